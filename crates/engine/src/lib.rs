@@ -1,0 +1,1 @@
+//! Sites, plans, detours, patching, quiescence and removal.

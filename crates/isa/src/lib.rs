@@ -1,0 +1,113 @@
+//! What an instruction is, what moving it takes, and what it does.
+//!
+//! This crate knows no operating system, no process and no file format. It is `no_std`, it forbids `unsafe`, and
+//! every ISA compiles on every host, so that `trapless explain` can look at an arm64 file on an x86-64 machine and
+//! one 64-bit tool can probe 64-bit and 32-bit programs.
+//!
+//! The folders [`x86`], [`aarch64`] and [`powerpc`] hold the same files:
+//!
+//! | file | question it answers |
+//! |---|---|
+//! | `decode` | how long is this instruction, and where can control go after it? |
+//! | `verdict` | which rungs of the ladder are proven safe at this site, and why not the others? |
+//! | `relocate` | which bytes do the same thing at another address? |
+//! | `emulate` | what does this instruction do to a set of saved registers and memory? |
+//! | `emit` | the machine code of detours, slots and patches |
+//!
+//! [`Isa`] is the seam between them and the engine.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod aarch64;
+pub mod detour;
+pub mod instruction;
+pub mod powerpc;
+pub mod verdict;
+pub mod x86;
+
+use alloc::{string::String, vec::Vec};
+
+pub use detour::{Actions, Detour, DetourRequest, EntryActions, Layout, ReturnActions, Runtime};
+pub use instruction::{DecodeError, Flow, Instruction};
+pub use verdict::{BranchTargets, Displaced, Ladder, Mechanism, Reason, Site};
+
+/// The instruction sets trapless knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Machine {
+    /// x86 in 64-bit mode.
+    X86_64,
+    /// x86 in 32-bit protected mode.
+    I386,
+    /// Arm A64.
+    AArch64,
+    /// 64-bit PowerPC, little endian, ELFv2.
+    PowerPc64Le,
+}
+
+impl Machine {
+    /// The instruction set itself.
+    pub fn isa(self) -> &'static dyn Isa {
+        match self {
+            Machine::X86_64 => &x86::X86_64,
+            Machine::I386 => &x86::I386,
+            Machine::AArch64 => &aarch64::AARCH64,
+            Machine::PowerPc64Le => &powerpc::POWERPC64LE,
+        }
+    }
+}
+
+/// A module's read-only data, where compilers put jump tables.
+pub trait ReadOnlyData {
+    /// The bytes from `address` to the end of its read-only section; empty when it lies in none.
+    fn at(&self, address: u64) -> &[u8];
+}
+
+/// No data at all.
+impl ReadOnlyData for () {
+    fn at(&self, _address: u64) -> &[u8] {
+        &[]
+    }
+}
+
+/// One instruction set, as the engine sees it.
+///
+/// Every method is pure: bytes and addresses in, verdicts and bytes out.
+pub trait Isa: Sync {
+    /// Which instruction set this is.
+    fn machine(&self) -> Machine;
+
+    /// Decodes the instruction at the start of `code`, which stands at `address`.
+    fn decode(&self, code: &[u8], address: u64) -> Result<Instruction, DecodeError>;
+
+    /// The instruction at the start of `code` as assembly text, for `explain`.
+    fn disassemble(&self, code: &[u8], address: u64) -> String;
+
+    /// Appends to `targets` every address that a direct branch, a call or a jump table in `code` leads to.
+    ///
+    /// `code` stands at `address` and starts at an instruction; usually it is one function. Bytes that do not decode
+    /// are skipped. `data` serves the jump tables that the code refers to.
+    fn branch_targets(&self, code: &[u8], address: u64, data: &dyn ReadOnlyData, targets: &mut Vec<u64>);
+
+    /// Which mechanisms are proven safe for a probe at `site`, and why the others are not.
+    fn verdict(&self, site: &Site<'_>) -> Ladder;
+
+    /// Whether the function may carry a call-paired return probe.
+    ///
+    /// Refused are functions that read their own return address, return twice, or leave the stack in another place
+    /// than a plain return does. Names are the engine's business; this looks at the code alone.
+    fn return_verdict(&self, site: &Site<'_>) -> Result<(), Reason>;
+
+    /// The longest distance, in bytes and either way, that the patch at a site can branch.
+    fn reach(&self) -> u64;
+
+    /// The bytes that replace `displaced`: a branch to `detour`, filled up to the displaced length.
+    fn patch(&self, displaced: &Displaced, detour: u64) -> Result<Vec<u8>, Reason>;
+
+    /// The routines that all detours of one arena share, to stand at `address`.
+    fn runtime(&self, address: u64, layout: &Layout) -> Result<Runtime, Reason>;
+
+    /// The detour of one site.
+    fn detour(&self, request: &DetourRequest<'_>) -> Result<Detour, Reason>;
+}

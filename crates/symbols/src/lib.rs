@@ -1,0 +1,1 @@
+//! ELF files to function names, bounds, lines and USDT notes.

@@ -1,0 +1,1 @@
+//! Probes in running programs that do not trap.

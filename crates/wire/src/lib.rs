@@ -1,0 +1,1 @@
+//! Layout of the memory trapless shares with its target.
