@@ -1,5 +1,13 @@
 //! x86, in 64-bit and in 32-bit mode.
 
+mod detour;
+mod emit;
+mod frame;
+mod liveness;
+mod relocate;
+mod returns;
+mod runtime;
+
 use crate::*;
 use alloc::{string::String, vec::Vec};
 

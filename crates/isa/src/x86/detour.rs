@@ -1,0 +1,337 @@
+//! The detour of a site: count, time or record, run the displaced instructions, go back.
+//!
+//! # Entry only
+//!
+//! ```text
+//!     [save scratch registers and flags that are not dead]
+//!     find the thread's entry in the thread table            ── miss ──▶ resolve ── none ──▶ locked count
+//!     count, record
+//!     [restore]
+//!     displaced instructions
+//!     jmp site + displaced length
+//! ```
+//!
+//! # Entry and return, call-paired
+//!
+//! The caller's return address leaves the stack for a return instance, and the displaced code is *called*. So the
+//! function's own `ret` comes back here, where a second `ret` goes home: every call has its return, as the CPU's
+//! return predictor and shadow stacks expect.
+//!
+//! ```text
+//!     … as above, then reserve a return instance             ── taken ──▶ claim ── none ──▶ count as lost
+//!     [restore]
+//!     lea rsp, [rsp+8]          the return address is in the instance now
+//!     call displaced            and its slot holds the return point
+//! return point:
+//!     save; find the thread's entry and the instance         ── miss ──▶ resolve, find
+//!     count, time, record; put the return address back into its slot; free the instance
+//!     restore; ret
+//! displaced:
+//!     displaced instructions
+//!     jmp site + displaced length
+//! ```
+//!
+//! # What is kept
+//!
+//! Only general registers and the arithmetic flags are ever clobbered, and those are saved unless liveness proved
+//! them dead. Flags are saved by `lahf`/`seto` and restored by `add al, 127`/`sahf`: `popf` costs 9 ns. The red zone is
+//! skipped before anything is pushed, with `lea`, which leaves the flags alone. Counters are incremented by one
+//! instruction, so a signal handler on the same thread never loses one; return instances are reserved before they are filled.
+
+use super::{
+    emit::{Assembled, Assembler, GPR32, GPR64, at, number::*, unencodable},
+    frame::{Frame, RED_ZONE},
+    liveness::{Liveness, liveness},
+    relocate,
+    runtime::Routine,
+};
+use crate::detour::*;
+use alloc::{borrow::ToOwned, string::String, vec::Vec};
+use iced_x86::{Code, IcedError, code_asm::*};
+
+pub(super) type Asm = Result<(), IcedError>;
+
+/// Registers that carry integer arguments, in order.
+const ARGUMENTS: [usize; 6] = [RDI, RSI, RDX, RCX, R8, R9];
+
+pub(super) fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
+    // The length of the displaced code can depend on where it lands, and where it lands on the code before it: two
+    // rounds settle it, since only the first one guesses.
+    let mut displaced_at = request.address;
+    for _ in 0..4 {
+        let relocated = relocate::relocate(request.original, request.displaced.start, displaced_at)?;
+        let mut template = Template::new(request, &relocated.code)?;
+        template.write().map_err(unencodable)?;
+        let (assembled, labels) = template.finish()?;
+        let landed = assembled.address_of(&labels.displaced)?;
+        if landed == displaced_at {
+            return finished(request, &relocated.places, &assembled, &labels);
+        }
+        displaced_at = landed;
+    }
+    Err(crate::Reason::OutOfReach)
+}
+
+fn finished(
+    request: &DetourRequest<'_>,
+    places: &[(u64, u32)],
+    assembled: &Assembled,
+    labels: &Labels,
+) -> Emitted<Detour> {
+    let displaced = assembled.offset_of(&labels.displaced)?;
+    let mut places: Vec<_> = places.iter().map(|&(original, at)| (original, displaced + at)).collect();
+    places.push((request.displaced.end(), assembled.offset_of(&labels.back)?));
+    let mut comments = Vec::new();
+    let mut comment = |label: &CodeLabel, text: &str| -> Emitted<()> {
+        comments.push((assembled.offset_of(label)?, String::from(text)));
+        Ok(())
+    };
+    comment(&labels.resume, "the thread's memory is known")?;
+    comment(&labels.displaced, "displaced instructions")?;
+    comment(&labels.back, "back to the first instruction that stays")?;
+    comment(&labels.slow, "the thread is not where its hash says")?;
+    let mut return_point = None;
+    if request.actions.ret.is_some() {
+        return_point = Some(assembled.offset_of(&labels.return_point)?);
+        comment(&labels.return_point, "return point: the function is done")?;
+        comment(&labels.going_home, "the caller's return address is back in its slot")?;
+    }
+    comments.sort_by_key(|c| c.0);
+    Ok(Detour { code: assembled.code().to_owned(), places, return_point, comments })
+}
+
+/// The places of a detour that code or its readers refer to.
+pub(super) struct Labels {
+    /// The thread's entry is known.
+    pub resume: CodeLabel,
+    /// Done with the entry; the call is not followed.
+    pub plain: CodeLabel,
+    /// The copies of the displaced instructions.
+    pub displaced: CodeLabel,
+    /// The jump behind them.
+    pub back: CodeLabel,
+    /// The thread's entry is not where the hash leads.
+    pub slow: CodeLabel,
+    /// Where a followed call returns.
+    pub return_point: CodeLabel,
+    /// Done with the return.
+    pub going_home: CodeLabel,
+}
+
+/// A detour being written.
+pub(super) struct Template<'a> {
+    pub request: &'a DetourRequest<'a>,
+    pub asm: Assembler,
+    pub labels: Labels,
+    /// Labels that `follow` leaves to `not_followed`.
+    pub later: Option<(CodeLabel, CodeLabel)>,
+    relocated: &'a [u8],
+}
+
+impl<'a> Template<'a> {
+    fn new(request: &'a DetourRequest<'a>, relocated: &'a [u8]) -> Emitted<Self> {
+        let mut asm = Assembler::new(request.address)?;
+        let mut label = || asm.a.create_label();
+        let labels = Labels {
+            resume: label(),
+            plain: label(),
+            displaced: label(),
+            back: label(),
+            slow: label(),
+            return_point: label(),
+            going_home: label(),
+        };
+        Ok(Self { request, relocated, asm, labels, later: None })
+    }
+
+    fn finish(self) -> Emitted<(Assembled, Labels)> {
+        Ok((self.asm.finish()?, self.labels))
+    }
+
+    fn write(&mut self) -> Asm {
+        let actions = self.request.actions;
+        if actions.restore_returns {
+            self.restore_returns()?;
+        }
+        let frame = Frame::choose(&actions, self.entry_liveness());
+        frame.save(&mut self.asm.a)?;
+        self.entry(&frame)?;
+        match actions.ret {
+            None => {
+                self.asm.a.set_label(&mut self.labels.plain)?;
+                frame.restore(&mut self.asm.a)?;
+                self.displaced()?;
+            }
+            Some(ret) => {
+                self.follow(&frame, &ret)?;
+                self.return_part(&ret)?;
+                self.displaced()?;
+                self.not_followed(&frame)?;
+            }
+        }
+        self.entry_slow(&frame)
+    }
+
+    /// Registers that are going to be recorded are not dead, whatever the function does with them.
+    fn entry_liveness(&self) -> Liveness {
+        let mut live = liveness(self.request.site);
+        let recorded = self.request.actions.entry.record.map_or(0, |r| usize::from(r.arguments));
+        for &register in ARGUMENTS.iter().take(recorded) {
+            live.dead.0 &= !(1 << register);
+        }
+        live
+    }
+
+    fn displaced(&mut self) -> Asm {
+        self.asm.a.set_label(&mut self.labels.displaced)?;
+        self.asm.bytes(self.relocated)?;
+        self.asm.a.set_label(&mut self.labels.back)?;
+        self.asm.a.jmp(self.request.displaced.end())
+    }
+
+    /// The unwinder's entry points: what it is about to walk must look as if no call were followed.
+    fn restore_returns(&mut self) -> Asm {
+        let restore = Routine::Restore.address(self.request.runtime);
+        let a = &mut self.asm.a;
+        a.lea(rsp, qword_ptr(rsp - RED_ZONE))?;
+        a.push(r10)?;
+        a.lea(r10, qword_ptr(rsp + RED_ZONE + 8))?;
+        a.call(restore)?;
+        a.pop(r10)?;
+        a.lea(rsp, qword_ptr(rsp + RED_ZONE))
+    }
+
+    /// `entry` = address of the thread's entry in the thread table, or off to `slow`.
+    pub fn find_thread(&mut self, entry: usize, thread: usize, slow: CodeLabel) -> Asm {
+        let mask = ((1i32 << self.request.layout.thread_bits) - 1) << THREAD_SHIFT;
+        let threads = Routine::Threads.address(self.request.runtime);
+        self.asm.a.rdfsbase(GPR64[thread])?;
+        self.asm.a.mov(GPR32[entry], GPR32[thread])?;
+        self.asm.a.shr(GPR32[entry], (THREAD_HASH_SHIFT - THREAD_SHIFT) as i32)?;
+        self.asm.a.and(GPR32[entry], mask)?;
+        self.asm.rip_relative(Code::Add_r64_rm64, GPR64[entry], threads)?;
+        self.asm.a.cmp(at(entry, THREAD_OWNER), GPR64[thread])?;
+        self.asm.a.jne(slow)
+    }
+
+    /// The entry's counting and recording. Leaves the thread's entry in its register.
+    fn entry(&mut self, frame: &Frame) -> Asm {
+        let actions = self.request.actions;
+        self.find_thread(frame.entry, frame.block, self.labels.slow)?;
+        self.asm.a.set_label(&mut self.labels.resume)?;
+        if actions.entry.hits.is_some() || actions.entry.record.is_some() {
+            self.asm.a.mov(GPR64[frame.block], at(frame.entry, THREAD_BLOCK))?;
+        }
+        if let Some(hits) = actions.entry.hits {
+            self.asm.a.inc(at(frame.block, hits))?;
+        }
+        if let Some(record) = actions.entry.record {
+            self.record_entry(frame, record)?;
+        }
+        // A label may follow at once, and needs an instruction of its own.
+        self.asm.a.zero_bytes()
+    }
+
+    fn record_entry(&mut self, frame: &Frame, record: Record) -> Asm {
+        let mut full = self.asm.a.create_label();
+        self.reserve_record(frame.block, frame.x, frame.y, full)?;
+        let a = &mut self.asm.a;
+        for (i, &register) in ARGUMENTS.iter().take(usize::from(record.arguments)).enumerate() {
+            let to = at(frame.x, RECORD_VALUES + 8 * i as u32);
+            match frame.saved_place(register) {
+                Some(saved) => {
+                    a.mov(rax, saved)?;
+                    a.mov(to, rax)?;
+                }
+                None => a.mov(to, GPR64[register])?,
+            }
+        }
+        a.lea(rax, qword_ptr(rsp + frame.depth()))?;
+        self.identify_record(record, frame.x)?;
+        let a = &mut self.asm.a;
+        read_clock(a)?;
+        a.mov(at(frame.x, RECORD_TIME), rax)?;
+        self.publish_record(frame.x, frame.y)?;
+        self.asm.a.set_label(&mut full)?;
+        self.asm.a.zero_bytes()
+    }
+
+    /// `place` = address of a record of one's own and `position` its number, or off to `full`.
+    pub fn reserve_record(&mut self, block: usize, place: usize, position: usize, full: CodeLabel) -> Asm {
+        let layout = self.request.layout;
+        let size = 1i32 << layout.ring_bits;
+        let a = &mut self.asm.a;
+        let mut room = a.create_label();
+        a.mov(GPR64[place], at(block, BLOCK_RING_HEAD))?;
+        a.sub(GPR64[place], at(block, BLOCK_RING_TAIL))?;
+        a.cmp(GPR64[place], size - RING_SLACK as i32)?;
+        a.jb(room)?;
+        a.inc(at(block, BLOCK_RING_LOST))?;
+        a.jmp(full)?;
+        a.set_label(&mut room)?;
+        // One instruction: a signal handler's record gets another place.
+        a.mov(GPR32[position], 1)?;
+        a.xadd(at(block, BLOCK_RING_HEAD), GPR64[position])?;
+        a.mov(GPR32[place], GPR32[position])?;
+        a.and(GPR32[place], size - 1)?;
+        a.shl(GPR64[place], RECORD_SHIFT)?;
+        a.lea(GPR64[place], qword_ptr(GPR64[block] + GPR64[place] * 1 + layout.ring as i32))
+    }
+
+    /// Fills in what was hit where; rax holds the stack slot and is lost.
+    pub fn identify_record(&mut self, record: Record, place: usize) -> Asm {
+        let a = &mut self.asm.a;
+        a.mov(at(place, RECORD_SLOT), rax)?;
+        match self.request.layout.tid_offset {
+            Some(offset) => a.mov(eax, dword_ptr(offset).fs())?,
+            None => a.xor(eax, eax)?,
+        }
+        a.mov(dword_ptr(GPR64[place] + RECORD_ID as i32), record.id as i32)?;
+        a.mov(dword_ptr(GPR64[place] + RECORD_TID as i32), eax)
+    }
+
+    /// Last of all: the tool reads a record once its number stands in it.
+    pub fn publish_record(&mut self, place: usize, position: usize) -> Asm {
+        self.asm.a.inc(GPR64[position])?;
+        self.asm.a.mov(at(place, RECORD_SEQUENCE), GPR64[position])
+    }
+
+    /// `to` = the thread's entry by way of the runtime, 0 when the thread has none. Needs the red zone out of the way.
+    pub fn resolve(&mut self, to: usize) -> Asm {
+        let resolve = Routine::Resolve.address(self.request.runtime);
+        let a = &mut self.asm.a;
+        a.push(r11)?;
+        a.call(resolve)?;
+        a.mov(GPR64[to], r11)?;
+        a.pop(r11)?;
+        a.test(GPR64[to], GPR64[to])
+    }
+
+    /// Increments a counter of the overflow block, which all threads share.
+    pub fn count_shared(&mut self, counter: u32, scratch: usize) -> Asm {
+        let a = &mut self.asm.a;
+        a.mov(GPR64[scratch], self.request.layout.blocks + u64::from(counter))?;
+        a.lock().inc(qword_ptr(GPR64[scratch]))
+    }
+
+    /// Finds the thread's entry where the hash did not lead, or counts for a thread that has none.
+    fn entry_slow(&mut self, frame: &Frame) -> Asm {
+        let actions = self.request.actions;
+        self.asm.a.set_label(&mut self.labels.slow)?;
+        frame.skip_red_zone(&mut self.asm.a)?;
+        self.resolve(frame.entry)?;
+        frame.unskip_red_zone(&mut self.asm.a)?;
+        self.asm.a.jne(self.labels.resume)?;
+        for counter in [actions.entry.hits, actions.ret.map(|r| r.lost)].into_iter().flatten() {
+            self.count_shared(counter, frame.entry)?;
+        }
+        self.asm.a.jmp(self.labels.plain)
+    }
+}
+
+/// rax = time stamp; rdx is lost.
+pub(super) fn read_clock(a: &mut CodeAssembler) -> Asm {
+    a.rdtsc()?;
+    a.shl(rdx, 32)?;
+    a.or(rax, rdx)
+}
