@@ -1,1 +1,31 @@
 //! Sites, plans, detours, patching, quiescence and removal.
+//!
+//! The engine is told what to probe in addresses of the running process ([`Module`], [`Request`]); it knows no file
+//! formats and no terminal. A probe goes through these types, each of which can only be made from the one before:
+//!
+//! [`Request`] → [`Plan`] (verdicts, places in the blocks) → [`Blueprint`] (addresses, machine code) → [`Session`]
+//! (armed; counters can be read) → removed.
+//!
+//! Everything up to the blueprint happens while the target runs; only [`Blueprint::arm`] and [`remove`] stop it, and they
+//! check again what may have changed.
+#![warn(missing_docs)]
+
+mod arm;
+mod blueprint;
+mod error;
+mod patch;
+mod plan;
+mod region;
+mod remove;
+mod request;
+mod scan;
+mod session;
+
+pub use arm::Armed;
+pub use blueprint::Blueprint;
+pub use error::{EngineError, Refusal};
+pub use plan::{Offsets, Plan, PlannedSite};
+pub use region::Region;
+pub use remove::{Removed, find_sessions, FoundSession, remove};
+pub use request::{Function, Module, Request, Wanted};
+pub use session::Session;

@@ -1,1 +1,28 @@
-//! Layout of the memory trapless shares with its target.
+//! The layout of the memory that trapless shares with its target.
+//!
+//! One memfd, made in the target and mapped by both sides, from low to high offsets:
+//!
+//! | part | size | written by |
+//! |---|---|---|
+//! | [`Header`] | one page | the tool, but for the block cursor |
+//! | journal: [`JournalEntry`] × sites | pages | the tool, before it changes anything |
+//! | block 0, the overflow block | [`Geometry::block_stride`] | any thread, by locked increments |
+//! | blocks 1 … | the same each | their thread |
+//!
+//! The file is sparse: a block that no thread claimed, and a histogram that nothing was added to, take no memory.
+//! Beside it lie two private regions of the target, told in the header: the *thread table* (wiped in forked children)
+//! and the *return tables*. What detours do in all this memory is described in [`trapless_isa::detour`].
+//!
+//! The header starts with [`MAGIC`] and the mapping's name in `/proc/PID/maps` contains [`REGION_NAME`]: that is
+//! how `trapless status` and `trapless detach` find what an interrupted run left behind.
+#![forbid(unsafe_code)]
+
+mod counters;
+mod geometry;
+mod header;
+mod journal;
+
+pub use counters::{BlockView, Counters, Latency, RecordView, Words};
+pub use geometry::{Geometry, PAGE, Sizes};
+pub use header::{Arena, Header, MAGIC, MAX_ARENAS, REGION_NAME, SessionState, VERSION};
+pub use journal::{JournalEntry, MAX_DISPLACED, SiteState};

@@ -8,8 +8,8 @@ use alloc::{vec, vec::Vec};
 use iced_x86::{
     BlockEncoderOptions, Code, IcedError, Instruction, MemoryOperand, Register,
     code_asm::{
-        AsmMemoryOperand, AsmRegister32, AsmRegister64, CodeAssembler, CodeAssemblerResult, CodeLabel, qword_ptr,
-        registers as r,
+        AsmMemoryOperand, AsmRegister32, AsmRegister64, CodeAssembler, CodeAssemblerResult, CodeLabel,
+        qword_ptr, registers as r,
     },
 };
 

@@ -57,7 +57,8 @@ impl Frame {
         let free = |r: &usize| {
             !fixed.contains(r) && !(records && [RAX, RDX].contains(r)) && (*r != RAX || live.flags_dead)
         };
-        let (mut first, second): (Vec<_>, Vec<_>) = SCRATCH.iter().copied().filter(free).partition(|&r| dead(r));
+        let (mut first, second): (Vec<_>, Vec<_>) =
+            SCRATCH.iter().copied().filter(free).partition(|&r| dead(r));
         first.extend(second);
         let roles: Vec<usize> = fixed.iter().copied().chain(first).collect();
         let [entry, block, x, y] = [roles[0], roles[1], roles[2], roles[3]];

@@ -5,7 +5,7 @@ mod emit;
 mod frame;
 mod liveness;
 mod relocate;
-mod returns;
+mod follow;
 mod runtime;
 
 use crate::*;

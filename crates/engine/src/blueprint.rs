@@ -1,0 +1,220 @@
+//! From a plan to machine code at fixed addresses, while the target runs.
+//!
+//! The addresses are those of free ranges in the target's map. The target may use one of them before it is
+//! stopped; then mapping ours fails, without harm, and the blueprint is drawn again.
+
+use crate::{EngineError, Plan, Refusal};
+use std::collections::BTreeMap;
+use trapless_isa::{DetourRequest, Isa, Layout, Runtime};
+use trapless_process::{Mappings, Process, RemoteAddr};
+use trapless_wire::{Arena, Header, JournalEntry, MAGIC, MAX_ARENAS, PAGE, SessionState, Sizes, VERSION};
+
+/// Room kept for a detour when the size of an arena is chosen: the largest of each kind, measured and rounded up.
+mod room {
+    pub const ENTRY: u64 = 192;
+    pub const FOLLOWED: u64 = 640;
+    pub const RECORDED: u64 = 512;
+    pub const RUNTIME: u64 = 2 * super::PAGE;
+}
+
+/// Everything that will be mapped and written.
+#[derive(Debug)]
+pub struct Blueprint<'p, 'm> {
+    pub(crate) plan: &'p mut Plan<'m>,
+    pub(crate) header: Header,
+    /// Code of the arenas, in the order of `header.arenas`.
+    pub(crate) code: Vec<Vec<u8>>,
+    /// One entry for each site of the plan, in the same order.
+    pub(crate) journal: Vec<JournalEntry>,
+    /// For each site, the places of its displaced instructions: (original address, address of the copy).
+    pub(crate) places: Vec<Vec<(u64, u64)>>,
+}
+
+impl<'p, 'm> Blueprint<'p, 'm> {
+    /// Chooses addresses and generates all code.
+    pub fn draw(
+        process: &Process,
+        plan: &'p mut Plan<'m>,
+        sizes: Sizes,
+        tid_offset: Option<i32>,
+    ) -> Result<Self, EngineError> {
+        let maps = process.maps()?;
+        let mut taken = Taken { maps: &maps, ours: Vec::new() };
+        let arenas = place_arenas(plan, &mut taken);
+        let mut header = new_header(process);
+        plan.geometry.describe(&mut header, sizes, plan.sites.len(), plan.follows());
+        for (address, size) in [
+            (&mut header.region, header.region_size),
+            (&mut header.threads, header.threads_size),
+            (&mut header.returns, header.returns_size),
+        ] {
+            *address = taken.anywhere(size).ok_or(EngineError::Crowded)?;
+        }
+        let layout = header.layout(tid_offset);
+        let mut blueprint = Self { plan, header, code: Vec::new(), journal: Vec::new(), places: Vec::new() };
+        blueprint.generate(arenas, &layout);
+        match blueprint.journal.is_empty() {
+            true => Err(EngineError::NothingToDo(blueprint.plan.skipped.len())),
+            false => Ok(blueprint),
+        }
+    }
+
+    /// Fills the arenas. A site whose detour cannot be generated is left out.
+    fn generate(&mut self, mut arenas: BTreeMap<usize, Room>, layout: &Layout) {
+        let mut journal = Vec::new();
+        let mut places = Vec::new();
+        let modules = self.plan.modules.clone();
+        self.plan.refuse(|site| {
+            let module = &modules[site.request.module];
+            let isa = module.machine.isa();
+            let Some(room) = arenas.get_mut(&site.request.module) else { return Some(Refusal::NoArena) };
+            match room.add(isa, site, &modules, layout) {
+                Ok((entry, copies)) => {
+                    journal.push(entry);
+                    places.push(copies);
+                    None
+                }
+                Err(refusal) => Some(refusal),
+            }
+        });
+        for (slot, room) in self.header.arenas.iter_mut().zip(arenas.into_values()) {
+            let size = (room.code.len() as u64).next_multiple_of(PAGE);
+            *slot = Arena { address: room.address, size };
+            self.code.push(room.code);
+        }
+        self.journal = journal;
+        self.places = places;
+    }
+}
+
+fn new_header(process: &Process) -> Header {
+    let mut header: Header = bytemuck::Zeroable::zeroed();
+    header.magic = MAGIC;
+    header.version = VERSION;
+    header.state = SessionState::Arming as u32;
+    header.pid = process.pid().0 as u32;
+    header.tool = std::process::id();
+    header.start_time = process.start_time();
+    header.created = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
+    header
+}
+
+/// Free address ranges, less those that were given out.
+struct Taken<'a> {
+    maps: &'a Mappings,
+    ours: Vec<(u64, u64)>,
+}
+
+impl Taken<'_> {
+    fn is_free(&self, start: u64, size: u64) -> bool {
+        self.ours.iter().all(|&(from, to)| start + size <= from || to <= start)
+    }
+
+    fn take(&mut self, mut candidates: impl Iterator<Item = u64>, size: u64) -> Option<u64> {
+        let found = candidates.find(|&start| self.is_free(start, size))?;
+        self.ours.push((found, found + size));
+        Some(found)
+    }
+
+    fn near(&mut self, start: u64, end: u64, reach: u64, size: u64) -> Option<u64> {
+        let gaps = self.maps.find_gap(RemoteAddr(start)..RemoteAddr(end), reach, size);
+        let mut candidates: Vec<u64> = Vec::new();
+        for gap in gaps {
+            // A range that another arena of ours has begun still has room behind it.
+            candidates.push(gap.0);
+            candidates.extend(self.ours.iter().flat_map(|o| [o.1, o.0.wrapping_sub(size)]));
+            if candidates.len() > 256 {
+                break;
+            }
+        }
+        let maps = self.maps;
+        let fits = |at: &u64| {
+            let (low, high) = (start.min(*at), end.max(*at + size));
+            high - low <= reach && maps.is_free(RemoteAddr(*at)..RemoteAddr(*at + size))
+        };
+        self.take(candidates.into_iter().filter(fits), size)
+    }
+
+    fn anywhere(&mut self, size: u64) -> Option<u64> {
+        let candidates: Vec<u64> = self.maps.find_anywhere(size).map(|a| a.0).collect();
+        self.take(candidates.into_iter(), size)
+    }
+}
+
+/// One arena being filled.
+struct Room {
+    address: u64,
+    limit: u64,
+    code: Vec<u8>,
+    runtime: Option<Runtime>,
+}
+
+/// An arena for each module that has sites and a free range in reach.
+fn place_arenas(plan: &Plan<'_>, taken: &mut Taken<'_>) -> BTreeMap<usize, Room> {
+    let mut sizes: BTreeMap<usize, u64> = BTreeMap::new();
+    for site in &plan.sites {
+        let wanted = site.request.wanted;
+        let records = u64::from(wanted.record_entry.is_some()) + u64::from(wanted.record_return);
+        let size = if wanted.follows() { room::FOLLOWED } else { room::ENTRY } + records * room::RECORDED;
+        *sizes.entry(site.request.module).or_insert(room::RUNTIME) += size;
+    }
+    let mut arenas = BTreeMap::new();
+    for (index, size) in sizes.into_iter().take(MAX_ARENAS) {
+        let module = &plan.modules[index];
+        let size = size.next_multiple_of(PAGE);
+        let reach = module.machine.isa().reach();
+        if let Some(address) = taken.near(module.start, module.end, reach, size) {
+            arenas.insert(index, Room { address, limit: size, code: Vec::new(), runtime: None });
+        }
+    }
+    arenas
+}
+
+/// Detours start here: whole cache lines make the jump's target cheap to fetch.
+const ALIGNMENT: usize = 32;
+
+impl Room {
+    fn next(&mut self) -> u64 {
+        // int3 between detours: nothing runs there.
+        self.code.resize(self.code.len().next_multiple_of(ALIGNMENT), 0xcc);
+        self.address + self.code.len() as u64
+    }
+
+    fn add(
+        &mut self,
+        isa: &dyn Isa,
+        site: &crate::PlannedSite<'_>,
+        modules: &[crate::Module<'_>],
+        layout: &Layout,
+    ) -> Result<(JournalEntry, Vec<(u64, u64)>), Refusal> {
+        if self.runtime.is_none() {
+            let runtime = isa.runtime(self.next(), layout)?;
+            self.code.extend_from_slice(&runtime.code);
+            self.runtime = Some(runtime);
+        }
+        let address = self.next();
+        let Some(runtime) = &self.runtime else { return Err(Refusal::NoArena) };
+        let original = site.original();
+        let detour = isa.detour(&DetourRequest {
+            address,
+            displaced: site.displaced,
+            original,
+            site: &site.site(modules),
+            actions: site.actions(),
+            layout,
+            runtime,
+        })?;
+        if self.code.len() as u64 + detour.code.len() as u64 > self.limit {
+            return Err(Refusal::NoArena);
+        }
+        let patch = isa.patch(&site.displaced, address)?;
+        let mut entry =
+            JournalEntry::new(site.displaced.start, original, &patch).ok_or(Refusal::Modified)?;
+        entry.detour = address;
+        entry.detour_size = detour.code.len() as u32;
+        entry.return_point = detour.return_point.map_or(0, |offset| address + u64::from(offset));
+        self.code.extend_from_slice(&detour.code);
+        let copies = detour.places.iter().map(|&(from, to)| (from, address + u64::from(to))).collect();
+        Ok((entry, copies))
+    }
+}

@@ -1,0 +1,66 @@
+//! What can go wrong, and why a site was left out.
+
+use thiserror::Error;
+use trapless_isa::Reason;
+use trapless_process as process;
+
+/// Why a site was left out. The text completes "skipped: …".
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
+pub enum Refusal {
+    /// The code itself does not allow it.
+    #[error(transparent)]
+    Verdict(#[from] Reason),
+    /// Another probe of the same request displaces these instructions.
+    #[error("another probe, at {0:#x}, displaces these instructions")]
+    Overlaps(u64),
+    /// The displaced instructions may fault, and the program handles such faults.
+    #[error("a displaced instruction may fault, and the program handles {0} itself")]
+    MayFault(&'static str),
+    /// The bytes in memory are not the file's.
+    #[error("the code in memory is not the file's: another tool has patched it, or it was relocated")]
+    Modified,
+    /// Something on a stack points into the displaced instructions.
+    #[error("a thread's stack holds an address inside the displaced instructions")]
+    OnStack,
+    /// No free address range near the module.
+    #[error("no free memory within reach of the module")]
+    NoArena,
+    /// There is no more room for counters.
+    #[error("the counters of all probes together are too large")]
+    NoCounters,
+    /// Followed calls need the unwinder to be hooked, and it could not be found or hooked.
+    #[error("exceptions could not pass: the program's unwinder cannot be probed")]
+    Unwinder,
+}
+
+/// Why a process could not be attached or detached.
+#[derive(Debug, Error)]
+pub enum EngineError {
+    /// The CPU or kernel lacks what detours need.
+    #[error("{0}")]
+    Unsupported(&'static str),
+    /// Nothing is left to probe.
+    #[error("none of the {0} sites can be probed")]
+    NothingToDo(usize),
+    /// The target could not be stopped.
+    #[error(transparent)]
+    Stop(#[from] process::StopError),
+    /// A system call in the target failed.
+    #[error(transparent)]
+    Remote(#[from] process::RemoteError),
+    /// The target's memory could not be read or written.
+    #[error(transparent)]
+    Memory(#[from] process::MemoryError),
+    /// `/proc` could not be read.
+    #[error(transparent)]
+    Proc(#[from] process::ProcError),
+    /// Our view of the shared region could not be made.
+    #[error("cannot map the shared region: {0}")]
+    Map(#[source] std::io::Error),
+    /// Other mappings appeared where ours were planned, again and again.
+    #[error("the process maps memory faster than places for ours can be found; try again")]
+    Crowded,
+    /// The work in the keeper failed.
+    #[error("{0}")]
+    Keeper(String),
+}

@@ -1,0 +1,185 @@
+//! From requests to sites: verdicts, and a place in the blocks for everything that is collected.
+//!
+//! Planning looks at code only. It touches no process.
+
+use crate::{Module, Refusal, Request, Wanted};
+use std::collections::BTreeMap;
+use trapless_isa::{Actions, Displaced, EntryActions, Isa, Mechanism, ReturnActions, Site, detour::Record};
+use trapless_wire::Geometry;
+
+/// Log2 of the number of records a thread's ring holds.
+const RING_BITS: u32 = 14;
+
+/// Where a site's numbers are in each block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offsets {
+    /// Entries.
+    pub entries: Option<u32>,
+    /// Returns.
+    pub returns: Option<u32>,
+    /// Calls that could not be followed.
+    pub lost: Option<u32>,
+    /// Histogram of durations.
+    pub latency: Option<u32>,
+}
+
+/// A site that will be armed.
+#[derive(Clone, Debug)]
+pub struct PlannedSite<'m> {
+    /// What was asked for.
+    pub request: Request<'m>,
+    /// How the probe gets control.
+    pub mechanism: Mechanism,
+    /// The instructions that the patch replaces.
+    pub displaced: Displaced,
+    /// Where its numbers are.
+    pub offsets: Offsets,
+}
+
+/// All sites of one session.
+#[derive(Debug)]
+pub struct Plan<'m> {
+    /// The modules they are in.
+    pub modules: Vec<Module<'m>>,
+    /// Sites by address.
+    pub sites: Vec<PlannedSite<'m>>,
+    /// Requests that were left out, by id, and why.
+    pub skipped: Vec<(u32, Refusal)>,
+    /// Sizes of the blocks.
+    pub geometry: Geometry,
+}
+
+impl<'m> PlannedSite<'m> {
+    /// The site as `isa` sees it.
+    pub fn site<'a>(&'a self, modules: &'a [Module<'m>]) -> Site<'a> {
+        site_of(&self.request, modules)
+    }
+
+    /// The bytes that the patch replaces, as the file has them.
+    pub fn original(&self) -> &'m [u8] {
+        let function = &self.request.function;
+        let start = (self.displaced.start - function.address) as usize;
+        let end = start + usize::from(self.displaced.length);
+        function.bytes.get(start..end).unwrap_or(&[])
+    }
+
+    /// What the detour does.
+    pub fn actions(&self) -> Actions {
+        let wanted = self.request.wanted;
+        let record = |arguments, ret| Record { id: 2 * self.request.id + u32::from(ret), arguments };
+        Actions {
+            entry: EntryActions {
+                hits: self.offsets.entries,
+                record: wanted.record_entry.map(|arguments| record(arguments, false)),
+            },
+            ret: self.offsets.lost.map(|lost| ReturnActions {
+                lost,
+                hits: self.offsets.returns,
+                latency: self.offsets.latency,
+                record: wanted.record_return.then(|| record(0, true)),
+            }),
+            restore_returns: wanted.restore_returns,
+        }
+    }
+}
+
+fn site_of<'a>(request: &Request<'a>, modules: &'a [Module<'_>]) -> Site<'a> {
+    Site {
+        address: request.address,
+        function: request.function.address,
+        code: request.function.code(),
+        padding: request.function.padding(),
+        targets: modules[request.module].targets,
+    }
+}
+
+impl<'m> Plan<'m> {
+    /// Asks for a verdict on every request and gives those that pass a place in the blocks.
+    pub fn new(modules: Vec<Module<'m>>, requests: &[Request<'m>]) -> Self {
+        let mut skipped = Vec::new();
+        let mut chosen: BTreeMap<u64, PlannedSite<'m>> = BTreeMap::new();
+        let mut geometry = Geometry::default();
+        if requests.iter().any(|r| r.wanted.records()) {
+            // Before the counters, so that a block that is too large shows in their refusal.
+            let _ = geometry.ring(RING_BITS);
+        }
+        for request in requests {
+            match judge(&modules, request) {
+                Ok(displaced) => match overlap(&chosen, displaced) {
+                    Some(other) => skipped.push((request.id, Refusal::Overlaps(other))),
+                    None => {
+                        let offsets = Offsets::default();
+                        let mechanism = Mechanism::Jump;
+                        chosen.insert(
+                            displaced.start,
+                            PlannedSite { request: *request, mechanism, displaced, offsets },
+                        );
+                    }
+                },
+                Err(refusal) => skipped.push((request.id, refusal)),
+            }
+        }
+        let mut sites: Vec<_> = chosen.into_values().collect();
+        sites.retain_mut(|site| match Offsets::take(&mut geometry, site.request.wanted) {
+            Some(offsets) => {
+                site.offsets = offsets;
+                true
+            }
+            None => {
+                skipped.push((site.request.id, Refusal::NoCounters));
+                false
+            }
+        });
+        Self { modules, sites, skipped, geometry }
+    }
+
+    /// Whether any call is followed to its return.
+    pub fn follows(&self) -> bool {
+        self.sites.iter().any(|s| s.request.wanted.follows())
+    }
+
+    /// Leaves out the sites for which `refuse` has a reason.
+    pub fn refuse(&mut self, mut refuse: impl FnMut(&PlannedSite<'m>) -> Option<Refusal>) {
+        let skipped = &mut self.skipped;
+        self.sites.retain(|site| match refuse(site) {
+            Some(refusal) => {
+                skipped.push((site.request.id, refusal));
+                false
+            }
+            None => true,
+        });
+    }
+}
+
+impl Offsets {
+    /// Counters first and together: a page of them serves five hundred probes.
+    fn take(geometry: &mut Geometry, wanted: Wanted) -> Option<Self> {
+        let mut offsets = Self::default();
+        if wanted.entries {
+            offsets.entries = Some(geometry.counter()?);
+        }
+        if wanted.follows() {
+            offsets.returns = Some(geometry.counter()?);
+            offsets.lost = Some(geometry.counter()?);
+        }
+        if wanted.latency {
+            offsets.latency = Some(geometry.latency()?);
+        }
+        Some(offsets)
+    }
+}
+
+fn judge(modules: &[Module<'_>], request: &Request<'_>) -> Result<Displaced, Refusal> {
+    let isa: &dyn Isa = modules[request.module].machine.isa();
+    let site = site_of(request, modules);
+    if request.wanted.follows() {
+        isa.return_verdict(&site)?;
+    }
+    Ok(isa.verdict(&site).jump?)
+}
+
+/// Address of a chosen site that shares bytes with `displaced`.
+fn overlap(chosen: &BTreeMap<u64, PlannedSite<'_>>, displaced: Displaced) -> Option<u64> {
+    let before = chosen.range(..displaced.end()).next_back()?;
+    (before.1.displaced.end() > displaced.start).then_some(before.1.request.address)
+}

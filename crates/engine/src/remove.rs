@@ -1,0 +1,201 @@
+//! Removal, from the journal alone: it works the same for the session that armed the probes and for what an
+//! interrupted run left behind.
+//!
+//! # The protocol, in order
+//!
+//! 1. Stop every thread.
+//! 2. Step threads out of the arenas. A detour waits for nothing, so each is out after some dozens of steps: on the
+//!    original code, in the displaced function, or at home with its caller.
+//! 3. Put back the original bytes of every site that still has ours. Other bytes are somebody else's and are left.
+//! 4. Put back the return address of every followed call: its stack slot, known from the return instance, holds
+//!    the detour's return point if the call is still running.
+//! 5. If no word on any stack and no instruction pointer leads into an arena, unmap everything. Else leave the memory
+//!    mapped, since a thread may come back (a signal frame, say), and say so.
+//! 6. Let the target go.
+
+use crate::{
+    EngineError,
+    patch::{self, Change, Found},
+    scan::{self, Ranges},
+};
+use std::{collections::HashSet, time::Duration};
+use trapless_isa::detour::{RETURN_ADDRESS, RETURN_SHIFT, RETURN_SLOT};
+use trapless_process::{Process, RemoteAddr, Stopped};
+use trapless_wire::{Header, JournalEntry, PAGE, REGION_NAME, SessionState};
+
+/// A session found in a process by its shared region.
+#[derive(Clone, Debug)]
+pub struct FoundSession {
+    /// Its header.
+    pub header: Header,
+    /// Its journal.
+    pub journal: Vec<JournalEntry>,
+}
+
+/// What removal did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Removed {
+    /// Sites whose original bytes were put back.
+    pub restored: usize,
+    /// Sites that had other bytes than ours, or are unmapped.
+    pub left: usize,
+    /// Running calls whose return address was put back.
+    pub returns: usize,
+    /// Whether memory of ours stays mapped because a thread may still return into it.
+    pub memory_kept: bool,
+    /// How long the target stood still.
+    pub stopped: Duration,
+}
+
+/// Longest journal that is believed: more sites than any address space has functions.
+const MAX_JOURNAL: u64 = 1 << 24;
+
+/// Sessions whose memory is mapped in `process`, armed or not.
+///
+/// Read from the target's own memory: the file descriptor is long closed.
+pub fn find_sessions(process: &Process) -> Result<Vec<FoundSession>, EngineError> {
+    let mut found = Vec::new();
+    let name = format!("/memfd:{REGION_NAME} (deleted)");
+    for mapping in process.maps()?.iter().filter(|m| m.offset == 0 && m.is_named(&name)) {
+        let mut bytes = vec![0; size_of::<Header>()];
+        if process.read_exact(mapping.start, &mut bytes).is_err() {
+            continue;
+        }
+        let Some(header) = Header::read(&bytes).filter(|h| h.journal_length <= MAX_JOURNAL) else { continue };
+        let size = header.journal_length as usize * size_of::<JournalEntry>();
+        // Allocated as it is read: the length is the target's word.
+        if (mapping.end.0 - mapping.start.0) < PAGE + size as u64 {
+            continue;
+        }
+        let mut journal = vec![0; size];
+        process.read_exact(mapping.start + PAGE, &mut journal)?;
+        let journal = journal
+            .chunks_exact(size_of::<JournalEntry>())
+            .map(bytemuck::pod_read_unaligned::<JournalEntry>)
+            .collect();
+        found.push(FoundSession { header, journal });
+    }
+    Ok(found)
+}
+
+/// Takes a session out of a stopped process and lets it go.
+pub fn remove(process: &Process, stopped: Stopped<'_>, session: &FoundSession) -> Result<Removed, EngineError> {
+    let mut stopped = stopped;
+    let mut removed = Removed::default();
+    let result = remove_stopped(process, &mut stopped, session, &mut removed);
+    removed.stopped = stopped.stopped_for();
+    stopped.resume()?;
+    result.map(|()| removed)
+}
+
+fn remove_stopped(
+    process: &Process,
+    stopped: &mut Stopped<'_>,
+    session: &FoundSession,
+    removed: &mut Removed,
+) -> Result<(), EngineError> {
+    let header = &session.header;
+    write_state(process, header, SessionState::Removing)?;
+    let arenas = Ranges::new(header.arenas().map(|a| (a.address, a.address + a.size)));
+    let all_out = step_out(stopped, &arenas);
+
+    let mut entries: Vec<&JournalEntry> = session.journal.iter().filter(|e| e.is_planned()).collect();
+    entries.sort_unstable_by_key(|e| e.site);
+    let changes: Vec<_> = entries
+        .iter()
+        .map(|e| Change { address: e.site, from: e.patched(), to: e.original() })
+        .collect();
+    for found in patch::apply(process, &changes)? {
+        match found {
+            Found::Changed => removed.restored += 1,
+            Found::Already => {}
+            Found::Foreign | Found::Unmapped => removed.left += 1,
+        }
+    }
+    removed.returns = put_back_returns(process, session)?;
+    write_state(process, header, SessionState::Removed)?;
+
+    let stacks: Vec<u64> = stopped.threads().iter().map(|t| t.registers().stack_pointer()).collect();
+    removed.memory_kept = !all_out || !scan::pointed_into(process, &stacks, &arenas)?.is_empty();
+    if !removed.memory_kept {
+        unmap(stopped, header)?;
+    }
+    Ok(())
+}
+
+/// The most steps a detour takes: its routines look at every used return table.
+const MAX_STEPS: usize = 20_000;
+
+/// Step 2. Whether every thread is out.
+fn step_out(stopped: &mut Stopped<'_>, arenas: &Ranges) -> bool {
+    let inside: Vec<_> = stopped
+        .threads()
+        .iter()
+        .filter(|t| arenas.find(t.registers().instruction_pointer()).is_some())
+        .map(|t| t.tid())
+        .collect();
+    let mut all_out = true;
+    for tid in inside {
+        let out = stopped.step_until(tid, MAX_STEPS, |registers| {
+            arenas.find(registers.instruction_pointer()).is_none()
+        });
+        all_out &= matches!(out, Ok(true));
+    }
+    all_out
+}
+
+/// Step 4. A slot that does not hold one of our return points belongs to a call that was abandoned.
+fn put_back_returns(process: &Process, session: &FoundSession) -> Result<usize, EngineError> {
+    let points: HashSet<u64> = session.journal.iter().map(|e| e.return_point).filter(|&p| p != 0).collect();
+    let header = &session.header;
+    if points.is_empty() {
+        return Ok(0);
+    }
+    let mut used = vec![0; PAGE as usize];
+    process.read_exact(RemoteAddr(header.returns), &mut used)?;
+    let table_size = 1u64 << (header.return_bits + u64::from(RETURN_SHIFT));
+    let mut table = vec![0; table_size as usize];
+    let mut count = 0;
+    for index in 0..1u64 << header.thread_bits {
+        if used[(index / 8) as usize] & 1 << (index % 8) == 0 {
+            continue;
+        }
+        process.read_exact(RemoteAddr(header.returns + PAGE + index * table_size), &mut table)?;
+        for instance in table.chunks_exact(1 << RETURN_SHIFT) {
+            let word = |offset: u32| {
+                let bytes = instance.get(offset as usize..offset as usize + 8);
+                u64::from_le_bytes(bytes.and_then(|b| b.try_into().ok()).unwrap_or_default())
+            };
+            let slot = RemoteAddr(word(RETURN_SLOT));
+            if slot.0 != 0 && process.read_word(slot).is_ok_and(|point| points.contains(&point)) {
+                process.write(slot, &word(RETURN_ADDRESS).to_le_bytes())?;
+                count += 1;
+            }
+        }
+    }
+    Ok(count)
+}
+
+fn write_state(process: &Process, header: &Header, state: SessionState) -> Result<(), EngineError> {
+    let at = RemoteAddr(header.region + Header::STATE_OFFSET);
+    Ok(process.write(at, &(state as u32).to_le_bytes())?)
+}
+
+fn unmap(stopped: &mut Stopped<'_>, header: &Header) -> Result<(), EngineError> {
+    let regions = [
+        (header.threads, header.threads_size),
+        (header.returns, header.returns_size),
+        (header.region, header.region_size),
+    ];
+    stopped.remote(|remote| {
+        for arena in header.arenas() {
+            remote.munmap(RemoteAddr(arena.address), arena.size)?;
+        }
+        // The shared region last: as long as it is there, an interrupted removal can be taken up again.
+        for (address, size) in regions {
+            remote.munmap(RemoteAddr(address), size)?;
+        }
+        Ok(())
+    })?;
+    Ok(())
+}

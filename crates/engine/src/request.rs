@@ -1,0 +1,83 @@
+//! What the engine is asked to probe.
+
+use trapless_isa::{BranchTargets, Machine};
+
+/// A loaded module: code of one file in the target.
+#[derive(Clone, Debug)]
+pub struct Module<'m> {
+    /// Instruction set of the code.
+    pub machine: Machine,
+    /// First address of its mappings in the target.
+    pub start: u64,
+    /// Address behind its last mapping.
+    pub end: u64,
+    /// Where control can arrive other than by falling through, in addresses of the target.
+    pub targets: &'m BranchTargets,
+}
+
+/// A function of a loaded module.
+#[derive(Clone, Copy, Debug)]
+pub struct Function<'m> {
+    /// Address of its first byte in the target.
+    pub address: u64,
+    /// Its code, as the file has it, and what lies between it and the next function.
+    pub bytes: &'m [u8],
+    /// Length of the code; the rest of `bytes` is padding.
+    pub size: usize,
+}
+
+impl<'m> Function<'m> {
+    /// The code alone.
+    pub fn code(&self) -> &'m [u8] {
+        &self.bytes[..self.size.min(self.bytes.len())]
+    }
+
+    /// The padding alone.
+    pub fn padding(&self) -> &'m [u8] {
+        &self.bytes[self.size.min(self.bytes.len())..]
+    }
+}
+
+/// What to collect at a site.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Count entries.
+    pub entries: bool,
+    /// Count returns.
+    pub returns: bool,
+    /// A histogram of the time from entry to return. Counts returns, too.
+    pub latency: bool,
+    /// Record each entry with this many integer arguments.
+    pub record_entry: Option<u8>,
+    /// Record each return with its value.
+    pub record_return: bool,
+    /// Put back the return addresses of followed calls: for the entry points of unwinders.
+    pub restore_returns: bool,
+}
+
+impl Wanted {
+    /// Whether calls are followed to their return.
+    pub fn follows(&self) -> bool {
+        self.returns || self.latency || self.record_return
+    }
+
+    /// Whether anything goes through a ring.
+    pub fn records(&self) -> bool {
+        self.record_entry.is_some() || self.record_return
+    }
+}
+
+/// One site to probe.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'m> {
+    /// The caller's number for it, handed back with every result. Below 2^31.
+    pub id: u32,
+    /// Index of its module.
+    pub module: usize,
+    /// The function it is in.
+    pub function: Function<'m>,
+    /// Address of the probed instruction in the target; the function's own for an entry.
+    pub address: u64,
+    /// What to collect.
+    pub wanted: Wanted,
+}

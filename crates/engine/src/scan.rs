@@ -1,0 +1,83 @@
+//! Looking through stopped threads for addresses inside code that is about to change.
+//!
+//! A signal frame, or any other saved context, holds an instruction pointer that the thread will continue at. If it lies
+//! inside displaced instructions, the thread would continue in the middle of a patch. There is no telling a saved
+//! instruction pointer from a number that happens to look like one, so either keeps its site unpatched.
+
+use trapless_process::{MemoryError, Process, ReadRange, RemoteAddr};
+
+/// The most of a stack that is looked at. A handler runs close to the frame it interrupted.
+const MAX_STACK: u64 = 2 << 20;
+
+/// Words below the stack pointer that may still count: the red zone.
+const RED_ZONE: u64 = 128;
+
+/// Address ranges, sorted, that do not overlap.
+#[derive(Debug, Default)]
+pub struct Ranges(Vec<(u64, u64)>);
+
+impl Ranges {
+    /// From (start, end) pairs in any order.
+    pub fn new(ranges: impl IntoIterator<Item = (u64, u64)>) -> Self {
+        let mut ranges: Vec<_> = ranges.into_iter().filter(|r| r.0 < r.1).collect();
+        ranges.sort_unstable();
+        Self(ranges)
+    }
+
+    /// Start of the range that holds `address`.
+    pub fn find(&self, address: u64) -> Option<u64> {
+        let after = self.0.partition_point(|r| r.0 <= address);
+        let (start, end) = *self.0.get(after.checked_sub(1)?)?;
+        (address < end).then_some(start)
+    }
+
+    fn bounds(&self) -> (u64, u64) {
+        (self.0.first().map_or(0, |r| r.0), self.0.iter().map(|r| r.1).max().unwrap_or(0))
+    }
+}
+
+/// Starts of the ranges that a word on one of the stacks points into. `stacks` are stack pointers.
+pub fn pointed_into(process: &Process, stacks: &[u64], ranges: &Ranges) -> Result<Vec<u64>, MemoryError> {
+    let mut found = Vec::new();
+    let (low, high) = ranges.bounds();
+    if low == high {
+        return Ok(found);
+    }
+    let Ok(maps) = process.maps() else { return Err(MemoryError::Gone) };
+    let mut buffers: Vec<(u64, Vec<u8>)> = stacks
+        .iter()
+        .filter_map(|&sp| {
+            let start = sp.saturating_sub(RED_ZONE) & !7;
+            let end = maps.find(RemoteAddr(sp))?.end.0.min(start + MAX_STACK);
+            Some((start, vec![0; end.saturating_sub(start) as usize]))
+        })
+        .collect();
+    let mut reads: Vec<_> =
+        buffers.iter_mut().map(|(at, buffer)| ReadRange::new(RemoteAddr(*at), buffer)).collect();
+    process.read_vectored(&mut reads)?;
+    for read in &reads {
+        for word in read.buffer[..read.done].chunks_exact(8) {
+            let word = u64::from_le_bytes(word.try_into().unwrap_or_default());
+            if (low..high).contains(&word) {
+                found.extend(ranges.find(word));
+            }
+        }
+    }
+    found.sort_unstable();
+    found.dedup();
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_find_their_start() {
+        let ranges = Ranges::new([(20, 25), (10, 12), (30, 30)]);
+        let cases = [(9, None), (10, Some(10)), (11, Some(10)), (12, None), (24, Some(20)), (25, None), (30, None)];
+        for (address, expected) in cases {
+            assert_eq!(ranges.find(address), expected, "{address}");
+        }
+    }
+}

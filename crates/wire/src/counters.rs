@@ -1,0 +1,226 @@
+//! Reading counters, histograms and rings out of the shared region.
+
+use crate::Header;
+use trapless_isa::detour::*;
+
+/// The shared region as 64-bit words, read while others write it.
+///
+/// Implemented by whoever maps or reads the region. Each read is one load; out of range reads give 0.
+pub trait Words {
+    /// The word at a byte offset, a multiple of 8.
+    fn word(&self, offset: u64) -> u64;
+    /// Replaces the word at a byte offset.
+    fn set_word(&self, offset: u64, value: u64);
+}
+
+/// The blocks of a region.
+#[derive(Clone, Copy)]
+pub struct Counters<'a, W: ?Sized> {
+    header: &'a Header,
+    words: &'a W,
+}
+
+/// One block.
+#[derive(Clone, Copy)]
+pub struct BlockView<'a, W: ?Sized> {
+    words: &'a W,
+    base: u64,
+    ring: u32,
+    ring_bits: u32,
+    index: u64,
+}
+
+/// A latency histogram summed over threads. Durations are in time-stamp ticks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Latency {
+    /// Number of calls.
+    pub count: u64,
+    /// Sum of their durations.
+    pub sum: u64,
+    /// The longest.
+    pub max: u64,
+    /// Calls per bucket ([`latency_bucket`]).
+    pub buckets: Vec<u64>,
+}
+
+impl Default for Latency {
+    fn default() -> Self {
+        Self { count: 0, sum: 0, max: 0, buckets: vec![0; LATENCY_LENGTH as usize] }
+    }
+}
+
+impl Latency {
+    /// The duration below which the share `quantile` (0 to 1) of the calls lie, interpolated within its bucket. 0
+    /// when there are none.
+    pub fn quantile(&self, quantile: f64) -> u64 {
+        let total: u64 = self.buckets.iter().sum();
+        let wanted = (quantile * total as f64).max(1.0);
+        let mut below = 0.0;
+        for (bucket, &calls) in self.buckets.iter().enumerate() {
+            let calls = calls as f64;
+            if calls > 0.0 && below + calls >= wanted {
+                let start = latency_bucket_start(bucket as u32) as f64;
+                let end = latency_bucket_start(bucket as u32 + 1) as f64;
+                let value = start + (end - start) * (wanted - below) / calls;
+                return (value as u64).min(self.max);
+            }
+            below += calls;
+        }
+        self.max
+    }
+}
+
+impl<'a, W: Words + ?Sized> Counters<'a, W> {
+    /// The blocks of the region that `header` describes.
+    pub fn new(header: &'a Header, words: &'a W) -> Self {
+        Self { header, words }
+    }
+
+    /// The overflow block, then the claimed ones.
+    pub fn blocks(&self) -> impl Iterator<Item = BlockView<'a, W>> + use<'a, W> {
+        let (header, words) = (self.header, self.words);
+        let claimed = words.word(Header::CURSOR_OFFSET).min(header.block_count);
+        (0..claimed).map(move |index| BlockView {
+            words,
+            base: header.blocks_offset + index * header.block_stride,
+            ring: header.ring,
+            ring_bits: header.ring_bits,
+            index,
+        })
+    }
+
+    /// Sum of a counter over the attached process's threads.
+    pub fn sum(&self, counter: u32) -> u64 {
+        self.blocks().filter(|b| !b.is_of_child()).map(|b| b.word(counter)).sum()
+    }
+
+    /// Sum of a counter over the threads of forked children.
+    pub fn sum_of_children(&self, counter: u32) -> u64 {
+        self.blocks().filter(|b| b.is_of_child()).map(|b| b.word(counter)).sum()
+    }
+
+    /// Sum of a histogram over the attached process's threads.
+    pub fn latency(&self, histogram: u32) -> Latency {
+        let mut total = Latency::default();
+        for block in self.blocks().filter(|b| !b.is_of_child()) {
+            let count = block.word(histogram + LATENCY_COUNT);
+            if count == 0 {
+                continue;
+            }
+            total.count += count;
+            total.sum = total.sum.wrapping_add(block.word(histogram + LATENCY_SUM));
+            total.max = total.max.max(block.word(histogram + LATENCY_MAX));
+            for (bucket, sum) in total.buckets.iter_mut().enumerate() {
+                *sum += block.word(histogram + LATENCY_BUCKETS + 8 * bucket as u32);
+            }
+        }
+        total
+    }
+}
+
+/// A record taken from a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordView {
+    /// Time stamp.
+    pub time: u64,
+    /// What was hit ([`Record::id`]).
+    pub id: u32,
+    /// Thread id, or 0.
+    pub tid: u32,
+    /// Address of the return address's stack slot.
+    pub slot: u64,
+    /// Arguments, or return value and time stamp of the entry.
+    pub values: [u64; 6],
+}
+
+impl<W: Words + ?Sized> BlockView<'_, W> {
+    /// A word of the block.
+    pub fn word(&self, offset: u32) -> u64 {
+        self.words.word(self.base + u64::from(offset))
+    }
+
+    /// Index of the block; 0 is the overflow block.
+    pub fn index(&self) -> u64 {
+        self.index
+    }
+
+    /// Thread pointer of the thread that claimed the block.
+    pub fn owner(&self) -> u64 {
+        self.word(BLOCK_OWNER)
+    }
+
+    /// Whether a forked child claimed it. Threads of children that had to use the overflow block are counted as the parent's.
+    pub fn is_of_child(&self) -> bool {
+        self.index != 0 && self.word(BLOCK_ORIGIN) == 0
+    }
+
+    /// Records that found the ring full.
+    pub fn ring_lost(&self) -> u64 {
+        self.word(BLOCK_RING_LOST)
+    }
+
+    /// Takes complete records out of the ring, oldest first, until there is none or `take` says stop.
+    ///
+    /// A record that was reserved but is not complete ends the reading: its thread is in the middle of it.
+    pub fn drain(&self, mut take: impl FnMut(RecordView) -> bool) {
+        if self.ring == 0 {
+            return;
+        }
+        let mask = (1u64 << self.ring_bits) - 1;
+        let mut tail = self.word(BLOCK_RING_TAIL);
+        let start = tail;
+        loop {
+            let record = self.ring + (((tail & mask) as u32) << RECORD_SHIFT);
+            if self.word(record + RECORD_SEQUENCE) != tail + 1 {
+                break;
+            }
+            let who = self.word(record + RECORD_ID);
+            let values = std::array::from_fn(|i| self.word(record + RECORD_VALUES + 8 * i as u32));
+            let view = RecordView {
+                time: self.word(record + RECORD_TIME),
+                id: who as u32,
+                tid: (who >> 32) as u32,
+                slot: self.word(record + RECORD_SLOT),
+                values,
+            };
+            tail += 1;
+            if !take(view) {
+                break;
+            }
+        }
+        if tail != start {
+            self.words.set_word(self.base + u64::from(BLOCK_RING_TAIL), tail);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(durations: &[u64]) -> Latency {
+        let mut latency = Latency::default();
+        for &d in durations {
+            latency.count += 1;
+            latency.sum += d;
+            latency.max = latency.max.max(d);
+            latency.buckets[latency_bucket(d) as usize] += 1;
+        }
+        latency
+    }
+
+    #[test]
+    fn quantiles_are_exact_to_a_sixteenth() {
+        let latency = of(&(1..=10_000).collect::<Vec<_>>());
+        for (quantile, exact) in [(0.5, 5_000.0), (0.9, 9_000.0), (0.99, 9_900.0), (0.999, 9_990.0)] {
+            let found = latency.quantile(quantile) as f64;
+            assert!((found / exact - 1.0).abs() < 1.0 / 16.0, "{quantile}: {found} for {exact}");
+        }
+        assert_eq!(latency.quantile(1.0), 10_000);
+    }
+
+    #[test]
+    fn quantile_of_nothing_is_zero() {
+        assert_eq!(Latency::default().quantile(0.5), 0);
+    }
+}

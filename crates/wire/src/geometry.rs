@@ -1,0 +1,97 @@
+//! How large the parts are for a given set of probes.
+
+use crate::{Header, JournalEntry};
+use trapless_isa::detour::{
+    BLOCK_COUNTERS, LATENCY_BUCKETS, LATENCY_LENGTH, RECORD_SHIFT, RETURN_SHIFT, THREAD_SHIFT,
+};
+
+/// Page size the layout is rounded to. Targets with larger pages are not attached.
+pub const PAGE: u64 = 4096;
+
+/// Log2 sizes of the tables: how many threads and how deep stacks are served. Tried from large to small, since
+/// address space may be limited (`RLIMIT_AS`, `vm.overcommit_memory=2`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Log2 of the thread table's entries.
+    pub thread_bits: u32,
+    /// Log2 of a return table's entries. 2^15 serve 512 KiB of stack before two depths share a place.
+    pub return_bits: u32,
+}
+
+impl Sizes {
+    /// What to try, in order.
+    pub const ALL: [Sizes; 3] = [
+        Sizes { thread_bits: 13, return_bits: 15 },
+        Sizes { thread_bits: 10, return_bits: 13 },
+        Sizes { thread_bits: 7, return_bits: 10 },
+    ];
+}
+
+/// Hands out the places in a block, then tells the sizes of all regions.
+#[derive(Clone, Copy, Debug)]
+pub struct Geometry {
+    next: u32,
+    ring: u32,
+    ring_bits: u32,
+}
+
+/// A block that is larger than this would overflow the detours' 32-bit displacements.
+const MAX_BLOCK: u32 = i32::MAX as u32;
+
+impl Default for Geometry {
+    fn default() -> Self {
+        Self { next: BLOCK_COUNTERS, ring: 0, ring_bits: 0 }
+    }
+}
+
+impl Geometry {
+    fn take(&mut self, bytes: u32) -> Option<u32> {
+        let at = self.next;
+        self.next = at.checked_add(bytes).filter(|&end| end <= MAX_BLOCK)?;
+        Some(at)
+    }
+
+    /// Room for a 64-bit counter. `None` when blocks would become too large.
+    pub fn counter(&mut self) -> Option<u32> {
+        self.take(8)
+    }
+
+    /// Room for a latency histogram.
+    pub fn latency(&mut self) -> Option<u32> {
+        self.take(LATENCY_BUCKETS + 8 * LATENCY_LENGTH)
+    }
+
+    /// Room for a ring of 2^`bits` records, once.
+    pub fn ring(&mut self, bits: u32) -> Option<()> {
+        // On a page of its own, so that the counters' pages stay few.
+        self.next = self.next.next_multiple_of(PAGE as u32);
+        self.ring = self.take(1 << (bits + RECORD_SHIFT))?;
+        self.ring_bits = bits;
+        Some(())
+    }
+
+    /// Distance between blocks.
+    pub fn block_stride(&self) -> u64 {
+        u64::from(self.next).next_multiple_of(PAGE)
+    }
+
+    /// Fills in sizes and offsets for `journal` sites; addresses are left to the caller. `followed`: some
+    /// probe needs return instances.
+    pub fn describe(&self, header: &mut Header, sizes: Sizes, journal: usize, followed: bool) {
+        let journal_size = (journal * size_of::<JournalEntry>()) as u64;
+        let threads = 1u64 << sizes.thread_bits;
+        header.journal_length = journal as u64;
+        header.blocks_offset = PAGE + journal_size.next_multiple_of(PAGE);
+        header.block_stride = self.block_stride();
+        header.block_count = threads + 1;
+        header.region_size = header.blocks_offset + header.block_stride * header.block_count;
+        header.thread_bits = u64::from(sizes.thread_bits);
+        header.threads_size = PAGE + (threads << THREAD_SHIFT).next_multiple_of(PAGE);
+        header.return_bits = u64::from(sizes.return_bits);
+        let tables = if followed { threads << (sizes.return_bits + RETURN_SHIFT) } else { 0 };
+        header.returns_size = PAGE + tables;
+        header.ring = self.ring;
+        header.ring_bits = self.ring_bits;
+        header.block_cursor = 1;
+    }
+}

@@ -1,0 +1,146 @@
+//! The first page of the shared region: whose it is, in what state, and where everything lies.
+
+use bytemuck::{Pod, Zeroable};
+use trapless_isa::Layout;
+
+/// First eight bytes of the region.
+pub const MAGIC: [u8; 8] = *b"TRAPLESS";
+
+/// Version of everything this crate describes. A tool does not touch what another version left.
+pub const VERSION: u32 = 1;
+
+/// Name given to the memfd; `/proc/PID/maps` shows it as `/memfd:trapless (deleted)`.
+pub const REGION_NAME: &str = "trapless";
+
+/// Most arenas a session can have: one near each probed module.
+pub const MAX_ARENAS: usize = 96;
+
+/// How far a session has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum SessionState {
+    /// Memory is mapped; sites are being patched or about to be.
+    Arming = 1,
+    /// All patches of the journal are in.
+    Armed = 2,
+    /// Patches are being taken out.
+    Removing = 3,
+    /// No patch is in. Memory may still be mapped, because a thread could return into it.
+    Removed = 4,
+}
+
+impl SessionState {
+    /// The state with this number.
+    pub fn from_raw(raw: u32) -> Option<Self> {
+        [Self::Arming, Self::Armed, Self::Removing, Self::Removed].into_iter().find(|s| *s as u32 == raw)
+    }
+}
+
+/// An executable mapping of ours in the target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Arena {
+    /// Address in the target; 0 marks an unused entry.
+    pub address: u64,
+    /// Size in bytes, a multiple of the page size.
+    pub size: u64,
+}
+
+/// The header. All addresses are the target's.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct Header {
+    /// [`MAGIC`].
+    pub magic: [u8; 8],
+    /// [`VERSION`].
+    pub version: u32,
+    /// A [`SessionState`].
+    pub state: u32,
+    /// Process that was attached, in the tool's pid namespace.
+    pub pid: u32,
+    /// Process of the tool that attached it.
+    pub tool: u32,
+    /// Start time of the attached process, in clock ticks since boot (`/proc/PID/stat`, field 22).
+    pub start_time: u64,
+    /// Seconds since the epoch when the session began.
+    pub created: u64,
+    /// Address of the shared region.
+    pub region: u64,
+    /// Size of the shared region.
+    pub region_size: u64,
+    /// Number of journal entries; they start at the second page.
+    pub journal_length: u64,
+    /// Offset of block 0.
+    pub blocks_offset: u64,
+    /// Distance between blocks.
+    pub block_stride: u64,
+    /// Number of blocks.
+    pub block_count: u64,
+    /// Address of the thread region: the origin word's page, then the table.
+    pub threads: u64,
+    /// Its size.
+    pub threads_size: u64,
+    /// Log2 of the thread table's number of entries.
+    pub thread_bits: u64,
+    /// Address of the return region: the bitmap of used tables, then the tables. 0 when nothing is followed.
+    pub returns: u64,
+    /// Its size.
+    pub returns_size: u64,
+    /// Log2 of a return table's number of entries.
+    pub return_bits: u64,
+    /// Offset of the ring in a block; 0 when there is none.
+    pub ring: u32,
+    /// Log2 of the number of records in a ring.
+    pub ring_bits: u32,
+    /// Our executable mappings.
+    pub arenas: [Arena; MAX_ARENAS],
+    /// Keeps the cursor on a cache line of its own.
+    _pad: [u8; 64],
+    /// Number of claimed blocks; starts at 1, since block 0 is the overflow block. May exceed the number of blocks.
+    pub block_cursor: u64,
+}
+
+const _: () = assert!(size_of::<Header>() <= crate::PAGE as usize);
+
+impl Header {
+    /// Reads a header from the start of a region, if it is one of ours and of our version.
+    pub fn read(bytes: &[u8]) -> Option<Self> {
+        let header: Self = bytemuck::pod_read_unaligned(bytes.get(..size_of::<Self>())?);
+        (header.magic == MAGIC && header.version == VERSION).then_some(header)
+    }
+
+    /// The session's state, if the number is one.
+    pub fn session_state(&self) -> Option<SessionState> {
+        SessionState::from_raw(self.state)
+    }
+
+    /// The arenas in use.
+    pub fn arenas(&self) -> impl Iterator<Item = Arena> + '_ {
+        self.arenas.iter().copied().filter(|a| a.address != 0)
+    }
+
+    /// Offset of the state word, to be rewritten alone.
+    pub const STATE_OFFSET: u64 = std::mem::offset_of!(Header, state) as u64;
+
+    /// Offset of the block cursor.
+    pub const CURSOR_OFFSET: u64 = std::mem::offset_of!(Header, block_cursor) as u64;
+
+    /// The layout as detours see it.
+    pub fn layout(&self, tid_offset: Option<i32>) -> Layout {
+        Layout {
+            threads: self.threads + crate::PAGE,
+            thread_bits: self.thread_bits as u32,
+            origin: self.threads,
+            block_cursor: self.region + Self::CURSOR_OFFSET,
+            blocks: self.region + self.blocks_offset,
+            block_stride: self.block_stride,
+            block_count: self.block_count as u32,
+            ring: self.ring,
+            ring_bits: self.ring_bits,
+            tid_offset,
+            returns: self.returns + crate::PAGE,
+            return_bits: self.return_bits as u32,
+            returns_used: self.returns,
+        }
+    }
+}
