@@ -1,4 +1,19 @@
 //! x86, in 64-bit and in 32-bit mode.
+//!
+//! Instructions are decoded by iced-x86. What to do with them is decided here: bytes are moved by editing them
+//! ([`relocate`]), never by encoding them again, so that prefixes and redundant encodings survive.
+
+mod decode;
+mod liveness;
+mod movable;
+mod relocate;
+mod returns;
+mod tables;
+mod verdict;
+
+pub use liveness::{Liveness, RegisterSet, liveness};
+pub use movable::displaced_may_fault;
+pub use relocate::{Relocated, relocate};
 
 mod detour;
 mod emit;
@@ -11,6 +26,9 @@ mod runtime;
 use crate::*;
 use alloc::{string::String, vec::Vec};
 
+/// Length of the `jmp rel32` that a patch writes.
+pub const JUMP_LENGTH: u8 = 5;
+
 /// x86 in one of its modes.
 pub struct X86 {
     bits: u32,
@@ -20,33 +38,35 @@ pub struct X86 {
 pub static X86_64: X86 = X86 { bits: 64 };
 /// 32-bit protected mode.
 pub static I386: X86 = X86 { bits: 32 };
+
 impl Isa for X86 {
     fn machine(&self) -> Machine {
         if self.bits == 64 { Machine::X86_64 } else { Machine::I386 }
     }
 
-    fn decode(&self, _code: &[u8], _address: u64) -> Result<Instruction, DecodeError> {
-        Err(DecodeError::Invalid)
+    fn decode(&self, code: &[u8], address: u64) -> Result<Instruction, DecodeError> {
+        decode::decode(self.bits, code, address)
     }
 
-    fn disassemble(&self, _code: &[u8], _address: u64) -> String {
-        String::new()
+    fn disassemble(&self, code: &[u8], address: u64) -> String {
+        decode::disassemble(self.bits, code, address)
     }
 
-    fn branch_targets(&self, _code: &[u8], _address: u64, _data: &dyn ReadOnlyData, _targets: &mut Vec<u64>) {
+    fn branch_targets(&self, code: &[u8], address: u64, data: &dyn ReadOnlyData, targets: &mut Vec<u64>) {
+        tables::branch_targets(self.bits, code, address, data, targets);
     }
 
-    fn verdict(&self, _site: &Site<'_>) -> Ladder {
-        let no = Err(Reason::NotImplemented);
-        Ladder { jump: no, boost: no, emulate: no, step: no }
+    fn verdict(&self, site: &Site<'_>) -> Ladder {
+        verdict::verdict(self.bits, site)
     }
 
-    fn return_verdict(&self, _site: &Site<'_>) -> Result<(), Reason> {
-        Err(Reason::NotImplemented)
+    fn return_verdict(&self, site: &Site<'_>) -> Result<(), Reason> {
+        returns::return_verdict(self.bits, site)
     }
 
     fn reach(&self) -> u64 {
-        0
+        // From the end of the jump: the detour may start at most i32::MAX ahead, and 2^31 - 5 behind the site.
+        (1 << 31) - u64::from(JUMP_LENGTH) - 1
     }
 
     fn patch(&self, _displaced: &Displaced, _detour: u64) -> Result<Vec<u8>, Reason> {

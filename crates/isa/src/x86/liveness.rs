@@ -1,0 +1,200 @@
+//! Which registers and flags does the program certainly not read any more?
+//!
+//! A detour may use those without saving them. The scan walks every path from the site, over both sides of
+//! conditional branches, and calls a register dead when each path writes it in full before reading it. Wherever a
+//! path ends in something that may read anything (a call, a return, an indirect jump, the kernel, the end of the
+//! bytes or of patience) whatever was not yet written is live. So nothing is assumed of calling conventions: local
+//! callers compiled with `-fipa-ra`, hand-written assembly and its flags across calls are as safe as any.
+
+use super::decode::decoder;
+use crate::Site;
+use alloc::vec::Vec;
+use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register, RflagsBits};
+
+/// General-purpose registers, a bit for each by its number in the instruction encoding: rax 0, rcx 1, rdx 2, rbx 3,
+/// rsp 4, rbp 5, rsi 6, rdi 7, r8 to r15.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RegisterSet(pub u16);
+
+impl RegisterSet {
+    /// Whether the register with this number is in the set.
+    pub fn contains(self, number: u8) -> bool {
+        number < 16 && self.0 >> number & 1 != 0
+    }
+
+    /// The numbers of its registers, in order.
+    pub fn iter(self) -> impl Iterator<Item = u8> {
+        (0..16).filter(move |n| self.contains(*n))
+    }
+
+    /// How many registers there are.
+    pub fn len(self) -> u32 {
+        self.0.count_ones()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// What may be overwritten before an instruction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Liveness {
+    /// Registers whose value nobody reads. Never rsp.
+    pub dead: RegisterSet,
+    /// Whether nobody reads the arithmetic flags: OF, SF, ZF, AF, CF and PF. DF and the others are never dead.
+    pub flags_dead: bool,
+}
+
+const ARITHMETIC: u32 =
+    RflagsBits::OF | RflagsBits::SF | RflagsBits::ZF | RflagsBits::AF | RflagsBits::CF | RflagsBits::PF;
+const RSP: u16 = 1 << 4;
+/// How many instructions are looked at, on all paths together.
+const PATIENCE: u32 = 96;
+
+/// Registers by number, and the arithmetic flags as iced numbers them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Known {
+    registers: u16,
+    flags: u32,
+}
+
+/// What is dead before the instruction at `address`, which lies in the site's function. `bits` is 32 or 64.
+pub fn liveness(bits: u32, site: &Site<'_>, address: u64) -> Liveness {
+    let all = if bits == 64 { 0xffff } else { 0x00ff };
+    let mut scan = Scan {
+        bits,
+        site,
+        live: Known { registers: RSP, flags: 0 },
+        paths: Vec::new(),
+        visited: Vec::new(),
+        patience: PATIENCE,
+        factory: InstructionInfoFactory::new(),
+    };
+    // Per path: what it has overwritten.
+    scan.paths.push((address, Known { registers: RSP, flags: 0 }));
+    while let Some((address, written)) = scan.paths.pop() {
+        scan.path(address, written);
+    }
+    Liveness { dead: RegisterSet(all & !scan.live.registers), flags_dead: scan.live.flags & ARITHMETIC == 0 }
+}
+
+struct Scan<'a> {
+    bits: u32,
+    site: &'a Site<'a>,
+    /// Read on some path before being written there.
+    live: Known,
+    /// Where paths go on, and what was written on the way there.
+    paths: Vec<(u64, Known)>,
+    visited: Vec<(u64, Known)>,
+    patience: u32,
+    factory: InstructionInfoFactory,
+}
+
+impl Scan<'_> {
+    fn path(&mut self, mut address: u64, mut written: Known) {
+        loop {
+            if self.covered(address, written) {
+                return;
+            }
+            self.visited.push((address, written));
+            let Some(instruction) = self.fetch(address) else {
+                return self.reads_anything(written);
+            };
+            match instruction.flow_control() {
+                FlowControl::Next => {}
+                FlowControl::UnconditionalBranch if !instruction.is_jmp_far() => {
+                    address = instruction.near_branch_target();
+                    continue;
+                }
+                FlowControl::ConditionalBranch => {}
+                _ => {
+                    // What a call or a return reads of registers is covered by reading anything.
+                    return self.reads_anything(written);
+                }
+            }
+            self.reads(&instruction, written);
+            self.writes(&instruction, &mut written);
+            if instruction.flow_control() == FlowControl::ConditionalBranch {
+                self.paths.push((instruction.near_branch_target(), written));
+            }
+            address = instruction.next_ip();
+        }
+    }
+
+    /// Whether this place was passed before with no more written than now.
+    fn covered(&self, address: u64, written: Known) -> bool {
+        self.visited.iter().any(|(a, w)| {
+            *a == address && w.registers & !written.registers == 0 && w.flags & !written.flags == 0
+        })
+    }
+
+    fn fetch(&mut self, address: u64) -> Option<Instruction> {
+        self.patience = self.patience.checked_sub(1)?;
+        let offset = usize::try_from(address.wrapping_sub(self.site.function)).ok()?;
+        let code = self.site.code.get(offset..)?;
+        let instruction = decoder(self.bits, code, address).iter().next()?;
+        (!instruction.is_invalid()).then_some(instruction)
+    }
+
+    fn reads_anything(&mut self, written: Known) {
+        self.live.registers |= !written.registers;
+        self.live.flags |= ARITHMETIC & !written.flags;
+    }
+
+    fn reads(&mut self, instruction: &Instruction, written: Known) {
+        self.live.flags |= instruction.rflags_read() & ARITHMETIC & !written.flags;
+        for used in self.factory.info(instruction).used_registers() {
+            if matches!(
+                used.access(),
+                OpAccess::Read | OpAccess::CondRead | OpAccess::ReadWrite | OpAccess::ReadCondWrite
+            ) {
+                self.live.registers |= register(used.register()).0 & !written.registers;
+            }
+        }
+    }
+
+    fn writes(&mut self, instruction: &Instruction, written: &mut Known) {
+        if !may_leave_flags(instruction) {
+            written.flags |= instruction.rflags_modified() & ARITHMETIC;
+        }
+        // With a source of 0 these leave the destination as it was.
+        if matches!(instruction.mnemonic(), Mnemonic::Bsf | Mnemonic::Bsr) {
+            return;
+        }
+        for used in self.factory.info(instruction).used_registers() {
+            // A 32-bit write clears the upper half. A read-modify-write is a read first, and no end of life by itself;
+            // the value it leaves is new, though.
+            if matches!(used.access(), OpAccess::Write | OpAccess::ReadWrite)
+                && let (number, true) = register(used.register())
+            {
+                written.registers |= number;
+            }
+        }
+    }
+}
+
+/// Whether the flags may stay as they were: a shift by 0, a repeated comparison of nothing.
+fn may_leave_flags(instruction: &Instruction) -> bool {
+    use Mnemonic::*;
+    match instruction.mnemonic() {
+        Shl | Sal | Shr | Sar | Rol | Ror | Rcl | Rcr | Shld | Shrd => {
+            let count = instruction.op_count() - 1;
+            !matches!(instruction.try_immediate(count), Ok(1..=31))
+        }
+        _ => {
+            instruction.is_string_instruction()
+                && (instruction.has_rep_prefix() || instruction.has_repne_prefix())
+        }
+    }
+}
+
+/// The bit of a general-purpose register, and whether writing this part of it writes it all.
+fn register(register: Register) -> (u16, bool) {
+    if !register.is_gpr() {
+        return (0, false);
+    }
+    let full = register.full_register();
+    (1 << (full.number() & 15), register.is_gpr32() || register.is_gpr64())
+}

@@ -1,0 +1,355 @@
+//! May this function carry a call-paired return probe?
+//!
+//! The detour of such a probe takes the return address off the stack and calls the function anew. That changes what
+//! the function does when it looks at its own return address, and it needs the function to return once, by a plain
+//! return, with the stack pointer where a return leaves it.
+//!
+//! The function's paths are walked once, with the distance of each register from the stack pointer at entry where that
+//! is known. Found are
+//!
+//! - reads of the return address: through rsp at a known depth, through a frame pointer, by `pop` (`setjmp`,
+//!   `getcontext`, `vfork`, `dlsym`, profiling hooks);
+//! - writes to it;
+//! - `ret imm16`, and returns or tail calls above the return address;
+//! - stack pointers that come from elsewhere than the frame: `longjmp`, context and coroutine switches.
+//!
+//! Accepted are frames of any usual kind, realigned ones among them: gcc pushes a copy of the return address there
+//! (`lea r10,[rsp+8]; and rsp,-32; push [r10-8]`), which only unwinders read. Where a register's value is not known
+//! nothing is found: this proves harm, not harmlessness.
+
+use super::decode::{decoder, flow};
+use crate::{Flow, Reason, Site};
+use alloc::{collections::BTreeMap, vec::Vec};
+use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
+
+const RSP: usize = 4;
+
+/// What is known of a register.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Value {
+    /// So far above the return address's slot.
+    At(i64),
+    /// Somewhere in the frame, or loaded from it: a saved stack pointer may be there.
+    Frame,
+    /// Anything.
+    Unknown,
+}
+
+impl Value {
+    fn plus(self, distance: i64) -> Self {
+        match self {
+            Value::At(at) => Value::At(at.wrapping_add(distance)),
+            other => other,
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct State([Value; 16]);
+
+impl State {
+    fn get(&self, register: Register) -> Value {
+        let full = register.full_register();
+        if full.is_gpr64() { self.0[full.number()] } else { Value::Unknown }
+    }
+
+    fn set(&mut self, register: Register, value: Value) {
+        let full = register.full_register();
+        if full.is_gpr64() {
+            self.0[full.number()] = value;
+        }
+    }
+
+    fn sp(&mut self) -> &mut Value {
+        &mut self.0[RSP]
+    }
+}
+
+pub(super) fn return_verdict(bits: u32, site: &Site<'_>) -> Result<(), Reason> {
+    let mut walk = Walk {
+        bits,
+        site,
+        factory: InstructionInfoFactory::new(),
+        visited: BTreeMap::new(),
+        paths: Vec::new(),
+        after_calls: Vec::new(),
+        dispatch: None,
+        found: None,
+        uneven: false,
+    };
+    walk.all();
+    match walk.found {
+        // 32-bit callees may pop their arguments; then the depths behind a call are wrong, and show it.
+        Some(Reason::ReadsReturnAddress | Reason::ReturnsOddly) if bits == 32 && walk.uneven => Ok(()),
+        Some(reason) => Err(reason),
+        None => Ok(()),
+    }
+}
+
+struct Walk<'a> {
+    bits: u32,
+    site: &'a Site<'a>,
+    factory: InstructionInfoFactory,
+    visited: BTreeMap<u64, ()>,
+    paths: Vec<(u64, State)>,
+    /// What follows calls. Walked last: a call that never returns is followed by code that is reached from elsewhere,
+    /// with a stack of another depth.
+    after_calls: Vec<(u64, State)>,
+    /// State at an indirect jump inside the function, which the targets of jump tables share.
+    dispatch: Option<State>,
+    found: Option<Reason>,
+    /// A return was seen at a depth other than the return address's.
+    uneven: bool,
+}
+
+impl Walk<'_> {
+    fn all(&mut self) {
+        let mut entry = State([Value::Unknown; 16]);
+        *entry.sp() = Value::At(0);
+        self.paths.push((self.site.function, entry));
+        loop {
+            while let Some((address, state)) = self.paths.pop().or_else(|| self.after_calls.pop()) {
+                self.path(address, state);
+            }
+            let Some(state) = self.dispatch.take() else { return };
+            let end = self.site.function.wrapping_add(self.site.code.len() as u64);
+            let mut last = self.site.function;
+            while let Some(target) = self.site.targets.first_inside(last, end) {
+                if !self.visited.contains_key(&target) {
+                    self.paths.push((target, state));
+                }
+                last = target;
+            }
+        }
+    }
+
+    fn find(&mut self, reason: Reason) {
+        self.found = self.found.or(Some(reason));
+    }
+
+    /// Walks straight on from `address` until control leaves or was there before.
+    fn path(&mut self, address: u64, mut state: State) {
+        let Some(offset) = self.offset(address) else { return };
+        let mut decoder = decoder(self.bits, &self.site.code[offset..], address);
+        let mut instruction = Instruction::default();
+        while decoder.can_decode() {
+            decoder.decode_out(&mut instruction);
+            if instruction.is_invalid() || self.visited.insert(instruction.ip(), ()).is_some() {
+                return;
+            }
+            if self.found.is_some() && self.bits == 64 {
+                return;
+            }
+            self.accesses(&instruction, &state);
+            match flow(&instruction) {
+                Flow::Next => self.effect(&instruction, &mut state),
+                Flow::Branch { target } => {
+                    self.jump(target, state);
+                    self.effect(&instruction, &mut state);
+                }
+                Flow::Jump { target } => return self.jump(target, state),
+                Flow::Call { target } if target == instruction.next_ip() => {
+                    *state.sp() = state.sp().plus(-self.word());
+                }
+                Flow::Call { .. } | Flow::IndirectCall | Flow::System => {
+                    self.forget_over_call(&mut state);
+                    self.after_calls.push((instruction.next_ip(), state));
+                    return;
+                }
+                Flow::IndirectJump => {
+                    match *state.sp() {
+                        Value::At(1..) => self.find(Reason::MovesStackPointer),
+                        // A tail call: the frame is gone.
+                        Value::At(0) => {}
+                        _ => self.dispatch = Some(state),
+                    }
+                    return;
+                }
+                Flow::Return => return self.at_return(&instruction, &mut state),
+                Flow::Stop => return,
+            }
+        }
+    }
+
+    fn word(&self) -> i64 {
+        i64::from(self.bits / 8)
+    }
+
+    fn offset(&self, address: u64) -> Option<usize> {
+        let offset = address.wrapping_sub(self.site.function);
+        (offset < self.site.code.len() as u64).then_some(offset as usize)
+    }
+
+    fn jump(&mut self, target: u64, mut state: State) {
+        if self.offset(target).is_some() {
+            self.paths.push((target, state));
+        } else if let Value::At(1..) = *state.sp() {
+            self.find(Reason::MovesStackPointer);
+        }
+    }
+
+    fn at_return(&mut self, instruction: &Instruction, state: &mut State) {
+        if instruction.op_count() == 1 && instruction.immediate16() != 0 {
+            self.find(Reason::MovesStackPointer);
+        }
+        match *state.sp() {
+            Value::At(0) | Value::Frame | Value::Unknown => {}
+            Value::At(_) if self.bits == 32 => self.uneven = true,
+            Value::At(1..) => self.find(Reason::MovesStackPointer),
+            Value::At(_) => self.find(Reason::ReturnsOddly),
+        }
+    }
+
+    fn forget_over_call(&self, state: &mut State) {
+        let kept: u16 = if self.bits == 64 { 0b1111_0000_0011_1000 } else { 0b1111_1000 };
+        for (number, value) in state.0.iter_mut().enumerate() {
+            if kept >> number & 1 == 0 {
+                *value = Value::Unknown;
+            }
+        }
+    }
+
+    /// Looks for accesses to the return address.
+    fn accesses(&mut self, instruction: &Instruction, state: &State) {
+        use Mnemonic::*;
+        // A return reads it to return; a push of it is the realigned frame's copy; a lea reads nothing.
+        if matches!(instruction.mnemonic(), Ret | Push | Call | Lea | Nop | Leave) {
+            return;
+        }
+        let word = self.word();
+        for memory in self.factory.info(instruction).used_memory() {
+            let Value::At(base) = state.get(memory.base()) else { continue };
+            if memory.index() != Register::None || matches!(memory.segment(), Register::FS | Register::GS) {
+                continue;
+            }
+            let displacement = match self.bits {
+                64 => memory.displacement() as i64,
+                _ => i64::from(memory.displacement() as u32 as i32),
+            };
+            let start = base.wrapping_add(displacement);
+            let size = memory.memory_size().size() as i64;
+            if start >= word || start + size <= 0 {
+                continue;
+            }
+            let reason = match memory.access() {
+                OpAccess::Write | OpAccess::CondWrite => Reason::ReturnsOddly,
+                OpAccess::NoMemAccess | OpAccess::None => continue,
+                _ => Reason::ReadsReturnAddress,
+            };
+            self.found = self.found.or(Some(reason));
+        }
+    }
+
+    /// What the instruction does to the registers.
+    fn effect(&mut self, instruction: &Instruction, state: &mut State) {
+        use Mnemonic::*;
+        let destination = instruction.op0_register();
+        let before = *state;
+        match instruction.mnemonic() {
+            Push | Pushfq | Pushfd | Pop | Popfq | Popfd => {
+                *state.sp() = state.sp().plus(i64::from(instruction.stack_pointer_increment()));
+                if instruction.mnemonic() == Pop && destination != Register::None {
+                    let value = if destination.full_register() == Register::RSP {
+                        Value::Unknown
+                    } else {
+                        Value::Frame
+                    };
+                    self.assign(state, destination, value);
+                }
+                return;
+            }
+            Leave => {
+                let frame = state.get(Register::RBP);
+                *state.sp() = if frame == Value::Unknown { Value::Frame } else { frame.plus(self.word()) };
+                state.set(Register::RBP, Value::Unknown);
+                return;
+            }
+            Enter => {
+                let frame = state.sp().plus(-self.word());
+                state.set(Register::RBP, frame);
+                *state.sp() = frame.plus(-i64::from(instruction.immediate16()));
+                return;
+            }
+            Nop | Cmp | Test | Endbr64 | Endbr32 => return,
+            _ => {}
+        }
+        let value = match instruction.mnemonic() {
+            Mov if destination == Register::None => return,
+            Mov => match instruction.op1_kind() {
+                OpKind::Register => state.get(instruction.op1_register()),
+                OpKind::Memory => self.loaded(instruction, state),
+                _ => Value::Unknown,
+            },
+            Lea => self.address(instruction, state),
+            Add | Sub => match (state.get(destination), immediate(instruction)) {
+                (known, Some(n)) if instruction.mnemonic() == Add => known.plus(n),
+                (known, Some(n)) => known.plus(n.wrapping_neg()),
+                (Value::Unknown, None) => Value::Unknown,
+                (_, None) => Value::Frame,
+            },
+            And | Or => match state.get(destination) {
+                Value::Unknown => Value::Unknown,
+                _ => Value::Frame,
+            },
+            _ => {
+                for used in self.factory.info(instruction).used_registers() {
+                    if !matches!(used.access(), OpAccess::Read | OpAccess::CondRead | OpAccess::NoMemAccess) {
+                        state.set(used.register(), Value::Unknown);
+                    }
+                }
+                if before.0[RSP] != Value::Unknown && *state.sp() == Value::Unknown {
+                    self.find(Reason::MovesStackPointer);
+                }
+                return;
+            }
+        };
+        self.assign(state, destination, value);
+    }
+
+    fn assign(&mut self, state: &mut State, destination: Register, value: Value) {
+        let whole = destination.size() as i64 == self.word();
+        let value = if whole { value } else { Value::Unknown };
+        if destination.full_register() == Register::RSP && value == Value::Unknown {
+            self.find(Reason::MovesStackPointer);
+        }
+        state.set(destination, value);
+    }
+
+    /// The value of a `lea`.
+    fn address(&self, instruction: &Instruction, state: &State) -> Value {
+        let base = instruction.memory_base();
+        match state.get(base) {
+            // Compilers restore the stack pointer from rbp whether or not its value was followed.
+            Value::Unknown if base.full_register() == Register::RBP => Value::Frame,
+            known if instruction.memory_index() == Register::None => {
+                let displacement = instruction.memory_displacement64();
+                known.plus(if self.bits == 64 {
+                    displacement as i64
+                } else {
+                    i64::from(displacement as u32 as i32)
+                })
+            }
+            Value::Unknown => state.get(instruction.memory_index()).into_frame(),
+            known => known.into_frame(),
+        }
+    }
+
+    /// The value of a load: the frame may hold saved stack pointers.
+    fn loaded(&self, instruction: &Instruction, state: &State) -> Value {
+        let base = instruction.memory_base();
+        let in_frame = matches!(base.full_register(), Register::RBP | Register::RSP)
+            || matches!(state.get(base), Value::At(_));
+        if in_frame { Value::Frame } else { Value::Unknown }
+    }
+}
+
+impl Value {
+    fn into_frame(self) -> Self {
+        if self == Value::Unknown { Value::Unknown } else { Value::Frame }
+    }
+}
+
+/// The sign-extended immediate that is the second operand.
+fn immediate(instruction: &Instruction) -> Option<i64> {
+    instruction.try_immediate(1).ok().map(|value| value as i64)
+}

@@ -1,0 +1,216 @@
+//! Where a function's branches lead: the targets of its direct branches and of its jump tables.
+//!
+//! # Jump tables
+//! Compilers write them in these forms, in registers and an order of their choice:
+//!
+//! | form | entries |
+//! |---|---|
+//! | `lea t,[rip+T]; movsxd r,[t+i*4]; add r,t; jmp r` | 32-bit distances from T |
+//! | `lea t,[rip+T]; jmp [t+i*8]`, `jmp [T+i*8]`, `mov r,[T+i*8]; jmp r` | 64-bit addresses |
+//! | `jmp [T+i*4]`, `mov r,[T+i*4]; jmp r` (32-bit) | 32-bit addresses |
+//! | `mov r,[got+i*4+T@GOTOFF]; add r,got; jmp r` (32-bit) | 32-bit distances from the GOT |
+//!
+//! The dispatch is not matched instruction by instruction. Every table *reference* in code that has an indirect jump is
+//! read as every kind of table it could be, as long as the entries lie in the code: data that is no table does not
+//! look like one for even one entry, and a wrong target costs a probe that would have been safe, never safety. Reading
+//! stops at the next referenced table. Where a `cmp` bounds the index shortly before the entry is loaded, entries
+//! up to the bound may also lead elsewhere: into the `.cold` part of the function.
+
+use super::decode::decoder;
+use crate::ReadOnlyData;
+use alloc::vec::Vec;
+use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+
+/// The furthest a `.cold` part is looked for.
+const COLD_DISTANCE: u64 = 1 << 28;
+/// How many instructions before the load of a table entry its `cmp` may stand.
+const BOUND_WINDOW: u32 = 12;
+/// Bounds above this are taken for a comparison with something else.
+const BOUND_LIMIT: u64 = 1 << 16;
+
+/// A table that the code refers to.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Table {
+    address: u64,
+    /// What its entries are distances from; `None` when they are addresses.
+    base: Option<u64>,
+    /// Size of an entry in bytes.
+    entry: u8,
+    /// How many entries there are, where the code says.
+    bound: u64,
+}
+
+/// Appends where the branches in `code` lead; see [`crate::Isa::branch_targets`].
+pub(super) fn branch_targets(
+    bits: u32,
+    code: &[u8],
+    address: u64,
+    data: &dyn ReadOnlyData,
+    targets: &mut Vec<u64>,
+) {
+    let mut references = References::new(bits);
+    let mut decoder = decoder(bits, code, address);
+    let mut instruction = Instruction::default();
+    while decoder.can_decode() {
+        let next = decoder.position() + 1;
+        decoder.decode_out(&mut instruction);
+        if instruction.is_invalid() {
+            // Data in text: try again at the next byte.
+            if decoder.set_position(next).is_err() {
+                break;
+            }
+            decoder.set_ip(address.wrapping_add(next as u64));
+            continue;
+        }
+        if is_direct_branch(&instruction) {
+            targets.push(instruction.near_branch_target());
+        }
+        references.see(&instruction);
+    }
+    if references.indirect_jump {
+        references.read(code, address, data, targets);
+    }
+}
+
+fn is_direct_branch(instruction: &Instruction) -> bool {
+    instruction.op_count() == 1
+        && matches!(
+            instruction.op0_kind(),
+            OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64
+        )
+        || instruction.mnemonic() == Mnemonic::Xbegin
+}
+
+/// What a sweep has seen of tables so far.
+struct References {
+    bits: u32,
+    indirect_jump: bool,
+    tables: Vec<Table>,
+    /// By register number: the table it was last loaded with.
+    loaded: [u64; 16],
+    /// Instructions seen.
+    count: u32,
+    /// The last comparison with a constant: its number, and how many values it lets pass.
+    bound: (u32, u64),
+    /// Return address of the last call: what a get-PC thunk called there returns.
+    returned: (u32, u64),
+    /// The GOT, once its address was computed (32-bit only).
+    got: Option<u64>,
+}
+
+impl References {
+    fn new(bits: u32) -> Self {
+        Self {
+            bits,
+            indirect_jump: false,
+            tables: Vec::new(),
+            loaded: [0; 16],
+            count: 0,
+            bound: (0, 0),
+            returned: (0, 0),
+            got: None,
+        }
+    }
+
+    fn see(&mut self, instruction: &Instruction) {
+        self.count += 1;
+        match instruction.mnemonic() {
+            Mnemonic::Lea if instruction.memory_base() == Register::RIP => {
+                let address = instruction.memory_displacement64();
+                self.loaded[instruction.op0_register().number() & 15] = address;
+                self.tables.push(Table { address, base: Some(address), entry: 4, bound: 0 });
+                self.tables.push(Table { address, base: None, entry: 8, bound: 0 });
+            }
+            Mnemonic::Movsxd => self.entry_load(instruction),
+            Mnemonic::Mov | Mnemonic::Add if instruction.op1_kind() == OpKind::Memory => {
+                self.entry_load(instruction);
+            }
+            Mnemonic::Add => self.got_base(instruction),
+            Mnemonic::Cmp | Mnemonic::And => self.bounded(instruction),
+            Mnemonic::Jmp if !is_direct_branch(instruction) => {
+                self.indirect_jump = true;
+                self.entry_load(instruction);
+            }
+            Mnemonic::Call => self.returned = (self.count, instruction.next_ip()),
+            _ => {}
+        }
+    }
+
+    fn bounded(&mut self, instruction: &Instruction) {
+        if let Ok(limit @ 0..BOUND_LIMIT) = instruction.try_immediate(1) {
+            self.bound = (self.count, limit + 1);
+        }
+    }
+
+    /// `add r,imm` right behind a call, or behind `call next; pop r`.
+    fn got_base(&mut self, instruction: &Instruction) {
+        if self.bits == 32
+            && self.count - self.returned.0 <= 2
+            && let Ok(distance) = instruction.try_immediate(1)
+        {
+            self.got = Some(self.returned.1.wrapping_add(distance) & 0xffff_ffff);
+        }
+    }
+
+    /// An access that may load a table's entry.
+    fn entry_load(&mut self, instruction: &Instruction) {
+        if instruction.memory_index() == Register::None {
+            return;
+        }
+        let (base, scale) = (instruction.memory_base(), instruction.memory_index_scale());
+        let displacement = instruction.memory_displacement64();
+        let bound = if self.count - self.bound.0 <= BOUND_WINDOW { self.bound.1 } else { 0 };
+        let pointer = self.bits / 8;
+        let table = if base == Register::None && scale == pointer {
+            Table { address: displacement, base: None, entry: pointer as u8, bound }
+        } else if self.bits == 64 && base.is_gpr64() && displacement == 0 {
+            let address = self.loaded[base.number()];
+            match scale {
+                4 => Table { address, base: Some(address), entry: 4, bound },
+                8 => Table { address, base: None, entry: 8, bound },
+                _ => return,
+            }
+        } else if let (32, 4, Some(got)) = (self.bits, scale, self.got) {
+            let address = got.wrapping_add(displacement) & 0xffff_ffff;
+            Table { address, base: Some(got), entry: 4, bound }
+        } else {
+            return;
+        };
+        self.tables.push(table);
+    }
+
+    /// Reads the entries of every table referred to.
+    fn read(&mut self, code: &[u8], address: u64, data: &dyn ReadOnlyData, targets: &mut Vec<u64>) {
+        self.tables.sort_unstable();
+        self.tables.dedup();
+        for (i, table) in self.tables.iter().enumerate() {
+            let next = self.tables[i..].iter().map(|t| t.address).find(|a| *a != table.address);
+            let room = next.map_or(u64::MAX, |next| next - table.address);
+            let bytes = match data.at(table.address) {
+                [] => code.get(table.address.wrapping_sub(address) as usize..).unwrap_or_default(),
+                bytes => bytes,
+            };
+            for (index, entry) in bytes.chunks_exact(table.entry.into()).enumerate() {
+                let index = index as u64;
+                let target = self.target(table, entry);
+                let inside = target.wrapping_sub(address) < code.len() as u64;
+                let cold = index < table.bound && target.abs_diff(address) < COLD_DISTANCE;
+                if (index + 1) * u64::from(table.entry) > room || !(inside || cold) {
+                    break;
+                }
+                targets.push(target);
+            }
+        }
+    }
+
+    /// Where a table's entry leads.
+    fn target(&self, table: &Table, entry: &[u8]) -> u64 {
+        let value = match *entry {
+            [a, b, c, d] => i64::from(i32::from_le_bytes([a, b, c, d])) as u64,
+            [a, b, c, d, e, f, g, h] => u64::from_le_bytes([a, b, c, d, e, f, g, h]),
+            _ => 0,
+        };
+        let target = table.base.unwrap_or_default().wrapping_add(value);
+        if self.bits == 32 { target & 0xffff_ffff } else { target }
+    }
+}

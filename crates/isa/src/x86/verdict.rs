@@ -1,0 +1,139 @@
+//! Which rungs of the ladder are proven safe at this site, and why not the others?
+//!
+//! A jump takes five bytes. It may replace whole instructions only, and nothing may arrive between them: neither a
+//! branch nor the return of a displaced call. Where control leaves before the five bytes are full (a `ret`, a jump), the
+//! patch may go on over filler that nobody can reach: nops, `int3` and zeros, inside the function or behind its end.
+
+use super::JUMP_LENGTH;
+use super::decode::{decode_one, decoder, flow, is_endbr, is_nop};
+use super::movable::form;
+use crate::{DecodeError, Displaced, Flow, Ladder, Reason, Site};
+use iced_x86::Mnemonic;
+
+pub(super) fn verdict(bits: u32, site: &Site<'_>) -> Ladder {
+    let start = match start_of_patch(bits, site) {
+        Ok(start) => start,
+        Err(reason) => {
+            let no = Err(reason);
+            return Ladder { jump: no, boost: no, emulate: no, step: no };
+        }
+    };
+    Ladder {
+        jump: jump(bits, site, start),
+        boost: Err(Reason::NotImplemented),
+        emulate: Err(Reason::NotImplemented),
+        step: step(bits, site, start),
+    }
+}
+
+/// Where a patch at the site begins: at the instruction itself, or behind it when it is the landing place of
+/// indirect branches, which has to stay.
+fn start_of_patch(bits: u32, site: &Site<'_>) -> Result<u64, Reason> {
+    let offset = site.address.wrapping_sub(site.function);
+    if offset >= site.code.len() as u64 {
+        return Err(Reason::OutsideFunction);
+    }
+    let mut sweep = decoder(bits, site.code, site.function);
+    let mut instruction = iced_x86::Instruction::default();
+    while (sweep.position() as u64) < offset {
+        sweep.decode_out(&mut instruction);
+    }
+    if sweep.position() as u64 != offset {
+        return Err(Reason::MidInstruction);
+    }
+    sweep.decode_out(&mut instruction);
+    if instruction.is_invalid() {
+        return Err(Reason::NotAnInstruction);
+    }
+    Ok(if is_endbr(&instruction) { instruction.next_ip() } else { site.address })
+}
+
+/// The instructions that a `jmp rel32` at `start` displaces.
+fn jump(bits: u32, site: &Site<'_>, start: u64) -> Result<Displaced, Reason> {
+    let code = &site.code[(start - site.function) as usize..];
+    let mut displaced = Displaced { start, length: 0, instructions: 0 };
+    let mut falls_through = true;
+    // First what is displaced, then what of it may move: a form may depend on where the region ends.
+    while displaced.length < JUMP_LENGTH {
+        let rest = &code[usize::from(displaced.length)..];
+        if rest.is_empty() {
+            break;
+        }
+        let (instruction, _) = decode_one(bits, rest, displaced.end()).map_err(|error| match error {
+            DecodeError::Truncated => Reason::TooShort,
+            DecodeError::Invalid => Reason::NotAnInstruction,
+        })?;
+        displaced.length += instruction.len() as u8;
+        displaced.instructions += 1;
+        falls_through = flow(&instruction).falls_through();
+        if !falls_through {
+            break;
+        }
+    }
+    displace(bits, code, &displaced)?;
+    if displaced.length < JUMP_LENGTH {
+        if falls_through {
+            return Err(Reason::TooShort);
+        }
+        displaced.length += filler(bits, site, displaced.end(), JUMP_LENGTH - displaced.length)?;
+    }
+    match site.targets.first_inside(start, displaced.end()) {
+        Some(target) => Err(Reason::BranchInto(target)),
+        None => Ok(displaced),
+    }
+}
+
+/// Whether all of `displaced`, which `code` starts with, may be moved.
+fn displace(bits: u32, code: &[u8], displaced: &Displaced) -> Result<(), Reason> {
+    let region = displaced.start..displaced.end();
+    let mut decoder = decoder(bits, &code[..usize::from(displaced.length)], displaced.start);
+    for instruction in decoder.iter() {
+        let offset = (instruction.ip() - displaced.start) as usize;
+        form(bits, &instruction, &code[offset..offset + instruction.len()], region.clone())?;
+        match flow(&instruction) {
+            Flow::Call { .. } | Flow::IndirectCall if instruction.next_ip() != region.end => {
+                return Err(Reason::CallInside);
+            }
+            Flow::Jump { target } | Flow::Branch { target }
+                if target > region.start && target < region.end =>
+            {
+                return Err(Reason::BranchInto(target));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// How many bytes of unreachable filler, at least `missing`, stand at `address`: whole nops, `int3`, and behind the
+/// function also zeros.
+fn filler(bits: u32, site: &Site<'_>, address: u64, missing: u8) -> Result<u8, Reason> {
+    let offset = (address - site.function) as usize;
+    let (inside, behind) = (&site.code[offset..], site.padding);
+    let mut length = 0;
+    while length < usize::from(missing) {
+        let (rest, behind_end) = match inside.get(length..) {
+            Some(rest) if !rest.is_empty() => (rest, false),
+            _ => (behind.get(length.saturating_sub(inside.len())..).unwrap_or_default(), true),
+        };
+        length += match rest {
+            [] => return Err(Reason::TooShort),
+            [0, ..] if behind_end => 1,
+            _ => match decode_one(bits, rest, address + length as u64) {
+                Ok((filler, _)) if is_nop(&filler) || filler.mnemonic() == Mnemonic::Int3 => filler.len(),
+                _ if behind_end => return Err(Reason::TooShort),
+                _ => return Err(Reason::LeavesTooEarly),
+            },
+        };
+    }
+    Ok(length as u8)
+}
+
+/// The instruction that a trap at `start` displaces, to be stepped in a slot.
+fn step(bits: u32, site: &Site<'_>, start: u64) -> Result<Displaced, Reason> {
+    let code = site.code.get((start - site.function) as usize..).unwrap_or_default();
+    let (instruction, _) = decode_one(bits, code, start).map_err(|_| Reason::NotAnInstruction)?;
+    let end = start + instruction.len() as u64;
+    form(bits, &instruction, &code[..instruction.len()], start..end)?;
+    Ok(Displaced { start, length: instruction.len() as u8, instructions: 1 })
+}

@@ -1,0 +1,114 @@
+//! Functions of ELF files on this machine, as sites.
+
+use object::{Object, ObjectSection, ObjectSymbol, SectionKind, SymbolKind};
+use std::collections::BTreeMap;
+use trapless_isa::{BranchTargets, Machine, ReadOnlyData, Site};
+
+/// An ELF file's code: its sections, its functions, and where its branches lead.
+pub struct Library {
+    pub machine: Machine,
+    pub text: Vec<Section>,
+    pub data: Data,
+    /// Names and ends by start address.
+    pub functions: BTreeMap<u64, (String, u64)>,
+    pub targets: BranchTargets,
+}
+
+pub struct Section {
+    pub address: u64,
+    pub bytes: Vec<u8>,
+}
+
+pub struct Data(Vec<Section>);
+
+impl ReadOnlyData for Data {
+    fn at(&self, address: u64) -> &[u8] {
+        let section = self.0.iter().find(|s| address.wrapping_sub(s.address) < s.bytes.len() as u64);
+        section.map_or(&[], |s| &s.bytes[(address - s.address) as usize..])
+    }
+}
+
+impl Library {
+    /// Reads the first of `paths` that exists; says SKIPPED when none does.
+    pub fn open(paths: &[&str]) -> Option<Self> {
+        let Some(bytes) = paths.iter().find_map(|path| std::fs::read(path).ok()) else {
+            println!("SKIPPED: none of {paths:?} is here");
+            return None;
+        };
+        let file = object::File::parse(&*bytes).expect("an object file");
+        let machine = if file.is_64() { Machine::X86_64 } else { Machine::I386 };
+        let sections = |wanted: fn(SectionKind) -> bool| {
+            file.sections()
+                .filter(|s| wanted(s.kind()))
+                .filter_map(|s| Some(Section { address: s.address(), bytes: s.data().ok()?.to_vec() }))
+                .collect::<Vec<_>>()
+        };
+        let text = sections(|kind| kind == SectionKind::Text);
+        let data =
+            Data(sections(|k| matches!(k, SectionKind::ReadOnlyData | SectionKind::ReadOnlyDataWithRel)));
+        let mut functions = BTreeMap::new();
+        for symbol in file.dynamic_symbols().chain(file.symbols()) {
+            if symbol.kind() == SymbolKind::Text && symbol.is_definition() && symbol.size() > 0 {
+                let name = symbol.name().unwrap_or("?").to_owned();
+                functions.insert(symbol.address(), (name, symbol.address() + symbol.size()));
+            }
+        }
+        let mut library = Self { machine, text, data, functions, targets: BranchTargets::default() };
+        library.targets = library.find_targets();
+        Some(library)
+    }
+
+    /// Function by function where symbols say, the rest as whatever lies between.
+    fn find_targets(&self) -> BranchTargets {
+        let mut targets = Vec::new();
+        for section in &self.text {
+            self.machine.isa().branch_targets(&section.bytes, section.address, &self.data, &mut targets);
+        }
+        BranchTargets::new(targets)
+    }
+
+    /// Calls `visit` with the name and the entry of every function.
+    pub fn each(&self, mut visit: impl FnMut(&str, &Site<'_>)) {
+        let starts: Vec<u64> = self.functions.keys().copied().collect();
+        for (&start, (name, end)) in &self.functions {
+            let Some(section) =
+                self.text.iter().find(|s| start.wrapping_sub(s.address) < s.bytes.len() as u64)
+            else {
+                continue;
+            };
+            let bytes = &section.bytes[(start - section.address) as usize..];
+            let length = ((end - start) as usize).min(bytes.len());
+            let next = starts.get(starts.partition_point(|s| *s < start + length as u64));
+            let gap = next.map_or(bytes.len(), |n| (n - start) as usize).clamp(length, bytes.len());
+            // Never more than the alignment of a function: beyond it may lie code without a symbol.
+            let gap = gap.min((length + 63) & !15).max(length);
+            visit(
+                name,
+                &Site {
+                    address: start,
+                    function: start,
+                    code: &bytes[..length],
+                    padding: &bytes[length..gap],
+                    targets: &self.targets,
+                },
+            );
+        }
+    }
+}
+
+/// What the libraries' tests look at: (name, paths).
+pub const LIBRARIES: &[(&str, &[&str])] = &[
+    ("libc", &["/lib/x86_64-linux-gnu/libc.so.6", "/lib64/libc.so.6", "/usr/lib/libc.so.6"]),
+    (
+        "libstdc++",
+        &["/usr/lib/x86_64-linux-gnu/libstdc++.so.6", "/usr/lib64/libstdc++.so.6", "/usr/lib/libstdc++.so.6"],
+    ),
+    (
+        "libcrypto",
+        &["/usr/lib/x86_64-linux-gnu/libcrypto.so.3", "/usr/lib64/libcrypto.so.3", "/usr/lib/libcrypto.so.3"],
+    ),
+    ("libpython", &["/usr/lib/x86_64-linux-gnu/libpython3.11.so.1.0"]),
+    ("python3", &["/usr/bin/python3"]),
+    ("git", &["/usr/bin/git"]),
+    ("libc 32", &["/lib32/libc.so.6", "/usr/lib32/libc.so.6", "/lib/i386-linux-gnu/libc.so.6"]),
+];

@@ -1,0 +1,4 @@
+//! x86 against real libraries and the processor.
+
+mod files;
+mod libraries;
