@@ -135,12 +135,13 @@ impl Blueprint<'_, '_> {
                 }
             }
             let shared = MAP_SHARED | MAP_FIXED_NOREPLACE | MAP_NORESERVE;
-            let mut map = |remote: &mut trapless_process::Remote<'_, '_>, at: u64, size, protection, flags, fd| {
-                let got = remote.mmap(RemoteAddr(at), size, protection, flags, fd, 0)?;
-                mapped.ranges.push((got.0, size));
-                // Kernels before 4.17 take MAP_FIXED_NOREPLACE for a hint.
-                if got.0 == at { Ok(()) } else { Err(RemoteError::taken(RemoteAddr(at))) }
-            };
+            let mut map =
+                |remote: &mut trapless_process::Remote<'_, '_>, at: u64, size, protection, flags, fd| {
+                    let got = remote.mmap(RemoteAddr(at), size, protection, flags, fd, 0)?;
+                    mapped.ranges.push((got.0, size));
+                    // Kernels before 4.17 take MAP_FIXED_NOREPLACE for a hint.
+                    if got.0 == at { Ok(()) } else { Err(RemoteError::taken(RemoteAddr(at))) }
+                };
             let read_write = PROT_READ | PROT_WRITE;
             let result = map(remote, header.region, header.region_size, read_write, shared, fd)
                 .and_then(|()| map(remote, header.threads, header.threads_size, read_write, private, -1))

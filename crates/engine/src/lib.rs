@@ -26,6 +26,6 @@ pub use blueprint::Blueprint;
 pub use error::{EngineError, Refusal};
 pub use plan::{Offsets, Plan, PlannedSite};
 pub use region::Region;
-pub use remove::{Removed, find_sessions, FoundSession, remove};
+pub use remove::{FoundSession, Removed, find_sessions, remove};
 pub use request::{Function, Module, Request, Wanted};
 pub use session::Session;

@@ -79,7 +79,11 @@ pub fn find_sessions(process: &Process) -> Result<Vec<FoundSession>, EngineError
 }
 
 /// Takes a session out of a stopped process and lets it go.
-pub fn remove(process: &Process, stopped: Stopped<'_>, session: &FoundSession) -> Result<Removed, EngineError> {
+pub fn remove(
+    process: &Process,
+    stopped: Stopped<'_>,
+    session: &FoundSession,
+) -> Result<Removed, EngineError> {
     let mut stopped = stopped;
     let mut removed = Removed::default();
     let result = remove_stopped(process, &mut stopped, session, &mut removed);
@@ -101,10 +105,8 @@ fn remove_stopped(
 
     let mut entries: Vec<&JournalEntry> = session.journal.iter().filter(|e| e.is_planned()).collect();
     entries.sort_unstable_by_key(|e| e.site);
-    let changes: Vec<_> = entries
-        .iter()
-        .map(|e| Change { address: e.site, from: e.patched(), to: e.original() })
-        .collect();
+    let changes: Vec<_> =
+        entries.iter().map(|e| Change { address: e.site, from: e.patched(), to: e.original() }).collect();
     for found in patch::apply(process, &changes)? {
         match found {
             Found::Changed => removed.restored += 1,
@@ -136,9 +138,8 @@ fn step_out(stopped: &mut Stopped<'_>, arenas: &Ranges) -> bool {
         .collect();
     let mut all_out = true;
     for tid in inside {
-        let out = stopped.step_until(tid, MAX_STEPS, |registers| {
-            arenas.find(registers.instruction_pointer()).is_none()
-        });
+        let out = stopped
+            .step_until(tid, MAX_STEPS, |registers| arenas.find(registers.instruction_pointer()).is_none());
         all_out &= matches!(out, Ok(true));
     }
     all_out

@@ -75,7 +75,8 @@ mod tests {
     #[test]
     fn ranges_find_their_start() {
         let ranges = Ranges::new([(20, 25), (10, 12), (30, 30)]);
-        let cases = [(9, None), (10, Some(10)), (11, Some(10)), (12, None), (24, Some(20)), (25, None), (30, None)];
+        let cases =
+            [(9, None), (10, Some(10)), (11, Some(10)), (12, None), (24, Some(20)), (25, None), (30, None)];
         for (address, expected) in cases {
             assert_eq!(ranges.find(address), expected, "{address}");
         }

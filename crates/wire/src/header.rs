@@ -92,9 +92,9 @@ pub struct Header {
     pub ring: u32,
     /// Log2 of the number of records in a ring.
     pub ring_bits: u32,
-    /// Our executable mappings.
+    /// Our executable mappings, ended by an unused entry.
     pub arenas: [Arena; MAX_ARENAS],
-    /// Keeps the cursor on a cache line of its own.
+    /// Ends the arenas, and keeps the cursor on a cache line of its own.
     _pad: [u8; 64],
     /// Number of claimed blocks; starts at 1, since block 0 is the overflow block. May exceed the number of blocks.
     pub block_cursor: u64,
@@ -140,6 +140,7 @@ impl Header {
             tid_offset,
             returns: self.returns + crate::PAGE,
             return_bits: self.return_bits as u32,
+            arenas: self.region + std::mem::offset_of!(Header, arenas) as u64,
             returns_used: self.returns,
         }
     }

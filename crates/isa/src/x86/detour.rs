@@ -59,7 +59,7 @@ pub(super) fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
     // rounds settle it, since only the first one guesses.
     let mut displaced_at = request.address;
     for _ in 0..4 {
-        let relocated = relocate::relocate(request.original, request.displaced.start, displaced_at)?;
+        let relocated = relocate::relocate(64, &request.displaced, request.original, displaced_at)?;
         let mut template = Template::new(request, &relocated.code)?;
         template.write().map_err(unencodable)?;
         let (assembled, labels) = template.finish()?;
@@ -174,7 +174,7 @@ impl<'a> Template<'a> {
 
     /// Registers that are going to be recorded are not dead, whatever the function does with them.
     fn entry_liveness(&self) -> Liveness {
-        let mut live = liveness(self.request.site);
+        let mut live = liveness(64, self.request.site, self.request.displaced.start);
         let recorded = self.request.actions.entry.record.map_or(0, |r| usize::from(r.arguments));
         for &register in ARGUMENTS.iter().take(recorded) {
             live.dead.0 &= !(1 << register);

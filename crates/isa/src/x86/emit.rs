@@ -13,8 +13,7 @@ use iced_x86::{
     },
 };
 
-/// Length of `jmp rel32`.
-pub(super) const JUMP_LENGTH: usize = 5;
+const JUMP_LENGTH: usize = super::JUMP_LENGTH as usize;
 
 /// How far `jmp rel32` reaches either way. A page less than 2^31, so that any byte of a detour and of a patch may be
 /// its ends.

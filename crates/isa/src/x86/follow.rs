@@ -24,7 +24,7 @@ impl Template<'_> {
         let mask = self.return_mask();
         let (table, slot, instance) = (frame.entry, frame.block, frame.x);
         let a = &mut self.asm.a;
-        let [mut taken, mut reserved] = [(); 2].map(|()| a.create_label());
+        let [taken, mut reserved] = [(); 2].map(|()| a.create_label());
         a.mov(GPR64[table], at(table, THREAD_RETURNS))?;
         a.lea(GPR64[slot], qword_ptr(rsp + frame.depth()))?;
         a.lea(GPR64[instance], qword_ptr(GPR64[slot] + GPR64[slot] * 1))?;

@@ -4,24 +4,21 @@
 //! ([`relocate`]), never by encoding them again, so that prefixes and redundant encodings survive.
 
 mod decode;
+mod detour;
+mod emit;
+mod follow;
+mod frame;
 mod liveness;
 mod movable;
 mod relocate;
 mod returns;
+mod runtime;
 mod tables;
 mod verdict;
 
 pub use liveness::{Liveness, RegisterSet, liveness};
 pub use movable::displaced_may_fault;
 pub use relocate::{Relocated, relocate};
-
-mod detour;
-mod emit;
-mod frame;
-mod liveness;
-mod relocate;
-mod follow;
-mod runtime;
 
 use crate::*;
 use alloc::{string::String, vec::Vec};
@@ -65,19 +62,26 @@ impl Isa for X86 {
     }
 
     fn reach(&self) -> u64 {
-        // From the end of the jump: the detour may start at most i32::MAX ahead, and 2^31 - 5 behind the site.
-        (1 << 31) - u64::from(JUMP_LENGTH) - 1
+        emit::JUMP_REACH
     }
 
-    fn patch(&self, _displaced: &Displaced, _detour: u64) -> Result<Vec<u8>, Reason> {
-        Err(Reason::NotImplemented)
+    fn patch(&self, displaced: &Displaced, detour: u64) -> Result<Vec<u8>, Reason> {
+        emit::patch(displaced, detour)
     }
 
-    fn runtime(&self, _address: u64, _layout: &Layout) -> Result<Runtime, Reason> {
-        Err(Reason::NotImplemented)
+    fn runtime(&self, address: u64, layout: &Layout) -> Result<Runtime, Reason> {
+        self.require_64_bits()?;
+        runtime::runtime(address, layout)
     }
 
-    fn detour(&self, _request: &DetourRequest<'_>) -> Result<Detour, Reason> {
-        Err(Reason::NotImplemented)
+    fn detour(&self, request: &DetourRequest<'_>) -> Result<Detour, Reason> {
+        self.require_64_bits()?;
+        detour::detour(request)
+    }
+}
+
+impl X86 {
+    fn require_64_bits(&self) -> Result<(), Reason> {
+        if self.bits == 64 { Ok(()) } else { Err(Reason::NotImplemented) }
     }
 }

@@ -13,6 +13,7 @@
 
 use super::emit::{Assembler, unencodable};
 use crate::detour::*;
+use alloc::vec::Vec;
 use iced_x86::{IcedError, code_asm::*};
 
 /// Where the routines are, by index into [`Runtime::routines`].
@@ -154,25 +155,84 @@ fn return_place(
     a.add(place.0, table)
 }
 
-/// The lowest place that is free or was left behind by an abandoned call at the same stack depth. Of two instances with
-/// the same slot the lower place is therefore always the live one.
+/// Reserves a place, so that among instances with the same slot the latest is at the lowest place.
+///
+/// If the call's return address is one of our return points, the call is a tail call from a followed one, whose
+/// instance is alive: the instances of this slot move up, the oldest to the free place. If not, all instances of this
+/// slot were left behind by abandoned calls, since the slot has a new owner now.
 fn claim(a: &mut CodeAssembler, layout: &Layout) -> Result<(), IcedError> {
-    let mut found = a.create_label();
-    a.push(rax)?;
+    let saved = [rax, rcx, rdx];
+    let places = RETURN_PROBES as usize + 1;
+    let [mut arena, mut other_arena, mut fresh, mut tail, mut found, mut out] =
+        [(); 6].map(|()| a.create_label());
+    let mut shift: Vec<_> = (0..places).map(|_| a.create_label()).collect();
+    for register in saved {
+        a.push(register)?;
+    }
+    a.mov(rax, qword_ptr(r10))?;
+    a.mov(rcx, layout.arenas)?;
+    a.set_label(&mut arena)?;
+    a.mov(rdx, qword_ptr(rcx))?;
+    a.test(rdx, rdx)?;
+    a.je(fresh)?;
+    a.neg(rdx)?;
+    a.add(rdx, rax)?;
+    a.cmp(rdx, qword_ptr(rcx + 8))?;
+    a.jae(other_arena)?;
+    a.jmp(tail)?;
+    a.set_label(&mut other_arena)?;
+    a.add(rcx, 16)?;
+    a.jmp(arena)?;
+
+    a.set_label(&mut fresh)?;
     for n in 0..=RETURN_PROBES {
+        let mut kept = a.create_label();
+        return_place(a, layout, n, (rax, eax), r11)?;
+        a.cmp(qword_ptr(rax + RETURN_SLOT), r10)?;
+        a.jne(kept)?;
+        a.mov(qword_ptr(rax + RETURN_SLOT), 0)?;
+        a.set_label(&mut kept)?;
+        a.zero_bytes()?;
+    }
+    a.set_label(&mut tail)?;
+    for (n, shift) in (0..).zip(&shift) {
         return_place(a, layout, n, (rax, eax), r11)?;
         a.cmp(qword_ptr(rax + RETURN_SLOT), 0)?;
-        a.je(found)?;
-        a.cmp(qword_ptr(rax + RETURN_SLOT), r10)?;
-        a.je(found)?;
+        a.je(*shift)?;
     }
     a.xor(r11d, r11d)?;
-    a.pop(rax)?;
-    a.ret()?;
+    a.jmp(out)?;
+
+    // rax: the free place, the n-th. Instances of the slot at lower places move up one by one.
+    for n in (0..places).rev() {
+        a.set_label(&mut shift[n])?;
+        a.mov(qword_ptr(rax + RETURN_SLOT), r10)?;
+        if n == 0 {
+            break;
+        }
+        a.mov(rdx, rax)?;
+        for lower in (0..n as u32).rev() {
+            let mut skip = a.create_label();
+            return_place(a, layout, lower, (rax, eax), r11)?;
+            a.cmp(qword_ptr(rax + RETURN_SLOT), r10)?;
+            a.jne(skip)?;
+            for field in [RETURN_ADDRESS, RETURN_ENTERED] {
+                a.mov(rcx, qword_ptr(rax + field))?;
+                a.mov(qword_ptr(rdx + field), rcx)?;
+            }
+            a.mov(rdx, rax)?;
+            a.set_label(&mut skip)?;
+            a.zero_bytes()?;
+        }
+        a.mov(rax, rdx)?;
+        a.jmp(found)?;
+    }
     a.set_label(&mut found)?;
-    a.mov(qword_ptr(rax + RETURN_SLOT), r10)?;
     a.mov(r11, rax)?;
-    a.pop(rax)?;
+    a.set_label(&mut out)?;
+    for register in saved.into_iter().rev() {
+        a.pop(register)?;
+    }
     a.ret()
 }
 
