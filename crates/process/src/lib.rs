@@ -1,1 +1,34 @@
 //! A process from outside: ptrace, /proc, registers, memory, mappings and remote system calls.
+//!
+//! [`Process`] is a process held by its id; [`Process::stop`] gives a [`Stopped`], through which registers may be changed and
+//! system calls made in the target ([`Stopped::remote`]).
+//!
+//! ptrace binds a tracee to the *thread* that attached to it, so the types that stand for an attached process are not `Send`.
+
+mod arch;
+mod calls;
+mod error;
+mod gap;
+mod id;
+mod maps;
+mod memory;
+mod open;
+mod process;
+mod ptrace;
+mod remote;
+mod status;
+mod stop;
+mod stopped;
+mod wait;
+
+pub use arch::{Abi, BREAKPOINT, BREAKPOINT_ADVANCE, Registers};
+pub use error::{MappedFileError, MemoryError, OpenError, ProcError, RemoteError, StopError};
+pub use gap::GapRules;
+pub use id::{Errno, Pid, RemoteAddr, Tid};
+pub use maps::{Device, Mapping, Mappings, Perms, parse_maps};
+pub use memory::{Pod, ReadRange};
+pub use process::Process;
+pub use remote::Remote;
+pub use status::{Auxv, Seccomp, State, Status, parse_status};
+pub use stop::{StopOptions, Thread};
+pub use stopped::Stopped;

@@ -1,0 +1,334 @@
+//! x86: the two register sets a 64-bit tracer meets, and the two system call conventions.
+
+use crate::ptrace;
+use crate::{Errno, RemoteAddr, Tid};
+use std::mem::{MaybeUninit, offset_of};
+
+/// The breakpoint instruction.
+pub const BREAKPOINT: &[u8] = &[0xcc];
+/// How far past the breakpoint's address the instruction pointer is when it has trapped.
+pub const BREAKPOINT_ADVANCE: u64 = 1;
+
+/// `user_regs_struct32` of `arch/x86/include/asm/user_32.h`: what a 64-bit tracer gets for a thread in 32-bit mode.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Registers32 {
+    ebx: u32,
+    ecx: u32,
+    edx: u32,
+    esi: u32,
+    edi: u32,
+    ebp: u32,
+    eax: u32,
+    ds: u32,
+    es: u32,
+    fs: u32,
+    gs: u32,
+    orig_eax: u32,
+    eip: u32,
+    cs: u32,
+    eflags: u32,
+    esp: u32,
+    ss: u32,
+}
+
+/// The general registers of a stopped thread. Numbers of 32-bit threads are zero-extended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Registers {
+    /// A thread in 64-bit mode.
+    Long(libc::user_regs_struct),
+    /// A thread in 32-bit mode, with the base of its thread-local segment where it has one.
+    Compat {
+        /// The registers.
+        regs: Registers32,
+        /// Base address of the segment `gs` selects.
+        thread_pointer: u32,
+    },
+}
+
+macro_rules! field {
+    ($get:ident, $set:ident, $long:ident, $compat:ident, $what:literal) => {
+        #[doc = $what]
+        pub fn $get(&self) -> u64 {
+            match self {
+                Registers::Long(regs) => regs.$long,
+                Registers::Compat { regs, .. } => u64::from(regs.$compat),
+            }
+        }
+        #[doc = concat!("Sets ", stringify!($get), "; the upper half is dropped for a 32-bit thread.")]
+        pub fn $set(&mut self, value: u64) {
+            match self {
+                Registers::Long(regs) => regs.$long = value,
+                Registers::Compat { regs, .. } => regs.$compat = value as u32,
+            }
+        }
+    };
+}
+
+impl Registers {
+    field!(ip_value, set_ip_value, rip, eip, "The instruction pointer as a number.");
+    field!(sp_value, set_sp_value, rsp, esp, "The stack pointer as a number.");
+    field!(frame_pointer, set_frame_pointer, rbp, ebp, "rbp or ebp.");
+    field!(result, set_result, rax, eax, "rax or eax: return value, and number of the system call to make.");
+    field!(flags, set_flags, eflags, eflags, "The flags.");
+
+    /// The instruction pointer.
+    pub fn ip(&self) -> RemoteAddr {
+        RemoteAddr(self.ip_value())
+    }
+
+    /// Sets the instruction pointer.
+    pub fn set_ip(&mut self, ip: RemoteAddr) {
+        self.set_ip_value(ip.0);
+    }
+
+    /// The stack pointer.
+    pub fn sp(&self) -> RemoteAddr {
+        RemoteAddr(self.sp_value())
+    }
+
+    /// Sets the stack pointer.
+    pub fn set_sp(&mut self, sp: RemoteAddr) {
+        self.set_sp_value(sp.0);
+    }
+
+    /// Where the thread's control block is: `fs`'s base in 64-bit mode, `gs`'s in 32-bit mode; 0 for a thread without one.
+    pub fn thread_pointer(&self) -> RemoteAddr {
+        match self {
+            Registers::Long(regs) => RemoteAddr(regs.fs_base),
+            Registers::Compat { thread_pointer, .. } => RemoteAddr(u64::from(*thread_pointer)),
+        }
+    }
+
+    /// The number of the system call the thread is in; negative if it is in none.
+    pub fn syscall_number(&self) -> i64 {
+        match self {
+            Registers::Long(regs) => regs.orig_rax as i64,
+            Registers::Compat { regs, .. } => i64::from(regs.orig_eax as i32),
+        }
+    }
+
+    /// Says that the thread is in no system call, so the kernel will not restart one on its way out.
+    pub fn leave_syscall(&mut self) {
+        match self {
+            Registers::Long(regs) => regs.orig_rax = u64::MAX,
+            Registers::Compat { regs, .. } => regs.orig_eax = u32::MAX,
+        }
+    }
+
+    /// Whether the thread runs in 32-bit mode.
+    pub fn is_32bit(&self) -> bool {
+        matches!(self, Registers::Compat { .. })
+    }
+
+    /// The convention for its system calls.
+    pub fn abi(&self) -> &'static Abi {
+        if self.is_32bit() { &I386 } else { &X86_64 }
+    }
+
+    /// Makes a system call that our stop has cut short go on afterwards.
+    ///
+    /// Most calls answer an interruption that leads to no handler with a restart code, which the kernel resolves when the
+    /// thread goes on. Some answer a plain EINTR (signal(7), "Interruption of system calls and library functions by stop
+    /// signals"): the program would see an error for which it has no signal. `ERESTARTNOHAND` says what is meant: EINTR if
+    /// a handler runs, a restart if none does. A restarted call waits its full timeout again.
+    ///
+    /// True if the registers were changed.
+    pub(crate) fn restart_if_interrupted(&mut self) -> bool {
+        /// `ERESTARTNOHAND` of `include/linux/errno.h`.
+        const ERESTARTNOHAND: i64 = 514;
+        let cut_short = self.abi().plain_eintr.contains(&self.syscall_number())
+            && self.syscall_result() == Err(Errno(libc::EINTR));
+        if cut_short {
+            self.set_result(-ERESTARTNOHAND as u64);
+        }
+        cut_short
+    }
+
+    /// Loads a system call, to be run from `instruction`.
+    pub(crate) fn load_syscall(&mut self, instruction: RemoteAddr, number: u64, args: [u64; 6]) {
+        self.set_ip(instruction);
+        self.set_result(number);
+        self.leave_syscall();
+        match self {
+            Registers::Long(regs) => {
+                [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9] = args;
+                // The trap flag would stop us after the instruction.
+                regs.eflags &= !TRAP_FLAG;
+            }
+            Registers::Compat { regs, .. } => {
+                [regs.ebx, regs.ecx, regs.edx, regs.esi, regs.edi, regs.ebp] = args.map(|arg| arg as u32);
+                regs.eflags &= !(TRAP_FLAG as u32);
+            }
+        }
+    }
+
+    /// What the system call that has just ended gave.
+    pub(crate) fn syscall_result(&self) -> Result<u64, Errno> {
+        let (value, signed) = match self {
+            Registers::Long(regs) => (regs.rax, regs.rax as i64),
+            Registers::Compat { regs, .. } => (u64::from(regs.eax), i64::from(regs.eax as i32)),
+        };
+        if (-4095..0).contains(&signed) { Err(Errno(-signed as i32)) } else { Ok(value) }
+    }
+
+    /// Reads the registers of a stopped thread.
+    pub(crate) fn read(tid: Tid) -> Result<Registers, Errno> {
+        let mut buffer = MaybeUninit::<libc::user_regs_struct>::zeroed();
+        let len = ptrace::get_regset(tid, &mut buffer)?;
+        // SAFETY: zeroed is a valid register set, and the kernel has overwritten the first `len` bytes of it.
+        let regs = unsafe { buffer.assume_init() };
+        if len == size_of::<Registers32>() {
+            // SAFETY: the buffer is larger than `Registers32`, aligned for u64, and any bytes are valid u32s.
+            let regs = unsafe { (&raw const regs).cast::<Registers32>().read() };
+            return Ok(Registers::Compat { regs, thread_pointer: segment_base(tid, regs.gs) });
+        }
+        Ok(Registers::Long(regs))
+    }
+
+    /// Writes the registers of a stopped thread.
+    pub(crate) fn write(&self, tid: Tid) -> Result<(), Errno> {
+        match self {
+            Registers::Long(regs) => ptrace::set_regset(tid, regs),
+            Registers::Compat { regs, .. } => ptrace::set_regset(tid, regs),
+        }
+    }
+}
+
+/// `X86_EFLAGS_TF`.
+const TRAP_FLAG: u64 = 0x100;
+
+/// The base of a segment of the thread-local part of the descriptor table; 0 if the selector names no such segment.
+fn segment_base(tid: Tid, selector: u32) -> u32 {
+    /// `struct user_desc` of `arch/x86/include/uapi/asm/ldt.h`.
+    #[repr(C)]
+    #[derive(Clone, Copy, Default)]
+    struct UserDesc {
+        entry: u32,
+        base: u32,
+        limit: u32,
+        flags: u32,
+    }
+    const PTRACE_GET_THREAD_AREA: libc::c_uint = 25;
+    let mut descriptor = UserDesc::default();
+    let entry = (selector & 0xffff) >> 3;
+    // SAFETY: for this request the kernel writes one `user_desc` to the data argument.
+    let got =
+        unsafe { ptrace::raw(PTRACE_GET_THREAD_AREA, tid, entry as usize, &raw mut descriptor as usize) };
+    debug_assert_eq!(offset_of!(UserDesc, base), 4);
+    if entry != 0 && got.is_ok() { descriptor.base } else { 0 }
+}
+
+/// How to make system calls: their numbers, and the instruction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Abi {
+    /// The instruction that enters the kernel.
+    pub syscall_instruction: &'static [u8],
+    /// `mmap`, or `mmap2` whose offset counts pages.
+    pub mmap: u64,
+    /// Whether `mmap`'s offset counts 4096-byte units.
+    pub mmap_counts_pages: bool,
+    /// `munmap`.
+    pub munmap: u64,
+    /// `mprotect`.
+    pub mprotect: u64,
+    /// `madvise`.
+    pub madvise: u64,
+    /// `memfd_create`.
+    pub memfd_create: u64,
+    /// `ftruncate` (of a 64-bit length in two registers where one cannot hold it).
+    pub ftruncate: u64,
+    /// Whether a 64-bit length takes two arguments.
+    pub splits_long_arguments: bool,
+    /// `close`.
+    pub close: u64,
+    /// `getpid`.
+    pub getpid: u64,
+    /// `membarrier`.
+    pub membarrier: u64,
+    /// Calls that answer a stop with EINTR although no handler runs, and that may be made again.
+    plain_eintr: &'static [i64],
+}
+
+/// `arch/x86/entry/syscalls/syscall_64.tbl`.
+static X86_64: Abi = Abi {
+    syscall_instruction: &[0x0f, 0x05],
+    mmap: 9,
+    mmap_counts_pages: false,
+    munmap: 11,
+    mprotect: 10,
+    madvise: 28,
+    memfd_create: 319,
+    ftruncate: 77,
+    splits_long_arguments: false,
+    close: 3,
+    getpid: 39,
+    membarrier: 324,
+    plain_eintr: &[
+        0, 1, 19, 20, // read, write, readv, writev (sockets with a timeout)
+        42, 43, 288, // connect, accept, accept4
+        44, 45, 46, 47, 299, 307, // sendto, recvfrom, sendmsg, recvmsg, recvmmsg, sendmmsg
+        65, 220, // semop, semtimedop
+        128, // rt_sigtimedwait
+        208, 333, // io_getevents, io_pgetevents
+        232, 281, 441, // epoll_wait, epoll_pwait, epoll_pwait2
+        426, // io_uring_enter
+    ],
+};
+
+/// `arch/x86/entry/syscalls/syscall_32.tbl`.
+static I386: Abi = Abi {
+    syscall_instruction: &[0xcd, 0x80],
+    mmap: 192,
+    mmap_counts_pages: true,
+    munmap: 91,
+    mprotect: 125,
+    madvise: 219,
+    memfd_create: 356,
+    ftruncate: 194,
+    splits_long_arguments: true,
+    close: 6,
+    getpid: 20,
+    membarrier: 375,
+    plain_eintr: &[
+        3, 4, 145, 146, // read, write, readv, writev
+        102, 362, 364, // socketcall, connect, accept4
+        369, 370, 371, 372, 337, 345, // sendto, sendmsg, recvfrom, recvmsg, recvmmsg, sendmmsg
+        417, // recvmmsg_time64
+        117, 420, // ipc (semop), semtimedop_time64
+        177, 421, // rt_sigtimedwait, and its time64 form
+        247, 385, 416, // io_getevents, io_pgetevents, and its time64 form
+        256, 319, 441, // epoll_wait, epoll_pwait, epoll_pwait2
+        426, // io_uring_enter
+    ],
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_compat_layout_is_68_bytes() {
+        assert_eq!(size_of::<Registers32>(), 68);
+        assert_eq!(size_of::<libc::user_regs_struct>(), 27 * 8);
+    }
+
+    #[test]
+    fn results_and_errors_in_both_modes() {
+        let mut compat = Registers::Compat { regs: Registers32::default(), thread_pointer: 0 };
+        for (value, result) in [
+            (0, Ok(0)),
+            (0xf7f0_0000, Ok(0xf7f0_0000)),
+            (-1i64 as u64, Err(Errno(1))),
+            (-4095i64 as u64, Err(Errno(4095))),
+            (-4096i64 as u64, Ok(0xffff_f000)),
+        ] {
+            compat.set_result(value);
+            assert_eq!(compat.syscall_result(), result);
+        }
+        compat.load_syscall(RemoteAddr(0x1000), 20, [1, 2, 3, 4, 5, 6]);
+        assert_eq!((compat.ip(), compat.result(), compat.syscall_number()), (RemoteAddr(0x1000), 20, -1));
+    }
+}

@@ -1,0 +1,113 @@
+//! The system calls the engine makes in the target, by name.
+
+use crate::{Remote, RemoteAddr, RemoteError};
+use std::ffi::CStr;
+
+/// Bytes of the page that holds arguments in memory.
+const SCRATCH: u64 = 4096;
+
+impl Remote<'_, '_> {
+    /// `mmap(2)`. `fd` −1 is anonymous memory; `offset` is in bytes and must be a multiple of the page size.
+    ///
+    /// # Errors
+    /// [`RemoteError::Failed`] as the manual says: EEXIST under `MAP_FIXED_NOREPLACE`, EPERM or EACCES in a sandbox, ENOMEM.
+    pub fn mmap(
+        &mut self,
+        address: RemoteAddr,
+        len: u64,
+        protection: i32,
+        flags: i32,
+        fd: i32,
+        offset: u64,
+    ) -> Result<RemoteAddr, RemoteError> {
+        let abi = self.abi();
+        let offset = if abi.mmap_counts_pages { offset / 4096 } else { offset };
+        let args = [address.0, len, protection as u64, flags as u64, fd as i64 as u64, offset];
+        let mapped = RemoteAddr(self.named_syscall("mmap", abi.mmap, args)?);
+        // Kernels before 4.17 take the flag for a hint.
+        if flags & libc::MAP_FIXED_NOREPLACE == libc::MAP_FIXED_NOREPLACE && mapped != address {
+            self.munmap(mapped, len)?;
+            return Err(RemoteError::Failed { call: "mmap", errno: crate::Errno(libc::EEXIST) });
+        }
+        Ok(mapped)
+    }
+
+    /// `munmap(2)`.
+    ///
+    /// # Errors
+    /// [`RemoteError::Failed`] as the manual says.
+    pub fn munmap(&mut self, address: RemoteAddr, len: u64) -> Result<(), RemoteError> {
+        self.named_syscall("munmap", self.abi().munmap, [address.0, len, 0, 0, 0, 0]).map(drop)
+    }
+
+    /// `mprotect(2)`.
+    ///
+    /// # Errors
+    /// [`RemoteError::Failed`] as the manual says.
+    pub fn mprotect(&mut self, address: RemoteAddr, len: u64, protection: i32) -> Result<(), RemoteError> {
+        let args = [address.0, len, protection as u64, 0, 0, 0];
+        self.named_syscall("mprotect", self.abi().mprotect, args).map(drop)
+    }
+
+    /// `madvise(2)`.
+    ///
+    /// # Errors
+    /// [`RemoteError::Failed`] as the manual says.
+    pub fn madvise(&mut self, address: RemoteAddr, len: u64, advice: i32) -> Result<(), RemoteError> {
+        self.named_syscall("madvise", self.abi().madvise, [address.0, len, advice as u64, 0, 0, 0]).map(drop)
+    }
+
+    /// `memfd_create(2)`: a descriptor of the target.
+    ///
+    /// # Errors
+    /// [`RemoteError::Failed`] as the manual says.
+    pub fn memfd_create(&mut self, name: &CStr, flags: u32) -> Result<i32, RemoteError> {
+        let name = self.place(name.to_bytes_with_nul())?;
+        let args = [name.0, u64::from(flags), 0, 0, 0, 0];
+        self.named_syscall("memfd_create", self.abi().memfd_create, args).map(|fd| fd as i32)
+    }
+
+    /// `ftruncate(2)` of a descriptor of the target.
+    ///
+    /// # Errors
+    /// [`RemoteError::Failed`] as the manual says.
+    pub fn ftruncate(&mut self, fd: i32, len: u64) -> Result<(), RemoteError> {
+        let abi = self.abi();
+        let (low, high) = if abi.splits_long_arguments { (len & 0xffff_ffff, len >> 32) } else { (len, 0) };
+        self.named_syscall("ftruncate", abi.ftruncate, [fd as u64, low, high, 0, 0, 0]).map(drop)
+    }
+
+    /// `close(2)` of a descriptor of the target.
+    ///
+    /// # Errors
+    /// [`RemoteError::Failed`] as the manual says.
+    pub fn close(&mut self, fd: i32) -> Result<(), RemoteError> {
+        self.named_syscall("close", self.abi().close, [fd as u64, 0, 0, 0, 0, 0]).map(drop)
+    }
+
+    /// Puts an argument into a page of ours in the target, which lives until these calls end. It takes two calls more than borrowing the
+    /// stack below the red zone, and cannot meet a guard page, a signal frame or a coroutine's small stack.
+    fn place(&mut self, bytes: &[u8]) -> Result<RemoteAddr, RemoteError> {
+        let page = match self.scratch {
+            Some(page) => page,
+            None => {
+                let (protection, flags) =
+                    (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+                let page = self.mmap(RemoteAddr(0), SCRATCH, protection, flags, -1, 0)?;
+                *self.scratch.insert(page)
+            }
+        };
+        if bytes.len() as u64 > SCRATCH {
+            return Err(RemoteError::Failed { call: "memfd_create", errno: crate::Errno(libc::EINVAL) });
+        }
+        self.process().write(page, bytes)?;
+        Ok(page)
+    }
+
+    /// Gives the page back. If the thread cannot do it any more there is no one to give it to.
+    pub(crate) fn release_scratch(&mut self) {
+        if let Some(page) = self.scratch.take() {
+            let _ = self.munmap(page, SCRATCH);
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Free address space near a module, for code that has to be reached by a branch.
+
+use crate::{Mappings, ProcError, Process, RemoteAddr};
+use std::ops::Range;
+
+/// Address space that may be taken, beyond what is not mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GapRules {
+    /// Bytes of a page, a power of two.
+    pub page: u64,
+    /// The lowest address the kernel maps for us (`vm.mmap_min_addr`).
+    pub lowest: RemoteAddr,
+    /// One past the highest address of user space.
+    pub end: RemoteAddr,
+    /// Bytes below the main stack that it may grow into.
+    pub stack_growth: u64,
+    /// Where the heap starts or will start; 0 if unknown.
+    pub heap_start: RemoteAddr,
+    /// Bytes above the heap that it may grow into. Beyond them `brk` fails and allocators fall back to `mmap`.
+    pub heap_growth: u64,
+}
+
+impl Process {
+    /// The rules that hold for this process.
+    ///
+    /// # Errors
+    /// [`ProcError`] if it ended.
+    pub fn gap_rules(&self) -> Result<GapRules, ProcError> {
+        /// More than any program grows its stack by; "unlimited" is no reason to give up the address space.
+        const LARGEST_STACK: u64 = 1 << 30;
+        const SMALLEST_STACK: u64 = 8 << 20;
+        /// `stack_guard_gap` of the kernel, 256 pages, which it keeps free below the stack.
+        const GUARD: u64 = 1 << 20;
+        let lowest = std::fs::read_to_string("/proc/sys/vm/mmap_min_addr").ok();
+        let lowest = lowest.and_then(|text| text.trim().parse::<u64>().ok()).unwrap_or(65536);
+        let limits = self.read_proc("limits")?;
+        let stack = String::from_utf8_lossy(&limits)
+            .lines()
+            .find_map(|line| line.strip_prefix("Max stack size")?.split_whitespace().next()?.parse().ok())
+            .unwrap_or(LARGEST_STACK);
+        Ok(GapRules {
+            page: page_size(),
+            // Never page 0, whatever the setting.
+            lowest: RemoteAddr(lowest.max(65536)),
+            end: RemoteAddr(if self.is_32bit() { 0xffff_e000 } else { 0x7fff_ffff_f000 }),
+            stack_growth: stack.clamp(SMALLEST_STACK, LARGEST_STACK) + GUARD,
+            heap_start: RemoteAddr(self.stat()?.start_brk),
+            heap_growth: if self.is_32bit() { 64 << 20 } else { 512 << 20 },
+        })
+    }
+}
+
+impl Mappings {
+    /// Page-aligned addresses where `size` bytes are free and every byte of them is within `reach` of every byte of `near`;
+    /// nearest first. There are several, because the kernel may refuse one, and finitely many.
+    ///
+    /// Left alone are the space the heap and the main stack grow into, and what the rules exclude.
+    pub fn find_gap(
+        &self,
+        rules: &GapRules,
+        near: Range<RemoteAddr>,
+        reach: u64,
+        size: u64,
+    ) -> impl Iterator<Item = RemoteAddr> + use<> {
+        let mut candidates: Vec<u64> = Vec::new();
+        if let Some(size) = size.checked_next_multiple_of(rules.page).filter(|&size| size > 0) {
+            // The last byte of either may need to reach the first of the other.
+            let low = near.end.0.saturating_sub(reach).max(rules.lowest.0);
+            let high = near.start.0.saturating_add(reach).min(rules.end.0);
+            for gap in self.gaps(rules) {
+                let start = gap.start.max(low).checked_next_multiple_of(rules.page);
+                let end = gap.end.min(high) & !(rules.page - 1);
+                if let Some(start) = start
+                    && end.checked_sub(start).is_some_and(|len| len >= size)
+                {
+                    candidates.extend(places(start, end - size, near.start.0, rules.page.max(size)));
+                }
+            }
+        }
+        candidates.sort_by_key(|&at| (distance(at..at + size, near.start.0..near.end.0), at));
+        candidates.dedup();
+        candidates.into_iter().map(RemoteAddr)
+    }
+
+    /// The free ranges, ascending.
+    fn gaps(&self, rules: &GapRules) -> Vec<Range<u64>> {
+        let mut taken: Vec<Range<u64>> = Vec::with_capacity(self.len() + 1);
+        let heap_start = rules.heap_start.0;
+        if heap_start != 0 {
+            taken.push(heap_start..heap_start.saturating_add(rules.heap_growth));
+        }
+        for mapping in self {
+            let (mut start, mut end) = (mapping.start.0, mapping.end.0);
+            if mapping.is_special("[heap]") {
+                end = end.saturating_add(rules.heap_growth);
+            } else if mapping.is_special("[stack]") {
+                start = start.saturating_sub(rules.stack_growth);
+            }
+            taken.push(start..end);
+        }
+        taken.sort_by_key(|range| range.start);
+        let mut gaps = Vec::new();
+        let mut free = rules.lowest.0;
+        for range in taken {
+            if range.start > free {
+                gaps.push(free..range.start.min(rules.end.0));
+            }
+            free = free.max(range.end);
+        }
+        if free < rules.end.0 {
+            gaps.push(free..rules.end.0);
+        }
+        gaps
+    }
+}
+
+/// A few addresses from `first` to `last`, from the end that is nearer to `near`, at growing distances.
+fn places(first: u64, last: u64, near: u64, step: u64) -> impl Iterator<Item = u64> {
+    let below = last < near;
+    let distances =
+        std::iter::once(0).chain((0..).map_while(move |n| step.checked_shl(n).filter(|d| *d >> n == step)));
+    distances
+        .take_while(move |&distance| distance <= last - first)
+        .take(12)
+        .map(move |distance| if below { last - distance } else { first + distance })
+}
+
+/// Bytes between two ranges that do not overlap.
+fn distance(a: Range<u64>, b: Range<u64>) -> u64 {
+    if a.end <= b.start { b.start - a.end } else { a.start.saturating_sub(b.end) }
+}
+
+/// Bytes of a page of the running kernel.
+pub(crate) fn page_size() -> u64 {
+    // SAFETY: sysconf takes a number and has no preconditions.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    u64::try_from(size).ok().filter(|size| size.is_power_of_two()).unwrap_or(4096)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parse_maps;
+
+    const RULES: GapRules = GapRules {
+        page: 0x1000,
+        lowest: RemoteAddr(0x1_0000),
+        end: RemoteAddr(0x7fff_ffff_f000),
+        stack_growth: 0x10_0000,
+        heap_start: RemoteAddr(0),
+        heap_growth: 0x20_0000,
+    };
+
+    fn gaps(maps: &str, rules: &GapRules, near: Range<u64>, reach: u64, size: u64) -> Vec<u64> {
+        let maps = parse_maps(maps.as_bytes()).unwrap();
+        maps.find_gap(rules, RemoteAddr(near.start)..RemoteAddr(near.end), reach, size)
+            .map(|at| at.0)
+            .collect()
+    }
+
+    #[test]
+    fn the_nearest_place_on_either_side_comes_first() {
+        let maps = "400000-401000 r-xp 0 0:0 0\n403000-404000 r--p 0 0:0 0\n";
+        let found = gaps(maps, &RULES, 0x40_0000..0x40_1000, 1 << 31, 0x1000);
+        assert_eq!(found[..3], [0x3f_f000, 0x40_1000, 0x3f_e000]);
+    }
+
+    #[test]
+    fn every_candidate_is_free_in_reach_and_aligned() {
+        let maps = "400000-500000 r-xp 0 0:0 0\n500000-521000 rw-p 0 0:0 0 [heap]\n\
+            7ffff0000000-7ffff0021000 rw-p 0 0:0 0 [stack]\n";
+        let near = 0x40_0000..0x50_0000u64;
+        for (reach, size) in [
+            (1u64 << 31, 0x1000u64),
+            (1 << 31, 0x10_0000),
+            (1 << 25, 0x4000),
+            (1 << 20, 1),
+            (0x10_1000, 0x1000),
+        ] {
+            let found = gaps(maps, &RULES, near.clone(), reach, size);
+            for at in &found {
+                let end = at + size.next_multiple_of(0x1000);
+                assert_eq!(at % 0x1000, 0);
+                assert!(
+                    end.max(near.end) - near.start.min(*at) <= reach,
+                    "{at:#x} is out of reach {reach:#x}"
+                );
+                assert!(
+                    end <= near.start || *at >= 0x52_1000 + RULES.heap_growth,
+                    "{at:#x} is taken or the heap's"
+                );
+                assert!(*at >= RULES.lowest.0);
+            }
+            assert_eq!(found.is_empty(), reach <= 1 << 20, "reach {reach:#x}, size {size:#x}: {found:x?}");
+        }
+    }
+
+    #[test]
+    fn the_stack_keeps_its_room() {
+        let maps = "7ffff0000000-7ffff0021000 rw-p 0 0:0 0 [stack]\n";
+        let near = 0x7fff_f000_0000..0x7fff_f002_1000u64;
+        let found = gaps(maps, &RULES, near, 1 << 24, 0x1000);
+        assert!(
+            found.iter().all(|&at| at + 0x1000 <= 0x7fff_eff0_0000 || at >= 0x7fff_f002_1000),
+            "{found:x?}"
+        );
+        assert!(found.contains(&0x7fff_efef_f000));
+    }
+
+    #[test]
+    fn a_heap_that_does_not_exist_yet_keeps_its_room() {
+        let rules = GapRules { heap_start: RemoteAddr(0x60_0000), ..RULES };
+        let found = gaps("400000-600000 r-xp 0 0:0 0\n", &rules, 0x40_0000..0x60_0000, 1 << 31, 0x1000);
+        assert!(found.iter().all(|&at| at < 0x40_0000 || at >= 0x80_0000), "{found:x?}");
+    }
+
+    #[test]
+    fn nonsense_finds_nothing() {
+        for (near, reach, size) in
+            [(0..0, 0, 0), (0..u64::MAX, 1, 1), (0..1, 1 << 31, u64::MAX), (u64::MAX - 1..u64::MAX, 16, 4096)]
+        {
+            assert_eq!(gaps("", &RULES, near, reach, size), [0; 0]);
+        }
+    }
+}

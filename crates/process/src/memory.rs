@@ -1,0 +1,182 @@
+//! Reading and writing the target's memory.
+//!
+//! Writing goes through `/proc/PID/mem`, whose accesses ignore page protection as a debugger's do: that is how code gets
+//! into pages that are never writable. Reading many places at once goes through `process_vm_readv`.
+
+use crate::{Errno, MemoryError, Process, RemoteAddr};
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// A value that any bytes make a valid instance of.
+///
+/// # Safety
+/// Implementors have no padding, no invalid bit patterns and no pointers.
+pub unsafe trait Pod: Copy {}
+
+macro_rules! pod {
+    ($($t:ty)*) => { $(
+        // SAFETY: primitive integers have no padding and no invalid values.
+        unsafe impl Pod for $t {}
+    )* };
+}
+pod!(u8 u16 u32 u64 u128 usize i8 i16 i32 i64 i128 isize);
+// SAFETY: an array of such values has no padding between them.
+unsafe impl<T: Pod, const N: usize> Pod for [T; N] {}
+
+/// One destination of [`Process::read_vectored`].
+#[derive(Debug)]
+pub struct ReadRange<'b> {
+    /// Where to read.
+    pub address: RemoteAddr,
+    /// Where to put it.
+    pub buffer: &'b mut [u8],
+    /// How many bytes at the start of `buffer` are valid afterwards.
+    pub done: usize,
+}
+
+impl<'b> ReadRange<'b> {
+    /// A range that fills `buffer` from `address`.
+    pub fn new(address: RemoteAddr, buffer: &'b mut [u8]) -> Self {
+        ReadRange { address, buffer, done: 0 }
+    }
+}
+
+impl Process {
+    /// Reads up to `buffer.len()` bytes; fewer where the mapped memory ends.
+    ///
+    /// # Errors
+    /// [`MemoryError::Fault`] if not even the first byte can be read, [`MemoryError::Gone`] if there is no memory any more.
+    pub fn read(&self, address: RemoteAddr, buffer: &mut [u8]) -> Result<usize, MemoryError> {
+        let mut done = 0;
+        while done < buffer.len() {
+            match self.mem().read_at(&mut buffer[done..], address.0.wrapping_add(done as u64)) {
+                Ok(0) => return Err(MemoryError::Gone),
+                Ok(read) => done += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(fault("read", address, buffer.len(), &error)),
+            }
+        }
+        Ok(done)
+    }
+
+    /// Fills `buffer` from `address`.
+    ///
+    /// # Errors
+    /// As [`Process::read`], and [`MemoryError::Fault`] at the first byte that is missing.
+    pub fn read_exact(&self, address: RemoteAddr, buffer: &mut [u8]) -> Result<(), MemoryError> {
+        let done = self.read(address, buffer)?;
+        if done == buffer.len() {
+            return Ok(());
+        }
+        let (address, len) = (address + done as u64, buffer.len() - done);
+        Err(MemoryError::Fault { access: "read", address, len, errno: Errno(libc::EFAULT) })
+    }
+
+    /// Reads one value.
+    ///
+    /// # Errors
+    /// As [`Process::read_exact`].
+    pub fn read_pod<T: Pod>(&self, address: RemoteAddr) -> Result<T, MemoryError> {
+        let mut value = std::mem::MaybeUninit::<T>::zeroed();
+        // SAFETY: the slice covers exactly `value`, whose bytes are all initialised (to zero).
+        let bytes =
+            unsafe { std::slice::from_raw_parts_mut(value.as_mut_ptr().cast::<u8>(), size_of::<T>()) };
+        self.read_exact(address, bytes)?;
+        // SAFETY: all bytes are initialised, and any bytes are a valid `T` by `Pod`'s contract.
+        Ok(unsafe { value.assume_init() })
+    }
+
+    /// Reads a pointer-sized word of the target, zero-extended.
+    ///
+    /// # Errors
+    /// As [`Process::read_exact`].
+    pub fn read_word(&self, address: RemoteAddr) -> Result<u64, MemoryError> {
+        if self.is_32bit() { self.read_pod::<u32>(address).map(u64::from) } else { self.read_pod(address) }
+    }
+
+    /// Writes all of `bytes`, also to pages the target itself may not write. Private pages of a file are copied first, so the file
+    /// never changes.
+    ///
+    /// # Errors
+    /// [`MemoryError::Fault`] at the first byte that could not be written; those before it have been.
+    pub fn write(&self, address: RemoteAddr, bytes: &[u8]) -> Result<(), MemoryError> {
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = address + done as u64;
+            match self.mem().write_at(&bytes[done..], at.0) {
+                Ok(0) => return Err(MemoryError::Gone),
+                Ok(written) => done += written,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(fault("write", at, bytes.len() - done, &error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills many ranges with few system calls. Each range's `done` says how much of it could be read: a range that is not mapped
+    /// is no error, because the stacks of running threads come and go.
+    ///
+    /// # Errors
+    /// [`MemoryError::Gone`] if there is no memory any more.
+    pub fn read_vectored(&self, ranges: &mut [ReadRange<'_>]) -> Result<(), MemoryError> {
+        /// `UIO_MAXIOV` of `include/uapi/linux/uio.h`.
+        const MAX_RANGES: usize = 1024;
+        let mut next = 0;
+        while next < ranges.len() {
+            let batch = &mut ranges[next..];
+            let batch_len = batch.len().min(MAX_RANGES);
+            let mut read = match self.read_batch(&mut batch[..batch_len]) {
+                Ok(read) => read,
+                // Containers' seccomp profiles refuse the call, a process whose leader has exited gives ESRCH, and a first range
+                // that is not mapped EFAULT: the other way in tells which.
+                Err(_) => {
+                    let range = &mut ranges[next];
+                    range.done = match self.read(range.address, range.buffer) {
+                        Err(MemoryError::Gone) => return Err(MemoryError::Gone),
+                        other => other.unwrap_or(0),
+                    };
+                    next += 1;
+                    continue;
+                }
+            };
+            // The kernel stops at the first byte it cannot read: ranges before it are whole, the one that holds it is cut.
+            for range in &mut batch[..batch_len] {
+                range.done = read.min(range.buffer.len());
+                read -= range.done;
+                next += 1;
+                if range.done < range.buffer.len() {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn read_batch(&self, ranges: &mut [ReadRange<'_>]) -> Result<usize, Errno> {
+        let iovec = |base: *mut u8, len: usize| libc::iovec { iov_base: base.cast(), iov_len: len };
+        let remote: Vec<_> =
+            ranges.iter().map(|r| iovec(r.address.0 as usize as *mut u8, r.buffer.len())).collect();
+        let local: Vec<_> = ranges.iter_mut().map(|r| iovec(r.buffer.as_mut_ptr(), r.buffer.len())).collect();
+        // SAFETY: every local vector covers a buffer that `ranges` borrows mutably; the kernel only looks up the remote ones in the
+        // target's address space.
+        let read = unsafe {
+            libc::process_vm_readv(
+                self.pid().0,
+                local.as_ptr(),
+                local.len() as libc::c_ulong,
+                remote.as_ptr(),
+                remote.len() as libc::c_ulong,
+                0,
+            )
+        };
+        Errno::check(read as libc::c_long).map(|read| read as usize)
+    }
+}
+
+fn fault(access: &'static str, address: RemoteAddr, len: usize, error: &io::Error) -> MemoryError {
+    match error.raw_os_error() {
+        Some(libc::ESRCH) => MemoryError::Gone,
+        errno => MemoryError::Fault { access, address, len, errno: Errno(errno.unwrap_or(libc::EIO)) },
+    }
+}

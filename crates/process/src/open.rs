@@ -1,0 +1,90 @@
+//! Why a process cannot be opened: the kernel says EACCES or EPERM to a dozen different situations.
+
+use crate::process::read_file;
+use crate::status::{parse_stat, parse_status};
+use crate::{OpenError, Pid, ProcError, State, Status, Tid};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+fn status_of(pid: i32) -> Result<Status, ProcError> {
+    let path = format!("/proc/{pid}/status");
+    let text = read_file(Path::new(&path)).map_err(|source| match source.raw_os_error() {
+        Some(libc::ENOENT | libc::ESRCH) => ProcError::Gone(Pid(pid)),
+        _ => ProcError::Unreadable { path: path.into(), source },
+    })?;
+    parse_status(&text)
+}
+
+/// What can be known to be wrong before asking for anything.
+pub(crate) fn refuse_untraceable(pid: Pid) -> Result<(), OpenError> {
+    if pid.0 <= 0 {
+        return Err(OpenError::NoSuchProcess { pid });
+    }
+    let status = match status_of(pid.0) {
+        Err(ProcError::Gone(_)) => {
+            return Err(match std::fs::metadata("/proc/self") {
+                Err(source) => OpenError::System { pid, what: "/proc is not mounted", source },
+                Ok(_) => OpenError::NoSuchProcess { pid },
+            });
+        }
+        status => status?,
+    };
+    if status.tgid != pid.0 {
+        return Err(OpenError::Thread { tid: pid.leader(), process: Pid(status.tgid) });
+    }
+    if pid.0 == std::process::id() as i32 {
+        return Err(OpenError::Ourselves { pid });
+    }
+    let stat =
+        read_file(Path::new(&format!("/proc/{pid}/stat"))).map_err(|_| OpenError::NoSuchProcess { pid })?;
+    if parse_stat(&stat)?.is_kernel_thread() {
+        return Err(OpenError::KernelThread { pid, name: status.name });
+    }
+    // A leader that has exited while other threads live is a zombie too, but its process is none.
+    if matches!(status.state, State::Zombie | State::Dead) && status.threads <= 1 {
+        return Err(OpenError::Zombie { pid, name: status.name, parent: Pid(status.ppid) });
+    }
+    let traced_by_us = Path::new(&format!("/proc/self/task/{}", status.tracer)).exists();
+    if status.tracer != 0 && !traced_by_us {
+        let name = status_of(status.tracer).map_or_else(|_| "unknown".into(), |tracer| tracer.name);
+        return Err(OpenError::AlreadyTraced { pid, tracer: Tid(status.tracer), name });
+    }
+    Ok(())
+}
+
+/// Which of the reasons to be refused it was, by what can be seen from outside.
+pub(crate) fn explain_denial(pid: Pid, source: io::Error) -> OpenError {
+    match source.raw_os_error() {
+        Some(libc::ENOENT | libc::ESRCH) => return OpenError::NoSuchProcess { pid },
+        Some(libc::EACCES | libc::EPERM) => {}
+        _ => return OpenError::System { pid, what: "/proc/PID/mem", source },
+    }
+    let Ok(status) = status_of(pid.0) else { return OpenError::NoSuchProcess { pid } };
+    // SAFETY: geteuid and getegid take nothing and cannot fail.
+    let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+    if status.uid[..3].iter().any(|&owner| owner != uid) && uid != 0 {
+        let owner = status.uid[..3].iter().copied().find(|&owner| owner != uid).unwrap_or(status.uid[0]);
+        return OpenError::OtherUser { pid, owner, ours: uid };
+    }
+    if let Some(scope) = ptrace_scope().filter(|&scope| scope >= 3 || (scope > 0 && uid != 0)) {
+        return OpenError::PtraceScope { pid, scope };
+    }
+    let user_namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/user"));
+    match (user_namespace("self"), user_namespace(&pid.to_string())) {
+        (Ok(ours), Ok(theirs)) if ours != theirs => return OpenError::UserNamespace { pid },
+        _ => {}
+    }
+    // The kernel gives the files of a process that is not dumpable to root.
+    let owner = std::fs::metadata(format!("/proc/{pid}/stat")).map(|meta| meta.uid());
+    if uid != 0 && owner.is_ok_and(|owner| owner != uid) || status.gid[..3].iter().any(|&group| group != gid)
+    {
+        return OpenError::NotDumpable { pid };
+    }
+    OpenError::Denied { pid, source }
+}
+
+/// `kernel.yama.ptrace_scope`; `None` on kernels without Yama.
+fn ptrace_scope() -> Option<u32> {
+    std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok()?.trim().parse().ok()
+}

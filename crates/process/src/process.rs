@@ -1,0 +1,282 @@
+//! A process by its id, held so that a reused id is noticed, with what `/proc` tells about it.
+
+use crate::maps::{Mappings, parse_maps};
+use crate::status::{Auxv, Stat, Status, parse_stat, parse_status};
+use crate::{Errno, MappedFileError, Mapping, OpenError, Pid, ProcError, RemoteError, Tid};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// A live process. The id stays ours to name as long as [`Process::is_alive`] says so: it is held by a pidfd, and its
+/// memory by an open `/proc/PID/mem`, which never turns into another process's.
+#[derive(Debug)]
+pub struct Process {
+    pid: Pid,
+    pidfd: Option<OwnedFd>,
+    mem: File,
+    start_time: u64,
+    is_32bit: bool,
+}
+
+/// The `/proc` directory through which the process's memory can be seen: its own, or that of a thread that lives if the leader has
+/// exited before the others, because an exited thread shows no memory.
+fn memory_directory(pid: Pid) -> PathBuf {
+    let leader = PathBuf::from(format!("/proc/{pid}"));
+    let shows_memory = |dir: &Path| std::fs::read_link(dir.join("exe")).is_ok();
+    if shows_memory(&leader) {
+        return leader;
+    }
+    let tasks = std::fs::read_dir(leader.join("task")).into_iter().flatten().flatten();
+    tasks.map(|task| task.path()).find(|task| shows_memory(task)).unwrap_or(leader)
+}
+
+impl Process {
+    /// Opens the process, and proves by it that we may trace it: opening its memory asks the kernel the same question.
+    ///
+    /// # Errors
+    /// [`OpenError`] says which of the many reasons it is and what to do about it.
+    pub fn open(pid: Pid) -> Result<Process, OpenError> {
+        crate::open::refuse_untraceable(pid)?;
+        let pidfd = open_pidfd(pid).map_err(|source| match source.raw_os_error() {
+            Some(libc::ESRCH) => OpenError::NoSuchProcess { pid },
+            _ => OpenError::System { pid, what: "pidfd_open", source },
+        })?;
+        let mem = File::options()
+            .read(true)
+            .write(true)
+            .open(memory_directory(pid).join("mem"))
+            .map_err(|error| crate::open::explain_denial(pid, error))?;
+        let mut process = Process { pid, pidfd, mem, start_time: 0, is_32bit: false };
+        process.start_time = process.stat()?.start_time;
+        process.is_32bit = process.class_is_32bit()?;
+        // All of the above was opened by number. The pidfd was first, so if its process lives, all of it is its own.
+        if process.is_alive() { Ok(process) } else { Err(OpenError::NoSuchProcess { pid }) }
+    }
+
+    /// The process id.
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// Whether it runs 32-bit code (of the program it ran when it was opened).
+    pub fn is_32bit(&self) -> bool {
+        self.is_32bit
+    }
+
+    /// When it was started, in clock ticks after boot. Together with the id this names a process until the next boot.
+    pub fn start_time(&self) -> u64 {
+        self.start_time
+    }
+
+    /// The pidfd; `None` on kernels older than 5.3. It becomes readable when the process ends.
+    pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
+        use std::os::fd::AsFd;
+        self.pidfd.as_ref().map(AsFd::as_fd)
+    }
+
+    pub(crate) fn mem(&self) -> &File {
+        &self.mem
+    }
+
+    /// Whether at least one thread of the very process that was opened still lives.
+    pub fn is_alive(&self) -> bool {
+        match &self.pidfd {
+            Some(pidfd) => {
+                let mut poll = libc::pollfd { fd: pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+                // SAFETY: `poll` is one valid pollfd and the count says so.
+                unsafe { libc::poll(&mut poll, 1, 0) == 0 }
+            }
+            None => self
+                .stat()
+                .is_ok_and(|stat| stat.start_time == self.start_time && stat.state != crate::State::Zombie),
+        }
+    }
+
+    /// The path of the program it runs, in its own mount namespace.
+    ///
+    /// # Errors
+    /// [`ProcError`] if it ended or may not be looked at.
+    pub fn exe(&self) -> Result<PathBuf, ProcError> {
+        std::fs::read_link(self.memory_path("exe")).map_err(|error| self.unreadable("exe", error))
+    }
+
+    /// Its root directory as a path of ours, which differs from `/` in a container.
+    pub fn root(&self) -> PathBuf {
+        self.memory_path("root")
+    }
+
+    /// `path` of its mount namespace as a path of ours.
+    pub fn path_in_root(&self, path: &Path) -> PathBuf {
+        self.root().join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    /// Its mappings now.
+    ///
+    /// # Errors
+    /// [`ProcError`] if it ended or the text makes no sense.
+    pub fn maps(&self) -> Result<Mappings, ProcError> {
+        let text = read_file(&self.memory_path("maps")).map_err(|error| self.unreadable("maps", error))?;
+        if text.is_empty() {
+            // A process that has given up its memory still has the file.
+            return Err(ProcError::Gone(self.pid));
+        }
+        parse_maps(&text)
+    }
+
+    /// Its leader's status now.
+    ///
+    /// # Errors
+    /// [`ProcError`] if it ended or the text makes no sense.
+    pub fn status(&self) -> Result<Status, ProcError> {
+        parse_status(&self.read_proc("status")?)
+    }
+
+    /// The status of one of its threads.
+    ///
+    /// # Errors
+    /// [`ProcError`] if the thread ended or the text makes no sense.
+    pub fn thread_status(&self, tid: Tid) -> Result<Status, ProcError> {
+        parse_status(&self.read_proc(&format!("task/{tid}/status"))?)
+    }
+
+    pub(crate) fn stat(&self) -> Result<Stat, ProcError> {
+        parse_stat(&self.read_proc("stat")?)
+    }
+
+    pub(crate) fn thread_stat(&self, tid: Tid) -> Result<Stat, ProcError> {
+        parse_stat(&self.read_proc(&format!("task/{tid}/stat"))?)
+    }
+
+    /// Its threads now, in no order. Exited ones that are not yet gone are among them.
+    ///
+    /// # Errors
+    /// [`ProcError`] if it ended.
+    pub fn threads(&self) -> Result<Vec<Tid>, ProcError> {
+        let unreadable = |error| self.unreadable("task", error);
+        let mut threads = Vec::new();
+        for entry in std::fs::read_dir(self.proc_path("task")).map_err(unreadable)? {
+            if let Some(tid) =
+                entry.map_err(unreadable)?.file_name().to_str().and_then(|name| name.parse().ok())
+            {
+                threads.push(Tid(tid));
+            }
+        }
+        Ok(threads)
+    }
+
+    /// Its auxiliary vector.
+    ///
+    /// # Errors
+    /// [`ProcError`] if it ended.
+    pub fn auxv(&self) -> Result<Auxv, ProcError> {
+        let bytes = read_file(&self.memory_path("auxv")).map_err(|error| self.unreadable("auxv", error))?;
+        Ok(Auxv::parse(&bytes, self.is_32bit))
+    }
+
+    /// Opens the very file that is mapped, also if its path is gone or names another file by now.
+    ///
+    /// # Errors
+    /// [`MappedFileError::Replaced`] if only the path is left to go by and it no longer leads there.
+    pub fn open_mapped_file(&self, mapping: &Mapping) -> Result<File, MappedFileError> {
+        let path = mapping.path().ok_or(MappedFileError::NotAFile(mapping.start))?;
+        // `map_files` needs CAP_CHECKPOINT_RESTORE; `exe` and the path need nothing special.
+        let range = format!("map_files/{:x}-{:x}", mapping.start.0, mapping.end.0);
+        let mut refused = None;
+        for candidate in [self.memory_path(&range), self.memory_path("exe"), self.path_in_root(path)] {
+            match File::open(&candidate) {
+                Ok(file) if same_file(&file, mapping) => return Ok(file),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => refused = Some(error),
+            }
+        }
+        match refused {
+            Some(source)
+                if std::fs::metadata(self.path_in_root(path)).is_ok_and(|m| m.ino() == mapping.inode) =>
+            {
+                Err(MappedFileError::Unreadable { path: path.to_owned(), source })
+            }
+            _ => Err(MappedFileError::Replaced(path.to_owned())),
+        }
+    }
+
+    /// A file descriptor of ours for what the target's descriptor `fd` refers to.
+    ///
+    /// # Errors
+    /// The kernel's reason if there is no such descriptor or we may not have it.
+    pub fn open_fd(&self, fd: i32) -> Result<OwnedFd, RemoteError> {
+        let failed = |errno| RemoteError::Failed { call: "pidfd_getfd", errno };
+        if let Some(pidfd) = &self.pidfd {
+            // SAFETY: pidfd_getfd takes three integers.
+            let ours = unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), fd, 0) };
+            match Errno::check(ours) {
+                // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
+                Ok(ours) => return Ok(unsafe { OwnedFd::from_raw_fd(ours as i32) }),
+                Err(errno @ Errno(libc::EBADF | libc::ESRCH)) => return Err(failed(errno)),
+                // Kernels before 5.6 lack it and some sandboxes refuse it.
+                Err(_) => {}
+            }
+        }
+        File::options()
+            .read(true)
+            .write(true)
+            .open(self.memory_path(&format!("fd/{fd}")))
+            .map(OwnedFd::from)
+            .map_err(|error| failed(Errno(error.raw_os_error().unwrap_or(libc::EBADF))))
+    }
+
+    fn memory_path(&self, file: &str) -> PathBuf {
+        memory_directory(self.pid).join(file)
+    }
+
+    pub(crate) fn proc_path(&self, file: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/{file}", self.pid))
+    }
+
+    pub(crate) fn read_proc(&self, file: &str) -> Result<Vec<u8>, ProcError> {
+        read_file(&self.proc_path(file)).map_err(|error| self.unreadable(file, error))
+    }
+
+    fn unreadable(&self, file: &str, source: io::Error) -> ProcError {
+        match source.raw_os_error() {
+            Some(libc::ENOENT | libc::ESRCH) => ProcError::Gone(self.pid),
+            _ => ProcError::Unreadable { path: self.proc_path(file), source },
+        }
+    }
+
+    /// The class byte of the ELF file it runs.
+    fn class_is_32bit(&self) -> Result<bool, ProcError> {
+        let mut ident = [0; 5];
+        let mut exe = File::open(self.memory_path("exe")).map_err(|error| self.unreadable("exe", error))?;
+        exe.read_exact(&mut ident).map_err(|error| self.unreadable("exe", error))?;
+        Ok(ident[4] == 1)
+    }
+}
+
+/// Reads a `/proc` file whole; their length is not known before.
+pub(crate) fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    File::open(path)?.read_to_end(&mut text)?;
+    Ok(text)
+}
+
+/// Overlay and btrfs show other device numbers in `maps` than in `stat`, so the device counts only where the inode could
+/// belong to another file: the inode, size beyond the mapping's start and being a regular file must all hold.
+fn same_file(file: &File, mapping: &Mapping) -> bool {
+    let Ok(meta) = file.metadata() else { return false };
+    meta.is_file() && meta.ino() == mapping.inode && meta.len() > mapping.offset
+}
+
+/// `None` on kernels that have no pidfds.
+pub(crate) fn open_pidfd(pid: Pid) -> io::Result<Option<OwnedFd>> {
+    // SAFETY: pidfd_open takes two integers.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid.0, 0) };
+    match Errno::check(fd) {
+        // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
+        Ok(fd) => Ok(Some(unsafe { OwnedFd::from_raw_fd(fd as i32) })),
+        Err(Errno(libc::ENOSYS)) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
+}

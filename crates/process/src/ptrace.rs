@@ -1,0 +1,158 @@
+//! ptrace(2), one safe function per request.
+//!
+//! Soundness: every request but [`raw`] passes the kernel addresses of values that live across the call, with their sizes.
+//! A request for a thread that is not our stopped tracee fails with ESRCH; none of them can touch our own memory otherwise.
+
+use crate::{Errno, Tid};
+use std::mem::MaybeUninit;
+
+/// `NT_PRSTATUS` of `include/uapi/linux/elf.h`: the general registers.
+const NT_PRSTATUS: usize = 1;
+/// Bytes of the kernel's signal mask.
+const SIGSET_BYTES: usize = 8;
+
+/// Any request.
+///
+/// # Safety
+/// `addr` and `data` must be what the request expects: where it writes through one, that memory must be ours to write.
+pub(crate) unsafe fn raw(request: libc::c_uint, tid: Tid, addr: usize, data: usize) -> Result<i64, Errno> {
+    // SAFETY: forwarded to the caller.
+    Errno::check(unsafe { libc::ptrace(request as _, tid.0, addr, data) })
+}
+
+macro_rules! plain {
+    ($(#[$doc:meta] $name:ident = $request:ident ($addr:ident, $data:ident);)*) => { $(
+        #[$doc]
+        #[allow(dead_code, reason = "some arguments are always zero")]
+        pub(crate) fn $name(tid: Tid, $data: usize) -> Result<(), Errno> {
+            // SAFETY: this request takes numbers only.
+            unsafe { raw(libc::$request as libc::c_uint, tid, 0, $data) }.map(drop)
+        }
+    )* };
+}
+
+plain! {
+    /// Attaches without stopping; `options` are `PTRACE_O_*`.
+    seize = PTRACE_SEIZE(_a, options);
+    /// Asks a seized thread to stop.
+    interrupt = PTRACE_INTERRUPT(_a, zero);
+    /// Lets a thread in a group-stop wait for SIGCONT.
+    listen = PTRACE_LISTEN(_a, zero);
+    /// Runs on, with a signal or 0.
+    cont = PTRACE_CONT(_a, signal);
+    /// Runs to the next entry to or exit from a system call.
+    syscall = PTRACE_SYSCALL(_a, signal);
+    /// Runs one instruction.
+    singlestep = PTRACE_SINGLESTEP(_a, signal);
+    /// Lets go, with a signal or 0.
+    detach = PTRACE_DETACH(_a, signal);
+    /// Replaces the `PTRACE_O_*` options.
+    set_options = PTRACE_SETOPTIONS(_a, options);
+}
+
+/// What an event stop carries: the id of a new thread, or an exit status.
+pub(crate) fn event_message(tid: Tid) -> Result<u64, Errno> {
+    let mut message: libc::c_ulong = 0;
+    // SAFETY: this request writes one unsigned long.
+    unsafe { raw(libc::PTRACE_GETEVENTMSG as _, tid, 0, &raw mut message as usize) }?;
+    Ok(message)
+}
+
+/// Fills the start of `buffer` with the general registers and tells how many bytes the thread's kind has.
+pub(crate) fn get_regset<T>(tid: Tid, buffer: &mut MaybeUninit<T>) -> Result<usize, Errno> {
+    let mut iov = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: size_of::<T>() };
+    // SAFETY: the kernel writes at most `iov_len` bytes to `buffer`, and the length back to `iov`.
+    unsafe { raw(libc::PTRACE_GETREGSET as _, tid, NT_PRSTATUS, &raw mut iov as usize) }?;
+    Ok(iov.iov_len)
+}
+
+/// Sets the general registers from the whole of `regs`.
+pub(crate) fn set_regset<T: Copy>(tid: Tid, regs: &T) -> Result<(), Errno> {
+    let mut iov = libc::iovec { iov_base: (&raw const *regs).cast_mut().cast(), iov_len: size_of::<T>() };
+    // SAFETY: the kernel only reads `iov_len` bytes of `regs`.
+    unsafe { raw(libc::PTRACE_SETREGSET as _, tid, NT_PRSTATUS, &raw mut iov as usize) }.map(drop)
+}
+
+/// The signals a stopped thread blocks.
+pub(crate) fn signal_mask(tid: Tid) -> Result<u64, Errno> {
+    let mut mask = 0u64;
+    // SAFETY: this request writes `addr` = 8 bytes to the data argument.
+    unsafe { raw(libc::PTRACE_GETSIGMASK as _, tid, SIGSET_BYTES, &raw mut mask as usize) }?;
+    Ok(mask)
+}
+
+/// Sets the signals a stopped thread blocks; SIGKILL and SIGSTOP stay open.
+pub(crate) fn set_signal_mask(tid: Tid, mask: u64) -> Result<(), Errno> {
+    // SAFETY: this request reads `addr` = 8 bytes from the data argument.
+    unsafe { raw(libc::PTRACE_SETSIGMASK as _, tid, SIGSET_BYTES, &raw const mask as usize) }.map(drop)
+}
+
+/// A signal as the kernel describes it.
+#[derive(Clone, Copy)]
+pub(crate) struct SignalInfo(pub libc::siginfo_t);
+
+impl SignalInfo {
+    /// The signal a thread in a signal-delivery-stop is about to get.
+    pub fn of(tid: Tid) -> Result<SignalInfo, Errno> {
+        let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+        // SAFETY: this request writes one siginfo_t.
+        unsafe { raw(libc::PTRACE_GETSIGINFO as _, tid, 0, info.as_mut_ptr() as usize) }?;
+        // SAFETY: initialised by the kernel, and zeros were valid before.
+        Ok(SignalInfo(unsafe { info.assume_init() }))
+    }
+
+    /// Replaces the signal a thread in a signal-delivery-stop is about to get.
+    pub fn give_to(&self, tid: Tid) -> Result<(), Errno> {
+        // SAFETY: this request reads one siginfo_t.
+        unsafe { raw(libc::PTRACE_SETSIGINFO as _, tid, 0, &raw const self.0 as usize) }.map(drop)
+    }
+
+    /// Queues it for a thread anew. The kernel allows it only for descriptions a process could have made itself.
+    pub fn queue_to(&self, tgid: i32, tid: Tid) -> Result<(), Errno> {
+        // SAFETY: rt_tgsigqueueinfo reads one siginfo_t.
+        let queued = unsafe {
+            libc::syscall(libc::SYS_rt_tgsigqueueinfo, tgid, tid.0, self.number(), &raw const self.0)
+        };
+        Errno::check(queued).map(drop)
+    }
+
+    pub fn number(&self) -> i32 {
+        self.0.si_signo
+    }
+
+    pub fn code(&self) -> i32 {
+        self.0.si_code
+    }
+}
+
+impl std::fmt::Debug for SignalInfo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "signal {} (code {})", self.number(), self.code())
+    }
+}
+
+/// Sends a plain signal to one thread.
+pub(crate) fn send_signal(tgid: i32, tid: Tid, signal: i32) -> Result<(), Errno> {
+    // SAFETY: tgkill takes three integers.
+    Errno::check(unsafe { libc::syscall(libc::SYS_tgkill, tgid, tid.0, signal) }).map(drop)
+}
+
+/// Where a stopped thread's restartable-sequence area is; `None` if it has none or the kernel is older than 5.13.
+pub(crate) fn rseq_area(tid: Tid) -> Option<u64> {
+    /// `struct ptrace_rseq_configuration` of `include/uapi/linux/ptrace.h`.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Configuration {
+        area: u64,
+        size: u32,
+        signature: u32,
+        flags: u32,
+        pad: u32,
+    }
+    const PTRACE_GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
+    let mut configuration = Configuration::default();
+    let data = &raw mut configuration as usize;
+    // SAFETY: this request writes at most `addr` bytes to the data argument.
+    unsafe { raw(PTRACE_GET_RSEQ_CONFIGURATION, tid, size_of::<Configuration>(), data) }.ok()?;
+    Some(configuration.area).filter(|&area| area != 0)
+}

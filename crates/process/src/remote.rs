@@ -1,0 +1,319 @@
+//! System calls made by the target itself.
+//!
+//! The protocol, on one stopped thread:
+//! 1. Keep its registers, signal mask, and the restartable-sequence descriptor, which the kernel drops when it sees the thread's
+//!    instruction pointer elsewhere. If the thread stands before the delivery of a signal, keep that too and suppress it.
+//! 2. Block all signals, so that no handler runs in between. SIGSTOP cannot be blocked; it is held and sent again later.
+//! 3. For each call: point the instruction pointer at a system call instruction somewhere in the target's code, load number and
+//!    arguments, say that the thread is in no system call (else the kernel would first restart the one we interrupted), and
+//!    run to the stop at its entry and the one at its exit. No single steps: they trap to the hypervisor in a virtual machine.
+//! 4. Put everything back, *including the number of the system call the thread was in*, ask for a stop and let it run: it gets as
+//!    far as the kernel's signal code. When it goes on from there, that code finds an interrupted system call and restarts it
+//!    with the time that was left, as after any stop: the program sees nothing.
+//! 5. A suppressed signal is sent anew, alone unblocked, and given its old description when the thread is about to get it.
+
+use crate::ptrace::{self, SignalInfo};
+use crate::stop::{BASE_OPTIONS, Parked};
+use crate::wait::{self, Event, Stop};
+use crate::{Errno, Mapping, Process, Registers, RemoteAddr, RemoteError, Seccomp, StopError, Stopped, Tid};
+use std::time::Instant;
+
+/// A stopped thread that makes system calls for us. Dropping it puts the thread back where it was.
+#[derive(Debug)]
+pub struct Remote<'s, 'p> {
+    stopped: &'s mut Stopped<'p>,
+    index: usize,
+    tid: Tid,
+    instruction: RemoteAddr,
+    saved: Saved,
+    /// A page of ours in the target, for arguments in memory.
+    pub(crate) scratch: Option<RemoteAddr>,
+    /// Whether the thread has run since it was taken.
+    ran: bool,
+}
+
+/// What step 4 puts back.
+#[derive(Debug)]
+struct Saved {
+    regs: Registers,
+    mask: u64,
+    signal: Option<SignalInfo>,
+    /// Where the descriptor's address is kept, and that address.
+    rseq: Option<(RemoteAddr, u64)>,
+    seccomp_suspended: bool,
+}
+
+impl<'p> Stopped<'p> {
+    /// Runs `calls` with a thread of the target that makes system calls. When it returns, the thread is as it was.
+    ///
+    /// # Errors
+    /// What `calls` returns, or [`RemoteError`] if no thread could be used or put back.
+    pub fn remote<T, E: From<RemoteError>>(
+        &mut self,
+        calls: impl FnOnce(&mut Remote<'_, 'p>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let mut remote = Remote::begin(self)?;
+        let result = calls(&mut remote);
+        let finished = remote.finish();
+        let value = result?;
+        finished?;
+        Ok(value)
+    }
+
+    /// A thread in a plain stop, if there is one: the others have a signal to be sent anew.
+    fn thread_for_calls(&self) -> Option<usize> {
+        let plain = self.threads.iter().position(|thread| thread.parked == Parked::Plain);
+        plain.or(if self.threads.is_empty() { None } else { Some(0) })
+    }
+}
+
+impl<'s, 'p> Remote<'s, 'p> {
+    fn begin(stopped: &'s mut Stopped<'p>) -> Result<Self, RemoteError> {
+        let process = stopped.process;
+        let index = stopped.thread_for_calls().ok_or(RemoteError::NoThread(process.pid()))?;
+        let (tid, regs) = (stopped.threads[index].tid, stopped.threads[index].regs);
+        let instruction = process.find_code(regs.abi().syscall_instruction)?;
+        let instruction = instruction.ok_or(RemoteError::NoSyscallInstruction(process.pid()))?;
+        let failed = |request, errno| stopped.explain(tid, request, errno);
+
+        let mask = ptrace::signal_mask(tid).map_err(|errno| failed("PTRACE_GETSIGMASK", errno))?;
+        let signal = match stopped.threads[index].parked {
+            Parked::Plain => None,
+            Parked::Signal(_) => {
+                Some(SignalInfo::of(tid).map_err(|errno| failed("PTRACE_GETSIGINFO", errno))?)
+            }
+        };
+        let seccomp_suspended = suspend_seccomp(stopped, tid)?;
+        let saved = Saved { regs, mask, signal, rseq: rseq_descriptor(process, tid), seccomp_suspended };
+        ptrace::set_signal_mask(tid, u64::MAX)
+            .map_err(|errno| stopped.explain(tid, "PTRACE_SETSIGMASK", errno))?;
+        Ok(Remote { stopped, index, tid, instruction, saved, scratch: None, ran: false })
+    }
+
+    /// The process the calls are made in.
+    pub fn process(&self) -> &'p Process {
+        self.stopped.process
+    }
+
+    /// The thread that makes them.
+    pub fn tid(&self) -> Tid {
+        self.tid
+    }
+
+    /// Numbers and conventions of that thread's system calls.
+    pub fn abi(&self) -> &'static crate::arch::Abi {
+        self.saved.regs.abi()
+    }
+
+    /// Makes one system call; a 32-bit target gets the lower halves of the arguments.
+    ///
+    /// # Errors
+    /// [`RemoteError::Failed`] with what the kernel said, or that the thread was lost.
+    pub fn syscall(&mut self, number: u64, args: [u64; 6]) -> Result<u64, RemoteError> {
+        self.named_syscall("system call", number, args)
+    }
+
+    pub(crate) fn named_syscall(
+        &mut self,
+        call: &'static str,
+        number: u64,
+        args: [u64; 6],
+    ) -> Result<u64, RemoteError> {
+        let mut regs = self.saved.regs;
+        regs.load_syscall(self.instruction, number, args);
+        regs.write(self.tid).map_err(|errno| self.stopped.explain(self.tid, "PTRACE_SETREGSET", errno))?;
+        self.run_to_syscall_stop()?;
+        self.run_to_syscall_stop()?;
+        let regs = Registers::read(self.tid)
+            .map_err(|errno| self.stopped.explain(self.tid, "PTRACE_GETREGSET", errno))?;
+        regs.syscall_result().map_err(|errno| RemoteError::Failed { call, errno })
+    }
+
+    fn run_to_syscall_stop(&mut self) -> Result<(), StopError> {
+        loop {
+            self.resume("PTRACE_SYSCALL", ptrace::syscall)?;
+            match self.next_stop()? {
+                Stop::Syscall => return Ok(()),
+                Stop::Signal(libc::SIGSTOP) => self.hold_signal()?,
+                Stop::Signal(signal) => {
+                    return Err(StopError::Unexpected {
+                        tid: self.tid,
+                        what: format!("signal {signal} while it made a system call for us"),
+                    });
+                }
+                // The interrupt that stopped it first, or one that was still to come.
+                Stop::Interrupted(_) | Stop::Event(_) => {}
+            }
+        }
+    }
+
+    fn resume(
+        &mut self,
+        name: &'static str,
+        request: fn(Tid, usize) -> Result<(), Errno>,
+    ) -> Result<(), StopError> {
+        self.ran = true;
+        request(self.tid, 0).map_err(|errno| self.stopped.explain(self.tid, name, errno))
+    }
+
+    fn next_stop(&self) -> Result<Stop, StopError> {
+        self.stopped.next_stop(self.tid)
+    }
+
+    fn hold_signal(&mut self) -> Result<(), StopError> {
+        let signal = SignalInfo::of(self.tid)
+            .map_err(|errno| self.stopped.explain(self.tid, "PTRACE_GETSIGINFO", errno))?;
+        self.stopped.threads[self.index].held.push(signal);
+        Ok(())
+    }
+
+    /// Steps 4 and 5 of the protocol.
+    fn put_back(&mut self) -> Result<(), StopError> {
+        let (tid, stopped) = (self.tid, &*self.stopped);
+        let failed = |request| move |errno| stopped.explain(tid, request, errno);
+        if self.saved.seccomp_suspended {
+            let options = BASE_OPTIONS | stopped.options.ptrace_options;
+            ptrace::set_options(tid, options as usize).map_err(failed("PTRACE_SETOPTIONS"))?;
+        }
+        if self.ran {
+            self.saved.regs.write(tid).map_err(failed("PTRACE_SETREGSET"))?;
+            if let Some((address, descriptor)) = self.saved.rseq {
+                // It was readable and written by the program a moment ago. If it is not any more, there is nothing to keep.
+                let _ = stopped.process.write(address, &descriptor.to_le_bytes());
+            }
+            ptrace::interrupt(tid, 0).map_err(failed("PTRACE_INTERRUPT"))?;
+            self.resume("PTRACE_CONT", ptrace::cont)?;
+            loop {
+                match self.next_stop()? {
+                    Stop::Interrupted(_) => break,
+                    Stop::Signal(libc::SIGSTOP) => self.hold_signal()?,
+                    _ => {}
+                }
+                self.resume("PTRACE_CONT", ptrace::cont)?;
+            }
+            if let Some(signal) = self.saved.signal.take() {
+                self.summon(signal)?;
+            }
+        }
+        let (tid, stopped) = (self.tid, &*self.stopped);
+        ptrace::set_signal_mask(tid, self.saved.mask)
+            .map_err(|errno| stopped.explain(tid, "PTRACE_SETSIGMASK", errno))
+    }
+
+    /// Brings the thread back into the stop before the delivery of `signal`.
+    fn summon(&mut self, signal: SignalInfo) -> Result<(), StopError> {
+        let (tid, tgid) = (self.tid, self.process().pid().0);
+        if signal.number() == libc::SIGSTOP {
+            self.stopped.threads[self.index].parked = Parked::Plain;
+            self.stopped.threads[self.index].held.push(signal);
+            return Ok(());
+        }
+        let only = !(1u64 << (signal.number() - 1));
+        ptrace::set_signal_mask(tid, only)
+            .and_then(|()| ptrace::send_signal(tgid, tid, signal.number()))
+            .map_err(|errno| self.stopped.explain(tid, "PTRACE_SETSIGMASK", errno))?;
+        loop {
+            self.resume("PTRACE_CONT", ptrace::cont)?;
+            match self.next_stop()? {
+                Stop::Signal(libc::SIGSTOP) => self.hold_signal()?,
+                Stop::Signal(number) if number == signal.number() => {
+                    return signal
+                        .give_to(tid)
+                        .map_err(|errno| self.stopped.explain(tid, "PTRACE_SETSIGINFO", errno));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn finish(mut self) -> Result<(), RemoteError> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<(), RemoteError> {
+        self.release_scratch();
+        let put_back = self.put_back();
+        // Dropping must not do it twice.
+        self.ran = false;
+        self.saved.seccomp_suspended = false;
+        put_back.map_err(RemoteError::from)
+    }
+}
+
+impl Drop for Remote<'_, '_> {
+    fn drop(&mut self) {
+        if self.ran || self.saved.seccomp_suspended {
+            // The thread is lost if this fails, and the next use of it tells.
+            let _ = self.end();
+        }
+    }
+}
+
+impl Stopped<'_> {
+    /// Waits for a thread that was let run.
+    pub(crate) fn next_stop(&self, tid: Tid) -> Result<Stop, StopError> {
+        let patience = self.options.patience;
+        match wait::until(tid, self.on_exit(tid), Instant::now() + patience) {
+            Some(Event::Stop(Stop::Event(libc::PTRACE_EVENT_EXEC))) => {
+                Err(StopError::Execed(self.process.pid()))
+            }
+            Some(Event::Stop(stop)) => Ok(stop),
+            Some(Event::Gone) if self.process.is_alive() => Err(StopError::ThreadGone(tid)),
+            Some(Event::Gone) => Err(StopError::Gone(self.process.pid())),
+            None => {
+                // Whatever it does, it must not go on doing it behind our back.
+                let _ = ptrace::interrupt(tid, 0);
+                Err(self.process.unstoppable(tid, patience))
+            }
+        }
+    }
+}
+
+/// Whether a sandbox had to be, and was, suspended for the thread.
+fn suspend_seccomp(stopped: &Stopped<'_>, tid: Tid) -> Result<bool, RemoteError> {
+    let mode = stopped.process.thread_status(tid)?.seccomp;
+    if mode == Seccomp::Off {
+        return Ok(false);
+    }
+    let options = BASE_OPTIONS | stopped.options.ptrace_options | libc::PTRACE_O_SUSPEND_SECCOMP;
+    match ptrace::set_options(tid, options as usize) {
+        Ok(()) => Ok(true),
+        Err(_) if mode == Seccomp::Filter && stopped.options.allow_seccomp => Ok(false),
+        Err(_) => Err(RemoteError::Seccomp { pid: stopped.process.pid(), mode }),
+    }
+}
+
+/// The descriptor of the restartable sequence the thread may be in: the second field of its `struct rseq`.
+fn rseq_descriptor(process: &Process, tid: Tid) -> Option<(RemoteAddr, u64)> {
+    let address = RemoteAddr(ptrace::rseq_area(tid)?) + 8;
+    let descriptor = process.read_pod::<u64>(address).ok()?;
+    (descriptor != 0).then_some((address, descriptor))
+}
+
+impl Process {
+    /// Finds `bytes` anywhere in executable memory, at any alignment. The kernel's own page is looked at first: it is in every
+    /// process, small, and nobody patches it.
+    fn find_code(&self, bytes: &[u8]) -> Result<Option<RemoteAddr>, RemoteError> {
+        let maps = self.maps()?;
+        let executable = |mapping: &&Mapping| mapping.perms.exec && !mapping.is_special("[vsyscall]");
+        let vdso = maps.iter().filter(|mapping| mapping.is_special("[vdso]"));
+        let others = maps.iter().filter(executable).filter(|mapping| !mapping.is_special("[vdso]"));
+        let mut buffer = vec![0; 1 << 16];
+        for mapping in vdso.chain(others) {
+            let mut at = mapping.start;
+            while at < mapping.end {
+                let want = (mapping.end.0 - at.0).min(buffer.len() as u64) as usize;
+                let Ok(read) = self.read(at, &mut buffer[..want]) else { break };
+                if let Some(index) = buffer[..read].windows(bytes.len()).position(|window| window == bytes) {
+                    return Ok(Some(at + index as u64));
+                }
+                // An instruction may lie across two pieces.
+                if read < bytes.len() || want < buffer.len() {
+                    break;
+                }
+                at = at + (read - (bytes.len() - 1)) as u64;
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,121 @@
+//! A process all of whose threads stand still.
+
+use crate::stop::{Parked, Thread};
+use crate::wait::{self, OnExit};
+use crate::{Errno, Process, Registers, StopError, StopOptions, Tid, ptrace};
+use std::marker::PhantomData;
+use std::time::{Duration, Instant};
+
+/// A process all of whose threads are stopped and attached to the calling thread. As long as this exists nothing in the target
+/// runs but what is asked for here, so its memory and registers may be changed together.
+///
+/// Dropping it lets all threads go on. Only the thread that stopped them may use it: that is ptrace's rule.
+#[derive(Debug)]
+pub struct Stopped<'p> {
+    pub(crate) process: &'p Process,
+    pub(crate) threads: Vec<Thread>,
+    pub(crate) options: StopOptions,
+    on_leader_exit: OnExit,
+    since: Instant,
+    not_send: PhantomData<*mut ()>,
+}
+
+impl<'p> Stopped<'p> {
+    pub(crate) fn new(
+        process: &'p Process,
+        threads: Vec<Thread>,
+        options: StopOptions,
+        on_leader_exit: OnExit,
+        since: Instant,
+    ) -> Self {
+        Stopped { process, threads, options, on_leader_exit, since, not_send: PhantomData }
+    }
+
+    /// The process.
+    pub fn process(&self) -> &'p Process {
+        self.process
+    }
+
+    /// Its threads, ascending by id.
+    pub fn threads(&self) -> &[Thread] {
+        &self.threads
+    }
+
+    /// One of its threads.
+    pub fn thread(&self, tid: Tid) -> Option<&Thread> {
+        self.threads.binary_search_by_key(&tid, |thread| thread.tid).ok().map(|index| &self.threads[index])
+    }
+
+    pub(crate) fn index_of(&self, tid: Tid) -> Result<usize, StopError> {
+        self.threads
+            .binary_search_by_key(&tid, |thread| thread.tid)
+            .map_err(|_| StopError::UnknownThread(tid))
+    }
+
+    /// Replaces a thread's registers.
+    ///
+    /// # Errors
+    /// [`StopError`] if there is no such thread, or it has been killed.
+    pub fn set_registers(&mut self, tid: Tid, registers: Registers) -> Result<(), StopError> {
+        let index = self.index_of(tid)?;
+        registers.write(tid).map_err(|errno| self.explain(tid, "PTRACE_SETREGSET", errno))?;
+        self.threads[index].regs = registers;
+        Ok(())
+    }
+
+    /// How long the target has been standing still.
+    pub fn stopped_for(&self) -> Duration {
+        self.since.elapsed()
+    }
+
+    /// Lets all threads go on and tells how long they stood still.
+    pub fn resume_and_detach(mut self) -> Duration {
+        self.detach_all();
+        self.stopped_for()
+    }
+
+    /// What a failed request means: ESRCH is all the kernel says when a thread was killed under us.
+    pub(crate) fn explain(&self, tid: Tid, request: &'static str, errno: Errno) -> StopError {
+        match errno {
+            Errno(libc::ESRCH) if !self.process.is_alive() => StopError::Gone(self.process.pid()),
+            Errno(libc::ESRCH) => StopError::ThreadGone(tid),
+            errno => StopError::Ptrace { tid, request, errno },
+        }
+    }
+
+    pub(crate) fn on_exit(&self, tid: Tid) -> OnExit {
+        if tid == self.process.pid().leader() { self.on_leader_exit } else { OnExit::Reap }
+    }
+
+    pub(crate) fn into_threads(mut self) -> Vec<Thread> {
+        std::mem::take(&mut self.threads)
+    }
+
+    fn detach_all(&mut self) {
+        let threads = std::mem::take(&mut self.threads);
+        let tgid = self.process.pid().0;
+        // The leader last: its end is reported only after that of all others.
+        for thread in threads.iter().rev() {
+            for signal in &thread.held {
+                if signal.queue_to(tgid, thread.tid).is_err() {
+                    let _ = ptrace::send_signal(tgid, thread.tid, signal.number());
+                }
+            }
+            let signal = match thread.parked {
+                Parked::Signal(signal) => signal,
+                Parked::Plain => 0,
+            };
+            if ptrace::detach(thread.tid, signal as usize).is_err() {
+                // Killed while it stood. Its parent hears of it only when we have.
+                let deadline = Instant::now() + Duration::from_millis(100);
+                let _ = wait::until(thread.tid, self.on_exit(thread.tid), deadline);
+            }
+        }
+    }
+}
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        self.detach_all();
+    }
+}
