@@ -25,7 +25,7 @@ use crate::{
     scan::{self, Ranges},
 };
 use std::{os::fd::OwnedFd, time::Duration};
-use trapless_process::{Errno, Process, RemoteAddr, RemoteError, Stopped};
+use trapless_process::{Process, Remote, RemoteAddr, RemoteError, StopError, Stopped, Tid};
 use trapless_wire::{Header, JournalEntry, PAGE, REGION_NAME, SessionState, SiteState};
 
 /// What arming did.
@@ -57,9 +57,8 @@ impl Blueprint<'_, '_> {
         let mut mapped = Mapped { ranges: Vec::new() };
         match self.arm_stopped(process, &mut stopped, &mut mapped) {
             Ok((memory, refused)) => {
-                let time = stopped.stopped_for();
-                stopped.resume()?;
-                Ok(Armed { memory, header: self.header, stopped: time, refused })
+                let stopped = stopped.resume_and_detach();
+                Ok(Armed { memory, header: self.header, stopped, refused })
             }
             Err(error) => {
                 // The target may be gone, and then so are the mappings.
@@ -67,9 +66,8 @@ impl Blueprint<'_, '_> {
                     for &(address, size) in &mapped.ranges {
                         let _ = remote.munmap(RemoteAddr(address), size);
                     }
-                    Ok(())
+                    Ok::<_, RemoteError>(())
                 });
-                let _ = stopped.resume();
                 Err(error)
             }
         }
@@ -102,7 +100,7 @@ impl Blueprint<'_, '_> {
         self.patch(process, &journal, &mut refused)?;
         for (tid, index, copy) in moves {
             if refused[index].is_none() {
-                stopped.set_instruction_pointer(tid, copy)?;
+                set_ip(stopped, tid, copy)?;
             }
         }
         set_state(&region, &self.header, SessionState::Armed);
@@ -116,59 +114,55 @@ impl Blueprint<'_, '_> {
         stopped: &mut Stopped<'_>,
         mapped: &mut Mapped,
     ) -> Result<OwnedFd, EngineError> {
-        use libc::{
-            MAP_ANONYMOUS, MAP_FIXED_NOREPLACE, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, PROT_EXEC, PROT_READ,
-            PROT_WRITE,
-        };
         let header = &self.header;
-        let private = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE | MAP_NORESERVE;
-        let mut memory = None;
-        let mut map_error = None;
         stopped.remote(|remote| {
             let fd = remote.memfd_create(REGION_NAME, libc::MFD_CLOEXEC)?;
-            let opened = process.open_fd(fd).and_then(|own| size_file(own, header.region_size));
-            match opened {
-                Ok(own) => memory = Some(own),
-                Err(error) => {
-                    map_error = Some(error);
-                    return remote.close(fd);
-                }
-            }
-            let shared = MAP_SHARED | MAP_FIXED_NOREPLACE | MAP_NORESERVE;
-            let mut map =
-                |remote: &mut trapless_process::Remote<'_, '_>, at: u64, size, protection, flags, fd| {
-                    let got = remote.mmap(RemoteAddr(at), size, protection, flags, fd, 0)?;
-                    mapped.ranges.push((got.0, size));
-                    // Kernels before 4.17 take MAP_FIXED_NOREPLACE for a hint.
-                    if got.0 == at { Ok(()) } else { Err(RemoteError::taken(RemoteAddr(at))) }
-                };
-            let read_write = PROT_READ | PROT_WRITE;
-            let result = map(remote, header.region, header.region_size, read_write, shared, fd)
-                .and_then(|()| map(remote, header.threads, header.threads_size, read_write, private, -1))
-                .and_then(|()| map(remote, header.returns, header.returns_size, read_write, private, -1))
-                .and_then(|()| {
-                    header.arenas().try_for_each(|arena| {
-                        map(remote, arena.address, arena.size, PROT_READ | PROT_EXEC, private, -1)
-                    })
-                });
+            let memory = process.open_fd(fd).map_err(EngineError::from).and_then(|memory| {
+                size_file(memory, header.region_size)
+            });
+            let result = memory.and_then(|memory| {
+                self.map_regions(remote, fd, mapped)?;
+                Ok(memory)
+            });
             remote.close(fd)?;
-            result?;
-            remote.madvise(RemoteAddr(header.threads), header.threads_size, libc::MADV_WIPEONFORK)?;
-            for (address, size) in [
-                (header.region, header.region_size),
-                (header.threads, header.threads_size),
-                (header.returns, header.returns_size),
-            ] {
-                // Gigabytes of address space, hardly used: not for a core dump.
-                remote.madvise(RemoteAddr(address), size, libc::MADV_DONTDUMP)?;
+            result
+        })
+    }
+
+    fn map_regions(
+        &self,
+        remote: &mut Remote<'_, '_>,
+        fd: i32,
+        mapped: &mut Mapped,
+    ) -> Result<(), EngineError> {
+        use libc::{MAP_ANONYMOUS, MAP_FIXED_NOREPLACE, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED};
+        let header = &self.header;
+        let read_write = libc::PROT_READ | libc::PROT_WRITE;
+        let fixed = MAP_FIXED_NOREPLACE | MAP_NORESERVE;
+        let private = MAP_PRIVATE | MAP_ANONYMOUS | fixed;
+        let data = [
+            (header.region, header.region_size, MAP_SHARED | fixed, fd),
+            (header.threads, header.threads_size, private, -1),
+            (header.returns, header.returns_size, private, -1),
+        ];
+        let data = data.map(|(at, size, flags, fd)| (at, size, read_write, flags, fd));
+        let code = header
+            .arenas()
+            .map(|arena| (arena.address, arena.size, libc::PROT_READ | libc::PROT_EXEC, private, -1));
+        for (at, size, protection, flags, fd) in data.into_iter().chain(code) {
+            let got = remote.mmap(RemoteAddr(at), size, protection, flags, fd, 0)?;
+            mapped.ranges.push((got.0, size));
+            // Kernels before 4.17 take MAP_FIXED_NOREPLACE for a hint.
+            if got.0 != at {
+                return Err(EngineError::Crowded);
             }
-            Ok(())
-        })?;
-        match (memory, map_error) {
-            (_, Some(error)) => Err(error.into()),
-            (Some(memory), None) => Ok(memory),
-            (None, None) => Err(EngineError::Crowded),
         }
+        remote.madvise(RemoteAddr(header.threads), header.threads_size, libc::MADV_WIPEONFORK)?;
+        for (at, size, ..) in data {
+            // Gigabytes of address space, hardly used: not for a core dump.
+            remote.madvise(RemoteAddr(at), size, libc::MADV_DONTDUMP)?;
+        }
+        Ok(())
     }
 
     /// Step 4.
@@ -179,7 +173,7 @@ impl Blueprint<'_, '_> {
     ) -> Result<Vec<Option<Refusal>>, EngineError> {
         let inside = |entry: &JournalEntry| (entry.site + 1, entry.site + u64::from(entry.length));
         let ranges = Ranges::new(self.journal.iter().map(inside));
-        let stacks: Vec<u64> = stopped.threads().iter().map(|t| t.registers().stack_pointer()).collect();
+        let stacks: Vec<u64> = stopped.threads().iter().map(|t| t.registers().sp().0).collect();
         let pointed = scan::pointed_into(process, &stacks, &ranges)?;
         let refusal = |entry: &JournalEntry| {
             pointed.binary_search(&(entry.site + 1)).is_ok().then_some(Refusal::OnStack)
@@ -214,11 +208,11 @@ impl Blueprint<'_, '_> {
         &self,
         stopped: &Stopped<'_>,
         refused: &mut [Option<Refusal>],
-    ) -> Vec<(trapless_process::Tid, usize, u64)> {
+    ) -> Vec<(Tid, usize, u64)> {
         let starts: Vec<u64> = self.journal.iter().map(|entry| entry.site).collect();
         let mut moves = Vec::new();
         for thread in stopped.threads() {
-            let ip = thread.registers().instruction_pointer();
+            let ip = thread.registers().ip().0;
             let Some(index) = starts.partition_point(|&start| start < ip).checked_sub(1) else { continue };
             let entry = &self.journal[index];
             if ip >= entry.site + u64::from(entry.length) {
@@ -233,16 +227,21 @@ impl Blueprint<'_, '_> {
     }
 }
 
+fn set_ip(stopped: &mut Stopped<'_>, tid: Tid, ip: u64) -> Result<(), EngineError> {
+    let mut registers = *stopped.thread(tid).ok_or(StopError::UnknownThread(tid))?.registers();
+    registers.set_ip(RemoteAddr(ip));
+    Ok(stopped.set_registers(tid, registers)?)
+}
+
 /// Writes the session's state.
 pub(crate) fn set_state(region: &Region, header: &Header, state: SessionState) {
     let word = u64::from(header.version) | u64::from(state as u32) << 32;
     trapless_wire::Words::set_word(region, Header::STATE_OFFSET & !7, word);
 }
 
-fn size_file(fd: OwnedFd, size: u64) -> Result<OwnedFd, RemoteError> {
+/// Sized by us, not by the target: its `RLIMIT_FSIZE` is not for us.
+fn size_file(fd: OwnedFd, size: u64) -> Result<OwnedFd, EngineError> {
     let file = std::fs::File::from(fd);
-    match file.set_len(size) {
-        Ok(()) => Ok(file.into()),
-        Err(error) => Err(RemoteError::local("ftruncate", Errno(error.raw_os_error().unwrap_or(0)))),
-    }
+    file.set_len(size).map_err(EngineError::Map)?;
+    Ok(file.into())
 }

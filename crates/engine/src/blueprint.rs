@@ -6,7 +6,7 @@
 use crate::{EngineError, Plan, Refusal};
 use std::collections::BTreeMap;
 use trapless_isa::{DetourRequest, Isa, Layout, Runtime};
-use trapless_process::{Mappings, Process, RemoteAddr};
+use trapless_process::{GapRules, Mappings, Process, RemoteAddr};
 use trapless_wire::{Arena, Header, JournalEntry, MAGIC, MAX_ARENAS, PAGE, SessionState, Sizes, VERSION};
 
 /// Room kept for a detour when the size of an arena is chosen: the largest of each kind, measured and rounded up.
@@ -39,7 +39,7 @@ impl<'p, 'm> Blueprint<'p, 'm> {
         tid_offset: Option<i32>,
     ) -> Result<Self, EngineError> {
         let maps = process.maps()?;
-        let mut taken = Taken { maps: &maps, ours: Vec::new() };
+        let mut taken = Taken { maps: &maps, rules: process.gap_rules()?, ours: Vec::new() };
         let arenas = place_arenas(plan, &mut taken);
         let mut header = new_header(process);
         plan.geometry.describe(&mut header, sizes, plan.sites.len(), plan.follows());
@@ -102,42 +102,25 @@ fn new_header(process: &Process) -> Header {
 /// Free address ranges, less those that were given out.
 struct Taken<'a> {
     maps: &'a Mappings,
+    rules: GapRules,
     ours: Vec<(u64, u64)>,
 }
 
-impl Taken<'_> {
-    fn is_free(&self, start: u64, size: u64) -> bool {
-        self.ours.iter().all(|&(from, to)| start + size <= from || to <= start)
-    }
+/// Around here nothing else is: far above the heap of a program, far below its libraries.
+const QUIET: u64 = 1 << 45;
 
-    fn take(&mut self, mut candidates: impl Iterator<Item = u64>, size: u64) -> Option<u64> {
-        let found = candidates.find(|&start| self.is_free(start, size))?;
+impl Taken<'_> {
+    fn near(&mut self, near: std::ops::Range<u64>, reach: u64, size: u64) -> Option<u64> {
+        let near = RemoteAddr(near.start)..RemoteAddr(near.end);
+        let ours = &self.ours;
+        let is_free = |at: &u64| ours.iter().all(|&(from, to)| at + size <= from || to <= *at);
+        let found = self.maps.find_gap(&self.rules, near, reach, size).map(|at| at.0).find(is_free)?;
         self.ours.push((found, found + size));
         Some(found)
     }
 
-    fn near(&mut self, start: u64, end: u64, reach: u64, size: u64) -> Option<u64> {
-        let gaps = self.maps.find_gap(RemoteAddr(start)..RemoteAddr(end), reach, size);
-        let mut candidates: Vec<u64> = Vec::new();
-        for gap in gaps {
-            // A range that another arena of ours has begun still has room behind it.
-            candidates.push(gap.0);
-            candidates.extend(self.ours.iter().flat_map(|o| [o.1, o.0.wrapping_sub(size)]));
-            if candidates.len() > 256 {
-                break;
-            }
-        }
-        let maps = self.maps;
-        let fits = |at: &u64| {
-            let (low, high) = (start.min(*at), end.max(*at + size));
-            high - low <= reach && maps.is_free(RemoteAddr(*at)..RemoteAddr(*at + size))
-        };
-        self.take(candidates.into_iter().filter(fits), size)
-    }
-
     fn anywhere(&mut self, size: u64) -> Option<u64> {
-        let candidates: Vec<u64> = self.maps.find_anywhere(size).map(|a| a.0).collect();
-        self.take(candidates.into_iter(), size)
+        self.near(QUIET..QUIET, u64::MAX, size)
     }
 }
 
@@ -163,7 +146,7 @@ fn place_arenas(plan: &Plan<'_>, taken: &mut Taken<'_>) -> BTreeMap<usize, Room>
         let module = &plan.modules[index];
         let size = size.next_multiple_of(PAGE);
         let reach = module.machine.isa().reach();
-        if let Some(address) = taken.near(module.start, module.end, reach, size) {
+        if let Some(address) = taken.near(module.start..module.end, reach, size) {
             arenas.insert(index, Room { address, limit: size, code: Vec::new(), runtime: None });
         }
     }

@@ -55,8 +55,8 @@ const MAX_JOURNAL: u64 = 1 << 24;
 /// Read from the target's own memory: the file descriptor is long closed.
 pub fn find_sessions(process: &Process) -> Result<Vec<FoundSession>, EngineError> {
     let mut found = Vec::new();
-    let name = format!("/memfd:{REGION_NAME} (deleted)");
-    for mapping in process.maps()?.iter().filter(|m| m.offset == 0 && m.is_named(&name)) {
+    let name = format!("/memfd:{} (deleted)", REGION_NAME.to_string_lossy());
+    for mapping in process.maps()?.iter().filter(|m| m.offset == 0 && m.is_special(&name)) {
         let mut bytes = vec![0; size_of::<Header>()];
         if process.read_exact(mapping.start, &mut bytes).is_err() {
             continue;
@@ -87,8 +87,7 @@ pub fn remove(
     let mut stopped = stopped;
     let mut removed = Removed::default();
     let result = remove_stopped(process, &mut stopped, session, &mut removed);
-    removed.stopped = stopped.stopped_for();
-    stopped.resume()?;
+    removed.stopped = stopped.resume_and_detach();
     result.map(|()| removed)
 }
 
@@ -117,7 +116,7 @@ fn remove_stopped(
     removed.returns = put_back_returns(process, session)?;
     write_state(process, header, SessionState::Removed)?;
 
-    let stacks: Vec<u64> = stopped.threads().iter().map(|t| t.registers().stack_pointer()).collect();
+    let stacks: Vec<u64> = stopped.threads().iter().map(|t| t.registers().sp().0).collect();
     removed.memory_kept = !all_out || !scan::pointed_into(process, &stacks, &arenas)?.is_empty();
     if !removed.memory_kept {
         unmap(stopped, header)?;
@@ -133,13 +132,13 @@ fn step_out(stopped: &mut Stopped<'_>, arenas: &Ranges) -> bool {
     let inside: Vec<_> = stopped
         .threads()
         .iter()
-        .filter(|t| arenas.find(t.registers().instruction_pointer()).is_some())
+        .filter(|t| arenas.find(t.registers().ip().0).is_some())
         .map(|t| t.tid())
         .collect();
     let mut all_out = true;
     for tid in inside {
         let out = stopped
-            .step_until(tid, MAX_STEPS, |registers| arenas.find(registers.instruction_pointer()).is_none());
+            .step_until(tid, MAX_STEPS, |registers| arenas.find(registers.ip().0).is_none());
         all_out &= matches!(out, Ok(true));
     }
     all_out
@@ -197,6 +196,5 @@ fn unmap(stopped: &mut Stopped<'_>, header: &Header) -> Result<(), EngineError> 
             remote.munmap(RemoteAddr(address), size)?;
         }
         Ok(())
-    })?;
-    Ok(())
+    })
 }

@@ -10,7 +10,7 @@ pub const MAGIC: [u8; 8] = *b"TRAPLESS";
 pub const VERSION: u32 = 1;
 
 /// Name given to the memfd; `/proc/PID/maps` shows it as `/memfd:trapless (deleted)`.
-pub const REGION_NAME: &str = "trapless";
+pub const REGION_NAME: &std::ffi::CStr = c"trapless";
 
 /// Most arenas a session can have: one near each probed module.
 pub const MAX_ARENAS: usize = 96;
