@@ -1,1 +1,49 @@
-//! ELF files to function names, bounds, lines and USDT notes.
+//! ELF files on disk to functions: names, bounds, branch targets, USDT notes and source lines.
+//!
+//! This crate knows files, not processes and not probes. Addresses are the file's own virtual addresses (`vaddr`,
+//! before any load bias) unless a name says *offset*. It reads little-endian ELF, 32 and 64 bit, for the machines in
+//! [`Machine`], on any host.
+//!
+//! | file | question it answers |
+//! |---|---|
+//! | `source` | how do the bytes of a file get into memory safely? |
+//! | `image` | what do the headers say, in one form for both classes? |
+//! | `module` | what is at this address, and what is this file? |
+//! | `symtab` | which symbols does a table hold, and with which versions? |
+//! | `frames` | which code do the unwind tables describe, and where do exceptions land? |
+//! | `functions` | which functions are there, how long are they and what are they called? |
+//! | `debug_file` | where are the symbols that were stripped off? |
+//! | `pointers` | which code addresses does data refer to? |
+//! | `notes`, `usdt` | what do the notes say? |
+//! | `lines` | which source line is this? |
+//! | `demangle` | what did the programmer call it? |
+//!
+//! What is in a file is never trusted. Headers that cannot be right make [`Module::open`] fail with a reason;
+//! a table that cannot be read leaves its functions out and a line in [`Functions::defects`]. Nothing panics, and
+//! work and memory are bounded by the size of the file.
+
+mod debug_file;
+pub mod demangle;
+mod error;
+mod frames;
+mod functions;
+mod image;
+mod lines;
+mod module;
+mod name;
+mod notes;
+mod pointers;
+mod source;
+mod symtab;
+mod table;
+mod usdt;
+
+pub use debug_file::DebugSearch;
+pub use demangle::{Demangled, demangle};
+pub use error::{ModuleError, NotesError};
+pub use functions::{Function, Functions, Kind, Origin};
+pub use image::{Machine, ModuleKind, Segment};
+pub use lines::SourceLine;
+pub use module::Module;
+pub use name::{Binding, Name};
+pub use usdt::{UsdtArgument, UsdtProbe};

@@ -1,0 +1,290 @@
+//! The functions of a module: names, bounds, and how to find them.
+
+use std::{fmt, ops::Range, sync::OnceLock};
+
+use crate::{
+    image::Machine,
+    name::{Binding, Name, NameRecord, NameTable},
+};
+
+/// Where a function is known from. The first that knows it counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Origin {
+    /// The file's `.symtab`.
+    SymbolTable,
+    /// The `.symtab` of a separate debug file.
+    DebugFile,
+    /// The `.symtab` in `.gnu_debugdata` ("MiniDebugInfo").
+    MiniDebugInfo,
+    /// The file's `.dynsym`.
+    DynamicSymbols,
+    /// Only an entry of `.eh_frame`: the bounds are certain, the name is made up.
+    UnwindTable,
+}
+
+/// What stands at a function's address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// A function: calls arrive here.
+    Function,
+    /// The resolver of an ifunc (`STT_GNU_IFUNC`). The dynamic loader calls it once and it returns the function's
+    /// address; calls to the name never arrive here.
+    IfuncResolver,
+    /// A part that the compiler moved away (`.cold`). It is jumped to, never called.
+    Part,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Record {
+    pub address: u64,
+    pub size: u64,
+    pub first_name: u32,
+    pub names: u16,
+    pub kind: Kind,
+    pub origin: Origin,
+    /// ELFv2 local entry point, in bytes after `address`.
+    pub local_entry: u8,
+}
+
+impl Record {
+    pub(crate) fn end(&self) -> u64 {
+        self.address.saturating_add(self.size)
+    }
+}
+
+/// All functions of a module, by address. Functions at one address are one function with several names.
+#[derive(Default)]
+pub struct Functions {
+    pub(crate) records: Vec<Record>,
+    pub(crate) names: Vec<NameRecord>,
+    pub(crate) text: NameTable,
+    /// For each record, the largest end of it and all before it.
+    pub(crate) reach: Vec<u64>,
+    /// For each record, where the bytes after it stop being unclaimed.
+    pub(crate) boundaries: Vec<u64>,
+    /// Addresses of local symbols in code that are not functions, sorted.
+    pub(crate) labels: Vec<u64>,
+    pub(crate) defects: Vec<String>,
+    /// (name, record), by plain name.
+    pub(crate) by_name: OnceLock<Vec<(u32, u32)>>,
+}
+
+/// How many overlapping functions [`Functions::containing`] looks back over. Assembly nests two or three deep.
+const MOST_OVERLAPS: usize = 64;
+
+impl Functions {
+    /// How many functions there are, parts and resolvers included.
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// All functions by rising address.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = Function<'_>> + ExactSizeIterator + '_ {
+        (0..self.records.len()).map(|index| Function { table: self, index })
+    }
+
+    /// The function at `index` in address order.
+    pub fn get(&self, index: usize) -> Option<Function<'_>> {
+        (index < self.records.len()).then_some(Function { table: self, index })
+    }
+
+    /// The function whose code `address` is in. Where one lies inside another, the inner one.
+    pub fn containing(&self, address: u64) -> Option<Function<'_>> {
+        let after = self.records.partition_point(|record| record.address <= address);
+        (0..after)
+            .rev()
+            .take(MOST_OVERLAPS)
+            .take_while(|&index| self.reach[index] > address)
+            .find(|&index| address < self.records[index].end())
+            .map(|index| Function { table: self, index })
+    }
+
+    /// The function that starts at `address`.
+    pub fn at(&self, address: u64) -> Option<Function<'_>> {
+        let index = self.records.binary_search_by_key(&address, |record| record.address).ok()?;
+        Some(Function { table: self, index })
+    }
+
+    /// The functions with this mangled name, with version (`memcpy@@GLIBC_2.14`, `memcpy@GLIBC_2.2.5`) or without.
+    ///
+    /// Best first: global before weak before local, the default version before others, then by address. Local names
+    /// and versioned ones can belong to several functions.
+    pub fn named(&self, name: &str) -> Vec<Function<'_>> {
+        let plain = name
+            .char_indices()
+            .skip(1)
+            .find(|&(_, letter)| letter == '@')
+            .map_or(name, |(at, _)| &name[..at]);
+        let index = self.by_name.get_or_init(|| self.index_names());
+        let first = index.partition_point(|&(name, _)| self.name(name).plain() < plain);
+        let mut found: Vec<_> = index[first..]
+            .iter()
+            .map(|&(name, record)| (self.name(name), record as usize))
+            .take_while(|(candidate, _)| candidate.plain() == plain)
+            .filter(|(candidate, _)| plain.len() == name.len() || candidate.versioned() == name)
+            .collect();
+        found.sort_by_key(|&(name, index)| (name.binding(), !name.is_default_version(), index));
+        found.into_iter().map(|(_, index)| Function { table: self, index }).collect()
+    }
+
+    /// Tables that could not be read, or only in part, one line each.
+    pub fn defects(&self) -> &[String] {
+        &self.defects
+    }
+
+    fn name(&self, index: u32) -> Name<'_> {
+        self.text.get(self.names[index as usize])
+    }
+
+    fn index_names(&self) -> Vec<(u32, u32)> {
+        let mut index: Vec<_> = (0..)
+            .zip(&self.records)
+            .flat_map(|(at, record)| {
+                (0..u32::from(record.names)).map(move |name| (record.first_name + name, at))
+            })
+            .collect();
+        index.sort_unstable_by_key(|&(name, record)| (self.name(name).plain(), record));
+        index
+    }
+}
+
+impl fmt::Debug for Functions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+/// One function of a module.
+#[derive(Clone, Copy)]
+pub struct Function<'m> {
+    table: &'m Functions,
+    index: usize,
+}
+
+impl<'m> Function<'m> {
+    fn record(&self) -> &'m Record {
+        &self.table.records[self.index]
+    }
+
+    /// Its place in [`Functions::iter`].
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Virtual address of its first byte. On powerpc this is the global entry point.
+    pub fn address(&self) -> u64 {
+        self.record().address
+    }
+
+    /// Bytes of code. Where no table says it, up to whatever comes next; never beyond its section.
+    pub fn size(&self) -> u64 {
+        self.record().size
+    }
+
+    /// The addresses of its code.
+    pub fn range(&self) -> Range<u64> {
+        self.address()..self.record().end()
+    }
+
+    /// The addresses behind it up to the next function, symbol, unwind entry or the section's end: padding, as far
+    /// as the file tells. Empty when the next one abuts or overlaps.
+    pub fn padding(&self) -> Range<u64> {
+        let end = self.record().end();
+        end..self.table.boundaries[self.index].max(end)
+    }
+
+    /// The best name: see [`Function::names`].
+    pub fn name(&self) -> Name<'m> {
+        self.table.name(self.record().first_name)
+    }
+
+    /// All names, at least one. Best first: symbols visible outside before local ones, those without leading
+    /// underscores before those with, default versions before others, global before weak, short before long.
+    pub fn names(&self) -> impl ExactSizeIterator<Item = Name<'m>> + use<'m> {
+        let (table, record) = (self.table, self.record());
+        (0..u32::from(record.names)).map(move |offset| table.name(record.first_name + offset))
+    }
+
+    /// What stands here.
+    pub fn kind(&self) -> Kind {
+        self.record().kind
+    }
+
+    /// Whether calls arrive here, so that a pattern may offer it. Others must be named exactly.
+    pub fn is_callable(&self) -> bool {
+        self.kind() == Kind::Function
+    }
+
+    /// Where it is known from.
+    pub fn origin(&self) -> Origin {
+        self.record().origin
+    }
+
+    /// Whether its name is a symbol, not made from the address.
+    pub fn is_named(&self) -> bool {
+        self.name().binding() != Binding::Made
+    }
+
+    /// ELFv2: bytes from the global to the local entry point, 0 when they are one. Always 0 on other machines.
+    pub fn local_entry_offset(&self) -> u64 {
+        self.record().local_entry.into()
+    }
+}
+
+impl fmt::Debug for Function<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}+{:#x} {:?} {:?}", self.address(), self.size(), self.kind(), self.origin())?;
+        self.names().try_for_each(|name| write!(f, " {}", name.versioned()))
+    }
+}
+
+impl PartialEq for Function<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self.table, other.table) && self.index == other.index
+    }
+}
+
+impl Eq for Function<'_> {}
+
+/// Bytes from the global to the local entry point by `st_other` (ELFv2 ABI, section 3.4.1).
+pub(crate) fn local_entry_offset(machine: Machine, other: u8) -> u8 {
+    match (machine, other >> 5) {
+        (Machine::PowerPc64Le, code @ 2..=6) => 1 << code,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn local_entries_follow_the_abi() {
+        for (other, offset) in [
+            (0, 0),
+            (1 << 5, 0),
+            (2 << 5, 4),
+            (3 << 5, 8),
+            (4 << 5, 16),
+            (5 << 5, 32),
+            (6 << 5, 64),
+            (7 << 5, 0),
+            (2, 0),
+        ] {
+            assert_eq!(local_entry_offset(Machine::PowerPc64Le, other), offset, "{other:#x}");
+            assert_eq!(local_entry_offset(Machine::AArch64, other), 0);
+        }
+    }
+
+    #[test]
+    fn records_are_small() {
+        // A program can have half a million.
+        assert!(size_of::<Record>() <= 32);
+        assert!(size_of::<NameRecord>() <= 12);
+    }
+}

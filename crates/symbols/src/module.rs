@@ -1,0 +1,324 @@
+//! One ELF file that a process runs: what it is, and what is where in it.
+
+use std::{
+    fmt,
+    ops::Range,
+    path::{Path, PathBuf},
+    sync::{Mutex, OnceLock},
+};
+
+use object::elf;
+
+use crate::{
+    DebugSearch, Function, Functions, Machine, ModuleError, ModuleKind, NotesError, Origin, Segment,
+    SourceLine, UsdtProbe,
+    debug_file::{self, DebugFile},
+    frames::{self, Frame, little_endian},
+    image::{CodeSection, Completeness, Image, section_at, text},
+    lines::Lines,
+    notes, pointers,
+    source::Source,
+    symtab::{Table, for_each_symbol},
+    table::Builder,
+    usdt,
+};
+
+/// An executable or shared library on disk.
+///
+/// Opening reads the headers; everything else is worked out when it is first asked for, and kept.
+pub struct Module {
+    path: PathBuf,
+    source: Source,
+    image: Image,
+    code: Vec<CodeSection>,
+    dynamic: Dynamic,
+    search: DebugSearch,
+    frames: OnceLock<(Vec<Frame>, Option<gimli::Error>)>,
+    functions: OnceLock<Functions>,
+    // addr2line fills its own caches behind a shared reference, on one thread at a time.
+    lines: OnceLock<Option<Mutex<Lines>>>,
+}
+
+/// What the dynamic section says.
+#[derive(Default)]
+struct Dynamic {
+    soname: Option<String>,
+    needed: Vec<String>,
+    is_pie: bool,
+}
+
+impl Module {
+    /// Reads the file at `path` and checks its headers. Debug files are looked for in the usual place.
+    pub fn open(path: impl AsRef<Path>) -> Result<Module, ModuleError> {
+        Module::open_with(path, DebugSearch::default())
+    }
+
+    /// Like [`Module::open`], with another place for debug files: below `/proc/PID/root`, say.
+    pub fn open_with(path: impl AsRef<Path>, search: DebugSearch) -> Result<Module, ModuleError> {
+        let path = path.as_ref();
+        Module::from_source(path.into(), Source::open(path)?, search)
+    }
+
+    /// Takes `bytes` as the contents of a file, as for the vDSO. `path` is for messages; no debug file is looked for.
+    pub fn parse(path: impl Into<PathBuf>, bytes: Vec<u8>) -> Result<Module, ModuleError> {
+        Module::from_source(path.into(), Source::Read(bytes), DebugSearch::nowhere())
+    }
+
+    fn from_source(path: PathBuf, source: Source, search: DebugSearch) -> Result<Module, ModuleError> {
+        let image = Image::read(&path, &source, Completeness::Whole)?;
+        Ok(Module {
+            code: image.code_sections(),
+            dynamic: dynamic(&image, &source),
+            path,
+            source,
+            image,
+            search,
+            frames: OnceLock::new(),
+            functions: OnceLock::new(),
+            lines: OnceLock::new(),
+        })
+    }
+
+    /// The path it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The instruction set.
+    pub fn machine(&self) -> Machine {
+        self.image.machine
+    }
+
+    /// How it is linked.
+    pub fn kind(&self) -> ModuleKind {
+        match self.image.is_fixed {
+            true => ModuleKind::FixedExecutable,
+            false if self.dynamic.is_pie => ModuleKind::PieExecutable,
+            false => ModuleKind::SharedLibrary,
+        }
+    }
+
+    /// The build id, 2 to 64 bytes.
+    pub fn build_id(&self) -> Option<&[u8]> {
+        notes::build_id(&self.image, &self.source)
+    }
+
+    /// The name other modules link it by: `libc.so.6`.
+    pub fn soname(&self) -> Option<&str> {
+        self.dynamic.soname.as_deref()
+    }
+
+    /// The sonames of the libraries it needs, in the order the loader searches them.
+    pub fn needed(&self) -> &[String] {
+        &self.dynamic.needed
+    }
+
+    /// The dynamic loader it asks for.
+    pub fn interpreter(&self) -> Option<&str> {
+        self.image.interpreter.as_deref()
+    }
+
+    /// Virtual address of the entry point; 0 for most libraries.
+    pub fn entry(&self) -> u64 {
+        self.image.entry
+    }
+
+    /// What is mapped, in the file's order, which is by address in a sound file.
+    pub fn segments(&self) -> &[Segment] {
+        &self.image.segments
+    }
+
+    /// The virtual address of the byte at `offset` in the file. Where two segments map it, the executable one's.
+    pub fn address_of_offset(&self, offset: u64) -> Option<u64> {
+        let maps =
+            |segment: &&Segment| segment.offset <= offset && offset - segment.offset < segment.file_size;
+        let segments = &self.image.segments;
+        let found = segments.iter().filter(|segment| segment.executable).find(maps);
+        found
+            .or_else(|| segments.iter().find(maps))
+            .map(|segment| segment.address + (offset - segment.offset))
+    }
+
+    /// Where in the file the byte at `address` is; `None` if it does not come from the file.
+    pub fn offset_of_address(&self, address: u64) -> Option<u64> {
+        let segment = self.image.segments.iter().find(|segment| segment.file_backed().contains(&address))?;
+        Some(segment.offset + (address - segment.address))
+    }
+
+    /// The bytes from `address` to the end of its segment's file part; empty if there are none.
+    pub fn bytes_at(&self, address: u64) -> &[u8] {
+        self.image.bytes_at(&self.source, address)
+    }
+
+    /// The bytes of `range`, if all of it is in one code section.
+    pub fn code(&self, range: Range<u64>) -> Option<&[u8]> {
+        let section = section_at(&self.code, range.start)?;
+        if range.end > section.range.end {
+            return None;
+        }
+        self.bytes_at(range.start).get(..range.end.checked_sub(range.start)? as usize)
+    }
+
+    /// The bytes from `address` to the end of its section, if the section is constant once the program runs: neither
+    /// code nor writable, or `.data.rel.ro`. Empty otherwise. Compilers put jump tables there.
+    pub fn read_only_data_at(&self, address: u64) -> &[u8] {
+        let bytes = self.bytes_at(address);
+        let end = if self.image.sections.is_empty() {
+            let constant = |segment: &&Segment| !segment.writable && !segment.executable;
+            let segments = self.image.segments.iter().filter(constant).map(Segment::file_backed);
+            segments.into_iter().find(|range| range.contains(&address)).map(|range| range.end)
+        } else {
+            let constant = self.image.sections.iter().filter(|section| {
+                let is_relro = section.name.starts_with(".data.rel.ro");
+                section.has(elf::SHF_ALLOC)
+                    && !section.is_code()
+                    && (is_relro || !section.has(elf::SHF_WRITE))
+            });
+            let mut ranges =
+                constant.filter(|section| !section.file.is_empty()).map(|section| section.addresses());
+            ranges.find(|range| range.contains(&address)).map(|range| range.end)
+        };
+        let Some(end) = end else { return &[] };
+        bytes.get(..(end - address) as usize).unwrap_or(bytes)
+    }
+
+    /// The addresses that hold instructions, by section, or by segment if there are no section headers.
+    pub fn executable_ranges(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        self.code.iter().map(|section| section.range.clone())
+    }
+
+    /// Its functions. Worked out on the first call.
+    pub fn functions(&self) -> &Functions {
+        self.functions.get_or_init(|| self.build_functions())
+    }
+
+    /// The function whose code `address` is in.
+    pub fn function_containing(&self, address: u64) -> Option<Function<'_>> {
+        self.functions().containing(address)
+    }
+
+    /// The best of the functions with this mangled name: see [`Functions::named`].
+    pub fn function_named(&self, name: &str) -> Option<Function<'_>> {
+        self.functions().named(name).into_iter().next()
+    }
+
+    /// The bytes from a function's end to whatever comes next: see [`Function::padding`].
+    pub fn padding_after(&self, function: Function<'_>) -> &[u8] {
+        self.code(function.padding()).unwrap_or(&[])
+    }
+
+    /// Where exceptions land, sorted: the landing pads of `.gcc_except_table`. The unwinder jumps there.
+    pub fn landing_pads(&self) -> Vec<u64> {
+        let mut pads = frames::landing_pads(&self.image, &self.source, &self.frames().0);
+        pads.retain(|&pad| section_at(&self.code, pad).is_some());
+        pads
+    }
+
+    /// The code addresses that pointers in data lead to, the entry point, and local symbols in code that are no
+    /// functions; sorted. Indirect branches can go there.
+    ///
+    /// A position-independent file lists its pointers as relocations. In a fixed executable every aligned word that
+    /// may be a code address counts as one.
+    pub fn code_pointers(&self) -> Vec<u64> {
+        let mut pointers = pointers::code_pointers(&self.image, &self.source, &self.code);
+        pointers.extend_from_slice(&self.functions().labels);
+        pointers.sort_unstable();
+        pointers.dedup();
+        pointers
+    }
+
+    /// Its USDT probes, in the order of their notes; none is no error.
+    pub fn usdt(&self) -> Result<Vec<UsdtProbe>, NotesError> {
+        usdt::probes(&self.image, &self.source)
+    }
+
+    /// The source line of the instruction at `address`, if there is DWARF here or in the debug file. The first call
+    /// reads it, which can take a while for a large program.
+    pub fn source_line(&self, address: u64) -> Option<SourceLine> {
+        let lines = self.lines.get_or_init(|| {
+            let own = Lines::read(&self.image, &self.source);
+            own.or_else(|| self.debug_file().and_then(|file| Lines::read(&file.image, &file.source)))
+                .map(Mutex::new)
+        });
+        // A thread that panicked while reading DWARF has left nothing half written that matters.
+        lines.as_ref()?.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).find(address)
+    }
+
+    /// The path of the separate debug file, if there is one that belongs.
+    pub fn debug_file_path(&self) -> Option<PathBuf> {
+        self.debug_file().map(|file| file.path)
+    }
+
+    fn debug_file(&self) -> Option<DebugFile> {
+        debug_file::find(&self.path, &self.image, &self.source, &self.search)
+    }
+
+    fn frames(&self) -> &(Vec<Frame>, Option<gimli::Error>) {
+        self.frames.get_or_init(|| frames::read(&self.image, &self.source))
+    }
+
+    fn build_functions(&self) -> Functions {
+        let mut builder = Builder::new(self.image.machine, &self.code, self.source.len());
+        let mut add = |image: &Image, bytes: &[u8], table: Table, origin: Origin| {
+            let result = for_each_symbol(image, bytes, table, &mut |symbol| builder.add(&symbol, origin));
+            if let Err(error) = result {
+                builder.defect(format!("{origin:?}: {error}"));
+            }
+        };
+        if self.has_symtab() {
+            add(&self.image, &self.source, Table::Static, Origin::SymbolTable);
+        } else if let Some(file) = self.debug_file() {
+            add(&file.image, &file.source, Table::Static, Origin::DebugFile);
+        } else if let Some((bytes, image)) = debug_file::mini_debug_info(&self.image, &self.source) {
+            add(&image, &bytes, Table::Static, Origin::MiniDebugInfo);
+        }
+        add(&self.image, &self.source, Table::Dynamic, Origin::DynamicSymbols);
+        let (frames, failure) = self.frames();
+        if let Some(error) = failure {
+            builder.defect(format!("{:?}: {error}", Origin::UnwindTable));
+        }
+        builder.finish(frames)
+    }
+
+    fn has_symtab(&self) -> bool {
+        self.image.sections.iter().any(|section| section.kind == elf::SHT_SYMTAB)
+    }
+}
+
+impl fmt::Debug for Module {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Module")
+            .field("path", &self.path)
+            .field("machine", &self.machine())
+            .finish_non_exhaustive()
+    }
+}
+
+/// More needed libraries than this are not a program.
+const MOST_NEEDED: usize = 4096;
+
+fn dynamic(image: &Image, bytes: &[u8]) -> Dynamic {
+    let size = image.pointer_size();
+    let contents = image.dynamic.clone().and_then(|range| bytes.get(range)).unwrap_or(&[]);
+    let entries = contents
+        .chunks_exact(2 * size)
+        .map(|entry| (little_endian(&entry[..size]) as i64, little_endian(&entry[size..])))
+        .take_while(|&(tag, _)| tag != elf::DT_NULL.0);
+    let mut found = Dynamic::default();
+    let (mut soname, mut needed, mut strings) = (None, Vec::new(), &[][..]);
+    for (tag, value) in entries {
+        match elf::DynamicTag(tag) {
+            elf::DT_STRTAB => strings = image.bytes_at(bytes, value),
+            elf::DT_SONAME => soname = Some(value),
+            elf::DT_NEEDED if needed.len() < MOST_NEEDED => needed.push(value),
+            elf::DT_FLAGS_1 => found.is_pie = value & elf::DF_1_PIE.0 != 0,
+            _ => {}
+        }
+    }
+    let string = |offset: u64| strings.get(usize::try_from(offset).ok()?..).map(text);
+    found.soname = soname.and_then(string);
+    found.needed = needed.into_iter().filter_map(string).collect();
+    // Older linkers do not set the flag. libc.so.6 has an interpreter too, but is a library by its soname.
+    found.is_pie |= image.interpreter.is_some() && soname.is_none();
+    found
+}
