@@ -3,7 +3,7 @@
 use crate::{DecodeError, Flow, Instruction};
 use alloc::string::String;
 use iced_x86::{
-    Code, Decoder, DecoderError, DecoderOptions, FlowControl, Formatter, IntelFormatter, Mnemonic,
+    Code, Decoder, DecoderError, DecoderOptions, FlowControl, Formatter, IntelFormatter, Mnemonic, Register,
 };
 
 /// A decoder over `code`, which stands at `address`.
@@ -97,8 +97,18 @@ pub(super) fn is_endbr(instruction: &iced_x86::Instruction) -> bool {
     matches!(instruction.mnemonic(), Mnemonic::Endbr64 | Mnemonic::Endbr32)
 }
 
-/// Whether these bytes do nothing wherever they are run: nop in any of its lengths.
-pub(super) fn is_nop(instruction: &iced_x86::Instruction) -> bool {
-    // In 64-bit mode `xchg eax,eax` is 90 too; the decoder calls that one nop.
-    instruction.mnemonic() == Mnemonic::Nop
+/// Whether assemblers write this instruction to fill space: nop in any of its lengths, `int3`, and what does nothing
+/// in 32-bit code, such as `lea esi,[esi+0]`.
+pub(super) fn is_filler(instruction: &iced_x86::Instruction) -> bool {
+    let (first, second) = (instruction.op0_register(), instruction.op1_register());
+    match instruction.mnemonic() {
+        Mnemonic::Nop | Mnemonic::Int3 => true,
+        Mnemonic::Lea => {
+            instruction.memory_base() == first
+                && instruction.memory_index() == Register::None
+                && instruction.memory_displacement64() == 0
+        }
+        Mnemonic::Mov | Mnemonic::Xchg => first != Register::None && first == second,
+        _ => false,
+    }
 }

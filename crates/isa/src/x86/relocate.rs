@@ -166,8 +166,8 @@ impl Mover<'_> {
             let displacement = self.displacement(target, self.here().wrapping_add(4)).unwrap_or_default();
             self.out.code.extend_from_slice(&displacement.to_le_bytes());
         } else {
-            self.out.code.extend_from_slice(&[0x70 | condition ^ 1, 14]);
-            self.jump(target);
+            self.out.code.extend_from_slice(&[0x70 | condition ^ 1, 0]);
+            self.skipped_jump(target);
         }
     }
 
@@ -175,6 +175,12 @@ impl Mover<'_> {
         // The prefixes may hold the address size, which selects cx, ecx or rcx.
         self.out.code.extend_from_slice(&bytes[..bytes.len() - 1]);
         self.out.code.extend_from_slice(&[2, 0xeb, 0]);
+        self.skipped_jump(target);
+    }
+
+    /// `jump`, and the rel8 just before it set to lead past it. A jcc may fail to reach what the jump, which ends earlier
+    /// or later, still reaches: so the length is known only now.
+    fn skipped_jump(&mut self, target: u64) {
         let island = self.out.code.len();
         self.jump(target);
         self.out.code[island - 1] = (self.out.code.len() - island) as u8;

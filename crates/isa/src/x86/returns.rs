@@ -151,7 +151,8 @@ impl Walk<'_> {
                 Flow::Call { target } if target == instruction.next_ip() => {
                     *state.sp() = state.sp().plus(-self.word());
                 }
-                Flow::Call { .. } | Flow::IndirectCall | Flow::System => {
+                Flow::System => self.forget_over_call(&mut state),
+                Flow::Call { .. } | Flow::IndirectCall => {
                     self.forget_over_call(&mut state);
                     self.after_calls.push((instruction.next_ip(), state));
                     return;
@@ -196,7 +197,9 @@ impl Walk<'_> {
             Value::At(0) | Value::Frame | Value::Unknown => {}
             Value::At(_) if self.bits == 32 => self.uneven = true,
             Value::At(1..) => self.find(Reason::MovesStackPointer),
-            Value::At(_) => self.find(Reason::ReturnsOddly),
+            // A jump to what was pushed: control still comes back by the return address. Or code behind a call that
+            // never returns.
+            Value::At(_) => {}
         }
     }
 

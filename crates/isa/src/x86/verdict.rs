@@ -3,12 +3,13 @@
 //! A jump takes five bytes. It may replace whole instructions only, and nothing may arrive between them: neither a
 //! branch nor the return of a displaced call. Where control leaves before the five bytes are full (a `ret`, a jump), the
 //! patch may go on over filler that nobody can reach: nops, `int3` and zeros, inside the function or behind its end.
+//!
+//! At a function's entry nothing may jump back to the patch from behind it either: that would be counted as a call.
 
 use super::JUMP_LENGTH;
-use super::decode::{decode_one, decoder, flow, is_endbr, is_nop};
+use super::decode::{decode_one, decoder, flow, is_endbr, is_filler};
 use super::movable::form;
 use crate::{DecodeError, Displaced, Flow, Ladder, Reason, Site};
-use iced_x86::Mnemonic;
 
 pub(super) fn verdict(bits: u32, site: &Site<'_>) -> Ladder {
     let start = match start_of_patch(bits, site) {
@@ -77,10 +78,27 @@ fn jump(bits: u32, site: &Site<'_>, start: u64) -> Result<Displaced, Reason> {
         }
         displaced.length += filler(bits, site, displaced.end(), JUMP_LENGTH - displaced.length)?;
     }
-    match site.targets.first_inside(start, displaced.end()) {
+    match site.targets.first_inside(start, displaced.end()).or_else(|| entry_loop(bits, site, &displaced)) {
         Some(target) => Err(Reason::BranchInto(target)),
         None => Ok(displaced),
     }
+}
+
+/// Where a jump in the function leads back to its entry, if one does.
+///
+/// A patch at the entry would take each round of such a loop for a call, and a return probe would pair it with the
+/// return of the call. A displaced jump is no concern: it leads to its copy.
+pub(super) fn entry_loop(bits: u32, site: &Site<'_>, displaced: &Displaced) -> Option<u64> {
+    let entries = [site.function, displaced.start];
+    if site.address != site.function || !entries.iter().any(|entry| site.targets.contains(*entry)) {
+        return None;
+    }
+    let behind = displaced.end().saturating_sub(site.function) as usize;
+    let mut decoder = decoder(bits, site.code.get(behind..)?, displaced.end());
+    decoder.iter().find_map(|instruction| match flow(&instruction) {
+        Flow::Jump { target } | Flow::Branch { target } if entries.contains(&target) => Some(target),
+        _ => None,
+    })
 }
 
 /// Whether all of `displaced`, which `code` starts with, may be moved.
@@ -120,7 +138,7 @@ fn filler(bits: u32, site: &Site<'_>, address: u64, missing: u8) -> Result<u8, R
             [] => return Err(Reason::TooShort),
             [0, ..] if behind_end => 1,
             _ => match decode_one(bits, rest, address + length as u64) {
-                Ok((filler, _)) if is_nop(&filler) || filler.mnemonic() == Mnemonic::Int3 => filler.len(),
+                Ok((instruction, _)) if is_filler(&instruction) => instruction.len(),
                 _ if behind_end => return Err(Reason::TooShort),
                 _ => return Err(Reason::LeavesTooEarly),
             },
@@ -133,7 +151,7 @@ fn filler(bits: u32, site: &Site<'_>, address: u64, missing: u8) -> Result<u8, R
 fn step(bits: u32, site: &Site<'_>, start: u64) -> Result<Displaced, Reason> {
     let code = site.code.get((start - site.function) as usize..).unwrap_or_default();
     let (instruction, _) = decode_one(bits, code, start).map_err(|_| Reason::NotAnInstruction)?;
-    let end = start + instruction.len() as u64;
-    form(bits, &instruction, &code[..instruction.len()], start..end)?;
-    Ok(Displaced { start, length: instruction.len() as u8, instructions: 1 })
+    let displaced = Displaced { start, length: instruction.len() as u8, instructions: 1 };
+    displace(bits, code, &displaced)?;
+    Ok(displaced)
 }

@@ -53,6 +53,9 @@ impl Library {
                 functions.insert(symbol.address(), (name, symbol.address() + symbol.size()));
             }
         }
+        for (start, end) in frames(&file) {
+            functions.entry(start).or_insert_with(|| (format!("sub_{start:x}"), end));
+        }
         let mut library = Self { machine, text, data, functions, targets: BranchTargets::default() };
         library.targets = library.find_targets();
         Some(library)
@@ -94,6 +97,27 @@ impl Library {
             );
         }
     }
+}
+
+/// Starts and ends of functions by the unwinder's index (`.eh_frame_hdr`), which stripped files keep. The encodings are
+/// the ones that linkers write: a sorted table of 32-bit distances, and FDEs with PC-relative 32-bit addresses.
+fn frames(file: &object::File<'_>) -> Vec<(u64, u64)> {
+    let section = |name| {
+        let section = file.section_by_name(name)?;
+        Some((section.address(), section.data().ok()?))
+    };
+    let (Some((index, table)), Some((frames, fdes))) = (section(".eh_frame_hdr"), section(".eh_frame"))
+    else {
+        return Vec::new();
+    };
+    let i32_at = |bytes: &[u8], at: usize| Some(i32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+    let entry = |i: usize| {
+        let start = index.wrapping_add(i32_at(table, 12 + 8 * i)? as u64);
+        let fde = index.wrapping_add(i32_at(table, 16 + 8 * i)? as u64);
+        let length = i32_at(fdes, (fde - frames) as usize + 12)?;
+        Some((start, start + length as u64))
+    };
+    (0..).map_while(entry).collect()
 }
 
 /// What the libraries' tests look at: (name, paths).

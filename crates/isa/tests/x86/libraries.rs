@@ -1,42 +1,241 @@
-//! Every function of several real libraries: verdicts, relocation near and far.
+//! Every function of several real libraries: verdicts, relocation near and far, return probes, liveness.
 
 use crate::files::{LIBRARIES, Library};
+use crate::same::assert_same;
+use iced_x86::{Decoder, DecoderOptions};
 use std::collections::BTreeMap;
+use trapless_isa::x86::{liveness, relocate};
+use trapless_isa::{BranchTargets, Displaced, Machine, Reason, Site};
+
+fn bits(machine: Machine) -> u32 {
+    if machine == Machine::X86_64 { 64 } else { 32 }
+}
+
+fn percent(part: usize, all: usize) -> f64 {
+    100.0 * part as f64 / all.max(1) as f64
+}
+
+/// Names by reason.
+#[derive(Default)]
+struct Refused(BTreeMap<String, Vec<String>>);
+
+impl Refused {
+    fn add(&mut self, reason: Reason, name: &str) {
+        let reason = format!("{reason:?}");
+        let kind = reason.split(['(', ' ']).next().unwrap_or_default();
+        let kind = if kind == "BranchInto" { kind } else { &reason };
+        self.0.entry(kind.to_owned()).or_default().push(name.to_owned());
+    }
+
+    fn print(&self) {
+        for (reason, names) in &self.0 {
+            println!("    {:6} {reason}: {}", names.len(), names[..names.len().min(16)].join(" "));
+        }
+    }
+}
 
 #[test]
 fn nearly_every_function_can_have_a_jump() {
     for (name, paths) in LIBRARIES {
-        let start = std::time::Instant::now();
         let Some(library) = Library::open(paths) else { continue };
-        let opened = start.elapsed();
-        let isa = library.machine.isa();
-        let (mut all, mut jumps) = (0, 0);
-        let mut reasons: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        let mut returns: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        // With a symbol, and without: among the latter are `.cold` parts, which are no functions.
+        let (mut all, mut jumps, mut refused) = ([0, 0], [0, 0], Refused::default());
         library.each(|name, site| {
-            all += 1;
-            match isa.verdict(site).jump {
-                Ok(_) => jumps += 1,
-                Err(reason) => reasons
-                    .entry(format!("{reason:?}").split('(').next().unwrap().into())
-                    .or_default()
-                    .push(name.into()),
-            }
-            if let Err(reason) = isa.return_verdict(site) {
-                returns.entry(format!("{reason:?}")).or_default().push(name.into());
+            let unnamed = usize::from(name.starts_with("sub_"));
+            all[unnamed] += 1;
+            match library.machine.isa().verdict(site).jump {
+                Ok(_) => jumps[unnamed] += 1,
+                Err(reason) => refused.add(reason, name),
             }
         });
+        for (i, kind) in ["functions", "parts without a symbol"].into_iter().enumerate() {
+            println!("{name}: jump at {} of {} {kind}, {:.2} %", jumps[i], all[i], percent(jumps[i], all[i]));
+        }
+        refused.print();
+        assert!(percent(jumps[0], all[0]) >= 98.0, "{name}");
+        assert!(percent(jumps[1], all[1].max(1)) >= 97.0 || all[1] == 0, "{name}");
+    }
+}
+
+/// 1 GB away, and as far as the patch can branch, both ways.
+fn destinations(library: &Library, displaced: &Displaced) -> Vec<u64> {
+    let reach = library.machine.isa().reach();
+    let wrap = |a: u64| if library.machine == Machine::I386 { a & 0xffff_ffff } else { a };
+    [1 << 30, reach, (1u64 << 30).wrapping_neg(), reach.wrapping_neg()]
+        .map(|distance| wrap(displaced.start.wrapping_add(distance)))
+        .to_vec()
+}
+
+#[test]
+fn relocated_entries_mean_the_same() {
+    for (name, paths) in LIBRARIES {
+        let Some(library) = Library::open(paths) else { continue };
+        let (mut near, mut far, mut out_of_reach) = (0, 0, 0);
+        library.each(|name, site| {
+            let Ok(displaced) = library.machine.isa().verdict(site).jump else { return };
+            check(&library, name, site, &displaced, &mut [&mut near, &mut far, &mut out_of_reach]);
+        });
         println!(
-            "{name}: {jumps} of {all} functions ({:.2} %) {opened:?} {:?} targets {}",
-            100.0 * f64::from(jumps) / f64::from(all),
-            start.elapsed(),
-            library.targets.len()
+            "{name}: {near} relocated within 1 GB, {far} at the end of reach, {out_of_reach} operands out of reach"
         );
-        for (r, n) in &reasons {
-            println!("   {r} {} {:?}", n.len(), &n[..n.len().min(12)]);
+    }
+}
+
+#[test]
+fn every_instruction_relocates_or_is_refused_with_a_reason() {
+    for (name, paths) in LIBRARIES {
+        let Some(library) = Library::open(paths) else { continue };
+        let isa = library.machine.isa();
+        let (mut moved, mut refused, mut counts) = (0, Refused::default(), [0; 3]);
+        for section in &library.text {
+            let mut offset = 0;
+            while offset < section.bytes.len() {
+                let code = &section.bytes[offset..section.bytes.len().min(offset + 16)];
+                let address = section.address + offset as u64;
+                let Ok(instruction) = isa.decode(code, address) else {
+                    offset += 1;
+                    continue;
+                };
+                offset += usize::from(instruction.length);
+                let alone = Site {
+                    address,
+                    function: address,
+                    code,
+                    padding: &[],
+                    targets: &BranchTargets::default(),
+                };
+                match isa.verdict(&alone).step {
+                    Ok(displaced) if displaced.start == address => {
+                        let [near, far, out] = &mut counts;
+                        check(&library, name, &alone, &displaced, &mut [near, far, out]);
+                        moved += 1;
+                    }
+                    // Behind an endbr.
+                    Ok(_) => {}
+                    Err(reason) => refused.add(reason, &format!("{address:x}")),
+                }
+            }
         }
-        for (r, n) in &returns {
-            println!("   ret {r} {} {:?}", n.len(), &n[..n.len().min(60)]);
+        println!("{name}: {moved} instructions moved");
+        refused.print();
+    }
+}
+
+/// Relocates to every destination and compares. `counts` are near, far, out of reach.
+fn check(
+    library: &Library,
+    name: &str,
+    site: &Site<'_>,
+    displaced: &Displaced,
+    counts: &mut [&mut usize; 3],
+) {
+    let bits = bits(library.machine);
+    let offset = (displaced.start - site.function) as usize;
+    let mut original = [site.code, site.padding].concat().split_off(offset);
+    original.truncate(displaced.length.into());
+    for (i, destination) in destinations(library, displaced).into_iter().enumerate() {
+        match relocate(bits, displaced, &original, destination) {
+            Ok(relocated) => {
+                assert_same(bits, displaced, &original, destination, &relocated, name);
+                *counts[usize::from(i % 2 != 0)] += 1;
+            }
+            Err(Reason::OutOfReach) => {
+                assert!(is_out_of_reach(bits, displaced, &original, destination), "{name}");
+                *counts[2] += 1;
+            }
+            Err(reason) => panic!("{name} at {:x} to {destination:x}: {reason}", displaced.start),
         }
+    }
+}
+
+/// Whether an operand really is further from where its copy would be than 31 bits say.
+fn is_out_of_reach(bits: u32, displaced: &Displaced, original: &[u8], destination: u64) -> bool {
+    Decoder::with_ip(bits, original, displaced.start, DecoderOptions::NONE).iter().any(|instruction| {
+        let distance = instruction.memory_displacement64().wrapping_sub(destination) as i64;
+        // The copy's end is at most the relocated length behind its start.
+        instruction.is_ip_rel_memory_operand() && distance.unsigned_abs() > (1 << 31) - 64
+    })
+}
+
+#[test]
+fn functions_that_look_at_their_return_address_carry_no_return_probe() {
+    let must_be_refused: &[(&str, &[&str])] = &[
+        (
+            "libc",
+            &[
+                "__sigsetjmp",
+                "getcontext",
+                "setcontext",
+                "swapcontext",
+                "vfork",
+                "dlsym",
+                "dlopen",
+                "dlvsym",
+                "mcount",
+                "__fentry__",
+            ],
+        ),
+        (
+            "libc 32",
+            &[
+                "__sigsetjmp",
+                "setjmp",
+                "getcontext",
+                "setcontext",
+                "swapcontext",
+                "__vfork",
+                "dlsym",
+                "dlopen",
+            ],
+        ),
+    ];
+    for (name, paths) in LIBRARIES {
+        let Some(library) = Library::open(paths) else { continue };
+        let (mut all, mut refused) = (0, Refused::default());
+        library.each(|name, site| {
+            // A part without a symbol may be a `.cold` part, which is no function and has no return address.
+            if name.starts_with("sub_") {
+                return;
+            }
+            all += 1;
+            if let Err(reason) = library.machine.isa().return_verdict(site) {
+                refused.add(reason, name);
+            }
+        });
+        let names: Vec<&String> = refused.0.values().flatten().collect();
+        println!(
+            "{name}: no return probe at {} of {all} functions, {:.2} %",
+            names.len(),
+            percent(names.len(), all)
+        );
+        refused.print();
+        assert!(percent(names.len(), all) < 3.0, "{name}");
+        for expected in must_be_refused.iter().filter(|(n, _)| n == name).flat_map(|(_, e)| *e) {
+            let known = library.functions.values().any(|(n, _)| n == expected);
+            assert!(!known || names.iter().any(|n| n == expected), "{expected} is not refused");
+        }
+    }
+}
+
+#[test]
+fn most_entries_have_registers_and_flags_to_spare() {
+    for (name, paths) in LIBRARIES {
+        let Some(library) = Library::open(paths) else { continue };
+        let (mut all, mut registers, mut flags, mut both) = (0, 0, 0, 0);
+        library.each(|_, site| {
+            let Ok(displaced) = library.machine.isa().verdict(site).jump else { return };
+            let liveness = liveness(bits(library.machine), site, displaced.start);
+            assert!(!liveness.dead.contains(4), "rsp is never dead");
+            all += 1;
+            registers += usize::from(liveness.dead.len() >= 2);
+            flags += usize::from(liveness.flags_dead);
+            both += usize::from(liveness.dead.len() >= 2 && liveness.flags_dead);
+        });
+        println!(
+            "{name}: of {all} entries {:.1} % have two dead registers, {:.1} % dead flags, {:.1} % both",
+            percent(registers, all),
+            percent(flags, all),
+            percent(both, all)
+        );
     }
 }

@@ -2,3 +2,4 @@
 
 mod files;
 mod libraries;
+mod same;
