@@ -1,1 +1,22 @@
 //! Probes in running programs that do not trap.
+//!
+//! This crate is the façade over the parts of trapless, and the command line on top of it.
+//!
+//! | module | what it knows |
+//! |---|---|
+//! | [`spec`] | what a person types to name probe sites |
+//! | [`select`] | which modules and functions that means |
+//! | [`report`] | what is shown of a run |
+//! | [`error`] | everything that can end a run, with text and exit code |
+//! | [`cli`], [`commands`], [`progress`] | the command line (feature `cli`) |
+
+#[cfg(feature = "cli")]
+pub mod cli;
+#[cfg(feature = "cli")]
+pub mod commands;
+pub mod error;
+#[cfg(feature = "cli")]
+pub mod progress;
+pub mod report;
+pub mod select;
+pub mod spec;

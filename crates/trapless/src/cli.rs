@@ -1,0 +1,52 @@
+//! The command line: flags as they are written, and the commands they mean.
+//!
+//! [`verbs`] and [`flags`] say literally what can be typed; help, manual pages and completions come from the same
+//! definitions. [`validated`] turns that once into [`validated::Command`], which the rest of the program works with
+//! and which cannot hold a contradiction.
+
+pub mod flags;
+pub mod reporter;
+pub mod validated;
+pub mod values;
+pub mod verbs;
+
+use crate::error::EXIT_CODES;
+use clap::Parser;
+
+/// Probes in running programs that do not trap.
+///
+/// Counts, times and traces function calls in live or launched programs, without root, without restarting them, and
+/// at a cost of nanoseconds per call.
+#[derive(Debug, Parser)]
+#[command(name = "trapless", version, max_term_width = 100, after_help = EXAMPLES, after_long_help = LONG_HELP.as_str())]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: verbs::Verb,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  trapless count 'libc.so.6:malloc' 'libc.so.6:free' -- ls -lR /usr/share
+  trapless count -p 4242 'redis-server:*'
+  trapless latency -p 4242 'redis-server:processCommand' -d 10
+  trapless trace -p 4242 'libc.so.6:open*' --args 3 --return
+  trapless list -p 4242 'libssl:SSL_*'
+  trapless explain ./bin:function";
+
+static LONG_HELP: std::sync::LazyLock<String> =
+    std::sync::LazyLock::new(|| format!("{EXAMPLES}\n\n{PROBES}\n\n{EXIT_CODES}"));
+
+/// How probes are written, as `--help` shows it.
+const PROBES: &str = "\
+Probes:
+  MODULE:FUNCTION         globs on both sides: * ? [a-z] [!a]; with -r regular expressions
+  MODULE:FUNCTION+0xOFF   an instruction inside a function
+  MODULE:0xADDRESS        an instruction by its address in the file, as nm and objdump print it
+  MODULE!FUNCTION         as in frida-trace
+  uprobe:PATH:FUNCTION    as in bpftrace; also uretprobe:, u:, ur:
+  MODULE is a path, a file name, a soname, or the unique beginning of one: libssl for libssl.so.3.
+  FUNCTION is mangled or demangled, with or without its parameters: ns::Parser::parse.";
+
+#[cfg(test)]
+mod tests;

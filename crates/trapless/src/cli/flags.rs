@@ -1,0 +1,131 @@
+//! Groups of flags that several verbs share, literally as typed.
+
+use super::values;
+use clap::{Args, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What to probe: live processes, or a command to launch.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Target")]
+pub struct TargetFlags {
+    /// Probe this running process. May be given several times
+    #[arg(short, long = "pid", value_name = "PID", value_parser = values::pid, value_delimiter = ',', allow_negative_numbers = true)]
+    pub pids: Vec<i32>,
+
+    /// Launch this command, with its probes armed before its own code runs
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+/// Which functions, and how.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Probes")]
+pub struct ProbeFlags {
+    /// Functions: MODULE:FUNCTION, with globs on both sides ('trapless --help' shows all forms)
+    #[arg(value_name = "PROBE")]
+    pub probes: Vec<String>,
+
+    /// Leave out functions that match: FUNCTION or MODULE:FUNCTION. May be given several times
+    #[arg(short = 'x', long = "exclude", value_name = "PATTERN")]
+    pub exclude: Vec<String>,
+
+    /// Patterns are regular expressions, which match anywhere in a name unless anchored
+    #[arg(short, long)]
+    pub regex: bool,
+
+    /// Also probe sites that need a trap, by any mechanism. The tracer then stays attached
+    #[arg(long)]
+    pub allow_trap: bool,
+
+    /// Use only these mechanisms, best first as far as a site allows
+    #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "allow_trap")]
+    pub mechanism: Vec<MechanismFlag>,
+
+    /// Refuse patterns that match more functions than this
+    #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = values::at_least_one)]
+    pub max_probes: u64,
+}
+
+/// A mechanism as typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MechanismFlag {
+    /// A branch to a detour: no trap
+    Jump,
+    /// A trap, then an out-of-line copy that jumps back
+    Boost,
+    /// A trap, the instruction's effect computed
+    Emulate,
+    /// A trap, an out-of-line copy and a single step: two traps
+    Step,
+}
+
+/// How long.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Run")]
+pub struct RunFlags {
+    /// End after this time; otherwise at Ctrl-C or with the target
+    #[arg(short, long, value_name = "SECONDS", value_parser = values::time, allow_negative_numbers = true)]
+    pub duration: Option<Duration>,
+
+    /// Show results every so often, each time those since the last
+    #[arg(short, long, value_name = "SECONDS", value_parser = values::time, allow_negative_numbers = true)]
+    pub interval: Option<Duration>,
+
+    /// End after this many hits
+    #[arg(short = 'M', long, value_name = "EVENTS", value_parser = values::at_least_one)]
+    pub max_events: Option<u64>,
+}
+
+/// Where results go, and in which form.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Output")]
+pub struct OutputFlags {
+    /// Text for people, or one JSON object per line
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t)]
+    pub format: FormatFlag,
+
+    /// Write results to this file instead of standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// When to use colors. NO_COLOR in the environment means never
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
+    pub color: ColorFlag,
+}
+
+/// A format as typed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum FormatFlag {
+    /// Tables, histograms and lines
+    #[default]
+    Text,
+    /// One object per line, the last with "type":"summary"
+    Json,
+}
+
+/// When to color, as typed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ColorFlag {
+    /// On a terminal
+    #[default]
+    Auto,
+    /// Always
+    Always,
+    /// Never
+    Never,
+}
+
+/// Which rows of a table are shown; JSON always holds all.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Output")]
+pub struct TableFlags {
+    /// Show only the first N rows
+    #[arg(long, value_name = "N", value_parser = values::at_least_one)]
+    pub top: Option<u64>,
+
+    /// Also show probes that were never hit
+    #[arg(short, long)]
+    pub all: bool,
+}

@@ -1,0 +1,74 @@
+//! From output flags to the reporter they ask for.
+
+use super::flags::ColorFlag;
+use super::validated::{Measure, OutputOptions, Rows};
+use crate::error::Error;
+use crate::report::{JsonLines, Output, Reporter, Text, TextOptions, View};
+use std::io;
+
+/// A terminal that does not tell its width is this wide.
+const USUAL_WIDTH: usize = 80;
+
+impl OutputOptions {
+    /// Opens the output.
+    ///
+    /// # Errors
+    /// [`Error::Output`] when the file cannot be created.
+    pub fn open(&self) -> Result<Output, Error> {
+        match &self.file {
+            Some(path) => Output::file(path).map_err(|e| self.error(e)),
+            None => Ok(Output::stdout()),
+        }
+    }
+
+    /// The error for `source`, which this output answered with.
+    pub fn error(&self, source: io::Error) -> Error {
+        let destination = self.file.as_ref().map(|path| path.display().to_string());
+        Error::output(destination.unwrap_or_else(|| "standard output".to_owned()), source)
+    }
+
+    /// Characters per line, for a table written to `output`. `None` where it is no terminal: whoever processes the
+    /// text wants whole names.
+    pub fn width(&self, output: &Output) -> Option<usize> {
+        let width = || match self.file {
+            None => terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0)),
+            Some(_) => None,
+        };
+        output.is_terminal().then(|| width().filter(|&w| w > 0).unwrap_or(USUAL_WIDTH))
+    }
+
+    /// Whether text written to `output` is colored.
+    pub fn colored(&self, output: &Output) -> bool {
+        let forbidden = || std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
+        match self.color {
+            ColorFlag::Always => true,
+            ColorFlag::Never => false,
+            ColorFlag::Auto => output.is_terminal() && !forbidden(),
+        }
+    }
+
+    /// Opens the output and puts the asked-for reporter on it.
+    ///
+    /// # Errors
+    /// Those of [`OutputOptions::open`].
+    pub fn reporter(&self, measure: Measure, rows: Rows) -> Result<Box<dyn Reporter>, Error> {
+        let output = self.open()?;
+        if self.json {
+            return Ok(Box::new(JsonLines::new(output)));
+        }
+        let options = TextOptions {
+            view: match measure {
+                Measure::Count => View::Count,
+                Measure::Latency => View::Latency,
+                Measure::Trace { .. } => View::Trace,
+            },
+            width: self.width(&output),
+            color: self.colored(&output),
+            sort: rows.sort,
+            top: rows.top,
+            all: rows.all,
+            histograms: rows.histograms,
+        };
+        Ok(Box::new(Text::new(output, io::stderr(), options)))
+    }
+}

@@ -1,0 +1,173 @@
+//! Command lines as tables: what they mean, or why they are refused.
+
+use super::validated::{Command, Limits, Listing, Measure, Run, Target};
+use super::*;
+use crate::error::Error;
+use clap::CommandFactory;
+use std::time::Duration;
+use trapless_isa::Mechanism;
+
+fn command(line: &str) -> Result<Command, Error> {
+    let cli = Cli::try_parse_from(line.split(' ')).unwrap_or_else(|e| panic!("{line}: {e}"));
+    Command::try_from(cli.verb)
+}
+
+fn run(line: &str) -> Run {
+    match command(line) {
+        Ok(Command::Run(run)) => run,
+        other => panic!("{line}: {other:?}"),
+    }
+}
+
+#[test]
+fn clap_finds_the_definition_sound() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn the_documented_command_lines_mean_what_they_say() {
+    let launch = |words: &[&str]| Target::Launch(words.iter().map(Into::into).collect());
+    for (line, measure, target, probes) in [
+        (
+            "trapless count libc.so.6:malloc libc.so.6:free -- ls -lR /usr/share",
+            Measure::Count,
+            launch(&["ls", "-lR", "/usr/share"]),
+            &["libc.so.6:malloc entry", "libc.so.6:free entry"][..],
+        ),
+        (
+            "trapless count -p 4242 redis-server:*",
+            Measure::Count,
+            Target::Processes(vec![4242]),
+            &["redis-server:* entry"],
+        ),
+        (
+            "trapless latency -p 4242 redis-server:processCommand -d 10",
+            Measure::Latency,
+            Target::Processes(vec![4242]),
+            &["redis-server:processCommand entry return"],
+        ),
+        (
+            "trapless trace -p 4242 libc.so.6:open* --args 3 --return",
+            Measure::Trace { args: 3 },
+            Target::Processes(vec![4242]),
+            &["libc.so.6:open* entry return"],
+        ),
+        (
+            "trapless count uretprobe:/bin/bash:readline u:/bin/bash:main -p 1 -p 2,1",
+            Measure::Count,
+            Target::Processes(vec![1, 2]),
+            &["uretprobe:/bin/bash:readline return", "u:/bin/bash:main entry"],
+        ),
+    ] {
+        let run = run(line);
+        assert_eq!((run.measure, &run.target), (measure, &target), "{line}");
+        let kinds = |entry: bool, returns: bool| match (entry, returns) {
+            (true, true) => "entry return",
+            (true, false) => "entry",
+            _ => "return",
+        };
+        let shown =
+            run.selection.probes.iter().map(|p| format!("{} {}", p.spec.text, kinds(p.entry, p.returns)));
+        assert_eq!(shown.collect::<Vec<_>>(), probes, "{line}");
+    }
+}
+
+#[test]
+fn limits_are_taken_over() {
+    let limits = run("trapless count -p 1 a:b -d 0.5 -i 100ms -M 7").limits;
+    let milliseconds = |n| Some(Duration::from_millis(n));
+    assert_eq!(
+        limits,
+        Limits { duration: milliseconds(500), interval: milliseconds(100), max_events: Some(7) }
+    );
+}
+
+#[test]
+fn nothing_traps_unless_it_is_asked_to() {
+    use Mechanism::*;
+    for (flags, expected) in [
+        ("", &[Jump][..]),
+        (" --allow-trap", &[Jump, Boost, Emulate, Step]),
+        (" --mechanism step", &[Step]),
+        (" --mechanism emulate,jump", &[Jump, Emulate]),
+    ] {
+        let run = run(&format!("trapless count -p 1 a:b{flags}"));
+        assert_eq!(run.selection.mechanisms, expected, "{flags}");
+    }
+}
+
+#[test]
+fn list_takes_a_process_a_command_or_a_file() {
+    let file = std::env::current_exe().unwrap().display().to_string();
+    for (line, target, probes) in [
+        ("-p 42 libssl:SSL_*".to_owned(), true, vec![("libssl", "libssl:SSL_*")]),
+        ("-p 42".to_owned(), true, vec![]),
+        ("c:f -- ls".to_owned(), true, vec![("c", "c:f")]),
+        (format!("{file} SSL_* f"), false, vec![(file.as_str(), "SSL_*"), (&file, "f")]),
+        (file.clone(), false, vec![(&file, "*")]),
+        (format!("-r {file}"), false, vec![(&file, "*")]),
+        ("./absent:f".to_owned(), false, vec![("./absent", "./absent:f")]),
+    ] {
+        let Ok(Command::List(Listing { target: at, selection, .. })) =
+            command(&format!("trapless list {line}"))
+        else {
+            panic!("{line}")
+        };
+        let shown: Vec<_> =
+            selection.probes.iter().map(|p| (p.spec.module.text(), p.spec.text.as_str())).collect();
+        assert_eq!((at.is_some(), shown), (target, probes), "{line}");
+    }
+}
+
+#[test]
+fn contradictions_are_refused_with_the_way_out() {
+    for (line, message) in [
+        ("count a:b", "no target; give -p PID for a running process, or -- COMMAND to launch one"),
+        ("count -p 1 a:b -- ls", "-p PID and -- COMMAND are two targets; give one of them"),
+        ("count -p 1", "no probe; name functions as MODULE:FUNCTION, such as 'libc.so.6:malloc'"),
+        ("list", "no probe; name functions as MODULE:FUNCTION, such as 'libc.so.6:malloc'"),
+        ("explain -p 1", "no probe; name functions as MODULE:FUNCTION, such as 'libc.so.6:malloc'"),
+        (
+            "latency -p 1 a:0x10",
+            "'a:0x10' names an instruction, which has no return; count or trace it without --return, or name the function",
+        ),
+        (
+            "count -p 1 --return a:b+4",
+            "'a:b+4' names an instruction, which has no return; count or trace it without --return, or name the function",
+        ),
+    ] {
+        let error = command(&format!("trapless {line}")).unwrap_err();
+        assert_eq!((error.to_string().as_str(), error.exit_code()), (message, 2), "{line}");
+    }
+}
+
+#[test]
+fn nonsense_values_are_refused() {
+    for line in [
+        "count -p 0 a:b",
+        "count -p redis a:b",
+        "count -p 1 -d 0 a:b",
+        "count -p 1 -d -5 a:b",
+        "count -p 1 -i x a:b",
+        "count -p 1 -M 0 a:b",
+        "count -p 1 -f xml a:b",
+        "count -p 1 --mechanism magic a:b",
+        "count -p 1 --mechanism step --allow-trap a:b",
+        "trace -p 1 --args 7 a:b",
+        "status",
+        "detach",
+        "frobnicate",
+        "",
+    ] {
+        let error = Cli::try_parse_from(format!("trapless {line}").trim_end().split(' ')).unwrap_err();
+        assert_eq!(error.exit_code(), 2, "{line}");
+    }
+}
+
+#[test]
+fn long_help_documents_probes_and_exit_codes() {
+    let help = Cli::command().render_long_help().to_string();
+    for line in PROBES.lines().chain(EXIT_CODES.lines()) {
+        assert!(help.contains(line), "{line}");
+    }
+}

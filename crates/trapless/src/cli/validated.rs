@@ -1,0 +1,376 @@
+//! Commands as the program works with them: every value checked, every contradiction refused.
+
+use super::flags::{FormatFlag, MechanismFlag, OutputFlags, ProbeFlags, RunFlags, TableFlags, TargetFlags};
+use super::verbs::{
+    BenchFlags, CountFlags, CountSort, LatencyFlags, LatencySort, ListFlags, TraceFlags, Verb,
+};
+use crate::error::Error;
+use crate::report::Sort;
+use crate::spec::{Exclusion, Kind, Location, Pattern, ProbeSpec, Syntax};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+use trapless_isa::Mechanism;
+
+/// What to do.
+#[derive(Debug)]
+pub enum Command {
+    /// Arm probes, wait, report, remove.
+    Run(Run),
+    /// Show what can be probed.
+    List(Listing),
+    /// Show how sites are probed.
+    Explain(Listing),
+    /// Show what is armed in processes.
+    Status(Processes),
+    /// Remove what is armed in processes.
+    Detach(Processes),
+    /// Measure the cost of hits.
+    Bench(Bench),
+    /// Write a completion script.
+    Completions(clap_complete::Shell),
+    /// Write the manual page, or all pages into a directory.
+    Man(Option<PathBuf>),
+}
+
+/// A run of `count`, `latency` or `trace`.
+#[derive(Debug)]
+pub struct Run {
+    /// What is measured at each hit.
+    pub measure: Measure,
+    /// In which processes.
+    pub target: Target,
+    /// At which sites.
+    pub selection: Selection,
+    /// When it ends.
+    pub limits: Limits,
+    /// Where results go.
+    pub output: OutputOptions,
+    /// What text results show.
+    pub rows: Rows,
+}
+
+/// What is measured at each hit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Measure {
+    /// Hits per probe.
+    Count,
+    /// Durations.
+    Latency,
+    /// Each hit with its first `args` arguments, 0–6; returns carry value and duration.
+    Trace {
+        /// How many arguments.
+        args: u8,
+    },
+}
+
+/// Where probes are armed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// In these running processes; at least one, none twice.
+    Processes(Vec<i32>),
+    /// In this command with its arguments, launched by us; never empty.
+    Launch(Vec<OsString>),
+}
+
+/// Which sites, and how they may be probed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Selection {
+    /// The probes asked for. Empty only for `list`, which then shows modules.
+    pub probes: Vec<Probe>,
+    /// What wider patterns leave out.
+    pub exclusions: Vec<Exclusion>,
+    /// The mechanisms allowed, best first; never empty.
+    pub mechanisms: Vec<Mechanism>,
+    /// More matching functions than this are refused.
+    pub max_probes: usize,
+}
+
+/// One probe as asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Probe {
+    /// Which sites.
+    pub spec: ProbeSpec,
+    /// Whether their entries are probed.
+    pub entry: bool,
+    /// Whether their returns are probed. Only whole functions have returns.
+    pub returns: bool,
+}
+
+/// When a run ends by itself, and how often it speaks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// After this time.
+    pub duration: Option<Duration>,
+    /// Results every so often.
+    pub interval: Option<Duration>,
+    /// After this many hits of all probes together.
+    pub max_events: Option<u64>,
+}
+
+/// Where results go, and in which form.
+#[derive(Clone, Debug, Default)]
+pub struct OutputOptions {
+    /// A file; `None` for standard output.
+    pub file: Option<PathBuf>,
+    /// JSON lines rather than text.
+    pub json: bool,
+    /// When to color text.
+    pub color: super::flags::ColorFlag,
+}
+
+/// What text results show.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rows {
+    /// The order of rows.
+    pub sort: Sort,
+    /// How many.
+    pub top: Option<usize>,
+    /// Probes without hits too.
+    pub all: bool,
+    /// How many rows get a histogram.
+    pub histograms: usize,
+}
+
+/// `list` and `explain`.
+#[derive(Debug)]
+pub struct Listing {
+    /// Where to look. `None`: the module of each probe is a file's path.
+    pub target: Option<Target>,
+    /// What to show.
+    pub selection: Selection,
+    /// Where results go.
+    pub output: OutputOptions,
+}
+
+/// `status` and `detach`.
+#[derive(Debug)]
+pub struct Processes {
+    /// At least one, none twice.
+    pub pids: Vec<i32>,
+    /// Where results go.
+    pub output: OutputOptions,
+}
+
+/// `bench`.
+#[derive(Debug)]
+pub struct Bench {
+    /// Which triggers; empty for all.
+    pub names: Vec<Pattern>,
+    /// Rounds, 1–1000.
+    pub rounds: u32,
+    /// Highest number of threads; `None` for all cores.
+    pub threads: Option<u32>,
+    /// Where results go.
+    pub output: OutputOptions,
+}
+
+impl TryFrom<Verb> for Command {
+    type Error = Error;
+
+    fn try_from(verb: Verb) -> Result<Self, Error> {
+        Ok(match verb {
+            Verb::Count(flags) => Command::Run(count(flags)?),
+            Verb::Latency(flags) => Command::Run(latency(flags)?),
+            Verb::Trace(flags) => Command::Run(trace(flags)?),
+            Verb::List(flags) => Command::List(listing(flags, true)?),
+            Verb::Explain(flags) => Command::Explain(listing(flags, false)?),
+            Verb::Status(flags) => {
+                Command::Status(Processes { pids: distinct(flags.pids), output: output(flags.output) })
+            }
+            Verb::Detach(flags) => {
+                Command::Detach(Processes { pids: distinct(flags.pids), output: output(flags.output) })
+            }
+            Verb::Bench(flags) => Command::Bench(bench(flags)?),
+            Verb::Completions(flags) => Command::Completions(flags.shell),
+            Verb::Man(flags) => Command::Man(flags.directory),
+        })
+    }
+}
+
+fn count(flags: CountFlags) -> Result<Run, Error> {
+    let kinds = |kind| match kind {
+        Some(kind) => (kind == Kind::Entry, kind == Kind::Return || flags.returns),
+        None => (true, flags.returns),
+    };
+    let sort = match flags.sort {
+        CountSort::Hits => Sort::Hits,
+        CountSort::Name => Sort::Name,
+    };
+    Ok(Run {
+        measure: Measure::Count,
+        target: target(flags.target)?,
+        selection: required(selection(&flags.probes, kinds)?)?,
+        limits: limits(&flags.run),
+        output: output(flags.output),
+        rows: rows(&flags.table, sort, 0),
+    })
+}
+
+fn latency(flags: LatencyFlags) -> Result<Run, Error> {
+    let sort = match flags.sort {
+        LatencySort::Total => Sort::Total,
+        LatencySort::Hits => Sort::Hits,
+        LatencySort::Avg => Sort::Average,
+        LatencySort::P99 => Sort::P99,
+        LatencySort::Max => Sort::Max,
+        LatencySort::Name => Sort::Name,
+    };
+    Ok(Run {
+        measure: Measure::Latency,
+        target: target(flags.target)?,
+        // Times run from entry to return, whichever of the two bpftrace's spelling names.
+        selection: required(selection(&flags.probes, |_| (true, true))?)?,
+        limits: limits(&flags.run),
+        output: output(flags.output),
+        rows: rows(&flags.table, sort, usize::try_from(flags.histograms).unwrap_or(usize::MAX)),
+    })
+}
+
+fn trace(flags: TraceFlags) -> Result<Run, Error> {
+    let kinds = |kind| match kind {
+        Some(kind) => (kind == Kind::Entry, kind == Kind::Return || flags.returns),
+        None => (true, flags.returns),
+    };
+    Ok(Run {
+        measure: Measure::Trace { args: flags.args },
+        target: target(flags.target)?,
+        selection: required(selection(&flags.probes, kinds)?)?,
+        limits: limits(&flags.run),
+        output: output(flags.output),
+        rows: Rows::default(),
+    })
+}
+
+fn listing(flags: ListFlags, whole_modules: bool) -> Result<Listing, Error> {
+    let target = match (flags.pid, flags.command) {
+        (None, command) if command.is_empty() => None,
+        (pid, command) => Some(target(TargetFlags { pids: pid.into_iter().collect(), command })?),
+    };
+    let both = |_| (true, false);
+    let mut selection = match (&target, flags.probes.probes.split_first()) {
+        // `list FILE PATTERN…`: the first word is a file when it names no function.
+        (None, Some((file, patterns))) if std::path::Path::new(file).is_file() => {
+            let everything = ["*".to_owned()];
+            let patterns = if patterns.is_empty() && whole_modules { &everything } else { patterns };
+            let syntax = syntax(&flags.probes);
+            let all = |p: &String| if p == "*" { Syntax::Glob } else { syntax };
+            let specs = patterns.iter().map(|p| ProbeSpec::in_module(file, p, all(p)));
+            let probes = specs.map(|spec| probe(spec?, both)).collect::<Result<_, Error>>()?;
+            Selection { probes, ..selection(&ProbeFlags { probes: vec![], ..flags.probes.clone() }, both)? }
+        }
+        _ => selection(&flags.probes, both)?,
+    };
+    if flags.probes.mechanism.is_empty() {
+        // What is shown is every rung, unless the question is about some.
+        selection.mechanisms = LADDER.to_vec();
+    }
+    let enough = whole_modules && target.is_some();
+    let selection = if enough { selection } else { required(selection)? };
+    Ok(Listing { target, selection, output: output(flags.output) })
+}
+
+fn bench(flags: BenchFlags) -> Result<Bench, Error> {
+    let pattern = |name: &String| {
+        Pattern::new(name, Syntax::Glob)
+            .map_err(|e| Error::Usage(format!("bad benchmark '{name}': {}", e.what)))
+    };
+    Ok(Bench {
+        names: flags.names.iter().map(pattern).collect::<Result<_, _>>()?,
+        rounds: flags.rounds,
+        threads: flags.threads,
+        output: output(flags.output),
+    })
+}
+
+fn target(flags: TargetFlags) -> Result<Target, Error> {
+    let usage = |text: &str| Err(Error::Usage(text.to_owned()));
+    match (flags.pids.is_empty(), flags.command.first()) {
+        (true, None) => usage("no target; give -p PID for a running process, or -- COMMAND to launch one"),
+        (false, Some(_)) => usage("-p PID and -- COMMAND are two targets; give one of them"),
+        (true, Some(program)) if program.is_empty() => usage("the command after -- has an empty name"),
+        (true, Some(_)) => Ok(Target::Launch(flags.command)),
+        (false, None) => Ok(Target::Processes(distinct(flags.pids))),
+    }
+}
+
+/// The same numbers without repetitions, in the order given.
+fn distinct(pids: Vec<i32>) -> Vec<i32> {
+    let mut seen = std::collections::BTreeSet::new();
+    pids.into_iter().filter(|&pid| seen.insert(pid)).collect()
+}
+
+/// All mechanisms, best first.
+const LADDER: [Mechanism; 4] = [Mechanism::Jump, Mechanism::Boost, Mechanism::Emulate, Mechanism::Step];
+
+fn syntax(flags: &ProbeFlags) -> Syntax {
+    if flags.regex { Syntax::Regex } else { Syntax::Glob }
+}
+
+/// The selection that `flags` ask for; `kinds` says what a specification's own kind means: (entry, returns).
+fn selection(flags: &ProbeFlags, kinds: impl Fn(Option<Kind>) -> (bool, bool)) -> Result<Selection, Error> {
+    let syntax = syntax(flags);
+    let probes = flags
+        .probes
+        .iter()
+        .map(|text| probe(ProbeSpec::parse(text, syntax)?, &kinds))
+        .collect::<Result<_, _>>()?;
+    let exclusions =
+        flags.exclude.iter().map(|text| Exclusion::parse(text, syntax)).collect::<Result<_, _>>()?;
+    // A trap can kill a program that does not expect it, so a jump is all that happens unasked.
+    let asked = |mechanism: &Mechanism| match flags.mechanism.as_slice() {
+        [] => flags.allow_trap || *mechanism == Mechanism::Jump,
+        listed => listed.iter().any(|&flag| mechanism_of(flag) == *mechanism),
+    };
+    Ok(Selection {
+        probes,
+        exclusions,
+        mechanisms: LADDER.into_iter().filter(asked).collect(),
+        max_probes: usize::try_from(flags.max_probes).unwrap_or(usize::MAX),
+    })
+}
+
+fn mechanism_of(flag: MechanismFlag) -> Mechanism {
+    match flag {
+        MechanismFlag::Jump => Mechanism::Jump,
+        MechanismFlag::Boost => Mechanism::Boost,
+        MechanismFlag::Emulate => Mechanism::Emulate,
+        MechanismFlag::Step => Mechanism::Step,
+    }
+}
+
+fn probe(spec: ProbeSpec, kinds: impl Fn(Option<Kind>) -> (bool, bool)) -> Result<Probe, Error> {
+    let (entry, returns) = kinds(spec.kind);
+    let whole_function = matches!(spec.location, Location::Function { offset: 0, .. });
+    if returns && !whole_function {
+        let text = &spec.text;
+        return Err(Error::Usage(format!(
+            "'{text}' names an instruction, which has no return; count or trace it without --return, or name the function"
+        )));
+    }
+    Ok(Probe { spec, entry, returns })
+}
+
+fn required(selection: Selection) -> Result<Selection, Error> {
+    if selection.probes.is_empty() {
+        return Err(Error::Usage(
+            "no probe; name functions as MODULE:FUNCTION, such as 'libc.so.6:malloc'".into(),
+        ));
+    }
+    Ok(selection)
+}
+
+fn limits(flags: &RunFlags) -> Limits {
+    Limits { duration: flags.duration, interval: flags.interval, max_events: flags.max_events }
+}
+
+fn output(flags: OutputFlags) -> OutputOptions {
+    // `-` is standard output, as everywhere.
+    let file = flags.output.filter(|path| path.as_os_str() != "-");
+    OutputOptions { file, json: flags.format == FormatFlag::Json, color: flags.color }
+}
+
+fn rows(flags: &TableFlags, sort: Sort, histograms: usize) -> Rows {
+    let top = flags.top.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
+    Rows { sort, top, all: flags.all, histograms }
+}

@@ -1,0 +1,201 @@
+//! The verbs, literally as typed.
+
+use super::flags::{OutputFlags, ProbeFlags, RunFlags, TableFlags, TargetFlags};
+use super::values;
+use clap::{Args, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Count calls of functions
+    Count(CountFlags),
+    /// Time functions from entry to return: percentiles and histograms
+    Latency(LatencyFlags),
+    /// Show a line per call: time, thread, arguments, return value, duration
+    Trace(TraceFlags),
+    /// Show what can be probed, by which mechanism, and why not by a better one
+    ///
+    /// In a process (-p PID), a command to launch (-- COMMAND), or files: list FILE:FUNCTION, or list FILE and then
+    /// patterns of functions in it. With -p PID or a command and no probe, shows the modules there.
+    List(ListFlags),
+    /// Show the original bytes, the displaced instructions and the detour of a site
+    ///
+    /// In a process (-p PID), a command to launch (-- COMMAND), or a file: explain FILE:FUNCTION.
+    Explain(ListFlags),
+    /// Show what is armed in a process
+    Status(StatusFlags),
+    /// Remove what an interrupted run left in a process
+    Detach(StatusFlags),
+    /// Measure the cost of a hit on this machine, beside the kernel's own probes
+    Bench(BenchFlags),
+    /// Write a completion script for a shell to standard output
+    Completions(CompletionsFlags),
+    /// Write the manual page to standard output, or all pages to a directory
+    Man(ManFlags),
+}
+
+/// Flags of `count`.
+#[derive(Args, Debug)]
+pub struct CountFlags {
+    /// Probes.
+    #[command(flatten)]
+    pub probes: ProbeFlags,
+    /// Target.
+    #[command(flatten)]
+    pub target: TargetFlags,
+    /// Count returns too
+    #[arg(long = "return", help_heading = "Probes")]
+    pub returns: bool,
+    /// Run.
+    #[command(flatten)]
+    pub run: RunFlags,
+    /// Output.
+    #[command(flatten)]
+    pub output: OutputFlags,
+    /// Table.
+    #[command(flatten)]
+    pub table: TableFlags,
+    /// Order rows
+    #[arg(long, value_name = "BY", value_enum, default_value_t, help_heading = "Output")]
+    pub sort: CountSort,
+}
+
+/// The order of `count`'s rows, as typed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum CountSort {
+    /// Most hits first
+    #[default]
+    Hits,
+    /// By module and function
+    Name,
+}
+
+/// Flags of `latency`.
+#[derive(Args, Debug)]
+pub struct LatencyFlags {
+    /// Probes.
+    #[command(flatten)]
+    pub probes: ProbeFlags,
+    /// Target.
+    #[command(flatten)]
+    pub target: TargetFlags,
+    /// Run.
+    #[command(flatten)]
+    pub run: RunFlags,
+    /// Output.
+    #[command(flatten)]
+    pub output: OutputFlags,
+    /// Table.
+    #[command(flatten)]
+    pub table: TableFlags,
+    /// Order rows
+    #[arg(long, value_name = "BY", value_enum, default_value_t, help_heading = "Output")]
+    pub sort: LatencySort,
+    /// Draw histograms of the first N rows
+    #[arg(long, value_name = "N", default_value_t = 5, help_heading = "Output")]
+    pub histograms: u32,
+}
+
+/// The order of `latency`'s rows, as typed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LatencySort {
+    /// Longest time in all calls together first
+    #[default]
+    Total,
+    /// Most calls first
+    Hits,
+    /// Highest mean first
+    Avg,
+    /// Highest 99th percentile first
+    P99,
+    /// Highest maximum first
+    Max,
+    /// By module and function
+    Name,
+}
+
+/// Flags of `trace`.
+#[derive(Args, Debug)]
+pub struct TraceFlags {
+    /// Probes.
+    #[command(flatten)]
+    pub probes: ProbeFlags,
+    /// Target.
+    #[command(flatten)]
+    pub target: TargetFlags,
+    /// Show the first N integer or pointer arguments, at most 6
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=6), help_heading = "Probes")]
+    pub args: u8,
+    /// Show returns, with the return value and the duration
+    #[arg(long = "return", help_heading = "Probes")]
+    pub returns: bool,
+    /// Run.
+    #[command(flatten)]
+    pub run: RunFlags,
+    /// Output.
+    #[command(flatten)]
+    pub output: OutputFlags,
+}
+
+/// Flags of `list` and `explain`.
+#[derive(Args, Debug)]
+pub struct ListFlags {
+    /// Probes.
+    #[command(flatten)]
+    pub probes: ProbeFlags,
+    /// Look at this running process
+    #[arg(short, long, value_name = "PID", value_parser = values::pid, allow_negative_numbers = true, help_heading = "Target")]
+    pub pid: Option<i32>,
+    /// Look at this command, launched and ended before its own code runs
+    #[arg(last = true, value_name = "COMMAND", help_heading = "Target")]
+    pub command: Vec<OsString>,
+    /// Output.
+    #[command(flatten)]
+    pub output: OutputFlags,
+}
+
+/// Flags of `status` and `detach`.
+#[derive(Args, Debug)]
+pub struct StatusFlags {
+    /// The process. May be given several times
+    #[arg(short, long = "pid", value_name = "PID", value_parser = values::pid, value_delimiter = ',', required = true, allow_negative_numbers = true)]
+    pub pids: Vec<i32>,
+    /// Output.
+    #[command(flatten)]
+    pub output: OutputFlags,
+}
+
+/// Flags of `bench`.
+#[derive(Args, Debug)]
+pub struct BenchFlags {
+    /// Measure only what matches these globs: 'usermode-count', 'uprobe-*'
+    #[arg(value_name = "NAME")]
+    pub names: Vec<String>,
+    /// Rounds, taken in turn; the median is shown
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
+    /// Highest number of threads for scaling; all cores by default
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub threads: Option<u32>,
+    /// Output.
+    #[command(flatten)]
+    pub output: OutputFlags,
+}
+
+/// Flags of `completions`.
+#[derive(Args, Debug)]
+pub struct CompletionsFlags {
+    /// The shell
+    #[arg(value_enum)]
+    pub shell: clap_complete::Shell,
+}
+
+/// Flags of `man`.
+#[derive(Args, Debug)]
+pub struct ManFlags {
+    /// Write one page per verb into this directory
+    #[arg(short, long, value_name = "DIR")]
+    pub directory: Option<PathBuf>,
+}

@@ -1,0 +1,282 @@
+//! Everything that can end a run, with its text for people and its exit code for programs.
+
+use crate::report::Exit;
+use crate::select::SelectError;
+use crate::spec::SpecError;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use thiserror::Error;
+
+/// Why trapless did not do what it was asked to.
+///
+/// The text says what happened, where, and what to do about it.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Flags that contradict each other or miss something.
+    #[error("{0}")]
+    Usage(String),
+    /// A malformed probe.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// Well-formed probes that select nothing usable.
+    #[error(transparent)]
+    Select(#[from] SelectError),
+    /// Sites matched, and none of them could be probed.
+    #[error("none of the {sites} matching sites can be probed; the first, {example}: {reason}{}", trap_hint(*.trap_would_help))]
+    NothingProbed {
+        /// How many sites matched.
+        sites: usize,
+        /// `MODULE:FUNCTION` of one of them.
+        example: String,
+        /// Why that one was refused.
+        reason: String,
+        /// Whether a mechanism that traps could probe some of them.
+        trap_would_help: bool,
+    },
+    /// No process has this number.
+    #[error("there is no process {pid} (any more)")]
+    NoSuchProcess {
+        /// The number given.
+        pid: i32,
+    },
+    /// The process exists and is not ours to change.
+    #[error("cannot attach to process {pid}: {denied}")]
+    Denied {
+        /// The process.
+        pid: i32,
+        /// What stands in the way.
+        denied: Denied,
+    },
+    /// The target went away while something was being done to it.
+    #[error("process {pid} {} while {during}; nothing is left to clean up", how_ended(.exit))]
+    TargetEnded {
+        /// The process.
+        pid: i32,
+        /// How it ended, if that is known.
+        exit: Option<Exit>,
+        /// What was being done: "probes were being armed".
+        during: &'static str,
+    },
+    /// The command to launch could not be started.
+    #[error("cannot run '{command}': {source}{}", launch_hint(.source))]
+    Launch {
+        /// Its name.
+        command: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A file that had to be read.
+    #[error("{}: {reason}", .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it and what to do.
+        reason: String,
+    },
+    /// Results that could not be written.
+    #[error("cannot write to {destination}: {source}{}", output_hint(.source))]
+    Output {
+        /// `standard output` or a path.
+        destination: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Anything else that the parts below report.
+    #[error(transparent)]
+    Other(Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// What forbids attaching.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Denied {
+    /// The process belongs to this user.
+    OtherUser(u32),
+    /// Yama's `kernel.yama.ptrace_scope` has this value.
+    PtraceScope(u8),
+    /// This process traces it already.
+    OtherTracer(i32),
+    /// It runs no user code.
+    KernelThread,
+    /// It is dead and waits for its parent.
+    Zombie,
+    /// The kernel refuses and nothing above explains it: a security module, a seccomp filter around us, or a
+    /// container without `CAP_SYS_PTRACE`.
+    Kernel(io::Error),
+}
+
+impl fmt::Display for Denied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Denied::OtherUser(uid) => write!(f, "it belongs to user {uid}; run as that user or as root"),
+            Denied::PtraceScope(scope @ 0..=2) => write!(
+                f,
+                "kernel.yama.ptrace_scope is {scope}; run as root, launch the program with -- COMMAND, or set it to 0"
+            ),
+            Denied::PtraceScope(scope) => {
+                write!(f, "kernel.yama.ptrace_scope is {scope}, which forbids tracing until the next boot")
+            }
+            Denied::OtherTracer(pid) => write!(f, "process {pid} traces it already; end that one first"),
+            Denied::KernelThread => f.write_str("it is a kernel thread and runs no user code"),
+            Denied::Zombie => f.write_str("it has ended and waits for its parent to notice"),
+            Denied::Kernel(error) => write!(
+                f,
+                "{error}; in a container, give it the SYS_PTRACE capability, or run trapless outside of it"
+            ),
+        }
+    }
+}
+
+fn trap_hint(would_help: bool) -> &'static str {
+    if would_help { "; --allow-trap can probe some of them at the cost of traps" } else { "" }
+}
+
+fn how_ended(exit: &Option<Exit>) -> String {
+    match exit {
+        None => "ended".to_owned(),
+        Some(Exit::Code(code)) => format!("exited with code {code}"),
+        Some(Exit::Signal(signal)) => format!("was ended by signal {signal}"),
+    }
+}
+
+fn launch_hint(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::NotFound => "; give a path, or a name that is in PATH",
+        io::ErrorKind::PermissionDenied => "; is it executable?",
+        _ => "",
+    }
+}
+
+fn output_hint(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::StorageFull => "; make room, or write elsewhere with -o FILE",
+        io::ErrorKind::NotFound => "; does its directory exist?",
+        _ => "",
+    }
+}
+
+/// The exit codes, as `--help` and the manual page show them.
+pub const EXIT_CODES: &str = "\
+Exit codes:
+  0    done; with -- COMMAND, the command's own exit code instead, and 128+N if signal N ended it
+  1    failed, or no matching site could be probed
+  2    wrong usage: flags or a malformed probe
+  3    no such process
+  4    not permitted to attach, or another tracer is there
+  5    no module or function matches, or too many do
+  6    the target ended before its probes were armed
+  7    the output could not be written
+  126  the command was found and could not be run
+  127  the command was not found";
+
+impl Error {
+    /// The error of an output that `source` broke.
+    pub fn output(destination: impl Into<String>, source: io::Error) -> Self {
+        Error::Output { destination: destination.into(), source }
+    }
+
+    /// The process's exit code for this error; see [`EXIT_CODES`].
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            // Whoever reads us has seen enough: that is no failure.
+            Error::Output { .. } if self.is_closed_pipe() => 0,
+            Error::NothingProbed { .. } | Error::File { .. } | Error::Other(_) => 1,
+            Error::Usage(_) | Error::Spec(_) => 2,
+            Error::NoSuchProcess { .. } => 3,
+            Error::Denied { .. } => 4,
+            Error::Select(_) => 5,
+            Error::TargetEnded { .. } => 6,
+            Error::Output { .. } => 7,
+            Error::Launch { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
+            Error::Launch { .. } => 126,
+        }
+    }
+
+    /// Whether the reader of our output went away, as `head` does: the run ends without a word.
+    pub fn is_closed_pipe(&self) -> bool {
+        matches!(self, Error::Output { source, .. } if source.kind() == io::ErrorKind::BrokenPipe)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn io(kind: io::ErrorKind) -> io::Error {
+        kind.into()
+    }
+
+    #[test]
+    fn every_error_says_what_to_do_and_has_its_code() {
+        let output = |kind| Error::output("out.json", io(kind));
+        let launch = |kind| Error::Launch { command: "sl".into(), source: io(kind) };
+        let nothing = |trap_would_help| Error::NothingProbed {
+            sites: 2,
+            example: "libc:f".into(),
+            reason: "too short".into(),
+            trap_would_help,
+        };
+        for (error, code, text) in [
+            (Error::Usage("what?".into()), 2, "what?"),
+            (Error::NoSuchProcess { pid: 42 }, 3, "there is no process 42 (any more)"),
+            (
+                Error::Denied { pid: 1, denied: Denied::OtherUser(0) },
+                4,
+                "cannot attach to process 1: it belongs to user 0; run as that user or as root",
+            ),
+            (
+                Error::Denied { pid: 1, denied: Denied::PtraceScope(1) },
+                4,
+                "cannot attach to process 1: kernel.yama.ptrace_scope is 1; run as root, launch the program with -- COMMAND, or set it to 0",
+            ),
+            (
+                Error::Denied { pid: 1, denied: Denied::OtherTracer(7) },
+                4,
+                "cannot attach to process 1: process 7 traces it already; end that one first",
+            ),
+            (
+                SelectError::TooMany { found: 9, limit: 1 }.into(),
+                5,
+                "9 functions match, and the limit is 1; narrow the pattern or raise it with --max-probes 9",
+            ),
+            (nothing(false), 1, "none of the 2 matching sites can be probed; the first, libc:f: too short"),
+            (
+                nothing(true),
+                1,
+                "none of the 2 matching sites can be probed; the first, libc:f: too short; --allow-trap can probe some of them at the cost of traps",
+            ),
+            (
+                Error::TargetEnded { pid: 5, exit: Some(Exit::Signal(9)), during: "probes were being armed" },
+                6,
+                "process 5 was ended by signal 9 while probes were being armed; nothing is left to clean up",
+            ),
+            (
+                output(io::ErrorKind::StorageFull),
+                7,
+                "cannot write to out.json: no storage space; make room, or write elsewhere with -o FILE",
+            ),
+            (
+                launch(io::ErrorKind::PermissionDenied),
+                126,
+                "cannot run 'sl': permission denied; is it executable?",
+            ),
+            (
+                launch(io::ErrorKind::NotFound),
+                127,
+                "cannot run 'sl': entity not found; give a path, or a name that is in PATH",
+            ),
+        ] {
+            assert_eq!((error.exit_code(), error.to_string().as_str()), (code, text));
+            assert!(EXIT_CODES.contains(&format!("\n  {code:<3}  ")), "{code} is not documented");
+        }
+    }
+
+    #[test]
+    fn a_reader_that_went_away_is_no_failure() {
+        let error = Error::output("standard output", io(io::ErrorKind::BrokenPipe));
+        assert!(error.is_closed_pipe());
+        assert_eq!(error.exit_code(), 0);
+    }
+}

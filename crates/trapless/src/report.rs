@@ -1,0 +1,197 @@
+//! What a person or a program reads: events of a run as tables, histograms and lines, or as JSON.
+//!
+//! The structs here are plain data and are the JSON schema at the same time: `-f json` prints one object per line,
+//! each with its `"type"` in front. They know no process and no engine; whoever runs probes fills them in.
+
+mod histogram;
+mod json;
+mod latency;
+mod number;
+mod output;
+mod table;
+mod text;
+mod trace;
+
+use crate::spec::Kind;
+use serde::Serialize;
+use std::io;
+
+pub use json::JsonLines;
+pub use number::{count, duration};
+pub use output::Output;
+pub use table::{Align, Table};
+pub use text::{Sort, Text, TextOptions, View};
+
+/// Receives a run's events in order: `attached`, any number of `interval` and `hit`, `summary`.
+///
+/// Every method fails with the error of the output it writes to and with nothing else.
+pub trait Reporter {
+    /// Probes are armed in one process.
+    fn attached(&mut self, attached: &Attached) -> io::Result<()>;
+    /// A traced hit.
+    fn hit(&mut self, hit: &Hit) -> io::Result<()>;
+    /// An interval of `-i` is over.
+    fn interval(&mut self, interval: &Interval) -> io::Result<()>;
+    /// The run is over in one process. Flushes.
+    fn summary(&mut self, summary: &Summary) -> io::Result<()>;
+    /// Hands everything written so far to the output. Call it when no hit is waiting, so that lines appear in time.
+    fn flush(&mut self) -> io::Result<()>;
+}
+
+/// Probes are armed.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Attached {
+    /// The target.
+    pub pid: i32,
+    /// How long the target stood still, in microseconds.
+    pub stopped_us: u64,
+    /// How many probes are armed.
+    pub probes: usize,
+    /// How many sites were left alone; the summary names them.
+    pub skipped: usize,
+}
+
+/// The end of a run in one process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Summary {
+    /// The target.
+    pub pid: i32,
+    /// How long the target stood still in total, in microseconds.
+    pub stopped_us: u64,
+    /// From armed to removed, in nanoseconds.
+    pub duration_ns: u64,
+    /// How a launched command ended. `None` while it still runs or was not launched by us.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit: Option<Exit>,
+    /// Every probe, hit or not.
+    pub probes: Vec<ProbeSummary>,
+    /// Sites that matched and were left alone.
+    pub skipped: Vec<Skipped>,
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Exit {
+    /// It returned this code, 0–255.
+    Code(i32),
+    /// This signal ended it.
+    Signal(i32),
+}
+
+impl Exit {
+    /// The exit code of the same ending in a shell: the code itself, or 128 + the signal's number.
+    pub fn shell_code(self) -> u8 {
+        let code = match self {
+            Exit::Code(code) => code,
+            Exit::Signal(signal) => 128 + signal,
+        };
+        // The kernel keeps the low byte of a code and knows no signal above 64.
+        u8::try_from(code & 0xff).unwrap_or(u8::MAX)
+    }
+}
+
+/// What one probe saw.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ProbeSummary {
+    /// File name of the module.
+    pub module: String,
+    /// The function, demangled, with `+0x…` for a site inside it.
+    pub function: String,
+    /// Entry or return.
+    #[serde(serialize_with = "json::kind")]
+    pub kind: Kind,
+    /// The site's address in the target.
+    pub address: u64,
+    /// How the probe gets control: `jump`, `boost`, `emulate` or `step`.
+    pub mechanism: &'static str,
+    /// How often it fired.
+    pub hits: u64,
+    /// How many of its hits could not be recorded.
+    pub lost: u64,
+    /// From entry to return, where it was measured and at least one call returned.
+    #[serde(rename = "latency_ns", skip_serializing_if = "Option::is_none")]
+    pub latency: Option<LatencySummary>,
+}
+
+/// The distribution of a function's durations, in nanoseconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct LatencySummary {
+    /// Mean.
+    pub avg: u64,
+    /// Median.
+    pub p50: u64,
+    /// 90 % are not above.
+    pub p90: u64,
+    /// 99 % are not above.
+    pub p99: u64,
+    /// 99.9 % are not above.
+    pub p999: u64,
+    /// The longest.
+    pub max: u64,
+    /// The histogram, in rising order, without empty buckets.
+    pub buckets: Vec<Bucket>,
+}
+
+/// One bucket of a histogram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Bucket {
+    /// Shortest duration in it, in nanoseconds.
+    pub low: u64,
+    /// Shortest duration above it, in nanoseconds.
+    pub high: u64,
+    /// How many durations fell into it.
+    pub count: u64,
+}
+
+/// A site that matched and was left alone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Skipped {
+    /// File name of the module.
+    pub module: String,
+    /// The function, demangled.
+    pub function: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// What happened since the last interval, or since the start.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Interval {
+    /// The target.
+    pub pid: i32,
+    /// Time since the probes were armed, in nanoseconds.
+    pub time_ns: u64,
+    /// The probes that fired in the interval; hits and latencies are the interval's own.
+    pub probes: Vec<ProbeSummary>,
+}
+
+/// One traced hit.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Hit {
+    /// Time since the probes were armed, in nanoseconds.
+    pub time_ns: u64,
+    /// The target.
+    pub pid: i32,
+    /// The thread that hit.
+    pub tid: i32,
+    /// File name of the module.
+    pub module: String,
+    /// The function, demangled.
+    pub function: String,
+    /// An entry, or a return that carries its entry's arguments.
+    #[serde(serialize_with = "json::kind")]
+    pub kind: Kind,
+    /// The first integer arguments, as many as were asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<u64>,
+    /// The integer return value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retval: Option<u64>,
+    /// From entry to return, in nanoseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duration_ns: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,64 @@
+//! Latencies as a table of percentiles and a histogram per function.
+
+use super::number::{count, duration};
+use super::table::{Align, Table, printable};
+use super::{ProbeSummary, histogram};
+use std::io::{self, Write};
+
+/// The columns a histogram takes where there is no terminal to ask.
+const HISTOGRAM_WIDTH: usize = 80;
+
+/// Writes one row per probe.
+///
+/// The numbers leave little room for names in 80 columns, so a module that all probes share moves to the heading.
+pub(super) fn table(
+    output: &mut dyn Write,
+    probes: &[&ProbeSummary],
+    width: Option<usize>,
+) -> io::Result<()> {
+    let shared = probes.iter().all(|p| p.module == probes[0].module);
+    let heading = match probes.first() {
+        Some(probe) if shared => format!("FUNCTION ({})", printable(&probe.module)),
+        _ => "FUNCTION".to_owned(),
+    };
+    let lost = probes.iter().any(|p| p.lost > 0);
+    let mut columns = vec![("CALLS", Align::Right)];
+    if lost {
+        columns.push(("LOST", Align::Right));
+    }
+    columns.extend(["AVG", "P50", "P90", "P99", "P99.9", "MAX"].map(|h| (h, Align::Right)));
+    columns.push((&heading, Align::Left));
+    let mut table = Table::new(&columns);
+    for probe in probes {
+        let mut cells = vec![count(probe.hits)];
+        if lost {
+            cells.push(count(probe.lost));
+        }
+        match &probe.latency {
+            Some(l) => cells.extend([l.avg, l.p50, l.p90, l.p99, l.p999, l.max].map(duration)),
+            None => cells.extend(std::iter::repeat_n("-".to_owned(), 6)),
+        }
+        cells.push(if shared {
+            probe.function.clone()
+        } else {
+            format!("{}:{}", probe.module, probe.function)
+        });
+        table.row(cells);
+    }
+    table.write(output, width)
+}
+
+/// Writes the histograms of the first `most` probes that have one, each under its full name.
+pub(super) fn histograms(
+    output: &mut dyn Write,
+    probes: &[&ProbeSummary],
+    most: usize,
+    width: Option<usize>,
+) -> io::Result<()> {
+    let measured = probes.iter().filter_map(|p| p.latency.as_ref().map(|l| (p, l)));
+    for (probe, latency) in measured.take(most) {
+        writeln!(output, "\n{}:{}", printable(&probe.module), printable(&probe.function))?;
+        histogram::write(output, &latency.buckets, width.unwrap_or(HISTOGRAM_WIDTH))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! Traced hits as lines: time, thread, call.
+
+use super::Hit;
+use super::number::{duration, word};
+use super::table::printable;
+use crate::spec::Kind;
+use std::fmt::Write;
+
+/// The line above the first hit.
+pub(super) const HEADING: &str = "      TIME (s)      TID  CALL";
+
+/// One hit as `time tid module:function(args) = value <duration>`.
+///
+/// Entries without arguments show no parentheses, since nothing is known of them; returns show what was measured.
+pub(super) fn line(hit: &Hit) -> String {
+    let seconds = hit.time_ns / 1_000_000_000;
+    let nanoseconds = hit.time_ns % 1_000_000_000;
+    let name = printable(&hit.function);
+    let mut line =
+        format!("{seconds:>4}.{nanoseconds:09}  {:>7}  {}:{name}", hit.tid, printable(&hit.module));
+    if !hit.args.is_empty() {
+        let args: Vec<String> = hit.args.iter().map(|&a| word(a)).collect();
+        let _ = write!(line, "({})", args.join(", "));
+    }
+    match hit.retval {
+        Some(value) => line.push_str(&format!(" = {}", word(value))),
+        None if hit.kind == Kind::Return => line.push_str(" returns"),
+        None => {}
+    }
+    if let Some(ns) = hit.duration_ns {
+        line.push_str(&format!(" <{}>", duration(ns)));
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_what_is_known() {
+        let hit = |kind, args: &[u64], retval, duration_ns| Hit {
+            time_ns: 1_000_123_456,
+            pid: 42,
+            tid: 43,
+            module: "libc.so.6".to_owned(),
+            function: "open64".to_owned(),
+            kind,
+            args: args.to_vec(),
+            retval,
+            duration_ns,
+        };
+        for (hit, expected) in [
+            (hit(Kind::Entry, &[], None, None), "libc.so.6:open64"),
+            (
+                hit(Kind::Entry, &[0x7fff_1234_5678, 0, 438], None, None),
+                "libc.so.6:open64(0x7fff12345678, 0, 438)",
+            ),
+            (
+                hit(Kind::Return, &[0x7fff_1234_5678, 0], Some(0xffff_ffff), Some(12_345)),
+                "libc.so.6:open64(0x7fff12345678, 0) = -1 <12.3µs>",
+            ),
+            (hit(Kind::Return, &[], None, Some(7)), "libc.so.6:open64 returns <7ns>"),
+        ] {
+            assert_eq!(line(&hit), format!("   1.000123456       43  {expected}"));
+        }
+    }
+
+    #[test]
+    fn the_heading_stands_above_the_columns() {
+        assert_eq!(HEADING.find("TID").map(|i| i + 3), Some("   1.000123456       43".len()));
+    }
+}

@@ -1,0 +1,229 @@
+//! Probe specifications: what a person types to name probe sites.
+//!
+//! ```text
+//! libc.so.6:malloc                 MODULE:FUNCTION, globs on both sides
+//! ./server:ns::Parser::*(int)      `::` belongs to names; a single `:` separates
+//! libc.so.6:malloc+0x14            an instruction inside a function
+//! ./server:0x1139                  an address as nm and objdump print it
+//! libc.so.6!malloc                 as frida-trace writes it
+//! uprobe:/bin/bash:readline        as bpftrace writes it; also u:, uretprobe:, ur:
+//! ```
+//!
+//! The separator is the first single `:` or the first `!`, whichever comes first. In a specification that starts like
+//! a path it is the first one behind the last `/`, if there is one, so that directories may contain colons. A backslash
+//! takes the meaning from any character. Nothing here looks at files or processes.
+
+mod pattern;
+mod split;
+
+use std::fmt;
+use std::str::FromStr;
+use thiserror::Error;
+
+pub use pattern::{Pattern, PatternError, Syntax};
+
+/// Which sites are meant, in which modules.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProbeSpec {
+    /// The modules.
+    pub module: Pattern,
+    /// The sites in each of them.
+    pub location: Location,
+    /// Entry or return, when the specification says so itself (`uprobe:`, `uretprobe:`).
+    pub kind: Option<Kind>,
+    /// The specification as it was written, for messages.
+    pub text: String,
+}
+
+/// Where in a module.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Location {
+    /// Functions by name.
+    Function {
+        /// Over mangled and demangled names.
+        pattern: Pattern,
+        /// Bytes from the function's first instruction to the probed one.
+        offset: u64,
+    },
+    /// One instruction by its address in the file, as `nm` and `objdump` print it.
+    Address(u64),
+}
+
+/// When a probe fires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// When control arrives at the site.
+    Entry,
+    /// When the function returns to its caller.
+    Return,
+}
+
+impl Kind {
+    /// The name users see: `entry` or `return`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Entry => "entry",
+            Kind::Return => "return",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Why a text is no probe specification. Its message shows the text with a mark under the place.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("bad probe: {what}\n  {shown}\n  {:>width$}", "^", width = .column + 1)]
+pub struct SpecError {
+    /// What is wrong and what to write instead.
+    pub what: String,
+    /// The specification, with control characters made visible.
+    pub shown: String,
+    /// Position of the mark, in characters from 0.
+    pub column: usize,
+}
+
+impl SpecError {
+    fn new(text: &str, at: usize, what: impl Into<String>) -> Self {
+        let visible = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+        Self {
+            what: what.into(),
+            shown: text.chars().map(visible).collect(),
+            column: text.char_indices().take_while(|&(i, _)| i < at).count(),
+        }
+    }
+}
+
+impl FromStr for ProbeSpec {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        Self::parse(text, Syntax::Glob)
+    }
+}
+
+impl ProbeSpec {
+    /// Reads one specification whose names are patterns in `syntax`.
+    ///
+    /// Regular expressions may contain `+0x…`, so `FUNCTION+0xOFF` exists in globs only.
+    ///
+    /// # Errors
+    /// No module, no function, a malformed pattern, number or prefix.
+    pub fn parse(text: &str, syntax: Syntax) -> Result<Self, SpecError> {
+        let (kind, start) = kind_prefix(text, syntax)?;
+        let body = &text[start..];
+        let Some(separator) = split::separator(body, syntax) else {
+            let what = if text.is_empty() {
+                "nothing is named; write MODULE:FUNCTION".to_owned()
+            } else if kind.is_some() {
+                "PATH:FUNCTION must follow".to_owned()
+            } else {
+                format!("no module; write MODULE:FUNCTION, or '*:{text}' for every module")
+            };
+            return Err(SpecError::new(text, text.len(), what));
+        };
+        let (module, rest) = (&body[..separator], &body[separator + 1..]);
+        if module.is_empty() {
+            let what = format!("no module before the separator; '*:{rest}' means every module");
+            return Err(SpecError::new(text, start, what));
+        }
+        let at = start + separator + 1;
+        let module = pattern(text, start, module, syntax)?;
+        let location = location(text, at, rest, syntax, kind.is_some())?;
+        Ok(Self { module, location, kind, text: text.to_owned() })
+    }
+
+    /// A specification of functions by name, from patterns that are given apart (`trapless list FILE PATTERN`).
+    ///
+    /// # Errors
+    /// As [`ProbeSpec::parse`], about `function` alone.
+    pub fn in_module(module: &str, function: &str, syntax: Syntax) -> Result<Self, SpecError> {
+        let location = location(function, 0, function, syntax, false)?;
+        Ok(Self { module: Pattern::literal(module), location, kind: None, text: function.to_owned() })
+    }
+}
+
+/// Functions that a wider pattern shall leave out: `FUNCTION` in any module, or `MODULE:FUNCTION`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Exclusion {
+    /// The modules it applies to; `None` for all.
+    pub module: Option<Pattern>,
+    /// The functions left out.
+    pub function: Pattern,
+}
+
+impl Exclusion {
+    /// Reads one exclusion.
+    ///
+    /// # Errors
+    /// An empty text or part, or a malformed pattern.
+    pub fn parse(text: &str, syntax: Syntax) -> Result<Self, SpecError> {
+        let (module, start) = match split::separator(text, syntax) {
+            Some(0) => return Err(SpecError::new(text, 0, "no module before the separator")),
+            Some(at) => (Some(pattern(text, 0, &text[..at], syntax)?), at + 1),
+            None => (None, 0),
+        };
+        if start == text.len() {
+            return Err(SpecError::new(text, start, "no function to exclude"));
+        }
+        Ok(Self { module, function: pattern(text, start, &text[start..], syntax)? })
+    }
+}
+
+/// The kind a specification starts with, and where the rest begins.
+fn kind_prefix(text: &str, syntax: Syntax) -> Result<(Option<Kind>, usize), SpecError> {
+    for (prefix, kind) in
+        [("uprobe:", Kind::Entry), ("uretprobe:", Kind::Return), ("u:", Kind::Entry), ("ur:", Kind::Return)]
+    {
+        let Some(rest) = text.strip_prefix(prefix) else { continue };
+        // A module may be called `u`; then nothing else separates.
+        if prefix.len() > 3 || split::separator(rest, syntax).is_some() {
+            return Ok((Some(kind), prefix.len()));
+        }
+    }
+    for probe in ["kprobe:", "kretprobe:", "usdt:", "tracepoint:", "profile:", "fentry:", "fexit:"] {
+        if text.starts_with(probe) && split::separator(&text[probe.len()..], syntax).is_some() {
+            let what = format!("{probe} is not a probe on a user function; uprobe: and uretprobe: are");
+            return Err(SpecError::new(text, 0, what));
+        }
+    }
+    Ok((None, 0))
+}
+
+/// Reads what follows the separator; it starts at byte `at` of the whole `text`.
+fn location(
+    text: &str,
+    at: usize,
+    rest: &str,
+    syntax: Syntax,
+    bpftrace: bool,
+) -> Result<Location, SpecError> {
+    if let Some(address) = split::number(rest) {
+        let address = address.map_err(|what| SpecError::new(text, at, what))?;
+        return Ok(Location::Address(address));
+    }
+    let (name, offset) = match syntax {
+        Syntax::Glob => split::offset(rest).map_err(|(i, what)| SpecError::new(text, at + i, what))?,
+        Syntax::Regex => (rest, 0),
+    };
+    // bpftrace writes C++ names as `cpp:"ns::f(int)"`.
+    let language = if bpftrace && name.starts_with("cpp:") { 4 } else { 0 };
+    let (name, at) = (&name[language..], at + language);
+    let quoted = name.strip_prefix('"').and_then(|n| n.strip_suffix('"'));
+    let (name, at) = quoted.map_or((name, at), |inner| (inner, at + 1));
+    if name.is_empty() {
+        return Err(SpecError::new(text, at, "no function; '*' means all of them"));
+    }
+    Ok(Location::Function { pattern: pattern(text, at, name, syntax)?, offset })
+}
+
+/// Reads the pattern that starts at byte `at` of the whole `text`.
+fn pattern(text: &str, at: usize, pattern: &str, syntax: Syntax) -> Result<Pattern, SpecError> {
+    Pattern::new(pattern, syntax).map_err(|e| SpecError::new(text, at + e.at, e.what))
+}
+
+#[cfg(test)]
+mod tests;

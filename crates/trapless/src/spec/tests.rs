@@ -1,0 +1,169 @@
+//! Specifications as tables.
+
+use super::*;
+use proptest::prelude::*;
+
+fn parse(text: &str) -> ProbeSpec {
+    text.parse().unwrap_or_else(|e| panic!("{text}: {e}"))
+}
+
+#[test]
+fn module_and_function_are_split_where_a_person_means_it() {
+    for (text, module, function) in [
+        ("libc.so.6:malloc", "libc.so.6", "malloc"),
+        ("libc.so.6!malloc", "libc.so.6", "malloc"),
+        ("libssl:SSL_*", "libssl", "SSL_*"),
+        ("*:*", "*", "*"),
+        ("libfoo.so:ns::f(int)", "libfoo.so", "ns::f(int)"),
+        ("libfoo.so:::f", "libfoo.so", "::f"),
+        ("libfoo.so!ns::f", "libfoo.so", "ns::f"),
+        ("lib:ns::operator!=(A, B)", "lib", "ns::operator!=(A, B)"),
+        ("lib:operator+", "lib", "operator+"),
+        ("lib:operator++", "lib", "operator++"),
+        ("lib:f[abi:cxx11](int)", "lib", "f[abi:cxx11](int)"),
+        ("lib:<T as core::Tr>::f", "lib", "<T as core::Tr>::f"),
+        ("lib:memcpy@@GLIBC_2.14", "lib", "memcpy@@GLIBC_2.14"),
+        ("/usr/bin/redis-server:main", "/usr/bin/redis-server", "main"),
+        ("/a:b/with:colon/bin:f", "/a:b/with:colon/bin", "f"),
+        ("/a:b/bin!ns::f", "/a:b/bin", "ns::f"),
+        ("./app:github.com/x/y.(*T).F", "./app", "github.com/x/y.(*T).F"),
+        ("./app:type:.eq.main.T", "./app", "type:.eq.main.T"),
+        ("./lib:ns::operator/(A const&)", "./lib", "ns::operator/(A const&)"),
+        ("*/libfoo*:f", "*/libfoo*", "f"),
+        ("lib[!a]:f", "lib[!a]", "f"),
+        ("a\\:b:f", "a\\:b", "f"),
+        ("u:f", "u", "f"),
+    ] {
+        let spec = parse(text);
+        assert_eq!(spec.module.text(), module, "{text}");
+        let Location::Function { pattern, offset: 0 } = &spec.location else { panic!("{text}: {spec:?}") };
+        assert_eq!(pattern.text(), function, "{text}");
+        assert_eq!(spec.kind, None, "{text}");
+    }
+}
+
+#[test]
+fn offsets_and_addresses_name_one_instruction() {
+    for (text, expected) in [
+        ("libc:malloc+0x14", ("malloc", 0x14)),
+        ("libc:malloc+20", ("malloc", 20)),
+        ("libc:operator++0x4", ("operator+", 4)),
+    ] {
+        let location = Location::Function {
+            pattern: Pattern::new(expected.0, Syntax::Glob).unwrap(),
+            offset: expected.1,
+        };
+        assert_eq!(parse(text).location, location, "{text}");
+    }
+    assert_eq!(parse("./bin:0x1139").location, Location::Address(0x1139));
+    assert_eq!(parse("./bin:0xffffffffffffffff").location, Location::Address(u64::MAX));
+}
+
+#[test]
+fn other_tools_spellings_are_understood() {
+    for (text, module, function, kind) in [
+        ("uprobe:/bin/bash:readline", "/bin/bash", "readline", Kind::Entry),
+        ("uretprobe:/bin/bash:readline", "/bin/bash", "readline", Kind::Return),
+        ("u:libc:malloc", "libc", "malloc", Kind::Entry),
+        ("ur:libc:malloc", "libc", "malloc", Kind::Return),
+        ("uprobe:./app:cpp:\"ns::f(int)\"", "./app", "ns::f(int)", Kind::Entry),
+        ("uprobe:./app:\"f\"+8", "./app", "f", Kind::Entry),
+    ] {
+        let spec = parse(text);
+        assert_eq!((spec.module.text(), spec.kind), (module, Some(kind)), "{text}");
+        let Location::Function { pattern, .. } = &spec.location else { panic!("{text}: {spec:?}") };
+        assert_eq!(pattern.text(), function, "{text}");
+    }
+}
+
+#[test]
+fn regular_expressions_keep_their_colons_and_plus_signs() {
+    for (text, module, function) in [
+        ("libc\\.so:^mem(?:cpy|set)$", "libc\\.so", "^mem(?:cpy|set)$"),
+        ("(?:libc|libm):sin", "(?:libc|libm)", "sin"),
+        ("libc:a+0", "libc", "a+0"),
+    ] {
+        let spec = ProbeSpec::parse(text, Syntax::Regex).unwrap();
+        assert_eq!(spec.module.text(), module, "{text}");
+        let Location::Function { pattern, offset: 0 } = &spec.location else { panic!("{text}: {spec:?}") };
+        assert_eq!(pattern.text(), function, "{text}");
+    }
+}
+
+#[test]
+fn errors_point_at_the_place() {
+    for (text, column, what) in [
+        ("malloc", 6, "no module; write MODULE:FUNCTION, or '*:malloc' for every module"),
+        ("", 0, "nothing is named; write MODULE:FUNCTION"),
+        (":malloc", 0, "no module before the separator; '*:malloc' means every module"),
+        ("libc:", 5, "no function; '*' means all of them"),
+        ("uprobe:malloc", 13, "PATH:FUNCTION must follow"),
+        ("libc:0x", 5, "'0x' is not a hexadecimal number"),
+        ("libc:0x+4", 5, "'0x+4' is not a hexadecimal number"),
+        ("libc:0x11112222333344445", 5, "0x11112222333344445 does not fit in 64 bits"),
+        ("libc:malloc+0xzz", 12, "'0xzz' is not a hexadecimal number"),
+        ("libc:malloc+1z", 12, "'1z' is not an offset; write +0x14 or +20"),
+        ("libü:f[z-a]", 6, "the range z-a runs backward"),
+        ("kprobe:a:vfs_read", 0, "kprobe: is not a probe on a user function; uprobe: and uretprobe: are"),
+    ] {
+        let error = text.parse::<ProbeSpec>().unwrap_err();
+        assert_eq!((error.column, error.what.as_str()), (column, what), "{text}");
+    }
+}
+
+#[test]
+fn an_error_shows_the_text_with_a_mark() {
+    let error = "libc:malloc+0xzz".parse::<ProbeSpec>().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "bad probe: '0xzz' is not a hexadecimal number\n  libc:malloc+0xzz\n              ^"
+    );
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_the_parser_panic(text in "\\PC*", regex: bool) {
+        let syntax = if regex { Syntax::Regex } else { Syntax::Glob };
+        if let Err(error) = ProbeSpec::parse(&text, syntax) {
+            prop_assert!(error.column <= text.chars().count());
+            prop_assert!(!error.to_string().is_empty());
+        }
+    }
+
+    #[test]
+    fn no_mix_of_the_grammars_own_characters_makes_it_panic(text in "[\\]:!\\\\/+*?x0-9a\"(){ü.\\[-]{0,24}") {
+        for syntax in [Syntax::Glob, Syntax::Regex] {
+            if let Ok(spec) = ProbeSpec::parse(&text, syntax) {
+                prop_assert!(!spec.module.text().is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn plain_names_come_back(module in "[a-z][a-z0-9._-]{0,12}", function in "[a-z_][a-z0-9_]{0,12}(::[a-z]{1,5})?") {
+        let spec: ProbeSpec = format!("{module}:{function}").parse().unwrap();
+        prop_assert_eq!(spec.module.as_literal(), Some(module.as_str()));
+        let Location::Function { pattern, offset } = spec.location else { panic!("not a function") };
+        prop_assert_eq!((pattern.as_literal(), offset), (Some(function.as_str()), 0));
+    }
+}
+
+#[test]
+fn exclusions_may_name_a_module() {
+    for (text, module, function, expected) in [
+        ("mem*", "libc.so.6", "memcpy", true),
+        ("mem*", "libc.so.6", "malloc", false),
+        ("libc*:mem*", "libc.so.6", "memcpy", true),
+        ("libc*:mem*", "libm.so.6", "memcpy", false),
+        ("ns::f", "lib", "ns::f", true),
+    ] {
+        let exclusion = Exclusion::parse(text, Syntax::Glob).unwrap();
+        let applies = exclusion.module.as_ref().is_none_or(|m| m.matches(module));
+        assert_eq!(
+            applies && exclusion.function.matches(function),
+            expected,
+            "{text} on {module}:{function}"
+        );
+    }
+    assert!(Exclusion::parse("", Syntax::Glob).is_err());
+}
