@@ -55,7 +55,7 @@ const MAX_JOURNAL: u64 = 1 << 24;
 /// Read from the target's own memory: the file descriptor is long closed.
 pub fn find_sessions(process: &Process) -> Result<Vec<FoundSession>, EngineError> {
     let mut found = Vec::new();
-    let name = format!("/memfd:{} (deleted)", REGION_NAME.to_string_lossy());
+    let name = format!("/memfd:{}", REGION_NAME.to_string_lossy());
     for mapping in process.maps()?.iter().filter(|m| m.offset == 0 && m.is_special(&name)) {
         let mut bytes = vec![0; size_of::<Header>()];
         if process.read_exact(mapping.start, &mut bytes).is_err() {

@@ -3,10 +3,10 @@
 use crate::report::Exit;
 use crate::select::SelectError;
 use crate::spec::SpecError;
-use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use thiserror::Error;
+use trapless_process::OpenError;
 
 /// Why trapless did not do what it was asked to.
 ///
@@ -35,20 +35,9 @@ pub enum Error {
         /// Whether a mechanism that traps could probe some of them.
         trap_would_help: bool,
     },
-    /// No process has this number.
-    #[error("there is no process {pid} (any more)")]
-    NoSuchProcess {
-        /// The number given.
-        pid: i32,
-    },
-    /// The process exists and is not ours to change.
-    #[error("cannot attach to process {pid}: {denied}")]
-    Denied {
-        /// The process.
-        pid: i32,
-        /// What stands in the way.
-        denied: Denied,
-    },
+    /// A process that does not exist or is not ours to change.
+    #[error(transparent)]
+    Open(#[from] OpenError),
     /// The target went away while something was being done to it.
     #[error("process {pid} {} while {during}; nothing is left to clean up", how_ended(.exit))]
     TargetEnded {
@@ -86,47 +75,6 @@ pub enum Error {
     /// Anything else that the parts below report.
     #[error(transparent)]
     Other(Box<dyn std::error::Error + Send + Sync>),
-}
-
-/// What forbids attaching.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum Denied {
-    /// The process belongs to this user.
-    OtherUser(u32),
-    /// Yama's `kernel.yama.ptrace_scope` has this value.
-    PtraceScope(u8),
-    /// This process traces it already.
-    OtherTracer(i32),
-    /// It runs no user code.
-    KernelThread,
-    /// It is dead and waits for its parent.
-    Zombie,
-    /// The kernel refuses and nothing above explains it: a security module, a seccomp filter around us, or a
-    /// container without `CAP_SYS_PTRACE`.
-    Kernel(io::Error),
-}
-
-impl fmt::Display for Denied {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Denied::OtherUser(uid) => write!(f, "it belongs to user {uid}; run as that user or as root"),
-            Denied::PtraceScope(scope @ 0..=2) => write!(
-                f,
-                "kernel.yama.ptrace_scope is {scope}; run as root, launch the program with -- COMMAND, or set it to 0"
-            ),
-            Denied::PtraceScope(scope) => {
-                write!(f, "kernel.yama.ptrace_scope is {scope}, which forbids tracing until the next boot")
-            }
-            Denied::OtherTracer(pid) => write!(f, "process {pid} traces it already; end that one first"),
-            Denied::KernelThread => f.write_str("it is a kernel thread and runs no user code"),
-            Denied::Zombie => f.write_str("it has ended and waits for its parent to notice"),
-            Denied::Kernel(error) => write!(
-                f,
-                "{error}; in a container, give it the SYS_PTRACE capability, or run trapless outside of it"
-            ),
-        }
-    }
 }
 
 fn trap_hint(would_help: bool) -> &'static str {
@@ -172,6 +120,11 @@ Exit codes:
   127  the command was not found";
 
 impl Error {
+    /// Wraps what a part below reports.
+    pub fn other(error: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Error::Other(Box::new(error))
+    }
+
     /// The error of an output that `source` broke.
     pub fn output(destination: impl Into<String>, source: io::Error) -> Self {
         Error::Output { destination: destination.into(), source }
@@ -184,8 +137,8 @@ impl Error {
             Error::Output { .. } if self.is_closed_pipe() => 0,
             Error::NothingProbed { .. } | Error::File { .. } | Error::Other(_) => 1,
             Error::Usage(_) | Error::Spec(_) => 2,
-            Error::NoSuchProcess { .. } => 3,
-            Error::Denied { .. } => 4,
+            Error::Open(OpenError::NoSuchProcess { .. } | OpenError::Thread { .. }) => 3,
+            Error::Open(_) => 4,
             Error::Select(_) => 5,
             Error::TargetEnded { .. } => 6,
             Error::Output { .. } => 7,
@@ -203,6 +156,7 @@ impl Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use trapless_process::Pid;
 
     fn io(kind: io::ErrorKind) -> io::Error {
         kind.into()
@@ -220,21 +174,11 @@ mod tests {
         };
         for (error, code, text) in [
             (Error::Usage("what?".into()), 2, "what?"),
-            (Error::NoSuchProcess { pid: 42 }, 3, "there is no process 42 (any more)"),
+            (Error::Open(OpenError::NoSuchProcess { pid: Pid(42) }), 3, "no process has the id 42"),
             (
-                Error::Denied { pid: 1, denied: Denied::OtherUser(0) },
+                Error::Open(OpenError::OtherUser { pid: Pid(1), owner: 0, ours: 1000 }),
                 4,
-                "cannot attach to process 1: it belongs to user 0; run as that user or as root",
-            ),
-            (
-                Error::Denied { pid: 1, denied: Denied::PtraceScope(1) },
-                4,
-                "cannot attach to process 1: kernel.yama.ptrace_scope is 1; run as root, launch the program with -- COMMAND, or set it to 0",
-            ),
-            (
-                Error::Denied { pid: 1, denied: Denied::OtherTracer(7) },
-                4,
-                "cannot attach to process 1: process 7 traces it already; end that one first",
+                "process 1 belongs to uid 0, and we are uid 1000: run as that user, or as root",
             ),
             (
                 SelectError::TooMany { found: 9, limit: 1 }.into(),

@@ -1,0 +1,173 @@
+//! From patterns to sites.
+
+mod unfit;
+
+use crate::error::Error;
+use crate::report::Skipped;
+use crate::select::{self, ModuleNames, SelectError};
+use crate::spec::{Exclusion, Location, Pattern, ProbeSpec};
+use crate::target::Image;
+use std::collections::BTreeMap;
+use trapless_process::Process;
+use trapless_symbols::{Function, Kind, Module, demangle};
+
+pub use unfit::{returns_oddly, unwinder_entries};
+
+/// What was asked for at each of some functions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Kinds {
+    /// The entry, or the instruction itself.
+    pub entry: bool,
+    /// The return.
+    pub returns: bool,
+}
+
+/// A site that a pattern means.
+#[derive(Clone, Debug)]
+pub struct Site {
+    /// Index of its image.
+    pub image: usize,
+    /// Index of the function in its module.
+    pub function: usize,
+    /// Address in the file.
+    pub address: u64,
+    /// The function's name for people, with an offset for a site inside it.
+    pub name: String,
+    /// What was asked for.
+    pub kinds: Kinds,
+}
+
+/// All sites that some patterns mean.
+#[derive(Debug, Default)]
+pub struct Sites {
+    /// By image and address; each address once.
+    pub sites: Vec<Site>,
+    /// What matched and is no site.
+    pub skipped: Vec<Skipped>,
+}
+
+/// Finds the sites that `probes` mean in `images`, leaving out what `exclusions` say.
+///
+/// # Errors
+/// No module or function matches a pattern, or more than `limit` do; a file cannot be read.
+pub fn resolve<'p>(
+    process: Option<&Process>,
+    images: &[Image],
+    probes: impl IntoIterator<Item = (&'p ProbeSpec, Kinds)>,
+    exclusions: &[Exclusion],
+    limit: usize,
+) -> Result<Sites, Error> {
+    let mut found: BTreeMap<(usize, u64), Site> = BTreeMap::new();
+    let mut skipped = Vec::new();
+    for (spec, kinds) in probes {
+        let chosen = modules(process, images, spec)?;
+        // A pattern over modules may meet one that cannot be read; a name may not.
+        let only = chosen.len() == 1;
+        let mut matched = 0;
+        let mut readable = Vec::new();
+        for index in chosen {
+            let image = &images[index];
+            match image.module(process) {
+                Ok(module) => readable.push((index, module)),
+                Err(error) if only => return Err(error),
+                Err(error) => skipped.push(Skipped {
+                    module: image.name().to_owned(),
+                    function: "*".to_owned(),
+                    reason: error.to_string(),
+                }),
+            }
+        }
+        for &(index, module) in &readable {
+            let names = ModuleNames { path: &images[index].path, soname: module.soname() };
+            let exclusions = select::exclusions_for(exclusions, &names);
+            for site in sites_in(module, index, spec, kinds, &exclusions)? {
+                matched += 1;
+                if let Some(reason) = no_site(module, &site, spec) {
+                    let module = images[index].name().to_owned();
+                    skipped.push(Skipped { module, function: site.name, reason: reason.to_owned() });
+                    continue;
+                }
+                let entry = found.entry((index, site.address)).or_insert(site);
+                entry.kinds.entry |= kinds.entry;
+                entry.kinds.returns |= kinds.returns;
+            }
+        }
+        if matched == 0 {
+            let all = readable.iter().flat_map(|(_, m)| m.functions().iter());
+            let names = all.flat_map(|f| f.names().map(|n| n.plain()));
+            return Err(select::no_function(spec, names).into());
+        }
+    }
+    select::check_limit(found.len(), limit)?;
+    Ok(Sites { sites: found.into_values().collect(), skipped })
+}
+
+/// The modules that a pattern means. Sonames are in the files, so they are only asked for when paths do not help.
+fn modules(process: Option<&Process>, images: &[Image], spec: &ProbeSpec) -> Result<Vec<usize>, Error> {
+    let by_path: Vec<_> = images.iter().map(|i| ModuleNames { path: &i.path, soname: None }).collect();
+    match select::modules(&spec.module, &by_path) {
+        Err(SelectError::NoModule { .. }) => {}
+        other => return Ok(other?),
+    }
+    let with_sonames: Vec<_> = images
+        .iter()
+        .map(|i| ModuleNames { path: &i.path, soname: i.module(process).ok().and_then(Module::soname) })
+        .collect();
+    Ok(select::modules(&spec.module, &with_sonames)?)
+}
+
+fn sites_in(
+    module: &Module,
+    image: usize,
+    spec: &ProbeSpec,
+    kinds: Kinds,
+    exclusions: &[&Pattern],
+) -> Result<Vec<Site>, Error> {
+    let functions = module.functions();
+    match &spec.location {
+        Location::Address(address) => {
+            let Some(function) = functions.containing(*address) else { return Ok(Vec::new()) };
+            let offset = address - function.address();
+            Ok(vec![site(image, function, offset, kinds)])
+        }
+        Location::Function { pattern, offset } => {
+            let names: Vec<Vec<&str>> =
+                functions.iter().map(|f| f.names().map(|n| n.versioned()).collect()).collect();
+            let demangled = |name: &str| {
+                let text = demangle(select::unversioned(name));
+                (text != select::unversioned(name)).then(|| text.into_owned())
+            };
+            let names = names.iter().map(|n| n.iter().copied());
+            let chosen = select::functions(pattern, exclusions, names, &demangled);
+            let chosen = chosen.into_iter().filter_map(|index| functions.get(index));
+            let exact = pattern.as_literal().is_some();
+            Ok(chosen
+                .filter(|f| exact || f.kind() != Kind::Part)
+                .map(|function| site(image, function, *offset, kinds))
+                .collect())
+        }
+    }
+}
+
+fn site(image: usize, function: Function<'_>, offset: u64, kinds: Kinds) -> Site {
+    let mut name = demangle(function.name().plain()).into_owned();
+    // The probe belongs behind the TOC set-up, where calls from inside the module arrive, too (ELFv2 ABI, 3.4.1).
+    let address = function.address() + offset;
+    if offset != 0 {
+        name = format!("{name}+{offset:#x}");
+    }
+    Site { image, function: function.index(), address, name, kinds }
+}
+
+/// Why something with a function's name is no place to probe.
+fn no_site(module: &Module, site: &Site, spec: &ProbeSpec) -> Option<&'static str> {
+    let function = module.functions().get(site.function)?;
+    let whole = matches!(spec.location, Location::Function { offset: 0, .. });
+    match function.kind() {
+        Kind::IfuncResolver if whole => {
+            Some("an ifunc resolver: the loader calls it once, and calls go to the implementation it chose")
+        }
+        _ if !function.range().contains(&site.address) => Some("the offset is outside the function"),
+        _ => None,
+    }
+}

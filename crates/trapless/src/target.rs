@@ -1,0 +1,139 @@
+//! A process and the modules in it, or a file by itself: where functions are looked for.
+
+use crate::error::Error;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use trapless_isa::Machine;
+use trapless_process::{Mapping, Pid, Process};
+use trapless_symbols::{DebugSearch, Module, ModuleError};
+
+/// An ELF file, loaded at some address or not at all.
+pub struct Image {
+    /// Its path as the target sees it.
+    pub path: String,
+    /// First and last address of its mappings; empty when it is not loaded.
+    pub range: std::ops::Range<u64>,
+    /// The executable mapping, to find the file by.
+    mapping: Option<Mapping>,
+    module: OnceLock<Result<Module, ModuleError>>,
+    bias: OnceLock<u64>,
+}
+
+impl Image {
+    /// A file that no process runs.
+    pub fn file(path: &Path) -> Result<Self, Error> {
+        let module = Module::open(path).map_err(|error| file_error(path, &error))?;
+        let image = Self {
+            path: path.display().to_string(),
+            range: 0..0,
+            mapping: None,
+            module: OnceLock::new(),
+            bias: OnceLock::new(),
+        };
+        let _ = image.module.set(Ok(module));
+        let _ = image.bias.set(0);
+        Ok(image)
+    }
+
+    /// The last component of the path.
+    pub fn name(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or(&self.path)
+    }
+
+    /// The file's contents, read when they are first asked for.
+    pub fn module(&self, process: Option<&Process>) -> Result<&Module, Error> {
+        let opened = self.module.get_or_init(|| match (process, &self.mapping) {
+            (Some(process), Some(mapping)) => open_mapped(process, mapping, &self.path),
+            _ => Module::open(&self.path),
+        });
+        opened.as_ref().map_err(|error| file_error(Path::new(&self.path), error))
+    }
+
+    /// What to add to an address in the file for the address in the process.
+    pub fn bias(&self, process: Option<&Process>) -> Result<u64, Error> {
+        let module = self.module(process)?;
+        Ok(*self.bias.get_or_init(|| match &self.mapping {
+            None => 0,
+            Some(mapping) => {
+                let address = module.address_of_offset(mapping.offset).unwrap_or(mapping.offset);
+                mapping.start.0.wrapping_sub(address)
+            }
+        }))
+    }
+}
+
+/// The file that is mapped, even when its path leads elsewhere by now.
+fn open_mapped(process: &Process, mapping: &Mapping, path: &str) -> Result<Module, ModuleError> {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::MetadataExt;
+    let root = process.root();
+    let search = DebugSearch { roots: vec![root.join("usr/lib/debug")], ..DebugSearch::default() };
+    let by_path = process.path_in_root(Path::new(path));
+    match process.open_mapped_file(mapping) {
+        Ok(file) => {
+            // By its path where that is the same file: separate debug files are found from there.
+            let same = |m: std::fs::Metadata| m.ino() == mapping.inode;
+            if std::fs::metadata(&by_path).is_ok_and(same) {
+                return Module::open_with(by_path, search);
+            }
+            Module::open_with(format!("/proc/self/fd/{}", file.as_raw_fd()), search)
+        }
+        Err(error) => Err(ModuleError::Io {
+            path: PathBuf::from(path),
+            source: std::io::Error::other(error.to_string()),
+        }),
+    }
+}
+
+fn file_error(path: &Path, error: &ModuleError) -> Error {
+    let text = error.to_string();
+    let prefix = format!("{}: ", path.display());
+    Error::File { path: path.into(), reason: text.strip_prefix(&prefix).unwrap_or(&text).to_owned() }
+}
+
+/// The instruction set in the engine's terms.
+pub fn machine(module: &Module) -> Machine {
+    match module.machine() {
+        trapless_symbols::Machine::X86_64 => Machine::X86_64,
+        trapless_symbols::Machine::I386 => Machine::I386,
+        trapless_symbols::Machine::AArch64 => Machine::AArch64,
+        trapless_symbols::Machine::PowerPc64Le => Machine::PowerPc64Le,
+    }
+}
+
+/// Opens a process, with everything that can be in the way told apart.
+pub fn open(pid: i32) -> Result<Process, Error> {
+    Ok(Process::open(Pid(pid))?)
+}
+
+/// The files whose code is mapped, by address.
+pub fn images(process: &Process) -> Result<Vec<Image>, Error> {
+    let maps = process.maps().map_err(Error::other)?;
+    let mut images: Vec<Image> = Vec::new();
+    for mapping in maps.iter() {
+        let Some(path) = mapping.path() else { continue };
+        let path = path.display().to_string();
+        let known = images.iter_mut().rev().find(|image| {
+            // A file that is loaded twice is two modules.
+            image.path == path && mapping.start.0.wrapping_sub(image.range.end) < 1 << 30
+        });
+        let mapping = mapping.clone();
+        match known {
+            Some(image) => {
+                image.range.end = mapping.end.0;
+                if mapping.perms.exec && image.mapping.is_none() {
+                    image.mapping = Some(mapping);
+                }
+            }
+            None => images.push(Image {
+                path,
+                range: mapping.start.0..mapping.end.0,
+                mapping: mapping.perms.exec.then_some(mapping),
+                module: OnceLock::new(),
+                bias: OnceLock::new(),
+            }),
+        }
+    }
+    images.retain(|image| image.mapping.is_some());
+    Ok(images)
+}
