@@ -25,7 +25,8 @@ pub struct Cli {
     pub verb: verbs::Verb,
 }
 
-const EXAMPLES: &str = "\
+/// Command lines to start from.
+pub(crate) const EXAMPLES: &str = "\
 Examples:
   trapless count 'libc.so.6:malloc' 'libc.so.6:free' -- ls -lR /usr/share
   trapless count -p 4242 'redis-server:*'
@@ -38,7 +39,7 @@ static LONG_HELP: std::sync::LazyLock<String> =
     std::sync::LazyLock::new(|| format!("{EXAMPLES}\n\n{PROBES}\n\n{EXIT_CODES}"));
 
 /// How probes are written, as `--help` shows it.
-const PROBES: &str = "\
+pub(crate) const PROBES: &str = "\
 Probes:
   MODULE:FUNCTION         globs on both sides: * ? [a-z] [!a]; with -r regular expressions
   MODULE:FUNCTION+0xOFF   an instruction inside a function

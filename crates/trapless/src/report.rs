@@ -6,6 +6,7 @@
 mod histogram;
 mod json;
 mod latency;
+mod listing;
 mod number;
 mod output;
 mod table;
@@ -17,6 +18,7 @@ use serde::Serialize;
 use std::io;
 
 pub use json::JsonLines;
+pub use listing::{ArmedSite, ListedModule, ListedSite, Row, json_rows, text_rows};
 pub use number::{count, duration};
 pub use output::Output;
 pub use table::{Align, Table};

@@ -173,14 +173,11 @@ where
     S: AsRef<str> + ?Sized + 'a,
 {
     let selected = |names: N| {
-        let (mut wanted, mut excluded) = (false, false);
-        for name in names {
-            names::forms(name.as_ref(), demangle, |form| {
-                wanted |= pattern.matches(form);
-                excluded |= exclusions.iter().any(|e| e.matches(form));
-            });
-        }
-        wanted && !excluded
+        let names: Vec<&S> = names.into_iter().collect();
+        let any = |pattern: &Pattern| {
+            names.iter().any(|name| names::any_form(name.as_ref(), demangle, |form| pattern.matches(form)))
+        };
+        any(pattern) && !exclusions.iter().any(|e| any(e))
     };
     functions.into_iter().enumerate().filter_map(|(i, names)| selected(names).then_some(i)).collect()
 }

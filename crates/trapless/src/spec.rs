@@ -136,6 +136,12 @@ impl ProbeSpec {
         Ok(Self { module, location, kind, text: text.to_owned() })
     }
 
+    /// Whether `text` has a module and something behind it, so that it is meant as a specification and not as a
+    /// name alone.
+    pub fn is_meant(text: &str, syntax: Syntax) -> bool {
+        split::separator(text, syntax).is_some()
+    }
+
     /// A specification of functions by name, from patterns that are given apart (`trapless list FILE PATTERN`).
     ///
     /// # Errors

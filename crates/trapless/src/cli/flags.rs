@@ -1,7 +1,7 @@
 //! Groups of flags that several verbs share, literally as typed.
 
 use super::values;
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, ValueHint};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -87,7 +87,7 @@ pub struct OutputFlags {
     pub format: FormatFlag,
 
     /// Write results to this file instead of standard output
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub output: Option<PathBuf>,
 
     /// When to use colors. NO_COLOR in the environment means never

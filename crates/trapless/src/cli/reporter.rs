@@ -3,7 +3,7 @@
 use super::flags::ColorFlag;
 use super::validated::{Measure, OutputOptions, Rows};
 use crate::error::Error;
-use crate::report::{JsonLines, Output, Reporter, Text, TextOptions, View};
+use crate::report::{JsonLines, Output, Reporter, Row, Text, TextOptions, View, json_rows, text_rows};
 use std::io;
 
 /// A terminal that does not tell its width is this wide.
@@ -45,6 +45,18 @@ impl OutputOptions {
             ColorFlag::Never => false,
             ColorFlag::Auto => output.is_terminal() && !forbidden(),
         }
+    }
+
+    /// Writes a list to the output, as a table or as JSON.
+    ///
+    /// # Errors
+    /// [`Error::Output`].
+    pub fn rows<R: Row>(&self, rows: &[R]) -> Result<(), Error> {
+        let mut output = self.open()?;
+        let width = self.width(&output);
+        let written =
+            if self.json { json_rows(&mut output, rows) } else { text_rows(&mut output, rows, width) };
+        written.map_err(|e| self.error(e))
     }
 
     /// Opens the output and puts the asked-for reporter on it.

@@ -142,6 +142,16 @@ fn contradictions_are_refused_with_the_way_out() {
 }
 
 #[test]
+fn a_file_that_is_not_there_is_not_taken_for_a_bad_probe() {
+    let error = command("trapless list ./absent f*").unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "./absent: no such file; give a file, FILE:FUNCTION, or -p PID for a running process"
+    );
+    assert_eq!(error.exit_code(), 1);
+}
+
+#[test]
 fn nonsense_values_are_refused() {
     for line in [
         "count -p 0 a:b",

@@ -259,6 +259,11 @@ fn listing(flags: ListFlags, whole_modules: bool) -> Result<Listing, Error> {
             let probes = specs.map(|spec| probe(spec?, both)).collect::<Result<_, Error>>()?;
             Selection { probes, ..selection(&ProbeFlags { probes: vec![], ..flags.probes.clone() }, both)? }
         }
+        (None, Some((file, _))) if !ProbeSpec::is_meant(file, syntax(&flags.probes)) => {
+            let reason =
+                "no such file; give a file, FILE:FUNCTION, or -p PID for a running process".to_owned();
+            return Err(Error::File { path: file.into(), reason });
+        }
         _ => selection(&flags.probes, both)?,
     };
     if flags.probes.mechanism.is_empty() {

@@ -2,7 +2,7 @@
 
 use super::flags::{OutputFlags, ProbeFlags, RunFlags, TableFlags, TargetFlags};
 use super::values;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -196,6 +196,6 @@ pub struct CompletionsFlags {
 #[derive(Args, Debug)]
 pub struct ManFlags {
     /// Write one page per verb into this directory
-    #[arg(short, long, value_name = "DIR")]
+    #[arg(short, long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub directory: Option<PathBuf>,
 }

@@ -1,5 +1,6 @@
 //! Tables that fit a terminal: columns as wide as their content, long names shortened in the middle.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 /// Where a column's text stands.
@@ -19,12 +20,14 @@ const NARROWEST: usize = 12;
 pub struct Table {
     columns: Vec<(String, Align)>,
     rows: Vec<Vec<String>>,
+    /// Lines under rows, by row.
+    notes: BTreeMap<usize, String>,
 }
 
 impl Table {
     /// A table with these headings and no rows.
     pub fn new(columns: &[(&str, Align)]) -> Self {
-        Self { columns: columns.iter().map(|&(h, a)| (h.to_owned(), a)).collect(), rows: Vec::new() }
+        Self { columns: columns.iter().map(|&(h, a)| (h.to_owned(), a)).collect(), ..Self::default() }
     }
 
     /// Adds a row. Cells without a heading are left out, missing ones are empty. Control characters are replaced:
@@ -34,9 +37,11 @@ impl Table {
         self.rows.push(cells.chain(std::iter::repeat(String::new())).take(self.columns.len()).collect());
     }
 
-    /// Whether there are no rows.
-    pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
+    /// Puts a line under the last row. It is never shortened.
+    pub fn note(&mut self, text: &str) {
+        if let Some(row) = self.rows.len().checked_sub(1) {
+            self.notes.insert(row, printable(text));
+        }
     }
 
     /// Writes headings and rows, at most `width` characters a line if there is a width.
@@ -47,9 +52,12 @@ impl Table {
         let widths = self.widths(width);
         let headings: Vec<&str> = self.columns.iter().map(|(h, _)| h.as_str()).collect();
         self.line(output, &headings, &widths)?;
-        for row in &self.rows {
+        for (i, row) in self.rows.iter().enumerate() {
             let cells: Vec<&str> = row.iter().map(String::as_str).collect();
             self.line(output, &cells, &widths)?;
+            if let Some(note) = self.notes.get(&i) {
+                writeln!(output, "    {note}")?;
+            }
         }
         Ok(())
     }

@@ -1,22 +1,21 @@
 //! The forms in which one function's name may be written.
 
-/// Calls `each` with every form of the raw symbol name `raw`.
-pub(super) fn forms(raw: &str, demangle: &dyn Fn(&str) -> Option<String>, mut each: impl FnMut(&str)) {
-    each(raw);
+/// Whether `test` holds for any form of the raw symbol name `raw`. Demangling costs most, so it comes last.
+pub(super) fn any_form(
+    raw: &str,
+    demangle: &dyn Fn(&str) -> Option<String>,
+    mut test: impl FnMut(&str) -> bool,
+) -> bool {
     let plain = unversioned(raw);
-    if plain.len() < raw.len() {
-        each(plain);
+    if test(raw) || (plain.len() < raw.len() && test(plain)) {
+        return true;
     }
-    let Some(demangled) = demangle(plain) else { return };
-    each(&demangled);
+    let Some(demangled) = demangle(plain) else { return false };
     let short = without_parameters(&demangled);
-    if short.len() < demangled.len() {
-        each(short);
-    }
     let qualified = qualified_name(&demangled);
-    if qualified.len() < short.len() {
-        each(qualified);
-    }
+    test(&demangled)
+        || (short.len() < demangled.len() && test(short))
+        || (qualified.len() < short.len() && test(qualified))
 }
 
 /// A symbol's name without its version: `memcpy` for `memcpy@@GLIBC_2.14`.

@@ -1,0 +1,233 @@
+//! Lists: what can be probed, which modules there are, what is armed. One row or one JSON object per item.
+
+use super::table::{Align, Table};
+use serde::Serialize;
+use std::io::{self, Write};
+
+/// Something that is shown as a row of a table or as an object of JSON.
+pub trait Row: Serialize {
+    /// The object's `"type"`.
+    const TYPE: &'static str;
+
+    /// The table's headings.
+    const COLUMNS: &'static [(&'static str, Align)];
+
+    /// The cells under the headings.
+    fn cells(&self) -> Vec<String>;
+
+    /// A line under the row, for what does not fit into columns.
+    fn note(&self) -> Option<String> {
+        None
+    }
+}
+
+/// A module of a target.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ListedModule {
+    /// Its path as the target sees it.
+    pub path: String,
+    /// The name it gives itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub soname: Option<String>,
+    /// Where its first byte is mapped.
+    pub address: u64,
+    /// How many functions it has that can be named.
+    pub functions: usize,
+}
+
+impl Row for ListedModule {
+    const TYPE: &'static str = "module";
+    const COLUMNS: &'static [(&'static str, Align)] = &[
+        ("FUNCTIONS", Align::Right),
+        ("ADDRESS", Align::Right),
+        ("SONAME", Align::Left),
+        ("PATH", Align::Left),
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        let soname = self.soname.clone().unwrap_or_else(|| "-".to_owned());
+        vec![super::count(self.functions as u64), format!("{:#x}", self.address), soname, self.path.clone()]
+    }
+}
+
+/// A function that can be probed, or the reason why it cannot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ListedSite {
+    /// File name of the module.
+    pub module: String,
+    /// The function, demangled.
+    pub function: String,
+    /// Its other names.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub aliases: Vec<String>,
+    /// Its address: in the target, or in the file where there is no target.
+    pub address: u64,
+    /// Its size in bytes.
+    pub size: u64,
+    /// The best mechanism among those allowed; `None` when it cannot be probed.
+    pub mechanism: Option<&'static str>,
+    /// Why it is not a better one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Why its returns cannot be probed; `None` when they can.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_return: Option<String>,
+}
+
+impl Row for ListedSite {
+    const TYPE: &'static str = "site";
+    const COLUMNS: &'static [(&'static str, Align)] =
+        &[("ADDRESS", Align::Right), ("SIZE", Align::Right), ("BY", Align::Left), ("FUNCTION", Align::Left)];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            format!("{:#x}", self.address),
+            super::count(self.size),
+            self.mechanism.unwrap_or("-").to_owned(),
+            format!("{}:{}", self.module, self.function),
+        ]
+    }
+
+    fn note(&self) -> Option<String> {
+        let no_return = self.no_return.as_ref().map(|reason| format!("no return probe: {reason}"));
+        let why: Vec<String> = self.reason.iter().cloned().chain(no_return).collect();
+        (!why.is_empty()).then(|| why.join("; "))
+    }
+}
+
+/// A probe found in a target by its journal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ArmedSite {
+    /// The target.
+    pub pid: i32,
+    /// The process that armed it.
+    pub owner: i32,
+    /// Whether that process still runs.
+    pub owner_alive: bool,
+    /// File name of the module.
+    pub module: String,
+    /// The function, demangled, or the site's address.
+    pub function: String,
+    /// The site's address in the target.
+    pub address: u64,
+    /// How it gets control.
+    pub mechanism: &'static str,
+    /// How often it fired.
+    pub hits: u64,
+}
+
+impl Row for ArmedSite {
+    const TYPE: &'static str = "armed";
+    const COLUMNS: &'static [(&'static str, Align)] = &[
+        ("PID", Align::Right),
+        ("HITS", Align::Right),
+        ("ADDRESS", Align::Right),
+        ("BY", Align::Left),
+        ("FUNCTION", Align::Left),
+        ("ARMED BY", Align::Left),
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        let gone = if self.owner_alive { "" } else { " (gone)" };
+        vec![
+            self.pid.to_string(),
+            super::count(self.hits),
+            format!("{:#x}", self.address),
+            self.mechanism.to_owned(),
+            format!("{}:{}", self.module, self.function),
+            format!("process {}{gone}", self.owner),
+        ]
+    }
+}
+
+#[derive(Serialize)]
+struct Typed<'a, R> {
+    r#type: &'static str,
+    #[serde(flatten)]
+    row: &'a R,
+}
+
+/// Writes `rows` as JSON lines, and flushes.
+///
+/// # Errors
+/// Those of `output`.
+pub fn json_rows<R: Row>(output: &mut dyn Write, rows: &[R]) -> io::Result<()> {
+    for row in rows {
+        serde_json::to_writer(&mut *output, &Typed { r#type: R::TYPE, row })?;
+        output.write_all(b"\n")?;
+    }
+    output.flush()
+}
+
+/// Writes `rows` as a table, at most `width` characters a line if there is a width, and flushes.
+///
+/// # Errors
+/// Those of `output`.
+pub fn text_rows<R: Row>(output: &mut dyn Write, rows: &[R], width: Option<usize>) -> io::Result<()> {
+    let mut table = Table::new(R::COLUMNS);
+    for row in rows {
+        table.row(row.cells());
+        if let Some(note) = row.note() {
+            table.note(&note);
+        }
+    }
+    table.write(output, width)?;
+    output.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sites() -> [ListedSite; 2] {
+        let site = ListedSite {
+            module: "libc.so.6".to_owned(),
+            function: "malloc".to_owned(),
+            aliases: vec!["__libc_malloc".to_owned()],
+            address: 0x9d0a0,
+            size: 1234,
+            mechanism: Some("jump"),
+            reason: None,
+            no_return: None,
+        };
+        let refused = ListedSite {
+            function: "_setjmp".to_owned(),
+            aliases: vec![],
+            mechanism: None,
+            reason: Some("too short".to_owned()),
+            no_return: Some("returns twice".to_owned()),
+            ..site.clone()
+        };
+        [site, refused]
+    }
+
+    #[test]
+    fn rows_become_a_table() {
+        let mut output = Vec::new();
+        text_rows(&mut output, &sites(), Some(80)).unwrap();
+        assert_eq!(
+            String::from_utf8(output).unwrap(),
+            "\
+ADDRESS   SIZE  BY    FUNCTION
+0x9d0a0  1,234  jump  libc.so.6:malloc
+0x9d0a0  1,234  -     libc.so.6:_setjmp
+    too short; no return probe: returns twice
+"
+        );
+    }
+
+    #[test]
+    fn rows_become_json_objects() {
+        let mut output = Vec::new();
+        json_rows(&mut output, &sites()).unwrap();
+        assert_eq!(
+            String::from_utf8(output).unwrap(),
+            concat!(
+                r#"{"type":"site","module":"libc.so.6","function":"malloc","aliases":["__libc_malloc"],"address":643232,"size":1234,"mechanism":"jump"}"#,
+                "\n",
+                r#"{"type":"site","module":"libc.so.6","function":"_setjmp","address":643232,"size":1234,"mechanism":null,"reason":"too short","no_return":"returns twice"}"#,
+                "\n",
+            )
+        );
+    }
+}
