@@ -117,9 +117,10 @@ impl Blueprint<'_, '_> {
         let header = &self.header;
         stopped.remote(|remote| {
             let fd = remote.memfd_create(REGION_NAME, libc::MFD_CLOEXEC)?;
-            let memory = process.open_fd(fd).map_err(EngineError::from).and_then(|memory| {
-                size_file(memory, header.region_size)
-            });
+            let memory = process
+                .open_fd(fd)
+                .map_err(EngineError::from)
+                .and_then(|memory| size_file(memory, header.region_size));
             let result = memory.and_then(|memory| {
                 self.map_regions(remote, fd, mapped)?;
                 Ok(memory)

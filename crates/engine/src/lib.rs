@@ -6,13 +6,14 @@
 //! [`Request`] → [`Plan`] (verdicts, places in the blocks) → [`Blueprint`] (addresses, machine code) → [`Session`]
 //! (armed; counters can be read) → removed.
 //!
-//! Everything up to the blueprint happens while the target runs; only [`Blueprint::arm`] and [`remove`] stop it, and they
+//! Everything up to the blueprint happens while the target runs; only [`Blueprint::arm`] and [`remove`] hold it still, and they
 //! check again what may have changed.
 #![warn(missing_docs)]
 
 mod arm;
 mod blueprint;
 mod error;
+mod kept;
 mod patch;
 mod plan;
 mod region;
@@ -24,6 +25,7 @@ mod session;
 pub use arm::Armed;
 pub use blueprint::Blueprint;
 pub use error::{EngineError, Refusal};
+pub use kept::{Attempt, remove_kept};
 pub use plan::{Offsets, Plan, PlannedSite};
 pub use region::Region;
 pub use remove::{FoundSession, Removed, find_sessions, remove};

@@ -20,7 +20,7 @@ use crate::{
 };
 use std::{collections::HashSet, time::Duration};
 use trapless_isa::detour::{RETURN_ADDRESS, RETURN_SHIFT, RETURN_SLOT};
-use trapless_process::{Process, RemoteAddr, Stopped};
+use trapless_process::{Process, RemoteAddr, Stepped, Stopped};
 use trapless_wire::{Header, JournalEntry, PAGE, REGION_NAME, SessionState};
 
 /// A session found in a process by its shared region.
@@ -125,7 +125,7 @@ fn remove_stopped(
 }
 
 /// The most steps a detour takes: its routines look at every used return table.
-const MAX_STEPS: usize = 20_000;
+const MAX_STEPS: u32 = 20_000;
 
 /// Step 2. Whether every thread is out.
 fn step_out(stopped: &mut Stopped<'_>, arenas: &Ranges) -> bool {
@@ -137,9 +137,8 @@ fn step_out(stopped: &mut Stopped<'_>, arenas: &Ranges) -> bool {
         .collect();
     let mut all_out = true;
     for tid in inside {
-        let out = stopped
-            .step_until(tid, MAX_STEPS, |registers| arenas.find(registers.ip().0).is_none());
-        all_out &= matches!(out, Ok(true));
+        let out = stopped.step_until(tid, MAX_STEPS, |registers| arenas.find(registers.ip().0).is_none());
+        all_out &= matches!(out, Ok(Stepped::Done(_)));
     }
     all_out
 }

@@ -40,6 +40,7 @@
 
 use super::{
     emit::{Assembled, Assembler, GPR32, GPR64, at, number::*, unencodable},
+    follow::Later,
     frame::{Frame, RED_ZONE},
     liveness::{Liveness, liveness},
     relocate,
@@ -124,7 +125,7 @@ pub(super) struct Template<'a> {
     pub asm: Assembler,
     pub labels: Labels,
     /// Labels that `follow` leaves to `not_followed`.
-    pub later: Option<(CodeLabel, CodeLabel)>,
+    pub later: Option<Later>,
     relocated: &'a [u8],
 }
 

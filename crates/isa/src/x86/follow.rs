@@ -14,6 +14,18 @@ const SAVED: [AsmRegister64; 3] = [rax, rcx, rdx];
 /// What it saves besides when it reads the clock; behind them lie the flags.
 const SAVED_WITH_CLOCK: [AsmRegister64; 3] = [rsi, rdi, r8];
 
+/// Labels that `follow` leaves to `not_followed`.
+pub(super) struct Later {
+    /// The instance's first place is taken.
+    taken: CodeLabel,
+    /// An instance is found.
+    reserved: CodeLabel,
+    /// The slot is the thread's highest so far.
+    higher: CodeLabel,
+    /// That is known.
+    known: CodeLabel,
+}
+
 impl Template<'_> {
     fn return_mask(&self) -> i32 {
         ((1i32 << self.request.layout.return_bits) - 1) << RETURN_SHIFT
@@ -24,9 +36,12 @@ impl Template<'_> {
         let mask = self.return_mask();
         let (table, slot, instance) = (frame.entry, frame.block, frame.x);
         let a = &mut self.asm.a;
-        let [taken, mut reserved] = [(); 2].map(|()| a.create_label());
-        a.mov(GPR64[table], at(table, THREAD_RETURNS))?;
+        let [taken, mut reserved, higher, mut known] = [(); 4].map(|()| a.create_label());
         a.lea(GPR64[slot], qword_ptr(rsp + frame.depth()))?;
+        a.cmp(at(table, THREAD_HIGHEST), GPR64[slot])?;
+        a.jb(higher)?;
+        a.set_label(&mut known)?;
+        a.mov(GPR64[table], at(table, THREAD_RETURNS))?;
         a.lea(GPR64[instance], qword_ptr(GPR64[slot] + GPR64[slot] * 1))?;
         a.and(GPR32[instance], mask)?;
         a.add(GPR64[instance], GPR64[table])?;
@@ -43,7 +58,7 @@ impl Template<'_> {
         frame.restore(a)?;
         a.lea(rsp, qword_ptr(rsp + 8))?;
         a.call(self.labels.displaced)?;
-        self.later = Some((taken, reserved));
+        self.later = Some(Later { taken, reserved, higher, known });
         Ok(())
     }
 
@@ -51,8 +66,12 @@ impl Template<'_> {
     pub(super) fn not_followed(&mut self, frame: &Frame) -> Asm {
         let (table, slot, instance) = (frame.entry, frame.block, frame.x);
         let claim = Routine::Claim.address(self.request.runtime);
-        if let (Some((mut taken, reserved)), Some(ret)) = (self.later.take(), self.request.actions.ret) {
+        let later = self.later.take().zip(self.request.actions.ret);
+        if let Some((Later { mut taken, reserved, mut higher, known }, ret)) = later {
             let a = &mut self.asm.a;
+            a.set_label(&mut higher)?;
+            a.mov(at(table, THREAD_HIGHEST), GPR64[slot])?;
+            a.jmp(known)?;
             a.set_label(&mut taken)?;
             frame.skip_red_zone(a)?;
             a.push(r10)?;

@@ -7,7 +7,7 @@
 //! | find | r10: stack slot | r11: the slot's return instance, wherever it is |
 //! | restore | r10: stack pointer at the entry of an unwinder | – |
 //!
-//! Each keeps every register but its result and the flags, needs no more than 128 bytes of stack, makes no call and no
+//! Each keeps every register but its result and the flags, needs little stack, makes no
 //! system call (but for `restore`, see there), waits for nothing, and may be interrupted by a signal handler that runs it again.
 //! The memory they work on is described in [`crate::detour`].
 
@@ -52,7 +52,7 @@ pub(super) fn runtime(address: u64, layout: &Layout) -> Emitted<Runtime> {
         a.set_label(&mut labels[Routine::Find as usize])?;
         find(a, layout)?;
         a.set_label(&mut labels[Routine::Restore as usize])?;
-        restore(a, layout)
+        restore(a, layout, labels[Routine::Resolve as usize])
     })()
     .map_err(unencodable)?;
     let assembled = asm.finish()?;
@@ -115,6 +115,11 @@ fn resolve(a: &mut CodeAssembler, layout: &Layout) -> Result<(), IcedError> {
     a.mov(rdx, layout.returns)?;
     a.add(rax, rdx)?;
     a.mov(qword_ptr(r11 + THREAD_RETURNS), rax)?;
+    // In a child, calls may have been followed before the fork.
+    a.mov(rdx, layout.origin)?;
+    a.cmp(qword_ptr(rdx), 1)?;
+    a.sbb(rax, rax)?;
+    a.mov(qword_ptr(r11 + THREAD_HIGHEST), rax)?;
     a.mov(rdx, layout.returns_used)?;
     a.lock().bts(qword_ptr(rdx), rsi)?;
     a.mov(qword_ptr(r11 + THREAD_OWNER), rdi)?;
@@ -155,6 +160,24 @@ fn return_place(
     a.add(place.0, table)
 }
 
+/// Goes to `yes` if rax is an address in an arena. Loses rcx and rdx.
+fn in_arena(a: &mut CodeAssembler, layout: &Layout, yes: CodeLabel) -> Result<(), IcedError> {
+    let [mut arena, mut no] = [(); 2].map(|()| a.create_label());
+    a.mov(rcx, layout.arenas - 16)?;
+    a.set_label(&mut arena)?;
+    a.add(rcx, 16)?;
+    a.mov(rdx, qword_ptr(rcx))?;
+    a.test(rdx, rdx)?;
+    a.je(no)?;
+    a.neg(rdx)?;
+    a.add(rdx, rax)?;
+    a.cmp(rdx, qword_ptr(rcx + 8))?;
+    a.jb(yes)?;
+    a.jmp(arena)?;
+    a.set_label(&mut no)?;
+    a.zero_bytes()
+}
+
 /// Reserves a place, so that among instances with the same slot the latest is at the lowest place.
 ///
 /// If the call's return address is one of our return points, the call is a tail call from a followed one, whose
@@ -163,28 +186,13 @@ fn return_place(
 fn claim(a: &mut CodeAssembler, layout: &Layout) -> Result<(), IcedError> {
     let saved = [rax, rcx, rdx];
     let places = RETURN_PROBES as usize + 1;
-    let [mut arena, mut other_arena, mut fresh, mut tail, mut found, mut out] =
-        [(); 6].map(|()| a.create_label());
+    let [mut tail, mut found, mut out] = [(); 3].map(|()| a.create_label());
     let mut shift: Vec<_> = (0..places).map(|_| a.create_label()).collect();
     for register in saved {
         a.push(register)?;
     }
     a.mov(rax, qword_ptr(r10))?;
-    a.mov(rcx, layout.arenas)?;
-    a.set_label(&mut arena)?;
-    a.mov(rdx, qword_ptr(rcx))?;
-    a.test(rdx, rdx)?;
-    a.je(fresh)?;
-    a.neg(rdx)?;
-    a.add(rdx, rax)?;
-    a.cmp(rdx, qword_ptr(rcx + 8))?;
-    a.jae(other_arena)?;
-    a.jmp(tail)?;
-    a.set_label(&mut other_arena)?;
-    a.add(rcx, 16)?;
-    a.jmp(arena)?;
-
-    a.set_label(&mut fresh)?;
+    in_arena(a, layout, tail)?;
     for n in 0..=RETURN_PROBES {
         let mut kept = a.create_label();
         return_place(a, layout, n, (rax, eax), r11)?;
@@ -210,6 +218,8 @@ fn claim(a: &mut CodeAssembler, layout: &Layout) -> Result<(), IcedError> {
         if n == 0 {
             break;
         }
+        a.mov(rdx, layout.origin + 8)?;
+        a.mov(qword_ptr(rdx), 1)?;
         a.mov(rdx, rax)?;
         for lower in (0..n as u32).rev() {
             let mut skip = a.create_label();
@@ -303,7 +313,103 @@ fn find(a: &mut CodeAssembler, layout: &Layout) -> Result<(), IcedError> {
     a.ret()
 }
 
+/// How far above the unwinder's frame followed calls are looked for: as large as a usual stack.
+const STACK_WINDOW: i32 = 8 << 20;
+
 /// Puts back the real return addresses of the followed calls on this stack, for an unwinder that is about to walk it.
-fn restore(a: &mut CodeAssembler, _layout: &Layout) -> Result<(), IcedError> {
+///
+/// Looks at the instances of the slots from r10 to the thread's highest. A slot is read only once its page is known
+/// to be mapped, since an abandoned call may have been on a stack that is gone: `rt_sigprocmask` with an impossible
+/// `how` changes nothing and tells EFAULT from EINVAL. It is the one system call that detours make, and only where the
+/// program throws an exception.
+fn restore(a: &mut CodeAssembler, layout: &Layout, resolve: CodeLabel) -> Result<(), IcedError> {
+    const RT_SIGPROCMASK: u32 = 14;
+    const EFAULT: i32 = -14;
+    let saved = [rax, rcx, rdx, rsi, rdi, r8, r9, r11, r12];
+    let probe_saved = [rcx, rdx, rsi, r8, r10, r11];
+    let size = 1u32 << layout.return_bits;
+    let [mut bounded, mut whole, mut next_slot, mut mapped, mut ours, mut next, mut out] =
+        [(); 7].map(|()| a.create_label());
+    a.pushfq()?;
+    for register in saved {
+        a.push(register)?;
+    }
+    a.call(resolve)?;
+    a.test(r11, r11)?;
+    a.je(out)?;
+    a.mov(r8, qword_ptr(r11 + THREAD_RETURNS))?;
+    a.mov(r9, qword_ptr(r11 + THREAD_HIGHEST))?;
+    a.mov(r12, qword_ptr(r11 + THREAD_BLOCK))?;
+    a.xor(edi, edi)?;
+    // r9: how many places to look at, from that of r10 on.
+    a.mov(rax, layout.origin + 8)?;
+    a.cmp(qword_ptr(rax), 0)?;
+    a.jne(whole)?;
+    a.sub(r9, r10)?;
+    a.jb(out)?;
+    a.shr(r9, 4)?;
+    a.add(r9, 2)?;
+    a.cmp(r9, size as i32)?;
+    a.jbe(bounded)?;
+    a.set_label(&mut whole)?;
+    a.mov(r9d, size)?;
+    a.set_label(&mut bounded)?;
+    a.mov(r11, r10)?;
+    a.shr(r11, 4)?;
+
+    a.set_label(&mut next_slot)?;
+    a.and(r11d, (size - 1) as i32)?;
+    a.mov(eax, r11d)?;
+    a.shl(rax, RETURN_SHIFT)?;
+    a.mov(rsi, qword_ptr(r8 + rax * 1 + RETURN_SLOT as i32))?;
+    a.mov(rcx, rsi)?;
+    a.sub(rcx, r10)?;
+    a.jb(next)?;
+    a.cmp(rcx, STACK_WINDOW)?;
+    a.jae(next)?;
+    a.mov(rcx, rsi)?;
+    a.shr(rcx, 12)?;
+    a.cmp(rcx, rdi)?;
+    a.je(mapped)?;
+    a.mov(rdi, rcx)?;
+    for register in probe_saved {
+        a.push(register)?;
+    }
+    a.push(rdi)?;
+    a.mov(edi, -1)?;
+    a.xor(edx, edx)?;
+    a.mov(r10d, 8)?;
+    a.mov(eax, RT_SIGPROCMASK)?;
+    a.syscall()?;
+    a.pop(rdi)?;
+    for register in probe_saved.into_iter().rev() {
+        a.pop(register)?;
+    }
+    a.cmp(rax, EFAULT)?;
+    a.jne(mapped)?;
+    a.xor(edi, edi)?;
+    a.jmp(next)?;
+
+    a.set_label(&mut mapped)?;
+    a.mov(rax, qword_ptr(rsi))?;
+    in_arena(a, layout, ours)?;
+    a.jmp(next)?;
+    a.set_label(&mut ours)?;
+    a.mov(eax, r11d)?;
+    a.shl(rax, RETURN_SHIFT)?;
+    a.add(rax, r8)?;
+    a.mov(rcx, qword_ptr(rax + RETURN_ADDRESS))?;
+    a.mov(qword_ptr(rsi), rcx)?;
+    a.mov(qword_ptr(rax + RETURN_SLOT), 0)?;
+    a.inc(qword_ptr(r12 + BLOCK_UNWOUND))?;
+    a.set_label(&mut next)?;
+    a.inc(r11d)?;
+    a.dec(r9)?;
+    a.jne(next_slot)?;
+    a.set_label(&mut out)?;
+    for register in saved.into_iter().rev() {
+        a.pop(register)?;
+    }
+    a.popfq()?;
     a.ret()
 }
