@@ -18,7 +18,8 @@ pub enum Origin {
     MiniDebugInfo,
     /// The file's `.dynsym`.
     DynamicSymbols,
-    /// Only an entry of `.eh_frame`: the bounds are certain, the name is made up.
+    /// Only an entry of `.eh_frame`: the name is made up. The start is certain; the end too for compiled code, but
+    /// assembly can end its entry early, as `clone3` does.
     UnwindTable,
 }
 
@@ -191,8 +192,11 @@ impl<'m> Function<'m> {
         self.address()..self.record().end()
     }
 
-    /// The addresses behind it up to the next function, symbol, unwind entry or the section's end: padding, as far
-    /// as the file tells. Empty when the next one abuts or overlaps.
+    /// The addresses behind it up to the next function, symbol, unwind entry or the section's end. Empty when the
+    /// next one abuts or overlaps.
+    ///
+    /// This is padding as far as the tables tell. Whoever wants to overwrite it must look at the bytes: in a stripped
+    /// file there can be code that no table knows.
     pub fn padding(&self) -> Range<u64> {
         let end = self.record().end();
         end..self.table.boundaries[self.index].max(end)

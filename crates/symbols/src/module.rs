@@ -235,6 +235,8 @@ impl Module {
     /// The source line of the instruction at `address`, if there is DWARF here or in the debug file. The first call
     /// reads it, which can take a while for a large program.
     pub fn source_line(&self, address: u64) -> Option<SourceLine> {
+        // addr2line adds to addresses without looking, so it gets only those that can have a line.
+        section_at(&self.code, address).filter(|_| address < u64::MAX)?;
         let lines = self.lines.get_or_init(|| {
             let own = Lines::read(&self.image, &self.source);
             own.or_else(|| self.debug_file().and_then(|file| Lines::read(&file.image, &file.source)))

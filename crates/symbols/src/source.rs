@@ -72,9 +72,9 @@ impl Source {
 }
 
 fn map(file: &File) -> io::Result<Mmap> {
-    // SAFETY: the mapping is private and only ever read through `&[u8]`. Another process that writes to the file can
-    // change bytes under us: every reader of them checks bounds and values it uses and never assumes to read the same
-    // value twice, so such a change gives wrong names at worst. Truncation gives SIGBUS, see the head of this file.
+    // SAFETY: the mapping lives as long as the `Mmap` that owns it, and is only read. What cannot be ruled out is that
+    // somebody writes to the file meanwhile, as for every mapped file: then bytes change under a `&[u8]`, of which all
+    // readers here check each index and length before use. Truncation gives SIGBUS, see the head of this file.
     unsafe { Mmap::map(file) }
 }
 

@@ -207,17 +207,21 @@ impl<'c> Builder<'c> {
                 };
                 record.size = end.min(next).min(section_end) - record.address;
             }
-            let end = record.end();
-            furthest = end.max(furthest);
+            furthest = furthest.max(record.end());
             reach.push(furthest);
-            // Not before its end: what starts inside it does not shorten it, but leaves no padding either.
-            let first_from = |sorted: &[u64]| sorted.get(sorted.partition_point(|&at| at < end)).copied();
+        }
+        for record in records.iter() {
+            let end = record.end();
+            let next = records.partition_point(|other| other.address < end);
+            // Bytes that another function or unwind entry goes on over are code.
+            let is_claimed = reach[next.max(1) - 1] > end || frame_at(frames, end).is_some();
+            let first = |sorted: &[u64]| sorted.get(sorted.partition_point(|&at| at < end)).copied();
             let frame =
                 frames.get(frames.partition_point(|frame| frame.start < end)).map(|frame| frame.start);
-            let label = first_from(labels);
-            boundaries.push(
-                [Some(next), label, frame, Some(section_end)].into_iter().flatten().min().unwrap_or(end),
-            );
+            let section = section_at(self.code, record.address).map(|section| section.range.end);
+            let follower = records.get(next).map(|next| next.address);
+            let free = [follower, first(labels), frame, section].into_iter().flatten().min();
+            boundaries.push(free.filter(|_| !is_claimed).unwrap_or(end));
         }
     }
 }

@@ -87,3 +87,27 @@ fn landing_pads_lie_in_functions() {
         assert!(module.function_containing(pad).is_some(), "{pad:#x}");
     }
 }
+
+/// The bounds of stripped parts come from unwind entries; the debug file knows their names.
+#[test]
+fn unwind_entries_never_take_a_function_for_a_part() {
+    let Some(path) = library("libc.so.6") else { return println!("SKIPPED: no gcc to find libc with") };
+    let named = Module::open(&path).unwrap();
+    if named.debug_file_path().is_none() {
+        return println!("SKIPPED: no debug file of libc");
+    }
+    let stripped = Module::open_with(&path, DebugSearch::nowhere()).unwrap();
+    let unnamed = stripped.functions().iter().filter(|function| !function.is_named());
+    let mut counts = [0; 2];
+    for function in unnamed {
+        let Some(known) = named.functions().at(function.address()) else { continue };
+        // Assembly such as clone3 ends its unwind entry early where there is no caller to unwind to.
+        assert!(function.size() <= known.size() || known.kind() == Kind::Part, "{known:?}");
+        if function.kind() == Kind::Part {
+            assert_eq!(known.kind(), Kind::Part, "{known:?}");
+        }
+        counts[usize::from(known.kind() == Kind::Part)] += usize::from(known.kind() == function.kind());
+    }
+    println!("{} functions and {} parts told right", counts[0], counts[1]);
+    assert!(counts[0] > 500 && counts[1] > 20, "{counts:?}");
+}

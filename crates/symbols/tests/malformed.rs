@@ -1,0 +1,203 @@
+//! Hard case I1: files that were damaged or made to hurt. Nothing panics, hangs or eats memory.
+//!
+//! Real files are mutated where it hurts most, in headers, tables and notes, with a fixed seed so that a failure can be
+//! repeated. The tests are built with overflow checks, so that arithmetic on hostile numbers shows.
+
+mod tools;
+
+use std::path::{Path, PathBuf};
+
+use tools::{compile, skip_without};
+use trapless_symbols::{Module, ModuleError};
+
+/// Asks a module everything there is to ask.
+fn exercise(module: &Module) -> usize {
+    let mut seen = module.needed().len() + module.segments().len() + module.executable_ranges().count();
+    let functions = module.functions();
+    for function in functions.iter() {
+        seen += module.code(function.range()).map_or(0, <[u8]>::len);
+        seen += module.padding_after(function).len();
+        seen += function
+            .names()
+            .map(|name| name.stem().len() + name.version().map_or(0, str::len))
+            .sum::<usize>();
+        assert!(functions.containing(function.address()).is_some() || function.size() == 0);
+    }
+    // Names are looked up and demangled one by one: some of each file are enough.
+    for function in functions.iter().take(20) {
+        seen += module.source_line(function.address()).map_or(0, |line| line.file.len());
+        seen += function.name().demangled().path.len() + functions.named(function.name().plain()).len();
+    }
+    for address in module.segments().iter().flat_map(|segment| {
+        let end = segment.address.saturating_add(segment.memory_size);
+        [
+            segment.address,
+            segment.address.saturating_add(segment.file_size),
+            end,
+            end.wrapping_sub(1),
+            0,
+            u64::MAX,
+        ]
+    }) {
+        seen += module.bytes_at(address).len() + module.read_only_data_at(address).len();
+        seen += usize::from(module.function_containing(address).is_some());
+        seen +=
+            module.offset_of_address(address).and_then(|offset| module.address_of_offset(offset)).is_some()
+                as usize;
+        seen += module.code(address..address.wrapping_add(16)).map_or(0, <[u8]>::len);
+        seen += module.source_line(address).is_some() as usize;
+    }
+    seen += module.landing_pads().len() + module.code_pointers().len();
+    seen += module.usdt().map_or(0, |probes| probes.len());
+    seen + module.build_id().map_or(0, <[u8]>::len) + module.soname().map_or(0, str::len)
+}
+
+/// A small generator (xorshift64*), so that every run sees the same files.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit.max(1) as u64) as usize
+    }
+
+    /// A value that programs trip over.
+    fn awkward(&mut self) -> u64 {
+        match self.below(8) {
+            0 => 0,
+            1 => u64::MAX,
+            2 => i64::MAX as u64,
+            3 => 0xffff_ffff,
+            4 => 0x8000_0000,
+            5 => 1 << self.below(64),
+            6 => self.below(1 << 16) as u64,
+            _ => self.next(),
+        }
+    }
+}
+
+/// The parts of a file that are structure rather than code, as byte ranges.
+fn structure(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
+    let is_64 = bytes[4] == 2;
+    let number = |at: usize, size: usize| {
+        bytes[at..at + size].iter().rev().fold(0, |value, &byte| value << 8 | usize::from(byte))
+    };
+    let (shoff, entry, count) =
+        if is_64 { (number(0x28, 8), 64, number(0x3c, 2)) } else { (number(0x20, 4), 40, number(0x30, 2)) };
+    let mut ranges = vec![0..64, 0..0x400, shoff..shoff + entry * count];
+    for section in 0..count {
+        let header = shoff + section * entry;
+        let (kind, flags, offset, size) = if is_64 {
+            (number(header + 4, 4), number(header + 8, 8), number(header + 24, 8), number(header + 32, 8))
+        } else {
+            (number(header + 4, 4), number(header + 8, 4), number(header + 16, 4), number(header + 20, 4))
+        };
+        let is_code = flags & 4 != 0;
+        if kind != 8 && !is_code && size > 0 {
+            ranges.push(offset..offset + size);
+        }
+    }
+    ranges
+}
+
+fn mutate(original: &[u8], ranges: &[std::ops::Range<usize>], random: &mut Random) -> Vec<u8> {
+    let mut bytes = original.to_vec();
+    for _ in 0..1 + random.below(6) {
+        let range = &ranges[random.below(ranges.len())];
+        let at = range.start + random.below(range.len());
+        match random.below(4) {
+            0 => bytes[at] ^= 1 << random.below(8),
+            1 => bytes[at] = random.next() as u8,
+            _ => {
+                let size = [2, 4, 8][random.below(3)];
+                let at = at & !(size - 1);
+                let value = random.awkward().to_le_bytes();
+                let end = (at + size).min(bytes.len());
+                bytes[at..end].copy_from_slice(&value[..end - at]);
+            }
+        }
+    }
+    if random.below(8) == 0 {
+        bytes.truncate(random.below(original.len()));
+    }
+    bytes
+}
+
+const RICH: &str = r#"
+#include <stdexcept>
+#include <cstdio>
+static int level(int n) { if (n > 3) throw std::runtime_error("deep"); return level(n + 1) + n; }
+int guarded(int n) { try { return level(n); } catch (const std::exception &e) { return puts(e.what()); } }
+struct Base { virtual ~Base() {} virtual int run(int n) { return guarded(n); } };
+int main(int argc, char **) { Base b; switch (argc) { case 1: return b.run(0); case 2: return 2; default: return 0; } }
+"#;
+
+fn seeds(folder: &Path) -> Vec<PathBuf> {
+    let mut seeds = vec![PathBuf::from("/bin/true")];
+    if !skip_without(&["g++"]) {
+        seeds.push(compile("g++", folder, ("a.cc", RICH), "rich", &["-O1", "-g"]));
+        seeds.push(compile(
+            "g++",
+            folder,
+            ("a.cc", RICH),
+            "packed",
+            &["-O2", "-g", "-gz", "-Wl,-z,pack-relative-relocs"],
+        ));
+        seeds.push(compile("g++", folder, ("a.cc", RICH), "fixed", &["-O2", "-no-pie", "-s"]));
+    }
+    if !skip_without(&["i686-linux-gnu-gcc"]) {
+        let text = "int f(int n) { return n * 2; } int (*table[])(int) = {f}; int main(int n) { return table[n](n); }";
+        seeds.push(compile("i686-linux-gnu-gcc", folder, ("i.c", text), "i686", &["-O1"]));
+    }
+    seeds
+}
+
+#[test]
+fn i1_mutated_files_are_read_or_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    // For a soak run: TRAPLESS_MUTATIONS=100000.
+    let rounds = std::env::var("TRAPLESS_MUTATIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(1500);
+    for seed in seeds(folder.path()) {
+        let original = std::fs::read(&seed).unwrap();
+        assert!(exercise(&Module::parse(&seed, original.clone()).unwrap()) > 100);
+        let ranges = structure(&original);
+        let mut random = Random(0x7261_706c_6573_7331);
+        let (mut read, mut refused) = (0, 0);
+        for _ in 0..rounds {
+            match Module::parse(&seed, mutate(&original, &ranges, &mut random)) {
+                Ok(module) => {
+                    exercise(&module);
+                    read += 1;
+                }
+                Err(error) => {
+                    assert!(error.to_string().contains(&*seed.to_string_lossy()));
+                    refused += 1;
+                }
+            }
+        }
+        println!("{}: {read} read, {refused} refused", seed.display());
+        assert!(read > 100 && refused > 20);
+    }
+}
+
+#[test]
+fn i1_every_truncation_of_the_headers_is_refused() {
+    let original = std::fs::read("/bin/true").unwrap();
+    for size in (0..1024).chain((1024..original.len()).step_by(97)) {
+        let error =
+            Module::parse("cut", original[..size].to_vec()).expect_err("the section headers are at the end");
+        match (size, &error) {
+            (0, ModuleError::Empty(_))
+            | (1..4, ModuleError::NotElf { .. })
+            | (4.., ModuleError::Truncated { .. }) => {}
+            (_, ModuleError::Corrupt { .. }) if size >= 64 => {}
+            _ => panic!("{size}: {error}"),
+        }
+    }
+}
