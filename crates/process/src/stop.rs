@@ -14,6 +14,7 @@
 //! everything is let go and the error says so.
 
 use crate::wait::{self, Backoff, Event, OnExit, Stop};
+use crate::watchdog::Watchdog;
 use crate::{Errno, Pid, ProcError, Process, Registers, State, StopError, Stopped, Tid, ptrace};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -76,6 +77,19 @@ impl Thread {
             Parked::Plain => None,
         }
     }
+
+    /// Detaches from it, with the signals it has still to get.
+    pub(crate) fn let_go(&self, pid: Pid, on_exit: OnExit) {
+        for signal in &self.held {
+            if signal.queue_to(pid.0, self.tid).is_err() {
+                let _ = ptrace::send_signal(pid.0, self.tid, signal.number());
+            }
+        }
+        if ptrace::detach(self.tid, self.pending_signal().unwrap_or(0) as usize).is_err() {
+            // Killed while it stood. Its parent, or an execve that killed it, hears of it only when we have.
+            let _ = wait::until(self.tid, on_exit, Instant::now() + Duration::from_millis(100));
+        }
+    }
 }
 
 impl Process {
@@ -92,13 +106,15 @@ impl Process {
     /// # Errors
     /// [`StopError`]; the process is as it was before.
     pub fn stop_with(&self, options: &StopOptions) -> Result<Stopped<'_>, StopError> {
-        self.wait_until_stoppable(options.patience)?;
+        let threads = self.wait_until_stoppable(options.patience)?;
+        let watchdog = (threads > 1).then(Watchdog::start);
         let since = Instant::now();
         let mut seizure = Seizure {
             process: self,
             options: BASE_OPTIONS | options.ptrace_options,
             on_exit: self.on_leader_exit()?,
             known: HashSet::new(),
+            watchdog,
             running: Vec::new(),
             stopped: Vec::new(),
         };
@@ -117,9 +133,11 @@ impl Process {
         Ok(if ours { OnExit::Leave } else { OnExit::Reap })
     }
 
-    fn wait_until_stoppable(&self, patience: Duration) -> Result<(), StopError> {
+    /// Step 1 of the protocol; how many threads there were.
+    fn wait_until_stoppable(&self, patience: Duration) -> Result<usize, StopError> {
         let start = Instant::now();
-        for tid in self.threads()? {
+        let threads = self.threads()?;
+        for &tid in &threads {
             let mut backoff = Backoff::default();
             while self.thread_stat(tid).is_ok_and(|stat| stat.state == State::Uninterruptible) {
                 if start.elapsed() > patience {
@@ -128,7 +146,7 @@ impl Process {
                 backoff.pause();
             }
         }
-        Ok(())
+        Ok(threads.len())
     }
 
     pub(crate) fn unstoppable(&self, tid: Tid, waited: Duration) -> StopError {
@@ -162,6 +180,7 @@ struct Seizure<'p> {
     options: i32,
     on_exit: OnExit,
     known: HashSet<Tid>,
+    watchdog: Option<Watchdog>,
     running: Vec<Tid>,
     stopped: Vec<Thread>,
 }
@@ -202,9 +221,18 @@ impl Seizure<'_> {
     }
 
     /// Whether the thread is attached now; it is not if it has ended.
-    fn attach(&self, tid: Tid) -> Result<bool, StopError> {
+    fn attach(&mut self, tid: Tid) -> Result<bool, StopError> {
+        if self.known.len() > 1 && self.watchdog.is_none() {
+            self.watchdog = Some(Watchdog::start());
+        }
         match ptrace::seize(tid, self.options as usize) {
-            Ok(()) => {}
+            Ok(()) => {
+                if let Some(watchdog) = &self.watchdog
+                    && self.on_exit(tid) == OnExit::Reap
+                {
+                    watchdog.add(tid);
+                }
+            }
             Err(Errno(libc::ESRCH)) => return Ok(false),
             Err(errno) => {
                 let Ok(status) = self.process.thread_status(tid) else { return Ok(false) };
@@ -284,8 +312,8 @@ impl Seizure<'_> {
 
 impl Drop for Seizure<'_> {
     fn drop(&mut self) {
-        for thread in &self.stopped {
-            let _ = ptrace::detach(thread.tid, thread.pending_signal().unwrap_or(0) as usize);
+        for thread in self.stopped.iter().rev() {
+            thread.let_go(self.pid(), self.on_exit(thread.tid));
         }
         // A running thread cannot be let go. All of these were asked to stop; those that still do not are let go by the kernel
         // when our thread ends.

@@ -73,6 +73,15 @@ pub(crate) fn poll(tid: Tid, on_exit: OnExit) -> Option<Event> {
     }
 }
 
+/// Reaps `tid` if it has ended, and takes nothing else; whether it has ended.
+pub(crate) fn reap_if_dead(tid: Tid) -> bool {
+    match wait(tid, libc::WNOWAIT) {
+        Ok(Some((libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED, _))) => wait(tid, 0).is_ok(),
+        Ok(_) => false,
+        Err(_) => true,
+    }
+}
+
 fn wait(tid: Tid, flags: i32) -> Result<Option<(i32, i32)>, Errno> {
     let options = libc::WEXITED | libc::WSTOPPED | libc::WNOHANG | libc::__WALL | flags;
     // SAFETY: all zeros is a valid siginfo_t, and the call gets the address of one.
