@@ -5,6 +5,7 @@
 //!
 //! ptrace binds a tracee to the *thread* that attached to it, so the types that stand for an attached process are not `Send`.
 
+mod alarm;
 mod arch;
 mod calls;
 mod error;
@@ -23,6 +24,7 @@ mod status;
 mod step;
 mod stop;
 mod stopped;
+pub mod trace;
 mod wait;
 mod watchdog;
 

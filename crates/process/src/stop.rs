@@ -78,13 +78,18 @@ impl Thread {
         }
     }
 
-    /// Detaches from it, with the signals it has still to get.
-    pub(crate) fn let_go(&self, pid: Pid, on_exit: OnExit) {
+    /// Sends the signals that were held back.
+    pub(crate) fn send_held(&self, pid: Pid) {
         for signal in &self.held {
             if signal.queue_to(pid.0, self.tid).is_err() {
                 let _ = ptrace::send_signal(pid.0, self.tid, signal.number());
             }
         }
+    }
+
+    /// Detaches from it, with the signals it has still to get.
+    pub(crate) fn let_go(&self, pid: Pid, on_exit: OnExit) {
+        self.send_held(pid);
         if ptrace::detach(self.tid, self.pending_signal().unwrap_or(0) as usize).is_err() {
             // Killed while it stood. Its parent, or an execve that killed it, hears of it only when we have.
             let _ = wait::until(self.tid, on_exit, Instant::now() + Duration::from_millis(100));
@@ -115,9 +120,42 @@ impl Process {
             on_exit: self.on_leader_exit()?,
             known: HashSet::new(),
             watchdog,
+            traced: false,
             running: Vec::new(),
             stopped: Vec::new(),
         };
+        seizure.stop_all(options.patience)?;
+        let mut threads = std::mem::take(&mut seizure.stopped);
+        threads.sort_by_key(|thread| thread.tid);
+        if threads.is_empty() {
+            return Err(StopError::Gone(self.pid()));
+        }
+        Ok(Stopped::new(self, threads, options.clone(), seizure.on_exit, since))
+    }
+
+    /// Stops a process some of whose threads are attached and running, and others attached and stopped.
+    pub(crate) fn stop_traced(
+        &self,
+        options: &StopOptions,
+        running: Vec<Tid>,
+        stopped: Vec<Thread>,
+    ) -> Result<Stopped<'_>, StopError> {
+        let since = Instant::now();
+        let mut seizure = Seizure {
+            process: self,
+            options: BASE_OPTIONS | options.ptrace_options,
+            on_exit: self.on_leader_exit()?,
+            known: running.iter().copied().chain(stopped.iter().map(Thread::tid)).collect(),
+            watchdog: None,
+            traced: true,
+            running,
+            stopped,
+        };
+        for &tid in &seizure.running {
+            // It can only fail because the thread has ended, and the wait will tell us that.
+            let _ = ptrace::interrupt(tid, 0);
+        }
+        seizure.wait_for_all(Instant::now() + options.patience, options.patience)?;
         seizure.stop_all(options.patience)?;
         let mut threads = std::mem::take(&mut seizure.stopped);
         threads.sort_by_key(|thread| thread.tid);
@@ -181,6 +219,8 @@ struct Seizure<'p> {
     on_exit: OnExit,
     known: HashSet<Tid>,
     watchdog: Option<Watchdog>,
+    /// Whether breakpoints and steps of ours may be what a thread stops for.
+    traced: bool,
     running: Vec<Tid>,
     stopped: Vec<Thread>,
 }
@@ -283,6 +323,7 @@ impl Seizure<'_> {
             }
             Some(Event::Gone) => return Ok(()),
             Some(Event::Stop(Stop::Interrupted(_))) => Parked::Plain,
+            Some(Event::Stop(Stop::Signal(signal))) if self.traced => crate::trace::park(tid, signal),
             Some(Event::Stop(Stop::Signal(signal))) => Parked::Signal(signal),
             Some(Event::Stop(Stop::Event(libc::PTRACE_EVENT_EXEC))) => {
                 let _ = ptrace::detach(tid, 0);

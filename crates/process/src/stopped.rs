@@ -2,7 +2,7 @@
 
 use crate::stop::Thread;
 use crate::wait::OnExit;
-use crate::{Errno, Process, Registers, StopError, StopOptions, Tid, ptrace};
+use crate::{Errno, Process, Registers, StopError, StopOptions, Tid};
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
