@@ -87,6 +87,8 @@ pub struct Tracer<'p> {
     threads: HashMap<Tid, Run>,
     on_leader_exit: OnExit,
     alarm: Option<Alarm>,
+    /// Whether the kernel shows us an ended child instead of what came after it.
+    obstructed: bool,
     affinity: Affinity,
     not_send: PhantomData<*mut ()>,
 }
@@ -114,6 +116,7 @@ impl<'p> Stopped<'p> {
             threads: HashMap::new(),
             on_leader_exit,
             alarm: Alarm::new().ok(),
+            obstructed: false,
             affinity: Affinity::new(),
             not_send: PhantomData,
         };
@@ -147,27 +150,34 @@ impl<'p> Tracer<'p> {
                 return Ok(None);
             }
             match &self.alarm {
-                Some(alarm) => {
+                Some(alarm) if !self.obstructed => {
                     alarm.set(left);
                     wait::any(true);
                     alarm.set(Duration::ZERO);
                 }
-                None => std::thread::sleep(Duration::from_micros(200)),
+                _ => std::thread::sleep(Duration::from_micros(200)),
             }
         }
     }
 
     /// Takes what has happened, if it is something to be told.
     fn look(&mut self) -> Result<Option<TraceEvent>, StopError> {
-        while let Some(tid) = wait::any(false) {
-            if !self.is_ours(tid) {
-                break;
-            }
-            if let Some(event) = self.take(tid)? {
-                return Ok(Some(event));
+        loop {
+            match wait::any(false) {
+                None => {
+                    self.obstructed = false;
+                    return Ok(None);
+                }
+                Some(tid) if self.is_ours(tid) => {
+                    if let Some(event) = self.take(tid)? {
+                        return Ok(Some(event));
+                    }
+                }
+                Some(_) => break,
             }
         }
-        // Nothing, or a child of ours that is no tracee hides what is behind it.
+        // A child of ours that is no tracee, and not ours to reap, hides what is behind it.
+        self.obstructed = true;
         let running: Vec<Tid> =
             self.threads.iter().filter(|(_, run)| **run == Run::Running).map(|(tid, _)| *tid).collect();
         for tid in running {

@@ -18,7 +18,7 @@ fn map_and_unmap(process: &Process) -> Result<(), RemoteError> {
     let mut stopped = process.stop()?;
     let before = process.maps()?;
     stopped.remote(|remote| {
-        let fd = remote.memfd_create(c"trapless-test", libc::MFD_CLOEXEC as u32)?;
+        let fd = remote.memfd_create(c"trapless-test", libc::MFD_CLOEXEC)?;
         remote.ftruncate(fd, 8192)?;
         let shared =
             remote.mmap(RemoteAddr(0), 8192, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd, 0)?;
