@@ -5,6 +5,7 @@
 //!
 //! ptrace binds a tracee to the *thread* that attached to it, so the types that stand for an attached process are not `Send`.
 
+mod affinity;
 mod alarm;
 mod arch;
 mod calls;

@@ -7,6 +7,7 @@
 //! Waking a tracer on another processor is what a trap costs most, so the tracer follows the threads that trap: now and then it moves to
 //! the processor of the one that did last.
 
+use crate::affinity::Affinity;
 use crate::alarm::Alarm;
 use crate::ptrace::{self, SignalInfo};
 use crate::stop::{BASE_OPTIONS, Parked, Thread};
@@ -16,7 +17,6 @@ use crate::{
 };
 use std::collections::HashMap;
 use std::marker::PhantomData;
-use std::mem::{size_of, zeroed};
 use std::time::{Duration, Instant};
 
 /// What a traced process has done. The thread named stands still until [`Tracer::cont`] or [`Tracer::step`].
@@ -366,53 +366,5 @@ pub(crate) fn park(tid: Tid, signal: i32) -> Parked {
         }
         (libc::SIGTRAP, Ok(libc::TRAP_TRACE | libc::TRAP_BRKPT | libc::TRAP_HWBKPT)) => Parked::Plain,
         _ => Parked::Signal(signal),
-    }
-}
-
-/// The processors the tracing thread may use, put back when dropped.
-#[derive(Debug)]
-struct Affinity {
-    original: Option<libc::cpu_set_t>,
-    traps: u32,
-}
-
-impl Affinity {
-    /// Traps between two looks at where the target runs: a look costs a read of `/proc`.
-    const EVERY: u32 = 256;
-
-    fn new() -> Affinity {
-        // SAFETY: zeros are a valid set, and the call writes at most its size.
-        let original = unsafe {
-            let mut set: libc::cpu_set_t = zeroed();
-            (libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) == 0).then_some(set)
-        };
-        Affinity { original, traps: 0 }
-    }
-
-    fn follow(&mut self, process: &Process, tid: Tid) {
-        self.traps = self.traps.wrapping_add(1);
-        if self.traps % Self::EVERY != 1 {
-            return;
-        }
-        let (Some(original), Ok(stat)) = (self.original, process.thread_stat(tid)) else { return };
-        let cpu = stat.processor as usize;
-        // SAFETY: the sets are valid, and CPU_ISSET and CPU_SET check the index against their size.
-        unsafe {
-            if cpu < libc::CPU_SETSIZE as usize && libc::CPU_ISSET(cpu, &original) {
-                let mut set: libc::cpu_set_t = zeroed();
-                libc::CPU_SET(cpu, &mut set);
-                // Where it fails we are only slower.
-                libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set);
-            }
-        }
-    }
-}
-
-impl Drop for Affinity {
-    fn drop(&mut self) {
-        if let Some(original) = &self.original {
-            // SAFETY: the set is one the kernel gave us.
-            unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), original) };
-        }
     }
 }

@@ -328,8 +328,9 @@ fn as_an_ordinary_user() {
         command.uid(NOBODY).gid(NOBODY);
     };
     let mut theirs: Target = program.start_with(&["sleep", "2"], become_nobody);
+    let mut sandboxed = program.start_with(&["filter", "1"], become_nobody);
     let ours = program.start(&["sleep", "2"]);
-    let (their_pid, our_pid) = (theirs.pid(), ours.pid());
+    let (their_pid, our_pid, sandboxed_pid) = (theirs.pid(), ours.pid(), sandboxed.pid());
     let result = trapless_process::keeper::run(move |_| {
         // SAFETY: plain system calls on the keeper, which has one thread. The C library's wrappers would do the same.
         unsafe {
@@ -340,13 +341,17 @@ fn as_an_ordinary_user() {
         for _ in 0..10 {
             map_and_unmap(&process).unwrap();
         }
+        let refused = map_and_unmap(&Process::open(sandboxed_pid).unwrap()).unwrap_err();
+        assert!(matches!(refused, RemoteError::Seccomp { .. }), "{refused}");
         let denied = Process::open(our_pid).unwrap_err();
         assert!(matches!(denied, OpenError::OtherUser { owner: 0, ours: NOBODY, .. }), "{denied}");
         b"done".to_vec()
     });
     assert_eq!(result.unwrap(), b"done");
-    theirs.poke();
-    assert_eq!(theirs.wait().code(), Some(5));
+    for target in [&mut theirs, &mut sandboxed] {
+        target.poke();
+        assert_eq!(target.wait().code(), Some(5));
+    }
 }
 
 #[test]
