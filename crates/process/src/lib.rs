@@ -5,11 +5,16 @@
 //!
 //! ptrace binds a tracee to the *thread* that attached to it, so the types that stand for an attached process are not `Send`.
 
+mod affinity;
+mod alarm;
 mod arch;
 mod calls;
 mod error;
 mod gap;
 mod id;
+mod inherited;
+pub mod keeper;
+pub mod launch;
 mod maps;
 mod memory;
 mod open;
@@ -17,9 +22,12 @@ mod process;
 mod ptrace;
 mod remote;
 mod status;
+mod step;
 mod stop;
 mod stopped;
+pub mod trace;
 mod wait;
+mod watchdog;
 
 pub use arch::{Abi, BREAKPOINT, BREAKPOINT_ADVANCE, Registers};
 pub use error::{MappedFileError, MemoryError, OpenError, ProcError, RemoteError, StopError};
@@ -30,5 +38,6 @@ pub use memory::{Pod, ReadRange};
 pub use process::Process;
 pub use remote::Remote;
 pub use status::{Auxv, Seccomp, State, Status, parse_status};
+pub use step::Stepped;
 pub use stop::{StopOptions, Thread};
 pub use stopped::Stopped;

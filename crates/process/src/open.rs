@@ -53,10 +53,18 @@ pub(crate) fn refuse_untraceable(pid: Pid) -> Result<(), OpenError> {
     Ok(())
 }
 
+/// A process that has ended is a zombie until its parent has noticed, and none after that.
+pub(crate) fn gone(pid: Pid) -> OpenError {
+    match status_of(pid.0) {
+        Ok(status) => OpenError::Zombie { pid, name: status.name, parent: Pid(status.ppid) },
+        Err(_) => OpenError::NoSuchProcess { pid },
+    }
+}
+
 /// Which of the reasons to be refused it was, by what can be seen from outside.
 pub(crate) fn explain_denial(pid: Pid, source: io::Error) -> OpenError {
     match source.raw_os_error() {
-        Some(libc::ENOENT | libc::ESRCH) => return OpenError::NoSuchProcess { pid },
+        Some(libc::ENOENT | libc::ESRCH) => return gone(pid),
         Some(libc::EACCES | libc::EPERM) => {}
         _ => return OpenError::System { pid, what: "/proc/PID/mem", source },
     }

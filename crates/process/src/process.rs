@@ -49,10 +49,19 @@ impl Process {
             .open(memory_directory(pid).join("mem"))
             .map_err(|error| crate::open::explain_denial(pid, error))?;
         let mut process = Process { pid, pidfd, mem, start_time: 0, is_32bit: false };
-        process.start_time = process.stat()?.start_time;
-        process.is_32bit = process.class_is_32bit()?;
+        let described = process.describe();
         // All of the above was opened by number. The pidfd was first, so if its process lives, all of it is its own.
-        if process.is_alive() { Ok(process) } else { Err(OpenError::NoSuchProcess { pid }) }
+        if !process.is_alive() {
+            return Err(crate::open::gone(pid));
+        }
+        described?;
+        Ok(process)
+    }
+
+    fn describe(&mut self) -> Result<(), ProcError> {
+        self.start_time = self.stat()?.start_time;
+        self.is_32bit = self.class_is_32bit()?;
+        Ok(())
     }
 
     /// The process id.
@@ -214,8 +223,8 @@ impl Process {
             match Errno::check(ours) {
                 // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
                 Ok(ours) => return Ok(unsafe { OwnedFd::from_raw_fd(ours as i32) }),
-                Err(errno @ Errno(libc::EBADF | libc::ESRCH)) => return Err(failed(errno)),
-                // Kernels before 5.6 lack it and some sandboxes refuse it.
+                Err(errno @ Errno(libc::EBADF)) => return Err(failed(errno)),
+                // Kernels before 5.6 lack it, some sandboxes refuse it, and it asks the leader, which may have exited.
                 Err(_) => {}
             }
         }

@@ -156,6 +156,8 @@ pub(crate) struct Stat {
     pub start_time: u64,
     /// Where the heap starts or would start; 0 when we may not know.
     pub start_brk: u64,
+    /// The processor it last ran on.
+    pub processor: u64,
 }
 
 impl Stat {
@@ -184,6 +186,7 @@ pub(crate) fn parse_stat(text: &[u8]) -> Result<Stat, ProcError> {
         flags: number(9).ok_or(malformed("no flags"))?,
         start_time: number(22).ok_or(malformed("no start time"))?,
         start_brk: number(47).unwrap_or(0),
+        processor: number(39).unwrap_or(0),
     })
 }
 

@@ -14,6 +14,7 @@
 //! everything is let go and the error says so.
 
 use crate::wait::{self, Backoff, Event, OnExit, Stop};
+use crate::watchdog::Watchdog;
 use crate::{Errno, Pid, ProcError, Process, Registers, State, StopError, Stopped, Tid, ptrace};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -76,6 +77,24 @@ impl Thread {
             Parked::Plain => None,
         }
     }
+
+    /// Sends the signals that were held back.
+    pub(crate) fn send_held(&self, pid: Pid) {
+        for signal in &self.held {
+            if signal.queue_to(pid.0, self.tid).is_err() {
+                let _ = ptrace::send_signal(pid.0, self.tid, signal.number());
+            }
+        }
+    }
+
+    /// Detaches from it, with the signals it has still to get.
+    pub(crate) fn let_go(&self, pid: Pid, on_exit: OnExit) {
+        self.send_held(pid);
+        if ptrace::detach(self.tid, self.pending_signal().unwrap_or(0) as usize).is_err() {
+            // Killed while it stood. Its parent, or an execve that killed it, hears of it only when we have.
+            let _ = wait::until(self.tid, on_exit, Instant::now() + Duration::from_millis(100));
+        }
+    }
 }
 
 impl Process {
@@ -92,16 +111,51 @@ impl Process {
     /// # Errors
     /// [`StopError`]; the process is as it was before.
     pub fn stop_with(&self, options: &StopOptions) -> Result<Stopped<'_>, StopError> {
-        self.wait_until_stoppable(options.patience)?;
+        let threads = self.wait_until_stoppable(options.patience)?;
+        let watchdog = (threads > 1).then(Watchdog::start);
         let since = Instant::now();
         let mut seizure = Seizure {
             process: self,
             options: BASE_OPTIONS | options.ptrace_options,
             on_exit: self.on_leader_exit()?,
             known: HashSet::new(),
+            watchdog,
+            traced: false,
             running: Vec::new(),
             stopped: Vec::new(),
         };
+        seizure.stop_all(options.patience)?;
+        let mut threads = std::mem::take(&mut seizure.stopped);
+        threads.sort_by_key(|thread| thread.tid);
+        if threads.is_empty() {
+            return Err(StopError::Gone(self.pid()));
+        }
+        Ok(Stopped::new(self, threads, options.clone(), seizure.on_exit, since))
+    }
+
+    /// Stops a process some of whose threads are attached and running, and others attached and stopped.
+    pub(crate) fn stop_traced(
+        &self,
+        options: &StopOptions,
+        running: Vec<Tid>,
+        stopped: Vec<Thread>,
+    ) -> Result<Stopped<'_>, StopError> {
+        let since = Instant::now();
+        let mut seizure = Seizure {
+            process: self,
+            options: BASE_OPTIONS | options.ptrace_options,
+            on_exit: self.on_leader_exit()?,
+            known: running.iter().copied().chain(stopped.iter().map(Thread::tid)).collect(),
+            watchdog: None,
+            traced: true,
+            running,
+            stopped,
+        };
+        for &tid in &seizure.running {
+            // It can only fail because the thread has ended, and the wait will tell us that.
+            let _ = ptrace::interrupt(tid, 0);
+        }
+        seizure.wait_for_all(Instant::now() + options.patience, options.patience)?;
         seizure.stop_all(options.patience)?;
         let mut threads = std::mem::take(&mut seizure.stopped);
         threads.sort_by_key(|thread| thread.tid);
@@ -117,9 +171,11 @@ impl Process {
         Ok(if ours { OnExit::Leave } else { OnExit::Reap })
     }
 
-    fn wait_until_stoppable(&self, patience: Duration) -> Result<(), StopError> {
+    /// Step 1 of the protocol; how many threads there were.
+    fn wait_until_stoppable(&self, patience: Duration) -> Result<usize, StopError> {
         let start = Instant::now();
-        for tid in self.threads()? {
+        let threads = self.threads()?;
+        for &tid in &threads {
             let mut backoff = Backoff::default();
             while self.thread_stat(tid).is_ok_and(|stat| stat.state == State::Uninterruptible) {
                 if start.elapsed() > patience {
@@ -128,7 +184,7 @@ impl Process {
                 backoff.pause();
             }
         }
-        Ok(())
+        Ok(threads.len())
     }
 
     pub(crate) fn unstoppable(&self, tid: Tid, waited: Duration) -> StopError {
@@ -162,6 +218,9 @@ struct Seizure<'p> {
     options: i32,
     on_exit: OnExit,
     known: HashSet<Tid>,
+    watchdog: Option<Watchdog>,
+    /// Whether breakpoints and steps of ours may be what a thread stops for.
+    traced: bool,
     running: Vec<Tid>,
     stopped: Vec<Thread>,
 }
@@ -202,9 +261,18 @@ impl Seizure<'_> {
     }
 
     /// Whether the thread is attached now; it is not if it has ended.
-    fn attach(&self, tid: Tid) -> Result<bool, StopError> {
+    fn attach(&mut self, tid: Tid) -> Result<bool, StopError> {
+        if self.known.len() > 1 && self.watchdog.is_none() {
+            self.watchdog = Some(Watchdog::start());
+        }
         match ptrace::seize(tid, self.options as usize) {
-            Ok(()) => {}
+            Ok(()) => {
+                if let Some(watchdog) = &self.watchdog
+                    && self.on_exit(tid) == OnExit::Reap
+                {
+                    watchdog.add(tid);
+                }
+            }
             Err(Errno(libc::ESRCH)) => return Ok(false),
             Err(errno) => {
                 let Ok(status) = self.process.thread_status(tid) else { return Ok(false) };
@@ -255,6 +323,7 @@ impl Seizure<'_> {
             }
             Some(Event::Gone) => return Ok(()),
             Some(Event::Stop(Stop::Interrupted(_))) => Parked::Plain,
+            Some(Event::Stop(Stop::Signal(signal))) if self.traced => crate::trace::park(tid, signal),
             Some(Event::Stop(Stop::Signal(signal))) => Parked::Signal(signal),
             Some(Event::Stop(Stop::Event(libc::PTRACE_EVENT_EXEC))) => {
                 let _ = ptrace::detach(tid, 0);
@@ -284,8 +353,8 @@ impl Seizure<'_> {
 
 impl Drop for Seizure<'_> {
     fn drop(&mut self) {
-        for thread in &self.stopped {
-            let _ = ptrace::detach(thread.tid, thread.pending_signal().unwrap_or(0) as usize);
+        for thread in self.stopped.iter().rev() {
+            thread.let_go(self.pid(), self.on_exit(thread.tid));
         }
         // A running thread cannot be let go. All of these were asked to stop; those that still do not are let go by the kernel
         // when our thread ends.

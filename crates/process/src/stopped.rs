@@ -1,8 +1,8 @@
 //! A process all of whose threads stand still.
 
-use crate::stop::{Parked, Thread};
-use crate::wait::{self, OnExit};
-use crate::{Errno, Process, Registers, StopError, StopOptions, Tid, ptrace};
+use crate::stop::Thread;
+use crate::wait::OnExit;
+use crate::{Errno, Process, Registers, StopError, StopOptions, Tid};
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
@@ -93,23 +93,9 @@ impl<'p> Stopped<'p> {
 
     fn detach_all(&mut self) {
         let threads = std::mem::take(&mut self.threads);
-        let tgid = self.process.pid().0;
         // The leader last: its end is reported only after that of all others.
         for thread in threads.iter().rev() {
-            for signal in &thread.held {
-                if signal.queue_to(tgid, thread.tid).is_err() {
-                    let _ = ptrace::send_signal(tgid, thread.tid, signal.number());
-                }
-            }
-            let signal = match thread.parked {
-                Parked::Signal(signal) => signal,
-                Parked::Plain => 0,
-            };
-            if ptrace::detach(thread.tid, signal as usize).is_err() {
-                // Killed while it stood. Its parent hears of it only when we have.
-                let deadline = Instant::now() + Duration::from_millis(100);
-                let _ = wait::until(thread.tid, self.on_exit(thread.tid), deadline);
-            }
+            thread.let_go(self.process.pid(), self.on_exit(thread.tid));
         }
     }
 }

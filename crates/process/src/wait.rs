@@ -73,17 +73,40 @@ pub(crate) fn poll(tid: Tid, on_exit: OnExit) -> Option<Event> {
     }
 }
 
+/// Reaps `tid` if it has ended, and takes nothing else; whether it has ended.
+pub(crate) fn reap_if_dead(tid: Tid) -> bool {
+    match wait(tid, libc::WNOWAIT) {
+        Ok(Some((libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED, _))) => wait(tid, 0).is_ok(),
+        Ok(_) => false,
+        Err(_) => true,
+    }
+}
+
+/// The child or tracee of the calling thread that something has happened to, without taking it. Blocks, if asked to, until there is one
+/// or a signal handler has run.
+pub(crate) fn any(block: bool) -> Option<Tid> {
+    let hang = if block { 0 } else { libc::WNOHANG };
+    let found = waitid(libc::P_ALL, 0, libc::WNOWAIT | libc::__WNOTHREAD | hang);
+    found.ok().flatten().map(|(pid, _, _)| Tid(pid))
+}
+
 fn wait(tid: Tid, flags: i32) -> Result<Option<(i32, i32)>, Errno> {
-    let options = libc::WEXITED | libc::WSTOPPED | libc::WNOHANG | libc::__WALL | flags;
+    let found = waitid(libc::P_PID, tid.0, libc::WNOHANG | flags)?;
+    Ok(found.map(|(_, code, status)| (code, status)))
+}
+
+/// Id, `CLD_*` code and status.
+fn waitid(kind: libc::idtype_t, id: i32, flags: i32) -> Result<Option<(i32, i32, i32)>, Errno> {
+    let options = libc::WEXITED | libc::WSTOPPED | libc::__WALL | flags;
     // SAFETY: all zeros is a valid siginfo_t, and the call gets the address of one.
     let (result, info) = unsafe {
         let mut info: libc::siginfo_t = std::mem::zeroed();
-        (libc::waitid(libc::P_PID, tid.0 as libc::id_t, &mut info, options), info)
+        (libc::waitid(kind, id as libc::id_t, &mut info, options), info)
     };
     Errno::check(libc::c_long::from(result))?;
     // SAFETY: waitid has filled the fields for a child, or left everything zero.
     let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
-    Ok((pid != 0).then_some((info.si_code, status)))
+    Ok((pid != 0).then_some((pid, info.si_code, status)))
 }
 
 /// A poller that is eager at first and gets lazy.

@@ -1,0 +1,55 @@
+//! Ends a blocking wait of the calling thread when its time is up.
+//!
+//! wait(2) has no timeout. A timer that signals this very thread gives it one: the handler does nothing, and the wait returns EINTR.
+//! The timer goes on at a short interval after its first expiry, because the first may come just before the wait begins.
+
+use crate::Errno;
+use std::mem::zeroed;
+use std::time::Duration;
+
+/// Near the end of the real-time range, where neither C libraries nor users look first.
+fn signal() -> i32 {
+    libc::SIGRTMAX() - 3
+}
+
+extern "C" fn nothing(_: libc::c_int) {}
+
+#[derive(Debug)]
+pub(crate) struct Alarm(libc::timer_t);
+
+impl Alarm {
+    /// An alarm for the calling thread.
+    pub fn new() -> Result<Alarm, Errno> {
+        // SAFETY: zeros are valid for all three structs; the handler touches nothing; the kernel writes one timer id.
+        unsafe {
+            let mut action: libc::sigaction = zeroed();
+            action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as usize;
+            Errno::check(libc::sigaction(signal(), &action, std::ptr::null_mut()).into())?;
+            let mut event: libc::sigevent = zeroed();
+            event.sigev_notify = libc::SIGEV_THREAD_ID;
+            event.sigev_signo = signal();
+            event.sigev_notify_thread_id = libc::gettid();
+            let mut timer: libc::timer_t = zeroed();
+            Errno::check(libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer).into())?;
+            Ok(Alarm(timer))
+        }
+    }
+
+    /// Goes off after `delay`; zero turns it off.
+    pub fn set(&self, delay: Duration) {
+        let time = |d: Duration| libc::timespec {
+            tv_sec: d.as_secs() as libc::time_t,
+            tv_nsec: d.subsec_nanos() as libc::c_long,
+        };
+        let times = libc::itimerspec { it_interval: time(Duration::from_millis(5)), it_value: time(delay) };
+        // SAFETY: the timer is ours and lives; the call reads one itimerspec.
+        unsafe { libc::timer_settime(self.0, 0, &times, std::ptr::null_mut()) };
+    }
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        // SAFETY: the timer is ours and deleted once.
+        unsafe { libc::timer_delete(self.0) };
+    }
+}

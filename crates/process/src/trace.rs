@@ -1,0 +1,370 @@
+//! Staying attached to a running process, for the mechanisms that trap.
+//!
+//! A [`Tracer`] is what [`Stopped::trace`] turns a stopped process into: all threads run, and each stop of one is told as a
+//! [`TraceEvent`] that leaves that thread standing until the caller lets it go on. New threads are attached to by the kernel
+//! before they run. Group-stops of job control are kept to (`PTRACE_LISTEN`) and not told.
+//!
+//! Waking a tracer on another processor is what a trap costs most, so the tracer follows the threads that trap: now and then it moves to
+//! the processor of the one that did last.
+
+use crate::affinity::Affinity;
+use crate::alarm::Alarm;
+use crate::ptrace::{self, SignalInfo};
+use crate::stop::{BASE_OPTIONS, Parked, Thread};
+use crate::wait::{self, Event, OnExit, Stop};
+use crate::{
+    BREAKPOINT_ADVANCE, Errno, Pid, Process, Registers, RemoteAddr, StopError, StopOptions, Stopped, Tid,
+};
+use std::collections::HashMap;
+use std::marker::PhantomData;
+use std::time::{Duration, Instant};
+
+/// What a traced process has done. The thread named stands still until [`Tracer::cont`] or [`Tracer::step`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TraceEvent {
+    /// A breakpoint instruction at `address` ran; the instruction pointer is behind it.
+    Breakpoint {
+        /// The thread.
+        tid: Tid,
+        /// The breakpoint.
+        address: RemoteAddr,
+    },
+    /// The step asked for is done.
+    Stepped {
+        /// The thread.
+        tid: Tid,
+    },
+    /// A signal is about to be delivered: pass it to `cont` or `step`.
+    Signal {
+        /// The thread.
+        tid: Tid,
+        /// The signal.
+        signal: i32,
+    },
+    /// A thread was created and has not run yet.
+    NewThread {
+        /// The new thread.
+        tid: Tid,
+    },
+    /// A process was created, stands still and is attached, too: [`Tracer::release`] lets it go. It has a copy of the memory
+    /// with all breakpoints in it; after vfork, the memory itself.
+    Forked {
+        /// The thread that created it.
+        tid: Tid,
+        /// The new process.
+        child: Pid,
+        /// Whether they share their memory (vfork).
+        vfork: bool,
+    },
+    /// Another program was started: all breakpoints and other threads are gone.
+    Execed {
+        /// The only thread.
+        tid: Tid,
+    },
+    /// A thread has ended; nothing of it stands.
+    ThreadGone {
+        /// The thread.
+        tid: Tid,
+    },
+    /// The process has ended.
+    ProcessGone,
+}
+
+/// What we last did to a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Run {
+    Running,
+    Standing(Parked),
+}
+
+/// A running process with us attached to all of its threads. Dropping it stops them once more and detaches; use
+/// [`Tracer::stop`] and take the breakpoints out before.
+#[derive(Debug)]
+pub struct Tracer<'p> {
+    process: &'p Process,
+    options: StopOptions,
+    threads: HashMap<Tid, Run>,
+    on_leader_exit: OnExit,
+    alarm: Option<Alarm>,
+    /// Whether the kernel shows us an ended child instead of what came after it.
+    obstructed: bool,
+    affinity: Affinity,
+    not_send: PhantomData<*mut ()>,
+}
+
+const OPTIONS: i32 = libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACEFORK | libc::PTRACE_O_TRACEVFORK;
+
+impl<'p> Stopped<'p> {
+    /// Lets all threads run under a tracer.
+    ///
+    /// # Errors
+    /// [`StopError`]; the process is let go then.
+    pub fn trace(self) -> Result<Tracer<'p>, StopError> {
+        let (process, mut options) = (self.process, self.options.clone());
+        options.ptrace_options |= OPTIONS;
+        for thread in &self.threads {
+            match ptrace::set_options(thread.tid, (BASE_OPTIONS | options.ptrace_options) as usize) {
+                Ok(()) | Err(Errno(libc::ESRCH)) => {}
+                Err(errno) => return Err(self.explain(thread.tid, "PTRACE_SETOPTIONS", errno)),
+            }
+        }
+        let on_leader_exit = process.on_leader_exit()?;
+        let mut tracer = Tracer {
+            process,
+            options,
+            threads: HashMap::new(),
+            on_leader_exit,
+            alarm: Alarm::new().ok(),
+            obstructed: false,
+            affinity: Affinity::new(),
+            not_send: PhantomData,
+        };
+        for thread in self.into_threads() {
+            thread.send_held(process.pid());
+            tracer.threads.insert(thread.tid, Run::Standing(thread.parked));
+            tracer.cont(thread.tid, thread.pending_signal().unwrap_or(0))?;
+        }
+        Ok(tracer)
+    }
+}
+
+impl<'p> Tracer<'p> {
+    /// The process.
+    pub fn process(&self) -> &'p Process {
+        self.process
+    }
+
+    /// Waits for the next event; `None` when `patience` has passed without one.
+    ///
+    /// # Errors
+    /// [`StopError`] if a thread could not be driven.
+    pub fn next_event(&mut self, patience: Duration) -> Result<Option<TraceEvent>, StopError> {
+        let deadline = Instant::now() + patience;
+        loop {
+            if let Some(event) = self.look()? {
+                return Ok(Some(event));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            match &self.alarm {
+                Some(alarm) if !self.obstructed => {
+                    alarm.set(left);
+                    wait::any(true);
+                    alarm.set(Duration::ZERO);
+                }
+                _ => std::thread::sleep(Duration::from_micros(200)),
+            }
+        }
+    }
+
+    /// Takes what has happened, if it is something to be told.
+    fn look(&mut self) -> Result<Option<TraceEvent>, StopError> {
+        loop {
+            match wait::any(false) {
+                None => {
+                    self.obstructed = false;
+                    return Ok(None);
+                }
+                Some(tid) if self.is_ours(tid) => {
+                    if let Some(event) = self.take(tid)? {
+                        return Ok(Some(event));
+                    }
+                }
+                Some(_) => break,
+            }
+        }
+        // A child of ours that is no tracee, and not ours to reap, hides what is behind it.
+        self.obstructed = true;
+        let running: Vec<Tid> =
+            self.threads.iter().filter(|(_, run)| **run == Run::Running).map(|(tid, _)| *tid).collect();
+        for tid in running {
+            if let Some(event) = self.take(tid)? {
+                return Ok(Some(event));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A thread of the process, known or not yet.
+    fn is_ours(&self, tid: Tid) -> bool {
+        self.threads.contains_key(&tid) || self.process.thread_stat(tid).is_ok()
+    }
+
+    fn take(&mut self, tid: Tid) -> Result<Option<TraceEvent>, StopError> {
+        let on_exit = if tid == self.process.pid().leader() { self.on_leader_exit } else { OnExit::Reap };
+        let Some(event) = wait::poll(tid, on_exit) else { return Ok(None) };
+        let Event::Stop(stop) = event else {
+            self.threads.remove(&tid);
+            let over = self.threads.is_empty() || !self.process.is_alive();
+            return Ok(Some(if over { TraceEvent::ProcessGone } else { TraceEvent::ThreadGone { tid } }));
+        };
+        let new = self.threads.insert(tid, Run::Standing(Parked::Plain)).is_none();
+        match stop {
+            _ if new => Ok(Some(TraceEvent::NewThread { tid })),
+            Stop::Signal(libc::SIGTRAP) => self.trap(tid).map(Some),
+            Stop::Signal(signal) => {
+                self.threads.insert(tid, Run::Standing(Parked::Signal(signal)));
+                Ok(Some(TraceEvent::Signal { tid, signal }))
+            }
+            Stop::Event(libc::PTRACE_EVENT_EXEC) => {
+                self.threads.retain(|&other, _| other == tid);
+                Ok(Some(TraceEvent::Execed { tid }))
+            }
+            Stop::Event(event @ (libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK)) => {
+                self.forked(tid, event == libc::PTRACE_EVENT_VFORK).map(Some)
+            }
+            Stop::Interrupted(libc::SIGTRAP) | Stop::Event(_) | Stop::Syscall => {
+                self.cont(tid, 0)?;
+                Ok(None)
+            }
+            Stop::Interrupted(_) => {
+                self.resume(tid, "PTRACE_LISTEN", ptrace::listen, 0)?;
+                Ok(None)
+            }
+        }
+    }
+
+    fn trap(&mut self, tid: Tid) -> Result<TraceEvent, StopError> {
+        let lost = |request| move |errno| StopError::Ptrace { tid, request, errno };
+        self.affinity.follow(self.process, tid);
+        match SignalInfo::of(tid).map_err(lost("PTRACE_GETSIGINFO"))?.code() {
+            libc::SI_KERNEL => {
+                let ip = Registers::read(tid).map_err(lost("PTRACE_GETREGSET"))?.ip();
+                Ok(TraceEvent::Breakpoint { tid, address: ip - BREAKPOINT_ADVANCE })
+            }
+            libc::TRAP_TRACE | libc::TRAP_BRKPT | libc::TRAP_HWBKPT => Ok(TraceEvent::Stepped { tid }),
+            // Sent by somebody.
+            _ => {
+                self.threads.insert(tid, Run::Standing(Parked::Signal(libc::SIGTRAP)));
+                Ok(TraceEvent::Signal { tid, signal: libc::SIGTRAP })
+            }
+        }
+    }
+
+    fn forked(&mut self, tid: Tid, vfork: bool) -> Result<TraceEvent, StopError> {
+        let message = ptrace::event_message(tid).map_err(|errno| StopError::Ptrace {
+            tid,
+            request: "PTRACE_GETEVENTMSG",
+            errno,
+        })?;
+        let child = Pid(message as i32);
+        // It stops before its first instruction.
+        wait::until(child.leader(), OnExit::Reap, Instant::now() + self.options.patience);
+        Ok(TraceEvent::Forked { tid, child, vfork })
+    }
+
+    /// The registers of a standing thread.
+    ///
+    /// # Errors
+    /// [`StopError`] if it was killed.
+    pub fn registers(&self, tid: Tid) -> Result<Registers, StopError> {
+        Registers::read(tid).map_err(|errno| self.lost(tid, "PTRACE_GETREGSET", errno))
+    }
+
+    /// Sets the registers of a standing thread.
+    ///
+    /// # Errors
+    /// [`StopError`] if it was killed.
+    pub fn set_registers(&self, tid: Tid, registers: &Registers) -> Result<(), StopError> {
+        registers.write(tid).map_err(|errno| self.lost(tid, "PTRACE_SETREGSET", errno))
+    }
+
+    /// Lets a standing thread run, with a signal or 0. One that was killed is no error: its end will be told.
+    ///
+    /// # Errors
+    /// [`StopError`] if the kernel refuses.
+    pub fn cont(&mut self, tid: Tid, signal: i32) -> Result<(), StopError> {
+        self.resume(tid, "PTRACE_CONT", ptrace::cont, signal)
+    }
+
+    /// Lets a standing thread run one instruction, with a signal or 0: [`TraceEvent::Stepped`] follows.
+    ///
+    /// # Errors
+    /// [`StopError`] if the kernel refuses.
+    pub fn step(&mut self, tid: Tid, signal: i32) -> Result<(), StopError> {
+        self.resume(tid, "PTRACE_SINGLESTEP", ptrace::singlestep, signal)
+    }
+
+    /// Lets a forked child go.
+    pub fn release(&mut self, child: Pid) {
+        // It fails only if the child was killed, and then its death has to be taken note of.
+        if ptrace::detach(child.leader(), 0).is_err() {
+            wait::until(child.leader(), OnExit::Reap, Instant::now() + Duration::from_millis(100));
+        }
+    }
+
+    fn resume(
+        &mut self,
+        tid: Tid,
+        name: &'static str,
+        request: fn(Tid, usize) -> Result<(), Errno>,
+        signal: i32,
+    ) -> Result<(), StopError> {
+        self.threads.insert(tid, Run::Running);
+        match request(tid, signal as usize) {
+            Ok(()) | Err(Errno(libc::ESRCH)) => Ok(()),
+            Err(errno) => Err(self.lost(tid, name, errno)),
+        }
+    }
+
+    fn lost(&self, tid: Tid, request: &'static str, errno: Errno) -> StopError {
+        match errno {
+            Errno(libc::ESRCH) if !self.process.is_alive() => StopError::Gone(self.process.pid()),
+            Errno(libc::ESRCH) => StopError::ThreadGone(tid),
+            errno => StopError::Ptrace { tid, request, errno },
+        }
+    }
+
+    /// Stops all threads again. A thread that has hit a breakpoint not told yet stands before it, and one that was being stepped stands
+    /// where it got to.
+    ///
+    /// # Errors
+    /// [`StopError`]; the process is let go then.
+    pub fn stop(mut self) -> Result<Stopped<'p>, StopError> {
+        self.stop_again()
+    }
+
+    fn stop_again(&mut self) -> Result<Stopped<'p>, StopError> {
+        let (mut running, mut standing) = (Vec::new(), Vec::new());
+        for (tid, run) in std::mem::take(&mut self.threads) {
+            match run {
+                Run::Running => running.push(tid),
+                Run::Standing(parked) => match Registers::read(tid) {
+                    Ok(regs) => standing.push(Thread { tid, regs, parked, held: Vec::new() }),
+                    // Killed: there is its end to wait for.
+                    Err(_) => running.push(tid),
+                },
+            }
+        }
+        self.process.stop_traced(&self.options, running, standing)
+    }
+}
+
+impl Drop for Tracer<'_> {
+    fn drop(&mut self) {
+        if !self.threads.is_empty() {
+            drop(self.stop_again());
+        }
+    }
+}
+
+/// How a traced thread that has stopped for `signal` is to be let go: a breakpoint or step of ours is no signal of the program's, and a
+/// breakpoint is to be met again, or not if it is gone by then.
+pub(crate) fn park(tid: Tid, signal: i32) -> Parked {
+    let code = SignalInfo::of(tid).map(|info| info.code());
+    match (signal, code) {
+        (libc::SIGTRAP, Ok(libc::SI_KERNEL)) => {
+            if let Ok(mut regs) = Registers::read(tid) {
+                regs.set_ip(regs.ip() - BREAKPOINT_ADVANCE);
+                // ESRCH means killed.
+                let _ = regs.write(tid);
+            }
+            Parked::Plain
+        }
+        (libc::SIGTRAP, Ok(libc::TRAP_TRACE | libc::TRAP_BRKPT | libc::TRAP_HWBKPT)) => Parked::Plain,
+        _ => Parked::Signal(signal),
+    }
+}

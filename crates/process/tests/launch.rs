@@ -1,0 +1,156 @@
+//! A launched command stands still before its own code runs, then runs as if it had been started by a shell.
+
+mod common;
+
+use common::Program;
+use std::ffi::OsStr;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use trapless_process::launch::{self, LaunchError, Launched};
+use trapless_process::{RemoteError, StopOptions};
+
+/// Runs `body` in a forked child whose standard output is a file, and returns what was written: a launched command inherits
+/// our standard streams, and the other tests write to them too.
+fn output_of(body: impl FnOnce()) -> String {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    // SAFETY: the child redirects its output, runs the test's code, which only this thread of it has, and leaves by _exit.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: both descriptors are open.
+        unsafe { libc::dup2(file.as_file().as_raw_fd(), 1) };
+        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
+        // SAFETY: nothing of the child is to be cleaned up.
+        unsafe { libc::_exit(if ended.is_ok() { 0 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: waitpid writes one integer.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0, "the launching process failed");
+    std::fs::read_to_string(file.path()).unwrap()
+}
+
+/// Writes to the real standard output, not to the test harness's.
+fn say(text: &str) {
+    // SAFETY: the call reads `text` only.
+    unsafe { libc::write(1, text.as_ptr().cast(), text.len()) };
+}
+
+fn programs() -> Vec<(&'static str, Program, Launched)> {
+    let table: &[(&str, &str, &[&str], Launched)] = &[
+        ("dynamic", "gcc", &[], Launched::Loaded),
+        ("not position-independent", "gcc", &["-no-pie"], Launched::Loaded),
+        ("static", "gcc", &["-static"], Launched::Entry),
+        ("static, position-independent", "gcc", &["-static-pie"], Launched::Entry),
+        ("musl", "musl-gcc", &[], Launched::Loaded),
+        ("musl, static", "musl-gcc", &["-static"], Launched::Entry),
+        ("32-bit", "i686-linux-gnu-gcc", &["-static"], Launched::Entry),
+        ("32-bit, dynamic", "i686-linux-gnu-gcc", &[], Launched::Loaded),
+    ];
+    let compile = |&(name, compiler, flags, place): &(&'static str, &str, &[&str], Launched)| {
+        Some((name, Program::compile_with(compiler, "order", flags)?, place))
+    };
+    table.iter().filter_map(compile).collect()
+}
+
+#[test]
+fn nothing_of_the_program_has_run_and_then_all_of_it_does() {
+    for (name, program, place) in programs() {
+        let output = output_of(|| {
+            let mut command = match launch::launch(program.path().as_os_str(), &["3"]) {
+                Err(LaunchError::MissingInterpreter(path)) => {
+                    say(&format!("SKIPPED: {}: no loader", path.display()));
+                    return;
+                }
+                command => command.unwrap(),
+            };
+            assert_eq!(command.place(), place, "{name}");
+            say("launched\n");
+            let mut stopped = command.stopped(StopOptions::default()).unwrap().unwrap();
+            assert_eq!(stopped.threads().len(), 1);
+            let pid = stopped.process().pid();
+            let made = stopped.remote(|remote| {
+                let getpid = remote.abi().getpid;
+                remote.syscall(getpid, [0; 6])
+            });
+            assert_eq!(made.map_err(|error: RemoteError| error.to_string()), Ok(pid.0 as u64), "{name}");
+            stopped.resume_and_detach();
+            assert!(command.stopped(StopOptions::default()).is_none());
+            assert_eq!(command.wait().unwrap().code(), Some(3), "{name}");
+        });
+        if output.starts_with("SKIPPED") {
+            eprintln!("{output}");
+            continue;
+        }
+        assert_eq!(output, "launched\nconstructor\nmain 3: SIGPIPE default, 0 blocked\n", "{name}");
+    }
+}
+
+#[test]
+fn the_loader_is_put_back_byte_for_byte() {
+    let program = Program::compile("order", &[]);
+    let command = launch::launch(program.path().as_os_str(), &[] as &[&str]).unwrap();
+    let process = command.process();
+    let mut compared = 0;
+    for mapping in
+        process.maps().unwrap().iter().filter(|mapping| mapping.perms.exec && mapping.path().is_some())
+    {
+        use std::os::unix::fs::FileExt;
+        let mut memory = vec![0; mapping.len() as usize];
+        process.read_exact(mapping.start, &mut memory).unwrap();
+        let mut file = vec![0; memory.len()];
+        let read = process.open_mapped_file(mapping).unwrap().read_at(&mut file, mapping.offset).unwrap();
+        assert_eq!(memory[..read], file[..read], "{:?}", mapping.name);
+        compared += 1;
+    }
+    assert!(compared >= 3, "the program, libc and the loader");
+}
+
+#[test]
+fn commands_along_path_and_their_ends() {
+    let mut command = launch::launch(OsStr::new("true"), &[] as &[&str]).unwrap();
+    assert!(command.wait().unwrap().success());
+    let mut command = launch::launch(OsStr::new("sh"), &["-c", "kill -TERM $$"]).unwrap();
+    assert_eq!(command.wait().unwrap().signal(), Some(libc::SIGTERM));
+}
+
+#[test]
+fn a_command_dropped_before_it_ran_is_gone() {
+    let command = launch::launch(OsStr::new("sleep"), &["1000"]).unwrap();
+    let pid = command.process().pid();
+    drop(command);
+    assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
+}
+
+#[test]
+fn what_cannot_be_launched_is_told_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, content: &[u8], mode: u32| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        path
+    };
+    let kind = |program: &OsStr| match launch::launch(program, &[] as &[&str]) {
+        Ok(_) => "launched",
+        Err(LaunchError::NotFound { .. }) => "not found",
+        Err(LaunchError::NotExecutable(_)) => "not executable",
+        Err(LaunchError::Directory(_)) => "directory",
+        Err(LaunchError::UnknownFormat(_)) => "unknown format",
+        Err(LaunchError::MissingInterpreter(_)) => "missing interpreter",
+        Err(error) => panic!("{error}"),
+    };
+    for (program, expected) in [
+        (OsStr::new("no-such-command-anywhere"), "not found"),
+        (OsStr::new(""), "not found"),
+        (OsStr::new("/no/such/file"), "not found"),
+        (dir.path().as_os_str(), "directory"),
+        (file("text", b"echo hello\n", 0o644).as_os_str(), "not executable"),
+        (file("no-line", b"echo hello\n", 0o755).as_os_str(), "unknown format"),
+        (file("empty", b"", 0o755).as_os_str(), "unknown format"),
+        (file("bad-line", b"#!/no/such/interpreter\n", 0o755).as_os_str(), "missing interpreter"),
+        (file("script", b"#!/bin/sh\nexit 0\n", 0o755).as_os_str(), "launched"),
+    ] {
+        assert_eq!(kind(program), expected, "{program:?}");
+    }
+}

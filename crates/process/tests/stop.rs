@@ -1,0 +1,367 @@
+//! Stopping a process in whatever state it is, and letting it go as it was.
+
+mod common;
+
+use common::{Program, Target};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::time::{Duration, Instant};
+use trapless_process::{
+    OpenError, Pid, Process, RemoteAddr, RemoteError, State, Stepped, StopError, StopOptions,
+};
+
+fn program() -> Program {
+    Program::compile("threads", &[])
+}
+
+/// Maps a page, writes to it through the target's own text, and takes it away again.
+fn map_and_unmap(process: &Process) -> Result<(), RemoteError> {
+    let mut stopped = process.stop()?;
+    let before = process.maps()?;
+    stopped.remote(|remote| {
+        let fd = remote.memfd_create(c"trapless-test", libc::MFD_CLOEXEC)?;
+        remote.ftruncate(fd, 8192)?;
+        let shared =
+            remote.mmap(RemoteAddr(0), 8192, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd, 0)?;
+        process.write(shared + 4096, b"from outside")?;
+        let ours = std::fs::File::from(process.open_fd(fd)?);
+        let mut bytes = [0; 12];
+        std::os::unix::fs::FileExt::read_exact_at(&ours, &mut bytes, 4096).unwrap();
+        assert_eq!(&bytes, b"from outside");
+        remote.munmap(shared, 8192)?;
+        remote.close(fd)?;
+        let near = process.maps()?.iter().find(|m| m.perms.exec && m.path().is_some()).unwrap().clone();
+        let gaps = process.maps()?.find_gap(&process.gap_rules()?, near.start..near.end, 1 << 31, 65536);
+        let (mut mapped, flags) = (None, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE);
+        for at in gaps {
+            mapped = remote.mmap(at, 65536, libc::PROT_READ | libc::PROT_EXEC, flags, -1, 0).ok();
+            if mapped.is_some() {
+                break;
+            }
+        }
+        let arena = mapped.expect("there is room near the program");
+        process.write(arena, &[0xc3; 16])?;
+        assert_eq!(process.read_pod::<[u8; 16]>(arena)?, [0xc3; 16]);
+        assert_eq!(remote.munmap(RemoteAddr(1), 1).unwrap_err().errno().map(|e| e.0), Some(libc::EINVAL));
+        remote.munmap(arena, 65536)
+    })?;
+    assert_eq!(before, process.maps()?, "nothing of ours is left");
+    Ok(())
+}
+
+#[test]
+fn memory_is_mapped_and_unmapped_in_every_kind_of_program() {
+    for (compiler, flags) in [
+        ("gcc", &[][..]),
+        ("gcc", &["-no-pie"]),
+        ("gcc", &["-static"]),
+        ("musl-gcc", &["-static"]),
+        ("i686-linux-gnu-gcc", &["-static"]),
+    ] {
+        let Some(program) = Program::compile_with(compiler, "blocked", flags) else { continue };
+        let mut target = program.start(&["read"]);
+        map_and_unmap(&target.open()).unwrap_or_else(|error| panic!("{compiler} {flags:?}: {error}"));
+        target.poke();
+        assert_eq!(target.line(), "ok");
+    }
+}
+
+#[test]
+fn l5_five_thousand_threads() {
+    let mut target = program().start(&["sleep", "5000"]);
+    let process = target.open();
+    let stopped = process.stop().unwrap();
+    assert_eq!(stopped.threads().len(), 5001);
+    eprintln!("5001 threads stopped in {:?}, then let go", stopped.stopped_for());
+    stopped.resume_and_detach();
+    target.poke();
+    assert_eq!(target.wait().code(), Some(5));
+}
+
+#[test]
+fn p8_threads_created_and_ending_while_we_stop_them() {
+    let mut target = program().start(&["churn", "16"]);
+    let process = target.open();
+    for _ in 0..100 {
+        let stopped = process.stop().unwrap();
+        let listed = process.threads().unwrap();
+        for tid in listed {
+            let known = stopped.thread(tid).is_some();
+            assert!(
+                known || process.thread_status(tid).is_ok_and(|s| s.state == State::Zombie),
+                "{tid} runs"
+            );
+        }
+    }
+    target.poke();
+    assert_eq!(target.wait().code(), Some(5));
+}
+
+#[test]
+fn l4_job_control_stays_in_force() {
+    let mut target = program().start(&["sleep", "3"]);
+    let process = target.open();
+    target.signal(libc::SIGSTOP);
+    target.wait_for_state("T");
+    for _ in 0..10 {
+        map_and_unmap(&process).unwrap();
+        target.wait_for_state("T");
+    }
+    target.signal(libc::SIGCONT);
+    target.wait_for_state("SR");
+    target.poke();
+    assert_eq!(target.wait().code(), Some(5));
+}
+
+#[test]
+fn l4_a_stop_signal_that_comes_while_it_stands_takes_effect_afterwards() {
+    let mut target = program().start(&["sleep", "3"]);
+    let process = target.open();
+    let mut stopped = process.stop().unwrap();
+    target.signal(libc::SIGSTOP);
+    let pid = stopped
+        .remote(|remote| remote.syscall(remote.abi().getpid, [0; 6]))
+        .map_err(|e: RemoteError| e)
+        .unwrap();
+    assert_eq!(pid, process.pid().0 as u64);
+    stopped.resume_and_detach();
+    target.wait_for_state("T");
+    target.signal(libc::SIGCONT);
+    target.poke();
+    assert_eq!(target.wait().code(), Some(5));
+}
+
+#[test]
+fn l4_a_leader_that_has_exited_before_its_threads() {
+    let mut target = program().start(&["orphan", "2"]);
+    target.wait_for_state("Z");
+    let process = target.open();
+    map_and_unmap(&process).unwrap();
+    assert!(process.is_alive() && process.exe().is_ok() && process.auxv().unwrap().entry().is_some());
+    target.poke();
+    assert_eq!(target.wait().code(), Some(6));
+}
+
+#[test]
+fn l1_a_vfork_parent_is_waited_for_and_named() {
+    let mut target = program().start(&["vfork"]);
+    target.wait_for_state("D");
+    let process = target.open();
+    let mut options = StopOptions::default();
+    options.patience = Duration::from_millis(100);
+    let error = process.stop_with(&options).unwrap_err();
+    assert!(matches!(error, StopError::Unstoppable { .. }), "{error}");
+    assert_eq!(process.status().unwrap().tracer, 0);
+    target.poke();
+    assert_eq!(target.wait().code(), Some(5));
+}
+
+#[test]
+fn l1_killed_while_it_stands() {
+    let mut target = program().start(&["spin", "4"]);
+    let process = target.open();
+    let mut stopped = process.stop().unwrap();
+    target.signal(libc::SIGKILL);
+    let error = stopped.remote(|remote| remote.syscall(remote.abi().getpid, [0; 6])).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            RemoteError::Stop(_)
+                | RemoteError::Proc(_)
+                | RemoteError::Memory(_)
+                | RemoteError::NoSyscallInstruction(_)
+        ),
+        "{error}"
+    );
+    drop(stopped);
+    // We are its parent, and its status is still there for us.
+    assert_eq!(target.wait().signal(), Some(libc::SIGKILL));
+    assert!(!process.is_alive());
+    assert!(matches!(process.stop(), Err(StopError::Gone(_) | StopError::Proc(_))));
+}
+
+#[test]
+fn l1_another_program_since_it_was_opened() {
+    let mut target = program().start(&["exec", "2"]);
+    let process = target.open();
+    target.poke();
+    assert_eq!(target.line(), "execed");
+    let mut bytes = [0; 8];
+    assert!(process.read(RemoteAddr(0x1000), &mut bytes).is_err());
+}
+
+#[test]
+fn l1_exec_again_and_again_while_we_stop_it() {
+    let mut target = program().start(&["storm", "1"]);
+    let (mut stops, mut races) = (0, 0);
+    while let Ok(process) = Process::open(target.pid()) {
+        match process.stop() {
+            Ok(stopped) => drop(stopped),
+            Err(StopError::Execed(_) | StopError::Gone(_) | StopError::Proc(_)) => races += 1,
+            Err(error) => panic!("{error}"),
+        }
+        stops += 1;
+    }
+    eprintln!("{stops} stops, {races} met an exec");
+    assert_eq!(target.wait().code(), Some(5));
+}
+
+#[test]
+fn l3_a_filter_is_never_made_to_kill() {
+    let mut target = program().start(&["filter", "1"]);
+    let process = target.open();
+    match map_and_unmap(&process) {
+        // Suspended, with CAP_SYS_ADMIN.
+        Ok(()) => assert!(common::is_root()),
+        Err(error) => assert!(matches!(error, RemoteError::Seccomp { .. }), "{error}"),
+    }
+    target.poke();
+    assert_eq!(target.wait().code(), Some(5));
+}
+
+#[test]
+fn stepping_ends_where_it_should_and_nothing_is_lost() {
+    let mut target = Program::compile("blocked", &[]).start(&["spin"]);
+    let process = target.open();
+    for _ in 0..20 {
+        let mut stopped = process.stop().unwrap();
+        let tid = process.pid().leader();
+        let start = stopped.thread(tid).unwrap().registers().ip();
+        let mut steps = 0;
+        let moved = stopped.step_until(tid, 3, |registers| {
+            steps += 1;
+            steps > 2 && registers.ip() != start
+        });
+        assert!(matches!(moved, Ok(Stepped::Done(2 | 3))), "{moved:?}");
+        assert_eq!(stopped.step_until(tid, 5, |_| false).unwrap(), Stepped::NotYet);
+    }
+    target.poke();
+    assert_eq!(target.line(), "ok");
+}
+
+#[test]
+fn many_ranges_are_read_at_once_around_holes() {
+    let target = program().start(&["sleep", "4"]);
+    let process = target.open();
+    let maps = process.maps().unwrap();
+    let text = maps.iter().find(|m| m.perms.exec).unwrap();
+    let mut buffers = vec![[0u8; 16]; 2100];
+    let mut ranges: Vec<_> = buffers
+        .iter_mut()
+        .enumerate()
+        .map(|(n, buffer)| {
+            let at = if n % 3 == 1 { RemoteAddr(16) } else { text.end - 16 + u64::from(n % 3 == 2) * 8 };
+            trapless_process::ReadRange::new(at, buffer)
+        })
+        .collect();
+    process.read_vectored(&mut ranges).unwrap();
+    let next_is_readable = maps.find(text.end).is_some_and(|m| m.perms.read);
+    for (n, range) in ranges.iter().enumerate() {
+        let expected = match n % 3 {
+            0 => 16,
+            1 => 0,
+            _ => {
+                if next_is_readable {
+                    16
+                } else {
+                    8
+                }
+            }
+        };
+        assert_eq!(range.done, expected, "range {n}");
+    }
+}
+
+#[test]
+fn what_cannot_be_opened_is_told_apart() {
+    let kind = |pid: i32| match Process::open(Pid(pid)) {
+        Ok(_) => "opened",
+        Err(OpenError::NoSuchProcess { .. }) => "none",
+        Err(OpenError::Ourselves { .. }) => "ourselves",
+        Err(OpenError::KernelThread { .. }) => "kernel thread",
+        Err(OpenError::Zombie { .. }) => "zombie",
+        Err(OpenError::Thread { .. }) => "thread",
+        Err(OpenError::AlreadyTraced { .. }) => "traced",
+        Err(error) => panic!("{error}"),
+    };
+    assert_eq!(kind(0), "none");
+    assert_eq!(kind(-1), "none");
+    assert_eq!(kind(i32::MAX), "none");
+    assert_eq!(kind(std::process::id() as i32), "ourselves");
+    assert_eq!(kind(2), "kernel thread");
+    let mut target = program().start(&["sleep", "1"]);
+    let thread = target.open().threads().unwrap().into_iter().map(|tid| tid.0).max().unwrap();
+    assert_eq!(kind(thread), "thread");
+    assert_eq!(kind(target.pid().0), "opened");
+    target.poke();
+    target.wait_for_state("Z");
+    assert_eq!(kind(target.pid().0), "zombie");
+}
+
+#[test]
+fn one_already_traced_names_its_tracer() {
+    let target = program().start(&["sleep", "1"]);
+    let (process, pid) = (target.open(), target.pid());
+    let tracer = trapless_process::keeper::Keeper::start(move |watch| {
+        let stopped = process.stop().unwrap();
+        while !watch.should_end_within(Duration::from_secs(1)) {}
+        drop(stopped);
+        Vec::new()
+    })
+    .unwrap();
+    target.wait_for_state("t");
+    let error = Process::open(pid).unwrap_err();
+    assert!(matches!(&error, OpenError::AlreadyTraced { tracer: t, .. } if t.0 == tracer.pid().0), "{error}");
+    drop(tracer);
+    target.open().stop().unwrap();
+}
+
+/// Everything an ordinary user needs works for one, on their own process; root's is refused with the reason.
+#[test]
+fn as_an_ordinary_user() {
+    const NOBODY: u32 = 65534;
+    if !common::is_root() {
+        eprintln!("SKIPPED: we are an ordinary user, so every other test is this one");
+        return;
+    }
+    let program = program();
+    let become_nobody = |command: &mut std::process::Command| {
+        command.uid(NOBODY).gid(NOBODY);
+    };
+    let mut theirs: Target = program.start_with(&["sleep", "2"], become_nobody);
+    let mut sandboxed = program.start_with(&["filter", "1"], become_nobody);
+    let ours = program.start(&["sleep", "2"]);
+    let (their_pid, our_pid, sandboxed_pid) = (theirs.pid(), ours.pid(), sandboxed.pid());
+    let result = trapless_process::keeper::run(move |_| {
+        // SAFETY: plain system calls on the keeper, which has one thread. The C library's wrappers would do the same.
+        unsafe {
+            libc::setgroups(0, std::ptr::null());
+            assert_eq!((libc::setgid(NOBODY), libc::setuid(NOBODY)), (0, 0));
+        }
+        let process = Process::open(their_pid).unwrap();
+        for _ in 0..10 {
+            map_and_unmap(&process).unwrap();
+        }
+        let refused = map_and_unmap(&Process::open(sandboxed_pid).unwrap()).unwrap_err();
+        assert!(matches!(refused, RemoteError::Seccomp { .. }), "{refused}");
+        let denied = Process::open(our_pid).unwrap_err();
+        assert!(matches!(denied, OpenError::OtherUser { owner: 0, ours: NOBODY, .. }), "{denied}");
+        b"done".to_vec()
+    });
+    assert_eq!(result.unwrap(), b"done");
+    for target in [&mut theirs, &mut sandboxed] {
+        target.poke();
+        assert_eq!(target.wait().code(), Some(5));
+    }
+}
+
+#[test]
+fn signals_that_kill_it_do_so_after_we_let_go() {
+    let mut target = program().start(&["abort", "3"]);
+    let process = target.open();
+    target.poke();
+    let start = Instant::now();
+    while process.is_alive() && start.elapsed() < Duration::from_secs(20) {
+        let _ = process.stop();
+    }
+    assert_eq!(target.wait().signal(), Some(libc::SIGABRT));
+}

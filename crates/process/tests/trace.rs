@@ -1,0 +1,105 @@
+//! Staying attached: every breakpoint of every thread is told once, new threads and forked children included.
+#![cfg(target_arch = "x86_64")]
+
+mod common;
+
+use common::Program;
+use std::time::{Duration, Instant};
+use trapless_process::trace::TraceEvent;
+use trapless_process::{BREAKPOINT, Process, RemoteAddr};
+
+const NOP: &[u8] = &[0x90];
+
+#[test]
+fn every_hit_is_told_once() {
+    let program = Program::compile("hits", &[]);
+    for (threads, count) in [(1u32, 5000u32), (4, 2000), (32, 50)] {
+        let mut target = program.start(&[&threads.to_string(), &count.to_string()]);
+        let site = RemoteAddr(u64::from_str_radix(&target.line(), 16).unwrap());
+        let process = target.open();
+        let stopped = process.stop().unwrap();
+        process.write(site, BREAKPOINT).unwrap();
+        let mut tracer = stopped.trace().unwrap();
+        target.poke();
+        let (mut hits, mut created, mut children, mut stepped) = (0, 0, 0, 0);
+        let start = Instant::now();
+        loop {
+            let event = tracer.next_event(Duration::from_secs(20)).unwrap().expect("something happens");
+            match event {
+                TraceEvent::Breakpoint { tid, address } => {
+                    assert_eq!(address, site);
+                    hits += 1;
+                    let mut registers = tracer.registers(tid).unwrap();
+                    // The nop under the breakpoint is emulated; the `ret` behind it is stepped now and then.
+                    registers.set_ip(site + 1);
+                    tracer.set_registers(tid, &registers).unwrap();
+                    if hits % 100 == 0 { tracer.step(tid, 0).unwrap() } else { tracer.cont(tid, 0).unwrap() }
+                }
+                TraceEvent::Stepped { tid } => {
+                    stepped += 1;
+                    tracer.cont(tid, 0).unwrap();
+                }
+                TraceEvent::NewThread { tid } => {
+                    created += 1;
+                    tracer.cont(tid, 0).unwrap();
+                }
+                TraceEvent::Forked { tid, child, vfork } => {
+                    children += 1;
+                    assert!(!vfork);
+                    let copy = Process::open(child).unwrap();
+                    copy.write(site, NOP).unwrap();
+                    tracer.release(child);
+                    tracer.cont(tid, 0).unwrap();
+                }
+                TraceEvent::Signal { tid, signal } => {
+                    tracer.cont(tid, signal).unwrap();
+                    // The child's end.
+                    if signal == libc::SIGCHLD {
+                        break;
+                    }
+                }
+                TraceEvent::ThreadGone { .. } => {}
+                event => panic!("{event:?}"),
+            }
+        }
+        eprintln!("{threads} threads: {hits} hits, {:?} each", start.elapsed() / hits);
+        assert_eq!((hits, created, children, stepped), (threads * count, threads, 1, hits / 100));
+        let stopped = tracer.stop().unwrap();
+        process.write(site, NOP).unwrap();
+        stopped.resume_and_detach();
+        assert_eq!(target.line(), "done");
+        target.poke();
+        assert_eq!(target.wait().code(), Some(5));
+    }
+}
+
+#[test]
+fn a_breakpoint_that_was_hit_and_not_told_is_met_again() {
+    let program = Program::compile("hits", &[]);
+    let mut target = program.start(&["16", "1"]);
+    let site = RemoteAddr(u64::from_str_radix(&target.line(), 16).unwrap());
+    let process = target.open();
+    let stopped = process.stop().unwrap();
+    process.write(site, BREAKPOINT).unwrap();
+    let mut tracer = stopped.trace().unwrap();
+    target.poke();
+    // All sixteen run into it; only the first is told.
+    loop {
+        match tracer.next_event(Duration::from_secs(20)).unwrap().expect("something happens") {
+            TraceEvent::Breakpoint { tid, address } => {
+                let mut registers = tracer.registers(tid).unwrap();
+                registers.set_ip(address);
+                tracer.set_registers(tid, &registers).unwrap();
+                break;
+            }
+            TraceEvent::NewThread { tid } => tracer.cont(tid, 0).unwrap(),
+            event => panic!("{event:?}"),
+        }
+    }
+    let stopped = tracer.stop().unwrap();
+    process.write(site, NOP).unwrap();
+    drop(stopped);
+    assert_eq!(target.line(), "done");
+    target.poke();
+    assert_eq!(target.wait().code(), Some(5));
+}
