@@ -9,6 +9,8 @@ mod movable;
 mod relocate;
 mod returns;
 mod tables;
+#[cfg(test)]
+mod tests;
 mod verdict;
 
 pub use liveness::{Liveness, RegisterSet, liveness};

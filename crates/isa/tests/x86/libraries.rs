@@ -2,7 +2,7 @@
 
 use crate::files::{LIBRARIES, Library};
 use crate::same::assert_same;
-use iced_x86::{Decoder, DecoderOptions};
+use iced_x86::{Decoder, DecoderOptions, Mnemonic};
 use std::collections::BTreeMap;
 use trapless_isa::x86::{liveness, relocate};
 use trapless_isa::{BranchTargets, Displaced, Machine, Reason, Site};
@@ -151,9 +151,13 @@ fn check(
 /// Whether an operand really is further from where its copy would be than 31 bits say.
 fn is_out_of_reach(bits: u32, displaced: &Displaced, original: &[u8], destination: u64) -> bool {
     Decoder::with_ip(bits, original, displaced.start, DecoderOptions::NONE).iter().any(|instruction| {
-        let distance = instruction.memory_displacement64().wrapping_sub(destination) as i64;
+        let operand = match instruction.mnemonic() {
+            Mnemonic::Xbegin => instruction.near_branch_target(),
+            _ if instruction.is_ip_rel_memory_operand() => instruction.ip_rel_memory_address(),
+            _ => return false,
+        };
         // The copy's end is at most the relocated length behind its start.
-        instruction.is_ip_rel_memory_operand() && distance.unsigned_abs() > (1 << 31) - 64
+        (operand.wrapping_sub(destination) as i64).unsigned_abs() > (1 << 31) - 64
     })
 }
 

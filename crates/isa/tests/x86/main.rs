@@ -1,5 +1,9 @@
 //! x86 against real libraries and the processor.
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod execution;
 mod files;
 mod libraries;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod processor;
 mod same;
