@@ -4,6 +4,7 @@
 //! ([`relocate`]), never by encoding them again, so that prefixes and redundant encodings survive.
 
 mod decode;
+mod emulate;
 mod liveness;
 mod movable;
 mod relocate;
@@ -13,6 +14,7 @@ mod tables;
 mod tests;
 mod verdict;
 
+pub use emulate::{EmulateError, State, emulate};
 pub use liveness::{Liveness, RegisterSet, liveness};
 pub use movable::displaced_may_fault;
 pub use relocate::{Relocated, relocate};

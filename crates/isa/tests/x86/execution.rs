@@ -5,15 +5,15 @@ use trapless_isa::x86::relocate;
 use trapless_isa::{Displaced, Machine};
 
 /// Where taken branches lead; in reach of a rel8.
-const TAKEN: u64 = ORIGINAL + 0x50;
+pub const TAKEN: u64 = ORIGINAL + 0x50;
 /// Exits: straight on, and the taken branch's.
-const ON: u32 = 1;
-const AWAY: u32 = 2;
-const ROUNDS: u32 = 3000;
+pub const ON: u32 = 1;
+pub const AWAY: u32 = 2;
+pub const ROUNDS: u32 = 3000;
 
 /// Bytes in hexadecimal, with names for what depends on addresses: `T8` and `T` are the rel8 and rel32 to [`TAKEN`],
 /// `S8` the rel8 to the first byte, `D` the disp32 to the data, `D+n` when n bytes of the instruction follow.
-fn assemble(text: &str) -> Vec<u8> {
+pub fn assemble(text: &str) -> Vec<u8> {
     let mut bytes: Vec<u8> = Vec::new();
     for token in text.split_whitespace() {
         let end = |length: u64| ORIGINAL + bytes.len() as u64 + length;
@@ -35,7 +35,7 @@ fn assemble(text: &str) -> Vec<u8> {
 
 /// A random state. rbx, rsi and rdi point into the data, where pointers to [`TAKEN`] stand too; so does the top of
 /// the stack. rcx is small in half of all states, and shifted to where only its lower parts are 0 in some.
-fn random_state(random: &mut Random, bits: u32, memory: &mut [u8; 2 * WINDOW]) -> State {
+pub fn random_state(random: &mut Random, bits: u32, memory: &mut [u8; 2 * WINDOW]) -> State {
     let mut state = State::default();
     for register in &mut state.registers {
         *register = random.next();

@@ -243,3 +243,17 @@ fn most_entries_have_registers_and_flags_to_spare() {
         );
     }
 }
+
+#[test]
+fn most_entries_can_be_emulated() {
+    for (name, paths) in LIBRARIES {
+        let Some(library) = Library::open(paths) else { continue };
+        let (mut all, mut emulated) = (0, 0);
+        library.each(|_, site| {
+            all += 1;
+            emulated += usize::from(library.machine.isa().verdict(site).emulate.is_ok());
+        });
+        println!("{name}: {emulated} of {all} entries can be emulated, {:.2} %", percent(emulated, all));
+        assert!(percent(emulated, all) >= 90.0, "{name}");
+    }
+}
