@@ -307,7 +307,7 @@ impl Emulation<'_> {
         let carry = if matches!(mnemonic, Inc | Dec) { before & CF != 0 } else { carry };
         for (flag, set) in [
             (CF, carry),
-            (PF, (result as u8).count_ones() % 2 == 0),
+            (PF, (result as u8).count_ones().is_multiple_of(2)),
             (AF, auxiliary),
             (ZF, result == 0),
             (SF, result & sign != 0),

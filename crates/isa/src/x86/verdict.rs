@@ -32,7 +32,10 @@ pub(super) fn verdict(bits: u32, site: &Site<'_>) -> Ladder {
 /// indirect branches, which has to stay.
 fn start_of_patch(bits: u32, site: &Site<'_>) -> Result<u64, Reason> {
     let offset = site.address.wrapping_sub(site.function);
-    if offset >= site.code.len() as u64 {
+    let length = (site.code.len() + site.padding.len()) as u64;
+    let room = if bits == 64 { u64::MAX } else { u32::MAX.into() };
+    // Nothing below has to think of a function that ends beyond the address space.
+    if offset >= site.code.len() as u64 || site.function > room - length.min(room) {
         return Err(Reason::OutsideFunction);
     }
     let mut sweep = decoder(bits, site.code, site.function);
