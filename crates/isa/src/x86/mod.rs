@@ -2,6 +2,15 @@
 //!
 //! Instructions are decoded by iced-x86. What to do with them is decided here: bytes are moved by editing them
 //! ([`relocate`]), never by encoding them again, so that prefixes and redundant encodings survive.
+//!
+//! Beside the files that every ISA has:
+//!
+//! | file | question it answers |
+//! |---|---|
+//! | `movable` | what does moving this instruction take, and why must it stay? |
+//! | `tables` | where do a function's branches and jump tables lead? |
+//! | `returns` | may this function carry a call-paired return probe? |
+//! | `liveness` | which registers and flags does nobody read any more? |
 
 mod decode;
 mod emulate;
@@ -61,8 +70,12 @@ impl Isa for X86 {
     }
 
     fn reach(&self) -> u64 {
-        // From the end of the jump: the detour may start at most i32::MAX ahead, and 2^31 - 5 behind the site.
-        (1 << 31) - u64::from(JUMP_LENGTH) - 1
+        if self.bits == 32 {
+            // Addresses wrap around: a rel32 leads anywhere.
+            return 1 << 32;
+        }
+        // The jump's end may stand an endbr64 and itself behind the site.
+        (1 << 31) - u64::from(JUMP_LENGTH) - 4
     }
 
     fn patch(&self, _displaced: &Displaced, _detour: u64) -> Result<Vec<u8>, Reason> {

@@ -1,7 +1,7 @@
 //! Bytes that nobody wrote: no panic, and no contradiction between verdict and relocation.
 
 use proptest::prelude::*;
-use trapless_isa::x86::{displaced_may_fault, liveness, relocate};
+use trapless_isa::x86::{State, displaced_may_fault, emulate, liveness, relocate};
 use trapless_isa::{BranchTargets, Machine, Site};
 
 /// Addresses of every kind, the ends of the address space among them.
@@ -22,6 +22,49 @@ fn code() -> impl Strategy<Value = Vec<u8>> {
         0x24, 0x00, 0x62, 0xc5, 0xf0, 0xf2, 0xf3, 0xc7, 0xf8,
     ]);
     prop::collection::vec(prop_oneof![any::<u8>(), dense], 0..80)
+}
+
+/// A thread whose memory holds its own addresses, and is missing at every fourth word.
+struct Thread {
+    registers: [u64; 16],
+    flags: u64,
+    ip: Option<u64>,
+}
+
+impl State for Thread {
+    fn register(&self, number: u8) -> u64 {
+        self.registers[usize::from(number)]
+    }
+
+    fn set_register(&mut self, number: u8, value: u64) {
+        self.registers[usize::from(number)] = value;
+    }
+
+    fn flags(&self) -> u64 {
+        self.flags
+    }
+
+    fn set_flags(&mut self, flags: u64) {
+        self.flags = flags;
+    }
+
+    fn set_ip(&mut self, address: u64) {
+        self.ip = Some(address);
+    }
+
+    fn segment_base(&self, gs: bool) -> Option<u64> {
+        gs.then_some(0x1234)
+    }
+
+    fn read(&self, address: u64, size: u8) -> Option<u64> {
+        assert!((1..=8).contains(&size));
+        (address & 0x18 != 0).then_some(address & (u64::MAX >> (64 - 8 * u32::from(size))))
+    }
+
+    fn write(&mut self, address: u64, size: u8, value: u64) -> Option<()> {
+        assert!(value <= u64::MAX >> (64 - 8 * u32::from(size)));
+        (address & 0x18 != 0).then_some(())
+    }
 }
 
 /// 20 000 cases, or as many more as `PROPTEST_CASES` asks for.
@@ -55,6 +98,12 @@ proptest! {
         let _ = liveness(bits, &site, site.address);
         let _ = displaced_may_fault(bits, &code, function);
         let ladder = isa.verdict(&site);
+        let mut thread = Thread { registers: [destination; 16], flags: destination, ip: None };
+        let emulated = emulate(bits, &code, function, &mut thread);
+        prop_assert_eq!(emulated.is_ok(), thread.ip.is_some());
+        if emulated.is_err() {
+            prop_assert_eq!((thread.registers, thread.flags), ([destination; 16], destination));
+        }
         for displaced in [ladder.jump, ladder.step].into_iter().flatten() {
             let start = displaced.start.wrapping_sub(function) as usize;
             let original = [&code[..], &padding[..]].concat();

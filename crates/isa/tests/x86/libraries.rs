@@ -59,7 +59,7 @@ fn nearly_every_function_can_have_a_jump() {
 
 /// 1 GB away, and as far as the patch can branch, both ways.
 fn destinations(library: &Library, displaced: &Displaced) -> Vec<u64> {
-    let reach = library.machine.isa().reach();
+    let reach = library.machine.isa().reach().min((1 << 31) - 9);
     let wrap = |a: u64| if library.machine == Machine::I386 { a & 0xffff_ffff } else { a };
     [1 << 30, reach, (1u64 << 30).wrapping_neg(), reach.wrapping_neg()]
         .map(|distance| wrap(displaced.start.wrapping_add(distance)))

@@ -55,7 +55,7 @@ fn bytes_are_edited_and_no_more() {
         ("notrack call rax", "3effd0", 1, NEAR, "6803105555 c744240455550000 3effe0"),
         ("call [rsp]", "ff1424", 1, NEAR, "6803105555 c744240455550000 ffa42408000000"),
         ("call [rsp+0x40]", "ff542440", 1, NEAR, "6804105555 c744240455550000 ffa42448000000"),
-        ("call [rsp+rbx*8-8]", "ff54dcf8", 1, NEAR, "6804105555 c744240455550000 ffa4dc00000000"),
+        ("call [rsp+rbx*8+8]", "ff54dc08", 1, NEAR, "6804105555 c744240455550000 ffa4dc10000000"),
         (
             "call [r12+8], which only looks like rsp",
             "41ff542408",
@@ -102,6 +102,8 @@ fn bytes_are_edited_in_32_bit_mode() {
     }
 }
 
+const BELOW: Reason = Reason::Unmovable("a call through memory below the stack pointer");
+
 #[test]
 fn what_cannot_be_moved_is_refused() {
     let cases: &[(&str, &str, u8, u64, Reason)] = &[
@@ -113,13 +115,8 @@ fn what_cannot_be_moved_is_refused() {
         ("fewer bytes than instructions", "55", 2, NEAR, Reason::NotAnInstruction),
         ("syscall", "0f05", 1, NEAR, Reason::Unmovable("syscall")),
         ("int3", "cc", 1, NEAR, Reason::Traps),
-        (
-            "beyond a 32-bit displacement",
-            "ff9424fcffff7f",
-            1,
-            NEAR,
-            Reason::Unmovable("a call through the stack"),
-        ),
+        ("call [rsp-8]", "ff5424f8", 1, NEAR, BELOW),
+        ("call [rsp+0x7ffffffc]", "ff9424fcffff7f", 1, NEAR, BELOW),
     ];
     for (name, code, instructions, destination, reason) in cases {
         assert_eq!(moved(64, AT, code, *instructions, *destination), Err(*reason), "{name}");
