@@ -41,24 +41,23 @@ pub struct Armed {
     pub refused: Vec<Option<Refusal>>,
 }
 
-/// Undoes the mappings unless it is told to keep them.
+/// What was mapped so far, to be undone if a later step fails.
 struct Mapped {
     ranges: Vec<(u64, u64)>,
 }
 
 impl Blueprint<'_, '_> {
-    /// Stops the target, puts everything in, lets it go.
+    /// Puts everything into the stopped target.
     ///
     /// # Errors
     /// The target is as it was, unless the error says that it is gone.
     /// [`RemoteError`] with `EEXIST`: an address was taken in the meantime; draw again.
-    pub fn arm(&self, process: &Process, stopped: Stopped<'_>) -> Result<Armed, EngineError> {
-        let mut stopped = stopped;
+    pub fn arm(&self, stopped: &mut Stopped<'_>) -> Result<Armed, EngineError> {
+        let process = stopped.process();
         let mut mapped = Mapped { ranges: Vec::new() };
-        match self.arm_stopped(process, &mut stopped, &mut mapped) {
+        match self.arm_stopped(process, stopped, &mut mapped) {
             Ok((memory, refused)) => {
-                let stopped = stopped.resume_and_detach();
-                Ok(Armed { memory, header: self.header, stopped, refused })
+                Ok(Armed { memory, header: self.header, stopped: stopped.stopped_for(), refused })
             }
             Err(error) => {
                 // The target may be gone, and then so are the mappings.

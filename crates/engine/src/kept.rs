@@ -31,6 +31,20 @@ pub enum Attempt {
     Failed(EngineError),
 }
 
+impl From<EngineError> for Attempt {
+    fn from(error: EngineError) -> Self {
+        let errno = match &error {
+            EngineError::Remote(error) => error.errno(),
+            _ => None,
+        };
+        match (error, errno) {
+            (EngineError::Crowded, _) | (_, Some(Errno(libc::EEXIST))) => Attempt::Taken,
+            (_, Some(Errno(libc::ENOMEM))) => Attempt::NoMemory,
+            (error, _) => Attempt::Failed(error),
+        }
+    }
+}
+
 impl Blueprint<'_, '_> {
     /// Arms from a keeper.
     pub fn arm_kept(&self, process: &Process, options: &StopOptions) -> Result<Armed, Attempt> {
@@ -39,7 +53,11 @@ impl Blueprint<'_, '_> {
             let answer = process
                 .stop_with(options)
                 .map_err(EngineError::from)
-                .and_then(|stopped| self.arm(process, stopped))
+                .and_then(|mut stopped| {
+                    let mut armed = self.arm(&mut stopped)?;
+                    armed.stopped = stopped.resume_and_detach();
+                    Ok(armed)
+                })
                 .and_then(|armed| {
                     send(&channel.1, &armed.memory).map_err(EngineError::Map)?;
                     Ok(armed)
@@ -50,7 +68,7 @@ impl Blueprint<'_, '_> {
                     let _ = remove(process, stopped, &session);
                 }
             }
-            encode(&answer)
+            encode(&answer.map_err(Attempt::from))
         });
         let answer = answer.map_err(|error| Attempt::Failed(EngineError::Keeper(error.to_string())))?;
         let (stopped, refused) = self.decode(&answer)?;
@@ -120,7 +138,7 @@ const TAKEN: u8 = b't';
 const NO_MEMORY: u8 = b'm';
 const FAILED: u8 = b'f';
 
-fn encode(answer: &Result<Armed, EngineError>) -> Vec<u8> {
+fn encode(answer: &Result<Armed, Attempt>) -> Vec<u8> {
     match answer {
         Ok(armed) => {
             let micros = (armed.stopped.as_micros() as u64).to_le_bytes();
@@ -131,10 +149,9 @@ fn encode(answer: &Result<Armed, EngineError>) -> Vec<u8> {
             });
             std::iter::once(ARMED).chain(micros).chain(codes).collect()
         }
-        Err(EngineError::Crowded) => vec![TAKEN],
-        Err(EngineError::Remote(error)) if error.errno() == Some(Errno(libc::EEXIST)) => vec![TAKEN],
-        Err(EngineError::Remote(error)) if error.errno() == Some(Errno(libc::ENOMEM)) => vec![NO_MEMORY],
-        Err(error) => failed(error),
+        Err(Attempt::Taken) => vec![TAKEN],
+        Err(Attempt::NoMemory) => vec![NO_MEMORY],
+        Err(Attempt::Failed(error)) => failed(error),
     }
 }
 

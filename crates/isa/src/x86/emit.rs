@@ -15,10 +15,6 @@ use iced_x86::{
 
 const JUMP_LENGTH: usize = super::JUMP_LENGTH as usize;
 
-/// How far `jmp rel32` reaches either way. A page less than 2^31, so that any byte of a detour and of a patch may be
-/// its ends.
-pub(super) const JUMP_REACH: u64 = (1 << 31) - 4096;
-
 /// The general registers by hardware number.
 pub(super) const GPR64: [AsmRegister64; 16] = {
     use r::*;

@@ -2,10 +2,21 @@
 //!
 //! Instructions are decoded by iced-x86. What to do with them is decided here: bytes are moved by editing them
 //! ([`relocate`]), never by encoding them again, so that prefixes and redundant encodings survive.
+//!
+//! Beside the files that every ISA has:
+//!
+//! | file | question it answers |
+//! |---|---|
+//! | `movable` | what does moving this instruction take, and why must it stay? |
+//! | `tables` | where do a function's branches and jump tables lead? |
+//! | `returns` | may this function carry a call-paired return probe? |
+//! | `frame`, `follow`, `runtime` | how does a detour save registers, follow a call to its return, and what do all share? |
+//! | `liveness` | which registers and flags does nobody read any more? |
 
 mod decode;
 mod detour;
 mod emit;
+mod emulate;
 mod follow;
 mod frame;
 mod liveness;
@@ -14,8 +25,11 @@ mod relocate;
 mod returns;
 mod runtime;
 mod tables;
+#[cfg(test)]
+mod tests;
 mod verdict;
 
+pub use emulate::{EmulateError, State, emulate};
 pub use liveness::{Liveness, RegisterSet, liveness};
 pub use movable::displaced_may_fault;
 pub use relocate::{Relocated, relocate};
@@ -62,7 +76,12 @@ impl Isa for X86 {
     }
 
     fn reach(&self) -> u64 {
-        emit::JUMP_REACH
+        if self.bits == 32 {
+            // Addresses wrap around: a rel32 leads anywhere.
+            return 1 << 32;
+        }
+        // The jump's end may stand an endbr64 and itself behind the site.
+        (1 << 31) - u64::from(JUMP_LENGTH) - 4
     }
 
     fn patch(&self, displaced: &Displaced, detour: u64) -> Result<Vec<u8>, Reason> {

@@ -12,7 +12,8 @@
 //!   With REX.W the prefix means nothing (`data16 rex.W call __tls_get_addr`) and is accepted.
 //! - **EIP-relative operands** (address-size prefix in 64-bit mode): cut to 32 bits, so they depend on where they run.
 //! - **Operands in the patched bytes themselves**: code that reads its own instructions would read the patch.
-//! - **`call rsp`**: its return address cannot be pushed without changing the target.
+//! - **`call rsp`** and **calls through memory below rsp**: the return address cannot be pushed without changing the
+//!   target.
 //!
 //! Accepted as they are: `lock`, segment, `rep`, `bnd` and `notrack` prefixes, VEX and EVEX, gathers, `push rsp`,
 //! `pushf`/`popf`, `enter`, `rep` strings (an interrupted one goes on at its copy), `rdtscp`, `xend`, `xabort`, `rep ret`.
@@ -110,6 +111,13 @@ fn refuse_by_operand(
 ) -> Result<(), Reason> {
     if instruction.is_call_near_indirect() && instruction.op0_register().full_register() == Register::RSP {
         return Err(Reason::Unmovable("call rsp"));
+    }
+    if instruction.is_call_near_indirect() && instruction.memory_base().full_register() == Register::RSP {
+        let displacement = instruction.memory_displacement64() as i32;
+        // The return address, pushed first, would overwrite it; or the displacement has no room for the adjustment.
+        if !(0..=i32::MAX - 8).contains(&displacement) {
+            return Err(Reason::Unmovable("a call through memory below the stack pointer"));
+        }
     }
     match instruction.memory_base() {
         Register::EIP => return Err(Reason::Unmovable("an eip-relative operand")),

@@ -235,25 +235,19 @@ impl Mover<'_> {
         let modrm = start + opcode + 1;
         self.out.code[modrm] = self.out.code[modrm] & !0x38 | 4 << 3;
         if instruction.memory_base().full_register() == Register::RSP {
-            self.raise_stack_operand(modrm, instruction)?;
+            self.raise_stack_operand(modrm, instruction);
         }
         Ok(())
     }
 
     /// Makes an operand relative to the stack pointer mean the same after a push. `modrm` is its ModRM byte's offset;
     /// a SIB byte and the displacement, the instruction's last field, follow.
-    fn raise_stack_operand(
-        &mut self,
-        modrm: usize,
-        instruction: &iced_x86::Instruction,
-    ) -> Result<(), Reason> {
+    fn raise_stack_operand(&mut self, modrm: usize, instruction: &iced_x86::Instruction) {
         let displacement = instruction.memory_displacement64() as i32;
-        let raised = displacement
-            .checked_add(self.bits as i32 / 8)
-            .ok_or(Reason::Unmovable("a call through the stack"))?;
+        // `form` has refused what this could overflow for.
+        let raised = displacement.wrapping_add(self.bits as i32 / 8);
         self.out.code[modrm] = self.out.code[modrm] & 0x3f | 0x80;
         self.out.code.truncate(modrm + 2);
         self.out.code.extend_from_slice(&raised.to_le_bytes());
-        Ok(())
     }
 }

@@ -8,6 +8,7 @@
 
 use super::JUMP_LENGTH;
 use super::decode::{decode_one, decoder, flow, is_endbr, is_filler};
+use super::emulate::emulated;
 use super::movable::form;
 use crate::{DecodeError, Displaced, Flow, Ladder, Reason, Site};
 
@@ -22,7 +23,7 @@ pub(super) fn verdict(bits: u32, site: &Site<'_>) -> Ladder {
     Ladder {
         jump: jump(bits, site, start),
         boost: Err(Reason::NotImplemented),
-        emulate: Err(Reason::NotImplemented),
+        emulate: emulate(bits, site, start),
         step: step(bits, site, start),
     }
 }
@@ -31,7 +32,10 @@ pub(super) fn verdict(bits: u32, site: &Site<'_>) -> Ladder {
 /// indirect branches, which has to stay.
 fn start_of_patch(bits: u32, site: &Site<'_>) -> Result<u64, Reason> {
     let offset = site.address.wrapping_sub(site.function);
-    if offset >= site.code.len() as u64 {
+    let length = (site.code.len() + site.padding.len()) as u64;
+    let room = if bits == 64 { u64::MAX } else { u32::MAX.into() };
+    // Nothing below has to think of a function that ends beyond the address space.
+    if offset >= site.code.len() as u64 || site.function > room - length.min(room) {
         return Err(Reason::OutsideFunction);
     }
     let mut sweep = decoder(bits, site.code, site.function);
@@ -145,6 +149,15 @@ fn filler(bits: u32, site: &Site<'_>, address: u64, missing: u8) -> Result<u8, R
         };
     }
     Ok(length as u8)
+}
+
+/// The instruction that is emulated for a trap at `start`. One is enough: what follows it stands where it stood, and
+/// the thread goes on there.
+fn emulate(bits: u32, site: &Site<'_>, start: u64) -> Result<Displaced, Reason> {
+    let code = site.code.get((start - site.function) as usize..).unwrap_or_default();
+    let (instruction, _) = decode_one(bits, code, start).map_err(|_| Reason::NotAnInstruction)?;
+    emulated(bits, &instruction, &code[..instruction.len()])?;
+    Ok(Displaced { start, length: instruction.len() as u8, instructions: 1 })
 }
 
 /// The instruction that a trap at `start` displaces, to be stepped in a slot.

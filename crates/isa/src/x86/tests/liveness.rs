@@ -1,0 +1,63 @@
+//! Liveness: (name, code of the function, registers that must be dead, flags dead).
+
+use super::hex;
+use crate::x86::{RegisterSet, liveness};
+use crate::{BranchTargets, Site};
+
+const RAX: u16 = 1 << 0;
+const RCX: u16 = 1 << 1;
+const RDX: u16 = 1 << 2;
+const RBX: u16 = 1 << 3;
+const R8: u16 = 1 << 8;
+
+#[test]
+fn only_what_every_path_overwrites_is_dead() {
+    let cases: &[(&str, &str, u16, bool)] = &[
+        ("ret reads anything", "c3", 0, false),
+        ("call reads anything", "e800000000 31c0", 0, false),
+        ("syscall reads anything", "0f05 31c0", 0, false),
+        ("the end reads anything", "90", 0, false),
+        ("xor eax,eax", "31c0 c3", RAX, true),
+        ("mov eax,1: no flags", "b801000000 c3", RAX, false),
+        ("sub r8,r8", "4d29c0 c3", R8, true),
+        ("mov al,1 is not all of rax", "b001 c3", 0, false),
+        ("mov ax,1 is not all of rax", "66b80100 c3", 0, false),
+        ("movzx eax,al reads it", "0fb6c0 c3", 0, false),
+        ("mov rax,rcx; mov rcx,rdx", "4889c8 4889d1 c3", RAX, false),
+        ("cmove rax,rcx may not write", "480f44c1 c3", 0, false),
+        ("bsf ecx,edx may not write", "0fbcca c3", 0, true),
+        ("add eax,ecx reads eax", "01c8 c3", 0, true),
+        ("inc keeps CF", "ffc3 c3", 0, false),
+        ("adc reads CF", "11c8 c3", 0, false),
+        ("shl edx,cl may keep the flags", "d3e2 c3", 0, false),
+        ("shl edx,2", "c1e202 c3", 0, true),
+        ("test; both sides write rax", "85ff 7403 31c0 c3 b801000000 c3", RAX, true),
+        ("test; one side only", "85ff 7403 31c0 c3 c3", 0, true),
+        ("je first reads ZF", "7403 31c0 c3 31c0 c3", RAX, false),
+        ("a loop that ends in a write", "ffcf 75fc 31d2 31db c3", RDX | RBX, true),
+        ("an endless loop reads nothing", "ebfe", 0xffef, true),
+        ("jmp out of the function", "31c9 e900010000", RCX, true),
+        ("load through rax", "488b00 c3", 0, false),
+        ("repe cmpsb may compare nothing", "f3a6 c3", 0, false),
+        ("pushfq reads all", "9c 31c0 c3", RAX, false),
+        ("cpuid", "0fa2 c3", RBX | RDX, false),
+        ("rsp is never dead", "488d642408 c3", 0, false),
+    ];
+    for (name, code, dead, flags_dead) in cases {
+        let code = hex(code);
+        let targets = BranchTargets::default();
+        let site = Site { address: 0x1000, function: 0x1000, code: &code, padding: &[], targets: &targets };
+        let found = liveness(64, &site, 0x1000);
+        assert_eq!((found.dead, found.flags_dead), (RegisterSet(*dead), *flags_dead), "{name}");
+    }
+}
+
+#[test]
+fn the_scan_is_bounded() {
+    let mut code = hex(&"90".repeat(200));
+    code.extend(hex("31c0c3"));
+    let targets = BranchTargets::default();
+    let site = Site { address: 0x1000, function: 0x1000, code: &code, padding: &[], targets: &targets };
+    assert!(liveness(64, &site, 0x1000).dead.is_empty());
+    assert_eq!(liveness(64, &site, 0x1000 + 150).dead.iter().next(), Some(0));
+}

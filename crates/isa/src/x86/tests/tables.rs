@@ -1,0 +1,110 @@
+//! Branch targets: of direct branches, and of jump tables in every form compilers write.
+
+use super::hex;
+use crate::{Machine, ReadOnlyData};
+use alloc::vec::Vec;
+
+const AT: u64 = 0x1000;
+const DATA: u64 = 0x2000;
+
+struct Data(Vec<u8>);
+
+impl ReadOnlyData for Data {
+    fn at(&self, address: u64) -> &[u8] {
+        usize::try_from(address.wrapping_sub(DATA)).ok().and_then(|at| self.0.get(at..)).unwrap_or_default()
+    }
+}
+
+/// Entries, then data that is no table.
+fn table<T: Copy>(entries: &[u64], base: u64, cut: impl Fn(u64) -> T, bytes: impl Fn(T) -> Vec<u8>) -> Data {
+    let mut data: Vec<u8> = entries.iter().flat_map(|e| bytes(cut(e.wrapping_sub(base)))).collect();
+    data.extend(*b"not a table at all, but some text");
+    Data(data)
+}
+
+fn distances(entries: &[u64], base: u64) -> Data {
+    table(entries, base, |e| e as u32, |e| e.to_le_bytes().to_vec())
+}
+
+fn addresses(entries: &[u64]) -> Data {
+    table(entries, 0, |e| e, |e| e.to_le_bytes().to_vec())
+}
+
+#[test]
+fn targets_of_branches_and_tables() {
+    let inside: &[u64] = &[AT + 1, AT + 3, AT + 2];
+    let cold: &[u64] = &[AT + 1, 0x9_0000, AT + 2];
+    let none: &[u64] = &[];
+    let cases: &[(&str, Machine, &str, Data, &[u64])] = &[
+        (
+            "jmp, jne, call",
+            Machine::X86_64,
+            "eb10 7520 e800010000",
+            Data(Vec::new()),
+            &[AT + 0x12, AT + 0x24, AT + 0x109],
+        ),
+        (
+            "loop, jrcxz, xbegin",
+            Machine::X86_64,
+            "e210 e320 c7f810000000",
+            Data(Vec::new()),
+            &[AT + 0x12, AT + 0x24, AT + 0x1a],
+        ),
+        ("bytes that do not decode are skipped", Machine::X86_64, "06 eb10", Data(Vec::new()), &[AT + 0x13]),
+        // lea rdx,[rip+T]; movsxd rax,[rdx+rdi*4]; add rax,rdx; notrack jmp rax
+        (
+            "gcc, PIC",
+            Machine::X86_64,
+            "488d15f90f0000 486304ba 4801d0 3effe0",
+            distances(inside, DATA),
+            inside,
+        ),
+        (
+            "no indirect jump, no table",
+            Machine::X86_64,
+            "488d15f90f0000 486304ba 4801d0 c3",
+            distances(inside, DATA),
+            none,
+        ),
+        // cmp edi,2; ja; lea rdx,[rip+T]; movsxd rax,[rdx+rdi*4]; add rax,rdx; jmp rax
+        (
+            "a .cold entry within the bound",
+            Machine::X86_64,
+            "83ff02 770c 488d15f40f0000 486304ba 4801d0 ffe0",
+            distances(cold, DATA),
+            &[AT + 0x11, AT + 1, 0x9_0000, AT + 2],
+        ),
+        (
+            "a .cold entry without a bound",
+            Machine::X86_64,
+            "488d15f90f0000 486304ba 4801d0 ffe0",
+            distances(cold, DATA),
+            &[AT + 1],
+        ),
+        // lea rdx,[rip+T]; jmp [rdx+rdi*8]
+        ("addresses behind lea", Machine::X86_64, "488d15f90f0000 ff24fa", addresses(inside), inside),
+        // jmp [rdi*8+0x2000]
+        ("addresses, not PIC", Machine::X86_64, "ff24fd00200000", addresses(inside), inside),
+        // mov rax,[rdi*8+0x2000]; jmp rax
+        ("addresses, not PIC, loaded", Machine::X86_64, "488b04fd00200000 ffe0", addresses(inside), inside),
+        // jmp [edi*4+0x2000]
+        ("32-bit addresses", Machine::I386, "ff24bd00200000", distances(inside, 0), inside),
+        // call thunk; add ebx,0xffb; mov eax,[ebx+edi*4+0x1000-0x1000+..]; add eax,ebx; jmp eax
+        (
+            "32-bit GOTOFF",
+            Machine::I386,
+            "e800010000 81c3fb0f0000 8b84bb00000000 01d8 ffe0",
+            distances(inside, DATA),
+            &[AT + 0x105, AT + 1, AT + 3, AT + 2],
+        ),
+    ];
+    for (name, machine, code, data, expected) in cases {
+        let mut found = Vec::new();
+        machine.isa().branch_targets(&hex(code), AT, data, &mut found);
+        let mut expected = expected.to_vec();
+        found.sort_unstable();
+        found.dedup();
+        expected.sort_unstable();
+        assert_eq!(found, expected, "{name}");
+    }
+}

@@ -1,0 +1,162 @@
+//! Verdicts: (name, mode, code of the function, offset of the site, targets, expected).
+
+use super::hex;
+use crate::{BranchTargets, Displaced, Machine, Reason, Site};
+use alloc::vec::Vec;
+
+const AT: u64 = 0x40_1000;
+
+struct Case {
+    name: &'static str,
+    code: &'static str,
+    padding: &'static str,
+    site: u64,
+    targets: &'static [u64],
+}
+
+const fn case(name: &'static str, code: &'static str) -> Case {
+    Case { name, code, padding: "", site: 0, targets: &[] }
+}
+
+impl Case {
+    const fn padding(self, padding: &'static str) -> Self {
+        Self { padding, ..self }
+    }
+
+    const fn site(self, site: u64) -> Self {
+        Self { site, ..self }
+    }
+
+    const fn targets(self, targets: &'static [u64]) -> Self {
+        Self { targets, ..self }
+    }
+
+    fn jump(&self, machine: Machine) -> Result<Displaced, Reason> {
+        let (code, padding) = (hex(self.code), hex(self.padding));
+        let targets = BranchTargets::new(self.targets.iter().map(|t| AT + t).collect::<Vec<_>>());
+        let site =
+            Site { address: AT + self.site, function: AT, code: &code, padding: &padding, targets: &targets };
+        machine.isa().verdict(&site).jump
+    }
+}
+
+#[test]
+fn a_jump_takes_whole_instructions_that_nothing_enters() {
+    // Expected: offset of the first displaced instruction, length, number of instructions.
+    let cases: &[(Case, (u64, u8, u8))] = &[
+        (case("one long instruction: sub rsp,0x118", "4881ec18010000 c3"), (0, 7, 1)),
+        (case("push rbp; mov rbp,rsp; push rbx", "55 4889e5 53 c3"), (0, 5, 3)),
+        (case("behind endbr64", "f30f1efa 55 4889e5 53 c3"), (4, 5, 3)),
+        (case("in the middle of the function", "55 4881ec18010000 c3").site(1), (1, 7, 1)),
+        (case("a branch to the patch itself", "55 4889e5 53 c3").targets(&[0]), (0, 5, 3)),
+        (case("a branch behind the patch", "55 4889e5 53 c3").targets(&[5]), (0, 5, 3)),
+        (case("ret and nops behind", "c3").padding("0f1f8000000000"), (0, 8, 1)),
+        (case("ret and int3 behind", "31c0 c3").padding("cccc"), (0, 5, 2)),
+        (case("ret and zeros behind", "31c0 c3").padding("0000"), (0, 5, 2)),
+        (case("jmp, then alignment inside", "eb0e 0f1f8000000000 90 c3"), (0, 9, 1)),
+        (case("a call that ends the region", "53 e800000000 c3"), (0, 6, 2)),
+        (case("call [rsp+0x40] that ends it", "55 ff542440 c3"), (0, 5, 2)),
+        (case("jrcxz", "e310 4889c8 c3"), (0, 5, 2)),
+        (case("rep ret and padding", "f3c3").padding("66 90 66 90"), (0, 6, 1)),
+        (case("a thread's word: mov rax,fs:[0x28]", "64488b042528000000 c3"), (0, 9, 1)),
+        (case("__tls_get_addr's data16 rex.W call", "50 666648e800000000 c3"), (0, 9, 2)),
+    ];
+    for (case, (offset, length, instructions)) in cases {
+        let expected = Displaced { start: AT + offset, length: *length, instructions: *instructions };
+        assert_eq!(case.jump(Machine::X86_64), Ok(expected), "{}", case.name);
+    }
+}
+
+#[test]
+fn a_refused_jump_has_its_reason() {
+    let unmovable = Reason::Unmovable;
+    let cases: &[(Case, Reason)] = &[
+        (case("outside", "c3").site(1), Reason::OutsideFunction),
+        (case("inside an instruction", "4881ec18010000 c3").site(3), Reason::MidInstruction),
+        (case("no instruction", "06 9090909090"), Reason::NotAnInstruction),
+        (case("cut off", "4881ec18"), Reason::NotAnInstruction),
+        (case("no instruction among the displaced", "55 06 90909090"), Reason::NotAnInstruction),
+        (case("too short, no padding", "31c0 c3"), Reason::TooShort),
+        (case("too short, padding too", "31c0 c3").padding("90"), Reason::TooShort),
+        (case("what follows is no padding", "31c0 c3").padding("554889e5"), Reason::TooShort),
+        (case("falls through its end", "31c0").padding("90909090"), Reason::TooShort),
+        (case("code behind the ret", "c3 55 4889e5 c3"), Reason::LeavesTooEarly),
+        (case("code behind the jmp", "31c0 eb02 55 5d c3"), Reason::LeavesTooEarly),
+        (case("branched into", "55 4889e5 53 c3").targets(&[1]), Reason::BranchInto(AT + 1)),
+        (
+            case("branched into, mid instruction", "4881ec18010000 c3").targets(&[3]),
+            Reason::BranchInto(AT + 3),
+        ),
+        (
+            case("its own padding branched into", "c3").padding("90909090").targets(&[2]),
+            Reason::BranchInto(AT + 2),
+        ),
+        (case("a displaced branch into it", "7501 90 4889e5 c3"), Reason::BranchInto(AT + 3)),
+        (case("a loop back to the entry", "4889e5 ffc8 75f9 c3").targets(&[0]), Reason::BranchInto(AT)),
+        (
+            case("a loop back behind endbr64", "f30f1efa 4889e5 ffc8 75f9 c3").targets(&[4]),
+            Reason::BranchInto(AT + 4),
+        ),
+        (case("a call that returns into it", "ffd0 31c0 90 c3"), Reason::CallInside),
+        (case("syscall", "31c0 0f05 c3 90"), unmovable("syscall")),
+        (case("sysenter", "0f34 909090"), unmovable("sysenter")),
+        (case("int 0x80", "cd80 909090"), unmovable("int 0x80")),
+        (case("int3", "cc 90909090"), Reason::Traps),
+        (case("int 3", "cd03 909090"), Reason::Traps),
+        (case("int1", "f1 90909090"), Reason::Traps),
+        (case("ud2", "55 0f0b 9090"), Reason::Traps),
+        (case("ud1", "0fb9c0 9090"), Reason::Traps),
+        (case("hlt", "f4 90909090"), Reason::Traps),
+        (case("sti", "fb 90909090"), Reason::Traps),
+        (case("rdmsr", "0f32 909090"), Reason::Traps),
+        (case("vmcall", "0f01c1 9090"), unmovable("a call of the hypervisor")),
+        (case("mov ss,eax", "8ed0 909090"), unmovable("a load of ss")),
+        (case("lss rax,[rdi]", "480fb207 9090"), unmovable("a load of ss")),
+        (case("jmp far [rax]", "ff28 909090"), unmovable("a far branch")),
+        (case("call far [rax]", "ff18 909090"), unmovable("a far branch")),
+        (case("retf", "cb 90909090").padding("90"), unmovable("a far branch")),
+        (case("iretq", "48cf 909090"), unmovable("a return from an interrupt")),
+        (case("sysret", "0f07 909090"), unmovable("a return from an interrupt")),
+        (case("data16 jne", "6675 10 9090 90"), unmovable("a branch with an operand-size prefix")),
+        (case("rex data16 jmp", "4066e900000000 c3"), unmovable("a branch with misplaced prefixes")),
+        (case("mov eax,[eip+8]", "678b0508000000 c3"), unmovable("an eip-relative operand")),
+        (
+            case("mov eax,[rip-6], itself", "8b05faffffff c3"),
+            unmovable("an instruction that reads the patched bytes"),
+        ),
+        (case("call rsp", "90 90 90 ffd4 c3"), unmovable("call rsp")),
+    ];
+    for (case, reason) in cases {
+        assert_eq!(case.jump(Machine::X86_64), Err(*reason), "{}", case.name);
+    }
+}
+
+#[test]
+fn other_reasons_in_32_bit_mode() {
+    type Expected = Result<(u64, u8, u8), Reason>;
+    let cases: &[(Case, Expected)] = &[
+        (case("push ebp; mov ebp,esp; push ebx; push esi", "55 89e5 53 56 c3"), Ok((0, 5, 4))),
+        (case("behind endbr32", "f30f1efb 55 89e5 53 56 c3"), Ok((4, 5, 4))),
+        (case("get-PC: call next; pop ebx", "e800000000 5b c3").targets(&[5]), Ok((0, 5, 1))),
+        (case("push; call of a get-PC thunk", "53 e8fb000000 5b c3"), Ok((0, 6, 2))),
+        (case("call gs:[0x10]", "65ff1510000000 c3"), Ok((0, 7, 1))),
+        (case("lea esi,[esi+0] behind ret", "c3").padding("8d742600 8d742600"), Ok((0, 5, 1))),
+        (case("inc; dec; ret, in 32-bit mode only", "40 48 c3").padding("6690"), Ok((0, 5, 3))),
+        (case("pop ss", "17 90909090"), Err(Reason::Unmovable("a load of ss"))),
+        (case("into", "ce 90909090"), Err(Reason::Traps)),
+        (case("jmp far", "ea000000002300"), Err(Reason::Unmovable("a far branch"))),
+        (case("int 0x80", "90 cd80 9090"), Err(Reason::Unmovable("int 0x80"))),
+        (
+            case("reads itself", "a100104000"),
+            Err(Reason::Unmovable("an instruction that reads the patched bytes")),
+        ),
+    ];
+    for (case, expected) in cases {
+        let expected = expected.map(|(offset, length, instructions)| Displaced {
+            start: AT + offset,
+            length,
+            instructions,
+        });
+        assert_eq!(case.jump(Machine::I386), expected, "{}", case.name);
+    }
+}

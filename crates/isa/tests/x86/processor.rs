@@ -1,0 +1,194 @@
+//! Runs machine code on this processor, from a given state to one of several exits, in 64-bit or 32-bit mode.
+//!
+//! Everything lies at fixed low addresses that 32-bit code reaches too. Code that is run ends at an *exit*: a few
+//! instructions that note their own number and leave without touching a flag or a register that was not saved.
+
+use std::sync::{Mutex, MutexGuard};
+
+/// Where original code stands.
+pub const ORIGINAL: u64 = 0x2000_0000;
+/// Where relocated code may stand: within 1 GB, and at the end of what a `jmp rel32` reaches.
+pub const NEAR: u64 = 0x6000_0000;
+pub const REACH: u64 = 0x9fff_e000;
+/// Beyond the reach of any rel32.
+pub const BEYOND: u64 = 0x20_0000_0000;
+/// Data, in reach of everything but BEYOND.
+pub const DATA: u64 = 0x5000_0000;
+const STACK: u64 = 0x5100_0000;
+const CONTROL: u64 = 0x5200_0000;
+/// Bytes of data and of stack that a run may change.
+pub const WINDOW: usize = 1024;
+const PAGE: usize = 4096;
+/// Arithmetic flags and DF.
+pub const FLAGS: u64 = 0xcd5;
+
+/// Registers by number, flags, and how the run ended. The layout is known to the assembly below.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    pub registers: [u64; 16],
+    pub flags: u64,
+    pub exit: u64,
+}
+
+// run(control, entry): the control page starts with the state; then host rsp at +256 and the entry at +264.
+core::arch::global_asm!(
+    ".globl trapless_test_run, trapless_test_exit",
+    "trapless_test_run:",
+    "push rbx; push rbp; push r12; push r13; push r14; push r15",
+    "mov r15, {control}",
+    "mov [r15 + 256], rsp",
+    "push qword ptr [r15 + 128]",
+    "popfq",
+    "mov rax, [r15]; mov rcx, [r15 + 8]; mov rdx, [r15 + 16]; mov rbx, [r15 + 24]",
+    "mov rsp, [r15 + 32]; mov rbp, [r15 + 40]; mov rsi, [r15 + 48]; mov rdi, [r15 + 56]",
+    "mov r8, [r15 + 64]; mov r9, [r15 + 72]; mov r10, [r15 + 80]; mov r11, [r15 + 88]",
+    "mov r12, [r15 + 96]; mov r13, [r15 + 104]; mov r14, [r15 + 112]; mov r15, [r15 + 120]",
+    "jmp qword ptr [{control} + 264]",
+    "trapless_test_exit:",
+    // rax was saved and holds nothing; r15 next, through rax.
+    "mov eax, {control}",
+    "mov [rax + 120], r15",
+    "mov r15, rax",
+    "mov [r15 + 8], rcx; mov [r15 + 16], rdx; mov [r15 + 24], rbx; mov [r15 + 32], rsp",
+    "mov [r15 + 40], rbp; mov [r15 + 48], rsi; mov [r15 + 56], rdi; mov [r15 + 64], r8",
+    "mov [r15 + 72], r9; mov [r15 + 80], r10; mov [r15 + 88], r11; mov [r15 + 96], r12",
+    "mov [r15 + 104], r13; mov [r15 + 112], r14",
+    "mov rsp, [r15 + 256]",
+    "pushfq",
+    "pop qword ptr [r15 + 128]",
+    "cld",
+    "pop r15; pop r14; pop r13; pop r12; pop rbp; pop rbx",
+    "ret",
+    control = const CONTROL,
+);
+
+unsafe extern "C" {
+    fn trapless_test_run();
+    fn trapless_test_exit();
+}
+
+/// The processor, with the pages mapped. There is one: the pages are.
+pub struct Processor {
+    bits: u32,
+    _one: MutexGuard<'static, ()>,
+}
+
+static ONE: Mutex<()> = Mutex::new(());
+
+impl Processor {
+    pub fn new(bits: u32) -> Self {
+        let one = ONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        for page in [ORIGINAL, NEAR, REACH, BEYOND, DATA, STACK, CONTROL] {
+            // SAFETY: these addresses are below where the kernel places anything of this process (or the flag makes
+            // mmap fail), so no memory in use is touched. A second call finds the pages mapped and keeps them.
+            let at = unsafe {
+                libc::mmap(
+                    page as *mut _,
+                    2 * PAGE,
+                    libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC,
+                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE,
+                    -1,
+                    0,
+                )
+            };
+            assert!(at as u64 == page || errno() == libc::EEXIST, "no page at {page:#x}: {}", errno());
+        }
+        let processor = Self { bits, _one: one };
+        // The way out of 32-bit exits: below 4 GB, in 64-bit mode.
+        let mut out = vec![0xff, 0x25, 0, 0, 0, 0];
+        out.extend((trapless_test_exit as *const () as u64).to_le_bytes());
+        processor.write(CONTROL + 1024, &out);
+        processor
+    }
+
+    /// The initial stack pointer: room above and below.
+    pub fn stack() -> u64 {
+        STACK + WINDOW as u64 / 2
+    }
+
+    pub fn write(&self, address: u64, bytes: &[u8]) {
+        // SAFETY: callers pass addresses in the pages mapped by `new`, which only this object uses.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) }
+    }
+
+    pub fn read(&self, address: u64, length: usize) -> Vec<u8> {
+        // SAFETY: as in `write`.
+        unsafe { std::slice::from_raw_parts(address as *const u8, length) }.to_vec()
+    }
+
+    /// Writes the exit with this number to `address`.
+    pub fn write_exit(&self, address: u64, number: u32) {
+        let mut code = Vec::new();
+        if self.bits == 64 {
+            code.extend([0x48, 0xa3]); // mov [control.rax], rax
+            code.extend(CONTROL.to_le_bytes());
+            code.push(0xb8); // mov eax, number
+            code.extend(number.to_le_bytes());
+            code.extend([0x48, 0xa3]); // mov [control.exit], rax
+            code.extend((CONTROL + 136).to_le_bytes());
+            code.extend([0x48, 0xb8]); // mov rax, exit; jmp rax
+            code.extend((trapless_test_exit as *const () as u64).to_le_bytes());
+            code.extend([0xff, 0xe0]);
+        } else {
+            code.push(0xa3); // mov [control.eax], eax
+            code.extend((CONTROL as u32).to_le_bytes());
+            code.extend([0xc7, 0x05]); // mov dword ptr [control.exit], number
+            code.extend((CONTROL as u32 + 136).to_le_bytes());
+            code.extend(number.to_le_bytes());
+            code.push(0xea); // jmp far 0x33:out
+            code.extend((CONTROL as u32 + 1024).to_le_bytes());
+            code.extend([0x33, 0]);
+        }
+        self.write(address, &code);
+    }
+
+    /// Runs from `entry` until an exit. `memory` is the data and the stack before, and becomes what they are after.
+    pub fn run(&self, entry: u64, state: &State, memory: &mut [u8; 2 * WINDOW]) -> State {
+        self.write(DATA, &memory[..WINDOW]);
+        self.write(STACK, &memory[WINDOW..]);
+        // SAFETY: State is plain numbers, and the control page holds nothing else there.
+        unsafe { (CONTROL as *mut State).write(State { flags: state.flags & FLAGS | 0x202, ..*state }) };
+        let mut start = entry;
+        if self.bits == 32 {
+            // jmp far m16:32, whose operand lies at CONTROL + 512.
+            self.write(CONTROL + 512, &[&(entry as u32).to_le_bytes()[..], &[0x23, 0]].concat());
+            self.write(
+                CONTROL + 528,
+                &[&[0xff, 0x2c, 0x25][..], &(CONTROL as u32 + 512).to_le_bytes()].concat(),
+            );
+            start = CONTROL + 528;
+            // SAFETY: flat data segments mean nothing to 64-bit code, and 32-bit code needs them.
+            unsafe { core::arch::asm!("mov ds, {0:x}", "mov es, {0:x}", in(reg) 0x2b) };
+        }
+        self.write(CONTROL + 264, &start.to_le_bytes());
+        // SAFETY: the code saves and restores what the ABI says it must, switches to its own stack before the code
+        // under test runs, and comes back by an exit. That code under test writes to the data and stack windows only
+        // is what the tests' tables are written for.
+        let mut after = unsafe {
+            trapless_test_run();
+            (CONTROL as *const State).read()
+        };
+        memory[..WINDOW].copy_from_slice(&self.read(DATA, WINDOW));
+        memory[WINDOW..].copy_from_slice(&self.read(STACK, WINDOW));
+        after.flags &= FLAGS;
+        after
+    }
+}
+
+fn errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or_default()
+}
+
+/// SplitMix64.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+}
