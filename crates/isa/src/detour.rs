@@ -26,10 +26,14 @@
 //! A return instance holds the return address that the detour popped. It is found again by the address of the stack
 //! slot it was popped from: the slot's bits select an entry of the thread's return table ([`Layout::return_index`]),
 //! like a shadow of the stack, with [`RETURN_PROBES`] further places when that one is taken. So
-//! entries that longjmp or a dead coroutine left behind are simply reused by the next call at that stack depth, and coroutines
-//! may return in any order. A return that does not find its entry in its own thread's table (the coroutine
+//! entries that longjmp or a dead coroutine left behind are simply reused by the next call at that stack depth, and
+//! coroutines may return in any order. A return that does not find its entry in its own thread's table (the coroutine
 //! moved to another thread) looks through the tables of all threads. When no place is free the call is not
 //! followed, and counted as lost.
+//!
+//! A function that is reached by a tail call from a followed one has the same slot, and both return through it, the
+//! last one first. Such a call is known by its return address, which lies in an arena. Of several instances with
+//! one slot the one at the lowest place is the latest.
 //!
 //! | offset | field | |
 //! |---|---|---|
@@ -139,6 +143,8 @@ pub struct Layout {
     pub returns: u64,
     /// Log2 of the number of entries of a return table.
     pub return_bits: u32,
+    /// Address of the list of arenas: pairs of 64-bit address and size, ended by a zero address.
+    pub arenas: u64,
     /// Address of the bitmap of return tables that were ever used, private and kept by fork.
     pub returns_used: u64,
 }
