@@ -213,16 +213,26 @@ impl Access {
     }
 }
 
+/// What kind of load or store of a general register a word instruction is, if it is one.
+fn kind(word: u32) -> Option<Kind> {
+    match word.primary() {
+        primary @ 32..=45 => d_form(primary),
+        58 => [(8, "l"), (8, "lu"), (4, "la")].get((word & 3) as usize).copied(),
+        62 => [(8, "s"), (8, "su")].get((word & 3) as usize).copied(),
+        31 => x_form(word.xo()),
+        _ => None,
+    }
+}
+
+/// The letters of the kind: `l` load, `s` store, `a` sign-extended, `u` with update, `r` byte-reversed.
+pub(super) fn access_kind(word: u32) -> Option<&'static str> {
+    kind(word).map(|(_, letters)| letters)
+}
+
 /// The access that a word instruction makes, if it is a load or store of a general register.
 fn access(word: u32) -> Option<Access> {
     let primary = word.primary();
-    let (bytes, kind) = match primary {
-        32..=45 => d_form(primary)?,
-        58 => [(8, "l"), (8, "lu"), (4, "la")].get((word & 3) as usize).copied()?,
-        62 => [(8, "s"), (8, "su")].get((word & 3) as usize).copied()?,
-        31 => x_form(word.xo())?,
-        _ => return None,
-    };
+    let (bytes, kind) = kind(word)?;
     let offset = match primary {
         31 => Offset::Register(word.rb()),
         58 | 62 => Offset::Constant(word.d() & !3),
@@ -240,7 +250,7 @@ fn access(word: u32) -> Option<Access> {
     })
 }
 
-/// Bytes, and the letters of the kind: load or store, algebraic, update, reversed.
+/// Bytes, and the letters that [`access_kind`] explains.
 type Kind = (usize, &'static str);
 
 fn d_form(primary: u32) -> Option<Kind> {

@@ -12,7 +12,7 @@
 //! where compilers touch lr.
 
 use super::decode::{Branch, Destination, Fields, Form, decode, form, word_at};
-use super::registers::{read, written};
+use super::registers::usage;
 use super::verdict::{displaced, toc_setup};
 use crate::{Flow, Reason, Site};
 use alloc::{vec, vec::Vec};
@@ -107,7 +107,7 @@ impl Function<'_> {
             if self.calls(index) {
                 return true;
             }
-            if written(self.word(index)).any(|register| register == 1) {
+            if usage(self.word(index)).writes(1) {
                 continue;
             }
             let flow = self.flow(index);
@@ -147,11 +147,11 @@ impl Function<'_> {
                 word.primary() == 62 && word & 3 == 0 && word.rt() == register && word.ra() != register;
             let to_save_doubleword = saved && is_save(word.d() & !3, frames);
             let to_link_register = is_mtlr(word) && word.rt() == register;
-            if !to_save_doubleword && !to_link_register && read(word).any(|r| u32::from(r) == register) {
+            if !to_save_doubleword && !to_link_register && usage(word).reads(register) {
                 return Err(Reason::ReadsReturnAddress);
             }
             let volatile = register == 0 || (3..=12).contains(&register);
-            let gone = written(word).any(|r| u32::from(r) == register) || volatile && self.calls(next);
+            let gone = usage(word).writes(register) || volatile && self.calls(next);
             if gone || self.flow(next).is_some_and(|flow| !flow.falls_through()) {
                 break;
             }
@@ -165,7 +165,7 @@ impl Function<'_> {
         let source = (index.saturating_sub(WINDOW)..index)
             .rev()
             .map(|before| self.word(before))
-            .find(|&word| written(word).any(|r| u32::from(r) == register));
+            .find(|&word| usage(word).writes(register));
         match source {
             // From the frame of some caller, found by whatever register points to it.
             Some(word) if self.is_load(word, |base, d| base == 1 || d == LR_SAVE) => Ok(()),

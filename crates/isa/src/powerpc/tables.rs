@@ -19,7 +19,7 @@
 //! little, and too much only makes a verdict more careful.
 
 use super::decode::{Fields, Form, WORD, decode, displacement_34, form, word_at};
-use super::registers::written;
+use super::registers::usage;
 use super::verdict::{TocPointer, toc_setup};
 use crate::{Flow, ReadOnlyData};
 use alloc::vec::Vec;
@@ -104,9 +104,10 @@ fn follow(constants: &mut [Option<u64>; 32], code: &[u8], here: u64, toc: Option
         15 => (word.ra(), 16),
         1 => return follow_prefixed(constants, code, here),
         _ => {
-            for register in written(word) {
+            let written = usage(word);
+            for (register, constant) in (0..).zip(constants.iter_mut()).filter(|&(r, _)| written.writes(r)) {
                 // The TOC pointer is reloaded after calls, and is the same again.
-                constants[register as usize] = if register == 2 { toc } else { None };
+                *constant = if register == 2 { toc } else { None };
             }
             return;
         }
