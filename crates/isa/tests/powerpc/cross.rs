@@ -2,9 +2,11 @@
 //! `TRAPLESS_CROSS`.
 
 use std::{
+    collections::BTreeMap,
     env,
     path::{Path, PathBuf},
     process::Command,
+    sync::Mutex,
 };
 
 /// What the tests in this folder run with.
@@ -31,8 +33,14 @@ impl Cross {
         }
     }
 
-    /// Compiles a C file of this folder to a static program at a fixed address.
-    pub fn compile(&self, source: &str) -> PathBuf {
+    /// Compiles a C file of this folder, unless a test did already, to a static program at a fixed address.
+    pub fn compile_once(&self, source: &str) -> PathBuf {
+        static COMPILED: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
+        let mut compiled = COMPILED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        compiled.entry(source.into()).or_insert_with(|| self.compile(source)).clone()
+    }
+
+    fn compile(&self, source: &str) -> PathBuf {
         let program = self.scratch.join(source).with_extension("ppc64le");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/powerpc").join(source);
         let status = Command::new(COMPILER)
@@ -43,10 +51,10 @@ impl Cross {
         program
     }
 
-    /// Runs a program under qemu-user.
-    pub fn run(&self, program: &Path, arguments: &[&Path]) -> Command {
+    /// A program under qemu-user, as the given processor. The base lets it map memory at low addresses.
+    pub fn run(&self, program: &Path, processor: &str, arguments: &[&Path]) -> Command {
         let mut command = Command::new(&self.qemu);
-        command.args(["-cpu", "power10"]).arg(program).args(arguments);
+        command.args(["-B", "0x100000000000", "-cpu", processor]).arg(program).args(arguments);
         command
     }
 
