@@ -195,4 +195,7 @@ pub enum Reason {
     /// Return probe: the function pops its arguments or moves the stack pointer away when it returns.
     #[error("the function returns with another stack pointer")]
     MovesStackPointer,
+    /// Return probe: the function calls others while the stack pointer is still its caller's (powerpc64le).
+    #[error("the function calls others without a stack frame of its own")]
+    CallsWithoutFrame,
 }

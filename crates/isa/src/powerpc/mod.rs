@@ -1,4 +1,25 @@
 //! 64-bit PowerPC, little endian, ELFv2.
+//!
+//! Nearly everything on Power may stand anywhere, an instruction is a word, and a patch is one branch: so nearly every
+//! function can have a detour, and what takes care is the ABI. See [`mod@verdict`] for the two entry points, [`mod@emit`] for
+//! where a detour may save registers, [`mod@runtime`] for how a return finds its call.
+
+mod arithmetic;
+mod decode;
+mod detour;
+mod emit;
+mod emulate;
+mod registers;
+mod relocate;
+mod reservation;
+mod returns;
+mod runtime;
+mod tables;
+mod text;
+mod verdict;
+
+pub use emulate::{Fault, Memory, Registers, Stopped, Version, emulate};
+pub use relocate::{Relocated, relocate};
 
 use crate::*;
 use alloc::{string::String, vec::Vec};
@@ -9,44 +30,54 @@ pub struct PowerPc64Le;
 /// The instruction set.
 pub static POWERPC64LE: PowerPc64Le = PowerPc64Le;
 
+impl PowerPc64Le {
+    /// A boosted slot at the request's address: the displaced instruction and the branch back, without any action.
+    ///
+    /// # Errors
+    /// As for [`Isa::detour`].
+    pub fn boosted_slot(&self, request: &DetourRequest<'_>) -> Result<Detour, Reason> {
+        detour::boosted_slot(request)
+    }
+}
+
 impl Isa for PowerPc64Le {
     fn machine(&self) -> Machine {
         Machine::PowerPc64Le
     }
 
-    fn decode(&self, _code: &[u8], _address: u64) -> Result<Instruction, DecodeError> {
-        Err(DecodeError::Invalid)
+    fn decode(&self, code: &[u8], address: u64) -> Result<Instruction, DecodeError> {
+        decode::decode(code, address)
     }
 
-    fn disassemble(&self, _code: &[u8], _address: u64) -> String {
-        String::new()
+    fn disassemble(&self, code: &[u8], address: u64) -> String {
+        text::disassemble(code, address)
     }
 
-    fn branch_targets(&self, _code: &[u8], _address: u64, _data: &dyn ReadOnlyData, _targets: &mut Vec<u64>) {
+    fn branch_targets(&self, code: &[u8], address: u64, data: &dyn ReadOnlyData, targets: &mut Vec<u64>) {
+        tables::branch_targets(code, address, data, targets);
     }
 
-    fn verdict(&self, _site: &Site<'_>) -> Ladder {
-        let no = Err(Reason::NotImplemented);
-        Ladder { jump: no, boost: no, emulate: no, step: no }
+    fn verdict(&self, site: &Site<'_>) -> Ladder {
+        verdict::verdict(site)
     }
 
-    fn return_verdict(&self, _site: &Site<'_>) -> Result<(), Reason> {
-        Err(Reason::NotImplemented)
+    fn return_verdict(&self, site: &Site<'_>) -> Result<(), Reason> {
+        returns::return_verdict(site)
     }
 
     fn reach(&self) -> u64 {
-        0
+        emit::REACH - 4
     }
 
-    fn patch(&self, _displaced: &Displaced, _detour: u64) -> Result<Vec<u8>, Reason> {
-        Err(Reason::NotImplemented)
+    fn patch(&self, displaced: &Displaced, detour: u64) -> Result<Vec<u8>, Reason> {
+        emit::patch(displaced.start, displaced.length, detour)
     }
 
-    fn runtime(&self, _address: u64, _layout: &Layout) -> Result<Runtime, Reason> {
-        Err(Reason::NotImplemented)
+    fn runtime(&self, address: u64, layout: &Layout) -> Result<Runtime, Reason> {
+        runtime::runtime(address, layout)
     }
 
-    fn detour(&self, _request: &DetourRequest<'_>) -> Result<Detour, Reason> {
-        Err(Reason::NotImplemented)
+    fn detour(&self, request: &DetourRequest<'_>) -> Result<Detour, Reason> {
+        detour::detour(request)
     }
 }

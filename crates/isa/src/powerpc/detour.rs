@@ -1,0 +1,430 @@
+//! The detour of a site: count, time or record, run the displaced instruction, go back.
+//!
+//! # Entry only
+//!
+//! ```text
+//!     save r9 to r12 and cr0
+//!     find the thread's entry in the thread table            ── miss ──▶ resolve ── none ──▶ overflow block
+//!     count, record
+//!     restore
+//!     displaced instruction
+//!     b site + 4
+//! ```
+//!
+//! # Entry and return, call-paired
+//!
+//! The caller's return address leaves lr for a return instance, and the displaced code is *called*. So the function's own
+//! `blr` comes back here, where a second `blr` goes home: every call has its return, as the link stack of the processor expects.
+//!
+//! ```text
+//!     … as above, then reserve a return instance             ── taken ──▶ claim ── none ──▶ count as lost
+//!     restore
+//!     bl displaced              lr: the return point
+//! return point:
+//!     save; find the thread's entry and the instance         ── miss ──▶ resolve, find
+//!     count, time, record; lr = the return address; free the instance
+//!     restore; blr
+//! displaced:
+//!     displaced instruction
+//!     b site + 4
+//! ```
+//!
+//! # What is kept
+//!
+//! Everything but lr at a followed return, where it is the caller's return address as after any return. Registers and the one field
+//! of cr are saved in the volatile system storage region (see [`super::emit`]); xer, ctr, tar and the other registers are
+//! never touched: no instruction here carries, and conditions use cr0 alone. r2 is not looked at. After a call to another
+//! module the caller loads its own again.
+//!
+//! Counters are incremented between a load-reserve and a store-conditional: exact against signal handlers on the same
+//! thread, and against other threads in the overflow block. So a thread without memory of its own runs the same code with
+//! another base.
+
+use super::emit::*;
+use super::relocate::relocate;
+use super::runtime::{Routine, reserve_place, return_place};
+use crate::Reason;
+use crate::detour::*;
+use alloc::{string::String, vec::Vec};
+
+/// Doublewords of the volatile system storage region: cr0, lr, and at a return its time and the time of the entry.
+const CR0: i16 = scratch(7);
+const SAVED_LR: i16 = scratch(8);
+const NOW: i16 = scratch(9);
+const ENTERED: i16 = scratch(10);
+
+/// First and last of the registers with integer arguments.
+const ARGUMENTS: core::ops::RangeInclusive<u32> = 3..=10;
+
+pub(super) fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
+    Template::new(request).write()
+}
+
+/// Relocated code of one displaced instruction and the branch back: what a trap's out-of-line slot holds when it
+/// is boosted.
+pub(super) fn boosted_slot(request: &DetourRequest<'_>) -> Emitted<Detour> {
+    let mut template = Template::new(request);
+    template.displaced()?;
+    template.finish(None)
+}
+
+/// A detour being written.
+struct Template<'a> {
+    request: &'a DetourRequest<'a>,
+    asm: Asm,
+    saved: &'static [Gpr],
+    places: Vec<(u64, u32)>,
+    comments: Vec<(u32, String)>,
+}
+
+impl<'a> Template<'a> {
+    fn new(request: &'a DetourRequest<'a>) -> Self {
+        let actions = &request.actions;
+        let records = actions.entry.record.is_some() || actions.ret.is_some_and(times);
+        // From the first on, in the order of their doublewords.
+        let saved: &[Gpr] = if records { &[R9, R10, R11, R12, R8, R0] } else { &[R9, R10, R11, R12] };
+        let asm = Asm::new(request.address);
+        Self { request, asm, saved, places: Vec::new(), comments: Vec::new() }
+    }
+
+    fn comment(&mut self, text: &str) {
+        self.comments.push((self.asm.offset(), String::from(text)));
+    }
+
+    fn write(mut self) -> Emitted<Detour> {
+        let actions = self.request.actions;
+        let [counted, slow, displaced] = [(); 3].map(|()| self.asm.label());
+        self.save();
+        if actions.restore_returns {
+            self.asm.from_special(R10, LR);
+            self.asm.call_to(Routine::Restore.address(self.request.runtime)?)?;
+            self.asm.to_special(LR, R10);
+        }
+        let known = self.find_thread(slow);
+        self.asm.bind(counted);
+        if let Some(hits) = actions.entry.hits {
+            self.count(hits);
+        }
+        if let Some(record) = actions.entry.record {
+            self.record(record, |template| template.arguments(record));
+        }
+        let mut return_point = None;
+        match actions.ret {
+            None => {
+                self.restore();
+                self.displaced()?;
+            }
+            Some(ret) => {
+                return_point = Some(self.follow(&ret, displaced)?);
+                self.returned(&ret)?;
+                self.asm.bind(displaced);
+                self.displaced()?;
+            }
+        }
+        self.asm.bind(slow);
+        self.comment("the thread is not where its hash says");
+        self.asm.from_special(R10, LR);
+        self.asm.store(R10, R1, SAVED_LR);
+        self.resolve(known)?;
+        self.asm.branch(counted);
+        self.finish(return_point)
+    }
+
+    fn finish(mut self, return_point: Option<u32>) -> Emitted<Detour> {
+        self.comments.sort_by_key(|comment| comment.0);
+        Ok(Detour { code: self.asm.finish()?, places: self.places, return_point, comments: self.comments })
+    }
+
+    fn save(&mut self) {
+        for (n, &register) in (0..).zip(self.saved) {
+            self.asm.store(register, R1, scratch(n));
+        }
+        self.asm.from_cr0(R12);
+        self.asm.store(R12, R1, CR0);
+    }
+
+    fn restore(&mut self) {
+        self.asm.load(R12, R1, CR0);
+        self.asm.to_cr0(R12);
+        for (n, &register) in (0..).zip(self.saved) {
+            self.asm.load(register, R1, scratch(n));
+        }
+    }
+
+    /// r11 = the thread's entry, r12 = its block; or off to `slow`. The label it returns expects r11.
+    fn find_thread(&mut self, slow: Label) -> Label {
+        let layout = self.request.layout;
+        let known = self.asm.label();
+        self.asm.load_constant(R11, layout.threads);
+        self.asm.extract(R12, R13, THREAD_HASH_SHIFT, layout.thread_bits);
+        self.asm.shift_left(R12, R12, THREAD_SHIFT);
+        self.asm.add(R11, R11, R12);
+        self.asm.load(R12, R11, THREAD_OWNER as i16);
+        self.asm.compare(R12, R13);
+        self.asm.branch_if(When::NotEqual, slow);
+        self.asm.bind(known);
+        self.asm.load(R12, R11, THREAD_BLOCK as i16);
+        // A thread pointer of 0 is equal to the owner of a free entry.
+        self.asm.compare_immediate(R12, 0);
+        self.asm.branch_if(When::Equal, slow);
+        known
+    }
+
+    /// Asks the runtime for the thread's entry, and goes to `known` with it. Without one, r11 = 0 and r12 = the overflow
+    /// block. lr, which is put back, was saved.
+    fn resolve(&mut self, known: Label) -> Emitted<()> {
+        self.asm.call_to(Routine::Resolve.address(self.request.runtime)?)?;
+        self.asm.load(R10, R1, SAVED_LR);
+        self.asm.to_special(LR, R10);
+        self.asm.compare_immediate(R11, 0);
+        self.asm.branch_if(When::NotEqual, known);
+        self.asm.load_constant(R12, self.request.layout.blocks);
+        Ok(())
+    }
+
+    /// Increments a counter of the block r12. Changes r9 and r10.
+    fn count(&mut self, counter: u32) {
+        self.asm.add_offset(R10, R12, counter);
+        self.asm.increment(R10, R9);
+    }
+
+    /// Writes a record into the ring of the block r12; `values` fills it in, at r10. Changes r0, r8, r9 and r10.
+    fn record(&mut self, record: Record, values: impl FnOnce(&mut Self)) {
+        let layout = self.request.layout;
+        let [full, out] = [(); 2].map(|()| self.asm.label());
+        self.asm.addi(R10, R12, BLOCK_RING_HEAD as i16);
+        let again = self.asm.here_label();
+        self.asm.load_reserved(R9, R10);
+        self.asm.load(R8, R12, BLOCK_RING_TAIL as i16);
+        self.asm.sub(R8, R9, R8);
+        self.asm.load_constant(R0, 1 << layout.ring_bits);
+        self.asm.compare_unsigned(R8, R0);
+        self.asm.branch_if(When::NotLess, full);
+        self.asm.addi(R8, R9, 1);
+        self.asm.store_conditional(R8, R10);
+        self.asm.branch_if(When::NotEqual, again);
+
+        self.asm.extract(R10, R9, 0, layout.ring_bits);
+        self.asm.shift_left(R10, R10, RECORD_SHIFT);
+        self.asm.add(R10, R10, R12);
+        self.asm.add_offset(R10, R10, layout.ring);
+        values(self);
+        self.asm.load_constant(R8, u64::from(record.id));
+        self.asm.store_word(R8, R10, RECORD_ID as i16);
+        match layout.tid_offset {
+            Some(offset) => {
+                self.asm.add_offset(R8, R13, offset as u32);
+                self.asm.load_word(R8, R8, 0);
+            }
+            None => self.asm.load_constant(R8, 0),
+        }
+        self.asm.store_word(R8, R10, RECORD_TID as i16);
+        self.asm.store(R1, R10, RECORD_SLOT as i16);
+        // Last of all: the tool reads a record once its number stands in it.
+        self.asm.addi(R9, R9, 1);
+        self.asm.light_sync();
+        self.asm.store(R9, R10, RECORD_SEQUENCE as i16);
+        self.asm.branch(out);
+
+        self.asm.bind(full);
+        self.asm.addi(R10, R12, BLOCK_RING_LOST as i16);
+        self.asm.increment(R10, R9);
+        self.asm.bind(out);
+    }
+
+    /// Time stamp and arguments of an entry, into the record at r10.
+    fn arguments(&mut self, record: Record) {
+        self.asm.from_special(R8, TIME_BASE);
+        self.asm.store(R8, R10, RECORD_TIME as i16);
+        for (n, register) in (0..).zip(ARGUMENTS.map(Gpr)).take(usize::from(record.arguments)) {
+            let to = RECORD_VALUES as i16 + 8 * n;
+            let saved = self.saved.iter().position(|&saved| saved == register);
+            let from = match saved {
+                Some(place) => {
+                    self.asm.load(R8, R1, scratch(place as i16));
+                    R8
+                }
+                None => register,
+            };
+            self.asm.store(from, R10, to);
+        }
+    }
+
+    /// Reserves a return instance, moves the return address into it, and calls the displaced code. Returns the offset of
+    /// the return point, which comes next.
+    fn follow(&mut self, ret: &ReturnActions, displaced: Label) -> Emitted<u32> {
+        let [taken, reserved, lost, next] = [(); 4].map(|()| self.asm.label());
+        self.asm.compare_immediate(R11, 0);
+        self.asm.branch_if(When::Equal, lost);
+        self.asm.load(R12, R11, THREAD_RETURNS as i16);
+        self.asm.from_special(R10, LR);
+        return_place(&mut self.asm, self.request.layout, 0, R11, R1, R12);
+        reserve_place(&mut self.asm, R11, R9, taken);
+        self.asm.bind(reserved);
+        self.asm.store(R10, R11, RETURN_ADDRESS as i16);
+        if times(*ret) {
+            self.asm.from_special(R9, TIME_BASE);
+            self.asm.store(R9, R11, RETURN_ENTERED as i16);
+        }
+        self.restore();
+        self.asm.branch(next);
+
+        self.asm.bind(taken);
+        self.comment("the instance's first place is taken");
+        self.asm.store(R10, R1, SAVED_LR);
+        self.asm.call_to(Routine::Claim.address(self.request.runtime)?)?;
+        self.asm.load(R10, R1, SAVED_LR);
+        self.asm.to_special(LR, R10);
+        self.asm.compare_immediate(R11, 0);
+        self.asm.branch_if(When::NotEqual, reserved);
+        self.asm.bind(lost);
+        self.asm.load_constant(R10, self.request.layout.blocks + u64::from(ret.lost));
+        self.asm.increment(R10, R9);
+        self.restore();
+        self.asm.branch(displaced);
+
+        self.asm.bind(next);
+        self.asm.call(displaced);
+        Ok(self.asm.offset())
+    }
+
+    /// From the return point to the second `blr`.
+    fn returned(&mut self, ret: &ReturnActions) -> Emitted<()> {
+        self.comment("return point: the function is done");
+        let [slow, counted, elsewhere, found, home] = [(); 5].map(|()| self.asm.label());
+        self.save();
+        if times(*ret) {
+            self.asm.from_special(R10, TIME_BASE);
+            self.asm.store(R10, R1, NOW);
+        }
+        let known = self.find_thread(slow);
+        self.asm.bind(counted);
+        if let Some(hits) = ret.hits {
+            self.count(hits);
+        }
+        self.asm.compare_immediate(R11, 0);
+        self.asm.branch_if(When::Equal, elsewhere);
+        self.asm.load(R10, R11, THREAD_RETURNS as i16);
+        return_place(&mut self.asm, self.request.layout, 0, R11, R1, R10);
+        self.asm.load(R9, R11, RETURN_SLOT as i16);
+        self.asm.compare(R9, R1);
+        self.asm.branch_if(When::NotEqual, elsewhere);
+        self.asm.load(R10, R11, RETURN_ADDRESS as i16);
+        if times(*ret) {
+            self.asm.load(R8, R11, RETURN_ENTERED as i16);
+        }
+        self.asm.load_constant(R9, 0);
+        self.asm.store(R9, R11, RETURN_SLOT as i16);
+        if times(*ret) {
+            self.asm.copy(R9, R8);
+        }
+
+        self.asm.bind(found);
+        self.asm.to_special(LR, R10);
+        if times(*ret) {
+            self.asm.store(R9, R1, ENTERED);
+        }
+        if let Some(record) = ret.record {
+            self.record(record, Self::result);
+        }
+        if let Some(latency) = ret.latency {
+            self.latency(latency);
+        }
+        self.asm.bind(home);
+        self.restore();
+        self.comment("home; lr is the caller's return address");
+        self.asm.return_();
+
+        self.asm.bind(slow);
+        // lr is nobody's here; what is saved is put back for nothing.
+        self.resolve(known)?;
+        self.asm.branch(counted);
+
+        self.asm.bind(elsewhere);
+        self.comment("the instance is not at its first place");
+        self.asm.copy(R10, R1);
+        self.asm.call_to(Routine::Find.address(self.request.runtime)?)?;
+        self.asm.compare_immediate(R11, 0);
+        self.asm.branch_if(When::NotEqual, found);
+        // A followed call has an instance until it returns; without one there is no address to go to.
+        self.asm.trap();
+        Ok(())
+    }
+
+    /// Return value and times, into the record at r10.
+    fn result(&mut self) {
+        self.asm.load(R8, R1, NOW);
+        self.asm.store(R8, R10, RECORD_TIME as i16);
+        self.asm.store(R3, R10, RECORD_VALUES as i16);
+        self.asm.load(R8, R1, ENTERED);
+        self.asm.store(R8, R10, RECORD_VALUES as i16 + 8);
+    }
+
+    /// Adds the duration to the histogram of the block r12. Changes r8 to r11.
+    fn latency(&mut self, latency: u32) {
+        let asm = &mut self.asm;
+        let [forward, longest, inside] = [(); 3].map(|()| asm.label());
+        asm.load(R10, R1, NOW);
+        asm.load(R9, R1, ENTERED);
+        asm.sub(R10, R10, R9);
+        // The clocks of two processors may differ by a few ticks.
+        asm.compare_immediate(R10, 0);
+        asm.branch_if(When::NotLess, forward);
+        asm.load_constant(R10, 0);
+        asm.bind(forward);
+        asm.add_offset(R11, R12, latency + LATENCY_COUNT);
+        asm.increment(R11, R9);
+        asm.add_offset(R11, R12, latency + LATENCY_SUM);
+        let sum = asm.here_label();
+        asm.load_reserved(R9, R11);
+        asm.add(R9, R9, R10);
+        asm.store_conditional(R9, R11);
+        asm.branch_if(When::NotEqual, sum);
+        asm.add_offset(R11, R12, latency + LATENCY_MAX);
+        let max = asm.here_label();
+        asm.load_reserved(R9, R11);
+        asm.compare_unsigned(R9, R10);
+        asm.branch_if(When::NotLess, longest);
+        asm.store_conditional(R10, R11);
+        asm.branch_if(When::NotEqual, max);
+        asm.bind(longest);
+        // The bucket, as in `latency_bucket`.
+        asm.load_constant(R9, (1 << LATENCY_OCTAVES) - 1);
+        asm.compare_unsigned(R10, R9);
+        asm.branch_if(When::Less, inside);
+        asm.copy(R10, R9);
+        asm.bind(inside);
+        asm.load_constant(R9, 1 << LATENCY_BITS);
+        asm.or(R9, R9, R10);
+        asm.count_leading_zeros(R9, R9);
+        asm.load_constant(R8, u64::from(63 - LATENCY_BITS));
+        asm.sub(R9, R8, R9);
+        asm.shift_right_by(R10, R10, R9);
+        asm.shift_left(R9, R9, LATENCY_BITS);
+        asm.add(R10, R10, R9);
+        asm.shift_left(R10, R10, 3);
+        asm.add_offset(R11, R12, latency + LATENCY_BUCKETS);
+        asm.add(R11, R11, R10);
+        asm.increment(R11, R9);
+    }
+
+    /// The copy of the displaced instruction, and the branch to the first one that stays.
+    fn displaced(&mut self) -> Emitted<()> {
+        self.comment("displaced instruction");
+        let at = self.asm.offset();
+        let DetourRequest { displaced, original, .. } = self.request;
+        let relocated = relocate(displaced, original, self.asm.here())?;
+        self.places = relocated.places.iter().map(|&(from, to)| (from, at + to)).collect();
+        for word in relocated.code.chunks_exact(4) {
+            self.asm.word(super::decode::word_at(word, 0).ok_or(Reason::NotAnInstruction)?);
+        }
+        self.places.push((displaced.end(), self.asm.offset()));
+        self.comment("back to the first instruction that stays");
+        self.asm.branch_to(displaced.end())
+    }
+}
+
+/// Whether the time of the entry is needed.
+fn times(ret: ReturnActions) -> bool {
+    ret.latency.is_some() || ret.record.is_some()
+}
