@@ -31,8 +31,8 @@
 //! [`super::returns`] refuses those. A tail call is known by its x30, which is the return point of the instance that is already there:
 //! [`RETURN_POINT`] holds it. That instance is then moved aside, to a place of its own under the key slot + level (slots are multiples of 16), and
 //! comes back when the younger returns: last in, first out within the slot. An instance of the same slot whose return point is
-//! not x30 was left behind by longjmp and is overwritten. Levels end at 15; deeper tail calls are not followed and
-//! counted as lost.
+//! not x30 was left behind by longjmp and is overwritten. A slot has
+//! [`RETURN_PROBES`] + 1 places, so calls beyond that many are not followed, and counted as lost.
 //!
 //! # Pointer authentication
 //! Behind a `paciasp` that stays at the entry, x30 is signed. The detour strips it (`xpaclri`), and the body begins by signing the
@@ -105,7 +105,7 @@ pub fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
     runtime::check(request.layout)?;
     let start = request.displaced.start;
     let original = word(request.original).ok_or(Reason::NotAnInstruction)?;
-    if u64::from(request.displaced.length) != LENGTH || request.address % LENGTH != 0 {
+    if u64::from(request.displaced.length) != LENGTH || !request.address.is_multiple_of(LENGTH) {
         return Err(Reason::MidInstruction);
     }
     if request.actions.restore_returns {

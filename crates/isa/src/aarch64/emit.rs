@@ -183,22 +183,22 @@ pub mod instruction {
 
     /// `ldr xt, [xn, #offset]`, a multiple of 8 below 32 KB.
     pub const fn ldr(rt: u32, rn: u32, offset: u32) -> u32 {
-        0xf940_0000 | (offset / 8 & 0xfff) << 10 | rn << 5 | rt
+        0xf940_0000 | ((offset / 8) & 0xfff) << 10 | rn << 5 | rt
     }
 
     /// `str xt, [xn, #offset]`
     pub const fn str(rt: u32, rn: u32, offset: u32) -> u32 {
-        0xf900_0000 | (offset / 8 & 0xfff) << 10 | rn << 5 | rt
+        0xf900_0000 | ((offset / 8) & 0xfff) << 10 | rn << 5 | rt
     }
 
     /// `ldr wt, [xn, #offset]`, a multiple of 4.
     pub const fn ldr_w(rt: u32, rn: u32, offset: u32) -> u32 {
-        0xb940_0000 | (offset / 4 & 0xfff) << 10 | rn << 5 | rt
+        0xb940_0000 | ((offset / 4) & 0xfff) << 10 | rn << 5 | rt
     }
 
     /// `str wt, [xn, #offset]`
     pub const fn str_w(rt: u32, rn: u32, offset: u32) -> u32 {
-        0xb900_0000 | (offset / 4 & 0xfff) << 10 | rn << 5 | rt
+        0xb900_0000 | ((offset / 4) & 0xfff) << 10 | rn << 5 | rt
     }
 
     /// `ldr xt, [xn, xm, lsl #3]`

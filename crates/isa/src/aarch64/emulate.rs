@@ -54,7 +54,7 @@ pub enum Failure {
     Fault(#[from] Fault),
 }
 
-pub(self) fn not_emulated<T>(name: &'static str) -> Result<T, Failure> {
+fn not_emulated<T>(name: &'static str) -> Result<T, Failure> {
     Err(Failure::NotEmulated(Reason::NotEmulated(name)))
 }
 

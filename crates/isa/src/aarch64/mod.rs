@@ -8,6 +8,7 @@ pub mod decode;
 pub mod detour;
 pub mod emit;
 pub mod emulate;
+pub mod operands;
 pub mod record;
 pub mod relocate;
 pub mod returns;

@@ -39,7 +39,7 @@ pub fn check(layout: &Layout) -> Emitted<()> {
 /// The routines, to stand at `address`.
 pub fn runtime(address: u64, layout: &Layout) -> Emitted<Runtime> {
     check(layout)?;
-    if address % 8 != 0 {
+    if !address.is_multiple_of(8) {
         return Err(Reason::MidInstruction);
     }
     let mut r = Routines::new(address, layout);

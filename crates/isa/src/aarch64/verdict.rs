@@ -37,7 +37,7 @@ pub fn verdict(site: &Site<'_>) -> Ladder {
 
 /// The instruction that a patch replaces, and its word.
 pub fn displaced(site: &Site<'_>) -> Result<(Displaced, u32), Reason> {
-    if site.address % LENGTH != 0 {
+    if !site.address.is_multiple_of(LENGTH) {
         return Err(Reason::MidInstruction);
     }
     let code = site.code_at_site();

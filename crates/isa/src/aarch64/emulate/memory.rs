@@ -37,7 +37,7 @@ pub fn access(word: u32, r: &mut Registers, memory: &mut dyn Memory) -> Result<(
 /// The base register; sp must be aligned.
 fn base(rn: u8, r: &Registers) -> Result<u64, Failure> {
     let base = r.get_or_sp(rn);
-    if rn == 31 && base % 16 != 0 {
+    if rn == 31 && !base.is_multiple_of(16) {
         return Err(Fault { address: base }.into());
     }
     Ok(base)
