@@ -81,8 +81,11 @@ impl State {
                     Some(_) => self.saved = place,
                     None => return Err(Reason::ReadsReturnAddress),
                 },
-                (true, true) if access.base == 31 || access.base == 29 => self.holds = true,
-                // From a jump buffer; or x30 is just a register after it was saved.
+                // Back from where it was saved, or a register like any other that was spilled.
+                (true, true) if access.base == 31 || access.base == 29 => {
+                    self.holds = place.is_none() || place == self.saved;
+                }
+                // From a jump buffer.
                 (true, true) if self.saved.is_none() => return Err(Reason::ReturnsOddly),
                 (true, true) => self.holds = false,
                 (false, true) if access.size == 8 && place.is_some() && place == self.saved => {
