@@ -1,4 +1,21 @@
 //! Arm A64.
+//!
+//! Every instruction has four bytes and a branch reaches 128 MB, so a patch is one `b` in the place of one instruction, written at
+//! once: no instruction boundary moves and no thread can be inside.
+
+pub mod count;
+pub mod decode;
+pub mod detour;
+pub mod emit;
+pub mod emulate;
+pub mod operands;
+pub mod record;
+pub mod relocate;
+pub mod returns;
+pub mod runtime;
+pub mod targets;
+mod text;
+pub mod verdict;
 
 use crate::*;
 use alloc::{string::String, vec::Vec};
@@ -9,44 +26,52 @@ pub struct AArch64;
 /// The instruction set.
 pub static AARCH64: AArch64 = AArch64;
 
+/// How far `b` reaches backwards; forwards it is 4 bytes less.
+pub const REACH: u64 = 128 << 20;
+
 impl Isa for AArch64 {
     fn machine(&self) -> Machine {
         Machine::AArch64
     }
 
-    fn decode(&self, _code: &[u8], _address: u64) -> Result<Instruction, DecodeError> {
-        Err(DecodeError::Invalid)
+    fn decode(&self, code: &[u8], address: u64) -> Result<Instruction, DecodeError> {
+        decode::decode(code, address)
     }
 
-    fn disassemble(&self, _code: &[u8], _address: u64) -> String {
-        String::new()
+    fn disassemble(&self, code: &[u8], address: u64) -> String {
+        text::disassemble(code, address)
     }
 
-    fn branch_targets(&self, _code: &[u8], _address: u64, _data: &dyn ReadOnlyData, _targets: &mut Vec<u64>) {
+    fn branch_targets(&self, code: &[u8], address: u64, data: &dyn ReadOnlyData, targets: &mut Vec<u64>) {
+        targets::branch_targets(code, address, data, targets);
     }
 
-    fn verdict(&self, _site: &Site<'_>) -> Ladder {
-        let no = Err(Reason::NotImplemented);
-        Ladder { jump: no, boost: no, emulate: no, step: no }
+    fn verdict(&self, site: &Site<'_>) -> Ladder {
+        verdict::verdict(site)
     }
 
-    fn return_verdict(&self, _site: &Site<'_>) -> Result<(), Reason> {
-        Err(Reason::NotImplemented)
+    fn return_verdict(&self, site: &Site<'_>) -> Result<(), Reason> {
+        returns::return_verdict(site)
     }
 
     fn reach(&self) -> u64 {
-        0
+        REACH - decode::LENGTH
     }
 
-    fn patch(&self, _displaced: &Displaced, _detour: u64) -> Result<Vec<u8>, Reason> {
-        Err(Reason::NotImplemented)
+    fn patch(&self, displaced: &Displaced, detour: u64) -> Result<Vec<u8>, Reason> {
+        if u64::from(displaced.length) != decode::LENGTH {
+            return Err(Reason::MidInstruction);
+        }
+        let mut code = emit::Code::new(displaced.start);
+        code.branch(detour)?;
+        code.finish()
     }
 
-    fn runtime(&self, _address: u64, _layout: &Layout) -> Result<Runtime, Reason> {
-        Err(Reason::NotImplemented)
+    fn runtime(&self, address: u64, layout: &Layout) -> Result<Runtime, Reason> {
+        runtime::runtime(address, layout)
     }
 
-    fn detour(&self, _request: &DetourRequest<'_>) -> Result<Detour, Reason> {
-        Err(Reason::NotImplemented)
+    fn detour(&self, request: &DetourRequest<'_>) -> Result<Detour, Reason> {
+        detour::detour(request)
     }
 }

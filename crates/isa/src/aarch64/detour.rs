@@ -1,0 +1,372 @@
+//! The templates of detours.
+//!
+//! ```text
+//!            entry only                       call-paired
+//!   entry:   save, find the thread            save, find the thread
+//!            count, record                    count, claim a return instance for x30 and sp, record
+//!            restore                          restore
+//!            displaced instruction            bl body            x30 = return point
+//!            b behind the site      return:   save, find the thread and the instance of sp
+//!                                             count, histogram, record
+//!                                             restore; x30 = the caller; ret
+//!                                   body:     displaced instruction
+//!                                             b behind the site
+//! ```
+//!
+//! # What is kept
+//! Everything but x30 at the entry and return point, where it means the same as before. The flags, because the templates use
+//! none of the instructions that set them; vector, predicate and floating-point registers, because they use none of those; x16 and
+//! x17 like any other register, because a call inside one object file may rely on them. There is no red zone on Linux, but a signal frame may
+//! be laid below sp at any instruction: so sp moves before the first store and after the last load.
+//!
+//! # Counting
+//! Additions are `ldxr`, `add`, `stxr`. Between processors they are atomic, so the overflow block needs no other code. On one thread a signal
+//! handler that adds to the same counter clears the monitor, so its addition is not lost either. LSE's `ldadd`
+//! would be shorter and no faster without contention, and needs ARMv8.1.
+//!
+//! # Return instances on arm64
+//! See [`crate::detour`] for the protocol. The slot is sp at the entry, where on x86 the return address would be. Two calls that are
+//! followed at once have the same slot only when one was entered by a tail call from the other (or jumped back to
+//! its own entry): a function that calls without moving sp keeps its return address in a register, and
+//! [`super::returns`] refuses those. A tail call is known by its x30, which is the return point of the instance that is already there:
+//! [`RETURN_POINT`] holds it. That instance is then moved aside, to a place of its own under the key slot + level (slots are multiples of 16), and
+//! comes back when the younger returns: last in, first out within the slot. An instance of the same slot whose return point is
+//! not x30 was left behind by longjmp and is overwritten. A slot has
+//! [`RETURN_PROBES`] + 1 places, so calls beyond that many are not followed, and counted as lost.
+//!
+//! # Pointer authentication
+//! Behind a `paciasp` that stays at the entry, x30 is signed. The detour strips it (`xpaclri`), and the body begins by signing the
+//! return point in the same way, with the same sp.
+
+use super::count::{add_one, latency};
+use super::decode::{LENGTH, hint, word};
+use super::emit::{Code, Label, instruction as a};
+use super::record::{RecordKind, record};
+use super::relocate::relocate;
+use super::runtime;
+use crate::detour::*;
+use crate::{DetourRequest, Reason};
+use alloc::{string::ToString, vec, vec::Vec};
+
+/// Return instance: the return point that the callee got in x30 (low 56 bits), and its level within the slot (high 8).
+pub const RETURN_POINT: u32 = 24;
+/// Bit where the level starts.
+pub const LEVEL_SHIFT: u32 = 56;
+
+/// The templates' registers. All are saved; x0 to x8 are never touched, so that arguments and results are where they were.
+pub(super) mod register {
+    /// Thread pointer, and scratch.
+    pub const TEMPORARY: u32 = 9;
+    /// Entry of the thread table, then the thread's block.
+    pub const BLOCK: u32 = 10;
+    /// Addresses, and scratch.
+    pub const ADDRESS: u32 = 11;
+    /// Status of store-exclusive, and scratch. Holds x30 while a routine is called.
+    pub const STATUS: u32 = 12;
+    /// Place of the return instance.
+    pub const PLACE: u32 = 13;
+    /// The slot: sp at the entry.
+    pub const SLOT: u32 = 14;
+    /// Time stamp.
+    pub const TIME: u32 = 15;
+    /// Time stamp of the entry; the return address while an instance is claimed.
+    pub const ENTERED: u32 = 16;
+    /// Link register.
+    pub const LINK: u32 = 30;
+    /// Stack pointer, or zero.
+    pub const SP: u32 = 31;
+}
+use register::*;
+
+/// A detour in the making.
+struct Template<'a> {
+    code: Code,
+    layout: &'a Layout,
+    routines: &'a [u64],
+    /// Bytes of the frame: 32 for four registers, 64 for eight.
+    frame: i32,
+    /// Pieces off the fast path, emitted at the end: where they start, where they go on, and what they are.
+    slow: Vec<(Label, Label, Slow)>,
+    comments: Vec<(u32, &'static str)>,
+}
+
+/// What happens off the fast path.
+#[derive(Clone, Copy)]
+enum Slow {
+    Resolve,
+    Claim { lost: Label },
+    Lost { counter: u32 },
+    Find,
+    Unnest,
+}
+
+/// The detour that `request` asks for.
+pub fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
+    runtime::check(request.layout)?;
+    let start = request.displaced.start;
+    let original = word(request.original).ok_or(Reason::NotAnInstruction)?;
+    if u64::from(request.displaced.length) != LENGTH || !request.address.is_multiple_of(LENGTH) {
+        return Err(Reason::MidInstruction);
+    }
+    if request.actions.restore_returns {
+        return Err(Reason::NotImplemented);
+    }
+    let actions = &request.actions;
+    let wide = actions.ret.is_some() || actions.entry.record.is_some();
+    let mut t = Template {
+        code: Code::new(request.address),
+        layout: request.layout,
+        routines: &request.runtime.routines,
+        frame: if wide { 64 } else { 32 },
+        slow: vec![],
+        comments: vec![],
+    };
+    let mut return_point = None;
+    if let Some(ret) = &actions.ret {
+        let signature = signature(request)?;
+        let body = t.code.label();
+        let point = t.paired_entry(&actions.entry, ret, signature.is_some(), body)?;
+        return_point = Some((t.code.address_of(point).ok_or(Reason::OutOfReach)? - request.address) as u32);
+        t.at_return(ret)?;
+        t.code.bind(body);
+        t.code.emit(signature.map(a::hint));
+    } else if actions.entry.hits.is_some() || actions.entry.record.is_some() {
+        t.save();
+        t.find_thread();
+        t.code.emit([a::ldr(BLOCK, BLOCK, THREAD_BLOCK)]);
+        t.entry_actions(&actions.entry, true)?;
+        t.restore();
+    }
+    let copy = t.code.offset();
+    t.comments.push((copy, "displaced instruction"));
+    relocate(original, start, &mut t.code)?;
+    let back = t.code.offset();
+    t.comments.push((back, "back"));
+    t.code.branch(request.displaced.end())?;
+    t.slow_paths()?;
+    Ok(Detour {
+        code: t.code.finish()?,
+        places: vec![(start, copy), (request.displaced.end(), back)],
+        return_point,
+        comments: t.comments.into_iter().map(|(offset, text)| (offset, text.to_string())).collect(),
+    })
+}
+
+/// The signing instruction in front of the displaced one, if it is there. Also refuses return probes that are not at the entry.
+fn signature(request: &DetourRequest<'_>) -> Emitted<Option<u8>> {
+    let site = request.site;
+    match request.displaced.start.wrapping_sub(site.function) {
+        0 => Ok(None),
+        LENGTH => match word(site.code) {
+            Some(word) if word == a::hint(hint::PACIASP) => Ok(Some(hint::PACIASP)),
+            Some(word) if word == a::hint(hint::PACIBSP) => Ok(Some(hint::PACIBSP)),
+            Some(word) if word == a::hint(hint::BTI_C) || word == a::hint(hint::BTI_JC) => Ok(None),
+            _ => Err(Reason::ReturnsOddly),
+        },
+        _ => Err(Reason::ReturnsOddly),
+    }
+}
+
+impl Template<'_> {
+    fn comment(&mut self, text: &'static str) {
+        self.comments.push((self.code.offset(), text));
+    }
+
+    fn save(&mut self) {
+        self.comment("save what the detour uses");
+        self.code.emit([a::stp_pre(9, 10, SP, -self.frame), a::stp(11, 12, SP, 16)]);
+        if self.frame > 32 {
+            self.code.emit([a::stp(13, 14, SP, 32), a::stp(15, 16, SP, 48)]);
+        }
+    }
+
+    fn restore(&mut self) {
+        self.comment("restore");
+        if self.frame > 32 {
+            self.code.emit([a::ldp(15, 16, SP, 48), a::ldp(13, 14, SP, 32)]);
+        }
+        self.code.emit([a::ldp(11, 12, SP, 16), a::ldp_post(9, 10, SP, self.frame)]);
+    }
+
+    /// `BLOCK` = the thread's entry in the thread table, or the one of threads that have none.
+    fn find_thread(&mut self) {
+        self.comment("find the thread");
+        let (slow, found) = (self.code.label(), self.code.label());
+        self.code.emit([a::mrs_thread_pointer(TEMPORARY)]);
+        // A thread pointer of 0 would match a free entry.
+        self.code.emit_to(a::cbz(TEMPORARY), slow);
+        self.code.emit([a::ubfx(ADDRESS, TEMPORARY, THREAD_HASH_SHIFT, self.layout.thread_bits)]);
+        self.code.load(BLOCK, self.layout.threads);
+        self.code.emit([
+            a::add(BLOCK, BLOCK, ADDRESS, THREAD_SHIFT),
+            a::ldr(ADDRESS, BLOCK, THREAD_OWNER),
+            a::eor(ADDRESS, ADDRESS, TEMPORARY),
+        ]);
+        self.code.emit_to(a::cbnz(ADDRESS), slow);
+        self.code.bind(found);
+        self.slow.push((slow, found, Slow::Resolve));
+    }
+
+    fn entry_actions(&mut self, entry: &EntryActions, stamp: bool) -> Emitted<()> {
+        if let Some(counter) = entry.hits {
+            self.comment("count");
+            add_one(&mut self.code, counter);
+        }
+        if let Some(what) = &entry.record {
+            self.comment("record");
+            if stamp {
+                self.code.emit([a::mrs_time(TIME), a::add_immediate(SLOT, SP, self.frame as u32)]);
+            }
+            record(&mut self.code, self.layout, what, RecordKind::Entry)?;
+        }
+        Ok(())
+    }
+
+    /// Up to and including the call of `body`. Returns the return point.
+    fn paired_entry(
+        &mut self,
+        entry: &EntryActions,
+        ret: &ReturnActions,
+        signed: bool,
+        body: Label,
+    ) -> Emitted<Label> {
+        let [claim, claimed, lost, point] = core::array::from_fn(|_| self.code.label());
+        self.save();
+        self.find_thread();
+        self.code.emit([a::ldr(PLACE, BLOCK, THREAD_RETURNS), a::ldr(BLOCK, BLOCK, THREAD_BLOCK)]);
+        self.code.emit([a::add_immediate(SLOT, SP, self.frame as u32)]);
+        if signed {
+            self.code.emit([a::hint(hint::XPACLRI)]);
+        }
+        if let Some(counter) = entry.hits {
+            self.comment("count");
+            add_one(&mut self.code, counter);
+        }
+        if let Some(what) = &entry.record {
+            self.comment("record");
+            // The record's code uses the place's register.
+            self.code.emit([a::mov(ENTERED, PLACE), a::mrs_time(TIME)]);
+            record(&mut self.code, self.layout, what, RecordKind::Entry)?;
+            self.code.emit([a::mov(PLACE, ENTERED)]);
+        }
+        self.comment("claim a return instance");
+        self.code.emit_to(a::cbz(PLACE), lost);
+        self.first_place();
+        let again = self.code.label_here();
+        self.code.emit([a::ldxr(ADDRESS, PLACE)]);
+        self.code.emit_to(a::cbnz(ADDRESS), claim);
+        self.code.emit([a::stxr(STATUS, SLOT, PLACE)]);
+        self.code.emit_to(a::cbnz_w(STATUS), again);
+        self.code.bind(claimed);
+        // STATUS is 0 here, or the level that the routine found.
+        self.code.emit([a::str(LINK, PLACE, RETURN_ADDRESS)]);
+        self.code.emit_to(a::adr(ADDRESS), point);
+        self.code.emit([a::orr(ADDRESS, ADDRESS, STATUS), a::str(ADDRESS, PLACE, RETURN_POINT)]);
+        if ret.latency.is_some() || ret.record.is_some() {
+            self.code.emit([a::mrs_time(TIME), a::str(TIME, PLACE, RETURN_ENTERED)]);
+        }
+        self.restore();
+        self.code.emit_to(0x9400_0000, body);
+        self.code.bind(point);
+        self.slow.push((claim, claimed, Slow::Claim { lost }));
+
+        self.slow.push((lost, body, Slow::Lost { counter: ret.lost }));
+        Ok(point)
+    }
+
+    /// `PLACE` = the first place of `SLOT` in the table at `PLACE`.
+    fn first_place(&mut self) {
+        self.code.emit([
+            a::ubfx(ADDRESS, SLOT, 4, self.layout.return_bits),
+            a::add(PLACE, PLACE, ADDRESS, RETURN_SHIFT),
+        ]);
+    }
+
+    /// From the return point to the return.
+    fn at_return(&mut self, ret: &ReturnActions) -> Emitted<()> {
+        let [find, found, unnest, popped] = core::array::from_fn(|_| self.code.label());
+        let timed = ret.latency.is_some() || ret.record.is_some();
+        self.comment("return point");
+        self.save();
+        if timed {
+            self.code.emit([a::mrs_time(TIME)]);
+        }
+        self.find_thread();
+        self.code.emit([a::ldr(PLACE, BLOCK, THREAD_RETURNS), a::ldr(BLOCK, BLOCK, THREAD_BLOCK)]);
+        self.comment("find the return instance");
+        self.code.emit([a::add_immediate(SLOT, SP, self.frame as u32)]);
+        self.code.emit_to(a::cbz(PLACE), find);
+        self.first_place();
+        self.code.emit([a::ldr(ADDRESS, PLACE, RETURN_SLOT), a::eor(ADDRESS, ADDRESS, SLOT)]);
+        self.code.emit_to(a::cbnz(ADDRESS), find);
+        self.code.bind(found);
+        self.code.emit([a::ldr(LINK, PLACE, RETURN_ADDRESS)]);
+        if timed {
+            self.code.emit([a::ldr(ENTERED, PLACE, RETURN_ENTERED)]);
+        }
+        self.code.emit([a::ldr(ADDRESS, PLACE, RETURN_POINT), a::lsr(ADDRESS, ADDRESS, LEVEL_SHIFT)]);
+        self.code.emit_to(a::cbnz(ADDRESS), unnest);
+        self.code.emit([a::str(SP, PLACE, RETURN_SLOT)]);
+        self.code.bind(popped);
+        self.slow.push((find, found, Slow::Find));
+        self.slow.push((unnest, popped, Slow::Unnest));
+        if let Some(counter) = ret.hits {
+            self.comment("count");
+            add_one(&mut self.code, counter);
+        }
+        if let Some(histogram) = ret.latency {
+            self.comment("histogram");
+            latency(&mut self.code, histogram);
+        }
+        if let Some(what) = &ret.record {
+            self.comment("record");
+            record(&mut self.code, self.layout, what, RecordKind::Return)?;
+        }
+        self.restore();
+        self.code.emit([a::RET]);
+        Ok(())
+    }
+
+    /// What the fast path branches to when it does not suffice.
+    fn slow_paths(&mut self) -> Emitted<()> {
+        for (from, to, what) in core::mem::take(&mut self.slow) {
+            self.code.bind(from);
+            match what {
+                Slow::Resolve => {
+                    self.comment("a thread not seen before");
+                    self.code.emit([a::mov(STATUS, LINK)]);
+                    self.routine(runtime::RESOLVE)?;
+                    self.code.emit([a::mov(LINK, STATUS)]);
+                }
+                Slow::Claim { lost } => {
+                    self.comment("the place is taken");
+                    self.code.emit([a::mov(ENTERED, LINK)]);
+                    self.routine(runtime::CLAIM)?;
+                    self.code.emit([a::mov(LINK, ENTERED)]);
+                    self.code.emit_to(a::cbz(PLACE), lost);
+                }
+                Slow::Lost { counter } => {
+                    self.comment("not followed");
+                    add_one(&mut self.code, counter);
+                    self.restore();
+                }
+                Slow::Find => {
+                    self.comment("the instance is elsewhere");
+                    self.routine(runtime::FIND)?;
+                }
+                Slow::Unnest => {
+                    self.comment("there is an older instance of this slot");
+                    self.code.emit([a::mov(TEMPORARY, LINK)]);
+                    self.routine(runtime::UNNEST)?;
+                    self.code.emit([a::mov(LINK, TEMPORARY)]);
+                }
+            }
+            self.code.emit_to(0x1400_0000, to);
+        }
+        Ok(())
+    }
+
+    fn routine(&mut self, index: usize) -> Emitted<()> {
+        self.code.call(*self.routines.get(index).ok_or(Reason::OutOfReach)?)
+    }
+}

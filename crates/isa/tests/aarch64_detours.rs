@@ -1,0 +1,342 @@
+//! End to end: a program under qemu-user patches its own functions with generated detours, while four threads run them.
+//!
+//! See `aarch64/selfpatch.c`. The counts of whole rounds must be exact, for entries and for returns, through recursion, tail calls, longjmp,
+//! signal handlers and coroutines that change threads.
+
+mod aarch64;
+
+use aarch64::{Function, compile, functions, qemu, run};
+use std::{collections::BTreeMap, fs, path::Path};
+use trapless_isa::{
+    Actions, BranchTargets, Detour, DetourRequest, EntryActions, Layout, Machine, ReturnActions, Site,
+    detour::{self, Record},
+};
+
+/// Functions with their entries and returns in one round. No returns: probed at the entry only.
+const ROUND: &[(&str, u64, Option<u64>)] = &[
+    ("leaf", 1, Some(1)),
+    ("bare", 6, Some(6)),
+    ("fib", 41, Some(41)),
+    ("starts_cbz", 2, Some(2)),
+    ("starts_cbnz", 2, Some(2)),
+    ("starts_tbz", 2, Some(2)),
+    ("starts_tbnz", 2, Some(2)),
+    ("starts_bcond", 2, Some(2)),
+    ("starts_adr", 1, Some(1)),
+    ("starts_adrp", 1, Some(1)),
+    ("starts_literal", 1, Some(1)),
+    ("starts_literal_w", 1, Some(1)),
+    ("starts_literal_sw", 1, Some(1)),
+    ("starts_literal_q", 1, Some(1)),
+    ("starts_b", 1, Some(1)),
+    ("starts_bti", 1, Some(1)),
+    ("starts_pacia", 1, Some(1)),
+    ("starts_pacib", 1, Some(1)),
+    ("bti_pacia", 1, Some(1)),
+    ("returns_authenticated", 1, Some(1)),
+    ("tail_from", 1, Some(1)),
+    ("tail_to", 2, Some(2)),
+    ("tail_signed", 1, Some(1)),
+    ("tail_signed_to", 1, Some(1)),
+    // 5 and 20 times through its own entry, of which as many can be followed at once as a slot has places.
+    ("loops_to_entry", 25, Some(5 + 1 + detour::RETURN_PROBES as u64)),
+    ("starts_bl", 1, None),
+    ("starts_blr", 1, None),
+    ("jumper", 3, Some(0)),
+    ("ten", 1, Some(1)),
+];
+
+const ARENA: u64 = 0x800_0000;
+const DATA: u64 = 0x50_0000_0000;
+const HITS: u32 = detour::BLOCK_COUNTERS;
+/// Bytes of one function's counters: entries, returns, lost, and a histogram.
+const STRIDE: u32 = 24 + detour::LATENCY_BUCKETS + 8 * detour::LATENCY_LENGTH;
+const RING: u32 = 0x4_0000;
+const RING_BITS: u32 = 10;
+
+fn layout() -> Layout {
+    Layout {
+        threads: DATA,
+        thread_bits: 6,
+        origin: DATA + 0x1000,
+        block_cursor: DATA + 0x1008,
+        returns_used: DATA + 0x1010,
+        blocks: DATA + 0x10_0000,
+        block_stride: 0x10_0000,
+        block_count: 32,
+        ring: RING,
+        ring_bits: RING_BITS,
+        tid_offset: None,
+        returns: DATA + 0x800_0000,
+        return_bits: 9,
+    }
+}
+
+/// The patches of one run.
+struct Plan(Vec<u8>);
+
+impl Plan {
+    fn add(&mut self, kind: u64, address: u64, length: u64, bytes: &[u8]) {
+        for field in [kind, address, length] {
+            self.0.extend(field.to_le_bytes());
+        }
+        self.0.extend(bytes);
+        self.0.resize(self.0.len().next_multiple_of(8), 0);
+    }
+}
+
+/// What a run counted between its two dumps, and the whole memory at its end.
+struct Outcome {
+    layout: Layout,
+    names: Vec<String>,
+    before: Vec<u8>,
+    after: Vec<u8>,
+    rounds: u64,
+    handled: u64,
+}
+
+impl Outcome {
+    fn read(memory: &[u8], offset: u64) -> u64 {
+        u64::from_le_bytes(memory[offset as usize..][..8].try_into().unwrap())
+    }
+
+    /// Sum of a counter over all blocks.
+    fn sum(&self, memory: &[u8], offset: u64) -> u64 {
+        (0..u64::from(self.layout.block_count))
+            .map(|block| Self::read(memory, block * self.layout.block_stride + offset))
+            .sum()
+    }
+
+    fn index(&self, name: &str) -> u64 {
+        self.names.iter().position(|n| n == name).unwrap() as u64
+    }
+
+    /// Entries, returns, lost returns of a function.
+    fn counts(&self, name: &str) -> [u64; 3] {
+        let base = u64::from(HITS) + self.index(name) * u64::from(STRIDE);
+        [0, 8, 16].map(|field| self.sum(&self.after, base + field) - self.sum(&self.before, base + field))
+    }
+}
+
+/// Patches every function of [`ROUND`] and some more, as `actions` says for the counters at an offset.
+fn patched_run(layout: Layout, actions: impl Fn(u32, u32, bool) -> Actions) -> Option<Outcome> {
+    let (qemu, program) = (qemu()?, compile("selfpatch.c")?);
+    let functions = functions(&program);
+    let mut names: Vec<_> = ROUND.iter().map(|&(name, _, returns)| (name, returns.is_some())).collect();
+    names.extend([("leaf_signal", true), ("yields", true)]);
+    let plan = plan(&layout, &functions, &names, actions);
+    let files = ["plan", "out"].map(|end| program.with_extension(end));
+    fs::write(&files[0], plan.0).unwrap();
+    let output = run(&qemu, &program, &[&files[0], &files[1]]);
+    let numbers: Vec<u64> = String::from_utf8(output.stdout)
+        .unwrap()
+        .split_whitespace()
+        .map(|number| number.parse().unwrap())
+        .collect();
+    let dump = fs::read(&files[1]).unwrap();
+    let (before, after) = dump.split_at(dump.len() / 2);
+    for file in files.iter().map(|f| f.as_path()).chain([Path::new(&program)]) {
+        fs::remove_file(file).unwrap();
+    }
+    Some(Outcome {
+        layout,
+        names: names.iter().map(|n| n.0.to_owned()).collect(),
+        before: before.to_vec(),
+        after: after.to_vec(),
+        rounds: numbers[0] * numbers[1],
+        handled: numbers[2],
+    })
+}
+
+fn plan(
+    layout: &Layout,
+    functions: &BTreeMap<String, Function>,
+    names: &[(&str, bool)],
+    actions: impl Fn(u32, u32, bool) -> Actions,
+) -> Plan {
+    let isa = Machine::AArch64.isa();
+    let runtime = isa.runtime(ARENA, layout).unwrap();
+    let mut arena = runtime.code.clone();
+    let mut patches = vec![];
+    for (index, &(name, returns)) in names.iter().enumerate() {
+        let Function { address, code } = &functions[name];
+        let targets = BranchTargets::default();
+        let site = Site { address: *address, function: *address, code, padding: &[], targets: &targets };
+        let displaced = isa.verdict(&site).jump.unwrap_or_else(|reason| panic!("{name}: {reason}"));
+        let offset = (displaced.start - address) as usize;
+        let detour_address = ARENA + arena.len() as u64;
+        let Detour { code: machine_code, .. } = isa
+            .detour(&DetourRequest {
+                address: detour_address,
+                displaced,
+                original: &code[offset..offset + 4],
+                site: &site,
+                actions: actions(HITS + index as u32 * STRIDE, 2 * index as u32, returns),
+                layout,
+                runtime: &runtime,
+            })
+            .unwrap_or_else(|reason| panic!("{name}: {reason}"));
+        arena.extend(machine_code);
+        patches.push((displaced.start, isa.patch(&displaced, detour_address).unwrap()));
+    }
+    let mut plan = Plan(vec![]);
+    plan.add(0, layout.threads, 0x2000, &[]);
+    let blocks = u64::from(layout.block_count) * layout.block_stride;
+    plan.add(0, layout.blocks, blocks, &[]);
+    plan.add(0, layout.returns, 1 << (layout.thread_bits + layout.return_bits + detour::RETURN_SHIFT), &[]);
+    plan.add(1, ARENA, arena.len() as u64, &arena);
+    for (address, patch) in patches {
+        plan.add(2, address, 4, &patch);
+    }
+    plan.add(3, layout.blocks, blocks, &[]);
+    plan
+}
+
+fn count(offset: u32, _id: u32, _returns: bool) -> Actions {
+    Actions { entry: EntryActions { hits: Some(offset), record: None }, ..Actions::default() }
+}
+
+fn count_pairs(offset: u32, id: u32, returns: bool) -> Actions {
+    let ret = returns.then_some(ReturnActions {
+        lost: offset + 16,
+        hits: Some(offset + 8),
+        latency: None,
+        record: None,
+    });
+    Actions { ret, ..count(offset, id, returns) }
+}
+
+fn everything(offset: u32, id: u32, returns: bool) -> Actions {
+    let mut actions = count_pairs(offset, id, returns);
+    actions.entry.record = Some(Record { id, arguments: 10 });
+    if let Some(ret) = &mut actions.ret {
+        ret.latency = Some(offset + 24);
+        ret.record = Some(Record { id: id + 1, arguments: 0 });
+    }
+    actions
+}
+
+fn entries_are_exact(outcome: &Outcome) {
+    for &(name, entries, _) in ROUND {
+        assert_eq!(outcome.counts(name)[0], entries * outcome.rounds, "entries of {name}");
+    }
+    assert_eq!(outcome.counts("leaf_signal")[0], outcome.handled);
+    assert!(outcome.handled > 0, "no signal came");
+    assert_eq!(outcome.counts("yields")[0], 2);
+}
+
+fn returns_are_exact(outcome: &Outcome) {
+    entries_are_exact(outcome);
+    for &(name, entries, returns) in ROUND {
+        let Some(returns) = returns else { continue };
+        let lost = if name == "jumper" { 0 } else { entries - returns };
+        let [_, seen, missed] = outcome.counts(name);
+        assert_eq!([seen, missed], [returns, lost].map(|n| n * outcome.rounds), "returns of {name}");
+    }
+    assert_eq!(outcome.counts("leaf_signal")[1..], [outcome.handled, 0]);
+    assert_eq!(outcome.counts("yields")[1..], [2, 0]);
+}
+
+/// All that holds when returns may be lost.
+fn entries_return_or_are_lost(outcome: &Outcome) -> u64 {
+    entries_are_exact(outcome);
+    let mut lost = 0;
+    for &(name, entries, returns) in ROUND {
+        if returns.is_some() && name != "jumper" {
+            let [_, seen, missed] = outcome.counts(name);
+            assert_eq!(seen + missed, entries * outcome.rounds, "returns of {name}");
+            lost += missed;
+        }
+    }
+    lost
+}
+
+#[test]
+fn entries_are_counted_exactly() {
+    if let Some(outcome) = patched_run(layout(), count) {
+        entries_are_exact(&outcome);
+    }
+}
+
+#[test]
+fn returns_are_paired_exactly() {
+    if let Some(outcome) = patched_run(layout(), count_pairs) {
+        returns_are_exact(&outcome);
+    }
+}
+
+#[test]
+fn histograms_and_records_agree_with_the_counts() {
+    let Some(outcome) = patched_run(layout(), everything) else { return };
+    returns_are_exact(&outcome);
+    let blocks = &outcome.after;
+    let mut hits = 0;
+    for (index, name) in outcome.names.iter().enumerate() {
+        let base = u64::from(HITS) + index as u64 * u64::from(STRIDE);
+        hits += outcome.sum(blocks, base) + outcome.sum(blocks, base + 8);
+        let histogram = base + 24;
+        let buckets: u64 = (0..u64::from(detour::LATENCY_LENGTH))
+            .map(|bucket| outcome.sum(blocks, histogram + u64::from(detour::LATENCY_BUCKETS) + 8 * bucket))
+            .sum();
+        let returns = outcome.sum(blocks, base + 8);
+        assert_eq!(outcome.sum(blocks, histogram), returns, "{name}");
+        assert_eq!(buckets, returns, "{name}");
+    }
+    let recorded = outcome.sum(blocks, u64::from(detour::BLOCK_RING_HEAD));
+    let lost = outcome.sum(blocks, u64::from(detour::BLOCK_RING_LOST));
+    assert_eq!(recorded + lost, hits);
+    records_are_whole(&outcome);
+}
+
+/// Every record of every ring: complete, in order, entries with their arguments, returns later than their entries.
+fn records_are_whole(outcome: &Outcome) {
+    let mut tens = 0;
+    for block in 0..u64::from(outcome.layout.block_count) {
+        let base = block * outcome.layout.block_stride;
+        let read = |offset: u64| Outcome::read(&outcome.after, base + offset);
+        for position in 0..read(u64::from(detour::BLOCK_RING_HEAD)) {
+            let at = u64::from(RING) + (position << detour::RECORD_SHIFT);
+            let field = |offset: u32| read(at + u64::from(offset));
+            let value = |n: u64| read(at + u64::from(detour::RECORD_VALUES) + 8 * n);
+            assert_eq!(field(detour::RECORD_SEQUENCE), position + 1);
+            let id = field(detour::RECORD_ID) & 0xffff_ffff;
+            assert_eq!(field(detour::RECORD_SLOT) % 16, 0);
+            let name = &outcome.names[(id / 2) as usize];
+            if id % 2 == 1 {
+                assert!(value(1) <= field(detour::RECORD_TIME), "{name} returns before it is entered");
+            }
+            match (name.as_str(), id % 2) {
+                ("ten", 0) => {
+                    tens += 1;
+                    assert_eq!((0..10).map(value).collect::<Vec<_>>(), Vec::from_iter(1..=10));
+                }
+                ("ten", _) => assert_eq!(value(0), 385),
+                ("starts_adrp", 1) => assert_eq!(value(0), 4711),
+                _ => {}
+            }
+        }
+    }
+    assert!(tens > 0);
+}
+
+#[test]
+fn threads_without_a_block_share_the_overflow_block() {
+    let layout = Layout { block_count: 3, ..layout() };
+    let Some(outcome) = patched_run(layout, count_pairs) else { return };
+    let lost = entries_return_or_are_lost(&outcome);
+    assert!(lost > 4 * outcome.rounds, "two of the threads are not followed");
+}
+
+#[test]
+fn a_thread_table_that_is_full_is_no_harm() {
+    let layout = Layout { thread_bits: 1, ..layout() };
+    let Some(outcome) = patched_run(layout, count_pairs) else { return };
+    assert!(entries_return_or_are_lost(&outcome) > 0);
+}
+
+#[test]
+fn return_tables_that_are_full_lose_returns_and_count_them() {
+    let layout = Layout { return_bits: 2, ..layout() };
+    let Some(outcome) = patched_run(layout, count_pairs) else { return };
+    assert!(entries_return_or_are_lost(&outcome) > 0);
+}
