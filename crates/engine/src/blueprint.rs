@@ -192,6 +192,7 @@ impl Room {
         }
         let patch = isa.patch(&site.displaced, address)?;
         let mut entry = JournalEntry::new(site.displaced.start, original, &patch).ok_or(Refusal::Modified)?;
+        entry.hits = site.offsets.entries.or(site.offsets.returns).unwrap_or(0);
         entry.detour = address;
         entry.detour_size = detour.code.len() as u32;
         entry.return_point = detour.return_point.map_or(0, |offset| address + u64::from(offset));

@@ -21,7 +21,7 @@ use crate::{
 use std::{collections::HashSet, time::Duration};
 use trapless_isa::detour::{RETURN_ADDRESS, RETURN_SHIFT, RETURN_SLOT};
 use trapless_process::{Process, RemoteAddr, Stepped, Stopped};
-use trapless_wire::{Header, JournalEntry, PAGE, REGION_NAME, SessionState};
+use trapless_wire::{Counters, Header, JournalEntry, PAGE, REGION_NAME, SessionState, Words};
 
 /// A session found in a process by its shared region.
 #[derive(Clone, Debug)]
@@ -45,6 +45,35 @@ pub struct Removed {
     pub memory_kept: bool,
     /// How long the target stood still.
     pub stopped: Duration,
+}
+
+impl FoundSession {
+    /// How often a site was hit, read from the target. 0 when nothing can be read.
+    pub fn hits(&self, process: &Process, entry: &JournalEntry) -> u64 {
+        let words = RemoteWords { process, region: self.header.region };
+        if entry.hits == 0 { 0 } else { Counters::new(&self.header, &words).sum(entry.hits) }
+    }
+
+    /// Whether the site's patch is in place.
+    pub fn is_armed(&self, process: &Process, entry: &JournalEntry) -> bool {
+        let mut now = vec![0; entry.patched().len()];
+        process.read_exact(RemoteAddr(entry.site), &mut now).is_ok() && now == entry.patched()
+    }
+}
+
+/// The shared region, read through the target.
+struct RemoteWords<'p> {
+    process: &'p Process,
+    region: u64,
+}
+
+impl Words for RemoteWords<'_> {
+    fn word(&self, offset: u64) -> u64 {
+        self.process.read_word(RemoteAddr(self.region.wrapping_add(offset))).unwrap_or(0)
+    }
+
+    /// Reading only.
+    fn set_word(&self, _offset: u64, _value: u64) {}
 }
 
 /// Longest journal that is believed: more sites than any address space has functions.

@@ -1,7 +1,14 @@
 //! From a validated command to what does it.
 
 mod completions;
+mod detach;
+mod explain;
+mod list;
 mod man;
+mod run;
+mod signals;
+mod sites;
+mod status;
 
 use crate::cli::validated::Command;
 use crate::error::Error;
@@ -15,12 +22,11 @@ pub fn run(command: Command) -> Result<u8, Error> {
         Command::Completions(shell) => completions::write(shell, &mut std::io::stdout().lock()),
         Command::Man(None) => man::page(&mut std::io::stdout().lock()),
         Command::Man(Some(directory)) => man::pages(&directory),
-        // Wired to the engine with the session.
-        Command::Run(_)
-        | Command::List(_)
-        | Command::Explain(_)
-        | Command::Status(_)
-        | Command::Detach(_)
-        | Command::Bench(_) => Err(Error::Other("this build has no engine".into())),
+        Command::Run(command) => run::run(&command),
+        Command::List(listing) => list::run(&listing),
+        Command::Explain(listing) => explain::run(&listing),
+        Command::Status(processes) => status::run(&processes),
+        Command::Detach(processes) => detach::run(&processes),
+        Command::Bench(_) => Err(Error::Usage("bench is not here yet".into())),
     }
 }

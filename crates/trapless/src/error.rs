@@ -7,6 +7,7 @@ use std::io;
 use std::path::PathBuf;
 use thiserror::Error;
 use trapless_process::OpenError;
+use trapless_process::launch::LaunchError;
 
 /// Why trapless did not do what it was asked to.
 ///
@@ -49,13 +50,8 @@ pub enum Error {
         during: &'static str,
     },
     /// The command to launch could not be started.
-    #[error("cannot run '{command}': {source}{}", launch_hint(.source))]
-    Launch {
-        /// Its name.
-        command: String,
-        /// What the kernel said.
-        source: io::Error,
-    },
+    #[error("cannot run the command: {0}")]
+    Launch(#[from] LaunchError),
     /// A file that had to be read.
     #[error("{}: {reason}", .path.display())]
     File {
@@ -86,14 +82,6 @@ fn how_ended(exit: &Option<Exit>) -> String {
         None => "ended".to_owned(),
         Some(Exit::Code(code)) => format!("exited with code {code}"),
         Some(Exit::Signal(signal)) => format!("was ended by signal {signal}"),
-    }
-}
-
-fn launch_hint(source: &io::Error) -> &'static str {
-    match source.kind() {
-        io::ErrorKind::NotFound => "; give a path, or a name that is in PATH",
-        io::ErrorKind::PermissionDenied => "; is it executable?",
-        _ => "",
     }
 }
 
@@ -142,8 +130,9 @@ impl Error {
             Error::Select(_) => 5,
             Error::TargetEnded { .. } => 6,
             Error::Output { .. } => 7,
-            Error::Launch { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
-            Error::Launch { .. } => 126,
+            Error::Launch(LaunchError::NotFound { .. }) => 127,
+            Error::Launch(LaunchError::Died { .. }) => 6,
+            Error::Launch(_) => 126,
         }
     }
 
@@ -165,7 +154,6 @@ mod tests {
     #[test]
     fn every_error_says_what_to_do_and_has_its_code() {
         let output = |kind| Error::output("out.json", io(kind));
-        let launch = |kind| Error::Launch { command: "sl".into(), source: io(kind) };
         let nothing = |trap_would_help| Error::NothingProbed {
             sites: 2,
             example: "libc:f".into(),
@@ -202,14 +190,14 @@ mod tests {
                 "cannot write to out.json: no storage space; make room, or write elsewhere with -o FILE",
             ),
             (
-                launch(io::ErrorKind::PermissionDenied),
+                Error::Launch(LaunchError::NotExecutable("sl".into())),
                 126,
-                "cannot run 'sl': permission denied; is it executable?",
+                "cannot run the command: sl: not executable (permission denied)",
             ),
             (
-                launch(io::ErrorKind::NotFound),
+                Error::Launch(LaunchError::NotFound { program: "sl".into() }),
                 127,
-                "cannot run 'sl': entity not found; give a path, or a name that is in PATH",
+                "cannot run the command: sl: no such command in PATH",
             ),
         ] {
             assert_eq!((error.exit_code(), error.to_string().as_str()), (code, text));

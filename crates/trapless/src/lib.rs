@@ -17,9 +17,9 @@
 
 #[cfg(feature = "cli")]
 pub mod cli;
+pub mod clock;
 #[cfg(feature = "cli")]
 pub mod commands;
-pub mod clock;
 pub mod error;
 #[cfg(feature = "cli")]
 pub mod progress;

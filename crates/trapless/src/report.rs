@@ -18,7 +18,7 @@ use serde::Serialize;
 use std::io;
 
 pub use json::JsonLines;
-pub use listing::{ArmedSite, ListedModule, ListedSite, Row, json_rows, text_rows};
+pub use listing::{ArmedSite, DetachedSession, ListedModule, ListedSite, Row, json_rows, text_rows};
 pub use number::{count, duration};
 pub use output::Output;
 pub use table::{Align, Table};

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use trapless_process::Process;
 use trapless_symbols::{Function, Kind, Module, demangle};
 
-pub use unfit::{returns_oddly, unwinder_entries};
+pub use unfit::{UNWINDERS, returns_oddly};
 
 /// What was asked for at each of some functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -33,8 +33,10 @@ pub struct Site {
     pub address: u64,
     /// The function's name for people, with an offset for a site inside it.
     pub name: String,
-    /// What was asked for.
+    /// What was asked for. Neither, for an unwinder's entry that only has to be hooked.
     pub kinds: Kinds,
+    /// Whether an unwinder starts here.
+    pub unwinder: bool,
 }
 
 /// All sites that some patterns mean.
@@ -149,14 +151,15 @@ fn sites_in(
     }
 }
 
-fn site(image: usize, function: Function<'_>, offset: u64, kinds: Kinds) -> Site {
+/// The site at `offset` bytes into a function.
+pub fn site(image: usize, function: Function<'_>, offset: u64, kinds: Kinds) -> Site {
     let mut name = demangle(function.name().plain()).into_owned();
     // The probe belongs behind the TOC set-up, where calls from inside the module arrive, too (ELFv2 ABI, 3.4.1).
     let address = function.address() + offset;
     if offset != 0 {
         name = format!("{name}+{offset:#x}");
     }
-    Site { image, function: function.index(), address, name, kinds }
+    Site { image, function: function.index(), address, name, kinds, unwinder: false }
 }
 
 /// Why something with a function's name is no place to probe.

@@ -2,26 +2,24 @@
 
 mod counts;
 mod follow;
-mod survey_cache;
 mod trace;
 
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::report::Skipped;
-use crate::resolve::{self, Kinds, Site, Sites};
-use crate::spec::Kind;
+use crate::resolve::{Kinds, Site, Sites};
 use crate::target::{self, Image};
 use std::collections::BTreeMap;
 use trapless_engine::{
-    Attempt, Blueprint, EngineError, Function, Module, Offsets, Plan, Refusal, Removed, Request, Wanted,
+    Armed, Attempt, Blueprint, EngineError, Function, Module, Offsets, Plan, Removed, Request, Wanted,
     remove_kept,
 };
 use trapless_isa::BranchTargets;
-use trapless_process::{Process, StopOptions};
+use trapless_process::{Process, StopOptions, Stopped};
 use trapless_wire::Sizes;
 
-pub use counts::{Snapshot, Tally};
-pub use trace::Tracer;
+pub use counts::Snapshot;
+pub use trace::Calls;
 
 /// What is measured at every site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,16 +50,24 @@ pub struct Probe {
     pub mechanism: &'static str,
     /// Where its numbers are.
     pub offsets: Offsets,
+    /// The number that its records bear.
+    pub id: u32,
 }
 
 /// Probes armed in one process. They stay armed when this is dropped: see [`Session::remove`].
 pub struct Session {
-    process: Process,
     engine: trapless_engine::Session,
     clock: Clock,
     probes: Vec<Probe>,
     skipped: Vec<Skipped>,
-    options: StopOptions,
+}
+
+/// How the target is held still while it is changed.
+pub enum Hold<'s, 'p> {
+    /// It runs: a keeper stops it.
+    Stop(StopOptions),
+    /// It stands where it was launched.
+    Launched(&'s mut Stopped<'p>),
 }
 
 /// Sites with what the engine must know of their files, ready to be planned.
@@ -142,13 +148,19 @@ fn engine_function<'i>(
 
 fn wanted(measure: Measure, site: &Site) -> Wanted {
     let Kinds { entry, returns } = site.kinds;
+    let restore_returns = site.unwinder;
     match measure {
-        Measure::Count => Wanted { entries: entry, returns, ..Wanted::default() },
-        Measure::Latency => Wanted { entries: true, returns: true, latency: true, ..Wanted::default() },
+        _ if !entry && !returns => Wanted { restore_returns, ..Wanted::default() },
+        Measure::Count => Wanted { entries: entry, returns, restore_returns, ..Wanted::default() },
+        Measure::Latency => {
+            Wanted { entries: true, returns: true, latency: true, restore_returns, ..Wanted::default() }
+        }
         Measure::Trace { args } => Wanted {
-            entries: true,
+            entries: entry,
             record_entry: (entry || args > 0).then_some(args),
+            returns,
             record_return: returns,
+            restore_returns,
             ..Wanted::default()
         },
     }
@@ -160,37 +172,36 @@ impl Session {
     /// # Errors
     /// No site can be probed, or the process cannot be changed; then it is as it was.
     pub fn attach(
-        process: Process,
+        process: &Process,
         images: &[Image],
         sites: Sites,
         measure: Measure,
-        options: StopOptions,
+        hold: Hold<'_, '_>,
     ) -> Result<Self, Error> {
-        let prepared = Prepared::new(Some(&process), images, sites)?;
-        let (modules, mut requests) = prepared.requests(Some(&process), |site| wanted(measure, site))?;
-        let sites = prepared.sites();
+        let sites = match sites.sites.iter().any(|site| site.kinds.returns || measure == Measure::Latency) {
+            true => follow::with_unwinders(process, images, sites),
+            false => sites,
+        };
+        let prepared = Prepared::new(Some(process), images, sites)?;
+        let (modules, requests) = prepared.requests(Some(process), |site| wanted(measure, site))?;
+        let sites = &prepared.sites;
         let mut refused: Vec<(u32, String)> = Vec::new();
-        requests.retain(|request| {
-            let reason = request.wanted.follows().then(|| odd_return(&process, images, sites, request.id));
-            match reason.flatten() {
-                Some(reason) => {
-                    refused.push((request.id, reason.to_owned()));
-                    false
-                }
-                None => true,
-            }
-        });
-        let hooks = follow::hooks(&process, images, &requests)?;
-        let mut plan = follow::plan(modules, requests, hooks);
-        follow::refuse_faults(&process, &mut plan)?;
-        let (engine, armed) = arm(&process, &mut plan, &options)?;
+        let requests = follow::without_odd_returns(images, process, sites, requests, &mut refused);
+        let mut plan = Plan::new(modules, &requests);
+        follow::require_unwinders(&mut plan, &follow::unwinders(process, images, sites));
+        follow::refuse_faults(process, &mut plan)?;
+        let armed = arm(process, &mut plan, hold).map_err(|error| match error {
+            EngineError::NothingToDo(_) => nothing_probed(images, sites, &plan, &refused),
+            other => Error::other(other),
+        })?;
         refused.extend(plan.skipped.iter().map(|(id, refusal)| (*id, refusal.to_string())));
 
         let mut probes = Vec::new();
-        for (site, refusal) in plan.sites.iter().zip(armed) {
-            let Some(asked) = sites.sites.get(site.request.id as usize) else { continue };
+        for (site, refusal) in plan.sites.iter().zip(&armed.refused) {
+            let asked = &sites.sites[site.request.id as usize];
             match refusal {
                 Some(refusal) => refused.push((site.request.id, refusal.to_string())),
+                None if asked.kinds == Kinds::default() => {}
                 None => probes.push(Probe {
                     module: images[asked.image].name().to_owned(),
                     function: asked.name.clone(),
@@ -198,16 +209,92 @@ impl Session {
                     kinds: asked.kinds,
                     mechanism: site.mechanism.name(),
                     offsets: site.offsets,
+                    id: site.request.id,
                 }),
             }
         }
         let mut skipped = sites.skipped.clone();
         skipped.extend(refused.into_iter().filter_map(|(id, reason)| {
-            let site = sites.sites.get(id as usize)?;
-            let module = images[site.image].name().to_owned();
-            Some(Skipped { module, function: site.name.clone(), reason })
+            let site = &sites.sites[id as usize];
+            (site.kinds != Kinds::default()).then(|| skip(images, site, reason))
         }));
-        drop(plan);
-        Ok(Self { process, engine, clock: Clock::now(), probes, skipped, options })
+        let engine = trapless_engine::Session::new(&armed).map_err(Error::other)?;
+        Ok(Self { engine, clock: Clock::now(), probes, skipped })
     }
+
+    /// The probes that are armed.
+    pub fn probes(&self) -> &[Probe] {
+        &self.probes
+    }
+
+    /// Sites that were left alone, and why.
+    pub fn skipped(&self) -> &[Skipped] {
+        &self.skipped
+    }
+
+    /// When the probes were armed.
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// How long the target stood still for it.
+    pub fn stopped(&self) -> std::time::Duration {
+        self.engine.stopped
+    }
+
+    /// All numbers as they are now.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::take(&self.engine.counters(), &self.probes)
+    }
+
+    /// Takes the probes out. The numbers can still be read.
+    ///
+    /// # Errors
+    /// The process cannot be stopped or changed. Nothing is lost: `trapless detach` can be tried again.
+    pub fn remove(&self, process: &Process, options: &StopOptions) -> Result<Removed, Error> {
+        remove_kept(process, &self.engine.to_remove(), options).map_err(Error::other)
+    }
+}
+
+fn skip(images: &[Image], site: &Site, reason: String) -> Skipped {
+    Skipped { module: images[site.image].name().to_owned(), function: site.name.clone(), reason }
+}
+
+fn nothing_probed(images: &[Image], sites: &Sites, plan: &Plan<'_>, refused: &[(u32, String)]) -> Error {
+    let planned = plan.skipped.iter().map(|(id, refusal)| (*id, refusal.to_string()));
+    let first = planned.chain(refused.iter().cloned()).find_map(|(id, reason)| {
+        let site = &sites.sites[id as usize];
+        (site.kinds != Kinds::default()).then(|| skip(images, site, reason))
+    });
+    let first = first.or_else(|| sites.skipped.first().cloned());
+    let (example, reason) = match first {
+        Some(skipped) => (format!("{}:{}", skipped.module, skipped.function), skipped.reason),
+        None => ("-".to_owned(), "nothing matched".to_owned()),
+    };
+    let asked = sites.sites.iter().filter(|site| site.kinds != Kinds::default()).count();
+    Error::NothingProbed { sites: asked + sites.skipped.len(), example, reason, trap_would_help: false }
+}
+
+/// How often addresses are chosen anew because the target has taken one.
+const ATTEMPTS: usize = 8;
+
+/// Draws and arms until the addresses hold, with smaller tables where memory is short.
+fn arm(process: &Process, plan: &mut Plan<'_>, mut hold: Hold<'_, '_>) -> Result<Armed, EngineError> {
+    let tid_offset = follow::tid_offset(process);
+    let mut sizes = Sizes::ALL.iter();
+    let mut size = sizes.next().copied().ok_or(EngineError::Crowded)?;
+    for _ in 0..ATTEMPTS {
+        let blueprint = Blueprint::draw(process, plan, size, tid_offset)?;
+        let attempt = match &mut hold {
+            Hold::Stop(options) => blueprint.arm_kept(process, options),
+            Hold::Launched(stopped) => blueprint.arm(stopped).map_err(Attempt::from),
+        };
+        match attempt {
+            Ok(armed) => return Ok(armed),
+            Err(Attempt::Taken) => {}
+            Err(Attempt::NoMemory) => size = sizes.next().copied().ok_or(EngineError::Crowded)?,
+            Err(Attempt::Failed(error)) => return Err(error),
+        }
+    }
+    Err(EngineError::Crowded)
 }

@@ -99,15 +99,17 @@ impl<'a, W: Words + ?Sized> Counters<'a, W> {
         self.blocks().filter(|b| b.is_of_child()).map(|b| b.word(counter)).sum()
     }
 
-    /// Sum of a histogram over the attached process's threads.
-    pub fn latency(&self, histogram: u32) -> Latency {
+    /// Followed calls whose return address was put back for an unwinder.
+    pub fn unwound(&self) -> u64 {
+        self.sum(BLOCK_UNWOUND)
+    }
+
+    /// Sum of a histogram over the attached process's threads. `returns` is the counter of the same probe: a
+    /// block where it is 0 has no histogram, and reading one would take memory for it.
+    pub fn latency(&self, returns: u32, histogram: u32) -> Latency {
         let mut total = Latency::default();
-        for block in self.blocks().filter(|b| !b.is_of_child()) {
-            let count = block.word(histogram + LATENCY_COUNT);
-            if count == 0 {
-                continue;
-            }
-            total.count += count;
+        for block in self.blocks().filter(|b| !b.is_of_child() && b.word(returns) > 0) {
+            total.count += block.word(histogram + LATENCY_COUNT);
             total.sum = total.sum.wrapping_add(block.word(histogram + LATENCY_SUM));
             total.max = total.max.max(block.word(histogram + LATENCY_MAX));
             for (bucket, sum) in total.buckets.iter_mut().enumerate() {

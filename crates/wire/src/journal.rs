@@ -33,7 +33,9 @@ pub struct JournalEntry {
     /// A [`SiteState`].
     pub state: u8,
     /// Unused.
-    pub _pad: [u8; 2],
+    pub _pad: [u8; 6],
+    /// Offset in the blocks of the counter of its entries; 0 when they are not counted.
+    pub hits: u32,
     /// The bytes before.
     pub original: [u8; MAX_DISPLACED],
     /// The bytes after.

@@ -140,6 +140,53 @@ impl Row for ArmedSite {
     }
 }
 
+/// A session that was taken out of a target.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DetachedSession {
+    /// The target.
+    pub pid: i32,
+    /// The process that armed it.
+    pub owner: i32,
+    /// Sites whose original bytes were put back.
+    pub restored: usize,
+    /// Sites that had somebody else's bytes, or are unmapped.
+    pub left: usize,
+    /// Running calls whose return address was put back.
+    pub returns: usize,
+    /// Whether memory stays mapped because a thread may still return into it.
+    pub memory_kept: bool,
+    /// How long the target stood still, in microseconds.
+    pub stopped_us: u64,
+}
+
+impl Row for DetachedSession {
+    const TYPE: &'static str = "detached";
+    const COLUMNS: &'static [(&'static str, Align)] = &[
+        ("PID", Align::Right),
+        ("RESTORED", Align::Right),
+        ("LEFT", Align::Right),
+        ("RETURNS", Align::Right),
+        ("STOPPED", Align::Right),
+        ("ARMED BY", Align::Left),
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        let number = |n: usize| super::count(n as u64);
+        vec![
+            self.pid.to_string(),
+            number(self.restored),
+            number(self.left),
+            number(self.returns),
+            super::duration(self.stopped_us.saturating_mul(1000)),
+            format!("process {}", self.owner),
+        ]
+    }
+
+    fn note(&self) -> Option<String> {
+        self.memory_kept.then(|| "memory stays mapped: a thread may still return into it".to_owned())
+    }
+}
+
 #[derive(Serialize)]
 struct Typed<'a, R> {
     r#type: &'static str,

@@ -5,32 +5,91 @@
 
 /// Functions that choose by their caller: they compare their return address with the modules' addresses.
 const CHOOSE_BY_CALLER: &[&str] = &[
-    "dlopen", "dlmopen", "dlsym", "dlvsym", "dlclose", "dladdr", "dladdr1", "dlinfo", "dl_iterate_phdr",
-    "__libc_dlopen_mode", "__libc_dlsym", "__libc_dlvsym", "_dl_open", "_dl_sym", "_dl_vsym", "_dl_addr",
-    "_dl_find_object", "__dlopen", "__dlsym",
+    "dlopen",
+    "dlmopen",
+    "dlsym",
+    "dlvsym",
+    "dlclose",
+    "dladdr",
+    "dladdr1",
+    "dlinfo",
+    "dl_iterate_phdr",
+    "__libc_dlopen_mode",
+    "__libc_dlsym",
+    "__libc_dlvsym",
+    "_dl_open",
+    "_dl_sym",
+    "_dl_vsym",
+    "_dl_addr",
+    "_dl_find_object",
+    "__dlopen",
+    "__dlsym",
 ];
 
 /// Profiling and sanitizer hooks, which report where they were called from.
 const REPORT_CALLER: &[&str] = &[
-    "mcount", "_mcount", "__mcount", "__mcount_internal", "__fentry__", "__cyg_profile_func_enter",
-    "__cyg_profile_func_exit", "__tsan_func_entry", "__gmon_start__", "mtrace", "muntrace",
+    "mcount",
+    "_mcount",
+    "__mcount",
+    "__mcount_internal",
+    "__fentry__",
+    "__cyg_profile_func_enter",
+    "__cyg_profile_func_exit",
+    "__tsan_func_entry",
+    "__gmon_start__",
+    "mtrace",
+    "muntrace",
 ];
 
 /// Functions that return more than once or to another frame, or that nobody calls.
 const NO_PLAIN_RETURN: &[&str] = &[
-    "setjmp", "_setjmp", "__setjmp", "sigsetjmp", "__sigsetjmp", "savectx", "getcontext", "setcontext",
-    "swapcontext", "makecontext", "__start_context", "vfork", "__vfork", "clone", "__clone", "clone3",
-    "__clone3", "__clone_internal", "longjmp", "_longjmp", "siglongjmp", "__longjmp_chk", "__longjmp",
-    "_start", "_dl_start_user", "_dl_start", "_dl_relocate_static_pie", "__restore_rt", "__restore",
-    "_dl_runtime_resolve", "_dl_runtime_profile", "_dl_call_tls_init_tp", "__libc_start_call_main",
+    "setjmp",
+    "_setjmp",
+    "__setjmp",
+    "sigsetjmp",
+    "__sigsetjmp",
+    "savectx",
+    "getcontext",
+    "setcontext",
+    "swapcontext",
+    "makecontext",
+    "__start_context",
+    "vfork",
+    "__vfork",
+    "clone",
+    "__clone",
+    "clone3",
+    "__clone3",
+    "__clone_internal",
+    "longjmp",
+    "_longjmp",
+    "siglongjmp",
+    "__longjmp_chk",
+    "__longjmp",
+    "_start",
+    "_dl_start_user",
+    "_dl_start",
+    "_dl_relocate_static_pie",
+    "__restore_rt",
+    "__restore",
+    "_dl_runtime_resolve",
+    "_dl_runtime_profile",
+    "_dl_call_tls_init_tp",
+    "__libc_start_call_main",
 ];
 
 /// Families of such functions by how their names begin.
-const PREFIXES: &[&str] =
-    &["_dl_runtime_resolve", "_dl_runtime_profile", "_dl_tlsdesc", "__x86.get_pc_thunk.", "__sanitizer_", "_Unwind_"];
+const PREFIXES: &[&str] = &[
+    "_dl_runtime_resolve",
+    "_dl_runtime_profile",
+    "_dl_tlsdesc",
+    "__x86.get_pc_thunk.",
+    "__sanitizer_",
+    "_Unwind_",
+];
 
 /// Entry points of unwinders that walk the stack from their caller on. They must find the real return addresses.
-const UNWINDERS: &[&str] =
+pub const UNWINDERS: &[&str] =
     &["_Unwind_RaiseException", "_Unwind_Resume_or_Rethrow", "_Unwind_ForcedUnwind", "_Unwind_Backtrace"];
 
 /// Why the return of a function with this name cannot be followed.
@@ -43,9 +102,4 @@ pub fn returns_oddly(name: &str) -> Option<&'static str> {
     }
     let odd = NO_PLAIN_RETURN.contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix));
     odd.then_some("the function does not return exactly once to its caller")
-}
-
-/// The entry points of unwinders.
-pub fn unwinder_entries() -> &'static [&'static str] {
-    UNWINDERS
 }

@@ -1,0 +1,47 @@
+//! `detach`: takes out what is armed in a process, whoever armed it.
+
+use crate::cli::validated::Processes;
+use crate::error::Error;
+use crate::report::DetachedSession;
+use crate::target;
+use trapless_engine::{find_sessions, remove_kept};
+use trapless_process::StopOptions;
+
+/// Does it, process by process.
+///
+/// # Errors
+/// No such process, no permission, or a session could not be removed; later processes are still tried.
+pub fn run(processes: &Processes) -> Result<u8, Error> {
+    let mut rows = Vec::new();
+    let mut failed = None;
+    for &pid in &processes.pids {
+        let sessions = target::open(pid)
+            .and_then(|process| Ok((find_sessions(&process).map_err(Error::other)?, process)));
+        let (sessions, process) = match sessions {
+            Ok(found) => found,
+            Err(error) => {
+                failed = failed.or(Some(error));
+                continue;
+            }
+        };
+        for session in sessions {
+            match remove_kept(&process, &session, &StopOptions::default()) {
+                Ok(removed) => rows.push(DetachedSession {
+                    pid,
+                    owner: session.header.tool as i32,
+                    restored: removed.restored,
+                    left: removed.left,
+                    returns: removed.returns,
+                    memory_kept: removed.memory_kept,
+                    stopped_us: removed.stopped.as_micros() as u64,
+                }),
+                Err(error) => failed = failed.or(Some(Error::other(error))),
+            }
+        }
+    }
+    if rows.is_empty() && failed.is_none() && !processes.output.json {
+        eprintln!("trapless: nothing is armed");
+    }
+    processes.output.rows(&rows)?;
+    failed.map_or(Ok(0), Err)
+}

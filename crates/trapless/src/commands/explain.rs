@@ -1,0 +1,152 @@
+//! `explain`: the original bytes, the displaced instructions and the detour of a site, or why there is none.
+
+use super::sites::Place;
+use crate::cli::validated::Listing;
+use crate::error::Error;
+use crate::session::Prepared;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use trapless_engine::{Module, Request, Wanted};
+use trapless_isa::{
+    Actions, DetourRequest, Displaced, EntryActions, Isa, Layout, Mechanism, Reason, ReturnActions, Site,
+};
+
+/// Shows it.
+///
+/// # Errors
+/// Nothing matches, or a file cannot be read.
+pub fn run(listing: &Listing) -> Result<u8, Error> {
+    let place = Place::open(listing)?;
+    let process = place.process.as_ref();
+    let prepared = Prepared::new(process, &place.images, place.sites(listing)?)?;
+    let (modules, requests) = prepared.requests(process, |_| Wanted::default())?;
+    let mut output = listing.output.open()?;
+    for request in &requests {
+        let site = &prepared.sites().sites[request.id as usize];
+        let title = format!("{}:{}", place.images[site.image].name(), site.name);
+        let text = explain(&title, &modules[request.module], request, site.kinds.returns);
+        output.write_all(text.as_bytes()).map_err(|error| listing.output.error(error))?;
+    }
+    for skipped in &prepared.sites().skipped {
+        writeln!(output, "{}:{}\n  {}\n", skipped.module, skipped.function, skipped.reason)
+            .map_err(|error| listing.output.error(error))?;
+    }
+    output.flush().map_err(|error| listing.output.error(error))?;
+    Ok(0)
+}
+
+/// Addresses of probe memory in the explanation: round numbers that stand for what arming chooses.
+fn example_layout() -> Layout {
+    Layout {
+        threads: 0x2000_0000_1000,
+        thread_bits: 13,
+        origin: 0x2000_0000_0000,
+        block_cursor: 0x2000_1000_0d00,
+        blocks: 0x2000_1001_0000,
+        block_stride: 0x1000,
+        block_count: 8193,
+        ring: 0,
+        ring_bits: 0,
+        tid_offset: None,
+        returns: 0x2100_0000_1000,
+        return_bits: 15,
+        arenas: 0x2000_1000_0100,
+        returns_used: 0x2100_0000_0000,
+    }
+}
+
+fn explain(title: &str, module: &Module<'_>, request: &Request<'_>, returns: bool) -> String {
+    let isa = module.machine.isa();
+    let site = Site {
+        address: request.address,
+        function: request.function.address,
+        code: request.function.code(),
+        padding: request.function.padding(),
+        targets: module.targets,
+    };
+    let mut text = format!("{title} at {:#x}\n", request.address);
+    let ladder = isa.verdict(&site);
+    for (mechanism, rung) in [
+        (Mechanism::Jump, ladder.jump),
+        (Mechanism::Boost, ladder.boost),
+        (Mechanism::Emulate, ladder.emulate),
+        (Mechanism::Step, ladder.step),
+    ] {
+        let _ = match rung {
+            Ok(_) => writeln!(text, "  {:<8} possible", mechanism.name()),
+            Err(reason) => writeln!(text, "  {:<8} no: {reason}", mechanism.name()),
+        };
+    }
+    let verdict = isa.return_verdict(&site);
+    let _ = match verdict {
+        Ok(()) => writeln!(text, "  {:<8} possible", "return"),
+        Err(reason) => writeln!(text, "  {:<8} no: {reason}", "return"),
+    };
+    if let Ok(displaced) = ladder.jump {
+        let original = original(request, &displaced);
+        let _ = writeln!(
+            text,
+            "\n  displaced: {} bytes, {} instructions",
+            displaced.length, displaced.instructions
+        );
+        listing(&mut text, isa, original, displaced.start, &[]);
+        match detour(isa, &site, displaced, original, returns && verdict.is_ok()) {
+            Ok((address, code, comments)) => {
+                let _ = writeln!(text, "\n  detour: {} bytes, counting", code.len());
+                listing(&mut text, isa, &code, address, &comments);
+            }
+            Err(reason) => {
+                let _ = writeln!(text, "\n  no detour: {reason}");
+            }
+        }
+    }
+    text.push('\n');
+    text
+}
+
+fn original<'m>(request: &Request<'m>, displaced: &Displaced) -> &'m [u8] {
+    let start = (displaced.start - request.function.address) as usize;
+    request.function.bytes.get(start..start + usize::from(displaced.length)).unwrap_or_default()
+}
+
+type Code = (u64, Vec<u8>, Vec<(u32, String)>);
+
+/// The detour as it would be a little behind the module.
+fn detour(
+    isa: &dyn Isa,
+    site: &Site<'_>,
+    displaced: Displaced,
+    original: &[u8],
+    returns: bool,
+) -> Result<Code, Reason> {
+    let arena = (site.address & !0xf_ffff) + 0x10_0000;
+    let layout = example_layout();
+    let runtime = isa.runtime(arena, &layout)?;
+    let address = arena + 0x4000;
+    let ret = ReturnActions { lost: 144, hits: Some(136), latency: None, record: None };
+    let actions = Actions {
+        entry: EntryActions { hits: Some(128), record: None },
+        ret: returns.then_some(ret),
+        restore_returns: false,
+    };
+    let request =
+        DetourRequest { address, displaced, original, site, actions, layout: &layout, runtime: &runtime };
+    let detour = isa.detour(&request)?;
+    Ok((address, detour.code, detour.comments))
+}
+
+/// Instructions with their addresses and bytes, comments above the instruction they belong to.
+fn listing(text: &mut String, isa: &dyn Isa, code: &[u8], address: u64, comments: &[(u32, String)]) {
+    let mut at = 0;
+    while at < code.len() {
+        for (_, comment) in comments.iter().filter(|(offset, _)| *offset as usize == at) {
+            let _ = writeln!(text, "    ; {comment}");
+        }
+        let here = address + at as u64;
+        let length = isa.decode(&code[at..], here).map_or(1, |i| usize::from(i.length).max(1));
+        let bytes: Vec<String> = code[at..].iter().take(length).map(|byte| format!("{byte:02x}")).collect();
+        let _ =
+            writeln!(text, "    {here:12x}  {:<24}  {}", bytes.join(" "), isa.disassemble(&code[at..], here));
+        at += length;
+    }
+}

@@ -1,0 +1,58 @@
+//! What `list` and `explain` look at: the sites of a process, of a command that is about to run, or of files.
+
+use crate::cli::validated::{Listing, Target};
+use crate::error::Error;
+use crate::resolve::{self, Kinds, Sites};
+use crate::target::{self, Image};
+use std::path::Path;
+use trapless_process::{Process, launch};
+
+/// A place to look for functions.
+pub struct Place {
+    /// The process, where there is one.
+    pub process: Option<Process>,
+    /// Its files.
+    pub images: Vec<Image>,
+    /// Keeps a launched command standing until everything is shown; it ends unseen.
+    _launched: Option<launch::Command>,
+}
+
+impl Place {
+    /// Opens what a listing names.
+    pub fn open(listing: &Listing) -> Result<Self, Error> {
+        match &listing.target {
+            Some(Target::Processes(pids)) => {
+                let process = target::open(*pids.first().ok_or_else(|| Error::Usage("no process".into()))?)?;
+                let images = target::images(&process)?;
+                Ok(Self { process: Some(process), images, _launched: None })
+            }
+            Some(Target::Launch(command)) => {
+                let (program, arguments) =
+                    command.split_first().ok_or_else(|| Error::Usage("no command".into()))?;
+                let launched = launch::launch(program, arguments)?;
+                let process = target::open(launched.process().pid().0)?;
+                let images = target::images(&process)?;
+                Ok(Self { process: Some(process), images, _launched: Some(launched) })
+            }
+            None => {
+                let mut images: Vec<Image> = Vec::new();
+                for probe in &listing.selection.probes {
+                    let path = probe.spec.module.text();
+                    if !images.iter().any(|image| image.path == path) {
+                        images.push(Image::file(Path::new(path))?);
+                    }
+                }
+                Ok(Self { process: None, images, _launched: None })
+            }
+        }
+    }
+
+    /// The sites that a listing's probes mean.
+    pub fn sites(&self, listing: &Listing) -> Result<Sites, Error> {
+        let selection = &listing.selection;
+        let probes =
+            selection.probes.iter().map(|probe| (&probe.spec, Kinds { entry: true, returns: probe.returns }));
+        let limit = selection.max_probes;
+        resolve::resolve(self.process.as_ref(), &self.images, probes, &selection.exclusions, limit)
+    }
+}

@@ -1,0 +1,64 @@
+//! `status`: what is armed in a process, found by the journals in its memory.
+
+use crate::cli::validated::Processes;
+use crate::error::Error;
+use crate::report::ArmedSite;
+use crate::target::{self, Image};
+use trapless_engine::find_sessions;
+use trapless_process::{Pid, Process};
+
+/// Shows it.
+///
+/// # Errors
+/// No such process, or no permission.
+pub fn run(processes: &Processes) -> Result<u8, Error> {
+    let mut rows = Vec::new();
+    for &pid in &processes.pids {
+        let process = target::open(pid)?;
+        let images = target::images(&process)?;
+        for session in find_sessions(&process).map_err(Error::other)? {
+            let owner = session.header.tool as i32;
+            let owner_alive = std::path::Path::new(&format!("/proc/{}", Pid(owner))).exists();
+            for entry in session.journal.iter().filter(|entry| session.is_armed(&process, entry)) {
+                let (module, function) = name(&process, &images, entry.site);
+                rows.push(ArmedSite {
+                    pid,
+                    owner,
+                    owner_alive,
+                    module,
+                    function,
+                    address: entry.site,
+                    mechanism: trapless_isa::Mechanism::Jump.name(),
+                    hits: session.hits(&process, entry),
+                });
+            }
+        }
+    }
+    if rows.is_empty() && !processes.output.json {
+        eprintln!("trapless: nothing is armed");
+    }
+    processes.output.rows(&rows)?;
+    Ok(0)
+}
+
+/// The module and function at an address of the target.
+fn name(process: &Process, images: &[Image], address: u64) -> (String, String) {
+    let unknown = || ("?".to_owned(), format!("{address:#x}"));
+    let Some(image) = images.iter().find(|image| image.range.contains(&address)) else { return unknown() };
+    let name = image.name().to_owned();
+    let (Ok(module), Ok(bias)) = (image.module(Some(process)), image.bias(Some(process))) else {
+        return (name, unknown().1);
+    };
+    let address = address.wrapping_sub(bias);
+    match module.function_containing(address) {
+        Some(function) => {
+            let plain = trapless_symbols::demangle(function.name().plain()).into_owned();
+            // Behind an endbr64 is the entry all the same.
+            match address - function.address() {
+                0 | 4 => (name, plain),
+                offset => (name, format!("{plain}+{offset:#x}")),
+            }
+        }
+        None => (name, format!("{address:#x}")),
+    }
+}

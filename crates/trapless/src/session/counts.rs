@@ -1,0 +1,126 @@
+//! The numbers of all probes at one moment, and what they say.
+
+use super::Probe;
+use crate::clock::Rate;
+use crate::report::{Bucket, LatencySummary, ProbeSummary};
+use crate::spec::Kind;
+use trapless_engine::Region;
+use trapless_isa::detour::{LATENCY_LENGTH, latency_bucket_start};
+use trapless_wire::{Counters, Latency};
+
+/// The numbers of one probe.
+#[derive(Clone, Debug, Default)]
+struct Numbers {
+    entries: u64,
+    returns: u64,
+    lost: u64,
+    latency: Option<Latency>,
+}
+
+/// The numbers of all probes at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    numbers: Vec<Numbers>,
+    /// Followed calls whose return was not seen because an exception passed.
+    pub unwound: u64,
+    /// Hits in forked children, which are not in the numbers.
+    pub in_children: u64,
+    /// Records that found a ring full.
+    pub records_lost: u64,
+}
+
+impl Snapshot {
+    pub(super) fn take(counters: &Counters<'_, Region>, probes: &[Probe]) -> Self {
+        let sum = |offset: Option<u32>| offset.map_or(0, |offset| counters.sum(offset));
+        let numbers = probes.iter().map(|probe| {
+            let offsets = &probe.offsets;
+            let returns = sum(offsets.returns);
+            let latency = match (offsets.latency, offsets.returns) {
+                (Some(at), Some(returned)) if returns > 0 => Some(counters.latency(returned, at)),
+                _ => None,
+            };
+            Numbers { entries: sum(offsets.entries), returns, lost: sum(offsets.lost), latency }
+        });
+        let in_children = probes
+            .iter()
+            .flat_map(|p| [p.offsets.entries, p.offsets.returns])
+            .flatten()
+            .map(|offset| counters.sum_of_children(offset))
+            .sum();
+        Self {
+            numbers: numbers.collect(),
+            unwound: counters.unwound(),
+            in_children,
+            records_lost: counters.blocks().map(|block| block.ring_lost()).sum(),
+        }
+    }
+
+    /// How many hits there were of all probes together.
+    pub fn hits(&self) -> u64 {
+        self.numbers.iter().map(|n| n.entries.max(n.returns)).sum()
+    }
+
+    /// What happened since `before`, a row for every entry and every return that was asked for. `latency`: one
+    /// row for each function instead.
+    pub fn since(&self, before: &Self, probes: &[Probe], rate: Rate, latency: bool) -> Vec<ProbeSummary> {
+        let nothing = Numbers::default();
+        let mut rows = Vec::new();
+        for (index, (probe, now)) in probes.iter().zip(&self.numbers).enumerate() {
+            let then = before.numbers.get(index).unwrap_or(&nothing);
+            let row = |kind, hits, lost, latency| ProbeSummary {
+                module: probe.module.clone(),
+                function: probe.function.clone(),
+                kind,
+                address: probe.address,
+                mechanism: probe.mechanism,
+                hits,
+                lost,
+                latency,
+            };
+            let lost = now.lost - then.lost;
+            let returns = now.returns - then.returns;
+            if latency {
+                let times = now.latency.as_ref().map(|l| summarize(l, then.latency.as_ref(), rate));
+                rows.push(row(Kind::Return, returns, lost, times));
+                continue;
+            }
+            if probe.kinds.entry {
+                rows.push(row(Kind::Entry, now.entries - then.entries, 0, None));
+            }
+            if probe.kinds.returns {
+                rows.push(row(Kind::Return, returns, lost, None));
+            }
+        }
+        rows
+    }
+}
+
+/// A histogram less what it was before, in nanoseconds.
+fn summarize(now: &Latency, before: Option<&Latency>, rate: Rate) -> LatencySummary {
+    let mut times = now.clone();
+    if let Some(before) = before {
+        times.count -= before.count;
+        times.sum = times.sum.wrapping_sub(before.sum);
+        for (bucket, then) in times.buckets.iter_mut().zip(&before.buckets) {
+            *bucket -= then;
+        }
+        // The longest of the interval is known to its bucket.
+        let highest = times.buckets.iter().rposition(|&calls| calls > 0).unwrap_or(0) as u32;
+        times.max = times.max.min(latency_bucket_start(highest + 1).saturating_sub(1));
+    }
+    let quantile = |q| rate.nanoseconds(times.quantile(q));
+    let bucket = |(index, &count): (u32, &u64)| Bucket {
+        low: rate.nanoseconds(latency_bucket_start(index)),
+        high: rate.nanoseconds(latency_bucket_start((index + 1).min(LATENCY_LENGTH))),
+        count,
+    };
+    LatencySummary {
+        avg: rate.nanoseconds(times.sum.checked_div(times.count).unwrap_or(0)),
+        p50: quantile(0.5),
+        p90: quantile(0.9),
+        p99: quantile(0.99),
+        p999: quantile(0.999),
+        max: rate.nanoseconds(times.max),
+        buckets: (0..).zip(&times.buckets).filter(|(_, count)| **count > 0).map(bucket).collect(),
+    }
+}
