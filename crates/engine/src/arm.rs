@@ -24,7 +24,10 @@ use crate::{
     region::Region,
     scan::{self, Ranges},
 };
-use std::{os::fd::OwnedFd, time::Duration};
+use std::{
+    os::fd::OwnedFd,
+    time::{Duration, Instant},
+};
 use trapless_process::{Process, Remote, RemoteAddr, RemoteError, StopError, Stopped, Tid};
 use trapless_wire::{Header, JournalEntry, PAGE, REGION_NAME, SessionState, SiteState};
 
@@ -54,10 +57,11 @@ impl Blueprint<'_, '_> {
     /// [`RemoteError`] with `EEXIST`: an address was taken in the meantime; draw again.
     pub fn arm(&self, stopped: &mut Stopped<'_>) -> Result<Armed, EngineError> {
         let process = stopped.process();
+        let since = Instant::now();
         let mut mapped = Mapped { ranges: Vec::new() };
         match self.arm_stopped(process, stopped, &mut mapped) {
             Ok((memory, refused)) => {
-                Ok(Armed { memory, header: self.header, stopped: stopped.stopped_for(), refused })
+                Ok(Armed { memory, header: self.header, stopped: since.elapsed(), refused })
             }
             Err(error) => {
                 // The target may be gone, and then so are the mappings.

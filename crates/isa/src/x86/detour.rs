@@ -160,6 +160,8 @@ impl<'a> Template<'a> {
         match actions.ret {
             None => {
                 self.asm.a.set_label(&mut self.labels.plain)?;
+                // There may be nothing to restore, and a label needs an instruction of its own.
+                self.asm.a.zero_bytes()?;
                 frame.restore(&mut self.asm.a)?;
                 self.displaced()?;
             }

@@ -76,8 +76,13 @@ fn may_unwind(process: &Process, images: &[Image], index: usize) -> bool {
 pub(super) fn unwinders(process: &Process, images: &[Image], sites: &Sites) -> Unwinders {
     let ids = (0..).zip(&sites.sites).filter(|(_, site)| site.unwinder).map(|(id, _)| id);
     let throws = |index: usize| {
+        // A dynamic program's unwinder is a library; it is there, or comes when it is needed (libc asks for it to
+        // cancel threads) and then finds nothing but libc's own frames. A static one has it somewhere inside.
         let module = images[index].module(Some(process)).ok();
-        module.is_some_and(|module| !module.landing_pads().is_empty())
+        module.is_some_and(|module| {
+            let is_static = module.needed().is_empty() && module.soname().is_none();
+            is_static && !module.landing_pads().is_empty()
+        })
     };
     let mut read: Vec<usize> = sites.sites.iter().map(|site| site.image).collect();
     read.dedup();
