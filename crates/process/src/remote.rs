@@ -341,7 +341,7 @@ mod tests {
     #[test]
     fn a_signal_about_to_be_delivered_arrives_as_it_was_sent() {
         let (mut ready, ready_in_target) = std::io::pipe().unwrap();
-        let target = crate::keeper::Keeper::start(move |_| {
+        let target = crate::keeper::Keeper::start(move |watch| {
             // SAFETY: zeros are a valid sigaction, and the handler is async-signal-safe.
             unsafe {
                 let mut action: libc::sigaction = std::mem::zeroed();
@@ -350,9 +350,10 @@ mod tests {
                 libc::sigaction(libc::SIGRTMIN(), &action, std::ptr::null_mut());
             }
             drop(ready_in_target);
-            while VALUE.load(std::sync::atomic::Ordering::SeqCst) == 0 {
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            // Also the end of the test ends it, however that comes.
+            while VALUE.load(std::sync::atomic::Ordering::SeqCst) == 0
+                && !watch.should_end_within(Duration::from_millis(1))
+            {}
             VALUE.load(std::sync::atomic::Ordering::SeqCst).to_le_bytes().to_vec()
         })
         .unwrap();
@@ -375,6 +376,7 @@ mod tests {
             assert_eq!(Registers::read(tid), Ok(regs));
         }
         stopped.resume_and_detach();
+        assert!(target.is_done_within(Duration::from_secs(5)), "the signal was lost");
         assert_eq!(target.wait().unwrap(), 0xfeed_usize.to_le_bytes());
     }
 }
