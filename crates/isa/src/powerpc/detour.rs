@@ -3,7 +3,7 @@
 //! # Entry only
 //!
 //! ```text
-//!     save r9 to r12 and cr0
+//!     make a frame, save r9 to r12 and cr0
 //!     find the thread's entry in the thread table            ── miss ──▶ resolve ── none ──▶ overflow block
 //!     count, record
 //!     restore
@@ -32,7 +32,7 @@
 //! # What is kept
 //!
 //! Everything but lr at a followed return, where it is the caller's return address as after any return. Registers and the one field
-//! of cr are saved in the volatile system storage region (see [`super::emit`]); xer, ctr, tar and the other registers are
+//! of cr are saved in a frame below the red zone (see [`super::emit`]); xer, ctr, tar and the other registers are
 //! never touched: no instruction here carries, and conditions use cr0 alone. r2 is not looked at. After a call to another
 //! module the caller loads its own again.
 //!
@@ -47,7 +47,7 @@ use crate::Reason;
 use crate::detour::*;
 use alloc::{string::String, vec::Vec};
 
-/// Doublewords of the volatile system storage region: cr0, lr, and at a return its time and the time of the entry.
+/// Doublewords of the frame: cr0, lr, and at a return its time and the time of the entry.
 const CR0: i16 = scratch(7);
 const SAVED_LR: i16 = scratch(8);
 const NOW: i16 = scratch(9);
@@ -80,9 +80,14 @@ struct Template<'a> {
 impl<'a> Template<'a> {
     fn new(request: &'a DetourRequest<'a>) -> Self {
         let actions = &request.actions;
-        let records = actions.entry.record.is_some() || actions.ret.is_some_and(times);
-        // From the first on, in the order of their doublewords.
-        let saved: &[Gpr] = if records { &[R9, R10, R11, R12, R8, R0] } else { &[R9, R10, R11, R12] };
+        // In the order of their doublewords: what counting needs, then following, then recording.
+        let all: &[Gpr] = &[R9, R10, R11, R12, R8, R0];
+        let saved = match actions.ret {
+            _ if actions.entry.record.is_some() => all,
+            Some(ret) if times(ret) => all,
+            Some(_) => &all[..5],
+            None => &all[..4],
+        };
         let asm = Asm::new(request.address);
         Self { request, asm, saved, places: Vec::new(), comments: Vec::new() }
     }
@@ -136,6 +141,7 @@ impl<'a> Template<'a> {
     }
 
     fn save(&mut self) {
+        self.asm.enter();
         for (n, &register) in (0..).zip(self.saved) {
             self.asm.store(register, R1, scratch(n));
         }
@@ -149,6 +155,7 @@ impl<'a> Template<'a> {
         for (n, &register) in (0..).zip(self.saved) {
             self.asm.load(register, R1, scratch(n));
         }
+        self.asm.leave();
     }
 
     /// r11 = the thread's entry, r12 = its block; or off to `slow`. The label it returns expects r11.
@@ -180,6 +187,11 @@ impl<'a> Template<'a> {
         self.asm.branch_if(When::NotEqual, known);
         self.asm.load_constant(R12, self.request.layout.blocks);
         Ok(())
+    }
+
+    /// `to` = the call's stack slot: the stack pointer of the program.
+    fn slot(&mut self, to: Gpr) {
+        self.asm.addi(to, R1, FRAME);
     }
 
     /// Increments a counter of the block r12. Changes r9 and r10.
@@ -219,7 +231,8 @@ impl<'a> Template<'a> {
             None => self.asm.load_constant(R8, 0),
         }
         self.asm.store_word(R8, R10, RECORD_TID as i16);
-        self.asm.store(R1, R10, RECORD_SLOT as i16);
+        self.slot(R8);
+        self.asm.store(R8, R10, RECORD_SLOT as i16);
         // Last of all: the tool reads a record once its number stands in it.
         self.asm.addi(R9, R9, 1);
         self.asm.light_sync();
@@ -258,8 +271,9 @@ impl<'a> Template<'a> {
         self.asm.branch_if(When::Equal, lost);
         self.asm.load(R12, R11, THREAD_RETURNS as i16);
         self.asm.from_special(R10, LR);
-        return_place(&mut self.asm, self.request.layout, 0, R11, R1, R12);
-        reserve_place(&mut self.asm, R11, R9, taken);
+        self.slot(R8);
+        return_place(&mut self.asm, self.request.layout, 0, R11, R8, R12);
+        reserve_place(&mut self.asm, R11, R8, R9, taken);
         self.asm.bind(reserved);
         self.asm.store(R10, R11, RETURN_ADDRESS as i16);
         if times(*ret) {
@@ -305,9 +319,10 @@ impl<'a> Template<'a> {
         self.asm.compare_immediate(R11, 0);
         self.asm.branch_if(When::Equal, elsewhere);
         self.asm.load(R10, R11, THREAD_RETURNS as i16);
-        return_place(&mut self.asm, self.request.layout, 0, R11, R1, R10);
+        self.slot(R8);
+        return_place(&mut self.asm, self.request.layout, 0, R11, R8, R10);
         self.asm.load(R9, R11, RETURN_SLOT as i16);
-        self.asm.compare(R9, R1);
+        self.asm.compare(R9, R8);
         self.asm.branch_if(When::NotEqual, elsewhere);
         self.asm.load(R10, R11, RETURN_ADDRESS as i16);
         if times(*ret) {
@@ -342,7 +357,7 @@ impl<'a> Template<'a> {
 
         self.asm.bind(elsewhere);
         self.comment("the instance is not at its first place");
-        self.asm.copy(R10, R1);
+        self.slot(R10);
         self.asm.call_to(Routine::Find.address(self.request.runtime)?)?;
         self.asm.compare_immediate(R11, 0);
         self.asm.branch_if(When::NotEqual, found);

@@ -2,12 +2,19 @@
 //!
 //! # Where a detour may put its registers
 //!
-//! ELFv2 protects 512 bytes below the stack pointer (section 2.2.2.4): a function without a frame may use the upper 288,
-//! and the lower 224 are the *volatile system storage region*, which compilers must not touch and over which the
-//! kernel steps when it builds a signal frame. That region is made for code that runs "without an explicit call", which is
-//! what a detour is. So detours save their scratch registers there, and leave the stack pointer alone: at every
-//! instruction of a detour the stack is as the program made it, and a signal handler that runs into a detour itself has
-//! another stack pointer and so another region.
+//! A function without a frame may use 288 bytes below the stack pointer (ELFv2, 2.2.2.4), and another 224 belong to the
+//! system: Linux skips all 512 when it builds a signal frame, but qemu-user and valgrind skip 288 only. So a detour makes a
+//! frame of its own like any function, with the 288 bytes left out at its top:
+//!
+//! ```text
+//! r1 + 544   the stack pointer of the program
+//! r1 + 256   what a function without a frame may use
+//! r1 +  32   scratch doublewords
+//! r1         back chain, and the rest of a frame's header
+//! ```
+//!
+//! One instruction makes it, with its back chain, so a signal handler and an unwinder find a proper stack at any
+//! instruction of a detour.
 
 use super::decode::NOP;
 use crate::Reason;
@@ -27,13 +34,14 @@ pub(super) const LR: u32 = 8;
 /// The time base, as a program may read it.
 pub(super) const TIME_BASE: u32 = 268;
 
-/// Offset from r1 of the n-th doubleword of the volatile system storage region, from the top. There are 28.
+/// Size of a detour's frame.
+pub(super) const FRAME: i16 = 544;
+
+/// Offset from r1 of the n-th scratch doubleword in a detour's frame. There are 28.
 pub(super) const fn scratch(n: i16) -> i16 {
     assert!(n >= 0 && n < 28);
-    -296 - 8 * n
+    32 + 8 * n
 }
-/// The doubleword that relocated instructions use; nothing lives in it from one instruction to the next.
-pub(super) const SCRATCH_RELOCATED: i16 = scratch(27);
 
 /// Conditions of a branch, on cr0 of which [`Asm::cmp`] and `stdcx.` set the bits.
 #[derive(Clone, Copy, Debug)]
@@ -363,12 +371,24 @@ impl Asm {
         self.word(0x7fe0_0008);
     }
 
-    /// Sets the link register to `value`, by way of r12 which is kept.
+    /// Makes the frame: `stdu r1,-FRAME(r1)`.
+    pub fn enter(&mut self) {
+        self.d_form(62, R1, R1, -FRAME | 1);
+    }
+
+    /// Takes the frame away.
+    pub fn leave(&mut self) {
+        self.addi(R1, R1, FRAME);
+    }
+
+    /// Sets the link register to `value` without a frame, by way of r12 which is kept.
     pub fn set_link(&mut self, value: u64) {
-        self.store(R12, R1, SCRATCH_RELOCATED);
+        self.enter();
+        self.store(R12, R1, scratch(0));
         self.load_constant(R12, value);
         self.to_special(LR, R12);
-        self.load(R12, R1, SCRATCH_RELOCATED);
+        self.load(R12, R1, scratch(0));
+        self.leave();
     }
 }
 
