@@ -101,9 +101,9 @@ impl<'a> Template<'a> {
         let [counted, slow, displaced] = [(); 3].map(|()| self.asm.label());
         self.save();
         if actions.restore_returns {
-            self.asm.from_special(R10, LR);
+            self.asm.read_special(R10, LR);
             self.asm.call_to(Routine::Restore.address(self.request.runtime)?)?;
-            self.asm.to_special(LR, R10);
+            self.asm.write_special(LR, R10);
         }
         let known = self.find_thread(slow);
         self.asm.bind(counted);
@@ -128,7 +128,7 @@ impl<'a> Template<'a> {
         }
         self.asm.bind(slow);
         self.comment("the thread is not where its hash says");
-        self.asm.from_special(R10, LR);
+        self.asm.read_special(R10, LR);
         self.asm.store(R10, R1, SAVED_LR);
         self.resolve(known)?;
         self.asm.branch(counted);
@@ -145,13 +145,13 @@ impl<'a> Template<'a> {
         for (n, &register) in (0..).zip(self.saved) {
             self.asm.store(register, R1, scratch(n));
         }
-        self.asm.from_cr0(R12);
+        self.asm.read_cr0(R12);
         self.asm.store(R12, R1, CR0);
     }
 
     fn restore(&mut self) {
         self.asm.load(R12, R1, CR0);
-        self.asm.to_cr0(R12);
+        self.asm.write_cr0(R12);
         for (n, &register) in (0..).zip(self.saved) {
             self.asm.load(register, R1, scratch(n));
         }
@@ -182,7 +182,7 @@ impl<'a> Template<'a> {
     fn resolve(&mut self, known: Label) -> Emitted<()> {
         self.asm.call_to(Routine::Resolve.address(self.request.runtime)?)?;
         self.asm.load(R10, R1, SAVED_LR);
-        self.asm.to_special(LR, R10);
+        self.asm.write_special(LR, R10);
         self.asm.compare_immediate(R11, 0);
         self.asm.branch_if(When::NotEqual, known);
         self.asm.load_constant(R12, self.request.layout.blocks);
@@ -247,7 +247,7 @@ impl<'a> Template<'a> {
 
     /// Time stamp and arguments of an entry, into the record at r10.
     fn arguments(&mut self, record: Record) {
-        self.asm.from_special(R8, TIME_BASE);
+        self.asm.read_special(R8, TIME_BASE);
         self.asm.store(R8, R10, RECORD_TIME as i16);
         for (n, register) in (0..).zip(ARGUMENTS.map(Gpr)).take(usize::from(record.arguments)) {
             let to = RECORD_VALUES as i16 + 8 * n;
@@ -270,14 +270,14 @@ impl<'a> Template<'a> {
         self.asm.compare_immediate(R11, 0);
         self.asm.branch_if(When::Equal, lost);
         self.asm.load(R12, R11, THREAD_RETURNS as i16);
-        self.asm.from_special(R10, LR);
+        self.asm.read_special(R10, LR);
         self.slot(R8);
         return_place(&mut self.asm, self.request.layout, 0, R11, R8, R12);
         reserve_place(&mut self.asm, R11, R8, R9, taken);
         self.asm.bind(reserved);
         self.asm.store(R10, R11, RETURN_ADDRESS as i16);
         if times(*ret) {
-            self.asm.from_special(R9, TIME_BASE);
+            self.asm.read_special(R9, TIME_BASE);
             self.asm.store(R9, R11, RETURN_ENTERED as i16);
         }
         self.restore();
@@ -288,7 +288,7 @@ impl<'a> Template<'a> {
         self.asm.store(R10, R1, SAVED_LR);
         self.asm.call_to(Routine::Claim.address(self.request.runtime)?)?;
         self.asm.load(R10, R1, SAVED_LR);
-        self.asm.to_special(LR, R10);
+        self.asm.write_special(LR, R10);
         self.asm.compare_immediate(R11, 0);
         self.asm.branch_if(When::NotEqual, reserved);
         self.asm.bind(lost);
@@ -308,7 +308,7 @@ impl<'a> Template<'a> {
         let [slow, counted, elsewhere, found, home] = [(); 5].map(|()| self.asm.label());
         self.save();
         if times(*ret) {
-            self.asm.from_special(R10, TIME_BASE);
+            self.asm.read_special(R10, TIME_BASE);
             self.asm.store(R10, R1, NOW);
         }
         let known = self.find_thread(slow);
@@ -335,7 +335,7 @@ impl<'a> Template<'a> {
         }
 
         self.asm.bind(found);
-        self.asm.to_special(LR, R10);
+        self.asm.write_special(LR, R10);
         if times(*ret) {
             self.asm.store(R9, R1, ENTERED);
         }
@@ -433,9 +433,10 @@ impl<'a> Template<'a> {
         for word in relocated.code.chunks_exact(4) {
             self.asm.word(super::decode::word_at(word, 0).ok_or(Reason::NotAnInstruction)?);
         }
-        self.places.push((displaced.end(), self.asm.offset()));
+        let next = displaced.start.wrapping_add(u64::from(displaced.length));
+        self.places.push((next, self.asm.offset()));
         self.comment("back to the first instruction that stays");
-        self.asm.branch_to(displaced.end())
+        self.asm.branch_to(next)
     }
 }
 

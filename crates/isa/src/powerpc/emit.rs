@@ -226,7 +226,10 @@ impl Asm {
 
     /// `t = (a >> n) & (2^bits - 1)`, by `rldicl`.
     pub fn extract(&mut self, t: Gpr, a: Gpr, n: u32, bits: u32) {
-        self.rotate(0, t, a, (64 - n) % 64, 64 - bits);
+        match bits {
+            0 => self.load_constant(t, 0),
+            _ => self.rotate(0, t, a, (64 - n) % 64, 64 - bits),
+        }
     }
 
     fn rotate(&mut self, xo: u32, t: Gpr, a: Gpr, by: u32, mask: u32) {
@@ -287,22 +290,22 @@ impl Asm {
     // Special registers.
 
     /// `t = spr`
-    pub fn from_special(&mut self, t: Gpr, spr: u32) {
+    pub fn read_special(&mut self, t: Gpr, spr: u32) {
         self.word(31 << 26 | t.0 << 21 | (spr & 31) << 16 | spr >> 5 << 11 | 339 << 1);
     }
 
     /// `spr = t`
-    pub fn to_special(&mut self, spr: u32, t: Gpr) {
+    pub fn write_special(&mut self, spr: u32, t: Gpr) {
         self.word(31 << 26 | t.0 << 21 | (spr & 31) << 16 | spr >> 5 << 11 | 467 << 1);
     }
 
     /// `mfocrf t, cr0`
-    pub fn from_cr0(&mut self, t: Gpr) {
+    pub fn read_cr0(&mut self, t: Gpr) {
         self.word(0x7c18_0026 | t.0 << 21);
     }
 
     /// `mtocrf cr0, t`
-    pub fn to_cr0(&mut self, t: Gpr) {
+    pub fn write_cr0(&mut self, t: Gpr) {
         self.word(0x7c18_0120 | t.0 << 21);
     }
 
@@ -386,7 +389,7 @@ impl Asm {
         self.enter();
         self.store(R12, R1, scratch(0));
         self.load_constant(R12, value);
-        self.to_special(LR, R12);
+        self.write_special(LR, R12);
         self.load(R12, R1, scratch(0));
         self.leave();
     }
@@ -399,7 +402,7 @@ pub(super) const REACH: u64 = 1 << 25;
 fn i_form(link: u32, from: u64, target: u64) -> Result<u32, Reason> {
     let distance = target.wrapping_sub(from);
     let in_reach = distance.wrapping_add(REACH) < 2 * REACH;
-    if !in_reach || distance % 4 != 0 {
+    if !in_reach || !distance.is_multiple_of(4) {
         return Err(Reason::OutOfReach);
     }
     Ok(18 << 26 | distance as u32 & 0x03ff_fffc | link)

@@ -259,7 +259,7 @@ fn claim(asm: &mut Asm, layout: &Layout) -> Label {
 ///
 /// By compare-and-swap: a signal handler may switch to another stack of the same thread in between.
 pub(super) fn reserve_place(asm: &mut Asm, place: Gpr, slot: Gpr, t: Gpr, taken: Label) {
-    debug_assert!(RETURN_SLOT == 0, "place is the slot's address");
+    const { assert!(RETURN_SLOT == 0, "place is the slot's address") };
     let again = asm.here_label();
     asm.load_reserved(t, place);
     asm.compare_immediate(t, 0);
@@ -330,7 +330,7 @@ fn restore(asm: &mut Asm, layout: &Layout, find: Label) {
     let saved = [R7, R8, R12];
     let [untangle, frame, unchanged, done, inside, known] = [(); 6].map(|()| asm.label());
     save(asm, &saved, SAVED_BY_RESTORE);
-    asm.from_special(R12, LR);
+    asm.read_special(R12, LR);
     asm.store(R12, R1, SAVED_BY_RESTORE[3]);
     asm.addi(R7, R1, FRAME);
     asm.load_constant(R8, MAX_FRAMES);
@@ -357,13 +357,13 @@ fn restore(asm: &mut Asm, layout: &Layout, find: Label) {
     asm.bind(done);
     asm.load(R10, R1, scratch(22));
     asm.load(R12, R1, SAVED_BY_RESTORE[3]);
-    asm.to_special(LR, R12);
+    asm.write_special(LR, R12);
     restore_saved(asm, &saved, SAVED_BY_RESTORE);
     asm.return_();
 
     // r10: an address, r7: its slot. r10 = what the caller's return address really is.
     asm.bind(untangle);
-    asm.from_special(R12, LR);
+    asm.read_special(R12, LR);
     asm.store(R12, R1, scratch(24));
     let again = asm.here_label();
     branch_if_in_arena(asm, layout, R10, [R11, R9, R12], inside);
@@ -377,6 +377,6 @@ fn restore(asm: &mut Asm, layout: &Layout, find: Label) {
     asm.load(R10, R1, scratch(25));
     asm.bind(known);
     asm.load(R12, R1, scratch(24));
-    asm.to_special(LR, R12);
+    asm.write_special(LR, R12);
     asm.return_();
 }

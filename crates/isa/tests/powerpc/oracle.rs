@@ -457,6 +457,18 @@ fn one_word_further_is_out_of_reach() {
         assert_eq!(outcome.is_ok(), reaches, "{name}");
         assert!(reaches || outcome == Err(Reason::OutOfReach), "{name}");
     }
+    // pld r3 at the ends of its 34 bits, moved a word away and towards its operand.
+    let displaced = Displaced { length: 8, ..displaced };
+    for (high, low, distance, reaches) in [
+        (0x1_ffff_u32, 0xfffc_u32, 4_i64, true),
+        (0x1_ffff, 0xfffc, -4, false),
+        (0x2_0000, 0x0000, -4, true),
+        (0x2_0000, 0x0000, 4, false),
+    ] {
+        let pld = [(0x0410_0000 | high).to_le_bytes(), (0xe460_0000 | low).to_le_bytes()].concat();
+        let outcome = relocate(&displaced, &pld, CODE.wrapping_add_signed(distance));
+        assert_eq!(outcome.is_ok(), reaches, "{high:#x} {low:#x} moved by {distance}");
+    }
 }
 
 #[test]

@@ -143,8 +143,8 @@ fn copied_branch(words: &[u32], at: u64) -> Meaning {
             let bo = match bo {
                 0b00100 | 0b00101 | 0b01100 | 0b01101 => bo ^ 0b01000,
                 0b00110 | 0b00111 | 0b01110 | 0b01111 => bo ^ 0b01001,
-                0b10000 | 0b10001 | 0b10010 | 0b10011 => bo ^ 0b00010,
-                0b11000 | 0b11001 | 0b11010 | 0b11011 => bo ^ 0b00011,
+                0b10000..=0b10011 => bo ^ 0b00010,
+                0b11000..=0b11011 => bo ^ 0b00011,
                 _ => panic!("{bo:#b} cannot be inverted"),
             };
             Meaning::Branch { bo, bi, target: address(branch, last), link }

@@ -13,7 +13,9 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/time.h>
+#include <sys/wait.h>
 #include <ucontext.h>
+#include <unistd.h>
 
 enum { THREADS = 5, ROUNDS = 300, COUNTERS = 128 };
 #define CHECK(condition) ((condition) ? (void)0 : failed(__LINE__, #condition))
@@ -26,7 +28,7 @@ static void failed(int line, const char *what) {
 #define FUNCTIONS(F) \
     F(leaf) F(fib) F(with_toc) F(tail_a) F(tail_b) F(even) F(odd) F(jumper) F(floats) F(large) F(branch_first) \
     F(count_first) F(call_first) F(call_first_site) F(return_address) F(keep_plain) F(keep_followed) F(red_zone_site) \
-    F(recorded) F(timed) F(in_handler) F(yields) F(alloca_user)
+    F(recorded) F(timed) F(in_handler) F(yields) F(alloca_user) F(unwound) F(unwinder) F(forks)
 #define NUMBER(name) N_##name,
 #define NAME(name) #name,
 enum { FUNCTIONS(NUMBER) N };
@@ -56,6 +58,23 @@ NEW long recorded(long a, long b, long c, long d, long e, long f, long g, long h
 NEW long timed(long n) { volatile long x = 0; for (long i = 0; i < n; i++) x += i; return x; }
 NEW long in_handler(long n) { return n + 1; }
 NEW long alloca_user(long n) { volatile char *p = __builtin_alloca(n); p[0] = 1; p[n - 1] = 2; return leaf(p[0], p[n - 1]); }
+
+/* Walks the back chain as an unwinder does: no return address is in the arena. */
+static int in_arena(uint64_t address);
+NEW long unwinder(long depth) {
+    uint64_t *frame = __builtin_frame_address(0);
+    for (frame = (uint64_t *)*frame; frame; frame = (uint64_t *)*frame, depth++) CHECK(!in_arena(frame[2]));
+    return depth;
+}
+NEW long unwound(long n) { volatile long depth = n ? unwound(n - 1) : unwinder(0); return depth; }
+
+/* The child returns through the return point of a call that its parent entered, then makes calls of its own. */
+static void forget_threads(void);
+NEW long forks(long n) {
+    volatile pid_t child = fork();
+    if (child == 0) forget_threads();
+    return child == 0 ? n : child;
+}
 
 long branch_first(long), count_first(long), call_first(void), return_address(void), red_zone(void);
 void call_keep(void (*function)(void), const uint64_t *in, uint64_t *out);
@@ -121,6 +140,14 @@ static void migrate(void) {
     CHECK(yielded == 42);
 }
 
+static void fork_in_followed_call(void) {
+    int status = 0;
+    CALLED(forks);
+    long child = forks(-5);
+    if (child == -5) _exit(leaf(1, 4) == 4 && fib(6) == 8 && even(4) && tail_a(3) == 7 ? 17 : 18);
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 17);
+}
+
 static uint64_t handled;
 static void handler(int signal) {
     (void)signal;
@@ -154,6 +181,8 @@ static void round_of_calls(long i) {
     CALLED(red_zone_site), CHECK(red_zone() == 8 * 36 * 37 / 2);
     CALLED(recorded), CHECK(recorded(i, 1, 2, 3, 4, 5, 6, 7) == i + 28);
     CALLED(timed), timed(i);
+    for (long n = 0; n <= i % 4; n++) CALLED(unwound), mine_not_returned[N_unwound]++;
+    CALLED(unwinder), CHECK(unwound(i % 4) > i % 4);
     CALLED(alloca_user), CALLED(leaf), CHECK(alloca_user(100 + 8 * i) == 3 + (2 ^ 5));
 }
 
@@ -173,7 +202,7 @@ static void *worker(void *number) {
     memset(mine, 0, sizeof mine);
     memset(mine_not_returned, 0, sizeof mine_not_returned);
     for (long i = 0; i < ROUNDS; i++) round_of_calls(i);
-    if (!number) migrate();
+    if (!number) migrate(), fork_in_followed_call();
     for (int i = 0; i < N; i++) {
         __atomic_fetch_add(&calls[i], mine[i], __ATOMIC_RELAXED);
         __atomic_fetch_add(&not_returned[i], mine_not_returned[i], __ATOMIC_RELAXED);
@@ -205,7 +234,7 @@ static void protect(uint64_t at, size_t size, int protection) {
 struct item { uint64_t kind, address, size; };
 static struct { uint64_t address; uint32_t before, after; } patches[N];
 static int patch_count;
-static struct item blocks;
+static struct item blocks, arena, threads;
 
 static void write_patch(int i, uint32_t word) {
     uint64_t at = patches[i].address;
@@ -215,14 +244,20 @@ static void write_patch(int i, uint32_t word) {
     protect(at, 4, PROT_READ | PROT_EXEC);
 }
 
-/* Kind 0: memory. 1: the blocks, a page each counted from the second on. 2: code. 3: a patch. 4: data. */
+static int in_arena(uint64_t address) { return address - arena.address < arena.size; }
+/* What MADV_WIPEONFORK does where it exists. */
+static void forget_threads(void) { memset((void *)threads.address, 0, threads.size); }
+
+/* Kind 0: memory. 1: the blocks. 2: code. 3: a patch. 4: data. The first memory is the thread table. */
 static void read_plan(const char *name) {
     FILE *plan = fopen(name, "rb");
     struct item item;
     CHECK(plan);
     while (fread(&item, sizeof item, 1, plan) == 1) {
         if (item.kind == 0 || item.kind == 1) map(item.address, item.size);
+        if (item.kind == 0 && !threads.size) threads = item;
         if (item.kind == 1) blocks = item;
+        if (item.kind == 2) arena = item;
         if (item.kind == 2) {
             map(item.address, item.size);
             CHECK(fread((void *)item.address, item.size, 1, plan) == 1);
