@@ -301,7 +301,7 @@ fn counts_are_exact_while_threads_run() {
                 entries.insert((*slot, *time), values[0]);
             }
             _ => {
-                let argument = entries.iter().filter(|((s, t), _)| s == slot && *t <= values[1]).next_back();
+                let argument = entries.iter().rfind(|((s, t), _)| s == slot && *t <= values[1]);
                 assert_eq!(argument.map(|(_, a)| a + 28), Some(values[0]), "the return pairs with its entry");
                 assert!(values[1] <= *time);
             }
