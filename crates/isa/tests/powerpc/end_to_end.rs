@@ -23,6 +23,8 @@ const STRIDE: u64 = 0x1_0000;
 const ORIGIN: u64 = 7;
 const RING_BITS: u32 = 8;
 const LATENCY: u32 = 0x1000;
+/// Of `keep_recorded`.
+const OTHER_LATENCY: u32 = 0x3000;
 const RING: u32 = 0x8000;
 
 /// Where the counters of the n-th function are in a block.
@@ -56,7 +58,7 @@ fn layout(thread_bits: u32, return_bits: u32, block_count: u32) -> Layout {
 }
 
 /// The functions of the program, in the order of its output, and the functions that sites in their middle are in.
-const NAMES: [&str; 26] = [
+const NAMES: [&str; 27] = [
     "leaf",
     "fib",
     "with_toc",
@@ -83,21 +85,32 @@ const NAMES: [&str; 26] = [
     "unwound",
     "unwinder",
     "forks",
+    "keep_recorded",
 ];
 const MIDDLES: [(&str, &str); 2] = [("call_first_site", "call_first"), ("red_zone_site", "red_zone")];
 
 /// What the test asks for at each function.
 fn actions(n: usize, followed: bool) -> Actions {
-    let record = |id| Some(Record { id, arguments: 8 });
-    let is = |name| NAMES[n] == name;
+    let name = NAMES[n];
+    let latency = match name {
+        "timed" => Some(LATENCY),
+        "keep_recorded" => Some(OTHER_LATENCY),
+        _ => None,
+    };
+    let id = match name {
+        "recorded" => Some(0),
+        "keep_recorded" => Some(2),
+        _ => None,
+    };
+    let record = |id| Record { id, arguments: 8 };
     let ret = ReturnActions {
         lost: lost(n),
         hits: Some(returned(n)),
-        latency: is("timed").then_some(LATENCY),
-        record: if is("recorded") { record(1) } else { None },
+        latency,
+        record: id.map(|id| record(id + 1)),
     };
-    let entry = EntryActions { hits: Some(hits(n)), record: if is("recorded") { record(0) } else { None } };
-    Actions { entry, ret: followed.then_some(ret), restore_returns: is("unwinder") }
+    let entry = EntryActions { hits: Some(hits(n)), record: id.map(record) };
+    Actions { entry, ret: followed.then_some(ret), restore_returns: name == "unwinder" }
 }
 
 /// The program's code and symbols.
@@ -226,13 +239,13 @@ impl Blocks {
 
 /// Runs the program with probe memory of some size. Returns the program's own counts of calls and returns, whether
 /// each function is followed, and the blocks.
-fn run(cross: &Cross, name: &str, layout: &Layout) -> (Vec<(u64, u64)>, Vec<bool>, Blocks) {
+fn run(cross: &Cross, name: &str, processor: &str, layout: &Layout) -> (Vec<(u64, u64)>, Vec<bool>, Blocks) {
     let file = cross.compile_once("selfpatch.c");
     let program = Program::read(&fs::read(&file).expect("the program"));
     let (plan, followed) = plan(&program, layout);
     let (input, output) = (cross.scratch(&format!("{name}.plan")), cross.scratch(&format!("{name}.blocks")));
     fs::write(&input, plan.0).expect("the plan is written");
-    let finished = cross.run(&file, "power10", &[&input, &output]).output().expect("qemu starts");
+    let finished = cross.run(&file, processor, &[&input, &output]).output().expect("qemu starts");
     let errors = String::from_utf8_lossy(&finished.stderr);
     assert!(finished.status.success(), "{name}: {}: {errors}", finished.status);
     let counts = String::from_utf8_lossy(&finished.stdout)
@@ -268,43 +281,52 @@ fn assert_exact(name: &str, counts: &[(u64, u64)], followed: &[bool], blocks: &B
 #[test]
 fn counts_are_exact_while_threads_run() {
     let Some(cross) = Cross::find() else { return };
-    let (counts, followed, blocks) = run(&cross, "roomy", &layout(8, 10, 32));
-    let all_lost = assert_exact("roomy", &counts, &followed, &blocks);
-    assert_eq!(all_lost, 0, "there is room for every call");
-    println!(
-        "{} calls counted, {} of {} functions followed",
-        counts.iter().map(|c| c.0).sum::<u64>(),
-        followed.iter().filter(|&&f| f).count(),
-        NAMES.len()
-    );
+    for processor in ["power8", "power10"] {
+        let (counts, followed, blocks) = run(&cross, processor, processor, &layout(8, 10, 32));
+        let all_lost = assert_exact(processor, &counts, &followed, &blocks);
+        assert_eq!(all_lost, 0, "there is room for every call");
+        let calls: u64 = counts.iter().map(|count| count.0).sum();
+        let follows = followed.iter().filter(|&&followed| followed).count();
+        println!("{processor}: {calls} calls counted, {follows} of {} functions followed", NAMES.len());
 
-    let owned = blocks.starts().filter(|&block| blocks.number(block + BLOCK_OWNER as usize) != 0);
-    for block in owned {
-        assert_eq!(blocks.number(block + BLOCK_ORIGIN as usize), ORIGIN);
+        for block in blocks.starts().filter(|&block| blocks.number(block + BLOCK_OWNER as usize) != 0) {
+            assert_eq!(blocks.number(block + BLOCK_ORIGIN as usize), ORIGIN);
+        }
+        assert_timed(&blocks, LATENCY, counts[number_of("timed")].0);
+        assert_timed(&blocks, OTHER_LATENCY, counts[number_of("keep_recorded")].0);
+        assert_recorded(&blocks, counts[number_of("recorded")].0 + counts[number_of("keep_recorded")].0);
     }
+}
 
-    let timed = NAMES.iter().position(|&name| name == "timed").unwrap();
-    let buckets = (0..LATENCY_LENGTH).map(|bucket| blocks.sum(LATENCY + LATENCY_BUCKETS + 8 * bucket));
-    assert_eq!(blocks.sum(LATENCY + LATENCY_COUNT), counts[timed].0);
-    assert_eq!(buckets.sum::<u64>(), counts[timed].0);
-    assert!(blocks.sum(LATENCY + LATENCY_SUM) >= blocks.sum(LATENCY + LATENCY_MAX));
+fn number_of(name: &str) -> usize {
+    NAMES.iter().position(|&other| other == name).expect(name)
+}
 
-    let recorded = NAMES.iter().position(|&name| name == "recorded").unwrap();
+fn assert_timed(blocks: &Blocks, latency: u32, calls: u64) {
+    let buckets = (0..LATENCY_LENGTH).map(|bucket| blocks.sum(latency + LATENCY_BUCKETS + 8 * bucket));
+    assert_eq!(blocks.sum(latency + LATENCY_COUNT), calls);
+    assert_eq!(buckets.sum::<u64>(), calls);
+    let longest = blocks.starts().map(|block| blocks.number(block + (latency + LATENCY_MAX) as usize)).max();
+    assert!(Some(blocks.sum(latency + LATENCY_SUM)) >= longest && longest > Some(0));
+}
+
+/// The records of `recorded` say what it was called with and what it returned; none is lost without being counted.
+fn assert_recorded(blocks: &Blocks, calls: u64) {
     let records = blocks.records();
-    assert_eq!(records.len() as u64 + blocks.sum(BLOCK_RING_LOST), 2 * counts[recorded].0);
+    assert_eq!(records.len() as u64 + blocks.sum(BLOCK_RING_LOST), 2 * calls);
     let mut entries = BTreeMap::new();
-    for record in &records {
-        let [_, time, id, slot, values @ ..] = record;
+    for [_, time, id, slot, values @ ..] in &records {
         match *id as u32 {
             0 => {
                 assert_eq!(values[1..8], [1, 2, 3, 4, 5, 6, 7]);
                 entries.insert((*slot, *time), values[0]);
             }
-            _ => {
-                let argument = entries.iter().rfind(|((s, t), _)| s == slot && *t <= values[1]);
-                assert_eq!(argument.map(|(_, a)| a + 28), Some(values[0]), "the return pairs with its entry");
+            1 => {
+                let entry = entries.iter().rfind(|((s, t), _)| s == slot && *t <= values[1]);
+                assert_eq!(entry.map(|(_, a)| a + 28), Some(values[0]), "the return pairs with its entry");
                 assert!(values[1] <= *time);
             }
+            other => assert!([2, 3].contains(&other)),
         }
     }
 }
@@ -319,7 +341,7 @@ fn counts_are_exact_when_memory_is_short() {
         ("overflow block only", layout(8, 10, 1)),
         ("small return tables", layout(8, 2, 32)),
     ] {
-        let (counts, followed, blocks) = run(&cross, &name.replace(' ', "-"), &layout);
+        let (counts, followed, blocks) = run(&cross, &name.replace(' ', "-"), "power10", &layout);
         let lost = assert_exact(name, &counts, &followed, &blocks);
         println!("{name}: {lost} calls not followed");
         assert_eq!(lost > 0, name != "crowded threads", "{name}");

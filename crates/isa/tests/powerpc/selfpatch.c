@@ -28,7 +28,7 @@ static void failed(int line, const char *what) {
 #define FUNCTIONS(F) \
     F(leaf) F(fib) F(with_toc) F(tail_a) F(tail_b) F(even) F(odd) F(jumper) F(floats) F(large) F(branch_first) \
     F(count_first) F(call_first) F(call_first_site) F(return_address) F(keep_plain) F(keep_followed) F(red_zone_site) \
-    F(recorded) F(timed) F(in_handler) F(yields) F(alloca_user) F(unwound) F(unwinder) F(forks)
+    F(recorded) F(timed) F(in_handler) F(yields) F(alloca_user) F(unwound) F(unwinder) F(forks) F(keep_recorded)
 #define NUMBER(name) N_##name,
 #define NAME(name) #name,
 enum { FUNCTIONS(NUMBER) N };
@@ -78,7 +78,7 @@ NEW long forks(long n) {
 
 long branch_first(long), count_first(long), call_first(void), return_address(void), red_zone(void);
 void call_keep(void (*function)(void), const uint64_t *in, uint64_t *out);
-void keep_plain(void), keep_followed(void);
+void keep_plain(void), keep_followed(void), keep_recorded(void);
 extern char call_first_site[];
 asm(".text\n"
     ".macro function name\n .globl \\name\n .type \\name, @function\n\\name:\n.endm\n"
@@ -99,6 +99,7 @@ asm(".text\n"
     " ended red_zone\n ended red_zone_site\n"
     "function keep_plain\n nop\n blr\n ended keep_plain\n"
     "function keep_followed\n nop\n blr\n ended keep_followed\n"
+    "function keep_recorded\n nop\n blr\n ended keep_recorded\n"
     /* Every register that a call may change, and cr, xer and ctr. r12 holds the function's address at its entry. */
     "function call_keep\n mflr 0\n std 0, 16(1)\n mfcr 0\n stw 0, 8(1)\n std 31, -8(1)\n std 30, -16(1)\n stdu 1, -64(1)\n"
     " mr 31, 5\n mr 12, 3\n mr 30, 4\n ld 0, 104(30)\n mtcr 0\n ld 0, 112(30)\n mtxer 0\n mtctr 12\n"
@@ -115,7 +116,7 @@ static void keep(void (*function)(void), uint64_t random) {
     uint64_t in[16], out[16] = {0};
     for (int i = 0; i < 16; i++) in[i] = random *= 6364136223846793005ul, in[i] ^= in[i] >> 31;
     in[13] &= 0xffffffff;
-    in[14] &= 0xe00c0000;
+    in[14] &= 0xe0000000;
     call_keep(function, in, out);
     in[1] = in[2] = 0;
     in[12] = in[15] = (uint64_t)function;
@@ -178,6 +179,7 @@ static void round_of_calls(long i) {
     CHECK(call_first() == (long)call_first_site + 4);
     CALLED(keep_plain), keep(keep_plain, 2 * i + 1);
     CALLED(keep_followed), keep(keep_followed, 2 * i + 1);
+    CALLED(keep_recorded), keep(keep_recorded, 2 * i + 1);
     CALLED(red_zone_site), CHECK(red_zone() == 8 * 36 * 37 / 2);
     CALLED(recorded), CHECK(recorded(i, 1, 2, 3, 4, 5, 6, 7) == i + 28);
     CALLED(timed), timed(i);
