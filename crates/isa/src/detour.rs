@@ -10,6 +10,7 @@
 //! | [`THREAD_OWNER`] | owner | thread pointer of the owner; 0 free; [`THREAD_RESERVED`] being filled |
 //! | [`THREAD_BLOCK`] | block | address of the thread's block of counters, histograms and ring |
 //! | [`THREAD_RETURNS`] | returns | address of the thread's table of return instances |
+//! | [`THREAD_HIGHEST`] | highest | the highest stack slot of all calls the thread followed |
 //!
 //! The table is wiped in a forked child (`MADV_WIPEONFORK`), blocks are shared with the tool (and with forked
 //! children), return tables are private. So a child claims a block of its own and counts exactly, and keeps
@@ -52,6 +53,9 @@ pub const THREAD_OWNER: u32 = 0;
 pub const THREAD_BLOCK: u32 = 8;
 /// Thread table: address of the thread's return table.
 pub const THREAD_RETURNS: u32 = 16;
+/// Thread table: the highest stack slot of a followed call. In a forked child, where calls may have been followed
+/// before, all ones.
+pub const THREAD_HIGHEST: u32 = 24;
 /// Owner of an entry that is being claimed. Never a thread pointer.
 pub const THREAD_RESERVED: u64 = 1;
 /// The thread pointer's lowest bit that takes part in the hash: TLS blocks are at least a cache line apart, and
@@ -77,6 +81,8 @@ pub const BLOCK_ORIGIN: u32 = 8;
 pub const BLOCK_RING_HEAD: u32 = 16;
 /// Block: records that found the ring full.
 pub const BLOCK_RING_LOST: u32 = 24;
+/// Block: followed calls whose return address was put back for an unwinder, so that their return is not seen.
+pub const BLOCK_UNWOUND: u32 = 32;
 /// Block: ring position up to which the tool has read. On a cache line of its own: the tool writes it.
 pub const BLOCK_RING_TAIL: u32 = 64;
 /// Block: where counters may start.
@@ -123,7 +129,8 @@ pub struct Layout {
     pub threads: u64,
     /// Log2 of its number of entries.
     pub thread_bits: u32,
-    /// Address of the origin word: nonzero in the process that was attached, 0 in its forked children.
+    /// Address of the origin word: nonzero in the process that was attached, 0 in its forked children. The word
+    /// behind it is nonzero once a return instance was put at another than its first place.
     pub origin: u64,
     /// Address of the 64-bit cursor that counts claimed blocks, shared by all processes.
     pub block_cursor: u64,
