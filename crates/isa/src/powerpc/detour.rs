@@ -48,9 +48,10 @@ use crate::Reason;
 use crate::detour::*;
 use alloc::{string::String, vec::Vec};
 
-/// Doublewords of the frame for cr0 and lr, behind those for the registers.
+/// Doublewords of the frame for cr0, lr and the thread's entry, behind those for the registers.
 const CR0: i16 = scratch(7);
 pub(super) const SAVED_LR: i16 = scratch(8);
+const ENTRY: i16 = scratch(11);
 
 /// First and last of the registers with integer arguments.
 const ARGUMENTS: core::ops::RangeInclusive<u32> = 3..=10;
@@ -99,13 +100,11 @@ impl<'a> Template<'a> {
         let actions = self.request.actions;
         let [counted, slow, displaced] = [(); 3].map(|()| self.asm.label());
         self.save();
-        if actions.restore_returns {
-            self.asm.read_special(R10, LR);
-            self.asm.call_to(Routine::Restore.address(self.request.runtime)?)?;
-            self.asm.write_special(LR, R10);
-        }
         let known = self.find_thread(slow);
         self.asm.bind(counted);
+        if actions.restore_returns {
+            self.restore_returns()?;
+        }
         if let Some(hits) = actions.entry.hits {
             self.count(hits);
         }
@@ -132,6 +131,16 @@ impl<'a> Template<'a> {
         self.resolve(known)?;
         self.asm.branch(counted);
         self.finish(return_point)
+    }
+
+    /// The unwinder's entry points: what it is about to walk must look as if no call were followed. Changes r9 and r10.
+    fn restore_returns(&mut self) -> Emitted<()> {
+        self.asm.store(R11, R1, ENTRY);
+        self.asm.read_special(R10, LR);
+        self.asm.call_to(Routine::Restore.address(self.request.runtime)?)?;
+        self.asm.write_special(LR, R10);
+        self.asm.load(R11, R1, ENTRY);
+        Ok(())
     }
 
     fn finish(mut self, return_point: Option<u32>) -> Emitted<Detour> {

@@ -1,4 +1,11 @@
 //! The call-paired return: reserving the return instance at the entry, and the way home.
+//!
+//! # Where the return point is found
+//!
+//! Who takes a probe away, or looks for a followed call's place on the stack, must know where its return point can be: in lr,
+//! until the function has saved it and again before it returns; in the register that carries it to and from memory; and
+//! in between in the LR save doubleword of the caller's frame, which is at 16 bytes from the instance's slot. The return
+//! verdict refuses functions that take it elsewhere.
 
 use super::detour::{SAVED_LR, Template};
 use super::emit::*;

@@ -5,7 +5,7 @@
 //! | resolve | – | r11: the thread's entry of the thread table, or 0 |
 //! | claim | r8: stack slot, r12: return table, r10: the caller's return address | r11: a return instance reserved for the slot, or 0 |
 //! | find | r10: stack slot | r11: 1, r10: return address and r9: entry time of the instance, which is free again; or r11: 0 |
-//! | restore | r10: the caller's return address | r10: the real one |
+//! | restore | r10: the caller's return address, r12: block | r10: the real one |
 //!
 //! Each changes r9, r10, r11, cr0 and lr at most, works in the detour's frame (see [`super::emit`]), waits for nothing, and
 //! may be interrupted by a signal handler that runs it again. The memory they work on is described in [`crate::detour`].
@@ -324,14 +324,14 @@ fn find(asm: &mut Asm, layout: &Layout) -> Label {
 /// Puts back the real return addresses of the followed calls on this stack, for an unwinder that is about to walk it.
 ///
 /// Walks the back chain, which ELFv2 requires of every function that calls: where a frame's LR save doubleword has a return
-/// point, the frame's instances say what it was, and are given up. A signal frame is passed like any other; the lr
+/// point, the frame's instances say what it was, and are given up and counted in the block. A signal frame is passed like any other; the lr
 /// of the function it interrupted is not looked at.
 fn restore(asm: &mut Asm, layout: &Layout, find: Label) {
-    let saved = [R7, R8, R12];
-    let [untangle, frame, unchanged, done, inside, known] = [(); 6].map(|()| asm.label());
+    let saved = [R0, R7, R8];
+    let [untangle, frame, unchanged, done, inside, unknown, known] = [(); 7].map(|()| asm.label());
     save(asm, &saved, SAVED_BY_RESTORE);
-    asm.read_special(R12, LR);
-    asm.store(R12, R1, SAVED_BY_RESTORE[3]);
+    asm.read_special(R0, LR);
+    asm.store(R0, R1, SAVED_BY_RESTORE[3]);
     asm.addi(R7, R1, FRAME);
     asm.load_constant(R8, MAX_FRAMES);
     asm.call(untangle);
@@ -356,27 +356,31 @@ fn restore(asm: &mut Asm, layout: &Layout, find: Label) {
 
     asm.bind(done);
     asm.load(R10, R1, scratch(22));
-    asm.load(R12, R1, SAVED_BY_RESTORE[3]);
-    asm.write_special(LR, R12);
+    asm.load(R0, R1, SAVED_BY_RESTORE[3]);
+    asm.write_special(LR, R0);
     restore_saved(asm, &saved, SAVED_BY_RESTORE);
     asm.return_();
 
     // r10: an address, r7: its slot. r10 = what the caller's return address really is.
     asm.bind(untangle);
-    asm.read_special(R12, LR);
-    asm.store(R12, R1, scratch(24));
+    asm.read_special(R0, LR);
+    asm.store(R0, R1, scratch(24));
     let again = asm.here_label();
-    branch_if_in_arena(asm, layout, R10, [R11, R9, R12], inside);
+    branch_if_in_arena(asm, layout, R10, [R11, R9, R0], inside);
     asm.branch(known);
     asm.bind(inside);
     asm.store(R10, R1, scratch(25));
     asm.copy(R10, R7);
     asm.call(find);
     asm.compare_immediate(R11, 0);
-    asm.branch_if(When::NotEqual, again);
+    asm.branch_if(When::Equal, unknown);
+    asm.addi(R11, R12, BLOCK_UNWOUND as i16);
+    asm.increment(R11, R9);
+    asm.branch(again);
+    asm.bind(unknown);
     asm.load(R10, R1, scratch(25));
     asm.bind(known);
-    asm.load(R12, R1, scratch(24));
-    asm.write_special(LR, R12);
+    asm.load(R0, R1, scratch(24));
+    asm.write_special(LR, R0);
     asm.return_();
 }

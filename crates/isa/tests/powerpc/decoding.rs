@@ -85,6 +85,48 @@ fn a2_prefixed_instructions_keep_off_boundaries() {
 }
 
 #[test]
+fn boosted_slots_end_in_a_branch_back() {
+    let layout = Layout {
+        threads: 0,
+        thread_bits: 0,
+        origin: 0,
+        block_cursor: 0,
+        blocks: 0,
+        block_stride: 0,
+        block_count: 0,
+        ring: 0,
+        ring_bits: 0,
+        tid_offset: None,
+        returns: 0,
+        return_bits: 0,
+        arenas: 0,
+        returns_used: 0,
+    };
+    for (name, word, slot) in [
+        ("mflr r0", 0x7c08_02a6_u32, &[0x7c08_02a6_u32, 0x4bff_f000][..]),
+        ("beq +16", 0x4182_0010, &[0x4082_0008, 0x4bff_f00c, 0x4bff_effc]),
+        ("bdnzt eq,+16", 0x4102_0010, &[0x4102_0008, 0x4800_0008, 0x4bff_f008, 0x4bff_eff8]),
+        ("bdnz to itself", 0x4200_0000, &[0x4240_0008, 0x4bff_fffc, 0x4bff_effc]),
+    ] {
+        let boosted = with_site(&[word], 0, |site| {
+            let request = DetourRequest {
+                address: FUNCTION + 0x1000,
+                displaced: POWERPC64LE.verdict(site).boost.expect(name),
+                original: site.code,
+                site,
+                actions: Actions::default(),
+                layout: &layout,
+                runtime: &Runtime::default(),
+            };
+            POWERPC64LE.boosted_slot(&request).expect(name)
+        });
+        assert_eq!(boosted.code, bytes(slot), "{name}");
+        let back = boosted.code.len() as u32 - 4;
+        assert_eq!(boosted.places, [(FUNCTION, 0), (FUNCTION + 4, back)], "{name}");
+    }
+}
+
+#[test]
 fn patches_reach_32_mib() {
     let displaced = Displaced { start: FUNCTION, length: 4, instructions: 1 };
     for (detour, word) in [

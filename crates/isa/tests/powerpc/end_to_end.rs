@@ -289,6 +289,8 @@ fn counts_are_exact_while_threads_run() {
         let follows = followed.iter().filter(|&&followed| followed).count();
         println!("{processor}: {calls} calls counted, {follows} of {} functions followed", NAMES.len());
 
+        assert_eq!(blocks.sum(BLOCK_UNWOUND), counts[number_of("unwound")].0);
+
         for block in blocks.starts().filter(|&block| blocks.number(block + BLOCK_OWNER as usize) != 0) {
             assert_eq!(blocks.number(block + BLOCK_ORIGIN as usize), ORIGIN);
         }

@@ -287,7 +287,7 @@ int main(int argc, char **argv) {
     pthread_barrier_wait(&barrier);
     /* Nobody is in a function now: start from zero, but leave the blocks' heads. */
     for (uint64_t at = blocks.address; at < blocks.address + blocks.size; at += 0x10000)
-        memset((void *)(at + COUNTERS), 0, 0x10000 - COUNTERS), memset((void *)(at + 16), 0, 16);
+        memset((void *)(at + COUNTERS), 0, 0x10000 - COUNTERS), memset((void *)(at + 16), 0, 24);
     struct sigaction action = {.sa_handler = handler};
     struct itimerval often = {{0, 3000}, {0, 3000}}, never = {{0, 0}, {0, 0}};
     sigaction(SIGALRM, &action, 0);
