@@ -7,7 +7,7 @@
 //!
 //! | offset | field | |
 //! |---|---|---|
-//! | [`THREAD_OWNER`] | owner | thread pointer of the owner; 0 free; [`THREAD_RESERVED`] being filled |
+//! | [`THREAD_OWNER`] | owner | thread pointer of the owner (on x86 its complement); 0 free; [`THREAD_RESERVED`] being filled |
 //! | [`THREAD_BLOCK`] | block | address of the thread's block of counters, histograms and ring |
 //! | [`THREAD_RETURNS`] | returns | address of the thread's table of return instances |
 //! | [`THREAD_HIGHEST`] | highest | the highest stack slot of all calls the thread followed |
@@ -144,6 +144,9 @@ pub struct Layout {
     pub ring: u32,
     /// Log2 of the number of records in a ring.
     pub ring_bits: u32,
+    /// Whether the word at the thread pointer holds the thread pointer, for every thread that will ever run (x86; the
+    /// C library sees to it). Loading it costs nothing; `rdfsbase` costs 5 ns, but works for threads without TLS, too.
+    pub self_pointer: bool,
     /// Offset of the thread id from the thread pointer, where the C library's layout is known.
     pub tid_offset: Option<i32>,
     /// Address of the return tables; entry `i` of the thread table uses table `i`.

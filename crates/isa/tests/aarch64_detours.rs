@@ -66,6 +66,7 @@ fn layout() -> Layout {
         block_count: 32,
         ring: RING,
         ring_bits: RING_BITS,
+        self_pointer: true,
         tid_offset: None,
         returns: DATA + 0x800_0000,
         return_bits: 9,

@@ -96,6 +96,7 @@ fn boosted_slots_end_in_a_branch_back() {
         block_count: 0,
         ring: 0,
         ring_bits: 0,
+        self_pointer: true,
         tid_offset: None,
         returns: 0,
         return_bits: 0,

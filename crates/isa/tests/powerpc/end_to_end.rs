@@ -49,6 +49,7 @@ fn layout(thread_bits: u32, return_bits: u32, block_count: u32) -> Layout {
         block_count,
         ring: RING,
         ring_bits: RING_BITS,
+        self_pointer: true,
         tid_offset: None,
         returns: RETURNS,
         return_bits,
