@@ -9,7 +9,7 @@ mod machine;
 use machine::Machine;
 use trapless_isa::{
     Actions, BranchTargets, DetourRequest, EntryActions, Layout, Machine as Isas, ReturnActions, Site,
-    aarch64::{emulate::Registers, runtime::UNNEST},
+    aarch64::{emulate::Registers, runtime::RESTORE},
     detour::{self, Record},
 };
 
@@ -219,7 +219,7 @@ fn a_thread_without_a_thread_pointer_is_counted_and_not_followed() {
 #[test]
 fn the_runtime_has_its_routines_in_order() {
     let runtime = Isas::AArch64.isa().runtime(ARENA, &layout()).unwrap();
-    assert_eq!(runtime.routines.len(), UNNEST + 1);
+    assert_eq!(runtime.routines.len(), RESTORE + 1);
     assert!(runtime.routines.is_sorted());
     assert!(runtime.routines.iter().all(|a| (ARENA..ARENA + runtime.code.len() as u64).contains(a)));
 }

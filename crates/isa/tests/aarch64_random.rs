@@ -34,7 +34,7 @@ prop_compose! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 20_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 100_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Nothing panics, whatever the words and addresses are; what decodes has a text.
     #[test]
@@ -61,7 +61,7 @@ proptest! {
             let _ = AARCH64.decode(&bytes, address);
             prop_assert!(!AARCH64.disassemble(&bytes, address).is_empty());
             let _ = slot(word, at, copy, SlotEnd::Branch);
-            let near = at.wrapping_add(copy % (1 << 20) & !3);
+            let near = at.wrapping_add((copy % (1 << 20)) & !3);
             let _ = slot(word, at, near, SlotEnd::Break(0));
             let _ = emulate(word, &mut registers.clone(), &mut Log::default());
         }
@@ -75,9 +75,9 @@ proptest! {
         }
         let used = operands(word).unwrap();
         let mut other = registers;
-        for register in 0..31 {
+        for (register, noise) in noise.into_iter().enumerate() {
             if used.reads >> register & 1 == 0 {
-                other.x[register] = noise[register];
+                other.x[register] = noise;
             }
         }
         let run = |mut registers: Registers| {

@@ -138,6 +138,10 @@ pub mod hint {
     pub const WFI: u8 = 3;
     /// `xpaclri`
     pub const XPACLRI: u8 = 7;
+    /// `pacia1716`
+    pub const PACIA1716: u8 = 8;
+    /// `pacib1716`
+    pub const PACIB1716: u8 = 10;
     /// `paciasp`
     pub const PACIASP: u8 = 25;
     /// `pacibsp`

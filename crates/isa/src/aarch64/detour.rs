@@ -39,10 +39,11 @@
 //! return point in the same way, with the same sp.
 
 use super::count::{add_one, latency};
-use super::decode::{LENGTH, hint, word};
+use super::decode::{Form, LENGTH, form, hint, word};
 use super::emit::{Code, Label, instruction as a};
 use super::record::{RecordKind, record};
 use super::relocate::relocate;
+use super::returns::{Saved, saved};
 use super::runtime;
 use crate::detour::*;
 use crate::{DetourRequest, Reason};
@@ -108,11 +109,8 @@ pub fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
     if u64::from(request.displaced.length) != LENGTH || !request.address.is_multiple_of(LENGTH) {
         return Err(Reason::MidInstruction);
     }
-    if request.actions.restore_returns {
-        return Err(Reason::NotImplemented);
-    }
     let actions = &request.actions;
-    let wide = actions.ret.is_some() || actions.entry.record.is_some();
+    let wide = actions.ret.is_some() || actions.entry.record.is_some() || actions.restore_returns;
     let mut t = Template {
         code: Code::new(request.address),
         layout: request.layout,
@@ -122,12 +120,16 @@ pub fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
         comments: vec![],
     };
     let mut return_point = None;
+    if actions.restore_returns {
+        t.restore_returns(signature_before(request))?;
+    }
     if let Some(ret) = &actions.ret {
         let signature = signature(request)?;
         let body = t.code.label();
         let point = t.paired_entry(&actions.entry, ret, signature.is_some(), body)?;
         return_point = Some((t.code.address_of(point).ok_or(Reason::OutOfReach)? - request.address) as u32);
         t.at_return(ret)?;
+        t.code.emit([ret.lost, saved_word(request.site)]);
         t.code.bind(body);
         t.code.emit(signature.map(a::hint));
     } else if actions.entry.hits.is_some() || actions.entry.record.is_some() {
@@ -155,15 +157,32 @@ pub fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
 /// The signing instruction in front of the displaced one, if it is there. Also refuses return probes that are not at the entry.
 fn signature(request: &DetourRequest<'_>) -> Emitted<Option<u8>> {
     let site = request.site;
+    let pad = word(site.code).map(form);
     match request.displaced.start.wrapping_sub(site.function) {
         0 => Ok(None),
-        LENGTH => match word(site.code) {
-            Some(word) if word == a::hint(hint::PACIASP) => Ok(Some(hint::PACIASP)),
-            Some(word) if word == a::hint(hint::PACIBSP) => Ok(Some(hint::PACIBSP)),
-            Some(word) if word == a::hint(hint::BTI_C) || word == a::hint(hint::BTI_JC) => Ok(None),
-            _ => Err(Reason::ReturnsOddly),
-        },
+        LENGTH if matches!(pad, Some(Form::Hint(number)) if hint::is_landing_pad(number)) => {
+            Ok(signature_before(request))
+        }
         _ => Err(Reason::ReturnsOddly),
+    }
+}
+
+/// `paciasp` or `pacibsp`, if it stands in front of the displaced instruction.
+fn signature_before(request: &DetourRequest<'_>) -> Option<u8> {
+    let offset = request.displaced.start.wrapping_sub(request.site.function).checked_sub(LENGTH)?;
+    match word(request.site.code.get(usize::try_from(offset).ok()?..)?).map(form)? {
+        Form::Hint(number @ (hint::PACIASP | hint::PACIBSP)) => Some(number),
+        _ => None,
+    }
+}
+
+/// Where the function keeps its return address and how it signs it, for [`runtime::RESTORE`]; 0 when that is not known.
+fn saved_word(site: &crate::Site<'_>) -> u32 {
+    match saved(site) {
+        Some(Saved { offset, key }) => {
+            i32::try_from(offset).map_or(0, |offset| offset as u32 | u32::from(key))
+        }
+        None => 0,
     }
 }
 
@@ -186,6 +205,21 @@ impl Template<'_> {
             self.code.emit([a::ldp(15, 16, SP, 48), a::ldp(13, 14, SP, 32)]);
         }
         self.code.emit([a::ldp(11, 12, SP, 16), a::ldp_post(9, 10, SP, self.frame)]);
+    }
+
+    /// Puts back the return addresses of the followed calls on the stack, x30 included, which is signed again if it was.
+    fn restore_returns(&mut self, signature: Option<u8>) -> Emitted<()> {
+        self.save();
+        self.find_thread();
+        self.comment("put back return addresses");
+        self.code.emit([a::ldr(PLACE, BLOCK, THREAD_RETURNS), a::add_immediate(SLOT, SP, self.frame as u32)]);
+        self.code.emit(signature.map(|_| a::hint(hint::XPACLRI)));
+        self.code.emit([a::mov(ENTERED, LINK)]);
+        self.routine(runtime::RESTORE)?;
+        self.code.emit([a::mov(LINK, ENTERED)]);
+        self.restore();
+        self.code.emit(signature.map(a::hint));
+        Ok(())
     }
 
     /// `BLOCK` = the thread's entry in the thread table, or the one of threads that have none.

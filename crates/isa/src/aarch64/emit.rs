@@ -76,6 +76,9 @@ pub mod instruction {
         0xd503_201f | (number as u32) << 5
     }
 
+    /// `svc #0`
+    pub const SVC: u32 = 0xd400_0001;
+
     /// `brk #immediate`
     pub const fn brk(immediate: u16) -> u32 {
         0xd420_0000 | (immediate as u32) << 5
@@ -146,6 +149,11 @@ pub mod instruction {
         0xd340_0000 | low << 16 | (low + width - 1) << 10 | rn << 5 | rd
     }
 
+    /// `sbfx xd, xn, #low, #width`
+    pub const fn sbfx(rd: u32, rn: u32, low: u32, width: u32) -> u32 {
+        ubfx(rd, rn, low, width) & !(1 << 30)
+    }
+
     /// `ubfiz xd, xn, #low, #width`
     pub const fn ubfiz(rd: u32, rn: u32, low: u32, width: u32) -> u32 {
         0xd340_0000 | ((64 - low) & 63) << 16 | (width - 1) << 10 | rn << 5 | rd
@@ -194,6 +202,11 @@ pub mod instruction {
     /// `ldr wt, [xn, #offset]`, a multiple of 4.
     pub const fn ldr_w(rt: u32, rn: u32, offset: u32) -> u32 {
         0xb940_0000 | ((offset / 4) & 0xfff) << 10 | rn << 5 | rt
+    }
+
+    /// `ldrsw xt, [xn, #offset]`, a multiple of 4.
+    pub const fn ldrsw(rt: u32, rn: u32, offset: u32) -> u32 {
+        0xb980_0000 | ((offset / 4) & 0xfff) << 10 | rn << 5 | rt
     }
 
     /// `str wt, [xn, #offset]`

@@ -11,6 +11,7 @@ pub mod emulate;
 pub mod operands;
 pub mod record;
 pub mod relocate;
+mod restore;
 pub mod returns;
 pub mod runtime;
 pub mod targets;

@@ -22,6 +22,11 @@ pub const FIND: usize = 2;
 /// Puts the next older instance of `SLOT` back in `PLACE`, whose level is in `ADDRESS`.
 pub const UNNEST: usize = 3;
 
+/// Puts back the return addresses of the followed calls in the thread's return table `PLACE` (or none, if 0), for calls whose slot
+/// is not below `SLOT`, given the thread's entry in `BLOCK`. The caller's x30, unsigned, is in `ENTERED` and is put back there. Changes the
+/// template's other registers.
+pub const RESTORE: usize = 4;
+
 /// Bytes of a routine's frame: x0 to x7, x30.
 const FRAME: i32 = 80;
 
@@ -45,18 +50,19 @@ pub fn runtime(address: u64, layout: &Layout) -> Emitted<Runtime> {
     let mut r = Routines::new(address, layout);
     // The entry of threads that have none comes first, as data.
     r.code.emit([0, 0, layout.blocks as u32, (layout.blocks >> 32) as u32, 0, 0]);
-    let routines = vec![r.resolve(), r.claim(), r.find(), r.unnest()];
+    let routines = vec![r.resolve(), r.claim(), r.find(), r.unnest(), r.restore()];
     r.search();
     r.take();
     let Routines { code, .. } = r;
     Ok(Runtime { code: code.finish()?, routines })
 }
 
-struct Routines<'a> {
-    code: Code,
-    layout: &'a Layout,
+/// The routines in the making.
+pub(super) struct Routines<'a> {
+    pub(super) code: Code,
+    pub(super) layout: &'a Layout,
     homeless: Label,
-    search: Label,
+    pub(super) search: Label,
     take: Label,
 }
 
@@ -67,7 +73,7 @@ impl<'a> Routines<'a> {
         Self { code, layout, homeless, search, take }
     }
 
-    fn enter(&mut self) -> u64 {
+    pub(super) fn enter(&mut self) -> u64 {
         let address = self.code.here();
         self.code.emit([
             a::stp_pre(0, 1, SP, -FRAME),
@@ -79,7 +85,7 @@ impl<'a> Routines<'a> {
         address
     }
 
-    fn leave(&mut self) {
+    pub(super) fn leave(&mut self) {
         self.code.emit([
             a::ldr(LINK, SP, 64),
             a::ldp(6, 7, SP, 48),
@@ -90,15 +96,15 @@ impl<'a> Routines<'a> {
         ]);
     }
 
-    fn call(&mut self, label: Label) {
+    pub(super) fn call(&mut self, label: Label) {
         self.code.emit_to(0x9400_0000, label);
     }
 
-    fn jump(&mut self, label: Label) {
+    pub(super) fn jump(&mut self, label: Label) {
         self.code.emit_to(0x1400_0000, label);
     }
 
-    fn labels<const N: usize>(&mut self) -> [Label; N] {
+    pub(super) fn labels<const N: usize>(&mut self) -> [Label; N] {
         core::array::from_fn(|_| self.code.label())
     }
 
@@ -285,7 +291,7 @@ impl<'a> Routines<'a> {
     }
 
     /// Copies all but the slot of a return instance, by x3.
-    fn copy(&mut self, from: u32, to: u32) {
+    pub(super) fn copy(&mut self, from: u32, to: u32) {
         for field in [RETURN_ADDRESS, RETURN_ENTERED, RETURN_POINT] {
             self.code.emit([a::ldr(3, from, field), a::str(3, to, field)]);
         }

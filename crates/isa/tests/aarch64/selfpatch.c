@@ -17,6 +17,8 @@
 #include <ucontext.h>
 #include <unistd.h>
 
+#define ARENA 0x8000000ul
+
 enum { THREADS = 4, ITERATIONS = 1000 };
 
 #define FUNCTION(name, body) \
@@ -56,6 +58,10 @@ FUNCTION(starts_blr, "blr x21\n ret x20");
 FUNCTION(call_with_condition, "stp x29, x30, [sp, #-16]!\n cmp x0, x1\n bl starts_bcond\n ldp x29, x30, [sp], #16\n ret");
 FUNCTION(call_starts_bl, "stp x29, x30, [sp, #-32]!\n stp x20, x21, [sp, #16]\n adr x20, 1f\n adr x21, bare\n bl starts_bl\n1: adr x20, 2f\n"
                          "bl starts_blr\n2: ldp x20, x21, [sp, #16]\n ldp x29, x30, [sp], #32\n ret");
+FUNCTION(walks_signed_a, "hint #25\n stp x29, x30, [sp, #-16]!\n mov x29, sp\n bl walk\n ldp x29, x30, [sp], #16\n hint #29\n ret");
+FUNCTION(walks_signed_b, "hint #27\n stp x29, x30, [sp, #-16]!\n mov x29, sp\n bl walk\n ldp x29, x30, [sp], #16\n hint #31\n ret");
+FUNCTION(walks_by_tail, "mov x1, #0\n b walk");
+FUNCTION(walks_after_tail, "mov x1, #0\n b walks_signed_a");
 // Calls `bare` with every register but x30 and sp, and the flags, set to known values, and stores x0 to x29, d0 to d29 and NZCV.
 FUNCTION(call_with_registers,
          "stp x29, x30, [sp, #-112]!\n stp x19, x20, [sp, #16]\n stp x21, x22, [sp, #32]\n stp x23, x24, [sp, #48]\n"
@@ -74,6 +80,7 @@ long leaf(long, long), leaf_signal(long), bare(long), fib(long), starts_cbz(long
 long starts_adr(void), starts_adrp(void), starts_literal(void), starts_literal_w(void), starts_literal_sw(void), starts_literal_q(void);
 long starts_b(void), starts_bti(long), starts_pacia(long), starts_pacib(long), bti_pacia(long), returns_authenticated(long);
 long tail_from(long), tail_to(long), tail_signed(long), loops_to_entry(long), call_with_condition(long, long), call_starts_bl(long);
+long walks_signed_a(void), walks_signed_b(void), walks_by_tail(void), walks_after_tail(void);
 void call_with_registers(uint64_t *registers);
 
 static _Atomic long handled;
@@ -186,6 +193,21 @@ static void handler(int signal) {
     handled++;
 }
 
+// What an unwinder does: counts the return addresses on the stack that are not the program's.
+__attribute__((noinline, noclone)) long walk(void) {
+    long foreign = 0;
+    unsigned long *frame = __builtin_frame_address(0);
+    for (int i = 0; i < 16 && frame; i++, frame = (unsigned long *)frame[0])
+        foreign += (frame[1] & 0xffffffffffff) >= ARENA && (frame[1] & 0xffffffffffff) < ARENA + (1 << 20);
+    return foreign;
+}
+
+__attribute__((noinline, noclone)) long walks(long depth) {
+    long foreign = depth ? walks(depth - 1) : walk();
+    asm volatile("");
+    return foreign;
+}
+
 struct record {
     uint64_t kind, address, length;
 };
@@ -259,7 +281,8 @@ int main(int count, char **arguments) {
     pthread_barrier_wait(&barrier);
     setitimer(ITIMER_REAL, &never, 0);
     for (int i = 0; i < THREADS; i++) pthread_join(threads[i], 0);
+    long foreign = walks(3) + walks_signed_a() + walks_signed_b() + walks_by_tail() + walks_after_tail();
     for_each(plan, size, 3, dump);
-    printf("%d %d %ld\n", THREADS, ITERATIONS, handled);
+    printf("%d %d %ld %ld\n", THREADS, ITERATIONS, handled, foreign);
     return 0;
 }
