@@ -1,7 +1,8 @@
 //! A signal handler may come between any two instructions of a detour, and may run the same detour.
 //!
-//! For every instruction of a followed call, the handler's own followed call is put in front of it. Afterwards the counts must be exact, the registers what they
-//! would be without any probe, and no return instance may be left.
+//! For every instruction of a followed call, the handler's own followed call is put in front of it.
+//! Afterwards the counts must be exact, the registers what they would be without any probe, and no return
+//! instance may be left.
 
 #[path = "aarch64/machine.rs"]
 mod machine;

@@ -1,7 +1,8 @@
-//! Every instruction of real libraries: verdict, a copy near and a copy far, decoded again and compared with the original.
+//! Every instruction of real libraries: verdict, a copy near and a copy far, decoded again and compared with
+//! the original.
 //!
-//! The comparison runs both in the emulator, which `aarch64_oracle` proves against the CPU. What the emulator does not know (vector code, atomics,
-//! system instructions) must be copied word for word.
+//! The comparison runs both in the emulator, which `aarch64_oracle` proves against the CPU. What the emulator
+//! does not know (vector code, atomics, system instructions) must be copied word for word.
 
 mod aarch64;
 

@@ -67,7 +67,8 @@ proptest! {
         }
     }
 
-    /// An instruction depends on no register that it is not said to read, and changes none that it is not said to write.
+    /// An instruction depends on no register that it is not said to read, and changes none that it is not
+    /// said to write.
     #[test]
     fn operands_are_all_there_is(word in any::<u32>(), registers in registers(), noise in prop::array::uniform31(any::<u64>())) {
         if supported(word).is_err() {

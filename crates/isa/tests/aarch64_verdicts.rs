@@ -184,7 +184,8 @@ fn copy_length(word: u32, to: u64) -> Result<u32, Reason> {
 #[test]
 fn every_range_ends_where_it_should() {
     const FAR: i64 = 1 << 27;
-    // Instruction, what it refers to, whether the nearest form measures pages, its range, lengths inside and outside.
+    // Instruction, what it refers to, whether the nearest form measures pages, its range, lengths inside and
+    // outside.
     for (word, target, limit, inside, outside, text) in [
         (0x5400_0100, AT + 32, 1 << 20, 1, Ok(2), "b.eq"),
         (0xb400_0100, AT + 32, 1 << 20, 1, Ok(2), "cbz"),

@@ -14,33 +14,42 @@
 //! ```
 //!
 //! # What is kept
-//! Everything but x30 at the entry and return point, where it means the same as before. The flags, because the templates use
-//! none of the instructions that set them; vector, predicate and floating-point registers, because they use none of those; x16 and
-//! x17 like any other register, because a call inside one object file may rely on them. There is no red zone on Linux, but a signal frame may
-//! be laid below sp at any instruction: so sp moves before the first store and after the last load.
+//! Everything; only while a call is followed, x30 is the return point. The flags, because
+//! the templates use none of the instructions that set them; vector, predicate and floating-point registers,
+//! because they use none of those; x16 and x17 like any other register, because a call inside one object file
+//! may rely on them. There is no red zone on Linux, but a signal frame may be laid below sp at any
+//! instruction: so sp moves before the first store and after the last load.
 //!
 //! # Counting
-//! Additions are `ldxr`, `add`, `stxr`. Between processors they are atomic, so the overflow block needs no other code. On one thread a signal
-//! handler that adds to the same counter clears the monitor, so its addition is not lost either. LSE's `ldadd`
-//! would be shorter and no faster without contention, and needs ARMv8.1.
+//! Additions are `ldxr`, `add`, `stxr`. Between processors they are atomic, so the overflow block needs no
+//! other code. On one thread a signal handler that adds to the same counter clears the monitor, so its
+//! addition is not lost either. LSE's `ldadd` would be shorter and no faster without contention, and needs
+//! ARMv8.1.
 //!
 //! # Return instances on arm64
-//! See [`crate::detour`] for the protocol. The slot is sp at the entry, where on x86 the return address would be. Two calls that are
-//! followed at once have the same slot only when one was entered by a tail call from the other (or jumped back to
-//! its own entry): a function that calls without moving sp keeps its return address in a register, and
-//! [`super::returns`] refuses those. A tail call is known by its x30, which is the return point of the instance that is already there:
-//! [`RETURN_POINT`] holds it. That instance is then moved aside, to a place of its own under the key slot + level (slots are multiples of 16), and
-//! comes back when the younger returns: last in, first out within the slot. An instance of the same slot whose return point is
-//! not x30 was left behind by longjmp and is overwritten. A slot has
-//! [`RETURN_PROBES`] + 1 places, so calls beyond that many are not followed, and counted as lost.
+//! See [`crate::detour`] for the protocol. The slot is sp at the entry, where on x86 the return address would
+//! be. So calls that are followed at the same time can have the same slot, in two cases.
+//!
+//! A tail call, or a jump back to the function's own entry: it is known by its x30, which is the return point
+//! of the instance that is there ([`RETURN_POINT`] holds it).
+//!
+//! A call by a function that keeps its return address in a register and does not move sp. [`super::returns`]
+//! refuses to follow those, but a followed function may end in a tail call to one (`rawmemchr`, which calls
+//! `strlen`). It is known by that register, which holds the return point.
+//!
+//! Then the instance that is there moves aside, to a place of its own under the key slot + level (slots are
+//! multiples of 16), and comes back when the younger returns: last in, first out within the slot. In any
+//! other case the instance was left behind by longjmp, and is overwritten. A slot has [`RETURN_PROBES`] + 1
+//! places, so calls beyond that many are not followed, and counted as lost.
 //!
 //! # Pointer authentication
-//! Behind a `paciasp` that stays at the entry, x30 is signed. The detour strips it (`xpaclri`), and the body begins by signing the
-//! return point in the same way, with the same sp.
+//! Behind a `paciasp` that stays at the entry, x30 is signed. The detour strips it (`xpaclri`), and the body
+//! begins by signing the return point in the same way, with the same sp.
 
 use super::count::{add_one, latency};
 use super::decode::{Form, LENGTH, form, hint, word};
 use super::emit::{Code, Label, instruction as a};
+use super::frame::{LEVEL_SHIFT, RETURN_POINT, register::*};
 use super::record::{RecordKind, record};
 use super::relocate::relocate;
 use super::returns::{Saved, saved};
@@ -48,36 +57,6 @@ use super::runtime;
 use crate::detour::*;
 use crate::{DetourRequest, Reason};
 use alloc::{string::ToString, vec, vec::Vec};
-
-/// Return instance: the return point that the callee got in x30 (low 56 bits), and its level within the slot (high 8).
-pub const RETURN_POINT: u32 = 24;
-/// Bit where the level starts.
-pub const LEVEL_SHIFT: u32 = 56;
-
-/// The templates' registers. All are saved; x0 to x8 are never touched, so that arguments and results are where they were.
-pub(super) mod register {
-    /// Thread pointer, and scratch.
-    pub const TEMPORARY: u32 = 9;
-    /// Entry of the thread table, then the thread's block.
-    pub const BLOCK: u32 = 10;
-    /// Addresses, and scratch.
-    pub const ADDRESS: u32 = 11;
-    /// Status of store-exclusive, and scratch. Holds x30 while a routine is called.
-    pub const STATUS: u32 = 12;
-    /// Place of the return instance.
-    pub const PLACE: u32 = 13;
-    /// The slot: sp at the entry.
-    pub const SLOT: u32 = 14;
-    /// Time stamp.
-    pub const TIME: u32 = 15;
-    /// Time stamp of the entry; the return address while an instance is claimed.
-    pub const ENTERED: u32 = 16;
-    /// Link register.
-    pub const LINK: u32 = 30;
-    /// Stack pointer, or zero.
-    pub const SP: u32 = 31;
-}
-use register::*;
 
 /// A detour in the making.
 struct Template<'a> {
@@ -154,7 +133,8 @@ pub fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
     })
 }
 
-/// The signing instruction in front of the displaced one, if it is there. Also refuses return probes that are not at the entry.
+/// The signing instruction in front of the displaced one, if it is there. Also refuses return probes that are
+/// not at the entry.
 fn signature(request: &DetourRequest<'_>) -> Emitted<Option<u8>> {
     let site = request.site;
     let pad = word(site.code).map(form);
@@ -176,7 +156,8 @@ fn signature_before(request: &DetourRequest<'_>) -> Option<u8> {
     }
 }
 
-/// Where the function keeps its return address and how it signs it, for [`runtime::RESTORE`]; 0 when that is not known.
+/// Where the function keeps its return address and how it signs it, for [`runtime::RESTORE`]; 0 when that is
+/// not known.
 fn saved_word(site: &crate::Site<'_>) -> u32 {
     match saved(site) {
         Some(Saved { offset, key }) => {
@@ -207,7 +188,8 @@ impl Template<'_> {
         self.code.emit([a::ldp(11, 12, SP, 16), a::ldp_post(9, 10, SP, self.frame)]);
     }
 
-    /// Puts back the return addresses of the followed calls on the stack, x30 included, which is signed again if it was.
+    /// Puts back the return addresses of the followed calls on the stack, x30 included, which is signed again
+    /// if it was.
     fn restore_returns(&mut self, signature: Option<u8>) -> Emitted<()> {
         self.save();
         self.find_thread();

@@ -1,20 +1,23 @@
 //! The routine that puts back the real return addresses, for the entry points of unwinders.
 //!
-//! On arm64 the return address is wherever the callee saved x30. The detour knows where that is relative to the slot
-//! ([`super::returns::saved`]), so the routine goes through the thread's return table, and where the saved word of a live instance is the
-//! return point, writes the real address, signed as the function does. An instance of the very slot of the unwinder's caller
-//! is one whose function came by a tail call; its return address is still in x30.
+//! On arm64 the return address is wherever the callee saved x30. The detour knows where that is relative to
+//! the slot ([`super::returns::saved`]), so the routine goes through the thread's return table, and where the
+//! saved word of a live instance is the return point, writes the real address, signed as the function does.
+//! An instance of the very slot of the unwinder's caller is one whose function came by a tail call; its
+//! return address is still in x30.
 //!
-//! Instances left behind by longjmp or a dead coroutine may refer to stacks that are gone. So a saved word is looked at only
-//! after the kernel has: `rt_sigprocmask` with an operation that does not exist copies the 8 bytes it would use, says `EFAULT` when it cannot, and
-//! changes nothing. Instances whose function keeps its return address in a place that is not known stay.
+//! Instances left behind by longjmp or a dead coroutine may refer to stacks that are gone. So a saved word is
+//! looked at only after the kernel has: `rt_sigprocmask` with an operation that does not exist copies the 8
+//! bytes it would use, says `EFAULT` when it cannot, and changes nothing. Instances whose function keeps its
+//! return address in a place that is not known stay.
 //!
-//! The returns of these calls will not be seen, and are counted as lost, those of older instances of the same slot too.
+//! The returns of these calls will not be seen, and are counted as lost, those of older instances of the same
+//! slot too.
 
 use super::decode::hint;
-use super::detour::register::*;
-use super::detour::{LEVEL_SHIFT, RETURN_POINT};
 use super::emit::{Label, instruction as a};
+use super::frame::register::*;
+use super::frame::{LEVEL_SHIFT, RETURN_POINT};
 use super::runtime::Routines;
 use crate::detour::*;
 
@@ -78,7 +81,8 @@ impl Routines<'_> {
         routine
     }
 
-    /// x3 = the return point of the instance, x6 = its counter of lost returns, x5 = where the return address is. Changes x4, x7.
+    /// x3 = the return point of the instance, x6 = its counter of lost returns, x5 = where the return address
+    /// is. Changes x4, x7.
     fn describe(&mut self) {
         self.code.emit([
             a::ldr(3, PLACE, RETURN_POINT),
@@ -105,31 +109,41 @@ impl Routines<'_> {
         self.code.emit_to(a::cbz(0), otherwise);
     }
 
-    /// x30 = the real return address, below all instances of the slot, whose returns are counted as lost. Leaves `PLACE` claimed.
+    /// x30 = the real return address: that of the first call in the chain of tail calls. All of the chain are
+    /// counted as lost. An older instance that is not part of the chain comes back to `PLACE`, else it is
+    /// free.
     fn unwind(&mut self) {
-        let done = self.code.label();
+        let [chained, free, done] = self.labels();
         let level = self.code.label_here();
         self.code.emit([a::ldr(4, BLOCK, THREAD_BLOCK), a::add(4, 4, 6, 0)]);
         let count = self.code.label_here();
         self.code.emit([a::ldxr(2, 4), a::add_immediate(2, 2, 1), a::stxr(5, 2, 4)]);
         self.code.emit_to(a::cbnz_w(5), count);
+        self.code.emit([a::ldr(7, PLACE, RETURN_ADDRESS)]);
         self.code.emit([a::ldr(4, PLACE, RETURN_POINT), a::lsr(4, 4, LEVEL_SHIFT)]);
-        self.code.emit_to(a::cbz(4), done);
+        self.code.emit_to(a::cbz(4), free);
         self.code.load(0, 1 << (self.layout.return_bits + RETURN_SHIFT));
         self.code.emit([a::sub(0, END, 0, 0), a::add(1, SLOT, 4, 0)]);
         self.call(self.search);
-        self.code.emit_to(a::cbz(2), done);
+        self.code.emit_to(a::cbz(2), free);
+        self.entered_by_tail_call(2, PLACE);
+        self.code.emit([a::mov(1, 3)]);
         self.copy(2, PLACE);
         self.code.emit([a::str(SP, 2, RETURN_SLOT)]);
+        self.code.emit_to(a::cbz(1), chained);
+        self.jump(done);
+        self.code.bind(chained);
         self.describe();
         self.jump(level);
+        self.code.bind(free);
+        self.code.emit([a::str(SP, PLACE, RETURN_SLOT)]);
         self.code.bind(done);
-        self.code.emit([a::ldr(LINK, PLACE, RETURN_ADDRESS)]);
+        self.code.emit([a::mov(LINK, 7)]);
     }
 
-    /// Writes x30 to where the return address is, and frees the instance.
+    /// Writes x30 to where the return address is.
     fn put_back(&mut self) {
-        let [register, plain, key_b, signed, free] = self.labels();
+        let [register, plain, key_b, signed, done] = self.labels();
         self.code.emit_to(a::cbz(WORD), register);
         self.code.emit_to(a::cbz(KEY), plain);
         self.code.emit([a::mov(1, 17), a::mov(2, 16), a::mov(17, LINK), a::mov(16, SLOT)]);
@@ -142,10 +156,9 @@ impl Routines<'_> {
         self.code.emit([a::mov(LINK, 17), a::mov(17, 1), a::mov(16, 2)]);
         self.code.bind(plain);
         self.code.emit([a::str(LINK, WORD, 0)]);
-        self.jump(free);
+        self.jump(done);
         self.code.bind(register);
         self.code.emit([a::mov(ENTERED, LINK)]);
-        self.code.bind(free);
-        self.code.emit([a::str(SP, PLACE, RETURN_SLOT)]);
+        self.code.bind(done);
     }
 }

@@ -1,12 +1,12 @@
 //! Whether a function may be followed to its return.
 //!
-//! The body of a followed call sees the detour's return point in x30. That is no harm as long as it only keeps x30 and returns
-//! by it; it is when the function looks at it (`__builtin_return_address`, `_mcount`), stores it elsewhere than in its frame
-//! (`setjmp`, `getcontext`), keeps it in another register (its callees would then share its stack slot, see
-//! [`super::detour`]) or returns by another way (`longjmp`).
+//! The body of a followed call sees the detour's return point in x30. That is no harm as long as it only
+//! keeps x30 and returns by it; it is when the function looks at it (`__builtin_return_address`, `_mcount`),
+//! stores it elsewhere than in its frame (`setjmp`, `getcontext`), keeps it in another register (its callees
+//! would then share its stack slot, see [`super::detour`]) or returns by another way (`longjmp`).
 //!
-//! The code is gone through in address order, with what is known of sp and x29. After a return or a jump the frame is taken to be
-//! as the prologue left it, which is how compilers lay out their blocks.
+//! The code is gone through in address order, with what is known of sp and x29. After a return or a jump the
+//! frame is taken to be as the prologue left it, which is how compilers lay out their blocks.
 
 use super::decode::{Form, RegisterBranch, field, form, hint, signed, word};
 use super::operands::operands;

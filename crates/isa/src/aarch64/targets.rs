@@ -1,8 +1,9 @@
 //! Where the branches of a piece of code lead, jump tables included.
 //!
-//! A jump table is read by a load with a scaled index, whose result is added to the address of a label or of the table itself; each compiler
-//! has its order of these instructions, so each operand of `br` is followed back to the instruction that made it. Entries
-//! that lead outside the code end a table whose length the comparison before it does not tell.
+//! A jump table is read by a load with a scaled index, whose result is added to the address of a label or of
+//! the table itself; each compiler has its order of these instructions, so each operand of `br` is followed
+//! back to the instruction that made it. Entries that lead outside the code end a table whose length the
+//! comparison before it does not tell.
 
 use super::decode::{Form, RegisterBranch, field, form, word};
 use super::operands::operands;

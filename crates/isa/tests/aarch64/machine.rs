@@ -1,7 +1,7 @@
 //! A machine with one thread, for tests that must stop a detour at every single instruction.
 //!
-//! It runs on the crate's own emulator (which `aarch64_oracle` proves) and adds what that leaves out: exclusive and ordered accesses, the thread
-//! pointer, the clock.
+//! It runs on the crate's own emulator (which `aarch64_oracle` proves) and adds what that leaves out:
+//! exclusive and ordered accesses, the thread pointer, the clock.
 
 use std::collections::HashMap;
 use trapless_isa::aarch64::{

@@ -1,8 +1,9 @@
 // A program that patches its own functions with detours that the test has generated, while threads run them.
 //
-// selfpatch PLAN OUT: PLAN is a list of records {kind, address, length, bytes padded to 8}: 0 maps zeroed memory, 1 maps code,
-// 2 replaces one instruction word (these are applied while the threads run), 3 names memory to dump to OUT. OUT gets the dumped memory
-// twice: when all is patched and the threads stand still, and after ITERATIONS more rounds of every thread.
+// selfpatch PLAN OUT: PLAN is a list of records {kind, address, length, bytes padded to 8}: 0 maps zeroed
+// memory, 1 maps code, 2 replaces one instruction word (these are applied while the threads run), 3 names
+// memory to dump to OUT. OUT gets the dumped memory twice: when all is patched and the threads stand still,
+// and after ITERATIONS more rounds of every thread.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <setjmp.h>
@@ -52,6 +53,8 @@ FUNCTION(tail_from, "add x0, x0, #1\n b tail_to");
 FUNCTION(tail_to, "add x0, x0, #2\n ret");
 FUNCTION(tail_signed, "hint #25\n stp x29, x30, [sp, #-16]!\n ldp x29, x30, [sp], #16\n hint #29\n b tail_signed_to");
 FUNCTION(tail_signed_to, "hint #25\n add x0, x0, #9\n hint #29\n ret");
+FUNCTION(keeps_link, "mov x15, x30\n bl leaf\n ret x15");
+FUNCTION(tail_to_keeper, "add x0, x0, #1\n b keeps_link");
 FUNCTION(loops_to_entry, "sub x0, x0, #1\n cbnz x0, loops_to_entry\n ret");
 FUNCTION(starts_bl, "bl bare\n ret x20");
 FUNCTION(starts_blr, "blr x21\n ret x20");
@@ -62,7 +65,8 @@ FUNCTION(walks_signed_a, "hint #25\n stp x29, x30, [sp, #-16]!\n mov x29, sp\n b
 FUNCTION(walks_signed_b, "hint #27\n stp x29, x30, [sp, #-16]!\n mov x29, sp\n bl walk\n ldp x29, x30, [sp], #16\n hint #31\n ret");
 FUNCTION(walks_by_tail, "mov x1, #0\n b walk");
 FUNCTION(walks_after_tail, "mov x1, #0\n b walks_signed_a");
-// Calls `bare` with every register but x30 and sp, and the flags, set to known values, and stores x0 to x29, d0 to d29 and NZCV.
+// Calls `bare` with every register but x30 and sp, and the flags, set to known values, and stores x0 to x29,
+// d0 to d29 and NZCV.
 FUNCTION(call_with_registers,
          "stp x29, x30, [sp, #-112]!\n stp x19, x20, [sp, #16]\n stp x21, x22, [sp, #32]\n stp x23, x24, [sp, #48]\n"
          "stp x25, x26, [sp, #64]\n stp x27, x28, [sp, #80]\n str x0, [sp, #96]\n"
@@ -79,7 +83,7 @@ long shared_value = 4711;
 long leaf(long, long), leaf_signal(long), bare(long), fib(long), starts_cbz(long), starts_cbnz(long), starts_tbz(long), starts_tbnz(long);
 long starts_adr(void), starts_adrp(void), starts_literal(void), starts_literal_w(void), starts_literal_sw(void), starts_literal_q(void);
 long starts_b(void), starts_bti(long), starts_pacia(long), starts_pacib(long), bti_pacia(long), returns_authenticated(long);
-long tail_from(long), tail_to(long), tail_signed(long), loops_to_entry(long), call_with_condition(long, long), call_starts_bl(long);
+long tail_to_keeper(long, long), tail_from(long), tail_to(long), tail_signed(long), loops_to_entry(long), call_with_condition(long, long), call_starts_bl(long);
 long walks_signed_a(void), walks_signed_b(void), walks_by_tail(void), walks_after_tail(void);
 void call_with_registers(uint64_t *registers);
 
@@ -130,6 +134,7 @@ static void round_of_calls(void) {
     check("retaa", returns_authenticated(1), 6);
     check("tail", tail_from(1) + tail_to(1), 7);
     check("signed tail", tail_signed(1), 10);
+    check("tail to keeper", tail_to_keeper(1, 5), 7);
     check("loop", loops_to_entry(5), 0);
     check("deep loop", loops_to_entry(20), 0);
     check("bl", call_starts_bl(3), 3);
