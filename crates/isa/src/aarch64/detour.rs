@@ -274,13 +274,14 @@ impl Template<'_> {
         self.code.emit([a::stxr(STATUS, SLOT, PLACE)]);
         self.code.emit_to(a::cbnz_w(STATUS), again);
         self.code.bind(claimed);
-        // STATUS is 0 here, or the level that the routine found.
+        // STATUS is 0 here, or the level that the routine found. The return point is last: without it, the
+        // instance is not yet to be put back.
         self.code.emit([a::str(LINK, PLACE, RETURN_ADDRESS)]);
-        self.code.emit_to(a::adr(ADDRESS), point);
-        self.code.emit([a::orr(ADDRESS, ADDRESS, STATUS), a::str(ADDRESS, PLACE, RETURN_POINT)]);
         if ret.latency.is_some() || ret.record.is_some() {
             self.code.emit([a::mrs_time(TIME), a::str(TIME, PLACE, RETURN_ENTERED)]);
         }
+        self.code.emit_to(a::adr(ADDRESS), point);
+        self.code.emit([a::orr(ADDRESS, ADDRESS, STATUS), a::str(ADDRESS, PLACE, RETURN_POINT)]);
         self.restore();
         self.code.emit_to(0x9400_0000, body);
         self.code.bind(point);
@@ -322,7 +323,7 @@ impl Template<'_> {
         }
         self.code.emit([a::ldr(ADDRESS, PLACE, RETURN_POINT), a::lsr(ADDRESS, ADDRESS, LEVEL_SHIFT)]);
         self.code.emit_to(a::cbnz(ADDRESS), unnest);
-        self.code.emit([a::str(SP, PLACE, RETURN_SLOT)]);
+        self.code.emit([a::str(SP, PLACE, RETURN_POINT), a::str(SP, PLACE, RETURN_SLOT)]);
         self.code.bind(popped);
         self.slow.push((find, found, Slow::Find));
         self.slow.push((unnest, popped, Slow::Unnest));

@@ -2,7 +2,7 @@
 //! instance that are arm64's own.
 
 /// Return instance: the return point that the callee got in x30 (low 56 bits), and its level within the slot
-/// (high 8).
+/// (high 8). 0 while the instance is being filled or is free.
 pub const RETURN_POINT: u32 = 24;
 /// Bit where the level starts.
 pub const LEVEL_SHIFT: u32 = 56;

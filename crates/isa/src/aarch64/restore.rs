@@ -27,6 +27,10 @@ const EFAULT: u32 = 14;
 /// Bytes of the kernel's signal set.
 const SIGNAL_SET: u64 = 8;
 
+/// Low bits of the key of an instance while it is put back: no level, so that a signal handler leaves it
+/// alone.
+const BUSY: u32 = 15;
+
 // The routine's own use of the template's registers.
 const END: u32 = TEMPORARY;
 const KEY: u32 = ADDRESS;
@@ -51,7 +55,7 @@ impl Routines<'_> {
         self.code.emit_to(a::cbnz(2), next);
         self.code.emit([a::sub(2, SLOT, FLOOR, 0)]);
         self.code.emit_to(a::tbnz(2, 63), next);
-        self.describe();
+        self.describe(next);
         self.code.emit_to(a::cbz(2), register);
         self.code.emit_to(a::cbz(5), next);
         self.code.emit([
@@ -71,8 +75,14 @@ impl Routines<'_> {
         self.code.emit([a::mov(WORD, SP)]); // zero: in the register
 
         self.code.bind(found);
+        let own = self.code.label_here();
+        self.code.emit([a::ldxr(2, PLACE), a::eor(2, 2, SLOT)]);
+        self.code.emit_to(a::cbnz(2), next);
+        self.code.emit([a::add_immediate(2, SLOT, BUSY), a::stxr(4, 2, PLACE)]);
+        self.code.emit_to(a::cbnz_w(4), own);
         self.unwind();
         self.put_back();
+        self.code.emit([a::str(1, PLACE, RETURN_SLOT)]);
         self.code.bind(next);
         self.code.emit([a::add_immediate(PLACE, PLACE, 1 << RETURN_SHIFT), a::sub(2, PLACE, END, 0)]);
         self.code.emit_to(a::cbnz(2), look);
@@ -82,16 +92,17 @@ impl Routines<'_> {
     }
 
     /// x3 = the return point of the instance, x6 = its counter of lost returns, x5 = where the return address
-    /// is. Changes x4, x7.
-    fn describe(&mut self) {
+    /// is. Changes x4.
+    /// Goes to `filling` when the instance has no return point yet.
+    fn describe(&mut self, filling: Label) {
+        self.code.emit([a::ldr(3, PLACE, RETURN_POINT), a::ubfx(3, 3, 0, LEVEL_SHIFT)]);
+        self.code.emit_to(a::cbz(3), filling);
         self.code.emit([
-            a::ldr(3, PLACE, RETURN_POINT),
-            a::ubfx(3, 3, 0, LEVEL_SHIFT),
             // The `bl` in front of the return point leads to the body, in front of which the two words stand.
             a::sub_immediate(4, 3, 4),
-            a::ldr_w(7, 4, 0),
-            a::sbfx(7, 7, 0, 26),
-            a::add(4, 4, 7, 2),
+            a::ldr_w(5, 4, 0),
+            a::sbfx(5, 5, 0, 26),
+            a::add(4, 4, 5, 2),
             a::sub_immediate(4, 4, 8),
             a::ldr_w(6, 4, 0),
             a::ldrsw(5, 4, 4),
@@ -110,10 +121,10 @@ impl Routines<'_> {
     }
 
     /// x30 = the real return address: that of the first call in the chain of tail calls. All of the chain are
-    /// counted as lost. An older instance that is not part of the chain comes back to `PLACE`, else it is
-    /// free.
+    /// counted as lost. x1 = 0, or the slot when an older instance that is not part of the chain comes back
+    /// to `PLACE`.
     fn unwind(&mut self) {
-        let [chained, free, done] = self.labels();
+        let [free, done] = self.labels();
         let level = self.code.label_here();
         self.code.emit([a::ldr(4, BLOCK, THREAD_BLOCK), a::add(4, 4, 6, 0)]);
         let count = self.code.label_here();
@@ -129,31 +140,30 @@ impl Routines<'_> {
         self.entered_by_tail_call(2, PLACE);
         self.code.emit([a::mov(1, 3)]);
         self.copy(2, PLACE);
-        self.code.emit([a::str(SP, 2, RETURN_SLOT)]);
-        self.code.emit_to(a::cbz(1), chained);
+        self.code.emit([a::str(SP, 2, RETURN_POINT), a::str(SP, 2, RETURN_SLOT)]);
+        self.describe(free);
+        self.code.emit_to(a::cbz(1), level);
+        self.code.emit([a::mov(1, SLOT)]);
         self.jump(done);
-        self.code.bind(chained);
-        self.describe();
-        self.jump(level);
         self.code.bind(free);
-        self.code.emit([a::str(SP, PLACE, RETURN_SLOT)]);
+        self.code.emit([a::str(SP, PLACE, RETURN_POINT), a::mov(1, SP)]); // zero
         self.code.bind(done);
         self.code.emit([a::mov(LINK, 7)]);
     }
 
-    /// Writes x30 to where the return address is.
+    /// Writes x30 to where the return address is. Keeps x1.
     fn put_back(&mut self) {
         let [register, plain, key_b, signed, done] = self.labels();
         self.code.emit_to(a::cbz(WORD), register);
         self.code.emit_to(a::cbz(KEY), plain);
-        self.code.emit([a::mov(1, 17), a::mov(2, 16), a::mov(17, LINK), a::mov(16, SLOT)]);
+        self.code.emit([a::mov(3, 17), a::mov(2, 16), a::mov(17, LINK), a::mov(16, SLOT)]);
         self.code.emit_to(a::tbnz(KEY, 1), key_b);
         self.code.emit([a::hint(hint::PACIA1716)]);
         self.jump(signed);
         self.code.bind(key_b);
         self.code.emit([a::hint(hint::PACIB1716)]);
         self.code.bind(signed);
-        self.code.emit([a::mov(LINK, 17), a::mov(17, 1), a::mov(16, 2)]);
+        self.code.emit([a::mov(LINK, 17), a::mov(17, 3), a::mov(16, 2)]);
         self.code.bind(plain);
         self.code.emit([a::str(LINK, WORD, 0)]);
         self.jump(done);

@@ -205,7 +205,7 @@ impl<'a> Routines<'a> {
         self.code.emit_to(a::cbz(2), nest);
         self.in_a_register(nest);
         // Left behind by longjmp, and with it all that made way for it.
-        self.code.emit([a::mov(PLACE, 7), a::mov(STATUS, SP)]);
+        self.code.emit([a::str(SP, 7, RETURN_POINT), a::mov(PLACE, 7), a::mov(STATUS, SP)]);
         self.jump(done);
 
         self.code.bind(nest);
@@ -218,7 +218,7 @@ impl<'a> Routines<'a> {
         self.code.emit_to(a::cbz(2), full);
         self.code.bind(moved);
         self.copy(7, 2);
-        self.code.emit([a::mov(PLACE, 7), a::lsl(STATUS, STATUS, LEVEL_SHIFT)]);
+        self.code.emit([a::str(SP, 7, RETURN_POINT), a::mov(PLACE, 7), a::lsl(STATUS, STATUS, LEVEL_SHIFT)]);
         self.jump(done);
 
         self.code.bind(full);
@@ -306,17 +306,18 @@ impl<'a> Routines<'a> {
         self.call(self.search);
         self.code.emit_to(a::cbz(2), none);
         self.copy(2, PLACE);
-        self.code.emit([a::str(SP, 2, RETURN_SLOT)]);
+        self.code.emit([a::str(SP, 2, RETURN_POINT), a::str(SP, 2, RETURN_SLOT)]);
         self.jump(done);
         self.code.bind(none);
-        self.code.emit([a::str(SP, PLACE, RETURN_SLOT)]);
+        self.code.emit([a::str(SP, PLACE, RETURN_POINT), a::str(SP, PLACE, RETURN_SLOT)]);
         self.code.bind(done);
         self.leave();
         routine
     }
 
-    /// Copies all but the slot of a return instance, by x3.
+    /// Copies all but the slot of a return instance, by x3. Meanwhile it has no return point.
     pub(super) fn copy(&mut self, from: u32, to: u32) {
+        self.code.emit([a::str(SP, to, RETURN_POINT)]);
         for field in [RETURN_ADDRESS, RETURN_ENTERED, RETURN_POINT] {
             self.code.emit([a::ldr(3, from, field), a::str(3, to, field)]);
         }

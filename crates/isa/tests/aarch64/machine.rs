@@ -3,7 +3,7 @@
 //! It runs on the crate's own emulator (which `aarch64_oracle` proves) and adds what that leaves out:
 //! exclusive and ordered accesses, the thread pointer, the clock.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, ops::Range};
 use trapless_isa::aarch64::{
     decode::word,
     emulate::{Failure, Fault, Memory, Registers, emulate},
@@ -51,6 +51,8 @@ pub struct Machine {
     pub time: u64,
     /// The address of the exclusive monitor.
     pub monitor: Option<u64>,
+    /// Addresses where there is no memory.
+    pub gone: Range<u64>,
 }
 
 impl Machine {
@@ -62,6 +64,7 @@ impl Machine {
     /// Executes one instruction.
     pub fn step(&mut self) {
         self.time += 1;
+        assert!(!self.gone.contains(&self.registers.sp));
         let pc = self.registers.pc;
         let mut code = [0; 4];
         self.memory.read(pc, &mut code).unwrap();
@@ -85,8 +88,15 @@ impl Machine {
                 let value = self.registers.get(rt).to_le_bytes();
                 self.memory.write(self.registers.get(rn), &value).unwrap();
             }
+            _ if word == 0xd400_0001 => self.system_call(),
+            // xpaclri, pacia1716, pacib1716: this machine has no pointer authentication.
+            _ if matches!(word, 0xd503_20ff | 0xd503_211f | 0xd503_215f) => {}
             _ if word & !31 == 0xd53b_d040 => self.set(rt, self.thread_pointer),
             _ if word & !31 == 0xd53b_e040 => self.set(rt, self.time),
+            // Loads and stores by the saved word's register.
+            _ if word >> 22 & 0x3fb == 0x3e1 && self.gone.contains(&self.registers.get_or_sp(rn)) => {
+                panic!("{word:#010x} at {pc:#x}: there is no memory");
+            }
             _ => match emulate(word, &mut self.registers, &mut self.memory) {
                 Ok(()) => return,
                 Err(Failure::NotEmulated(reason)) => panic!("{word:#010x} at {pc:#x}: {reason}"),
@@ -94,6 +104,14 @@ impl Machine {
             },
         }
         self.registers.pc = pc + 4;
+    }
+
+    /// `rt_sigprocmask` with an operation that does not exist.
+    fn system_call(&mut self) {
+        let [operation, set] = [0, 1].map(|n| self.registers.x[n]);
+        assert_eq!((self.registers.x[8], operation), (135, 99));
+        let error: i64 = if self.gone.contains(&set) { -14 } else { -22 };
+        self.registers.x[0] = error as u64;
     }
 
     fn set(&mut self, register: u8, value: u64) {
