@@ -8,7 +8,7 @@ pub mod decode;
 pub mod detour;
 pub mod emit;
 pub mod emulate;
-mod frame;
+pub mod frame;
 pub mod operands;
 pub mod record;
 pub mod relocate;

@@ -11,8 +11,8 @@
 //! bytes it would use, says `EFAULT` when it cannot, and changes nothing. Instances whose function keeps its
 //! return address in a place that is not known stay.
 //!
-//! The returns of these calls will not be seen, and are counted as lost, those of older instances of the same
-//! slot too.
+//! The returns of these calls will not be seen, and are counted as lost, those of a whole chain of tail calls.
+//! Calls that a coroutine began on another thread are not looked for.
 
 use super::decode::hint;
 use super::emit::{Label, instruction as a};
