@@ -132,7 +132,8 @@ pub struct Layout {
     /// Address of the origin word: nonzero in the process that was attached, 0 in its forked children. The word
     /// behind it is nonzero once a return instance was put at another than its first place.
     pub origin: u64,
-    /// Address of the 64-bit cursor that counts claimed blocks, shared by all processes.
+    /// Address of the 64-bit cursor, shared by all processes: the number of the next block to be claimed. It starts at
+    /// 1, since block 0 is the overflow block, and may pass the number of blocks.
     pub block_cursor: u64,
     /// Address of block 0, which is the overflow block.
     pub blocks: u64,

@@ -74,6 +74,7 @@ fn layout() -> Layout {
         origin: DATA + 0x1000,
         block_cursor: DATA + 0x1008,
         returns_used: DATA + 0x1010,
+        arenas: DATA + 0x1800,
         blocks: DATA + 0x10_0000,
         block_stride: 0x10_0000,
         block_count: 32,
@@ -207,6 +208,8 @@ fn plan(
     }
     let mut plan = Plan(vec![]);
     plan.add(0, layout.threads, 0x2000, &[]);
+    // The cursor starts at 1, behind the overflow block.
+    plan.add(4, layout.block_cursor, 8, &1u64.to_le_bytes());
     let blocks = u64::from(layout.block_count) * layout.block_stride;
     plan.add(0, layout.blocks, blocks, &[]);
     plan.add(0, layout.returns, 1 << (layout.thread_bits + layout.return_bits + detour::RETURN_SHIFT), &[]);

@@ -34,9 +34,11 @@ fn layout() -> Layout {
         block_count: 8,
         ring: 0x1_0000,
         ring_bits: 9,
+        self_pointer: false,
         tid_offset: Some(-0x40),
         returns: 0x13_0000_0000,
         return_bits: 6,
+        arenas: 0x15_0000_0000,
         returns_used: 0x14_0000_0000,
     }
 }
@@ -80,6 +82,7 @@ fn machine(rounds: u64) -> Machine {
     machine.load(FUNCTION, &code);
     machine.load(FUNCTION, &isa.patch(&displaced, address).unwrap());
     machine.load(layout.origin, &[1]);
+    machine.load(layout.block_cursor, &[1]);
     let mut registers = Registers {
         x: core::array::from_fn(|n| 0x1111_0000_0000 + n as u64),
         sp: STACK,

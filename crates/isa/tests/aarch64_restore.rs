@@ -34,9 +34,11 @@ fn layout() -> Layout {
         block_count: 4,
         ring: 0,
         ring_bits: 0,
+        self_pointer: false,
         tid_offset: None,
         returns: 0x13_0000_0000,
         return_bits: 4,
+        arenas: 0x15_0000_0000,
         returns_used: 0x14_0000_0000,
     }
 }
@@ -47,6 +49,7 @@ fn machine() -> Machine {
     let runtime = isa.runtime(ARENA, &layout).unwrap();
     let mut machine = Machine { thread_pointer: 0x7f_1234_5000, ..Machine::default() };
     machine.load(ARENA, &runtime.code);
+    machine.load(layout.block_cursor, &[1]);
     let mut at = ARENA + runtime.code.len() as u64;
     let ret = ReturnActions { lost: HITS + 16, hits: Some(HITS + 8), latency: None, record: None };
     let entry = EntryActions { hits: Some(HITS), record: None };

@@ -141,10 +141,9 @@ impl<'a> Routines<'a> {
         self.code.bind(done);
         self.leave();
 
-        // Block number cursor + 1, block 0 being the overflow block. Looked at first, so that the cursor
-        // stays small.
+        // The block that the cursor says. Looked at first, so that the cursor stays small.
         self.code.bind(claim);
-        self.code.emit([a::ldar(5, 3), a::add_immediate(5, 5, 1), a::sub(5, 5, 4, 0)]);
+        self.code.emit([a::ldar(5, 3), a::sub(5, 5, 4, 0)]);
         self.code.emit_to(a::tbz_sign(5), homeless);
         let reserve = self.code.label_here();
         self.code.emit([a::ldxr(5, BLOCK)]);
@@ -153,7 +152,7 @@ impl<'a> Routines<'a> {
         self.code.emit([a::stxr(7, 6, BLOCK)]);
         self.code.emit_to(a::cbnz_w(7), reserve);
         let count = self.code.label_here();
-        self.code.emit([a::ldxr(5, 3), a::add_immediate(5, 5, 1), a::stxr(7, 5, 3)]);
+        self.code.emit([a::ldxr(5, 3), a::add_immediate(6, 5, 1), a::stxr(7, 6, 3)]);
         self.code.emit_to(a::cbnz_w(7), count);
         let room = self.code.label();
         self.code.emit([a::sub(6, 5, 4, 0)]);

@@ -221,7 +221,7 @@ static void for_each(char *plan, size_t size, uint64_t kind, void (*visit)(struc
     for (char *at = plan; at < plan + size;) {
         struct record *r = (void *)at;
         if (r->kind == kind) visit(r, at + sizeof *r);
-        at += sizeof *r + (r->kind == 1 || r->kind == 2 ? (r->length + 7) / 8 * 8 : 0);
+        at += sizeof *r + (r->kind == 1 || r->kind == 2 || r->kind == 4 ? (r->length + 7) / 8 * 8 : 0);
     }
 }
 
@@ -236,6 +236,10 @@ static void map(struct record *r, char *bytes) {
         __builtin___clear_cache(want, (char *)want + r->length);
         mprotect(want, r->length, PROT_READ | PROT_EXEC);
     }
+}
+
+static void fill(struct record *r, char *bytes) {
+    memcpy((void *)r->address, bytes, r->length);
 }
 
 static void patch(struct record *r, char *bytes) {
@@ -259,6 +263,7 @@ int main(int count, char **arguments) {
     static char plan[1 << 20] __attribute__((aligned(16)));
     size_t size = fread(plan, 1, sizeof plan, in);
     for_each(plan, size, 0, map);
+    for_each(plan, size, 4, fill);
     for_each(plan, size, 1, map);
 
     pthread_t threads[THREADS];

@@ -289,6 +289,7 @@ fn some_layout() -> impl Strategy<Value = Layout> {
             block_count,
             ring: ring >> 2,
             ring_bits: return_bits,
+            self_pointer: false,
             tid_offset,
             returns: a[5],
             return_bits,
