@@ -46,7 +46,9 @@ fuzz_target!(|case: Case<'_>| {
     let (code, padding) = case.code.split_at(split);
     let mut targets = Vec::new();
     isa.branch_targets(code, case.function, &(), &mut targets);
-    targets.extend(case.targets.map(|offset| case.function.wrapping_add(u64::from(offset))));
+    // Where instructions have one length, control arrives at multiples of it.
+    let unit = if matches!(isa.machine(), Machine::X86_64 | Machine::I386) { 1 } else { 4 };
+    targets.extend(case.targets.map(|offset| case.function.wrapping_add(u64::from(offset) * unit)));
     let targets = BranchTargets::new(targets);
     let address = case.function.wrapping_add(u64::from(case.site));
     let site = Site { address, function: case.function, code, padding, targets: &targets };
