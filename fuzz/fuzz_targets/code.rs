@@ -39,15 +39,16 @@ fn layout(self_pointer: bool) -> Layout {
     }
 }
 
-fuzz_target!(|case: Case<'_>| {
+fuzz_target!(|mut case: Case<'_>| {
     let machines = [Machine::X86_64, Machine::I386, Machine::AArch64, Machine::PowerPc64Le];
     let isa = machines[usize::from(case.machine) % 4].isa();
+    // Where instructions have one length, functions and targets are multiples of it.
+    let unit = if matches!(isa.machine(), Machine::X86_64 | Machine::I386) { 1 } else { 4 };
+    case.function -= case.function % unit;
     let split = case.code.len().saturating_sub(usize::from(case.padding));
     let (code, padding) = case.code.split_at(split);
     let mut targets = Vec::new();
     isa.branch_targets(code, case.function, &(), &mut targets);
-    // Where instructions have one length, control arrives at multiples of it.
-    let unit = if matches!(isa.machine(), Machine::X86_64 | Machine::I386) { 1 } else { 4 };
     targets.extend(case.targets.map(|offset| case.function.wrapping_add(u64::from(offset) * unit)));
     let targets = BranchTargets::new(targets);
     let address = case.function.wrapping_add(u64::from(case.site));
