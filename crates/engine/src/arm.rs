@@ -141,31 +141,22 @@ impl Blueprint<'_, '_> {
     ) -> Result<(), EngineError> {
         use libc::{MAP_ANONYMOUS, MAP_FIXED_NOREPLACE, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED};
         let header = &self.header;
-        let read_write = libc::PROT_READ | libc::PROT_WRITE;
+        let locked = remote.process().status()?.locks_memory;
         let fixed = MAP_FIXED_NOREPLACE | MAP_NORESERVE;
         let private = MAP_PRIVATE | MAP_ANONYMOUS | fixed;
-        let data = [
+        for (at, size, flags, fd) in [
             (header.region, header.region_size, MAP_SHARED | fixed, fd),
             (header.threads, header.threads_size, private, -1),
             (header.returns, header.returns_size, private, -1),
-        ];
-        let data = data.map(|(at, size, flags, fd)| (at, size, read_write, flags, fd));
-        let code = header
-            .arenas()
-            .map(|arena| (arena.address, arena.size, libc::PROT_READ | libc::PROT_EXEC, private, -1));
-        for (at, size, protection, flags, fd) in data.into_iter().chain(code) {
-            let got = remote.mmap(RemoteAddr(at), size, protection, flags, fd, 0)?;
-            mapped.ranges.push((got.0, size));
-            // Kernels before 4.17 take MAP_FIXED_NOREPLACE for a hint.
-            if got.0 != at {
-                return Err(EngineError::Crowded);
-            }
+        ] {
+            map_data(remote, at, size, flags, fd, locked, mapped)?;
+        }
+        for arena in header.arenas() {
+            let protection = libc::PROT_READ | libc::PROT_EXEC;
+            let got = remote.mmap(RemoteAddr(arena.address), arena.size, protection, private, -1, 0)?;
+            mapped.ranges.push((got.0, arena.size));
         }
         remote.madvise(RemoteAddr(header.threads), header.threads_size, libc::MADV_WIPEONFORK)?;
-        for (at, size, ..) in data {
-            // Gigabytes of address space, hardly used: not for a core dump.
-            remote.madvise(RemoteAddr(at), size, libc::MADV_DONTDUMP)?;
-        }
         Ok(())
     }
 
@@ -229,6 +220,34 @@ impl Blueprint<'_, '_> {
         }
         moves
     }
+}
+
+/// Maps readable and writable memory: gigabytes of address space that are hardly used.
+///
+/// A program that locked all memory to come (`mlockall(MCL_FUTURE)`) would get all of it filled in. There it is mapped without
+/// access first, which cannot be filled in, unlocked, and only then made accessible.
+fn map_data(
+    remote: &mut Remote<'_, '_>,
+    at: u64,
+    size: u64,
+    flags: i32,
+    fd: i32,
+    locked: bool,
+    mapped: &mut Mapped,
+) -> Result<(), EngineError> {
+    let read_write = libc::PROT_READ | libc::PROT_WRITE;
+    let protection = if locked { libc::PROT_NONE } else { read_write };
+    let got = remote.mmap(RemoteAddr(at), size, protection, flags, fd, 0)?;
+    mapped.ranges.push((got.0, size));
+    if locked {
+        remote.munlock(got, size)?;
+        remote.mprotect(got, size, read_write)?;
+    }
+    // Not for a core dump.
+    remote.madvise(got, size, libc::MADV_DONTDUMP)?;
+    // A thread needs a few pages of its return table, not two megabytes. Kernels without huge pages say EINVAL.
+    let _ = remote.madvise(got, size, libc::MADV_NOHUGEPAGE);
+    Ok(())
 }
 
 fn set_ip(stopped: &mut Stopped<'_>, tid: Tid, ip: u64) -> Result<(), EngineError> {

@@ -28,6 +28,10 @@ pub enum Refusal {
     /// There is no more room for counters.
     #[error("the counters of all probes together are too large")]
     NoCounters,
+    /// Removal would put back return addresses that the shadow stack does not hold, and a displaced call pushes
+    /// one that it never gets.
+    #[error("the program has a shadow stack, which does not allow this")]
+    ShadowStack,
     /// Followed calls need the unwinder to be hooked, and it could not be found or hooked.
     #[error("exceptions could not pass: the program's unwinder cannot be probed")]
     Unwinder,

@@ -49,6 +49,14 @@ impl Remote<'_, '_> {
         self.named_syscall("mprotect", self.abi().mprotect, args).map(drop)
     }
 
+    /// `munlock(2)`.
+    ///
+    /// # Errors
+    /// [`RemoteError::Failed`] as the manual says.
+    pub fn munlock(&mut self, address: RemoteAddr, len: u64) -> Result<(), RemoteError> {
+        self.named_syscall("munlock", self.abi().munlock, [address.0, len, 0, 0, 0, 0]).map(drop)
+    }
+
     /// `madvise(2)`.
     ///
     /// # Errors

@@ -81,6 +81,10 @@ pub struct Status {
     pub sig_caught: u64,
     /// Seccomp's mode.
     pub seccomp: Seccomp,
+    /// Whether memory is locked (`mlock`, `mlockall`), so that new memory may be locked, too.
+    pub locks_memory: bool,
+    /// Whether this thread has a shadow stack (CET).
+    pub shadow_stack: bool,
 }
 
 /// Reads the text of a `/proc/PID/status`.
@@ -103,6 +107,8 @@ pub fn parse_status(text: &[u8]) -> Result<Status, ProcError> {
         sig_ignored: 0,
         sig_caught: 0,
         seccomp: Seccomp::Off,
+        locks_memory: false,
+        shadow_stack: false,
     };
     for line in text.split(|&byte| byte == b'\n') {
         let line = String::from_utf8_lossy(line);
@@ -121,6 +127,10 @@ pub fn parse_status(text: &[u8]) -> Result<Status, ProcError> {
             "SigBlk" => status.sig_blocked = u64::from_str_radix(value, 16).unwrap_or(0),
             "SigIgn" => status.sig_ignored = u64::from_str_radix(value, 16).unwrap_or(0),
             "SigCgt" => status.sig_caught = u64::from_str_radix(value, 16).unwrap_or(0),
+            "VmLck" => status.locks_memory = value.split(' ').next() != Some("0"),
+            "x86_Thread_features" => {
+                status.shadow_stack = value.split_whitespace().any(|feature| feature == "shstk");
+            }
             "Seccomp" => {
                 status.seccomp = match value {
                     "0" => Seccomp::Off,
@@ -252,6 +262,21 @@ mod tests {
         assert_eq!((status.uid, status.gid), ([1, 2, 3, 4], [5, 6, 7, 8]));
         assert_eq!(status.ns_pid, [42, 1]);
         assert_eq!((status.sig_blocked, status.sig_ignored, status.sig_caught), (0x10, 0x1000, 1 << 63));
+    }
+
+    #[test]
+    fn status_of_locked_memory_and_a_shadow_stack() {
+        let read = |rest: &str| parse_status(format!("Tgid:\t1\nState:\tR\n{rest}").as_bytes()).unwrap();
+        for (text, expected) in [
+            ("", (false, false)),
+            ("VmLck:\t       0 kB\nx86_Thread_features:\t\n", (false, false)),
+            ("VmLck:\t    1024 kB\n", (true, false)),
+            ("x86_Thread_features:\tshstk wrss \n", (false, true)),
+            ("x86_Thread_features_locked:\tshstk wrss \n", (false, false)),
+        ] {
+            let status = read(text);
+            assert_eq!((status.locks_memory, status.shadow_stack), expected, "{text:?}");
+        }
     }
 
     #[test]

@@ -190,6 +190,7 @@ impl Session {
         let mut plan = Plan::new(modules, &requests);
         follow::require_unwinders(&mut plan, &follow::unwinders(process, images, sites));
         follow::refuse_faults(process, &mut plan)?;
+        follow::refuse_shadow_stack(process, &mut plan)?;
         // Before the first hit, so that no hit has a time before it.
         let clock = Clock::now();
         let armed = arm(process, &mut plan, hold).map_err(|error| match error {

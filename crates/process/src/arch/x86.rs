@@ -234,6 +234,8 @@ pub struct Abi {
     pub munmap: u64,
     /// `mprotect`.
     pub mprotect: u64,
+    /// `munlock`.
+    pub munlock: u64,
     /// `madvise`.
     pub madvise: u64,
     /// `memfd_create`.
@@ -259,6 +261,7 @@ static X86_64: Abi = Abi {
     mmap_counts_pages: false,
     munmap: 11,
     mprotect: 10,
+    munlock: 150,
     madvise: 28,
     memfd_create: 319,
     ftruncate: 77,
@@ -285,6 +288,7 @@ static I386: Abi = Abi {
     mmap_counts_pages: true,
     munmap: 91,
     mprotect: 125,
+    munlock: 151,
     madvise: 219,
     memfd_create: 356,
     ftruncate: 194,

@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::resolve::{self, Kinds, Sites, UNWINDERS};
 use crate::target::Image;
 use trapless_engine::{Plan, Refusal, Request};
-use trapless_isa::{Machine, x86};
+use trapless_isa::{Flow, Machine, x86};
 use trapless_process::Process;
 
 /// Takes out requests that follow functions whose names say that they do not return plainly.
@@ -104,6 +104,27 @@ pub(super) fn require_unwinders(plan: &mut Plan<'_>, unwinders: &Unwinders) {
                 || !site.request.wanted.restore_returns
         });
     }
+}
+
+/// In a program with a shadow stack (CET), follows nothing and displaces no calls.
+pub(super) fn refuse_shadow_stack(process: &Process, plan: &mut Plan<'_>) -> Result<(), Error> {
+    if !process.status().map_err(Error::other)?.shadow_stack {
+        return Ok(());
+    }
+    let machines: Vec<Machine> = plan.modules.iter().map(|module| module.machine).collect();
+    plan.refuse(|site| {
+        let isa = machines[site.request.module].isa();
+        let mut address = site.displaced.start;
+        let mut code = site.original();
+        let mut calls = false;
+        while let Ok(instruction) = isa.decode(code, address) {
+            calls |= matches!(instruction.flow, Flow::Call { .. } | Flow::IndirectCall);
+            address = instruction.end();
+            code = &code[usize::from(instruction.length)..];
+        }
+        (calls || site.request.wanted.follows()).then_some(Refusal::ShadowStack)
+    });
+    Ok(())
 }
 
 /// The signals that a moved instruction could raise, by the names users know.
