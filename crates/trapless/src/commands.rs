@@ -1,5 +1,6 @@
 //! From a validated command to what does it.
 
+mod bench;
 mod completions;
 mod detach;
 mod explain;
@@ -27,7 +28,7 @@ pub fn run(command: Command) -> Result<u8, Error> {
         Command::Explain(listing) => explain::run(&listing),
         Command::Status(processes) => status::run(&processes),
         Command::Detach(processes) => detach::run(&processes),
-        Command::Bench(_) => Err(Error::Usage("bench is not here yet".into())),
+        Command::Bench(choice) => bench::run(&choice),
     }
 }
 

@@ -13,8 +13,11 @@
 //! | [`clock`] | from time stamps to nanoseconds |
 //! | [`report`] | what is shown of a run |
 //! | [`error`] | everything that can end a run, with text and exit code |
+//! | [`bench`] | what a hit costs (feature `cli`) |
 //! | [`cli`], [`commands`], [`progress`] | the command line (feature `cli`) |
 
+#[cfg(feature = "cli")]
+pub mod bench;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod clock;

@@ -1,0 +1,29 @@
+//! What a hit costs on this machine: the trigger benchmark.
+//!
+//! The names are those of the kernel's own (`tools/testing/selftests/bpf/benchs/bench_trigger.c`), so that numbers can
+//! be laid beside published ones. Trigger functions are in this program; children of it call them in a loop.
+//!
+//! Each *variant* (what collects what, at entries or at returns) has a child of its own, armed once. Then rounds
+//! are taken in turn over all of them, and every sample is compared with the unprobed one of the same round, so a machine
+//! that slows down or is shared for a while does not favour anyone. What is shown are medians. Time is the calling
+//! threads' own processor time: what others do on the machine costs the benchmark time, not precision.
+//!
+//! | file | |
+//! |---|---|
+//! | [`triggers`] | the functions that are probed, and the loop that calls them |
+//! | [`child`] | the process that calls them |
+//! | [`target`] | that process as the benchmark sees it |
+//! | [`variant`] | the ways to collect: where another mechanism is added |
+//! | [`kernel`] | uprobes by `perf_event_open` |
+//! | [`rounds`] | samples in turn, medians |
+//! | [`attach`] | how long arming takes, and how long the target stands still for it |
+//! | [`report`] | tables and JSON |
+
+pub mod attach;
+pub mod child;
+pub mod kernel;
+pub mod report;
+pub mod rounds;
+pub mod target;
+pub mod triggers;
+pub mod variant;

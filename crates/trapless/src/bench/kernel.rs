@@ -1,0 +1,102 @@
+//! The kernel's own uprobes, by `perf_event_open`, to stand beside.
+//!
+//! An event on the uprobe PMU counts hits in one process. Its `config1` is the file's path, `config2` the offset of the
+//! instruction in the file; a bit of `config`, whose place sysfs tells, makes it a return probe
+//! (`kernel/trace/trace_event_perf.c`, `Documentation/ABI/testing/sysfs-bus-event_source-devices-format`).
+//!
+//! The event counts the process's first thread only. The others trap at the same instruction and go the same way through
+//! the kernel, up to the counting. (Inherited events cannot be: a new thread's would read the path anew, in the memory of
+//! the child, and `clone` fails with EFAULT.)
+
+use std::ffi::CString;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::{fs, io};
+use trapless_process::Process;
+
+const PMU: &str = "/sys/bus/event_source/devices/uprobe";
+
+/// `struct perf_event_attr` as far as version 5 of it, `PERF_ATTR_SIZE_VER5`.
+#[repr(C)]
+#[derive(Default)]
+struct Attributes {
+    kind: u32,
+    size: u32,
+    config: u64,
+    sample_period: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup_events: u32,
+    breakpoint_type: u32,
+    config1: u64,
+    config2: u64,
+    rest: [u64; 5],
+}
+
+/// `PERF_FLAG_FD_CLOEXEC`.
+const CLOSE_ON_EXEC: libc::c_ulong = 1 << 3;
+
+/// A uprobe, gone when it is dropped.
+pub struct Uprobe {
+    event: OwnedFd,
+}
+
+impl Uprobe {
+    /// Probes the instruction at `address` of `process`.
+    ///
+    /// # Errors
+    /// The kernel has no such probes, or refuses them to this user.
+    pub fn open(process: &Process, address: u64, returns: bool) -> io::Result<Self> {
+        let kind = number(&format!("{PMU}/type"), |text| text.parse().ok())?;
+        let retprobe =
+            number(&format!("{PMU}/format/retprobe"), |text| text.strip_prefix("config:")?.parse().ok())?;
+        let (path, offset) = file_place(process, address)?;
+        let attributes = Attributes {
+            kind: kind as u32,
+            size: size_of::<Attributes>() as u32,
+            config: u64::from(returns) << retprobe,
+            config1: path.as_ptr() as u64,
+            config2: offset,
+            ..Attributes::default()
+        };
+        // SAFETY: the structure and the path it points to live until the call returns; the kernel copies both.
+        let event = unsafe {
+            let attributes: *const Attributes = &attributes;
+            libc::syscall(libc::SYS_perf_event_open, attributes, process.pid().0, -1, -1, CLOSE_ON_EXEC)
+        };
+        if event < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the call has just given us this descriptor, and nobody else knows it.
+        Ok(Self { event: unsafe { OwnedFd::from_raw_fd(event as i32) } })
+    }
+
+    /// How often it was hit.
+    ///
+    /// # Errors
+    /// Those of reading the event.
+    pub fn hits(&self) -> io::Result<u64> {
+        let mut count = 0u64;
+        // SAFETY: eight bytes are read into a word of ours.
+        let read = unsafe { libc::read(self.event.as_raw_fd(), (&raw mut count).cast(), size_of::<u64>()) };
+        if read == size_of::<u64>() as isize { Ok(count) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+fn number(path: &str, parse: impl Fn(&str) -> Option<u64>) -> io::Result<u64> {
+    let text =
+        fs::read_to_string(path).map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))?;
+    parse(text.trim()).ok_or_else(|| io::Error::other(format!("{path}: not a number")))
+}
+
+/// The file that is mapped at an address, and the offset in it.
+fn file_place(process: &Process, address: u64) -> io::Result<(CString, u64)> {
+    let maps = process.maps().map_err(io::Error::other)?;
+    let mapping = maps.iter().find(|m| (m.start.0..m.end.0).contains(&address));
+    let place = mapping.and_then(|m| Some((m.path()?, address - m.start.0 + m.offset)));
+    let (path, offset) = place.ok_or_else(|| io::Error::other("the address is in no file"))?;
+    let path: &Path = path;
+    Ok((CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other)?, offset))
+}

@@ -1,0 +1,80 @@
+//! `bench`: the trigger benchmark, and the cost of attaching.
+
+use crate::bench::rounds::{self, Choice, Measured};
+use crate::bench::triggers::TRIGGERS;
+use crate::bench::variant::Side;
+use crate::bench::{attach, report};
+use crate::cli::validated::Bench;
+use crate::error::Error;
+use std::io::{IsTerminal, Write};
+
+/// How often arming is measured at most: it is long and varies little.
+const MOST_ATTACHES: u32 = 5;
+
+/// Measures and shows what was chosen.
+///
+/// # Errors
+/// No name is meant, this machine's triggers are not written yet, or the output broke.
+pub fn run(bench: &Bench) -> Result<u8, Error> {
+    if TRIGGERS.is_empty() {
+        return Err(Error::Usage("bench has trigger functions for x86-64 only".into()));
+    }
+    let choice = choose(bench);
+    let attaches = bench.names.is_empty() || wanted(bench, "attach");
+    if choice.rows.is_empty() && !choice.usermode && !choice.syscall && !attaches {
+        let known: Vec<String> = all().map(|(trigger, side)| side.row(TRIGGERS[trigger].name)).collect();
+        let known = known.join(" ");
+        return Err(Error::Usage(format!(
+            "no benchmark matches; there are usermode-count syscall-count {known} attach"
+        )));
+    }
+    let measured = match choice.rows.is_empty() && !choice.usermode && !choice.syscall {
+        true => Measured::default(),
+        false => rounds::measure(&choice, &mut progress())?,
+    };
+    let mut attached = Vec::new();
+    for (sites, returns) in attach::SITES.into_iter().flat_map(|sites| [(sites, false), (sites, true)]) {
+        if attaches {
+            attached.push(attach::measure(sites, returns, bench.rounds.min(MOST_ATTACHES))?);
+        }
+    }
+    let mut output = bench.output.open()?;
+    let show = if bench.output.json { report::json } else { report::text };
+    let machine = report::Machine::this();
+    show(&mut output, &machine, &measured, &attached).map_err(|error| bench.output.error(error))?;
+    Ok(0)
+}
+
+/// Every row.
+fn all() -> impl Iterator<Item = (usize, Side)> {
+    (0..TRIGGERS.len()).flat_map(|trigger| [(trigger, Side::Entry), (trigger, Side::Return)])
+}
+
+fn wanted(bench: &Bench, name: &str) -> bool {
+    bench.names.is_empty() || bench.names.iter().any(|pattern| pattern.matches(name))
+}
+
+fn choose(bench: &Bench) -> Choice {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    Choice {
+        rows: all().filter(|(trigger, side)| wanted(bench, &side.row(TRIGGERS[*trigger].name))).collect(),
+        usermode: wanted(bench, "usermode-count"),
+        syscall: wanted(bench, "syscall-count"),
+        rounds: bench.rounds,
+        threads: bench.threads.unwrap_or(processors as u32),
+    }
+}
+
+/// Says how far it is, to a person who waits.
+fn progress() -> impl FnMut(f64) {
+    let terminal = std::io::stderr().is_terminal();
+    let mut shown = 0;
+    move |part| {
+        let percent = (part * 100.0) as u32;
+        if terminal && percent != shown {
+            shown = percent;
+            let end = if percent == 100 { "\r\x1b[K" } else { "" };
+            let _ = write!(std::io::stderr(), "\rmeasuring hits: {percent} %{end}");
+        }
+    }
+}
