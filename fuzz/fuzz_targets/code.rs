@@ -39,7 +39,8 @@ fn layout(self_pointer: bool) -> Layout {
     }
 }
 
-fuzz_target!(|mut case: Case<'_>| {
+fuzz_target!(|case: Case<'_>| {
+    let mut case = case;
     let machines = [Machine::X86_64, Machine::I386, Machine::AArch64, Machine::PowerPc64Le];
     let isa = machines[usize::from(case.machine) % 4].isa();
     // Where instructions have one length, functions and targets are multiples of it.
