@@ -75,7 +75,12 @@ pub(super) fn displaced(site: &Site<'_>) -> Result<(Form, Displaced), Reason> {
         return Err(Reason::TooShort);
     }
     let (form, length) = form(rest, start).map_err(|_| Reason::NotAnInstruction)?;
-    Ok((form, Displaced { start, length, instructions: 1 }))
+    let displaced = Displaced { start, length, instructions: 1 };
+    // A branch to a prefixed instruction's suffix runs the suffix alone.
+    match site.targets.first_inside(start, displaced.end()) {
+        Some(target) => Err(Reason::BranchInto(target)),
+        None => Ok((form, displaced)),
+    }
 }
 
 /// Whether an instruction starts at `offset`: neither inside a word nor at the suffix of a prefixed one.

@@ -70,6 +70,20 @@ fn a2_refusals_have_reasons() {
 }
 
 #[test]
+fn a2_a_branch_to_the_suffix_of_a_prefixed_instruction_keeps_it_unpatched() {
+    // paddi r3,0,0
+    let code = bytes(&[0x0600_0000, 0x3860_0000, BLR]);
+    let jump = |targets: &[u64]| {
+        let targets = BranchTargets::new(targets.iter().map(|offset| FUNCTION + offset).collect());
+        let site =
+            Site { address: FUNCTION, function: FUNCTION, code: &code, padding: &[], targets: &targets };
+        POWERPC64LE.verdict(&site).jump.map(|displaced| displaced.length)
+    };
+    assert_eq!(jump(&[0, 8]), Ok(8));
+    assert_eq!(jump(&[4]), Err(Reason::BranchInto(FUNCTION + 4)));
+}
+
+#[test]
 fn a2_prefixed_instructions_keep_off_boundaries() {
     let paddi = bytes(&[0x0600_0000, 0x3860_0001]);
     assert_eq!(POWERPC64LE.decode(&paddi, 0x103c), Err(DecodeError::Invalid));
