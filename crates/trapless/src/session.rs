@@ -2,6 +2,7 @@
 
 mod counts;
 mod follow;
+mod odd;
 mod trace;
 
 use crate::clock::Clock;
@@ -186,7 +187,7 @@ impl Session {
         let (modules, requests) = prepared.requests(Some(process), |site| wanted(measure, site))?;
         let sites = &prepared.sites;
         let mut refused: Vec<(u32, String)> = Vec::new();
-        let requests = follow::without_odd_returns(images, process, sites, requests, &mut refused);
+        let requests = odd::without_odd_returns(&prepared, process, requests, &mut refused);
         let mut plan = Plan::new(modules, &requests);
         follow::require_unwinders(&mut plan, &follow::unwinders(process, images, sites));
         follow::refuse_faults(process, &mut plan)?;
@@ -203,7 +204,7 @@ impl Session {
             let asked = &sites.sites[site.request.id as usize];
             match refusal {
                 Some(refusal) => refused.push((site.request.id, refusal.to_string())),
-                None if asked.kinds == Kinds::default() => {}
+                None if asked.kinds == Kinds::default() || site.request.wanted.is_hook() => {}
                 None => probes.push(Probe {
                     module: images[asked.image].name().to_owned(),
                     function: asked.name.clone(),
