@@ -265,10 +265,15 @@ fn skip(images: &[Image], site: &Site, reason: String) -> Skipped {
 
 fn nothing_probed(images: &[Image], sites: &Sites, plan: &Plan<'_>, refused: &[(u32, String)]) -> Error {
     let planned = plan.skipped.iter().map(|(id, refusal)| (*id, refusal.to_string()));
-    let first = planned.chain(refused.iter().cloned()).find_map(|(id, reason)| {
-        let site = &sites.sites[id as usize];
-        (site.kinds != Kinds::default()).then(|| skip(images, site, reason))
-    });
+    let mut reasons: BTreeMap<String, (usize, u32)> = BTreeMap::new();
+    for (id, reason) in planned.chain(refused.iter().cloned()) {
+        if sites.sites[id as usize].kinds != Kinds::default() {
+            reasons.entry(reason).or_insert((0, id)).0 += 1;
+        }
+    }
+    // The reason that most have says more than the first one's.
+    let usual = reasons.into_iter().max_by_key(|(_, (count, _))| *count);
+    let first = usual.map(|(reason, (_, id))| skip(images, &sites.sites[id as usize], reason));
     let first = first.or_else(|| sites.skipped.first().cloned());
     let (example, reason) = match first {
         Some(skipped) => (format!("{}:{}", skipped.module, skipped.function), skipped.reason),
