@@ -61,6 +61,11 @@ impl Wanted {
         self.returns || self.latency || self.record_return
     }
 
+    /// Whether nothing is collected, and only an unwinder served.
+    pub fn is_hook(&self) -> bool {
+        *self == Wanted { restore_returns: true, ..Wanted::default() }
+    }
+
     /// Whether anything goes through a ring.
     pub fn records(&self) -> bool {
         self.record_entry.is_some() || self.record_return

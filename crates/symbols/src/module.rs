@@ -103,6 +103,13 @@ impl Module {
         notes::build_id(&self.image, &self.source)
     }
 
+    /// Whether Go's compiler made it: its run-time tables are in there.
+    pub fn is_go(&self) -> bool {
+        [".go.buildinfo", ".gopclntab", ".data.rel.ro.gopclntab", ".note.go.buildid"]
+            .iter()
+            .any(|name| self.image.section(name).is_some())
+    }
+
     /// The name other modules link it by: `libc.so.6`.
     pub fn soname(&self) -> Option<&str> {
         self.dynamic.soname.as_deref()

@@ -25,7 +25,7 @@ pub enum Error {
     #[error(transparent)]
     Select(#[from] SelectError),
     /// Sites matched, and none of them could be probed.
-    #[error("none of the {sites} matching sites can be probed; the first, {example}: {reason}{}", trap_hint(*.trap_would_help))]
+    #[error("none of the {sites} matching sites can be probed; for instance {example}: {reason}{}", trap_hint(*.trap_would_help))]
     NothingProbed {
         /// How many sites matched.
         sites: usize,
@@ -173,11 +173,11 @@ mod tests {
                 5,
                 "9 functions match, and the limit is 1; narrow the pattern or raise it with --max-probes 9",
             ),
-            (nothing(false), 1, "none of the 2 matching sites can be probed; the first, libc:f: too short"),
+            (nothing(false), 1, "none of the 2 matching sites can be probed; for instance libc:f: too short"),
             (
                 nothing(true),
                 1,
-                "none of the 2 matching sites can be probed; the first, libc:f: too short; --allow-trap can probe some of them at the cost of traps",
+                "none of the 2 matching sites can be probed; for instance libc:f: too short; --allow-trap can probe some of them at the cost of traps",
             ),
             (
                 Error::TargetEnded { pid: 5, exit: Some(Exit::Signal(9)), during: "probes were being armed" },

@@ -2,6 +2,7 @@
 
 mod counts;
 mod follow;
+mod odd;
 mod trace;
 
 use crate::clock::Clock;
@@ -186,7 +187,7 @@ impl Session {
         let (modules, requests) = prepared.requests(Some(process), |site| wanted(measure, site))?;
         let sites = &prepared.sites;
         let mut refused: Vec<(u32, String)> = Vec::new();
-        let requests = follow::without_odd_returns(images, process, sites, requests, &mut refused);
+        let requests = odd::without_odd_returns(&prepared, process, requests, &mut refused);
         let mut plan = Plan::new(modules, &requests);
         follow::require_unwinders(&mut plan, &follow::unwinders(process, images, sites));
         follow::refuse_faults(process, &mut plan)?;
@@ -204,7 +205,7 @@ impl Session {
             let asked = &sites.sites[site.request.id as usize];
             match refusal {
                 Some(refusal) => refused.push((site.request.id, refusal.to_string())),
-                None if asked.kinds == Kinds::default() => {}
+                None if asked.kinds == Kinds::default() || site.request.wanted.is_hook() => {}
                 None => probes.push(Probe {
                     module: images[asked.image].name().to_owned(),
                     function: asked.name.clone(),
@@ -265,10 +266,15 @@ fn skip(images: &[Image], site: &Site, reason: String) -> Skipped {
 
 fn nothing_probed(images: &[Image], sites: &Sites, plan: &Plan<'_>, refused: &[(u32, String)]) -> Error {
     let planned = plan.skipped.iter().map(|(id, refusal)| (*id, refusal.to_string()));
-    let first = planned.chain(refused.iter().cloned()).find_map(|(id, reason)| {
-        let site = &sites.sites[id as usize];
-        (site.kinds != Kinds::default()).then(|| skip(images, site, reason))
-    });
+    let mut reasons: BTreeMap<String, (usize, u32)> = BTreeMap::new();
+    for (id, reason) in planned.chain(refused.iter().cloned()) {
+        if sites.sites[id as usize].kinds != Kinds::default() {
+            reasons.entry(reason).or_insert((0, id)).0 += 1;
+        }
+    }
+    // The reason that most have says more than the first one's.
+    let usual = reasons.into_iter().max_by_key(|(_, (count, _))| *count);
+    let first = usual.map(|(reason, (_, id))| skip(images, &sites.sites[id as usize], reason));
     let first = first.or_else(|| sites.skipped.first().cloned());
     let (example, reason) = match first {
         Some(skipped) => (format!("{}:{}", skipped.module, skipped.function), skipped.reason),

@@ -5,7 +5,7 @@
 //! tables know is added: landing pads, relocated code pointers, local symbols.
 
 use std::ops::Range;
-use trapless_isa::{BranchTargets, Isa, ReadOnlyData};
+use trapless_isa::{BranchTargets, Flow, Isa, Machine, ReadOnlyData};
 use trapless_symbols::Module;
 
 struct Data<'m>(&'m Module);
@@ -18,22 +18,8 @@ impl ReadOnlyData for Data<'_> {
 
 /// Every known branch target of `module`, moved by `bias`.
 pub fn branch_targets(module: &Module, isa: &dyn Isa, bias: u64) -> BranchTargets {
-    let pieces = pieces(module);
-    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(8);
-    let share = pieces.len().div_ceil(workers).max(1);
-    let sweep = |pieces: &[Range<u64>]| {
-        let mut targets = Vec::new();
-        for piece in pieces {
-            if let Some(code) = module.code(piece.clone()) {
-                isa.branch_targets(code, piece.start, &Data(module), &mut targets);
-            }
-        }
-        targets
-    };
-    let mut all = std::thread::scope(|scope| {
-        let running: Vec<_> = pieces.chunks(share).map(|chunk| scope.spawn(move || sweep(chunk))).collect();
-        let results = running.into_iter().map(|thread| thread.join().unwrap_or_default());
-        results.flatten().collect::<Vec<u64>>()
+    let mut all = sweep(module, |code, address, targets| {
+        isa.branch_targets(code, address, &Data(module), targets);
     });
     all.extend(module.landing_pads());
     all.extend(module.code_pointers());
@@ -41,6 +27,79 @@ pub fn branch_targets(module: &Module, isa: &dyn Isa, bias: u64) -> BranchTarget
         *target = target.wrapping_add(bias);
     }
     BranchTargets::new(all)
+}
+
+/// Calls `read` with each piece of the module's code and its address, on all processors, and joins what it appends.
+fn sweep<T: Send>(module: &Module, read: impl Fn(&[u8], u64, &mut Vec<T>) + Sync) -> Vec<T> {
+    let pieces = pieces(module);
+    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(8);
+    let share = pieces.len().div_ceil(workers).max(1);
+    let sweep = |pieces: &[Range<u64>]| {
+        let mut found = Vec::new();
+        for piece in pieces {
+            if let Some(code) = module.code(piece.clone()) {
+                read(code, piece.start, &mut found);
+            }
+        }
+        found
+    };
+    std::thread::scope(|scope| {
+        let running: Vec<_> = pieces.chunks(share).map(|chunk| scope.spawn(|| sweep(chunk))).collect();
+        running.into_iter().flat_map(|thread| thread.join().unwrap_or_default()).collect()
+    })
+}
+
+/// Where the direct calls and jumps of a file lead.
+pub struct Flows {
+    calls: Vec<u64>,
+    jumps: Vec<u64>,
+}
+
+impl Flows {
+    /// Whether a direct call leads to `address`.
+    pub fn calls(&self, address: u64) -> bool {
+        self.calls.binary_search(&address).is_ok()
+    }
+
+    /// Whether a direct jump leads to `address`.
+    pub fn jumps(&self, address: u64) -> bool {
+        self.jumps.binary_search(&address).is_ok()
+    }
+}
+
+/// Reads all code of `module` for direct calls and jumps. Addresses are the file's.
+pub fn flows(module: &Module, isa: &dyn Isa) -> Flows {
+    let all = sweep(module, |code, address, found| {
+        each_flow(isa, code, address, |flow| {
+            found.extend(flow.target().map(|target| (matches!(flow, Flow::Call { .. }), target)));
+        });
+    });
+    let those = |call: bool| {
+        let mut targets: Vec<u64> = all.iter().filter(|f| f.0 == call).map(|f| f.1).collect();
+        targets.sort_unstable();
+        targets.dedup();
+        targets
+    };
+    Flows { calls: those(true), jumps: those(false) }
+}
+
+/// Calls `see` with where control goes after each instruction of `code`, which stands at `address`.
+pub fn each_flow(isa: &dyn Isa, code: &[u8], address: u64, mut see: impl FnMut(Flow)) {
+    // Data in text: try again at the next place where an instruction may begin.
+    let step = match isa.machine() {
+        Machine::X86_64 | Machine::I386 => 1,
+        Machine::AArch64 | Machine::PowerPc64Le => 4,
+    };
+    let mut at = 0;
+    while let Some(rest) = code.get(at..).filter(|rest| !rest.is_empty()) {
+        match isa.decode(rest, address.wrapping_add(at as u64)) {
+            Ok(instruction) => {
+                see(instruction.flow);
+                at += usize::from(instruction.length).max(1);
+            }
+            Err(_) => at += step,
+        }
+    }
 }
 
 /// The code cut at the functions, so that a sweep that lost its way in data finds it again at the next one.

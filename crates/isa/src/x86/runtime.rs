@@ -41,6 +41,7 @@ fn probe_distance(n: u32) -> u32 {
 pub(super) fn runtime(address: u64, layout: &Layout) -> Emitted<Runtime> {
     let mut asm = Assembler::new(address)?;
     let mut labels = [(); 5].map(|()| asm.a.create_label());
+    let mut places = asm.a.create_label();
     (|| -> Result<(), IcedError> {
         let a = &mut asm.a;
         a.set_label(&mut labels[Routine::Threads as usize])?;
@@ -50,9 +51,9 @@ pub(super) fn runtime(address: u64, layout: &Layout) -> Emitted<Runtime> {
         a.set_label(&mut labels[Routine::Claim as usize])?;
         claim(a, layout)?;
         a.set_label(&mut labels[Routine::Find as usize])?;
-        find(a, layout)?;
+        find(a, layout, &mut places)?;
         a.set_label(&mut labels[Routine::Restore as usize])?;
-        restore(a, layout, labels[Routine::Resolve as usize])
+        restore(a, layout, labels[Routine::Resolve as usize], places)
     })()
     .map_err(unencodable)?;
     let assembled = asm.finish()?;
@@ -250,11 +251,11 @@ fn claim(a: &mut CodeAssembler, layout: &Layout) -> Result<(), IcedError> {
 
 /// Looks through all places of the thread's own table, then through those of every table that was ever used: the
 /// frame may have been entered on another thread, or before a fork.
-fn find(a: &mut CodeAssembler, layout: &Layout) -> Result<(), IcedError> {
+fn find(a: &mut CodeAssembler, layout: &Layout, places: &mut CodeLabel) -> Result<(), IcedError> {
     let saved = [rax, rcx, rdx, rsi, rdi];
     let words = (1u32 << layout.thread_bits).div_ceil(64);
-    let [mut own, mut all, mut word, mut bit, mut next, mut found, mut places, mut hit] =
-        [(); 8].map(|()| a.create_label());
+    let [mut own, mut all, mut word, mut bit, mut next, mut found, mut hit] =
+        [(); 7].map(|()| a.create_label());
     for register in saved {
         a.push(register)?;
     }
@@ -266,7 +267,7 @@ fn find(a: &mut CodeAssembler, layout: &Layout) -> Result<(), IcedError> {
     a.mov(r11, layout.returns)?;
     a.shl(rax, (layout.return_bits + RETURN_SHIFT) as i32)?;
     a.add(r11, rax)?;
-    a.call(places)?;
+    a.call(*places)?;
     a.test(rax, rax)?;
     a.jne(found)?;
 
@@ -285,7 +286,7 @@ fn find(a: &mut CodeAssembler, layout: &Layout) -> Result<(), IcedError> {
     a.shl(rdi, (layout.return_bits + RETURN_SHIFT) as i32)?;
     a.mov(r11, layout.returns)?;
     a.add(r11, rdi)?;
-    a.call(places)?;
+    a.call(*places)?;
     a.test(rax, rax)?;
     a.je(bit)?;
     a.jmp(found)?;
@@ -304,7 +305,7 @@ fn find(a: &mut CodeAssembler, layout: &Layout) -> Result<(), IcedError> {
     a.ret()?;
 
     // rax: the instance of slot r10 in table r11, or 0.
-    a.set_label(&mut places)?;
+    a.set_label(places)?;
     for n in 0..=RETURN_PROBES {
         return_place(a, layout, n, (rax, eax), r11)?;
         a.cmp(qword_ptr(rax + RETURN_SLOT), r10)?;
@@ -320,11 +321,17 @@ const STACK_WINDOW: i32 = 8 << 20;
 
 /// Puts back the real return addresses of the followed calls on this stack, for an unwinder that is about to walk it.
 ///
-/// Looks at the instances of the slots from r10 to the thread's highest. A slot is read only once its page is known
+/// Looks at the instances of the slots from r10 to the thread's highest, and takes of each slot the latest first: one at a
+/// higher place may have been left behind. A slot is read only once its page is known
 /// to be mapped, since an abandoned call may have been on a stack that is gone: `rt_sigprocmask` with an impossible
 /// `how` changes nothing and tells EFAULT from EINVAL. It is the one system call that detours make, and only where the
 /// program throws an exception.
-fn restore(a: &mut CodeAssembler, layout: &Layout, resolve: CodeLabel) -> Result<(), IcedError> {
+fn restore(
+    a: &mut CodeAssembler,
+    layout: &Layout,
+    resolve: CodeLabel,
+    places: CodeLabel,
+) -> Result<(), IcedError> {
     const RT_SIGPROCMASK: u32 = 14;
     const EFAULT: i32 = -14;
     let saved = [rax, rcx, rdx, rsi, rdi, r8, r9, r11, r12];
@@ -397,13 +404,21 @@ fn restore(a: &mut CodeAssembler, layout: &Layout, resolve: CodeLabel) -> Result
     in_arena(a, layout, ours)?;
     a.jmp(next)?;
     a.set_label(&mut ours)?;
-    a.mov(eax, r11d)?;
-    a.shl(rax, RETURN_SHIFT)?;
-    a.add(rax, r8)?;
+    a.push(r10)?;
+    a.push(r11)?;
+    a.mov(r10, rsi)?;
+    a.mov(r11, r8)?;
+    a.call(places)?;
+    a.pop(r11)?;
+    a.pop(r10)?;
+    a.test(rax, rax)?;
+    a.je(next)?;
     a.mov(rcx, qword_ptr(rax + RETURN_ADDRESS))?;
     a.mov(qword_ptr(rsi), rcx)?;
     a.mov(qword_ptr(rax + RETURN_SLOT), 0)?;
     a.inc(qword_ptr(r12 + BLOCK_UNWOUND))?;
+    // After a tail call that address is a return point, too.
+    a.jmp(mapped)?;
     a.set_label(&mut next)?;
     a.inc(r11d)?;
     a.dec(r9)?;

@@ -88,9 +88,16 @@ const PREFIXES: &[&str] = &[
     "_Unwind_",
 ];
 
-/// Entry points of unwinders that walk the stack from their caller on. They must find the real return addresses.
-pub const UNWINDERS: &[&str] =
-    &["_Unwind_RaiseException", "_Unwind_Resume_or_Rethrow", "_Unwind_ForcedUnwind", "_Unwind_Backtrace"];
+/// Entry points of unwinders that walk the stack from their caller on. They must find the real return addresses. The C
+/// library's own stand before an unwinder that it loads when it first needs one.
+pub const UNWINDERS: &[&str] = &[
+    "_Unwind_RaiseException",
+    "_Unwind_Resume_or_Rethrow",
+    "_Unwind_ForcedUnwind",
+    "_Unwind_Backtrace",
+    "backtrace",
+    "__pthread_unwind",
+];
 
 /// Why the return of a function with this name cannot be followed.
 pub fn returns_oddly(name: &str) -> Option<&'static str> {

@@ -1,38 +1,12 @@
-//! What following calls to their return asks of a program: functions whose return must be left alone, unwinders that
-//! must find the real return addresses, and faults that must look as if nothing had been moved.
+//! What following calls to their return asks of a program: unwinders that must find the real return addresses, and
+//! faults that must look as if nothing had been moved.
 
 use crate::error::Error;
 use crate::resolve::{self, Kinds, Sites, UNWINDERS};
 use crate::target::Image;
-use trapless_engine::{Plan, Refusal, Request};
+use trapless_engine::{Plan, Refusal};
 use trapless_isa::{Flow, Machine, x86};
 use trapless_process::Process;
-
-/// Takes out requests that follow functions whose names say that they do not return plainly.
-pub(super) fn without_odd_returns<'m>(
-    images: &[Image],
-    process: &Process,
-    sites: &Sites,
-    requests: Vec<Request<'m>>,
-    refused: &mut Vec<(u32, String)>,
-) -> Vec<Request<'m>> {
-    let odd = |request: &Request<'_>| {
-        let site = &sites.sites[request.id as usize];
-        let module = images[site.image].module(Some(process)).ok()?;
-        if module.entry() == site.address {
-            return Some("nobody calls the entry point");
-        }
-        module.functions().get(site.function)?.names().find_map(|name| resolve::returns_oddly(name.plain()))
-    };
-    let mut kept = Vec::with_capacity(requests.len());
-    for request in requests {
-        match request.wanted.follows().then(|| odd(&request)).flatten() {
-            Some(reason) => refused.push((request.id, reason.to_owned())),
-            None => kept.push(request),
-        }
-    }
-    kept
-}
 
 /// What is known of a program's unwinders.
 pub(super) struct Unwinders {
@@ -69,12 +43,17 @@ pub(super) fn with_unwinders(process: &Process, images: &[Image], mut sites: Sit
 fn may_unwind(process: &Process, images: &[Image], index: usize) -> bool {
     let name = images[index].name();
     let program = process.exe().is_ok_and(|exe| exe.ends_with(name));
-    program || name.starts_with("libgcc_s") || name.starts_with("libunwind") || name.starts_with("libc++abi")
+    program
+        || ["libgcc_s", "libunwind", "libc++abi", "libc.so", "libc-"]
+            .iter()
+            .any(|known| name.starts_with(known))
 }
 
 /// The unwinders among `sites`, and whether the program throws exceptions at all.
 pub(super) fn unwinders(process: &Process, images: &[Image], sites: &Sites) -> Unwinders {
-    let ids = (0..).zip(&sites.sites).filter(|(_, site)| site.unwinder).map(|(id, _)| id);
+    // Without the C library's own hooked, a backtrace is short; without these, exceptions are lost.
+    let needed = |site: &resolve::Site| site.unwinder && site.name.starts_with("_Unwind_");
+    let ids = (0..).zip(&sites.sites).filter(|(_, site)| needed(site)).map(|(id, _)| id);
     let throws = |index: usize| {
         // A dynamic program's unwinder is a library; it is there, or comes when it is needed (libc asks for it to
         // cancel threads) and then finds nothing but libc's own frames. A static one has it somewhere inside.
@@ -99,10 +78,7 @@ pub(super) fn require_unwinders(plan: &mut Plan<'_>, unwinders: &Unwinders) {
     }
     if !plan.follows() {
         // Nothing to put back, so nothing to hook.
-        plan.sites.retain(|site| {
-            site.request.wanted.restore_returns == site.request.wanted.entries
-                || !site.request.wanted.restore_returns
-        });
+        plan.sites.retain(|site| !site.request.wanted.is_hook());
     }
 }
 

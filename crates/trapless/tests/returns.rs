@@ -1,0 +1,416 @@
+//! Followed calls that do not simply return (hard cases R1, R2, R3, R5, R6): the program must not notice, and calls after
+//! them are followed as before.
+
+mod support;
+
+use std::process::Command;
+use support::Program;
+use support::tool::{Ran, finish, run};
+
+/// A program, how it is compiled, and how often `probed` returns and is entered.
+struct Case {
+    name: &'static str,
+    source: &'static str,
+    flags: &'static [&'static str],
+    /// Entries, where they are known.
+    entries: Option<u64>,
+    /// Returns that are seen, where they are known.
+    returns: Option<u64>,
+}
+
+/// Runs the program as it is, then with all its functions followed; its output and exit code must be the same.
+fn same(case: &Case) {
+    let program = Program::build(case.name, case.source, case.flags);
+    let bare = finish(&mut Command::new(program.path()));
+    assert_eq!(bare.code, Some(0), "{}: {bare:?}", case.name);
+    let path = program.path().to_str().unwrap();
+    let output = program.dir().join("result");
+    let pattern = format!("{}:*", case.name);
+    for verb in [&["count", "--return"][..], &["latency"]] {
+        let options = [&pattern, "-f", "json", "-o", output.to_str().unwrap(), "--", path];
+        let ran = run(&[verb, &options].concat());
+        assert_eq!((ran.code, &ran.out), (bare.code, &bare.out), "{} {verb:?}: {ran:?}", case.name);
+        let summary = Ran { out: std::fs::read_to_string(&output).unwrap(), ..ran }.summary();
+        if let (Some(entries), true) = (case.entries, verb[0] == "count") {
+            assert_eq!(summary.hits("probed", "entry"), entries, "{}", case.name);
+        }
+        if let Some(returns) = case.returns {
+            assert_eq!(summary.hits("probed", "return"), returns, "{} {verb:?}", case.name);
+        }
+    }
+}
+
+#[test]
+fn r1_recursion_deeper_than_any_table() {
+    same(&Case {
+        name: "deep",
+        source: r#"
+            #include <stdio.h>
+            #include <sys/resource.h>
+            __attribute__((noinline, noclone)) long probed(long n) {
+                volatile long here = n;
+                return n == 0 ? 0 : probed(n - 1) + (here == n);
+            }
+            int main(void) {
+                long sum = 0;
+                for (int i = 0; i < 3; i++) sum += probed(50000 - 1);
+                printf("%ld\n", sum);
+                return 0;
+            }"#,
+        flags: &["-fno-optimize-sibling-calls"],
+        entries: Some(150_000),
+        returns: None,
+    });
+}
+
+#[test]
+fn r1_mutual_recursion_and_tail_calls() {
+    same(&Case {
+        name: "tails",
+        source: r#"
+            #include <stdio.h>
+            __attribute__((noinline, noclone)) long last(long n) { __asm__ volatile("" : "+r"(n)); return n + 1; }
+            __attribute__((noinline, noclone)) long probed(long n) { __asm__ volatile("" : "+r"(n)); return last(n * 2); }
+            __attribute__((noinline, noclone)) long first(long n) { __asm__ volatile("" : "+r"(n)); return probed(n + 3); }
+            long odd(long n);
+            __attribute__((noinline, noclone)) long even(long n) { __asm__ volatile("" : "+r"(n)); return n ? odd(n - 1) + 1 : 0; }
+            __attribute__((noinline, noclone)) long odd(long n) { __asm__ volatile("" : "+r"(n)); return n ? even(n - 1) + 1 : 0; }
+            __attribute__((noinline, noclone)) long loop(long n) { __asm__ volatile("" : "+r"(n)); return n ? loop(n - 1) : 7; }
+            int main(void) {
+                long sum = 0;
+                for (long i = 0; i < 10000; i++) sum += first(i);
+                sum += even(300) + odd(301) + loop(1000);
+                printf("%ld\n", sum);
+                return 0;
+            }"#,
+        flags: &["-O2"],
+        entries: Some(10_000),
+        returns: Some(10_000),
+    });
+}
+
+#[test]
+fn r2_longjmp_over_followed_calls() {
+    same(&Case {
+        name: "jumps",
+        source: r#"
+            #include <setjmp.h>
+            #include <stdio.h>
+            static jmp_buf home;
+            __attribute__((noinline, noclone)) void thrown(int n) { volatile char space[64]; space[n % 64] = 1; if (n % 3) longjmp(home, n + 1); }
+            __attribute__((noinline, noclone)) void between(int n) { volatile char space[128]; space[n % 128] = 1; thrown(n); space[1] = 2; }
+            __attribute__((noinline, noclone)) long probed(long n) { __asm__ volatile("" : "+r"(n)); return n + 1; }
+            int main(void) {
+                volatile long sum = 0, returned = 0;
+                for (volatile int i = 0; i < 100000; i++) {
+                    if (!setjmp(home)) { between(i); returned++; }
+                    sum = probed(sum);
+                }
+                printf("%ld %ld\n", sum, returned);
+                return 0;
+            }"#,
+        flags: &[],
+        entries: Some(100_000),
+        returns: Some(100_000),
+    });
+}
+
+#[test]
+fn r2_coroutines_return_in_any_order_and_on_any_thread() {
+    same(&Case {
+        name: "coroutines",
+        source: r#"
+            #include <pthread.h>
+            #include <stdio.h>
+            #include <stdlib.h>
+            #include <ucontext.h>
+            enum { ROUTINES = 50, TURNS = 200 };
+            static ucontext_t routine[ROUTINES], scheduler[ROUTINES];
+            static long sum[ROUTINES];
+            __attribute__((noinline, noclone)) long probed(int me, long n) {
+                volatile long kept = n;
+                swapcontext(&routine[me], &scheduler[me]);
+                return kept + 1;
+            }
+            static void body(int me) {
+                for (int turn = 0; turn < TURNS; turn++) sum[me] += probed(me, turn);
+                for (;;) swapcontext(&routine[me], &scheduler[me]);
+            }
+            static void *turn(void *order) {
+                for (int i = 0; i < ROUTINES; i++) {
+                    int me = (i * 7 + (int)(long)order) % ROUTINES;
+                    swapcontext(&scheduler[me], &routine[me]);
+                }
+                return 0;
+            }
+            int main(void) {
+                for (int me = 0; me < ROUTINES; me++) {
+                    getcontext(&routine[me]);
+                    routine[me].uc_stack.ss_sp = malloc(65536);
+                    routine[me].uc_stack.ss_size = 65536;
+                    makecontext(&routine[me], (void (*)(void))body, 1, me);
+                }
+                for (long order = 0; order < TURNS + 1; order++) {
+                    if (order % 5) { turn((void *)order); continue; }
+                    pthread_t other;
+                    pthread_create(&other, 0, turn, (void *)order);
+                    pthread_join(other, 0);
+                }
+                long all = 0;
+                for (int me = 0; me < ROUTINES; me++) all += sum[me];
+                printf("%ld\n", all);
+                return 0;
+            }"#,
+        flags: &[],
+        entries: Some(50 * 200),
+        returns: None,
+    });
+}
+
+#[test]
+fn r2_r3_threads_that_end_inside_a_call() {
+    same(&Case {
+        name: "exits",
+        source: r#"
+            #define _GNU_SOURCE
+            #include <pthread.h>
+            #include <stdio.h>
+            #include <stdlib.h>
+            #include <unistd.h>
+            static volatile long cleaned;
+            static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+            static void clean(void *unused) { (void)unused; pthread_mutex_lock(&lock); cleaned++; pthread_mutex_unlock(&lock); }
+            __attribute__((noinline, noclone)) void leave(long n) { if (n % 2) pthread_exit((void *)n); for (;;) pause(); }
+            __attribute__((noinline, noclone)) void probed(long n) {
+                pthread_cleanup_push(clean, 0);
+                leave(n);
+                pthread_cleanup_pop(0);
+            }
+            static void *body(void *n) { probed((long)n); return 0; }
+            int main(void) {
+                for (long round = 0; round < 100; round++) {
+                    pthread_t id[4];
+                    for (long i = 0; i < 4; i++) pthread_create(&id[i], 0, body, (void *)i);
+                    for (int i = 0; i < 4; i++) {
+                        void *result;
+                        if (i % 2 == 0) pthread_cancel(id[i]);
+                        pthread_join(id[i], &result);
+                        if (result != (i % 2 ? (void *)(long)i : PTHREAD_CANCELED)) abort();
+                    }
+                }
+                printf("%ld\n", cleaned);
+                return 0;
+            }"#,
+        flags: &[],
+        entries: Some(400),
+        returns: Some(0),
+    });
+}
+
+const EXCEPTIONS: &str = r#"
+    #include <cstdio>
+    #include <exception>
+    #include <execinfo.h>
+    #include <stdexcept>
+    #include <string>
+    struct Counted { static long alive; Counted() { alive++; } ~Counted() { alive--; } };
+    long Counted::alive = 0;
+    extern "C" __attribute__((noinline, noclone)) long probed(long n) { __asm__ volatile("" : "+r"(n)); return n + 1; }
+    __attribute__((noinline)) long deep(long n) {
+        Counted here;
+        if (n == 0) throw std::runtime_error("deep");
+        if (n < 0) throw 7;
+        return deep(n > 0 ? n - 1 : n + 1) + probed(n);
+    }
+    __attribute__((noinline)) long rethrow(long n) {
+        Counted here;
+        try { return deep(n); }
+        catch (std::runtime_error &error) { probed(n); throw; }
+    }
+    __attribute__((noinline)) long caught(long n) {
+        Counted here;
+        try { return rethrow(n); }
+        catch (std::exception &error) { return probed(n) + (std::string(error.what()) == "deep" ? 0 : 1000000); }
+        catch (int seven) { return seven; }
+    }
+    __attribute__((noinline)) long later(long n) {
+        std::exception_ptr kept;
+        try { deep(n); } catch (...) { kept = std::current_exception(); }
+        try { std::rethrow_exception(kept); } catch (std::exception &) { return probed(n); }
+    }
+    int main() {
+        long sum = 0;
+        for (long i = 0; i < 2000; i++) sum += caught(i % 20) + later(i % 7) + (i % 50 == 0 ? caught(-3) : 0);
+        printf("%ld %ld\n", sum, Counted::alive);
+        return 0;
+    }
+"#;
+
+#[test]
+fn r3_exceptions_pass_followed_calls() {
+    for (name, flags) in [("throws", &["-O2"][..]), ("throws_static", &["-O2", "-static"])] {
+        same_cpp(name, EXCEPTIONS, flags);
+    }
+}
+
+/// As [`same`], of C++. The library's functions are followed, too.
+fn same_cpp(name: &str, source: &str, flags: &[&str]) {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, path) = (dir.path().join("source.cc"), dir.path().join(name));
+    std::fs::write(&file, source).unwrap();
+    let Ok(built) = Command::new("g++").args(["-o"]).arg(&path).arg(&file).args(flags).output() else {
+        println!("SKIPPED: no g++");
+        return;
+    };
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let bare = finish(&mut Command::new(&path));
+    assert_eq!(bare.code, Some(0), "{name}: {bare:?}");
+    let output = dir.path().join("result");
+    let output = output.to_str().unwrap();
+    for verb in [&["count", "--return"][..], &["latency"]] {
+        let pattern = format!("{name}:*");
+        let patterns = [&pattern[..], "libstdc++*:__cxa*", "libstdc++*:*terminate*"];
+        let patterns = if name.ends_with("static") { &patterns[..1] } else { &patterns[..] };
+        let options = ["-f", "json", "-o", output, "--", path.to_str().unwrap()];
+        let ran = run(&[verb, patterns, &options].concat());
+        assert_eq!((ran.code, &ran.out), (bare.code, &bare.out), "{name} {verb:?}: {ran:?}");
+        let summary = Ran { out: std::fs::read_to_string(output).unwrap(), ..ran }.summary();
+        assert!(summary.hits("probed", "return") > 0, "{name} {verb:?}");
+    }
+}
+
+#[test]
+fn r3_a_backtrace_names_the_callers() {
+    same(&Case {
+        name: "backtraces",
+        source: r#"
+            #include <execinfo.h>
+            #include <stdio.h>
+            #include <stdlib.h>
+            #include <string.h>
+            static long right;
+            __attribute__((noinline, noclone)) void look(void) {
+                void *frame[64];
+                int n = backtrace(frame, 64);
+                char **name = backtrace_symbols(frame, n);
+                int found = 0;
+                for (int i = 0; i < n; i++) found |= strstr(name[i], "(look+") ? 1 : strstr(name[i], "(probed+") ? 2 : strstr(name[i], "(outer+") ? 4 : strstr(name[i], "(main+") ? 8 : 0;
+                right += found == 15;
+                free(name);
+            }
+            __attribute__((noinline, noclone)) void probed(int n) { volatile char space[256]; space[n] = 1; if (n) look(); space[n]++; }
+            __attribute__((noinline, noclone)) void outer(int n) { probed(n); __asm__ volatile(""); }
+            int main(void) {
+                for (int i = 0; i < 100; i++) outer(i % 2);
+                printf("%ld\n", right);
+                return 0;
+            }"#,
+        flags: &["-rdynamic", "-fno-optimize-sibling-calls"],
+        entries: Some(100),
+        returns: None,
+    });
+}
+
+#[test]
+fn r5_values_of_every_kind_come_back() {
+    same(&Case {
+        name: "values",
+        source: r#"
+            #include <complex.h>
+            #include <immintrin.h>
+            #include <setjmp.h>
+            #include <stdio.h>
+            #include <stdlib.h>
+            #include <sys/wait.h>
+            #include <unistd.h>
+            #define KEPT __attribute__((noinline, noclone))
+            struct large { long word[9]; };
+            struct pair { long a; double b; };
+            KEPT struct large hidden(long n) { struct large l; for (int i = 0; i < 9; i++) l.word[i] = n + i; return l; }
+            KEPT struct pair two(long n) { return (struct pair){n, n * 0.5}; }
+            KEPT __int128 wide(long n) { return ((__int128)n << 70) + n; }
+            KEPT long double x87(long double n) { return n * 1.0000000000000000001L + 3; }
+            KEPT _Complex long double two_x87(long double n) { return n + 2.5L * n * I; }
+            KEPT double real(double n) { return n / 3; }
+            KEPT __attribute__((target("avx"))) __m256i vector(long n) { return _mm256_set_epi64x(n, n + 1, n + 2, n + 3); }
+            KEPT __attribute__((target("avx"))) long add(long n) {
+                long out[4];
+                _mm256_storeu_si256((void *)out, vector(n));
+                return out[0] + 2 * out[1] + 3 * out[2] + 4 * out[3];
+            }
+            KEPT __attribute__((noreturn)) void end(int code) { _exit(code); }
+            static jmp_buf twice;
+            KEPT int again(int n) { int seen = setjmp(twice); if (seen < n) longjmp(twice, seen + 1); return seen; }
+            KEPT long probed(long n) { __asm__ volatile("" : "+r"(n)); return n; }
+            KEPT int spawn(int code) {
+                pid_t child = vfork();
+                if (child == 0) end(code);
+                int status;
+                waitpid(child, &status, 0);
+                return WEXITSTATUS(status);
+            }
+            int main(void) {
+                long double sum = 0;
+                for (long i = 0; i < 1000; i++) {
+                    struct large l = hidden(i);
+                    struct pair p = two(i);
+                    _Complex long double c = two_x87(i);
+                    sum += l.word[8] + p.a + p.b + (long)(wide(i) >> 70) + x87(i) + creall(c) + cimagl(c) + real(i) + again(i % 5) + probed(i);
+                    if (__builtin_cpu_supports("avx")) sum += add(i);
+                }
+                for (int i = 0; i < 20; i++) sum += spawn(i);
+                printf("%.18Lg\n", sum);
+                return 0;
+            }"#,
+        flags: &["-O2"],
+        entries: Some(1000),
+        returns: Some(1000),
+    });
+}
+
+#[test]
+fn r6_functions_that_read_their_return_address_are_refused() {
+    let program = Program::build(
+        "callers",
+        r#"
+            #define _GNU_SOURCE
+            #include <dlfcn.h>
+            #include <stdio.h>
+            #include <stdlib.h>
+            extern char __executable_start, etext;
+            #define KEPT __attribute__((noinline, noclone))
+            KEPT int asks(void) { char *caller = __builtin_return_address(0); return caller >= &__executable_start && caller < &etext; }
+            KEPT int hands_on(int n) { __asm__ volatile("" : "+r"(n)); return asks(); }
+            __asm__(".text\n.type here, @function\nhere: movq (%rsp), %rax\n ret\n.size here, .-here\n");
+            void *here(void);
+            int main(void) {
+                int sum = 0;
+                for (int i = 0; i < 10; i++) sum += hands_on(i) + ((char *)here() < &etext);
+                sum += dlsym(RTLD_NEXT, "malloc") != 0;
+                sum += dlopen("libm.so.6", RTLD_NOW) != 0;
+                printf("%d\n", sum);
+                return 0;
+            }"#,
+        &["-O2", "-no-pie"],
+    );
+    let path = program.path().to_str().unwrap();
+    let output = program.dir().join("result");
+    let to = output.to_str().unwrap();
+    let patterns = ["callers:*", "libc.so.6:dl*", "libc.so.6:*setjmp*", "libc.so.6:vfork"];
+    let options = ["-f", "json", "-o", to, "--", path];
+    let ran = run(&[&["count", "--return"][..], &patterns, &options].concat());
+    assert_eq!((ran.code, ran.out.as_str()), (Some(0), "22\n"), "{ran:?}");
+    let summary = Ran { out: std::fs::read_to_string(&output).unwrap(), ..ran }.summary();
+    for (function, words) in [
+        ("asks", "return address"),
+        ("here", "return address"),
+        ("hands_on", "it goes on in asks"),
+        ("dlsym", "return address"),
+        ("dlopen", "return address"),
+        ("_setjmp", "exactly once"),
+        ("vfork", "exactly once"),
+    ] {
+        let reason = summary.skipped(function).unwrap_or_else(|| panic!("{function}: {summary:?}"));
+        assert!(reason.contains(words), "{function}: {reason}");
+    }
+}
