@@ -206,7 +206,7 @@ impl Room {
         let original = site.original();
         let boosted = site.mechanism == Mechanism::Boost;
         let slot = isa.slot(&site.displaced, original, address, boosted)?;
-        if (self.code.len() + slot.code.len() + BREAKPOINT.len()) as u64 > self.limit {
+        if (self.code.len() + slot.code.len() + 2 * BREAKPOINT.len()) as u64 > self.limit {
             return Err(Refusal::NoArena);
         }
         let first = original.get(..BREAKPOINT.len()).ok_or(Refusal::Modified)?;
@@ -219,6 +219,8 @@ impl Room {
         entry.displaced = site.displaced.length;
         entry.trap = trap::number(site.mechanism);
         self.code.extend_from_slice(&slot.code);
+        // A stepped `ret` to the pad must not look like the end of the copy.
+        self.code.extend_from_slice(BREAKPOINT);
         let pad = self.address + self.code.len() as u64;
         self.code.extend_from_slice(BREAKPOINT);
         let trap = TrapSite {
