@@ -250,7 +250,7 @@ fn map_data(
     Ok(())
 }
 
-fn set_ip(stopped: &mut Stopped<'_>, tid: Tid, ip: u64) -> Result<(), EngineError> {
+pub(crate) fn set_ip(stopped: &mut Stopped<'_>, tid: Tid, ip: u64) -> Result<(), EngineError> {
     let mut registers = *stopped.thread(tid).ok_or(StopError::UnknownThread(tid))?.registers();
     registers.set_ip(RemoteAddr(ip));
     Ok(stopped.set_registers(tid, registers)?)

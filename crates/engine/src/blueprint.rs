@@ -3,10 +3,11 @@
 //! The addresses are those of free ranges in the target's map. The target may use one of them before it is
 //! stopped; then mapping ours fails, without harm, and the blueprint is drawn again.
 
-use crate::{EngineError, Plan, Refusal};
+use crate::trap;
+use crate::{EngineError, Plan, Refusal, trap::TrapSite};
 use std::collections::BTreeMap;
-use trapless_isa::{DetourRequest, Isa, Layout, Runtime};
-use trapless_process::{GapRules, Mappings, Process, RemoteAddr};
+use trapless_isa::{DetourRequest, Isa, Layout, Mechanism, Runtime};
+use trapless_process::{BREAKPOINT, GapRules, Mappings, Process, RemoteAddr};
 use trapless_wire::{Arena, Header, JournalEntry, MAGIC, MAX_ARENAS, PAGE, SessionState, Sizes, VERSION};
 
 /// Room kept for a detour when the size of an arena is chosen: the largest of each kind, measured and rounded up.
@@ -14,6 +15,8 @@ mod room {
     pub const ENTRY: u64 = 192;
     pub const FOLLOWED: u64 = 640;
     pub const RECORDED: u64 = 512;
+    /// Of a slot and its landing pad.
+    pub const SLOT: u64 = 64;
     pub const RUNTIME: u64 = 2 * super::PAGE;
 }
 
@@ -28,6 +31,8 @@ pub struct Blueprint<'p, 'm> {
     pub(crate) journal: Vec<JournalEntry>,
     /// For each site, the places of its displaced instructions: (original address, address of the copy).
     pub(crate) places: Vec<Vec<(u64, u64)>>,
+    /// The sites that trap, by address.
+    pub(crate) traps: Vec<TrapSite>,
 }
 
 impl<'p, 'm> Blueprint<'p, 'm> {
@@ -42,7 +47,7 @@ impl<'p, 'm> Blueprint<'p, 'm> {
         let mut taken = Taken { maps: &maps, rules: process.gap_rules()?, ours: Vec::new() };
         let arenas = place_arenas(plan, &mut taken);
         let mut header = new_header(process);
-        plan.geometry.describe(&mut header, sizes, plan.sites.len(), plan.follows());
+        plan.geometry.describe(&mut header, sizes, plan.sites.len(), plan.follows_by_jump());
         for (address, size) in [
             (&mut header.region, header.region_size),
             (&mut header.threads, header.threads_size),
@@ -51,7 +56,14 @@ impl<'p, 'm> Blueprint<'p, 'm> {
             *address = taken.anywhere(size).ok_or(EngineError::Crowded)?;
         }
         let layout = header.layout(tid_offset);
-        let mut blueprint = Self { plan, header, code: Vec::new(), journal: Vec::new(), places: Vec::new() };
+        let mut blueprint = Self {
+            plan,
+            header,
+            code: Vec::new(),
+            journal: Vec::new(),
+            places: Vec::new(),
+            traps: Vec::new(),
+        };
         blueprint.generate(arenas, &layout);
         match blueprint.journal.is_empty() {
             true => Err(EngineError::NothingToDo(blueprint.plan.skipped.len())),
@@ -59,15 +71,32 @@ impl<'p, 'm> Blueprint<'p, 'm> {
         }
     }
 
+    /// Whether any site needs a tracer that stays: then it is armed by [`crate::arm_serving`].
+    pub fn traps(&self) -> bool {
+        !self.traps.is_empty()
+    }
+
     /// Fills the arenas. A site whose detour cannot be generated is left out.
     fn generate(&mut self, mut arenas: BTreeMap<usize, Room>, layout: &Layout) {
         let mut journal = Vec::new();
         let mut places = Vec::new();
+        let mut traps = Vec::new();
         let modules = self.plan.modules.clone();
         self.plan.refuse(|site| {
             let module = &modules[site.request.module];
             let isa = module.machine.isa();
             let Some(room) = arenas.get_mut(&site.request.module) else { return Some(Refusal::NoArena) };
+            if site.traps() {
+                return match room.add_trap(isa, site) {
+                    Ok((entry, trap)) => {
+                        journal.push(entry);
+                        places.push(vec![(trap.address, trap.address)]);
+                        traps.push(trap);
+                        None
+                    }
+                    Err(refusal) => Some(refusal),
+                };
+            }
             match room.add(isa, site, &modules, layout) {
                 Ok((entry, copies)) => {
                     journal.push(entry);
@@ -84,6 +113,7 @@ impl<'p, 'm> Blueprint<'p, 'm> {
         }
         self.journal = journal;
         self.places = places;
+        self.traps = traps;
     }
 }
 
@@ -139,6 +169,7 @@ fn place_arenas(plan: &Plan<'_>, taken: &mut Taken<'_>) -> BTreeMap<usize, Room>
         let wanted = site.request.wanted;
         let records = u64::from(wanted.record_entry.is_some()) + u64::from(wanted.record_return);
         let size = if wanted.follows() { room::FOLLOWED } else { room::ENTRY } + records * room::RECORDED;
+        let size = if site.traps() { room::SLOT } else { size };
         *sizes.entry(site.request.module).or_insert(room::RUNTIME) += size;
     }
     let mut arenas = BTreeMap::new();
@@ -161,6 +192,49 @@ impl Room {
         // int3 between detours: nothing runs there.
         self.code.resize(self.code.len().next_multiple_of(ALIGNMENT), 0xcc);
         self.address + self.code.len() as u64
+    }
+
+    /// A slot, right-sized, and behind it the landing pad of the returns.
+    fn add_trap(
+        &mut self,
+        isa: &dyn Isa,
+        site: &crate::PlannedSite<'_>,
+    ) -> Result<(JournalEntry, TrapSite), Refusal> {
+        // Eight bytes, so that the far jump's target is read whole.
+        self.code.resize(self.code.len().next_multiple_of(8), BREAKPOINT[0]);
+        let address = self.address + self.code.len() as u64;
+        let original = site.original();
+        let boosted = site.mechanism == Mechanism::Boost;
+        let slot = isa.slot(&site.displaced, original, address, boosted)?;
+        if (self.code.len() + slot.code.len() + 2 * BREAKPOINT.len()) as u64 > self.limit {
+            return Err(Refusal::NoArena);
+        }
+        let first = original.get(..BREAKPOINT.len()).ok_or(Refusal::Modified)?;
+        let mut entry =
+            JournalEntry::new(site.displaced.start, first, BREAKPOINT).ok_or(Refusal::Modified)?;
+        entry.hits = site.offsets.entries.or(site.offsets.returns).unwrap_or(0);
+        entry.detour = address;
+        entry.detour_size = slot.code.len() as u32;
+        entry.copy = slot.copy as u8;
+        entry.displaced = site.displaced.length;
+        entry.trap = trap::number(site.mechanism);
+        self.code.extend_from_slice(&slot.code);
+        // A stepped `ret` to the pad must not look like the end of the copy.
+        self.code.extend_from_slice(BREAKPOINT);
+        let pad = self.address + self.code.len() as u64;
+        self.code.extend_from_slice(BREAKPOINT);
+        let trap = TrapSite {
+            address: site.displaced.start,
+            displaced: site.displaced,
+            original: original.to_vec(),
+            mechanism: site.mechanism,
+            slot_address: address,
+            slot,
+            pad,
+            actions: site.actions(),
+            machine: isa.machine(),
+        };
+        Ok((entry, trap))
     }
 
     fn add(

@@ -72,11 +72,12 @@ impl Blueprint<'_, '_> {
         });
         let answer = answer.map_err(|error| Attempt::Failed(EngineError::Keeper(error.to_string())))?;
         let (stopped, refused) = self.decode(&answer)?;
-        let memory = receive(&channel.0).map_err(|error| Attempt::Failed(EngineError::Map(error)))?;
+        let memory = receive(&channel.0, RecvFlags::DONTWAIT)
+            .map_err(|error| Attempt::Failed(EngineError::Map(error)))?;
         Ok(Armed { memory, header: self.header, stopped, refused })
     }
 
-    fn decode(&self, answer: &[u8]) -> Result<(Duration, Vec<Option<Refusal>>), Attempt> {
+    pub(crate) fn decode(&self, answer: &[u8]) -> Result<(Duration, Vec<Option<Refusal>>), Attempt> {
         let broken = || Attempt::Failed(EngineError::Keeper("the keeper's answer is cut off".into()));
         match answer {
             [ARMED, rest @ ..] => {
@@ -107,17 +108,22 @@ pub fn remove_kept(
             .map_err(EngineError::from)
             .and_then(|stopped| remove(process, stopped, session));
         match removed {
-            Ok(r) => {
-                let numbers = [r.restored, r.left, r.returns, usize::from(r.memory_kept)].map(|n| n as u64);
-                let micros = r.stopped.as_micros() as u64;
-                let numbers = numbers.into_iter().chain([micros]);
-                std::iter::once(ARMED).chain(numbers.flat_map(u64::to_le_bytes)).collect()
-            }
+            Ok(removed) => encode_removed(&removed),
             Err(error) => failed(&error),
         }
     });
     let answer = answer.map_err(|error| EngineError::Keeper(error.to_string()))?;
-    match answer.as_slice() {
+    decode_removed(&answer)
+}
+
+pub(crate) fn encode_removed(r: &Removed) -> Vec<u8> {
+    let numbers = [r.restored, r.left, r.returns, usize::from(r.memory_kept)].map(|n| n as u64);
+    let numbers = numbers.into_iter().chain([r.stopped.as_micros() as u64]);
+    std::iter::once(ARMED).chain(numbers.flat_map(u64::to_le_bytes)).collect()
+}
+
+pub(crate) fn decode_removed(answer: &[u8]) -> Result<Removed, EngineError> {
+    match answer {
         [ARMED, rest @ ..] if rest.len() == 40 => {
             let number = |i: usize| u64::from_le_bytes(rest[8 * i..8 * i + 8].try_into().unwrap_or_default());
             Ok(Removed {
@@ -138,24 +144,26 @@ const TAKEN: u8 = b't';
 const NO_MEMORY: u8 = b'm';
 const FAILED: u8 = b'f';
 
-fn encode(answer: &Result<Armed, Attempt>) -> Vec<u8> {
+pub(crate) fn encode(answer: &Result<Armed, Attempt>) -> Vec<u8> {
     match answer {
-        Ok(armed) => {
-            let micros = (armed.stopped.as_micros() as u64).to_le_bytes();
-            let codes = armed.refused.iter().map(|refused| match refused {
-                None => 0,
-                Some(Refusal::OnStack) => 1,
-                Some(_) => 2,
-            });
-            std::iter::once(ARMED).chain(micros).chain(codes).collect()
-        }
+        Ok(armed) => encode_armed(armed),
         Err(Attempt::Taken) => vec![TAKEN],
         Err(Attempt::NoMemory) => vec![NO_MEMORY],
         Err(Attempt::Failed(error)) => failed(error),
     }
 }
 
-fn failed(error: &EngineError) -> Vec<u8> {
+pub(crate) fn encode_armed(armed: &Armed) -> Vec<u8> {
+    let micros = (armed.stopped.as_micros() as u64).to_le_bytes();
+    let codes = armed.refused.iter().map(|refused| match refused {
+        None => 0,
+        Some(Refusal::OnStack) => 1,
+        Some(_) => 2,
+    });
+    std::iter::once(ARMED).chain(micros).chain(codes).collect()
+}
+
+pub(crate) fn failed(error: &EngineError) -> Vec<u8> {
     std::iter::once(FAILED).chain(error.to_string().into_bytes()).collect()
 }
 
@@ -167,7 +175,7 @@ fn refusal(code: u8) -> Option<Refusal> {
     }
 }
 
-fn send(channel: &UnixDatagram, fd: &OwnedFd) -> io::Result<()> {
+pub(crate) fn send(channel: &impl AsFd, fd: &OwnedFd) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let fds = [fd.as_fd()];
@@ -176,12 +184,16 @@ fn send(channel: &UnixDatagram, fd: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-fn receive(channel: &UnixDatagram) -> io::Result<OwnedFd> {
+pub(crate) fn receive(channel: &impl AsFd, flags: RecvFlags) -> io::Result<OwnedFd> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
-    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    rustix::net::recvmsg(channel, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, flags)?;
+    rustix::net::recvmsg(
+        channel,
+        &mut [IoSliceMut::new(&mut byte)],
+        &mut ancillary,
+        flags | RecvFlags::CMSG_CLOEXEC,
+    )?;
     let fd = ancillary.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
         _ => None,

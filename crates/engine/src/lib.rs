@@ -21,6 +21,7 @@ mod remove;
 mod request;
 mod scan;
 mod session;
+mod trap;
 
 pub use arm::Armed;
 pub use blueprint::Blueprint;
@@ -31,3 +32,4 @@ pub use region::Region;
 pub use remove::{FoundSession, Removed, find_sessions, remove};
 pub use request::{Function, Module, Request, Wanted};
 pub use session::Session;
+pub use trap::{Serving, arm_serving, mechanism_of};

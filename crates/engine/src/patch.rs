@@ -54,6 +54,17 @@ pub fn apply(process: &Process, changes: &[Change<'_>]) -> Result<Vec<Found>, Me
     Ok(results)
 }
 
+/// Applies a change of one byte, while threads may run there: the processor sees the old byte or the new one.
+pub fn apply_byte(process: &Process, change: &Change<'_>) -> Result<(), MemoryError> {
+    let mut now = [0];
+    match process.read_exact(RemoteAddr(change.address), &mut now) {
+        Ok(()) if now == *change.from => process.write(RemoteAddr(change.address), change.to),
+        Err(MemoryError::Gone) => Err(MemoryError::Gone),
+        // Somebody else's byte, or an unloaded module.
+        _ => Ok(()),
+    }
+}
+
 fn apply_run(
     process: &Process,
     start: u64,

@@ -30,7 +30,7 @@ pub struct PlannedSite<'m> {
     pub request: Request<'m>,
     /// How the probe gets control.
     pub mechanism: Mechanism,
-    /// The instructions that the patch replaces.
+    /// The instructions that a jump replaces, or the one that stands at the trap.
     pub displaced: Displaced,
     /// Where its numbers are.
     pub offsets: Offsets,
@@ -55,7 +55,12 @@ impl<'m> PlannedSite<'m> {
         site_of(&self.request, modules)
     }
 
-    /// The bytes that the patch replaces, as the file has them.
+    /// Whether the probe gets control by a trap.
+    pub fn traps(&self) -> bool {
+        self.mechanism != Mechanism::Jump
+    }
+
+    /// The displaced instructions, as the file has them.
     pub fn original(&self) -> &'m [u8] {
         let function = &self.request.function;
         let start = (self.displaced.start - function.address) as usize;
@@ -95,7 +100,9 @@ fn site_of<'a>(request: &Request<'a>, modules: &'a [Module<'_>]) -> Site<'a> {
 
 impl<'m> Plan<'m> {
     /// Asks for a verdict on every request and gives those that pass a place in the blocks.
-    pub fn new(modules: Vec<Module<'m>>, requests: &[Request<'m>]) -> Self {
+    ///
+    /// `allowed`: the mechanisms that may be used; each site gets the best of them that is possible there.
+    pub fn new(modules: Vec<Module<'m>>, requests: &[Request<'m>], allowed: &[Mechanism]) -> Self {
         let mut skipped = Vec::new();
         let mut chosen: BTreeMap<u64, PlannedSite<'m>> = BTreeMap::new();
         let mut geometry = Geometry::default();
@@ -103,13 +110,13 @@ impl<'m> Plan<'m> {
             // Before the counters, so that a block that is too large shows in their refusal.
             let _ = geometry.ring(RING_BITS);
         }
-        for request in requests {
-            match judge(&modules, request) {
-                Ok(displaced) => match overlap(&chosen, displaced) {
+        let verdicts = judge_all(&modules, requests, allowed);
+        for (request, verdict) in requests.iter().zip(verdicts) {
+            match verdict {
+                Ok((mechanism, displaced)) => match overlap(&chosen, displaced) {
                     Some(other) => skipped.push((request.id, Refusal::Overlaps(other))),
                     None => {
                         let offsets = Offsets::default();
-                        let mechanism = Mechanism::Jump;
                         chosen.insert(
                             displaced.start,
                             PlannedSite { request: *request, mechanism, displaced, offsets },
@@ -131,6 +138,16 @@ impl<'m> Plan<'m> {
             }
         });
         Self { modules, sites, skipped, geometry }
+    }
+
+    /// Whether any site needs a tracer that stays.
+    pub fn traps(&self) -> bool {
+        self.sites.iter().any(PlannedSite::traps)
+    }
+
+    /// Whether any call is followed to its return by its detour.
+    pub fn follows_by_jump(&self) -> bool {
+        self.sites.iter().any(|s| !s.traps() && s.request.wanted.follows())
     }
 
     /// Whether any call is followed to its return.
@@ -169,13 +186,33 @@ impl Offsets {
     }
 }
 
-fn judge(modules: &[Module<'_>], request: &Request<'_>) -> Result<Displaced, Refusal> {
+type Verdict = Result<(Mechanism, Displaced), Refusal>;
+
+fn judge_all(modules: &[Module<'_>], requests: &[Request<'_>], allowed: &[Mechanism]) -> Vec<Verdict> {
+    let judge_by = |allowed: &[Mechanism], request| judge(modules, request, allowed);
+    let mut verdicts: Vec<_> = requests.iter().map(|request| judge_by(allowed, request)).collect();
+    // Return addresses that a tracer has replaced are put back by the tracer, so unwinders have to trap, too.
+    let traps = |(request, verdict): (&Request<'_>, &Verdict)| {
+        request.wanted.follows() && verdict.is_ok_and(|(mechanism, _)| mechanism != Mechanism::Jump)
+    };
+    if requests.iter().zip(&verdicts).any(traps) {
+        let trapping = [Mechanism::Boost, Mechanism::Emulate, Mechanism::Step];
+        for (request, verdict) in requests.iter().zip(&mut verdicts) {
+            if request.wanted.restore_returns {
+                *verdict = judge_by(&trapping, request);
+            }
+        }
+    }
+    verdicts
+}
+
+fn judge(modules: &[Module<'_>], request: &Request<'_>, allowed: &[Mechanism]) -> Verdict {
     let isa: &dyn Isa = modules[request.module].machine.isa();
     let site = site_of(request, modules);
     if request.wanted.follows() {
         isa.return_verdict(&site)?;
     }
-    Ok(isa.verdict(&site).jump?)
+    Ok(isa.verdict(&site).best(allowed)?)
 }
 
 /// Address of a chosen site that shares bytes with `displaced`.

@@ -61,6 +61,11 @@ impl Region {
         }
     }
 
+    /// Adds to the word at a byte offset, a multiple of 8; what it was before.
+    pub fn add(&self, offset: u64, value: u64) -> u64 {
+        self.atomic(offset).map_or(0, |word| word.fetch_add(value, Ordering::Relaxed))
+    }
+
     fn atomic(&self, offset: u64) -> Option<&AtomicU64> {
         let offset = usize::try_from(offset).ok()?;
         if !offset.is_multiple_of(8) || offset.checked_add(8)? > self.size {

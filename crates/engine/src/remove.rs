@@ -20,6 +20,7 @@ use crate::{
 };
 use std::{collections::HashSet, time::Duration};
 use trapless_isa::detour::{RETURN_ADDRESS, RETURN_SHIFT, RETURN_SLOT};
+use trapless_isa::{Displaced, Slot};
 use trapless_process::{Process, RemoteAddr, Stepped, Stopped};
 use trapless_wire::{Counters, Header, JournalEntry, PAGE, REGION_NAME, SessionState, Words};
 
@@ -129,6 +130,7 @@ fn remove_stopped(
     let header = &session.header;
     write_state(process, header, SessionState::Removing)?;
     let arenas = Ranges::new(header.arenas().map(|a| (a.address, a.address + a.size)));
+    leave_slots(stopped, session)?;
     let all_out = step_out(stopped, &arenas);
 
     let mut entries: Vec<&JournalEntry> = session.journal.iter().filter(|e| e.is_planned()).collect();
@@ -153,6 +155,26 @@ fn remove_stopped(
     Ok(())
 }
 
+/// Of step 2: the booster's rule. A thread at the copy in a slot goes back to the original instruction, one behind it goes on to
+/// the next. Nothing is run for it, so nothing can block or fault.
+fn leave_slots(stopped: &mut Stopped<'_>, session: &FoundSession) -> Result<(), EngineError> {
+    let mut slots: Vec<&JournalEntry> = session.journal.iter().filter(|e| e.trap != 0).collect();
+    slots.sort_unstable_by_key(|e| e.detour);
+    let moves: Vec<_> = stopped
+        .threads()
+        .iter()
+        .filter_map(|thread| {
+            let ip = thread.registers().ip().0;
+            let after = slots.partition_point(|e| e.detour <= ip);
+            let entry = slots[after.checked_sub(1)?];
+            let displaced = Displaced { start: entry.site, length: entry.displaced, instructions: 1 };
+            let slot = Slot { code: Vec::new(), copy: u32::from(entry.copy), boosted: true };
+            Some((thread.tid(), slot.original_of(&displaced, ip - entry.detour)?))
+        })
+        .collect();
+    moves.into_iter().try_for_each(|(tid, ip)| crate::arm::set_ip(stopped, tid, ip))
+}
+
 /// The most steps a detour takes: its routines look at every used return table.
 const MAX_STEPS: u32 = 20_000;
 
@@ -174,6 +196,15 @@ fn step_out(stopped: &mut Stopped<'_>, arenas: &Ranges) -> bool {
 
 /// Step 4. A slot that does not hold one of our return points belongs to a call that was abandoned.
 fn put_back_returns(process: &Process, session: &FoundSession) -> Result<usize, EngineError> {
+    put_back_returns_between(process, session, 0..u64::MAX)
+}
+
+/// The same for the calls whose stack slot lies in a range: those of one thread, which stands.
+pub(crate) fn put_back_returns_between(
+    process: &Process,
+    session: &FoundSession,
+    between: std::ops::Range<u64>,
+) -> Result<usize, EngineError> {
     let points: HashSet<u64> = session.journal.iter().map(|e| e.return_point).filter(|&p| p != 0).collect();
     let header = &session.header;
     if points.is_empty() {
@@ -195,7 +226,10 @@ fn put_back_returns(process: &Process, session: &FoundSession) -> Result<usize, 
                 u64::from_le_bytes(bytes.and_then(|b| b.try_into().ok()).unwrap_or_default())
             };
             let slot = RemoteAddr(word(RETURN_SLOT));
-            if slot.0 != 0 && process.read_word(slot).is_ok_and(|point| points.contains(&point)) {
+            if slot.0 != 0
+                && between.contains(&slot.0)
+                && process.read_word(slot).is_ok_and(|point| points.contains(&point))
+            {
                 process.write(slot, &word(RETURN_ADDRESS).to_le_bytes())?;
                 count += 1;
             }

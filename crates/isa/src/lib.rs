@@ -24,6 +24,7 @@ pub mod aarch64;
 pub mod detour;
 pub mod instruction;
 pub mod powerpc;
+pub mod slot;
 pub mod verdict;
 pub mod x86;
 
@@ -31,6 +32,7 @@ use alloc::{string::String, vec::Vec};
 
 pub use detour::{Actions, Detour, DetourRequest, EntryActions, Layout, ReturnActions, Runtime};
 pub use instruction::{DecodeError, Flow, Instruction};
+pub use slot::Slot;
 pub use verdict::{BranchTargets, Displaced, Ladder, Mechanism, Reason, Site};
 
 /// The instruction sets trapless knows.
@@ -110,4 +112,15 @@ pub trait Isa: Sync {
 
     /// The detour of one site.
     fn detour(&self, request: &DetourRequest<'_>) -> Result<Detour, Reason>;
+
+    /// The slot in which `displaced`, one instruction with the bytes `original`, runs after a trap; to stand at `address`.
+    fn slot(
+        &self,
+        _displaced: &Displaced,
+        _original: &[u8],
+        _address: u64,
+        _boosted: bool,
+    ) -> Result<Slot, Reason> {
+        Err(Reason::NotImplemented)
+    }
 }

@@ -186,6 +186,9 @@ pub enum Reason {
     /// No emulation for this instruction.
     #[error("{0} is not emulated")]
     NotEmulated(&'static str),
+    /// The copy of this instruction cannot be followed by a jump.
+    #[error("{0} is not boosted")]
+    NotBoosted(&'static str),
     /// Return probe: the function reads its own return address.
     #[error("the function reads its own return address")]
     ReadsReturnAddress,

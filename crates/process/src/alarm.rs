@@ -35,6 +35,15 @@ impl Alarm {
         }
     }
 
+    /// Goes off every `period` until set otherwise.
+    pub fn repeat(&self, period: Duration) {
+        let time =
+            libc::timespec { tv_sec: period.as_secs() as _, tv_nsec: period.subsec_nanos() as libc::c_long };
+        let times = libc::itimerspec { it_interval: time, it_value: time };
+        // SAFETY: the timer is ours and lives; the call reads one itimerspec.
+        unsafe { libc::timer_settime(self.0, 0, &times, std::ptr::null_mut()) };
+    }
+
     /// Goes off after `delay`; zero turns it off.
     pub fn set(&self, delay: Duration) {
         let time = |d: Duration| libc::timespec {

@@ -73,6 +73,44 @@ impl Process {
         Err(MemoryError::Fault { access: "read", address, len, errno: Errno(libc::EFAULT) })
     }
 
+    /// Writes all of `bytes` where the target itself may write, or fails and writes what comes before the fault at most.
+    ///
+    /// # Errors
+    /// [`MemoryError::Fault`] where a store of the target's would fault, too (or would grow the stack).
+    pub fn store(&self, address: RemoteAddr, bytes: &[u8]) -> Result<(), MemoryError> {
+        let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        let remote = libc::iovec { iov_base: address.0 as *mut libc::c_void, iov_len: bytes.len() };
+        // SAFETY: the kernel only reads `local`; `remote` is an address of the target's, which is checked there.
+        let done = unsafe { libc::process_vm_writev(self.pid().0, &local, 1, &remote, 1, 0) };
+        self.whole("store", address, bytes.len(), done)
+    }
+
+    /// Fills `buffer` as loads of the target's would.
+    ///
+    /// # Errors
+    /// [`MemoryError::Fault`] where a load of the target's would fault, too.
+    pub fn load(&self, address: RemoteAddr, buffer: &mut [u8]) -> Result<(), MemoryError> {
+        let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+        let remote = libc::iovec { iov_base: address.0 as *mut libc::c_void, iov_len: buffer.len() };
+        // SAFETY: the kernel writes at most `buffer.len()` bytes to `buffer`.
+        let done = unsafe { libc::process_vm_readv(self.pid().0, &local, 1, &remote, 1, 0) };
+        self.whole("load", address, buffer.len(), done)
+    }
+
+    fn whole(
+        &self,
+        access: &'static str,
+        address: RemoteAddr,
+        len: usize,
+        done: isize,
+    ) -> Result<(), MemoryError> {
+        match usize::try_from(done) {
+            Ok(done) if done == len => Ok(()),
+            Ok(_) => Err(MemoryError::Fault { access, address, len, errno: Errno(libc::EFAULT) }),
+            Err(_) => Err(fault(access, address, len, &io::Error::last_os_error())),
+        }
+    }
+
     /// Reads one value.
     ///
     /// # Errors

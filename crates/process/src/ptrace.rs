@@ -116,6 +116,18 @@ impl SignalInfo {
         Errno::check(queued).map(drop)
     }
 
+    /// Puts `to` where the description holds the address `from`.
+    pub fn replace_address(&mut self, from: u64, to: u64) {
+        // SAFETY: the kernel describes every fault by an address, and reading or writing it as a number is always valid: `si_addr` is
+        // the first field behind the three integers and their padding.
+        unsafe {
+            let address = (&raw mut self.0).cast::<u64>().add(2);
+            if address.read() == from {
+                address.write(to);
+            }
+        }
+    }
+
     pub fn number(&self) -> i32 {
         self.0.si_signo
     }

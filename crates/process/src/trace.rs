@@ -15,7 +15,8 @@ use crate::wait::{self, Event, OnExit, Stop};
 use crate::{
     BREAKPOINT_ADVANCE, Errno, Pid, Process, Registers, RemoteAddr, StopError, StopOptions, Stopped, Tid,
 };
-use std::collections::HashMap;
+use std::cell::Cell;
+use std::collections::{HashMap, HashSet};
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
@@ -90,8 +91,23 @@ pub struct Tracer<'p> {
     /// Whether the kernel shows us an ended child instead of what came after it.
     obstructed: bool,
     affinity: Affinity,
+    /// Whether every child of this process is a thread traced here, so that any wait may take what it finds.
+    alone: bool,
+    /// Processes that run in the target's memory until they start another program: children made by vfork.
+    adopted: HashSet<Tid>,
+    /// New processes that have stopped, and that their creators have not told of yet.
+    early: HashSet<Tid>,
+    /// The registers of the thread that stopped last, while it stands.
+    last: Cell<Option<(Tid, Registers)>>,
     not_send: PhantomData<*mut ()>,
 }
+
+/// A signal that was kept from a thread, as the kernel described it.
+#[derive(Debug, Clone, Copy)]
+pub struct Held(SignalInfo);
+
+/// How long a wait of [`Tracer::set_alone`] lasts at most.
+const TURN: Duration = Duration::from_millis(20);
 
 const OPTIONS: i32 = libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACEFORK | libc::PTRACE_O_TRACEVFORK;
 
@@ -118,6 +134,10 @@ impl<'p> Stopped<'p> {
             alarm: Alarm::new().ok(),
             obstructed: false,
             affinity: Affinity::new(),
+            alone: false,
+            adopted: HashSet::new(),
+            early: HashSet::new(),
+            last: Cell::new(None),
             not_send: PhantomData,
         };
         for thread in self.into_threads() {
@@ -129,10 +149,38 @@ impl<'p> Stopped<'p> {
     }
 }
 
+impl Held {
+    /// The signal.
+    pub fn number(&self) -> i32 {
+        self.0.number()
+    }
+
+    /// Whether the instruction the thread stands at has raised it.
+    pub fn is_fault(&self) -> bool {
+        matches!(self.number(), libc::SIGSEGV | libc::SIGBUS | libc::SIGFPE | libc::SIGILL | libc::SIGTRAP)
+            && self.0.code() > 0
+    }
+
+    /// Where the signal is about an instruction at `from`, makes it one about `to`.
+    pub fn move_instruction(&mut self, from: RemoteAddr, to: RemoteAddr) {
+        if matches!(self.number(), libc::SIGFPE | libc::SIGILL | libc::SIGTRAP) {
+            self.0.replace_address(from.0, to.0);
+        }
+    }
+}
+
 impl<'p> Tracer<'p> {
     /// The process.
     pub fn process(&self) -> &'p Process {
         self.process
+    }
+
+    /// Says that this process has no children but traced threads, as a keeper has none: a hit then takes half the system calls.
+    pub fn set_alone(&mut self) {
+        self.alone = true;
+        if let Some(alarm) = &self.alarm {
+            alarm.repeat(TURN);
+        }
     }
 
     /// Waits for the next event; `None` when `patience` has passed without one.
@@ -140,6 +188,9 @@ impl<'p> Tracer<'p> {
     /// # Errors
     /// [`StopError`] if a thread could not be driven.
     pub fn next_event(&mut self, patience: Duration) -> Result<Option<TraceEvent>, StopError> {
+        if self.alone && self.alarm.is_some() {
+            return self.next_of_all();
+        }
         let deadline = Instant::now() + patience;
         loop {
             if let Some(event) = self.look()? {
@@ -156,6 +207,23 @@ impl<'p> Tracer<'p> {
                     alarm.set(Duration::ZERO);
                 }
                 _ => std::thread::sleep(Duration::from_micros(200)),
+            }
+        }
+    }
+
+    /// Waits for whatever comes next, for about a turn of the alarm.
+    fn next_of_all(&mut self) -> Result<Option<TraceEvent>, StopError> {
+        loop {
+            let (tid, event) = match wait::take_any() {
+                Ok(taken) => taken,
+                Err(Errno(libc::ECHILD)) => return Ok(Some(TraceEvent::ProcessGone)),
+                Err(_) => return Ok(None),
+            };
+            if !self.is_ours(tid) {
+                // A new process that stands before its creator has told of it.
+                self.early.insert(tid);
+            } else if let Some(event) = self.tell(tid, event)? {
+                return Ok(Some(event));
             }
         }
     }
@@ -196,8 +264,13 @@ impl<'p> Tracer<'p> {
     fn take(&mut self, tid: Tid) -> Result<Option<TraceEvent>, StopError> {
         let on_exit = if tid == self.process.pid().leader() { self.on_leader_exit } else { OnExit::Reap };
         let Some(event) = wait::poll(tid, on_exit) else { return Ok(None) };
+        self.tell(tid, event)
+    }
+
+    fn tell(&mut self, tid: Tid, event: Event) -> Result<Option<TraceEvent>, StopError> {
         let Event::Stop(stop) = event else {
             self.threads.remove(&tid);
+            self.adopted.remove(&tid);
             let over = self.threads.is_empty() || !self.process.is_alive();
             return Ok(Some(if over { TraceEvent::ProcessGone } else { TraceEvent::ThreadGone { tid } }));
         };
@@ -208,6 +281,11 @@ impl<'p> Tracer<'p> {
             Stop::Signal(signal) => {
                 self.threads.insert(tid, Run::Standing(Parked::Signal(signal)));
                 Ok(Some(TraceEvent::Signal { tid, signal }))
+            }
+            Stop::Event(libc::PTRACE_EVENT_EXEC) if self.adopted.remove(&tid) => {
+                self.threads.remove(&tid);
+                self.release(Pid(tid.0));
+                Ok(None)
             }
             Stop::Event(libc::PTRACE_EVENT_EXEC) => {
                 self.threads.retain(|&other, _| other == tid);
@@ -232,8 +310,9 @@ impl<'p> Tracer<'p> {
         self.affinity.follow(self.process, tid);
         match SignalInfo::of(tid).map_err(lost("PTRACE_GETSIGINFO"))?.code() {
             libc::SI_KERNEL => {
-                let ip = Registers::read(tid).map_err(lost("PTRACE_GETREGSET"))?.ip();
-                Ok(TraceEvent::Breakpoint { tid, address: ip - BREAKPOINT_ADVANCE })
+                let registers = Registers::read(tid).map_err(lost("PTRACE_GETREGSET"))?;
+                self.last.set(Some((tid, registers)));
+                Ok(TraceEvent::Breakpoint { tid, address: registers.ip() - BREAKPOINT_ADVANCE })
             }
             libc::TRAP_TRACE | libc::TRAP_BRKPT | libc::TRAP_HWBKPT => Ok(TraceEvent::Stepped { tid }),
             // Sent by somebody.
@@ -252,7 +331,9 @@ impl<'p> Tracer<'p> {
         })?;
         let child = Pid(message as i32);
         // It stops before its first instruction.
-        wait::until(child.leader(), OnExit::Reap, Instant::now() + self.options.patience);
+        if !self.early.remove(&child.leader()) {
+            wait::until(child.leader(), OnExit::Reap, Instant::now() + self.options.patience);
+        }
         Ok(TraceEvent::Forked { tid, child, vfork })
     }
 
@@ -261,6 +342,11 @@ impl<'p> Tracer<'p> {
     /// # Errors
     /// [`StopError`] if it was killed.
     pub fn registers(&self, tid: Tid) -> Result<Registers, StopError> {
+        if let Some((of, registers)) = self.last.get()
+            && of == tid
+        {
+            return Ok(registers);
+        }
         Registers::read(tid).map_err(|errno| self.lost(tid, "PTRACE_GETREGSET", errno))
     }
 
@@ -269,7 +355,46 @@ impl<'p> Tracer<'p> {
     /// # Errors
     /// [`StopError`] if it was killed.
     pub fn set_registers(&self, tid: Tid, registers: &Registers) -> Result<(), StopError> {
+        self.last.set(None);
         registers.write(tid).map_err(|errno| self.lost(tid, "PTRACE_SETREGSET", errno))
+    }
+
+    /// The signal that a thread told as [`TraceEvent::Signal`] is about to get; `None` if it was killed.
+    pub fn signal_of(&self, tid: Tid) -> Option<Held> {
+        SignalInfo::of(tid).ok().map(Held)
+    }
+
+    /// Lets a thread that stands for a signal or a trap go on with `held` in its place.
+    ///
+    /// # Errors
+    /// [`StopError`] if the kernel refuses.
+    pub fn cont_with(&mut self, tid: Tid, held: &Held) -> Result<(), StopError> {
+        // ESRCH means killed, which `cont` takes note of.
+        let _ = held.0.give_to(tid);
+        self.cont(tid, held.0.number())
+    }
+
+    /// Sends a signal that was kept back once more.
+    pub fn send(&self, tid: Tid, held: &Held) {
+        let pid = if self.adopted.contains(&tid) { tid.0 } else { self.process.pid().0 };
+        if held.0.queue_to(pid, tid).is_err() {
+            let _ = ptrace::send_signal(pid, tid, held.0.number());
+        }
+    }
+
+    /// Goes on tracing a child that was made by vfork and uses the target's memory, as if it were a thread, until it starts another
+    /// program or ends.
+    ///
+    /// # Errors
+    /// [`StopError`] if the kernel refuses.
+    pub fn adopt(&mut self, child: Pid) -> Result<(), StopError> {
+        self.adopted.insert(child.leader());
+        self.cont(child.leader(), 0)
+    }
+
+    /// Whether adopted children still use the target's memory.
+    pub fn has_adopted(&self) -> bool {
+        !self.adopted.is_empty()
     }
 
     /// Lets a standing thread run, with a signal or 0. One that was killed is no error: its end will be told.
@@ -304,6 +429,7 @@ impl<'p> Tracer<'p> {
         signal: i32,
     ) -> Result<(), StopError> {
         self.threads.insert(tid, Run::Running);
+        self.last.set(None);
         match request(tid, signal as usize) {
             Ok(()) | Err(Errno(libc::ESRCH)) => Ok(()),
             Err(errno) => Err(self.lost(tid, name, errno)),

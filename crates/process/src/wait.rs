@@ -90,6 +90,22 @@ pub(crate) fn any(block: bool) -> Option<Tid> {
     found.ok().flatten().map(|(pid, _, _)| Tid(pid))
 }
 
+/// Waits for the next thing to happen to any child or tracee of the calling thread, and takes it.
+///
+/// # Errors
+/// EINTR after a signal handler, ECHILD when there is nobody to wait for.
+pub(crate) fn take_any() -> Result<(Tid, Event), Errno> {
+    let mut status = 0;
+    // SAFETY: the call writes one integer.
+    let found = unsafe { libc::waitpid(-1, &mut status, libc::__WALL | libc::__WNOTHREAD) };
+    let tid = Tid(Errno::check(libc::c_long::from(found))? as i32);
+    let event = match libc::WIFSTOPPED(status) {
+        true => Event::Stop(Stop::from_status(status >> 8)),
+        false => Event::Gone,
+    };
+    Ok((tid, event))
+}
+
 fn wait(tid: Tid, flags: i32) -> Result<Option<(i32, i32)>, Errno> {
     let found = waitid(libc::P_PID, tid.0, libc::WNOHANG | flags)?;
     Ok(found.map(|(_, code, status)| (code, status)))

@@ -10,12 +10,13 @@ use crate::error::Error;
 use crate::report::Skipped;
 use crate::resolve::{Kinds, Site, Sites};
 use crate::target::{self, Image};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use trapless_engine::{
-    Armed, Attempt, Blueprint, EngineError, Function, Module, Offsets, Plan, Removed, Request, Wanted,
-    remove_kept,
+    Armed, Attempt, Blueprint, EngineError, Function, Module, Offsets, Plan, Refusal, Removed, Request,
+    Serving, Wanted, arm_serving, remove_kept,
 };
-use trapless_isa::BranchTargets;
+use trapless_isa::{BranchTargets, Mechanism, Reason};
 use trapless_process::{Process, StopOptions, Stopped};
 use trapless_wire::Sizes;
 
@@ -55,12 +56,15 @@ pub struct Probe {
     pub id: u32,
 }
 
-/// Probes armed in one process. They stay armed when this is dropped: see [`Session::remove`].
+/// Probes armed in one process. Jumps stay armed when this is dropped, traps do not: see
+/// [`Session::remove`].
 pub struct Session {
     engine: trapless_engine::Session,
     clock: Clock,
     probes: Vec<Probe>,
     skipped: Vec<Skipped>,
+    /// Who serves the probes that trap.
+    serving: RefCell<Option<Serving>>,
 }
 
 /// How the target is held still while it is changed.
@@ -177,6 +181,7 @@ impl Session {
         images: &[Image],
         sites: Sites,
         measure: Measure,
+        allowed: &[Mechanism],
         hold: Hold<'_, '_>,
     ) -> Result<Self, Error> {
         let sites = match sites.sites.iter().any(|site| site.kinds.returns || measure == Measure::Latency) {
@@ -188,14 +193,14 @@ impl Session {
         let sites = &prepared.sites;
         let mut refused: Vec<(u32, String)> = Vec::new();
         let requests = odd::without_odd_returns(&prepared, process, requests, &mut refused);
-        let mut plan = Plan::new(modules, &requests);
+        let mut plan = Plan::new(modules, &requests, allowed);
         follow::require_unwinders(&mut plan, &follow::unwinders(process, images, sites));
         follow::refuse_faults(process, &mut plan)?;
         follow::refuse_shadow_stack(process, &mut plan)?;
         // Before the first hit, so that no hit has a time before it.
         let clock = Clock::now();
-        let armed = arm(process, &mut plan, hold).map_err(|error| match error {
-            EngineError::NothingToDo(_) => nothing_probed(images, sites, &plan, &refused),
+        let (armed, serving) = arm(process, &mut plan, hold).map_err(|error| match error {
+            EngineError::NothingToDo(_) => nothing_probed(images, sites, &plan, &refused, allowed),
             other => Error::other(other),
         })?;
         refused.extend(plan.skipped.iter().map(|(id, refusal)| (*id, refusal.to_string())));
@@ -223,7 +228,7 @@ impl Session {
             (site.kinds != Kinds::default()).then(|| skip(images, site, reason))
         }));
         let engine = trapless_engine::Session::new(&armed).map_err(Error::other)?;
-        Ok(Self { engine, clock, probes, skipped })
+        Ok(Self { engine, clock, probes, skipped, serving: RefCell::new(serving) })
     }
 
     /// The probes that are armed.
@@ -256,6 +261,9 @@ impl Session {
     /// # Errors
     /// The process cannot be stopped or changed. Nothing is lost: `trapless detach` can be tried again.
     pub fn remove(&self, process: &Process, options: &StopOptions) -> Result<Removed, Error> {
+        if let Some(serving) = self.serving.borrow_mut().take() {
+            return serving.end().map_err(Error::other);
+        }
         remove_kept(process, &self.engine.to_remove(), options).map_err(Error::other)
     }
 }
@@ -264,7 +272,13 @@ fn skip(images: &[Image], site: &Site, reason: String) -> Skipped {
     Skipped { module: images[site.image].name().to_owned(), function: site.name.clone(), reason }
 }
 
-fn nothing_probed(images: &[Image], sites: &Sites, plan: &Plan<'_>, refused: &[(u32, String)]) -> Error {
+fn nothing_probed(
+    images: &[Image],
+    sites: &Sites,
+    plan: &Plan<'_>,
+    refused: &[(u32, String)],
+    allowed: &[Mechanism],
+) -> Error {
     let planned = plan.skipped.iter().map(|(id, refusal)| (*id, refusal.to_string()));
     let mut reasons: BTreeMap<String, (usize, u32)> = BTreeMap::new();
     for (id, reason) in planned.chain(refused.iter().cloned()) {
@@ -280,23 +294,53 @@ fn nothing_probed(images: &[Image], sites: &Sites, plan: &Plan<'_>, refused: &[(
         Some(skipped) => (format!("{}:{}", skipped.module, skipped.function), skipped.reason),
         None => ("-".to_owned(), "nothing matched".to_owned()),
     };
+    // What a trap cannot change either: the return, the unwinder, memory.
+    let by_verdict = |refusal: &Refusal| match refusal {
+        Refusal::Verdict(reason) => {
+            use Reason::*;
+            !matches!(
+                reason,
+                NotAnInstruction
+                    | MidInstruction
+                    | OutsideFunction
+                    | Traps
+                    | Unmovable(_)
+                    | ReadsReturnAddress
+                    | ReturnsOddly
+                    | MovesStackPointer
+            )
+        }
+        Refusal::OnStack | Refusal::MayFault(_) => true,
+        _ => false,
+    };
+    let trap_would_help =
+        allowed == [Mechanism::Jump] && plan.skipped.iter().any(|(_, refusal)| by_verdict(refusal));
     let asked = sites.sites.iter().filter(|site| site.kinds != Kinds::default()).count();
-    Error::NothingProbed { sites: asked + sites.skipped.len(), example, reason, trap_would_help: false }
+    Error::NothingProbed { sites: asked + sites.skipped.len(), example, reason, trap_would_help }
 }
 
 /// How often addresses are chosen anew because the target has taken one.
 const ATTEMPTS: usize = 8;
 
 /// Draws and arms until the addresses hold, with smaller tables where memory is short.
-fn arm(process: &Process, plan: &mut Plan<'_>, mut hold: Hold<'_, '_>) -> Result<Armed, EngineError> {
+fn arm(
+    process: &Process,
+    plan: &mut Plan<'_>,
+    mut hold: Hold<'_, '_>,
+) -> Result<(Armed, Option<Serving>), EngineError> {
     let tid_offset = follow::tid_offset(process);
     let mut sizes = Sizes::ALL.iter();
     let mut size = sizes.next().copied().ok_or(EngineError::Crowded)?;
     for _ in 0..ATTEMPTS {
         let blueprint = Blueprint::draw(process, plan, size, tid_offset)?;
         let attempt = match &mut hold {
-            Hold::Stop(options) => blueprint.arm_kept(process, options),
-            Hold::Launched(stopped) => blueprint.arm(stopped).map_err(Attempt::from),
+            Hold::Stop(options) if blueprint.traps() => {
+                arm_serving(&blueprint, process, options).map(|(armed, serving)| (armed, Some(serving)))
+            }
+            Hold::Stop(options) => blueprint.arm_kept(process, options).map(|armed| (armed, None)),
+            Hold::Launched(stopped) => {
+                blueprint.arm(stopped).map(|armed| (armed, None)).map_err(Attempt::from)
+            }
         };
         match attempt {
             Ok(armed) => return Ok(armed),

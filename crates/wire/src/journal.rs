@@ -32,8 +32,14 @@ pub struct JournalEntry {
     pub length: u8,
     /// A [`SiteState`].
     pub state: u8,
+    /// Length of the copy in the slot of a probe that traps; 0 for a jump.
+    pub copy: u8,
+    /// Length of the instruction at the trap.
+    pub displaced: u8,
+    /// Which mechanism traps: 0 none (a jump), 1 step, 2 emulate, 3 boost.
+    pub trap: u8,
     /// Unused.
-    pub _pad: [u8; 6],
+    pub _pad: [u8; 3],
     /// Offset in the blocks of the counter of its entries; 0 when they are not counted.
     pub hits: u32,
     /// The bytes before.

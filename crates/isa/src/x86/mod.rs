@@ -11,6 +11,7 @@
 //! | `tables` | where do a function's branches and jump tables lead? |
 //! | `returns` | may this function carry a call-paired return probe? |
 //! | `frame`, `follow`, `runtime` | how does a detour save registers, follow a call to its return, and what do all share? |
+//! | `slot` | which code runs one instruction out of line, after a trap? |
 //! | `liveness` | which registers and flags does nobody read any more? |
 
 mod decode;
@@ -24,6 +25,7 @@ mod movable;
 mod relocate;
 mod returns;
 mod runtime;
+mod slot;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -96,6 +98,16 @@ impl Isa for X86 {
     fn detour(&self, request: &DetourRequest<'_>) -> Result<Detour, Reason> {
         self.require_64_bits()?;
         detour::detour(request)
+    }
+
+    fn slot(
+        &self,
+        displaced: &Displaced,
+        original: &[u8],
+        address: u64,
+        boosted: bool,
+    ) -> Result<Slot, Reason> {
+        slot::slot(self.bits, displaced, original, address, boosted)
     }
 }
 

@@ -10,6 +10,7 @@ use super::JUMP_LENGTH;
 use super::decode::{decode_one, decoder, flow, is_endbr, is_filler};
 use super::emulate::emulated;
 use super::movable::form;
+use super::slot::boostable;
 use crate::{DecodeError, Displaced, Flow, Ladder, Reason, Site};
 
 pub(super) fn verdict(bits: u32, site: &Site<'_>) -> Ladder {
@@ -22,7 +23,7 @@ pub(super) fn verdict(bits: u32, site: &Site<'_>) -> Ladder {
     };
     Ladder {
         jump: jump(bits, site, start),
-        boost: Err(Reason::NotImplemented),
+        boost: boost(bits, site, start),
         emulate: emulate(bits, site, start),
         step: step(bits, site, start),
     }
@@ -166,5 +167,14 @@ fn step(bits: u32, site: &Site<'_>, start: u64) -> Result<Displaced, Reason> {
     let (instruction, _) = decode_one(bits, code, start).map_err(|_| Reason::NotAnInstruction)?;
     let displaced = Displaced { start, length: instruction.len() as u8, instructions: 1 };
     displace(bits, code, &displaced)?;
+    Ok(displaced)
+}
+
+/// The instruction that a trap at `start` displaces, to run in a slot that ends in a jump.
+fn boost(bits: u32, site: &Site<'_>, start: u64) -> Result<Displaced, Reason> {
+    let displaced = step(bits, site, start)?;
+    let code = &site.code[(start - site.function) as usize..];
+    let (instruction, _) = decode_one(bits, code, start).map_err(|_| Reason::NotAnInstruction)?;
+    boostable(bits, &instruction, &code[..instruction.len()])?;
     Ok(displaced)
 }

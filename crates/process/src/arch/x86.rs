@@ -47,6 +47,28 @@ pub enum Registers {
     },
 }
 
+/// A general register of either mode.
+enum General<'r> {
+    Long(&'r mut u64),
+    Compat(&'r mut u32),
+}
+
+impl General<'_> {
+    fn value(&self) -> u64 {
+        match self {
+            General::Long(value) => **value,
+            General::Compat(value) => u64::from(**value),
+        }
+    }
+
+    fn set(self, to: u64) {
+        match self {
+            General::Long(value) => *value = to,
+            General::Compat(value) => *value = to as u32,
+        }
+    }
+}
+
 macro_rules! field {
     ($get:ident, $set:ident, $long:ident, $compat:ident, $what:literal) => {
         #[doc = $what]
@@ -114,6 +136,66 @@ impl Registers {
         match self {
             Registers::Long(regs) => regs.orig_rax = u64::MAX,
             Registers::Compat { regs, .. } => regs.orig_eax = u32::MAX,
+        }
+    }
+
+    /// A general register by the number instructions encode it with (rax 0, rcx 1, rdx 2, rbx 3, rsp 4, rbp 5, rsi 6, rdi 7, r8 to
+    /// r15); 0 for one that the mode does not have.
+    pub fn general(&self, number: u8) -> u64 {
+        let mut copy = *self;
+        copy.general_mut(number, |register| register.value())
+    }
+
+    /// Sets a general register by its number; the upper half is dropped for a 32-bit thread.
+    pub fn set_general(&mut self, number: u8, value: u64) {
+        self.general_mut(number, |register| {
+            register.set(value);
+            0
+        });
+    }
+
+    fn general_mut(&mut self, number: u8, work: impl FnOnce(General<'_>) -> u64) -> u64 {
+        match self {
+            Registers::Long(r) => work(General::Long(match number {
+                0 => &mut r.rax,
+                1 => &mut r.rcx,
+                2 => &mut r.rdx,
+                3 => &mut r.rbx,
+                4 => &mut r.rsp,
+                5 => &mut r.rbp,
+                6 => &mut r.rsi,
+                7 => &mut r.rdi,
+                8 => &mut r.r8,
+                9 => &mut r.r9,
+                10 => &mut r.r10,
+                11 => &mut r.r11,
+                12 => &mut r.r12,
+                13 => &mut r.r13,
+                14 => &mut r.r14,
+                15 => &mut r.r15,
+                _ => return 0,
+            })),
+            Registers::Compat { regs: r, .. } => work(General::Compat(match number {
+                0 => &mut r.eax,
+                1 => &mut r.ecx,
+                2 => &mut r.edx,
+                3 => &mut r.ebx,
+                4 => &mut r.esp,
+                5 => &mut r.ebp,
+                6 => &mut r.esi,
+                7 => &mut r.edi,
+                _ => return 0,
+            })),
+        }
+    }
+
+    /// Base of the segment that fs (`false`) or gs (`true`) selects; `None` when it is not known.
+    pub fn segment_base(&self, gs: bool) -> Option<u64> {
+        match self {
+            Registers::Long(regs) => Some(if gs { regs.gs_base } else { regs.fs_base }),
+            Registers::Compat { thread_pointer, .. } => {
+                (gs && *thread_pointer != 0).then_some(u64::from(*thread_pointer))
+            }
         }
     }
 

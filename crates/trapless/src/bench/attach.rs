@@ -11,6 +11,7 @@ use crate::session::{Hold, Measure, Session};
 use crate::spec::{ProbeSpec, Syntax};
 use serde::Serialize;
 use std::time::Instant;
+use trapless_isa::Mechanism;
 use trapless_process::StopOptions;
 
 /// Arming some number of sites; medians, in milliseconds.
@@ -58,7 +59,14 @@ pub fn measure(sites: usize, returns: bool, rounds: u32) -> Result<Attach, Error
             index += 1;
             index * tried / all != (index - 1) * tried / all || all <= tried
         });
-        let session = Session::attach(process, &images, found, Measure::Count, Hold::Stop(options.clone()))?;
+        let session = Session::attach(
+            process,
+            &images,
+            found,
+            Measure::Count,
+            &[Mechanism::Jump],
+            Hold::Stop(options.clone()),
+        )?;
         armed.push(start.elapsed().as_secs_f64() * 1e3);
         stopped.push(session.stopped().as_secs_f64() * 1e3);
         count = session.probes().len();

@@ -7,6 +7,7 @@ use crate::error::Error;
 use crate::resolve::{self, Kinds, Sites};
 use crate::session::{Calls, Hold, Measure, Session};
 use serde::Serialize;
+use trapless_isa::Mechanism;
 use trapless_process::StopOptions;
 
 /// Entry or return: the rows of the benchmark are named by it.
@@ -136,7 +137,7 @@ impl Variant {
         sites.sites.sort_by_key(|site| (site.image, site.address));
         let asked = sites.sites.len();
         let hold = Hold::Stop(StopOptions::default());
-        let session = Session::attach(&target.process, &images, sites, measure, hold)?;
+        let session = Session::attach(&target.process, &images, sites, measure, &[Mechanism::Jump], hold)?;
         match session.skipped().first() {
             Some(skipped) if session.probes().len() < asked => {
                 Err(Error::Usage(format!("{}: {}", skipped.function, skipped.reason)))

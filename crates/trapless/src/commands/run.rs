@@ -10,6 +10,7 @@ use crate::target;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
+use trapless_isa::Mechanism;
 use trapless_process::{Process, launch};
 
 /// How often rings are emptied and ends are noticed.
@@ -52,14 +53,27 @@ fn launched(
     let process = target::open(child.process().pid().0)?;
     let options = super::stop_options(run.allow_seccomp);
     let session = {
-        let mut stopped = match child.stopped(options) {
+        let may_trap = run.selection.mechanisms.iter().any(|m| *m != Mechanism::Jump);
+        if may_trap {
+            // Pending while it is attached to us, so it stands by itself when we let it go, before its own code runs.
+            child.signal(libc::SIGSTOP);
+        }
+        let mut stopped = match child.stopped(options.clone()) {
             Some(Ok(stopped)) => stopped,
             Some(Err(error)) => return Err(Error::other(error)),
             None => return Err(Error::Usage("the command ended before it began".into())),
         };
-        let session = attach(run, &process, Hold::Launched(&mut stopped))?;
-        stopped.resume_and_detach();
-        session
+        if may_trap {
+            // Its tracer has to be the keeper, which may outlive us.
+            stopped.resume_and_detach();
+            let session = attach(run, &process, Hold::Stop(options));
+            child.signal(libc::SIGCONT);
+            session?
+        } else {
+            let session = attach(run, &process, Hold::Launched(&mut stopped))?;
+            stopped.resume_and_detach();
+            session
+        }
     };
     let mut targets = vec![Armed::new(process, session, run)];
     let mut status = None;
@@ -124,7 +138,7 @@ fn attach(run: &Run, process: &Process, hold: Hold<'_, '_>) -> Result<Session, E
         resolve::resolve(Some(process), &images, probes, &selection.exclusions, selection.max_probes)?;
     // Its thread must not be there when the keeper is forked.
     drop(progress);
-    Session::attach(process, &images, sites, measure(run), hold)
+    Session::attach(process, &images, sites, measure(run), &selection.mechanisms, hold)
 }
 
 /// Until a limit is reached, a signal comes, or every target has ended.

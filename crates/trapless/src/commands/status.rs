@@ -28,7 +28,7 @@ pub fn run(processes: &Processes) -> Result<u8, Error> {
                     module,
                     function,
                     address: entry.site,
-                    mechanism: trapless_isa::Mechanism::Jump.name(),
+                    mechanism: trapless_engine::mechanism_of(entry).name(),
                     hits: session.hits(&process, entry),
                 });
             }

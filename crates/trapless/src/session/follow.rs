@@ -116,6 +116,10 @@ pub(super) fn refuse_faults(process: &Process, plan: &mut Plan<'_>) -> Result<()
     };
     let machines: Vec<Machine> = plan.modules.iter().map(|module| module.machine).collect();
     plan.refuse(|site| {
+        if site.traps() {
+            // The tracer moves such a fault to where it belongs.
+            return None;
+        }
         let bits = match machines[site.request.module] {
             Machine::X86_64 => 64,
             Machine::I386 => 32,

@@ -3,6 +3,7 @@
 mod liveness;
 mod relocate;
 mod returns;
+mod slot;
 mod tables;
 mod verdict;
 

@@ -1,0 +1,213 @@
+//! Who serves, from when to when.
+//!
+//! The keeper arms, tells its parent, and serves until the parent asks it to end or is gone, however that came. Then, in order:
+//!
+//! 1. The breakpoints are taken out while the threads run: one byte each, and whoever has met one goes on at the original.
+//! 2. Steps under way and children made by vfork are served to their end, for a while.
+//! 3. All threads are stopped. Those in slots and at landing pads are put where they belong, return addresses are put back,
+//!    and what remains is an ordinary removal.
+
+use super::{
+    numbers::Numbers,
+    serve::{self, Served, Server},
+};
+use crate::kept::{self, Attempt};
+use crate::{Armed, Blueprint, EngineError, FoundSession, Region, Removed, remove};
+use rustix::net::RecvFlags;
+use std::{
+    io::{Read, Write},
+    os::unix::net::UnixStream,
+    time::{Duration, Instant},
+};
+use trapless_process::{
+    Process, RemoteAddr, StopOptions, Stopped,
+    keeper::{Keeper, ParentWatch},
+};
+
+/// The keeper that serves the traps of one process. Dropping it takes the probes out.
+#[derive(Debug)]
+pub struct Serving(Keeper);
+
+impl Serving {
+    /// Has the probes taken out, and waits for it.
+    ///
+    /// # Errors
+    /// The target could not be stopped or changed.
+    pub fn end(mut self) -> Result<Removed, EngineError> {
+        self.0.ask_to_end();
+        let answer = self.0.wait().map_err(|error| EngineError::Keeper(error.to_string()))?;
+        kept::decode_removed(&answer)
+    }
+}
+
+/// Arms a plan with sites that trap, from a keeper that stays.
+///
+/// # Errors
+/// As [`Blueprint::arm_kept`].
+pub fn arm_serving(
+    blueprint: &Blueprint<'_, '_>,
+    process: &Process,
+    options: &StopOptions,
+) -> Result<(Armed, Serving), Attempt> {
+    let failed = |error| Attempt::Failed(EngineError::Map(error));
+    let (mut ours, theirs) = UnixStream::pair().map_err(failed)?;
+    // Moved in, so that the parent's copy is closed and the keeper's death seen.
+    let keeper = Keeper::start(move |parent| keep(blueprint, process, options, parent, theirs))
+        .map_err(|error| Attempt::Failed(EngineError::Keeper(error.to_string())))?;
+    let memory = kept::receive(&ours, RecvFlags::empty());
+    let mut length = [0; 8];
+    let mut answer = Vec::new();
+    let told = ours.read_exact(&mut length).is_ok() && {
+        let length = u64::from_le_bytes(length);
+        (&ours).take(length).read_to_end(&mut answer).is_ok_and(|read| read as u64 == length)
+    };
+    if !told {
+        let died = keeper.wait().err().map_or_else(|| "it gave no answer".into(), |error| error.to_string());
+        return Err(Attempt::Failed(EngineError::Keeper(died)));
+    }
+    let (stopped, refused) = blueprint.decode(&answer)?;
+    let memory = memory.map_err(failed)?;
+    Ok((Armed { memory, header: blueprint.header, stopped, refused }, Serving(keeper)))
+}
+
+/// The keeper's work.
+fn keep(
+    blueprint: &Blueprint<'_, '_>,
+    process: &Process,
+    options: &StopOptions,
+    parent: &ParentWatch,
+    mut channel: UnixStream,
+) -> Vec<u8> {
+    let armed = process.stop_with(options).map_err(EngineError::from).and_then(|mut stopped| {
+        let mut armed = blueprint.arm(&mut stopped)?;
+        armed.stopped = stopped.stopped_for();
+        Ok((armed, stopped))
+    });
+    let (armed, stopped) = match armed {
+        Ok(done) => done,
+        Err(error) => {
+            let answer = kept::encode(&Err(Attempt::from(error)));
+            // A parent that is gone needs no answer.
+            let _ = channel.write_all(b"f").and_then(|()| tell(&mut channel, &answer));
+            return Vec::new();
+        }
+    };
+    // Where this fails the parent is gone, and that is seen below.
+    let answer = kept::encode_armed(&armed);
+    let _ = kept::send(&channel, &armed.memory).and_then(|()| tell(&mut channel, &answer));
+    drop(channel);
+    match serve(blueprint, process, options, parent, &armed, stopped) {
+        Ok(removed) => kept::encode_removed(&removed),
+        Err(error) => {
+            // Whatever went wrong: a breakpoint without a tracer would kill the target.
+            let session = session(blueprint, &armed);
+            if serve::restore_code(process, &session).is_ok()
+                && let Ok(stopped) = process.stop_with(options)
+            {
+                let _ = remove(process, stopped, &session);
+            }
+            kept::failed(&error)
+        }
+    }
+}
+
+fn session(blueprint: &Blueprint<'_, '_>, armed: &Armed) -> FoundSession {
+    let mut session = FoundSession { header: armed.header, journal: blueprint.journal.clone() };
+    for (entry, refused) in session.journal.iter_mut().zip(&armed.refused) {
+        if refused.is_some() {
+            entry.state = trapless_wire::SiteState::Skipped as u8;
+        }
+    }
+    session
+}
+
+fn tell(channel: &mut UnixStream, answer: &[u8]) -> std::io::Result<()> {
+    channel.write_all(&(answer.len() as u64).to_le_bytes())?;
+    channel.write_all(answer)
+}
+
+/// How long the parent may be left unheard while traps come without a pause.
+const HEARING: Duration = Duration::from_millis(20);
+
+/// How long steps and children may delay a removal.
+const FINISHING: Duration = Duration::from_secs(2);
+
+fn serve(
+    blueprint: &Blueprint<'_, '_>,
+    process: &Process,
+    options: &StopOptions,
+    parent: &ParentWatch,
+    armed: &Armed,
+    stopped: Stopped<'_>,
+) -> Result<Removed, EngineError> {
+    let region = Region::map(&armed.memory, armed.header.region_size)?;
+    let session = session(blueprint, armed);
+    let numbers = Numbers::claim(&region, &armed.header);
+    let mut tracer = stopped.trace()?;
+    tracer.set_alone();
+    let mut server = Server::new(process, tracer, &blueprint.traps, &session, numbers);
+    let mut heard = Instant::now();
+    let mut hits = 0u32;
+    loop {
+        if server.next(HEARING)? == Served::Gone {
+            return Ok(Removed::default());
+        }
+        hits = hits.wrapping_add(1);
+        // The clock is asked for every few hits only; an idle wait ends by itself.
+        if hits.is_multiple_of(16) || heard.elapsed() >= HEARING {
+            if parent.should_end() {
+                break;
+            }
+            heard = Instant::now();
+        }
+    }
+    server.disarm()?;
+    let until = Instant::now() + FINISHING;
+    while server.is_busy() && Instant::now() < until {
+        if server.next(HEARING)? == Served::Gone {
+            return Ok(Removed::default());
+        }
+    }
+    end(server, process, options, &session)
+}
+
+/// Step 3.
+fn end(
+    server: Server<'_, '_>,
+    process: &Process,
+    options: &StopOptions,
+    session: &FoundSession,
+) -> Result<Removed, EngineError> {
+    let Server { tracer, mut returns, .. } = server;
+    let mut stopped = match tracer.stop() {
+        Ok(stopped) => stopped,
+        Err(_) if !process.is_alive() => return Ok(Removed::default()),
+        // Let go, but without breakpoints at the sites.
+        Err(_) => process.stop_with(options)?,
+    };
+    let at_pads: Vec<_> = stopped
+        .threads()
+        .iter()
+        .map(|thread| (thread.tid(), *thread.registers()))
+        .filter(|(_, registers)| returns.site_of_pad(registers.ip_value()).is_some())
+        .collect();
+    for (tid, mut registers) in at_pads {
+        let slot = registers.sp_value().wrapping_sub(returns.word());
+        let mut home = returns.leave(slot);
+        while let Some(call) = home
+            && returns.site_of_pad(call.address).is_some()
+        {
+            home = returns.leave(slot);
+        }
+        if let Some(call) = home {
+            registers.set_ip(RemoteAddr(call.address));
+            stopped.set_registers(tid, registers)?;
+        }
+    }
+    let put_back = returns.restore_in(process);
+    let mut removed = remove(process, stopped, session)?;
+    removed.returns += put_back;
+    // The breakpoints were taken out before the stop.
+    removed.restored += session.journal.iter().filter(|e| e.trap != 0 && e.is_planned()).count();
+    Ok(removed)
+}

@@ -1,0 +1,365 @@
+//! What becomes of each stop of a thread.
+//!
+//! A breakpoint at a site is counted and its instruction run; one at a landing pad is a return; any other is the program's own,
+//! as every signal is. Two things must not show:
+//!
+//! - **A fault in a slot** is moved to the original instruction before the program's handler sees it. If the handler
+//!   returns, the instruction is met again; that is the same hit, and is not counted twice.
+//! - **A signal during a step** waits until the step is done, so that no handler sees a slot and a step is never
+//!   taken for one of the handler's.
+//!
+//! A forked child gets a clean copy before it runs. A child made by vfork shares the target's memory, so it is served
+//! like a thread until it starts another program.
+
+use super::{TrapSite, numbers::*, returns::Returns, thread::Thread};
+use crate::{
+    EngineError, FoundSession,
+    patch::{self, Change},
+    remove::put_back_returns_between,
+};
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+use trapless_isa::{Mechanism, detour::BLOCK_UNWOUND, x86};
+use trapless_process::{
+    Pid, Process, Registers, RemoteAddr, StopError, Tid,
+    trace::{Held, TraceEvent, Tracer},
+};
+
+/// A thread that is being stepped through its slot.
+struct Step {
+    site: usize,
+    flags: u64,
+    held: Vec<Held>,
+}
+
+/// Whether the target is still there to be served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Served {
+    /// It is.
+    On,
+    /// It has ended, or runs another program.
+    Gone,
+}
+
+/// Serves the traps of one process.
+pub(super) struct Server<'a, 'p> {
+    pub process: &'p Process,
+    pub tracer: Tracer<'p>,
+    pub returns: Returns,
+    sites: &'a [TrapSite],
+    session: &'a FoundSession,
+    by_address: HashMap<u64, usize>,
+    slots: BTreeMap<u64, usize>,
+    numbers: Numbers<'a>,
+    steps: HashMap<Tid, Step>,
+    /// Threads whose hit ended in a fault: site and stack pointer.
+    faulted: HashMap<Tid, (usize, u64)>,
+    /// Breakpoints that were met but are taken out by now are no hits.
+    armed: bool,
+}
+
+/// The trap flag, by which the processor steps.
+const TF: u64 = 0x100;
+
+type Outcome = Result<Served, StopError>;
+
+impl<'a, 'p> Server<'a, 'p> {
+    pub fn new(
+        process: &'p Process,
+        tracer: Tracer<'p>,
+        sites: &'a [TrapSite],
+        session: &'a FoundSession,
+        numbers: Numbers<'a>,
+    ) -> Self {
+        let index = |key: fn(&TrapSite) -> u64| sites.iter().map(key).zip(0..);
+        let word = sites.first().map_or(8, TrapSite::word);
+        Self {
+            process,
+            tracer,
+            returns: Returns::new(index(|site| site.pad).collect(), word),
+            sites,
+            session,
+            by_address: index(|site| site.address).collect(),
+            slots: index(|site| site.slot_address).collect(),
+            numbers,
+            steps: HashMap::new(),
+            faulted: HashMap::new(),
+            armed: true,
+        }
+    }
+
+    /// Serves the next stop, if one comes within `patience`.
+    pub fn next(&mut self, patience: Duration) -> Outcome {
+        let Some(event) = self.tracer.next_event(patience)? else { return Ok(Served::On) };
+        let served = match event {
+            TraceEvent::Breakpoint { tid, address } => self.breakpoint(tid, address.0),
+            TraceEvent::Stepped { tid } => self.stepped(tid),
+            TraceEvent::Signal { tid, signal } => self.signal(tid, signal),
+            TraceEvent::NewThread { tid } => self.tracer.cont(tid, 0),
+            TraceEvent::Forked { tid, child, vfork } => self.forked(tid, child, vfork),
+            TraceEvent::ThreadGone { tid } => {
+                self.steps.remove(&tid);
+                self.faulted.remove(&tid);
+                Ok(())
+            }
+            TraceEvent::Execed { .. } | TraceEvent::ProcessGone => return Ok(Served::Gone),
+            _ => Ok(()),
+        };
+        match served {
+            Ok(()) | Err(StopError::ThreadGone(_)) => Ok(Served::On),
+            Err(StopError::Gone(_)) => Ok(Served::Gone),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes the breakpoints out while the threads run. Each is one byte, so no thread sees half of a change, and threads that
+    /// have met one go on at the original instruction.
+    pub fn disarm(&mut self) -> Result<(), EngineError> {
+        self.armed = false;
+        restore_code(self.process, self.session)
+    }
+
+    /// Whether a thread is between the two traps of a step, or a child runs in the target's memory.
+    pub fn is_busy(&self) -> bool {
+        !self.steps.is_empty() || self.tracer.has_adopted()
+    }
+
+    fn breakpoint(&mut self, tid: Tid, address: u64) -> Result<(), StopError> {
+        if let Some(&index) = self.by_address.get(&address) {
+            self.hit(tid, index)
+        } else if self.returns.site_of_pad(address).is_some() {
+            self.landed(tid)
+        } else {
+            self.tracer.cont(tid, libc::SIGTRAP)
+        }
+    }
+
+    fn hit(&mut self, tid: Tid, index: usize) -> Result<(), StopError> {
+        let time = ticks();
+        let site = &self.sites[index];
+        let mut registers = self.tracer.registers(tid)?;
+        if !self.armed {
+            registers.set_ip(RemoteAddr(site.address));
+            self.tracer.set_registers(tid, &registers)?;
+            return self.tracer.cont(tid, 0);
+        }
+        let again =
+            !self.faulted.is_empty() && self.faulted.remove(&tid) == Some((index, registers.sp_value()));
+        if !again {
+            self.entered(tid, index, &registers, time);
+        }
+        match site.mechanism {
+            Mechanism::Emulate => {
+                let bits = if registers.is_32bit() { 32 } else { 64 };
+                let mut thread = Thread { process: self.process, registers };
+                match x86::emulate(bits, &site.original, site.address, &mut thread) {
+                    Ok(()) => {
+                        self.tracer.set_registers(tid, &thread.registers)?;
+                        self.tracer.cont(tid, 0)
+                    }
+                    // It will fault, or memory has to be brought in: that is the processor's business.
+                    Err(_) => self.step(tid, index, registers),
+                }
+            }
+            Mechanism::Boost => {
+                registers.set_ip(RemoteAddr(site.slot_address));
+                self.tracer.set_registers(tid, &registers)?;
+                self.tracer.cont(tid, 0)
+            }
+            Mechanism::Step | Mechanism::Jump => self.step(tid, index, registers),
+        }
+    }
+
+    fn step(&mut self, tid: Tid, index: usize, mut registers: Registers) -> Result<(), StopError> {
+        registers.set_ip(RemoteAddr(self.sites[index].slot_address));
+        self.tracer.set_registers(tid, &registers)?;
+        self.steps.insert(tid, Step { site: index, flags: registers.flags(), held: Vec::new() });
+        self.tracer.step(tid, 0)
+    }
+
+    /// What the probe is there for.
+    fn entered(&mut self, tid: Tid, index: usize, registers: &Registers, time: u64) {
+        let site = &self.sites[index];
+        let sp = registers.sp_value();
+        if site.actions.restore_returns {
+            let mut unwound = self.returns.abandon(self.process, tid, sp);
+            // Threads' stacks do not reach further; what lies beyond is another's.
+            const REACH: u64 = 64 << 20;
+            let between = sp..sp.saturating_add(REACH);
+            unwound += put_back_returns_between(self.process, self.session, between).unwrap_or(0) as u64;
+            self.numbers.add(BLOCK_UNWOUND, unwound);
+        }
+        if let Some(counter) = site.actions.entry.hits {
+            self.numbers.count(counter);
+        }
+        if let Some(record) = site.actions.entry.record {
+            let values = arguments(self.process, registers, record.arguments);
+            self.numbers.record(record, &Event { time, tid: tid.0 as u32, slot: sp, values });
+        }
+        if let Some(ret) = &site.actions.ret
+            && self.returns.enter(self.process, sp, site.pad, index, (tid, time)).is_none()
+        {
+            self.numbers.count(ret.lost);
+        }
+    }
+
+    /// A followed call has returned.
+    fn landed(&mut self, tid: Tid) -> Result<(), StopError> {
+        let time = ticks();
+        let mut registers = self.tracer.registers(tid)?;
+        match self.home(tid, &registers, time) {
+            Some(home) => {
+                registers.set_ip(RemoteAddr(home));
+                self.tracer.set_registers(tid, &registers)?;
+                self.tracer.cont(tid, 0)
+            }
+            // Nobody but a program that copies its own stacks gets here.
+            None => self.tracer.cont(tid, libc::SIGTRAP),
+        }
+    }
+
+    /// Ends the calls that return through the slot just popped, and tells where they return to.
+    fn home(&mut self, tid: Tid, registers: &Registers, time: u64) -> Option<u64> {
+        let slot = registers.sp_value().wrapping_sub(self.returns.word());
+        loop {
+            let call = self.returns.leave(slot)?;
+            if let Some(ret) = &self.sites[call.site].actions.ret {
+                ret.hits.into_iter().for_each(|counter| self.numbers.count(counter));
+                if let Some(histogram) = ret.latency {
+                    self.numbers.latency(histogram, time.saturating_sub(call.entered));
+                }
+                if let Some(record) = ret.record {
+                    let values = [registers.result(), call.entered, 0, 0, 0, 0];
+                    self.numbers.record(record, &Event { time, tid: tid.0 as u32, slot, values });
+                }
+            }
+            if self.returns.site_of_pad(call.address).is_none() {
+                return Some(call.address);
+            }
+        }
+    }
+
+    fn stepped(&mut self, tid: Tid) -> Result<(), StopError> {
+        let Some(step) = self.steps.get(&tid) else {
+            // The program steps itself.
+            return self.tracer.cont(tid, libc::SIGTRAP);
+        };
+        let site = &self.sites[step.site];
+        let mut registers = self.tracer.registers(tid)?;
+        let offset = registers.ip_value().wrapping_sub(site.slot_address);
+        let end = u64::from(site.slot.copy);
+        if offset < end {
+            // A repeated string instruction, or a copy of several instructions.
+            return self.tracer.step(tid, 0);
+        }
+        if offset == end {
+            registers.set_ip(RemoteAddr(site.displaced.end()));
+            self.tracer.set_registers(tid, &registers)?;
+            if site.pushes_flags() && step.flags & TF == 0 {
+                self.clear_pushed_trap_flag(&registers);
+            }
+        }
+        let Some(step) = self.steps.remove(&tid) else { return Ok(()) };
+        match step.held.split_first() {
+            None => self.tracer.cont(tid, 0),
+            Some((first, others)) => {
+                others.iter().for_each(|held| self.tracer.send(tid, held));
+                self.tracer.cont_with(tid, first)
+            }
+        }
+    }
+
+    fn clear_pushed_trap_flag(&self, registers: &Registers) {
+        let at = registers.sp() + 1;
+        let mut byte = [0];
+        // The program has just written there.
+        if self.process.load(at, &mut byte).is_ok() {
+            let _ = self.process.store(at, &[byte[0] & !((TF >> 8) as u8)]);
+        }
+    }
+
+    fn signal(&mut self, tid: Tid, signal: i32) -> Result<(), StopError> {
+        let mut registers = self.tracer.registers(tid)?;
+        let ip = registers.ip_value();
+        let Some(index) = self.slot_at(ip) else { return self.tracer.cont(tid, signal) };
+        let Some(mut held) = self.tracer.signal_of(tid) else { return self.tracer.cont(tid, signal) };
+        let site = &self.sites[index];
+        if !held.is_fault() {
+            return match self.steps.get_mut(&tid) {
+                Some(step) => {
+                    step.held.push(held);
+                    self.tracer.step(tid, 0)
+                }
+                None => self.tracer.cont(tid, signal),
+            };
+        }
+        held.move_instruction(registers.ip(), RemoteAddr(site.address));
+        registers.set_ip(RemoteAddr(site.address));
+        self.tracer.set_registers(tid, &registers)?;
+        self.faulted.insert(tid, (index, registers.sp_value()));
+        if let Some(step) = self.steps.remove(&tid) {
+            step.held.iter().for_each(|held| self.tracer.send(tid, held));
+        }
+        self.tracer.cont_with(tid, &held)
+    }
+
+    /// The site in whose copy a thread at `ip` stands.
+    fn slot_at(&self, ip: u64) -> Option<usize> {
+        let (&start, &index) = self.slots.range(..=ip).next_back()?;
+        (ip - start < u64::from(self.sites[index].slot.copy)).then_some(index)
+    }
+
+    fn forked(&mut self, tid: Tid, child: Pid, vfork: bool) -> Result<(), StopError> {
+        if shares_memory(self.process.pid(), child).unwrap_or(vfork) {
+            self.tracer.adopt(child)?;
+        } else {
+            if let Ok(copy) = Process::open(child) {
+                // What cannot be cleaned is being killed.
+                let _ = restore_code(&copy, self.session);
+                self.returns.restore_in(&copy);
+            }
+            self.tracer.release(child);
+        }
+        self.tracer.cont(tid, 0)
+    }
+}
+
+/// Puts back the original byte of every site that traps, in the target or in a copy of it.
+pub(super) fn restore_code(process: &Process, session: &FoundSession) -> Result<(), EngineError> {
+    for entry in session.journal.iter().filter(|e| e.trap != 0 && e.is_planned()) {
+        let change = Change { address: entry.site, from: entry.patched(), to: entry.original() };
+        patch::apply_byte(process, &change)?;
+    }
+    Ok(())
+}
+
+/// The first integer arguments of the function a thread has just entered.
+fn arguments(process: &Process, registers: &Registers, count: u8) -> [u64; 6] {
+    /// rdi, rsi, rdx, rcx, r8, r9.
+    const ORDER: [u8; 6] = [7, 6, 2, 1, 8, 9];
+    let mut values = [0; 6];
+    for (index, value) in values.iter_mut().enumerate().take(usize::from(count)) {
+        *value = if registers.is_32bit() {
+            let mut bytes = [0; 4];
+            let at = registers.sp() + 4 * (index as u64 + 1);
+            // The argument may not exist, and nothing be there.
+            let _ = process.load(at, &mut bytes);
+            u64::from(u32::from_le_bytes(bytes))
+        } else {
+            registers.general(ORDER[index])
+        };
+    }
+    values
+}
+
+/// Whether two processes have one memory; `None` when the kernel does not tell.
+fn shares_memory(a: Pid, b: Pid) -> Option<bool> {
+    /// `KCMP_VM` of `include/uapi/linux/kcmp.h`.
+    const KCMP_VM: i32 = 1;
+    // SAFETY: kcmp takes five integers.
+    match unsafe { libc::syscall(libc::SYS_kcmp, a.0, b.0, KCMP_VM, 0, 0) } {
+        0 => Some(true),
+        1..=3 => Some(false),
+        _ => None,
+    }
+}

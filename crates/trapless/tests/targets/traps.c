@@ -1,0 +1,110 @@
+// Functions that start with one instruction each, called `count` times by each of `threads` threads.
+//
+// Usage: traps THREADS COUNT [wait]. With `wait` it prints a line when it is ready and starts when it can read one.
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define FUNCTION(name, code)                                                                       \
+    __asm__(".text\n.p2align 4\n.globl " #name "\n.type " #name ", @function\n" #name ":\n" code  \
+            "\n.size " #name ", .-" #name "\n");                                                   \
+    long name(long);
+
+FUNCTION(with_nop, "nop; lea 1(%rdi), %rax; ret")
+FUNCTION(with_push, "push %rbp; lea 1(%rdi), %rax; pop %rbp; ret")
+FUNCTION(with_ret, "ret")
+FUNCTION(with_nop5, ".byte 0x0f,0x1f,0x44,0,0; lea 1(%rdi), %rax; ret")
+FUNCTION(with_endbr, "endbr64; lea 1(%rdi), %rax; ret")
+FUNCTION(with_sub, "sub $24, %rsp; lea 1(%rdi), %rax; add $24, %rsp; ret")
+FUNCTION(with_jcc, "jrcxz 1f; je 1f; 1: lea 1(%rdi), %rax; ret")
+FUNCTION(with_call, "call with_nop; ret")
+FUNCTION(with_jump, "jmp with_push")
+FUNCTION(with_rip, "mov one(%rip), %rax; add %rdi, %rax; ret; .p2align 3; one: .quad 1")
+FUNCTION(with_pushf, "pushf; pop %rdx; lea 1(%rdi), %rax; and $0x100, %edx; add %rdx, %rax; ret")
+
+static long (*const functions[])(long) = {
+    with_nop, with_push, with_nop5, with_endbr, with_sub, with_jcc,
+    with_call, with_jump, with_rip, with_pushf,
+};
+
+static int count;
+
+static void *work(void *unused) {
+    long sum = 0;
+    for (int i = 0; i < count; i++) {
+        // Zero, so that with_jcc takes its branch on one call of two.
+        __asm__ volatile("" : : "c"(i & 1));
+        for (unsigned f = 0; f < sizeof functions / sizeof *functions; f++)
+            sum += functions[f](i) - i;
+        with_ret(i);
+    }
+    return (void *)sum;
+}
+
+// The program's own use of SIGTRAP.
+static volatile sig_atomic_t trapped;
+static void on_trap(int signal) { trapped += signal == SIGTRAP; }
+
+// A function whose first instruction faults once.
+FUNCTION(with_fault, "mov (%rdi), %rax; ret")
+static void *faulting;
+static volatile sig_atomic_t faults;
+static long there = 7;
+static void on_fault(int signal, siginfo_t *info, void *context) {
+    ucontext_t *at = context;
+    faults += at->uc_mcontext.gregs[REG_RIP] == (greg_t)with_fault && info->si_addr == faulting;
+    at->uc_mcontext.gregs[REG_RDI] = (greg_t)&there;
+}
+
+int main(int argc, char **argv) {
+    int threads = argc > 1 ? atoi(argv[1]) : 1;
+    count = argc > 2 ? atoi(argv[2]) : 100;
+    int forever = argc > 3 && !strcmp(argv[3], "forever");
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (argc > 3) {
+        puts("ready");
+        if (!forever)
+            getchar();
+    }
+    signal(SIGTRAP, on_trap);
+    __asm__ volatile("int3");
+    raise(SIGTRAP);
+    struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
+    sigaction(SIGSEGV, &action, NULL);
+    faulting = (void *)16;
+    long read = with_fault((long)faulting);
+    do {
+        pthread_t ids[64];
+        long sum = 0;
+        for (int t = 0; t < threads; t++)
+            pthread_create(&ids[t], NULL, work, NULL);
+        for (int t = 0; t < threads; t++) {
+            void *part;
+            pthread_join(ids[t], &part);
+            sum += (long)part;
+        }
+        long expected = (long)threads * count * (long)(sizeof functions / sizeof *functions);
+        pid_t child = fork();
+        if (child == 0) {
+            // Probes that trap are gone here, or this would die.
+            for (int f = 0; f < 9; f++)
+                if (functions[f](1) != 2)
+                    _exit(1);
+            _exit(42);
+        }
+        int status;
+        waitpid(child, &status, 0);
+        int spawned = system("exit 3");
+        if (sum != expected || WEXITSTATUS(status) != 42 || WEXITSTATUS(spawned) != 3) {
+            printf("wrong: %ld for %ld, child %#x, system %#x\n", sum, expected, status, spawned);
+            return 1;
+        }
+    } while (forever);
+    printf("traps %d faults %d read %ld\n", (int)trapped, (int)faults, read);
+    return 0;
+}
