@@ -11,6 +11,7 @@
 //! | `tables` | where do a function's branches and jump tables lead? |
 //! | `returns` | may this function carry a call-paired return probe? |
 //! | `frame`, `follow`, `runtime` | how does a detour save registers, follow a call to its return, and what do all share? |
+//! | `narrow` | how do they do that in 32-bit programs? |
 //! | `liveness` | which registers and flags does nobody read any more? |
 
 mod decode;
@@ -21,6 +22,7 @@ mod follow;
 mod frame;
 mod liveness;
 mod movable;
+mod narrow;
 mod relocate;
 mod returns;
 mod runtime;
@@ -85,22 +87,14 @@ impl Isa for X86 {
     }
 
     fn patch(&self, displaced: &Displaced, detour: u64) -> Result<Vec<u8>, Reason> {
-        emit::patch(displaced, detour)
+        emit::patch(self.bits, displaced, detour)
     }
 
     fn runtime(&self, address: u64, layout: &Layout) -> Result<Runtime, Reason> {
-        self.require_64_bits()?;
-        runtime::runtime(address, layout)
+        if self.bits == 64 { runtime::runtime(address, layout) } else { narrow::runtime(address, layout) }
     }
 
     fn detour(&self, request: &DetourRequest<'_>) -> Result<Detour, Reason> {
-        self.require_64_bits()?;
-        detour::detour(request)
-    }
-}
-
-impl X86 {
-    fn require_64_bits(&self) -> Result<(), Reason> {
-        if self.bits == 64 { Ok(()) } else { Err(Reason::NotImplemented) }
+        detour::detour(self.bits, request)
     }
 }
