@@ -281,10 +281,16 @@ const ATTEMPTS: usize = 8;
 /// Draws and arms until the addresses hold, with smaller tables where memory is short.
 fn arm(process: &Process, plan: &mut Plan<'_>, mut hold: Hold<'_, '_>) -> Result<Armed, EngineError> {
     let tid_offset = follow::tid_offset(process);
-    let mut sizes = Sizes::ALL.iter();
+    let mut sizes = if process.is_32bit() { Sizes::ALL_32_BIT.iter() } else { Sizes::ALL.iter() };
     let mut size = sizes.next().copied().ok_or(EngineError::Crowded)?;
     for _ in 0..ATTEMPTS {
-        let blueprint = Blueprint::draw(process, plan, size, tid_offset)?;
+        let blueprint = match Blueprint::draw(process, plan, size, tid_offset) {
+            Err(EngineError::Crowded) => {
+                size = sizes.next().copied().ok_or(EngineError::Crowded)?;
+                continue;
+            }
+            drawn => drawn?,
+        };
         let attempt = match &mut hold {
             Hold::Stop(options) => blueprint.arm_kept(process, options),
             Hold::Launched(stopped) => blueprint.arm(stopped).map_err(Attempt::from),
