@@ -55,6 +55,9 @@ impl<'p, 'm> Blueprint<'p, 'm> {
         ] {
             *address = taken.anywhere(size).ok_or(EngineError::Crowded)?;
         }
+        if process.is_32bit() && header.region_size + header.returns_size > MOST_OF_4_GB {
+            return Err(EngineError::Crowded);
+        }
         let layout = header.layout(tid_offset);
         let mut blueprint = Self {
             plan,
@@ -138,6 +141,11 @@ struct Taken<'a> {
 
 /// Around here nothing else is: far above the heap of a program, far below its libraries.
 const QUIET: u64 = 1 << 45;
+/// And in 32 bits, well below the libraries, where the next mapping of anybody goes.
+const QUIET_32_BIT: u64 = 3 << 30;
+
+/// The most of a 32-bit program's address space that counters, rings and return instances may take.
+const MOST_OF_4_GB: u64 = 512 << 20;
 
 impl Taken<'_> {
     fn near(&mut self, near: std::ops::Range<u64>, reach: u64, size: u64) -> Option<u64> {
@@ -150,7 +158,8 @@ impl Taken<'_> {
     }
 
     fn anywhere(&mut self, size: u64) -> Option<u64> {
-        self.near(QUIET..QUIET, u64::MAX, size)
+        let quiet = if self.rules.end.0 <= 1 << 32 { QUIET_32_BIT } else { QUIET };
+        self.near(quiet..quiet, u64::MAX, size)
     }
 }
 

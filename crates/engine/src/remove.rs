@@ -70,7 +70,9 @@ struct RemoteWords<'p> {
 
 impl Words for RemoteWords<'_> {
     fn word(&self, offset: u64) -> u64 {
-        self.process.read_word(RemoteAddr(self.region.wrapping_add(offset))).unwrap_or(0)
+        let mut word = [0; 8];
+        let read = self.process.read_exact(RemoteAddr(self.region.wrapping_add(offset)), &mut word);
+        read.map_or(0, |()| u64::from_le_bytes(word))
     }
 
     /// Reading only.
@@ -230,7 +232,7 @@ pub(crate) fn put_back_returns_between(
                 && between.contains(&slot.0)
                 && process.read_word(slot).is_ok_and(|point| points.contains(&point))
             {
-                process.write(slot, &word(RETURN_ADDRESS).to_le_bytes())?;
+                process.write(slot, &word(RETURN_ADDRESS).to_le_bytes()[..process.word_size()])?;
                 count += 1;
             }
         }

@@ -56,8 +56,8 @@ pub fn pointed_into(process: &Process, stacks: &[u64], ranges: &Ranges) -> Resul
         buffers.iter_mut().map(|(at, buffer)| ReadRange::new(RemoteAddr(*at), buffer)).collect();
     process.read_vectored(&mut reads)?;
     for read in &reads {
-        for word in read.buffer[..read.done].chunks_exact(8) {
-            let word = u64::from_le_bytes(word.try_into().unwrap_or_default());
+        for word in read.buffer[..read.done].chunks_exact(process.word_size()) {
+            let word = little_endian(word);
             if (low..high).contains(&word) {
                 found.extend(ranges.find(word));
             }
@@ -66,6 +66,11 @@ pub fn pointed_into(process: &Process, stacks: &[u64], ranges: &Ranges) -> Resul
     found.sort_unstable();
     found.dedup();
     Ok(found)
+}
+
+/// The value of up to eight bytes.
+fn little_endian(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
 }
 
 #[cfg(test)]

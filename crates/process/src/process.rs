@@ -74,6 +74,11 @@ impl Process {
         self.is_32bit
     }
 
+    /// Bytes of its pointers and of the words on its stacks: 4 or 8.
+    pub fn word_size(&self) -> usize {
+        if self.is_32bit { 4 } else { 8 }
+    }
+
     /// When it was started, in clock ticks after boot. Together with the id this names a process until the next boot.
     pub fn start_time(&self) -> u64 {
         self.start_time

@@ -329,10 +329,16 @@ fn arm(
     mut hold: Hold<'_, '_>,
 ) -> Result<(Armed, Option<Serving>), EngineError> {
     let tid_offset = follow::tid_offset(process);
-    let mut sizes = Sizes::ALL.iter();
+    let mut sizes = if process.is_32bit() { Sizes::ALL_32_BIT.iter() } else { Sizes::ALL.iter() };
     let mut size = sizes.next().copied().ok_or(EngineError::Crowded)?;
     for _ in 0..ATTEMPTS {
-        let blueprint = Blueprint::draw(process, plan, size, tid_offset)?;
+        let blueprint = match Blueprint::draw(process, plan, size, tid_offset) {
+            Err(EngineError::Crowded) => {
+                size = sizes.next().copied().ok_or(EngineError::Crowded)?;
+                continue;
+            }
+            drawn => drawn?,
+        };
         let attempt = match &mut hold {
             Hold::Stop(options) if blueprint.traps() => {
                 arm_serving(&blueprint, process, options).map(|(armed, serving)| (armed, Some(serving)))

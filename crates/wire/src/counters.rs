@@ -172,8 +172,9 @@ impl<W: Words + ?Sized> BlockView<'_, W> {
         let mut tail = self.word(BLOCK_RING_TAIL);
         let start = tail;
         loop {
+            // 32-bit programs count records in 32 bits; in a ring that is far shorter they tell enough.
             let record = self.ring + (((tail & mask) as u32) << RECORD_SHIFT);
-            if self.word(record + RECORD_SEQUENCE) != tail + 1 {
+            if self.word(record + RECORD_SEQUENCE) as u32 != (tail + 1) as u32 {
                 break;
             }
             let who = self.word(record + RECORD_ID);

@@ -25,6 +25,15 @@ impl Sizes {
         Sizes { thread_bits: 10, return_bits: 13 },
         Sizes { thread_bits: 7, return_bits: 10 },
     ];
+
+    /// What to try in a 32-bit program. Its address space holds a few hundred stacks of the usual size.
+    pub const ALL_32_BIT: [Sizes; 5] = [
+        Sizes { thread_bits: 9, return_bits: 13 },
+        Sizes { thread_bits: 9, return_bits: 10 },
+        Sizes { thread_bits: 7, return_bits: 10 },
+        Sizes { thread_bits: 5, return_bits: 10 },
+        Sizes { thread_bits: 3, return_bits: 9 },
+    ];
 }
 
 /// Hands out the places in a block, then tells the sizes of all regions.

@@ -43,6 +43,7 @@ use super::{
     follow::Later,
     frame::{Frame, RED_ZONE},
     liveness::{Liveness, liveness},
+    narrow::Narrow,
     relocate,
     runtime::Routine,
 };
@@ -55,14 +56,18 @@ pub(super) type Asm = Result<(), IcedError>;
 /// Registers that carry integer arguments, in order.
 const ARGUMENTS: [usize; 6] = [RDI, RSI, RDX, RCX, R8, R9];
 
-pub(super) fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
+pub(super) fn detour(bits: u32, request: &DetourRequest<'_>) -> Emitted<Detour> {
     // The length of the displaced code can depend on where it lands, and where it lands on the code before it: two
     // rounds settle it, since only the first one guesses.
     let mut displaced_at = request.address;
     for _ in 0..4 {
-        let relocated = relocate::relocate(64, &request.displaced, request.original, displaced_at)?;
-        let mut template = Template::new(request, &relocated.code)?;
-        template.write().map_err(unencodable)?;
+        let relocated = relocate::relocate(bits, &request.displaced, request.original, displaced_at)?;
+        let mut template = Template::new(bits, request, &relocated.code)?;
+        match bits {
+            64 => template.write(),
+            _ => Narrow(&mut template).write(),
+        }
+        .map_err(unencodable)?;
         let (assembled, labels) = template.finish()?;
         let landed = assembled.address_of(&labels.displaced)?;
         if landed == displaced_at {
@@ -130,8 +135,8 @@ pub(super) struct Template<'a> {
 }
 
 impl<'a> Template<'a> {
-    fn new(request: &'a DetourRequest<'a>, relocated: &'a [u8]) -> Emitted<Self> {
-        let mut asm = Assembler::new(request.address)?;
+    fn new(bits: u32, request: &'a DetourRequest<'a>, relocated: &'a [u8]) -> Emitted<Self> {
+        let mut asm = Assembler::new(bits, request.address)?;
         let mut label = || asm.a.create_label();
         let labels = Labels {
             resume: label(),
@@ -154,7 +159,7 @@ impl<'a> Template<'a> {
         if actions.restore_returns {
             self.restore_returns()?;
         }
-        let frame = Frame::choose(&actions, self.entry_liveness());
+        let frame = Frame::choose(64, &actions, self.entry_liveness());
         frame.save(&mut self.asm.a)?;
         self.entry(&frame)?;
         match actions.ret {
@@ -185,7 +190,7 @@ impl<'a> Template<'a> {
         live
     }
 
-    fn displaced(&mut self) -> Asm {
+    pub(super) fn displaced(&mut self) -> Asm {
         self.asm.a.set_label(&mut self.labels.displaced)?;
         self.asm.bytes(self.relocated)?;
         self.asm.a.set_label(&mut self.labels.back)?;

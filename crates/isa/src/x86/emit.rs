@@ -32,6 +32,7 @@ pub(super) mod number {
     pub const RAX: usize = 0;
     pub const RCX: usize = 1;
     pub const RDX: usize = 2;
+    pub const RBX: usize = 3;
     pub const RSI: usize = 6;
     pub const RDI: usize = 7;
     pub const R8: usize = 8;
@@ -47,13 +48,18 @@ pub(super) fn at(base: usize, offset: u32) -> AsmMemoryOperand {
 ///
 /// The bytes behind the jump are `int3`: nothing may run them (the verdict saw to that), and if something did, a trap
 /// is found where a wrong instruction would not be.
-pub(super) fn patch(displaced: &Displaced, detour: u64) -> Result<Vec<u8>, Reason> {
+pub(super) fn patch(bits: u32, displaced: &Displaced, detour: u64) -> Result<Vec<u8>, Reason> {
     let length = usize::from(displaced.length);
     if length < JUMP_LENGTH {
         return Err(Reason::TooShort);
     }
     let next = displaced.start.wrapping_add(JUMP_LENGTH as u64);
-    let distance = i32::try_from(detour.wrapping_sub(next) as i64).map_err(|_| Reason::OutOfReach)?;
+    let distance = detour.wrapping_sub(next) as i64;
+    // In 32-bit mode the jump wraps around.
+    let distance = match bits {
+        32 => distance as i32,
+        _ => i32::try_from(distance).map_err(|_| Reason::OutOfReach)?,
+    };
     let mut bytes = vec![0xcc; length];
     bytes[0] = 0xe9;
     bytes[1..JUMP_LENGTH].copy_from_slice(&distance.to_le_bytes());
@@ -72,8 +78,8 @@ pub(super) fn unencodable(_: IcedError) -> Reason {
 }
 
 impl Assembler {
-    pub fn new(address: u64) -> Result<Self, Reason> {
-        Ok(Self { a: CodeAssembler::new(64).map_err(unencodable)?, address })
+    pub fn new(bits: u32, address: u64) -> Result<Self, Reason> {
+        Ok(Self { a: CodeAssembler::new(bits).map_err(unencodable)?, address })
     }
 
     /// `op register, [rip + …]` with the operand at the absolute address `target`.
@@ -138,15 +144,24 @@ mod tests {
             (6, 0x3f_0000, &[0xe9, 0xfb, 0xff, 0xfe, 0xff, 0xcc]),
         ];
         for (length, detour, expected) in cases {
-            assert_eq!(patch(&displaced(length), detour).unwrap(), expected, "to {detour:#x}");
+            assert_eq!(patch(64, &displaced(length), detour).unwrap(), expected, "to {detour:#x}");
         }
     }
 
     #[test]
+    fn patch_reaches_everything_in_32_bit_mode() {
+        let expected = [0xe9, 0xfb, 0xff, 0xbf, 0xff];
+        let bytes = patch(32, &displaced(5), 0xf000_0000).unwrap();
+        let distance = i32::from_le_bytes(bytes[1..].try_into().unwrap());
+        assert_eq!(0x40_0005u32.wrapping_add_signed(distance), 0xf000_0000);
+        assert_eq!(patch(32, &displaced(5), 0).unwrap(), expected);
+    }
+
+    #[test]
     fn patch_refuses_what_a_jump_cannot_do() {
-        assert_eq!(patch(&displaced(4), 0x40_0000), Err(Reason::TooShort));
-        assert_eq!(patch(&displaced(5), 0x1_0000_0000), Err(Reason::OutOfReach));
-        assert!(patch(&displaced(5), 0x40_0005 + 0x7fff_ffff).is_ok());
-        assert_eq!(patch(&displaced(5), 0x40_0005 + 0x8000_0000), Err(Reason::OutOfReach));
+        assert_eq!(patch(64, &displaced(4), 0x40_0000), Err(Reason::TooShort));
+        assert_eq!(patch(64, &displaced(5), 0x1_0000_0000), Err(Reason::OutOfReach));
+        assert!(patch(64, &displaced(5), 0x40_0005 + 0x7fff_ffff).is_ok());
+        assert_eq!(patch(64, &displaced(5), 0x40_0005 + 0x8000_0000), Err(Reason::OutOfReach));
     }
 }

@@ -12,6 +12,7 @@
 //! | `returns` | may this function carry a call-paired return probe? |
 //! | `frame`, `follow`, `runtime` | how does a detour save registers, follow a call to its return, and what do all share? |
 //! | `slot` | which code runs one instruction out of line, after a trap? |
+//! | `narrow` | how do detours do all that in 32-bit programs? |
 //! | `liveness` | which registers and flags does nobody read any more? |
 
 mod decode;
@@ -22,6 +23,7 @@ mod follow;
 mod frame;
 mod liveness;
 mod movable;
+mod narrow;
 mod relocate;
 mod returns;
 mod runtime;
@@ -87,17 +89,15 @@ impl Isa for X86 {
     }
 
     fn patch(&self, displaced: &Displaced, detour: u64) -> Result<Vec<u8>, Reason> {
-        emit::patch(displaced, detour)
+        emit::patch(self.bits, displaced, detour)
     }
 
     fn runtime(&self, address: u64, layout: &Layout) -> Result<Runtime, Reason> {
-        self.require_64_bits()?;
-        runtime::runtime(address, layout)
+        if self.bits == 64 { runtime::runtime(address, layout) } else { narrow::runtime(address, layout) }
     }
 
     fn detour(&self, request: &DetourRequest<'_>) -> Result<Detour, Reason> {
-        self.require_64_bits()?;
-        detour::detour(request)
+        detour::detour(self.bits, request)
     }
 
     fn slot(
@@ -108,11 +108,5 @@ impl Isa for X86 {
         boosted: bool,
     ) -> Result<Slot, Reason> {
         slot::slot(self.bits, displaced, original, address, boosted)
-    }
-}
-
-impl X86 {
-    fn require_64_bits(&self) -> Result<(), Reason> {
-        if self.bits == 64 { Ok(()) } else { Err(Reason::NotImplemented) }
     }
 }

@@ -19,7 +19,7 @@ use iced_x86::{IcedError, code_asm::*};
 /// Where the routines are, by index into [`Runtime::routines`].
 #[derive(Clone, Copy)]
 pub(super) enum Routine {
-    /// Address of a 64-bit constant: the thread table's address.
+    /// Address of a 64-bit constant: the thread table's address. No routine, and in 32-bit mode not there.
     Threads,
     Resolve,
     Claim,
@@ -34,12 +34,12 @@ impl Routine {
 }
 
 /// The index register of the n-th place after the first in a return table moves on by this much in all.
-fn probe_distance(n: u32) -> u32 {
+pub(super) fn probe_distance(n: u32) -> u32 {
     n * (2 * n + 1) * 61
 }
 
 pub(super) fn runtime(address: u64, layout: &Layout) -> Emitted<Runtime> {
-    let mut asm = Assembler::new(address)?;
+    let mut asm = Assembler::new(64, address)?;
     let mut labels = [(); 5].map(|()| asm.a.create_label());
     let mut places = asm.a.create_label();
     (|| -> Result<(), IcedError> {
@@ -62,7 +62,7 @@ pub(super) fn runtime(address: u64, layout: &Layout) -> Emitted<Runtime> {
 }
 
 /// How many entries of the thread table are looked at before a thread is served by the overflow block.
-const RESOLVE_PROBES: u32 = 64;
+pub(super) const RESOLVE_PROBES: u32 = 64;
 
 fn resolve(a: &mut CodeAssembler, layout: &Layout) -> Result<(), IcedError> {
     let saved = [rax, rcx, rdx, rsi, rdi, r8, r10];
@@ -317,7 +317,7 @@ fn find(a: &mut CodeAssembler, layout: &Layout, places: &mut CodeLabel) -> Resul
 }
 
 /// How far above the unwinder's frame followed calls are looked for: as large as a usual stack.
-const STACK_WINDOW: i32 = 8 << 20;
+pub(super) const STACK_WINDOW: i32 = 8 << 20;
 
 /// Puts back the real return addresses of the followed calls on this stack, for an unwinder that is about to walk it.
 ///

@@ -8,7 +8,8 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use trapless_engine::{Module, Request, Wanted};
 use trapless_isa::{
-    Actions, DetourRequest, Displaced, EntryActions, Isa, Layout, Mechanism, Reason, ReturnActions, Site,
+    Actions, DetourRequest, Displaced, EntryActions, Isa, Layout, Machine, Mechanism, Reason, ReturnActions,
+    Site,
 };
 
 /// Shows it.
@@ -36,7 +37,22 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
 }
 
 /// Addresses of probe memory in the explanation: round numbers that stand for what arming chooses.
-fn example_layout() -> Layout {
+fn example_layout(machine: Machine) -> Layout {
+    if machine == Machine::I386 {
+        return Layout {
+            threads: 0xa000_1000,
+            thread_bits: 9,
+            origin: 0xa000_0000,
+            block_cursor: 0xa010_0d00,
+            blocks: 0xa011_0000,
+            block_count: 513,
+            returns: 0xb000_1000,
+            return_bits: 13,
+            arenas: 0xa010_0100,
+            returns_used: 0xb000_0000,
+            ..example_layout(Machine::X86_64)
+        };
+    }
     Layout {
         threads: 0x2000_0000_1000,
         thread_bits: 13,
@@ -121,7 +137,7 @@ fn detour(
     returns: bool,
 ) -> Result<Code, Reason> {
     let arena = (site.address & !0xf_ffff) + 0x10_0000;
-    let layout = example_layout();
+    let layout = example_layout(isa.machine());
     let runtime = isa.runtime(arena, &layout)?;
     let address = arena + 0x4000;
     let ret = ReturnActions { lost: 144, hits: Some(136), latency: None, record: None };

@@ -1,0 +1,244 @@
+//! Detours of 32-bit programs.
+//!
+//! They do what [`super::detour`] tells, in the same memory: 64-bit fields whose upper halves hold zero where the value
+//! is an address. What 32-bit mode changes:
+//!
+//! - **The thread pointer** is the word at `gs:0`, where glibc and musl keep the address of the thread's control
+//!   block, which is also the base of gs. A thread without TLS has a null selector in gs and would fault, and a
+//!   program may load others for purposes of its own. So gs has to hold [`TLS_SELECTOR`]; any other thread is one without
+//!   memory of its own. That `gs:0` does hold its own address (in Go's programs it does not) is looked at once per thread,
+//!   by `resolve`, which claims no memory for a thread pointer that is none.
+//! - **Counters** take two instructions, `add low, 1; adc high, 0`. Addition commutes: a signal handler in between,
+//!   and on the overflow block another thread, adds its own count and its own carry, and none is lost. A reader may see the
+//!   carry late, every 2^32 counts.
+//! - **A histogram's maximum** is replaced by one `cmpxchg8b`, as two stores could be torn by a handler's.
+//! - **Ring positions** are counted in 32 bits, and wrap: a ring is far shorter.
+//! - **Arguments** are read where cdecl has them, on the stack. That a local function takes some in registers (`regparm`,
+//!   `fastcall`) cannot be known from its code; its registers are kept all the same.
+//! - **No red zone**: what lies below esp, the kernel overwrites with the next signal's frame.
+//! - **Displacements wrap**, so everything is in reach, and addresses are absolute: arenas are not moved.
+
+mod follow;
+mod latency;
+mod runtime;
+
+pub(super) use runtime::runtime;
+
+use super::{
+    detour::{Asm, Template},
+    emit::{GPR32, number::*},
+    frame::Frame,
+    liveness::liveness,
+    runtime::Routine,
+};
+use crate::detour::*;
+use iced_x86::code_asm::*;
+
+/// The selector of the first TLS entry of the GDT (`GDT_ENTRY_TLS_MIN`, 12, requested privilege level 3) of a 64-bit
+/// kernel: the one that `set_thread_area` gives to who asks first, which is the C library.
+const TLS_SELECTOR: i32 = 12 << 3 | 3;
+
+/// A detour for 32-bit mode being written.
+pub(super) struct Narrow<'t, 'a>(pub &'t mut Template<'a>);
+
+/// The lower half of a field in the target's probe memory.
+fn low(base: usize, offset: u32) -> AsmMemoryOperand {
+    dword_ptr(GPR32[base] + offset as i32)
+}
+
+/// Its upper half.
+fn high(base: usize, offset: u32) -> AsmMemoryOperand {
+    low(base, offset + 4)
+}
+
+/// The word at an absolute address.
+fn absolute(address: u64) -> AsmMemoryOperand {
+    dword_ptr(address)
+}
+
+/// An address as an immediate operand.
+fn immediate(address: u64) -> u32 {
+    address as u32
+}
+
+/// Increments a 64-bit counter of the thread's own block.
+fn count(a: &mut CodeAssembler, base: usize, counter: u32) -> Asm {
+    a.add(low(base, counter), 1)?;
+    a.adc(high(base, counter), 0)
+}
+
+impl Narrow<'_, '_> {
+    pub fn write(&mut self) -> Asm {
+        let actions = self.0.request.actions;
+        if actions.restore_returns {
+            self.restore_returns()?;
+        }
+        let live = liveness(32, self.0.request.site, self.0.request.displaced.start);
+        let frame = Frame::choose(32, &actions, live);
+        frame.save(self.a())?;
+        self.entry(&frame)?;
+        match actions.ret {
+            None => {
+                self.0.asm.a.set_label(&mut self.0.labels.plain)?;
+                // There may be nothing to restore, and a label needs an instruction of its own.
+                self.a().zero_bytes()?;
+                frame.restore(self.a())?;
+                self.0.displaced()?;
+            }
+            Some(ret) => {
+                let later = self.follow(&frame, &ret)?;
+                self.return_part(&ret)?;
+                self.0.displaced()?;
+                self.not_followed(&frame, &ret, later)?;
+            }
+        }
+        self.entry_slow(&frame)
+    }
+
+    fn a(&mut self) -> &mut CodeAssembler {
+        &mut self.0.asm.a
+    }
+
+    /// The unwinder's entry points: what it is about to walk must look as if no call were followed.
+    fn restore_returns(&mut self) -> Asm {
+        let restore = Routine::Restore.address(self.0.request.runtime);
+        let a = self.a();
+        a.push(eax)?;
+        a.lea(eax, dword_ptr(esp + 4))?;
+        a.call(restore)?;
+        a.pop(eax)
+    }
+
+    /// `entry` = address of the thread's entry in the thread table, or off to `slow`.
+    fn find_thread(&mut self, entry: usize, thread: usize, slow: CodeLabel) -> Asm {
+        let layout = self.0.request.layout;
+        let mask = ((1i32 << layout.thread_bits) - 1) << THREAD_SHIFT;
+        let a = self.a();
+        a.mov(GPR32[thread], gs)?;
+        a.cmp(GPR32[thread], TLS_SELECTOR)?;
+        a.jne(slow)?;
+        a.mov(GPR32[thread], dword_ptr(0).gs())?;
+        a.mov(GPR32[entry], GPR32[thread])?;
+        a.shr(GPR32[entry], (THREAD_HASH_SHIFT - THREAD_SHIFT) as i32)?;
+        a.and(GPR32[entry], mask)?;
+        a.add(GPR32[entry], immediate(layout.threads))?;
+        a.cmp(low(entry, THREAD_OWNER), GPR32[thread])?;
+        a.jne(slow)
+    }
+
+    /// The entry's counting and recording. Leaves the thread's entry in its register.
+    fn entry(&mut self, frame: &Frame) -> Asm {
+        let actions = self.0.request.actions;
+        self.find_thread(frame.entry, frame.block, self.0.labels.slow)?;
+        self.0.asm.a.set_label(&mut self.0.labels.resume)?;
+        if actions.entry.hits.is_some() || actions.entry.record.is_some() {
+            self.a().mov(GPR32[frame.block], low(frame.entry, THREAD_BLOCK))?;
+        }
+        if let Some(hits) = actions.entry.hits {
+            count(self.a(), frame.block, hits)?;
+        }
+        if let Some(record) = actions.entry.record {
+            self.record_entry(frame, record)?;
+        }
+        // A label may follow at once, and needs an instruction of its own.
+        self.a().zero_bytes()
+    }
+
+    fn record_entry(&mut self, frame: &Frame, record: Record) -> Asm {
+        let mut full = self.a().create_label();
+        self.reserve_record(frame.block, frame.x, frame.y, full)?;
+        for i in 0..u32::from(record.arguments) {
+            let a = self.a();
+            a.mov(eax, dword_ptr(esp + (frame.depth() + 4 + 4 * i as i32)))?;
+            a.mov(low(frame.x, RECORD_VALUES + 8 * i), eax)?;
+            a.mov(high(frame.x, RECORD_VALUES + 8 * i), 0)?;
+        }
+        self.a().lea(eax, dword_ptr(esp + frame.depth()))?;
+        self.identify_record(record, frame.x)?;
+        let a = self.a();
+        a.rdtsc()?;
+        a.mov(low(frame.x, RECORD_TIME), eax)?;
+        a.mov(high(frame.x, RECORD_TIME), edx)?;
+        self.publish_record(frame.x, frame.y)?;
+        self.a().set_label(&mut full)?;
+        self.a().zero_bytes()
+    }
+
+    /// `place` = address of a record of one's own and `position` its number, or off to `full`.
+    fn reserve_record(&mut self, block: usize, place: usize, position: usize, full: CodeLabel) -> Asm {
+        let layout = self.0.request.layout;
+        let size = 1i32 << layout.ring_bits;
+        let a = self.a();
+        let mut room = a.create_label();
+        a.mov(GPR32[place], low(block, BLOCK_RING_HEAD))?;
+        a.sub(GPR32[place], low(block, BLOCK_RING_TAIL))?;
+        a.cmp(GPR32[place], size - RING_SLACK as i32)?;
+        a.jb(room)?;
+        count(a, block, BLOCK_RING_LOST)?;
+        a.jmp(full)?;
+        a.set_label(&mut room)?;
+        // One instruction: a signal handler's record gets another place.
+        a.mov(GPR32[position], 1)?;
+        a.xadd(low(block, BLOCK_RING_HEAD), GPR32[position])?;
+        a.mov(GPR32[place], GPR32[position])?;
+        a.and(GPR32[place], size - 1)?;
+        a.shl(GPR32[place], RECORD_SHIFT)?;
+        a.lea(GPR32[place], dword_ptr(GPR32[block] + GPR32[place] * 1 + layout.ring as i32))
+    }
+
+    /// Fills in what was hit where; eax holds the stack slot and is lost.
+    fn identify_record(&mut self, record: Record, place: usize) -> Asm {
+        let tid_offset = self.0.request.layout.tid_offset;
+        let a = self.a();
+        a.mov(low(place, RECORD_SLOT), eax)?;
+        match tid_offset {
+            Some(offset) => a.mov(eax, dword_ptr(offset).gs())?,
+            None => a.xor(eax, eax)?,
+        }
+        a.mov(low(place, RECORD_ID), record.id)?;
+        a.mov(low(place, RECORD_TID), eax)
+    }
+
+    /// Last of all: the tool reads a record once its number stands in it.
+    fn publish_record(&mut self, place: usize, position: usize) -> Asm {
+        let a = self.a();
+        a.inc(GPR32[position])?;
+        a.mov(low(place, RECORD_SEQUENCE), GPR32[position])
+    }
+
+    /// `to` = the thread's entry by way of the runtime, 0 when the thread has none.
+    fn resolve(&mut self, to: usize) -> Asm {
+        let resolve = Routine::Resolve.address(self.0.request.runtime);
+        let a = self.a();
+        if to == RAX {
+            a.call(resolve)?;
+        } else {
+            a.push(eax)?;
+            a.call(resolve)?;
+            a.mov(GPR32[to], eax)?;
+            a.pop(eax)?;
+        }
+        a.test(GPR32[to], GPR32[to])
+    }
+
+    /// Increments a counter of the overflow block, which all threads share.
+    fn count_shared(&mut self, counter: u32) -> Asm {
+        let counter = self.0.request.layout.blocks + u64::from(counter);
+        let a = self.a();
+        a.lock().add(absolute(counter), 1)?;
+        a.lock().adc(absolute(counter + 4), 0)
+    }
+
+    /// Finds the thread's entry where the hash did not lead, or counts for a thread that has none.
+    fn entry_slow(&mut self, frame: &Frame) -> Asm {
+        let actions = self.0.request.actions;
+        self.0.asm.a.set_label(&mut self.0.labels.slow)?;
+        self.resolve(frame.entry)?;
+        let (resume, plain) = (self.0.labels.resume, self.0.labels.plain);
+        self.a().jne(resume)?;
+        for counter in [actions.entry.hits, actions.ret.map(|r| r.lost)].into_iter().flatten() {
+            self.count_shared(counter)?;
+        }
+        self.a().jmp(plain)
+    }
+}
