@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use trapless_isa::Machine;
 use trapless_process::{Mapping, Pid, Process};
-use trapless_symbols::{DebugSearch, Module, ModuleError};
+use trapless_symbols::{DebugSearch, Module, ModuleError, Segment};
 
 /// An ELF file, loaded at some address or not at all.
 pub struct Image {
@@ -57,12 +57,23 @@ impl Image {
         let module = self.module(process)?;
         Ok(*self.bias.get_or_init(|| match &self.mapping {
             None => 0,
-            Some(mapping) => {
-                let address = module.address_of_offset(mapping.offset).unwrap_or(mapping.offset);
-                mapping.start.0.wrapping_sub(address)
-            }
+            Some(mapping) => bias(module.segments(), mapping),
         }))
     }
+}
+
+/// What to add to addresses in a file whose executable mapping is `mapping`.
+///
+/// A mapping begins at a page, its segment anywhere in it (lld lets segments begin where the one before ends), so
+/// the byte at the mapping's offset may be another segment's, which has another distance between offset and address.
+fn bias(segments: &[Segment], mapping: &Mapping) -> u64 {
+    let mapped = mapping.offset..mapping.offset + mapping.len();
+    let overlaps =
+        |s: &&Segment| s.executable && s.offset < mapped.end && mapped.start < s.offset + s.file_size;
+    let address = segments.iter().find(overlaps).map_or(mapping.offset, |segment| {
+        segment.address.wrapping_sub(segment.offset).wrapping_add(mapping.offset)
+    });
+    mapping.start.0.wrapping_sub(address)
 }
 
 /// The file that is mapped, even when its path leads elsewhere by now.
@@ -158,4 +169,27 @@ fn started_as(process: &Process) -> Option<String> {
     } else {
         kept
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_that_begins_inside_a_page_is_where_its_own_header_says() {
+        // As lld lays out: the first page of code is the last one of the read-only segment's, too.
+        let text = b"555555810000-555555c69000 r-xp 002ba000 fe:00 1 /bin/program\n";
+        let maps = trapless_process::parse_maps(text).unwrap();
+        let segment = |offset, address, file_size, executable| Segment {
+            offset,
+            address,
+            file_size,
+            memory_size: file_size,
+            executable,
+            readable: true,
+            writable: false,
+        };
+        let segments = [segment(0, 0, 0x2b_a9c8, false), segment(0x2b_aa00, 0x2b_ba00, 0x45_84e0, true)];
+        assert_eq!(bias(&segments, maps.iter().next().unwrap()), 0x5555_5581_0000 - 0x2b_b000);
+    }
 }

@@ -56,6 +56,7 @@ impl Work {
 /// # Errors
 /// Those of standard input and output.
 pub fn serve() -> io::Result<()> {
+    forget_faults();
     let mut output = io::stdout().lock();
     let addresses: Vec<String> = TRIGGERS.iter().map(|t| (t.function as usize).to_string()).collect();
     writeln!(output, "{}", addresses.join(" "))?;
@@ -71,6 +72,15 @@ pub fn serve() -> io::Result<()> {
         output.flush()?;
     }
     Ok(())
+}
+
+/// Gives up the handlers by which Rust's runtime reports stack overflows: where a program catches faults, sites whose
+/// instructions may fault are refused, and few programs that people probe do.
+fn forget_faults() {
+    for signal in [libc::SIGSEGV, libc::SIGBUS] {
+        // SAFETY: the default action is no function of ours, and no other thread is there yet.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
 }
 
 /// Processor time of all threads together and time that passed, in nanoseconds.
@@ -100,7 +110,9 @@ fn measure(threads: usize, work: Work, times: u64) -> io::Result<[u64; 2]> {
         };
         let start = |_| {
             let started = std::thread::Builder::new().spawn_scoped(scope, body);
-            started.inspect_err(|_| drop(missing.fetch_sub(1, Ordering::AcqRel)))
+            started.inspect_err(|_| {
+                missing.fetch_sub(1, Ordering::AcqRel);
+            })
         };
         let running: Vec<_> = (0..threads).map(start).collect();
         let joined = running.into_iter().map(|thread| {
