@@ -414,3 +414,39 @@ fn r6_functions_that_read_their_return_address_are_refused() {
         assert!(reason.contains(words), "{function}: {reason}");
     }
 }
+
+const PANICS: &str = r#"
+    #[no_mangle] #[inline(never)] pub extern "C" fn probed(n: u64) -> u64 { std::hint::black_box(n) + 1 }
+    #[inline(never)] fn deep(n: u64) -> u64 { if n == 0 { panic!("deep") } std::hint::black_box(deep(n - 1)) + 1 }
+    fn main() {
+        std::panic::set_hook(Box::new(|_| ()));
+        let mut sum = 0;
+        for i in 0..500 {
+            let caught = std::panic::catch_unwind(|| deep(i % 30));
+            sum = probed(sum) + caught.is_err() as u64;
+        }
+        let frames = std::backtrace::Backtrace::force_capture().to_string();
+        println!("{sum} {}", frames.contains("main"));
+    }
+"#;
+
+#[test]
+fn r3_rust_panics_pass_followed_calls() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, path) = (dir.path().join("panics.rs"), dir.path().join("panics"));
+    std::fs::write(&source, PANICS).unwrap();
+    let built = Command::new("rustc").arg("-Copt-level=1").arg("-o").args([&path, &source]).output();
+    let Ok(built) = built else { return println!("SKIPPED: no rustc") };
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let bare = finish(&mut Command::new(&path));
+    assert_eq!(bare.out, "1000 true\n", "{bare:?}");
+    let result = dir.path().join("result");
+    for verb in [&["count", "--return"][..], &["latency"]] {
+        let options =
+            ["panics:*", "-f", "json", "-o", result.to_str().unwrap(), "--", path.to_str().unwrap()];
+        let ran = run(&[verb, &options].concat());
+        assert_eq!((ran.code, &ran.out), (bare.code, &bare.out), "{verb:?} {ran:?}");
+        let summary = Ran { out: std::fs::read_to_string(&result).unwrap(), ..ran }.summary();
+        assert_eq!(summary.hits("probed", "return"), 500, "{verb:?}");
+    }
+}

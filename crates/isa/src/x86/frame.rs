@@ -60,10 +60,8 @@ impl Frame {
         // rdtsc takes rax and rdx. Without a record, what they held before the clock is read is not needed after.
         let fixed: &[usize] = if clock && !records { &[RDX, RAX] } else { &[] };
         let free = |r: &usize| {
-            *r < bits as usize / 4
-                && !fixed.contains(r)
-                && !(records && [RAX, RDX].contains(r))
-                && (*r != RAX || live.flags_dead)
+            let taken = fixed.contains(r) || records && [RAX, RDX].contains(r);
+            *r < bits as usize / 4 && !taken && (*r != RAX || live.flags_dead)
         };
         let (mut first, second): (Vec<_>, Vec<_>) =
             SCRATCH.iter().copied().filter(free).partition(|&r| dead(r));

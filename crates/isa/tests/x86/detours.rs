@@ -1,0 +1,268 @@
+//! Detours run by this processor change nothing that the program can see (hard cases S1 and S2), and count and record exactly.
+
+use crate::machine::*;
+use crate::processor::Random;
+use trapless_isa::detour::*;
+use trapless_isa::{BranchTargets, Machine as Isa, Site};
+
+/// Prologues, and what undoes them before a plain `ret`. Registers and flags are live at some and dead at others.
+const PROLOGUES: &[(&str, &[u8], &[u8])] = &[
+    ("nop5", &[0x0f, 0x1f, 0x44, 0, 0], &[]),
+    ("push rbp; mov rbp,rsp; push rbx", &[0x55, 0x48, 0x89, 0xe5, 0x53], &[0x5b, 0x5d]),
+    ("xor eax,eax; mov ecx,1", &[0x31, 0xc0, 0xb9, 1, 0, 0, 0], &[]),
+    ("mov rax,rdi; add rax,rsi", &[0x48, 0x89, 0xf8, 0x48, 0x01, 0xf0], &[]),
+    (
+        "mov edx,2; mov esi,3; mov edi,4; xor ecx,ecx",
+        &[0xba, 2, 0, 0, 0, 0xbe, 3, 0, 0, 0, 0xbf, 4, 0, 0, 0, 0x31, 0xc9],
+        &[],
+    ),
+    ("endbr64; sub rsp,24", &[0xf3, 0x0f, 0x1e, 0xfa, 0x48, 0x83, 0xec, 24], &[0x48, 0x83, 0xc4, 24]),
+    ("adc rax,rdx; setc cl", &[0x48, 0x11, 0xd0, 0x0f, 0x92, 0xc1], &[]),
+    ("mov [rsp-128],rdi", &[0x48, 0x89, 0x7c, 0x24, 0x80], &[]),
+    ("mov rax,[rsp-120]", &[0x48, 0x8b, 0x44, 0x24, 0x88], &[]),
+    ("mov r10,rsp; and rsp,-32", &[0x49, 0x89, 0xe2, 0x48, 0x83, 0xe4, 0xe0], &[0x4c, 0x89, 0xd4]),
+    ("movups xmm1,[rsp-64]", &[0x0f, 0x10, 0x4c, 0x24, 0xc0], &[]),
+    ("cld; pushf; pop rax; nop; nop", &[0xfc, 0x9c, 0x58, 0x90, 0x90], &[]),
+];
+
+pub const HITS: u32 = 128;
+pub const LOST: u32 = 136;
+pub const RETURNS: u32 = 144;
+pub const LATENCY: u32 = 512;
+
+/// A function with a probe that can be put in and taken out.
+pub struct Probed<'m> {
+    machine: &'m Machine,
+    original: Vec<u8>,
+    patch: Vec<u8>,
+    at: u64,
+    pub end: u64,
+}
+
+impl<'m> Probed<'m> {
+    /// Writes `code` to `function` and a detour for it to `detour` in the arena.
+    pub fn new(
+        machine: &'m Machine,
+        code: &[u8],
+        function: u64,
+        detour: u64,
+        layout: &Layout,
+        actions: Actions,
+    ) -> Self {
+        let isa = Isa::X86_64.isa();
+        let targets = BranchTargets::default();
+        let site = Site { address: function, function, code, padding: &[], targets: &targets };
+        let displaced = isa.verdict(&site).jump.expect("a site for a jump");
+        let runtime = isa.runtime(ARENA, layout).unwrap();
+        machine.write(ARENA, &runtime.code);
+        let from = (displaced.start - function) as usize;
+        let original = code[from..][..usize::from(displaced.length)].to_vec();
+        let request = DetourRequest {
+            address: detour,
+            displaced,
+            original: &original,
+            site: &site,
+            actions,
+            layout,
+            runtime: &runtime,
+        };
+        let written = isa.detour(&request).unwrap();
+        assert!(ARENA + runtime.code.len() as u64 <= detour);
+        machine.write(detour, &written.code);
+        machine.write(function, code);
+        let patch = isa.patch(&displaced, detour).unwrap();
+        Probed { machine, original, patch, at: displaced.start, end: displaced.end() }
+    }
+
+    pub fn arm(&self) {
+        self.machine.write(self.at, &self.patch);
+    }
+
+    pub fn disarm(&self) {
+        self.machine.write(self.at, &self.original);
+    }
+}
+
+/// Where the n-th detour goes.
+pub fn detour_at(n: u64) -> u64 {
+    ARENA + 0x2000 + n * 0x800
+}
+
+const RECORD: Record = Record { id: 6, arguments: 0 };
+const RETURN_RECORD: Record = Record { id: 7, arguments: 0 };
+
+/// Every combination of what a detour can do.
+fn all_actions() -> Vec<Actions> {
+    let mut all = Vec::new();
+    let arguments = std::iter::once(None).chain((0..=6).map(Some));
+    for record in arguments.map(|a| a.map(|arguments| Record { arguments, ..RECORD })) {
+        for hits in [None, Some(HITS)] {
+            for (count, latency, record_return) in
+                [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 0), (1, 1, 1)]
+            {
+                let some = |what: i32, offset: u32| (what == 1).then_some(offset);
+                let ret = (count + latency + record_return > 0).then_some(ReturnActions {
+                    lost: LOST,
+                    hits: some(count, RETURNS),
+                    latency: some(latency, LATENCY),
+                    record: (record_return == 1).then_some(RETURN_RECORD),
+                });
+                for restore_returns in [false, true] {
+                    all.push(Actions { entry: EntryActions { hits, record }, ret, restore_returns });
+                }
+            }
+        }
+    }
+    all
+}
+
+/// The stack below the slot that belongs to the function, and above it.
+fn stack(machine: &Machine) -> (Vec<u8>, Vec<u8>) {
+    (machine.read(SLOT - 128, 128), machine.read(SLOT + 8, 512))
+}
+
+#[test]
+fn s1_s2_nothing_but_the_counters_changes() {
+    let Some(machine) = Machine::new() else { return };
+    let mut random = Random(1);
+    for &(name, prologue, epilogue) in PROLOGUES {
+        let code = [prologue, epilogue, &[0xc3][..]].concat();
+        for actions in all_actions() {
+            for self_pointer in [true, false] {
+                let layout = layout(self_pointer);
+                let thread = Machine::thread(random.next() % 8);
+                let probed = Probed::new(&machine, &code, FUNCTION, detour_at(0), &layout, actions);
+                let before = [HITS, RETURNS, LATENCY + LATENCY_COUNT].map(|c| machine.sum(c));
+                // Twice: a thread's first hit goes another way.
+                for round in 0..2 {
+                    // In the body, the red zone is as it was at the entry.
+                    machine.write_exit(probed.end.max(FUNCTION + prologue.len() as u64), 2);
+                    let same = compare(&machine, &probed, thread, &mut random, Some(actions), true);
+                    assert!(same, "{name}, in the body: {actions:?} round {round}");
+                    machine.write(FUNCTION, &code);
+                    let same = compare(&machine, &probed, thread, &mut random, Some(actions), false);
+                    assert!(same, "{name}, after the return: {actions:?} round {round}");
+                }
+                let counted = [HITS, RETURNS, LATENCY + LATENCY_COUNT].map(|c| machine.sum(c));
+                let follows = |wanted: bool| if wanted { 2 } else { 0 };
+                let ret = actions.ret;
+                let wanted = [
+                    2 * follows(actions.entry.hits.is_some()),
+                    follows(ret.is_some_and(|r| r.hits.is_some())),
+                    follows(ret.is_some_and(|r| r.latency.is_some())),
+                ];
+                assert_eq!([0, 1, 2].map(|i| counted[i] - before[i]), wanted, "{name}: {actions:?}");
+                assert_eq!(machine.sum(LOST), 0);
+                machine.forget();
+            }
+        }
+    }
+}
+
+/// Runs once without and once with the probe from one random state. `body`: the run ends inside the function, where a
+/// followed call is left behind.
+fn compare(
+    machine: &Machine,
+    probed: &Probed<'_>,
+    thread: u64,
+    random: &mut Random,
+    actions: Option<Actions>,
+    body: bool,
+) -> bool {
+    let start = machine.random(random);
+    machine.set(SLOT, EXIT);
+    let memory = machine.read(SLOT - 1024, 2048);
+    probed.disarm();
+    let expected = (machine.run(thread, &start), stack(machine));
+    machine.write(SLOT - 1024, &memory);
+    probed.arm();
+    let found = (machine.run(thread, &start), stack(machine));
+    probed.disarm();
+    let (low, high) = (expected.1.0 == found.1.0 || !body, expected.1.1 == found.1.1);
+    if expected.0.0 != found.0.0 || expected.0.1.registers != found.0.1.registers {
+        println!(
+            "exit {} {} {:x?}\n{:x?}",
+            expected.0.0, found.0.0, expected.0.1.registers, found.0.1.registers
+        );
+    }
+    let actions = actions.unwrap_or_default();
+    if actions.entry.record.is_some() || actions.ret.is_some_and(|r| r.record.is_some()) {
+        check_records(machine, &start, &found.0.1, actions, body);
+    }
+    if body {
+        // The abandoned call's instance goes with the next one at its slot.
+        machine.open_calls() == usize::from(actions.ret.is_some()) && expected.0 == found.0 && low && high
+    } else {
+        machine.open_calls() == 0 && expected.0 == found.0 && high
+    }
+}
+
+/// Takes the records of one call out of the ring and compares them with the state that they are of.
+fn check_records(machine: &Machine, before: &State, after: &State, actions: Actions, body: bool) {
+    let (head, tail) = (machine.block(1, BLOCK_RING_HEAD), machine.block(1, BLOCK_RING_TAIL));
+    let mut position = tail;
+    let word = |position: u64, field: u32| {
+        let record = RING + (((position % (1 << RING_BITS)) as u32) << RECORD_SHIFT);
+        machine.block(1, record + field)
+    };
+    if let Some(record) = actions.entry.record {
+        assert_eq!(word(position, RECORD_SEQUENCE), position + 1);
+        assert_eq!(word(position, RECORD_ID) as u32, record.id);
+        assert_eq!(word(position, RECORD_SLOT), SLOT);
+        for (number, register) in
+            [7, 6, 2, 1, 8, 9].into_iter().take(usize::from(record.arguments)).enumerate()
+        {
+            let argument = word(position, RECORD_VALUES + 8 * number as u32);
+            assert_eq!(argument, before.registers[register], "argument {number} {actions:?}");
+        }
+        position += 1;
+    }
+    if let Some(record) = actions.ret.and_then(|r| r.record).filter(|_| !body) {
+        assert_eq!(word(position, RECORD_SEQUENCE), position + 1);
+        assert_eq!(word(position, RECORD_ID) as u32, record.id);
+        assert_eq!(word(position, RECORD_SLOT), SLOT);
+        assert_eq!(word(position, RECORD_VALUES), after.registers[0], "{actions:?}");
+        assert!(word(position, RECORD_VALUES + 8) <= word(position, RECORD_TIME));
+        position += 1;
+    }
+    assert_eq!(head, position, "{actions:?}");
+    machine.set_block(1, BLOCK_RING_TAIL, head);
+}
+
+/// Counts returns.
+pub const FOLLOW: Actions = Actions {
+    entry: EntryActions { hits: Some(HITS), record: None },
+    ret: Some(ReturnActions { lost: LOST, hits: Some(RETURNS), latency: None, record: None }),
+    restore_returns: false,
+};
+
+#[test]
+fn threads_without_memory_of_their_own_are_counted_together() {
+    let Some(machine) = Machine::new() else { return };
+    let mut random = Random(5);
+    let layout = layout(false);
+    let code = [0x0f, 0x1f, 0x44, 0, 0, 0xc3];
+    for actions in [FOLLOW, Actions { ret: None, ..FOLLOW }] {
+        machine.forget();
+        Probed::new(&machine, &code, FUNCTION, detour_at(0), &layout, actions).arm();
+        // A thread pointer of 0, and more threads than there are blocks.
+        let threads: Vec<u64> = std::iter::once(0).chain((0..20).map(Machine::thread)).collect();
+        for round in 1..=3 {
+            for &thread in &threads {
+                let start = machine.random(&mut random);
+                machine.set(SLOT, EXIT);
+                let (exit, after) = machine.run(thread, &start);
+                let mut wanted = start.registers;
+                wanted[4] += 8;
+                assert_eq!((exit, after.registers, after.flags), (1, wanted, start.flags));
+            }
+            let with_block = u64::from(BLOCK_COUNT) - 1;
+            let without = threads.len() as u64 - with_block;
+            assert_eq!(machine.sum(HITS), round * threads.len() as u64);
+            assert_eq!(machine.block(0, HITS), round * without);
+            if actions.ret.is_some() {
+                assert_eq!([machine.sum(RETURNS), machine.sum(LOST)], [round * with_block, round * without]);
+            }
+        }
+    }
+}

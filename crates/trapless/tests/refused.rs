@@ -1,0 +1,152 @@
+//! Sites where a probe would change what the program does are left alone with the reason (hard cases C1, S3, R4), and the
+//! program goes on as if nothing had been asked.
+
+mod support;
+
+use std::fs;
+use std::process::Command;
+use support::tool::{Ran, finish, run};
+use support::{Program, Target};
+
+/// Runs the program under `count --return PATTERNS`; its output and exit code must be `bare`'s.
+fn summary_of(program: &Program, patterns: &[&str], bare: &Ran) -> support::tool::Summary {
+    let output = program.dir().join("result");
+    let path = program.path().to_str().unwrap();
+    let options = ["-f", "json", "-o", output.to_str().unwrap(), "--", path];
+    let ran = run(&[&["count", "--return"][..], patterns, &options].concat());
+    assert_eq!((ran.code, &ran.out), (bare.code, &bare.out), "{ran:?}");
+    Ran { out: fs::read_to_string(&output).unwrap(), ..ran }.summary()
+}
+
+/// Its cold part is reached by a jump, with the function's frame on the stack, and goes on in the function.
+const COLD: &str = r#"
+    #include <stdio.h>
+    #include <stdlib.h>
+    static long seen;
+    __attribute__((noinline, cold)) void rare(long n) { seen += n; }
+    __attribute__((noinline, noclone)) long often(long n, long *out) {
+        long here[8] = {n, n + 1, n + 2, n + 3};
+        __asm__ volatile("" : : "r"(here) : "memory");
+        if (__builtin_expect(n % 5 == 0, 0)) { rare(here[1]); rare(here[2]); out[0] = here[3]; seen ^= here[0]; }
+        return here[0] + out[0];
+    }
+    __attribute__((noinline, noclone)) static long pointed(long n) { __asm__ volatile("" : "+r"(n)); return n * 3 + 1; }
+    long (*volatile by_pointer)(long) = pointed;
+    int main(void) {
+        long sum = 0, out = 0;
+        for (long i = 0; i < 1000; i++) sum += often(i, &out) + by_pointer(i);
+        printf("%ld %ld\n", sum, seen);
+        return 0;
+    }"#;
+
+#[test]
+fn c1_parts_that_are_jumped_to_are_not_followed() {
+    for (name, flags) in
+        [("cold", &["-O2"][..]), ("cold_stripped", &["-O2", "-s"]), ("cold_fixed", &["-O2", "-s", "-no-pie"])]
+    {
+        let program = Program::build(name, COLD, flags);
+        let bare = finish(&mut Command::new(program.path()));
+        assert_eq!(bare.code, Some(0));
+        let pattern = format!("{name}:*");
+        let summary = summary_of(&program, &[&pattern], &bare);
+        let probes = summary.0["probes"].as_array().unwrap();
+        // Calls that are known from the code alone are followed in the stripped ones, too.
+        assert!(probes.iter().any(|p| p["kind"] == "return" && p["hits"] == 1000), "{name}: {summary:?}");
+        if name == "cold" {
+            let summary = summary_of(&program, &["cold:often", "cold:often.cold"], &bare);
+            assert!(summary.skipped("often.cold").unwrap().contains("jumped to"), "{summary:?}");
+            assert_eq!(summary.hits("often", "return"), 1000);
+        } else {
+            let skipped = summary.0["skipped"].as_array().unwrap();
+            let parts = skipped.iter().filter(|s| s["reason"].as_str().unwrap().contains("jumped to"));
+            assert!(parts.count() > 0, "{name}: {summary:?}");
+        }
+    }
+}
+
+/// Reads through a pointer in its first instruction; with an argument, it catches the fault, says where it was, and
+/// makes the retry work.
+const FAULTS: &str = r#"
+    #define _GNU_SOURCE
+    #include <signal.h>
+    #include <stdio.h>
+    #include <string.h>
+    #include <sys/mman.h>
+    #include <ucontext.h>
+    __asm__(".text\n.globl loads\n.type loads, @function\nloads: movq (%rdi), %rax\n addq $1, %rax\n addq $2, %rax\n ret\n.size loads, .-loads\n");
+    long loads(long *from);
+    static char *page;
+    static int at_site;
+    static void fault(int s, siginfo_t *info, void *context) {
+        (void)s;
+        greg_t ip = ((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP];
+        at_site = ip == (greg_t)loads && info->si_addr == page;
+        mprotect(page, 4096, PROT_READ | PROT_WRITE);
+    }
+    int main(int argc, char **argv) {
+        page = mmap(0, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        struct sigaction catch = {.sa_sigaction = fault, .sa_flags = SA_SIGINFO};
+        if (argc > 1) sigaction(SIGSEGV, &catch, 0);
+        printf("ready\n");
+        fflush(stdout);
+        char line[16];
+        if (!fgets(line, sizeof line, stdin)) return 2;
+        long value = loads((long *)page);
+        printf("%ld %d\n", value, at_site);
+        return 0;
+    }"#;
+
+#[test]
+fn s3_what_may_fault_is_not_displaced_where_faults_are_caught() {
+    let program = Program::build("faults", FAULTS, &[]);
+    let mut target = program.start(&["catch"]);
+    let pid = target.pid().to_string();
+    let ran = run(&["count", "faults:loads", "-p", &pid, "-d", "0.1"]);
+    ran.assert_refused(1, &["may fault", "SIGSEGV"]);
+    target.tell("go");
+    assert_eq!(target.line(), "3 1");
+    assert!(target.wait().success());
+}
+
+#[test]
+fn s3_a_fault_that_nobody_catches_ends_the_program_as_before() {
+    use std::os::unix::process::ExitStatusExt;
+    let program = Program::build("faults", FAULTS, &[]);
+    for verb in [None, Some(&["count"][..]), Some(&["count", "--return"])] {
+        let mut target: Target = program.start(&[]);
+        let pid = target.pid().to_string();
+        let tool = verb.map(|v| support::tool::Tool::armed(&[v, &["faults:loads", "-p", &pid]].concat()));
+        target.tell("go");
+        assert_eq!(target.wait().signal(), Some(libc::SIGSEGV), "{verb:?}");
+        if let Some(tool) = tool {
+            assert_eq!(tool.ended().hits("loads", "entry"), 1, "{verb:?}");
+        }
+    }
+}
+
+const GO: &str = "package main\n\nimport \"fmt\"\n\n//go:noinline\nfunc Probed(n int) int {\n\tif n == 0 {\n\t\treturn 0\n\t}\n\
+    \treturn Probed(n-1) + 1\n}\n\nfunc main() {\n\tdone := make(chan int)\n\tfor i := 0; i < 20; i++ {\n\
+    \t\tgo func() { done <- Probed(999) }()\n\t}\n\tsum := 0\n\tfor i := 0; i < 20; i++ {\n\t\tsum += <-done\n\t}\n\tfmt.Println(sum)\n}\n";
+
+#[test]
+fn r4_go_is_counted_and_not_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, path) = (dir.path().join("main.go"), dir.path().join("gophers"));
+    fs::write(&source, GO).unwrap();
+    let mut build = Command::new("go");
+    build.args(["build", "-o"]).args([&path, &source]).env("HOME", dir.path()).env("GO111MODULE", "off");
+    match build.output() {
+        Ok(built) => assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr)),
+        Err(_) => return println!("SKIPPED: no go"),
+    }
+    let (result, path) = (dir.path().join("result"), path.to_str().unwrap());
+    let options = ["gophers:main.Probed", "-f", "json", "-o", result.to_str().unwrap(), "--", path];
+    let ran = run(&[&["count"], &options[..]].concat());
+    assert_eq!((ran.code, ran.out.as_str()), (Some(0), "19980\n"), "{ran:?}");
+    let summary = Ran { out: fs::read_to_string(&result).unwrap(), ..ran }.summary();
+    // A call that finds its stack too small is made again from the start.
+    assert!(summary.hits("main.Probed", "entry") >= 20_000, "{summary:?}");
+    let ran = run(&["latency", "gophers:main.Probed", "--", path]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.err.contains("Go moves its stacks"), "{ran:?}");
+}
