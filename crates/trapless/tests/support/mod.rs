@@ -1,0 +1,212 @@
+//! Programs to point the tool at, and the tool itself, both ended when the test ends, however it ends.
+//!
+//! A target is compiled from C when the test runs. Its first line of output is `ready` and the addresses that the test wants to
+//! know, in hexadecimal. A probed program's code is compared byte for byte with what it was and with the file.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+pub mod text;
+pub mod tool;
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long anything may take before the test calls it a hang.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A compiled program, in a directory of its own that everybody may read.
+pub struct Program {
+    dir: tempfile::TempDir,
+    path: PathBuf,
+}
+
+impl Program {
+    /// Compiles C, with assembly in it as needed. `flags` come after `-O1 -pthread`.
+    pub fn build(name: &str, source: &str, flags: &[&str]) -> Program {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let c = dir.path().join(format!("{name}.c"));
+        std::fs::write(&c, source).unwrap();
+        let path = dir.path().join(name);
+        let output =
+            Command::new("gcc").args(["-O1", "-pthread", "-o"]).arg(&path).arg(&c).args(flags).output();
+        let output = output.expect("the tests need gcc");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Program { dir, path }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The directory it is in, for files that go with it.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Starts it and waits until it says that it is ready.
+    pub fn start(&self, args: &[&str]) -> Target {
+        Target::start(Command::new(&self.path).args(args))
+    }
+}
+
+/// A running program, killed when dropped.
+pub struct Target {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+    addresses: Vec<u64>,
+}
+
+impl Target {
+    /// Starts `command`, whose program says `ready`.
+    pub fn start(command: &mut Command) -> Target {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = end_with_us(command).spawn().expect("the target starts");
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let mut target = Target { input: child.stdin.take(), child, output, addresses: Vec::new() };
+        let line = target.line();
+        let mut words = line.split_whitespace();
+        assert_eq!(words.next(), Some("ready"), "{line:?}");
+        let parse = |word: &str| u64::from_str_radix(word.trim_start_matches("0x"), 16).unwrap();
+        target.addresses = words.map(parse).collect();
+        target
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    /// The addresses it told, in order.
+    pub fn address(&self, index: usize) -> u64 {
+        self.addresses[index]
+    }
+
+    /// Its next line of output; empty at its end.
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("its output is text");
+        line.trim_end().to_owned()
+    }
+
+    /// Sends it a line.
+    pub fn tell(&mut self, line: &str) {
+        let input = self.input.as_mut().unwrap();
+        writeln!(input, "{line}").and_then(|()| input.flush()).expect("it reads its input");
+    }
+
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: kill takes two integers; the child is not reaped yet, so the id is still its own.
+        assert_eq!(unsafe { libc::kill(self.pid(), signal) }, 0);
+    }
+
+    /// Stops it as a shell's Ctrl-Z would, and waits until it stands.
+    pub fn freeze(&self) {
+        self.signal(libc::SIGSTOP);
+        self.wait_for_state("T");
+    }
+
+    /// Lets a stopped one go on.
+    pub fn thaw(&self) {
+        self.signal(libc::SIGCONT);
+    }
+
+    pub fn is_alive(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Waits for its end.
+    pub fn wait(&mut self) -> ExitStatus {
+        self.input = None;
+        let mut status = None;
+        eventually("the target ends", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+
+    /// State letter of its leader, as in `/proc/PID/stat`.
+    pub fn state(&self) -> char {
+        thread_state(self.pid(), self.pid())
+    }
+
+    /// Waits until every thread is in one of these states.
+    pub fn wait_for_state(&self, states: &str) {
+        eventually("a state", || {
+            self.threads().iter().all(|&t| states.contains(thread_state(self.pid(), t)))
+        });
+    }
+
+    /// Ids of its threads, the leader's first.
+    pub fn threads(&self) -> Vec<i32> {
+        let entries = std::fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
+        let mut threads: Vec<i32> =
+            entries.map(|e| e.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect();
+        threads.sort_unstable();
+        threads
+    }
+
+    /// Reads its memory.
+    pub fn read(&self, address: u64, length: usize) -> Vec<u8> {
+        text::read(self.pid(), address, length).expect("the target's memory can be read")
+    }
+
+    /// Reads one word of it.
+    pub fn read_word(&self, address: u64) -> u64 {
+        u64::from_le_bytes(self.read(address, 8).try_into().unwrap())
+    }
+
+    /// Writes its memory, code too.
+    pub fn write(&self, address: u64, bytes: &[u8]) {
+        use std::os::unix::fs::FileExt;
+        let memory = std::fs::File::options().write(true).open(format!("/proc/{}/mem", self.pid())).unwrap();
+        memory.write_all_at(bytes, address).expect("the target's memory can be written");
+    }
+
+    /// Its code as it is now.
+    pub fn text(&self) -> text::Text {
+        text::Text::of(self.pid())
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn thread_state(pid: i32, tid: i32) -> char {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().and_then(|rest| rest.chars().next()).unwrap_or('X')
+}
+
+/// Lets a command end when we are killed.
+pub fn end_with_us(command: &mut Command) -> &mut Command {
+    // SAFETY: prctl is a plain system call, safe between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            Ok(())
+        })
+    }
+}
+
+/// Waits until `condition` holds, and fails when it never does.
+#[track_caller]
+pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < PATIENCE, "waited in vain for: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+pub fn is_root() -> bool {
+    // SAFETY: geteuid takes nothing and cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}

@@ -1,0 +1,73 @@
+//! The code of a process, to be compared with what it was and with its files.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+/// Reads a process's memory.
+pub fn read(pid: i32, address: u64, length: usize) -> std::io::Result<Vec<u8>> {
+    let mut bytes = vec![0; length];
+    File::open(format!("/proc/{pid}/mem"))?.read_exact_at(&mut bytes, address)?;
+    Ok(bytes)
+}
+
+/// All executable memory of a process.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Text {
+    /// By start address: the line of `/proc/PID/maps`, and the bytes.
+    mappings: BTreeMap<u64, (String, Vec<u8>)>,
+}
+
+impl Text {
+    pub fn of(pid: i32) -> Text {
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+        let mut mappings = BTreeMap::new();
+        for line in maps.lines().filter(|line| line.split(' ').nth(1).unwrap().contains('x')) {
+            let range = line.split(' ').next().unwrap();
+            let (start, end) = range.split_once('-').unwrap();
+            let [start, end] = [start, end].map(|text| u64::from_str_radix(text, 16).unwrap());
+            // The vsyscall page cannot be read.
+            if let Ok(bytes) = read(pid, start, (end - start) as usize) {
+                mappings.insert(start, (line.to_owned(), bytes));
+            }
+        }
+        Text { mappings }
+    }
+
+    /// Fails unless the process's code is again what this says, and its files' besides, and no memory of the tool is left.
+    #[track_caller]
+    pub fn assert_restored(&self, pid: i32) {
+        let now = Text::of(pid);
+        for (start, (line, bytes)) in &now.mappings {
+            let before = self.mappings.get(start);
+            let Some((_, was)) = before else { panic!("a mapping that was not there before: {line}") };
+            if let Some(at) = was.iter().zip(bytes).position(|(was, is)| was != is) {
+                let end = bytes.len().min(at + 16);
+                let (was, is) = (&was[at..end], &bytes[at..end]);
+                panic!(
+                    "code differs at {:#x} ({line})\n  was {was:02x?}\n  is  {is:02x?}",
+                    *start + at as u64
+                );
+            }
+        }
+        assert_eq!(self.mappings.len(), now.mappings.len(), "a mapping is gone");
+        now.assert_is_of_files(pid);
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+        assert!(!maps.contains("memfd:trapless"), "memory is left:\n{maps}");
+    }
+
+    /// Fails unless the code is what the files hold.
+    #[track_caller]
+    fn assert_is_of_files(&self, pid: i32) {
+        for (line, bytes) in self.mappings.values() {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            let Some(path) = fields.get(5).filter(|path| path.starts_with('/')) else { continue };
+            let Ok(file) = File::open(format!("/proc/{pid}/root{path}")) else { continue };
+            let offset = u64::from_str_radix(fields[2], 16).unwrap();
+            let length = file.metadata().unwrap().len().saturating_sub(offset).min(bytes.len() as u64);
+            let mut content = vec![0; length as usize];
+            file.read_exact_at(&mut content, offset).unwrap();
+            assert!(bytes[..content.len()] == content, "code is not its file's: {line}");
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! The tool, run as a shell would run it.
+
+use super::{PATIENCE, end_with_us, eventually};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+
+/// The tool's command line, not yet started.
+pub fn trapless(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trapless"));
+    command.args(arguments).env("NO_COLOR", "1").stdin(Stdio::null());
+    command
+}
+
+/// What a finished run left.
+#[derive(Debug)]
+pub struct Ran {
+    /// Exit code; `None` for a signal.
+    pub code: Option<i32>,
+    /// Standard output.
+    pub out: String,
+    /// Standard error.
+    pub err: String,
+}
+
+impl Ran {
+    /// Fails unless the run ended with `code` and one line on standard error that holds all of `words`.
+    #[track_caller]
+    pub fn assert_refused(&self, code: i32, words: &[&str]) {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        assert_eq!(self.err.lines().count(), 1, "one line: {self:?}");
+        for word in words {
+            assert!(self.err.contains(word), "{word:?}: {self:?}");
+        }
+    }
+
+    /// Every line of standard output, as JSON.
+    #[track_caller]
+    pub fn json(&self) -> Vec<Value> {
+        let parse = |line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"));
+        self.out.lines().map(parse).collect()
+    }
+
+    /// The summary of a run that went well.
+    #[track_caller]
+    pub fn summary(&self) -> Summary {
+        let summary = self.json().into_iter().find(|line| line["type"] == "summary");
+        Summary(summary.unwrap_or_else(|| panic!("no summary: {self:?}")))
+    }
+}
+
+/// Runs the tool to its end.
+pub fn run(arguments: &[&str]) -> Ran {
+    finish(&mut trapless(arguments))
+}
+
+/// Runs any command to its end.
+pub fn finish(command: &mut Command) -> Ran {
+    let child = end_with_us(command).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let watchdog = Watchdog::new(child.id());
+    let output = child.wait_with_output().unwrap();
+    drop(watchdog);
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    Ran { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+}
+
+/// Takes out of `pid` whatever is armed.
+#[track_caller]
+pub fn detach(pid: i32) -> Ran {
+    let ran = run(&["detach", "-p", &pid.to_string(), "-f", "json"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    ran
+}
+
+/// The last line of a run.
+#[derive(Debug)]
+pub struct Summary(pub Value);
+
+impl Summary {
+    /// Hits of a function's probes of one kind, `entry` or `return`.
+    #[track_caller]
+    pub fn hits(&self, function: &str, kind: &str) -> u64 {
+        let probes = self.0["probes"].as_array().unwrap();
+        let row = probes.iter().find(|p| p["function"] == function && p["kind"] == kind);
+        row.unwrap_or_else(|| panic!("no {kind} of {function}: {self:?}"))["hits"].as_u64().unwrap()
+    }
+
+    /// Why a function was skipped.
+    pub fn skipped(&self, function: &str) -> Option<String> {
+        let skipped = self.0["skipped"].as_array().unwrap();
+        let row = skipped.iter().find(|s| s["function"] == function)?;
+        Some(row["reason"].as_str().unwrap().to_owned())
+    }
+}
+
+/// A run whose probes are armed.
+pub struct Tool {
+    child: Child,
+    output: BufReader<ChildStdout>,
+    _watchdog: Watchdog,
+}
+
+impl Tool {
+    /// Starts a run with `-f json` and waits until its probes are armed.
+    #[track_caller]
+    pub fn armed(arguments: &[&str]) -> Tool {
+        let mut arguments = arguments.to_vec();
+        let split = arguments.iter().position(|a| *a == "--").unwrap_or(arguments.len());
+        arguments.splice(split..split, ["-f", "json"]);
+        Tool::armed_with(&mut trapless(&arguments))
+    }
+
+    /// As [`Tool::armed`], of a command that already says `-f json`.
+    #[track_caller]
+    pub fn armed_with(command: &mut Command) -> Tool {
+        let mut child = end_with_us(command).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let watchdog = Watchdog::new(child.id());
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let mut tool = Tool { child, output, _watchdog: watchdog };
+        let line = tool.line();
+        if !line.contains("\"attached\"") {
+            let mut error = String::new();
+            let _ = tool.child.stderr.take().unwrap().read_to_string(&mut error);
+            panic!("not armed: {line:?} {error}");
+        }
+        tool
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    /// Its next line; empty at the end.
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: kill takes two integers; the child is not reaped yet, so the id is still its own.
+        assert_eq!(unsafe { libc::kill(self.pid(), signal) }, 0);
+    }
+
+    /// Ends the run as Ctrl-C would, and gives its summary.
+    #[track_caller]
+    pub fn interrupt(self) -> Summary {
+        self.signal(libc::SIGINT);
+        self.ended()
+    }
+
+    /// Waits for the run's own end, and gives its summary.
+    #[track_caller]
+    pub fn ended(self) -> Summary {
+        let ran = self.ran();
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        ran.summary()
+    }
+
+    /// Waits for the run's own end.
+    pub fn ran(mut self) -> Ran {
+        let (mut out, mut err) = (String::new(), String::new());
+        self.output.read_to_string(&mut out).unwrap();
+        self.child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+        Ran { code: self.child.wait().unwrap().code(), out, err }
+    }
+
+    /// Kills it as nothing can prevent.
+    pub fn kill(mut self) -> ExitStatus {
+        let _ = self.child.kill();
+        self.child.wait().unwrap()
+    }
+}
+
+impl Drop for Tool {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Waits until no tracer holds any thread of `pid`: a killed tool's keeper has ended its work.
+pub fn wait_untraced(pid: i32) {
+    let traced = || {
+        let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+        threads.flatten().any(|thread| {
+            let status = std::fs::read_to_string(thread.path().join("status")).unwrap_or_default();
+            status.lines().any(|line| line.starts_with("TracerPid:") && !line.ends_with("\t0"))
+        })
+    };
+    eventually("the tracer leaves", || !traced());
+}
+
+/// Kills a process that takes too long, so that the test fails instead of hanging.
+struct Watchdog {
+    _done: Sender<()>,
+}
+
+impl Watchdog {
+    fn new(pid: u32) -> Watchdog {
+        let (done, ends) = channel();
+        std::thread::spawn(move || {
+            if ends.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                eprintln!("killed process {pid}, which hung");
+                // SAFETY: kill takes two integers. The process is not reaped as long as its watchdog lives.
+                unsafe { libc::kill(pid as i32, libc::SIGKILL) };
+            }
+        });
+        Watchdog { _done: done }
+    }
+}
