@@ -7,7 +7,7 @@
 //!
 //! | offset | field | |
 //! |---|---|---|
-//! | [`THREAD_OWNER`] | owner | thread pointer of the owner; 0 free; [`THREAD_RESERVED`] being filled |
+//! | [`THREAD_OWNER`] | owner | thread pointer of the owner (on x86 its complement); 0 free; [`THREAD_RESERVED`] being filled |
 //! | [`THREAD_BLOCK`] | block | address of the thread's block of counters, histograms and ring |
 //! | [`THREAD_RETURNS`] | returns | address of the thread's table of return instances |
 //! | [`THREAD_HIGHEST`] | highest | the highest stack slot of all calls the thread followed |
@@ -132,7 +132,8 @@ pub struct Layout {
     /// Address of the origin word: nonzero in the process that was attached, 0 in its forked children. The word
     /// behind it is nonzero once a return instance was put at another than its first place.
     pub origin: u64,
-    /// Address of the 64-bit cursor that counts claimed blocks, shared by all processes.
+    /// Address of the 64-bit cursor, shared by all processes: the number of the next block to be claimed. It starts at
+    /// 1, since block 0 is the overflow block, and may pass the number of blocks.
     pub block_cursor: u64,
     /// Address of block 0, which is the overflow block.
     pub blocks: u64,
@@ -144,6 +145,9 @@ pub struct Layout {
     pub ring: u32,
     /// Log2 of the number of records in a ring.
     pub ring_bits: u32,
+    /// Whether the word at the thread pointer holds the thread pointer, for every thread that will ever run (x86; the
+    /// C library sees to it). Loading it costs nothing; `rdfsbase` costs 5 ns, but works for threads without TLS, too.
+    pub self_pointer: bool,
     /// Offset of the thread id from the thread pointer, where the C library's layout is known.
     pub tid_offset: Option<i32>,
     /// Address of the return tables; entry `i` of the thread table uses table `i`.

@@ -1,7 +1,8 @@
-//! End to end: a program under qemu-user patches its own functions with generated detours, while four threads run them.
+//! End to end: a program under qemu-user patches its own functions with generated detours, while four threads
+//! run them.
 //!
-//! See `aarch64/selfpatch.c`. The counts of whole rounds must be exact, for entries and for returns, through recursion, tail calls, longjmp,
-//! signal handlers and coroutines that change threads.
+//! See `aarch64/selfpatch.c`. The counts of whole rounds must be exact, for entries and for returns, through
+//! recursion, tail calls, longjmp, signal handlers and coroutines that change threads.
 
 mod aarch64;
 
@@ -14,7 +15,11 @@ use trapless_isa::{
 
 /// Functions with their entries and returns in one round. No returns: probed at the entry only.
 const ROUND: &[(&str, u64, Option<u64>)] = &[
-    ("leaf", 1, Some(1)),
+    // The first to be patched, so that it is in every ring before that is full.
+    ("ten", 1, Some(1)),
+    ("leaf", 2, Some(2)),
+    // Ends in a tail call to a function that calls `leaf` with its own return address in a register.
+    ("tail_to_keeper", 1, Some(1)),
     ("bare", 6, Some(6)),
     ("fib", 41, Some(41)),
     ("starts_cbz", 2, Some(2)),
@@ -43,7 +48,15 @@ const ROUND: &[(&str, u64, Option<u64>)] = &[
     ("starts_bl", 1, None),
     ("starts_blr", 1, None),
     ("jumper", 3, Some(0)),
-    ("ten", 1, Some(1)),
+];
+
+/// Functions through which the program's unwinder is called, with their entries.
+const WALKERS: [(&str, u64); 5] = [
+    ("walks", 4),
+    ("walks_signed_a", 2),
+    ("walks_signed_b", 1),
+    ("walks_by_tail", 1),
+    ("walks_after_tail", 1),
 ];
 
 const ARENA: u64 = 0x800_0000;
@@ -61,11 +74,13 @@ fn layout() -> Layout {
         origin: DATA + 0x1000,
         block_cursor: DATA + 0x1008,
         returns_used: DATA + 0x1010,
+        arenas: DATA + 0x1800,
         blocks: DATA + 0x10_0000,
         block_stride: 0x10_0000,
         block_count: 32,
         ring: RING,
         ring_bits: RING_BITS,
+        self_pointer: true,
         tid_offset: None,
         returns: DATA + 0x800_0000,
         return_bits: 9,
@@ -93,6 +108,8 @@ struct Outcome {
     after: Vec<u8>,
     rounds: u64,
     handled: u64,
+    /// Return addresses that the program's own unwinder found to be foreign.
+    foreign: u64,
 }
 
 impl Outcome {
@@ -119,12 +136,17 @@ impl Outcome {
 }
 
 /// Patches every function of [`ROUND`] and some more, as `actions` says for the counters at an offset.
-fn patched_run(layout: Layout, actions: impl Fn(u32, u32, bool) -> Actions) -> Option<Outcome> {
+fn patched_run(
+    layout: Layout,
+    actions: impl Fn(u32, u32, bool) -> Actions,
+    walk: Actions,
+) -> Option<Outcome> {
     let (qemu, program) = (qemu()?, compile("selfpatch.c")?);
     let functions = functions(&program);
     let mut names: Vec<_> = ROUND.iter().map(|&(name, _, returns)| (name, returns.is_some())).collect();
-    names.extend([("leaf_signal", true), ("yields", true)]);
-    let plan = plan(&layout, &functions, &names, actions);
+    names.extend(["leaf_signal", "yields"].into_iter().chain(WALKERS.map(|w| w.0)).map(|name| (name, true)));
+    names.push(("walk", false));
+    let plan = plan(&layout, &functions, &names, actions, walk);
     let files = ["plan", "out"].map(|end| program.with_extension(end));
     fs::write(&files[0], plan.0).unwrap();
     let output = run(&qemu, &program, &[&files[0], &files[1]]);
@@ -145,6 +167,7 @@ fn patched_run(layout: Layout, actions: impl Fn(u32, u32, bool) -> Actions) -> O
         after: after.to_vec(),
         rounds: numbers[0] * numbers[1],
         handled: numbers[2],
+        foreign: numbers[3],
     })
 }
 
@@ -153,6 +176,7 @@ fn plan(
     functions: &BTreeMap<String, Function>,
     names: &[(&str, bool)],
     actions: impl Fn(u32, u32, bool) -> Actions,
+    walk: Actions,
 ) -> Plan {
     let isa = Machine::AArch64.isa();
     let runtime = isa.runtime(ARENA, layout).unwrap();
@@ -171,7 +195,10 @@ fn plan(
                 displaced,
                 original: &code[offset..offset + 4],
                 site: &site,
-                actions: actions(HITS + index as u32 * STRIDE, 2 * index as u32, returns),
+                actions: match name {
+                    "walk" => walk,
+                    _ => actions(HITS + index as u32 * STRIDE, 2 * index as u32, returns),
+                },
                 layout,
                 runtime: &runtime,
             })
@@ -181,6 +208,8 @@ fn plan(
     }
     let mut plan = Plan(vec![]);
     plan.add(0, layout.threads, 0x2000, &[]);
+    // The cursor starts at 1, behind the overflow block.
+    plan.add(4, layout.block_cursor, 8, &1u64.to_le_bytes());
     let blocks = u64::from(layout.block_count) * layout.block_stride;
     plan.add(0, layout.blocks, blocks, &[]);
     plan.add(0, layout.returns, 1 << (layout.thread_bits + layout.return_bits + detour::RETURN_SHIFT), &[]);
@@ -191,6 +220,12 @@ fn plan(
     plan.add(3, layout.blocks, blocks, &[]);
     plan
 }
+
+const NOTHING: EntryActions = EntryActions { hits: None, record: None };
+/// The unwinder sees the stack as it is.
+const UNTOUCHED: Actions = Actions { entry: NOTHING, ret: None, restore_returns: false };
+/// The unwinder gets the real return addresses.
+const RESTORES: Actions = Actions { entry: NOTHING, ret: None, restore_returns: true };
 
 fn count(offset: u32, _id: u32, _returns: bool) -> Actions {
     Actions { entry: EntryActions { hits: Some(offset), record: None }, ..Actions::default() }
@@ -253,21 +288,37 @@ fn entries_return_or_are_lost(outcome: &Outcome) -> u64 {
 
 #[test]
 fn entries_are_counted_exactly() {
-    if let Some(outcome) = patched_run(layout(), count) {
+    if let Some(outcome) = patched_run(layout(), count, UNTOUCHED) {
         entries_are_exact(&outcome);
     }
 }
 
 #[test]
 fn returns_are_paired_exactly() {
-    if let Some(outcome) = patched_run(layout(), count_pairs) {
+    if let Some(outcome) = patched_run(layout(), count_pairs, UNTOUCHED) {
         returns_are_exact(&outcome);
     }
 }
 
 #[test]
+fn unwinders_see_the_real_return_addresses() {
+    let Some(outcome) = patched_run(layout(), count_pairs, UNTOUCHED) else { return };
+    // Without the routine: 4 frames, 1, 1, 1 and 1.
+    assert_eq!(outcome.foreign, 8);
+    for (name, entries) in WALKERS {
+        assert_eq!(outcome.counts(name), [entries, entries, 0], "{name}");
+    }
+    let outcome = patched_run(layout(), count_pairs, RESTORES).unwrap();
+    assert_eq!(outcome.foreign, 0);
+    for (name, entries) in WALKERS {
+        assert_eq!(outcome.counts(name), [entries, 0, entries], "{name}");
+    }
+    returns_are_exact(&outcome);
+}
+
+#[test]
 fn histograms_and_records_agree_with_the_counts() {
-    let Some(outcome) = patched_run(layout(), everything) else { return };
+    let Some(outcome) = patched_run(layout(), everything, RESTORES) else { return };
     returns_are_exact(&outcome);
     let blocks = &outcome.after;
     let mut hits = 0;
@@ -288,7 +339,8 @@ fn histograms_and_records_agree_with_the_counts() {
     records_are_whole(&outcome);
 }
 
-/// Every record of every ring: complete, in order, entries with their arguments, returns later than their entries.
+/// Every record of every ring: complete, in order, entries with their arguments, returns later than their
+/// entries.
 fn records_are_whole(outcome: &Outcome) {
     let mut tens = 0;
     for block in 0..u64::from(outcome.layout.block_count) {
@@ -322,7 +374,7 @@ fn records_are_whole(outcome: &Outcome) {
 #[test]
 fn threads_without_a_block_share_the_overflow_block() {
     let layout = Layout { block_count: 3, ..layout() };
-    let Some(outcome) = patched_run(layout, count_pairs) else { return };
+    let Some(outcome) = patched_run(layout, count_pairs, UNTOUCHED) else { return };
     let lost = entries_return_or_are_lost(&outcome);
     assert!(lost > 4 * outcome.rounds, "two of the threads are not followed");
 }
@@ -330,13 +382,13 @@ fn threads_without_a_block_share_the_overflow_block() {
 #[test]
 fn a_thread_table_that_is_full_is_no_harm() {
     let layout = Layout { thread_bits: 1, ..layout() };
-    let Some(outcome) = patched_run(layout, count_pairs) else { return };
+    let Some(outcome) = patched_run(layout, count_pairs, UNTOUCHED) else { return };
     assert!(entries_return_or_are_lost(&outcome) > 0);
 }
 
 #[test]
 fn return_tables_that_are_full_lose_returns_and_count_them() {
     let layout = Layout { return_bits: 2, ..layout() };
-    let Some(outcome) = patched_run(layout, count_pairs) else { return };
+    let Some(outcome) = patched_run(layout, count_pairs, UNTOUCHED) else { return };
     assert!(entries_return_or_are_lost(&outcome) > 0);
 }

@@ -1,7 +1,8 @@
-//! Every instruction of real libraries: verdict, a copy near and a copy far, decoded again and compared with the original.
+//! Every instruction of real libraries: verdict, a copy near and a copy far, decoded again and compared with
+//! the original.
 //!
-//! The comparison runs both in the emulator, which `aarch64_oracle` proves against the CPU. What the emulator does not know (vector code, atomics,
-//! system instructions) must be copied word for word.
+//! The comparison runs both in the emulator, which `aarch64_oracle` proves against the CPU. What the emulator
+//! does not know (vector code, atomics, system instructions) must be copied word for word.
 
 mod aarch64;
 
@@ -9,12 +10,13 @@ use aarch64::oracle::Random;
 use object::{Object, ObjectSection, ObjectSymbol, SectionKind};
 use std::{collections::BTreeSet, fs, path::PathBuf};
 use trapless_isa::{
-    BranchTargets, Isa, Machine, Reason, Site,
+    BranchTargets, Flow, Isa, Machine, Reason, Site,
     aarch64::{
         AARCH64,
         decode::{Form, form, word},
         emulate::{Fault, Memory, emulate, supported},
         relocate::{SlotEnd, slot},
+        returns::saved,
     },
 };
 
@@ -165,6 +167,7 @@ fn function_entries_can_have_a_detour() {
         let targets = BranchTargets::new(targets);
         let entries: Vec<u64> = entries.into_iter().collect();
         let (mut all, mut jump, mut boost, mut emulated, mut returns) = (0u32, 0u32, 0u32, 0u32, 0u32);
+        let (mut callers, mut restorable) = (0u32, 0u32);
         let mut reasons = std::collections::BTreeMap::<String, u32>::new();
         for (index, &entry) in entries.iter().enumerate() {
             let Some((address, code)) =
@@ -182,6 +185,12 @@ fn function_entries_can_have_a_detour() {
             emulated += u32::from(ladder.emulate.is_ok());
             let followed = isa.return_verdict(&site);
             returns += u32::from(followed.is_ok());
+            // Functions that an unwinder may find on the stack.
+            let calls = |word: u32| matches!(form(word).flow(0), Flow::Call { .. } | Flow::IndirectCall);
+            if followed.is_ok() && code.chunks_exact(4).filter_map(word).any(calls) {
+                callers += 1;
+                restorable += u32::from(saved(&site).is_some());
+            }
             for (rung, reason) in
                 [("jump", ladder.jump.err()), ("emulate", ladder.emulate.err()), ("return", followed.err())]
             {
@@ -194,12 +203,13 @@ fn function_entries_can_have_a_detour() {
         }
         let share = |n: u32| 100.0 * f64::from(n) / f64::from(all);
         println!(
-            "{}: {all} entries: jump {:.2} %, boost {:.2} %, emulate {:.2} %, followed to the return {:.2} %; {reasons:?}",
+            "{}: {all} entries: jump {:.2} %, boost {:.2} %, emulate {:.2} %, followed to the return {:.2} %, of those that call restorable {:.2} %; {reasons:?}",
             library.file_name().unwrap().display(),
             share(jump),
             share(boost),
             share(emulated),
-            share(returns)
+            share(returns),
+            100.0 * f64::from(restorable) / f64::from(callers),
         );
         assert!(share(jump) >= 99.0 && share(boost) >= 99.0);
         // Half of libm's functions start with floating-point instructions.

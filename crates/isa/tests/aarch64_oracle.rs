@@ -149,7 +149,8 @@ fn emulation_does_what_the_instruction_does() {
     println!("{} instructions emulated as executed", cases.len());
 }
 
-/// Where copies stand: next door, at the ends of the ranges of tbz, of literals, adr and b.cond, and at those of b.
+/// Where copies stand: next door, at the ends of the ranges of tbz, of literals, adr and b.cond, and at those
+/// of b.
 fn copies() -> Vec<u64> {
     let mut places = vec![];
     for distance in

@@ -267,7 +267,7 @@ pub enum RemoteError {
     },
     /// A seccomp sandbox might kill the target for it.
     #[error(
-        "process {pid} is under seccomp ({mode:?}), which might kill it for a system call made on its behalf: run as root, or allow it explicitly"
+        "process {pid} is under seccomp ({mode:?}), which might kill it for a system call made on its behalf: run as root, or accept that with --allow-seccomp"
     )]
     Seccomp {
         /// The process.

@@ -30,3 +30,10 @@ pub fn run(command: Command) -> Result<u8, Error> {
         Command::Bench(_) => Err(Error::Usage("bench is not here yet".into())),
     }
 }
+
+/// How targets are stopped.
+fn stop_options(allow_seccomp: bool) -> trapless_process::StopOptions {
+    let mut options = trapless_process::StopOptions::default();
+    options.allow_seccomp = allow_seccomp;
+    options
+}

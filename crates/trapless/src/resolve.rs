@@ -80,7 +80,9 @@ pub fn resolve<'p>(
             }
         }
         for &(index, module) in &readable {
-            let names = ModuleNames { path: &images[index].path, soname: module.soname() };
+            let image = &images[index];
+            let names =
+                ModuleNames { path: &image.path, soname: module.soname(), alias: image.alias.as_deref() };
             let exclusions = select::exclusions_for(exclusions, &names);
             for site in sites_in(module, index, spec, kinds, &exclusions)? {
                 matched += 1;
@@ -106,14 +108,21 @@ pub fn resolve<'p>(
 
 /// The modules that a pattern means. Sonames are in the files, so they are only asked for when paths do not help.
 fn modules(process: Option<&Process>, images: &[Image], spec: &ProbeSpec) -> Result<Vec<usize>, Error> {
-    let by_path: Vec<_> = images.iter().map(|i| ModuleNames { path: &i.path, soname: None }).collect();
+    let by_path: Vec<_> = images
+        .iter()
+        .map(|i| ModuleNames { path: &i.path, soname: None, alias: i.alias.as_deref() })
+        .collect();
     match select::modules(&spec.module, &by_path) {
         Err(SelectError::NoModule { .. }) => {}
         other => return Ok(other?),
     }
     let with_sonames: Vec<_> = images
         .iter()
-        .map(|i| ModuleNames { path: &i.path, soname: i.module(process).ok().and_then(Module::soname) })
+        .map(|i| ModuleNames {
+            path: &i.path,
+            soname: i.module(process).ok().and_then(Module::soname),
+            alias: i.alias.as_deref(),
+        })
         .collect();
     Ok(select::modules(&spec.module, &with_sonames)?)
 }

@@ -19,6 +19,9 @@ pub struct ModuleNames<'a> {
     pub path: &'a str,
     /// The name it gives itself (`DT_SONAME`).
     pub soname: Option<&'a str>,
+    /// The name the program was started by, where that is another one's: `redis-server` is a link to
+    /// `redis-check-rdb` on Debian, as `python3` is to `python3.11`.
+    pub alias: Option<&'a str>,
 }
 
 impl<'a> ModuleNames<'a> {
@@ -28,7 +31,7 @@ impl<'a> ModuleNames<'a> {
     }
 
     fn short_names(&self) -> impl Iterator<Item = &'a str> {
-        [Some(self.file_name()), self.soname].into_iter().flatten()
+        [Some(self.file_name()), self.soname, self.alias].into_iter().flatten()
     }
 }
 

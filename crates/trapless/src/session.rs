@@ -190,6 +190,8 @@ impl Session {
         let mut plan = Plan::new(modules, &requests);
         follow::require_unwinders(&mut plan, &follow::unwinders(process, images, sites));
         follow::refuse_faults(process, &mut plan)?;
+        // Before the first hit, so that no hit has a time before it.
+        let clock = Clock::now();
         let armed = arm(process, &mut plan, hold).map_err(|error| match error {
             EngineError::NothingToDo(_) => nothing_probed(images, sites, &plan, &refused),
             other => Error::other(other),
@@ -219,7 +221,7 @@ impl Session {
             (site.kinds != Kinds::default()).then(|| skip(images, site, reason))
         }));
         let engine = trapless_engine::Session::new(&armed).map_err(Error::other)?;
-        Ok(Self { engine, clock: Clock::now(), probes, skipped })
+        Ok(Self { engine, clock, probes, skipped })
     }
 
     /// The probes that are armed.

@@ -11,6 +11,8 @@ use trapless_symbols::{DebugSearch, Module, ModuleError};
 pub struct Image {
     /// Its path as the target sees it.
     pub path: String,
+    /// The name the program was started by, where the path has another.
+    pub alias: Option<String>,
     /// First and last address of its mappings; empty when it is not loaded.
     pub range: std::ops::Range<u64>,
     /// The executable mapping, to find the file by.
@@ -25,6 +27,7 @@ impl Image {
         let module = Module::open(path).map_err(|error| file_error(path, &error))?;
         let image = Self {
             path: path.display().to_string(),
+            alias: None,
             range: 0..0,
             mapping: None,
             module: OnceLock::new(),
@@ -126,6 +129,7 @@ pub fn images(process: &Process) -> Result<Vec<Image>, Error> {
                 }
             }
             None => images.push(Image {
+                alias: None,
                 path,
                 range: mapping.start.0..mapping.end.0,
                 mapping: mapping.perms.exec.then_some(mapping),
@@ -135,5 +139,23 @@ pub fn images(process: &Process) -> Result<Vec<Image>, Error> {
         }
     }
     images.retain(|image| image.mapping.is_some());
+    let exe = process.exe().ok();
+    if let Some(program) = images.iter_mut().find(|image| exe.as_deref() == Some(Path::new(&image.path))) {
+        program.alias = started_as(process).filter(|name| name != program.name());
+    }
     Ok(images)
+}
+
+/// The name a program was started by: that of the file given to execve, as the kernel keeps it (15 bytes), or the
+/// whole of it from the command line where that is longer.
+fn started_as(process: &Process) -> Option<String> {
+    let kept = process.status().ok()?.name;
+    let line = std::fs::read(format!("/proc/{}/cmdline", process.pid())).ok()?;
+    let first = line.split(|&byte| byte == 0).next().unwrap_or_default();
+    let first = String::from_utf8_lossy(first.rsplit(|&byte| byte == b'/').next().unwrap_or_default());
+    Some(if first.len() > kept.len() && first.starts_with(&kept) && !first.contains(' ') {
+        first.into()
+    } else {
+        kept
+    })
 }

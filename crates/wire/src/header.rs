@@ -125,7 +125,7 @@ impl Header {
     /// Offset of the block cursor.
     pub const CURSOR_OFFSET: u64 = std::mem::offset_of!(Header, block_cursor) as u64;
 
-    /// The layout as detours see it.
+    /// The layout as detours see it, in a program whose C library is known by where it keeps the thread id, or is not.
     pub fn layout(&self, tid_offset: Option<i32>) -> Layout {
         Layout {
             threads: self.threads + crate::PAGE,
@@ -137,6 +137,7 @@ impl Header {
             block_count: self.block_count as u32,
             ring: self.ring,
             ring_bits: self.ring_bits,
+            self_pointer: tid_offset.is_some(),
             tid_offset,
             returns: self.returns + crate::PAGE,
             return_bits: self.return_bits as u32,

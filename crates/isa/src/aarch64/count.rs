@@ -1,7 +1,7 @@
 //! Counters and histograms: the additions that detours make in the thread's block.
 
-use super::detour::register::*;
 use super::emit::{Code, instruction as a};
+use super::frame::register::*;
 use crate::detour::*;
 
 /// Adds 1 to the counter at `offset` in the block. Changes `TEMPORARY`, `ADDRESS` and `STATUS`.

@@ -1,15 +1,16 @@
 //! Decoding by mask and value: the forms whose place or effect matters to a probe. Everything else is plain.
 //!
-//! The names and groups follow the encoding index of the Arm Architecture Reference Manual (DDI 0487). What the
-//! branch and system groups do not define is unallocated here, so a branch of a later extension is refused and never
-//! moved wrongly.
+//! The names and groups follow the encoding index of the Arm Architecture Reference Manual (DDI 0487). What
+//! the branch and system groups do not define is unallocated here, so a branch of a later extension is
+//! refused and never moved wrongly.
 
 use crate::{DecodeError, Flow, Instruction};
 
 /// Length of every instruction, in bytes.
 pub const LENGTH: u64 = 4;
 
-/// What an instruction word is, as far as moving and probing it are concerned. Offsets are in bytes from the instruction.
+/// What an instruction word is, as far as moving and probing it are concerned. Offsets are in bytes from the
+/// instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// `b`, and `bl` with `link`.
@@ -138,6 +139,10 @@ pub mod hint {
     pub const WFI: u8 = 3;
     /// `xpaclri`
     pub const XPACLRI: u8 = 7;
+    /// `pacia1716`
+    pub const PACIA1716: u8 = 8;
+    /// `pacib1716`
+    pub const PACIB1716: u8 = 10;
     /// `paciasp`
     pub const PACIASP: u8 = 25;
     /// `pacibsp`
@@ -149,12 +154,14 @@ pub mod hint {
     /// `bti jc`
     pub const BTI_JC: u8 = 38;
 
-    /// Whether an indirect branch may arrive here when the page is guarded. `paciasp` and `pacibsp` accept calls.
+    /// Whether an indirect branch may arrive here when the page is guarded. `paciasp` and `pacibsp` accept
+    /// calls.
     pub const fn is_landing_pad(number: u8) -> bool {
         matches!(number, PACIASP | PACIBSP | BTI_C | BTI_J | BTI_JC)
     }
 
-    /// Whether it signs, authenticates or strips a pointer: its result depends on keys that only the CPU knows.
+    /// Whether it signs, authenticates or strips a pointer: its result depends on keys that only the CPU
+    /// knows.
     pub const fn is_pointer_authentication(number: u8) -> bool {
         matches!(number, 7 | 8 | 10 | 12 | 14 | 24..=31 | 39)
     }
@@ -217,7 +224,8 @@ fn load_or_store(word: u32) -> Form {
         };
         return Form::Literal { kind, rt, offset: signed(word, 5, 19) << 2 };
     }
-    // LDXR and STXR of every size, with FEAT_LSUI's LDTXR and STTXR; then LDXP and STXP, whose 32-bit neighbours are CASP.
+    // LDXR and STXR of every size, with FEAT_LSUI's LDTXR and STTXR; then LDXP and STXP, whose 32-bit
+    // neighbours are CASP.
     let single = word & 0x3ea0_0000 == 0x0800_0000;
     let pair = word & 0xbfa0_0000 == 0x8820_0000;
     match (single || pair, field(word, 22, 1)) {
@@ -299,8 +307,8 @@ fn system(word: u32) -> Form {
         (0, 3, 4) if rt == 31 && !read && op2 < 6 => Form::Plain,
         (0, 0, 4) if rt == 31 && !read && op2 < 3 => Form::Plain, // CFINV, XAFLAG, AXFLAG
         (0, ..) => Form::Unallocated,
-        // What the kernel lets programs do: cache maintenance, their own registers, and reading identification
-        // registers, which it emulates wherever the instruction stands.
+        // What the kernel lets programs do: cache maintenance, their own registers, and reading
+        // identification registers, which it emulates wherever the instruction stands.
         (_, 3, _) => Form::Plain,
         (3, 0, 0) if read => Form::Plain,
         _ => Form::Privileged,

@@ -14,69 +14,49 @@
 //! ```
 //!
 //! # What is kept
-//! Everything but x30 at the entry and return point, where it means the same as before. The flags, because the templates use
-//! none of the instructions that set them; vector, predicate and floating-point registers, because they use none of those; x16 and
-//! x17 like any other register, because a call inside one object file may rely on them. There is no red zone on Linux, but a signal frame may
-//! be laid below sp at any instruction: so sp moves before the first store and after the last load.
+//! Everything; only while a call is followed, x30 is the return point. The flags, because
+//! the templates use none of the instructions that set them; vector, predicate and floating-point registers,
+//! because they use none of those; x16 and x17 like any other register, because a call inside one object file
+//! may rely on them. There is no red zone on Linux, but a signal frame may be laid below sp at any
+//! instruction: so sp moves before the first store and after the last load.
 //!
 //! # Counting
-//! Additions are `ldxr`, `add`, `stxr`. Between processors they are atomic, so the overflow block needs no other code. On one thread a signal
-//! handler that adds to the same counter clears the monitor, so its addition is not lost either. LSE's `ldadd`
-//! would be shorter and no faster without contention, and needs ARMv8.1.
+//! Additions are `ldxr`, `add`, `stxr`. Between processors they are atomic, so the overflow block needs no
+//! other code. On one thread a signal handler that adds to the same counter clears the monitor, so its
+//! addition is not lost either. LSE's `ldadd` would be shorter and no faster without contention, and needs
+//! ARMv8.1.
 //!
 //! # Return instances on arm64
-//! See [`crate::detour`] for the protocol. The slot is sp at the entry, where on x86 the return address would be. Two calls that are
-//! followed at once have the same slot only when one was entered by a tail call from the other (or jumped back to
-//! its own entry): a function that calls without moving sp keeps its return address in a register, and
-//! [`super::returns`] refuses those. A tail call is known by its x30, which is the return point of the instance that is already there:
-//! [`RETURN_POINT`] holds it. That instance is then moved aside, to a place of its own under the key slot + level (slots are multiples of 16), and
-//! comes back when the younger returns: last in, first out within the slot. An instance of the same slot whose return point is
-//! not x30 was left behind by longjmp and is overwritten. A slot has
-//! [`RETURN_PROBES`] + 1 places, so calls beyond that many are not followed, and counted as lost.
+//! See [`crate::detour`] for the protocol. The slot is sp at the entry, where on x86 the return address would
+//! be. So calls that are followed at the same time can have the same slot, in two cases.
+//!
+//! A tail call, or a jump back to the function's own entry: it is known by its x30, which is the return point
+//! of the instance that is there ([`RETURN_POINT`] holds it).
+//!
+//! A call by a function that keeps its return address in a register and does not move sp. [`super::returns`]
+//! refuses to follow those, but a followed function may end in a tail call to one (`rawmemchr`, which calls
+//! `strlen`). It is known by that register, which holds the return point.
+//!
+//! Then the instance that is there moves aside, to a place of its own under the key slot + level (slots are
+//! multiples of 16), and comes back when the younger returns: last in, first out within the slot. In any
+//! other case the instance was left behind by longjmp, and is overwritten. A slot has [`RETURN_PROBES`] + 1
+//! places, so calls beyond that many are not followed, and counted as lost.
 //!
 //! # Pointer authentication
-//! Behind a `paciasp` that stays at the entry, x30 is signed. The detour strips it (`xpaclri`), and the body begins by signing the
-//! return point in the same way, with the same sp.
+//! Behind a `paciasp` that stays at the entry, x30 is signed. The detour strips it (`xpaclri`), and the body
+//! begins by signing the return point in the same way, with the same sp.
 
 use super::count::{add_one, latency};
-use super::decode::{LENGTH, hint, word};
+use super::decode::{Form, LENGTH, form, hint, word};
 use super::emit::{Code, Label, instruction as a};
+use super::frame::{LEVEL_SHIFT, RETURN_POINT, register::*};
 use super::record::{RecordKind, record};
 use super::relocate::relocate;
+use super::returns::{Saved, saved};
 use super::runtime;
 use crate::detour::*;
 use crate::{DetourRequest, Reason};
 use alloc::{string::ToString, vec, vec::Vec};
-
-/// Return instance: the return point that the callee got in x30 (low 56 bits), and its level within the slot (high 8).
-pub const RETURN_POINT: u32 = 24;
-/// Bit where the level starts.
-pub const LEVEL_SHIFT: u32 = 56;
-
-/// The templates' registers. All are saved; x0 to x8 are never touched, so that arguments and results are where they were.
-pub(super) mod register {
-    /// Thread pointer, and scratch.
-    pub const TEMPORARY: u32 = 9;
-    /// Entry of the thread table, then the thread's block.
-    pub const BLOCK: u32 = 10;
-    /// Addresses, and scratch.
-    pub const ADDRESS: u32 = 11;
-    /// Status of store-exclusive, and scratch. Holds x30 while a routine is called.
-    pub const STATUS: u32 = 12;
-    /// Place of the return instance.
-    pub const PLACE: u32 = 13;
-    /// The slot: sp at the entry.
-    pub const SLOT: u32 = 14;
-    /// Time stamp.
-    pub const TIME: u32 = 15;
-    /// Time stamp of the entry; the return address while an instance is claimed.
-    pub const ENTERED: u32 = 16;
-    /// Link register.
-    pub const LINK: u32 = 30;
-    /// Stack pointer, or zero.
-    pub const SP: u32 = 31;
-}
-use register::*;
 
 /// A detour in the making.
 struct Template<'a> {
@@ -108,11 +88,8 @@ pub fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
     if u64::from(request.displaced.length) != LENGTH || !request.address.is_multiple_of(LENGTH) {
         return Err(Reason::MidInstruction);
     }
-    if request.actions.restore_returns {
-        return Err(Reason::NotImplemented);
-    }
     let actions = &request.actions;
-    let wide = actions.ret.is_some() || actions.entry.record.is_some();
+    let wide = actions.ret.is_some() || actions.entry.record.is_some() || actions.restore_returns;
     let mut t = Template {
         code: Code::new(request.address),
         layout: request.layout,
@@ -122,12 +99,16 @@ pub fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
         comments: vec![],
     };
     let mut return_point = None;
+    if actions.restore_returns {
+        t.restore_returns(signature_before(request))?;
+    }
     if let Some(ret) = &actions.ret {
         let signature = signature(request)?;
         let body = t.code.label();
         let point = t.paired_entry(&actions.entry, ret, signature.is_some(), body)?;
         return_point = Some((t.code.address_of(point).ok_or(Reason::OutOfReach)? - request.address) as u32);
         t.at_return(ret)?;
+        t.code.emit([ret.lost, saved_word(request.site)]);
         t.code.bind(body);
         t.code.emit(signature.map(a::hint));
     } else if actions.entry.hits.is_some() || actions.entry.record.is_some() {
@@ -152,18 +133,37 @@ pub fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
     })
 }
 
-/// The signing instruction in front of the displaced one, if it is there. Also refuses return probes that are not at the entry.
+/// The signing instruction in front of the displaced one, if it is there. Also refuses return probes that are
+/// not at the entry.
 fn signature(request: &DetourRequest<'_>) -> Emitted<Option<u8>> {
     let site = request.site;
+    let pad = word(site.code).map(form);
     match request.displaced.start.wrapping_sub(site.function) {
         0 => Ok(None),
-        LENGTH => match word(site.code) {
-            Some(word) if word == a::hint(hint::PACIASP) => Ok(Some(hint::PACIASP)),
-            Some(word) if word == a::hint(hint::PACIBSP) => Ok(Some(hint::PACIBSP)),
-            Some(word) if word == a::hint(hint::BTI_C) || word == a::hint(hint::BTI_JC) => Ok(None),
-            _ => Err(Reason::ReturnsOddly),
-        },
+        LENGTH if matches!(pad, Some(Form::Hint(number)) if hint::is_landing_pad(number)) => {
+            Ok(signature_before(request))
+        }
         _ => Err(Reason::ReturnsOddly),
+    }
+}
+
+/// `paciasp` or `pacibsp`, if it stands in front of the displaced instruction.
+fn signature_before(request: &DetourRequest<'_>) -> Option<u8> {
+    let offset = request.displaced.start.wrapping_sub(request.site.function).checked_sub(LENGTH)?;
+    match word(request.site.code.get(usize::try_from(offset).ok()?..)?).map(form)? {
+        Form::Hint(number @ (hint::PACIASP | hint::PACIBSP)) => Some(number),
+        _ => None,
+    }
+}
+
+/// Where the function keeps its return address and how it signs it, for [`runtime::RESTORE`]; 0 when that is
+/// not known.
+fn saved_word(site: &crate::Site<'_>) -> u32 {
+    match saved(site) {
+        Some(Saved { offset, key }) => {
+            i32::try_from(offset).map_or(0, |offset| offset as u32 | u32::from(key))
+        }
+        None => 0,
     }
 }
 
@@ -186,6 +186,22 @@ impl Template<'_> {
             self.code.emit([a::ldp(15, 16, SP, 48), a::ldp(13, 14, SP, 32)]);
         }
         self.code.emit([a::ldp(11, 12, SP, 16), a::ldp_post(9, 10, SP, self.frame)]);
+    }
+
+    /// Puts back the return addresses of the followed calls on the stack, x30 included, which is signed again
+    /// if it was.
+    fn restore_returns(&mut self, signature: Option<u8>) -> Emitted<()> {
+        self.save();
+        self.find_thread();
+        self.comment("put back return addresses");
+        self.code.emit([a::ldr(PLACE, BLOCK, THREAD_RETURNS), a::add_immediate(SLOT, SP, self.frame as u32)]);
+        self.code.emit(signature.map(|_| a::hint(hint::XPACLRI)));
+        self.code.emit([a::mov(ENTERED, LINK)]);
+        self.routine(runtime::RESTORE)?;
+        self.code.emit([a::mov(LINK, ENTERED)]);
+        self.restore();
+        self.code.emit(signature.map(a::hint));
+        Ok(())
     }
 
     /// `BLOCK` = the thread's entry in the thread table, or the one of threads that have none.
@@ -258,13 +274,14 @@ impl Template<'_> {
         self.code.emit([a::stxr(STATUS, SLOT, PLACE)]);
         self.code.emit_to(a::cbnz_w(STATUS), again);
         self.code.bind(claimed);
-        // STATUS is 0 here, or the level that the routine found.
+        // STATUS is 0 here, or the level that the routine found. The return point is last: without it, the
+        // instance is not yet to be put back.
         self.code.emit([a::str(LINK, PLACE, RETURN_ADDRESS)]);
-        self.code.emit_to(a::adr(ADDRESS), point);
-        self.code.emit([a::orr(ADDRESS, ADDRESS, STATUS), a::str(ADDRESS, PLACE, RETURN_POINT)]);
         if ret.latency.is_some() || ret.record.is_some() {
             self.code.emit([a::mrs_time(TIME), a::str(TIME, PLACE, RETURN_ENTERED)]);
         }
+        self.code.emit_to(a::adr(ADDRESS), point);
+        self.code.emit([a::orr(ADDRESS, ADDRESS, STATUS), a::str(ADDRESS, PLACE, RETURN_POINT)]);
         self.restore();
         self.code.emit_to(0x9400_0000, body);
         self.code.bind(point);
@@ -306,7 +323,7 @@ impl Template<'_> {
         }
         self.code.emit([a::ldr(ADDRESS, PLACE, RETURN_POINT), a::lsr(ADDRESS, ADDRESS, LEVEL_SHIFT)]);
         self.code.emit_to(a::cbnz(ADDRESS), unnest);
-        self.code.emit([a::str(SP, PLACE, RETURN_SLOT)]);
+        self.code.emit([a::str(SP, PLACE, RETURN_POINT), a::str(SP, PLACE, RETURN_SLOT)]);
         self.code.bind(popped);
         self.slow.push((find, found, Slow::Find));
         self.slow.push((unnest, popped, Slow::Unnest));

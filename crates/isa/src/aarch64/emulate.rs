@@ -1,8 +1,9 @@
 //! What an instruction does to saved registers and memory.
 //!
-//! Emulated are the branches, the address and literal instructions, hints without effect, and the integer instructions and loads
-//! and stores that functions start with and mostly consist of. Not emulated, each with its name as the reason: what needs the CPU's keys (pointer
-//! authentication), its monitors (exclusives, atomics) or its vector registers, and ordered accesses.
+//! Emulated are the branches, the address and literal instructions, hints without effect, and the integer
+//! instructions and loads and stores that functions start with and mostly consist of. Not emulated, each with
+//! its name as the reason: what needs the CPU's keys (pointer authentication), its monitors (exclusives,
+//! atomics) or its vector registers, and ordered accesses.
 //!
 //! An instruction either takes effect wholly or, when memory faults, not at all.
 

@@ -1,16 +1,18 @@
 //! Arm A64.
 //!
-//! Every instruction has four bytes and a branch reaches 128 MB, so a patch is one `b` in the place of one instruction, written at
-//! once: no instruction boundary moves and no thread can be inside.
+//! Every instruction has four bytes and a branch reaches 128 MB, so a patch is one `b` in the place of one
+//! instruction, written at once: no instruction boundary moves and no thread can be inside.
 
 pub mod count;
 pub mod decode;
 pub mod detour;
 pub mod emit;
 pub mod emulate;
+pub mod frame;
 pub mod operands;
 pub mod record;
 pub mod relocate;
+mod restore;
 pub mod returns;
 pub mod runtime;
 pub mod targets;

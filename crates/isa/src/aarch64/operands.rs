@@ -97,6 +97,8 @@ fn memory(word: u32, vector: bool) -> (u32, u32) {
         }
         0b111 => {
             let store = field(word, 22, 2) == 0 || vector && field(word, 22, 1) == 0;
+            let prefetch = !vector && field(word, 30, 2) == 3 && field(word, 22, 2) == 2;
+            let data = |registers: u32| if prefetch { 0 } else { data(registers) };
             let (index, base) = match (field(word, 24, 1), field(word, 21, 1), field(word, 10, 2)) {
                 (0, 0, 1 | 3) => (0, rn),
                 (0, 1, 2) => (rm, 0),

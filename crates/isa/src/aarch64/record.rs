@@ -1,12 +1,13 @@
 //! Records: one per hit, in the ring of the thread's block.
 //!
-//! The thread looks whether there is room, reserves a position by an addition that a signal handler cannot take apart, fills the
-//! record, and completes it by its sequence number (store-release: the tool reads it from another processor). Handlers that come in
-//! between the look and the reservation are why [`RING_SLACK`] places are never used.
+//! The thread looks whether there is room, reserves a position by an addition that a signal handler cannot
+//! take apart, fills the record, and completes it by its sequence number (store-release: the tool reads it
+//! from another processor). Handlers that come in between the look and the reservation are why [`RING_SLACK`]
+//! places are never used.
 
 use super::count::add_one;
-use super::detour::register::*;
 use super::emit::{Code, instruction as a};
+use super::frame::register::*;
 use crate::Reason;
 use crate::detour::*;
 
@@ -22,7 +23,8 @@ pub enum RecordKind {
 /// How many arguments are in registers.
 const REGISTER_ARGUMENTS: u32 = 8;
 
-/// Writes the record, with the time stamp in `TIME` and the slot in `SLOT`. Changes `TEMPORARY`, `ADDRESS`, `STATUS` and `PLACE`.
+/// Writes the record, with the time stamp in `TIME` and the slot in `SLOT`. Changes `TEMPORARY`, `ADDRESS`,
+/// `STATUS` and `PLACE`.
 pub fn record(code: &mut Code, layout: &Layout, record: &Record, kind: RecordKind) -> Emitted<()> {
     const SEQUENCE: u32 = PLACE;
     if layout.ring == 0 {

@@ -1,14 +1,14 @@
 //! Which instructions do at another address what one instruction does where it stands.
 //!
-//! The nearest form that fits is taken: the same instruction with a new offset; else, for conditional branches, the
-//! inverted condition over a `b`; for addresses, the constant in `movz`, `movk`; for literals, a load through their
-//! address. Nothing is clobbered: a load into a general register uses that register for the address, the others save
-//! x16 below sp.
+//! The nearest form that fits is taken: the same instruction with a new offset; else, for conditional
+//! branches, the inverted condition over a `b`; for addresses, the constant in `movz`, `movk`; for literals,
+//! a load through their address. Nothing is clobbered: a load into a general register uses that register for
+//! the address, the others save x16 below sp.
 //!
-//! A displaced `bl` keeps x30 as it was, the address behind the *site*: `x30` is loaded and the target branched to, so that
-//! backtraces, unwinding tables and a later removal of the detour see no difference. (The callee's `ret` misses the CPU's
-//! return prediction once per hit, and a guarded control stack, FEAT_GCS, would not accept it: the
-//! engine must not arm displaced calls in a process that has one.)
+//! A displaced `bl` keeps x30 as it was, the address behind the *site*: `x30` is loaded and the target
+//! branched to, so that backtraces, unwinding tables and a later removal of the detour see no difference.
+//! (The callee's `ret` misses the CPU's return prediction once per hit, and a guarded control stack,
+//! FEAT_GCS, would not accept it: the engine must not arm displaced calls in a process that has one.)
 
 use super::decode::{Form, LENGTH, Literal, RegisterBranch, form};
 use super::emit::{Code, instruction as a};
@@ -18,8 +18,8 @@ use alloc::vec::Vec;
 /// Appends to `code` what does the same as `word` does at `from`.
 ///
 /// # Errors
-/// [`Reason::OutOfReach`] when a branch target is more than 128 MB from the copy, else the reason why the instruction cannot be
-/// moved at all.
+/// [`Reason::OutOfReach`] when a branch target is more than 128 MB from the copy, else the reason why the
+/// instruction cannot be moved at all.
 pub fn relocate(word: u32, from: u64, code: &mut Code) -> Emitted<()> {
     let form = form(word);
     let target = |offset: i64| from.wrapping_add_signed(offset);
@@ -92,8 +92,8 @@ fn conditional(word: u32, inverse: u32, width: u32, target: u64, code: &mut Code
 
 /// `blr`: x30 is the address behind the site, as for `bl`, so the branch itself must not link.
 ///
-/// `ret` branches like `br` does, but sets BTYPE to 0 and so arrives at `bti c` (which `br` may only by x16 and x17) and,
-/// with FEAT_BTI, anywhere that `blr` arrives at.
+/// `ret` branches like `br` does, but sets BTYPE to 0 and so arrives at `bti c` (which `br` may only by x16
+/// and x17) and, with FEAT_BTI, anywhere that `blr` arrives at.
 fn call_register(word: u32, rn: u8, authenticated: bool, from: u64, code: &mut Code) -> Emitted<()> {
     let branch = match (authenticated, rn) {
         (_, 30) => return Err(Reason::Unmovable("a call through the link register")),
@@ -156,7 +156,8 @@ fn literal(word: u32, kind: Literal, rt: u32, target: u64, code: &mut Code) {
 pub enum SlotEnd {
     /// Boosted: a branch to the instruction behind the site.
     Branch,
-    /// A `brk` with this immediate, where the tracer takes over. A branch that is taken leaves the slot without it.
+    /// A `brk` with this immediate, where the tracer takes over. A branch that is taken leaves the slot
+    /// without it.
     Break(u16),
 }
 

@@ -1,12 +1,12 @@
 //! Whether a function may be followed to its return.
 //!
-//! The body of a followed call sees the detour's return point in x30. That is no harm as long as it only keeps x30 and returns
-//! by it; it is when the function looks at it (`__builtin_return_address`, `_mcount`), stores it elsewhere than in its frame
-//! (`setjmp`, `getcontext`), keeps it in another register (its callees would then share its stack slot, see
-//! [`super::detour`]) or returns by another way (`longjmp`).
+//! The body of a followed call sees the detour's return point in x30. That is no harm as long as it only
+//! keeps x30 and returns by it; it is when the function looks at it (`__builtin_return_address`, `_mcount`),
+//! stores it elsewhere than in its frame (`setjmp`, `getcontext`), keeps it in another register (its callees
+//! would then share its stack slot, see [`super::detour`]) or returns by another way (`longjmp`).
 //!
-//! The code is gone through in address order, with what is known of sp and x29. After a return or a jump the frame is taken to be
-//! as the prologue left it, which is how compilers lay out their blocks.
+//! The code is gone through in address order, with what is known of sp and x29. After a return or a jump the
+//! frame is taken to be as the prologue left it, which is how compilers lay out their blocks.
 
 use super::decode::{Form, RegisterBranch, field, form, hint, signed, word};
 use super::operands::operands;
@@ -25,20 +25,50 @@ struct State {
     frame: Option<i64>,
     /// Where the return address was stored.
     saved: Option<i64>,
+    /// It was stored in another place too, on another way through the function.
+    elsewhere: bool,
     /// The deepest known sp.
     deepest: i64,
 }
 
 /// The verdict for call-paired return probes.
 pub fn return_verdict(site: &Site<'_>) -> Result<(), Reason> {
-    let mut state = State { holds: true, sp: Some(0), frame: None, saved: None, deepest: 0 };
+    let mut state = State::ENTRY;
     for chunk in site.code.chunks_exact(4) {
         state.step(word(chunk).unwrap_or_default())?;
     }
     Ok(())
 }
 
+/// Where a function keeps its return address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Saved {
+    /// Relative to sp at the entry, in bytes; negative, a multiple of 8.
+    pub offset: i64,
+    /// Which of the keys it was signed with before, if any: 1 is A, 2 is B.
+    pub key: u8,
+}
+
+/// Where the function keeps its return address, if it stores it in one place only.
+pub fn saved(site: &Site<'_>) -> Option<Saved> {
+    let mut state = State::ENTRY;
+    let mut key = 0;
+    for word in site.code.chunks_exact(4).filter_map(word) {
+        match form(word) {
+            Form::Hint(hint::PACIASP) => key = 1,
+            Form::Hint(hint::PACIBSP) => key = 2,
+            _ => {}
+        }
+        state.step(word).ok()?;
+    }
+    let offset = state.saved?;
+    (offset < 0 && offset % 8 == 0 && !state.elsewhere).then_some(Saved { offset, key })
+}
+
 impl State {
+    const ENTRY: Self =
+        Self { holds: true, sp: Some(0), frame: None, saved: None, elsewhere: false, deepest: 0 };
+
     fn step(&mut self, word: u32) -> Result<(), Reason> {
         let form = form(word);
         let used = operands(word).unwrap_or_default();
@@ -78,9 +108,14 @@ impl State {
             let place = base.map(|base| base + access.offset + offset);
             match (register == 30, access.loads) {
                 (true, false) if self.holds => match place {
-                    Some(_) => self.saved = place,
+                    Some(_) => {
+                        self.elsewhere |= self.saved.is_some_and(|other| Some(other) != place);
+                        self.saved = place;
+                    }
                     None => return Err(Reason::ReadsReturnAddress),
                 },
+                // A frame record that is laid on another way.
+                (true, false) if access.registers[0] == Some(29) => self.elsewhere |= place != self.saved,
                 // Back from where it was saved, or a register like any other that was spilled.
                 (true, true) if access.base == 31 || access.base == 29 => {
                     self.holds = place.is_none() || place == self.saved;

@@ -1,26 +1,33 @@
 //! The routines that the detours of one arena share: what happens off their fast paths.
 //!
-//! They keep all registers but the ones named as results, and those of the template that they say. Each saves x0 to x7 and x30 and works in
-//! x0 to x7. See [`crate::detour`] for the protocol of the tables and [`super::detour`] for levels.
+//! They keep all registers but the ones named as results, and those of the template that they say. Each saves
+//! x0 to x7 and x30 and works in x0 to x7. See [`crate::detour`] for the protocol of the tables and
+//! [`super::detour`] for levels.
 
-use super::detour::LEVEL_SHIFT;
-use super::detour::RETURN_POINT;
-use super::detour::register::*;
 use super::emit::{Code, Label, instruction as a};
+use super::frame::register::*;
+use super::frame::{LEVEL_SHIFT, RETURN_POINT};
 use crate::Reason;
 use crate::detour::*;
 use alloc::vec;
 
-/// The entry of the thread table for the thread pointer in `TEMPORARY`, in `BLOCK`; one that leads to the overflow block and no
-/// returns when there is none. Changes `ADDRESS`.
+/// The entry of the thread table for the thread pointer in `TEMPORARY`, in `BLOCK`; one that leads to the
+/// overflow block and no returns when there is none. Changes `ADDRESS`.
 pub const RESOLVE: usize = 0;
-/// Claims a return instance for `SLOT` and the return address in `ENTERED`, given the slot's first place in `PLACE`. `PLACE` is the place or
-/// 0, `STATUS` the level in the place of [`RETURN_POINT`]. Changes `ADDRESS` and `TEMPORARY`.
+/// Claims a return instance for `SLOT` and the return address in `ENTERED`, given the slot's first place in
+/// `PLACE`. `PLACE` is the place or 0, `STATUS` the level in the place of [`RETURN_POINT`]. Changes `ADDRESS`
+/// and `TEMPORARY`.
 pub const CLAIM: usize = 1;
-/// Finds the return instance of `SLOT` in `PLACE`, given its first place or 0 in `PLACE`. Does not return when there is none.
+/// Finds the return instance of `SLOT` in `PLACE`, given its first place or 0 in `PLACE`. Does not return
+/// when there is none.
 pub const FIND: usize = 2;
 /// Puts the next older instance of `SLOT` back in `PLACE`, whose level is in `ADDRESS`.
 pub const UNNEST: usize = 3;
+
+/// Puts back the return addresses of the followed calls in the thread's return table `PLACE` (or none, if 0),
+/// for calls whose slot is not below `SLOT`, given the thread's entry in `BLOCK`. The caller's x30, unsigned,
+/// is in `ENTERED` and is put back there. Changes the template's other registers.
+pub const RESTORE: usize = 4;
 
 /// Bytes of a routine's frame: x0 to x7, x30.
 const FRAME: i32 = 80;
@@ -45,18 +52,19 @@ pub fn runtime(address: u64, layout: &Layout) -> Emitted<Runtime> {
     let mut r = Routines::new(address, layout);
     // The entry of threads that have none comes first, as data.
     r.code.emit([0, 0, layout.blocks as u32, (layout.blocks >> 32) as u32, 0, 0]);
-    let routines = vec![r.resolve(), r.claim(), r.find(), r.unnest()];
+    let routines = vec![r.resolve(), r.claim(), r.find(), r.unnest(), r.restore()];
     r.search();
     r.take();
     let Routines { code, .. } = r;
     Ok(Runtime { code: code.finish()?, routines })
 }
 
-struct Routines<'a> {
-    code: Code,
-    layout: &'a Layout,
+/// The routines in the making.
+pub(super) struct Routines<'a> {
+    pub(super) code: Code,
+    pub(super) layout: &'a Layout,
     homeless: Label,
-    search: Label,
+    pub(super) search: Label,
     take: Label,
 }
 
@@ -67,7 +75,7 @@ impl<'a> Routines<'a> {
         Self { code, layout, homeless, search, take }
     }
 
-    fn enter(&mut self) -> u64 {
+    pub(super) fn enter(&mut self) -> u64 {
         let address = self.code.here();
         self.code.emit([
             a::stp_pre(0, 1, SP, -FRAME),
@@ -79,7 +87,7 @@ impl<'a> Routines<'a> {
         address
     }
 
-    fn leave(&mut self) {
+    pub(super) fn leave(&mut self) {
         self.code.emit([
             a::ldr(LINK, SP, 64),
             a::ldp(6, 7, SP, 48),
@@ -90,15 +98,15 @@ impl<'a> Routines<'a> {
         ]);
     }
 
-    fn call(&mut self, label: Label) {
+    pub(super) fn call(&mut self, label: Label) {
         self.code.emit_to(0x9400_0000, label);
     }
 
-    fn jump(&mut self, label: Label) {
+    pub(super) fn jump(&mut self, label: Label) {
         self.code.emit_to(0x1400_0000, label);
     }
 
-    fn labels<const N: usize>(&mut self) -> [Label; N] {
+    pub(super) fn labels<const N: usize>(&mut self) -> [Label; N] {
         core::array::from_fn(|_| self.code.label())
     }
 
@@ -133,9 +141,9 @@ impl<'a> Routines<'a> {
         self.code.bind(done);
         self.leave();
 
-        // Block number cursor + 1, block 0 being the overflow block. Looked at first, so that the cursor stays small.
+        // The block that the cursor says. Looked at first, so that the cursor stays small.
         self.code.bind(claim);
-        self.code.emit([a::ldar(5, 3), a::add_immediate(5, 5, 1), a::sub(5, 5, 4, 0)]);
+        self.code.emit([a::ldar(5, 3), a::sub(5, 5, 4, 0)]);
         self.code.emit_to(a::tbz_sign(5), homeless);
         let reserve = self.code.label_here();
         self.code.emit([a::ldxr(5, BLOCK)]);
@@ -144,7 +152,7 @@ impl<'a> Routines<'a> {
         self.code.emit([a::stxr(7, 6, BLOCK)]);
         self.code.emit_to(a::cbnz_w(7), reserve);
         let count = self.code.label_here();
-        self.code.emit([a::ldxr(5, 3), a::add_immediate(5, 5, 1), a::stxr(7, 5, 3)]);
+        self.code.emit([a::ldxr(5, 3), a::add_immediate(6, 5, 1), a::stxr(7, 6, 3)]);
         self.code.emit_to(a::cbnz_w(7), count);
         let room = self.code.label();
         self.code.emit([a::sub(6, 5, 4, 0)]);
@@ -183,46 +191,68 @@ impl<'a> Routines<'a> {
         self.code.emit([a::ubfx(0, SLOT, 4, self.layout.return_bits), a::sub(0, PLACE, 0, RETURN_SHIFT)]);
     }
 
-    /// x4 = level, x7 = the older instance.
+    /// x3 = return point and x4 = level of the instance that is there, x7.
     fn claim(&mut self) -> u64 {
-        let [fresh, stale, moved, lost, done] = self.labels();
+        let [fresh, nest, moved, full, done] = self.labels();
         let routine = self.enter();
         self.table_of_first_place();
         self.code.emit([a::mov(1, SLOT)]);
         self.call(self.search);
         self.code.emit_to(a::cbz(2), fresh);
-        self.code.emit([
-            a::ldr(3, 2, RETURN_POINT),
-            a::lsr(4, 3, LEVEL_SHIFT),
-            a::ubfx(3, 3, 0, LEVEL_SHIFT),
-            a::eor(3, 3, ENTERED),
-        ]);
-        self.code.emit_to(a::cbnz(3), stale);
+        self.code.emit([a::mov(7, 2), a::ldr(3, 7, RETURN_POINT), a::lsr(4, 3, LEVEL_SHIFT)]);
+        self.code.emit([a::ubfx(3, 3, 0, LEVEL_SHIFT), a::eor(2, 3, ENTERED)]);
+        self.code.emit_to(a::cbz(2), nest);
+        self.in_a_register(nest);
+        // Left behind by longjmp, and with it all that made way for it.
+        self.code.emit([a::str(SP, 7, RETURN_POINT), a::mov(PLACE, 7), a::mov(STATUS, SP)]);
+        self.jump(done);
 
-        // A tail call: the older instance moves aside.
+        self.code.bind(nest);
         self.code.emit([a::add_immediate(4, 4, 1)]);
-        self.code.emit_to(a::tbnz(4, 4), lost);
-        self.code.emit([a::mov(7, 2), a::add(1, SLOT, 4, 0), a::mov(STATUS, 4)]);
+        self.code.emit_to(a::tbnz(4, 4), full);
+        self.code.emit([a::add(1, SLOT, 4, 0), a::mov(STATUS, 4)]);
         self.call(self.search);
         self.code.emit_to(a::cbnz(2), moved);
         self.call(self.take);
-        self.code.emit_to(a::cbz(2), lost);
+        self.code.emit_to(a::cbz(2), full);
         self.code.bind(moved);
         self.copy(7, 2);
-        self.code.emit([a::mov(PLACE, 7), a::lsl(STATUS, STATUS, LEVEL_SHIFT)]);
+        self.code.emit([a::str(SP, 7, RETURN_POINT), a::mov(PLACE, 7), a::lsl(STATUS, STATUS, LEVEL_SHIFT)]);
         self.jump(done);
 
-        self.code.bind(lost);
+        self.code.bind(full);
         self.code.emit([a::mov(PLACE, SP)]); // zero
         self.jump(done);
 
         self.code.bind(fresh);
         self.call(self.take);
-        self.code.bind(stale);
         self.code.emit([a::mov(PLACE, 2), a::mov(STATUS, SP)]);
         self.code.bind(done);
         self.leave();
         routine
+    }
+
+    /// Goes to `found` when any register of the probed function but x30 holds x3. Changes x2.
+    fn in_a_register(&mut self, found: Label) {
+        // x0 to x7 are in the routine's frame, x9 to x16 in the template's above it.
+        for offset in (0..64).chain(FRAME as u32..FRAME as u32 + 64).step_by(8) {
+            self.code.emit([a::ldr(2, SP, offset), a::eor(2, 2, 3)]);
+            self.code.emit_to(a::cbz(2), found);
+        }
+        for register in (17..30).chain([8]) {
+            self.code.emit([a::eor(2, register, 3)]);
+            self.code.emit_to(a::cbz(2), found);
+        }
+    }
+
+    /// x3 = 0 when the instance at `younger` was entered by a tail call from the one at `older`. Changes x5.
+    pub(super) fn entered_by_tail_call(&mut self, older: u32, younger: u32) {
+        self.code.emit([
+            a::ldr(3, older, RETURN_POINT),
+            a::ubfx(3, 3, 0, LEVEL_SHIFT),
+            a::ldr(5, younger, RETURN_ADDRESS),
+            a::eor(3, 3, 5),
+        ]);
     }
 
     /// x7 = number of the thread's table.
@@ -275,24 +305,25 @@ impl<'a> Routines<'a> {
         self.call(self.search);
         self.code.emit_to(a::cbz(2), none);
         self.copy(2, PLACE);
-        self.code.emit([a::str(SP, 2, RETURN_SLOT)]);
+        self.code.emit([a::str(SP, 2, RETURN_POINT), a::str(SP, 2, RETURN_SLOT)]);
         self.jump(done);
         self.code.bind(none);
-        self.code.emit([a::str(SP, PLACE, RETURN_SLOT)]);
+        self.code.emit([a::str(SP, PLACE, RETURN_POINT), a::str(SP, PLACE, RETURN_SLOT)]);
         self.code.bind(done);
         self.leave();
         routine
     }
 
-    /// Copies all but the slot of a return instance, by x3.
-    fn copy(&mut self, from: u32, to: u32) {
+    /// Copies all but the slot of a return instance, by x3. Meanwhile it has no return point.
+    pub(super) fn copy(&mut self, from: u32, to: u32) {
+        self.code.emit([a::str(SP, to, RETURN_POINT)]);
         for field in [RETURN_ADDRESS, RETURN_ENTERED, RETURN_POINT] {
             self.code.emit([a::ldr(3, from, field), a::str(3, to, field)]);
         }
     }
 
-    /// Goes through the places of `SLOT` in the table x0: `look` sees each in x2, and branches to its label to end with it.
-    /// x2 = 0 when none ends it. Changes x3 to x6.
+    /// Goes through the places of `SLOT` in the table x0: `look` sees each in x2, and branches to its label
+    /// to end with it. x2 = 0 when none ends it. Changes x3 to x6.
     fn places(&mut self, entry: Label, look: impl FnOnce(&mut Code, Label)) {
         let l = *self.layout;
         let done = self.code.label();

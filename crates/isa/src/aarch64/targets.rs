@@ -1,8 +1,9 @@
 //! Where the branches of a piece of code lead, jump tables included.
 //!
-//! A jump table is read by a load with a scaled index, whose result is added to the address of a label or of the table itself; each compiler
-//! has its order of these instructions, so each operand of `br` is followed back to the instruction that made it. Entries
-//! that lead outside the code end a table whose length the comparison before it does not tell.
+//! A jump table is read by a load with a scaled index, whose result is added to the address of a label or of
+//! the table itself; each compiler has its order of these instructions, so each operand of `br` is followed
+//! back to the instruction that made it. Entries that lead outside the code end a table whose length the
+//! comparison before it does not tell.
 
 use super::decode::{Form, RegisterBranch, field, form, word};
 use super::operands::operands;
@@ -79,22 +80,35 @@ impl Code<'_> {
 
     fn jump_table(&self, index: usize, register: u32) -> Option<Table> {
         let (sum_at, sum) = self.definition(index, register)?;
-        // add x, x, w, sxtb #2 (gcc) or add x, x, x, lsl #2 (clang)
-        let (shift, extension) = match sum & 0xff20_0000 {
-            0x8b20_0000 => (field(sum, 10, 3), Some(field(sum, 13, 3))),
-            0x8b00_0000 if field(sum, 22, 2) == 0 => (field(sum, 10, 6), None),
-            _ => return None,
-        };
-        let (load_at, load) = self.definition(sum_at, field(sum, 16, 5))?;
+        let (rn, rm) = (field(sum, 5, 5), field(sum, 16, 5));
+        match sum & 0xff20_0000 {
+            // add x, x, w, sxtb #2 (gcc)
+            0x8b20_0000 => self.table(sum_at, rn, rm, field(sum, 10, 3), Some(field(sum, 13, 3))),
+            // add x, x, x, lsl #2 (clang); without a shift, in either order
+            0x8b00_0000 if field(sum, 22, 2) == 0 => {
+                let shift = field(sum, 10, 6);
+                let swapped = || self.table(sum_at, rm, rn, 0, None).filter(|_| shift == 0);
+                self.table(sum_at, rn, rm, shift, None).or_else(swapped)
+            }
+            _ => None,
+        }
+    }
+
+    /// The table whose entry is in the register `entry` before `at`, to be added to `base`.
+    fn table(&self, at: usize, base: u32, entry: u32, shift: u32, extension: Option<u32>) -> Option<Table> {
+        let (load_at, load) = self.definition(at, entry)?;
         // A load with a register as its index.
         if load & 0x3f20_0c00 != 0x3820_0800 || field(load, 22, 2) == 0 {
             return None;
         }
-        let address = self.constant(load_at, field(load, 5, 5))?;
-        let base = self.constant(sum_at, field(sum, 5, 5))?;
-        let signed = field(load, 23, 1) != 0 || matches!(extension, Some(4..=6));
-        let length = self.length(load_at);
-        Some(Table { address, base, size: field(load, 30, 2), signed, shift: shift.min(4), length })
+        Some(Table {
+            address: self.constant(load_at, field(load, 5, 5))?,
+            base: self.constant(at, base)?,
+            size: field(load, 30, 2),
+            signed: field(load, 23, 1) != 0 || matches!(extension, Some(4..=6)),
+            shift: shift.min(4),
+            length: self.length(load_at),
+        })
     }
 
     /// The number of entries that a comparison before `index` allows: `cmp w, #n`, `b.hi`.

@@ -1,8 +1,9 @@
 //! Which rungs of the ladder are proven safe at a site.
 //!
-//! A patch is one word, written at once, so it never covers two instructions: what is asked is only whether the instruction can run
-//! elsewhere and whether the detour in front of it disturbs something. Landing pads (`bti`, and `paciasp` which is one too) stay
-//! where they are, since a `b` in their place would fault in a guarded page; the probe goes behind them.
+//! A patch is one word, written at once, so it never covers two instructions: what is asked is only whether
+//! the instruction can run elsewhere and whether the detour in front of it disturbs something. Landing pads
+//! (`bti`, and `paciasp` which is one too) stay where they are, since a `b` in their place would fault in a
+//! guarded page; the probe goes behind them.
 
 use super::decode::{Form, LENGTH, form, hint, word};
 use super::{emulate, relocate};
@@ -59,10 +60,11 @@ pub fn displaced(site: &Site<'_>) -> Result<(Displaced, u32), Reason> {
     Ok((Displaced { start, length: LENGTH as u8, instructions: 1 }, word))
 }
 
-/// Refuses instructions behind a load-exclusive up to and including its store: what a probe does there, by memory accesses or
-/// by an exception, clears the monitor, and the program would try forever.
+/// Refuses instructions behind a load-exclusive up to and including its store: what a probe does there, by
+/// memory accesses or by an exception, clears the monitor, and the program would try forever.
 ///
-/// Going through the code in address order sees windows that are left early by a branch as open until their store.
+/// Going through the code in address order sees windows that are left early by a branch as open until their
+/// store.
 fn exclusive_window(site: &Site<'_>, address: u64) -> Result<(), Reason> {
     let length = address.wrapping_sub(site.function) as usize;
     let before = site.code.get(..length).unwrap_or_default();

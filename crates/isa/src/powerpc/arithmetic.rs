@@ -197,8 +197,8 @@ impl Machine<'_> {
             104 => Some(a.wrapping_neg()),
             233 => Some(a.wrapping_mul(b)),
             235 => Some(i64::from(a as i32).wrapping_mul(i64::from(b as i32)) as u64),
-            9 => Some((u128::from(a) * u128::from(b) >> 64) as u64),
-            73 => Some((i128::from(a as i64) * i128::from(b as i64) >> 64) as u64),
+            9 => Some(((u128::from(a) * u128::from(b)) >> 64) as u64),
+            73 => Some(((i128::from(a as i64) * i128::from(b as i64)) >> 64) as u64),
             266 => Some(a.wrapping_add(b)),
             _ => None,
         };
@@ -257,8 +257,8 @@ impl Machine<'_> {
                 let chosen = self.registers.cr << (xo >> 5) & 1 << 31 != 0;
                 self.set(word.rt(), if chosen { self.a_or_zero() } else { b });
             }
-            19 => self.from_condition()?,
-            144 => self.to_condition(s)?,
+            19 => self.read_condition()?,
+            144 => self.write_condition(s)?,
             339 | 467 => self.special()?,
             _ => return Err(Reason::NotEmulated("this instruction")),
         }
@@ -291,7 +291,7 @@ impl Machine<'_> {
     }
 
     /// `mfcr` and `mfocrf`
-    fn from_condition(&mut self) -> Result<(), Reason> {
+    fn read_condition(&mut self) -> Result<(), Reason> {
         self.one_field()?;
         let mask = if self.word & 1 << 20 != 0 { self.fields() } else { u32::MAX };
         self.set(self.word.rt(), u64::from(self.registers.cr & mask));
@@ -299,7 +299,7 @@ impl Machine<'_> {
     }
 
     /// `mtcrf` and `mtocrf`
-    fn to_condition(&mut self, s: u64) -> Result<(), Reason> {
+    fn write_condition(&mut self, s: u64) -> Result<(), Reason> {
         self.one_field()?;
         let mask = self.fields();
         self.registers.cr = self.registers.cr & !mask | s as u32 & mask;

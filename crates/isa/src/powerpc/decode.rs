@@ -147,7 +147,7 @@ pub(super) fn sign_extend(value: u64, bits: u32) -> i64 {
 /// The instruction at the start of `code`, which stands at `address`: what it is, and its length.
 pub(super) fn form(code: &[u8], address: u64) -> Result<(Form, u8), DecodeError> {
     let word = word_at(code, 0).ok_or(DecodeError::Truncated)?;
-    if address % 4 != 0 {
+    if !address.is_multiple_of(4) {
         return Err(DecodeError::Invalid);
     }
     let form = match word.primary() {

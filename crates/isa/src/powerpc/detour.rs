@@ -3,7 +3,7 @@
 //! # Entry only
 //!
 //! ```text
-//!     save r9 to r12 and cr0
+//!     make a frame, save r9 to r12 and cr0
 //!     find the thread's entry in the thread table            ── miss ──▶ resolve ── none ──▶ overflow block
 //!     count, record
 //!     restore
@@ -32,7 +32,7 @@
 //! # What is kept
 //!
 //! Everything but lr at a followed return, where it is the caller's return address as after any return. Registers and the one field
-//! of cr are saved in the volatile system storage region (see [`super::emit`]); xer, ctr, tar and the other registers are
+//! of cr are saved in a frame below the red zone (see [`super::emit`]); xer, ctr, tar and the other registers are
 //! never touched: no instruction here carries, and conditions use cr0 alone. r2 is not looked at. After a call to another
 //! module the caller loads its own again.
 //!
@@ -41,17 +41,17 @@
 //! another base.
 
 use super::emit::*;
+use super::follow::times;
 use super::relocate::relocate;
-use super::runtime::{Routine, reserve_place, return_place};
+use super::runtime::Routine;
 use crate::Reason;
 use crate::detour::*;
 use alloc::{string::String, vec::Vec};
 
-/// Doublewords of the volatile system storage region: cr0, lr, and at a return its time and the time of the entry.
+/// Doublewords of the frame for cr0, lr and the thread's entry, behind those for the registers.
 const CR0: i16 = scratch(7);
-const SAVED_LR: i16 = scratch(8);
-const NOW: i16 = scratch(9);
-const ENTERED: i16 = scratch(10);
+pub(super) const SAVED_LR: i16 = scratch(8);
+const ENTRY: i16 = scratch(11);
 
 /// First and last of the registers with integer arguments.
 const ARGUMENTS: core::ops::RangeInclusive<u32> = 3..=10;
@@ -69,9 +69,9 @@ pub(super) fn boosted_slot(request: &DetourRequest<'_>) -> Emitted<Detour> {
 }
 
 /// A detour being written.
-struct Template<'a> {
-    request: &'a DetourRequest<'a>,
-    asm: Asm,
+pub(super) struct Template<'a> {
+    pub request: &'a DetourRequest<'a>,
+    pub asm: Asm,
     saved: &'static [Gpr],
     places: Vec<(u64, u32)>,
     comments: Vec<(u32, String)>,
@@ -80,14 +80,19 @@ struct Template<'a> {
 impl<'a> Template<'a> {
     fn new(request: &'a DetourRequest<'a>) -> Self {
         let actions = &request.actions;
-        let records = actions.entry.record.is_some() || actions.ret.is_some_and(times);
-        // From the first on, in the order of their doublewords.
-        let saved: &[Gpr] = if records { &[R9, R10, R11, R12, R8, R0] } else { &[R9, R10, R11, R12] };
+        // In the order of their doublewords: what counting needs, then following, then recording.
+        let all: &[Gpr] = &[R9, R10, R11, R12, R8, R0];
+        let saved = match actions.ret {
+            _ if actions.entry.record.is_some() => all,
+            Some(ret) if times(ret) => all,
+            Some(_) => &all[..5],
+            None => &all[..4],
+        };
         let asm = Asm::new(request.address);
         Self { request, asm, saved, places: Vec::new(), comments: Vec::new() }
     }
 
-    fn comment(&mut self, text: &str) {
+    pub fn comment(&mut self, text: &str) {
         self.comments.push((self.asm.offset(), String::from(text)));
     }
 
@@ -95,13 +100,11 @@ impl<'a> Template<'a> {
         let actions = self.request.actions;
         let [counted, slow, displaced] = [(); 3].map(|()| self.asm.label());
         self.save();
-        if actions.restore_returns {
-            self.asm.from_special(R10, LR);
-            self.asm.call_to(Routine::Restore.address(self.request.runtime)?)?;
-            self.asm.to_special(LR, R10);
-        }
         let known = self.find_thread(slow);
         self.asm.bind(counted);
+        if actions.restore_returns {
+            self.restore_returns()?;
+        }
         if let Some(hits) = actions.entry.hits {
             self.count(hits);
         }
@@ -123,11 +126,21 @@ impl<'a> Template<'a> {
         }
         self.asm.bind(slow);
         self.comment("the thread is not where its hash says");
-        self.asm.from_special(R10, LR);
+        self.asm.read_special(R10, LR);
         self.asm.store(R10, R1, SAVED_LR);
         self.resolve(known)?;
         self.asm.branch(counted);
         self.finish(return_point)
+    }
+
+    /// The unwinder's entry points: what it is about to walk must look as if no call were followed. Changes r9 and r10.
+    fn restore_returns(&mut self) -> Emitted<()> {
+        self.asm.store(R11, R1, ENTRY);
+        self.asm.read_special(R10, LR);
+        self.asm.call_to(Routine::Restore.address(self.request.runtime)?)?;
+        self.asm.write_special(LR, R10);
+        self.asm.load(R11, R1, ENTRY);
+        Ok(())
     }
 
     fn finish(mut self, return_point: Option<u32>) -> Emitted<Detour> {
@@ -135,24 +148,26 @@ impl<'a> Template<'a> {
         Ok(Detour { code: self.asm.finish()?, places: self.places, return_point, comments: self.comments })
     }
 
-    fn save(&mut self) {
+    pub fn save(&mut self) {
+        self.asm.enter();
         for (n, &register) in (0..).zip(self.saved) {
             self.asm.store(register, R1, scratch(n));
         }
-        self.asm.from_cr0(R12);
+        self.asm.read_cr0(R12);
         self.asm.store(R12, R1, CR0);
     }
 
-    fn restore(&mut self) {
+    pub fn restore(&mut self) {
         self.asm.load(R12, R1, CR0);
-        self.asm.to_cr0(R12);
+        self.asm.write_cr0(R12);
         for (n, &register) in (0..).zip(self.saved) {
             self.asm.load(register, R1, scratch(n));
         }
+        self.asm.leave();
     }
 
     /// r11 = the thread's entry, r12 = its block; or off to `slow`. The label it returns expects r11.
-    fn find_thread(&mut self, slow: Label) -> Label {
+    pub fn find_thread(&mut self, slow: Label) -> Label {
         let layout = self.request.layout;
         let known = self.asm.label();
         self.asm.load_constant(R11, layout.threads);
@@ -172,24 +187,29 @@ impl<'a> Template<'a> {
 
     /// Asks the runtime for the thread's entry, and goes to `known` with it. Without one, r11 = 0 and r12 = the overflow
     /// block. lr, which is put back, was saved.
-    fn resolve(&mut self, known: Label) -> Emitted<()> {
+    pub fn resolve(&mut self, known: Label) -> Emitted<()> {
         self.asm.call_to(Routine::Resolve.address(self.request.runtime)?)?;
         self.asm.load(R10, R1, SAVED_LR);
-        self.asm.to_special(LR, R10);
+        self.asm.write_special(LR, R10);
         self.asm.compare_immediate(R11, 0);
         self.asm.branch_if(When::NotEqual, known);
         self.asm.load_constant(R12, self.request.layout.blocks);
         Ok(())
     }
 
+    /// `to` = the call's stack slot: the stack pointer of the program.
+    pub fn slot(&mut self, to: Gpr) {
+        self.asm.addi(to, R1, FRAME);
+    }
+
     /// Increments a counter of the block r12. Changes r9 and r10.
-    fn count(&mut self, counter: u32) {
+    pub fn count(&mut self, counter: u32) {
         self.asm.add_offset(R10, R12, counter);
         self.asm.increment(R10, R9);
     }
 
     /// Writes a record into the ring of the block r12; `values` fills it in, at r10. Changes r0, r8, r9 and r10.
-    fn record(&mut self, record: Record, values: impl FnOnce(&mut Self)) {
+    pub fn record(&mut self, record: Record, values: impl FnOnce(&mut Self)) {
         let layout = self.request.layout;
         let [full, out] = [(); 2].map(|()| self.asm.label());
         self.asm.addi(R10, R12, BLOCK_RING_HEAD as i16);
@@ -219,7 +239,8 @@ impl<'a> Template<'a> {
             None => self.asm.load_constant(R8, 0),
         }
         self.asm.store_word(R8, R10, RECORD_TID as i16);
-        self.asm.store(R1, R10, RECORD_SLOT as i16);
+        self.slot(R8);
+        self.asm.store(R8, R10, RECORD_SLOT as i16);
         // Last of all: the tool reads a record once its number stands in it.
         self.asm.addi(R9, R9, 1);
         self.asm.light_sync();
@@ -234,7 +255,7 @@ impl<'a> Template<'a> {
 
     /// Time stamp and arguments of an entry, into the record at r10.
     fn arguments(&mut self, record: Record) {
-        self.asm.from_special(R8, TIME_BASE);
+        self.asm.read_special(R8, TIME_BASE);
         self.asm.store(R8, R10, RECORD_TIME as i16);
         for (n, register) in (0..).zip(ARGUMENTS.map(Gpr)).take(usize::from(record.arguments)) {
             let to = RECORD_VALUES as i16 + 8 * n;
@@ -250,164 +271,6 @@ impl<'a> Template<'a> {
         }
     }
 
-    /// Reserves a return instance, moves the return address into it, and calls the displaced code. Returns the offset of
-    /// the return point, which comes next.
-    fn follow(&mut self, ret: &ReturnActions, displaced: Label) -> Emitted<u32> {
-        let [taken, reserved, lost, next] = [(); 4].map(|()| self.asm.label());
-        self.asm.compare_immediate(R11, 0);
-        self.asm.branch_if(When::Equal, lost);
-        self.asm.load(R12, R11, THREAD_RETURNS as i16);
-        self.asm.from_special(R10, LR);
-        return_place(&mut self.asm, self.request.layout, 0, R11, R1, R12);
-        reserve_place(&mut self.asm, R11, R9, taken);
-        self.asm.bind(reserved);
-        self.asm.store(R10, R11, RETURN_ADDRESS as i16);
-        if times(*ret) {
-            self.asm.from_special(R9, TIME_BASE);
-            self.asm.store(R9, R11, RETURN_ENTERED as i16);
-        }
-        self.restore();
-        self.asm.branch(next);
-
-        self.asm.bind(taken);
-        self.comment("the instance's first place is taken");
-        self.asm.store(R10, R1, SAVED_LR);
-        self.asm.call_to(Routine::Claim.address(self.request.runtime)?)?;
-        self.asm.load(R10, R1, SAVED_LR);
-        self.asm.to_special(LR, R10);
-        self.asm.compare_immediate(R11, 0);
-        self.asm.branch_if(When::NotEqual, reserved);
-        self.asm.bind(lost);
-        self.asm.load_constant(R10, self.request.layout.blocks + u64::from(ret.lost));
-        self.asm.increment(R10, R9);
-        self.restore();
-        self.asm.branch(displaced);
-
-        self.asm.bind(next);
-        self.asm.call(displaced);
-        Ok(self.asm.offset())
-    }
-
-    /// From the return point to the second `blr`.
-    fn returned(&mut self, ret: &ReturnActions) -> Emitted<()> {
-        self.comment("return point: the function is done");
-        let [slow, counted, elsewhere, found, home] = [(); 5].map(|()| self.asm.label());
-        self.save();
-        if times(*ret) {
-            self.asm.from_special(R10, TIME_BASE);
-            self.asm.store(R10, R1, NOW);
-        }
-        let known = self.find_thread(slow);
-        self.asm.bind(counted);
-        if let Some(hits) = ret.hits {
-            self.count(hits);
-        }
-        self.asm.compare_immediate(R11, 0);
-        self.asm.branch_if(When::Equal, elsewhere);
-        self.asm.load(R10, R11, THREAD_RETURNS as i16);
-        return_place(&mut self.asm, self.request.layout, 0, R11, R1, R10);
-        self.asm.load(R9, R11, RETURN_SLOT as i16);
-        self.asm.compare(R9, R1);
-        self.asm.branch_if(When::NotEqual, elsewhere);
-        self.asm.load(R10, R11, RETURN_ADDRESS as i16);
-        if times(*ret) {
-            self.asm.load(R8, R11, RETURN_ENTERED as i16);
-        }
-        self.asm.load_constant(R9, 0);
-        self.asm.store(R9, R11, RETURN_SLOT as i16);
-        if times(*ret) {
-            self.asm.copy(R9, R8);
-        }
-
-        self.asm.bind(found);
-        self.asm.to_special(LR, R10);
-        if times(*ret) {
-            self.asm.store(R9, R1, ENTERED);
-        }
-        if let Some(record) = ret.record {
-            self.record(record, Self::result);
-        }
-        if let Some(latency) = ret.latency {
-            self.latency(latency);
-        }
-        self.asm.bind(home);
-        self.restore();
-        self.comment("home; lr is the caller's return address");
-        self.asm.return_();
-
-        self.asm.bind(slow);
-        // lr is nobody's here; what is saved is put back for nothing.
-        self.resolve(known)?;
-        self.asm.branch(counted);
-
-        self.asm.bind(elsewhere);
-        self.comment("the instance is not at its first place");
-        self.asm.copy(R10, R1);
-        self.asm.call_to(Routine::Find.address(self.request.runtime)?)?;
-        self.asm.compare_immediate(R11, 0);
-        self.asm.branch_if(When::NotEqual, found);
-        // A followed call has an instance until it returns; without one there is no address to go to.
-        self.asm.trap();
-        Ok(())
-    }
-
-    /// Return value and times, into the record at r10.
-    fn result(&mut self) {
-        self.asm.load(R8, R1, NOW);
-        self.asm.store(R8, R10, RECORD_TIME as i16);
-        self.asm.store(R3, R10, RECORD_VALUES as i16);
-        self.asm.load(R8, R1, ENTERED);
-        self.asm.store(R8, R10, RECORD_VALUES as i16 + 8);
-    }
-
-    /// Adds the duration to the histogram of the block r12. Changes r8 to r11.
-    fn latency(&mut self, latency: u32) {
-        let asm = &mut self.asm;
-        let [forward, longest, inside] = [(); 3].map(|()| asm.label());
-        asm.load(R10, R1, NOW);
-        asm.load(R9, R1, ENTERED);
-        asm.sub(R10, R10, R9);
-        // The clocks of two processors may differ by a few ticks.
-        asm.compare_immediate(R10, 0);
-        asm.branch_if(When::NotLess, forward);
-        asm.load_constant(R10, 0);
-        asm.bind(forward);
-        asm.add_offset(R11, R12, latency + LATENCY_COUNT);
-        asm.increment(R11, R9);
-        asm.add_offset(R11, R12, latency + LATENCY_SUM);
-        let sum = asm.here_label();
-        asm.load_reserved(R9, R11);
-        asm.add(R9, R9, R10);
-        asm.store_conditional(R9, R11);
-        asm.branch_if(When::NotEqual, sum);
-        asm.add_offset(R11, R12, latency + LATENCY_MAX);
-        let max = asm.here_label();
-        asm.load_reserved(R9, R11);
-        asm.compare_unsigned(R9, R10);
-        asm.branch_if(When::NotLess, longest);
-        asm.store_conditional(R10, R11);
-        asm.branch_if(When::NotEqual, max);
-        asm.bind(longest);
-        // The bucket, as in `latency_bucket`.
-        asm.load_constant(R9, (1 << LATENCY_OCTAVES) - 1);
-        asm.compare_unsigned(R10, R9);
-        asm.branch_if(When::Less, inside);
-        asm.copy(R10, R9);
-        asm.bind(inside);
-        asm.load_constant(R9, 1 << LATENCY_BITS);
-        asm.or(R9, R9, R10);
-        asm.count_leading_zeros(R9, R9);
-        asm.load_constant(R8, u64::from(63 - LATENCY_BITS));
-        asm.sub(R9, R8, R9);
-        asm.shift_right_by(R10, R10, R9);
-        asm.shift_left(R9, R9, LATENCY_BITS);
-        asm.add(R10, R10, R9);
-        asm.shift_left(R10, R10, 3);
-        asm.add_offset(R11, R12, latency + LATENCY_BUCKETS);
-        asm.add(R11, R11, R10);
-        asm.increment(R11, R9);
-    }
-
     /// The copy of the displaced instruction, and the branch to the first one that stays.
     fn displaced(&mut self) -> Emitted<()> {
         self.comment("displaced instruction");
@@ -418,13 +281,9 @@ impl<'a> Template<'a> {
         for word in relocated.code.chunks_exact(4) {
             self.asm.word(super::decode::word_at(word, 0).ok_or(Reason::NotAnInstruction)?);
         }
-        self.places.push((displaced.end(), self.asm.offset()));
+        let next = displaced.start.wrapping_add(u64::from(displaced.length));
+        self.places.push((next, self.asm.offset()));
         self.comment("back to the first instruction that stays");
-        self.asm.branch_to(displaced.end())
+        self.asm.branch_to(next)
     }
-}
-
-/// Whether the time of the entry is needed.
-fn times(ret: ReturnActions) -> bool {
-    ret.latency.is_some() || ret.record.is_some()
 }

@@ -1,388 +1,56 @@
-//! Machine code of patches, slots and detours: an assembler for the few instructions they are made of.
+//! The machine code of patches, and the frame that detours run in.
 //!
 //! # Where a detour may put its registers
 //!
-//! ELFv2 protects 512 bytes below the stack pointer (section 2.2.2.4): a function without a frame may use the upper 288,
-//! and the lower 224 are the *volatile system storage region*, which compilers must not touch and over which the
-//! kernel steps when it builds a signal frame. That region is made for code that runs "without an explicit call", which is
-//! what a detour is. So detours save their scratch registers there, and leave the stack pointer alone: at every
-//! instruction of a detour the stack is as the program made it, and a signal handler that runs into a detour itself has
-//! another stack pointer and so another region.
+//! A function without a frame may use 288 bytes below the stack pointer (ELFv2, 2.2.2.4), and another 224 belong to the
+//! system: Linux skips all 512 when it builds a signal frame, but qemu-user and valgrind skip 288 only. So a detour makes a
+//! frame of its own like any function, with the 288 bytes left out at its top:
+//!
+//! ```text
+//! r1 + 544   the stack pointer of the program
+//! r1 + 256   what a function without a frame may use
+//! r1 +  32   scratch doublewords
+//! r1         back chain, and the rest of a frame's header
+//! ```
+//!
+//! One instruction makes it, with its back chain, so a signal handler and an unwinder find a proper stack at any
+//! instruction of a detour.
 
+use super::assembler::i_form;
+pub(super) use super::assembler::*;
 use super::decode::NOP;
 use crate::Reason;
 use alloc::{vec, vec::Vec};
 
-/// A general register.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Gpr(pub u32);
+/// Size of a detour's frame.
+pub(super) const FRAME: i16 = 544;
 
-macro_rules! registers {
-    ($($name:ident = $number:literal),*) => { $(pub(super) const $name: Gpr = Gpr($number);)* };
-}
-registers!(R0 = 0, R1 = 1, R3 = 3, R7 = 7, R8 = 8, R9 = 9, R10 = 10, R11 = 11, R12 = 12, R13 = 13);
-
-/// Special purpose registers.
-pub(super) const LR: u32 = 8;
-/// The time base, as a program may read it.
-pub(super) const TIME_BASE: u32 = 268;
-
-/// Offset from r1 of the n-th doubleword of the volatile system storage region, from the top. There are 28.
+/// Offset from r1 of the n-th scratch doubleword in a detour's frame. There are 28.
 pub(super) const fn scratch(n: i16) -> i16 {
     assert!(n >= 0 && n < 28);
-    -296 - 8 * n
-}
-/// The doubleword that relocated instructions use; nothing lives in it from one instruction to the next.
-pub(super) const SCRATCH_RELOCATED: i16 = scratch(27);
-
-/// Conditions of a branch, on cr0 of which [`Asm::cmp`] and `stdcx.` set the bits.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum When {
-    /// Equal; after `stdcx.`: stored.
-    Equal,
-    /// Not equal; after `stdcx.`: lost the reservation.
-    NotEqual,
-    /// Less.
-    Less,
-    /// Not less.
-    NotLess,
-}
-
-/// A place in the code, perhaps not known yet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Label(usize);
-
-/// Machine code under construction.
-#[derive(Debug)]
-pub(super) struct Asm {
-    address: u64,
-    words: Vec<u32>,
-    labels: Vec<Option<usize>>,
-    holes: Vec<(usize, Label)>,
+    32 + 8 * n
 }
 
 impl Asm {
-    /// Code to stand at `address`.
-    pub fn new(address: u64) -> Self {
-        Self { address, words: Vec::new(), labels: Vec::new(), holes: Vec::new() }
+    /// Makes the frame: `stdu r1,-FRAME(r1)`.
+    pub fn enter(&mut self) {
+        self.d_form(62, R1, R1, -FRAME | 1);
     }
 
-    /// Address of the next instruction.
-    pub fn here(&self) -> u64 {
-        self.address.wrapping_add(u64::from(self.offset()))
+    /// Takes the frame away.
+    pub fn leave(&mut self) {
+        self.addi(R1, R1, FRAME);
     }
 
-    /// Offset of the next instruction.
-    pub fn offset(&self) -> u32 {
-        self.words.len() as u32 * 4
-    }
-
-    /// A label to be bound later.
-    pub fn label(&mut self) -> Label {
-        self.labels.push(None);
-        Label(self.labels.len() - 1)
-    }
-
-    /// A label bound here.
-    pub fn here_label(&mut self) -> Label {
-        let label = self.label();
-        self.bind(label);
-        label
-    }
-
-    /// Binds `label` here.
-    pub fn bind(&mut self, label: Label) {
-        self.labels[label.0] = Some(self.words.len());
-    }
-
-    /// The finished code.
-    pub fn finish(mut self) -> Result<Vec<u8>, Reason> {
-        for &(hole, label) in &self.holes {
-            let target = self.labels[label.0].ok_or(Reason::OutOfReach)?;
-            let distance = (target as i64 - hole as i64) * 4;
-            let word = &mut self.words[hole];
-            *word |= match *word >> 26 {
-                16 => u32::from(i16::try_from(distance).map_err(|_| Reason::OutOfReach)? as u16),
-                _ => i_form(0, 0, distance as u64)?,
-            } & 0x03ff_fffc;
-        }
-        Ok(self.words.iter().flat_map(|word| word.to_le_bytes()).collect())
-    }
-
-    /// Any instruction.
-    pub fn word(&mut self, word: u32) {
-        self.words.push(word);
-    }
-
-    fn x_form(&mut self, primary: u32, xo: u32, t: Gpr, a: Gpr, b: Gpr) {
-        self.word(primary << 26 | t.0 << 21 | a.0 << 16 | b.0 << 11 | xo << 1);
-    }
-
-    fn d_form(&mut self, primary: u32, t: Gpr, a: Gpr, d: i16) {
-        self.word(primary << 26 | t.0 << 21 | a.0 << 16 | u32::from(d as u16));
-    }
-
-    // Constants and arithmetic, none of which touches a condition or the carry.
-
-    /// `t = a + d`. `a` must not be r0, which would mean zero.
-    pub fn addi(&mut self, t: Gpr, a: Gpr, d: i16) {
-        debug_assert!(a != R0, "r0 reads as zero");
-        self.d_form(14, t, a, d);
-    }
-
-    /// `t = a + offset`, in one or two instructions; offsets are below 2 GiB.
-    pub fn add_offset(&mut self, t: Gpr, a: Gpr, offset: u32) {
-        debug_assert!(a != R0 && t != R0, "r0 reads as zero");
-        let low = offset as i16;
-        let high = (offset.wrapping_sub(low as u32) >> 16) as i16;
-        match (high, low) {
-            (0, low) => self.addi(t, a, low),
-            (high, low) => {
-                self.d_form(15, t, a, high);
-                self.addi(t, t, low);
-            }
-        }
-    }
-
-    /// `t = value`, in one to five instructions.
-    pub fn load_constant(&mut self, t: Gpr, value: u64) {
-        let parts: [u16; 4] = core::array::from_fn(|i| (value >> (16 * i)) as u16);
-        if value as i16 as u64 == value {
-            return self.d_form(14, t, R0, value as i16);
-        }
-        if value as i32 as u64 == value {
-            self.d_form(15, t, R0, parts[1] as i16);
-        } else {
-            if value >> 32 == u64::from(parts[2]) && parts[2] < 0x8000 {
-                self.d_form(14, t, R0, parts[2] as i16);
-            } else {
-                self.d_form(15, t, R0, parts[3] as i16);
-                self.or_immediate(24, t, parts[2]);
-            }
-            self.shift_left(t, t, 32);
-            self.or_immediate(25, t, parts[1]);
-        }
-        self.or_immediate(24, t, parts[0]);
-    }
-
-    fn or_immediate(&mut self, primary: u32, t: Gpr, value: u16) {
-        if value != 0 {
-            self.d_form(primary, t, t, value as i16);
-        }
-    }
-
-    /// `t = a + b`
-    pub fn add(&mut self, t: Gpr, a: Gpr, b: Gpr) {
-        self.x_form(31, 266, t, a, b);
-    }
-
-    /// `t = a - b`
-    pub fn sub(&mut self, t: Gpr, a: Gpr, b: Gpr) {
-        self.x_form(31, 40, t, b, a);
-    }
-
-    /// `t = a * b`
-    pub fn multiply(&mut self, t: Gpr, a: Gpr, b: Gpr) {
-        self.x_form(31, 233, t, a, b);
-    }
-
-    /// `t = a | b`
-    pub fn or(&mut self, t: Gpr, a: Gpr, b: Gpr) {
-        self.x_form(31, 444, a, t, b);
-    }
-
-    /// `t = a`
-    pub fn copy(&mut self, t: Gpr, a: Gpr) {
-        self.or(t, a, a);
-    }
-
-    /// `t = a << (b & 127)`
-    pub fn shift_left_by(&mut self, t: Gpr, a: Gpr, b: Gpr) {
-        self.x_form(31, 27, a, t, b);
-    }
-
-    /// `t = a >> (b & 127)`
-    pub fn shift_right_by(&mut self, t: Gpr, a: Gpr, b: Gpr) {
-        self.x_form(31, 539, a, t, b);
-    }
-
-    /// `t = number of leading zeros of a`
-    pub fn count_leading_zeros(&mut self, t: Gpr, a: Gpr) {
-        self.x_form(31, 58, a, t, R0);
-    }
-
-    /// `t = a << n`, by `rldicr`.
-    pub fn shift_left(&mut self, t: Gpr, a: Gpr, n: u32) {
-        self.rotate(1, t, a, n, 63 - n);
-    }
-
-    /// `t = (a >> n) & (2^bits - 1)`, by `rldicl`.
-    pub fn extract(&mut self, t: Gpr, a: Gpr, n: u32, bits: u32) {
-        self.rotate(0, t, a, (64 - n) % 64, 64 - bits);
-    }
-
-    fn rotate(&mut self, xo: u32, t: Gpr, a: Gpr, by: u32, mask: u32) {
-        let mask = (mask & 31) << 1 | mask >> 5;
-        let fields = a.0 << 21 | t.0 << 16 | (by & 31) << 11 | mask << 5 | xo << 2 | by >> 5 << 1;
-        self.word(30 << 26 | fields);
-    }
-
-    // Memory.
-
-    /// `t = *(u64 *)(a + d)`; `d` is a multiple of 4.
-    pub fn load(&mut self, t: Gpr, a: Gpr, d: i16) {
-        debug_assert!(d & 3 == 0);
-        self.d_form(58, t, a, d);
-    }
-
-    /// `*(u64 *)(a + d) = t`; `d` is a multiple of 4.
-    pub fn store(&mut self, t: Gpr, a: Gpr, d: i16) {
-        debug_assert!(d & 3 == 0);
-        self.d_form(62, t, a, d);
-    }
-
-    /// `t = *(u32 *)(a + d)`
-    pub fn load_word(&mut self, t: Gpr, a: Gpr, d: i16) {
-        self.d_form(32, t, a, d);
-    }
-
-    /// `*(u32 *)(a + d) = t`
-    pub fn store_word(&mut self, t: Gpr, a: Gpr, d: i16) {
-        self.d_form(36, t, a, d);
-    }
-
-    /// `ldarx`: loads and reserves.
-    pub fn load_reserved(&mut self, t: Gpr, a: Gpr) {
-        self.x_form(31, 84, t, R0, a);
-    }
-
-    /// `stdcx.`: stores if still reserved, and says so in cr0.
-    pub fn store_conditional(&mut self, t: Gpr, a: Gpr) {
-        self.x_form(31, 214, t, R0, a);
-        *self.words.last_mut().expect("just pushed") |= 1;
-    }
-
-    /// `lwsync`: earlier accesses before later ones, except stores before loads.
-    pub fn light_sync(&mut self) {
-        self.word(0x7c20_04ac);
-    }
-
-    /// `*a += 1`, atomically, for what interrupts this thread and for other threads. Changes `t` and cr0.
-    pub fn increment(&mut self, a: Gpr, t: Gpr) {
-        let again = self.here_label();
-        self.load_reserved(t, a);
-        self.addi(t, t, 1);
-        self.store_conditional(t, a);
-        self.branch_if(When::NotEqual, again);
-    }
-
-    // Special registers.
-
-    /// `t = spr`
-    pub fn from_special(&mut self, t: Gpr, spr: u32) {
-        self.word(31 << 26 | t.0 << 21 | (spr & 31) << 16 | spr >> 5 << 11 | 339 << 1);
-    }
-
-    /// `spr = t`
-    pub fn to_special(&mut self, spr: u32, t: Gpr) {
-        self.word(31 << 26 | t.0 << 21 | (spr & 31) << 16 | spr >> 5 << 11 | 467 << 1);
-    }
-
-    /// `mfocrf t, cr0`
-    pub fn from_cr0(&mut self, t: Gpr) {
-        self.word(0x7c18_0026 | t.0 << 21);
-    }
-
-    /// `mtocrf cr0, t`
-    pub fn to_cr0(&mut self, t: Gpr) {
-        self.word(0x7c18_0120 | t.0 << 21);
-    }
-
-    // Control.
-
-    /// Compares as signed numbers, into cr0.
-    pub fn compare(&mut self, a: Gpr, b: Gpr) {
-        self.x_form(31, 0, Gpr(1), a, b);
-    }
-
-    /// Compares as unsigned numbers, into cr0.
-    pub fn compare_unsigned(&mut self, a: Gpr, b: Gpr) {
-        self.x_form(31, 32, Gpr(1), a, b);
-    }
-
-    /// Compares with a constant as signed numbers, into cr0.
-    pub fn compare_immediate(&mut self, a: Gpr, value: i16) {
-        self.d_form(11, Gpr(1), a, value);
-    }
-
-    /// Branches on cr0.
-    pub fn branch_if(&mut self, when: When, label: Label) {
-        let (bo, bi) = match when {
-            When::Equal => (12, 2),
-            When::NotEqual => (4, 2),
-            When::Less => (12, 0),
-            When::NotLess => (4, 0),
-        };
-        self.holes.push((self.words.len(), label));
-        self.word(16 << 26 | bo << 21 | bi << 16);
-    }
-
-    /// `b label`
-    pub fn branch(&mut self, label: Label) {
-        self.holes.push((self.words.len(), label));
-        self.word(18 << 26);
-    }
-
-    /// `bl label`
-    pub fn call(&mut self, label: Label) {
-        self.holes.push((self.words.len(), label));
-        self.word(18 << 26 | 1);
-    }
-
-    /// `b target`
-    pub fn branch_to(&mut self, target: u64) -> Result<(), Reason> {
-        let word = i_form(0, self.here(), target)?;
-        self.word(word);
-        Ok(())
-    }
-
-    /// `bl target`
-    pub fn call_to(&mut self, target: u64) -> Result<(), Reason> {
-        let word = i_form(1, self.here(), target)?;
-        self.word(word);
-        Ok(())
-    }
-
-    /// `blr`
-    pub fn return_(&mut self) {
-        self.word(0x4e80_0020);
-    }
-
-    /// `tw 31,0,0`: where control must never come.
-    pub fn trap(&mut self) {
-        self.word(0x7fe0_0008);
-    }
-
-    /// Sets the link register to `value`, by way of r12 which is kept.
+    /// Sets the link register to `value` without a frame, by way of r12 which is kept.
     pub fn set_link(&mut self, value: u64) {
-        self.store(R12, R1, SCRATCH_RELOCATED);
+        self.enter();
+        self.store(R12, R1, scratch(0));
         self.load_constant(R12, value);
-        self.to_special(LR, R12);
-        self.load(R12, R1, SCRATCH_RELOCATED);
+        self.write_special(LR, R12);
+        self.load(R12, R1, scratch(0));
+        self.leave();
     }
-}
-
-/// How far a branch of the I form goes forward, plus 4; backward this far.
-pub(super) const REACH: u64 = 1 << 25;
-
-/// `b target`, or `bl` with `link` 1, at `from`.
-fn i_form(link: u32, from: u64, target: u64) -> Result<u32, Reason> {
-    let distance = target.wrapping_sub(from);
-    let in_reach = distance.wrapping_add(REACH) < 2 * REACH;
-    if !in_reach || distance % 4 != 0 {
-        return Err(Reason::OutOfReach);
-    }
-    Ok(18 << 26 | distance as u32 & 0x03ff_fffc | link)
 }
 
 /// The words of a patch: a branch from `start` to `detour`, then nops up to `length` bytes.

@@ -1,14 +1,16 @@
 //! 64-bit PowerPC, little endian, ELFv2.
 //!
 //! Nearly everything on Power may stand anywhere, an instruction is a word, and a patch is one branch: so nearly every
-//! function can have a detour, and what takes care is the ABI. See [`mod@verdict`] for the two entry points, [`mod@emit`] for
-//! where a detour may save registers, [`mod@runtime`] for how a return finds its call.
+//! function can have a detour, and what takes care is the ABI. See `verdict` for the two entry points, `emit` for
+//! where a detour may save registers, `runtime` for how a return finds its call.
 
 mod arithmetic;
+mod assembler;
 mod decode;
 mod detour;
 mod emit;
 mod emulate;
+mod follow;
 mod registers;
 mod relocate;
 mod reservation;

@@ -34,7 +34,7 @@ pub struct Relocated {
 
 /// Rewrites `displaced`, whose bytes are `original`, to run at `destination`.
 ///
-/// The copy may use the doubleword at -512(r1), which no program does.
+/// The copy of a call makes a frame for a moment, below the 288 bytes that a function may use without one.
 ///
 /// # Errors
 /// [`Reason::OutOfReach`] when a branch target is further than ±32 MiB from the copy, or a prefixed operand further than

@@ -33,7 +33,7 @@ struct Function<'a> {
 impl Function<'_> {
     fn index(&self, address: u64) -> Option<usize> {
         let offset = address.wrapping_sub(self.address);
-        (offset < self.code.len() as u64 / 4 * 4 && offset % 4 == 0).then_some((offset / 4) as usize)
+        (offset < self.code.len() as u64 / 4 * 4 && offset.is_multiple_of(4)).then_some((offset / 4) as usize)
     }
 
     fn address_of(&self, index: usize) -> u64 {

@@ -150,6 +150,11 @@ impl Function<'_> {
             if !to_save_doubleword && !to_link_register && usage(word).reads(register) {
                 return Err(Reason::ReadsReturnAddress);
             }
+            let leaves = self.calls(next) || self.flow(next).is_some_and(|flow| !flow.falls_through());
+            if leaves && (3..=10).contains(&register) && !self.stays(next) {
+                // As an argument or as the result.
+                return Err(Reason::ReadsReturnAddress);
+            }
             let volatile = register == 0 || (3..=12).contains(&register);
             let gone = usage(word).writes(register) || volatile && self.calls(next);
             if gone || self.flow(next).is_some_and(|flow| !flow.falls_through()) {
@@ -157,6 +162,12 @@ impl Function<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether a jump goes on inside the function.
+    fn stays(&self, index: usize) -> bool {
+        let inside = |target: u64| target.wrapping_sub(self.address) < self.code.len() as u64;
+        matches!(self.flow(index), Some(Flow::Jump { target }) if inside(target))
     }
 
     /// `mtlr`: what it puts into lr must come from lr.

@@ -3,12 +3,12 @@
 //! | routine | in | out |
 //! |---|---|---|
 //! | resolve | – | r11: the thread's entry of the thread table, or 0 |
-//! | claim | r12: return table, r10: the caller's return address | r11: a return instance reserved for r1, or 0 |
+//! | claim | r8: stack slot, r12: return table, r10: the caller's return address | r11: a return instance reserved for the slot, or 0 |
 //! | find | r10: stack slot | r11: 1, r10: return address and r9: entry time of the instance, which is free again; or r11: 0 |
-//! | restore | r10: the caller's return address | r10: the real one |
+//! | restore | r10: the caller's return address, r12: block | r10: the real one |
 //!
-//! Each changes r9, r10, r11, cr0 and lr at most, leaves the stack pointer alone (see [`super::emit`]), waits for nothing, and may
-//! be interrupted by a signal handler that runs it again. The memory they work on is described in [`crate::detour`].
+//! Each changes r9, r10, r11, cr0 and lr at most, works in the detour's frame (see [`super::emit`]), waits for nothing, and
+//! may be interrupted by a signal handler that runs it again. The memory they work on is described in [`crate::detour`].
 //!
 //! # The slot of a call
 //!
@@ -205,26 +205,26 @@ fn branch_if_in_arena(asm: &mut Asm, layout: &Layout, address: Gpr, [at, x, y]: 
 /// slot were left behind by abandoned calls, since the slot has a new owner now.
 fn claim(asm: &mut Asm, layout: &Layout) -> Label {
     let start = asm.here_label();
-    let saved = [R8];
+    let saved = [R7];
     let [tail, out] = [(); 2].map(|()| asm.label());
     save(asm, &saved, SAVED);
-    branch_if_in_arena(asm, layout, R10, [R11, R9, R8], tail);
+    branch_if_in_arena(asm, layout, R10, [R11, R9, R7], tail);
     for n in 0..=RETURN_PROBES {
         let kept = asm.label();
-        return_place(asm, layout, n, R9, R1, R12);
-        asm.load(R8, R9, RETURN_SLOT as i16);
-        asm.compare(R8, R1);
+        return_place(asm, layout, n, R9, R8, R12);
+        asm.load(R7, R9, RETURN_SLOT as i16);
+        asm.compare(R7, R8);
         asm.branch_if(When::NotEqual, kept);
-        asm.load_constant(R8, 0);
-        asm.store(R8, R9, RETURN_SLOT as i16);
+        asm.load_constant(R7, 0);
+        asm.store(R7, R9, RETURN_SLOT as i16);
         asm.bind(kept);
     }
     asm.bind(tail);
     let move_up = [(); RETURN_PROBES as usize].map(|()| asm.label());
     for n in 0..=RETURN_PROBES {
         let next = asm.label();
-        return_place(asm, layout, n, R11, R1, R12);
-        reserve_place(asm, R11, R8, next);
+        return_place(asm, layout, n, R11, R8, R12);
+        reserve_place(asm, R11, R8, R9, next);
         asm.branch(match n {
             0 => out,
             n => move_up[n as usize - 1],
@@ -238,13 +238,13 @@ fn claim(asm: &mut Asm, layout: &Layout) -> Label {
     for n in (0..RETURN_PROBES).rev() {
         let skip = asm.label();
         asm.bind(move_up[n as usize]);
-        return_place(asm, layout, n, R9, R1, R12);
-        asm.load(R8, R9, RETURN_SLOT as i16);
-        asm.compare(R8, R1);
+        return_place(asm, layout, n, R9, R8, R12);
+        asm.load(R7, R9, RETURN_SLOT as i16);
+        asm.compare(R7, R8);
         asm.branch_if(When::NotEqual, skip);
         for field in [RETURN_ADDRESS, RETURN_ENTERED] {
-            asm.load(R8, R9, field as i16);
-            asm.store(R8, R11, field as i16);
+            asm.load(R7, R9, field as i16);
+            asm.store(R7, R11, field as i16);
         }
         asm.copy(R11, R9);
         asm.bind(skip);
@@ -255,16 +255,16 @@ fn claim(asm: &mut Asm, layout: &Layout) -> Label {
     start
 }
 
-/// Reserves the return instance at `place` for r1 if it is free, or goes to `taken`. Changes `t` and cr0.
+/// Reserves the return instance at `place` for `slot` if it is free, or goes to `taken`. Changes `t` and cr0.
 ///
 /// By compare-and-swap: a signal handler may switch to another stack of the same thread in between.
-pub(super) fn reserve_place(asm: &mut Asm, place: Gpr, t: Gpr, taken: Label) {
-    debug_assert!(RETURN_SLOT == 0, "place is the slot's address");
+pub(super) fn reserve_place(asm: &mut Asm, place: Gpr, slot: Gpr, t: Gpr, taken: Label) {
+    const { assert!(RETURN_SLOT == 0, "place is the slot's address") };
     let again = asm.here_label();
     asm.load_reserved(t, place);
     asm.compare_immediate(t, 0);
     asm.branch_if(When::NotEqual, taken);
-    asm.store_conditional(R1, place);
+    asm.store_conditional(slot, place);
     asm.branch_if(When::NotEqual, again);
 }
 
@@ -324,15 +324,15 @@ fn find(asm: &mut Asm, layout: &Layout) -> Label {
 /// Puts back the real return addresses of the followed calls on this stack, for an unwinder that is about to walk it.
 ///
 /// Walks the back chain, which ELFv2 requires of every function that calls: where a frame's LR save doubleword has a return
-/// point, the frame's instances say what it was, and are given up. A signal frame is passed like any other; the lr
+/// point, the frame's instances say what it was, and are given up and counted in the block. A signal frame is passed like any other; the lr
 /// of the function it interrupted is not looked at.
 fn restore(asm: &mut Asm, layout: &Layout, find: Label) {
-    let saved = [R7, R8, R12];
-    let [untangle, frame, unchanged, done, inside, known] = [(); 6].map(|()| asm.label());
+    let saved = [R0, R7, R8];
+    let [untangle, frame, unchanged, done, inside, unknown, known] = [(); 7].map(|()| asm.label());
     save(asm, &saved, SAVED_BY_RESTORE);
-    asm.from_special(R12, LR);
-    asm.store(R12, R1, SAVED_BY_RESTORE[3]);
-    asm.copy(R7, R1);
+    asm.read_special(R0, LR);
+    asm.store(R0, R1, SAVED_BY_RESTORE[3]);
+    asm.addi(R7, R1, FRAME);
     asm.load_constant(R8, MAX_FRAMES);
     asm.call(untangle);
     asm.store(R10, R1, scratch(22));
@@ -356,27 +356,31 @@ fn restore(asm: &mut Asm, layout: &Layout, find: Label) {
 
     asm.bind(done);
     asm.load(R10, R1, scratch(22));
-    asm.load(R12, R1, SAVED_BY_RESTORE[3]);
-    asm.to_special(LR, R12);
+    asm.load(R0, R1, SAVED_BY_RESTORE[3]);
+    asm.write_special(LR, R0);
     restore_saved(asm, &saved, SAVED_BY_RESTORE);
     asm.return_();
 
     // r10: an address, r7: its slot. r10 = what the caller's return address really is.
     asm.bind(untangle);
-    asm.from_special(R12, LR);
-    asm.store(R12, R1, scratch(24));
+    asm.read_special(R0, LR);
+    asm.store(R0, R1, scratch(24));
     let again = asm.here_label();
-    branch_if_in_arena(asm, layout, R10, [R11, R9, R12], inside);
+    branch_if_in_arena(asm, layout, R10, [R11, R9, R0], inside);
     asm.branch(known);
     asm.bind(inside);
     asm.store(R10, R1, scratch(25));
     asm.copy(R10, R7);
     asm.call(find);
     asm.compare_immediate(R11, 0);
-    asm.branch_if(When::NotEqual, again);
+    asm.branch_if(When::Equal, unknown);
+    asm.addi(R11, R12, BLOCK_UNWOUND as i16);
+    asm.increment(R11, R9);
+    asm.branch(again);
+    asm.bind(unknown);
     asm.load(R10, R1, scratch(25));
     asm.bind(known);
-    asm.load(R12, R1, scratch(24));
-    asm.to_special(LR, R12);
+    asm.load(R0, R1, scratch(24));
+    asm.write_special(LR, R0);
     asm.return_();
 }

@@ -30,7 +30,7 @@ pub(super) fn verdict(site: &Site<'_>) -> Ladder {
             return Ladder { jump: no, boost: no, emulate: no, step: no };
         }
     };
-    let offset = (displaced.start - site.function) as usize;
+    let offset = displaced.start.wrapping_sub(site.function) as usize;
     let code = &site.code[offset..];
     // Between load and store there must be no trap and no other reservation, and a detour that counts makes one.
     let reserved = match inside_reservation(site.code, site.function, displaced.start) {

@@ -208,11 +208,17 @@ impl<'a> Template<'a> {
     pub fn find_thread(&mut self, entry: usize, thread: usize, slow: CodeLabel) -> Asm {
         let mask = ((1i32 << self.request.layout.thread_bits) - 1) << THREAD_SHIFT;
         let threads = Routine::Threads.address(self.request.runtime);
-        self.asm.a.rdfsbase(GPR64[thread])?;
+        if self.request.layout.self_pointer {
+            self.asm.a.mov(GPR64[thread], qword_ptr(0).fs())?;
+        } else {
+            self.asm.a.rdfsbase(GPR64[thread])?;
+        }
         self.asm.a.mov(GPR32[entry], GPR32[thread])?;
         self.asm.a.shr(GPR32[entry], (THREAD_HASH_SHIFT - THREAD_SHIFT) as i32)?;
         self.asm.a.and(GPR32[entry], mask)?;
         self.asm.rip_relative(Code::Add_r64_rm64, GPR64[entry], threads)?;
+        // Owners are stored complemented: a thread whose first TLS word is 0, as Go's are, matches no free entry.
+        self.asm.a.not(GPR64[thread])?;
         self.asm.a.cmp(at(entry, THREAD_OWNER), GPR64[thread])?;
         self.asm.a.jne(slow)
     }

@@ -64,7 +64,7 @@ pub(super) fn runtime(address: u64, layout: &Layout) -> Emitted<Runtime> {
 const RESOLVE_PROBES: u32 = 64;
 
 fn resolve(a: &mut CodeAssembler, layout: &Layout) -> Result<(), IcedError> {
-    let saved = [rax, rcx, rdx, rsi, rdi, r10];
+    let saved = [rax, rcx, rdx, rsi, rdi, r8, r10];
     let mask = (1i32 << layout.thread_bits) - 1;
     let [mut probe, mut next, mut release, mut none, mut done] = [(); 5].map(|()| a.create_label());
     for register in saved {
@@ -76,6 +76,8 @@ fn resolve(a: &mut CodeAssembler, layout: &Layout) -> Result<(), IcedError> {
     a.je(none)?;
     a.mov(rsi, rdi)?;
     a.shr(rsi, THREAD_HASH_SHIFT as i32)?;
+    a.mov(r8, rdi)?;
+    a.not(r8)?;
     a.mov(r10, layout.threads)?;
     a.mov(ecx, RESOLVE_PROBES)?;
 
@@ -85,7 +87,7 @@ fn resolve(a: &mut CodeAssembler, layout: &Layout) -> Result<(), IcedError> {
     a.shl(r11, THREAD_SHIFT)?;
     a.add(r11, r10)?;
     a.mov(rax, qword_ptr(r11 + THREAD_OWNER))?;
-    a.cmp(rax, rdi)?;
+    a.cmp(rax, r8)?;
     a.je(done)?;
     a.test(rax, rax)?;
     a.jne(next)?;
@@ -122,7 +124,7 @@ fn resolve(a: &mut CodeAssembler, layout: &Layout) -> Result<(), IcedError> {
     a.mov(qword_ptr(r11 + THREAD_HIGHEST), rax)?;
     a.mov(rdx, layout.returns_used)?;
     a.lock().bts(qword_ptr(rdx), rsi)?;
-    a.mov(qword_ptr(r11 + THREAD_OWNER), rdi)?;
+    a.mov(qword_ptr(r11 + THREAD_OWNER), r8)?;
     a.jmp(done)?;
 
     a.set_label(&mut next)?;

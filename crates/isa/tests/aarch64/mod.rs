@@ -1,4 +1,5 @@
-//! The tools that the arm64 tests run: a cross compiler, qemu-user, and ELF files. `scripts/cross-setup` provides them.
+//! The tools that the arm64 tests run: a cross compiler, qemu-user, and ELF files. `scripts/cross-setup`
+//! provides them.
 #![allow(dead_code, reason = "each test uses a part")]
 
 pub mod oracle;

@@ -1,8 +1,9 @@
 // Executes instructions from given registers and reports what they did.
 //
-// oracle CASES RESULTS. The world is REGION, 258 MB full of numbered brk instructions, so that wherever an instruction leads, a trap
-// tells; and DATA, a page that a generator fills. Each case costs one signal: the handler of the trap that ends one case
-// starts the next by changing the context it returns to. Run with SVE off, so that the vector registers are where this looks.
+// oracle CASES RESULTS. The world is REGION, 258 MB full of numbered brk instructions, so that wherever an
+// instruction leads, a trap tells; and DATA, a page that a generator fills. Each case costs one signal: the
+// handler of the trap that ends one case starts the next by changing the context it returns to. Run with SVE
+// off, so that the vector registers are where this looks.
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdint.h>

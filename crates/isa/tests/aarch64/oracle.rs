@@ -1,4 +1,5 @@
-//! The oracle: instructions executed under qemu-user from given registers. See `oracle.c`, whose world this mirrors.
+//! The oracle: instructions executed under qemu-user from given registers. See `oracle.c`, whose world this
+//! mirrors.
 
 use super::{compile, qemu};
 use std::{fs, process::Command};

@@ -1,8 +1,9 @@
 // A program that patches its own functions with detours that the test has generated, while threads run them.
 //
-// selfpatch PLAN OUT: PLAN is a list of records {kind, address, length, bytes padded to 8}: 0 maps zeroed memory, 1 maps code,
-// 2 replaces one instruction word (these are applied while the threads run), 3 names memory to dump to OUT. OUT gets the dumped memory
-// twice: when all is patched and the threads stand still, and after ITERATIONS more rounds of every thread.
+// selfpatch PLAN OUT: PLAN is a list of records {kind, address, length, bytes padded to 8}: 0 maps zeroed
+// memory, 1 maps code, 2 replaces one instruction word (these are applied while the threads run), 3 names
+// memory to dump to OUT. OUT gets the dumped memory twice: when all is patched and the threads stand still,
+// and after ITERATIONS more rounds of every thread.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <setjmp.h>
@@ -16,6 +17,8 @@
 #include <sys/time.h>
 #include <ucontext.h>
 #include <unistd.h>
+
+#define ARENA 0x8000000ul
 
 enum { THREADS = 4, ITERATIONS = 1000 };
 
@@ -50,13 +53,20 @@ FUNCTION(tail_from, "add x0, x0, #1\n b tail_to");
 FUNCTION(tail_to, "add x0, x0, #2\n ret");
 FUNCTION(tail_signed, "hint #25\n stp x29, x30, [sp, #-16]!\n ldp x29, x30, [sp], #16\n hint #29\n b tail_signed_to");
 FUNCTION(tail_signed_to, "hint #25\n add x0, x0, #9\n hint #29\n ret");
+FUNCTION(keeps_link, "mov x15, x30\n bl leaf\n ret x15");
+FUNCTION(tail_to_keeper, "add x0, x0, #1\n b keeps_link");
 FUNCTION(loops_to_entry, "sub x0, x0, #1\n cbnz x0, loops_to_entry\n ret");
 FUNCTION(starts_bl, "bl bare\n ret x20");
 FUNCTION(starts_blr, "blr x21\n ret x20");
 FUNCTION(call_with_condition, "stp x29, x30, [sp, #-16]!\n cmp x0, x1\n bl starts_bcond\n ldp x29, x30, [sp], #16\n ret");
 FUNCTION(call_starts_bl, "stp x29, x30, [sp, #-32]!\n stp x20, x21, [sp, #16]\n adr x20, 1f\n adr x21, bare\n bl starts_bl\n1: adr x20, 2f\n"
                          "bl starts_blr\n2: ldp x20, x21, [sp, #16]\n ldp x29, x30, [sp], #32\n ret");
-// Calls `bare` with every register but x30 and sp, and the flags, set to known values, and stores x0 to x29, d0 to d29 and NZCV.
+FUNCTION(walks_signed_a, "hint #25\n stp x29, x30, [sp, #-16]!\n mov x29, sp\n bl walk\n ldp x29, x30, [sp], #16\n hint #29\n ret");
+FUNCTION(walks_signed_b, "hint #27\n stp x29, x30, [sp, #-16]!\n mov x29, sp\n bl walk\n ldp x29, x30, [sp], #16\n hint #31\n ret");
+FUNCTION(walks_by_tail, "mov x1, #0\n b walk");
+FUNCTION(walks_after_tail, "mov x1, #0\n b walks_signed_a");
+// Calls `bare` with every register but x30 and sp, and the flags, set to known values, and stores x0 to x29,
+// d0 to d29 and NZCV.
 FUNCTION(call_with_registers,
          "stp x29, x30, [sp, #-112]!\n stp x19, x20, [sp, #16]\n stp x21, x22, [sp, #32]\n stp x23, x24, [sp, #48]\n"
          "stp x25, x26, [sp, #64]\n stp x27, x28, [sp, #80]\n str x0, [sp, #96]\n"
@@ -73,7 +83,8 @@ long shared_value = 4711;
 long leaf(long, long), leaf_signal(long), bare(long), fib(long), starts_cbz(long), starts_cbnz(long), starts_tbz(long), starts_tbnz(long);
 long starts_adr(void), starts_adrp(void), starts_literal(void), starts_literal_w(void), starts_literal_sw(void), starts_literal_q(void);
 long starts_b(void), starts_bti(long), starts_pacia(long), starts_pacib(long), bti_pacia(long), returns_authenticated(long);
-long tail_from(long), tail_to(long), tail_signed(long), loops_to_entry(long), call_with_condition(long, long), call_starts_bl(long);
+long tail_to_keeper(long, long), tail_from(long), tail_to(long), tail_signed(long), loops_to_entry(long), call_with_condition(long, long), call_starts_bl(long);
+long walks_signed_a(void), walks_signed_b(void), walks_by_tail(void), walks_after_tail(void);
 void call_with_registers(uint64_t *registers);
 
 static _Atomic long handled;
@@ -123,6 +134,7 @@ static void round_of_calls(void) {
     check("retaa", returns_authenticated(1), 6);
     check("tail", tail_from(1) + tail_to(1), 7);
     check("signed tail", tail_signed(1), 10);
+    check("tail to keeper", tail_to_keeper(1, 5), 7);
     check("loop", loops_to_entry(5), 0);
     check("deep loop", loops_to_entry(20), 0);
     check("bl", call_starts_bl(3), 3);
@@ -186,6 +198,21 @@ static void handler(int signal) {
     handled++;
 }
 
+// What an unwinder does: counts the return addresses on the stack that are not the program's.
+__attribute__((noinline, noclone)) long walk(void) {
+    long foreign = 0;
+    unsigned long *frame = __builtin_frame_address(0);
+    for (int i = 0; i < 16 && frame; i++, frame = (unsigned long *)frame[0])
+        foreign += (frame[1] & 0xffffffffffff) >= ARENA && (frame[1] & 0xffffffffffff) < ARENA + (1 << 20);
+    return foreign;
+}
+
+__attribute__((noinline, noclone)) long walks(long depth) {
+    long foreign = depth ? walks(depth - 1) : walk();
+    asm volatile("");
+    return foreign;
+}
+
 struct record {
     uint64_t kind, address, length;
 };
@@ -194,7 +221,7 @@ static void for_each(char *plan, size_t size, uint64_t kind, void (*visit)(struc
     for (char *at = plan; at < plan + size;) {
         struct record *r = (void *)at;
         if (r->kind == kind) visit(r, at + sizeof *r);
-        at += sizeof *r + (r->kind == 1 || r->kind == 2 ? (r->length + 7) / 8 * 8 : 0);
+        at += sizeof *r + (r->kind == 1 || r->kind == 2 || r->kind == 4 ? (r->length + 7) / 8 * 8 : 0);
     }
 }
 
@@ -209,6 +236,10 @@ static void map(struct record *r, char *bytes) {
         __builtin___clear_cache(want, (char *)want + r->length);
         mprotect(want, r->length, PROT_READ | PROT_EXEC);
     }
+}
+
+static void fill(struct record *r, char *bytes) {
+    memcpy((void *)r->address, bytes, r->length);
 }
 
 static void patch(struct record *r, char *bytes) {
@@ -232,6 +263,7 @@ int main(int count, char **arguments) {
     static char plan[1 << 20] __attribute__((aligned(16)));
     size_t size = fread(plan, 1, sizeof plan, in);
     for_each(plan, size, 0, map);
+    for_each(plan, size, 4, fill);
     for_each(plan, size, 1, map);
 
     pthread_t threads[THREADS];
@@ -259,7 +291,8 @@ int main(int count, char **arguments) {
     pthread_barrier_wait(&barrier);
     setitimer(ITIMER_REAL, &never, 0);
     for (int i = 0; i < THREADS; i++) pthread_join(threads[i], 0);
+    long foreign = walks(3) + walks_signed_a() + walks_signed_b() + walks_by_tail() + walks_after_tail();
     for_each(plan, size, 3, dump);
-    printf("%d %d %ld\n", THREADS, ITERATIONS, handled);
+    printf("%d %d %ld %ld\n", THREADS, ITERATIONS, handled, foreign);
     return 0;
 }

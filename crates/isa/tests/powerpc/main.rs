@@ -3,6 +3,7 @@
 mod cross;
 mod decoding;
 mod end_to_end;
+mod instructions;
 mod libraries;
 mod oracle;
 mod same;

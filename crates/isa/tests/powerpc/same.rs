@@ -119,14 +119,14 @@ fn meaning_of_copy(words: &[u32], at: u64, expected: &Meaning) -> Meaning {
 
 fn copied_branch(words: &[u32], at: u64) -> Meaning {
     let (mut words, mut at, mut link) = (words, at, None);
-    // std r12,-512(r1); constant; mtlr r12; ld r12,-512(r1)
-    if words[0] == 0xf981_fe00 {
-        let (register, value, length) = constant(&words[1..]);
+    // stdu r1,-544(r1); std r12,32(r1); constant; mtlr r12; ld r12,32(r1); addi r1,r1,544
+    if words[..words.len().min(2)] == [0xf821_fde1, 0xf981_0020] {
+        let (register, value, length) = constant(&words[2..]);
         assert_eq!(register, 12);
-        assert_eq!(&words[1 + length..3 + length], &[0x7d88_03a6, 0xe981_fe00]);
+        assert_eq!(&words[2 + length..5 + length], &[0x7d88_03a6, 0xe981_0020, 0x3821_0220]);
         link = Some(value);
-        words = &words[3 + length..];
-        at += 4 * (3 + length as u64);
+        words = &words[5 + length..];
+        at += 4 * (5 + length as u64);
     }
     let last = at + 4 * (words.len() as u64 - 1);
     let address = |word, at| Target::Address(branch_target(word, at).expect("a branch"));
@@ -143,8 +143,8 @@ fn copied_branch(words: &[u32], at: u64) -> Meaning {
             let bo = match bo {
                 0b00100 | 0b00101 | 0b01100 | 0b01101 => bo ^ 0b01000,
                 0b00110 | 0b00111 | 0b01110 | 0b01111 => bo ^ 0b01001,
-                0b10000 | 0b10001 | 0b10010 | 0b10011 => bo ^ 0b00010,
-                0b11000 | 0b11001 | 0b11010 | 0b11011 => bo ^ 0b00011,
+                0b10000..=0b10011 => bo ^ 0b00010,
+                0b11000..=0b11011 => bo ^ 0b00011,
                 _ => panic!("{bo:#b} cannot be inverted"),
             };
             Meaning::Branch { bo, bi, target: address(branch, last), link }

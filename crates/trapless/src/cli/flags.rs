@@ -19,6 +19,16 @@ pub struct TargetFlags {
     pub command: Vec<OsString>,
 }
 
+/// What a careful attach refuses.
+#[derive(Args, Clone, Copy, Debug, Default)]
+#[command(next_help_heading = "Target")]
+pub struct RiskFlags {
+    /// Attach although a seccomp filter might kill the target for a system call made on its behalf. Not needed as
+    /// root, which suspends the filter meanwhile
+    #[arg(long)]
+    pub allow_seccomp: bool,
+}
+
 /// Which functions, and how.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Probes")]

@@ -2,7 +2,7 @@
 
 use super::flags::{FormatFlag, MechanismFlag, OutputFlags, ProbeFlags, RunFlags, TableFlags, TargetFlags};
 use super::verbs::{
-    BenchFlags, CountFlags, CountSort, LatencyFlags, LatencySort, ListFlags, TraceFlags, Verb,
+    BenchFlags, CountFlags, CountSort, LatencyFlags, LatencySort, ListFlags, StatusFlags, TraceFlags, Verb,
 };
 use crate::error::Error;
 use crate::report::Sort;
@@ -40,6 +40,8 @@ pub struct Run {
     pub measure: Measure,
     /// In which processes.
     pub target: Target,
+    /// Whether a seccomp filter may be risked.
+    pub allow_seccomp: bool,
     /// At which sites.
     pub selection: Selection,
     /// When it ends.
@@ -148,6 +150,8 @@ pub struct Listing {
 pub struct Processes {
     /// At least one, none twice.
     pub pids: Vec<i32>,
+    /// Whether a seccomp filter may be risked.
+    pub allow_seccomp: bool,
     /// Where results go.
     pub output: OutputOptions,
 }
@@ -175,16 +179,20 @@ impl TryFrom<Verb> for Command {
             Verb::Trace(flags) => Command::Run(trace(flags)?),
             Verb::List(flags) => Command::List(listing(flags, true)?),
             Verb::Explain(flags) => Command::Explain(listing(flags, false)?),
-            Verb::Status(flags) => {
-                Command::Status(Processes { pids: distinct(flags.pids), output: output(flags.output) })
-            }
-            Verb::Detach(flags) => {
-                Command::Detach(Processes { pids: distinct(flags.pids), output: output(flags.output) })
-            }
+            Verb::Status(flags) => Command::Status(processes(flags)),
+            Verb::Detach(flags) => Command::Detach(processes(flags)),
             Verb::Bench(flags) => Command::Bench(bench(flags)?),
             Verb::Completions(flags) => Command::Completions(flags.shell),
             Verb::Man(flags) => Command::Man(flags.directory),
         })
+    }
+}
+
+fn processes(flags: StatusFlags) -> Processes {
+    Processes {
+        pids: distinct(flags.pids),
+        allow_seccomp: flags.risk.allow_seccomp,
+        output: output(flags.output),
     }
 }
 
@@ -200,6 +208,7 @@ fn count(flags: CountFlags) -> Result<Run, Error> {
     Ok(Run {
         measure: Measure::Count,
         target: target(flags.target)?,
+        allow_seccomp: flags.risk.allow_seccomp,
         selection: required(selection(&flags.probes, kinds)?)?,
         limits: limits(&flags.run),
         output: output(flags.output),
@@ -219,6 +228,7 @@ fn latency(flags: LatencyFlags) -> Result<Run, Error> {
     Ok(Run {
         measure: Measure::Latency,
         target: target(flags.target)?,
+        allow_seccomp: flags.risk.allow_seccomp,
         // Times run from entry to return, whichever of the two bpftrace's spelling names.
         selection: required(selection(&flags.probes, |_| (true, true))?)?,
         limits: limits(&flags.run),
@@ -235,6 +245,7 @@ fn trace(flags: TraceFlags) -> Result<Run, Error> {
     Ok(Run {
         measure: Measure::Trace { args: flags.args },
         target: target(flags.target)?,
+        allow_seccomp: flags.risk.allow_seccomp,
         selection: required(selection(&flags.probes, kinds)?)?,
         limits: limits(&flags.run),
         output: output(flags.output),

@@ -1,6 +1,6 @@
 //! The verbs, literally as typed.
 
-use super::flags::{OutputFlags, ProbeFlags, RunFlags, TableFlags, TargetFlags};
+use super::flags::{OutputFlags, ProbeFlags, RiskFlags, RunFlags, TableFlags, TargetFlags};
 use super::values;
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use std::ffi::OsString;
@@ -48,6 +48,9 @@ pub struct CountFlags {
     /// Count returns too
     #[arg(long = "return", help_heading = "Probes")]
     pub returns: bool,
+    /// Risks.
+    #[command(flatten)]
+    pub risk: RiskFlags,
     /// Run.
     #[command(flatten)]
     pub run: RunFlags,
@@ -81,6 +84,9 @@ pub struct LatencyFlags {
     /// Target.
     #[command(flatten)]
     pub target: TargetFlags,
+    /// Risks.
+    #[command(flatten)]
+    pub risk: RiskFlags,
     /// Run.
     #[command(flatten)]
     pub run: RunFlags,
@@ -131,6 +137,9 @@ pub struct TraceFlags {
     /// Show returns, with the return value and the duration
     #[arg(long = "return", help_heading = "Probes")]
     pub returns: bool,
+    /// Risks.
+    #[command(flatten)]
+    pub risk: RiskFlags,
     /// Run.
     #[command(flatten)]
     pub run: RunFlags,
@@ -162,6 +171,9 @@ pub struct StatusFlags {
     /// The process. May be given several times
     #[arg(short, long = "pid", value_name = "PID", value_parser = values::pid, value_delimiter = ',', required = true, allow_negative_numbers = true)]
     pub pids: Vec<i32>,
+    /// Risks.
+    #[command(flatten)]
+    pub risk: RiskFlags,
     /// Output.
     #[command(flatten)]
     pub output: OutputFlags,

@@ -5,7 +5,6 @@ use crate::error::Error;
 use crate::report::DetachedSession;
 use crate::target;
 use trapless_engine::{find_sessions, remove_kept};
-use trapless_process::StopOptions;
 
 /// Does it, process by process.
 ///
@@ -25,7 +24,7 @@ pub fn run(processes: &Processes) -> Result<u8, Error> {
             }
         };
         for session in sessions {
-            match remove_kept(&process, &session, &StopOptions::default()) {
+            match remove_kept(&process, &session, &super::stop_options(processes.allow_seccomp)) {
                 Ok(removed) => rows.push(DetachedSession {
                     pid,
                     owner: session.header.tool as i32,

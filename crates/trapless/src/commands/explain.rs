@@ -47,6 +47,7 @@ fn example_layout() -> Layout {
         block_count: 8193,
         ring: 0,
         ring_bits: 0,
+        self_pointer: true,
         tid_offset: None,
         returns: 0x2100_0000_1000,
         return_bits: 15,

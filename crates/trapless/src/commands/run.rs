@@ -10,7 +10,7 @@ use crate::target;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
-use trapless_process::{Process, StopOptions, launch};
+use trapless_process::{Process, launch};
 
 /// How often rings are emptied and ends are noticed.
 const TICK: Duration = Duration::from_millis(5);
@@ -27,7 +27,7 @@ pub fn run(run: &Run) -> Result<u8, Error> {
             let mut targets = Vec::new();
             let attached = pids.iter().try_for_each(|&pid| {
                 let process = target::open(pid)?;
-                let session = attach(run, &process, Hold::Stop(StopOptions::default()))?;
+                let session = attach(run, &process, Hold::Stop(super::stop_options(run.allow_seccomp)))?;
                 targets.push(Armed::new(process, session, run));
                 Ok(())
             });
@@ -50,7 +50,7 @@ fn launched(
     let mut child = launch::launch(program, arguments)?;
     // A second handle, since the first belongs to the child that is waited for.
     let process = target::open(child.process().pid().0)?;
-    let options = StopOptions::default();
+    let options = super::stop_options(run.allow_seccomp);
     let session = {
         let mut stopped = match child.stopped(options) {
             Some(Ok(stopped)) => stopped,
@@ -96,13 +96,7 @@ struct Armed {
 impl Armed {
     fn new(process: Process, session: Session, run: &Run) -> Self {
         let _ = run;
-        Self {
-            process,
-            session,
-            calls: Calls::default(),
-            announced: false,
-            before: Snapshot::default(),
-        }
+        Self { process, session, calls: Calls::default(), announced: false, before: Snapshot::default() }
     }
 
     fn pid(&self) -> i32 {
@@ -237,7 +231,7 @@ fn finish(
         let duration_ns = armed.session.clock().elapsed().as_nanos() as u64;
         let mut stopped = armed.session.stopped();
         if exit.is_none() && armed.process.is_alive() {
-            match armed.session.remove(&armed.process, &StopOptions::default()) {
+            match armed.session.remove(&armed.process, &super::stop_options(run.allow_seccomp)) {
                 Ok(removed) => stopped += removed.stopped,
                 // A target that ended meanwhile took its probes along.
                 Err(_) if !armed.process.is_alive() => {}

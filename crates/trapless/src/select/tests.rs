@@ -4,15 +4,15 @@ use super::*;
 use crate::spec::Syntax;
 
 const MODULES: [ModuleNames<'static>; 9] = [
-    ModuleNames { path: "/usr/bin/server", soname: None },
-    ModuleNames { path: "/usr/lib/libc.so.6", soname: Some("libc.so.6") },
-    ModuleNames { path: "/usr/lib/libcrypto.so.3", soname: Some("libcrypto.so.3") },
-    ModuleNames { path: "/usr/lib/libssl.so.3.1.4", soname: Some("libssl.so.3") },
-    ModuleNames { path: "/usr/lib/libstdc++.so.6.0.30", soname: Some("libstdc++.so.6") },
-    ModuleNames { path: "/usr/lib/libfoo-1.so", soname: None },
-    ModuleNames { path: "/usr/lib/libfoo-2.so", soname: None },
-    ModuleNames { path: "/opt/a/libbar.so", soname: None },
-    ModuleNames { path: "/opt/b/libbar.so", soname: None },
+    ModuleNames { path: "/usr/bin/server", soname: None, alias: None },
+    ModuleNames { path: "/usr/lib/libc.so.6", soname: Some("libc.so.6"), alias: None },
+    ModuleNames { path: "/usr/lib/libcrypto.so.3", soname: Some("libcrypto.so.3"), alias: None },
+    ModuleNames { path: "/usr/lib/libssl.so.3.1.4", soname: Some("libssl.so.3"), alias: None },
+    ModuleNames { path: "/usr/lib/libstdc++.so.6.0.30", soname: Some("libstdc++.so.6"), alias: None },
+    ModuleNames { path: "/usr/lib/libfoo-1.so", soname: None, alias: None },
+    ModuleNames { path: "/usr/lib/libfoo-2.so", soname: None, alias: None },
+    ModuleNames { path: "/opt/a/libbar.so", soname: None, alias: None },
+    ModuleNames { path: "/opt/b/libbar.so", soname: None, alias: None },
 ];
 
 fn select(pattern: &str, syntax: Syntax) -> Result<Vec<usize>, SelectError> {

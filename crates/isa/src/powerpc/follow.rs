@@ -1,0 +1,184 @@
+//! The call-paired return: reserving the return instance at the entry, and the way home.
+//!
+//! # Where the return point is found
+//!
+//! Who takes a probe away, or looks for a followed call's place on the stack, must know where its return point can be: in lr,
+//! until the function has saved it and again before it returns; in the register that carries it to and from memory; and
+//! in between in the LR save doubleword of the caller's frame, which is at 16 bytes from the instance's slot. The return
+//! verdict refuses functions that take it elsewhere.
+
+use super::detour::{SAVED_LR, Template};
+use super::emit::*;
+use super::runtime::{Routine, reserve_place, return_place};
+use crate::detour::*;
+
+/// Doublewords of the frame for the time of the return and the time of the entry.
+const NOW: i16 = scratch(9);
+const ENTERED: i16 = scratch(10);
+
+impl Template<'_> {
+    /// Reserves a return instance, moves the return address into it, and calls the displaced code. Returns the offset of
+    /// the return point, which comes next.
+    pub(super) fn follow(&mut self, ret: &ReturnActions, displaced: Label) -> Emitted<u32> {
+        let [taken, reserved, lost, next] = [(); 4].map(|()| self.asm.label());
+        self.asm.compare_immediate(R11, 0);
+        self.asm.branch_if(When::Equal, lost);
+        self.asm.load(R12, R11, THREAD_RETURNS as i16);
+        self.asm.read_special(R10, LR);
+        self.slot(R8);
+        return_place(&mut self.asm, self.request.layout, 0, R11, R8, R12);
+        reserve_place(&mut self.asm, R11, R8, R9, taken);
+        self.asm.bind(reserved);
+        self.asm.store(R10, R11, RETURN_ADDRESS as i16);
+        if times(*ret) {
+            self.asm.read_special(R9, TIME_BASE);
+            self.asm.store(R9, R11, RETURN_ENTERED as i16);
+        }
+        self.restore();
+        self.asm.branch(next);
+
+        self.asm.bind(taken);
+        self.comment("the instance's first place is taken");
+        self.asm.store(R10, R1, SAVED_LR);
+        self.asm.call_to(Routine::Claim.address(self.request.runtime)?)?;
+        self.asm.load(R10, R1, SAVED_LR);
+        self.asm.write_special(LR, R10);
+        self.asm.compare_immediate(R11, 0);
+        self.asm.branch_if(When::NotEqual, reserved);
+        self.asm.bind(lost);
+        self.asm.load_constant(R10, self.request.layout.blocks + u64::from(ret.lost));
+        self.asm.increment(R10, R9);
+        self.restore();
+        self.asm.branch(displaced);
+
+        self.asm.bind(next);
+        self.asm.call(displaced);
+        Ok(self.asm.offset())
+    }
+
+    /// From the return point to the second `blr`.
+    pub(super) fn returned(&mut self, ret: &ReturnActions) -> Emitted<()> {
+        self.comment("return point: the function is done");
+        let [slow, counted, elsewhere, found, home] = [(); 5].map(|()| self.asm.label());
+        self.save();
+        if times(*ret) {
+            self.asm.read_special(R10, TIME_BASE);
+            self.asm.store(R10, R1, NOW);
+        }
+        let known = self.find_thread(slow);
+        self.asm.bind(counted);
+        if let Some(hits) = ret.hits {
+            self.count(hits);
+        }
+        self.asm.compare_immediate(R11, 0);
+        self.asm.branch_if(When::Equal, elsewhere);
+        self.asm.load(R10, R11, THREAD_RETURNS as i16);
+        self.slot(R8);
+        return_place(&mut self.asm, self.request.layout, 0, R11, R8, R10);
+        self.asm.load(R9, R11, RETURN_SLOT as i16);
+        self.asm.compare(R9, R8);
+        self.asm.branch_if(When::NotEqual, elsewhere);
+        self.asm.load(R10, R11, RETURN_ADDRESS as i16);
+        if times(*ret) {
+            self.asm.load(R8, R11, RETURN_ENTERED as i16);
+        }
+        self.asm.load_constant(R9, 0);
+        self.asm.store(R9, R11, RETURN_SLOT as i16);
+        if times(*ret) {
+            self.asm.copy(R9, R8);
+        }
+
+        self.asm.bind(found);
+        self.asm.write_special(LR, R10);
+        if times(*ret) {
+            self.asm.store(R9, R1, ENTERED);
+        }
+        if let Some(record) = ret.record {
+            self.record(record, Self::result);
+        }
+        if let Some(latency) = ret.latency {
+            self.latency(latency);
+        }
+        self.asm.bind(home);
+        self.restore();
+        self.comment("home; lr is the caller's return address");
+        self.asm.return_();
+
+        self.asm.bind(slow);
+        // lr is nobody's here; what is saved is put back for nothing.
+        self.resolve(known)?;
+        self.asm.branch(counted);
+
+        self.asm.bind(elsewhere);
+        self.comment("the instance is not at its first place");
+        self.slot(R10);
+        self.asm.call_to(Routine::Find.address(self.request.runtime)?)?;
+        self.asm.compare_immediate(R11, 0);
+        self.asm.branch_if(When::NotEqual, found);
+        // A followed call has an instance until it returns; without one there is no address to go to.
+        self.asm.trap();
+        Ok(())
+    }
+
+    /// Return value and times, into the record at r10.
+    fn result(&mut self) {
+        self.asm.load(R8, R1, NOW);
+        self.asm.store(R8, R10, RECORD_TIME as i16);
+        self.asm.store(R3, R10, RECORD_VALUES as i16);
+        self.asm.load(R8, R1, ENTERED);
+        self.asm.store(R8, R10, RECORD_VALUES as i16 + 8);
+    }
+
+    /// Adds the duration to the histogram of the block r12. Changes r8 to r11.
+    fn latency(&mut self, latency: u32) {
+        let asm = &mut self.asm;
+        let [forward, longest, inside] = [(); 3].map(|()| asm.label());
+        asm.load(R10, R1, NOW);
+        asm.load(R9, R1, ENTERED);
+        asm.sub(R10, R10, R9);
+        // The clocks of two processors may differ by a few ticks.
+        asm.compare_immediate(R10, 0);
+        asm.branch_if(When::NotLess, forward);
+        asm.load_constant(R10, 0);
+        asm.bind(forward);
+        asm.add_offset(R11, R12, latency + LATENCY_COUNT);
+        asm.increment(R11, R9);
+        asm.add_offset(R11, R12, latency + LATENCY_SUM);
+        let sum = asm.here_label();
+        asm.load_reserved(R9, R11);
+        asm.add(R9, R9, R10);
+        asm.store_conditional(R9, R11);
+        asm.branch_if(When::NotEqual, sum);
+        asm.add_offset(R11, R12, latency + LATENCY_MAX);
+        let max = asm.here_label();
+        asm.load_reserved(R9, R11);
+        asm.compare_unsigned(R9, R10);
+        asm.branch_if(When::NotLess, longest);
+        asm.store_conditional(R10, R11);
+        asm.branch_if(When::NotEqual, max);
+        asm.bind(longest);
+        // The bucket, as in `latency_bucket`.
+        asm.load_constant(R9, (1 << LATENCY_OCTAVES) - 1);
+        asm.compare_unsigned(R10, R9);
+        asm.branch_if(When::Less, inside);
+        asm.copy(R10, R9);
+        asm.bind(inside);
+        asm.load_constant(R9, 1 << LATENCY_BITS);
+        asm.or(R9, R9, R10);
+        asm.count_leading_zeros(R9, R9);
+        asm.load_constant(R8, u64::from(63 - LATENCY_BITS));
+        asm.sub(R9, R8, R9);
+        asm.shift_right_by(R10, R10, R9);
+        asm.shift_left(R9, R9, LATENCY_BITS);
+        asm.add(R10, R10, R9);
+        asm.shift_left(R10, R10, 3);
+        asm.add_offset(R11, R12, latency + LATENCY_BUCKETS);
+        asm.add(R11, R11, R10);
+        asm.increment(R11, R9);
+    }
+}
+
+/// Whether the time of the entry is needed.
+pub(super) fn times(ret: ReturnActions) -> bool {
+    ret.latency.is_some() || ret.record.is_some()
+}

@@ -1,0 +1,133 @@
+//! A machine with one thread, for tests that must stop a detour at every single instruction.
+//!
+//! It runs on the crate's own emulator (which `aarch64_oracle` proves) and adds what that leaves out:
+//! exclusive and ordered accesses, the thread pointer, the clock.
+
+use std::{collections::HashMap, ops::Range};
+use trapless_isa::aarch64::{
+    decode::word,
+    emulate::{Failure, Fault, Memory, Registers, emulate},
+};
+
+/// Memory in 8-byte words; what was never written is 0, and code is what was loaded.
+#[derive(Clone, Default)]
+pub struct Words(HashMap<u64, u64>);
+
+impl Words {
+    /// The word at a multiple of 8.
+    pub fn get(&self, address: u64) -> u64 {
+        self.0.get(&address).copied().unwrap_or(0)
+    }
+}
+
+impl Memory for Words {
+    fn read(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), Fault> {
+        for (byte, at) in bytes.iter_mut().zip(address..) {
+            *byte = self.get(at & !7).to_le_bytes()[at as usize % 8];
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), Fault> {
+        for (&byte, at) in bytes.iter().zip(address..) {
+            let mut word = self.get(at & !7).to_le_bytes();
+            word[at as usize % 8] = byte;
+            self.0.insert(at & !7, u64::from_le_bytes(word));
+        }
+        Ok(())
+    }
+}
+
+/// The machine.
+#[derive(Clone, Default)]
+pub struct Machine {
+    /// Its registers.
+    pub registers: Registers,
+    /// Its memory.
+    pub memory: Words,
+    /// `tpidr_el0`.
+    pub thread_pointer: u64,
+    /// `cntvct_el0`; counts instructions.
+    pub time: u64,
+    /// The address of the exclusive monitor.
+    pub monitor: Option<u64>,
+    /// Addresses where there is no memory.
+    pub gone: Range<u64>,
+}
+
+impl Machine {
+    /// Puts code or data into memory.
+    pub fn load(&mut self, address: u64, bytes: &[u8]) {
+        self.memory.write(address, bytes).unwrap();
+    }
+
+    /// Executes one instruction.
+    pub fn step(&mut self) {
+        self.time += 1;
+        assert!(!self.gone.contains(&self.registers.sp));
+        let pc = self.registers.pc;
+        let mut code = [0; 4];
+        self.memory.read(pc, &mut code).unwrap();
+        let word = word(&code).unwrap();
+        let (rt, rn, rs) = ((word & 31) as u8, (word >> 5 & 31) as u8, (word >> 16 & 31) as usize);
+        match word & 0xffe0_fc00 {
+            0xc840_7c00 => {
+                self.monitor = Some(self.registers.get(rn));
+                self.set(rt, self.memory.get(self.registers.get(rn)));
+            }
+            0xc800_7c00 => {
+                let address = self.registers.get(rn);
+                let fails = self.monitor.take() != Some(address);
+                if !fails {
+                    self.memory.write(address, &self.registers.get(rt).to_le_bytes()).unwrap();
+                }
+                self.registers.x[rs] = u64::from(fails);
+            }
+            0xc8c0_fc00 => self.set(rt, self.memory.get(self.registers.get(rn))),
+            0xc880_fc00 => {
+                let value = self.registers.get(rt).to_le_bytes();
+                self.memory.write(self.registers.get(rn), &value).unwrap();
+            }
+            _ if word == 0xd400_0001 => self.system_call(),
+            // xpaclri, pacia1716, pacib1716: this machine has no pointer authentication.
+            _ if matches!(word, 0xd503_20ff | 0xd503_211f | 0xd503_215f) => {}
+            _ if word & !31 == 0xd53b_d040 => self.set(rt, self.thread_pointer),
+            _ if word & !31 == 0xd53b_e040 => self.set(rt, self.time),
+            // Loads and stores by the saved word's register.
+            _ if word >> 22 & 0x3fb == 0x3e1 && self.gone.contains(&self.registers.get_or_sp(rn)) => {
+                panic!("{word:#010x} at {pc:#x}: there is no memory");
+            }
+            _ => match emulate(word, &mut self.registers, &mut self.memory) {
+                Ok(()) => return,
+                Err(Failure::NotEmulated(reason)) => panic!("{word:#010x} at {pc:#x}: {reason}"),
+                Err(Failure::Fault(fault)) => panic!("{word:#010x} at {pc:#x}: {fault}"),
+            },
+        }
+        self.registers.pc = pc + 4;
+    }
+
+    /// `rt_sigprocmask` with an operation that does not exist.
+    fn system_call(&mut self) {
+        let [operation, set] = [0, 1].map(|n| self.registers.x[n]);
+        assert_eq!((self.registers.x[8], operation), (135, 99));
+        let error: i64 = if self.gone.contains(&set) { -14 } else { -22 };
+        self.registers.x[0] = error as u64;
+    }
+
+    fn set(&mut self, register: u8, value: u64) {
+        if let Some(place) = self.registers.x.get_mut(usize::from(register)) {
+            *place = value;
+        }
+    }
+
+    /// Executes until the program counter is `end`; returns how many instructions that took.
+    pub fn run_to(&mut self, end: u64) -> u32 {
+        for count in 0..100_000 {
+            if self.registers.pc == end {
+                return count;
+            }
+            self.step();
+        }
+        panic!("it does not end; at {:#x}", self.registers.pc);
+    }
+}

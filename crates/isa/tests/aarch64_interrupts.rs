@@ -1,0 +1,229 @@
+//! A signal handler may come between any two instructions of a detour, and may run the same detour.
+//!
+//! For every instruction of a followed call, the handler's own followed call is put in front of it.
+//! Afterwards the counts must be exact, the registers what they would be without any probe, and no return
+//! instance may be left.
+
+#[path = "aarch64/machine.rs"]
+mod machine;
+
+use machine::Machine;
+use trapless_isa::{
+    Actions, BranchTargets, DetourRequest, EntryActions, Layout, Machine as Isas, ReturnActions, Site,
+    aarch64::{emulate::Registers, runtime::RESTORE},
+    detour::{self, Record},
+};
+
+const FUNCTION: u64 = 0x40_0000;
+const ARENA: u64 = 0x100_0000;
+const CALLER: u64 = 0x50_0000;
+const STACK: u64 = 0x7f_ffff_0000;
+const HITS: u32 = detour::BLOCK_COUNTERS;
+const RETURNS: u32 = HITS + 8;
+const LOST: u32 = HITS + 16;
+const HISTOGRAM: u32 = HITS + 24;
+
+fn layout() -> Layout {
+    Layout {
+        threads: 0x10_0000_0000,
+        thread_bits: 4,
+        origin: 0x11_0000_0000,
+        block_cursor: 0x11_0000_0008,
+        blocks: 0x12_0000_0000,
+        block_stride: 0x10_0000,
+        block_count: 8,
+        ring: 0x1_0000,
+        ring_bits: 9,
+        self_pointer: false,
+        tid_offset: Some(-0x40),
+        returns: 0x13_0000_0000,
+        return_bits: 6,
+        arenas: 0x15_0000_0000,
+        returns_used: 0x14_0000_0000,
+    }
+}
+
+/// `sub x0, x0, #1; cbnz x0, function; add x1, x1, x0; ret`: with x0 > 1 it calls itself in tail position.
+const CODE: [u32; 4] = [0xd100_0400, 0xb5ff_ffe0, 0x8b00_0021, 0xd65f_03c0];
+
+/// A machine about to call the probed function with `rounds` in x0.
+fn machine(rounds: u64) -> Machine {
+    let isa = Isas::AArch64.isa();
+    let layout = layout();
+    let code: Vec<u8> = CODE.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let runtime = isa.runtime(ARENA, &layout).unwrap();
+    let targets = BranchTargets::default();
+    let site = Site { address: FUNCTION, function: FUNCTION, code: &code, padding: &[], targets: &targets };
+    let displaced = isa.verdict(&site).jump.unwrap();
+    let address = ARENA + runtime.code.len() as u64;
+    let detour = isa
+        .detour(&DetourRequest {
+            address,
+            displaced,
+            original: &code[..4],
+            site: &site,
+            actions: Actions {
+                entry: EntryActions { hits: Some(HITS), record: Some(Record { id: 2, arguments: 3 }) },
+                ret: Some(ReturnActions {
+                    lost: LOST,
+                    hits: Some(RETURNS),
+                    latency: Some(HISTOGRAM),
+                    record: Some(Record { id: 3, arguments: 0 }),
+                }),
+                restore_returns: false,
+            },
+            layout: &layout,
+            runtime: &runtime,
+        })
+        .unwrap();
+    let mut machine = Machine { thread_pointer: 0x7f_1234_5000, ..Machine::default() };
+    machine.load(ARENA, &runtime.code);
+    machine.load(address, &detour.code);
+    machine.load(FUNCTION, &code);
+    machine.load(FUNCTION, &isa.patch(&displaced, address).unwrap());
+    machine.load(layout.origin, &[1]);
+    machine.load(layout.block_cursor, &[1]);
+    let mut registers = Registers {
+        x: core::array::from_fn(|n| 0x1111_0000_0000 + n as u64),
+        sp: STACK,
+        pc: FUNCTION,
+        pstate: 0xa000_0000,
+    };
+    registers.x[0] = rounds;
+    registers.x[30] = CALLER;
+    machine.registers = registers;
+    machine
+}
+
+/// What the function does to the registers.
+fn expected(mut registers: Registers) -> Registers {
+    registers.x[0] = 0;
+    registers.pc = CALLER;
+    registers
+}
+
+fn sum(machine: &Machine, offset: u32) -> u64 {
+    let layout = layout();
+    (0..u64::from(layout.block_count))
+        .map(|block| machine.memory.get(layout.blocks + block * layout.block_stride + u64::from(offset)))
+        .sum()
+}
+
+/// Live return instances of all threads.
+fn instances(machine: &Machine) -> u64 {
+    let layout = layout();
+    (0..1u64 << (layout.thread_bits + layout.return_bits))
+        .filter(|place| machine.memory.get(layout.returns + (place << detour::RETURN_SHIFT)) != 0)
+        .count() as u64
+}
+
+/// A complete call of the function by a handler, on its own frame, which clears the monitor.
+fn interrupt(machine: &mut Machine, rounds: u64) {
+    let interrupted = machine.registers;
+    machine.monitor = None;
+    machine.registers.sp = interrupted.sp - 0x500;
+    machine.registers.x = core::array::from_fn(|n| 0x2222_0000_0000 + n as u64);
+    machine.registers.x[0] = rounds;
+    machine.registers.x[30] = CALLER + 0x100;
+    machine.registers.pc = FUNCTION;
+    let before = machine.registers;
+    machine.run_to(CALLER + 0x100);
+    let after = Registers { pc: CALLER + 0x100, ..expected(before) };
+    assert_eq!(machine.registers, after);
+    machine.registers = interrupted;
+    machine.monitor = None;
+}
+
+fn check(machine: &Machine, calls: u64, context: &str) {
+    assert_eq!([HITS, RETURNS, LOST].map(|offset| sum(machine, offset)), [calls, calls, 0], "{context}");
+    assert_eq!(sum(machine, HISTOGRAM + detour::LATENCY_COUNT), calls, "{context}");
+    assert_eq!(sum(machine, detour::BLOCK_RING_HEAD), 2 * calls, "{context}");
+    assert_eq!(instances(machine), 0, "{context}");
+}
+
+#[test]
+fn a_handler_at_every_instruction_loses_nothing() {
+    for rounds in 1..=3 {
+        // In a thread that is seen for the first time, and in one that is known.
+        for warm in [false, true] {
+            let mut fresh = machine(rounds);
+            if warm {
+                interrupt(&mut fresh, 1);
+            }
+            let already = u64::from(warm);
+            let length = fresh.clone().run_to(CALLER);
+            for stop in 0..length {
+                let mut machine = fresh.clone();
+                for _ in 0..stop {
+                    machine.step();
+                }
+                let context =
+                    format!("{rounds} rounds, stopped at {:#x}, instruction {stop}", machine.registers.pc);
+                let inner = 1 + u64::from(stop % 3);
+                interrupt(&mut machine, inner);
+                machine.run_to(CALLER);
+                assert_eq!(machine.registers, expected(fresh.registers), "{context}");
+                check(&machine, already + rounds + inner, &context);
+            }
+        }
+    }
+}
+
+#[test]
+fn handlers_within_handlers_lose_nothing() {
+    // The outer call is interrupted twice, in every combination of two places.
+    let mut fresh = machine(1);
+    interrupt(&mut fresh, 1);
+    let length = fresh.clone().run_to(CALLER);
+    for first in (0..length).step_by(3) {
+        for second in (first..length).step_by(5) {
+            let mut machine = fresh.clone();
+            for step in 0..=second {
+                if step == first || step == second {
+                    interrupt(&mut machine, 2);
+                }
+                machine.step();
+            }
+            machine.run_to(CALLER);
+            let calls = 1 + 1 + if first == second { 2 } else { 4 };
+            check(&machine, calls, &format!("stopped before {first} and {second}"));
+        }
+    }
+}
+
+#[test]
+fn instances_left_by_longjmp_are_replaced() {
+    let mut machine = machine(1);
+    let before = machine.registers;
+    for _ in 0..20 {
+        // Leave from inside the body, as longjmp does, and call again at the same depth.
+        while machine.registers.pc != FUNCTION + 4 {
+            machine.step();
+        }
+        machine.registers = before;
+    }
+    machine.run_to(CALLER);
+    assert_eq!([HITS, RETURNS, LOST].map(|offset| sum(&machine, offset)), [21, 1, 0]);
+    assert_eq!(instances(&machine), 0);
+}
+
+#[test]
+fn a_thread_without_a_thread_pointer_is_counted_and_not_followed() {
+    let mut machine = machine(1);
+    machine.thread_pointer = 0;
+    let layout = layout();
+    let before = machine.registers;
+    // The record would read the thread id there.
+    machine.run_to(CALLER);
+    assert_eq!(machine.registers, expected(before));
+    let overflow = |offset: u32| machine.memory.get(layout.blocks + u64::from(offset));
+    assert_eq!([HITS, RETURNS, LOST].map(overflow), [1, 0, 1]);
+}
+
+#[test]
+fn the_runtime_has_its_routines_in_order() {
+    let runtime = Isas::AArch64.isa().runtime(ARENA, &layout()).unwrap();
+    assert_eq!(runtime.routines.len(), RESTORE + 1);
+    assert!(runtime.routines.is_sorted());
+    assert!(runtime.routines.iter().all(|a| (ARENA..ARENA + runtime.code.len() as u64).contains(a)));
+}

@@ -1,0 +1,97 @@
+//! Any bytes as code of any instruction set, at any address: decode, judge, relocate into a detour.
+#![no_main]
+
+use libfuzzer_sys::{arbitrary::Arbitrary, fuzz_target};
+use trapless_isa::{
+    Actions, BranchTargets, DetourRequest, EntryActions, Layout, Machine, ReturnActions, Site, detour::Record,
+};
+
+#[derive(Arbitrary, Debug)]
+struct Case<'a> {
+    machine: u8,
+    function: u64,
+    site: u8,
+    padding: u8,
+    arena: i64,
+    targets: [u8; 4],
+    follow: bool,
+    record: bool,
+    code: &'a [u8],
+}
+
+fn layout(self_pointer: bool) -> Layout {
+    Layout {
+        threads: 0x1000_1000,
+        thread_bits: 7,
+        origin: 0x1000_0000,
+        block_cursor: 0x1010_0d00,
+        blocks: 0x1011_0000,
+        block_stride: 0x10_0000,
+        block_count: 129,
+        ring: 0x1000,
+        ring_bits: 10,
+        self_pointer,
+        tid_offset: self_pointer.then_some(0x2d0),
+        returns: 0x2000_1000,
+        return_bits: 10,
+        arenas: 0x1010_0100,
+        returns_used: 0x2000_0000,
+    }
+}
+
+fuzz_target!(|case: Case<'_>| {
+    let machines = [Machine::X86_64, Machine::I386, Machine::AArch64, Machine::PowerPc64Le];
+    let isa = machines[usize::from(case.machine) % 4].isa();
+    let split = case.code.len().saturating_sub(usize::from(case.padding));
+    let (code, padding) = case.code.split_at(split);
+    let mut targets = Vec::new();
+    isa.branch_targets(code, case.function, &(), &mut targets);
+    // Where instructions have one length, control arrives at multiples of it.
+    let unit = if matches!(isa.machine(), Machine::X86_64 | Machine::I386) { 1 } else { 4 };
+    targets.extend(case.targets.map(|offset| case.function.wrapping_add(u64::from(offset) * unit)));
+    let targets = BranchTargets::new(targets);
+    let address = case.function.wrapping_add(u64::from(case.site));
+    let site = Site { address, function: case.function, code, padding, targets: &targets };
+    let _ = isa.decode(code, case.function);
+    let _ = isa.disassemble(code, case.function);
+    let followed = isa.return_verdict(&site).is_ok() && case.follow;
+    let ladder = isa.verdict(&site);
+    let Ok(displaced) = ladder.jump else { return };
+    assert!(displaced.length > 0 && displaced.instructions > 0, "{displaced:?}");
+    assert_eq!(targets.first_inside(displaced.start, displaced.end()), None, "{displaced:?}");
+    let Some(start) = displaced.start.checked_sub(case.function) else { return };
+    let Some(original) = case.code.get(start as usize..start as usize + usize::from(displaced.length)) else {
+        panic!("displaced instructions outside the bytes: {displaced:?}");
+    };
+    let arena = case.function.wrapping_add_signed(case.arena);
+    let layout = layout(case.record);
+    let Ok(runtime) = isa.runtime(arena, &layout) else { return };
+    let ret = ReturnActions {
+        lost: 136,
+        hits: Some(144),
+        latency: Some(152),
+        record: case.record.then_some(Record { id: 3, arguments: 0 }),
+    };
+    let record = case.record.then_some(Record { id: 2, arguments: 6 });
+    let actions = Actions {
+        entry: EntryActions { hits: Some(128), record },
+        ret: followed.then_some(ret),
+        restore_returns: case.record,
+    };
+    let address = arena.wrapping_add(0x4000);
+    let request = DetourRequest {
+        address,
+        displaced,
+        original,
+        site: &site,
+        actions,
+        layout: &layout,
+        runtime: &runtime,
+    };
+    if let Ok(detour) = isa.detour(&request) {
+        assert!(detour.places.iter().all(|place| (place.1 as usize) < detour.code.len()));
+        if let Ok(patch) = isa.patch(&displaced, address) {
+            assert_eq!(patch.len(), original.len());
+        }
+    }
+});

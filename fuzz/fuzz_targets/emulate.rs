@@ -1,0 +1,114 @@
+//! Any bytes as an instruction, any registers, memory that is sometimes there: the emulators of all instruction sets.
+#![no_main]
+
+use libfuzzer_sys::{arbitrary::Arbitrary, fuzz_target};
+use trapless_isa::{aarch64, powerpc, x86};
+
+#[derive(Arbitrary, Debug)]
+struct Case<'a> {
+    which: u8,
+    address: u64,
+    registers: [u64; 32],
+    flags: u64,
+    /// Bits of an address that decide whether memory is there.
+    absent: u8,
+    code: &'a [u8],
+}
+
+struct Thread {
+    registers: [u64; 32],
+    flags: u64,
+    ip: u64,
+    absent: u8,
+}
+
+impl Thread {
+    fn is_there(&self, address: u64) -> bool {
+        (address >> 12) as u8 & self.absent == 0
+    }
+}
+
+impl x86::State for Thread {
+    fn register(&self, number: u8) -> u64 {
+        self.registers[usize::from(number)]
+    }
+    fn set_register(&mut self, number: u8, value: u64) {
+        self.registers[usize::from(number)] = value;
+    }
+    fn flags(&self) -> u64 {
+        self.flags
+    }
+    fn set_flags(&mut self, flags: u64) {
+        self.flags = flags;
+    }
+    fn set_ip(&mut self, address: u64) {
+        self.ip = address;
+    }
+    fn segment_base(&self, gs: bool) -> Option<u64> {
+        gs.then_some(0x1000)
+    }
+    fn read(&self, address: u64, size: u8) -> Option<u64> {
+        assert!((1..=8).contains(&size));
+        self.is_there(address).then_some(address ^ u64::from(size))
+    }
+    fn write(&mut self, address: u64, size: u8, _value: u64) -> Option<()> {
+        assert!((1..=8).contains(&size));
+        self.is_there(address).then_some(())
+    }
+}
+
+impl aarch64::emulate::Memory for Thread {
+    fn read(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), aarch64::emulate::Fault> {
+        bytes.fill(address as u8);
+        if self.is_there(address) { Ok(()) } else { Err(aarch64::emulate::Fault { address }) }
+    }
+    fn write(&mut self, address: u64, _bytes: &[u8]) -> Result<(), aarch64::emulate::Fault> {
+        if self.is_there(address) { Ok(()) } else { Err(aarch64::emulate::Fault { address }) }
+    }
+}
+
+impl powerpc::Memory for Thread {
+    fn load(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), powerpc::Fault> {
+        bytes.fill(address as u8);
+        if self.is_there(address) { Ok(()) } else { Err(powerpc::Fault { address }) }
+    }
+    fn store(&mut self, address: u64, _bytes: &[u8]) -> Result<(), powerpc::Fault> {
+        if self.is_there(address) { Ok(()) } else { Err(powerpc::Fault { address }) }
+    }
+}
+
+fuzz_target!(|case: Case<'_>| {
+    let mut thread =
+        Thread { registers: case.registers, flags: case.flags, ip: case.address, absent: case.absent };
+    match case.which % 4 {
+        0 | 1 => {
+            let bits = if case.which % 4 == 0 { 64 } else { 32 };
+            let before = (thread.registers, thread.flags);
+            if x86::emulate(bits, case.code, case.address, &mut thread).is_err() {
+                assert_eq!(before, (thread.registers, thread.flags), "half emulated");
+            }
+        }
+        2 => {
+            let Some(word) = case.code.first_chunk::<4>() else { return };
+            let mut registers = aarch64::emulate::Registers {
+                x: std::array::from_fn(|n| case.registers[n]),
+                sp: case.registers[31],
+                pc: case.address,
+                pstate: case.flags,
+            };
+            let _ = aarch64::emulate::emulate(u32::from_le_bytes(*word), &mut registers, &mut thread);
+        }
+        _ => {
+            let mut registers = powerpc::Registers {
+                gpr: case.registers,
+                pc: case.address,
+                lr: case.flags,
+                ctr: case.flags.rotate_left(9),
+                tar: 0,
+                cr: case.flags as u32,
+                ..Default::default()
+            };
+            let _ = powerpc::emulate(case.code, &mut registers, &mut thread, powerpc::Version::V3_0);
+        }
+    }
+});
