@@ -66,16 +66,23 @@ pub struct Target {
 impl Target {
     /// Starts `command`, whose program says `ready`.
     pub fn start(command: &mut Command) -> Target {
+        Target::try_start(command).expect("the target says that it is ready")
+    }
+
+    /// As [`Target::start`]; `None` when it does not say so.
+    pub fn try_start(command: &mut Command) -> Option<Target> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = end_with_us(command).spawn().expect("the target starts");
         let output = BufReader::new(child.stdout.take().unwrap());
         let mut target = Target { input: child.stdin.take(), child, output, addresses: Vec::new() };
         let line = target.line();
         let mut words = line.split_whitespace();
-        assert_eq!(words.next(), Some("ready"), "{line:?}");
+        if words.next() != Some("ready") {
+            return None;
+        }
         let parse = |word: &str| u64::from_str_radix(word.trim_start_matches("0x"), 16).unwrap();
         target.addresses = words.map(parse).collect();
-        target
+        Some(target)
     }
 
     pub fn pid(&self) -> i32 {
