@@ -101,6 +101,13 @@ impl Blueprint<'_, '_> {
         region.write(PAGE, bytemuck::cast_slice(&journal));
 
         self.patch(process, &journal, &mut refused)?;
+        for (index, entry) in
+            journal.iter_mut().enumerate().filter(|(i, e)| e.is_planned() && refused[*i].is_some())
+        {
+            // Removal need not wait for somebody else's bytes to go.
+            entry.state = SiteState::Skipped as u8;
+            region.write(PAGE + (index * size_of::<JournalEntry>()) as u64, bytemuck::bytes_of(entry));
+        }
         for (tid, index, copy) in moves {
             if refused[index].is_none() {
                 set_ip(stopped, tid, copy)?;

@@ -29,7 +29,6 @@ fn i1_nonsense_on_the_command_line_is_code_2() {
         &["count", "-p", "1", "a:"],
         &["count", "-p", "1", "libc:f+0xzz"],
         &["count", "-p", "1", "-r", "libc:("],
-        &["count", "-p", "1", "libc:[a"],
         &["count", "-p", "0", "libc:f"],
         &["count", "-p", "-4", "libc:f"],
         &["count", "-p", "many", "libc:f"],
