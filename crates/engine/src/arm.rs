@@ -185,7 +185,7 @@ impl Blueprint<'_, '_> {
         let inside = |entry: &JournalEntry| (entry.site + 1, entry.site + u64::from(entry.length));
         let ranges = Ranges::new(self.journal.iter().map(inside));
         let stacks: Vec<u64> = stopped.threads().iter().map(|t| t.registers().sp().0).collect();
-        let pointed = scan::pointed_into(process, &stacks, &ranges)?;
+        let pointed = scan::pointed_into(process, &stacks, scan::RED_ZONE, &ranges)?;
         let refusal = |entry: &JournalEntry| {
             pointed.binary_search(&(entry.site + 1)).is_ok().then_some(Refusal::OnStack)
         };

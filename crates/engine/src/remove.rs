@@ -160,7 +160,8 @@ fn remove_stopped(
     write_state(process, header, SessionState::Removed)?;
 
     let stacks: Vec<u64> = stopped.threads().iter().map(|t| t.registers().sp().0).collect();
-    removed.memory_kept = covered || !all_out || !scan::pointed_into(process, &stacks, &arenas)?.is_empty();
+    removed.memory_kept =
+        covered || !all_out || !scan::pointed_into(process, &stacks, 0, &arenas)?.is_empty();
     if !removed.memory_kept {
         unmap(stopped, header)?;
     }

@@ -237,7 +237,6 @@ fn p7_two_sessions_share_a_process_but_no_site() {
             assert!(tool.interrupt().hits(function, "entry") > 0);
             spinners.run_on();
         }
-        eprintln!("DBG {first_in_first_out} {:?}", run(&["detach","-p",&pid,"-f","json"]));
         before.assert_restored(spinners.target.pid());
         spinners.finish();
     }
