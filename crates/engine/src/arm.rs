@@ -101,6 +101,13 @@ impl Blueprint<'_, '_> {
         region.write(PAGE, bytemuck::cast_slice(&journal));
 
         self.patch(process, &journal, &mut refused)?;
+        for (index, entry) in
+            journal.iter_mut().enumerate().filter(|(i, e)| e.is_planned() && refused[*i].is_some())
+        {
+            // Removal need not wait for somebody else's bytes to go.
+            entry.state = SiteState::Skipped as u8;
+            region.write(PAGE + (index * size_of::<JournalEntry>()) as u64, bytemuck::bytes_of(entry));
+        }
         for (tid, index, copy) in moves {
             if refused[index].is_none() {
                 set_ip(stopped, tid, copy)?;
@@ -169,7 +176,7 @@ impl Blueprint<'_, '_> {
         let inside = |entry: &JournalEntry| (entry.site + 1, entry.site + u64::from(entry.length));
         let ranges = Ranges::new(self.journal.iter().map(inside));
         let stacks: Vec<u64> = stopped.threads().iter().map(|t| t.registers().sp().0).collect();
-        let pointed = scan::pointed_into(process, &stacks, &ranges)?;
+        let pointed = scan::pointed_into(process, &stacks, scan::RED_ZONE, &ranges)?;
         let refusal = |entry: &JournalEntry| {
             pointed.binary_search(&(entry.site + 1)).is_ok().then_some(Refusal::OnStack)
         };

@@ -9,7 +9,8 @@
 //! 3. Put back the original bytes of every site that still has ours. Other bytes are somebody else's and are left.
 //! 4. Put back the return address of every followed call: its stack slot, known from the return instance, holds
 //!    the detour's return point if the call is still running.
-//! 5. If no word on any stack and no instruction pointer leads into an arena, unmap everything. Else leave the memory
+//! 5. If no word on any stack and no instruction pointer leads into an arena, and nobody has set a breakpoint over one of our
+//!    jumps, unmap everything. Else leave the memory
 //!    mapped, since a thread may come back (a signal frame, say), and say so.
 //! 6. Let the target go.
 
@@ -53,6 +54,13 @@ impl FoundSession {
     pub fn hits(&self, process: &Process, entry: &JournalEntry) -> u64 {
         let words = RemoteWords { process, region: self.header.region };
         if entry.hits == 0 { 0 } else { Counters::new(&self.header, &words).sum(entry.hits) }
+    }
+
+    /// Whether the tool that armed it still runs. One that was killed and not yet waited for does not.
+    pub fn has_owner(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.header.tool)).unwrap_or_default();
+        // The name before the state may hold anything, parentheses too.
+        stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['Z', 'X']))
     }
 
     /// Whether the site's patch is in place.
@@ -139,18 +147,25 @@ fn remove_stopped(
     entries.sort_unstable_by_key(|e| e.site);
     let changes: Vec<_> =
         entries.iter().map(|e| Change { address: e.site, from: e.patched(), to: e.original() }).collect();
+    // A breakpoint over our jump: whoever set it will put the jump back, and then the detour must still be there.
+    let mut covered = false;
     for found in patch::apply(process, &changes)? {
         match found {
             Found::Changed => removed.restored += 1,
             Found::Already => {}
-            Found::Foreign | Found::Unmapped => removed.left += 1,
+            Found::Foreign => {
+                removed.left += 1;
+                covered = true;
+            }
+            Found::Unmapped => removed.left += 1,
         }
     }
     removed.returns = put_back_returns(process, session)?;
     write_state(process, header, SessionState::Removed)?;
 
     let stacks: Vec<u64> = stopped.threads().iter().map(|t| t.registers().sp().0).collect();
-    removed.memory_kept = !all_out || !scan::pointed_into(process, &stacks, &arenas)?.is_empty();
+    removed.memory_kept =
+        covered || !all_out || !scan::pointed_into(process, &stacks, 0, &arenas)?.is_empty();
     if !removed.memory_kept {
         unmap(stopped, header)?;
     }

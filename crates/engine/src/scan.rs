@@ -9,8 +9,11 @@ use trapless_process::{MemoryError, Process, ReadRange, RemoteAddr};
 /// The most of a stack that is looked at. A handler runs close to the frame it interrupted.
 const MAX_STACK: u64 = 2 << 20;
 
-/// Words below the stack pointer that may still count: the red zone.
-const RED_ZONE: u64 = 128;
+/// Words below the stack pointer that may still hold a program's own addresses.
+///
+/// Not for a look at addresses of ours: the program keeps none, and below the stack pointer lie those that returns and
+/// routines of detours have left behind.
+pub const RED_ZONE: u64 = 128;
 
 /// Address ranges, sorted, that do not overlap.
 #[derive(Debug, Default)]
@@ -36,8 +39,14 @@ impl Ranges {
     }
 }
 
-/// Starts of the ranges that a word on one of the stacks points into. `stacks` are stack pointers.
-pub fn pointed_into(process: &Process, stacks: &[u64], ranges: &Ranges) -> Result<Vec<u64>, MemoryError> {
+/// Starts of the ranges that a word on one of the stacks points into. `stacks` are stack pointers; `below` is how many bytes
+/// below them are looked at, too.
+pub fn pointed_into(
+    process: &Process,
+    stacks: &[u64],
+    below: u64,
+    ranges: &Ranges,
+) -> Result<Vec<u64>, MemoryError> {
     let mut found = Vec::new();
     let (low, high) = ranges.bounds();
     if low == high {
@@ -47,7 +56,7 @@ pub fn pointed_into(process: &Process, stacks: &[u64], ranges: &Ranges) -> Resul
     let mut buffers: Vec<(u64, Vec<u8>)> = stacks
         .iter()
         .filter_map(|&sp| {
-            let start = sp.saturating_sub(RED_ZONE) & !7;
+            let start = sp.saturating_sub(below) & !7;
             let end = maps.find(RemoteAddr(sp))?.end.0.min(start + MAX_STACK);
             Some((start, vec![0; end.saturating_sub(start) as usize]))
         })

@@ -99,7 +99,7 @@ Exit codes:
   0    done; with -- COMMAND, the command's own exit code instead, and 128+N if signal N ended it
   1    failed, or no matching site could be probed
   2    wrong usage: flags or a malformed probe
-  3    no such process
+  3    no such process, or it has ended
   4    not permitted to attach, or another tracer is there
   5    no module or function matches, or too many do
   6    the target ended before its probes were armed
@@ -125,7 +125,9 @@ impl Error {
             Error::Output { .. } if self.is_closed_pipe() => 0,
             Error::NothingProbed { .. } | Error::File { .. } | Error::Other(_) => 1,
             Error::Usage(_) | Error::Spec(_) => 2,
-            Error::Open(OpenError::NoSuchProcess { .. } | OpenError::Thread { .. }) => 3,
+            Error::Open(
+                OpenError::NoSuchProcess { .. } | OpenError::Thread { .. } | OpenError::Zombie { .. },
+            ) => 3,
             Error::Open(_) => 4,
             Error::Select(_) => 5,
             Error::TargetEnded { .. } => 6,

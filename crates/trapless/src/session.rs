@@ -14,7 +14,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use trapless_engine::{
     Armed, Attempt, Blueprint, EngineError, Function, Module, Offsets, Plan, Refusal, Removed, Request,
-    Serving, Wanted, arm_serving, remove_kept,
+    Serving, Wanted, arm_serving, find_sessions, remove_kept,
 };
 use trapless_isa::{BranchTargets, Mechanism, Reason};
 use trapless_process::{Process, StopOptions, Stopped};
@@ -184,6 +184,13 @@ impl Session {
         allowed: &[Mechanism],
         hold: Hold<'_, '_>,
     ) -> Result<Self, Error> {
+        let running = match &hold {
+            Hold::Stop(options) => Some(options.clone()),
+            Hold::Launched(_) => None,
+        };
+        if let Some(options) = &running {
+            remove_orphans(process, options)?;
+        }
         let sites = match sites.sites.iter().any(|site| site.kinds.returns || measure == Measure::Latency) {
             true => follow::with_unwinders(process, images, sites),
             false => sites,
@@ -222,12 +229,19 @@ impl Session {
                 }),
             }
         }
+        let engine = trapless_engine::Session::new(&armed).map_err(Error::other)?;
+        if probes.is_empty() {
+            // The look at the stopped process left none. A launched one ends with the run that was to watch it.
+            if let Some(options) = &running {
+                remove_kept(process, &engine.to_remove(), options).map_err(Error::other)?;
+            }
+            return Err(nothing_probed(images, sites, &plan, &refused, allowed));
+        }
         let mut skipped = sites.skipped.clone();
         skipped.extend(refused.into_iter().filter_map(|(id, reason)| {
             let site = &sites.sites[id as usize];
             (site.kinds != Kinds::default()).then(|| skip(images, site, reason))
         }));
-        let engine = trapless_engine::Session::new(&armed).map_err(Error::other)?;
         Ok(Self { engine, clock, probes, skipped, serving: RefCell::new(serving) })
     }
 
@@ -264,8 +278,24 @@ impl Session {
         if let Some(serving) = self.serving.borrow_mut().take() {
             return serving.end().map_err(Error::other);
         }
+        let region = self.engine.header().region;
+        let armed = find_sessions(process).map_err(Error::other)?;
+        if !armed.iter().any(|session| session.header.region == region) {
+            // `trapless detach` was quicker, or the process runs another program by now.
+            return Ok(Removed::default());
+        }
         remove_kept(process, &self.engine.to_remove(), options).map_err(Error::other)
     }
+}
+
+/// Takes out what interrupted runs left.
+fn remove_orphans(process: &Process, options: &StopOptions) -> Result<(), Error> {
+    for session in find_sessions(process).map_err(Error::other)? {
+        if !session.has_owner() {
+            remove_kept(process, &session, options).map_err(Error::other)?;
+        }
+    }
+    Ok(())
 }
 
 fn skip(images: &[Image], site: &Site, reason: String) -> Skipped {

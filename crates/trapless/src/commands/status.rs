@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::report::ArmedSite;
 use crate::target::{self, Image};
 use trapless_engine::find_sessions;
-use trapless_process::{Pid, Process};
+use trapless_process::Process;
 
 /// Shows it.
 ///
@@ -18,7 +18,7 @@ pub fn run(processes: &Processes) -> Result<u8, Error> {
         let images = target::images(&process)?;
         for session in find_sessions(&process).map_err(Error::other)? {
             let owner = session.header.tool as i32;
-            let owner_alive = std::path::Path::new(&format!("/proc/{}", Pid(owner))).exists();
+            let owner_alive = session.has_owner();
             for entry in session.journal.iter().filter(|entry| session.is_armed(&process, entry)) {
                 let (module, function) = name(&process, &images, entry.site);
                 rows.push(ArmedSite {

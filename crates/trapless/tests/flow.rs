@@ -1,0 +1,242 @@
+//! Hard cases C1 to C4: control flow that a patch would break is refused with its reason, and the rest counts exactly.
+
+mod support;
+
+use support::tool::{Ran, finish, run, trapless};
+use support::{Program, Target};
+
+/// A program of assembly functions, and what `list` must say of each: `None` for a jump.
+fn assert_listed(cases: &[(&str, &str, Option<&str>)]) {
+    let mut assembly = String::new();
+    for (name, body, _) in cases {
+        assembly += &format!(
+            "asm(\".p2align 4; .globl {name}; .type {name}, @function; {name}: {body}; .size {name}, . - {name}\");\n"
+        );
+    }
+    let program = Program::build("forms", &format!("{assembly}int main(void) {{ return 0; }}"), &[]);
+    let path = format!("{}:*", program.path().display());
+    let listed = run(&["list", &path, "-f", "json"]).json();
+    let mut wrong = Vec::new();
+    for (name, body, expected) in cases {
+        let site = listed.iter().find(|site| site["function"] == *name).unwrap_or_else(|| panic!("{name}"));
+        let reason = site["reason"].as_str().unwrap_or_default();
+        let right = match expected {
+            None => site["mechanism"] == "jump",
+            Some(expected) => site["mechanism"] != "jump" && reason.contains(expected),
+        };
+        if !right {
+            wrong.push(format!("{body}: {} ({reason}), not {expected:?}", site["mechanism"]));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+const PAD: &str = "nop; nop; nop; nop; nop; ret";
+
+#[test]
+fn c1_branches_into_the_first_bytes_keep_them() {
+    let inside = Some("inside the displaced instructions");
+    assert_listed(&[
+        ("loops", &format!("mov %rdi, %rax; 1: dec %rax; jnz 1b; {PAD}"), inside),
+        (
+            "loops_far",
+            &format!("push %rbx; 1: mov %rdi, %rax; .skip 300, 0x90; dec %rdi; jnz 1b; pop %rbx; {PAD}"),
+            inside,
+        ),
+        ("entered", &format!("xor %eax, %eax; entered_inside: inc %eax; {PAD}"), inside),
+        ("enters", "xor %eax, %eax; test %edi, %edi; jz entered_inside; ret", None),
+        (
+            "switches",
+            "nop; nop; 1: dec %edi; nop; nop; cmp $2, %edi; ja 2f; lea 3f(%rip), %rdx; movslq (%rdx,%rdi,4), %rcx; add %rdx, %rcx; \
+             notrack jmp *%rcx; 2: ret; .section .rodata; .p2align 2; 3: .long 1b-3b, 2b-3b, 1b-3b; .text",
+            inside,
+        ),
+        ("plain", &format!("push %rbx; mov %rdi, %rbx; dec %rbx; pop %rbx; {PAD}"), None),
+    ]);
+}
+
+#[test]
+fn c2_short_functions_are_refused_or_counted() {
+    let short = |body: &str, next: &str| {
+        let source = format!(
+            "asm(\".text; .p2align 4; .globl subject; .type subject, @function; subject: {body}; .size subject, . - subject; {next}\");\n\
+             long subject(long); int main(void) {{ for (int i = 0; i < 1000; i++) subject(i); return 0; }}"
+        );
+        Program::build("short", &source, &[])
+    };
+    let abutting =
+        ".globl next; .type next, @function; next: nop; nop; nop; nop; nop; ret; .size next, . - next";
+    for body in ["ret", "nop; ret", "xor %eax, %eax; ret", "mov %rdi, %rax; ret"] {
+        // The next function begins where this one ends.
+        let program = short(body, abutting);
+        let path = program.path().to_str().unwrap();
+        let ran = run(&["count", "short:subject", "short:next", "-f", "json", "--", path]);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        let reason = ran.summary().skipped("subject").unwrap_or_default();
+        assert!(reason.contains("short") || reason.contains("leaves the function"), "{body}: {ran:?}");
+        // Padding follows. Either is right: the padding used and every call counted, or a refusal.
+        let program = short(body, ".p2align 4, 0x90; nop");
+        let path = program.path().to_str().unwrap();
+        let ran = run(&["count", "short:subject", "short:main", "-f", "json", "--", path]);
+        match ran.summary().skipped("subject") {
+            None => assert_eq!(ran.summary().hits("subject", "entry"), 1000, "{body}: {ran:?}"),
+            Some(reason) => {
+                assert!(reason.contains("short") || reason.contains("leaves"), "{body}: {reason}")
+            }
+        }
+    }
+}
+
+#[test]
+fn c2_aliases_are_one_site_and_ifunc_resolvers_none() {
+    let source = r#"
+#include <stdio.h>
+__attribute__((noipa)) long subject(long x) { asm volatile("" ::: "memory"); return x * 3 + 7; }
+long alias(long) __attribute__((alias("subject")));
+static long (*resolve(void))(long) { return subject; }
+long chosen(long) __attribute__((ifunc("resolve")));
+int main(void) { for (int i = 0; i < 10; i++) { subject(i); alias(i); chosen(i); puts("x"); } return 0; }
+"#;
+    let program = Program::build("aliases", source, &[]);
+    let path = program.path().to_str().unwrap();
+    for name in ["subject", "alias"] {
+        let ran = run(&["count", &format!("aliases:{name}"), "-f", "json", "-o", "/dev/stderr", "--", path]);
+        let summary = Ran { out: ran.err, err: String::new(), code: ran.code }.summary();
+        let probes = summary.0["probes"].as_array().unwrap();
+        assert_eq!(probes.len(), 1, "{summary:?}");
+        assert_eq!(probes[0]["hits"], 30, "{summary:?}");
+    }
+    run(&["count", "aliases:chosen", "--", path]).assert_refused(1, &["ifunc resolver"]);
+    // The PLT's stub is not a function of the program; the library's is.
+    run(&["count", "aliases:puts", "--", path]).assert_refused(5, &["aliases:puts"]);
+}
+
+#[test]
+fn c3_each_odd_instruction_is_decided() {
+    let forms = [
+        ("notrack_jmp", "notrack jmp *%rax", None),
+        ("lock_add", "lock addl $1, (%rdi)", None),
+        ("vex", "vaddps %ymm0, %ymm1, %ymm2", None),
+        ("evex", "vaddps %zmm0, %zmm1, %zmm2", None),
+        ("evex_rip", "vmovups 1f(%rip), %zmm0; 1:", None),
+        ("get_pc", "call 1f; 1: pop %rax", None),
+        ("loop_out", "loop 1f; nop; nop; nop; nop; 1:", None),
+        ("jrcxz_out", "jrcxz 1f; nop; nop; nop; nop; 1:", None),
+        ("rip_implicit", "mull 1f(%rip); 1:", None),
+        ("rip_cmpxchg16b", "lock cmpxchg16b 1f(%rip); 1:", None),
+        ("push_rsp", "push %rsp; pop %rax", None),
+        ("pushf", "pushf; pop %rax", None),
+        ("popf", "push %rdi; popf", None),
+        ("syscalls", "mov $39, %eax; syscall", None),
+        ("syscall_first", "syscall", Some("syscall cannot be moved")),
+        ("int3", "int3", Some("")),
+        ("ud2", "ud2", Some("")),
+        ("rep_ret", "rep ret", None),
+        ("int80", "int $0x80", Some("cannot be moved")),
+    ];
+    let bodies: Vec<String> = forms.iter().map(|(_, form, _)| format!("{form}; {PAD}")).collect();
+    let cases: Vec<_> =
+        forms.iter().zip(&bodies).map(|((name, _, want), body)| (*name, body.as_str(), *want)).collect();
+    assert_listed(&cases);
+}
+
+const CALLS: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+static long table[4] = { 1, 2, 3, 4 };
+__attribute__((noipa)) long subject(long x) { return table[x & 3]; }
+static char maps[1 << 20];
+/* Takes every free page within 3 GB of the program. */
+static void crowd(void) {
+    int fd = open("/proc/self/maps", O_RDONLY);
+    long size = 0, got;
+    while ((got = read(fd, maps + size, sizeof maps - 1 - size)) > 0) size += got;
+    unsigned long low = ((unsigned long)subject & ~4095ul) - (3ul << 30), high = low + (6ul << 30), from = low;
+    for (char *line = maps; *line && from < high; line = strchr(line, '\n') + 1) {
+        unsigned long start, end;
+        sscanf(line, "%lx-%lx", &start, &end);
+        if (end <= from) continue;
+        if (start > high) start = high;
+        if (start > from) mmap((void *)from, start - from, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | 0x100000, -1, 0);
+        from = end;
+    }
+}
+int main(int argc, char **argv) {
+    if (!strcmp(argv[1], "crowd")) crowd();
+    if (!strcmp(argv[1], "limit")) {
+        struct rlimit limit = { 64 << 20, 64 << 20 };
+        setrlimit(RLIMIT_AS, &limit);
+    }
+    puts("ready"); fflush(stdout);
+    char line[16];
+    while (fgets(line, sizeof line, stdin)) {
+        long sum = 0;
+        for (int i = 0; i < 1000; i++) sum += subject(i);
+        printf("%ld\n", sum); fflush(stdout);
+    }
+    return 0;
+}
+"#;
+
+fn work(target: &mut Target) {
+    target.tell("go");
+    assert_eq!(target.line(), "2500");
+}
+
+#[test]
+fn c4_programs_at_low_addresses_count_exactly() {
+    for flags in [&["-no-pie", "-fno-pie"][..], &["-static", "-no-pie", "-fno-pie"], &["-pie", "-fpie"]] {
+        let program = Program::build("calls", CALLS, flags);
+        let mut target = program.start(&["plain"]);
+        let before = target.text();
+        let tool = support::tool::Tool::armed(&[
+            "count",
+            "--return",
+            "-p",
+            &target.pid().to_string(),
+            "calls:subject",
+        ]);
+        work(&mut target);
+        let summary = tool.interrupt();
+        assert_eq!(
+            (summary.hits("subject", "entry"), summary.hits("subject", "return")),
+            (1000, 1000),
+            "{flags:?}"
+        );
+        before.assert_restored(target.pid());
+    }
+}
+
+#[test]
+fn c4_without_a_free_page_near_the_module_nothing_is_changed() {
+    let program = Program::build("calls", CALLS, &[]);
+    let mut target = program.start(&["crowd"]);
+    let before = target.text();
+    run(&["count", "-p", &target.pid().to_string(), "calls:subject", "-d", "1"])
+        .assert_refused(1, &["no free memory within reach of the module"]);
+    work(&mut target);
+    before.assert_restored(target.pid());
+}
+
+#[test]
+fn c4_a_limit_on_address_space_is_respected() {
+    let program = Program::build("calls", CALLS, &[]);
+    let mut target = program.start(&["limit"]);
+    let before = target.text();
+    for verb in ["count", "latency"] {
+        let ran =
+            finish(&mut trapless(&[verb, "-p", &target.pid().to_string(), "calls:subject", "-d", "0.01"]));
+        // Smaller tables may fit; if not, one line says so.
+        if ran.code != Some(0) {
+            ran.assert_refused(1, &["memory"]);
+        }
+        work(&mut target);
+        before.assert_restored(target.pid());
+    }
+}

@@ -1,0 +1,72 @@
+//! Hard case P9: the tool killed at any moment. The target lives, and `detach` makes it what it was.
+
+mod support;
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use support::end_with_us;
+use support::spinners::{self, PLAIN, Spinners};
+use support::tool::{Tool, detach, finish, trapless};
+
+/// Runs `command`, kills it after a while, and waits for the keeper it may have left.
+fn kill_after(command: &mut Command, time: Duration) {
+    let child = end_with_us(command).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(time);
+    // SAFETY: kill takes two integers; the child is not reaped yet, so the id is still its own.
+    unsafe { libc::kill(child.id() as i32, libc::SIGKILL) };
+    // The keeper holds the other ends of the pipes: they are at their end when it is at its.
+    child.wait_with_output().unwrap();
+}
+
+/// Moments spread evenly over `whole`, in an order that jumps about.
+fn moments(count: u32, whole: Duration) -> impl Iterator<Item = Duration> {
+    // Odd, and near the golden section of the whole: neighbours in time are far apart in order.
+    (0..count).map(move |index| whole * (index * 89 % count) / count)
+}
+
+/// How long a whole run takes here.
+fn length_of(command: &mut Command) -> Duration {
+    let start = Instant::now();
+    let ran = finish(command);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    start.elapsed()
+}
+
+#[test]
+fn p9_killing_the_tool_at_any_moment_of_a_run_harms_nobody() {
+    let program = spinners::build(PLAIN, "", "");
+    for flags in [&["count"][..], &["count", "--return"]] {
+        let mut spinners = Spinners::start(&program, 2);
+        let (pid, before) = (spinners.target.pid(), spinners.target.text());
+        let text = spinners.pid();
+        let arguments = [flags, &["-p", &text, "spinners:s*", "-d", "0.001"]].concat();
+        let whole = length_of(&mut trapless(&arguments));
+        for moment in moments(100, whole + whole / 4) {
+            kill_after(&mut trapless(&arguments), moment);
+            assert!(spinners.target.is_alive(), "killed after {moment:?}");
+            detach(pid);
+            before.assert_restored(pid);
+        }
+        spinners.run_on();
+        spinners.finish();
+    }
+}
+
+#[test]
+fn p9_killing_detach_at_any_moment_leaves_what_the_next_one_removes() {
+    let program = spinners::build(PLAIN, "", "");
+    let mut spinners = Spinners::start(&program, 2);
+    let (pid, before) = (spinners.target.pid(), spinners.target.text());
+    let text = spinners.pid();
+    let arguments = ["detach", "-p", &text];
+    let whole = length_of(&mut trapless(&arguments)) * 4;
+    for moment in moments(40, whole) {
+        Tool::armed(&["count", "--return", "-p", &text, "spinners:s*"]).kill();
+        kill_after(&mut trapless(&arguments), moment);
+        detach(pid);
+        before.assert_restored(pid);
+        assert!(spinners.target.is_alive(), "killed after {moment:?}");
+    }
+    spinners.run_on();
+    spinners.finish();
+}

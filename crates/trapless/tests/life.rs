@@ -1,0 +1,279 @@
+//! Hard cases L1 and L4: targets that fork, exec, end, stand still, or are not ours.
+
+mod support;
+
+use std::process::{Command, Stdio};
+use support::park::Stepper;
+use support::tool::{Tool, detach, finish, run};
+use support::{Program, Target, end_with_us, is_root};
+
+/// Does what each line of input says, and calls `subject` around it.
+const LIVES: &str = r#"
+#define _GNU_SOURCE
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+extern char **environ;
+__attribute__((noipa)) long subject(long x) { asm volatile("" ::: "memory"); return x * 3 + 7; }
+static void calls(int n) { for (int i = 0; i < n; i++) if (subject(i) != i * 3 + 7) abort(); }
+int main(int argc, char **argv) {
+    puts("ready"); fflush(stdout);
+    char line[64];
+    while (fgets(line, sizeof line, stdin)) {
+        char *arguments[] = { "echo", "spawned", NULL };
+        int status = 0;
+        pid_t pid = 0;
+        calls(100);
+        if (!strncmp(line, "fork", 4)) {
+            if ((pid = fork()) == 0) { calls(50); puts("child"); fflush(stdout); _exit(7); }
+        } else if (!strncmp(line, "vfork", 5)) {
+            if ((pid = vfork()) == 0) { subject(1); subject(2); execvp("echo", arguments); _exit(9); }
+        } else if (!strncmp(line, "spawn", 5)) {
+            posix_spawnp(&pid, "echo", NULL, NULL, arguments, environ);
+        } else if (!strncmp(line, "exec", 4)) {
+            execvp("echo", arguments);
+        } else if (!strncmp(line, "exit", 4)) {
+            exit(3);
+        } else if (!strncmp(line, "kill", 4)) {
+            raise(SIGKILL);
+        }
+        if (pid) waitpid(pid, &status, 0);
+        calls(10);
+        printf("%d\n", WEXITSTATUS(status)); fflush(stdout);
+    }
+    return 0;
+}
+"#;
+
+fn lives() -> Program {
+    Program::build("lives", LIVES, &[])
+}
+
+fn armed(target: &Target) -> Tool {
+    Tool::armed(&["count", "--return", "-p", &target.pid().to_string(), "lives:subject"])
+}
+
+#[test]
+fn l1_children_run_undisturbed_and_the_parents_counts_stay_exact() {
+    let program = lives();
+    // What a vfork child calls happens in its parent's memory.
+    for (word, said, status, hits) in
+        [("fork", "child", "7", 110), ("vfork", "spawned", "0", 112), ("spawn", "spawned", "0", 110)]
+    {
+        let mut target = program.start(&[]);
+        let before = target.text();
+        let tool = armed(&target);
+        target.tell(word);
+        assert_eq!((target.line().as_str(), target.line().as_str()), (said, status), "{word}");
+        let summary = tool.interrupt();
+        assert_eq!(
+            (summary.hits("subject", "entry"), summary.hits("subject", "return")),
+            (hits, hits),
+            "{word}"
+        );
+        before.assert_restored(target.pid());
+    }
+}
+
+#[test]
+fn l1_a_target_that_ends_or_execs_while_armed_leaves_exact_counts() {
+    let program = lives();
+    for word in ["exec", "exit", "kill"] {
+        let mut target = program.start(&[]);
+        let tool = armed(&target);
+        target.tell(word);
+        if word == "exec" {
+            assert_eq!(target.line(), "spawned");
+        }
+        target.wait();
+        let summary = tool.ended();
+        assert_eq!(
+            (summary.hits("subject", "entry"), summary.hits("subject", "return")),
+            (100, 100),
+            "{word}"
+        );
+    }
+}
+
+#[test]
+fn l1_a_process_that_runs_another_program_by_now_is_left_alone() {
+    let source = r#"
+#include <stdio.h>
+#include <unistd.h>
+__attribute__((noipa)) long subject(long x) { asm volatile("" ::: "memory"); return x * 3 + 7; }
+int main(int argc, char **argv) {
+    puts("ready"); fflush(stdout);
+    getchar(); subject(1);
+    if (argc == 1) execl("/proc/self/exe", argv[0], "again", NULL);
+    return 5;
+}
+"#;
+    let program = Program::build("execs", source, &[]);
+    let mut target = program.start(&[]);
+    let tool = Tool::armed(&["count", "-p", &target.pid().to_string(), "execs:subject"]);
+    target.tell("x");
+    assert_eq!(target.line(), "ready");
+    let before = target.text();
+    assert_eq!(tool.interrupt().hits("subject", "entry"), 1);
+    before.assert_restored(target.pid());
+    target.tell("x");
+    assert_eq!(target.wait().code(), Some(5));
+}
+
+#[test]
+fn l4_a_stopped_target_is_probed_and_stays_stopped() {
+    let mut target = lives().start(&[]);
+    let before = target.text();
+    target.freeze();
+    let tool = armed(&target);
+    assert_eq!(target.state(), 'T');
+    target.thaw();
+    target.tell("none");
+    assert_eq!(target.line(), "0");
+    target.freeze();
+    assert_eq!(tool.interrupt().hits("subject", "return"), 110);
+    assert_eq!(target.state(), 'T');
+    before.assert_restored(target.pid());
+    target.thaw();
+    target.tell("none");
+    assert_eq!(target.line(), "0");
+}
+
+#[test]
+fn l4_a_target_that_is_traced_already_is_code_4() {
+    let target = lives().start(&[]);
+    let pid = target.pid().to_string();
+    target.freeze();
+    let tracer = Stepper::seize(&target, target.pid());
+    for verb in ["count", "latency"] {
+        run(&[verb, "-p", &pid, "lives:subject"]).assert_refused(4, &[&pid, "trace"]);
+    }
+    drop(tracer);
+    run(&["count", "-p", &pid, "lives:subject", "-d", "0.01", "-o", "/dev/null"]);
+    detach(target.pid());
+}
+
+#[test]
+fn l4_no_such_process_zombies_and_kernel_threads_are_told_apart() {
+    let mut zombie = end_with_us(&mut Command::new("true")).spawn().unwrap();
+    let pid = zombie.id().to_string();
+    support::eventually("it ends", || {
+        std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") Z ")
+    });
+    for verb in ["count", "list", "explain"] {
+        run(&[verb, "-p", &pid, "true:main"]).assert_refused(3, &[&pid]);
+    }
+    zombie.wait().unwrap();
+    for verb in ["count", "status", "detach"] {
+        let probe: &[&str] = if verb == "count" { &["true:main"] } else { &[] };
+        run(&[&[verb, "-p", &pid], probe].concat()).assert_refused(3, &[&pid]);
+    }
+    let stat = std::fs::read_to_string("/proc/2/stat").unwrap_or_default();
+    match stat.contains("(kthreadd)") {
+        true => run(&["count", "-p", "2", "x:y"]).assert_refused(4, &["kernel thread"]),
+        false => println!("SKIPPED: no kernel thread can be seen here"),
+    }
+}
+
+/// The tool as another user, where it can be: it must be a program that the user may read.
+fn as_nobody(program: &Program, arguments: &[&str]) -> Option<Command> {
+    if !is_root() {
+        println!("SKIPPED: only root can become nobody");
+        return None;
+    }
+    let tool = program.dir().join("trapless");
+    if !tool.exists() {
+        std::fs::copy(env!("CARGO_BIN_EXE_trapless"), &tool).unwrap();
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]).arg(tool);
+    command.args(arguments).stdin(Stdio::null());
+    Some(command)
+}
+
+#[test]
+fn l4_the_process_of_another_user_is_code_4() {
+    let program = lives();
+    let target = program.start(&[]);
+    let pid = target.pid().to_string();
+    let Some(mut command) = as_nobody(&program, &["count", "-p", &pid, "lives:subject"]) else { return };
+    finish(&mut command).assert_refused(4, &[&pid, "uid"]);
+}
+
+#[test]
+fn l4_everything_works_as_an_ordinary_user() {
+    let program = lives();
+    let path = program.path().to_str().unwrap();
+    if as_nobody(&program, &[]).is_none() {
+        return;
+    }
+    let mut own = Command::new("setpriv");
+    own.args(["--reuid=65534", "--regid=65534", "--clear-groups", path]);
+    let mut target = Target::start(&mut own);
+    let before = target.text();
+    let pid = target.pid().to_string();
+    let nobody = |arguments: &[&str]| as_nobody(&program, arguments).unwrap();
+    let tool =
+        Tool::armed_with(&mut nobody(&["count", "--return", "-p", &pid, "lives:subject", "-f", "json"]));
+    target.tell("fork");
+    assert_eq!((target.line().as_str(), target.line().as_str()), ("child", "7"));
+    let status = finish(&mut nobody(&["status", "-p", &pid, "-f", "json"]));
+    assert_eq!(status.json().len(), 1, "{status:?}");
+    let summary = tool.interrupt();
+    assert_eq!((summary.hits("subject", "entry"), summary.hits("subject", "return")), (110, 110));
+    before.assert_restored(target.pid());
+
+    Tool::armed_with(&mut nobody(&["latency", "-p", &pid, "lives:subject", "-f", "json"])).kill();
+    assert_eq!(finish(&mut nobody(&["detach", "-p", &pid])).code, Some(0));
+    before.assert_restored(target.pid());
+
+    let launched =
+        finish(&mut nobody(&["count", "libc.so.6:write", "-f", "json", "--", "sh", "-c", "exit 5"]));
+    assert_eq!(launched.code, Some(5), "{launched:?}");
+}
+
+#[test]
+fn l4_a_target_in_another_mount_and_pid_namespace_is_probed() {
+    if !is_root() {
+        println!("SKIPPED: only root can make namespaces everywhere");
+        return;
+    }
+    let program = lives();
+    let root = tempfile::tempdir().unwrap();
+    let script = r#"
+set -e
+mount --make-rprivate /
+mount -t tmpfs none "$1"
+mkdir -p "$1/usr" "$1/inner" "$1/proc"
+mount --bind /usr "$1/usr"
+mount --bind "$2" "$1/inner"
+for link in lib lib64 bin; do ln -s "usr/$link" "$1/$link"; done
+exec chroot "$1" /inner/lives
+"#;
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script, "sh"]);
+    let target = Target::try_start(command.arg(root.path()).arg(program.dir()));
+    let Some(mut target) = target else {
+        println!("SKIPPED: no namespaces here");
+        return;
+    };
+    // The program is the child of unshare.
+    let children = format!("/proc/{0}/task/{0}/children", target.pid());
+    let inner: i32 = std::fs::read_to_string(children).unwrap().trim().parse().unwrap();
+    let before = support::text::Text::of(inner);
+    for verb in [&["count"][..], &["latency"]] {
+        let tool = Tool::armed(&[verb, &["-p", &inner.to_string(), "lives:subject"]].concat());
+        target.tell("fork");
+        assert_eq!((target.line().as_str(), target.line().as_str()), ("child", "7"));
+        let summary = tool.interrupt();
+        assert_eq!(summary.0["probes"][0]["hits"], 110, "{summary:?}");
+        before.assert_restored(inner);
+    }
+    Tool::armed(&["count", "-p", &inner.to_string(), "libc.so.6:w*"]).kill();
+    detach(inner);
+    before.assert_restored(inner);
+}

@@ -1,0 +1,82 @@
+//! Threads made to stand at chosen instructions.
+//!
+//! The target is frozen first, so that the other threads stand still; each thread is then stepped alone, and falls back into the
+//! job-control stop when it is let go.
+
+use super::{PATIENCE, Target, eventually, thread_state};
+use std::time::Instant;
+
+/// A frozen target's thread, under our own tracing until this is dropped.
+pub struct Stepper {
+    pid: i32,
+    tid: i32,
+}
+
+impl Stepper {
+    /// Takes a thread of a frozen target.
+    pub fn seize(target: &Target, tid: i32) -> Stepper {
+        request(libc::PTRACE_SEIZE, tid, 0);
+        let stepper = Stepper { pid: target.pid(), tid };
+        // Seizing a stopped thread makes it tell that it is stopped.
+        stepper.wait();
+        stepper
+    }
+
+    /// Its instruction pointer.
+    pub fn ip(&self) -> u64 {
+        let offset = std::mem::offset_of!(libc::user_regs_struct, rip);
+        // SAFETY: this request takes an offset and returns a word; glibc clears errno and gives the word.
+        unsafe { libc::ptrace(libc::PTRACE_PEEKUSER, self.tid, offset, 0) as u64 }
+    }
+
+    /// Runs one instruction.
+    pub fn step(&self) {
+        request(libc::PTRACE_SINGLESTEP, self.tid, 0);
+        self.wait();
+    }
+
+    /// Steps until it stands at `address`.
+    #[track_caller]
+    pub fn walk_to(&self, address: u64) {
+        let start = Instant::now();
+        while self.ip() != address {
+            assert!(start.elapsed() < PATIENCE, "thread {} never comes to {address:#x}", self.tid);
+            self.step();
+        }
+    }
+
+    #[track_caller]
+    fn wait(&self) {
+        let mut status = 0;
+        // SAFETY: the call writes one integer.
+        let waited = unsafe { libc::waitpid(self.tid, &mut status, libc::__WALL) };
+        assert!(waited == self.tid && libc::WIFSTOPPED(status), "thread {} ended: {status:#x}", self.tid);
+    }
+}
+
+impl Drop for Stepper {
+    fn drop(&mut self) {
+        // SAFETY: this request takes numbers only. It fails when the thread is gone, and then nothing is to be done.
+        unsafe { libc::ptrace(libc::PTRACE_DETACH, self.tid, 0, 0) };
+        if !std::thread::panicking() {
+            eventually("the thread stands again", || thread_state(self.pid, self.tid) == 'T');
+        }
+    }
+}
+
+fn request(request: libc::c_uint, tid: i32, data: usize) {
+    // SAFETY: seizing and stepping take numbers only.
+    let done = unsafe { libc::ptrace(request, tid, 0, data) };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// Makes a thread of a frozen target stand `steps` instructions behind its next arrival at `address`.
+#[track_caller]
+pub fn park(target: &Target, tid: i32, address: u64, steps: usize) -> u64 {
+    let stepper = Stepper::seize(target, tid);
+    stepper.walk_to(address);
+    for _ in 0..steps {
+        stepper.step();
+    }
+    stepper.ip()
+}

@@ -1,0 +1,122 @@
+//! The program that most tests patch: threads that call `subject` without a pause, check what it returns, and count their calls.
+
+use super::{Program, Target, eventually};
+
+/// `SUBJECT` is the function's body, in assembly; it must return 2 x + 1 for x in rdi.
+const SOURCE: &str = r#"
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+long subject(long x);
+long second(long x);
+extern int handled __attribute__((weak));
+SUBJECT
+static struct slot { volatile unsigned long calls, wrong; char pad[48]; } slots[64];
+static volatile int stop, handling, go_on;
+static void handler(int signal) { handling = 1; while (!go_on) usleep(500); }
+static void *worker(void *arg) {
+    struct slot *slot = arg;
+    static __thread char alternate[65536];
+    stack_t stack = { .ss_sp = alternate, .ss_size = sizeof alternate };
+    sigaltstack(&stack, NULL);
+    for (long x = 0; !stop; x++) {
+        if (subject(x) != 2 * x + 1 || second(x) != x + 5) slot->wrong++;
+        slot->calls++;
+    }
+    return NULL;
+}
+asm(".text; .globl second; .type second, @function; second: lea 5(%rdi), %rax; nop; nop; ret; .size second, . - second");
+int main(int argc, char **argv) {
+    int threads = atoi(argv[1]);
+    struct sigaction action = { .sa_handler = handler };
+    sigaction(SIGUSR1, &action, NULL);
+    action.sa_flags = SA_ONSTACK;
+    sigaction(SIGUSR2, &action, NULL);
+    pthread_t ids[64];
+    for (int i = 0; i < threads; i++) pthread_create(&ids[i], NULL, worker, &slots[i]);
+    printf("ready %lx %lx %lx %lx %lx %lx\n", (long)subject, (long)slots, (long)&stop, (long)&handling, (long)&go_on, (long)&handled);
+    fflush(stdout);
+    for (int i = 0; i < threads; i++) pthread_join(ids[i], NULL);
+    unsigned long calls = 0, wrong = 0;
+    for (int i = 0; i < threads; i++) { calls += slots[i].calls; wrong += slots[i].wrong; }
+    printf("%lu %lu\n", calls, wrong);
+    fflush(stdout);
+    getchar();
+    return 0;
+}
+"#;
+
+/// Displaces instructions at 0, 1 and 3; the jump takes the place of 6 bytes.
+pub const PLAIN: &str =
+    "push %rbx; push %r12; mov %rdi, %rbx; lea 1(%rbx,%rbx), %rax; pop %r12; pop %rbx; ret";
+
+/// Threads that call `subject`.
+pub struct Spinners {
+    pub target: Target,
+    threads: usize,
+}
+
+/// Compiles the program around a body of `subject`, in assembly, with more of it in front and behind.
+pub fn build(body: &str, before: &str, after: &str) -> Program {
+    let subject = format!(
+        "asm(\".text; {before}; .globl subject; .type subject, @function; subject: {body}; .size subject, . - subject; {after}\");"
+    );
+    Program::build("spinners", &SOURCE.replace("SUBJECT", &subject), &[])
+}
+
+impl Spinners {
+    pub fn start(program: &Program, threads: usize) -> Spinners {
+        Spinners { target: program.start(&[&threads.to_string()]), threads }
+    }
+
+    pub fn pid(&self) -> String {
+        self.target.pid().to_string()
+    }
+
+    /// Address of `subject`.
+    pub fn subject(&self) -> u64 {
+        self.target.address(0)
+    }
+
+    /// The threads that call.
+    pub fn workers(&self) -> Vec<i32> {
+        self.target.threads()[1..].to_vec()
+    }
+
+    /// Calls so far, of all threads.
+    pub fn calls(&self) -> u64 {
+        let slots = self.target.read(self.target.address(1), self.threads * 64);
+        slots.chunks_exact(64).map(|slot| u64::from_le_bytes(slot[..8].try_into().unwrap())).sum()
+    }
+
+    /// Waits until each thread has called some thousand times more.
+    pub fn run_on(&self) {
+        let slot = |index: usize| self.target.read_word(self.target.address(1) + 64 * index as u64);
+        let before: Vec<u64> = (0..self.threads).map(slot).collect();
+        eventually("every thread calls", || {
+            (0..self.threads).all(|index| slot(index) > before[index] + 2000)
+        });
+    }
+
+    /// Whether a thread is in the signal handler.
+    pub fn is_handling(&self) -> bool {
+        self.target.read(self.target.address(3), 4) != [0; 4]
+    }
+
+    /// Lets the signal handler return.
+    pub fn end_handling(&self) {
+        self.target.write(self.target.address(4), &1u32.to_le_bytes());
+    }
+
+    /// Lets the threads end, and gives the number of their calls. The process stays.
+    #[track_caller]
+    pub fn finish(&mut self) -> u64 {
+        self.target.write(self.target.address(2), &1u32.to_le_bytes());
+        let line = self.target.line();
+        let (calls, wrong) = line.split_once(' ').unwrap_or_else(|| panic!("the target died: {line:?}"));
+        assert_eq!(wrong, "0", "wrong results");
+        calls.parse().unwrap()
+    }
+}

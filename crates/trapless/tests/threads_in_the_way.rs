@@ -1,0 +1,160 @@
+//! Hard cases P1 to P3: threads whose instruction pointers, return addresses or signal frames lie in the code that changes.
+
+mod support;
+
+use support::park::park;
+use support::spinners::{self, PLAIN, Spinners};
+use support::tool::{Tool, detach, run};
+
+#[test]
+fn p1_threads_parked_at_each_interior_offset_move_to_the_detour() {
+    let program = spinners::build(PLAIN, "", "");
+    let offsets = [0, 1, 3, 6];
+    let mut spinners = Spinners::start(&program, 8);
+    let before = spinners.target.text();
+    spinners.target.freeze();
+    for (worker, offset) in spinners.workers().into_iter().zip(offsets.into_iter().cycle()) {
+        park(&spinners.target, worker, spinners.subject() + offset, 0);
+    }
+    let called = spinners.calls();
+    let tool = Tool::armed(&["count", "-p", &spinners.pid(), "spinners:subject"]);
+    assert_eq!(spinners.target.state(), 'T', "it was stopped and stays so");
+    spinners.target.thaw();
+    spinners.run_on();
+    let calls = spinners.finish();
+    // Of each four parked threads, three had entered already.
+    assert_eq!(tool.interrupt().hits("subject", "entry"), calls - called - 6);
+    before.assert_restored(spinners.target.pid());
+}
+
+#[test]
+fn p1_threads_parked_at_each_instruction_of_the_detour_leave_it() {
+    let program = spinners::build(PLAIN, "", "");
+    for (flags, rounds) in [(&["count"][..], 4), (&["count", "--return"], 10)] {
+        let mut spinners = Spinners::start(&program, 8);
+        let before = spinners.target.text();
+        let pid = spinners.pid();
+        for round in 0..rounds {
+            let tool = Tool::armed(&[flags, &["-p", &pid, "spinners:subject"]].concat());
+            spinners.run_on();
+            spinners.target.freeze();
+            let workers = spinners.workers();
+            for (index, &worker) in workers.iter().enumerate() {
+                park(&spinners.target, worker, spinners.subject(), round * workers.len() + index);
+            }
+            tool.interrupt();
+            before.assert_restored(spinners.target.pid());
+            spinners.target.thaw();
+            spinners.run_on();
+        }
+        spinners.finish();
+    }
+}
+
+/// A call that stays until it is let go: a signal handler that waits, of a thread that stands at `address`.
+fn interrupt_at(spinners: &Spinners, address: u64, signal: i32) {
+    let worker = spinners.workers()[0];
+    spinners.target.freeze();
+    park(&spinners.target, worker, address, 0);
+    // SAFETY: the call takes integers.
+    unsafe { libc::syscall(libc::SYS_tgkill, spinners.target.pid(), worker, signal) };
+    spinners.target.thaw();
+    support::eventually("the handler runs", || spinners.is_handling());
+}
+
+#[test]
+fn p3_a_signal_frame_that_holds_an_interior_address_keeps_its_site_unpatched() {
+    let program = spinners::build(PLAIN, "", "");
+    for (offset, signal, refused) in [
+        (1, libc::SIGUSR1, true),
+        (3, libc::SIGUSR1, true),
+        (3, libc::SIGUSR2, true), // on an alternate stack
+        (0, libc::SIGUSR1, false),
+        (6, libc::SIGUSR1, false),
+    ] {
+        let mut spinners = Spinners::start(&program, 1);
+        let before = spinners.target.text();
+        interrupt_at(&spinners, spinners.subject() + offset, signal);
+        let tool = Tool::armed(&["count", "-p", &spinners.pid(), "spinners:subject", "spinners:second"]);
+        spinners.end_handling();
+        spinners.run_on();
+        spinners.finish();
+        let summary = tool.interrupt();
+        let reason = summary.skipped("subject");
+        assert_eq!(
+            reason.as_deref(),
+            refused.then_some("a thread's stack holds an address inside the displaced instructions"),
+            "offset {offset}"
+        );
+        before.assert_restored(spinners.target.pid());
+    }
+}
+
+#[test]
+fn p3_a_signal_frame_inside_the_detour_keeps_its_memory_until_the_handler_returns() {
+    let program = spinners::build(PLAIN, "", "");
+    for steps in [1, 5, 9] {
+        let mut spinners = Spinners::start(&program, 1);
+        let (pid, before) = (spinners.target.pid(), spinners.target.text());
+        let tool = Tool::armed(&["count", "-p", &spinners.pid(), "spinners:subject"]);
+        spinners.run_on();
+        spinners.target.freeze();
+        let inside = park(&spinners.target, spinners.workers()[0], spinners.subject(), steps);
+        spinners.target.thaw();
+        interrupt_at(&spinners, inside, libc::SIGUSR1);
+        tool.interrupt();
+        let left = detach(pid).json();
+        assert_eq!(left[0]["memory_kept"], true, "{left:?}");
+        spinners.end_handling();
+        spinners.run_on();
+        detach(pid);
+        before.assert_restored(pid);
+        spinners.finish();
+    }
+}
+
+/// `waits` blocks in its first call, until a signal comes.
+const WAITS: &str = "waits: push %rdi; mov handled(%rip), %eax; test %eax, %eax; jnz 1f; mov $34, %eax; syscall; \
+    movl $1, handled(%rip); 1: pop %rdi; ret; .data; .globl handled; handled: .long 0; .text";
+
+#[test]
+fn p2_a_thread_blocked_inside_a_displaced_call_returns_to_where_it_came_from() {
+    let program = spinners::build("push %rbx; call waits; lea 1(%rdi,%rdi), %rax; pop %rbx; ret", "", WAITS);
+    for flags in [&["count"][..], &["count", "--return"]] {
+        let mut spinners = Spinners::start(&program, 1);
+        let (pid, before) = (spinners.target.pid(), spinners.target.text());
+        let worker = spinners.workers()[0];
+        spinners.end_handling();
+        // SAFETY: the call takes integers.
+        let unblock = || unsafe { libc::syscall(libc::SYS_tgkill, pid, worker, libc::SIGUSR1) };
+
+        spinners.target.wait_for_state("S");
+        let called = spinners.calls();
+        let text = pid.to_string();
+        let arguments = [flags, &["-p", &text, "spinners:subject"]].concat();
+        let tool = Tool::armed(&arguments);
+        unblock();
+        spinners.run_on();
+        // It blocks again, now called by the detour.
+        spinners.target.write(spinners.target.address(5), &0u32.to_le_bytes());
+        spinners.target.wait_for_state("S");
+        let entered = spinners.calls() - called;
+        assert_eq!(tool.interrupt().hits("subject", "entry"), entered);
+        before.assert_restored(pid);
+        unblock();
+        spinners.run_on();
+        spinners.finish();
+    }
+}
+
+#[test]
+fn p2_a_call_that_would_return_into_the_patch_is_refused() {
+    let program = spinners::build(
+        "jmp f2; f1: call *%rbx; nop; nop; nop; nop; ret; f2: lea 1(%rdi,%rdi), %rax; ret",
+        "",
+        "",
+    );
+    let path = format!("{}:subject+0x2", program.path().display());
+    let site = &run(&["list", &path, "-f", "json"]).json()[0];
+    assert_eq!(site["reason"], "no jump: a displaced call would return into the patch", "{site}");
+}
