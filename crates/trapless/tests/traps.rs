@@ -93,6 +93,17 @@ fn every_mechanism_counts_exactly() {
     }
 }
 
+/// The command's exit code is the tool's, though a tracer hears of the end first.
+#[test]
+fn the_exit_code_of_a_launched_command_comes_through() {
+    for _ in 0..20 {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_trapless"));
+        command.args(["count", "--mechanism", "step,emulate", "libc.so.6:exit", "--", "sh", "-c", "exit 7"]);
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(7), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
 /// The executable mappings of a process that come from `program`, as they are in its memory.
 fn text(pid: u32, program: &Path) -> Vec<u8> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
