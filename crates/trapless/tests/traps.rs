@@ -12,21 +12,25 @@ use std::time::{Duration, Instant};
 const ONCE: [&str; 9] = ["nop5", "endbr", "sub", "jcc", "call", "jump", "rip", "pushf", "ret"];
 const TWICE: [&str; 2] = ["nop", "push"];
 
-/// The compiled program; `None`, said aloud, without a C compiler.
+/// Compiles a target; `None`, said aloud, without a C compiler.
+fn compile(name: &str) -> Option<PathBuf> {
+    let source = format!("{}/tests/targets/{name}.c", env!("CARGO_MANIFEST_DIR"));
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    let mut compiler = Command::new("gcc");
+    match compiler.args(["-O2", "-pthread", "-o"]).arg(&program).arg(&source).status() {
+        Ok(status) => assert!(status.success(), "{source} compiles"),
+        Err(_) => {
+            println!("SKIPPED: no gcc");
+            return None;
+        }
+    }
+    Some(program)
+}
+
+/// The program that most tests use.
 fn program() -> Option<&'static Path> {
     static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
-    let compiled = PROGRAM.get_or_init(|| {
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/targets/traps.c");
-        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("traps-{}", std::process::id()));
-        let mut compiler = Command::new("gcc");
-        let status = compiler.args(["-O2", "-pthread", "-o"]).arg(&program).arg(source).status().ok()?;
-        assert!(status.success(), "{source} compiles");
-        Some(program)
-    });
-    if compiled.is_none() {
-        println!("SKIPPED: no gcc");
-    }
-    compiled.as_deref()
+    PROGRAM.get_or_init(|| compile("traps")).as_deref()
 }
 
 /// A process that is killed and waited for when the test ends, however it ends.
@@ -90,6 +94,30 @@ fn every_mechanism_counts_exactly() {
             }
             assert!(rows.iter().all(|row| mechanism.contains(&row.2)), "{name}: {rows:?}");
         }
+    }
+}
+
+/// S5: signals that come during a hit are handled, and hits in their handlers counted, exactly.
+#[test]
+fn s5_signals_during_hits_lose_nothing() {
+    let Some(program) = compile("signals") else { return };
+    for mechanism in ["step", "emulate", "boost"] {
+        let (out, rows) = count(&["--return", "--mechanism", mechanism], &program, &[]);
+        let calls: u64 = out.trim().parse().unwrap();
+        let hits: Vec<_> = rows.iter().map(|row| (row.1.as_str(), row.2.as_str(), row.3)).collect();
+        assert_eq!(hits, [("entry", mechanism, calls), ("return", mechanism, calls)]);
+    }
+    std::fs::remove_file(program).unwrap();
+}
+
+/// The command's exit code is the tool's, though a tracer hears of the end first.
+#[test]
+fn the_exit_code_of_a_launched_command_comes_through() {
+    for _ in 0..20 {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_trapless"));
+        command.args(["count", "--mechanism", "step,emulate", "libc.so.6:exit", "--", "sh", "-c", "exit 7"]);
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(7), "{}", String::from_utf8_lossy(&output.stderr));
     }
 }
 

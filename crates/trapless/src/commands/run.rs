@@ -87,7 +87,14 @@ fn launched(
         })
     };
     let result = watch(run, &mut targets, reporter, &mut exited, ended);
-    let exit = exited();
+    let mut exit = exited();
+    // Its end is ours to hear of only when its tracer has.
+    let patience = Instant::now() + Duration::from_secs(2);
+    while exit.is_none() && targets.iter().all(|armed| !armed.process.is_alive()) && Instant::now() < patience
+    {
+        std::thread::sleep(Duration::from_millis(1));
+        exit = exited();
+    }
     finish(run, targets, reporter, result, exit)?;
     if exit.is_none() && super::signals::interrupted() {
         // As a shell would: a command launched in the foreground got the Ctrl-C, too. Wait for what it makes of it.

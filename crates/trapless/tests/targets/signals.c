@@ -1,0 +1,27 @@
+// A probed function that a signal handler calls, too, while it may itself be in the middle of a hit.
+// Prints how often it was called.
+#include <signal.h>
+#include <stdio.h>
+#include <sys/time.h>
+
+static volatile long handled;
+
+__attribute__((noinline)) long with_signals(long x) {
+    __asm__ volatile("");
+    return x + 1;
+}
+
+static void on_alarm(int signal) { handled += with_signals(signal) - signal; }
+
+int main(void) {
+    struct sigaction action = {.sa_handler = on_alarm};
+    sigaction(SIGALRM, &action, NULL);
+    struct itimerval often = {{0, 300}, {0, 300}}, never = {{0, 0}, {0, 0}};
+    setitimer(ITIMER_REAL, &often, NULL);
+    long calls = 0;
+    for (int i = 0; i < 5000; i++)
+        calls += with_signals(i) - i;
+    setitimer(ITIMER_REAL, &never, NULL);
+    printf("%ld\n", calls + handled);
+    return 0;
+}
