@@ -96,13 +96,7 @@ struct Armed {
 impl Armed {
     fn new(process: Process, session: Session, run: &Run) -> Self {
         let _ = run;
-        Self {
-            process,
-            session,
-            calls: Calls::default(),
-            announced: false,
-            before: Snapshot::default(),
-        }
+        Self { process, session, calls: Calls::default(), announced: false, before: Snapshot::default() }
     }
 
     fn pid(&self) -> i32 {
