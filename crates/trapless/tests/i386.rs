@@ -185,7 +185,7 @@ fn attaching_to_a_running_program_leaves_no_trace_behind() {
     let pid = target.0.id();
     let before = text_of(pid);
     let arguments =
-        ["count", "--return", "i386-attached:*", "libc.so.6:*", "-p", &pid.to_string(), "--duration", "1s"];
+        ["count", "--return", "i386-attached:*", "libc.so.6:*", "-p", &pid.to_string(), "--duration", "1"];
     let mut tool = trapless(&arguments);
     let mut tool = Ended(tool.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
     // Armed once it says so.
