@@ -6,7 +6,7 @@
 use crate::trap;
 use crate::{EngineError, Plan, Refusal, trap::TrapSite};
 use std::collections::BTreeMap;
-use trapless_isa::{DetourRequest, Isa, Layout, Mechanism, Runtime};
+use trapless_isa::{DetourRequest, Isa, Layout, Machine, Mechanism, Runtime};
 use trapless_process::{BREAKPOINT, GapRules, Mappings, Process, RemoteAddr};
 use trapless_wire::{Arena, Header, JournalEntry, MAGIC, MAX_ARENAS, PAGE, SessionState, Sizes, VERSION};
 
@@ -186,7 +186,12 @@ fn place_arenas(plan: &Plan<'_>, taken: &mut Taken<'_>) -> BTreeMap<usize, Room>
         let module = &plan.modules[index];
         let size = size.next_multiple_of(PAGE);
         let reach = module.machine.isa().reach();
-        if let Some(address) = taken.near(module.start..module.end, reach, size) {
+        // Next to the libraries go the mappings of the next moment, so nearness is sought only where it is needed.
+        let found = match module.machine {
+            Machine::I386 => taken.anywhere(size),
+            _ => taken.near(module.start..module.end, reach, size),
+        };
+        if let Some(address) = found {
             arenas.insert(index, Room { address, limit: size, code: Vec::new(), runtime: None });
         }
     }
