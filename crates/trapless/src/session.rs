@@ -232,8 +232,12 @@ impl Session {
         let engine = trapless_engine::Session::new(&armed).map_err(Error::other)?;
         if probes.is_empty() {
             // The look at the stopped process left none. A launched one ends with the run that was to watch it.
-            if let Some(options) = &running {
-                remove_kept(process, &engine.to_remove(), options).map_err(Error::other)?;
+            match (serving, &running) {
+                (Some(serving), _) => serving.end().map(drop).map_err(Error::other)?,
+                (None, Some(options)) => {
+                    remove_kept(process, &engine.to_remove(), options).map(drop).map_err(Error::other)?
+                }
+                (None, None) => {}
             }
             return Err(nothing_probed(images, sites, &plan, &refused, allowed));
         }
