@@ -10,7 +10,7 @@
 //! | `movable` | what does moving this instruction take, and why must it stay? |
 //! | `tables` | where do a function's branches and jump tables lead? |
 //! | `returns` | may this function carry a call-paired return probe? |
-//! | `frame`, `follow`, `runtime` | how does a detour save registers, follow a call to its return, and what do all share? |
+//! | `frame`, `follow`, `runtime`, `restore` | how does a detour save registers, follow a call to its return, what do all share, and what does an unwinder need? |
 //! | `slot` | which code runs one instruction out of line, after a trap? |
 //! | `narrow` | how do detours do all that in 32-bit programs? |
 //! | `liveness` | which registers and flags does nobody read any more? |
@@ -25,6 +25,7 @@ mod liveness;
 mod movable;
 mod narrow;
 mod relocate;
+mod restore;
 mod returns;
 mod runtime;
 mod slot;

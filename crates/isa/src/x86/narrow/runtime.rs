@@ -13,7 +13,8 @@ use super::{TLS_SELECTOR, absolute, immediate};
 use crate::detour::*;
 use crate::x86::{
     emit::{Assembler, unencodable},
-    runtime::{RESOLVE_PROBES, Routine, STACK_WINDOW, probe_distance},
+    restore::STACK_WINDOW,
+    runtime::{RESOLVE_PROBES, Routine, probe_distance},
 };
 use iced_x86::{IcedError, code_asm::*};
 
