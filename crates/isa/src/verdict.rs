@@ -103,7 +103,7 @@ pub struct Displaced {
 impl Displaced {
     /// Address of the first instruction that stays.
     pub fn end(&self) -> u64 {
-        self.start + u64::from(self.length)
+        self.start.wrapping_add(u64::from(self.length))
     }
 }
 

@@ -24,7 +24,11 @@ pub fn branch_targets(code: &[u8], address: u64, data: &dyn ReadOnlyData, target
         targets.extend(form.flow(at).target());
         match form {
             // A label whose address is taken; often the base of a jump table.
-            Form::Address { page: false, offset, .. } => targets.push(at.wrapping_add_signed(offset)),
+            // An address in the code may be branched to later; one that no instruction has is data's.
+            Form::Address { page: false, offset, .. } => {
+                targets
+                    .extend(Some(at.wrapping_add_signed(offset)).filter(|target| target.is_multiple_of(4)));
+            }
             Form::RegisterBranch { kind: RegisterBranch::Jump, rn, .. } => {
                 let table = Code { words: &words, address }.jump_table(index, u32::from(rn));
                 if let Some(table) = table {
