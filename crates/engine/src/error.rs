@@ -28,6 +28,9 @@ pub enum Refusal {
     /// There is no more room for counters.
     #[error("the counters of all probes together are too large")]
     NoCounters,
+    /// A Go function that does not check for stack space may have none left for a detour.
+    #[error("Go runs this function on what is left of the stack (nosplit)")]
+    NoSplit,
     /// Removal would put back return addresses that the shadow stack does not hold, and a displaced call pushes
     /// one that it never gets.
     #[error("the program has a shadow stack, which does not allow this")]

@@ -204,6 +204,10 @@ impl Session {
         follow::require_unwinders(&mut plan, &follow::unwinders(process, images, sites));
         follow::refuse_faults(process, &mut plan)?;
         follow::refuse_shadow_stack(process, &mut plan)?;
+        follow::refuse_nosplit(&mut plan, |id| {
+            let image = &images[sites.sites[id as usize].image];
+            image.module(Some(process)).is_ok_and(trapless_symbols::Module::is_go)
+        });
         // Before the first hit, so that no hit has a time before it.
         let clock = Clock::now();
         let (armed, serving) = arm(process, &mut plan, hold).map_err(|error| match error {

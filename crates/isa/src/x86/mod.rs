@@ -38,6 +38,7 @@ pub use emulate::{EmulateError, State, emulate};
 pub use liveness::{Liveness, RegisterSet, liveness};
 pub use movable::displaced_may_fault;
 pub use relocate::{Relocated, relocate};
+pub use verdict::grows_stack;
 
 use crate::*;
 use alloc::{string::String, vec::Vec};

@@ -12,6 +12,7 @@ use super::emulate::emulated;
 use super::movable::form;
 use super::slot::boostable;
 use crate::{DecodeError, Displaced, Flow, Ladder, Reason, Site};
+use alloc::vec::Vec;
 
 pub(super) fn verdict(bits: u32, site: &Site<'_>) -> Ladder {
     let start = match start_of_patch(bits, site) {
@@ -89,21 +90,57 @@ fn jump(bits: u32, site: &Site<'_>, start: u64) -> Result<Displaced, Reason> {
     }
 }
 
-/// Where a jump in the function leads back to its entry, if one does.
+/// Where a loop in the function leads back to its entry, if one does.
 ///
 /// A patch at the entry would take each round of such a loop for a call, and a return probe would pair it with the
-/// return of the call. A displaced jump is no concern: it leads to its copy.
+/// return of the call. A displaced jump is no concern: it leads to its copy. Nor is a call that is made again because
+/// its stack was too small ([`grows_stack`]).
 pub(super) fn entry_loop(bits: u32, site: &Site<'_>, displaced: &Displaced) -> Option<u64> {
-    let entries = [site.function, displaced.start];
-    if site.address != site.function || !entries.iter().any(|entry| site.targets.contains(*entry)) {
-        return None;
-    }
-    let behind = displaced.end().saturating_sub(site.function) as usize;
-    let mut decoder = decoder(bits, site.code.get(behind..)?, displaced.end());
-    decoder.iter().find_map(|instruction| match flow(&instruction) {
-        Flow::Jump { target } | Flow::Branch { target } if entries.contains(&target) => Some(target),
-        _ => None,
+    jumps_to_entry(bits, site, displaced.start, displaced.end()).into_iter().find_map(|jump| match jump {
+        Back { target, restart: false } => Some(target),
+        Back { restart: true, .. } => None,
     })
+}
+
+/// Whether the function checks for stack space and, after more was made, begins again, as Go's do unless they are
+/// `nosplit`: `call runtime.morestack`, arguments loaded anew, `jmp` to the entry.
+pub fn grows_stack(bits: u32, site: &Site<'_>) -> bool {
+    jumps_to_entry(bits, site, site.function, site.function).into_iter().any(|jump| jump.restart)
+}
+
+/// A jump back to the entry.
+struct Back {
+    target: u64,
+    /// Whether it follows a call with nothing but moves in between.
+    restart: bool,
+}
+
+/// The jumps from `behind` on to the function's entry or to `start`, if the site is the entry.
+fn jumps_to_entry(bits: u32, site: &Site<'_>, start: u64, behind: u64) -> Vec<Back> {
+    let entries = [site.function, start];
+    if site.address != site.function || !entries.iter().any(|entry| site.targets.contains(*entry)) {
+        return Vec::new();
+    }
+    let offset = behind.saturating_sub(site.function) as usize;
+    let Some(code) = site.code.get(offset..) else { return Vec::new() };
+    let mut called = false;
+    let mut jumps = Vec::new();
+    for instruction in decoder(bits, code, behind).iter() {
+        match flow(&instruction) {
+            Flow::Jump { target } | Flow::Branch { target } if entries.contains(&target) => {
+                jumps.push(Back { target, restart: called });
+            }
+            Flow::Call { .. } => called = true,
+            _ => called &= is_move(&instruction),
+        }
+    }
+    jumps
+}
+
+/// Whether the instruction only loads or stores an argument.
+fn is_move(instruction: &iced_x86::Instruction) -> bool {
+    use iced_x86::Mnemonic::*;
+    matches!(instruction.mnemonic(), Mov | Movzx | Movss | Movsd | Movups | Movupd | Movaps | Movq | Nop)
 }
 
 /// Whether all of `displaced`, which `code` starts with, may be moved.

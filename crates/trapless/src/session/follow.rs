@@ -103,6 +103,16 @@ pub(super) fn refuse_shadow_stack(process: &Process, plan: &mut Plan<'_>) -> Res
     Ok(())
 }
 
+/// Leaves out the functions of Go modules that run on whatever stack is left: a detour needs some. `is_go` tells by a
+/// site's id.
+pub(super) fn refuse_nosplit(plan: &mut Plan<'_>, is_go: impl Fn(u32) -> bool) {
+    let modules = plan.modules.clone();
+    plan.refuse(|site| {
+        let grows = || x86::grows_stack(64, &site.site(&modules));
+        (is_go(site.request.id) && !grows()).then_some(Refusal::NoSplit)
+    });
+}
+
 /// The signals that a moved instruction could raise, by the names users know.
 const FAULTS: [(i32, &str); 3] =
     [(libc::SIGSEGV, "SIGSEGV"), (libc::SIGBUS, "SIGBUS"), (libc::SIGFPE, "SIGFPE")];

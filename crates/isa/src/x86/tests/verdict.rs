@@ -47,6 +47,12 @@ fn a_jump_takes_whole_instructions_that_nothing_enters() {
         (case("one long instruction: sub rsp,0x118", "4881ec18010000 c3"), (0, 7, 1)),
         (case("push rbp; mov rbp,rsp; push rbx", "55 4889e5 53 c3"), (0, 5, 3)),
         (case("behind endbr64", "f30f1efa 55 4889e5 53 c3"), (4, 5, 3)),
+        // cmp rsp,[r14+16]; jbe; ret; call morestack; mov rax,[rsp+8]; jmp to the entry
+        (
+            case("a call made again with more stack", "493b6610 7601 c3 e800000000 488b442408 ebed")
+                .targets(&[0]),
+            (0, 6, 2),
+        ),
         (case("in the middle of the function", "55 4881ec18010000 c3").site(1), (1, 7, 1)),
         (case("a branch to the patch itself", "55 4889e5 53 c3").targets(&[0]), (0, 5, 3)),
         (case("a branch behind the patch", "55 4889e5 53 c3").targets(&[5]), (0, 5, 3)),
@@ -64,6 +70,21 @@ fn a_jump_takes_whole_instructions_that_nothing_enters() {
     for (case, (offset, length, instructions)) in cases {
         let expected = Displaced { start: AT + offset, length: *length, instructions: *instructions };
         assert_eq!(case.jump(Machine::X86_64), Ok(expected), "{}", case.name);
+    }
+}
+
+#[test]
+fn r4_functions_that_grow_their_stack_begin_again() {
+    for (code, grows) in [
+        ("493b6610 7601 c3 e800000000 488b442408 ebed", true),
+        ("493b6610 7601 c3 e800000000 ebf2", true),
+        ("493b6610 7601 c3 e800000000 ffc8 ebf0", false),
+        ("4889e5 ffc8 75f9 c3", false),
+        ("4889e5 ffc8 c3", false),
+    ] {
+        let (bytes, targets) = (hex(code), BranchTargets::new(alloc::vec![AT]));
+        let site = Site { address: AT, function: AT, code: &bytes, padding: &[], targets: &targets };
+        assert_eq!(crate::x86::grows_stack(64, &site), grows, "{code}");
     }
 }
 
