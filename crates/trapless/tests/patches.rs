@@ -165,7 +165,9 @@ fn p7_probes_that_share_bytes_are_told_apart() {
     spinners.finish();
     let summary = tool.interrupt();
     assert!(summary.hits("subject", "entry") > 0);
-    assert_eq!(summary.hits("subject", "entry"), summary.hits("subject+0x6", "entry"));
+    // The one thread may have stood between the two when they were armed.
+    let missed = summary.hits("subject+0x6", "entry") - summary.hits("subject", "entry");
+    assert!(missed <= 1, "{missed}");
     for name in ["subject+0x1", "subject+0x3"] {
         let reason = summary.skipped(name).unwrap_or_default();
         assert!(reason.contains("another probe, at"), "{name}: {summary:?}");
