@@ -294,6 +294,10 @@ fn what_cannot_be_opened_is_told_apart() {
     assert_eq!(kind(target.pid().0), "opened");
     target.poke();
     target.wait_for_state("Z");
+    // The leader has exited; its other thread may still be on its way.
+    while std::fs::read_dir(format!("/proc/{}/task", target.pid())).unwrap().count() > 1 {
+        std::thread::yield_now();
+    }
     assert_eq!(kind(target.pid().0), "zombie");
 }
 

@@ -3,7 +3,7 @@
 //! The keeper arms, tells its parent, and serves until the parent asks it to end or is gone, however that came. Then, in order:
 //!
 //! 1. The breakpoints are taken out while the threads run: one byte each, and whoever has met one goes on at the original.
-//! 2. Steps under way and children made by vfork are served to their end, for a while.
+//! 2. Steps under way, children made by vfork and traps on the way are served until there are none, for a while.
 //! 3. All threads are stopped. Those in slots and at landing pads are put where they belong, return addresses are put back,
 //!    and what remains is an ordinary removal.
 
@@ -162,11 +162,16 @@ fn serve(
         }
     }
     server.disarm()?;
+    // Until nothing comes any more: a thread that met a breakpoint before it was taken out has a SIGTRAP on the way,
+    // and a stop that overtakes it would leave it behind the breakpoint, in the middle of an instruction.
     let until = Instant::now() + FINISHING;
-    while server.is_busy() && Instant::now() < until {
-        if server.next(HEARING)? == Served::Gone {
-            return Ok(Removed::default());
-        }
+    let mut quiet = false;
+    while (server.is_busy() || !quiet) && Instant::now() < until {
+        quiet = match server.next(HEARING)? {
+            Served::Gone => return Ok(Removed::default()),
+            Served::Quiet => true,
+            Served::On => false,
+        };
     }
     end(server, process, options, &session)
 }

@@ -35,8 +35,10 @@ struct Step {
 /// Whether the target is still there to be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Served {
-    /// It is.
+    /// It is, and something was served.
     On,
+    /// It is, and nothing happened for as long as one was to wait.
+    Quiet,
     /// It has ended, or runs another program.
     Gone,
 }
@@ -90,7 +92,7 @@ impl<'a, 'p> Server<'a, 'p> {
 
     /// Serves the next stop, if one comes within `patience`.
     pub fn next(&mut self, patience: Duration) -> Outcome {
-        let Some(event) = self.tracer.next_event(patience)? else { return Ok(Served::On) };
+        let Some(event) = self.tracer.next_event(patience)? else { return Ok(Served::Quiet) };
         let served = match event {
             TraceEvent::Breakpoint { tid, address } => self.breakpoint(tid, address.0),
             TraceEvent::Stepped { tid } => self.stepped(tid),
