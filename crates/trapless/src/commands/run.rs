@@ -29,7 +29,7 @@ pub fn run(run: &Run) -> Result<u8, Error> {
             let attached = pids.iter().try_for_each(|&pid| {
                 let process = target::open(pid)?;
                 let session = attach(run, &process, Hold::Stop(super::stop_options(run.allow_seccomp)))?;
-                targets.push(Armed::new(process, session, run));
+                targets.push(Armed::new(process, session));
                 Ok(())
             });
             let result =
@@ -75,7 +75,7 @@ fn launched(
             session
         }
     };
-    let mut targets = vec![Armed::new(process, session, run)];
+    let mut targets = vec![Armed::new(process, session)];
     let mut status = None;
     let mut exited = || {
         if status.is_none() {
@@ -115,8 +115,7 @@ struct Armed {
 }
 
 impl Armed {
-    fn new(process: Process, session: Session, run: &Run) -> Self {
-        let _ = run;
+    fn new(process: Process, session: Session) -> Self {
         Self { process, session, calls: Calls::default(), announced: false, before: Snapshot::default() }
     }
 
