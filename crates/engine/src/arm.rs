@@ -8,7 +8,8 @@
 //!    children), the return region, and an executable arena for each module. Each at its planned address and only
 //!    if nothing is there.
 //! 3. Write the code of the arenas, through `/proc/PID/mem`: they are never writable.
-//! 4. Check each site again: no stack holds an address inside its displaced instructions.
+//! 4. Check each site again: no stack holds an address inside its displaced instructions, and those that run from a copy after
+//!    a trap are the file's.
 //! 5. Write the header and the journal.
 //! 6. Patch every site whose bytes are the file's.
 //! 7. Move threads that stand inside displaced instructions to the same instruction of the detour.
@@ -23,12 +24,13 @@ use crate::{
     patch::{self, Change, Found},
     region::Region,
     scan::{self, Ranges},
+    trap::TrapSite,
 };
 use std::{
     os::fd::OwnedFd,
     time::{Duration, Instant},
 };
-use trapless_process::{Process, Remote, RemoteAddr, RemoteError, StopError, Stopped, Tid};
+use trapless_process::{Process, ReadRange, Remote, RemoteAddr, RemoteError, StopError, Stopped, Tid};
 use trapless_wire::{Header, JournalEntry, PAGE, REGION_NAME, SessionState, SiteState};
 
 /// What arming did.
@@ -89,6 +91,7 @@ impl Blueprint<'_, '_> {
         process.write(RemoteAddr(self.header.threads), &u64::from(self.header.pid).to_le_bytes())?;
 
         let mut refused = self.refused_by_stacks(process, stopped)?;
+        self.refuse_modified(process, &mut refused)?;
         let moves = self.threads_inside(stopped, &mut refused);
         let mut journal = self.journal.clone();
         for (entry, refusal) in journal.iter_mut().zip(&refused) {
@@ -181,6 +184,23 @@ impl Blueprint<'_, '_> {
             pointed.binary_search(&(entry.site + 1)).is_ok().then_some(Refusal::OnStack)
         };
         Ok(self.journal.iter().map(refusal).collect())
+    }
+
+    /// Refuses sites that trap whose instructions are not the file's behind the first byte, too: those run from copies.
+    fn refuse_modified(&self, process: &Process, refused: &mut [Option<Refusal>]) -> Result<(), EngineError> {
+        let mut buffers: Vec<Vec<u8>> = self.traps.iter().map(|site| vec![0; site.original.len()]).collect();
+        let place = |(site, buffer): (&TrapSite, _)| ReadRange::new(RemoteAddr(site.address), buffer);
+        let mut ranges: Vec<_> =
+            self.traps.iter().zip(buffers.iter_mut().map(Vec::as_mut_slice)).map(place).collect();
+        process.read_vectored(&mut ranges)?;
+        for (site, range) in self.traps.iter().zip(&ranges) {
+            if range.buffer[..range.done] != site.original
+                && let Ok(index) = self.journal.binary_search_by_key(&site.address, |entry| entry.site)
+            {
+                refused[index] = Some(Refusal::Modified);
+            }
+        }
+        Ok(())
     }
 
     /// Step 6.

@@ -85,12 +85,15 @@ impl<'p, 'm> Blueprint<'p, 'm> {
         let mut places = Vec::new();
         let mut traps = Vec::new();
         let modules = self.plan.modules.clone();
+        let starts: Vec<u64> = self.plan.sites.iter().map(|site| site.displaced.start).collect();
         self.plan.refuse(|site| {
             let module = &modules[site.request.module];
             let isa = module.machine.isa();
             let Some(room) = arenas.get_mut(&site.request.module) else { return Some(Refusal::NoArena) };
             if site.traps() {
-                return match room.add_trap(isa, site) {
+                let next = starts.get(starts.partition_point(|&start| start <= site.displaced.start));
+                let original = site.together(&modules, next.copied());
+                return match room.add_trap(isa, site, original) {
                     Ok((entry, trap)) => {
                         journal.push(entry);
                         places.push(vec![(trap.address, trap.address)]);
@@ -213,13 +216,13 @@ impl Room {
         &mut self,
         isa: &dyn Isa,
         site: &crate::PlannedSite<'_>,
+        original: &[u8],
     ) -> Result<(JournalEntry, TrapSite), Refusal> {
         // Eight bytes, so that the far jump's target is read whole.
         self.code.resize(self.code.len().next_multiple_of(8), BREAKPOINT[0]);
         let address = self.address + self.code.len() as u64;
-        let original = site.original();
         let boosted = site.mechanism == Mechanism::Boost;
-        let slot = isa.slot(&site.displaced, original, address, boosted)?;
+        let slot = isa.slot(&site.displaced, site.original(), address, boosted)?;
         if (self.code.len() + slot.code.len() + 2 * BREAKPOINT.len()) as u64 > self.limit {
             return Err(Refusal::NoArena);
         }

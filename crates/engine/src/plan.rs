@@ -4,7 +4,9 @@
 
 use crate::{Module, Refusal, Request, Wanted};
 use std::collections::BTreeMap;
-use trapless_isa::{Actions, Displaced, EntryActions, Isa, Mechanism, ReturnActions, Site, detour::Record};
+use trapless_isa::{
+    Actions, Displaced, EntryActions, Isa, Machine, Mechanism, ReturnActions, Site, detour::Record, x86,
+};
 use trapless_wire::Geometry;
 
 /// Log2 of the number of records a thread's ring holds.
@@ -66,6 +68,21 @@ impl<'m> PlannedSite<'m> {
         let start = (self.displaced.start - function.address) as usize;
         let end = start + usize::from(self.displaced.length);
         function.bytes.get(start..end).unwrap_or(&[])
+    }
+
+    /// The displaced instruction, as the file has it, and those that are emulated together with it in one trap. `next` is the address of
+    /// the next site.
+    pub fn together(&self, modules: &[Module<'m>], next: Option<u64>) -> &'m [u8] {
+        let alone = self.original();
+        if self.mechanism != Mechanism::Emulate {
+            return alone;
+        }
+        let bits = if modules[self.request.module].machine == Machine::I386 { 32 } else { 64 };
+        let together = x86::prologue(bits, &self.site(modules), self.displaced, next);
+        let function = &self.request.function;
+        let code =
+            function.bytes.get((self.displaced.start - function.address) as usize..).unwrap_or_default();
+        code.get(..usize::from(together.length)).unwrap_or(alone)
     }
 
     /// What the detour does.

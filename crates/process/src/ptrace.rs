@@ -73,6 +73,23 @@ pub(crate) fn set_regset<T: Copy>(tid: Tid, regs: &T) -> Result<(), Errno> {
     unsafe { raw(libc::PTRACE_SETREGSET as _, tid, NT_PRSTATUS, &raw mut iov as usize) }.map(drop)
 }
 
+/// One word of `struct user` (`arch/x86/include/asm/user_64.h`), whose first part are the general registers. The layout is that of the
+/// tracer, whatever mode the thread runs in.
+pub(crate) fn peek_user(tid: Tid, offset: usize) -> Result<u64, Errno> {
+    let mut word = 0u64;
+    // SAFETY: by the raw system call, this request writes one word to the data argument.
+    let read = unsafe {
+        libc::syscall(libc::SYS_ptrace, libc::PTRACE_PEEKUSER, tid.0, offset, &raw mut word as usize)
+    };
+    Errno::check(read).map(|_| word)
+}
+
+/// Sets one word of `struct user`.
+pub(crate) fn poke_user(tid: Tid, offset: usize, value: u64) -> Result<(), Errno> {
+    // SAFETY: this request takes numbers only.
+    unsafe { raw(libc::PTRACE_POKEUSER as _, tid, offset, value as usize) }.map(drop)
+}
+
 /// The signals a stopped thread blocks.
 pub(crate) fn signal_mask(tid: Tid) -> Result<u64, Errno> {
     let mut mask = 0u64;

@@ -97,8 +97,13 @@ pub struct Tracer<'p> {
     adopted: HashSet<Tid>,
     /// New processes that have stopped, and that their creators have not told of yet.
     early: HashSet<Tid>,
-    /// The registers of the thread that stopped last, while it stands.
+    /// The registers of the thread that stopped last, if they were asked for, while it stands.
     last: Cell<Option<(Tid, Registers)>>,
+    /// Whether all registers were asked for after the last trap. Then they are read at the next one, which saves a look at the
+    /// instruction pointer alone.
+    asked: Cell<bool>,
+    /// What [`Tracer::know_breakpoints`] was told, as instruction pointers after the trap.
+    known: HashSet<RemoteAddr>,
     not_send: PhantomData<*mut ()>,
 }
 
@@ -138,6 +143,8 @@ impl<'p> Stopped<'p> {
             adopted: HashSet::new(),
             early: HashSet::new(),
             last: Cell::new(None),
+            asked: Cell::new(false),
+            known: HashSet::new(),
             not_send: PhantomData,
         };
         for thread in self.into_threads() {
@@ -181,6 +188,12 @@ impl<'p> Tracer<'p> {
         if let Some(alarm) = &self.alarm {
             alarm.repeat(TURN);
         }
+    }
+
+    /// Breakpoints behind whose first byte no thread can ever stand but by having met them: those that hide the start of an instruction of
+    /// two bytes or more. One look tells a stop at such a one from a SIGTRAP that somebody sent.
+    pub fn know_breakpoints(&mut self, addresses: impl IntoIterator<Item = RemoteAddr>) {
+        self.known.extend(addresses.into_iter().map(|address| address + BREAKPOINT_ADVANCE));
     }
 
     /// Waits for the next event; `None` when `patience` has passed without one.
@@ -308,12 +321,20 @@ impl<'p> Tracer<'p> {
     fn trap(&mut self, tid: Tid) -> Result<TraceEvent, StopError> {
         let lost = |request| move |errno| StopError::Ptrace { tid, request, errno };
         self.affinity.follow(self.process, tid);
+        self.last.set(None);
+        let ip = if self.asked.replace(false) {
+            let registers = Registers::read(tid).map_err(lost("PTRACE_GETREGSET"))?;
+            self.last.set(Some((tid, registers)));
+            registers.ip()
+        } else {
+            Registers::read_ip(tid).map_err(lost("PTRACE_PEEKUSER"))?
+        };
+        let breakpoint = TraceEvent::Breakpoint { tid, address: ip - BREAKPOINT_ADVANCE };
+        if self.known.contains(&ip) {
+            return Ok(breakpoint);
+        }
         match SignalInfo::of(tid).map_err(lost("PTRACE_GETSIGINFO"))?.code() {
-            libc::SI_KERNEL => {
-                let registers = Registers::read(tid).map_err(lost("PTRACE_GETREGSET"))?;
-                self.last.set(Some((tid, registers)));
-                Ok(TraceEvent::Breakpoint { tid, address: registers.ip() - BREAKPOINT_ADVANCE })
-            }
+            libc::SI_KERNEL => Ok(breakpoint),
             libc::TRAP_TRACE | libc::TRAP_BRKPT | libc::TRAP_HWBKPT => Ok(TraceEvent::Stepped { tid }),
             // Sent by somebody.
             _ => {
@@ -342,12 +363,15 @@ impl<'p> Tracer<'p> {
     /// # Errors
     /// [`StopError`] if it was killed.
     pub fn registers(&self, tid: Tid) -> Result<Registers, StopError> {
+        self.asked.set(true);
         if let Some((of, registers)) = self.last.get()
             && of == tid
         {
             return Ok(registers);
         }
-        Registers::read(tid).map_err(|errno| self.lost(tid, "PTRACE_GETREGSET", errno))
+        let registers = Registers::read(tid).map_err(|errno| self.lost(tid, "PTRACE_GETREGSET", errno))?;
+        self.last.set(Some((tid, registers)));
+        Ok(registers)
     }
 
     /// Sets the registers of a standing thread.
@@ -355,8 +379,20 @@ impl<'p> Tracer<'p> {
     /// # Errors
     /// [`StopError`] if it was killed.
     pub fn set_registers(&self, tid: Tid, registers: &Registers) -> Result<(), StopError> {
+        let written = match self.last.take() {
+            Some((of, old)) if of == tid => registers.write_changes(tid, &old),
+            _ => registers.write(tid),
+        };
+        written.map_err(|errno| self.lost(tid, "PTRACE_SETREGSET", errno))
+    }
+
+    /// Sets the instruction pointer of a standing thread, whose registers need not be known.
+    ///
+    /// # Errors
+    /// [`StopError`] if it was killed.
+    pub fn set_ip(&self, tid: Tid, ip: RemoteAddr) -> Result<(), StopError> {
         self.last.set(None);
-        registers.write(tid).map_err(|errno| self.lost(tid, "PTRACE_SETREGSET", errno))
+        Registers::write_ip(tid, ip).map_err(|errno| self.lost(tid, "PTRACE_POKEUSER", errno))
     }
 
     /// The signal that a thread told as [`TraceEvent::Signal`] is about to get; `None` if it was killed.

@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 use trapless_isa::{Mechanism, detour::BLOCK_UNWOUND, x86};
 use trapless_process::{
-    Pid, Process, Registers, RemoteAddr, StopError, Tid,
+    BREAKPOINT_ADVANCE, Pid, Process, Registers, RemoteAddr, StopError, Tid,
     trace::{Held, TraceEvent, Tracer},
 };
 
@@ -52,6 +52,8 @@ pub(super) struct Server<'a, 'p> {
     session: &'a FoundSession,
     by_address: HashMap<u64, usize>,
     slots: BTreeMap<u64, usize>,
+    /// For each site, [`TrapSite::only_counts`].
+    quick: Vec<Option<(u64, Option<u32>)>>,
     numbers: Numbers<'a>,
     steps: HashMap<Tid, Step>,
     /// Threads whose hit ended in a fault: site and stack pointer.
@@ -68,12 +70,15 @@ type Outcome = Result<Served, StopError>;
 impl<'a, 'p> Server<'a, 'p> {
     pub fn new(
         process: &'p Process,
-        tracer: Tracer<'p>,
+        mut tracer: Tracer<'p>,
         sites: &'a [TrapSite],
         session: &'a FoundSession,
         numbers: Numbers<'a>,
     ) -> Self {
         let index = |key: fn(&TrapSite) -> u64| sites.iter().map(key).zip(0..);
+        let unmistakable = sites.iter().filter(|site| site.is_unmistakable()).map(|site| site.address);
+        // Nothing ever runs behind a pad.
+        tracer.know_breakpoints(unmistakable.chain(sites.iter().map(|site| site.pad)).map(RemoteAddr));
         let word = sites.first().map_or(8, TrapSite::word);
         Self {
             process,
@@ -83,6 +88,7 @@ impl<'a, 'p> Server<'a, 'p> {
             session,
             by_address: index(|site| site.address).collect(),
             slots: index(|site| site.slot_address).collect(),
+            quick: sites.iter().map(TrapSite::only_counts).collect(),
             numbers,
             steps: HashMap::new(),
             faulted: HashMap::new(),
@@ -137,14 +143,19 @@ impl<'a, 'p> Server<'a, 'p> {
     }
 
     fn hit(&mut self, tid: Tid, index: usize) -> Result<(), StopError> {
-        let time = ticks();
         let site = &self.sites[index];
-        let mut registers = self.tracer.registers(tid)?;
         if !self.armed {
-            registers.set_ip(RemoteAddr(site.address));
-            self.tracer.set_registers(tid, &registers)?;
-            return self.tracer.cont(tid, 0);
+            return self.go_on_at(tid, site.address);
         }
+        if let Some((next, counter)) = self.quick[index]
+            && self.faulted.is_empty()
+        {
+            counter.into_iter().for_each(|counter| self.numbers.count(counter));
+            let is_there = next == site.address + BREAKPOINT_ADVANCE;
+            return if is_there { self.tracer.cont(tid, 0) } else { self.go_on_at(tid, next) };
+        }
+        let time = ticks();
+        let registers = self.tracer.registers(tid)?;
         let again =
             !self.faulted.is_empty() && self.faulted.remove(&tid) == Some((index, registers.sp_value()));
         if !again {
@@ -152,29 +163,30 @@ impl<'a, 'p> Server<'a, 'p> {
         }
         match site.mechanism {
             Mechanism::Emulate => {
-                let bits = if registers.is_32bit() { 32 } else { 64 };
-                let mut thread = Thread { process: self.process, registers };
-                match x86::emulate(bits, &site.original, site.address, &mut thread) {
-                    Ok(()) => {
+                let mut thread = Thread::new(self.process, registers);
+                let emulated = x86::emulate_all(site.bits(), &site.original, site.address, &mut thread);
+                match emulated.ok().and_then(|()| thread.finish()) {
+                    Some(()) => {
                         self.tracer.set_registers(tid, &thread.registers)?;
                         self.tracer.cont(tid, 0)
                     }
                     // It will fault, or memory has to be brought in: that is the processor's business.
-                    Err(_) => self.step(tid, index, registers),
+                    None => self.step(tid, index, registers),
                 }
             }
-            Mechanism::Boost => {
-                registers.set_ip(RemoteAddr(site.slot_address));
-                self.tracer.set_registers(tid, &registers)?;
-                self.tracer.cont(tid, 0)
-            }
+            Mechanism::Boost => self.go_on_at(tid, site.slot_address),
             Mechanism::Step | Mechanism::Jump => self.step(tid, index, registers),
         }
     }
 
-    fn step(&mut self, tid: Tid, index: usize, mut registers: Registers) -> Result<(), StopError> {
-        registers.set_ip(RemoteAddr(self.sites[index].slot_address));
-        self.tracer.set_registers(tid, &registers)?;
+    /// Lets the thread run from `address`.
+    fn go_on_at(&mut self, tid: Tid, address: u64) -> Result<(), StopError> {
+        self.tracer.set_ip(tid, RemoteAddr(address))?;
+        self.tracer.cont(tid, 0)
+    }
+
+    fn step(&mut self, tid: Tid, index: usize, registers: Registers) -> Result<(), StopError> {
+        self.tracer.set_ip(tid, RemoteAddr(self.sites[index].slot_address))?;
         self.steps.insert(tid, Step { site: index, flags: registers.flags(), held: Vec::new() });
         self.tracer.step(tid, 0)
     }
@@ -208,13 +220,9 @@ impl<'a, 'p> Server<'a, 'p> {
     /// A followed call has returned.
     fn landed(&mut self, tid: Tid) -> Result<(), StopError> {
         let time = ticks();
-        let mut registers = self.tracer.registers(tid)?;
+        let registers = self.tracer.registers(tid)?;
         match self.home(tid, &registers, time) {
-            Some(home) => {
-                registers.set_ip(RemoteAddr(home));
-                self.tracer.set_registers(tid, &registers)?;
-                self.tracer.cont(tid, 0)
-            }
+            Some(home) => self.go_on_at(tid, home),
             // Nobody but a program that copies its own stacks gets here.
             None => self.tracer.cont(tid, libc::SIGTRAP),
         }
@@ -247,7 +255,7 @@ impl<'a, 'p> Server<'a, 'p> {
             return self.tracer.cont(tid, libc::SIGTRAP);
         };
         let site = &self.sites[step.site];
-        let mut registers = self.tracer.registers(tid)?;
+        let registers = self.tracer.registers(tid)?;
         let offset = registers.ip_value().wrapping_sub(site.slot_address);
         let end = u64::from(site.slot.copy);
         if offset < end {
@@ -255,8 +263,7 @@ impl<'a, 'p> Server<'a, 'p> {
             return self.tracer.step(tid, 0);
         }
         if offset == end {
-            registers.set_ip(RemoteAddr(site.displaced.end()));
-            self.tracer.set_registers(tid, &registers)?;
+            self.tracer.set_ip(tid, RemoteAddr(site.displaced.end()))?;
             if site.pushes_flags() && step.flags & TF == 0 {
                 self.clear_pushed_trap_flag(&registers);
             }

@@ -3,10 +3,25 @@
 use trapless_isa::x86::State;
 use trapless_process::{Process, Registers, RemoteAddr};
 
-/// Registers, to be written back by the caller, and the memory as it is.
+/// Registers, to be written back by the caller, and the memory as it is. What is written is kept until [`Thread::finish`], so
+/// that instructions emulated together have their whole effect or none.
 pub(super) struct Thread<'a> {
-    pub process: &'a Process,
+    process: &'a Process,
     pub registers: Registers,
+    /// Written, from this address on: all that pushes write is in one piece.
+    written: (u64, Vec<u8>),
+}
+
+impl<'a> Thread<'a> {
+    pub fn new(process: &'a Process, registers: Registers) -> Self {
+        Self { process, registers, written: (0, Vec::new()) }
+    }
+
+    /// Writes what was written; `None`, and nothing is changed, where the thread would fault.
+    pub fn finish(&self) -> Option<()> {
+        let (address, bytes) = &self.written;
+        if bytes.is_empty() { Some(()) } else { self.process.store(RemoteAddr(*address), bytes).ok() }
+    }
 }
 
 impl State for Thread<'_> {
@@ -35,12 +50,24 @@ impl State for Thread<'_> {
     }
 
     fn read(&self, address: u64, size: u8) -> Option<u64> {
+        // Instructions that read memory are emulated alone, so what they have written is never read.
+        if !self.written.1.is_empty() {
+            return None;
+        }
         let mut bytes = [0; 8];
         self.process.load(RemoteAddr(address), bytes.get_mut(..usize::from(size))?).ok()?;
         Some(u64::from_le_bytes(bytes))
     }
 
     fn write(&mut self, address: u64, size: u8, value: u64) -> Option<()> {
-        self.process.store(RemoteAddr(address), value.to_le_bytes().get(..usize::from(size))?).ok()
+        let bytes = value.to_le_bytes();
+        let bytes = bytes.get(..usize::from(size))?;
+        let (start, written) = &mut self.written;
+        if !written.is_empty() && address.checked_add(size.into()) != Some(*start) {
+            return None;
+        }
+        *start = address;
+        written.splice(0..0, bytes.iter().copied());
+        Some(())
     }
 }

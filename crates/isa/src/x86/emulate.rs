@@ -110,9 +110,20 @@ fn is_cmov(mnemonic: Mnemonic) -> bool {
 /// # Errors
 /// Nothing in `state` was changed then.
 pub fn emulate(bits: u32, code: &[u8], address: u64, state: &mut dyn State) -> Result<(), EmulateError> {
+    emulate_one(bits, code, address, state).map(drop)
+}
+
+/// [`emulate`], telling the length of the instruction.
+pub(super) fn emulate_one(
+    bits: u32,
+    code: &[u8],
+    address: u64,
+    state: &mut dyn State,
+) -> Result<usize, EmulateError> {
     let (instruction, _) = decode_one(bits, code, address).map_err(|_| Reason::NotAnInstruction)?;
     emulated(bits, &instruction, &code[..instruction.len()])?;
-    Emulation { bits, instruction: &instruction, state }.run().ok_or(EmulateError::Fault)
+    Emulation { bits, instruction: &instruction, state }.run().ok_or(EmulateError::Fault)?;
+    Ok(instruction.len())
 }
 
 struct Emulation<'a> {

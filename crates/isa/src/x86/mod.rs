@@ -11,6 +11,7 @@
 //! | `tables` | where do a function's branches and jump tables lead? |
 //! | `returns` | may this function carry a call-paired return probe? |
 //! | `frame`, `follow`, `runtime`, `restore` | how does a detour save registers, follow a call to its return, what do all share, and what does an unwinder need? |
+//! | `prologue` | which instructions are emulated together in one trap? |
 //! | `slot` | which code runs one instruction out of line, after a trap? |
 //! | `narrow` | how do detours do all that in 32-bit programs? |
 //! | `liveness` | which registers and flags does nobody read any more? |
@@ -24,6 +25,7 @@ mod frame;
 mod liveness;
 mod movable;
 mod narrow;
+mod prologue;
 mod relocate;
 mod restore;
 mod returns;
@@ -37,6 +39,7 @@ mod verdict;
 pub use emulate::{EmulateError, State, emulate};
 pub use liveness::{Liveness, RegisterSet, liveness};
 pub use movable::displaced_may_fault;
+pub use prologue::{emulate_all, leads_to, prologue};
 pub use relocate::{Relocated, relocate};
 pub use verdict::grows_stack;
 

@@ -9,7 +9,7 @@ use std::io::Write as _;
 use trapless_engine::{Module, Request, Wanted};
 use trapless_isa::{
     Actions, DetourRequest, Displaced, EntryActions, Isa, Layout, Machine, Mechanism, Reason, ReturnActions,
-    Site,
+    Site, x86,
 };
 
 /// Shows it.
@@ -25,7 +25,8 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
     for request in &requests {
         let site = &prepared.sites().sites[request.id as usize];
         let title = format!("{}:{}", place.images[site.image].name(), site.name);
-        let text = explain(&title, &modules[request.module], request, site.kinds.returns);
+        let allowed = &listing.selection.mechanisms;
+        let text = explain(&title, &modules[request.module], request, site.kinds.returns, allowed);
         output.write_all(text.as_bytes()).map_err(|error| listing.output.error(error))?;
     }
     for skipped in &prepared.sites().skipped {
@@ -72,7 +73,13 @@ fn example_layout(machine: Machine) -> Layout {
     }
 }
 
-fn explain(title: &str, module: &Module<'_>, request: &Request<'_>, returns: bool) -> String {
+fn explain(
+    title: &str,
+    module: &Module<'_>,
+    request: &Request<'_>,
+    returns: bool,
+    allowed: &[Mechanism],
+) -> String {
     let isa = module.machine.isa();
     let site = Site {
         address: request.address,
@@ -83,6 +90,7 @@ fn explain(title: &str, module: &Module<'_>, request: &Request<'_>, returns: boo
     };
     let mut text = format!("{title} at {:#x}\n", request.address);
     let ladder = isa.verdict(&site);
+    let chosen = ladder.best(allowed).ok().map(|(mechanism, _)| mechanism);
     for (mechanism, rung) in [
         (Mechanism::Jump, ladder.jump),
         (Mechanism::Boost, ladder.boost),
@@ -90,7 +98,14 @@ fn explain(title: &str, module: &Module<'_>, request: &Request<'_>, returns: boo
         (Mechanism::Step, ladder.step),
     ] {
         let _ = match rung {
-            Ok(_) => writeln!(text, "  {:<8} possible", mechanism.name()),
+            Ok(displaced) => {
+                let together = match mechanism {
+                    Mechanism::Emulate => together(module.machine, &site, displaced),
+                    _ => String::new(),
+                };
+                let chosen = if chosen == Some(mechanism) { ", chosen" } else { "" };
+                writeln!(text, "  {:<8} possible{together}{chosen}", mechanism.name())
+            }
             Err(reason) => writeln!(text, "  {:<8} no: {reason}", mechanism.name()),
         };
     }
@@ -119,6 +134,19 @@ fn explain(title: &str, module: &Module<'_>, request: &Request<'_>, returns: boo
     }
     text.push('\n');
     text
+}
+
+/// How many instructions are emulated at once, where it is more than one.
+fn together(machine: Machine, site: &Site<'_>, first: Displaced) -> String {
+    let bits = match machine {
+        Machine::X86_64 => 64,
+        Machine::I386 => 32,
+        _ => return String::new(),
+    };
+    match x86::prologue(bits, site, first, None).instructions {
+        1 => String::new(),
+        instructions => format!(" ({instructions} instructions in one trap)"),
+    }
 }
 
 fn original<'m>(request: &Request<'m>, displaced: &Displaced) -> &'m [u8] {

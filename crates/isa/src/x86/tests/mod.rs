@@ -2,6 +2,7 @@
 
 mod detour;
 mod liveness;
+mod prologue;
 mod relocate;
 mod returns;
 mod slot;

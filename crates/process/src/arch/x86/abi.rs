@@ -1,0 +1,90 @@
+//! The two system call conventions.
+
+/// How to make system calls: their numbers, and the instruction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Abi {
+    /// The instruction that enters the kernel.
+    pub syscall_instruction: &'static [u8],
+    /// `mmap`, or `mmap2` whose offset counts pages.
+    pub mmap: u64,
+    /// Whether `mmap`'s offset counts 4096-byte units.
+    pub mmap_counts_pages: bool,
+    /// `munmap`.
+    pub munmap: u64,
+    /// `mprotect`.
+    pub mprotect: u64,
+    /// `munlock`.
+    pub munlock: u64,
+    /// `madvise`.
+    pub madvise: u64,
+    /// `memfd_create`.
+    pub memfd_create: u64,
+    /// `ftruncate` (of a 64-bit length in two registers where one cannot hold it).
+    pub ftruncate: u64,
+    /// Whether a 64-bit length takes two arguments.
+    pub splits_long_arguments: bool,
+    /// `close`.
+    pub close: u64,
+    /// `getpid`.
+    pub getpid: u64,
+    /// `membarrier`.
+    pub membarrier: u64,
+    /// Calls that answer a stop with EINTR although no handler runs, and that may be made again.
+    pub(super) plain_eintr: &'static [i64],
+}
+
+/// `arch/x86/entry/syscalls/syscall_64.tbl`.
+pub(super) static X86_64: Abi = Abi {
+    syscall_instruction: &[0x0f, 0x05],
+    mmap: 9,
+    mmap_counts_pages: false,
+    munmap: 11,
+    mprotect: 10,
+    munlock: 150,
+    madvise: 28,
+    memfd_create: 319,
+    ftruncate: 77,
+    splits_long_arguments: false,
+    close: 3,
+    getpid: 39,
+    membarrier: 324,
+    plain_eintr: &[
+        0, 1, 19, 20, // read, write, readv, writev (sockets with a timeout)
+        42, 43, 288, // connect, accept, accept4
+        44, 45, 46, 47, 299, 307, // sendto, recvfrom, sendmsg, recvmsg, recvmmsg, sendmmsg
+        65, 220, // semop, semtimedop
+        128, // rt_sigtimedwait
+        208, 333, // io_getevents, io_pgetevents
+        232, 281, 441, // epoll_wait, epoll_pwait, epoll_pwait2
+        426, // io_uring_enter
+    ],
+};
+
+/// `arch/x86/entry/syscalls/syscall_32.tbl`.
+pub(super) static I386: Abi = Abi {
+    syscall_instruction: &[0xcd, 0x80],
+    mmap: 192,
+    mmap_counts_pages: true,
+    munmap: 91,
+    mprotect: 125,
+    munlock: 151,
+    madvise: 219,
+    memfd_create: 356,
+    ftruncate: 194,
+    splits_long_arguments: true,
+    close: 6,
+    getpid: 20,
+    membarrier: 375,
+    plain_eintr: &[
+        3, 4, 145, 146, // read, write, readv, writev
+        102, 362, 364, // socketcall, connect, accept4
+        369, 370, 371, 372, 337, 345, // sendto, sendmsg, recvfrom, recvmsg, recvmmsg, sendmmsg
+        417, // recvmmsg_time64
+        117, 420, // ipc (semop), semtimedop_time64
+        177, 421, // rt_sigtimedwait, and its time64 form
+        247, 385, 416, // io_getevents, io_pgetevents, and its time64 form
+        256, 319, 441, // epoll_wait, epoll_pwait, epoll_pwait2
+        426, // io_uring_enter
+    ],
+};
