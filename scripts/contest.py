@@ -19,8 +19,9 @@ def middle_half(values):
 
 
 def of_bare(values, bare, show):
-    """Each round's value by the same round's of the bare run: the median of these, and their quartiles. What slows the machine down
-    for a while is in both. Where `values` is `bare` itself it is by its median, which shows how steady the machine was."""
+    """Each round's value by the same round's of the bare run: the median of these, and their quartiles. What slows the
+    machine down for a while is in both. Where `values` is `bare` itself it is by its median, which shows how steady the
+    machine was."""
     by = [statistics.median(bare)] * len(bare) if values is bare else bare
     median, low, high = middle_half([value / other for value, other in zip(values, by)])
     return f"{show(1 if values is bare else median)} ({show(low)}–{show(high)})"
@@ -35,7 +36,8 @@ def listed(trapless, path, pattern):
 
 
 def hits_of(summary, mechanism, kind=None):
-    """What a summary of trapless says: {function: hits}. Raises if a hit was lost, or a site took another mechanism than asked for."""
+    """What a summary of trapless says: {function: hits}. Raises if a hit was lost, or a site took another mechanism than
+    was asked for."""
     hits = {}
     for probe in summary["probes"]:
         if probe["lost"] or probe["mechanism"] != mechanism:
