@@ -1,6 +1,7 @@
 //! A child with its probes, sampled.
 
 use super::child::Work;
+use super::rounds::median;
 use super::target::{Sample, Target};
 use super::variant::{Armed, Collector, Refused, Time, Variant};
 use crate::error::Error;
@@ -11,6 +12,8 @@ const SAMPLE_NS: f64 = 8e6;
 const TRIAL_NS: f64 = 4e5;
 /// Calls of the first trial, and of a sample at least.
 const FEWEST: u64 = 16;
+/// Parts of a sample that is timed by the time that passes.
+const PARTS: u64 = 20;
 /// Calls of a sample at most.
 const MOST: f64 = 1e8;
 
@@ -18,8 +21,9 @@ const MOST: f64 = 1e8;
 pub struct Contender {
     /// What it is armed with.
     pub variant: Option<Variant>,
-    target: Target,
+    /// Before the child, so that a tracer's probes are out of it when it ends.
     armed: Option<Armed>,
+    target: Target,
     /// Triggers that it has no probe on, and why.
     pub refused: Refused,
     /// Calls of the first thread.
@@ -65,32 +69,40 @@ impl Contender {
         self.variant.map_or(Time::Processor, |variant| variant.collector.time())
     }
 
-    /// One sample of `times` calls on each thread, with pauses where rings must be emptied.
+    /// One sample of `times` calls on each thread, with pauses where rings must be emptied. The time that passes for a traced call is
+    /// the median of several parts, since the thread and its tracer may both have to wait for a processor.
     ///
     /// # Errors
     /// The child has ended.
     pub fn sample(&mut self, threads: u32, work: Work, times: u64) -> Result<Sample, Error> {
-        let burst = self.variant.map_or(u64::MAX, |v| v.collector.burst());
-        let (mut left, mut cpu_ns) = (times, 0.0);
-        let mut all = Sample { cpu_ns: 0.0, passed_ns: 0.0, calls: 0.0 };
+        let collector = self.variant.map(|variant| variant.collector);
+        let burst = match collector {
+            Some(collector) if collector.is_traced() => (times / PARTS).max(FEWEST / 2),
+            Some(collector) => collector.burst(),
+            None => u64::MAX,
+        };
+        let (mut left, mut parts) = (times, Vec::new());
+        let mut all = Sample { cpu_ns: 0.0, elapsed_ns: 0.0, passed_ns: 0.0, calls: 0.0 };
         while left > 0 {
             let now = left.min(burst);
             let sample = self.target.work(threads, work, now)?;
-            cpu_ns += sample.cpu_ns * now as f64;
+            all.cpu_ns += sample.cpu_ns * now as f64 / times as f64;
             all.passed_ns += sample.passed_ns;
             all.calls += sample.calls;
+            parts.push(sample.elapsed_ns);
             left -= now;
-            if let (true, Some(armed)) = (burst < u64::MAX, &mut self.armed) {
+            if let (Some(Collector::Record), Some(armed)) = (collector, &mut self.armed) {
                 armed.empty(&self.target);
             }
         }
+        all.elapsed_ns = median(parts.into_iter());
         if threads == 1 {
             self.alone += times;
         } else {
             // Each thread has made one call before.
             self.beside += (times + 1) * u64::from(threads);
         }
-        Ok(Sample { cpu_ns: cpu_ns / times as f64, ..all })
+        Ok(all)
     }
 
     /// Finds out how many calls make a sample, from few to as many as that takes.
@@ -102,7 +114,7 @@ impl Contender {
         loop {
             let before = self.target.waits()?;
             let sample = self.sample(threads, work, times)?;
-            let call = sample.call_ns(self.time(), threads).max(0.1);
+            let call = sample.call_ns(self.time()).max(0.1);
             if call * times as f64 >= TRIAL_NS || times as f64 >= MOST {
                 let waits = (self.target.waits()? - before) as f64 / times as f64;
                 let times = (SAMPLE_NS / call).clamp(FEWEST as f64, MOST) as u64;

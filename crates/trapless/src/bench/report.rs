@@ -132,7 +132,7 @@ fn missing(output: &mut dyn Write, measured: &Measured) -> io::Result<()> {
     let mut lines: Vec<(String, Vec<&str>, &str)> = Vec::new();
     for missing in &measured.missing {
         let what = missing.collector.map_or("rows".to_owned(), |c| c.heading().to_lowercase());
-        let what = format!("{}-bit: no {what}", missing.bits);
+        let what = format!("no {}-bit {what}", missing.bits);
         match lines.iter_mut().find(|line| line.0 == what && line.2 == missing.reason) {
             Some((_, names, _)) => names.push(&missing.name),
             None => lines.push((what, vec![&missing.name], &missing.reason)),
@@ -140,7 +140,7 @@ fn missing(output: &mut dyn Write, measured: &Measured) -> io::Result<()> {
     }
     for (index, (what, names, reason)) in lines.iter().enumerate() {
         let before = if index == 0 { "\n" } else { "" };
-        writeln!(output, "{before}{what} for {}: {reason}", names.join(" "))?;
+        writeln!(output, "{before}{what} at {}: {reason}", names.join(" "))?;
     }
     Ok(())
 }

@@ -237,7 +237,7 @@ impl Series {
 fn finish(series: &Series, all: &[Series], contenders: &[Contender], bits: u32) -> Cell {
     let contender = &contenders[series.contender];
     let time = contender.time();
-    let call_ns = |sample: &Sample| sample.call_ns(time, series.threads);
+    let call_ns = |sample: &Sample| sample.call_ns(time);
     let above = series.bare.map(|bare| {
         let pairs = series.samples.iter().zip(&all[bare].samples);
         median(pairs.map(|(probed, bare)| call_ns(probed) - call_ns(bare)))

@@ -91,7 +91,7 @@ pub(super) fn ladder(measured: &Measured, bits: u32) -> Table {
     table
 }
 
-/// What the rungs cost beside each other, and in the last row the medians.
+/// What the rungs cost beside each other, and in the last rows the medians.
 pub(super) fn ratios(measured: &Measured, bits: u32) -> Table {
     use Collector::{Boost, Count, Emulate, Kernel, Step};
     let columns = [
@@ -106,24 +106,32 @@ pub(super) fn ratios(measured: &Measured, bits: u32) -> Table {
     let headings: Vec<&str> =
         columns.iter().map(|column| column.0).chain(beside.then_some("JUMP 32/64")).collect();
     let mut table = table("NAME", &headings);
-    let mut all = vec![Vec::new(); headings.len()];
-    let shown = |ratio: f64| if ratio >= 10.0 { format!("{ratio:.0}") } else { format!("{ratio:.2}") };
+    let shown = |ratio: Option<f64>| match ratio {
+        Some(ratio) if ratio >= 10.0 => format!("{ratio:.0}"),
+        Some(ratio) => format!("{ratio:.2}"),
+        None => "-".to_owned(),
+    };
+    let mut rows: Vec<(&str, Vec<Option<f64>>)> = Vec::new();
     for name in names(&measured.cells, bits) {
         let cell = |bits, collector| find(&measured.cells, bits, name, Some(collector));
         let among = columns.iter().map(|&(_, this, than)| ratio(cell(bits, this), cell(bits, than)));
         let across = beside.then(|| ratio(cell(bits, Count), cell(other, Count)));
-        let ratios: Vec<Option<f64>> = among.chain(across).collect();
-        for (all, ratio) in all.iter_mut().zip(&ratios) {
-            all.extend(*ratio);
-        }
-        let cells = ratios.into_iter().map(|ratio| ratio.map_or("-".to_owned(), shown));
-        table.row(std::iter::once(name.to_owned()).chain(cells));
+        rows.push((name, among.chain(across).collect()));
     }
-    let medians = all.into_iter().map(|all| match all.is_empty() {
-        true => "-".to_owned(),
-        false => shown(median(all.into_iter())),
-    });
-    table.row(std::iter::once("median".to_owned()).chain(medians));
+    for (name, ratios) in &rows {
+        table.row(std::iter::once((*name).to_owned()).chain(ratios.iter().copied().map(shown)));
+    }
+    for prefix in ["uprobe-", "uretprobe-"] {
+        let rows: Vec<_> = rows.iter().filter(|row| row.0.starts_with(prefix)).collect();
+        let column = |index: usize| rows.iter().filter_map(|row| row.1[index]).collect::<Vec<f64>>();
+        let medians = (0..headings.len()).map(column).map(|ratios| {
+            let any = !ratios.is_empty();
+            shown(any.then(|| median(ratios.into_iter())))
+        });
+        if rows.len() > 1 {
+            table.row(std::iter::once(format!("{prefix}*")).chain(medians));
+        }
+    }
     table
 }
 

@@ -21,6 +21,8 @@ pub const CHILD_VERB: &str = "__bench-child";
 pub struct Sample {
     /// Processor time of one call on one thread, in nanoseconds.
     pub cpu_ns: f64,
+    /// Time that passed for one call on one thread, in nanoseconds.
+    pub elapsed_ns: f64,
     /// Time that passed, for all calls of all threads together, in nanoseconds.
     pub passed_ns: f64,
     /// Calls of all threads.
@@ -28,11 +30,11 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// One call on one of `threads` threads, in nanoseconds.
-    pub fn call_ns(&self, time: Time, threads: u32) -> f64 {
+    /// One call on one thread, in nanoseconds.
+    pub fn call_ns(&self, time: Time) -> f64 {
         match time {
             Time::Processor => self.cpu_ns,
-            Time::Elapsed => self.passed_ns * f64::from(threads) / self.calls,
+            Time::Elapsed => self.elapsed_ns,
         }
     }
 
@@ -119,7 +121,8 @@ impl Target {
             }
         };
         let calls = times as f64 * f64::from(threads);
-        Ok(Sample { cpu_ns: cpu as f64 / calls, passed_ns: passed as f64, calls })
+        let (cpu, passed) = (cpu as f64, passed as f64);
+        Ok(Sample { cpu_ns: cpu / calls, elapsed_ns: passed / times as f64, passed_ns: passed, calls })
     }
 
     /// Processor time and time that passed, in nanoseconds, of a 32-bit child.

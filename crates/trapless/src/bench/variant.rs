@@ -107,7 +107,7 @@ impl Collector {
         }
     }
 
-    /// How control gets from the program to the collector; `None` where it is not ours that does.
+    /// Which of our mechanisms; `None` for the kernel's.
     fn ours(self) -> Option<Mechanism> {
         match self {
             Collector::Count | Collector::Latency | Collector::Record => Some(Mechanism::Jump),
