@@ -6,24 +6,32 @@
 //! Each *variant* (what collects what, at entries or at returns) has a child of its own, armed once. Then rounds
 //! are taken in turn over all of them, and every sample is compared with the unprobed one of the same round, so a machine
 //! that slows down or is shared for a while does not favour anyone. What is shown are medians. Time is the calling
-//! threads' own processor time: what others do on the machine costs the benchmark time, not precision.
+//! threads' own processor time: what others do on the machine costs the benchmark time, not precision. Where a tracer serves the hits, the
+//! thread waits for it, so there it is the time that passes.
+//!
+//! Programs of 64 and of 32 bits are measured one after the other, each with children of its kind.
 //!
 //! | file | |
 //! |---|---|
 //! | [`triggers`] | the functions that are probed, and the loop that calls them |
 //! | [`child`] | the process that calls them |
-//! | [`target`] | that process as the benchmark sees it |
+//! | [`narrow`] | the 32-bit program that calls them |
+//! | [`target`] | either process as the benchmark sees it |
 //! | [`variant`] | the ways to collect: where another mechanism is added |
 //! | [`kernel`] | uprobes by `perf_event_open` |
+//! | [`contender`] | a child with its probes |
 //! | [`rounds`] | samples in turn, medians |
 //! | [`attach`] | how long arming takes, and how long the target stands still for it |
-//! | [`report`] | tables and JSON |
+//! | [`report`] | what is shown: JSON, or [`tables`] |
 
 pub mod attach;
 pub mod child;
+pub mod contender;
 pub mod kernel;
+pub mod narrow;
 pub mod report;
 pub mod rounds;
+mod tables;
 pub mod target;
 pub mod triggers;
 pub mod variant;

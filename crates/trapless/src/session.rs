@@ -273,6 +273,11 @@ impl Session {
         self.engine.stopped
     }
 
+    /// Whether a tracer stays attached, because some probes trap.
+    pub fn is_served(&self) -> bool {
+        self.serving.borrow().is_some()
+    }
+
     /// All numbers as they are now.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::take(&self.engine.counters(), &self.probes)

@@ -41,7 +41,7 @@ pub const SITES: [usize; 2] = [1_000, 10_000];
 /// # Errors
 /// The child ended, or cannot be changed.
 pub fn measure(sites: usize, returns: bool, rounds: u32) -> Result<Attach, Error> {
-    let target = Target::start()?;
+    let target = Target::start(64)?;
     let process = &target.process;
     let options = StopOptions::default();
     let everything = ProbeSpec::parse("*:*", Syntax::Glob)?;

@@ -2,7 +2,7 @@
 //!
 //! It speaks lines over standard input and output. First it says where its triggers are, one address each; then it
 //! answers every `THREADS WORK TIMES` with the nanoseconds of processor time that all threads used, and the
-//! nanoseconds that passed. It ends with its input, so it never outlives the benchmark.
+//! nanoseconds that passed. It ends at an empty line, and with its input, so it never outlives the benchmark.
 
 use super::triggers::{TRIGGERS, calls, increments, syscalls};
 use std::io::{self, BufRead, Write};
@@ -63,6 +63,9 @@ pub fn serve() -> io::Result<()> {
     output.flush()?;
     for line in io::stdin().lock().lines() {
         let line = line?;
+        if line.is_empty() {
+            break;
+        }
         let words: Vec<i64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
         let [threads, work, times] = words[..] else {
             return Err(io::Error::other("not THREADS WORK TIMES"));

@@ -10,8 +10,7 @@
 
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
 use std::{fs, io};
 use trapless_process::Process;
 
@@ -85,18 +84,35 @@ impl Uprobe {
     }
 }
 
+/// Traps per hit of a uprobe on an instruction of `bits`-bit code that the kernel emulates after one trap or steps with a
+/// second one, `entry`; `nop5` says that it is that one. Told by the kernel's release, since the kernel does not count them.
+///
+/// The return of a 64-bit function is seen by a system call since Linux 6.11, else by a trap. A nop5 in 64-bit code becomes a
+/// call since 6.18.
+pub fn traps(bits: u32, entry: u32, nop5: bool, returns: bool) -> u32 {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));
+    let release: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let entry = if nop5 && bits == 64 && release >= (6, 18) { 0 } else { entry };
+    let ret = u32::from(returns && (bits == 32 || release < (6, 11)));
+    entry + ret
+}
+
 fn number(path: &str, parse: impl Fn(&str) -> Option<u64>) -> io::Result<u64> {
     let text =
         fs::read_to_string(path).map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))?;
     parse(text.trim()).ok_or_else(|| io::Error::other(format!("{path}: not a number")))
 }
 
-/// The file that is mapped at an address, and the offset in it.
+/// The program's file, if it is mapped at an address, and the offset in it.
 fn file_place(process: &Process, address: u64) -> io::Result<(CString, u64)> {
     let maps = process.maps().map_err(io::Error::other)?;
-    let mapping = maps.iter().find(|m| (m.start.0..m.end.0).contains(&address));
-    let place = mapping.and_then(|m| Some((m.path()?, address - m.start.0 + m.offset)));
-    let (path, offset) = place.ok_or_else(|| io::Error::other("the address is in no file"))?;
-    let path: &Path = path;
-    Ok((CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other)?, offset))
+    let mapping = maps.iter().find(|m| m.path().is_some() && (m.start.0..m.end.0).contains(&address));
+    let mapping = mapping.ok_or_else(|| io::Error::other("the address is in no file"))?;
+    // By this link, since a file in memory has no path.
+    let path = format!("/proc/{}/exe", process.pid());
+    if fs::metadata(&path)?.ino() != mapping.inode {
+        return Err(io::Error::other("the address is not in the program's file"));
+    }
+    Ok((CString::new(path).map_err(io::Error::other)?, address - mapping.start.0 + mapping.offset))
 }

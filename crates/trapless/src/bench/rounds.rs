@@ -1,22 +1,21 @@
 //! Samples in turn over everything that is measured, and their medians.
 
 use super::child::Work;
-use super::target::{Sample, Target};
+use super::contender::{Contender, Contenders};
+use super::kernel;
+use super::target::Sample;
 use super::triggers::TRIGGERS;
-use super::variant::{Armed, Collector, Side, VARIANTS, Variant};
+use super::variant::{Collector, Side, Time, VARIANTS};
 use crate::error::Error;
 use serde::Serialize;
-
-/// Processor time of one sample.
-const SAMPLE_NS: f64 = 8e6;
-/// Calls by which the number of calls of a sample is found.
-const TRIAL: u64 = 3_000;
 
 /// What is to be measured.
 #[derive(Clone, Debug)]
 pub struct Choice {
     /// Rows: a trigger's index, and where it is probed.
     pub rows: Vec<(usize, Side)>,
+    /// Bits of the programs: 64, 32, or both.
+    pub bits: Vec<u32>,
     /// `usermode-count`.
     pub usermode: bool,
     /// `syscall-count`.
@@ -32,6 +31,8 @@ pub struct Choice {
 pub struct Cell {
     /// As the kernel's benchmark calls it.
     pub name: String,
+    /// 64 or 32.
+    pub bits: u32,
     /// What collects. `None` for an unprobed call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub collector: Option<Collector>,
@@ -40,18 +41,34 @@ pub struct Cell {
     pub mechanism: Option<&'static str>,
     /// Threads that call the trigger at the same time.
     pub threads: u32,
-    /// A call, in nanoseconds of its thread's processor time.
+    /// What the following two are measured by.
+    pub time: Time,
+    /// A call, in nanoseconds.
     pub call_ns: f64,
     /// The hit alone: less the unprobed call of the same round.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hit_ns: Option<f64>,
     /// Calls of all threads in a second, in millions.
     pub millions_per_second: f64,
-    /// Traps per hit.
+    /// Traps per hit: counted, but for the kernel's, which are known of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub traps: Option<u32>,
     /// Samples that these are the medians of.
     pub rounds: u32,
+}
+
+/// What could not be measured.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Missing {
+    /// 64 or 32.
+    pub bits: u32,
+    /// Of this collector; of all for `None`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub collector: Option<Collector>,
+    /// A row, or several by a `*`.
+    pub name: String,
+    /// Why.
+    pub reason: String,
 }
 
 /// Everything that was measured of hits.
@@ -61,16 +78,8 @@ pub struct Measured {
     pub cells: Vec<Cell>,
     /// On one trigger, by number of threads.
     pub scaling: Vec<Cell>,
-    /// Columns that are missing, and why.
-    pub missing: Vec<(Variant, String)>,
-}
-
-/// A child with its probes; the first one has none.
-struct Contender {
-    variant: Option<Variant>,
-    target: Target,
-    armed: Option<Armed>,
-    made: u64,
+    /// Cells that are missing, and why.
+    pub missing: Vec<Missing>,
 }
 
 /// One cell while it is measured.
@@ -79,31 +88,11 @@ struct Series {
     work: Work,
     threads: u32,
     times: u64,
+    waits: u32,
     /// Index of the unprobed series.
     bare: Option<usize>,
     name: String,
     samples: Vec<Sample>,
-}
-
-impl Contender {
-    /// One sample of `times` calls on each thread, with pauses where rings must be emptied.
-    fn sample(&mut self, threads: u32, work: Work, times: u64) -> Result<Sample, Error> {
-        let burst = self.variant.map_or(u64::MAX, |v| v.collector.burst());
-        let (mut left, mut cpu_ns, mut us) = (times, 0.0, 0.0);
-        while left > 0 {
-            let now = left.min(burst);
-            let sample = self.target.work(threads, work, now)?;
-            cpu_ns += sample.cpu_ns * now as f64;
-            us += now as f64 * f64::from(threads) / sample.millions;
-            left -= now;
-            if let (true, Some(armed)) = (burst < u64::MAX, &mut self.armed) {
-                armed.empty(&self.target);
-            }
-        }
-        // On several threads, each has made one call before.
-        self.made += (times + u64::from(threads > 1)) * u64::from(threads);
-        Ok(Sample { cpu_ns: cpu_ns / times as f64, millions: times as f64 * f64::from(threads) / us })
-    }
 }
 
 /// Measures what was chosen. `progress` is told how far it is, from 0 to 1.
@@ -112,74 +101,98 @@ impl Contender {
 /// A child ended, or hits were not counted exactly.
 pub fn measure(choice: &Choice, progress: &mut dyn FnMut(f64)) -> Result<Measured, Error> {
     let mut measured = Measured::default();
+    for (done, &bits) in choice.bits.iter().enumerate() {
+        let parts = choice.bits.len() as f64;
+        measure_one(choice, bits, &mut measured, &mut |part| progress((done as f64 + part) / parts))?;
+    }
+    Ok(measured)
+}
+
+/// Measures programs of one kind.
+fn measure_one(
+    choice: &Choice,
+    bits: u32,
+    measured: &mut Measured,
+    progress: &mut dyn FnMut(f64),
+) -> Result<(), Error> {
     let mut triggers: Vec<usize> = choice.rows.iter().map(|row| row.0).collect();
     triggers.dedup();
-    let mut contenders = vec![Contender { variant: None, target: Target::start()?, armed: None, made: 0 }];
+    let mut contenders = match Contender::bare(bits) {
+        Ok(bare) => Contenders(vec![bare]),
+        Err(error) if bits == 32 => {
+            let reason = error.to_string();
+            measured.missing.push(Missing { bits, collector: None, name: "*".to_owned(), reason });
+            progress(1.0);
+            return Ok(());
+        }
+        Err(error) => return Err(error),
+    };
     for variant in VARIANTS {
         if !choice.rows.iter().any(|row| row.1 == variant.side) {
             continue;
         }
-        let target = Target::start()?;
-        match variant.arm(&target, &triggers) {
-            Ok(armed) => {
-                contenders.push(Contender { variant: Some(variant), target, armed: Some(armed), made: 0 });
+        let mut missing = |trigger: &str, reason: &str| {
+            let (name, reason) = (variant.side.row(trigger), reason.to_owned());
+            measured.missing.push(Missing { bits, collector: Some(variant.collector), name, reason });
+        };
+        match Contender::armed(variant, bits, &triggers) {
+            Ok(contender) => {
+                let asked = contender.refused.iter().filter(|r| choice.rows.contains(&(r.0, variant.side)));
+                asked.for_each(|(trigger, reason)| missing(TRIGGERS[*trigger].name, reason));
+                contenders.0.push(contender);
             }
-            Err(error) => measured.missing.push((variant, error.to_string())),
+            Err(error) => missing("*", &error.to_string()),
         }
     }
-    let mut series = plan(choice, &triggers, &contenders);
-    let single = series.iter().take_while(|s| s.threads == 1).count();
-    let scaling = scale(choice, &contenders, &mut series);
+    let mut series = plan(choice, bits, &triggers, &contenders.0);
+    let single = series.len();
+    let scaling = if bits == 64 { scale(choice, &contenders.0, &mut series) } else { single };
+    let steps = (choice.rounds as usize + 1) * series.len();
+    let mut step = 0;
+    let mut stepped = || {
+        step += 1;
+        progress(f64::from(step) / steps as f64);
+    };
     for series in &mut series {
-        let contender = &mut contenders[series.contender];
-        let trial = contender.sample(series.threads, series.work, TRIAL)?;
-        series.times = (SAMPLE_NS / trial.cpu_ns.max(0.1)).clamp(200.0, 1e8) as u64;
+        let trial = contenders.0[series.contender].trial(series.threads, series.work)?;
+        (series.times, series.waits) = (trial.times, trial.waits);
+        stepped();
     }
-    let steps = choice.rounds as usize * series.len();
-    for step in 0..steps {
-        let index = step % series.len();
-        let Series { contender, work, threads, times, .. } = series[index];
-        let sample = contenders[contender].sample(threads, work, times)?;
-        series[index].samples.push(sample);
-        progress((step + 1) as f64 / steps as f64);
+    for _ in 0..choice.rounds {
+        for series in &mut series {
+            let Series { contender, work, threads, times, .. } = *series;
+            series.samples.push(contenders.0[contender].sample(threads, work, times)?);
+            stepped();
+        }
     }
-    for contender in &contenders {
-        exact(contender)?;
-    }
-    let cell = |series_: &Series| finish(series_, &series, &contenders, choice.rounds);
-    measured.cells = series[..single].iter().map(cell).collect();
-    measured.scaling = series[scaling..].iter().map(cell).collect();
-    Ok(measured)
+    contenders.0.iter().try_for_each(Contender::exact)?;
+    let cell = |one: &Series| finish(one, &series, &contenders.0, bits);
+    measured.cells.extend(series[..single].iter().map(cell));
+    measured.scaling.extend(series[scaling..].iter().map(cell));
+    contenders.end()
 }
 
 /// Every cell with one thread, the unprobed ones of a trigger first.
-fn plan(choice: &Choice, triggers: &[usize], contenders: &[Contender]) -> Vec<Series> {
+fn plan(choice: &Choice, bits: u32, triggers: &[usize], contenders: &[Contender]) -> Vec<Series> {
     let mut series: Vec<Series> = Vec::new();
-    let one = |contender, work, bare, name: String| Series {
-        contender,
-        work,
-        threads: 1,
-        times: 0,
-        bare,
-        name,
-        samples: Vec::new(),
-    };
     for (wanted, work, name) in [
         (choice.usermode, Work::Increments, "usermode-count"),
         (choice.syscall, Work::Syscalls, "syscall-count"),
     ] {
-        if wanted {
-            series.push(one(0, work, None, name.to_owned()));
+        if wanted && bits == 64 {
+            series.push(Series::new(0, work, 1, None, name.to_owned()));
         }
     }
     for &trigger in triggers {
         let bare = series.len();
-        series.push(one(0, Work::Calls(trigger), None, format!("call-{}", TRIGGERS[trigger].name)));
+        let work = Work::Calls(trigger);
+        series.push(Series::new(0, work, 1, None, format!("call-{}", TRIGGERS[trigger].name)));
         for (index, contender) in contenders.iter().enumerate() {
             let Some(variant) = contender.variant else { continue };
-            if choice.rows.contains(&(trigger, variant.side)) {
+            let is_refused = contender.refused.iter().any(|refused| refused.0 == trigger);
+            if choice.rows.contains(&(trigger, variant.side)) && !is_refused {
                 let name = variant.side.row(TRIGGERS[trigger].name);
-                series.push(one(index, Work::Calls(trigger), Some(bare), name));
+                series.push(Series::new(index, work, 1, Some(bare), name));
             }
         }
     }
@@ -199,54 +212,57 @@ fn scale(choice: &Choice, contenders: &[Contender], series: &mut Vec<Series>) ->
     threads.extend([choice.threads, 2 * choice.threads]);
     for threads in threads {
         let bare = series.len();
-        for (contender, Contender { variant, .. }) in contenders.iter().enumerate() {
+        for (index, Contender { variant, refused, .. }) in contenders.iter().enumerate() {
             let name = match variant {
                 None => format!("call-{}", TRIGGERS[trigger].name),
-                Some(v) if v.collector == Collector::Record || !choice.rows.contains(&(trigger, v.side)) => {
-                    continue;
-                }
+                // One tracer serves all threads, so there is nothing to be flat.
+                Some(v) if v.collector == Collector::Record || v.collector.is_traced() => continue,
+                Some(v) if !choice.rows.contains(&(trigger, v.side)) => continue,
+                Some(_) if refused.iter().any(|refused| refused.0 == trigger) => continue,
                 Some(v) => v.side.row(TRIGGERS[trigger].name),
             };
             let bare = variant.map(|_| bare);
-            let work = Work::Calls(trigger);
-            series.push(Series { contender, work, threads, times: 0, bare, name, samples: Vec::new() });
+            series.push(Series::new(index, Work::Calls(trigger), threads, bare, name));
         }
     }
     start
 }
 
-/// A benchmark of probes that miss hits is worth nothing.
-fn exact(contender: &Contender) -> Result<(), Error> {
-    let (Some(variant), Some(armed)) = (contender.variant, &contender.armed) else { return Ok(()) };
-    let hits = armed.hits()?;
-    // The kernel's events do not count threads but the first.
-    if hits == contender.made || variant.collector == Collector::Kernel {
-        return Ok(());
+impl Series {
+    fn new(contender: usize, work: Work, threads: u32, bare: Option<usize>, name: String) -> Self {
+        Self { contender, work, threads, times: 0, waits: 0, bare, name, samples: Vec::new() }
     }
-    let made = contender.made;
-    Err(Error::Usage(format!("{made} calls were made, but {variant:?} counted {hits}")))
 }
 
-fn finish(series: &Series, all: &[Series], contenders: &[Contender], rounds: u32) -> Cell {
-    let variant = contenders[series.contender].variant;
+fn finish(series: &Series, all: &[Series], contenders: &[Contender], bits: u32) -> Cell {
+    let contender = &contenders[series.contender];
+    let time = contender.time();
+    let call_ns = |sample: &Sample| sample.call_ns(time);
     let above = series.bare.map(|bare| {
         let pairs = series.samples.iter().zip(&all[bare].samples);
-        median(pairs.map(|(probed, bare)| probed.cpu_ns - bare.cpu_ns))
+        median(pairs.map(|(probed, bare)| call_ns(probed) - call_ns(bare)))
     });
-    let traps = match (variant, series.work) {
-        (Some(variant), Work::Calls(trigger)) => Some(variant.collector.traps(trigger)),
+    let traps = match (contender.variant, series.work) {
+        (Some(variant), Work::Calls(trigger)) if variant.collector == Collector::Kernel => {
+            let trigger = &TRIGGERS[trigger];
+            let returns = variant.side == Side::Return;
+            Some(kernel::traps(bits, trigger.kernel_traps, trigger.name == "nop5", returns))
+        }
+        (Some(_), Work::Calls(_)) => Some(series.waits),
         _ => None,
     };
     Cell {
         name: series.name.clone(),
-        collector: variant.map(|v| v.collector),
-        mechanism: variant.map(|v| v.collector.mechanism()),
+        bits,
+        collector: contender.variant.map(|v| v.collector),
+        mechanism: contender.variant.map(|v| v.collector.mechanism()),
         threads: series.threads,
-        call_ns: rounded(median(series.samples.iter().map(|s| s.cpu_ns))),
+        time,
+        call_ns: rounded(median(series.samples.iter().map(call_ns))),
         hit_ns: above.map(rounded),
-        millions_per_second: rounded(median(series.samples.iter().map(|s| s.millions))),
+        millions_per_second: rounded(median(series.samples.iter().map(Sample::millions))),
         traps,
-        rounds,
+        rounds: series.samples.len() as u32,
     }
 }
 

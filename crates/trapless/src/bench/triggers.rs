@@ -11,7 +11,7 @@ pub struct Trigger {
     /// The function. Takes and returns anything, keeps what the ABI says is kept.
     pub function: unsafe extern "C" fn(),
     /// How often the kernel traps for a uprobe on it: once where it emulates the first instruction, twice where it
-    /// steps it (`arch/x86/kernel/uprobes.c`). A kernel that turns nop5 into a call (6.18) does not trap for it.
+    /// steps it (`arch/x86/kernel/uprobes.c`).
     pub kernel_traps: u32,
 }
 
@@ -134,7 +134,7 @@ mod code {
         Trigger { name: "nop", function: trapless_bench_nop, kernel_traps: 1 },
         Trigger { name: "push", function: trapless_bench_push, kernel_traps: 1 },
         Trigger { name: "ret", function: trapless_bench_ret, kernel_traps: 2 },
-        Trigger { name: "nop5", function: trapless_bench_nop5, kernel_traps: 0 },
+        Trigger { name: "nop5", function: trapless_bench_nop5, kernel_traps: 1 },
         Trigger { name: "endbr", function: trapless_bench_endbr, kernel_traps: 2 },
         Trigger { name: "o2", function: trapless_bench_o2, kernel_traps: 1 },
         Trigger { name: "sub", function: trapless_bench_sub, kernel_traps: 2 },

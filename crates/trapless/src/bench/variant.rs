@@ -1,4 +1,4 @@
-//! The ways to collect. A further mechanism is a further entry of [`VARIANTS`] and a case of [`Variant::arm`].
+//! The ways to collect. A further one is a further [`Collector`] and entries of [`VARIANTS`].
 
 use super::kernel::Uprobe;
 use super::target::Target;
@@ -30,8 +30,24 @@ pub enum Collector {
     Latency,
     /// The same with a record in a ring: time, thread, three arguments; at a return also its value and time.
     Record,
+    /// A breakpoint whose tracer counts, and has the thread step the displaced instruction.
+    Step,
+    /// A breakpoint whose tracer counts, and emulates the displaced instruction.
+    Emulate,
+    /// A breakpoint whose tracer counts, and sends the thread to a copy of the instruction that jumps back.
+    Boost,
     /// A kernel uprobe or uretprobe that counts.
     Kernel,
+}
+
+/// What the time of a hit is taken by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Time {
+    /// The calling thread's processor time: others on the machine do not count.
+    Processor,
+    /// The time that passes: the thread waits while its tracer works.
+    Elapsed,
 }
 
 /// What one child is armed with.
@@ -44,7 +60,7 @@ pub struct Variant {
 }
 
 /// All of them, in the order of the columns.
-pub const VARIANTS: [Variant; 7] = {
+pub const VARIANTS: [Variant; 13] = {
     use Collector::*;
     use Side::*;
     [
@@ -53,6 +69,12 @@ pub const VARIANTS: [Variant; 7] = {
         Variant { collector: Latency, side: Return },
         Variant { collector: Record, side: Entry },
         Variant { collector: Record, side: Return },
+        Variant { collector: Step, side: Entry },
+        Variant { collector: Step, side: Return },
+        Variant { collector: Emulate, side: Entry },
+        Variant { collector: Emulate, side: Return },
+        Variant { collector: Boost, side: Entry },
+        Variant { collector: Boost, side: Return },
         Variant { collector: Kernel, side: Entry },
         Variant { collector: Kernel, side: Return },
     ]
@@ -78,16 +100,37 @@ impl Collector {
             Collector::Count => "COUNT",
             Collector::Latency => "LATENCY",
             Collector::Record => "RECORD",
+            Collector::Step => "STEP",
+            Collector::Emulate => "EMULATE",
+            Collector::Boost => "BOOST",
             Collector::Kernel => "KERNEL",
+        }
+    }
+
+    /// Which of our mechanisms; `None` for the kernel's.
+    fn ours(self) -> Option<Mechanism> {
+        match self {
+            Collector::Count | Collector::Latency | Collector::Record => Some(Mechanism::Jump),
+            Collector::Step => Some(Mechanism::Step),
+            Collector::Emulate => Some(Mechanism::Emulate),
+            Collector::Boost => Some(Mechanism::Boost),
+            Collector::Kernel => None,
         }
     }
 
     /// How control gets from the program to the collector.
     pub fn mechanism(self) -> &'static str {
-        match self {
-            Collector::Kernel => "kernel",
-            _ => "jump",
-        }
+        self.ours().map_or("kernel", Mechanism::name)
+    }
+
+    /// Whether a tracer serves the hits.
+    pub fn is_traced(self) -> bool {
+        self.ours().is_some_and(|mechanism| mechanism != Mechanism::Jump)
+    }
+
+    /// What its hits are timed by.
+    pub fn time(self) -> Time {
+        if self.is_traced() { Time::Elapsed } else { Time::Processor }
     }
 
     /// How many calls may be made before [`Armed::empty`].
@@ -98,16 +141,16 @@ impl Collector {
         }
     }
 
-    /// Traps per hit.
-    pub fn traps(self, trigger: usize) -> u32 {
+    fn measure(self) -> Measure {
         match self {
-            Collector::Kernel => TRIGGERS[trigger].kernel_traps,
-            _ => 0,
+            Collector::Latency => Measure::Latency,
+            Collector::Record => Measure::Trace { args: 3 },
+            _ => Measure::Count,
         }
     }
 }
 
-/// Probes in a child. Nothing is removed at the end, since the child ends, too.
+/// Probes in a child. Those that a tracer serves are taken out when it is dropped, which has to be before the child ends.
 pub enum Armed {
     /// Ours.
     Session(Box<Session>, Calls),
@@ -115,35 +158,45 @@ pub enum Armed {
     Kernel(Vec<Uprobe>),
 }
 
+/// Triggers that are not probed, and why.
+pub type Refused = Vec<(usize, String)>;
+
 impl Variant {
-    /// Arms the triggers of a child.
+    /// Arms the triggers of a child, as far as the mechanism goes.
     ///
     /// # Errors
-    /// Some trigger cannot be probed so; why.
-    pub fn arm(self, target: &Target, triggers: &[usize]) -> Result<Armed, Error> {
+    /// No trigger can be probed so; why.
+    pub fn arm(self, target: &Target, triggers: &[usize]) -> Result<(Armed, Refused), Error> {
         let returns = self.side == Side::Return;
-        let measure = match self.collector {
-            Collector::Kernel => {
-                let uprobes =
-                    triggers.iter().map(|&t| Uprobe::open(&target.process, target.triggers[t], returns));
-                return Ok(Armed::Kernel(uprobes.collect::<Result<_, _>>().map_err(Error::other)?));
-            }
-            Collector::Count => Measure::Count,
-            Collector::Latency => Measure::Latency,
-            Collector::Record => Measure::Trace { args: 3 },
+        let Some(mechanism) = self.collector.ours() else {
+            return self.arm_kernel(target, triggers);
         };
         let images = target.images()?;
         let mut sites = sites(target, &images, triggers, Kinds { entry: true, returns })?;
+        let names: Vec<(usize, String)> =
+            triggers.iter().copied().zip(sites.sites.iter().map(|site| site.name.clone())).collect();
         sites.sites.sort_by_key(|site| (site.image, site.address));
-        let asked = sites.sites.len();
         let hold = Hold::Stop(StopOptions::default());
-        let session = Session::attach(&target.process, &images, sites, measure, &[Mechanism::Jump], hold)?;
-        match session.skipped().first() {
-            Some(skipped) if session.probes().len() < asked => {
-                Err(Error::Usage(format!("{}: {}", skipped.function, skipped.reason)))
+        let measure = self.collector.measure();
+        let session = Session::attach(&target.process, &images, sites, measure, &[mechanism], hold)?;
+        let reason = |name: &str| {
+            let skipped = session.skipped().iter().find(|skipped| skipped.function == name);
+            skipped.map(|skipped| skipped.reason.clone())
+        };
+        let refused = names.iter().filter_map(|(trigger, name)| Some((*trigger, reason(name)?))).collect();
+        Ok((Armed::Session(Box::new(session), Calls::default()), refused))
+    }
+
+    fn arm_kernel(self, target: &Target, triggers: &[usize]) -> Result<(Armed, Refused), Error> {
+        let (mut uprobes, mut refused) = (Vec::new(), Vec::new());
+        for &trigger in triggers {
+            match Uprobe::open(&target.process, target.triggers[trigger], self.side == Side::Return) {
+                Ok(uprobe) => uprobes.push(uprobe),
+                Err(error) if refused.len() + 1 == triggers.len() => return Err(Error::other(error)),
+                Err(error) => refused.push((trigger, error.to_string())),
             }
-            _ => Ok(Armed::Session(Box::new(session), Calls::default())),
         }
+        Ok((Armed::Kernel(uprobes), refused))
     }
 }
 
@@ -178,6 +231,19 @@ impl Armed {
         if let Armed::Session(session, calls) = self {
             let rate = session.clock().rate();
             calls.take(session, target.process.pid().0, 3, rate);
+        }
+    }
+
+    /// Takes out what a tracer serves. The numbers can still be read.
+    ///
+    /// # Errors
+    /// The child could not be stopped or changed.
+    pub fn end(&self, target: &Target) -> Result<(), Error> {
+        match self {
+            Armed::Session(session, _) if session.is_served() => {
+                session.remove(&target.process, &StopOptions::default()).map(drop)
+            }
+            _ => Ok(()),
         }
     }
 

@@ -2,7 +2,8 @@
 
 use super::flags::{FormatFlag, MechanismFlag, OutputFlags, ProbeFlags, RunFlags, TableFlags, TargetFlags};
 use super::verbs::{
-    BenchFlags, CountFlags, CountSort, LatencyFlags, LatencySort, ListFlags, StatusFlags, TraceFlags, Verb,
+    BenchFlags, BitsFlag, CountFlags, CountSort, LatencyFlags, LatencySort, ListFlags, StatusFlags,
+    TraceFlags, Verb,
 };
 use crate::error::Error;
 use crate::report::Sort;
@@ -163,6 +164,8 @@ pub struct Bench {
     pub names: Vec<Pattern>,
     /// Rounds, 1–1000.
     pub rounds: u32,
+    /// Bits of the programs: 64, 32, or both.
+    pub bits: Vec<u32>,
     /// Highest number of threads; `None` for all cores.
     pub threads: Option<u32>,
     /// Where results go.
@@ -294,6 +297,11 @@ fn bench(flags: BenchFlags) -> Result<Bench, Error> {
     Ok(Bench {
         names: flags.names.iter().map(pattern).collect::<Result<_, _>>()?,
         rounds: flags.rounds,
+        bits: match flags.bits {
+            BitsFlag::Wide => vec![64],
+            BitsFlag::Narrow => vec![32],
+            BitsFlag::All => vec![64, 32],
+        },
         threads: flags.threads,
         output: output(flags.output),
     })

@@ -188,12 +188,29 @@ pub struct BenchFlags {
     /// Rounds, taken in turn; the median is shown
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: u32,
+    /// Programs to measure
+    #[arg(long, value_name = "BITS", value_enum, default_value_t)]
+    pub bits: BitsFlag,
     /// Highest number of threads for scaling; all cores by default
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub threads: Option<u32>,
     /// Output.
     #[command(flatten)]
     pub output: OutputFlags,
+}
+
+/// Programs that `bench` measures, as typed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum BitsFlag {
+    /// 64-bit programs
+    #[value(name = "64")]
+    Wide,
+    /// 32-bit programs
+    #[value(name = "32")]
+    Narrow,
+    /// Both
+    #[default]
+    All,
 }
 
 /// Flags of `completions`.

@@ -58,8 +58,9 @@ fn choose(bench: &Bench) -> Choice {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     Choice {
         rows: all().filter(|(trigger, side)| wanted(bench, &side.row(TRIGGERS[*trigger].name))).collect(),
-        usermode: wanted(bench, "usermode-count"),
-        syscall: wanted(bench, "syscall-count"),
+        bits: bench.bits.clone(),
+        usermode: bench.bits.contains(&64) && wanted(bench, "usermode-count"),
+        syscall: bench.bits.contains(&64) && wanted(bench, "syscall-count"),
         rounds: bench.rounds,
         threads: bench.threads.unwrap_or(processors as u32),
     }

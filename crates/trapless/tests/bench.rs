@@ -1,0 +1,116 @@
+//! The benchmark, run for its structure: which cells there are, how often each traps, and that every hit was counted, which
+//! a run checks itself. What it measures is a property of the machine.
+
+use serde_json::Value;
+use std::process::{Command, Stdio};
+
+const TRIGGERS: [&str; 7] = ["nop", "push", "ret", "nop5", "endbr", "o2", "sub"];
+
+/// A column: its name, mechanism, what it is timed by, and the traps of an entry and of an entry with its return. `None` where
+/// there is no such cell.
+type Column = (&'static str, &'static str, &'static str, [Option<u64>; 2]);
+
+const COLUMNS: [Column; 6] = [
+    ("count", "jump", "processor", [Some(0), Some(0)]),
+    ("latency", "jump", "processor", [None, Some(0)]),
+    ("record", "jump", "processor", [Some(0), Some(0)]),
+    ("step", "step", "elapsed", [Some(2), Some(3)]),
+    ("emulate", "emulate", "elapsed", [Some(1), Some(2)]),
+    ("boost", "boost", "elapsed", [Some(1), Some(2)]),
+];
+
+fn bench(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trapless"));
+    let output = command.arg("bench").args(arguments).stdin(Stdio::null()).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+fn lines(arguments: &[&str]) -> Vec<Value> {
+    let (code, out, err) = bench(&[&["--format", "json", "--rounds", "1"], arguments].concat());
+    assert_eq!(code, Some(0), "{err}");
+    out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn of<'a>(lines: &'a [Value], kind: &str) -> impl Iterator<Item = &'a Value> {
+    let kind = Value::from(kind);
+    lines.iter().filter(move |line| line["type"] == kind)
+}
+
+/// Whether there are 32-bit programs here.
+fn narrow(lines: &[Value]) -> bool {
+    let missing = of(lines, "missing").find(|m| m["bits"] == 32 && m["collector"].is_null());
+    if let Some(missing) = missing {
+        println!("SKIPPED: 32-bit rows: {}", missing["reason"]);
+    }
+    missing.is_none()
+}
+
+#[test]
+fn every_rung_has_a_cell_at_every_trigger_and_traps_as_often_as_it_must() {
+    let lines = lines(&["--threads", "1", "usermode-count", "syscall-count", "uprobe-*", "uretprobe-*"]);
+    assert_eq!(of(&lines, "machine").count(), 1);
+    let cell = |bits: u32, name: &str, collector: &str| {
+        of(&lines, "hit")
+            .find(|l| l["bits"] == bits && l["name"] == name && l["collector"] == collector)
+            .unwrap_or_else(|| panic!("no {collector} at {name}, {bits} bits"))
+    };
+    let kinds: &[u32] = if narrow(&lines) { &[64, 32] } else { &[64] };
+    for (&bits, trigger) in kinds.iter().flat_map(|bits| TRIGGERS.map(|trigger| (bits, trigger))) {
+        for (collector, mechanism, time, traps) in COLUMNS {
+            for (name, traps) in ["uprobe", "uretprobe"].into_iter().zip(traps) {
+                let Some(traps) = traps else { continue };
+                let cell = cell(bits, &format!("{name}-{trigger}"), collector);
+                assert_eq!(cell["traps"], traps, "{cell}");
+                assert_eq!((&cell["mechanism"], &cell["time"]), (&mechanism.into(), &time.into()), "{cell}");
+                assert!(cell["hit_ns"].is_f64() && cell["millions_per_second"].is_f64(), "{cell}");
+            }
+        }
+    }
+    let names: Vec<_> = of(&lines, "hit").filter(|l| l["collector"].is_null()).map(|l| &l["name"]).collect();
+    assert_eq!(names.len(), 2 + TRIGGERS.len() * kinds.len(), "{names:?}");
+    assert_eq!(of(&lines, "attach").count(), 0);
+
+    // The kernel's own are there for who may have them, and emulating is one trap less.
+    match of(&lines, "missing").find(|missing| missing["collector"] == "kernel") {
+        Some(missing) => println!("SKIPPED: the kernel's column: {}", missing["reason"]),
+        None => {
+            for &bits in kinds {
+                let traps = |name| cell(bits, name, "kernel")["traps"].as_u64().unwrap();
+                assert_eq!(traps("uprobe-ret"), traps("uprobe-push") + 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_measured_can_be_chosen() {
+    let chosen = lines(&["--bits", "32", "--threads", "1", "uprobe-sub"]);
+    assert!(
+        of(&chosen, "hit").all(|l| l["bits"] == 32 && (l["name"] == "uprobe-sub" || l["name"] == "call-sub"))
+    );
+    assert_eq!(narrow(&chosen), of(&chosen, "hit").next().is_some());
+    assert_eq!((of(&chosen, "scaling").count(), of(&chosen, "attach").count()), (0, 0));
+
+    let chosen = lines(&["--bits", "64", "--threads", "2", "uretprobe-o2"]);
+    assert!(of(&chosen, "hit").all(|l| l["bits"] == 64));
+    let scaled =
+        |threads: u32| of(&chosen, "scaling").any(|l| l["collector"] == "count" && l["threads"] == threads);
+    assert_eq!([1, 2, 4, 8].map(scaled), [true, true, true, false]);
+
+    let (code, _, err) = bench(&["--bits", "32", "usermode-count"]);
+    assert_eq!((code, err.lines().count()), (Some(2), 1), "{err}");
+    assert!(err.starts_with("trapless: no benchmark matches"), "{err}");
+}
+
+#[test]
+fn tables_fit_a_terminal() {
+    let (code, out, err) = bench(&["--rounds", "1", "--threads", "2", "uprobe-endbr", "uretprobe-endbr"]);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    for heading in ["\nThe ladder, 64-bit", "STEP  T", "EMULATE/STEP", "Threads on one site"] {
+        assert!(out.contains(heading), "no {heading:?} in:\n{out}");
+    }
+    // The first line is the machine's name; reasons are as long as they are.
+    let wide = out.lines().skip(1).find(|line| line.chars().count() > 80 && !line.starts_with("no "));
+    assert_eq!(wide, None);
+}
