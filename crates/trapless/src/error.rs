@@ -49,6 +49,11 @@ pub enum Error {
         /// What was being done: "probes were being armed".
         during: &'static str,
     },
+    /// The keeper that served probes that trap was killed, and the target had not met one of them since.
+    #[error(
+        "the process that served the traps was killed; the probes were taken out, and nothing was counted after it"
+    )]
+    Unserved,
     /// The command to launch could not be started.
     #[error("cannot run the command: {0}")]
     Launch(#[from] LaunchError),
@@ -123,7 +128,7 @@ impl Error {
         match self {
             // Whoever reads us has seen enough: that is no failure.
             Error::Output { .. } if self.is_closed_pipe() => 0,
-            Error::NothingProbed { .. } | Error::File { .. } | Error::Other(_) => 1,
+            Error::NothingProbed { .. } | Error::File { .. } | Error::Unserved | Error::Other(_) => 1,
             Error::Usage(_) | Error::Spec(_) => 2,
             Error::Open(
                 OpenError::NoSuchProcess { .. } | OpenError::Thread { .. } | OpenError::Zombie { .. },

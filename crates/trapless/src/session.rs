@@ -291,6 +291,27 @@ impl Session {
         if let Some(serving) = self.serving.borrow_mut().take() {
             return serving.end().map_err(Error::other);
         }
+        self.remove_unserved(process, options)
+    }
+
+    /// Sees to it that the tracer lives, if there is one. One that was killed has left breakpoints that kill the target when
+    /// it meets them, so they are taken out at once.
+    ///
+    /// # Errors
+    /// The tracer was killed, and what became of its probes.
+    pub fn tend(&self, process: &Process, options: &StopOptions) -> Result<(), Error> {
+        let has_ended = self.serving.borrow().as_ref().is_some_and(Serving::has_ended);
+        if !has_ended || !process.is_alive() {
+            return Ok(());
+        }
+        let Some(Err(died)) = self.serving.borrow_mut().take().map(Serving::end) else { return Ok(()) };
+        match self.remove_unserved(process, options) {
+            Ok(_) => Err(Error::Unserved),
+            Err(_) => Err(Error::other(died)),
+        }
+    }
+
+    fn remove_unserved(&self, process: &Process, options: &StopOptions) -> Result<Removed, Error> {
         let region = self.engine.header().region;
         let armed = find_sessions(process).map_err(Error::other)?;
         if !armed.iter().any(|session| session.header.region == region) {

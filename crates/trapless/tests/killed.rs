@@ -4,9 +4,9 @@ mod support;
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use support::end_with_us;
 use support::spinners::{self, PLAIN, Spinners};
 use support::tool::{Tool, detach, finish, trapless};
+use support::{Program, end_with_us};
 
 /// Runs `command`, kills it after a while, and waits for the keeper it may have left.
 fn kill_after(command: &mut Command, time: Duration) {
@@ -69,4 +69,42 @@ fn p9_killing_detach_at_any_moment_leaves_what_the_next_one_removes() {
     }
     spinners.run_on();
     spinners.finish();
+}
+
+/// It waits for a line, calls the probed function, and says so.
+const RESTING: &str = r#"
+    #include <stdio.h>
+    __attribute__((noinline, noclone)) int rests(int n) { __asm__ volatile("" : "+r"(n)); return n * 3; }
+    int main(void) {
+        printf("ready\n");
+        fflush(stdout);
+        for (int n = 1; getchar() != EOF; n++) {
+            printf("%d\n", rests(n));
+            fflush(stdout);
+        }
+        return 0;
+    }"#;
+
+/// Breakpoints that nobody serves kill whoever meets them, so the tool takes them out as soon as their keeper is gone.
+#[test]
+fn p9_killing_the_keeper_leaves_no_breakpoint_behind() {
+    let program = Program::build("resting", RESTING, &[]);
+    for mechanism in ["step", "emulate", "boost"] {
+        let mut target = program.start(&[]);
+        let (pid, before) = (target.pid(), target.text());
+        let text = pid.to_string();
+        let tool = Tool::armed(&["count", "--mechanism", mechanism, "-p", &text, "resting:rests"]);
+        target.tell("");
+        assert_eq!(target.line(), "3", "{mechanism}");
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let keeper = status.lines().find_map(|line| line.strip_prefix("TracerPid:")).unwrap().trim();
+        let keeper: i32 = keeper.parse().unwrap();
+        assert_ne!(keeper, 0, "{mechanism}: somebody serves");
+        // SAFETY: kill takes two integers; the keeper serves as long as the tool has not ended.
+        unsafe { libc::kill(keeper, libc::SIGKILL) };
+        tool.ran().assert_refused(1, &["served the traps was killed", "were taken out"]);
+        before.assert_restored(pid);
+        target.tell("");
+        assert_eq!(target.line(), "6", "{mechanism}");
+    }
 }

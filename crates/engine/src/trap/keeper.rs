@@ -29,6 +29,11 @@ use trapless_process::{
 pub struct Serving(Keeper);
 
 impl Serving {
+    /// Whether the keeper has ended by itself: with the target, or because it was killed.
+    pub fn has_ended(&self) -> bool {
+        self.0.is_done_within(Duration::ZERO)
+    }
+
     /// Has the probes taken out, and waits for it.
     ///
     /// # Errors
@@ -78,6 +83,8 @@ fn keep(
     parent: &ParentWatch,
     mut channel: UnixStream,
 ) -> Vec<u8> {
+    // Where memory runs short, somebody else is to be killed: the target would die with its tracer. Only root may ask for that.
+    let _ = std::fs::write("/proc/self/oom_score_adj", "-1000");
     let armed = process.stop_with(options).map_err(EngineError::from).and_then(|mut stopped| {
         let mut armed = blueprint.arm(&mut stopped)?;
         armed.stopped = stopped.stopped_for();

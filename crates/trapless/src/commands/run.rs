@@ -177,6 +177,9 @@ fn watch(
             || exited().is_some()
             || targets.iter().all(|armed| !armed.process.is_alive());
         let left = run.limits.max_events.map_or(u64::MAX, |most| most - traced);
+        for armed in targets.iter() {
+            armed.session.tend(&armed.process, &super::stop_options(run.allow_seccomp))?;
+        }
         traced += trace(run, targets, reporter, left).map_err(output)?;
         let enough = run.limits.max_events.is_some_and(|most| match run.measure {
             validated::Measure::Trace { .. } => traced >= most,
