@@ -134,5 +134,11 @@ pub const LIBRARIES: &[(&str, &[&str])] = &[
     ("libpython", &["/usr/lib/x86_64-linux-gnu/libpython3.11.so.1.0"]),
     ("python3", &["/usr/bin/python3"]),
     ("git", &["/usr/bin/git"]),
+    (
+        "sqlite3",
+        &["/usr/lib/x86_64-linux-gnu/libsqlite3.so.0", "/usr/lib64/libsqlite3.so.0", "/usr/lib/libsqlite3.so.0"],
+    ),
+    // Debian's redis-server is a link to it.
+    ("redis-server", &["/usr/bin/redis-server", "/usr/bin/redis-check-rdb"]),
     ("libc 32", &["/lib32/libc.so.6", "/usr/lib32/libc.so.6", "/lib/i386-linux-gnu/libc.so.6"]),
 ];
