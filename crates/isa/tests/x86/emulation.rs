@@ -104,7 +104,7 @@ fn prove(processor: &Processor, bits: u32, name: &str, text: &str, rounds: u32) 
         }
         let exit = if saved.ip == end { ON } else { AWAY };
         assert!(saved.ip == end || saved.ip == TAKEN, "{name}: goes to {:#x}", saved.ip);
-        let found = processor::State { registers: saved.registers, flags: saved.flags, exit: exit.into() };
+        let found = processor::State { registers: saved.registers, flags: saved.flags, exit: exit.into(), fault: 0 };
         assert_eq!(expected, found, "{name} from {state:x?}");
         assert!(memory == saved.memory, "{name}: memory differs");
     }

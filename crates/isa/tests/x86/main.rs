@@ -15,4 +15,8 @@ mod libraries;
 mod machine;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod processor;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod faults;
 mod same;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod vectors;
