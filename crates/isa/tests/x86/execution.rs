@@ -40,8 +40,8 @@ pub fn random_state(random: &mut Random, bits: u32, memory: &mut [u8; 2 * WINDOW
     for register in &mut state.registers {
         *register = random.next();
     }
-    for byte in memory.iter_mut() {
-        *byte = random.next() as u8;
+    for word in memory.chunks_exact_mut(8) {
+        word.copy_from_slice(&random.next().to_le_bytes());
     }
     state.registers[1] = match random.next() % 8 {
         0..4 => random.next() % 4,

@@ -56,8 +56,7 @@ extern "C" fn caught(signal: c_int, _: *mut libc::siginfo_t, context: *mut c_voi
         // SAFETY: the control page is mapped while code under test runs.
         unsafe { control.add(n).write(registers[*register as usize] as u64) };
     }
-    for (at, word) in
-        [(16, registers[libc::REG_EFL as usize] as u64), (17, FAULT + signal as u64), (18, ip)]
+    for (at, word) in [(16, registers[libc::REG_EFL as usize] as u64), (17, FAULT + signal as u64), (18, ip)]
     {
         // SAFETY: as above.
         unsafe { control.add(at).write(word) };

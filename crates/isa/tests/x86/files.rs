@@ -136,7 +136,11 @@ pub const LIBRARIES: &[(&str, &[&str])] = &[
     ("git", &["/usr/bin/git"]),
     (
         "sqlite3",
-        &["/usr/lib/x86_64-linux-gnu/libsqlite3.so.0", "/usr/lib64/libsqlite3.so.0", "/usr/lib/libsqlite3.so.0"],
+        &[
+            "/usr/lib/x86_64-linux-gnu/libsqlite3.so.0",
+            "/usr/lib64/libsqlite3.so.0",
+            "/usr/lib/libsqlite3.so.0",
+        ],
     ),
     // Debian's redis-server is a link to it.
     ("redis-server", &["/usr/bin/redis-server", "/usr/bin/redis-check-rdb"]),

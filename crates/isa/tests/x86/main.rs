@@ -6,9 +6,13 @@ mod detours;
 mod emulation;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod execution;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod faults;
 mod files;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod followed;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod forms;
 mod fuzz;
 mod libraries;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -16,7 +20,9 @@ mod machine;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod processor;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-mod faults;
+mod proof;
 mod same;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod steered;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod vectors;

@@ -4,6 +4,7 @@
 //! instructions that note their own number and leave without touching a flag or a register that was not saved.
 
 use crate::{faults, vectors};
+use std::cell::Cell;
 use std::sync::{Mutex, MutexGuard};
 
 /// Where original code stands.
@@ -125,6 +126,7 @@ pub struct Processor {
     /// Whether fs and gs have the base [`DATA`] in runs. Without, instructions that use them must not be run.
     pub segments: bool,
     components: u64,
+    has_vectors: Cell<bool>,
     _one: MutexGuard<'static, ()>,
 }
 
@@ -143,7 +145,7 @@ impl Processor {
         let bases = unsafe { libc::getauxval(libc::AT_HWCAP2) } & 2 != 0;
         let segments = bases && (bits == 64 || describe_segment());
         let components = if is_x86_feature_detected!("xsave") { vectors::components() } else { 0 };
-        let processor = Self { bits, segments, components, _one: one };
+        let processor = Self { bits, segments, components, has_vectors: Cell::new(false), _one: one };
         let selector: u64 = if segments && bits == 32 { SELECTOR } else { 0 };
         for (at, word) in [(272, if segments { DATA } else { 0 }), (288, 0), (304, selector)] {
             processor.write(CONTROL + at, &word.to_le_bytes());
@@ -200,12 +202,15 @@ impl Processor {
     pub fn set_vectors(&self, area: Option<&[u8]>) {
         self.write(BEFORE, area.unwrap_or_default());
         let components = area.map_or(0, |_| self.components);
+        self.has_vectors.set(components != 0);
         self.write(CONTROL + 288, &components.to_le_bytes());
     }
 
-    /// The vector state after the last run.
+    /// The vector state after the last run, if runs have one.
     pub fn vectors(&self) -> Vec<u8> {
-        vectors::compared(&self.read(AFTER, vectors::SIZE))
+        // SAFETY: pages mapped by `new`, which only this object uses.
+        let area = unsafe { std::slice::from_raw_parts(AFTER as *const u8, vectors::SIZE) };
+        if self.has_vectors.get() { vectors::compared(area) } else { Vec::new() }
     }
 
     /// Runs from `entry` until an exit or a signal. `memory` is the data and the stack before, and becomes what they are after.
@@ -213,7 +218,9 @@ impl Processor {
         self.write(DATA, &memory[..WINDOW]);
         self.write(STACK, &memory[WINDOW..]);
         // SAFETY: State is plain numbers, and the control page holds nothing else there.
-        unsafe { (CONTROL as *mut State).write(State { flags: state.flags & FLAGS | 0x202, fault: 0, ..*state }) };
+        unsafe {
+            (CONTROL as *mut State).write(State { flags: state.flags & FLAGS | 0x202, fault: 0, ..*state })
+        };
         let mut start = entry;
         if self.bits == 32 {
             // jmp far m16:32, whose operand lies at CONTROL + 512.
