@@ -2,7 +2,7 @@
 //!
 //! Each code gets some thousand cases, spread over its forms; `TRAPLESS_SOAK=n` multiplies them by n.
 
-use crate::emulation::Saved;
+use crate::emulation::{Saved, exit_of};
 use crate::execution::{AWAY, ON, TAKEN};
 use crate::files::{LIBRARIES, Library};
 use crate::forms::{self, Forms};
@@ -28,7 +28,7 @@ fn machine(bits: u32) -> Machine {
     if bits == 64 { Machine::X86_64 } else { Machine::I386 }
 }
 
-fn is_emulated(bits: u32, bytes: &[u8]) -> bool {
+pub fn is_emulated(bits: u32, bytes: &[u8]) -> bool {
     // A thread whose memory cannot be accessed.
     let mut nothing = Saved { registers: [0; 16], flags: 0, ip: 0, memory: [0; 2 * WINDOW], fs: None };
     !matches!(emulate(bits, bytes, ORIGINAL, &mut nothing), Err(EmulateError::Refused(_)))
@@ -154,10 +154,8 @@ fn prove_emulation(
         let expected = processor.run(ORIGINAL, &state, &mut memory);
         let name = || format!("{} {:02x?} from {state:x?}", steered.instruction, bytes);
         assert_eq!(emulate(steered.bits, bytes, ORIGINAL, &mut saved), Ok(()), "{}", name());
-        assert!(saved.ip == end || saved.ip == TAKEN, "{}: goes to {:#x}", name(), saved.ip);
-        let exit = if saved.ip == end { ON } else { AWAY };
-        let found =
-            processor::State { registers: saved.registers, flags: saved.flags, exit: exit.into(), fault: 0 };
+        let exit = exit_of(saved.ip, end);
+        let found = processor::State { registers: saved.registers, flags: saved.flags, exit, fault: 0 };
         assert_eq!(expected, found, "{}", name());
         assert!(memory == saved.memory, "{}: memory differs", name());
         tally.cases += 1;
@@ -180,8 +178,8 @@ fn every_form_that_is_relocated_or_boosted_does_what_the_original_does() {
     }
 }
 
-/// The code that runs in place of the instruction: the copy, before an exit, and the boosted slot.
-fn copies(bits: u32, bytes: &[u8]) -> Vec<(u64, Vec<u8>, bool)> {
+/// The code that runs in place of the instruction, and where: the copy, before an exit, and the boosted slot (`true`).
+pub fn copies(bits: u32, bytes: &[u8]) -> Vec<(u64, Vec<u8>, bool)> {
     let displaced = alone(bytes);
     let destinations = if bits == 64 { &[NEAR, REACH, BEYOND][..] } else { &[NEAR, REACH] };
     let mut copies = Vec::new();
