@@ -147,3 +147,13 @@ pub fn in_library(forms: &mut Forms, library: &Library, bits: u32, accepted: &dy
         }
     }
 }
+
+/// Adds the forms of another file.
+pub fn merge(forms: &mut Forms, others: Forms) {
+    for (key, other) in others {
+        let found = forms.entry(key).or_default();
+        found.seen += other.seen;
+        found.encodings.extend(other.encodings);
+        found.encodings.truncate(KEPT as usize);
+    }
+}

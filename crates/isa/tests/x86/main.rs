@@ -24,8 +24,11 @@ mod machine;
 mod processor;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod proof;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod same;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod steered;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod sweep;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod vectors;

@@ -34,7 +34,7 @@ pub fn is_emulated(bits: u32, bytes: &[u8]) -> bool {
     !matches!(emulate(bits, bytes, ORIGINAL, &mut nothing), Err(EmulateError::Refused(_)))
 }
 
-fn is_relocated(bits: u32, bytes: &[u8]) -> bool {
+pub fn is_relocated(bits: u32, bytes: &[u8]) -> bool {
     matches!(relocate(bits, &alone(bytes), bytes, NEAR), Ok(_) | Err(Reason::OutOfReach))
 }
 
@@ -83,6 +83,7 @@ fn for_each_form(
     bits: u32,
     what: &str,
     forms: &Forms,
+    cases: u64,
     mut run: impl FnMut(&Steered, u64, &mut Tally) -> bool,
 ) -> Tally {
     let mut forms_of: BTreeMap<Code, u64> = BTreeMap::new();
@@ -91,7 +92,7 @@ fn for_each_form(
     }
     let mut tally = Tally::default();
     for ((code, _), found) in forms {
-        let share = cases() / forms_of[code] / found.encodings.len() as u64 + 1;
+        let share = cases / forms_of[code] / found.encodings.len() as u64 + 1;
         let mut ran = false;
         let mut why = LEADS_OUT;
         for bytes in &found.encodings {
@@ -116,15 +117,19 @@ fn for_each_form(
 #[test]
 fn every_form_that_is_emulated_does_what_the_processor_does() {
     for bits in [64, 32] {
-        let forms = gather(bits, &is_emulated);
-        let processor = Processor::new(bits);
-        let mut random = Random(u64::from(bits) + 4);
-        let tally = for_each_form(&processor, bits, "emulated", &forms, |steered, share, tally| {
-            prove_emulation(&processor, steered, share, &mut random, tally)
-        });
-        let left: Vec<_> = tally.not_run.keys().filter(|why| **why != steered::NO_SEGMENT).collect();
-        assert!(left.is_empty(), "emulated, and never run: {left:?}");
+        prove_emulated(bits, &gather(bits, &is_emulated), cases());
     }
+}
+
+/// Runs forms that are emulated, each code `cases` times. None may be left out.
+pub fn prove_emulated(bits: u32, forms: &Forms, cases: u64) {
+    let processor = Processor::new(bits);
+    let mut random = Random(u64::from(bits) + 4);
+    let tally = for_each_form(&processor, bits, "emulated", forms, cases, |steered, share, tally| {
+        prove_emulation(&processor, steered, share, &mut random, tally)
+    });
+    let left: Vec<_> = tally.not_run.keys().filter(|why| **why != steered::NO_SEGMENT).collect();
+    assert!(left.is_empty(), "emulated, and never run: {left:?}");
 }
 
 fn prove_emulation(
@@ -167,15 +172,19 @@ fn prove_emulation(
 #[test]
 fn every_form_that_is_relocated_or_boosted_does_what_the_original_does() {
     for bits in [64, 32] {
-        let forms = gather(bits, &is_relocated);
-        let processor = Processor::new(bits);
-        let mut random = Random(u64::from(bits) + 5);
-        let mut boosted = 0;
-        for_each_form(&processor, bits, "relocated", &forms, |steered, share, tally| {
-            prove_relocation(&processor, steered, share, &mut random, tally, &mut boosted)
-        });
-        println!("{bits} bits: {boosted} of these cases in boosted slots");
+        prove_relocated(bits, &gather(bits, &is_relocated), cases());
     }
+}
+
+/// Runs forms that are relocated, each code `cases` times, over all places and kinds of copies.
+pub fn prove_relocated(bits: u32, forms: &Forms, cases: u64) {
+    let processor = Processor::new(bits);
+    let mut random = Random(u64::from(bits) + 5);
+    let mut boosted = 0;
+    for_each_form(&processor, bits, "relocated", forms, cases, |steered, share, tally| {
+        prove_relocation(&processor, steered, share, &mut random, tally, &mut boosted)
+    });
+    println!("{bits} bits: {boosted} of these cases in boosted slots");
 }
 
 /// The code that runs in place of the instruction, and where: the copy, before an exit, and the boosted slot (`true`).
