@@ -1,4 +1,4 @@
-//! Any bytes as code of any instruction set, at any address: decode, judge, relocate into a detour.
+//! Any bytes as code of any instruction set, at any address: decode, judge, relocate into a slot and a detour.
 #![no_main]
 
 use libfuzzer_sys::{arbitrary::Arbitrary, fuzz_target};
@@ -58,6 +58,17 @@ fuzz_target!(|case: Case<'_>| {
     let _ = isa.disassemble(code, case.function);
     let followed = isa.return_verdict(&site).is_ok() && case.follow;
     let ladder = isa.verdict(&site);
+    let arena = case.function.wrapping_add_signed(case.arena);
+    for (rung, boosted) in [(ladder.step, false), (ladder.boost, true)] {
+        let Ok(displaced) = rung else { continue };
+        let start = displaced.start.wrapping_sub(case.function) as usize;
+        let original = &case.code[start..start + usize::from(displaced.length)];
+        if let Ok(slot) = isa.slot(&displaced, original, arena & !3, boosted) {
+            assert_eq!(slot.original_of(&displaced, 0), Some(displaced.start));
+            assert!(slot.copy > 0 && slot.copy as usize <= slot.code.len(), "{slot:?}");
+            assert_eq!(slot.boosted, boosted);
+        }
+    }
     let Ok(displaced) = ladder.jump else { return };
     assert!(displaced.length > 0 && displaced.instructions > 0, "{displaced:?}");
     assert_eq!(targets.first_inside(displaced.start, displaced.end()), None, "{displaced:?}");
@@ -65,7 +76,6 @@ fuzz_target!(|case: Case<'_>| {
     let Some(original) = case.code.get(start as usize..start as usize + usize::from(displaced.length)) else {
         panic!("displaced instructions outside the bytes: {displaced:?}");
     };
-    let arena = case.function.wrapping_add_signed(case.arena);
     let layout = layout(case.record);
     let Ok(runtime) = isa.runtime(arena, &layout) else { return };
     let ret = ReturnActions {

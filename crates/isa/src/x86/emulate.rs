@@ -65,7 +65,10 @@ pub(super) fn emulated(bits: u32, instruction: &Instruction, bytes: &[u8]) -> Re
     let known = (0..instruction.op_count()).all(|n| match instruction.op_kind(n) {
         OpKind::Register => instruction.op_register(n).is_gpr(),
         OpKind::FarBranch16 | OpKind::FarBranch32 => false,
-        OpKind::Memory => instruction.memory_size().size() <= 8 && !instruction.is_vsib(),
+        OpKind::Memory => {
+            instruction.mnemonic() == Mnemonic::Nop
+                || instruction.memory_size().size() <= 8 && has_plain_address(bits, instruction)
+        }
         _ => true,
     });
     if instruction.has_lock_prefix() {
@@ -80,6 +83,22 @@ pub(super) fn emulated(bits: u32, instruction: &Instruction, bytes: &[u8]) -> Re
         _ => instruction.is_jcc_short_or_near() || is_cmov(instruction.mnemonic()),
     };
     if known && named { Ok(()) } else { Err(Reason::NotEmulated("this instruction")) }
+}
+
+/// Whether the address is of a kind that compilers write and the processor has proven. Not so: an element's of a vector; one
+/// of 16 bits; a stack address in fs or gs; one in cs, which cannot be written in 32-bit mode.
+fn has_plain_address(bits: u32, instruction: &Instruction) -> bool {
+    let (base, index) = (instruction.memory_base(), instruction.memory_index());
+    let narrow = base.size().max(index.size()) == 2 || instruction.memory_displ_size() == 2;
+    let segment = instruction.memory_segment();
+    let odd = match segment {
+        Register::CS => bits == 32,
+        Register::FS | Register::GS => {
+            instruction.is_stack_instruction() && base.full_register() == Register::RSP
+        }
+        _ => false,
+    };
+    !(instruction.is_vsib() || narrow || odd)
 }
 
 fn is_cmov(mnemonic: Mnemonic) -> bool {

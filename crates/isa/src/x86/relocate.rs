@@ -159,9 +159,10 @@ impl Mover<'_> {
     fn conditional(&mut self, bytes: &[u8], short: bool, target: u64) {
         let opcode = bytes.len() - if short { 2 } else { 5 };
         let condition = bytes[opcode] & 0x0f;
-        let prefixes = legacy_prefixes(bytes);
-        if self.reaches(target, prefixes.len() as u64 + 6) {
-            self.out.code.extend_from_slice(prefixes);
+        // An operand-size prefix means nothing beside REX.W, and would without.
+        let prefixes = legacy_prefixes(bytes).iter().filter(|b| **b != 0x66);
+        if self.reaches(target, prefixes.clone().count() as u64 + 6) {
+            self.out.code.extend(prefixes);
             self.out.code.extend_from_slice(&[0x0f, 0x80 | condition]);
             let displacement = self.displacement(target, self.here().wrapping_add(4)).unwrap_or_default();
             self.out.code.extend_from_slice(&displacement.to_le_bytes());

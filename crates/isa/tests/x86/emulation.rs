@@ -1,16 +1,19 @@
 //! Emulated instructions end in the state that the processor ends in.
 
+use crate::conditions::flags_of;
 use crate::execution::{AWAY, ON, ROUNDS, TAKEN, assemble, random_state};
 use crate::processor::{self, DATA, FLAGS, ORIGINAL, Processor, Random, WINDOW};
 use trapless_isa::Machine;
 use trapless_isa::x86::{EmulateError, State, emulate};
 
 /// Saved registers and the two windows of memory that the processor's runs have.
-struct Saved {
-    registers: [u64; 16],
-    flags: u64,
-    ip: u64,
-    memory: [u8; 2 * WINDOW],
+pub struct Saved {
+    pub registers: [u64; 16],
+    pub flags: u64,
+    pub ip: u64,
+    pub memory: [u8; 2 * WINDOW],
+    /// Base of fs, where it is known. The base of gs is [`DATA`].
+    pub fs: Option<u64>,
 }
 
 impl Saved {
@@ -45,7 +48,7 @@ impl State for Saved {
     }
 
     fn segment_base(&self, gs: bool) -> Option<u64> {
-        gs.then_some(DATA)
+        if gs { Some(DATA) } else { self.fs }
     }
 
     fn read(&self, address: u64, size: u8) -> Option<u64> {
@@ -62,6 +65,22 @@ impl State for Saved {
     }
 }
 
+/// Operands that carry, overflow and cancel out.
+pub fn edge(random: &mut Random) -> u64 {
+    const EDGES: [u64; 12] =
+        [0, 1, 0xf, 0x10, 0x7f, 0x80, 0xff, 0x7fff_ffff, 0x8000_0000, u64::MAX, 1 << 63, i64::MAX as u64];
+    EDGES[random.next() as usize % EDGES.len()]
+}
+
+/// The exit that stands where an emulated instruction, which ends at `end`, leads.
+pub fn exit_of(ip: u64, end: u64) -> u64 {
+    match ip {
+        _ if ip == end => ON.into(),
+        TAKEN => AWAY.into(),
+        _ => panic!("goes to {ip:#x}"),
+    }
+}
+
 fn prove(processor: &Processor, bits: u32, name: &str, text: &str, rounds: u32) {
     let bytes = assemble(text);
     let end = ORIGINAL + bytes.len() as u64;
@@ -72,39 +91,26 @@ fn prove(processor: &Processor, bits: u32, name: &str, text: &str, rounds: u32) 
     for round in 0..rounds {
         let mut memory = [0; 2 * WINDOW];
         let mut state = random_state(&mut random, bits, &mut memory);
+        if round < 64 {
+            state.flags = flags_of(round.into());
+        }
         if round % 2 == 0 {
-            // Operands that carry, overflow and cancel out.
-            let edges = [
-                0,
-                1,
-                0xf,
-                0x10,
-                0x7f,
-                0x80,
-                0xff,
-                0x7fff_ffff,
-                0x8000_0000,
-                u64::MAX,
-                1 << 63,
-                i64::MAX as u64,
-            ];
-            state.registers[2] = edges[random.next() as usize % edges.len()];
-            state.registers[5] = edges[random.next() as usize % edges.len()];
+            state.registers[2] = edge(&mut random);
+            state.registers[5] = edge(&mut random);
             if bits == 32 {
                 state.registers = state.registers.map(|r| r & 0xffff_ffff);
             }
         }
         let mut saved =
-            Saved { registers: state.registers, flags: state.flags & FLAGS, ip: ORIGINAL, memory };
+            Saved { registers: state.registers, flags: state.flags & FLAGS, ip: ORIGINAL, memory, fs: None };
         let expected = processor.run(ORIGINAL, &state, &mut memory);
         while (ORIGINAL..end).contains(&saved.ip) {
             let at = saved.ip;
             let emulated = emulate(bits, &bytes[(at - ORIGINAL) as usize..], at, &mut saved);
             assert_eq!(emulated, Ok(()), "{name}");
         }
-        let exit = if saved.ip == end { ON } else { AWAY };
-        assert!(saved.ip == end || saved.ip == TAKEN, "{name}: goes to {:#x}", saved.ip);
-        let found = processor::State { registers: saved.registers, flags: saved.flags, exit: exit.into() };
+        let exit = exit_of(saved.ip, end);
+        let found = processor::State { registers: saved.registers, flags: saved.flags, exit, fault: 0 };
         assert_eq!(expected, found, "{name} from {state:x?}");
         assert!(memory == saved.memory, "{name}: memory differs");
     }
@@ -269,22 +275,33 @@ fn what_faults_changes_nothing() {
         ("fs, whose base is unknown", "64 48 8b 04 25 28 00 00 00"),
     ] {
         // Registers that point nowhere.
-        let mut saved = Saved { registers: [1 << 40; 16], flags: 0x202, ip: 7, memory: [0; 2 * WINDOW] };
+        let mut saved =
+            Saved { registers: [1 << 40; 16], flags: 0x202, ip: 7, memory: [0; 2 * WINDOW], fs: None };
         assert_eq!(emulate(64, &assemble(text), ORIGINAL, &mut saved), Err(EmulateError::Fault), "{name}");
         assert_eq!((saved.registers, saved.flags, saved.ip), ([1 << 40; 16], 0x202, 7), "{name}");
     }
     // gs has a base.
-    let mut saved = Saved { registers: [0; 16], flags: 0x202, ip: 7, memory: [0x5a; 2 * WINDOW] };
+    let mut saved = Saved { registers: [0; 16], flags: 0x202, ip: 7, memory: [0x5a; 2 * WINDOW], fs: None };
     assert_eq!(emulate(64, &assemble("65 8b 04 25 28 00 00 00"), ORIGINAL, &mut saved), Ok(()));
     assert_eq!((saved.registers[0], saved.ip), (0x5a5a_5a5a, ORIGINAL + 8));
 }
 
 #[test]
 fn what_is_not_emulated_says_so() {
-    for (bits, text) in
-        [(64, "f0 01 13"), (64, "0f 05"), (64, "cc"), (64, "66 c9"), (64, "8e d8"), (64, "0f a2"), (32, "06")]
-    {
-        let mut saved = Saved { registers: [0; 16], flags: 0, ip: 7, memory: [0; 2 * WINDOW] };
+    for (bits, text) in [
+        (64, "f0 01 13"),
+        (64, "0f 05"),
+        (64, "cc"),
+        (64, "66 c9"),
+        (64, "8e d8"),
+        (64, "0f a2"),
+        (64, "64 ff 34 24"),
+        (32, "06"),
+        (32, "2e 01 13"),
+        (32, "67 8b 07"),
+        (32, "67 8b 16 34 12"),
+    ] {
+        let mut saved = Saved { registers: [0; 16], flags: 0, ip: 7, memory: [0; 2 * WINDOW], fs: None };
         let refused = emulate(bits, &assemble(text), ORIGINAL, &mut saved);
         assert!(matches!(refused, Err(EmulateError::Refused(_))), "{text}: {refused:?}");
         let machine = if bits == 64 { Machine::X86_64 } else { Machine::I386 };

@@ -1,6 +1,6 @@
 //! Functions of ELF files on this machine, as sites.
 
-use object::{Object, ObjectSection, ObjectSymbol, SectionKind, SymbolKind};
+use object::{Architecture, Object, ObjectSection, ObjectSymbol, SectionKind, SymbolKind};
 use std::collections::BTreeMap;
 use trapless_isa::{BranchTargets, Machine, ReadOnlyData, Site};
 
@@ -35,8 +35,17 @@ impl Library {
             println!("SKIPPED: none of {paths:?} is here");
             return None;
         };
-        let file = object::File::parse(&*bytes).expect("an object file");
-        let machine = if file.is_64() { Machine::X86_64 } else { Machine::I386 };
+        Some(Self::parse(&bytes).expect("an x86 ELF file"))
+    }
+
+    /// `None` when it is no ELF file of an x86.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let file = object::File::parse(bytes).ok()?;
+        let machine = match file.architecture() {
+            Architecture::X86_64 => Machine::X86_64,
+            Architecture::I386 => Machine::I386,
+            _ => return None,
+        };
         let sections = |wanted: fn(SectionKind) -> bool| {
             file.sections()
                 .filter(|s| wanted(s.kind()))
@@ -50,7 +59,7 @@ impl Library {
         for symbol in file.dynamic_symbols().chain(file.symbols()) {
             if symbol.kind() == SymbolKind::Text && symbol.is_definition() && symbol.size() > 0 {
                 let name = symbol.name().unwrap_or("?").to_owned();
-                functions.insert(symbol.address(), (name, symbol.address() + symbol.size()));
+                functions.insert(symbol.address(), (name, symbol.address().saturating_add(symbol.size())));
             }
         }
         for (start, end) in frames(&file) {
@@ -111,11 +120,15 @@ fn frames(file: &object::File<'_>) -> Vec<(u64, u64)> {
         return Vec::new();
     };
     let i32_at = |bytes: &[u8], at: usize| Some(i32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+    // DW_EH_PE_pcrel | sdata4, udata4, datarel | sdata4.
+    if !table.starts_with(&[1, 0x1b, 0x03, 0x3b]) {
+        return Vec::new();
+    }
     let entry = |i: usize| {
         let start = index.wrapping_add(i32_at(table, 12 + 8 * i)? as u64);
         let fde = index.wrapping_add(i32_at(table, 16 + 8 * i)? as u64);
-        let length = i32_at(fdes, (fde - frames) as usize + 12)?;
-        Some((start, start + length as u64))
+        let length = i32_at(fdes, usize::try_from(fde.checked_sub(frames)?).ok()? + 12)?;
+        Some((start, start.saturating_add(length as u32 as u64)))
     };
     (0..).map_while(entry).collect()
 }
@@ -134,5 +147,15 @@ pub const LIBRARIES: &[(&str, &[&str])] = &[
     ("libpython", &["/usr/lib/x86_64-linux-gnu/libpython3.11.so.1.0"]),
     ("python3", &["/usr/bin/python3"]),
     ("git", &["/usr/bin/git"]),
+    (
+        "sqlite3",
+        &[
+            "/usr/lib/x86_64-linux-gnu/libsqlite3.so.0",
+            "/usr/lib64/libsqlite3.so.0",
+            "/usr/lib/libsqlite3.so.0",
+        ],
+    ),
+    // Debian's redis-server is a link to it.
+    ("redis-server", &["/usr/bin/redis-server", "/usr/bin/redis-check-rdb"]),
     ("libc 32", &["/lib32/libc.so.6", "/usr/lib32/libc.so.6", "/lib/i386-linux-gnu/libc.so.6"]),
 ];

@@ -24,11 +24,19 @@ fn code() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(prop_oneof![any::<u8>(), dense], 0..80)
 }
 
-/// A thread whose memory holds its own addresses, and is missing at every fourth word.
-struct Thread {
-    registers: [u64; 16],
-    flags: u64,
-    ip: Option<u64>,
+/// A thread whose memory holds its own addresses, and may be missing at every fourth word.
+#[derive(Default)]
+pub struct Thread {
+    pub registers: [u64; 16],
+    pub flags: u64,
+    pub ip: Option<u64>,
+    pub holes: bool,
+}
+
+impl Thread {
+    fn is_there(&self, address: u64) -> bool {
+        !self.holes || address & 0x18 != 0
+    }
 }
 
 impl State for Thread {
@@ -53,17 +61,17 @@ impl State for Thread {
     }
 
     fn segment_base(&self, gs: bool) -> Option<u64> {
-        gs.then_some(0x1234)
+        (gs || !self.holes).then_some(0x1234)
     }
 
     fn read(&self, address: u64, size: u8) -> Option<u64> {
         assert!((1..=8).contains(&size));
-        (address & 0x18 != 0).then_some(address & (u64::MAX >> (64 - 8 * u32::from(size))))
+        self.is_there(address).then_some(address & (u64::MAX >> (64 - 8 * u32::from(size))))
     }
 
     fn write(&mut self, address: u64, size: u8, value: u64) -> Option<()> {
         assert!(value <= u64::MAX >> (64 - 8 * u32::from(size)));
-        (address & 0x18 != 0).then_some(())
+        self.is_there(address).then_some(())
     }
 }
 
@@ -98,7 +106,7 @@ proptest! {
         let _ = liveness(bits, &site, site.address);
         let _ = displaced_may_fault(bits, &code, function);
         let ladder = isa.verdict(&site);
-        let mut thread = Thread { registers: [destination; 16], flags: destination, ip: None };
+        let mut thread = Thread { registers: [destination; 16], flags: destination, ip: None, holes: true };
         let emulated = emulate(bits, &code, function, &mut thread);
         prop_assert_eq!(emulated.is_ok(), thread.ip.is_some());
         if emulated.is_err() {

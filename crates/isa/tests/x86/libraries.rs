@@ -1,13 +1,11 @@
-//! Every function of several real libraries: verdicts, relocation near and far, return probes, liveness.
+//! Every function of several real libraries: verdicts, return probes, liveness.
 
 use crate::files::{LIBRARIES, Library};
-use crate::same::assert_same;
-use iced_x86::{Decoder, DecoderOptions, Mnemonic};
 use std::collections::BTreeMap;
-use trapless_isa::x86::{liveness, relocate};
-use trapless_isa::{BranchTargets, Displaced, Machine, Reason, Site};
+use trapless_isa::x86::liveness;
+use trapless_isa::{Machine, Reason};
 
-fn bits(machine: Machine) -> u32 {
+pub fn bits(machine: Machine) -> u32 {
     if machine == Machine::X86_64 { 64 } else { 32 }
 }
 
@@ -55,110 +53,6 @@ fn nearly_every_function_can_have_a_jump() {
         assert!(percent(jumps[0], all[0]) >= 98.0, "{name}");
         assert!(percent(jumps[1], all[1].max(1)) >= 97.0 || all[1] == 0, "{name}");
     }
-}
-
-/// 1 GB away, and as far as the patch can branch, both ways.
-fn destinations(library: &Library, displaced: &Displaced) -> Vec<u64> {
-    let reach = library.machine.isa().reach().min((1 << 31) - 9);
-    let wrap = |a: u64| if library.machine == Machine::I386 { a & 0xffff_ffff } else { a };
-    [1 << 30, reach, (1u64 << 30).wrapping_neg(), reach.wrapping_neg()]
-        .map(|distance| wrap(displaced.start.wrapping_add(distance)))
-        .to_vec()
-}
-
-#[test]
-fn relocated_entries_mean_the_same() {
-    for (name, paths) in LIBRARIES {
-        let Some(library) = Library::open(paths) else { continue };
-        let (mut near, mut far, mut out_of_reach) = (0, 0, 0);
-        library.each(|name, site| {
-            let Ok(displaced) = library.machine.isa().verdict(site).jump else { return };
-            check(&library, name, site, &displaced, &mut [&mut near, &mut far, &mut out_of_reach]);
-        });
-        println!(
-            "{name}: {near} relocated within 1 GB, {far} at the end of reach, {out_of_reach} operands out of reach"
-        );
-    }
-}
-
-#[test]
-fn every_instruction_relocates_or_is_refused_with_a_reason() {
-    for (name, paths) in LIBRARIES {
-        let Some(library) = Library::open(paths) else { continue };
-        let isa = library.machine.isa();
-        let (mut moved, mut refused, mut counts) = (0, Refused::default(), [0; 3]);
-        for section in &library.text {
-            let mut offset = 0;
-            while offset < section.bytes.len() {
-                let code = &section.bytes[offset..section.bytes.len().min(offset + 16)];
-                let address = section.address + offset as u64;
-                let Ok(instruction) = isa.decode(code, address) else {
-                    offset += 1;
-                    continue;
-                };
-                offset += usize::from(instruction.length);
-                let alone = Site {
-                    address,
-                    function: address,
-                    code,
-                    padding: &[],
-                    targets: &BranchTargets::default(),
-                };
-                match isa.verdict(&alone).step {
-                    Ok(displaced) if displaced.start == address => {
-                        let [near, far, out] = &mut counts;
-                        check(&library, name, &alone, &displaced, &mut [near, far, out]);
-                        moved += 1;
-                    }
-                    // Behind an endbr.
-                    Ok(_) => {}
-                    Err(reason) => refused.add(reason, &format!("{address:x}")),
-                }
-            }
-        }
-        println!("{name}: {moved} instructions moved");
-        refused.print();
-    }
-}
-
-/// Relocates to every destination and compares. `counts` are near, far, out of reach.
-fn check(
-    library: &Library,
-    name: &str,
-    site: &Site<'_>,
-    displaced: &Displaced,
-    counts: &mut [&mut usize; 3],
-) {
-    let bits = bits(library.machine);
-    let offset = (displaced.start - site.function) as usize;
-    let mut original = [site.code, site.padding].concat().split_off(offset);
-    original.truncate(displaced.length.into());
-    for (i, destination) in destinations(library, displaced).into_iter().enumerate() {
-        match relocate(bits, displaced, &original, destination) {
-            Ok(relocated) => {
-                assert_same(bits, displaced, &original, destination, &relocated, name);
-                *counts[usize::from(i % 2 != 0)] += 1;
-            }
-            Err(Reason::OutOfReach) => {
-                assert!(is_out_of_reach(bits, displaced, &original, destination), "{name}");
-                *counts[2] += 1;
-            }
-            Err(reason) => panic!("{name} at {:x} to {destination:x}: {reason}", displaced.start),
-        }
-    }
-}
-
-/// Whether an operand really is further from where its copy would be than 31 bits say.
-fn is_out_of_reach(bits: u32, displaced: &Displaced, original: &[u8], destination: u64) -> bool {
-    Decoder::with_ip(bits, original, displaced.start, DecoderOptions::NONE).iter().any(|instruction| {
-        let operand = match instruction.mnemonic() {
-            Mnemonic::Xbegin => instruction.near_branch_target(),
-            _ if instruction.is_ip_rel_memory_operand() => instruction.ip_rel_memory_address(),
-            _ => return false,
-        };
-        // The copy's end is at most the relocated length behind its start.
-        (operand.wrapping_sub(destination) as i64).unsigned_abs() > (1 << 31) - 64
-    })
 }
 
 #[test]
@@ -254,6 +148,6 @@ fn most_entries_can_be_emulated() {
             emulated += usize::from(library.machine.isa().verdict(site).emulate.is_ok());
         });
         println!("{name}: {emulated} of {all} entries can be emulated, {:.2} %", percent(emulated, all));
-        assert!(percent(emulated, all) >= 90.0, "{name}");
+        assert!(percent(emulated, all) >= 97.0, "{name}");
     }
 }

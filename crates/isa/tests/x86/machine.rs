@@ -5,6 +5,7 @@
 //! in its body; an exit notes the state and touches nothing else.
 
 use crate::processor::Random;
+use crate::vectors::{self, SIZE as XSAVE};
 use std::sync::{Mutex, MutexGuard};
 use trapless_isa::detour::*;
 
@@ -28,8 +29,6 @@ const STRIDE: u64 = 0x8000;
 /// Where a `syscall`-less exit keeps the vector state: before and after.
 const BEFORE: u64 = CONTROL + 0x1000;
 const AFTER: u64 = CONTROL + 0x4000;
-/// Bytes of an XSAVE area.
-const XSAVE: usize = 0x3000;
 
 pub const BLOCK_COUNT: u32 = 4;
 pub const RING: u32 = 0x4000;
@@ -117,7 +116,7 @@ unsafe extern "C" {
 
 /// The processor and the memory of a probed process. There is one, at fixed addresses.
 pub struct Machine {
-    /// State components that are set and compared: x87, SSE, AVX, and what there is of AVX-512.
+    /// State components that are set and compared.
     components: u64,
     _one: MutexGuard<'static, ()>,
 }
@@ -160,13 +159,7 @@ impl Machine {
             let error = std::io::Error::last_os_error().raw_os_error();
             assert!(at as u64 == address || error == Some(libc::EEXIST), "no memory at {address:#x}");
         }
-        let enabled = {
-            let (low, high): (u32, u32);
-            // SAFETY: xgetbv of register 0 is there with xsave, and only reads.
-            unsafe { core::arch::asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") high) };
-            u64::from(low) | u64::from(high) << 32
-        };
-        let machine = Machine { components: enabled & 0xe7, _one: one };
+        let machine = Machine { components: vectors::components(), _one: one };
         machine.write_exit(EXIT, 1);
         machine.forget();
         Some(machine)
@@ -253,34 +246,13 @@ impl Machine {
         let mut state = State {
             registers: std::array::from_fn(|_| random.next()),
             flags: random.next() & 0xcd5 | 0x202,
-            extended: vec![0; XSAVE],
+            extended: vectors::random(random),
         };
         state.registers[4] = SLOT;
         for word in (SLOT - 1024..SLOT + 1024).step_by(8) {
             self.set(word, random.next());
         }
-        for (at, end) in self.places() {
-            state.extended[at..end].iter_mut().for_each(|byte| *byte = random.next() as u8);
-        }
-        // x87 and SSE without unmasked exceptions, with random rounding and precision.
-        let control = 0x7f | (random.next() as u16 & 3) << 10 | 0x200;
-        state.extended[..8].copy_from_slice(&[control as u8, (control >> 8) as u8, 0, 0, 0xff, 0, 0, 0]);
-        state.extended[24..28].copy_from_slice(&(0x1f80 | (random.next() as u32 & 3) << 13).to_le_bytes());
-        state.extended[512..520].copy_from_slice(&self.components.to_le_bytes());
         state
-    }
-
-    /// Where the compared state lies in an XSAVE area (Intel SDM 1, 13.4): control words, ST, XMM, then the components
-    /// beyond, whose places CPUID tells.
-    fn places(&self) -> Vec<(usize, usize)> {
-        let mut places = vec![(0, 2), (4, 5), (24, 28)];
-        places.extend((0..8).map(|st| (32 + 16 * st, 42 + 16 * st)));
-        places.push((160, 416));
-        for component in (2..8).filter(|c| self.components >> c & 1 != 0) {
-            let found = core::arch::x86_64::__cpuid_count(0xd, component);
-            places.push((found.ebx as usize, (found.ebx + found.eax) as usize));
-        }
-        places
     }
 
     /// Runs from [`FUNCTION`] on as a thread, until an exit; its number comes first.
@@ -300,15 +272,11 @@ impl Machine {
         // SAFETY: the code saves and restores what the ABI says it must, also the thread pointer and control words; no
         // code that needs TLS runs in between. What the code under test may write is this object's memory.
         unsafe { trapless_detour_run() };
-        let mut after = State {
+        let after = State {
             registers: std::array::from_fn(|number| self.get(CONTROL + 8 * number as u64)),
             flags: self.get(CONTROL + 128) & 0xcd5 | 0x202,
-            extended: vec![0; XSAVE],
+            extended: vectors::compared(&self.read(AFTER, XSAVE)),
         };
-        let saved = self.read(AFTER, XSAVE);
-        for (at, end) in self.places() {
-            after.extended[at..end].copy_from_slice(&saved[at..end]);
-        }
         (self.get(CONTROL + 136), after)
     }
 }

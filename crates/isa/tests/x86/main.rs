@@ -1,18 +1,34 @@
 //! x86 against real libraries and the processor.
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod conditions;
+mod decided;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod detours;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod emulation;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod execution;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod faults;
 mod files;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod followed;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod forms;
 mod fuzz;
 mod libraries;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod machine;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod processor;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod proof;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod same;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod steered;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod sweep;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod vectors;

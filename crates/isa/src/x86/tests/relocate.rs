@@ -42,6 +42,8 @@ fn bytes_are_edited_and_no_more() {
         ("jmp [rip+0x10]", "ff2510000000", 1, NEAR, "ff251000f0ff"),
         ("je short", "7410", 1, NEAR, "0f840c00f0ff"),
         ("jne short with a hint", "3e7510", 1, NEAR, "3e0f850c00f0ff"),
+        ("data16 rex.W jne", "6648 7510", 1, NEAR, "0f850e00f0ff"),
+        ("data16 bnd rex.W jne near", "66f248 0f8510000000", 1, NEAR, "f2 0f851200f0ff"),
         ("jg near, far", "0f8f10000000", 1, FAR, "7e0e ff2500000000 1610555555550000"),
         ("loop", "e210", 1, NEAR, "e202 eb05 e90900f0ff"),
         ("jecxz", "67e310", 1, NEAR, "67e302 eb05 e90900f0ff"),
