@@ -48,7 +48,7 @@ fn narrow(lines: &[Value]) -> bool {
 
 #[test]
 fn every_rung_has_a_cell_at_every_trigger_and_traps_as_often_as_it_must() {
-    let lines = lines(&["--threads", "1", "usermode-count", "syscall-count", "uprobe-*", "uretprobe-*"]);
+    let lines = lines(&["--threads", "1", "*-count", "uprobe-*", "uretprobe-*"]);
     assert_eq!(of(&lines, "machine").count(), 1);
     let cell = |bits: u32, name: &str, collector: &str| {
         of(&lines, "hit")
@@ -68,7 +68,7 @@ fn every_rung_has_a_cell_at_every_trigger_and_traps_as_often_as_it_must() {
         }
     }
     let names: Vec<_> = of(&lines, "hit").filter(|l| l["collector"].is_null()).map(|l| &l["name"]).collect();
-    assert_eq!(names.len(), 2 + TRIGGERS.len() * kinds.len(), "{names:?}");
+    assert_eq!(names.len(), 3 + TRIGGERS.len() * kinds.len(), "{names:?}");
     assert_eq!(of(&lines, "attach").count(), 0);
 
     // The kernel's own are there for who may have them, and emulating is one trap less.

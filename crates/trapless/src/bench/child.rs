@@ -4,6 +4,7 @@
 //! answers every `THREADS WORK TIMES` with the nanoseconds of processor time that all threads used, and the
 //! nanoseconds that passed. It ends at an empty line, and with its input, so it never outlives the benchmark.
 
+use super::stops::stops;
 use super::triggers::{TRIGGERS, calls, increments, syscalls};
 use std::io::{self, BufRead, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,14 +17,21 @@ pub enum Work {
     Increments,
     /// System calls: `syscall-count`.
     Syscalls,
+    /// Stops of a process that is traced: `ptrace-count`.
+    Stops,
     /// Calls of the trigger with this index.
     Calls(usize),
 }
+
+/// What is measured beside the triggers, and what it is called.
+pub const BASELINES: [(Work, &str); 3] =
+    [(Work::Increments, "usermode-count"), (Work::Syscalls, "syscall-count"), (Work::Stops, "ptrace-count")];
 
 impl Work {
     /// As a word of the protocol.
     pub fn number(self) -> i64 {
         match self {
+            Work::Stops => -3,
             Work::Increments => -2,
             Work::Syscalls => -1,
             Work::Calls(index) => index as i64,
@@ -32,6 +40,7 @@ impl Work {
 
     fn from_number(number: i64) -> Self {
         match number {
+            -3 => Work::Stops,
             -2 => Work::Increments,
             -1 => Work::Syscalls,
             index => Work::Calls(index as usize),
@@ -42,6 +51,8 @@ impl Work {
         match self {
             Work::Increments => increments(times),
             Work::Syscalls => syscalls(times),
+            // Timed by itself.
+            Work::Stops => {}
             Work::Calls(index) => {
                 if let Some(trigger) = TRIGGERS.get(index) {
                     calls(trigger, times);
@@ -93,6 +104,10 @@ fn measure(threads: usize, work: Work, times: u64) -> io::Result<[u64; 2]> {
         work.run(times);
         cpu_time() - start
     };
+    if work == Work::Stops {
+        // The tracer and the process take turns, so what passes is what both use.
+        return stops(times).map(|passed| [passed; 2]);
+    }
     if threads <= 1 {
         let start = Instant::now();
         let cpu = one(work);

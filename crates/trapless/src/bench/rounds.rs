@@ -16,10 +16,8 @@ pub struct Choice {
     pub rows: Vec<(usize, Side)>,
     /// Bits of the programs: 64, 32, or both.
     pub bits: Vec<u32>,
-    /// `usermode-count`.
-    pub usermode: bool,
-    /// `syscall-count`.
-    pub syscall: bool,
+    /// Those of [`BASELINES`](super::child::BASELINES), which a 64-bit program measures.
+    pub baselines: Vec<(Work, &'static str)>,
     /// Rounds.
     pub rounds: u32,
     /// Highest number of threads.
@@ -175,13 +173,9 @@ fn measure_one(
 /// Every cell with one thread, the unprobed ones of a trigger first.
 fn plan(choice: &Choice, bits: u32, triggers: &[usize], contenders: &[Contender]) -> Vec<Series> {
     let mut series: Vec<Series> = Vec::new();
-    for (wanted, work, name) in [
-        (choice.usermode, Work::Increments, "usermode-count"),
-        (choice.syscall, Work::Syscalls, "syscall-count"),
-    ] {
-        if wanted && bits == 64 {
-            series.push(Series::new(0, work, 1, None, name.to_owned()));
-        }
+    if bits == 64 {
+        let baselines = choice.baselines.iter();
+        series.extend(baselines.map(|&(work, name)| Series::new(0, work, 1, None, name.to_owned())));
     }
     for &trigger in triggers {
         let bare = series.len();

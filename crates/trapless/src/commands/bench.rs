@@ -1,5 +1,6 @@
 //! `bench`: the trigger benchmark, and the cost of attaching.
 
+use crate::bench::child::BASELINES;
 use crate::bench::rounds::{self, Choice, Measured};
 use crate::bench::triggers::TRIGGERS;
 use crate::bench::variant::Side;
@@ -21,16 +22,15 @@ pub fn run(bench: &Bench) -> Result<u8, Error> {
     }
     let choice = choose(bench);
     let attaches = bench.names.is_empty() || wanted(bench, "attach");
-    if choice.rows.is_empty() && !choice.usermode && !choice.syscall && !attaches {
+    let measures = !choice.rows.is_empty() || !choice.baselines.is_empty();
+    if !measures && !attaches {
         let known: Vec<String> = all().map(|(trigger, side)| side.row(TRIGGERS[trigger].name)).collect();
-        let known = known.join(" ");
-        return Err(Error::Usage(format!(
-            "no benchmark matches; there are usermode-count syscall-count {known} attach"
-        )));
+        let (known, baselines) = (known.join(" "), BASELINES.map(|(_, name)| name).join(" "));
+        return Err(Error::Usage(format!("no benchmark matches; there are {baselines} {known} attach")));
     }
-    let measured = match choice.rows.is_empty() && !choice.usermode && !choice.syscall {
-        true => Measured::default(),
-        false => rounds::measure(&choice, &mut progress())?,
+    let measured = match measures {
+        true => rounds::measure(&choice, &mut progress())?,
+        false => Measured::default(),
     };
     let mut attached = Vec::new();
     for (sites, returns) in attach::SITES.into_iter().flat_map(|sites| [(sites, false), (sites, true)]) {
@@ -56,11 +56,11 @@ fn wanted(bench: &Bench, name: &str) -> bool {
 
 fn choose(bench: &Bench) -> Choice {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let baselines = BASELINES.into_iter().filter(|_| bench.bits.contains(&64));
     Choice {
         rows: all().filter(|(trigger, side)| wanted(bench, &side.row(TRIGGERS[*trigger].name))).collect(),
         bits: bench.bits.clone(),
-        usermode: bench.bits.contains(&64) && wanted(bench, "usermode-count"),
-        syscall: bench.bits.contains(&64) && wanted(bench, "syscall-count"),
+        baselines: baselines.filter(|(_, name)| wanted(bench, name)).collect(),
         rounds: bench.rounds,
         threads: bench.threads.unwrap_or(processors as u32),
     }
