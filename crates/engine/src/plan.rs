@@ -118,7 +118,8 @@ fn site_of<'a>(request: &Request<'a>, modules: &'a [Module<'_>]) -> Site<'a> {
 impl<'m> Plan<'m> {
     /// Asks for a verdict on every request and gives those that pass a place in the blocks.
     ///
-    /// `allowed`: the mechanisms that may be used; each site gets the best of them that is possible there.
+    /// `allowed`: the mechanisms that may be used where a request does not name one; each site gets the best of them that is
+    /// possible there.
     pub fn new(modules: Vec<Module<'m>>, requests: &[Request<'m>], allowed: &[Mechanism]) -> Self {
         let mut skipped = Vec::new();
         let mut chosen: BTreeMap<u64, PlannedSite<'m>> = BTreeMap::new();
@@ -207,7 +208,10 @@ type Verdict = Result<(Mechanism, Displaced), Refusal>;
 
 fn judge_all(modules: &[Module<'_>], requests: &[Request<'_>], allowed: &[Mechanism]) -> Vec<Verdict> {
     let judge_by = |allowed: &[Mechanism], request| judge(modules, request, allowed);
-    let mut verdicts: Vec<_> = requests.iter().map(|request| judge_by(allowed, request)).collect();
+    let allowed_for =
+        |request: &'_ Request<'_>| request.mechanism.map_or(allowed.to_vec(), |only| vec![only]);
+    let mut verdicts: Vec<_> =
+        requests.iter().map(|request| judge_by(&allowed_for(request), request)).collect();
     // Return addresses that a tracer has replaced are put back by the tracer, so unwinders have to trap, too.
     let traps = |(request, verdict): (&Request<'_>, &Verdict)| {
         request.wanted.follows() && verdict.is_ok_and(|(mechanism, _)| mechanism != Mechanism::Jump)

@@ -1,6 +1,6 @@
 //! What the engine is asked to probe.
 
-use trapless_isa::{BranchTargets, Machine};
+use trapless_isa::{BranchTargets, Machine, Mechanism};
 
 /// A loaded module: code of one file in the target.
 #[derive(Clone, Debug)]
@@ -85,4 +85,6 @@ pub struct Request<'m> {
     pub address: u64,
     /// What to collect.
     pub wanted: Wanted,
+    /// The only mechanism that may be used; `None` for any that the plan allows.
+    pub mechanism: Option<Mechanism>,
 }

@@ -8,6 +8,7 @@ use crate::select::{self, ModuleNames, SelectError};
 use crate::spec::{Exclusion, Location, Pattern, ProbeSpec};
 use crate::target::Image;
 use std::collections::BTreeMap;
+use trapless_isa::Mechanism;
 use trapless_process::Process;
 use trapless_symbols::{Function, Kind, Module, demangle};
 
@@ -35,6 +36,8 @@ pub struct Site {
     pub name: String,
     /// What was asked for. Neither, for an unwinder's entry that only has to be hooked.
     pub kinds: Kinds,
+    /// The only mechanism that may be used, where a specification names one.
+    pub mechanism: Option<Mechanism>,
     /// Whether an unwinder starts here.
     pub unwinder: bool,
 }
@@ -94,6 +97,8 @@ pub fn resolve<'p>(
                 let entry = found.entry((index, site.address)).or_insert(site);
                 entry.kinds.entry |= kinds.entry;
                 entry.kinds.returns |= kinds.returns;
+                // The last word counts, so that one probe of many can be told apart from the pattern that means all.
+                entry.mechanism = spec.mechanism.or(entry.mechanism);
             }
         }
         if matched == 0 {
@@ -168,7 +173,7 @@ pub fn site(image: usize, function: Function<'_>, offset: u64, kinds: Kinds) -> 
     if offset != 0 {
         name = format!("{name}+{offset:#x}");
     }
-    Site { image, function: function.index(), address, name, kinds, unwinder: false }
+    Site { image, function: function.index(), address, name, kinds, mechanism: None, unwinder: false }
 }
 
 /// Why something with a function's name is no place to probe.

@@ -123,6 +123,7 @@ impl<'i> Prepared<'i> {
                 function,
                 address: site.address.wrapping_add(bias),
                 wanted: wanted(site),
+                mechanism: site.mechanism,
             });
         }
         Ok((modules, requests))

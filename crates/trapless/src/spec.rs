@@ -7,6 +7,7 @@
 //! ./server:0x1139                  an address as nm and objdump print it
 //! libc.so.6!malloc                 as frida-trace writes it
 //! uprobe:/bin/bash:readline        as bpftrace writes it; also u:, uretprobe:, ur:
+//! boost:libc.so.6:malloc           by this mechanism and no other; also jump:, emulate:, step:
 //! ```
 //!
 //! The separator is the first single `:` or the first `!`, whichever comes first. In a specification that starts like
@@ -19,6 +20,7 @@ mod split;
 use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
+use trapless_isa::Mechanism;
 
 pub use pattern::{Pattern, PatternError, Syntax};
 
@@ -31,6 +33,8 @@ pub struct ProbeSpec {
     pub location: Location,
     /// Entry or return, when the specification says so itself (`uprobe:`, `uretprobe:`).
     pub kind: Option<Kind>,
+    /// The mechanism it names (`step:`), which is then the only one for its sites.
+    pub mechanism: Option<Mechanism>,
     /// The specification as it was written, for messages.
     pub text: String,
 }
@@ -113,7 +117,8 @@ impl ProbeSpec {
     /// # Errors
     /// No module, no function, a malformed pattern, number or prefix.
     pub fn parse(text: &str, syntax: Syntax) -> Result<Self, SpecError> {
-        let (kind, start) = kind_prefix(text, syntax)?;
+        let (mechanism, skipped) = mechanism_prefix(text, syntax);
+        let (kind, start) = kind_prefix(text, skipped, syntax)?;
         let body = &text[start..];
         let Some(separator) = split::separator(body, syntax) else {
             let what = if text.is_empty() {
@@ -133,7 +138,7 @@ impl ProbeSpec {
         let at = start + separator + 1;
         let module = pattern(text, start, module, syntax)?;
         let location = location(text, at, rest, syntax, kind.is_some())?;
-        Ok(Self { module, location, kind, text: text.to_owned() })
+        Ok(Self { module, location, kind, mechanism, text: text.to_owned() })
     }
 
     /// Whether `text` has a module and something behind it, so that it is meant as a specification and not as a
@@ -148,7 +153,8 @@ impl ProbeSpec {
     /// As [`ProbeSpec::parse`], about `function` alone.
     pub fn in_module(module: &str, function: &str, syntax: Syntax) -> Result<Self, SpecError> {
         let location = location(function, 0, function, syntax, false)?;
-        Ok(Self { module: Pattern::literal(module), location, kind: None, text: function.to_owned() })
+        let module = Pattern::literal(module);
+        Ok(Self { module, location, kind: None, mechanism: None, text: function.to_owned() })
     }
 }
 
@@ -179,24 +185,34 @@ impl Exclusion {
     }
 }
 
-/// The kind a specification starts with, and where the rest begins.
-fn kind_prefix(text: &str, syntax: Syntax) -> Result<(Option<Kind>, usize), SpecError> {
+/// The mechanism a specification starts with, and where the rest begins.
+fn mechanism_prefix(text: &str, syntax: Syntax) -> (Option<Mechanism>, usize) {
+    let named = [Mechanism::Jump, Mechanism::Boost, Mechanism::Emulate, Mechanism::Step].into_iter();
+    let named = named.filter_map(|m| Some((m, text.strip_prefix(m.name())?.strip_prefix(':')?)));
+    // A module may be called `step`; then nothing else separates.
+    let mut named = named.filter(|(_, rest)| split::separator(rest, syntax).is_some());
+    named.next().map_or((None, 0), |(mechanism, rest)| (Some(mechanism), text.len() - rest.len()))
+}
+
+/// The kind a specification says at byte `from`, and where the rest begins.
+fn kind_prefix(text: &str, from: usize, syntax: Syntax) -> Result<(Option<Kind>, usize), SpecError> {
+    let body = &text[from..];
     for (prefix, kind) in
         [("uprobe:", Kind::Entry), ("uretprobe:", Kind::Return), ("u:", Kind::Entry), ("ur:", Kind::Return)]
     {
-        let Some(rest) = text.strip_prefix(prefix) else { continue };
+        let Some(rest) = body.strip_prefix(prefix) else { continue };
         // A module may be called `u`; then nothing else separates.
         if prefix.len() > 3 || split::separator(rest, syntax).is_some() {
-            return Ok((Some(kind), prefix.len()));
+            return Ok((Some(kind), from + prefix.len()));
         }
     }
     for probe in ["kprobe:", "kretprobe:", "usdt:", "tracepoint:", "profile:", "fentry:", "fexit:"] {
-        if text.starts_with(probe) && split::separator(&text[probe.len()..], syntax).is_some() {
+        if body.starts_with(probe) && split::separator(&body[probe.len()..], syntax).is_some() {
             let what = format!("{probe} is not a probe on a user function; uprobe: and uretprobe: are");
-            return Err(SpecError::new(text, 0, what));
+            return Err(SpecError::new(text, from, what));
         }
     }
-    Ok((None, 0))
+    Ok((None, from))
 }
 
 /// Reads what follows the separator; it starts at byte `at` of the whole `text`.

@@ -49,8 +49,8 @@ pub struct ProbeFlags {
     #[arg(long)]
     pub allow_trap: bool,
 
-    /// Use only these mechanisms, best first as far as a site allows
-    #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "allow_trap")]
+    /// Use only these mechanisms, the best that a site allows of them. For some probes only: write step:MODULE:FUNCTION
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub mechanism: Vec<MechanismFlag>,
 
     /// Refuse patterns that match more functions than this
@@ -69,6 +69,8 @@ pub enum MechanismFlag {
     Emulate,
     /// A trap, an out-of-line copy and a single step: two traps
     Step,
+    /// What is used without this option: jump, and with --allow-trap all of them
+    Auto,
 }
 
 /// How long.

@@ -90,9 +90,19 @@ fn nothing_traps_unless_it_is_asked_to() {
         (" --allow-trap", &[Jump, Boost, Emulate, Step]),
         (" --mechanism step", &[Step]),
         (" --mechanism emulate,jump", &[Jump, Emulate]),
+        (" --mechanism step --allow-trap", &[Step]),
+        (" --mechanism auto", &[Jump]),
+        (" --mechanism auto --allow-trap", &[Jump, Boost, Emulate, Step]),
+        (" --mechanism auto,step", &[Jump, Step]),
     ] {
         let run = run(&format!("trapless count -p 1 a:b{flags}"));
         assert_eq!(run.selection.mechanisms, expected, "{flags}");
+        assert_eq!(run.selection.may_trap(), expected != [Jump], "{flags}");
+    }
+    for (probe, mechanism) in [("a:b", None), ("jump:a:b", Some(Jump)), ("step:a:b", Some(Step))] {
+        let run = run(&format!("trapless count -p 1 {probe}"));
+        assert_eq!(run.selection.probes[0].spec.mechanism, mechanism);
+        assert_eq!(run.selection.may_trap(), mechanism == Some(Step), "{probe}");
     }
 }
 
@@ -162,7 +172,6 @@ fn nonsense_values_are_refused() {
         "count -p 1 -M 0 a:b",
         "count -p 1 -f xml a:b",
         "count -p 1 --mechanism magic a:b",
-        "count -p 1 --mechanism step --allow-trap a:b",
         "trace -p 1 --args 7 a:b",
         "status",
         "detach",

@@ -89,6 +89,14 @@ pub struct Selection {
     pub max_probes: usize,
 }
 
+impl Selection {
+    /// Whether any probe may be armed by a trap.
+    pub fn may_trap(&self) -> bool {
+        let named = self.probes.iter().filter_map(|probe| probe.spec.mechanism.as_ref());
+        self.mechanisms.iter().chain(named).any(|mechanism| *mechanism != Mechanism::Jump)
+    }
+}
+
 /// One probe as asked for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Probe {
@@ -342,9 +350,12 @@ fn selection(flags: &ProbeFlags, kinds: impl Fn(Option<Kind>) -> (bool, bool)) -
     let exclusions =
         flags.exclude.iter().map(|text| Exclusion::parse(text, syntax)).collect::<Result<_, _>>()?;
     // A trap can kill a program that does not expect it, so a jump is all that happens unasked.
-    let asked = |mechanism: &Mechanism| match flags.mechanism.as_slice() {
-        [] => flags.allow_trap || *mechanism == Mechanism::Jump,
-        listed => listed.iter().any(|&flag| mechanism_of(flag) == *mechanism),
+    let automatic = |mechanism| flags.allow_trap || mechanism == Mechanism::Jump;
+    let asked = |mechanism: &Mechanism| {
+        let mut listed = flags.mechanism.iter();
+        let is_meant =
+            |flag: &MechanismFlag| mechanism_of(*flag).map_or(automatic(*mechanism), |m| m == *mechanism);
+        if flags.mechanism.is_empty() { automatic(*mechanism) } else { listed.any(is_meant) }
     };
     Ok(Selection {
         probes,
@@ -354,13 +365,15 @@ fn selection(flags: &ProbeFlags, kinds: impl Fn(Option<Kind>) -> (bool, bool)) -
     })
 }
 
-fn mechanism_of(flag: MechanismFlag) -> Mechanism {
-    match flag {
+/// `None` for what is used unless something is named.
+fn mechanism_of(flag: MechanismFlag) -> Option<Mechanism> {
+    Some(match flag {
         MechanismFlag::Jump => Mechanism::Jump,
         MechanismFlag::Boost => Mechanism::Boost,
         MechanismFlag::Emulate => Mechanism::Emulate,
         MechanismFlag::Step => Mechanism::Step,
-    }
+        MechanismFlag::Auto => return None,
+    })
 }
 
 fn probe(spec: ProbeSpec, kinds: impl Fn(Option<Kind>) -> (bool, bool)) -> Result<Probe, Error> {

@@ -25,7 +25,7 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
     for request in &requests {
         let site = &prepared.sites().sites[request.id as usize];
         let title = format!("{}:{}", place.images[site.image].name(), site.name);
-        let allowed = &listing.selection.mechanisms;
+        let allowed = site.mechanism.as_ref().map_or(&listing.selection.mechanisms[..], std::slice::from_ref);
         let text = explain(&title, &modules[request.module], request, site.kinds.returns, allowed);
         output.write_all(text.as_bytes()).map_err(|error| listing.output.error(error))?;
     }

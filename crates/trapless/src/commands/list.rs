@@ -35,7 +35,9 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
             padding: request.function.padding(),
             targets: module.targets,
         };
-        let (mechanism, reason) = chosen(&isa.verdict(&site), &listing.selection.mechanisms);
+        let allowed =
+            asked.mechanism.as_ref().map_or(&listing.selection.mechanisms[..], std::slice::from_ref);
+        let (mechanism, reason) = chosen(&isa.verdict(&site), allowed);
         let file = image.module(process)?;
         let function = file.functions().get(asked.function);
         let names: Vec<&str> =

@@ -10,7 +10,6 @@ use crate::target;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
-use trapless_isa::Mechanism;
 use trapless_process::{Process, launch};
 
 /// How often rings are emptied and ends are noticed.
@@ -53,7 +52,7 @@ fn launched(
     let process = target::open(child.process().pid().0)?;
     let options = super::stop_options(run.allow_seccomp);
     let session = {
-        let may_trap = run.selection.mechanisms.iter().any(|m| *m != Mechanism::Jump);
+        let may_trap = run.selection.may_trap();
         if may_trap {
             // Pending while it is attached to us, so it stands by itself when we let it go, before its own code runs.
             child.signal(libc::SIGSTOP);

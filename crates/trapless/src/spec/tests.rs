@@ -77,6 +77,28 @@ fn other_tools_spellings_are_understood() {
 }
 
 #[test]
+fn a_mechanism_may_be_named() {
+    use Mechanism::*;
+    for (text, mechanism, module, kind) in [
+        ("step:libc:malloc", Some(Step), "libc", None),
+        ("emulate:libc!malloc", Some(Emulate), "libc", None),
+        ("boost:/usr/bin/a:f", Some(Boost), "/usr/bin/a", None),
+        ("jump:uretprobe:/bin/bash:readline", Some(Jump), "/bin/bash", Some(Kind::Return)),
+        ("step:u:libc:malloc", Some(Step), "libc", Some(Kind::Entry)),
+        ("libc:malloc", None, "libc", None),
+        // Modules that are called so.
+        ("step:main", None, "step", None),
+        ("boost:ns::f", None, "boost", None),
+        ("stepper:main", None, "stepper", None),
+    ] {
+        let spec = parse(text);
+        assert_eq!((spec.mechanism, spec.module.text(), spec.kind), (mechanism, module, kind), "{text}");
+    }
+    let error = "step:kprobe:a:vfs_read".parse::<ProbeSpec>().unwrap_err();
+    assert_eq!(error.column, 5, "{error}");
+}
+
+#[test]
 fn regular_expressions_keep_their_colons_and_plus_signs() {
     for (text, module, function) in [
         ("libc\\.so:^mem(?:cpy|set)$", "libc\\.so", "^mem(?:cpy|set)$"),
