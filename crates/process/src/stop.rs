@@ -322,6 +322,13 @@ impl Seizure<'_> {
                 return Ok(());
             }
             Some(Event::Gone) => return Ok(()),
+            // The interrupt has overtaken a breakpoint or step whose SIGTRAP the kernel has queued already: let go now, the thread gets as
+            // far as its delivery and runs nothing. Left standing here, it would be behind the breakpoint, and be killed.
+            Some(Event::Stop(Stop::Interrupted(_))) if self.traced && ptrace::has_pending_trap(tid) => {
+                let _ = ptrace::cont(tid, 0);
+                self.running.push(tid);
+                return Ok(());
+            }
             Some(Event::Stop(Stop::Interrupted(_))) => Parked::Plain,
             Some(Event::Stop(Stop::Signal(signal))) if self.traced => crate::trace::park(tid, signal),
             Some(Event::Stop(Stop::Signal(signal))) => Parked::Signal(signal),
@@ -374,3 +381,6 @@ pub(crate) fn own_tid() -> i32 {
     // SAFETY: gettid takes nothing and cannot fail.
     unsafe { libc::gettid() }
 }
+
+#[cfg(test)]
+mod tests;

@@ -76,6 +76,8 @@ pub enum TraceEvent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Run {
     Running,
+    /// Runs one instruction. Whatever stops it before it has is no reason to let it run on.
+    Stepping,
     Standing(Parked),
 }
 
@@ -246,8 +248,12 @@ impl<'p> Tracer<'p> {
         }
         // A child of ours that is no tracee, and not ours to reap, hides what is behind it.
         self.obstructed = true;
-        let running: Vec<Tid> =
-            self.threads.iter().filter(|(_, run)| **run == Run::Running).map(|(tid, _)| *tid).collect();
+        let running: Vec<Tid> = self
+            .threads
+            .iter()
+            .filter(|(_, run)| !matches!(run, Run::Standing(_)))
+            .map(|(tid, _)| *tid)
+            .collect();
         for tid in running {
             if let Some(event) = self.take(tid)? {
                 return Ok(Some(event));
@@ -274,9 +280,10 @@ impl<'p> Tracer<'p> {
             let over = self.threads.is_empty() || !self.process.is_alive();
             return Ok(Some(if over { TraceEvent::ProcessGone } else { TraceEvent::ThreadGone { tid } }));
         };
-        let new = self.threads.insert(tid, Run::Standing(Parked::Plain)).is_none();
+        let Some(before) = self.threads.insert(tid, Run::Standing(Parked::Plain)) else {
+            return Ok(Some(TraceEvent::NewThread { tid }));
+        };
         match stop {
-            _ if new => Ok(Some(TraceEvent::NewThread { tid })),
             Stop::Signal(libc::SIGTRAP) => self.trap(tid).map(Some),
             Stop::Signal(signal) => {
                 self.threads.insert(tid, Run::Standing(Parked::Signal(signal)));
@@ -295,11 +302,16 @@ impl<'p> Tracer<'p> {
                 self.forked(tid, event == libc::PTRACE_EVENT_VFORK).map(Some)
             }
             Stop::Interrupted(libc::SIGTRAP) | Stop::Event(_) | Stop::Syscall => {
-                self.cont(tid, 0)?;
+                // A step that a group-stop came before is still to be made.
+                if before == Run::Stepping {
+                    self.step(tid, 0)?
+                } else {
+                    self.cont(tid, 0)?
+                }
                 Ok(None)
             }
             Stop::Interrupted(_) => {
-                self.resume(tid, "PTRACE_LISTEN", ptrace::listen, 0)?;
+                self.resume(tid, "PTRACE_LISTEN", ptrace::listen, 0, before)?;
                 Ok(None)
             }
         }
@@ -402,7 +414,7 @@ impl<'p> Tracer<'p> {
     /// # Errors
     /// [`StopError`] if the kernel refuses.
     pub fn cont(&mut self, tid: Tid, signal: i32) -> Result<(), StopError> {
-        self.resume(tid, "PTRACE_CONT", ptrace::cont, signal)
+        self.resume(tid, "PTRACE_CONT", ptrace::cont, signal, Run::Running)
     }
 
     /// Lets a standing thread run one instruction, with a signal or 0: [`TraceEvent::Stepped`] follows.
@@ -410,7 +422,7 @@ impl<'p> Tracer<'p> {
     /// # Errors
     /// [`StopError`] if the kernel refuses.
     pub fn step(&mut self, tid: Tid, signal: i32) -> Result<(), StopError> {
-        self.resume(tid, "PTRACE_SINGLESTEP", ptrace::singlestep, signal)
+        self.resume(tid, "PTRACE_SINGLESTEP", ptrace::singlestep, signal, Run::Stepping)
     }
 
     /// Lets a forked child go.
@@ -427,8 +439,9 @@ impl<'p> Tracer<'p> {
         name: &'static str,
         request: fn(Tid, usize) -> Result<(), Errno>,
         signal: i32,
+        run: Run,
     ) -> Result<(), StopError> {
-        self.threads.insert(tid, Run::Running);
+        self.threads.insert(tid, run);
         self.last.set(None);
         match request(tid, signal as usize) {
             Ok(()) | Err(Errno(libc::ESRCH)) => Ok(()),
@@ -445,7 +458,7 @@ impl<'p> Tracer<'p> {
     }
 
     /// Stops all threads again. A thread that has hit a breakpoint not told yet stands before it, and one that was being stepped stands
-    /// where it got to.
+    /// where it got to; neither has a SIGTRAP of ours still to get, whatever came first.
     ///
     /// # Errors
     /// [`StopError`]; the process is let go then.
@@ -457,7 +470,7 @@ impl<'p> Tracer<'p> {
         let (mut running, mut standing) = (Vec::new(), Vec::new());
         for (tid, run) in std::mem::take(&mut self.threads) {
             match run {
-                Run::Running => running.push(tid),
+                Run::Running | Run::Stepping => running.push(tid),
                 Run::Standing(parked) => match Registers::read(tid) {
                     Ok(regs) => standing.push(Thread { tid, regs, parked, held: Vec::new() }),
                     // Killed: there is its end to wait for.

@@ -103,3 +103,33 @@ fn a_breakpoint_that_was_hit_and_not_told_is_met_again() {
     target.poke();
     assert_eq!(target.wait().code(), Some(5));
 }
+
+/// A thread that meets a breakpoint just before it is taken out has a SIGTRAP on the way when the stop reaches it. Left to it, the
+/// signal would kill the process once nobody traces it.
+#[test]
+fn a_stop_leaves_no_trap_on_the_way() {
+    let program = Program::compile("hits", &[]);
+    let mut target = program.start(&["4", "1000000000"]);
+    let site = RemoteAddr(u64::from_str_radix(&target.line(), 16).unwrap());
+    let process = target.open();
+    target.poke();
+    for round in 0..200 {
+        let stopped = process.stop().unwrap_or_else(|error| panic!("round {round}: {error}"));
+        process.write(site, BREAKPOINT).unwrap();
+        let mut tracer = stopped.trace().unwrap();
+        let mut hits = 0;
+        while hits < 1 + round % 8 {
+            match tracer.next_event(Duration::from_secs(20)).unwrap().expect("something happens") {
+                TraceEvent::Breakpoint { tid, address } => {
+                    assert_eq!(address, site);
+                    hits += 1;
+                    tracer.cont(tid, 0).unwrap();
+                }
+                TraceEvent::NewThread { tid } => tracer.cont(tid, 0).unwrap(),
+                event => panic!("round {round}: {event:?}"),
+            }
+        }
+        process.write(site, NOP).unwrap();
+        tracer.stop().unwrap().resume_and_detach();
+    }
+}
