@@ -3,9 +3,14 @@
 //! The keeper arms, tells its parent, and serves until the parent asks it to end or is gone, however that came. Then, in order:
 //!
 //! 1. The breakpoints are taken out while the threads run: one byte each, and whoever has met one goes on at the original.
-//! 2. Steps under way, children made by vfork and traps on the way are served until there are none, for a while.
-//! 3. All threads are stopped. Those in slots and at landing pads are put where they belong, return addresses are put back,
-//!    and what remains is an ordinary removal.
+//! 2. Steps under way and children made by vfork are served until there are none, for a while.
+//! 3. All threads are stopped. One that had met a breakpoint before it was taken out, and whose SIGTRAP was still on the way, is put
+//!    back to it by the stop ([`Tracer::stop`]). Those in slots and at landing pads are put where they belong, return
+//!    addresses are put back, and what remains is an ordinary removal.
+//!
+//! An error on the way leads to the same end: what the breakpoints would do to a process without a tracer is worse than any.
+//!
+//! [`Tracer::stop`]: trapless_process::trace::Tracer::stop
 
 use super::{
     numbers::Numbers,
@@ -20,7 +25,7 @@ use std::{
     time::{Duration, Instant},
 };
 use trapless_process::{
-    Process, RemoteAddr, StopOptions, Stopped,
+    Process, RemoteAddr, StopError, StopOptions, Stopped,
     keeper::{Keeper, ParentWatch},
 };
 
@@ -146,43 +151,49 @@ fn serve(
     let mut tracer = stopped.trace()?;
     tracer.set_alone();
     let mut server = Server::new(process, tracer, &blueprint.traps, &session, numbers);
+    let mut result = serve_until_asked(&mut server, parent);
+    if let Ok(Served::Gone) = result {
+        return Ok(Removed::default());
+    }
+    server.disarm()?;
+    let until = Instant::now() + FINISHING;
+    while result.is_ok() && server.is_busy() && Instant::now() < until {
+        result = server.next(HEARING);
+        if let Ok(Served::Gone) = result {
+            return Ok(Removed::default());
+        }
+    }
+    let removed = end(server, process, options, &session)?;
+    result.map(|_| removed).map_err(EngineError::from)
+}
+
+/// Serves until the parent wants it to end, or the target is gone.
+fn serve_until_asked(server: &mut Server<'_, '_>, parent: &ParentWatch) -> Result<Served, StopError> {
     let mut heard = Instant::now();
     let mut hits = 0u32;
     loop {
         if server.next(HEARING)? == Served::Gone {
-            return Ok(Removed::default());
+            return Ok(Served::Gone);
         }
         hits = hits.wrapping_add(1);
         // The clock is asked for every few hits only; an idle wait ends by itself.
         if hits.is_multiple_of(16) || heard.elapsed() >= HEARING {
             if parent.should_end() {
-                break;
+                return Ok(Served::On);
             }
             heard = Instant::now();
         }
     }
-    server.disarm()?;
-    // Until nothing comes any more: a thread that met a breakpoint before it was taken out has a SIGTRAP on the way,
-    // and a stop that overtakes it would leave it behind the breakpoint, in the middle of an instruction.
-    let until = Instant::now() + FINISHING;
-    let mut quiet = false;
-    while (server.is_busy() || !quiet) && Instant::now() < until {
-        quiet = match server.next(HEARING)? {
-            Served::Gone => return Ok(Removed::default()),
-            Served::Quiet => true,
-            Served::On => false,
-        };
-    }
-    end(server, process, options, &session)
 }
 
 /// Step 3.
 fn end(
-    server: Server<'_, '_>,
+    mut server: Server<'_, '_>,
     process: &Process,
     options: &StopOptions,
     session: &FoundSession,
 ) -> Result<Removed, EngineError> {
+    let unfinished = server.give_up_steps();
     let Server { tracer, mut returns, .. } = server;
     let mut stopped = match tracer.stop() {
         Ok(stopped) => stopped,
@@ -190,6 +201,11 @@ fn end(
         // Let go, but without breakpoints at the sites.
         Err(_) => process.stop_with(options)?,
     };
+    for step in &unfinished {
+        if let Some(thread) = stopped.thread(step.tid) {
+            step.finish_flags(process, thread.registers());
+        }
+    }
     let at_pads: Vec<_> = stopped
         .threads()
         .iter()
