@@ -99,6 +99,8 @@ pub struct Tracer<'p> {
     adopted: HashSet<Tid>,
     /// New processes that have stopped, and that their creators have not told of yet.
     early: HashSet<Tid>,
+    /// Whether a thread that is found with all signals blocked but SIGTRAP had that one blocked, too, before it trapped.
+    traps_unblock: bool,
     /// The registers of the thread that stopped last, while it stands.
     last: Cell<Option<(Tid, Registers)>>,
     not_send: PhantomData<*mut ()>,
@@ -110,6 +112,10 @@ pub struct Held(SignalInfo);
 
 /// How long a wait of [`Tracer::set_alone`] lasts at most.
 const TURN: Duration = Duration::from_millis(20);
+
+/// The signals that can be blocked, without the real-time ones: bit `n - 1` is signal `n`.
+const ALL: u64 = 0x7fff_ffff & !(1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1));
+const ALL_BUT_SIGTRAP: u64 = ALL & !(1 << (libc::SIGTRAP - 1));
 
 const OPTIONS: i32 = libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACEFORK | libc::PTRACE_O_TRACEVFORK;
 
@@ -128,6 +134,9 @@ impl<'p> Stopped<'p> {
             }
         }
         let on_leader_exit = process.on_leader_exit()?;
+        let by_itself =
+            |thread: &Thread| ptrace::signal_mask(thread.tid).is_ok_and(|mask| mask & ALL == ALL_BUT_SIGTRAP);
+        let traps_unblock = !self.threads.iter().any(by_itself);
         let mut tracer = Tracer {
             process,
             options,
@@ -139,6 +148,7 @@ impl<'p> Stopped<'p> {
             alone: false,
             adopted: HashSet::new(),
             early: HashSet::new(),
+            traps_unblock,
             last: Cell::new(None),
             not_send: PhantomData,
         };
@@ -314,6 +324,18 @@ impl<'p> Tracer<'p> {
                 self.resume(tid, "PTRACE_LISTEN", ptrace::listen, 0, before)?;
                 Ok(None)
             }
+        }
+    }
+
+    /// Blocks SIGTRAP again in a thread that blocked all signals when it met a breakpoint of ours, as the C library does for a moment:
+    /// the kernel has unblocked it.
+    pub fn block_again(&self, tid: Tid) {
+        if self.traps_unblock
+            && let Ok(mask) = ptrace::signal_mask(tid)
+            && mask & ALL == ALL_BUT_SIGTRAP
+        {
+            // ESRCH means killed.
+            let _ = ptrace::set_signal_mask(tid, mask | ALL);
         }
     }
 

@@ -13,6 +13,7 @@
 //! [`Tracer::stop`]: trapless_process::trace::Tracer::stop
 
 use super::{
+    allowed,
     numbers::Numbers,
     serve::{self, Served, Server},
 };
@@ -83,7 +84,7 @@ fn keep(
     parent: &ParentWatch,
     mut channel: UnixStream,
 ) -> Vec<u8> {
-    let armed = process.stop_with(options).map_err(EngineError::from).and_then(|mut stopped| {
+    let armed = allowed::stop(process, options).and_then(|mut stopped| {
         let mut armed = blueprint.arm(&mut stopped)?;
         armed.stopped = stopped.stopped_for();
         Ok((armed, stopped))

@@ -15,12 +15,14 @@
 //!
 //! | file | question it answers |
 //! |---|---|
+//! | `allowed` | may breakpoints be set in this process? |
 //! | `keeper` | who serves, from when to when? |
 //! | `serve` | what becomes of each stop of a thread? |
 //! | `thread` | how does emulation see a stopped thread? |
 //! | `returns` | where do calls go whose return address was replaced? |
 //! | `numbers` | where are hits counted and recorded? |
 
+mod allowed;
 mod keeper;
 mod numbers;
 mod returns;

@@ -139,8 +139,10 @@ impl<'a, 'p> Server<'a, 'p> {
 
     fn breakpoint(&mut self, tid: Tid, address: u64) -> Result<(), StopError> {
         if let Some(&index) = self.by_address.get(&address) {
+            self.tracer.block_again(tid);
             self.hit(tid, index)
         } else if self.returns.site_of_pad(address).is_some() {
+            self.tracer.block_again(tid);
             self.landed(tid)
         } else {
             self.tracer.cont(tid, libc::SIGTRAP)
@@ -257,6 +259,7 @@ impl<'a, 'p> Server<'a, 'p> {
             // The program steps itself.
             return self.tracer.cont(tid, libc::SIGTRAP);
         };
+        self.tracer.block_again(tid);
         let site = &self.sites[step.site];
         let mut registers = self.tracer.registers(tid)?;
         let offset = registers.ip_value().wrapping_sub(site.slot_address);
