@@ -155,6 +155,10 @@ impl<'p> Stopped<'p> {
         for thread in self.into_threads() {
             thread.send_held(process.pid());
             tracer.threads.insert(thread.tid, Run::Standing(thread.parked));
+            if thread.parked == Parked::Plain {
+                // One that job control has stopped must not run. With this each stops once more, at once, and tells which it is.
+                let _ = ptrace::interrupt(thread.tid, 0);
+            }
             tracer.cont(thread.tid, thread.pending_signal().unwrap_or(0))?;
         }
         Ok(tracer)
