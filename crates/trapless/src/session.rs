@@ -346,6 +346,7 @@ fn nothing_probed(
                     | ReadsReturnAddress
                     | ReturnsOddly
                     | MovesStackPointer
+                    | UnknownTailCall
             )
         }
         Refusal::OnStack | Refusal::MayFault(_) => true,
