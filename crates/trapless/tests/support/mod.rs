@@ -35,9 +35,14 @@ impl Program {
         built.unwrap_or_else(|error| panic!("the tests need gcc: {error}"))
     }
 
-    /// The program in 64 and in 32 bits; without the latter, said aloud, where it cannot be compiled or run.
+    /// The program in 64 and, where that can be compiled and run, in 32 bits.
     pub fn in_both_widths(name: &str, source: &str, flags: &[&str]) -> Vec<Program> {
-        let mut programs = vec![Program::build(name, source, flags)];
+        let wide = Program::build(name, source, flags);
+        std::iter::once(wide).chain(Program::narrow(name, source, flags)).collect()
+    }
+
+    /// The program in 32 bits; `None`, said aloud, where that cannot be compiled or run.
+    pub fn narrow(name: &str, source: &str, flags: &[&str]) -> Option<Program> {
         let runs = || {
             let nothing = Program::try_build(NARROW, "nothing", "int main(void) { return 0; }", &[])?;
             let ran = Command::new(nothing.path()).status().map_err(|error| error.to_string())?;
@@ -45,10 +50,12 @@ impl Program {
         };
         match runs() {
             // Where anything can be compiled, this must be, too.
-            Ok(()) => programs.push(Program::try_build(NARROW, name, source, flags).unwrap()),
-            Err(error) => println!("SKIPPED in 32 bits: {error}"),
+            Ok(()) => Some(Program::try_build(NARROW, name, source, flags).unwrap()),
+            Err(error) => {
+                println!("SKIPPED in 32 bits: {error}");
+                None
+            }
         }
-        programs
     }
 
     fn try_build(compiler: &str, name: &str, source: &str, flags: &[&str]) -> Result<Program, String> {
