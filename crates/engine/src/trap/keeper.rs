@@ -14,6 +14,7 @@
 
 use super::{
     allowed,
+    leave::leave_pads,
     numbers::Numbers,
     serve::{self, Served, Server},
 };
@@ -26,7 +27,7 @@ use std::{
     time::{Duration, Instant},
 };
 use trapless_process::{
-    Process, RemoteAddr, StopError, StopOptions, Stopped,
+    Process, StopError, StopOptions, Stopped,
     keeper::{Keeper, ParentWatch},
 };
 
@@ -207,25 +208,7 @@ fn end(
             step.finish_flags(process, thread.registers());
         }
     }
-    let at_pads: Vec<_> = stopped
-        .threads()
-        .iter()
-        .map(|thread| (thread.tid(), *thread.registers()))
-        .filter(|(_, registers)| returns.site_of_pad(registers.ip_value()).is_some())
-        .collect();
-    for (tid, mut registers) in at_pads {
-        let slot = registers.sp_value().wrapping_sub(returns.word());
-        let mut home = returns.leave(slot);
-        while let Some(call) = home
-            && returns.site_of_pad(call.address).is_some()
-        {
-            home = returns.leave(slot);
-        }
-        if let Some(call) = home {
-            registers.set_ip(RemoteAddr(call.address));
-            stopped.set_registers(tid, registers)?;
-        }
-    }
+    leave_pads(&mut stopped, &mut returns)?;
     let put_back = returns.restore_in(process);
     let mut removed = remove(process, stopped, session)?;
     removed.returns += put_back;

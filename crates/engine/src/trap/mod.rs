@@ -17,6 +17,7 @@
 //! |---|---|
 //! | `allowed` | may breakpoints be set in this process? |
 //! | `keeper` | who serves, from when to when? |
+//! | `leave` | where does a thread go that a removal finds at a landing pad? |
 //! | `serve` | what becomes of each stop of a thread? |
 //! | `thread` | how does emulation see a stopped thread? |
 //! | `returns` | where do calls go whose return address was replaced? |
@@ -24,6 +25,7 @@
 
 mod allowed;
 mod keeper;
+mod leave;
 mod numbers;
 mod returns;
 mod serve;
