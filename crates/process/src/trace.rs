@@ -368,10 +368,7 @@ impl<'p> Tracer<'p> {
             errno,
         })?;
         let child = Pid(message as i32);
-        // It stops before its first instruction.
-        if !self.early.remove(&child.leader()) {
-            wait::until(child.leader(), OnExit::Reap, Instant::now() + self.options.patience);
-        }
+        self.await_first_stop(child);
         Ok(TraceEvent::Forked { tid, child, vfork })
     }
 
@@ -486,13 +483,16 @@ impl<'p> Tracer<'p> {
     /// Stops all threads again. A thread that has hit a breakpoint not told yet stands before it, and one that was being stepped stands
     /// where it got to; neither has a SIGTRAP of ours still to get, whatever came first.
     ///
+    /// A process that was forked and not told of yet is handed to `newborn`, as it would have been with [`TraceEvent::Forked`], and let
+    /// go. (One made by vfork is let go at once: its creator stops only when it is done.)
+    ///
     /// # Errors
     /// [`StopError`]; the process is let go then.
-    pub fn stop(mut self) -> Result<Stopped<'p>, StopError> {
-        self.stop_again()
+    pub fn stop(mut self, newborn: impl FnMut(Pid)) -> Result<Stopped<'p>, StopError> {
+        self.stop_again(newborn)
     }
 
-    fn stop_again(&mut self) -> Result<Stopped<'p>, StopError> {
+    fn stop_again(&mut self, mut newborn: impl FnMut(Pid)) -> Result<Stopped<'p>, StopError> {
         let (mut running, mut standing) = (Vec::new(), Vec::new());
         for (tid, run) in std::mem::take(&mut self.threads) {
             match run {
@@ -504,14 +504,28 @@ impl<'p> Tracer<'p> {
                 },
             }
         }
-        self.process.stop_traced(&self.options, running, standing)
+        let (process, options) = (self.process, self.options.clone());
+        process.stop_traced(&options, running, standing, &mut |born| {
+            self.await_first_stop(born.child);
+            if !born.vfork {
+                newborn(born.child);
+            }
+            self.release(born.child);
+        })
+    }
+
+    /// A new process stops before its first instruction.
+    fn await_first_stop(&mut self, child: Pid) {
+        if !self.early.remove(&child.leader()) {
+            wait::until(child.leader(), OnExit::Reap, Instant::now() + self.options.patience);
+        }
     }
 }
 
 impl Drop for Tracer<'_> {
     fn drop(&mut self) {
         if !self.threads.is_empty() {
-            drop(self.stop_again());
+            drop(self.stop_again(|_| {}));
         }
     }
 }

@@ -64,7 +64,7 @@ fn every_hit_is_told_once() {
         }
         eprintln!("{threads} threads: {hits} hits, {:?} each", start.elapsed() / hits);
         assert_eq!((hits, created, children, stepped), (threads * count, threads, 1, hits / 100));
-        let stopped = tracer.stop().unwrap();
+        let stopped = tracer.stop(|_| ()).unwrap();
         process.write(site, NOP).unwrap();
         stopped.resume_and_detach();
         assert_eq!(target.line(), "done");
@@ -96,7 +96,7 @@ fn a_breakpoint_that_was_hit_and_not_told_is_met_again() {
             event => panic!("{event:?}"),
         }
     }
-    let stopped = tracer.stop().unwrap();
+    let stopped = tracer.stop(|_| ()).unwrap();
     process.write(site, NOP).unwrap();
     drop(stopped);
     assert_eq!(target.line(), "done");
@@ -130,6 +130,6 @@ fn a_stop_leaves_no_trap_on_the_way() {
             }
         }
         process.write(site, NOP).unwrap();
-        tracer.stop().unwrap().resume_and_detach();
+        tracer.stop(|_| ()).unwrap().resume_and_detach();
     }
 }

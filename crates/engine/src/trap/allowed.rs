@@ -18,15 +18,15 @@ use trapless_process::{Process, StopOptions, Stopped, Tid};
 
 const SIGTRAP_BIT: u64 = 1 << (libc::SIGTRAP - 1);
 
-/// How often the threads are looked at. One that blocks SIGTRAP each time does so for good.
-const LOOKS: u32 = 5;
-/// The time in between, in which a thread that is being made gets to its own mask.
-const PAUSE: Duration = Duration::from_millis(10);
+/// The times between looks at the threads, each twice the one before: 1.3 seconds together. A thread that blocks SIGTRAP at each look
+/// does so for good, and not because it waits for a process that is being made on a busy machine.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const PAUSES: u32 = 7;
 
 /// Stops the process for breakpoints to be set.
 pub(super) fn stop<'p>(process: &'p Process, options: &StopOptions) -> Result<Stopped<'p>, EngineError> {
     let mut blocking: Option<BTreeSet<Tid>> = None;
-    for _ in 0..LOOKS {
+    for look in 0..=PAUSES {
         let stopped = process.stop_with(options)?;
         if process.status()?.sig_ignored & SIGTRAP_BIT != 0 {
             return Err(EngineError::IgnoresTraps);
@@ -43,7 +43,9 @@ pub(super) fn stop<'p>(process: &'p Process, options: &StopOptions) -> Result<St
         }
         blocking = Some(still);
         drop(stopped);
-        thread::sleep(PAUSE);
+        if look < PAUSES {
+            thread::sleep(FIRST_PAUSE * 2u32.pow(look));
+        }
     }
     let tid = blocking.and_then(|threads| threads.first().copied());
     Err(EngineError::BlocksTraps(tid.unwrap_or(process.pid().leader())))

@@ -197,7 +197,7 @@ fn end(
 ) -> Result<Removed, EngineError> {
     let unfinished = server.give_up_steps();
     let Server { tracer, mut returns, .. } = server;
-    let mut stopped = match tracer.stop() {
+    let mut stopped = match tracer.stop(|child| serve::clean_copy(child, session, &returns)) {
         Ok(stopped) => stopped,
         Err(_) if !process.is_alive() => return Ok(Removed::default()),
         // Let go, but without breakpoints at the sites.

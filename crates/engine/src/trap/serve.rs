@@ -320,11 +320,7 @@ impl<'a, 'p> Server<'a, 'p> {
         if shares_memory(self.process.pid(), child).unwrap_or(vfork) {
             self.tracer.adopt(child)?;
         } else {
-            if let Ok(copy) = Process::open(child) {
-                // What cannot be cleaned is being killed.
-                let _ = restore_code(&copy, self.session);
-                self.returns.restore_in(&copy);
-            }
+            clean_copy(child, self.session, &self.returns);
             self.tracer.release(child);
         }
         self.tracer.cont(tid, 0)
@@ -356,6 +352,15 @@ fn clear_pushed_trap_flag(process: &Process, registers: &Registers) {
     // The program has just written there.
     if process.load(at, &mut byte).is_ok() {
         let _ = process.store(at, &[byte[0] & !((TF >> 8) as u8)]);
+    }
+}
+
+/// Takes everything of ours out of a copy of the target: a forked child.
+pub(super) fn clean_copy(child: Pid, session: &FoundSession, returns: &Returns) {
+    if let Ok(copy) = Process::open(child) {
+        // What cannot be cleaned is being killed.
+        let _ = restore_code(&copy, session);
+        returns.restore_in(&copy);
     }
 }
 
