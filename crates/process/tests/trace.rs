@@ -133,3 +133,57 @@ fn a_stop_leaves_no_trap_on_the_way() {
         tracer.stop(|_| ()).unwrap().resume_and_detach();
     }
 }
+
+/// A thread stands in the stop of its fork when all are to be stopped. Its child has a copy of the breakpoint, and would be left standing.
+#[test]
+fn a_child_that_is_born_when_all_are_stopped_is_handed_over() {
+    let program = Program::compile("hits", &[]);
+    let born = || is_born_in_the_stop(&mut program.start(&["1", "1"]));
+    assert!((0..20).any(|_| born()), "it was always told of before");
+}
+
+/// Whether the stop has handed over the child that the target forks after its hit, and not an event before. The target goes on in any case.
+fn is_born_in_the_stop(target: &mut common::Target) -> bool {
+    let site = RemoteAddr(u64::from_str_radix(&target.line(), 16).unwrap());
+    let process = target.open();
+    let stopped = process.stop().unwrap();
+    process.write(site, BREAKPOINT).unwrap();
+    let mut tracer = stopped.trace().unwrap();
+    target.poke();
+    let (mut hit, mut told, mut born) = (false, false, 0);
+    let clean = |child| Process::open(child).unwrap().write(site, NOP).unwrap();
+    while !hit {
+        match tracer.next_event(Duration::from_secs(20)).unwrap().expect("something happens") {
+            TraceEvent::Breakpoint { tid, address } => {
+                let mut registers = tracer.registers(tid).unwrap();
+                registers.set_ip(address + 1);
+                tracer.set_registers(tid, &registers).unwrap();
+                tracer.cont(tid, 0).unwrap();
+                hit = true;
+            }
+            TraceEvent::NewThread { tid } => tracer.cont(tid, 0).unwrap(),
+            event => panic!("{event:?}"),
+        }
+    }
+    // The stop of the thread's creation may be still to come; the next is that of the fork.
+    match tracer.next_event(Duration::ZERO).unwrap() {
+        Some(TraceEvent::Forked { tid, child, .. }) => {
+            told = true;
+            clean(child);
+            tracer.release(child);
+            tracer.cont(tid, 0).unwrap();
+        }
+        None | Some(TraceEvent::ThreadGone { .. }) => target.wait_for_state("t"),
+        event => panic!("{event:?}"),
+    }
+    let stopped = tracer.stop(|child| {
+        clean(child);
+        born += 1;
+    });
+    process.write(site, NOP).unwrap();
+    drop(stopped.unwrap());
+    assert_eq!(target.line(), "done");
+    target.poke();
+    assert_eq!(target.wait().code(), Some(5));
+    !told && born == 1
+}
