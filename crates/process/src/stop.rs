@@ -347,7 +347,9 @@ impl Seizure<'_, '_> {
             Some(Event::Stop(Stop::Signal(signal))) => Parked::Signal(signal),
             Some(Event::Stop(Stop::Event(libc::PTRACE_EVENT_EXEC))) => {
                 let _ = ptrace::detach(tid, 0);
-                return Err(StopError::Execed(self.pid()));
+                // A child made by vfork, which has left the target's memory.
+                let adopted = self.newborn.is_some() && self.process.thread_stat(tid).is_err();
+                return if adopted { Ok(()) } else { Err(StopError::Execed(self.pid())) };
             }
             // Stops of options the caller chose. In the kernel any stop takes back an interrupt that has not had its effect.
             Some(Event::Stop(stop @ (Stop::Event(_) | Stop::Syscall))) => {

@@ -200,8 +200,11 @@ fn end(
     let mut stopped = match tracer.stop(|child| serve::clean_copy(child, session, &returns)) {
         Ok(stopped) => stopped,
         Err(_) if !process.is_alive() => return Ok(Removed::default()),
-        // Let go, but without breakpoints at the sites.
-        Err(_) => process.stop_with(options)?,
+        // Let go, but without breakpoints at the sites. None may return to a landing pad now.
+        Err(_) => {
+            returns.restore_in(process);
+            process.stop_with(options)?
+        }
     };
     for step in &unfinished {
         if let Some(thread) = stopped.thread(step.tid) {
