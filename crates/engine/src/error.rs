@@ -67,6 +67,16 @@ pub enum EngineError {
     /// Other mappings appeared where ours were planned, again and again.
     #[error("the process maps memory faster than places for ours can be found; try again")]
     Crowded,
+    /// The first breakpoint would set the disposition of SIGTRAP to its default.
+    #[error(
+        "the process ignores SIGTRAP, which a breakpoint would change: probes that trap are not possible here"
+    )]
+    IgnoresTraps,
+    /// A breakpoint in this thread would unblock SIGTRAP and take away its handler.
+    #[error(
+        "thread {0} blocks SIGTRAP, which a breakpoint would change: probes that trap are not possible here"
+    )]
+    BlocksTraps(process::Tid),
     /// The work in the keeper failed.
     #[error("{0}")]
     Keeper(String),

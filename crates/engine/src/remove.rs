@@ -174,23 +174,38 @@ fn remove_stopped(
 
 /// Of step 2: the booster's rule. A thread at the copy in a slot goes back to the original instruction, one behind it goes on to
 /// the next. Nothing is run for it, so nothing can block or fault.
+///
+/// Only a copy of several instructions is finished first: what is left of it is jumps, since the first one has run.
 fn leave_slots(stopped: &mut Stopped<'_>, session: &FoundSession) -> Result<(), EngineError> {
     let mut slots: Vec<&JournalEntry> = session.journal.iter().filter(|e| e.trap != 0).collect();
     slots.sort_unstable_by_key(|e| e.detour);
-    let moves: Vec<_> = stopped
+    let in_slots: Vec<_> = stopped
         .threads()
         .iter()
         .filter_map(|thread| {
             let ip = thread.registers().ip().0;
             let after = slots.partition_point(|e| e.detour <= ip);
             let entry = slots[after.checked_sub(1)?];
-            let displaced = Displaced { start: entry.site, length: entry.displaced, instructions: 1 };
-            let slot = Slot { code: Vec::new(), copy: u32::from(entry.copy), boosted: true };
-            Some((thread.tid(), slot.original_of(&displaced, ip - entry.detour)?))
+            (ip - entry.detour <= u64::from(entry.copy)).then_some((thread.tid(), entry))
         })
         .collect();
-    moves.into_iter().try_for_each(|(tid, ip)| crate::arm::set_ip(stopped, tid, ip))
+    for (tid, entry) in in_slots {
+        let inside = entry.detour + 1..entry.detour + u64::from(entry.copy);
+        // Where it fails the thread is gone, or stays and keeps the memory.
+        let _ = stopped.step_until(tid, MAX_COPY, |registers| !inside.contains(&registers.ip().0));
+        let Some(thread) = stopped.thread(tid) else { continue };
+        let displaced = Displaced { start: entry.site, length: entry.displaced, instructions: 1 };
+        let slot = Slot { code: Vec::new(), copy: u32::from(entry.copy), boosted: true };
+        let offset = thread.registers().ip().0.wrapping_sub(entry.detour);
+        if let Some(ip) = slot.original_of(&displaced, offset) {
+            crate::arm::set_ip(stopped, tid, ip)?;
+        }
+    }
+    Ok(())
 }
+
+/// The most instructions that a copy in a slot takes.
+const MAX_COPY: u32 = 8;
 
 /// The most steps a detour takes: its routines look at every used return table.
 const MAX_STEPS: u32 = 20_000;

@@ -198,6 +198,9 @@ pub enum Reason {
     /// Return probe: the function pops its arguments or moves the stack pointer away when it returns.
     #[error("the function returns with another stack pointer")]
     MovesStackPointer,
+    /// Return probe: the function goes on in one that may pop arguments, and then returns with another stack pointer (32-bit x86).
+    #[error("the function ends in a jump to one that is not known, which may pop arguments")]
+    UnknownTailCall,
     /// Return probe: the function calls others while the stack pointer is still its caller's (powerpc64le).
     #[error("the function calls others without a stack frame of its own")]
     CallsWithoutFrame,

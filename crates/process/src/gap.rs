@@ -114,15 +114,17 @@ impl Mappings {
     }
 }
 
-/// A few addresses from `first` to `last`, from the end that is nearer to `near`, at growing distances.
+/// A few addresses from `first` to `last`: the one nearest to `near`, and others at growing distances from it.
 fn places(first: u64, last: u64, near: u64, step: u64) -> impl Iterator<Item = u64> {
-    let below = last < near;
+    let nearest = near.clamp(first, last);
     let distances =
         std::iter::once(0).chain((0..).map_while(move |n| step.checked_shl(n).filter(|d| *d >> n == step)));
     distances
         .take_while(move |&distance| distance <= last - first)
         .take(12)
-        .map(move |distance| if below { last - distance } else { first + distance })
+        .flat_map(move |distance| [nearest.checked_sub(distance), nearest.checked_add(distance)])
+        .flatten()
+        .filter(move |place| (first..=last).contains(place))
 }
 
 /// Bytes between two ranges that do not overlap.
@@ -163,6 +165,13 @@ mod tests {
         let maps = "400000-401000 r-xp 0 0:0 0\n403000-404000 r--p 0 0:0 0\n";
         let found = gaps(maps, &RULES, 0x40_0000..0x40_1000, 1 << 31, 0x1000);
         assert_eq!(found[..3], [0x3f_f000, 0x40_1000, 0x3f_e000]);
+    }
+
+    #[test]
+    fn a_place_in_the_middle_of_a_gap_is_taken_where_it_is_asked_for() {
+        let maps = "400000-401000 r-xp 0 0:0 0\nf7000000-f7001000 r--p 0 0:0 0\n";
+        let found = gaps(maps, &RULES, 0xc000_0000..0xc000_0000, u64::MAX, 0x1000);
+        assert_eq!(found[..4], [0xbfff_f000, 0xc000_0000, 0xbfff_e000, 0xc000_1000]);
     }
 
     #[test]

@@ -160,6 +160,41 @@ impl std::fmt::Debug for SignalInfo {
     }
 }
 
+/// Whether a stopped thread that goes on would at once get a SIGTRAP that the processor has raised.
+pub(crate) fn has_pending_trap(tid: Tid) -> bool {
+    /// `struct ptrace_peeksiginfo_args` of `include/uapi/linux/ptrace.h`.
+    #[repr(C)]
+    struct Range {
+        offset: u64,
+        flags: u32,
+        count: i32,
+    }
+    const PTRACE_PEEKSIGINFO: libc::c_uint = 0x4209;
+    const AT_ONCE: usize = 16;
+    // The kernel unblocks what it raises; one that is blocked was made up by the program.
+    if signal_mask(tid).is_ok_and(|mask| mask & 1 << (libc::SIGTRAP - 1) != 0) {
+        return false;
+    }
+    let mut infos = [const { MaybeUninit::<libc::siginfo_t>::uninit() }; AT_ONCE];
+    // No flags: the thread's own queue, which is where the kernel puts what an instruction raises.
+    let mut range = Range { offset: 0, flags: 0, count: AT_ONCE as i32 };
+    loop {
+        // SAFETY: this request reads `range` and writes at most `count` descriptions to `infos`.
+        let peeked =
+            unsafe { raw(PTRACE_PEEKSIGINFO, tid, &raw mut range as usize, infos.as_mut_ptr() as usize) };
+        let Ok(count) = peeked.map(|count| (count as usize).min(AT_ONCE)) else { return false };
+        // SAFETY: the kernel has written the first `count`.
+        let mut seen = infos[..count].iter().map(|info| unsafe { info.assume_init_ref() });
+        if seen.any(|info| info.si_signo == libc::SIGTRAP && info.si_code > 0) {
+            return true;
+        }
+        if count < AT_ONCE {
+            return false;
+        }
+        range.offset += count as u64;
+    }
+}
+
 /// Sends a plain signal to one thread.
 pub(crate) fn send_signal(tgid: i32, tid: Tid, signal: i32) -> Result<(), Errno> {
     // SAFETY: tgkill takes three integers.

@@ -16,6 +16,9 @@ pub enum Stepped {
     Faulted(i32),
 }
 
+/// The flag by which the processor steps.
+const TRAP_FLAG: u64 = 0x100;
+
 impl Stopped<'_> {
     /// Steps `tid` until `done` holds for its registers; it is asked before each step, and at most `limit` steps are made. All other
     /// threads stand still, so code that waits for one of them makes no progress. Signals that come in between are sent
@@ -54,6 +57,7 @@ impl Stopped<'_> {
             self.threads[index].held.push(info);
             self.threads[index].parked = Parked::Plain;
         }
+        let pushes_flags = self.stands_at_pushf(index);
         let fault = loop {
             ptrace::singlestep(tid, 0).map_err(|errno| self.explain(tid, "PTRACE_SINGLESTEP", errno))?;
             let Stop::Signal(signal) = self.next_stop(tid)? else { continue };
@@ -72,6 +76,31 @@ impl Stopped<'_> {
         };
         self.threads[index].regs =
             Registers::read(tid).map_err(|errno| self.explain(tid, "PTRACE_GETREGSET", errno))?;
+        if pushes_flags && fault.is_none() {
+            self.clear_pushed_trap_flag(index);
+        }
         Ok(fault)
+    }
+
+    /// Whether the thread is about to push its flags, and the trap flag among them is not its own.
+    fn stands_at_pushf(&self, index: usize) -> bool {
+        let regs = &self.threads[index].regs;
+        let mut code = [0; 3];
+        // Near the end of a mapping less is there; then it is left zero.
+        let _ = self.process.read(regs.ip(), &mut code);
+        let is_prefix = |byte: &&u8| **byte == 0x66 || !regs.is_32bit() && **byte & 0xf0 == 0x40;
+        let opcode = code.iter().find(|byte| !is_prefix(byte));
+        opcode == Some(&0x9c) && regs.flags() & TRAP_FLAG == 0
+    }
+
+    /// The kernel takes the trap flag it sets for a step out of the registers, but not out of what the step has pushed. Popped
+    /// later, it would make the thread step on without a tracer.
+    fn clear_pushed_trap_flag(&self, index: usize) {
+        let at = self.threads[index].regs.sp() + 1;
+        let mut byte = [0];
+        if self.process.load(at, &mut byte).is_ok() {
+            // The thread has just written there.
+            let _ = self.process.store(at, &[byte[0] & !((TRAP_FLAG >> 8) as u8)]);
+        }
     }
 }

@@ -49,6 +49,13 @@ pub(crate) enum Parked {
     Signal(i32),
 }
 
+/// A process that a traced thread has created.
+pub(crate) struct Newborn {
+    pub child: Pid,
+    /// Whether it runs in its creator's memory, which waits for it.
+    pub vfork: bool,
+}
+
 /// A stopped thread.
 #[derive(Debug)]
 pub struct Thread {
@@ -120,7 +127,7 @@ impl Process {
             on_exit: self.on_leader_exit()?,
             known: HashSet::new(),
             watchdog,
-            traced: false,
+            newborn: None,
             running: Vec::new(),
             stopped: Vec::new(),
         };
@@ -133,12 +140,14 @@ impl Process {
         Ok(Stopped::new(self, threads, options.clone(), seizure.on_exit, since))
     }
 
-    /// Stops a process some of whose threads are attached and running, and others attached and stopped.
+    /// Stops a process some of whose threads are attached and running, and others attached and stopped. `newborn` is told of each
+    /// process that one of them has created and nobody has heard of yet; it is attached, and whether it stands is not known.
     pub(crate) fn stop_traced(
         &self,
         options: &StopOptions,
         running: Vec<Tid>,
         stopped: Vec<Thread>,
+        newborn: &mut dyn FnMut(Newborn),
     ) -> Result<Stopped<'_>, StopError> {
         let since = Instant::now();
         let mut seizure = Seizure {
@@ -147,7 +156,7 @@ impl Process {
             on_exit: self.on_leader_exit()?,
             known: running.iter().copied().chain(stopped.iter().map(Thread::tid)).collect(),
             watchdog: None,
-            traced: true,
+            newborn: Some(newborn),
             running,
             stopped,
         };
@@ -213,19 +222,19 @@ impl Process {
 }
 
 /// Threads attached to so far. Dropping it lets them go.
-struct Seizure<'p> {
+struct Seizure<'p, 'n> {
     process: &'p Process,
     options: i32,
     on_exit: OnExit,
     known: HashSet<Tid>,
     watchdog: Option<Watchdog>,
-    /// Whether breakpoints and steps of ours may be what a thread stops for.
-    traced: bool,
+    /// What is told of new processes, if the threads were traced: breakpoints and steps of ours may be what they stop for.
+    newborn: Option<&'n mut dyn FnMut(Newborn)>,
     running: Vec<Tid>,
     stopped: Vec<Thread>,
 }
 
-impl Seizure<'_> {
+impl Seizure<'_, '_> {
     fn pid(&self) -> Pid {
         self.process.pid()
     }
@@ -322,15 +331,36 @@ impl Seizure<'_> {
                 return Ok(());
             }
             Some(Event::Gone) => return Ok(()),
+            // The interrupt has overtaken a breakpoint or step whose SIGTRAP the kernel has queued already: let go now, the thread gets as
+            // far as its delivery and runs nothing. Left standing here, it would be behind the breakpoint, and be killed.
+            Some(Event::Stop(Stop::Interrupted(_)))
+                if self.newborn.is_some() && ptrace::has_pending_trap(tid) =>
+            {
+                let _ = ptrace::cont(tid, 0);
+                self.running.push(tid);
+                return Ok(());
+            }
             Some(Event::Stop(Stop::Interrupted(_))) => Parked::Plain,
-            Some(Event::Stop(Stop::Signal(signal))) if self.traced => crate::trace::park(tid, signal),
+            Some(Event::Stop(Stop::Signal(signal))) if self.newborn.is_some() => {
+                crate::trace::park(tid, signal)
+            }
             Some(Event::Stop(Stop::Signal(signal))) => Parked::Signal(signal),
             Some(Event::Stop(Stop::Event(libc::PTRACE_EVENT_EXEC))) => {
                 let _ = ptrace::detach(tid, 0);
-                return Err(StopError::Execed(self.pid()));
+                // A child made by vfork, which has left the target's memory.
+                let adopted = self.newborn.is_some() && self.process.thread_stat(tid).is_err();
+                return if adopted { Ok(()) } else { Err(StopError::Execed(self.pid())) };
             }
-            // Stops of options the caller chose. The interrupt is still to come.
-            Some(Event::Stop(Stop::Event(_) | Stop::Syscall)) => {
+            // Stops of options the caller chose. In the kernel any stop takes back an interrupt that has not had its effect.
+            Some(Event::Stop(stop @ (Stop::Event(_) | Stop::Syscall))) => {
+                let vfork = stop == Stop::Event(libc::PTRACE_EVENT_VFORK);
+                if (vfork || stop == Stop::Event(libc::PTRACE_EVENT_FORK))
+                    && let Some(newborn) = &mut self.newborn
+                    && let Ok(child) = ptrace::event_message(tid)
+                {
+                    newborn(Newborn { child: Pid(child as i32), vfork });
+                }
+                let _ = ptrace::interrupt(tid, 0);
                 let _ = ptrace::cont(tid, 0);
                 self.running.push(tid);
                 return Ok(());
@@ -351,7 +381,7 @@ impl Seizure<'_> {
     }
 }
 
-impl Drop for Seizure<'_> {
+impl Drop for Seizure<'_, '_> {
     fn drop(&mut self) {
         for thread in self.stopped.iter().rev() {
             thread.let_go(self.pid(), self.on_exit(thread.tid));
@@ -374,3 +404,6 @@ pub(crate) fn own_tid() -> i32 {
     // SAFETY: gettid takes nothing and cannot fail.
     unsafe { libc::gettid() }
 }
+
+#[cfg(test)]
+mod tests;

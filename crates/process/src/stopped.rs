@@ -2,7 +2,7 @@
 
 use crate::stop::Thread;
 use crate::wait::OnExit;
-use crate::{Errno, Process, Registers, StopError, StopOptions, Tid};
+use crate::{Errno, Process, Registers, StopError, StopOptions, Tid, ptrace};
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
@@ -61,6 +61,14 @@ impl<'p> Stopped<'p> {
         registers.write(tid).map_err(|errno| self.explain(tid, "PTRACE_SETREGSET", errno))?;
         self.threads[index].regs = registers;
         Ok(())
+    }
+
+    /// The signals a thread blocks; bit `n - 1` is signal `n`.
+    ///
+    /// # Errors
+    /// [`StopError`] if it has been killed.
+    pub fn signal_mask(&self, tid: Tid) -> Result<u64, StopError> {
+        ptrace::signal_mask(tid).map_err(|errno| self.explain(tid, "PTRACE_GETSIGMASK", errno))
     }
 
     /// How long the target has been standing still.

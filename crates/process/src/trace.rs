@@ -76,6 +76,8 @@ pub enum TraceEvent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Run {
     Running,
+    /// Runs one instruction. Whatever stops it before it has is no reason to let it run on.
+    Stepping,
     Standing(Parked),
 }
 
@@ -97,6 +99,8 @@ pub struct Tracer<'p> {
     adopted: HashSet<Tid>,
     /// New processes that have stopped, and that their creators have not told of yet.
     early: HashSet<Tid>,
+    /// Whether a thread that is found with all signals blocked but SIGTRAP had that one blocked, too, before it trapped.
+    traps_unblock: bool,
     /// The registers of the thread that stopped last, if they were asked for, while it stands.
     last: Cell<Option<(Tid, Registers)>>,
     /// Whether all registers were asked for after the last trap. Then they are read at the next one, which saves a look at the
@@ -113,6 +117,10 @@ pub struct Held(SignalInfo);
 
 /// How long a wait of [`Tracer::set_alone`] lasts at most.
 const TURN: Duration = Duration::from_millis(20);
+
+/// The signals that can be blocked, without the real-time ones: bit `n - 1` is signal `n`.
+const ALL: u64 = 0x7fff_ffff & !(1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1));
+const ALL_BUT_SIGTRAP: u64 = ALL & !(1 << (libc::SIGTRAP - 1));
 
 const OPTIONS: i32 = libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACEFORK | libc::PTRACE_O_TRACEVFORK;
 
@@ -131,6 +139,9 @@ impl<'p> Stopped<'p> {
             }
         }
         let on_leader_exit = process.on_leader_exit()?;
+        let by_itself =
+            |thread: &Thread| ptrace::signal_mask(thread.tid).is_ok_and(|mask| mask & ALL == ALL_BUT_SIGTRAP);
+        let traps_unblock = !self.threads.iter().any(by_itself);
         let mut tracer = Tracer {
             process,
             options,
@@ -142,6 +153,7 @@ impl<'p> Stopped<'p> {
             alone: false,
             adopted: HashSet::new(),
             early: HashSet::new(),
+            traps_unblock,
             last: Cell::new(None),
             asked: Cell::new(false),
             known: HashSet::new(),
@@ -150,6 +162,10 @@ impl<'p> Stopped<'p> {
         for thread in self.into_threads() {
             thread.send_held(process.pid());
             tracer.threads.insert(thread.tid, Run::Standing(thread.parked));
+            if thread.parked == Parked::Plain {
+                // One that job control has stopped must not run. With this each stops once more, at once, and tells which it is.
+                let _ = ptrace::interrupt(thread.tid, 0);
+            }
             tracer.cont(thread.tid, thread.pending_signal().unwrap_or(0))?;
         }
         Ok(tracer)
@@ -259,8 +275,12 @@ impl<'p> Tracer<'p> {
         }
         // A child of ours that is no tracee, and not ours to reap, hides what is behind it.
         self.obstructed = true;
-        let running: Vec<Tid> =
-            self.threads.iter().filter(|(_, run)| **run == Run::Running).map(|(tid, _)| *tid).collect();
+        let running: Vec<Tid> = self
+            .threads
+            .iter()
+            .filter(|(_, run)| !matches!(run, Run::Standing(_)))
+            .map(|(tid, _)| *tid)
+            .collect();
         for tid in running {
             if let Some(event) = self.take(tid)? {
                 return Ok(Some(event));
@@ -287,9 +307,10 @@ impl<'p> Tracer<'p> {
             let over = self.threads.is_empty() || !self.process.is_alive();
             return Ok(Some(if over { TraceEvent::ProcessGone } else { TraceEvent::ThreadGone { tid } }));
         };
-        let new = self.threads.insert(tid, Run::Standing(Parked::Plain)).is_none();
+        let Some(before) = self.threads.insert(tid, Run::Standing(Parked::Plain)) else {
+            return Ok(Some(TraceEvent::NewThread { tid }));
+        };
         match stop {
-            _ if new => Ok(Some(TraceEvent::NewThread { tid })),
             Stop::Signal(libc::SIGTRAP) => self.trap(tid).map(Some),
             Stop::Signal(signal) => {
                 self.threads.insert(tid, Run::Standing(Parked::Signal(signal)));
@@ -308,13 +329,30 @@ impl<'p> Tracer<'p> {
                 self.forked(tid, event == libc::PTRACE_EVENT_VFORK).map(Some)
             }
             Stop::Interrupted(libc::SIGTRAP) | Stop::Event(_) | Stop::Syscall => {
-                self.cont(tid, 0)?;
+                // A step that a group-stop came before is still to be made.
+                if before == Run::Stepping {
+                    self.step(tid, 0)?
+                } else {
+                    self.cont(tid, 0)?
+                }
                 Ok(None)
             }
             Stop::Interrupted(_) => {
-                self.resume(tid, "PTRACE_LISTEN", ptrace::listen, 0)?;
+                self.resume(tid, "PTRACE_LISTEN", ptrace::listen, 0, before)?;
                 Ok(None)
             }
+        }
+    }
+
+    /// Blocks SIGTRAP again in a thread that blocked all signals when it met a breakpoint of ours, as the C library does for a moment:
+    /// the kernel has unblocked it.
+    pub fn block_again(&self, tid: Tid) {
+        if self.traps_unblock
+            && let Ok(mask) = ptrace::signal_mask(tid)
+            && mask & ALL == ALL_BUT_SIGTRAP
+        {
+            // ESRCH means killed.
+            let _ = ptrace::set_signal_mask(tid, mask | ALL);
         }
     }
 
@@ -351,10 +389,7 @@ impl<'p> Tracer<'p> {
             errno,
         })?;
         let child = Pid(message as i32);
-        // It stops before its first instruction.
-        if !self.early.remove(&child.leader()) {
-            wait::until(child.leader(), OnExit::Reap, Instant::now() + self.options.patience);
-        }
+        self.await_first_stop(child);
         Ok(TraceEvent::Forked { tid, child, vfork })
     }
 
@@ -438,7 +473,7 @@ impl<'p> Tracer<'p> {
     /// # Errors
     /// [`StopError`] if the kernel refuses.
     pub fn cont(&mut self, tid: Tid, signal: i32) -> Result<(), StopError> {
-        self.resume(tid, "PTRACE_CONT", ptrace::cont, signal)
+        self.resume(tid, "PTRACE_CONT", ptrace::cont, signal, Run::Running)
     }
 
     /// Lets a standing thread run one instruction, with a signal or 0: [`TraceEvent::Stepped`] follows.
@@ -446,7 +481,7 @@ impl<'p> Tracer<'p> {
     /// # Errors
     /// [`StopError`] if the kernel refuses.
     pub fn step(&mut self, tid: Tid, signal: i32) -> Result<(), StopError> {
-        self.resume(tid, "PTRACE_SINGLESTEP", ptrace::singlestep, signal)
+        self.resume(tid, "PTRACE_SINGLESTEP", ptrace::singlestep, signal, Run::Stepping)
     }
 
     /// Lets a forked child go.
@@ -463,8 +498,9 @@ impl<'p> Tracer<'p> {
         name: &'static str,
         request: fn(Tid, usize) -> Result<(), Errno>,
         signal: i32,
+        run: Run,
     ) -> Result<(), StopError> {
-        self.threads.insert(tid, Run::Running);
+        self.threads.insert(tid, run);
         self.last.set(None);
         match request(tid, signal as usize) {
             Ok(()) | Err(Errno(libc::ESRCH)) => Ok(()),
@@ -481,19 +517,22 @@ impl<'p> Tracer<'p> {
     }
 
     /// Stops all threads again. A thread that has hit a breakpoint not told yet stands before it, and one that was being stepped stands
-    /// where it got to.
+    /// where it got to; neither has a SIGTRAP of ours still to get, whatever came first.
+    ///
+    /// A process that was forked and not told of yet is handed to `newborn`, as it would have been with [`TraceEvent::Forked`], and let
+    /// go. (One made by vfork is let go at once: its creator stops only when it is done.)
     ///
     /// # Errors
     /// [`StopError`]; the process is let go then.
-    pub fn stop(mut self) -> Result<Stopped<'p>, StopError> {
-        self.stop_again()
+    pub fn stop(mut self, newborn: impl FnMut(Pid)) -> Result<Stopped<'p>, StopError> {
+        self.stop_again(newborn)
     }
 
-    fn stop_again(&mut self) -> Result<Stopped<'p>, StopError> {
+    fn stop_again(&mut self, mut newborn: impl FnMut(Pid)) -> Result<Stopped<'p>, StopError> {
         let (mut running, mut standing) = (Vec::new(), Vec::new());
         for (tid, run) in std::mem::take(&mut self.threads) {
             match run {
-                Run::Running => running.push(tid),
+                Run::Running | Run::Stepping => running.push(tid),
                 Run::Standing(parked) => match Registers::read(tid) {
                     Ok(regs) => standing.push(Thread { tid, regs, parked, held: Vec::new() }),
                     // Killed: there is its end to wait for.
@@ -501,14 +540,28 @@ impl<'p> Tracer<'p> {
                 },
             }
         }
-        self.process.stop_traced(&self.options, running, standing)
+        let (process, options) = (self.process, self.options.clone());
+        process.stop_traced(&options, running, standing, &mut |born| {
+            self.await_first_stop(born.child);
+            if !born.vfork {
+                newborn(born.child);
+            }
+            self.release(born.child);
+        })
+    }
+
+    /// A new process stops before its first instruction.
+    fn await_first_stop(&mut self, child: Pid) {
+        if !self.early.remove(&child.leader()) {
+            wait::until(child.leader(), OnExit::Reap, Instant::now() + self.options.patience);
+        }
     }
 }
 
 impl Drop for Tracer<'_> {
     fn drop(&mut self) {
         if !self.threads.is_empty() {
-            drop(self.stop_again());
+            drop(self.stop_again(|_| {}));
         }
     }
 }

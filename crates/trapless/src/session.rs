@@ -373,6 +373,7 @@ fn nothing_probed(
                     | ReadsReturnAddress
                     | ReturnsOddly
                     | MovesStackPointer
+                    | UnknownTailCall
             )
         }
         Refusal::OnStack | Refusal::MayFault(_) => true,

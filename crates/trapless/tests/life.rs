@@ -8,46 +8,7 @@ use support::tool::{Tool, detach, finish, run};
 use support::{Program, Target, end_with_us, is_root};
 
 /// Does what each line of input says, and calls `subject` around it.
-const LIVES: &str = r#"
-#define _GNU_SOURCE
-#include <signal.h>
-#include <spawn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-extern char **environ;
-__attribute__((noipa)) long subject(long x) { asm volatile("" ::: "memory"); return x * 3 + 7; }
-static void calls(int n) { for (int i = 0; i < n; i++) if (subject(i) != i * 3 + 7) abort(); }
-int main(int argc, char **argv) {
-    puts("ready"); fflush(stdout);
-    char line[64];
-    while (fgets(line, sizeof line, stdin)) {
-        char *arguments[] = { "echo", "spawned", NULL };
-        int status = 0;
-        pid_t pid = 0;
-        calls(100);
-        if (!strncmp(line, "fork", 4)) {
-            if ((pid = fork()) == 0) { calls(50); puts("child"); fflush(stdout); _exit(7); }
-        } else if (!strncmp(line, "vfork", 5)) {
-            if ((pid = vfork()) == 0) { subject(1); subject(2); execvp("echo", arguments); _exit(9); }
-        } else if (!strncmp(line, "spawn", 5)) {
-            posix_spawnp(&pid, "echo", NULL, NULL, arguments, environ);
-        } else if (!strncmp(line, "exec", 4)) {
-            execvp("echo", arguments);
-        } else if (!strncmp(line, "exit", 4)) {
-            exit(3);
-        } else if (!strncmp(line, "kill", 4)) {
-            raise(SIGKILL);
-        }
-        if (pid) waitpid(pid, &status, 0);
-        calls(10);
-        printf("%d\n", WEXITSTATUS(status)); fflush(stdout);
-    }
-    return 0;
-}
-"#;
+const LIVES: &str = include_str!("targets/lives.c");
 
 fn lives() -> Program {
     Program::build("lives", LIVES, &[])

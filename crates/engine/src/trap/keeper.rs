@@ -3,11 +3,18 @@
 //! The keeper arms, tells its parent, and serves until the parent asks it to end or is gone, however that came. Then, in order:
 //!
 //! 1. The breakpoints are taken out while the threads run: one byte each, and whoever has met one goes on at the original.
-//! 2. Steps under way, children made by vfork and traps on the way are served until there are none, for a while.
-//! 3. All threads are stopped. Those in slots and at landing pads are put where they belong, return addresses are put back,
-//!    and what remains is an ordinary removal.
+//! 2. Steps under way and children made by vfork are served until there are none, for a while.
+//! 3. All threads are stopped. One that had met a breakpoint before it was taken out, and whose SIGTRAP was still on the way, is put
+//!    back to it by the stop ([`Tracer::stop`]). Those in slots and at landing pads are put where they belong, return
+//!    addresses are put back, and what remains is an ordinary removal.
+//!
+//! An error on the way leads to the same end: what the breakpoints would do to a process without a tracer is worse than any.
+//!
+//! [`Tracer::stop`]: trapless_process::trace::Tracer::stop
 
 use super::{
+    allowed,
+    leave::leave_pads,
     numbers::Numbers,
     serve::{self, Served, Server},
 };
@@ -20,7 +27,7 @@ use std::{
     time::{Duration, Instant},
 };
 use trapless_process::{
-    Process, RemoteAddr, StopOptions, Stopped,
+    Process, StopError, StopOptions, Stopped,
     keeper::{Keeper, ParentWatch},
 };
 
@@ -85,7 +92,7 @@ fn keep(
 ) -> Vec<u8> {
     // Where memory runs short, somebody else is to be killed: the target would die with its tracer. Only root may ask for that.
     let _ = std::fs::write("/proc/self/oom_score_adj", "-1000");
-    let armed = process.stop_with(options).map_err(EngineError::from).and_then(|mut stopped| {
+    let armed = allowed::stop(process, options).and_then(|mut stopped| {
         let mut armed = blueprint.arm(&mut stopped)?;
         armed.stopped = stopped.stopped_for();
         Ok((armed, stopped))
@@ -153,69 +160,65 @@ fn serve(
     let mut tracer = stopped.trace()?;
     tracer.set_alone();
     let mut server = Server::new(process, tracer, &blueprint.traps, &session, numbers);
+    let mut result = serve_until_asked(&mut server, parent);
+    if let Ok(Served::Gone) = result {
+        return Ok(Removed::default());
+    }
+    server.disarm()?;
+    let until = Instant::now() + FINISHING;
+    while result.is_ok() && server.is_busy() && Instant::now() < until {
+        result = server.next(HEARING);
+        if let Ok(Served::Gone) = result {
+            return Ok(Removed::default());
+        }
+    }
+    let removed = end(server, process, options, &session)?;
+    result.map(|_| removed).map_err(EngineError::from)
+}
+
+/// Serves until the parent wants it to end, or the target is gone.
+fn serve_until_asked(server: &mut Server<'_, '_>, parent: &ParentWatch) -> Result<Served, StopError> {
     let mut heard = Instant::now();
     let mut hits = 0u32;
     loop {
         if server.next(HEARING)? == Served::Gone {
-            return Ok(Removed::default());
+            return Ok(Served::Gone);
         }
         hits = hits.wrapping_add(1);
         // The clock is asked for every few hits only; an idle wait ends by itself.
         if hits.is_multiple_of(16) || heard.elapsed() >= HEARING {
             if parent.should_end() {
-                break;
+                return Ok(Served::On);
             }
             heard = Instant::now();
         }
     }
-    server.disarm()?;
-    // Until nothing comes any more: a thread that met a breakpoint before it was taken out has a SIGTRAP on the way,
-    // and a stop that overtakes it would leave it behind the breakpoint, in the middle of an instruction.
-    let until = Instant::now() + FINISHING;
-    let mut quiet = false;
-    while (server.is_busy() || !quiet) && Instant::now() < until {
-        quiet = match server.next(HEARING)? {
-            Served::Gone => return Ok(Removed::default()),
-            Served::Quiet => true,
-            Served::On => false,
-        };
-    }
-    end(server, process, options, &session)
 }
 
 /// Step 3.
 fn end(
-    server: Server<'_, '_>,
+    mut server: Server<'_, '_>,
     process: &Process,
     options: &StopOptions,
     session: &FoundSession,
 ) -> Result<Removed, EngineError> {
+    let unfinished = server.give_up_steps();
     let Server { tracer, mut returns, .. } = server;
-    let mut stopped = match tracer.stop() {
+    let mut stopped = match tracer.stop(|child| serve::clean_copy(child, session, &returns)) {
         Ok(stopped) => stopped,
         Err(_) if !process.is_alive() => return Ok(Removed::default()),
-        // Let go, but without breakpoints at the sites.
-        Err(_) => process.stop_with(options)?,
-    };
-    let at_pads: Vec<_> = stopped
-        .threads()
-        .iter()
-        .map(|thread| (thread.tid(), *thread.registers()))
-        .filter(|(_, registers)| returns.site_of_pad(registers.ip_value()).is_some())
-        .collect();
-    for (tid, mut registers) in at_pads {
-        let slot = registers.sp_value().wrapping_sub(returns.word());
-        let mut home = returns.leave(slot);
-        while let Some(call) = home
-            && returns.site_of_pad(call.address).is_some()
-        {
-            home = returns.leave(slot);
+        // Let go, but without breakpoints at the sites. None may return to a landing pad now.
+        Err(_) => {
+            returns.restore_in(process);
+            process.stop_with(options)?
         }
-        if let Some(call) = home {
-            registers.set_ip(RemoteAddr(call.address));
-            stopped.set_registers(tid, registers)?;
+    };
+    for step in &unfinished {
+        if let Some(thread) = stopped.thread(step.tid) {
+            step.finish_flags(process, thread.registers());
         }
     }
+    leave_pads(&mut stopped, &mut returns)?;
     let put_back = returns.restore_in(process);
     let mut removed = remove(process, stopped, session)?;
     removed.returns += put_back;

@@ -15,13 +15,17 @@
 //!
 //! | file | question it answers |
 //! |---|---|
+//! | `allowed` | may breakpoints be set in this process? |
 //! | `keeper` | who serves, from when to when? |
+//! | `leave` | where does a thread go that a removal finds at a landing pad? |
 //! | `serve` | what becomes of each stop of a thread? |
 //! | `thread` | how does emulation see a stopped thread? |
 //! | `returns` | where do calls go whose return address was replaced? |
 //! | `numbers` | where are hits counted and recorded? |
 
+mod allowed;
 mod keeper;
+mod leave;
 mod numbers;
 mod returns;
 mod serve;

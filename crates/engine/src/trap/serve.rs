@@ -132,10 +132,23 @@ impl<'a, 'p> Server<'a, 'p> {
         !self.steps.is_empty() || self.tracer.has_adopted()
     }
 
+    /// Ends the steps under way where they are, before all threads are stopped: the signals that waited for them are sent again.
+    pub fn give_up_steps(&mut self) -> Vec<Unfinished> {
+        let give_up = |(tid, step): (Tid, Step)| {
+            step.held.iter().for_each(|held| self.tracer.send(tid, held));
+            let site = &self.sites[step.site];
+            let flags = site.pushes_flags() && step.flags & TF == 0;
+            Unfinished { tid, end: site.slot_address + u64::from(site.slot.copy), flags }
+        };
+        self.steps.drain().map(give_up).collect()
+    }
+
     fn breakpoint(&mut self, tid: Tid, address: u64) -> Result<(), StopError> {
         if let Some(&index) = self.by_address.get(&address) {
+            self.tracer.block_again(tid);
             self.hit(tid, index)
         } else if self.returns.site_of_pad(address).is_some() {
+            self.tracer.block_again(tid);
             self.landed(tid)
         } else {
             self.tracer.cont(tid, libc::SIGTRAP)
@@ -254,6 +267,7 @@ impl<'a, 'p> Server<'a, 'p> {
             // The program steps itself.
             return self.tracer.cont(tid, libc::SIGTRAP);
         };
+        self.tracer.block_again(tid);
         let site = &self.sites[step.site];
         let registers = self.tracer.registers(tid)?;
         let offset = registers.ip_value().wrapping_sub(site.slot_address);
@@ -265,7 +279,7 @@ impl<'a, 'p> Server<'a, 'p> {
         if offset == end {
             self.tracer.set_ip(tid, RemoteAddr(site.displaced.end()))?;
             if site.pushes_flags() && step.flags & TF == 0 {
-                self.clear_pushed_trap_flag(&registers);
+                clear_pushed_trap_flag(self.process, &registers);
             }
         }
         let Some(step) = self.steps.remove(&tid) else { return Ok(()) };
@@ -275,15 +289,6 @@ impl<'a, 'p> Server<'a, 'p> {
                 others.iter().for_each(|held| self.tracer.send(tid, held));
                 self.tracer.cont_with(tid, first)
             }
-        }
-    }
-
-    fn clear_pushed_trap_flag(&self, registers: &Registers) {
-        let at = registers.sp() + 1;
-        let mut byte = [0];
-        // The program has just written there.
-        if self.process.load(at, &mut byte).is_ok() {
-            let _ = self.process.store(at, &[byte[0] & !((TF >> 8) as u8)]);
         }
     }
 
@@ -322,14 +327,47 @@ impl<'a, 'p> Server<'a, 'p> {
         if shares_memory(self.process.pid(), child).unwrap_or(vfork) {
             self.tracer.adopt(child)?;
         } else {
-            if let Ok(copy) = Process::open(child) {
-                // What cannot be cleaned is being killed.
-                let _ = restore_code(&copy, self.session);
-                self.returns.restore_in(&copy);
-            }
+            clean_copy(child, self.session, &self.returns);
             self.tracer.release(child);
         }
         self.tracer.cont(tid, 0)
+    }
+}
+
+/// A step that was given up.
+pub(super) struct Unfinished {
+    /// Its thread.
+    pub tid: Tid,
+    /// Where the copy ends.
+    end: u64,
+    /// Whether the copy pushes flags that must not hold the trap flag.
+    flags: bool,
+}
+
+impl Unfinished {
+    /// What is left to do for a thread that got to the end of the copy before it was stopped.
+    pub fn finish_flags(&self, process: &Process, registers: &Registers) {
+        if self.flags && registers.ip_value() == self.end {
+            clear_pushed_trap_flag(process, registers);
+        }
+    }
+}
+
+fn clear_pushed_trap_flag(process: &Process, registers: &Registers) {
+    let at = registers.sp() + 1;
+    let mut byte = [0];
+    // The program has just written there.
+    if process.load(at, &mut byte).is_ok() {
+        let _ = process.store(at, &[byte[0] & !((TF >> 8) as u8)]);
+    }
+}
+
+/// Takes everything of ours out of a copy of the target: a forked child.
+pub(super) fn clean_copy(child: Pid, session: &FoundSession, returns: &Returns) {
+    if let Ok(copy) = Process::open(child) {
+        // What cannot be cleaned is being killed.
+        let _ = restore_code(&copy, session);
+        returns.restore_in(&copy);
     }
 }
 

@@ -11,6 +11,7 @@
 //!   `getcontext`, `vfork`, `dlsym`, profiling hooks);
 //! - writes to it;
 //! - `ret imm16`, and returns or tail calls above the return address;
+//! - in 32-bit mode, tail calls of functions that are not known, which may pop arguments;
 //! - stack pointers that come from elsewhere than the frame: `longjmp`, context and coroutine switches.
 //!
 //! Accepted are frames of any usual kind, realigned ones among them: gcc pushes a copy of the return address there
@@ -63,6 +64,11 @@ impl State {
     fn sp(&mut self) -> &mut Value {
         &mut self.0[RSP]
     }
+}
+
+/// Whether a jump goes through a table.
+fn is_indexed(instruction: &Instruction) -> bool {
+    instruction.op0_kind() == OpKind::Memory && instruction.memory_index() != Register::None
 }
 
 pub(super) fn return_verdict(bits: u32, site: &Site<'_>) -> Result<(), Reason> {
@@ -160,7 +166,10 @@ impl Walk<'_> {
                 Flow::IndirectJump => {
                     match *state.sp() {
                         Value::At(1..) => self.find(Reason::MovesStackPointer),
-                        // A tail call: the frame is gone.
+                        // A tail call: the frame is gone. In 32-bit mode the callee may pop arguments (stdcall, a returned struct).
+                        Value::At(0) if self.bits == 32 && !is_indexed(&instruction) => {
+                            self.find(Reason::UnknownTailCall);
+                        }
                         Value::At(0) => {}
                         _ => self.dispatch = Some(state),
                     }

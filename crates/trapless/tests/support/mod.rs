@@ -19,6 +19,9 @@ use std::time::{Duration, Instant};
 /// How long anything may take before the test calls it a hang.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The compiler of 32-bit programs.
+const NARROW: &str = "i686-linux-gnu-gcc";
+
 /// A compiled program, in a directory of its own that everybody may read.
 pub struct Program {
     dir: tempfile::TempDir,
@@ -28,20 +31,56 @@ pub struct Program {
 impl Program {
     /// Compiles C, with assembly in it as needed. `flags` come after `-O1 -pthread`.
     pub fn build(name: &str, source: &str, flags: &[&str]) -> Program {
+        let built = Program::try_build("gcc", name, source, flags);
+        built.unwrap_or_else(|error| panic!("the tests need gcc: {error}"))
+    }
+
+    /// The program in 64 and, where that can be compiled and run, in 32 bits.
+    pub fn in_both_widths(name: &str, source: &str, flags: &[&str]) -> Vec<Program> {
+        let wide = Program::build(name, source, flags);
+        std::iter::once(wide).chain(Program::narrow(name, source, flags)).collect()
+    }
+
+    /// The program in 32 bits; `None`, said aloud, where that cannot be compiled or run.
+    pub fn narrow(name: &str, source: &str, flags: &[&str]) -> Option<Program> {
+        let runs = || {
+            let nothing = Program::try_build(NARROW, "nothing", "int main(void) { return 0; }", &[])?;
+            let ran = Command::new(nothing.path()).status().map_err(|error| error.to_string())?;
+            if ran.success() { Ok(()) } else { Err("32-bit programs do not run here".to_owned()) }
+        };
+        match runs() {
+            // Where anything can be compiled, this must be, too.
+            Ok(()) => Some(Program::try_build(NARROW, name, source, flags).unwrap()),
+            Err(error) => {
+                println!("SKIPPED in 32 bits: {error}");
+                None
+            }
+        }
+    }
+
+    fn try_build(compiler: &str, name: &str, source: &str, flags: &[&str]) -> Result<Program, String> {
         let dir = tempfile::tempdir().expect("a temporary directory");
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         let c = dir.path().join(format!("{name}.c"));
         std::fs::write(&c, source).unwrap();
         let path = dir.path().join(name);
-        let output =
-            Command::new("gcc").args(["-O1", "-pthread", "-o"]).arg(&path).arg(&c).args(flags).output();
-        let output = output.expect("the tests need gcc");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        Program { dir, path }
+        let mut command = Command::new(compiler);
+        let output = command.args(["-O1", "-pthread", "-o"]).arg(&path).arg(&c).args(flags).output();
+        let output = output.map_err(|error| format!("{compiler}: {error}"))?;
+        if !output.status.success() {
+            return Err(format!("{compiler}: {}", String::from_utf8_lossy(&output.stderr)));
+        }
+        Ok(Program { dir, path })
     }
 
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether it is a 32-bit program.
+    pub fn is_32bit(&self) -> bool {
+        // EI_CLASS of the ELF header.
+        std::fs::read(&self.path).unwrap()[4] == 1
     }
 
     /// The directory it is in, for files that go with it.

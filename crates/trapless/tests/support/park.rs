@@ -29,6 +29,14 @@ impl Stepper {
         unsafe { libc::ptrace(libc::PTRACE_PEEKUSER, self.tid, offset, 0) as u64 }
     }
 
+    /// Sets its instruction pointer.
+    pub fn set_ip(&self, address: u64) {
+        let offset = std::mem::offset_of!(libc::user_regs_struct, rip);
+        // SAFETY: this request takes an offset and a word.
+        let done = unsafe { libc::ptrace(libc::PTRACE_POKEUSER, self.tid, offset, address) };
+        assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+    }
+
     /// Runs one instruction.
     pub fn step(&self) {
         request(libc::PTRACE_SINGLESTEP, self.tid, 0);

@@ -10,11 +10,36 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#ifdef __i386__
+// The argument is in eax: `long f(long)` is then as short as in 64 bits.
+#define CALLED __attribute__((regparm(1)))
+#define IP REG_EIP
+#define ARGUMENT REG_EAX
+#else
+#define CALLED
+#define IP REG_RIP
+#define ARGUMENT REG_RDI
+#endif
+
 #define FUNCTION(name, code)                                                                       \
     __asm__(".text\n.p2align 4\n.globl " #name "\n.type " #name ", @function\n" #name ":\n" code  \
             "\n.size " #name ", .-" #name "\n");                                                   \
-    long name(long);
+    CALLED long name(long);
 
+#ifdef __i386__
+FUNCTION(with_nop, "nop; lea 1(%eax), %eax; ret")
+FUNCTION(with_push, "push %ebp; lea 1(%eax), %eax; pop %ebp; ret")
+FUNCTION(with_ret, "ret")
+FUNCTION(with_nop5, ".byte 0x0f,0x1f,0x44,0,0; lea 1(%eax), %eax; ret")
+FUNCTION(with_endbr, "endbr32; lea 1(%eax), %eax; ret")
+FUNCTION(with_sub, "sub $24, %esp; lea 1(%eax), %eax; add $24, %esp; ret")
+FUNCTION(with_jcc, "jecxz 1f; je 1f; 1: lea 1(%eax), %eax; ret")
+FUNCTION(with_call, "call with_nop; ret")
+FUNCTION(with_jump, "jmp with_push")
+FUNCTION(with_rip, "call 1f; 1: pop %edx; add one-1b(%edx), %eax; ret; .p2align 3; one: .long 1")
+FUNCTION(with_pushf, "pushf; pop %edx; lea 1(%eax), %eax; and $0x100, %edx; add %edx, %eax; ret")
+FUNCTION(with_fault, "mov (%eax), %eax; ret")
+#else
 FUNCTION(with_nop, "nop; lea 1(%rdi), %rax; ret")
 FUNCTION(with_push, "push %rbp; lea 1(%rdi), %rax; pop %rbp; ret")
 FUNCTION(with_ret, "ret")
@@ -26,8 +51,11 @@ FUNCTION(with_call, "call with_nop; ret")
 FUNCTION(with_jump, "jmp with_push")
 FUNCTION(with_rip, "mov one(%rip), %rax; add %rdi, %rax; ret; .p2align 3; one: .quad 1")
 FUNCTION(with_pushf, "pushf; pop %rdx; lea 1(%rdi), %rax; and $0x100, %edx; add %rdx, %rax; ret")
+FUNCTION(with_fault, "mov (%rdi), %rax; ret")
+#endif
 
-static long (*const functions[])(long) = {
+typedef CALLED long function(long);
+static function *const functions[] = {
     with_nop, with_push, with_nop5, with_endbr, with_sub, with_jcc,
     with_call, with_jump, with_rip, with_pushf,
 };
@@ -50,15 +78,14 @@ static void *work(void *unused) {
 static volatile sig_atomic_t trapped;
 static void on_trap(int signal) { trapped += signal == SIGTRAP; }
 
-// A function whose first instruction faults once.
-FUNCTION(with_fault, "mov (%rdi), %rax; ret")
+// The function whose first instruction faults once.
 static void *faulting;
 static volatile sig_atomic_t faults;
 static long there = 7;
 static void on_fault(int signal, siginfo_t *info, void *context) {
     ucontext_t *at = context;
-    faults += at->uc_mcontext.gregs[REG_RIP] == (greg_t)with_fault && info->si_addr == faulting;
-    at->uc_mcontext.gregs[REG_RDI] = (greg_t)&there;
+    faults += at->uc_mcontext.gregs[IP] == (greg_t)with_fault && info->si_addr == faulting;
+    at->uc_mcontext.gregs[ARGUMENT] = (greg_t)&there;
 }
 
 int main(int argc, char **argv) {

@@ -68,7 +68,7 @@ fn other_ways_to_return_are_refused() {
 
 #[test]
 fn the_same_in_32_bit_mode() {
-    use Reason::{MovesStackPointer, ReadsReturnAddress};
+    use Reason::{MovesStackPointer, ReadsReturnAddress, UnknownTailCall};
     for (name, code, expected) in [
         ("frame", "55 89e5 83ec18 8b4508 c9 c3", Ok(())),
         ("push; push; call; add esp,8", "6a01 6a02 e800100000 83c408 c3", Ok(())),
@@ -76,6 +76,10 @@ fn the_same_in_32_bit_mode() {
         ("mov eax,[esp]", "8b0424 c3", Err(ReadsReturnAddress)),
         ("mov eax,[ebp+4]", "55 89e5 8b4504 5d c3", Err(ReadsReturnAddress)),
         ("struct return: ret 4", "8b442404 c20400", Err(MovesStackPointer)),
+        // A stdcall function may be there.
+        ("mov eax,[eax+4]; jmp eax", "8b4004 ffe0", Err(UnknownTailCall)),
+        ("jmp [eax+4]", "ff6004", Err(UnknownTailCall)),
+        ("jump table: jmp [eax*4+0x2000]", "ff248500200000", Ok(())),
     ] {
         assert_eq!(verdict(Machine::I386, code), expected, "{name}");
     }

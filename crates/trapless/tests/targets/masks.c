@@ -1,0 +1,126 @@
+// What programs do with SIGTRAP themselves, and signals during hits.
+//
+// Usage: masks WHAT. Says `ready`, and for each line of input calls `subject` and says whether everything is as it should be.
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+__attribute__((noipa)) long subject(long x) {
+    __asm__ volatile("" ::: "memory");
+    return x * 3 + 7;
+}
+
+static void *idle(void *unused) {
+    for (;;)
+        pause();
+    return unused;
+}
+
+static void *wait_for_trap(void *set) {
+    int signal;
+    for (;;)
+        sigwait(set, &signal);
+    return NULL;
+}
+
+static volatile sig_atomic_t trapped;
+static void on_trap(int signal) { trapped += signal == SIGTRAP; }
+
+static volatile sig_atomic_t handled;
+static char stack[1 << 16];
+static void on_stack(int signal) {
+    char here;
+    handled += &here >= stack && &here < stack + sizeof stack && subject(signal) == signal * 3 + 7;
+}
+
+static int blocks_trap(void) {
+    sigset_t now;
+    pthread_sigmask(SIG_BLOCK, NULL, &now);
+    return sigismember(&now, SIGTRAP);
+}
+
+int main(int argc, char **argv) {
+    const char *what = argv[argc > 1];
+    sigset_t trap, all, none;
+    sigemptyset(&trap);
+    sigemptyset(&none);
+    sigfillset(&all);
+    sigaddset(&trap, SIGTRAP);
+    pthread_t thread;
+    if (argc < 2)
+        return 0;
+    if (!strcmp(what, "ignored"))
+        signal(SIGTRAP, SIG_IGN);
+    if (!strcmp(what, "blocked"))
+        pthread_sigmask(SIG_BLOCK, &trap, NULL);
+    if (!strcmp(what, "thread")) {
+        // Threads begin with their creator's mask.
+        pthread_sigmask(SIG_BLOCK, &all, NULL);
+        pthread_create(&thread, NULL, idle, NULL);
+        pthread_sigmask(SIG_SETMASK, &none, NULL);
+    }
+    if (!strcmp(what, "sigwait")) {
+        pthread_sigmask(SIG_BLOCK, &trap, NULL);
+        pthread_create(&thread, NULL, wait_for_trap, &trap);
+        pthread_sigmask(SIG_SETMASK, &none, NULL);
+    }
+    int fd = -1;
+    if (!strcmp(what, "signalfd")) {
+        pthread_sigmask(SIG_BLOCK, &trap, NULL);
+        fd = signalfd(-1, &trap, 0);
+    }
+    if (!strcmp(what, "handler"))
+        signal(SIGTRAP, on_trap);
+    if (!strcmp(what, "altstack")) {
+        stack_t alternate = {.ss_sp = stack, .ss_size = sizeof stack};
+        sigaltstack(&alternate, NULL);
+        struct sigaction action = {.sa_handler = on_stack, .sa_flags = SA_ONSTACK};
+        sigfillset(&action.sa_mask);
+        sigaction(SIGUSR1, &action, NULL);
+    }
+    puts("ready");
+    fflush(stdout);
+    char line[64];
+    while (fgets(line, sizeof line, stdin)) {
+        int good = subject(5) == 22;
+        if (!strcmp(what, "ignored")) {
+            struct sigaction action;
+            sigaction(SIGTRAP, NULL, &action);
+            good &= action.sa_handler == SIG_IGN && raise(SIGTRAP) == 0;
+        }
+        if (!strcmp(what, "blocked"))
+            good &= blocks_trap();
+        if (!strcmp(what, "signalfd")) {
+            struct signalfd_siginfo info;
+            raise(SIGTRAP);
+            good &= blocks_trap() && read(fd, &info, sizeof info) == sizeof info && info.ssi_signo == SIGTRAP;
+        }
+        if (!strcmp(what, "handler")) {
+            int before = trapped;
+            __asm__ volatile("int3");
+            raise(SIGTRAP);
+            good &= trapped == before + 2;
+        }
+        if (!strcmp(what, "altstack")) {
+            int before = handled;
+            raise(SIGUSR1);
+            good &= handled == before + 1 && !blocks_trap();
+        }
+        if (!strcmp(what, "moment")) {
+            // As the C library does around clone.
+            pthread_sigmask(SIG_BLOCK, &all, NULL);
+            good &= subject(1) == 10 && blocks_trap();
+            good &= subject(2) == 13 && blocks_trap();
+            pthread_sigmask(SIG_SETMASK, &none, NULL);
+            good &= !blocks_trap() && subject(3) == 16 && !blocks_trap();
+        }
+        puts(good ? "good" : "bad");
+        fflush(stdout);
+    }
+    return 0;
+}
