@@ -5,7 +5,6 @@
 //!
 //! ptrace binds a tracee to the *thread* that attached to it, so the types that stand for an attached process are not `Send`.
 
-mod affinity;
 mod alarm;
 mod arch;
 mod calls;
@@ -17,6 +16,7 @@ pub mod keeper;
 pub mod launch;
 mod maps;
 mod memory;
+mod nearness;
 mod open;
 mod process;
 mod ptrace;

@@ -4,11 +4,10 @@
 //! [`TraceEvent`] that leaves that thread standing until the caller lets it go on. New threads are attached to by the kernel
 //! before they run. Group-stops of job control are kept to (`PTRACE_LISTEN`) and not told.
 //!
-//! Waking a tracer on another processor is what a trap costs most, so the tracer follows the threads that trap: now and then it moves to
-//! the processor of the one that did last.
+//! Waking somebody on a processor that sleeps is what a trap costs most: `nearness` tells how that is avoided.
 
-use crate::affinity::Affinity;
 use crate::alarm::Alarm;
+use crate::nearness::Nearness;
 use crate::ptrace::{self, SignalInfo};
 use crate::stop::{BASE_OPTIONS, Parked, Thread};
 use crate::wait::{self, Event, OnExit, Stop};
@@ -92,7 +91,7 @@ pub struct Tracer<'p> {
     alarm: Option<Alarm>,
     /// Whether the kernel shows us an ended child instead of what came after it.
     obstructed: bool,
-    affinity: Affinity,
+    nearness: Nearness,
     /// Whether every child of this process is a thread traced here, so that any wait may take what it finds.
     alone: bool,
     /// Processes that run in the target's memory until they start another program: children made by vfork.
@@ -149,7 +148,7 @@ impl<'p> Stopped<'p> {
             on_leader_exit,
             alarm: Alarm::new().ok(),
             obstructed: false,
-            affinity: Affinity::new(),
+            nearness: Nearness::new(),
             alone: false,
             adopted: HashSet::new(),
             early: HashSet::new(),
@@ -243,7 +242,7 @@ impl<'p> Tracer<'p> {
     /// Waits for whatever comes next, for about a turn of the alarm.
     fn next_of_all(&mut self) -> Result<Option<TraceEvent>, StopError> {
         loop {
-            let (tid, event) = match wait::take_any() {
+            let (tid, event) = match self.take_next() {
                 Ok(taken) => taken,
                 Err(Errno(libc::ECHILD)) => return Ok(Some(TraceEvent::ProcessGone)),
                 Err(_) => return Ok(None),
@@ -255,6 +254,22 @@ impl<'p> Tracer<'p> {
                 return Ok(Some(event));
             }
         }
+    }
+
+    /// Asks for the next event where that is worth it, and waits for it otherwise.
+    fn take_next(&mut self) -> Result<(Tid, Event), Errno> {
+        if let Some(until) = self.nearness.asks() {
+            loop {
+                if let Some(taken) = wait::take_any(false)? {
+                    return Ok(taken);
+                }
+                if Instant::now() >= until {
+                    break;
+                }
+            }
+            self.nearness.asked_in_vain();
+        }
+        wait::take_any(true)?.ok_or(Errno(libc::EINTR))
     }
 
     /// Takes what has happened, if it is something to be told.
@@ -358,7 +373,7 @@ impl<'p> Tracer<'p> {
 
     fn trap(&mut self, tid: Tid) -> Result<TraceEvent, StopError> {
         let lost = |request| move |errno| StopError::Ptrace { tid, request, errno };
-        self.affinity.follow(self.process, tid);
+        self.nearness.note(self.process, tid);
         self.last.set(None);
         let ip = if self.asked.replace(false) {
             let registers = Registers::read(tid).map_err(lost("PTRACE_GETREGSET"))?;

@@ -90,20 +90,24 @@ pub(crate) fn any(block: bool) -> Option<Tid> {
     found.ok().flatten().map(|(pid, _, _)| Tid(pid))
 }
 
-/// Waits for the next thing to happen to any child or tracee of the calling thread, and takes it.
+/// Takes the next thing that happens to any child or tracee of the calling thread. Without `block`, `None` when nothing has happened yet.
 ///
 /// # Errors
 /// EINTR after a signal handler, ECHILD when there is nobody to wait for.
-pub(crate) fn take_any() -> Result<(Tid, Event), Errno> {
+pub(crate) fn take_any(block: bool) -> Result<Option<(Tid, Event)>, Errno> {
     let mut status = 0;
+    let hang = if block { 0 } else { libc::WNOHANG };
     // SAFETY: the call writes one integer.
-    let found = unsafe { libc::waitpid(-1, &mut status, libc::__WALL | libc::__WNOTHREAD) };
+    let found = unsafe { libc::waitpid(-1, &mut status, libc::__WALL | libc::__WNOTHREAD | hang) };
     let tid = Tid(Errno::check(libc::c_long::from(found))? as i32);
+    if tid.0 == 0 {
+        return Ok(None);
+    }
     let event = match libc::WIFSTOPPED(status) {
         true => Event::Stop(Stop::from_status(status >> 8)),
         false => Event::Gone,
     };
-    Ok((tid, event))
+    Ok(Some((tid, event)))
 }
 
 fn wait(tid: Tid, flags: i32) -> Result<Option<(i32, i32)>, Errno> {
