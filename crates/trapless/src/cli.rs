@@ -5,6 +5,7 @@
 //! and which cannot hold a contradiction.
 
 pub mod flags;
+mod mechanisms;
 pub mod reporter;
 pub mod validated;
 pub mod values;

@@ -93,6 +93,31 @@ fn p7_no_probe_in_a_prologue_is_passed_over() {
     }
 }
 
+/// A probe may name its mechanism; the others get what the flags allow.
+#[test]
+fn probes_of_one_run_use_the_mechanisms_they_name() {
+    let program = Program::build("prologues", PROGRAM, &[]);
+    let path = program.path().to_str().unwrap();
+    let hits = serde_json::Value::from(1020);
+    let probes =
+        ["prologues:w*", "step:prologues:many", "emulate:prologues:many+2", "boost:prologues:many+6"];
+    for (flags, with) in
+        [(&[][..], "jump"), (&["--mechanism", "boost"], "boost"), (&["--allow-trap"], "jump")]
+    {
+        let ran = run(&[&["count", "-f", "json"], flags, &probes, &["--", path]].concat());
+        assert!(ran.err.contains("faults 20 wrong 0\n"), "{flags:?}: {ran:?}");
+        let summary = ran.summary();
+        let probes = summary.0["probes"].as_array().unwrap().iter();
+        let mut found: Vec<_> = probes
+            .map(|p| (p["function"].as_str().unwrap(), p["mechanism"].as_str().unwrap(), &p["hits"]))
+            .collect();
+        found.sort_by_key(|probe| probe.0);
+        let expected = [("many", "step"), ("many+0x2", "emulate"), ("many+0x6", "boost"), ("with", with)];
+        let expected: Vec<_> = expected.iter().map(|(function, by)| (*function, *by, &hits)).collect();
+        assert_eq!(found, expected, "{flags:?}");
+    }
+}
+
 /// It changes an instruction behind its first byte, which is what text relocations of 32-bit programs do, too.
 const MODIFIED: &str = r#"
     #include <stdint.h>

@@ -19,6 +19,7 @@
 //! | `keeper` | who serves, from when to when? |
 //! | `leave` | where does a thread go that a removal finds at a landing pad? |
 //! | `serve` | what becomes of each stop of a thread? |
+//! | `step` | what is known of a thread between the two traps of a step? |
 //! | `thread` | how does emulation see a stopped thread? |
 //! | `returns` | where do calls go whose return address was replaced? |
 //! | `numbers` | where are hits counted and recorded? |
@@ -29,6 +30,7 @@ mod leave;
 mod numbers;
 mod returns;
 mod serve;
+mod step;
 mod thread;
 
 pub use keeper::{Serving, arm_serving};

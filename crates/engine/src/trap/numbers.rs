@@ -2,6 +2,7 @@
 
 use crate::Region;
 use trapless_isa::detour::*;
+use trapless_process::{Process, Registers};
 use trapless_wire::{Header, Words};
 
 /// The keeper's block.
@@ -91,4 +92,23 @@ pub(super) fn ticks() -> u64 {
     return unsafe { core::arch::x86_64::_rdtsc() };
     #[cfg(not(target_arch = "x86_64"))]
     return 0;
+}
+
+/// The first integer arguments of the function a thread has just entered.
+pub(super) fn arguments(process: &Process, registers: &Registers, count: u8) -> [u64; 6] {
+    /// rdi, rsi, rdx, rcx, r8, r9.
+    const ORDER: [u8; 6] = [7, 6, 2, 1, 8, 9];
+    let mut values = [0; 6];
+    for (index, value) in values.iter_mut().enumerate().take(usize::from(count)) {
+        *value = if registers.is_32bit() {
+            let mut bytes = [0; 4];
+            let at = registers.sp() + 4 * (index as u64 + 1);
+            // The argument may not exist, and nothing be there.
+            let _ = process.load(at, &mut bytes);
+            u64::from(u32::from_le_bytes(bytes))
+        } else {
+            registers.general(ORDER[index])
+        };
+    }
+    values
 }

@@ -11,7 +11,7 @@
 //! A forked child gets a clean copy before it runs. A child made by vfork shares the target's memory, so it is served
 //! like a thread until it starts another program.
 
-use super::{TrapSite, numbers::*, returns::Returns, thread::Thread};
+use super::{TrapSite, numbers::*, returns::Returns, step::*, thread::Thread};
 use crate::{
     EngineError, FoundSession,
     patch::{self, Change},
@@ -22,15 +22,8 @@ use std::time::Duration;
 use trapless_isa::{Mechanism, detour::BLOCK_UNWOUND, x86};
 use trapless_process::{
     BREAKPOINT_ADVANCE, Pid, Process, Registers, RemoteAddr, StopError, Tid,
-    trace::{Held, TraceEvent, Tracer},
+    trace::{TraceEvent, Tracer},
 };
-
-/// A thread that is being stepped through its slot.
-struct Step {
-    site: usize,
-    flags: u64,
-    held: Vec<Held>,
-}
 
 /// Whether the target is still there to be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,9 +54,6 @@ pub(super) struct Server<'a, 'p> {
     /// Breakpoints that were met but are taken out by now are no hits.
     armed: bool,
 }
-
-/// The trap flag, by which the processor steps.
-const TF: u64 = 0x100;
 
 type Outcome = Result<Served, StopError>;
 
@@ -334,34 +324,6 @@ impl<'a, 'p> Server<'a, 'p> {
     }
 }
 
-/// A step that was given up.
-pub(super) struct Unfinished {
-    /// Its thread.
-    pub tid: Tid,
-    /// Where the copy ends.
-    end: u64,
-    /// Whether the copy pushes flags that must not hold the trap flag.
-    flags: bool,
-}
-
-impl Unfinished {
-    /// What is left to do for a thread that got to the end of the copy before it was stopped.
-    pub fn finish_flags(&self, process: &Process, registers: &Registers) {
-        if self.flags && registers.ip_value() == self.end {
-            clear_pushed_trap_flag(process, registers);
-        }
-    }
-}
-
-fn clear_pushed_trap_flag(process: &Process, registers: &Registers) {
-    let at = registers.sp() + 1;
-    let mut byte = [0];
-    // The program has just written there.
-    if process.load(at, &mut byte).is_ok() {
-        let _ = process.store(at, &[byte[0] & !((TF >> 8) as u8)]);
-    }
-}
-
 /// Takes everything of ours out of a copy of the target: a forked child.
 pub(super) fn clean_copy(child: Pid, session: &FoundSession, returns: &Returns) {
     if let Ok(copy) = Process::open(child) {
@@ -378,25 +340,6 @@ pub(super) fn restore_code(process: &Process, session: &FoundSession) -> Result<
         patch::apply_byte(process, &change)?;
     }
     Ok(())
-}
-
-/// The first integer arguments of the function a thread has just entered.
-fn arguments(process: &Process, registers: &Registers, count: u8) -> [u64; 6] {
-    /// rdi, rsi, rdx, rcx, r8, r9.
-    const ORDER: [u8; 6] = [7, 6, 2, 1, 8, 9];
-    let mut values = [0; 6];
-    for (index, value) in values.iter_mut().enumerate().take(usize::from(count)) {
-        *value = if registers.is_32bit() {
-            let mut bytes = [0; 4];
-            let at = registers.sp() + 4 * (index as u64 + 1);
-            // The argument may not exist, and nothing be there.
-            let _ = process.load(at, &mut bytes);
-            u64::from(u32::from_le_bytes(bytes))
-        } else {
-            registers.general(ORDER[index])
-        };
-    }
-    values
 }
 
 /// Whether two processes have one memory; `None` when the kernel does not tell.

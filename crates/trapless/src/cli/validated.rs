@@ -1,6 +1,7 @@
 //! Commands as the program works with them: every value checked, every contradiction refused.
 
-use super::flags::{FormatFlag, MechanismFlag, OutputFlags, ProbeFlags, RunFlags, TableFlags, TargetFlags};
+use super::flags::{FormatFlag, OutputFlags, ProbeFlags, RunFlags, TableFlags, TargetFlags};
+use super::mechanisms;
 use super::verbs::{
     BenchFlags, BitsFlag, CountFlags, CountSort, LatencyFlags, LatencySort, ListFlags, StatusFlags,
     TraceFlags, Verb,
@@ -290,7 +291,7 @@ fn listing(flags: ListFlags, whole_modules: bool) -> Result<Listing, Error> {
     };
     if flags.probes.mechanism.is_empty() {
         // What is shown is every rung, unless the question is about some.
-        selection.mechanisms = LADDER.to_vec();
+        selection.mechanisms = mechanisms::LADDER.to_vec();
     }
     let enough = whole_modules && target.is_some();
     let selection = if enough { selection } else { required(selection)? };
@@ -332,9 +333,6 @@ fn distinct(pids: Vec<i32>) -> Vec<i32> {
     pids.into_iter().filter(|&pid| seen.insert(pid)).collect()
 }
 
-/// All mechanisms, best first.
-const LADDER: [Mechanism; 4] = [Mechanism::Jump, Mechanism::Boost, Mechanism::Emulate, Mechanism::Step];
-
 fn syntax(flags: &ProbeFlags) -> Syntax {
     if flags.regex { Syntax::Regex } else { Syntax::Glob }
 }
@@ -349,30 +347,11 @@ fn selection(flags: &ProbeFlags, kinds: impl Fn(Option<Kind>) -> (bool, bool)) -
         .collect::<Result<_, _>>()?;
     let exclusions =
         flags.exclude.iter().map(|text| Exclusion::parse(text, syntax)).collect::<Result<_, _>>()?;
-    // A trap can kill a program that does not expect it, so a jump is all that happens unasked.
-    let automatic = |mechanism| flags.allow_trap || mechanism == Mechanism::Jump;
-    let asked = |mechanism: &Mechanism| {
-        let mut listed = flags.mechanism.iter();
-        let is_meant =
-            |flag: &MechanismFlag| mechanism_of(*flag).map_or(automatic(*mechanism), |m| m == *mechanism);
-        if flags.mechanism.is_empty() { automatic(*mechanism) } else { listed.any(is_meant) }
-    };
     Ok(Selection {
         probes,
         exclusions,
-        mechanisms: LADDER.into_iter().filter(asked).collect(),
+        mechanisms: mechanisms::allowed(&flags.mechanism, flags.allow_trap),
         max_probes: usize::try_from(flags.max_probes).unwrap_or(usize::MAX),
-    })
-}
-
-/// `None` for what is used unless something is named.
-fn mechanism_of(flag: MechanismFlag) -> Option<Mechanism> {
-    Some(match flag {
-        MechanismFlag::Jump => Mechanism::Jump,
-        MechanismFlag::Boost => Mechanism::Boost,
-        MechanismFlag::Emulate => Mechanism::Emulate,
-        MechanismFlag::Step => Mechanism::Step,
-        MechanismFlag::Auto => return None,
     })
 }
 

@@ -6,11 +6,15 @@
 //!
 //! Waking somebody on a processor that sleeps is what a trap costs most: `nearness` tells how that is avoided.
 
+mod drive;
+mod event;
+mod tell;
+
 use crate::alarm::Alarm;
 use crate::nearness::Nearness;
 use crate::ptrace::{self, SignalInfo};
 use crate::stop::{BASE_OPTIONS, Parked, Thread};
-use crate::wait::{self, Event, OnExit, Stop};
+use crate::wait::{self, Event, OnExit};
 use crate::{
     BREAKPOINT_ADVANCE, Errno, Pid, Process, Registers, RemoteAddr, StopError, StopOptions, Stopped, Tid,
 };
@@ -19,57 +23,7 @@ use std::collections::{HashMap, HashSet};
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
-/// What a traced process has done. The thread named stands still until [`Tracer::cont`] or [`Tracer::step`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum TraceEvent {
-    /// A breakpoint instruction at `address` ran; the instruction pointer is behind it.
-    Breakpoint {
-        /// The thread.
-        tid: Tid,
-        /// The breakpoint.
-        address: RemoteAddr,
-    },
-    /// The step asked for is done.
-    Stepped {
-        /// The thread.
-        tid: Tid,
-    },
-    /// A signal is about to be delivered: pass it to `cont` or `step`.
-    Signal {
-        /// The thread.
-        tid: Tid,
-        /// The signal.
-        signal: i32,
-    },
-    /// A thread was created and has not run yet.
-    NewThread {
-        /// The new thread.
-        tid: Tid,
-    },
-    /// A process was created, stands still and is attached, too: [`Tracer::release`] lets it go. It has a copy of the memory
-    /// with all breakpoints in it; after vfork, the memory itself.
-    Forked {
-        /// The thread that created it.
-        tid: Tid,
-        /// The new process.
-        child: Pid,
-        /// Whether they share their memory (vfork).
-        vfork: bool,
-    },
-    /// Another program was started: all breakpoints and other threads are gone.
-    Execed {
-        /// The only thread.
-        tid: Tid,
-    },
-    /// A thread has ended; nothing of it stands.
-    ThreadGone {
-        /// The thread.
-        tid: Tid,
-    },
-    /// The process has ended.
-    ProcessGone,
-}
+pub use event::{Held, TraceEvent};
 
 /// What we last did to a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,10 +63,6 @@ pub struct Tracer<'p> {
     known: HashSet<RemoteAddr>,
     not_send: PhantomData<*mut ()>,
 }
-
-/// A signal that was kept from a thread, as the kernel described it.
-#[derive(Debug, Clone, Copy)]
-pub struct Held(SignalInfo);
 
 /// How long a wait of [`Tracer::set_alone`] lasts at most.
 const TURN: Duration = Duration::from_millis(20);
@@ -168,26 +118,6 @@ impl<'p> Stopped<'p> {
             tracer.cont(thread.tid, thread.pending_signal().unwrap_or(0))?;
         }
         Ok(tracer)
-    }
-}
-
-impl Held {
-    /// The signal.
-    pub fn number(&self) -> i32 {
-        self.0.number()
-    }
-
-    /// Whether the instruction the thread stands at has raised it.
-    pub fn is_fault(&self) -> bool {
-        matches!(self.number(), libc::SIGSEGV | libc::SIGBUS | libc::SIGFPE | libc::SIGILL | libc::SIGTRAP)
-            && self.0.code() > 0
-    }
-
-    /// Where the signal is about an instruction at `from`, makes it one about `to`.
-    pub fn move_instruction(&mut self, from: RemoteAddr, to: RemoteAddr) {
-        if matches!(self.number(), libc::SIGFPE | libc::SIGILL | libc::SIGTRAP) {
-            self.0.replace_address(from.0, to.0);
-        }
     }
 }
 
@@ -313,222 +243,6 @@ impl<'p> Tracer<'p> {
         let on_exit = if tid == self.process.pid().leader() { self.on_leader_exit } else { OnExit::Reap };
         let Some(event) = wait::poll(tid, on_exit) else { return Ok(None) };
         self.tell(tid, event)
-    }
-
-    fn tell(&mut self, tid: Tid, event: Event) -> Result<Option<TraceEvent>, StopError> {
-        let Event::Stop(stop) = event else {
-            self.threads.remove(&tid);
-            self.adopted.remove(&tid);
-            let over = self.threads.is_empty() || !self.process.is_alive();
-            return Ok(Some(if over { TraceEvent::ProcessGone } else { TraceEvent::ThreadGone { tid } }));
-        };
-        let Some(before) = self.threads.insert(tid, Run::Standing(Parked::Plain)) else {
-            return Ok(Some(TraceEvent::NewThread { tid }));
-        };
-        match stop {
-            Stop::Signal(libc::SIGTRAP) => self.trap(tid).map(Some),
-            Stop::Signal(signal) => {
-                self.threads.insert(tid, Run::Standing(Parked::Signal(signal)));
-                Ok(Some(TraceEvent::Signal { tid, signal }))
-            }
-            Stop::Event(libc::PTRACE_EVENT_EXEC) if self.adopted.remove(&tid) => {
-                self.threads.remove(&tid);
-                self.release(Pid(tid.0));
-                Ok(None)
-            }
-            Stop::Event(libc::PTRACE_EVENT_EXEC) => {
-                self.threads.retain(|&other, _| other == tid);
-                Ok(Some(TraceEvent::Execed { tid }))
-            }
-            Stop::Event(event @ (libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK)) => {
-                self.forked(tid, event == libc::PTRACE_EVENT_VFORK).map(Some)
-            }
-            Stop::Interrupted(libc::SIGTRAP) | Stop::Event(_) | Stop::Syscall => {
-                // A step that a group-stop came before is still to be made.
-                if before == Run::Stepping {
-                    self.step(tid, 0)?
-                } else {
-                    self.cont(tid, 0)?
-                }
-                Ok(None)
-            }
-            Stop::Interrupted(_) => {
-                self.resume(tid, "PTRACE_LISTEN", ptrace::listen, 0, before)?;
-                Ok(None)
-            }
-        }
-    }
-
-    /// Blocks SIGTRAP again in a thread that blocked all signals when it met a breakpoint of ours, as the C library does for a moment:
-    /// the kernel has unblocked it.
-    pub fn block_again(&self, tid: Tid) {
-        if self.traps_unblock
-            && let Ok(mask) = ptrace::signal_mask(tid)
-            && mask & ALL == ALL_BUT_SIGTRAP
-        {
-            // ESRCH means killed.
-            let _ = ptrace::set_signal_mask(tid, mask | ALL);
-        }
-    }
-
-    fn trap(&mut self, tid: Tid) -> Result<TraceEvent, StopError> {
-        let lost = |request| move |errno| StopError::Ptrace { tid, request, errno };
-        self.nearness.note(self.process, tid);
-        self.last.set(None);
-        let ip = if self.asked.replace(false) {
-            let registers = Registers::read(tid).map_err(lost("PTRACE_GETREGSET"))?;
-            self.last.set(Some((tid, registers)));
-            registers.ip()
-        } else {
-            Registers::read_ip(tid).map_err(lost("PTRACE_PEEKUSER"))?
-        };
-        let breakpoint = TraceEvent::Breakpoint { tid, address: ip - BREAKPOINT_ADVANCE };
-        if self.known.contains(&ip) {
-            return Ok(breakpoint);
-        }
-        match SignalInfo::of(tid).map_err(lost("PTRACE_GETSIGINFO"))?.code() {
-            libc::SI_KERNEL => Ok(breakpoint),
-            libc::TRAP_TRACE | libc::TRAP_BRKPT | libc::TRAP_HWBKPT => Ok(TraceEvent::Stepped { tid }),
-            // Sent by somebody.
-            _ => {
-                self.threads.insert(tid, Run::Standing(Parked::Signal(libc::SIGTRAP)));
-                Ok(TraceEvent::Signal { tid, signal: libc::SIGTRAP })
-            }
-        }
-    }
-
-    fn forked(&mut self, tid: Tid, vfork: bool) -> Result<TraceEvent, StopError> {
-        let message = ptrace::event_message(tid).map_err(|errno| StopError::Ptrace {
-            tid,
-            request: "PTRACE_GETEVENTMSG",
-            errno,
-        })?;
-        let child = Pid(message as i32);
-        self.await_first_stop(child);
-        Ok(TraceEvent::Forked { tid, child, vfork })
-    }
-
-    /// The registers of a standing thread.
-    ///
-    /// # Errors
-    /// [`StopError`] if it was killed.
-    pub fn registers(&self, tid: Tid) -> Result<Registers, StopError> {
-        self.asked.set(true);
-        if let Some((of, registers)) = self.last.get()
-            && of == tid
-        {
-            return Ok(registers);
-        }
-        let registers = Registers::read(tid).map_err(|errno| self.lost(tid, "PTRACE_GETREGSET", errno))?;
-        self.last.set(Some((tid, registers)));
-        Ok(registers)
-    }
-
-    /// Sets the registers of a standing thread.
-    ///
-    /// # Errors
-    /// [`StopError`] if it was killed.
-    pub fn set_registers(&self, tid: Tid, registers: &Registers) -> Result<(), StopError> {
-        let written = match self.last.take() {
-            Some((of, old)) if of == tid => registers.write_changes(tid, &old),
-            _ => registers.write(tid),
-        };
-        written.map_err(|errno| self.lost(tid, "PTRACE_SETREGSET", errno))
-    }
-
-    /// Sets the instruction pointer of a standing thread, whose registers need not be known.
-    ///
-    /// # Errors
-    /// [`StopError`] if it was killed.
-    pub fn set_ip(&self, tid: Tid, ip: RemoteAddr) -> Result<(), StopError> {
-        self.last.set(None);
-        Registers::write_ip(tid, ip).map_err(|errno| self.lost(tid, "PTRACE_POKEUSER", errno))
-    }
-
-    /// The signal that a thread told as [`TraceEvent::Signal`] is about to get; `None` if it was killed.
-    pub fn signal_of(&self, tid: Tid) -> Option<Held> {
-        SignalInfo::of(tid).ok().map(Held)
-    }
-
-    /// Lets a thread that stands for a signal or a trap go on with `held` in its place.
-    ///
-    /// # Errors
-    /// [`StopError`] if the kernel refuses.
-    pub fn cont_with(&mut self, tid: Tid, held: &Held) -> Result<(), StopError> {
-        // ESRCH means killed, which `cont` takes note of.
-        let _ = held.0.give_to(tid);
-        self.cont(tid, held.0.number())
-    }
-
-    /// Sends a signal that was kept back once more.
-    pub fn send(&self, tid: Tid, held: &Held) {
-        let pid = if self.adopted.contains(&tid) { tid.0 } else { self.process.pid().0 };
-        if held.0.queue_to(pid, tid).is_err() {
-            let _ = ptrace::send_signal(pid, tid, held.0.number());
-        }
-    }
-
-    /// Goes on tracing a child that was made by vfork and uses the target's memory, as if it were a thread, until it starts another
-    /// program or ends.
-    ///
-    /// # Errors
-    /// [`StopError`] if the kernel refuses.
-    pub fn adopt(&mut self, child: Pid) -> Result<(), StopError> {
-        self.adopted.insert(child.leader());
-        self.cont(child.leader(), 0)
-    }
-
-    /// Whether adopted children still use the target's memory.
-    pub fn has_adopted(&self) -> bool {
-        !self.adopted.is_empty()
-    }
-
-    /// Lets a standing thread run, with a signal or 0. One that was killed is no error: its end will be told.
-    ///
-    /// # Errors
-    /// [`StopError`] if the kernel refuses.
-    pub fn cont(&mut self, tid: Tid, signal: i32) -> Result<(), StopError> {
-        self.resume(tid, "PTRACE_CONT", ptrace::cont, signal, Run::Running)
-    }
-
-    /// Lets a standing thread run one instruction, with a signal or 0: [`TraceEvent::Stepped`] follows.
-    ///
-    /// # Errors
-    /// [`StopError`] if the kernel refuses.
-    pub fn step(&mut self, tid: Tid, signal: i32) -> Result<(), StopError> {
-        self.resume(tid, "PTRACE_SINGLESTEP", ptrace::singlestep, signal, Run::Stepping)
-    }
-
-    /// Lets a forked child go.
-    pub fn release(&mut self, child: Pid) {
-        // It fails only if the child was killed, and then its death has to be taken note of.
-        if ptrace::detach(child.leader(), 0).is_err() {
-            wait::until(child.leader(), OnExit::Reap, Instant::now() + Duration::from_millis(100));
-        }
-    }
-
-    fn resume(
-        &mut self,
-        tid: Tid,
-        name: &'static str,
-        request: fn(Tid, usize) -> Result<(), Errno>,
-        signal: i32,
-        run: Run,
-    ) -> Result<(), StopError> {
-        self.threads.insert(tid, run);
-        self.last.set(None);
-        match request(tid, signal as usize) {
-            Ok(()) | Err(Errno(libc::ESRCH)) => Ok(()),
-            Err(errno) => Err(self.lost(tid, name, errno)),
-        }
-    }
-
-    fn lost(&self, tid: Tid, request: &'static str, errno: Errno) -> StopError {
-        match errno {
-            Errno(libc::ESRCH) if !self.process.is_alive() => StopError::Gone(self.process.pid()),
-            Errno(libc::ESRCH) => StopError::ThreadGone(tid),
-            errno => StopError::Ptrace { tid, request, errno },
-        }
     }
 
     /// Stops all threads again. A thread that has hit a breakpoint not told yet stands before it, and one that was being stepped stands

@@ -1,0 +1,132 @@
+//! Looking at a standing thread, changing it, and letting it go on.
+
+use super::{Held, Run, Tracer};
+use crate::ptrace::{self, SignalInfo};
+use crate::wait::{self, OnExit};
+use crate::{Errno, Pid, Registers, RemoteAddr, StopError, Tid};
+use std::time::{Duration, Instant};
+
+impl Tracer<'_> {
+    /// The registers of a standing thread.
+    ///
+    /// # Errors
+    /// [`StopError`] if it was killed.
+    pub fn registers(&self, tid: Tid) -> Result<Registers, StopError> {
+        self.asked.set(true);
+        if let Some((of, registers)) = self.last.get()
+            && of == tid
+        {
+            return Ok(registers);
+        }
+        let registers = Registers::read(tid).map_err(|errno| self.lost(tid, "PTRACE_GETREGSET", errno))?;
+        self.last.set(Some((tid, registers)));
+        Ok(registers)
+    }
+
+    /// Sets the registers of a standing thread.
+    ///
+    /// # Errors
+    /// [`StopError`] if it was killed.
+    pub fn set_registers(&self, tid: Tid, registers: &Registers) -> Result<(), StopError> {
+        let written = match self.last.take() {
+            Some((of, old)) if of == tid => registers.write_changes(tid, &old),
+            _ => registers.write(tid),
+        };
+        written.map_err(|errno| self.lost(tid, "PTRACE_SETREGSET", errno))
+    }
+
+    /// Sets the instruction pointer of a standing thread, whose registers need not be known.
+    ///
+    /// # Errors
+    /// [`StopError`] if it was killed.
+    pub fn set_ip(&self, tid: Tid, ip: RemoteAddr) -> Result<(), StopError> {
+        self.last.set(None);
+        Registers::write_ip(tid, ip).map_err(|errno| self.lost(tid, "PTRACE_POKEUSER", errno))
+    }
+
+    /// The signal that a thread told as [`TraceEvent::Signal`] is about to get; `None` if it was killed.
+    pub fn signal_of(&self, tid: Tid) -> Option<Held> {
+        SignalInfo::of(tid).ok().map(Held)
+    }
+
+    /// Lets a thread that stands for a signal or a trap go on with `held` in its place.
+    ///
+    /// # Errors
+    /// [`StopError`] if the kernel refuses.
+    pub fn cont_with(&mut self, tid: Tid, held: &Held) -> Result<(), StopError> {
+        // ESRCH means killed, which `cont` takes note of.
+        let _ = held.0.give_to(tid);
+        self.cont(tid, held.0.number())
+    }
+
+    /// Sends a signal that was kept back once more.
+    pub fn send(&self, tid: Tid, held: &Held) {
+        let pid = if self.adopted.contains(&tid) { tid.0 } else { self.process.pid().0 };
+        if held.0.queue_to(pid, tid).is_err() {
+            let _ = ptrace::send_signal(pid, tid, held.0.number());
+        }
+    }
+
+    /// Goes on tracing a child that was made by vfork and uses the target's memory, as if it were a thread, until it starts another
+    /// program or ends.
+    ///
+    /// # Errors
+    /// [`StopError`] if the kernel refuses.
+    pub fn adopt(&mut self, child: Pid) -> Result<(), StopError> {
+        self.adopted.insert(child.leader());
+        self.cont(child.leader(), 0)
+    }
+
+    /// Whether adopted children still use the target's memory.
+    pub fn has_adopted(&self) -> bool {
+        !self.adopted.is_empty()
+    }
+
+    /// Lets a standing thread run, with a signal or 0. One that was killed is no error: its end will be told.
+    ///
+    /// # Errors
+    /// [`StopError`] if the kernel refuses.
+    pub fn cont(&mut self, tid: Tid, signal: i32) -> Result<(), StopError> {
+        self.resume(tid, "PTRACE_CONT", ptrace::cont, signal, Run::Running)
+    }
+
+    /// Lets a standing thread run one instruction, with a signal or 0: [`TraceEvent::Stepped`] follows.
+    ///
+    /// # Errors
+    /// [`StopError`] if the kernel refuses.
+    pub fn step(&mut self, tid: Tid, signal: i32) -> Result<(), StopError> {
+        self.resume(tid, "PTRACE_SINGLESTEP", ptrace::singlestep, signal, Run::Stepping)
+    }
+
+    /// Lets a forked child go.
+    pub fn release(&mut self, child: Pid) {
+        // It fails only if the child was killed, and then its death has to be taken note of.
+        if ptrace::detach(child.leader(), 0).is_err() {
+            wait::until(child.leader(), OnExit::Reap, Instant::now() + Duration::from_millis(100));
+        }
+    }
+
+    pub(super) fn resume(
+        &mut self,
+        tid: Tid,
+        name: &'static str,
+        request: fn(Tid, usize) -> Result<(), Errno>,
+        signal: i32,
+        run: Run,
+    ) -> Result<(), StopError> {
+        self.threads.insert(tid, run);
+        self.last.set(None);
+        match request(tid, signal as usize) {
+            Ok(()) | Err(Errno(libc::ESRCH)) => Ok(()),
+            Err(errno) => Err(self.lost(tid, name, errno)),
+        }
+    }
+
+    pub(super) fn lost(&self, tid: Tid, request: &'static str, errno: Errno) -> StopError {
+        match errno {
+            Errno(libc::ESRCH) if !self.process.is_alive() => StopError::Gone(self.process.pid()),
+            Errno(libc::ESRCH) => StopError::ThreadGone(tid),
+            errno => StopError::Ptrace { tid, request, errno },
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! What a traced process has done.
+
+use crate::ptrace::SignalInfo;
+use crate::{Pid, RemoteAddr, Tid};
+
+/// What a traced process has done. The thread named stands still until [`Tracer::cont`] or [`Tracer::step`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TraceEvent {
+    /// A breakpoint instruction at `address` ran; the instruction pointer is behind it.
+    Breakpoint {
+        /// The thread.
+        tid: Tid,
+        /// The breakpoint.
+        address: RemoteAddr,
+    },
+    /// The step asked for is done.
+    Stepped {
+        /// The thread.
+        tid: Tid,
+    },
+    /// A signal is about to be delivered: pass it to `cont` or `step`.
+    Signal {
+        /// The thread.
+        tid: Tid,
+        /// The signal.
+        signal: i32,
+    },
+    /// A thread was created and has not run yet.
+    NewThread {
+        /// The new thread.
+        tid: Tid,
+    },
+    /// A process was created, stands still and is attached, too: [`Tracer::release`] lets it go. It has a copy of the memory
+    /// with all breakpoints in it; after vfork, the memory itself.
+    Forked {
+        /// The thread that created it.
+        tid: Tid,
+        /// The new process.
+        child: Pid,
+        /// Whether they share their memory (vfork).
+        vfork: bool,
+    },
+    /// Another program was started: all breakpoints and other threads are gone.
+    Execed {
+        /// The only thread.
+        tid: Tid,
+    },
+    /// A thread has ended; nothing of it stands.
+    ThreadGone {
+        /// The thread.
+        tid: Tid,
+    },
+    /// The process has ended.
+    ProcessGone,
+}
+
+/// A signal that was kept from a thread, as the kernel described it.
+#[derive(Debug, Clone, Copy)]
+pub struct Held(pub(super) SignalInfo);
+
+impl Held {
+    /// The signal.
+    pub fn number(&self) -> i32 {
+        self.0.number()
+    }
+
+    /// Whether the instruction the thread stands at has raised it.
+    pub fn is_fault(&self) -> bool {
+        matches!(self.number(), libc::SIGSEGV | libc::SIGBUS | libc::SIGFPE | libc::SIGILL | libc::SIGTRAP)
+            && self.0.code() > 0
+    }
+
+    /// Where the signal is about an instruction at `from`, makes it one about `to`.
+    pub fn move_instruction(&mut self, from: RemoteAddr, to: RemoteAddr) {
+        if matches!(self.number(), libc::SIGFPE | libc::SIGILL | libc::SIGTRAP) {
+            self.0.replace_address(from.0, to.0);
+        }
+    }
+}

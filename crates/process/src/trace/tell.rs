@@ -1,0 +1,102 @@
+//! What a stop means: an event to be told, or something that is settled here.
+
+use super::{ALL, ALL_BUT_SIGTRAP, Run, TraceEvent, Tracer};
+use crate::ptrace::{self, SignalInfo};
+use crate::stop::Parked;
+use crate::wait::{Event, Stop};
+use crate::{BREAKPOINT_ADVANCE, Pid, Registers, StopError, Tid};
+
+impl Tracer<'_> {
+    pub(super) fn tell(&mut self, tid: Tid, event: Event) -> Result<Option<TraceEvent>, StopError> {
+        let Event::Stop(stop) = event else {
+            self.threads.remove(&tid);
+            self.adopted.remove(&tid);
+            let over = self.threads.is_empty() || !self.process.is_alive();
+            return Ok(Some(if over { TraceEvent::ProcessGone } else { TraceEvent::ThreadGone { tid } }));
+        };
+        let Some(before) = self.threads.insert(tid, Run::Standing(Parked::Plain)) else {
+            return Ok(Some(TraceEvent::NewThread { tid }));
+        };
+        match stop {
+            Stop::Signal(libc::SIGTRAP) => self.trap(tid).map(Some),
+            Stop::Signal(signal) => {
+                self.threads.insert(tid, Run::Standing(Parked::Signal(signal)));
+                Ok(Some(TraceEvent::Signal { tid, signal }))
+            }
+            Stop::Event(libc::PTRACE_EVENT_EXEC) if self.adopted.remove(&tid) => {
+                self.threads.remove(&tid);
+                self.release(Pid(tid.0));
+                Ok(None)
+            }
+            Stop::Event(libc::PTRACE_EVENT_EXEC) => {
+                self.threads.retain(|&other, _| other == tid);
+                Ok(Some(TraceEvent::Execed { tid }))
+            }
+            Stop::Event(event @ (libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK)) => {
+                self.forked(tid, event == libc::PTRACE_EVENT_VFORK).map(Some)
+            }
+            Stop::Interrupted(libc::SIGTRAP) | Stop::Event(_) | Stop::Syscall => {
+                // A step that a group-stop came before is still to be made.
+                if before == Run::Stepping {
+                    self.step(tid, 0)?
+                } else {
+                    self.cont(tid, 0)?
+                }
+                Ok(None)
+            }
+            Stop::Interrupted(_) => {
+                self.resume(tid, "PTRACE_LISTEN", ptrace::listen, 0, before)?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Blocks SIGTRAP again in a thread that blocked all signals when it met a breakpoint of ours, as the C library does for a moment:
+    /// the kernel has unblocked it.
+    pub fn block_again(&self, tid: Tid) {
+        if self.traps_unblock
+            && let Ok(mask) = ptrace::signal_mask(tid)
+            && mask & ALL == ALL_BUT_SIGTRAP
+        {
+            // ESRCH means killed.
+            let _ = ptrace::set_signal_mask(tid, mask | ALL);
+        }
+    }
+
+    fn trap(&mut self, tid: Tid) -> Result<TraceEvent, StopError> {
+        let lost = |request| move |errno| StopError::Ptrace { tid, request, errno };
+        self.nearness.note(self.process, tid);
+        self.last.set(None);
+        let ip = if self.asked.replace(false) {
+            let registers = Registers::read(tid).map_err(lost("PTRACE_GETREGSET"))?;
+            self.last.set(Some((tid, registers)));
+            registers.ip()
+        } else {
+            Registers::read_ip(tid).map_err(lost("PTRACE_PEEKUSER"))?
+        };
+        let breakpoint = TraceEvent::Breakpoint { tid, address: ip - BREAKPOINT_ADVANCE };
+        if self.known.contains(&ip) {
+            return Ok(breakpoint);
+        }
+        match SignalInfo::of(tid).map_err(lost("PTRACE_GETSIGINFO"))?.code() {
+            libc::SI_KERNEL => Ok(breakpoint),
+            libc::TRAP_TRACE | libc::TRAP_BRKPT | libc::TRAP_HWBKPT => Ok(TraceEvent::Stepped { tid }),
+            // Sent by somebody.
+            _ => {
+                self.threads.insert(tid, Run::Standing(Parked::Signal(libc::SIGTRAP)));
+                Ok(TraceEvent::Signal { tid, signal: libc::SIGTRAP })
+            }
+        }
+    }
+
+    fn forked(&mut self, tid: Tid, vfork: bool) -> Result<TraceEvent, StopError> {
+        let message = ptrace::event_message(tid).map_err(|errno| StopError::Ptrace {
+            tid,
+            request: "PTRACE_GETEVENTMSG",
+            errno,
+        })?;
+        let child = Pid(message as i32);
+        self.await_first_stop(child);
+        Ok(TraceEvent::Forked { tid, child, vfork })
+    }
+}
