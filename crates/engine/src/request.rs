@@ -85,6 +85,6 @@ pub struct Request<'m> {
     pub address: u64,
     /// What to collect.
     pub wanted: Wanted,
-    /// The only mechanism that may be used; `None` for any that the plan allows.
+    /// The only mechanism that may be used; `None` for any that the plan allows. Unwinders' entries follow how calls are followed.
     pub mechanism: Option<Mechanism>,
 }

@@ -3,7 +3,7 @@
 //! Writing goes through `/proc/PID/mem`, whose accesses ignore page protection as a debugger's do: that is how code gets
 //! into pages that are never writable. Reading many places at once goes through `process_vm_readv`.
 
-use crate::{Errno, MemoryError, Process, RemoteAddr};
+use crate::{Errno, MemoryError, Process, RemoteAddr, Tid};
 use std::io;
 use std::os::unix::fs::FileExt;
 
@@ -81,7 +81,8 @@ impl Process {
         let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         let remote = libc::iovec { iov_base: address.0 as *mut libc::c_void, iov_len: bytes.len() };
         // SAFETY: the kernel only reads `local`; `remote` is an address of the target's, which is checked there.
-        let done = unsafe { libc::process_vm_writev(self.pid().0, &local, 1, &remote, 1, 0) };
+        let done = self
+            .through_a_living_thread(|tid| unsafe { libc::process_vm_writev(tid, &local, 1, &remote, 1, 0) });
         self.whole("store", address, bytes.len(), done)
     }
 
@@ -93,8 +94,26 @@ impl Process {
         let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
         let remote = libc::iovec { iov_base: address.0 as *mut libc::c_void, iov_len: buffer.len() };
         // SAFETY: the kernel writes at most `buffer.len()` bytes to `buffer`.
-        let done = unsafe { libc::process_vm_readv(self.pid().0, &local, 1, &remote, 1, 0) };
+        let done = self
+            .through_a_living_thread(|tid| unsafe { libc::process_vm_readv(tid, &local, 1, &remote, 1, 0) });
         self.whole("load", address, buffer.len(), done)
+    }
+
+    /// Makes a call that reaches the memory through the leader, or through another thread when the leader has exited before it: it
+    /// shows no memory then.
+    fn through_a_living_thread(&self, call: impl Fn(i32) -> isize) -> isize {
+        let done = call(self.pid().0);
+        if done >= 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH) {
+            return done;
+        }
+        let others = self.threads().unwrap_or_default();
+        let mut others = others.into_iter().filter(|tid| *tid != self.pid().leader());
+        // The answer of the last call is also the error's, which is asked for next.
+        let answers = |tid: Tid| {
+            let done = call(tid.0);
+            (done >= 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)).then_some(done)
+        };
+        others.find_map(answers).unwrap_or(done)
     }
 
     fn whole(

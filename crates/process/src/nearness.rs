@@ -61,7 +61,7 @@ impl Nearness {
         self.decide(stat.processor as i32, here);
     }
 
-    /// Whether to ask for the next event, again and again until [`Nearness::asked`] says that it is enough.
+    /// Whether to ask for the next event, again and again until the time it gives; `None` to sleep at once.
     pub fn asks(&mut self) -> Option<Instant> {
         if !self.apart {
             return None;

@@ -25,35 +25,24 @@ const SIGTRAP_BIT: u64 = 1 << (libc::SIGTRAP - 1);
 const MOMENT: Duration = Duration::from_millis(1500);
 
 /// Stops the process for breakpoints to be set.
+///
+/// Only a stopped thread shows its own mask: one that waits in ppoll, sigsuspend or sigtimedwait has another for as long.
 pub(super) fn stop<'p>(process: &'p Process, options: &StopOptions) -> Result<Stopped<'p>, EngineError> {
-    let stopped = process.stop_with(options)?;
-    if process.status()?.sig_ignored & SIGTRAP_BIT != 0 {
-        return Err(EngineError::IgnoresTraps);
-    }
-    let blocking = |tid: &Tid| stopped.signal_mask(*tid).is_ok_and(|mask| mask & SIGTRAP_BIT != 0);
-    let mut blocking: Vec<Tid> =
-        stopped.threads().iter().map(|thread| thread.tid()).filter(blocking).collect();
-    if blocking.is_empty() {
-        return Ok(stopped);
-    }
-    drop(stopped);
     let deadline = Instant::now() + MOMENT;
+    let mut pause = Duration::from_millis(1);
     loop {
-        blocking.retain(|&tid| blocks(process, tid));
-        let Some(&tid) = blocking.first() else { return Ok(process.stop_with(options)?) };
-        if Instant::now() >= deadline {
-            return Err(EngineError::BlocksTraps(tid));
+        let stopped = process.stop_with(options)?;
+        if process.status()?.sig_ignored & SIGTRAP_BIT != 0 {
+            return Err(EngineError::IgnoresTraps);
         }
-        thread::sleep(Duration::from_millis(1));
+        let blocks = |tid: &Tid| stopped.signal_mask(*tid).is_ok_and(|mask| mask & SIGTRAP_BIT != 0);
+        match stopped.threads().iter().map(|thread| thread.tid()).find(blocks) {
+            None => return Ok(stopped),
+            Some(tid) if Instant::now() >= deadline => return Err(EngineError::BlocksTraps(tid)),
+            Some(_) => {}
+        }
+        drop(stopped);
+        thread::sleep(pause);
+        pause = (2 * pause).min(Duration::from_millis(200));
     }
-}
-
-/// Whether a running thread blocks SIGTRAP, or waits for signals: then it shows another mask than its own.
-fn blocks(process: &Process, tid: Tid) -> bool {
-    /// `rt_sigtimedwait` in 64 and in 32 bits, and its 64-bit form there.
-    const WAITS: [&str; 3] = ["128", "177", "421"];
-    let Ok(status) = process.thread_status(tid) else { return false };
-    let call = std::fs::read_to_string(format!("/proc/{}/task/{tid}/syscall", process.pid()));
-    let waits = call.is_ok_and(|call| call.split(' ').next().is_some_and(|number| WAITS.contains(&number)));
-    waits || status.sig_blocked & SIGTRAP_BIT != 0
 }

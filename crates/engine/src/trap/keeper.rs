@@ -13,7 +13,7 @@
 //! [`Tracer::stop`]: trapless_process::trace::Tracer::stop
 
 use super::{
-    allowed,
+    TrapSite, allowed,
     leave::leave_pads,
     numbers::Numbers,
     serve::{self, Served, Server},
@@ -154,12 +154,20 @@ fn serve(
     armed: &Armed,
     stopped: Stopped<'_>,
 ) -> Result<Removed, EngineError> {
-    let region = Region::map(&armed.memory, armed.header.region_size)?;
     let session = session(blueprint, armed);
+    // While the target still stands.
+    let region = Region::map(&armed.memory, armed.header.region_size)
+        .inspect_err(|_| drop(serve::restore_code(process, &session)))?;
+    // What was left alone after all is the program's own business.
+    let is_armed = |site: &&TrapSite| {
+        let entry = session.journal.binary_search_by_key(&site.address, |entry| entry.site);
+        entry.is_ok_and(|index| session.journal[index].is_planned())
+    };
+    let sites: Vec<TrapSite> = blueprint.traps.iter().filter(is_armed).cloned().collect();
     let numbers = Numbers::claim(&region, &armed.header);
     let mut tracer = stopped.trace()?;
     tracer.set_alone();
-    let mut server = Server::new(process, tracer, &blueprint.traps, &session, numbers);
+    let mut server = Server::new(process, tracer, &sites, &session, numbers);
     let mut result = serve_until_asked(&mut server, parent);
     if let Ok(Served::Gone) = result {
         return Ok(Removed::default());
@@ -181,12 +189,13 @@ fn serve_until_asked(server: &mut Server<'_, '_>, parent: &ParentWatch) -> Resul
     let mut heard = Instant::now();
     let mut hits = 0u32;
     loop {
-        if server.next(HEARING)? == Served::Gone {
+        let served = server.next(HEARING)?;
+        if served == Served::Gone {
             return Ok(Served::Gone);
         }
         hits = hits.wrapping_add(1);
         // The clock is asked for every few hits only; an idle wait ends by itself.
-        if hits.is_multiple_of(16) || heard.elapsed() >= HEARING {
+        if served == Served::Quiet || hits.is_multiple_of(16) && heard.elapsed() >= HEARING {
             if parent.should_end() {
                 return Ok(Served::On);
             }

@@ -36,6 +36,14 @@ pub(super) enum Served {
     Gone,
 }
 
+/// A fault that the program's handler has been given.
+struct Fault {
+    site: usize,
+    sp: u64,
+    /// Whether the handler has returned, so that the instruction is met again in the same hit.
+    returned: bool,
+}
+
 /// Serves the traps of one process.
 pub(super) struct Server<'a, 'p> {
     pub process: &'p Process,
@@ -49,8 +57,8 @@ pub(super) struct Server<'a, 'p> {
     quick: Vec<Option<(u64, Option<u32>)>>,
     numbers: Numbers<'a>,
     steps: HashMap<Tid, Step>,
-    /// Threads whose hit ended in a fault: site and stack pointer.
-    faulted: HashMap<Tid, (usize, u64)>,
+    /// Threads whose hit ended in a fault.
+    faulted: HashMap<Tid, Fault>,
     /// Breakpoints that were met but are taken out by now are no hits.
     armed: bool,
 }
@@ -95,6 +103,12 @@ impl<'a, 'p> Server<'a, 'p> {
             TraceEvent::Signal { tid, signal } => self.signal(tid, signal),
             TraceEvent::NewThread { tid } => self.tracer.cont(tid, 0),
             TraceEvent::Forked { tid, child, vfork } => self.forked(tid, child, vfork),
+            TraceEvent::HandlerReturns { tid } => {
+                if let Some(fault) = self.faulted.get_mut(&tid) {
+                    fault.returned = true;
+                }
+                self.tracer.cont(tid, 0)
+            }
             TraceEvent::ThreadGone { tid } => {
                 self.steps.remove(&tid);
                 self.faulted.remove(&tid);
@@ -159,9 +173,7 @@ impl<'a, 'p> Server<'a, 'p> {
         }
         let time = ticks();
         let registers = self.tracer.registers(tid)?;
-        let again =
-            !self.faulted.is_empty() && self.faulted.remove(&tid) == Some((index, registers.sp_value()));
-        if !again {
+        if !self.is_met_again(tid, index, registers.sp_value()) {
             self.entered(tid, index, &registers, time);
         }
         match site.mechanism {
@@ -179,6 +191,24 @@ impl<'a, 'p> Server<'a, 'p> {
             }
             Mechanism::Boost => self.go_on_at(tid, site.slot_address),
             Mechanism::Step | Mechanism::Jump => self.step(tid, index, registers),
+        }
+    }
+
+    /// Whether a hit is the one whose fault a handler has repaired. One that has left the fault by a jump has not.
+    fn is_met_again(&mut self, tid: Tid, site: usize, sp: u64) -> bool {
+        match self.faulted.get(&tid) {
+            Some(fault) if (fault.site, fault.sp) == (site, sp) => {
+                let returned = fault.returned;
+                self.faulted.remove(&tid);
+                self.tracer.leave_handler(tid);
+                returned
+            }
+            // A hit in the handler, or long after it.
+            Some(fault) if fault.returned => {
+                self.faulted.remove(&tid);
+                false
+            }
+            _ => false,
         }
     }
 
@@ -300,7 +330,8 @@ impl<'a, 'p> Server<'a, 'p> {
         held.move_instruction(registers.ip(), RemoteAddr(site.address));
         registers.set_ip(RemoteAddr(site.address));
         self.tracer.set_registers(tid, &registers)?;
-        self.faulted.insert(tid, (index, registers.sp_value()));
+        self.faulted.insert(tid, Fault { site: index, sp: registers.sp_value(), returned: false });
+        self.tracer.follow_handler(tid);
         if let Some(step) = self.steps.remove(&tid) {
             step.held.iter().for_each(|held| self.tracer.send(tid, held));
         }

@@ -87,7 +87,21 @@ impl Tracer<'_> {
     /// # Errors
     /// [`StopError`] if the kernel refuses.
     pub fn cont(&mut self, tid: Tid, signal: i32) -> Result<(), StopError> {
-        self.resume(tid, "PTRACE_CONT", ptrace::cont, signal, Run::Running)
+        match self.handling.contains(&tid) {
+            true => self.resume(tid, "PTRACE_SYSCALL", ptrace::syscall, signal, Run::Running),
+            false => self.resume(tid, "PTRACE_CONT", ptrace::cont, signal, Run::Running),
+        }
+    }
+
+    /// Has the end of the next signal handler told as [`TraceEvent::HandlerReturns`](super::TraceEvent::HandlerReturns). The thread
+    /// stops at every system call until then.
+    pub fn follow_handler(&mut self, tid: Tid) {
+        self.handling.insert(tid);
+    }
+
+    /// Undoes [`Tracer::follow_handler`]: the handler was left by a jump.
+    pub fn leave_handler(&mut self, tid: Tid) {
+        self.handling.remove(&tid);
     }
 
     /// Lets a standing thread run one instruction, with a signal or 0: [`TraceEvent::Stepped`] follows.

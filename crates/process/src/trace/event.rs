@@ -46,6 +46,12 @@ pub enum TraceEvent {
         /// The only thread.
         tid: Tid,
     },
+    /// A handler ends that [`Tracer::follow_handler`](super::Tracer::follow_handler) was asked to follow: the thread is about to go
+    /// back to where the signal met it.
+    HandlerReturns {
+        /// The thread.
+        tid: Tid,
+    },
     /// A thread has ended; nothing of it stands.
     ThreadGone {
         /// The thread.

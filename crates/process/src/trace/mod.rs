@@ -54,6 +54,8 @@ pub struct Tracer<'p> {
     early: HashSet<Tid>,
     /// Whether a thread that is found with all signals blocked but SIGTRAP had that one blocked, too, before it trapped.
     traps_unblock: bool,
+    /// Threads whose signal handler is to be followed to its end.
+    handling: HashSet<Tid>,
     /// The registers of the thread that stopped last, if they were asked for, while it stands.
     last: Cell<Option<(Tid, Registers)>>,
     /// Whether all registers were asked for after the last trap. Then they are read at the next one, which saves a look at the
@@ -103,6 +105,7 @@ impl<'p> Stopped<'p> {
             adopted: HashSet::new(),
             early: HashSet::new(),
             traps_unblock,
+            handling: HashSet::new(),
             last: Cell::new(None),
             asked: Cell::new(false),
             known: HashSet::new(),

@@ -11,6 +11,7 @@ impl Tracer<'_> {
         let Event::Stop(stop) = event else {
             self.threads.remove(&tid);
             self.adopted.remove(&tid);
+            self.handling.remove(&tid);
             let over = self.threads.is_empty() || !self.process.is_alive();
             return Ok(Some(if over { TraceEvent::ProcessGone } else { TraceEvent::ThreadGone { tid } }));
         };
@@ -35,6 +36,7 @@ impl Tracer<'_> {
             Stop::Event(event @ (libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK)) => {
                 self.forked(tid, event == libc::PTRACE_EVENT_VFORK).map(Some)
             }
+            Stop::Syscall if self.ends_handler(tid)? => Ok(Some(TraceEvent::HandlerReturns { tid })),
             Stop::Interrupted(libc::SIGTRAP) | Stop::Event(_) | Stop::Syscall => {
                 // A step that a group-stop came before is still to be made.
                 if before == Run::Stepping {
@@ -51,12 +53,24 @@ impl Tracer<'_> {
         }
     }
 
+    /// Whether the system call that a thread stands before ends a handler that is followed.
+    fn ends_handler(&mut self, tid: Tid) -> Result<bool, StopError> {
+        if !self.handling.contains(&tid) {
+            return Ok(false);
+        }
+        let registers = Registers::read(tid).map_err(|errno| self.lost(tid, "PTRACE_GETREGSET", errno))?;
+        let ends = registers.abi().sigreturn.contains(&registers.syscall_number());
+        Ok(ends && self.handling.remove(&tid))
+    }
+
     /// Blocks SIGTRAP again in a thread that blocked all signals when it met a breakpoint of ours, as the C library does for a moment:
     /// the kernel has unblocked it.
     pub fn block_again(&self, tid: Tid) {
         if self.traps_unblock
             && let Ok(mask) = ptrace::signal_mask(tid)
             && mask & ALL == ALL_BUT_SIGTRAP
+            // The kernel takes the handler from a process that is trapped while it blocks the signal: who has one did not.
+            && self.process.status().is_ok_and(|status| status.sig_caught & 1 << (libc::SIGTRAP - 1) == 0)
         {
             // ESRCH means killed.
             let _ = ptrace::set_signal_mask(tid, mask | ALL);

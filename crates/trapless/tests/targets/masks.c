@@ -2,6 +2,7 @@
 //
 // Usage: masks WHAT. Says `ready`, and for each line of input calls `subject` and says whether everything is as it should be.
 #define _GNU_SOURCE
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -83,10 +84,23 @@ int main(int argc, char **argv) {
         sigfillset(&action.sa_mask);
         sigaction(SIGUSR1, &action, NULL);
     }
+    if (!strcmp(what, "ppoll")) {
+        // Its mask while it waits is another.
+        signal(SIGTRAP, on_trap);
+        pthread_sigmask(SIG_BLOCK, &trap, NULL);
+    }
+    if (!strcmp(what, "open"))
+        signal(SIGTRAP, on_trap);
     puts("ready");
     fflush(stdout);
     char line[64];
-    while (fgets(line, sizeof line, stdin)) {
+    for (;;) {
+        if (!strcmp(what, "ppoll")) {
+            struct pollfd input = {.fd = 0, .events = POLLIN};
+            ppoll(&input, 1, NULL, &none);
+        }
+        if (!fgets(line, sizeof line, stdin))
+            break;
         int good = subject(5) == 22;
         if (!strcmp(what, "ignored")) {
             struct sigaction action;
@@ -95,6 +109,22 @@ int main(int argc, char **argv) {
         }
         if (!strcmp(what, "blocked"))
             good &= blocks_trap();
+        if (!strcmp(what, "ppoll")) {
+            struct sigaction action;
+            sigaction(SIGTRAP, NULL, &action);
+            good &= blocks_trap() && action.sa_handler == on_trap;
+        }
+        if (!strcmp(what, "open")) {
+            // Of all signals, this one it wants.
+            sigset_t others = all;
+            sigdelset(&others, SIGTRAP);
+            pthread_sigmask(SIG_SETMASK, &others, NULL);
+            int before = trapped;
+            good &= subject(1) == 10 && !blocks_trap() && subject(2) == 13 && !blocks_trap();
+            raise(SIGTRAP);
+            good &= trapped == before + 1;
+            pthread_sigmask(SIG_SETMASK, &none, NULL);
+        }
         if (!strcmp(what, "signalfd")) {
             struct signalfd_siginfo info;
             raise(SIGTRAP);

@@ -30,6 +30,8 @@ pub struct Abi {
     pub getpid: u64,
     /// `membarrier`.
     pub membarrier: u64,
+    /// `sigreturn` and `rt_sigreturn`, by which signal handlers end.
+    pub(crate) sigreturn: &'static [i64],
     /// Calls that answer a stop with EINTR although no handler runs, and that may be made again.
     pub(super) plain_eintr: &'static [i64],
 }
@@ -49,6 +51,7 @@ pub(super) static X86_64: Abi = Abi {
     close: 3,
     getpid: 39,
     membarrier: 324,
+    sigreturn: &[15],
     plain_eintr: &[
         0, 1, 19, 20, // read, write, readv, writev (sockets with a timeout)
         42, 43, 288, // connect, accept, accept4
@@ -76,6 +79,7 @@ pub(super) static I386: Abi = Abi {
     close: 6,
     getpid: 20,
     membarrier: 375,
+    sigreturn: &[119, 173],
     plain_eintr: &[
         3, 4, 145, 146, // read, write, readv, writev
         102, 362, 364, // socketcall, connect, accept4
