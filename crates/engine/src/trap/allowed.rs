@@ -26,21 +26,28 @@ const MOMENT: Duration = Duration::from_millis(1500);
 
 /// Stops the process for breakpoints to be set.
 ///
-/// Only a stopped thread shows its own mask: one that waits in ppoll, sigsuspend or sigtimedwait has another for as long.
+/// Only a stopped thread shows its own mask: one that waits in ppoll, sigsuspend or sigtimedwait has another for as long. A
+/// thread that is found to block SIGTRAP must be found not to; others may be in such a moment by then, as there always is one
+/// where threads come and go.
 pub(super) fn stop<'p>(process: &'p Process, options: &StopOptions) -> Result<Stopped<'p>, EngineError> {
     let deadline = Instant::now() + MOMENT;
     let mut pause = Duration::from_millis(1);
+    let mut suspects: Option<Vec<Tid>> = None;
     loop {
         let stopped = process.stop_with(options)?;
         if process.status()?.sig_ignored & SIGTRAP_BIT != 0 {
             return Err(EngineError::IgnoresTraps);
         }
+        let is_suspect = |tid: &Tid| suspects.as_ref().is_none_or(|suspects| suspects.contains(tid));
         let blocks = |tid: &Tid| stopped.signal_mask(*tid).is_ok_and(|mask| mask & SIGTRAP_BIT != 0);
-        match stopped.threads().iter().map(|thread| thread.tid()).find(blocks) {
+        let threads = stopped.threads().iter().map(|thread| thread.tid());
+        let blocking: Vec<Tid> = threads.filter(|tid| is_suspect(tid) && blocks(tid)).collect();
+        match blocking.first() {
             None => return Ok(stopped),
-            Some(tid) if Instant::now() >= deadline => return Err(EngineError::BlocksTraps(tid)),
+            Some(&tid) if Instant::now() >= deadline => return Err(EngineError::BlocksTraps(tid)),
             Some(_) => {}
         }
+        suspects = Some(blocking);
         drop(stopped);
         thread::sleep(pause);
         pause = (2 * pause).min(Duration::from_millis(200));

@@ -319,7 +319,10 @@ impl<'a, 'p> Server<'a, 'p> {
         let Some(mut held) = self.tracer.signal_of(tid) else { return self.tracer.cont(tid, signal) };
         let site = &self.sites[index];
         if !held.is_fault() {
+            let stops = self.stops(signal);
             return match self.steps.get_mut(&tid) {
+                // Kept back, it would come after the SIGCONT that is to end it. Nothing of the program's runs for it in the slot.
+                Some(_) if stops => self.tracer.step(tid, signal),
                 Some(step) => {
                     step.held.push(held);
                     self.tracer.step(tid, 0)
@@ -336,6 +339,17 @@ impl<'a, 'p> Server<'a, 'p> {
             step.held.iter().for_each(|held| self.tracer.send(tid, held));
         }
         self.tracer.cont_with(tid, &held)
+    }
+
+    /// Whether a signal stops the process and does nothing else.
+    fn stops(&self, signal: i32) -> bool {
+        let is_caught =
+            || self.process.status().is_ok_and(|status| status.sig_caught & 1 << (signal - 1) != 0);
+        match signal {
+            libc::SIGSTOP => true,
+            libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU => !is_caught(),
+            _ => false,
+        }
     }
 
     /// The site in whose copy a thread at `ip` stands.
