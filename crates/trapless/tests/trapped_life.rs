@@ -62,6 +62,23 @@ fn l1_a_target_that_ends_or_execs_while_armed_leaves_exact_counts() {
     }
 }
 
+/// The exec kills threads that have trapped, after the wait that finds them and before the look at them.
+#[test]
+fn l1_an_exec_while_other_threads_trap_ends_the_run_as_any_other() {
+    let program = Program::in_both_widths("lives", LIVES, &[]).remove(0);
+    for mechanism in MECHANISMS {
+        for round in 0..12 {
+            let mut target = program.start(&[]);
+            let tool = armed(&target, mechanism, "lives:subject");
+            target.tell("usurp");
+            let hits = tool.ended().hits("subject", "entry");
+            assert!(hits >= 200, "{mechanism}, round {round}: {hits}");
+            assert_eq!(target.line(), "spawned");
+            assert!(target.wait().success());
+        }
+    }
+}
+
 /// Every kind of wait, and signals without a pause, of which each is a hit.
 const WAITS: [&str; 18] = [
     "wait4",

@@ -9,6 +9,8 @@
 mod drive;
 mod event;
 mod tell;
+#[cfg(test)]
+mod tests;
 
 use crate::alarm::Alarm;
 use crate::nearness::Nearness;

@@ -7,7 +7,20 @@ use crate::wait::{Event, Stop};
 use crate::{BREAKPOINT_ADVANCE, Pid, Registers, StopError, Tid};
 
 impl Tracer<'_> {
+    /// What is to be told of an event. A stop that SIGKILL has ended meanwhile, as one does that comes from another thread's exec, is
+    /// nothing to be told: the thread's end follows.
     pub(super) fn tell(&mut self, tid: Tid, event: Event) -> Result<Option<TraceEvent>, StopError> {
+        match self.meaning(tid, event) {
+            Err(StopError::ThreadGone(_)) => {
+                self.threads.insert(tid, Run::Running);
+                Ok(None)
+            }
+            Err(StopError::Gone(_)) => Ok(Some(TraceEvent::ProcessGone)),
+            told => told,
+        }
+    }
+
+    fn meaning(&mut self, tid: Tid, event: Event) -> Result<Option<TraceEvent>, StopError> {
         let Event::Stop(stop) = event else {
             self.threads.remove(&tid);
             self.adopted.remove(&tid);
@@ -64,21 +77,21 @@ impl Tracer<'_> {
     }
 
     fn trap(&mut self, tid: Tid) -> Result<TraceEvent, StopError> {
-        let lost = |request| move |errno| StopError::Ptrace { tid, request, errno };
         self.nearness.note(self.process, tid);
         self.last.set(None);
         let ip = if self.asked.replace(false) {
-            let registers = Registers::read(tid).map_err(lost("PTRACE_GETREGSET"))?;
+            let registers =
+                Registers::read(tid).map_err(|errno| self.lost(tid, "PTRACE_GETREGSET", errno))?;
             self.last.set(Some((tid, registers)));
             registers.ip()
         } else {
-            Registers::read_ip(tid).map_err(lost("PTRACE_PEEKUSER"))?
+            Registers::read_ip(tid).map_err(|errno| self.lost(tid, "PTRACE_PEEKUSER", errno))?
         };
         let breakpoint = TraceEvent::Breakpoint { tid, address: ip - BREAKPOINT_ADVANCE };
         if self.known.contains(&ip) {
             return Ok(breakpoint);
         }
-        match SignalInfo::of(tid).map_err(lost("PTRACE_GETSIGINFO"))?.code() {
+        match SignalInfo::of(tid).map_err(|errno| self.lost(tid, "PTRACE_GETSIGINFO", errno))?.code() {
             libc::SI_KERNEL => Ok(breakpoint),
             libc::TRAP_TRACE | libc::TRAP_BRKPT | libc::TRAP_HWBKPT => Ok(TraceEvent::Stepped { tid }),
             // Sent by somebody.
@@ -90,11 +103,8 @@ impl Tracer<'_> {
     }
 
     fn forked(&mut self, tid: Tid, vfork: bool) -> Result<TraceEvent, StopError> {
-        let message = ptrace::event_message(tid).map_err(|errno| StopError::Ptrace {
-            tid,
-            request: "PTRACE_GETEVENTMSG",
-            errno,
-        })?;
+        let message =
+            ptrace::event_message(tid).map_err(|errno| self.lost(tid, "PTRACE_GETEVENTMSG", errno))?;
         let child = Pid(message as i32);
         self.await_first_stop(child);
         Ok(TraceEvent::Forked { tid, child, vfork })
