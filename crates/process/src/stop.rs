@@ -261,9 +261,15 @@ impl Seizure<'_, '_> {
     fn attach_new(&mut self) -> Result<bool, StopError> {
         let mut found = false;
         for tid in self.process.threads()? {
-            if self.known.insert(tid) && self.attach(tid)? {
+            if !self.known.insert(tid) {
+                continue;
+            }
+            if self.attach(tid)? {
                 self.running.push(tid);
                 found = true;
+            } else {
+                // A leader that has ended lives again, attached, once another thread of its has called exec.
+                self.known.remove(&tid);
             }
         }
         Ok(found)

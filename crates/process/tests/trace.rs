@@ -187,3 +187,27 @@ fn is_born_in_the_stop(target: &mut common::Target) -> bool {
     assert_eq!(target.wait().code(), Some(5));
     !told && born == 1
 }
+
+/// The stop of an exec bears the id of the leader, which nobody can attach to once it has ended.
+#[test]
+fn an_exec_after_the_leader_has_ended_is_told() {
+    let program = Program::compile("threads", &[]);
+    let mut target = program.start(&["heir", "3"]);
+    target.wait_for_state("Z");
+    let process = target.open();
+    let stopped = process.stop().unwrap();
+    assert_eq!(stopped.threads().len(), 4);
+    let mut tracer = stopped.trace().unwrap();
+    target.poke();
+    loop {
+        match tracer.next_event(Duration::from_secs(20)).unwrap().expect("something happens") {
+            TraceEvent::ThreadGone { .. } => {}
+            event => {
+                assert_eq!(event, TraceEvent::Execed { tid: target.pid().leader() });
+                break;
+            }
+        }
+    }
+    tracer.stop(|_| ()).unwrap().resume_and_detach();
+    assert_eq!(target.line(), "execed");
+}

@@ -5,6 +5,7 @@ use crate::ptrace::{self, SignalInfo};
 use crate::stop::Parked;
 use crate::wait::{Event, Stop};
 use crate::{BREAKPOINT_ADVANCE, Pid, Registers, StopError, Tid};
+use std::collections::HashMap;
 
 impl Tracer<'_> {
     /// What is to be told of an event. A stop that SIGKILL has ended meanwhile, as one does that comes from another thread's exec, is
@@ -27,6 +28,9 @@ impl Tracer<'_> {
             let over = self.threads.is_empty() || !self.process.is_alive();
             return Ok(Some(if over { TraceEvent::ProcessGone } else { TraceEvent::ThreadGone { tid } }));
         };
+        if stop == Stop::Event(libc::PTRACE_EVENT_EXEC) {
+            return Ok(self.execed(tid));
+        }
         let Some(before) = self.threads.insert(tid, Run::Standing(Parked::Plain)) else {
             return Ok(Some(TraceEvent::NewThread { tid }));
         };
@@ -35,15 +39,6 @@ impl Tracer<'_> {
             Stop::Signal(signal) => {
                 self.threads.insert(tid, Run::Standing(Parked::Signal(signal)));
                 Ok(Some(TraceEvent::Signal { tid, signal }))
-            }
-            Stop::Event(libc::PTRACE_EVENT_EXEC) if self.adopted.remove(&tid) => {
-                self.threads.remove(&tid);
-                self.release(Pid(tid.0));
-                Ok(None)
-            }
-            Stop::Event(libc::PTRACE_EVENT_EXEC) => {
-                self.threads.retain(|&other, _| other == tid);
-                Ok(Some(TraceEvent::Execed { tid }))
             }
             Stop::Event(event @ (libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK)) => {
                 self.forked(tid, event == libc::PTRACE_EVENT_VFORK).map(Some)
@@ -100,6 +95,17 @@ impl Tracer<'_> {
                 Ok(TraceEvent::Signal { tid, signal: libc::SIGTRAP })
             }
         }
+    }
+
+    /// `tid` is the leader's, whichever thread it was that called exec: it may have ended before we were here, and not be known.
+    fn execed(&mut self, tid: Tid) -> Option<TraceEvent> {
+        if self.adopted.remove(&tid) {
+            self.threads.remove(&tid);
+            self.release(Pid(tid.0));
+            return None;
+        }
+        self.threads = HashMap::from([(tid, Run::Standing(Parked::Plain))]);
+        Some(TraceEvent::Execed { tid })
     }
 
     fn forked(&mut self, tid: Tid, vfork: bool) -> Result<TraceEvent, StopError> {
