@@ -359,12 +359,8 @@ impl Seizure<'_, '_> {
             }
             // Stops of options the caller chose. In the kernel any stop takes back an interrupt that has not had its effect.
             Some(Event::Stop(stop @ (Stop::Event(_) | Stop::Syscall))) => {
-                let vfork = stop == Stop::Event(libc::PTRACE_EVENT_VFORK);
-                if (vfork || stop == Stop::Event(libc::PTRACE_EVENT_FORK))
-                    && let Some(newborn) = &mut self.newborn
-                    && let Ok(child) = ptrace::event_message(tid)
-                {
-                    newborn(Newborn { child: Pid(child as i32), vfork });
+                if let Stop::Event(event) = stop {
+                    self.tell_of_newborn(tid, event);
                 }
                 let _ = ptrace::interrupt(tid, 0);
                 let _ = ptrace::cont(tid, 0);
@@ -384,6 +380,20 @@ impl Seizure<'_, '_> {
         }
         self.stopped.push(Thread { tid, regs, parked, held: Vec::new() });
         Ok(())
+    }
+
+    fn tell_of_newborn(&mut self, tid: Tid, event: i32) {
+        let Some(newborn) = &mut self.newborn else { return };
+        let Ok(child) = ptrace::event_message(tid).map(|child| Pid(child as i32)) else { return };
+        let is_process = match event {
+            libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK => true,
+            // A child that does not end with SIGCHLD, or a thread.
+            libc::PTRACE_EVENT_CLONE => self.process.thread_stat(child.leader()).is_err(),
+            _ => false,
+        };
+        if is_process {
+            newborn(Newborn { child, vfork: event == libc::PTRACE_EVENT_VFORK });
+        }
     }
 }
 

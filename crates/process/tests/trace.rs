@@ -138,8 +138,10 @@ fn a_stop_leaves_no_trap_on_the_way() {
 #[test]
 fn a_child_that_is_born_when_all_are_stopped_is_handed_over() {
     let program = Program::compile("hits", &[]);
-    let born = || is_born_in_the_stop(&mut program.start(&["1", "1"]));
-    assert!((0..20).any(|_| born()), "it was always told of before");
+    for arguments in [&["1", "1"][..], &["1", "1", "clone"]] {
+        let born = || is_born_in_the_stop(&mut program.start(arguments));
+        assert!((0..20).any(|_| born()), "{arguments:?}: it was always told of before");
+    }
 }
 
 /// Whether the stop has handed over the child that the target forks after its hit, and not an event before. The target goes on in any case.
@@ -210,4 +212,52 @@ fn an_exec_after_the_leader_has_ended_is_told() {
     }
     tracer.stop(|_| ()).unwrap().resume_and_detach();
     assert_eq!(target.line(), "execed");
+}
+
+/// Its creator's stop is one that threads are made with, too.
+#[test]
+fn a_child_that_ends_without_a_signal_is_told_of_as_any_other() {
+    let program = Program::compile("hits", &[]);
+    for alone in [false, true] {
+        let mut target = program.start(&["2", "1", "clone"]);
+        let site = RemoteAddr(u64::from_str_radix(&target.line(), 16).unwrap());
+        let process = target.open();
+        let stopped = process.stop().unwrap();
+        process.write(site, BREAKPOINT).unwrap();
+        let mut tracer = stopped.trace().unwrap();
+        if alone {
+            tracer.set_alone();
+        }
+        target.poke();
+        loop {
+            // Alone, a turn may end without an event.
+            let Some(event) = tracer.next_event(Duration::from_secs(20)).unwrap() else {
+                assert!(alone, "something happens");
+                continue;
+            };
+            match event {
+                TraceEvent::Breakpoint { tid, address } => {
+                    let mut registers = tracer.registers(tid).unwrap();
+                    registers.set_ip(address + 1);
+                    tracer.set_registers(tid, &registers).unwrap();
+                    tracer.cont(tid, 0).unwrap();
+                }
+                TraceEvent::NewThread { tid } => tracer.cont(tid, 0).unwrap(),
+                TraceEvent::ThreadGone { .. } => {}
+                TraceEvent::Forked { tid, child, vfork } => {
+                    assert!(!vfork);
+                    Process::open(child).unwrap().write(site, NOP).unwrap();
+                    tracer.release(child);
+                    tracer.cont(tid, 0).unwrap();
+                    break;
+                }
+                event => panic!("{event:?}"),
+            }
+        }
+        process.write(site, NOP).unwrap();
+        tracer.stop(|_| panic!("it was told of")).unwrap().resume_and_detach();
+        assert_eq!(target.line(), "done");
+        target.poke();
+        assert_eq!(target.wait().code(), Some(5));
+    }
 }

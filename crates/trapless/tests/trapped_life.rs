@@ -23,9 +23,12 @@ fn l1_children_run_undisturbed_and_the_parents_counts_stay_exact() {
     for program in Program::in_both_widths("lives", LIVES, &[]) {
         for mechanism in MECHANISMS {
             // What a vfork child calls happens in its parent's memory.
-            for (word, said, status, hits) in
-                [("fork", "child", "7", 110), ("vfork", "spawned", "0", 112), ("spawn", "spawned", "0", 110)]
-            {
+            for (word, said, status, hits) in [
+                ("fork", "child", "7", 110),
+                ("clone", "child", "7", 110),
+                ("vfork", "spawned", "0", 112),
+                ("spawn", "spawned", "0", 110),
+            ] {
                 let name = format!("{word} {mechanism}, 32 bits: {}", program.is_32bit());
                 let mut target = program.start(&[]);
                 let before = target.text();

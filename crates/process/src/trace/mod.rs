@@ -180,8 +180,11 @@ impl<'p> Tracer<'p> {
                 Err(_) => return Ok(None),
             };
             if !self.is_ours(tid) {
-                // A new process that stands before its creator has told of it.
-                self.early.insert(tid);
+                // A new process that stands before its creator has told of it, or has been killed there.
+                match event {
+                    Event::Stop(_) => self.early.insert(tid),
+                    Event::Gone => self.early.remove(&tid),
+                };
             } else if let Some(event) = self.tell(tid, event)? {
                 return Ok(Some(event));
             }
@@ -272,20 +275,28 @@ impl<'p> Tracer<'p> {
             }
         }
         let (process, options) = (self.process, self.options.clone());
-        process.stop_traced(&options, running, standing, &mut |born| {
-            self.await_first_stop(born.child);
-            if !born.vfork {
+        let stopped = process.stop_traced(&options, running, standing, &mut |born| {
+            if self.await_first_stop(born.child) && !born.vfork {
                 newborn(born.child);
             }
             self.release(born.child);
-        })
+        });
+        self.release_early(newborn);
+        stopped
     }
 
-    /// A new process stops before its first instruction.
-    fn await_first_stop(&mut self, child: Pid) {
-        if !self.early.remove(&child.leader()) {
-            wait::until(child.leader(), OnExit::Reap, Instant::now() + self.options.patience);
+    /// Lets those go whose creators were killed before they could tell of them.
+    fn release_early(&mut self, mut newborn: impl FnMut(Pid)) {
+        for tid in std::mem::take(&mut self.early) {
+            newborn(Pid(tid.0));
+            self.release(Pid(tid.0));
         }
+    }
+
+    /// A new process stops before its first instruction; whether this one does, and has not been killed.
+    fn await_first_stop(&mut self, child: Pid) -> bool {
+        let stop = || wait::until(child.leader(), OnExit::Reap, Instant::now() + self.options.patience);
+        self.early.remove(&child.leader()) || matches!(stop(), Some(Event::Stop(_)))
     }
 }
 
@@ -294,6 +305,7 @@ impl Drop for Tracer<'_> {
         if !self.threads.is_empty() {
             drop(self.stop_again(|_| {}));
         }
+        self.release_early(|_| {});
     }
 }
 

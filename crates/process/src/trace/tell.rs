@@ -40,18 +40,13 @@ impl Tracer<'_> {
                 self.threads.insert(tid, Run::Standing(Parked::Signal(signal)));
                 Ok(Some(TraceEvent::Signal { tid, signal }))
             }
-            Stop::Event(event @ (libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK)) => {
-                self.forked(tid, event == libc::PTRACE_EVENT_VFORK).map(Some)
-            }
-            Stop::Interrupted(libc::SIGTRAP) | Stop::Event(_) | Stop::Syscall => {
-                // A step that a group-stop came before is still to be made.
-                if before == Run::Stepping {
-                    self.step(tid, 0)?
-                } else {
-                    self.cont(tid, 0)?
-                }
-                Ok(None)
-            }
+            Stop::Event(
+                event @ (libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE),
+            ) => match self.created(tid, event)? {
+                None => self.go_on(tid, before),
+                told => Ok(told),
+            },
+            Stop::Interrupted(libc::SIGTRAP) | Stop::Event(_) | Stop::Syscall => self.go_on(tid, before),
             Stop::Interrupted(_) => {
                 self.resume(tid, "PTRACE_LISTEN", ptrace::listen, 0, before)?;
                 Ok(None)
@@ -108,11 +103,29 @@ impl Tracer<'_> {
         Some(TraceEvent::Execed { tid })
     }
 
-    fn forked(&mut self, tid: Tid, vfork: bool) -> Result<TraceEvent, StopError> {
+    /// After a stop that is nothing to the caller. A step that it came before is still to be made.
+    fn go_on(&mut self, tid: Tid, before: Run) -> Result<Option<TraceEvent>, StopError> {
+        if before == Run::Stepping {
+            self.step(tid, 0)?
+        } else {
+            self.cont(tid, 0)?
+        }
+        Ok(None)
+    }
+
+    /// The new process, if it is one. To the kernel every child is a clone that does not end with SIGCHLD, as threads are.
+    fn created(&mut self, tid: Tid, event: i32) -> Result<Option<TraceEvent>, StopError> {
         let message =
             ptrace::event_message(tid).map_err(|errno| self.lost(tid, "PTRACE_GETEVENTMSG", errno))?;
         let child = Pid(message as i32);
-        self.await_first_stop(child);
-        Ok(TraceEvent::Forked { tid, child, vfork })
+        let cloned = event == libc::PTRACE_EVENT_CLONE;
+        // A thread that has ended already is not listed either.
+        if cloned && (self.is_ours(child.leader()) || !self.await_first_stop(child)) {
+            return Ok(None);
+        }
+        if !cloned {
+            self.await_first_stop(child);
+        }
+        Ok(Some(TraceEvent::Forked { tid, child, vfork: event == libc::PTRACE_EVENT_VFORK }))
     }
 }

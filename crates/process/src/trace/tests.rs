@@ -1,7 +1,8 @@
 use super::{Run, TraceEvent};
-use crate::wait::{Event, Stop};
-use crate::{Pid, Process, Tid};
+use crate::wait::{self, Event, OnExit, Stop};
+use crate::{Pid, Process, Tid, ptrace};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// A process that does nothing, killed when dropped.
 struct Idle(Child);
@@ -38,4 +39,23 @@ fn a_stop_that_is_over_when_it_is_looked_at_is_no_error() {
     }
     let gone = tracer.tell(leader, Event::Stop(Stop::Signal(libc::SIGTRAP))).unwrap();
     assert_eq!(gone, Some(TraceEvent::ProcessGone));
+}
+
+/// A creator that is killed on its way into the stop of its fork never tells of the child.
+#[test]
+fn a_child_nobody_told_of_is_handed_over_and_let_go() {
+    let (idle, orphan) = (Idle::start(), Idle::start());
+    let process = Process::open(Pid(idle.0.id() as i32)).unwrap();
+    let mut tracer = process.stop().unwrap().trace().unwrap();
+    let child = Tid(orphan.0.id() as i32);
+    ptrace::seize(child, 0).unwrap();
+    ptrace::interrupt(child, 0).unwrap();
+    let stop = wait::until(child, OnExit::Leave, Instant::now() + Duration::from_secs(20));
+    assert!(matches!(stop, Some(Event::Stop(_))), "{stop:?}");
+    tracer.early.insert(child);
+    let mut told = Vec::new();
+    drop(tracer.stop(|born| told.push(born)).unwrap());
+    assert_eq!(told, [Pid(child.0)]);
+    let status = std::fs::read_to_string(format!("/proc/{child}/status")).unwrap();
+    assert!(status.contains("TracerPid:\t0\n"), "{status}");
 }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 extern char **environ;
@@ -26,6 +27,9 @@ int main(int argc, char **argv) {
         calls(100);
         if (!strncmp(line, "fork", 4)) {
             if ((pid = fork()) == 0) { calls(50); puts("child"); fflush(stdout); _exit(7); }
+        } else if (!strncmp(line, "clone", 5)) {
+            // Ends without a signal.
+            if ((pid = syscall(SYS_clone, 0, 0, 0, 0, 0)) == 0) { calls(50); puts("child"); fflush(stdout); _exit(7); }
         } else if (!strncmp(line, "vfork", 5)) {
             if ((pid = vfork()) == 0) { subject(1); subject(2); execvp("echo", arguments); _exit(9); }
         } else if (!strncmp(line, "spawn", 5)) {
@@ -43,7 +47,7 @@ int main(int argc, char **argv) {
         } else if (!strncmp(line, "kill", 4)) {
             raise(SIGKILL);
         }
-        if (pid) waitpid(pid, &status, 0);
+        if (pid) waitpid(pid, &status, __WALL);
         calls(10);
         printf("%d\n", WEXITSTATUS(status)); fflush(stdout);
     }
