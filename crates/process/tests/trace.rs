@@ -261,3 +261,23 @@ fn a_child_that_ends_without_a_signal_is_told_of_as_any_other() {
         assert_eq!(target.wait().code(), Some(5));
     }
 }
+
+/// A program that traps by itself, and that nobody has been told of when all threads are stopped, gets its signal where it trapped.
+#[test]
+fn the_programs_own_traps_stay_its_own_in_the_stop() {
+    let program = Program::compile("traps", &[]);
+    for how in ["int_3", "step"] {
+        let mut target = program.start(&[how]);
+        target.wait_for_state("S");
+        let process = target.open();
+        let mut tracer = process.stop().unwrap().trace().unwrap();
+        // The stop that tells of job control comes first.
+        while !target.is_in_state("S") {
+            assert_eq!(tracer.next_event(Duration::ZERO).unwrap(), None);
+        }
+        target.poke();
+        target.wait_for_state("t");
+        tracer.stop(|_| ()).unwrap().resume_and_detach();
+        assert_eq!(target.wait().code(), Some(5), "{how}");
+    }
+}

@@ -8,13 +8,14 @@
 
 mod drive;
 mod event;
+mod park;
 mod tell;
 #[cfg(test)]
 mod tests;
 
 use crate::alarm::Alarm;
 use crate::nearness::Nearness;
-use crate::ptrace::{self, SignalInfo};
+use crate::ptrace;
 use crate::stop::{BASE_OPTIONS, Parked, Thread};
 use crate::wait::{self, Event, OnExit};
 use crate::{
@@ -26,6 +27,7 @@ use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
 pub use event::{Held, TraceEvent};
+pub(crate) use park::Ours;
 
 /// What we last did to a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -264,7 +266,11 @@ impl<'p> Tracer<'p> {
 
     fn stop_again(&mut self, mut newborn: impl FnMut(Pid)) -> Result<Stopped<'p>, StopError> {
         let (mut running, mut standing) = (Vec::new(), Vec::new());
+        let mut ours = Ours { known: std::mem::take(&mut self.known), ..Ours::default() };
         for (tid, run) in std::mem::take(&mut self.threads) {
+            if run == Run::Stepping {
+                ours.stepping.insert(tid);
+            }
             match run {
                 Run::Running | Run::Stepping => running.push(tid),
                 Run::Standing(parked) => match Registers::read(tid) {
@@ -275,7 +281,8 @@ impl<'p> Tracer<'p> {
             }
         }
         let (process, options) = (self.process, self.options.clone());
-        let stopped = process.stop_traced(&options, running, standing, &mut |born| {
+        let park = |tid, signal| ours.park(process, tid, signal);
+        let stopped = process.stop_traced(&options, running, standing, &park, &mut |born| {
             if self.await_first_stop(born.child) && !born.vfork {
                 newborn(born.child);
             }
@@ -306,23 +313,5 @@ impl Drop for Tracer<'_> {
             drop(self.stop_again(|_| {}));
         }
         self.release_early(|_| {});
-    }
-}
-
-/// How a traced thread that has stopped for `signal` is to be let go: a breakpoint or step of ours is no signal of the program's, and a
-/// breakpoint is to be met again, or not if it is gone by then.
-pub(crate) fn park(tid: Tid, signal: i32) -> Parked {
-    let code = SignalInfo::of(tid).map(|info| info.code());
-    match (signal, code) {
-        (libc::SIGTRAP, Ok(libc::SI_KERNEL)) => {
-            if let Ok(mut regs) = Registers::read(tid) {
-                regs.set_ip(regs.ip() - BREAKPOINT_ADVANCE);
-                // ESRCH means killed.
-                let _ = regs.write(tid);
-            }
-            Parked::Plain
-        }
-        (libc::SIGTRAP, Ok(libc::TRAP_TRACE | libc::TRAP_BRKPT | libc::TRAP_HWBKPT)) => Parked::Plain,
-        _ => Parked::Signal(signal),
     }
 }
