@@ -127,6 +127,7 @@ impl Process {
             on_exit: self.on_leader_exit()?,
             known: HashSet::new(),
             watchdog,
+            park: &|_, signal| Parked::Signal(signal),
             newborn: None,
             running: Vec::new(),
             stopped: Vec::new(),
@@ -140,13 +141,15 @@ impl Process {
         Ok(Stopped::new(self, threads, options.clone(), seizure.on_exit, since))
     }
 
-    /// Stops a process some of whose threads are attached and running, and others attached and stopped. `newborn` is told of each
-    /// process that one of them has created and nobody has heard of yet; it is attached, and whether it stands is not known.
+    /// Stops a process some of whose threads are attached and running, and others attached and stopped. `park` decides how one that
+    /// stops for a signal is to be let go. `newborn` is told of each process that one of them has created and nobody has heard of yet;
+    /// it is attached, and whether it stands is not known.
     pub(crate) fn stop_traced(
         &self,
         options: &StopOptions,
         running: Vec<Tid>,
         stopped: Vec<Thread>,
+        park: &dyn Fn(Tid, i32) -> Parked,
         newborn: &mut dyn FnMut(Newborn),
     ) -> Result<Stopped<'_>, StopError> {
         let since = Instant::now();
@@ -156,6 +159,7 @@ impl Process {
             on_exit: self.on_leader_exit()?,
             known: running.iter().copied().chain(stopped.iter().map(Thread::tid)).collect(),
             watchdog: None,
+            park,
             newborn: Some(newborn),
             running,
             stopped,
@@ -228,6 +232,7 @@ struct Seizure<'p, 'n> {
     on_exit: OnExit,
     known: HashSet<Tid>,
     watchdog: Option<Watchdog>,
+    park: &'n dyn Fn(Tid, i32) -> Parked,
     /// What is told of new processes, if the threads were traced: breakpoints and steps of ours may be what they stop for.
     newborn: Option<&'n mut dyn FnMut(Newborn)>,
     running: Vec<Tid>,
@@ -261,9 +266,15 @@ impl Seizure<'_, '_> {
     fn attach_new(&mut self) -> Result<bool, StopError> {
         let mut found = false;
         for tid in self.process.threads()? {
-            if self.known.insert(tid) && self.attach(tid)? {
+            if !self.known.insert(tid) {
+                continue;
+            }
+            if self.attach(tid)? {
                 self.running.push(tid);
                 found = true;
+            } else {
+                // A leader that has ended lives again, attached, once another thread of its has called exec.
+                self.known.remove(&tid);
             }
         }
         Ok(found)
@@ -341,10 +352,7 @@ impl Seizure<'_, '_> {
                 return Ok(());
             }
             Some(Event::Stop(Stop::Interrupted(_))) => Parked::Plain,
-            Some(Event::Stop(Stop::Signal(signal))) if self.newborn.is_some() => {
-                crate::trace::park(tid, signal)
-            }
-            Some(Event::Stop(Stop::Signal(signal))) => Parked::Signal(signal),
+            Some(Event::Stop(Stop::Signal(signal))) => (self.park)(tid, signal),
             Some(Event::Stop(Stop::Event(libc::PTRACE_EVENT_EXEC))) => {
                 let _ = ptrace::detach(tid, 0);
                 // A child made by vfork, which has left the target's memory.
@@ -353,12 +361,8 @@ impl Seizure<'_, '_> {
             }
             // Stops of options the caller chose. In the kernel any stop takes back an interrupt that has not had its effect.
             Some(Event::Stop(stop @ (Stop::Event(_) | Stop::Syscall))) => {
-                let vfork = stop == Stop::Event(libc::PTRACE_EVENT_VFORK);
-                if (vfork || stop == Stop::Event(libc::PTRACE_EVENT_FORK))
-                    && let Some(newborn) = &mut self.newborn
-                    && let Ok(child) = ptrace::event_message(tid)
-                {
-                    newborn(Newborn { child: Pid(child as i32), vfork });
+                if let Stop::Event(event) = stop {
+                    self.tell_of_newborn(tid, event);
                 }
                 let _ = ptrace::interrupt(tid, 0);
                 let _ = ptrace::cont(tid, 0);
@@ -378,6 +382,20 @@ impl Seizure<'_, '_> {
         }
         self.stopped.push(Thread { tid, regs, parked, held: Vec::new() });
         Ok(())
+    }
+
+    fn tell_of_newborn(&mut self, tid: Tid, event: i32) {
+        let Some(newborn) = &mut self.newborn else { return };
+        let Ok(child) = ptrace::event_message(tid).map(|child| Pid(child as i32)) else { return };
+        let is_process = match event {
+            libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK => true,
+            // A child that does not end with SIGCHLD, or a thread.
+            libc::PTRACE_EVENT_CLONE => self.process.thread_stat(child.leader()).is_err(),
+            _ => false,
+        };
+        if is_process {
+            newborn(Newborn { child, vfork: event == libc::PTRACE_EVENT_VFORK });
+        }
     }
 }
 

@@ -138,8 +138,10 @@ fn a_stop_leaves_no_trap_on_the_way() {
 #[test]
 fn a_child_that_is_born_when_all_are_stopped_is_handed_over() {
     let program = Program::compile("hits", &[]);
-    let born = || is_born_in_the_stop(&mut program.start(&["1", "1"]));
-    assert!((0..20).any(|_| born()), "it was always told of before");
+    for arguments in [&["1", "1"][..], &["1", "1", "clone"]] {
+        let born = || is_born_in_the_stop(&mut program.start(arguments));
+        assert!((0..20).any(|_| born()), "{arguments:?}: it was always told of before");
+    }
 }
 
 /// Whether the stop has handed over the child that the target forks after its hit, and not an event before. The target goes on in any case.
@@ -186,4 +188,96 @@ fn is_born_in_the_stop(target: &mut common::Target) -> bool {
     target.poke();
     assert_eq!(target.wait().code(), Some(5));
     !told && born == 1
+}
+
+/// The stop of an exec bears the id of the leader, which nobody can attach to once it has ended.
+#[test]
+fn an_exec_after_the_leader_has_ended_is_told() {
+    let program = Program::compile("threads", &[]);
+    let mut target = program.start(&["heir", "3"]);
+    target.wait_for_state("Z");
+    let process = target.open();
+    let stopped = process.stop().unwrap();
+    assert_eq!(stopped.threads().len(), 4);
+    let mut tracer = stopped.trace().unwrap();
+    target.poke();
+    loop {
+        match tracer.next_event(Duration::from_secs(20)).unwrap().expect("something happens") {
+            TraceEvent::ThreadGone { .. } => {}
+            event => {
+                assert_eq!(event, TraceEvent::Execed { tid: target.pid().leader() });
+                break;
+            }
+        }
+    }
+    tracer.stop(|_| ()).unwrap().resume_and_detach();
+    assert_eq!(target.line(), "execed");
+}
+
+/// Its creator's stop is one that threads are made with, too.
+#[test]
+fn a_child_that_ends_without_a_signal_is_told_of_as_any_other() {
+    let program = Program::compile("hits", &[]);
+    for alone in [false, true] {
+        let mut target = program.start(&["2", "1", "clone"]);
+        let site = RemoteAddr(u64::from_str_radix(&target.line(), 16).unwrap());
+        let process = target.open();
+        let stopped = process.stop().unwrap();
+        process.write(site, BREAKPOINT).unwrap();
+        let mut tracer = stopped.trace().unwrap();
+        if alone {
+            tracer.set_alone();
+        }
+        target.poke();
+        loop {
+            // Alone, a turn may end without an event.
+            let Some(event) = tracer.next_event(Duration::from_secs(20)).unwrap() else {
+                assert!(alone, "something happens");
+                continue;
+            };
+            match event {
+                TraceEvent::Breakpoint { tid, address } => {
+                    let mut registers = tracer.registers(tid).unwrap();
+                    registers.set_ip(address + 1);
+                    tracer.set_registers(tid, &registers).unwrap();
+                    tracer.cont(tid, 0).unwrap();
+                }
+                TraceEvent::NewThread { tid } => tracer.cont(tid, 0).unwrap(),
+                TraceEvent::ThreadGone { .. } => {}
+                TraceEvent::Forked { tid, child, vfork } => {
+                    assert!(!vfork);
+                    Process::open(child).unwrap().write(site, NOP).unwrap();
+                    tracer.release(child);
+                    tracer.cont(tid, 0).unwrap();
+                    break;
+                }
+                event => panic!("{event:?}"),
+            }
+        }
+        process.write(site, NOP).unwrap();
+        tracer.stop(|_| panic!("it was told of")).unwrap().resume_and_detach();
+        assert_eq!(target.line(), "done");
+        target.poke();
+        assert_eq!(target.wait().code(), Some(5));
+    }
+}
+
+/// A program that traps by itself, and that nobody has been told of when all threads are stopped, gets its signal where it trapped.
+#[test]
+fn the_programs_own_traps_stay_its_own_in_the_stop() {
+    let program = Program::compile("traps", &[]);
+    for how in ["int_3", "step"] {
+        let mut target = program.start(&[how]);
+        target.wait_for_state("S");
+        let process = target.open();
+        let mut tracer = process.stop().unwrap().trace().unwrap();
+        // The stop that tells of job control comes first.
+        while !target.is_in_state("S") {
+            assert_eq!(tracer.next_event(Duration::ZERO).unwrap(), None);
+        }
+        target.poke();
+        target.wait_for_state("t");
+        tracer.stop(|_| ()).unwrap().resume_and_detach();
+        assert_eq!(target.wait().code(), Some(5), "{how}");
+    }
 }

@@ -23,9 +23,12 @@ fn l1_children_run_undisturbed_and_the_parents_counts_stay_exact() {
     for program in Program::in_both_widths("lives", LIVES, &[]) {
         for mechanism in MECHANISMS {
             // What a vfork child calls happens in its parent's memory.
-            for (word, said, status, hits) in
-                [("fork", "child", "7", 110), ("vfork", "spawned", "0", 112), ("spawn", "spawned", "0", 110)]
-            {
+            for (word, said, status, hits) in [
+                ("fork", "child", "7", 110),
+                ("clone", "child", "7", 110),
+                ("vfork", "spawned", "0", 112),
+                ("spawn", "spawned", "0", 110),
+            ] {
                 let name = format!("{word} {mechanism}, 32 bits: {}", program.is_32bit());
                 let mut target = program.start(&[]);
                 let before = target.text();
@@ -58,6 +61,23 @@ fn l1_a_target_that_ends_or_execs_while_armed_leaves_exact_counts() {
                 }
                 target.wait();
             }
+        }
+    }
+}
+
+/// The exec kills threads that have trapped, after the wait that finds them and before the look at them.
+#[test]
+fn l1_an_exec_while_other_threads_trap_ends_the_run_as_any_other() {
+    let program = Program::in_both_widths("lives", LIVES, &[]).remove(0);
+    for mechanism in MECHANISMS {
+        for round in 0..12 {
+            let mut target = program.start(&[]);
+            let tool = armed(&target, mechanism, "lives:subject");
+            target.tell("usurp");
+            let hits = tool.ended().hits("subject", "entry");
+            assert!(hits >= 200, "{mechanism}, round {round}: {hits}");
+            assert_eq!(target.line(), "spawned");
+            assert!(target.wait().success());
         }
     }
 }

@@ -48,8 +48,10 @@ fn a_breakpoint_signal_that_was_overtaken_is_taken_back() {
     ptrace::interrupt(tid, 0).unwrap();
     ptrace::cont(tid, 0).unwrap();
 
+    let ours = crate::trace::Ours::default();
+    let park = |tid, signal| ours.park(&process, tid, signal);
     let mut stopped =
-        process.stop_traced(&StopOptions::default(), vec![tid], Vec::new(), &mut |_| {}).unwrap();
+        process.stop_traced(&StopOptions::default(), vec![tid], Vec::new(), &park, &mut |_| {}).unwrap();
     assert!(!ptrace::has_pending_trap(tid));
     let thread = stopped.thread(tid).unwrap();
     assert_eq!(thread.pending_signal(), None);

@@ -38,7 +38,7 @@ pub enum TraceEvent {
         tid: Tid,
         /// The new process.
         child: Pid,
-        /// Whether they share their memory (vfork).
+        /// Whether it was made by vfork, and they share their memory. They may do so otherwise, too (`CLONE_VM`).
         vfork: bool,
     },
     /// Another program was started: all breakpoints and other threads are gone.

@@ -8,11 +8,14 @@
 
 mod drive;
 mod event;
+mod park;
 mod tell;
+#[cfg(test)]
+mod tests;
 
 use crate::alarm::Alarm;
 use crate::nearness::Nearness;
-use crate::ptrace::{self, SignalInfo};
+use crate::ptrace;
 use crate::stop::{BASE_OPTIONS, Parked, Thread};
 use crate::wait::{self, Event, OnExit};
 use crate::{
@@ -24,6 +27,7 @@ use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
 pub use event::{Held, TraceEvent};
+pub(crate) use park::Ours;
 
 /// What we last did to a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -181,8 +185,11 @@ impl<'p> Tracer<'p> {
                 Err(_) => return Ok(None),
             };
             if !self.is_ours(tid) {
-                // A new process that stands before its creator has told of it.
-                self.early.insert(tid);
+                // A new process that stands before its creator has told of it, or has been killed there.
+                match event {
+                    Event::Stop(_) => self.early.insert(tid),
+                    Event::Gone => self.early.remove(&tid),
+                };
             } else if let Some(event) = self.tell(tid, event)? {
                 return Ok(Some(event));
             }
@@ -262,7 +269,11 @@ impl<'p> Tracer<'p> {
 
     fn stop_again(&mut self, mut newborn: impl FnMut(Pid)) -> Result<Stopped<'p>, StopError> {
         let (mut running, mut standing) = (Vec::new(), Vec::new());
+        let mut ours = Ours { known: std::mem::take(&mut self.known), ..Ours::default() };
         for (tid, run) in std::mem::take(&mut self.threads) {
+            if run == Run::Stepping {
+                ours.stepping.insert(tid);
+            }
             match run {
                 Run::Running | Run::Stepping => running.push(tid),
                 Run::Standing(parked) => match Registers::read(tid) {
@@ -273,20 +284,29 @@ impl<'p> Tracer<'p> {
             }
         }
         let (process, options) = (self.process, self.options.clone());
-        process.stop_traced(&options, running, standing, &mut |born| {
-            self.await_first_stop(born.child);
-            if !born.vfork {
+        let park = |tid, signal| ours.park(process, tid, signal);
+        let stopped = process.stop_traced(&options, running, standing, &park, &mut |born| {
+            if self.await_first_stop(born.child) && !born.vfork {
                 newborn(born.child);
             }
             self.release(born.child);
-        })
+        });
+        self.release_early(newborn);
+        stopped
     }
 
-    /// A new process stops before its first instruction.
-    fn await_first_stop(&mut self, child: Pid) {
-        if !self.early.remove(&child.leader()) {
-            wait::until(child.leader(), OnExit::Reap, Instant::now() + self.options.patience);
+    /// Lets those go whose creators were killed before they could tell of them.
+    fn release_early(&mut self, mut newborn: impl FnMut(Pid)) {
+        for tid in std::mem::take(&mut self.early) {
+            newborn(Pid(tid.0));
+            self.release(Pid(tid.0));
         }
+    }
+
+    /// A new process stops before its first instruction; whether this one does, and has not been killed.
+    fn await_first_stop(&mut self, child: Pid) -> bool {
+        let stop = || wait::until(child.leader(), OnExit::Reap, Instant::now() + self.options.patience);
+        self.early.remove(&child.leader()) || matches!(stop(), Some(Event::Stop(_)))
     }
 }
 
@@ -295,23 +315,6 @@ impl Drop for Tracer<'_> {
         if !self.threads.is_empty() {
             drop(self.stop_again(|_| {}));
         }
-    }
-}
-
-/// How a traced thread that has stopped for `signal` is to be let go: a breakpoint or step of ours is no signal of the program's, and a
-/// breakpoint is to be met again, or not if it is gone by then.
-pub(crate) fn park(tid: Tid, signal: i32) -> Parked {
-    let code = SignalInfo::of(tid).map(|info| info.code());
-    match (signal, code) {
-        (libc::SIGTRAP, Ok(libc::SI_KERNEL)) => {
-            if let Ok(mut regs) = Registers::read(tid) {
-                regs.set_ip(regs.ip() - BREAKPOINT_ADVANCE);
-                // ESRCH means killed.
-                let _ = regs.write(tid);
-            }
-            Parked::Plain
-        }
-        (libc::SIGTRAP, Ok(libc::TRAP_TRACE | libc::TRAP_BRKPT | libc::TRAP_HWBKPT)) => Parked::Plain,
-        _ => Parked::Signal(signal),
+        self.release_early(|_| {});
     }
 }

@@ -5,9 +5,23 @@ use crate::ptrace::{self, SignalInfo};
 use crate::stop::Parked;
 use crate::wait::{Event, Stop};
 use crate::{BREAKPOINT_ADVANCE, Pid, Registers, StopError, Tid};
+use std::collections::HashMap;
 
 impl Tracer<'_> {
+    /// What is to be told of an event. A stop that SIGKILL has ended meanwhile, as one does that comes from another thread's exec, is
+    /// nothing to be told: the thread's end follows.
     pub(super) fn tell(&mut self, tid: Tid, event: Event) -> Result<Option<TraceEvent>, StopError> {
+        match self.meaning(tid, event) {
+            Err(StopError::ThreadGone(_)) => {
+                self.threads.insert(tid, Run::Running);
+                Ok(None)
+            }
+            Err(StopError::Gone(_)) => Ok(Some(TraceEvent::ProcessGone)),
+            told => told,
+        }
+    }
+
+    fn meaning(&mut self, tid: Tid, event: Event) -> Result<Option<TraceEvent>, StopError> {
         let Event::Stop(stop) = event else {
             self.threads.remove(&tid);
             self.adopted.remove(&tid);
@@ -15,6 +29,9 @@ impl Tracer<'_> {
             let over = self.threads.is_empty() || !self.process.is_alive();
             return Ok(Some(if over { TraceEvent::ProcessGone } else { TraceEvent::ThreadGone { tid } }));
         };
+        if stop == Stop::Event(libc::PTRACE_EVENT_EXEC) {
+            return Ok(self.execed(tid));
+        }
         let Some(before) = self.threads.insert(tid, Run::Standing(Parked::Plain)) else {
             return Ok(Some(TraceEvent::NewThread { tid }));
         };
@@ -24,28 +41,14 @@ impl Tracer<'_> {
                 self.threads.insert(tid, Run::Standing(Parked::Signal(signal)));
                 Ok(Some(TraceEvent::Signal { tid, signal }))
             }
-            Stop::Event(libc::PTRACE_EVENT_EXEC) if self.adopted.remove(&tid) => {
-                self.threads.remove(&tid);
-                self.release(Pid(tid.0));
-                Ok(None)
-            }
-            Stop::Event(libc::PTRACE_EVENT_EXEC) => {
-                self.threads.retain(|&other, _| other == tid);
-                Ok(Some(TraceEvent::Execed { tid }))
-            }
-            Stop::Event(event @ (libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK)) => {
-                self.forked(tid, event == libc::PTRACE_EVENT_VFORK).map(Some)
-            }
+            Stop::Event(
+                event @ (libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE),
+            ) => match self.created(tid, event)? {
+                None => self.go_on(tid, before),
+                told => Ok(told),
+            },
             Stop::Syscall if self.ends_handler(tid)? => Ok(Some(TraceEvent::HandlerReturns { tid })),
-            Stop::Interrupted(libc::SIGTRAP) | Stop::Event(_) | Stop::Syscall => {
-                // A step that a group-stop came before is still to be made.
-                if before == Run::Stepping {
-                    self.step(tid, 0)?
-                } else {
-                    self.cont(tid, 0)?
-                }
-                Ok(None)
-            }
+            Stop::Interrupted(libc::SIGTRAP) | Stop::Event(_) | Stop::Syscall => self.go_on(tid, before),
             Stop::Interrupted(_) => {
                 self.resume(tid, "PTRACE_LISTEN", ptrace::listen, 0, before)?;
                 Ok(None)
@@ -78,21 +81,21 @@ impl Tracer<'_> {
     }
 
     fn trap(&mut self, tid: Tid) -> Result<TraceEvent, StopError> {
-        let lost = |request| move |errno| StopError::Ptrace { tid, request, errno };
         self.nearness.note(self.process, tid);
         self.last.set(None);
         let ip = if self.asked.replace(false) {
-            let registers = Registers::read(tid).map_err(lost("PTRACE_GETREGSET"))?;
+            let registers =
+                Registers::read(tid).map_err(|errno| self.lost(tid, "PTRACE_GETREGSET", errno))?;
             self.last.set(Some((tid, registers)));
             registers.ip()
         } else {
-            Registers::read_ip(tid).map_err(lost("PTRACE_PEEKUSER"))?
+            Registers::read_ip(tid).map_err(|errno| self.lost(tid, "PTRACE_PEEKUSER", errno))?
         };
         let breakpoint = TraceEvent::Breakpoint { tid, address: ip - BREAKPOINT_ADVANCE };
         if self.known.contains(&ip) {
             return Ok(breakpoint);
         }
-        match SignalInfo::of(tid).map_err(lost("PTRACE_GETSIGINFO"))?.code() {
+        match SignalInfo::of(tid).map_err(|errno| self.lost(tid, "PTRACE_GETSIGINFO", errno))?.code() {
             libc::SI_KERNEL => Ok(breakpoint),
             libc::TRAP_TRACE | libc::TRAP_BRKPT | libc::TRAP_HWBKPT => Ok(TraceEvent::Stepped { tid }),
             // Sent by somebody.
@@ -103,14 +106,40 @@ impl Tracer<'_> {
         }
     }
 
-    fn forked(&mut self, tid: Tid, vfork: bool) -> Result<TraceEvent, StopError> {
-        let message = ptrace::event_message(tid).map_err(|errno| StopError::Ptrace {
-            tid,
-            request: "PTRACE_GETEVENTMSG",
-            errno,
-        })?;
+    /// `tid` is the leader's, whichever thread it was that called exec: it may have ended before we were here, and not be known.
+    fn execed(&mut self, tid: Tid) -> Option<TraceEvent> {
+        if self.adopted.remove(&tid) {
+            self.threads.remove(&tid);
+            self.release(Pid(tid.0));
+            return None;
+        }
+        self.threads = HashMap::from([(tid, Run::Standing(Parked::Plain))]);
+        Some(TraceEvent::Execed { tid })
+    }
+
+    /// After a stop that is nothing to the caller. A step that it came before is still to be made.
+    fn go_on(&mut self, tid: Tid, before: Run) -> Result<Option<TraceEvent>, StopError> {
+        if before == Run::Stepping {
+            self.step(tid, 0)?
+        } else {
+            self.cont(tid, 0)?
+        }
+        Ok(None)
+    }
+
+    /// The new process, if it is one. To the kernel every child is a clone that does not end with SIGCHLD, as threads are.
+    fn created(&mut self, tid: Tid, event: i32) -> Result<Option<TraceEvent>, StopError> {
+        let message =
+            ptrace::event_message(tid).map_err(|errno| self.lost(tid, "PTRACE_GETEVENTMSG", errno))?;
         let child = Pid(message as i32);
-        self.await_first_stop(child);
-        Ok(TraceEvent::Forked { tid, child, vfork })
+        let cloned = event == libc::PTRACE_EVENT_CLONE;
+        // A thread that has ended already is not listed either.
+        if cloned && (self.is_ours(child.leader()) || !self.await_first_stop(child)) {
+            return Ok(None);
+        }
+        if !cloned {
+            self.await_first_stop(child);
+        }
+        Ok(Some(TraceEvent::Forked { tid, child, vfork: event == libc::PTRACE_EVENT_VFORK }))
     }
 }

@@ -115,14 +115,15 @@ impl Target {
 
     /// Waits until the kernel says its leader is in one of these states.
     pub fn wait_for_state(&self, states: &str) {
-        loop {
-            let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
-            let state = stat.rsplit(") ").next().unwrap().chars().next().unwrap();
-            if states.contains(state) {
-                return;
-            }
+        while !self.is_in_state(states) {
             std::thread::yield_now();
         }
+    }
+
+    /// Whether the kernel says its leader is in one of these states.
+    pub fn is_in_state(&self, states: &str) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
+        states.contains(stat.rsplit(") ").next().unwrap().chars().next().unwrap())
     }
 }
 

@@ -3,6 +3,7 @@
 //   spin    threads count                        orphan  the leader exits, the others live on
 //   exec    becomes another program              storm   execs and forks without end
 //   abort   threads spin, killed by itself       vfork   waits for a child made by vfork
+//   heir    the leader exits, a thread becomes another program
 //   filter  under a seccomp filter that kills for memfd_create
 #define _GNU_SOURCE
 #include <linux/filter.h>
@@ -44,6 +45,7 @@ static void *wait_for_poke(void *unused) {
     char byte;
     if (read(0, &byte, 1) != 1) _exit(9);
     if (is("orphan")) _exit(6);
+    if (is("heir")) { execlp("sh", "sh", "-c", "echo execed; read x; exit 5", (char *)0); _exit(9); }
     return unused;
 }
 
@@ -76,7 +78,7 @@ int main(int argc, char **argv) {
         int status;
         return waitpid(child, &status, 0) == child && WEXITSTATUS(status) == 3 ? 5 : 9;
     }
-    if (is("orphan")) {
+    if (is("orphan") || is("heir")) {
         pthread_t thread;
         pthread_create(&thread, &attr, wait_for_poke, 0);
         puts("ready");
