@@ -1,6 +1,7 @@
 use super::{Run, TraceEvent};
 use crate::wait::{self, Event, OnExit, Stop};
 use crate::{Pid, Process, Tid, ptrace};
+use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,11 @@ struct Idle(Child);
 
 impl Idle {
     fn start() -> Idle {
-        Idle(Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap())
+        let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        // Its exec is over when it answers; a stop in the middle of one is refused.
+        child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        Idle(child)
     }
 }
 
