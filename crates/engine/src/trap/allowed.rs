@@ -5,10 +5,10 @@
 //! the thread blocks it, the disposition is set to the default. That comes before a tracer hears of anything, and the program
 //! would find its own state changed: a `sigwait` that waits in vain, a handler that is gone.
 //!
-//! So a process that ignores SIGTRAP gets no breakpoints, and neither does one with a thread that blocks it for good. The C library
-//! blocks all signals for a moment where threads and processes are made; the end of such a moment is waited for. A trap that falls into a
-//! later one is no harm to a program without a handler for SIGTRAP, and the tracer blocks the signal again
-//! ([`Tracer`]).
+//! So a process that ignores SIGTRAP gets no breakpoints, and neither does one with a thread that blocks it for good, with two
+//! exceptions. Threads of libraries block all signals for good, so as to be left alone (those of jemalloc in redis do), and
+//! the C library does for a moment where threads and processes are made: without a handler for SIGTRAP that is no loss, and the tracer blocks
+//! the signal again ([`Tracer`]). With one, the end of the moment is waited for.
 //!
 //! [`Tracer`]: trapless_process::trace::Tracer
 
@@ -20,6 +20,9 @@ use std::{
 use trapless_process::{Process, StopOptions, Stopped, Tid};
 
 const SIGTRAP_BIT: u64 = 1 << (libc::SIGTRAP - 1);
+
+/// The signals that can be blocked, without the real-time ones.
+const ALL: u64 = 0x7fff_ffff & !(1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1));
 
 /// How long a thread may block SIGTRAP before it is taken to do so for good: a creator of processes does until its child has started.
 const MOMENT: Duration = Duration::from_millis(1500);
@@ -35,11 +38,16 @@ pub(super) fn stop<'p>(process: &'p Process, options: &StopOptions) -> Result<St
     let mut suspects: Option<Vec<Tid>> = None;
     loop {
         let stopped = process.stop_with(options)?;
-        if process.status()?.sig_ignored & SIGTRAP_BIT != 0 {
+        let status = process.status()?;
+        if status.sig_ignored & SIGTRAP_BIT != 0 {
             return Err(EngineError::IgnoresTraps);
         }
+        let is_handled = status.sig_caught & SIGTRAP_BIT != 0;
+        // Nothing is lost where there is no handler, and all signals are blocked only to be left alone.
+        let is_kept = |mask: u64| !is_handled && mask & ALL == ALL;
         let is_suspect = |tid: &Tid| suspects.as_ref().is_none_or(|suspects| suspects.contains(tid));
-        let blocks = |tid: &Tid| stopped.signal_mask(*tid).is_ok_and(|mask| mask & SIGTRAP_BIT != 0);
+        let blocks =
+            |tid: &Tid| stopped.signal_mask(*tid).is_ok_and(|mask| mask & SIGTRAP_BIT != 0 && !is_kept(mask));
         let threads = stopped.threads().iter().map(|thread| thread.tid());
         let blocking: Vec<Tid> = threads.filter(|tid| is_suspect(tid) && blocks(tid)).collect();
         match blocking.first() {

@@ -59,7 +59,9 @@ int main(int argc, char **argv) {
         signal(SIGTRAP, SIG_IGN);
     if (!strcmp(what, "blocked"))
         pthread_sigmask(SIG_BLOCK, &trap, NULL);
-    if (!strcmp(what, "thread")) {
+    if (!strcmp(what, "guarded"))
+        signal(SIGTRAP, on_trap);
+    if (!strcmp(what, "thread") || !strcmp(what, "guarded")) {
         // Threads begin with their creator's mask.
         pthread_sigmask(SIG_BLOCK, &all, NULL);
         pthread_create(&thread, NULL, idle, NULL);
