@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::tool::{Ran, finish, run, trapless};
+use support::tool::{Ran, run};
 use support::{Program, Target};
 
 /// A program of assembly functions, and what `list` must say of each: `None` for a jump.
@@ -226,17 +226,21 @@ fn c4_without_a_free_page_near_the_module_nothing_is_changed() {
 
 #[test]
 fn c4_a_limit_on_address_space_is_respected() {
-    let program = Program::build("calls", CALLS, &[]);
-    let mut target = program.start(&["limit"]);
-    let before = target.text();
-    for verb in ["count", "latency"] {
-        let ran =
-            finish(&mut trapless(&[verb, "-p", &target.pid().to_string(), "calls:subject", "-d", "0.01"]));
-        // Smaller tables may fit; if not, one line says so.
-        if ran.code != Some(0) {
-            ran.assert_refused(1, &["memory"]);
+    for program in Program::in_both_widths("calls", CALLS, &[]) {
+        let mut target = program.start(&["limit"]);
+        let before = target.text();
+        let pid = target.pid().to_string();
+        for verb in ["count", "latency"] {
+            for flags in [&[][..], &["--mechanism", "step"]] {
+                let probe = ["-p", &pid, "calls:subject", "-d", "0.01"];
+                let ran = run(&[&[verb], flags, &probe].concat());
+                // Smaller tables may fit; if not, one line says so.
+                if ran.code != Some(0) {
+                    ran.assert_refused(1, &["memory"]);
+                }
+                work(&mut target);
+                before.assert_restored(target.pid());
+            }
         }
-        work(&mut target);
-        before.assert_restored(target.pid());
     }
 }
