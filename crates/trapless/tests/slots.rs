@@ -87,6 +87,8 @@ fn p1_a_removal_finds_threads_at_every_place_of_a_slot() {
         let slot = slot(pid, &maps);
         let keeper = tracer_of(pid);
         assert_ne!(keeper, 0);
+        // It would take the probes out as soon as its keeper is gone.
+        tool.signal(libc::SIGSTOP);
         // SAFETY: kill takes two integers. The tool, which lives, has not waited for its keeper yet.
         unsafe { libc::kill(keeper, libc::SIGKILL) };
         wait_untraced(pid);
