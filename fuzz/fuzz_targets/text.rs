@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use trapless::spec::{Exclusion, ProbeSpec, Syntax};
+use trapless_session::spec::{Exclusion, ProbeSpec, Syntax};
 
 fuzz_target!(|bytes: &[u8]| {
     let _ = trapless_process::parse_maps(bytes);

@@ -1,13 +1,13 @@
 //! Everything that can end a run, with its text for people and its exit code for programs.
 
 use crate::report::Exit;
-use crate::select::SelectError;
-use crate::spec::SpecError;
 use std::io;
-use std::path::PathBuf;
 use thiserror::Error;
 use trapless_process::OpenError;
 use trapless_process::launch::LaunchError;
+use trapless_session::error as session;
+use trapless_session::select::SelectError;
+use trapless_session::spec::SpecError;
 
 /// Why trapless did not do what it was asked to.
 ///
@@ -18,27 +18,12 @@ pub enum Error {
     /// Flags that contradict each other or miss something.
     #[error("{0}")]
     Usage(String),
-    /// A malformed probe.
+    /// Probes could not be found, armed or removed.
     #[error(transparent)]
-    Spec(#[from] SpecError),
-    /// Well-formed probes that select nothing usable.
+    Session(#[from] session::Error),
+    /// The benchmark could not be run.
     #[error(transparent)]
-    Select(#[from] SelectError),
-    /// Sites matched, and none of them could be probed.
-    #[error("none of the {sites} matching sites can be probed; for instance {example}: {reason}{}", trap_hint(*.trap_would_help))]
-    NothingProbed {
-        /// How many sites matched.
-        sites: usize,
-        /// `MODULE:FUNCTION` of one of them.
-        example: String,
-        /// Why that one was refused.
-        reason: String,
-        /// Whether a mechanism that traps could probe some of them.
-        trap_would_help: bool,
-    },
-    /// A process that does not exist or is not ours to change.
-    #[error(transparent)]
-    Open(#[from] OpenError),
+    Bench(#[from] trapless_bench::error::Error),
     /// The target went away while something was being done to it.
     #[error("process {pid} {} while {during}; nothing is left to clean up", how_ended(.exit))]
     TargetEnded {
@@ -49,22 +34,9 @@ pub enum Error {
         /// What was being done: "probes were being armed".
         during: &'static str,
     },
-    /// The keeper that served probes that trap was killed, and the target had not met one of them since.
-    #[error(
-        "the process that served the traps was killed; the probes were taken out, and nothing was counted after it"
-    )]
-    Unserved,
     /// The command to launch could not be started.
     #[error("cannot run the command: {0}")]
     Launch(#[from] LaunchError),
-    /// A file that had to be read.
-    #[error("{}: {reason}", .path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it and what to do.
-        reason: String,
-    },
     /// Results that could not be written.
     #[error("cannot write to {destination}: {source}{}", output_hint(.source))]
     Output {
@@ -76,10 +48,6 @@ pub enum Error {
     /// Anything else that the parts below report.
     #[error(transparent)]
     Other(Box<dyn std::error::Error + Send + Sync>),
-}
-
-fn trap_hint(would_help: bool) -> &'static str {
-    if would_help { "; --allow-trap can probe some of them at the cost of traps" } else { "" }
 }
 
 fn how_ended(exit: &Option<Exit>) -> String {
@@ -128,13 +96,11 @@ impl Error {
         match self {
             // Whoever reads us has seen enough: that is no failure.
             Error::Output { .. } if self.is_closed_pipe() => 0,
-            Error::NothingProbed { .. } | Error::File { .. } | Error::Unserved | Error::Other(_) => 1,
-            Error::Usage(_) | Error::Spec(_) => 2,
-            Error::Open(
-                OpenError::NoSuchProcess { .. } | OpenError::Thread { .. } | OpenError::Zombie { .. },
-            ) => 3,
-            Error::Open(_) => 4,
-            Error::Select(_) => 5,
+            Error::Session(error) | Error::Bench(trapless_bench::error::Error::Session(error)) => {
+                session_code(error)
+            }
+            Error::Bench(_) | Error::Other(_) => 1,
+            Error::Usage(_) => 2,
             Error::TargetEnded { .. } => 6,
             Error::Output { .. } => 7,
             Error::Launch(LaunchError::NotFound { .. }) => 127,
@@ -146,6 +112,36 @@ impl Error {
     /// Whether the reader of our output went away, as `head` does: the run ends without a word.
     pub fn is_closed_pipe(&self) -> bool {
         matches!(self, Error::Output { source, .. } if source.kind() == io::ErrorKind::BrokenPipe)
+    }
+}
+
+fn session_code(error: &session::Error) -> u8 {
+    match error {
+        session::Error::Spec(_) => 2,
+        session::Error::Open(
+            OpenError::NoSuchProcess { .. } | OpenError::Thread { .. } | OpenError::Zombie { .. },
+        ) => 3,
+        session::Error::Open(_) => 4,
+        session::Error::Select(_) => 5,
+        _ => 1,
+    }
+}
+
+impl From<SpecError> for Error {
+    fn from(error: SpecError) -> Self {
+        Error::Session(error.into())
+    }
+}
+
+impl From<SelectError> for Error {
+    fn from(error: SelectError) -> Self {
+        Error::Session(error.into())
+    }
+}
+
+impl From<OpenError> for Error {
+    fn from(error: OpenError) -> Self {
+        Error::Session(error.into())
     }
 }
 
@@ -161,7 +157,7 @@ mod tests {
     #[test]
     fn every_error_says_what_to_do_and_has_its_code() {
         let output = |kind| Error::output("out.json", io(kind));
-        let nothing = |trap_would_help| Error::NothingProbed {
+        let nothing = |trap_would_help| session::Error::NothingProbed {
             sites: 2,
             example: "libc:f".into(),
             reason: "too short".into(),
@@ -169,9 +165,9 @@ mod tests {
         };
         for (error, code, text) in [
             (Error::Usage("what?".into()), 2, "what?"),
-            (Error::Open(OpenError::NoSuchProcess { pid: Pid(42) }), 3, "no process has the id 42"),
+            (OpenError::NoSuchProcess { pid: Pid(42) }.into(), 3, "no process has the id 42"),
             (
-                Error::Open(OpenError::OtherUser { pid: Pid(1), owner: 0, ours: 1000 }),
+                OpenError::OtherUser { pid: Pid(1), owner: 0, ours: 1000 }.into(),
                 4,
                 "process 1 belongs to uid 0, and we are uid 1000: run as that user, or as root",
             ),
@@ -180,9 +176,13 @@ mod tests {
                 5,
                 "9 functions match, and the limit is 1; narrow the pattern or raise it with --max-probes 9",
             ),
-            (nothing(false), 1, "none of the 2 matching sites can be probed; for instance libc:f: too short"),
             (
-                nothing(true),
+                nothing(false).into(),
+                1,
+                "none of the 2 matching sites can be probed; for instance libc:f: too short",
+            ),
+            (
+                nothing(true).into(),
                 1,
                 "none of the 2 matching sites can be probed; for instance libc:f: too short; --allow-trap can probe some of them at the cost of traps",
             ),

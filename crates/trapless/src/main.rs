@@ -3,14 +3,14 @@
 use clap::Parser;
 use std::io::Write;
 use std::process::ExitCode;
-use trapless::bench;
 use trapless::cli::{Cli, validated::Command};
 use trapless::commands;
+use trapless_bench::{child, target};
 
 fn main() -> ExitCode {
-    if std::env::args_os().nth(1).is_some_and(|verb| verb == bench::target::CHILD_VERB) {
+    if std::env::args_os().nth(1).is_some_and(|verb| verb == target::CHILD_VERB) {
         // Not for people, so neither in the help nor in completions.
-        return bench::child::serve().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
+        return child::serve().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
     let cli = Cli::parse();
     match Command::try_from(cli.verb).and_then(commands::run) {

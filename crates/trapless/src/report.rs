@@ -13,7 +13,6 @@ mod table;
 mod text;
 mod trace;
 
-use crate::spec::Kind;
 use serde::Serialize;
 use std::io;
 
@@ -23,6 +22,7 @@ pub use number::{count, duration};
 pub use output::Output;
 pub use table::{Align, Table};
 pub use text::{Sort, Text, TextOptions, View};
+pub use trapless_session::outcome::{Bucket, Hit, LatencySummary, ProbeSummary, Skipped};
 
 /// Receives a run's events in order: `attached`, any number of `interval` and `hit`, `summary`.
 ///
@@ -93,70 +93,6 @@ impl Exit {
     }
 }
 
-/// What one probe saw.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ProbeSummary {
-    /// File name of the module.
-    pub module: String,
-    /// The function, demangled, with `+0x…` for a site inside it.
-    pub function: String,
-    /// Entry or return.
-    #[serde(serialize_with = "json::kind")]
-    pub kind: Kind,
-    /// The site's address in the target.
-    pub address: u64,
-    /// How the probe gets control: `jump`, `boost`, `emulate` or `step`.
-    pub mechanism: &'static str,
-    /// How often it fired.
-    pub hits: u64,
-    /// How many of its hits could not be recorded.
-    pub lost: u64,
-    /// From entry to return, where it was measured and at least one call returned.
-    #[serde(rename = "latency_ns", skip_serializing_if = "Option::is_none")]
-    pub latency: Option<LatencySummary>,
-}
-
-/// The distribution of a function's durations, in nanoseconds.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct LatencySummary {
-    /// Mean.
-    pub avg: u64,
-    /// Median.
-    pub p50: u64,
-    /// 90 % are not above.
-    pub p90: u64,
-    /// 99 % are not above.
-    pub p99: u64,
-    /// 99.9 % are not above.
-    pub p999: u64,
-    /// The longest.
-    pub max: u64,
-    /// The histogram, in rising order, without empty buckets.
-    pub buckets: Vec<Bucket>,
-}
-
-/// One bucket of a histogram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Bucket {
-    /// Shortest duration in it, in nanoseconds.
-    pub low: u64,
-    /// Shortest duration above it, in nanoseconds.
-    pub high: u64,
-    /// How many durations fell into it.
-    pub count: u64,
-}
-
-/// A site that matched and was left alone.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Skipped {
-    /// File name of the module.
-    pub module: String,
-    /// The function, demangled.
-    pub function: String,
-    /// Why.
-    pub reason: String,
-}
-
 /// What happened since the last interval, or since the start.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Interval {
@@ -166,33 +102,6 @@ pub struct Interval {
     pub time_ns: u64,
     /// The probes that fired in the interval; hits and latencies are the interval's own.
     pub probes: Vec<ProbeSummary>,
-}
-
-/// One traced hit.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Hit {
-    /// Time since the probes were armed, in nanoseconds.
-    pub time_ns: u64,
-    /// The target.
-    pub pid: i32,
-    /// The thread that hit.
-    pub tid: i32,
-    /// File name of the module.
-    pub module: String,
-    /// The function, demangled.
-    pub function: String,
-    /// An entry, or a return that carries its entry's arguments.
-    #[serde(serialize_with = "json::kind")]
-    pub kind: Kind,
-    /// The first integer arguments, as many as were asked for.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub args: Vec<u64>,
-    /// The integer return value.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub retval: Option<u64>,
-    /// From entry to return, in nanoseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub duration_ns: Option<u64>,
 }
 
 #[cfg(test)]

@@ -285,7 +285,7 @@ fn listing(flags: ListFlags, whole_modules: bool) -> Result<Listing, Error> {
         (None, Some((file, _))) if !ProbeSpec::is_meant(file, syntax(&flags.probes)) => {
             let reason =
                 "no such file; give a file, FILE:FUNCTION, or -p PID for a running process".to_owned();
-            return Err(Error::File { path: file.into(), reason });
+            return Err(trapless_session::error::Error::File { path: file.into(), reason }.into());
         }
         _ => selection(&flags.probes, both)?,
     };

@@ -1,13 +1,16 @@
 //! `bench`: the trigger benchmark, and the cost of attaching.
 
-use crate::bench::child::BASELINES;
-use crate::bench::rounds::{self, Choice, Measured};
-use crate::bench::triggers::TRIGGERS;
-use crate::bench::variant::Side;
-use crate::bench::{attach, report};
+mod report;
+mod tables;
+
 use crate::cli::validated::Bench;
 use crate::error::Error;
 use std::io::{IsTerminal, Write};
+use trapless_bench::attach;
+use trapless_bench::child::BASELINES;
+use trapless_bench::rounds::{self, Choice, Measured};
+use trapless_bench::triggers::TRIGGERS;
+use trapless_bench::variant::Side;
 
 /// How often arming is measured at most: it is long and varies little.
 const MOST_ATTACHES: u32 = 5;

@@ -15,6 +15,7 @@ pub fn run(processes: &Processes) -> Result<u8, Error> {
     let mut failed = None;
     for &pid in &processes.pids {
         let sessions = target::open(pid)
+            .map_err(Error::from)
             .and_then(|process| Ok((find_sessions(&process).map_err(Error::other)?, process)));
         let (sessions, process) = match sessions {
             Ok(found) => found,

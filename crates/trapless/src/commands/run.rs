@@ -143,7 +143,7 @@ fn attach(run: &Run, process: &Process, hold: Hold<'_, '_>) -> Result<Session, E
         resolve::resolve(Some(process), &images, probes, &selection.exclusions, selection.max_probes)?;
     // Its thread must not be there when the keeper is forked.
     drop(progress);
-    Session::attach(process, &images, sites, measure(run), &selection.mechanisms, hold)
+    Ok(Session::attach(process, &images, sites, measure(run), &selection.mechanisms, hold)?)
 }
 
 /// Until a limit is reached, a signal comes, or every target has ended.
@@ -257,7 +257,7 @@ fn finish(
                 Ok(removed) => stopped += removed.stopped,
                 // A target that ended meanwhile took its probes along.
                 Err(_) if !armed.process.is_alive() => {}
-                Err(error) => first_error = first_error.or(Some(error)),
+                Err(error) => first_error = first_error.or(Some(error.into())),
             }
         }
         if first_error.is_some() || !armed.announced {

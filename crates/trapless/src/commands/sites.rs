@@ -53,6 +53,6 @@ impl Place {
         let probes =
             selection.probes.iter().map(|probe| (&probe.spec, Kinds { entry: true, returns: probe.returns }));
         let limit = selection.max_probes;
-        resolve::resolve(self.process.as_ref(), &self.images, probes, &selection.exclusions, limit)
+        Ok(resolve::resolve(self.process.as_ref(), &self.images, probes, &selection.exclusions, limit)?)
     }
 }

@@ -1,8 +1,7 @@
 //! `-f json`: one object per line.
 
 use super::{Attached, Hit, Interval, Reporter, Summary};
-use crate::spec::Kind;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use std::io::{self, Write};
 
 /// Writes every event as a line of JSON.
@@ -54,9 +53,4 @@ impl<W: Write> Reporter for JsonLines<W> {
     fn flush(&mut self) -> io::Result<()> {
         self.output.flush()
     }
-}
-
-/// Serializes a kind by its name.
-pub(super) fn kind<S: Serializer>(kind: &Kind, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(kind.name())
 }

@@ -1,6 +1,7 @@
 //! Whole reports, as they appear.
 
 use super::*;
+use crate::spec::Kind;
 use std::io::Write;
 
 fn probe(function: &str, kind: Kind, hits: u64) -> ProbeSummary {

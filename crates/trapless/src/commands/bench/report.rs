@@ -1,10 +1,10 @@
 //! What the benchmark shows: tables, or one JSON object per line.
 
-use super::attach::Attach;
-use super::rounds::{Cell, Measured, Missing};
 use super::tables;
 use serde::Serialize;
 use std::io::{self, Write};
+use trapless_bench::attach::Attach;
+use trapless_bench::rounds::{Cell, Measured, Missing};
 
 /// Where the numbers are from.
 #[derive(Clone, Debug, PartialEq, Serialize)]

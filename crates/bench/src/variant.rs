@@ -4,11 +4,11 @@ use super::kernel::Uprobe;
 use super::target::Target;
 use super::triggers::TRIGGERS;
 use crate::error::Error;
-use crate::resolve::{self, Kinds, Sites};
-use crate::session::{Calls, Hold, Measure, Session};
 use serde::Serialize;
 use trapless_isa::Mechanism;
 use trapless_process::StopOptions;
+use trapless_session::resolve::{self, Kinds, Sites};
+use trapless_session::session::{Calls, Hold, Measure, Session};
 
 /// Entry or return: the rows of the benchmark are named by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -203,7 +203,7 @@ impl Variant {
 /// By address: a stripped program has the functions, but not their names.
 fn sites(
     target: &Target,
-    images: &[crate::target::Image],
+    images: &[trapless_session::target::Image],
     triggers: &[usize],
     kinds: Kinds,
 ) -> Result<Sites, Error> {
@@ -211,8 +211,7 @@ fn sites(
     for &trigger in triggers {
         let address = target.triggers[trigger];
         let name = TRIGGERS[trigger].name;
-        let missing =
-            || Error::Usage(format!("the trigger '{name}' is not a function of this program's file"));
+        let missing = || Error::NoTrigger(name);
         let index = images.iter().position(|i| i.range.contains(&address)).ok_or_else(missing)?;
         let module = images[index].module(Some(&target.process))?;
         let address = address - images[index].bias(Some(&target.process))?;
@@ -241,7 +240,8 @@ impl Armed {
     pub fn end(&self, target: &Target) -> Result<(), Error> {
         match self {
             Armed::Session(session, _) if session.is_served() => {
-                session.remove(&target.process, &StopOptions::default()).map(drop)
+                session.remove(&target.process, &StopOptions::default())?;
+                Ok(())
             }
             _ => Ok(()),
         }

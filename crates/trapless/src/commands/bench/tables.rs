@@ -1,9 +1,9 @@
 //! What was measured, as tables for people. None is wider than 80 columns.
 
-use super::attach::Attach;
-use super::rounds::{Cell, Measured, median};
-use super::variant::Collector;
 use crate::report::{Align, Table};
+use trapless_bench::attach::Attach;
+use trapless_bench::rounds::{Cell, Measured, median};
+use trapless_bench::variant::Collector;
 
 /// The columns that the table of collectors shows.
 const COLLECTORS: [Collector; 4] =

@@ -139,11 +139,12 @@ impl Contender {
         if hits == made {
             return Ok(());
         }
-        Err(Error::Usage(format!(
-            "{made} calls were made, but {} at {} counted {hits}",
-            variant.collector.heading().to_lowercase(),
-            variant.side.row("*")
-        )))
+        Err(Error::Inexact {
+            made,
+            hits,
+            collector: variant.collector.heading().to_lowercase(),
+            row: variant.side.row("*"),
+        })
     }
 }
 

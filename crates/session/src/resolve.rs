@@ -3,7 +3,7 @@
 mod unfit;
 
 use crate::error::Error;
-use crate::report::Skipped;
+use crate::outcome::Skipped;
 use crate::select::{self, ModuleNames, SelectError};
 use crate::spec::{Exclusion, Location, Pattern, ProbeSpec};
 use crate::target::Image;

@@ -23,17 +23,16 @@
 //! | [`contender`] | a child with its probes |
 //! | [`rounds`] | samples in turn, medians |
 //! | [`attach`] | how long arming takes, and how long the target stands still for it |
-//! | [`report`] | what is shown: JSON, or [`tables`] |
+//! | [`error`] | why something could not be measured |
 
 pub mod attach;
 pub mod child;
 pub mod contender;
+pub mod error;
 pub mod kernel;
 pub mod narrow;
-pub mod report;
 pub mod rounds;
 mod stops;
-mod tables;
 pub mod target;
 pub mod triggers;
 pub mod variant;

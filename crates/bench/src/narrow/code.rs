@@ -17,7 +17,7 @@ pub struct Function {
 }
 
 /// The code, and where its functions are: where it starts, and then one for each of
-/// [`TRIGGERS`](crate::bench::triggers::TRIGGERS).
+/// [`TRIGGERS`](crate::triggers::TRIGGERS).
 ///
 /// Empty where there are no 32-bit programs of this kind.
 pub fn functions() -> (&'static [u8], Vec<Function>) {
@@ -26,7 +26,7 @@ pub fn functions() -> (&'static [u8], Vec<Function>) {
         let bytes = code.get(4 * index..)?.first_chunk()?;
         Some(u32::from_le_bytes(*bytes))
     };
-    let count = if code.is_empty() { 0 } else { crate::bench::triggers::TRIGGERS.len() + 1 };
+    let count = if code.is_empty() { 0 } else { crate::triggers::TRIGGERS.len() + 1 };
     let function = |index: usize| {
         let (offset, end) = word(2 * index).zip(word(2 * index + 1))?;
         Some(Function { offset, size: end.checked_sub(offset)? })

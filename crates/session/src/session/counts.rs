@@ -2,7 +2,7 @@
 
 use super::Probe;
 use crate::clock::Rate;
-use crate::report::{Bucket, LatencySummary, ProbeSummary};
+use crate::outcome::{Bucket, LatencySummary, ProbeSummary};
 use crate::spec::Kind;
 use trapless_engine::Region;
 use trapless_isa::detour::{LATENCY_LENGTH, latency_bucket_start};

@@ -2,7 +2,7 @@
 
 use super::{Probe, Session};
 use crate::clock::Rate;
-use crate::report::Hit;
+use crate::outcome::Hit;
 use crate::spec::Kind;
 use std::collections::HashMap;
 use trapless_wire::RecordView;

@@ -6,13 +6,13 @@
 use super::rounds::median;
 use super::target::Target;
 use crate::error::Error;
-use crate::resolve::{self, Kinds};
-use crate::session::{Hold, Measure, Session};
-use crate::spec::{ProbeSpec, Syntax};
 use serde::Serialize;
 use std::time::Instant;
 use trapless_isa::Mechanism;
 use trapless_process::StopOptions;
+use trapless_session::resolve::{self, Kinds};
+use trapless_session::session::{Hold, Measure, Session};
+use trapless_session::spec::{ProbeSpec, Syntax};
 
 /// Arming some number of sites; medians, in milliseconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -44,7 +44,7 @@ pub fn measure(sites: usize, returns: bool, rounds: u32) -> Result<Attach, Error
     let target = Target::start(64)?;
     let process = &target.process;
     let options = StopOptions::default();
-    let everything = ProbeSpec::parse("*:*", Syntax::Glob)?;
+    let everything = ProbeSpec::parse("*:*", Syntax::Glob).map_err(Error::other)?;
     let (mut armed, mut stopped, mut removal, mut count) = (Vec::new(), Vec::new(), Vec::new(), 0);
     for _ in 0..rounds {
         let start = Instant::now();

@@ -8,7 +8,7 @@ mod trace;
 
 use crate::clock::Clock;
 use crate::error::Error;
-use crate::report::Skipped;
+use crate::outcome::Skipped;
 use crate::resolve::{Kinds, Site, Sites};
 use crate::target::{self, Image};
 use std::cell::RefCell;

@@ -10,7 +10,7 @@
 //! Figures are of `elf.h`.
 
 use super::code::{Function, functions};
-use crate::bench::triggers::TRIGGERS;
+use crate::triggers::TRIGGERS;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{FromRawFd, OwnedFd};

@@ -7,11 +7,11 @@ use super::narrow;
 use super::triggers::TRIGGERS;
 use super::variant::Time;
 use crate::error::Error;
-use crate::target::{self, Image};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use trapless_process::Process;
+use trapless_session::target::{self, Image};
 
 /// The hidden verb that makes this program a child of the benchmark.
 pub const CHILD_VERB: &str = "__bench-child";
@@ -75,8 +75,8 @@ impl Target {
         };
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(|error| {
             match error.raw_os_error() {
-                Some(libc::ENOEXEC) => Error::Usage(format!("this kernel runs no {bits}-bit programs")),
-                _ => Error::Usage(format!("cannot start a {bits}-bit program: {error}")),
+                Some(libc::ENOEXEC) => Error::NoSuchPrograms { bits },
+                _ => Error::Start { bits, source: error },
             }
         })?;
         let pipes = child.stdin.take().zip(child.stdout.take());
@@ -153,7 +153,7 @@ impl Target {
     /// # Errors
     /// It has ended.
     pub fn images(&self) -> Result<Vec<Image>, Error> {
-        target::images(&self.process)
+        Ok(target::images(&self.process)?)
     }
 
     fn ask(&mut self, request: &[u8]) -> Result<(), Error> {
@@ -188,5 +188,5 @@ impl Drop for Target {
 }
 
 fn silent(error: std::io::Error) -> Error {
-    Error::Usage(format!("the benchmark's child has ended before it answered: {error}"))
+    Error::Silent(error)
 }

@@ -1,0 +1,55 @@
+//! Why something could not be measured.
+
+use std::io;
+use thiserror::Error;
+
+/// What ends the benchmark.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The benchmark's own probes could not be armed or removed.
+    #[error(transparent)]
+    Session(#[from] trapless_session::error::Error),
+    /// Programs of 32 bits, on a kernel that has none.
+    #[error("this kernel runs no {bits}-bit programs")]
+    NoSuchPrograms {
+        /// 64 or 32.
+        bits: u32,
+    },
+    /// A child that could not be started.
+    #[error("cannot start a {bits}-bit program: {source}")]
+    Start {
+        /// 64 or 32.
+        bits: u32,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A child that does not answer.
+    #[error("the benchmark's child has ended before it answered: {0}")]
+    Silent(io::Error),
+    /// A trigger that is not where this program has it.
+    #[error("the trigger '{0}' is not a function of this program's file")]
+    NoTrigger(&'static str),
+    /// Hits that were missed, or counted twice.
+    #[error("{made} calls were made, but {collector} at {row} counted {hits}")]
+    Inexact {
+        /// How many hits there were.
+        made: u64,
+        /// How many were counted.
+        hits: u64,
+        /// What collected them.
+        collector: String,
+        /// What the trigger's row is called.
+        row: String,
+    },
+    /// Anything else that the parts below report.
+    #[error(transparent)]
+    Other(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl Error {
+    /// Wraps what a part below reports.
+    pub fn other(error: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Error::Other(Box::new(error))
+    }
+}

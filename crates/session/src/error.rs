@@ -1,0 +1,63 @@
+//! Everything that can keep a session from being armed or removed, with its text for people.
+
+use crate::select::SelectError;
+use crate::spec::SpecError;
+use std::path::PathBuf;
+use thiserror::Error;
+use trapless_process::OpenError;
+
+/// Why trapless did not do what it was asked to.
+///
+/// The text says what happened, where, and what to do about it.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A malformed probe.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// Well-formed probes that select nothing usable.
+    #[error(transparent)]
+    Select(#[from] SelectError),
+    /// Sites matched, and none of them could be probed.
+    #[error("none of the {sites} matching sites can be probed; for instance {example}: {reason}{}", trap_hint(*.trap_would_help))]
+    NothingProbed {
+        /// How many sites matched.
+        sites: usize,
+        /// `MODULE:FUNCTION` of one of them.
+        example: String,
+        /// Why that one was refused.
+        reason: String,
+        /// Whether a mechanism that traps could probe some of them.
+        trap_would_help: bool,
+    },
+    /// A process that does not exist or is not ours to change.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The keeper that served probes that trap was killed, and the target had not met one of them since.
+    #[error(
+        "the process that served the traps was killed; the probes were taken out, and nothing was counted after it"
+    )]
+    Unserved,
+    /// A file that had to be read.
+    #[error("{}: {reason}", .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it and what to do.
+        reason: String,
+    },
+    /// Anything else that the parts below report.
+    #[error(transparent)]
+    Other(Box<dyn std::error::Error + Send + Sync>),
+}
+
+fn trap_hint(would_help: bool) -> &'static str {
+    if would_help { "; --allow-trap can probe some of them at the cost of traps" } else { "" }
+}
+
+impl Error {
+    /// Wraps what a part below reports.
+    pub fn other(error: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Error::Other(Box::new(error))
+    }
+}
