@@ -253,7 +253,7 @@ impl Armed {
     /// Those of reading the kernel's counters.
     pub fn hits(&self) -> Result<u64, Error> {
         match self {
-            Armed::Session(session, _) => Ok(session.snapshot().hits()),
+            Armed::Session(session, _) => Ok(session.hits()),
             Armed::Kernel(uprobes) => {
                 let hits = uprobes.iter().map(Uprobe::hits).sum::<std::io::Result<u64>>();
                 hits.map_err(Error::other)

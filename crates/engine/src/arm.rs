@@ -286,7 +286,7 @@ pub(crate) fn set_ip(stopped: &mut Stopped<'_>, tid: Tid, ip: u64) -> Result<(),
 /// Writes the session's state.
 pub(crate) fn set_state(region: &Region, header: &Header, state: SessionState) {
     let word = u64::from(header.version) | u64::from(state as u32) << 32;
-    trapless_wire::Words::set_word(region, Header::STATE_OFFSET & !7, word);
+    trapless_wire::WordsMut::set_word(region, Header::STATE_OFFSET & !7, word);
 }
 
 /// Sized by us, not by the target: its `RLIMIT_FSIZE` is not for us.

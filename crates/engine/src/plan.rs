@@ -145,16 +145,7 @@ impl<'m> Plan<'m> {
             }
         }
         let mut sites: Vec<_> = chosen.into_values().collect();
-        sites.retain_mut(|site| match Offsets::take(&mut geometry, site.request.wanted) {
-            Some(offsets) => {
-                site.offsets = offsets;
-                true
-            }
-            None => {
-                skipped.push((site.request.id, Refusal::NoCounters));
-                false
-            }
-        });
+        skipped.extend(place_numbers(&mut geometry, &mut sites));
         Self { modules, sites, skipped, geometry }
     }
 
@@ -186,21 +177,49 @@ impl<'m> Plan<'m> {
     }
 }
 
+/// Gives every site its places in the blocks, and takes out those for which there is no room.
+///
+/// What is written together lies together, since a block takes memory by the page: first the counters of hits, a page for
+/// some hundreds of functions, then those of lost calls, which are hardly ever written, then the histograms.
+fn place_numbers(geometry: &mut Geometry, sites: &mut Vec<PlannedSite<'_>>) -> Vec<(u32, Refusal)> {
+    let mut refused = Vec::new();
+    let rounds = [Offsets::take_hits, Offsets::take_lost, Offsets::take_histogram];
+    for take in rounds {
+        sites.retain_mut(|site| {
+            let room = take(&mut site.offsets, geometry, site.request.wanted);
+            if room.is_none() {
+                refused.push((site.request.id, Refusal::NoCounters));
+            }
+            room.is_some()
+        });
+    }
+    refused
+}
+
+/// Each gives up when the block becomes too large.
 impl Offsets {
-    /// Counters first and together: a page of them serves five hundred probes.
-    fn take(geometry: &mut Geometry, wanted: Wanted) -> Option<Self> {
-        let mut offsets = Self::default();
+    fn take_hits(&mut self, geometry: &mut Geometry, wanted: Wanted) -> Option<()> {
         if wanted.entries {
-            offsets.entries = Some(geometry.counter()?);
+            self.entries = Some(geometry.counter()?);
         }
         if wanted.follows() {
-            offsets.returns = Some(geometry.counter()?);
-            offsets.lost = Some(geometry.counter()?);
+            self.returns = Some(geometry.counter()?);
         }
+        Some(())
+    }
+
+    fn take_lost(&mut self, geometry: &mut Geometry, wanted: Wanted) -> Option<()> {
+        if wanted.follows() {
+            self.lost = Some(geometry.counter()?);
+        }
+        Some(())
+    }
+
+    fn take_histogram(&mut self, geometry: &mut Geometry, wanted: Wanted) -> Option<()> {
         if wanted.latency {
-            offsets.latency = Some(geometry.latency()?);
+            self.latency = Some(geometry.latency()?);
         }
-        Some(offsets)
+        Some(())
     }
 }
 

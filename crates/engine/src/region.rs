@@ -1,19 +1,27 @@
 //! The tool's own view of the shared region.
+//!
+//! Its file is sparse. A load from a page that nobody has written would take memory for it, as much as a store; so what is
+//! there is asked of the file first (`SEEK_DATA`, which knows pages that are swapped out, too), and remembered: a page that is
+//! there stays.
 
 use crate::EngineError;
 use std::{
     io,
+    ops::Range,
     os::fd::{AsRawFd, OwnedFd},
     ptr::NonNull,
     sync::atomic::{AtomicU64, Ordering},
 };
-use trapless_wire::{Header, Words};
+use trapless_wire::{Header, PAGE, Words, WordsMut};
 
 /// The shared region, mapped into this process. Lives on when the target is gone.
 #[derive(Debug)]
 pub struct Region {
     base: NonNull<u8>,
     size: usize,
+    file: OwnedFd,
+    /// A bit for each page that is known to be in the file.
+    present: Vec<AtomicU64>,
 }
 
 // SAFETY: the mapping is owned by the value, and every access goes through atomics.
@@ -26,6 +34,9 @@ impl Region {
     pub fn map(fd: &OwnedFd, size: u64) -> Result<Self, EngineError> {
         let size = usize::try_from(size)
             .map_err(|_| EngineError::Map(io::Error::from(io::ErrorKind::OutOfMemory)))?;
+        let file = fd.try_clone().map_err(EngineError::Map)?;
+        let mut present = Vec::new();
+        present.resize_with(size.div_ceil(PAGE as usize * 64), AtomicU64::default);
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
         let base = unsafe {
             libc::mmap(
@@ -38,7 +49,7 @@ impl Region {
             )
         };
         match NonNull::new(base.cast()) {
-            Some(base) if base.as_ptr() as isize != -1 => Ok(Self { base, size }),
+            Some(base) if base.as_ptr() as isize != -1 => Ok(Self { base, size, file, present }),
             _ => Err(EngineError::Map(io::Error::last_os_error())),
         }
     }
@@ -77,11 +88,59 @@ impl Region {
     }
 }
 
-impl Words for Region {
-    fn word(&self, offset: u64) -> u64 {
-        self.atomic(offset).map_or(0, |word| word.load(Ordering::Acquire))
+impl Region {
+    /// The next place in the file, from `offset` on, that is in memory or swapped out (`SEEK_DATA`), or is not (`SEEK_HOLE`).
+    fn seek(&self, offset: u64, whence: i32) -> Option<u64> {
+        let offset = libc::off_t::try_from(offset).ok()?;
+        // SAFETY: lseek takes no pointers, and nobody relies on the position of this file.
+        let found = unsafe { libc::lseek(self.file.as_raw_fd(), offset, whence) };
+        u64::try_from(found).ok()
     }
 
+    /// The bits of a page: their word, and which.
+    fn presence(&self, page: u64) -> Option<(&AtomicU64, u64)> {
+        Some((self.present.get(usize::try_from(page / 64).ok()?)?, 1 << (page % 64)))
+    }
+
+    fn is_present(&self, offset: u64) -> bool {
+        let Some((pages, bit)) = self.presence(offset / PAGE) else { return false };
+        if pages.load(Ordering::Relaxed) & bit != 0 {
+            return true;
+        }
+        let found = self.seek(offset, libc::SEEK_DATA) == Some(offset);
+        if found {
+            pages.fetch_or(bit, Ordering::Relaxed);
+        }
+        found
+    }
+}
+
+impl Words for Region {
+    fn word(&self, offset: u64) -> u64 {
+        match self.atomic(offset) {
+            Some(word) if self.is_present(offset) => word.load(Ordering::Acquire),
+            _ => 0,
+        }
+    }
+
+    fn written(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let mut parts = Vec::new();
+        let mut at = range.start;
+        while let Some(start) = self.seek(at, libc::SEEK_DATA).filter(|&start| start < range.end) {
+            let end = self.seek(start, libc::SEEK_HOLE).unwrap_or(range.end).min(range.end);
+            for page in start / PAGE..end.div_ceil(PAGE) {
+                if let Some((pages, bit)) = self.presence(page) {
+                    pages.fetch_or(bit, Ordering::Relaxed);
+                }
+            }
+            parts.push(start..end);
+            at = end.max(start + 8);
+        }
+        parts
+    }
+}
+
+impl WordsMut for Region {
     fn set_word(&self, offset: u64, value: u64) {
         if let Some(word) = self.atomic(offset) {
             word.store(value, Ordering::Release);
@@ -93,5 +152,48 @@ impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: `map` made this mapping, and nothing borrows from it any more.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.size) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::os::{fd::FromRawFd, unix::fs::MetadataExt};
+
+    fn memory(size: u64) -> File {
+        // SAFETY: a new file from a name that ends in 0; its descriptor is nobody else's.
+        let file = unsafe { File::from_raw_fd(libc::memfd_create(c"region".as_ptr(), libc::MFD_CLOEXEC)) };
+        file.set_len(size).unwrap();
+        file
+    }
+
+    #[test]
+    fn reading_takes_no_memory() {
+        let size = 1 << 30;
+        let file = memory(size);
+        let region = Region::map(&file.try_clone().unwrap().into(), size).unwrap();
+        assert_eq!(region.written(0..size), []);
+        region.set_word(3 * PAGE + 8, 7);
+        region.set_word(9 * PAGE, 8);
+        region.add(10 * PAGE + 16, 9);
+        let blocks = file.metadata().unwrap().blocks();
+        assert_eq!(blocks * 512, 3 * PAGE);
+
+        assert_eq!([3 * PAGE + 8, 9 * PAGE, 10 * PAGE + 16].map(|at| region.word(at)), [7, 8, 9]);
+        for page in 0..size / PAGE {
+            let is_there = [3, 9, 10].contains(&page);
+            assert_eq!(region.word(page * PAGE + 4088), 0);
+            assert_eq!(region.word(page * PAGE) != 0, is_there && page == 9);
+        }
+        assert_eq!(region.written(0..size), [3 * PAGE..4 * PAGE, 9 * PAGE..11 * PAGE]);
+        // The range cuts what is found.
+        assert_eq!(
+            region.written(3 * PAGE + 64..9 * PAGE + 8),
+            [3 * PAGE + 64..4 * PAGE, 9 * PAGE..9 * PAGE + 8]
+        );
+        assert_eq!(region.written(4 * PAGE..9 * PAGE), []);
+        assert_eq!(region.word(size), 0);
+        assert_eq!(file.metadata().unwrap().blocks(), blocks);
     }
 }

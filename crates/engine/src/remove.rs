@@ -82,9 +82,6 @@ impl Words for RemoteWords<'_> {
         let read = self.process.read_exact(RemoteAddr(self.region.wrapping_add(offset)), &mut word);
         read.map_or(0, |()| u64::from_le_bytes(word))
     }
-
-    /// Reading only.
-    fn set_word(&self, _offset: u64, _value: u64) {}
 }
 
 /// Longest journal that is believed: more sites than any address space has functions.

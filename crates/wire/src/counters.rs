@@ -1,15 +1,29 @@
 //! Reading counters, histograms and rings out of the shared region.
+//!
+//! The region is sparse, and most of it is never written: reading takes no memory for it. So numbers are gathered block by
+//! block, from the parts of each block that were ever written.
 
 use crate::Header;
+use std::ops::Range;
 use trapless_isa::detour::*;
 
 /// The shared region as 64-bit words, read while others write it.
 ///
-/// Implemented by whoever maps or reads the region. Each read is one load; out of range reads give 0.
+/// Implemented by whoever maps or reads the region. Each read is one load and takes no memory of the region's file; what is out
+/// of range, and what nobody has written, is 0.
 pub trait Words {
     /// The word at a byte offset, a multiple of 8.
     fn word(&self, offset: u64) -> u64;
-    /// Replaces the word at a byte offset.
+
+    /// The parts of a range of byte offsets that may hold anything but 0, in order.
+    fn written(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        vec![range]
+    }
+}
+
+/// The shared region of a reader that takes records out of rings.
+pub trait WordsMut: Words {
+    /// Replaces the word at a byte offset, a multiple of 8.
     fn set_word(&self, offset: u64, value: u64);
 }
 
@@ -50,6 +64,16 @@ impl Default for Latency {
 }
 
 impl Latency {
+    fn add<W: Words + ?Sized>(&mut self, block: &BlockView<'_, W>, histogram: u32) {
+        self.count += block.word(histogram + LATENCY_COUNT);
+        self.sum = self.sum.wrapping_add(block.word(histogram + LATENCY_SUM));
+        self.max = self.max.max(block.word(histogram + LATENCY_MAX));
+        let buckets = histogram + LATENCY_BUCKETS;
+        block.each_written(buckets..buckets + 8 * LATENCY_LENGTH, |at, calls| {
+            self.buckets[((at - buckets) / 8) as usize] += calls;
+        });
+    }
+
     /// The duration below which the share `quantile` (0 to 1) of the calls lie, interpolated within its bucket. 0
     /// when there are none.
     pub fn quantile(&self, quantile: f64) -> u64 {
@@ -89,14 +113,23 @@ impl<'a, W: Words + ?Sized> Counters<'a, W> {
         })
     }
 
+    /// Sums of the counters between two offsets in the blocks.
+    pub fn totals(&self, counters: Range<u32>) -> Totals {
+        let start = counters.start;
+        let length = counters.len().div_ceil(8);
+        let mut totals = Totals { start, own: vec![0; length], children: vec![0; length] };
+        for block in self.blocks() {
+            let sums = if block.is_of_child() { &mut totals.children } else { &mut totals.own };
+            block.each_written(counters.clone(), |counter, value| {
+                sums[((counter - start) / 8) as usize] += value;
+            });
+        }
+        totals
+    }
+
     /// Sum of a counter over the attached process's threads.
     pub fn sum(&self, counter: u32) -> u64 {
         self.blocks().filter(|b| !b.is_of_child()).map(|b| b.word(counter)).sum()
-    }
-
-    /// Sum of a counter over the threads of forked children.
-    pub fn sum_of_children(&self, counter: u32) -> u64 {
-        self.blocks().filter(|b| b.is_of_child()).map(|b| b.word(counter)).sum()
     }
 
     /// Followed calls whose return address was put back for an unwinder.
@@ -104,19 +137,43 @@ impl<'a, W: Words + ?Sized> Counters<'a, W> {
         self.sum(BLOCK_UNWOUND)
     }
 
-    /// Sum of a histogram over the attached process's threads. `returns` is the counter of the same probe: a
-    /// block where it is 0 has no histogram, and reading one would take memory for it.
-    pub fn latency(&self, returns: u32, histogram: u32) -> Latency {
-        let mut total = Latency::default();
-        for block in self.blocks().filter(|b| !b.is_of_child() && b.word(returns) > 0) {
-            total.count += block.word(histogram + LATENCY_COUNT);
-            total.sum = total.sum.wrapping_add(block.word(histogram + LATENCY_SUM));
-            total.max = total.max.max(block.word(histogram + LATENCY_MAX));
-            for (bucket, sum) in total.buckets.iter_mut().enumerate() {
-                *sum += block.word(histogram + LATENCY_BUCKETS + 8 * bucket as u32);
-            }
+    /// Histograms summed over the attached process's threads, of those of `probes` that have one. Each is given as the counter of its
+    /// returns and the place of its histogram, in the order of the former; a block where the counter is 0 has no histogram.
+    pub fn latencies(&self, probes: &[(u32, u32)]) -> Vec<Option<Latency>> {
+        let mut totals = vec![None; probes.len()];
+        let (Some(first), Some(last)) = (probes.first(), probes.last()) else { return totals };
+        for block in self.blocks().filter(|b| !b.is_of_child()) {
+            block.each_written(first.0..last.0 + 8, |counter, _| {
+                if let Ok(index) = probes.binary_search_by_key(&counter, |probe| probe.0) {
+                    totals[index].get_or_insert_with(Latency::default).add(&block, probes[index].1);
+                }
+            });
         }
-        total
+        totals
+    }
+}
+
+/// Sums of counters, by their offsets in the blocks.
+#[derive(Clone, Debug, Default)]
+pub struct Totals {
+    start: u32,
+    own: Vec<u64>,
+    children: Vec<u64>,
+}
+
+impl Totals {
+    fn index(&self, counter: u32) -> Option<usize> {
+        Some(counter.checked_sub(self.start)? as usize / 8)
+    }
+
+    /// Of the attached process's threads. 0 for what was not gathered.
+    pub fn own(&self, counter: u32) -> u64 {
+        self.index(counter).and_then(|index| self.own.get(index)).copied().unwrap_or(0)
+    }
+
+    /// Of the threads of forked children. 0 for what was not gathered.
+    pub fn of_children(&self, counter: u32) -> u64 {
+        self.index(counter).and_then(|index| self.children.get(index)).copied().unwrap_or(0)
     }
 }
 
@@ -136,6 +193,19 @@ pub struct RecordView {
 }
 
 impl<W: Words + ?Sized> BlockView<'_, W> {
+    /// Calls `see` with the offset and the value of each word between two offsets that is not 0.
+    fn each_written(&self, words: Range<u32>, mut see: impl FnMut(u32, u64)) {
+        let range = self.base + u64::from(words.start)..self.base + u64::from(words.end);
+        for part in self.words.written(range) {
+            for at in part.step_by(8) {
+                let value = self.words.word(at);
+                if value != 0 {
+                    see((at - self.base) as u32, value);
+                }
+            }
+        }
+    }
+
     /// A word of the block.
     pub fn word(&self, offset: u32) -> u64 {
         self.words.word(self.base + u64::from(offset))
@@ -160,7 +230,9 @@ impl<W: Words + ?Sized> BlockView<'_, W> {
     pub fn ring_lost(&self) -> u64 {
         self.word(BLOCK_RING_LOST)
     }
+}
 
+impl<W: WordsMut + ?Sized> BlockView<'_, W> {
     /// Takes complete records out of the ring, oldest first, until there is none or `take` says stop.
     ///
     /// A record that was reserved but is not complete ends the reading: its thread is in the middle of it.

@@ -22,7 +22,7 @@ mod geometry;
 mod header;
 mod journal;
 
-pub use counters::{BlockView, Counters, Latency, RecordView, Words};
+pub use counters::{BlockView, Counters, Latency, RecordView, Totals, Words, WordsMut};
 pub use geometry::{Geometry, PAGE, Sizes};
 pub use header::{Arena, Header, MAGIC, MAX_ARENAS, REGION_NAME, SessionState, VERSION};
 pub use journal::{JournalEntry, MAX_DISPLACED, SiteState};

@@ -3,7 +3,7 @@
 use crate::Region;
 use trapless_isa::detour::*;
 use trapless_process::{Process, Registers};
-use trapless_wire::{Header, Words};
+use trapless_wire::{Header, Words, WordsMut};
 
 /// The keeper's block.
 pub(super) struct Numbers<'r> {

@@ -4,9 +4,9 @@ use super::Probe;
 use crate::clock::Rate;
 use crate::outcome::{Bucket, LatencySummary, ProbeSummary};
 use crate::spec::Kind;
-use trapless_engine::Region;
+use trapless_engine::{Offsets, Region};
 use trapless_isa::detour::{LATENCY_LENGTH, latency_bucket_start};
-use trapless_wire::{Counters, Latency};
+use trapless_wire::{Counters, Latency, Totals};
 
 /// The numbers of one probe.
 #[derive(Clone, Debug, Default)]
@@ -31,33 +31,27 @@ pub struct Snapshot {
 
 impl Snapshot {
     pub(super) fn take(counters: &Counters<'_, Region>, probes: &[Probe]) -> Self {
-        let sum = |offset: Option<u32>| offset.map_or(0, |offset| counters.sum(offset));
+        let totals = totals(counters, probes);
+        let mut histograms: Vec<(u32, u32)> =
+            probes.iter().filter_map(|probe| probe.offsets.returns.zip(probe.offsets.latency)).collect();
+        histograms.sort_unstable();
+        let mut latencies = counters.latencies(&histograms);
+        let own = |offset: Option<u32>| offset.map_or(0, |offset| totals.own(offset));
         let numbers = probes.iter().map(|probe| {
-            let offsets = &probe.offsets;
-            let returns = sum(offsets.returns);
-            let latency = match (offsets.latency, offsets.returns) {
-                (Some(at), Some(returned)) if returns > 0 => Some(counters.latency(returned, at)),
-                _ => None,
-            };
-            Numbers { entries: sum(offsets.entries), returns, lost: sum(offsets.lost), latency }
+            let Offsets { entries, returns, lost, latency } = probe.offsets;
+            let latency = returns
+                .filter(|_| latency.is_some())
+                .and_then(|returns| histograms.binary_search_by_key(&returns, |h| h.0).ok())
+                .and_then(|index| latencies[index].take());
+            Numbers { entries: own(entries), returns: own(returns), lost: own(lost), latency }
         });
-        let in_children = probes
-            .iter()
-            .flat_map(|p| [p.offsets.entries, p.offsets.returns])
-            .flatten()
-            .map(|offset| counters.sum_of_children(offset))
-            .sum();
+        let in_children = probes.iter().flat_map(|probe| [probe.offsets.entries, probe.offsets.returns]);
         Self {
             numbers: numbers.collect(),
             unwound: counters.unwound(),
-            in_children,
+            in_children: in_children.flatten().map(|offset| totals.of_children(offset)).sum(),
             records_lost: counters.blocks().map(|block| block.ring_lost()).sum(),
         }
-    }
-
-    /// How many hits there were of all probes together.
-    pub fn hits(&self) -> u64 {
-        self.numbers.iter().map(|n| n.entries.max(n.returns)).sum()
     }
 
     /// What happened since `before`, a row for every entry and every return that was asked for. `latency`: one
@@ -93,6 +87,21 @@ impl Snapshot {
         }
         rows
     }
+}
+
+/// How many hits there were of all probes together.
+pub(super) fn hits(counters: &Counters<'_, Region>, probes: &[Probe]) -> u64 {
+    let totals = totals(counters, probes);
+    let own = |offset: Option<u32>| offset.map_or(0, |offset| totals.own(offset));
+    probes.iter().map(|probe| own(probe.offsets.entries).max(own(probe.offsets.returns))).sum()
+}
+
+/// All counters of the probes.
+fn totals(counters: &Counters<'_, Region>, probes: &[Probe]) -> Totals {
+    let offsets =
+        probes.iter().flat_map(|p| [p.offsets.entries, p.offsets.returns, p.offsets.lost]).flatten();
+    let (first, last) = offsets.fold((u32::MAX, 0), |(first, last), at| (first.min(at), last.max(at)));
+    counters.totals(first..if first > last { first } else { last + 8 })
 }
 
 /// A histogram less what it was before, in nanoseconds.

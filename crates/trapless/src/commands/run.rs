@@ -182,7 +182,7 @@ fn watch(
         traced += trace(run, targets, reporter, left).map_err(output)?;
         let enough = run.limits.max_events.is_some_and(|most| match run.measure {
             validated::Measure::Trace { .. } => traced >= most,
-            _ => targets.iter().map(|armed| armed.session.snapshot().hits()).sum::<u64>() >= most,
+            _ => targets.iter().map(|armed| armed.session.hits()).sum::<u64>() >= most,
         });
         if over || enough {
             return Ok(());
