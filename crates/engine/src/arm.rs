@@ -3,10 +3,9 @@
 //! # The protocol, in order
 //!
 //! 1. Stop every thread.
-//! 2. Map, by system calls on one stopped thread: the shared region (a memfd, which we open through the target and size
-//!    ourselves, because the target's `RLIMIT_FSIZE` would apply to it), the thread region (wiped in forked
-//!    children), the return region, and an executable arena for each module. Each at its planned address and only
-//!    if nothing is there.
+//! 2. Map, by system calls on one stopped thread: the shared region (a memfd, taken out of the target, proven and sealed as
+//!    `process/src/shared.rs` tells), the thread region (wiped in forked children), the return region, and an executable arena for
+//!    each module. Each at its planned address and only if nothing is there. Then prove that the mapping is of that memfd.
 //! 3. Write the code of the arenas, through `/proc/PID/mem`: they are never writable.
 //! 4. Check each site again: no stack holds an address inside its displaced instructions, and those that run from a copy after
 //!    a trap are the file's.
@@ -129,17 +128,13 @@ impl Blueprint<'_, '_> {
     ) -> Result<OwnedFd, EngineError> {
         let header = &self.header;
         stopped.remote(|remote| {
-            let fd = remote.memfd_create(REGION_NAME, libc::MFD_CLOEXEC)?;
-            let memory = process
-                .open_fd(fd)
-                .map_err(EngineError::from)
-                .and_then(|memory| size_file(memory, header.region_size));
-            let result = memory.and_then(|memory| {
-                self.map_regions(remote, fd, mapped)?;
-                Ok(memory)
-            });
-            remote.close(fd)?;
-            result
+            let shared = remote.create_shared(REGION_NAME, header.region_size)?;
+            let fd = shared.descriptor_in_target();
+            let mapped = self.map_regions(remote, fd, mapped);
+            remote.close_if_there(fd)?;
+            mapped?;
+            shared.refuse_other_mapping(&process.maps()?, RemoteAddr(header.region))?;
+            Ok(shared.into_file())
         })
     }
 
@@ -287,11 +282,4 @@ pub(crate) fn set_ip(stopped: &mut Stopped<'_>, tid: Tid, ip: u64) -> Result<(),
 pub(crate) fn set_state(region: &Region, header: &Header, state: SessionState) {
     let word = u64::from(header.version) | u64::from(state as u32) << 32;
     trapless_wire::WordsMut::set_word(region, Header::STATE_OFFSET & !7, word);
-}
-
-/// Sized by us, not by the target: its `RLIMIT_FSIZE` is not for us.
-fn size_file(fd: OwnedFd, size: u64) -> Result<OwnedFd, EngineError> {
-    let file = std::fs::File::from(fd);
-    file.set_len(size).map_err(EngineError::Map)?;
-    Ok(file.into())
 }

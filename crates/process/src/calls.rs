@@ -75,16 +75,6 @@ impl Remote<'_, '_> {
         self.named_syscall("memfd_create", self.abi().memfd_create, args).map(|fd| fd as i32)
     }
 
-    /// `ftruncate(2)` of a descriptor of the target.
-    ///
-    /// # Errors
-    /// [`RemoteError::Failed`] as the manual says.
-    pub fn ftruncate(&mut self, fd: i32, len: u64) -> Result<(), RemoteError> {
-        let abi = self.abi();
-        let (low, high) = if abi.splits_long_arguments { (len & 0xffff_ffff, len >> 32) } else { (len, 0) };
-        self.named_syscall("ftruncate", abi.ftruncate, [fd as u64, low, high, 0, 0, 0]).map(drop)
-    }
-
     /// `close(2)` of a descriptor of the target.
     ///
     /// # Errors

@@ -275,6 +275,29 @@ pub enum RemoteError {
         /// Its mode.
         mode: Seccomp,
     },
+    /// The kernel does not hand out the target's descriptor.
+    #[error("cannot take the shared memory out of process {pid}: {why} ({errno}); nothing was changed")]
+    NoDescriptor {
+        /// The process.
+        pid: Pid,
+        /// What is in the way.
+        why: &'static str,
+        /// What the kernel said.
+        errno: Errno,
+    },
+    /// The target's descriptor refers to something else than the memory that was made, or that memory was changed meanwhile.
+    #[error(
+        "the shared memory made in the process is not what came out of it ({0}): something in the process replaces its files; nothing was changed"
+    )]
+    Replaced(&'static str),
+    /// The memory cannot be made what it has to be.
+    #[error("the shared memory made in the process {what}: {errno}; nothing was changed")]
+    Unfit {
+        /// What failed.
+        what: &'static str,
+        /// What the kernel said.
+        errno: Errno,
+    },
     /// There is no `syscall` instruction in the target's code.
     #[error("process {0} has no system call instruction in its code")]
     NoSyscallInstruction(Pid),

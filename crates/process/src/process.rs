@@ -2,11 +2,13 @@
 
 use crate::maps::{Mappings, parse_maps};
 use crate::status::{Auxv, Stat, Status, parse_stat, parse_status};
-use crate::{Errno, MappedFileError, Mapping, OpenError, Pid, ProcError, RemoteError, Tid};
+use crate::{Errno, MappedFileError, Mapping, OpenError, Pid, ProcError, Tid};
+use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// A live process. The id stays ours to name as long as [`Process::is_alive`] says so: it is held by a pidfd, and its
@@ -198,8 +200,11 @@ impl Process {
         // `map_files` needs CAP_CHECKPOINT_RESTORE; `exe` and the path need nothing special.
         let range = format!("map_files/{:x}-{:x}", mapping.start.0, mapping.end.0);
         let mut refused = None;
-        for candidate in [self.memory_path(&range), self.memory_path("exe"), self.path_in_root(path)] {
-            match File::open(&candidate) {
+        let by_link = |file: &str| open_path_only(libc::AT_FDCWD, &self.memory_path(file), 0);
+        let candidates: [&dyn Fn() -> io::Result<File>; 3] =
+            [&|| by_link(&range), &|| by_link("exe"), &|| self.path_only_in_root(path)];
+        for candidate in candidates {
+            match candidate().and_then(|file| read_regular(&file)) {
                 Ok(file) if same_file(&file, mapping) => return Ok(file),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -216,29 +221,17 @@ impl Process {
         }
     }
 
-    /// A file descriptor of ours for what the target's descriptor `fd` refers to.
-    ///
-    /// # Errors
-    /// The kernel's reason if there is no such descriptor or we may not have it.
-    pub fn open_fd(&self, fd: i32) -> Result<OwnedFd, RemoteError> {
-        let failed = |errno| RemoteError::Failed { call: "pidfd_getfd", errno };
-        if let Some(pidfd) = &self.pidfd {
-            // SAFETY: pidfd_getfd takes three integers.
-            let ours = unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), fd, 0) };
-            match Errno::check(ours) {
-                // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
-                Ok(ours) => return Ok(unsafe { OwnedFd::from_raw_fd(ours as i32) }),
-                Err(errno @ Errno(libc::EBADF)) => return Err(failed(errno)),
-                // Kernels before 5.6 lack it, some sandboxes refuse it, and it asks the leader, which may have exited.
-                Err(_) => {}
+    /// Names the file at `path` in the target's own root, without opening it. Links in it lead where they lead the target.
+    fn path_only_in_root(&self, path: &Path) -> io::Result<File> {
+        let root = open_path_only(libc::AT_FDCWD, &self.root(), 0)?;
+        let below = path.strip_prefix("/").unwrap_or(path);
+        match open_path_only(root.as_raw_fd(), below, libc::RESOLVE_IN_ROOT | libc::RESOLVE_NO_MAGICLINKS) {
+            // Kernels before 5.6, and sandboxes that do not know the call.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
+                open_path_only(libc::AT_FDCWD, &self.path_in_root(path), 0)
             }
+            opened => opened,
         }
-        File::options()
-            .read(true)
-            .write(true)
-            .open(self.memory_path(&format!("fd/{fd}")))
-            .map(OwnedFd::from)
-            .map_err(|error| failed(Errno(error.raw_os_error().unwrap_or(libc::EBADF))))
     }
 
     fn memory_path(&self, file: &str) -> PathBuf {
@@ -269,6 +262,37 @@ impl Process {
     }
 }
 
+/// Names a file: what is opened with `O_PATH` is not touched, whatever it is. `resolve` are flags of `openat2`; 0 asks for nothing.
+fn open_path_only(directory: RawFd, path: &Path, resolve: u64) -> io::Result<File> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let flags = libc::O_PATH | libc::O_CLOEXEC;
+    // SAFETY: `path` ends with a zero, zeros are a valid `open_how`, and the size is its size.
+    let opened = unsafe {
+        if resolve == 0 {
+            libc::c_long::from(libc::openat(directory, path.as_ptr(), flags))
+        } else {
+            let mut how: libc::open_how = std::mem::zeroed();
+            (how.flags, how.resolve) = (flags as u64, resolve);
+            libc::syscall(libc::SYS_openat2, directory, path.as_ptr(), &how, size_of_val(&how))
+        }
+    };
+    // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
+    Ok(unsafe { File::from_raw_fd(Errno::check(opened)? as i32) })
+}
+
+/// Opens a named file for reading if it is a regular one. The names in a target's mappings are the target's word: a pipe would
+/// make us wait, a device might act on being opened, and a terminal become ours.
+fn read_regular(named: &File) -> io::Result<File> {
+    if !named.metadata()?.is_file() {
+        return Err(io::Error::from(io::ErrorKind::NotFound));
+    }
+    // The very file that was looked at: the link leads nowhere else.
+    File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(format!("/proc/self/fd/{}", named.as_raw_fd()))
+}
+
 /// Reads a `/proc` file whole; their length is not known before.
 pub(crate) fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
@@ -281,6 +305,16 @@ pub(crate) fn read_file(path: &Path) -> io::Result<Vec<u8>> {
 fn same_file(file: &File, mapping: &Mapping) -> bool {
     let Ok(meta) = file.metadata() else { return false };
     meta.is_file() && meta.ino() == mapping.inode && meta.len() > mapping.offset
+}
+
+/// A pidfd of one thread, which the kernel has from 6.9 on; EINVAL before.
+pub(crate) fn open_thread_pidfd(tid: Tid) -> Result<OwnedFd, Errno> {
+    /// `PIDFD_THREAD` of `include/uapi/linux/pidfd.h`.
+    const PIDFD_THREAD: i32 = libc::O_EXCL;
+    // SAFETY: pidfd_open takes two integers.
+    let fd = Errno::check(unsafe { libc::syscall(libc::SYS_pidfd_open, tid.0, PIDFD_THREAD) })?;
+    // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
 /// `None` on kernels that have no pidfds.

@@ -18,12 +18,13 @@ fn map_and_unmap(process: &Process) -> Result<(), RemoteError> {
     let mut stopped = process.stop()?;
     let before = process.maps()?;
     stopped.remote(|remote| {
-        let fd = remote.memfd_create(c"trapless-test", libc::MFD_CLOEXEC)?;
-        remote.ftruncate(fd, 8192)?;
+        let memory = remote.create_shared(c"trapless-test", 8192)?;
+        let fd = memory.descriptor_in_target();
         let shared =
             remote.mmap(RemoteAddr(0), 8192, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd, 0)?;
         process.write(shared + 4096, b"from outside")?;
-        let ours = std::fs::File::from(process.open_fd(fd)?);
+        memory.refuse_other_mapping(&process.maps()?, shared)?;
+        let ours = std::fs::File::from(memory.into_file());
         let mut bytes = [0; 12];
         std::os::unix::fs::FileExt::read_exact_at(&ours, &mut bytes, 4096).unwrap();
         assert_eq!(&bytes, b"from outside");

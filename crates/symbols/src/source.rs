@@ -49,14 +49,17 @@ impl Source {
             _ => ModuleError::Io { path: path.into(), source: error },
         };
         // Without O_NONBLOCK, opening a named pipe would wait for somebody to write into it.
-        let file =
-            OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(|error| {
-                match error.raw_os_error() {
-                    // A socket, or a device without a driver.
-                    Some(libc::ENXIO) => ModuleError::NotAFile(path.into()),
-                    _ => fail(error),
-                }
-            })?;
+        let file = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+            .open(path)
+            .map_err(|error| {
+            match error.raw_os_error() {
+                // A socket, or a device without a driver.
+                Some(libc::ENXIO) => ModuleError::NotAFile(path.into()),
+                _ => fail(error),
+            }
+        })?;
         let metadata = file.metadata().map_err(fail)?;
         if !metadata.is_file() {
             return Err(ModuleError::NotAFile(path.into()));

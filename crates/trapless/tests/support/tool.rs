@@ -143,6 +143,11 @@ impl Tool {
         assert_eq!(unsafe { libc::kill(self.pid(), signal) }, 0);
     }
 
+    /// Whether it has not ended yet.
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
     /// Ends the run as Ctrl-C would, and gives its summary.
     #[track_caller]
     pub fn interrupt(self) -> Summary {

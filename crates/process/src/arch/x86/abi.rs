@@ -20,10 +20,6 @@ pub struct Abi {
     pub madvise: u64,
     /// `memfd_create`.
     pub memfd_create: u64,
-    /// `ftruncate` (of a 64-bit length in two registers where one cannot hold it).
-    pub ftruncate: u64,
-    /// Whether a 64-bit length takes two arguments.
-    pub splits_long_arguments: bool,
     /// `close`.
     pub close: u64,
     /// `getpid`.
@@ -46,8 +42,6 @@ pub(super) static X86_64: Abi = Abi {
     munlock: 150,
     madvise: 28,
     memfd_create: 319,
-    ftruncate: 77,
-    splits_long_arguments: false,
     close: 3,
     getpid: 39,
     membarrier: 324,
@@ -74,8 +68,6 @@ pub(super) static I386: Abi = Abi {
     munlock: 151,
     madvise: 219,
     memfd_create: 356,
-    ftruncate: 194,
-    splits_long_arguments: true,
     close: 6,
     getpid: 20,
     membarrier: 375,
