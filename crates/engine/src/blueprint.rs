@@ -3,7 +3,6 @@
 //! The addresses are those of free ranges in the target's map. The target may use one of them before it is
 //! stopped; then mapping ours fails, without harm, and the blueprint is drawn again.
 
-use crate::trap;
 use crate::{EngineError, Plan, Refusal, trap::TrapSite};
 use std::collections::BTreeMap;
 use trapless_isa::{DetourRequest, Isa, Layout, Machine, Mechanism, Runtime};
@@ -234,7 +233,7 @@ impl Room {
         entry.detour_size = slot.code.len() as u32;
         entry.copy = slot.copy as u8;
         entry.displaced = site.displaced.length;
-        entry.trap = trap::number(site.mechanism);
+        entry.trap = site.mechanism.number();
         self.code.extend_from_slice(&slot.code);
         // A stepped `ret` to the pad must not look like the end of the copy.
         self.code.extend_from_slice(BREAKPOINT);

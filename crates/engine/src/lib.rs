@@ -32,4 +32,4 @@ pub use region::Region;
 pub use remove::{FoundSession, Removed, find_sessions, remove};
 pub use request::{Function, Module, Request, Wanted};
 pub use session::Session;
-pub use trap::{Serving, arm_serving, mechanism_of};
+pub use trap::{Serving, arm_serving};

@@ -59,7 +59,7 @@ impl<'m> PlannedSite<'m> {
 
     /// Whether the probe gets control by a trap.
     pub fn traps(&self) -> bool {
-        self.mechanism != Mechanism::Jump
+        self.mechanism.traps()
     }
 
     /// The displaced instructions, as the file has them.
@@ -233,10 +233,10 @@ fn judge_all(modules: &[Module<'_>], requests: &[Request<'_>], allowed: &[Mechan
         requests.iter().map(|request| judge_by(&allowed_for(request), request)).collect();
     // Return addresses that a tracer has replaced are put back by the tracer, so unwinders have to trap, too.
     let traps = |(request, verdict): (&Request<'_>, &Verdict)| {
-        request.wanted.follows() && verdict.is_ok_and(|(mechanism, _)| mechanism != Mechanism::Jump)
+        request.wanted.follows() && verdict.is_ok_and(|(mechanism, _)| mechanism.traps())
     };
     if requests.iter().zip(&verdicts).any(traps) {
-        let trapping = [Mechanism::Boost, Mechanism::Emulate, Mechanism::Step];
+        let trapping = Mechanism::ALL.into_iter().filter(|mechanism| mechanism.traps()).collect::<Vec<_>>();
         for (request, verdict) in requests.iter().zip(&mut verdicts) {
             if request.wanted.restore_returns {
                 *verdict = judge_by(&trapping, request);

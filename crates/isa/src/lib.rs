@@ -33,7 +33,7 @@ use alloc::{string::String, vec::Vec};
 pub use detour::{Actions, Detour, DetourRequest, EntryActions, Layout, ReturnActions, Runtime};
 pub use instruction::{DecodeError, Flow, Instruction};
 pub use slot::Slot;
-pub use verdict::{BranchTargets, Displaced, Ladder, Mechanism, Reason, Site};
+pub use verdict::{BranchTargets, Displaced, Ladder, Mechanism, Reason, Site, UnknownMechanism};
 
 /// The instruction sets trapless knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -3,30 +3,78 @@
 //! A verdict never says only no: each rung of a [`Ladder`] is either what it takes to use it or a [`Reason`].
 
 use alloc::vec::Vec;
+use core::fmt;
+use core::str::FromStr;
 use thiserror::Error;
 
-/// How a probe gets control, best first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// How a probe gets control. The numbers are what journals in the memory of targets say, so they never change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
 pub enum Mechanism {
     /// A branch to a detour; no trap.
-    Jump,
+    Jump = 0,
     /// A trap, then an out-of-line slot that ends in a branch back.
-    Boost,
+    Boost = 3,
     /// A trap; the instruction's effect is computed on the saved registers.
-    Emulate,
+    Emulate = 2,
     /// A trap, an out-of-line slot, and a second trap after one step.
-    Step,
+    Step = 1,
 }
 
 impl Mechanism {
+    /// All of them, best first.
+    pub const ALL: [Mechanism; 4] = [Mechanism::Jump, Mechanism::Boost, Mechanism::Emulate, Mechanism::Step];
+
     /// The name users see and give.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Mechanism::Jump => "jump",
             Mechanism::Boost => "boost",
             Mechanism::Emulate => "emulate",
             Mechanism::Step => "step",
         }
+    }
+
+    /// Whether a hit traps.
+    pub const fn traps(self) -> bool {
+        !matches!(self, Mechanism::Jump)
+    }
+
+    /// The number in a journal.
+    pub const fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// The mechanism with this number. `None` where there is none: who wrote the journal may be anybody.
+    ///
+    /// ```
+    /// use trapless_isa::Mechanism;
+    ///
+    /// assert_eq!(Mechanism::from_number(Mechanism::Step.number()), Some(Mechanism::Step));
+    /// assert_eq!(Mechanism::from_number(77), None);
+    /// ```
+    pub fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|mechanism| mechanism.number() == number)
+    }
+}
+
+impl fmt::Display for Mechanism {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A name that no mechanism has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("no mechanism has this name; there are jump, boost, emulate and step")]
+pub struct UnknownMechanism;
+
+impl FromStr for Mechanism {
+    type Err = UnknownMechanism;
+
+    /// Reads a name as [`Mechanism::name`] writes it.
+    fn from_str(name: &str) -> Result<Self, UnknownMechanism> {
+        Self::ALL.into_iter().find(|mechanism| mechanism.name() == name).ok_or(UnknownMechanism)
     }
 }
 
@@ -121,20 +169,23 @@ pub struct Ladder {
 }
 
 impl Ladder {
+    /// One rung.
+    pub fn rung(&self, mechanism: Mechanism) -> Result<Displaced, Reason> {
+        match mechanism {
+            Mechanism::Jump => self.jump,
+            Mechanism::Boost => self.boost,
+            Mechanism::Emulate => self.emulate,
+            Mechanism::Step => self.step,
+        }
+    }
+
     /// The best possible mechanism among those `allowed`, or the reason why the best allowed one is impossible.
     pub fn best(&self, allowed: &[Mechanism]) -> Result<(Mechanism, Displaced), Reason> {
         let mut first = None;
-        for (mechanism, rung) in [
-            (Mechanism::Jump, self.jump),
-            (Mechanism::Boost, self.boost),
-            (Mechanism::Emulate, self.emulate),
-            (Mechanism::Step, self.step),
-        ] {
-            if allowed.contains(&mechanism) {
-                match rung {
-                    Ok(displaced) => return Ok((mechanism, displaced)),
-                    Err(reason) => first = first.or(Some(reason)),
-                }
+        for mechanism in Mechanism::ALL.into_iter().filter(|mechanism| allowed.contains(mechanism)) {
+            match self.rung(mechanism) {
+                Ok(displaced) => return Ok((mechanism, displaced)),
+                Err(reason) => first = first.or(Some(reason)),
             }
         }
         Err(first.unwrap_or(Reason::NotImplemented))
@@ -204,4 +255,21 @@ pub enum Reason {
     /// Return probe: the function calls others while the stack pointer is still its caller's (powerpc64le).
     #[error("the function calls others without a stack frame of its own")]
     CallsWithoutFrame,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn a_mechanism_is_found_again_by_its_name_and_by_its_number() {
+        for mechanism in Mechanism::ALL {
+            assert_eq!(mechanism.to_string().parse(), Ok(mechanism));
+            assert_eq!(Mechanism::from_number(mechanism.number()), Some(mechanism));
+            assert!(UnknownMechanism.to_string().contains(mechanism.name()));
+        }
+        assert_eq!("auto".parse::<Mechanism>(), Err(UnknownMechanism));
+        assert_eq!(Mechanism::from_number(4), None);
+    }
 }

@@ -187,11 +187,10 @@ impl Exclusion {
 
 /// The mechanism a specification starts with, and where the rest begins.
 fn mechanism_prefix(text: &str, syntax: Syntax) -> (Option<Mechanism>, usize) {
-    let named = [Mechanism::Jump, Mechanism::Boost, Mechanism::Emulate, Mechanism::Step].into_iter();
-    let named = named.filter_map(|m| Some((m, text.strip_prefix(m.name())?.strip_prefix(':')?)));
+    let named = text.split_once(':').and_then(|(name, rest)| Some((name.parse().ok()?, rest)));
     // A module may be called `step`; then nothing else separates.
-    let mut named = named.filter(|(_, rest)| split::separator(rest, syntax).is_some());
-    named.next().map_or((None, 0), |(mechanism, rest)| (Some(mechanism), text.len() - rest.len()))
+    let named = named.filter(|(_, rest)| split::separator(rest, syntax).is_some());
+    named.map_or((None, 0), |(mechanism, rest)| (Some(mechanism), text.len() - rest.len()))
 }
 
 /// The kind a specification says at byte `from`, and where the rest begins.

@@ -1,6 +1,7 @@
 //! The journal: what was changed where, written before the change.
 
 use bytemuck::{Pod, Zeroable};
+use trapless_isa::Mechanism;
 
 /// Longest patch: the longest displaced instructions are 4 + 15 bytes.
 pub const MAX_DISPLACED: usize = 32;
@@ -36,7 +37,7 @@ pub struct JournalEntry {
     pub copy: u8,
     /// Length of the instruction at the trap.
     pub displaced: u8,
-    /// Which mechanism traps: 0 none (a jump), 1 step, 2 emulate, 3 boost.
+    /// The number of its [`Mechanism`]; see [`JournalEntry::mechanism`].
     pub trap: u8,
     /// Unused.
     pub _pad: [u8; 3],
@@ -68,6 +69,11 @@ impl JournalEntry {
     /// The bytes after.
     pub fn patched(&self) -> &[u8] {
         &self.patched[..usize::from(self.length).min(MAX_DISPLACED)]
+    }
+
+    /// How the probe gets control; `None` when the entry names no mechanism there is.
+    pub fn mechanism(&self) -> Option<Mechanism> {
+        Mechanism::from_number(self.trap)
     }
 
     /// Whether a patch may be in.

@@ -36,7 +36,6 @@ mod thread;
 pub use keeper::{Serving, arm_serving};
 
 use trapless_isa::{Actions, Displaced, Machine, Mechanism, Slot, x86};
-use trapless_wire::JournalEntry;
 
 /// A site that traps.
 #[derive(Clone, Debug)]
@@ -101,25 +100,5 @@ impl TrapSite {
     /// Bytes of an address.
     pub fn word(&self) -> u64 {
         u64::from(self.bits() / 8)
-    }
-}
-
-/// The mechanism as the journal writes it.
-pub(crate) fn number(mechanism: Mechanism) -> u8 {
-    match mechanism {
-        Mechanism::Jump => 0,
-        Mechanism::Step => 1,
-        Mechanism::Emulate => 2,
-        Mechanism::Boost => 3,
-    }
-}
-
-/// The mechanism of the probe that a journal entry describes.
-pub fn mechanism_of(entry: &JournalEntry) -> Mechanism {
-    match entry.trap {
-        1 => Mechanism::Step,
-        2 => Mechanism::Emulate,
-        3 => Mechanism::Boost,
-        _ => Mechanism::Jump,
     }
 }

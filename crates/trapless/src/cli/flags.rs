@@ -1,10 +1,12 @@
 //! Groups of flags that several verbs share, literally as typed.
 
 use super::values;
+use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum, ValueHint};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
+use trapless_isa::Mechanism;
 
 /// What to probe: live processes, or a command to launch.
 #[derive(Args, Clone, Debug, Default)]
@@ -59,18 +61,49 @@ pub struct ProbeFlags {
 }
 
 /// A mechanism as typed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MechanismFlag {
-    /// A branch to a detour: no trap
-    Jump,
-    /// A trap, then an out-of-line copy that jumps back
-    Boost,
-    /// A trap, the instruction's effect computed
-    Emulate,
-    /// A trap, an out-of-line copy and a single step: two traps
-    Step,
-    /// What is used without this option: jump, and with --allow-trap all of them
+    /// This one.
+    Only(Mechanism),
+    /// What is used without the option.
     Auto,
+}
+
+impl MechanismFlag {
+    const ALL: [Self; Mechanism::ALL.len() + 1] = {
+        let mut all = [Self::Auto; Mechanism::ALL.len() + 1];
+        let mut index = 0;
+        while index < Mechanism::ALL.len() {
+            all[index] = Self::Only(Mechanism::ALL[index]);
+            index += 1;
+        }
+        all
+    };
+}
+
+impl ValueEnum for MechanismFlag {
+    fn value_variants<'a>() -> &'a [Self] {
+        &Self::ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let (name, help) = match self {
+            Self::Only(mechanism) => (mechanism.name(), help(*mechanism)),
+            Self::Auto => {
+                ("auto", "What is used without this option: jump, and with --allow-trap all of them")
+            }
+        };
+        Some(PossibleValue::new(name).help(help))
+    }
+}
+
+fn help(mechanism: Mechanism) -> &'static str {
+    match mechanism {
+        Mechanism::Jump => "A branch to a detour: no trap",
+        Mechanism::Boost => "A trap, then an out-of-line copy that jumps back",
+        Mechanism::Emulate => "A trap, the instruction's effect computed",
+        Mechanism::Step => "A trap, an out-of-line copy and a single step: two traps",
+    }
 }
 
 /// How long.

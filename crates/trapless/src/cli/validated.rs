@@ -94,7 +94,7 @@ impl Selection {
     /// Whether any probe may be armed by a trap.
     pub fn may_trap(&self) -> bool {
         let named = self.probes.iter().filter_map(|probe| probe.spec.mechanism.as_ref());
-        self.mechanisms.iter().chain(named).any(|mechanism| *mechanism != Mechanism::Jump)
+        self.mechanisms.iter().chain(named).any(|mechanism| mechanism.traps())
     }
 }
 
@@ -291,7 +291,7 @@ fn listing(flags: ListFlags, whole_modules: bool) -> Result<Listing, Error> {
     };
     if flags.probes.mechanism.is_empty() {
         // What is shown is every rung, unless the question is about some.
-        selection.mechanisms = mechanisms::LADDER.to_vec();
+        selection.mechanisms = Mechanism::ALL.to_vec();
     }
     let enough = whole_modules && target.is_some();
     let selection = if enough { selection } else { required(selection)? };

@@ -91,22 +91,17 @@ fn explain(
     let mut text = format!("{title} at {:#x}\n", request.address);
     let ladder = isa.verdict(&site);
     let chosen = ladder.best(allowed).ok().map(|(mechanism, _)| mechanism);
-    for (mechanism, rung) in [
-        (Mechanism::Jump, ladder.jump),
-        (Mechanism::Boost, ladder.boost),
-        (Mechanism::Emulate, ladder.emulate),
-        (Mechanism::Step, ladder.step),
-    ] {
-        let _ = match rung {
+    for mechanism in Mechanism::ALL {
+        let _ = match ladder.rung(mechanism) {
             Ok(displaced) => {
                 let together = match mechanism {
                     Mechanism::Emulate => together(module.machine, &site, displaced),
                     _ => String::new(),
                 };
                 let chosen = if chosen == Some(mechanism) { ", chosen" } else { "" };
-                writeln!(text, "  {:<8} possible{together}{chosen}", mechanism.name())
+                writeln!(text, "  {mechanism:<8} possible{together}{chosen}")
             }
-            Err(reason) => writeln!(text, "  {:<8} no: {reason}", mechanism.name()),
+            Err(reason) => writeln!(text, "  {mechanism:<8} no: {reason}"),
         };
     }
     let verdict = isa.return_verdict(&site);

@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::report::ArmedSite;
 use crate::target::{self, Image};
 use trapless_engine::find_sessions;
+use trapless_isa::Mechanism;
 use trapless_process::Process;
 
 /// Shows it.
@@ -28,7 +29,7 @@ pub fn run(processes: &Processes) -> Result<u8, Error> {
                     module,
                     function,
                     address: entry.site,
-                    mechanism: trapless_engine::mechanism_of(entry).name(),
+                    mechanism: entry.mechanism().map_or("unknown", Mechanism::name),
                     hits: session.hits(&process, entry),
                 });
             }
