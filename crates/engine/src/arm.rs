@@ -29,6 +29,7 @@ use std::{
     os::fd::OwnedFd,
     time::{Duration, Instant},
 };
+use trapless_isa::detour::BLOCK_ORIGIN;
 use trapless_process::{Process, ReadRange, Remote, RemoteAddr, RemoteError, StopError, Stopped, Tid};
 use trapless_wire::{Header, JournalEntry, PAGE, REGION_NAME, SessionState, SiteState};
 
@@ -98,8 +99,11 @@ impl Blueprint<'_, '_> {
                 entry.state = SiteState::Skipped as u8;
             }
         }
-        let region = Region::map(&memory, self.header.blocks_offset)?;
+        let region = Region::map(&memory, self.header.blocks_offset + self.header.block_stride)?;
         region.write(0, bytemuck::bytes_of(&self.header));
+        // A block without it is a forked child's.
+        let overflow = self.header.blocks_offset + u64::from(BLOCK_ORIGIN);
+        trapless_wire::WordsMut::set_word(&region, overflow, u64::from(self.header.pid));
         region.write(PAGE, bytemuck::cast_slice(&journal));
 
         self.patch(process, &journal, &mut refused)?;

@@ -75,7 +75,8 @@ pub const RETURN_PROBES: u32 = 8;
 
 /// Block: owner's thread pointer.
 pub const BLOCK_OWNER: u32 = 0;
-/// Block: copy of the origin word when claimed; 0 in a forked child.
+/// Block: copy of the origin word when claimed; 0 in a forked child, which has no histograms: nobody reads them, and each child would
+/// take memory for its own. Never 0 in the overflow block.
 pub const BLOCK_ORIGIN: u32 = 8;
 /// Block: ring position of the next record, counting up.
 pub const BLOCK_RING_HEAD: u32 = 16;

@@ -57,6 +57,38 @@ fn shared(tool: &Tool) -> u64 {
     512 * std::fs::metadata(region).unwrap().blocks()
 }
 
+/// Children, one after the other, that run a little of the C library.
+const CHILDREN: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+__attribute__((noinline, noclone)) long probed(long x) { __asm__ volatile("" : "+r"(x)); return x + 1; }
+int main(int argc, char **argv) {
+    int children = atoi(argv[1]);
+    puts("ready");
+    fflush(stdout);
+    while (getchar() == '\n') {
+        for (int i = 0; i < children; i++) {
+            if (fork() == 0) {
+                char text[64];
+                snprintf(text, sizeof text, "%d %g %s", i, i / 2.0, "text");
+                free(strdup(text));
+                probed(i);
+                exit(3);
+            }
+            int status;
+            if (wait(&status) < 0 || WEXITSTATUS(status) != 3) return 1;
+            probed(i);
+        }
+        puts("done");
+        fflush(stdout);
+    }
+    return 0;
+}
+"#;
+
 fn work(target: &mut Target) {
     target.tell("");
     assert_eq!(target.line(), "done");
@@ -80,4 +112,25 @@ fn what_no_thread_hits_takes_no_memory_however_often_it_is_read() {
     assert!(shared(&tool) < taken + taken / 4, "{taken} bytes became {}", shared(&tool));
     let summary = tool.interrupt();
     assert_eq!(summary.hits("probed", "return"), 2 * COUNT);
+}
+
+#[test]
+fn forked_children_take_memory_for_counters_only() {
+    const COUNT: u64 = 100;
+    let program = Program::build("children", CHILDREN, &[]);
+    let mut target = program.start(&[&COUNT.to_string()]);
+    let pid = target.pid().to_string();
+    let tool = Tool::armed(&["latency", "-p", &pid, "libc.so.6:*", "children:probed"]);
+    let before = shared(&tool);
+    work(&mut target);
+    let taken = shared(&tool) - before;
+    // Each hits functions on a few dozen pages of counters, and would have some dozens of histograms.
+    assert!(taken / COUNT < 200 << 10, "{} KB for each child", taken / COUNT / 1024);
+    let summary = tool.interrupt();
+    let rows = summary.0["probes"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["function"] == "probed").unwrap();
+    assert_eq!(row["hits"], COUNT, "the parent's calls");
+    let buckets = row["latency_ns"]["buckets"].as_array().unwrap();
+    let timed: u64 = buckets.iter().map(|bucket| bucket["count"].as_u64().unwrap()).sum();
+    assert_eq!(timed, COUNT, "{row}");
 }

@@ -28,6 +28,9 @@ fn add_at_address(code: &mut Code, register: Option<u32>) {
 pub fn latency(code: &mut Code, offset: u32) {
     const TICKS: u32 = PLACE;
     let offset = u64::from(offset);
+    let child = code.label();
+    code.emit([a::ldr(TEMPORARY, BLOCK, BLOCK_ORIGIN)]);
+    code.emit_to(a::cbz(TEMPORARY), child);
     code.emit([a::sub(TICKS, TIME, ENTERED, 0)]);
     code.add_constant(ADDRESS, BLOCK, offset + u64::from(LATENCY_COUNT));
     add_at_address(code, None);
@@ -59,4 +62,5 @@ pub fn latency(code: &mut Code, offset: u32) {
     code.add_constant(ADDRESS, BLOCK, offset + u64::from(LATENCY_BUCKETS));
     code.emit([a::add(ADDRESS, ADDRESS, PLACE, 3)]);
     add_at_address(code, None);
+    code.bind(child);
 }

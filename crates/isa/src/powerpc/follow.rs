@@ -132,7 +132,10 @@ impl Template<'_> {
     /// Adds the duration to the histogram of the block r12. Changes r8 to r11.
     fn latency(&mut self, latency: u32) {
         let asm = &mut self.asm;
-        let [forward, longest, inside] = [(); 3].map(|()| asm.label());
+        let [forward, longest, inside, child] = [(); 4].map(|()| asm.label());
+        asm.load(R9, R12, BLOCK_ORIGIN as i16);
+        asm.compare_immediate(R9, 0);
+        asm.branch_if(When::Equal, child);
         asm.load(R10, R1, NOW);
         asm.load(R9, R1, ENTERED);
         asm.sub(R10, R10, R9);
@@ -175,6 +178,7 @@ impl Template<'_> {
         asm.add_offset(R11, R12, latency + LATENCY_BUCKETS);
         asm.add(R11, R11, R10);
         asm.increment(R11, R9);
+        asm.bind(child);
     }
 }
 

@@ -207,7 +207,9 @@ impl Template<'_> {
     /// Adds the duration to the histogram. rdi: block, rsi: time, r8: time of the entry. Loses rax, rcx and rsi.
     fn add_latency(&mut self, latency: u32) -> Asm {
         let a = &mut self.asm.a;
-        let [mut forward, mut shorter, mut inside] = [(); 3].map(|()| a.create_label());
+        let [mut forward, mut shorter, mut inside, mut child] = [(); 4].map(|()| a.create_label());
+        a.cmp(at(RDI, BLOCK_ORIGIN), 0)?;
+        a.je(child)?;
         a.sub(rsi, r8)?;
         // The clocks of two CPUs may differ by a few ticks.
         a.jae(forward)?;
@@ -231,6 +233,8 @@ impl Template<'_> {
         a.shr(rsi, cl)?;
         a.shl(ecx, LATENCY_BITS as i32)?;
         a.add(esi, ecx)?;
-        a.inc(qword_ptr(rdi + rsi * 8 + (latency + LATENCY_BUCKETS) as i32))
+        a.inc(qword_ptr(rdi + rsi * 8 + (latency + LATENCY_BUCKETS) as i32))?;
+        a.set_label(&mut child)?;
+        a.zero_bytes()
     }
 }

@@ -10,7 +10,9 @@ impl Narrow<'_, '_> {
     /// esi and edi.
     pub(super) fn add_latency(&mut self, latency: u32) -> Asm {
         let a = self.a();
-        let mut forward = a.create_label();
+        let [mut forward, mut child] = [(); 2].map(|()| a.create_label());
+        a.cmp(low(RBX, BLOCK_ORIGIN), 0)?;
+        a.je(child)?;
         a.sub(esi, dword_ptr(esp))?;
         a.sbb(edi, dword_ptr(esp + 4))?;
         // The clocks of two CPUs may differ by a few ticks.
@@ -22,7 +24,9 @@ impl Narrow<'_, '_> {
         a.add(low(RBX, latency + LATENCY_SUM), esi)?;
         a.adc(high(RBX, latency + LATENCY_SUM), edi)?;
         maximum(a, latency + LATENCY_MAX)?;
-        bucket(a, latency + LATENCY_BUCKETS)
+        bucket(a, latency + LATENCY_BUCKETS)?;
+        a.set_label(&mut child)?;
+        a.zero_bytes()
     }
 }
 
