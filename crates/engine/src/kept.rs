@@ -180,7 +180,9 @@ pub(crate) fn send(channel: &impl AsFd, fd: &OwnedFd) -> io::Result<()> {
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let fds = [fd.as_fd()];
     ancillary.push(SendAncillaryMessage::ScmRights(&fds));
-    rustix::net::sendmsg(channel, &[IoSlice::new(b"m")], &mut ancillary, SendFlags::empty())?;
+    rustix::io::retry_on_intr(|| {
+        rustix::net::sendmsg(channel, &[IoSlice::new(b"m")], &mut ancillary, SendFlags::empty())
+    })?;
     Ok(())
 }
 
@@ -188,12 +190,11 @@ pub(crate) fn receive(channel: &impl AsFd, flags: RecvFlags) -> io::Result<Owned
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
-    rustix::net::recvmsg(
-        channel,
-        &mut [IoSliceMut::new(&mut byte)],
-        &mut ancillary,
-        flags | RecvFlags::CMSG_CLOEXEC,
-    )?;
+    let flags = flags | RecvFlags::CMSG_CLOEXEC;
+    // A Ctrl-C meanwhile is heard later.
+    rustix::io::retry_on_intr(|| {
+        rustix::net::recvmsg(channel, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, flags)
+    })?;
     let fd = ancillary.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
         _ => None,

@@ -83,6 +83,20 @@ impl Remote<'_, '_> {
         self.named_syscall("close", self.abi().close, [fd as u64, 0, 0, 0, 0, 0]).map(drop)
     }
 
+    /// `rt_sigaction(2)`: the process ignores `signal`, as one does whose parent did.
+    ///
+    /// # Errors
+    /// [`RemoteError::Failed`] as the manual says.
+    pub(crate) fn ignore(&mut self, signal: i32) -> Result<(), RemoteError> {
+        // The handler, flags, restorer and mask of the kernel's `struct sigaction`: the first is a word, and the rest is zero.
+        let mut action = [0; 32];
+        action[..8].copy_from_slice(&(libc::SIG_IGN as u64).to_le_bytes());
+        let action = self.place(&action)?;
+        const SIGSET_BYTES: u64 = 8;
+        let args = [signal as u64, action.0, 0, SIGSET_BYTES, 0, 0];
+        self.named_syscall("rt_sigaction", self.abi().rt_sigaction, args).map(drop)
+    }
+
     /// Puts an argument into a page of ours in the target, which lives until these calls end. It takes two calls more than borrowing the
     /// stack below the red zone, and cannot meet a guard page, a signal frame or a coroutine's small stack.
     fn place(&mut self, bytes: &[u8]) -> Result<RemoteAddr, RemoteError> {

@@ -15,13 +15,14 @@
 //! usable there by the C library itself; the work must not use other locks that threads of the parent may hold at that moment.
 
 use crate::process::open_pidfd;
+use crate::wait::Backoff;
 use crate::{Errno, Pid};
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitStatus;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What a terminal, a session's end or a polite kill sends.
 const IGNORED: [i32; 8] = [
@@ -53,6 +54,17 @@ pub enum KeeperError {
         "the keeper process ended before its work was done ({0}); the target may hold probes: run `trapless detach` on it"
     )]
     Died(ExitStatus),
+    /// It did not come to an end.
+    #[error(
+        "the keeper process {pid} was not done within {} seconds, and was left to itself; it ends when the target can be stopped",
+        .limit.as_secs()
+    )]
+    Late {
+        /// The keeper.
+        pid: Pid,
+        /// How long was waited for it.
+        limit: Duration,
+    },
     /// Its work panicked.
     #[error("the keeper process failed: {0}")]
     Panicked(String),
@@ -96,6 +108,12 @@ pub struct Keeper {
     result: PipeReader,
     reaped: bool,
 }
+
+/// How long work may take, after it was asked to end. All waits in it that depend on the target are shorter.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// How long the end of a keeper may take that has given its result.
+const ENDING: Duration = Duration::from_secs(5);
 
 /// First byte of what the keeper sends.
 const DONE: u8 = b'd';
@@ -164,6 +182,11 @@ impl Keeper {
     }
 
     fn take_result(&mut self) -> Result<Vec<u8>, KeeperError> {
+        if !self.is_done_within(LIMIT) {
+            // Killed, it would leave the target half changed.
+            self.reaped = true;
+            return Err(KeeperError::Late { pid: self.pid, limit: LIMIT });
+        }
         // By length and not to the end of the pipe: a keeper forked at the same time may hold its other end, too.
         let mut header = [0; 9];
         let mut content = Vec::new();
@@ -182,11 +205,14 @@ impl Keeper {
     fn reap(&mut self) -> ExitStatus {
         let mut status = 0;
         self.reaped = true;
+        let deadline = Instant::now() + ENDING;
+        let mut backoff = Backoff::default();
         loop {
             // SAFETY: the call writes one integer.
-            let reaped = unsafe { libc::waitpid(self.pid.0, &mut status, 0) };
+            let reaped = unsafe { libc::waitpid(self.pid.0, &mut status, libc::WNOHANG) };
             match Errno::check(libc::c_long::from(reaped)) {
                 Err(Errno(libc::EINTR)) => {}
+                Ok(0) if Instant::now() < deadline => backoff.pause(),
                 _ => return ExitStatus::from_raw(status),
             }
         }

@@ -3,7 +3,7 @@
 //! Soundness: every request but [`raw`] passes the kernel addresses of values that live across the call, with their sizes.
 //! A request for a thread that is not our stopped tracee fails with ESRCH; none of them can touch our own memory otherwise.
 
-use crate::{Errno, Tid};
+use crate::{Errno, Pid, Tid};
 use std::mem::MaybeUninit;
 
 /// `NT_PRSTATUS` of `include/uapi/linux/elf.h`: the general registers.
@@ -131,6 +131,13 @@ impl SignalInfo {
             libc::syscall(libc::SYS_rt_tgsigqueueinfo, tgid, tid.0, self.number(), &raw const self.0)
         };
         Errno::check(queued).map(drop)
+    }
+
+    /// Queues it for a thread anew, or sends a plain one where the kernel does not allow that.
+    pub fn send_again(&self, pid: Pid, tid: Tid) {
+        if self.queue_to(pid.0, tid).is_err() {
+            let _ = send_signal(pid.0, tid, self.number());
+        }
     }
 
     /// Puts `to` where the description holds the address `from`.

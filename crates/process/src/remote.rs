@@ -3,7 +3,8 @@
 //! The protocol, on one stopped thread:
 //! 1. Keep its registers, signal mask, and the restartable-sequence descriptor, which the kernel drops when it sees the thread's
 //!    instruction pointer elsewhere. If the thread stands before the delivery of a signal, keep that too and suppress it.
-//! 2. Block all signals, so that no handler runs in between. SIGSTOP cannot be blocked; it is held and sent again later.
+//! 2. Block all signals, so that no handler runs in between. SIGSTOP cannot be blocked; it is delivered: the thread makes our
+//!    calls all the same, and the kernel knows that the process is to stand afterwards, unless a SIGCONT comes first.
 //! 3. For each call: point the instruction pointer at a system call instruction somewhere in the target's code, load number and
 //!    arguments, say that the thread is in no system call (else the kernel would first restart the one we interrupted), and
 //!    run to the stop at its entry and the one at its exit. No single steps: they trap to the hypervisor in a virtual machine.
@@ -26,6 +27,8 @@ pub struct Remote<'s, 'p> {
     tid: Tid,
     instruction: RemoteAddr,
     saved: Saved,
+    /// The SIGSTOP that it is to get when it is let run next, or 0.
+    passing: i32,
     /// A page of ours in the target, for arguments in memory.
     pub(crate) scratch: Option<RemoteAddr>,
     /// Whether the thread has run since it was taken.
@@ -78,7 +81,7 @@ impl<'s, 'p> Remote<'s, 'p> {
 
         let mask = ptrace::signal_mask(tid).map_err(|errno| failed("PTRACE_GETSIGMASK", errno))?;
         let signal = match stopped.threads[index].parked {
-            Parked::Plain => None,
+            Parked::Plain | Parked::Signal(libc::SIGSTOP) => None,
             Parked::Signal(_) => {
                 Some(SignalInfo::of(tid).map_err(|errno| failed("PTRACE_GETSIGINFO", errno))?)
             }
@@ -87,7 +90,11 @@ impl<'s, 'p> Remote<'s, 'p> {
         let saved = Saved { regs, mask, signal, rseq: rseq_descriptor(process, tid), seccomp_suspended };
         ptrace::set_signal_mask(tid, u64::MAX)
             .map_err(|errno| stopped.explain(tid, "PTRACE_SETSIGMASK", errno))?;
-        Ok(Remote { stopped, index, tid, instruction, saved, scratch: None, ran: false })
+        let passing = match stopped.threads[index].parked {
+            Parked::Signal(libc::SIGSTOP) => libc::SIGSTOP,
+            _ => 0,
+        };
+        Ok(Remote { stopped, index, tid, instruction, saved, passing, scratch: None, ran: false })
     }
 
     /// The process the calls are made in.
@@ -134,7 +141,7 @@ impl<'s, 'p> Remote<'s, 'p> {
             self.resume("PTRACE_SYSCALL", ptrace::syscall)?;
             match self.next_stop()? {
                 Stop::Syscall => return Ok(()),
-                Stop::Signal(libc::SIGSTOP) => self.hold_signal()?,
+                Stop::Signal(libc::SIGSTOP) => self.passing = libc::SIGSTOP,
                 Stop::Signal(signal) => {
                     return Err(StopError::Unexpected {
                         tid: self.tid,
@@ -153,18 +160,15 @@ impl<'s, 'p> Remote<'s, 'p> {
         request: fn(Tid, usize) -> Result<(), Errno>,
     ) -> Result<(), StopError> {
         self.ran = true;
-        request(self.tid, 0).map_err(|errno| self.stopped.explain(self.tid, name, errno))
+        let signal = std::mem::take(&mut self.passing);
+        if signal != 0 {
+            self.stopped.threads[self.index].parked = Parked::Plain;
+        }
+        request(self.tid, signal as usize).map_err(|errno| self.stopped.explain(self.tid, name, errno))
     }
 
     fn next_stop(&self) -> Result<Stop, StopError> {
         self.stopped.next_stop(self.tid)
-    }
-
-    fn hold_signal(&mut self) -> Result<(), StopError> {
-        let signal = SignalInfo::of(self.tid)
-            .map_err(|errno| self.stopped.explain(self.tid, "PTRACE_GETSIGINFO", errno))?;
-        self.stopped.threads[self.index].held.push(signal);
-        Ok(())
     }
 
     /// Steps 4 and 5 of the protocol.
@@ -181,15 +185,16 @@ impl<'s, 'p> Remote<'s, 'p> {
                 // It was readable and written by the program a moment ago. If it is not any more, there is nothing to keep.
                 let _ = stopped.process.write(address, &descriptor.to_le_bytes());
             }
-            ptrace::interrupt(tid, 0).map_err(failed("PTRACE_INTERRUPT"))?;
-            self.resume("PTRACE_CONT", ptrace::cont)?;
             loop {
+                // In the kernel any stop takes back an interrupt that has not had its effect.
+                ptrace::interrupt(tid, 0)
+                    .map_err(|errno| self.stopped.explain(tid, "PTRACE_INTERRUPT", errno))?;
+                self.resume("PTRACE_CONT", ptrace::cont)?;
                 match self.next_stop()? {
                     Stop::Interrupted(_) => break,
-                    Stop::Signal(libc::SIGSTOP) => self.hold_signal()?,
+                    Stop::Signal(libc::SIGSTOP) => self.passing = libc::SIGSTOP,
                     _ => {}
                 }
-                self.resume("PTRACE_CONT", ptrace::cont)?;
             }
             if let Some(signal) = self.saved.signal.take() {
                 self.summon(signal)?;
@@ -203,11 +208,6 @@ impl<'s, 'p> Remote<'s, 'p> {
     /// Brings the thread back into the stop before the delivery of `signal`.
     fn summon(&mut self, signal: SignalInfo) -> Result<(), StopError> {
         let (tid, tgid) = (self.tid, self.process().pid().0);
-        if signal.number() == libc::SIGSTOP {
-            self.stopped.threads[self.index].parked = Parked::Plain;
-            self.stopped.threads[self.index].held.push(signal);
-            return Ok(());
-        }
         let only = !(1u64 << (signal.number() - 1));
         ptrace::set_signal_mask(tid, only)
             .and_then(|()| ptrace::send_signal(tgid, tid, signal.number()))
@@ -215,7 +215,7 @@ impl<'s, 'p> Remote<'s, 'p> {
         loop {
             self.resume("PTRACE_CONT", ptrace::cont)?;
             match self.next_stop()? {
-                Stop::Signal(libc::SIGSTOP) => self.hold_signal()?,
+                Stop::Signal(libc::SIGSTOP) => self.passing = libc::SIGSTOP,
                 Stop::Signal(number) if number == signal.number() => {
                     return signal
                         .give_to(tid)
@@ -293,7 +293,7 @@ fn rseq_descriptor(process: &Process, tid: Tid) -> Option<(RemoteAddr, u64)> {
 impl Process {
     /// Finds `bytes` anywhere in executable memory, at any alignment. The kernel's own page is looked at first: it is in every
     /// process, small, and nobody patches it.
-    fn find_code(&self, bytes: &[u8]) -> Result<Option<RemoteAddr>, RemoteError> {
+    pub(crate) fn find_code(&self, bytes: &[u8]) -> Result<Option<RemoteAddr>, RemoteError> {
         let maps = self.maps()?;
         let executable = |mapping: &&Mapping| mapping.perms.exec && !mapping.is_special("[vsyscall]");
         let vdso = maps.iter().filter(|mapping| mapping.is_special("[vdso]"));

@@ -52,14 +52,19 @@ impl Stopped<'_> {
     /// One step. The signal that prevented it, if one did.
     fn step(&mut self, index: usize) -> Result<Option<i32>, StopError> {
         let tid = self.threads[index].tid;
-        if let Parked::Signal(_) = self.threads[index].parked {
+        let mut passing = 0;
+        if let Parked::Signal(signal) = self.threads[index].parked {
             let info = SignalInfo::of(tid).map_err(|errno| self.explain(tid, "PTRACE_GETSIGINFO", errno))?;
-            self.threads[index].held.push(info);
+            match signal {
+                libc::SIGSTOP => passing = signal as usize,
+                _ => self.threads[index].held.push(info),
+            }
             self.threads[index].parked = Parked::Plain;
         }
         let pushes_flags = self.stands_at_pushf(index);
         let fault = loop {
-            ptrace::singlestep(tid, 0).map_err(|errno| self.explain(tid, "PTRACE_SINGLESTEP", errno))?;
+            ptrace::singlestep(tid, std::mem::take(&mut passing))
+                .map_err(|errno| self.explain(tid, "PTRACE_SINGLESTEP", errno))?;
             let Stop::Signal(signal) = self.next_stop(tid)? else { continue };
             let info = SignalInfo::of(tid).map_err(|errno| self.explain(tid, "PTRACE_GETSIGINFO", errno))?;
             match (signal, info.code()) {
@@ -71,6 +76,8 @@ impl Stopped<'_> {
                     self.threads[index].parked = Parked::Signal(signal);
                     break Some(signal);
                 }
+                // Sent again, it could come after the SIGCONT that was to end it.
+                (libc::SIGSTOP, _) => passing = libc::SIGSTOP as usize,
                 _ => self.threads[index].held.push(info),
             }
         };

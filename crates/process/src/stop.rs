@@ -87,11 +87,7 @@ impl Thread {
 
     /// Sends the signals that were held back.
     pub(crate) fn send_held(&self, pid: Pid) {
-        for signal in &self.held {
-            if signal.queue_to(pid.0, self.tid).is_err() {
-                let _ = ptrace::send_signal(pid.0, self.tid, signal.number());
-            }
-        }
+        self.held.iter().for_each(|signal| signal.send_again(pid, self.tid));
     }
 
     /// Detaches from it, with the signals it has still to get.

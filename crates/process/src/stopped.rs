@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// A process all of whose threads are stopped and attached to the calling thread. As long as this exists nothing in the target
 /// runs but what is asked for here, so its memory and registers may be changed together.
 ///
-/// Dropping it lets all threads go on. Only the thread that stopped them may use it: that is ptrace's rule.
+/// Dropping it lets all threads go on, but for a launched command's ([`hold`](crate::launch::Launched::hold)). Only the thread that stopped them may use it: that is ptrace's rule.
 #[derive(Debug)]
 pub struct Stopped<'p> {
     pub(crate) process: &'p Process,
@@ -17,7 +17,17 @@ pub struct Stopped<'p> {
     pub(crate) options: StopOptions,
     on_leader_exit: OnExit,
     since: Instant,
+    pub(crate) at_drop: AtDrop,
     not_send: PhantomData<*mut ()>,
+}
+
+/// What becomes of the threads when a [`Stopped`] is dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AtDrop {
+    /// They go on.
+    LetGo,
+    /// They stand on, attached to us: a launched command that has not been let run.
+    Stand,
 }
 
 impl<'p> Stopped<'p> {
@@ -28,7 +38,8 @@ impl<'p> Stopped<'p> {
         on_leader_exit: OnExit,
         since: Instant,
     ) -> Self {
-        Stopped { process, threads, options, on_leader_exit, since, not_send: PhantomData }
+        let at_drop = AtDrop::LetGo;
+        Stopped { process, threads, options, on_leader_exit, since, at_drop, not_send: PhantomData }
     }
 
     /// The process.
@@ -110,6 +121,8 @@ impl<'p> Stopped<'p> {
 
 impl Drop for Stopped<'_> {
     fn drop(&mut self) {
-        self.detach_all();
+        if self.at_drop == AtDrop::LetGo {
+            self.detach_all();
+        }
     }
 }

@@ -7,7 +7,9 @@ use std::ffi::OsStr;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
-use trapless_process::launch::{self, LaunchError, Launched};
+use std::process::ExitStatus;
+use std::time::Duration;
+use trapless_process::launch::{self, Child, LaunchError, Place};
 use trapless_process::{RemoteError, StopOptions};
 
 /// Runs `body` in a forked child whose standard output is a file, and returns what was written: a launched command inherits
@@ -36,18 +38,23 @@ fn say(text: &str) {
     unsafe { libc::write(1, text.as_ptr().cast(), text.len()) };
 }
 
-fn programs() -> Vec<(&'static str, Program, Launched)> {
-    let table: &[(&str, &str, &[&str], Launched)] = &[
-        ("dynamic", "gcc", &[], Launched::Loaded),
-        ("not position-independent", "gcc", &["-no-pie"], Launched::Loaded),
-        ("static", "gcc", &["-static"], Launched::Entry),
-        ("static, position-independent", "gcc", &["-static-pie"], Launched::Entry),
-        ("musl", "musl-gcc", &[], Launched::Loaded),
-        ("musl, static", "musl-gcc", &["-static"], Launched::Entry),
-        ("32-bit", "i686-linux-gnu-gcc", &["-static"], Launched::Entry),
-        ("32-bit, dynamic", "i686-linux-gnu-gcc", &[], Launched::Loaded),
+/// A deadlock of ours must fail the test, not hang it.
+fn end_of(child: &mut Child) -> ExitStatus {
+    child.wait_for(Duration::from_secs(60)).unwrap().expect("it ends")
+}
+
+fn programs() -> Vec<(&'static str, Program, Place)> {
+    let table: &[(&str, &str, &[&str], Place)] = &[
+        ("dynamic", "gcc", &[], Place::Loaded),
+        ("not position-independent", "gcc", &["-no-pie"], Place::Loaded),
+        ("static", "gcc", &["-static"], Place::Entry),
+        ("static, position-independent", "gcc", &["-static-pie"], Place::Entry),
+        ("musl", "musl-gcc", &[], Place::Loaded),
+        ("musl, static", "musl-gcc", &["-static"], Place::Entry),
+        ("32-bit", "i686-linux-gnu-gcc", &["-static"], Place::Entry),
+        ("32-bit, dynamic", "i686-linux-gnu-gcc", &[], Place::Loaded),
     ];
-    let compile = |&(name, compiler, flags, place): &(&'static str, &str, &[&str], Launched)| {
+    let compile = |&(name, compiler, flags, place): &(&'static str, &str, &[&str], Place)| {
         Some((name, Program::compile_with(compiler, "order", flags)?, place))
     };
     table.iter().filter_map(compile).collect()
@@ -57,7 +64,7 @@ fn programs() -> Vec<(&'static str, Program, Launched)> {
 fn nothing_of_the_program_has_run_and_then_all_of_it_does() {
     for (name, program, place) in programs() {
         let output = output_of(|| {
-            let mut command = match launch::launch(program.path().as_os_str(), &["3"]) {
+            let command = match launch::launch(program.path().as_os_str(), &["3"]) {
                 Err(LaunchError::MissingInterpreter(path)) => {
                     say(&format!("SKIPPED: {}: no loader", path.display()));
                     return;
@@ -66,7 +73,7 @@ fn nothing_of_the_program_has_run_and_then_all_of_it_does() {
             };
             assert_eq!(command.place(), place, "{name}");
             say("launched\n");
-            let mut stopped = command.stopped(StopOptions::default()).unwrap().unwrap();
+            let mut stopped = command.hold(&StopOptions::default()).unwrap();
             assert_eq!(stopped.threads().len(), 1);
             let pid = stopped.process().pid();
             let made = stopped.remote(|remote| {
@@ -74,9 +81,9 @@ fn nothing_of_the_program_has_run_and_then_all_of_it_does() {
                 remote.syscall(getpid, [0; 6])
             });
             assert_eq!(made.map_err(|error: RemoteError| error.to_string()), Ok(pid.0 as u64), "{name}");
-            stopped.resume_and_detach();
-            assert!(command.stopped(StopOptions::default()).is_none());
-            assert_eq!(command.wait().unwrap().code(), Some(3), "{name}");
+            drop(stopped);
+            let (_, mut child) = command.let_run().unwrap();
+            assert_eq!(end_of(&mut child).code(), Some(3), "{name}");
         });
         if output.starts_with("SKIPPED") {
             eprintln!("{output}");
@@ -108,10 +115,12 @@ fn the_loader_is_put_back_byte_for_byte() {
 
 #[test]
 fn commands_along_path_and_their_ends() {
-    let mut command = launch::launch(OsStr::new("true"), &[] as &[&str]).unwrap();
-    assert!(command.wait().unwrap().success());
-    let mut command = launch::launch(OsStr::new("sh"), &["-c", "kill -TERM $$"]).unwrap();
-    assert_eq!(command.wait().unwrap().signal(), Some(libc::SIGTERM));
+    let run = |program: &str, args: &[&str]| {
+        let launched = launch::launch(OsStr::new(program), args).unwrap();
+        end_of(&mut launched.let_run().unwrap().1)
+    };
+    assert!(run("true", &[]).success());
+    assert_eq!(run("sh", &["-c", "kill -TERM $$"]).signal(), Some(libc::SIGTERM));
 }
 
 #[test]

@@ -18,7 +18,8 @@ use trapless_engine::{
     remove_kept,
 };
 use trapless_isa::{BranchTargets, Mechanism};
-use trapless_process::{Process, StopOptions, Stopped};
+use trapless_process::launch::{Child, Launched};
+use trapless_process::{Process, StopOptions};
 
 use arm::{arm, nothing_probed};
 
@@ -70,11 +71,11 @@ pub struct Session {
 }
 
 /// How the target is held still while it is changed.
-pub enum Hold<'s, 'p> {
+pub enum Hold<'s> {
     /// It runs: a keeper stops it.
     Stop(StopOptions),
-    /// It stands where it was launched.
-    Launched(&'s mut Stopped<'p>),
+    /// It stands where it was launched, and stands on.
+    Launched(&'s Launched, StopOptions),
 }
 
 /// Sites with what the engine must know of their files, ready to be planned.
@@ -185,11 +186,11 @@ impl Session {
         sites: Sites,
         measure: Measure,
         allowed: &[Mechanism],
-        hold: Hold<'_, '_>,
+        hold: Hold<'_>,
     ) -> Result<Self, Error> {
         let running = match &hold {
             Hold::Stop(options) => Some(options.clone()),
-            Hold::Launched(_) => None,
+            Hold::Launched(..) => None,
         };
         if let Some(options) = &running {
             remove_orphans(process, options)?;
@@ -289,6 +290,17 @@ impl Session {
     /// How many hits there were of all probes together: cheaper than a snapshot.
     pub fn hits(&self) -> u64 {
         counts::hits(&self.engine.counters(), &self.probes)
+    }
+
+    /// Lets a launched command run, which this session was armed in.
+    ///
+    /// # Errors
+    /// It was killed, or could not be let run; it is ended then.
+    pub fn let_run(&self, launched: Launched) -> Result<(Process, Child), Error> {
+        if let Some(serving) = &mut *self.serving.borrow_mut() {
+            serving.let_run().map_err(Error::other)?;
+        }
+        launched.let_run().map_err(Error::other)
     }
 
     /// Takes the probes out. The numbers can still be read.

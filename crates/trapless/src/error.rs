@@ -37,6 +37,9 @@ pub enum Error {
     /// The command to launch could not be started.
     #[error("cannot run the command: {0}")]
     Launch(#[from] LaunchError),
+    /// Ctrl-C, or another signal that ends a run, came before a launched command ran.
+    #[error("interrupted while the probes were being armed; the command was ended before it ran")]
+    Interrupted,
     /// Results that could not be written.
     #[error("cannot write to {destination}: {source}{}", output_hint(.source))]
     Output {
@@ -78,7 +81,8 @@ Exit codes:
   6    the target ended before its probes were armed
   7    the output could not be written
   126  the command was found and could not be run
-  127  the command was not found";
+  127  the command was not found
+  130  interrupted before the command ran, and it never did";
 
 impl Error {
     /// Wraps what a part below reports.
@@ -103,6 +107,7 @@ impl Error {
             Error::Usage(_) => 2,
             Error::TargetEnded { .. } => 6,
             Error::Output { .. } => 7,
+            Error::Interrupted => 130,
             Error::Launch(LaunchError::NotFound { .. }) => 127,
             Error::Launch(LaunchError::Died { .. }) => 6,
             Error::Launch(_) => 126,
@@ -190,6 +195,11 @@ mod tests {
                 Error::TargetEnded { pid: 5, exit: Some(Exit::Signal(9)), during: "probes were being armed" },
                 6,
                 "process 5 was ended by signal 9 while probes were being armed; nothing is left to clean up",
+            ),
+            (
+                Error::Interrupted,
+                130,
+                "interrupted while the probes were being armed; the command was ended before it ran",
             ),
             (
                 output(io::ErrorKind::StorageFull),

@@ -17,7 +17,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use trapless_process::{Process, StopOptions, Stopped, Tid};
+use trapless_process::{Process, StopOptions, Stopped, Tid, launch::Handover};
 
 const SIGTRAP_BIT: u64 = 1 << (libc::SIGTRAP - 1);
 
@@ -38,18 +38,8 @@ pub(super) fn stop<'p>(process: &'p Process, options: &StopOptions) -> Result<St
     let mut suspects: Option<Vec<Tid>> = None;
     loop {
         let stopped = process.stop_with(options)?;
-        let status = process.status()?;
-        if status.sig_ignored & SIGTRAP_BIT != 0 {
-            return Err(EngineError::IgnoresTraps);
-        }
-        let is_handled = status.sig_caught & SIGTRAP_BIT != 0;
-        // Nothing is lost where there is no handler, and all signals are blocked only to be left alone.
-        let is_kept = |mask: u64| !is_handled && mask & ALL == ALL;
         let is_suspect = |tid: &Tid| suspects.as_ref().is_none_or(|suspects| suspects.contains(tid));
-        let blocks =
-            |tid: &Tid| stopped.signal_mask(*tid).is_ok_and(|mask| mask & SIGTRAP_BIT != 0 && !is_kept(mask));
-        let threads = stopped.threads().iter().map(|thread| thread.tid());
-        let blocking: Vec<Tid> = threads.filter(|tid| is_suspect(tid) && blocks(tid)).collect();
+        let blocking: Vec<Tid> = blocking(&stopped)?.into_iter().filter(is_suspect).collect();
         match blocking.first() {
             None => return Ok(stopped),
             Some(&tid) if Instant::now() >= deadline => return Err(EngineError::BlocksTraps(tid)),
@@ -60,4 +50,31 @@ pub(super) fn stop<'p>(process: &'p Process, options: &StopOptions) -> Result<St
         thread::sleep(pause);
         pause = (2 * pause).min(Duration::from_millis(200));
     }
+}
+
+/// Takes over a launched command for breakpoints to be set. What it has of its signals it has from its parent, and keeps.
+pub(super) fn take<'p>(
+    process: &'p Process,
+    handover: &Handover,
+    options: &StopOptions,
+) -> Result<Stopped<'p>, EngineError> {
+    let stopped = handover.take(process, options)?;
+    match blocking(&stopped)?.first() {
+        None => Ok(stopped),
+        Some(&tid) => Err(EngineError::BlocksTraps(tid)),
+    }
+}
+
+/// The threads that block SIGTRAP, in a process that does not ignore it.
+fn blocking(stopped: &Stopped<'_>) -> Result<Vec<Tid>, EngineError> {
+    let status = stopped.process().status()?;
+    if status.sig_ignored & SIGTRAP_BIT != 0 {
+        return Err(EngineError::IgnoresTraps);
+    }
+    let is_handled = status.sig_caught & SIGTRAP_BIT != 0;
+    // Nothing is lost where there is no handler, and all signals are blocked only to be left alone.
+    let is_kept = |mask: u64| !is_handled && mask & ALL == ALL;
+    let blocks =
+        |tid: &Tid| stopped.signal_mask(*tid).is_ok_and(|mask| mask & SIGTRAP_BIT != 0 && !is_kept(mask));
+    Ok(stopped.threads().iter().map(|thread| thread.tid()).filter(blocks).collect())
 }

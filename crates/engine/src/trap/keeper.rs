@@ -1,6 +1,7 @@
 //! Who serves, from when to when.
 //!
-//! The keeper arms, tells its parent, and serves until the parent asks it to end or is gone, however that came. Then, in order:
+//! The keeper arms, tells its parent, and serves. A launched command it takes over from its parent ([`Handover`]), and lets it run
+//! only when the parent says so; should either of them end before that, the command is killed. It serves until the parent asks it to end or is gone, however that came. Then, in order:
 //!
 //! 1. The breakpoints are taken out while the threads run: one byte each, and whoever has met one goes on at the original.
 //! 2. Steps under way and children made by vfork are served until there are none, for a while.
@@ -29,30 +30,55 @@ use std::{
 use trapless_process::{
     Process, StopError, StopOptions, Stopped,
     keeper::{Keeper, ParentWatch},
+    launch::Handover,
 };
 
 /// The keeper that serves the traps of one process. Dropping it takes the probes out.
 #[derive(Debug)]
-pub struct Serving(Keeper);
+pub struct Serving {
+    keeper: Keeper,
+    /// To the keeper, while it holds a launched command that has not run yet.
+    standing: Option<UnixStream>,
+}
 
 impl Serving {
     /// Whether the keeper has ended by itself: with the target, or because it was killed.
     pub fn has_ended(&self) -> bool {
-        self.0.is_done_within(Duration::ZERO)
+        self.keeper.is_done_within(Duration::ZERO)
     }
 
-    /// Has the probes taken out, and waits for it.
+    /// Lets a launched command run. The first call does, and the others have nothing to do.
+    ///
+    /// # Errors
+    /// The command was killed, or could not be let run; it is ended then.
+    pub fn let_run(&mut self) -> Result<(), EngineError> {
+        let Some(mut channel) = self.standing.take() else { return Ok(()) };
+        let mut answer = [0];
+        channel
+            .write_all(&[GO])
+            .and_then(|()| channel.read_exact(&mut answer))
+            .map_err(|error| EngineError::Keeper(format!("the command could not be let run: {error}")))
+    }
+
+    /// Has the probes taken out, and waits for it. A launched command that was not let run is ended.
     ///
     /// # Errors
     /// The target could not be stopped or changed.
     pub fn end(mut self) -> Result<Removed, EngineError> {
-        self.0.ask_to_end();
-        let answer = self.0.wait().map_err(|error| EngineError::Keeper(error.to_string()))?;
+        self.keeper.ask_to_end();
+        let answer = self.keeper.wait().map_err(|error| EngineError::Keeper(error.to_string()))?;
         kept::decode_removed(&answer)
     }
 }
 
-/// Arms a plan with sites that trap, from a keeper that stays.
+/// How long a keeper may take to arm, or to let a command run. All of its waits are shorter.
+const ANSWERING: Duration = Duration::from_secs(60);
+
+/// What lets a launched command run, and the answer.
+const GO: u8 = b'g';
+
+/// Arms a plan with sites that trap, from a keeper that stays. A launched command is taken over, and stands until
+/// [`Serving::let_run`].
 ///
 /// # Errors
 /// As [`Blueprint::arm_kept`].
@@ -60,11 +86,13 @@ pub fn arm_serving(
     blueprint: &Blueprint<'_, '_>,
     process: &Process,
     options: &StopOptions,
+    launched: Option<Handover>,
 ) -> Result<(Armed, Serving), Attempt> {
     let failed = |error| Attempt::Failed(EngineError::Map(error));
     let (mut ours, theirs) = UnixStream::pair().map_err(failed)?;
+    ours.set_read_timeout(Some(ANSWERING)).map_err(failed)?;
     // Moved in, so that the parent's copy is closed and the keeper's death seen.
-    let keeper = Keeper::start(move |parent| keep(blueprint, process, options, parent, theirs))
+    let keeper = Keeper::start(move |parent| keep(blueprint, process, options, launched, parent, theirs))
         .map_err(|error| Attempt::Failed(EngineError::Keeper(error.to_string())))?;
     let memory = kept::receive(&ours, RecvFlags::empty());
     let mut length = [0; 8];
@@ -79,7 +107,8 @@ pub fn arm_serving(
     }
     let (stopped, refused) = blueprint.decode(&answer)?;
     let memory = memory.map_err(failed)?;
-    Ok((Armed { memory, header: blueprint.header, stopped, refused }, Serving(keeper)))
+    let standing = launched.map(|_| ours);
+    Ok((Armed { memory, header: blueprint.header, stopped, refused }, Serving { keeper, standing }))
 }
 
 /// The keeper's work.
@@ -87,17 +116,13 @@ fn keep(
     blueprint: &Blueprint<'_, '_>,
     process: &Process,
     options: &StopOptions,
+    launched: Option<Handover>,
     parent: &ParentWatch,
     mut channel: UnixStream,
 ) -> Vec<u8> {
     // Where memory runs short, somebody else is to be killed: the target would die with its tracer. Only root may ask for that.
     let _ = std::fs::write("/proc/self/oom_score_adj", "-1000");
-    let armed = allowed::stop(process, options).and_then(|mut stopped| {
-        let mut armed = blueprint.arm(&mut stopped)?;
-        armed.stopped = stopped.stopped_for();
-        Ok((armed, stopped))
-    });
-    let (armed, stopped) = match armed {
+    let (armed, stopped) = match arm(blueprint, process, options, launched.as_ref()) {
         Ok(done) => done,
         Err(error) => {
             let answer = kept::encode(&Err(Attempt::from(error)));
@@ -109,8 +134,8 @@ fn keep(
     // Where this fails the parent is gone, and that is seen below.
     let answer = kept::encode_armed(&armed);
     let _ = kept::send(&channel, &armed.memory).and_then(|()| tell(&mut channel, &answer));
-    drop(channel);
-    match serve(blueprint, process, options, parent, &armed, stopped) {
+    let standing = launched.map(|handover| Standing { handover, channel });
+    match serve(blueprint, process, options, standing, parent, &armed, stopped) {
         Ok(removed) => kept::encode_removed(&removed),
         Err(error) => {
             // Whatever went wrong: a breakpoint without a tracer would kill the target.
@@ -122,6 +147,50 @@ fn keep(
             }
             kept::failed(&error)
         }
+    }
+}
+
+fn arm<'p>(
+    blueprint: &Blueprint<'_, '_>,
+    process: &'p Process,
+    options: &StopOptions,
+    launched: Option<&Handover>,
+) -> Result<(Armed, Stopped<'p>), EngineError> {
+    let mut stopped = match launched {
+        None => allowed::stop(process, options)?,
+        Some(handover) => allowed::take(process, handover, options)?,
+    };
+    match blueprint.arm(&mut stopped) {
+        Ok(mut armed) => {
+            armed.stopped = stopped.stopped_for();
+            Ok((armed, stopped))
+        }
+        Err(error) => {
+            // The parent may try again elsewhere. If this fails the command dies with us.
+            let _ = launched.map(|handover| handover.give_back(stopped));
+            Err(error)
+        }
+    }
+}
+
+/// A launched command that has not run yet.
+struct Standing {
+    handover: Handover,
+    channel: UnixStream,
+}
+
+impl Standing {
+    /// Whether the parent lets it run, before it asks for the end or is gone.
+    fn is_let_run(&mut self, parent: &ParentWatch) -> bool {
+        // The keeper holds the other end of the channel, too, so that it never reads its end.
+        let wait = |channel: &UnixStream| channel.set_read_timeout(Some(HEARING));
+        let mut go = [0];
+        while wait(&self.channel).is_ok() && !parent.should_end() {
+            if self.channel.read(&mut go).is_ok_and(|read| read > 0) {
+                return go == [GO];
+            }
+        }
+        false
     }
 }
 
@@ -150,9 +219,10 @@ fn serve(
     blueprint: &Blueprint<'_, '_>,
     process: &Process,
     options: &StopOptions,
+    mut standing: Option<Standing>,
     parent: &ParentWatch,
     armed: &Armed,
-    stopped: Stopped<'_>,
+    mut stopped: Stopped<'_>,
 ) -> Result<Removed, EngineError> {
     let session = session(blueprint, armed);
     // While the target still stands.
@@ -165,7 +235,18 @@ fn serve(
     };
     let sites: Vec<TrapSite> = blueprint.traps.iter().filter(is_armed).cloned().collect();
     let numbers = Numbers::claim(&region, &armed.header);
+    if let Some(standing) = &mut standing {
+        if !standing.is_let_run(parent) {
+            // It stands on, and dies with us.
+            return Ok(Removed::default());
+        }
+        standing.handover.settle(&mut stopped)?;
+    }
     let mut tracer = stopped.trace()?;
+    if let Some(mut standing) = standing {
+        // A parent that is gone needs no answer.
+        let _ = standing.channel.write_all(&[GO]);
+    }
     tracer.set_alone();
     let mut server = Server::new(process, tracer, &sites, &session, numbers);
     let mut result = serve_until_asked(&mut server, parent);

@@ -1,6 +1,6 @@
 //! Why a command could not be launched.
 
-use crate::{Errno, MemoryError, OpenError, ProcError, StopError};
+use crate::{Errno, MemoryError, OpenError, ProcError, RemoteError, StopError};
 use std::path::PathBuf;
 
 /// Why a command could not be launched.
@@ -61,6 +61,9 @@ pub enum LaunchError {
     /// The new process could not be driven.
     #[error(transparent)]
     Stop(#[from] StopError),
+    /// The new process could not make a system call for us.
+    #[error(transparent)]
+    Remote(#[from] RemoteError),
     /// The new process's memory could not be changed.
     #[error(transparent)]
     Memory(#[from] MemoryError),

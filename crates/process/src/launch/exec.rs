@@ -1,5 +1,6 @@
 //! From a command's name to a child that has just started the program and stands still.
 
+use super::child::Doomed;
 use super::error::LaunchError;
 use crate::stop::BASE_OPTIONS;
 use crate::wait::{self, Event, OnExit, Stop};
@@ -52,7 +53,7 @@ pub(super) fn refuse_privileged(path: &Path) -> Result<(), LaunchError> {
 /// Forks a child, attaches to it, and lets it start the program: it stands in the stop that follows a successful execve.
 ///
 /// The child waits for us to have attached, on a pipe. A second pipe, closed by the execve, brings the errno of a failed one.
-pub(super) fn spawn(path: &Path, args: &[&OsStr], deadline: Instant) -> Result<Tid, LaunchError> {
+pub(super) fn spawn(path: &Path, args: &[&OsStr], deadline: Instant) -> Result<Doomed, LaunchError> {
     let nul = |_| LaunchError::Nul;
     let file = CString::new(path.as_os_str().as_bytes()).map_err(nul)?;
     let args: Vec<CString> =
@@ -76,8 +77,8 @@ pub(super) fn spawn(path: &Path, args: &[&OsStr], deadline: Instant) -> Result<T
     }
     drop((go_read, failed_write));
     let child = Tid(pid as i32);
-    let mut guard = Unborn(Some(child));
-    // Should this thread die, the half-started program dies with it; once it is let go it is on its own.
+    let mut doomed = Doomed::new(child);
+    // Should this thread die, the half-started program dies with it.
     let options = BASE_OPTIONS | libc::PTRACE_O_EXITKILL;
     ptrace::seize(child, options as usize)
         .map_err(|errno| LaunchError::System { what: "PTRACE_SEIZE", errno })?;
@@ -85,8 +86,7 @@ pub(super) fn spawn(path: &Path, args: &[&OsStr], deadline: Instant) -> Result<T
     loop {
         match wait::until(child, OnExit::Leave, deadline) {
             Some(Event::Stop(Stop::Event(libc::PTRACE_EVENT_EXEC))) => {
-                guard.0 = None;
-                return Ok(child);
+                return Ok(doomed);
             }
             Some(Event::Stop(Stop::Signal(signal))) => drop(ptrace::cont(child, signal as usize)),
             Some(Event::Stop(_)) => drop(ptrace::cont(child, 0)),
@@ -102,10 +102,7 @@ pub(super) fn spawn(path: &Path, args: &[&OsStr], deadline: Instant) -> Result<T
     let mut errno = [0; 4];
     match failed_read.read_exact(&mut errno) {
         Ok(()) => Err(explain(path, Errno(i32::from_ne_bytes(errno)))),
-        Err(_) => {
-            guard.0 = None;
-            Err(LaunchError::Died { program: path.to_owned(), status: super::reap(child)? })
-        }
+        Err(_) => Err(LaunchError::Died { program: path.to_owned(), status: doomed.reap()? }),
     }
 }
 
@@ -140,17 +137,5 @@ unsafe fn child(file: *const libc::c_char, argv: *const *const libc::c_char, go:
         let errno = *libc::__errno_location();
         libc::write(failed, (&raw const errno).cast(), 4);
         libc::_exit(127)
-    }
-}
-
-/// A child that is killed and reaped unless it has come to life.
-struct Unborn(Option<Tid>);
-
-impl Drop for Unborn {
-    fn drop(&mut self) {
-        if let Some(child) = self.0 {
-            super::kill(child);
-            let _ = super::reap(child);
-        }
     }
 }

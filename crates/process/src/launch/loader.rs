@@ -5,10 +5,13 @@
 //! the program are mapped and relocated and none of their constructors has run: where glibc and musl agree. A static program, and
 //! one whose loader lacks the function, is stopped at its entry point instead.
 
+use super::Launched;
 use super::error::LaunchError;
+use crate::ptrace::{self, SignalInfo};
 use crate::wait::{self, Event, OnExit, Stop};
 use crate::{
-    BREAKPOINT, BREAKPOINT_ADVANCE, MemoryError, Process, Registers, RemoteAddr, StopError, Tid, ptrace,
+    BREAKPOINT, BREAKPOINT_ADVANCE, Errno, MemoryError, ProcError, Process, Registers, RemoteAddr, StopError,
+    StopOptions, Tid,
 };
 use object::{Object, ObjectSymbol};
 use std::io::Read;
@@ -17,7 +20,7 @@ use std::time::Instant;
 
 /// Where a launched program stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Launched {
+pub enum Place {
     /// Its libraries are loaded and relocated; no constructor has run.
     Loaded,
     /// At its first own instruction; a static program, or one whose loader tells nothing (constructors have run then).
@@ -56,20 +59,31 @@ impl Debug {
     }
 }
 
-/// Runs the child from its exec to where its libraries are loaded. It stands there with its text as it was and its instruction
-/// pointer at the breakpoint's place.
+/// Runs the program from its exec to where its libraries are loaded. It stands there with its text as it was, its instruction
+/// pointer at the breakpoint's place, and the signal state it was started with.
 pub(super) fn run_until_loaded(
-    process: &Process,
-    child: Tid,
+    launched: &mut Launched,
     program: &Path,
     deadline: Instant,
-) -> Result<Launched, LaunchError> {
+) -> Result<Place, LaunchError> {
+    let process = &launched.process;
+    let child = launched.child.tid();
     let goal = goal(process)?;
+    let mut inherited = Inherited::of(process)?;
+    let mut run = |resume, at| match run_to_trap(child, &mut inherited, deadline, resume, at) {
+        Ok(()) => Ok(()),
+        Err(Lost::Ended) => {
+            Err(LaunchError::Died { program: program.to_owned(), status: launched.child.reap()? })
+        }
+        Err(Lost::Late) => {
+            Err(LaunchError::Timeout { program: program.to_owned(), seconds: super::PATIENCE.as_secs() })
+        }
+    };
     let mut original = [0; BREAKPOINT.len()];
     process.read_exact(goal.breakpoint, &mut original)?;
     loop {
         process.write(goal.breakpoint, BREAKPOINT)?;
-        run_to_trap(process, child, program, deadline, ptrace::cont, goal.breakpoint)?;
+        run(ptrace::cont, Some(goal.breakpoint))?;
         process.write(goal.breakpoint, &original)?;
         let mut regs = Registers::read(child).map_err(|errno| StopError::Ptrace {
             tid: child,
@@ -83,45 +97,94 @@ pub(super) fn run_until_loaded(
             errno,
         })?;
         if goal.debug.is_consistent(process)? {
-            return Ok(if matches!(goal.debug, Debug::None) { Launched::Entry } else { Launched::Loaded });
+            break;
         }
-        run_to_trap(process, child, program, deadline, ptrace::singlestep, RemoteAddr(u64::MAX))?;
+        run(ptrace::singlestep, None)?;
+    }
+    inherited.put_back(launched)?;
+    Ok(if matches!(goal.debug, Debug::None) { Place::Entry } else { Place::Loaded })
+}
+
+/// What the program has inherited of SIGTRAP. The kernel forces the signal that a breakpoint or a step raises on the thread:
+/// where it is ignored or blocked it is neither afterwards.
+struct Inherited {
+    ignored: bool,
+    blocked: bool,
+    /// Those that somebody has sent while it was meant to be blocked.
+    sent: Vec<SignalInfo>,
+}
+
+impl Inherited {
+    fn of(process: &Process) -> Result<Inherited, ProcError> {
+        let status = process.status()?;
+        let has = |signals: u64| signals & 1 << (libc::SIGTRAP - 1) != 0;
+        Ok(Inherited { ignored: has(status.sig_ignored), blocked: has(status.sig_blocked), sent: Vec::new() })
+    }
+
+    /// The signal that the child goes on with after one was sent to it.
+    fn deliver(&mut self, child: Tid, signal: i32) -> usize {
+        match signal {
+            libc::SIGTRAP if self.blocked => self.sent.extend(SignalInfo::of(child).ok()),
+            libc::SIGTRAP if self.ignored => {}
+            signal => return signal as usize,
+        }
+        0
+    }
+
+    fn put_back(self, launched: &mut Launched) -> Result<(), LaunchError> {
+        if !self.ignored && !self.blocked {
+            return Ok(());
+        }
+        let pid = launched.process.pid();
+        let child = pid.leader();
+        let mut stopped = launched.hold(&StopOptions::default())?;
+        if self.ignored {
+            stopped.remote(|remote| remote.ignore(libc::SIGTRAP))?;
+        }
+        if self.blocked {
+            let mask = stopped.signal_mask(child)? | 1 << (libc::SIGTRAP - 1);
+            ptrace::set_signal_mask(child, mask)
+                .map_err(|errno| stopped.explain(child, "PTRACE_SETSIGMASK", errno))?;
+        }
+        self.sent.iter().for_each(|signal| signal.send_again(pid, child));
+        Ok(())
     }
 }
 
-/// Runs the child until it traps, passing signals on. `at` is the breakpoint, which must be what trapped, or all ones.
+/// Why a child never came to its trap.
+enum Lost {
+    Ended,
+    Late,
+}
+
+/// Runs the child until it traps, passing signals on: at the breakpoint `at`, or after a step.
 fn run_to_trap(
-    process: &Process,
     child: Tid,
-    program: &Path,
+    inherited: &mut Inherited,
     deadline: Instant,
-    resume: fn(Tid, usize) -> Result<(), crate::Errno>,
-    at: RemoteAddr,
-) -> Result<(), LaunchError> {
+    resume: fn(Tid, usize) -> Result<(), Errno>,
+    at: Option<RemoteAddr>,
+) -> Result<(), Lost> {
     let mut signal = 0;
     loop {
         // ESRCH means killed, which the wait tells better.
         let _ = resume(child, signal);
         signal = match wait::until(child, OnExit::Leave, deadline) {
             Some(Event::Stop(Stop::Signal(libc::SIGTRAP))) => {
-                let ip = Registers::read(child).map(|regs| regs.ip());
-                if at.0 == u64::MAX || ip == Ok(at + BREAKPOINT_ADVANCE) {
+                let is_raised = SignalInfo::of(child).is_ok_and(|info| info.code() > 0);
+                let is_there = || {
+                    let ip = Registers::read(child).map(|regs| regs.ip());
+                    at.is_none_or(|at| ip == Ok(at + BREAKPOINT_ADVANCE))
+                };
+                if is_raised && is_there() {
                     return Ok(());
                 }
-                libc::SIGTRAP as usize
+                inherited.deliver(child, libc::SIGTRAP)
             }
-            Some(Event::Stop(Stop::Signal(signal))) => signal as usize,
+            Some(Event::Stop(Stop::Signal(signal))) => inherited.deliver(child, signal),
             Some(Event::Stop(_)) => 0,
-            Some(Event::Gone) => {
-                return Err(LaunchError::Died { program: program.to_owned(), status: super::reap(child)? });
-            }
-            None => {
-                super::kill(process.pid().leader());
-                return Err(LaunchError::Timeout {
-                    program: program.to_owned(),
-                    seconds: super::PATIENCE.as_secs(),
-                });
-            }
+            Some(Event::Gone) => return Err(Lost::Ended),
+            None => return Err(Lost::Late),
         };
     }
 }

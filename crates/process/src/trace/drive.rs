@@ -61,10 +61,8 @@ impl Tracer<'_> {
 
     /// Sends a signal that was kept back once more.
     pub fn send(&self, tid: Tid, held: &Held) {
-        let pid = if self.adopted.contains(&tid) { tid.0 } else { self.process.pid().0 };
-        if held.0.queue_to(pid, tid).is_err() {
-            let _ = ptrace::send_signal(pid, tid, held.0.number());
-        }
+        let pid = if self.adopted.contains(&tid) { Pid(tid.0) } else { self.process.pid() };
+        held.0.send_again(pid, tid);
     }
 
     /// Goes on tracing a child that was made by vfork and uses the target's memory, as if it were a thread, until it starts another

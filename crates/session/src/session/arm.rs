@@ -17,7 +17,7 @@ const ATTEMPTS: usize = 8;
 pub(super) fn arm(
     process: &Process,
     plan: &mut Plan<'_>,
-    mut hold: Hold<'_, '_>,
+    hold: Hold<'_>,
 ) -> Result<(Armed, Option<Serving>), EngineError> {
     let tid_offset = follow::tid_offset(process);
     let mut sizes = if process.is_32bit() { Sizes::ALL_32_BIT.iter() } else { Sizes::ALL.iter() };
@@ -30,13 +30,20 @@ pub(super) fn arm(
             }
             drawn => drawn?,
         };
-        let attempt = match &mut hold {
+        let attempt = match &hold {
             Hold::Stop(options) if blueprint.traps() => {
-                arm_serving(&blueprint, process, options).map(|(armed, serving)| (armed, Some(serving)))
+                arm_serving(&blueprint, process, options, None).map(|(armed, serving)| (armed, Some(serving)))
             }
             Hold::Stop(options) => blueprint.arm_kept(process, options).map(|armed| (armed, None)),
-            Hold::Launched(stopped) => {
-                blueprint.arm(stopped).map(|armed| (armed, None)).map_err(Attempt::from)
+            // Its tracer has to be the keeper, which may outlive us.
+            Hold::Launched(launched, options) if blueprint.traps() => {
+                let handover = launched.hand_over(options)?;
+                arm_serving(&blueprint, process, options, Some(handover))
+                    .map(|(armed, serving)| (armed, Some(serving)))
+            }
+            Hold::Launched(launched, options) => {
+                let armed = blueprint.arm(&mut launched.hold(options)?);
+                armed.map(|armed| (armed, None)).map_err(Attempt::from)
             }
         };
         match attempt {

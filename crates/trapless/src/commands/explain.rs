@@ -18,7 +18,7 @@ use trapless_isa::{
 /// Nothing matches, or a file cannot be read.
 pub fn run(listing: &Listing) -> Result<u8, Error> {
     let place = Place::open(listing)?;
-    let process = place.process.as_ref();
+    let process = place.process();
     let prepared = Prepared::new(process, &place.images, place.sites(listing)?)?;
     let (modules, requests) = prepared.requests(process, |_| Wanted::default())?;
     let mut output = listing.output.open()?;

@@ -18,7 +18,7 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
     if listing.selection.probes.is_empty() {
         return modules(listing, &place);
     }
-    let process = place.process.as_ref();
+    let process = place.process();
     let sites = place.sites(listing)?;
     let prepared = Prepared::new(process, &place.images, sites)?;
     let (modules, requests) = prepared.requests(process, |_| Wanted::default())?;
@@ -85,7 +85,7 @@ fn modules(listing: &Listing, place: &Place) -> Result<u8, Error> {
     let mut rows = Vec::new();
     for image in &place.images {
         // A file that cannot be read is still a module that is there.
-        let module = image.module(place.process.as_ref()).ok();
+        let module = image.module(place.process()).ok();
         rows.push(ListedModule {
             path: image.path.clone(),
             soname: module.and_then(|module| module.soname().map(str::to_owned)),

@@ -9,8 +9,10 @@ use crate::session::{Calls, Hold, Measure, Session, Snapshot};
 use crate::target;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::time::{Duration, Instant};
-use trapless_process::{Process, launch};
+use trapless_process::Process;
+use trapless_process::launch::{self, Child};
 
 /// How often rings are emptied and ends are noticed.
 const TICK: Duration = Duration::from_millis(5);
@@ -47,34 +49,16 @@ fn launched(
     ended: super::signals::Ended,
 ) -> Result<u8, Error> {
     let (program, arguments) = command.split_first().ok_or_else(|| Error::Usage("no command".into()))?;
-    let mut child = launch::launch(program, arguments)?;
-    // A second handle, since the first belongs to the child that is waited for.
-    let process = target::open(child.process().pid().0)?;
+    // Ended on every way out of here but the last.
+    let launched = launch::launch(program, arguments)?;
     let options = super::stop_options(run.allow_seccomp);
-    let session = {
-        let may_trap = run.selection.may_trap();
-        if may_trap {
-            // Pending while it is attached to us, so it stands by itself when we let it go, before its own code runs.
-            child.signal(libc::SIGSTOP);
-        }
-        let mut stopped = match child.stopped(options.clone()) {
-            Some(Ok(stopped)) => stopped,
-            Some(Err(error)) => return Err(Error::other(error)),
-            None => return Err(Error::Usage("the command ended before it began".into())),
-        };
-        if may_trap {
-            // Its tracer has to be the keeper, which may outlive us.
-            stopped.resume_and_detach();
-            let session = attach(run, &process, Hold::Stop(options));
-            child.signal(libc::SIGCONT);
-            session?
-        } else {
-            let session = attach(run, &process, Hold::Launched(&mut stopped))?;
-            stopped.resume_and_detach();
-            session
-        }
-    };
-    let mut targets = vec![Armed::new(process, session)];
+    let session = attach(run, launched.process(), Hold::Launched(&launched, options))?;
+    announce(launched.process().pid().0, &session, reporter).map_err(|error| run.output.error(error))?;
+    if ended.get() {
+        return Err(Error::Interrupted);
+    }
+    let (process, mut child) = session.let_run(launched)?;
+    let mut targets = vec![Armed { announced: true, ..Armed::new(process, session) }];
     let mut status = None;
     let mut exited = || {
         if status.is_none() {
@@ -97,8 +81,8 @@ fn launched(
     finish(run, targets, reporter, result, exit)?;
     if exit.is_none() && super::signals::interrupted() {
         // As a shell would: a command launched in the foreground got the Ctrl-C, too. Wait for what it makes of it.
-        let status = child.wait().map_err(Error::other)?;
-        return Ok(status.code().map_or(0, |code| code as u8));
+        let status = wait_for_end(&mut child)?;
+        return Ok(status.and_then(|status| status.code()).map_or(0, |code| code as u8));
     }
     Ok(exit.map_or(0, Exit::shell_code))
 }
@@ -131,7 +115,7 @@ fn measure(run: &Run) -> Measure {
     }
 }
 
-fn attach(run: &Run, process: &Process, hold: Hold<'_, '_>) -> Result<Session, Error> {
+fn attach(run: &Run, process: &Process, hold: Hold<'_>) -> Result<Session, Error> {
     let progress = Progress::start("reading symbols and code");
     let images = target::images(process)?;
     let selection = &run.selection;
@@ -157,16 +141,9 @@ fn watch(
     let output = |error: io::Error| run.output.error(error);
     let start = Instant::now();
     let mut next_interval = run.limits.interval.map(|interval| start + interval);
-    for armed in targets.iter_mut() {
+    for armed in targets.iter_mut().filter(|armed| !armed.announced) {
         armed.announced = true;
-        let attached = Attached {
-            pid: armed.pid(),
-            stopped_us: armed.session.stopped().as_micros() as u64,
-            probes: rows(armed),
-            skipped: armed.session.skipped().len(),
-        };
-        reporter.attached(&attached).map_err(output)?;
-        reporter.flush().map_err(output)?;
+        announce(armed.pid(), &armed.session, reporter).map_err(output)?;
     }
     let mut traced = 0u64;
     loop {
@@ -198,9 +175,31 @@ fn watch(
     }
 }
 
-fn rows(armed: &Armed) -> usize {
-    let kinds = armed.session.probes().iter().map(|probe| probe.kinds);
-    kinds.map(|kinds| usize::from(kinds.entry) + usize::from(kinds.returns)).sum()
+/// Says that a target's probes are armed.
+fn announce(pid: i32, session: &Session, reporter: &mut dyn Reporter) -> io::Result<()> {
+    let kinds = session.probes().iter().map(|probe| probe.kinds);
+    let probes = kinds.map(|kinds| usize::from(kinds.entry) + usize::from(kinds.returns)).sum();
+    let stopped_us = session.stopped().as_micros() as u64;
+    reporter.attached(&Attached { pid, stopped_us, probes, skipped: session.skipped().len() })?;
+    reporter.flush()
+}
+
+/// Waits for the end of a command that was interrupted, which may take its time for it. Being interrupted once more leaves
+/// it to itself.
+fn wait_for_end(child: &mut Child) -> Result<Option<ExitStatus>, Error> {
+    const SILENT: Duration = Duration::from_secs(2);
+    let pid = child.pid();
+    let mut status = child.wait_for(SILENT).map_err(Error::other)?;
+    if status.is_none() {
+        eprintln!(
+            "trapless: waiting for the command (process {pid}) to end; interrupt once more to leave it"
+        );
+    }
+    super::signals::forget();
+    while status.is_none() && !super::signals::interrupted() {
+        status = child.wait_for(Duration::from_millis(50)).map_err(Error::other)?;
+    }
+    Ok(status)
 }
 
 /// Reports what the rings hold, up to `left` hits, and how many that were.

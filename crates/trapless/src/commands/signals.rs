@@ -37,6 +37,11 @@ pub fn interrupted() -> bool {
     ENDED.load(Ordering::Relaxed)
 }
 
+/// Waits for the next one.
+pub fn forget() {
+    ENDED.store(false, Ordering::Relaxed);
+}
+
 impl Ended {
     /// Whether a signal came.
     pub fn get(self) -> bool {

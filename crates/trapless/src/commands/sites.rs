@@ -5,16 +5,22 @@ use crate::error::Error;
 use crate::resolve::{self, Kinds, Sites};
 use crate::target::{self, Image};
 use std::path::Path;
-use trapless_process::{Process, launch};
+use trapless_process::Process;
+use trapless_process::launch::{self, Launched};
 
 /// A place to look for functions.
 pub struct Place {
-    /// The process, where there is one.
-    pub process: Option<Process>,
+    of: Of,
     /// Its files.
     pub images: Vec<Image>,
-    /// Keeps a launched command standing until everything is shown; it ends unseen.
-    _launched: Option<launch::Command>,
+}
+
+/// Whose files they are.
+enum Of {
+    Process(Process),
+    /// It stands until everything is shown, and ends unseen.
+    Command(Box<Launched>),
+    Nobody,
 }
 
 impl Place {
@@ -24,15 +30,14 @@ impl Place {
             Some(Target::Processes(pids)) => {
                 let process = target::open(*pids.first().ok_or_else(|| Error::Usage("no process".into()))?)?;
                 let images = target::images(&process)?;
-                Ok(Self { process: Some(process), images, _launched: None })
+                Ok(Self { of: Of::Process(process), images })
             }
             Some(Target::Launch(command)) => {
                 let (program, arguments) =
                     command.split_first().ok_or_else(|| Error::Usage("no command".into()))?;
                 let launched = launch::launch(program, arguments)?;
-                let process = target::open(launched.process().pid().0)?;
-                let images = target::images(&process)?;
-                Ok(Self { process: Some(process), images, _launched: Some(launched) })
+                let images = target::images(launched.process())?;
+                Ok(Self { of: Of::Command(Box::new(launched)), images })
             }
             None => {
                 let mut images: Vec<Image> = Vec::new();
@@ -42,8 +47,17 @@ impl Place {
                         images.push(Image::file(Path::new(path))?);
                     }
                 }
-                Ok(Self { process: None, images, _launched: None })
+                Ok(Self { of: Of::Nobody, images })
             }
+        }
+    }
+
+    /// The process, where there is one.
+    pub fn process(&self) -> Option<&Process> {
+        match &self.of {
+            Of::Process(process) => Some(process),
+            Of::Command(launched) => Some(launched.process()),
+            Of::Nobody => None,
         }
     }
 
@@ -53,6 +67,6 @@ impl Place {
         let probes =
             selection.probes.iter().map(|probe| (&probe.spec, Kinds { entry: true, returns: probe.returns }));
         let limit = selection.max_probes;
-        Ok(resolve::resolve(self.process.as_ref(), &self.images, probes, &selection.exclusions, limit)?)
+        Ok(resolve::resolve(self.process(), &self.images, probes, &selection.exclusions, limit)?)
     }
 }

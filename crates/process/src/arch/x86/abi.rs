@@ -26,6 +26,12 @@ pub struct Abi {
     pub getpid: u64,
     /// `membarrier`.
     pub membarrier: u64,
+    /// `prctl`.
+    pub prctl: u64,
+    /// `rt_sigaction`.
+    pub(crate) rt_sigaction: u64,
+    /// `ppoll`.
+    pub(crate) ppoll: u64,
     /// `sigreturn` and `rt_sigreturn`, by which signal handlers end.
     pub(crate) sigreturn: &'static [i64],
     /// Calls that answer a stop with EINTR although no handler runs, and that may be made again.
@@ -45,6 +51,9 @@ pub(super) static X86_64: Abi = Abi {
     close: 3,
     getpid: 39,
     membarrier: 324,
+    prctl: 157,
+    rt_sigaction: 13,
+    ppoll: 271,
     sigreturn: &[15],
     plain_eintr: &[
         0, 1, 19, 20, // read, write, readv, writev (sockets with a timeout)
@@ -71,6 +80,9 @@ pub(super) static I386: Abi = Abi {
     close: 6,
     getpid: 20,
     membarrier: 375,
+    prctl: 172,
+    rt_sigaction: 174,
+    ppoll: 309,
     sigreturn: &[119, 173],
     plain_eintr: &[
         3, 4, 145, 146, // read, write, readv, writev
