@@ -19,7 +19,7 @@
 //! | [`target`] | either process as the benchmark sees it |
 //! | [`variant`] | the ways to collect: where another mechanism is added |
 //! | [`kernel`] | uprobes by `perf_event_open` |
-//! | [`stops`] | what a trap costs at least that a tracer serves |
+//! | `stops` | what a trap costs at least that a tracer serves |
 //! | [`contender`] | a child with its probes |
 //! | [`rounds`] | samples in turn, medians |
 //! | [`attach`] | how long arming takes, and how long the target stands still for it |

@@ -6,7 +6,7 @@
 //! [`Request`] → [`Plan`] (verdicts, places in the blocks) → [`Blueprint`] (addresses, machine code) → [`Session`]
 //! (armed; counters can be read) → removed.
 //!
-//! Everything up to the blueprint happens while the target runs; only [`Blueprint::arm`] and [`remove`] hold it still, and they
+//! Everything up to the blueprint happens while the target runs; only [`Blueprint::arm`] and [`remove`](fn@remove) hold it still, and they
 //! check again what may have changed.
 #![warn(missing_docs)]
 

@@ -30,7 +30,7 @@ impl Session {
         &self.header
     }
 
-    /// What [`crate::remove`] needs.
+    /// What [`remove`](fn@crate::remove) needs.
     pub fn to_remove(&self) -> FoundSession {
         let journal = (0..self.header.journal_length)
             .map(|index| {

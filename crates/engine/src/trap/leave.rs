@@ -1,7 +1,7 @@
 //! Where does a thread go that a removal finds at a landing pad? Home, as if it had been served: to the caller of the first of the
 //! calls that return through the same stack slot. It is not counted any more.
 //!
-//! Threads in slots are the business of [`crate::remove`], which knows slots from the journal.
+//! Threads in slots are the business of [`remove`](mod@crate::remove), which knows slots from the journal.
 
 use super::returns::Returns;
 use crate::EngineError;

@@ -20,7 +20,7 @@ pub(super) const LR: u32 = 8;
 /// The time base, as a program may read it.
 pub(super) const TIME_BASE: u32 = 268;
 
-/// Conditions of a branch, on cr0 of which [`Asm::cmp`] and `stdcx.` set the bits.
+/// Conditions of a branch, on cr0, whose bits a comparison and `stdcx.` set.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum When {
     /// Equal; after `stdcx.`: stored.

@@ -1,7 +1,7 @@
 //! x86, in 64-bit and in 32-bit mode.
 //!
 //! Instructions are decoded by iced-x86. What to do with them is decided here: bytes are moved by editing them
-//! ([`relocate`]), never by encoding them again, so that prefixes and redundant encodings survive.
+//! (`relocate`), never by encoding them again, so that prefixes and redundant encodings survive.
 //!
 //! Beside the files that every ISA has:
 //!

@@ -44,7 +44,7 @@ impl Tracer<'_> {
         Registers::write_ip(tid, ip).map_err(|errno| self.lost(tid, "PTRACE_POKEUSER", errno))
     }
 
-    /// The signal that a thread told as [`TraceEvent::Signal`] is about to get; `None` if it was killed.
+    /// The signal that a thread told as [`TraceEvent::Signal`](super::TraceEvent::Signal) is about to get; `None` if it was killed.
     pub fn signal_of(&self, tid: Tid) -> Option<Held> {
         SignalInfo::of(tid).ok().map(Held)
     }
@@ -102,7 +102,7 @@ impl Tracer<'_> {
         self.handling.remove(&tid);
     }
 
-    /// Lets a standing thread run one instruction, with a signal or 0: [`TraceEvent::Stepped`] follows.
+    /// Lets a standing thread run one instruction, with a signal or 0: [`TraceEvent::Stepped`](super::TraceEvent::Stepped) follows.
     ///
     /// # Errors
     /// [`StopError`] if the kernel refuses.

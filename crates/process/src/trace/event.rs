@@ -3,7 +3,7 @@
 use crate::ptrace::SignalInfo;
 use crate::{Pid, RemoteAddr, Tid};
 
-/// What a traced process has done. The thread named stands still until [`Tracer::cont`] or [`Tracer::step`].
+/// What a traced process has done. The thread named stands still until [`Tracer::cont`](super::Tracer::cont) or [`Tracer::step`](super::Tracer::step).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TraceEvent {
@@ -31,7 +31,7 @@ pub enum TraceEvent {
         /// The new thread.
         tid: Tid,
     },
-    /// A process was created, stands still and is attached, too: [`Tracer::release`] lets it go. It has a copy of the memory
+    /// A process was created, stands still and is attached, too: [`Tracer::release`](super::Tracer::release) lets it go. It has a copy of the memory
     /// with all breakpoints in it; after vfork, the memory itself.
     Forked {
         /// The thread that created it.
