@@ -1,0 +1,67 @@
+//! The examples, run as their first lines say.
+
+mod support;
+
+use std::path::PathBuf;
+use std::process::Command;
+use support::tool::{Tool, finish};
+use support::{Program, Target};
+
+/// An example as `cargo test` has built it, beside the directory of the tests.
+fn example(name: &str, arguments: &[&str]) -> Vec<String> {
+    let tests = std::env::current_exe().unwrap();
+    let built: PathBuf = tests.ancestors().nth(2).unwrap().join("examples").join(name);
+    assert!(built.exists(), "cargo build --examples makes {}", built.display());
+    let ran = finish(Command::new(built).args(arguments));
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    ran.out.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn malloc_is_counted_in_a_shell_that_does_not_notice() {
+    let lines = example("count_malloc", &[]);
+    let hits: u64 = lines[0].split_whitespace().next().unwrap().parse().unwrap();
+    assert!(hits > 0, "{lines:?}");
+    assert_eq!(lines[1], "it says 1890 without the probe, 1890 with it, 1890 after it");
+}
+
+const SOURCE: &str = "
+    #include <stdio.h>
+    #include <unistd.h>
+    __attribute__((noinline)) int subject(int n) { return n * 3 + getpid(); }
+    int main(void) {
+        int sum = 0;
+        printf(\"ready\\n\");
+        fflush(stdout);
+        for (char c; read(0, &c, 1) == 1;) {
+            sum += subject(c);
+            printf(\"called\\n\");
+            fflush(stdout);
+        }
+        return sum == 0;
+    }";
+
+#[test]
+fn a_function_of_a_file_is_explained_for_each_mechanism() {
+    let program = Program::build("explained", SOURCE, &[]);
+    let lines = example("explain_file", &[program.path().to_str().unwrap(), "subject"]);
+    let starts: Vec<&str> = lines.iter().filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(starts, ["subject", "jump", "boost", "emulate", "step", "return"], "{lines:?}");
+    assert!(lines[1].starts_with("jump     possible, displaces "), "{lines:?}");
+}
+
+#[test]
+fn the_journal_of_a_probed_process_is_read() {
+    let program = Program::build("journaled", SOURCE, &[]);
+    let mut target: Target = program.start(&[]);
+    let pid = target.pid().to_string();
+    assert_eq!(example("read_journal", &[&pid]), ["nothing is armed"]);
+    let tool = Tool::armed(&["count", "-p", &pid, "journaled:subject"]);
+    target.tell("");
+    assert_eq!(target.line(), "called");
+    let lines = example("read_journal", &[&pid]);
+    assert!(lines[0].ends_with("which runs") && lines.len() == 2, "{lines:?}");
+    assert!(lines[1].contains(" jump [e9, ") && lines[1].ends_with(", 1 hits"), "{lines:?}");
+    tool.interrupt();
+    assert_eq!(example("read_journal", &[&pid]), ["nothing is armed"]);
+}
