@@ -48,7 +48,7 @@ fn text(elf: &object::File<'_>) -> Vec<(u64, Vec<u8>)> {
 
 fn libraries() -> Option<Vec<PathBuf>> {
     let Some(prefix) = aarch64::prefix() else {
-        println!("SKIPPED: no libraries; run scripts/cross-setup PREFIX and set TRAPLESS_CROSS=PREFIX");
+        trapless_testing::skip!("no libraries; run scripts/cross-setup PREFIX and set TRAPLESS_CROSS=PREFIX");
         return None;
     };
     let folder = prefix.join("libraries/arm64/usr/lib/aarch64-linux-gnu");

@@ -325,7 +325,7 @@ fn one_already_traced_names_its_tracer() {
 fn as_an_ordinary_user() {
     const NOBODY: u32 = 65534;
     if !common::is_root() {
-        eprintln!("SKIPPED: we are an ordinary user, so every other test is this one");
+        trapless_testing::inapplicable!("we are an ordinary user, so every other test is this one");
         return;
     }
     let program = program();

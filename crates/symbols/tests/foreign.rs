@@ -211,7 +211,7 @@ fn paths_that_cannot_be_read_say_why() {
     std::fs::write(&secret, "x").unwrap();
     std::fs::set_permissions(&secret, std::os::unix::fs::PermissionsExt::from_mode(0o000)).unwrap();
     if std::fs::read(&secret).is_ok() {
-        return println!("SKIPPED: root may read everything");
+        return trapless_testing::inapplicable!("root may read everything");
     }
     assert!(matches!(open(&secret), ModuleError::Permission(_)));
 }

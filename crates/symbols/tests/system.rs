@@ -54,7 +54,7 @@ fn every_function_symbol_is_found_once() {
 
 #[test]
 fn libc_is_what_it_is() {
-    let Some(path) = library("libc.so.6") else { return println!("SKIPPED: no gcc to find libc with") };
+    let Some(path) = library("libc.so.6") else { return trapless_testing::skip!("no gcc to find libc with") };
     let libc = Module::open(&path).unwrap();
     assert_eq!(libc.kind(), ModuleKind::SharedLibrary);
     assert_eq!(libc.soname(), Some("libc.so.6"));
@@ -79,7 +79,7 @@ fn libc_is_what_it_is() {
 
 #[test]
 fn landing_pads_lie_in_functions() {
-    let Some(path) = library("libstdc++.so.6") else { return println!("SKIPPED: no libstdc++") };
+    let Some(path) = library("libstdc++.so.6") else { return trapless_testing::skip!("no libstdc++") };
     let module = Module::open(&path).unwrap();
     let pads = module.landing_pads();
     assert!(pads.len() > 500, "{}", pads.len());
@@ -91,10 +91,10 @@ fn landing_pads_lie_in_functions() {
 /// The bounds of stripped parts come from unwind entries; the debug file knows their names.
 #[test]
 fn unwind_entries_never_take_a_function_for_a_part() {
-    let Some(path) = library("libc.so.6") else { return println!("SKIPPED: no gcc to find libc with") };
+    let Some(path) = library("libc.so.6") else { return trapless_testing::skip!("no gcc to find libc with") };
     let named = Module::open(&path).unwrap();
     if named.debug_file_path().is_none() {
-        return println!("SKIPPED: no debug file of libc");
+        return trapless_testing::inapplicable!("no debug file of libc");
     }
     let stripped = Module::open_with(&path, DebugSearch::nowhere()).unwrap();
     let unnamed = stripped.functions().iter().filter(|function| !function.is_named());

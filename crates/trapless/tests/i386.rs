@@ -26,12 +26,12 @@ fn program(name: &str, linked: Linked) -> Option<PathBuf> {
         Command::new(COMPILER).args(["-O2", "-pthread"]).args(flags).arg("-o").arg(&to).arg(source).output();
     match built {
         Err(error) => {
-            println!("SKIPPED: {COMPILER}: {error}");
+            trapless_testing::skip!("{COMPILER}: {error}");
             return None;
         }
         Ok(built) if !built.status.success() => {
-            println!(
-                "SKIPPED: {COMPILER} has no 32-bit libraries: {}",
+            trapless_testing::skip!(
+                "{COMPILER} has no 32-bit libraries: {}",
                 String::from_utf8_lossy(&built.stderr)
             );
             return None;
@@ -39,7 +39,7 @@ fn program(name: &str, linked: Linked) -> Option<PathBuf> {
         Ok(_) => {}
     }
     if !Command::new(&to).output().is_ok_and(|out| out.status.success()) {
-        println!("SKIPPED: 32-bit programs do not run here (libc6-i386?)");
+        trapless_testing::skip!("32-bit programs do not run here (libc6-i386?)");
         return None;
     }
     Some(to)

@@ -138,14 +138,14 @@ fn l4_no_such_process_zombies_and_kernel_threads_are_told_apart() {
     let stat = std::fs::read_to_string("/proc/2/stat").unwrap_or_default();
     match stat.contains("(kthreadd)") {
         true => run(&["count", "-p", "2", "x:y"]).assert_refused(4, &["kernel thread"]),
-        false => println!("SKIPPED: no kernel thread can be seen here"),
+        false => trapless_testing::inapplicable!("no kernel thread can be seen here"),
     }
 }
 
 /// The tool as another user, where it can be: it must be a program that the user may read.
 fn as_nobody(program: &Program, arguments: &[&str]) -> Option<Command> {
     if !is_root() {
-        println!("SKIPPED: only root can become nobody");
+        trapless_testing::inapplicable!("only root can become nobody");
         return None;
     }
     let tool = program.dir().join("trapless");
@@ -204,7 +204,7 @@ fn l4_everything_works_as_an_ordinary_user() {
 #[test]
 fn l4_a_target_in_another_mount_and_pid_namespace_is_probed() {
     if !is_root() {
-        println!("SKIPPED: only root can make namespaces everywhere");
+        trapless_testing::inapplicable!("only root can make namespaces everywhere");
         return;
     }
     let program = lives();
@@ -223,7 +223,7 @@ exec chroot "$1" /inner/lives
     command.args(["--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script, "sh"]);
     let target = Target::try_start(command.arg(root.path()).arg(program.dir()));
     let Some(mut target) = target else {
-        println!("SKIPPED: no namespaces here");
+        trapless_testing::inapplicable!("no namespaces here");
         return;
     };
     // The program is the child of unshare.

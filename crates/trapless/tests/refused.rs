@@ -137,7 +137,7 @@ fn r4_go_is_counted_and_not_followed() {
     build.args(["build", "-o"]).args([&path, &source]).env("HOME", dir.path()).env("GO111MODULE", "off");
     match build.output() {
         Ok(built) => assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr)),
-        Err(_) => return println!("SKIPPED: no go"),
+        Err(_) => return trapless_testing::skip!("no go"),
     }
     let (result, path) = (dir.path().join("result"), path.to_str().unwrap());
     let options = ["gophers:main.Probed", "-f", "json", "-o", result.to_str().unwrap(), "--", path];

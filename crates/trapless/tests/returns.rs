@@ -259,7 +259,7 @@ fn same_cpp(name: &str, source: &str, flags: &[&str]) {
     let (file, path) = (dir.path().join("source.cc"), dir.path().join(name));
     std::fs::write(&file, source).unwrap();
     let Ok(built) = Command::new("g++").args(["-o"]).arg(&path).arg(&file).args(flags).output() else {
-        println!("SKIPPED: no g++");
+        trapless_testing::skip!("no g++");
         return;
     };
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
@@ -436,7 +436,7 @@ fn r3_rust_panics_pass_followed_calls() {
     let (source, path) = (dir.path().join("panics.rs"), dir.path().join("panics"));
     std::fs::write(&source, PANICS).unwrap();
     let built = Command::new("rustc").arg("-Copt-level=1").arg("-o").args([&path, &source]).output();
-    let Ok(built) = built else { return println!("SKIPPED: no rustc") };
+    let Ok(built) = built else { return trapless_testing::skip!("no rustc") };
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
     let bare = finish(&mut Command::new(&path));
     assert_eq!(bare.out, "1000 true\n", "{bare:?}");

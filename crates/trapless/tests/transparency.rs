@@ -17,7 +17,7 @@ fn installed(program: &str) -> Option<PathBuf> {
     let found = ["/usr/bin", "/bin", "/usr/local/bin"].map(|dir| Path::new(dir).join(program));
     let found = found.into_iter().find(|path| path.exists());
     if found.is_none() {
-        println!("SKIPPED: no {program}");
+        trapless_testing::skip!("no {program}");
     }
     found
 }
@@ -250,7 +250,7 @@ fn static_stripped_and_musl_programs() {
     fs::write(&source, LIBRARY_USER).unwrap();
     let Ok(built) = Command::new("musl-gcc").args(["-O1", "-static", "-o"]).args([&path, &source]).output()
     else {
-        println!("SKIPPED: no musl-gcc");
+        trapless_testing::skip!("no musl-gcc");
         return;
     };
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));

@@ -28,17 +28,17 @@ fn compile_with(compiler: &str, name: &str) -> Option<PathBuf> {
     match command.args(["-O2", "-pthread", "-o"]).arg(&program).arg(&source).output() {
         Ok(built) if built.status.success() => {}
         Ok(built) if compiler != "gcc" => {
-            println!("SKIPPED: {compiler}: {}", String::from_utf8_lossy(&built.stderr));
+            trapless_testing::skip!("{compiler}: {}", String::from_utf8_lossy(&built.stderr));
             return None;
         }
         Ok(built) => panic!("{source}: {}", String::from_utf8_lossy(&built.stderr)),
         Err(error) => {
-            println!("SKIPPED: {compiler}: {error}");
+            trapless_testing::skip!("{compiler}: {error}");
             return None;
         }
     }
     if compiler != "gcc" && !Command::new(&program).output().is_ok_and(|ran| ran.status.success()) {
-        println!("SKIPPED: 32-bit programs do not run here (libc6-i386?)");
+        trapless_testing::skip!("32-bit programs do not run here (libc6-i386?)");
         return None;
     }
     Some(program)

@@ -26,7 +26,7 @@ fn runs(program: &Path) -> bool {
 pub fn compile(source: &str) -> Option<PathBuf> {
     let compiler = Path::new("aarch64-linux-gnu-gcc");
     if !runs(compiler) {
-        println!("SKIPPED: no aarch64-linux-gnu-gcc; scripts/cross-setup installs it");
+        trapless_testing::skip!("no aarch64-linux-gnu-gcc; scripts/cross-setup installs it");
         return None;
     }
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/aarch64");
@@ -52,7 +52,9 @@ pub fn qemu() -> Option<PathBuf> {
         .chain([PathBuf::from("qemu-aarch64")])
         .find(|program| runs(program));
     if found.is_none() {
-        println!("SKIPPED: no qemu-aarch64; run scripts/cross-setup PREFIX and set TRAPLESS_CROSS=PREFIX");
+        trapless_testing::skip!(
+            "no qemu-aarch64; run scripts/cross-setup PREFIX and set TRAPLESS_CROSS=PREFIX"
+        );
     }
     found
 }

@@ -65,7 +65,7 @@ impl Cross {
 }
 
 fn skip<T>(reason: &str) -> Option<T> {
-    println!("SKIPPED: {reason}");
+    trapless_testing::skip!("{reason}");
     None
 }
 
@@ -81,7 +81,7 @@ pub fn libraries() -> Vec<(&'static str, Vec<u8>)> {
     };
     let found: Vec<_> = ["libc.so.6", "libstdc++.so.6"].into_iter().filter_map(read).collect();
     if found.is_empty() {
-        println!("SKIPPED: no powerpc64le libraries in $TRAPLESS_CROSS/libraries");
+        trapless_testing::skip!("no powerpc64le libraries in $TRAPLESS_CROSS/libraries");
     }
     found
 }

@@ -129,7 +129,7 @@ impl Machine {
         // SAFETY: getauxval takes a number.
         let fsgsbase = unsafe { libc::getauxval(libc::AT_HWCAP2) } & 2 != 0;
         if !fsgsbase || !is_x86_feature_detected!("xsave") {
-            println!("SKIPPED: no fsgsbase or no xsave");
+            trapless_testing::inapplicable!("no fsgsbase or no xsave");
             return None;
         }
         let one = ONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

@@ -37,11 +37,11 @@ impl Program {
                 Some(Program { _dir: dir, path })
             }
             Ok(output) => {
-                eprintln!("SKIPPED: {compiler} {flags:?}: {}", String::from_utf8_lossy(&output.stderr));
+                trapless_testing::skip!("{compiler} {flags:?}: {}", String::from_utf8_lossy(&output.stderr));
                 None
             }
             Err(error) => {
-                eprintln!("SKIPPED: {compiler}: {error}");
+                trapless_testing::skip!("{compiler}: {error}");
                 None
             }
         }

@@ -12,11 +12,11 @@ pub fn run(command: &mut Command) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Says SKIPPED and gives true when one of `programs` is missing.
+/// Skips and gives true when one of `programs` is missing.
 pub fn skip_without(programs: &[&str]) -> bool {
     let missing = programs.iter().find(|program| run(Command::new(program).arg("--version")).is_none());
     if let Some(program) = missing {
-        println!("SKIPPED: no {program}");
+        trapless_testing::skip!("no {program}");
     }
     missing.is_some()
 }

@@ -1,0 +1,69 @@
+//! What a test says when it cannot run here. It goes past the harness, which keeps what a passing test prints.
+//!
+//! - [`skip!`]: something is missing that can be installed. With `TRAPLESS_REQUIRE=all` that fails the test, so where
+//!   everything is installed nothing is left out unseen.
+//! - [`inapplicable!`]: this machine, kernel or user cannot show what is tested, and nothing that is installed changes it.
+
+use std::fmt::Arguments;
+use std::io::Write;
+
+/// Says that a test, or a part of it, is left out because something is not installed. Takes what `format!` takes.
+///
+/// # Panics
+/// `TRAPLESS_REQUIRE` is `all`.
+#[macro_export]
+macro_rules! skip {
+    ($($why:tt)*) => { $crate::skipped(format_args!($($why)*)) };
+}
+
+/// Says that a test, or a part of it, has nothing to test on this machine or for this user. Takes what `format!` takes.
+#[macro_export]
+macro_rules! inapplicable {
+    ($($why:tt)*) => { $crate::say("NOT HERE", format_args!($($why)*)) };
+}
+
+/// See [`skip!`].
+///
+/// # Panics
+/// `TRAPLESS_REQUIRE` is `all`.
+#[track_caller]
+pub fn skipped(why: Arguments<'_>) {
+    let required = std::env::var_os("TRAPLESS_REQUIRE").is_some_and(|required| required == "all");
+    assert!(!required, "TRAPLESS_REQUIRE=all, and this test cannot run: {why}");
+    say("SKIPPED", why);
+}
+
+/// Writes one line to standard error.
+pub fn say(what: &str, why: Arguments<'_>) {
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    // In one piece: tests run side by side. Nobody is there to hear of a closed standard error.
+    let _ = std::io::stderr().write_all(format!("{what}: {test}: {why}\n").as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    /// Runs the test below in a process of its own.
+    fn skipping(require: &str) -> (bool, String) {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "tests::nothing_is_installed", "--ignored"]);
+        let output = command.env("TRAPLESS_REQUIRE", require).output().unwrap();
+        let out = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8_lossy(&out).into_owned())
+    }
+
+    #[test]
+    #[ignore = "it is run by the test below"]
+    fn nothing_is_installed() {
+        skip!("no {}", "such program");
+    }
+
+    #[test]
+    fn a_skipped_test_is_told_of_although_it_passes_and_fails_where_all_is_required() {
+        let (passed, said) = skipping("");
+        assert!(passed && said.contains("SKIPPED: tests::nothing_is_installed: no such program"), "{said}");
+        let (passed, said) = skipping("all");
+        assert!(!passed && said.contains("this test cannot run: no such program"), "{said}");
+    }
+}
