@@ -25,6 +25,8 @@
 //! | [`attach`] | how long arming takes, and how long the target stands still for it |
 //! | [`error`] | why something could not be measured |
 
+#![deny(unreachable_pub)]
+
 pub mod attach;
 pub mod child;
 pub mod contender;

@@ -11,7 +11,7 @@ use std::time::Instant;
 ///
 /// # Errors
 /// The process cannot be made, or not be traced.
-pub fn stops(times: u64) -> io::Result<u64> {
+pub(crate) fn stops(times: u64) -> io::Result<u64> {
     let _here = Here::stay();
     // SAFETY: the child makes system calls and runs breakpoints only, and never returns.
     match unsafe { libc::fork() } {

@@ -117,15 +117,15 @@ mod code {
     );
 
     unsafe extern "C" {
-        pub fn trapless_bench_nop();
-        pub fn trapless_bench_push();
-        pub fn trapless_bench_ret();
-        pub fn trapless_bench_nop5();
-        pub fn trapless_bench_endbr();
-        pub fn trapless_bench_o2();
-        pub fn trapless_bench_sub();
-        pub fn trapless_bench_calls(function: unsafe extern "C" fn(), times: u64);
-        pub fn trapless_bench_increments(counter: *mut u64, times: u64);
+        pub(super) fn trapless_bench_nop();
+        pub(super) fn trapless_bench_push();
+        pub(super) fn trapless_bench_ret();
+        pub(super) fn trapless_bench_nop5();
+        pub(super) fn trapless_bench_endbr();
+        pub(super) fn trapless_bench_o2();
+        pub(super) fn trapless_bench_sub();
+        pub(super) fn trapless_bench_calls(function: unsafe extern "C" fn(), times: u64);
+        pub(super) fn trapless_bench_increments(counter: *mut u64, times: u64);
     }
 
     use super::Trigger;

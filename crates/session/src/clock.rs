@@ -23,6 +23,7 @@ pub struct Rate {
 }
 
 /// The time-stamp counter now.
+#[allow(unsafe_code, reason = "the counter is read by an instruction")]
 fn ticks() -> u64 {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: rdtsc reads a counter and touches nothing else. A process that disabled it (PR_SET_TSC) would get

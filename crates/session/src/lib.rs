@@ -12,6 +12,8 @@
 //! | [`outcome`] | what a session tells of its probes |
 //! | [`error`] | everything that can be in the way |
 
+#![deny(unsafe_code, unreachable_pub)]
+
 pub mod clock;
 pub mod error;
 pub mod outcome;

@@ -22,6 +22,8 @@
 //! a table that cannot be read leaves its functions out and a line in [`Functions::defects`]. Nothing panics, and
 //! work and memory are bounded by the size of the file.
 
+#![deny(unsafe_code, unreachable_pub)]
+
 mod debug_file;
 pub mod demangle;
 mod error;

@@ -74,6 +74,7 @@ impl Source {
     }
 }
 
+#[allow(unsafe_code, reason = "a file is mapped")]
 fn map(file: &File) -> io::Result<Mmap> {
     // SAFETY: the mapping lives as long as the `Mmap` that owns it, and is only read. What cannot be ruled out is that
     // somebody writes to the file meanwhile, as for every mapped file: then bytes change under a `&[u8]`, of which all

@@ -16,6 +16,7 @@
 //! The header starts with [`MAGIC`] and the mapping's name in `/proc/PID/maps` contains [`REGION_NAME`]: that is
 //! how `trapless status` and `trapless detach` find what an interrupted run left behind.
 #![forbid(unsafe_code)]
+#![deny(unreachable_pub)]
 
 mod counters;
 mod geometry;
