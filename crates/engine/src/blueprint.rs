@@ -3,9 +3,9 @@
 //! The addresses are those of free ranges in the target's map. The target may use one of them before it is
 //! stopped; then mapping ours fails, without harm, and the blueprint is drawn again.
 
-use crate::{EngineError, Plan, Refusal, trap::TrapSite};
+use crate::{EngineError, Plan, Refusal, spread, trap::TrapSite};
 use std::collections::BTreeMap;
-use trapless_isa::{DetourRequest, Isa, Layout, Machine, Mechanism, Runtime};
+use trapless_isa::{DetourRequest, Detours, Isa, Layout, Machine, Mechanism, Runtime, Spare};
 use trapless_process::{BREAKPOINT, GapRules, Mappings, Process, RemoteAddr};
 use trapless_wire::{Arena, Header, JournalEntry, MAGIC, MAX_ARENAS, PAGE, SessionState, Sizes, VERSION};
 
@@ -85,7 +85,17 @@ impl<'p, 'm> Blueprint<'p, 'm> {
         let mut traps = Vec::new();
         let modules = self.plan.modules.clone();
         let starts: Vec<u64> = self.plan.sites.iter().map(|site| site.displaced.start).collect();
+        // Ahead of the rest, since it needs no address: on all processors.
+        let spares = spread::map(&self.plan.sites, |site| match site.traps() {
+            true => Spare::default(),
+            false => {
+                let machine = modules[site.request.module].machine;
+                Spare::at(machine, &site.site(&modules), site.displaced.start)
+            }
+        });
+        let mut spares = spares.into_iter();
         self.plan.refuse(|site| {
+            let spare = spares.next().unwrap_or_default();
             let module = &modules[site.request.module];
             let isa = module.machine.isa();
             let Some(room) = arenas.get_mut(&site.request.module) else { return Some(Refusal::NoArena) };
@@ -102,7 +112,7 @@ impl<'p, 'm> Blueprint<'p, 'm> {
                     Err(refusal) => Some(refusal),
                 };
             }
-            match room.add(isa, site, &modules, layout) {
+            match room.add(isa, site, spare, &modules, layout) {
                 Ok((entry, copies)) => {
                     journal.push(entry);
                     places.push(copies);
@@ -171,6 +181,7 @@ struct Room {
     limit: u64,
     code: Vec<u8>,
     runtime: Option<Runtime>,
+    detours: Detours,
 }
 
 /// An arena for each module that has sites and a free range in reach.
@@ -194,7 +205,8 @@ fn place_arenas(plan: &Plan<'_>, taken: &mut Taken<'_>) -> BTreeMap<usize, Room>
             _ => taken.near(module.start..module.end, reach, size),
         };
         if let Some(address) = found {
-            arenas.insert(index, Room { address, limit: size, code: Vec::new(), runtime: None });
+            let detours = Detours::new(module.machine);
+            arenas.insert(index, Room { address, limit: size, code: Vec::new(), runtime: None, detours });
         }
     }
     arenas
@@ -257,6 +269,7 @@ impl Room {
         &mut self,
         isa: &dyn Isa,
         site: &crate::PlannedSite<'_>,
+        spare: Spare,
         modules: &[crate::Module<'_>],
         layout: &Layout,
     ) -> Result<(JournalEntry, Vec<(u64, u64)>), Refusal> {
@@ -268,7 +281,7 @@ impl Room {
         let address = self.next();
         let Some(runtime) = &self.runtime else { return Err(Refusal::NoArena) };
         let original = site.original();
-        let detour = isa.detour(&DetourRequest {
+        let request = DetourRequest {
             address,
             displaced: site.displaced,
             original,
@@ -276,7 +289,8 @@ impl Room {
             actions: site.actions(),
             layout,
             runtime,
-        })?;
+        };
+        let detour = self.detours.detour(&request, spare)?;
         if self.code.len() as u64 + detour.code.len() as u64 > self.limit {
             return Err(Refusal::NoArena);
         }

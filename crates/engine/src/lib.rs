@@ -21,6 +21,7 @@ mod remove;
 mod request;
 mod scan;
 mod session;
+mod spread;
 mod trap;
 
 pub use arm::Armed;

@@ -226,11 +226,10 @@ impl Offsets {
 type Verdict = Result<(Mechanism, Displaced), Refusal>;
 
 fn judge_all(modules: &[Module<'_>], requests: &[Request<'_>], allowed: &[Mechanism]) -> Vec<Verdict> {
-    let judge_by = |allowed: &[Mechanism], request| judge(modules, request, allowed);
+    let judge_by = |allowed: &[Mechanism], request: &'_ Request<'_>| judge(modules, request, allowed);
     let allowed_for =
         |request: &'_ Request<'_>| request.mechanism.map_or(allowed.to_vec(), |only| vec![only]);
-    let mut verdicts: Vec<_> =
-        requests.iter().map(|request| judge_by(&allowed_for(request), request)).collect();
+    let mut verdicts = crate::spread::map(requests, |request| judge_by(&allowed_for(request), request));
     // Return addresses that a tracer has replaced are put back by the tracer, so unwinders have to trap, too.
     let traps = |(request, verdict): (&Request<'_>, &Verdict)| {
         request.wanted.follows() && verdict.is_ok_and(|(mechanism, _)| mechanism.traps())

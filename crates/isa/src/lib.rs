@@ -22,6 +22,7 @@ extern crate alloc;
 
 pub mod aarch64;
 pub mod detour;
+mod detours;
 pub mod instruction;
 pub mod powerpc;
 pub mod slot;
@@ -31,6 +32,7 @@ pub mod x86;
 use alloc::{string::String, vec::Vec};
 
 pub use detour::{Actions, Detour, DetourRequest, EntryActions, Layout, ReturnActions, Runtime};
+pub use detours::{Detours, Spare};
 pub use instruction::{DecodeError, Flow, Instruction};
 pub use slot::Slot;
 pub use verdict::{BranchTargets, Displaced, Ladder, Mechanism, Reason, Site, UnknownMechanism};

@@ -19,6 +19,7 @@ pub(super) const RED_ZONE: i32 = 128;
 const SCRATCH: [usize; 13] = [RCX, RDX, RSI, RDI, R8, R9, RAX, 3, 5, 12, 13, 14, 15];
 
 /// Scratch registers by role, and what is saved for them.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Frame {
     /// 32 or 64.
     bits: u32,

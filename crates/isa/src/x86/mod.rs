@@ -11,6 +11,7 @@
 //! | `tables` | where do a function's branches and jump tables lead? |
 //! | `returns` | may this function carry a call-paired return probe? |
 //! | `frame`, `follow`, `runtime`, `restore` | how does a detour save registers, follow a call to its return, what do all share, and what does an unwinder need? |
+//! | `template` | how are many detours made without encoding each? |
 //! | `prologue` | which instructions are emulated together in one trap? |
 //! | `slot` | which code runs one instruction out of line, after a trap? |
 //! | `narrow` | how do detours do all that in 32-bit programs? |
@@ -32,6 +33,7 @@ mod returns;
 mod runtime;
 mod slot;
 mod tables;
+mod template;
 #[cfg(test)]
 mod tests;
 mod verdict;
@@ -41,6 +43,7 @@ pub use liveness::{Liveness, RegisterSet, liveness};
 pub use movable::displaced_may_fault;
 pub use prologue::{emulate_all, leads_to, prologue};
 pub use relocate::{Relocated, relocate};
+pub(crate) use template::{Templates, spare};
 pub use verdict::grows_stack;
 
 use crate::*;

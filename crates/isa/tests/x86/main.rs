@@ -31,4 +31,6 @@ mod steered;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod sweep;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod templates;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod vectors;

@@ -1,0 +1,359 @@
+//! Detours by filling in templates, where writing each one through the encoder would take too long.
+//!
+//! The detours of most sites differ in a few words only: the places of counters, and the distances to what lies elsewhere. So
+//! the encoder writes the first detour of a *shape* and then once more, with every *parameter* moved on by a step of its own. Where the
+//! two differ is a field; by how much tells which parameters it follows, for the steps are a power of three apart.
+//! The displaced instructions are the site's own and are relocated for each.
+//!
+//! Nothing is taken on trust. Two detours that differ in anything but whole fields make no template; a field that follows no
+//! parameter makes none; and the second detour of a shape is written both ways, and only if both are the same is the third one filled in.
+//! What a template does not know goes through the encoder: records, unwinders' functions, operands out of reach, 32-bit mode.
+
+use super::{
+    decode::decoder,
+    detour::detour,
+    frame::Frame,
+    liveness::{Liveness, liveness},
+    relocate::{Relocated, relocate},
+};
+use crate::detour::*;
+use crate::{Reason, Site};
+use alloc::{collections::BTreeMap, vec::Vec};
+use iced_x86::{Decoder, Instruction};
+
+/// What the fields of a detour follow: its own address, the first instruction that stays, the counters of hits, lost calls
+/// and returns, the histogram.
+const PARAMETERS: usize = 6;
+type Parameters = [u64; PARAMETERS];
+
+/// How far each parameter is moved to see what follows it. Sums and differences of them are all different. Multiples of a cache line,
+/// so that nothing is aligned in another way.
+const STEPS: Parameters = [64, 3 * 64, 9 * 64, 27 * 64, 81 * 64, 243 * 64];
+
+/// Branches shorter than this may be encoded in another way.
+const FAR: u64 = 4096;
+
+/// Detours of one shape are as long as each other and differ in fields only.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Shape {
+    frame: Frame,
+    hits: bool,
+    /// Whether the call is followed; then whether returns are counted and timed.
+    ret: Option<(bool, bool)>,
+    /// Length of the relocated code.
+    length: usize,
+}
+
+/// What is known of a shape.
+enum Known {
+    /// Learned, but not yet compared with a detour that the encoder wrote for another site.
+    Learned(Template),
+    Proven(Template),
+    /// Each has to be encoded.
+    Unfit,
+}
+
+/// The templates of the detours of one arena.
+#[derive(Default)]
+pub(crate) struct Templates {
+    shapes: BTreeMap<Shape, Known>,
+    /// Where the last detour's displaced code was: a good guess for the next one.
+    displaced: u64,
+    filled: usize,
+}
+
+impl Templates {
+    /// The detour that the encoder would write, without comments. `spare`: what [`liveness`] says of the site.
+    pub fn detour(&mut self, request: &DetourRequest<'_>, spare: Liveness) -> Emitted<Detour> {
+        let Some((shape, guess)) = self.shape(request, spare) else { return encode(request) };
+        let filled = match self.shapes.get(&shape) {
+            Some(Known::Learned(template) | Known::Proven(template)) => template.fill(request, guess),
+            Some(Known::Unfit) => return encode(request),
+            None => None,
+        };
+        let is_proven = matches!(self.shapes.get(&shape), Some(Known::Proven(_)));
+        let filled = match filled {
+            Some(filled) if is_proven => {
+                self.filled += 1;
+                self.guess_from(&filled);
+                return Ok(filled);
+            }
+            other => other,
+        };
+        let encoded = encode(request)?;
+        let known = match (self.shapes.remove(&shape), filled) {
+            (None, _) => Template::learn(request, &encoded).map_or(Known::Unfit, Known::Learned),
+            (Some(Known::Learned(template)), Some(filled)) if is_same(&filled, &encoded) => {
+                Known::Proven(template)
+            }
+            (Some(Known::Learned(_)), Some(_)) => Known::Unfit,
+            // Out of the template's reach.
+            (Some(known), _) => known,
+        };
+        self.shapes.insert(shape, known);
+        self.guess_from(&encoded);
+        Ok(encoded)
+    }
+
+    fn guess_from(&mut self, detour: &Detour) {
+        self.displaced = detour.places.first().map_or(0, |place| u64::from(place.1));
+    }
+
+    /// How many detours were filled in.
+    pub fn filled(&self) -> usize {
+        self.filled
+    }
+
+    /// `None` for what templates are not made of. With it comes the displaced code, relocated to where it may come to lie.
+    fn shape(&self, request: &DetourRequest<'_>, spare: Liveness) -> Option<(Shape, Moved)> {
+        let Actions { entry, ret, .. } = request.actions;
+        let known = Actions {
+            entry: EntryActions { record: None, ..entry },
+            ret: ret.map(|ret| ReturnActions { record: None, ..ret }),
+            ..Actions::default()
+        };
+        if known != request.actions || request.address.abs_diff(request.displaced.end()) < FAR {
+            return None;
+        }
+        let moved = Moved::to(request, request.address.wrapping_add(self.displaced))?;
+        let shape = Shape {
+            frame: Frame::choose(64, &request.actions, spare),
+            hits: entry.hits.is_some(),
+            ret: ret.map(|ret| (ret.hits.is_some(), ret.latency.is_some())),
+            length: moved.code.code.len(),
+        };
+        Some((shape, moved))
+    }
+}
+
+/// What is dead at a site.
+pub(crate) fn spare(site: &Site<'_>, address: u64) -> Liveness {
+    liveness(64, site, address)
+}
+
+fn encode(request: &DetourRequest<'_>) -> Emitted<Detour> {
+    let detour = detour(64, request)?;
+    Ok(Detour { comments: Vec::new(), ..detour })
+}
+
+fn is_same(one: &Detour, other: &Detour) -> bool {
+    one.code == other.code && one.places == other.places && one.return_point == other.return_point
+}
+
+/// The displaced instructions, relocated.
+struct Moved {
+    destination: u64,
+    code: Relocated,
+}
+
+impl Moved {
+    fn to(request: &DetourRequest<'_>, destination: u64) -> Option<Self> {
+        let code = relocate(64, &request.displaced, request.original, destination).ok()?;
+        Some(Self { destination, code })
+    }
+}
+
+fn parameters(request: &DetourRequest<'_>) -> Parameters {
+    let Actions { entry, ret, .. } = request.actions;
+    let (lost, returns, latency) = ret.map_or((0, None, None), |ret| (ret.lost, ret.hits, ret.latency));
+    let counters = [entry.hits.unwrap_or(0), lost, returns.unwrap_or(0), latency.unwrap_or(0)];
+    let [hits, lost, returns, latency] = counters.map(u64::from);
+    [request.address, request.displaced.end(), hits, lost, returns, latency]
+}
+
+/// The same detour with every parameter moved on by its step.
+fn encode_moved(request: &DetourRequest<'_>) -> Result<Detour, Reason> {
+    let [address, site, hits, lost, returns, latency] = STEPS;
+    let by = |offset: Option<u32>, step: u64| offset.map(|offset| offset.wrapping_add(step as u32));
+    let mut moved = *request;
+    moved.address = moved.address.wrapping_add(address);
+    moved.displaced.start = moved.displaced.start.wrapping_add(site);
+    moved.actions.entry.hits = by(moved.actions.entry.hits, hits);
+    moved.actions.ret = moved.actions.ret.map(|ret| ReturnActions {
+        lost: ret.lost.wrapping_add(lost as u32),
+        hits: by(ret.hits, returns),
+        latency: by(ret.latency, latency),
+        ..ret
+    });
+    let code = Site {
+        address: request.site.address.wrapping_add(site),
+        function: request.site.function.wrapping_add(site),
+        ..*request.site
+    };
+    moved.site = &code;
+    encode(&moved)
+}
+
+/// An immediate or a displacement that follows parameters.
+#[derive(Debug)]
+struct Field {
+    at: usize,
+    /// Whether it has 64 bits; else 32, which are sign-extended.
+    wide: bool,
+    value: i64,
+    /// How often each parameter is added.
+    by: [i8; PARAMETERS],
+}
+
+/// A detour with holes.
+struct Template {
+    code: Vec<u8>,
+    fields: Vec<Field>,
+    /// The parameters of the detour that it was made from.
+    parameters: Parameters,
+    /// Offset and length of the displaced code.
+    displaced: (usize, usize),
+    /// Offset of the branch back.
+    back: u32,
+    return_point: Option<u32>,
+}
+
+impl Template {
+    fn learn(request: &DetourRequest<'_>, first: &Detour) -> Option<Self> {
+        let second = encode_moved(request).ok()?;
+        let offsets = |detour: &Detour| -> Vec<u32> { detour.places.iter().map(|place| place.1).collect() };
+        let same_places = offsets(first) == offsets(&second) && first.return_point == second.return_point;
+        if first.code.len() != second.code.len() || !same_places {
+            return None;
+        }
+        let start = first.places.first()?.1 as usize;
+        let own = Moved::to(request, request.address.wrapping_add(start as u64))?.code;
+        let end = start + own.code.len();
+        if first.code.get(start..end) != Some(&own.code[..]) {
+            return None;
+        }
+        let moved = request.address.wrapping_add(STEPS[0]);
+        let mut fields = Vec::new();
+        for part in [0..start, end..first.code.len()] {
+            let decode = |code, address: u64| decoder(64, code, address.wrapping_add(part.start as u64));
+            let mut one = decode(&first.code[part.clone()], request.address);
+            let mut other = decode(&second.code[part.clone()], moved);
+            while one.can_decode() {
+                let at = part.start + one.position();
+                let (left, right) = (one.decode(), other.decode());
+                if left.len() != right.len() || left.is_invalid() {
+                    return None;
+                }
+                let bytes = at..at + left.len();
+                learn_fields(&one, &left, at, &first.code[bytes.clone()], &second.code[bytes], &mut fields)?;
+            }
+        }
+        Some(Self {
+            code: first.code.clone(),
+            fields,
+            parameters: parameters(request),
+            displaced: (start, end - start),
+            back: first.places.last()?.1,
+            return_point: first.return_point,
+        })
+    }
+
+    /// `None` where something is out of reach. `guess`: the displaced code, relocated to some place.
+    fn fill(&self, request: &DetourRequest<'_>, guess: Moved) -> Option<Detour> {
+        let (start, length) = self.displaced;
+        let destination = request.address.wrapping_add(start as u64);
+        let own = match guess.destination == destination {
+            true => guess.code,
+            false => Moved::to(request, destination)?.code,
+        };
+        if own.code.len() != length {
+            return None;
+        }
+        let mut code = self.code.clone();
+        code[start..start + length].copy_from_slice(&own.code);
+        let now = parameters(request);
+        let moved: [i64; PARAMETERS] =
+            core::array::from_fn(|i| now[i].wrapping_sub(self.parameters[i]) as i64);
+        for field in &self.fields {
+            let steps = field.by.iter().zip(moved);
+            let value =
+                steps.fold(field.value, |sum, (&by, moved)| sum.wrapping_add(moved.wrapping_mul(by.into())));
+            if field.wide {
+                code[field.at..field.at + 8].copy_from_slice(&value.to_le_bytes());
+            } else {
+                let value = i32::try_from(value).ok()?;
+                code[field.at..field.at + 4].copy_from_slice(&value.to_le_bytes());
+            }
+        }
+        let mut places: Vec<_> =
+            own.places.iter().map(|&(original, at)| (original, start as u32 + at)).collect();
+        places.push((request.displaced.end(), self.back));
+        Some(Detour { code, places, return_point: self.return_point, comments: Vec::new() })
+    }
+}
+
+/// Adds the fields in which an instruction differs from the same one in the other detour; `None` if it differs in anything else.
+fn learn_fields(
+    decoder: &Decoder<'_>,
+    instruction: &Instruction,
+    at: usize,
+    one: &[u8],
+    other: &[u8],
+    fields: &mut Vec<Field>,
+) -> Option<()> {
+    let offsets = decoder.get_constant_offsets(instruction);
+    let constants = [
+        (offsets.displacement_offset(), offsets.displacement_size()),
+        (offsets.immediate_offset(), offsets.immediate_size()),
+        (offsets.immediate_offset2(), offsets.immediate_size2()),
+    ];
+    let mut differs: Vec<bool> = one.iter().zip(other).map(|(one, other)| one != other).collect();
+    for (offset, size) in constants.into_iter().filter(|&(_, size)| size == 4 || size == 8) {
+        let range = offset..offset + size;
+        if !differs.get(range.clone())?.contains(&true) {
+            continue;
+        }
+        differs[range.clone()].fill(false);
+        let value = |bytes: &[u8]| -> Option<i64> {
+            let bytes = bytes.get(range.clone())?;
+            match size {
+                8 => Some(i64::from_le_bytes(bytes.try_into().ok()?)),
+                _ => Some(i32::from_le_bytes(bytes.try_into().ok()?).into()),
+            }
+        };
+        let (value, other) = (value(one)?, value(other)?);
+        let by = followed(other.wrapping_sub(value))?;
+        fields.push(Field { at: at + offset, wide: size == 8, value, by });
+    }
+    (!differs.contains(&true)).then_some(())
+}
+
+/// Which steps add up to `difference`, each taken at most once, forth or back: its digits in balanced ternary.
+fn followed(difference: i64) -> Option<[i8; PARAMETERS]> {
+    let mut left = difference.checked_div(STEPS[0] as i64)?;
+    if difference % STEPS[0] as i64 != 0 {
+        return None;
+    }
+    let mut by = [0; PARAMETERS];
+    for digit in &mut by {
+        *digit = match left.rem_euclid(3) {
+            2 => -1,
+            digit => digit as i8,
+        };
+        left = (left - i64::from(*digit)) / 3;
+    }
+    (left == 0).then_some(by)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_tells_which_steps_were_taken() {
+        let [a, b, c, _, _, f] = STEPS.map(|step| step as i64);
+        let cases: [(i64, Option<[i8; PARAMETERS]>); 8] = [
+            (0, Some([0; PARAMETERS])),
+            (a, Some([1, 0, 0, 0, 0, 0])),
+            (-a, Some([-1, 0, 0, 0, 0, 0])),
+            (b - a, Some([-1, 1, 0, 0, 0, 0])),
+            (f - c + a, Some([1, 0, -1, 0, 0, 1])),
+            (a + 8, None),
+            (2 * f, None),
+            (3 * f, None),
+        ];
+        for (difference, expected) in cases {
+            assert_eq!(followed(difference), expected, "{difference}");
+        }
+    }
+}
