@@ -40,6 +40,8 @@ pub struct Armed {
     pub memory: OwnedFd,
     /// The header as it was written.
     pub header: Header,
+    /// The journal as it was written.
+    pub journal: Vec<JournalEntry>,
     /// How long the target stood still.
     pub stopped: Duration,
     /// Per site of the plan, in order: why it was left out after all.
@@ -62,9 +64,7 @@ impl Blueprint<'_, '_> {
         let since = Instant::now();
         let mut mapped = Mapped { ranges: Vec::new() };
         match self.arm_stopped(process, stopped, &mut mapped) {
-            Ok((memory, refused)) => {
-                Ok(Armed { memory, header: self.header, stopped: since.elapsed(), refused })
-            }
+            Ok(armed) => Ok(Armed { stopped: since.elapsed(), ..armed }),
             Err(error) => {
                 // The target may be gone, and then so are the mappings.
                 let _ = stopped.remote(|remote| {
@@ -83,7 +83,7 @@ impl Blueprint<'_, '_> {
         process: &Process,
         stopped: &mut Stopped<'_>,
         mapped: &mut Mapped,
-    ) -> Result<(OwnedFd, Vec<Option<Refusal>>), EngineError> {
+    ) -> Result<Armed, EngineError> {
         let memory = self.map(process, stopped, mapped)?;
         for (arena, code) in self.header.arenas().zip(&self.code) {
             process.write(RemoteAddr(arena.address), code)?;
@@ -120,7 +120,7 @@ impl Blueprint<'_, '_> {
             }
         }
         set_state(&region, &self.header, SessionState::Armed);
-        Ok((memory, refused))
+        Ok(Armed { memory, header: self.header, journal, stopped: Duration::ZERO, refused })
     }
 
     /// Step 2.

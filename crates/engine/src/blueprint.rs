@@ -6,8 +6,10 @@
 use crate::{EngineError, Plan, Refusal, spread, trap::TrapSite};
 use std::collections::BTreeMap;
 use trapless_isa::{DetourRequest, Detours, Isa, Layout, Machine, Mechanism, Runtime, Spare};
-use trapless_process::{BREAKPOINT, GapRules, Mappings, Process, RemoteAddr};
-use trapless_wire::{Arena, Header, JournalEntry, MAGIC, MAX_ARENAS, PAGE, SessionState, Sizes, VERSION};
+use trapless_process::{BREAKPOINT, GapRules, Mappings, Pid, Process, RemoteAddr};
+use trapless_wire::{
+    Arena, Header, JournalEntry, MAGIC, MAX_ARENAS, MAX_JOURNAL, PAGE, SessionState, Sizes, VERSION,
+};
 
 /// Room kept for a detour when the size of an arena is chosen: the largest of each kind, measured and rounded up.
 mod room {
@@ -69,6 +71,9 @@ impl<'p, 'm> Blueprint<'p, 'm> {
         blueprint.generate(arenas, &layout);
         match blueprint.journal.is_empty() {
             true => Err(EngineError::NothingToDo(blueprint.plan.skipped.len())),
+            false if blueprint.journal.len() as u64 > MAX_JOURNAL => {
+                Err(EngineError::Unsupported("more than two million sites in one process: probe fewer"))
+            }
             false => Ok(blueprint),
         }
     }
@@ -139,6 +144,7 @@ fn new_header(process: &Process) -> Header {
     header.state = SessionState::Arming as u32;
     header.pid = process.pid().0 as u32;
     header.tool = std::process::id();
+    header.tool_start_time = Process::start_of(Pid(std::process::id() as i32)).unwrap_or(0);
     header.start_time = process.start_time();
     header.created = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
     header

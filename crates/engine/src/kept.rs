@@ -19,6 +19,7 @@ use std::{
     time::Duration,
 };
 use trapless_process::{Errno, Process, StopOptions, keeper};
+use trapless_wire::SiteState;
 
 /// How an attempt to arm ended without success.
 #[derive(Debug)]
@@ -63,7 +64,7 @@ impl Blueprint<'_, '_> {
                     Ok(armed)
                 });
             if parent.gone() && answer.is_ok() {
-                let session = FoundSession { header: self.header, journal: self.journal.clone() };
+                let session = FoundSession::own(self.header, self.journal.clone());
                 if let Ok(stopped) = process.stop_with(options) {
                     let _ = remove(process, stopped, &session);
                 }
@@ -74,7 +75,16 @@ impl Blueprint<'_, '_> {
         let (stopped, refused) = self.decode(&answer)?;
         let memory = receive(&channel.0, RecvFlags::DONTWAIT)
             .map_err(|error| Attempt::Failed(EngineError::Map(error)))?;
-        Ok(Armed { memory, header: self.header, stopped, refused })
+        Ok(self.armed(memory, stopped, refused))
+    }
+
+    /// What a keeper has armed.
+    pub(crate) fn armed(&self, memory: OwnedFd, stopped: Duration, refused: Vec<Option<Refusal>>) -> Armed {
+        let mut journal = self.journal.clone();
+        for (entry, _) in journal.iter_mut().zip(&refused).filter(|(_, refused)| refused.is_some()) {
+            entry.state = SiteState::Skipped as u8;
+        }
+        Armed { memory, header: self.header, journal, stopped, refused }
     }
 
     pub(crate) fn decode(&self, answer: &[u8]) -> Result<(Duration, Vec<Option<Refusal>>), Attempt> {

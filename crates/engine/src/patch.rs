@@ -1,5 +1,6 @@
 //! Comparing and changing the code of a stopped target, a page at a time.
 
+use std::ops::Range;
 use trapless_process::{MemoryError, Process, RemoteAddr};
 use trapless_wire::PAGE;
 
@@ -27,6 +28,9 @@ pub enum Found {
     Unmapped,
 }
 
+/// The most memory that is read and changed at a time.
+const LONGEST_RUN: u64 = 1 << 20;
+
 /// Applies every change whose `from` is in place, and tells for each what was found. `changes` are sorted by address.
 ///
 /// A page is read once, changed in a copy, and written once; only pages with a change are written, and they become
@@ -34,24 +38,33 @@ pub enum Found {
 pub fn apply(process: &Process, changes: &[Change<'_>]) -> Result<Vec<Found>, MemoryError> {
     let mut results = Vec::with_capacity(changes.len());
     let mut rest = changes;
-    while let [first, ..] = rest {
-        // A run: changes whose pages touch, so that one that crosses a page boundary is in one run.
-        let start = first.address & !(PAGE - 1);
-        let mut end = start;
-        let mut count = 0;
-        for change in rest {
-            let first_page = change.address & !(PAGE - 1);
-            if count > 0 && first_page > end {
-                break;
-            }
-            end = end.max((change.address + change.from.len() as u64).next_multiple_of(PAGE));
-            count += 1;
-        }
+    while !rest.is_empty() {
+        let (pages, count) = run_of(rest);
         let (run, after) = rest.split_at(count);
-        apply_run(process, start, end, run, &mut results)?;
+        apply_run(process, &pages, run, &mut results)?;
         rest = after;
     }
     Ok(results)
+}
+
+/// The changes at the start of `changes` whose pages touch, so that one that crosses a page boundary is in one run; and their
+/// pages. Addresses may be anything: a change that reaches beyond the address space is a run of its own without pages.
+fn run_of(changes: &[Change<'_>]) -> (Range<u64>, usize) {
+    let mut run = 0..0;
+    let mut count = 0;
+    for change in changes {
+        let first = change.address & !(PAGE - 1);
+        let end = change.address.checked_add(change.from.len() as u64);
+        let Some(end) = end.and_then(|end| end.checked_next_multiple_of(PAGE)) else { break };
+        if count == 0 {
+            run = first..end;
+        } else if first < run.start || first > run.end || end.max(run.end) - run.start > LONGEST_RUN {
+            break;
+        }
+        run.end = run.end.max(end);
+        count += 1;
+    }
+    (run, count.max(1))
 }
 
 /// Applies a change of one byte, while threads may run there: the processor sees the old byte or the new one.
@@ -67,22 +80,27 @@ pub fn apply_byte(process: &Process, change: &Change<'_>) -> Result<(), MemoryEr
 
 fn apply_run(
     process: &Process,
-    start: u64,
-    end: u64,
+    pages: &Range<u64>,
     run: &[Change<'_>],
     results: &mut Vec<Found>,
 ) -> Result<(), MemoryError> {
-    let mut bytes = vec![0; (end - start) as usize];
-    if process.read_exact(RemoteAddr(start), &mut bytes).is_err() {
+    let start = pages.start;
+    let mut bytes = vec![0; (pages.end - start) as usize];
+    if bytes.is_empty() || process.read_exact(RemoteAddr(start), &mut bytes).is_err() {
         return apply_singly(process, run, results);
     }
     let mut dirty: Vec<(usize, usize)> = Vec::new();
     for change in run {
         let at = (change.address - start) as usize;
-        let place = &mut bytes[at..at + change.from.len()];
+        // A run holds all of its changes; see above.
+        let Some(place) = bytes.get_mut(at..at + change.from.len()) else {
+            results.push(Found::Unmapped);
+            continue;
+        };
         results.push(if place == change.from {
             place.copy_from_slice(change.to);
-            let (first, last) = (at / PAGE as usize, (at + change.from.len() - 1) / PAGE as usize);
+            let last = (at + change.from.len()).saturating_sub(1) / PAGE as usize;
+            let first = at / PAGE as usize;
             match dirty.last_mut() {
                 Some(range) if range.1 + 1 >= first => range.1 = last.max(range.1),
                 _ => dirty.push((first, last)),
@@ -117,4 +135,53 @@ fn apply_singly(process: &Process, run: &[Change<'_>], results: &mut Vec<Found>)
         });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs(sites: &[(u64, usize)]) -> Vec<(u64, u64, usize)> {
+        let bytes = [0; 32];
+        let change = |&(address, length): &(u64, usize)| Change {
+            address,
+            from: &bytes[..length],
+            to: &bytes[..length],
+        };
+        let changes: Vec<_> = sites.iter().map(change).collect();
+        let (mut rest, mut runs) = (&changes[..], Vec::new());
+        while !rest.is_empty() {
+            let (pages, count) = run_of(rest);
+            runs.push((pages.start, pages.end, count));
+            rest = &rest[count..];
+        }
+        runs
+    }
+
+    #[test]
+    fn runs_are_changes_whose_pages_touch() {
+        for (sites, expected) in [
+            (&[][..], &[][..]),
+            (&[(0x1000, 5), (0x1ff0, 5)], &[(0x1000, 0x2000, 2)]),
+            (&[(0x1ffe, 5), (0x2800, 5), (0x3800, 5)], &[(0x1000, 0x4000, 3)]),
+            (&[(0x1000, 5), (0x3000, 5)], &[(0x1000, 0x2000, 1), (0x3000, 0x4000, 1)]),
+            (&[(u64::MAX - 2, 5)], &[(0, 0, 1)]),
+            (
+                &[(u64::MAX - 4096, 1), (u64::MAX - 4095, 5)],
+                &[(u64::MAX - 8191, u64::MAX - 4095, 1), (0, 0, 1)],
+            ),
+            (&[(0x3000, 5), (0x1000, 5)], &[(0x3000, 0x4000, 1), (0x1000, 0x2000, 1)]),
+            (&[(0x1000, 0)], &[(0x1000, 0x1000, 1)]),
+        ] {
+            assert_eq!(runs(sites), expected, "{sites:x?}");
+        }
+    }
+
+    #[test]
+    fn no_run_is_longer_than_a_mebibyte() {
+        let sites: Vec<_> = (1..=4096).map(|page| (page * PAGE, 5)).collect();
+        let runs = runs(&sites);
+        assert!(runs.iter().all(|(start, end, _)| end - start <= LONGEST_RUN), "{runs:x?}");
+        assert_eq!(runs.iter().map(|run| run.2).sum::<usize>(), 4096);
+    }
 }

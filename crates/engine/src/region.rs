@@ -12,7 +12,7 @@ use std::{
     ptr::NonNull,
     sync::atomic::{AtomicU64, Ordering},
 };
-use trapless_wire::{Header, PAGE, Words, WordsMut};
+use trapless_wire::{PAGE, Words, WordsMut};
 
 /// The shared region, mapped into this process. Lives on when the target is gone.
 #[derive(Debug)]
@@ -52,15 +52,6 @@ impl Region {
             Some(base) if base.as_ptr() as isize != -1 => Ok(Self { base, size, file, present }),
             _ => Err(EngineError::Map(io::Error::last_os_error())),
         }
-    }
-
-    /// The header as it is now.
-    pub fn header(&self) -> Option<Header> {
-        let mut bytes = [0; size_of::<Header>()];
-        for (i, word) in bytes.chunks_exact_mut(8).enumerate() {
-            word.copy_from_slice(&self.word(8 * i as u64).to_ne_bytes());
-        }
-        Header::read(&bytes)
     }
 
     /// Copies bytes in. Both ends must be multiples of 8; what does not fit is left out.

@@ -15,7 +15,7 @@
 //! 6. Let the target go.
 
 use crate::{
-    EngineError,
+    EngineError, FoundSession,
     patch::{self, Change, Found},
     scan::{self, Ranges},
 };
@@ -23,16 +23,7 @@ use std::{collections::HashSet, time::Duration};
 use trapless_isa::detour::{RETURN_ADDRESS, RETURN_SHIFT, RETURN_SLOT};
 use trapless_isa::{Displaced, Slot};
 use trapless_process::{Process, RemoteAddr, Stepped, Stopped};
-use trapless_wire::{Counters, Header, JournalEntry, PAGE, REGION_NAME, SessionState, Words};
-
-/// A session found in a process by its shared region.
-#[derive(Clone, Debug)]
-pub struct FoundSession {
-    /// Its header.
-    pub header: Header,
-    /// Its journal.
-    pub journal: Vec<JournalEntry>,
-}
+use trapless_wire::{Header, JournalEntry, PAGE, SessionState};
 
 /// What removal did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,72 +38,6 @@ pub struct Removed {
     pub memory_kept: bool,
     /// How long the target stood still.
     pub stopped: Duration,
-}
-
-impl FoundSession {
-    /// How often a site was hit, read from the target. 0 when nothing can be read.
-    pub fn hits(&self, process: &Process, entry: &JournalEntry) -> u64 {
-        let words = RemoteWords { process, region: self.header.region };
-        if entry.hits == 0 { 0 } else { Counters::new(&self.header, &words).sum(entry.hits) }
-    }
-
-    /// Whether the tool that armed it still runs. One that was killed and not yet waited for does not.
-    pub fn has_owner(&self) -> bool {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.header.tool)).unwrap_or_default();
-        // The name before the state may hold anything, parentheses too.
-        stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['Z', 'X']))
-    }
-
-    /// Whether the site's patch is in place.
-    pub fn is_armed(&self, process: &Process, entry: &JournalEntry) -> bool {
-        let mut now = vec![0; entry.patched().len()];
-        process.read_exact(RemoteAddr(entry.site), &mut now).is_ok() && now == entry.patched()
-    }
-}
-
-/// The shared region, read through the target.
-struct RemoteWords<'p> {
-    process: &'p Process,
-    region: u64,
-}
-
-impl Words for RemoteWords<'_> {
-    fn word(&self, offset: u64) -> u64 {
-        let mut word = [0; 8];
-        let read = self.process.read_exact(RemoteAddr(self.region.wrapping_add(offset)), &mut word);
-        read.map_or(0, |()| u64::from_le_bytes(word))
-    }
-}
-
-/// Longest journal that is believed: more sites than any address space has functions.
-const MAX_JOURNAL: u64 = 1 << 24;
-
-/// Sessions whose memory is mapped in `process`, armed or not.
-///
-/// Read from the target's own memory: the file descriptor is long closed.
-pub fn find_sessions(process: &Process) -> Result<Vec<FoundSession>, EngineError> {
-    let mut found = Vec::new();
-    let name = format!("/memfd:{}", REGION_NAME.to_string_lossy());
-    for mapping in process.maps()?.iter().filter(|m| m.offset == 0 && m.is_special(&name)) {
-        let mut bytes = vec![0; size_of::<Header>()];
-        if process.read_exact(mapping.start, &mut bytes).is_err() {
-            continue;
-        }
-        let Some(header) = Header::read(&bytes).filter(|h| h.journal_length <= MAX_JOURNAL) else { continue };
-        let size = header.journal_length as usize * size_of::<JournalEntry>();
-        // Allocated as it is read: the length is the target's word.
-        if (mapping.end.0 - mapping.start.0) < PAGE + size as u64 {
-            continue;
-        }
-        let mut journal = vec![0; size];
-        process.read_exact(mapping.start + PAGE, &mut journal)?;
-        let journal = journal
-            .chunks_exact(size_of::<JournalEntry>())
-            .map(bytemuck::pod_read_unaligned::<JournalEntry>)
-            .collect();
-        found.push(FoundSession { header, journal });
-    }
-    Ok(found)
 }
 
 /// Takes a session out of a stopped process and lets it go.
@@ -145,7 +70,9 @@ fn remove_stopped(
     let changes: Vec<_> =
         entries.iter().map(|e| Change { address: e.site, from: e.patched(), to: e.original() }).collect();
     // A breakpoint over our jump: whoever set it will put the jump back, and then the detour must still be there.
-    let mut covered = false;
+    // The same holds where what was written at a site is not known.
+    let mut covered = session.doubted > 0;
+    removed.left += session.doubted;
     for found in patch::apply(process, &changes)? {
         match found {
             Found::Changed => removed.restored += 1,

@@ -86,6 +86,13 @@ impl Process {
         self.start_time
     }
 
+    /// When the process with this id was started, as [`Process::start_time`]. `None` if there is none, or it has ended and
+    /// was not waited for yet.
+    pub fn start_of(pid: Pid) -> Option<u64> {
+        let stat = parse_stat(&read_file(Path::new(&format!("/proc/{pid}/stat"))).ok()?).ok()?;
+        (!matches!(stat.state, crate::State::Zombie | crate::State::Dead)).then_some(stat.start_time)
+    }
+
     /// The pidfd; `None` on kernels older than 5.3. It becomes readable when the process ends.
     pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
         use std::os::fd::AsFd;

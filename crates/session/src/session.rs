@@ -237,7 +237,7 @@ impl Session {
                 }),
             }
         }
-        let engine = trapless_engine::Session::new(&armed).map_err(Error::other)?;
+        let engine = trapless_engine::Session::new(armed).map_err(Error::other)?;
         if probes.is_empty() {
             // The look at the stopped process left none. A launched one ends with the run that was to watch it.
             match (serving, &running) {

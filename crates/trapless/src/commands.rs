@@ -13,6 +13,8 @@ mod status;
 
 use crate::cli::validated::Command;
 use crate::error::Error;
+use crate::terminal::tell;
+use trapless_process::Process;
 
 /// Does what was asked and returns the process's exit code, 0 or that of a launched command.
 ///
@@ -37,4 +39,12 @@ fn stop_options(allow_seccomp: bool) -> trapless_process::StopOptions {
     let mut options = trapless_process::StopOptions::default();
     options.allow_seccomp = allow_seccomp;
     options
+}
+
+/// Says which memory of a process bears our name and is not worked on.
+fn note_disbelieved(process: &Process) -> Result<(), Error> {
+    for (at, why) in trapless_engine::find_disbelieved(process).map_err(Error::other)? {
+        tell(format_args!("process {}: the memory at {at} is left alone: {why}", process.pid()));
+    }
+    Ok(())
 }

@@ -8,6 +8,7 @@
 //! | [`commands`] | what it makes the program do |
 //! | [`report`] | what is shown of a run |
 //! | [`progress`] | that somebody waits |
+//! | [`terminal`] | what may be written to one |
 //! | [`error`] | everything that can end a run, with its exit code |
 
 pub mod cli;
@@ -15,5 +16,6 @@ pub mod commands;
 pub mod error;
 pub mod progress;
 pub mod report;
+pub mod terminal;
 
 pub use trapless_session::{resolve, session, spec, target};

@@ -1,7 +1,6 @@
 //! The command line.
 
 use clap::Parser;
-use std::io::Write;
 use std::process::ExitCode;
 use trapless::cli::{Cli, validated::Command};
 use trapless::commands;
@@ -18,7 +17,7 @@ fn main() -> ExitCode {
         Err(error) => {
             if !error.is_closed_pipe() {
                 // Where standard error is closed, the exit code still tells.
-                let _ = writeln!(std::io::stderr(), "trapless: {error}");
+                trapless::terminal::tell(&error);
             }
             error.exit_code().into()
         }

@@ -65,19 +65,20 @@ impl Default for Latency {
 
 impl Latency {
     fn add<W: Words + ?Sized>(&mut self, block: &BlockView<'_, W>, histogram: u32) {
-        self.count += block.word(histogram + LATENCY_COUNT);
+        self.count = self.count.wrapping_add(block.word(histogram + LATENCY_COUNT));
         self.sum = self.sum.wrapping_add(block.word(histogram + LATENCY_SUM));
         self.max = self.max.max(block.word(histogram + LATENCY_MAX));
         let buckets = histogram + LATENCY_BUCKETS;
         block.each_written(buckets..buckets + 8 * LATENCY_LENGTH, |at, calls| {
-            self.buckets[((at - buckets) / 8) as usize] += calls;
+            let sum = &mut self.buckets[((at - buckets) / 8) as usize];
+            *sum = sum.wrapping_add(calls);
         });
     }
 
     /// The duration below which the share `quantile` (0 to 1) of the calls lie, interpolated within its bucket. 0
     /// when there are none.
     pub fn quantile(&self, quantile: f64) -> u64 {
-        let total: u64 = self.buckets.iter().sum();
+        let total = self.buckets.iter().fold(0u64, |sum, calls| sum.wrapping_add(*calls));
         let wanted = (quantile * total as f64).max(1.0);
         let mut below = 0.0;
         for (bucket, &calls) in self.buckets.iter().enumerate() {
@@ -121,7 +122,8 @@ impl<'a, W: Words + ?Sized> Counters<'a, W> {
         for block in self.blocks() {
             let sums = if block.is_of_child() { &mut totals.children } else { &mut totals.own };
             block.each_written(counters.clone(), |counter, value| {
-                sums[((counter - start) / 8) as usize] += value;
+                let sum: &mut u64 = &mut sums[((counter - start) / 8) as usize];
+                *sum = sum.wrapping_add(value);
             });
         }
         totals
@@ -129,7 +131,7 @@ impl<'a, W: Words + ?Sized> Counters<'a, W> {
 
     /// Sum of a counter over the attached process's threads.
     pub fn sum(&self, counter: u32) -> u64 {
-        self.blocks().filter(|b| !b.is_of_child()).map(|b| b.word(counter)).sum()
+        self.blocks().filter(|b| !b.is_of_child()).fold(0, |sum, b| sum.wrapping_add(b.word(counter)))
     }
 
     /// Followed calls whose return address was put back for an unwinder.

@@ -7,7 +7,7 @@ use trapless_isa::Layout;
 pub const MAGIC: [u8; 8] = *b"TRAPLESS";
 
 /// Version of everything this crate describes. A tool does not touch what another version left.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Name given to the memfd; `/proc/PID/maps` shows it as `/memfd:trapless (deleted)`.
 pub const REGION_NAME: &std::ffi::CStr = c"trapless";
@@ -60,6 +60,8 @@ pub struct Header {
     pub pid: u32,
     /// Process of the tool that attached it.
     pub tool: u32,
+    /// Its start time, as that of the attached process: ids are used again.
+    pub tool_start_time: u64,
     /// Start time of the attached process, in clock ticks since boot (`/proc/PID/stat`, field 22).
     pub start_time: u64,
     /// Seconds since the epoch when the session began.
@@ -103,12 +105,6 @@ pub struct Header {
 const _: () = assert!(size_of::<Header>() <= crate::PAGE as usize);
 
 impl Header {
-    /// Reads a header from the start of a region, if it is one of ours and of our version.
-    pub fn read(bytes: &[u8]) -> Option<Self> {
-        let header: Self = bytemuck::pod_read_unaligned(bytes.get(..size_of::<Self>())?);
-        (header.magic == MAGIC && header.version == VERSION).then_some(header)
-    }
-
     /// The session's state, if the number is one.
     pub fn session_state(&self) -> Option<SessionState> {
         SessionState::from_raw(self.state)

@@ -19,11 +19,13 @@
 #![deny(unreachable_pub)]
 
 mod counters;
+mod found;
 mod geometry;
 mod header;
 mod journal;
 
 pub use counters::{BlockView, Counters, Latency, RecordView, Totals, Words, WordsMut};
+pub use found::{BadHeader, Checked, MAX_JOURNAL};
 pub use geometry::{Geometry, PAGE, Sizes};
 pub use header::{Arena, Header, MAGIC, MAX_ARENAS, REGION_NAME, SessionState, VERSION};
 pub use journal::{JournalEntry, MAX_DISPLACED, SiteState};

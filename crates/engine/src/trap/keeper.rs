@@ -108,7 +108,7 @@ pub fn arm_serving(
     let (stopped, refused) = blueprint.decode(&answer)?;
     let memory = memory.map_err(failed)?;
     let standing = launched.map(|_| ours);
-    Ok((Armed { memory, header: blueprint.header, stopped, refused }, Serving { keeper, standing }))
+    Ok((blueprint.armed(memory, stopped, refused), Serving { keeper, standing }))
 }
 
 /// The keeper's work.
@@ -139,7 +139,7 @@ fn keep(
         Ok(removed) => kept::encode_removed(&removed),
         Err(error) => {
             // Whatever went wrong: a breakpoint without a tracer would kill the target.
-            let session = session(blueprint, &armed);
+            let session = session(&armed);
             if serve::restore_code(process, &session).is_ok()
                 && let Ok(stopped) = process.stop_with(options)
             {
@@ -194,14 +194,8 @@ impl Standing {
     }
 }
 
-fn session(blueprint: &Blueprint<'_, '_>, armed: &Armed) -> FoundSession {
-    let mut session = FoundSession { header: armed.header, journal: blueprint.journal.clone() };
-    for (entry, refused) in session.journal.iter_mut().zip(&armed.refused) {
-        if refused.is_some() {
-            entry.state = trapless_wire::SiteState::Skipped as u8;
-        }
-    }
-    session
+fn session(armed: &Armed) -> FoundSession {
+    FoundSession::own(armed.header, armed.journal.clone())
 }
 
 fn tell(channel: &mut UnixStream, answer: &[u8]) -> std::io::Result<()> {
@@ -224,7 +218,7 @@ fn serve(
     armed: &Armed,
     mut stopped: Stopped<'_>,
 ) -> Result<Removed, EngineError> {
-    let session = session(blueprint, armed);
+    let session = session(armed);
     // While the target still stands.
     let region = Region::map(&armed.memory, armed.header.region_size)
         .inspect_err(|_| drop(serve::restore_code(process, &session)))?;

@@ -4,6 +4,7 @@ use crate::cli::validated::Processes;
 use crate::error::Error;
 use crate::report::DetachedSession;
 use crate::target;
+use crate::terminal::tell;
 use trapless_engine::{find_sessions, remove_kept};
 
 /// Does it, process by process.
@@ -24,6 +25,9 @@ pub fn run(processes: &Processes) -> Result<u8, Error> {
                 continue;
             }
         };
+        if let Err(error) = super::note_disbelieved(&process) {
+            failed = failed.or(Some(error));
+        }
         for session in sessions {
             match remove_kept(&process, &session, &super::stop_options(processes.allow_seccomp)) {
                 Ok(removed) => rows.push(DetachedSession {
@@ -40,7 +44,7 @@ pub fn run(processes: &Processes) -> Result<u8, Error> {
         }
     }
     if rows.is_empty() && failed.is_none() && !processes.output.json {
-        eprintln!("trapless: nothing is armed");
+        tell("nothing is armed");
     }
     processes.output.rows(&rows)?;
     failed.map_or(Ok(0), Err)

@@ -4,6 +4,7 @@ use super::sites::Place;
 use crate::cli::validated::Listing;
 use crate::error::Error;
 use crate::session::Prepared;
+use crate::terminal::printable;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use trapless_engine::{Module, Request, Wanted};
@@ -27,10 +28,13 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
         let title = format!("{}:{}", place.images[site.image].name(), site.name);
         let allowed = site.mechanism.as_ref().map_or(&listing.selection.mechanisms[..], std::slice::from_ref);
         let text = explain(&title, &modules[request.module], request, site.kinds.returns, allowed);
-        output.write_all(text.as_bytes()).map_err(|error| listing.output.error(error))?;
+        for line in text.lines() {
+            writeln!(output, "{}", printable(line)).map_err(|error| listing.output.error(error))?;
+        }
     }
     for skipped in &prepared.sites().skipped {
-        writeln!(output, "{}:{}\n  {}\n", skipped.module, skipped.function, skipped.reason)
+        let site = printable(&format!("{}:{}", skipped.module, skipped.function));
+        writeln!(output, "{site}\n  {}\n", printable(&skipped.reason))
             .map_err(|error| listing.output.error(error))?;
     }
     output.flush().map_err(|error| listing.output.error(error))?;

@@ -191,9 +191,9 @@ fn wait_for_end(child: &mut Child) -> Result<Option<ExitStatus>, Error> {
     let pid = child.pid();
     let mut status = child.wait_for(SILENT).map_err(Error::other)?;
     if status.is_none() {
-        eprintln!(
-            "trapless: waiting for the command (process {pid}) to end; interrupt once more to leave it"
-        );
+        crate::terminal::tell(format_args!(
+            "waiting for the command (process {pid}) to end; interrupt once more to leave it"
+        ));
     }
     super::signals::forget();
     while status.is_none() && !super::signals::interrupted() {
@@ -293,7 +293,7 @@ fn finish(
 fn notes(now: &Snapshot) {
     let note = |count: u64, what: &str| {
         if count > 0 {
-            eprintln!("trapless: {} {what}", crate::report::count(count));
+            crate::terminal::tell(format_args!("{} {what}", crate::report::count(count)));
         }
     };
     note(now.in_children, "hits in forked children, which are not counted above");

@@ -4,6 +4,7 @@ use crate::cli::validated::Processes;
 use crate::error::Error;
 use crate::report::ArmedSite;
 use crate::target::{self, Image};
+use crate::terminal::tell;
 use trapless_engine::find_sessions;
 use trapless_isa::Mechanism;
 use trapless_process::Process;
@@ -17,6 +18,7 @@ pub fn run(processes: &Processes) -> Result<u8, Error> {
     for &pid in &processes.pids {
         let process = target::open(pid)?;
         let images = target::images(&process)?;
+        super::note_disbelieved(&process)?;
         for session in find_sessions(&process).map_err(Error::other)? {
             let owner = session.header.tool as i32;
             let owner_alive = session.has_owner();
@@ -36,7 +38,7 @@ pub fn run(processes: &Processes) -> Result<u8, Error> {
         }
     }
     if rows.is_empty() && !processes.output.json {
-        eprintln!("trapless: nothing is armed");
+        tell("nothing is armed");
     }
     processes.output.rows(&rows)?;
     Ok(0)

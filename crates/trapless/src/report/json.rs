@@ -25,7 +25,7 @@ impl<W: Write> JsonLines<W> {
     }
 
     fn line(&mut self, event: &Event<'_>) -> io::Result<()> {
-        serde_json::to_writer(&mut self.output, event)?;
+        crate::terminal::write_json(&mut self.output, event)?;
         self.output.write_all(b"\n")
     }
 }

@@ -200,7 +200,7 @@ struct Typed<'a, R> {
 /// Those of `output`.
 pub fn json_rows<R: Row>(output: &mut dyn Write, rows: &[R]) -> io::Result<()> {
     for row in rows {
-        serde_json::to_writer(&mut *output, &Typed { r#type: R::TYPE, row })?;
+        crate::terminal::write_json(output, &Typed { r#type: R::TYPE, row })?;
         output.write_all(b"\n")?;
     }
     output.flush()

@@ -1,5 +1,6 @@
 //! Tables that fit a terminal: columns as wide as their content, long names shortened in the middle.
 
+pub(super) use crate::terminal::printable;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
@@ -96,11 +97,6 @@ impl Table {
         }
         widths
     }
-}
-
-/// `text` without characters that a terminal would act on.
-pub(super) fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 /// `text` in at most `width` characters: what is too long loses its middle, because C++ and Rust names differ at
