@@ -157,11 +157,6 @@ struct Taken<'a> {
     ours: Vec<(u64, u64)>,
 }
 
-/// Around here nothing else is: far above the heap of a program, far below its libraries.
-const QUIET: u64 = 1 << 45;
-/// And in 32 bits, well below the libraries, where the next mapping of anybody goes.
-const QUIET_32_BIT: u64 = 3 << 30;
-
 /// The most of a 32-bit program's address space that counters, rings and return instances may take.
 const MOST_OF_4_GB: u64 = 512 << 20;
 
@@ -176,7 +171,7 @@ impl Taken<'_> {
     }
 
     fn anywhere(&mut self, size: u64) -> Option<u64> {
-        let quiet = if self.rules.end.0 <= 1 << 32 { QUIET_32_BIT } else { QUIET };
+        let quiet = self.maps.quiet_place(&self.rules, size).0;
         self.near(quiet..quiet, u64::MAX, size)
     }
 }

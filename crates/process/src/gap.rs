@@ -1,4 +1,4 @@
-//! Free address space near a module, for code that has to be reached by a branch.
+//! Free address space: near a module, for code that has to be reached by a branch, or out of everybody's way.
 
 use crate::{Mappings, ProcError, Process, RemoteAddr};
 use std::ops::Range;
@@ -80,6 +80,24 @@ impl Mappings {
         candidates.sort_by_key(|&at| (distance(at..at + size, near.start.0..near.end.0), at));
         candidates.dedup();
         candidates.into_iter().map(RemoteAddr)
+    }
+
+    /// Where memory that may lie anywhere is best put: near the libraries, because programs built with a sanitizer end if anything
+    /// lies where they keep their shadow memory, and well below them, because right there the kernel puts the program's next mappings.
+    pub fn quiet_place(&self, rules: &GapRules, size: u64) -> RemoteAddr {
+        /// In 32 bits, well below the libraries.
+        const NARROW: u64 = 3 << 30;
+        /// From here up every sanitizer keeps what is the application's: `HiAppMem` of `tsan_platform.h`, `app-3` of `msan.h`, `HighMem` of
+        /// `asan_mapping.h`, each for x86-64.
+        const APPLICATION: u64 = 0x7e80_0000_0000;
+        /// For mappings of the program to come. A larger one goes below ours.
+        const ROOM: u64 = 64 << 30;
+        if rules.end.0 <= 1 << 32 {
+            return RemoteAddr(NARROW);
+        }
+        let starts = self.iter().map(|mapping| mapping.start.0).filter(|&start| start >= APPLICATION);
+        let lowest = starts.min().unwrap_or(rules.end.0).min(rules.end.0);
+        RemoteAddr(lowest.saturating_sub(ROOM + size).max(APPLICATION))
     }
 
     /// The free ranges, ascending.
@@ -214,6 +232,40 @@ mod tests {
             "{found:x?}"
         );
         assert!(found.contains(&0x7fff_efef_f000));
+    }
+
+    /// What any sanitizer takes for itself lies below, whatever the layout.
+    #[test]
+    fn a_quiet_place_is_where_sanitizers_have_the_applications_memory() {
+        const APPLICATION: u64 = 0x7e80_0000_0000;
+        for (maps, lowest) in [
+            (
+                "7ff000000000-7ff000001000 r-xp 0 0:0 0\n7ffff0000000-7ffff0021000 rw-p 0 0:0 0 [stack]\n",
+                0x7ff0_0000_0000,
+            ),
+            (
+                "7eff00000000-7eff00001000 r-xp 0 0:0 0\n7ff000000000-7ff000001000 r-xp 0 0:0 0\n",
+                0x7eff_0000_0000,
+            ),
+            // Libraries from the middle up, as with an unlimited stack.
+            (
+                "2aaaaaaab000-2aaaaaaac000 r-xp 0 0:0 0\n7ffff0000000-7ffff0021000 rw-p 0 0:0 0 [stack]\n",
+                0x7fff_f000_0000,
+            ),
+            ("", 0x7fff_ffff_f000),
+        ] {
+            let parsed = parse_maps(maps.as_bytes()).unwrap();
+            for size in [0x1000, 1 << 30, 100 << 30] {
+                let near = parsed.quiet_place(&RULES, size).0;
+                let found = gaps(maps, &RULES, near..near, u64::MAX, size)[0];
+                assert!(
+                    found >= APPLICATION && found + size <= lowest - (64 << 30),
+                    "{maps} {size:#x}: {found:#x}"
+                );
+            }
+        }
+        let narrow = GapRules { end: RemoteAddr(0xffff_e000), ..RULES };
+        assert_eq!(parse_maps(b"").unwrap().quiet_place(&narrow, 0x1000), RemoteAddr(3 << 30));
     }
 
     #[test]

@@ -58,7 +58,7 @@ impl Program {
         }
     }
 
-    fn try_build(compiler: &str, name: &str, source: &str, flags: &[&str]) -> Result<Program, String> {
+    pub fn try_build(compiler: &str, name: &str, source: &str, flags: &[&str]) -> Result<Program, String> {
         let dir = tempfile::tempdir().expect("a temporary directory");
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         let c = dir.path().join(format!("{name}.c"));
