@@ -6,6 +6,7 @@
 //! 2. Map, by system calls on one stopped thread: the shared region (a memfd, taken out of the target, proven and sealed as
 //!    `process/src/shared.rs` tells), the thread region (wiped in forked children), the return region, and an executable arena for
 //!    each module. Each at its planned address and only if nothing is there. Then prove that the mapping is of that memfd.
+//!    Where detours read the clock, ask whether they may.
 //! 3. Write the code of the arenas, through `/proc/PID/mem`: they are never writable.
 //! 4. Check each site again: no stack holds an address inside its displaced instructions, and those that run from a copy after
 //!    a trap are the file's.
@@ -19,7 +20,7 @@
 //! patch is written.
 
 use crate::{
-    Blueprint, EngineError, Refusal,
+    Blueprint, EngineError, Refusal, clock,
     patch::{self, Change, Found},
     region::Region,
     scan::{self, Ranges},
@@ -85,6 +86,9 @@ impl Blueprint<'_, '_> {
         mapped: &mut Mapped,
     ) -> Result<Armed, EngineError> {
         let memory = self.map(process, stopped, mapped)?;
+        if self.plan.sites.iter().any(clock::is_read_by) {
+            clock::require(process, stopped, RemoteAddr(self.header.threads))?;
+        }
         for (arena, code) in self.header.arenas().zip(&self.code) {
             process.write(RemoteAddr(arena.address), code)?;
         }

@@ -77,6 +77,11 @@ pub enum EngineError {
         "thread {0} blocks SIGTRAP, which a breakpoint would change: probes that trap are not possible here"
     )]
     BlocksTraps(process::Tid),
+    /// Detours that read the clock would be killed.
+    #[error(
+        "thread {0} must not read the time stamp counter (prctl PR_SET_TSC), and a probe that takes times would kill it: count does not, and --mechanism step takes the time outside of it"
+    )]
+    ClockForbidden(process::Tid),
     /// The work in the keeper failed.
     #[error("{0}")]
     Keeper(String),

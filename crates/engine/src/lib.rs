@@ -12,6 +12,7 @@
 
 mod arm;
 mod blueprint;
+mod clock;
 mod error;
 mod found;
 mod kept;

@@ -55,7 +55,29 @@ impl<'p> Stopped<'p> {
         &mut self,
         calls: impl FnOnce(&mut Remote<'_, 'p>) -> Result<T, E>,
     ) -> Result<T, E> {
-        let mut remote = Remote::begin(self)?;
+        let index = self.thread_for_calls().ok_or(RemoteError::NoThread(self.process.pid()))?;
+        self.remote_of(index, calls)
+    }
+
+    /// As [`Stopped::remote`], with a thread of the caller's choice.
+    ///
+    /// # Errors
+    /// As [`Stopped::remote`], or that there is no such thread.
+    pub fn remote_on<T, E: From<RemoteError>>(
+        &mut self,
+        tid: Tid,
+        calls: impl FnOnce(&mut Remote<'_, 'p>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let index = self.index_of(tid).map_err(RemoteError::from)?;
+        self.remote_of(index, calls)
+    }
+
+    fn remote_of<T, E: From<RemoteError>>(
+        &mut self,
+        index: usize,
+        calls: impl FnOnce(&mut Remote<'_, 'p>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let mut remote = Remote::begin(self, index)?;
         let result = calls(&mut remote);
         let finished = remote.finish();
         let value = result?;
@@ -71,9 +93,8 @@ impl<'p> Stopped<'p> {
 }
 
 impl<'s, 'p> Remote<'s, 'p> {
-    fn begin(stopped: &'s mut Stopped<'p>) -> Result<Self, RemoteError> {
+    fn begin(stopped: &'s mut Stopped<'p>, index: usize) -> Result<Self, RemoteError> {
         let process = stopped.process;
-        let index = stopped.thread_for_calls().ok_or(RemoteError::NoThread(process.pid()))?;
         let (tid, regs) = (stopped.threads[index].tid, stopped.threads[index].regs);
         let instruction = process.find_code(regs.abi().syscall_instruction)?;
         let instruction = instruction.ok_or(RemoteError::NoSyscallInstruction(process.pid()))?;

@@ -5,7 +5,7 @@ mod support;
 
 use std::fs;
 use std::process::Command;
-use support::tool::{Ran, finish, run};
+use support::tool::{Ran, Tool, finish, run};
 use support::{Program, Target};
 
 /// Runs the program under `count --return PATTERNS`; its output and exit code must be `bare`'s.
@@ -149,4 +149,60 @@ fn r4_go_is_counted_and_not_followed() {
     let ran = run(&["latency", "gophers:main.Probed", "--", path]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.err.contains("Go moves its stacks"), "{ran:?}");
+}
+
+/// A program that forbids itself the time stamp counter, in its first thread or in its last.
+const CLOCKLESS: &str = r#"
+    #include <pthread.h>
+    #include <stdio.h>
+    #include <stdlib.h>
+    #include <sys/prctl.h>
+    __attribute__((noinline)) long f(long n) { __asm__ volatile("" : "+r"(n)); return n + 1; }
+    static pthread_barrier_t begun, over;
+    static void *forbid(void *yes) {
+        if (yes) prctl(PR_SET_TSC, PR_TSC_SIGSEGV);
+        pthread_barrier_wait(&begun);
+        pthread_barrier_wait(&over);
+        long sum = 0;
+        for (int i = 0; i < 100; i++) sum += f(i);
+        return (void *)sum;
+    }
+    int main(int argc, char **argv) {
+        int all = argc > 1;
+        if (all) prctl(PR_SET_TSC, PR_TSC_SIGSEGV);
+        pthread_t threads[20];
+        pthread_barrier_init(&begun, 0, 21);
+        pthread_barrier_init(&over, 0, 21);
+        for (int i = 0; i < 20; i++) pthread_create(&threads[i], 0, forbid, (void *)(long)(i == 19));
+        pthread_barrier_wait(&begun);
+        puts("ready");
+        fflush(stdout);
+        getchar();
+        pthread_barrier_wait(&over);
+        long sum = 0;
+        void *one;
+        for (int i = 0; i < 20; i++) { pthread_join(threads[i], &one); sum += (long)one; }
+        printf("%ld\n", sum);
+        return 0;
+    }"#;
+
+#[test]
+fn a_program_that_must_not_read_the_clock_is_counted_and_not_timed() {
+    for program in Program::in_both_widths("clockless", CLOCKLESS, &[]) {
+        for args in [&[][..], &["all"]] {
+            let mut target = program.start(args);
+            let (before, text) = (target.text(), target.pid().to_string());
+            for verb in ["latency", "trace"] {
+                let ran = run(&[verb, "-p", &text, "clockless:f", "-d", "0.1"]);
+                ran.assert_refused(1, &["must not read the time stamp counter", "--mechanism step"]);
+                before.assert_restored(target.pid());
+            }
+            let tool = Tool::armed(&["count", "--return", "-p", &text, "clockless:f"]);
+            target.tell("");
+            assert_eq!(target.line(), "101000");
+            assert!(target.wait().success());
+            let summary = tool.ended();
+            assert_eq!([summary.hits("f", "entry"), summary.hits("f", "return")], [2000, 2000]);
+        }
+    }
 }
