@@ -2,6 +2,7 @@
 
 use crate::maps::{Mappings, parse_maps};
 use crate::status::{Auxv, Stat, Status, parse_stat, parse_status};
+use crate::wait::Backoff;
 use crate::{Errno, MappedFileError, Mapping, OpenError, Pid, ProcError, Tid};
 use std::ffi::CString;
 use std::fs::File;
@@ -10,6 +11,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// A live process. The id stays ours to name as long as [`Process::is_alive`] says so: it is held by a pidfd, and its
 /// memory by an open `/proc/PID/mem`, which never turns into another process's.
@@ -115,6 +117,25 @@ impl Process {
                 .stat()
                 .is_ok_and(|stat| stat.start_time == self.start_time && stat.state != crate::State::Zombie),
         }
+    }
+
+    /// Whether it has ended, or does within `patience`. One that ends has no memory and no files for a moment before that.
+    pub fn has_ended_within(&self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        let mut backoff = Backoff::default();
+        while self.is_alive() && Instant::now() < deadline {
+            backoff.pause();
+        }
+        !self.is_alive()
+    }
+
+    /// Whether it has started another program since it was opened, and runs that. Not told of one that has ended by now.
+    pub fn runs_another_program(&self) -> bool {
+        use std::os::unix::fs::FileExt;
+        // Whatever lies there: of an address space that is gone, not even an error can be read.
+        let is_gone = matches!(self.mem.read_at(&mut [0], 0), Ok(0));
+        // A process that ends has none for a moment before it is seen to have ended.
+        is_gone && self.exe().is_ok() && self.is_alive()
     }
 
     /// The path of the program it runs, in its own mount namespace.

@@ -65,6 +65,9 @@ pub struct Summary {
     /// How a launched command ended. `None` while it still runs or was not launched by us.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit: Option<Exit>,
+    /// Whether the target was seen to run another program before the end, whose calls were not counted.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub ran_another_program: bool,
     /// Every probe, hit or not.
     pub probes: Vec<ProbeSummary>,
     /// Sites that matched and were left alone.

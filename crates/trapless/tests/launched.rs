@@ -2,12 +2,13 @@
 
 mod support;
 
+use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 use support::tool::{Ran, finish, run, trapless};
-use support::{PATIENCE, Program, end_with_us};
+use support::{PATIENCE, Program, end_with_us, eventually};
 
 /// Says what it has inherited of SIGTRAP, from a function that can be probed.
 const SAYS: &str = r#"
@@ -142,4 +143,41 @@ fn a_command_keeps_what_it_inherits_of_sigtrap_and_then_gets_no_traps() {
             }
         }
     }
+}
+
+#[test]
+fn a_command_that_runs_another_program_is_said_to() {
+    let run = |mechanism: &[&str], script: &[&str]| {
+        let verb = ["count", "libc.so.6:malloc", "-f", "json"];
+        let mut command = trapless(&[&verb, mechanism, &["--"], script].concat());
+        let mut child = end_with_us(command.stdin(Stdio::piped()))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let input = child.stdin.take();
+        let pid = child.id();
+        eventually("the last program runs", || {
+            let of = |what: String| fs::read_to_string(format!("/proc/{what}")).unwrap_or_default();
+            let children = of(format!("{pid}/task/{pid}/children"));
+            let is_last = |pid: &str| {
+                of(format!("{pid}/comm")) == "cat\n" || !of(format!("{pid}/task/{pid}/children")).is_empty()
+            };
+            children.split_whitespace().any(is_last)
+        });
+        // SAFETY: kill takes two integers; the child is not reaped yet, so the id is still its own.
+        unsafe { libc::kill(pid as i32, libc::SIGINT) };
+        drop(input);
+        let output = child.wait_with_output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        Ran { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+    };
+    for mechanism in [&[][..], &["--allow-trap", "--mechanism", "step"]] {
+        let ran = run(mechanism, &["sh", "-c", "exec cat"]);
+        assert!(ran.err.contains("ran another program, whose calls were not counted"), "{ran:?}");
+        assert_eq!(ran.summary().0["ran_another_program"], true, "{ran:?}");
+    }
+    let ran = run(&[], &["sh", "-c", "cat; true"]);
+    assert!(!ran.err.contains("another program"), "{ran:?}");
+    assert!(ran.summary().0["ran_another_program"].is_null(), "{ran:?}");
 }

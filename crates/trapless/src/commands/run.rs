@@ -17,6 +17,9 @@ use trapless_process::launch::{self, Child};
 /// How often rings are emptied and ends are noticed.
 const TICK: Duration = Duration::from_millis(5);
 
+/// How long a target that has given up its memory may take to be seen to have ended.
+const ENDING: Duration = Duration::from_millis(200);
+
 /// Does what was asked.
 ///
 /// # Errors
@@ -93,13 +96,22 @@ struct Armed {
     session: Session,
     calls: Calls,
     announced: bool,
+    /// It was seen to have started another program.
+    ran_another_program: bool,
     /// At the last interval.
     before: Snapshot,
 }
 
 impl Armed {
     fn new(process: Process, session: Session) -> Self {
-        Self { process, session, calls: Calls::default(), announced: false, before: Snapshot::default() }
+        Self {
+            process,
+            session,
+            calls: Calls::default(),
+            announced: false,
+            ran_another_program: false,
+            before: Snapshot::default(),
+        }
     }
 
     fn pid(&self) -> i32 {
@@ -153,7 +165,8 @@ fn watch(
             || exited().is_some()
             || targets.iter().all(|armed| !armed.process.is_alive());
         let left = run.limits.max_events.map_or(u64::MAX, |most| most - traced);
-        for armed in targets.iter() {
+        for armed in targets.iter_mut() {
+            armed.ran_another_program |= armed.process.runs_another_program();
             armed.session.tend(&armed.process, &super::stop_options(run.allow_seccomp))?;
         }
         traced += trace(run, targets, reporter, left).map_err(output)?;
@@ -255,7 +268,7 @@ fn finish(
             match armed.session.remove(&armed.process, &super::stop_options(run.allow_seccomp)) {
                 Ok(removed) => stopped += removed.stopped,
                 // A target that ended meanwhile took its probes along.
-                Err(_) if !armed.process.is_alive() => {}
+                Err(_) if armed.process.has_ended_within(ENDING) => {}
                 Err(error) => first_error = first_error.or(Some(error.into())),
             }
         }
@@ -278,12 +291,16 @@ fn finish(
             stopped_us: stopped.as_micros() as u64,
             duration_ns,
             exit,
+            ran_another_program: armed.ran_another_program,
             probes: now.since(&Snapshot::default(), armed.session.probes(), rate, latency),
             skipped: armed.session.skipped().to_vec(),
         };
         let written =
             rest.iter().try_for_each(|hit| reporter.hit(hit)).and_then(|()| reporter.summary(&summary));
         first_error = written.err().map(|error| run.output.error(error));
+        if armed.ran_another_program {
+            eprintln!("trapless: process {} ran another program, whose calls were not counted", armed.pid());
+        }
         notes(&now);
     }
     first_error.map_or(Ok(()), Err)

@@ -32,6 +32,7 @@ fn summary(probes: Vec<ProbeSummary>) -> Summary {
         pid: 42,
         stopped_us: 1500,
         duration_ns: 2_000_000_000,
+        ran_another_program: false,
         exit: Some(Exit::Code(0)),
         probes,
         skipped: skipped.to_vec(),
