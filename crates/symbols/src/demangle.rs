@@ -63,6 +63,79 @@ fn cpp(raw: &str, path_only: bool) -> Option<String> {
     if raw.len() > LONGEST_SYMBOL || !(raw.starts_with("_Z") || raw.starts_with("_GLOBAL_")) {
         return None;
     }
+    if raw.is_ascii() {
+        return ascii_cpp(raw, path_only);
+    }
+    let foreign = Foreign::of(raw)?;
+    Some(foreign.put_back(&ascii_cpp(&foreign.ascii, path_only)?))
+}
+
+/// A mangled name whose letters beyond ASCII, which the demangler does not know, are stood in for by as many others. Lengths
+/// in mangled names count bytes, so the stand-in for a run of such letters has as many bytes.
+struct Foreign<'a> {
+    ascii: String,
+    /// Each run with its stand-in.
+    runs: Vec<(&'a str, String)>,
+}
+
+impl<'a> Foreign<'a> {
+    /// Letters that demanglers write in no word of their own.
+    const STAND_INS: [char; 12] = ['Q', 'X', 'Y', 'J', 'W', 'U', 'H', 'O', 'B', 'M', 'P', 'F'];
+
+    /// `None` where the name leaves no letters to stand in for others.
+    fn of(raw: &'a str) -> Option<Self> {
+        let mut unused = Self::STAND_INS.into_iter().filter(|letter| !raw.contains(*letter));
+        let digits = [unused.next()?, unused.next()?];
+        let mut runs: Vec<(&str, String)> = Vec::new();
+        let mut ascii = String::with_capacity(raw.len());
+        let mut rest = raw;
+        while let Some(start) = rest.find(|letter: char| !letter.is_ascii()) {
+            let (before, from) = rest.split_at(start);
+            let (run, after) =
+                from.split_at(from.find(|letter: char| letter.is_ascii()).unwrap_or(from.len()));
+            ascii.push_str(before);
+            match runs.iter().find(|(known, _)| *known == run) {
+                Some((_, stand_in)) => ascii.push_str(stand_in),
+                None => {
+                    // A number of as many binary digits as the run has bytes: how many of that length there were.
+                    let number = runs.iter().filter(|(known, _)| known.len() == run.len()).count();
+                    if run.len() < usize::BITS as usize && number >> run.len() != 0 {
+                        return None;
+                    }
+                    let digit = |place: usize| digits[number.checked_shr(place as u32).unwrap_or(0) & 1];
+                    let stand_in: String = (0..run.len()).map(digit).collect();
+                    ascii.push_str(&stand_in);
+                    runs.push((run, stand_in));
+                }
+            }
+            rest = after;
+        }
+        ascii.push_str(rest);
+        // Longer ones first: a shorter one may be the beginning of a longer one.
+        runs.sort_by_key(|(run, _)| std::cmp::Reverse(run.len()));
+        Some(Self { ascii, runs })
+    }
+
+    fn put_back(&self, demangled: &str) -> String {
+        let mut text = String::with_capacity(demangled.len());
+        let mut rest = demangled;
+        while let Some(letter) = rest.chars().next() {
+            match self.runs.iter().find(|(_, stand_in)| rest.starts_with(stand_in.as_str())) {
+                Some((run, stand_in)) => {
+                    text.push_str(run);
+                    rest = &rest[stand_in.len()..];
+                }
+                None => {
+                    text.push(letter);
+                    rest = &rest[letter.len_utf8()..];
+                }
+            }
+        }
+        text
+    }
+}
+
+fn ascii_cpp(raw: &str, path_only: bool) -> Option<String> {
     let parse = ParseOptions::default().recursion_limit(DEEPEST);
     let (symbol, tail) = BorrowedSymbol::with_tail_and_options(raw.as_bytes(), &parse).ok()?;
     if !tail.is_empty() && !tail.starts_with(b".") && !tail.starts_with(b"@") {
@@ -102,6 +175,10 @@ mod tests {
             ("_ZN3foo3barEi", "foo::bar(int)", "foo::bar"),
             ("_ZN3foo3barEi.cold", "foo::bar(int) [clone .cold]", "foo::bar"),
             ("_Z3maxIiET_S0_S0_", "int max<int>(int, int)", "max<int>"),
+            // As clang and gcc mangle them: lengths count bytes.
+            ("_Z17größe_berechneni", "größe_berechnen(int)", "größe_berechnen"),
+            ("_ZN7größe3barERKS_6länge", "größe::bar(größe const&, länge)", "größe::bar"),
+            ("_Z6名前v", "名前()", "名前"),
             ("_ZN3FooC1Ev", "Foo::Foo()", "Foo::Foo"),
             (
                 "_ZN4core3fmt5Write9write_fmt17h0123456789abcdefE",
