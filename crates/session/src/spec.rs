@@ -14,6 +14,7 @@
 //! a path it is the first one behind the last `/`, if there is one, so that directories may contain colons. A backslash
 //! takes the meaning from any character. Nothing here looks at files or processes.
 
+mod foreign;
 mod pattern;
 mod split;
 
@@ -205,11 +206,8 @@ fn kind_prefix(text: &str, from: usize, syntax: Syntax) -> Result<(Option<Kind>,
             return Ok((Some(kind), from + prefix.len()));
         }
     }
-    for probe in ["kprobe:", "kretprobe:", "usdt:", "tracepoint:", "profile:", "fentry:", "fexit:"] {
-        if body.starts_with(probe) && split::separator(&body[probe.len()..], syntax).is_some() {
-            let what = format!("{probe} is not a probe on a user function; uprobe: and uretprobe: are");
-            return Err(SpecError::new(text, from, what));
-        }
+    if let Some((prefix, what)) = foreign::prefix(body, |rest| split::separator(rest, syntax).is_some()) {
+        return Err(SpecError::new(text, from, format!("{prefix}: {what}")));
     }
     Ok((None, from))
 }

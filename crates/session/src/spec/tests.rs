@@ -126,10 +126,34 @@ fn errors_point_at_the_place() {
         ("libc:malloc+0xzz", 12, "'0xzz' is not a hexadecimal number"),
         ("libc:malloc+1z", 12, "'1z' is not an offset; write +0x14 or +20"),
         ("libü:f[z-a]", 6, "the range z-a runs backward"),
-        ("kprobe:a:vfs_read", 0, "kprobe: is not a probe on a user function; uprobe: and uretprobe: are"),
     ] {
         let error = text.parse::<ProbeSpec>().unwrap_err();
         assert_eq!((error.column, error.what.as_str()), (column, what), "{text}");
+    }
+}
+
+#[test]
+fn probes_of_other_tools_say_where_to_go() {
+    for (text, way) in [
+        (
+            "kprobe:vfs_read",
+            "kprobe: names a place in the kernel, where trapless does not look; bpftrace and perf do",
+        ),
+        ("kretprobe:a:vfs_read", "kretprobe: names a place in the kernel"),
+        ("tracepoint:sched:sched_switch", "tracepoint: names a place in the kernel"),
+        ("t:syscalls:sys_enter_open", "t: names a place in the kernel"),
+        ("usdt:/bin/x:provider:name", "usdt: names a marker in a program"),
+        ("profile:hz:99", "perf record"),
+        ("p:c:malloc", "write MODULE:FUNCTION"),
+        ("p::malloc", "write MODULE:FUNCTION"),
+        ("r:c:malloc", "--return"),
+    ] {
+        let error = text.parse::<ProbeSpec>().unwrap_err();
+        assert_eq!(error.column, 0, "{text}");
+        assert!(error.what.contains(way) && error.what.contains("MODULE:FUNCTION"), "{error}");
+    }
+    for module in ["t:main", "profile:main", "i:ns::f", "kprobed:main"] {
+        assert!(module.parse::<ProbeSpec>().is_ok(), "{module}");
     }
 }
 
