@@ -7,6 +7,7 @@
 pub mod flags;
 mod mechanisms;
 pub mod reporter;
+pub mod unknown;
 pub mod validated;
 pub mod values;
 pub mod verbs;

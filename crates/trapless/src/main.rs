@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use std::process::ExitCode;
-use trapless::cli::{Cli, validated::Command};
+use trapless::cli::{Cli, unknown, validated::Command};
 use trapless::commands;
 use trapless_bench::{child, target};
 
@@ -11,7 +11,14 @@ fn main() -> ExitCode {
         // Not for people, so neither in the help nor in completions.
         return child::serve().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let Some(message) = unknown::message(&error) else { error.exit() };
+            let _ = writeln!(std::io::stderr(), "trapless: {message}");
+            return 2.into();
+        }
+    };
     match Command::try_from(cli.verb).and_then(commands::run) {
         Ok(code) => code.into(),
         Err(error) => {

@@ -1,0 +1,129 @@
+//! What to say of options that people know from bpftrace, bcc, perf, strace, uftrace and frida-trace.
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+const STACKS: &str = "stacks are not collected; perf record -g samples them";
+const FILTER: &str = "hits are not filtered in the target; filter what comes: trapless trace -f json … | jq 'select(.args[0] > 100)'";
+const THREADS: &str = "threads are not chosen; every hit of trace -f json has its \"tid\"";
+const FOLLOW: &str = "children are not followed; hits of forked children are told apart, and a process that runs already is probed with -p PID";
+const SCRIPT: &str =
+    "there is no script; functions are named as MODULE:FUNCTION, and --args and --return show their values";
+const GROUP: &str = "hits are not grouped by value; group what comes: trapless trace --args 1 -f json … | jq .args[0] | sort | uniq -c";
+const SAMPLE: &str = "every call is counted and none is sampled, since that costs nanoseconds";
+const PROCESSES: &str = "processes are named by number: -p \"$(pgrep -d, NAME)\"";
+const TIMES: &str = "every line of a trace has its time, and times choose their unit themselves; -i shows results every so often";
+const ARGUMENTS: &str = "arguments are shown by trace --args N, return values by --return";
+const NAMES: &str = "functions are named without an option, as MODULE:FUNCTION";
+
+/// Options of other tools, and the way here.
+const KNOWN: [(&[&str], &str); 16] = [
+    (&["-e", "--eval", "--script"], SCRIPT),
+    (&["-T", "--timestamp", "--time", "-u", "-m", "--microseconds", "--milliseconds"], TIMES),
+    (
+        &[
+            "-U",
+            "-K",
+            "-s",
+            "-k",
+            "-g",
+            "-b",
+            "--stack",
+            "--stacks",
+            "--ustack",
+            "--backtrace",
+            "--call-graph",
+        ],
+        STACKS,
+    ),
+    (&["--filter", "--where", "--if", "--slower", "--min"], FILTER),
+    (&["-L", "-t", "--tid", "--thread", "--per-thread"], THREADS),
+    (&["--by", "--key", "--group", "--group-by", "--hist"], GROUP),
+    (&["--follow", "--follow-fork", "--follow-forks", "--children", "-F", "--fork"], FOLLOW),
+    (&["--rate", "--sample", "--every", "--max-rate", "--freq", "--frequency"], SAMPLE),
+    (&["-C", "--comm", "--name", "--cgroup", "-G", "-n"], PROCESSES),
+    (&["-A", "-R", "--argument", "--arguments", "--retval", "--auto-args"], ARGUMENTS),
+    (&["-P", "-I", "--patch", "--include", "--probe", "--func", "--function", "--add"], NAMES),
+    (&["-X"], "functions are left out with -x PATTERN"),
+    (&["-l", "--list"], "trapless list shows what can be probed"),
+    (&["-c", "--cmd", "--command", "--spawn"], "a command is launched by writing it last: -- COMMAND"),
+    (&["-j", "-J", "--json", "--csv"], "machines read -f json"),
+    (&["-w", "--wait", "-E", "-D", "--depth", "--max-depth"], "trapless --help shows what there is"),
+];
+
+/// The message for an option that does not exist, or `None` for other errors.
+pub fn message(error: &clap::Error) -> Option<String> {
+    if error.kind() != ErrorKind::UnknownArgument {
+        return None;
+    }
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    let option = text(ContextKind::InvalidArg)?;
+    // `--filter=x` is told of as `--filter`.
+    let name = option.split('=').next().unwrap_or(option);
+    let known = KNOWN.iter().find(|(names, _)| names.contains(&name)).map(|(_, way)| *way);
+    let way = match (known, text(ContextKind::SuggestedArg)) {
+        (Some(way), _) => way.to_owned(),
+        (None, Some(near)) => format!("did you mean {near}?"),
+        (None, None) => "--help lists those there are".to_owned(),
+    };
+    Some(format!("no option '{option}'; {way}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Cli;
+    use super::*;
+    use clap::Parser;
+
+    fn of(line: &str) -> String {
+        let error = Cli::try_parse_from(line.split(' ')).unwrap_err();
+        message(&error).unwrap_or_else(|| panic!("{line}: {error}"))
+    }
+
+    #[test]
+    fn options_of_other_tools_say_where_to_go() {
+        for (line, way) in [
+            ("trapless count -e x", "no option '-e'; there is no script"),
+            ("trapless count -T m:f", "every line of a trace has its time"),
+            ("trapless trace -U m:f", "perf record -g"),
+            ("trapless trace --stack m:f", "perf record -g"),
+            ("trapless trace --filter arg0>1 m:f", "jq"),
+            ("trapless trace --filter=x m:f", "no option '--filter'"),
+            ("trapless trace -L 3 m:f", "tid"),
+            ("trapless count --by arg0 m:f", "uniq -c"),
+            ("trapless count --follow m:f", "not followed"),
+            ("trapless count -F m:f", "not followed"),
+            ("trapless count --json m:f", "-f json"),
+            ("trapless count --duratoin 3 m:f", "did you mean --duration?"),
+            ("trapless count --zzzzzz m:f", "--help"),
+        ] {
+            let text = of(line);
+            assert!(text.contains(way) && text.lines().count() == 1, "{line}: {text}");
+        }
+    }
+
+    #[test]
+    fn no_option_that_exists_is_called_unknown() {
+        let mut cli = <Cli as clap::CommandFactory>::command();
+        cli.build();
+        for verb in ["count", "latency", "trace"] {
+            let verb = cli.find_subcommand(verb).unwrap();
+            for argument in verb.get_arguments() {
+                let long = argument.get_long().map(|name| format!("--{name}"));
+                let short = argument.get_short().map(|letter| format!("-{letter}"));
+                for name in long.into_iter().chain(short) {
+                    let known = KNOWN.iter().find(|(names, _)| names.contains(&name.as_str()));
+                    assert!(known.is_none(), "{name} of {verb}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn other_errors_are_left_to_clap() {
+        let error = Cli::try_parse_from(["trapless", "count", "-d", "x"]).unwrap_err();
+        assert_eq!(message(&error), None);
+    }
+}
