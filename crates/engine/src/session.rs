@@ -2,7 +2,7 @@
 
 use crate::{Armed, EngineError, FoundSession, Region};
 use std::time::Duration;
-use trapless_wire::{Counters, Header, JournalEntry};
+use trapless_wire::{Counters, Header, JournalEntry, SessionState};
 
 /// Armed probes and their shared memory.
 #[derive(Debug)]
@@ -29,6 +29,12 @@ impl Session {
     /// Where everything is.
     pub fn header(&self) -> &Header {
         &self.header
+    }
+
+    /// How far the session has come, as it stands in the shared memory.
+    pub fn state(&self) -> Option<SessionState> {
+        let word = trapless_wire::Words::word(&self.region, Header::STATE_OFFSET & !7);
+        SessionState::from_raw((word >> 32) as u32)
     }
 
     /// What [`remove`](fn@crate::remove) needs: what was armed, not what the target has made of our memory since.

@@ -18,7 +18,7 @@ use crate::process::open_pidfd;
 use crate::wait::Backoff;
 use crate::{Errno, Pid};
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitStatus;
@@ -171,6 +171,11 @@ impl Keeper {
     /// Whether the result is there, or the keeper has died, within `patience`.
     pub fn is_done_within(&self, patience: Duration) -> bool {
         is_readable(self.result.as_raw_fd(), patience)
+    }
+
+    /// What becomes readable when [`Keeper::is_done_within`] becomes true.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.result.as_fd()
     }
 
     /// Waits for its result.

@@ -24,6 +24,7 @@ use crate::{Armed, Blueprint, EngineError, FoundSession, Region, Removed, remove
 use rustix::net::RecvFlags;
 use std::{
     io::{Read, Write},
+    os::fd::BorrowedFd,
     os::unix::net::UnixStream,
     time::{Duration, Instant},
 };
@@ -45,6 +46,11 @@ impl Serving {
     /// Whether the keeper has ended by itself: with the target, or because it was killed.
     pub fn has_ended(&self) -> bool {
         self.keeper.is_done_within(Duration::ZERO)
+    }
+
+    /// What becomes readable when the keeper has ended.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.keeper.descriptor()
     }
 
     /// Lets a launched command run. The first call does, and the others have nothing to do.
