@@ -8,7 +8,7 @@ use serde::Serialize;
 use trapless_isa::Mechanism;
 use trapless_process::StopOptions;
 use trapless_session::resolve::{self, Kinds, Sites};
-use trapless_session::session::{Calls, Hold, Measure, Session};
+use trapless_session::session::{Calls, Hold, Measure, Origin, Session};
 
 /// Entry or return: the rows of the benchmark are named by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -228,8 +228,8 @@ impl Armed {
     /// Makes room for [`Collector::burst`] records.
     pub fn empty(&mut self, target: &Target) {
         if let Armed::Session(session, calls) = self {
-            let rate = session.clock().rate();
-            calls.take(session, target.process.pid().0, 3, rate);
+            let clock = session.clock();
+            calls.take(session, Origin { pid: target.process.pid().0, clock, rate: clock.rate() }, 3);
         }
     }
 

@@ -19,7 +19,7 @@ pub enum Error {
     #[error(transparent)]
     Select(#[from] SelectError),
     /// Sites matched, and none of them could be probed.
-    #[error("none of the {sites} matching sites can be probed; for instance {example}: {reason}{}", trap_hint(*.trap_would_help))]
+    #[error("{} {example}: {reason}{}", none_of(*.sites), trap_hint(*.trap_would_help))]
     NothingProbed {
         /// How many sites matched.
         sites: usize,
@@ -49,6 +49,13 @@ pub enum Error {
     /// Anything else that the parts below report.
     #[error(transparent)]
     Other(Box<dyn std::error::Error + Send + Sync>),
+}
+
+fn none_of(sites: usize) -> String {
+    match sites {
+        1 => "the only matching site cannot be probed;".to_owned(),
+        _ => format!("none of the {sites} matching sites can be probed; for instance"),
+    }
 }
 
 fn trap_hint(would_help: bool) -> &'static str {

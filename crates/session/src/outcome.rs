@@ -3,7 +3,7 @@
 //! The structs are plain data, and as JSON they are objects with fields of the same names.
 
 use crate::spec::Kind;
-use serde::{Serialize, Serializer};
+use serde::{Serialize, Serializer, ser::SerializeStruct};
 
 /// What one probe saw.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -69,31 +69,84 @@ pub struct Skipped {
     pub reason: String,
 }
 
+/// An armed site at which calls are no longer counted, or were not for a while.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LostSite {
+    /// File name of the module.
+    pub module: String,
+    /// The function, demangled.
+    pub function: String,
+    /// The site's address in the target.
+    pub address: u64,
+    /// What became of it, in a word: `unloaded`, `reloaded`, `restored`, `detached`, `breakpoint`, `uprobe`, `mended` or
+    /// `changed`.
+    pub code: &'static str,
+    /// The same in a sentence.
+    pub reason: String,
+}
+
 /// One traced hit.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+///
+/// Values of 64 bits stand as numbers and, for readers that keep numbers as `double`, as hexadecimal strings.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Hit {
     /// Time since the probes were armed, in nanoseconds.
     pub time_ns: u64,
-    /// The target.
+    /// The process that hit: the target, or a forked child of it.
     pub pid: i32,
     /// The thread that hit.
     pub tid: i32,
+    /// Whether it is a forked child's.
+    pub of_child: bool,
     /// File name of the module.
     pub module: String,
     /// The function, demangled.
     pub function: String,
     /// An entry, or a return that carries its entry's arguments.
-    #[serde(serialize_with = "kind")]
     pub kind: Kind,
     /// The first integer arguments, as many as were asked for.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<u64>,
     /// The integer return value.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub retval: Option<u64>,
     /// From entry to return, in nanoseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ns: Option<u64>,
+}
+
+impl Serialize for Hit {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut hit = serializer.serialize_struct("Hit", 12)?;
+        hit.serialize_field("time_ns", &self.time_ns)?;
+        hit.serialize_field("pid", &self.pid)?;
+        hit.serialize_field("tid", &self.tid)?;
+        if self.of_child {
+            hit.serialize_field("child", &true)?;
+        }
+        hit.serialize_field("module", &self.module)?;
+        hit.serialize_field("function", &self.function)?;
+        hit.serialize_field("kind", self.kind.name())?;
+        if !self.args.is_empty() {
+            hit.serialize_field("args", &self.args)?;
+            let hexadecimal: Vec<Hexadecimal> = self.args.iter().copied().map(Hexadecimal).collect();
+            hit.serialize_field("args_hex", &hexadecimal)?;
+        }
+        if let Some(value) = self.retval {
+            hit.serialize_field("retval", &value)?;
+            hit.serialize_field("retval_hex", &Hexadecimal(value))?;
+        }
+        if let Some(ns) = self.duration_ns {
+            hit.serialize_field("duration_ns", &ns)?;
+        }
+        hit.end()
+    }
+}
+
+/// A word as `"0x1f"`.
+struct Hexadecimal(u64);
+
+impl Serialize for Hexadecimal {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{:#x}", self.0))
+    }
 }
 
 /// Serializes a kind by its name.

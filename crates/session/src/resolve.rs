@@ -32,7 +32,9 @@ pub struct Site {
     pub function: usize,
     /// Address in the file.
     pub address: u64,
-    /// The function's name for people, with an offset for a site inside it.
+    /// The module's name as it was asked for, where that is not its file's.
+    pub module: Option<String>,
+    /// The function's name for people, with an offset for a site inside it: of several names that which was asked for.
     pub name: String,
     /// What was asked for. Neither, for an unwinder's entry that only has to be hooked.
     pub kinds: Kinds,
@@ -40,6 +42,13 @@ pub struct Site {
     pub mechanism: Option<Mechanism>,
     /// Whether an unwinder starts here.
     pub unwinder: bool,
+}
+
+impl Site {
+    /// Its module's name for people.
+    pub fn module_name<'a>(&'a self, images: &'a [Image]) -> &'a str {
+        self.module.as_deref().unwrap_or_else(|| images[self.image].name())
+    }
 }
 
 /// All sites that some patterns mean.
@@ -87,10 +96,12 @@ pub fn resolve<'p>(
             let names =
                 ModuleNames { path: &image.path, soname: module.soname(), alias: image.alias.as_deref() };
             let exclusions = select::exclusions_for(exclusions, &names);
-            for site in sites_in(module, index, spec, kinds, &exclusions)? {
+            let asked = asked_module(image, module, spec);
+            for mut site in sites_in(module, index, spec, kinds, &exclusions)? {
                 matched += 1;
+                site.module.clone_from(&asked);
                 if let Some(reason) = no_site(module, &site, spec) {
-                    let module = images[index].name().to_owned();
+                    let module = site.module_name(images).to_owned();
                     skipped.push(Skipped { module, function: site.name, reason: reason.to_owned() });
                     continue;
                 }
@@ -102,6 +113,11 @@ pub fn resolve<'p>(
             }
         }
         if matched == 0 {
+            let found = readable.iter().map(|&(index, module)| sites_in(module, index, spec, kinds, &[]));
+            let excluded: usize = found.map(|sites| sites.map_or(0, |sites| sites.len())).sum();
+            if excluded > 0 {
+                return Err(SelectError::Excluded { spec: spec.text.clone(), excluded }.into());
+            }
             let all = readable.iter().flat_map(|(_, m)| m.functions().iter());
             let names = all.flat_map(|f| f.names().map(|n| n.plain()));
             return Err(select::no_function(spec, names).into());
@@ -159,21 +175,60 @@ fn sites_in(
             let exact = pattern.as_literal().is_some();
             Ok(chosen
                 .filter(|f| exact || f.kind() != Kind::Part)
-                .map(|function| site(image, function, *offset, kinds))
+                .map(|function| {
+                    site_named(image, function, as_asked(function, pattern, &demangled), *offset, kinds)
+                })
                 .collect())
         }
     }
 }
 
+/// The first of a function's names that `pattern` means.
+fn as_asked<'m>(
+    function: Function<'m>,
+    pattern: &Pattern,
+    demangled: &dyn Fn(&str) -> Option<String>,
+) -> &'m str {
+    let usual = function.name();
+    if pattern.text() == "*" {
+        return usual.plain();
+    }
+    // An instance that is asked for by name is better known by it than by what it is a part of.
+    let means = |name: &trapless_symbols::Name<'m>| select::means(pattern, name.versioned(), demangled);
+    std::iter::once(usual).chain(function.names()).find(means).unwrap_or(usual).plain()
+}
+
+/// A module's name as it was asked for: another name of the file (a link to it, a soname), whole and not as a pattern.
+fn asked_module(image: &Image, module: &Module, spec: &ProbeSpec) -> Option<String> {
+    let asked = spec.module.as_literal()?;
+    let name = asked.rsplit('/').next().filter(|name| !name.is_empty() && *name != image.name())?;
+    let is_link = || std::fs::symlink_metadata(asked).is_ok_and(|about| about.is_symlink());
+    let is_name = image.alias.as_deref() == Some(name) || module.soname() == Some(name);
+    (is_name || asked.contains('/') && is_link()).then(|| name.to_owned())
+}
+
 /// The site at `offset` bytes into a function.
 pub fn site(image: usize, function: Function<'_>, offset: u64, kinds: Kinds) -> Site {
-    let mut name = demangle(function.name().plain()).into_owned();
+    site_named(image, function, function.name().plain(), offset, kinds)
+}
+
+fn site_named(image: usize, function: Function<'_>, name: &str, offset: u64, kinds: Kinds) -> Site {
+    let mut name = demangle(name).into_owned();
     // The probe belongs behind the TOC set-up, where calls from inside the module arrive, too (ELFv2 ABI, 3.4.1).
     let address = function.address() + offset;
     if offset != 0 {
         name = format!("{name}+{offset:#x}");
     }
-    Site { image, function: function.index(), address, name, kinds, mechanism: None, unwinder: false }
+    Site {
+        image,
+        function: function.index(),
+        address,
+        module: None,
+        name,
+        kinds,
+        mechanism: None,
+        unwinder: false,
+    }
 }
 
 /// Why something with a function's name is no place to probe.

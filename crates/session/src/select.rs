@@ -62,6 +62,14 @@ pub enum SelectError {
         /// Names that are close.
         nearest: Vec<String>,
     },
+    /// What matches is left out.
+    #[error("{} '{spec}' matches {} left out by --exclude", what_matches(*.excluded), if *.excluded == 1 { "is" } else { "are all" })]
+    Excluded {
+        /// The specification as it was written.
+        spec: String,
+        /// How many functions match, were it not for the exclusions.
+        excluded: usize,
+    },
     /// More functions than the user allowed.
     #[error(
         "{found} functions match, and the limit is {limit}; narrow the pattern or raise it with --max-probes {found}"
@@ -72,6 +80,10 @@ pub enum SelectError {
         /// How many may.
         limit: usize,
     },
+}
+
+fn what_matches(functions: usize) -> String {
+    if functions == 1 { "the function that".to_owned() } else { format!("the {functions} functions that") }
 }
 
 fn did_you_mean(nearest: &[String]) -> String {
@@ -183,6 +195,11 @@ where
         any(pattern) && !exclusions.iter().any(|e| any(e))
     };
     functions.into_iter().enumerate().filter_map(|(i, names)| selected(names).then_some(i)).collect()
+}
+
+/// Whether `pattern` means a function with this name, in any of the forms that [`functions`] tries.
+pub fn means(pattern: &Pattern, name: &str, demangle: &dyn Fn(&str) -> Option<String>) -> bool {
+    names::any_form(name, demangle, |form| pattern.matches(form))
 }
 
 /// The function patterns among `exclusions` that apply to `module`.

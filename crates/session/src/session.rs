@@ -3,16 +3,20 @@
 mod arm;
 mod counts;
 mod follow;
+mod lost;
 mod odd;
+mod sharing;
 mod trace;
 
 use crate::clock::Clock;
 use crate::error::Error;
-use crate::outcome::Skipped;
+use crate::outcome::{LostSite, Skipped};
 use crate::resolve::{Kinds, Site, Sites};
 use crate::target::{self, Image};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd, RawFd};
+use std::path::{Path, PathBuf};
 use trapless_engine::{
     EngineError, Function, Module, Offsets, Plan, Removed, Request, Serving, Wanted, find_sessions,
     remove_kept,
@@ -24,7 +28,7 @@ use trapless_process::{Process, StopOptions};
 use arm::{arm, nothing_probed};
 
 pub use counts::Snapshot;
-pub use trace::Calls;
+pub use trace::{Calls, Origin};
 
 /// What is measured at every site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +72,9 @@ pub struct Session {
     skipped: Vec<Skipped>,
     /// Who serves the probes that trap.
     serving: RefCell<Option<Serving>>,
+    recheck: RefCell<lost::Sites>,
+    /// The counters of calls that make children which share the memory.
+    makers: Vec<u32>,
 }
 
 /// How the target is held still while it is changed.
@@ -199,8 +206,11 @@ impl Session {
             true => follow::with_unwinders(process, images, sites),
             false => sites,
         };
+        let mut sites = sites;
+        let makers = sharing::Makers::find(process, images, &mut sites);
         let prepared = Prepared::new(Some(process), images, sites)?;
-        let (modules, requests) = prepared.requests(Some(process), |site| wanted(measure, site))?;
+        let (modules, requests) =
+            prepared.requests(Some(process), |site| makers.want(site, wanted(measure, site)))?;
         let sites = &prepared.sites;
         let mut refused: Vec<(u32, String)> = Vec::new();
         let requests = odd::without_odd_returns(&prepared, process, requests, &mut refused);
@@ -227,7 +237,7 @@ impl Session {
                 Some(refusal) => refused.push((site.request.id, refusal.to_string())),
                 None if asked.kinds == Kinds::default() || site.request.wanted.is_hook() => {}
                 None => probes.push(Probe {
-                    module: images[asked.image].name().to_owned(),
+                    module: asked.module_name(images).to_owned(),
                     function: asked.name.clone(),
                     address: site.request.address,
                     kinds: asked.kinds,
@@ -254,7 +264,40 @@ impl Session {
             let site = &sites.sites[id as usize];
             (site.kinds != Kinds::default()).then(|| skip(images, site, reason))
         }));
-        Ok(Self { engine, clock, probes, skipped, serving: RefCell::new(serving) })
+        let names = |id: u32| {
+            let site = &sites.sites[id as usize];
+            (site.module_name(images).to_owned(), site.name.clone())
+        };
+        let makers = makers.counters(&prepared, &plan, &armed.refused);
+        let recheck = lost::Sites::new(&engine, &plan, &armed.refused, names);
+        let (recheck, serving) = (RefCell::new(recheck), RefCell::new(serving));
+        Ok(Self { engine, clock, probes, skipped, serving, recheck, makers })
+    }
+
+    /// How many children were made that shared the process's memory, so that what they called is counted as its own.
+    pub fn sharing_children(&self) -> u64 {
+        self.makers.iter().map(|counter| self.engine.counters().sum(*counter)).sum()
+    }
+
+    /// Looks whether what was written at the sites still stands there: at some of them, or at all. What [`Self::lost_sites`] tells
+    /// is what was found so far.
+    pub fn look_again(&self, process: &Process, all: bool) {
+        self.recheck.borrow_mut().look(process, &self.engine, all);
+    }
+
+    /// Sites at which calls are no longer counted, as far as was looked.
+    pub fn lost_sites(&self) -> Vec<LostSite> {
+        self.recheck.borrow().lost().to_vec()
+    }
+
+    /// The program that the process was found to run instead of the one that was probed. Its path is empty where it cannot be read.
+    pub fn replaced_by(&self) -> Option<PathBuf> {
+        self.recheck.borrow().replaced().map(Path::to_owned)
+    }
+
+    /// What becomes readable when the tracer ends, if there is one.
+    pub fn tracer_descriptor(&self) -> Option<RawFd> {
+        self.serving.borrow().as_ref().map(|serving| serving.descriptor().as_raw_fd())
     }
 
     /// The probes that are armed.
@@ -353,5 +396,5 @@ fn remove_orphans(process: &Process, options: &StopOptions) -> Result<(), Error>
 }
 
 fn skip(images: &[Image], site: &Site, reason: String) -> Skipped {
-    Skipped { module: images[site.image].name().to_owned(), function: site.name.clone(), reason }
+    Skipped { module: site.module_name(images).to_owned(), function: site.name.clone(), reason }
 }

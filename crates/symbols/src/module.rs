@@ -18,7 +18,7 @@ use crate::{
     lines::Lines,
     notes, pointers,
     source::Source,
-    symtab::{Table, for_each_symbol},
+    symtab::{self, Table, for_each_symbol},
     table::Builder,
     usdt,
 };
@@ -118,6 +118,11 @@ impl Module {
     /// The sonames of the libraries it needs, in the order the loader searches them.
     pub fn needed(&self) -> &[String] {
         &self.dynamic.needed
+    }
+
+    /// Whether it uses a function or variable of this name that another module defines. A file without section headers says no.
+    pub fn imports(&self, name: &str) -> bool {
+        symtab::imports(&self.image, &self.source, name)
     }
 
     /// The dynamic loader it asks for.

@@ -92,6 +92,25 @@ fn walk<'b, H: FileHeader<Endian = LittleEndian>>(
     Ok(())
 }
 
+/// Whether the dynamic loader looks for a symbol with this name in other files.
+pub(crate) fn imports(image: &Image, bytes: &[u8], name: &str) -> bool {
+    by_class!(image.is_64, is_imported(bytes, name)).unwrap_or(false)
+}
+
+fn is_imported<H: FileHeader<Endian = LittleEndian>>(
+    bytes: &[u8],
+    name: &str,
+) -> Result<bool, object::read::Error> {
+    let e = LittleEndian;
+    let sections = H::parse(bytes)?.sections(e, bytes)?;
+    let symbols = sections.symbols(e, bytes, elf::SHT_DYNSYM)?;
+    let strings = sections.section(symbols.string_section())?.data(e, bytes)?;
+    let undefined = symbols.iter().filter(|symbol| symbol.st_shndx(e) == elf::SHN_UNDEF);
+    // Compared where it lies, so a name without an end costs no more than the name that is asked for.
+    let mut names = undefined.filter_map(|symbol| strings.get(symbol.st_name(e) as usize..));
+    Ok(names.any(|at| at.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0))))
+}
+
 fn name_at(strings: &[u8], offset: u32) -> Option<&[u8]> {
     let rest = strings.get(offset as usize..)?;
     let window = rest.get(..LONGEST_NAME + 1).unwrap_or(rest);

@@ -7,10 +7,12 @@ mod histogram;
 mod json;
 mod latency;
 mod listing;
+mod losses;
 mod number;
 mod output;
 mod table;
 mod text;
+mod totals;
 mod trace;
 
 use serde::Serialize;
@@ -18,11 +20,13 @@ use std::io;
 
 pub use json::JsonLines;
 pub use listing::{ArmedSite, DetachedSession, ListedModule, ListedSite, Row, json_rows, text_rows};
-pub use number::{count, duration};
-pub use output::Output;
+pub use losses::losses;
+pub use number::{count, duration, plural};
+pub use output::{Output, Running, leave_stdout};
 pub use table::{Align, Table};
 pub use text::{Sort, Text, TextOptions, View};
-pub use trapless_session::outcome::{Bucket, Hit, LatencySummary, ProbeSummary, Skipped};
+pub use totals::totals;
+pub use trapless_session::outcome::{Bucket, Hit, LatencySummary, LostSite, ProbeSummary, Skipped};
 
 /// Receives a run's events in order: `attached`, any number of `interval` and `hit`, `summary`.
 ///
@@ -32,10 +36,12 @@ pub trait Reporter {
     fn attached(&mut self, attached: &Attached) -> io::Result<()>;
     /// A traced hit.
     fn hit(&mut self, hit: &Hit) -> io::Result<()>;
-    /// An interval of `-i` is over.
-    fn interval(&mut self, interval: &Interval) -> io::Result<()>;
+    /// An interval of `-i` is over, in all processes at once.
+    fn interval(&mut self, intervals: &[Interval]) -> io::Result<()>;
     /// The run is over in one process. Flushes.
     fn summary(&mut self, summary: &Summary) -> io::Result<()>;
+    /// The run is over in several processes: what all of them did together. Follows their summaries. Flushes.
+    fn total(&mut self, total: &Total) -> io::Result<()>;
     /// Hands everything written so far to the output. Call it when no hit is waiting, so that lines appear in time.
     fn flush(&mut self) -> io::Result<()>;
 }
@@ -68,10 +74,61 @@ pub struct Summary {
     /// Whether the target was seen to run another program before the end, whose calls were not counted.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub ran_another_program: bool,
+    /// How many hits a trace showed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shown: Option<u64>,
     /// Every probe, hit or not.
     pub probes: Vec<ProbeSummary>,
     /// Sites that matched and were left alone.
     pub skipped: Vec<Skipped>,
+    /// What the numbers do not hold.
+    #[serde(flatten)]
+    pub losses: Losses,
+}
+
+/// What a run's numbers do not hold, or hold of others. Nothing is left out silently: each of these is told on standard
+/// error, too.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Losses {
+    /// Hits that a trace did not show, because they came faster than they could be read.
+    pub not_shown: u64,
+    /// Calls that were left by an exception, whose return was not seen.
+    pub left_by_exception: u64,
+    /// Hits in forked children. They are not in the numbers of the probes; a trace shows them with the child's own number.
+    pub children: Vec<ChildHits>,
+    /// Children made by vfork or posix_spawn, which shared the target's memory: what they called is in the target's numbers.
+    pub sharing_children: u64,
+    /// Armed sites at which calls are no longer counted.
+    pub lost_sites: Vec<LostSite>,
+    /// What else is to be known, by code.
+    pub notes: Vec<Note>,
+}
+
+/// Hits in a forked child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct ChildHits {
+    /// The child; `None` for all children together, where only numbers are kept.
+    pub pid: Option<i32>,
+    /// How often probes fired in it.
+    pub hits: u64,
+}
+
+/// Something about a whole run that its numbers alone do not tell.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Note {
+    /// What, in a word that stays the same.
+    pub code: &'static str,
+    /// The same in a sentence.
+    pub text: String,
+}
+
+/// Several processes together.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Total {
+    /// How many.
+    pub processes: usize,
+    /// The sums of probes of the same module, function and kind.
+    pub probes: Vec<ProbeSummary>,
 }
 
 /// How a process ended.

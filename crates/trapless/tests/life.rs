@@ -21,9 +21,9 @@ fn armed(target: &Target) -> Tool {
 #[test]
 fn l1_children_run_undisturbed_and_the_parents_counts_stay_exact() {
     let program = lives();
-    // What a vfork child calls happens in its parent's memory.
-    for (word, said, status, hits) in
-        [("fork", "child", "7", 110), ("vfork", "spawned", "0", 112), ("spawn", "spawned", "0", 110)]
+    // What a vfork child calls happens in its parent's memory, and that is said.
+    for (word, said, status, hits, sharing) in
+        [("fork", "child", "7", 110, 0), ("vfork", "spawned", "0", 112, 1), ("spawn", "spawned", "0", 110, 0)]
     {
         let mut target = program.start(&[]);
         let before = target.text();
@@ -36,6 +36,7 @@ fn l1_children_run_undisturbed_and_the_parents_counts_stay_exact() {
             (hits, hits),
             "{word}"
         );
+        assert_eq!(summary.0["sharing_children"], sharing, "{word}");
         before.assert_restored(target.pid());
     }
 }

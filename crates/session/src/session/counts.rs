@@ -23,7 +23,7 @@ pub struct Snapshot {
     numbers: Vec<Numbers>,
     /// Followed calls whose return was not seen because an exception passed.
     pub unwound: u64,
-    /// Hits in forked children, which are not in the numbers.
+    /// Calls in forked children, which are not in the numbers.
     pub in_children: u64,
     /// Records that found a ring full.
     pub records_lost: u64,
@@ -45,11 +45,13 @@ impl Snapshot {
                 .and_then(|index| latencies[index].take());
             Numbers { entries: own(entries), returns: own(returns), lost: own(lost), latency }
         });
-        let in_children = probes.iter().flat_map(|probe| [probe.offsets.entries, probe.offsets.returns]);
+        let of_children = |offset: Option<u32>| offset.map_or(0, |offset| totals.of_children(offset));
+        let in_children =
+            probes.iter().map(|p| of_children(p.offsets.entries).max(of_children(p.offsets.returns)));
         Self {
             numbers: numbers.collect(),
             unwound: counters.unwound(),
-            in_children: in_children.flatten().map(|offset| totals.of_children(offset)).sum(),
+            in_children: in_children.sum(),
             records_lost: counters.blocks().map(|block| block.ring_lost()).sum(),
         }
     }

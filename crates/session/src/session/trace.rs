@@ -1,7 +1,7 @@
 //! From ring records to calls: an entry and its return are one line.
 
 use super::{Probe, Session};
-use crate::clock::Rate;
+use crate::clock::{Clock, Rate};
 use crate::outcome::Hit;
 use crate::spec::Kind;
 use std::collections::HashMap;
@@ -11,7 +11,27 @@ use trapless_wire::RecordView;
 #[derive(Debug, Default)]
 pub struct Calls {
     /// By block, stack slot and probe: the entry's record.
-    open: HashMap<(u64, u64, u32), RecordView>,
+    open: HashMap<(u64, u64, u32), Record>,
+    /// The processes of forked children's threads.
+    children: HashMap<i32, i32>,
+}
+
+/// A record, and whose it is.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    view: RecordView,
+    of_child: bool,
+}
+
+/// Whose hits they are, and since when their times count.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin {
+    /// The target.
+    pub pid: i32,
+    /// When time began.
+    pub clock: Clock,
+    /// How long a tick is.
+    pub rate: Rate,
 }
 
 /// Entries that are kept waiting at most. A program that leaves functions by longjmp leaves entries behind.
@@ -19,68 +39,82 @@ const MOST_OPEN: usize = 1 << 20;
 
 impl Calls {
     /// Takes all complete records out of the rings, and gives the calls in the order of their time.
-    pub fn take(&mut self, session: &Session, pid: i32, arguments: usize, rate: Rate) -> Vec<Hit> {
+    pub fn take(&mut self, session: &Session, origin: Origin, arguments: usize) -> Vec<Hit> {
         let by_id: HashMap<u32, &Probe> = session.probes.iter().map(|probe| (probe.id, probe)).collect();
         let mut records = Vec::new();
         for block in session.engine.counters().blocks() {
-            block.drain(|record| {
-                records.push((block.index(), record));
+            let of_child = block.is_of_child();
+            block.drain(|view| {
+                records.push((block.index(), Record { view, of_child }));
                 true
             });
         }
-        records.sort_by_key(|(_, record)| record.time);
+        records.sort_by_key(|(_, record)| record.view.time);
         let mut hits = Vec::new();
         for (block, record) in records {
-            let (id, is_return) = (record.id / 2, record.id % 2 == 1);
+            let (id, is_return) = (record.view.id / 2, record.view.id % 2 == 1);
             let Some(probe) = by_id.get(&id) else { continue };
-            let key = (block, record.slot, id);
+            let key = (block, record.view.slot, id);
             if is_return {
                 let entry = self.open.remove(&key);
-                let args = entry.map_or(Vec::new(), |entry| entry.values[..arguments].to_vec());
-                let entered = record.values[1];
+                let args = entry.map_or(Vec::new(), |entry| entry.view.values[..arguments].to_vec());
+                let [value, entered, ..] = record.view.values;
                 hits.push(Hit {
                     args,
-                    retval: Some(record.values[0]),
-                    duration_ns: Some(rate.nanoseconds(record.time.saturating_sub(entered))),
-                    ..hit(session, probe, pid, &record, Kind::Return, rate)
+                    retval: Some(value),
+                    duration_ns: Some(origin.rate.nanoseconds(record.view.time.saturating_sub(entered))),
+                    ..self.hit(probe, origin, &record, Kind::Return)
                 });
             } else if probe.kinds.returns {
                 if self.open.len() < MOST_OPEN {
                     self.open.insert(key, record);
                 }
             } else {
-                let args = record.values[..arguments].to_vec();
-                hits.push(Hit { args, ..hit(session, probe, pid, &record, Kind::Entry, rate) });
+                let args = record.view.values[..arguments].to_vec();
+                hits.push(Hit { args, ..self.hit(probe, origin, &record, Kind::Entry) });
             }
         }
         hits
     }
 
     /// At the end: the entries whose return was never seen.
-    pub fn rest(&mut self, session: &Session, pid: i32, arguments: usize, rate: Rate) -> Vec<Hit> {
+    pub fn rest(&mut self, session: &Session, origin: Origin, arguments: usize) -> Vec<Hit> {
         let mut records: Vec<_> = self.open.drain().map(|(_, record)| record).collect();
-        records.sort_by_key(|record| record.time);
-        let probe_of = |record: &RecordView| session.probes.iter().find(|p| p.id == record.id / 2);
-        records
-            .iter()
-            .filter_map(|record| {
-                let args = record.values[..arguments].to_vec();
-                Some(Hit { args, ..hit(session, probe_of(record)?, pid, record, Kind::Entry, rate) })
-            })
-            .collect()
+        records.sort_by_key(|record| record.view.time);
+        let mut hits = Vec::with_capacity(records.len());
+        for record in records {
+            let Some(probe) = session.probes.iter().find(|p| p.id == record.view.id / 2) else { continue };
+            let args = record.view.values[..arguments].to_vec();
+            hits.push(Hit { args, ..self.hit(probe, origin, &record, Kind::Entry) });
+        }
+        hits
+    }
+
+    fn hit(&mut self, probe: &Probe, origin: Origin, record: &Record, kind: Kind) -> Hit {
+        let tid = record.view.tid as i32;
+        let pid = match record.of_child {
+            true => *self.children.entry(tid).or_insert_with(|| process_of(tid)),
+            false => origin.pid,
+        };
+        Hit {
+            time_ns: origin.rate.nanoseconds(record.view.time.saturating_sub(origin.clock.ticks())),
+            pid,
+            tid,
+            of_child: record.of_child,
+            module: probe.module.clone(),
+            function: probe.function.clone(),
+            kind,
+            args: Vec::new(),
+            retval: None,
+            duration_ns: None,
+        }
     }
 }
 
-fn hit(session: &Session, probe: &Probe, pid: i32, record: &RecordView, kind: Kind, rate: Rate) -> Hit {
-    Hit {
-        time_ns: rate.nanoseconds(record.time.saturating_sub(session.clock.ticks())),
-        pid,
-        tid: record.tid as i32,
-        module: probe.module.clone(),
-        function: probe.function.clone(),
-        kind,
-        args: Vec::new(),
-        retval: None,
-        duration_ns: None,
-    }
+/// The process that a thread is of. The first thread of a child bears its process's number, so that is the answer for one that has
+/// ended, too.
+fn process_of(tid: i32) -> i32 {
+    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
+    let tgid = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
+    tgid.and_then(|pid| pid.trim().parse().ok()).unwrap_or(tid)
 }

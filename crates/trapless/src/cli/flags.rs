@@ -127,7 +127,8 @@ pub struct RunFlags {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Output")]
 pub struct OutputFlags {
-    /// Text for people, or one JSON object per line
+    /// Text for people, or one JSON object per line. A launched command's own output then goes to standard error,
+    /// unless -o takes the JSON elsewhere
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t)]
     pub format: FormatFlag,
 

@@ -3,8 +3,11 @@
 use super::flags::ColorFlag;
 use super::validated::{Measure, OutputOptions, Rows};
 use crate::error::Error;
-use crate::report::{JsonLines, Output, Reporter, Row, Text, TextOptions, View, json_rows, text_rows};
+use crate::report::{
+    JsonLines, Output, Reporter, Row, Running, Text, TextOptions, View, json_rows, text_rows,
+};
 use std::io;
+use std::sync::Arc;
 
 /// A terminal that does not tell its width is this wide.
 const USUAL_WIDTH: usize = 80;
@@ -17,7 +20,7 @@ impl OutputOptions {
     pub fn open(&self) -> Result<Output, Error> {
         match &self.file {
             Some(path) => Output::file(path).map_err(|e| self.error(e)),
-            None => Ok(Output::stdout()),
+            None => Output::stdout().map_err(|e| self.error(e)),
         }
     }
 
@@ -59,12 +62,18 @@ impl OutputOptions {
         written.map_err(|e| self.error(e))
     }
 
-    /// Opens the output and puts the asked-for reporter on it.
+    /// Opens the output and puts the asked-for reporter on it. Its writes wait for a reader while the run goes on only.
     ///
     /// # Errors
     /// Those of [`OutputOptions::open`].
-    pub fn reporter(&self, measure: Measure, rows: Rows) -> Result<Box<dyn Reporter>, Error> {
-        let output = self.open()?;
+    pub fn reporter(
+        &self,
+        measure: Measure,
+        rows: Rows,
+        running: Arc<Running>,
+    ) -> Result<Box<dyn Reporter>, Error> {
+        let mut output = self.open()?;
+        output.wait_only_while(running);
         if self.json {
             return Ok(Box::new(JsonLines::new(output)));
         }

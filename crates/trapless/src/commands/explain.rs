@@ -3,6 +3,7 @@
 use super::sites::Place;
 use crate::cli::validated::Listing;
 use crate::error::Error;
+use crate::report::plural;
 use crate::session::Prepared;
 use crate::terminal::printable;
 use std::fmt::Write as _;
@@ -25,7 +26,7 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
     let mut output = listing.output.open()?;
     for request in &requests {
         let site = &prepared.sites().sites[request.id as usize];
-        let title = format!("{}:{}", place.images[site.image].name(), site.name);
+        let title = format!("{}:{}", site.module_name(&place.images), site.name);
         let allowed = site.mechanism.as_ref().map_or(&listing.selection.mechanisms[..], std::slice::from_ref);
         let text = explain(&title, &modules[request.module], request, site.kinds.returns, allowed);
         for line in text.lines() {
@@ -117,13 +118,14 @@ fn explain(
         let original = original(request, &displaced);
         let _ = writeln!(
             text,
-            "\n  displaced: {} bytes, {} instructions",
-            displaced.length, displaced.instructions
+            "\n  displaced: {}, {}",
+            plural(displaced.length.into(), "byte"),
+            plural(displaced.instructions.into(), "instruction")
         );
         listing(&mut text, isa, original, displaced.start, &[]);
         match detour(isa, &site, displaced, original, returns && verdict.is_ok()) {
             Ok((address, code, comments)) => {
-                let _ = writeln!(text, "\n  detour: {} bytes, counting", code.len());
+                let _ = writeln!(text, "\n  detour: {}, counting", plural(code.len() as u64, "byte"));
                 listing(&mut text, isa, &code, address, &comments);
             }
             Err(reason) => {

@@ -1,32 +1,35 @@
-//! `count`, `latency` and `trace`: arm, wait, report, remove.
+//! `count`, `latency` and `trace`: arm, wait, remove, report.
+
+mod finish;
+mod tally;
+mod wake;
+mod watch;
 
 use crate::cli::validated::{self, Run, Target};
 use crate::error::Error;
 use crate::progress::Progress;
-use crate::report::{Attached, Exit, Interval, Reporter, Summary};
+use crate::report::{Exit, Reporter, Running};
 use crate::resolve::{self, Kinds};
 use crate::session::{Calls, Hold, Measure, Session, Snapshot};
 use crate::target;
-use std::io;
+use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 use trapless_process::Process;
 use trapless_process::launch::{self, Child};
 
-/// How often rings are emptied and ends are noticed.
-const TICK: Duration = Duration::from_millis(5);
-
-/// How long a target that has given up its memory may take to be seen to have ended.
-const ENDING: Duration = Duration::from_millis(200);
+use finish::finish;
+use watch::watch;
 
 /// Does what was asked.
 ///
 /// # Errors
 /// Nothing could be probed, or the output broke; then the probes are out.
 pub fn run(run: &Run) -> Result<u8, Error> {
-    let mut reporter = run.output.reporter(run.measure, run.rows)?;
     let ended = super::signals::install();
+    let running = Running::new(super::signals::interrupted);
+    let mut reporter = run.output.reporter(run.measure, run.rows, running.clone())?;
     match &run.target {
         Target::Processes(pids) => {
             let mut targets = Vec::new();
@@ -36,12 +39,13 @@ pub fn run(run: &Run) -> Result<u8, Error> {
                 targets.push(Armed::new(process, session));
                 Ok(())
             });
+            let mut none = || None;
             let result =
-                attached.and_then(|()| watch(run, &mut targets, &mut *reporter, &mut || None, ended));
-            finish(run, targets, &mut *reporter, result, None)?;
+                attached.and_then(|()| watch(run, &mut targets, &mut *reporter, &mut none, ended, &running));
+            finish(run, targets, &mut *reporter, result, None, &running)?;
             Ok(0)
         }
-        Target::Launch(command) => launched(run, command, &mut *reporter, ended),
+        Target::Launch(command) => launched(run, command, &mut *reporter, ended, &running),
     }
 }
 
@@ -50,21 +54,31 @@ fn launched(
     command: &[std::ffi::OsString],
     reporter: &mut dyn Reporter,
     ended: super::signals::Ended,
+    running: &Running,
 ) -> Result<u8, Error> {
+    if run.output.json && run.output.file.is_none() {
+        crate::report::leave_stdout();
+    }
     let (program, arguments) = command.split_first().ok_or_else(|| Error::Usage("no command".into()))?;
     // Ended on every way out of here but the last.
     let launched = launch::launch(program, arguments)?;
     let options = super::stop_options(run.allow_seccomp);
+    // A program that runs another takes that one's name. It can be read until the end is waited for.
+    let name_of = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).ok();
+    let pid = launched.process().pid().0;
+    let name = name_of(pid);
     let session = attach(run, launched.process(), Hold::Launched(&launched, options))?;
-    announce(launched.process().pid().0, &session, reporter).map_err(|error| run.output.error(error))?;
+    watch::announce(pid, &session, reporter).map_err(|error| run.output.error(error))?;
     if ended.get() {
         return Err(Error::Interrupted);
     }
     let (process, mut child) = session.let_run(launched)?;
+    let mut last_name = name.clone();
     let mut targets = vec![Armed { announced: true, ..Armed::new(process, session) }];
     let mut status = None;
     let mut exited = || {
         if status.is_none() {
+            last_name = name_of(pid).or(last_name.take());
             status = child.try_wait().ok().flatten();
         }
         status.map(|status| match status.signal() {
@@ -72,7 +86,7 @@ fn launched(
             None => Exit::Code(status.code().unwrap_or(0)),
         })
     };
-    let result = watch(run, &mut targets, reporter, &mut exited, ended);
+    let result = watch(run, &mut targets, reporter, &mut exited, ended, running);
     let mut exit = exited();
     // Its end is ours to hear of only when its tracer has.
     let patience = Instant::now() + Duration::from_secs(2);
@@ -81,7 +95,10 @@ fn launched(
         std::thread::sleep(Duration::from_millis(1));
         exit = exited();
     }
-    finish(run, targets, reporter, result, exit)?;
+    if let [armed] = &mut targets[..] {
+        armed.renamed = last_name.filter(|last| Some(last) != name.as_ref());
+    }
+    finish(run, targets, reporter, result, exit, running)?;
     if exit.is_none() && super::signals::interrupted() {
         // As a shell would: a command launched in the foreground got the Ctrl-C, too. Wait for what it makes of it.
         let status = wait_for_end(&mut child)?;
@@ -98,6 +115,12 @@ struct Armed {
     announced: bool,
     /// It was seen to have started another program.
     ran_another_program: bool,
+    /// Hits that were shown or tallied, and those that were children's.
+    shown: u64,
+    tally: tally::Tally,
+    children: BTreeMap<i32, u64>,
+    /// The name that a launched command had at its end, where that was not the one it was armed with.
+    renamed: Option<String>,
     /// At the last interval.
     before: Snapshot,
 }
@@ -110,6 +133,10 @@ impl Armed {
             calls: Calls::default(),
             announced: false,
             ran_another_program: false,
+            shown: 0,
+            tally: tally::Tally::default(),
+            children: BTreeMap::new(),
+            renamed: None,
             before: Snapshot::default(),
         }
     }
@@ -121,6 +148,10 @@ impl Armed {
 
 fn measure(run: &Run) -> Measure {
     match run.measure {
+        // To end after so many hits, each must be known.
+        validated::Measure::Count | validated::Measure::Latency if run.limits.max_events.is_some() => {
+            Measure::Trace { args: 0 }
+        }
         validated::Measure::Count => Measure::Count,
         validated::Measure::Latency => Measure::Latency,
         validated::Measure::Trace { args } => Measure::Trace { args },
@@ -142,65 +173,11 @@ fn attach(run: &Run, process: &Process, hold: Hold<'_>) -> Result<Session, Error
     Ok(Session::attach(process, &images, sites, measure(run), &selection.mechanisms, hold)?)
 }
 
-/// Until a limit is reached, a signal comes, or every target has ended.
-fn watch(
-    run: &Run,
-    targets: &mut [Armed],
-    reporter: &mut dyn Reporter,
-    exited: &mut dyn FnMut() -> Option<Exit>,
-    ended: super::signals::Ended,
-) -> Result<(), Error> {
-    let output = |error: io::Error| run.output.error(error);
-    let start = Instant::now();
-    let mut next_interval = run.limits.interval.map(|interval| start + interval);
-    for armed in targets.iter_mut().filter(|armed| !armed.announced) {
-        armed.announced = true;
-        announce(armed.pid(), &armed.session, reporter).map_err(output)?;
-    }
-    let mut traced = 0u64;
-    loop {
-        // Asked before the numbers are read, so that nothing that came before the end is missed.
-        let over = ended.get()
-            || run.limits.duration.is_some_and(|limit| start.elapsed() >= limit)
-            || exited().is_some()
-            || targets.iter().all(|armed| !armed.process.is_alive());
-        let left = run.limits.max_events.map_or(u64::MAX, |most| most - traced);
-        for armed in targets.iter_mut() {
-            armed.ran_another_program |= armed.process.runs_another_program();
-            armed.session.tend(&armed.process, &super::stop_options(run.allow_seccomp))?;
-        }
-        traced += trace(run, targets, reporter, left).map_err(output)?;
-        let enough = run.limits.max_events.is_some_and(|most| match run.measure {
-            validated::Measure::Trace { .. } => traced >= most,
-            _ => targets.iter().map(|armed| armed.session.hits()).sum::<u64>() >= most,
-        });
-        if over || enough {
-            return Ok(());
-        }
-        if let Some(at) = next_interval
-            && Instant::now() >= at
-        {
-            next_interval = run.limits.interval.map(|interval| at + interval);
-            interval(run, targets, reporter).map_err(output)?;
-        }
-        let wait = next_interval.map_or(TICK, |at| at.saturating_duration_since(Instant::now()).min(TICK));
-        ended.wait(wait);
-    }
-}
-
-/// Says that a target's probes are armed.
-fn announce(pid: i32, session: &Session, reporter: &mut dyn Reporter) -> io::Result<()> {
-    let kinds = session.probes().iter().map(|probe| probe.kinds);
-    let probes = kinds.map(|kinds| usize::from(kinds.entry) + usize::from(kinds.returns)).sum();
-    let stopped_us = session.stopped().as_micros() as u64;
-    reporter.attached(&Attached { pid, stopped_us, probes, skipped: session.skipped().len() })?;
-    reporter.flush()
-}
-
 /// Waits for the end of a command that was interrupted, which may take its time for it. Being interrupted once more leaves
 /// it to itself.
 fn wait_for_end(child: &mut Child) -> Result<Option<ExitStatus>, Error> {
     const SILENT: Duration = Duration::from_secs(2);
+    super::signals::install();
     let pid = child.pid();
     let mut status = child.wait_for(SILENT).map_err(Error::other)?;
     if status.is_none() {
@@ -213,107 +190,4 @@ fn wait_for_end(child: &mut Child) -> Result<Option<ExitStatus>, Error> {
         status = child.wait_for(Duration::from_millis(50)).map_err(Error::other)?;
     }
     Ok(status)
-}
-
-/// Reports what the rings hold, up to `left` hits, and how many that were.
-fn trace(run: &Run, targets: &mut [Armed], reporter: &mut dyn Reporter, left: u64) -> io::Result<u64> {
-    let validated::Measure::Trace { args } = run.measure else { return Ok(0) };
-    let mut reported = 0;
-    for armed in targets.iter_mut() {
-        let rate = armed.session.clock().rate();
-        let pid = armed.pid();
-        for hit in armed.calls.take(&armed.session, pid, usize::from(args), rate) {
-            if reported >= left {
-                break;
-            }
-            reporter.hit(&hit)?;
-            reported += 1;
-        }
-    }
-    if reported > 0 {
-        reporter.flush()?;
-    }
-    Ok(reported)
-}
-
-fn interval(run: &Run, targets: &mut [Armed], reporter: &mut dyn Reporter) -> io::Result<()> {
-    let latency = run.measure == validated::Measure::Latency;
-    for armed in targets.iter_mut() {
-        let now = armed.session.snapshot();
-        let clock = armed.session.clock();
-        let rows = now.since(&armed.before, armed.session.probes(), clock.rate(), latency);
-        let probes = rows.into_iter().filter(|row| row.hits > 0 || row.lost > 0).collect();
-        let time_ns = clock.elapsed().as_nanos() as u64;
-        reporter.interval(&Interval { pid: armed.pid(), time_ns, probes })?;
-        armed.before = now;
-    }
-    reporter.flush()
-}
-
-/// Takes the probes out of every target and reports what there was. `result` is how watching ended: if the output is
-/// broken, there is nothing to report to, but the probes are taken out all the same.
-fn finish(
-    run: &Run,
-    targets: Vec<Armed>,
-    reporter: &mut dyn Reporter,
-    result: Result<(), Error>,
-    exit: Option<Exit>,
-) -> Result<(), Error> {
-    let mut first_error = result.err();
-    let latency = run.measure == validated::Measure::Latency;
-    for mut armed in targets {
-        let duration_ns = armed.session.clock().elapsed().as_nanos() as u64;
-        let mut stopped = armed.session.stopped();
-        if exit.is_none() && armed.process.is_alive() {
-            match armed.session.remove(&armed.process, &super::stop_options(run.allow_seccomp)) {
-                Ok(removed) => stopped += removed.stopped,
-                // A target that ended meanwhile took its probes along.
-                Err(_) if armed.process.has_ended_within(ENDING) => {}
-                Err(error) => first_error = first_error.or(Some(error.into())),
-            }
-        }
-        if first_error.is_some() || !armed.announced {
-            continue;
-        }
-        let rate = armed.session.clock().rate();
-        let now = armed.session.snapshot();
-        let rest = match run.measure {
-            validated::Measure::Trace { args } if run.limits.max_events.is_none() => {
-                let arguments = usize::from(args);
-                let mut hits = armed.calls.take(&armed.session, armed.pid(), arguments, rate);
-                hits.extend(armed.calls.rest(&armed.session, armed.pid(), arguments, rate));
-                hits
-            }
-            _ => Vec::new(),
-        };
-        let summary = Summary {
-            pid: armed.pid(),
-            stopped_us: stopped.as_micros() as u64,
-            duration_ns,
-            exit,
-            ran_another_program: armed.ran_another_program,
-            probes: now.since(&Snapshot::default(), armed.session.probes(), rate, latency),
-            skipped: armed.session.skipped().to_vec(),
-        };
-        let written =
-            rest.iter().try_for_each(|hit| reporter.hit(hit)).and_then(|()| reporter.summary(&summary));
-        first_error = written.err().map(|error| run.output.error(error));
-        if armed.ran_another_program {
-            eprintln!("trapless: process {} ran another program, whose calls were not counted", armed.pid());
-        }
-        notes(&now);
-    }
-    first_error.map_or(Ok(()), Err)
-}
-
-/// What the numbers do not show.
-fn notes(now: &Snapshot) {
-    let note = |count: u64, what: &str| {
-        if count > 0 {
-            crate::terminal::tell(format_args!("{} {what}", crate::report::count(count)));
-        }
-    };
-    note(now.in_children, "hits in forked children, which are not counted above");
-    note(now.records_lost, "hits were not shown, because they came faster than they could be read");
-    note(now.unwound, "calls were left by an exception, and their return was not seen");
 }

@@ -1,9 +1,14 @@
 //! Ctrl-C and SIGTERM end a run; they do not end it in the middle of something.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 static ENDED: AtomicBool = AtomicBool::new(false);
+
+/// An eventfd that becomes readable with the first signal, and stays so; -1 before it is made.
+static DESCRIPTOR: AtomicI32 = AtomicI32::new(-1);
+
+const SIGNALS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
 /// Whether a signal asked for the end.
 #[derive(Clone, Copy, Debug)]
@@ -11,14 +16,32 @@ pub struct Ended(());
 
 extern "C" fn end(_signal: libc::c_int) {
     ENDED.store(true, Ordering::Relaxed);
+    let fd = DESCRIPTOR.load(Ordering::Relaxed);
+    if fd >= 0 {
+        // SAFETY: write is allowed in a handler and reads eight bytes of a constant; the error number of whatever was
+        // interrupted is put back.
+        unsafe {
+            let errno = libc::__errno_location();
+            let before = *errno;
+            let _ = libc::write(fd, (&raw const ONE).cast(), size_of_val(&ONE));
+            *errno = before;
+        }
+    }
 }
+
+static ONE: u64 = 1;
 
 /// From now on SIGINT, SIGTERM and SIGHUP are noted instead of ending this process. Ignored ones stay ignored, as
 /// `nohup` wants it.
 pub fn install() -> Ended {
-    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: the handler stores to an atomic, which is allowed in a handler; the structures are plain data that
-        // the calls fill in or read; without SA_RESTART a wait ends at once.
+    if DESCRIPTOR.load(Ordering::Relaxed) < 0 {
+        // SAFETY: eventfd takes two integers.
+        DESCRIPTOR
+            .store(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }, Ordering::Relaxed);
+    }
+    for signal in SIGNALS {
+        // SAFETY: the handler stores to an atomic and writes to a descriptor, which is allowed in a handler; the structures are
+        // plain data that the calls fill in or read; without SA_RESTART a wait ends at once.
         unsafe {
             let mut now: libc::sigaction = std::mem::zeroed();
             if libc::sigaction(signal, std::ptr::null(), &mut now) == 0 && now.sa_sigaction == libc::SIG_IGN {
@@ -32,6 +55,21 @@ pub fn install() -> Ended {
     Ended(())
 }
 
+/// Nothing is armed any more, so from now on signals end this process again: a reader of our output that never reads on
+/// must not make it immortal.
+pub fn release() {
+    for signal in SIGNALS {
+        // SAFETY: as above; only what `install` has set is taken back.
+        unsafe {
+            let mut now: libc::sigaction = std::mem::zeroed();
+            let read = libc::sigaction(signal, std::ptr::null(), &mut now) == 0;
+            if read && now.sa_sigaction == end as extern "C" fn(libc::c_int) as usize {
+                libc::signal(signal, libc::SIG_DFL);
+            }
+        }
+    }
+}
+
 /// Whether a signal came.
 pub fn interrupted() -> bool {
     ENDED.load(Ordering::Relaxed)
@@ -42,22 +80,14 @@ pub fn forget() {
     ENDED.store(false, Ordering::Relaxed);
 }
 
+/// What becomes readable with a signal.
+pub fn descriptor() -> Option<RawFd> {
+    Some(DESCRIPTOR.load(Ordering::Relaxed)).filter(|&fd| fd >= 0)
+}
+
 impl Ended {
     /// Whether a signal came.
     pub fn get(self) -> bool {
         interrupted()
-    }
-
-    /// Waits for as long, or until a signal comes.
-    pub fn wait(self, time: Duration) {
-        let until = Instant::now() + time;
-        while !self.get() {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return;
-            }
-            // `thread::sleep` goes on after a signal; a second look every so often is enough.
-            std::thread::sleep(left.min(Duration::from_millis(50)));
-        }
     }
 }

@@ -1,12 +1,17 @@
 //! `-f json`: one object per line.
 
-use super::{Attached, Hit, Interval, Reporter, Summary};
+use super::{Attached, Hit, Interval, Reporter, Summary, Total};
 use serde::Serialize;
 use std::io::{self, Write};
+
+/// Version of what `-f json` prints, described by `docs/output.schema.json`. It grows where a reader could be misled; new
+/// fields alone are no reason.
+pub const VERSION: u32 = 1;
 
 /// Writes every event as a line of JSON.
 pub struct JsonLines<W> {
     output: W,
+    begun: bool,
 }
 
 #[derive(Serialize)]
@@ -16,17 +21,22 @@ enum Event<'a> {
     Hit(&'a Hit),
     Interval(&'a Interval),
     Summary(&'a Summary),
+    Total(&'a Total),
 }
 
 impl<W: Write> JsonLines<W> {
     /// Lines go to `output`, which should be buffered.
     pub fn new(output: W) -> Self {
-        Self { output }
+        Self { output, begun: false }
     }
 
     fn line(&mut self, event: &Event<'_>) -> io::Result<()> {
-        crate::terminal::write_json(&mut self.output, event)?;
-        self.output.write_all(b"\n")
+        if self.begun {
+            crate::terminal::write_json(&mut self.output, event)?;
+            return self.output.write_all(b"\n");
+        }
+        self.begun = true;
+        self.output.write_all(first_line(event)?.as_bytes())
     }
 }
 
@@ -40,8 +50,8 @@ impl<W: Write> Reporter for JsonLines<W> {
         self.line(&Event::Hit(hit))
     }
 
-    fn interval(&mut self, interval: &Interval) -> io::Result<()> {
-        self.line(&Event::Interval(interval))?;
+    fn interval(&mut self, intervals: &[Interval]) -> io::Result<()> {
+        intervals.iter().try_for_each(|interval| self.line(&Event::Interval(interval)))?;
         self.flush()
     }
 
@@ -50,7 +60,24 @@ impl<W: Write> Reporter for JsonLines<W> {
         self.flush()
     }
 
+    fn total(&mut self, total: &Total) -> io::Result<()> {
+        self.line(&Event::Total(total))?;
+        self.flush()
+    }
+
     fn flush(&mut self) -> io::Result<()> {
         self.output.flush()
     }
+}
+/// An object that comes first, as a line, with the version behind its type.
+///
+/// # Errors
+/// Those of the object's own serialization.
+pub(super) fn first_line(object: &impl Serialize) -> io::Result<String> {
+    let mut text = Vec::new();
+    crate::terminal::write_json(&mut text, object)?;
+    let text = String::from_utf8(text).map_err(io::Error::other)?;
+    let (kind, rest) = text.split_once(',').unwrap_or((text.trim_end_matches('}'), "}"));
+    let separator = if rest == "}" { "" } else { "," };
+    Ok(format!("{kind},\"version\":{VERSION}{separator}{rest}\n"))
 }

@@ -199,9 +199,14 @@ struct Typed<'a, R> {
 /// # Errors
 /// Those of `output`.
 pub fn json_rows<R: Row>(output: &mut dyn Write, rows: &[R]) -> io::Result<()> {
-    for row in rows {
-        crate::terminal::write_json(output, &Typed { r#type: R::TYPE, row })?;
-        output.write_all(b"\n")?;
+    for (index, row) in rows.iter().enumerate() {
+        let object = Typed { r#type: R::TYPE, row };
+        if index == 0 {
+            output.write_all(super::json::first_line(&object)?.as_bytes())?;
+        } else {
+            crate::terminal::write_json(output, &object)?;
+            output.write_all(b"\n")?;
+        }
     }
     output.flush()
 }
@@ -270,7 +275,7 @@ ADDRESS   SIZE  BY    FUNCTION
         assert_eq!(
             String::from_utf8(output).unwrap(),
             concat!(
-                r#"{"type":"site","module":"libc.so.6","function":"malloc","aliases":["__libc_malloc"],"address":643232,"size":1234,"mechanism":"jump"}"#,
+                r#"{"type":"site","version":1,"module":"libc.so.6","function":"malloc","aliases":["__libc_malloc"],"address":643232,"size":1234,"mechanism":"jump"}"#,
                 "\n",
                 r#"{"type":"site","module":"libc.so.6","function":"_setjmp","address":643232,"size":1234,"mechanism":null,"reason":"too short","no_return":"returns twice"}"#,
                 "\n",

@@ -13,6 +13,11 @@ pub fn count(n: u64) -> String {
     text
 }
 
+/// A count and what it counts: `1 hit`, `2,000 hits`.
+pub fn plural(n: u64, what: &str) -> String {
+    format!("{} {what}{}", count(n), if n == 1 { "" } else { "s" })
+}
+
 /// A duration in nanoseconds with three significant digits and its unit: `87ns`, `1.23µs`, `45.6ms`, `12.0s`.
 /// From 1000 seconds on it is whole seconds.
 pub fn duration(ns: u64) -> String {
@@ -73,6 +78,13 @@ mod tests {
             (u64::MAX, "18,446,744,073,709,551,615"),
         ] {
             assert_eq!(count(n), expected);
+        }
+    }
+
+    #[test]
+    fn one_is_singular() {
+        for (n, expected) in [(0, "0 hits"), (1, "1 hit"), (2, "2 hits"), (1000, "1,000 hits")] {
+            assert_eq!(plural(n, "hit"), expected);
         }
     }
 

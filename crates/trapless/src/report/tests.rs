@@ -34,8 +34,10 @@ fn summary(probes: Vec<ProbeSummary>) -> Summary {
         duration_ns: 2_000_000_000,
         ran_another_program: false,
         exit: Some(Exit::Code(0)),
+        shown: None,
         probes,
         skipped: skipped.to_vec(),
+        losses: Losses::default(),
     }
 }
 
@@ -121,6 +123,7 @@ fn json_is_one_object_per_line_with_its_type_first() {
         time_ns: 5,
         pid: 42,
         tid: 43,
+        of_child: false,
         module: "libc.so.6".to_owned(),
         function: "open".to_owned(),
         kind: Kind::Return,
@@ -130,14 +133,14 @@ fn json_is_one_object_per_line_with_its_type_first() {
     };
     lines.hit(&hit).unwrap();
     let measured = ProbeSummary { latency: Some(latency()), ..probe("f", Kind::Return, 4) };
-    lines.interval(&Interval { pid: 42, time_ns: 7, probes: vec![] }).unwrap();
+    lines.interval(&[Interval { pid: 42, time_ns: 7, probes: vec![] }]).unwrap();
     lines
         .summary(&Summary { duration_ns: 9, ..summary(vec![probe("a\"b", Kind::Entry, 1), measured]) })
         .unwrap();
     let expected = concat!(
-        r#"{"type":"attached","pid":42,"stopped_us":1500,"probes":1,"skipped":0}"#,
+        r#"{"type":"attached","version":1,"pid":42,"stopped_us":1500,"probes":1,"skipped":0}"#,
         "\n",
-        r#"{"type":"hit","time_ns":5,"pid":42,"tid":43,"module":"libc.so.6","function":"open","kind":"return","args":[1,18446744073709551615],"retval":3,"duration_ns":9}"#,
+        r#"{"type":"hit","time_ns":5,"pid":42,"tid":43,"module":"libc.so.6","function":"open","kind":"return","args":[1,18446744073709551615],"args_hex":["0x1","0xffffffffffffffff"],"retval":3,"retval_hex":"0x3","duration_ns":9}"#,
         "\n",
         r#"{"type":"interval","pid":42,"time_ns":7,"probes":[]}"#,
         "\n",
@@ -148,7 +151,8 @@ fn json_is_one_object_per_line_with_its_type_first() {
         r#""buckets":[{"low":512,"high":640,"count":3},{"low":1024,"high":1280,"count":1}]}}],"#,
         r#""skipped":[{"module":"libc.so.6","function":"a","reason":"too short"},"#,
         r#"{"module":"libc.so.6","function":"b","reason":"too short"},"#,
-        r#"{"module":"libc.so.6","function":"c","reason":"too short"}]}"#,
+        r#"{"module":"libc.so.6","function":"c","reason":"too short"}],"#,
+        r#""not_shown":0,"left_by_exception":0,"children":[],"sharing_children":0,"lost_sites":[],"notes":[]}"#,
         "\n",
     );
     assert_eq!(String::from_utf8(output).unwrap(), expected);
@@ -194,4 +198,40 @@ fn an_output_that_cannot_be_written_is_an_error_with_its_own_kind() {
             "{room}"
         );
     }
+}
+
+fn in_interval(pid: i32, probes: Vec<ProbeSummary>) -> Interval {
+    Interval { pid, time_ns: 1_000_000_000, probes }
+}
+
+fn intervals(intervals: &[Interval]) -> String {
+    let options = TextOptions {
+        view: View::Count,
+        width: None,
+        color: false,
+        sort: Sort::Hits,
+        top: None,
+        all: false,
+        histograms: 0,
+    };
+    let mut output = Vec::new();
+    Text::new(&mut output, Vec::new(), options).interval(intervals).unwrap();
+    String::from_utf8(output).unwrap()
+}
+
+#[test]
+fn an_idle_interval_is_silent() {
+    assert_eq!(intervals(&[in_interval(42, vec![]), in_interval(43, vec![])]), "");
+    let one = intervals(&[in_interval(42, vec![]), in_interval(43, vec![probe("f", Kind::Entry, 7)])]);
+    assert_eq!(one, "\nprocess 43 after 1.00s\nHITS  MODULE     FUNCTION\n   7  libc.so.6  f\n");
+}
+
+#[test]
+fn several_busy_processes_have_a_total() {
+    let busy = |pid, hits| in_interval(pid, vec![probe("f", Kind::Entry, hits)]);
+    let text = intervals(&[busy(42, 7), busy(43, 8), in_interval(44, vec![])]);
+    assert!(
+        text.ends_with("\nall 2 processes after 1.00s\nHITS  MODULE     FUNCTION\n  15  libc.so.6  f\n"),
+        "{text}"
+    );
 }

@@ -3,9 +3,12 @@
 //! Results go to the output. Notes about the run (attached, how many are not shown) go to a second place, standard
 //! error, so that the output of a trace is only its lines.
 
-use super::number::{count, duration};
+use super::number::{count, duration, plural};
 use super::table::{Align, Table, printable};
-use super::{Attached, Exit, Hit, Interval, ProbeSummary, Reporter, Skipped, Summary, latency, trace};
+use super::{
+    Attached, Exit, Hit, Interval, ProbeSummary, Reporter, Skipped, Summary, Total, latency, totals::totals,
+    trace,
+};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
@@ -97,8 +100,10 @@ impl<W: Write, N: Write> Text<W, N> {
         }
         match (never, shown.is_empty()) {
             (0, _) => Ok(()),
-            (_, true) => writeln!(self.output, "no hits on {}", plural(never, "probe")),
-            (_, false) => writeln!(self.output, "{} never hit; --all shows them", plural(never, "probe")),
+            (_, true) => writeln!(self.output, "no hits on {}", plural(never as u64, "probe")),
+            (_, false) => {
+                writeln!(self.output, "{} never hit; --all shows them", plural(never as u64, "probe"))
+            }
         }
     }
 }
@@ -113,7 +118,7 @@ impl<W: Write, N: Write> Reporter for Text<W, N> {
         let _ = writeln!(
             self.notes,
             "trapless: {} in process {pid}{skipped} (stopped for {stopped}); Ctrl-C ends",
-            plural(probes, "probe")
+            plural(probes as u64, "probe")
         );
         Ok(())
     }
@@ -126,19 +131,28 @@ impl<W: Write, N: Write> Reporter for Text<W, N> {
         writeln!(self.output, "{}", trace::line(hit))
     }
 
-    fn interval(&mut self, interval: &Interval) -> io::Result<()> {
-        self.heading(&format!("\nprocess {} after {}", interval.pid, duration(interval.time_ns)))?;
-        self.probes(&interval.probes, 0)?;
+    fn interval(&mut self, intervals: &[Interval]) -> io::Result<()> {
+        let busy: Vec<&Interval> = intervals.iter().filter(|interval| !interval.probes.is_empty()).collect();
+        for interval in &busy {
+            self.heading(&format!("\nprocess {} after {}", interval.pid, duration(interval.time_ns)))?;
+            self.probes(&interval.probes, 0)?;
+        }
+        if let [first, _, ..] = busy[..] {
+            let processes = count(busy.len() as u64);
+            self.heading(&format!("\nall {processes} processes after {}", duration(first.time_ns)))?;
+            self.probes(&totals(busy.iter().map(|interval| interval.probes.as_slice())), 0)?;
+        }
         self.flush()
     }
 
     fn summary(&mut self, summary: &Summary) -> io::Result<()> {
-        let hits = summary.probes.iter().fold(0u64, |sum, p| sum.saturating_add(p.hits));
-        let lost = summary.probes.iter().fold(0u64, |sum, p| sum.saturating_add(p.lost));
         if self.options.view == View::Trace {
             // The lines are the result. They come before the notes where both go to one terminal.
             self.flush()?;
-            let _ = writeln!(self.notes, "trapless: {} hits, {} lost", count(hits), count(lost));
+            let lost = summary.probes.iter().fold(0u64, |sum, p| sum.saturating_add(p.lost));
+            let lost = if lost > 0 { format!(", {} lost", count(lost)) } else { String::new() };
+            let (hits, pid) = (plural(summary.shown.unwrap_or(0), "hit"), summary.pid);
+            let _ = writeln!(self.notes, "trapless: {hits}{lost} in process {pid}{}", ended(summary.exit));
         } else {
             let pid = summary.pid;
             self.heading(&format!(
@@ -149,6 +163,14 @@ impl<W: Write, N: Write> Reporter for Text<W, N> {
             self.probes(&summary.probes, self.options.histograms)?;
         }
         skipped(&mut self.output, &summary.skipped, self.options.width)?;
+        self.flush()
+    }
+
+    fn total(&mut self, total: &Total) -> io::Result<()> {
+        if self.options.view != View::Trace {
+            self.heading(&format!("\nall {} processes", count(total.processes as u64)))?;
+            self.probes(&total.probes, 0)?;
+        }
         self.flush()
     }
 
@@ -163,10 +185,6 @@ fn ended(exit: Option<Exit>) -> String {
         Some(Exit::Code(code)) => format!(", exit code {code}"),
         Some(Exit::Signal(signal)) => format!(", ended by signal {signal}"),
     }
-}
-
-fn plural(n: usize, what: &str) -> String {
-    format!("{} {what}{}", count(n as u64), if n == 1 { "" } else { "s" })
 }
 
 fn sort(probes: &mut [&ProbeSummary], sort: Sort) {
@@ -219,7 +237,7 @@ fn skipped(output: &mut dyn Write, skipped: &[Skipped], width: Option<usize>) ->
     let mut reasons: Vec<_> = reasons.into_iter().collect();
     reasons.sort_by_key(|(_, sites)| std::cmp::Reverse(sites.len()));
     for (reason, sites) in reasons {
-        writeln!(output, "skipped {}: {}", plural(sites.len(), "site"), printable(reason))?;
+        writeln!(output, "skipped {}: {}", plural(sites.len() as u64, "site"), printable(reason))?;
         let names: Vec<String> =
             sites.iter().take(EXAMPLES).map(|s| format!("{}:{}", s.module, s.function)).collect();
         let more = if sites.len() > EXAMPLES { ", …" } else { "" };

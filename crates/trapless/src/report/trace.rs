@@ -43,6 +43,7 @@ mod tests {
             time_ns: 1_000_123_456,
             pid: 42,
             tid: 43,
+            of_child: false,
             module: "libc.so.6".to_owned(),
             function: "open64".to_owned(),
             kind,

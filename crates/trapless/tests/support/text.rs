@@ -34,6 +34,14 @@ impl Text {
         Text { mappings }
     }
 
+    /// Whether the code is what this says, byte for byte.
+    pub fn is_now(&self, pid: i32) -> bool {
+        let read = |(&start, (_, bytes)): (&u64, &(String, Vec<u8>))| {
+            read(pid, start, bytes.len()).is_ok_and(|now| now == *bytes)
+        };
+        self.mappings.iter().all(read)
+    }
+
     /// Fails unless the process's code is again what this says, and its files' besides, and no memory of the tool is left.
     #[track_caller]
     pub fn assert_restored(&self, pid: i32) {

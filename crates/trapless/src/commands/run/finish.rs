@@ -1,0 +1,150 @@
+//! The end of a run: first the probes are taken out of every target, then it is told what there was.
+//!
+//! Nothing is written before the last probe is out, since whoever reads may take as long as they like.
+
+use super::{Armed, watch};
+use crate::cli::validated::{Measure, Run};
+use crate::commands::signals;
+use crate::error::Error;
+use crate::report::{ChildHits, Exit, Losses, Note, Reporter, Running, Summary, losses, totals};
+use crate::session::Snapshot;
+use crate::terminal::{printable, tell};
+use std::time::Duration;
+
+/// How long a target that has given up its memory may take to be seen to have ended.
+const ENDING: Duration = Duration::from_millis(200);
+
+/// A target without probes.
+struct Finished {
+    armed: Armed,
+    ran: Duration,
+    stopped: Duration,
+}
+
+/// Takes the probes out of every target and reports what there was. `result` is how watching ended: if the output is
+/// broken, there is nothing to report to, but the probes are taken out all the same.
+///
+/// # Errors
+/// `result`'s, that of a removal, or that of the output.
+pub(super) fn finish(
+    run: &Run,
+    targets: Vec<Armed>,
+    reporter: &mut dyn Reporter,
+    result: Result<(), Error>,
+    exit: Option<Exit>,
+    running: &Running,
+) -> Result<(), Error> {
+    let mut first_error = result.err();
+    let mut finished = Vec::with_capacity(targets.len());
+    for mut armed in targets {
+        let ran = armed.session.clock().elapsed();
+        let mut stopped = armed.session.stopped();
+        if exit.is_none() && armed.process.is_alive() {
+            armed.session.look_again(&armed.process, true);
+            armed.ran_another_program |=
+                armed.process.runs_another_program() || armed.session.replaced_by().is_some();
+            match armed.session.remove(&armed.process, &super::super::stop_options(run.allow_seccomp)) {
+                Ok(removed) => stopped += removed.stopped,
+                // A target that ended meanwhile took its probes along.
+                Err(_) if armed.process.has_ended_within(ENDING) => {}
+                Err(error) => first_error = first_error.or(Some(error.into())),
+            }
+        }
+        finished.push(Finished { armed, ran, stopped });
+    }
+    signals::release();
+    running.finish();
+    let is_broken = matches!(first_error, Some(Error::Output { .. }));
+    if !is_broken && finished.iter().all(|target| target.armed.announced) {
+        let reported = report(run, finished, reporter, exit);
+        first_error = first_error.or(reported.err());
+    }
+    first_error.map_or(Ok(()), Err)
+}
+
+fn report(
+    run: &Run,
+    finished: Vec<Finished>,
+    reporter: &mut dyn Reporter,
+    exit: Option<Exit>,
+) -> Result<(), Error> {
+    let output = |error| run.output.error(error);
+    let several = finished.len() > 1;
+    let latency = run.measure == Measure::Latency;
+    let mut summaries = Vec::with_capacity(finished.len());
+    let (mut targets, times): (Vec<Armed>, Vec<_>) =
+        finished.into_iter().map(|target| (target.armed, (target.ran, target.stopped))).unzip();
+    watch::show(run, &mut targets, reporter).map_err(output)?;
+    watch::show_rest(run, &mut targets, reporter).map_err(output)?;
+    for (mut armed, (ran, stopped)) in targets.into_iter().zip(times) {
+        let now = armed.session.snapshot();
+        let traced = matches!(run.measure, Measure::Trace { .. });
+        let rate = armed.session.clock().rate();
+        let mut probes = now.since(&Snapshot::default(), armed.session.probes(), rate, latency);
+        if run.limits.max_events.is_some() {
+            std::mem::take(&mut armed.tally).put_into(&mut probes, latency);
+        }
+        let summary = Summary {
+            pid: armed.pid(),
+            stopped_us: stopped.as_micros() as u64,
+            duration_ns: ran.as_nanos() as u64,
+            exit,
+            ran_another_program: armed.ran_another_program,
+            shown: traced.then_some(armed.shown),
+            probes,
+            skipped: armed.session.skipped().to_vec(),
+            losses: losses_of(&armed, &now, traced),
+        };
+        reporter.summary(&summary).map_err(output)?;
+        let of = if several { format!("process {}: ", summary.pid) } else { String::new() };
+        for line in losses(&summary, traced) {
+            tell(format_args!("{of}{line}"));
+        }
+        summaries.push(summary);
+    }
+    if several {
+        let probes = totals(summaries.iter().map(|summary| summary.probes.as_slice()));
+        let total = crate::report::Total { processes: summaries.len(), probes };
+        reporter.total(&total).map_err(output)?;
+    }
+    Ok(())
+}
+
+/// What the numbers do not show.
+fn losses_of(armed: &Armed, now: &Snapshot, traced: bool) -> Losses {
+    let children = match traced || !armed.children.is_empty() {
+        true => armed.children.iter().map(|(&pid, &hits)| ChildHits { pid: Some(pid), hits }).collect(),
+        false if now.in_children > 0 => vec![ChildHits { pid: None, hits: now.in_children }],
+        false => Vec::new(),
+    };
+    Losses {
+        not_shown: now.records_lost,
+        left_by_exception: now.unwound,
+        children,
+        sharing_children: armed.session.sharing_children(),
+        lost_sites: armed.session.lost_sites(),
+        notes: notes(armed),
+    }
+}
+
+/// What else is to be known of a run.
+fn notes(armed: &Armed) -> Vec<Note> {
+    let way = "launch that one, or attach to it with -p";
+    let text = match (armed.session.replaced_by(), &armed.renamed) {
+        (Some(path), _) if !path.as_os_str().is_empty() => {
+            let path = printable(&path.display().to_string());
+            format!("the process ran another program, whose calls were not counted: {path}; {way}")
+        }
+        (other, _) if armed.ran_another_program || other.is_some() => {
+            format!("the process ran another program, whose calls were not counted; {way}")
+        }
+        (_, Some(name)) => {
+            let name = printable(name.trim_end());
+            format!(
+                "the process seems to have run another program, whose calls were not counted: {name}; {way}"
+            )
+        }
+        _ => return Vec::new(),
+    };
+    vec![Note { code: "exec", text }]
+}
