@@ -88,7 +88,7 @@ fn what_matches(functions: usize) -> String {
 
 fn did_you_mean(nearest: &[String]) -> String {
     match nearest {
-        [] => "; see what there is with: trapless list".to_owned(),
+        [] => "; see what there is with: trapless list -p PID, or trapless list FILE".to_owned(),
         names => format!("; did you mean {}?", names.join(" or ")),
     }
 }

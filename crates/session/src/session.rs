@@ -247,6 +247,7 @@ impl Session {
                 }),
             }
         }
+        let left_alone = armed.refused.clone();
         let engine = trapless_engine::Session::new(armed).map_err(Error::other)?;
         if probes.is_empty() {
             // The look at the stopped process left none. A launched one ends with the run that was to watch it.
@@ -268,8 +269,8 @@ impl Session {
             let site = &sites.sites[id as usize];
             (site.module_name(images).to_owned(), site.name.clone())
         };
-        let makers = makers.counters(&prepared, &plan, &armed.refused);
-        let recheck = lost::Sites::new(&engine, &plan, &armed.refused, names);
+        let makers = makers.counters(&prepared, &plan, &left_alone);
+        let recheck = lost::Sites::new(&engine, &plan, &left_alone, names);
         let (recheck, serving) = (RefCell::new(recheck), RefCell::new(serving));
         Ok(Self { engine, clock, probes, skipped, serving, recheck, makers })
     }

@@ -15,7 +15,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => {
             let Some(message) = unknown::message(&error) else { error.exit() };
-            let _ = writeln!(std::io::stderr(), "trapless: {message}");
+            trapless::terminal::tell(message);
             return 2.into();
         }
     };

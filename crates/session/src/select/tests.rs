@@ -60,7 +60,10 @@ fn regular_expressions_look_at_short_names_first() {
 fn a_module_that_is_not_there_gets_near_names_and_an_ambiguous_one_gets_candidates() {
     for (pattern, message) in [
         ("libssl.so.4", "no module matches 'libssl.so.4'; did you mean libssl.so.3?"),
-        ("nginx", "no module matches 'nginx'; see what there is with: trapless list"),
+        (
+            "nginx",
+            "no module matches 'nginx'; see what there is with: trapless list -p PID, or trapless list FILE",
+        ),
         (
             "libfoo",
             "'libfoo' may be libfoo-1.so or libfoo-2.so; write the whole name, or 'libfoo*' for all of them",
