@@ -11,6 +11,31 @@
 //! | [`clock`] | from time stamps to nanoseconds |
 //! | [`outcome`] | what a session tells of its probes |
 //! | [`error`] | everything that can be in the way |
+//!
+//! Counting the calls of a function for a second:
+//!
+//! ```no_run
+//! use trapless_isa::Mechanism;
+//! use trapless_process::StopOptions;
+//! use trapless_session::resolve::{self, Kinds};
+//! use trapless_session::session::{Hold, Measure, Session};
+//! use trapless_session::spec::{ProbeSpec, Syntax};
+//! use trapless_session::target;
+//!
+//! # fn main() -> Result<(), trapless_session::error::Error> {
+//! let process = target::open(4242)?;
+//! let images = target::images(&process)?;
+//! let malloc = ProbeSpec::parse("libc.so.6:malloc", Syntax::Glob)?;
+//! let entry = Kinds { entry: true, returns: false };
+//! let sites = resolve::resolve(Some(&process), &images, [(&malloc, entry)], &[], 1)?;
+//! let hold = Hold::Stop(StopOptions::default());
+//! let session = Session::attach(&process, &images, sites, Measure::Count, &[Mechanism::Jump], hold)?;
+//! std::thread::sleep(std::time::Duration::from_secs(1));
+//! println!("{} calls", session.hits());
+//! session.remove(&process, &StopOptions::default())?;
+//! # Ok(())
+//! # }
+//! ```
 
 #![deny(unsafe_code, unreachable_pub)]
 

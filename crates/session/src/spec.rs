@@ -115,6 +115,16 @@ impl ProbeSpec {
     ///
     /// Regular expressions may contain `+0x…`, so `FUNCTION+0xOFF` exists in globs only.
     ///
+    /// ```
+    /// use trapless_session::spec::{ProbeSpec, Syntax};
+    ///
+    /// let spec = ProbeSpec::parse("libc.so.6:mem*", Syntax::Glob)?;
+    /// assert!(spec.module.matches("libc.so.6") && !spec.module.matches("libm.so.6"));
+    /// let error = ProbeSpec::parse("malloc", Syntax::Glob).unwrap_err();
+    /// assert!(error.to_string().contains("malloc"));
+    /// # Ok::<(), trapless_session::spec::SpecError>(())
+    /// ```
+    ///
     /// # Errors
     /// No module, no function, a malformed pattern, number or prefix.
     pub fn parse(text: &str, syntax: Syntax) -> Result<Self, SpecError> {
@@ -170,6 +180,14 @@ pub struct Exclusion {
 
 impl Exclusion {
     /// Reads one exclusion.
+    ///
+    /// ```
+    /// use trapless_session::spec::{Exclusion, Syntax};
+    ///
+    /// let everywhere = Exclusion::parse("*_unlocked", Syntax::Glob)?;
+    /// assert!(everywhere.module.is_none() && everywhere.function.matches("getc_unlocked"));
+    /// # Ok::<(), trapless_session::spec::SpecError>(())
+    /// ```
     ///
     /// # Errors
     /// An empty text or part, or a malformed pattern.
