@@ -46,6 +46,8 @@ struct Shape {
 
 /// What is known of a shape.
 enum Known {
+    /// No detour of it was asked for.
+    Nothing,
     /// Learned, but not yet compared with a detour that the encoder wrote for another site.
     Learned(Template),
     Proven(Template),
@@ -56,7 +58,11 @@ enum Known {
 /// The templates of the detours of one arena.
 #[derive(Default)]
 pub(crate) struct Templates {
-    shapes: BTreeMap<Shape, Known>,
+    known: Vec<Known>,
+    /// Index of what is known of a shape.
+    shapes: BTreeMap<Shape, usize>,
+    /// The same by all that the shape is made from, in one word: looked up for every detour.
+    words: BTreeMap<u64, usize>,
     /// Where the last detour's displaced code was: a good guess for the next one.
     displaced: u64,
     filled: usize,
@@ -66,37 +72,36 @@ impl Templates {
     /// The detour that the encoder would write, without comments. `spare`: what [`liveness`] says of the site.
     pub fn detour(&mut self, request: &DetourRequest<'_>, spare: Liveness) -> Emitted<Detour> {
         let Some((shape, guess)) = self.shape(request, spare) else { return encode(request) };
-        let filled = match self.shapes.get(&shape) {
-            Some(Known::Learned(template) | Known::Proven(template)) => template.fill(request, guess),
-            Some(Known::Unfit) => return encode(request),
-            None => None,
-        };
-        let is_proven = matches!(self.shapes.get(&shape), Some(Known::Proven(_)));
-        let filled = match filled {
-            Some(filled) if is_proven => {
-                self.filled += 1;
-                self.guess_from(&filled);
-                return Ok(filled);
+        let known = &mut self.known[shape];
+        let detour = match known {
+            Known::Proven(template) => match template.fill(request, guess) {
+                Some(filled) => {
+                    self.filled += 1;
+                    filled
+                }
+                // Out of the template's reach.
+                None => encode(request)?,
+            },
+            Known::Unfit => encode(request)?,
+            Known::Nothing => {
+                let encoded = encode(request)?;
+                *known = Template::learn(request, &encoded).map_or(Known::Unfit, Known::Learned);
+                encoded
             }
-            other => other,
-        };
-        let encoded = encode(request)?;
-        let known = match (self.shapes.remove(&shape), filled) {
-            (None, _) => Template::learn(request, &encoded).map_or(Known::Unfit, Known::Learned),
-            (Some(Known::Learned(template)), Some(filled)) if is_same(&filled, &encoded) => {
-                Known::Proven(template)
+            Known::Learned(template) => {
+                let filled = template.fill(request, guess);
+                let encoded = encode(request)?;
+                if let Some(filled) = filled {
+                    *known = match core::mem::replace(known, Known::Unfit) {
+                        Known::Learned(template) if is_same(&filled, &encoded) => Known::Proven(template),
+                        _ => Known::Unfit,
+                    };
+                }
+                encoded
             }
-            (Some(Known::Learned(_)), Some(_)) => Known::Unfit,
-            // Out of the template's reach.
-            (Some(known), _) => known,
         };
-        self.shapes.insert(shape, known);
-        self.guess_from(&encoded);
-        Ok(encoded)
-    }
-
-    fn guess_from(&mut self, detour: &Detour) {
         self.displaced = detour.places.first().map_or(0, |place| u64::from(place.1));
+        Ok(detour)
     }
 
     /// How many detours were filled in.
@@ -104,8 +109,9 @@ impl Templates {
         self.filled
     }
 
-    /// `None` for what templates are not made of. With it comes the displaced code, relocated to where it may come to lie.
-    fn shape(&self, request: &DetourRequest<'_>, spare: Liveness) -> Option<(Shape, Moved)> {
+    /// Index of the request's shape; `None` for what templates are not made of. With it comes the displaced code, relocated to
+    /// where it may come to lie.
+    fn shape(&mut self, request: &DetourRequest<'_>, spare: Liveness) -> Option<(usize, Moved)> {
         let Actions { entry, ret, .. } = request.actions;
         let known = Actions {
             entry: EntryActions { record: None, ..entry },
@@ -116,13 +122,21 @@ impl Templates {
             return None;
         }
         let moved = Moved::to(request, request.address.wrapping_add(self.displaced))?;
-        let shape = Shape {
-            frame: Frame::choose(64, &request.actions, spare),
-            hits: entry.hits.is_some(),
-            ret: ret.map(|ret| (ret.hits.is_some(), ret.latency.is_some())),
-            length: moved.code.code.len(),
-        };
-        Some((shape, moved))
+        let length = moved.code.code.len();
+        let hits = entry.hits.is_some();
+        let ret = ret.map(|ret| (ret.hits.is_some(), ret.latency.is_some()));
+        let ways = ret.map_or(0, |(counts, times)| 1 | u64::from(counts) << 1 | u64::from(times) << 2);
+        let bits = u64::from(spare.flags_dead) | u64::from(hits) << 1 | ways << 2;
+        let word = u64::from(spare.dead.0) | bits << 16 | (length as u64) << 32;
+        let (shapes, all) = (&mut self.shapes, &mut self.known);
+        let index = *self.words.entry(word).or_insert_with(|| {
+            let frame = Frame::choose(64, &request.actions, spare);
+            *shapes.entry(Shape { frame, hits, ret, length }).or_insert_with(|| {
+                all.push(Known::Nothing);
+                all.len() - 1
+            })
+        });
+        Some((index, moved))
     }
 }
 

@@ -27,54 +27,53 @@ fn asked(n: u32) -> [(&'static str, Actions); 5] {
 #[test]
 fn filled_in_detours_are_those_that_the_encoder_writes() {
     let isa = Machine::X86_64.isa();
-    for self_pointer in [true, false] {
-        let layout = layout(self_pointer);
-        let runtime = isa.runtime(ARENA, &layout).unwrap();
-        for (name, paths) in LIBRARIES {
-            let Some(library) = Library::open(paths).filter(|l| l.machine == Machine::X86_64) else {
-                continue;
+    let layout = layout(true);
+    let runtime = isa.runtime(ARENA, &layout).unwrap();
+    // The C library's functions have all shapes.
+    for (name, paths) in LIBRARIES.iter().filter(|(name, _)| *name == "libc") {
+        let Some(library) = Library::open(paths).filter(|l| l.machine == Machine::X86_64) else {
+            continue;
+        };
+        let mut detours = [(); 5].map(|()| Detours::new(Machine::X86_64));
+        let (mut at, mut n) = (ARENA + 0x4000, 0);
+        library.each(|function, site: &Site<'_>| {
+            let Ok(displaced) = isa.verdict(site).jump else { return };
+            let from = (displaced.start - site.function) as usize;
+            let Some(original) = site.code.get(from..from + usize::from(displaced.length)) else {
+                return;
             };
-            let mut detours = [(); 5].map(|()| Detours::new(Machine::X86_64));
-            let (mut at, mut n) = (ARENA + 0x4000, 0);
-            library.each(|function, site: &Site<'_>| {
-                let Ok(displaced) = isa.verdict(site).jump else { return };
-                let from = (displaced.start - site.function) as usize;
-                let Some(original) = site.code.get(from..from + usize::from(displaced.length)) else {
-                    return;
+            let spare = Spare::at(Machine::X86_64, site, displaced.start);
+            for ((what, actions), detours) in asked(n).into_iter().zip(&mut detours) {
+                let request = DetourRequest {
+                    address: at,
+                    displaced,
+                    original,
+                    site,
+                    actions,
+                    layout: &layout,
+                    runtime: &runtime,
                 };
-                let spare = Spare::at(Machine::X86_64, site, displaced.start);
-                for ((what, actions), detours) in asked(n).into_iter().zip(&mut detours) {
-                    let request = DetourRequest {
-                        address: at,
-                        displaced,
-                        original,
-                        site,
-                        actions,
-                        layout: &layout,
-                        runtime: &runtime,
-                    };
-                    let encoded = isa.detour(&request);
-                    let filled = detours.detour(&request, spare);
-                    match (encoded, filled) {
-                        (Ok(encoded), Ok(filled)) => {
-                            let context = format!("{what} of {function} in {name}");
-                            assert_eq!(filled.code, encoded.code, "{context}");
-                            assert_eq!(filled.places, encoded.places, "{context}");
-                            assert_eq!(filled.return_point, encoded.return_point, "{context}");
-                            at += (filled.code.len() as u64).next_multiple_of(32);
-                        }
-                        (encoded, filled) => assert_eq!(encoded.err(), filled.err(), "{what} of {function}"),
+                let encoded = isa.detour(&request);
+                let filled = detours.detour(&request, spare);
+                match (encoded, filled) {
+                    (Ok(encoded), Ok(filled)) => {
+                        let context = format!("{what} of {function} in {name}");
+                        assert_eq!(filled.code, encoded.code, "{context}");
+                        assert_eq!(filled.places, encoded.places, "{context}");
+                        assert_eq!(filled.return_point, encoded.return_point, "{context}");
+                        at += (filled.code.len() as u64).next_multiple_of(32);
                     }
+                    (encoded, filled) => assert_eq!(encoded.err(), filled.err(), "{what} of {function}"),
                 }
-                n += 1;
-            });
-            let filled = detours.each_ref().map(Detours::filled);
-            println!("{name}: of {n} functions, filled in: {filled:?}");
-            if n > 1000 {
-                let least = n as usize * 8 / 10;
-                assert!(filled[..4].iter().all(|&filled| filled > least), "{name}: {filled:?} of {n}");
             }
-            assert_eq!(filled[4], 0, "records go through the encoder");
+            n += 1;
+        });
+        let filled = detours.each_ref().map(Detours::filled);
+        println!("{name}: of {n} functions, filled in: {filled:?}");
+        if n > 1000 {
+            let least = n as usize * 8 / 10;
+            assert!(filled[..4].iter().all(|&filled| filled > least), "{name}: {filled:?} of {n}");
         }
+        assert_eq!(filled[4], 0, "records go through the encoder");
     }
 }
