@@ -4,7 +4,7 @@
 //! shared region's file. When its parent is gone by the time it has armed, nobody will ever read the counters: it
 //! takes everything out again.
 
-use crate::{Armed, Blueprint, EngineError, FoundSession, Refusal, Removed, remove};
+use crate::{Armed, Blueprint, EngineError, FoundSession, Kept, Refusal, Removed, remove};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags,
@@ -127,21 +127,23 @@ pub fn remove_kept(
 }
 
 pub(crate) fn encode_removed(r: &Removed) -> Vec<u8> {
-    let numbers = [r.restored, r.left, r.returns, usize::from(r.memory_kept)].map(|n| n as u64);
+    let kept = Kept::ALL.iter().position(|kept| r.kept == Some(*kept)).map_or(0, |index| index + 1);
+    let numbers = [r.restored, r.left, r.returns, r.freed, kept].map(|n| n as u64);
     let numbers = numbers.into_iter().chain([r.stopped.as_micros() as u64]);
     std::iter::once(ARMED).chain(numbers.flat_map(u64::to_le_bytes)).collect()
 }
 
 pub(crate) fn decode_removed(answer: &[u8]) -> Result<Removed, EngineError> {
     match answer {
-        [ARMED, rest @ ..] if rest.len() == 40 => {
+        [ARMED, rest @ ..] if rest.len() == 48 => {
             let number = |i: usize| u64::from_le_bytes(rest[8 * i..8 * i + 8].try_into().unwrap_or_default());
             Ok(Removed {
                 restored: number(0) as usize,
                 left: number(1) as usize,
                 returns: number(2) as usize,
-                memory_kept: number(3) != 0,
-                stopped: Duration::from_micros(number(4)),
+                freed: number(3) as usize,
+                kept: (number(4) as usize).checked_sub(1).and_then(|index| Kept::ALL.get(index)).copied(),
+                stopped: Duration::from_micros(number(5)),
             })
         }
         [_, text @ ..] => Err(EngineError::Keeper(String::from_utf8_lossy(text).into())),

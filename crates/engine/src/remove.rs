@@ -9,21 +9,45 @@
 //! 3. Put back the original bytes of every site that still has ours. Other bytes are somebody else's and are left.
 //! 4. Put back the return address of every followed call: its stack slot, known from the return instance, holds
 //!    the detour's return point if the call is still running.
-//! 5. If no word on any stack and no instruction pointer leads into an arena, and nobody has set a breakpoint over one of our
-//!    jumps, unmap everything. Else leave the memory
-//!    mapped, since a thread may come back (a signal frame, say), and say so.
-//! 6. Let the target go.
+//! 5. Do the same for sessions that were taken out before and whose memory had to stay.
+//! 6. Unmap the memory of those of them into whose arenas nothing leads any more ([`crate::reach`]) and over whose jumps
+//!    nobody has set a breakpoint. The memory of the others stays mapped, whole, and the next attach or removal of anybody
+//!    tries again.
+//! 7. Let the target go.
 
 use crate::{
     EngineError, FoundSession,
     patch::{self, Change, Found},
-    scan::{self, Ranges},
+    reach,
+    scan::Ranges,
 };
 use std::{collections::HashSet, time::Duration};
 use trapless_isa::detour::{RETURN_ADDRESS, RETURN_SHIFT, RETURN_SLOT};
 use trapless_isa::{Displaced, Slot};
 use trapless_process::{Process, RemoteAddr, Stepped, Stopped};
 use trapless_wire::{Header, JournalEntry, PAGE, SessionState};
+
+/// Why memory of ours stays mapped after its patches are out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Kept {
+    /// Somebody else's bytes stand over one of our jumps.
+    #[error("somebody else has set a breakpoint over a jump of ours, and may put the jump back")]
+    Covered,
+    /// A thread did not leave its detour.
+    #[error("a thread is held up in it")]
+    Thread,
+    /// A word of memory or a register leads there.
+    #[error("a saved context may still lead into it")]
+    Context,
+    /// Not all memory could be looked at.
+    #[error("there is too much memory to look through for saved contexts that lead into it")]
+    Unsearched,
+}
+
+impl Kept {
+    /// All of them.
+    pub const ALL: [Kept; 4] = [Self::Covered, Self::Thread, Self::Context, Self::Unsearched];
+}
 
 /// What removal did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,8 +58,10 @@ pub struct Removed {
     pub left: usize,
     /// Running calls whose return address was put back.
     pub returns: usize,
-    /// Whether memory of ours stays mapped because a thread may still return into it.
-    pub memory_kept: bool,
+    /// Why its memory stays mapped, if it does.
+    pub kept: Option<Kept>,
+    /// Sessions removed before whose memory had to stay and could be unmapped now.
+    pub freed: usize,
     /// How long the target stood still.
     pub stopped: Duration,
 }
@@ -59,6 +85,42 @@ fn remove_stopped(
     session: &FoundSession,
     removed: &mut Removed,
 ) -> Result<(), EngineError> {
+    removed.kept = take_out(process, stopped, session, removed)?;
+    let all = find_sessions(process)?;
+    let is_left = |found: &&FoundSession| {
+        found.header.region != session.header.region
+            && SessionState::from_raw(found.header.state) == Some(SessionState::Removed)
+    };
+    let mut gone = Vec::new();
+    if removed.kept.is_none() {
+        gone.push(session);
+    }
+    for left in all.iter().filter(is_left) {
+        if take_out(process, stopped, left, &mut Removed::default())?.is_none() {
+            gone.push(left);
+        }
+    }
+    for (session_gone, kept) in gone.iter().zip(reach::leads_into(process, stopped, &gone, &all)?) {
+        let is_other = session_gone.header.region != session.header.region;
+        match kept {
+            None => {
+                unmap(stopped, &session_gone.header)?;
+                removed.freed += usize::from(is_other);
+            }
+            Some(_) if is_other => {}
+            Some(_) => removed.kept = kept,
+        }
+    }
+    Ok(())
+}
+
+/// Steps 2 to 4. Tells what keeps the memory already now.
+fn take_out(
+    process: &Process,
+    stopped: &mut Stopped<'_>,
+    session: &FoundSession,
+    removed: &mut Removed,
+) -> Result<Option<Kept>, EngineError> {
     let header = &session.header;
     write_state(process, header, SessionState::Removing)?;
     let arenas = Ranges::new(header.arenas().map(|a| (a.address, a.address + a.size)));
@@ -86,14 +148,7 @@ fn remove_stopped(
     }
     removed.returns = put_back_returns(process, session)?;
     write_state(process, header, SessionState::Removed)?;
-
-    let stacks: Vec<u64> = stopped.threads().iter().map(|t| t.registers().sp().0).collect();
-    removed.memory_kept =
-        covered || !all_out || !scan::pointed_into(process, &stacks, 0, &arenas)?.is_empty();
-    if !removed.memory_kept {
-        unmap(stopped, header)?;
-    }
-    Ok(())
+    Ok(if covered { Some(Kept::Covered) } else { (!all_out).then_some(Kept::Thread) })
 }
 
 /// Of step 2: the booster's rule. A thread at the copy in a slot goes back to the original instruction, one behind it goes on to

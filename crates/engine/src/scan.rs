@@ -17,25 +17,52 @@ pub const RED_ZONE: u64 = 128;
 
 /// Address ranges, sorted, that do not overlap.
 #[derive(Debug, Default)]
-pub struct Ranges(Vec<(u64, u64)>);
+pub struct Ranges {
+    ranges: Vec<(u64, u64)>,
+    /// Few and wide ones that hold all of them: first address and length.
+    clusters: Vec<(u64, u64)>,
+}
+
+/// Ranges closer than this are one cluster: those of one module, and of its neighbours.
+const CLUSTER_GAP: u64 = 64 << 20;
 
 impl Ranges {
     /// From (start, end) pairs in any order.
     pub fn new(ranges: impl IntoIterator<Item = (u64, u64)>) -> Self {
         let mut ranges: Vec<_> = ranges.into_iter().filter(|r| r.0 < r.1).collect();
         ranges.sort_unstable();
-        Self(ranges)
+        let mut clusters: Vec<(u64, u64)> = Vec::new();
+        for &(start, end) in &ranges {
+            match clusters.last_mut() {
+                Some((low, length)) if start - (*low + *length) < CLUSTER_GAP => *length = end - *low,
+                _ => clusters.push((start, end - start)),
+            }
+        }
+        Self { ranges, clusters }
+    }
+
+    /// Whether any word of `bytes` may lie in one of the ranges: quick, and mostly the answer is no.
+    pub fn may_hold_any(&self, bytes: &[u8], word_size: usize) -> bool {
+        let any = |low: u64, length: u64| match word_size {
+            8 => bytes.as_chunks::<8>().0.iter().fold(false, |any, word| {
+                any | (u64::from_le_bytes(*word).wrapping_sub(low) < length)
+            }),
+            _ => bytes.as_chunks::<4>().0.iter().fold(false, |any, word| {
+                any | (u64::from(u32::from_le_bytes(*word)).wrapping_sub(low) < length)
+            }),
+        };
+        self.clusters.iter().any(|&(low, length)| any(low, length))
     }
 
     /// Start of the range that holds `address`.
     pub fn find(&self, address: u64) -> Option<u64> {
-        let after = self.0.partition_point(|r| r.0 <= address);
-        let (start, end) = *self.0.get(after.checked_sub(1)?)?;
+        let after = self.ranges.partition_point(|r| r.0 <= address);
+        let (start, end) = *self.ranges.get(after.checked_sub(1)?)?;
         (address < end).then_some(start)
     }
 
     fn bounds(&self) -> (u64, u64) {
-        (self.0.first().map_or(0, |r| r.0), self.0.iter().map(|r| r.1).max().unwrap_or(0))
+        (self.ranges.first().map_or(0, |r| r.0), self.ranges.iter().map(|r| r.1).max().unwrap_or(0))
     }
 }
 
@@ -78,7 +105,7 @@ pub fn pointed_into(
 }
 
 /// The value of up to eight bytes.
-fn little_endian(bytes: &[u8]) -> u64 {
+pub fn little_endian(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
 }
 

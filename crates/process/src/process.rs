@@ -262,6 +262,11 @@ impl Process {
         }
     }
 
+    /// Opens one of the files that show its memory.
+    pub(crate) fn open_memory_file(&self, file: &str) -> Result<File, ProcError> {
+        File::open(self.memory_path(file)).map_err(|error| self.unreadable(file, error))
+    }
+
     fn memory_path(&self, file: &str) -> PathBuf {
         memory_directory(self.pid).join(file)
     }

@@ -1,0 +1,252 @@
+//! Looking through all memory of a stopped process for words that lead somewhere.
+//!
+//! A saved context may lie anywhere in memory that the process can write: on a stack that no thread runs on, in the heap, in
+//! a variable, in memory or a file that it shares. So may a copy of a part of a stack. All have in common that the address at which the thread
+//! would go on is a word of memory, aligned as the ABI demands of stacks and structures. (glibc's `jmp_buf` is the exception, its
+//! words are scrambled. What is in there was the return address of a call of the program's own, never one of ours.)
+//!
+//! Looked at are the process's own pages, whatever their protection is now, and the pages of shared memory and files that it maps
+//! writable and has touched. Devices are left alone, and so is a page of a file that the process has not written: it is the
+//! file's. Nothing is read that is not there, so nothing blocks and the target's memory does not grow; a shared page
+//! that the kernel has taken away from the process under memory pressure is not seen.
+
+use crate::scan::Ranges;
+use std::ops::Range;
+use trapless_process::{
+    Errno, Mapping, Mappings, MemoryError, PageRanges, Pagemap, Pages, ProcError, Process, ReadRange,
+    RemoteAddr,
+};
+use trapless_wire::PAGE;
+
+/// A word of the target's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Word {
+    /// Its address.
+    pub at: u64,
+    /// Its value.
+    pub value: u64,
+}
+
+/// What came of a search.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Searched {
+    /// All words that lead into the ranges, ascending.
+    Whole(Vec<Word>),
+    /// There is more memory than may be looked at while a process stands still, or it cannot be looked at.
+    TooMuch,
+}
+
+/// How much is looked through while the target stands still, by each processor: 10 to 20 ms.
+pub const MOST: u64 = 96 << 20;
+
+/// More processors than these do not make memory faster.
+const MOST_THREADS: usize = 4;
+
+/// Less than this is not worth another thread.
+const SHARE: u64 = 8 << 20;
+
+/// How much may have to come back from a swap device.
+const MOST_SWAPPED: u64 = 1 << 20;
+
+/// How much address space may be mapped where looking for pages takes time for each that is not there.
+const MOST_MAPPED: u64 = 16 << 30;
+
+/// Words that lead into the ranges are a handful, or there is something that these are not told apart from.
+const MOST_WORDS: usize = 1 << 14;
+
+/// So much is read at a time: it stays in a processor's cache.
+const CHUNK: u64 = 256 << 10;
+
+/// Looks for the words that lead into `ranges`, everywhere but in `skip`.
+pub fn words_into(
+    process: &Process,
+    maps: &Mappings,
+    ranges: &Ranges,
+    skip: &[Range<u64>],
+) -> Result<Searched, MemoryError> {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
+    let found = match pages(process, maps, skip) {
+        Ok(Some(found)) => found,
+        Ok(None) | Err(_) => return Ok(Searched::TooMuch),
+    };
+    if found.bytes > MOST * processors as u64 || found.swapped > MOST_SWAPPED {
+        return Ok(Searched::TooMuch);
+    }
+    let threads = processors.min((found.bytes / SHARE) as usize).max(1);
+    let shares = split(&found.ranges, found.bytes.div_ceil(threads as u64).next_multiple_of(PAGE));
+    let read = |share: &Vec<Range<u64>>| words_in(process, ranges, share);
+    let words: Vec<_> = match shares.as_slice() {
+        [] => Vec::new(),
+        [share] => vec![read(share)?],
+        shares => std::thread::scope(|scope| {
+            let running: Vec<_> = shares.iter().map(|share| scope.spawn(|| read(share))).collect();
+            let joined = running.into_iter().map(|thread| thread.join().map_err(|_| MemoryError::Gone));
+            joined.map(|read| read.and_then(|read| read)).collect::<Result<_, _>>()
+        })?,
+    };
+    let words = words.into_iter().collect::<Option<Vec<_>>>();
+    Ok(words.map_or(Searched::TooMuch, |words| Searched::Whole(words.concat())))
+}
+
+/// The pages to look at; `None` where finding them would take too long.
+fn pages(
+    process: &Process,
+    maps: &Mappings,
+    skip: &[Range<u64>],
+) -> Result<Option<PageRanges>, ProcError> {
+    let mut map = Pagemap::open(process)?;
+    let searched = || maps.iter().filter_map(|mapping| Some((mapping, pages_of(mapping)?)));
+    if !map.is_quick() && searched().map(|(mapping, _)| mapping.len()).sum::<u64>() > MOST_MAPPED {
+        return Ok(None);
+    }
+    let mut found = PageRanges::default();
+    for (mapping, pages) in searched() {
+        for part in without(mapping.start.0..mapping.end.0, skip) {
+            let failed = |errno: Errno| ProcError::Unreadable {
+                path: format!("/proc/{}/pagemap", process.pid()).into(),
+                source: errno.into(),
+            };
+            map.find(part, pages, &mut found).map_err(failed)?;
+        }
+    }
+    Ok(Some(found))
+}
+
+/// Which pages of a mapping may hold what the program has saved.
+fn pages_of(mapping: &Mapping) -> Option<Pages> {
+    let name = mapping.name.as_encoded_bytes();
+    let is_memory = [&b"/dev/zero"[..], b"/dev/shm/", b"/dev/hugepages/"].iter().any(|n| name.starts_with(n));
+    let is_file = name.starts_with(b"/") && (is_memory || !name.starts_with(b"/dev/"));
+    match mapping.perms.shared {
+        // Of the kernel's own there are the clock ([vvar]) and its code ([vdso]).
+        false if name.starts_with(b"[v") => None,
+        false => (is_file || !name.starts_with(b"/dev/")).then_some(Pages::Own),
+        true => (mapping.perms.write && is_file).then_some(Pages::Shared),
+    }
+}
+
+/// What is left of `range` without what lies in `skip`.
+fn without(range: Range<u64>, skip: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut left = vec![range];
+    for skip in skip {
+        left = left
+            .into_iter()
+            .flat_map(|range| {
+                [
+                    range.start..range.end.min(skip.start),
+                    range.start.max(skip.end)..range.end,
+                ]
+            })
+            .filter(|range| range.start < range.end)
+            .collect();
+    }
+    left
+}
+
+/// Shares of `size` bytes each, in pieces of a chunk at most.
+fn split(ranges: &[Range<u64>], size: u64) -> Vec<Vec<Range<u64>>> {
+    let mut shares: Vec<Vec<Range<u64>>> = Vec::new();
+    let mut room = 0;
+    for range in ranges {
+        let mut start = range.start;
+        while start < range.end {
+            if room == 0 {
+                shares.push(Vec::new());
+                room = size;
+            }
+            let end = range.end.min(start + CHUNK.min(room));
+            if let Some(share) = shares.last_mut() {
+                share.push(start..end);
+            }
+            room -= end - start;
+            start = end;
+        }
+    }
+    shares
+}
+
+/// The words of some pieces; `None` when they are too many.
+fn words_in(
+    process: &Process,
+    ranges: &Ranges,
+    pieces: &[Range<u64>],
+) -> Result<Option<Vec<Word>>, MemoryError> {
+    let mut words = Vec::new();
+    let mut buffer = vec![0; CHUNK as usize];
+    for piece in pieces {
+        let mut at = piece.start;
+        while at < piece.end {
+            let bytes = &mut buffer[..(piece.end - at) as usize];
+            let mut read = [ReadRange::new(RemoteAddr(at), bytes)];
+            process.read_vectored(&mut read)?;
+            // What nobody can read, such as a guard page that the kernel keeps in a page table, holds nothing.
+            let done = read[0].done as u64 & !(PAGE - 1);
+            words_of(ranges, at, &buffer[..done as usize], process.word_size(), &mut words);
+            at += done.max(PAGE);
+            if words.len() > MOST_WORDS {
+                return Ok(None);
+            }
+        }
+    }
+    Ok(Some(words))
+}
+
+/// The words of bytes that stand at `at`.
+fn words_of(ranges: &Ranges, at: u64, bytes: &[u8], word_size: usize, words: &mut Vec<Word>) {
+    /// Looked at together: nearly never is there anything.
+    const TOGETHER: usize = 256;
+    for (block, at) in bytes.chunks(TOGETHER).zip((at..).step_by(TOGETHER)) {
+        if !ranges.may_hold_any(block, word_size) {
+            continue;
+        }
+        for (word, at) in block.chunks_exact(word_size).zip((at..).step_by(word_size)) {
+            let value = crate::scan::little_endian(word);
+            if ranges.find(value).is_some() {
+                words.push(Word { at, value });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_found_in_both_widths() {
+        let ranges = Ranges::new([(0x7f00_0000_1000, 0x7f00_0000_2000), (0x5000, 0x5010)]);
+        let mut bytes = vec![0; 1024];
+        bytes[264..272].copy_from_slice(&0x7f00_0000_1fff_u64.to_le_bytes());
+        bytes[280..288].copy_from_slice(&0x7f00_0000_2000_u64.to_le_bytes());
+        bytes[1016..1024].copy_from_slice(&0x5001_u64.to_le_bytes());
+        // Not aligned.
+        bytes[514..522].copy_from_slice(&0x5001_u64.to_le_bytes());
+        let mut words = Vec::new();
+        words_of(&ranges, 0x10_0000, &bytes, 8, &mut words);
+        let expected = [(0x10_0000 + 264, 0x7f00_0000_1fff), (0x10_0000 + 1016, 0x5001)];
+        assert_eq!(words.iter().map(|w| (w.at, w.value)).collect::<Vec<_>>(), expected);
+        words.clear();
+        words_of(&ranges, 0x10_0000, &bytes[512..], 4, &mut words);
+        assert_eq!(words, [Word { at: 0x10_0000 + 504, value: 0x5001 }]);
+    }
+
+    #[test]
+    fn what_is_skipped_is_cut_out() {
+        let skip = [10..20, 30..40];
+        let cases = [(0..50, vec![0..10, 20..30, 40..50]), (12..18, vec![]), (15..35, vec![20..30])];
+        for (range, left) in cases {
+            assert_eq!(without(range.clone(), &skip), left, "{range:?}");
+        }
+    }
+
+    #[test]
+    fn shares_hold_all_pages_once() {
+        let ranges = [0..3 * CHUNK + PAGE, 10 * CHUNK..10 * CHUNK + PAGE];
+        let shares = split(&ranges, 2 * CHUNK);
+        assert_eq!(shares.len(), 2);
+        let mut all: Vec<_> = shares.concat();
+        assert!(all.iter().all(|piece| piece.end - piece.start <= CHUNK));
+        all.dedup_by(|next, last| last.end == next.start && { last.end = next.end; true });
+        assert_eq!(all, ranges);
+    }
+}

@@ -1,0 +1,249 @@
+//! `/proc/PID/pagemap`: which pages of the target hold something.
+//!
+//! Reading a page that is not there would bring it in: from a disk, from a file server that does not answer, or from a
+//! `userfaultfd` whose other end is a thread that we hold. So what is to be read whole is asked for here first.
+
+use crate::{Errno, Process, ProcError};
+use std::fs::File;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+
+/// Page size of the targets there are.
+const PAGE: u64 = 4096;
+
+/// Which pages are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pages {
+    /// The process's own: anonymous memory, and pages of files that it has written and so has copies of. Swapped out or not.
+    Own,
+    /// Those of shared memory and files, as far as the process has touched them.
+    Shared,
+}
+
+/// Pages that were found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PageRanges {
+    /// Address ranges, ascending.
+    pub ranges: Vec<Range<u64>>,
+    /// How many bytes they are together.
+    pub bytes: u64,
+    /// How many of these are swapped out.
+    pub swapped: u64,
+}
+
+impl PageRanges {
+    fn add(&mut self, range: Range<u64>, swapped: bool) {
+        let bytes = range.end - range.start;
+        self.bytes += bytes;
+        self.swapped += if swapped { bytes } else { 0 };
+        match self.ranges.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => self.ranges.push(range),
+        }
+    }
+}
+
+/// An open page map.
+#[derive(Debug)]
+pub struct Pagemap {
+    file: File,
+    scans: bool,
+}
+
+/// `struct pm_scan_arg` of `include/uapi/linux/fs.h`.
+#[repr(C)]
+#[derive(Default)]
+struct ScanArgument {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+/// `struct page_region` of the same file.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct PageRegion {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+/// `PAGEMAP_SCAN`, of Linux 6.7.
+const SCAN: libc::Ioctl = 0xc060_6610_u32 as libc::Ioctl;
+const IS_FILE: u64 = 1 << 2;
+const IS_PRESENT: u64 = 1 << 3;
+const IS_SWAPPED: u64 = 1 << 4;
+const IS_ZERO: u64 = 1 << 5;
+
+impl Pagemap {
+    /// Opens the page map of a process.
+    ///
+    /// # Errors
+    /// [`ProcError`] if it ended or may not be looked at.
+    pub fn open(process: &Process) -> Result<Self, ProcError> {
+        Ok(Self { file: process.open_memory_file("pagemap")?, scans: true })
+    }
+
+
+    /// Whether time and not address space is what a look takes. Without that, a gigabyte of nothing takes a millisecond.
+    pub fn is_quick(&mut self) -> bool {
+        self.scans = self.scans && self.scan(0..PAGE, Pages::Own, &mut PageRanges::default()).is_ok();
+        self.scans
+    }
+
+    /// Adds the pages of a range to what was found.
+    ///
+    /// # Errors
+    /// [`Errno`] where the kernel tells nothing.
+    pub fn find(&self, range: Range<u64>, pages: Pages, found: &mut PageRanges) -> Result<(), Errno> {
+        if self.scans { self.scan(range, pages, found) } else { self.read(range, pages, found) }
+    }
+
+    fn scan(&self, range: Range<u64>, pages: Pages, found: &mut PageRanges) -> Result<(), Errno> {
+        let mut regions = [PageRegion::default(); 256];
+        let mut start = range.start;
+        while start < range.end {
+            let (not, any) = match pages {
+                Pages::Own => (IS_FILE | IS_ZERO, IS_PRESENT | IS_SWAPPED),
+                Pages::Shared => (0, IS_PRESENT),
+            };
+            let mut argument = ScanArgument {
+                size: size_of::<ScanArgument>() as u64,
+                start,
+                end: range.end,
+                vec: regions.as_mut_ptr() as u64,
+                vec_len: regions.len() as u64,
+                category_inverted: not,
+                category_mask: not,
+                category_anyof_mask: any,
+                return_mask: IS_SWAPPED,
+                ..ScanArgument::default()
+            };
+            // SAFETY: the kernel reads and writes `argument`, whose size it is told, and at most `vec_len` elements at `vec`,
+            // which is `regions`; both outlive the call.
+            let count = unsafe { libc::ioctl(self.file.as_raw_fd(), SCAN, &raw mut argument) };
+            let count = Errno::check(count.into())? as usize;
+            for region in regions.get(..count).unwrap_or_default() {
+                found.add(region.start..region.end, region.categories & IS_SWAPPED != 0);
+            }
+            if argument.walk_end <= start {
+                break;
+            }
+            start = argument.walk_end;
+        }
+        Ok(())
+    }
+
+    fn read(&self, range: Range<u64>, pages: Pages, found: &mut PageRanges) -> Result<(), Errno> {
+        let mut entries = vec![0u8; 64 << 10];
+        let mut start = range.start;
+        while start < range.end {
+            let wanted = entries.len().min(((range.end - start) / PAGE * 8) as usize);
+            let read = self.file.read_at(&mut entries[..wanted], start / PAGE * 8);
+            let read = read.map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EIO)))? & !7;
+            if read == 0 {
+                break;
+            }
+            for entry in entries[..read].chunks_exact(8) {
+                let entry = entry.try_into().map_or(0, u64::from_le_bytes);
+                let bit = |n: u32| entry & 1 << n != 0;
+                let (present, swapped, is_file) = (bit(63), bit(62), bit(61));
+                let wanted = match pages {
+                    Pages::Own => (present || swapped) && !is_file,
+                    Pages::Shared => present,
+                };
+                if wanted {
+                    found.add(start..start + PAGE, swapped);
+                }
+                start += PAGE;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Our own memory, mapped for a test.
+    struct Memory(*mut u8, usize);
+
+    impl Memory {
+        fn map(pages: usize, flags: i32) -> Self {
+            let size = pages * PAGE as usize;
+            // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+            let at = unsafe {
+                libc::mmap(
+                    std::ptr::null_mut(),
+                    size,
+                    libc::PROT_READ | libc::PROT_WRITE,
+                    flags | libc::MAP_ANONYMOUS,
+                    -1,
+                    0,
+                )
+            };
+            assert_ne!(at, libc::MAP_FAILED);
+            Self(at.cast(), size)
+        }
+
+        fn write(&self, page: usize) {
+            assert!(page * (PAGE as usize) < self.1);
+            // SAFETY: in bounds, as was just asserted, and nobody else has the address.
+            unsafe { self.0.add(page * PAGE as usize).write_volatile(1) };
+        }
+
+        fn read(&self, page: usize) -> u8 {
+            assert!(page * (PAGE as usize) < self.1);
+            // SAFETY: as above.
+            unsafe { self.0.add(page * PAGE as usize).read_volatile() }
+        }
+
+        fn range(&self) -> Range<u64> {
+            self.0 as u64..self.0 as u64 + self.1 as u64
+        }
+    }
+
+    impl Drop for Memory {
+        fn drop(&mut self) {
+            // SAFETY: `map` made this mapping, and the only pointer to it goes with the value.
+            unsafe { libc::munmap(self.0.cast(), self.1) };
+        }
+    }
+
+    #[test]
+    fn pages_that_were_written_are_found_and_no_others() {
+        for (flags, pages) in [(libc::MAP_PRIVATE, Pages::Own), (libc::MAP_SHARED, Pages::Shared)] {
+            let memory = Memory::map(2000, flags);
+            // One that was only read is the zero page, or one of zeros.
+            memory.read(5);
+            for page in [3, 10, 11, 1500] {
+                memory.write(page);
+            }
+            let at = |page: u64| memory.range().start + page * PAGE;
+            for scans in [true, false] {
+                let mut map = Pagemap { file: File::open("/proc/self/pagemap").unwrap(), scans };
+                println!("asked for a scan: {scans}, done: {}", map.is_quick());
+                let mut found = PageRanges::default();
+                map.find(memory.range(), pages, &mut found).unwrap();
+                found.ranges.retain(|range| range.start != at(5));
+                assert_eq!(found.ranges, [at(3)..at(4), at(10)..at(12), at(1500)..at(1501)], "{pages:?}");
+                let other = if pages == Pages::Own { Pages::Shared } else { Pages::Own };
+                let mut found = PageRanges::default();
+                map.find(memory.range(), other, &mut found).unwrap();
+                // What is private is there, too, for one who asks for all that is present.
+                assert_eq!(found.ranges.is_empty(), other == Pages::Own, "{other:?}");
+            }
+        }
+    }
+}
