@@ -2,13 +2,13 @@
 //!
 //! # The protocol, in order
 //!
-//! 1. Stop every thread.
+//! 1. Stop every thread. Another session that follows calls is in the way of one that wants to, too.
 //! 2. Map, by system calls on one stopped thread: the shared region (a memfd, taken out of the target, proven and sealed as
 //!    `process/src/shared.rs` tells), the thread region (wiped in forked children), the return region, and an executable arena for
 //!    each module. Each at its planned address and only if nothing is there. Then prove that the mapping is of that memfd.
 //!    Where detours read the clock, ask whether they may.
 //! 3. Write the code of the arenas, through `/proc/PID/mem`: they are never writable.
-//! 4. Check each site again: no stack holds an address inside its displaced instructions, and those that run from a copy after
+//! 4. Check each site again: no saved context leads inside its displaced instructions, and those that run from a copy after
 //!    a trap are the file's.
 //! 5. Write the header and the journal.
 //! 6. Patch every site whose bytes are the file's.
@@ -20,8 +20,10 @@
 //! patch is written.
 
 use crate::{
-    Blueprint, EngineError, Refusal, clock,
+    Blueprint, EngineError, Refusal, clock, find_sessions,
+    found::find_headers,
     patch::{self, Change, Found},
+    reach,
     region::Region,
     scan::{self, Ranges},
     trap::TrapSite,
@@ -32,7 +34,7 @@ use std::{
 };
 use trapless_isa::detour::BLOCK_ORIGIN;
 use trapless_process::{Process, ReadRange, Remote, RemoteAddr, RemoteError, StopError, Stopped, Tid};
-use trapless_wire::{Header, JournalEntry, PAGE, REGION_NAME, SessionState, SiteState};
+use trapless_wire::{Checked, Header, JournalEntry, PAGE, REGION_NAME, SessionState, SiteState};
 
 /// What arming did.
 #[derive(Debug)]
@@ -85,6 +87,8 @@ impl Blueprint<'_, '_> {
         stopped: &mut Stopped<'_>,
         mapped: &mut Mapped,
     ) -> Result<Armed, EngineError> {
+        let all = find_headers(process)?;
+        self.refuse_second_follower(process, &all)?;
         let memory = self.map(process, stopped, mapped)?;
         if self.plan.sites.iter().any(clock::is_read_by) {
             clock::require(process, stopped, RemoteAddr(self.header.threads))?;
@@ -94,7 +98,7 @@ impl Blueprint<'_, '_> {
         }
         process.write(RemoteAddr(self.header.threads), &u64::from(self.header.pid).to_le_bytes())?;
 
-        let mut refused = self.refused_by_stacks(process, stopped)?;
+        let mut refused = self.refused_by_contexts(process, stopped, &all)?;
         self.refuse_modified(process, &mut refused)?;
         let moves = self.threads_inside(stopped, &mut refused);
         let mut journal = self.journal.clone();
@@ -125,6 +129,22 @@ impl Blueprint<'_, '_> {
         }
         set_state(&region, &self.header, SessionState::Armed);
         Ok(Armed { memory, header: self.header, journal, stopped: Duration::ZERO, refused })
+    }
+
+    /// Of step 1: return addresses of one session's may be found by the other's detours and be gone when the other looks for
+    /// them, so only one follows calls. Looked at in the stop, since two may come at the same time.
+    fn refuse_second_follower(&self, process: &Process, all: &[Checked]) -> Result<(), EngineError> {
+        if all.is_empty() || !self.plan.follows() {
+            return Ok(());
+        }
+        let follows = |journal: &[JournalEntry]| {
+            journal.iter().any(|entry| entry.is_planned() && entry.return_point != 0)
+        };
+        let sessions = find_sessions(process)?;
+        match sessions.iter().find(|other| !other.is_removed() && follows(&other.journal)) {
+            Some(other) => Err(EngineError::Followed { tool: other.header.tool }),
+            None => Ok(()),
+        }
     }
 
     /// Step 2.
@@ -174,18 +194,20 @@ impl Blueprint<'_, '_> {
     }
 
     /// Step 4.
-    fn refused_by_stacks(
+    fn refused_by_contexts(
         &self,
         process: &Process,
         stopped: &Stopped<'_>,
+        all: &[Checked],
     ) -> Result<Vec<Option<Refusal>>, EngineError> {
-        let inside = |entry: &JournalEntry| (entry.site + 1, entry.site + u64::from(entry.length));
-        let ranges = Ranges::new(self.journal.iter().map(inside));
-        let stacks: Vec<u64> = stopped.threads().iter().map(|t| t.registers().sp().0).collect();
-        let pointed = scan::pointed_into(process, &stacks, scan::RED_ZONE, &ranges)?;
-        let refusal = |entry: &JournalEntry| {
-            pointed.binary_search(&(entry.site + 1)).is_ok().then_some(Refusal::OnStack)
+        let inside = |(entry, places): (&JournalEntry, &Vec<(u64, u64)>)| {
+            let (start, end) = (entry.site + 1, entry.site + u64::from(entry.length));
+            places.iter().any(|place| (start..end).contains(&place.0)).then_some((start, end))
         };
+        let ranges = Ranges::new(self.journal.iter().zip(&self.places).filter_map(inside));
+        let led = scan::led_into(process, stopped, &ranges, &reach::regions(&self.header), all)?;
+        let refusal =
+            |entry: &JournalEntry| led.binary_search(&(entry.site + 1)).is_ok().then_some(Refusal::OnStack);
         Ok(self.journal.iter().map(refusal).collect())
     }
 

@@ -206,8 +206,7 @@ fn place_arenas(plan: &Plan<'_>, taken: &mut Taken<'_>) -> BTreeMap<usize, Room>
             _ => taken.near(module.start..module.end, reach, size),
         };
         if let Some(address) = found {
-            let detours = Detours::new(module.machine);
-            arenas.insert(index, Room { address, limit: size, code: Vec::new(), runtime: None, detours });
+            arenas.insert(index, Room::new(address, size, Detours::new(module.machine)));
         }
     }
     arenas
@@ -217,6 +216,12 @@ fn place_arenas(plan: &Plan<'_>, taken: &mut Taken<'_>) -> BTreeMap<usize, Room>
 const ALIGNMENT: usize = 32;
 
 impl Room {
+    /// Nothing runs at the first address: what was mapped there before may have left it somewhere, and no context is told apart
+    /// from that ([`crate::reach`]).
+    fn new(address: u64, limit: u64, detours: Detours) -> Self {
+        Self { address, limit, code: vec![BREAKPOINT[0]; ALIGNMENT], runtime: None, detours }
+    }
+
     fn next(&mut self) -> u64 {
         // int3 between detours: nothing runs there.
         self.code.resize(self.code.len().next_multiple_of(ALIGNMENT), 0xcc);

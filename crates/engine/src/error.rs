@@ -19,8 +19,8 @@ pub enum Refusal {
     /// The bytes in memory are not the file's.
     #[error("the code in memory is not the file's: another tool has patched it, or it was relocated")]
     Modified,
-    /// Something on a stack points into the displaced instructions.
-    #[error("a thread's stack holds an address inside the displaced instructions")]
+    /// Something on a stack, or what may be a context saved elsewhere, points into the displaced instructions.
+    #[error("a stack or saved context holds an address inside the displaced instructions")]
     OnStack,
     /// No free address range near the module.
     #[error("no free memory within reach of the module")]
@@ -67,6 +67,15 @@ pub enum EngineError {
     /// Other mappings appeared where ours were planned, again and again.
     #[error("the process maps memory faster than places for ours can be found; try again")]
     Crowded,
+    /// Two sessions cannot both replace return addresses.
+    #[error(
+        "process {tool} follows calls of this process to their return already, which only one can do at a time: \
+         wait for its end, or leave out returns and latencies"
+    )]
+    Followed {
+        /// The tool that does.
+        tool: u32,
+    },
     /// The first breakpoint would set the disposition of SIGTRAP to its default.
     #[error(
         "the process ignores SIGTRAP, which a breakpoint would change: probes that trap are not possible here"

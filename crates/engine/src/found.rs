@@ -19,7 +19,8 @@ use std::os::unix::fs::FileExt;
 use trapless_isa::{Displaced, Machine};
 use trapless_process::{BREAKPOINT, Mapping, Mappings, Pid, Process, RemoteAddr};
 use trapless_wire::{
-    BadHeader, Checked, Counters, Header, JournalEntry, MAX_DISPLACED, PAGE, REGION_NAME, SiteState, Words,
+    BadHeader, Checked, Counters, Header, JournalEntry, MAX_DISPLACED, PAGE, REGION_NAME, SessionState,
+    SiteState, Words,
 };
 
 /// A session found in a process by its shared region, or one of our own.
@@ -52,6 +53,16 @@ impl FoundSession {
         owner == Some(self.header.tool_start_time)
     }
 
+    /// Whether its patches are out, and what is left is memory into which something may still lead.
+    pub fn is_removed(&self) -> bool {
+        is_removed(&self.header)
+    }
+
+    /// Whether its memory is mapped in the process. That its header says so is not asked for: the target can write there.
+    pub(crate) fn is_mapped(&self, process: &Process) -> Result<bool, EngineError> {
+        Ok(regions(&process.maps()?).any(|at| at.start == self.header.region))
+    }
+
     /// Whether the site's patch is in place.
     pub fn is_armed(&self, process: &Process, entry: &JournalEntry) -> bool {
         let mut now = [0; MAX_DISPLACED];
@@ -82,6 +93,24 @@ pub fn find_sessions(process: &Process) -> Result<Vec<FoundSession>, EngineError
     let headers: Vec<Checked> = regions(&maps).filter_map(|at| read_header(process, &at).ok()).collect();
     let arenas = Arenas::of(&headers);
     headers.iter().map(|header| read_session(process, &maps, *header, &arenas)).collect()
+}
+
+/// Their headers alone, which takes little time.
+pub(crate) fn find_headers(process: &Process) -> Result<Vec<Checked>, EngineError> {
+    Ok(regions(&process.maps()?).filter_map(|at| read_header(process, &at).ok()).collect())
+}
+
+/// Sessions that were taken out and whose memory is still mapped, but for the one at `besides`.
+pub(crate) fn find_removed(process: &Process, besides: u64) -> Result<Vec<FoundSession>, EngineError> {
+    let maps = process.maps()?;
+    let headers: Vec<Checked> = regions(&maps).filter_map(|at| read_header(process, &at).ok()).collect();
+    let arenas = Arenas::of(&headers);
+    let removed = headers.iter().filter(|header| header.region != besides && is_removed(header));
+    removed.map(|header| read_session(process, &maps, *header, &arenas)).collect()
+}
+
+fn is_removed(header: &Header) -> bool {
+    SessionState::from_raw(header.state) == Some(SessionState::Removed)
 }
 
 /// Memory that bears the name of ours and holds no session that is believed: where, and why.

@@ -39,5 +39,6 @@ pub use recheck::{Became, Recheck};
 pub use region::Region;
 pub use remove::{Kept, Removed, remove};
 pub use request::{Function, Module, Request, Wanted};
+pub use search::can_be_searched;
 pub use session::Session;
 pub use trap::{Serving, arm_serving};

@@ -10,15 +10,16 @@
 //!
 //! # Words that were left behind
 //!
-//! Below the stack pointer lie the remains of calls and signal frames that are over, and addresses of ours among them: where a
-//! routine returned to, where a signal met a detour. They would keep memory for no reason, for as long as the program calls
-//! nothing deeper. A word counts as left behind if
+//! Stacks hold the remains of calls and signal frames that are over, and addresses of ours among them: where a routine returned to,
+//! where a signal met a detour. They would keep memory for no reason, for as long as the program calls nothing deeper.
+//! A word counts as left behind if
 //!
-//! 1. it lies below the stack pointer of a thread that runs on its own stack: the main thread's `[stack]`, or the mapping
-//!    that holds the thread's control block above the stack, as C libraries allocate them; and
+//! 1. it lies below the stack pointer of a thread that runs on its own stack (the main thread's `[stack]`, or the mapping
+//!    that holds the thread's control block above the stack, as C libraries allocate them), or on a stack without a thread:
+//!    `[stack]` or an anonymous mapping into which no stack pointer points; and
 //! 2. nothing points there. A context that was switched away from keeps its stack pointer somewhere, and that is not above
-//!    what it will pop. So if no word outside of what lies below the stack pointers, and no register, points to the word or
-//!    deeper into this stack, nobody will come to it. (A program may keep stacks of coroutines in a local variable.)
+//!    what it will pop. So if no word outside of such remains, and no register, points to the word or deeper into
+//!    this stack, nobody will come to it. (A program may keep stacks of coroutines in a local variable.)
 
 use crate::{
     FoundSession,
@@ -28,14 +29,14 @@ use crate::{
 };
 use std::ops::Range;
 use trapless_process::{Mappings, MemoryError, Process, RemoteAddr, Stopped};
-use trapless_wire::{Header, PAGE};
+use trapless_wire::{Checked, Header, PAGE};
 
 /// For each session, whether anything leads into its arenas. `all` are the sessions of the process, these among them.
 pub fn leads_into(
     process: &Process,
     stopped: &Stopped<'_>,
     sessions: &[&FoundSession],
-    all: &[FoundSession],
+    all: &[Checked],
 ) -> Result<Vec<Option<Kept>>, MemoryError> {
     let Ok(maps) = process.maps() else { return Err(MemoryError::Gone) };
     let arenas: Vec<Ranges> = sessions.iter().map(|session| arenas(&session.header)).collect();
@@ -52,39 +53,56 @@ pub fn leads_into(
     let own: Vec<Vec<Range<u64>>> = sessions.iter().map(|session| regions(&session.header)).collect();
     let skip = if let [only] = own.as_slice() { only.as_slice() } else { &[] };
     let every = Ranges::new(sessions.iter().flat_map(|session| ranges_of_arenas(&session.header)));
-    let Searched::Whole(words) = words_into(process, &maps, &every, skip)? else {
-        kept.iter_mut().for_each(|kept| {
-            kept.get_or_insert(Kept::Unsearched);
-        });
-        return Ok(kept);
+    let is_into = |index: usize, word: &Word| {
+        arenas[index].find(word.value).is_some() && !own[index].iter().any(|own| own.contains(&word.at))
     };
-    let mut below = stacks_below(stopped, &maps);
-    let mut left_behind = vec![false; sessions.len()];
+    let counts = |word: &Word| (0..sessions.len()).any(|index| is_into(index, word));
+    let found = live_words(process, stopped, &maps, &every, skip, all, counts)?;
     for (index, kept) in kept.iter_mut().enumerate() {
-        let is_foreign = |word: &&Word| !own[index].iter().any(|own| own.contains(&word.at));
-        for word in words.iter().filter(|word| arenas[index].find(word.value).is_some()).filter(is_foreign) {
-            match below.iter_mut().find(|below| below.range.contains(&word.at)) {
-                Some(below) => {
-                    below.highest = below.highest.max(word.at);
-                    left_behind[index] = true;
-                }
-                None => *kept = Some(Kept::Context),
-            }
-        }
-    }
-    let undecided = kept.iter().zip(&left_behind).any(|(kept, left_behind)| kept.is_none() && *left_behind);
-    if undecided && pointed_to(process, &maps, &below, &registers, all)? {
-        for (kept, left_behind) in kept.iter_mut().zip(left_behind) {
-            if left_behind {
-                *kept = Some(Kept::Context);
-            }
-        }
+        let found = match &found {
+            Searched::TooMuch => Some(Kept::Unsearched),
+            Searched::Whole(words) => words.iter().any(|word| is_into(index, word)).then_some(Kept::Context),
+        };
+        *kept = kept.or(found);
     }
     Ok(kept)
 }
 
+/// The words that lead into `ranges`, without those for which `counts` says no, and without those that were left behind.
+///
+/// `all` are the sessions of the process: they note addresses of stack slots, and switch to none.
+pub fn live_words(
+    process: &Process,
+    stopped: &Stopped<'_>,
+    maps: &Mappings,
+    ranges: &Ranges,
+    skip: &[Range<u64>],
+    all: &[Checked],
+    counts: impl Fn(&Word) -> bool,
+) -> Result<Searched, MemoryError> {
+    let Searched::Whole(mut words) = words_into(process, maps, ranges, skip)? else {
+        return Ok(Searched::TooMuch);
+    };
+    words.retain(counts);
+    let stack_pointers: Vec<u64> = stopped.threads().iter().map(|t| t.registers().sp_value()).collect();
+    let mut remains = below_stack_pointers(stopped, maps);
+    let (left, mut live): (Vec<Word>, Vec<Word>) =
+        words.into_iter().partition(|word| note(&mut remains, maps, &stack_pointers, word.at));
+    if !left.is_empty() {
+        let ours = all.iter().flat_map(|header| regions(header)).chain(skip.iter().cloned());
+        let skip: Vec<_> = remains.iter().map(|remains| remains.range.clone()).chain(ours).collect();
+        let deep = Ranges::new(remains.iter().map(|remains| (remains.deep.start, remains.deep.end)));
+        let is_held = registers(stopped).iter().any(|&value| deep.find(value).is_some());
+        if is_held || words_into(process, maps, &deep, &skip)? != Searched::Whole(Vec::new()) {
+            live.extend(left);
+        }
+    }
+    Ok(Searched::Whole(live))
+}
+
+/// Without the first byte: nothing runs there, but what was mapped there before may have left its address somewhere.
 fn ranges_of_arenas(header: &Header) -> impl Iterator<Item = (u64, u64)> + use<'_> {
-    header.arenas().map(|arena| (arena.address, arena.address.saturating_add(arena.size)))
+    header.arenas().map(|arena| (arena.address.saturating_add(1), arena.address.saturating_add(arena.size)))
 }
 
 fn arenas(header: &Header) -> Ranges {
@@ -92,14 +110,15 @@ fn arenas(header: &Header) -> Ranges {
 }
 
 /// All memory of a session.
-fn regions(header: &Header) -> Vec<Range<u64>> {
+pub fn regions(header: &Header) -> Vec<Range<u64>> {
     let data = [
         (header.region, header.region_size),
         (header.threads, header.threads_size),
         (header.returns, header.returns_size),
     ];
     let data = data.into_iter().map(|(address, size)| address..address.saturating_add(size));
-    data.chain(ranges_of_arenas(header).map(|(start, end)| start..end)).collect()
+    let arenas = header.arenas().map(|arena| arena.address..arena.address.saturating_add(arena.size));
+    data.chain(arenas).collect()
 }
 
 /// What all threads hold, but their stack pointers.
@@ -112,21 +131,43 @@ fn registers(stopped: &Stopped<'_>) -> Vec<u64> {
     stopped.threads().iter().flat_map(|thread| of_thread(*thread.registers())).collect()
 }
 
-/// What lies below the stack pointer of a thread on its own stack.
-struct Below {
+/// Memory where calls that are over have left words.
+struct Remains {
+    /// All of it: what lies below the stack pointer, or what has been seen of a stack without a thread.
     range: Range<u64>,
-    /// The highest word that may have been left behind there.
-    highest: u64,
+    /// Where a pointer to what is in use would lead: up to the highest word of ours.
+    deep: Range<u64>,
 }
 
-fn stacks_below(stopped: &Stopped<'_>, maps: &Mappings) -> Vec<Below> {
+/// Adds a word to what may have been left behind. False when it cannot have been.
+fn note(remains: &mut Vec<Remains>, maps: &Mappings, stack_pointers: &[u64], at: u64) -> bool {
+    if let Some(known) = remains.iter_mut().find(|remains| remains.range.contains(&at)) {
+        known.deep.end = known.deep.end.max(at + 1);
+        return true;
+    }
+    let Some(mapping) = maps.find(RemoteAddr(at)) else { return false };
+    let is_stack = mapping.is_special("[stack]") || mapping.name.is_empty() && !mapping.perms.shared;
+    if !is_stack || stack_pointers.iter().any(|&sp| mapping.contains(RemoteAddr(sp))) {
+        return false;
+    }
+    // Words come in ascending order, so the next one of this stack extends it.
+    let start = mapping.start.0;
+    match remains.iter_mut().find(|remains| remains.range.start == start) {
+        Some(known) => *known = Remains { range: start..at + 8, deep: start..at + 1 },
+        None => remains.push(Remains { range: start..at + 8, deep: start..at + 1 }),
+    }
+    true
+}
+
+/// What lies below the stack pointers of threads on their own stacks.
+fn below_stack_pointers(stopped: &Stopped<'_>, maps: &Mappings) -> Vec<Remains> {
     let leader = stopped.process().pid().leader();
     let places: Vec<(u64, u64)> = stopped
         .threads()
         .iter()
         .map(|thread| (thread.registers().sp_value(), thread.registers().thread_pointer().0))
         .collect();
-    let mut stacks = Vec::new();
+    let mut remains = Vec::new();
     for (thread, &(sp, thread_pointer)) in stopped.threads().iter().zip(&places) {
         let Some(mapping) = maps.find(RemoteAddr(sp)) else { continue };
         let is_main = mapping.is_special("[stack]") && thread.tid() == leader;
@@ -138,26 +179,7 @@ fn stacks_below(stopped: &Stopped<'_>, maps: &Mappings) -> Vec<Below> {
         let others = places.iter().flat_map(|&(sp, thread_pointer)| [sp, thread_pointer]);
         let next = others.filter(|&at| at < sp && mapping.contains(RemoteAddr(at))).max();
         let start = next.map_or(mapping.start.0, |at| at.next_multiple_of(PAGE));
-        stacks.push(Below { range: start..sp.max(start), highest: 0 });
+        remains.push(Remains { range: start..sp.max(start), deep: start + 1..start + 1 });
     }
-    stacks
-}
-
-/// Whether anything points to what may have been left behind, or deeper.
-fn pointed_to(
-    process: &Process,
-    maps: &Mappings,
-    below: &[Below],
-    registers: &[u64],
-    all: &[FoundSession],
-) -> Result<bool, MemoryError> {
-    let deep = below.iter().filter(|below| below.highest != 0);
-    let deep = Ranges::new(deep.map(|below| (below.range.start + 1, below.highest + 1)));
-    if registers.iter().any(|&value| deep.find(value).is_some()) {
-        return Ok(true);
-    }
-    // Sessions note addresses of stack slots, and switch to none.
-    let ours = all.iter().flat_map(|session| regions(&session.header));
-    let skip: Vec<_> = below.iter().map(|below| below.range.clone()).chain(ours).collect();
-    Ok(words_into(process, maps, &deep, &skip)? != Searched::Whole(Vec::new()))
+    remains
 }

@@ -17,6 +17,7 @@
 
 use crate::{
     EngineError, FoundSession,
+    found::{find_headers, find_removed},
     patch::{self, Change, Found},
     reach,
     scan::Ranges,
@@ -85,17 +86,18 @@ fn remove_stopped(
     session: &FoundSession,
     removed: &mut Removed,
 ) -> Result<(), EngineError> {
+    if !session.is_mapped(process)? {
+        // Somebody else was quicker, or the process runs another program by now.
+        return Ok(());
+    }
     removed.kept = take_out(process, stopped, session, removed)?;
-    let all = find_sessions(process)?;
-    let is_left = |found: &&FoundSession| {
-        found.header.region != session.header.region
-            && SessionState::from_raw(found.header.state) == Some(SessionState::Removed)
-    };
+    let all = find_headers(process)?;
+    let others = find_removed(process, session.header.region)?;
     let mut gone = Vec::new();
     if removed.kept.is_none() {
         gone.push(session);
     }
-    for left in all.iter().filter(is_left) {
+    for left in &others {
         if take_out(process, stopped, left, &mut Removed::default())?.is_none() {
             gone.push(left);
         }

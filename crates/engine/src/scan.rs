@@ -1,19 +1,35 @@
-//! Looking through stopped threads for addresses inside code that is about to change.
+//! Saved contexts that lead into code that is about to change.
 //!
-//! A signal frame, or any other saved context, holds an instruction pointer that the thread will continue at. If it lies
-//! inside displaced instructions, the thread would continue in the middle of a patch. There is no telling a saved
-//! instruction pointer from a number that happens to look like one, so either keeps its site unpatched.
+//! A thread that is interrupted by a signal inside displaced instructions will go on there, in the middle of a patch. Nobody
+//! else comes to the inside: it holds no branch target, and no displaced call returns to it. So the question is where the instruction
+//! pointers are that signals have saved:
+//!
+//! 1. In the frame of a handler that is still running, on the stack of its thread. The stack is looked at from
+//!    the stack pointer to its end, however far that is and however many mappings it has.
+//! 2. Anywhere, where a handler has switched to another context (`swapcontext`, or by hand). That can be only in a program that
+//!    handles signals. All its memory is looked through as it is when sessions are taken out ([`live_words`]), if it is at most
+//!    [`MOST_AT_ARMING`]: the stop is to be short. A program that is larger and switches contexts in signal handlers
+//!    is the one case that is not seen.
+//!
+//! There is no telling a saved instruction pointer from a number that happens to look like one, so either keeps its site
+//! unpatched. Sites that displace one instruction have no inside.
 
-use trapless_process::{MemoryError, Process, ReadRange, RemoteAddr};
+use crate::{
+    reach::live_words,
+    search::{Searched, fit, words_of},
+};
+use std::ops::Range;
+use trapless_process::{Mapping, Mappings, MemoryError, Process, ReadRange, RemoteAddr, Stopped};
+use trapless_wire::Checked;
 
-/// The most of a stack that is looked at. A handler runs close to the frame it interrupted.
-const MAX_STACK: u64 = 2 << 20;
+/// How much memory is looked through at arming: about 3 ms.
+const MOST_AT_ARMING: u64 = 16 << 20;
+
+/// The most that is looked at of all stacks together.
+const MOST_OF_STACKS: u64 = 64 << 20;
 
 /// Words below the stack pointer that may still hold a program's own addresses.
-///
-/// Not for a look at addresses of ours: the program keeps none, and below the stack pointer lie those that returns and
-/// routines of detours have left behind.
-pub const RED_ZONE: u64 = 128;
+const RED_ZONE: u64 = 128;
 
 /// Address ranges, sorted, that do not overlap.
 #[derive(Debug, Default)]
@@ -44,9 +60,11 @@ impl Ranges {
     /// Whether any word of `bytes` may lie in one of the ranges: quick, and mostly the answer is no.
     pub fn may_hold_any(&self, bytes: &[u8], word_size: usize) -> bool {
         let any = |low: u64, length: u64| match word_size {
-            8 => bytes.as_chunks::<8>().0.iter().fold(false, |any, word| {
-                any | (u64::from_le_bytes(*word).wrapping_sub(low) < length)
-            }),
+            8 => bytes
+                .as_chunks::<8>()
+                .0
+                .iter()
+                .fold(false, |any, word| any | (u64::from_le_bytes(*word).wrapping_sub(low) < length)),
             _ => bytes.as_chunks::<4>().0.iter().fold(false, |any, word| {
                 any | (u64::from(u32::from_le_bytes(*word)).wrapping_sub(low) < length)
             }),
@@ -60,48 +78,79 @@ impl Ranges {
         let (start, end) = *self.ranges.get(after.checked_sub(1)?)?;
         (address < end).then_some(start)
     }
-
-    fn bounds(&self) -> (u64, u64) {
-        (self.ranges.first().map_or(0, |r| r.0), self.ranges.iter().map(|r| r.1).max().unwrap_or(0))
-    }
 }
 
-/// Starts of the ranges that a word on one of the stacks points into. `stacks` are stack pointers; `below` is how many bytes
-/// below them are looked at, too.
-pub fn pointed_into(
+/// Starts of the ranges that some saved context may lead into. `skip` is memory of ours, `all` the sessions of the process.
+pub fn led_into(
     process: &Process,
-    stacks: &[u64],
-    below: u64,
+    stopped: &Stopped<'_>,
     ranges: &Ranges,
+    skip: &[Range<u64>],
+    all: &[Checked],
 ) -> Result<Vec<u64>, MemoryError> {
-    let mut found = Vec::new();
-    let (low, high) = ranges.bounds();
-    if low == high {
-        return Ok(found);
+    if ranges.ranges.is_empty() {
+        return Ok(Vec::new());
     }
     let Ok(maps) = process.maps() else { return Err(MemoryError::Gone) };
-    let mut buffers: Vec<(u64, Vec<u8>)> = stacks
-        .iter()
-        .filter_map(|&sp| {
-            let start = sp.saturating_sub(below) & !7;
-            let end = maps.find(RemoteAddr(sp))?.end.0.min(start + MAX_STACK);
-            Some((start, vec![0; end.saturating_sub(start) as usize]))
-        })
-        .collect();
-    let mut reads: Vec<_> =
-        buffers.iter_mut().map(|(at, buffer)| ReadRange::new(RemoteAddr(*at), buffer)).collect();
-    process.read_vectored(&mut reads)?;
-    for read in &reads {
-        for word in read.buffer[..read.done].chunks_exact(process.word_size()) {
-            let word = little_endian(word);
-            if (low..high).contains(&word) {
-                found.extend(ranges.find(word));
-            }
-        }
+    let mut words = Vec::new();
+    let stacks = stopped.threads().iter().map(|thread| thread.registers().sp_value());
+    let mut left = MOST_OF_STACKS;
+    for (start, end) in stacks.filter_map(|sp| stack(&maps, sp)) {
+        let end = end.min(start.saturating_add(left));
+        left -= end - start;
+        on_stack(process, start..end, ranges, &mut words)?;
     }
+    if handles_signals(process)
+        && fit(process, &maps, skip, MOST_AT_ARMING)
+        && let Searched::Whole(found) = live_words(process, stopped, &maps, ranges, skip, all, |_| true)?
+    {
+        words.extend(found);
+    }
+    let mut found: Vec<u64> = words.iter().filter_map(|word| ranges.find(word.value)).collect();
     found.sort_unstable();
     found.dedup();
     Ok(found)
+}
+
+/// What is in use of the stack that `sp` points into.
+fn stack(maps: &Mappings, sp: u64) -> Option<(u64, u64)> {
+    let first = maps.find(RemoteAddr(sp))?;
+    let is_of_stack = |mapping: &&Mapping| mapping.perms.read && mapping.perms.write;
+    let rest = maps.iter().skip_while(|mapping| mapping.start < first.end).take_while(is_of_stack);
+    let end = rest.fold(first.end, |end, mapping| if mapping.start == end { mapping.end } else { end });
+    let start = sp.saturating_sub(RED_ZONE).max(first.start.0) & !7;
+    Some((start, end.0))
+}
+
+/// Adds the words of a part of a stack. Pages that are not there hold none, and a stack without a hole ends at the first.
+fn on_stack(
+    process: &Process,
+    part: Range<u64>,
+    ranges: &Ranges,
+    words: &mut Vec<crate::search::Word>,
+) -> Result<(), MemoryError> {
+    /// Most stacks end within.
+    const PIECE: u64 = 64 << 10;
+    let mut buffer = vec![0; PIECE.min(part.end - part.start) as usize];
+    let mut at = part.start;
+    while at < part.end {
+        let length = (part.end - at).min(PIECE) as usize;
+        let mut read = [ReadRange::new(RemoteAddr(at), &mut buffer[..length])];
+        process.read_vectored(&mut read)?;
+        let done = read[0].done;
+        words_of(ranges, at, &buffer[..done], process.word_size(), words);
+        if done < length {
+            break;
+        }
+        at += length as u64;
+    }
+    Ok(())
+}
+
+/// Whether the program has a handler for any signal, but those of the C library's own (32 and 33).
+fn handles_signals(process: &Process) -> bool {
+    const OF_THE_C_LIBRARY: u64 = 3 << 31;
+    process.status().map_or(true, |status| status.sig_caught & !OF_THE_C_LIBRARY != 0)
 }
 
 /// The value of up to eight bytes.

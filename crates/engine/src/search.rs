@@ -37,7 +37,7 @@ pub enum Searched {
 }
 
 /// How much is looked through while the target stands still, by each processor: 10 to 20 ms.
-pub const MOST: u64 = 96 << 20;
+const MOST: u64 = 96 << 20;
 
 /// More processors than these do not make memory faster.
 const MOST_THREADS: usize = 4;
@@ -57,6 +57,24 @@ const MOST_WORDS: usize = 1 << 14;
 /// So much is read at a time: it stays in a processor's cache.
 const CHUNK: u64 = 256 << 10;
 
+/// Whether a process has so little memory that all of it could be looked through, if it stood still.
+pub fn can_be_searched(process: &Process) -> bool {
+    process.maps().is_ok_and(|maps| fit(process, &maps, &[], MOST))
+}
+
+/// Whether what is to be looked at is at most `most` for each processor.
+pub fn fit(process: &Process, maps: &Mappings, skip: &[Range<u64>], most: u64) -> bool {
+    matches!(pages(process, maps, skip), Ok(Some(found)) if fits(&found, most))
+}
+
+fn fits(found: &PageRanges, most: u64) -> bool {
+    found.bytes <= most * processors() as u64 && found.swapped <= MOST_SWAPPED
+}
+
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS)
+}
+
 /// Looks for the words that lead into `ranges`, everywhere but in `skip`.
 pub fn words_into(
     process: &Process,
@@ -64,15 +82,11 @@ pub fn words_into(
     ranges: &Ranges,
     skip: &[Range<u64>],
 ) -> Result<Searched, MemoryError> {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
     let found = match pages(process, maps, skip) {
-        Ok(Some(found)) => found,
-        Ok(None) | Err(_) => return Ok(Searched::TooMuch),
+        Ok(Some(found)) if fits(&found, MOST) => found,
+        _ => return Ok(Searched::TooMuch),
     };
-    if found.bytes > MOST * processors as u64 || found.swapped > MOST_SWAPPED {
-        return Ok(Searched::TooMuch);
-    }
-    let threads = processors.min((found.bytes / SHARE) as usize).max(1);
+    let threads = processors().min((found.bytes / SHARE) as usize).max(1);
     let shares = split(&found.ranges, found.bytes.div_ceil(threads as u64).next_multiple_of(PAGE));
     let read = |share: &Vec<Range<u64>>| words_in(process, ranges, share);
     let words: Vec<_> = match shares.as_slice() {
@@ -84,16 +98,14 @@ pub fn words_into(
             joined.map(|read| read.and_then(|read| read)).collect::<Result<_, _>>()
         })?,
     };
-    let words = words.into_iter().collect::<Option<Vec<_>>>();
-    Ok(words.map_or(Searched::TooMuch, |words| Searched::Whole(words.concat())))
+    let Some(words) = words.into_iter().collect::<Option<Vec<_>>>() else { return Ok(Searched::TooMuch) };
+    let mut words = words.concat();
+    words.retain(|word| !skip.iter().any(|skip| skip.contains(&word.at)));
+    Ok(Searched::Whole(words))
 }
 
 /// The pages to look at; `None` where finding them would take too long.
-fn pages(
-    process: &Process,
-    maps: &Mappings,
-    skip: &[Range<u64>],
-) -> Result<Option<PageRanges>, ProcError> {
+fn pages(process: &Process, maps: &Mappings, skip: &[Range<u64>]) -> Result<Option<PageRanges>, ProcError> {
     let mut map = Pagemap::open(process)?;
     let searched = || maps.iter().filter_map(|mapping| Some((mapping, pages_of(mapping)?)));
     if !map.is_quick() && searched().map(|(mapping, _)| mapping.len()).sum::<u64>() > MOST_MAPPED {
@@ -125,18 +137,14 @@ fn pages_of(mapping: &Mapping) -> Option<Pages> {
     }
 }
 
-/// What is left of `range` without what lies in `skip`.
+/// What is left of `range` without the whole pages that lie in `skip`.
 fn without(range: Range<u64>, skip: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut left = vec![range];
-    for skip in skip {
+    let whole = |skip: &Range<u64>| skip.start.next_multiple_of(PAGE)..skip.end & !(PAGE - 1);
+    for skip in skip.iter().map(whole).filter(|skip| skip.start < skip.end) {
         left = left
             .into_iter()
-            .flat_map(|range| {
-                [
-                    range.start..range.end.min(skip.start),
-                    range.start.max(skip.end)..range.end,
-                ]
-            })
+            .flat_map(|range| [range.start..range.end.min(skip.start), range.start.max(skip.end)..range.end])
             .filter(|range| range.start < range.end)
             .collect();
     }
@@ -192,7 +200,7 @@ fn words_in(
 }
 
 /// The words of bytes that stand at `at`.
-fn words_of(ranges: &Ranges, at: u64, bytes: &[u8], word_size: usize, words: &mut Vec<Word>) {
+pub fn words_of(ranges: &Ranges, at: u64, bytes: &[u8], word_size: usize, words: &mut Vec<Word>) {
     /// Looked at together: nearly never is there anything.
     const TOGETHER: usize = 256;
     for (block, at) in bytes.chunks(TOGETHER).zip((at..).step_by(TOGETHER)) {
@@ -232,10 +240,15 @@ mod tests {
 
     #[test]
     fn what_is_skipped_is_cut_out() {
-        let skip = [10..20, 30..40];
-        let cases = [(0..50, vec![0..10, 20..30, 40..50]), (12..18, vec![]), (15..35, vec![20..30])];
+        let pages = |range: &Range<u64>| range.start * PAGE..range.end * PAGE;
+        let skip = [10..20, 30..40].map(|skip| pages(&skip));
+        let cases = [(0..50, vec![0..10, 20..30, 40..50]), (12..18, vec![]), (15..50, vec![20..30, 40..50])];
         for (range, left) in cases {
-            assert_eq!(without(range.clone(), &skip), left, "{range:?}");
+            let left: Vec<_> = left.iter().map(pages).collect();
+            assert_eq!(without(pages(&range), &skip), left, "{range:?}");
+            // A page of which a part is not skipped is looked at.
+            let inner = skip.clone().map(|skip| skip.start - 8..skip.end + 8);
+            assert_eq!(without(pages(&range), &inner), left, "{range:?}");
         }
     }
 
@@ -246,7 +259,12 @@ mod tests {
         assert_eq!(shares.len(), 2);
         let mut all: Vec<_> = shares.concat();
         assert!(all.iter().all(|piece| piece.end - piece.start <= CHUNK));
-        all.dedup_by(|next, last| last.end == next.start && { last.end = next.end; true });
+        all.dedup_by(|next, last| {
+            last.end == next.start && {
+                last.end = next.end;
+                true
+            }
+        });
         assert_eq!(all, ranges);
     }
 }

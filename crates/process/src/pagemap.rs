@@ -3,7 +3,7 @@
 //! Reading a page that is not there would bring it in: from a disk, from a file server that does not answer, or from a
 //! `userfaultfd` whose other end is a thread that we hold. So what is to be read whole is asked for here first.
 
-use crate::{Errno, Process, ProcError};
+use crate::{Errno, ProcError, Process};
 use std::fs::File;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
@@ -93,7 +93,6 @@ impl Pagemap {
     pub fn open(process: &Process) -> Result<Self, ProcError> {
         Ok(Self { file: process.open_memory_file("pagemap")?, scans: true })
     }
-
 
     /// Whether time and not address space is what a look takes. Without that, a gigabyte of nothing takes a millisecond.
     pub fn is_quick(&mut self) -> bool {

@@ -70,6 +70,7 @@ pub struct Session {
     clock: Clock,
     probes: Vec<Probe>,
     skipped: Vec<Skipped>,
+    freed: usize,
     /// Who serves the probes that trap.
     serving: RefCell<Option<Serving>>,
     recheck: RefCell<lost::Sites>,
@@ -199,9 +200,7 @@ impl Session {
             Hold::Stop(options) => Some(options.clone()),
             Hold::Launched(..) => None,
         };
-        if let Some(options) = &running {
-            remove_orphans(process, options)?;
-        }
+        let freed = running.as_ref().map_or(Ok(0), |options| remove_orphans(process, options))?;
         let sites = match sites.sites.iter().any(|site| site.kinds.returns || measure == Measure::Latency) {
             true => follow::with_unwinders(process, images, sites),
             false => sites,
@@ -272,7 +271,7 @@ impl Session {
         let makers = makers.counters(&prepared, &plan, &left_alone);
         let recheck = lost::Sites::new(&engine, &plan, &left_alone, names);
         let (recheck, serving) = (RefCell::new(recheck), RefCell::new(serving));
-        Ok(Self { engine, clock, probes, skipped, serving, recheck, makers })
+        Ok(Self { engine, clock, probes, skipped, freed, serving, recheck, makers })
     }
 
     /// How many children were made that shared the process's memory, so that what they called is counted as its own.
@@ -309,6 +308,11 @@ impl Session {
     /// Sites that were left alone, and why.
     pub fn skipped(&self) -> &[Skipped] {
         &self.skipped
+    }
+
+    /// How many earlier sessions, whose memory had to stay mapped, left the process before this one was armed.
+    pub fn freed(&self) -> usize {
+        self.freed
     }
 
     /// When the probes were armed.
@@ -386,14 +390,22 @@ impl Session {
     }
 }
 
-/// Takes out what interrupted runs left.
-fn remove_orphans(process: &Process, options: &StopOptions) -> Result<(), Error> {
-    for session in find_sessions(process).map_err(Error::other)? {
-        if !session.has_owner() {
-            remove_kept(process, &session, options).map_err(Error::other)?;
-        }
+/// Takes out what interrupted runs left, and unmaps what earlier ones had to leave mapped. How many of the latter there were that
+/// could go.
+fn remove_orphans(process: &Process, options: &StopOptions) -> Result<usize, Error> {
+    let find = || find_sessions(process).map_err(Error::other);
+    let left = find()?.into_iter().filter(|session| session.is_removed()).count();
+    for session in find()?.iter().filter(|session| !session.is_removed() && !session.has_owner()) {
+        remove_kept(process, session, options).map_err(Error::other)?;
     }
-    Ok(())
+    if let Some(session) = find()?.iter().find(|session| session.is_removed())
+        && trapless_engine::can_be_searched(process)
+    {
+        // Takes all others along.
+        remove_kept(process, session, options).map_err(Error::other)?;
+    }
+    let still_left = find()?.into_iter().filter(|session| session.is_removed()).count();
+    Ok(left.saturating_sub(still_left))
 }
 
 fn skip(images: &[Image], site: &Site, reason: String) -> Skipped {

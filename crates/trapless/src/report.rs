@@ -19,7 +19,9 @@ use serde::Serialize;
 use std::io;
 
 pub use json::JsonLines;
-pub use listing::{ArmedSite, DetachedSession, ListedModule, ListedSite, Row, json_rows, text_rows};
+pub use listing::{
+    ArmedSite, DetachedSession, KeptMemory, ListedModule, ListedSite, Row, json_rows, text_rows,
+};
 pub use losses::losses;
 pub use number::{count, duration, plural};
 pub use output::{Output, Running, leave_stdout};

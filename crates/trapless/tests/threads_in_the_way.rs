@@ -84,7 +84,7 @@ fn p3_a_signal_frame_that_holds_an_interior_address_keeps_its_site_unpatched() {
         let reason = summary.skipped("subject");
         assert_eq!(
             reason.as_deref(),
-            refused.then_some("a thread's stack holds an address inside the displaced instructions"),
+            refused.then_some("a stack or saved context holds an address inside the displaced instructions"),
             "offset {offset}"
         );
         before.assert_restored(spinners.target.pid());

@@ -29,6 +29,11 @@ pub fn run(processes: &Processes) -> Result<u8, Error> {
             failed = failed.or(Some(error));
         }
         for session in sessions {
+            // With the one before it may have gone the memory of this one, if it was only that.
+            let regions = find_sessions(&process).unwrap_or_default();
+            if !regions.iter().any(|found| found.header.region == session.header.region) {
+                continue;
+            }
             match remove_kept(&process, &session, &super::stop_options(processes.allow_seccomp)) {
                 Ok(removed) => rows.push(DetachedSession {
                     pid,
@@ -36,7 +41,9 @@ pub fn run(processes: &Processes) -> Result<u8, Error> {
                     restored: removed.restored,
                     left: removed.left,
                     returns: removed.returns,
-                    memory_kept: removed.memory_kept,
+                    memory_kept: removed.kept.is_some(),
+                    memory_kept_because: removed.kept.map(|kept| kept.to_string()),
+                    freed: removed.freed,
                     stopped_us: removed.stopped.as_micros() as u64,
                 }),
                 Err(error) => failed = failed.or(Some(Error::other(error))),

@@ -1,8 +1,8 @@
-//! `status`: what is armed in a process, found by the journals in its memory.
+//! `status`: what is armed in a process, found by the journals in its memory, and what memory earlier sessions have left.
 
 use crate::cli::validated::Processes;
 use crate::error::Error;
-use crate::report::ArmedSite;
+use crate::report::{ArmedSite, KeptMemory};
 use crate::target::{self, Image};
 use crate::terminal::tell;
 use trapless_engine::find_sessions;
@@ -15,6 +15,7 @@ use trapless_process::Process;
 /// No such process, or no permission.
 pub fn run(processes: &Processes) -> Result<u8, Error> {
     let mut rows = Vec::new();
+    let mut kept = Vec::new();
     for &pid in &processes.pids {
         let process = target::open(pid)?;
         let images = target::images(&process)?;
@@ -22,6 +23,14 @@ pub fn run(processes: &Processes) -> Result<u8, Error> {
         for session in find_sessions(&process).map_err(Error::other)? {
             let owner = session.header.tool as i32;
             let owner_alive = session.has_owner();
+            if session.is_removed() {
+                kept.push(KeptMemory {
+                    pid,
+                    owner,
+                    address: session.header.region,
+                    code: session.header.arenas().map(|arena| arena.size).sum(),
+                });
+            }
             for entry in session.journal.iter().filter(|entry| session.is_armed(&process, entry)) {
                 let (module, function) = name(&process, &images, entry.site);
                 rows.push(ArmedSite {
@@ -40,7 +49,12 @@ pub fn run(processes: &Processes) -> Result<u8, Error> {
     if rows.is_empty() && !processes.output.json {
         tell("nothing is armed");
     }
-    processes.output.rows(&rows)?;
+    if !rows.is_empty() || kept.is_empty() {
+        processes.output.rows(&rows)?;
+    }
+    if !kept.is_empty() {
+        processes.output.rows(&kept)?;
+    }
     Ok(0)
 }
 

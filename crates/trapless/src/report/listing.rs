@@ -140,6 +140,43 @@ impl Row for ArmedSite {
     }
 }
 
+/// Memory of a session that was taken out, which is still mapped.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct KeptMemory {
+    /// The target.
+    pub pid: i32,
+    /// The process that armed the session.
+    pub owner: i32,
+    /// Address of the memory by which it is found.
+    pub address: u64,
+    /// Bytes of code that a saved context may lead into.
+    pub code: u64,
+}
+
+impl Row for KeptMemory {
+    const TYPE: &'static str = "kept";
+    const COLUMNS: &'static [(&'static str, Align)] = &[
+        ("PID", Align::Right),
+        ("KEPT CODE", Align::Right),
+        ("ADDRESS", Align::Right),
+        ("ARMED BY", Align::Left),
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.pid.to_string(),
+            super::count(self.code),
+            format!("{:#x}", self.address),
+            format!("process {}", self.owner),
+        ]
+    }
+
+    fn note(&self) -> Option<String> {
+        let why = "no probe is left, but something may still lead into this memory";
+        Some(format!("{why}; the next attach or detach tries again to unmap it"))
+    }
+}
+
 /// A session that was taken out of a target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DetachedSession {
@@ -153,8 +190,13 @@ pub struct DetachedSession {
     pub left: usize,
     /// Running calls whose return address was put back.
     pub returns: usize,
-    /// Whether memory stays mapped because a thread may still return into it.
+    /// Whether its memory stays mapped.
     pub memory_kept: bool,
+    /// Why it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_kept_because: Option<String>,
+    /// Sessions taken out before whose memory had to stay mapped until now.
+    pub freed: usize,
     /// How long the target stood still, in microseconds.
     pub stopped_us: u64,
 }
@@ -183,7 +225,11 @@ impl Row for DetachedSession {
     }
 
     fn note(&self) -> Option<String> {
-        self.memory_kept.then(|| "memory stays mapped: a thread may still return into it".to_owned())
+        let kept = self.memory_kept_because.as_ref().map(|why| format!("memory stays mapped: {why}"));
+        let freed = (self.freed > 0)
+            .then(|| format!("sessions whose memory had to stay before and is unmapped now: {}", self.freed));
+        let notes: Vec<_> = kept.into_iter().chain(freed).collect();
+        (!notes.is_empty()).then(|| notes.join("; "))
     }
 }
 

@@ -6,7 +6,7 @@ use super::{Armed, watch};
 use crate::cli::validated::{Measure, Run};
 use crate::commands::signals;
 use crate::error::Error;
-use crate::report::{ChildHits, Exit, Losses, Note, Reporter, Running, Summary, losses, totals};
+use crate::report::{ChildHits, Exit, Losses, Note, Reporter, Running, Summary, losses, plural, totals};
 use crate::session::Snapshot;
 use crate::terminal::{printable, tell};
 use std::time::Duration;
@@ -19,6 +19,8 @@ struct Finished {
     armed: Armed,
     ran: Duration,
     stopped: Duration,
+    /// What became of our memory in it.
+    memory: Vec<Note>,
 }
 
 /// Takes the probes out of every target and reports what there was. `result` is how watching ended: if the output is
@@ -39,18 +41,22 @@ pub(super) fn finish(
     for mut armed in targets {
         let ran = armed.session.clock().elapsed();
         let mut stopped = armed.session.stopped();
+        let mut memory = memory_notes(armed.session.freed(), None);
         if exit.is_none() && armed.process.is_alive() {
             armed.session.look_again(&armed.process, true);
             armed.ran_another_program |=
                 armed.process.runs_another_program() || armed.session.replaced_by().is_some();
             match armed.session.remove(&armed.process, &super::super::stop_options(run.allow_seccomp)) {
-                Ok(removed) => stopped += removed.stopped,
+                Ok(removed) => {
+                    stopped += removed.stopped;
+                    memory = memory_notes(armed.session.freed() + removed.freed, removed.kept);
+                }
                 // A target that ended meanwhile took its probes along.
                 Err(_) if armed.process.has_ended_within(ENDING) => {}
                 Err(error) => first_error = first_error.or(Some(error.into())),
             }
         }
-        finished.push(Finished { armed, ran, stopped });
+        finished.push(Finished { armed, ran, stopped, memory });
     }
     signals::release();
     running.finish();
@@ -72,11 +78,13 @@ fn report(
     let several = finished.len() > 1;
     let latency = run.measure == Measure::Latency;
     let mut summaries = Vec::with_capacity(finished.len());
-    let (mut targets, times): (Vec<Armed>, Vec<_>) =
-        finished.into_iter().map(|target| (target.armed, (target.ran, target.stopped))).unzip();
+    let (mut targets, times): (Vec<Armed>, Vec<_>) = finished
+        .into_iter()
+        .map(|target| (target.armed, (target.ran, target.stopped, target.memory)))
+        .unzip();
     watch::show(run, &mut targets, reporter).map_err(output)?;
     watch::show_rest(run, &mut targets, reporter).map_err(output)?;
-    for (mut armed, (ran, stopped)) in targets.into_iter().zip(times) {
+    for (mut armed, (ran, stopped, memory)) in targets.into_iter().zip(times) {
         let now = armed.session.snapshot();
         let traced = matches!(run.measure, Measure::Trace { .. });
         let rate = armed.session.clock().rate();
@@ -93,7 +101,7 @@ fn report(
             shown: traced.then_some(armed.shown),
             probes,
             skipped: armed.session.skipped().to_vec(),
-            losses: losses_of(&armed, &now, traced),
+            losses: losses_of(&armed, &now, traced, memory),
         };
         reporter.summary(&summary).map_err(output)?;
         let of = if several { format!("process {}: ", summary.pid) } else { String::new() };
@@ -111,7 +119,7 @@ fn report(
 }
 
 /// What the numbers do not show.
-fn losses_of(armed: &Armed, now: &Snapshot, traced: bool) -> Losses {
+fn losses_of(armed: &Armed, now: &Snapshot, traced: bool, memory: Vec<Note>) -> Losses {
     let children = match traced || !armed.children.is_empty() {
         true => armed.children.iter().map(|(&pid, &hits)| ChildHits { pid: Some(pid), hits }).collect(),
         false if now.in_children > 0 => vec![ChildHits { pid: None, hits: now.in_children }],
@@ -123,8 +131,24 @@ fn losses_of(armed: &Armed, now: &Snapshot, traced: bool) -> Losses {
         children,
         sharing_children: armed.session.sharing_children(),
         lost_sites: armed.session.lost_sites(),
-        notes: notes(armed),
+        notes: notes(armed).into_iter().chain(memory).collect(),
     }
+}
+
+/// What became of memory of ours: of sessions before, and of this one.
+fn memory_notes(freed: usize, kept: Option<trapless_engine::Kept>) -> Vec<Note> {
+    let sessions = plural(freed as u64, "session");
+    let freed = (freed > 0).then(|| Note {
+        code: "memory-freed",
+        text: format!("unmapped now is memory of {sessions} before, which had to stay in the target"),
+    });
+    let kept = kept.map(|why| Note {
+        code: "memory-kept",
+        text: format!(
+            "all probes are out, but their memory stays in the target: {why}; the next attach or detach tries again"
+        ),
+    });
+    freed.into_iter().chain(kept).collect()
 }
 
 /// What else is to be known of a run.
