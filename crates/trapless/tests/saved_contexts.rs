@@ -182,7 +182,7 @@ int main(void) {
         sigemptyset(&coroutine[i].uc_sigmask);
         makecontext(&coroutine[i], body, 0);
     }
-    struct sigaction action = { .sa_handler = tick, .sa_flags = SA_RESTART | SA_NODEFER };
+    struct sigaction action = { .sa_handler = tick, .sa_flags = SA_RESTART };
     sigaction(SIGALRM, &action, NULL);
     struct itimerval often = { { 0, 1000 }, { 0, 1000 } };
     setitimer(ITIMER_REAL, &often, NULL);
