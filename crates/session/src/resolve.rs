@@ -97,8 +97,14 @@ pub fn resolve<'p>(
                 ModuleNames { path: &image.path, soname: module.soname(), alias: image.alias.as_deref() };
             let exclusions = select::exclusions_for(exclusions, &names);
             let asked = asked_module(image, module, spec);
+            let bias = image.bias(process)?;
             for mut site in sites_in(module, index, spec, kinds, &exclusions)? {
                 matched += 1;
+                // A part of a file may be mapped a second time, as node does with its built-in functions. What is not there is no
+                // site there, and is one where the whole file is mapped.
+                if !image.range.is_empty() && !image.range.contains(&site.address.wrapping_add(bias)) {
+                    continue;
+                }
                 site.module.clone_from(&asked);
                 if let Some(reason) = no_site(module, &site, spec) {
                     let module = site.module_name(images).to_owned();

@@ -269,7 +269,7 @@ impl Session {
             (site.module_name(images).to_owned(), site.name.clone())
         };
         let makers = makers.counters(&prepared, &plan, &left_alone);
-        let recheck = lost::Sites::new(&engine, &plan, &left_alone, names);
+        let recheck = lost::Sites::new(&engine, &plan, &left_alone, images, names);
         let (recheck, serving) = (RefCell::new(recheck), RefCell::new(serving));
         Ok(Self { engine, clock, probes, skipped, freed, serving, recheck, makers })
     }
@@ -293,6 +293,11 @@ impl Session {
     /// The program that the process was found to run instead of the one that was probed. Its path is empty where it cannot be read.
     pub fn replaced_by(&self) -> Option<PathBuf> {
         self.recheck.borrow().replaced().map(Path::to_owned)
+    }
+
+    /// Files with probes whose code was mapped at yet another place after arming: calls there are not counted.
+    pub fn mapped_again(&self) -> Vec<PathBuf> {
+        self.recheck.borrow().mapped_again().iter().cloned().collect()
     }
 
     /// What becomes readable when the tracer ends, if there is one.

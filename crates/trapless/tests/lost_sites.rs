@@ -187,3 +187,87 @@ fn a_library_that_is_unloaded_and_loaded_again_is_told() {
         assert_eq!(target.line(), "done", "the target lives");
     }
 }
+
+/// Maps a part of its own code a second time where a line of input says so, and calls `subject` here and there.
+const COPIES: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <link.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+asm(".text; .p2align 12; .globl subject; .type subject, @function; subject: push %rbx; mov %rdi, %rbx; lea 7(%rbx,%rbx,2), %rax; "
+    "pop %rbx; ret; .size subject, . - subject; .p2align 12");
+long subject(long x);
+static uintptr_t bias, offset;
+static int find(struct dl_phdr_info *info, size_t size, void *data) {
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *segment = info->dlpi_phdr + i;
+        uintptr_t address = (uintptr_t)subject - info->dlpi_addr - segment->p_vaddr;
+        if (segment->p_type == PT_LOAD && address < segment->p_filesz) offset = segment->p_offset + address;
+    }
+    return 1;
+}
+int main(int argc, char **argv) {
+    char line[16];
+    long (*copy)(long) = 0;
+    dl_iterate_phdr(find, 0);
+    if (argc > 1) goto map;
+    for (;;) {
+        printf("ready\n");
+        fflush(stdout);
+        if (!fgets(line, sizeof line, stdin)) return 0;
+        if (line[0] == 'm') {
+        map:;
+            int self = open("/proc/self/exe", O_RDONLY);
+            copy = mmap((void *)0x10000000000, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_FIXED_NOREPLACE, self, offset);
+            close(self);
+            if (copy == MAP_FAILED) return 1;
+            continue;
+        }
+        long (*volatile here)(long) = subject, (*volatile there)(long) = copy;
+        if (here(1) != 10 || here(2) != 13 || (there && there(3) != 16)) return 2;
+    }
+}
+"#;
+
+#[test]
+fn code_that_is_mapped_twice_is_probed_in_both_places() {
+    let program = Program::build("copies", COPIES, &[]);
+    let mut target = program.start(&["m"]);
+    let before = target.text();
+    let tool = Tool::armed(&["count", "copies:*", "-p", &target.pid().to_string()]);
+    target.tell("c");
+    assert_eq!(target.line(), "ready");
+    let summary = tool.interrupt();
+    let rows = summary.0["probes"].as_array().unwrap();
+    let mut hits: Vec<u64> = rows
+        .iter()
+        .filter(|row| row["function"] == "subject")
+        .map(|row| row["hits"].as_u64().unwrap())
+        .collect();
+    hits.sort_unstable();
+    assert_eq!(hits, [1, 2], "{summary:?}");
+    // What the second mapping does not hold was not looked for there.
+    let patched = summary.0["skipped"].as_array().unwrap().iter();
+    let patched = patched.filter(|site| site["reason"].as_str().unwrap().contains("not the file's"));
+    assert_eq!(patched.count(), 0, "{summary:?}");
+    before.assert_restored(target.pid());
+}
+
+#[test]
+fn code_that_is_mapped_again_after_arming_is_told() {
+    let program = Program::build("copies", COPIES, &[]);
+    let mut target = program.start(&[]);
+    let tool = Tool::armed(&["count", "copies:subject", "-p", &target.pid().to_string()]);
+    target.tell("m");
+    assert_eq!(target.line(), "ready");
+    target.tell("c");
+    assert_eq!(target.line(), "ready");
+    tool.signal(libc::SIGINT);
+    let ran = tool.ran();
+    assert_eq!(ran.summary().0["notes"][0]["code"], "mapped_again", "{ran:?}");
+    assert!(ran.err.contains("copies was mapped again at another place"), "{ran:?}");
+    assert_eq!(ran.summary().hits("subject", "entry"), 2);
+}

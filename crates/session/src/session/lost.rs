@@ -1,6 +1,9 @@
 //! Armed sites that somebody else took away, by the names their users know.
 
 use crate::outcome::LostSite;
+use crate::target::Image;
+use std::collections::BTreeSet;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use trapless_engine::{Became, Plan, Recheck, Refusal, Session};
 use trapless_process::Process;
@@ -14,6 +17,10 @@ pub(super) struct Sites {
     lost: Vec<LostSite>,
     /// The program that the process runs instead.
     replaced: Option<PathBuf>,
+    /// Where the files that are probed were mapped.
+    known: Vec<(PathBuf, Range<u64>)>,
+    /// Files whose code was mapped at yet another place.
+    mapped_again: BTreeSet<PathBuf>,
 }
 
 impl Sites {
@@ -22,14 +29,24 @@ impl Sites {
         session: &Session,
         plan: &Plan<'_>,
         refused: &[Option<Refusal>],
+        images: &[Image],
         names: impl Fn(u32) -> (String, String),
     ) -> Self {
+        let probed: BTreeSet<(u64, u64)> = plan.modules.iter().map(|m| (m.start, m.end)).collect();
+        let paths: BTreeSet<&str> = images
+            .iter()
+            .filter(|image| probed.contains(&(image.range.start, image.range.end)))
+            .map(|image| image.path.as_str())
+            .collect();
+        let known = images.iter().filter(|image| paths.contains(image.path.as_str()));
+        let known = known.map(|image| (PathBuf::from(&image.path), image.range.clone())).collect();
         let names = plan.sites.iter().map(|site| {
             let (module, function) = names(site.request.id);
             (site.request.address, module, function)
         });
         let recheck = Recheck::new(session, refused);
-        Self { recheck, names: names.collect(), lost: Vec::new(), replaced: None }
+        let mapped_again = BTreeSet::new();
+        Self { recheck, names: names.collect(), lost: Vec::new(), replaced: None, known, mapped_again }
     }
 
     pub(super) fn look(&mut self, process: &Process, session: &Session, all: bool) {
@@ -54,6 +71,26 @@ impl Sites {
                 reason: became.to_string(),
             });
         }
+        if self.replaced.is_none() {
+            self.look_for_copies(process);
+        }
+    }
+
+    /// Finds code of the probed files that was mapped somewhere else since.
+    fn look_for_copies(&mut self, process: &Process) {
+        let Ok(maps) = process.maps() else { return };
+        for mapping in maps.iter().filter(|mapping| mapping.perms.exec) {
+            let Some(path) = mapping.path() else { continue };
+            let mut places = self.known.iter().filter(|(known, _)| known == path).peekable();
+            if places.peek().is_some() && places.all(|(_, range)| !range.contains(&mapping.start.0)) {
+                self.mapped_again.insert(path.to_owned());
+            }
+        }
+    }
+
+    /// Files whose code was mapped at yet another place, where calls are not counted.
+    pub(super) fn mapped_again(&self) -> &BTreeSet<PathBuf> {
+        &self.mapped_again
     }
 
     pub(super) fn lost(&self) -> &[LostSite] {

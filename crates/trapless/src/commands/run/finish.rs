@@ -153,6 +153,18 @@ fn memory_notes(freed: usize, kept: Option<trapless_engine::Kept>) -> Vec<Note> 
 
 /// What else is to be known of a run.
 fn notes(armed: &Armed) -> Vec<Note> {
+    let mut notes: Vec<Note> = other_program(armed).into_iter().collect();
+    notes.extend(armed.session.mapped_again().iter().map(|path| Note {
+        code: "mapped_again",
+        text: format!(
+            "{} was mapped again at another place while it was probed; calls there were not counted",
+            printable(&path.display().to_string())
+        ),
+    }));
+    notes
+}
+
+fn other_program(armed: &Armed) -> Option<Note> {
     let way = "launch that one, or attach to it with -p";
     let text = match (armed.session.replaced_by(), &armed.renamed) {
         (Some(path), _) if !path.as_os_str().is_empty() => {
@@ -168,7 +180,7 @@ fn notes(armed: &Armed) -> Vec<Note> {
                 "the process seems to have run another program, whose calls were not counted: {name}; {way}"
             )
         }
-        _ => return Vec::new(),
+        _ => return None,
     };
-    vec![Note { code: "exec", text }]
+    Some(Note { code: "exec", text })
 }
