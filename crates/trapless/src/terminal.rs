@@ -23,6 +23,13 @@ pub fn tell(what: impl Display) {
     let _ = writeln!(io::stderr(), "trapless: {}", printable(&what.to_string()));
 }
 
+/// Writes lines for people to standard error, of which only the user's own command line tells.
+pub fn tell_lines(what: impl Display) {
+    let what = what.to_string();
+    let lines: Vec<String> = what.lines().map(printable).collect();
+    let _ = writeln!(io::stderr(), "trapless: {}", lines.join("\n"));
+}
+
 /// Writes a value as JSON, in whose strings everything that is not harmless is escaped.
 ///
 /// # Errors
