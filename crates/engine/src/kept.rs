@@ -129,13 +129,13 @@ pub fn remove_kept(
 pub(crate) fn encode_removed(r: &Removed) -> Vec<u8> {
     let kept = Kept::ALL.iter().position(|kept| r.kept == Some(*kept)).map_or(0, |index| index + 1);
     let numbers = [r.restored, r.left, r.returns, r.freed, kept].map(|n| n as u64);
-    let numbers = numbers.into_iter().chain([r.stopped.as_micros() as u64]);
+    let numbers = numbers.into_iter().chain([r.stopped.as_micros() as u64, r.ended as u64]);
     std::iter::once(ARMED).chain(numbers.flat_map(u64::to_le_bytes)).collect()
 }
 
 pub(crate) fn decode_removed(answer: &[u8]) -> Result<Removed, EngineError> {
     match answer {
-        [ARMED, rest @ ..] if rest.len() == 48 => {
+        [ARMED, rest @ ..] if rest.len() == 56 => {
             let number = |i: usize| u64::from_le_bytes(rest[8 * i..8 * i + 8].try_into().unwrap_or_default());
             Ok(Removed {
                 restored: number(0) as usize,
@@ -144,6 +144,7 @@ pub(crate) fn decode_removed(answer: &[u8]) -> Result<Removed, EngineError> {
                 freed: number(3) as usize,
                 kept: (number(4) as usize).checked_sub(1).and_then(|index| Kept::ALL.get(index)).copied(),
                 stopped: Duration::from_micros(number(5)),
+                ended: number(6) as usize,
             })
         }
         [_, text @ ..] => Err(EngineError::Keeper(String::from_utf8_lossy(text).into())),

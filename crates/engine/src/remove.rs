@@ -65,6 +65,8 @@ pub struct Removed {
     pub freed: usize,
     /// How long the target stood still.
     pub stopped: Duration,
+    /// Children of the target that no tracer was told of (`CLONE_UNTRACED`), and that a breakpoint of ours has ended.
+    pub ended: usize,
 }
 
 /// Takes a session out of a stopped process and lets it go.

@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::outcome::{LostSite, Skipped};
 use crate::resolve::{Kinds, Site, Sites};
 use crate::target::{self, Image};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
@@ -73,6 +73,7 @@ pub struct Session {
     freed: usize,
     /// Who serves the probes that trap.
     serving: RefCell<Option<Serving>>,
+    ended_children: Cell<usize>,
     recheck: RefCell<lost::Sites>,
     /// The counters of calls that make children which share the memory.
     makers: Vec<u32>,
@@ -271,7 +272,8 @@ impl Session {
         let makers = makers.counters(&prepared, &plan, &left_alone);
         let recheck = lost::Sites::new(&engine, &plan, &left_alone, images, names);
         let (recheck, serving) = (RefCell::new(recheck), RefCell::new(serving));
-        Ok(Self { engine, clock, probes, skipped, freed, serving, recheck, makers })
+        let ended_children = Cell::new(0);
+        Ok(Self { engine, clock, probes, skipped, freed, serving, ended_children, recheck, makers })
     }
 
     /// How many children were made that shared the process's memory, so that what they called is counted as its own.
@@ -362,7 +364,7 @@ impl Session {
     /// The process cannot be stopped or changed. Nothing is lost: `trapless detach` can be tried again.
     pub fn remove(&self, process: &Process, options: &StopOptions) -> Result<Removed, Error> {
         if let Some(serving) = self.serving.borrow_mut().take() {
-            return serving.end().map_err(Error::other);
+            return self.end(serving).map_err(Error::other);
         }
         self.remove_unserved(process, options)
     }
@@ -377,11 +379,28 @@ impl Session {
         if !has_ended || !process.is_alive() {
             return Ok(());
         }
-        let Some(Err(died)) = self.serving.borrow_mut().take().map(Serving::end) else { return Ok(()) };
+        let Some(serving) = self.serving.borrow_mut().take() else { return Ok(()) };
+        let Err(died) = self.end(serving) else { return Ok(()) };
         match self.remove_unserved(process, options) {
             Ok(_) => Err(Error::Unserved),
             Err(_) => Err(Error::other(died)),
         }
+    }
+
+    /// How many children of the target a breakpoint has ended, because no tracer is told of them (`CLONE_UNTRACED`). To be asked when
+    /// the target has ended, or the probes are out.
+    pub fn ended_children(&self) -> usize {
+        if let Some(serving) = self.serving.borrow_mut().take() {
+            // One that was killed counted none.
+            let _ = self.end(serving);
+        }
+        self.ended_children.get()
+    }
+
+    fn end(&self, serving: Serving) -> Result<Removed, EngineError> {
+        let removed = serving.end()?;
+        self.ended_children.set(self.ended_children.get() + removed.ended);
+        Ok(removed)
     }
 
     fn remove_unserved(&self, process: &Process, options: &StopOptions) -> Result<Removed, Error> {

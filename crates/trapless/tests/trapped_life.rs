@@ -225,3 +225,35 @@ fn p8_threads_that_come_and_go_while_we_arm_and_remove_are_all_found() {
         before.assert_restored(target.pid());
     }
 }
+
+/// It makes children that no tracer is told of, and says how they ended.
+const UNTRACED: &str = r#"
+    #define _GNU_SOURCE
+    #include <sched.h>
+    #include <signal.h>
+    #include <stdio.h>
+    #include <sys/wait.h>
+    #include <unistd.h>
+    __attribute__((noinline)) int probed(int n) { __asm__ volatile("" : "+r"(n)); return n + 1; }
+    static int child(void *n) { _exit(probed((int)(long)n)); }
+    int main(void) {
+        static char stack[65536];
+        for (long n = 0; n < 3; n++) {
+            int status;
+            // The first is an ordinary one.
+            int pid = clone(child, stack + sizeof stack, SIGCHLD | (n > 0 ? CLONE_UNTRACED : 0), (void *)n);
+            waitpid(pid, &status, 0);
+            printf("%d\n", WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status));
+        }
+        return 0;
+    }"#;
+
+/// The kernel offers no way to reach them. The run ends, and says what has happened.
+#[test]
+fn children_that_hide_from_tracers_are_told_of() {
+    let program = Program::build("untraced", UNTRACED, &[]);
+    let path = program.path().to_str().unwrap();
+    let ran = run(&["count", "--mechanism", "step", "untraced:probed", "-o", "/dev/null", "--", path]);
+    assert_eq!((ran.code, ran.out.as_str()), (Some(0), "1\n-5\n-5\n"), "{ran:?}");
+    assert!(ran.err.contains("children that hide from tracers (CLONE_UNTRACED): 2"), "{ran:?}");
+}

@@ -250,19 +250,21 @@ fn serve(
     tracer.set_alone();
     let mut server = Server::new(process, tracer, &sites, &session, numbers);
     let mut result = serve_until_asked(&mut server, parent);
+    let gone = |server: &Server<'_, '_>| Ok(Removed { ended: server.untold, ..Removed::default() });
     if let Ok(Served::Gone) = result {
-        return Ok(Removed::default());
+        return gone(&server);
     }
     server.disarm()?;
     let until = Instant::now() + FINISHING;
     while result.is_ok() && server.is_busy() && Instant::now() < until {
         result = server.next(HEARING);
         if let Ok(Served::Gone) = result {
-            return Ok(Removed::default());
+            return gone(&server);
         }
     }
+    let ended = server.untold;
     let removed = end(server, process, options, &session)?;
-    result.map(|_| removed).map_err(EngineError::from)
+    result.map(|_| Removed { ended, ..removed }).map_err(EngineError::from)
 }
 
 /// Serves until the parent wants it to end, or the target is gone.

@@ -17,7 +17,7 @@ use crate::{
     patch::{self, Change},
     remove::put_back_returns_between,
 };
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 use trapless_isa::{Mechanism, detour::BLOCK_UNWOUND, x86};
 use trapless_process::{
@@ -59,6 +59,10 @@ pub(super) struct Server<'a, 'p> {
     steps: HashMap<Tid, Step>,
     /// Threads whose hit ended in a fault.
     faulted: HashMap<Tid, Fault>,
+    /// Processes that were told of before they ran.
+    told: HashSet<Pid>,
+    /// Children that no tracer is told of (`CLONE_UNTRACED`), and that a breakpoint in their copy of the code has ended.
+    pub untold: usize,
     /// Breakpoints that were met but are taken out by now are no hits.
     armed: bool,
 }
@@ -90,6 +94,8 @@ impl<'a, 'p> Server<'a, 'p> {
             numbers,
             steps: HashMap::new(),
             faulted: HashMap::new(),
+            told: HashSet::new(),
+            untold: 0,
             armed: true,
         }
     }
@@ -313,6 +319,13 @@ impl<'a, 'p> Server<'a, 'p> {
     }
 
     fn signal(&mut self, tid: Tid, signal: i32) -> Result<(), StopError> {
+        if signal == libc::SIGCHLD
+            && let Some((child, by)) = self.tracer.signal_of(tid).and_then(|held| held.killed_child())
+            && !self.told.remove(&child)
+            && by == libc::SIGTRAP
+        {
+            self.untold += 1;
+        }
         let mut registers = self.tracer.registers(tid)?;
         let ip = registers.ip_value();
         let Some(index) = self.slot_at(ip) else { return self.tracer.cont(tid, signal) };
@@ -359,6 +372,7 @@ impl<'a, 'p> Server<'a, 'p> {
     }
 
     fn forked(&mut self, tid: Tid, child: Pid, vfork: bool) -> Result<(), StopError> {
+        self.told.insert(child);
         if shares_memory(self.process.pid(), child).unwrap_or(vfork) {
             self.tracer.adopt(child)?;
         } else {

@@ -71,6 +71,14 @@ impl Held {
         self.0.number()
     }
 
+    /// The child that a SIGCHLD is about, and the signal that ended it; `None` if none did.
+    pub fn killed_child(&self) -> Option<(Pid, i32)> {
+        let info = &self.0.0;
+        let killed = matches!(info.si_code, libc::CLD_KILLED | libc::CLD_DUMPED);
+        // SAFETY: the kernel has filled in a SIGCHLD's description, by its code one of a child's end.
+        (info.si_signo == libc::SIGCHLD && killed).then(|| unsafe { (Pid(info.si_pid()), info.si_status()) })
+    }
+
     /// Whether the instruction the thread stands at has raised it.
     pub fn is_fault(&self) -> bool {
         matches!(self.number(), libc::SIGSEGV | libc::SIGBUS | libc::SIGFPE | libc::SIGILL | libc::SIGTRAP)

@@ -131,7 +131,7 @@ fn losses_of(armed: &Armed, now: &Snapshot, traced: bool, memory: Vec<Note>) -> 
         children,
         sharing_children: armed.session.sharing_children(),
         lost_sites: armed.session.lost_sites(),
-        notes: notes(armed).into_iter().chain(memory).collect(),
+        notes: notes(armed).into_iter().chain(memory).chain(hidden_children(armed)).collect(),
     }
 }
 
@@ -149,6 +149,16 @@ fn memory_notes(freed: usize, kept: Option<trapless_engine::Kept>) -> Vec<Note> 
         ),
     });
     freed.into_iter().chain(kept).collect()
+}
+
+/// What became of children that no tracer is told of.
+fn hidden_children(armed: &Armed) -> Option<Note> {
+    let ended = armed.session.ended_children();
+    let text = format!(
+        "breakpoints have ended children that hide from tracers (CLONE_UNTRACED): {}",
+        crate::report::count(ended as u64)
+    );
+    (ended > 0).then_some(Note { code: "hidden-children", text })
 }
 
 /// What else is to be known of a run.
