@@ -1,7 +1,7 @@
 //! Ends a blocking wait of the calling thread when its time is up.
 //!
 //! wait(2) has no timeout. A timer that signals this very thread gives it one: the handler does nothing, and the wait returns EINTR.
-//! The timer goes on at a short interval after its first expiry, because the first may come just before the wait begins.
+//! The timer goes off again and again, because once may be just before the wait begins.
 
 use crate::Errno;
 use std::mem::zeroed;
@@ -18,9 +18,9 @@ extern "C" fn nothing(_: libc::c_int) {}
 pub(crate) struct Alarm(libc::timer_t);
 
 impl Alarm {
-    /// An alarm for the calling thread.
-    pub fn new() -> Result<Alarm, Errno> {
-        // SAFETY: zeros are valid for all three structs; the handler touches nothing; the kernel writes one timer id.
+    /// An alarm for the calling thread that goes off every `period`.
+    pub fn every(period: Duration) -> Result<Alarm, Errno> {
+        // SAFETY: zeros are valid for all three structs; the handler touches nothing; the kernel writes one timer id and reads one itimerspec.
         unsafe {
             let mut action: libc::sigaction = zeroed();
             action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as usize;
@@ -31,28 +31,15 @@ impl Alarm {
             event.sigev_notify_thread_id = libc::gettid();
             let mut timer: libc::timer_t = zeroed();
             Errno::check(libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer).into())?;
-            Ok(Alarm(timer))
+            let alarm = Alarm(timer);
+            let time = libc::timespec {
+                tv_sec: period.as_secs() as libc::time_t,
+                tv_nsec: period.subsec_nanos() as libc::c_long,
+            };
+            let times = libc::itimerspec { it_interval: time, it_value: time };
+            Errno::check(libc::timer_settime(timer, 0, &times, std::ptr::null_mut()).into())?;
+            Ok(alarm)
         }
-    }
-
-    /// Goes off every `period` until set otherwise.
-    pub fn repeat(&self, period: Duration) {
-        let time =
-            libc::timespec { tv_sec: period.as_secs() as _, tv_nsec: period.subsec_nanos() as libc::c_long };
-        let times = libc::itimerspec { it_interval: time, it_value: time };
-        // SAFETY: the timer is ours and lives; the call reads one itimerspec.
-        unsafe { libc::timer_settime(self.0, 0, &times, std::ptr::null_mut()) };
-    }
-
-    /// Goes off after `delay`; zero turns it off.
-    pub fn set(&self, delay: Duration) {
-        let time = |d: Duration| libc::timespec {
-            tv_sec: d.as_secs() as libc::time_t,
-            tv_nsec: d.subsec_nanos() as libc::c_long,
-        };
-        let times = libc::itimerspec { it_interval: time(Duration::from_millis(5)), it_value: time(delay) };
-        // SAFETY: the timer is ours and lives; the call reads one itimerspec.
-        unsafe { libc::timer_settime(self.0, 0, &times, std::ptr::null_mut()) };
     }
 }
 

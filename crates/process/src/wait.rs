@@ -82,14 +82,6 @@ pub(crate) fn reap_if_dead(tid: Tid) -> bool {
     }
 }
 
-/// The child or tracee of the calling thread that something has happened to, without taking it. Blocks, if asked to, until there is one
-/// or a signal handler has run.
-pub(crate) fn any(block: bool) -> Option<Tid> {
-    let hang = if block { 0 } else { libc::WNOHANG };
-    let found = waitid(libc::P_ALL, 0, libc::WNOWAIT | libc::__WNOTHREAD | hang);
-    found.ok().flatten().map(|(pid, _, _)| Tid(pid))
-}
-
 /// Takes the next thing that happens to any child or tracee of the calling thread. Without `block`, `None` when nothing has happened yet.
 ///
 /// # Errors

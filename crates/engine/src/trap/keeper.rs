@@ -242,12 +242,11 @@ fn serve(
         }
         standing.handover.settle(&mut stopped)?;
     }
-    let mut tracer = stopped.trace()?;
+    let tracer = stopped.trace()?;
     if let Some(mut standing) = standing {
         // A parent that is gone needs no answer.
         let _ = standing.channel.write_all(&[GO]);
     }
-    tracer.set_alone();
     let mut server = Server::new(process, tracer, &sites, &session, numbers);
     let mut result = serve_until_asked(&mut server, parent);
     let gone = |server: &Server<'_, '_>| Ok(Removed { ended: server.untold, ..Removed::default() });
@@ -257,7 +256,7 @@ fn serve(
     server.disarm()?;
     let until = Instant::now() + FINISHING;
     while result.is_ok() && server.is_busy() && Instant::now() < until {
-        result = server.next(HEARING);
+        result = server.next();
         if let Ok(Served::Gone) = result {
             return gone(&server);
         }
@@ -272,7 +271,7 @@ fn serve_until_asked(server: &mut Server<'_, '_>, parent: &ParentWatch) -> Resul
     let mut heard = Instant::now();
     let mut hits = 0u32;
     loop {
-        let served = server.next(HEARING)?;
+        let served = server.next()?;
         if served == Served::Gone {
             return Ok(Served::Gone);
         }

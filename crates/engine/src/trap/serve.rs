@@ -18,7 +18,6 @@ use crate::{
     remove::put_back_returns_between,
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::time::Duration;
 use trapless_isa::{Mechanism, detour::BLOCK_UNWOUND, x86};
 use trapless_process::{
     BREAKPOINT_ADVANCE, Pid, Process, Registers, RemoteAddr, StopError, Tid,
@@ -100,9 +99,9 @@ impl<'a, 'p> Server<'a, 'p> {
         }
     }
 
-    /// Serves the next stop, if one comes within `patience`.
-    pub fn next(&mut self, patience: Duration) -> Outcome {
-        let Some(event) = self.tracer.next_event(patience)? else { return Ok(Served::Quiet) };
+    /// Serves the next stop, if one comes soon.
+    pub fn next(&mut self) -> Outcome {
+        let Some(event) = self.tracer.next_event()? else { return Ok(Served::Quiet) };
         let served = match event {
             TraceEvent::Breakpoint { tid, address } => self.breakpoint(tid, address.0),
             TraceEvent::Stepped { tid } => self.stepped(tid),

@@ -2,7 +2,8 @@
 //!
 //! A [`Tracer`] is what [`Stopped::trace`] turns a stopped process into: all threads run, and each stop of one is told as a
 //! [`TraceEvent`] that leaves that thread standing until the caller lets it go on. New threads are attached to by the kernel
-//! before they run. Group-stops of job control are kept to (`PTRACE_LISTEN`) and not told.
+//! before they run. Its waits take whatever happens to any child, so whoever traces must have none but these threads: a
+//! keeper has none. Group-stops of job control are kept to (`PTRACE_LISTEN`) and not told.
 //!
 //! Waking somebody on a processor that sleeps is what a trap costs most: `nearness` tells how that is avoided.
 
@@ -45,13 +46,9 @@ pub struct Tracer<'p> {
     process: &'p Process,
     options: StopOptions,
     threads: HashMap<Tid, Run>,
-    on_leader_exit: OnExit,
-    alarm: Option<Alarm>,
-    /// Whether the kernel shows us an ended child instead of what came after it.
-    obstructed: bool,
+    /// Ends the waits.
+    _alarm: Alarm,
     nearness: Nearness,
-    /// Whether every child of this process is a thread traced here, so that any wait may take what it finds.
-    alone: bool,
     /// Processes that run in the target's memory until they start another program: children made by vfork.
     adopted: HashSet<Tid>,
     /// New processes that have stopped, and that their creators have not told of yet.
@@ -70,7 +67,7 @@ pub struct Tracer<'p> {
     not_send: PhantomData<*mut ()>,
 }
 
-/// How long a wait of [`Tracer::set_alone`] lasts at most.
+/// How long a wait lasts at most.
 const TURN: Duration = Duration::from_millis(20);
 
 /// The signals that can be blocked, without the real-time ones: bit `n - 1` is signal `n`.
@@ -93,7 +90,8 @@ impl<'p> Stopped<'p> {
                 Err(errno) => return Err(self.explain(thread.tid, "PTRACE_SETOPTIONS", errno)),
             }
         }
-        let on_leader_exit = process.on_leader_exit()?;
+        let alarm = Alarm::every(TURN)
+            .map_err(|errno| self.explain(process.pid().leader(), "timer_create", errno))?;
         let by_itself =
             |thread: &Thread| ptrace::signal_mask(thread.tid).is_ok_and(|mask| mask & ALL == ALL_BUT_SIGTRAP);
         let traps_unblock = !self.threads.iter().any(by_itself);
@@ -101,11 +99,8 @@ impl<'p> Stopped<'p> {
             process,
             options,
             threads: HashMap::new(),
-            on_leader_exit,
-            alarm: Alarm::new().ok(),
-            obstructed: false,
+            _alarm: alarm,
             nearness: Nearness::new(),
-            alone: false,
             adopted: HashSet::new(),
             early: HashSet::new(),
             traps_unblock,
@@ -134,52 +129,34 @@ impl<'p> Tracer<'p> {
         self.process
     }
 
-    /// Says that this process has no children but traced threads, as a keeper has none: a hit then takes half the system calls.
-    pub fn set_alone(&mut self) {
-        self.alone = true;
-        if let Some(alarm) = &self.alarm {
-            alarm.repeat(TURN);
-        }
-    }
-
     /// Breakpoints behind whose first byte no thread can ever stand but by having met them: those that hide the start of an instruction of
     /// two bytes or more. One look tells a stop at such a one from a SIGTRAP that somebody sent.
     pub fn know_breakpoints(&mut self, addresses: impl IntoIterator<Item = RemoteAddr>) {
         self.known.extend(addresses.into_iter().map(|address| address + BREAKPOINT_ADVANCE));
     }
 
-    /// Waits for the next event; `None` when `patience` has passed without one.
+    /// Waits for the next event, for about a fiftieth of a second; `None` when none has come by then.
     ///
     /// # Errors
     /// [`StopError`] if a thread could not be driven.
-    pub fn next_event(&mut self, patience: Duration) -> Result<Option<TraceEvent>, StopError> {
-        if self.alone && self.alarm.is_some() {
-            return self.next_of_all();
-        }
-        let deadline = Instant::now() + patience;
-        loop {
-            if let Some(event) = self.look()? {
-                return Ok(Some(event));
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(None);
-            }
-            match &self.alarm {
-                Some(alarm) if !self.obstructed => {
-                    alarm.set(left);
-                    wait::any(true);
-                    alarm.set(Duration::ZERO);
-                }
-                _ => std::thread::sleep(Duration::from_micros(200)),
-            }
-        }
+    pub fn next_event(&mut self) -> Result<Option<TraceEvent>, StopError> {
+        self.event(Self::take_next)
     }
 
-    /// Waits for whatever comes next, for about a turn of the alarm.
-    fn next_of_all(&mut self) -> Result<Option<TraceEvent>, StopError> {
+    /// The next event, if it has happened already.
+    ///
+    /// # Errors
+    /// [`StopError`] if a thread could not be driven.
+    pub fn pending_event(&mut self) -> Result<Option<TraceEvent>, StopError> {
+        self.event(|_| wait::take_any(false)?.ok_or(Errno(libc::EAGAIN)))
+    }
+
+    fn event(
+        &mut self,
+        take: impl Fn(&mut Self) -> Result<(Tid, Event), Errno>,
+    ) -> Result<Option<TraceEvent>, StopError> {
         loop {
-            let (tid, event) = match self.take_next() {
+            let (tid, event) = match take(self) {
                 Ok(taken) => taken,
                 Err(Errno(libc::ECHILD)) => return Ok(Some(TraceEvent::ProcessGone)),
                 Err(_) => return Ok(None),
@@ -212,47 +189,9 @@ impl<'p> Tracer<'p> {
         wait::take_any(true)?.ok_or(Errno(libc::EINTR))
     }
 
-    /// Takes what has happened, if it is something to be told.
-    fn look(&mut self) -> Result<Option<TraceEvent>, StopError> {
-        loop {
-            match wait::any(false) {
-                None => {
-                    self.obstructed = false;
-                    return Ok(None);
-                }
-                Some(tid) if self.is_ours(tid) => {
-                    if let Some(event) = self.take(tid)? {
-                        return Ok(Some(event));
-                    }
-                }
-                Some(_) => break,
-            }
-        }
-        // A child of ours that is no tracee, and not ours to reap, hides what is behind it.
-        self.obstructed = true;
-        let running: Vec<Tid> = self
-            .threads
-            .iter()
-            .filter(|(_, run)| !matches!(run, Run::Standing(_)))
-            .map(|(tid, _)| *tid)
-            .collect();
-        for tid in running {
-            if let Some(event) = self.take(tid)? {
-                return Ok(Some(event));
-            }
-        }
-        Ok(None)
-    }
-
     /// A thread of the process, known or not yet.
     fn is_ours(&self, tid: Tid) -> bool {
         self.threads.contains_key(&tid) || self.process.thread_stat(tid).is_ok()
-    }
-
-    fn take(&mut self, tid: Tid) -> Result<Option<TraceEvent>, StopError> {
-        let on_exit = if tid == self.process.pid().leader() { self.on_leader_exit } else { OnExit::Reap };
-        let Some(event) = wait::poll(tid, on_exit) else { return Ok(None) };
-        self.tell(tid, event)
     }
 
     /// Stops all threads again. A thread that has hit a breakpoint not told yet stands before it, and one that was being stepped stands
