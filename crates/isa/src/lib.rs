@@ -23,6 +23,7 @@ extern crate alloc;
 pub mod aarch64;
 pub mod detour;
 mod detours;
+mod fault;
 pub mod instruction;
 pub mod powerpc;
 pub mod slot;
@@ -33,6 +34,7 @@ use alloc::{string::String, vec::Vec};
 
 pub use detour::{Actions, Detour, DetourRequest, EntryActions, Layout, ReturnActions, Runtime};
 pub use detours::{Detours, Spare};
+pub use fault::Faults;
 pub use instruction::{DecodeError, Flow, Instruction};
 pub use slot::Slot;
 pub use verdict::{BranchTargets, Displaced, Ladder, Mechanism, Reason, Site, UnknownMechanism};
@@ -102,6 +104,28 @@ pub trait Isa: Sync {
     /// Refused are functions that read their own return address, return twice, or leave the stack in another place
     /// than a plain return does. Names are the engine's business; this looks at the code alone.
     fn return_verdict(&self, site: &Site<'_>) -> Result<(), Reason>;
+
+    /// Which faults `code`, displaced instructions that stand at `address`, may raise. All of them, where nobody has looked.
+    fn may_fault(&self, _code: &[u8], _address: u64) -> Faults {
+        Faults::ALL
+    }
+
+    /// Whether the function at `site` checks for stack space and, after more was made, begins again, as Go's do unless
+    /// they are `nosplit`: a call of `runtime.morestack`, and at once a jump to the entry.
+    fn grows_stack(&self, site: &Site<'_>) -> bool {
+        let mut called = false;
+        let (mut code, mut address) = (site.code, site.function);
+        while let Ok(instruction) = self.decode(code, address) {
+            match instruction.flow {
+                Flow::Jump { target } if called && target == site.function => return true,
+                Flow::Call { .. } => called = true,
+                flow => called &= flow == Flow::Next,
+            }
+            address = instruction.end();
+            code = code.get(usize::from(instruction.length).max(1)..).unwrap_or_default();
+        }
+        false
+    }
 
     /// The longest distance, in bytes and either way, that the patch at a site can branch.
     fn reach(&self) -> u64;

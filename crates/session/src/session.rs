@@ -103,7 +103,7 @@ impl<'i> Prepared<'i> {
                 let image = &images[site.image];
                 let module = image.module(process)?;
                 let isa = target::machine(module).isa();
-                entry.insert(crate::survey::branch_targets(module, isa, image.bias(process)?));
+                entry.insert(crate::survey::branch_targets(module, isa, image.bias(process)?)?);
             }
         }
         Ok(Self { images, sites, targets })

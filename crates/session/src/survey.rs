@@ -4,6 +4,7 @@
 //! branches and for jump tables, from every function on and through what lies between functions; what only the file's
 //! tables know is added: landing pads, relocated code pointers, local symbols.
 
+use crate::error::Error;
 use std::ops::Range;
 use trapless_isa::{BranchTargets, Flow, Isa, Machine, ReadOnlyData};
 use trapless_symbols::Module;
@@ -17,20 +18,23 @@ impl ReadOnlyData for Data<'_> {
 }
 
 /// Every known branch target of `module`, moved by `bias`.
-pub fn branch_targets(module: &Module, isa: &dyn Isa, bias: u64) -> BranchTargets {
+///
+/// # Errors
+/// Some code could not be read: what branches there is not known, so nothing in the file can be judged.
+pub fn branch_targets(module: &Module, isa: &dyn Isa, bias: u64) -> Result<BranchTargets, Error> {
     let mut all = sweep(module, |code, address, targets| {
         isa.branch_targets(code, address, &Data(module), targets);
-    });
+    })?;
     all.extend(module.landing_pads());
     all.extend(module.code_pointers());
     for target in &mut all {
         *target = target.wrapping_add(bias);
     }
-    BranchTargets::new(all)
+    Ok(BranchTargets::new(all))
 }
 
 /// Calls `read` with each piece of the module's code and its address, on all processors, and joins what it appends.
-fn sweep<T: Send>(module: &Module, read: impl Fn(&[u8], u64, &mut Vec<T>) + Sync) -> Vec<T> {
+fn sweep<T: Send>(module: &Module, read: impl Fn(&[u8], u64, &mut Vec<T>) + Sync) -> Result<Vec<T>, Error> {
     let pieces = pieces(module);
     let workers = std::thread::available_parallelism().map_or(1, usize::from).min(8);
     let share = pieces.len().div_ceil(workers).max(1);
@@ -45,7 +49,13 @@ fn sweep<T: Send>(module: &Module, read: impl Fn(&[u8], u64, &mut Vec<T>) + Sync
     };
     std::thread::scope(|scope| {
         let running: Vec<_> = pieces.chunks(share).map(|chunk| scope.spawn(|| sweep(chunk))).collect();
-        running.into_iter().flat_map(|thread| thread.join().unwrap_or_default()).collect()
+        // One share less would be branches that nobody knows of.
+        let joined: Result<Vec<Vec<T>>, _> = running.into_iter().map(|thread| thread.join()).collect();
+        joined.map(|shares| shares.into_iter().flatten().collect())
+    })
+    .map_err(|_| Error::File {
+        path: module.path().to_owned(),
+        reason: "its code could not be read whole, so nothing in it is probed; please report this".to_owned(),
     })
 }
 
@@ -68,19 +78,19 @@ impl Flows {
 }
 
 /// Reads all code of `module` for direct calls and jumps. Addresses are the file's.
-pub fn flows(module: &Module, isa: &dyn Isa) -> Flows {
+pub fn flows(module: &Module, isa: &dyn Isa) -> Result<Flows, Error> {
     let all = sweep(module, |code, address, found| {
         each_flow(isa, code, address, |flow| {
             found.extend(flow.target().map(|target| (matches!(flow, Flow::Call { .. }), target)));
         });
-    });
+    })?;
     let those = |call: bool| {
         let mut targets: Vec<u64> = all.iter().filter(|f| f.0 == call).map(|f| f.1).collect();
         targets.sort_unstable();
         targets.dedup();
         targets
     };
-    Flows { calls: those(true), jumps: those(false) }
+    Ok(Flows { calls: those(true), jumps: those(false) })
 }
 
 /// Calls `see` with where control goes after each instruction of `code`, which stands at `address`.
@@ -119,4 +129,22 @@ fn pieces(module: &Module) -> Vec<Range<u64>> {
         pieces.push(start..section.end);
     }
     pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_that_could_not_be_read_fails_the_whole_survey() {
+        let module = Module::open(std::env::current_exe().unwrap()).unwrap();
+        let first = module.executable_ranges().next().unwrap().start;
+        let read = |_: &[u8], address: u64, found: &mut Vec<u64>| {
+            assert_ne!(address, first, "a defect");
+            found.push(address);
+        };
+        let error = sweep(&module, read).unwrap_err();
+        assert!(error.to_string().contains("could not be read whole"), "{error}");
+        assert!(!sweep(&module, |_, address, found| found.push(address)).unwrap().is_empty());
+    }
 }

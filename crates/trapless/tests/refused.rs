@@ -109,6 +109,37 @@ fn s3_what_may_fault_is_not_displaced_where_faults_are_caught() {
 }
 
 #[test]
+fn s3_only_faults_that_the_program_handles_count() {
+    // The handler is for divisions; a load cannot raise what it catches, a division can.
+    let source = r#"
+    #include <signal.h>
+    #include <stdio.h>
+    __asm__(".text\n.globl loads\n.type loads, @function\nloads: movq (%rdi), %rax\n addq $1, %rax\n ret\n.size loads, .-loads\n"
+        ".globl divides\n.type divides, @function\ndivides: cqto\n idivq %rsi\n movq %rax, %rax\n ret\n.size divides, .-divides\n");
+    long loads(long *from), divides(long a, long b);
+    static void fault(int s) { (void)s; }
+    int main(void) {
+        signal(SIGFPE, fault);
+        long value = 41;
+        printf("ready\n");
+        fflush(stdout);
+        char line[16];
+        if (!fgets(line, sizeof line, stdin)) return 2;
+        printf("%ld %ld\n", loads(&value), divides(6, 3));
+        return 0;
+    }"#;
+    let program = Program::build("divides", source, &[]);
+    let mut target = program.start(&[]);
+    let pid = target.pid().to_string();
+    run(&["count", "divides:divides", "-p", &pid, "-d", "0.1"]).assert_refused(1, &["may fault", "SIGFPE"]);
+    let tool = support::tool::Tool::armed(&["count", "divides:loads", "-p", &pid]);
+    target.tell("go");
+    assert_eq!(target.line(), "42 2");
+    assert!(target.wait().success());
+    assert_eq!(tool.ended().hits("loads", "entry"), 1);
+}
+
+#[test]
 fn s3_a_fault_that_nobody_catches_ends_the_program_as_before() {
     use std::os::unix::process::ExitStatusExt;
     let program = Program::build("faults", FAULTS, &[]);

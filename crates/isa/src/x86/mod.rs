@@ -7,6 +7,7 @@
 //!
 //! | file | question it answers |
 //! |---|---|
+//! | `faults` | which faults may these instructions raise? |
 //! | `movable` | what does moving this instruction take, and why must it stay? |
 //! | `tables` | where do a function's branches and jump tables lead? |
 //! | `returns` | may this function carry a call-paired return probe? |
@@ -21,6 +22,7 @@ mod decode;
 mod detour;
 mod emit;
 mod emulate;
+mod faults;
 mod follow;
 mod frame;
 mod liveness;
@@ -40,11 +42,9 @@ mod verdict;
 
 pub use emulate::{EmulateError, State, emulate};
 pub use liveness::{Liveness, RegisterSet, liveness};
-pub use movable::displaced_may_fault;
 pub use prologue::{emulate_all, leads_to, prologue};
 pub use relocate::{Relocated, relocate};
 pub(crate) use template::{Templates, spare};
-pub use verdict::grows_stack;
 
 use crate::*;
 use alloc::{string::String, vec::Vec};
@@ -85,6 +85,14 @@ impl Isa for X86 {
 
     fn return_verdict(&self, site: &Site<'_>) -> Result<(), Reason> {
         returns::return_verdict(self.bits, site)
+    }
+
+    fn may_fault(&self, code: &[u8], address: u64) -> Faults {
+        faults::faults(self.bits, code, address)
+    }
+
+    fn grows_stack(&self, site: &Site<'_>) -> bool {
+        verdict::grows_stack(self.bits, site)
     }
 
     fn reach(&self) -> u64 {

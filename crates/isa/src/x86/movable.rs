@@ -18,9 +18,8 @@
 //! Accepted as they are: `lock`, segment, `rep`, `bnd` and `notrack` prefixes, VEX and EVEX, gathers, `push rsp`,
 //! `pushf`/`popf`, `enter`, `rep` strings (an interrupted one goes on at its copy), `rdtscp`, `xend`, `xabort`, `rep ret`.
 
-use super::decode::decoder;
 use crate::Reason;
-use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register};
+use iced_x86::{FlowControl, Instruction, Mnemonic, Register};
 
 /// How an instruction is moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,42 +152,4 @@ fn refuse_narrow(bits: u32, bytes: &[u8]) -> Result<(), Reason> {
 pub(super) fn legacy_prefixes(bytes: &[u8]) -> &[u8] {
     let is_prefix = |b: &u8| matches!(b, 0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3);
     &bytes[..bytes.iter().take_while(|b| is_prefix(b)).count()]
-}
-
-/// Whether an instruction in `code` may raise a fault that a program handles: it accesses memory through a pointer,
-/// or divides.
-///
-/// Accesses that can only fail when the program's own frame, its thread block or its data is gone are not counted:
-/// the stack by rsp (and by rbp once `code` has set it from rsp), fs- and gs-relative, RIP-relative and absolute ones.
-/// `code` are the displaced instructions, standing at `address`; `bits` is 32 or 64.
-pub fn displaced_may_fault(bits: u32, code: &[u8], address: u64) -> bool {
-    let mut factory = InstructionInfoFactory::new();
-    let mut frame = false;
-    for instruction in decoder(bits, code, address).iter() {
-        use Mnemonic::*;
-        match instruction.mnemonic() {
-            Div | Idiv => return true,
-            Nop | Lea | Leave => continue,
-            _ => {}
-        }
-        let accesses = factory.info(&instruction).used_memory();
-        let wild = |m: &iced_x86::UsedMemory| {
-            let framed = match m.base().full_register() {
-                Register::RSP | Register::None | Register::RIP | Register::EIP => true,
-                Register::RBP => frame,
-                _ => matches!(m.segment(), Register::FS | Register::GS),
-            };
-            m.access() != OpAccess::NoMemAccess && !(framed && m.index() == Register::None)
-        };
-        if accesses.iter().any(wild) {
-            return true;
-        }
-        if instruction.mnemonic() == Mov
-            && instruction.op0_register().full_register() == Register::RBP
-            && instruction.op1_register().full_register() == Register::RSP
-        {
-            frame = true;
-        }
-    }
-    false
 }

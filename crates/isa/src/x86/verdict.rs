@@ -104,7 +104,7 @@ pub(super) fn entry_loop(bits: u32, site: &Site<'_>, displaced: &Displaced) -> O
 
 /// Whether the function checks for stack space and, after more was made, begins again, as Go's do unless they are
 /// `nosplit`: `call runtime.morestack`, arguments loaded anew, `jmp` to the entry.
-pub fn grows_stack(bits: u32, site: &Site<'_>) -> bool {
+pub(super) fn grows_stack(bits: u32, site: &Site<'_>) -> bool {
     jumps_to_entry(bits, site, site.function, site.function).into_iter().any(|jump| jump.restart)
 }
 

@@ -1,7 +1,7 @@
 //! Bytes that nobody wrote: no panic, and no contradiction between verdict and relocation.
 
 use proptest::prelude::*;
-use trapless_isa::x86::{State, displaced_may_fault, emulate, liveness, relocate};
+use trapless_isa::x86::{State, emulate, liveness, relocate};
 use trapless_isa::{BranchTargets, Machine, Site};
 
 /// Addresses of every kind, the ends of the address space among them.
@@ -104,7 +104,7 @@ proptest! {
         let _ = isa.return_verdict(&site);
         let _ = isa.disassemble(&code, function);
         let _ = liveness(bits, &site, site.address);
-        let _ = displaced_may_fault(bits, &code, function);
+        let _ = isa.may_fault(&code, function);
         let ladder = isa.verdict(&site);
         let mut thread = Thread { registers: [destination; 16], flags: destination, ip: None, holes: true };
         let emulated = emulate(bits, &code, function, &mut thread);

@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::resolve::{self, Kinds, Sites, UNWINDERS};
 use crate::target::Image;
 use trapless_engine::{Plan, Refusal};
-use trapless_isa::{Flow, Machine, x86};
+use trapless_isa::{Faults, Flow, Machine};
 use trapless_process::Process;
 
 /// What is known of a program's unwinders.
@@ -108,35 +108,37 @@ pub(super) fn refuse_shadow_stack(process: &Process, plan: &mut Plan<'_>) -> Res
 pub(super) fn refuse_nosplit(plan: &mut Plan<'_>, is_go: impl Fn(u32) -> bool) {
     let modules = plan.modules.clone();
     plan.refuse(|site| {
-        let grows = || x86::grows_stack(64, &site.site(&modules));
+        let grows = || modules[site.request.module].machine.isa().grows_stack(&site.site(&modules));
         (is_go(site.request.id) && !grows()).then_some(Refusal::NoSplit)
     });
 }
 
-/// The signals that a moved instruction could raise, by the names users know.
-const FAULTS: [(i32, &str); 3] =
-    [(libc::SIGSEGV, "SIGSEGV"), (libc::SIGBUS, "SIGBUS"), (libc::SIGFPE, "SIGFPE")];
+/// The signals that a moved instruction could raise, by the names users know, and which faults raise them.
+const FAULTS: [(i32, &str, Faults); 4] = [
+    (libc::SIGSEGV, "SIGSEGV", Faults::MEMORY),
+    (libc::SIGBUS, "SIGBUS", Faults::MEMORY),
+    (libc::SIGFPE, "SIGFPE", Faults::ARITHMETIC),
+    (libc::SIGILL, "SIGILL", Faults::INVALID),
+];
 
-/// Leaves out sites whose displaced instructions may fault, if the program catches such faults: its handler
-/// would see an address that is not the program's.
+/// Leaves out sites whose displaced instructions may raise a fault that the program catches: its handler would see an
+/// address that is not the program's.
 pub(super) fn refuse_faults(process: &Process, plan: &mut Plan<'_>) -> Result<(), Error> {
     let caught = process.status().map_err(Error::other)?.sig_caught;
-    let Some((_, name)) = FAULTS.into_iter().find(|(signal, _)| caught & 1 << (signal - 1) != 0) else {
+    let caught = FAULTS.into_iter().filter(|(signal, ..)| caught & 1 << (signal - 1) != 0);
+    let caught: Vec<(&str, Faults)> = caught.map(|(_, name, faults)| (name, faults)).collect();
+    if caught.is_empty() {
         return Ok(());
-    };
+    }
     let machines: Vec<Machine> = plan.modules.iter().map(|module| module.machine).collect();
     plan.refuse(|site| {
         if site.traps() {
             // The tracer moves such a fault to where it belongs.
             return None;
         }
-        let bits = match machines[site.request.module] {
-            Machine::X86_64 => 64,
-            Machine::I386 => 32,
-            Machine::AArch64 | Machine::PowerPc64Le => return None,
-        };
-        x86::displaced_may_fault(bits, site.original(), site.displaced.start)
-            .then_some(Refusal::MayFault(name))
+        let isa = machines[site.request.module].isa();
+        let may = isa.may_fault(site.original(), site.displaced.start);
+        caught.iter().find(|(_, faults)| may.meets(*faults)).map(|(name, _)| Refusal::MayFault(name))
     });
     Ok(())
 }

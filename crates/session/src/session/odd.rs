@@ -55,7 +55,7 @@ struct File<'i> {
     /// Of the file as it is loaded.
     targets: &'i BranchTargets,
     bias: u64,
-    flows: OnceCell<Flows>,
+    flows: OnceCell<Option<Flows>>,
     pointers: OnceCell<Vec<u64>>,
     /// Functions that return plainly, and so does all that they jump to.
     plain: BTreeSet<usize>,
@@ -104,7 +104,8 @@ impl<'i> File<'i> {
         match (function.kind(), function.origin()) {
             (Kind::Part, _) => false,
             (_, Origin::UnwindTable) => {
-                let flows = self.flows.get_or_init(|| survey::flows(self.module, self.isa));
+                let flows = self.flows.get_or_init(|| survey::flows(self.module, self.isa).ok());
+                let Some(flows) = flows else { return false };
                 flows.calls(address) || !flows.jumps(address) && self.is_pointed_to(address)
             }
             _ => true,

@@ -1,6 +1,7 @@
 //! Byte tables: what each file of this folder says to given bytes.
 
 mod detour;
+mod faults;
 mod liveness;
 mod prologue;
 mod relocate;

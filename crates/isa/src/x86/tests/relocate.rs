@@ -1,7 +1,7 @@
 //! Relocation: (name, original bytes with their assembly, destination, expected bytes).
 
 use super::hex;
-use crate::x86::{displaced_may_fault, relocate};
+use crate::x86::relocate;
 use crate::{Displaced, Reason};
 
 const AT: u64 = 0x5555_5555_1000;
@@ -139,27 +139,4 @@ fn the_end_of_reach_is_exact() {
     assert_eq!(moved(64, AT, "7410", 1, last).as_deref(), Ok("0f84ffffff7f"));
     assert_eq!(moved(64, AT, "7410", 1, last - 1).as_deref(), Ok("7505e9ffffff7f"));
     assert_eq!(moved(64, AT, "7410", 1, last - 2).as_deref(), Ok("750eff25000000001210555555550000"));
-}
-
-#[test]
-fn accesses_that_may_fault_are_told() {
-    let cases: &[(&str, &str, bool)] = &[
-        ("push rbp; mov rbp,rsp; push rbx", "55 4889e5 53", false),
-        ("mov rax,[rdi]", "488b07", true),
-        ("mov [rsp-8],rdi", "48897c24f8", false),
-        ("mov [rsp+rax*8],rdi", "48893cc4", true),
-        ("mov [rbp-8],rdi without a frame", "48897df8", true),
-        ("push rbp; mov rbp,rsp; mov [rbp-8],rdi", "55 4889e5 48897df8", false),
-        ("mov rax,fs:[0x28]", "64488b042528000000", false),
-        ("mov rax,[rip+0x10]", "488b0510000000", false),
-        ("lea rax,[rdi+8]", "488d4708", false),
-        ("nop [rax]", "0f1f00", false),
-        ("idiv ecx", "f7f9", true),
-        ("movsb", "a4", true),
-        ("call [rdi]", "ff17", true),
-        ("ret", "c3", false),
-    ];
-    for (name, code, expected) in cases {
-        assert_eq!(displaced_may_fault(64, &hex(code), AT), *expected, "{name}");
-    }
 }

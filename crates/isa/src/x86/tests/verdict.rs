@@ -84,7 +84,7 @@ fn r4_functions_that_grow_their_stack_begin_again() {
     ] {
         let (bytes, targets) = (hex(code), BranchTargets::new(alloc::vec![AT]));
         let site = Site { address: AT, function: AT, code: &bytes, padding: &[], targets: &targets };
-        assert_eq!(crate::x86::grows_stack(64, &site), grows, "{code}");
+        assert_eq!(crate::Isa::grows_stack(&crate::x86::X86_64, &site), grows, "{code}");
     }
 }
 

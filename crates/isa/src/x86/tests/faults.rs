@@ -1,0 +1,74 @@
+//! Which faults instructions may raise.
+
+use super::hex;
+use crate::x86::{I386, X86_64};
+use crate::{Faults, Isa};
+
+const AT: u64 = 0x5555_5555_0000;
+const NONE: Faults = Faults::NONE;
+const MEMORY: Faults = Faults::MEMORY;
+const ARITHMETIC: Faults = Faults::ARITHMETIC;
+const INVALID: Faults = Faults::INVALID;
+
+#[test]
+fn faults_are_told_by_what_may_raise_them() {
+    let cases: &[(&str, &str, Faults)] = &[
+        ("push rbp; mov rbp,rsp; push rbx", "55 4889e5 53", NONE),
+        ("mov rax,[rdi]", "488b07", MEMORY),
+        ("mov [rsp-8],rdi", "48897c24f8", NONE),
+        ("mov [rsp-0x14000],eax asks for stack", "89842400c0feff", MEMORY),
+        ("mov [rsp+rax*8],rdi", "48893cc4", MEMORY),
+        ("mov [rbp-8],rdi without a frame", "48897df8", MEMORY),
+        ("push rbp; mov rbp,rsp; mov [rbp-8],rdi", "55 4889e5 48897df8", NONE),
+        ("mov rax,fs:[0x28]", "64488b042528000000", NONE),
+        ("mov rax,[rip+0x10]", "488b0510000000", NONE),
+        ("lea rax,[rdi+8]", "488d4708", NONE),
+        ("nop [rax]", "0f1f00", NONE),
+        ("idiv ecx", "f7f9", ARITHMETIC),
+        ("idiv dword [rdi]", "f73f", ARITHMETIC.with(MEMORY)),
+        ("movsb", "a4", MEMORY),
+        ("call [rdi]", "ff17", MEMORY),
+        ("ret", "c3", NONE),
+        ("pxor xmm0,xmm0", "660fefc0", NONE),
+        ("movaps xmm1,xmm0", "0f28c8", NONE),
+        ("addsd xmm0,xmm1", "f20f58c1", ARITHMETIC),
+        ("cvtsi2sd xmm0,edi", "f20f2ac7", ARITHMETIC),
+        ("fld1", "d9e8", ARITHMETIC),
+        ("popcnt eax,edi", "f30fb8c7", INVALID),
+        ("vpxor xmm0,xmm0,xmm0", "c5f9efc0", INVALID),
+        ("vaddsd xmm0,xmm0,xmm1", "c5fb58c1", INVALID.with(ARITHMETIC)),
+        ("rdtsc", "0f31", MEMORY),
+        ("xchg eax,ebx", "93", NONE),
+    ];
+    for (name, code, expected) in cases {
+        assert_eq!(X86_64.may_fault(&hex(code), AT), *expected, "{name}");
+    }
+}
+
+#[test]
+fn a_32_bit_processor_need_not_have_sse() {
+    assert_eq!(I386.may_fault(&hex("660fefc0"), 0x1000), INVALID);
+    assert_eq!(I386.may_fault(&hex("55 89e5"), 0x1000), NONE);
+}
+
+#[test]
+fn an_instruction_set_that_nobody_looked_at_may_raise_any() {
+    let nop = 0xd503_201fu32.to_le_bytes();
+    assert_eq!(crate::Machine::AArch64.isa().may_fault(&nop, AT), Faults::ALL);
+}
+
+#[test]
+fn go_functions_that_grow_their_stack_are_told_on_other_machines_too() {
+    // bl morestack; b entry  /  ret
+    let bytes = |words: &[u32]| words.iter().flat_map(|w| w.to_le_bytes()).collect::<alloc::vec::Vec<u8>>();
+    let targets = crate::BranchTargets::new(alloc::vec![AT]);
+    for (words, grows) in [
+        (&[0xd65f_03c0, 0x9400_0100, 0x17ff_fffe][..], true),
+        (&[0xd65f_03c0, 0x9400_0100, 0xd65f_03c0][..], false),
+        (&[0xd503_201f, 0x17ff_ffff][..], false),
+    ] {
+        let code = bytes(words);
+        let site = crate::Site { address: AT, function: AT, code: &code, padding: &[], targets: &targets };
+        assert_eq!(crate::Machine::AArch64.isa().grows_stack(&site), grows, "{words:x?}");
+    }
+}
