@@ -7,11 +7,11 @@
 use std::{collections::HashMap, ops::Range};
 
 use gimli::{
-    BaseAddresses, CallFrameInstruction, CieOrFde, CommonInformationEntry, EhFrame, EndianSlice,
-    FrameDescriptionEntry, LittleEndian, Pointer, UnwindSection,
+    BaseAddresses, CallFrameInstruction, CallFrameInstructionIter, CieOrFde, CommonInformationEntry, EhFrame,
+    EndianSlice, LittleEndian, Pointer, Register, UnwindSection,
 };
 
-use crate::image::Image;
+use crate::image::{Image, Machine};
 
 /// One FDE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,15 +20,33 @@ pub(crate) struct Frame {
     pub end: u64,
     /// Address of the language-specific data.
     pub lsda: Option<u64>,
-    /// The frame is already set up at the first instruction, so this is not where a call arrives: a `.cold` part.
-    pub is_part: bool,
+    /// Where the return address is before the first instruction.
+    pub arrival: Arrival,
+}
+
+/// What the unwind table says of the moment before a function's first instruction: its rows hold for whoever arrives there,
+/// by a call or by a jump.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Arrival {
+    /// As a call leaves it: the return address is on top of the stack, or in the link register, and nothing is saved yet.
+    Called,
+    /// A frame is set up already: this is a part of a function (`.cold`) that is jumped to.
+    SetUp,
+    /// The rows say something else, such as that there is no return address.
+    Unclear,
+    /// No entry of the table starts here.
+    Untold,
 }
 
 type Reader<'b> = EndianSlice<'b, LittleEndian>;
 
-/// All FDEs in address order, and why reading stopped if it did before the end.
-pub(crate) fn read(image: &Image, bytes: &[u8]) -> (Vec<Frame>, Option<gimli::Error>) {
-    let Some((address, contents)) = section(image, bytes) else { return (Vec::new(), None) };
+/// All FDEs in address order, and what could not be read of the table.
+pub(crate) fn read(image: &Image, bytes: &[u8]) -> (Vec<Frame>, Option<String>) {
+    let (address, contents) = match section(image, bytes) {
+        Ok(Some(found)) => found,
+        Ok(None) => return (Vec::new(), None),
+        Err(defect) => return (Vec::new(), Some(defect)),
+    };
     let mut frames = EhFrame::new(contents, LittleEndian);
     frames.set_address_size(image.pointer_size() as u8);
     let mut bases = BaseAddresses::default().set_eh_frame(address);
@@ -46,15 +64,21 @@ pub(crate) fn read(image: &Image, bytes: &[u8]) -> (Vec<Frame>, Option<gimli::Er
         }
     }
     let mut found = Vec::new();
-    let failure = walk(&frames, &bases, &mut found).err();
+    let failure = walk(image.machine, &frames, &bases, &mut found).err();
     found.sort_unstable_by_key(|frame| (frame.start, frame.end));
     found.dedup_by_key(|frame| frame.start);
-    (found, failure)
+    (found, failure.map(|error| error.to_string()))
 }
 
-fn walk(frames: &EhFrame<Reader<'_>>, bases: &BaseAddresses, found: &mut Vec<Frame>) -> gimli::Result<()> {
+fn walk(
+    machine: Machine,
+    frames: &EhFrame<Reader<'_>>,
+    bases: &BaseAddresses,
+    found: &mut Vec<Frame>,
+) -> gimli::Result<()> {
     // Thousands of FDEs share a handful of CIEs.
     let mut cies: HashMap<usize, CommonInformationEntry<Reader<'_>>> = HashMap::new();
+    let mut arrivals: HashMap<usize, Arrival> = HashMap::new();
     let mut entries = frames.entries(bases);
     while let Some(entry) = entries.next()? {
         let CieOrFde::Fde(partial) = entry else { continue };
@@ -70,6 +94,12 @@ fn walk(frames: &EhFrame<Reader<'_>>, bases: &BaseAddresses, found: &mut Vec<Fra
         if fde.len() == 0 || fde.end_address() <= fde.initial_address() || fde.is_signal_trampoline() {
             continue;
         }
+        let cie = fde.cie();
+        let common = *arrivals.entry(cie.offset()).or_insert_with(|| {
+            let plain = as_a_call_leaves_it(machine, cie);
+            opening(cie.instructions(frames, bases), |row| plain.contains(row))
+        });
+        let own = opening(fde.instructions(frames, bases), |_| false);
         found.push(Frame {
             start: fde.initial_address(),
             end: fde.end_address(),
@@ -77,42 +107,73 @@ fn walk(frames: &EhFrame<Reader<'_>>, bases: &BaseAddresses, found: &mut Vec<Fra
                 Some(Pointer::Direct(address)) if address != 0 => Some(address),
                 _ => None,
             },
-            is_part: starts_with_a_frame(frames, bases, &fde),
+            arrival: if common == Arrival::Called { own } else { common },
         });
     }
     Ok(())
 }
 
-/// Whether the FDE moves the CFA or saves registers before its first instruction has run.
-fn starts_with_a_frame(
-    frames: &EhFrame<Reader<'_>>,
-    bases: &BaseAddresses,
-    fde: &FrameDescriptionEntry<Reader<'_>>,
-) -> bool {
-    let mut instructions = fde.instructions(frames, bases);
-    // A frame that is set up shows it at once.
-    for _ in 0..8 {
-        match instructions.next() {
-            Ok(Some(CallFrameInstruction::Nop)) => {}
-            Ok(Some(
-                CallFrameInstruction::DefCfa { .. }
-                | CallFrameInstruction::DefCfaOffset { .. }
-                | CallFrameInstruction::DefCfaRegister { .. }
-                | CallFrameInstruction::DefCfaExpression { .. }
-                | CallFrameInstruction::Offset { .. },
-            )) => return true,
-            _ => return false,
-        }
+/// The rows of a CIE that says no more than: the canonical frame address is that of the stack pointer before the call, and
+/// the return address is where the call has put it (System V ABI, each processor's supplement, "DWARF register numbers").
+fn as_a_call_leaves_it(
+    machine: Machine,
+    cie: &CommonInformationEntry<Reader<'_>>,
+) -> Vec<CallFrameInstruction<usize>> {
+    let (stack_pointer, offset, on_stack) = match machine {
+        Machine::X86_64 => (7, 8, Some(16)),
+        Machine::I386 => (4, 4, Some(8)),
+        Machine::AArch64 => (31, 0, None),
+        Machine::PowerPc64Le => (1, 0, None),
+    };
+    let mut rows = vec![CallFrameInstruction::DefCfa { register: Register(stack_pointer), offset }];
+    if let Some(register) = on_stack
+        && cie.return_address_register() == Register(register)
+        && cie.data_alignment_factor() == -(offset as i64)
+    {
+        rows.push(CallFrameInstruction::Offset { register: Register(register), factored_offset: 1 });
     }
-    false
+    rows
 }
 
-/// Address and bytes of `.eh_frame`, by name or else by the pointer in `.eh_frame_hdr`.
-fn section<'b>(image: &Image, bytes: &'b [u8]) -> Option<(u64, &'b [u8])> {
-    if let Some(section) = image.section(".eh_frame").filter(|section| !section.file.is_empty()) {
-        return Some((section.address, bytes.get(section.file.clone())?));
+/// What the rows before the first instruction say, apart from those that `plain` knows.
+fn opening(
+    mut rows: CallFrameInstructionIter<'_, Reader<'_>>,
+    plain: impl Fn(&CallFrameInstruction<usize>) -> bool,
+) -> Arrival {
+    use CallFrameInstruction::*;
+    loop {
+        match rows.next() {
+            Ok(None) => return Arrival::Called,
+            Ok(Some(AdvanceLoc { delta })) if delta > 0 => return Arrival::Called,
+            Ok(Some(Nop | ArgsSize { .. } | AdvanceLoc { .. })) => {}
+            Ok(Some(row)) if plain(&row) => {}
+            Ok(Some(
+                DefCfa { .. }
+                | DefCfaOffset { .. }
+                | DefCfaRegister { .. }
+                | DefCfaExpression { .. }
+                | Offset { .. },
+            )) => return Arrival::SetUp,
+            _ => return Arrival::Unclear,
+        }
     }
-    let header = image.frame_header.as_ref()?;
+}
+
+/// Address and bytes of `.eh_frame`, by name or else by the pointer in `.eh_frame_hdr`. `None` in a file without one.
+fn section<'b>(image: &Image, bytes: &'b [u8]) -> Result<Option<(u64, &'b [u8])>, String> {
+    if let Some(section) = image.section(".eh_frame").filter(|section| !section.file.is_empty()) {
+        let contents = bytes.get(section.file.clone()).ok_or("the file ends inside it")?;
+        return Ok(Some((section.address, contents)));
+    }
+    match &image.frame_header {
+        None => Ok(None),
+        Some(header) => {
+            by_header(image, bytes, header).map(Some).ok_or_else(|| "its header is damaged".into())
+        }
+    }
+}
+
+fn by_header<'b>(image: &Image, bytes: &'b [u8], header: &Range<u64>) -> Option<(u64, &'b [u8])> {
     let contents = image.bytes_at(bytes, header.start);
     let contents = contents.get(..(header.end - header.start) as usize).unwrap_or(contents);
     let bases = BaseAddresses::default().set_eh_frame_hdr(header.start);
@@ -122,23 +183,23 @@ fn section<'b>(image: &Image, bytes: &'b [u8]) -> Option<(u64, &'b [u8])> {
     Some((address, image.bytes_at(bytes, address)))
 }
 
-/// The landing pads in the LSDAs of `frames`, sorted.
-pub(crate) fn landing_pads(image: &Image, bytes: &[u8], frames: &[Frame]) -> Vec<u64> {
+/// The landing pads in the LSDAs of `frames`, sorted, and the frames whose LSDA makes no sense.
+pub(crate) fn landing_pads(image: &Image, bytes: &[u8], frames: &[Frame]) -> (Vec<u64>, Vec<Range<u64>>) {
     let mut pads = Vec::new();
+    let mut unread = Vec::new();
     // LSDAs do not overlap in a sound file, so together they are not longer than it.
     let mut budget = bytes.len();
     for frame in frames {
         let Some(lsda) = frame.lsda else { continue };
         let table = Lsda { image, bytes, cursor: lsda, rest: image.bytes_at(bytes, lsda) };
-        let Some(used) = table.landing_pads(frame, budget, &mut pads) else { continue };
-        budget = budget.saturating_sub(used);
-        if budget == 0 {
-            break;
+        match table.landing_pads(frame, budget, &mut pads) {
+            Some(used) => budget = budget.saturating_sub(used),
+            None => unread.push(frame.range()),
         }
     }
     pads.sort_unstable();
     pads.dedup();
-    pads
+    (pads, unread)
 }
 
 /// A reader of one LSDA, laid out as gcc's `unwind-dw2-fde` and `unwind-pe.h` read it.

@@ -3,6 +3,7 @@
 use std::{fmt, ops::Range, sync::OnceLock};
 
 use crate::{
+    frames::Arrival,
     image::Machine,
     name::{Binding, Name, NameRecord, NameTable},
 };
@@ -45,6 +46,7 @@ pub(crate) struct Record {
     pub origin: Origin,
     /// ELFv2 local entry point, in bytes after `address`.
     pub local_entry: u8,
+    pub arrival: Arrival,
 }
 
 impl Record {
@@ -66,6 +68,8 @@ pub struct Functions {
     /// Addresses of local symbols in code that are not functions, sorted.
     pub(crate) labels: Vec<u64>,
     pub(crate) defects: Vec<String>,
+    /// Whether a symbol table of the file itself is among them.
+    pub(crate) lacks_symbols: bool,
     /// (name, record), by plain name.
     pub(crate) by_name: OnceLock<Vec<(u32, u32)>>,
 }
@@ -133,7 +137,8 @@ impl Functions {
         found.into_iter().map(|(_, index)| Function { table: self, index }).collect()
     }
 
-    /// Tables that could not be read, or only in part, one line each.
+    /// Tables that could not be read, or only in part, one line each. What that means for a function is told by
+    /// [`Module::unread`](crate::Module::unread).
     pub fn defects(&self) -> &[String] {
         &self.defects
     }
@@ -222,6 +227,11 @@ impl<'m> Function<'m> {
     /// Whether calls arrive here, so that a pattern may offer it. Others must be named exactly.
     pub fn is_callable(&self) -> bool {
         self.kind() == Kind::Function
+    }
+
+    /// Where the return address is before the first instruction, by the unwind table.
+    pub fn arrival(&self) -> Arrival {
+        self.record().arrival
     }
 
     /// Where it is known from.

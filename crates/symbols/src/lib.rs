@@ -14,12 +14,15 @@
 //! | `functions` | which functions are there, how long are they and what are they called? |
 //! | `debug_file` | where are the symbols that were stripped off? |
 //! | `pointers` | which code addresses does data refer to? |
+//! | `unread` | what could not be read, and which code does that concern? |
+//! | `strings` | which names and texts are in the file? |
 //! | `notes`, `usdt` | what do the notes say? |
 //! | `lines` | which source line is this? |
 //! | `demangle` | what did the programmer call it? |
 //!
 //! What is in a file is never trusted. Headers that cannot be right make [`Module::open`] fail with a reason;
-//! a table that cannot be read leaves its functions out and a line in [`Functions::defects`]. Nothing panics, and
+//! a table that cannot be read leaves its functions out and a line in [`Functions::defects`], and [`Module::unread`] says
+//! which code that concerns. Nothing panics, and
 //! work and memory are bounded by the size of the file.
 
 #![deny(unsafe_code, unreachable_pub)]
@@ -36,16 +39,20 @@ mod name;
 mod notes;
 mod pointers;
 mod source;
+mod strings;
 mod symtab;
 mod table;
+mod unread;
 mod usdt;
 
 pub use debug_file::DebugSearch;
 pub use demangle::{Demangled, demangle};
 pub use error::{ModuleError, NotesError};
+pub use frames::Arrival;
 pub use functions::{Function, Functions, Kind, Origin};
 pub use image::{Machine, ModuleKind, Segment};
 pub use lines::SourceLine;
 pub use module::Module;
 pub use name::{Binding, Name};
+pub use unread::Unread;
 pub use usdt::{UsdtArgument, UsdtProbe};

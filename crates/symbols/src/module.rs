@@ -28,12 +28,14 @@ use crate::{
 /// Opening reads the headers; everything else is worked out when it is first asked for, and kept.
 pub struct Module {
     path: PathBuf,
-    source: Source,
-    image: Image,
+    pub(crate) source: Source,
+    pub(crate) image: Image,
     code: Vec<CodeSection>,
     dynamic: Dynamic,
     search: DebugSearch,
-    frames: OnceLock<(Vec<Frame>, Option<gimli::Error>)>,
+    frames: OnceLock<(Vec<Frame>, Option<String>)>,
+    landing_pads: OnceLock<(Vec<u64>, Vec<Range<u64>>)>,
+    pointers: OnceLock<(Vec<u64>, Option<String>)>,
     functions: OnceLock<Functions>,
     // addr2line fills its own caches behind a shared reference, on one thread at a time.
     lines: OnceLock<Option<Mutex<Lines>>>,
@@ -74,6 +76,8 @@ impl Module {
             image,
             search,
             frames: OnceLock::new(),
+            landing_pads: OnceLock::new(),
+            pointers: OnceLock::new(),
             functions: OnceLock::new(),
             lines: OnceLock::new(),
         })
@@ -220,10 +224,16 @@ impl Module {
     }
 
     /// Where exceptions land, sorted: the landing pads of `.gcc_except_table`. The unwinder jumps there.
-    pub fn landing_pads(&self) -> Vec<u64> {
-        let mut pads = frames::landing_pads(&self.image, &self.source, &self.frames().0);
-        pads.retain(|&pad| section_at(&self.code, pad).is_some());
-        pads
+    pub fn landing_pads(&self) -> &[u64] {
+        &self.read_landing_pads().0
+    }
+
+    pub(crate) fn read_landing_pads(&self) -> &(Vec<u64>, Vec<Range<u64>>) {
+        self.landing_pads.get_or_init(|| {
+            let (mut pads, unread) = frames::landing_pads(&self.image, &self.source, &self.frames().0);
+            pads.retain(|&pad| section_at(&self.code, pad).is_some());
+            (pads, unread)
+        })
     }
 
     /// The code addresses that pointers in data lead to, the entry point, and local symbols in code that are no
@@ -232,11 +242,15 @@ impl Module {
     /// A position-independent file lists its pointers as relocations. In a fixed executable every aligned word that
     /// may be a code address counts as one.
     pub fn code_pointers(&self) -> Vec<u64> {
-        let mut pointers = pointers::code_pointers(&self.image, &self.source, &self.code);
+        let mut pointers = self.read_pointers().0.clone();
         pointers.extend_from_slice(&self.functions().labels);
         pointers.sort_unstable();
         pointers.dedup();
         pointers
+    }
+
+    pub(crate) fn read_pointers(&self) -> &(Vec<u64>, Option<String>) {
+        self.pointers.get_or_init(|| pointers::code_pointers(&self.image, &self.source, &self.code))
     }
 
     /// Its USDT probes, in the order of their notes; none is no error.
@@ -267,7 +281,7 @@ impl Module {
         debug_file::find(&self.path, &self.image, &self.source, &self.search)
     }
 
-    fn frames(&self) -> &(Vec<Frame>, Option<gimli::Error>) {
+    pub(crate) fn frames(&self) -> &(Vec<Frame>, Option<String>) {
         self.frames.get_or_init(|| frames::read(&self.image, &self.source))
     }
 
@@ -276,7 +290,7 @@ impl Module {
         let mut add = |image: &Image, bytes: &[u8], table: Table, origin: Origin| {
             let result = for_each_symbol(image, bytes, table, &mut |symbol| builder.add(&symbol, origin));
             if let Err(error) = result {
-                builder.defect(format!("{origin:?}: {error}"));
+                builder.defect(origin, &error.to_string());
             }
         };
         if self.has_symtab() {
@@ -289,12 +303,12 @@ impl Module {
         add(&self.image, &self.source, Table::Dynamic, Origin::DynamicSymbols);
         let (frames, failure) = self.frames();
         if let Some(error) = failure {
-            builder.defect(format!("{:?}: {error}", Origin::UnwindTable));
+            builder.defect(Origin::UnwindTable, error);
         }
         builder.finish(frames)
     }
 
-    fn has_symtab(&self) -> bool {
+    pub(crate) fn has_symtab(&self) -> bool {
         self.image.sections.iter().any(|section| section.kind == elf::SHT_SYMTAB)
     }
 }

@@ -25,8 +25,8 @@ enum Form {
     Slot,
 }
 
-/// The code addresses in relocations or, for fixed executables, also in data; sorted.
-pub(crate) fn code_pointers(image: &Image, bytes: &[u8], code: &[CodeSection]) -> Vec<u64> {
+/// The code addresses in relocations or, for fixed executables, also in data; sorted. And what could not be read of them.
+pub(crate) fn code_pointers(image: &Image, bytes: &[u8], code: &[CodeSection]) -> (Vec<u64>, Option<String>) {
     let mut pointers = Vec::new();
     let mut keep = |address: u64| {
         let address = if image.is_64 { address } else { address & 0xffff_ffff };
@@ -34,16 +34,22 @@ pub(crate) fn code_pointers(image: &Image, bytes: &[u8], code: &[CodeSection]) -
             pointers.push(address);
         }
     };
-    // What cannot be read names nothing; the headers have been checked before.
-    let _ = by_class!(image.is_64, relocated(image, bytes, &mut keep));
+    let mut whole =
+        by_class!(image.is_64, relocated(image, bytes, &mut keep)).map_err(|error| error.to_string());
     if image.is_fixed {
-        words(image, bytes, &mut keep);
+        whole = whole.and(words(image, bytes, &mut keep));
+    } else if image.sections.is_empty() {
+        // Its relocations are found by their sections.
+        whole = whole.and(Err("there are no section headers".to_owned()));
     }
     keep(image.entry);
     pointers.sort_unstable();
     pointers.dedup();
-    pointers
+    (pointers, whole.err())
 }
+
+/// Sections that claim the same bytes over and over.
+const CLAIMED: &str = "the sections are larger than the file";
 
 fn form(machine: Machine, kind: u32) -> Option<Form> {
     use Form::{Relative, Slot, Symbol};
@@ -85,7 +91,7 @@ fn relocated<H: FileHeader<Endian = LittleEndian>>(
     image: &Image,
     bytes: &[u8],
     keep: &mut dyn FnMut(u64),
-) -> object::read::Result<()> {
+) -> Result<(), Box<dyn std::error::Error>> {
     let e = LittleEndian;
     let sections = H::parse(bytes)?.sections(e, bytes)?;
     let symbols = sections.symbols(e, bytes, elf::SHT_DYNSYM)?;
@@ -114,19 +120,18 @@ fn relocated<H: FileHeader<Endian = LittleEndian>>(
         if !matches!(kind, elf::SHT_RELA | elf::SHT_REL | elf::SHT_RELR) || flags & elf::SHF_ALLOC.0 == 0 {
             continue;
         }
-        let Some(left) = budget.checked_sub(size as usize) else { break };
-        budget = left;
-        if let Ok(Some((relocations, _))) = section.rela(e, bytes) {
+        budget = budget.checked_sub(size as usize).ok_or(CLAIMED)?;
+        if let Some((relocations, _)) = section.rela(e, bytes)? {
             for relocation in relocations {
                 let addend = relocation.r_addend(e).into() as u64;
                 resolve(relocation.r_type(e, false).0, relocation.r_sym(e, false), addend);
             }
-        } else if let Ok(Some((relocations, _))) = section.rel(e, bytes) {
+        } else if let Some((relocations, _)) = section.rel(e, bytes)? {
             for relocation in relocations {
                 let addend = stored(relocation.r_offset(e).into());
                 resolve(relocation.r_type(e).0, relocation.r_sym(e), addend);
             }
-        } else if let Ok(Some(relocations)) = section.relr(e, bytes) {
+        } else if let Some(relocations) = section.relr(e, bytes)? {
             relocated_by_relr.extend(relocations.map(Into::into));
         }
     }
@@ -135,7 +140,7 @@ fn relocated<H: FileHeader<Endian = LittleEndian>>(
 }
 
 /// Every aligned word in sections, or segments, that are not code.
-fn words(image: &Image, bytes: &[u8], keep: &mut dyn FnMut(u64)) {
+fn words(image: &Image, bytes: &[u8], keep: &mut dyn FnMut(u64)) -> Result<(), String> {
     let size = image.pointer_size();
     let data = image.sections.iter().filter(|section| section.has(elf::SHF_ALLOC) && !section.is_code());
     let mut parts: Vec<_> = data.map(|section| (section.address, section.file.clone())).collect();
@@ -147,10 +152,10 @@ fn words(image: &Image, bytes: &[u8], keep: &mut dyn FnMut(u64)) {
     }
     let mut budget = bytes.len();
     for (address, range) in parts {
-        let Some(left) = budget.checked_sub(range.len()) else { break };
-        budget = left;
+        budget = budget.checked_sub(range.len()).ok_or(CLAIMED)?;
         let skipped = (address as usize).wrapping_neg() % size;
         let contents = bytes.get(range).and_then(|contents| contents.get(skipped..)).unwrap_or(&[]);
         contents.chunks_exact(size).for_each(|word| keep(little_endian(word)));
     }
+    Ok(())
 }

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use object::elf;
 
 use crate::{
-    frames::{Frame, frame_at},
+    frames::{Arrival, Frame, frame_at},
     functions::{Functions, Kind, Origin, Record, local_entry_offset},
     image::{CodeSection, Machine, section_at},
     name::{Binding, NameRecord, NameTable, is_cold_part},
@@ -44,8 +44,10 @@ impl<'c> Builder<'c> {
     }
 
     /// Takes note of a table that could not be read.
-    pub(crate) fn defect(&mut self, defect: String) {
-        self.functions.defects.push(defect);
+    pub(crate) fn defect(&mut self, origin: Origin, error: &str) {
+        self.functions.defects.push(format!("{origin:?}: {error}"));
+        // What stands in another file may be missing anyway.
+        self.functions.lacks_symbols |= matches!(origin, Origin::SymbolTable | Origin::DynamicSymbols);
     }
 
     /// Takes one symbol, whatever it is.
@@ -153,6 +155,7 @@ impl<'c> Builder<'c> {
                 },
                 origin: aliases.iter().map(|alias| alias.origin).min().unwrap_or(Origin::SymbolTable),
                 local_entry: aliases.iter().map(|alias| alias.local_entry).max().unwrap_or(0),
+                arrival: Arrival::Untold,
             });
         }
         self.candidates = Vec::new();
@@ -181,9 +184,10 @@ impl<'c> Builder<'c> {
                 size: frame.end.min(section.range.end) - frame.start,
                 first_name: names.len() as u32,
                 names: 1,
-                kind: if frame.is_part { Kind::Part } else { Kind::Function },
+                kind: if frame.arrival == Arrival::SetUp { Kind::Part } else { Kind::Function },
                 origin: Origin::UnwindTable,
                 local_entry: 0,
+                arrival: Arrival::Untold,
             });
             names.push(name);
         }
@@ -209,6 +213,8 @@ impl<'c> Builder<'c> {
             }
             furthest = furthest.max(record.end());
             reach.push(furthest);
+            let told = frame_at(frames, record.address).filter(|frame| frame.start == record.address);
+            record.arrival = told.map_or(Arrival::Untold, |frame| frame.arrival);
         }
         for record in records.iter() {
             let end = record.end();
