@@ -181,7 +181,7 @@ impl Variant {
         let session = Session::attach(&target.process, &images, sites, measure, &[mechanism], hold)?;
         let reason = |name: &str| {
             let skipped = session.skipped().iter().find(|skipped| skipped.function == name);
-            skipped.map(|skipped| skipped.reason.clone())
+            skipped.map(|skipped| skipped.why.reason.clone())
         };
         let refused = names.iter().filter_map(|(trigger, name)| Some((*trigger, reason(name)?))).collect();
         Ok((Armed::Session(Box::new(session), Calls::default()), refused))

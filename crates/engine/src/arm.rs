@@ -56,7 +56,7 @@ struct Mapped {
     ranges: Vec<(u64, u64)>,
 }
 
-impl Blueprint<'_, '_> {
+impl Blueprint<'_> {
     /// Puts everything into the stopped target.
     ///
     /// # Errors

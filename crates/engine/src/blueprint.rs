@@ -23,8 +23,9 @@ mod room {
 
 /// Everything that will be mapped and written.
 #[derive(Debug)]
-pub struct Blueprint<'p, 'm> {
-    pub(crate) plan: &'p mut Plan<'m>,
+pub struct Blueprint<'m> {
+    /// The plan less the sites for which no detour could be drawn.
+    pub(crate) plan: Plan<'m>,
     pub(crate) header: Header,
     /// Code of the arenas, in the order of `header.arenas`.
     pub(crate) code: Vec<Vec<u8>>,
@@ -36,11 +37,12 @@ pub struct Blueprint<'p, 'm> {
     pub(crate) traps: Vec<TrapSite>,
 }
 
-impl<'p, 'm> Blueprint<'p, 'm> {
-    /// Chooses addresses and generates all code.
+impl<'m> Blueprint<'m> {
+    /// Chooses addresses and generates all code. What cannot be drawn at these addresses is refused in the blueprint's
+    /// [`Blueprint::plan`]; the plan that was given stays as it is, for other addresses.
     pub fn draw(
         process: &Process,
-        plan: &'p mut Plan<'m>,
+        plan: &Plan<'m>,
         sizes: Sizes,
         tid_offset: Option<i32>,
     ) -> Result<Self, EngineError> {
@@ -61,7 +63,7 @@ impl<'p, 'm> Blueprint<'p, 'm> {
         }
         let layout = header.layout(tid_offset);
         let mut blueprint = Self {
-            plan,
+            plan: plan.clone(),
             header,
             code: Vec::new(),
             journal: Vec::new(),
@@ -70,12 +72,22 @@ impl<'p, 'm> Blueprint<'p, 'm> {
         };
         blueprint.generate(arenas, &layout);
         match blueprint.journal.is_empty() {
-            true => Err(EngineError::NothingToDo(blueprint.plan.skipped.len())),
+            true => Err(EngineError::NothingToDo(blueprint.plan.skipped)),
             false if blueprint.journal.len() as u64 > MAX_JOURNAL => {
                 Err(EngineError::Unsupported("more than two million sites in one process: probe fewer"))
             }
             false => Ok(blueprint),
         }
+    }
+
+    /// The plan as it will be armed.
+    pub fn plan(&self) -> &Plan<'m> {
+        &self.plan
+    }
+
+    /// The plan as it was armed.
+    pub fn into_plan(self) -> Plan<'m> {
+        self.plan
     }
 
     /// Whether any site needs a tracer that stays: then it is armed by [`crate::arm_serving`].
@@ -84,7 +96,7 @@ impl<'p, 'm> Blueprint<'p, 'm> {
     }
 
     /// Fills the arenas. A site whose detour cannot be generated is left out.
-    fn generate(&mut self, mut arenas: BTreeMap<usize, Room>, layout: &Layout) {
+    fn generate(&mut self, mut arenas: BTreeMap<usize, Result<Room, Refusal>>, layout: &Layout) {
         let mut journal = Vec::new();
         let mut places = Vec::new();
         let mut traps = Vec::new();
@@ -103,7 +115,11 @@ impl<'p, 'm> Blueprint<'p, 'm> {
             let spare = spares.next().unwrap_or_default();
             let module = &modules[site.request.module];
             let isa = module.machine.isa();
-            let Some(room) = arenas.get_mut(&site.request.module) else { return Some(Refusal::NoArena) };
+            let room = match arenas.get_mut(&site.request.module) {
+                Some(Ok(room)) => room,
+                Some(Err(refusal)) => return Some(refusal.clone()),
+                None => return Some(Refusal::TooManyModules),
+            };
             if site.traps() {
                 let next = starts.get(starts.partition_point(|&start| start <= site.displaced.start));
                 let original = site.together(&modules, next.copied());
@@ -126,7 +142,7 @@ impl<'p, 'm> Blueprint<'p, 'm> {
                 Err(refusal) => Some(refusal),
             }
         });
-        for (slot, room) in self.header.arenas.iter_mut().zip(arenas.into_values()) {
+        for (slot, room) in self.header.arenas.iter_mut().zip(arenas.into_values().flatten()) {
             let size = (room.code.len() as u64).next_multiple_of(PAGE);
             *slot = Arena { address: room.address, size };
             self.code.push(room.code);
@@ -185,8 +201,8 @@ struct Room {
     detours: Detours,
 }
 
-/// An arena for each module that has sites and a free range in reach.
-fn place_arenas(plan: &Plan<'_>, taken: &mut Taken<'_>) -> BTreeMap<usize, Room> {
+/// An arena for each module that has sites, or why there is none. Those beyond the most that a session can have are missing.
+fn place_arenas(plan: &Plan<'_>, taken: &mut Taken<'_>) -> BTreeMap<usize, Result<Room, Refusal>> {
     let mut sizes: BTreeMap<usize, u64> = BTreeMap::new();
     for site in &plan.sites {
         let wanted = site.request.wanted;
@@ -205,9 +221,8 @@ fn place_arenas(plan: &Plan<'_>, taken: &mut Taken<'_>) -> BTreeMap<usize, Room>
             Machine::I386 => taken.anywhere(size),
             _ => taken.near(module.start..module.end, reach, size),
         };
-        if let Some(address) = found {
-            arenas.insert(index, Room::new(address, size, Detours::new(module.machine)));
-        }
+        let room = |address| Room::new(address, size, Detours::new(module.machine));
+        arenas.insert(index, found.map(room).ok_or(Refusal::NoGap));
     }
     arenas
 }
@@ -241,7 +256,7 @@ impl Room {
         let boosted = site.mechanism == Mechanism::Boost;
         let slot = isa.slot(&site.displaced, site.original(), address, boosted)?;
         if (self.code.len() + slot.code.len() + 2 * BREAKPOINT.len()) as u64 > self.limit {
-            return Err(Refusal::NoArena);
+            return Err(Refusal::ArenaTooSmall);
         }
         let first = original.get(..BREAKPOINT.len()).ok_or(Refusal::Modified)?;
         let mut entry =
@@ -285,7 +300,7 @@ impl Room {
             self.runtime = Some(runtime);
         }
         let address = self.next();
-        let Some(runtime) = &self.runtime else { return Err(Refusal::NoArena) };
+        let Some(runtime) = &self.runtime else { return Err(Refusal::ArenaTooSmall) };
         let original = site.original();
         let request = DetourRequest {
             address,
@@ -298,7 +313,7 @@ impl Room {
         };
         let detour = self.detours.detour(&request, spare)?;
         if self.code.len() as u64 + detour.code.len() as u64 > self.limit {
-            return Err(Refusal::NoArena);
+            return Err(Refusal::ArenaTooSmall);
         }
         let patch = isa.patch(&site.displaced, address)?;
         let mut entry = JournalEntry::new(site.displaced.start, original, &patch).ok_or(Refusal::Modified)?;

@@ -1,11 +1,12 @@
 //! What can go wrong, and why a site was left out.
 
+use crate::admit::Runtime;
 use thiserror::Error;
 use trapless_isa::Reason;
 use trapless_process as process;
 
 /// Why a site was left out. The text completes "skipped: …".
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Error)]
 pub enum Refusal {
     /// The code itself does not allow it.
     #[error(transparent)]
@@ -24,7 +25,13 @@ pub enum Refusal {
     OnStack,
     /// No free address range near the module.
     #[error("no free memory within reach of the module")]
-    NoArena,
+    NoGap,
+    /// Modules have an arena each, and a session has only so many.
+    #[error("one run can probe {} modules, and this one is beyond", trapless_wire::MAX_ARENAS)]
+    TooManyModules,
+    /// The detours of a module are larger than what was kept for them.
+    #[error("the module's detours need more memory than was kept for them")]
+    ArenaTooSmall,
     /// There is no more room for counters.
     #[error("the counters of all probes together are too large")]
     NoCounters,
@@ -38,6 +45,83 @@ pub enum Refusal {
     /// Followed calls need the unwinder to be hooked, and it could not be found or hooked.
     #[error("exceptions could not pass: the program's unwinder cannot be probed")]
     Unwinder,
+    /// A run-time system finds the frames of its own code by their return addresses.
+    #[error("{0}")]
+    Runtime(Runtime),
+    /// A run-time system finds frames by the return addresses of any function in the process.
+    #[error("something else in the program does not allow it: {0}")]
+    RuntimeInProcess(Runtime),
+    /// The program starts here, by no call.
+    #[error("nobody calls the entry point")]
+    EntryPoint,
+    /// An unwinder starts here.
+    #[error("it walks the stack from its own return address on")]
+    WalksStack,
+    /// By its name: it compares its return address with the modules' addresses.
+    #[error("the function chooses by its return address")]
+    ChoosesByCaller,
+    /// By its name: it reports where it was called from.
+    #[error("the function reports its return address")]
+    ReportsCaller,
+    /// By its name: it returns more than once, to another frame, or is reached by no call.
+    #[error("the function does not return exactly once to its caller")]
+    ReturnsOddly,
+    /// The compiler moved this part of a function away.
+    #[error("it is a part of a function that is jumped to, not called")]
+    Part,
+    /// Nothing says that a call arrives.
+    #[error("the function is not seen to be called: it may be a part that is jumped to")]
+    NotCalled,
+    /// It ends in a jump to a function that cannot be followed: its name, or its address.
+    #[error("it goes on in {0}, which cannot be followed")]
+    GoesOn(String),
+    /// A part of the file that tells where control arrives could not be read.
+    #[error("{0} could not be read")]
+    Unread(&'static str),
+}
+
+impl Refusal {
+    /// Its name for programs. It never changes.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Refusal::Verdict(reason) => reason.code(),
+            Refusal::Overlaps(_) => "overlaps",
+            Refusal::MayFault(_) => "may_fault",
+            Refusal::Modified => "modified",
+            Refusal::OnStack => "on_stack",
+            Refusal::NoGap => "no_gap",
+            Refusal::TooManyModules => "too_many_modules",
+            Refusal::ArenaTooSmall => "arena_too_small",
+            Refusal::NoCounters => "no_counters",
+            Refusal::NoSplit => "nosplit",
+            Refusal::ShadowStack => "shadow_stack",
+            Refusal::Unwinder => "unwinder",
+            Refusal::Runtime(_) => "runtime",
+            Refusal::RuntimeInProcess(_) => "runtime_in_process",
+            Refusal::EntryPoint => "entry_point",
+            Refusal::WalksStack => "walks_stack",
+            Refusal::ChoosesByCaller => "chooses_by_caller",
+            Refusal::ReportsCaller => "reports_caller",
+            // What the code shows and what a name says is one reason.
+            Refusal::ReturnsOddly => "returns_oddly",
+            Refusal::Part => "part",
+            Refusal::NotCalled => "not_called",
+            Refusal::GoesOn(_) => "tail_call_unknown",
+            Refusal::Unread(_) => "unread",
+        }
+    }
+
+    /// The text for all sites that have this reason, without the addresses and names that are each site's own.
+    pub fn group(&self) -> String {
+        match self {
+            Refusal::Verdict(Reason::BranchInto(_)) => {
+                "a branch leads inside the displaced instructions".to_owned()
+            }
+            Refusal::Overlaps(_) => "another probe displaces these instructions".to_owned(),
+            Refusal::GoesOn(_) => "it goes on in a function that cannot be followed".to_owned(),
+            other => other.to_string(),
+        }
+    }
 }
 
 /// Why a process could not be attached or detached.
@@ -47,8 +131,8 @@ pub enum EngineError {
     #[error("{0}")]
     Unsupported(&'static str),
     /// Nothing is left to probe.
-    #[error("none of the {0} sites can be probed")]
-    NothingToDo(usize),
+    #[error("none of the {} sites can be probed", .0.len())]
+    NothingToDo(Vec<(u32, Refusal)>),
     /// The target could not be stopped.
     #[error(transparent)]
     Stop(#[from] process::StopError),

@@ -46,7 +46,7 @@ impl From<EngineError> for Attempt {
     }
 }
 
-impl Blueprint<'_, '_> {
+impl Blueprint<'_> {
     /// Arms from a keeper.
     pub fn arm_kept(&self, process: &Process, options: &StopOptions) -> Result<Armed, Attempt> {
         let channel = UnixDatagram::pair().map_err(|error| Attempt::Failed(EngineError::Map(error)))?;

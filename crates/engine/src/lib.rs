@@ -10,9 +10,11 @@
 //! check again what may have changed.
 #![warn(missing_docs)]
 
+pub mod admit;
 mod arm;
 mod blueprint;
 mod clock;
+mod compare;
 mod error;
 mod found;
 mod kept;

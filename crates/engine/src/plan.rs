@@ -1,11 +1,12 @@
 //! From requests to sites: verdicts, and a place in the blocks for everything that is collected.
 //!
-//! Planning looks at code only. It touches no process.
+//! Planning looks at code and facts only. It touches no process.
 
+use crate::admit::{Facts, Returns, original, require_unwinders, rungs};
 use crate::{Module, Refusal, Request, Wanted};
 use std::collections::BTreeMap;
 use trapless_isa::{
-    Actions, Displaced, EntryActions, Isa, Machine, Mechanism, ReturnActions, Site, detour::Record, x86,
+    Actions, Displaced, EntryActions, Machine, Mechanism, ReturnActions, Site, detour::Record, x86,
 };
 use trapless_wire::Geometry;
 
@@ -32,6 +33,8 @@ pub struct PlannedSite<'m> {
     pub request: Request<'m>,
     /// How the probe gets control.
     pub mechanism: Mechanism,
+    /// Why it does not by a jump, where it does not.
+    pub no_jump: Option<Refusal>,
     /// The instructions that a jump replaces, or the one that stands at the trap.
     pub displaced: Displaced,
     /// Where its numbers are.
@@ -39,7 +42,7 @@ pub struct PlannedSite<'m> {
 }
 
 /// All sites of one session.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Plan<'m> {
     /// The modules they are in.
     pub modules: Vec<Module<'m>>,
@@ -64,10 +67,7 @@ impl<'m> PlannedSite<'m> {
 
     /// The displaced instructions, as the file has them.
     pub fn original(&self) -> &'m [u8] {
-        let function = &self.request.function;
-        let start = (self.displaced.start - function.address) as usize;
-        let end = start + usize::from(self.displaced.length);
-        function.bytes.get(start..end).unwrap_or(&[])
+        original(&self.request, self.displaced)
     }
 
     /// The displaced instruction, as the file has it, and those that are emulated together with it in one trap. `next` is the address of
@@ -105,7 +105,7 @@ impl<'m> PlannedSite<'m> {
     }
 }
 
-fn site_of<'a>(request: &Request<'a>, modules: &'a [Module<'_>]) -> Site<'a> {
+pub(crate) fn site_of<'a>(request: &Request<'a>, modules: &'a [Module<'_>]) -> Site<'a> {
     Site {
         address: request.address,
         function: request.function.address,
@@ -120,7 +120,12 @@ impl<'m> Plan<'m> {
     ///
     /// `allowed`: the mechanisms that may be used where a request does not name one; each site gets the best of them that is
     /// possible there.
-    pub fn new(modules: Vec<Module<'m>>, requests: &[Request<'m>], allowed: &[Mechanism]) -> Self {
+    pub fn new(
+        facts: &Facts,
+        modules: Vec<Module<'m>>,
+        requests: &[Request<'m>],
+        allowed: &[Mechanism],
+    ) -> Self {
         let mut skipped = Vec::new();
         let mut chosen: BTreeMap<u64, PlannedSite<'m>> = BTreeMap::new();
         let mut geometry = Geometry::default();
@@ -128,25 +133,39 @@ impl<'m> Plan<'m> {
             // Before the counters, so that a block that is too large shows in their refusal.
             let _ = geometry.ring(RING_BITS);
         }
-        let verdicts = judge_all(&modules, requests, allowed);
+        let requests = without_odd_returns(facts, &modules, requests, &mut skipped);
+        let verdicts = judge_all(facts, &modules, &requests, allowed);
         for (request, verdict) in requests.iter().zip(verdicts) {
+            // Nobody asked for a hook, so nobody waits for an answer.
+            let mut refuse = |refusal| {
+                if !request.wanted.is_hook() {
+                    skipped.push((request.id, refusal));
+                }
+            };
             match verdict {
-                Ok((mechanism, displaced)) => match overlap(&chosen, displaced) {
-                    Some(other) => skipped.push((request.id, Refusal::Overlaps(other))),
+                Ok(Chosen { mechanism, displaced, no_jump }) => match overlap(&chosen, displaced) {
+                    Some(other) => refuse(Refusal::Overlaps(other)),
                     None => {
                         let offsets = Offsets::default();
-                        chosen.insert(
-                            displaced.start,
-                            PlannedSite { request: *request, mechanism, displaced, offsets },
-                        );
+                        let site = PlannedSite { request: *request, mechanism, no_jump, displaced, offsets };
+                        chosen.insert(displaced.start, site);
                     }
                 },
-                Err(refusal) => skipped.push((request.id, refusal)),
+                Err(refusal) => refuse(refusal),
             }
         }
         let mut sites: Vec<_> = chosen.into_values().collect();
         skipped.extend(place_numbers(&mut geometry, &mut sites));
-        Self { modules, sites, skipped, geometry }
+        let mut plan = Self { modules, sites, skipped, geometry };
+        require_unwinders(facts, &mut plan, &requests);
+        plan
+    }
+
+    /// The answer to every request, by its id. A hook is none: nobody asked for it.
+    pub fn answers(&self) -> BTreeMap<u32, Result<&PlannedSite<'m>, &Refusal>> {
+        let planned = self.sites.iter().filter(|site| !site.request.wanted.is_hook());
+        let planned = planned.map(|site| (site.request.id, Ok(site)));
+        planned.chain(self.skipped.iter().map(|(id, refusal)| (*id, Err(refusal)))).collect()
     }
 
     /// Whether any site needs a tracer that stays.
@@ -165,7 +184,7 @@ impl<'m> Plan<'m> {
     }
 
     /// Leaves out the sites for which `refuse` has a reason.
-    pub fn refuse(&mut self, mut refuse: impl FnMut(&PlannedSite<'m>) -> Option<Refusal>) {
+    pub(crate) fn refuse(&mut self, mut refuse: impl FnMut(&PlannedSite<'m>) -> Option<Refusal>) {
         let skipped = &mut self.skipped;
         self.sites.retain(|site| match refuse(site) {
             Some(refusal) => {
@@ -223,16 +242,56 @@ impl Offsets {
     }
 }
 
-type Verdict = Result<(Mechanism, Displaced), Refusal>;
+/// The requests less those that follow functions which do not return plainly. An unwinder's entry stays, to be hooked.
+fn without_odd_returns<'m>(
+    facts: &Facts,
+    modules: &[Module<'m>],
+    requests: &[Request<'m>],
+    skipped: &mut Vec<(u32, Refusal)>,
+) -> Vec<Request<'m>> {
+    let mut returns = Returns::new(facts, modules);
+    let judged = requests.iter().filter_map(|request| {
+        if !request.wanted.follows() {
+            return Some(*request);
+        }
+        let refusal = match returns.judge(request) {
+            Ok(()) => return Some(*request),
+            Err(refusal) => refusal,
+        };
+        skipped.push((request.id, refusal));
+        let hook = Wanted { restore_returns: true, ..Wanted::default() };
+        request.wanted.restore_returns.then_some(Request { wanted: hook, ..*request })
+    });
+    judged.collect()
+}
 
-fn judge_all(modules: &[Module<'_>], requests: &[Request<'_>], allowed: &[Mechanism]) -> Vec<Verdict> {
-    let judge_by = |allowed: &[Mechanism], request: &'_ Request<'_>| judge(modules, request, allowed);
+/// What is possible at a site, and why it is no jump where it is none.
+struct Chosen {
+    mechanism: Mechanism,
+    displaced: Displaced,
+    no_jump: Option<Refusal>,
+}
+
+type Verdict = Result<Chosen, Refusal>;
+
+fn judge_all(
+    facts: &Facts,
+    modules: &[Module<'_>],
+    requests: &[Request<'_>],
+    allowed: &[Mechanism],
+) -> Vec<Verdict> {
+    let judge_by = |allowed: &[Mechanism], request: &Request<'_>| {
+        let rungs = rungs(facts, modules, request);
+        let (mechanism, displaced) = rungs.best(allowed)?;
+        Ok(Chosen { mechanism, displaced, no_jump: rungs.jump.err() })
+    };
     let allowed_for =
         |request: &'_ Request<'_>| request.mechanism.map_or(allowed.to_vec(), |only| vec![only]);
-    let mut verdicts = crate::spread::map(requests, |request| judge_by(&allowed_for(request), request));
+    let mut verdicts: Vec<Verdict> =
+        crate::spread::map(requests, |request| judge_by(&allowed_for(request), request));
     // Return addresses that a tracer has replaced are put back by the tracer, so unwinders have to trap, too.
     let traps = |(request, verdict): (&Request<'_>, &Verdict)| {
-        request.wanted.follows() && verdict.is_ok_and(|(mechanism, _)| mechanism.traps())
+        request.wanted.follows() && verdict.as_ref().is_ok_and(|chosen| chosen.mechanism.traps())
     };
     if requests.iter().zip(&verdicts).any(traps) {
         let trapping = Mechanism::ALL.into_iter().filter(|mechanism| mechanism.traps()).collect::<Vec<_>>();
@@ -243,15 +302,6 @@ fn judge_all(modules: &[Module<'_>], requests: &[Request<'_>], allowed: &[Mechan
         }
     }
     verdicts
-}
-
-fn judge(modules: &[Module<'_>], request: &Request<'_>, allowed: &[Mechanism]) -> Verdict {
-    let isa: &dyn Isa = modules[request.module].machine.isa();
-    let site = site_of(request, modules);
-    if request.wanted.follows() {
-        isa.return_verdict(&site)?;
-    }
-    Ok(isa.verdict(&site).best(allowed)?)
 }
 
 /// Address of a chosen site that shares bytes with `displaced`.

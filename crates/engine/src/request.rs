@@ -1,5 +1,6 @@
 //! What the engine is asked to probe.
 
+use crate::admit::{Functions, Runtimes};
 use trapless_isa::{BranchTargets, Machine, Mechanism};
 
 /// A loaded module: code of one file in the target.
@@ -13,6 +14,12 @@ pub struct Module<'m> {
     pub end: u64,
     /// Where control can arrive other than by falling through, in addresses of the target.
     pub targets: &'m BranchTargets,
+    /// Run-time systems that the file shows.
+    pub runtimes: Runtimes,
+    /// Address of its entry point in the target.
+    pub entry: u64,
+    /// What is known of its functions beside their code.
+    pub functions: &'m Functions<'m>,
 }
 
 /// A function of a loaded module.
@@ -87,4 +94,6 @@ pub struct Request<'m> {
     pub wanted: Wanted,
     /// The only mechanism that may be used; `None` for any that the plan allows. Unwinders' entries follow how calls are followed.
     pub mechanism: Option<Mechanism>,
+    /// What tells where control arrives in the function and could not be read, if there is something.
+    pub unread: Option<&'static str>,
 }

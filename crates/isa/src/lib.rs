@@ -68,6 +68,11 @@ impl Machine {
 pub trait ReadOnlyData {
     /// The bytes from `address` to the end of its read-only section; empty when it lies in none.
     fn at(&self, address: u64) -> &[u8];
+
+    /// Whether the file runs at fixed addresses, so that constants in its code may be addresses.
+    fn is_fixed(&self) -> bool {
+        false
+    }
 }
 
 /// No data at all.
@@ -90,11 +95,18 @@ pub trait Isa: Sync {
     /// The instruction at the start of `code` as assembly text, for `explain`.
     fn disassemble(&self, code: &[u8], address: u64) -> String;
 
-    /// Appends to `targets` every address that a direct branch, a call or a jump table in `code` leads to.
+    /// Appends to `targets` every address that a direct branch, a call or a jump table in `code` leads to, and those that
+    /// `code` takes and may use in another way; they may be addresses of data.
     ///
     /// `code` stands at `address` and starts at an instruction; usually it is one function. Bytes that do not decode
     /// are skipped. `data` serves the jump tables that the code refers to.
     fn branch_targets(&self, code: &[u8], address: u64, data: &dyn ReadOnlyData, targets: &mut Vec<u64>);
+
+    /// Appends to `found` the addresses from which `code`, which stands at `address`, computes places to jump to; they may
+    /// be addresses of data. `fixed`: constants in the code may be addresses.
+    ///
+    /// Only of interest where a patch covers several instructions.
+    fn computed_jumps(&self, _code: &[u8], _address: u64, _fixed: bool, _found: &mut Vec<u64>) {}
 
     /// Which mechanisms are proven safe for a probe at `site`, and why the others are not.
     fn verdict(&self, site: &Site<'_>) -> Ladder;

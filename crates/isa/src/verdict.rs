@@ -104,36 +104,66 @@ impl<'a> Site<'a> {
 /// Every known address of a module that control can arrive at from elsewhere: targets of direct branches, jump
 /// tables, landing pads, relocated code pointers. Sorted.
 #[derive(Clone, Debug, Default)]
-pub struct BranchTargets(Vec<u64>);
+pub struct BranchTargets {
+    addresses: Vec<u64>,
+    computed: Vec<u64>,
+    computed_inside: Vec<u64>,
+}
 
 impl BranchTargets {
     /// Sorts `addresses` and drops duplicates.
     pub fn new(mut addresses: Vec<u64>) -> Self {
         addresses.sort_unstable();
         addresses.dedup();
-        Self(addresses)
+        Self { addresses, ..Self::default() }
+    }
+
+    /// The same, with functions that control may enter at a place that is computed when the program runs: their first
+    /// addresses.
+    #[must_use]
+    pub fn with_computed(mut self, mut functions: Vec<u64>) -> Self {
+        functions.sort_unstable();
+        functions.dedup();
+        self.computed = functions;
+        self
+    }
+
+    /// The same, with functions that do so themselves, from a label behind their entry (a computed `goto`).
+    #[must_use]
+    pub fn with_computed_inside(mut self, mut functions: Vec<u64>) -> Self {
+        functions.sort_unstable();
+        functions.dedup();
+        self.computed_inside = functions;
+        self
+    }
+
+    /// Whether control may arrive anywhere around `address` in `function`. At a function's entry it does not because of what
+    /// only the function itself computes: its first instructions have run by then, and are no label of its own.
+    pub fn is_computed(&self, function: u64, address: u64) -> bool {
+        self.computed.binary_search(&function).is_ok()
+            || address != function && self.computed_inside.binary_search(&function).is_ok()
     }
 
     /// The first target strictly between `start` and `end`: an instruction boundary or not, a patch over
     /// `start..end` would be entered there.
     pub fn first_inside(&self, start: u64, end: u64) -> Option<u64> {
-        let next = self.0.partition_point(|&a| a <= start);
-        self.0.get(next).copied().filter(|&a| a < end)
+        let next = self.addresses.partition_point(|&a| a <= start);
+        self.addresses.get(next).copied().filter(|&a| a < end)
     }
 
     /// Whether control can arrive exactly at `address`.
     pub fn contains(&self, address: u64) -> bool {
-        self.0.binary_search(&address).is_ok()
+        self.addresses.binary_search(&address).is_ok()
     }
 
     /// How many addresses there are.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.addresses.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.addresses.is_empty()
     }
 }
 
@@ -255,6 +285,37 @@ pub enum Reason {
     /// Return probe: the function calls others while the stack pointer is still its caller's (powerpc64le).
     #[error("the function calls others without a stack frame of its own")]
     CallsWithoutFrame,
+    /// Code computes a place in this function to jump to, and it may be inside the displaced instructions.
+    #[error("a jump leads to a computed place in the function")]
+    ComputedJump,
+}
+
+impl Reason {
+    /// Its name for programs. It never changes.
+    pub const fn code(self) -> &'static str {
+        match self {
+            Reason::NotImplemented => "not_implemented",
+            Reason::NotAnInstruction => "not_an_instruction",
+            Reason::MidInstruction => "mid_instruction",
+            Reason::OutsideFunction => "outside_function",
+            Reason::TooShort => "too_short",
+            Reason::LeavesTooEarly => "leaves_too_early",
+            Reason::BranchInto(_) => "branch_into",
+            Reason::CallInside => "call_inside",
+            Reason::Unmovable(_) => "unmovable",
+            Reason::OutOfReach => "out_of_reach",
+            Reason::Traps => "traps",
+            Reason::ExclusiveWindow => "exclusive_window",
+            Reason::NotEmulated(_) => "not_emulated",
+            Reason::NotBoosted(_) => "not_boosted",
+            Reason::ReadsReturnAddress => "reads_return_address",
+            Reason::ReturnsOddly => "returns_oddly",
+            Reason::MovesStackPointer => "moves_stack_pointer",
+            Reason::UnknownTailCall => "unknown_tail_call",
+            Reason::CallsWithoutFrame => "calls_without_frame",
+            Reason::ComputedJump => "computed_jump",
+        }
+    }
 }
 
 #[cfg(test)]

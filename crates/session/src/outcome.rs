@@ -4,6 +4,7 @@
 
 use crate::spec::Kind;
 use serde::{Serialize, Serializer, ser::SerializeStruct};
+use trapless_engine::Refusal;
 
 /// What one probe saw.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -66,7 +67,34 @@ pub struct Skipped {
     /// The function, demangled.
     pub function: String,
     /// Why.
+    #[serde(flatten)]
+    pub why: Why,
+}
+
+/// Why something was left alone, for programs and for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Why {
+    /// A name that never changes.
+    pub code: &'static str,
+    /// The whole reason.
     pub reason: String,
+    /// The reason without what is this site's own, such as an address.
+    #[serde(skip)]
+    pub group: String,
+}
+
+impl Why {
+    /// A reason that is the same for all.
+    pub fn plain(code: &'static str, reason: impl Into<String>) -> Self {
+        let reason = reason.into();
+        Self { code, group: reason.clone(), reason }
+    }
+}
+
+impl From<&Refusal> for Why {
+    fn from(refusal: &Refusal) -> Self {
+        Self { code: refusal.code(), reason: refusal.to_string(), group: refusal.group() }
+    }
 }
 
 /// An armed site at which calls are no longer counted, or were not for a while.

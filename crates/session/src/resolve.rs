@@ -1,9 +1,7 @@
 //! From patterns to sites.
 
-mod unfit;
-
 use crate::error::Error;
-use crate::outcome::Skipped;
+use crate::outcome::{Skipped, Why};
 use crate::select::{self, ModuleNames, SelectError};
 use crate::spec::{Exclusion, Location, Pattern, ProbeSpec};
 use crate::target::Image;
@@ -11,8 +9,6 @@ use std::collections::BTreeMap;
 use trapless_isa::Mechanism;
 use trapless_process::Process;
 use trapless_symbols::{Function, Kind, Module, demangle};
-
-pub use unfit::{UNWINDERS, returns_oddly};
 
 /// What was asked for at each of some functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -87,7 +83,7 @@ pub fn resolve<'p>(
                 Err(error) => skipped.push(Skipped {
                     module: image.name().to_owned(),
                     function: "*".to_owned(),
-                    reason: error.to_string(),
+                    why: Why::plain("unreadable_file", error.to_string()),
                 }),
             }
         }
@@ -106,9 +102,9 @@ pub fn resolve<'p>(
                     continue;
                 }
                 site.module.clone_from(&asked);
-                if let Some(reason) = no_site(module, &site, spec) {
+                if let Some(why) = no_site(module, &site, spec) {
                     let module = site.module_name(images).to_owned();
-                    skipped.push(Skipped { module, function: site.name, reason: reason.to_owned() });
+                    skipped.push(Skipped { module, function: site.name, why });
                     continue;
                 }
                 let entry = found.entry((index, site.address)).or_insert(site);
@@ -238,14 +234,17 @@ fn site_named(image: usize, function: Function<'_>, name: &str, offset: u64, kin
 }
 
 /// Why something with a function's name is no place to probe.
-fn no_site(module: &Module, site: &Site, spec: &ProbeSpec) -> Option<&'static str> {
+fn no_site(module: &Module, site: &Site, spec: &ProbeSpec) -> Option<Why> {
     let function = module.functions().get(site.function)?;
     let whole = matches!(spec.location, Location::Function { offset: 0, .. });
     match function.kind() {
-        Kind::IfuncResolver if whole => {
-            Some("an ifunc resolver: the loader calls it once, and calls go to the implementation it chose")
+        Kind::IfuncResolver if whole => Some(Why::plain(
+            "ifunc_resolver",
+            "an ifunc resolver: the loader calls it once, and calls go to the implementation it chose",
+        )),
+        _ if !function.range().contains(&site.address) => {
+            Some(Why::plain("outside_function", "the offset is outside the function"))
         }
-        _ if !function.range().contains(&site.address) => Some("the offset is outside the function"),
         _ => None,
     }
 }

@@ -1,29 +1,32 @@
 //! Probes armed in one process, from attaching to removal.
 
 mod arm;
+mod clib;
 mod counts;
-mod follow;
+mod facts;
+mod hooks;
 mod lost;
-mod odd;
 mod sharing;
 mod trace;
 
 use crate::clock::Clock;
 use crate::error::Error;
-use crate::outcome::{LostSite, Skipped};
+use crate::outcome::{LostSite, Skipped, Why};
 use crate::resolve::{Kinds, Site, Sites};
 use crate::target::{self, Image};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
+use trapless_engine::admit::{Facts, Functions, Runtimes};
 use trapless_engine::{
-    EngineError, Function, Module, Offsets, Plan, Removed, Request, Serving, Wanted, find_sessions,
+    EngineError, Function, Module, Offsets, Plan, Refusal, Removed, Request, Serving, Wanted, find_sessions,
     remove_kept,
 };
 use trapless_isa::{BranchTargets, Mechanism};
 use trapless_process::launch::{Child, Launched};
 use trapless_process::{Process, StopOptions};
+use trapless_symbols::Unread;
 
 use arm::{arm, nothing_probed};
 
@@ -87,81 +90,130 @@ pub enum Hold<'s> {
     Launched(&'s Launched, StopOptions),
 }
 
-/// Sites with what the engine must know of their files, ready to be planned.
+/// Sites with all that must be known of them, ready to be judged: `list`, `explain` and attaching begin here.
 pub struct Prepared<'i> {
+    process: Option<&'i Process>,
     images: &'i [Image],
     sites: Sites,
-    targets: BTreeMap<usize, BranchTargets>,
+    facts: Facts,
+    files: BTreeMap<usize, File<'i>>,
+}
+
+/// What is known of a file that has sites.
+struct File<'i> {
+    module: &'i trapless_symbols::Module,
+    bias: u64,
+    targets: BranchTargets,
+    runtimes: Runtimes,
+    functions: Functions<'i>,
 }
 
 impl<'i> Prepared<'i> {
-    /// Reads the code of every file that has a site.
-    pub fn new(process: Option<&Process>, images: &'i [Image], sites: Sites) -> Result<Self, Error> {
-        let mut targets = BTreeMap::new();
+    /// Reads the code of every file that has a site. `follows`: calls may be followed to their return, so more must be known.
+    ///
+    /// # Errors
+    /// A file or the process cannot be read.
+    pub fn new(
+        process: Option<&'i Process>,
+        images: &'i [Image],
+        sites: Sites,
+        follows: bool,
+    ) -> Result<Self, Error> {
+        let sites = if follows { hooks::with_unwinders(process, images, sites) } else { sites };
+        let mut facts = facts::of_process(process, images, follows)?;
+        facts.throws_unhooked = follows && hooks::throw_unhooked(process, images, &sites);
+        let mut wanted: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for site in &sites.sites {
-            if let std::collections::btree_map::Entry::Vacant(entry) = targets.entry(site.image) {
-                let image = &images[site.image];
-                let module = image.module(process)?;
-                let isa = target::machine(module).isa();
-                entry.insert(crate::survey::branch_targets(module, isa, image.bias(process)?)?);
-            }
+            wanted.entry(site.image).or_default().push(site.function);
         }
-        Ok(Self { images, sites, targets })
+        let mut files = BTreeMap::new();
+        for (index, functions) in wanted {
+            let image = &images[index];
+            let module = image.module(process)?;
+            let bias = image.bias(process)?;
+            let isa = target::machine(module).isa();
+            files.insert(
+                index,
+                File {
+                    module,
+                    bias,
+                    targets: crate::survey::branch_targets(module, isa, bias)?,
+                    runtimes: target::all_runtimes(module, image.name()),
+                    functions: match follows {
+                        true => facts::File::new(module, bias).functions(functions),
+                        false => Functions::new(),
+                    },
+                },
+            );
+        }
+        Ok(Self { process, images, sites, facts, files })
     }
 
     /// The engine's modules and requests. The id of a request is the index of its site.
-    pub fn requests(
-        &self,
-        process: Option<&Process>,
-        wanted: impl Fn(&Site) -> Wanted,
-    ) -> Result<(Vec<Module<'_>>, Vec<Request<'_>>), Error> {
+    pub fn requests(&self, wanted: impl Fn(&Site) -> Wanted) -> (Vec<Module<'_>>, Vec<Request<'_>>) {
         let mut modules = Vec::new();
         let mut place = BTreeMap::new();
-        for (&index, targets) in &self.targets {
-            let image = &self.images[index];
-            let machine = target::machine(image.module(process)?);
+        for (&index, file) in &self.files {
+            let range = &self.images[index].range;
             place.insert(index, modules.len());
-            modules.push(Module { machine, start: image.range.start, end: image.range.end, targets });
+            modules.push(Module {
+                machine: target::machine(file.module),
+                start: range.start,
+                end: range.end,
+                targets: &file.targets,
+                runtimes: file.runtimes,
+                entry: file.module.entry().wrapping_add(file.bias),
+                functions: &file.functions,
+            });
         }
         let mut requests = Vec::new();
         for (id, site) in (0..).zip(&self.sites.sites) {
-            let Some(function) = engine_function(process, &self.images[site.image], site.function)? else {
-                continue;
-            };
-            let bias = self.images[site.image].bias(process)?;
+            let file = &self.files[&site.image];
+            let Some(function) = file.module.functions().get(site.function) else { continue };
+            // Code that the file lacks is judged as code that is not there.
+            let missing =
+                Function { address: function.address().wrapping_add(file.bias), bytes: &[], size: 0 };
             requests.push(Request {
                 id,
                 module: place[&site.image],
-                function,
-                address: site.address.wrapping_add(bias),
+                function: facts::code_of(file.module, function, file.bias).unwrap_or(missing),
+                address: site.address.wrapping_add(file.bias),
                 wanted: wanted(site),
                 mechanism: site.mechanism,
+                unread: file.module.unread(&function.range()).map(Unread::name),
             });
         }
-        Ok((modules, requests))
+        (modules, requests)
+    }
+
+    /// Which of the sites can be probed, in which way, and why not the others.
+    pub fn plan(&self, wanted: impl Fn(&Site) -> Wanted, allowed: &[Mechanism]) -> Plan<'_> {
+        let (modules, requests) = self.requests(wanted);
+        Plan::new(&self.facts, modules, &requests, allowed)
+    }
+
+    /// The same, less what would be refused on the way to the armed process: for want of memory, or for code that is not the
+    /// file's. Changes nothing.
+    ///
+    /// # Errors
+    /// The process cannot be read.
+    pub fn offers(&self, wanted: impl Fn(&Site) -> Wanted, allowed: &[Mechanism]) -> Result<Plan<'_>, Error> {
+        let plan = self.plan(wanted, allowed);
+        match self.process {
+            Some(process) => arm::offered(process, plan).map_err(Error::other),
+            None => Ok(plan),
+        }
+    }
+
+    /// What is known of the process.
+    pub fn facts(&self) -> &Facts {
+        &self.facts
     }
 
     /// The sites, in the order of the requests' ids.
     pub fn sites(&self) -> &Sites {
         &self.sites
     }
-}
-
-/// A function of a file in the engine's terms.
-fn engine_function<'i>(
-    process: Option<&Process>,
-    image: &'i Image,
-    index: usize,
-) -> Result<Option<Function<'i>>, Error> {
-    let module = image.module(process)?;
-    let Some(function) = module.functions().get(index) else { return Ok(None) };
-    let code = function.range();
-    let bytes = module.code(code.start..function.padding().end).or_else(|| module.code(code.clone()));
-    Ok(bytes.map(|bytes| Function {
-        address: code.start.wrapping_add(image.bias(process).unwrap_or(0)),
-        bytes,
-        size: (code.end - code.start) as usize,
-    }))
 }
 
 fn wanted(measure: Measure, site: &Site) -> Wanted {
@@ -202,39 +254,34 @@ impl Session {
             Hold::Launched(..) => None,
         };
         let freed = running.as_ref().map_or(Ok(0), |options| remove_orphans(process, options))?;
-        let sites = match sites.sites.iter().any(|site| site.kinds.returns || measure == Measure::Latency) {
-            true => follow::with_unwinders(process, images, sites),
-            false => sites,
-        };
         let mut sites = sites;
         let makers = sharing::Makers::find(process, images, &mut sites);
-        let prepared = Prepared::new(Some(process), images, sites)?;
-        let (modules, requests) =
-            prepared.requests(Some(process), |site| makers.want(site, wanted(measure, site)))?;
+        let follows = measure == Measure::Latency || sites.sites.iter().any(|site| site.kinds.returns);
+        let prepared = Prepared::new(Some(process), images, sites, follows)?;
+        let wanted = |site: &Site| makers.want(site, wanted(measure, site));
+        let plan = prepared.plan(wanted, allowed);
         let sites = &prepared.sites;
-        let mut refused: Vec<(u32, String)> = Vec::new();
-        let requests = odd::without_odd_returns(&prepared, process, requests, &mut refused);
-        let mut plan = Plan::new(modules, &requests, allowed);
-        follow::require_unwinders(&mut plan, &follow::unwinders(process, images, sites));
-        follow::refuse_faults(process, &mut plan)?;
-        follow::refuse_shadow_stack(process, &mut plan)?;
-        follow::refuse_nosplit(&mut plan, |id| {
-            let image = &images[sites.sites[id as usize].image];
-            image.module(Some(process)).is_ok_and(trapless_symbols::Module::is_go)
-        });
+        let nothing_probed = |refused: &[(u32, Refusal)]| {
+            let would_help = || {
+                let any = prepared.plan(wanted, &Mechanism::ALL);
+                let asked = |id: u32| sites.sites[id as usize].kinds != Kinds::default();
+                any.answers().iter().any(|(id, answer)| answer.is_ok() && asked(*id))
+            };
+            nothing_probed(images, sites, refused, allowed == [Mechanism::Jump] && would_help())
+        };
         // Before the first hit, so that no hit has a time before it.
         let clock = Clock::now();
-        let (armed, serving) = arm(process, &mut plan, hold).map_err(|error| match error {
-            EngineError::NothingToDo(_) => nothing_probed(images, sites, &plan, &refused, allowed),
+        let (plan, armed, serving) = arm(process, &plan, hold).map_err(|error| match error {
+            EngineError::NothingToDo(refused) => nothing_probed(&refused),
             other => Error::other(other),
         })?;
-        refused.extend(plan.skipped.iter().map(|(id, refusal)| (*id, refusal.to_string())));
+        let mut refused = plan.skipped.clone();
 
         let mut probes = Vec::new();
         for (site, refusal) in plan.sites.iter().zip(&armed.refused) {
             let asked = &sites.sites[site.request.id as usize];
             match refusal {
-                Some(refusal) => refused.push((site.request.id, refusal.to_string())),
+                Some(refusal) => refused.push((site.request.id, refusal.clone())),
                 None if asked.kinds == Kinds::default() || site.request.wanted.is_hook() => {}
                 None => probes.push(Probe {
                     module: asked.module_name(images).to_owned(),
@@ -258,12 +305,12 @@ impl Session {
                 }
                 (None, None) => {}
             }
-            return Err(nothing_probed(images, sites, &plan, &refused, allowed));
+            return Err(nothing_probed(&refused));
         }
         let mut skipped = sites.skipped.clone();
-        skipped.extend(refused.into_iter().filter_map(|(id, reason)| {
-            let site = &sites.sites[id as usize];
-            (site.kinds != Kinds::default()).then(|| skip(images, site, reason))
+        skipped.extend(refused.iter().filter_map(|(id, refusal)| {
+            let site = &sites.sites[*id as usize];
+            (site.kinds != Kinds::default()).then(|| skip(images, site, refusal))
         }));
         let names = |id: u32| {
             let site = &sites.sites[id as usize];
@@ -432,6 +479,10 @@ fn remove_orphans(process: &Process, options: &StopOptions) -> Result<usize, Err
     Ok(left.saturating_sub(still_left))
 }
 
-fn skip(images: &[Image], site: &Site, reason: String) -> Skipped {
-    Skipped { module: site.module_name(images).to_owned(), function: site.name.clone(), reason }
+fn skip(images: &[Image], site: &Site, refusal: &Refusal) -> Skipped {
+    Skipped {
+        module: site.module_name(images).to_owned(),
+        function: site.name.clone(),
+        why: Why::from(refusal),
+    }
 }

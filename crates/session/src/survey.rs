@@ -7,13 +7,17 @@
 use crate::error::Error;
 use std::ops::Range;
 use trapless_isa::{BranchTargets, Flow, Isa, Machine, ReadOnlyData};
-use trapless_symbols::Module;
+use trapless_symbols::{Module, ModuleKind};
 
 struct Data<'m>(&'m Module);
 
 impl ReadOnlyData for Data<'_> {
     fn at(&self, address: u64) -> &[u8] {
         self.0.read_only_data_at(address)
+    }
+
+    fn is_fixed(&self) -> bool {
+        self.0.kind() == ModuleKind::FixedExecutable
     }
 }
 
@@ -22,15 +26,47 @@ impl ReadOnlyData for Data<'_> {
 /// # Errors
 /// Some code could not be read: what branches there is not known, so nothing in the file can be judged.
 pub fn branch_targets(module: &Module, isa: &dyn Isa, bias: u64) -> Result<BranchTargets, Error> {
-    let mut all = sweep(module, |code, address, targets| {
-        isa.branch_targets(code, address, &Data(module), targets);
+    let data = Data(module);
+    let start = module.executable_ranges().map(|range| range.start).min().unwrap_or(0);
+    let end = module.executable_ranges().map(|range| range.end).max().unwrap_or(0);
+    let is_code = |address: &u64| (start..end).contains(address);
+    let all = sweep(module, |code, address, found| {
+        let mut addresses = Vec::new();
+        isa.branch_targets(code, address, &data, &mut addresses);
+        found.extend(addresses.drain(..).filter(is_code).map(Found::Target));
+        isa.computed_jumps(code, address, data.is_fixed(), &mut addresses);
+        let taken = addresses.into_iter().filter(is_code);
+        found.extend(taken.map(|from| Found::Computed { from, by: address }));
     })?;
+    let (mut computed, mut inside) = (Vec::new(), Vec::new());
+    let mut targets = Vec::with_capacity(all.len());
+    let start_of = |address| module.function_containing(address).map(|function| function.address());
+    for found in all {
+        match found {
+            Found::Target(address) => targets.push(address),
+            Found::Computed { from, by } => {
+                let Some(function) = start_of(from) else { continue };
+                let own_label = from != function && start_of(by) == Some(function);
+                let list = if own_label { &mut inside } else { &mut computed };
+                list.push(function.wrapping_add(bias));
+            }
+        }
+    }
+    let mut all = targets;
     all.extend(module.landing_pads());
     all.extend(module.code_pointers());
     for target in &mut all {
         *target = target.wrapping_add(bias);
     }
-    Ok(BranchTargets::new(all))
+    Ok(BranchTargets::new(all).with_computed(computed).with_computed_inside(inside))
+}
+
+/// What a sweep finds in a piece of code.
+enum Found {
+    /// Control may arrive here.
+    Target(u64),
+    /// Control may arrive somewhere around `from`, because the code at `by` computes a place there.
+    Computed { from: u64, by: u64 },
 }
 
 /// Calls `read` with each piece of the module's code and its address, on all processors, and joins what it appends.
@@ -59,10 +95,10 @@ fn sweep<T: Send>(module: &Module, read: impl Fn(&[u8], u64, &mut Vec<T>) + Sync
     })
 }
 
-/// Where the direct calls and jumps of a file lead.
+/// Where the direct calls and the conditional branches of a file lead.
 pub struct Flows {
     calls: Vec<u64>,
-    jumps: Vec<u64>,
+    branches: Vec<u64>,
 }
 
 impl Flows {
@@ -71,17 +107,19 @@ impl Flows {
         self.calls.binary_search(&address).is_ok()
     }
 
-    /// Whether a direct jump leads to `address`.
-    pub fn jumps(&self, address: u64) -> bool {
-        self.jumps.binary_search(&address).is_ok()
+    /// Whether a conditional branch leads to `address`.
+    pub fn branches(&self, address: u64) -> bool {
+        self.branches.binary_search(&address).is_ok()
     }
 }
 
-/// Reads all code of `module` for direct calls and jumps. Addresses are the file's.
+/// Reads all code of `module` for direct calls and conditional branches. Addresses are the file's.
 pub fn flows(module: &Module, isa: &dyn Isa) -> Result<Flows, Error> {
     let all = sweep(module, |code, address, found| {
-        each_flow(isa, code, address, |flow| {
-            found.extend(flow.target().map(|target| (matches!(flow, Flow::Call { .. }), target)));
+        each_flow(isa, code, address, |flow| match flow {
+            Flow::Call { target } => found.push((true, target)),
+            Flow::Branch { target } => found.push((false, target)),
+            _ => {}
         });
     })?;
     let those = |call: bool| {
@@ -90,7 +128,7 @@ pub fn flows(module: &Module, isa: &dyn Isa) -> Result<Flows, Error> {
         targets.dedup();
         targets
     };
-    Ok(Flows { calls: those(true), jumps: those(false) })
+    Ok(Flows { calls: those(true), branches: those(false) })
 }
 
 /// Calls `see` with where control goes after each instruction of `code`, which stands at `address`.

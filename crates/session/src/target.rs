@@ -3,6 +3,7 @@
 use crate::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use trapless_engine::admit::{Marks, Runtimes};
 use trapless_isa::Machine;
 use trapless_process::{Mapping, Pid, Process};
 use trapless_symbols::{DebugSearch, Module, ModuleError, Segment};
@@ -103,6 +104,26 @@ fn file_error(path: &Path, error: &ModuleError) -> Error {
     let text = error.to_string();
     let prefix = format!("{}: ", path.display());
     Error::File { path: path.into(), reason: text.strip_prefix(&prefix).unwrap_or(&text).to_owned() }
+}
+
+/// The run-time systems that a file shows, whose last name in its path is `name`.
+pub fn runtimes(module: &Module, name: &str) -> Runtimes {
+    let mut marks = Marks::default();
+    marks.file(name);
+    module.soname().iter().for_each(|soname| marks.file(soname));
+    module.section_names().for_each(|section| marks.section(section));
+    module.each_symbol_name(|symbol| marks.symbol(symbol));
+    marks.runtimes()
+}
+
+/// Those, and what only texts show where symbols were stripped. It takes reading the file's constant data.
+pub fn all_runtimes(module: &Module, name: &str) -> Runtimes {
+    let shown = runtimes(module, name);
+    if shown != Runtimes::default() || !module.is_stripped() {
+        return shown;
+    }
+    let texts = Marks::texts().filter(|(text, _)| module.has_text(text));
+    texts.fold(shown, |all, (_, runtime)| all.with(runtime.into()))
 }
 
 /// The instruction set in the engine's terms.

@@ -83,7 +83,7 @@ fn landing_pads_lie_in_functions() {
     let module = Module::open(&path).unwrap();
     let pads = module.landing_pads();
     assert!(pads.len() > 500, "{}", pads.len());
-    for pad in pads {
+    for &pad in pads {
         assert!(module.function_containing(pad).is_some(), "{pad:#x}");
     }
 }

@@ -28,7 +28,7 @@ pub use output::{Output, Running, leave_stdout};
 pub use table::{Align, Table};
 pub use text::{Sort, Text, TextOptions, View};
 pub use totals::totals;
-pub use trapless_session::outcome::{Bucket, Hit, LatencySummary, LostSite, ProbeSummary, Skipped};
+pub use trapless_session::outcome::{Bucket, Hit, LatencySummary, LostSite, ProbeSummary, Skipped, Why};
 
 /// Receives a run's events in order: `attached`, any number of `interval` and `hit`, `summary`.
 ///

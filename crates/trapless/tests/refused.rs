@@ -57,9 +57,17 @@ fn c1_parts_that_are_jumped_to_are_not_followed() {
             assert!(summary.skipped("often.cold").unwrap().contains("jumped to"), "{summary:?}");
             assert_eq!(summary.hits("often", "return"), 1000);
         } else {
-            let skipped = summary.0["skipped"].as_array().unwrap();
-            let parts = skipped.iter().filter(|s| s["reason"].as_str().unwrap().contains("jumped to"));
-            assert!(parts.count() > 0, "{name}: {summary:?}");
+            // What is only reached through a pointer is a function, too.
+            let followed = |p: &&serde_json::Value| p["kind"] == "return" && p["hits"] == 1000;
+            assert_eq!(probes.iter().filter(followed).count(), 2, "{name}: {summary:?}");
+            // The same program with its symbols tells where the part is.
+            let flags: Vec<&str> = flags.iter().copied().filter(|flag| *flag != "-s").collect();
+            let named = Program::build(name, COLD, &flags);
+            let symbols = finish(Command::new("nm").arg(named.path())).out;
+            let part = symbols.lines().find(|line| line.ends_with(" often.cold")).expect(&symbols);
+            let part = part.split(' ').next().unwrap().trim_start_matches('0');
+            let ran = run(&["list", &format!("{}:sub_{part}", program.path().display()), "-f", "json"]);
+            assert_eq!(ran.json()[0]["no_return_code"], "part", "{ran:?}");
         }
     }
 }
@@ -115,7 +123,7 @@ fn s3_only_faults_that_the_program_handles_count() {
     #include <signal.h>
     #include <stdio.h>
     __asm__(".text\n.globl loads\n.type loads, @function\nloads: movq (%rdi), %rax\n addq $1, %rax\n ret\n.size loads, .-loads\n"
-        ".globl divides\n.type divides, @function\ndivides: cqto\n idivq %rsi\n movq %rax, %rax\n ret\n.size divides, .-divides\n");
+        ".globl divides\n.type divides, @function\ndivides: xchgq %rdi, %rax\n cqto\n idivq %rsi\n movq %rax, %rax\n ret\n.size divides, .-divides\n");
     long loads(long *from), divides(long a, long b);
     static void fault(int s) { (void)s; }
     int main(void) {
@@ -153,6 +161,43 @@ fn s3_a_fault_that_nobody_catches_ends_the_program_as_before() {
             assert_eq!(tool.ended().hits("loads", "entry"), 1, "{verb:?}");
         }
     }
+}
+
+/// Adds by entering a row of instructions at a place that it computes, or in the middle of it at once.
+const SLED: &str = r#"
+    #include <stdio.h>
+    __asm__(".text\n.globl addn\n.type addn, @function\naddn: push %rax\n pop %rax\n inc %ecx\n inc %ecx\n inc %ecx\n"
+        " mov %ecx, %eax\n ret\n.size addn, .-addn\n"
+        ".globl enters\n.type enters, @function\nenters: xor %ecx, %ecx\n lea addn(%rip), %rax\n lea 2(%rax,%rdi,2), %rax\n"
+        " jmp *%rax\n.size enters, .-enters\n"
+        ".globl addm\n.type addm, @function\naddm: push %rax\n pop %rax\n inc %ecx\n inc %ecx\n mov %ecx, %eax\n ret\n.size addm, .-addm\n"
+        ".globl enters_middle\n.type enters_middle, @function\nenters_middle: xor %ecx, %ecx\n lea addm+2(%rip), %rdx\n jmp *%rdx\n"
+        ".size enters_middle, .-enters_middle\n");
+    long enters(long skip), enters_middle(void);
+    int main(void) {
+        long bad = 0;
+        for (int i = 0; i < 300; i++)
+            for (long skip = 0; skip < 3; skip++) bad += (int)enters(skip) != 3 - skip || (int)enters_middle() != 2;
+        printf("bad %ld\n", bad);
+        return bad != 0;
+    }"#;
+
+#[test]
+fn c9_a_function_that_is_entered_at_a_computed_place_is_left_alone() {
+    let program = Program::build("sled", SLED, &[]);
+    let bare = finish(&mut Command::new(program.path()));
+    assert_eq!((bare.code, bare.out.as_str()), (Some(0), "bad 0\n"));
+    let summary = summary_of(&program, &["sled:*"], &bare);
+    let code = |function: &str| {
+        let skipped = summary.0["skipped"].as_array().unwrap().iter().find(|s| s["function"] == function);
+        skipped.map(|skipped| skipped["code"].as_str().unwrap().to_owned())
+    };
+    assert_eq!(code("addn").as_deref(), Some("computed_jump"), "{summary:?}");
+    assert_eq!(code("addm").as_deref(), Some("branch_into"), "{summary:?}");
+    // One byte is in nobody's way.
+    let path = program.path().to_str().unwrap();
+    let traps = run(&["count", "--allow-trap", "sled:addn", "sled:addm", "-o", "/dev/null", "--", path]);
+    assert_eq!((traps.code, traps.out.as_str()), (Some(0), "bad 0\n"), "{traps:?}");
 }
 
 const GO: &str = "package main\n\nimport \"fmt\"\n\n//go:noinline\nfunc Probed(n int) int {\n\tif n == 0 {\n\t\treturn 0\n\t}\n\

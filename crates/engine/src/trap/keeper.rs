@@ -89,7 +89,7 @@ const GO: u8 = b'g';
 /// # Errors
 /// As [`Blueprint::arm_kept`].
 pub fn arm_serving(
-    blueprint: &Blueprint<'_, '_>,
+    blueprint: &Blueprint<'_>,
     process: &Process,
     options: &StopOptions,
     launched: Option<Handover>,
@@ -119,7 +119,7 @@ pub fn arm_serving(
 
 /// The keeper's work.
 fn keep(
-    blueprint: &Blueprint<'_, '_>,
+    blueprint: &Blueprint<'_>,
     process: &Process,
     options: &StopOptions,
     launched: Option<Handover>,
@@ -157,7 +157,7 @@ fn keep(
 }
 
 fn arm<'p>(
-    blueprint: &Blueprint<'_, '_>,
+    blueprint: &Blueprint<'_>,
     process: &'p Process,
     options: &StopOptions,
     launched: Option<&Handover>,
@@ -216,7 +216,7 @@ const HEARING: Duration = Duration::from_millis(20);
 const FINISHING: Duration = Duration::from_secs(2);
 
 fn serve(
-    blueprint: &Blueprint<'_, '_>,
+    blueprint: &Blueprint<'_>,
     process: &Process,
     options: &StopOptions,
     mut standing: Option<Standing>,

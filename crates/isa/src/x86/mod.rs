@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `faults` | which faults may these instructions raise? |
 //! | `movable` | what does moving this instruction take, and why must it stay? |
+//! | `computed` | where does code compute a place to jump to? |
 //! | `tables` | where do a function's branches and jump tables lead? |
 //! | `returns` | may this function carry a call-paired return probe? |
 //! | `frame`, `follow`, `runtime`, `restore` | how does a detour save registers, follow a call to its return, what do all share, and what does an unwinder need? |
@@ -18,6 +19,7 @@
 //! | `narrow` | how do detours do all that in 32-bit programs? |
 //! | `liveness` | which registers and flags does nobody read any more? |
 
+mod computed;
 mod decode;
 mod detour;
 mod emit;
@@ -77,6 +79,10 @@ impl Isa for X86 {
 
     fn branch_targets(&self, code: &[u8], address: u64, data: &dyn ReadOnlyData, targets: &mut Vec<u64>) {
         tables::branch_targets(self.bits, code, address, data, targets);
+    }
+
+    fn computed_jumps(&self, code: &[u8], address: u64, fixed: bool, found: &mut Vec<u64>) {
+        computed::computed_jumps(self.bits, code, address, fixed, found);
     }
 
     fn verdict(&self, site: &Site<'_>) -> Ladder {

@@ -16,6 +16,7 @@
 //! stops at the next referenced table. Where a `cmp` bounds the index shortly before the entry is loaded, entries
 //! up to the bound may also lead elsewhere: into the `.cold` part of the function.
 
+use super::computed;
 use super::decode::decoder;
 use crate::ReadOnlyData;
 use alloc::vec::Vec;
@@ -66,9 +67,21 @@ pub(super) fn branch_targets(
             targets.push(instruction.near_branch_target());
         }
         references.see(&instruction);
+        targets.extend(taken(&instruction, data.is_fixed()));
     }
     if references.indirect_jump {
         references.read(code, address, data, targets);
+    }
+}
+
+/// The address that an instruction takes: of a function, or of a place inside one.
+fn taken(instruction: &Instruction, fixed: bool) -> Option<u64> {
+    match instruction.mnemonic() {
+        Mnemonic::Lea if instruction.memory_base() == Register::RIP => {
+            Some(instruction.memory_displacement64())
+        }
+        _ if fixed => computed::constant(instruction),
+        _ => None,
     }
 }
 

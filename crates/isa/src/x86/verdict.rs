@@ -84,6 +84,9 @@ fn jump(bits: u32, site: &Site<'_>, start: u64) -> Result<Displaced, Reason> {
         }
         displaced.length += filler(bits, site, displaced.end(), JUMP_LENGTH - displaced.length)?;
     }
+    if site.targets.is_computed(site.function, site.address) {
+        return Err(Reason::ComputedJump);
+    }
     match site.targets.first_inside(start, displaced.end()).or_else(|| entry_loop(bits, site, &displaced)) {
         Some(target) => Err(Reason::BranchInto(target)),
         None => Ok(displaced),

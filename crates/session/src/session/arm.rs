@@ -1,12 +1,11 @@
 //! Arming a plan, and saying why nothing could be armed.
 
-use super::{Hold, follow, skip};
+use super::{Hold, clib, skip};
 use crate::error::Error;
 use crate::resolve::{Kinds, Sites};
 use crate::target::Image;
 use std::collections::BTreeMap;
 use trapless_engine::{Armed, Attempt, Blueprint, EngineError, Plan, Refusal, Serving, arm_serving};
-use trapless_isa::{Mechanism, Reason};
 use trapless_process::Process;
 use trapless_wire::Sizes;
 
@@ -14,12 +13,12 @@ use trapless_wire::Sizes;
 const ATTEMPTS: usize = 8;
 
 /// Draws and arms until the addresses hold, with smaller tables where memory is short.
-pub(super) fn arm(
+pub(super) fn arm<'m>(
     process: &Process,
-    plan: &mut Plan<'_>,
+    plan: &Plan<'m>,
     hold: Hold<'_>,
-) -> Result<(Armed, Option<Serving>), EngineError> {
-    let tid_offset = follow::tid_offset(process);
+) -> Result<(Plan<'m>, Armed, Option<Serving>), EngineError> {
+    let tid_offset = clib::tid_offset(process);
     let mut sizes = if process.is_32bit() { Sizes::ALL_32_BIT.iter() } else { Sizes::ALL.iter() };
     let mut size = sizes.next().copied().ok_or(EngineError::Crowded)?;
     for _ in 0..ATTEMPTS {
@@ -47,7 +46,7 @@ pub(super) fn arm(
             }
         };
         match attempt {
-            Ok(armed) => return Ok(armed),
+            Ok((armed, serving)) => return Ok((blueprint.into_plan(), armed, serving)),
             Err(Attempt::Taken) => {}
             Err(Attempt::NoMemory) => size = sizes.next().copied().ok_or(EngineError::Crowded)?,
             Err(Attempt::Failed(error)) => return Err(error),
@@ -56,51 +55,43 @@ pub(super) fn arm(
     Err(EngineError::Crowded)
 }
 
-/// Why none of the sites that match is probed.
+/// What of a plan would be armed, as far as that can be told from outside: there is memory for its detours, and the code is
+/// the file's.
+pub(super) fn offered<'m>(process: &Process, plan: Plan<'m>) -> Result<Plan<'m>, EngineError> {
+    let tid_offset = clib::tid_offset(process);
+    let sizes = if process.is_32bit() { &Sizes::ALL_32_BIT[..] } else { &Sizes::ALL[..] };
+    for size in sizes {
+        match Blueprint::draw(process, &plan, *size, tid_offset) {
+            Ok(blueprint) => return blueprint.into_plan().compared(process),
+            Err(EngineError::Crowded) => {}
+            Err(EngineError::NothingToDo(skipped)) => return Ok(Plan { sites: Vec::new(), skipped, ..plan }),
+            Err(error) => return Err(error),
+        }
+    }
+    Err(EngineError::Crowded)
+}
+
+/// Why none of the sites that match is probed. `trap_would_help`: a mechanism that traps could probe some of them.
 pub(super) fn nothing_probed(
     images: &[Image],
     sites: &Sites,
-    plan: &Plan<'_>,
-    refused: &[(u32, String)],
-    allowed: &[Mechanism],
+    refused: &[(u32, Refusal)],
+    trap_would_help: bool,
 ) -> Error {
-    let planned = plan.skipped.iter().map(|(id, refusal)| (*id, refusal.to_string()));
-    let mut reasons: BTreeMap<String, (usize, u32)> = BTreeMap::new();
-    for (id, reason) in planned.chain(refused.iter().cloned()) {
-        if sites.sites[id as usize].kinds != Kinds::default() {
-            reasons.entry(reason).or_insert((0, id)).0 += 1;
+    let mut reasons: BTreeMap<&str, (usize, u32, &Refusal)> = BTreeMap::new();
+    for (id, refusal) in refused {
+        if sites.sites[*id as usize].kinds != Kinds::default() {
+            reasons.entry(refusal.code()).or_insert((0, *id, refusal)).0 += 1;
         }
     }
     // The reason that most have says more than the first one's.
-    let usual = reasons.into_iter().max_by_key(|(_, (count, _))| *count);
-    let first = usual.map(|(reason, (_, id))| skip(images, &sites.sites[id as usize], reason));
+    let usual = reasons.into_values().max_by_key(|(count, ..)| *count);
+    let first = usual.map(|(_, id, refusal)| skip(images, &sites.sites[id as usize], refusal));
     let first = first.or_else(|| sites.skipped.first().cloned());
     let (example, reason) = match first {
-        Some(skipped) => (format!("{}:{}", skipped.module, skipped.function), skipped.reason),
+        Some(skipped) => (format!("{}:{}", skipped.module, skipped.function), skipped.why.reason),
         None => ("-".to_owned(), "nothing matched".to_owned()),
     };
-    // What a trap cannot change either: the return, the unwinder, memory.
-    let by_verdict = |refusal: &Refusal| match refusal {
-        Refusal::Verdict(reason) => {
-            use Reason::*;
-            !matches!(
-                reason,
-                NotAnInstruction
-                    | MidInstruction
-                    | OutsideFunction
-                    | Traps
-                    | Unmovable(_)
-                    | ReadsReturnAddress
-                    | ReturnsOddly
-                    | MovesStackPointer
-                    | UnknownTailCall
-            )
-        }
-        Refusal::OnStack | Refusal::MayFault(_) => true,
-        _ => false,
-    };
-    let trap_would_help =
-        allowed == [Mechanism::Jump] && plan.skipped.iter().any(|(_, refusal)| by_verdict(refusal));
     let asked = sites.sites.iter().filter(|site| site.kinds != Kinds::default()).count();
     Error::NothingProbed { sites: asked + sites.skipped.len(), example, reason, trap_would_help }
 }

@@ -4,11 +4,13 @@ use super::sites::Place;
 use crate::cli::validated::Listing;
 use crate::error::Error;
 use crate::report::plural;
+use crate::resolve::{self, Kinds};
 use crate::session::Prepared;
 use crate::terminal::printable;
 use std::fmt::Write as _;
 use std::io::Write as _;
-use trapless_engine::{Module, Request, Wanted};
+use trapless_engine::admit::{Returns, Rungs, rungs};
+use trapless_engine::{Module, Refusal, Request, Wanted};
 use trapless_isa::{
     Actions, DetourRequest, Displaced, EntryActions, Isa, Layout, Machine, Mechanism, Reason, ReturnActions,
     Site, x86,
@@ -21,21 +23,40 @@ use trapless_isa::{
 pub fn run(listing: &Listing) -> Result<u8, Error> {
     let place = Place::open(listing)?;
     let process = place.process();
-    let prepared = Prepared::new(process, &place.images, place.sites(listing)?)?;
-    let (modules, requests) = prepared.requests(process, |_| Wanted::default())?;
+    let prepared = Prepared::new(process, &place.images, place.sites(listing)?, true)?;
+    let asked = |site: &resolve::Site| site.kinds != Kinds::default();
+    let entry = |site: &resolve::Site| Wanted { entries: asked(site), ..Wanted::default() };
+    let both =
+        |site: &resolve::Site| Wanted { returns: asked(site), restore_returns: site.unwinder, ..entry(site) };
+    let allowed = &listing.selection.mechanisms;
+    let (entries, returns) = (prepared.offers(entry, allowed)?, prepared.offers(both, allowed)?);
+    let (entries, returns) = (entries.answers(), returns.answers());
+    let (modules, requests) = prepared.requests(both);
+    let mut judge = Returns::new(prepared.facts(), &modules);
     let mut output = listing.output.open()?;
     for request in &requests {
         let site = &prepared.sites().sites[request.id as usize];
+        if !asked(site) {
+            continue;
+        }
         let title = format!("{}:{}", site.module_name(&place.images), site.name);
-        let allowed = site.mechanism.as_ref().map_or(&listing.selection.mechanisms[..], std::slice::from_ref);
-        let text = explain(&title, &modules[request.module], request, site.kinds.returns, allowed);
+        let entry = entries.get(&request.id);
+        let unwinder = returns.get(&request.id).and_then(|answer| answer.err());
+        let unwinder = unwinder.filter(|refusal| **refusal == Refusal::Unwinder);
+        let verdicts = Verdicts {
+            rungs: rungs(prepared.facts(), &modules, request),
+            chosen: entry.and_then(|answer| answer.ok()).map(|planned| planned.mechanism),
+            refused: entry.and_then(|answer| answer.err()),
+            returns: judge.judge(request).and(unwinder.cloned().map_or(Ok(()), Err)),
+        };
+        let text = explain(&title, &modules, request, site.kinds.returns, &verdicts);
         for line in text.lines() {
             writeln!(output, "{}", printable(line)).map_err(|error| listing.output.error(error))?;
         }
     }
     for skipped in &prepared.sites().skipped {
         let site = printable(&format!("{}:{}", skipped.module, skipped.function));
-        writeln!(output, "{site}\n  {}\n", printable(&skipped.reason))
+        writeln!(output, "{site}\n  {}\n", printable(&skipped.why.reason))
             .map_err(|error| listing.output.error(error))?;
     }
     output.flush().map_err(|error| listing.output.error(error))?;
@@ -78,13 +99,23 @@ fn example_layout(machine: Machine) -> Layout {
     }
 }
 
+/// What the judge says of a site.
+struct Verdicts<'p> {
+    rungs: Rungs,
+    chosen: Option<Mechanism>,
+    /// Why none is chosen.
+    refused: Option<&'p Refusal>,
+    returns: Result<(), Refusal>,
+}
+
 fn explain(
     title: &str,
-    module: &Module<'_>,
+    modules: &[Module<'_>],
     request: &Request<'_>,
     returns: bool,
-    allowed: &[Mechanism],
+    verdicts: &Verdicts<'_>,
 ) -> String {
+    let module = &modules[request.module];
     let isa = module.machine.isa();
     let site = Site {
         address: request.address,
@@ -94,27 +125,30 @@ fn explain(
         targets: module.targets,
     };
     let mut text = format!("{title} at {:#x}\n", request.address);
-    let ladder = isa.verdict(&site);
-    let chosen = ladder.best(allowed).ok().map(|(mechanism, _)| mechanism);
-    for mechanism in Mechanism::ALL {
-        let _ = match ladder.rung(mechanism) {
+    for (mechanism, rung) in verdicts.rungs.all() {
+        let _ = match rung {
             Ok(displaced) => {
                 let together = match mechanism {
-                    Mechanism::Emulate => together(module.machine, &site, displaced),
+                    Mechanism::Emulate => together(module.machine, &site, *displaced),
                     _ => String::new(),
                 };
-                let chosen = if chosen == Some(mechanism) { ", chosen" } else { "" };
+                let chosen = if verdicts.chosen == Some(mechanism) { ", chosen" } else { "" };
                 writeln!(text, "  {mechanism:<8} possible{together}{chosen}")
             }
-            Err(reason) => writeln!(text, "  {mechanism:<8} no: {reason}"),
+            Err(refusal) => writeln!(text, "  {mechanism:<8} no: {refusal}"),
         };
     }
-    let verdict = isa.return_verdict(&site);
-    let _ = match verdict {
+    let _ = match &verdicts.returns {
         Ok(()) => writeln!(text, "  {:<8} possible", "return"),
-        Err(reason) => writeln!(text, "  {:<8} no: {reason}", "return"),
+        Err(refusal) => writeln!(text, "  {:<8} no: {refusal}", "return"),
     };
-    if let Ok(displaced) = ladder.jump {
+    // What no mechanism can change: memory, other tools, other probes.
+    if let Some(refusal) =
+        verdicts.refused.filter(|r| verdicts.rungs.all().all(|(_, rung)| rung.as_ref().err() != Some(r)))
+    {
+        let _ = writeln!(text, "  {:<8} no: {refusal}", "here");
+    }
+    if let Ok(displaced) = verdicts.rungs.jump {
         let original = original(request, &displaced);
         let _ = writeln!(
             text,
@@ -123,7 +157,7 @@ fn explain(
             plural(displaced.instructions.into(), "instruction")
         );
         listing(&mut text, isa, original, displaced.start, &[]);
-        match detour(isa, &site, displaced, original, returns && verdict.is_ok()) {
+        match detour(isa, &site, displaced, original, returns && verdicts.returns.is_ok()) {
             Ok((address, code, comments)) => {
                 let _ = writeln!(text, "\n  detour: {}, counting", plural(code.len() as u64, "byte"));
                 listing(&mut text, isa, &code, address, &comments);

@@ -4,10 +4,9 @@ use super::sites::Place;
 use crate::cli::validated::Listing;
 use crate::error::Error;
 use crate::report::{ListedModule, ListedSite};
-use crate::resolve;
+use crate::resolve::{Kinds, Site};
 use crate::session::Prepared;
-use trapless_engine::Wanted;
-use trapless_isa::{Ladder, Mechanism, Reason, Site};
+use trapless_engine::{Refusal, Wanted};
 
 /// Shows it.
 ///
@@ -19,40 +18,42 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
         return modules(listing, &place);
     }
     let process = place.process();
-    let sites = place.sites(listing)?;
-    let prepared = Prepared::new(process, &place.images, sites)?;
-    let (modules, requests) = prepared.requests(process, |_| Wanted::default())?;
+    let prepared = Prepared::new(process, &place.images, place.sites(listing)?, true)?;
+    let allowed = &listing.selection.mechanisms;
+    let asked = |site: &Site| site.kinds != Kinds::default();
+    let entry = |site: &Site| Wanted { entries: asked(site), ..Wanted::default() };
+    let both = |site: &Site| Wanted { returns: asked(site), restore_returns: site.unwinder, ..entry(site) };
+    let (entries, returns) = (prepared.offers(entry, allowed)?, prepared.offers(both, allowed)?);
+    let (entries, returns) = (entries.answers(), returns.answers());
+    let (_, requests) = prepared.requests(entry);
     let mut rows = Vec::with_capacity(requests.len());
     for request in &requests {
-        let asked = &prepared.sites().sites[request.id as usize];
-        let image = &place.images[asked.image];
-        let module = &modules[request.module];
-        let isa = module.machine.isa();
-        let site = Site {
-            address: request.address,
-            function: request.function.address,
-            code: request.function.code(),
-            padding: request.function.padding(),
-            targets: module.targets,
-        };
-        let allowed =
-            asked.mechanism.as_ref().map_or(&listing.selection.mechanisms[..], std::slice::from_ref);
-        let (mechanism, reason) = chosen(&isa.verdict(&site), allowed);
-        let file = image.module(process)?;
-        let function = file.functions().get(asked.function);
+        let site = &prepared.sites().sites[request.id as usize];
+        if !asked(site) {
+            continue;
+        }
+        let image = &place.images[site.image];
+        let function = image.module(process)?.functions().get(site.function);
         let names: Vec<&str> =
             function.iter().flat_map(|f| f.names().skip(1)).map(|name| name.versioned()).collect();
-        let by_name = function.iter().flat_map(|f| f.names()).find_map(|n| resolve::returns_oddly(n.plain()));
-        let by_code = || isa.return_verdict(&site).err().map(|reason| reason.to_string());
+        let answer = entries.get(&request.id);
+        let planned = answer.and_then(|answer| answer.ok());
+        let refused = answer.and_then(|answer| answer.err());
+        let no_jump = planned.and_then(|planned| planned.no_jump.as_ref());
+        // What keeps the function from being probed at all is said once.
+        let no_return = returns.get(&request.id).and_then(|answer| answer.err());
+        let no_return = no_return.filter(|refusal| Some(*refusal) != refused);
         rows.push(ListedSite {
             module: image.name().to_owned(),
-            function: asked.name.clone(),
+            function: site.name.clone(),
             aliases: names.into_iter().map(str::to_owned).collect(),
             address: request.address,
             size: function.map_or(0, |f| f.size()),
-            mechanism: mechanism.map(Mechanism::name),
-            reason,
-            no_return: by_name.map(str::to_owned).or_else(by_code),
+            mechanism: planned.map(|planned| planned.mechanism.name()),
+            code: refused.or(no_jump).map(Refusal::code),
+            reason: refused.map(Refusal::to_string).or_else(|| no_jump.map(|why| format!("no jump: {why}"))),
+            no_return_code: no_return.map(Refusal::code),
+            no_return: no_return.map(Refusal::to_string),
         });
     }
     for skipped in &prepared.sites().skipped {
@@ -63,22 +64,14 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
             address: 0,
             size: 0,
             mechanism: None,
-            reason: Some(skipped.reason.clone()),
+            code: Some(skipped.why.code),
+            reason: Some(skipped.why.reason.clone()),
+            no_return_code: None,
             no_return: None,
         });
     }
     listing.output.rows(&rows)?;
     Ok(0)
-}
-
-/// The best allowed mechanism, and why it is not a better one.
-fn chosen(ladder: &Ladder, allowed: &[Mechanism]) -> (Option<Mechanism>, Option<String>) {
-    let reason = |rung: &Result<_, Reason>| rung.as_ref().err().map(ToString::to_string);
-    match ladder.best(allowed) {
-        Ok((Mechanism::Jump, _)) => (Some(Mechanism::Jump), None),
-        Ok((mechanism, _)) => (Some(mechanism), reason(&ladder.jump).map(|why| format!("no jump: {why}"))),
-        Err(why) => (None, Some(why.to_string())),
-    }
 }
 
 fn modules(listing: &Listing, place: &Place) -> Result<u8, Error> {

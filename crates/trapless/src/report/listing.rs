@@ -66,10 +66,16 @@ pub struct ListedSite {
     pub size: u64,
     /// The best mechanism among those allowed; `None` when it cannot be probed.
     pub mechanism: Option<&'static str>,
+    /// The name of the reason.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<&'static str>,
     /// Why it is not a better one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Why its returns cannot be probed; `None` when they can.
+    /// The name of the reason why its returns cannot be probed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_return_code: Option<&'static str>,
+    /// Why its returns cannot be probed; `None` when they can, or when nothing of it can.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_return: Option<String>,
 }
@@ -285,14 +291,18 @@ mod tests {
             address: 0x9d0a0,
             size: 1234,
             mechanism: Some("jump"),
+            code: None,
             reason: None,
+            no_return_code: None,
             no_return: None,
         };
         let refused = ListedSite {
             function: "_setjmp".to_owned(),
             aliases: vec![],
             mechanism: None,
+            code: Some("too_short"),
             reason: Some("too short".to_owned()),
+            no_return_code: Some("returns_oddly"),
             no_return: Some("returns twice".to_owned()),
             ..site.clone()
         };
@@ -323,7 +333,7 @@ ADDRESS   SIZE  BY    FUNCTION
             concat!(
                 r#"{"type":"site","version":1,"module":"libc.so.6","function":"malloc","aliases":["__libc_malloc"],"address":643232,"size":1234,"mechanism":"jump"}"#,
                 "\n",
-                r#"{"type":"site","module":"libc.so.6","function":"_setjmp","address":643232,"size":1234,"mechanism":null,"reason":"too short","no_return":"returns twice"}"#,
+                r#"{"type":"site","module":"libc.so.6","function":"_setjmp","address":643232,"size":1234,"mechanism":null,"code":"too_short","reason":"too short","no_return_code":"returns_oddly","no_return":"returns twice"}"#,
                 "\n",
             )
         );

@@ -26,7 +26,7 @@ fn summary(probes: Vec<ProbeSummary>) -> Summary {
     let skipped = ["a", "b", "c"].map(|f| Skipped {
         module: "libc.so.6".into(),
         function: f.into(),
-        reason: "too short".into(),
+        why: Why::plain("too_short", "too short"),
     });
     Summary {
         pid: 42,
@@ -149,9 +149,9 @@ fn json_is_one_object_per_line_with_its_type_first() {
         r#"{"module":"libc.so.6","function":"f","kind":"return","address":139637976731648,"mechanism":"jump","hits":4,"lost":0,"#,
         r#""latency_ns":{"avg":777,"p50":600,"p90":1100,"p99":1100,"p999":1100,"max":1234,"#,
         r#""buckets":[{"low":512,"high":640,"count":3},{"low":1024,"high":1280,"count":1}]}}],"#,
-        r#""skipped":[{"module":"libc.so.6","function":"a","reason":"too short"},"#,
-        r#"{"module":"libc.so.6","function":"b","reason":"too short"},"#,
-        r#"{"module":"libc.so.6","function":"c","reason":"too short"}],"#,
+        r#""skipped":[{"module":"libc.so.6","function":"a","code":"too_short","reason":"too short"},"#,
+        r#"{"module":"libc.so.6","function":"b","code":"too_short","reason":"too short"},"#,
+        r#"{"module":"libc.so.6","function":"c","code":"too_short","reason":"too short"}],"#,
         r#""not_shown":0,"left_by_exception":0,"children":[],"sharing_children":0,"lost_sites":[],"notes":[]}"#,
         "\n",
     );

@@ -232,7 +232,7 @@ const EXAMPLES: usize = 2;
 fn skipped(output: &mut dyn Write, skipped: &[Skipped], width: Option<usize>) -> io::Result<()> {
     let mut reasons: BTreeMap<&str, Vec<&Skipped>> = BTreeMap::new();
     for site in skipped {
-        reasons.entry(&site.reason).or_default().push(site);
+        reasons.entry(&site.why.group).or_default().push(site);
     }
     let mut reasons: Vec<_> = reasons.into_iter().collect();
     reasons.sort_by_key(|(_, sites)| std::cmp::Reverse(sites.len()));

@@ -1,7 +1,9 @@
-//! Functions whose return must be left alone, known by name.
+//! Which functions must not be followed to their return, by their names?
 //!
 //! Their code shows it too in most cases, and the verdict refuses those; this list is for what the code cannot show: a
 //! function that hands its return address on, or is reached by no call at all.
+
+use crate::Refusal;
 
 /// Functions that choose by their caller: they compare their return address with the modules' addresses.
 const CHOOSE_BY_CALLER: &[&str] = &[
@@ -88,25 +90,16 @@ const PREFIXES: &[&str] = &[
     "_Unwind_",
 ];
 
-/// Entry points of unwinders that walk the stack from their caller on. They must find the real return addresses. The C
-/// library's own stand before an unwinder that it loads when it first needs one.
-pub const UNWINDERS: &[&str] = &[
-    "_Unwind_RaiseException",
-    "_Unwind_Resume_or_Rethrow",
-    "_Unwind_ForcedUnwind",
-    "_Unwind_Backtrace",
-    "backtrace",
-    "__pthread_unwind",
-];
-
-/// Why the return of a function with this name cannot be followed.
-pub fn returns_oddly(name: &str) -> Option<&'static str> {
-    if CHOOSE_BY_CALLER.contains(&name) {
-        return Some("the function chooses by its return address");
-    }
-    if REPORT_CALLER.contains(&name) {
-        return Some("the function reports its return address");
-    }
-    let odd = NO_PLAIN_RETURN.contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix));
-    odd.then_some("the function does not return exactly once to its caller")
+/// Whether a function with these names may return to another place than its caller has said.
+pub(super) fn returns_plainly(names: &[&str]) -> Result<(), Refusal> {
+    names.iter().try_for_each(|name| {
+        if CHOOSE_BY_CALLER.contains(name) {
+            return Err(Refusal::ChoosesByCaller);
+        }
+        if REPORT_CALLER.contains(name) {
+            return Err(Refusal::ReportsCaller);
+        }
+        let odd = NO_PLAIN_RETURN.contains(name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+        if odd { Err(Refusal::ReturnsOddly) } else { Ok(()) }
+    })
 }

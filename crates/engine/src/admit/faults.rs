@@ -1,0 +1,35 @@
+//! Would a handler of the program's see a fault of a moved instruction?
+//!
+//! A displaced instruction that faults does so at the address of its copy. A handler that looks there would find nothing it
+//! knows. Only the faults that the instruction may raise count, and only those that are handled: a program that
+//! handles failed divisions does not care where a load is.
+
+use super::Facts;
+use crate::Refusal;
+use trapless_isa::{Displaced, Faults, Isa};
+
+/// The signals of faults, by the names users know.
+const SIGNALS: [(i32, &str, Faults); 4] = [
+    (libc::SIGSEGV, "SIGSEGV", Faults::MEMORY),
+    (libc::SIGBUS, "SIGBUS", Faults::MEMORY),
+    (libc::SIGFPE, "SIGFPE", Faults::ARITHMETIC),
+    (libc::SIGILL, "SIGILL", Faults::INVALID),
+];
+
+/// Why `displaced` instructions, whose bytes are `original`, must not move.
+pub(super) fn seen_by_handlers(
+    facts: &Facts,
+    isa: &dyn Isa,
+    displaced: Displaced,
+    original: &[u8],
+) -> Result<(), Refusal> {
+    let handled = |signal: i32| facts.handled & 1 << (signal - 1) != 0;
+    if !SIGNALS.iter().any(|(signal, ..)| handled(*signal)) {
+        return Ok(());
+    }
+    let may = isa.may_fault(original, displaced.start);
+    match SIGNALS.iter().find(|(signal, _, faults)| handled(*signal) && may.meets(*faults)) {
+        Some((_, name, _)) => Err(Refusal::MayFault(name)),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,75 @@
+//! The one judge: may this site be probed, by which mechanism, and may its calls be followed to their return?
+//!
+//! `list`, `explain` and attaching ask the same functions, so what is offered is what is armed. They look at code and at
+//! facts, which whoever asks has read once: of the process ([`Facts`]), of the file ([`crate::Module`]) and of the function
+//! ([`Known`]). They touch no process and read no file. What is not known is refused.
+//!
+//! | file | question it answers |
+//! |---|---|
+//! | `verdict` | which mechanisms are possible at a site? |
+//! | `faults` | would a handler of the program's see a fault of a moved instruction? |
+//! | `shadow_stack` | which instructions does a shadow stack keep where they are? |
+//! | `go` | which functions of a Go program leave room for a detour? |
+//! | `returns` | may a function's calls be followed to their return? |
+//! | `known_names` | which functions must not be followed, by their names? |
+//! | `runtimes` | which run-time systems find their frames by return addresses? |
+//! | `unwinders` | which functions must be hooked where calls are followed? |
+
+mod faults;
+mod go;
+mod known_names;
+mod returns;
+mod runtimes;
+mod shadow_stack;
+mod unwinders;
+mod verdict;
+
+use crate::Function;
+use std::collections::BTreeMap;
+
+pub use returns::Returns;
+pub use runtimes::{Marks, Runtime, Runtimes};
+pub use unwinders::{UNWINDERS, require_unwinders};
+pub(crate) use verdict::original;
+pub use verdict::{Rungs, rungs};
+
+/// What is known of a process before any of its functions is looked at. The default: there is no process, so nothing is
+/// handled and nothing is loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// The signals that the program handles; bit `n - 1` is signal `n`, as in `/proc/PID/status`.
+    pub handled: u64,
+    /// Whether the processor keeps a second copy of every return address (CET).
+    pub shadow_stack: bool,
+    /// The run-time systems of all modules together.
+    pub runtimes: Runtimes,
+    /// Exceptions are thrown, and no unwinder was found that could be hooked.
+    pub throws_unhooked: bool,
+}
+
+/// What is known of a function beside its code.
+#[derive(Clone, Debug)]
+pub struct Known<'m> {
+    /// Its code.
+    pub function: Function<'m>,
+    /// Its names without versions, mangled; none that were made up.
+    pub names: Vec<&'m str>,
+    /// How control arrives at its first instruction.
+    pub arrival: Arrival,
+    /// Addresses of the functions that its direct jumps lead to.
+    pub goes_on: Vec<u64>,
+}
+
+/// The functions that are known, by address. Those that are to be followed are among them, with all that they go on in.
+pub type Functions<'m> = BTreeMap<u64, Known<'m>>;
+
+/// How control arrives at a function's first instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// By a call, or by a jump that leaves the return address where a call puts it.
+    Called,
+    /// By a jump from the function that it is a part of (`.cold`).
+    Jumped,
+    /// Nothing says that the return address is where a call puts it.
+    Unclear,
+}

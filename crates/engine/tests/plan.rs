@@ -1,0 +1,186 @@
+//! What holds of every plan: no two sites share a byte, and every request has one answer.
+
+use std::collections::BTreeSet;
+use trapless_engine::admit::{Arrival, Facts, Functions, Known, Marks, Runtimes};
+use trapless_engine::{Function, Module, Plan, Refusal, Request, Wanted};
+use trapless_isa::{BranchTargets, Machine, Mechanism, Reason};
+
+/// A small generator (xorshift64*), so that every run sees the same plans.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16) % limit
+    }
+
+    fn choose<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len() as u64) as usize]
+    }
+}
+
+const TEXT: u64 = 0x40_0000;
+
+/// Instructions that functions are made of.
+const PIECES: &[&[u8]] = &[
+    &[0x55],                         // push rbp
+    &[0x48, 0x89, 0xe5],             // mov rbp,rsp
+    &[0x31, 0xc0],                   // xor eax,eax
+    &[0x48, 0x8b, 0x07],             // mov rax,[rdi]
+    &[0x48, 0xf7, 0xfe],             // idiv rsi
+    &[0xe8, 0x10, 0x00, 0x00, 0x00], // call
+    &[0xeb, 0x02],                   // jmp
+    &[0x90],                         // nop
+    &[0xc3],                         // ret
+    &[0x0f, 0x05],                   // syscall
+    &[0x06],                         // no instruction
+];
+
+fn code(random: &mut Random) -> Vec<u8> {
+    (0..1 + random.below(8)).flat_map(|_| random.choose(PIECES).to_vec()).collect()
+}
+
+fn wanted(random: &mut Random) -> Wanted {
+    let entry = Wanted { entries: true, ..Wanted::default() };
+    random.choose(&[
+        entry,
+        Wanted { returns: true, ..entry },
+        Wanted { returns: true, latency: true, ..entry },
+        Wanted { record_entry: Some(2), ..entry },
+        Wanted { returns: true, restore_returns: true, ..entry },
+    ])
+}
+
+fn facts(random: &mut Random) -> Facts {
+    Facts {
+        handled: random.choose(&[0, 0, 1 << 7, 1 << 10, u64::MAX]),
+        shadow_stack: random.below(7) == 0,
+        runtimes: Runtimes::default(),
+        throws_unhooked: random.below(9) == 0,
+    }
+}
+
+#[test]
+fn no_two_sites_share_a_byte_and_every_request_has_one_answer() {
+    let mut random = Random(20_261_121);
+    let (mut planned, mut refused) = (0, BTreeSet::new());
+    for round in 0..400 {
+        // Functions one behind the other, without padding, so that jumps come close.
+        let mut text = Vec::new();
+        let mut ranges = Vec::new();
+        for _ in 0..20 {
+            let start = text.len();
+            text.extend(code(&mut random));
+            ranges.push(start..text.len());
+        }
+        let function = |range: &std::ops::Range<usize>| Function {
+            address: TEXT + range.start as u64,
+            // What follows it counts as padding now and then, so that jumps reach into the next.
+            bytes: &text[range.start..(range.end + 4 * usize::from(round % 2 == 0)).min(text.len())],
+            size: range.len(),
+        };
+        let mut functions = Functions::new();
+        for range in &ranges {
+            let function = function(range);
+            let name = random.choose(&["f", "g", "_setjmp", "dlsym", "_Unwind_RaiseException"]);
+            let end = TEXT + ranges[3].start as u64;
+            let goes_on = if random.below(4) == 0 { vec![end] } else { Vec::new() };
+            let called = Arrival::Called;
+            let arrival = random.choose(&[called, called, called, Arrival::Jumped, Arrival::Unclear]);
+            functions.insert(function.address, Known { function, names: vec![name], arrival, goes_on });
+        }
+        let addresses = (0..4).map(|_| TEXT + random.below(text.len() as u64)).collect();
+        let targets = BranchTargets::new(addresses).with_computed(vec![TEXT + ranges[5].start as u64]);
+        let mut marks = Marks::default();
+        let is_ocaml = round % 10 == 0;
+        if is_ocaml {
+            marks.symbol(b"caml_frametable");
+        }
+        let module = Module {
+            machine: Machine::X86_64,
+            start: TEXT,
+            end: TEXT + 0x1000,
+            targets: &targets,
+            runtimes: marks.runtimes(),
+            entry: TEXT,
+            functions: &functions,
+        };
+        let requests: Vec<Request<'_>> = (0..)
+            // Some functions are asked for twice, at other instructions perhaps.
+            .zip(ranges.iter().chain(&ranges[..8]))
+            .map(|(id, range)| Request {
+                id,
+                module: 0,
+                function: function(range),
+                address: TEXT + (range.start as u64 + random.choose(&[0, 0, 0, 1, 3])),
+                wanted: wanted(&mut random),
+                mechanism: random.choose(&[None, None, None, Some(Mechanism::Step)]),
+                unread: random.choose(&[None, None, None, None, Some("a table")]),
+            })
+            .collect();
+        let allowed = random.choose(&[&[Mechanism::Jump][..], &Mechanism::ALL]);
+        let facts = facts(&mut random);
+        let plan = Plan::new(&facts, vec![module], &requests, allowed);
+
+        for pair in plan.sites.windows(2) {
+            assert!(pair[0].displaced.end() <= pair[1].displaced.start, "{pair:?}");
+        }
+        assert_eq!(plan.answers().len(), requests.len(), "each request has an answer");
+        let asked = plan.sites.iter().filter(|site| !site.request.wanted.is_hook()).count();
+        assert_eq!(asked + plan.skipped.len(), requests.len(), "and only one");
+        for site in plan.sites.iter().filter(|site| site.request.wanted.follows()) {
+            let known = &functions[&site.request.function.address];
+            assert_eq!(known.arrival, Arrival::Called, "{known:?}");
+            assert!(known.names == ["f"] || known.names == ["g"], "{known:?}");
+            assert!(!facts.shadow_stack && !facts.throws_unhooked && !is_ocaml);
+        }
+        if !plan.follows() {
+            assert!(plan.sites.iter().all(|site| !site.request.wanted.is_hook()), "a hook for nothing");
+        }
+        planned += plan.sites.len();
+        refused.extend(plan.skipped.iter().map(|(_, refusal)| refusal.code()));
+    }
+    assert!(planned > 500, "{planned}");
+    // The generator reaches what it is for.
+    for code in [
+        "branch_into",
+        "overlaps",
+        "may_fault",
+        "shadow_stack",
+        "unwinder",
+        "runtime",
+        "entry_point",
+        "walks_stack",
+        "returns_oddly",
+        "chooses_by_caller",
+        "part",
+        "not_called",
+        "tail_call_unknown",
+        "unread",
+        "computed_jump",
+    ] {
+        assert!(refused.contains(code), "{code} was never met: {refused:?}");
+    }
+}
+
+#[test]
+fn a_reason_has_a_name_and_a_text_without_addresses() {
+    for (refusal, code, group) in [
+        (
+            Refusal::Verdict(Reason::BranchInto(0x1234)),
+            "branch_into",
+            "a branch leads inside the displaced instructions",
+        ),
+        (Refusal::Overlaps(0x1234), "overlaps", "another probe displaces these instructions"),
+        (
+            Refusal::GoesOn("_setjmp".to_owned()),
+            "tail_call_unknown",
+            "it goes on in a function that cannot be followed",
+        ),
+        (Refusal::Verdict(Reason::Unmovable("syscall")), "unmovable", "syscall cannot be moved"),
+    ] {
+        assert_eq!((refusal.code(), refusal.group().as_str()), (code, group));
+    }
+}

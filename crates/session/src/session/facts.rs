@@ -1,0 +1,131 @@
+//! What the judge must know, read once: of the process, of its files, and of the functions that are to be followed.
+//!
+//! Nothing is decided here: [`trapless_engine::admit`] does.
+
+use crate::error::Error;
+use crate::survey::{self, Flows};
+use crate::target::{self, Image};
+use std::cell::OnceCell;
+use std::collections::BTreeMap;
+use trapless_engine::Function as Code;
+use trapless_engine::admit::{Arrival, Facts, Functions, Known, Runtimes};
+use trapless_isa::{Flow, Isa};
+use trapless_process::Process;
+use trapless_symbols::{Arrival as Told, Function, Kind, Module, ModuleKind, Origin};
+
+/// What is known of `process`. `follows`: whether calls are to be followed, which more things are in the way of.
+pub(super) fn of_process(process: Option<&Process>, images: &[Image], follows: bool) -> Result<Facts, Error> {
+    let Some(process) = process else { return Ok(Facts::default()) };
+    let status = process.status().map_err(Error::other)?;
+    let mut runtimes = Runtimes::default();
+    for image in images.iter().filter(|_| follows) {
+        // What is no ELF file, such as a font or the code that a program has made, is no run-time system either.
+        if let Ok(module) = image.module(Some(process)) {
+            runtimes = runtimes.with(target::runtimes(module, image.name()));
+        }
+    }
+    Ok(Facts {
+        handled: status.sig_caught,
+        shadow_stack: status.shadow_stack,
+        runtimes,
+        throws_unhooked: false,
+    })
+}
+
+/// The functions of a file that are to be followed, and all that they go on in.
+pub(super) struct File<'i> {
+    module: &'i Module,
+    isa: &'static dyn Isa,
+    bias: u64,
+    flows: OnceCell<Option<Flows>>,
+    pointers: OnceCell<Vec<u64>>,
+}
+
+impl<'i> File<'i> {
+    pub(super) fn new(module: &'i Module, bias: u64) -> Self {
+        let isa = target::machine(module).isa();
+        Self { module, isa, bias, flows: OnceCell::new(), pointers: OnceCell::new() }
+    }
+
+    /// Those with the indices `first`, and what is reached from them by jumps.
+    pub(super) fn functions(&self, first: impl IntoIterator<Item = usize>) -> Functions<'i> {
+        let mut known: BTreeMap<u64, Known<'i>> = BTreeMap::new();
+        let functions = self.module.functions();
+        let mut ways: Vec<Function<'i>> =
+            first.into_iter().filter_map(|index| functions.get(index)).collect();
+        while let Some(function) = ways.pop() {
+            let address = function.address().wrapping_add(self.bias);
+            if known.contains_key(&address) {
+                continue;
+            }
+            let Some(code) = code_of(self.module, function, self.bias) else { continue };
+            let reached = self.reached_from(function);
+            let names = function.names().filter(|_| function.is_named()).map(|name| name.plain());
+            known.insert(
+                address,
+                Known {
+                    function: code,
+                    names: names.collect(),
+                    arrival: self.arrival(function),
+                    goes_on: reached.iter().map(|next| next.address().wrapping_add(self.bias)).collect(),
+                },
+            );
+            ways.extend(reached);
+        }
+        known
+    }
+
+    /// How control arrives at a function, by its symbol, by the unwind table, and by what leads there.
+    fn arrival(&self, function: Function<'_>) -> Arrival {
+        match (function.kind(), function.arrival(), function.origin()) {
+            (Kind::Part, ..) | (_, Told::SetUp, _) => Arrival::Jumped,
+            (_, Told::Unclear, _) | (_, Told::Untold, Origin::UnwindTable) => Arrival::Unclear,
+            // A part that needs no frame looks like a function. Conditional branches lead to it and nothing else does.
+            (_, Told::Called, Origin::UnwindTable) if self.is_branched_to(function.address()) => {
+                Arrival::Jumped
+            }
+            _ => Arrival::Called,
+        }
+    }
+
+    fn is_branched_to(&self, address: u64) -> bool {
+        let flows = self.flows.get_or_init(|| survey::flows(self.module, self.isa).ok());
+        match flows {
+            None => true,
+            Some(flows) => flows.branches(address) && !flows.calls(address) && !self.is_pointed_to(address),
+        }
+    }
+
+    /// Whether the loader makes a pointer to `address`. Not asked of fixed executables: their pointers are not
+    /// told from jump tables.
+    fn is_pointed_to(&self, address: u64) -> bool {
+        let pointers = self.pointers.get_or_init(|| match self.module.kind() {
+            ModuleKind::FixedExecutable => Vec::new(),
+            _ => self.module.code_pointers(),
+        });
+        pointers.binary_search(&address).is_ok()
+    }
+
+    /// The functions and parts that a function's direct jumps lead to.
+    fn reached_from(&self, function: Function<'_>) -> Vec<Function<'i>> {
+        let range = function.range();
+        let Some(code) = self.module.code(range.clone()) else { return Vec::new() };
+        let functions = self.module.functions();
+        let mut found = Vec::new();
+        survey::each_flow(self.isa, code, range.start, |flow| {
+            if let Flow::Jump { target } | Flow::Branch { target } = flow
+                && !range.contains(&target)
+            {
+                found.extend(functions.containing(target));
+            }
+        });
+        found
+    }
+}
+
+/// A function's code in the engine's terms, where all of it is in the file.
+pub(super) fn code_of<'i>(module: &'i Module, function: Function<'_>, bias: u64) -> Option<Code<'i>> {
+    let code = function.range();
+    let bytes = module.code(code.start..function.padding().end).or_else(|| module.code(code.clone()))?;
+    Some(Code { address: code.start.wrapping_add(bias), bytes, size: (code.end - code.start) as usize })
+}
