@@ -3,6 +3,7 @@
 mod support;
 
 use std::fs;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
@@ -167,10 +168,14 @@ fn a_command_that_runs_another_program_is_said_to() {
         });
         // SAFETY: kill takes two integers; the child is not reaped yet, so the id is still its own.
         unsafe { libc::kill(pid as i32, libc::SIGINT) };
+        // It lives until the run has said what it saw.
+        let (mut out, mut err) = (String::new(), String::new());
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        while !out.contains("\"summary\"") && lines.read_line(&mut out).unwrap() > 0 {}
         drop(input);
-        let output = child.wait_with_output().unwrap();
-        let text = |bytes| String::from_utf8(bytes).unwrap();
-        Ran { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+        lines.read_to_string(&mut out).unwrap();
+        child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+        Ran { code: child.wait().unwrap().code(), out, err }
     };
     for mechanism in [&[][..], &["--allow-trap", "--mechanism", "step"]] {
         let ran = run(mechanism, &["sh", "-c", "exec cat"]);
