@@ -3,7 +3,8 @@
 
 use libfuzzer_sys::{arbitrary::Arbitrary, fuzz_target};
 use trapless_isa::{
-    Actions, BranchTargets, DetourRequest, EntryActions, Layout, Machine, ReturnActions, Site, detour::Record,
+    Actions, BranchTargets, DetourRequest, EntryActions, Layout, Lookup, Machine, ReturnActions, Site,
+    detour::{Record, return_sizes},
 };
 
 #[derive(Arbitrary, Debug)]
@@ -19,7 +20,7 @@ struct Case<'a> {
     code: &'a [u8],
 }
 
-fn layout(self_pointer: bool) -> Layout {
+fn layout(self_pointer: bool, slot_shift: u32) -> Layout {
     Layout {
         threads: 0x1000_1000,
         thread_bits: 7,
@@ -32,10 +33,11 @@ fn layout(self_pointer: bool) -> Layout {
         ring_bits: 10,
         self_pointer,
         tid_offset: self_pointer.then_some(0x2d0),
-        returns: 0x2000_1000,
+        pages: 0x2000_0000,
+        returns: 0x2000_0000 + return_sizes(10, slot_shift)[0],
         return_bits: 10,
+        slot_shift,
         arenas: 0x1010_0100,
-        returns_used: 0x2000_0000,
     }
 }
 
@@ -76,7 +78,7 @@ fuzz_target!(|case: Case<'_>| {
     let Some(original) = case.code.get(start as usize..start as usize + usize::from(displaced.length)) else {
         panic!("displaced instructions outside the bytes: {displaced:?}");
     };
-    let layout = layout(case.record);
+    let layout = layout(case.record, isa.slot_shift());
     let Ok(runtime) = isa.runtime(arena, &layout) else { return };
     let ret = ReturnActions {
         lost: 136,
@@ -88,7 +90,7 @@ fuzz_target!(|case: Case<'_>| {
     let actions = Actions {
         entry: EntryActions { hits: Some(128), record },
         ret: followed.then_some(ret),
-        restore_returns: case.record,
+        lookup: case.record.then_some(Lookup::FindObject),
     };
     let address = arena.wrapping_add(0x4000);
     let request = DetourRequest {

@@ -3,7 +3,7 @@
 //! The addresses are those of free ranges in the target's map. The target may use one of them before it is
 //! stopped; then mapping ours fails, without harm, and the blueprint is drawn again.
 
-use crate::{EngineError, Plan, Refusal, spread, trap::TrapSite};
+use crate::{EngineError, Plan, Refusal, Unwinder, spread, trap::TrapSite};
 use std::collections::BTreeMap;
 use trapless_isa::{DetourRequest, Detours, Isa, Layout, Machine, Mechanism, Runtime, Spare};
 use trapless_process::{BREAKPOINT, GapRules, Mappings, Pid, Process, RemoteAddr};
@@ -50,7 +50,13 @@ impl<'m> Blueprint<'m> {
         let mut taken = Taken { maps: &maps, rules: process.gap_rules()?, ours: Vec::new() };
         let arenas = place_arenas(plan, &mut taken);
         let mut header = new_header(process);
-        plan.geometry.describe(&mut header, sizes, plan.sites.len(), plan.follows_by_jump());
+        let slot_shift = plan.modules.first().map_or(0, |module| module.machine.isa().slot_shift());
+        plan.geometry.describe(
+            &mut header,
+            sizes,
+            plan.sites.len(),
+            plan.follows_by_jump().then_some(slot_shift),
+        );
         for (address, size) in [
             (&mut header.region, header.region_size),
             (&mut header.threads, header.threads_size),
@@ -281,6 +287,7 @@ impl Room {
             slot,
             pad,
             actions: site.actions(),
+            unwinds: site.request.wanted.unwinder == Some(Unwinder::Entry),
             machine: isa.machine(),
         };
         Ok((entry, trap))

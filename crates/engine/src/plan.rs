@@ -3,7 +3,7 @@
 //! Planning looks at code and facts only. It touches no process.
 
 use crate::admit::{Facts, Returns, original, require_unwinders, rungs};
-use crate::{Module, Refusal, Request, Wanted};
+use crate::{Module, Refusal, Request, Unwinder, Wanted};
 use std::collections::BTreeMap;
 use trapless_isa::{
     Actions, Displaced, EntryActions, Machine, Mechanism, ReturnActions, Site, detour::Record, x86,
@@ -100,7 +100,10 @@ impl<'m> PlannedSite<'m> {
                 latency: self.offsets.latency,
                 record: wanted.record_return.then(|| record(0, true)),
             }),
-            restore_returns: wanted.restore_returns,
+            lookup: match wanted.unwinder {
+                Some(Unwinder::Lookup(lookup)) => Some(lookup),
+                Some(Unwinder::Entry) | None => None,
+            },
         }
     }
 }
@@ -259,8 +262,8 @@ fn without_odd_returns<'m>(
             Err(refusal) => refusal,
         };
         skipped.push((request.id, refusal));
-        let hook = Wanted { restore_returns: true, ..Wanted::default() };
-        request.wanted.restore_returns.then_some(Request { wanted: hook, ..*request })
+        let hook = Wanted { unwinder: request.wanted.unwinder, ..Wanted::default() };
+        hook.is_hook().then_some(Request { wanted: hook, ..*request })
     });
     judged.collect()
 }
@@ -285,23 +288,12 @@ fn judge_all(
         let (mechanism, displaced) = rungs.best(allowed)?;
         Ok(Chosen { mechanism, displaced, no_jump: rungs.jump.err() })
     };
-    let allowed_for =
-        |request: &'_ Request<'_>| request.mechanism.map_or(allowed.to_vec(), |only| vec![only]);
-    let mut verdicts: Vec<Verdict> =
-        crate::spread::map(requests, |request| judge_by(&allowed_for(request), request));
-    // Return addresses that a tracer has replaced are put back by the tracer, so unwinders have to trap, too.
-    let traps = |(request, verdict): (&Request<'_>, &Verdict)| {
-        request.wanted.follows() && verdict.as_ref().is_ok_and(|chosen| chosen.mechanism.traps())
+    let allowed_for = |request: &'_ Request<'_>| match (request.wanted.unwinder, request.mechanism) {
+        (Some(unwinder), _) => unwinder.mechanisms().to_vec(),
+        (None, Some(only)) => vec![only],
+        (None, None) => allowed.to_vec(),
     };
-    if requests.iter().zip(&verdicts).any(traps) {
-        let trapping = Mechanism::ALL.into_iter().filter(|mechanism| mechanism.traps()).collect::<Vec<_>>();
-        for (request, verdict) in requests.iter().zip(&mut verdicts) {
-            if request.wanted.restore_returns {
-                *verdict = judge_by(&trapping, request);
-            }
-        }
-    }
-    verdicts
+    crate::spread::map(requests, |request| judge_by(&allowed_for(request), request))
 }
 
 /// Address of a chosen site that shares bytes with `displaced`.

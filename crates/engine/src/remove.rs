@@ -7,8 +7,7 @@
 //! 2. Step threads out of the arenas. A detour waits for nothing, so each is out after some dozens of steps: on the
 //!    original code, in the displaced function, or at home with its caller.
 //! 3. Put back the original bytes of every site that still has ours. Other bytes are somebody else's and are left.
-//! 4. Put back the return address of every followed call: its stack slot, known from the return instance, holds
-//!    the detour's return point if the call is still running.
+//! 4. Put back the return address of every followed call that is still running: see [`crate::returns`].
 //! 5. Do the same for sessions that were taken out before and whose memory had to stay.
 //! 6. Unmap the memory of those of them into whose arenas nothing leads any more ([`crate::reach`]) and over whose jumps
 //!    nobody has set a breakpoint. The memory of the others stays mapped, whole, and the next attach or removal of anybody
@@ -19,11 +18,10 @@ use crate::{
     EngineError, FoundSession,
     found::{find_headers, find_removed},
     patch::{self, Change, Found},
-    reach,
+    reach, returns,
     scan::Ranges,
 };
-use std::{collections::HashSet, time::Duration};
-use trapless_isa::detour::{RETURN_ADDRESS, RETURN_SHIFT, RETURN_SLOT};
+use std::time::Duration;
 use trapless_isa::{Displaced, Slot};
 use trapless_process::{Process, RemoteAddr, Stepped, Stopped};
 use trapless_wire::{Header, JournalEntry, PAGE, SessionState};
@@ -150,7 +148,7 @@ fn take_out(
             Found::Unmapped => removed.left += 1,
         }
     }
-    removed.returns = put_back_returns(process, session)?;
+    removed.returns = returns::put_back(process, session)?;
     write_state(process, header, SessionState::Removed)?;
     Ok(if covered { Some(Kept::Covered) } else { (!all_out).then_some(Kept::Thread) })
 }
@@ -207,50 +205,6 @@ fn step_out(stopped: &mut Stopped<'_>, arenas: &Ranges) -> bool {
         all_out &= matches!(out, Ok(Stepped::Done(_)));
     }
     all_out
-}
-
-/// Step 4. A slot that does not hold one of our return points belongs to a call that was abandoned.
-fn put_back_returns(process: &Process, session: &FoundSession) -> Result<usize, EngineError> {
-    put_back_returns_between(process, session, 0..u64::MAX)
-}
-
-/// The same for the calls whose stack slot lies in a range: those of one thread, which stands.
-pub(crate) fn put_back_returns_between(
-    process: &Process,
-    session: &FoundSession,
-    between: std::ops::Range<u64>,
-) -> Result<usize, EngineError> {
-    let points: HashSet<u64> = session.journal.iter().map(|e| e.return_point).filter(|&p| p != 0).collect();
-    let header = &session.header;
-    if points.is_empty() {
-        return Ok(0);
-    }
-    let mut used = vec![0; PAGE as usize];
-    process.read_exact(RemoteAddr(header.returns), &mut used)?;
-    let table_size = 1u64 << (header.return_bits + u64::from(RETURN_SHIFT));
-    let mut table = vec![0; table_size as usize];
-    let mut count = 0;
-    for index in 0..1u64 << header.thread_bits {
-        if used[(index / 8) as usize] & 1 << (index % 8) == 0 {
-            continue;
-        }
-        process.read_exact(RemoteAddr(header.returns + PAGE + index * table_size), &mut table)?;
-        for instance in table.chunks_exact(1 << RETURN_SHIFT) {
-            let word = |offset: u32| {
-                let bytes = instance.get(offset as usize..offset as usize + 8);
-                u64::from_le_bytes(bytes.and_then(|b| b.try_into().ok()).unwrap_or_default())
-            };
-            let slot = RemoteAddr(word(RETURN_SLOT));
-            if slot.0 != 0
-                && between.contains(&slot.0)
-                && process.read_word(slot).is_ok_and(|point| points.contains(&point))
-            {
-                process.write(slot, &word(RETURN_ADDRESS).to_le_bytes()[..process.word_size()])?;
-                count += 1;
-            }
-        }
-    }
-    Ok(count)
 }
 
 fn write_state(process: &Process, header: &Header, state: SessionState) -> Result<(), EngineError> {

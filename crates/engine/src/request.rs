@@ -1,7 +1,7 @@
 //! What the engine is asked to probe.
 
 use crate::admit::{Functions, Runtimes};
-use trapless_isa::{BranchTargets, Machine, Mechanism};
+use trapless_isa::{BranchTargets, Lookup, Machine, Mechanism};
 
 /// A loaded module: code of one file in the target.
 #[derive(Clone, Debug)]
@@ -58,8 +58,27 @@ pub struct Wanted {
     pub record_entry: Option<u8>,
     /// Record each return with its value.
     pub record_return: bool,
-    /// Put back the return addresses of followed calls: for the entry points of unwinders.
-    pub restore_returns: bool,
+    /// Serve an unwinder that starts or asks here.
+    pub unwinder: Option<Unwinder>,
+}
+
+/// How unwinders get to know the real return addresses of followed calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unwinder {
+    /// An unwinder's entry point. A tracer, which has replaced return addresses in their slots, puts them back there.
+    Entry,
+    /// A function that unwinders ask about an address. A detour translates it.
+    Lookup(Lookup),
+}
+
+impl Unwinder {
+    /// What may give it control.
+    pub fn mechanisms(self) -> &'static [Mechanism] {
+        match self {
+            Unwinder::Entry => &[Mechanism::Boost, Mechanism::Emulate, Mechanism::Step],
+            Unwinder::Lookup(_) => &[Mechanism::Jump],
+        }
+    }
 }
 
 impl Wanted {
@@ -70,7 +89,7 @@ impl Wanted {
 
     /// Whether nothing is collected, and only an unwinder served.
     pub fn is_hook(&self) -> bool {
-        *self == Wanted { restore_returns: true, ..Wanted::default() }
+        self.unwinder.is_some() && *self == Wanted { unwinder: self.unwinder, ..Wanted::default() }
     }
 
     /// Whether anything goes through a ring.

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 use trapless_engine::admit::{Arrival, Facts, Functions, Known, Marks, Runtimes};
-use trapless_engine::{Function, Module, Plan, Refusal, Request, Wanted};
-use trapless_isa::{BranchTargets, Machine, Mechanism, Reason};
+use trapless_engine::{Function, Module, Plan, Refusal, Request, Unwinder, Wanted};
+use trapless_isa::{BranchTargets, Lookup, Machine, Mechanism, Reason};
 
 /// A small generator (xorshift64*), so that every run sees the same plans.
 struct Random(u64);
@@ -44,12 +44,16 @@ fn code(random: &mut Random) -> Vec<u8> {
 
 fn wanted(random: &mut Random) -> Wanted {
     let entry = Wanted { entries: true, ..Wanted::default() };
+    let lookup = Some(Unwinder::Lookup(Lookup::FindObject));
+    let unwinder = random.choose(&[None, None, None, lookup]);
     random.choose(&[
         entry,
         Wanted { returns: true, ..entry },
         Wanted { returns: true, latency: true, ..entry },
         Wanted { record_entry: Some(2), ..entry },
-        Wanted { returns: true, restore_returns: true, ..entry },
+        Wanted { returns: true, unwinder: Some(Unwinder::Entry), ..entry },
+        Wanted { returns: true, ..entry },
+        Wanted { unwinder, ..entry },
     ])
 }
 

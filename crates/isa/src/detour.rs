@@ -7,40 +7,59 @@
 //!
 //! | offset | field | |
 //! |---|---|---|
-//! | [`THREAD_OWNER`] | owner | thread pointer of the owner (on x86 its complement); 0 free; [`THREAD_RESERVED`] being filled |
+//! | [`THREAD_OWNER`] | owner | thread pointer of the owner (on x86-64 its complement); 0 free; [`THREAD_RESERVED`] being filled |
 //! | [`THREAD_BLOCK`] | block | address of the thread's block of counters, histograms and ring |
-//! | [`THREAD_RETURNS`] | returns | address of the thread's table of return instances |
-//! | [`THREAD_HIGHEST`] | highest | the highest stack slot of all calls the thread followed |
 //!
 //! The table is wiped in a forked child (`MADV_WIPEONFORK`), blocks are shared with the tool (and with forked
-//! children), return tables are private. So a child claims a block of its own and counts exactly, and keeps
+//! children), return instances are private. So a child claims a block of its own and counts exactly, and keeps
 //! its copy of the return instances that its stack refers to.
 //!
 //! A lookup that does not hit goes to the runtime's *resolve* routine. It claims an entry: owner 0 →
 //! `THREAD_RESERVED` by compare-and-swap, fields, then owner; so a signal handler or another thread never sees an
 //! owned entry without its fields. Threads with a thread pointer of 0, and threads that find the table or the blocks
-//! exhausted, have no entry: their hits go to the *overflow block* by locked increments, and their returns are not
-//! followed (and counted as lost).
+//! exhausted, have no entry: their hits go to the *overflow block* by locked increments.
 //!
 //! # Return instances
 //!
-//! A return instance holds the return address that the detour popped. It is found again by the address of the stack
-//! slot it was popped from: the slot's bits select an entry of the thread's return table ([`Layout::return_index`]),
-//! like a shadow of the stack, with [`RETURN_PROBES`] further places when that one is taken. So
-//! entries that longjmp or a dead coroutine left behind are simply reused by the next call at that stack depth, and
-//! coroutines may return in any order. A return that does not find its entry in its own thread's table (the coroutine
-//! moved to another thread) looks through the tables of all threads. When no place is free the call is not
-//! followed, and counted as lost.
+//! A return instance holds the return address that the detour popped. The address of the stack slot that it was popped
+//! from names one call in the whole process, whichever thread runs it. So instances lie in a *shadow of the stack*:
+//! each page of a stack on which a call is followed claims a *shadow block*, once and for all, by compare-and-swap of its page number into
+//! the block's tag. In it every slot of the page has an instance of its own. Only whoever runs on that stack gets there,
+//! so plain loads and stores do. There is no table per thread, no limit of depth, and no two slots share an instance.
 //!
-//! A function that is reached by a tail call from a followed one has the same slot, and both return through it, the
-//! last one first. Such a call is known by its return address, which lies in an arena. Of several instances with
-//! one slot the one at the lowest place is the latest.
+//! Which block a page has is a hash of its number ([`Layout::block_index`]); where that block is another page's, the next
+//! [`SHADOW_PROBES`] are tried in order. Blocks are never given back, so the first free one ends a search. When no block is
+//! free the call is not followed, and counted as lost. Who claims a block writes its page to a list ([`PAGES_FIRST`]), for those who take
+//! probes out and must find every return point on every stack.
 //!
 //! | offset | field | |
 //! |---|---|---|
-//! | [`RETURN_SLOT`] | slot | address of the stack slot; 0 when free. Written first when claimed, cleared last |
-//! | [`RETURN_ADDRESS`] | address | the caller's return address |
+//! | [`RETURN_POINT`] | point | the return point that the callee was given instead; 0: the instance is free |
+//! | [`RETURN_ADDRESS`] | address | the return address that was taken |
 //! | [`RETURN_ENTERED`] | entered | time stamp of the entry |
+//! | [`RETURN_OLDER`] | older | instance of the call that reached this one by a tail call, in the *pool*; or 0. 0 when free |
+//!
+//! **Entry.** The instance of the slot is free, or the runtime's *claim* routine is asked. It finds one of two things. If the return
+//! address to be taken is the instance's own point, this call was reached by a tail call from the one that the instance is of:
+//! both will return through the slot, the last one first. The older instance moves to the pool, and the younger one
+//! points to it. In any other case the instance was left behind, by longjmp, an exception, a thread's or a coroutine's end: **the
+//! latest call at a slot wins**, and what was there is forgotten.
+//!
+//! **Return.** The return point's own address must be that of the slot's instance. The address goes back to its slot *before* the
+//! instance is freed: at every instruction, slot and instance together tell the real address. If the instance has an older one,
+//! the runtime's *leave* routine exchanges the two, so that the older one's point finds what it looks for. An
+//! instance that is not there is no reason to stop: if the slot holds something else than the return point, somebody
+//! has put the real address there, and that is the way home.
+//!
+//! # Unwinders
+//!
+//! Nothing is put back for an unwinder, so there is nothing to be followed again: it is *told* the real address. An unwinder looks up
+//! each frame's code address in `_dl_find_object` or `dl_iterate_phdr`. Both are probed with a [`Lookup`]. When the address that is
+//! looked up lies in an arena, the runtime's *translate* routine finds the unwinder's context on the stack: the word that
+//! holds the return point, with the frame address beside it, for whose slot an instance has that very point. There it
+//! writes the real address, in place of the point; and wherever the unwinder keeps the address that it looks up (that of the
+//! point less one, which nobody else has), in saved registers and on the stack below, the real one less one. So it walks on as if no call
+//! were followed, at any depth and on any stack, whenever it was loaded.
 
 use crate::{Displaced, Reason};
 use alloc::{string::String, vec::Vec};
@@ -51,27 +70,47 @@ pub const THREAD_SHIFT: u32 = 6;
 pub const THREAD_OWNER: u32 = 0;
 /// Thread table: address of the thread's block.
 pub const THREAD_BLOCK: u32 = 8;
-/// Thread table: address of the thread's return table.
-pub const THREAD_RETURNS: u32 = 16;
-/// Thread table: the highest stack slot of a followed call. In a forked child, where calls may have been followed
-/// before, all ones.
-pub const THREAD_HIGHEST: u32 = 24;
 /// Owner of an entry that is being claimed. Never a thread pointer.
 pub const THREAD_RESERVED: u64 = 1;
-/// The thread pointer's lowest bit that takes part in the hash: TLS blocks are at least a cache line apart, and
-/// glibc and musl place them at the same offset in their pages.
-pub const THREAD_HASH_SHIFT: u32 = 11;
+/// What thread pointers and page numbers are multiplied with to be hashed: 2^32 over the golden ratio squared, odd and positive.
+pub const HASH_FACTOR: u32 = 0x61c8_8647;
+
+/// Log2 of the size of a stack page, as shadows see it. Not the kernel's pages.
+pub const STACK_PAGE_SHIFT: u32 = 12;
+/// Shadow block: number of the stack page that has it; 0 free.
+pub const SHADOW_TAG: u32 = 0;
+/// Shadow block: the instances of its page's slots, in order.
+pub const SHADOW_INSTANCES: u32 = 32;
+/// How many blocks are tried for a page.
+pub const SHADOW_PROBES: u32 = 64;
+
+/// List of the pages that have shadow blocks: how many there are.
+pub const PAGES_COUNT: u32 = 0;
+/// List of pages: the first page number; they are 8 bytes apart.
+pub const PAGES_FIRST: u32 = 64;
 
 /// Log2 of the size of a return instance.
 pub const RETURN_SHIFT: u32 = 5;
-/// Return instance: address of the stack slot.
-pub const RETURN_SLOT: u32 = 0;
-/// Return instance: the caller's return address.
+/// Return instance: the return point that stands in the slot.
+pub const RETURN_POINT: u32 = 0;
+/// Return instance: the return address that was taken.
 pub const RETURN_ADDRESS: u32 = 8;
 /// Return instance: time stamp of the entry.
 pub const RETURN_ENTERED: u32 = 16;
-/// How many places after the first are tried for a return instance.
-pub const RETURN_PROBES: u32 = 8;
+/// Return instance: address of the instance that this one was reached from by a tail call.
+pub const RETURN_OLDER: u32 = 24;
+
+/// Log2 of the number of instances in the pool: of calls that have made a tail call and not returned.
+pub const POOL_BITS: u32 = 16;
+/// How many places of the pool are tried for an instance.
+pub const POOL_PROBES: u32 = 64;
+/// Size of the pool, which precedes the shadow blocks.
+pub const POOL_SIZE: u64 = 1 << (POOL_BITS + RETURN_SHIFT);
+
+/// How many words of what `dl_iterate_phdr` is given are looked at.
+pub const LOOKED_UP_WORDS: u32 = 3;
+/// How much of an unwinder's stack is searched for its context.
+pub const UNWINDER_STACK: u32 = 4096;
 
 /// Block: owner's thread pointer.
 pub const BLOCK_OWNER: u32 = 0;
@@ -82,7 +121,7 @@ pub const BLOCK_ORIGIN: u32 = 8;
 pub const BLOCK_RING_HEAD: u32 = 16;
 /// Block: records that found the ring full.
 pub const BLOCK_RING_LOST: u32 = 24;
-/// Block: followed calls whose return address was put back for an unwinder, so that their return is not seen.
+/// Block: followed calls whose return address a tracer has put back for an unwinder, so that their return is not seen.
 pub const BLOCK_UNWOUND: u32 = 32;
 /// Block: ring position up to which the tool has read. On a cache line of its own: the tool writes it.
 pub const BLOCK_RING_TAIL: u32 = 64;
@@ -130,8 +169,7 @@ pub struct Layout {
     pub threads: u64,
     /// Log2 of its number of entries.
     pub thread_bits: u32,
-    /// Address of the origin word: nonzero in the process that was attached, 0 in its forked children. The word
-    /// behind it is nonzero once a return instance was put at another than its first place.
+    /// Address of the origin word: nonzero in the process that was attached, 0 in its forked children.
     pub origin: u64,
     /// Address of the 64-bit cursor, shared by all processes: the number of the next block to be claimed. It starts at
     /// 1, since block 0 is the overflow block, and may pass the number of blocks.
@@ -151,32 +189,65 @@ pub struct Layout {
     pub self_pointer: bool,
     /// Offset of the thread id from the thread pointer, where the C library's layout is known.
     pub tid_offset: Option<i32>,
-    /// Address of the return tables; entry `i` of the thread table uses table `i`.
+    /// Address of the list of the stack pages that have shadow blocks.
+    pub pages: u64,
+    /// Address of the pool of return instances; the shadow blocks follow it.
     pub returns: u64,
-    /// Log2 of the number of entries of a return table.
+    /// Log2 of the number of shadow blocks.
     pub return_bits: u32,
+    /// Log2 of the distance between stack slots that may hold a return address ([`crate::Isa::slot_shift`]).
+    pub slot_shift: u32,
     /// Address of the list of arenas: pairs of 64-bit address and size, ended by a zero address.
     pub arenas: u64,
-    /// Address of the bitmap of return tables that were ever used, private and kept by fork.
-    pub returns_used: u64,
 }
 
 impl Layout {
-    /// Index into the thread table where the search for `thread_pointer` starts.
-    pub fn thread_index(&self, thread_pointer: u64) -> u64 {
-        (thread_pointer >> THREAD_HASH_SHIFT) & ((1 << self.thread_bits) - 1)
+    /// Index into the thread table where the search for `thread_pointer` starts. In 32-bit programs the product has 32 bits, and its
+    /// upper ones are taken.
+    pub fn thread_index(&self, thread_pointer: u64, word: u32) -> u64 {
+        if word == 4 {
+            return u64::from((thread_pointer as u32).wrapping_mul(HASH_FACTOR) >> (32 - self.thread_bits));
+        }
+        thread_pointer.wrapping_mul(u64::from(HASH_FACTOR)) >> 32 & ((1 << self.thread_bits) - 1)
     }
 
-    /// Index into a return table where the search for `slot` starts. The n-th further place is
-    /// `(index + n * (2n + 1) * 61) mod size`: collisions of stacks that lie a multiple of the window apart spread out.
-    pub fn return_index(&self, slot: u64) -> u64 {
-        (slot >> 4) & ((1 << self.return_bits) - 1)
+    /// Size of a shadow block.
+    pub fn block_size(&self) -> u64 {
+        shadow_block_size(self.slot_shift)
     }
 
-    /// Address of a thread's return table.
-    pub fn return_table(&self, thread_index: u64) -> u64 {
-        self.returns + (thread_index << (self.return_bits + RETURN_SHIFT))
+    /// Address of a shadow block.
+    pub fn shadow_block(&self, index: u64) -> u64 {
+        self.returns + POOL_SIZE + index * self.block_size()
     }
+
+    /// Index of the shadow block where the search for the page of `slot` starts.
+    pub fn block_index(&self, slot: u64) -> u64 {
+        let page = (slot >> STACK_PAGE_SHIFT) as u32;
+        u64::from(page.wrapping_mul(HASH_FACTOR) >> (32 - self.return_bits))
+    }
+
+    /// Index of the place in the pool where the search for one for `slot` starts.
+    pub fn pool_index(&self, slot: u64) -> u64 {
+        u64::from(((slot >> self.slot_shift) as u32).wrapping_mul(HASH_FACTOR) >> (32 - POOL_BITS))
+    }
+
+    /// Offset of a slot's instance in the shadow block of its page.
+    pub fn instance_offset(&self, slot: u64) -> u64 {
+        let in_page = slot & ((1 << STACK_PAGE_SHIFT) - 1);
+        u64::from(SHADOW_INSTANCES) + (in_page >> self.slot_shift << RETURN_SHIFT)
+    }
+}
+
+/// Size of the list of pages, the pool, and the shadow blocks, of which there are 2^`return_bits`.
+pub const fn return_sizes(return_bits: u32, slot_shift: u32) -> [u64; 3] {
+    let pages = (PAGES_FIRST as u64 + (8 << return_bits)).next_multiple_of(1 << STACK_PAGE_SHIFT);
+    [pages, POOL_SIZE, shadow_block_size(slot_shift) << return_bits]
+}
+
+/// Size of a shadow block where return addresses lie `1 << slot_shift` bytes apart.
+pub const fn shadow_block_size(slot_shift: u32) -> u64 {
+    SHADOW_INSTANCES as u64 + (1 << (STACK_PAGE_SHIFT - slot_shift + RETURN_SHIFT))
 }
 
 /// Bucket of a duration in a latency histogram.
@@ -234,9 +305,32 @@ pub struct Actions {
     pub entry: EntryActions,
     /// At the return; makes the entry call-paired.
     pub ret: Option<ReturnActions>,
-    /// Before anything else, put back the return addresses of every followed call on this thread's stack: for the entry points of
-    /// unwinders, which must see the real ones.
-    pub restore_returns: bool,
+    /// Before anything else, translate the address that an unwinder looks up.
+    pub lookup: Option<Lookup>,
+}
+
+impl Actions {
+    /// Whether the calls of threads without memory of their own are followed, too: nothing of such a thread is needed to count them.
+    pub(crate) fn followed_by_all(&self) -> bool {
+        self.ret.is_some_and(|ret| ret.latency.is_none() && ret.record.is_none())
+    }
+
+    /// What is counted in the overflow block at the entry of a call by such a thread.
+    pub(crate) fn counted_together(&self) -> impl Iterator<Item = u32> {
+        let lost = self.ret.filter(|_| !self.followed_by_all()).map(|ret| ret.lost);
+        self.entry.hits.into_iter().chain(lost)
+    }
+}
+
+/// A function that unwinders ask about a code address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    /// `int _dl_find_object(void *address, struct dl_find_object *result)`, and libgcc's `_Unwind_Find_FDE(void *address, struct dwarf_eh_bases
+    /// *bases)`, which may have its own register of code: the address is the first argument.
+    FindObject,
+    /// `int dl_iterate_phdr(int (*callback)(…), void *data)`: the address is among the first three words of what `data` points
+    /// to, on the caller's stack. Other callers than unwinders have none of ours there.
+    IteratePhdr,
 }
 
 /// A detour to be generated.

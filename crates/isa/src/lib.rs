@@ -21,18 +21,21 @@
 extern crate alloc;
 
 pub mod aarch64;
+mod assemble;
 pub mod detour;
 mod detours;
 mod fault;
 pub mod instruction;
+pub mod model;
 pub mod powerpc;
+mod routines;
 pub mod slot;
 pub mod verdict;
 pub mod x86;
 
 use alloc::{string::String, vec::Vec};
 
-pub use detour::{Actions, Detour, DetourRequest, EntryActions, Layout, ReturnActions, Runtime};
+pub use detour::{Actions, Detour, DetourRequest, EntryActions, Layout, Lookup, ReturnActions, Runtime};
 pub use detours::{Detours, Spare};
 pub use fault::Faults;
 pub use instruction::{DecodeError, Flow, Instruction};
@@ -141,6 +144,9 @@ pub trait Isa: Sync {
 
     /// The longest distance, in bytes and either way, that the patch at a site can branch.
     fn reach(&self) -> u64;
+
+    /// Log2 of the distance between the places of a stack where a return address may stand, or that name a call.
+    fn slot_shift(&self) -> u32;
 
     /// The bytes that replace `displaced`: a branch to `detour`, filled up to the displaced length.
     fn patch(&self, displaced: &Displaced, detour: u64) -> Result<Vec<u8>, Reason>;

@@ -6,6 +6,7 @@ use crate::select::{self, ModuleNames, SelectError};
 use crate::spec::{Exclusion, Location, Pattern, ProbeSpec};
 use crate::target::Image;
 use std::collections::BTreeMap;
+use trapless_engine::Unwinder;
 use trapless_isa::Mechanism;
 use trapless_process::Process;
 use trapless_symbols::{Function, Kind, Module, demangle};
@@ -36,8 +37,8 @@ pub struct Site {
     pub kinds: Kinds,
     /// The only mechanism that may be used, where a specification names one.
     pub mechanism: Option<Mechanism>,
-    /// Whether an unwinder starts here.
-    pub unwinder: bool,
+    /// Which service for unwinders is needed here.
+    pub unwinder: Option<Unwinder>,
 }
 
 impl Site {
@@ -229,7 +230,7 @@ fn site_named(image: usize, function: Function<'_>, name: &str, offset: u64, kin
         name,
         kinds,
         mechanism: None,
-        unwinder: false,
+        unwinder: None,
     }
 }
 

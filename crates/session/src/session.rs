@@ -218,19 +218,19 @@ impl<'i> Prepared<'i> {
 
 fn wanted(measure: Measure, site: &Site) -> Wanted {
     let Kinds { entry, returns } = site.kinds;
-    let restore_returns = site.unwinder;
+    let unwinder = site.unwinder;
     match measure {
-        _ if !entry && !returns => Wanted { restore_returns, ..Wanted::default() },
-        Measure::Count => Wanted { entries: entry, returns, restore_returns, ..Wanted::default() },
+        _ if !entry && !returns => Wanted { unwinder, ..Wanted::default() },
+        Measure::Count => Wanted { entries: entry, returns, unwinder, ..Wanted::default() },
         Measure::Latency => {
-            Wanted { entries: true, returns: true, latency: true, restore_returns, ..Wanted::default() }
+            Wanted { entries: true, returns: true, latency: true, unwinder, ..Wanted::default() }
         }
         Measure::Trace { args } => Wanted {
             entries: entry,
             record_entry: (entry || args > 0).then_some(args),
             returns,
             record_return: returns,
-            restore_returns,
+            unwinder,
             ..Wanted::default()
         },
     }

@@ -2,7 +2,7 @@
 
 use crate::{Header, JournalEntry};
 use trapless_isa::detour::{
-    BLOCK_COUNTERS, LATENCY_BUCKETS, LATENCY_LENGTH, RECORD_SHIFT, RETURN_SHIFT, THREAD_SHIFT,
+    BLOCK_COUNTERS, LATENCY_BUCKETS, LATENCY_LENGTH, RECORD_SHIFT, THREAD_SHIFT, return_sizes,
 };
 
 /// Page size the layout is rounded to. Targets with larger pages are not attached.
@@ -14,25 +14,25 @@ pub const PAGE: u64 = 4096;
 pub struct Sizes {
     /// Log2 of the thread table's entries.
     pub thread_bits: u32,
-    /// Log2 of a return table's entries. 2^15 serve 512 KiB of stack before two depths share a place.
+    /// Log2 of the number of stack pages on which calls can be followed. 2^17 are 512 MiB of stacks.
     pub return_bits: u32,
 }
 
 impl Sizes {
     /// What to try, in order.
     pub const ALL: [Sizes; 3] = [
-        Sizes { thread_bits: 13, return_bits: 15 },
-        Sizes { thread_bits: 10, return_bits: 13 },
+        Sizes { thread_bits: 13, return_bits: 17 },
+        Sizes { thread_bits: 10, return_bits: 14 },
         Sizes { thread_bits: 7, return_bits: 10 },
     ];
 
     /// What to try in a 32-bit program. Its address space holds a few hundred stacks of the usual size.
     pub const ALL_32_BIT: [Sizes; 5] = [
-        Sizes { thread_bits: 9, return_bits: 13 },
-        Sizes { thread_bits: 9, return_bits: 10 },
-        Sizes { thread_bits: 7, return_bits: 10 },
-        Sizes { thread_bits: 5, return_bits: 10 },
-        Sizes { thread_bits: 3, return_bits: 9 },
+        Sizes { thread_bits: 9, return_bits: 11 },
+        Sizes { thread_bits: 9, return_bits: 9 },
+        Sizes { thread_bits: 7, return_bits: 9 },
+        Sizes { thread_bits: 5, return_bits: 8 },
+        Sizes { thread_bits: 3, return_bits: 7 },
     ];
 }
 
@@ -85,8 +85,8 @@ impl Geometry {
     }
 
     /// Fills in sizes and offsets for `journal` sites; addresses are left to the caller. `followed`: some
-    /// probe needs return instances.
-    pub fn describe(&self, header: &mut Header, sizes: Sizes, journal: usize, followed: bool) {
+    /// probe needs return instances, for slots that lie `1 << slot_shift` bytes apart.
+    pub fn describe(&self, header: &mut Header, sizes: Sizes, journal: usize, followed: Option<u32>) {
         let journal_size = (journal * size_of::<JournalEntry>()) as u64;
         let threads = 1u64 << sizes.thread_bits;
         header.journal_length = journal as u64;
@@ -97,8 +97,9 @@ impl Geometry {
         header.thread_bits = u64::from(sizes.thread_bits);
         header.threads_size = PAGE + (threads << THREAD_SHIFT).next_multiple_of(PAGE);
         header.return_bits = u64::from(sizes.return_bits);
-        let tables = if followed { threads << (sizes.return_bits + RETURN_SHIFT) } else { 0 };
-        header.returns_size = PAGE + tables;
+        header.slot_shift = u64::from(followed.unwrap_or(0));
+        let returns = followed.map_or(0, |shift| return_sizes(sizes.return_bits, shift).into_iter().sum());
+        header.returns_size = returns.max(1).next_multiple_of(PAGE);
         header.ring = self.ring;
         header.ring_bits = self.ring_bits;
         header.block_cursor = 1;

@@ -1,7 +1,7 @@
 //! The first page of the shared region: whose it is, in what state, and where everything lies.
 
 use bytemuck::{Pod, Zeroable};
-use trapless_isa::Layout;
+use trapless_isa::{Layout, detour::return_sizes};
 
 /// First eight bytes of the region.
 pub const MAGIC: [u8; 8] = *b"TRAPLESS";
@@ -84,12 +84,14 @@ pub struct Header {
     pub threads_size: u64,
     /// Log2 of the thread table's number of entries.
     pub thread_bits: u64,
-    /// Address of the return region: the bitmap of used tables, then the tables. 0 when nothing is followed.
+    /// Address of the return region: the list of pages, the pool, the shadow blocks. Hardly more than an address when nothing is followed.
     pub returns: u64,
     /// Its size.
     pub returns_size: u64,
-    /// Log2 of a return table's number of entries.
+    /// Log2 of the number of shadow blocks.
     pub return_bits: u64,
+    /// Log2 of the distance between stack slots.
+    pub slot_shift: u64,
     /// Offset of the ring in a block; 0 when there is none.
     pub ring: u32,
     /// Log2 of the number of records in a ring.
@@ -135,10 +137,11 @@ impl Header {
             ring_bits: self.ring_bits,
             self_pointer: tid_offset.is_some(),
             tid_offset,
-            returns: self.returns + crate::PAGE,
+            pages: self.returns,
+            returns: self.returns + return_sizes(self.return_bits as u32, self.slot_shift as u32)[0],
             return_bits: self.return_bits as u32,
+            slot_shift: self.slot_shift as u32,
             arenas: self.region + std::mem::offset_of!(Header, arenas) as u64,
-            returns_used: self.returns,
         }
     }
 }

@@ -29,7 +29,7 @@ use std::collections::BTreeMap;
 
 pub use returns::Returns;
 pub use runtimes::{Marks, Runtime, Runtimes};
-pub use unwinders::{UNWINDERS, require_unwinders};
+pub use unwinders::{LOOKUPS, UNWINDERS, require_unwinders};
 pub(crate) use verdict::original;
 pub use verdict::{Rungs, rungs};
 

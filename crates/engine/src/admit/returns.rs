@@ -8,7 +8,7 @@
 //! `__sigsetjmp`, which would save a return point. So the functions that are reached by tail jumps are judged, too.
 
 use super::{Arrival, Facts, Known, known_names};
-use crate::{Module, Refusal, Request};
+use crate::{Module, Refusal, Request, Unwinder};
 use std::collections::BTreeSet;
 use trapless_isa::Site;
 
@@ -41,7 +41,7 @@ impl<'a, 'm> Returns<'a, 'm> {
         if module.entry == request.address {
             return Err(Refusal::EntryPoint);
         }
-        if request.wanted.restore_returns {
+        if request.wanted.unwinder == Some(Unwinder::Entry) {
             return Err(Refusal::WalksStack);
         }
         if let Some(table) = request.unread {

@@ -1,13 +1,26 @@
 //! Which functions must be hooked where calls are followed?
 //!
-//! An unwinder that walks a stack must find the real return addresses, or an exception is lost. Where one cannot be hooked
-//! and exceptions are thrown, nothing is followed.
+//! An unwinder that walks a stack must find the real return addresses, or an exception is lost. Where calls are followed by
+//! detours, it is told them by the functions that it asks about an address ([`LOOKUPS`]). Where a tracer follows, which replaces
+//! return addresses in their slots, the tracer puts them back at the unwinder's entry ([`UNWINDERS`]). Where either cannot be hooked,
+//! nothing is followed that way.
 
 use super::Facts;
-use crate::{Module, Plan, Refusal, Request};
+use crate::{Plan, PlannedSite, Refusal, Request, Unwinder};
+use trapless_isa::Lookup;
 
-/// Entry points of unwinders that walk the stack from their caller on. They must find the real return addresses. The C
-/// library's own stand before an unwinder that it loads when it first needs one.
+/// Functions that unwinders ask about each code address they meet. The C library has the first ones, or its loader, so whichever
+/// unwinder it is and whenever it was loaded, it asks there; libgcc's own looks first through what static programs register.
+pub const LOOKUPS: &[(&str, Lookup)] = &[
+    ("_dl_find_object", Lookup::FindObject),
+    ("__dl_find_object", Lookup::FindObject),
+    ("_Unwind_Find_FDE", Lookup::FindObject),
+    ("dl_iterate_phdr", Lookup::IteratePhdr),
+    ("__dl_iterate_phdr", Lookup::IteratePhdr),
+];
+
+/// Entry points of unwinders that walk the stack from their caller on. The C library's own stand before an unwinder that it loads
+/// when it first needs one.
 pub const UNWINDERS: &[&str] = &[
     "_Unwind_RaiseException",
     "_Unwind_Resume_or_Rethrow",
@@ -17,23 +30,34 @@ pub const UNWINDERS: &[&str] = &[
     "__pthread_unwind",
 ];
 
-/// Follows nothing where an exception could not pass: an unwinder that is not hooked would meet return points
-/// it knows nothing of.
+/// Follows nothing where an exception could not pass: an unwinder that is not served would meet return points it knows
+/// nothing of. What serves a way of following that nobody needs is left out.
 pub fn require_unwinders(facts: &Facts, plan: &mut Plan<'_>, requests: &[Request<'_>]) {
-    let needed = requests.iter().filter(|request| is_needed(&plan.modules, request));
-    let hooked = needed.map(|request| request.id).all(|id| plan.sites.iter().any(|s| s.request.id == id));
-    if facts.throws_unhooked || !hooked {
-        plan.refuse(|site| site.request.wanted.follows().then_some(Refusal::Unwinder));
-    }
-    if !plan.follows() {
-        // Nothing to put back, so nothing to hook. Nobody has asked for hooks by themselves.
-        plan.sites.retain(|site| !site.request.wanted.is_hook());
-    }
-}
-
-/// Without the C library's own hooked, a backtrace is short; without these, exceptions are lost.
-fn is_needed(modules: &[Module<'_>], request: &Request<'_>) -> bool {
-    let known = || modules[request.module].functions.get(&request.function.address);
-    request.wanted.restore_returns
-        && known().is_none_or(|known| known.names.iter().any(|name| name.starts_with("_Unwind_")))
+    let follows =
+        |site: &PlannedSite<'_>, traps: bool| site.request.wanted.follows() && site.traps() == traps;
+    let is_lookup = |unwinder: Unwinder| matches!(unwinder, Unwinder::Lookup(_));
+    let is_missing = |plan: &Plan<'_>, lookups: bool| {
+        let serving = requests.iter().filter(|r| r.wanted.unwinder.is_some_and(|u| is_lookup(u) == lookups));
+        serving.map(|request| request.id).any(|id| plan.sites.iter().all(|site| site.request.id != id))
+    };
+    let [no_entry, no_lookup] =
+        [false, true].map(|lookups| facts.throws_unhooked || is_missing(plan, lookups));
+    plan.refuse(|site| {
+        let refused = no_lookup && follows(site, false) || no_entry && follows(site, true);
+        refused.then_some(Refusal::Unwinder)
+    });
+    let by_jump = plan.sites.iter().any(|site| follows(site, false));
+    let by_trap = plan.sites.iter().any(|site| follows(site, true));
+    plan.sites.retain_mut(|site| {
+        let needed = match site.request.wanted.unwinder {
+            Some(Unwinder::Lookup(_)) => by_jump,
+            Some(Unwinder::Entry) => by_trap,
+            None => return true,
+        };
+        let is_hook = site.request.wanted.is_hook();
+        if !needed {
+            site.request.wanted.unwinder = None;
+        }
+        needed || !is_hook
+    });
 }

@@ -6,7 +6,7 @@
 
 use super::{Facts, faults, go, shadow_stack};
 use crate::plan::site_of;
-use crate::{Module, Refusal, Request};
+use crate::{Module, Refusal, Request, Unwinder};
 use trapless_isa::{Displaced, Ladder, Mechanism};
 
 /// What each mechanism takes at a site, or why it cannot be used.
@@ -70,7 +70,10 @@ pub fn rungs(facts: &Facts, modules: &[Module<'_>], request: &Request<'_>) -> Ru
             return Err(Refusal::Unread(table));
         }
         go::leaves_room(module.runtimes, isa, &site)?;
-        faults::seen_by_handlers(facts, isa, displaced, original(request, displaced))?;
+        // What unwinders ask reads the loader's own tables, and does not fault.
+        if !matches!(request.wanted.unwinder, Some(Unwinder::Lookup(_))) {
+            faults::seen_by_handlers(facts, isa, displaced, original(request, displaced))?;
+        }
         Ok(displaced)
     });
     Rungs { jump, boost: trap(boost), emulate: trap(emulate), step: trap(step) }

@@ -56,6 +56,8 @@ pub(crate) struct TrapSite {
     pub pad: u64,
     /// What to count and record.
     pub actions: Actions,
+    /// Whether an unwinder starts here, which must find real return addresses.
+    pub unwinds: bool,
     /// Instruction set.
     pub machine: Machine,
 }
@@ -68,7 +70,10 @@ impl TrapSite {
 
     /// Where a hit leads, and what it counts, if that is all it does: then the thread's registers need not even be read.
     pub fn only_counts(&self) -> Option<(u64, Option<u32>)> {
-        let Actions { entry, ret: None, restore_returns: false } = self.actions else { return None };
+        let Actions { entry, ret: None, lookup: None } = self.actions else { return None };
+        if self.unwinds {
+            return None;
+        }
         let leads_to = match self.mechanism {
             Mechanism::Boost => Some(self.slot_address),
             Mechanism::Emulate => x86::leads_to(self.bits(), &self.original, self.address),

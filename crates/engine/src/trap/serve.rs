@@ -15,7 +15,6 @@ use super::{TrapSite, numbers::*, returns::Returns, step::*, thread::Thread};
 use crate::{
     EngineError, FoundSession,
     patch::{self, Change},
-    remove::put_back_returns_between,
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
 use trapless_isa::{Mechanism, detour::BLOCK_UNWOUND, x86};
@@ -233,12 +232,8 @@ impl<'a, 'p> Server<'a, 'p> {
     fn entered(&mut self, tid: Tid, index: usize, registers: &Registers, time: u64) {
         let site = &self.sites[index];
         let sp = registers.sp_value();
-        if site.actions.restore_returns {
-            let mut unwound = self.returns.abandon(self.process, tid, sp);
-            // Threads' stacks do not reach further; what lies beyond is another's.
-            const REACH: u64 = 64 << 20;
-            let between = sp..sp.saturating_add(REACH);
-            unwound += put_back_returns_between(self.process, self.session, between).unwrap_or(0) as u64;
+        if site.unwinds {
+            let unwound = self.returns.abandon(self.process, tid, sp);
             self.numbers.add(BLOCK_UNWOUND, unwound);
         }
         if let Some(counter) = site.actions.entry.hits {

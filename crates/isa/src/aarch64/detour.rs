@@ -31,16 +31,13 @@
 //! be. So calls that are followed at the same time can have the same slot, in two cases.
 //!
 //! A tail call, or a jump back to the function's own entry: it is known by its x30, which is the return point
-//! of the instance that is there ([`RETURN_POINT`] holds it).
+//! of the instance that is there.
 //!
 //! A call by a function that keeps its return address in a register and does not move sp. [`super::returns`]
 //! refuses to follow those, but a followed function may end in a tail call to one (`rawmemchr`, which calls
 //! `strlen`). It is known by that register, which holds the return point.
 //!
-//! Then the instance that is there moves aside, to a place of its own under the key slot + level (slots are
-//! multiples of 16), and comes back when the younger returns: last in, first out within the slot. In any
-//! other case the instance was left behind by longjmp, and is overwritten. A slot has [`RETURN_PROBES`] + 1
-//! places, so calls beyond that many are not followed, and counted as lost.
+//! In any other case the instance was left behind, and the latest call wins.
 //!
 //! # Pointer authentication
 //! Behind a `paciasp` that stays at the entry, x30 is signed. The detour strips it (`xpaclri`), and the body
@@ -49,10 +46,9 @@
 use super::count::{add_one, latency};
 use super::decode::{Form, LENGTH, form, hint, word};
 use super::emit::{Code, Label, instruction as a};
-use super::frame::{LEVEL_SHIFT, RETURN_POINT, register::*};
+use super::frame::register::*;
 use super::record::{RecordKind, record};
 use super::relocate::relocate;
-use super::returns::{Saved, saved};
 use super::runtime;
 use crate::detour::*;
 use crate::{DetourRequest, Reason};
@@ -76,8 +72,7 @@ enum Slow {
     Resolve,
     Claim { lost: Label },
     Lost { counter: u32 },
-    Find,
-    Unnest,
+    Leave { point: Label },
 }
 
 /// The detour that `request` asks for.
@@ -89,7 +84,7 @@ pub fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
         return Err(Reason::MidInstruction);
     }
     let actions = &request.actions;
-    let wide = actions.ret.is_some() || actions.entry.record.is_some() || actions.restore_returns;
+    let wide = actions.ret.is_some() || actions.entry.record.is_some() || actions.lookup.is_some();
     let mut t = Template {
         code: Code::new(request.address),
         layout: request.layout,
@@ -99,16 +94,15 @@ pub fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
         comments: vec![],
     };
     let mut return_point = None;
-    if actions.restore_returns {
-        t.restore_returns(signature_before(request))?;
+    if let Some(lookup) = actions.lookup {
+        t.translate(lookup)?;
     }
     if let Some(ret) = &actions.ret {
         let signature = signature(request)?;
         let body = t.code.label();
         let point = t.paired_entry(&actions.entry, ret, signature.is_some(), body)?;
         return_point = Some((t.code.address_of(point).ok_or(Reason::OutOfReach)? - request.address) as u32);
-        t.at_return(ret)?;
-        t.code.emit([ret.lost, saved_word(request.site)]);
+        t.at_return(ret, point)?;
         t.code.bind(body);
         t.code.emit(signature.map(a::hint));
     } else if actions.entry.hits.is_some() || actions.entry.record.is_some() {
@@ -156,17 +150,6 @@ fn signature_before(request: &DetourRequest<'_>) -> Option<u8> {
     }
 }
 
-/// Where the function keeps its return address and how it signs it, for [`runtime::RESTORE`]; 0 when that is
-/// not known.
-fn saved_word(site: &crate::Site<'_>) -> u32 {
-    match saved(site) {
-        Some(Saved { offset, key }) => {
-            i32::try_from(offset).map_or(0, |offset| offset as u32 | u32::from(key))
-        }
-        None => 0,
-    }
-}
-
 impl Template<'_> {
     fn comment(&mut self, text: &'static str) {
         self.comments.push((self.code.offset(), text));
@@ -188,19 +171,31 @@ impl Template<'_> {
         self.code.emit([a::ldp(11, 12, SP, 16), a::ldp_post(9, 10, SP, self.frame)]);
     }
 
-    /// Puts back the return addresses of the followed calls on the stack, x30 included, which is signed again
-    /// if it was.
-    fn restore_returns(&mut self, signature: Option<u8>) -> Emitted<()> {
+    /// The functions that unwinders ask about an address: it becomes the real one, wherever the unwinder has it.
+    fn translate(&mut self, lookup: Lookup) -> Emitted<()> {
         self.save();
-        self.find_thread();
-        self.comment("put back return addresses");
-        self.code.emit([a::ldr(PLACE, BLOCK, THREAD_RETURNS), a::add_immediate(SLOT, SP, self.frame as u32)]);
-        self.code.emit(signature.map(|_| a::hint(hint::XPACLRI)));
-        self.code.emit([a::mov(ENTERED, LINK)]);
-        self.routine(runtime::RESTORE)?;
-        self.code.emit([a::mov(LINK, ENTERED)]);
+        self.comment("tell unwinders the real address");
+        self.code.emit([a::mov(STATUS, LINK), a::add_immediate(SLOT, SP, self.frame as u32)]);
+        match lookup {
+            Lookup::FindObject => {
+                self.code.emit([a::mov(TEMPORARY, 0)]);
+                self.routine(runtime::TRANSLATE)?;
+                self.code.emit([a::mov(0, TEMPORARY)]);
+            }
+            Lookup::IteratePhdr => {
+                let elsewhere = self.code.label();
+                let bits = UNWINDER_STACK.ilog2();
+                self.code.emit([a::sub(ADDRESS, 1, SLOT, 0), a::lsr(ADDRESS, ADDRESS, bits)]);
+                self.code.emit_to(a::cbnz(ADDRESS), elsewhere);
+                for word in 0..LOOKED_UP_WORDS {
+                    self.code.emit([a::ldr(TEMPORARY, 1, 8 * word)]);
+                    self.routine(runtime::TRANSLATE)?;
+                }
+                self.code.bind(elsewhere);
+            }
+        }
+        self.code.emit([a::mov(LINK, STATUS)]);
         self.restore();
-        self.code.emit(signature.map(a::hint));
         Ok(())
     }
 
@@ -211,7 +206,11 @@ impl Template<'_> {
         self.code.emit([a::mrs_thread_pointer(TEMPORARY)]);
         // A thread pointer of 0 would match a free entry.
         self.code.emit_to(a::cbz(TEMPORARY), slow);
-        self.code.emit([a::ubfx(ADDRESS, TEMPORARY, THREAD_HASH_SHIFT, self.layout.thread_bits)]);
+        self.code.load(BLOCK, u64::from(HASH_FACTOR));
+        self.code.emit([
+            a::madd(ADDRESS, TEMPORARY, BLOCK, SP),
+            a::ubfx(ADDRESS, ADDRESS, 32, self.layout.thread_bits),
+        ]);
         self.code.load(BLOCK, self.layout.threads);
         self.code.emit([
             a::add(BLOCK, BLOCK, ADDRESS, THREAD_SHIFT),
@@ -249,7 +248,7 @@ impl Template<'_> {
         let [claim, claimed, lost, point] = core::array::from_fn(|_| self.code.label());
         self.save();
         self.find_thread();
-        self.code.emit([a::ldr(PLACE, BLOCK, THREAD_RETURNS), a::ldr(BLOCK, BLOCK, THREAD_BLOCK)]);
+        self.code.emit([a::ldr(BLOCK, BLOCK, THREAD_BLOCK)]);
         self.code.emit([a::add_immediate(SLOT, SP, self.frame as u32)]);
         if signed {
             self.code.emit([a::hint(hint::XPACLRI)]);
@@ -260,28 +259,20 @@ impl Template<'_> {
         }
         if let Some(what) = &entry.record {
             self.comment("record");
-            // The record's code uses the place's register.
-            self.code.emit([a::mov(ENTERED, PLACE), a::mrs_time(TIME)]);
+            self.code.emit([a::mrs_time(TIME)]);
             record(&mut self.code, self.layout, what, RecordKind::Entry)?;
-            self.code.emit([a::mov(PLACE, ENTERED)]);
         }
         self.comment("claim a return instance");
-        self.code.emit_to(a::cbz(PLACE), lost);
-        self.first_place();
-        let again = self.code.label_here();
-        self.code.emit([a::ldxr(ADDRESS, PLACE)]);
+        self.shadow_block(claim);
+        self.code.emit([a::ldr(ADDRESS, PLACE, RETURN_POINT)]);
         self.code.emit_to(a::cbnz(ADDRESS), claim);
-        self.code.emit([a::stxr(STATUS, SLOT, PLACE)]);
-        self.code.emit_to(a::cbnz_w(STATUS), again);
         self.code.bind(claimed);
-        // STATUS is 0 here, or the level that the routine found. The return point is last: without it, the
-        // instance is not yet to be put back.
         self.code.emit([a::str(LINK, PLACE, RETURN_ADDRESS)]);
         if ret.latency.is_some() || ret.record.is_some() {
             self.code.emit([a::mrs_time(TIME), a::str(TIME, PLACE, RETURN_ENTERED)]);
         }
         self.code.emit_to(a::adr(ADDRESS), point);
-        self.code.emit([a::orr(ADDRESS, ADDRESS, STATUS), a::str(ADDRESS, PLACE, RETURN_POINT)]);
+        self.code.emit([a::str(ADDRESS, PLACE, RETURN_POINT)]);
         self.restore();
         self.code.emit_to(0x9400_0000, body);
         self.code.bind(point);
@@ -291,17 +282,32 @@ impl Template<'_> {
         Ok(point)
     }
 
-    /// `PLACE` = the first place of `SLOT` in the table at `PLACE`.
-    fn first_place(&mut self) {
+    /// `PLACE` = the instance of `SLOT`, if its page has the shadow block of its hash; or off to `missing`. Changes `TEMPORARY`,
+    /// `ADDRESS` and `STATUS`.
+    fn shadow_block(&mut self, missing: Label) {
+        let bits = self.layout.return_bits;
+        self.code.emit([a::lsr(ADDRESS, SLOT, STACK_PAGE_SHIFT)]);
+        self.code.load(TEMPORARY, u64::from(HASH_FACTOR));
+        self.code.emit([a::madd(PLACE, ADDRESS, TEMPORARY, SP), a::ubfx(PLACE, PLACE, 32 - bits, bits)]);
+        self.code.load(TEMPORARY, self.layout.block_size());
+        self.code.load(STATUS, self.layout.shadow_block(0));
         self.code.emit([
-            a::ubfx(ADDRESS, SLOT, 4, self.layout.return_bits),
-            a::add(PLACE, PLACE, ADDRESS, RETURN_SHIFT),
+            a::madd(PLACE, PLACE, TEMPORARY, STATUS),
+            a::ldr(TEMPORARY, PLACE, SHADOW_TAG),
+            a::eor(TEMPORARY, TEMPORARY, ADDRESS),
+        ]);
+        self.code.emit_to(a::cbnz(TEMPORARY), missing);
+        let shift = super::SLOT_SHIFT;
+        self.code.emit([
+            a::ubfx(TEMPORARY, SLOT, shift, STACK_PAGE_SHIFT - shift),
+            a::add(PLACE, PLACE, TEMPORARY, RETURN_SHIFT),
+            a::add_immediate(PLACE, PLACE, SHADOW_INSTANCES),
         ]);
     }
 
     /// From the return point to the return.
-    fn at_return(&mut self, ret: &ReturnActions) -> Emitted<()> {
-        let [find, found, unnest, popped] = core::array::from_fn(|_| self.code.label());
+    fn at_return(&mut self, ret: &ReturnActions, point: Label) -> Emitted<()> {
+        let [leave, found] = core::array::from_fn(|_| self.code.label());
         let timed = ret.latency.is_some() || ret.record.is_some();
         self.comment("return point");
         self.save();
@@ -309,24 +315,22 @@ impl Template<'_> {
             self.code.emit([a::mrs_time(TIME)]);
         }
         self.find_thread();
-        self.code.emit([a::ldr(PLACE, BLOCK, THREAD_RETURNS), a::ldr(BLOCK, BLOCK, THREAD_BLOCK)]);
+        self.code.emit([a::ldr(BLOCK, BLOCK, THREAD_BLOCK)]);
         self.comment("find the return instance");
         self.code.emit([a::add_immediate(SLOT, SP, self.frame as u32)]);
-        self.code.emit_to(a::cbz(PLACE), find);
-        self.first_place();
-        self.code.emit([a::ldr(ADDRESS, PLACE, RETURN_SLOT), a::eor(ADDRESS, ADDRESS, SLOT)]);
-        self.code.emit_to(a::cbnz(ADDRESS), find);
+        self.shadow_block(leave);
+        self.code.emit_to(a::adr(ADDRESS), point);
+        self.code.emit([a::ldr(TEMPORARY, PLACE, RETURN_POINT), a::eor(TEMPORARY, TEMPORARY, ADDRESS)]);
+        self.code.emit_to(a::cbnz(TEMPORARY), leave);
+        self.code.emit([a::ldr(TEMPORARY, PLACE, RETURN_OLDER)]);
+        self.code.emit_to(a::cbnz(TEMPORARY), leave);
         self.code.bind(found);
         self.code.emit([a::ldr(LINK, PLACE, RETURN_ADDRESS)]);
         if timed {
             self.code.emit([a::ldr(ENTERED, PLACE, RETURN_ENTERED)]);
         }
-        self.code.emit([a::ldr(ADDRESS, PLACE, RETURN_POINT), a::lsr(ADDRESS, ADDRESS, LEVEL_SHIFT)]);
-        self.code.emit_to(a::cbnz(ADDRESS), unnest);
-        self.code.emit([a::str(SP, PLACE, RETURN_POINT), a::str(SP, PLACE, RETURN_SLOT)]);
-        self.code.bind(popped);
-        self.slow.push((find, found, Slow::Find));
-        self.slow.push((unnest, popped, Slow::Unnest));
+        self.code.emit([a::str(SP, PLACE, RETURN_POINT)]);
+        self.slow.push((leave, found, Slow::Leave { point }));
         if let Some(counter) = ret.hits {
             self.comment("count");
             add_one(&mut self.code, counter);
@@ -356,7 +360,7 @@ impl Template<'_> {
                     self.code.emit([a::mov(LINK, STATUS)]);
                 }
                 Slow::Claim { lost } => {
-                    self.comment("the place is taken");
+                    self.comment("the instance is not free");
                     self.code.emit([a::mov(ENTERED, LINK)]);
                     self.routine(runtime::CLAIM)?;
                     self.code.emit([a::mov(LINK, ENTERED)]);
@@ -367,15 +371,10 @@ impl Template<'_> {
                     add_one(&mut self.code, counter);
                     self.restore();
                 }
-                Slow::Find => {
-                    self.comment("the instance is elsewhere");
-                    self.routine(runtime::FIND)?;
-                }
-                Slow::Unnest => {
-                    self.comment("there is an older instance of this slot");
-                    self.code.emit([a::mov(TEMPORARY, LINK)]);
-                    self.routine(runtime::UNNEST)?;
-                    self.code.emit([a::mov(LINK, TEMPORARY)]);
+                Slow::Leave { point } => {
+                    self.comment("the instance is not at hand");
+                    self.code.emit_to(a::adr(ADDRESS), point);
+                    self.routine(runtime::LEAVE)?;
                 }
             }
             self.code.emit_to(0x1400_0000, to);

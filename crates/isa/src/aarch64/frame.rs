@@ -1,11 +1,4 @@
-//! What the templates and the routines agree on: which register holds what, and the fields of a return
-//! instance that are arm64's own.
-
-/// Return instance: the return point that the callee got in x30 (low 56 bits), and its level within the slot
-/// (high 8). 0 while the instance is being filled or is free.
-pub const RETURN_POINT: u32 = 24;
-/// Bit where the level starts.
-pub const LEVEL_SHIFT: u32 = 56;
+//! What the templates and the routines agree on: which register holds what.
 
 /// The templates' registers. All are saved; x0 to x8 are never touched, so that arguments and results are
 /// where they were.
@@ -16,9 +9,9 @@ pub mod register {
     pub const BLOCK: u32 = 10;
     /// Addresses, and scratch.
     pub const ADDRESS: u32 = 11;
-    /// Status of store-exclusive, and scratch. Holds x30 while a routine is called.
+    /// Scratch. Holds x30 while a routine is called.
     pub const STATUS: u32 = 12;
-    /// Place of the return instance.
+    /// The return instance.
     pub const PLACE: u32 = 13;
     /// The slot: sp at the entry.
     pub const SLOT: u32 = 14;

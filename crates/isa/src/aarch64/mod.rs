@@ -9,10 +9,10 @@ pub mod detour;
 pub mod emit;
 pub mod emulate;
 pub mod frame;
+mod lower;
 pub mod operands;
 pub mod record;
 pub mod relocate;
-mod restore;
 pub mod returns;
 pub mod runtime;
 pub mod targets;
@@ -30,6 +30,9 @@ pub static AARCH64: AArch64 = AArch64;
 
 /// How far `b` reaches backwards; forwards it is 4 bytes less.
 pub const REACH: u64 = 128 << 20;
+
+/// Log2 of the stack pointer's alignment (AAPCS64, 6.4.5.1): a call is named by the stack pointer at its entry.
+const SLOT_SHIFT: u32 = 4;
 
 impl Isa for AArch64 {
     fn machine(&self) -> Machine {
@@ -58,6 +61,10 @@ impl Isa for AArch64 {
 
     fn reach(&self) -> u64 {
         REACH - decode::LENGTH
+    }
+
+    fn slot_shift(&self) -> u32 {
+        SLOT_SHIFT
     }
 
     fn patch(&self, displaced: &Displaced, detour: u64) -> Result<Vec<u8>, Reason> {

@@ -7,14 +7,17 @@
 mod arithmetic;
 mod assembler;
 mod decode;
+#[cfg(any())]
 mod detour;
 mod emit;
 mod emulate;
+#[cfg(any())]
 mod follow;
 mod registers;
 mod relocate;
 mod reservation;
 mod returns;
+#[cfg(any())]
 mod runtime;
 mod tables;
 mod text;
@@ -38,7 +41,10 @@ impl PowerPc64Le {
     /// # Errors
     /// As for [`Isa::detour`].
     pub fn boosted_slot(&self, request: &DetourRequest<'_>) -> Result<Detour, Reason> {
-        detour::boosted_slot(request)
+        {
+            let _ = request;
+            Err(Reason::NotImplemented)
+        }
     }
 }
 
@@ -71,15 +77,25 @@ impl Isa for PowerPc64Le {
         emit::REACH - 4
     }
 
+    fn slot_shift(&self) -> u32 {
+        4
+    }
+
     fn patch(&self, displaced: &Displaced, detour: u64) -> Result<Vec<u8>, Reason> {
         emit::patch(displaced.start, displaced.length, detour)
     }
 
     fn runtime(&self, address: u64, layout: &Layout) -> Result<Runtime, Reason> {
-        runtime::runtime(address, layout)
+        {
+            let _ = (address, layout);
+            Err(Reason::NotImplemented)
+        }
     }
 
     fn detour(&self, request: &DetourRequest<'_>) -> Result<Detour, Reason> {
-        detour::detour(request)
+        {
+            let _ = request;
+            Err(Reason::NotImplemented)
+        }
     }
 }

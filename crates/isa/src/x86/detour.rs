@@ -110,6 +110,8 @@ fn finished(
 pub(super) struct Labels {
     /// The thread's entry is known.
     pub resume: CodeLabel,
+    /// Done with counting.
+    pub known: CodeLabel,
     /// Done with the entry; the call is not followed.
     pub plain: CodeLabel,
     /// The copies of the displaced instructions.
@@ -140,6 +142,7 @@ impl<'a> Template<'a> {
         let mut label = || asm.a.create_label();
         let labels = Labels {
             resume: label(),
+            known: label(),
             plain: label(),
             displaced: label(),
             back: label(),
@@ -156,8 +159,8 @@ impl<'a> Template<'a> {
 
     fn write(&mut self) -> Asm {
         let actions = self.request.actions;
-        if actions.restore_returns {
-            self.restore_returns()?;
+        if let Some(lookup) = actions.lookup {
+            self.translate(lookup)?;
         }
         let frame = Frame::choose(64, &actions, self.entry_liveness());
         frame.save(&mut self.asm.a)?;
@@ -197,15 +200,40 @@ impl<'a> Template<'a> {
         self.asm.a.jmp(self.request.displaced.end())
     }
 
-    /// The unwinder's entry points: what it is about to walk must look as if no call were followed.
-    fn restore_returns(&mut self) -> Asm {
-        let restore = Routine::Restore.address(self.request.runtime);
+    /// The functions that unwinders ask about an address: it becomes the real one, wherever the unwinder has it.
+    fn translate(&mut self, lookup: Lookup) -> Asm {
+        let translate = Routine::Translate.address(self.request.runtime);
         let a = &mut self.asm.a;
         a.lea(rsp, qword_ptr(rsp - RED_ZONE))?;
+        a.pushfq()?;
         a.push(r10)?;
-        a.lea(r10, qword_ptr(rsp + RED_ZONE + 8))?;
-        a.call(restore)?;
+        a.push(r11)?;
+        let stack = qword_ptr(rsp + (RED_ZONE + 24));
+        match lookup {
+            Lookup::FindObject => {
+                a.mov(r10, rdi)?;
+                a.lea(r11, stack)?;
+                a.call(translate)?;
+                a.mov(rdi, r10)?;
+            }
+            Lookup::IteratePhdr => {
+                let mut elsewhere = a.create_label();
+                a.mov(r10, rsi)?;
+                a.sub(r10, rsp)?;
+                a.cmp(r10, UNWINDER_STACK as i32)?;
+                a.jae(elsewhere)?;
+                for word in 0..LOOKED_UP_WORDS as i32 {
+                    a.mov(r10, qword_ptr(rsi + 8 * word))?;
+                    a.lea(r11, stack)?;
+                    a.call(translate)?;
+                }
+                a.set_label(&mut elsewhere)?;
+                a.zero_bytes()?;
+            }
+        }
+        a.pop(r11)?;
         a.pop(r10)?;
+        a.popfq()?;
         a.lea(rsp, qword_ptr(rsp + RED_ZONE))
     }
 
@@ -218,8 +246,8 @@ impl<'a> Template<'a> {
         } else {
             self.asm.a.rdfsbase(GPR64[thread])?;
         }
-        self.asm.a.mov(GPR32[entry], GPR32[thread])?;
-        self.asm.a.shr(GPR32[entry], (THREAD_HASH_SHIFT - THREAD_SHIFT) as i32)?;
+        self.asm.a.imul_3(GPR64[entry], GPR64[thread], HASH_FACTOR as i32)?;
+        self.asm.a.shr(GPR64[entry], 32 - THREAD_SHIFT as i32)?;
         self.asm.a.and(GPR32[entry], mask)?;
         self.asm.rip_relative(Code::Add_r64_rm64, GPR64[entry], threads)?;
         // Owners are stored complemented: a thread whose first TLS word is 0, as Go's are, matches no free entry.
@@ -336,10 +364,11 @@ impl<'a> Template<'a> {
         self.resolve(frame.entry)?;
         frame.unskip_red_zone(&mut self.asm.a)?;
         self.asm.a.jne(self.labels.resume)?;
-        for counter in [actions.entry.hits, actions.ret.map(|r| r.lost)].into_iter().flatten() {
+        for counter in actions.counted_together() {
             self.count_shared(counter, frame.entry)?;
         }
-        self.asm.a.jmp(self.labels.plain)
+        let next = if actions.followed_by_all() { self.labels.known } else { self.labels.plain };
+        self.asm.a.jmp(next)
     }
 }
 

@@ -33,10 +33,18 @@ pub(super) mod number {
     pub const RCX: usize = 1;
     pub const RDX: usize = 2;
     pub const RBX: usize = 3;
+    pub const RSP: usize = 4;
+    pub const RBP: usize = 5;
     pub const RSI: usize = 6;
     pub const RDI: usize = 7;
     pub const R8: usize = 8;
     pub const R9: usize = 9;
+    pub const R10: usize = 10;
+    pub const R11: usize = 11;
+    pub const R12: usize = 12;
+    pub const R13: usize = 13;
+    pub const R14: usize = 14;
+    pub const R15: usize = 15;
 }
 
 /// A 64-bit memory operand in the target's probe memory.

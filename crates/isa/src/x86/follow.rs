@@ -7,7 +7,7 @@ use super::{
     runtime::Routine,
 };
 use crate::detour::*;
-use iced_x86::code_asm::*;
+use iced_x86::{Code, code_asm::*};
 
 /// What the return part saves, in order: rax first, since it then holds the flags.
 const SAVED: [AsmRegister64; 3] = [rax, rcx, rdx];
@@ -16,41 +16,53 @@ const SAVED_WITH_CLOCK: [AsmRegister64; 3] = [rsi, rdi, r8];
 
 /// Labels that `follow` leaves to `not_followed`.
 pub(super) struct Later {
-    /// The instance's first place is taken.
+    /// The instance is not at hand.
     taken: CodeLabel,
     /// An instance is found.
-    reserved: CodeLabel,
-    /// The slot is the thread's highest so far.
-    higher: CodeLabel,
-    /// That is known.
-    known: CodeLabel,
+    claimed: CodeLabel,
 }
 
 impl Template<'_> {
-    fn return_mask(&self) -> i32 {
-        ((1i32 << self.request.layout.return_bits) - 1) << RETURN_SHIFT
+    /// `block` = the shadow block of the page of the slot in `slot`, if it has that of its hash; or off to `missing`. Loses `page`.
+    fn shadow_block(&mut self, block: usize, page: usize, missing: CodeLabel) -> Asm {
+        let layout = self.request.layout;
+        let shadows = Routine::Shadows.address(self.request.runtime);
+        let a = &mut self.asm.a;
+        a.shr(GPR64[page], STACK_PAGE_SHIFT as i32)?;
+        a.imul_3(GPR32[block], GPR32[page], HASH_FACTOR as i32)?;
+        a.shr(GPR32[block], 32 - layout.return_bits as i32)?;
+        a.imul_3(GPR64[block], GPR64[block], layout.block_size() as i32)?;
+        self.asm.rip_relative(Code::Add_r64_rm64, GPR64[block], shadows)?;
+        self.asm.a.cmp(at(block, SHADOW_TAG), GPR64[page])?;
+        self.asm.a.jne(missing)
     }
 
-    /// Reserves a return instance, moves the return address into it, and calls the displaced code.
-    pub(super) fn follow(&mut self, frame: &Frame, ret: &ReturnActions) -> Asm {
-        let mask = self.return_mask();
-        let (table, slot, instance) = (frame.entry, frame.block, frame.x);
+    /// `block` = the instance of the slot in `slot` in its block. Loses `slot`.
+    fn instance(&mut self, block: usize, slot: usize) -> Asm {
         let a = &mut self.asm.a;
-        let [taken, mut reserved, higher, mut known] = [(); 4].map(|()| a.create_label());
-        a.lea(GPR64[slot], qword_ptr(rsp + frame.depth()))?;
-        a.cmp(at(table, THREAD_HIGHEST), GPR64[slot])?;
-        a.jb(higher)?;
-        a.set_label(&mut known)?;
-        a.mov(GPR64[table], at(table, THREAD_RETURNS))?;
-        a.lea(GPR64[instance], qword_ptr(GPR64[slot] + GPR64[slot] * 1))?;
-        a.and(GPR32[instance], mask)?;
-        a.add(GPR64[instance], GPR64[table])?;
-        a.cmp(at(instance, RETURN_SLOT), 0)?;
-        a.jne(taken)?;
-        a.set_label(&mut reserved)?;
-        a.mov(at(instance, RETURN_SLOT), GPR64[slot])?;
-        a.mov(GPR64[table], qword_ptr(GPR64[slot]))?;
-        a.mov(at(instance, RETURN_ADDRESS), GPR64[table])?;
+        let scale = 1 << (RETURN_SHIFT - 3);
+        a.and(GPR32[slot], (1 << STACK_PAGE_SHIFT) - 8)?;
+        a.lea(GPR64[block], qword_ptr(GPR64[block] + GPR64[slot] * scale + SHADOW_INSTANCES as i32))
+    }
+
+    /// Claims the return instance, moves the return address into it, and calls the displaced code.
+    pub(super) fn follow(&mut self, frame: &Frame, ret: &ReturnActions) -> Asm {
+        let (scratch, slot, instance) = (frame.entry, frame.block, frame.x);
+        let [taken, mut claimed] = [(); 2].map(|()| self.asm.a.create_label());
+        self.asm.a.set_label(&mut self.labels.known)?;
+        self.asm.a.lea(GPR64[slot], qword_ptr(rsp + frame.depth()))?;
+        self.asm.a.mov(GPR64[scratch], GPR64[slot])?;
+        self.shadow_block(instance, scratch, taken)?;
+        self.asm.a.mov(GPR32[scratch], GPR32[slot])?;
+        self.instance(instance, scratch)?;
+        self.asm.a.cmp(at(instance, RETURN_POINT), 0)?;
+        self.asm.a.jne(taken)?;
+        self.asm.a.set_label(&mut claimed)?;
+        let a = &mut self.asm.a;
+        a.mov(GPR64[scratch], qword_ptr(GPR64[slot]))?;
+        a.mov(at(instance, RETURN_ADDRESS), GPR64[scratch])?;
+        a.lea(GPR64[scratch], qword_ptr(self.labels.return_point))?;
+        a.mov(at(instance, RETURN_POINT), GPR64[scratch])?;
         if ret.times() {
             read_clock(a)?;
             a.mov(at(instance, RETURN_ENTERED), rax)?;
@@ -58,33 +70,29 @@ impl Template<'_> {
         frame.restore(a)?;
         a.lea(rsp, qword_ptr(rsp + 8))?;
         a.call(self.labels.displaced)?;
-        self.later = Some(Later { taken, reserved, higher, known });
+        self.later = Some(Later { taken, claimed });
         Ok(())
     }
 
-    /// The ways out of `follow`: another place for the instance, or none at all.
+    /// The ways out of `follow`: another instance, or none at all.
     pub(super) fn not_followed(&mut self, frame: &Frame) -> Asm {
-        let (table, slot, instance) = (frame.entry, frame.block, frame.x);
+        let (slot, instance) = (frame.block, frame.x);
         let claim = Routine::Claim.address(self.request.runtime);
         let later = self.later.take().zip(self.request.actions.ret);
-        if let Some((Later { mut taken, reserved, mut higher, known }, ret)) = later {
+        if let Some((Later { mut taken, claimed }, ret)) = later {
             let a = &mut self.asm.a;
-            a.set_label(&mut higher)?;
-            a.mov(at(table, THREAD_HIGHEST), GPR64[slot])?;
-            a.jmp(known)?;
             a.set_label(&mut taken)?;
             frame.skip_red_zone(a)?;
             a.push(r10)?;
             a.push(r11)?;
             a.mov(r10, GPR64[slot])?;
-            a.mov(r11, GPR64[table])?;
             a.call(claim)?;
             a.mov(GPR64[instance], r11)?;
             a.pop(r11)?;
             a.pop(r10)?;
             frame.unskip_red_zone(a)?;
             a.test(GPR64[instance], GPR64[instance])?;
-            a.jne(reserved)?;
+            a.jne(claimed)?;
             self.count_shared(ret.lost, instance)?;
         }
         self.asm.a.set_label(&mut self.labels.plain)?;
@@ -97,10 +105,9 @@ impl Template<'_> {
     /// Everything is saved: the caller may expect any register to be kept that the callee is known not to touch. There is
     /// no red zone: the caller has just made a call.
     pub(super) fn return_part(&mut self, ret: &ReturnActions) -> Asm {
-        let mask = self.return_mask();
         let clock = ret.times();
         let depth = 8 * (SAVED.len() + if clock { SAVED_WITH_CLOCK.len() + 1 } else { 0 }) as i32;
-        let [mut slow, mut known, mut elsewhere, mut found, mut shared, mut home] =
+        let [mut slow, mut known, mut counted, mut elsewhere, mut found, mut home] =
             [(); 6].map(|()| self.asm.a.create_label());
 
         let a = &mut self.asm.a;
@@ -118,7 +125,6 @@ impl Template<'_> {
         self.find_thread(RDX, RCX, slow)?;
         let a = &mut self.asm.a;
         a.set_label(&mut known)?;
-        a.mov(rcx, at(RDX, THREAD_RETURNS))?;
         a.mov(rdx, at(RDX, THREAD_BLOCK))?;
         if let Some(hits) = ret.hits {
             a.inc(at(RDX, hits))?;
@@ -126,12 +132,16 @@ impl Template<'_> {
         if clock {
             a.mov(rdi, rdx)?;
         }
+        a.set_label(&mut counted)?;
         a.lea(rdx, qword_ptr(rsp + depth))?;
-        a.add(rdx, rdx)?;
-        a.and(edx, mask)?;
-        a.add(rcx, rdx)?;
-        a.lea(rdx, qword_ptr(rsp + depth))?;
-        a.cmp(at(RCX, RETURN_SLOT), rdx)?;
+        self.shadow_block(RCX, RDX, elsewhere)?;
+        self.asm.a.lea(edx, dword_ptr(rsp + depth))?;
+        self.instance(RCX, RDX)?;
+        let a = &mut self.asm.a;
+        a.lea(rdx, qword_ptr(self.labels.return_point))?;
+        a.cmp(at(RCX, RETURN_POINT), rdx)?;
+        a.jne(elsewhere)?;
+        a.cmp(at(RCX, RETURN_OLDER), 0)?;
         a.jne(elsewhere)?;
 
         a.set_label(&mut found)?;
@@ -140,7 +150,7 @@ impl Template<'_> {
         if clock {
             a.mov(r8, at(RCX, RETURN_ENTERED))?;
         }
-        a.mov(at(RCX, RETURN_SLOT), 0)?;
+        a.mov(at(RCX, RETURN_POINT), 0)?;
         if clock {
             a.test(rdi, rdi)?;
             a.je(home)?;
@@ -166,25 +176,29 @@ impl Template<'_> {
         a.set_label(&mut slow)?;
         self.resolve(RDX)?;
         self.asm.a.jne(known)?;
-        // A thread without memory of its own, in a frame that another thread entered.
-        self.asm.a.set_label(&mut shared)?;
+        // A thread without memory of its own.
         if let Some(hits) = ret.hits {
             self.count_shared(hits, RDX)?;
         }
-        let find = Routine::Find.address(self.request.runtime);
+        let leave = Routine::Leave.address(self.request.runtime);
         let a = &mut self.asm.a;
         if clock {
             a.xor(edi, edi)?;
         }
+        a.jmp(counted)?;
         a.set_label(&mut elsewhere)?;
         a.push(r10)?;
         a.push(r11)?;
         a.lea(r10, qword_ptr(rsp + depth + 16))?;
-        a.call(find)?;
+        a.lea(r11, qword_ptr(self.labels.return_point))?;
+        a.call(leave)?;
         a.mov(rcx, r11)?;
         a.pop(r11)?;
         a.pop(r10)?;
-        a.jmp(found)
+        a.test(rcx, rcx)?;
+        a.jne(found)?;
+        // The slot holds the way home.
+        a.jmp(home)
     }
 
     /// Appends a record of the return. rdi: block, rsi: time, r8: time of the entry. Loses rax, rcx and rdx.

@@ -12,7 +12,7 @@
 //! | `computed` | where does code compute a place to jump to? |
 //! | `tables` | where do a function's branches and jump tables lead? |
 //! | `returns` | may this function carry a call-paired return probe? |
-//! | `frame`, `follow`, `runtime`, `restore` | how does a detour save registers, follow a call to its return, what do all share, and what does an unwinder need? |
+//! | `frame`, `follow`, `runtime`, `lower` | how does a detour save registers, follow a call to its return, what do all share, and how are shared routines written? |
 //! | `template` | how are many detours made without encoding each? |
 //! | `prologue` | which instructions are emulated together in one trap? |
 //! | `slot` | which code runs one instruction out of line, after a trap? |
@@ -28,11 +28,11 @@ mod faults;
 mod follow;
 mod frame;
 mod liveness;
+mod lower;
 mod movable;
 mod narrow;
 mod prologue;
 mod relocate;
-mod restore;
 mod returns;
 mod runtime;
 mod slot;
@@ -110,12 +110,16 @@ impl Isa for X86 {
         (1 << 31) - u64::from(JUMP_LENGTH) - 4
     }
 
+    fn slot_shift(&self) -> u32 {
+        if self.bits == 64 { 3 } else { 2 }
+    }
+
     fn patch(&self, displaced: &Displaced, detour: u64) -> Result<Vec<u8>, Reason> {
         emit::patch(self.bits, displaced, detour)
     }
 
     fn runtime(&self, address: u64, layout: &Layout) -> Result<Runtime, Reason> {
-        if self.bits == 64 { runtime::runtime(address, layout) } else { narrow::runtime(address, layout) }
+        runtime::runtime(self.bits, address, layout)
     }
 
     fn detour(&self, request: &DetourRequest<'_>) -> Result<Detour, Reason> {

@@ -8,6 +8,7 @@ use crate::processor::Random;
 use crate::vectors::{self, SIZE as XSAVE};
 use std::sync::{Mutex, MutexGuard};
 use trapless_isa::detour::*;
+use trapless_isa::model;
 
 /// Where the function under test stands.
 pub const FUNCTION: u64 = 0x7100_0000;
@@ -34,6 +35,13 @@ pub const BLOCK_COUNT: u32 = 4;
 pub const RING: u32 = 0x4000;
 pub const RING_BITS: u32 = 7;
 
+/// Log2 of the number of shadow blocks.
+pub const RETURN_BITS: u32 = 4;
+pub const RETURNS_SIZE: u64 = {
+    let [pages, pool, blocks] = return_sizes(RETURN_BITS, 3);
+    pages + pool + blocks
+};
+
 /// The initial stack pointer: the slot of the return address.
 pub const SLOT: u64 = STACK + STACK_SIZE / 2 + 8;
 
@@ -50,10 +58,11 @@ pub const fn layout(self_pointer: bool) -> Layout {
         ring_bits: RING_BITS,
         self_pointer,
         tid_offset: if self_pointer { Some(0x2d0) } else { None },
-        returns: RETURNS + 0x1000,
-        return_bits: 9,
+        pages: RETURNS,
+        returns: RETURNS + return_sizes(RETURN_BITS, 3)[0],
+        return_bits: RETURN_BITS,
+        slot_shift: 3,
         arenas: REGION + 0x100,
-        returns_used: RETURNS,
     }
 }
 
@@ -141,7 +150,7 @@ impl Machine {
             (STACK, STACK_SIZE),
             (TLS, 0x10_0000),
             (THREADS, 0x2000),
-            (RETURNS, 0x10_0000),
+            (RETURNS, RETURNS_SIZE),
             (REGION, 0x10_0000),
         ] {
             // SAFETY: nothing of this process is at these low addresses, or the flag makes mmap fail; a second call
@@ -167,9 +176,9 @@ impl Machine {
 
     /// Makes the probe memory new.
     pub fn forget(&self) {
-        for (address, size) in [(THREADS, 0x2000), (RETURNS, 0x10_0000), (REGION, 0x4_0000)] {
-            // SAFETY: pages of this object.
-            unsafe { std::ptr::write_bytes(address as *mut u8, 0, size) };
+        for (address, size) in [(THREADS, 0x2000), (RETURNS, RETURNS_SIZE), (REGION, 0x4_0000)] {
+            // SAFETY: pages of this object, private and anonymous: they are zero again.
+            unsafe { libc::madvise(address as *mut _, size as usize, libc::MADV_DONTNEED) };
         }
         self.set(THREADS, 1);
         self.set(REGION, 1);
@@ -182,9 +191,9 @@ impl Machine {
         }
     }
 
-    /// Thread pointer of a thread. Those 8 apart meet in the thread table.
+    /// Thread pointer of a thread.
     pub fn thread(number: u64) -> u64 {
-        TLS + (number << THREAD_HASH_SHIFT)
+        TLS + (number << 11)
     }
 
     pub fn write(&self, address: u64, bytes: &[u8]) {
@@ -220,11 +229,23 @@ impl Machine {
         (0..u64::from(BLOCK_COUNT)).map(|number| self.block(number, offset)).sum()
     }
 
-    /// Return instances in use, over all tables.
+    /// Return instances in use, in the pool and in all shadow blocks.
     pub fn open_calls(&self) -> usize {
-        let count = 1u64 << (layout(true).thread_bits + layout(true).return_bits);
-        let slot = |i: u64| self.get(layout(true).returns + (i << RETURN_SHIFT) + u64::from(RETURN_SLOT));
-        (0..count).filter(|&i| slot(i) != 0).count()
+        let layout = layout(true);
+        let in_use = |address: u64, size: u64| {
+            // SAFETY: aligned pages of this object, which only this thread writes.
+            let words = unsafe { std::slice::from_raw_parts(address as *const u64, size as usize / 8) };
+            words.iter().step_by(1 << (RETURN_SHIFT - 3)).filter(|&&point| point != 0).count()
+        };
+        let instances = layout.block_size() - u64::from(SHADOW_INSTANCES);
+        let in_block =
+            |block: u64| in_use(layout.shadow_block(block) + u64::from(SHADOW_INSTANCES), instances);
+        in_use(layout.returns, POOL_SIZE) + (0..1 << RETURN_BITS).map(in_block).sum::<usize>()
+    }
+
+    /// The instance of a slot, which has a shadow block.
+    pub fn instance(&self, slot: u64) -> u64 {
+        model::instance_of(&mut Native(self), &layout(true), slot).expect("a shadow block")
     }
 
     /// Writes the exit with this number.
@@ -278,5 +299,36 @@ impl Machine {
             extended: vectors::compared(&self.read(AFTER, XSAVE)),
         };
         (self.get(CONTROL + 136), after)
+    }
+}
+
+/// The machine's memory for the model.
+pub struct Native<'m>(pub &'m Machine);
+
+impl model::Read for Native<'_> {
+    fn load(&mut self, address: u64) -> u64 {
+        self.0.get(address)
+    }
+}
+
+impl model::Memory for Native<'_> {
+    fn store(&mut self, address: u64, value: u64) {
+        self.0.set(address, value);
+    }
+
+    fn reserve(&mut self, address: u64, value: u64) -> Result<(), u64> {
+        match self.0.get(address) {
+            0 => {
+                self.0.set(address, value);
+                Ok(())
+            }
+            other => Err(other),
+        }
+    }
+
+    fn take_number(&mut self, address: u64) -> u64 {
+        let number = self.0.get(address);
+        self.0.set(address, number + 1);
+        number
     }
 }

@@ -1,24 +1,29 @@
-//! The unwinders of a program, to be hooked where calls are followed.
+//! What unwinders need in a program where calls are followed.
 
 use crate::resolve::{self, Kinds, Sites};
 use crate::target::Image;
-use trapless_engine::admit::UNWINDERS;
+use trapless_engine::Unwinder;
+use trapless_engine::admit::{LOOKUPS, UNWINDERS};
 use trapless_process::Process;
 
-/// Adds the entry points of every unwinder that is loaded to the sites, to be hooked. Without a process, those of the files.
+/// Adds to the sites the functions that unwinders ask about an address, for calls that detours follow, and the entry points of every
+/// unwinder that is loaded, for calls that a tracer follows. Without a process, those of the files.
 pub(super) fn with_unwinders(process: Option<&Process>, images: &[Image], mut sites: Sites) -> Sites {
     let program = process.and_then(|process| process.exe().ok());
     for (index, image) in images.iter().enumerate() {
         let is_program = program.as_ref().is_none_or(|path| path.ends_with(image.name()));
         let may_unwind = is_program || is_unwinder(image.name());
         let Some(module) = may_unwind.then(|| image.module(process).ok()).flatten() else { continue };
-        for function in UNWINDERS.iter().flat_map(|name| module.functions().named(name)) {
+        let served = services().flat_map(|(name, service)| {
+            module.functions().named(name).into_iter().map(move |function| (function, service))
+        });
+        for (function, service) in served {
             let known = sites.sites.iter_mut().find(|s| s.image == index && s.address == function.address());
             match known {
-                Some(site) => site.unwinder = true,
+                Some(site) => site.unwinder = Some(service),
                 None => {
                     let mut site = resolve::site(index, function, 0, Kinds::default());
-                    site.unwinder = true;
+                    site.unwinder = Some(service);
                     sites.sites.push(site);
                 }
             }
@@ -27,18 +32,20 @@ pub(super) fn with_unwinders(process: Option<&Process>, images: &[Image], mut si
     sites
 }
 
-/// Unwinders live in libraries of their own, or in the program itself; the other files are not read for them.
+fn services() -> impl Iterator<Item = (&'static str, Unwinder)> {
+    let lookups = LOOKUPS.iter().map(|&(name, lookup)| (name, Unwinder::Lookup(lookup)));
+    lookups.chain(UNWINDERS.iter().map(|&name| (name, Unwinder::Entry)))
+}
+
+/// Unwinders, and what they ask, live in libraries of their own, or in the program itself; the other files are not read for them.
 fn is_unwinder(name: &str) -> bool {
-    let known = ["libgcc_s", "libunwind", "libc++abi", "libc.so", "libc-"];
+    let known = ["libgcc_s", "libunwind", "libc++abi", "libc.so", "libc-", "ld-", "ld.so"];
     known.iter().any(|known| name.starts_with(known))
 }
 
-/// Whether a file throws exceptions and brings no unwinder that could be hooked.
-///
-/// A dynamic program's unwinder is a library; it is there, or comes when it is needed (libc asks for it to
-/// cancel threads) and then finds nothing but libc's own frames. A static one has it somewhere inside.
+/// Whether a static program throws exceptions, by an unwinder somewhere inside that asks nobody we know.
 pub(super) fn throw_unhooked(process: Option<&Process>, images: &[Image], sites: &Sites) -> bool {
-    if sites.sites.iter().any(|site| site.unwinder && site.name.starts_with("_Unwind_")) {
+    if sites.sites.iter().any(|site| site.unwinder.is_some()) {
         return false;
     }
     let mut read: Vec<usize> = sites.sites.iter().map(|site| site.image).collect();

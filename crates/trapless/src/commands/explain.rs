@@ -13,7 +13,7 @@ use trapless_engine::admit::{Returns, Rungs, rungs};
 use trapless_engine::{Module, Refusal, Request, Wanted};
 use trapless_isa::{
     Actions, DetourRequest, Displaced, EntryActions, Isa, Layout, Machine, Mechanism, Reason, ReturnActions,
-    Site, x86,
+    Site, detour::return_sizes, x86,
 };
 
 /// Shows it.
@@ -26,8 +26,7 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
     let prepared = Prepared::new(process, &place.images, place.sites(listing)?, true)?;
     let asked = |site: &resolve::Site| site.kinds != Kinds::default();
     let entry = |site: &resolve::Site| Wanted { entries: asked(site), ..Wanted::default() };
-    let both =
-        |site: &resolve::Site| Wanted { returns: asked(site), restore_returns: site.unwinder, ..entry(site) };
+    let both = |site: &resolve::Site| Wanted { returns: asked(site), unwinder: site.unwinder, ..entry(site) };
     let allowed = &listing.selection.mechanisms;
     let (entries, returns) = (prepared.offers(entry, allowed)?, prepared.offers(both, allowed)?);
     let (entries, returns) = (entries.answers(), returns.answers());
@@ -73,10 +72,11 @@ fn example_layout(machine: Machine) -> Layout {
             block_cursor: 0xa010_0d00,
             blocks: 0xa011_0000,
             block_count: 513,
-            returns: 0xb000_1000,
-            return_bits: 13,
+            pages: 0xb000_0000,
+            returns: 0xb000_0000 + return_sizes(11, 2)[0],
+            return_bits: 11,
+            slot_shift: 2,
             arenas: 0xa010_0100,
-            returns_used: 0xb000_0000,
             ..example_layout(Machine::X86_64)
         };
     }
@@ -92,10 +92,11 @@ fn example_layout(machine: Machine) -> Layout {
         ring_bits: 0,
         self_pointer: true,
         tid_offset: None,
-        returns: 0x2100_0000_1000,
-        return_bits: 15,
+        pages: 0x2100_0000_0000,
+        returns: 0x2100_0000_0000 + return_sizes(17, machine.isa().slot_shift())[0],
+        return_bits: 17,
+        slot_shift: machine.isa().slot_shift(),
         arenas: 0x2000_1000_0100,
-        returns_used: 0x2100_0000_0000,
     }
 }
 
@@ -207,7 +208,7 @@ fn detour(
     let actions = Actions {
         entry: EntryActions { hits: Some(128), record: None },
         ret: returns.then_some(ret),
-        restore_returns: false,
+        lookup: None,
     };
     let request =
         DetourRequest { address, displaced, original, site, actions, layout: &layout, runtime: &runtime };

@@ -22,7 +22,7 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
     let allowed = &listing.selection.mechanisms;
     let asked = |site: &Site| site.kinds != Kinds::default();
     let entry = |site: &Site| Wanted { entries: asked(site), ..Wanted::default() };
-    let both = |site: &Site| Wanted { returns: asked(site), restore_returns: site.unwinder, ..entry(site) };
+    let both = |site: &Site| Wanted { returns: asked(site), unwinder: site.unwinder, ..entry(site) };
     let (entries, returns) = (prepared.offers(entry, allowed)?, prepared.offers(both, allowed)?);
     let (entries, returns) = (entries.answers(), returns.answers());
     let (_, requests) = prepared.requests(entry);

@@ -1,6 +1,6 @@
 //! The call-paired return in 32-bit mode: as in [`super::super::follow`], with fewer registers.
 
-use super::{Narrow, count, high, low};
+use super::{Narrow, count, high, immediate, low};
 use crate::detour::*;
 use crate::x86::{
     detour::Asm,
@@ -17,46 +17,57 @@ const SAVED_WITH_CLOCK: [AsmRegister32; 3] = [ebx, esi, edi];
 
 /// Labels that `follow` leaves to `not_followed`.
 pub(super) struct Later {
-    /// The instance's first place is taken.
+    /// The instance is not at hand.
     taken: CodeLabel,
     /// An instance is found.
-    reserved: CodeLabel,
-    /// The slot is the thread's highest so far.
-    higher: CodeLabel,
-    /// That is known.
-    known: CodeLabel,
+    claimed: CodeLabel,
 }
 
 impl Narrow<'_, '_> {
-    fn return_mask(&self) -> i32 {
-        ((1i32 << self.0.request.layout.return_bits) - 1) << RETURN_SHIFT
+    /// `block` = the shadow block of the page of the slot in `page`, if it has that of its hash; or off to `missing`. Loses `page`.
+    fn shadow_block(&mut self, block: usize, page: usize, missing: CodeLabel) -> Asm {
+        let layout = self.0.request.layout;
+        let a = self.a();
+        a.shr(GPR32[page], STACK_PAGE_SHIFT as i32)?;
+        a.imul_3(GPR32[block], GPR32[page], HASH_FACTOR as i32)?;
+        a.shr(GPR32[block], 32 - layout.return_bits as i32)?;
+        a.imul_3(GPR32[block], GPR32[block], layout.block_size() as i32)?;
+        a.add(GPR32[block], immediate(layout.shadow_block(0)))?;
+        a.cmp(low(block, SHADOW_TAG), GPR32[page])?;
+        a.jne(missing)
     }
 
-    /// Reserves a return instance, moves the return address into it, and calls the displaced code.
+    /// `block` = the instance of the slot in `slot` in its block. Loses `slot`.
+    fn instance(&mut self, block: usize, slot: usize) -> Asm {
+        let a = self.a();
+        let scale = 1 << (RETURN_SHIFT - 2);
+        a.and(GPR32[slot], (1 << STACK_PAGE_SHIFT) - 4)?;
+        a.lea(GPR32[block], dword_ptr(GPR32[block] + GPR32[slot] * scale + SHADOW_INSTANCES as i32))
+    }
+
+    /// Claims the return instance, moves the return address into it, and calls the displaced code.
     pub(super) fn follow(
         &mut self,
         frame: &Frame,
         ret: &ReturnActions,
     ) -> Result<Later, iced_x86::IcedError> {
-        let mask = self.return_mask();
-        let displaced = self.0.labels.displaced;
-        let (table, slot, instance) = (frame.entry, frame.block, frame.x);
+        let (scratch, slot, instance) = (frame.entry, frame.block, frame.x);
+        let (displaced, point) = (self.0.labels.displaced, self.0.labels.return_point);
+        let [taken, mut claimed] = [(); 2].map(|()| self.a().create_label());
+        self.0.asm.a.set_label(&mut self.0.labels.known)?;
+        self.a().lea(GPR32[slot], dword_ptr(esp + frame.depth()))?;
+        self.a().mov(GPR32[scratch], GPR32[slot])?;
+        self.shadow_block(instance, scratch, taken)?;
+        self.a().mov(GPR32[scratch], GPR32[slot])?;
+        self.instance(instance, scratch)?;
         let a = self.a();
-        let [taken, mut reserved, higher, mut known] = [(); 4].map(|()| a.create_label());
-        a.lea(GPR32[slot], dword_ptr(esp + frame.depth()))?;
-        a.cmp(low(table, THREAD_HIGHEST), GPR32[slot])?;
-        a.jb(higher)?;
-        a.set_label(&mut known)?;
-        a.mov(GPR32[table], low(table, THREAD_RETURNS))?;
-        a.lea(GPR32[instance], dword_ptr(GPR32[slot] + GPR32[slot] * 1))?;
-        a.and(GPR32[instance], mask)?;
-        a.add(GPR32[instance], GPR32[table])?;
-        a.cmp(low(instance, RETURN_SLOT), 0)?;
+        a.cmp(low(instance, RETURN_POINT), 0)?;
         a.jne(taken)?;
-        a.set_label(&mut reserved)?;
-        a.mov(low(instance, RETURN_SLOT), GPR32[slot])?;
-        a.mov(GPR32[table], dword_ptr(GPR32[slot]))?;
-        a.mov(low(instance, RETURN_ADDRESS), GPR32[table])?;
+        a.set_label(&mut claimed)?;
+        a.mov(GPR32[scratch], dword_ptr(GPR32[slot]))?;
+        a.mov(low(instance, RETURN_ADDRESS), GPR32[scratch])?;
+        a.lea(GPR32[scratch], dword_ptr(point))?;
+        a.mov(low(instance, RETURN_POINT), GPR32[scratch])?;
         if ret.times() {
             a.rdtsc()?;
             a.mov(low(instance, RETURN_ENTERED), eax)?;
@@ -65,37 +76,28 @@ impl Narrow<'_, '_> {
         frame.restore(a)?;
         a.lea(esp, dword_ptr(esp + 4))?;
         a.call(displaced)?;
-        Ok(Later { taken, reserved, higher, known })
+        Ok(Later { taken, claimed })
     }
 
-    /// The ways out of `follow`: another place for the instance, or none at all.
+    /// The ways out of `follow`: another instance, or none at all.
     pub(super) fn not_followed(&mut self, frame: &Frame, ret: &ReturnActions, later: Later) -> Asm {
-        let (table, slot, instance) = (frame.entry, frame.block, frame.x);
+        let (slot, instance) = (frame.block, frame.x);
         let claim = Routine::Claim.address(self.0.request.runtime);
-        let Later { mut taken, reserved, mut higher, known } = later;
+        let Later { mut taken, claimed } = later;
         let a = self.a();
-        a.set_label(&mut higher)?;
-        a.mov(low(table, THREAD_HIGHEST), GPR32[slot])?;
-        a.jmp(known)?;
         a.set_label(&mut taken)?;
         // eax may hold the flags, or be one of the two.
         a.push(eax)?;
-        a.push(edx)?;
-        a.push(GPR32[slot])?;
-        a.push(GPR32[table])?;
-        a.pop(edx)?;
-        a.pop(eax)?;
+        a.mov(eax, GPR32[slot])?;
         a.call(claim)?;
-        a.mov(GPR32[instance], eax)?;
-        for (number, register) in [(RDX, edx), (RAX, eax)] {
-            if number == instance {
-                a.lea(esp, dword_ptr(esp + 4))?;
-            } else {
-                a.pop(register)?;
-            }
+        if instance == RAX {
+            a.lea(esp, dword_ptr(esp + 4))?;
+        } else {
+            a.mov(GPR32[instance], eax)?;
+            a.pop(eax)?;
         }
         a.test(GPR32[instance], GPR32[instance])?;
-        a.jne(reserved)?;
+        a.jne(claimed)?;
         self.count_shared(ret.lost)?;
         self.0.asm.a.set_label(&mut self.0.labels.plain)?;
         frame.restore(self.a())?;
@@ -108,13 +110,13 @@ impl Narrow<'_, '_> {
     /// Everything is saved: the caller may expect any register to be kept that the callee is known not to touch. With the
     /// clock, ebx is the block and edi:esi the time.
     pub(super) fn return_part(&mut self, ret: &ReturnActions) -> Asm {
-        let mask = self.return_mask();
         let clock = ret.times();
         let depth = 4 * (SAVED.len() + if clock { SAVED_WITH_CLOCK.len() + 3 } else { 0 }) as i32;
-        let [mut slow, mut known, mut elsewhere, mut found, mut home] =
-            [(); 5].map(|()| self.a().create_label());
+        let [mut slow, mut known, mut counted, mut elsewhere, mut found, mut home] =
+            [(); 6].map(|()| self.a().create_label());
 
         self.0.asm.a.set_label(&mut self.0.labels.return_point)?;
+        let point = self.0.labels.return_point;
         let a = self.a();
         a.lea(esp, dword_ptr(esp - 4))?;
         SAVED.into_iter().try_for_each(|register| a.push(register))?;
@@ -131,7 +133,6 @@ impl Narrow<'_, '_> {
         self.find_thread(RDX, RCX, slow)?;
         let a = self.a();
         a.set_label(&mut known)?;
-        a.mov(ecx, low(RDX, THREAD_RETURNS))?;
         a.mov(edx, low(RDX, THREAD_BLOCK))?;
         if let Some(hits) = ret.hits {
             count(a, RDX, hits)?;
@@ -139,12 +140,16 @@ impl Narrow<'_, '_> {
         if clock {
             a.mov(ebx, edx)?;
         }
+        a.set_label(&mut counted)?;
         a.lea(edx, dword_ptr(esp + depth))?;
-        a.add(edx, edx)?;
-        a.and(edx, mask)?;
-        a.add(ecx, edx)?;
-        a.lea(edx, dword_ptr(esp + depth))?;
-        a.cmp(low(RCX, RETURN_SLOT), edx)?;
+        self.shadow_block(RCX, RDX, elsewhere)?;
+        self.a().lea(edx, dword_ptr(esp + depth))?;
+        self.instance(RCX, RDX)?;
+        let a = self.a();
+        a.lea(edx, dword_ptr(point))?;
+        a.cmp(low(RCX, RETURN_POINT), edx)?;
+        a.jne(elsewhere)?;
+        a.cmp(low(RCX, RETURN_OLDER), 0)?;
         a.jne(elsewhere)?;
 
         a.set_label(&mut found)?;
@@ -156,7 +161,7 @@ impl Narrow<'_, '_> {
             a.mov(dword_ptr(esp), eax)?;
             a.mov(dword_ptr(esp + 4), edx)?;
         }
-        a.mov(low(RCX, RETURN_SLOT), 0)?;
+        a.mov(low(RCX, RETURN_POINT), 0)?;
         if clock {
             a.test(ebx, ebx)?;
             a.je(home)?;
@@ -183,22 +188,27 @@ impl Narrow<'_, '_> {
         a.set_label(&mut slow)?;
         self.resolve(RDX)?;
         self.a().jne(known)?;
-        // A thread without memory of its own, in a frame that another thread entered.
+        // A thread without memory of its own.
         if let Some(hits) = ret.hits {
             self.count_shared(hits)?;
         }
-        let find = Routine::Find.address(self.0.request.runtime);
+        let leave = Routine::Leave.address(self.0.request.runtime);
         let a = self.a();
         if clock {
             a.xor(ebx, ebx)?;
         }
+        a.jmp(counted)?;
         a.set_label(&mut elsewhere)?;
         a.push(eax)?;
         a.lea(eax, dword_ptr(esp + (depth + 4)))?;
-        a.call(find)?;
+        a.lea(edx, dword_ptr(point))?;
+        a.call(leave)?;
         a.mov(ecx, eax)?;
         a.pop(eax)?;
-        a.jmp(found)
+        a.test(ecx, ecx)?;
+        a.jne(found)?;
+        // The slot holds the way home.
+        a.jmp(home)
     }
 
     /// Appends a record of the return. Loses eax, ecx and edx.

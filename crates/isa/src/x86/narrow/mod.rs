@@ -20,9 +20,6 @@
 
 mod follow;
 mod latency;
-mod runtime;
-
-pub(super) use runtime::runtime;
 
 use super::{
     detour::{Asm, Template},
@@ -36,7 +33,7 @@ use iced_x86::code_asm::*;
 
 /// The selector of the first TLS entry of the GDT (`GDT_ENTRY_TLS_MIN`, 12, requested privilege level 3) of a 64-bit
 /// kernel: the one that `set_thread_area` gives to who asks first, which is the C library.
-const TLS_SELECTOR: i32 = 12 << 3 | 3;
+pub(super) const TLS_SELECTOR: i32 = 12 << 3 | 3;
 
 /// A detour for 32-bit mode being written.
 pub(super) struct Narrow<'t, 'a>(pub &'t mut Template<'a>);
@@ -70,8 +67,8 @@ fn count(a: &mut CodeAssembler, base: usize, counter: u32) -> Asm {
 impl Narrow<'_, '_> {
     pub fn write(&mut self) -> Asm {
         let actions = self.0.request.actions;
-        if actions.restore_returns {
-            self.restore_returns()?;
+        if let Some(lookup) = actions.lookup {
+            self.translate(lookup)?;
         }
         let live = liveness(32, self.0.request.site, self.0.request.displaced.start);
         let frame = Frame::choose(32, &actions, live);
@@ -99,14 +96,38 @@ impl Narrow<'_, '_> {
         &mut self.0.asm.a
     }
 
-    /// The unwinder's entry points: what it is about to walk must look as if no call were followed.
-    fn restore_returns(&mut self) -> Asm {
-        let restore = Routine::Restore.address(self.0.request.runtime);
+    /// The functions that unwinders ask about an address. Arguments are on the stack.
+    fn translate(&mut self, lookup: Lookup) -> Asm {
+        let translate = Routine::Translate.address(self.0.request.runtime);
         let a = self.a();
+        a.pushfd()?;
         a.push(eax)?;
-        a.lea(eax, dword_ptr(esp + 4))?;
-        a.call(restore)?;
-        a.pop(eax)
+        a.push(edx)?;
+        match lookup {
+            Lookup::FindObject => {
+                a.mov(eax, dword_ptr(esp + 16))?;
+                a.lea(edx, dword_ptr(esp + 12))?;
+                a.call(translate)?;
+                a.mov(dword_ptr(esp + 16), eax)?;
+            }
+            Lookup::IteratePhdr => {
+                let mut elsewhere = a.create_label();
+                a.mov(edx, dword_ptr(esp + 20))?;
+                a.sub(edx, esp)?;
+                a.cmp(edx, UNWINDER_STACK)?;
+                a.jae(elsewhere)?;
+                for word in 0..LOOKED_UP_WORDS {
+                    a.mov(edx, dword_ptr(esp + 20))?;
+                    a.mov(eax, dword_ptr(edx + 4 * word))?;
+                    a.lea(edx, dword_ptr(esp + 12))?;
+                    a.call(translate)?;
+                }
+                a.set_label(&mut elsewhere)?;
+            }
+        }
+        a.pop(edx)?;
+        a.pop(eax)?;
+        a.popfd()
     }
 
     /// `entry` = address of the thread's entry in the thread table, or off to `slow`.
@@ -118,8 +139,8 @@ impl Narrow<'_, '_> {
         a.cmp(GPR32[thread], TLS_SELECTOR)?;
         a.jne(slow)?;
         a.mov(GPR32[thread], dword_ptr(0).gs())?;
-        a.mov(GPR32[entry], GPR32[thread])?;
-        a.shr(GPR32[entry], (THREAD_HASH_SHIFT - THREAD_SHIFT) as i32)?;
+        a.imul_3(GPR32[entry], GPR32[thread], HASH_FACTOR as i32)?;
+        a.shr(GPR32[entry], 32 - layout.thread_bits as i32 - THREAD_SHIFT as i32)?;
         a.and(GPR32[entry], mask)?;
         a.add(GPR32[entry], immediate(layout.threads))?;
         a.cmp(low(entry, THREAD_OWNER), GPR32[thread])?;
@@ -236,9 +257,10 @@ impl Narrow<'_, '_> {
         self.resolve(frame.entry)?;
         let (resume, plain) = (self.0.labels.resume, self.0.labels.plain);
         self.a().jne(resume)?;
-        for counter in [actions.entry.hits, actions.ret.map(|r| r.lost)].into_iter().flatten() {
+        for counter in actions.counted_together() {
             self.count_shared(counter)?;
         }
-        self.a().jmp(plain)
+        let next = if actions.followed_by_all() { self.0.labels.known } else { plain };
+        self.a().jmp(next)
     }
 }

@@ -4,7 +4,7 @@ use crate::detour::*;
 use crate::*;
 use alloc::vec::Vec;
 
-fn layout(high: u64) -> Layout {
+fn layout(high: u64, slot_shift: u32) -> Layout {
     Layout {
         threads: high + 0x1000,
         thread_bits: 9,
@@ -17,10 +17,11 @@ fn layout(high: u64) -> Layout {
         ring_bits: 14,
         self_pointer: true,
         tid_offset: Some(0x68),
-        returns: high + 0x4000_1000,
+        pages: high + 0x4000_0000,
+        returns: high + 0x4000_0000 + return_sizes(11, slot_shift)[0],
         return_bits: 11,
+        slot_shift,
         arenas: high + 0x10_0100,
-        returns_used: high + 0x4000_0000,
     }
 }
 
@@ -29,12 +30,13 @@ fn actions() -> Vec<Actions> {
     let record = |id, arguments| Some(Record { id, arguments });
     let ret = ReturnActions { lost: 136, hits: None, latency: None, record: None };
     let entry = EntryActions { hits: Some(128), record: None };
-    let plain = Actions { entry, ret: None, restore_returns: false };
+    let plain = Actions { entry, ret: None, lookup: None };
     let with = |ret| Actions { ret: Some(ret), ..plain };
     alloc::vec![
         plain,
         Actions::default(),
-        Actions { restore_returns: true, ..plain },
+        Actions { lookup: Some(Lookup::FindObject), ..plain },
+        Actions { lookup: Some(Lookup::IteratePhdr), ..plain },
         Actions { entry: EntryActions { hits: None, record: record(4, 6) }, ..plain },
         with(ReturnActions { hits: Some(144), ..ret }),
         with(ReturnActions { latency: Some(152), ..ret }),
@@ -59,7 +61,7 @@ const FUNCTIONS: [&[u8]; 3] = [
 /// Code of the runtime and of all detours, one after the other.
 fn everything(machine: Machine, high: u64) -> Vec<Vec<u8>> {
     let isa = machine.isa();
-    let layout = layout(high);
+    let layout = layout(high, isa.slot_shift());
     let runtime = isa.runtime(0x50_0000, &layout).unwrap();
     let targets = BranchTargets::default();
     let mut all = alloc::vec![runtime.code.clone()];
@@ -92,5 +94,5 @@ fn hash(bytes: &[u8]) -> u64 {
 #[test]
 fn code_for_64_bit_programs_is_what_it_was() {
     let all = everything(Machine::X86_64, 0x2000_0000_0000).concat();
-    assert_eq!((all.len(), hash(&all)), (12702, 12_980_106_575_738_620_111));
+    assert_eq!((all.len(), hash(&all)), (12792, 13_511_971_032_572_955_352));
 }

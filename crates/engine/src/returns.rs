@@ -1,0 +1,84 @@
+//! The return addresses of calls that are still running when probes are taken out: back into their slots.
+//!
+//! A followed call's slot holds a return point of ours. All stack pages on which there may be one are listed in the return
+//! memory. So the pages are looked through for return points, and where one is found, the slot's instance tells the real address.
+//! What was left behind by longjmp or an exception is put back as well, where nobody reads it.
+
+use crate::{EngineError, FoundSession};
+use std::collections::HashSet;
+use trapless_isa::detour::{PAGES_COUNT, PAGES_FIRST, STACK_PAGE_SHIFT};
+use trapless_isa::model::{self, Read};
+use trapless_process::{Process, ReadRange, RemoteAddr};
+
+/// Pages that are read at a time.
+const BATCH: usize = 256;
+
+/// Puts back return addresses in a process that stands, and says how many.
+pub(crate) fn put_back(process: &Process, session: &FoundSession) -> Result<usize, EngineError> {
+    let points: HashSet<u64> = session.journal.iter().map(|e| e.return_point).filter(|&p| p != 0).collect();
+    if points.is_empty() {
+        return Ok(0);
+    }
+    let layout = session.header.layout(None);
+    let word = process.word_size();
+    let mut remote = Remote { process, word };
+    let mut count = 0;
+    for pages in pages(process, session)?.chunks(BATCH) {
+        let mut buffers = vec![0u8; pages.len() << STACK_PAGE_SHIFT];
+        let mut reads: Vec<_> = pages
+            .iter()
+            .zip(buffers.chunks_exact_mut(1 << STACK_PAGE_SHIFT))
+            .map(|(page, buffer)| ReadRange::new(RemoteAddr(page << STACK_PAGE_SHIFT), buffer))
+            .collect();
+        // A stack may be gone by now, and then nothing is read of it.
+        process.read_vectored(&mut reads)?;
+        for (read, page) in reads.iter().zip(pages) {
+            for (index, bytes) in read.buffer[..read.done].chunks_exact(word).enumerate() {
+                let point = from_bytes(bytes);
+                if !points.contains(&point) {
+                    continue;
+                }
+                let slot = (page << STACK_PAGE_SHIFT) + (index * word) as u64;
+                if let Some(address) = model::real_address(&mut remote, &layout, slot, point) {
+                    process.write(RemoteAddr(slot), &address.to_le_bytes()[..word])?;
+                    count += 1;
+                }
+            }
+        }
+    }
+    Ok(count)
+}
+
+/// Numbers of the stack pages on which calls were followed.
+fn pages(process: &Process, session: &FoundSession) -> Result<Vec<u64>, EngineError> {
+    let header = &session.header;
+    let layout = header.layout(None);
+    let count = process.read_word(RemoteAddr(layout.pages + u64::from(PAGES_COUNT)))?;
+    let count = count.min(1 << layout.return_bits);
+    let mut list = vec![0u8; 8 * count as usize];
+    process.read_exact(RemoteAddr(layout.pages + u64::from(PAGES_FIRST)), &mut list)?;
+    let highest = u64::MAX >> STACK_PAGE_SHIFT;
+    let mut pages: Vec<u64> =
+        list.chunks_exact(8).map(from_bytes).filter(|&page| page != 0 && page < highest).collect();
+    pages.sort_unstable();
+    pages.dedup();
+    Ok(pages)
+}
+
+fn from_bytes(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
+}
+
+/// The return memory of a process, to be read. What cannot be read is no instance.
+struct Remote<'p> {
+    process: &'p Process,
+    word: usize,
+}
+
+impl Read for Remote<'_> {
+    fn load(&mut self, address: u64) -> u64 {
+        let mut bytes = [0; 8];
+        let bytes = &mut bytes[..self.word];
+        self.process.read_exact(RemoteAddr(address), bytes).map_or(0, |()| from_bytes(bytes))
+    }
+}

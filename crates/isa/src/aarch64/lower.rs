@@ -1,0 +1,129 @@
+//! The shared vocabulary of cold routines on Arm. Nothing touches the flags, so comparisons go through x17, which the
+//! routines' frame saves.
+
+use super::emit::{Code, Label, instruction as a};
+use super::frame::register::SP;
+use crate::assemble::Assemble;
+use crate::detour::HASH_FACTOR;
+
+/// Scratch of the vocabulary itself.
+pub(super) const OWN: u32 = 17;
+
+const DMB_ISH: u32 = 0xd503_3bbf;
+const B: u32 = 0x1400_0000;
+
+impl Assemble for Code {
+    type Reg = u32;
+    type Label = Label;
+
+    fn word(&self) -> u32 {
+        8
+    }
+    /// A call's slot is the stack pointer at its entry.
+    fn slot_below_frame(&self) -> u32 {
+        0
+    }
+    fn label(&mut self) -> Label {
+        Code::label(self)
+    }
+    fn bind(&mut self, label: Label) {
+        Code::bind(self, label);
+    }
+    fn set(&mut self, to: u32, value: u64) {
+        Code::load(self, to, value);
+    }
+    fn copy(&mut self, to: u32, from: u32) {
+        self.emit([a::mov(to, from)]);
+    }
+    fn add(&mut self, to: u32, by: u32) {
+        self.emit([a::add(to, to, by, 0)]);
+    }
+    fn add_small(&mut self, to: u32, by: i32) {
+        match u64::try_from(by) {
+            Ok(by) => self.add_constant(to, to, by),
+            Err(_) => self.emit([a::sub_immediate(to, to, by.unsigned_abs())]),
+        }
+    }
+    fn sub(&mut self, to: u32, by: u32) {
+        self.emit([a::sub(to, to, by, 0)]);
+    }
+    fn bits(&mut self, to: u32, from: u32, low: u32, count: u32) {
+        self.emit([a::ubfx(to, from, low, count)]);
+    }
+    fn shift_left(&mut self, to: u32, by: u32) {
+        self.emit([a::lsl(to, to, by)]);
+    }
+    fn multiply(&mut self, to: u32, by: u32) {
+        self.emit([a::madd(to, to, by, SP)]);
+    }
+    fn hash_page(&mut self, to: u32, from: u32, count: u32) {
+        Code::load(self, OWN, u64::from(HASH_FACTOR));
+        self.emit([a::madd(to, from, OWN, SP), a::ubfx(to, to, 32 - count, count)]);
+    }
+    fn hash_thread(&mut self, to: u32, from: u32, count: u32) {
+        Code::load(self, OWN, u64::from(HASH_FACTOR));
+        self.emit([a::madd(to, from, OWN, SP), a::ubfx(to, to, 32, count)]);
+    }
+    fn load(&mut self, to: u32, base: u32, offset: i32) {
+        match u32::try_from(offset) {
+            Ok(offset) => self.emit([a::ldr(to, base, offset)]),
+            Err(_) => self.emit([a::sub_immediate(OWN, base, offset.unsigned_abs()), a::ldr(to, OWN, 0)]),
+        }
+    }
+    fn store(&mut self, from: u32, base: u32, offset: i32) {
+        match u32::try_from(offset) {
+            Ok(offset) => self.emit([a::str(from, base, offset)]),
+            Err(_) => self.emit([a::sub_immediate(OWN, base, offset.unsigned_abs()), a::str(from, OWN, 0)]),
+        }
+    }
+    fn release(&mut self) {
+        self.emit([DMB_ISH]);
+    }
+    fn jump(&mut self, to: Label) {
+        self.emit_to(B, to);
+    }
+    fn jump_if_zero(&mut self, register: u32, to: Label) {
+        self.emit_to(a::cbz(register), to);
+    }
+    fn jump_if_not_zero(&mut self, register: u32, to: Label) {
+        self.emit_to(a::cbnz(register), to);
+    }
+    fn jump_if_equal(&mut self, x: u32, y: u32, to: Label) {
+        self.emit([a::eor(OWN, x, y)]);
+        self.emit_to(a::cbz(OWN), to);
+    }
+    fn jump_if_not_equal(&mut self, x: u32, y: u32, to: Label) {
+        self.emit([a::eor(OWN, x, y)]);
+        self.emit_to(a::cbnz(OWN), to);
+    }
+    /// The sign of the difference tells, unless the operands' own signs differ.
+    fn jump_if_below(&mut self, x: u32, y: u32, to: Label) {
+        let [differ, end] = [(); 2].map(|()| Code::label(self));
+        self.emit([a::eor(OWN, x, y)]);
+        self.emit_to(a::tbnz(OWN, 63), differ);
+        self.emit([a::sub(OWN, x, y, 0)]);
+        self.emit_to(a::tbnz(OWN, 63), to);
+        self.emit_to(B, end);
+        Code::bind(self, differ);
+        self.emit_to(a::tbnz(y, 63), to);
+        Code::bind(self, end);
+    }
+    /// Counts of ours, far below 2^63.
+    fn jump_if_not_below_small(&mut self, x: u32, y: u32, to: Label) {
+        Code::load(self, OWN, u64::from(y));
+        self.emit([a::sub(OWN, x, OWN, 0)]);
+        self.emit_to(a::tbz_sign(OWN), to);
+    }
+    fn reserve(&mut self, place: u32, value: u32, scratch: u32, taken: Label) {
+        let again = self.label_here();
+        self.emit([a::ldxr(scratch, place)]);
+        self.emit_to(a::cbnz(scratch), taken);
+        self.emit([a::stxr(scratch, value, place)]);
+        self.emit_to(a::cbnz_w(scratch), again);
+    }
+    fn take_number(&mut self, to: u32, place: u32, scratch: u32) {
+        let again = self.label_here();
+        self.emit([a::ldxr(to, place), a::add_immediate(scratch, to, 1), a::stxr(OWN, scratch, place)]);
+        self.emit_to(a::cbnz_w(OWN), again);
+    }
+}

@@ -1,0 +1,63 @@
+//! The vocabulary in which the cold routines of detours are written once for all instruction sets.
+//!
+//! A generic trait, so it compiles away and reads like assembly. Emission never fails: what cannot be encoded is told
+//! once, when the code is finished. Words are the program's, of 4 or 8 bytes.
+
+/// What [`crate::routines`] are written in. Registers are the caller's. An operation changes its first operand, what it says
+/// it changes besides, the flags, and nothing else.
+pub(crate) trait Assemble {
+    /// A general register.
+    type Reg: Copy + PartialEq;
+    /// A place in the code.
+    type Label: Copy;
+
+    /// Bytes of a word.
+    fn word(&self) -> u32;
+    /// How far the slot of a call lies below its canonical frame address.
+    fn slot_below_frame(&self) -> u32;
+
+    fn label(&mut self) -> Self::Label;
+    fn bind(&mut self, label: Self::Label);
+    /// `to = value`
+    fn set(&mut self, to: Self::Reg, value: u64);
+    /// `to = from`
+    fn copy(&mut self, to: Self::Reg, from: Self::Reg);
+    /// `to += by`
+    fn add(&mut self, to: Self::Reg, by: Self::Reg);
+    /// `to += by`, a small number.
+    fn add_small(&mut self, to: Self::Reg, by: i32);
+    /// `to -= by`
+    fn sub(&mut self, to: Self::Reg, by: Self::Reg);
+    /// `to = (from >> low) & (2^count - 1)`. All that is left of the word when `low + count` is its size.
+    fn bits(&mut self, to: Self::Reg, from: Self::Reg, low: u32, count: u32);
+    /// `to <<= by`
+    fn shift_left(&mut self, to: Self::Reg, by: u32);
+    /// `to *= by`
+    fn multiply(&mut self, to: Self::Reg, by: Self::Reg);
+    /// `to = (from * HASH_FACTOR mod 2^32) >> (32 - count)`
+    fn hash_page(&mut self, to: Self::Reg, from: Self::Reg, count: u32);
+    /// `to` = index of a thread pointer, as in [`crate::Layout::thread_index`].
+    fn hash_thread(&mut self, to: Self::Reg, from: Self::Reg, count: u32);
+
+    /// A word. Offsets are small.
+    fn load(&mut self, to: Self::Reg, base: Self::Reg, offset: i32);
+    /// A word.
+    fn store(&mut self, from: Self::Reg, base: Self::Reg, offset: i32);
+    /// Whatever was stored before is seen by who sees what is stored after.
+    fn release(&mut self);
+
+    fn jump(&mut self, to: Self::Label);
+    fn jump_if_zero(&mut self, register: Self::Reg, to: Self::Label);
+    fn jump_if_not_zero(&mut self, register: Self::Reg, to: Self::Label);
+    fn jump_if_equal(&mut self, a: Self::Reg, b: Self::Reg, to: Self::Label);
+    fn jump_if_not_equal(&mut self, a: Self::Reg, b: Self::Reg, to: Self::Label);
+    /// Unsigned.
+    fn jump_if_below(&mut self, a: Self::Reg, b: Self::Reg, to: Self::Label);
+    /// Unsigned, a small number.
+    fn jump_if_not_below_small(&mut self, a: Self::Reg, b: u32, to: Self::Label);
+
+    /// Stores `value` at `place` if 0 stands there, else goes to `taken`; atomically. Changes `scratch`.
+    fn reserve(&mut self, place: Self::Reg, value: Self::Reg, scratch: Self::Reg, taken: Self::Label);
+    /// `to` = the 64-bit cursor at `place` (its low word), which is incremented; atomically. Changes `scratch`.
+    fn take_number(&mut self, to: Self::Reg, place: Self::Reg, scratch: Self::Reg);
+}

@@ -1,0 +1,187 @@
+//! The protocol of return instances in Rust: what detours and their routines do to memory, told without machine code.
+//!
+//! The protocol itself is told in [`crate::detour`]. This is the reference that every instruction set's code is tested against:
+//! the same calls, returns and look-ups on both, and the memory must be the same word for word. Calls here are of any thread,
+//! in any order; an interleaving check (in the tests) cuts each step into its single loads and stores.
+
+use crate::detour::*;
+
+/// Memory as the routines see it: words of the program by address. Each call is one step.
+pub trait Read {
+    /// One load.
+    fn load(&mut self, address: u64) -> u64;
+}
+
+/// The same, to be changed.
+pub trait Memory: Read {
+    /// One store.
+    fn store(&mut self, address: u64, value: u64);
+    /// Stores `value` if 0 stands there; else what stands there.
+    fn reserve(&mut self, address: u64, value: u64) -> Result<(), u64>;
+    /// What stands there, which is incremented.
+    fn take_number(&mut self, address: u64) -> u64;
+}
+
+/// What a return part finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Home {
+    /// The instance: where to go, and the time of the entry.
+    Known {
+        /// The return address. After a tail call it is the older call's return point.
+        address: u64,
+        /// Time stamp of the entry.
+        entered: u64,
+    },
+    /// No instance: the way home is what stands in the slot, if that is not the return point itself.
+    AsTheSlotSays,
+}
+
+/// The blocks that may be the page's, in order.
+fn places(layout: &Layout, slot: u64) -> impl Iterator<Item = u64> + use<> {
+    let (layout, first) = (*layout, layout.block_index(slot));
+    let place = move |n| layout.shadow_block((first + n) & ((1 << layout.return_bits) - 1));
+    (0..u64::from(SHADOW_PROBES)).map(place)
+}
+
+/// The address of the instance of a slot, if its page has a shadow block.
+pub fn instance_of(memory: &mut (impl Read + ?Sized), layout: &Layout, slot: u64) -> Option<u64> {
+    for block in places(layout, slot) {
+        match memory.load(block + u64::from(SHADOW_TAG)) {
+            0 => return None,
+            tag if tag == slot >> STACK_PAGE_SHIFT => return Some(block + layout.instance_offset(slot)),
+            _another_page => {}
+        }
+    }
+    None
+}
+
+/// The same, with a block claimed for the page if it has none.
+fn claim_instance(memory: &mut dyn Memory, layout: &Layout, slot: u64) -> Option<u64> {
+    let page = slot >> STACK_PAGE_SHIFT;
+    for block in places(layout, slot) {
+        let tag_at = block + u64::from(SHADOW_TAG);
+        let mut tag = memory.load(tag_at);
+        if tag == 0 {
+            // Another thread may be quicker, with this very page even.
+            tag = match memory.reserve(tag_at, page) {
+                Ok(()) => {
+                    let number = memory.take_number(layout.pages + u64::from(PAGES_COUNT));
+                    memory.store(layout.pages + u64::from(PAGES_FIRST) + 8 * number, page);
+                    page
+                }
+                Err(other) => other,
+            };
+        }
+        if tag == page {
+            return Some(block + layout.instance_offset(slot));
+        }
+    }
+    None
+}
+
+/// The entry of a followed call: an instance for it, or `None` when it is lost. Its fields are filled in, the point last but the time;
+/// then the caller puts the point in the place of the return address.
+pub fn enter(
+    memory: &mut dyn Memory,
+    layout: &Layout,
+    slot: u64,
+    caller: u64,
+    point: u64,
+    entered: u64,
+) -> Option<u64> {
+    let instance = claim(memory, layout, slot, caller)?;
+    memory.store(instance + u64::from(RETURN_ADDRESS), caller);
+    memory.store(instance + u64::from(RETURN_POINT), point);
+    memory.store(instance + u64::from(RETURN_ENTERED), entered);
+    Some(instance)
+}
+
+/// The routine *claim*.
+pub fn claim(memory: &mut dyn Memory, layout: &Layout, slot: u64, caller: u64) -> Option<u64> {
+    let instance = claim_instance(memory, layout, slot)?;
+    let field = |offset: u32| instance + u64::from(offset);
+    match memory.load(field(RETURN_POINT)) {
+        0 => {}
+        point if point == caller => {
+            let older = from_pool(memory, layout, slot, point)?;
+            for offset in [RETURN_ADDRESS, RETURN_ENTERED, RETURN_OLDER] {
+                let word = memory.load(field(offset));
+                memory.store(older + u64::from(offset), word);
+            }
+            memory.store(field(RETURN_OLDER), older);
+        }
+        _abandoned => {
+            let mut older = memory.load(field(RETURN_OLDER));
+            memory.store(field(RETURN_OLDER), 0);
+            memory.store(field(RETURN_POINT), 0);
+            while older != 0 {
+                let next = memory.load(older + u64::from(RETURN_OLDER));
+                memory.store(older + u64::from(RETURN_POINT), 0);
+                older = next;
+            }
+        }
+    }
+    Some(instance)
+}
+
+fn from_pool(memory: &mut dyn Memory, layout: &Layout, slot: u64, point: u64) -> Option<u64> {
+    let mask = (1u64 << POOL_BITS) - 1;
+    let mut index = layout.pool_index(slot);
+    for _ in 0..POOL_PROBES {
+        let place = layout.returns + (index << RETURN_SHIFT);
+        if memory.reserve(place + u64::from(RETURN_POINT), point).is_ok() {
+            return Some(place);
+        }
+        index = (index + 1) & mask;
+    }
+    None
+}
+
+/// The return part: the address goes back to its slot before the instance is free.
+pub fn leave(memory: &mut dyn Memory, layout: &Layout, slot: u64, point: u64) -> Home {
+    let Some(instance) = instance_of(memory, layout, slot) else { return Home::AsTheSlotSays };
+    if memory.load(instance + u64::from(RETURN_POINT)) != point {
+        return Home::AsTheSlotSays;
+    }
+    let older = memory.load(instance + u64::from(RETURN_OLDER));
+    let mine = if older == 0 { instance } else { exchange(memory, instance, older) };
+    let address = memory.load(mine + u64::from(RETURN_ADDRESS));
+    memory.store(slot, address);
+    let entered = memory.load(mine + u64::from(RETURN_ENTERED));
+    memory.store(mine + u64::from(RETURN_POINT), 0);
+    Home::Known { address, entered }
+}
+
+/// The routine *leave*, where a tail call was followed: the older instance takes the slot's place, and the younger one is in the pool.
+fn exchange(memory: &mut dyn Memory, instance: u64, older: u64) -> u64 {
+    let next = memory.load(older + u64::from(RETURN_OLDER));
+    memory.store(instance + u64::from(RETURN_OLDER), next);
+    for offset in [RETURN_ADDRESS, RETURN_ENTERED, RETURN_POINT].map(u64::from) {
+        let (a, b) = (memory.load(instance + offset), memory.load(older + offset));
+        memory.store(instance + offset, b);
+        memory.store(older + offset, a);
+    }
+    older
+}
+
+/// The real return address of the call at `slot`, if `point` is that of its instance: what unwinders are told.
+pub fn real_address(
+    memory: &mut (impl Read + ?Sized),
+    layout: &Layout,
+    slot: u64,
+    point: u64,
+) -> Option<u64> {
+    let mut instance = instance_of(memory, layout, slot)?;
+    if memory.load(instance + u64::from(RETURN_POINT)) != point {
+        return None;
+    }
+    loop {
+        match memory.load(instance + u64::from(RETURN_OLDER)) {
+            0 => return Some(memory.load(instance + u64::from(RETURN_ADDRESS))),
+            older => instance = older,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

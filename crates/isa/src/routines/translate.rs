@@ -1,0 +1,176 @@
+//! The real address for an unwinder that looks up a return point.
+
+use super::returns::{Instances, Missing, instance_of};
+use crate::assemble::Assemble;
+use crate::detour::*;
+
+/// Words of the routine's frame below the saved registers.
+pub(crate) const LOCALS: u32 = 6;
+
+/// Places in the frame, in words.
+mod local {
+    /// The address that is looked up, as the unwinder has it: the return point less one.
+    pub const LOOKED_UP: u32 = 0;
+    /// The same, as it shall be.
+    pub const REAL: u32 = 1;
+    /// The stack pointer at the entry of the function that is asked.
+    pub const STACK: u32 = 2;
+    /// A word of the unwinder's stack that holds the return point.
+    pub const FOUND: u32 = 3;
+    /// Where the search ends.
+    pub const END: u32 = 4;
+}
+
+/// How an unwinder keeps the code address of the frame that it looks up, beside the frame address of the call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Context {
+    /// libgcc: frame address, code address, language-specific data, bases; and the caller keeps the address of the bases.
+    Gcc,
+    /// libunwind: frame address, code address.
+    Neighbours,
+    /// LLVM's libunwind: all registers in order, the stack pointer among them, which is the frame address.
+    Registers,
+}
+
+/// Translates an address that is looked up.
+///
+/// `frame` is the routine's frame: [`LOCALS`] words, then `saved` words that hold the registers that functions keep for their callers;
+/// they are loaded again after. In: `address`, and `stack`, the stack pointer at the entry of the function that is
+/// asked. Out: `address`. `registers_apart`: distance in words from the stack pointer to the code address in LLVM's
+/// array of registers.
+pub(crate) fn translate<A: Assemble>(
+    a: &mut A,
+    layout: &Layout,
+    r: &Instances<A::Reg>,
+    frame: A::Reg,
+    (address, stack): (A::Reg, A::Reg),
+    saved: u32,
+    registers_apart: u32,
+) {
+    let [inside, out] = [(); 2].map(|()| a.label());
+    store_local(a, address, frame, local::LOOKED_UP);
+    store_local(a, address, frame, local::REAL);
+    store_local(a, stack, frame, local::STACK);
+    super::in_arena(a, layout, address, [r.page, r.index, r.left], inside);
+    a.jump(out);
+
+    a.bind(inside);
+    load_local(a, r.slot, frame, local::STACK);
+    a.set(r.left, u64::from(UNWINDER_STACK));
+    a.add(r.left, r.slot);
+    store_local(a, r.left, frame, local::END);
+    // What is surest first: parts of the stack may hold what an earlier frame has left there.
+    for context in [Context::Gcc, Context::Neighbours, Context::Registers] {
+        search(a, layout, r, frame, (context, registers_apart), saved, out);
+    }
+    a.bind(out);
+    load_local(a, address, frame, local::REAL);
+}
+
+/// Goes through the stack for a context of this kind, puts the real address into it, and goes to `done`; or on.
+fn search<A: Assemble>(
+    a: &mut A,
+    layout: &Layout,
+    r: &Instances<A::Reg>,
+    frame: A::Reg,
+    (context, registers_apart): (Context, u32),
+    saved: u32,
+    done: A::Label,
+) {
+    let word = a.word() as i32;
+    let [look, next, oldest, known] = [(); 4].map(|()| a.label());
+    load_local(a, r.left, frame, local::STACK);
+    store_local(a, r.left, frame, local::FOUND);
+    a.bind(look);
+    load_local(a, r.left, frame, local::FOUND);
+    a.load(r.scratch, r.left, 0);
+    load_local(a, r.page, frame, local::LOOKED_UP);
+    a.add_small(r.page, 1);
+    a.jump_if_not_equal(r.scratch, r.page, next);
+    let frame_address = match context {
+        Context::Gcc | Context::Neighbours => 1,
+        Context::Registers => registers_apart as i32,
+    };
+    a.load(r.slot, r.left, -frame_address * word);
+    a.add_small(r.slot, -(a.slot_below_frame() as i32));
+    instance_of(a, layout, r, Missing::Nothing, next);
+    a.load(r.scratch, r.instance, RETURN_POINT as i32);
+    load_local(a, r.page, frame, local::LOOKED_UP);
+    a.add_small(r.page, 1);
+    a.jump_if_not_equal(r.scratch, r.page, next);
+    if context == Context::Gcc {
+        let kept = a.label();
+        load_local(a, r.page, frame, local::FOUND);
+        a.add_small(r.page, 2 * word);
+        each_word(a, r, frame, saved, |a, at| {
+            a.load(r.index, at, 0);
+            a.jump_if_equal(r.index, r.page, kept);
+        });
+        a.jump(next);
+        a.bind(kept);
+    }
+    a.bind(oldest);
+    a.load(r.page, r.instance, RETURN_OLDER as i32);
+    a.jump_if_zero(r.page, known);
+    a.copy(r.instance, r.page);
+    a.jump(oldest);
+    a.bind(known);
+    a.load(r.scratch, r.instance, RETURN_ADDRESS as i32);
+    load_local(a, r.left, frame, local::FOUND);
+    a.store(r.scratch, r.left, 0);
+    a.add_small(r.scratch, -1);
+    store_local(a, r.scratch, frame, local::REAL);
+    load_local(a, r.page, frame, local::LOOKED_UP);
+    let other = a.label();
+    each_word(a, r, frame, saved, |a, at| {
+        a.load(r.index, at, 0);
+        a.jump_if_not_equal(r.index, r.page, other);
+        a.store(r.scratch, at, 0);
+        a.bind(other);
+    });
+    a.jump(done);
+
+    a.bind(next);
+    load_local(a, r.left, frame, local::FOUND);
+    a.add_small(r.left, word);
+    store_local(a, r.left, frame, local::FOUND);
+    load_local(a, r.page, frame, local::END);
+    a.jump_if_below(r.left, r.page, look);
+}
+
+/// Does something with each word where the unwinder may keep what it needs after the call: the saved registers, and the stack below
+/// the context. The address of the word is in `left`; `instance` is lost.
+fn each_word<A: Assemble>(
+    a: &mut A,
+    r: &Instances<A::Reg>,
+    frame: A::Reg,
+    saved: u32,
+    look: impl FnOnce(&mut A, A::Reg),
+) {
+    let word = a.word() as i32;
+    let [again, stack, end] = [(); 3].map(|()| a.label());
+    a.copy(r.left, frame);
+    a.add_small(r.left, LOCALS as i32 * word);
+    a.bind(again);
+    look(a, r.left);
+    a.add_small(r.left, word);
+    // Behind the last saved register, go on at the stack pointer.
+    a.copy(r.slot, frame);
+    a.add_small(r.slot, (LOCALS + saved) as i32 * word);
+    a.jump_if_not_equal(r.left, r.slot, stack);
+    load_local(a, r.left, frame, local::STACK);
+    a.bind(stack);
+    load_local(a, r.slot, frame, local::FOUND);
+    a.jump_if_not_equal(r.left, r.slot, again);
+    a.bind(end);
+}
+
+fn load_local<A: Assemble>(a: &mut A, to: A::Reg, frame: A::Reg, place: u32) {
+    let offset = (place * a.word()) as i32;
+    a.load(to, frame, offset);
+}
+
+fn store_local<A: Assemble>(a: &mut A, from: A::Reg, frame: A::Reg, place: u32) {
+    let offset = (place * a.word()) as i32;
+    a.store(from, frame, offset);
+}

@@ -1,0 +1,230 @@
+//! Unwinders are told the real return addresses, wherever they keep them and whatever signal handler comes in between; and the calls
+//! are still followed after.
+
+#[path = "aarch64/machine.rs"]
+mod machine;
+
+use machine::Machine;
+use trapless_isa::{
+    Actions, BranchTargets, DetourRequest, EntryActions, Layout, Lookup, Machine as Isas, ReturnActions,
+    Site,
+    aarch64::emulate::Registers,
+    detour::{self, return_sizes},
+    model,
+};
+
+const ARENA: u64 = 0x100_0000;
+const ARENA_SIZE: u64 = 0x10_0000;
+const CALLER: u64 = 0x50_0000;
+const STACK: u64 = 0x7f_ffff_0000;
+const HITS: u32 = detour::BLOCK_COUNTERS;
+const RETURN_BITS: u32 = 4;
+
+/// `stp x29, x30, [sp, #-32]!; mov x29, sp; bl lookup; ldp x29, x30, [sp], #32; ret`
+const FUNCTION: (u64, [u32; 5]) =
+    (0x40_0000, [0xa9be_7bfd, 0x9100_03fd, 0x9400_03fe, 0xa8c2_7bfd, 0xd65f_03c0]);
+/// `nop; ret`
+const LOOKUP: (u64, [u32; 2]) = (0x40_1000, [0xd503_201f, 0xd65f_03c0]);
+/// Behind the first instruction of the function that is asked.
+const ASKED: u64 = LOOKUP.0 + 4;
+
+fn layout() -> Layout {
+    Layout {
+        threads: 0x10_0000_0000,
+        thread_bits: 2,
+        origin: 0x11_0000_0000,
+        block_cursor: 0x11_0000_0008,
+        blocks: 0x12_0000_0000,
+        block_stride: 0x1000,
+        block_count: 4,
+        ring: 0,
+        ring_bits: 0,
+        self_pointer: false,
+        tid_offset: None,
+        pages: 0x13_0000_0000,
+        returns: 0x13_0000_0000 + return_sizes(RETURN_BITS, 4)[0],
+        return_bits: RETURN_BITS,
+        slot_shift: 4,
+        arenas: 0x15_0000_0000,
+    }
+}
+
+/// A machine with the function followed and the look-up translated, in front of a call.
+fn machine(lookup: Lookup) -> Machine {
+    let (isa, layout) = (Isas::AArch64.isa(), layout());
+    let runtime = isa.runtime(ARENA, &layout).unwrap();
+    let mut machine = Machine { thread_pointer: 0x7f_1234_5000, ..Machine::default() };
+    machine.load(ARENA, &runtime.code);
+    machine.load(layout.block_cursor, &[1]);
+    machine.load(layout.arenas, &ARENA.to_le_bytes());
+    machine.load(layout.arenas + 8, &ARENA_SIZE.to_le_bytes());
+    let mut at = ARENA + runtime.code.len() as u64;
+    let ret = ReturnActions { lost: HITS + 16, hits: Some(HITS + 8), latency: None, record: None };
+    let entry = EntryActions { hits: Some(HITS), record: None };
+    let follow = Actions { entry, ret: Some(ret), lookup: None };
+    let translate = Actions { lookup: Some(lookup), ..Actions::default() };
+    for (function, words, actions) in
+        [(FUNCTION.0, &FUNCTION.1[..], follow), (LOOKUP.0, &LOOKUP.1[..], translate)]
+    {
+        let code: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let targets = BranchTargets::default();
+        let site = Site { address: function, function, code: &code, padding: &[], targets: &targets };
+        let displaced = isa.verdict(&site).jump.unwrap();
+        let request = DetourRequest {
+            address: at,
+            displaced,
+            original: &code[..4],
+            site: &site,
+            actions,
+            layout: &layout,
+            runtime: &runtime,
+        };
+        let detour = isa.detour(&request).unwrap();
+        machine.load(function, &code);
+        machine.load(function, &isa.patch(&displaced, at).unwrap());
+        machine.load(at, &detour.code);
+        at += detour.code.len() as u64;
+    }
+    call(&mut machine, STACK, CALLER);
+    machine
+}
+
+/// The machine is at the function's entry, called from `caller` with sp at `slot`.
+fn call(machine: &mut Machine, slot: u64, caller: u64) {
+    let x = core::array::from_fn(|n| 0x1111_0000_0000 + n as u64);
+    machine.registers = Registers { x, sp: slot, pc: FUNCTION.0, pstate: 0x6000_0000 };
+    machine.registers.x[30] = caller;
+}
+
+/// Entries, returns, lost returns, in all blocks.
+fn counts(machine: &Machine) -> [u64; 3] {
+    let layout = layout();
+    [0, 8, 16].map(|field| {
+        (0..u64::from(layout.block_count))
+            .map(|block| {
+                machine.memory.get(layout.blocks + block * layout.block_stride + u64::from(HITS) + field)
+            })
+            .sum()
+    })
+}
+
+/// The return address that the function saved.
+fn saved(machine: &Machine, slot: u64) -> u64 {
+    machine.memory.get(slot - 24)
+}
+
+/// Puts the machine to where an unwinder, which has found the return point of the call at `slot`, asks about it.
+fn ask(machine: &mut Machine, lookup: Lookup, slot: u64) -> Registers {
+    let point = saved(machine, slot);
+    let stack = machine.registers.sp - 2048;
+    let word = |n: u64| stack + 8 * n;
+    machine.load(word(59), &slot.to_le_bytes());
+    machine.load(word(60), &point.to_le_bytes());
+    machine.load(word(7), &(point - 1).to_le_bytes());
+    machine.load(word(30), &(point - 1).to_le_bytes());
+    machine.registers.sp = stack;
+    machine.registers.pc = LOOKUP.0;
+    machine.registers.x[30] = CALLER + 0x80;
+    machine.registers.x[21] = word(60) + 16;
+    machine.registers.x[27] = point - 1;
+    match lookup {
+        Lookup::FindObject => machine.registers.x[0] = point - 1,
+        Lookup::IteratePhdr => machine.registers.x[1] = word(30),
+    }
+    machine.registers
+}
+
+#[test]
+fn the_real_address_is_told_and_the_call_still_followed() {
+    for lookup in [Lookup::FindObject, Lookup::IteratePhdr] {
+        let mut machine = machine(lookup);
+        let before = machine.registers;
+        machine.run_to(LOOKUP.0);
+        let inside = machine.registers;
+        let point = saved(&machine, STACK);
+        assert!(point > ARENA);
+        let mut asking = ask(&mut machine, lookup, STACK);
+        machine.run_to(ASKED);
+        asking.pc = ASKED;
+        asking.x[27] = CALLER - 1;
+        if lookup == Lookup::FindObject {
+            asking.x[0] = CALLER - 1;
+        }
+        assert_eq!(machine.registers, asking);
+        let word = |n: u64| machine.memory.get(asking.sp + 8 * n);
+        assert_eq!([60, 7, 30].map(word), [CALLER, CALLER - 1, CALLER - 1], "{lookup:?}");
+        assert_eq!(saved(&machine, STACK), point);
+        machine.registers = inside;
+        machine.run_to(CALLER);
+        assert_eq!(machine.registers, Registers { pc: CALLER, ..before });
+        assert_eq!(counts(&machine), [1, 1, 0]);
+    }
+}
+
+#[test]
+fn other_questions_change_nothing() {
+    for lookup in [Lookup::FindObject, Lookup::IteratePhdr] {
+        for asked in [CALLER, 0, u64::MAX, ARENA - 1, ARENA + 3] {
+            let mut machine = machine(lookup);
+            machine.run_to(LOOKUP.0);
+            let stack = machine.registers.sp;
+            machine.registers.x[0] = asked;
+            machine.registers.x[1] = if asked == CALLER { stack } else { asked };
+            let before = machine.registers;
+            machine.run_to(ASKED);
+            assert_eq!(machine.registers, Registers { pc: ASKED, ..before }, "{asked:#x}");
+        }
+    }
+}
+
+#[test]
+fn instances_are_where_the_model_has_them() {
+    let mut machine = machine(Lookup::FindObject);
+    let layout = layout();
+    for (n, slot) in
+        [STACK, STACK - 0x1230, STACK - 0x20, STACK + 0x7_0000, STACK - 0x5_0000].into_iter().enumerate()
+    {
+        let caller = CALLER + 0x40 * n as u64;
+        call(&mut machine, slot, caller);
+        machine.run_to(LOOKUP.0);
+        let point = saved(&machine, slot);
+        let told = model::real_address(&mut Reader(&machine), &layout, slot, point);
+        assert_eq!(told, Some(caller), "slot {slot:#x}");
+        assert_eq!(machine.memory.get(layout.pages), machine.memory.get(layout.pages).max(1));
+    }
+}
+
+struct Reader<'m>(&'m Machine);
+
+impl model::Read for Reader<'_> {
+    fn load(&mut self, address: u64) -> u64 {
+        self.0.memory.get(address)
+    }
+}
+
+#[test]
+fn a_handler_at_every_instruction_of_a_translation_is_no_harm() {
+    let lookup = Lookup::FindObject;
+    let mut fresh = machine(lookup);
+    fresh.run_to(LOOKUP.0);
+    let inside = fresh.registers;
+    ask(&mut fresh, lookup, STACK);
+    let length = fresh.clone().run_to(ASKED);
+    for stop in 0..length {
+        let mut machine = fresh.clone();
+        for _ in 0..stop {
+            machine.step();
+        }
+        let interrupted = machine.registers;
+        call(&mut machine, interrupted.sp - 0x400, CALLER + 0x40);
+        machine.monitor = None;
+        machine.run_to(CALLER + 0x40);
+        machine.registers = interrupted;
+        machine.monitor = None;
+        machine.run_to(ASKED);
+        assert_eq!(machine.registers.x[0], CALLER - 1, "stopped at {stop}");
+        machine.registers = inside;
+        machine.run_to(CALLER);
+        assert_eq!(counts(&machine), [2, 2, 0], "stopped at {stop}, {:#x}", interrupted.pc);
+    }
+}
