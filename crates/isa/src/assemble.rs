@@ -3,6 +3,9 @@
 //! A generic trait, so it compiles away and reads like assembly. Emission never fails: what cannot be encoded is told
 //! once, when the code is finished. Words are the program's, of 4 or 8 bytes.
 
+use crate::detour::UNWINDER_STACK;
+use crate::routines::Context;
+
 /// What [`crate::routines`] are written in. Registers are the caller's. An operation changes its first operand, what it says
 /// it changes besides, the flags, and nothing else.
 pub(crate) trait Assemble {
@@ -60,4 +63,20 @@ pub(crate) trait Assemble {
     fn reserve(&mut self, place: Self::Reg, value: Self::Reg, scratch: Self::Reg, taken: Self::Label);
     /// `to` = the 64-bit cursor at `place` (its low word), which is incremented; atomically. Changes `scratch`.
     fn take_number(&mut self, to: Self::Reg, place: Self::Reg, scratch: Self::Reg);
+
+    /// `end` = where the search for an unwinder's context ends that starts at `stack`. Changes the scratch registers.
+    fn end_of_search(&mut self, end: Self::Reg, stack: Self::Reg, _scratch: [Self::Reg; 2]) {
+        self.set(end, u64::from(UNWINDER_STACK));
+        self.add(end, stack);
+    }
+    /// What else the unwinder would have found out by the real code address, which now stands at `found`. Changes the scratch
+    /// registers.
+    fn amend_context(
+        &mut self,
+        _context: Context,
+        _found: Self::Reg,
+        _real: Self::Reg,
+        _scratch: [Self::Reg; 3],
+    ) {
+    }
 }

@@ -13,7 +13,21 @@ pub(super) struct Gpr(pub u32);
 macro_rules! registers {
     ($($name:ident = $number:literal),*) => { $(pub(super) const $name: Gpr = Gpr($number);)* };
 }
-registers!(R0 = 0, R1 = 1, R3 = 3, R7 = 7, R8 = 8, R9 = 9, R10 = 10, R11 = 11, R12 = 12, R13 = 13);
+registers!(
+    R0 = 0,
+    R1 = 1,
+    R3 = 3,
+    R4 = 4,
+    R5 = 5,
+    R6 = 6,
+    R7 = 7,
+    R8 = 8,
+    R9 = 9,
+    R10 = 10,
+    R11 = 11,
+    R12 = 12,
+    R13 = 13
+);
 
 /// Special purpose registers.
 pub(super) const LR: u32 = 8;
@@ -43,7 +57,16 @@ pub(super) struct Asm {
     address: u64,
     words: Vec<u32>,
     labels: Vec<Option<usize>>,
-    holes: Vec<(usize, Label)>,
+    holes: Vec<Hole>,
+}
+
+/// A word whose distance to a label is not known yet.
+#[derive(Clone, Copy, Debug)]
+struct Hole {
+    word: usize,
+    to: Label,
+    /// The word that the distance is counted from: of a branch its own.
+    from: usize,
 }
 
 impl Asm {
@@ -82,12 +105,12 @@ impl Asm {
 
     /// The finished code.
     pub fn finish(mut self) -> Result<Vec<u8>, Reason> {
-        for &(hole, label) in &self.holes {
-            let target = self.labels[label.0].ok_or(Reason::OutOfReach)?;
-            let distance = (target as i64 - hole as i64) * 4;
-            let word = &mut self.words[hole];
+        for &Hole { word, to, from } in &self.holes {
+            let target = self.labels[to.0].ok_or(Reason::OutOfReach)?;
+            let distance = (target as i64 - from as i64) * 4;
+            let word = &mut self.words[word];
             *word |= match *word >> 26 {
-                16 => u32::from(i16::try_from(distance).map_err(|_| Reason::OutOfReach)? as u16),
+                14 | 16 => u32::from(i16::try_from(distance).map_err(|_| Reason::OutOfReach)? as u16),
                 _ => i_form(0, 0, distance as u64)?,
             } & 0x03ff_fffc;
         }
@@ -150,6 +173,15 @@ impl Asm {
         self.or_immediate(24, t, parts[0]);
     }
 
+    /// `t = address of label`, in two to six instructions.
+    pub fn load_address(&mut self, t: Gpr, label: Label) {
+        debug_assert!(t != R0, "r0 reads as zero");
+        let from = self.words.len();
+        self.load_constant(t, self.here());
+        self.holes.push(Hole { word: self.words.len(), to: label, from });
+        self.addi(t, t, 0);
+    }
+
     fn or_immediate(&mut self, primary: u32, t: Gpr, value: u16) {
         if value != 0 {
             self.d_form(primary, t, t, value as i16);
@@ -179,11 +211,6 @@ impl Asm {
     /// `t = a`
     pub fn copy(&mut self, t: Gpr, a: Gpr) {
         self.or(t, a, a);
-    }
-
-    /// `t = a << (b & 127)`
-    pub fn shift_left_by(&mut self, t: Gpr, a: Gpr, b: Gpr) {
-        self.x_form(31, 27, a, t, b);
     }
 
     /// `t = a >> (b & 127)`
@@ -303,6 +330,12 @@ impl Asm {
         self.d_form(11, Gpr(1), a, value);
     }
 
+    /// What comes next is a branch to `label`.
+    fn hole(&mut self, label: Label) {
+        let word = self.words.len();
+        self.holes.push(Hole { word, to: label, from: word });
+    }
+
     /// Branches on cr0.
     pub fn branch_if(&mut self, when: When, label: Label) {
         let (bo, bi) = match when {
@@ -311,19 +344,19 @@ impl Asm {
             When::Less => (12, 0),
             When::NotLess => (4, 0),
         };
-        self.holes.push((self.words.len(), label));
+        self.hole(label);
         self.word(16 << 26 | bo << 21 | bi << 16);
     }
 
     /// `b label`
     pub fn branch(&mut self, label: Label) {
-        self.holes.push((self.words.len(), label));
+        self.hole(label);
         self.word(18 << 26);
     }
 
     /// `bl label`
     pub fn call(&mut self, label: Label) {
-        self.holes.push((self.words.len(), label));
+        self.hole(label);
         self.word(18 << 26 | 1);
     }
 

@@ -13,16 +13,16 @@
 //!
 //! # Entry and return, call-paired
 //!
-//! The caller's return address leaves lr for a return instance, and the displaced code is *called*. So the function's own
+//! The caller's return address leaves lr for the slot's return instance, and the displaced code is *called*. So the function's own
 //! `blr` comes back here, where a second `blr` goes home: every call has its return, as the link stack of the processor expects.
 //!
 //! ```text
-//!     … as above, then reserve a return instance             ── taken ──▶ claim ── none ──▶ count as lost
+//!     … as above, then find the slot's return instance       ── taken ──▶ claim ── none ──▶ count as lost
 //!     restore
 //!     bl displaced              lr: the return point
 //! return point:
-//!     save; find the thread's entry and the instance         ── miss ──▶ resolve, find
-//!     count, time, record; lr = the return address; free the instance
+//!     save; find the thread's entry and the instance         ── miss ──▶ resolve, leave
+//!     count; lr = the return address; free the instance; time, record
 //!     restore; blr
 //! displaced:
 //!     displaced instruction
@@ -38,20 +38,19 @@
 //!
 //! Counters are incremented between a load-reserve and a store-conditional: exact against signal handlers on the same
 //! thread, and against other threads in the overflow block. So a thread without memory of its own runs the same code with
-//! another base.
+//! another base. Its calls are followed if nothing but their number is asked for.
 
 use super::emit::*;
-use super::follow::times;
+use super::lower::UNWINDER_FRAMES;
 use super::relocate::relocate;
 use super::runtime::Routine;
 use crate::Reason;
 use crate::detour::*;
 use alloc::{string::String, vec::Vec};
 
-/// Doublewords of the frame for cr0, lr and the thread's entry, behind those for the registers.
+/// Doublewords of the frame for cr0 and lr, behind those for the registers.
 const CR0: i16 = scratch(7);
 pub(super) const SAVED_LR: i16 = scratch(8);
-const ENTRY: i16 = scratch(11);
 
 /// First and last of the registers with integer arguments.
 const ARGUMENTS: core::ops::RangeInclusive<u32> = 3..=10;
@@ -72,6 +71,8 @@ pub(super) fn boosted_slot(request: &DetourRequest<'_>) -> Emitted<Detour> {
 pub(super) struct Template<'a> {
     pub request: &'a DetourRequest<'a>,
     pub asm: Asm,
+    /// Where a followed call returns.
+    pub return_point: Label,
     saved: &'static [Gpr],
     places: Vec<(u64, u32)>,
     comments: Vec<(u32, String)>,
@@ -84,12 +85,13 @@ impl<'a> Template<'a> {
         let all: &[Gpr] = &[R9, R10, R11, R12, R8, R0];
         let saved = match actions.ret {
             _ if actions.entry.record.is_some() => all,
-            Some(ret) if times(ret) => all,
+            Some(ret) if ret.times() => all,
             Some(_) => &all[..5],
             None => &all[..4],
         };
-        let asm = Asm::new(request.address);
-        Self { request, asm, saved, places: Vec::new(), comments: Vec::new() }
+        let mut asm = Asm::new(request.address);
+        let return_point = asm.label();
+        Self { request, asm, return_point, saved, places: Vec::new(), comments: Vec::new() }
     }
 
     pub fn comment(&mut self, text: &str) {
@@ -100,11 +102,11 @@ impl<'a> Template<'a> {
         let actions = self.request.actions;
         let [counted, slow, displaced] = [(); 3].map(|()| self.asm.label());
         self.save();
+        if let Some(lookup) = actions.lookup {
+            self.translate(lookup)?;
+        }
         let known = self.find_thread(slow);
         self.asm.bind(counted);
-        if actions.restore_returns {
-            self.restore_returns()?;
-        }
         if let Some(hits) = actions.entry.hits {
             self.count(hits);
         }
@@ -133,13 +135,33 @@ impl<'a> Template<'a> {
         self.finish(return_point)
     }
 
-    /// The unwinder's entry points: what it is about to walk must look as if no call were followed. Changes r9 and r10.
-    fn restore_returns(&mut self) -> Emitted<()> {
-        self.asm.store(R11, R1, ENTRY);
+    /// The functions that unwinders ask about an address: it becomes the real one, wherever the unwinder has it. Changes r9 to
+    /// r11 and cr0.
+    fn translate(&mut self, lookup: Lookup) -> Emitted<()> {
+        let translate = Routine::Translate.address(self.request.runtime)?;
         self.asm.read_special(R10, LR);
-        self.asm.call_to(Routine::Restore.address(self.request.runtime)?)?;
+        self.asm.store(R10, R1, SAVED_LR);
+        match lookup {
+            Lookup::FindObject => {
+                self.asm.copy(R10, R3);
+                self.asm.call_to(translate)?;
+                self.asm.copy(R3, R10);
+            }
+            Lookup::IteratePhdr => {
+                let elsewhere = self.asm.label();
+                self.asm.sub(R9, R4, R1);
+                self.asm.load_constant(R10, UNWINDER_FRAMES);
+                self.asm.compare_unsigned(R9, R10);
+                self.asm.branch_if(When::NotLess, elsewhere);
+                for word in 0..LOOKED_UP_WORDS as i16 {
+                    self.asm.load(R10, R4, 8 * word);
+                    self.asm.call_to(translate)?;
+                }
+                self.asm.bind(elsewhere);
+            }
+        }
+        self.asm.load(R10, R1, SAVED_LR);
         self.asm.write_special(LR, R10);
-        self.asm.load(R11, R1, ENTRY);
         Ok(())
     }
 
@@ -170,9 +192,11 @@ impl<'a> Template<'a> {
     pub fn find_thread(&mut self, slow: Label) -> Label {
         let layout = self.request.layout;
         let known = self.asm.label();
-        self.asm.load_constant(R11, layout.threads);
-        self.asm.extract(R12, R13, THREAD_HASH_SHIFT, layout.thread_bits);
+        self.asm.load_constant(R11, u64::from(HASH_FACTOR));
+        self.asm.multiply(R12, R13, R11);
+        self.asm.extract(R12, R12, 32, layout.thread_bits);
         self.asm.shift_left(R12, R12, THREAD_SHIFT);
+        self.asm.load_constant(R11, layout.threads);
         self.asm.add(R11, R11, R12);
         self.asm.load(R12, R11, THREAD_OWNER as i16);
         self.asm.compare(R12, R13);

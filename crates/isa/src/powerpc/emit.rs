@@ -32,9 +32,14 @@ pub(super) const fn scratch(n: i16) -> i16 {
 }
 
 impl Asm {
-    /// Makes the frame: `stdu r1,-FRAME(r1)`.
+    /// Makes the frame of a detour.
     pub fn enter(&mut self) {
-        self.d_form(62, R1, R1, -FRAME | 1);
+        self.make_frame(FRAME);
+    }
+
+    /// `stdu r1,-size(r1)`
+    pub fn make_frame(&mut self, size: i16) {
+        self.d_form(62, R1, R1, -size | 1);
     }
 
     /// Takes the frame away.

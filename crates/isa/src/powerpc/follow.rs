@@ -1,15 +1,15 @@
-//! The call-paired return: reserving the return instance at the entry, and the way home.
+//! The call-paired return: the return instance at the entry, and the way home.
 //!
 //! # Where the return point is found
 //!
 //! Who takes a probe away, or looks for a followed call's place on the stack, must know where its return point can be: in lr,
 //! until the function has saved it and again before it returns; in the register that carries it to and from memory; and
-//! in between in the LR save doubleword of the caller's frame, which is at 16 bytes from the instance's slot. The return
+//! in between in the LR save doubleword of the caller's frame, which is at 16 bytes from the slot. The return
 //! verdict refuses functions that take it elsewhere.
 
 use super::detour::{SAVED_LR, Template};
 use super::emit::*;
-use super::runtime::{Routine, reserve_place, return_place};
+use super::runtime::Routine;
 use crate::detour::*;
 
 /// Doublewords of the frame for the time of the return and the time of the entry.
@@ -17,20 +17,48 @@ const NOW: i16 = scratch(9);
 const ENTERED: i16 = scratch(10);
 
 impl Template<'_> {
-    /// Reserves a return instance, moves the return address into it, and calls the displaced code. Returns the offset of
+    /// r11 = the instance of the slot r8, if its page has the shadow block of its hash; or off to `missing`. Changes r9, r10 and cr0.
+    fn instance(&mut self, missing: Label) {
+        let layout = self.request.layout;
+        let asm = &mut self.asm;
+        asm.extract(R9, R8, STACK_PAGE_SHIFT, 64 - STACK_PAGE_SHIFT);
+        asm.load_constant(R10, u64::from(HASH_FACTOR));
+        asm.multiply(R11, R9, R10);
+        asm.extract(R11, R11, 32 - layout.return_bits, layout.return_bits);
+        asm.load_constant(R10, layout.block_size());
+        asm.multiply(R11, R11, R10);
+        asm.load_constant(R10, layout.shadow_block(0));
+        asm.add(R11, R11, R10);
+        asm.load(R10, R11, SHADOW_TAG as i16);
+        asm.compare(R10, R9);
+        asm.branch_if(When::NotEqual, missing);
+        asm.extract(R9, R8, layout.slot_shift, STACK_PAGE_SHIFT - layout.slot_shift);
+        asm.shift_left(R9, R9, RETURN_SHIFT);
+        asm.add(R11, R11, R9);
+        asm.addi(R11, R11, SHADOW_INSTANCES as i16);
+    }
+
+    /// Fills in the return instance, moves the return address into it, and calls the displaced code. Returns the offset of
     /// the return point, which comes next.
+    ///
+    /// Plain stores do: a signal handler's calls have slots of their own.
     pub(super) fn follow(&mut self, ret: &ReturnActions, displaced: Label) -> Emitted<u32> {
-        let [taken, reserved, lost, next] = [(); 4].map(|()| self.asm.label());
-        self.asm.compare_immediate(R11, 0);
-        self.asm.branch_if(When::Equal, lost);
-        self.asm.load(R12, R11, THREAD_RETURNS as i16);
-        self.asm.read_special(R10, LR);
+        let [taken, claimed, lost, next] = [(); 4].map(|()| self.asm.label());
+        if !self.request.actions.followed_by_all() {
+            self.asm.compare_immediate(R11, 0);
+            self.asm.branch_if(When::Equal, lost);
+        }
         self.slot(R8);
-        return_place(&mut self.asm, self.request.layout, 0, R11, R8, R12);
-        reserve_place(&mut self.asm, R11, R8, R9, taken);
-        self.asm.bind(reserved);
+        self.instance(taken);
+        self.asm.load(R10, R11, RETURN_POINT as i16);
+        self.asm.compare_immediate(R10, 0);
+        self.asm.branch_if(When::NotEqual, taken);
+        self.asm.read_special(R10, LR);
+        self.asm.bind(claimed);
         self.asm.store(R10, R11, RETURN_ADDRESS as i16);
-        if times(*ret) {
+        self.asm.load_address(R9, self.return_point);
+        self.asm.store(R9, R11, RETURN_POINT as i16);
+        if ret.times() {
             self.asm.read_special(R9, TIME_BASE);
             self.asm.store(R9, R11, RETURN_ENTERED as i16);
         }
@@ -38,13 +66,14 @@ impl Template<'_> {
         self.asm.branch(next);
 
         self.asm.bind(taken);
-        self.comment("the instance's first place is taken");
+        self.comment("the instance is not at hand");
+        self.asm.read_special(R10, LR);
         self.asm.store(R10, R1, SAVED_LR);
         self.asm.call_to(Routine::Claim.address(self.request.runtime)?)?;
         self.asm.load(R10, R1, SAVED_LR);
         self.asm.write_special(LR, R10);
         self.asm.compare_immediate(R11, 0);
-        self.asm.branch_if(When::NotEqual, reserved);
+        self.asm.branch_if(When::NotEqual, claimed);
         self.asm.bind(lost);
         self.asm.load_constant(R10, self.request.layout.blocks + u64::from(ret.lost));
         self.asm.increment(R10, R9);
@@ -53,15 +82,16 @@ impl Template<'_> {
 
         self.asm.bind(next);
         self.asm.call(displaced);
+        self.asm.bind(self.return_point);
         Ok(self.asm.offset())
     }
 
     /// From the return point to the second `blr`.
     pub(super) fn returned(&mut self, ret: &ReturnActions) -> Emitted<()> {
         self.comment("return point: the function is done");
-        let [slow, counted, elsewhere, found, home] = [(); 5].map(|()| self.asm.label());
+        let [slow, counted, elsewhere, found, home, nowhere] = [(); 6].map(|()| self.asm.label());
         self.save();
-        if times(*ret) {
+        if ret.times() {
             self.asm.read_special(R10, TIME_BASE);
             self.asm.store(R10, R1, NOW);
         }
@@ -70,29 +100,28 @@ impl Template<'_> {
         if let Some(hits) = ret.hits {
             self.count(hits);
         }
-        self.asm.compare_immediate(R11, 0);
-        self.asm.branch_if(When::Equal, elsewhere);
-        self.asm.load(R10, R11, THREAD_RETURNS as i16);
         self.slot(R8);
-        return_place(&mut self.asm, self.request.layout, 0, R11, R8, R10);
-        self.asm.load(R9, R11, RETURN_SLOT as i16);
-        self.asm.compare(R9, R8);
+        self.instance(elsewhere);
+        self.asm.load_address(R9, self.return_point);
+        self.asm.load(R10, R11, RETURN_POINT as i16);
+        self.asm.compare(R10, R9);
         self.asm.branch_if(When::NotEqual, elsewhere);
-        self.asm.load(R10, R11, RETURN_ADDRESS as i16);
-        if times(*ret) {
-            self.asm.load(R8, R11, RETURN_ENTERED as i16);
-        }
-        self.asm.load_constant(R9, 0);
-        self.asm.store(R9, R11, RETURN_SLOT as i16);
-        if times(*ret) {
-            self.asm.copy(R9, R8);
-        }
+        self.asm.load(R10, R11, RETURN_OLDER as i16);
+        self.asm.compare_immediate(R10, 0);
+        self.asm.branch_if(When::NotEqual, elsewhere);
 
         self.asm.bind(found);
+        self.asm.load(R10, R11, RETURN_ADDRESS as i16);
         self.asm.write_special(LR, R10);
-        if times(*ret) {
-            self.asm.store(R9, R1, ENTERED);
+        // Free, with a 0 that is made of what was loaded: so not before it was, and somebody else may take it.
+        self.asm.sub(R9, R10, R10);
+        if ret.times() {
+            self.asm.load(R8, R11, RETURN_ENTERED as i16);
+            self.asm.store(R8, R1, ENTERED);
+            self.asm.sub(R8, R8, R8);
+            self.asm.or(R9, R9, R8);
         }
+        self.asm.store(R9, R11, RETURN_POINT as i16);
         if let Some(record) = ret.record {
             self.record(record, Self::result);
         }
@@ -105,17 +134,27 @@ impl Template<'_> {
         self.asm.return_();
 
         self.asm.bind(slow);
-        // lr is nobody's here; what is saved is put back for nothing.
+        self.asm.read_special(R10, LR);
+        self.asm.store(R10, R1, SAVED_LR);
         self.resolve(known)?;
         self.asm.branch(counted);
 
         self.asm.bind(elsewhere);
-        self.comment("the instance is not at its first place");
-        self.slot(R10);
-        self.asm.call_to(Routine::Find.address(self.request.runtime)?)?;
+        self.comment("the instance is not at hand");
+        self.asm.read_special(R10, LR);
+        self.asm.store(R10, R1, SAVED_LR);
+        self.asm.load_address(R10, self.return_point);
+        self.asm.call_to(Routine::Leave.address(self.request.runtime)?)?;
         self.asm.compare_immediate(R11, 0);
         self.asm.branch_if(When::NotEqual, found);
-        // A followed call has an instance until it returns; without one there is no address to go to.
+        // No instance: somebody has put the real address into lr. If not, there is no address to go to.
+        self.asm.load(R9, R1, SAVED_LR);
+        self.asm.load_address(R10, self.return_point);
+        self.asm.compare(R9, R10);
+        self.asm.branch_if(When::Equal, nowhere);
+        self.asm.write_special(LR, R9);
+        self.asm.branch(home);
+        self.asm.bind(nowhere);
         self.asm.trap();
         Ok(())
     }
@@ -180,9 +219,4 @@ impl Template<'_> {
         asm.increment(R11, R9);
         asm.bind(child);
     }
-}
-
-/// Whether the time of the entry is needed.
-pub(super) fn times(ret: ReturnActions) -> bool {
-    ret.latency.is_some() || ret.record.is_some()
 }

@@ -2,22 +2,21 @@
 //!
 //! Nearly everything on Power may stand anywhere, an instruction is a word, and a patch is one branch: so nearly every
 //! function can have a detour, and what takes care is the ABI. See `verdict` for the two entry points, `emit` for
-//! where a detour may save registers, `runtime` for how a return finds its call.
+//! where a detour may save registers, `runtime` for how a return finds its call, `lower` for how the routines that all ISAs
+//! share are written here.
 
 mod arithmetic;
 mod assembler;
 mod decode;
-#[cfg(any())]
 mod detour;
 mod emit;
 mod emulate;
-#[cfg(any())]
 mod follow;
+mod lower;
 mod registers;
 mod relocate;
 mod reservation;
 mod returns;
-#[cfg(any())]
 mod runtime;
 mod tables;
 mod text;
@@ -41,10 +40,7 @@ impl PowerPc64Le {
     /// # Errors
     /// As for [`Isa::detour`].
     pub fn boosted_slot(&self, request: &DetourRequest<'_>) -> Result<Detour, Reason> {
-        {
-            let _ = request;
-            Err(Reason::NotImplemented)
-        }
+        detour::boosted_slot(request)
     }
 }
 
@@ -86,16 +82,10 @@ impl Isa for PowerPc64Le {
     }
 
     fn runtime(&self, address: u64, layout: &Layout) -> Result<Runtime, Reason> {
-        {
-            let _ = (address, layout);
-            Err(Reason::NotImplemented)
-        }
+        runtime::runtime(address, layout)
     }
 
     fn detour(&self, request: &DetourRequest<'_>) -> Result<Detour, Reason> {
-        {
-            let _ = request;
-            Err(Reason::NotImplemented)
-        }
+        detour::detour(request)
     }
 }

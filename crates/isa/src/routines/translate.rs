@@ -23,7 +23,7 @@ mod local {
 
 /// How an unwinder keeps the code address of the frame that it looks up, beside the frame address of the call.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Context {
+pub(crate) enum Context {
     /// libgcc: frame address, code address, language-specific data, bases; and the caller keeps the address of the bases.
     Gcc,
     /// libunwind: frame address, code address.
@@ -45,7 +45,7 @@ pub(crate) fn translate<A: Assemble>(
     frame: A::Reg,
     (address, stack): (A::Reg, A::Reg),
     saved: u32,
-    registers_apart: u32,
+    registers_apart: i32,
 ) {
     let [inside, out] = [(); 2].map(|()| a.label());
     store_local(a, address, frame, local::LOOKED_UP);
@@ -56,8 +56,7 @@ pub(crate) fn translate<A: Assemble>(
 
     a.bind(inside);
     load_local(a, r.slot, frame, local::STACK);
-    a.set(r.left, u64::from(UNWINDER_STACK));
-    a.add(r.left, r.slot);
+    a.end_of_search(r.left, r.slot, [r.page, r.index]);
     store_local(a, r.left, frame, local::END);
     // What is surest first: parts of the stack may hold what an earlier frame has left there.
     for context in [Context::Gcc, Context::Neighbours, Context::Registers] {
@@ -73,7 +72,7 @@ fn search<A: Assemble>(
     layout: &Layout,
     r: &Instances<A::Reg>,
     frame: A::Reg,
-    (context, registers_apart): (Context, u32),
+    (context, registers_apart): (Context, i32),
     saved: u32,
     done: A::Label,
 ) {
@@ -89,7 +88,7 @@ fn search<A: Assemble>(
     a.jump_if_not_equal(r.scratch, r.page, next);
     let frame_address = match context {
         Context::Gcc | Context::Neighbours => 1,
-        Context::Registers => registers_apart as i32,
+        Context::Registers => registers_apart,
     };
     a.load(r.slot, r.left, -frame_address * word);
     a.add_small(r.slot, -(a.slot_below_frame() as i32));
@@ -118,6 +117,7 @@ fn search<A: Assemble>(
     a.load(r.scratch, r.instance, RETURN_ADDRESS as i32);
     load_local(a, r.left, frame, local::FOUND);
     a.store(r.scratch, r.left, 0);
+    a.amend_context(context, r.left, r.scratch, [r.slot, r.page, r.index]);
     a.add_small(r.scratch, -1);
     store_local(a, r.scratch, frame, local::REAL);
     load_local(a, r.page, frame, local::LOOKED_UP);

@@ -47,7 +47,7 @@ impl Actions {
 
 impl ReturnActions {
     /// Whether the return instance must hold the time of the entry.
-    pub(super) fn times(&self) -> bool {
+    pub(crate) fn times(&self) -> bool {
         self.latency.is_some() || self.record.is_some()
     }
 }

@@ -58,7 +58,7 @@ struct Roles {
     /// What `translate` saves besides.
     lost: &'static [usize],
     /// From the stack pointer to the code address in LLVM's `Registers_x86_64` and `Registers_x86`, in words.
-    registers_apart: u32,
+    registers_apart: i32,
 }
 
 const WIDE: Roles = Roles {

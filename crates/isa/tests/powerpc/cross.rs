@@ -44,7 +44,17 @@ impl Cross {
         let program = self.scratch.join(source).with_extension("ppc64le");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/powerpc").join(source);
         let status = Command::new(COMPILER)
-            .args(["-O2", "-mcpu=power8", "-static", "-no-pie", "-pthread", "-Wall", "-Werror", "-o"])
+            .args([
+                "-O2",
+                "-mcpu=power8",
+                "-static",
+                "-no-pie",
+                "-pthread",
+                "-Wl,--eh-frame-hdr",
+                "-Wall",
+                "-Werror",
+                "-o",
+            ])
             .args([&program, &source])
             .status();
         assert!(status.expect("the compiler starts").success(), "{} compiles", source.display());

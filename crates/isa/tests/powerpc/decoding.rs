@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use trapless_isa::{
     Actions, BranchTargets, DecodeError, DetourRequest, Displaced, EntryActions, Flow, Isa, Ladder, Layout,
-    ReadOnlyData, Reason, ReturnActions, Runtime, Site,
+    Lookup, ReadOnlyData, Reason, ReturnActions, Runtime, Site,
     detour::Record,
     powerpc::{Fault, Memory, POWERPC64LE, Registers, Version, emulate, relocate},
 };
@@ -112,10 +112,11 @@ fn boosted_slots_end_in_a_branch_back() {
         ring_bits: 0,
         self_pointer: true,
         tid_offset: None,
+        pages: 0,
         returns: 0,
         return_bits: 0,
+        slot_shift: POWERPC64LE.slot_shift(),
         arenas: 0,
-        returns_used: 0,
     };
     for (name, word, slot) in [
         ("mflr r0", 0x7c08_02a6_u32, &[0x7c08_02a6_u32, 0x4bff_f000][..]),
@@ -305,10 +306,11 @@ fn some_layout() -> impl Strategy<Value = Layout> {
             ring_bits: return_bits,
             self_pointer: false,
             tid_offset,
-            returns: a[5],
+            pages: a[7] >> 1,
+            returns: a[5] >> 1,
             return_bits,
+            slot_shift: POWERPC64LE.slot_shift(),
             arenas: a[6],
-            returns_used: a[7],
         },
     )
 }
@@ -359,7 +361,7 @@ proptest! {
         word in any::<u32>(),
         arguments in 0u8..20,
         counters in any::<[u32; 4]>(),
-        restore_returns in any::<bool>(),
+        lookup in prop::sample::select(vec![None, Some(Lookup::FindObject), Some(Lookup::IteratePhdr)]),
     ) {
         let runtime = POWERPC64LE.runtime(address & !3, &layout).unwrap_or_default();
         let code = bytes(&[word, BLR]);
@@ -371,7 +373,7 @@ proptest! {
         let entry = EntryActions { hits: Some(hits), record };
         let ret = Some(ReturnActions { lost, hits: Some(hits), latency: Some(latency), record });
         for runtime in [&runtime, &Runtime::default()] {
-            let actions = Actions { entry, ret, restore_returns };
+            let actions = Actions { entry, ret, lookup };
             let request = DetourRequest {
                 address: (address & !3).wrapping_add(0x1_0000),
                 displaced,

@@ -3,7 +3,10 @@
 mod cross;
 mod decoding;
 mod end_to_end;
+mod followed;
 mod instructions;
 mod libraries;
+mod lookups;
+mod machine;
 mod oracle;
 mod same;

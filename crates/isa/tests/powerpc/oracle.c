@@ -1,26 +1,10 @@
 /* Runs single instructions, or their relocated copies, from given registers and memory, and reports both afterwards.
  *
- *     oracle CASES RESULTS
- *
- * No general register is free for the harness: it finds its state at addresses below 0x8000, which a load or store
- * without a base register reaches. Every place where control may go after the code carries a pad that says which it is. */
-#define _GNU_SOURCE
-#include <signal.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <ucontext.h>
+ *     oracle CASES RESULTS */
+#include "world.h"
 
-enum { WINDOW_SIZE = 1024, PADS = 4, WORDS = 24, FAULTED = 100 };
-#define STATE 0x4000
+enum { WINDOW_SIZE = 1024, PADS = 4, WORDS = 24 };
 #define WINDOW 0x20001000ul
-
-struct state {
-    uint64_t gpr[32], cr, xer, ctr, lr, tar;
-    uint64_t exit, prologue, common, stack;
-};
 
 struct test {
     uint64_t gpr[32], cr, xer, ctr, lr, tar;
@@ -33,71 +17,15 @@ struct result {
     uint8_t window[WINDOW_SIZE];
 };
 
-static struct state *const state = (struct state *)STATE;
-
-void enter(void);
-void common(void);
-asm(".text\n"
-    ".macro each insn, from, to\n .set n, \\from\n .rept \\to - \\from + 1\n \\insn n, 0x4000 + 8 * n(0)\n .set n, n + 1\n .endr\n.endm\n"
-    ".macro kept insn\n .set n, 13\n .rept 19\n \\insn n, 8 * n(1)\n .set n, n + 1\n .endr\n.endm\n"
-    ".globl enter\n.type enter, @function\nenter:\n"
-    " mflr 0\n std 0, 16(1)\n mfcr 0\n stw 0, 8(1)\n stdu 1, -512(1)\n std 2, 24(1)\n kept std\n std 1, 0x4140(0)\n"
-    " ld 0, 0x4100(0)\n mtcr 0\n ld 0, 0x4108(0)\n mtxer 0\n ld 0, 0x4118(0)\n mtlr 0\n ld 0, 0x4120(0)\n mtspr 815, 0\n"
-    " ld 0, 0x4130(0)\n mtctr 0\n each ld, 1, 31\n bctr\n"
-    ".globl common\n.type common, @function\ncommon:\n"
-    " std 0, 0x4128(0)\n each std, 1, 31\n mfcr 0\n std 0, 0x4100(0)\n mfxer 0\n std 0, 0x4108(0)\n"
-    " mflr 0\n std 0, 0x4118(0)\n mfspr 0, 815\n std 0, 0x4120(0)\n ld 1, 0x4140(0)\n kept ld\n ld 2, 24(1)\n addi 1, 1, 512\n"
-    " lwz 0, 8(1)\n mtcr 0\n ld 0, 16(1)\n mtlr 0\n blr\n");
-
-static void flush(void *at, size_t size) {
-    for (uintptr_t line = (uintptr_t)at & ~127ul; line < (uintptr_t)at + size; line += 128)
-        asm volatile("dcbst 0,%0; sync; icbi 0,%0" ::"r"(line) : "memory");
-    asm volatile("sync; isync" ::: "memory");
-}
-
-static void put(uint64_t at, const uint32_t *words, size_t count) {
-    memcpy((void *)at, words, 4 * count);
-    flush((void *)at, 4 * count);
-}
-
-/* std r0,gpr[0]; mfctr r0; std r0,ctr; ld r0,common; mtctr r0; li r0,number; bctr */
-static void put_pad(uint64_t at, uint32_t number) {
-    const uint32_t words[] = {0xf8004000, 0x7c0902a6, 0xf8004110, 0xe8004138, 0x7c0903a6, 0x38000000 | number, 0x4e800420};
-    put(at, words, 7);
-}
-
-/* Runs without a valid thread pointer, so without the C library. */
-static void faulted(int signal, siginfo_t *info, void *context) {
-    unsigned long *regs = ((ucontext_t *)context)->uc_mcontext.gp_regs;
-    (void)info;
-    state->gpr[0] = regs[0];
-    state->ctr = regs[35];
-    regs[0] = FAULTED + signal;
-    regs[32] = (unsigned long)common;
-}
-
-static void map(uint64_t at, size_t size, int protection) {
-    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
-    if (mmap((void *)at, size, protection, flags, -1, 0) != (void *)at) {
-        fprintf(stderr, "no memory at %lx\n", at);
-        exit(2);
-    }
-}
-
 int main(int argc, char **argv) {
     FILE *tests = fopen(argv[1], "rb"), *results = fopen(argv[2], "wb");
     static struct test test;
     static struct result result;
-    static char stack[65536];
     if (argc != 3 || !tests || !results) return 2;
-    map(0x1000, 0x7000, PROT_READ | PROT_WRITE | PROT_EXEC);
     map(0x200000, 0x3e00000, PROT_READ | PROT_WRITE | PROT_EXEC);
     map(0x20000000, 0x20000, PROT_READ | PROT_WRITE);
     map(0x2fff0000, 0x8200000, PROT_READ | PROT_WRITE | PROT_EXEC);
-    stack_t other = {.ss_sp = stack, .ss_size = sizeof stack};
-    struct sigaction action = {.sa_sigaction = faulted, .sa_flags = SA_SIGINFO | SA_ONSTACK};
-    sigaltstack(&other, 0);
-    for (const int *signal = (int[]){SIGILL, SIGTRAP, SIGSEGV, SIGBUS, 0}; *signal; signal++) sigaction(*signal, &action, 0);
+    set_up();
 
     while (fread(&test, sizeof test, 1, tests) == 1) {
         uint64_t random = test.seed | 1;
@@ -107,13 +35,10 @@ int main(int argc, char **argv) {
         }
         for (int i = 0; i < PADS; i++)
             if (test.pads[i]) put_pad(test.pads[i], i);
-        /* ld r0,ctr; mtctr r0; ld r0,gpr[0] */
-        put(test.address - 12, (uint32_t[]){0xe8004110, 0x7c0903a6, 0xe8004000}, 3);
+        put_prologue(test.address - 12);
         put(test.address, test.code, test.words);
         memcpy(state, &test, 37 * 8);
-        state->prologue = test.address - 12;
-        state->common = (uint64_t)common;
-        enter();
+        enter_at(test.address - 12);
         memcpy(&result, state, 38 * 8);
         memcpy(result.window, (void *)WINDOW, WINDOW_SIZE);
         if (fwrite(&result, sizeof result, 1, results) != 1) return 3;

@@ -16,6 +16,7 @@
 #include <sys/wait.h>
 #include <ucontext.h>
 #include <unistd.h>
+#include <unwind.h>
 
 enum { THREADS = 5, ROUNDS = 300, COUNTERS = 128 };
 #define CHECK(condition) ((condition) ? (void)0 : failed(__LINE__, #condition))
@@ -28,7 +29,8 @@ static void failed(int line, const char *what) {
 #define FUNCTIONS(F) \
     F(leaf) F(fib) F(with_toc) F(tail_a) F(tail_b) F(even) F(odd) F(jumper) F(floats) F(large) F(branch_first) \
     F(count_first) F(call_first) F(call_first_site) F(return_address) F(keep_plain) F(keep_followed) F(red_zone_site) \
-    F(recorded) F(timed) F(in_handler) F(yields) F(alloca_user) F(unwound) F(unwinder) F(forks) F(keep_recorded)
+    F(recorded) F(timed) F(in_handler) F(yields) F(alloca_user) F(unwound) F(unwinder) F(forks) F(keep_recorded) \
+    F(deep)
 #define NUMBER(name) N_##name,
 #define NAME(name) #name,
 enum { FUNCTIONS(NUMBER) N };
@@ -59,14 +61,33 @@ NEW long timed(long n) { volatile long x = 0; for (long i = 0; i < n; i++) x += 
 NEW long in_handler(long n) { return n + 1; }
 NEW long alloca_user(long n) { volatile char *p = __builtin_alloca(n); p[0] = 1; p[n - 1] = 2; return leaf(p[0], p[n - 1]); }
 
-/* Walks the back chain as an unwinder does: no return address is in the arena. */
+/* An unwinder finds the calls of unwound, and the caller's r2 in its frame, as if no call were followed. */
 static int in_arena(uint64_t address);
-NEW long unwinder(long depth) {
-    uint64_t *frame = __builtin_frame_address(0);
-    for (frame = (uint64_t *)*frame; frame; frame = (uint64_t *)*frame, depth++) CHECK(!in_arena(frame[2]));
-    return depth;
+extern char saves_toc_returned[];
+long saves_toc(long n);
+struct walk { long depth, calls, modules; uint64_t first, last; };
+static _Unwind_Reason_Code step(struct _Unwind_Context *context, void *walk) {
+    struct walk *w = walk;
+    uint64_t address = _Unwind_GetIP(context);
+    CHECK(!in_arena(address));
+    if (address == (uint64_t)saves_toc_returned) w->modules += _Unwind_GetGR(context, 2) == 0x1234;
+    if (address >= w->first && address < w->last) w->calls++;
+    w->depth++;
+    return _URC_NO_REASON;
 }
-NEW long unwound(long n) { volatile long depth = n ? unwound(n - 1) : unwinder(0); return depth; }
+NEW long unwinder(uint64_t first, uint64_t last) {
+    struct walk walk = {.first = first, .last = last};
+    _Unwind_Backtrace(step, &walk);
+    /* Up to the function that the thread started with, at the least. */
+    CHECK(walk.depth > walk.calls + 3 && walk.modules == 1);
+    return walk.calls;
+}
+/* Of the calls of unwound all but the last are in the middle of unwound itself. */
+NEW long unwound(long n) {
+    volatile long calls = n ? unwound(n - 1) : unwinder((uint64_t)unwound, (uint64_t)unwound + 256);
+    return calls;
+}
+NEW long deep(long n) { volatile long below = n ? deep(n - 1) : 0; return below + 1; }
 
 /* The child returns through the return point of a call that its parent entered, then makes calls of its own. */
 static void forget_threads(void);
@@ -97,6 +118,11 @@ asm(".text\n"
     "function red_zone\n .set n, 8\n .rept 36\n li 4, n\n std 4, -n(1)\n .set n, n + 8\n .endr\n"
     "function red_zone_site\n nop\n li 3, 0\n .set n, 8\n .rept 36\n ld 4, -n(1)\n add 3, 3, 4\n .set n, n + 8\n .endr\n blr\n"
     " ended red_zone\n ended red_zone_site\n"
+    /* A call that may lead to another module, with something for r2 in the frame. */
+    "function saves_toc\n .cfi_startproc\n mflr 0\n std 0, 16(1)\n stdu 1, -48(1)\n .cfi_def_cfa_offset 48\n"
+    " .cfi_offset 65, 16\n std 2, 40(1)\n li 0, 0x1234\n std 0, 24(1)\n bl unwound\n"
+    "saves_toc_returned:\n ld 2, 24(1)\n ld 2, 40(1)\n addi 1, 1, 48\n .cfi_def_cfa_offset 0\n ld 0, 16(1)\n"
+    " mtlr 0\n .cfi_restore 65\n blr\n .cfi_endproc\n ended saves_toc\n"
     "function keep_plain\n nop\n blr\n ended keep_plain\n"
     "function keep_followed\n nop\n blr\n ended keep_followed\n"
     "function keep_recorded\n nop\n blr\n ended keep_recorded\n"
@@ -165,8 +191,8 @@ static void round_of_calls(long i) {
     CALLED(with_toc), with_toc(i);
     CALLED(with_toc), through_pointer(i);
     CALLED(tail_a), CALLED(tail_b), CHECK(tail_a(i) == 2 * i + 1);
-    for (long n = 0; n <= i % 6; n++) n % 2 ? CALLED(odd) : CALLED(even);
-    CHECK(even(i % 6) == !(i % 2));
+    for (long n = 0; n <= i % 50; n++) n % 2 ? CALLED(odd) : CALLED(even);
+    CHECK(even(i % 50) == !(i % 2));
     if (setjmp(here) == 0) {
         CALLED(jumper);
         if (i % 2) mine_not_returned[N_jumper]++; else CALLED(leaf);
@@ -184,8 +210,12 @@ static void round_of_calls(long i) {
     CALLED(red_zone_site), CHECK(red_zone() == 8 * 36 * 37 / 2);
     CALLED(recorded), CHECK(recorded(i, 1, 2, 3, 4, 5, 6, 7) == i + 28);
     CALLED(timed), timed(i);
-    for (long n = 0; n <= i % 4; n++) CALLED(unwound), mine_not_returned[N_unwound]++;
-    CALLED(unwinder), CHECK(unwound(i % 4) > i % 4);
+    for (long n = 0; n <= i % 4; n++) CALLED(unwound);
+    CALLED(unwinder), CHECK(saves_toc(i % 4) == i % 4 + 1);
+    /* Over many pages of stack, now and then. */
+    long depth = i % 16 ? 0 : i % 128 * 16;
+    for (long n = 0; n <= depth; n++) CALLED(deep);
+    CHECK(deep(depth) == depth + 1);
     CALLED(alloca_user), CALLED(leaf), CHECK(alloca_user(100 + 8 * i) == 3 + (2 ^ 5));
 }
 
@@ -235,7 +265,7 @@ static void protect(uint64_t at, size_t size, int protection) {
 }
 
 struct item { uint64_t kind, address, size; };
-static struct { uint64_t address; uint32_t before, after; } patches[N];
+static struct { uint64_t address; uint32_t before, after; } patches[N + 1];
 static int patch_count;
 static struct item blocks, arena, threads;
 

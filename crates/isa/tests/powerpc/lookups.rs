@@ -1,0 +1,143 @@
+//! Look-ups by unwinders: a return point becomes the real address wherever the unwinder has it.
+
+use crate::{cross::Cross, machine::*, oracle::Random};
+use trapless_isa::{Actions, Lookup, powerpc::Registers};
+
+/// How an unwinder keeps its context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unwinder {
+    Gcc,
+    Neighbours,
+    Llvm,
+}
+
+const LOAD_TOC: u32 = 0xe841_0018;
+
+/// Looks up the return points of calls, from stacks with the contexts of three unwinders.
+#[test]
+fn r3_an_unwinder_is_told_the_real_return_addresses() {
+    let Some(cross) = Cross::find() else { return };
+    let mut random = Random(6);
+    let mut script = Script::new(4);
+    let at = |n: u64| FUNCTION + 64 * n;
+    let chain: Vec<Probed> =
+        (0..3).map(|n| script.probed(at(n), &[NOP, branch(at(n) + 4, BODY)], FOLLOW)).collect();
+    let lookups = [Lookup::FindObject, Lookup::IteratePhdr];
+    let asked = [(8, lookups[0]), (9, lookups[1])].map(|(n, lookup)| {
+        let actions = Actions { lookup: Some(lookup), ..Actions::default() };
+        script.probed(at(n), &[NOP, branch(at(n) + 4, BODY)], actions)
+    });
+    // Behind a call to another module stands the load of r2.
+    let behind_call = at(20);
+    script.code(behind_call, &[LOAD_TOC, branch(behind_call + 4, HOME)]);
+    let mut runs = vec![];
+    for round in 0..300 {
+        let tail_calls = 1 + round as usize % 3;
+        let other_module = round % 2 == 0;
+        let home = if other_module { behind_call } else { HOME };
+        let mut caller = home;
+        for site in &chain[..tail_calls] {
+            let start = registers(&mut random, site.at, SLOT, caller, thread(1));
+            script.run(&start);
+            caller = site.point.expect("followed");
+        }
+        let point = caller;
+        let unwinder = random.pick(&[Unwinder::Gcc, Unwinder::Neighbours, Unwinder::Llvm]);
+        let lookup = random.pick(&[0, 1]);
+        let stack = SLOT - 8192;
+        let word = |n: u64| stack + 8 * n;
+        let mut words: Vec<u64> = (0..1040).map(|_| random.next()).collect();
+        // The unwinder's frames, and that of the followed call's caller.
+        for (frame, next) in [(0, 100), (100, 900), (900, 1024)] {
+            words[frame] = word(next);
+        }
+        words[1024] = 0;
+        let toc = random.next();
+        words[1024 + 3] = toc;
+        let context = 300 + random.below(400);
+        let index = context as usize;
+        words[index] = point;
+        let mut start = registers(&mut random, asked[lookup].at, stack, HOME, thread(1));
+        let lr_place = index - 48;
+        let wanted_toc = match unwinder {
+            Unwinder::Gcc => {
+                words[index - 1] = SLOT;
+                words[lr_place] = SLOT + 16;
+                if random.below(2) == 0 {
+                    start.gpr[14 + random.below(18) as usize] = word(context) + 16;
+                } else {
+                    words[5 + random.below(20) as usize] = word(context) + 16;
+                }
+                (lr_place - 63, SLOT + 24)
+            }
+            Unwinder::Neighbours => {
+                words[index - 1] = SLOT;
+                (index + 4, words[index + 4])
+            }
+            Unwinder::Llvm => {
+                words[index + 3] = SLOT;
+                (index + 4, toc)
+            }
+        };
+        let wanted_toc = match other_module {
+            true => wanted_toc,
+            false => (wanted_toc.0, words[wanted_toc.0]),
+        };
+        let keeps = loop {
+            let register = 14 + random.below(18) as usize;
+            if start.gpr[register] != word(context) + 16 {
+                break register;
+            }
+        };
+        start.gpr[keeps] = point - 1;
+        words[90] = point - 1;
+        words[910] = point - 1; // above the context: not the unwinder's own
+        let data = 30 + random.below(50) / 3 * 3;
+        let which = random.below(3);
+        if lookup == 0 {
+            start.gpr[3] = point - 1;
+        } else {
+            start.gpr[4] = word(data);
+            words[(data + which) as usize] = point - 1;
+        }
+        script.write(stack, &words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>());
+        let answer = script.run(&start);
+        let memory = script.read(stack, words.len() as u64 * 8);
+        let mut registers = Registers { pc: BODY, ..start };
+        registers.gpr[keeps] = home - 1;
+        let mut after = words.clone();
+        after[index] = home;
+        after[90] = home - 1;
+        after[wanted_toc.0] = wanted_toc.1;
+        if lookup == 0 {
+            registers.gpr[3] = home - 1;
+        } else {
+            after[(data + which) as usize] = home - 1;
+        }
+        runs.push((answer, memory, registers, after, format!("{round}: {unwinder:?} {:?}", lookups[lookup])));
+        // And it all returns.
+        let back = self::registers(&mut random, point, SLOT, point, thread(2));
+        let returned = script.run(&back);
+        let end = script.read(stack, 8);
+        let mut registers = Registers { pc: HOME, lr: home, ..back };
+        if other_module {
+            registers.gpr[2] = toc;
+        }
+        runs.push((returned, end, registers, vec![words[0]], format!("{round}: return")));
+    }
+    let layout = script.layout;
+    let memory = script.read_followed();
+    let answers = script.play(&cross, "look-ups");
+    for (answer, memory, registers, words, what) in runs {
+        let found: Vec<u64> = answers
+            .bytes(memory)
+            .chunks_exact(8)
+            .map(|word| u64::from_le_bytes(word.try_into().unwrap()))
+            .collect();
+        for (n, (found, wanted)) in found.iter().zip(&words).enumerate() {
+            assert_eq!(found, wanted, "{what}: word {n}");
+        }
+        assert_eq!(answers.registers(answer), registers, "{what}");
+    }
+    assert_eq!(open(answers.bytes(memory), &layout), 0);
+}
