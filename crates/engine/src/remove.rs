@@ -24,7 +24,7 @@ use crate::{
 use std::time::Duration;
 use trapless_isa::{Displaced, Slot};
 use trapless_process::{Process, RemoteAddr, Stepped, Stopped};
-use trapless_wire::{Header, JournalEntry, PAGE, SessionState};
+use trapless_wire::{Header, JournalEntry, SessionState};
 
 /// Why memory of ours stays mapped after its patches are out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -7,7 +7,7 @@
 use crate::{Arena, Header, JournalEntry, MAGIC, MAX_ARENAS, PAGE, SessionState, Sizes, VERSION};
 use std::fmt;
 use std::ops::{Deref, Range};
-use trapless_isa::detour::{BLOCK_COUNTERS, RECORD_SHIFT, RETURN_SHIFT, THREAD_SHIFT};
+use trapless_isa::detour::{BLOCK_COUNTERS, RECORD_SHIFT, THREAD_SHIFT, return_sizes};
 
 /// A header that holds no value that this version would not have written.
 #[derive(Clone, Copy, Debug)]
@@ -89,7 +89,7 @@ impl Checked {
             (blocks, "its blocks"),
             (region, "its region"),
             (threads, "its thread table"),
-            (returns, "its return tables"),
+            (returns, "its return memory"),
             (arenas, "its arenas"),
         ];
         for (is_sound, what) in parts {
@@ -150,9 +150,14 @@ fn threads(header: &Header, _: &Range<u64>) -> Option<()> {
 }
 
 fn returns(header: &Header, _: &Range<u64>) -> Option<()> {
-    must(header.return_bits <= u64::from(most(|sizes| sizes.return_bits)))?;
-    let tables = 1u64 << (header.thread_bits + header.return_bits + u64::from(RETURN_SHIFT));
-    must(header.returns_size == PAGE || header.returns_size == PAGE + tables)?;
+    must((1..=u64::from(most(|sizes| sizes.return_bits))).contains(&header.return_bits))?;
+    let size = match header.slot_shift {
+        // Nothing is followed.
+        0 => PAGE,
+        2..=4 => return_sizes(header.return_bits as u32, header.slot_shift as u32).into_iter().sum(),
+        _ => return None,
+    };
+    must(header.returns_size == size.next_multiple_of(PAGE))?;
     pages(header.returns, header.returns_size).map(drop)
 }
 
@@ -199,7 +204,7 @@ mod tests {
         header.state = SessionState::Armed as u32;
         header.pid = 7;
         header.tool = 8;
-        geometry.describe(&mut header, sizes, 3, followed);
+        geometry.describe(&mut header, sizes, 3, followed.then_some(3));
         header.region = REGION;
         header.threads = header.region + header.region_size;
         header.returns = header.threads + header.threads_size;
@@ -226,7 +231,7 @@ mod tests {
     #[test]
     fn every_part_is_looked_at() {
         type Forge = fn(&mut Header);
-        let forgeries: [(&str, Forge); 29] = [
+        let forgeries: [(&str, Forge); 31] = [
             ("its owner", |h| h.state = 0),
             ("its owner", |h| h.pid = 0),
             ("its owner", |h| h.tool = u32::MAX),
@@ -248,9 +253,11 @@ mod tests {
             ("its thread table", |h| h.thread_bits -= 1),
             ("its thread table", |h| h.threads = 0),
             ("its thread table", |h| h.threads = u64::MAX - 4095),
-            ("its return tables", |h| h.return_bits = 63),
-            ("its return tables", |h| h.returns_size = u64::MAX),
-            ("its return tables", |h| h.returns += 1),
+            ("its return memory", |h| h.return_bits = 63),
+            ("its return memory", |h| h.return_bits = 0),
+            ("its return memory", |h| h.slot_shift = 5),
+            ("its return memory", |h| h.returns_size = u64::MAX),
+            ("its return memory", |h| h.returns += 1),
             ("its arenas", |h| h.arenas[0].size = 0),
             ("its arenas", |h| h.arenas[0].size = !4095),
             ("its arenas", |h| h.arenas[1].address -= PAGE),

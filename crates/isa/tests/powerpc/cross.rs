@@ -50,6 +50,7 @@ impl Cross {
                 "-static",
                 "-no-pie",
                 "-pthread",
+                "-fexceptions",
                 "-Wl,--eh-frame-hdr",
                 "-Wall",
                 "-Werror",

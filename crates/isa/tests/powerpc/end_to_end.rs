@@ -1,9 +1,9 @@
 //! A program whose functions are patched with generated detours while its threads run them: what the detours counted is
 //! what the program counted.
 //!
-//! `selfpatch.c` is the program. It has functions that are entered globally and locally, recursion, tail calls, longjmp, conditional
-//! branches and calls as displaced instructions, signal handlers, and a coroutine that changes threads; it checks the
-//! results of its functions and every register around them.
+//! `selfpatch.c` is the program. It has functions that are entered globally and locally, recursion, tail calls, longjmp, forced
+//! unwinding, conditional branches and calls as displaced instructions, signal handlers, and a coroutine that changes threads; it
+//! checks the results of its functions and every register around them.
 
 use crate::cross::Cross;
 use object::{Object, ObjectSection, ObjectSymbol};
@@ -60,7 +60,7 @@ fn layout(thread_bits: u32, return_bits: u32, block_count: u32) -> Layout {
 }
 
 /// The functions of the program, in the order of its output, and the functions that sites in their middle are in.
-const NAMES: [&str; 28] = [
+const NAMES: [&str; 30] = [
     "leaf",
     "fib",
     "with_toc",
@@ -89,6 +89,8 @@ const NAMES: [&str; 28] = [
     "forks",
     "keep_recorded",
     "deep",
+    "cleaned",
+    "forces",
 ];
 /// What the unwinder asks about addresses: probed, too, and not counted.
 const LOOKED_UP_BY: &str = "_dl_find_object";

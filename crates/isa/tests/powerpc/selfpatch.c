@@ -30,7 +30,7 @@ static void failed(int line, const char *what) {
     F(leaf) F(fib) F(with_toc) F(tail_a) F(tail_b) F(even) F(odd) F(jumper) F(floats) F(large) F(branch_first) \
     F(count_first) F(call_first) F(call_first_site) F(return_address) F(keep_plain) F(keep_followed) F(red_zone_site) \
     F(recorded) F(timed) F(in_handler) F(yields) F(alloca_user) F(unwound) F(unwinder) F(forks) F(keep_recorded) \
-    F(deep)
+    F(deep) F(cleaned) F(forces)
 #define NUMBER(name) N_##name,
 #define NAME(name) #name,
 enum { FUNCTIONS(NUMBER) N };
@@ -86,6 +86,25 @@ NEW long unwinder(uint64_t first, uint64_t last) {
 NEW long unwound(long n) {
     volatile long calls = n ? unwound(n - 1) : unwinder((uint64_t)unwound, (uint64_t)unwound + 256);
     return calls;
+}
+
+/* Unwound for good: each frame's cleanup runs, and the next step starts from there. */
+struct target { struct _Unwind_Exception exception; uint64_t frame; jmp_buf where; };
+static __thread long cleanups;
+static void clean_up(volatile long *depth) { cleanups += *depth + 1; }
+static _Unwind_Reason_Code stop(int version, _Unwind_Action actions, _Unwind_Exception_Class class,
+                                struct _Unwind_Exception *exception, struct _Unwind_Context *context, void *target) {
+    struct target *t = target;
+    (void)version, (void)class, (void)exception;
+    CHECK(!in_arena(_Unwind_GetIP(context)) && !(actions & _UA_END_OF_STACK));
+    if (_Unwind_GetCFA(context) >= t->frame) longjmp(t->where, 1);
+    return _URC_NO_REASON;
+}
+NEW void forces(struct target *target) { _Unwind_ForcedUnwind(&target->exception, stop, target); }
+NEW long cleaned(struct target *target, long n) {
+    __attribute__((cleanup(clean_up))) volatile long depth = n;
+    if (n) cleaned(target, n - 1); else forces(target);
+    return depth;
 }
 NEW long deep(long n) { volatile long below = n ? deep(n - 1) : 0; return below + 1; }
 
@@ -212,6 +231,12 @@ static void round_of_calls(long i) {
     CALLED(timed), timed(i);
     for (long n = 0; n <= i % 4; n++) CALLED(unwound);
     CALLED(unwinder), CHECK(saves_toc(i % 4) == i % 4 + 1);
+    struct target target = {.frame = (uint64_t)__builtin_frame_address(0)};
+    cleanups = 0;
+    for (long n = 0; n <= i % 5; n++) CALLED(cleaned), mine_not_returned[N_cleaned]++;
+    CALLED(forces), mine_not_returned[N_forces]++;
+    if (setjmp(target.where) == 0) cleaned(&target, i % 5);
+    CHECK(cleanups == (i % 5 + 1) * (i % 5 + 2) / 2);
     /* Over many pages of stack, now and then. */
     long depth = i % 16 ? 0 : i % 128 * 16;
     for (long n = 0; n <= depth; n++) CALLED(deep);
