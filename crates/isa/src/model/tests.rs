@@ -191,11 +191,13 @@ fn nothing_is_left(memory: &mut Plain<'_>, layout: &Layout) {
     let end = layout.shadow_block(1 << layout.return_bits);
     let tags: Vec<u64> = (0..1 << layout.return_bits).map(|n| layout.shadow_block(n)).collect();
     let used = memory.0.iter().filter(|&(&at, &value)| {
-        let in_pool =
-            (layout.returns..layout.shadow_block(0)).contains(&at) && (at - layout.returns) % 32 == 0;
+        let in_pool = (layout.returns..layout.shadow_block(0)).contains(&at)
+            && (at - layout.returns).is_multiple_of(32);
         let in_block = (layout.shadow_block(0)..end).contains(&at)
             && !tags.contains(&at)
-            && tags.iter().any(|tag| at > *tag && at < tag + layout.block_size() && (at - tag) % 32 == 0);
+            && tags
+                .iter()
+                .any(|tag| at > *tag && at < tag + layout.block_size() && (at - tag).is_multiple_of(32));
         value != 0 && (in_pool || in_block)
     });
     assert_eq!(used.count(), 0);

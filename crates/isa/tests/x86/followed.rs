@@ -279,7 +279,7 @@ fn look_up(machine: &Machine, random: &mut Random, inside: &State, lookup: Looku
                 machine.set(word(context - 1), slot + 8);
                 // The address of the bases, and that of the code, are kept in a register or on the stack.
                 let keeps = [3, 5, 12, 13, 15][random.next() as usize % 5];
-                if random.next() % 2 == 0 {
+                if random.next().is_multiple_of(2) {
                     state.registers[keeps] = word(context) + 16;
                 } else {
                     machine.set(word(5 + random.next() % 10), word(context) + 16);
@@ -371,7 +371,7 @@ fn detours_and_the_model_agree_on_every_word() {
             state.registers[4] = slot;
             let instance = model::instance_of(&mut shadow, &layout, slot);
             let point = instance.map_or(0, |at| model::Read::load(&mut shadow, at + u64::from(RETURN_POINT)));
-            let leaves = point != 0 && random.next() % 2 == 0;
+            let leaves = point != 0 && random.next().is_multiple_of(2);
             if leaves {
                 // The call that is latest here returns; the real machine's slot holds its point.
                 machine.set(slot, point);
@@ -395,7 +395,7 @@ fn detours_and_the_model_agree_on_every_word() {
             } else {
                 // A new call: a plain one, or a tail call from the one that is here.
                 // Of another function: the test stops where the older call goes on, which is not where the younger one does.
-                let tail = ![0, probed[n].return_point].contains(&point) && random.next() % 2 == 0;
+                let tail = ![0, probed[n].return_point].contains(&point) && random.next().is_multiple_of(2);
                 let caller = if tail { point } else { homes[n % 4] };
                 machine.set(slot, caller);
                 machine.write_exit(probed[n].end, 2);
