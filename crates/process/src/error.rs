@@ -217,6 +217,16 @@ pub enum StopError {
         /// What it is doing.
         why: String,
     },
+    /// Another process runs in the same memory.
+    #[error(
+        "process {pid} shares its memory with process {other}, which is none of its threads (clone(CLONE_VM), or a vfork that lasts) and would run while code is changed; nothing was changed, try again when that one has ended"
+    )]
+    SharesMemory {
+        /// The process.
+        pid: Pid,
+        /// The one that shares its memory.
+        other: Pid,
+    },
     /// Somebody else traces a thread.
     #[error("thread {tid} of process {pid} is already traced by {tracer}: end that tracer first")]
     AlreadyTraced {

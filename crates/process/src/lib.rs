@@ -23,6 +23,7 @@ mod process;
 mod ptrace;
 mod remote;
 mod shared;
+mod sharers;
 mod status;
 mod step;
 mod stop;

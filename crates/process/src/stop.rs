@@ -1,6 +1,8 @@
 //! Stopping all threads of a process.
 //!
 //! The protocol, in order:
+//! 0. Wait a while for other processes in the same memory to leave it ([`crate::sharers`]): they are no threads, and would go on. It is
+//!    asked again at the end, about those that have come since.
 //! 1. Wait until no thread is in an uninterruptible wait (a vfork parent, a dead file server): such a thread could be attached
 //!    but neither stopped nor let go again. Nothing has been touched until here.
 //! 2. Attach to every thread of `/proc/PID/task` (`PTRACE_SEIZE`, which by itself disturbs nothing), ask each to stop
@@ -13,6 +15,7 @@
 //! Threads that end on the way are forgotten. If the process starts another program, ends, or a thread does not stop in time,
 //! everything is let go and the error says so.
 
+use crate::sharers::Seen;
 use crate::wait::{self, Backoff, Event, OnExit, Stop};
 use crate::watchdog::Watchdog;
 use crate::{Errno, Pid, ProcError, Process, Registers, State, StopError, Stopped, Tid, ptrace};
@@ -36,6 +39,9 @@ impl Default for StopOptions {
         StopOptions { patience: Duration::from_secs(5), ptrace_options: 0, allow_seccomp: false }
     }
 }
+
+/// How long a process is waited for that shares the memory: a child made by vfork is about to run another program.
+const FOR_SHARERS: Duration = Duration::from_secs(1);
 
 /// What every attached thread needs: system call stops told from SIGTRAP, and exec noticed.
 pub(crate) const BASE_OPTIONS: i32 = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACEEXEC;
@@ -114,6 +120,30 @@ impl Process {
     /// # Errors
     /// [`StopError`]; the process is as it was before.
     pub fn stop_with(&self, options: &StopOptions) -> Result<Stopped<'_>, StopError> {
+        let deadline = Instant::now() + options.patience.min(FOR_SHARERS);
+        let mut seen = Seen::default();
+        let mut backoff = Backoff::default();
+        loop {
+            let stopped = match self.memory_sharer(&mut seen) {
+                None => Some(self.stop_threads(options)?),
+                Some(_) => None,
+            };
+            // One that was made meanwhile is found while nothing runs that could make another.
+            let Some(other) = self.memory_sharer(&mut seen) else {
+                if let Some(stopped) = stopped {
+                    return Ok(stopped);
+                }
+                continue;
+            };
+            drop(stopped);
+            if Instant::now() >= deadline {
+                return Err(StopError::SharesMemory { pid: self.pid(), other });
+            }
+            backoff.pause();
+        }
+    }
+
+    fn stop_threads(&self, options: &StopOptions) -> Result<Stopped<'_>, StopError> {
         let threads = self.wait_until_stoppable(options.patience)?;
         let watchdog = (threads > 1).then(Watchdog::start);
         let since = Instant::now();

@@ -243,3 +243,104 @@ exec chroot "$1" /inner/lives
     detach(inner);
     before.assert_restored(inner);
 }
+
+/// A process that shares the memory and is no thread would run while code is written: it is refused, and harms nobody when it is
+/// made while probes are armed.
+#[test]
+fn w5_a_process_in_the_same_memory_is_not_run_over() {
+    let source = r#"
+#define _GNU_SOURCE
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static char stack[1 << 16];
+static volatile int stop;
+__attribute__((noipa)) long subject(long x) { asm volatile("" ::: "memory"); return x * 3 + 7; }
+static int sibling(void *unused) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (long i = 0; !stop; i++) if (subject(i) != i * 3 + 7) _exit(1);
+    _exit(0);
+}
+static int child;
+static void begin(void) { stop = 0; child = clone(sibling, stack + sizeof stack, CLONE_VM | SIGCHLD, 0); }
+static int end(void) { int status; stop = 1; waitpid(child, &status, 0); return status; }
+int main(void) {
+    char line[64];
+    begin();
+    puts("ready"); fflush(stdout);
+    while (fgets(line, sizeof line, stdin)) {
+        if (line[0] == 'e') printf("%d\n", end());
+        if (line[0] == 'b') { begin(); puts("begun"); }
+        fflush(stdout);
+    }
+    return child ? end() : 0;
+}
+"#;
+    let program = Program::build("sibling", source, &[]);
+    let mut target = program.start(&[]);
+    let (pid, before) = (target.pid().to_string(), target.text());
+    let count = ["count", "-p", &pid, "sibling:subject", "-d", "0.01"];
+    for _ in 0..3 {
+        run(&count).assert_refused(1, &["shares its memory", "none of its threads"]);
+    }
+    before.assert_restored(target.pid());
+    target.tell("end");
+    assert_eq!(target.line(), "0");
+    assert_eq!(run(&count).code, Some(0));
+    before.assert_restored(target.pid());
+    // Made while probes are armed: they stay until it has ended.
+    let tool = Tool::armed(&["count", "-p", &pid, "sibling:subject"]);
+    target.tell("begin");
+    assert_eq!(target.line(), "begun");
+    tool.signal(libc::SIGINT);
+    let ran = tool.ran();
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.err.contains("shares its memory"), "{ran:?}");
+    target.tell("end");
+    assert_eq!(target.line(), "0");
+    detach(target.pid());
+    before.assert_restored(target.pid());
+}
+
+/// Children made by vfork leave the memory by themselves: whoever makes them all the time can be probed.
+#[test]
+fn w5_children_that_are_about_to_run_a_program_are_waited_for() {
+    let source = r#"
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <pthread.h>
+#include <sys/wait.h>
+extern char **environ;
+__attribute__((noipa)) long subject(long x) { asm volatile("" ::: "memory"); return x * 3 + 7; }
+static void *spawn(void *unused) {
+    char *arguments[] = { "true", 0 };
+    for (;;) {
+        pid_t child;
+        subject(1);
+        if (posix_spawn(&child, "/bin/true", 0, 0, arguments, environ) == 0) waitpid(child, 0, 0);
+    }
+}
+int main(void) {
+    pthread_t thread;
+    for (int i = 0; i < 2; i++) pthread_create(&thread, 0, spawn, 0);
+    puts("ready"); fflush(stdout);
+    getchar();
+    exit(0);
+}
+"#;
+    let program = Program::build("spawner", source, &[]);
+    let mut target = program.start(&[]);
+    let (pid, before) = (target.pid().to_string(), target.text());
+    for _ in 0..10 {
+        let ran = run(&["count", "-p", &pid, "spawner:subject", "-d", "0.05", "-f", "json"]);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+    }
+    before.assert_restored(target.pid());
+    target.tell("");
+    assert!(target.wait().success());
+}

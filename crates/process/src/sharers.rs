@@ -1,0 +1,129 @@
+//! Processes that run in the same memory without being threads: children made by `clone(CLONE_VM)`, and by `vfork` until they run
+//! another program.
+//!
+//! `/proc/PID/task` does not list them, so a stop of all threads does not stop them, and whoever writes code or unmaps it meanwhile pulls
+//! it away under them. The kernel tells which they are (`kcmp`); there is no list, so every process is asked about once before the stop,
+//! and in the stop only those that have come since. A process that we may not look at answers for nobody.
+
+use crate::process::read_file;
+use crate::{Errno, Pid, Process};
+use std::collections::HashSet;
+use std::path::Path;
+
+/// `KCMP_VM` of `include/uapi/linux/kcmp.h`.
+const KCMP_VM: i32 = 1;
+
+/// The processes that were there at some moment.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    pids: HashSet<i32>,
+    /// The last process id that the kernel gave out before they were listed.
+    last: Option<i32>,
+}
+
+impl Process {
+    /// A process that runs in this one's memory, of those that are not in `seen`, to which all are added.
+    pub(crate) fn memory_sharer(&self, seen: &mut Seen) -> Option<Pid> {
+        let last = last_pid();
+        if last.is_some() && last == seen.last {
+            return None;
+        }
+        // The leader shows no memory once it has exited.
+        let own = self
+            .threads()
+            .unwrap_or_default()
+            .into_iter()
+            .find(|tid| same_memory(tid.0, tid.0) == Some(true));
+        let own = own.map_or(self.pid().0, |tid| tid.0);
+        let mut sharer = None;
+        for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+                continue;
+            };
+            if !seen.pids.contains(&pid) && pid != self.pid().0 && shares_memory(own, pid) {
+                sharer = Some(Pid(pid));
+            } else {
+                seen.pids.insert(pid);
+            }
+        }
+        if sharer.is_none() {
+            seen.last = last;
+        }
+        sharer
+    }
+}
+
+/// The last process id that was given out in our pid namespace: the fifth field of `/proc/loadavg`.
+fn last_pid() -> Option<i32> {
+    let text = read_file(Path::new("/proc/loadavg")).ok()?;
+    String::from_utf8_lossy(&text).split_whitespace().nth(4)?.parse().ok()
+}
+
+fn shares_memory(own: i32, other: i32) -> bool {
+    match same_memory(own, other) {
+        Some(same) => same,
+        // Not a process that we may look at, or one that has ended; or nobody may ask at all.
+        None => same_memory(own, own).is_none() && looks_like_the_same(own, other),
+    }
+}
+
+/// Whether two processes or threads have one memory; `None` if the kernel does not tell.
+fn same_memory(a: i32, b: i32) -> Option<bool> {
+    // SAFETY: kcmp takes five integers.
+    match Errno::check(unsafe { libc::syscall(libc::SYS_kcmp, a, b, KCMP_VM, 0, 0) }) {
+        Ok(0) => Some(true),
+        Ok(_) => Some(false),
+        Err(_) => None,
+    }
+}
+
+/// Where the kernel has no `kcmp` or a sandbox forbids it: the same mappings and the same amounts of memory in use. A forked copy
+/// starts like that, and soon differs.
+fn looks_like_the_same(a: i32, b: i32) -> bool {
+    ["statm", "maps"].iter().all(|file| {
+        let read = |pid: i32| read_file(Path::new(&format!("/proc/{pid}/{file}"))).ok();
+        read(a).is_some_and(|a| a.iter().any(|byte| *byte != b'0' && *byte != b' ') && Some(a) == read(b))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A child that waits until it is killed, in our memory or in a copy.
+    fn child(flags: i32) -> i32 {
+        extern "C" fn wait(_: *mut libc::c_void) -> i32 {
+            loop {
+                // SAFETY: pause takes nothing.
+                unsafe { libc::pause() };
+            }
+        }
+        let stack = Box::leak(vec![0u8; 1 << 16].into_boxed_slice());
+        // SAFETY: the child runs on a stack of its own, which is never freed, and makes one system call only.
+        let pid = unsafe {
+            let top = stack.as_mut_ptr().add(stack.len()).cast();
+            libc::clone(wait, top, flags | libc::SIGCHLD, std::ptr::null_mut())
+        };
+        assert!(pid > 0);
+        pid
+    }
+
+    fn end(pid: i32) {
+        // SAFETY: the child is ours and not reaped yet.
+        unsafe {
+            libc::kill(pid, libc::SIGKILL);
+            libc::waitpid(pid, std::ptr::null_mut(), 0);
+        }
+    }
+
+    #[test]
+    fn those_that_share_memory_are_told_from_copies() {
+        let own = std::process::id() as i32;
+        let (shares, copy) = (child(libc::CLONE_VM), child(0));
+        assert!(shares_memory(own, shares) && !shares_memory(own, copy) && !shares_memory(own, 1));
+        assert!(looks_like_the_same(shares, shares) && !looks_like_the_same(own, 1));
+        end(shares);
+        assert!(!shares_memory(own, shares));
+        end(copy);
+    }
+}
