@@ -137,6 +137,18 @@ impl WordsMut for Region {
             word.store(value, Ordering::Release);
         }
     }
+
+    fn release(&self, range: Range<u64>) {
+        let (start, end) =
+            (range.start.next_multiple_of(PAGE), range.end.min(self.size as u64) & !(PAGE - 1));
+        if start < end {
+            // SAFETY: in bounds of our mapping. It is shared, so what is in it stays in the file and is found there again.
+            unsafe {
+                let at = self.base.as_ptr().add(start as usize).cast();
+                libc::madvise(at, (end - start) as usize, libc::MADV_DONTNEED);
+            }
+        }
+    }
 }
 
 impl Drop for Region {

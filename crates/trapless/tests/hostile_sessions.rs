@@ -22,6 +22,13 @@ int main(void) {
 }
 "#;
 
+/// Where the shared region of a process is.
+fn region_of(pid: &str) -> u64 {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let line = maps.lines().find(|line| line.contains("/memfd:trapless")).unwrap();
+    u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap()
+}
+
 /// A target with a session whose tool was killed.
 struct Orphaned {
     target: Target,
@@ -36,9 +43,7 @@ impl Orphaned {
         let target = program.start(&[]);
         let (pid, before) = (target.pid().to_string(), target.text());
         Tool::armed(&["count", "-p", &pid, "answers:subject"]).kill();
-        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
-        let line = maps.lines().find(|line| line.contains("/memfd:trapless")).unwrap();
-        let region = u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
+        let region = region_of(&pid);
         Orphaned { target, pid, region, before }
     }
 
@@ -249,12 +254,73 @@ fn h1_what_a_target_makes_of_the_journal_does_not_concern_its_tool() {
     let mut target = program.start(&[]);
     let (pid, before) = (target.pid().to_string(), target.text());
     let tool = Tool::armed(&["count", "--return", "-p", &pid, "answers:subject"]);
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
-    let line = maps.lines().find(|line| line.contains("/memfd:trapless")).unwrap();
-    let region = u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
+    let region = region_of(&pid);
     target.write(region + PAGE, bytemuck::bytes_of(&[JournalEntry::zeroed(); 8]));
     target.tell("go on");
     assert_eq!(target.line(), "16");
     assert_eq!(tool.interrupt().hits("subject", "entry"), 1);
     before.assert_restored(target.pid());
+}
+
+/// Fills the rings of every block for ever, as if very many calls came.
+const FILLS: &str = r#"
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+__attribute__((noipa)) long subject(long x) { asm volatile("" ::: "memory"); return x * 3 + 7; }
+int main(void) {
+    uint64_t region, blocks, stride, count, ring, records, cursor, tail, sequence, id;
+    printf("ready %p\n", subject); fflush(stdout);
+    scanf("%lx %lx %lx %lx %lx %lx %lx %lx %lx %lx", &region, &blocks, &stride, &count, &ring, &records, &cursor, &tail,
+        &sequence, &id);
+    *(volatile uint64_t *)(region + cursor) = count;
+    puts("filling"); fflush(stdout);
+    for (;;)
+        for (uint64_t block = 1; block < count; block++) {
+            char *base = (char *)region + blocks + block * stride;
+            uint64_t from = *(volatile uint64_t *)(base + tail);
+            *(volatile uint64_t *)(base + 8) = 1;
+            for (uint64_t at = from; at < from + records; at++) {
+                char *record = base + ring + (at & (records - 1)) * 128;
+                *(volatile uint64_t *)(record + id) = 0;
+                *(volatile uint64_t *)(record + sequence) = at + 1;
+            }
+        }
+}
+"#;
+
+#[test]
+fn h5_rings_that_are_never_empty_keep_nobody_and_fill_no_memory() {
+    use trapless_isa::detour::{BLOCK_RING_TAIL, RECORD_ID, RECORD_SEQUENCE, RECORD_SHIFT};
+    assert_eq!(1 << RECORD_SHIFT, 128, "the target counts on it");
+    let program = Program::build("fills", FILLS, &[]);
+    for limit in [&["-d", "1"][..], &[]] {
+        let mut target = program.start(&[]);
+        let pid = target.pid().to_string();
+        let mut command = support::tool::trapless(&["trace", "-f", "json", "-p", &pid, "fills:subject"]);
+        let tool = Tool::armed_with(command.args(limit));
+        let region = region_of(&pid);
+        let header: Header = bytemuck::pod_read_unaligned(&target.read(region, size_of::<Header>()));
+        let told = [
+            region,
+            header.blocks_offset,
+            header.block_stride,
+            100,
+            u64::from(header.ring),
+            1 << header.ring_bits,
+            Header::CURSOR_OFFSET,
+            u64::from(BLOCK_RING_TAIL),
+            u64::from(RECORD_SEQUENCE),
+            u64::from(RECORD_ID),
+        ];
+        target.tell(&told.map(|number| format!("{number:x}")).join(" "));
+        assert_eq!(target.line(), "filling");
+        if limit.is_empty() {
+            tool.signal(libc::SIGINT);
+        }
+        // All rings together would be 200 MiB.
+        let peak = tool.peak_memory_until_its_end();
+        assert!(peak < 150 << 10, "{peak} KiB");
+    }
 }

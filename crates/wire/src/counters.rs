@@ -25,6 +25,9 @@ pub trait Words {
 pub trait WordsMut: Words {
     /// Replaces the word at a byte offset, a multiple of 8.
     fn set_word(&self, offset: u64, value: u64);
+
+    /// The reader will not soon look at these byte offsets again. What they hold stays.
+    fn release(&self, _range: Range<u64>) {}
 }
 
 /// The blocks of a region.
@@ -235,41 +238,48 @@ impl<W: Words + ?Sized> BlockView<'_, W> {
 }
 
 impl<W: WordsMut + ?Sized> BlockView<'_, W> {
-    /// Takes complete records out of the ring, oldest first, until there is none or `take` says stop.
+    /// Takes complete records out of the ring, oldest first, until there is none, `most` are taken, or the ring was gone through
+    /// once: whoever fills it while we read must not keep us. How many were taken.
     ///
     /// A record that was reserved but is not complete ends the reading: its thread is in the middle of it.
-    pub fn drain(&self, mut take: impl FnMut(RecordView) -> bool) {
+    pub fn drain(&self, most: u64, mut take: impl FnMut(RecordView)) -> u64 {
         if self.ring == 0 {
-            return;
+            return 0;
         }
-        let mask = (1u64 << self.ring_bits) - 1;
-        let mut tail = self.word(BLOCK_RING_TAIL);
-        let start = tail;
-        loop {
+        let size = 1u64 << self.ring_bits;
+        let start = self.word(BLOCK_RING_TAIL);
+        let mut taken = 0;
+        while taken < most.min(size) {
+            let tail = start.wrapping_add(taken);
             // 32-bit programs count records in 32 bits; in a ring that is far shorter they tell enough.
-            let record = self.ring + (((tail & mask) as u32) << RECORD_SHIFT);
-            if self.word(record + RECORD_SEQUENCE) as u32 != (tail + 1) as u32 {
+            let record = self.ring + (((tail & (size - 1)) as u32) << RECORD_SHIFT);
+            if self.word(record + RECORD_SEQUENCE) as u32 != tail.wrapping_add(1) as u32 {
                 break;
             }
             let who = self.word(record + RECORD_ID);
             let values = std::array::from_fn(|i| self.word(record + RECORD_VALUES + 8 * i as u32));
-            let view = RecordView {
+            take(RecordView {
                 time: self.word(record + RECORD_TIME),
                 id: who as u32,
                 tid: (who >> 32) as u32,
                 slot: self.word(record + RECORD_SLOT),
                 values,
-            };
-            tail += 1;
-            if !take(view) {
-                break;
-            }
+            });
+            taken += 1;
         }
-        if tail != start {
-            self.words.set_word(self.base + u64::from(BLOCK_RING_TAIL), tail);
+        if taken > 0 {
+            self.words.set_word(self.base + u64::from(BLOCK_RING_TAIL), start.wrapping_add(taken));
         }
+        if taken >= MANY {
+            let ring = self.base + u64::from(self.ring);
+            self.words.release(ring..ring + (size << RECORD_SHIFT));
+        }
+        taken
     }
 }
+
+/// From so many records on, the pages of a ring that was read are not kept in the reader's memory.
+const MANY: u64 = 512;
 
 #[cfg(test)]
 mod tests {

@@ -14,6 +14,9 @@ pub struct Calls {
     open: HashMap<(u64, u64, u32), Record>,
     /// The processes of forked children's threads.
     children: HashMap<i32, i32>,
+    /// The block to begin with.
+    next: usize,
+    behind: bool,
 }
 
 /// A record, and whose it is.
@@ -34,21 +37,37 @@ pub struct Origin {
     pub rate: Rate,
 }
 
+/// Records that are taken at a time. A target can fill rings faster than anybody reads them, so the limits of a run are looked at in
+/// between.
+const AT_ONCE: u64 = 1 << 16;
+
 /// Entries that are kept waiting at most. A program that leaves functions by longjmp leaves entries behind.
 const MOST_OPEN: usize = 1 << 20;
 
 impl Calls {
-    /// Takes all complete records out of the rings, and gives the calls in the order of their time.
+    /// Whether the rings held more than was taken the last time.
+    pub fn is_behind(&self) -> bool {
+        self.behind
+    }
+
+    /// Takes complete records out of the rings, as many as are taken at a time, and gives the calls in the order of their time.
     pub fn take(&mut self, session: &Session, origin: Origin, arguments: usize) -> Vec<Hit> {
         let by_id: HashMap<u32, &Probe> = session.probes.iter().map(|probe| (probe.id, probe)).collect();
         let mut records = Vec::new();
-        for block in session.engine.counters().blocks() {
+        let mut left = AT_ONCE;
+        let blocks: Vec<_> = session.engine.counters().blocks().collect();
+        let first = self.next % blocks.len().max(1);
+        for place in (first..blocks.len()).chain(0..first) {
+            let block = &blocks[place];
             let of_child = block.is_of_child();
-            block.drain(|view| {
-                records.push((block.index(), Record { view, of_child }));
-                true
-            });
+            left -= block.drain(left, |view| records.push((block.index(), Record { view, of_child })));
+            if left == 0 {
+                // Another block is first the next time, so that none waits for ever.
+                self.next = place + 1;
+                break;
+            }
         }
+        self.behind = left == 0;
         records.sort_by_key(|(_, record)| record.view.time);
         let mut hits = Vec::new();
         for (block, record) in records {

@@ -171,6 +171,22 @@ impl Tool {
         Ran { code: self.child.wait().unwrap().code(), out, err }
     }
 
+    /// Reads what it writes, until it ends, and tells the most memory that it had, in KiB.
+    pub fn peak_memory_until_its_end(mut self) -> u64 {
+        let mut peak = 0;
+        let status = format!("/proc/{}/status", self.pid());
+        let mut piece = vec![0; 1 << 20];
+        while self.output.read(&mut piece).is_ok_and(|read| read > 0) {
+            let text = std::fs::read_to_string(&status).unwrap_or_default();
+            let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+            let now = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+            peak = peak.max(now.unwrap_or(0));
+        }
+        let code = self.child.wait().unwrap().code();
+        assert_eq!(code, Some(0), "the tool ended well");
+        peak
+    }
+
     /// Kills it as nothing can prevent.
     pub fn kill(mut self) -> ExitStatus {
         let _ = self.child.kill();

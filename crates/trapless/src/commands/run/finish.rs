@@ -9,10 +9,13 @@ use crate::error::Error;
 use crate::report::{ChildHits, Exit, Losses, Note, Reporter, Running, Summary, losses, plural, totals};
 use crate::session::Snapshot;
 use crate::terminal::{printable, tell};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a target that has given up its memory may take to be seen to have ended.
 const ENDING: Duration = Duration::from_millis(200);
+
+/// How long what is left in the rings may take to be read. A hostile target goes on filling them.
+const READING: Duration = Duration::from_secs(1);
 
 /// A target without probes.
 struct Finished {
@@ -82,7 +85,17 @@ fn report(
         .into_iter()
         .map(|target| (target.armed, (target.ran, target.stopped, target.memory)))
         .unzip();
-    watch::show(run, &mut targets, reporter).map_err(output)?;
+    let until = Instant::now() + READING;
+    loop {
+        watch::show(run, &mut targets, reporter).map_err(output)?;
+        if run.limits.max_events.is_some() || !targets.iter().any(|armed| armed.calls.is_behind()) {
+            break;
+        }
+        if Instant::now() >= until {
+            tell("hits at the end were not shown, because there were more than could be read");
+            break;
+        }
+    }
     watch::show_rest(run, &mut targets, reporter).map_err(output)?;
     for (mut armed, (ran, stopped, memory)) in targets.into_iter().zip(times) {
         let now = armed.session.snapshot();
