@@ -94,12 +94,9 @@ pub fn resolve<'p>(
                 ModuleNames { path: &image.path, soname: module.soname(), alias: image.alias.as_deref() };
             let exclusions = select::exclusions_for(exclusions, &names);
             let asked = asked_module(image, module, spec);
-            let bias = image.bias(process)?;
             for mut site in sites_in(module, index, spec, kinds, &exclusions)? {
                 matched += 1;
-                // A part of a file may be mapped a second time, as node does with its built-in functions. What is not there is no
-                // site there, and is one where the whole file is mapped.
-                if !image.range.is_empty() && !image.range.contains(&site.address.wrapping_add(bias)) {
+                if is_elsewhere(process, images, index, site.address)? {
                     continue;
                 }
                 site.module.clone_from(&asked);
@@ -128,6 +125,22 @@ pub fn resolve<'p>(
     }
     select::check_limit(found.len(), limit)?;
     Ok(Sites { sites: found.into_values().collect(), skipped })
+}
+
+/// Whether an address of a file that is mapped twice is not in this mapping but in the other. What is in none has been
+/// unmapped, and is said to differ from the file.
+fn is_elsewhere(
+    process: Option<&Process>,
+    images: &[Image],
+    index: usize,
+    address: u64,
+) -> Result<bool, Error> {
+    let here = &images[index];
+    if here.holds(process, address)? {
+        return Ok(false);
+    }
+    let same = images.iter().filter(|other| other.path == here.path);
+    Ok(same.map(|other| other.holds(process, address)).any(|held| matches!(held, Ok(true))))
 }
 
 /// The modules that a pattern means. Sonames are in the files, so they are only asked for when paths do not help.

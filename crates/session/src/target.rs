@@ -18,6 +18,11 @@ pub struct Image {
     pub range: std::ops::Range<u64>,
     /// The executable mapping, to find the file by.
     mapping: Option<Mapping>,
+    /// Where its code is mapped. A second mapping of a file may hold a part of it: V8 maps its builtins again, next to the
+    /// code it makes.
+    code: Vec<std::ops::Range<u64>>,
+    /// Where in the file its last mapping starts.
+    offset: u64,
     module: OnceLock<Result<Module, ModuleError>>,
     bias: OnceLock<u64>,
 }
@@ -31,6 +36,8 @@ impl Image {
             alias: None,
             range: 0..0,
             mapping: None,
+            code: Vec::new(),
+            offset: 0,
             module: OnceLock::new(),
             bias: OnceLock::new(),
         };
@@ -42,6 +49,12 @@ impl Image {
     /// The last component of the path.
     pub fn name(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or(&self.path)
+    }
+
+    /// Whether the code at an address of the file is mapped here.
+    pub fn holds(&self, process: Option<&Process>, address: u64) -> Result<bool, Error> {
+        let at = address.wrapping_add(self.bias(process)?);
+        Ok(self.mapping.is_none() || self.code.iter().any(|code| code.contains(&at)))
     }
 
     /// The file's contents, read when they are first asked for.
@@ -149,13 +162,19 @@ pub fn images(process: &Process) -> Result<Vec<Image>, Error> {
         let Some(path) = mapping.path() else { continue };
         let path = path.display().to_string();
         let known = images.iter_mut().rev().find(|image| {
-            // A file that is loaded twice is two modules.
-            image.path == path && mapping.start.0.wrapping_sub(image.range.end) < 1 << 30
+            // A file that is loaded twice is two modules, and so is a part of it that is mapped again: the loader maps a file
+            // from its start to its end.
+            image.path == path
+                && mapping.offset >= image.offset
+                && mapping.start.0.wrapping_sub(image.range.end) < 1 << 30
         });
+        let code = mapping.perms.exec.then_some(mapping.start.0..mapping.end.0);
         let mapping = mapping.clone();
         match known {
             Some(image) => {
                 image.range.end = mapping.end.0;
+                image.offset = mapping.offset;
+                image.code.extend(code);
                 if mapping.perms.exec && image.mapping.is_none() {
                     image.mapping = Some(mapping);
                 }
@@ -164,6 +183,8 @@ pub fn images(process: &Process) -> Result<Vec<Image>, Error> {
                 alias: None,
                 path,
                 range: mapping.start.0..mapping.end.0,
+                code: code.into_iter().collect(),
+                offset: mapping.offset,
                 mapping: mapping.perms.exec.then_some(mapping),
                 module: OnceLock::new(),
                 bias: OnceLock::new(),
