@@ -4,7 +4,7 @@ use super::flags::ColorFlag;
 use super::validated::{Measure, OutputOptions, Rows};
 use crate::error::Error;
 use crate::report::{
-    JsonLines, Output, Reporter, Row, Running, Text, TextOptions, View, json_rows, text_rows,
+    JsonLines, Output, Reporter, Row, Running, Text, TextOptions, View, json_rows, json_rows_after, text_rows,
 };
 use std::io;
 use std::sync::Arc;
@@ -59,6 +59,26 @@ impl OutputOptions {
         let width = self.width(&output);
         let written =
             if self.json { json_rows(&mut output, rows) } else { text_rows(&mut output, rows, width) };
+        written.map_err(|e| self.error(e))
+    }
+
+    /// Writes rows of two kinds. A table without rows is left out, but for the first where both are.
+    ///
+    /// # Errors
+    /// Those of [`OutputOptions::open`], and of writing.
+    pub fn rows_of_two<R: Row, S: Row>(&self, rows: &[R], more: &[S]) -> Result<(), Error> {
+        let mut output = self.open()?;
+        let width = self.width(&output);
+        let written = match (self.json, rows.is_empty(), more.is_empty()) {
+            (true, ..) => {
+                json_rows(&mut output, rows).and_then(|()| json_rows_after(&mut output, more, rows.len()))
+            }
+            (false, _, true) => text_rows(&mut output, rows, width),
+            (false, true, false) => text_rows(&mut output, more, width),
+            (false, false, false) => {
+                text_rows(&mut output, rows, width).and_then(|()| text_rows(&mut output, more, width))
+            }
+        };
         written.map_err(|e| self.error(e))
     }
 

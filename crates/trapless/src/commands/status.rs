@@ -49,12 +49,7 @@ pub fn run(processes: &Processes) -> Result<u8, Error> {
     if rows.is_empty() && !processes.output.json {
         tell("nothing is armed");
     }
-    if !rows.is_empty() || kept.is_empty() {
-        processes.output.rows(&rows)?;
-    }
-    if !kept.is_empty() {
-        processes.output.rows(&kept)?;
-    }
+    processes.output.rows_of_two(&rows, &kept)?;
     Ok(0)
 }
 

@@ -251,9 +251,17 @@ struct Typed<'a, R> {
 /// # Errors
 /// Those of `output`.
 pub fn json_rows<R: Row>(output: &mut dyn Write, rows: &[R]) -> io::Result<()> {
+    json_rows_after(output, rows, 0)
+}
+
+/// As [`json_rows`], behind as many lines as `before` says.
+///
+/// # Errors
+/// Those of `output`.
+pub fn json_rows_after<R: Row>(output: &mut dyn Write, rows: &[R], before: usize) -> io::Result<()> {
     for (index, row) in rows.iter().enumerate() {
         let object = Typed { r#type: R::TYPE, row };
-        if index == 0 {
+        if before + index == 0 {
             output.write_all(super::json::first_line(&object)?.as_bytes())?;
         } else {
             crate::terminal::write_json(output, &object)?;
