@@ -18,6 +18,10 @@ pub(super) fn with_unwinders(process: Option<&Process>, images: &[Image], mut si
             module.functions().named(name).into_iter().map(move |function| (function, service))
         });
         for (function, service) in served {
+            if !image.holds(process, function.address()).unwrap_or(true) {
+                // The file is mapped twice, and this mapping is of another part.
+                continue;
+            }
             let known = sites.sites.iter_mut().find(|s| s.image == index && s.address == function.address());
             match known {
                 Some(site) => site.unwinder = Some(service),
