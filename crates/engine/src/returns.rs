@@ -13,6 +13,10 @@ use trapless_process::{Process, ReadRange, RemoteAddr};
 /// Pages that are read at a time.
 const BATCH: usize = 256;
 
+/// The most words of return memory that are read: more than all calls of a program that runs need. Only one that has forged its instances asks
+/// for more, and keeps its return points.
+const MAX_LOADS: u32 = 1 << 22;
+
 /// Puts back return addresses in a process that stands, and says how many.
 pub(crate) fn put_back(process: &Process, session: &FoundSession) -> Result<usize, EngineError> {
     let points: HashSet<u64> = session.journal.iter().map(|e| e.return_point).filter(|&p| p != 0).collect();
@@ -21,7 +25,7 @@ pub(crate) fn put_back(process: &Process, session: &FoundSession) -> Result<usiz
     }
     let layout = session.header.layout(None);
     let word = process.word_size();
-    let mut remote = Remote { process, word };
+    let mut remote = Remote { process, word, left: MAX_LOADS, is_whole: true };
     let mut count = 0;
     for pages in pages(process, session)?.chunks(BATCH) {
         let mut buffers = vec![0u8; pages.len() << STACK_PAGE_SHIFT];
@@ -39,7 +43,8 @@ pub(crate) fn put_back(process: &Process, session: &FoundSession) -> Result<usiz
                     continue;
                 }
                 let slot = (page << STACK_PAGE_SHIFT) + (index * word) as u64;
-                if let Some(address) = model::real_address(&mut remote, &layout, slot, point) {
+                let address = model::real_address(&mut remote, &layout, slot, point);
+                if let Some(address) = address.filter(|&address| address != 0 && remote.is_whole) {
                     process.write(RemoteAddr(slot), &address.to_le_bytes()[..word])?;
                     count += 1;
                 }
@@ -69,16 +74,21 @@ fn from_bytes(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
 }
 
-/// The return memory of a process, to be read. What cannot be read is no instance.
+/// The return memory of a process, to be read.
 struct Remote<'p> {
     process: &'p Process,
     word: usize,
+    left: u32,
+    /// Whether all could be read so far. If not, nothing that was read is believed.
+    is_whole: bool,
 }
 
 impl Read for Remote<'_> {
     fn load(&mut self, address: u64) -> u64 {
         let mut bytes = [0; 8];
         let bytes = &mut bytes[..self.word];
-        self.process.read_exact(RemoteAddr(address), bytes).map_or(0, |()| from_bytes(bytes))
+        self.is_whole &= self.left > 0 && self.process.read_exact(RemoteAddr(address), bytes).is_ok();
+        self.left = self.left.saturating_sub(1);
+        if self.is_whole { from_bytes(bytes) } else { 0 }
     }
 }

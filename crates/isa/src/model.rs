@@ -175,12 +175,14 @@ pub fn real_address(
     if memory.load(instance + u64::from(RETURN_POINT)) != point {
         return None;
     }
-    loop {
-        match memory.load(instance + u64::from(RETURN_OLDER)) {
-            0 => return Some(memory.load(instance + u64::from(RETURN_ADDRESS))),
+    // As many as there are; what leads in a circle was forged.
+    for _ in 0..=1u32 << POOL_BITS {
+        match memory.load(instance.wrapping_add(u64::from(RETURN_OLDER))) {
+            0 => return Some(memory.load(instance.wrapping_add(u64::from(RETURN_ADDRESS)))),
             older => instance = older,
         }
     }
+    None
 }
 
 #[cfg(test)]
