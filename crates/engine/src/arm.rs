@@ -109,6 +109,7 @@ impl Blueprint<'_> {
         }
         let region = Region::map(&memory, self.header.blocks_offset + self.header.block_stride)?;
         region.write(0, bytemuck::bytes_of(&self.header));
+        trapless_wire::WordsMut::set_word(&region, Header::SHARING_OFFSET, sharing_threads(stopped));
         // A block without it is a forked child's.
         let overflow = self.header.blocks_offset + u64::from(BLOCK_ORIGIN);
         trapless_wire::WordsMut::set_word(&region, overflow, u64::from(self.header.pid));
@@ -272,6 +273,16 @@ impl Blueprint<'_> {
         }
         moves
     }
+}
+
+/// Threads that have the thread pointer of another one, as those made by a bare `clone` without `CLONE_SETTLS` do: they
+/// would count in one block, by increments that are not locked.
+fn sharing_threads(stopped: &Stopped<'_>) -> u64 {
+    let mut pointers: Vec<u64> =
+        stopped.threads().iter().map(|thread| thread.registers().thread_pointer().0).collect();
+    pointers.sort_unstable();
+    let shared = pointers.windows(2).filter(|pair| pair[0] == pair[1] && pair[0] != 0).count();
+    shared as u64
 }
 
 /// Maps readable and writable memory: gigabytes of address space that are hardly used.

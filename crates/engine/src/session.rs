@@ -26,6 +26,11 @@ impl Session {
         Counters::new(&self.header, &self.region)
     }
 
+    /// Threads that had the thread pointer of another one when the probes were armed: what they count may be lost.
+    pub fn sharing_threads(&self) -> u64 {
+        trapless_wire::Words::word(&self.region, Header::SHARING_OFFSET)
+    }
+
     /// Where everything is.
     pub fn header(&self) -> &Header {
         &self.header

@@ -344,6 +344,11 @@ impl Session {
         self.recheck.borrow().replaced().map(Path::to_owned)
     }
 
+    /// Threads that shared a thread pointer with another one when the probes were armed: what they count may be lost.
+    pub fn sharing_threads(&self) -> u64 {
+        self.engine.sharing_threads()
+    }
+
     /// Files with probes whose code was mapped at yet another place after arming: calls there are not counted.
     pub fn mapped_again(&self) -> Vec<PathBuf> {
         self.recheck.borrow().mapped_again().iter().cloned().collect()

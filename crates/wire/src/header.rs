@@ -96,6 +96,8 @@ pub struct Header {
     pub ring: u32,
     /// Log2 of the number of records in a ring.
     pub ring_bits: u32,
+    /// Threads that had the thread pointer of another one when the probes were armed.
+    pub sharing_threads: u64,
     /// Our executable mappings, ended by an unused entry.
     pub arenas: [Arena; MAX_ARENAS],
     /// Ends the arenas, and keeps the cursor on a cache line of its own.
@@ -119,6 +121,9 @@ impl Header {
 
     /// Offset of the state word, to be rewritten alone.
     pub const STATE_OFFSET: u64 = std::mem::offset_of!(Header, state) as u64;
+
+    /// Offset of the number of threads that share a thread pointer.
+    pub const SHARING_OFFSET: u64 = std::mem::offset_of!(Header, sharing_threads) as u64;
 
     /// Offset of the block cursor.
     pub const CURSOR_OFFSET: u64 = std::mem::offset_of!(Header, block_cursor) as u64;

@@ -1,12 +1,16 @@
 //! Where the C library keeps what detours read.
 
-use trapless_process::Process;
+use memchr::memmem;
+use trapless_process::{Mappings, Process};
 
 /// Where a thread's id is, from its thread pointer on: `tid` in the C library's `struct pthread`.
 ///
 /// glibc exports the place as `_thread_db_pthread_tid`, and it has not moved since 2.3.4 on x86; musl's has not since 1.1.
 pub(super) fn tid_offset(process: &Process) -> Option<i32> {
     let maps = process.maps().ok()?;
+    if !process.is_32bit() && moves_thread_pointer(process, &maps) {
+        return None;
+    }
     maps.iter().find_map(|mapping| {
         let name = mapping.path()?.file_name()?.to_str()?;
         match name {
@@ -16,4 +20,84 @@ pub(super) fn tid_offset(process: &Process) -> Option<i32> {
             _ => None,
         }
     })
+}
+
+/// Code that is looked through at the most, in bytes.
+const MAX_CODE: u64 = 64 << 20;
+
+/// How far apart the system call's number and its operand are loaded, at the most.
+const NEAR: usize = 512;
+
+/// Whether code beside the C library's own sets the thread pointer: then the word that it points to need not hold it, and there may be
+/// none. Known by the loads of `ARCH_SET_FS` and of `arch_prctl`'s number near each other, or its name, and by `wrfsbase`.
+fn moves_thread_pointer(process: &Process, maps: &Mappings) -> bool {
+    let is_own =
+        |name: &str| ["libc.so", "libc-", "ld-", "libpthread"].iter().any(|own| name.starts_with(own));
+    let mut left = MAX_CODE;
+    let mut buffer = Vec::new();
+    maps.iter().filter(|mapping| mapping.perms.exec || mapping.offset == 0).any(|mapping| {
+        let Some(name) = mapping.path().and_then(|path| path.file_name()?.to_str()) else { return false };
+        let size = (mapping.end.0 - mapping.start.0).min(left);
+        if is_own(name) || size == 0 {
+            return false;
+        }
+        left -= size;
+        buffer.resize(size as usize, 0);
+        if process.read_exact(mapping.start, &mut buffer).is_err() {
+            return false;
+        }
+        if mapping.perms.exec { sets_thread_pointer(&buffer) } else { names_arch_prctl(&buffer) }
+    })
+}
+
+/// A file that imports the C library's wrapper has its name among its dynamic symbols.
+fn names_arch_prctl(strings: &[u8]) -> bool {
+    memmem::find(strings, b"\0arch_prctl\0").is_some()
+}
+
+fn sets_thread_pointer(code: &[u8]) -> bool {
+    const ARCH_SET_FS: u32 = 0x1002;
+    const ARCH_PRCTL: u32 = 158;
+    // `mov r32, imm32`, or `mov r64, imm32`.
+    let is_load = |code: &[u8], at: usize| {
+        let before = |n: usize| at.checked_sub(n).and_then(|at| code.get(at)).copied().unwrap_or(0);
+        before(1) & 0xf8 == 0xb8 || before(1) & 0xf8 == 0xc0 && before(2) == 0xc7
+    };
+    let loads =
+        |code: &[u8], value: u32| memmem::find_iter(code, &value.to_le_bytes()).any(|at| is_load(code, at));
+    let calls =
+        memmem::find_iter(code, &ARCH_SET_FS.to_le_bytes()).filter(|&at| is_load(code, at)).any(|at| {
+            let around = &code[at.saturating_sub(NEAR)..code.len().min(at + NEAR)];
+            loads(around, ARCH_PRCTL)
+        });
+    // `wrfsbase r` is f3 (rex) 0f ae /2 with a register.
+    let writes = |at: usize| {
+        let prefixed =
+            at >= 1 && code[at - 1] == 0xf3 || at >= 2 && code[at - 2] == 0xf3 && code[at - 1] & 0xf0 == 0x40;
+        prefixed && code.get(at + 2).is_some_and(|modrm| modrm & 0xf8 == 0xd0)
+    };
+    calls || memmem::find_iter(code, &[0x0f, 0xae]).any(writes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_that_sets_the_thread_pointer_is_known() {
+        let load = |register: u8, value: u32| [&[0xb8 + register][..], &value.to_le_bytes()].concat();
+        let call = [load(7, 0x1002), load(0, 158), vec![0x0f, 0x05]].concat();
+        let far = [load(7, 0x1002), vec![0x90; 2 * NEAR], load(0, 158)].concat();
+        for (name, code, sets) in [
+            ("the system call", call, true),
+            ("its operand alone", load(7, 0x1002), false),
+            ("its number elsewhere", far, false),
+            ("wrfsbase rdi", vec![0xf3, 0x48, 0x0f, 0xae, 0xd7], true),
+            ("wrfsbase eax", vec![0xf3, 0x0f, 0xae, 0xd0], true),
+            ("rdfsbase rax", vec![0xf3, 0x48, 0x0f, 0xae, 0xc0], false),
+            ("nothing", vec![], false),
+        ] {
+            assert_eq!(sets_thread_pointer(&code), sets, "{name}");
+        }
+    }
 }

@@ -184,6 +184,14 @@ fn notes(armed: &Armed) -> Vec<Note> {
             printable(&path.display().to_string())
         ),
     }));
+    let sharing = armed.session.sharing_threads();
+    if sharing > 0 {
+        let threads = if sharing == 1 { "thread shares" } else { "threads share" };
+        let text = format!(
+            "{sharing} {threads} a thread pointer with another one; hits of such threads at the same time may be lost"
+        );
+        notes.push(Note { code: "shared_thread_pointer", text });
+    }
     notes
 }
 
