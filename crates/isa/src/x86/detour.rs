@@ -58,11 +58,12 @@ const ARGUMENTS: [usize; 6] = [RDI, RSI, RDX, RCX, R8, R9];
 
 pub(super) fn detour(bits: u32, request: &DetourRequest<'_>) -> Emitted<Detour> {
     // The length of the displaced code can depend on where it lands, and where it lands on the code before it: two
-    // rounds settle it, since only the first one guesses.
-    let mut displaced_at = request.address;
+    // rounds settle it, since only the first one guesses. The same goes for the return point, which 32-bit code names by its
+    // address.
+    let (mut displaced_at, mut point_at) = (request.address, request.address);
     for _ in 0..4 {
         let relocated = relocate::relocate(bits, &request.displaced, request.original, displaced_at)?;
-        let mut template = Template::new(bits, request, &relocated.code)?;
+        let mut template = Template::new(bits, request, &relocated.code, point_at)?;
         match bits {
             64 => template.write(),
             _ => Narrow(&mut template).write(),
@@ -70,10 +71,14 @@ pub(super) fn detour(bits: u32, request: &DetourRequest<'_>) -> Emitted<Detour> 
         .map_err(unencodable)?;
         let (assembled, labels) = template.finish()?;
         let landed = assembled.address_of(&labels.displaced)?;
-        if landed == displaced_at {
+        let point = match request.actions.ret {
+            Some(_) => assembled.address_of(&labels.return_point)?,
+            None => point_at,
+        };
+        if (landed, point) == (displaced_at, point_at) {
             return finished(request, &relocated.places, &assembled, &labels);
         }
-        displaced_at = landed;
+        (displaced_at, point_at) = (landed, point);
     }
     Err(crate::Reason::OutOfReach)
 }
@@ -133,11 +138,18 @@ pub(super) struct Template<'a> {
     pub labels: Labels,
     /// Labels that `follow` leaves to `not_followed`.
     pub later: Option<Later>,
+    /// Address of the return point, as far as it is known.
+    pub return_point: u64,
     relocated: &'a [u8],
 }
 
 impl<'a> Template<'a> {
-    fn new(bits: u32, request: &'a DetourRequest<'a>, relocated: &'a [u8]) -> Emitted<Self> {
+    fn new(
+        bits: u32,
+        request: &'a DetourRequest<'a>,
+        relocated: &'a [u8],
+        return_point: u64,
+    ) -> Emitted<Self> {
         let mut asm = Assembler::new(bits, request.address)?;
         let mut label = || asm.a.create_label();
         let labels = Labels {
@@ -150,7 +162,7 @@ impl<'a> Template<'a> {
             return_point: label(),
             going_home: label(),
         };
-        Ok(Self { request, relocated, asm, labels, later: None })
+        Ok(Self { request, relocated, asm, labels, later: None, return_point })
     }
 
     fn finish(self) -> Emitted<(Assembled, Labels)> {

@@ -52,7 +52,7 @@ impl Narrow<'_, '_> {
         ret: &ReturnActions,
     ) -> Result<Later, iced_x86::IcedError> {
         let (scratch, slot, instance) = (frame.entry, frame.block, frame.x);
-        let (displaced, point) = (self.0.labels.displaced, self.0.labels.return_point);
+        let (displaced, point) = (self.0.labels.displaced, immediate(self.0.return_point));
         let [taken, mut claimed] = [(); 2].map(|()| self.a().create_label());
         self.0.asm.a.set_label(&mut self.0.labels.known)?;
         self.a().lea(GPR32[slot], dword_ptr(esp + frame.depth()))?;
@@ -66,7 +66,7 @@ impl Narrow<'_, '_> {
         a.set_label(&mut claimed)?;
         a.mov(GPR32[scratch], dword_ptr(GPR32[slot]))?;
         a.mov(low(instance, RETURN_ADDRESS), GPR32[scratch])?;
-        a.lea(GPR32[scratch], dword_ptr(point))?;
+        a.mov(GPR32[scratch], point)?;
         a.mov(low(instance, RETURN_POINT), GPR32[scratch])?;
         if ret.times() {
             a.rdtsc()?;
@@ -116,7 +116,7 @@ impl Narrow<'_, '_> {
             [(); 6].map(|()| self.a().create_label());
 
         self.0.asm.a.set_label(&mut self.0.labels.return_point)?;
-        let point = self.0.labels.return_point;
+        let point = immediate(self.0.return_point);
         let a = self.a();
         a.lea(esp, dword_ptr(esp - 4))?;
         SAVED.into_iter().try_for_each(|register| a.push(register))?;
@@ -146,7 +146,7 @@ impl Narrow<'_, '_> {
         self.a().lea(edx, dword_ptr(esp + depth))?;
         self.instance(RCX, RDX)?;
         let a = self.a();
-        a.lea(edx, dword_ptr(point))?;
+        a.mov(edx, point)?;
         a.cmp(low(RCX, RETURN_POINT), edx)?;
         a.jne(elsewhere)?;
         a.cmp(low(RCX, RETURN_OLDER), 0)?;
@@ -201,7 +201,7 @@ impl Narrow<'_, '_> {
         a.set_label(&mut elsewhere)?;
         a.push(eax)?;
         a.lea(eax, dword_ptr(esp + (depth + 4)))?;
-        a.lea(edx, dword_ptr(point))?;
+        a.mov(edx, point)?;
         a.call(leave)?;
         a.mov(ecx, eax)?;
         a.pop(eax)?;
