@@ -23,13 +23,21 @@
 
 use crate::{
     FoundSession,
+    found::find_headers,
     remove::Kept,
     scan::Ranges,
-    search::{Searched, Word, words_into},
+    search::{MOST, Searched, Word, fit, words_into},
 };
 use std::ops::Range;
 use trapless_process::{Mappings, MemoryError, Process, RemoteAddr, Stopped};
 use trapless_wire::{Checked, Header, PAGE};
+
+/// Whether a process has so little memory that all of it could be looked through, if it stood still.
+pub fn can_be_searched(process: &Process) -> bool {
+    let skip = |all: Vec<Checked>| all.iter().flat_map(|header| regions(header)).collect::<Vec<_>>();
+    let skip = find_headers(process).map(skip).unwrap_or_default();
+    process.maps().is_ok_and(|maps| fit(process, &maps, &skip, MOST))
+}
 
 /// For each session, whether anything leads into its arenas. `all` are the sessions of the process, these among them.
 pub fn leads_into(
@@ -51,13 +59,23 @@ pub fn leads_into(
 
     // What a session's own memory says of its arenas is the protocol's business, and leads nobody there.
     let own: Vec<Vec<Range<u64>>> = sessions.iter().map(|session| regions(&session.header)).collect();
-    let skip = if let [only] = own.as_slice() { only.as_slice() } else { &[] };
+    // Of others, only the instances of followed calls hold addresses to return to.
+    let mut skip: Vec<Range<u64>> = all
+        .iter()
+        .flat_map(|header| {
+            let instances = header.returns..header.returns.saturating_add(header.returns_size);
+            regions(header).into_iter().filter(move |region| *region != instances)
+        })
+        .collect();
+    if let [only] = own.as_slice() {
+        skip.extend(only.iter().cloned());
+    }
     let every = Ranges::new(sessions.iter().flat_map(|session| ranges_of_arenas(&session.header)));
     let is_into = |index: usize, word: &Word| {
         arenas[index].find(word.value).is_some() && !own[index].iter().any(|own| own.contains(&word.at))
     };
     let counts = |word: &Word| (0..sessions.len()).any(|index| is_into(index, word));
-    let found = live_words(process, stopped, &maps, &every, skip, all, counts)?;
+    let found = live_words(process, stopped, &maps, &every, &skip, all, counts)?;
     for (index, kept) in kept.iter_mut().enumerate() {
         let found = match &found {
             Searched::TooMuch => Some(Kept::Unsearched),

@@ -37,7 +37,7 @@ pub enum Searched {
 }
 
 /// How much is looked through while the target stands still, by each processor: 10 to 20 ms.
-const MOST: u64 = 96 << 20;
+pub const MOST: u64 = 96 << 20;
 
 /// More processors than these do not make memory faster.
 const MOST_THREADS: usize = 4;
@@ -56,11 +56,6 @@ const MOST_WORDS: usize = 1 << 14;
 
 /// So much is read at a time: it stays in a processor's cache.
 const CHUNK: u64 = 256 << 10;
-
-/// Whether a process has so little memory that all of it could be looked through, if it stood still.
-pub fn can_be_searched(process: &Process) -> bool {
-    process.maps().is_ok_and(|maps| fit(process, &maps, &[], MOST))
-}
 
 /// Whether what is to be looked at is at most `most` for each processor.
 pub fn fit(process: &Process, maps: &Mappings, skip: &[Range<u64>], most: u64) -> bool {
