@@ -20,7 +20,7 @@
 //! patch is written.
 
 use crate::{
-    Blueprint, EngineError, Refusal, clock, find_sessions,
+    Blueprint, EngineError, Refusal, Unwinder, clock, find_sessions,
     found::find_headers,
     patch::{self, Change, Found},
     reach,
@@ -101,6 +101,7 @@ impl Blueprint<'_> {
         let mut refused = self.refused_by_contexts(process, stopped, &all)?;
         self.refuse_modified(process, &mut refused)?;
         let moves = self.threads_inside(stopped, &mut refused);
+        self.require_lookups(process, &mut refused)?;
         let mut journal = self.journal.clone();
         for (entry, refusal) in journal.iter_mut().zip(&refused) {
             if refusal.is_some() {
@@ -146,6 +147,27 @@ impl Blueprint<'_> {
             Some(other) => Err(EngineError::Followed { tool: other.header.tool }),
             None => Ok(()),
         }
+    }
+
+    /// Refuses to follow calls by detours where a function that unwinders ask cannot be patched after all.
+    fn require_lookups(&self, process: &Process, refused: &mut [Option<Refusal>]) -> Result<(), EngineError> {
+        let mut missing = false;
+        for (index, site) in self.plan.sites.iter().enumerate() {
+            if matches!(site.request.wanted.unwinder, Some(Unwinder::Lookup(_))) {
+                let entry = &self.journal[index];
+                let mut now = vec![0; entry.original().len()];
+                let is_there = process.read_exact(RemoteAddr(entry.site), &mut now).is_ok();
+                missing |= refused[index].is_some() || !is_there || now != entry.original();
+            }
+        }
+        if missing {
+            for (entry, refusal) in self.journal.iter().zip(refused) {
+                if entry.return_point != 0 && refusal.is_none() {
+                    *refusal = Some(Refusal::Unwinder);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Step 2.

@@ -14,7 +14,9 @@ use trapless_wire::{
 /// Room kept for a detour when the size of an arena is chosen: the largest of each kind, measured and rounded up.
 mod room {
     pub const ENTRY: u64 = 192;
-    pub const FOLLOWED: u64 = 640;
+    pub const FOLLOWED: u64 = 896;
+    /// Of what an unwinder is served by.
+    pub const LOOKUP: u64 = 256;
     pub const RECORDED: u64 = 512;
     /// Of a slot and its landing pad.
     pub const SLOT: u64 = 64;
@@ -81,6 +83,11 @@ impl<'m> Blueprint<'m> {
             true => Err(EngineError::NothingToDo(blueprint.plan.skipped)),
             false if blueprint.journal.len() as u64 > MAX_JOURNAL => {
                 Err(EngineError::Unsupported("more than two million sites in one process: probe fewer"))
+            }
+            false if blueprint.plan.follows_by_jump() && lookups(&blueprint.plan) < lookups(plan) => {
+                Err(EngineError::Unsupported(
+                    "there is no room to tell unwinders of followed calls: probe fewer modules, or no returns",
+                ))
             }
             false => Ok(blueprint),
         }
@@ -159,6 +166,12 @@ impl<'m> Blueprint<'m> {
     }
 }
 
+/// How many functions that unwinders ask are probed.
+fn lookups(plan: &Plan<'_>) -> usize {
+    let is_lookup = |u: &Option<Unwinder>| matches!(u, Some(Unwinder::Lookup(_)));
+    plan.sites.iter().filter(|site| is_lookup(&site.request.wanted.unwinder)).count()
+}
+
 fn new_header(process: &Process) -> Header {
     let mut header: Header = bytemuck::Zeroable::zeroed();
     header.magic = MAGIC;
@@ -214,7 +227,8 @@ fn place_arenas(plan: &Plan<'_>, taken: &mut Taken<'_>) -> BTreeMap<usize, Resul
         let wanted = site.request.wanted;
         let records = u64::from(wanted.record_entry.is_some()) + u64::from(wanted.record_return);
         let size = if wanted.follows() { room::FOLLOWED } else { room::ENTRY } + records * room::RECORDED;
-        let size = if site.traps() { room::SLOT } else { size };
+        let lookup = if wanted.unwinder.is_some() { room::LOOKUP } else { 0 };
+        let size = if site.traps() { room::SLOT } else { size + lookup };
         *sizes.entry(site.request.module).or_insert(room::RUNTIME) += size;
     }
     let mut arenas = BTreeMap::new();

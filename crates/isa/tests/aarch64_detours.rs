@@ -211,6 +211,8 @@ fn plan(
     plan.add(0, layout.threads, 0x2000, &[]);
     // The cursor starts at 1, behind the overflow block.
     plan.add(4, layout.block_cursor, 8, &1u64.to_le_bytes());
+    // A process without it is a forked child.
+    plan.add(4, layout.origin, 8, &1u64.to_le_bytes());
     let blocks = u64::from(layout.block_count) * layout.block_stride;
     plan.add(0, layout.blocks, blocks, &[]);
     let returns = detour::return_sizes(layout.return_bits, layout.slot_shift).into_iter().sum();

@@ -105,7 +105,9 @@ impl Remote<'_, '_> {
             None => {
                 let (protection, flags) =
                     (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-                let page = self.mmap(RemoteAddr(0), SCRATCH, protection, flags, -1, 0)?;
+                // Away from the libraries: beside them go what the kernel chooses a place for, and arenas that were planned there.
+                let away = if self.process().is_32bit() { 1 << 30 } else { 1 << 46 };
+                let page = self.mmap(RemoteAddr(away), SCRATCH, protection, flags, -1, 0)?;
                 *self.scratch.insert(page)
             }
         };

@@ -433,6 +433,7 @@ impl Session {
         }
         let Some(serving) = self.serving.borrow_mut().take() else { return Ok(()) };
         let Err(died) = self.end(serving) else { return Ok(()) };
+        self.recheck.borrow_mut().end();
         match self.remove_unserved(process, options) {
             Ok(_) => Err(Error::Unserved),
             Err(_) => Err(Error::other(died)),

@@ -52,10 +52,12 @@ const PLACES: [Place; 14] = [
     place("step", CALL, 1, Some(6)),
 ];
 
-/// The executable memory that the tool has mapped: with one probe, its slot is where it starts.
-fn slot(pid: i32, before: &[String]) -> u64 {
-    let line = executable(pid).into_iter().find(|line| !before.contains(line)).expect("an arena");
-    u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap()
+/// The executable memory that the tool has mapped: with one probe, its slot is what comes first behind the filler.
+fn slot(target: &support::Target, before: &[String]) -> u64 {
+    let line = executable(target.pid()).into_iter().find(|line| !before.contains(line)).expect("an arena");
+    let start = u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
+    let filler = target.read(start, 64).iter().take_while(|&&byte| byte == 0xcc).count();
+    start + filler as u64
 }
 
 fn executable(pid: i32) -> Vec<String> {
@@ -84,7 +86,7 @@ fn p1_a_removal_finds_threads_at_every_place_of_a_slot() {
         let called = spinners.calls();
         let tool =
             Tool::armed(&["count", "--mechanism", mechanism, "-p", &spinners.pid(), "spinners:subject"]);
-        let slot = slot(pid, &maps);
+        let slot = slot(&spinners.target, &maps);
         let keeper = tracer_of(pid);
         assert_ne!(keeper, 0);
         // It would take the probes out as soon as its keeper is gone.

@@ -206,11 +206,12 @@ const FILES: &[(&str, Runtime)] = &[
     ("libHS", Ghc),
 ];
 
-/// Texts in the constant data of files whose symbols were stripped.
-const TEXTS: &[(&[u8], Runtime)] = &[
-    (b"Fatal JavaScript invalid size error", V8),
-    (b"Undefined_recursive_module", OCaml),
-    (b"(GHC version %s for %s)", Ghc),
+/// Texts in the constant data of files whose symbols were stripped: the first byte, and the others. Apart, or a program that holds this
+/// list would be taken for one of them.
+const TEXTS: &[(u8, &[u8], Runtime)] = &[
+    (b'F', b"atal JavaScript invalid size error", V8),
+    (b'U', b"ndefined_recursive_module", OCaml),
+    (b'(', b"GHC version %s for %s)", Ghc),
 ];
 
 /// What a file shows of run-time systems: shown its names one by one, it says which are in it.
@@ -219,8 +220,8 @@ pub struct Marks(Runtimes);
 
 impl Marks {
     /// The texts to look for in a file without a symbol table, each with what it means.
-    pub fn texts() -> impl Iterator<Item = (&'static [u8], Runtime)> {
-        TEXTS.iter().copied()
+    pub fn texts() -> impl Iterator<Item = (Vec<u8>, Runtime)> {
+        TEXTS.iter().map(|(first, others, runtime)| ([&[*first], *others].concat(), *runtime))
     }
 
     /// Shows the name of a symbol, defined or imported.

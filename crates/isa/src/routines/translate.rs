@@ -115,6 +115,8 @@ fn search<A: Assemble>(
     a.jump(oldest);
     a.bind(known);
     a.load(r.scratch, r.instance, RETURN_ADDRESS as i32);
+    // The end of a stack that somebody made by hand: it ends as well where the point is found in no file.
+    a.jump_if_zero(r.scratch, done);
     load_local(a, r.left, frame, local::FOUND);
     a.store(r.scratch, r.left, 0);
     a.amend_context(context, r.left, r.scratch, [r.slot, r.page, r.index]);

@@ -49,7 +49,7 @@ fn is_unwinder(name: &str) -> bool {
 
 /// Whether a static program throws exceptions, by an unwinder somewhere inside that asks nobody we know.
 pub(super) fn throw_unhooked(process: Option<&Process>, images: &[Image], sites: &Sites) -> bool {
-    if sites.sites.iter().any(|site| site.unwinder.is_some()) {
+    if sites.sites.iter().any(|site| matches!(site.unwinder, Some(Unwinder::Lookup(_)))) {
         return false;
     }
     let mut read: Vec<usize> = sites.sites.iter().map(|site| site.image).collect();

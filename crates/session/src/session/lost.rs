@@ -21,6 +21,8 @@ pub(super) struct Sites {
     known: Vec<(PathBuf, Range<u64>)>,
     /// Files whose code was mapped at yet another place.
     mapped_again: BTreeSet<PathBuf>,
+    /// The sites were taken out by us.
+    is_over: bool,
 }
 
 impl Sites {
@@ -46,10 +48,26 @@ impl Sites {
         });
         let recheck = Recheck::new(session, refused);
         let mapped_again = BTreeSet::new();
-        Self { recheck, names: names.collect(), lost: Vec::new(), replaced: None, known, mapped_again }
+        Self {
+            recheck,
+            names: names.collect(),
+            lost: Vec::new(),
+            replaced: None,
+            known,
+            mapped_again,
+            is_over: false,
+        }
+    }
+
+    /// From here on nothing is to be found: we take the probes out ourselves.
+    pub(super) fn end(&mut self) {
+        self.is_over = true;
     }
 
     pub(super) fn look(&mut self, process: &Process, session: &Session, all: bool) {
+        if self.is_over {
+            return;
+        }
         for (index, became) in self.recheck.look(process, session, all) {
             if became == Became::Replaced {
                 // Told once, and not of each of its sites.

@@ -139,6 +139,9 @@ impl Narrow<'_, '_> {
         a.cmp(GPR32[thread], TLS_SELECTOR)?;
         a.jne(slow)?;
         a.mov(GPR32[thread], dword_ptr(0).gs())?;
+        // It would match a free entry.
+        a.test(GPR32[thread], GPR32[thread])?;
+        a.je(slow)?;
         a.imul_3(GPR32[entry], GPR32[thread], HASH_FACTOR as i32)?;
         a.shr(GPR32[entry], 32 - layout.thread_bits as i32 - THREAD_SHIFT as i32)?;
         a.and(GPR32[entry], mask)?;
