@@ -46,7 +46,7 @@
 //! latest call at a slot wins**, and what was there is forgotten.
 //!
 //! **Return.** The return point's own address must be that of the slot's instance. The address goes back to its slot *before* the
-//! instance is freed: at every instruction, slot and instance together tell the real address. If the instance has an older one,
+//! instance is freed: whenever the program's own code runs, slot and instance together tell the real address. If the instance has an older one,
 //! the runtime's *leave* routine exchanges the two, so that the older one's point finds what it looks for. An
 //! instance that is not there is no reason to stop: if the slot holds something else than the return point, somebody
 //! has put the real address there, and that is the way home.
@@ -60,6 +60,7 @@
 //! writes the real address, in place of the point; and wherever the unwinder keeps the address that it looks up (that of the
 //! point less one, which nobody else has), in saved registers and on the stack below, the real one less one. So it walks on as if no call
 //! were followed, at any depth and on any stack, whenever it was loaded.
+//! A frame that was interrupted in a detour itself is in no file, and there the walk ends.
 
 use crate::{Displaced, Reason};
 use alloc::{string::String, vec::Vec};
