@@ -81,7 +81,7 @@ fn carried<A: Assemble>(a: &A) -> impl Iterator<Item = i32> + use<A> {
 /// `instance` = an instance for a call whose return address is `caller`, or 0. Its point, address and time are the caller's to
 /// fill in.
 pub(crate) fn claim<A: Assemble>(a: &mut A, layout: &Layout, r: &Instances<A::Reg>, caller: A::Reg) {
-    let [free, abandoned, forget, place, next, taken, none, done] = [(); 8].map(|()| a.label());
+    let [abandoned, forget, place, next, taken, none, done] = [(); 7].map(|()| a.label());
     instance_of(a, layout, r, Missing::Claim, none);
     a.load(r.scratch, r.instance, RETURN_POINT as i32);
     a.jump_if_zero(r.scratch, done);
@@ -120,7 +120,7 @@ pub(crate) fn claim<A: Assemble>(a: &mut A, layout: &Layout, r: &Instances<A::Re
     a.store(r.index, r.instance, RETURN_OLDER as i32);
     a.store(r.index, r.instance, RETURN_POINT as i32);
     a.bind(forget);
-    a.jump_if_zero(r.page, free);
+    a.jump_if_zero(r.page, done);
     a.load(r.left, r.page, RETURN_OLDER as i32);
     a.release();
     a.store(r.index, r.page, RETURN_POINT as i32);
@@ -129,7 +129,6 @@ pub(crate) fn claim<A: Assemble>(a: &mut A, layout: &Layout, r: &Instances<A::Re
 
     a.bind(none);
     a.set(r.instance, 0);
-    a.bind(free);
     a.bind(done);
 }
 

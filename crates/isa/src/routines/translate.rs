@@ -141,7 +141,7 @@ fn search<A: Assemble>(
 }
 
 /// Does something with each word where the unwinder may keep what it needs after the call: the saved registers, and the stack below
-/// the context. The address of the word is in `left`; `instance` is lost.
+/// the context. The address of the word is in `left`; `slot` is lost.
 fn each_word<A: Assemble>(
     a: &mut A,
     r: &Instances<A::Reg>,
@@ -150,7 +150,7 @@ fn each_word<A: Assemble>(
     look: impl FnOnce(&mut A, A::Reg),
 ) {
     let word = a.word() as i32;
-    let [again, stack, end] = [(); 3].map(|()| a.label());
+    let [again, stack] = [(); 2].map(|()| a.label());
     a.copy(r.left, frame);
     a.add_small(r.left, LOCALS as i32 * word);
     a.bind(again);
@@ -164,7 +164,6 @@ fn each_word<A: Assemble>(
     a.bind(stack);
     load_local(a, r.slot, frame, local::FOUND);
     a.jump_if_not_equal(r.left, r.slot, again);
-    a.bind(end);
 }
 
 fn load_local<A: Assemble>(a: &mut A, to: A::Reg, frame: A::Reg, place: u32) {
