@@ -198,7 +198,8 @@ impl Target {
         let entries = std::fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
         let mut threads: Vec<i32> =
             entries.map(|e| e.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect();
-        threads.sort_unstable();
+        // Ids start over at the largest one: those of later threads may be smaller.
+        threads.sort_unstable_by_key(|&thread| (thread != self.pid(), thread));
         threads
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 /// Reads a process's memory.
@@ -9,6 +10,24 @@ pub fn read(pid: i32, address: u64, length: usize) -> std::io::Result<Vec<u8>> {
     let mut bytes = vec![0; length];
     File::open(format!("/proc/{pid}/mem"))?.read_exact_at(&mut bytes, address)?;
     Ok(bytes)
+}
+
+/// The words of a process's writable memory that lie in `range`, a line each: what may have kept memory there.
+fn words_into(pid: i32, range: Range<u64>) -> String {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let mut lines = String::new();
+    for line in maps.lines().filter(|line| line.contains(" rw")) {
+        let (start, end) = line.split(' ').next().and_then(|range| range.split_once('-')).unwrap();
+        let [start, end] = [start, end].map(|text| u64::from_str_radix(text, 16).unwrap());
+        let Ok(bytes) = read(pid, start, (end - start) as usize) else { continue };
+        for (word, at) in bytes.chunks_exact(8).zip((start..).step_by(8)) {
+            let value = u64::from_le_bytes(word.try_into().unwrap());
+            if range.contains(&value) {
+                lines += &format!("{at:#x}: {value:#x}, in {line}\n");
+            }
+        }
+    }
+    lines
 }
 
 /// All executable memory of a process.
@@ -48,7 +67,10 @@ impl Text {
         let now = Text::of(pid);
         for (start, (line, bytes)) in &now.mappings {
             let before = self.mappings.get(start);
-            let Some((_, was)) = before else { panic!("a mapping that was not there before: {line}") };
+            let Some((_, was)) = before else {
+                let words = words_into(pid, *start..*start + bytes.len() as u64);
+                panic!("a mapping that was not there before: {line}\nwords that lead there:\n{words}")
+            };
             if let Some(at) = was.iter().zip(bytes).position(|(was, is)| was != is) {
                 let end = bytes.len().min(at + 16);
                 let (was, is) = (&was[at..end], &bytes[at..end]);
