@@ -50,9 +50,12 @@ fn moves_thread_pointer(process: &Process, maps: &Mappings) -> bool {
     })
 }
 
-/// A file that imports the C library's wrapper has its name among its dynamic symbols.
+/// A file that imports the C library's wrapper has its name among its dynamic symbols, and one that asks the loader for it among its
+/// strings. Both end it by a NUL, as our own text does not: a tool that traces itself is no such program.
 fn names_arch_prctl(strings: &[u8]) -> bool {
-    memmem::find(strings, b"\0arch_prctl\0").is_some()
+    const NAME: &[u8] = b"arch_prctl";
+    memmem::find_iter(strings, NAME)
+        .any(|at| at > 0 && strings[at - 1] == 0 && strings.get(at + NAME.len()) == Some(&0))
 }
 
 fn sets_thread_pointer(code: &[u8]) -> bool {
@@ -99,5 +102,23 @@ mod tests {
         ] {
             assert_eq!(sets_thread_pointer(&code), sets, "{name}");
         }
+    }
+
+    #[test]
+    fn the_wrapper_is_known_by_its_whole_name() {
+        for (strings, names) in [
+            (&b"\0arch_prctl\0"[..], true),
+            (b"\0arch_prctl", false),
+            (b"arch_prctl\0", false),
+            (b"\0my_arch_prctl\0", false),
+        ] {
+            assert_eq!(names_arch_prctl(strings), names, "{strings:?}");
+        }
+    }
+
+    #[test]
+    fn this_program_is_none_that_sets_its_thread_pointer() {
+        let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        assert!(!sets_thread_pointer(&own));
     }
 }
