@@ -19,14 +19,16 @@
 //!    `[stack]` or an anonymous mapping into which no stack pointer points; and
 //! 2. nothing points there. A context that was switched away from keeps its stack pointer somewhere, and that is not above
 //!    what it will pop. So if no word outside of such remains, and no register, points to the word or deeper into
-//!    this stack, nobody will come to it. (A program may keep stacks of coroutines in a local variable.)
+//!    this stack, nobody will come to it. (A program may keep stacks of coroutines in a local variable.) A word that points to
+//!    where nothing was ever written is none: whoever switches away has pushed something right below where it will go on. Such words
+//!    come about when the lower half of an old pointer is overwritten, and a large stack holds the address that results.
 
 use crate::{
     FoundSession,
     found::find_headers,
     remove::Kept,
     scan::Ranges,
-    search::{MOST, Searched, Word, fit, words_into},
+    search::{MOST, Searched, Word, fit, touched, words_into},
 };
 use std::ops::Range;
 use trapless_process::{Mappings, MemoryError, Process, RemoteAddr, Stopped};
@@ -111,7 +113,17 @@ pub fn live_words(
         let skip: Vec<_> = remains.iter().map(|remains| remains.range.clone()).chain(ours).collect();
         let deep = Ranges::new(remains.iter().map(|remains| (remains.deep.start, remains.deep.end)));
         let is_held = registers(stopped).iter().any(|&value| deep.find(value).is_some());
-        if is_held || words_into(process, maps, &deep, &skip)? != Searched::Whole(Vec::new()) {
+        let leads =
+            |words: &[Word]| match touched(process, remains.iter().map(|remains| remains.deep.clone())) {
+                Ok(touched) => words.iter().any(|word| may_be_saved(word.value, &touched)),
+                Err(_) => true,
+            };
+        let is_held = is_held
+            || match words_into(process, maps, &deep, &skip)? {
+                Searched::TooMuch => true,
+                Searched::Whole(words) => !words.is_empty() && leads(&words),
+            };
+        if is_held {
             live.extend(left);
         }
     }
@@ -137,6 +149,11 @@ pub fn regions(header: &Header) -> Vec<Range<u64>> {
     let data = data.into_iter().map(|(address, size)| address..address.saturating_add(size));
     let arenas = header.arenas().map(|arena| arena.address..arena.address.saturating_add(arena.size));
     data.chain(arenas).collect()
+}
+
+/// Whether somebody may go on at a stack pointer of this value: what was saved lies there, or right below.
+fn may_be_saved(stack_pointer: u64, touched: &Ranges) -> bool {
+    touched.find(stack_pointer).is_some() || touched.find(stack_pointer.wrapping_sub(1)).is_some()
 }
 
 /// What all threads hold, but their stack pointers.

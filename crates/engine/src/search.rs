@@ -109,14 +109,26 @@ fn pages(process: &Process, maps: &Mappings, skip: &[Range<u64>]) -> Result<Opti
     let mut found = PageRanges::default();
     for (mapping, pages) in searched() {
         for part in without(mapping.start.0..mapping.end.0, skip) {
-            let failed = |errno: Errno| ProcError::Unreadable {
-                path: format!("/proc/{}/pagemap", process.pid()).into(),
-                source: errno.into(),
-            };
-            map.find(part, pages, &mut found).map_err(failed)?;
+            map.find(part, pages, &mut found).map_err(|errno| unreadable(process, errno))?;
         }
     }
     Ok(Some(found))
+}
+
+/// The pages of stacks to which something was written.
+pub fn touched(process: &Process, stacks: impl Iterator<Item = Range<u64>>) -> Result<Ranges, ProcError> {
+    let mut map = Pagemap::open(process)?;
+    map.is_quick();
+    let mut found = PageRanges::default();
+    for stack in stacks.filter(|stack| !stack.is_empty()) {
+        let pages = stack.start & !(PAGE - 1)..stack.end.next_multiple_of(PAGE);
+        map.find(pages, Pages::Own, &mut found).map_err(|errno| unreadable(process, errno))?;
+    }
+    Ok(Ranges::new(found.ranges.iter().map(|range| (range.start, range.end))))
+}
+
+fn unreadable(process: &Process, errno: Errno) -> ProcError {
+    ProcError::Unreadable { path: format!("/proc/{}/pagemap", process.pid()).into(), source: errno.into() }
 }
 
 /// Which pages of a mapping may hold what the program has saved.

@@ -270,3 +270,55 @@ fn detours_interrupted_far_up_the_stack_go_on_after_probes_were_taken_out() {
         }
     }
 }
+
+/// Memory that looks like a stack without a thread: of its 64 pages the first and the last two were written to.
+const LEFT_STACK: &str = r#"
+#include <stdio.h>
+#include <sys/mman.h>
+long subject(long x);
+asm(".text; .globl subject; .type subject, @function; subject: lea 1(%rdi,%rdi), %rax; nop; nop; ret; .size subject, . - subject");
+static volatile long calls, held;
+/* By itself, so that no register and no local variable goes on holding the address. */
+static __attribute__((noinline)) void set_up(void) {
+    /* Between others that cannot be merged with it. */
+    char *map = mmap(NULL, 66 << 12, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *stack = map + 4096;
+    mprotect(stack, 64 << 12, PROT_READ | PROT_WRITE);
+    stack[0] = stack[62 << 12] = stack[63 << 12] = 1;
+    printf("ready %lx %lx %lx\n", (long)stack, (long)&held, (long)&calls);
+    fflush(stdout);
+}
+int main(void) {
+    set_up();
+    for (long x = 0;; x++) { subject(x); calls++; }
+}
+"#;
+
+#[test]
+fn a_word_that_points_to_where_nothing_was_written_saves_no_context() {
+    let program = Program::build("left", LEFT_STACK, &[]);
+    let page = 4096;
+    for (name, points_to, is_kept) in [
+        ("nowhere", None, false),
+        ("to what was never written", Some(30 * page), false),
+        ("to its own page", Some(63 * page + 8), true),
+        ("right behind what was written", Some(page), true),
+        ("deeper, to what was written", Some(16), true),
+        ("higher", Some(63 * page + 512), false),
+    ] {
+        let target = program.start(&[]);
+        let (pid, before) = (target.pid(), target.text());
+        let [stack, held, calls] = [0, 1, 2].map(|index| target.address(index));
+        let tool = Tool::armed(&["count", "-p", &pid.to_string(), "left:subject"]);
+        let counted = target.read_word(calls);
+        eventually("it calls", || target.read_word(calls) > counted + 2000);
+        let arena = before.added(pid);
+        target.write(stack + 63 * page + 256, &(arena + 64).to_le_bytes());
+        target.write(held, &points_to.map_or(0, |offset| stack + offset).to_le_bytes());
+        tool.interrupt();
+        assert_eq!(kept(pid), usize::from(is_kept), "{name}");
+        target.write(held, &0u64.to_le_bytes());
+        detach(pid);
+        before.assert_restored(pid);
+    }
+}

@@ -53,6 +53,17 @@ impl Text {
         Text { mappings }
     }
 
+    /// Address of the only executable mapping that was added since.
+    #[track_caller]
+    pub fn added(&self, pid: i32) -> u64 {
+        let now = Text::of(pid);
+        let mut added = now.mappings.keys().filter(|start| !self.mappings.contains_key(start));
+        match (added.next(), added.next()) {
+            (Some(&start), None) => start,
+            added => panic!("not one mapping was added: {added:x?}"),
+        }
+    }
+
     /// Whether the code is what this says, byte for byte.
     pub fn is_now(&self, pid: i32) -> bool {
         let read = |(&start, (_, bytes)): (&u64, &(String, Vec<u8>))| {
