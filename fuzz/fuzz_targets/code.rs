@@ -78,7 +78,7 @@ fuzz_target!(|case: Case<'_>| {
     let Some(original) = case.code.get(start as usize..start as usize + usize::from(displaced.length)) else {
         panic!("displaced instructions outside the bytes: {displaced:?}");
     };
-    let layout = layout(case.record, isa.slot_shift());
+    let layout = layout(case.record, isa.facts().slot_shift);
     let Ok(runtime) = isa.runtime(arena, &layout) else { return };
     let ret = ReturnActions {
         lost: 136,

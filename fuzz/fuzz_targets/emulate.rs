@@ -28,7 +28,7 @@ impl Thread {
     }
 }
 
-impl x86::State for Thread {
+impl trapless_isa::Thread for Thread {
     fn register(&self, number: u8) -> u64 {
         self.registers[usize::from(number)]
     }

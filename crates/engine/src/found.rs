@@ -12,12 +12,12 @@
 //! So removal only ever takes out a jump into the session's own arena, and only ever writes what the file holds. Entries that
 //! are not believed are left alone and counted, and then the session's memory stays mapped: a jump may still lead there.
 
-use crate::EngineError;
+use crate::{EngineError, target};
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use trapless_isa::{Displaced, Machine};
-use trapless_process::{BREAKPOINT, Mapping, Mappings, Pid, Process, RemoteAddr};
+use trapless_process::{Mapping, Mappings, Pid, Process, RemoteAddr};
 use trapless_wire::{
     BadHeader, Checked, Counters, Header, JournalEntry, MAX_DISPLACED, PAGE, REGION_NAME, SessionState,
     SiteState, Words,
@@ -155,7 +155,7 @@ fn read_session(
     arenas: &Arenas,
 ) -> Result<FoundSession, EngineError> {
     let own = Arenas::of(&[header]);
-    let machine = if process.is_32bit() { Machine::I386 } else { Machine::X86_64 };
+    let machine = target::machine(process);
     let (mut journal, mut doubted) = (Vec::new(), 0);
     let mut left = header.journal_length as usize;
     let mut at = RemoteAddr(header.region + PAGE);
@@ -207,7 +207,7 @@ fn is_of_our_making(entry: &JournalEntry, header: &Header, own: &Arenas, machine
             entry.copy == 0 && patch.is_ok_and(|patch| patch == entry.patched())
         }
         1..=3 => {
-            entry.patched() == BREAKPOINT
+            entry.patched() == machine.isa().facts().breakpoint
                 && entry.return_point == 0
                 && u32::from(entry.copy) <= entry.detour_size
                 && usize::from(entry.displaced) <= MAX_DISPLACED
@@ -314,7 +314,7 @@ mod tests {
     }
 
     fn trap() -> JournalEntry {
-        let mut entry = JournalEntry::new(SITE, &[0x90], BREAKPOINT).unwrap();
+        let mut entry = JournalEntry::new(SITE, &[0x90], Machine::X86_64.isa().facts().breakpoint).unwrap();
         (entry.detour, entry.detour_size, entry.trap, entry.copy, entry.displaced) =
             (ARENA + 64, 16, 1, 5, 5);
         entry

@@ -30,6 +30,7 @@ mod scan;
 mod search;
 mod session;
 mod spread;
+mod target;
 mod trap;
 
 pub use arm::Armed;

@@ -5,9 +5,7 @@
 use crate::admit::{Facts, Returns, original, require_unwinders, rungs};
 use crate::{Module, Refusal, Request, Unwinder, Wanted};
 use std::collections::BTreeMap;
-use trapless_isa::{
-    Actions, Displaced, EntryActions, Machine, Mechanism, ReturnActions, Site, detour::Record, x86,
-};
+use trapless_isa::{Actions, Displaced, EntryActions, Mechanism, ReturnActions, Site, detour::Record};
 use trapless_wire::Geometry;
 
 /// Log2 of the number of records a thread's ring holds.
@@ -77,8 +75,8 @@ impl<'m> PlannedSite<'m> {
         if self.mechanism != Mechanism::Emulate {
             return alone;
         }
-        let bits = if modules[self.request.module].machine == Machine::I386 { 32 } else { 64 };
-        let together = x86::prologue(bits, &self.site(modules), self.displaced, next);
+        let isa = modules[self.request.module].machine.isa();
+        let together = isa.together(&self.site(modules), self.displaced, next);
         let function = &self.request.function;
         let code =
             function.bytes.get((self.displaced.start - function.address) as usize..).unwrap_or_default();

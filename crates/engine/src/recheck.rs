@@ -25,7 +25,7 @@
 use trapless_process::{Mappings, Process, ReadRange, RemoteAddr};
 use trapless_wire::{JournalEntry, SessionState};
 
-use crate::{Refusal, Session};
+use crate::{Refusal, Session, target};
 use std::os::unix::fs::FileExt;
 
 /// What became of an armed site.
@@ -112,9 +112,6 @@ pub struct Recheck {
 
 /// The most sites that are compared in one look, unless all are to be.
 const MOST: usize = 8192;
-
-/// The breakpoint instruction of x86.
-const BREAKPOINT: u8 = 0xcc;
 
 impl Recheck {
     /// The sites that arming patched. `refused` says which of the plan it did not.
@@ -245,15 +242,15 @@ impl Recheck {
         if now[0] == theirs[0] && process.write(RemoteAddr(site.address), &ours[..1]).is_ok() {
             return Became::Mended;
         }
-        match now[0] {
-            BREAKPOINT if is_traced(process) => Became::Breakpoint,
-            BREAKPOINT => {
-                // Where it fails there is nothing left to save.
-                let _ = process.write(RemoteAddr(site.address) + 1, &theirs[1..]);
-                Became::Uprobe
-            }
-            _ => Became::Changed,
+        if !now.starts_with(target::isa(process).facts().breakpoint) {
+            return Became::Changed;
         }
+        if is_traced(process) {
+            return Became::Breakpoint;
+        }
+        // Where it fails there is nothing left to save.
+        let _ = process.write(RemoteAddr(site.address) + 1, &theirs[1..]);
+        Became::Uprobe
     }
 }
 

@@ -14,7 +14,8 @@
 //! | `emulate` | what does this instruction do to a set of saved registers and memory? |
 //! | `emit` | the machine code of detours, slots and patches |
 //!
-//! [`Isa`] is the seam between them and the engine.
+//! [`Isa`] is the seam between them and the engine: nothing outside of this crate names one of the folders. What an instruction
+//! set has not answers with a reason, never with a guess.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -24,6 +25,8 @@ pub mod aarch64;
 mod assemble;
 pub mod detour;
 mod detours;
+mod emulate;
+mod facts;
 mod fault;
 pub mod instruction;
 pub mod model;
@@ -37,6 +40,8 @@ use alloc::{string::String, vec::Vec};
 
 pub use detour::{Actions, Detour, DetourRequest, EntryActions, Layout, Lookup, ReturnActions, Runtime};
 pub use detours::{Detours, Spare};
+pub use emulate::{EmulateError, Thread};
+pub use facts::{Arguments, Facts};
 pub use fault::Faults;
 pub use instruction::{DecodeError, Flow, Instruction};
 pub use slot::Slot;
@@ -92,6 +97,9 @@ pub trait Isa: Sync {
     /// Which instruction set this is.
     fn machine(&self) -> Machine;
 
+    /// What is always so on it.
+    fn facts(&self) -> &'static Facts;
+
     /// Decodes the instruction at the start of `code`, which stands at `address`.
     fn decode(&self, code: &[u8], address: u64) -> Result<Instruction, DecodeError>;
 
@@ -142,11 +150,15 @@ pub trait Isa: Sync {
         false
     }
 
-    /// The longest distance, in bytes and either way, that the patch at a site can branch.
-    fn reach(&self) -> u64;
+    /// [`Facts::reach`].
+    fn reach(&self) -> u64 {
+        self.facts().reach
+    }
 
-    /// Log2 of the distance between the places of a stack where a return address may stand, or that name a call.
-    fn slot_shift(&self) -> u32;
+    /// [`Facts::slot_shift`].
+    fn slot_shift(&self) -> u32 {
+        self.facts().slot_shift
+    }
 
     /// The bytes that replace `displaced`: a branch to `detour`, filled up to the displaced length.
     fn patch(&self, displaced: &Displaced, detour: u64) -> Result<Vec<u8>, Reason>;
@@ -166,5 +178,35 @@ pub trait Isa: Sync {
         _boosted: bool,
     ) -> Result<Slot, Reason> {
         Err(Reason::NotImplemented)
+    }
+
+    /// The instructions of `site`'s function that are emulated together when a thread traps at `first`: at least that one, and none
+    /// at or behind the `next` probed instruction or one that a branch leads to.
+    fn together(&self, _site: &Site<'_>, first: Displaced, _next: Option<u64>) -> Displaced {
+        first
+    }
+
+    /// Does to `thread` what all instructions of `code`, which stands at `address`, do: those that [`Isa::together`] has put together.
+    ///
+    /// # Errors
+    /// One of them is not emulated, or would fault; `thread` has to be dropped then.
+    fn emulate(&self, _code: &[u8], _address: u64, _thread: &mut dyn Thread) -> Result<(), EmulateError> {
+        Err(EmulateError::Refused(Reason::NotImplemented))
+    }
+
+    /// Where the instruction that `code` starts with leads, if it is emulated and changes nothing but the instruction pointer.
+    fn leads_to(&self, _code: &[u8], _address: u64) -> Option<u64> {
+        None
+    }
+
+    /// Whether a thread whose instruction pointer is where the breakpoint at the start of `instruction` would leave it has met that
+    /// breakpoint: no program runs a part of `instruction` from there on. `false` where nobody has looked.
+    fn is_unmistakable(&self, _instruction: &[u8]) -> bool {
+        false
+    }
+
+    /// Whether `instruction` saves flags among which a single step shows: x86's trap flag. Others step without a trace.
+    fn saves_step(&self, _instruction: &[u8]) -> bool {
+        false
     }
 }

@@ -227,7 +227,7 @@ fn patches_and_ways_back_are_range_checked() {
     assert_eq!(AARCH64.patch(&displaced, AT - reach), Ok(bytes(&[0x1600_0000])));
     assert_eq!(AARCH64.patch(&displaced, AT - reach - 4), Err(Reason::OutOfReach));
     assert_eq!(AARCH64.patch(&displaced, AT + 2), Err(Reason::OutOfReach), "not an instruction's address");
-    assert_eq!(AARCH64.reach(), reach - 4);
+    assert_eq!(AARCH64.facts().reach, reach - 4);
     // The way back starts behind the copy and leads behind the site.
     let nop = 0xd503_201f;
     let there = |to: u64| slot(nop, AT, to, SlotEnd::Branch);

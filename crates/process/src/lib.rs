@@ -32,7 +32,7 @@ pub mod trace;
 mod wait;
 mod watchdog;
 
-pub use arch::{Abi, BREAKPOINT, BREAKPOINT_ADVANCE, Registers};
+pub use arch::{Abi, BREAKPOINT, BREAKPOINT_ADVANCE, Registers, ticks};
 pub use error::{MappedFileError, MemoryError, OpenError, ProcError, RemoteError, StopError};
 pub use gap::GapRules;
 pub use id::{Errno, Pid, RemoteAddr, Tid};

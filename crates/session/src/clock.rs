@@ -5,6 +5,7 @@
 //! longer a session, the better it is known.
 
 use std::time::{Duration, Instant};
+use trapless_process::ticks;
 
 /// Shortest time over which the rate is measured.
 const BASELINE: Duration = Duration::from_millis(20);
@@ -20,17 +21,6 @@ pub struct Clock {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
     nanoseconds_per_tick: f64,
-}
-
-/// The time-stamp counter now.
-#[allow(unsafe_code, reason = "the counter is read by an instruction")]
-fn ticks() -> u64 {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: rdtsc reads a counter and touches nothing else. A process that disabled it (PR_SET_TSC) would get
-    // SIGSEGV; this program does not.
-    return unsafe { core::arch::x86_64::_rdtsc() };
-    #[cfg(not(target_arch = "x86_64"))]
-    return 0;
 }
 
 impl Clock {

@@ -37,7 +37,8 @@
 //! # }
 //! ```
 
-#![deny(unsafe_code, unreachable_pub)]
+#![forbid(unsafe_code)]
+#![deny(unreachable_pub)]
 
 pub mod clock;
 pub mod error;

@@ -6,7 +6,7 @@
 
 use crate::error::Error;
 use std::ops::Range;
-use trapless_isa::{BranchTargets, Flow, Isa, Machine, ReadOnlyData};
+use trapless_isa::{BranchTargets, Flow, Isa, ReadOnlyData};
 use trapless_symbols::{Module, ModuleKind};
 
 struct Data<'m>(&'m Module);
@@ -134,10 +134,7 @@ pub fn flows(module: &Module, isa: &dyn Isa) -> Result<Flows, Error> {
 /// Calls `see` with where control goes after each instruction of `code`, which stands at `address`.
 pub fn each_flow(isa: &dyn Isa, code: &[u8], address: u64, mut see: impl FnMut(Flow)) {
     // Data in text: try again at the next place where an instruction may begin.
-    let step = match isa.machine() {
-        Machine::X86_64 | Machine::I386 => 1,
-        Machine::AArch64 | Machine::PowerPc64Le => 4,
-    };
+    let step = usize::from(isa.facts().unit);
     let mut at = 0;
     while let Some(rest) = code.get(at..).filter(|rest| !rest.is_empty()) {
         match isa.decode(rest, address.wrapping_add(at as u64)) {

@@ -35,7 +35,7 @@ mod thread;
 
 pub use keeper::{Serving, arm_serving};
 
-use trapless_isa::{Actions, Displaced, Machine, Mechanism, Slot, x86};
+use trapless_isa::{Actions, Displaced, Isa, Machine, Mechanism, Slot};
 
 /// A site that traps.
 #[derive(Clone, Debug)]
@@ -76,34 +76,29 @@ impl TrapSite {
         }
         let leads_to = match self.mechanism {
             Mechanism::Boost => Some(self.slot_address),
-            Mechanism::Emulate => x86::leads_to(self.bits(), &self.original, self.address),
+            Mechanism::Emulate => self.isa().leads_to(&self.original, self.address),
             Mechanism::Step | Mechanism::Jump => None,
         };
         if entry.record.is_some() { None } else { Some((leads_to?, entry.hits)) }
     }
 
-    /// Whether a thread whose instruction pointer is one behind the site's address has met the breakpoint: it hides an
-    /// instruction of several bytes, which cannot be entered at its second one as one with a lock prefix is.
+    /// Whether a thread whose instruction pointer is where the breakpoint would leave it has met the breakpoint.
     pub fn is_unmistakable(&self) -> bool {
-        const LOCK: u8 = 0xf0;
-        self.displaced.length > 1 && self.original.first() != Some(&LOCK)
-    }
-
-    /// 32 or 64.
-    pub fn bits(&self) -> u32 {
-        if self.machine == Machine::I386 { 32 } else { 64 }
+        self.isa().is_unmistakable(self.instruction())
     }
 
     /// Whether the instruction saves the flags, in which a single step leaves its own.
-    pub fn pushes_flags(&self) -> bool {
-        let instruction = self.instruction();
-        let prefixes = instruction.iter().take_while(|b| matches!(b, 0x66 | 0x40..=0x4f)).count();
-        self.machine == Machine::X86_64 && instruction.get(prefixes) == Some(&0x9c)
-            || self.machine == Machine::I386 && instruction.last() == Some(&0x9c)
+    pub fn saves_step(&self) -> bool {
+        self.isa().saves_step(self.instruction())
+    }
+
+    /// The instruction set.
+    pub fn isa(&self) -> &'static dyn Isa {
+        self.machine.isa()
     }
 
     /// Bytes of an address.
     pub fn word(&self) -> u64 {
-        u64::from(self.bits() / 8)
+        u64::from(self.isa().facts().word)
     }
 }

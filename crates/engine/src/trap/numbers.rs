@@ -1,7 +1,7 @@
 //! Where hits are counted and recorded: a block of the shared region that the keeper has claimed for itself.
 
 use crate::Region;
-use trapless_isa::detour::*;
+use trapless_isa::{Arguments, detour::*};
 use trapless_process::{Process, Registers};
 use trapless_wire::{Header, Words, WordsMut};
 
@@ -85,29 +85,20 @@ impl<'r> Numbers<'r> {
     }
 }
 
-/// The time stamp that detours take, too.
-pub(super) fn ticks() -> u64 {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: rdtsc reads a counter and touches nothing else.
-    return unsafe { core::arch::x86_64::_rdtsc() };
-    #[cfg(not(target_arch = "x86_64"))]
-    return 0;
-}
-
 /// The first integer arguments of the function a thread has just entered.
-pub(super) fn arguments(process: &Process, registers: &Registers, count: u8) -> [u64; 6] {
-    /// rdi, rsi, rdx, rcx, r8, r9.
-    const ORDER: [u8; 6] = [7, 6, 2, 1, 8, 9];
+pub(super) fn arguments(process: &Process, registers: &Registers, place: Arguments, count: u8) -> [u64; 6] {
+    let word = process.word_size();
     let mut values = [0; 6];
     for (index, value) in values.iter_mut().enumerate().take(usize::from(count)) {
-        *value = if registers.is_32bit() {
-            let mut bytes = [0; 4];
-            let at = registers.sp() + 4 * (index as u64 + 1);
-            // The argument may not exist, and nothing be there.
-            let _ = process.load(at, &mut bytes);
-            u64::from(u32::from_le_bytes(bytes))
-        } else {
-            registers.general(ORDER[index])
+        *value = match place {
+            Arguments::Registers(numbers) => numbers.get(index).map_or(0, |&n| registers.general(n)),
+            Arguments::Stack(above) => {
+                let mut bytes = [0; 8];
+                let at = registers.sp() + u64::from(above) + (word * index) as u64;
+                // The argument may not exist, and nothing be there.
+                let _ = process.load(at, &mut bytes[..word]);
+                u64::from_le_bytes(bytes)
+            }
         };
     }
     values

@@ -17,9 +17,9 @@ use crate::{
     patch::{self, Change},
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
-use trapless_isa::{Mechanism, detour::BLOCK_UNWOUND, x86};
+use trapless_isa::{Mechanism, detour::BLOCK_UNWOUND};
 use trapless_process::{
-    BREAKPOINT_ADVANCE, Pid, Process, Registers, RemoteAddr, StopError, Tid,
+    Pid, Process, Registers, RemoteAddr, StopError, Tid, ticks,
     trace::{TraceEvent, Tracer},
 };
 
@@ -145,7 +145,7 @@ impl<'a, 'p> Server<'a, 'p> {
         let give_up = |(tid, step): (Tid, Step)| {
             step.held.iter().for_each(|held| self.tracer.send(tid, held));
             let site = &self.sites[step.site];
-            let flags = site.pushes_flags() && step.flags & TF == 0;
+            let flags = site.saves_step() && step.flags & TF == 0;
             Unfinished { tid, end: site.slot_address + u64::from(site.slot.copy), flags }
         };
         self.steps.drain().map(give_up).collect()
@@ -172,7 +172,7 @@ impl<'a, 'p> Server<'a, 'p> {
             && self.faulted.is_empty()
         {
             counter.into_iter().for_each(|counter| self.numbers.count(counter));
-            let is_there = next == site.address + BREAKPOINT_ADVANCE;
+            let is_there = next == site.address + u64::from(site.isa().facts().advance);
             return if is_there { self.tracer.cont(tid, 0) } else { self.go_on_at(tid, next) };
         }
         let time = ticks();
@@ -183,7 +183,7 @@ impl<'a, 'p> Server<'a, 'p> {
         match site.mechanism {
             Mechanism::Emulate => {
                 let mut thread = Thread::new(self.process, registers);
-                let emulated = x86::emulate_all(site.bits(), &site.original, site.address, &mut thread);
+                let emulated = site.isa().emulate(&site.original, site.address, &mut thread);
                 match emulated.ok().and_then(|()| thread.finish()) {
                     Some(()) => {
                         self.tracer.set_registers(tid, &thread.registers)?;
@@ -240,7 +240,8 @@ impl<'a, 'p> Server<'a, 'p> {
             self.numbers.count(counter);
         }
         if let Some(record) = site.actions.entry.record {
-            let values = arguments(self.process, registers, record.arguments);
+            let place = site.isa().facts().arguments;
+            let values = arguments(self.process, registers, place, record.arguments);
             self.numbers.record(record, &Event { time, tid: tid.0 as u32, slot: sp, values });
         }
         if let Some(ret) = &site.actions.ret
@@ -298,7 +299,7 @@ impl<'a, 'p> Server<'a, 'p> {
         }
         if offset == end {
             self.tracer.set_ip(tid, RemoteAddr(site.displaced.end()))?;
-            if site.pushes_flags() && step.flags & TF == 0 {
+            if site.saves_step() && step.flags & TF == 0 {
                 clear_pushed_trap_flag(self.process, &registers);
             }
         }

@@ -1,6 +1,5 @@
 //! A stopped thread as emulation sees it.
 
-use trapless_isa::x86::State;
 use trapless_process::{Process, Registers, RemoteAddr};
 
 /// Registers, to be written back by the caller, and the memory as it is. What is written is kept until [`Thread::finish`], so
@@ -24,7 +23,7 @@ impl<'a> Thread<'a> {
     }
 }
 
-impl State for Thread<'_> {
+impl trapless_isa::Thread for Thread<'_> {
     fn register(&self, number: u8) -> u64 {
         self.registers.general(number)
     }

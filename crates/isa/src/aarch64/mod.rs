@@ -8,6 +8,7 @@ pub mod decode;
 pub mod detour;
 pub mod emit;
 pub mod emulate;
+mod facts;
 pub mod frame;
 mod lower;
 pub mod operands;
@@ -39,6 +40,10 @@ impl Isa for AArch64 {
         Machine::AArch64
     }
 
+    fn facts(&self) -> &'static Facts {
+        &facts::FACTS
+    }
+
     fn decode(&self, code: &[u8], address: u64) -> Result<Instruction, DecodeError> {
         decode::decode(code, address)
     }
@@ -57,14 +62,6 @@ impl Isa for AArch64 {
 
     fn return_verdict(&self, site: &Site<'_>) -> Result<(), Reason> {
         returns::return_verdict(site)
-    }
-
-    fn reach(&self) -> u64 {
-        REACH - decode::LENGTH
-    }
-
-    fn slot_shift(&self) -> u32 {
-        SLOT_SHIFT
     }
 
     fn patch(&self, displaced: &Displaced, detour: u64) -> Result<Vec<u8>, Reason> {

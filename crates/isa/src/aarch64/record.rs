@@ -20,8 +20,11 @@ pub enum RecordKind {
     Return,
 }
 
+/// Registers of the first arguments.
+pub(super) const ARGUMENTS: [u8; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
+
 /// How many arguments are in registers.
-const REGISTER_ARGUMENTS: u32 = 8;
+const REGISTER_ARGUMENTS: u32 = ARGUMENTS.len() as u32;
 
 /// Writes the record, with the time stamp in `TIME` and the slot in `SLOT`. Changes `TEMPORARY`, `ADDRESS`,
 /// `STATUS` and `PLACE`.

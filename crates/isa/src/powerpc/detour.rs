@@ -52,8 +52,8 @@ use alloc::{string::String, vec::Vec};
 const CR0: i16 = scratch(7);
 pub(super) const SAVED_LR: i16 = scratch(8);
 
-/// First and last of the registers with integer arguments.
-const ARGUMENTS: core::ops::RangeInclusive<u32> = 3..=10;
+/// Registers of the first arguments.
+pub(super) const ARGUMENTS: [u8; 8] = [3, 4, 5, 6, 7, 8, 9, 10];
 
 pub(super) fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
     Template::new(request).write()
@@ -281,7 +281,9 @@ impl<'a> Template<'a> {
     fn arguments(&mut self, record: Record) {
         self.asm.read_special(R8, TIME_BASE);
         self.asm.store(R8, R10, RECORD_TIME as i16);
-        for (n, register) in (0..).zip(ARGUMENTS.map(Gpr)).take(usize::from(record.arguments)) {
+        for (n, register) in
+            (0..).zip(ARGUMENTS.map(|number| Gpr(number.into()))).take(usize::from(record.arguments))
+        {
             let to = RECORD_VALUES as i16 + 8 * n;
             let saved = self.saved.iter().position(|&saved| saved == register);
             let from = match saved {

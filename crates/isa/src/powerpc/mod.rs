@@ -11,6 +11,7 @@ mod decode;
 mod detour;
 mod emit;
 mod emulate;
+mod facts;
 mod follow;
 mod lower;
 mod registers;
@@ -49,6 +50,10 @@ impl Isa for PowerPc64Le {
         Machine::PowerPc64Le
     }
 
+    fn facts(&self) -> &'static Facts {
+        &facts::FACTS
+    }
+
     fn decode(&self, code: &[u8], address: u64) -> Result<Instruction, DecodeError> {
         decode::decode(code, address)
     }
@@ -67,14 +72,6 @@ impl Isa for PowerPc64Le {
 
     fn return_verdict(&self, site: &Site<'_>) -> Result<(), Reason> {
         returns::return_verdict(site)
-    }
-
-    fn reach(&self) -> u64 {
-        emit::REACH - 4
-    }
-
-    fn slot_shift(&self) -> u32 {
-        4
     }
 
     fn patch(&self, displaced: &Displaced, detour: u64) -> Result<Vec<u8>, Reason> {

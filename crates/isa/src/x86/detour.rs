@@ -54,7 +54,7 @@ use iced_x86::{Code, IcedError, code_asm::*};
 pub(super) type Asm = Result<(), IcedError>;
 
 /// Registers that carry integer arguments, in order.
-const ARGUMENTS: [usize; 6] = [RDI, RSI, RDX, RCX, R8, R9];
+pub(super) const ARGUMENTS: [usize; 6] = [RDI, RSI, RDX, RCX, R8, R9];
 
 pub(super) fn detour(bits: u32, request: &DetourRequest<'_>) -> Emitted<Detour> {
     // The length of the displaced code can depend on where it lands, and where it lands on the code before it: two

@@ -9,7 +9,7 @@
 
 use super::decode::decode_one;
 use super::movable::form;
-use crate::Reason;
+use crate::{EmulateError, Reason, Thread};
 use iced_x86::{Code, ConditionCode, Instruction, Mnemonic, OpKind, Register};
 
 /// Carry flag.
@@ -26,38 +26,6 @@ const SF: u64 = 1 << 7;
 const OF: u64 = 1 << 11;
 const RSP: u8 = 4;
 const RBP: u8 = 5;
-
-/// A stopped thread: its registers and its memory. Register numbers are those of the instruction encoding (rax 0, rcx 1, rdx 2,
-/// rbx 3, rsp 4, rbp 5, rsi 6, rdi 7, r8 to r15). In 32-bit mode values have 32 bits.
-pub trait State {
-    /// A general-purpose register.
-    fn register(&self, number: u8) -> u64;
-    /// Sets a general-purpose register.
-    fn set_register(&mut self, number: u8, value: u64);
-    /// rflags or eflags.
-    fn flags(&self) -> u64;
-    /// Sets rflags or eflags.
-    fn set_flags(&mut self, flags: u64);
-    /// Sets the instruction pointer.
-    fn set_ip(&mut self, address: u64);
-    /// Base of the segment that fs (`false`) or gs (`true`) selects; `None` when it is not known.
-    fn segment_base(&self, gs: bool) -> Option<u64>;
-    /// Reads `size` bytes, 1 to 8, little endian; `None` where the thread would fault.
-    fn read(&self, address: u64, size: u8) -> Option<u64>;
-    /// Writes the low `size` bytes of `value`, 1 to 8; `None`, and nothing written, where the thread would fault.
-    fn write(&mut self, address: u64, size: u8, value: u64) -> Option<()>;
-}
-
-/// Why nothing was emulated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum EmulateError {
-    /// Not an instruction that is emulated.
-    #[error(transparent)]
-    Refused(#[from] Reason),
-    /// Memory that it accesses cannot be accessed: let it run and fault by itself.
-    #[error("memory is not accessible")]
-    Fault,
-}
 
 /// Whether `instruction`, whose bytes are `bytes`, is emulated.
 pub(super) fn emulated(bits: u32, instruction: &Instruction, bytes: &[u8]) -> Result<(), Reason> {
@@ -128,7 +96,7 @@ fn is_cmov(mnemonic: Mnemonic) -> bool {
 ///
 /// # Errors
 /// Nothing in `state` was changed then.
-pub fn emulate(bits: u32, code: &[u8], address: u64, state: &mut dyn State) -> Result<(), EmulateError> {
+pub fn emulate(bits: u32, code: &[u8], address: u64, state: &mut dyn Thread) -> Result<(), EmulateError> {
     emulate_one(bits, code, address, state).map(drop)
 }
 
@@ -137,7 +105,7 @@ pub(super) fn emulate_one(
     bits: u32,
     code: &[u8],
     address: u64,
-    state: &mut dyn State,
+    state: &mut dyn Thread,
 ) -> Result<usize, EmulateError> {
     let (instruction, _) = decode_one(bits, code, address).map_err(|_| Reason::NotAnInstruction)?;
     emulated(bits, &instruction, &code[..instruction.len()])?;
@@ -148,7 +116,7 @@ pub(super) fn emulate_one(
 struct Emulation<'a> {
     bits: u32,
     instruction: &'a Instruction,
-    state: &'a mut dyn State,
+    state: &'a mut dyn Thread,
 }
 
 impl Emulation<'_> {

@@ -7,6 +7,7 @@
 //!
 //! | file | question it answers |
 //! |---|---|
+//! | `facts` | what is always so? |
 //! | `faults` | which faults may these instructions raise? |
 //! | `movable` | what does moving this instruction take, and why must it stay? |
 //! | `computed` | where does code compute a place to jump to? |
@@ -24,6 +25,7 @@ mod decode;
 mod detour;
 mod emit;
 mod emulate;
+mod facts;
 mod faults;
 mod follow;
 mod frame;
@@ -42,9 +44,8 @@ mod template;
 mod tests;
 mod verdict;
 
-pub use emulate::{EmulateError, State, emulate};
+pub use emulate::emulate;
 pub use liveness::{Liveness, RegisterSet, liveness};
-pub use prologue::{emulate_all, leads_to, prologue};
 pub use relocate::{Relocated, relocate};
 pub(crate) use template::{Templates, spare};
 
@@ -67,6 +68,10 @@ pub static I386: X86 = X86 { bits: 32 };
 impl Isa for X86 {
     fn machine(&self) -> Machine {
         if self.bits == 64 { Machine::X86_64 } else { Machine::I386 }
+    }
+
+    fn facts(&self) -> &'static Facts {
+        if self.bits == 64 { &facts::X86_64 } else { &facts::I386 }
     }
 
     fn decode(&self, code: &[u8], address: u64) -> Result<Instruction, DecodeError> {
@@ -101,19 +106,6 @@ impl Isa for X86 {
         verdict::grows_stack(self.bits, site)
     }
 
-    fn reach(&self) -> u64 {
-        if self.bits == 32 {
-            // Addresses wrap around: a rel32 leads anywhere.
-            return 1 << 32;
-        }
-        // The jump's end may stand an endbr64 and itself behind the site.
-        (1 << 31) - u64::from(JUMP_LENGTH) - 4
-    }
-
-    fn slot_shift(&self) -> u32 {
-        if self.bits == 64 { 3 } else { 2 }
-    }
-
     fn patch(&self, displaced: &Displaced, detour: u64) -> Result<Vec<u8>, Reason> {
         emit::patch(self.bits, displaced, detour)
     }
@@ -134,5 +126,25 @@ impl Isa for X86 {
         boosted: bool,
     ) -> Result<Slot, Reason> {
         slot::slot(self.bits, displaced, original, address, boosted)
+    }
+
+    fn together(&self, site: &Site<'_>, first: Displaced, next: Option<u64>) -> Displaced {
+        prologue::prologue(self.bits, site, first, next)
+    }
+
+    fn emulate(&self, code: &[u8], address: u64, thread: &mut dyn Thread) -> Result<(), EmulateError> {
+        prologue::emulate_all(self.bits, code, address, thread)
+    }
+
+    fn leads_to(&self, code: &[u8], address: u64) -> Option<u64> {
+        prologue::leads_to(self.bits, code, address)
+    }
+
+    fn is_unmistakable(&self, instruction: &[u8]) -> bool {
+        slot::is_unmistakable(instruction)
+    }
+
+    fn saves_step(&self, instruction: &[u8]) -> bool {
+        slot::saves_flags(self.bits, instruction)
     }
 }

@@ -7,8 +7,8 @@
 //! does another probe's: the caller says where the next one is.
 
 use super::decode::decode_one;
-use super::emulate::{EmulateError, State, emulate_one, emulated};
-use crate::{Displaced, Site};
+use super::emulate::{emulate_one, emulated};
+use crate::{Displaced, EmulateError, Site, Thread};
 use iced_x86::{Instruction, Mnemonic, OpKind};
 
 /// Most instructions in one trap: more than any prologue that compilers write.
@@ -63,7 +63,7 @@ pub(super) fn together(bits: u32, first: Displaced, code: &[u8], end: u64) -> Di
 ///
 /// # Errors
 /// Those of [`emulate`](super::emulate()) for one of them; `state` has to be dropped then.
-pub fn emulate_all(bits: u32, code: &[u8], address: u64, state: &mut dyn State) -> Result<(), EmulateError> {
+pub fn emulate_all(bits: u32, code: &[u8], address: u64, state: &mut dyn Thread) -> Result<(), EmulateError> {
     let mut done = 0;
     while let rest @ [_, ..] = code.get(done..).unwrap_or_default() {
         done += emulate_one(bits, rest, address.wrapping_add(done as u64), state)?;

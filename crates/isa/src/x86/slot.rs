@@ -62,3 +62,17 @@ pub(super) fn boostable(bits: u32, instruction: &iced_x86::Instruction, bytes: &
         Form::Copy | Form::Jump | Form::Conditional | Form::Transaction => Ok(()),
     }
 }
+
+/// Whether nobody enters `instruction` at its second byte, behind a breakpoint at its first: it has several, and none of them is a lock
+/// prefix that a program jumps over where it runs on one processor.
+pub(super) fn is_unmistakable(instruction: &[u8]) -> bool {
+    const LOCK: u8 = 0xf0;
+    matches!(instruction, [first, _, ..] if *first != LOCK)
+}
+
+/// Whether `instruction` is a pushf.
+pub(super) fn saves_flags(bits: u32, instruction: &[u8]) -> bool {
+    const PUSHF: u8 = 0x9c;
+    let prefixes = instruction.iter().take_while(|b| matches!(b, 0x66 | 0x40..=0x4f)).count();
+    if bits == 64 { instruction.get(prefixes) == Some(&PUSHF) } else { instruction.last() == Some(&PUSHF) }
+}

@@ -115,7 +115,7 @@ fn boosted_slots_end_in_a_branch_back() {
         pages: 0,
         returns: 0,
         return_bits: 0,
-        slot_shift: POWERPC64LE.slot_shift(),
+        slot_shift: POWERPC64LE.facts().slot_shift,
         arenas: 0,
     };
     for (name, word, slot) in [
@@ -309,7 +309,7 @@ fn some_layout() -> impl Strategy<Value = Layout> {
             pages: a[7] >> 1,
             returns: a[5] >> 1,
             return_bits,
-            slot_shift: POWERPC64LE.slot_shift(),
+            slot_shift: POWERPC64LE.facts().slot_shift,
             arenas: a[6],
         },
     )

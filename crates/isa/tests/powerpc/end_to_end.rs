@@ -54,7 +54,7 @@ fn layout(thread_bits: u32, return_bits: u32, block_count: u32) -> Layout {
         pages: HEADER + 0x4000,
         returns: RETURNS,
         return_bits,
-        slot_shift: POWERPC64LE.slot_shift(),
+        slot_shift: POWERPC64LE.facts().slot_shift,
         arenas: HEADER + 0x100,
     }
 }

@@ -46,10 +46,10 @@ pub fn layout(return_bits: u32) -> Layout {
         ring_bits: 7,
         self_pointer: true,
         tid_offset: None,
-        pages: RETURNS - return_sizes(return_bits, POWERPC64LE.slot_shift())[0],
+        pages: RETURNS - return_sizes(return_bits, POWERPC64LE.facts().slot_shift)[0],
         returns: RETURNS,
         return_bits,
-        slot_shift: POWERPC64LE.slot_shift(),
+        slot_shift: POWERPC64LE.facts().slot_shift,
         arenas: HEADER + 0x100,
     }
 }

@@ -3,8 +3,8 @@
 use crate::conditions::flags_of;
 use crate::execution::{AWAY, ON, ROUNDS, TAKEN, assemble, random_state};
 use crate::processor::{self, DATA, FLAGS, ORIGINAL, Processor, Random, WINDOW};
-use trapless_isa::Machine;
-use trapless_isa::x86::{EmulateError, State, emulate};
+use trapless_isa::x86::emulate;
+use trapless_isa::{EmulateError, Machine, Thread};
 
 /// Saved registers and the two windows of memory that the processor's runs have.
 pub struct Saved {
@@ -26,7 +26,7 @@ impl Saved {
     }
 }
 
-impl State for Saved {
+impl Thread for Saved {
     fn register(&self, number: u8) -> u64 {
         self.registers[usize::from(number)]
     }

@@ -1,7 +1,7 @@
 //! Bytes that nobody wrote: no panic, and no contradiction between verdict and relocation.
 
 use proptest::prelude::*;
-use trapless_isa::x86::{State, emulate, liveness, relocate};
+use trapless_isa::x86::{emulate, liveness, relocate};
 use trapless_isa::{BranchTargets, Machine, Site};
 
 /// Addresses of every kind, the ends of the address space among them.
@@ -39,7 +39,7 @@ impl Thread {
     }
 }
 
-impl State for Thread {
+impl trapless_isa::Thread for Thread {
     fn register(&self, number: u8) -> u64 {
         self.registers[usize::from(number)]
     }

@@ -11,8 +11,8 @@ use crate::steered::{self, Steered};
 use crate::vectors;
 use iced_x86::Code;
 use std::collections::{BTreeMap, BTreeSet};
-use trapless_isa::x86::{EmulateError, emulate, relocate};
-use trapless_isa::{Displaced, Machine, Reason};
+use trapless_isa::x86::{emulate, relocate};
+use trapless_isa::{Displaced, EmulateError, Machine, Reason};
 
 /// Of no form may this be the reason that it was not run.
 const LEADS_OUT: &str = "it leads out of the windows";

@@ -74,7 +74,7 @@ impl Counts {
 
 /// 1 GB away, and as far as the patch can branch, both ways.
 fn destinations(machine: Machine, displaced: &Displaced) -> [u64; 4] {
-    let reach = machine.isa().reach().min((1 << 31) - 9);
+    let reach = machine.isa().facts().reach.min((1 << 31) - 9);
     let wrap = |a: u64| if machine == Machine::I386 { a & 0xffff_ffff } else { a };
     [1 << 30, reach, (1u64 << 30).wrapping_neg(), reach.wrapping_neg()]
         .map(|distance| wrap(displaced.start.wrapping_add(distance)))

@@ -13,7 +13,7 @@ use trapless_engine::admit::{Returns, Rungs, rungs};
 use trapless_engine::{Module, Refusal, Request, Wanted};
 use trapless_isa::{
     Actions, DetourRequest, Displaced, EntryActions, Isa, Layout, Machine, Mechanism, Reason, ReturnActions,
-    Site, detour::return_sizes, x86,
+    Site, detour::return_sizes,
 };
 
 /// Shows it.
@@ -93,9 +93,9 @@ fn example_layout(machine: Machine) -> Layout {
         self_pointer: true,
         tid_offset: None,
         pages: 0x2100_0000_0000,
-        returns: 0x2100_0000_0000 + return_sizes(17, machine.isa().slot_shift())[0],
+        returns: 0x2100_0000_0000 + return_sizes(17, machine.isa().facts().slot_shift)[0],
         return_bits: 17,
-        slot_shift: machine.isa().slot_shift(),
+        slot_shift: machine.isa().facts().slot_shift,
         arenas: 0x2000_1000_0100,
     }
 }
@@ -130,7 +130,7 @@ fn explain(
         let _ = match rung {
             Ok(displaced) => {
                 let together = match mechanism {
-                    Mechanism::Emulate => together(module.machine, &site, *displaced),
+                    Mechanism::Emulate => together(isa, &site, *displaced),
                     _ => String::new(),
                 };
                 let chosen = if verdicts.chosen == Some(mechanism) { ", chosen" } else { "" };
@@ -173,13 +173,8 @@ fn explain(
 }
 
 /// How many instructions are emulated at once, where it is more than one.
-fn together(machine: Machine, site: &Site<'_>, first: Displaced) -> String {
-    let bits = match machine {
-        Machine::X86_64 => 64,
-        Machine::I386 => 32,
-        _ => return String::new(),
-    };
-    match x86::prologue(bits, site, first, None).instructions {
+fn together(isa: &dyn Isa, site: &Site<'_>, first: Displaced) -> String {
+    match isa.together(site, first, None).instructions {
         1 => String::new(),
         instructions => format!(" ({instructions} instructions in one trap)"),
     }

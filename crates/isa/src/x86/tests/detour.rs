@@ -61,7 +61,7 @@ const FUNCTIONS: [&[u8]; 3] = [
 /// Code of the runtime and of all detours, one after the other.
 fn everything(machine: Machine, high: u64) -> Vec<Vec<u8>> {
     let isa = machine.isa();
-    let layout = layout(high, isa.slot_shift());
+    let layout = layout(high, isa.facts().slot_shift);
     let runtime = isa.runtime(0x50_0000, &layout).unwrap();
     let targets = BranchTargets::default();
     let mut all = alloc::vec![runtime.code.clone()];

@@ -1,8 +1,9 @@
 //! Prologues as tables: code, and how much of it is emulated in one trap.
 
 use super::hex;
+use crate::EmulateError;
 use crate::x86::prologue::together;
-use crate::x86::{EmulateError, State, emulate_all, leads_to, prologue};
+use crate::x86::prologue::{emulate_all, leads_to, prologue};
 use crate::{BranchTargets, Displaced, Site};
 
 const SITE: u64 = 0x40_0000;
@@ -93,7 +94,7 @@ struct Thread {
     bottom: u64,
 }
 
-impl State for Thread {
+impl crate::Thread for Thread {
     fn register(&self, number: u8) -> u64 {
         self.registers[usize::from(number)]
     }

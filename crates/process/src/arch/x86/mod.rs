@@ -14,6 +14,13 @@ pub const BREAKPOINT: &[u8] = &[0xcc];
 /// How far past the breakpoint's address the instruction pointer is when it has trapped.
 pub const BREAKPOINT_ADVANCE: u64 = 1;
 
+/// The time-stamp counter now, as detours read it.
+pub fn ticks() -> u64 {
+    // SAFETY: rdtsc reads a counter and touches nothing else. A process that disabled it (PR_SET_TSC) would get SIGSEGV; this
+    // program does not.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
 /// `user_regs_struct32` of `arch/x86/include/asm/user_32.h`: what a 64-bit tracer gets for a thread in 32-bit mode.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

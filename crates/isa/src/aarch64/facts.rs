@@ -1,0 +1,17 @@
+//! What is always so on Arm A64.
+
+use super::{REACH, SLOT_SHIFT, decode, record::ARGUMENTS};
+use crate::{Arguments, Facts};
+
+pub(super) static FACTS: Facts = Facts {
+    word: 8,
+    unit: decode::LENGTH as u8,
+    // AAPCS64, 6.4.5.1: nobody may use what is below the stack pointer.
+    red_zone: 0,
+    // brk #0
+    breakpoint: &[0x00, 0x00, 0x20, 0xd4],
+    advance: 0,
+    reach: REACH - decode::LENGTH,
+    slot_shift: SLOT_SHIFT,
+    arguments: Arguments::Registers(&ARGUMENTS),
+};

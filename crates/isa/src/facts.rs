@@ -1,0 +1,91 @@
+//! What is always so on an instruction set: sizes, conventions and the bytes that everybody needs.
+
+/// The facts of one instruction set. Nothing in it depends on a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Bytes of an address, and of a word on the stack: 4 or 8.
+    pub word: u8,
+    /// Instructions start at multiples of so many bytes.
+    pub unit: u8,
+    /// Bytes below the stack pointer that belong to the function that runs, which a signal's frame leaves alone.
+    pub red_zone: u16,
+    /// The instruction that traps, `unit` bytes long. Code is filled up with it where nothing runs.
+    pub breakpoint: &'static [u8],
+    /// How far behind the breakpoint the instruction pointer stands when it has trapped.
+    pub advance: u8,
+    /// The longest distance, in bytes and either way, that the patch at a site can branch.
+    pub reach: u64,
+    /// Log2 of the distance between the places of a stack where a return address may stand, or that name a call.
+    pub slot_shift: u32,
+    /// Where a function finds its first integer arguments.
+    pub arguments: Arguments,
+}
+
+/// Where a function finds its first integer arguments when it is entered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arguments {
+    /// In these registers, numbered as [`Thread`](crate::Thread) numbers them.
+    Registers(&'static [u8]),
+    /// On the stack, a word each, the first so many bytes above the stack pointer.
+    Stack(u8),
+}
+
+impl Facts {
+    /// Bits of an address.
+    pub fn bits(&self) -> u32 {
+        8 * u32::from(self.word)
+    }
+
+    /// Whether a patch leads to any address there is.
+    pub fn reaches_everything(&self) -> bool {
+        self.bits() < u64::BITS && self.reach >> self.bits() > 0
+    }
+
+    /// So many bytes of code that nothing runs; rounded up to whole instructions.
+    pub fn filler(&self, bytes: usize) -> impl Iterator<Item = u8> + use<> {
+        let whole = bytes.next_multiple_of(usize::from(self.unit));
+        self.breakpoint.iter().copied().cycle().take(whole)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Flow, Machine};
+    use alloc::vec::Vec;
+
+    const ALL: [Machine; 4] = [Machine::X86_64, Machine::I386, Machine::AArch64, Machine::PowerPc64Le];
+
+    #[test]
+    fn breakpoints_are_one_unit_and_decode_as_what_never_goes_on() {
+        for machine in ALL {
+            let isa = machine.isa();
+            let facts = isa.facts();
+            assert_eq!(facts.breakpoint.len(), usize::from(facts.unit), "{machine:?}");
+            let instruction = isa.decode(facts.breakpoint, 0x1000).unwrap();
+            assert_eq!(instruction.length, facts.unit, "{machine:?}");
+            assert_ne!(instruction.flow, Flow::Next, "{machine:?}");
+        }
+    }
+
+    #[test]
+    fn code_is_filled_with_whole_breakpoints() {
+        for (machine, bytes, filled) in [
+            (Machine::X86_64, 3, "cc cc cc"),
+            (Machine::I386, 0, ""),
+            (Machine::AArch64, 4, "00 00 20 d4"),
+            (Machine::PowerPc64Le, 5, "08 00 e0 7f 08 00 e0 7f"),
+        ] {
+            let expected: Vec<u8> =
+                filled.split_whitespace().map(|b| u8::from_str_radix(b, 16).unwrap()).collect();
+            let filler: Vec<u8> = machine.isa().facts().filler(bytes).collect();
+            assert_eq!(filler, expected, "{machine:?}");
+        }
+    }
+
+    #[test]
+    fn only_where_addresses_wrap_does_a_branch_lead_everywhere() {
+        let everywhere: Vec<Machine> =
+            ALL.into_iter().filter(|machine| machine.isa().facts().reaches_everything()).collect();
+        assert_eq!(everywhere, [Machine::I386]);
+    }
+}

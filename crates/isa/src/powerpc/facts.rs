@@ -1,0 +1,18 @@
+//! What is always so on 64-bit PowerPC with ELFv2.
+
+use super::{detour::ARGUMENTS, emit::REACH};
+use crate::{Arguments, Facts};
+
+pub(super) static FACTS: Facts = Facts {
+    word: 8,
+    unit: 4,
+    // ELFv2, 2.2.2.4: the protected zone.
+    red_zone: 288,
+    // trap
+    breakpoint: &[0x08, 0x00, 0xe0, 0x7f],
+    advance: 0,
+    reach: REACH - 4,
+    // ELFv2, 2.2.2.1: the stack pointer is a multiple of 16, and names a call at its entry.
+    slot_shift: 4,
+    arguments: Arguments::Registers(&ARGUMENTS),
+};

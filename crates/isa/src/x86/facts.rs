@@ -1,0 +1,45 @@
+//! What is always so on x86.
+
+use super::{JUMP_LENGTH, detour::ARGUMENTS};
+use crate::{Arguments, Facts};
+
+/// `int3`.
+const BREAKPOINT: &[u8] = &[0xcc];
+
+/// As instructions encode them.
+static REGISTERS: [u8; ARGUMENTS.len()] = {
+    let mut numbers = [0; ARGUMENTS.len()];
+    let mut n = 0;
+    while n < numbers.len() {
+        numbers[n] = ARGUMENTS[n] as u8;
+        n += 1;
+    }
+    numbers
+};
+
+/// 64-bit mode, System V.
+pub(super) static X86_64: Facts = Facts {
+    word: 8,
+    unit: 1,
+    red_zone: 128,
+    breakpoint: BREAKPOINT,
+    advance: 1,
+    // The jump's end may stand an endbr64 and itself behind the site.
+    reach: (1 << 31) - JUMP_LENGTH as u64 - 4,
+    slot_shift: 3,
+    arguments: Arguments::Registers(&REGISTERS),
+};
+
+/// 32-bit mode, System V.
+pub(super) static I386: Facts = Facts {
+    word: 4,
+    unit: 1,
+    red_zone: 0,
+    breakpoint: BREAKPOINT,
+    advance: 1,
+    // Addresses wrap around: a rel32 leads anywhere.
+    reach: 1 << 32,
+    slot_shift: 2,
+    // Behind the return address.
+    arguments: Arguments::Stack(4),
+};
