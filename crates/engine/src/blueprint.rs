@@ -342,6 +342,7 @@ impl Room {
         entry.detour = address;
         entry.detour_size = detour.code.len() as u32;
         entry.return_point = detour.return_point.map_or(0, |offset| address + u64::from(offset));
+        entry.is_lookup = u8::from(matches!(site.request.wanted.unwinder, Some(Unwinder::Lookup(_))));
         self.code.extend_from_slice(&detour.code);
         let copies = detour.places.iter().map(|&(from, to)| (from, address + u64::from(to))).collect();
         Ok((entry, copies))

@@ -27,7 +27,7 @@ use crate::{
     FoundSession,
     found::find_headers,
     remove::Kept,
-    scan::Ranges,
+    scan::{Ranges, stacks_lead_into},
     search::{MOST, Searched, Word, fit, touched, words_into},
 };
 use std::ops::Range;
@@ -88,6 +88,16 @@ pub fn leads_into(
     Ok(kept)
 }
 
+/// Whether a thread holds an address of `arenas`, in a register or on the stack that it runs on. Quick, however much memory there is.
+pub fn is_held_by_a_thread(
+    process: &Process,
+    stopped: &Stopped<'_>,
+    arenas: &Ranges,
+) -> Result<bool, MemoryError> {
+    let is_in_register = registers(stopped).iter().any(|&value| arenas.find(value).is_some());
+    Ok(is_in_register || stacks_lead_into(process, stopped, arenas)?)
+}
+
 /// The words that lead into `ranges`, without those for which `counts` says no, and without those that were left behind.
 ///
 /// `all` are the sessions of the process: they note addresses of stack slots, and switch to none.
@@ -135,7 +145,7 @@ fn ranges_of_arenas(header: &Header) -> impl Iterator<Item = (u64, u64)> + use<'
     header.arenas().map(|arena| (arena.address.saturating_add(1), arena.address.saturating_add(arena.size)))
 }
 
-fn arenas(header: &Header) -> Ranges {
+pub fn arenas(header: &Header) -> Ranges {
     Ranges::new(ranges_of_arenas(header))
 }
 

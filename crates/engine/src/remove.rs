@@ -6,13 +6,16 @@
 //! 1. Stop every thread.
 //! 2. Step threads out of the arenas. A detour waits for nothing, so each is out after some dozens of steps: on the
 //!    original code, in the displaced function, or at home with its caller.
-//! 3. Put back the original bytes of every site that still has ours. Other bytes are somebody else's and are left.
+//! 3. Put back the original bytes of every site that still has ours. Other bytes are somebody else's and are left. The sites at which
+//!    unwinders ask where a call returns stay in for now.
 //! 4. Put back the return address of every followed call that is still running: see [`crate::returns`].
 //! 5. Do the same for sessions that were taken out before and whose memory had to stay.
-//! 6. Unmap the memory of those of them into whose arenas nothing leads any more ([`crate::reach`]) and over whose jumps
+//! 6. Look what leads into the arenas yet ([`crate::reach`]). An unwinder may have read a return point already and be about to ask about
+//!    it. Where nobody holds one, the sites at which unwinders ask come out, too.
+//! 7. Unmap the memory of the sessions into whose arenas nothing leads, and over whose jumps
 //!    nobody has set a breakpoint. The memory of the others stays mapped, whole, and the next attach or removal of anybody
 //!    tries again.
-//! 7. Let the target go.
+//! 8. Let the target go. Where something led there yet, come back a few times: mostly it is gone after microseconds.
 
 use crate::{
     EngineError, FoundSession,
@@ -38,6 +41,9 @@ pub enum Kept {
     /// A word of memory or a register leads there.
     #[error("a saved context may still lead into it")]
     Context,
+    /// A thread holds a return point that it may be about to ask about.
+    #[error("a stack is being unwound, and what unwinders ask stays probed for it")]
+    Unwinding,
     /// Not all memory could be looked at.
     #[error("there is too much memory to look through for saved contexts that lead into it")]
     Unsearched,
@@ -45,7 +51,8 @@ pub enum Kept {
 
 impl Kept {
     /// All of them.
-    pub const ALL: [Kept; 4] = [Self::Covered, Self::Thread, Self::Context, Self::Unsearched];
+    pub const ALL: [Kept; 5] =
+        [Self::Covered, Self::Thread, Self::Context, Self::Unwinding, Self::Unsearched];
 }
 
 /// What removal did.
@@ -67,6 +74,11 @@ pub struct Removed {
     pub ended: usize,
 }
 
+/// How often a target is looked at in which something leads to us yet, and when for the second time; each pause is twice the last.
+/// Mostly it is what a call has just left behind, or a stack that is being unwound.
+const TRIES: u32 = 4;
+const PAUSE: Duration = Duration::from_millis(1);
+
 /// Takes a session out of a stopped process and lets it go.
 pub fn remove(
     process: &Process,
@@ -75,9 +87,38 @@ pub fn remove(
 ) -> Result<Removed, EngineError> {
     let mut stopped = stopped;
     let mut removed = Removed::default();
-    let result = remove_stopped(process, &mut stopped, session, &mut removed);
-    removed.stopped = stopped.resume_and_detach();
-    result.map(|()| removed)
+    for tries in 0.. {
+        let mut now = Removed::default();
+        let result = remove_stopped(process, &mut stopped, session, &mut now);
+        now.stopped = stopped.resume_and_detach();
+        removed = removed.then(now);
+        result?;
+        let may_pass = matches!(removed.kept, Some(Kept::Context | Kept::Unwinding));
+        if !may_pass || tries + 1 == TRIES {
+            break;
+        }
+        std::thread::sleep(PAUSE * (1 << tries));
+        match process.stop() {
+            Ok(again) => stopped = again,
+            Err(_) => break,
+        }
+    }
+    Ok(removed)
+}
+
+impl Removed {
+    /// This, and what came of looking again.
+    fn then(self, now: Removed) -> Removed {
+        Removed {
+            restored: self.restored + now.restored,
+            left: now.left,
+            returns: self.returns + now.returns,
+            kept: now.kept,
+            freed: self.freed + now.freed,
+            stopped: self.stopped.max(now.stopped),
+            ended: self.ended + now.ended,
+        }
+    }
 }
 
 fn remove_stopped(
@@ -90,30 +131,50 @@ fn remove_stopped(
         // Somebody else was quicker, or the process runs another program by now.
         return Ok(());
     }
-    removed.kept = take_out(process, stopped, session, removed)?;
     let all = find_headers(process)?;
     let others = find_removed(process, session.header.region)?;
-    let mut gone = Vec::new();
-    if removed.kept.is_none() {
-        gone.push(session);
+    let mut out = Vec::new();
+    for session in std::iter::once(session).chain(&others) {
+        let mut of_session = Removed::default();
+        let kept = take_out(process, stopped, session, &mut of_session)?;
+        out.push((session, of_session, kept));
     }
-    for left in &others {
-        if take_out(process, stopped, left, &mut Removed::default())?.is_none() {
-            gone.push(left);
+    let sure: Vec<_> = out.iter().filter(|(.., kept)| kept.is_none()).map(|(session, ..)| *session).collect();
+    let mut led_into = reach::leads_into(process, stopped, &sure, &all)?.into_iter();
+    for (index, (session, mut of_session, kept)) in out.into_iter().enumerate() {
+        let kept = kept.or_else(|| led_into.next().flatten());
+        let kept = take_lookups_out(process, stopped, session, kept, &mut of_session)?;
+        if kept.is_none() {
+            unmap(stopped, &session.header)?;
         }
-    }
-    for (session_gone, kept) in gone.iter().zip(reach::leads_into(process, stopped, &gone, &all)?) {
-        let is_other = session_gone.header.region != session.header.region;
-        match kept {
-            None => {
-                unmap(stopped, &session_gone.header)?;
-                removed.freed += usize::from(is_other);
-            }
-            Some(_) if is_other => {}
-            Some(_) => removed.kept = kept,
+        match index {
+            0 => *removed = Removed { kept, freed: removed.freed, ..of_session },
+            _ => removed.freed += usize::from(kept.is_none()),
         }
     }
     Ok(())
+}
+
+/// Step 6: the sites at which unwinders ask, unless somebody may yet ask about a return point.
+fn take_lookups_out(
+    process: &Process,
+    stopped: &Stopped<'_>,
+    session: &FoundSession,
+    kept: Option<Kept>,
+    removed: &mut Removed,
+) -> Result<Option<Kept>, EngineError> {
+    if !session.journal.iter().any(|entry| entry.is_planned() && entry.is_lookup()) {
+        return Ok(kept);
+    }
+    if kept.is_some() && reach::is_held_by_a_thread(process, stopped, &reach::arenas(&session.header))? {
+        return Ok(Some(Kept::Unwinding));
+    }
+    if kept == Some(Kept::Context) {
+        // A coroutine may have been switched away from in the middle of an unwinder.
+        return Ok(kept);
+    }
+    let is_covered = restore(process, session, JournalEntry::is_lookup, removed)?;
+    Ok(kept.or(is_covered.then_some(Kept::Covered)))
 }
 
 /// Steps 2 to 4. Tells what keeps the memory already now.
@@ -129,14 +190,28 @@ fn take_out(
     leave_slots(stopped, session)?;
     let all_out = step_out(stopped, &arenas);
 
-    let mut entries: Vec<&JournalEntry> = session.journal.iter().filter(|e| e.is_planned()).collect();
+    // What was written at a site that is not believed is not known.
+    removed.left += session.doubted;
+    let covered = restore(process, session, |entry| !entry.is_lookup(), removed)? || session.doubted > 0;
+    removed.returns = returns::put_back(process, session)?;
+    write_state(process, header, SessionState::Removed)?;
+    Ok(if covered { Some(Kept::Covered) } else { (!all_out).then_some(Kept::Thread) })
+}
+
+/// Puts back the original bytes of the sites that `which` says. Whether a breakpoint stands over one of our jumps: whoever set
+/// it will put the jump back, and then the detour must still be there.
+fn restore(
+    process: &Process,
+    session: &FoundSession,
+    which: impl Fn(&JournalEntry) -> bool,
+    removed: &mut Removed,
+) -> Result<bool, EngineError> {
+    let mut entries: Vec<&JournalEntry> =
+        session.journal.iter().filter(|entry| entry.is_planned() && which(entry)).collect();
     entries.sort_unstable_by_key(|e| e.site);
     let changes: Vec<_> =
         entries.iter().map(|e| Change { address: e.site, from: e.patched(), to: e.original() }).collect();
-    // A breakpoint over our jump: whoever set it will put the jump back, and then the detour must still be there.
-    // The same holds where what was written at a site is not known.
-    let mut covered = session.doubted > 0;
-    removed.left += session.doubted;
+    let mut covered = false;
     for found in patch::apply(process, &changes)? {
         match found {
             Found::Changed => removed.restored += 1,
@@ -148,9 +223,7 @@ fn take_out(
             Found::Unmapped => removed.left += 1,
         }
     }
-    removed.returns = returns::put_back(process, session)?;
-    write_state(process, header, SessionState::Removed)?;
-    Ok(if covered { Some(Kept::Covered) } else { (!all_out).then_some(Kept::Thread) })
+    Ok(covered)
 }
 
 /// Of step 2: the booster's rule. A thread at the copy in a slot goes back to the original instruction, one behind it goes on to

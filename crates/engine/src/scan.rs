@@ -16,7 +16,7 @@
 
 use crate::{
     reach::live_words,
-    search::{Searched, fit, words_of},
+    search::{Searched, Word, fit, words_of},
 };
 use std::ops::Range;
 use trapless_process::{Mapping, Mappings, MemoryError, Process, ReadRange, RemoteAddr, Stopped};
@@ -92,14 +92,7 @@ pub fn led_into(
         return Ok(Vec::new());
     }
     let Ok(maps) = process.maps() else { return Err(MemoryError::Gone) };
-    let mut words = Vec::new();
-    let stacks = stopped.threads().iter().map(|thread| thread.registers().sp_value());
-    let mut left = MOST_OF_STACKS;
-    for (start, end) in stacks.filter_map(|sp| stack(&maps, sp)) {
-        let end = end.min(start.saturating_add(left));
-        left -= end - start;
-        on_stack(process, start..end, ranges, &mut words)?;
-    }
+    let mut words = on_stacks(process, stopped, &maps, ranges)?.0;
     if handles_signals(process)
         && fit(process, &maps, skip, MOST_AT_ARMING)
         && let Searched::Whole(found) = live_words(process, stopped, &maps, ranges, skip, all, |_| true)?
@@ -110,6 +103,37 @@ pub fn led_into(
     found.sort_unstable();
     found.dedup();
     Ok(found)
+}
+
+/// Whether words of the stacks that threads run on lead into `ranges`. That they do is also the answer where stacks are too large.
+pub fn stacks_lead_into(
+    process: &Process,
+    stopped: &Stopped<'_>,
+    ranges: &Ranges,
+) -> Result<bool, MemoryError> {
+    let Ok(maps) = process.maps() else { return Err(MemoryError::Gone) };
+    let (words, is_whole) = on_stacks(process, stopped, &maps, ranges)?;
+    Ok(!words.is_empty() || !is_whole)
+}
+
+/// The words of what is in use of the stacks that threads run on, and whether all was looked at.
+fn on_stacks(
+    process: &Process,
+    stopped: &Stopped<'_>,
+    maps: &Mappings,
+    ranges: &Ranges,
+) -> Result<(Vec<Word>, bool), MemoryError> {
+    let mut words = Vec::new();
+    let mut left = MOST_OF_STACKS;
+    let mut is_whole = true;
+    let stacks = stopped.threads().iter().map(|thread| thread.registers().sp_value());
+    for (start, end) in stacks.filter_map(|sp| stack(maps, sp)) {
+        is_whole &= end - start <= left;
+        let end = end.min(start.saturating_add(left));
+        left -= end - start;
+        on_stack(process, start..end, ranges, &mut words)?;
+    }
+    Ok((words, is_whole))
 }
 
 /// What is in use of the stack that `sp` points into.
@@ -127,7 +151,7 @@ fn on_stack(
     process: &Process,
     part: Range<u64>,
     ranges: &Ranges,
-    words: &mut Vec<crate::search::Word>,
+    words: &mut Vec<Word>,
 ) -> Result<(), MemoryError> {
     /// Most stacks end within.
     const PIECE: u64 = 64 << 10;

@@ -18,6 +18,8 @@ pub enum Stepped {
 
 /// The flag by which the processor steps.
 const TRAP_FLAG: u64 = 0x100;
+const PUSHF: u8 = 0x9c;
+const POPF: u8 = 0x9d;
 
 impl Stopped<'_> {
     /// Steps `tid` until `done` holds for its registers; it is asked before each step, and at most `limit` steps are made. All other
@@ -61,7 +63,8 @@ impl Stopped<'_> {
             }
             self.threads[index].parked = Parked::Plain;
         }
-        let pushes_flags = self.stands_at_pushf(index);
+        let opcode = self.opcode(index);
+        let is_own = self.threads[index].regs.flags() & TRAP_FLAG != 0;
         let fault = loop {
             ptrace::singlestep(tid, std::mem::take(&mut passing))
                 .map_err(|errno| self.explain(tid, "PTRACE_SINGLESTEP", errno))?;
@@ -83,31 +86,43 @@ impl Stopped<'_> {
         };
         self.threads[index].regs =
             Registers::read(tid).map_err(|errno| self.explain(tid, "PTRACE_GETREGSET", errno))?;
-        if pushes_flags && fault.is_none() {
-            self.clear_pushed_trap_flag(index);
+        if !is_own {
+            self.clear_trap_flag(index, opcode, fault.is_some())?;
         }
         Ok(fault)
     }
 
-    /// Whether the thread is about to push its flags, and the trap flag among them is not its own.
-    fn stands_at_pushf(&self, index: usize) -> bool {
+    /// First byte behind the prefixes of the instruction that the thread stands at.
+    fn opcode(&self, index: usize) -> u8 {
         let regs = &self.threads[index].regs;
         let mut code = [0; 3];
         // Near the end of a mapping less is there; then it is left zero.
         let _ = self.process.read(regs.ip(), &mut code);
-        let is_prefix = |byte: &&u8| **byte == 0x66 || !regs.is_32bit() && **byte & 0xf0 == 0x40;
-        let opcode = code.iter().find(|byte| !is_prefix(byte));
-        opcode == Some(&0x9c) && regs.flags() & TRAP_FLAG == 0
+        let is_prefix = |byte: &u8| *byte == 0x66 || !regs.is_32bit() && byte & 0xf0 == 0x40;
+        code.into_iter().find(|byte| !is_prefix(byte)).unwrap_or_default()
     }
 
-    /// The kernel takes the trap flag it sets for a step out of the registers, but not out of what the step has pushed. Popped
-    /// later, it would make the thread step on without a tracer.
-    fn clear_pushed_trap_flag(&self, index: usize) {
-        let at = self.threads[index].regs.sp() + 1;
-        let mut byte = [0];
-        if self.process.load(at, &mut byte).is_ok() {
-            // The thread has just written there.
-            let _ = self.process.store(at, &[byte[0] & !((TRAP_FLAG >> 8) as u8)]);
+    /// The kernel takes the trap flag it sets for a step out of the registers, but neither out of what the step has pushed, nor where the
+    /// thread steps on behind a `popf`: from there on it takes the flag for the thread's own. Left there, it would make
+    /// the thread step on without a tracer, and die of it.
+    fn clear_trap_flag(&mut self, index: usize, opcode: u8, faulted: bool) -> Result<(), StopError> {
+        let thread = &mut self.threads[index];
+        let (tid, flags) = (thread.tid, thread.regs.flags());
+        if opcode == PUSHF && !faulted {
+            let at = thread.regs.sp() + 1;
+            let mut byte = [0];
+            if self.process.load(at, &mut byte).is_ok() {
+                // The thread has just written there.
+                let _ = self.process.store(at, &[byte[0] & !((TRAP_FLAG >> 8) as u8)]);
+            }
         }
+        // What a `popf` has popped is the thread's own.
+        let popped = opcode == POPF && !faulted;
+        if flags & TRAP_FLAG != 0 && !popped {
+            thread.regs.set_flags(flags & !TRAP_FLAG);
+            let written = thread.regs.write(tid);
+            written.map_err(|errno| self.explain(tid, "PTRACE_SETREGSET", errno))?;
+        }
+        Ok(())
     }
 }

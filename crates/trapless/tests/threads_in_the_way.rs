@@ -160,28 +160,32 @@ fn p2_a_call_that_would_return_into_the_patch_is_refused() {
     assert_eq!(site["reason"], "no jump: a displaced call would return into the patch", "{site}");
 }
 
-/// The step over a displaced `pushf` pushes the trap flag that the step itself sets; a `popf` would then set it for good.
+/// The step over a displaced `pushf` pushes the trap flag that the step itself sets; a `popf` would then set it for good. Steps behind a
+/// `popf` leave it set, too.
 #[test]
-fn p1_a_thread_stepped_out_of_a_detour_finds_no_trap_flag_on_its_stack() {
-    let body = "pushf; pop %rax; shr $8, %eax; and $1, %eax; lea 1(%rax,%rdi,2), %rax; ret";
-    let program = spinners::build(body, "", "");
-    for flags in [&["count"][..], &["count", "--return"]] {
-        let mut spinners = Spinners::start(&program, 4);
-        let (pid, before) = (spinners.target.pid(), spinners.target.text());
-        let tool = Tool::armed(&[flags, &["-p", &spinners.pid(), "spinners:subject"]].concat());
-        spinners.run_on();
-        spinners.target.freeze();
-        for worker in spinners.workers() {
-            let stepper = Stepper::seize(&spinners.target, worker);
-            // Not beyond: our own step would leave the flag, too.
-            while spinners.target.read(stepper.ip(), 1) != [0x9c] {
-                stepper.step();
+fn p1_a_thread_stepped_out_of_a_detour_keeps_no_trap_flag() {
+    for body in [
+        "pushf; pop %rax; shr $8, %eax; and $1, %eax; lea 1(%rax,%rdi,2), %rax; ret",
+        "pushf; popf; lea 1(%rdi,%rdi), %rax; ret",
+    ] {
+        let program = spinners::build(body, "", "");
+        for flags in [&["count"][..], &["count", "--return"]] {
+            let mut spinners = Spinners::start(&program, 4);
+            let (pid, before) = (spinners.target.pid(), spinners.target.text());
+            let tool = Tool::armed(&[flags, &["-p", &spinners.pid(), "spinners:subject"]].concat());
+            spinners.run_on();
+            spinners.target.freeze();
+            for worker in spinners.workers() {
+                let stepper = Stepper::seize(&spinners.target, worker);
+                while spinners.target.read(stepper.ip(), 1) != [0x9c] {
+                    stepper.step();
+                }
             }
+            tool.interrupt();
+            before.assert_restored(pid);
+            spinners.target.thaw();
+            spinners.run_on();
+            spinners.finish();
         }
-        tool.interrupt();
-        before.assert_restored(pid);
-        spinners.target.thaw();
-        spinners.run_on();
-        spinners.finish();
     }
 }

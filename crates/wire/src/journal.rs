@@ -39,8 +39,10 @@ pub struct JournalEntry {
     pub displaced: u8,
     /// The number of its [`Mechanism`]; see [`JournalEntry::mechanism`].
     pub trap: u8,
+    /// Whether unwinders ask at this site where a call returns (0 or 1). It comes out last: one may be about to ask.
+    pub is_lookup: u8,
     /// Unused.
-    pub _pad: [u8; 3],
+    pub _pad: [u8; 2],
     /// Offset in the blocks of the counter of its entries; 0 when they are not counted.
     pub hits: u32,
     /// The bytes before.
@@ -74,6 +76,11 @@ impl JournalEntry {
     /// How the probe gets control; `None` when the entry names no mechanism there is.
     pub fn mechanism(&self) -> Option<Mechanism> {
         Mechanism::from_number(self.trap)
+    }
+
+    /// Whether unwinders ask here where a call returns.
+    pub fn is_lookup(&self) -> bool {
+        self.is_lookup != 0
     }
 
     /// Whether a patch may be in.

@@ -4,6 +4,8 @@
 //! job-control stop when it is let go.
 
 use super::{PATIENCE, Target, eventually, thread_state};
+use libc::user_regs_struct;
+use std::mem::offset_of;
 use std::time::Instant;
 
 /// A frozen target's thread, under our own tracing until this is dropped.
@@ -24,23 +26,43 @@ impl Stepper {
 
     /// Its instruction pointer.
     pub fn ip(&self) -> u64 {
-        let offset = std::mem::offset_of!(libc::user_regs_struct, rip);
-        // SAFETY: this request takes an offset and returns a word; glibc clears errno and gives the word.
-        unsafe { libc::ptrace(libc::PTRACE_PEEKUSER, self.tid, offset, 0) as u64 }
+        self.peek(libc::PTRACE_PEEKUSER, offset_of!(user_regs_struct, rip) as u64)
     }
 
     /// Sets its instruction pointer.
     pub fn set_ip(&self, address: u64) {
-        let offset = std::mem::offset_of!(libc::user_regs_struct, rip);
-        // SAFETY: this request takes an offset and a word.
-        let done = unsafe { libc::ptrace(libc::PTRACE_POKEUSER, self.tid, offset, address) };
-        assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+        self.poke(libc::PTRACE_POKEUSER, offset_of!(user_regs_struct, rip) as u64, address);
     }
 
-    /// Runs one instruction.
+    /// Runs one instruction. The trap flag that steps it stays neither in flags that it pushes nor, as the kernel takes it for the
+    /// program's own there, behind flags that it pops.
     pub fn step(&self) {
+        const PUSHF: u64 = 0x9c;
+        const POPF: u64 = 0x9d;
+        const TRAP_FLAG: u64 = 1 << 8;
+        let opcode = self.peek(libc::PTRACE_PEEKDATA, self.ip()) & 0xff;
         request(libc::PTRACE_SINGLESTEP, self.tid, 0);
         self.wait();
+        let flags_at = offset_of!(user_regs_struct, eflags) as u64;
+        if opcode == PUSHF {
+            let sp = self.peek(libc::PTRACE_PEEKUSER, offset_of!(user_regs_struct, rsp) as u64);
+            self.poke(libc::PTRACE_POKEDATA, sp, self.peek(libc::PTRACE_PEEKDATA, sp) & !TRAP_FLAG);
+        }
+        let flags = self.peek(libc::PTRACE_PEEKUSER, flags_at);
+        if opcode == POPF || flags & TRAP_FLAG != 0 {
+            self.poke(libc::PTRACE_POKEUSER, flags_at, flags & !TRAP_FLAG);
+        }
+    }
+
+    fn peek(&self, request: libc::c_uint, at: u64) -> u64 {
+        // SAFETY: these requests take a place and return a word; glibc clears errno and gives the word.
+        unsafe { libc::ptrace(request, self.tid, at, 0) as u64 }
+    }
+
+    fn poke(&self, request: libc::c_uint, at: u64, word: u64) {
+        // SAFETY: these requests take a place and a word.
+        let done = unsafe { libc::ptrace(request, self.tid, at, word) };
+        assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
     }
 
     /// Steps until it stands at `address`.
@@ -56,8 +78,15 @@ impl Stepper {
     #[track_caller]
     fn wait(&self) {
         let mut status = 0;
-        // SAFETY: the call writes one integer.
-        let waited = unsafe { libc::waitpid(self.tid, &mut status, libc::__WALL) };
+        let start = Instant::now();
+        let waited = loop {
+            // SAFETY: the call writes one integer.
+            match unsafe { libc::waitpid(self.tid, &mut status, libc::__WALL | libc::WNOHANG) } {
+                0 => assert!(start.elapsed() < PATIENCE, "thread {} does not stop", self.tid),
+                waited => break waited,
+            }
+            std::thread::yield_now();
+        };
         assert!(waited == self.tid && libc::WIFSTOPPED(status), "thread {} ended: {status:#x}", self.tid);
     }
 }
