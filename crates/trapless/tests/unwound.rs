@@ -306,11 +306,11 @@ const THROWS: &str = r#"
     APART long middle(long n) { return thrower(n) + 1; }
     APART long catcher(long n) { try { return middle(n) - 1; } catch (long thrown) { return thrown; } }
     /* What was left behind on the stack is overwritten. */
-    APART void overwrite() { volatile char junk[32768]; for (unsigned i = 0; i < sizeof junk; i++) junk[i] = 1; }
+    APART void overwrite() { volatile long junk[2048]; for (long i = 0; i < 2048; i++) junk[i] = 1; }
     int main() {
         printf("ready %lx %lx %lx\n", (long)_Unwind_RaiseException, (long)&caught, (long)&wrong);
         fflush(stdout);
-        for (long n = 0;; n++) { if (catcher(n) != n) wrong++; overwrite(); caught++; }
+        for (long n = 0;; n++) { if (catcher(n) != n) wrong++; if (n % 16 == 0) overwrite(); caught++; }
     }
 "#;
 
@@ -342,7 +342,10 @@ fn w3_probes_are_taken_out_in_the_middle_of_an_unwinding() {
             in_the_middle += usize::from(status.json().iter().any(|row| row["type"] == "kept"));
             target.thaw();
             run_on();
-            detach(pid);
+            eventually("nothing is left", || {
+                let detached = detach(pid);
+                detached.json().iter().all(|row| row["memory_kept"] != true)
+            });
             before.assert_restored(pid);
         }
         assert!(target.is_alive());
