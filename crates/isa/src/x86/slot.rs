@@ -14,6 +14,7 @@ use super::movable::{Form, form};
 use super::relocate::relocate;
 use crate::{Displaced, Reason, Slot};
 use alloc::vec::Vec;
+use iced_x86::Mnemonic;
 
 /// The slot for `displaced`, whose bytes are `original`, to stand at `address`.
 pub(super) fn slot(
@@ -72,7 +73,7 @@ pub(super) fn is_unmistakable(instruction: &[u8]) -> bool {
 
 /// Whether `instruction` is a pushf.
 pub(super) fn saves_flags(bits: u32, instruction: &[u8]) -> bool {
-    const PUSHF: u8 = 0x9c;
-    let prefixes = instruction.iter().take_while(|b| matches!(b, 0x66 | 0x40..=0x4f)).count();
-    if bits == 64 { instruction.get(prefixes) == Some(&PUSHF) } else { instruction.last() == Some(&PUSHF) }
+    decode_one(bits, instruction, 0).is_ok_and(|(instruction, _)| {
+        matches!(instruction.mnemonic(), Mnemonic::Pushf | Mnemonic::Pushfd | Mnemonic::Pushfq)
+    })
 }

@@ -1,6 +1,9 @@
 //! Slots as tables: original bytes, where the slot stands, and what it then holds.
 
-use crate::{Displaced, Isa, Reason, Slot, x86::X86_64};
+use crate::{
+    Displaced, EmulateError, Isa, Machine, Reason, Slot,
+    x86::{I386, X86_64},
+};
 use alloc::vec::Vec;
 
 const SITE: u64 = 0x40_0000;
@@ -65,5 +68,80 @@ fn what_cannot_be_boosted_says_why() {
     ];
     for (name, original, address, reason) in cases {
         assert_eq!(slot(original, address, true), Err(reason), "{name}");
+    }
+}
+
+/// The tracer clears a bit of what such an instruction has written, so nothing else may be taken for one.
+#[test]
+fn only_a_pushf_saves_the_flags_of_a_step() {
+    let cases: [(&str, &[u8], bool, bool); 9] = [
+        ("pushf", &[0x9c], true, true),
+        ("pushfw", &[0x66, 0x9c], true, true),
+        ("rex.w pushfq", &[0x48, 0x9c], true, false),
+        ("cs pushf", &[0x2e, 0x9c], true, true),
+        ("sub esp, -100", &[0x83, 0xec, 0x9c], false, false),
+        ("mov eax, [ebp-100]", &[0x8b, 0x45, 0x9c], false, false),
+        ("mov eax, 0x9c000000", &[0xb8, 0, 0, 0, 0x9c], false, false),
+        ("push -100", &[0x6a, 0x9c], false, false),
+        ("popf", &[0x9d], false, false),
+    ];
+    for (name, code, long, narrow) in cases {
+        assert_eq!(X86_64.saves_step(code), long, "{name}");
+        assert_eq!(I386.saves_step(code), narrow, "{name}, 32-bit mode");
+    }
+}
+
+/// A tracer takes a thread one byte behind a site for one that has met the breakpoint there only if nobody runs from there.
+#[test]
+fn what_can_be_entered_behind_its_first_byte_is_mistakable() {
+    let cases: [(&str, &[u8], bool); 4] = [
+        ("push rbp", &[0x55], false),
+        ("mov rbp, rsp", &[0x48, 0x89, 0xe5], true),
+        ("lock inc [rax]", &[0xf0, 0xff, 0x00], false),
+        ("endbr64", &[0xf3, 0x0f, 0x1e, 0xfa], true),
+    ];
+    for (name, code, is) in cases {
+        assert_eq!(X86_64.is_unmistakable(code), is, "{name}");
+    }
+}
+
+/// Nobody has looked at the others, so they refuse.
+#[test]
+fn other_instruction_sets_promise_nothing_of_traps() {
+    struct Nobody;
+    impl crate::Thread for Nobody {
+        fn register(&self, _: u8) -> u64 {
+            unreachable!()
+        }
+        fn set_register(&mut self, _: u8, _: u64) {
+            unreachable!()
+        }
+        fn flags(&self) -> u64 {
+            unreachable!()
+        }
+        fn set_flags(&mut self, _: u64) {
+            unreachable!()
+        }
+        fn set_ip(&mut self, _: u64) {
+            unreachable!()
+        }
+        fn segment_base(&self, _: bool) -> Option<u64> {
+            unreachable!()
+        }
+        fn read(&self, _: u64, _: u8) -> Option<u64> {
+            unreachable!()
+        }
+        fn write(&mut self, _: u64, _: u8, _: u64) -> Option<()> {
+            unreachable!()
+        }
+    }
+    let nop = [(Machine::AArch64, [0x1f, 0x20, 0x03, 0xd5]), (Machine::PowerPc64Le, [0, 0, 0, 0x60])];
+    for (machine, nop) in nop {
+        let isa = machine.isa();
+        let refused = isa.emulate(&nop, SITE, &mut Nobody);
+        assert_eq!(refused, Err(EmulateError::Refused(Reason::NotImplemented)), "{machine:?}");
+        assert_eq!(isa.leads_to(&nop, SITE), None, "{machine:?}");
+        assert!(!isa.is_unmistakable(&nop), "{machine:?}");
+        assert_eq!(isa.slot(&displaced(&nop), &nop, NEAR, true), Err(Reason::NotImplemented), "{machine:?}");
     }
 }
