@@ -20,7 +20,7 @@
 //! patch is written.
 
 use crate::{
-    Blueprint, EngineError, Refusal, Unwinder, clock, find_sessions,
+    Blueprint, EngineError, LeftAlone, Unwinder, clock, find_sessions,
     found::find_headers,
     patch::{self, Change, Found},
     reach,
@@ -48,7 +48,7 @@ pub struct Armed {
     /// How long the target stood still.
     pub stopped: Duration,
     /// Per site of the plan, in order: why it was left out after all.
-    pub refused: Vec<Option<Refusal>>,
+    pub refused: Vec<Option<LeftAlone>>,
 }
 
 /// What was mapped so far, to be undone if a later step fails.
@@ -150,7 +150,11 @@ impl Blueprint<'_> {
     }
 
     /// Refuses to follow calls by detours where a function that unwinders ask cannot be patched after all.
-    fn require_lookups(&self, process: &Process, refused: &mut [Option<Refusal>]) -> Result<(), EngineError> {
+    fn require_lookups(
+        &self,
+        process: &Process,
+        refused: &mut [Option<LeftAlone>],
+    ) -> Result<(), EngineError> {
         let mut missing = false;
         for (index, site) in self.plan.sites.iter().enumerate() {
             if matches!(site.request.wanted.unwinder, Some(Unwinder::Lookup(_))) {
@@ -163,7 +167,7 @@ impl Blueprint<'_> {
         if missing {
             for (entry, refusal) in self.journal.iter().zip(refused) {
                 if entry.return_point != 0 && refusal.is_none() {
-                    *refusal = Some(Refusal::Unwinder);
+                    *refusal = Some(LeftAlone::Unwinder);
                 }
             }
         }
@@ -222,7 +226,7 @@ impl Blueprint<'_> {
         process: &Process,
         stopped: &Stopped<'_>,
         all: &[Checked],
-    ) -> Result<Vec<Option<Refusal>>, EngineError> {
+    ) -> Result<Vec<Option<LeftAlone>>, EngineError> {
         let inside = |(entry, places): (&JournalEntry, &Vec<(u64, u64)>)| {
             let (start, end) = (entry.site + 1, entry.site + u64::from(entry.length));
             places.iter().any(|place| (start..end).contains(&place.0)).then_some((start, end))
@@ -230,12 +234,16 @@ impl Blueprint<'_> {
         let ranges = Ranges::new(self.journal.iter().zip(&self.places).filter_map(inside));
         let led = scan::led_into(process, stopped, &ranges, &reach::regions(&self.header), all)?;
         let refusal =
-            |entry: &JournalEntry| led.binary_search(&(entry.site + 1)).is_ok().then_some(Refusal::OnStack);
+            |entry: &JournalEntry| led.binary_search(&(entry.site + 1)).is_ok().then_some(LeftAlone::OnStack);
         Ok(self.journal.iter().map(refusal).collect())
     }
 
     /// Refuses sites that trap whose instructions are not the file's behind the first byte, too: those run from copies.
-    fn refuse_modified(&self, process: &Process, refused: &mut [Option<Refusal>]) -> Result<(), EngineError> {
+    fn refuse_modified(
+        &self,
+        process: &Process,
+        refused: &mut [Option<LeftAlone>],
+    ) -> Result<(), EngineError> {
         let mut buffers: Vec<Vec<u8>> = self.traps.iter().map(|site| vec![0; site.original.len()]).collect();
         let place = |(site, buffer): (&TrapSite, _)| ReadRange::new(RemoteAddr(site.address), buffer);
         let mut ranges: Vec<_> =
@@ -245,7 +253,7 @@ impl Blueprint<'_> {
             if range.buffer[..range.done] != site.original
                 && let Ok(index) = self.journal.binary_search_by_key(&site.address, |entry| entry.site)
             {
-                refused[index] = Some(Refusal::Modified);
+                refused[index] = Some(LeftAlone::Modified);
             }
         }
         Ok(())
@@ -256,7 +264,7 @@ impl Blueprint<'_> {
         &self,
         process: &Process,
         journal: &[JournalEntry],
-        refused: &mut [Option<Refusal>],
+        refused: &mut [Option<LeftAlone>],
     ) -> Result<(), EngineError> {
         let mut changes = Vec::new();
         let mut sites = Vec::new();
@@ -266,7 +274,7 @@ impl Blueprint<'_> {
         }
         for (found, index) in patch::apply(process, &changes)?.into_iter().zip(sites) {
             if found != Found::Changed {
-                refused[index] = Some(Refusal::Modified);
+                refused[index] = Some(LeftAlone::Modified);
             }
         }
         Ok(())
@@ -277,7 +285,7 @@ impl Blueprint<'_> {
     fn threads_inside(
         &self,
         stopped: &Stopped<'_>,
-        refused: &mut [Option<Refusal>],
+        refused: &mut [Option<LeftAlone>],
     ) -> Vec<(Tid, usize, u64)> {
         let starts: Vec<u64> = self.journal.iter().map(|entry| entry.site).collect();
         let mut moves = Vec::new();
@@ -290,7 +298,7 @@ impl Blueprint<'_> {
             }
             match self.places[index].iter().find(|place| place.0 == ip) {
                 Some(copy) => moves.push((thread.tid(), index, copy.1)),
-                None => refused[index] = Some(Refusal::OnStack),
+                None => refused[index] = Some(LeftAlone::OnStack),
             }
         }
         moves

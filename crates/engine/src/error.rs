@@ -1,6 +1,6 @@
 //! What can go wrong, and why a site was left out.
 
-use crate::admit::Runtime;
+use crate::{admit::Runtime, answer::Malformed, channel::ChannelError};
 use thiserror::Error;
 use trapless_isa::Reason;
 use trapless_process as process;
@@ -124,6 +124,32 @@ impl Refusal {
     }
 }
 
+/// Why a site of the plan was left alone after all, when all threads stood. Each is a [`Refusal`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeftAlone {
+    /// [`Refusal::OnStack`]
+    OnStack,
+    /// [`Refusal::Modified`]
+    Modified,
+    /// [`Refusal::Unwinder`]
+    Unwinder,
+}
+
+impl LeftAlone {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::OnStack, Self::Modified, Self::Unwinder];
+}
+
+impl From<LeftAlone> for Refusal {
+    fn from(left: LeftAlone) -> Self {
+        match left {
+            LeftAlone::OnStack => Refusal::OnStack,
+            LeftAlone::Modified => Refusal::Modified,
+            LeftAlone::Unwinder => Refusal::Unwinder,
+        }
+    }
+}
+
 /// Why a process could not be attached or detached.
 #[derive(Debug, Error)]
 pub enum EngineError {
@@ -175,7 +201,19 @@ pub enum EngineError {
         "thread {0} must not read the time stamp counter (prctl PR_SET_TSC), and a probe that takes times would kill it: count does not, and --mechanism step takes the time outside of it"
     )]
     ClockForbidden(process::Tid),
-    /// The work in the keeper failed.
+    /// The work in the keeper failed, for a reason of which only the text has come.
     #[error("{0}")]
     Keeper(String),
+    /// The keeper could not be started, or did not come to its end.
+    #[error(transparent)]
+    KeeperEnded(#[from] process::keeper::KeeperError),
+    /// It cannot be heard, or told.
+    #[error("cannot talk to the keeper process: {0}")]
+    Channel(#[from] ChannelError),
+    /// It gave an answer that is none.
+    #[error("the keeper process gave an answer that is none: {0}")]
+    Answer(#[from] Malformed),
+    /// A launched command stands, and cannot be let run.
+    #[error("the command could not be let run: {0}")]
+    NotLetRun(#[source] ChannelError),
 }

@@ -11,8 +11,10 @@
 #![warn(missing_docs)]
 
 pub mod admit;
+pub mod answer;
 mod arm;
 mod blueprint;
+mod channel;
 mod clock;
 mod compare;
 mod error;
@@ -35,7 +37,8 @@ mod trap;
 
 pub use arm::Armed;
 pub use blueprint::Blueprint;
-pub use error::{EngineError, Refusal};
+pub use channel::ChannelError;
+pub use error::{EngineError, LeftAlone, Refusal};
 pub use found::{FoundSession, find_disbelieved, find_sessions};
 pub use kept::{Attempt, remove_kept};
 pub use plan::{Offsets, Plan, PlannedSite};

@@ -25,7 +25,7 @@
 use trapless_process::{Mappings, Process, ReadRange, RemoteAddr};
 use trapless_wire::{JournalEntry, SessionState};
 
-use crate::{Refusal, Session, target};
+use crate::{LeftAlone, Session, target};
 use std::os::unix::fs::FileExt;
 
 /// What became of an armed site.
@@ -115,7 +115,7 @@ const MOST: usize = 8192;
 
 impl Recheck {
     /// The sites that arming patched. `refused` says which of the plan it did not.
-    pub fn new(session: &Session, refused: &[Option<Refusal>]) -> Self {
+    pub fn new(session: &Session, refused: &[Option<LeftAlone>]) -> Self {
         let journal = session.to_remove().journal;
         let mut sites = Vec::with_capacity(journal.len());
         let mut bytes = Vec::new();

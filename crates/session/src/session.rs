@@ -278,10 +278,10 @@ impl Session {
         let mut refused = plan.skipped.clone();
 
         let mut probes = Vec::new();
-        for (site, refusal) in plan.sites.iter().zip(&armed.refused) {
+        for (site, left) in plan.sites.iter().zip(&armed.refused) {
             let asked = &sites.sites[site.request.id as usize];
-            match refusal {
-                Some(refusal) => refused.push((site.request.id, refusal.clone())),
+            match left {
+                Some(left) => refused.push((site.request.id, (*left).into())),
                 None if asked.kinds == Kinds::default() || site.request.wanted.is_hook() => {}
                 None => probes.push(Probe {
                     module: asked.module_name(images).to_owned(),

@@ -19,13 +19,14 @@ use super::{
     numbers::Numbers,
     serve::{self, Served, Server},
 };
-use crate::kept::{self, Attempt};
-use crate::{Armed, Blueprint, EngineError, FoundSession, Region, Removed, remove};
-use rustix::net::RecvFlags;
+use crate::{
+    Armed, Attempt, Blueprint, EngineError, FoundSession, Region, Removed,
+    answer::{Answer, Malformed, Request},
+    channel::{Channel, ChannelError},
+    remove,
+};
 use std::{
-    io::{Read, Write},
     os::fd::BorrowedFd,
-    os::unix::net::UnixStream,
     time::{Duration, Instant},
 };
 use trapless_process::{
@@ -39,7 +40,7 @@ use trapless_process::{
 pub struct Serving {
     keeper: Keeper,
     /// To the keeper, while it holds a launched command that has not run yet.
-    standing: Option<UnixStream>,
+    standing: Option<Channel>,
 }
 
 impl Serving {
@@ -59,11 +60,11 @@ impl Serving {
     /// The command was killed, or could not be let run; it is ended then.
     pub fn let_run(&mut self) -> Result<(), EngineError> {
         let Some(mut channel) = self.standing.take() else { return Ok(()) };
-        let mut answer = [0];
-        channel
-            .write_all(&[GO])
-            .and_then(|()| channel.read_exact(&mut answer))
-            .map_err(|error| EngineError::Keeper(format!("the command could not be let run: {error}")))
+        let asked = channel.ask(Request::LetRun).and_then(|()| channel.hear());
+        match asked.map_err(EngineError::NotLetRun)? {
+            Answer::Runs => Ok(()),
+            _ => Err(EngineError::NotLetRun(Malformed::Another.into())),
+        }
     }
 
     /// Has the probes taken out, and waits for it. A launched command that was not let run is ended.
@@ -72,16 +73,12 @@ impl Serving {
     /// The target could not be stopped or changed.
     pub fn end(mut self) -> Result<Removed, EngineError> {
         self.keeper.ask_to_end();
-        let answer = self.keeper.wait().map_err(|error| EngineError::Keeper(error.to_string()))?;
-        kept::decode_removed(&answer)
+        Answer::read(&self.keeper.wait()?)?.removed()
     }
 }
 
 /// How long a keeper may take to arm, or to let a command run. All of its waits are shorter.
 const ANSWERING: Duration = Duration::from_secs(60);
-
-/// What lets a launched command run, and the answer.
-const GO: u8 = b'g';
 
 /// Arms a plan with sites that trap, from a keeper that stays. A launched command is taken over, and stands until
 /// [`Serving::let_run`].
@@ -94,25 +91,24 @@ pub fn arm_serving(
     options: &StopOptions,
     launched: Option<Handover>,
 ) -> Result<(Armed, Serving), Attempt> {
-    let failed = |error| Attempt::Failed(EngineError::Map(error));
-    let (mut ours, theirs) = UnixStream::pair().map_err(failed)?;
-    ours.set_read_timeout(Some(ANSWERING)).map_err(failed)?;
+    let failed = |error: ChannelError| Attempt::Failed(error.into());
+    let (mut ours, theirs) = Channel::pair().map_err(Attempt::Failed)?;
+    ours.wait_at_most(ANSWERING).map_err(failed)?;
     // Moved in, so that the parent's copy is closed and the keeper's death seen.
     let keeper = Keeper::start(move |parent| keep(blueprint, process, options, launched, parent, theirs))
-        .map_err(|error| Attempt::Failed(EngineError::Keeper(error.to_string())))?;
-    let memory = kept::receive(&ours, RecvFlags::empty());
-    let mut length = [0; 8];
-    let mut answer = Vec::new();
-    let told = ours.read_exact(&mut length).is_ok() && {
-        let length = u64::from_le_bytes(length);
-        (&ours).take(length).read_to_end(&mut answer).is_ok_and(|read| read as u64 == length)
+        .map_err(|error| Attempt::Failed(error.into()))?;
+    let answer = match ours.hear() {
+        Ok(answer) => answer,
+        // How it died says more than that it said nothing.
+        Err(error) => {
+            return Err(keeper
+                .wait()
+                .err()
+                .map_or_else(|| failed(error), |died| Attempt::Failed(died.into())));
+        }
     };
-    if !told {
-        let died = keeper.wait().err().map_or_else(|| "it gave no answer".into(), |error| error.to_string());
-        return Err(Attempt::Failed(EngineError::Keeper(died)));
-    }
-    let (stopped, refused) = blueprint.decode(&answer)?;
-    let memory = memory.map_err(failed)?;
+    let (stopped, refused) = blueprint.told(answer)?;
+    let memory = ours.receive().map_err(failed)?;
     let standing = launched.map(|_| ours);
     Ok((blueprint.armed(memory, stopped, refused), Serving { keeper, standing }))
 }
@@ -124,25 +120,22 @@ fn keep(
     options: &StopOptions,
     launched: Option<Handover>,
     parent: &ParentWatch,
-    mut channel: UnixStream,
+    mut channel: Channel,
 ) -> Vec<u8> {
     // Where memory runs short, somebody else is to be killed: the target would die with its tracer. Only root may ask for that.
     let _ = std::fs::write("/proc/self/oom_score_adj", "-1000");
     let (armed, stopped) = match arm(blueprint, process, options, launched.as_ref()) {
         Ok(done) => done,
         Err(error) => {
-            let answer = kept::encode(&Err(Attempt::from(error)));
             // A parent that is gone needs no answer.
-            let _ = channel.write_all(b"f").and_then(|()| tell(&mut channel, &answer));
+            let _ = channel.tell(&Attempt::from(error).into());
             return Vec::new();
         }
     };
     // Where this fails the parent is gone, and that is seen below.
-    let answer = kept::encode_armed(&armed);
-    let _ = kept::send(&channel, &armed.memory).and_then(|()| tell(&mut channel, &answer));
+    let _ = channel.tell(&armed.answer()).and_then(|()| channel.send(&armed.memory));
     let standing = launched.map(|handover| Standing { handover, channel });
-    match serve(blueprint, process, options, standing, parent, &armed, stopped) {
-        Ok(removed) => kept::encode_removed(&removed),
+    let removed = match serve(blueprint, process, options, standing, parent, &armed, stopped) {
         Err(error) => {
             // Whatever went wrong: a breakpoint without a tracer would kill the target.
             let session = session(&armed);
@@ -151,9 +144,11 @@ fn keep(
             {
                 let _ = remove(process, stopped, &session);
             }
-            kept::failed(&error)
+            Err(error)
         }
-    }
+        removed => removed,
+    };
+    Answer::from(removed).bytes()
 }
 
 fn arm<'p>(
@@ -182,18 +177,16 @@ fn arm<'p>(
 /// A launched command that has not run yet.
 struct Standing {
     handover: Handover,
-    channel: UnixStream,
+    channel: Channel,
 }
 
 impl Standing {
     /// Whether the parent lets it run, before it asks for the end or is gone.
     fn is_let_run(&mut self, parent: &ParentWatch) -> bool {
-        // The keeper holds the other end of the channel, too, so that it never reads its end.
-        let wait = |channel: &UnixStream| channel.set_read_timeout(Some(HEARING));
-        let mut go = [0];
-        while wait(&self.channel).is_ok() && !parent.should_end() {
-            if self.channel.read(&mut go).is_ok_and(|read| read > 0) {
-                return go == [GO];
+        while self.channel.wait_at_most(HEARING).is_ok() && !parent.should_end() {
+            match self.channel.asked() {
+                Ok(None) => {}
+                asked => return matches!(asked, Ok(Some(Request::LetRun))),
             }
         }
         false
@@ -202,11 +195,6 @@ impl Standing {
 
 fn session(armed: &Armed) -> FoundSession {
     FoundSession::own(armed.header, armed.journal.clone())
-}
-
-fn tell(channel: &mut UnixStream, answer: &[u8]) -> std::io::Result<()> {
-    channel.write_all(&(answer.len() as u64).to_le_bytes())?;
-    channel.write_all(answer)
 }
 
 /// How long the parent may be left unheard while traps come without a pause.
@@ -245,7 +233,7 @@ fn serve(
     let tracer = stopped.trace()?;
     if let Some(mut standing) = standing {
         // A parent that is gone needs no answer.
-        let _ = standing.channel.write_all(&[GO]);
+        let _ = standing.channel.tell(&Answer::Runs);
     }
     let mut server = Server::new(process, tracer, &sites, &session, numbers);
     let mut result = serve_until_asked(&mut server, parent);

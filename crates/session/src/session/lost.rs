@@ -5,7 +5,7 @@ use crate::target::Image;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use trapless_engine::{Became, Plan, Recheck, Refusal, Session};
+use trapless_engine::{Became, LeftAlone, Plan, Recheck, Session};
 use trapless_process::Process;
 
 /// The sites of a session, and what became of those that are no longer as they were armed.
@@ -30,7 +30,7 @@ impl Sites {
     pub(super) fn new(
         session: &Session,
         plan: &Plan<'_>,
-        refused: &[Option<Refusal>],
+        refused: &[Option<LeftAlone>],
         images: &[Image],
         names: impl Fn(u32) -> (String, String),
     ) -> Self {

@@ -11,7 +11,7 @@ use super::Prepared;
 use crate::resolve::{self, Kinds, Sites};
 use crate::target::Image;
 use std::collections::BTreeSet;
-use trapless_engine::{Plan, Refusal, Wanted};
+use trapless_engine::{LeftAlone, Plan, Wanted};
 use trapless_isa::Mechanism;
 use trapless_process::Process;
 
@@ -72,7 +72,7 @@ impl Makers {
         &self,
         prepared: &Prepared<'_>,
         plan: &Plan<'_>,
-        refused: &[Option<Refusal>],
+        refused: &[Option<LeftAlone>],
     ) -> Vec<u32> {
         let armed = plan.sites.iter().zip(refused).filter(|(_, refused)| refused.is_none());
         armed
