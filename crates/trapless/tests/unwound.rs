@@ -323,7 +323,6 @@ fn w3_probes_are_taken_out_in_the_middle_of_an_unwinding() {
         let mut target = Target::start(&mut Command::new(&path));
         let (pid, before) = (target.pid(), target.text());
         let [raise, caught, wrong] = [0, 1, 2].map(|index| target.address(index));
-        let pattern = format!("{name}:*e*r");
         for round in 0..12 {
             let run_on = || {
                 let now = target.read_word(caught);
