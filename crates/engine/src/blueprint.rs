@@ -5,8 +5,8 @@
 
 use crate::{EngineError, Plan, Refusal, Unwinder, spread, trap::TrapSite};
 use std::collections::BTreeMap;
-use trapless_isa::{DetourRequest, Detours, Isa, Layout, Machine, Mechanism, Runtime, Spare};
-use trapless_process::{BREAKPOINT, GapRules, Mappings, Pid, Process, RemoteAddr};
+use trapless_isa::{DetourRequest, Detours, Facts, Isa, Layout, Mechanism, Runtime, Spare};
+use trapless_process::{GapRules, Mappings, Pid, Process, RemoteAddr};
 use trapless_wire::{
     Arena, Header, JournalEntry, MAGIC, MAX_ARENAS, MAX_JOURNAL, PAGE, SessionState, Sizes, VERSION,
 };
@@ -52,7 +52,7 @@ impl<'m> Blueprint<'m> {
         let mut taken = Taken { maps: &maps, rules: process.gap_rules()?, ours: Vec::new() };
         let arenas = place_arenas(plan, &mut taken);
         let mut header = new_header(process);
-        let slot_shift = plan.modules.first().map_or(0, |module| module.machine.isa().slot_shift());
+        let slot_shift = plan.modules.first().map_or(0, |module| module.machine.isa().facts().slot_shift);
         plan.geometry.describe(
             &mut header,
             sizes,
@@ -216,6 +216,7 @@ struct Room {
     address: u64,
     limit: u64,
     code: Vec<u8>,
+    facts: &'static Facts,
     runtime: Option<Runtime>,
     detours: Detours,
 }
@@ -235,13 +236,13 @@ fn place_arenas(plan: &Plan<'_>, taken: &mut Taken<'_>) -> BTreeMap<usize, Resul
     for (index, size) in sizes.into_iter().take(MAX_ARENAS) {
         let module = &plan.modules[index];
         let size = size.next_multiple_of(PAGE);
-        let reach = module.machine.isa().reach();
+        let facts = module.machine.isa().facts();
         // Next to the libraries go the mappings of the next moment, so nearness is sought only where it is needed.
-        let found = match module.machine {
-            Machine::I386 => taken.anywhere(size),
-            _ => taken.near(module.start..module.end, reach, size),
+        let found = match facts.reaches_everything() {
+            true => taken.anywhere(size),
+            false => taken.near(module.start..module.end, facts.reach, size),
         };
-        let room = |address| Room::new(address, size, Detours::new(module.machine));
+        let room = |address| Room::new(address, size, facts, Detours::new(module.machine));
         arenas.insert(index, found.map(room).ok_or(Refusal::NoGap));
     }
     arenas
@@ -253,13 +254,15 @@ const ALIGNMENT: usize = 32;
 impl Room {
     /// Nothing runs at the first address: what was mapped there before may have left it somewhere, and no context is told apart
     /// from that ([`crate::reach`]).
-    fn new(address: u64, limit: u64, detours: Detours) -> Self {
-        Self { address, limit, code: vec![BREAKPOINT[0]; ALIGNMENT], runtime: None, detours }
+    fn new(address: u64, limit: u64, facts: &'static Facts, detours: Detours) -> Self {
+        let code = facts.filler(ALIGNMENT).collect();
+        Self { address, limit, code, facts, runtime: None, detours }
     }
 
-    fn next(&mut self) -> u64 {
-        // int3 between detours: nothing runs there.
-        self.code.resize(self.code.len().next_multiple_of(ALIGNMENT), 0xcc);
+    /// Where the next piece of code stands, at a multiple of `alignment`. Nothing runs between pieces.
+    fn next(&mut self, alignment: usize) -> u64 {
+        let length = self.code.len();
+        self.code.extend(self.facts.filler(length.next_multiple_of(alignment) - length));
         self.address + self.code.len() as u64
     }
 
@@ -271,16 +274,16 @@ impl Room {
         original: &[u8],
     ) -> Result<(JournalEntry, TrapSite), Refusal> {
         // Eight bytes, so that the far jump's target is read whole.
-        self.code.resize(self.code.len().next_multiple_of(8), BREAKPOINT[0]);
-        let address = self.address + self.code.len() as u64;
+        let address = self.next(8);
+        let breakpoint = self.facts.breakpoint;
         let boosted = site.mechanism == Mechanism::Boost;
         let slot = isa.slot(&site.displaced, site.original(), address, boosted)?;
-        if (self.code.len() + slot.code.len() + 2 * BREAKPOINT.len()) as u64 > self.limit {
+        if (self.code.len() + slot.code.len() + 2 * breakpoint.len()) as u64 > self.limit {
             return Err(Refusal::ArenaTooSmall);
         }
-        let first = original.get(..BREAKPOINT.len()).ok_or(Refusal::Modified)?;
+        let first = original.get(..breakpoint.len()).ok_or(Refusal::Modified)?;
         let mut entry =
-            JournalEntry::new(site.displaced.start, first, BREAKPOINT).ok_or(Refusal::Modified)?;
+            JournalEntry::new(site.displaced.start, first, breakpoint).ok_or(Refusal::Modified)?;
         entry.hits = site.offsets.entries.or(site.offsets.returns).unwrap_or(0);
         entry.detour = address;
         entry.detour_size = slot.code.len() as u32;
@@ -289,9 +292,9 @@ impl Room {
         entry.trap = site.mechanism.number();
         self.code.extend_from_slice(&slot.code);
         // A stepped `ret` to the pad must not look like the end of the copy.
-        self.code.extend_from_slice(BREAKPOINT);
+        self.code.extend_from_slice(breakpoint);
         let pad = self.address + self.code.len() as u64;
-        self.code.extend_from_slice(BREAKPOINT);
+        self.code.extend_from_slice(breakpoint);
         let trap = TrapSite {
             address: site.displaced.start,
             displaced: site.displaced,
@@ -316,11 +319,11 @@ impl Room {
         layout: &Layout,
     ) -> Result<(JournalEntry, Vec<(u64, u64)>), Refusal> {
         if self.runtime.is_none() {
-            let runtime = isa.runtime(self.next(), layout)?;
+            let runtime = isa.runtime(self.next(ALIGNMENT), layout)?;
             self.code.extend_from_slice(&runtime.code);
             self.runtime = Some(runtime);
         }
-        let address = self.next();
+        let address = self.next(ALIGNMENT);
         let Some(runtime) = &self.runtime else { return Err(Refusal::ArenaTooSmall) };
         let original = site.original();
         let request = DetourRequest {

@@ -17,6 +17,7 @@
 use crate::{
     reach::live_words,
     search::{Searched, Word, fit, words_of},
+    target,
 };
 use std::ops::Range;
 use trapless_process::{Mapping, Mappings, MemoryError, Process, ReadRange, RemoteAddr, Stopped};
@@ -27,9 +28,6 @@ const MOST_AT_ARMING: u64 = 16 << 20;
 
 /// The most that is looked at of all stacks together.
 const MOST_OF_STACKS: u64 = 64 << 20;
-
-/// Words below the stack pointer that may still hold a program's own addresses.
-const RED_ZONE: u64 = 128;
 
 /// Address ranges, sorted, that do not overlap.
 #[derive(Debug, Default)]
@@ -127,7 +125,9 @@ fn on_stacks(
     let mut left = MOST_OF_STACKS;
     let mut is_whole = true;
     let stacks = stopped.threads().iter().map(|thread| thread.registers().sp_value());
-    for (start, end) in stacks.filter_map(|sp| stack(maps, sp)) {
+    // Words below the stack pointer that may still hold a program's own addresses.
+    let red_zone = target::isa(process).facts().red_zone.into();
+    for (start, end) in stacks.filter_map(|sp| stack(maps, sp, red_zone)) {
         is_whole &= end - start <= left;
         let end = end.min(start.saturating_add(left));
         left -= end - start;
@@ -137,12 +137,12 @@ fn on_stacks(
 }
 
 /// What is in use of the stack that `sp` points into.
-fn stack(maps: &Mappings, sp: u64) -> Option<(u64, u64)> {
+fn stack(maps: &Mappings, sp: u64, red_zone: u64) -> Option<(u64, u64)> {
     let first = maps.find(RemoteAddr(sp))?;
     let is_of_stack = |mapping: &&Mapping| mapping.perms.read && mapping.perms.write;
     let rest = maps.iter().skip_while(|mapping| mapping.start < first.end).take_while(is_of_stack);
     let end = rest.fold(first.end, |end, mapping| if mapping.start == end { mapping.end } else { end });
-    let start = sp.saturating_sub(RED_ZONE).max(first.start.0) & !7;
+    let start = sp.saturating_sub(red_zone).max(first.start.0) & !7;
     Some((start, end.0))
 }
 

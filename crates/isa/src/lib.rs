@@ -150,16 +150,6 @@ pub trait Isa: Sync {
         false
     }
 
-    /// [`Facts::reach`].
-    fn reach(&self) -> u64 {
-        self.facts().reach
-    }
-
-    /// [`Facts::slot_shift`].
-    fn slot_shift(&self) -> u32 {
-        self.facts().slot_shift
-    }
-
     /// The bytes that replace `displaced`: a branch to `detour`, filled up to the displaced length.
     fn patch(&self, displaced: &Displaced, detour: u64) -> Result<Vec<u8>, Reason>;
 
