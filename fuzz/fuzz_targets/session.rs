@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use trapless_isa::model;
-use trapless_wire::{Checked, Counters, Header, JournalEntry, WordsMut};
+use trapless_wire::{Checked, Counters, Header, Journal, JournalSite, JournalWrite, MAX_WRITE, Write, WriteShape, WordsMut};
 
 /// The region: the fuzzer's bytes, wherever they are looked for.
 struct Region<'b>(std::cell::RefCell<&'b mut [u8]>);
@@ -38,14 +38,34 @@ impl model::Read for Region<'_> {
     }
 }
 
-fuzz_target!(|bytes: &[u8]| {
-    for entry in bytes.chunks_exact(size_of::<JournalEntry>()) {
-        let entry: JournalEntry = bytemuck::pod_read_unaligned(entry);
-        let _ = (entry.original(), entry.patched(), entry.mechanism(), entry.is_planned());
+/// What can be believed of a journal without knowing the target is within what it has room for.
+fn read_journal(bytes: &[u8], header: &Header) {
+    let sizes = header.journal;
+    let list = |start: u64, end: u64| bytes.get(start as usize..end as usize).unwrap_or_default();
+    let sites = list(sizes.site_at(0), sizes.site_at(sizes.sites)).chunks_exact(size_of::<JournalSite>());
+    let sites: Vec<JournalSite> = sites.map(bytemuck::pod_read_unaligned).collect();
+    let mut journal = Journal::default();
+    for write in list(sizes.write_at(0), sizes.write_at(sizes.writes)).chunks_exact(size_of::<JournalWrite>()) {
+        let write: JournalWrite = bytemuck::pod_read_unaligned(write);
+        let Some(WriteShape { site, address, kind, length, at }) = write.shape(&sizes, sites.len()) else { continue };
+        assert!((1..=MAX_WRITE).contains(&length) && at + 2 * length as u64 <= sizes.bytes);
+        let start = (sizes.bytes_at() + at) as usize;
+        let Some(both) = bytes.get(start..start + 2 * length) else { continue };
+        let (original, patched) = both.split_at(length);
+        let writes = [Write { address, kind, original, patched }; 2];
+        let _ = (sites[site].mechanism(), sites[site].is_planned(), writes[0].range());
+        journal.push(sites[site], &writes).unwrap();
+        let last = journal.site(journal.len() - 1).unwrap();
+        assert_eq!(last.writes().collect::<Vec<_>>(), writes);
     }
+    assert_eq!(journal.sites().map(|site| site.writes().count()).sum::<usize>(), 2 * journal.len());
+}
+
+fuzz_target!(|bytes: &[u8]| {
     let Some(header) = bytes.get(..size_of::<Header>()) else { return };
     let raw: Header = bytemuck::pod_read_unaligned(header);
     let Ok(header) = Checked::read(bytes, raw.region..raw.region.saturating_add(raw.region_size)) else { return };
+    read_journal(bytes, &header);
     let mut copy = bytes.to_vec();
     let mut region = Region(std::cell::RefCell::new(&mut copy));
     let mut taken = 0;

@@ -22,11 +22,11 @@
 use crate::{
     Blueprint, EngineError, LeftAlone, Unwinder, clock, find_sessions,
     found::find_headers,
-    patch::{self, Change, Found},
     reach,
     region::Region,
     scan::{self, Ranges},
     trap::TrapSite,
+    writes,
 };
 use std::{
     os::fd::OwnedFd,
@@ -34,7 +34,7 @@ use std::{
 };
 use trapless_isa::detour::BLOCK_ORIGIN;
 use trapless_process::{Process, ReadRange, Remote, RemoteAddr, RemoteError, StopError, Stopped, Tid};
-use trapless_wire::{Checked, Header, JournalEntry, PAGE, REGION_NAME, SessionState, SiteState};
+use trapless_wire::{Checked, Header, Journal, REGION_NAME, SessionState, SiteWrites, Write};
 
 /// What arming did.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ pub struct Armed {
     /// The header as it was written.
     pub header: Header,
     /// The journal as it was written.
-    pub journal: Vec<JournalEntry>,
+    pub journal: Journal,
     /// How long the target stood still.
     pub stopped: Duration,
     /// Per site of the plan, in order: why it was left out after all.
@@ -103,26 +103,32 @@ impl Blueprint<'_> {
         let moves = self.threads_inside(stopped, &mut refused);
         self.require_lookups(process, &mut refused)?;
         let mut journal = self.journal.clone();
-        for (entry, refusal) in journal.iter_mut().zip(&refused) {
-            if refusal.is_some() {
-                entry.state = SiteState::Skipped as u8;
-            }
-        }
+        let skip_refused = |journal: &mut Journal, refused: &[Option<LeftAlone>]| {
+            refused
+                .iter()
+                .enumerate()
+                .filter(|(_, r)| r.is_some())
+                .for_each(|(index, _)| journal.skip(index));
+        };
+        skip_refused(&mut journal, &refused);
         let region = Region::map(&memory, self.header.blocks_offset + self.header.block_stride)?;
         region.write(0, bytemuck::bytes_of(&self.header));
         trapless_wire::WordsMut::set_word(&region, Header::SHARING_OFFSET, sharing_threads(stopped));
         // A block without it is a forked child's.
         let overflow = self.header.blocks_offset + u64::from(BLOCK_ORIGIN);
         trapless_wire::WordsMut::set_word(&region, overflow, u64::from(self.header.pid));
-        region.write(PAGE, bytemuck::cast_slice(&journal));
+        for (offset, part) in journal.parts(&self.header.journal) {
+            region.write(offset, part);
+        }
 
-        self.patch(process, &journal, &mut refused)?;
-        for (index, entry) in
-            journal.iter_mut().enumerate().filter(|(i, e)| e.is_planned() && refused[*i].is_some())
-        {
+        // Step 6.
+        for index in writes::put_in(process, &journal)? {
+            refused[index] = Some(LeftAlone::Modified);
             // Removal need not wait for somebody else's bytes to go.
-            entry.state = SiteState::Skipped as u8;
-            region.write(PAGE + (index * size_of::<JournalEntry>()) as u64, bytemuck::bytes_of(entry));
+            journal.skip(index);
+            if let Some(site) = journal.site(index) {
+                region.write(self.header.journal.site_at(index as u64), bytemuck::bytes_of(&*site));
+            }
         }
         for (tid, index, copy) in moves {
             if refused[index].is_none() {
@@ -139,9 +145,7 @@ impl Blueprint<'_> {
         if all.is_empty() || !self.plan.follows() {
             return Ok(());
         }
-        let follows = |journal: &[JournalEntry]| {
-            journal.iter().any(|entry| entry.is_planned() && entry.return_point != 0)
-        };
+        let follows = |journal: &Journal| journal.planned().any(|site| site.return_point != 0);
         let sessions = find_sessions(process)?;
         match sessions.iter().find(|other| !other.is_removed() && follows(&other.journal)) {
             Some(other) => Err(EngineError::Followed { tool: other.header.tool }),
@@ -158,15 +162,17 @@ impl Blueprint<'_> {
         let mut missing = false;
         for (index, site) in self.plan.sites.iter().enumerate() {
             if matches!(site.request.wanted.unwinder, Some(Unwinder::Lookup(_))) {
-                let entry = &self.journal[index];
-                let mut now = vec![0; entry.original().len()];
-                let is_there = process.read_exact(RemoteAddr(entry.site), &mut now).is_ok();
-                missing |= refused[index].is_some() || !is_there || now != entry.original();
+                let original = |write: Write<'_>| {
+                    let mut now = vec![0; write.original.len()];
+                    process.read_exact(RemoteAddr(write.address), &mut now).is_ok() && now == write.original
+                };
+                let is_there = self.journal.site(index).is_some_and(|site| site.writes().all(original));
+                missing |= refused[index].is_some() || !is_there;
             }
         }
         if missing {
-            for (entry, refusal) in self.journal.iter().zip(refused) {
-                if entry.return_point != 0 && refusal.is_none() {
+            for (site, refusal) in self.journal.sites().zip(refused) {
+                if site.return_point != 0 && refusal.is_none() {
                     *refusal = Some(LeftAlone::Unwinder);
                 }
             }
@@ -227,15 +233,18 @@ impl Blueprint<'_> {
         stopped: &Stopped<'_>,
         all: &[Checked],
     ) -> Result<Vec<Option<LeftAlone>>, EngineError> {
-        let inside = |(entry, places): (&JournalEntry, &Vec<(u64, u64)>)| {
-            let (start, end) = (entry.site + 1, entry.site + u64::from(entry.length));
-            places.iter().any(|place| (start..end).contains(&place.0)).then_some((start, end))
-        };
-        let ranges = Ranges::new(self.journal.iter().zip(&self.places).filter_map(inside));
+        // Where nobody may come back to: an instruction inside a write that does not stand there any more.
+        let inside = self.journal.sites().zip(&self.places).flat_map(|(site, places)| {
+            let ranges = site.writes().map(|write| (write.address + 1, write.range().end));
+            ranges.filter(|&(start, end)| places.iter().any(|place| (start..end).contains(&place.0)))
+        });
+        let ranges = Ranges::new(inside);
         let led = scan::led_into(process, stopped, &ranges, &reach::regions(&self.header), all)?;
-        let refusal =
-            |entry: &JournalEntry| led.binary_search(&(entry.site + 1)).is_ok().then_some(LeftAlone::OnStack);
-        Ok(self.journal.iter().map(refusal).collect())
+        let refusal = |site: SiteWrites<'_>| {
+            let is_led = |write: Write<'_>| led.binary_search(&(write.address + 1)).is_ok();
+            site.writes().any(is_led).then_some(LeftAlone::OnStack)
+        };
+        Ok(self.journal.sites().map(refusal).collect())
     }
 
     /// Refuses sites that trap whose instructions are not the file's behind the first byte, too: those run from copies.
@@ -251,30 +260,9 @@ impl Blueprint<'_> {
         process.read_vectored(&mut ranges)?;
         for (site, range) in self.traps.iter().zip(&ranges) {
             if range.buffer[..range.done] != site.original
-                && let Ok(index) = self.journal.binary_search_by_key(&site.address, |entry| entry.site)
+                && let Some(found) = self.journal.site_at(site.address)
             {
-                refused[index] = Some(LeftAlone::Modified);
-            }
-        }
-        Ok(())
-    }
-
-    /// Step 6.
-    fn patch(
-        &self,
-        process: &Process,
-        journal: &[JournalEntry],
-        refused: &mut [Option<LeftAlone>],
-    ) -> Result<(), EngineError> {
-        let mut changes = Vec::new();
-        let mut sites = Vec::new();
-        for (index, entry) in journal.iter().enumerate().filter(|(_, e)| e.is_planned()) {
-            changes.push(Change { address: entry.site, from: entry.original(), to: entry.patched() });
-            sites.push(index);
-        }
-        for (found, index) in patch::apply(process, &changes)?.into_iter().zip(sites) {
-            if found != Found::Changed {
-                refused[index] = Some(LeftAlone::Modified);
+                refused[found.index] = Some(LeftAlone::Modified);
             }
         }
         Ok(())
@@ -287,13 +275,18 @@ impl Blueprint<'_> {
         stopped: &Stopped<'_>,
         refused: &mut [Option<LeftAlone>],
     ) -> Vec<(Tid, usize, u64)> {
-        let starts: Vec<u64> = self.journal.iter().map(|entry| entry.site).collect();
+        let writes =
+            self.journal.sites().flat_map(|site| site.writes().map(move |w| (w.range(), site.index)));
+        let mut writes: Vec<_> = writes.collect();
+        writes.sort_unstable_by_key(|(range, _)| range.start);
         let mut moves = Vec::new();
         for thread in stopped.threads() {
             let ip = thread.registers().ip().0;
-            let Some(index) = starts.partition_point(|&start| start < ip).checked_sub(1) else { continue };
-            let entry = &self.journal[index];
-            if ip >= entry.site + u64::from(entry.length) {
+            let after = writes.partition_point(|(range, _)| range.start < ip);
+            let Some((range, index)) = after.checked_sub(1).map(|last| writes[last].clone()) else {
+                continue;
+            };
+            if !range.contains(&ip) {
                 continue;
             }
             match self.places[index].iter().find(|place| place.0 == ip) {

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use trapless_isa::{DetourRequest, Detours, Facts, Isa, Layout, Mechanism, Runtime, Spare};
 use trapless_process::{GapRules, Mappings, Pid, Process, RemoteAddr};
 use trapless_wire::{
-    Arena, Header, JournalEntry, MAGIC, MAX_ARENAS, MAX_JOURNAL, PAGE, SessionState, Sizes, VERSION,
+    Arena, Header, Journal, JournalSite, JournalSizes, MAGIC, MAX_ARENAS, PAGE, SessionState, SiteState,
+    Sizes, VERSION, Write, WriteKind,
 };
 
 /// Room kept for a detour when the size of an arena is chosen: the largest of each kind, measured and rounded up.
@@ -31,8 +32,8 @@ pub struct Blueprint<'m> {
     pub(crate) header: Header,
     /// Code of the arenas, in the order of `header.arenas`.
     pub(crate) code: Vec<Vec<u8>>,
-    /// One entry for each site of the plan, in the same order.
-    pub(crate) journal: Vec<JournalEntry>,
+    /// One site for each of the plan, in the same order.
+    pub(crate) journal: Journal,
     /// For each site, the places of its displaced instructions: (original address, address of the copy).
     pub(crate) places: Vec<Vec<(u64, u64)>>,
     /// The sites that trap, by address.
@@ -56,7 +57,7 @@ impl<'m> Blueprint<'m> {
         plan.geometry.describe(
             &mut header,
             sizes,
-            plan.sites.len(),
+            journal_sizes(plan),
             plan.follows_by_jump().then_some(slot_shift),
         );
         for (address, size) in [
@@ -74,14 +75,14 @@ impl<'m> Blueprint<'m> {
             plan: plan.clone(),
             header,
             code: Vec::new(),
-            journal: Vec::new(),
+            journal: Journal::default(),
             places: Vec::new(),
             traps: Vec::new(),
         };
         blueprint.generate(arenas, &layout);
         match blueprint.journal.is_empty() {
             true => Err(EngineError::NothingToDo(blueprint.plan.skipped)),
-            false if blueprint.journal.len() as u64 > MAX_JOURNAL => {
+            false if !blueprint.header.journal.is_possible() => {
                 Err(EngineError::Unsupported("more than two million sites in one process: probe fewer"))
             }
             false if blueprint.plan.follows_by_jump() && lookups(&blueprint.plan) < lookups(plan) => {
@@ -110,7 +111,7 @@ impl<'m> Blueprint<'m> {
 
     /// Fills the arenas. A site whose detour cannot be generated is left out.
     fn generate(&mut self, mut arenas: BTreeMap<usize, Result<Room, Refusal>>, layout: &Layout) {
-        let mut journal = Vec::new();
+        let mut journal = Journal::default();
         let mut places = Vec::new();
         let mut traps = Vec::new();
         let modules = self.plan.modules.clone();
@@ -136,9 +137,8 @@ impl<'m> Blueprint<'m> {
             if site.traps() {
                 let next = starts.get(starts.partition_point(|&start| start <= site.displaced.start));
                 let original = site.together(&modules, next.copied());
-                return match room.add_trap(isa, site, original) {
-                    Ok((entry, trap)) => {
-                        journal.push(entry);
+                return match room.add_trap(isa, site, original, &mut journal) {
+                    Ok(trap) => {
                         places.push(vec![(trap.address, trap.address)]);
                         traps.push(trap);
                         None
@@ -146,9 +146,8 @@ impl<'m> Blueprint<'m> {
                     Err(refusal) => Some(refusal),
                 };
             }
-            match room.add(isa, site, spare, &modules, layout) {
-                Ok((entry, copies)) => {
-                    journal.push(entry);
+            match room.add(isa, site, spare, &modules, layout, &mut journal) {
+                Ok(copies) => {
                     places.push(copies);
                     None
                 }
@@ -163,6 +162,28 @@ impl<'m> Blueprint<'m> {
         self.journal = journal;
         self.places = places;
         self.traps = traps;
+    }
+}
+
+/// Room for the journal of a plan: each site has one write.
+fn journal_sizes(plan: &Plan<'_>) -> JournalSizes {
+    let mut sizes = JournalSizes::default();
+    for site in &plan.sites {
+        let facts = plan.modules[site.request.module].machine.isa().facts();
+        sizes.add([if site.traps() { facts.breakpoint.len() } else { site.displaced.length.into() }]);
+    }
+    sizes
+}
+
+/// A site as it is before anything is known of its detour.
+fn planned(site: &crate::PlannedSite<'_>) -> JournalSite {
+    JournalSite {
+        site: site.displaced.start,
+        hits: site.offsets.entries.or(site.offsets.returns).unwrap_or(0),
+        state: SiteState::Planned as u8,
+        trap: site.mechanism.number(),
+        displaced: site.displaced.length,
+        ..bytemuck::Zeroable::zeroed()
     }
 }
 
@@ -272,7 +293,8 @@ impl Room {
         isa: &dyn Isa,
         site: &crate::PlannedSite<'_>,
         original: &[u8],
-    ) -> Result<(JournalEntry, TrapSite), Refusal> {
+        journal: &mut Journal,
+    ) -> Result<TrapSite, Refusal> {
         // Eight bytes, so that the far jump's target is read whole.
         let address = self.next(8);
         let breakpoint = self.facts.breakpoint;
@@ -282,20 +304,25 @@ impl Room {
             return Err(Refusal::ArenaTooSmall);
         }
         let first = original.get(..breakpoint.len()).ok_or(Refusal::Modified)?;
-        let mut entry =
-            JournalEntry::new(site.displaced.start, first, breakpoint).ok_or(Refusal::Modified)?;
-        entry.hits = site.offsets.entries.or(site.offsets.returns).unwrap_or(0);
-        entry.detour = address;
-        entry.detour_size = slot.code.len() as u32;
-        entry.copy = slot.copy as u8;
-        entry.displaced = site.displaced.length;
-        entry.trap = site.mechanism.number();
+        let write = Write {
+            address: site.displaced.start,
+            kind: WriteKind::Breakpoint,
+            original: first,
+            patched: breakpoint,
+        };
+        let entry = JournalSite {
+            detour: address,
+            detour_size: slot.code.len() as u32,
+            copy: slot.copy as u8,
+            ..planned(site)
+        };
+        journal.push(entry, &[write]).ok_or(Refusal::Modified)?;
         self.code.extend_from_slice(&slot.code);
         // A stepped `ret` to the pad must not look like the end of the copy.
         self.code.extend_from_slice(breakpoint);
         let pad = self.address + self.code.len() as u64;
         self.code.extend_from_slice(breakpoint);
-        let trap = TrapSite {
+        Ok(TrapSite {
             address: site.displaced.start,
             displaced: site.displaced,
             original: original.to_vec(),
@@ -306,8 +333,7 @@ impl Room {
             actions: site.actions(),
             unwinds: site.request.wanted.unwinder == Some(Unwinder::Entry),
             machine: isa.machine(),
-        };
-        Ok((entry, trap))
+        })
     }
 
     fn add(
@@ -317,7 +343,8 @@ impl Room {
         spare: Spare,
         modules: &[crate::Module<'_>],
         layout: &Layout,
-    ) -> Result<(JournalEntry, Vec<(u64, u64)>), Refusal> {
+        journal: &mut Journal,
+    ) -> Result<Vec<(u64, u64)>, Refusal> {
         if self.runtime.is_none() {
             let runtime = isa.runtime(self.next(ALIGNMENT), layout)?;
             self.code.extend_from_slice(&runtime.code);
@@ -340,14 +367,17 @@ impl Room {
             return Err(Refusal::ArenaTooSmall);
         }
         let patch = isa.patch(&site.displaced, address)?;
-        let mut entry = JournalEntry::new(site.displaced.start, original, &patch).ok_or(Refusal::Modified)?;
-        entry.hits = site.offsets.entries.or(site.offsets.returns).unwrap_or(0);
-        entry.detour = address;
-        entry.detour_size = detour.code.len() as u32;
-        entry.return_point = detour.return_point.map_or(0, |offset| address + u64::from(offset));
-        entry.is_lookup = u8::from(matches!(site.request.wanted.unwinder, Some(Unwinder::Lookup(_))));
+        let write =
+            Write { address: site.displaced.start, kind: WriteKind::Branch, original, patched: &patch };
+        let entry = JournalSite {
+            detour: address,
+            detour_size: detour.code.len() as u32,
+            return_point: detour.return_point.map_or(0, |offset| address + u64::from(offset)),
+            is_lookup: u8::from(matches!(site.request.wanted.unwinder, Some(Unwinder::Lookup(_)))),
+            ..planned(site)
+        };
+        journal.push(entry, &[write]).ok_or(Refusal::Modified)?;
         self.code.extend_from_slice(&detour.code);
-        let copies = detour.places.iter().map(|&(from, to)| (from, address + u64::from(to))).collect();
-        Ok((entry, copies))
+        Ok(detour.places.iter().map(|&(from, to)| (from, address + u64::from(to))).collect())
     }
 }

@@ -12,7 +12,6 @@ use crate::{
 };
 use std::{os::fd::OwnedFd, time::Duration};
 use trapless_process::{Errno, Process, StopOptions, keeper};
-use trapless_wire::SiteState;
 
 /// How an attempt to arm ended without success.
 #[derive(Debug)]
@@ -90,8 +89,8 @@ impl Blueprint<'_> {
     /// What a keeper has armed.
     pub(crate) fn armed(&self, memory: OwnedFd, stopped: Duration, refused: Vec<Option<LeftAlone>>) -> Armed {
         let mut journal = self.journal.clone();
-        for (entry, _) in journal.iter_mut().zip(&refused).filter(|(_, refused)| refused.is_some()) {
-            entry.state = SiteState::Skipped as u8;
+        for (index, _) in refused.iter().enumerate().filter(|(_, refused)| refused.is_some()) {
+            journal.skip(index);
         }
         Armed { memory, header: self.header, journal, stopped, refused }
     }

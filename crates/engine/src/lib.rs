@@ -13,6 +13,7 @@
 pub mod admit;
 pub mod answer;
 mod arm;
+mod believe;
 mod blueprint;
 mod channel;
 mod clock;
@@ -34,6 +35,7 @@ mod session;
 mod spread;
 mod target;
 mod trap;
+mod writes;
 
 pub use arm::Armed;
 pub use blueprint::Blueprint;

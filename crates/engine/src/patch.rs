@@ -15,17 +15,17 @@ pub struct Change<'a> {
     pub to: &'a [u8],
 }
 
-/// What was found at a site.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What was found where something was to be changed. The later in this list, the less became of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Found {
-    /// `from`: it was changed.
-    Changed,
     /// `to` already.
     Already,
-    /// Somebody else's bytes: left alone.
-    Foreign,
+    /// `from`: it was changed.
+    Changed,
     /// No memory any more: the module was unloaded.
     Unmapped,
+    /// Somebody else's bytes: left alone.
+    Foreign,
 }
 
 /// The most memory that is read and changed at a time.

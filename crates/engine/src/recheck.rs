@@ -23,7 +23,7 @@
 //! first byte and puts it back.
 
 use trapless_process::{Mappings, Process, ReadRange, RemoteAddr};
-use trapless_wire::{JournalEntry, SessionState};
+use trapless_wire::{SessionState, WriteKind};
 
 use crate::{LeftAlone, Session, target};
 use std::os::unix::fs::FileExt;
@@ -87,22 +87,23 @@ impl std::fmt::Display for Became {
     }
 }
 
-/// An armed site and where its bytes are kept.
+/// A write of an armed site and where its bytes are kept.
 #[derive(Clone, Copy, Debug)]
-struct Site {
+struct Written {
     address: u64,
-    /// Index in the plan.
+    /// Index of the site in the plan.
     index: u32,
     /// Of `patched` and then `original` in the bytes of all.
     bytes: u32,
-    length: u8,
-    traps: bool,
+    length: u16,
+    /// Whether it is a jump, which one byte of somebody else's may stand in.
+    branches: bool,
 }
 
 /// The sites of a session that are still armed as far as is known.
 #[derive(Debug)]
 pub struct Recheck {
-    sites: Vec<Site>,
+    sites: Vec<Written>,
     bytes: Vec<u8>,
     /// Where the next look begins.
     next: usize,
@@ -119,19 +120,21 @@ impl Recheck {
         let journal = session.to_remove().journal;
         let mut sites = Vec::with_capacity(journal.len());
         let mut bytes = Vec::new();
-        for (index, (entry, refused)) in journal.iter().zip(refused).enumerate() {
-            if refused.is_some() || !entry.is_planned() {
+        for (site, refused) in journal.sites().zip(refused) {
+            if refused.is_some() || !site.is_planned() {
                 continue;
             }
-            sites.push(Site {
-                address: entry.site,
-                index: index as u32,
-                bytes: bytes.len() as u32,
-                length: entry.patched().len() as u8,
-                traps: is_trap(entry),
-            });
-            bytes.extend_from_slice(entry.patched());
-            bytes.extend_from_slice(entry.original());
+            for write in site.writes() {
+                sites.push(Written {
+                    address: write.address,
+                    index: site.index as u32,
+                    bytes: bytes.len() as u32,
+                    length: write.patched.len() as u16,
+                    branches: write.kind == WriteKind::Branch,
+                });
+                bytes.extend_from_slice(write.patched);
+                bytes.extend_from_slice(write.original);
+            }
         }
         sites.sort_unstable_by_key(|site| site.address);
         Self { sites, bytes, next: 0, mapped: Vec::new() }
@@ -157,7 +160,7 @@ impl Recheck {
             if !process.is_alive() {
                 return Vec::new();
             }
-            return self.sites.drain(..).map(|site| (site.index, became)).collect();
+            return once_each(self.sites.drain(..).map(|site| (site.index, became)).collect());
         }
         let code = maps.iter().filter(|m| m.perms.exec && m.inode != 0);
         let mapped: Vec<_> = code.map(|m| (m.start.0, m.end.0, m.inode)).collect();
@@ -181,7 +184,7 @@ impl Recheck {
             let lost: std::collections::HashSet<u32> = lost.into_iter().collect();
             self.sites.retain(|site| !lost.contains(&site.index));
         }
-        found
+        once_each(found)
     }
 
     fn compare(
@@ -212,15 +215,15 @@ impl Recheck {
         found
     }
 
-    fn patched(&self, site: &Site) -> &[u8] {
+    fn patched(&self, site: &Written) -> &[u8] {
         &self.bytes[site.bytes as usize..][..usize::from(site.length)]
     }
 
-    fn original(&self, site: &Site) -> &[u8] {
+    fn original(&self, site: &Written) -> &[u8] {
         &self.bytes[site.bytes as usize..][usize::from(site.length)..2 * usize::from(site.length)]
     }
 
-    fn became(&self, process: &Process, maps: &Mappings, site: &Site, now: &[u8]) -> Became {
+    fn became(&self, process: &Process, maps: &Mappings, site: &Written, now: &[u8]) -> Became {
         let (ours, theirs) = (self.patched(site), self.original(site));
         if now.len() < ours.len() {
             return Became::Unloaded;
@@ -235,7 +238,7 @@ impl Recheck {
         if maps.find(RemoteAddr(site.address)).is_none_or(|m| m.inode == 0) {
             return Became::Unloaded;
         }
-        if site.traps || now[1..] != ours[1..] {
+        if !site.branches || now[1..] != ours[1..] {
             return Became::Changed;
         }
         // One byte that is not ours before a tail that is.
@@ -254,8 +257,11 @@ impl Recheck {
     }
 }
 
-fn is_trap(entry: &JournalEntry) -> bool {
-    entry.trap != 0
+/// One answer for each site: what became of one of its writes and is more than mended, if there is such a one.
+fn once_each(mut found: Vec<(u32, Became)>) -> Vec<(u32, Became)> {
+    found.sort_by_key(|&(index, became)| (index, became == Became::Mended));
+    found.dedup_by_key(|(index, _)| *index);
+    found
 }
 
 /// Whether the page at `address` is the file's, and not one that was written to.

@@ -54,11 +54,11 @@ impl Region {
         }
     }
 
-    /// Copies bytes in. Both ends must be multiples of 8; what does not fit is left out.
+    /// Copies bytes in, at a multiple of 8. The last word is filled up with zeros; what does not fit is left out.
     pub fn write(&self, offset: u64, bytes: &[u8]) {
-        for (i, word) in bytes.chunks_exact(8).enumerate() {
+        for (i, word) in bytes.chunks(8).enumerate() {
             let mut value = [0; 8];
-            value.copy_from_slice(word);
+            value[..word.len()].copy_from_slice(word);
             self.set_word(offset + 8 * i as u64, u64::from_ne_bytes(value));
         }
     }

@@ -20,14 +20,14 @@
 use crate::{
     EngineError, FoundSession,
     found::{find_headers, find_removed},
-    patch::{self, Change, Found},
     reach, returns,
     scan::Ranges,
+    writes,
 };
 use std::time::Duration;
 use trapless_isa::{Displaced, Slot};
 use trapless_process::{Process, RemoteAddr, Stepped, Stopped};
-use trapless_wire::{Header, JournalEntry, SessionState};
+use trapless_wire::{Header, JournalSite, SessionState, SiteWrites};
 
 /// Why memory of ours stays mapped after its patches are out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -163,7 +163,7 @@ fn take_lookups_out(
     kept: Option<Kept>,
     removed: &mut Removed,
 ) -> Result<Option<Kept>, EngineError> {
-    if !session.journal.iter().any(|entry| entry.is_planned() && entry.is_lookup()) {
+    if !session.journal.planned().any(|site| site.is_lookup()) {
         return Ok(kept);
     }
     if kept.is_some() && reach::is_held_by_a_thread(process, stopped, &reach::arenas(&session.header))? {
@@ -173,7 +173,7 @@ fn take_lookups_out(
         // A coroutine may have been switched away from in the middle of an unwinder.
         return Ok(kept);
     }
-    let is_covered = restore(process, session, JournalEntry::is_lookup, removed)?;
+    let is_covered = restore(process, session, JournalSite::is_lookup, removed)?;
     Ok(kept.or(is_covered.then_some(Kept::Covered)))
 }
 
@@ -192,38 +192,24 @@ fn take_out(
 
     // What was written at a site that is not believed is not known.
     removed.left += session.doubted;
-    let covered = restore(process, session, |entry| !entry.is_lookup(), removed)? || session.doubted > 0;
+    let covered = restore(process, session, |site| !site.is_lookup(), removed)? || session.doubted > 0;
     removed.returns = returns::put_back(process, session)?;
     write_state(process, header, SessionState::Removed)?;
     Ok(if covered { Some(Kept::Covered) } else { (!all_out).then_some(Kept::Thread) })
 }
 
-/// Puts back the original bytes of the sites that `which` says. Whether a breakpoint stands over one of our jumps: whoever set
-/// it will put the jump back, and then the detour must still be there.
+/// Puts back the original bytes of the sites that `which` says. Whether somebody else's stand over some of ours, as a breakpoint over a
+/// jump: whoever set it will put the jump back, and then the detour must still be there.
 fn restore(
     process: &Process,
     session: &FoundSession,
-    which: impl Fn(&JournalEntry) -> bool,
+    which: impl Fn(&JournalSite) -> bool,
     removed: &mut Removed,
 ) -> Result<bool, EngineError> {
-    let mut entries: Vec<&JournalEntry> =
-        session.journal.iter().filter(|entry| entry.is_planned() && which(entry)).collect();
-    entries.sort_unstable_by_key(|e| e.site);
-    let changes: Vec<_> =
-        entries.iter().map(|e| Change { address: e.site, from: e.patched(), to: e.original() }).collect();
-    let mut covered = false;
-    for found in patch::apply(process, &changes)? {
-        match found {
-            Found::Changed => removed.restored += 1,
-            Found::Already => {}
-            Found::Foreign => {
-                removed.left += 1;
-                covered = true;
-            }
-            Found::Unmapped => removed.left += 1,
-        }
-    }
-    Ok(covered)
+    let taken = writes::take_out(process, &session.journal, which)?;
+    removed.restored += taken.restored;
+    removed.left += taken.left;
+    Ok(taken.covered)
 }
 
 /// Of step 2: the booster's rule. A thread at the copy in a slot goes back to the original instruction, one behind it goes on to
@@ -231,7 +217,7 @@ fn restore(
 ///
 /// Only a copy of several instructions is finished first: what is left of it is jumps, since the first one has run.
 fn leave_slots(stopped: &mut Stopped<'_>, session: &FoundSession) -> Result<(), EngineError> {
-    let mut slots: Vec<&JournalEntry> = session.journal.iter().filter(|e| e.trap != 0).collect();
+    let mut slots: Vec<SiteWrites<'_>> = session.journal.sites().filter(|site| site.traps()).collect();
     slots.sort_unstable_by_key(|e| e.detour);
     let in_slots: Vec<_> = stopped
         .threads()

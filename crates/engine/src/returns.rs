@@ -19,7 +19,8 @@ const MAX_LOADS: u32 = 1 << 22;
 
 /// Puts back return addresses in a process that stands, and says how many.
 pub(crate) fn put_back(process: &Process, session: &FoundSession) -> Result<usize, EngineError> {
-    let points: HashSet<u64> = session.journal.iter().map(|e| e.return_point).filter(|&p| p != 0).collect();
+    let points: HashSet<u64> =
+        session.journal.sites().map(|site| site.return_point).filter(|&p| p != 0).collect();
     if points.is_empty() {
         return Ok(0);
     }

@@ -2,14 +2,14 @@
 
 use crate::{Armed, EngineError, FoundSession, Region};
 use std::time::Duration;
-use trapless_wire::{Counters, Header, JournalEntry, SessionState};
+use trapless_wire::{Counters, Header, Journal, SessionState};
 
 /// Armed probes and their shared memory.
 #[derive(Debug)]
 pub struct Session {
     region: Region,
     header: Header,
-    journal: Vec<JournalEntry>,
+    journal: Journal,
     /// How long the target stood still while it was armed.
     pub stopped: Duration,
 }

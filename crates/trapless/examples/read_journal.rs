@@ -18,15 +18,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     for session in &sessions {
         let owner = if session.has_owner() { "runs" } else { "is gone" };
         println!("armed by {}, which {owner}", session.header.tool);
-        for entry in session.journal.iter().filter(|entry| session.is_armed(&process, entry)) {
-            let mechanism = entry.mechanism().map_or("unknown", Mechanism::name);
-            println!(
-                "{:#x} {mechanism} {:02x?} was {:02x?}, {} hits",
-                entry.site,
-                entry.patched(),
-                entry.original(),
-                session.hits(&process, entry)
-            );
+        for site in session.journal.sites().filter(|site| session.is_armed(&process, site)) {
+            let mechanism = site.mechanism().map_or("unknown", Mechanism::name);
+            println!("{:#x} {mechanism}, {} hits", site.site, session.hits(&process, &site));
+            for write in site.writes() {
+                println!("    {:#x} {:02x?} was {:02x?}", write.address, write.patched, write.original);
+            }
         }
     }
     if sessions.is_empty() {

@@ -60,8 +60,8 @@ fn the_journal_of_a_probed_process_is_read() {
     target.tell("");
     assert_eq!(target.line(), "called");
     let lines = example("read_journal", &[&pid]);
-    assert!(lines[0].ends_with("which runs") && lines.len() == 2, "{lines:?}");
-    assert!(lines[1].contains(" jump [e9, ") && lines[1].ends_with(", 1 hits"), "{lines:?}");
+    assert!(lines[0].ends_with("which runs") && lines.len() == 3, "{lines:?}");
+    assert!(lines[1].ends_with(" jump, 1 hits") && lines[2].contains(" [e9, "), "{lines:?}");
     tool.interrupt();
     assert_eq!(example("read_journal", &[&pid]), ["nothing is armed"]);
 }

@@ -3,12 +3,11 @@
 
 mod support;
 
-use bytemuck::Zeroable;
 use std::mem::offset_of;
 use std::time::{Duration, Instant};
 use support::tool::{Ran, Tool, run};
 use support::{Program, Target};
-use trapless_wire::{Arena, Header, JournalEntry, PAGE};
+use trapless_wire::{Arena, Header, JournalSite, JournalWrite, MAX_SITES, PAGE};
 
 /// Answers each line of input with what two functions give.
 const ANSWERS: &str = r#"
@@ -55,12 +54,29 @@ impl Orphaned {
         self.target.write(self.region, bytemuck::bytes_of(header));
     }
 
-    fn entry(&self) -> JournalEntry {
-        bytemuck::pod_read_unaligned(&self.target.read(self.region + PAGE, size_of::<JournalEntry>()))
+    /// The first site of its journal.
+    fn entry(&self) -> Entry {
+        let sizes = self.header().journal;
+        let read = |at: u64, length: usize| self.target.read(self.region + at, length);
+        let site = bytemuck::pod_read_unaligned(&read(sizes.site_at(0), size_of::<JournalSite>()));
+        let write: JournalWrite =
+            bytemuck::pod_read_unaligned(&read(sizes.write_at(0), size_of::<JournalWrite>()));
+        let length = usize::from(write.length);
+        let mut original = read(sizes.bytes_at(), 2 * length);
+        let patched = original.split_off(length);
+        Entry { site, write, original, patched }
     }
 
-    fn write_entry(&self, entry: &JournalEntry) {
-        self.target.write(self.region + PAGE, bytemuck::bytes_of(entry));
+    fn write_entry(&self, Entry { site, write, original, patched }: &Entry) {
+        let sizes = self.header().journal;
+        let bytes = [&original[..], patched].concat();
+        for (at, part) in [
+            (sizes.site_at(0), bytemuck::bytes_of(site)),
+            (sizes.write_at(0), bytemuck::bytes_of(write)),
+            (sizes.bytes_at(), &bytes),
+        ] {
+            self.target.write(self.region + at, part);
+        }
     }
 
     #[track_caller]
@@ -82,10 +98,19 @@ impl Orphaned {
     }
 }
 
+/// A site and its only write, as they stand in the journal.
+#[derive(Clone)]
+struct Entry {
+    site: JournalSite,
+    write: JournalWrite,
+    original: Vec<u8>,
+    patched: Vec<u8>,
+}
+
 #[test]
 fn h1_a_header_that_makes_no_sense_is_left_alone_and_said() {
     type Forge = fn(&mut Header);
-    let forgeries: [(&str, Forge); 14] = [
+    let forgeries: [(&str, Forge); 18] = [
         ("blocks", |h| h.block_stride = 1 << 40),
         ("blocks", |h| {
             h.ring_bits = 63 << 1 | {
@@ -97,7 +122,10 @@ fn h1_a_header_that_makes_no_sense_is_left_alone_and_said() {
             h.block_count = u64::MAX;
             h.block_cursor = u64::MAX;
         }),
-        ("region", |h| h.journal_length = u64::MAX),
+        ("region", |h| h.journal.sites = u64::MAX),
+        ("region", |h| h.journal.writes = u64::MAX),
+        ("region", |h| h.journal.writes = 0),
+        ("region", |h| h.journal.bytes = u64::MAX),
         ("region", |h| h.region_size = u64::MAX),
         ("region", |h| h.region = 0),
         ("arenas", |h| h.arenas[0].address = u64::MAX - 100),
@@ -106,6 +134,7 @@ fn h1_a_header_that_makes_no_sense_is_left_alone_and_said() {
         ("arenas", |h| h.arenas[1] = h.arenas[0]),
         ("owner", |h| h.state = 77),
         ("version", |h| h.version = 1),
+        ("version", |h| h.version = 2),
         ("version", |h| h.version = u32::MAX),
         ("is none", |h| h.magic = *b"TRAPMORE"),
     ];
@@ -129,25 +158,32 @@ fn h1_a_header_that_makes_no_sense_is_left_alone_and_said() {
 
 #[test]
 fn h1_removal_writes_nothing_that_the_tool_would_not_have_written() {
-    type Forge = fn(&mut JournalEntry, u64);
+    type Forge = fn(&mut Entry, u64);
     // The second value is the address of a function that is not probed.
-    let forgeries: [Forge; 11] = [
+    let forgeries: [Forge; 18] = [
         |e, _| e.original[0] ^= 0xff,
-        |e, _| e.original = [0xcc; 32],
-        |e, other| e.site = other,
-        |e, _| e.site = u64::MAX - 2,
-        |e, _| e.length = 255,
-        |e, _| e.length = 0,
-        |e, _| e.detour = 0,
-        |e, other| e.detour = other,
-        |e, _| e.detour_size = u32::MAX,
-        |e, _| e.patched = [0; 32],
-        |e, _| e.trap = 9,
+        |e, _| e.original.fill(0xcc),
+        |e, other| e.site.site = other,
+        |e, other| e.write.address = other,
+        |e, other| (e.site.site, e.write.address) = (other, other),
+        |e, _| (e.site.site, e.write.address) = (u64::MAX - 2, u64::MAX - 2),
+        |e, _| e.write.length = 255,
+        |e, _| e.write.length = u16::MAX,
+        |e, _| e.write.length = 0,
+        |e, _| e.write.bytes = u32::MAX,
+        |e, _| e.write.site = 1,
+        |e, _| e.write.kind = 2,
+        |e, _| e.site.writes = 2,
+        |e, _| e.site.detour = 0,
+        |e, other| e.site.detour = other,
+        |e, _| e.site.detour_size = u32::MAX,
+        |e, _| e.patched.fill(0),
+        |e, _| e.site.trap = 9,
     ];
     for (index, forge) in forgeries.into_iter().enumerate() {
         let mut orphaned = Orphaned::start();
         let (entry, armed) = (orphaned.entry(), orphaned.target.text());
-        let mut forged = entry;
+        let mut forged = entry.clone();
         forge(&mut forged, orphaned.target.address(1));
         orphaned.write_entry(&forged);
         orphaned.run("status");
@@ -168,12 +204,12 @@ fn h1_a_site_in_an_arena_is_no_site() {
     let armed = orphaned.target.text();
     let (mut entry, header) = (orphaned.entry(), orphaned.header());
     // A jump inside the arena to its own detour, which is there: as if it were a patch.
-    entry.site = header.arenas[0].address + header.arenas[0].size - 64;
-    let distance = (entry.detour as i64 - (entry.site as i64 + 5)) as i32;
+    entry.site.site = header.arenas[0].address + header.arenas[0].size - 64;
+    entry.write.address = entry.site.site;
+    let distance = (entry.site.detour as i64 - (entry.site.site as i64 + 5)) as i32;
     entry.patched[0] = 0xe9;
     entry.patched[1..5].copy_from_slice(&distance.to_le_bytes());
-    let length = usize::from(entry.length);
-    orphaned.target.write(entry.site, &entry.patched[..length]);
+    orphaned.target.write(entry.site.site, &entry.patched);
     orphaned.write_entry(&entry);
     let with_jump = orphaned.target.text();
     let ran = orphaned.run("detach");
@@ -204,9 +240,11 @@ int main(int argc, char **argv) {
 "#;
     let orphaned = Orphaned::start();
     let mut header = orphaned.header();
-    let (other_memory, journal) = (header.region, trapless_wire::MAX_JOURNAL);
-    header.journal_length = journal;
-    header.blocks_offset = PAGE + (journal * size_of::<JournalEntry>() as u64).next_multiple_of(PAGE);
+    let other_memory = header.region;
+    header.journal.sites = MAX_SITES;
+    header.journal.writes = MAX_SITES;
+    header.journal.bytes = 16 * MAX_SITES;
+    header.blocks_offset = header.journal.end().next_multiple_of(PAGE);
     header.region_size = header.blocks_offset + header.block_count * header.block_stride;
     header.region = 0x1000_0000_0000;
     header.block_cursor = u64::MAX;
@@ -255,7 +293,7 @@ fn h1_what_a_target_makes_of_the_journal_does_not_concern_its_tool() {
     let (pid, before) = (target.pid().to_string(), target.text());
     let tool = Tool::armed(&["count", "--return", "-p", &pid, "answers:subject"]);
     let region = region_of(&pid);
-    target.write(region + PAGE, bytemuck::bytes_of(&[JournalEntry::zeroed(); 8]));
+    target.write(region + PAGE, &[0; 512]);
     target.tell("go on");
     assert_eq!(target.line(), "16");
     assert_eq!(tool.interrupt().hits("subject", "entry"), 1);

@@ -4,7 +4,7 @@
 //! what [`Geometry::describe`](crate::Geometry::describe) could have said of memory that is really there. So all that is computed
 //! from it stays within the mapping and within what the sizes of this version allow, and no sum overflows.
 
-use crate::{Arena, Header, JournalEntry, MAGIC, MAX_ARENAS, PAGE, SessionState, Sizes, VERSION};
+use crate::{Arena, Header, MAGIC, MAX_ARENAS, PAGE, SessionState, Sizes, VERSION};
 use std::fmt;
 use std::ops::{Deref, Range};
 use trapless_isa::detour::{BLOCK_COUNTERS, RECORD_SHIFT, THREAD_SHIFT, return_sizes};
@@ -52,9 +52,6 @@ impl fmt::Display for BadHeader {
 }
 
 impl std::error::Error for BadHeader {}
-
-/// The most sites of a session: more than any program has functions.
-pub const MAX_JOURNAL: u64 = 1 << 21;
 
 /// The most memory that one arena takes: what a branch reaches.
 const MAX_ARENA: u64 = 1 << 31;
@@ -132,9 +129,8 @@ fn blocks(header: &Header, _: &Range<u64>) -> Option<()> {
 }
 
 fn region(header: &Header, mapped: &Range<u64>) -> Option<()> {
-    must(header.journal_length <= MAX_JOURNAL)?;
-    let journal = header.journal_length * size_of::<JournalEntry>() as u64;
-    must(header.blocks_offset == PAGE + journal.next_multiple_of(PAGE))?;
+    must(header.journal.is_possible())?;
+    must(header.blocks_offset == header.journal.end().next_multiple_of(PAGE))?;
     must(header.block_count <= (1 << most(|sizes| sizes.thread_bits)) + 1)?;
     let size = header.block_stride.checked_mul(header.block_count)?.checked_add(header.blocks_offset)?;
     must(header.region_size == size && header.region == mapped.start)?;
@@ -186,7 +182,7 @@ fn most(of: impl Fn(&Sizes) -> u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Geometry;
+    use crate::{Geometry, JournalSizes, MAX_SITES};
     use bytemuck::Zeroable;
 
     const REGION: u64 = 0x10_0000_0000;
@@ -204,7 +200,11 @@ mod tests {
         header.state = SessionState::Armed as u32;
         header.pid = 7;
         header.tool = 8;
-        geometry.describe(&mut header, sizes, 3, followed.then_some(3));
+        let mut journal = JournalSizes::default();
+        for lengths in [&[5][..], &[7], &[5, 40]] {
+            journal.add(lengths.iter().copied());
+        }
+        geometry.describe(&mut header, sizes, journal, followed.then_some(3));
         header.region = REGION;
         header.threads = header.region + header.region_size;
         header.returns = header.threads + header.threads_size;
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn every_part_is_looked_at() {
         type Forge = fn(&mut Header);
-        let forgeries: [(&str, Forge); 31] = [
+        let forgeries: [(&str, Forge); 35] = [
             ("its owner", |h| h.state = 0),
             ("its owner", |h| h.pid = 0),
             ("its owner", |h| h.tool = u32::MAX),
@@ -242,8 +242,12 @@ mod tests {
             ("its blocks", |h| h.ring_bits = u32::MAX),
             ("its blocks", |h| h.ring = u32::MAX),
             ("its blocks", |h| h.ring = 8),
-            ("its region", |h| h.journal_length = u64::MAX),
-            ("its region", |h| h.journal_length = MAX_JOURNAL),
+            ("its region", |h| h.journal.sites = u64::MAX),
+            ("its region", |h| h.journal.sites = MAX_SITES),
+            ("its region", |h| h.journal.writes = u64::MAX),
+            ("its region", |h| h.journal.writes = 2),
+            ("its region", |h| h.journal.bytes = u64::MAX),
+            ("its region", |h| h.journal.bytes = 4096),
             ("its region", |h| h.blocks_offset = 8),
             ("its region", |h| h.block_count = u64::MAX),
             ("its region", |h| h.block_count += 1),

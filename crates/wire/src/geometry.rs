@@ -1,6 +1,6 @@
 //! How large the parts are for a given set of probes.
 
-use crate::{Header, JournalEntry};
+use crate::{Header, JournalSizes};
 use trapless_isa::detour::{
     BLOCK_COUNTERS, LATENCY_BUCKETS, LATENCY_LENGTH, RECORD_SHIFT, THREAD_SHIFT, return_sizes,
 };
@@ -84,13 +84,12 @@ impl Geometry {
         u64::from(self.next).next_multiple_of(PAGE)
     }
 
-    /// Fills in sizes and offsets for `journal` sites; addresses are left to the caller. `followed`: some
+    /// Fills in sizes and offsets, with room for a journal; addresses are left to the caller. `followed`: some
     /// probe needs return instances, for slots that lie `1 << slot_shift` bytes apart.
-    pub fn describe(&self, header: &mut Header, sizes: Sizes, journal: usize, followed: Option<u32>) {
-        let journal_size = (journal * size_of::<JournalEntry>()) as u64;
+    pub fn describe(&self, header: &mut Header, sizes: Sizes, journal: JournalSizes, followed: Option<u32>) {
         let threads = 1u64 << sizes.thread_bits;
-        header.journal_length = journal as u64;
-        header.blocks_offset = PAGE + journal_size.next_multiple_of(PAGE);
+        header.journal = journal;
+        header.blocks_offset = journal.end().next_multiple_of(PAGE);
         header.block_stride = self.block_stride();
         header.block_count = threads + 1;
         header.region_size = header.blocks_offset + header.block_stride * header.block_count;

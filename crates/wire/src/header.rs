@@ -1,5 +1,6 @@
 //! The first page of the shared region: whose it is, in what state, and where everything lies.
 
+use crate::JournalSizes;
 use bytemuck::{Pod, Zeroable};
 use trapless_isa::{Layout, detour::return_sizes};
 
@@ -7,7 +8,7 @@ use trapless_isa::{Layout, detour::return_sizes};
 pub const MAGIC: [u8; 8] = *b"TRAPLESS";
 
 /// Version of everything this crate describes. A tool does not touch what another version left.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Name given to the memfd; `/proc/PID/maps` shows it as `/memfd:trapless (deleted)`.
 pub const REGION_NAME: &std::ffi::CStr = c"trapless";
@@ -70,8 +71,8 @@ pub struct Header {
     pub region: u64,
     /// Size of the shared region.
     pub region_size: u64,
-    /// Number of journal entries; they start at the second page.
-    pub journal_length: u64,
+    /// How much the journal has room for; it starts at the second page.
+    pub journal: JournalSizes,
     /// Offset of block 0.
     pub blocks_offset: u64,
     /// Distance between blocks.

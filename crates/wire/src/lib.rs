@@ -5,7 +5,7 @@
 //! | part | size | written by |
 //! |---|---|---|
 //! | [`Header`] | one page | the tool, but for the block cursor |
-//! | journal: [`JournalEntry`] × sites | pages | the tool, before it changes anything |
+//! | journal: sites, writes, bytes ([`Journal`]) | pages | the tool, before it changes anything |
 //! | block 0, the overflow block | [`Geometry::block_stride`] | any thread, by locked increments |
 //! | blocks 1 … | the same each | their thread |
 //!
@@ -25,7 +25,10 @@ mod header;
 mod journal;
 
 pub use counters::{BlockView, Counters, Latency, RecordView, Totals, Words, WordsMut};
-pub use found::{BadHeader, Checked, MAX_JOURNAL};
+pub use found::{BadHeader, Checked};
 pub use geometry::{Geometry, PAGE, Sizes};
 pub use header::{Arena, Header, MAGIC, MAX_ARENAS, REGION_NAME, SessionState, VERSION};
-pub use journal::{JournalEntry, MAX_DISPLACED, SiteState};
+pub use journal::{
+    Journal, JournalSite, JournalSizes, JournalWrite, MAX_SITES, MAX_WRITE, SiteState, SiteWrites, Write,
+    WriteKind, WriteShape,
+};

@@ -217,10 +217,8 @@ fn serve(
     let region = Region::map(&armed.memory, armed.header.region_size)
         .inspect_err(|_| drop(serve::restore_code(process, &session)))?;
     // What was left alone after all is the program's own business.
-    let is_armed = |site: &&TrapSite| {
-        let entry = session.journal.binary_search_by_key(&site.address, |entry| entry.site);
-        entry.is_ok_and(|index| session.journal[index].is_planned())
-    };
+    let is_armed =
+        |site: &&TrapSite| session.journal.site_at(site.address).is_some_and(|found| found.is_planned());
     let sites: Vec<TrapSite> = blueprint.traps.iter().filter(is_armed).cloned().collect();
     let numbers = Numbers::claim(&region, &armed.header);
     if let Some(standing) = &mut standing {
@@ -302,6 +300,6 @@ fn end(
     let mut removed = remove(process, stopped, session)?;
     removed.returns += put_back;
     // The breakpoints were taken out before the stop.
-    removed.restored += session.journal.iter().filter(|e| e.trap != 0 && e.is_planned()).count();
+    removed.restored += session.journal.planned().filter(|site| site.traps()).count();
     Ok(removed)
 }

@@ -22,6 +22,7 @@ use trapless_process::{
     Pid, Process, Registers, RemoteAddr, StopError, Tid, ticks,
     trace::{TraceEvent, Tracer},
 };
+use trapless_wire::WriteKind;
 
 /// Whether the target is still there to be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -389,8 +390,9 @@ pub(super) fn clean_copy(child: Pid, session: &FoundSession, returns: &Returns) 
 
 /// Puts back the original byte of every site that traps, in the target or in a copy of it.
 pub(super) fn restore_code(process: &Process, session: &FoundSession) -> Result<(), EngineError> {
-    for entry in session.journal.iter().filter(|e| e.trap != 0 && e.is_planned()) {
-        let change = Change { address: entry.site, from: entry.patched(), to: entry.original() };
+    let writes = session.journal.planned().flat_map(|site| site.writes());
+    for write in writes.filter(|write| write.kind == WriteKind::Breakpoint) {
+        let change = Change { address: write.address, from: write.patched, to: write.original };
         patch::apply_byte(process, &change)?;
     }
     Ok(())

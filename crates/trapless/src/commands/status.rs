@@ -31,7 +31,7 @@ pub fn run(processes: &Processes) -> Result<u8, Error> {
                     code: session.header.arenas().map(|arena| arena.size).sum(),
                 });
             }
-            for entry in session.journal.iter().filter(|entry| session.is_armed(&process, entry)) {
+            for entry in session.journal.sites().filter(|site| session.is_armed(&process, site)) {
                 let (module, function) = name(&process, &images, entry.site);
                 rows.push(ArmedSite {
                     pid,
@@ -41,7 +41,7 @@ pub fn run(processes: &Processes) -> Result<u8, Error> {
                     function,
                     address: entry.site,
                     mechanism: entry.mechanism().map_or("unknown", Mechanism::name),
-                    hits: session.hits(&process, entry),
+                    hits: session.hits(&process, &entry),
                 });
             }
         }

@@ -1,0 +1,384 @@
+//! How much of a journal is believed that was found in a process.
+//!
+//! The target has written it, or could have: a hostile one forges sessions, and a careless one overwrites ours. What is taken out in
+//! their name is limited to what this tool would have done:
+//!
+//! 1. The lists are read as far as they were written, a piece at a time, and of the bytes no more than the writes name.
+//! 2. A site is believed if it has all of its writes, if its detour lies in one of the session's arenas, and if what was written is
+//!    the very jump there that the instruction set makes, or the breakpoint.
+//! 3. Each write lies in private executable memory, not in an arena of anybody's, and its original bytes are those of the mapped file,
+//!    where that can be read.
+//!
+//! So removal only ever takes out a jump into the session's own arena, and only ever writes what the file holds. Sites that
+//! are not believed are left alone and counted, and then the session's memory stays mapped: a jump may still lead there.
+
+use crate::{EngineError, FoundSession, target};
+use bytemuck::AnyBitPattern;
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use trapless_isa::{Displaced, Machine, Mechanism};
+use trapless_process::{Mapping, Mappings, Process, ReadRange, RemoteAddr};
+use trapless_wire::{
+    Checked, Header, Journal, JournalSite, JournalWrite, SiteState, Write, WriteKind, WriteShape,
+};
+
+/// So many elements of a list are read at a time. What they say of their number is the target's word, and its memory may be a hole.
+const PIECE: usize = 8192;
+
+/// The longest code that a patch displaces.
+const MAX_DISPLACED: usize = 32;
+
+/// The session of a header, as far as it is believed. `arenas` are those of all sessions of the process.
+pub(crate) fn session(
+    process: &Process,
+    maps: &Mappings,
+    header: Checked,
+    arenas: &Arenas,
+) -> Result<FoundSession, EngineError> {
+    let machine = target::machine(process);
+    let own = Arenas::of(&[header]);
+    let sizes = header.journal;
+    let sites: Vec<JournalSite> = read_list(process, header.region + sizes.site_at(0), sizes.sites)?;
+    let written = if sites.is_empty() { 0 } else { sizes.writes };
+    let written: Vec<JournalWrite> = read_list(process, header.region + sizes.write_at(0), written)?;
+    let writes = Writes::read(process, &header, &sites, &written)?;
+
+    let mut order: Vec<usize> = (0..sites.len()).collect();
+    order.sort_by_key(|&index| sites[index].site);
+    let mut files = Files { process, maps, mapping: None, file: None, window: Vec::new(), at: 0 };
+    let mut journal = Journal::default();
+    for index in order {
+        let (site, writes) = (sites[index], writes.of(index));
+        let is_believed = is_of_our_making(&site, &writes, &header, &own, machine)
+            && writes.iter().all(|write| is_where_code_is(write, maps, arenas) && files.agree(write));
+        if is_believed {
+            journal.push(site, &writes);
+        }
+    }
+    let doubted = sites.len() - journal.len();
+    Ok(FoundSession { header, journal, doubted })
+}
+
+/// The elements of a list up to the first that was not written: whoever armed was killed before it had written more.
+fn read_list<T: AnyBitPattern>(process: &Process, start: u64, count: u64) -> Result<Vec<T>, EngineError> {
+    let mut list = Vec::new();
+    let (mut left, mut at) = (count as usize, RemoteAddr(start));
+    let mut bytes = vec![0; PIECE.min(left) * size_of::<T>()];
+    while left > 0 {
+        let piece = &mut bytes[..PIECE.min(left) * size_of::<T>()];
+        process.read_exact(at, piece)?;
+        for element in piece.chunks_exact(size_of::<T>()) {
+            if element.iter().all(|byte| *byte == 0) {
+                return Ok(list);
+            }
+            list.push(bytemuck::pod_read_unaligned(element));
+        }
+        at = at + piece.len() as u64;
+        left -= PIECE.min(left);
+    }
+    Ok(list)
+}
+
+/// The writes of a journal whose shape is that of ours, with their bytes.
+struct Writes {
+    /// By site, each with where its bytes are in `bytes`.
+    shapes: Vec<(WriteShape, usize)>,
+    bytes: Vec<u8>,
+}
+
+impl Writes {
+    fn read(
+        process: &Process,
+        header: &Header,
+        sites: &[JournalSite],
+        written: &[JournalWrite],
+    ) -> Result<Self, EngineError> {
+        let mut shapes = Vec::with_capacity(written.len());
+        // Ours do not overlap, so all of them together are no longer than the journal's bytes.
+        let mut length = 0;
+        for shape in written.iter().filter_map(|write| write.shape(&header.journal, sites.len())) {
+            let end = length + 2 * shape.length;
+            if end as u64 <= header.journal.bytes {
+                shapes.push((shape, length));
+                length = end;
+            }
+        }
+        let mut bytes = vec![0; length];
+        let start = header.region + header.journal.bytes_at();
+        let mut whole = Vec::with_capacity(shapes.len());
+        let mut rest = &mut bytes[..];
+        for piece in shapes.chunks(PIECE) {
+            let mut ranges = Vec::with_capacity(piece.len());
+            for (shape, _) in piece {
+                let (range, after) = rest.split_at_mut(2 * shape.length);
+                ranges.push(ReadRange::new(RemoteAddr(start + shape.at), range));
+                rest = after;
+            }
+            process.read_vectored(&mut ranges)?;
+            whole.extend(ranges.iter().map(|range| range.done == range.buffer.len()));
+        }
+        let mut is_whole = whole.into_iter();
+        shapes.retain(|_| is_whole.next() == Some(true));
+        shapes.sort_by_key(|(shape, _)| shape.site);
+        Ok(Self { shapes, bytes })
+    }
+
+    /// Those of a site.
+    fn of(&self, site: usize) -> Vec<Write<'_>> {
+        let first = self.shapes.partition_point(|(shape, _)| shape.site < site);
+        let own = self.shapes[first..].iter().take_while(|(shape, _)| shape.site == site);
+        own.map(|&(WriteShape { address, kind, length, .. }, at)| {
+            let (original, patched) = self.bytes[at..at + 2 * length].split_at(length);
+            Write { address, kind, original, patched }
+        })
+        .collect()
+    }
+}
+
+/// Whether a site and its writes say only what arming would have written.
+fn is_of_our_making(
+    site: &JournalSite,
+    writes: &[Write<'_>],
+    header: &Header,
+    own: &Arenas,
+    machine: Machine,
+) -> bool {
+    // Every mechanism there is takes one.
+    let [write] = writes else { return false };
+    let is_shaped = usize::from(site.writes) == writes.len()
+        && write.address == site.site
+        && SiteState::from_raw(site.state).is_some()
+        && (1..=MAX_DISPLACED).contains(&usize::from(site.displaced))
+        && site.is_lookup <= 1
+        && write.original != write.patched;
+    let detour = own
+        .holding(site.detour)
+        .filter(|arena| site.detour_size > 0 && u64::from(site.detour_size) <= arena.end - site.detour);
+    if !is_shaped || detour.is_none() {
+        return false;
+    }
+    let counter = site.hits == 0 || site.hits.is_multiple_of(8) && u64::from(site.hits) < header.block_stride;
+    let inside = site.detour..=site.detour + u64::from(site.detour_size);
+    let returns = site.return_point == 0 || inside.contains(&site.return_point);
+    let is_ours = match (site.mechanism(), write.kind) {
+        (Some(Mechanism::Jump), WriteKind::Branch) => {
+            let displaced = Displaced { start: site.site, length: site.displaced, instructions: 1 };
+            let patch = machine.isa().patch(&displaced, site.detour);
+            site.copy == 0 && patch.is_ok_and(|patch| patch == write.patched)
+        }
+        (Some(Mechanism::Boost | Mechanism::Emulate | Mechanism::Step), WriteKind::Breakpoint) => {
+            write.patched == machine.isa().facts().breakpoint
+                && site.return_point == 0
+                && u32::from(site.copy) <= site.detour_size
+        }
+        _ => false,
+    };
+    is_ours && returns && counter
+}
+
+/// Whether a write lies where code is that is the process's own. One that lies nowhere any more is believed: its module was unloaded.
+fn is_where_code_is(write: &Write<'_>, maps: &Mappings, arenas: &Arenas) -> bool {
+    let range = write.range();
+    [range.start, range.end - 1].into_iter().all(|at| {
+        maps.find(RemoteAddr(at)).is_none_or(|mapping| mapping.perms.exec && !mapping.perms.shared)
+            && arenas.holding(at).is_none()
+    })
+}
+
+/// The arenas of sessions, ascending.
+pub(crate) struct Arenas(Vec<Range<u64>>);
+
+impl Arenas {
+    pub(crate) fn of(headers: &[Checked]) -> Self {
+        let arenas = headers.iter().flat_map(|header| header.arenas());
+        let mut ranges: Vec<_> = arenas.map(|arena| arena.address..arena.address + arena.size).collect();
+        ranges.sort_unstable_by_key(|range| range.start);
+        Self(ranges)
+    }
+
+    /// The one that holds an address.
+    fn holding(&self, address: u64) -> Option<&Range<u64>> {
+        let after = self.0.partition_point(|range| range.start <= address);
+        // Those of different sessions may overlap if one of them is forged.
+        self.0[..after].iter().rev().find(|range| range.contains(&address))
+    }
+}
+
+/// The mapped files, read along with a journal in the order of its addresses.
+struct Files<'p> {
+    process: &'p Process,
+    maps: &'p Mappings,
+    mapping: Option<&'p Mapping>,
+    file: Option<File>,
+    /// What was read last, and from where in the file.
+    window: Vec<u8>,
+    at: u64,
+}
+
+/// So much of a file is read at a time: sites lie close together.
+const WINDOW: usize = 64 << 10;
+
+impl Files<'_> {
+    /// Whether the file holds what stood there before. Where there is no file, or it cannot be read, nothing speaks against it.
+    fn agree(&mut self, write: &Write<'_>) -> bool {
+        let Some(mapping) = self.maps.find(RemoteAddr(write.address)) else { return true };
+        if self.mapping != Some(mapping) {
+            self.mapping = Some(mapping);
+            self.file = mapping.path().and_then(|_| self.process.open_mapped_file(mapping).ok());
+            self.window.clear();
+        }
+        let (Some(file), Some(offset)) = (&self.file, mapping.file_offset(RemoteAddr(write.address))) else {
+            return true;
+        };
+        let in_mapping = (mapping.end.0 - write.address).min(write.original.len() as u64) as usize;
+        let original = &write.original[..in_mapping];
+        let is_there = |window: &[u8], at: u64| {
+            let start = usize::try_from(offset.checked_sub(at)?).ok()?;
+            window.get(start..start.checked_add(original.len())?).map(|bytes| bytes == original)
+        };
+        if let Some(same) = is_there(&self.window, self.at) {
+            return same;
+        }
+        self.window.resize(WINDOW, 0);
+        self.at = offset;
+        let read = file.read_at(&mut self.window, offset).unwrap_or(0);
+        self.window.truncate(read);
+        is_there(&self.window, self.at).unwrap_or(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytemuck::Zeroable;
+    use trapless_wire::{Arena, PAGE};
+
+    const ARENA: u64 = 0x7000_0000;
+    const SITE: u64 = 0x7001_0010;
+
+    fn header() -> Checked {
+        let mut header = Header::zeroed();
+        header.arenas[0] = Arena { address: ARENA, size: PAGE };
+        header.block_stride = PAGE;
+        Checked::own(header)
+    }
+
+    /// A site with one write.
+    #[derive(Clone, Debug)]
+    struct Entry {
+        site: JournalSite,
+        kind: WriteKind,
+        address: u64,
+        original: Vec<u8>,
+        patched: Vec<u8>,
+    }
+
+    impl Entry {
+        fn write(&self) -> Write<'_> {
+            let Entry { kind, address, original, patched, .. } = self;
+            Write { address: *address, kind: *kind, original, patched }
+        }
+
+        fn is_believed(&self) -> bool {
+            let (header, own) = (header(), Arenas::of(&[header()]));
+            is_of_our_making(&self.site, &[self.write()], &header, &own, Machine::X86_64)
+        }
+    }
+
+    fn jump() -> Entry {
+        let displaced = Displaced { start: SITE, length: 7, instructions: 2 };
+        let patched = Machine::X86_64.isa().patch(&displaced, ARENA + 64).unwrap();
+        let site = JournalSite {
+            site: SITE,
+            detour: ARENA + 64,
+            detour_size: 64,
+            return_point: ARENA + 96,
+            hits: 128,
+            writes: 1,
+            state: SiteState::Planned as u8,
+            displaced: 7,
+            ..JournalSite::zeroed()
+        };
+        Entry { site, kind: WriteKind::Branch, address: SITE, original: vec![0x90; 7], patched }
+    }
+
+    fn trap() -> Entry {
+        let Entry { site, .. } = jump();
+        let site = JournalSite { detour_size: 16, return_point: 0, trap: 1, copy: 5, displaced: 5, ..site };
+        let (original, patched) = (vec![0x90], Machine::X86_64.isa().facts().breakpoint.to_vec());
+        Entry { site, kind: WriteKind::Breakpoint, address: SITE, original, patched }
+    }
+
+    #[test]
+    fn what_arming_writes_is_believed() {
+        for entry in [jump(), trap()] {
+            assert!(entry.is_believed(), "{entry:?}");
+        }
+    }
+
+    #[test]
+    fn whatever_else_a_site_says_is_doubted() {
+        type Forge = fn(&mut Entry);
+        let forgeries: [(Entry, Forge); 27] = [
+            (jump(), |e| e.site.site += 1),
+            (jump(), |e| e.site.site = u64::MAX - 2),
+            (jump(), |e| e.address += 1),
+            (jump(), |e| e.site.writes = 0),
+            (jump(), |e| e.site.writes = 2),
+            (jump(), |e| e.site.displaced = 0),
+            (jump(), |e| e.site.displaced = 8),
+            (jump(), |e| e.site.displaced = 255),
+            (jump(), |e| e.site.state = 3),
+            (jump(), |e| e.site.trap = 4),
+            (jump(), |e| e.site.trap = 1),
+            (jump(), |e| e.kind = WriteKind::Breakpoint),
+            (jump(), |e| e.site.is_lookup = 2),
+            (jump(), |e| e.site.copy = 1),
+            (jump(), |e| e.site.detour = 0),
+            (jump(), |e| e.site.detour = u64::MAX),
+            (jump(), |e| e.site.detour += 1),
+            (jump(), |e| e.site.detour_size = 0),
+            (jump(), |e| e.site.detour_size = u32::MAX),
+            (jump(), |e| e.site.return_point = 1),
+            (jump(), |e| e.site.hits = 129),
+            (jump(), |e| e.site.hits = u32::MAX - 7),
+            (jump(), |e| e.patched[6] = 0x90),
+            (jump(), |e| e.original.clone_from(&e.patched)),
+            (trap(), |e| e.patched[0] = 0x90),
+            (trap(), |e| e.site.copy = 17),
+            (trap(), |e| e.site.displaced = 33),
+        ];
+        for (index, (mut entry, forge)) in forgeries.into_iter().enumerate() {
+            forge(&mut entry);
+            assert!(!entry.is_believed(), "forgery {index}");
+        }
+    }
+
+    #[test]
+    fn a_site_without_its_write_or_with_another_is_doubted() {
+        let (header, own, entry) = (header(), Arenas::of(&[header()]), jump());
+        for writes in [vec![], vec![entry.write(); 2]] {
+            let site = JournalSite { writes: writes.len() as u16, ..entry.site };
+            assert!(!is_of_our_making(&site, &writes, &header, &own, Machine::X86_64), "{}", writes.len());
+        }
+    }
+
+    #[test]
+    fn sites_lie_in_private_code_that_is_nobodys_arena() {
+        let maps = |line: &str| trapless_process::parse_maps(line.as_bytes()).unwrap();
+        let other = Arenas(std::iter::once(SITE & !4095..(SITE & !4095) + PAGE).collect());
+        let own = Arenas::of(&[header()]);
+        for (line, arenas, is) in [
+            ("70010000-70020000 r-xp 0 08:01 7 /lib\n", &own, true),
+            ("70010000-70020000 r-xp 0 00:00 0\n", &own, true),
+            ("", &own, true),
+            ("70010000-70020000 rwxp 0 08:01 7 /lib\n", &own, true),
+            ("70010000-70020000 r--p 0 08:01 7 /lib\n", &own, false),
+            ("70010000-70020000 r-xs 0 08:01 7 /lib\n", &own, false),
+            ("70010000-70020000 r-xp 0 00:00 0\n", &other, false),
+        ] {
+            assert_eq!(is_where_code_is(&jump().write(), &maps(line), arenas), is, "{line}");
+        }
+    }
+}

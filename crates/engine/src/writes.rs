@@ -1,0 +1,248 @@
+//! Putting in and taking out the writes of a journal.
+//!
+//! A site is put in as a whole or not at all: where one of its writes meets other bytes than the file's, the others are undone.
+//! It is taken out write by write: each only where our own bytes stand, whatever became of the others.
+
+use crate::patch::{self, Change, Found};
+use trapless_process::{MemoryError, Process};
+use trapless_wire::{Journal, JournalSite, Write};
+
+/// What taking out has done, in sites.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TakenOut {
+    /// All of ours was there, and the original bytes are there again.
+    pub restored: usize,
+    /// Something of it had other bytes than ours, or is unmapped.
+    pub left: usize,
+    /// Whether somebody else's bytes stand over any of ours.
+    pub covered: bool,
+}
+
+/// Puts in the writes of all planned sites, and tells which sites were left as they are, ascending.
+///
+/// # Errors
+/// Those of the memory. What was put in until then is taken out again, as far as that can be.
+pub(crate) fn put_in(process: &Process, journal: &Journal) -> Result<Vec<usize>, MemoryError> {
+    let (sites, changes) = by_address(journal, |_| true, |write| (write.original, write.patched));
+    let found = match patch::apply(process, &changes) {
+        Ok(found) => found,
+        Err(error) => {
+            let _ = take_out(process, journal, |_| true);
+            return Err(error);
+        }
+    };
+    let others = found.iter().zip(&sites).filter(|(found, _)| **found != Found::Changed);
+    let mut refused: Vec<usize> = others.map(|(_, site)| *site).collect();
+    refused.sort_unstable();
+    refused.dedup();
+    let is_refused = |site: usize| refused.binary_search(&site).is_ok();
+    let undone: Vec<_> = (changes.iter().zip(&sites).zip(&found))
+        .filter(|((_, site), found)| **found == Found::Changed && is_refused(**site))
+        .map(|((change, _), _)| Change { address: change.address, from: change.to, to: change.from })
+        .collect();
+    patch::apply(process, &undone)?;
+    Ok(refused)
+}
+
+/// Takes out the writes of those planned sites that `which` says.
+///
+/// # Errors
+/// Those of the memory.
+pub(crate) fn take_out(
+    process: &Process,
+    journal: &Journal,
+    which: impl Fn(&JournalSite) -> bool,
+) -> Result<TakenOut, MemoryError> {
+    let (sites, changes) = by_address(journal, which, |write| (write.patched, write.original));
+    let mut worst = vec![Found::Already; journal.len()];
+    for (found, &site) in patch::apply(process, &changes)?.into_iter().zip(&sites) {
+        worst[site] = worst[site].max(found);
+    }
+    let count = |wanted: Found| worst.iter().filter(|found| **found == wanted).count();
+    Ok(TakenOut {
+        restored: count(Found::Changed),
+        left: count(Found::Unmapped) + count(Found::Foreign),
+        covered: count(Found::Foreign) > 0,
+    })
+}
+
+/// The writes of those planned sites by address, as changes, and the index of each one's site.
+fn by_address<'j>(
+    journal: &'j Journal,
+    which: impl Fn(&JournalSite) -> bool,
+    from_to: impl Fn(&Write<'j>) -> (&'j [u8], &'j [u8]),
+) -> (Vec<usize>, Vec<Change<'j>>) {
+    let mut all = Vec::with_capacity(journal.len());
+    for site in journal.planned().filter(|site| which(site)) {
+        for write in site.writes() {
+            let (from, to) = from_to(&write);
+            all.push((site.index, Change { address: write.address, from, to }));
+        }
+    }
+    all.sort_unstable_by_key(|(_, change)| change.address);
+    all.into_iter().unzip()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytemuck::Zeroable;
+    use std::io::{Read, Write as _};
+    use std::process::{Child, Command, Stdio};
+    use trapless_process::{Pid, RemoteAddr};
+    use trapless_wire::{MAX_WRITE, SiteState, WriteKind};
+
+    const LENGTH: usize = 4 * 4096;
+
+    /// Pages of a process that waits, which it does not use, filled with nops.
+    struct Text {
+        process: Process,
+        child: Child,
+        start: u64,
+    }
+
+    impl Drop for Text {
+        fn drop(&mut self) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+
+    impl Text {
+        fn new() -> Self {
+            let piped = || Stdio::piped();
+            let mut child = Command::new("cat").stdin(piped()).stdout(piped()).spawn().unwrap();
+            // From then on it waits for more, high up on its stack.
+            child.stdin.as_mut().unwrap().write_all(b"r").unwrap();
+            child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+            let process = Process::open(Pid(child.id() as i32)).unwrap();
+            let start = process.maps().unwrap().iter().find(|m| m.is_special("[stack]")).unwrap().start.0;
+            let text = Self { process, child, start };
+            text.write(0, &[0x90; LENGTH]);
+            text
+        }
+
+        fn at(&self, offset: u64) -> u64 {
+            self.start + offset
+        }
+
+        fn read(&self, offset: u64, length: usize) -> Vec<u8> {
+            let mut bytes = vec![0; length];
+            self.process.read_exact(RemoteAddr(self.at(offset)), &mut bytes).unwrap();
+            bytes
+        }
+
+        fn write(&self, offset: u64, bytes: &[u8]) {
+            self.process.write(RemoteAddr(self.at(offset)), bytes).unwrap();
+        }
+
+        fn is_original(&self) -> bool {
+            self.read(0, LENGTH) == [0x90; LENGTH]
+        }
+
+        /// A site for each list of writes: offset, and length.
+        fn journal(&self, sites: &[&[(u64, usize)]]) -> Journal {
+            let mut journal = Journal::default();
+            let (original, patched) = ([0x90; MAX_WRITE], [0x11; MAX_WRITE]);
+            for writes in sites {
+                let write = |&(offset, length): &(u64, usize)| Write {
+                    address: self.at(offset),
+                    kind: WriteKind::Branch,
+                    original: &original[..length],
+                    patched: &patched[..length],
+                };
+                let number = journal.len() as u64 + 1;
+                let state = SiteState::Planned as u8;
+                let site = JournalSite { site: number, state, ..JournalSite::zeroed() };
+                journal.push(site, &writes.iter().map(write).collect::<Vec<_>>()).unwrap();
+            }
+            journal
+        }
+    }
+
+    #[test]
+    fn a_site_may_have_several_writes_of_any_length_in_any_order() {
+        let text = Text::new();
+        // One lies before the site that it belongs to, one over the end of a page, and sites lie between each other.
+        let journal = text.journal(&[&[(100, 5), (20, 40)], &[(4000, MAX_WRITE), (80, 1)], &[(8000, 7)]]);
+        assert_eq!(put_in(&text.process, &journal).unwrap(), []);
+        for (offset, length) in [(100, 5), (20, 40), (4000, MAX_WRITE), (80, 1), (8000, 7)] {
+            let around = text.read(offset - 1, length + 2);
+            assert!(around[1..=length].iter().all(|byte| *byte == 0x11), "{offset}: {around:x?}");
+            assert_eq!((around[0], around[length + 1]), (0x90, 0x90), "{offset}");
+        }
+        let restored = TakenOut { restored: 3, left: 0, covered: false };
+        assert_eq!(take_out(&text.process, &journal, |_| true).unwrap(), restored);
+        assert!(text.is_original());
+        assert_eq!(take_out(&text.process, &journal, |_| true).unwrap(), TakenOut::default());
+    }
+
+    #[test]
+    fn a_site_of_which_one_write_meets_other_bytes_is_not_put_in() {
+        let text = Text::new();
+        let journal = text.journal(&[&[(100, 5)], &[(200, 5), (5000, 40), (300, 2)], &[(400, 5)]]);
+        text.write(5039, &[0xcc]);
+        assert_eq!(put_in(&text.process, &journal).unwrap(), [1]);
+        text.write(5039, &[0x90]);
+        assert_eq!([200, 5000, 300].map(|at| text.read(at, 2)), [[0x90; 2]; 3]);
+        assert_eq!([100, 400].map(|at| text.read(at, 2)), [[0x11; 2]; 2]);
+        assert_eq!(take_out(&text.process, &journal, |_| true).unwrap().restored, 2);
+        assert!(text.is_original());
+    }
+
+    #[test]
+    fn a_site_that_was_skipped_is_left_alone() {
+        let text = Text::new();
+        let mut journal = text.journal(&[&[(100, 5), (50, 2)], &[(200, 5)]]);
+        journal.skip(0);
+        assert_eq!(put_in(&text.process, &journal).unwrap(), []);
+        assert_eq!([100, 50].map(|at| text.read(at, 2)), [[0x90; 2]; 2]);
+        assert_eq!(take_out(&text.process, &journal, |_| true).unwrap().restored, 1);
+        assert!(text.is_original());
+    }
+
+    #[test]
+    fn each_write_is_taken_out_only_where_all_of_its_bytes_are_ours() {
+        let text = Text::new();
+        let journal = text.journal(&[&[(100, 5), (1000, MAX_WRITE), (300, 2)], &[(400, 5)]]);
+        put_in(&text.process, &journal).unwrap();
+        // The last byte of the long one is somebody else's.
+        text.write(1000 + MAX_WRITE as u64 - 1, &[0xcc]);
+        let taken = TakenOut { restored: 1, left: 1, covered: true };
+        assert_eq!(take_out(&text.process, &journal, |_| true).unwrap(), taken);
+        assert_eq!([100, 300, 400].map(|at| text.read(at, 2)), [[0x90; 2]; 3]);
+        assert_eq!(text.read(1000, 2), [0x11; 2]);
+        // When that is gone, so is ours.
+        text.write(1000 + MAX_WRITE as u64 - 1, &[0x11]);
+        let taken = TakenOut { restored: 1, left: 0, covered: false };
+        assert_eq!(take_out(&text.process, &journal, |_| true).unwrap(), taken);
+        assert!(text.is_original());
+    }
+
+    #[test]
+    fn some_sites_may_come_out_before_others() {
+        let text = Text::new();
+        let journal = text.journal(&[&[(100, 5)], &[(200, 5), (300, 2)], &[(400, 5)]]);
+        put_in(&text.process, &journal).unwrap();
+        assert_eq!(take_out(&text.process, &journal, |site| site.site != 2).unwrap().restored, 2);
+        assert_eq!([100, 400].map(|at| text.read(at, 2)), [[0x90; 2]; 2]);
+        assert_eq!([200, 300].map(|at| text.read(at, 2)), [[0x11; 2]; 2]);
+        assert_eq!(take_out(&text.process, &journal, |site| site.site == 2).unwrap().restored, 1);
+        assert!(text.is_original());
+    }
+
+    #[test]
+    fn what_is_unmapped_is_left() {
+        let text = Text::new();
+        let mut journal = text.journal(&[&[(100, 5)]]);
+        let site = JournalSite { state: SiteState::Planned as u8, ..JournalSite::zeroed() };
+        let far =
+            Write { address: 1 << 46, kind: WriteKind::Branch, original: &[0x90; 33], patched: &[0x11; 33] };
+        let near = Write { address: text.at(200), ..far };
+        journal.push(site, &[near, far]).unwrap();
+        assert_eq!(put_in(&text.process, &journal).unwrap(), [1]);
+        assert_eq!(text.read(200, 33), [0x90; 33]);
+        let taken = TakenOut { restored: 1, left: 1, covered: false };
+        assert_eq!(take_out(&text.process, &journal, |_| true).unwrap(), taken);
+    }
+}
