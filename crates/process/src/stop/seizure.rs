@@ -1,0 +1,200 @@
+//! Attaching to all threads and waiting until each stands: steps 2 to 4 of [stopping](super).
+
+use super::{Newborn, Parked, Thread, own_tid};
+use crate::wait::{self, Backoff, Event, OnExit, Stop};
+use crate::watchdog::Watchdog;
+use crate::{Errno, Pid, Process, Registers, State, StopError, Tid, ptrace};
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+/// Threads attached to so far. Dropping it lets them go.
+pub(super) struct Seizure<'p, 'n> {
+    pub process: &'p Process,
+    pub options: i32,
+    pub on_exit: OnExit,
+    pub known: HashSet<Tid>,
+    pub watchdog: Option<Watchdog>,
+    pub park: &'n dyn Fn(Tid, i32) -> Parked,
+    /// What is told of new processes, if the threads were traced: breakpoints and steps of ours may be what they stop for.
+    pub newborn: Option<&'n mut dyn FnMut(Newborn)>,
+    pub running: Vec<Tid>,
+    pub stopped: Vec<Thread>,
+}
+
+impl Seizure<'_, '_> {
+    fn pid(&self) -> Pid {
+        self.process.pid()
+    }
+
+    fn on_exit(&self, tid: Tid) -> OnExit {
+        if tid == self.pid().leader() { self.on_exit } else { OnExit::Reap }
+    }
+
+    pub fn stop_all(&mut self, patience: Duration) -> Result<(), StopError> {
+        let deadline = Instant::now() + patience;
+        loop {
+            let mut found = false;
+            while self.attach_new()? {
+                found = true;
+            }
+            if !found {
+                return Ok(());
+            }
+            self.wait_for_all(deadline, patience)?;
+        }
+    }
+
+    /// Step 2 of the protocol, once; whether there was anything new.
+    fn attach_new(&mut self) -> Result<bool, StopError> {
+        let mut found = false;
+        for tid in self.process.threads()? {
+            if !self.known.insert(tid) {
+                continue;
+            }
+            if self.attach(tid)? {
+                self.running.push(tid);
+                found = true;
+            } else {
+                // A leader that has ended lives again, attached, once another thread of its has called exec.
+                self.known.remove(&tid);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whether the thread is attached now; it is not if it has ended.
+    fn attach(&mut self, tid: Tid) -> Result<bool, StopError> {
+        if self.known.len() > 1 && self.watchdog.is_none() {
+            self.watchdog = Some(Watchdog::start());
+        }
+        match ptrace::seize(tid, self.options as usize) {
+            Ok(()) => {
+                if let Some(watchdog) = &self.watchdog
+                    && self.on_exit(tid) == OnExit::Reap
+                {
+                    watchdog.add(tid);
+                }
+            }
+            Err(Errno(libc::ESRCH)) => return Ok(false),
+            Err(errno) => {
+                let Ok(status) = self.process.thread_status(tid) else { return Ok(false) };
+                return match status.state {
+                    // The leader stays listed after its end for as long as other threads live.
+                    State::Zombie | State::Dead => Ok(false),
+                    // Created by a thread whose options attach us to its offspring; it stops by itself.
+                    _ if status.tracer == own_tid() => Ok(true),
+                    _ if status.tracer != 0 => {
+                        Err(StopError::AlreadyTraced { pid: self.pid(), tid, tracer: Tid(status.tracer) })
+                    }
+                    _ => Err(StopError::Ptrace { tid, request: "PTRACE_SEIZE", errno }),
+                };
+            }
+        }
+        // It can only fail because the thread has ended, and the wait will tell us that.
+        let _ = ptrace::interrupt(tid, 0);
+        Ok(true)
+    }
+
+    pub fn wait_for_all(&mut self, deadline: Instant, patience: Duration) -> Result<(), StopError> {
+        let mut backoff = Backoff::default();
+        loop {
+            let running = std::mem::take(&mut self.running);
+            let mut running = running.into_iter();
+            while let Some(tid) = running.next() {
+                if let Err(error) = self.look_at(tid) {
+                    // Dropping the seizure must find those not looked at yet.
+                    self.running.push(tid);
+                    self.running.extend(running);
+                    return Err(error);
+                }
+            }
+            let Some(&tid) = self.running.first() else { return Ok(()) };
+            if Instant::now() >= deadline {
+                return Err(self.process.unstoppable(tid, patience));
+            }
+            backoff.pause();
+        }
+    }
+
+    /// Files the thread under `stopped` or, if nothing final has happened to it, under `running`.
+    fn look_at(&mut self, tid: Tid) -> Result<(), StopError> {
+        let parked = match wait::poll(tid, self.on_exit(tid)) {
+            None => {
+                self.running.push(tid);
+                return Ok(());
+            }
+            Some(Event::Gone) => return Ok(()),
+            // The interrupt has overtaken a breakpoint or step whose SIGTRAP the kernel has queued already: let go now, the thread gets as
+            // far as its delivery and runs nothing. Left standing here, it would be behind the breakpoint, and be killed.
+            Some(Event::Stop(Stop::Interrupted(_)))
+                if self.newborn.is_some() && ptrace::has_pending_trap(tid) =>
+            {
+                let _ = ptrace::cont(tid, 0);
+                self.running.push(tid);
+                return Ok(());
+            }
+            Some(Event::Stop(Stop::Interrupted(_))) => Parked::Plain,
+            Some(Event::Stop(Stop::Signal(signal))) => (self.park)(tid, signal),
+            Some(Event::Stop(Stop::Event(libc::PTRACE_EVENT_EXEC))) => {
+                let _ = ptrace::detach(tid, 0);
+                // A child made by vfork, which has left the target's memory.
+                let adopted = self.newborn.is_some() && self.process.thread_stat(tid).is_err();
+                return if adopted { Ok(()) } else { Err(StopError::Execed(self.pid())) };
+            }
+            // Stops of options the caller chose. In the kernel any stop takes back an interrupt that has not had its effect.
+            Some(Event::Stop(stop @ (Stop::Event(_) | Stop::Syscall))) => {
+                if let Stop::Event(event) = stop {
+                    self.tell_of_newborn(tid, event);
+                }
+                let _ = ptrace::interrupt(tid, 0);
+                let _ = ptrace::cont(tid, 0);
+                self.running.push(tid);
+                return Ok(());
+            }
+        };
+        let mut regs = match Registers::read(tid) {
+            Ok(regs) => regs,
+            // Killed since.
+            Err(Errno(libc::ESRCH)) => return Ok(()),
+            Err(errno) => return Err(StopError::Ptrace { tid, request: "PTRACE_GETREGSET", errno }),
+        };
+        if regs.restart_if_interrupted() {
+            // ESRCH means killed, and then nobody will miss it.
+            let _ = regs.write(tid);
+        }
+        self.stopped.push(Thread { tid, regs, parked, held: Vec::new() });
+        Ok(())
+    }
+
+    fn tell_of_newborn(&mut self, tid: Tid, event: i32) {
+        let Some(newborn) = &mut self.newborn else { return };
+        let Ok(child) = ptrace::event_message(tid).map(|child| Pid(child as i32)) else { return };
+        let is_process = match event {
+            libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK => true,
+            // A child that does not end with SIGCHLD, or a thread.
+            libc::PTRACE_EVENT_CLONE => self.process.thread_stat(child.leader()).is_err(),
+            _ => false,
+        };
+        if is_process {
+            newborn(Newborn { child, vfork: event == libc::PTRACE_EVENT_VFORK });
+        }
+    }
+}
+
+impl Drop for Seizure<'_, '_> {
+    fn drop(&mut self) {
+        for thread in self.stopped.iter().rev() {
+            thread.let_go(self.pid(), self.on_exit(thread.tid));
+        }
+        // A running thread cannot be let go. All of these were asked to stop; those that still do not are let go by the kernel
+        // when our thread ends.
+        let deadline = Instant::now() + Duration::from_millis(200);
+        for &tid in &self.running {
+            match wait::until(tid, self.on_exit(tid), deadline) {
+                Some(Event::Stop(Stop::Signal(signal))) => drop(ptrace::detach(tid, signal as usize)),
+                Some(Event::Stop(_)) => drop(ptrace::detach(tid, 0)),
+                Some(Event::Gone) | None => {}
+            }
+        }
+    }
+}
