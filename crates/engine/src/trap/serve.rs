@@ -8,8 +8,11 @@
 //! - **A signal during a step** waits until the step is done, so that no handler sees a slot and a step is never
 //!   taken for one of the handler's.
 //!
-//! A forked child gets a clean copy before it runs. A child made by vfork shares the target's memory, so it is served
-//! like a thread until it starts another program.
+//! What becomes of processes that it makes is told in [`children`].
+
+mod children;
+
+pub(super) use children::clean_copy;
 
 use super::{TrapSite, numbers::*, returns::Returns, step::*, thread::Thread};
 use crate::{
@@ -366,26 +369,6 @@ impl<'a, 'p> Server<'a, 'p> {
         let (&start, &index) = self.slots.range(..=ip).next_back()?;
         (ip - start < u64::from(self.sites[index].slot.copy)).then_some(index)
     }
-
-    fn forked(&mut self, tid: Tid, child: Pid, vfork: bool) -> Result<(), StopError> {
-        self.told.insert(child);
-        if shares_memory(self.process.pid(), child).unwrap_or(vfork) {
-            self.tracer.adopt(child)?;
-        } else {
-            clean_copy(child, self.session, &self.returns);
-            self.tracer.release(child);
-        }
-        self.tracer.cont(tid, 0)
-    }
-}
-
-/// Takes everything of ours out of a copy of the target: a forked child.
-pub(super) fn clean_copy(child: Pid, session: &FoundSession, returns: &Returns) {
-    if let Ok(copy) = Process::open(child) {
-        // What cannot be cleaned is being killed.
-        let _ = restore_code(&copy, session);
-        returns.restore_in(&copy);
-    }
 }
 
 /// Puts back the original byte of every site that traps, in the target or in a copy of it.
@@ -396,16 +379,4 @@ pub(super) fn restore_code(process: &Process, session: &FoundSession) -> Result<
         patch::apply_byte(process, &change)?;
     }
     Ok(())
-}
-
-/// Whether two processes have one memory; `None` when the kernel does not tell.
-fn shares_memory(a: Pid, b: Pid) -> Option<bool> {
-    /// `KCMP_VM` of `include/uapi/linux/kcmp.h`.
-    const KCMP_VM: i32 = 1;
-    // SAFETY: kcmp takes five integers.
-    match unsafe { libc::syscall(libc::SYS_kcmp, a.0, b.0, KCMP_VM, 0, 0) } {
-        0 => Some(true),
-        1..=3 => Some(false),
-        _ => None,
-    }
 }
