@@ -33,4 +33,6 @@ mod sweep;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod templates;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod unwound;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod vectors;
