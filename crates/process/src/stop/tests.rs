@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::keeper::Keeper;
+use crate::wait::{Event, Stop};
 use crate::{RemoteAddr, ptrace::SignalInfo};
 use std::io::Read;
 
