@@ -5,7 +5,7 @@
 //! exactly what was written or says what is wrong.
 //!
 //! The first byte says which answer it is. Numbers are little endian; a text or a list of bytes goes to the end. The bytes
-//! of an answer end where it ends: see [`channel`](crate::channel) for how that is known.
+//! of an answer end where it ends: the channel knows where that is.
 
 use crate::{EngineError, Kept, LeftAlone, Removed};
 use std::time::Duration;

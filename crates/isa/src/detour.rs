@@ -196,7 +196,7 @@ pub struct Layout {
     pub returns: u64,
     /// Log2 of the number of shadow blocks.
     pub return_bits: u32,
-    /// Log2 of the distance between stack slots that may hold a return address ([`crate::Isa::slot_shift`]).
+    /// Log2 of the distance between stack slots that may hold a return address ([`crate::Facts::slot_shift`]).
     pub slot_shift: u32,
     /// Address of the list of arenas: pairs of 64-bit address and size, ended by a zero address.
     pub arenas: u64,
