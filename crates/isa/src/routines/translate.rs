@@ -5,7 +5,7 @@ use crate::assemble::Assemble;
 use crate::detour::*;
 
 /// Words of the routine's frame below the saved registers.
-pub(crate) const LOCALS: u32 = 6;
+pub(crate) const LOCALS: u32 = 8;
 
 /// Places in the frame, in words.
 mod local {
@@ -19,6 +19,10 @@ mod local {
     pub const FOUND: u32 = 3;
     /// Where the search ends.
     pub const END: u32 = 4;
+    /// The first word that looks like one in a context of `Neighbours`, or 0.
+    pub const NEIGHBOUR: u32 = 5;
+    /// The same of `Registers`.
+    pub const REGISTER: u32 = 6;
 }
 
 /// How an unwinder keeps the code address of the frame that it looks up, beside the frame address of the call.
@@ -47,7 +51,8 @@ pub(crate) fn translate<A: Assemble>(
     saved: u32,
     registers_apart: i32,
 ) {
-    let [inside, out] = [(); 2].map(|()| a.label());
+    let [inside, out, look, next, kept, no_neighbour, other] = [(); 7].map(|()| a.label());
+    let word = a.word() as i32;
     store_local(a, address, frame, local::LOOKED_UP);
     store_local(a, address, frame, local::REAL);
     store_local(a, stack, frame, local::STACK);
@@ -56,58 +61,121 @@ pub(crate) fn translate<A: Assemble>(
 
     a.bind(inside);
     load_local(a, r.slot, frame, local::STACK);
+    store_local(a, r.slot, frame, local::FOUND);
     a.end_of_search(r.left, r.slot, [r.page, r.index]);
     store_local(a, r.left, frame, local::END);
-    // What is surest first: parts of the stack may hold what an earlier frame has left there.
-    for context in [Context::Gcc, Context::Neighbours, Context::Registers] {
-        search(a, layout, r, frame, (context, registers_apart), saved, out);
-    }
-    a.bind(out);
-    load_local(a, address, frame, local::REAL);
-}
+    a.set(r.page, 0);
+    store_local(a, r.page, frame, local::NEIGHBOUR);
+    store_local(a, r.page, frame, local::REGISTER);
 
-/// Goes through the stack for a context of this kind, puts the real address into it, and goes to `done`; or on.
-fn search<A: Assemble>(
-    a: &mut A,
-    layout: &Layout,
-    r: &Instances<A::Reg>,
-    frame: A::Reg,
-    (context, registers_apart): (Context, i32),
-    saved: u32,
-    done: A::Label,
-) {
-    let word = a.word() as i32;
-    let [look, next, oldest, known] = [(); 4].map(|()| a.label());
-    load_local(a, r.left, frame, local::STACK);
-    store_local(a, r.left, frame, local::FOUND);
+    // libgcc's context is known for sure. Others are remembered: parts of the stack may hold what an earlier frame has left there.
     a.bind(look);
     load_local(a, r.left, frame, local::FOUND);
     a.load(r.scratch, r.left, 0);
     load_local(a, r.page, frame, local::LOOKED_UP);
     a.add_small(r.page, 1);
     a.jump_if_not_equal(r.scratch, r.page, next);
-    let frame_address = match context {
-        Context::Gcc | Context::Neighbours => 1,
-        Context::Registers => registers_apart,
-    };
-    a.load(r.slot, r.left, -frame_address * word);
+
+    find_call(a, layout, r, frame, 1, no_neighbour);
+    end_with_slot(a, r, frame);
+    load_local(a, r.page, frame, local::FOUND);
+    a.add_small(r.page, 2 * word);
+    each_word(a, r, frame, saved, |a, at| {
+        a.load(r.index, at, 0);
+        a.jump_if_equal(r.index, r.page, kept);
+    });
+    remember(a, r, frame, local::NEIGHBOUR);
+    a.bind(no_neighbour);
+    find_call(a, layout, r, frame, registers_apart, next);
+    end_with_slot(a, r, frame);
+    remember(a, r, frame, local::REGISTER);
+
+    a.bind(next);
+    load_local(a, r.left, frame, local::FOUND);
+    a.add_small(r.left, word);
+    store_local(a, r.left, frame, local::FOUND);
+    load_local(a, r.page, frame, local::END);
+    a.jump_if_below(r.left, r.page, look);
+
+    load_local(a, r.left, frame, local::NEIGHBOUR);
+    a.jump_if_zero(r.left, other);
+    store_local(a, r.left, frame, local::FOUND);
+    find_call(a, layout, r, frame, 1, out);
+    make_real(a, r, frame, Context::Neighbours, saved, out);
+    a.jump(out);
+
+    a.bind(other);
+    load_local(a, r.left, frame, local::REGISTER);
+    a.jump_if_zero(r.left, out);
+    store_local(a, r.left, frame, local::FOUND);
+    find_call(a, layout, r, frame, registers_apart, out);
+    make_real(a, r, frame, Context::Registers, saved, out);
+    a.jump(out);
+
+    a.bind(kept);
+    // The walk over what is kept has lost the slot, but not the instance.
+    make_real(a, r, frame, Context::Gcc, saved, out);
+
+    a.bind(out);
+    load_local(a, address, frame, local::REAL);
+}
+
+/// `instance` = the one of the call whose frame address lies `apart` words below `FOUND`, if its return point is the one that is looked
+/// up; or off to `none`.
+fn find_call<A: Assemble>(
+    a: &mut A,
+    layout: &Layout,
+    r: &Instances<A::Reg>,
+    frame: A::Reg,
+    apart: i32,
+    none: A::Label,
+) {
+    load_local(a, r.left, frame, local::FOUND);
+    a.load(r.slot, r.left, -apart * a.word() as i32);
     a.add_small(r.slot, -(a.slot_below_frame() as i32));
-    instance_of(a, layout, r, Missing::Nothing, next);
+    instance_of(a, layout, r, Missing::Nothing, none);
     a.load(r.scratch, r.instance, RETURN_POINT as i32);
     load_local(a, r.page, frame, local::LOOKED_UP);
     a.add_small(r.page, 1);
-    a.jump_if_not_equal(r.scratch, r.page, next);
-    if context == Context::Gcc {
-        let kept = a.label();
-        load_local(a, r.page, frame, local::FOUND);
-        a.add_small(r.page, 2 * word);
-        each_word(a, r, frame, saved, |a, at| {
-            a.load(r.index, at, 0);
-            a.jump_if_equal(r.index, r.page, kept);
-        });
-        a.jump(next);
-        a.bind(kept);
-    }
+    a.jump_if_not_equal(r.scratch, r.page, none);
+}
+
+/// A context lies below the call that it tells of. So the search ends with the page of the call's slot: a small stack may end there,
+/// too, and nothing be mapped behind.
+fn end_with_slot<A: Assemble>(a: &mut A, r: &Instances<A::Reg>, frame: A::Reg) {
+    let as_before = a.label();
+    load_local(a, r.page, frame, local::FOUND);
+    // On another stack.
+    a.jump_if_below(r.slot, r.page, as_before);
+    a.bits(r.page, r.slot, STACK_PAGE_SHIFT, 8 * a.word() - STACK_PAGE_SHIFT);
+    a.add_small(r.page, 1);
+    a.shift_left(r.page, STACK_PAGE_SHIFT);
+    load_local(a, r.index, frame, local::END);
+    a.jump_if_below(r.index, r.page, as_before);
+    store_local(a, r.page, frame, local::END);
+    a.bind(as_before);
+}
+
+/// Notes `FOUND` in `place`, if it is the first there.
+fn remember<A: Assemble>(a: &mut A, r: &Instances<A::Reg>, frame: A::Reg, place: u32) {
+    let known = a.label();
+    load_local(a, r.page, frame, place);
+    a.jump_if_not_zero(r.page, known);
+    load_local(a, r.page, frame, local::FOUND);
+    store_local(a, r.page, frame, place);
+    a.bind(known);
+}
+
+/// Puts the real address of the call with this `instance` wherever the unwinder has the point.
+fn make_real<A: Assemble>(
+    a: &mut A,
+    r: &Instances<A::Reg>,
+    frame: A::Reg,
+    context: Context,
+    saved: u32,
+    done: A::Label,
+) {
+    let [oldest, known, other] = [(); 3].map(|()| a.label());
     a.bind(oldest);
     a.load(r.page, r.instance, RETURN_OLDER as i32);
     a.jump_if_zero(r.page, known);
@@ -123,21 +191,12 @@ fn search<A: Assemble>(
     a.add_small(r.scratch, -1);
     store_local(a, r.scratch, frame, local::REAL);
     load_local(a, r.page, frame, local::LOOKED_UP);
-    let other = a.label();
     each_word(a, r, frame, saved, |a, at| {
         a.load(r.index, at, 0);
         a.jump_if_not_equal(r.index, r.page, other);
         a.store(r.scratch, at, 0);
         a.bind(other);
     });
-    a.jump(done);
-
-    a.bind(next);
-    load_local(a, r.left, frame, local::FOUND);
-    a.add_small(r.left, word);
-    store_local(a, r.left, frame, local::FOUND);
-    load_local(a, r.page, frame, local::END);
-    a.jump_if_below(r.left, r.page, look);
 }
 
 /// Does something with each word where the unwinder may keep what it needs after the call: the saved registers, and the stack below
