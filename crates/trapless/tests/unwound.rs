@@ -351,3 +351,77 @@ fn w3_probes_are_taken_out_in_the_middle_of_an_unwinding() {
         assert!(in_the_middle > 0, "{name}: no unwinder was met that knew a return point");
     }
 }
+
+/// Walks its stack at the end of some calls, in a coroutine whose stack is small and has nothing mapped behind it, too.
+const WALKER: &str = r#"
+    #define _GNU_SOURCE
+    #include <stdio.h>
+    #include <sys/mman.h>
+    #include <ucontext.h>
+    #include <unwind.h>
+    #define APART __attribute__((noinline, noclone))
+    #define SIZE 16384
+    static long frames, depth;
+    static unsigned long sum;
+    static _Unwind_Reason_Code step(struct _Unwind_Context *context, void *unused) {
+        frames++;
+        sum = sum * 31 + (_Unwind_GetIP(context) & 0xfff);
+        return ++depth > 60 ? _URC_END_OF_STACK : _URC_NO_REASON;
+    }
+    APART long leaf(long x) { depth = 0; _Unwind_Backtrace(step, 0); return x + 1; }
+    APART long middle(long x) { return leaf(x) + 1; }
+    APART long outer(long x) { return x % 3 ? outer(x - 1) + 1 : middle(x) + 1; }
+    static ucontext_t home, coroutine;
+    static void body(void) { for (long i = 0; i < 50; i++) { outer(i); swapcontext(&coroutine, &home); } }
+    int main(void) {
+        char *map = mmap(0, SIZE + 8192, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        mprotect(map + 4096, SIZE, PROT_READ | PROT_WRITE);
+        getcontext(&coroutine);
+        coroutine.uc_stack.ss_sp = map + 4096;
+        coroutine.uc_stack.ss_size = SIZE;
+        coroutine.uc_link = &home;
+        makecontext(&coroutine, body, 0);
+        for (int i = 0; i < 50; i++) swapcontext(&home, &coroutine);
+        for (int i = 0; i < 50; i++) outer(i);
+        printf("%ld %lx\n", frames, sum);
+    }
+"#;
+
+/// The walker with an unwinder that is not the compiler's.
+fn walker(directory: &Path, name: &str, libraries: &[&str]) -> Option<PathBuf> {
+    let Some(library) = libraries.iter().find(|library| Path::new(library).exists()) else {
+        trapless_testing::skip!("no {}", libraries[0]);
+        return None;
+    };
+    let found_at = format!("-Wl,-rpath,{}", Path::new(library).parent().unwrap().display());
+    build(directory, name, "gcc", WALKER, &["-O1", "-fno-optimize-sibling-calls", library, &found_at])
+}
+
+#[test]
+fn r3_unwinders_walk_small_stacks_of_coroutines() {
+    let directory = tempfile::tempdir().unwrap();
+    let llvm: Vec<String> = (14..30).map(|v| format!("/usr/lib/llvm-{v}/lib/libunwind.so.1")).collect();
+    let llvm: Vec<&str> = llvm.iter().map(String::as_str).collect();
+    let flags = ["-O1", "-fno-optimize-sibling-calls"];
+    let walkers = [
+        build(directory.path(), "walker_gcc", "gcc", WALKER, &flags),
+        walker(directory.path(), "walker_llvm", &llvm),
+    ];
+    for path in walkers.into_iter().flatten() {
+        follows(&path, &[("leaf", 100), ("middle", 100), ("outer", 198)]);
+    }
+}
+
+#[test]
+fn r3_nothing_is_followed_where_an_unwinder_asks_too_late() {
+    let directory = tempfile::tempdir().unwrap();
+    let libraries = ["/usr/lib/x86_64-linux-gnu/libunwind.so.8"];
+    let Some(path) = walker(directory.path(), "walker_nongnu", &libraries) else { return };
+    let path = path.to_str().unwrap();
+    let bare = finish(&mut Command::new(path));
+    let ran = run(&["count", "--return", "walker_nongnu:outer", "-o", "/dev/null", "--", path]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.err.contains("libunwind goes by the return addresses"), "{ran:?}");
+    let ran = run(&["count", "walker_nongnu:outer", "-o", "/dev/null", "--", path]);
+    assert_eq!((ran.code, &ran.out), (Some(0), &bare.out), "{ran:?}");
+}

@@ -15,6 +15,7 @@
 //! | GHC | Haskell functions are jumped to, their stack is another one | Haskell's code and its run-time system |
 //! | Mono | the word below a saved stack pointer: the return address of any native function that managed code has called | everything |
 //! | SBCL | words on the stack keep code from being moved | everything |
+//! | libunwind (nongnu) | what it has read from the stack, before it asks about it and from tables of its own | everything |
 //! | greenlet, Guile, Ruby's `continuation`, stacklets | stacks are copied away and back, so a slot's address names many calls | everything |
 
 use std::fmt;
@@ -49,6 +50,8 @@ pub enum Runtime {
     Dart,
     /// Steel Bank Common Lisp.
     Sbcl,
+    /// The unwinder of the nongnu project. LLVM's of the same name is told the real addresses, as libgcc's.
+    Libunwind,
     /// Stacks are copied to the heap and back.
     CopiedStacks,
 }
@@ -56,7 +59,7 @@ pub enum Runtime {
 use Runtime::*;
 
 impl Runtime {
-    const ALL: [Runtime; 14] = [
+    const ALL: [Runtime; 15] = [
         Go,
         V8,
         HotSpot,
@@ -70,12 +73,13 @@ impl Runtime {
         SpiderMonkey,
         Dart,
         Sbcl,
+        Libunwind,
         CopiedStacks,
     ];
 
     /// Whether it reads return addresses of other modules' functions, too.
     fn reaches_everywhere(self) -> bool {
-        matches!(self, Mono | Sbcl | CopiedStacks)
+        matches!(self, Mono | Sbcl | Libunwind | CopiedStacks)
     }
 }
 
@@ -95,6 +99,7 @@ impl fmt::Display for Runtime {
             SpiderMonkey => "SpiderMonkey finds its frames by return addresses",
             Dart => "Dart finds its frames by return addresses",
             Sbcl => "SBCL keeps code by the return addresses on the stack",
+            Libunwind => "libunwind goes by the return addresses on the stack before it asks about them",
             CopiedStacks => "stacks are copied away and back, with the return addresses on them",
         })
     }
@@ -157,6 +162,11 @@ const SYMBOLS: &[(&[u8], Runtime)] = &[
     (b"_kDartIsolateSnapshotInstructions", Dart),
     (b"create_main_lisp_thread", Sbcl),
     (b"alloc_code_object", Sbcl),
+    (b"_ULx86_64_step", Libunwind),
+    (b"_ULx86_step", Libunwind),
+    (b"_ULaarch64_step", Libunwind),
+    (b"_ULppc64_step", Libunwind),
+    (b"unw_backtrace", Libunwind),
     (b"PyInit__greenlet", CopiedStacks),
     (b"init_greenlet", CopiedStacks),
     (b"slp_switch", CopiedStacks),
@@ -200,6 +210,7 @@ const FILES: &[(&str, Runtime)] = &[
     ("libxul.so", SpiderMonkey),
     ("libmozjs", SpiderMonkey),
     ("libjavascriptcore", JavaScriptCore),
+    ("libunwind.so.8", Libunwind),
     ("libguile-", CopiedStacks),
     ("libpypy", CopiedStacks),
     ("_greenlet.", CopiedStacks),

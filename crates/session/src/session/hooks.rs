@@ -47,7 +47,8 @@ fn is_unwinder(name: &str) -> bool {
     known.iter().any(|known| name.starts_with(known))
 }
 
-/// Whether a static program throws exceptions, by an unwinder somewhere inside that asks nobody we know.
+/// Whether exceptions may be thrown by an unwinder that asks nobody we know: in a static program that has one somewhere inside, and in
+/// a dynamic one whose C library could not be read or is an unknown one.
 pub(super) fn throw_unhooked(process: Option<&Process>, images: &[Image], sites: &Sites) -> bool {
     if sites.sites.iter().any(|site| matches!(site.unwinder, Some(Unwinder::Lookup(_)))) {
         return false;
@@ -55,7 +56,8 @@ pub(super) fn throw_unhooked(process: Option<&Process>, images: &[Image], sites:
     let mut read: Vec<usize> = sites.sites.iter().map(|site| site.image).collect();
     read.dedup();
     read.into_iter().filter_map(|index| images[index].module(process).ok()).any(|module| {
-        let is_static = module.needed().is_empty() && module.soname().is_none();
-        is_static && !module.landing_pads().is_empty()
+        let is_dynamic = !module.needed().is_empty() || module.soname().is_some();
+        // Of a file alone, the libraries that it will have are not known.
+        if is_dynamic { process.is_some() } else { !module.landing_pads().is_empty() }
     })
 }
