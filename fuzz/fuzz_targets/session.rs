@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use trapless_isa::model;
-use trapless_wire::{Checked, Counters, Header, Journal, JournalSite, JournalWrite, MAX_WRITE, Write, WriteShape, WordsMut};
+use trapless_wire::{Checked, Counters, Header, Journal, JournalSite, JournalWrite, MAX_WRITE, RawPlace, Schema, Write, WriteShape, WordsMut};
 
 /// The region: the fuzzer's bytes, wherever they are looked for.
 struct Region<'b>(std::cell::RefCell<&'b mut [u8]>);
@@ -61,11 +61,33 @@ fn read_journal(bytes: &[u8], header: &Header) {
     assert_eq!(journal.sites().map(|site| site.writes().count()).sum::<usize>(), 2 * journal.len());
 }
 
+/// The places that are believed lie in a block, and all numbers can be read there.
+fn read_schema(bytes: &[u8], header: &Header) {
+    let start = header.places_at() as usize;
+    let list = bytes.get(start..start + header.places as usize * size_of::<RawPlace>()).unwrap_or_default();
+    let list: Vec<RawPlace> = list.chunks_exact(size_of::<RawPlace>()).map(bytemuck::pod_read_unaligned).collect();
+    let (schema, doubted) = Schema::read(header, &list);
+    let probes: Vec<_> = schema.probes().map(|(_, places)| places).collect();
+    let known: usize = probes.iter().map(|places| places.count()).sum();
+    assert_eq!(known + doubted, list.len());
+    for places in &probes {
+        let counters = [places.entries, places.returns, places.lost].into_iter().flatten();
+        assert!(counters.map(|counter| u64::from(counter.offset())).all(|at| at + 8 <= header.block_stride));
+        let histogram = places.latency.map_or(0, |histogram| u64::from(histogram.offset()));
+        assert!(histogram <= header.block_stride);
+    }
+    let mut copy = bytes.to_vec();
+    let region = Region(std::cell::RefCell::new(&mut copy));
+    let few = &probes[..probes.len().min(8)];
+    assert_eq!(Counters::new(header, &region).numbers(few).len(), few.len());
+}
+
 fuzz_target!(|bytes: &[u8]| {
     let Some(header) = bytes.get(..size_of::<Header>()) else { return };
     let raw: Header = bytemuck::pod_read_unaligned(header);
     let Ok(header) = Checked::read(bytes, raw.region..raw.region.saturating_add(raw.region_size)) else { return };
     read_journal(bytes, &header);
+    read_schema(bytes, &header);
     let mut copy = bytes.to_vec();
     let mut region = Region(std::cell::RefCell::new(&mut copy));
     let mut taken = 0;

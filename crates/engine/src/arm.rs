@@ -117,6 +117,7 @@ impl Blueprint<'_> {
         // A block without it is a forked child's.
         let overflow = self.header.blocks_offset + u64::from(BLOCK_ORIGIN);
         trapless_wire::WordsMut::set_word(&region, overflow, u64::from(self.header.pid));
+        region.write(self.header.places_at(), bytemuck::cast_slice(&self.schema));
         for (offset, part) in journal.parts(&self.header.journal) {
             region.write(offset, part);
         }

@@ -50,7 +50,7 @@ pub(crate) fn session(
     let mut journal = Journal::default();
     for index in order {
         let (site, writes) = (sites[index], writes.of(index));
-        let is_believed = is_of_our_making(&site, &writes, &header, &own, machine)
+        let is_believed = is_of_our_making(&site, &writes, &own, machine)
             && writes.iter().all(|write| is_where_code_is(write, maps, arenas) && files.agree(write));
         if is_believed {
             journal.push(site, &writes);
@@ -61,7 +61,11 @@ pub(crate) fn session(
 }
 
 /// The elements of a list up to the first that was not written: whoever armed was killed before it had written more.
-fn read_list<T: AnyBitPattern>(process: &Process, start: u64, count: u64) -> Result<Vec<T>, EngineError> {
+pub(crate) fn read_list<T: AnyBitPattern>(
+    process: &Process,
+    start: u64,
+    count: u64,
+) -> Result<Vec<T>, EngineError> {
     let mut list = Vec::new();
     let (mut left, mut at) = (count as usize, RemoteAddr(start));
     let mut bytes = vec![0; PIECE.min(left) * size_of::<T>()];
@@ -137,13 +141,7 @@ impl Writes {
 }
 
 /// Whether a site and its writes say only what arming would have written.
-fn is_of_our_making(
-    site: &JournalSite,
-    writes: &[Write<'_>],
-    header: &Header,
-    own: &Arenas,
-    machine: Machine,
-) -> bool {
+fn is_of_our_making(site: &JournalSite, writes: &[Write<'_>], own: &Arenas, machine: Machine) -> bool {
     // Every mechanism there is takes one.
     let [write] = writes else { return false };
     let is_shaped = usize::from(site.writes) == writes.len()
@@ -158,7 +156,6 @@ fn is_of_our_making(
     if !is_shaped || detour.is_none() {
         return false;
     }
-    let counter = site.hits == 0 || site.hits.is_multiple_of(8) && u64::from(site.hits) < header.block_stride;
     let inside = site.detour..=site.detour + u64::from(site.detour_size);
     let returns = site.return_point == 0 || inside.contains(&site.return_point);
     let is_ours = match (site.mechanism(), write.kind) {
@@ -174,7 +171,7 @@ fn is_of_our_making(
         }
         _ => false,
     };
-    is_ours && returns && counter
+    is_ours && returns
 }
 
 /// Whether a write lies where code is that is the process's own. One that lies nowhere any more is believed: its module was unloaded.
@@ -260,7 +257,6 @@ mod tests {
     fn header() -> Checked {
         let mut header = Header::zeroed();
         header.arenas[0] = Arena { address: ARENA, size: PAGE };
-        header.block_stride = PAGE;
         Checked::own(header)
     }
 
@@ -281,8 +277,8 @@ mod tests {
         }
 
         fn is_believed(&self) -> bool {
-            let (header, own) = (header(), Arenas::of(&[header()]));
-            is_of_our_making(&self.site, &[self.write()], &header, &own, Machine::X86_64)
+            let own = Arenas::of(&[header()]);
+            is_of_our_making(&self.site, &[self.write()], &own, Machine::X86_64)
         }
     }
 
@@ -294,7 +290,7 @@ mod tests {
             detour: ARENA + 64,
             detour_size: 64,
             return_point: ARENA + 96,
-            hits: 128,
+            probe: 7,
             writes: 1,
             state: SiteState::Planned as u8,
             displaced: 7,
@@ -320,7 +316,7 @@ mod tests {
     #[test]
     fn whatever_else_a_site_says_is_doubted() {
         type Forge = fn(&mut Entry);
-        let forgeries: [(Entry, Forge); 27] = [
+        let forgeries: [(Entry, Forge); 25] = [
             (jump(), |e| e.site.site += 1),
             (jump(), |e| e.site.site = u64::MAX - 2),
             (jump(), |e| e.address += 1),
@@ -341,8 +337,6 @@ mod tests {
             (jump(), |e| e.site.detour_size = 0),
             (jump(), |e| e.site.detour_size = u32::MAX),
             (jump(), |e| e.site.return_point = 1),
-            (jump(), |e| e.site.hits = 129),
-            (jump(), |e| e.site.hits = u32::MAX - 7),
             (jump(), |e| e.patched[6] = 0x90),
             (jump(), |e| e.original.clone_from(&e.patched)),
             (trap(), |e| e.patched[0] = 0x90),
@@ -357,10 +351,10 @@ mod tests {
 
     #[test]
     fn a_site_without_its_write_or_with_another_is_doubted() {
-        let (header, own, entry) = (header(), Arenas::of(&[header()]), jump());
+        let (own, entry) = (Arenas::of(&[header()]), jump());
         for writes in [vec![], vec![entry.write(); 2]] {
             let site = JournalSite { writes: writes.len() as u16, ..entry.site };
-            assert!(!is_of_our_making(&site, &writes, &header, &own, Machine::X86_64), "{}", writes.len());
+            assert!(!is_of_our_making(&site, &writes, &own, Machine::X86_64), "{}", writes.len());
         }
     }
 

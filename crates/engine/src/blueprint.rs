@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use trapless_isa::{DetourRequest, Detours, Facts, Isa, Layout, Mechanism, Runtime, Spare};
 use trapless_process::{GapRules, Mappings, Pid, Process, RemoteAddr};
 use trapless_wire::{
-    Arena, Header, Journal, JournalSite, JournalSizes, MAGIC, MAX_ARENAS, PAGE, SessionState, SiteState,
-    Sizes, VERSION, Write, WriteKind,
+    Arena, Header, Journal, JournalSite, JournalSizes, MAGIC, MAX_ARENAS, PAGE, RawPlace, SessionState,
+    SiteState, Sizes, VERSION, Write, WriteKind,
 };
 
 /// Room kept for a detour when the size of an arena is chosen: the largest of each kind, measured and rounded up.
@@ -34,6 +34,8 @@ pub struct Blueprint<'m> {
     pub(crate) code: Vec<Vec<u8>>,
     /// One site for each of the plan, in the same order.
     pub(crate) journal: Journal,
+    /// What is collected of each site, and where.
+    pub(crate) schema: Vec<RawPlace>,
     /// For each site, the places of its displaced instructions: (original address, address of the copy).
     pub(crate) places: Vec<Vec<(u64, u64)>>,
     /// The sites that trap, by address.
@@ -54,6 +56,7 @@ impl<'m> Blueprint<'m> {
         let arenas = place_arenas(plan, &mut taken);
         let mut header = new_header(process);
         let slot_shift = plan.modules.first().map_or(0, |module| module.machine.isa().facts().slot_shift);
+        header.places = plan.sites.iter().map(|site| site.places.count() as u64).sum();
         plan.geometry.describe(
             &mut header,
             sizes,
@@ -76,6 +79,7 @@ impl<'m> Blueprint<'m> {
             header,
             code: Vec::new(),
             journal: Journal::default(),
+            schema: Vec::new(),
             places: Vec::new(),
             traps: Vec::new(),
         };
@@ -159,6 +163,9 @@ impl<'m> Blueprint<'m> {
             *slot = Arena { address: room.address, size };
             self.code.push(room.code);
         }
+        let ring = self.header.ring;
+        self.schema =
+            self.plan.sites.iter().flat_map(|site| site.places.raw(site.request.id, ring)).collect();
         self.journal = journal;
         self.places = places;
         self.traps = traps;
@@ -179,7 +186,7 @@ fn journal_sizes(plan: &Plan<'_>) -> JournalSizes {
 fn planned(site: &crate::PlannedSite<'_>) -> JournalSite {
     JournalSite {
         site: site.displaced.start,
-        hits: site.offsets.entries.or(site.offsets.returns).unwrap_or(0),
+        probe: site.request.id,
         state: SiteState::Planned as u8,
         trap: site.mechanism.number(),
         displaced: site.displaced.length,

@@ -7,10 +7,13 @@ use crate::{
     EngineError,
     believe::{self, Arenas},
 };
+use std::cell::RefCell;
+use std::collections::HashSet;
 use std::ops::Range;
 use trapless_process::{Mapping, Mappings, Pid, Process, RemoteAddr};
 use trapless_wire::{
-    BadHeader, Checked, Counters, Header, Journal, REGION_NAME, SessionState, SiteWrites, Words, Write,
+    BadHeader, Checked, Counters, Header, Journal, Numbers, PAGE, Places, REGION_NAME, RawPlace, Schema,
+    SessionState, SiteWrites, Words, Write,
 };
 
 /// A session found in a process by its shared region, or one of our own.
@@ -30,10 +33,23 @@ impl FoundSession {
         Self { header: Checked::own(header), journal, doubted: 0 }
     }
 
-    /// How often a site was hit, read from the target. 0 when nothing can be read.
-    pub fn hits(&self, process: &Process, site: &SiteWrites<'_>) -> u64 {
-        let words = RemoteWords { process, region: self.header.region };
-        if site.hits == 0 { 0 } else { Counters::new(&self.header, &words).sum(site.hits) }
+    /// What its believed sites collect, and where, read from the target; and how many places of the schema are not believed.
+    ///
+    /// # Errors
+    /// Those of the memory.
+    pub fn schema(&self, process: &Process) -> Result<(Schema, usize), EngineError> {
+        let start = self.header.region + self.header.places_at();
+        let mut list: Vec<RawPlace> = believe::read_list(process, start, self.header.places)?;
+        let probes: HashSet<u32> = self.journal.sites().map(|site| site.probe).collect();
+        list.retain(|place| probes.contains(&place.probe));
+        Ok(Schema::read(&self.header, &list))
+    }
+
+    /// The numbers of some probes, read from the target, in the same order. What cannot be read is 0.
+    pub fn numbers(&self, process: &Process, probes: &[Places]) -> Vec<Numbers> {
+        let region = self.header.region;
+        let words = RemoteWords { process, region, page: RefCell::new((u64::MAX, [0; PAGE as usize])) };
+        Counters::new(&self.header, &words).numbers(probes)
     }
 
     /// Whether the tool that armed it still runs. One that was killed and not yet waited for does not, nor does another process
@@ -63,17 +79,26 @@ impl FoundSession {
     }
 }
 
-/// The shared region, read through the target.
+/// The shared region, read through the target a page at a time: that takes no more of its memory than one word would.
 struct RemoteWords<'p> {
     process: &'p Process,
     region: u64,
+    /// Which page was read last, and what is in it.
+    page: RefCell<(u64, [u8; PAGE as usize])>,
 }
 
 impl Words for RemoteWords<'_> {
     fn word(&self, offset: u64) -> u64 {
-        let mut word = [0; 8];
-        let read = self.process.read_exact(RemoteAddr(self.region.wrapping_add(offset)), &mut word);
-        read.map_or(0, |()| u64::from_le_bytes(word))
+        let (page, at) = (offset / PAGE, (offset % PAGE) as usize);
+        let mut last = self.page.borrow_mut();
+        if last.0 != page {
+            let address = self.region.wrapping_add(page * PAGE);
+            last.0 = page;
+            if self.process.read_exact(RemoteAddr(address), &mut last.1).is_err() {
+                last.1.fill(0);
+            }
+        }
+        last.1.get(at..at + 8).and_then(|word| word.try_into().ok()).map_or(0, u64::from_le_bytes)
     }
 }
 

@@ -43,7 +43,7 @@ pub use channel::ChannelError;
 pub use error::{EngineError, LeftAlone, Refusal};
 pub use found::{FoundSession, find_disbelieved, find_sessions};
 pub use kept::{Attempt, remove_kept};
-pub use plan::{Offsets, Plan, PlannedSite};
+pub use plan::{Plan, PlannedSite};
 pub use reach::can_be_searched;
 pub use recheck::{Became, Recheck};
 pub use region::Region;

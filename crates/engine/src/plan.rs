@@ -6,23 +6,10 @@ use crate::admit::{Facts, Returns, original, require_unwinders, rungs};
 use crate::{Module, Refusal, Request, Unwinder, Wanted};
 use std::collections::BTreeMap;
 use trapless_isa::{Actions, Displaced, EntryActions, Mechanism, ReturnActions, Site, detour::Record};
-use trapless_wire::Geometry;
+use trapless_wire::{Counter, Geometry, Histogram, Places};
 
 /// Log2 of the number of records a thread's ring holds.
 const RING_BITS: u32 = 14;
-
-/// Where a site's numbers are in each block.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Offsets {
-    /// Entries.
-    pub entries: Option<u32>,
-    /// Returns.
-    pub returns: Option<u32>,
-    /// Calls that could not be followed.
-    pub lost: Option<u32>,
-    /// Histogram of durations.
-    pub latency: Option<u32>,
-}
 
 /// A site that will be armed.
 #[derive(Clone, Debug)]
@@ -35,8 +22,8 @@ pub struct PlannedSite<'m> {
     pub no_jump: Option<Refusal>,
     /// The instructions that a jump replaces, or the one that stands at the trap.
     pub displaced: Displaced,
-    /// Where its numbers are.
-    pub offsets: Offsets,
+    /// What is collected, and where it is in each block.
+    pub places: Places,
 }
 
 /// All sites of one session.
@@ -89,13 +76,13 @@ impl<'m> PlannedSite<'m> {
         let record = |arguments, ret| Record { id: 2 * self.request.id + u32::from(ret), arguments };
         Actions {
             entry: EntryActions {
-                hits: self.offsets.entries,
+                hits: self.places.entries.map(Counter::offset),
                 record: wanted.record_entry.map(|arguments| record(arguments, false)),
             },
-            ret: self.offsets.lost.map(|lost| ReturnActions {
-                lost,
-                hits: self.offsets.returns,
-                latency: self.offsets.latency,
+            ret: self.places.lost.map(|lost| ReturnActions {
+                lost: lost.offset(),
+                hits: self.places.returns.map(Counter::offset),
+                latency: self.places.latency.map(Histogram::offset),
                 record: wanted.record_return.then(|| record(0, true)),
             }),
             lookup: match wanted.unwinder {
@@ -147,8 +134,13 @@ impl<'m> Plan<'m> {
                 Ok(Chosen { mechanism, displaced, no_jump }) => match overlap(&chosen, displaced) {
                     Some(other) => refuse(Refusal::Overlaps(other)),
                     None => {
-                        let offsets = Offsets::default();
-                        let site = PlannedSite { request: *request, mechanism, no_jump, displaced, offsets };
+                        let Wanted { record_entry, record_return, .. } = request.wanted;
+                        let places = Places {
+                            recorded_entries: record_entry,
+                            recorded_returns: record_return,
+                            ..Places::default()
+                        };
+                        let site = PlannedSite { request: *request, mechanism, no_jump, displaced, places };
                         chosen.insert(displaced.start, site);
                     }
                 },
@@ -203,10 +195,10 @@ impl<'m> Plan<'m> {
 /// some hundreds of functions, then those of lost calls, which are hardly ever written, then the histograms.
 fn place_numbers(geometry: &mut Geometry, sites: &mut Vec<PlannedSite<'_>>) -> Vec<(u32, Refusal)> {
     let mut refused = Vec::new();
-    let rounds = [Offsets::take_hits, Offsets::take_lost, Offsets::take_histogram];
+    let rounds = [take_hits, take_lost, take_histogram];
     for take in rounds {
         sites.retain_mut(|site| {
-            let room = take(&mut site.offsets, geometry, site.request.wanted);
+            let room = take(&mut site.places, geometry, site.request.wanted);
             if room.is_none() {
                 refused.push((site.request.id, Refusal::NoCounters));
             }
@@ -216,31 +208,30 @@ fn place_numbers(geometry: &mut Geometry, sites: &mut Vec<PlannedSite<'_>>) -> V
     refused
 }
 
-/// Each gives up when the block becomes too large.
-impl Offsets {
-    fn take_hits(&mut self, geometry: &mut Geometry, wanted: Wanted) -> Option<()> {
-        if wanted.entries {
-            self.entries = Some(geometry.counter()?);
-        }
-        if wanted.follows() {
-            self.returns = Some(geometry.counter()?);
-        }
-        Some(())
-    }
+// Each gives up when the block becomes too large.
 
-    fn take_lost(&mut self, geometry: &mut Geometry, wanted: Wanted) -> Option<()> {
-        if wanted.follows() {
-            self.lost = Some(geometry.counter()?);
-        }
-        Some(())
+fn take_hits(places: &mut Places, geometry: &mut Geometry, wanted: Wanted) -> Option<()> {
+    if wanted.entries {
+        places.entries = Some(geometry.counter()?);
     }
+    if wanted.follows() {
+        places.returns = Some(geometry.counter()?);
+    }
+    Some(())
+}
 
-    fn take_histogram(&mut self, geometry: &mut Geometry, wanted: Wanted) -> Option<()> {
-        if wanted.latency {
-            self.latency = Some(geometry.latency()?);
-        }
-        Some(())
+fn take_lost(places: &mut Places, geometry: &mut Geometry, wanted: Wanted) -> Option<()> {
+    if wanted.follows() {
+        places.lost = Some(geometry.counter()?);
     }
+    Some(())
+}
+
+fn take_histogram(places: &mut Places, geometry: &mut Geometry, wanted: Wanted) -> Option<()> {
+    if wanted.latency {
+        places.latency = Some(geometry.latency()?);
+    }
+    Some(())
 }
 
 /// The requests less those that follow functions which do not return plainly. An unwinder's entry stays, to be hooked.

@@ -30,7 +30,7 @@ pub struct ProbeSummary {
 }
 
 /// The distribution of a function's durations, in nanoseconds.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LatencySummary {
     /// Mean.
     pub avg: u64,

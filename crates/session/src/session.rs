@@ -20,13 +20,14 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 use trapless_engine::admit::{Facts, Functions, Runtimes};
 use trapless_engine::{
-    EngineError, Function, Module, Offsets, Plan, Refusal, Removed, Request, Serving, Wanted, find_sessions,
+    EngineError, Function, Module, Plan, Refusal, Removed, Request, Serving, Wanted, find_sessions,
     remove_kept,
 };
 use trapless_isa::{BranchTargets, Mechanism};
 use trapless_process::launch::{Child, Launched};
 use trapless_process::{Process, StopOptions};
 use trapless_symbols::Unread;
+use trapless_wire::Places;
 
 use arm::{arm, nothing_probed};
 
@@ -61,7 +62,7 @@ pub struct Probe {
     /// How it gets control.
     pub mechanism: &'static str,
     /// Where its numbers are.
-    pub offsets: Offsets,
+    pub places: Places,
     /// The number that its records bear.
     pub id: u32,
 }
@@ -79,7 +80,7 @@ pub struct Session {
     ended_children: Cell<usize>,
     recheck: RefCell<lost::Sites>,
     /// The counters of calls that make children which share the memory.
-    makers: Vec<u32>,
+    makers: Vec<trapless_wire::Counter>,
 }
 
 /// How the target is held still while it is changed.
@@ -289,7 +290,7 @@ impl Session {
                     address: site.request.address,
                     kinds: asked.kinds,
                     mechanism: site.mechanism.name(),
-                    offsets: site.offsets,
+                    places: site.places,
                     id: site.request.id,
                 }),
             }

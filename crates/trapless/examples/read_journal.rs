@@ -18,9 +18,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     for session in &sessions {
         let owner = if session.has_owner() { "runs" } else { "is gone" };
         println!("armed by {}, which {owner}", session.header.tool);
+        let (schema, _) = session.schema(&process)?;
         for site in session.journal.sites().filter(|site| session.is_armed(&process, site)) {
             let mechanism = site.mechanism().map_or("unknown", Mechanism::name);
-            println!("{:#x} {mechanism}, {} hits", site.site, session.hits(&process, &site));
+            let numbers = &session.numbers(&process, &[schema.places(site.probe)])[0];
+            println!("{:#x} {mechanism}, {} hits", site.site, numbers.entries);
             for write in site.writes() {
                 println!("    {:#x} {:02x?} was {:02x?}", write.address, write.patched, write.original);
             }

@@ -3,7 +3,7 @@
 //! The region is sparse, and most of it is never written: reading takes no memory for it. So numbers are gathered block by
 //! block, from the parts of each block that were ever written.
 
-use crate::Header;
+use crate::{Counter, Header, Histogram};
 use std::ops::Range;
 use trapless_isa::detour::*;
 
@@ -67,7 +67,7 @@ impl Default for Latency {
 }
 
 impl Latency {
-    fn add<W: Words + ?Sized>(&mut self, block: &BlockView<'_, W>, histogram: u32) {
+    pub(crate) fn add<W: Words + ?Sized>(&mut self, block: &BlockView<'_, W>, histogram: u32) {
         self.count = self.count.wrapping_add(block.word(histogram + LATENCY_COUNT));
         self.sum = self.sum.wrapping_add(block.word(histogram + LATENCY_SUM));
         self.max = self.max.max(block.word(histogram + LATENCY_MAX));
@@ -117,9 +117,11 @@ impl<'a, W: Words + ?Sized> Counters<'a, W> {
         })
     }
 
-    /// Sums of the counters between two offsets in the blocks.
-    pub fn totals(&self, counters: Range<u32>) -> Totals {
-        let start = counters.start;
+    /// Sums of all counters from the first of these to the last.
+    pub fn totals(&self, counters: impl IntoIterator<Item = Counter>) -> Totals {
+        let offsets = counters.into_iter().map(Counter::offset);
+        let (start, last) = offsets.fold((u32::MAX, 0), |(first, last), at| (first.min(at), last.max(at)));
+        let counters = start..if start > last { start } else { last + Counter::SIZE };
         let length = counters.len().div_ceil(8);
         let mut totals = Totals { start, own: vec![0; length], children: vec![0; length] };
         for block in self.blocks() {
@@ -133,24 +135,28 @@ impl<'a, W: Words + ?Sized> Counters<'a, W> {
     }
 
     /// Sum of a counter over the attached process's threads.
-    pub fn sum(&self, counter: u32) -> u64 {
-        self.blocks().filter(|b| !b.is_of_child()).fold(0, |sum, b| sum.wrapping_add(b.word(counter)))
+    pub fn sum(&self, counter: Counter) -> u64 {
+        self.sum_at(counter.0)
+    }
+
+    fn sum_at(&self, offset: u32) -> u64 {
+        self.blocks().filter(|b| !b.is_of_child()).fold(0, |sum, b| sum.wrapping_add(b.word(offset)))
     }
 
     /// Followed calls whose return address was put back for an unwinder.
     pub fn unwound(&self) -> u64 {
-        self.sum(BLOCK_UNWOUND)
+        self.sum_at(BLOCK_UNWOUND)
     }
 
     /// Histograms summed over the attached process's threads, of those of `probes` that have one. Each is given as the counter of its
     /// returns and the place of its histogram, in the order of the former; a block where the counter is 0 has no histogram.
-    pub fn latencies(&self, probes: &[(u32, u32)]) -> Vec<Option<Latency>> {
+    pub fn latencies(&self, probes: &[(Counter, Histogram)]) -> Vec<Option<Latency>> {
         let mut totals = vec![None; probes.len()];
         let (Some(first), Some(last)) = (probes.first(), probes.last()) else { return totals };
         for block in self.blocks().filter(|b| !b.is_of_child()) {
-            block.each_written(first.0..last.0 + 8, |counter, _| {
-                if let Ok(index) = probes.binary_search_by_key(&counter, |probe| probe.0) {
-                    totals[index].get_or_insert_with(Latency::default).add(&block, probes[index].1);
+            block.each_written(first.0.0..last.0.0 + Counter::SIZE, |counter, _| {
+                if let Ok(index) = probes.binary_search_by_key(&counter, |probe| probe.0.0) {
+                    totals[index].get_or_insert_with(Latency::default).add(&block, probes[index].1.0);
                 }
             });
         }
@@ -167,17 +173,17 @@ pub struct Totals {
 }
 
 impl Totals {
-    fn index(&self, counter: u32) -> Option<usize> {
-        Some(counter.checked_sub(self.start)? as usize / 8)
+    fn index(&self, counter: Counter) -> Option<usize> {
+        Some(counter.0.checked_sub(self.start)? as usize / 8)
     }
 
     /// Of the attached process's threads. 0 for what was not gathered.
-    pub fn own(&self, counter: u32) -> u64 {
+    pub fn own(&self, counter: Counter) -> u64 {
         self.index(counter).and_then(|index| self.own.get(index)).copied().unwrap_or(0)
     }
 
     /// Of the threads of forked children. 0 for what was not gathered.
-    pub fn of_children(&self, counter: u32) -> u64 {
+    pub fn of_children(&self, counter: Counter) -> u64 {
         self.index(counter).and_then(|index| self.children.get(index)).copied().unwrap_or(0)
     }
 }

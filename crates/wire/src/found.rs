@@ -4,7 +4,7 @@
 //! what [`Geometry::describe`](crate::Geometry::describe) could have said of memory that is really there. So all that is computed
 //! from it stays within the mapping and within what the sizes of this version allow, and no sum overflows.
 
-use crate::{Arena, Header, MAGIC, MAX_ARENAS, PAGE, SessionState, Sizes, VERSION};
+use crate::{Arena, Header, MAGIC, MAX_ARENAS, PAGE, PlaceKind, RawPlace, SessionState, Sizes, VERSION};
 use std::fmt;
 use std::ops::{Deref, Range};
 use trapless_isa::detour::{BLOCK_COUNTERS, RECORD_SHIFT, THREAD_SHIFT, return_sizes};
@@ -130,7 +130,10 @@ fn blocks(header: &Header, _: &Range<u64>) -> Option<()> {
 
 fn region(header: &Header, mapped: &Range<u64>) -> Option<()> {
     must(header.journal.is_possible())?;
-    must(header.blocks_offset == header.journal.end().next_multiple_of(PAGE))?;
+    // A site has at most one of each kind.
+    must(header.places <= PlaceKind::ALL.len() as u64 * header.journal.sites)?;
+    let places = header.places * size_of::<RawPlace>() as u64;
+    must(header.blocks_offset == (header.places_at() + places).next_multiple_of(PAGE))?;
     must(header.block_count <= (1 << most(|sizes| sizes.thread_bits)) + 1)?;
     let size = header.block_stride.checked_mul(header.block_count)?.checked_add(header.blocks_offset)?;
     must(header.region_size == size && header.region == mapped.start)?;
@@ -231,7 +234,7 @@ mod tests {
     #[test]
     fn every_part_is_looked_at() {
         type Forge = fn(&mut Header);
-        let forgeries: [(&str, Forge); 35] = [
+        let forgeries: [(&str, Forge); 37] = [
             ("its owner", |h| h.state = 0),
             ("its owner", |h| h.pid = 0),
             ("its owner", |h| h.tool = u32::MAX),
@@ -248,6 +251,8 @@ mod tests {
             ("its region", |h| h.journal.writes = 2),
             ("its region", |h| h.journal.bytes = u64::MAX),
             ("its region", |h| h.journal.bytes = 4096),
+            ("its region", |h| h.places = u64::MAX),
+            ("its region", |h| h.places = 256),
             ("its region", |h| h.blocks_offset = 8),
             ("its region", |h| h.block_count = u64::MAX),
             ("its region", |h| h.block_count += 1),

@@ -1,9 +1,7 @@
 //! How large the parts are for a given set of probes.
 
-use crate::{Header, JournalSizes};
-use trapless_isa::detour::{
-    BLOCK_COUNTERS, LATENCY_BUCKETS, LATENCY_LENGTH, RECORD_SHIFT, THREAD_SHIFT, return_sizes,
-};
+use crate::{Counter, Header, Histogram, JournalSizes, RawPlace};
+use trapless_isa::detour::{BLOCK_COUNTERS, RECORD_SHIFT, THREAD_SHIFT, return_sizes};
 
 /// Page size the layout is rounded to. Targets with larger pages are not attached.
 pub const PAGE: u64 = 4096;
@@ -61,13 +59,13 @@ impl Geometry {
     }
 
     /// Room for a 64-bit counter. `None` when blocks would become too large.
-    pub fn counter(&mut self) -> Option<u32> {
-        self.take(8)
+    pub fn counter(&mut self) -> Option<Counter> {
+        self.take(Counter::SIZE).map(Counter)
     }
 
     /// Room for a latency histogram.
-    pub fn latency(&mut self) -> Option<u32> {
-        self.take(LATENCY_BUCKETS + 8 * LATENCY_LENGTH)
+    pub fn latency(&mut self) -> Option<Histogram> {
+        self.take(Histogram::SIZE).map(Histogram)
     }
 
     /// Room for a ring of 2^`bits` records, once.
@@ -84,12 +82,13 @@ impl Geometry {
         u64::from(self.next).next_multiple_of(PAGE)
     }
 
-    /// Fills in sizes and offsets, with room for a journal; addresses are left to the caller. `followed`: some
+    /// Fills in sizes and offsets, with room for a journal and for the [`Header::places`]; addresses are left to the caller. `followed`: some
     /// probe needs return instances, for slots that lie `1 << slot_shift` bytes apart.
     pub fn describe(&self, header: &mut Header, sizes: Sizes, journal: JournalSizes, followed: Option<u32>) {
         let threads = 1u64 << sizes.thread_bits;
         header.journal = journal;
-        header.blocks_offset = journal.end().next_multiple_of(PAGE);
+        header.blocks_offset =
+            (header.places_at() + header.places * size_of::<RawPlace>() as u64).next_multiple_of(PAGE);
         header.block_stride = self.block_stride();
         header.block_count = threads + 1;
         header.region_size = header.blocks_offset + header.block_stride * header.block_count;

@@ -8,7 +8,7 @@ use trapless_isa::{Layout, detour::return_sizes};
 pub const MAGIC: [u8; 8] = *b"TRAPLESS";
 
 /// Version of everything this crate describes. A tool does not touch what another version left.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Name given to the memfd; `/proc/PID/maps` shows it as `/memfd:trapless (deleted)`.
 pub const REGION_NAME: &std::ffi::CStr = c"trapless";
@@ -73,6 +73,8 @@ pub struct Header {
     pub region_size: u64,
     /// How much the journal has room for; it starts at the second page.
     pub journal: JournalSizes,
+    /// How many places the schema has room for; it starts behind the journal.
+    pub places: u64,
     /// Offset of block 0.
     pub blocks_offset: u64,
     /// Distance between blocks.
@@ -128,6 +130,11 @@ impl Header {
 
     /// Offset of the block cursor.
     pub const CURSOR_OFFSET: u64 = std::mem::offset_of!(Header, block_cursor) as u64;
+
+    /// Offset of the schema in the region.
+    pub fn places_at(&self) -> u64 {
+        self.journal.end()
+    }
 
     /// The layout as detours see it, in a program whose C library is known by where it keeps the thread id, or is not.
     pub fn layout(&self, tid_offset: Option<i32>) -> Layout {

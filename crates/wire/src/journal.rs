@@ -127,8 +127,8 @@ pub struct JournalSite {
     pub return_point: u64,
     /// Size of the detour in bytes.
     pub detour_size: u32,
-    /// Offset in the blocks of the counter of its entries; 0 when they are not counted.
-    pub hits: u32,
+    /// Id of its probe, by which the [`Schema`](crate::Schema) knows it.
+    pub probe: u32,
     /// How many writes it has.
     pub writes: u16,
     /// A [`SiteState`].

@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | [`Header`] | one page | the tool, but for the block cursor |
 //! | journal: sites, writes, bytes ([`Journal`]) | pages | the tool, before it changes anything |
+//! | schema: places ([`Schema`]) | on the journal's last page, and more | the tool |
 //! | block 0, the overflow block | [`Geometry::block_stride`] | any thread, by locked increments |
 //! | blocks 1 … | the same each | their thread |
 //!
@@ -23,6 +24,7 @@ mod found;
 mod geometry;
 mod header;
 mod journal;
+mod schema;
 
 pub use counters::{BlockView, Counters, Latency, RecordView, Totals, Words, WordsMut};
 pub use found::{BadHeader, Checked};
@@ -32,3 +34,4 @@ pub use journal::{
     Journal, JournalSite, JournalSizes, JournalWrite, MAX_SITES, MAX_WRITE, SiteState, SiteWrites, Write,
     WriteKind, WriteShape,
 };
+pub use schema::{Counter, Histogram, Numbers, PlaceKind, Places, RawPlace, Schema};

@@ -4,9 +4,9 @@ use super::Probe;
 use crate::clock::Rate;
 use crate::outcome::{Bucket, LatencySummary, ProbeSummary};
 use crate::spec::Kind;
-use trapless_engine::{Offsets, Region};
+use trapless_engine::Region;
 use trapless_isa::detour::{LATENCY_LENGTH, latency_bucket_start};
-use trapless_wire::{Counters, Latency, Totals};
+use trapless_wire::{Counter, Counters, Histogram, Latency, Places, Totals};
 
 /// The numbers of one probe.
 #[derive(Clone, Debug, Default)]
@@ -32,22 +32,22 @@ pub struct Snapshot {
 impl Snapshot {
     pub(super) fn take(counters: &Counters<'_, Region>, probes: &[Probe]) -> Self {
         let totals = totals(counters, probes);
-        let mut histograms: Vec<(u32, u32)> =
-            probes.iter().filter_map(|probe| probe.offsets.returns.zip(probe.offsets.latency)).collect();
+        let mut histograms: Vec<(Counter, Histogram)> =
+            probes.iter().filter_map(|probe| probe.places.returns.zip(probe.places.latency)).collect();
         histograms.sort_unstable();
         let mut latencies = counters.latencies(&histograms);
-        let own = |offset: Option<u32>| offset.map_or(0, |offset| totals.own(offset));
+        let own = |counter: Option<Counter>| counter.map_or(0, |counter| totals.own(counter));
         let numbers = probes.iter().map(|probe| {
-            let Offsets { entries, returns, lost, latency } = probe.offsets;
+            let Places { entries, returns, lost, latency, .. } = probe.places;
             let latency = returns
                 .filter(|_| latency.is_some())
                 .and_then(|returns| histograms.binary_search_by_key(&returns, |h| h.0).ok())
                 .and_then(|index| latencies[index].take());
             Numbers { entries: own(entries), returns: own(returns), lost: own(lost), latency }
         });
-        let of_children = |offset: Option<u32>| offset.map_or(0, |offset| totals.of_children(offset));
+        let of_children = |counter: Option<Counter>| counter.map_or(0, |counter| totals.of_children(counter));
         let in_children =
-            probes.iter().map(|p| of_children(p.offsets.entries).max(of_children(p.offsets.returns)));
+            probes.iter().map(|p| of_children(p.places.entries).max(of_children(p.places.returns)));
         Self {
             numbers: numbers.collect(),
             unwound: counters.unwound(),
@@ -94,16 +94,21 @@ impl Snapshot {
 /// How many hits there were of all probes together.
 pub(super) fn hits(counters: &Counters<'_, Region>, probes: &[Probe]) -> u64 {
     let totals = totals(counters, probes);
-    let own = |offset: Option<u32>| offset.map_or(0, |offset| totals.own(offset));
-    probes.iter().map(|probe| own(probe.offsets.entries).max(own(probe.offsets.returns))).sum()
+    let own = |counter: Option<Counter>| counter.map_or(0, |counter| totals.own(counter));
+    probes.iter().map(|probe| own(probe.places.entries).max(own(probe.places.returns))).sum()
 }
 
 /// All counters of the probes.
 fn totals(counters: &Counters<'_, Region>, probes: &[Probe]) -> Totals {
-    let offsets =
-        probes.iter().flat_map(|p| [p.offsets.entries, p.offsets.returns, p.offsets.lost]).flatten();
-    let (first, last) = offsets.fold((u32::MAX, 0), |(first, last), at| (first.min(at), last.max(at)));
-    counters.totals(first..if first > last { first } else { last + 8 })
+    let all = probes.iter().flat_map(|p| [p.places.entries, p.places.returns, p.places.lost]);
+    counters.totals(all.flatten())
+}
+
+impl LatencySummary {
+    /// What a histogram says, in nanoseconds.
+    pub fn of(latency: &Latency, rate: Rate) -> Self {
+        summarize(latency, None, rate)
+    }
 }
 
 /// A histogram less what it was before, in nanoseconds.

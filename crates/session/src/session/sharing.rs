@@ -73,14 +73,14 @@ impl Makers {
         prepared: &Prepared<'_>,
         plan: &Plan<'_>,
         refused: &[Option<LeftAlone>],
-    ) -> Vec<u32> {
+    ) -> Vec<trapless_wire::Counter> {
         let armed = plan.sites.iter().zip(refused).filter(|(_, refused)| refused.is_none());
         armed
             .filter(|(planned, _)| {
                 let site = &prepared.sites.sites[planned.request.id as usize];
                 self.0.contains(&(site.image, site.address))
             })
-            .filter_map(|(planned, _)| planned.offsets.entries)
+            .filter_map(|(planned, _)| planned.places.entries)
             .collect()
     }
 }

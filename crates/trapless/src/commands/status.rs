@@ -8,12 +8,15 @@ use crate::terminal::tell;
 use trapless_engine::find_sessions;
 use trapless_isa::Mechanism;
 use trapless_process::Process;
+use trapless_session::clock::Clock;
+use trapless_session::outcome::LatencySummary;
 
 /// Shows it.
 ///
 /// # Errors
 /// No such process, or no permission.
 pub fn run(processes: &Processes) -> Result<u8, Error> {
+    let clock = Clock::now();
     let mut rows = Vec::new();
     let mut kept = Vec::new();
     for &pid in &processes.pids {
@@ -31,17 +34,38 @@ pub fn run(processes: &Processes) -> Result<u8, Error> {
                     code: session.header.arenas().map(|arena| arena.size).sum(),
                 });
             }
-            for entry in session.journal.sites().filter(|site| session.is_armed(&process, site)) {
-                let (module, function) = name(&process, &images, entry.site);
+            let (schema, doubted) = session.schema(&process).map_err(Error::other)?;
+            if doubted > 0 {
+                let numbers = if doubted == 1 { "number" } else { "numbers" };
+                let where_from =
+                    format!("{doubted} {numbers} of the session at {:#x}", session.header.region);
+                tell(format!("process {pid}: where {where_from} would be makes no sense; not shown"));
+            }
+            let sites: Vec<_> =
+                session.journal.sites().filter(|site| session.is_armed(&process, site)).collect();
+            let places: Vec<_> = sites.iter().map(|site| schema.places(site.probe)).collect();
+            let numbers = session.numbers(&process, &places);
+            // Measuring the clock takes a moment.
+            let rate = numbers.iter().any(|numbers| numbers.latency.is_some()).then(|| clock.rate());
+            for ((site, places), numbers) in sites.iter().zip(places).zip(numbers) {
+                let (module, function) = name(&process, &images, site.site);
                 rows.push(ArmedSite {
                     pid,
                     owner,
                     owner_alive,
                     module,
                     function,
-                    address: entry.site,
-                    mechanism: entry.mechanism().map_or("unknown", Mechanism::name),
-                    hits: session.hits(&process, &entry),
+                    address: site.site,
+                    mechanism: site.mechanism().map_or("unknown", Mechanism::name),
+                    hits: places.entries.map_or(numbers.returns, |_| numbers.entries),
+                    returns: places.returns.map(|_| numbers.returns),
+                    lost: places.lost.map(|_| numbers.lost),
+                    in_children: numbers.in_children,
+                    latency: numbers
+                        .latency
+                        .zip(rate)
+                        .map(|(latency, rate)| LatencySummary::of(&latency, rate)),
+                    records: places.recorded_entries.is_some() || places.recorded_returns,
                 });
             }
         }

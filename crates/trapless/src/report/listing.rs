@@ -3,6 +3,7 @@
 use super::table::{Align, Table};
 use serde::Serialize;
 use std::io::{self, Write};
+use trapless_session::outcome::LatencySummary;
 
 /// Something that is shown as a row of a table or as an object of JSON.
 pub trait Row: Serialize {
@@ -118,8 +119,21 @@ pub struct ArmedSite {
     pub address: u64,
     /// How it gets control.
     pub mechanism: &'static str,
-    /// How often it fired.
+    /// How often it fired: entries, or where they are not counted returns.
     pub hits: u64,
+    /// Returns, where calls are followed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub returns: Option<u64>,
+    /// Calls that could not be followed to their return.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lost: Option<u64>,
+    /// Hits in forked children, which are not in the others.
+    pub in_children: u64,
+    /// The durations of calls, if they are collected and there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency: Option<LatencySummary>,
+    /// Whether calls are recorded one by one, for whoever reads the rings.
+    pub records: bool,
 }
 
 impl Row for ArmedSite {
@@ -143,6 +157,21 @@ impl Row for ArmedSite {
             format!("{}:{}", self.module, self.function),
             format!("process {}{gone}", self.owner),
         ]
+    }
+
+    fn note(&self) -> Option<String> {
+        let some = |number: u64| (number > 0).then_some(number);
+        let returns = self.returns.map(|returns| super::plural(returns, "return"));
+        let lost = self.lost.and_then(some).map(|lost| format!("{} lost", super::count(lost)));
+        let children =
+            some(self.in_children).map(|hits| format!("{} in children", super::plural(hits, "hit")));
+        let latency = self.latency.as_ref().map(|times| {
+            let [avg, p99, max] = [times.avg, times.p99, times.max].map(super::duration);
+            format!("{avg} on average, 99 % within {p99}, longest {max}")
+        });
+        let records = self.records.then(|| "calls are recorded".to_owned());
+        let parts: Vec<_> = [returns, lost, children, latency, records].into_iter().flatten().collect();
+        (!parts.is_empty()).then(|| parts.join(", "))
     }
 }
 
