@@ -326,7 +326,7 @@ impl Session {
 
     /// How many children were made that shared the process's memory, so that what they called is counted as its own.
     pub fn sharing_children(&self) -> u64 {
-        self.makers.iter().map(|counter| self.engine.counters().sum(*counter)).sum()
+        counts::sum(self.makers.iter().map(|counter| self.engine.counters().sum(*counter)))
     }
 
     /// Looks whether what was written at the sites still stands there: at some of them, or at all. What [`Self::lost_sites`] tells

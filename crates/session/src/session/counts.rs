@@ -51,8 +51,8 @@ impl Snapshot {
         Self {
             numbers: numbers.collect(),
             unwound: counters.unwound(),
-            in_children: in_children.sum(),
-            records_lost: counters.blocks().map(|block| block.ring_lost()).sum(),
+            in_children: sum(in_children),
+            records_lost: sum(counters.blocks().map(|block| block.ring_lost())),
         }
     }
 
@@ -73,15 +73,15 @@ impl Snapshot {
                 lost,
                 latency,
             };
-            let lost = now.lost - then.lost;
-            let returns = now.returns - then.returns;
+            let lost = now.lost.saturating_sub(then.lost);
+            let returns = now.returns.saturating_sub(then.returns);
             if latency {
                 let times = now.latency.as_ref().map(|l| summarize(l, then.latency.as_ref(), rate));
                 rows.push(row(Kind::Return, returns, lost, times));
                 continue;
             }
             if probe.kinds.entry {
-                rows.push(row(Kind::Entry, now.entries - then.entries, 0, None));
+                rows.push(row(Kind::Entry, now.entries.saturating_sub(then.entries), 0, None));
             }
             if probe.kinds.returns {
                 rows.push(row(Kind::Return, returns, lost, None));
@@ -95,7 +95,12 @@ impl Snapshot {
 pub(super) fn hits(counters: &Counters<'_, Region>, probes: &[Probe]) -> u64 {
     let totals = totals(counters, probes);
     let own = |counter: Option<Counter>| counter.map_or(0, |counter| totals.own(counter));
-    probes.iter().map(|probe| own(probe.places.entries).max(own(probe.places.returns))).sum()
+    sum(probes.iter().map(|probe| own(probe.places.entries).max(own(probe.places.returns))))
+}
+
+/// Counters are what a target says, so a sum may pass what a number holds.
+pub(super) fn sum(numbers: impl Iterator<Item = u64>) -> u64 {
+    numbers.fold(0, u64::saturating_add)
 }
 
 /// All counters of the probes.
@@ -111,14 +116,14 @@ impl LatencySummary {
     }
 }
 
-/// A histogram less what it was before, in nanoseconds.
+/// A histogram less what it was before, in nanoseconds. Numbers only grow; one that a target has set back has not grown.
 fn summarize(now: &Latency, before: Option<&Latency>, rate: Rate) -> LatencySummary {
     let mut times = now.clone();
     if let Some(before) = before {
-        times.count -= before.count;
-        times.sum = times.sum.wrapping_sub(before.sum);
+        times.count = times.count.saturating_sub(before.count);
+        times.sum = times.sum.saturating_sub(before.sum);
         for (bucket, then) in times.buckets.iter_mut().zip(&before.buckets) {
-            *bucket -= then;
+            *bucket = bucket.saturating_sub(*then);
         }
         // The longest of the interval is known to its bucket.
         let highest = times.buckets.iter().rposition(|&calls| calls > 0).unwrap_or(0) as u32;
@@ -138,5 +143,32 @@ fn summarize(now: &Latency, before: Option<&Latency>, rate: Rate) -> LatencySumm
         p999: quantile(0.999),
         max: rate.nanoseconds(times.max),
         buckets: (0..).zip(&times.buckets).filter(|(_, count)| **count > 0).map(bucket).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+
+    /// Whatever a target writes over its counters, the tool goes on with numbers that nobody takes for hits.
+    #[test]
+    fn numbers_that_a_target_sets_back_have_not_grown() {
+        let rate = Clock::now().rate();
+        let mut now = Latency { count: 5, sum: 1000, max: 400, ..Latency::default() };
+        now.buckets[3] = 5;
+        let mut before = Latency { count: u64::MAX, sum: u64::MAX, max: u64::MAX, ..Latency::default() };
+        before.buckets[3] = u64::MAX;
+        let summary = summarize(&now, Some(&before), rate);
+        assert_eq!((summary.avg, summary.buckets.len()), (0, 0));
+        // The other way round they have grown by nearly all there is.
+        let summary = summarize(&before, Some(&now), rate);
+        assert_eq!(summary.buckets.iter().map(|bucket| bucket.count).sum::<u64>(), u64::MAX - 5);
+    }
+
+    #[test]
+    fn sums_stay_at_the_most_that_a_number_holds() {
+        assert_eq!(sum([u64::MAX, 7].into_iter()), u64::MAX);
+        assert_eq!(sum([3, 4].into_iter()), 7);
     }
 }
