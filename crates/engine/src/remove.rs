@@ -24,9 +24,9 @@ use crate::{
     scan::Ranges,
     writes,
 };
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use trapless_isa::{Displaced, Slot};
-use trapless_process::{Process, RemoteAddr, Stepped, Stopped};
+use trapless_process::{Process, Registers, RemoteAddr, Stepped, Stopped};
 use trapless_wire::{Header, JournalSite, SessionState, SiteWrites};
 
 /// Why memory of ours stays mapped after its patches are out.
@@ -250,18 +250,22 @@ const MAX_COPY: u32 = 8;
 /// The most steps a detour takes: its routines look at every used return table.
 const MAX_STEPS: u32 = 20_000;
 
+/// How long all threads together may take for it. A thousand threads in detours need a tenth of it. Where a target has made more of them
+/// loop there, the others are not to stand for as long as that takes: what is inside then stays inside, and keeps our memory.
+const OUT_WITHIN: Duration = Duration::from_secs(10);
+
 /// Step 2. Whether every thread is out.
 fn step_out(stopped: &mut Stopped<'_>, arenas: &Ranges) -> bool {
-    let inside: Vec<_> = stopped
-        .threads()
-        .iter()
-        .filter(|t| arenas.find(t.registers().ip().0).is_some())
-        .map(|t| t.tid())
-        .collect();
+    let deadline = Instant::now() + OUT_WITHIN;
+    let is_inside = |registers: &Registers| arenas.find(registers.ip().0).is_some();
+    let inside: Vec<_> =
+        stopped.threads().iter().filter(|t| is_inside(t.registers())).map(|t| t.tid()).collect();
     let mut all_out = true;
     for tid in inside {
-        let out = stopped.step_until(tid, MAX_STEPS, |registers| arenas.find(registers.ip().0).is_none());
-        all_out &= matches!(out, Ok(Stepped::Done(_)));
+        let ends = |registers: &Registers| !is_inside(registers) || Instant::now() >= deadline;
+        let out = stopped.step_until(tid, MAX_STEPS, ends);
+        let is_out = stopped.thread(tid).is_some_and(|thread| !is_inside(thread.registers()));
+        all_out &= matches!(out, Ok(Stepped::Done(_))) && is_out;
     }
     all_out
 }
