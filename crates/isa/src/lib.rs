@@ -33,6 +33,8 @@ pub mod model;
 pub mod powerpc;
 mod routines;
 pub mod slot;
+mod sweep;
+mod targets;
 pub mod verdict;
 pub mod x86;
 
@@ -45,7 +47,9 @@ pub use facts::{Arguments, Facts};
 pub use fault::Faults;
 pub use instruction::{DecodeError, Flow, Instruction};
 pub use slot::Slot;
-pub use verdict::{BranchTargets, Displaced, Ladder, Mechanism, Reason, Site, UnknownMechanism};
+pub use sweep::{Swept, View};
+pub use targets::{Arrivals, BranchTargets};
+pub use verdict::{Displaced, Ladder, Mechanism, Reason, Site, UnknownMechanism};
 
 /// The instruction sets trapless knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -81,6 +85,11 @@ pub trait ReadOnlyData {
     fn is_fixed(&self) -> bool {
         false
     }
+
+    /// Whether there may be code at `address`.
+    fn may_be_code(&self, _address: u64) -> bool {
+        true
+    }
 }
 
 /// No data at all.
@@ -106,21 +115,24 @@ pub trait Isa: Sync {
     /// The instruction at the start of `code` as assembly text, for `explain`.
     fn disassemble(&self, code: &[u8], address: u64) -> String;
 
-    /// Appends to `targets` every address that a direct branch, a call or a jump table in `code` leads to, and those that
-    /// `code` takes and may use in another way; they may be addresses of data.
-    ///
-    /// `code` stands at `address` and starts at an instruction; usually it is one function. Bytes that do not decode
-    /// are skipped. `data` serves the jump tables that the code refers to.
-    fn branch_targets(&self, code: &[u8], address: u64, data: &dyn ReadOnlyData, targets: &mut Vec<u64>);
+    /// Reads `code`, which stands at `address` and starts at an instruction, for where control can arrive because of it; usually
+    /// it is one function. Bytes that do not decode are skipped. `data` serves the jump tables that the code refers to.
+    fn sweep(&self, code: &[u8], address: u64, data: &dyn ReadOnlyData, found: &mut Swept);
 
-    /// Appends to `found` the addresses from which `code`, which stands at `address`, computes places to jump to; they may
-    /// be addresses of data. `fixed`: constants in the code may be addresses.
-    ///
-    /// Only of interest where a patch covers several instructions.
-    fn computed_jumps(&self, _code: &[u8], _address: u64, _fixed: bool, _found: &mut Vec<u64>) {}
+    /// Appends to `targets` those of them that a sweep names.
+    fn branch_targets(&self, code: &[u8], address: u64, data: &dyn ReadOnlyData, targets: &mut Vec<u64>) {
+        let mut found = Swept::default();
+        self.sweep(code, address, data, &mut found);
+        targets.append(&mut found.targets);
+    }
 
     /// Which mechanisms are proven safe for a probe at `site`, and why the others are not.
     fn verdict(&self, site: &Site<'_>) -> Ladder;
+
+    /// What one of them takes at `site`, which is less work than all.
+    fn rung(&self, site: &Site<'_>, mechanism: Mechanism) -> Result<Displaced, Reason> {
+        self.verdict(site).rung(mechanism)
+    }
 
     /// Whether the function may carry a call-paired return probe.
     ///

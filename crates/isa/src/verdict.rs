@@ -2,7 +2,7 @@
 //!
 //! A verdict never says only no: each rung of a [`Ladder`] is either what it takes to use it or a [`Reason`].
 
-use alloc::vec::Vec;
+use crate::BranchTargets;
 use core::fmt;
 use core::str::FromStr;
 use thiserror::Error;
@@ -98,72 +98,6 @@ impl<'a> Site<'a> {
     pub fn code_at_site(&self) -> &'a [u8] {
         let offset = self.address.wrapping_sub(self.function);
         usize::try_from(offset).ok().and_then(|o| self.code.get(o..)).unwrap_or_default()
-    }
-}
-
-/// Every known address of a module that control can arrive at from elsewhere: targets of direct branches, jump
-/// tables, landing pads, relocated code pointers. Sorted.
-#[derive(Clone, Debug, Default)]
-pub struct BranchTargets {
-    addresses: Vec<u64>,
-    computed: Vec<u64>,
-    computed_inside: Vec<u64>,
-}
-
-impl BranchTargets {
-    /// Sorts `addresses` and drops duplicates.
-    pub fn new(mut addresses: Vec<u64>) -> Self {
-        addresses.sort_unstable();
-        addresses.dedup();
-        Self { addresses, ..Self::default() }
-    }
-
-    /// The same, with functions that control may enter at a place that is computed when the program runs: their first
-    /// addresses.
-    #[must_use]
-    pub fn with_computed(mut self, mut functions: Vec<u64>) -> Self {
-        functions.sort_unstable();
-        functions.dedup();
-        self.computed = functions;
-        self
-    }
-
-    /// The same, with functions that do so themselves, from a label behind their entry (a computed `goto`).
-    #[must_use]
-    pub fn with_computed_inside(mut self, mut functions: Vec<u64>) -> Self {
-        functions.sort_unstable();
-        functions.dedup();
-        self.computed_inside = functions;
-        self
-    }
-
-    /// Whether control may arrive anywhere around `address` in `function`. At a function's entry it does not because of what
-    /// only the function itself computes: its first instructions have run by then, and are no label of its own.
-    pub fn is_computed(&self, function: u64, address: u64) -> bool {
-        self.computed.binary_search(&function).is_ok()
-            || address != function && self.computed_inside.binary_search(&function).is_ok()
-    }
-
-    /// The first target strictly between `start` and `end`: an instruction boundary or not, a patch over
-    /// `start..end` would be entered there.
-    pub fn first_inside(&self, start: u64, end: u64) -> Option<u64> {
-        let next = self.addresses.partition_point(|&a| a <= start);
-        self.addresses.get(next).copied().filter(|&a| a < end)
-    }
-
-    /// Whether control can arrive exactly at `address`.
-    pub fn contains(&self, address: u64) -> bool {
-        self.addresses.binary_search(&address).is_ok()
-    }
-
-    /// How many addresses there are.
-    pub fn len(&self) -> usize {
-        self.addresses.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.addresses.is_empty()
     }
 }
 

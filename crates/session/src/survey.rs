@@ -6,18 +6,27 @@
 
 use crate::error::Error;
 use std::ops::Range;
-use trapless_isa::{BranchTargets, Flow, Isa, ReadOnlyData};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use trapless_isa::{Arrivals, BranchTargets, Flow, Isa, ReadOnlyData, Swept, View};
 use trapless_symbols::{Module, ModuleKind};
 
-struct Data<'m>(&'m Module);
+struct Data<'m> {
+    module: &'m Module,
+    /// All code of the file lies here.
+    code: Range<u64>,
+}
 
 impl ReadOnlyData for Data<'_> {
     fn at(&self, address: u64) -> &[u8] {
-        self.0.read_only_data_at(address)
+        self.module.read_only_data_at(address)
     }
 
     fn is_fixed(&self) -> bool {
-        self.0.kind() == ModuleKind::FixedExecutable
+        self.module.kind() == ModuleKind::FixedExecutable
+    }
+
+    fn may_be_code(&self, address: u64) -> bool {
+        self.code.contains(&address)
     }
 }
 
@@ -26,73 +35,120 @@ impl ReadOnlyData for Data<'_> {
 /// # Errors
 /// Some code could not be read: what branches there is not known, so nothing in the file can be judged.
 pub fn branch_targets(module: &Module, isa: &dyn Isa, bias: u64) -> Result<BranchTargets, Error> {
-    let data = Data(module);
     let start = module.executable_ranges().map(|range| range.start).min().unwrap_or(0);
     let end = module.executable_ranges().map(|range| range.end).max().unwrap_or(0);
-    let is_code = |address: &u64| (start..end).contains(address);
-    let all = sweep(module, |code, address, found| {
-        let mut addresses = Vec::new();
-        isa.branch_targets(code, address, &data, &mut addresses);
-        found.extend(addresses.drain(..).filter(is_code).map(Found::Target));
-        isa.computed_jumps(code, address, data.is_fixed(), &mut addresses);
-        let taken = addresses.into_iter().filter(is_code);
-        found.extend(taken.map(|from| Found::Computed { from, by: address }));
+    let data = Data { module, code: start..end };
+    let arrivals = Arrivals::over(module.executable_ranges().map(|range| in_file(module, range)));
+    let pieces = pieces(module);
+    functions_in_parts(module, &pieces).for_each(|function| arrivals.may_turn_to_entry(function));
+    /// What one thread keeps from piece to piece.
+    #[derive(Default)]
+    struct Read {
+        swept: Swept,
+        /// Where a place is computed from, and by which piece.
+        computed: Vec<(u64, u64)>,
+    }
+    let read = |own: &mut Read, code: &[u8], address: u64| {
+        let found = &mut own.swept;
+        found.clear();
+        isa.sweep(code, address, &data, found);
+        found.targets.iter().for_each(|&target| arrivals.insert(target));
+        found.turns.iter().for_each(|&target| arrivals.insert_turn(target));
+        if found.view == View::Partial {
+            arrivals.may_turn_to_entry(address);
+        }
+        let taken = found.computed.iter().filter(|from| data.may_be_code(**from));
+        own.computed.extend(taken.map(|&from| (from, address)));
+    };
+    let shares: Vec<Read> = std::thread::scope(|scope| {
+        let pads = scope.spawn(|| module.landing_pads().iter().for_each(|&pad| arrivals.insert(pad)));
+        let pointers = scope.spawn(|| module.code_pointers().into_iter().for_each(|at| arrivals.insert(at)));
+        let shares = sweep(module, &pieces, read)?;
+        // One of them less would be places that nobody knows of.
+        pads.join().and_then(|()| pointers.join()).map_err(|_| unread(module))?;
+        Ok::<_, Error>(shares)
     })?;
     let (mut computed, mut inside) = (Vec::new(), Vec::new());
-    let mut targets = Vec::with_capacity(all.len());
     let start_of = |address| module.function_containing(address).map(|function| function.address());
-    for found in all {
-        match found {
-            Found::Target(address) => targets.push(address),
-            Found::Computed { from, by } => {
-                let Some(function) = start_of(from) else { continue };
-                let own_label = from != function && start_of(by) == Some(function);
-                let list = if own_label { &mut inside } else { &mut computed };
-                list.push(function.wrapping_add(bias));
-            }
-        }
+    for (from, by) in shares.into_iter().flat_map(|share| share.computed) {
+        let Some(function) = start_of(from) else { continue };
+        let own_label = from != function && start_of(by) == Some(function);
+        let list = if own_label { &mut inside } else { &mut computed };
+        list.push(function.wrapping_add(bias));
     }
-    let mut all = targets;
-    all.extend(module.landing_pads());
-    all.extend(module.code_pointers());
-    for target in &mut all {
-        *target = target.wrapping_add(bias);
-    }
-    Ok(BranchTargets::new(all).with_computed(computed).with_computed_inside(inside))
+    Ok(arrivals.targets(bias).with_computed(computed).with_computed_inside(inside))
 }
 
-/// What a sweep finds in a piece of code.
-enum Found {
-    /// Control may arrive here.
-    Target(u64),
-    /// Control may arrive somewhere around `from`, because the code at `by` computes a place there.
-    Computed { from: u64, by: u64 },
+/// What of a range of code the file has.
+fn in_file(module: &Module, range: Range<u64>) -> Range<u64> {
+    let there = module.bytes_at(range.start).len() as u64;
+    range.start..range.end.min(range.start.saturating_add(there))
 }
 
-/// Calls `read` with each piece of the module's code and its address, on all processors, and joins what it appends.
-fn sweep<T: Send>(module: &Module, read: impl Fn(&[u8], u64, &mut Vec<T>) + Sync) -> Result<Vec<T>, Error> {
-    let pieces = pieces(module);
-    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(8);
-    let share = pieces.len().div_ceil(workers).max(1);
-    let sweep = |pieces: &[Range<u64>]| {
-        let mut found = Vec::new();
-        for piece in pieces {
-            if let Some(code) = module.code(piece.clone()) {
-                read(code, piece.start, &mut found);
+/// The first addresses of functions that no piece holds whole and alone.
+fn functions_in_parts<'m>(module: &'m Module, pieces: &'m [Range<u64>]) -> impl Iterator<Item = u64> {
+    let mut pieces = pieces.iter().peekable();
+    module.functions().iter().filter_map(move |function| {
+        let range = function.range();
+        while pieces.next_if(|piece| piece.start < range.start).is_some() {}
+        (pieces.peek() != Some(&&range)).then_some(range.start)
+    })
+}
+
+/// So much code is read by a thread before it looks for more, in bytes.
+const SHARE: u64 = 64 << 10;
+
+/// Calls `read` with each of `pieces`, its code and its address, on all processors, and with something that each thread keeps, which
+/// is given back.
+fn sweep<T: Default + Send>(
+    module: &Module,
+    pieces: &[Range<u64>],
+    read: impl Fn(&mut T, &[u8], u64) + Sync,
+) -> Result<Vec<T>, Error> {
+    let shares = shares(pieces);
+    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(8).min(shares.len());
+    let next = AtomicUsize::new(0);
+    let sweep = || {
+        let mut own = T::default();
+        while let Some(share) = shares.get(next.fetch_add(1, Ordering::Relaxed)) {
+            for piece in *share {
+                if let Some(code) = module.code(piece.clone()) {
+                    read(&mut own, code, piece.start);
+                }
             }
         }
-        found
+        own
     };
     std::thread::scope(|scope| {
-        let running: Vec<_> = pieces.chunks(share).map(|chunk| scope.spawn(|| sweep(chunk))).collect();
+        let running: Vec<_> = (0..workers).map(|_| scope.spawn(sweep)).collect();
         // One share less would be branches that nobody knows of.
-        let joined: Result<Vec<Vec<T>>, _> = running.into_iter().map(|thread| thread.join()).collect();
-        joined.map(|shares| shares.into_iter().flatten().collect())
+        running.into_iter().map(|thread| thread.join()).collect::<Result<Vec<T>, _>>()
     })
-    .map_err(|_| Error::File {
+    .map_err(|_| unread(module))
+}
+
+/// `pieces` in groups of about as much code.
+fn shares(pieces: &[Range<u64>]) -> Vec<&[Range<u64>]> {
+    let (mut shares, mut rest) = (Vec::new(), pieces);
+    while !rest.is_empty() {
+        let mut size = 0;
+        let fits = |piece: &&Range<u64>| {
+            let room = size < SHARE;
+            size += piece.end - piece.start;
+            room
+        };
+        let (share, others) = rest.split_at(rest.iter().take_while(fits).count());
+        shares.push(share);
+        rest = others;
+    }
+    shares
+}
+
+fn unread(module: &Module) -> Error {
+    Error::File {
         path: module.path().to_owned(),
         reason: "its code could not be read whole, so nothing in it is probed; please report this".to_owned(),
-    })
+    }
 }
 
 /// Where the direct calls and the conditional branches of a file lead.
@@ -115,20 +171,23 @@ impl Flows {
 
 /// Reads all code of `module` for direct calls and conditional branches. Addresses are the file's.
 pub fn flows(module: &Module, isa: &dyn Isa) -> Result<Flows, Error> {
-    let all = sweep(module, |code, address, found| {
+    let read = |found: &mut [Vec<u64>; 2], code: &[u8], address: u64| {
         each_flow(isa, code, address, |flow| match flow {
-            Flow::Call { target } => found.push((true, target)),
-            Flow::Branch { target } => found.push((false, target)),
+            Flow::Call { target } => found[0].push(target),
+            Flow::Branch { target } => found[1].push(target),
             _ => {}
         });
-    })?;
-    let those = |call: bool| {
-        let mut targets: Vec<u64> = all.iter().filter(|f| f.0 == call).map(|f| f.1).collect();
+    };
+    let (mut calls, mut branches) = (Vec::new(), Vec::new());
+    for [some_calls, some_branches] in sweep(module, &pieces(module), read)? {
+        calls.extend(some_calls);
+        branches.extend(some_branches);
+    }
+    for targets in [&mut calls, &mut branches] {
         targets.sort_unstable();
         targets.dedup();
-        targets
-    };
-    Ok(Flows { calls: those(true), branches: those(false) })
+    }
+    Ok(Flows { calls, branches })
 }
 
 /// Calls `see` with where control goes after each instruction of `code`, which stands at `address`.
@@ -169,17 +228,45 @@ fn pieces(module: &Module) -> Vec<Range<u64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::target;
 
     #[test]
     fn a_share_that_could_not_be_read_fails_the_whole_survey() {
         let module = Module::open(std::env::current_exe().unwrap()).unwrap();
         let first = module.executable_ranges().next().unwrap().start;
-        let read = |_: &[u8], address: u64, found: &mut Vec<u64>| {
+        let read = |found: &mut Vec<u64>, _: &[u8], address: u64| {
             assert_ne!(address, first, "a defect");
             found.push(address);
         };
-        let error = sweep(&module, read).unwrap_err();
+        let pieces = pieces(&module);
+        let error = sweep(&module, &pieces, read).unwrap_err();
         assert!(error.to_string().contains("could not be read whole"), "{error}");
-        assert!(!sweep(&module, |_, address, found| found.push(address)).unwrap().is_empty());
+        let all = |found: &mut Vec<u64>, _: &[u8], address: u64| found.push(address);
+        let mut read = sweep(&module, &pieces, all).unwrap().concat();
+        read.sort_unstable();
+        let whole = pieces.iter().filter(|piece| module.code((*piece).clone()).is_some());
+        assert_eq!(read, whole.map(|piece| piece.start).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_loop_to_the_entry_is_known_for_every_function_that_may_have_one() {
+        let module = Module::open(std::env::current_exe().unwrap()).unwrap();
+        let isa = target::machine(&module).isa();
+        let targets = branch_targets(&module, isa, 0).unwrap();
+        let (mut inside, mut turned) = (0, 0);
+        for function in module.functions().iter() {
+            let range = function.range();
+            let Some(code) = module.code(range.clone()) else { continue };
+            each_flow(isa, code, range.start, |flow| {
+                if let Flow::Jump { target } | Flow::Branch { target } = flow
+                    && range.contains(&target)
+                {
+                    inside += 1;
+                    turned += usize::from(targets.is_turned_to(target));
+                    assert!(target != range.start || targets.is_turned_to(target), "{target:#x}");
+                }
+            });
+        }
+        assert!(turned > 1000 && turned * 10 > inside * 9, "{turned} of {inside}");
     }
 }

@@ -52,8 +52,8 @@ impl Isa for AArch64 {
         text::disassemble(code, address)
     }
 
-    fn branch_targets(&self, code: &[u8], address: u64, data: &dyn ReadOnlyData, targets: &mut Vec<u64>) {
-        targets::branch_targets(code, address, data, targets);
+    fn sweep(&self, code: &[u8], address: u64, data: &dyn ReadOnlyData, found: &mut Swept) {
+        targets::branch_targets(code, address, data, &mut found.targets);
     }
 
     fn verdict(&self, site: &Site<'_>) -> Ladder {

@@ -62,8 +62,8 @@ impl Isa for PowerPc64Le {
         text::disassemble(code, address)
     }
 
-    fn branch_targets(&self, code: &[u8], address: u64, data: &dyn ReadOnlyData, targets: &mut Vec<u64>) {
-        tables::branch_targets(code, address, data, targets);
+    fn sweep(&self, code: &[u8], address: u64, data: &dyn ReadOnlyData, found: &mut Swept) {
+        tables::branch_targets(code, address, data, &mut found.targets);
     }
 
     fn verdict(&self, site: &Site<'_>) -> Ladder {

@@ -5,11 +5,12 @@
 //! 2(%rax,%rdi,2),%rax; jmp *%rax` enters `f` at a place that only the program knows. So the address that such a place is
 //! computed from is told, and the function there keeps its instructions.
 //!
-//! The code is read once, from its start on. A register holds an address of code from the instruction that takes it, and a
+//! Few functions both jump through a register and name an address of code, so only those are read for it ([`Computes`]), once,
+//! from their start on. A register holds an address of code from the instruction that takes it, and a
 //! computed place from the first arithmetic on it.
 
 use super::decode::{decoder, flow};
-use crate::Flow;
+use crate::{Flow, ReadOnlyData};
 use alloc::vec::Vec;
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
 
@@ -22,14 +23,39 @@ enum Value {
     Computed(u64),
 }
 
+/// Whether code has what it takes to jump to a computed place: seen by whoever reads it anyway.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Computes {
+    /// `jmp r`.
+    jumps: bool,
+    /// An address of code, to compute from.
+    takes: bool,
+}
+
+impl Computes {
+    pub(super) fn see(&mut self, instruction: &Instruction, fixed: bool, data: &dyn ReadOnlyData) {
+        match instruction.mnemonic() {
+            Mnemonic::Jmp => self.jumps |= instruction.op0_kind() == OpKind::Register,
+            // Whatever is known of a register was once one of these.
+            Mnemonic::Lea if fixed || instruction.memory_base() == Register::RIP => {
+                self.takes |= data.may_be_code(instruction.memory_displacement64());
+            }
+            Mnemonic::Mov if fixed => {
+                self.takes |= constant(instruction).is_some_and(|address| data.may_be_code(address));
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn possibly(self) -> bool {
+        self.jumps && self.takes
+    }
+}
+
 /// Appends the addresses from which the code computes places to jump to. They may be addresses of data as well.
 ///
 /// `fixed`: constants may be addresses.
 pub(super) fn computed_jumps(bits: u32, code: &[u8], address: u64, fixed: bool, found: &mut Vec<u64>) {
-    // `jmp r`, which few functions have.
-    if !code.windows(2).any(|pair| pair[0] == 0xff && pair[1] & 0xf8 == 0xe0) {
-        return;
-    }
     let mut registers = Registers { values: [None; 16], factory: InstructionInfoFactory::new(), fixed };
     let mut decoder = decoder(bits, code, address);
     let mut instruction = Instruction::default();
@@ -68,13 +94,6 @@ impl Registers {
         if full.is_gpr64() { self.values[full.number()] } else { None }
     }
 
-    fn set(&mut self, register: Register, value: Option<Value>) {
-        let full = register.full_register();
-        if full.is_gpr64() {
-            self.values[full.number()] = value;
-        }
-    }
-
     /// What `register` holds after arithmetic on it.
     fn computed(&self, register: Register) -> Option<Value> {
         let (Value::Taken(base) | Value::Computed(base)) = self.get(register)?;
@@ -105,16 +124,20 @@ impl Registers {
                 })
             }
             _ => {
-                let used = self.factory.info(instruction).used_registers();
-                let written =
-                    used.iter().filter(|r| !matches!(r.access(), OpAccess::Read | OpAccess::CondRead));
-                let written: Vec<Register> = written.map(|r| r.register()).collect();
-                written.into_iter().for_each(|register| self.set(register, None));
+                if self.values == [None; 16] {
+                    return;
+                }
+                let (values, used) = (&mut self.values, self.factory.info(instruction).used_registers());
+                for written in
+                    used.iter().filter(|r| !matches!(r.access(), OpAccess::Read | OpAccess::CondRead))
+                {
+                    set(values, written.register(), None);
+                }
                 return;
             }
         };
         if instruction.op0_kind() == OpKind::Register {
-            self.set(destination, value);
+            set(&mut self.values, destination, value);
         }
     }
 
@@ -131,6 +154,13 @@ impl Registers {
         self.computed(instruction.memory_base())
             .or_else(|| self.computed(instruction.memory_index()))
             .or_else(|| absolute.then(|| Value::Computed(instruction.memory_displacement64())))
+    }
+}
+
+fn set(values: &mut [Option<Value>; 16], register: Register, value: Option<Value>) {
+    let full = register.full_register();
+    if full.is_gpr64() {
+        values[full.number()] = value;
     }
 }
 

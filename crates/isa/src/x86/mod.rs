@@ -82,16 +82,16 @@ impl Isa for X86 {
         decode::disassemble(self.bits, code, address)
     }
 
-    fn branch_targets(&self, code: &[u8], address: u64, data: &dyn ReadOnlyData, targets: &mut Vec<u64>) {
-        tables::branch_targets(self.bits, code, address, data, targets);
-    }
-
-    fn computed_jumps(&self, code: &[u8], address: u64, fixed: bool, found: &mut Vec<u64>) {
-        computed::computed_jumps(self.bits, code, address, fixed, found);
+    fn sweep(&self, code: &[u8], address: u64, data: &dyn ReadOnlyData, found: &mut Swept) {
+        tables::sweep(self.bits, code, address, data, found);
     }
 
     fn verdict(&self, site: &Site<'_>) -> Ladder {
         verdict::verdict(self.bits, site)
+    }
+
+    fn rung(&self, site: &Site<'_>, mechanism: Mechanism) -> Result<Displaced, Reason> {
+        verdict::rung(self.bits, site, mechanism)
     }
 
     fn return_verdict(&self, site: &Site<'_>) -> Result<(), Reason> {

@@ -16,9 +16,9 @@
 //! stops at the next referenced table. Where a `cmp` bounds the index shortly before the entry is loaded, entries
 //! up to the bound may also lead elsewhere: into the `.cold` part of the function.
 
-use super::computed;
+use super::computed::{self, Computes};
 use super::decode::decoder;
-use crate::ReadOnlyData;
+use crate::{ReadOnlyData, Swept, View};
 use alloc::vec::Vec;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
@@ -41,21 +41,20 @@ struct Table {
     bound: u64,
 }
 
-/// Appends where the branches in `code` lead; see [`crate::Isa::branch_targets`].
-pub(super) fn branch_targets(
-    bits: u32,
-    code: &[u8],
-    address: u64,
-    data: &dyn ReadOnlyData,
-    targets: &mut Vec<u64>,
-) {
+/// Reads code for where control can arrive because of it; see [`crate::Isa::sweep`]. Each instruction is looked at once, and once
+/// more where the code jumps through a register and names an address of code that it may compute the place from.
+pub(super) fn sweep(bits: u32, code: &[u8], address: u64, data: &dyn ReadOnlyData, found: &mut Swept) {
+    let fixed = data.is_fixed();
     let mut references = References::new(bits);
+    let mut computes = Computes::default();
     let mut decoder = decoder(bits, code, address);
     let mut instruction = Instruction::default();
+    found.view = View::Whole;
     while decoder.can_decode() {
         let next = decoder.position() + 1;
         decoder.decode_out(&mut instruction);
         if instruction.is_invalid() {
+            found.view = View::Partial;
             // Data in text: try again at the next byte.
             if decoder.set_position(next).is_err() {
                 break;
@@ -64,13 +63,21 @@ pub(super) fn branch_targets(
             continue;
         }
         if is_direct_branch(&instruction) {
-            targets.push(instruction.near_branch_target());
+            let target = instruction.near_branch_target();
+            found.targets.push(target);
+            if !instruction.is_call_near() && target.wrapping_sub(address) < code.len() as u64 {
+                found.turns.push(target);
+            }
         }
         references.see(&instruction);
-        targets.extend(taken(&instruction, data.is_fixed()));
+        computes.see(&instruction, fixed, data);
+        found.targets.extend(taken(&instruction, fixed));
     }
     if references.indirect_jump {
-        references.read(code, address, data, targets);
+        references.read(code, address, data, &mut found.targets);
+    }
+    if computes.possibly() {
+        computed::computed_jumps(bits, code, address, fixed, &mut found.computed);
     }
 }
 

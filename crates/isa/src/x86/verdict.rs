@@ -11,22 +11,27 @@ use super::decode::{decode_one, decoder, flow, is_endbr, is_filler};
 use super::emulate::emulated;
 use super::movable::form;
 use super::slot::boostable;
-use crate::{DecodeError, Displaced, Flow, Ladder, Reason, Site};
+use crate::{DecodeError, Displaced, Flow, Ladder, Mechanism, Reason, Site};
 use alloc::vec::Vec;
 
 pub(super) fn verdict(bits: u32, site: &Site<'_>) -> Ladder {
-    let start = match start_of_patch(bits, site) {
-        Ok(start) => start,
-        Err(reason) => {
-            let no = Err(reason);
-            return Ladder { jump: no, boost: no, emulate: no, step: no };
-        }
-    };
+    let rung = |mechanism| rung(bits, site, mechanism);
     Ladder {
-        jump: jump(bits, site, start),
-        boost: boost(bits, site, start),
-        emulate: emulate(bits, site, start),
-        step: step(bits, site, start),
+        jump: rung(Mechanism::Jump),
+        boost: rung(Mechanism::Boost),
+        emulate: rung(Mechanism::Emulate),
+        step: rung(Mechanism::Step),
+    }
+}
+
+/// One rung of [`verdict`].
+pub(super) fn rung(bits: u32, site: &Site<'_>, mechanism: Mechanism) -> Result<Displaced, Reason> {
+    let start = start_of_patch(bits, site)?;
+    match mechanism {
+        Mechanism::Jump => jump(bits, site, start),
+        Mechanism::Boost => boost(bits, site, start),
+        Mechanism::Emulate => emulate(bits, site, start),
+        Mechanism::Step => step(bits, site, start),
     }
 }
 
@@ -121,7 +126,7 @@ struct Back {
 /// The jumps from `behind` on to the function's entry or to `start`, if the site is the entry.
 fn jumps_to_entry(bits: u32, site: &Site<'_>, start: u64, behind: u64) -> Vec<Back> {
     let entries = [site.function, start];
-    if site.address != site.function || !entries.iter().any(|entry| site.targets.contains(*entry)) {
+    if site.address != site.function || !entries.iter().any(|entry| site.targets.is_turned_to(*entry)) {
         return Vec::new();
     }
     let offset = behind.saturating_sub(site.function) as usize;

@@ -2,15 +2,24 @@
 
 use super::hex;
 use crate::x86::X86_64;
-use crate::{BranchTargets, Isa, Reason, Site};
+use crate::{BranchTargets, Isa, ReadOnlyData, Reason, Site, Swept};
 use alloc::{vec, vec::Vec};
 
 const AT: u64 = 0x40_1000;
 
 fn computed(code: &str, fixed: bool) -> Vec<u64> {
-    let mut found = Vec::new();
-    X86_64.computed_jumps(&hex(code), AT, fixed, &mut found);
-    found
+    struct File(bool);
+    impl ReadOnlyData for File {
+        fn at(&self, _address: u64) -> &[u8] {
+            &[]
+        }
+        fn is_fixed(&self) -> bool {
+            self.0
+        }
+    }
+    let mut found = Swept::default();
+    X86_64.sweep(&hex(code), AT, &File(fixed), &mut found);
+    found.computed
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Branch targets: of direct branches, and of jump tables in every form compilers write.
 
 use super::hex;
-use crate::{Machine, ReadOnlyData};
-use alloc::vec::Vec;
+use crate::{Machine, ReadOnlyData, Swept, View};
+use alloc::{vec, vec::Vec};
 
 const AT: u64 = 0x1000;
 const DATA: u64 = 0x2000;
@@ -108,5 +108,26 @@ fn targets_of_branches_and_tables() {
         found.dedup();
         expected.sort_unstable();
         assert_eq!(found, expected, "{name}");
+    }
+}
+
+#[test]
+fn branches_inside_a_piece_are_told_apart_from_calls_and_from_what_leaves_it() {
+    for (name, code, turns, view) in [
+        ("nop; jmp to the entry", "90 ebfd", vec![AT], View::Whole),
+        ("dec ecx; jne to the entry; ret", "ffc9 75fc c3", vec![AT], View::Whole),
+        ("je to the ret; nop; ret", "7401 90 c3", vec![AT + 3], View::Whole),
+        ("call the entry; ret", "e8fbffffff c3", vec![], View::Whole),
+        ("jmp behind the end", "eb00", vec![], View::Whole),
+        ("jmp to what stands before", "ebf0", vec![], View::Whole),
+        ("bytes that do not decode; jmp to the entry", "06 ebfd", vec![AT], View::Partial),
+        ("an instruction that is cut off", "90 e900", vec![], View::Partial),
+    ] {
+        let mut found = Swept::default();
+        Machine::X86_64.isa().sweep(&hex(code), AT, &(), &mut found);
+        assert_eq!((&found.turns, found.view), (&turns, view), "{name}");
+        assert!(turns.iter().all(|turn| found.targets.contains(turn)), "{name}");
+        found.clear();
+        assert_eq!(found, Swept::default());
     }
 }

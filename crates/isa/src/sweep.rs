@@ -1,0 +1,37 @@
+//! What reading a piece of code tells of where control can arrive.
+
+use alloc::vec::Vec;
+
+/// What was found in a piece of code, mostly one function. To be used again for the next one, for its memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Every address that a direct branch, a call or a jump table leads to, and those that the code takes and may use in
+    /// another way. They may be addresses of data.
+    pub targets: Vec<u64>,
+    /// Where direct branches that are no calls lead inside the piece. They are among the targets.
+    pub turns: Vec<u64>,
+    /// The addresses from which the code computes places to jump to. They may be addresses of data, too.
+    pub computed: Vec<u64>,
+    /// Whether `turns` are all there are.
+    pub view: View,
+}
+
+/// How much of a piece of code was seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum View {
+    /// Each of its instructions, the first at its start, the last up to its end.
+    Whole,
+    /// Less: some bytes did not decode, or nobody has looked.
+    #[default]
+    Partial,
+}
+
+impl Swept {
+    /// Forgets the piece before. The memory stays.
+    pub fn clear(&mut self) {
+        self.targets.clear();
+        self.turns.clear();
+        self.computed.clear();
+        self.view = View::Partial;
+    }
+}

@@ -1,0 +1,274 @@
+//! Every known address of a module that control can arrive at from elsewhere, a bit for each byte of its code.
+//!
+//! A large program has millions of branches. Sorted, their targets would take eight bytes each and seconds of sorting; bits
+//! are set by all threads that read the code at once, and asked for with a look at one word.
+
+use alloc::vec::Vec;
+use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+const BITS: u64 = u64::BITS as u64;
+/// In bytes, of any instruction set.
+const LONGEST_INSTRUCTION: u64 = 15;
+
+/// Bits for the addresses of one range.
+#[derive(Clone, Debug)]
+struct Span<W> {
+    /// Where it begins.
+    start: u64,
+    /// Where control arrives.
+    arrivals: Vec<W>,
+    /// Where a branch of the same function may lead, if it leads there at all.
+    turns: Vec<W>,
+}
+
+impl<W> Span<W> {
+    /// Index of the word for `address`, and its bit there.
+    fn place(&self, address: u64) -> Option<(usize, u64)> {
+        let offset = address.checked_sub(self.start)?;
+        let word = usize::try_from(offset / BITS).ok().filter(|word| *word < self.arrivals.len())?;
+        Some((word, 1 << (offset % BITS)))
+    }
+}
+
+/// The span among `spans`, which are sorted, that holds `address`, and the address's place in it.
+fn find<W>(spans: &[Span<W>], address: u64) -> Option<(&Span<W>, usize, u64)> {
+    let span = &spans[spans.partition_point(|span| span.start <= address).checked_sub(1)?];
+    let (word, bit) = span.place(address)?;
+    Some((span, word, bit))
+}
+
+/// [`BranchTargets`] in the making, by several threads.
+#[derive(Debug)]
+pub struct Arrivals {
+    spans: Vec<Span<AtomicU64>>,
+}
+
+impl Arrivals {
+    /// Nothing arrives yet anywhere in `code`.
+    pub fn over(code: impl IntoIterator<Item = Range<u64>>) -> Self {
+        let mut ranges: Vec<_> = code.into_iter().filter(|range| !range.is_empty()).collect();
+        ranges.sort_unstable_by_key(|range| range.start);
+        let mut joined: Vec<Range<u64>> = Vec::new();
+        for range in ranges {
+            match joined.last_mut() {
+                // So close that they share a word.
+                Some(last) if range.start <= last.end.saturating_add(BITS) => {
+                    last.end = last.end.max(range.end)
+                }
+                _ => joined.push(range),
+            }
+        }
+        let empty = |words: u64| (0..words).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
+        let span = |range: Range<u64>| {
+            let words = (range.end - range.start).div_ceil(BITS);
+            Span { start: range.start, arrivals: empty(words), turns: empty(words) }
+        };
+        Self { spans: joined.into_iter().map(span).collect() }
+    }
+
+    /// Control may arrive at `address`. It is forgotten where no code is.
+    pub fn insert(&self, address: u64) {
+        if let Some((span, word, bit)) = find(&self.spans, address) {
+            set(&span.arrivals[word], bit);
+        }
+    }
+
+    /// A branch that is no call leads to `address`, and stands in the same function.
+    pub fn insert_turn(&self, address: u64) {
+        if let Some((span, word, bit)) = find(&self.spans, address) {
+            set(&span.arrivals[word], bit);
+            set(&span.turns[word], bit);
+        }
+    }
+
+    /// Not all branches of the function at `function` were seen: some may lead back to its entry, before or behind the landing
+    /// place of indirect branches that it may begin with.
+    pub fn may_turn_to_entry(&self, function: u64) {
+        for address in function..function.saturating_add(LONGEST_INSTRUCTION + 1) {
+            if let Some((span, word, bit)) = find(&self.spans, address) {
+                set(&span.turns[word], bit);
+            }
+        }
+    }
+
+    /// What was inserted, moved by `bias`.
+    pub fn targets(self, bias: u64) -> BranchTargets {
+        let plain = |words: Vec<AtomicU64>| words.into_iter().map(AtomicU64::into_inner).collect();
+        let moved = |span: Span<AtomicU64>| Span {
+            start: span.start.wrapping_add(bias),
+            arrivals: plain(span.arrivals),
+            turns: plain(span.turns),
+        };
+        let mut spans: Vec<Span<u64>> = self.spans.into_iter().map(moved).collect();
+        // A bias that wraps around changes the order.
+        spans.sort_unstable_by_key(|span| span.start);
+        BranchTargets { spans, ..BranchTargets::default() }
+    }
+}
+
+/// Most targets have more than one branch, and a plain look is cheaper than a locked change.
+fn set(word: &AtomicU64, bit: u64) {
+    if word.load(Ordering::Relaxed) & bit == 0 {
+        word.fetch_or(bit, Ordering::Relaxed);
+    }
+}
+
+/// Every known address of a module that control can arrive at from elsewhere: targets of direct branches, jump
+/// tables, landing pads, relocated code pointers.
+#[derive(Clone, Debug, Default)]
+pub struct BranchTargets {
+    /// By address.
+    spans: Vec<Span<u64>>,
+    computed: Vec<u64>,
+    computed_inside: Vec<u64>,
+}
+
+impl BranchTargets {
+    /// Those that `addresses` names. Nothing is known of where the branches stand.
+    pub fn new(addresses: Vec<u64>) -> Self {
+        let all = Arrivals::over(addresses.iter().map(|&address| address..address.saturating_add(1)));
+        // Any of them may be one's own.
+        addresses.iter().for_each(|&address| all.insert_turn(address));
+        all.targets(0)
+    }
+
+    /// The same, with functions that control may enter at a place that is computed when the program runs: their first
+    /// addresses.
+    #[must_use]
+    pub fn with_computed(mut self, mut functions: Vec<u64>) -> Self {
+        functions.sort_unstable();
+        functions.dedup();
+        self.computed = functions;
+        self
+    }
+
+    /// The same, with functions that do so themselves, from a label behind their entry (a computed `goto`).
+    #[must_use]
+    pub fn with_computed_inside(mut self, mut functions: Vec<u64>) -> Self {
+        functions.sort_unstable();
+        functions.dedup();
+        self.computed_inside = functions;
+        self
+    }
+
+    /// Whether control may arrive anywhere around `address` in `function`. At a function's entry it does not because of what
+    /// only the function itself computes: its first instructions have run by then, and are no label of its own.
+    pub fn is_computed(&self, function: u64, address: u64) -> bool {
+        self.computed.binary_search(&function).is_ok()
+            || address != function && self.computed_inside.binary_search(&function).is_ok()
+    }
+
+    /// The first target strictly between `start` and `end`: an instruction boundary or not, a patch over
+    /// `start..end` would be entered there.
+    pub fn first_inside(&self, start: u64, end: u64) -> Option<u64> {
+        let first = start.checked_add(1)?;
+        let begun = self.spans.partition_point(|span| span.start <= first).saturating_sub(1);
+        self.spans[begun..].iter().take_while(|span| span.start < end).find_map(|span| {
+            let from = first.max(span.start) - span.start;
+            let word = usize::try_from(from / BITS).ok()?;
+            let mut mask = u64::MAX << (from % BITS);
+            for (index, bits) in span.arrivals.iter().enumerate().skip(word) {
+                let at = span.start.checked_add(index as u64 * BITS).filter(|&at| at < end)?;
+                let found = bits & mask;
+                if found != 0 {
+                    return at.checked_add(found.trailing_zeros().into()).filter(|&target| target < end);
+                }
+                mask = u64::MAX;
+            }
+            None
+        })
+    }
+
+    /// Whether control can arrive exactly at `address`.
+    pub fn contains(&self, address: u64) -> bool {
+        find(&self.spans, address).is_some_and(|(span, word, bit)| span.arrivals[word] & bit != 0)
+    }
+
+    /// How many addresses there are.
+    pub fn len(&self) -> usize {
+        let set =
+            |span: &Span<u64>| span.arrivals.iter().map(|word| word.count_ones() as usize).sum::<usize>();
+        self.spans.iter().map(set).sum()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether a direct branch that is no call may lead to `entry` from its own function. `entry`: the function's first
+    /// instruction, or the second where it begins with a landing place of indirect branches.
+    pub fn is_turned_to(&self, entry: u64) -> bool {
+        let both = |(span, word, bit): (&Span<u64>, usize, u64)| span.arrivals[word] & span.turns[word] & bit;
+        find(&self.spans, entry).map_or(0, both) != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    #[test]
+    fn targets_are_found_wherever_they_lie() {
+        let near = [0x1000, 0x1001, 0x103f, 0x1040, 0x1041, 0x1080, 0x10ff];
+        let far = [0, 63, 64, 1 << 20, (1 << 63) + 5, u64::MAX - 1];
+        let mut all: Vec<u64> = near.into_iter().chain(far).collect();
+        let targets = BranchTargets::new(all.clone());
+        all.sort_unstable();
+        for start in all.iter().flat_map(|&at| at.saturating_sub(70)..=at.saturating_add(2)) {
+            assert_eq!(targets.contains(start), all.binary_search(&start).is_ok(), "{start:#x}");
+            for length in [1, 2, 5, 15, 64, 65, 200] {
+                let end = start.saturating_add(length);
+                let expected = all.iter().copied().find(|&at| at > start && at < end);
+                assert_eq!(targets.first_inside(start, end), expected, "{start:#x}..{end:#x}");
+            }
+        }
+        assert_eq!(BranchTargets::default().first_inside(0, u64::MAX), None);
+        assert!(!BranchTargets::default().contains(0));
+    }
+
+    #[test]
+    fn only_code_has_targets_and_the_bias_moves_them() {
+        let code = [0x2000..0x2010, 0x1000..0x1009, 0x1008..0x1100, 0x3000..0x3000];
+        let arrivals = Arrivals::over(code);
+        for address in [0xfff, 0x1000, 0x10c0, 0x2004, 0x3000, 0x9000, u64::MAX] {
+            arrivals.insert(address);
+        }
+        arrivals.insert_turn(0x1004);
+        arrivals.may_turn_to_entry(0x2000);
+        let bias = 0x2000_u64.wrapping_neg();
+        let targets = arrivals.targets(bias);
+        for (address, arrives, turns) in [
+            (0xfff, false, false),
+            (0x1000, true, false),
+            (0x1004, true, true),
+            (0x10c0, true, false),
+            (0x2000, false, false),
+            (0x2004, true, true),
+            (0x3000, false, false),
+        ] {
+            let moved = bias.wrapping_add(address);
+            assert_eq!(
+                (targets.contains(moved), targets.is_turned_to(moved)),
+                (arrives, turns),
+                "{address:#x}"
+            );
+        }
+        assert_eq!(targets.first_inside(4, u64::MAX), Some(0x1000_u64.wrapping_add(bias)));
+    }
+
+    #[test]
+    fn all_threads_see_what_each_has_inserted() {
+        let arrivals = Arrivals::over(core::iter::once(0..1 << 16));
+        let mut addresses = vec![];
+        for step in [3, 5, 7] {
+            (0..1 << 16).step_by(step).for_each(|address| arrivals.insert(address));
+            addresses.extend((0..1 << 16).step_by(step));
+        }
+        let targets = arrivals.targets(0);
+        assert!(addresses.into_iter().all(|address| targets.contains(address)));
+        assert!(!targets.contains(1));
+    }
+}
