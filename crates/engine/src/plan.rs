@@ -2,7 +2,7 @@
 //!
 //! Planning looks at code and facts only. It touches no process.
 
-use crate::admit::{Facts, Returns, original, require_unwinders, rungs};
+use crate::admit::{Best, Facts, Returns, best, original, require_unwinders};
 use crate::{Module, Refusal, Request, Unwinder, Wanted};
 use std::collections::BTreeMap;
 use trapless_isa::{Actions, Displaced, EntryActions, Mechanism, ReturnActions, Site, detour::Record};
@@ -115,7 +115,8 @@ impl<'m> Plan<'m> {
         allowed: &[Mechanism],
     ) -> Self {
         let mut skipped = Vec::new();
-        let mut chosen: BTreeMap<u64, PlannedSite<'m>> = BTreeMap::new();
+        let mut sites = Vec::with_capacity(requests.len());
+        let mut chosen = BTreeMap::new();
         let mut geometry = Geometry::default();
         if requests.iter().any(|r| r.wanted.records()) {
             // Before the counters, so that a block that is too large shows in their refusal.
@@ -131,7 +132,7 @@ impl<'m> Plan<'m> {
                 }
             };
             match verdict {
-                Ok(Chosen { mechanism, displaced, no_jump }) => match overlap(&chosen, displaced) {
+                Ok(Best { mechanism, displaced, no_jump }) => match overlap(&chosen, displaced) {
                     Some(other) => refuse(Refusal::Overlaps(other)),
                     None => {
                         let Wanted { record_entry, record_return, .. } = request.wanted;
@@ -140,14 +141,14 @@ impl<'m> Plan<'m> {
                             recorded_returns: record_return,
                             ..Places::default()
                         };
-                        let site = PlannedSite { request: *request, mechanism, no_jump, displaced, places };
-                        chosen.insert(displaced.start, site);
+                        chosen.insert(displaced.start, (displaced.end(), request.address));
+                        sites.push(PlannedSite { request: *request, mechanism, no_jump, displaced, places });
                     }
                 },
                 Err(refusal) => refuse(refusal),
             }
         }
-        let mut sites: Vec<_> = chosen.into_values().collect();
+        sites.sort_by_key(|site| site.displaced.start);
         skipped.extend(place_numbers(&mut geometry, &mut sites));
         let mut plan = Self { modules, sites, skipped, geometry };
         require_unwinders(facts, &mut plan, &requests);
@@ -257,36 +258,22 @@ fn without_odd_returns<'m>(
     judged.collect()
 }
 
-/// What is possible at a site, and why it is no jump where it is none.
-struct Chosen {
-    mechanism: Mechanism,
-    displaced: Displaced,
-    no_jump: Option<Refusal>,
-}
-
-type Verdict = Result<Chosen, Refusal>;
-
 fn judge_all(
     facts: &Facts,
     modules: &[Module<'_>],
     requests: &[Request<'_>],
     allowed: &[Mechanism],
-) -> Vec<Verdict> {
-    let judge_by = |allowed: &[Mechanism], request: &Request<'_>| {
-        let rungs = rungs(facts, modules, request);
-        let (mechanism, displaced) = rungs.best(allowed)?;
-        Ok(Chosen { mechanism, displaced, no_jump: rungs.jump.err() })
-    };
-    let allowed_for = |request: &'_ Request<'_>| match (request.wanted.unwinder, request.mechanism) {
-        (Some(unwinder), _) => unwinder.mechanisms().to_vec(),
-        (None, Some(only)) => vec![only],
-        (None, None) => allowed.to_vec(),
-    };
-    crate::spread::map(requests, |request| judge_by(&allowed_for(request), request))
+) -> Vec<Result<Best, Refusal>> {
+    crate::spread::map(requests, |request| match (request.wanted.unwinder, request.mechanism) {
+        (Some(unwinder), _) => best(facts, modules, request, unwinder.mechanisms()),
+        (None, Some(only)) => best(facts, modules, request, &[only]),
+        (None, None) => best(facts, modules, request, allowed),
+    })
 }
 
-/// Address of a chosen site that shares bytes with `displaced`.
-fn overlap(chosen: &BTreeMap<u64, PlannedSite<'_>>, displaced: Displaced) -> Option<u64> {
-    let before = chosen.range(..displaced.end()).next_back()?;
-    (before.1.displaced.end() > displaced.start).then_some(before.1.request.address)
+/// Address of a chosen site that shares bytes with `displaced`. Of each that was chosen: where its displaced instructions begin,
+/// where they end, its address.
+fn overlap(chosen: &BTreeMap<u64, (u64, u64)>, displaced: Displaced) -> Option<u64> {
+    let (_, &(end, address)) = chosen.range(..displaced.end()).next_back()?;
+    (end > displaced.start).then_some(address)
 }

@@ -30,7 +30,7 @@ use std::collections::BTreeMap;
 pub use returns::Returns;
 pub use runtimes::{Marks, Runtime, Runtimes};
 pub use unwinders::{LOOKUPS, UNWINDERS, require_unwinders};
-pub(crate) use verdict::original;
+pub(crate) use verdict::{Best, best, original};
 pub use verdict::{Rungs, rungs};
 
 /// What is known of a process before any of its functions is looked at. The default: there is no process, so nothing is

@@ -7,7 +7,7 @@
 use super::{Facts, faults, go, shadow_stack};
 use crate::plan::site_of;
 use crate::{Module, Refusal, Request, Unwinder};
-use trapless_isa::{Displaced, Ladder, Mechanism};
+use trapless_isa::{Displaced, Mechanism};
 
 /// What each mechanism takes at a site, or why it cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,35 +37,63 @@ impl Rungs {
             Mechanism::Step => &self.step,
         }
     }
+}
 
-    /// The best possible mechanism among those `allowed`.
-    ///
-    /// # Errors
-    /// Why the best allowed one is impossible.
-    pub fn best(&self, allowed: &[Mechanism]) -> Result<(Mechanism, Displaced), Refusal> {
-        let mut first = None;
-        for (mechanism, rung) in self.all().filter(|(mechanism, _)| allowed.contains(mechanism)) {
-            match rung {
-                Ok(displaced) => return Ok((mechanism, *displaced)),
-                Err(refusal) => first = first.or(Some(refusal)),
+/// What is possible at a site, and why it is no jump where it is none.
+pub(crate) struct Best {
+    pub mechanism: Mechanism,
+    pub displaced: Displaced,
+    pub no_jump: Option<Refusal>,
+}
+
+/// The best possible mechanism among those `allowed`. Others are not looked at.
+///
+/// # Errors
+/// Why the best allowed one is impossible.
+pub(crate) fn best(
+    facts: &Facts,
+    modules: &[Module<'_>],
+    request: &Request<'_>,
+    allowed: &[Mechanism],
+) -> Result<Best, Refusal> {
+    let mut first = None;
+    for mechanism in Mechanism::ALL.into_iter().filter(|mechanism| allowed.contains(mechanism)) {
+        match rung(facts, modules, request, mechanism) {
+            Ok(displaced) => {
+                let no_jump = || rung(facts, modules, request, Mechanism::Jump).err();
+                let no_jump = mechanism.traps().then(no_jump).flatten();
+                return Ok(Best { mechanism, displaced, no_jump });
             }
+            Err(refusal) => first = first.or(Some(refusal)),
         }
-        Err(first.cloned().unwrap_or(Refusal::Verdict(trapless_isa::Reason::NotImplemented)))
     }
+    Err(first.unwrap_or(Refusal::Verdict(trapless_isa::Reason::NotImplemented)))
 }
 
 /// Which mechanisms are possible at the site of `request`.
 pub fn rungs(facts: &Facts, modules: &[Module<'_>], request: &Request<'_>) -> Rungs {
+    let rung = |mechanism| rung(facts, modules, request, mechanism);
+    Rungs {
+        jump: rung(Mechanism::Jump),
+        boost: rung(Mechanism::Boost),
+        emulate: rung(Mechanism::Emulate),
+        step: rung(Mechanism::Step),
+    }
+}
+
+/// What one of them takes there.
+fn rung(
+    facts: &Facts,
+    modules: &[Module<'_>],
+    request: &Request<'_>,
+    mechanism: Mechanism,
+) -> Result<Displaced, Refusal> {
     let module = &modules[request.module];
     let isa = module.machine.isa();
     let site = site_of(request, modules);
-    let Ladder { jump, boost, emulate, step } = isa.verdict(&site);
-    let trap = |rung: Result<Displaced, _>| {
-        let displaced = rung?;
-        shadow_stack::lets_move(facts, isa, displaced, original(request, displaced))?;
-        Ok(displaced)
-    };
-    let jump = trap(jump).and_then(|displaced| {
+    let displaced = isa.rung(&site, mechanism)?;
+    shadow_stack::lets_move(facts, isa, displaced, original(request, displaced))?;
+    if mechanism == Mechanism::Jump {
         if let Some(table) = request.unread {
             return Err(Refusal::Unread(table));
         }
@@ -74,9 +102,8 @@ pub fn rungs(facts: &Facts, modules: &[Module<'_>], request: &Request<'_>) -> Ru
         if !matches!(request.wanted.unwinder, Some(Unwinder::Lookup(_))) {
             faults::seen_by_handlers(facts, isa, displaced, original(request, displaced))?;
         }
-        Ok(displaced)
-    });
-    Rungs { jump, boost: trap(boost), emulate: trap(emulate), step: trap(step) }
+    }
+    Ok(displaced)
 }
 
 /// The displaced instructions, as the file has them.
