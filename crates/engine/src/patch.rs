@@ -37,11 +37,13 @@ const LONGEST_RUN: u64 = 1 << 20;
 /// the target's own. The caller holds the target stopped, so nobody sees a page half written.
 pub fn apply(process: &Process, changes: &[Change<'_>]) -> Result<Vec<Found>, MemoryError> {
     let mut results = Vec::with_capacity(changes.len());
+    // Of the longest run so far: fresh memory would have to be cleared for each, while the target stands.
+    let mut memory = Vec::new();
     let mut rest = changes;
     while !rest.is_empty() {
         let (pages, count) = run_of(rest);
         let (run, after) = rest.split_at(count);
-        apply_run(process, &pages, run, &mut results)?;
+        apply_run(process, &pages, run, &mut memory, &mut results)?;
         rest = after;
     }
     Ok(results)
@@ -82,11 +84,14 @@ fn apply_run(
     process: &Process,
     pages: &Range<u64>,
     run: &[Change<'_>],
+    memory: &mut Vec<u8>,
     results: &mut Vec<Found>,
 ) -> Result<(), MemoryError> {
     let start = pages.start;
-    let mut bytes = vec![0; (pages.end - start) as usize];
-    if bytes.is_empty() || process.read_exact(RemoteAddr(start), &mut bytes).is_err() {
+    let length = (pages.end - start) as usize;
+    memory.resize(memory.len().max(length), 0);
+    let bytes = &mut memory[..length];
+    if bytes.is_empty() || process.read_exact(RemoteAddr(start), bytes).is_err() {
         return apply_singly(process, run, results);
     }
     let mut dirty: Vec<(usize, usize)> = Vec::new();

@@ -1,5 +1,6 @@
 //! Pure work on many sites, on all processors.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 /// Fewer than this are not worth a thread.
@@ -9,22 +10,33 @@ const MOST: usize = 8;
 
 /// `work` of each item, in order. A panic in it is passed on.
 pub(crate) fn map<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let workers = thread::available_parallelism().map_or(1, usize::from).min(MOST);
-    let share = items.len().div_ceil(workers).max(LEAST);
-    if items.len() <= share {
-        return items.iter().map(work).collect();
-    }
-    thread::scope(|scope| {
-        let work = &work;
-        let running: Vec<_> = items
-            .chunks(share)
-            .map(|chunk| scope.spawn(move || chunk.iter().map(work).collect::<Vec<R>>()))
-            .collect();
-        let finish = |thread: thread::ScopedJoinHandle<'_, Vec<R>>| {
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        };
-        running.into_iter().flat_map(finish).collect()
-    })
+    let shares: Vec<&[T]> = items.chunks(LEAST).collect();
+    let workers = match shares.len() {
+        0 | 1 => return items.iter().map(work).collect(),
+        several => thread::available_parallelism().map_or(1, usize::from).min(MOST).min(several),
+    };
+    // Functions differ in size, and processors in what else they do, so each thread takes a share when it is done with one.
+    let next = AtomicUsize::new(0);
+    let worker = || {
+        let mut done = Vec::new();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(share) = shares.get(index) else { return done };
+            done.push((index, share.iter().map(&work).collect::<Vec<R>>()));
+        }
+    };
+    let mut done = thread::scope(|scope| {
+        let running: Vec<_> = (1..workers).map(|_| scope.spawn(worker)).collect();
+        let mut done = worker();
+        for thread in running {
+            done.extend(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        }
+        done
+    });
+    done.sort_unstable_by_key(|(index, _)| *index);
+    let mut results = Vec::with_capacity(items.len());
+    done.into_iter().for_each(|(_, share)| results.extend(share));
+    results
 }
 
 #[cfg(test)]
