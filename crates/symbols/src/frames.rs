@@ -305,12 +305,6 @@ pub(crate) fn little_endian(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
 }
 
-/// The frame among `frames`, which are sorted, that `address` lies in.
-pub(crate) fn frame_at(frames: &[Frame], address: u64) -> Option<&Frame> {
-    let index = frames.partition_point(|frame| frame.start <= address).checked_sub(1)?;
-    Some(&frames[index]).filter(|frame| address < frame.end)
-}
-
 impl Frame {
     pub(crate) fn range(&self) -> Range<u64> {
         self.start..self.end

@@ -1,11 +1,11 @@
 //! The functions of a module: names, bounds, and how to find them.
 
-use std::{fmt, ops::Range, sync::OnceLock};
+use std::{fmt, ops::Range};
 
 use crate::{
     frames::Arrival,
     image::Machine,
-    name::{Binding, Name, NameRecord, NameTable},
+    name::{Binding, Name, NameRecord, NameTable, version_start},
 };
 
 /// Where a function is known from. The first that knows it counts.
@@ -70,8 +70,6 @@ pub struct Functions {
     pub(crate) defects: Vec<String>,
     /// Whether a symbol table of the file itself is among them.
     pub(crate) lacks_symbols: bool,
-    /// (name, record), by plain name.
-    pub(crate) by_name: OnceLock<Vec<(u32, u32)>>,
 }
 
 /// How many overlapping functions [`Functions::containing`] looks back over. Assembly nests two or three deep.
@@ -119,20 +117,21 @@ impl Functions {
     ///
     /// Best first: global before weak before local, the default version before others, then by address. Local names
     /// and versioned ones can belong to several functions.
-    pub fn named(&self, name: &str) -> Vec<Function<'_>> {
-        let plain = name
-            .char_indices()
-            .skip(1)
-            .find(|&(_, letter)| letter == '@')
-            .map_or(name, |(at, _)| &name[..at]);
-        let index = self.by_name.get_or_init(|| self.index_names());
-        let first = index.partition_point(|&(name, _)| self.name(name).plain() < plain);
-        let mut found: Vec<_> = index[first..]
-            .iter()
-            .map(|&(name, record)| (self.name(name), record as usize))
-            .take_while(|(candidate, _)| candidate.plain() == plain)
-            .filter(|(candidate, _)| plain.len() == name.len() || candidate.versioned() == name)
-            .collect();
+    pub fn named(&self, asked: &str) -> Vec<Function<'_>> {
+        let plain = version_start(asked).map_or(asked, |at| &asked[..at]);
+        // Letters are compared where lengths are equal, so an index would take longer to make than a thousand searches.
+        let is_it = |name: &Name<'_>| {
+            name.plain() == plain && (plain.len() == asked.len() || name.versioned() == asked)
+        };
+        let mut found = Vec::new();
+        for (index, record) in self.records.iter().enumerate() {
+            let first = record.first_name as usize;
+            let names = &self.names[first..first + usize::from(record.names)];
+            let same_length = names.iter().filter(|name| name.plain_len() == plain.len());
+            found.extend(
+                same_length.map(|name| (self.text.get(*name), index)).filter(|(name, _)| is_it(name)),
+            );
+        }
         found.sort_by_key(|&(name, index)| (name.binding(), !name.is_default_version(), index));
         found.into_iter().map(|(_, index)| Function { table: self, index }).collect()
     }
@@ -145,17 +144,6 @@ impl Functions {
 
     fn name(&self, index: u32) -> Name<'_> {
         self.text.get(self.names[index as usize])
-    }
-
-    fn index_names(&self) -> Vec<(u32, u32)> {
-        let mut index: Vec<_> = (0..)
-            .zip(&self.records)
-            .flat_map(|(at, record)| {
-                (0..u32::from(record.names)).map(move |name| (record.first_name + name, at))
-            })
-            .collect();
-        index.sort_unstable_by_key(|&(name, record)| (self.name(name).plain(), record));
-        index
     }
 }
 

@@ -286,6 +286,16 @@ impl Module {
     }
 
     fn build_functions(&self) -> Functions {
+        std::thread::scope(|scope| {
+            if self.source.len() >= LARGE {
+                // Meanwhile. A defect of it shows where the frames are asked for.
+                scope.spawn(|| self.frames());
+            }
+            self.functions_of_symbols().finish(&self.frames().0)
+        })
+    }
+
+    fn functions_of_symbols(&self) -> Builder<'_> {
         let mut builder = Builder::new(self.image.machine, &self.code, self.source.len());
         let mut add = |image: &Image, bytes: &[u8], table: Table, origin: Origin| {
             let result = for_each_symbol(image, bytes, table, &mut |symbol| builder.add(&symbol, origin));
@@ -301,11 +311,10 @@ impl Module {
             add(&image, &bytes, Table::Static, Origin::MiniDebugInfo);
         }
         add(&self.image, &self.source, Table::Dynamic, Origin::DynamicSymbols);
-        let (frames, failure) = self.frames();
-        if let Some(error) = failure {
+        if let Some(error) = &self.frames().1 {
             builder.defect(Origin::UnwindTable, error);
         }
-        builder.finish(frames)
+        builder
     }
 
     pub(crate) fn has_symtab(&self) -> bool {
@@ -321,6 +330,9 @@ impl fmt::Debug for Module {
             .finish_non_exhaustive()
     }
 }
+
+/// Files from this size on are worth a thread of their own for a table, in bytes.
+const LARGE: usize = 1 << 20;
 
 /// More needed libraries than this are not a program.
 const MOST_NEEDED: usize = 4096;

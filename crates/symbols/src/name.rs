@@ -85,9 +85,11 @@ const CLONE_SUFFIXES: [&str; 8] =
     [".isra.", ".part.", ".constprop.", ".cold", ".lto_priv.", ".llvm.", ".localalias", ".clone."];
 
 fn clone_suffix(plain: &str) -> Option<&str> {
-    let start =
-        CLONE_SUFFIXES.iter().filter_map(|suffix| plain.find(suffix)).min().filter(|&start| start > 0)?;
-    Some(&plain[start..])
+    // Each begins with a dot, which most names do not have.
+    let dot = plain.find('.')?;
+    let behind = &plain[dot..];
+    let start = CLONE_SUFFIXES.iter().filter_map(|suffix| behind.find(suffix)).min()? + dot;
+    (start > 0).then_some(&plain[start..])
 }
 
 /// Whether the name says that it is the unlikely part of a function, which is jumped to and never called.
@@ -115,6 +117,13 @@ pub(crate) struct NameTable {
     limit: usize,
 }
 
+impl NameRecord {
+    /// Length of the name without its version.
+    pub(crate) fn plain_len(self) -> usize {
+        self.plain.into()
+    }
+}
+
 impl NameTable {
     /// An empty table for a file of `file_size` bytes. Symbols share strings, but not endlessly.
     pub(crate) fn for_file(file_size: usize) -> NameTable {
@@ -136,9 +145,8 @@ impl NameTable {
             return None;
         }
         push_lossy(&mut self.text, raw);
-        // The first byte may be an @ without meaning a version.
-        let plain = match self.text[start..].char_indices().skip(1).find(|&(_, letter)| letter == '@') {
-            Some((at, _)) => at,
+        let plain = match version_start(&self.text[start..]) {
+            Some(at) => at,
             None => {
                 let plain = self.text.len() - start;
                 if let Some((version, is_default)) = version.filter(|(version, _)| version.len() < 256) {
@@ -161,6 +169,12 @@ impl NameTable {
         let text = &self.text[start..start + record.len as usize];
         Name { text, plain: record.plain.into(), binding: record.binding }
     }
+}
+
+/// Where the version in a symbol's name begins. The first letter may be an @ without meaning one.
+pub(crate) fn version_start(name: &str) -> Option<usize> {
+    let first = name.chars().next()?.len_utf8();
+    Some(first + name[first..].find('@')?)
 }
 
 fn push_lossy(text: &mut String, bytes: &[u8]) {

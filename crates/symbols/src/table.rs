@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use object::elf;
 
 use crate::{
-    frames::{Arrival, Frame, frame_at},
+    frames::{Arrival, Frame},
     functions::{Functions, Kind, Origin, Record, local_entry_offset},
     image::{CodeSection, Machine, section_at},
     name::{Binding, NameRecord, NameTable, is_cold_part},
@@ -130,17 +130,9 @@ impl<'c> Builder<'c> {
             aliases.sort_by_cached_key(|alias| rank(text, alias.name));
             let first_name = names.len() as u32;
             let is_part = aliases.iter().all(|alias| is_cold_part(text.get(alias.name).plain()));
-            let mut plain = HashSet::new();
-            let mut versions = HashSet::new();
-            for alias in aliases.iter() {
-                let name = text.get(alias.name);
-                // .dynsym has the version that .symtab may lack; it ranks first.
-                let is_new_plain = plain.insert(name.plain());
-                let is_new_version = versions.insert(name.versioned()) && name.version().is_some();
-                let room = names.len() - (first_name as usize) < usize::from(u16::MAX);
-                if (is_new_plain || is_new_version) && room {
-                    names.push(alias.name);
-                }
+            match aliases {
+                [alone] => names.push(alone.name),
+                _ => names_of(aliases, text, names),
             }
             let any = |test: fn(&Candidate) -> bool| aliases.iter().any(test);
             records.push(Record {
@@ -197,37 +189,77 @@ impl<'c> Builder<'c> {
     fn bound(&mut self, frames: &[Frame]) {
         let Functions { records, reach, boundaries, labels, .. } = &mut self.functions;
         let mut furthest = 0;
+        // The first frame behind the record's start.
+        let mut behind = 0;
         for index in 0..records.len() {
             let next = records.get(index + 1).map_or(u64::MAX, |record| record.address);
             let record = &mut records[index];
-            let section_end =
-                section_at(self.code, record.address).map_or(record.address, |section| section.range.end);
+            behind = first_from(frames, behind, |frame| frame.start <= record.address);
+            let around = behind.checked_sub(1).map(|at| &frames[at]);
+            let around = around.filter(|frame| record.address < frame.end);
             if record.size == 0 {
-                let end = match frame_at(frames, record.address) {
-                    Some(frame) => frame.range().end,
-                    None => frames
-                        .get(frames.partition_point(|frame| frame.start <= record.address))
-                        .map_or(u64::MAX, |frame| frame.start),
+                let section = section_at(self.code, record.address);
+                let section_end = section.map_or(record.address, |section| section.range.end);
+                let end = match around {
+                    Some(frame) => frame.end,
+                    None => frames.get(behind).map_or(u64::MAX, |frame| frame.start),
                 };
                 record.size = end.min(next).min(section_end) - record.address;
             }
             furthest = furthest.max(record.end());
             reach.push(furthest);
-            let told = frame_at(frames, record.address).filter(|frame| frame.start == record.address);
+            let told = around.filter(|frame| frame.start == record.address);
             record.arrival = told.map_or(Arrival::Untold, |frame| frame.arrival);
         }
-        for record in records.iter() {
-            let end = record.end();
-            let next = records.partition_point(|other| other.address < end);
+        let (mut past_frames, mut past_labels) = (0, 0);
+        for (index, record) in records.iter().enumerate() {
+            let (start, end) = (record.address, record.end());
+            // Starts only move on. An end may lie before that of the record before.
+            past_frames = first_from(frames, past_frames, |frame| frame.start < start);
+            past_labels = first_from(labels, past_labels, |&label| label < start);
+            let next = first_from(records, index, |other| other.address < end);
+            let next_frame = first_from(frames, past_frames, |frame| frame.start < end);
+            let next_label = first_from(labels, past_labels, |&label| label < end);
+            let frame = frames.get(next_frame).map(|frame| frame.start);
             // Bytes that another function or unwind entry goes on over are code.
-            let is_claimed = reach[next.max(1) - 1] > end || frame_at(frames, end).is_some();
-            let first = |sorted: &[u64]| sorted.get(sorted.partition_point(|&at| at < end)).copied();
-            let frame =
-                frames.get(frames.partition_point(|frame| frame.start < end)).map(|frame| frame.start);
-            let section = section_at(self.code, record.address).map(|section| section.range.end);
+            let last = if frame == Some(end) { Some(next_frame) } else { next_frame.checked_sub(1) };
+            let has_frame = last.is_some_and(|last| end < frames[last].end);
+            let is_claimed = reach[next.max(1) - 1] > end || has_frame;
+            let section = section_at(self.code, start).map(|section| section.range.end);
             let follower = records.get(next).map(|next| next.address);
-            let free = [follower, first(labels), frame, section].into_iter().flatten().min();
+            let label = labels.get(next_label).copied();
+            let free = [follower, label, frame, section].into_iter().flatten().min();
             boundaries.push(free.filter(|_| !is_claimed).unwrap_or(end));
+        }
+    }
+}
+
+/// Index of the first of `sorted`, from `from` on, that is no longer `before`. It is looked for near `from` first.
+fn first_from<T>(sorted: &[T], from: usize, before: impl Fn(&T) -> bool) -> usize {
+    let (mut low, mut step) = (from, 1);
+    while let Some(item) = sorted.get(low + step - 1)
+        && before(item)
+    {
+        low += step;
+        step *= 2;
+    }
+    let high = sorted.len().min(low + step - 1);
+    low + sorted[low..high].partition_point(before)
+}
+
+/// Appends the names of one function, whose candidates are in order: each once, and each version of it.
+fn names_of(aliases: &[Candidate], text: &NameTable, names: &mut Vec<NameRecord>) {
+    let first = names.len();
+    let mut plain = HashSet::new();
+    let mut versions = HashSet::new();
+    for alias in aliases {
+        let name = text.get(alias.name);
+        // .dynsym has the version that .symtab may lack; it ranks first.
+        let is_new_plain = plain.insert(name.plain());
+        let is_new_version = versions.insert(name.versioned()) && name.version().is_some();
+        let room = names.len() - first < usize::from(u16::MAX);
+        if (is_new_plain || is_new_version) && room {
+            names.push(alias.name);
         }
     }
 }
@@ -252,4 +284,21 @@ fn rank(text: &NameTable, record: NameRecord) -> impl Ord + use<> {
 /// `$x`, `$d`, `$a`, `$t`: where code and data begin, on Arm.
 fn is_mapping_symbol(name: &[u8]) -> bool {
     matches!(name, [b'$', b'x' | b'd' | b'a' | b't'] | [b'$', b'x' | b'd' | b'a' | b't', b'.', ..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_search_from_some_place_on_finds_what_one_of_all_finds() {
+        let sorted: Vec<u32> = (0..40).map(|n| n * n / 7).collect();
+        for wanted in 0..=sorted[39] + 1 {
+            let first = sorted.partition_point(|&n| n < wanted);
+            for from in 0..=first {
+                assert_eq!(first_from(&sorted, from, |&n| n < wanted), first, "{wanted} from {from}");
+            }
+        }
+        assert_eq!(first_from(&[], 0, |&n: &u32| n < 1), 0);
+    }
 }
