@@ -173,8 +173,11 @@ impl Variant {
         };
         let images = target.images()?;
         let mut sites = sites(target, &images, triggers, Kinds { entry: true, returns })?;
-        let names: Vec<(usize, String)> =
-            triggers.iter().copied().zip(sites.sites.iter().map(|site| site.name.clone())).collect();
+        let names: Vec<(usize, String)> = triggers
+            .iter()
+            .copied()
+            .zip(sites.sites.iter().map(|site| site.name.text().to_owned()))
+            .collect();
         sites.sites.sort_by_key(|site| (site.image, site.address));
         let hold = Hold::Stop(StopOptions::default());
         let measure = self.collector.measure();

@@ -7,6 +7,7 @@
 //! | [`target`] | a process and the files it runs |
 //! | [`survey`] | where control can arrive in a file |
 //! | [`resolve`] | from patterns to sites |
+//! | [`name`] | what people call a site |
 //! | [`session`] | probes armed in one process, from attaching to removal |
 //! | [`clock`] | from time stamps to nanoseconds |
 //! | [`outcome`] | what a session tells of its probes |
@@ -42,6 +43,7 @@
 
 pub mod clock;
 pub mod error;
+pub mod name;
 pub mod outcome;
 pub mod resolve;
 pub mod select;

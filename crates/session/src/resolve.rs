@@ -1,11 +1,12 @@
 //! From patterns to sites.
 
 use crate::error::Error;
+use crate::name::SiteName;
 use crate::outcome::{Skipped, Why};
 use crate::select::{self, ModuleNames, SelectError};
 use crate::spec::{Exclusion, Location, Pattern, ProbeSpec};
 use crate::target::Image;
-use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use trapless_engine::Unwinder;
 use trapless_isa::Mechanism;
 use trapless_process::Process;
@@ -32,7 +33,7 @@ pub struct Site {
     /// The module's name as it was asked for, where that is not its file's.
     pub module: Option<String>,
     /// The function's name for people, with an offset for a site inside it: of several names that which was asked for.
-    pub name: String,
+    pub name: SiteName,
     /// What was asked for. Neither, for an unwinder's entry that only has to be hooked.
     pub kinds: Kinds,
     /// The only mechanism that may be used, where a specification names one.
@@ -68,7 +69,7 @@ pub fn resolve<'p>(
     exclusions: &[Exclusion],
     limit: usize,
 ) -> Result<Sites, Error> {
-    let mut found: BTreeMap<(usize, u64), Site> = BTreeMap::new();
+    let mut found: Vec<Site> = Vec::new();
     let mut skipped = Vec::new();
     for (spec, kinds) in probes {
         let chosen = modules(process, images, spec)?;
@@ -88,6 +89,7 @@ pub fn resolve<'p>(
                 }),
             }
         }
+        read_functions(&readable);
         for &(index, module) in &readable {
             let image = &images[index];
             let names =
@@ -102,14 +104,11 @@ pub fn resolve<'p>(
                 site.module.clone_from(&asked);
                 if let Some(why) = no_site(module, &site, spec) {
                     let module = site.module_name(images).to_owned();
-                    skipped.push(Skipped { module, function: site.name, why });
+                    skipped.push(Skipped { module, function: site.name.text().to_owned(), why });
                     continue;
                 }
-                let entry = found.entry((index, site.address)).or_insert(site);
-                entry.kinds.entry |= kinds.entry;
-                entry.kinds.returns |= kinds.returns;
-                // The last word counts, so that one probe of many can be told apart from the pattern that means all.
-                entry.mechanism = spec.mechanism.or(entry.mechanism);
+                site.mechanism = spec.mechanism;
+                found.push(site);
             }
         }
         if matched == 0 {
@@ -123,8 +122,40 @@ pub fn resolve<'p>(
             return Err(select::no_function(spec, names).into());
         }
     }
-    select::check_limit(found.len(), limit)?;
-    Ok(Sites { sites: found.into_values().collect(), skipped })
+    let sites = each_once(found);
+    select::check_limit(sites.len(), limit)?;
+    Ok(Sites { sites, skipped })
+}
+
+/// Works out the functions of several modules at once.
+fn read_functions(modules: &[(usize, &Module)]) {
+    let next = AtomicUsize::new(0);
+    let read = || {
+        while let Some((_, module)) = modules.get(next.fetch_add(1, Ordering::Relaxed)) {
+            module.functions();
+        }
+    };
+    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(modules.len());
+    std::thread::scope(|scope| {
+        (1..workers).for_each(|_| drop(scope.spawn(read)));
+        read();
+    });
+}
+
+/// By image and address, what several patterns mean joined.
+fn each_once(mut found: Vec<Site>) -> Vec<Site> {
+    found.sort_by_key(|site| (site.image, site.address));
+    found.dedup_by(|next, site| {
+        let same = (next.image, next.address) == (site.image, site.address);
+        if same {
+            site.kinds.entry |= next.kinds.entry;
+            site.kinds.returns |= next.kinds.returns;
+            // The last word counts, so that one probe of many can be told apart from the pattern that means all.
+            site.mechanism = next.mechanism.or(site.mechanism);
+        }
+        same
+    });
+    found
 }
 
 /// Whether an address of a file that is mapped twice is not in this mapping but in the other. What is in none has been
@@ -179,13 +210,11 @@ fn sites_in(
             Ok(vec![site(image, function, offset, kinds)])
         }
         Location::Function { pattern, offset } => {
-            let names: Vec<Vec<&str>> =
-                functions.iter().map(|f| f.names().map(|n| n.versioned()).collect()).collect();
+            let names = functions.iter().map(|f| f.names().map(|n| n.versioned()));
             let demangled = |name: &str| {
                 let text = demangle(select::unversioned(name));
                 (text != select::unversioned(name)).then(|| text.into_owned())
             };
-            let names = names.iter().map(|n| n.iter().copied());
             let chosen = select::functions(pattern, exclusions, names, &demangled);
             let chosen = chosen.into_iter().filter_map(|index| functions.get(index));
             let exact = pattern.as_literal().is_some();
@@ -229,18 +258,14 @@ pub fn site(image: usize, function: Function<'_>, offset: u64, kinds: Kinds) -> 
 }
 
 fn site_named(image: usize, function: Function<'_>, name: &str, offset: u64, kinds: Kinds) -> Site {
-    let mut name = demangle(name).into_owned();
     // The probe belongs behind the TOC set-up, where calls from inside the module arrive, too (ELFv2 ABI, 3.4.1).
     let address = function.address() + offset;
-    if offset != 0 {
-        name = format!("{name}+{offset:#x}");
-    }
     Site {
         image,
         function: function.index(),
         address,
         module: None,
-        name,
+        name: SiteName::new(name, offset),
         kinds,
         mechanism: None,
         unwinder: None,

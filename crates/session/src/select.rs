@@ -187,10 +187,12 @@ where
     N: IntoIterator<Item = &'a S>,
     S: AsRef<str> + ?Sized + 'a,
 {
-    let selected = |names: N| {
-        let names: Vec<&S> = names.into_iter().collect();
+    let mut all: Vec<&S> = Vec::new();
+    let mut selected = |names: N| {
+        all.clear();
+        all.extend(names);
         let any = |pattern: &Pattern| {
-            names.iter().any(|name| names::any_form(name.as_ref(), demangle, |form| pattern.matches(form)))
+            all.iter().any(|name| names::any_form(name.as_ref(), demangle, |form| pattern.matches(form)))
         };
         any(pattern) && !exclusions.iter().any(|e| any(e))
     };

@@ -11,6 +11,7 @@ mod trace;
 
 use crate::clock::Clock;
 use crate::error::Error;
+use crate::name::SiteName;
 use crate::outcome::{LostSite, Skipped, Why};
 use crate::resolve::{Kinds, Site, Sites};
 use crate::target::{self, Image};
@@ -18,6 +19,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use trapless_engine::admit::{Facts, Functions, Runtimes};
 use trapless_engine::{
     EngineError, Function, Module, Plan, Refusal, Removed, Request, Serving, Wanted, find_sessions,
@@ -52,9 +54,9 @@ pub enum Measure {
 #[derive(Clone, Debug)]
 pub struct Probe {
     /// File name of its module.
-    pub module: String,
-    /// The function, demangled.
-    pub function: String,
+    pub module: Arc<str>,
+    /// The function.
+    pub function: SiteName,
     /// Address in the target.
     pub address: u64,
     /// What was asked for.
@@ -217,6 +219,19 @@ impl<'i> Prepared<'i> {
     }
 }
 
+/// Names of modules, each kept once for all the sites in a row that bear it.
+#[derive(Default)]
+struct ModuleNames(Option<Arc<str>>);
+
+impl ModuleNames {
+    fn name(&mut self, name: &str) -> Arc<str> {
+        match &self.0 {
+            Some(last) if **last == *name => last.clone(),
+            _ => self.0.insert(name.into()).clone(),
+        }
+    }
+}
+
 fn wanted(measure: Measure, site: &Site) -> Wanted {
     let Kinds { entry, returns } = site.kinds;
     let unwinder = site.unwinder;
@@ -258,8 +273,14 @@ impl Session {
         let mut sites = sites;
         let makers = sharing::Makers::find(process, images, &mut sites);
         let follows = measure == Measure::Latency || sites.sites.iter().any(|site| site.kinds.returns);
-        let prepared = Prepared::new(Some(process), images, sites, follows)?;
         let wanted = |site: &Site| makers.want(site, wanted(measure, site));
+        // All code of the process is looked through for it, meanwhile.
+        let (prepared, tid_offset) = std::thread::scope(|scope| {
+            let tid_offset = scope.spawn(|| clib::tid_offset(process));
+            let prepared = Prepared::new(Some(process), images, sites, follows);
+            let tid_offset = tid_offset.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            prepared.map(|prepared| (prepared, tid_offset))
+        })?;
         let plan = prepared.plan(wanted, allowed);
         let sites = &prepared.sites;
         let nothing_probed = |refused: &[(u32, Refusal)]| {
@@ -272,20 +293,21 @@ impl Session {
         };
         // Before the first hit, so that no hit has a time before it.
         let clock = Clock::now();
-        let (plan, armed, serving) = arm(process, &plan, hold).map_err(|error| match error {
+        let (plan, armed, serving) = arm(process, &plan, tid_offset, hold).map_err(|error| match error {
             EngineError::NothingToDo(refused) => nothing_probed(&refused),
             other => Error::other(other),
         })?;
         let mut refused = plan.skipped.clone();
 
-        let mut probes = Vec::new();
+        let mut modules = ModuleNames::default();
+        let mut probes = Vec::with_capacity(plan.sites.len());
         for (site, left) in plan.sites.iter().zip(&armed.refused) {
             let asked = &sites.sites[site.request.id as usize];
             match left {
                 Some(left) => refused.push((site.request.id, (*left).into())),
                 None if asked.kinds == Kinds::default() || site.request.wanted.is_hook() => {}
                 None => probes.push(Probe {
-                    module: asked.module_name(images).to_owned(),
+                    module: modules.name(asked.module_name(images)),
                     function: asked.name.clone(),
                     address: site.request.address,
                     kinds: asked.kinds,
@@ -313,12 +335,12 @@ impl Session {
             let site = &sites.sites[*id as usize];
             (site.kinds != Kinds::default()).then(|| skip(images, site, refusal))
         }));
-        let names = |id: u32| {
+        let mut names = |id: u32| {
             let site = &sites.sites[id as usize];
-            (site.module_name(images).to_owned(), site.name.clone())
+            (modules.name(site.module_name(images)), site.name.clone())
         };
         let makers = makers.counters(&prepared, &plan, &left_alone);
-        let recheck = lost::Sites::new(&engine, &plan, &left_alone, images, names);
+        let recheck = lost::Sites::new(&engine, &plan, &left_alone, images, &mut names);
         let (recheck, serving) = (RefCell::new(recheck), RefCell::new(serving));
         let ended_children = Cell::new(0);
         Ok(Self { engine, clock, probes, skipped, freed, serving, ended_children, recheck, makers })
@@ -489,7 +511,7 @@ fn remove_orphans(process: &Process, options: &StopOptions) -> Result<usize, Err
 fn skip(images: &[Image], site: &Site, refusal: &Refusal) -> Skipped {
     Skipped {
         module: site.module_name(images).to_owned(),
-        function: site.name.clone(),
+        function: site.name.text().to_owned(),
         why: Why::from(refusal),
     }
 }

@@ -12,13 +12,13 @@ use trapless_wire::Sizes;
 /// How often addresses are chosen anew because the target has taken one.
 const ATTEMPTS: usize = 8;
 
-/// Draws and arms until the addresses hold, with smaller tables where memory is short.
+/// Draws and arms until the addresses hold, with smaller tables where memory is short. `tid_offset`: [`clib::tid_offset`].
 pub(super) fn arm<'m>(
     process: &Process,
     plan: &Plan<'m>,
+    tid_offset: Option<i32>,
     hold: Hold<'_>,
 ) -> Result<(Plan<'m>, Armed, Option<Serving>), EngineError> {
-    let tid_offset = clib::tid_offset(process);
     let mut sizes = if process.is_32bit() { Sizes::ALL_32_BIT.iter() } else { Sizes::ALL.iter() };
     let mut size = sizes.next().copied().ok_or(EngineError::Crowded)?;
     for _ in 0..ATTEMPTS {

@@ -64,8 +64,8 @@ impl Snapshot {
         for (index, (probe, now)) in probes.iter().zip(&self.numbers).enumerate() {
             let then = before.numbers.get(index).unwrap_or(&nothing);
             let row = |kind, hits, lost, latency| ProbeSummary {
-                module: probe.module.clone(),
-                function: probe.function.clone(),
+                module: probe.module.to_string(),
+                function: probe.function.text().to_owned(),
                 kind,
                 address: probe.address,
                 mechanism: probe.mechanism,

@@ -1,10 +1,12 @@
 //! Armed sites that somebody else took away, by the names their users know.
 
+use crate::name::SiteName;
 use crate::outcome::LostSite;
 use crate::target::Image;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use trapless_engine::{Became, LeftAlone, Plan, Recheck, Session};
 use trapless_process::Process;
 
@@ -13,7 +15,7 @@ use trapless_process::Process;
 pub(super) struct Sites {
     recheck: Recheck,
     /// By index in the plan: address, module, function.
-    names: Vec<(u64, String, String)>,
+    names: Vec<(u64, Arc<str>, SiteName)>,
     lost: Vec<LostSite>,
     /// The program that the process runs instead.
     replaced: Option<PathBuf>,
@@ -32,7 +34,7 @@ impl Sites {
         plan: &Plan<'_>,
         refused: &[Option<LeftAlone>],
         images: &[Image],
-        names: impl Fn(u32) -> (String, String),
+        mut names: impl FnMut(u32) -> (Arc<str>, SiteName),
     ) -> Self {
         let probed: BTreeSet<(u64, u64)> = plan.modules.iter().map(|m| (m.start, m.end)).collect();
         let paths: BTreeSet<&str> = images
@@ -82,8 +84,8 @@ impl Sites {
                 continue;
             }
             self.lost.push(LostSite {
-                module: module.clone(),
-                function: function.clone(),
+                module: module.to_string(),
+                function: function.text().to_owned(),
                 address: *address,
                 code: became.code(),
                 reason: became.to_string(),

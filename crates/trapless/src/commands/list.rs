@@ -45,7 +45,7 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
         let no_return = no_return.filter(|refusal| Some(*refusal) != refused);
         rows.push(ListedSite {
             module: image.name().to_owned(),
-            function: site.name.clone(),
+            function: site.name.text().to_owned(),
             aliases: names.into_iter().map(str::to_owned).collect(),
             address: request.address,
             size: function.map_or(0, |f| f.size()),
