@@ -1,7 +1,7 @@
 //! How long arming takes, and how long the target stands still for it.
 //!
 //! The sites are functions of this program and of the libraries in a child of it, as many as are wanted, evenly from
-//! all of them. Everything from reading the target's mappings to the last patch is timed, with the files read anew each time.
+//! all of them; or one function of the C library. Everything from reading the target's mappings to the last patch is timed, with the files read anew each time.
 
 use super::rounds::median;
 use super::target::Target;
@@ -33,10 +33,11 @@ pub struct Attach {
     pub rounds: u32,
 }
 
-/// Numbers of sites that budgets exist for.
-pub const SITES: [usize; 2] = [1_000, 10_000];
+/// Numbers of sites that budgets exist for, and whether their returns are probed, too.
+pub const RUNS: [(usize, bool); 5] =
+    [(1, false), (1_000, false), (1_000, true), (10_000, false), (10_000, true)];
 
-/// Arms up to `sites` sites in a child and takes them out again, `rounds` times.
+/// Arms up to `sites` sites, or one function of the C library, in a child and takes them out again, `rounds` times.
 ///
 /// # Errors
 /// The child ended, or cannot be changed.
@@ -44,13 +45,15 @@ pub fn measure(sites: usize, returns: bool, rounds: u32) -> Result<Attach, Error
     let target = Target::start(64)?;
     let process = &target.process;
     let options = StopOptions::default();
-    let everything = ProbeSpec::parse("*:*", Syntax::Glob).map_err(Error::other)?;
+    // Somebody who asks for one function asks for one file, and no other is read.
+    let asked = if sites == 1 { "libc.so.6:malloc" } else { "*:*" };
+    let asked = ProbeSpec::parse(asked, Syntax::Glob).map_err(Error::other)?;
     let (mut armed, mut stopped, mut removal, mut count) = (Vec::new(), Vec::new(), Vec::new(), 0);
     for _ in 0..rounds {
         let start = Instant::now();
         let images = target.images()?;
         let kinds = Kinds { entry: true, returns };
-        let mut found = resolve::resolve(Some(process), &images, [(&everything, kinds)], &[], usize::MAX)?;
+        let mut found = resolve::resolve(Some(process), &images, [(&asked, kinds)], &[], usize::MAX)?;
         // Where an unwinder is to be followed to its return, nothing is.
         found.sites.retain(|site| !images[site.image].name().starts_with("libgcc_s"));
         let all = found.sites.len();

@@ -36,7 +36,7 @@ pub fn run(bench: &Bench) -> Result<u8, Error> {
         false => Measured::default(),
     };
     let mut attached = Vec::new();
-    for (sites, returns) in attach::SITES.into_iter().flat_map(|sites| [(sites, false), (sites, true)]) {
+    for (sites, returns) in attach::RUNS {
         if attaches {
             attached.push(attach::measure(sites, returns, bench.rounds.min(MOST_ATTACHES))?);
         }
