@@ -27,9 +27,11 @@ use crate::{
     FoundSession,
     found::find_headers,
     remove::Kept,
-    scan::{Ranges, stacks_lead_into},
+    returns,
+    scan::{Ranges, words_on_stacks},
     search::{MOST, Searched, Word, fit, touched, words_into},
 };
+use std::collections::HashSet;
 use std::ops::Range;
 use trapless_process::{Mappings, MemoryError, Process, RemoteAddr, Stopped};
 use trapless_wire::{Checked, Header, PAGE};
@@ -50,12 +52,15 @@ pub fn leads_into(
 ) -> Result<Vec<Option<Kept>>, MemoryError> {
     let Ok(maps) = process.maps() else { return Err(MemoryError::Gone) };
     let arenas: Vec<Ranges> = sessions.iter().map(|session| arenas(&session.header)).collect();
+    let points: Vec<HashSet<u64>> = sessions.iter().map(|session| returns::points(session)).collect();
     let registers = registers(stopped);
-    let mut kept: Vec<Option<Kept>> = arenas
-        .iter()
-        .map(|arenas| registers.iter().any(|&value| arenas.find(value).is_some()).then_some(Kept::Context))
+    let mut kept: Vec<Option<Kept>> = (0..sessions.len())
+        .map(|index| match registers.iter().any(|&value| is_point(&points[index], value)) {
+            true => Some(Kept::Unwinding),
+            false => registers.iter().find_map(|&value| arenas[index].find(value)).map(|_| Kept::Context),
+        })
         .collect();
-    if kept.iter().all(Option::is_some) {
+    if kept.iter().all(|kept| *kept == Some(Kept::Unwinding)) {
         return Ok(kept);
     }
 
@@ -81,21 +86,47 @@ pub fn leads_into(
     for (index, kept) in kept.iter_mut().enumerate() {
         let found = match &found {
             Searched::TooMuch => Some(Kept::Unsearched),
-            Searched::Whole(words) => words.iter().any(|word| is_into(index, word)).then_some(Kept::Context),
+            Searched::Whole(words) => {
+                let why = |word: &Word| {
+                    let is_unwinders = returns::is_unwinders(process, sessions[index], &points[index], *word);
+                    if is_unwinders { Kept::Unwinding } else { Kept::Context }
+                };
+                surest(words.iter().filter(|word| is_into(index, word)).map(why))
+            }
         };
-        *kept = kept.or(found);
+        *kept = surest([*kept, found].into_iter().flatten());
     }
     Ok(kept)
 }
 
-/// Whether a thread holds an address of `arenas`, in a register or on the stack that it runs on. Quick, however much memory there is.
-pub fn is_held_by_a_thread(
+/// That of several reasons which asks for most: where not all was looked at, nothing is known of unwinders either.
+fn surest(reasons: impl Iterator<Item = Kept>) -> Option<Kept> {
+    reasons.max_by_key(|kept| match kept {
+        Kept::Unwinding => 2,
+        Kept::Unsearched => 1,
+        _ => 0,
+    })
+}
+
+/// Whether a thread holds a return point of a session that an unwinder may be about to ask about, in a register or on the stack that it
+/// runs on. Quick, however much memory there is.
+pub fn may_be_unwinding(
     process: &Process,
     stopped: &Stopped<'_>,
-    arenas: &Ranges,
+    session: &FoundSession,
 ) -> Result<bool, MemoryError> {
-    let is_in_register = registers(stopped).iter().any(|&value| arenas.find(value).is_some());
-    Ok(is_in_register || stacks_lead_into(process, stopped, arenas)?)
+    let points = returns::points(session);
+    if registers(stopped).iter().any(|&value| is_point(&points, value)) {
+        return Ok(true);
+    }
+    let words = words_on_stacks(process, stopped, &arenas(&session.header))?;
+    let is_unwinders = |word: Word| returns::is_unwinders(process, session, &points, word);
+    Ok(words.is_none_or(|words| words.into_iter().any(is_unwinders)))
+}
+
+/// A return point, or the address before it.
+fn is_point(points: &HashSet<u64>, value: u64) -> bool {
+    points.contains(&value) || points.contains(&value.wrapping_add(1))
 }
 
 /// The words that lead into `ranges`, without those for which `counts` says no, and without those that were left behind.
@@ -145,7 +176,7 @@ fn ranges_of_arenas(header: &Header) -> impl Iterator<Item = (u64, u64)> + use<'
     header.arenas().map(|arena| (arena.address.saturating_add(1), arena.address.saturating_add(arena.size)))
 }
 
-pub fn arenas(header: &Header) -> Ranges {
+fn arenas(header: &Header) -> Ranges {
     Ranges::new(ranges_of_arenas(header))
 }
 

@@ -166,12 +166,9 @@ fn take_lookups_out(
     if !session.journal.planned().any(|site| site.is_lookup()) {
         return Ok(kept);
     }
-    if kept.is_some() && reach::is_held_by_a_thread(process, stopped, &reach::arenas(&session.header))? {
+    let is_known = matches!(kept, None | Some(Kept::Context | Kept::Unwinding));
+    if kept == Some(Kept::Unwinding) || !is_known && reach::may_be_unwinding(process, stopped, session)? {
         return Ok(Some(Kept::Unwinding));
-    }
-    if kept == Some(Kept::Context) {
-        // A coroutine may have been switched away from in the middle of an unwinder.
-        return Ok(kept);
     }
     let is_covered = restore(process, session, JournalSite::is_lookup, removed)?;
     Ok(kept.or(is_covered.then_some(Kept::Covered)))

@@ -4,7 +4,7 @@
 //! memory. So the pages are looked through for return points, and where one is found, the slot's instance tells the real address.
 //! What was left behind by longjmp or an exception is put back as well, where nobody reads it.
 
-use crate::{EngineError, FoundSession};
+use crate::{EngineError, FoundSession, search::Word};
 use std::collections::HashSet;
 use trapless_isa::detour::{PAGES_COUNT, PAGES_FIRST, STACK_PAGE_SHIFT};
 use trapless_isa::model::{self, Read};
@@ -19,8 +19,7 @@ const MAX_LOADS: u32 = 1 << 22;
 
 /// Puts back return addresses in a process that stands, and says how many.
 pub(crate) fn put_back(process: &Process, session: &FoundSession) -> Result<usize, EngineError> {
-    let points: HashSet<u64> =
-        session.journal.sites().map(|site| site.return_point).filter(|&p| p != 0).collect();
+    let points = points(session);
     if points.is_empty() {
         return Ok(0);
     }
@@ -53,6 +52,44 @@ pub(crate) fn put_back(process: &Process, session: &FoundSession) -> Result<usiz
         }
     }
     Ok(count)
+}
+
+/// Whether a word looks like an unwinder's that has read a return point: the address before a point, which nobody else has, or a point in a
+/// context, beside the frame address of the very call that has it. Any other is what a call has left behind.
+pub(crate) fn is_unwinders(
+    process: &Process,
+    session: &FoundSession,
+    points: &HashSet<u64>,
+    word: Word,
+) -> bool {
+    let Word { at, value } = word;
+    if points.contains(&value.wrapping_add(1)) {
+        return true;
+    }
+    if !points.contains(&value) {
+        return false;
+    }
+    let facts = crate::target::isa(process).facts();
+    let size = process.word_size();
+    let layout = session.header.layout(None);
+    facts.contexts.iter().any(|&words| {
+        let mut frame = [0; 8];
+        let frame = &mut frame[..size];
+        let beside = RemoteAddr(at.wrapping_add_signed(-i64::from(words) * size as i64));
+        if process.read_exact(beside, frame).is_err() {
+            return false;
+        }
+        let slot = from_bytes(frame).wrapping_sub(facts.slot_below_frame.into());
+        let mut remote = Remote { process, word: size, left: MAX_LOADS, is_whole: true };
+        let real = model::real_address(&mut remote, &layout, slot, value);
+        // Where an instance cannot be read, nothing is known.
+        real.is_some() || !remote.is_whole
+    })
+}
+
+/// The return points of a session.
+pub(crate) fn points(session: &FoundSession) -> HashSet<u64> {
+    session.journal.sites().map(|site| site.return_point).filter(|&point| point != 0).collect()
 }
 
 /// Numbers of the stack pages on which calls were followed.

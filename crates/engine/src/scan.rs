@@ -103,15 +103,15 @@ pub fn led_into(
     Ok(found)
 }
 
-/// Whether words of the stacks that threads run on lead into `ranges`. That they do is also the answer where stacks are too large.
-pub fn stacks_lead_into(
+/// The words of the stacks that threads run on that lead into `ranges`; `None` where stacks are too large.
+pub fn words_on_stacks(
     process: &Process,
     stopped: &Stopped<'_>,
     ranges: &Ranges,
-) -> Result<bool, MemoryError> {
+) -> Result<Option<Vec<Word>>, MemoryError> {
     let Ok(maps) = process.maps() else { return Err(MemoryError::Gone) };
     let (words, is_whole) = on_stacks(process, stopped, &maps, ranges)?;
-    Ok(!words.is_empty() || !is_whole)
+    Ok(is_whole.then_some(words))
 }
 
 /// The words of what is in use of the stacks that threads run on, and whether all was looked at.

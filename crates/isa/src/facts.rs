@@ -17,6 +17,10 @@ pub struct Facts {
     pub reach: u64,
     /// Log2 of the distance between the places of a stack where a return address may stand, or that name a call.
     pub slot_shift: u32,
+    /// How far the slot of a call lies below its canonical frame address, in bytes.
+    pub slot_below_frame: u8,
+    /// How many words below the code address of a frame its frame address lies in the contexts of unwinders: libgcc's first, and LLVM's.
+    pub contexts: [i8; 2],
     /// Where a function finds its first integer arguments.
     pub arguments: Arguments,
 }

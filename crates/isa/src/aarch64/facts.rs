@@ -13,5 +13,7 @@ pub(super) static FACTS: Facts = Facts {
     advance: 0,
     reach: REACH - decode::LENGTH,
     slot_shift: SLOT_SHIFT,
+    slot_below_frame: 0,
+    contexts: [1, 1],
     arguments: Arguments::Registers(&ARGUMENTS),
 };

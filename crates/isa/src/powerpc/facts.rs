@@ -1,6 +1,6 @@
 //! What is always so on 64-bit PowerPC with ELFv2.
 
-use super::{detour::ARGUMENTS, emit::REACH};
+use super::{detour::ARGUMENTS, emit::REACH, lower::REGISTERS_APART};
 use crate::{Arguments, Facts};
 
 pub(super) static FACTS: Facts = Facts {
@@ -14,5 +14,7 @@ pub(super) static FACTS: Facts = Facts {
     reach: REACH - 4,
     // ELFv2, 2.2.2.1: the stack pointer is a multiple of 16, and names a call at its entry.
     slot_shift: 4,
+    slot_below_frame: 0,
+    contexts: [1, REGISTERS_APART as i8],
     arguments: Arguments::Registers(&ARGUMENTS),
 };

@@ -27,6 +27,9 @@ pub(super) static X86_64: Facts = Facts {
     // The jump's end may stand an endbr64 and itself behind the site.
     reach: (1 << 31) - JUMP_LENGTH as u64 - 4,
     slot_shift: 3,
+    slot_below_frame: 8,
+    // `Registers_x86_64`
+    contexts: [1, 9],
     arguments: Arguments::Registers(&REGISTERS),
 };
 
@@ -40,6 +43,9 @@ pub(super) static I386: Facts = Facts {
     // Addresses wrap around: a rel32 leads anywhere.
     reach: 1 << 32,
     slot_shift: 2,
+    slot_below_frame: 4,
+    // `Registers_x86`
+    contexts: [1, 3],
     // Behind the return address.
     arguments: Arguments::Stack(4),
 };

@@ -13,6 +13,7 @@
 //! on in [`crate::detour`].
 
 use super::emit::number::*;
+use super::facts::{I386, X86_64};
 use super::lower::Lower;
 use super::narrow::TLS_SELECTOR;
 use crate::assemble::Assemble;
@@ -61,7 +62,7 @@ struct Roles {
     registers_apart: i32,
 }
 
-const WIDE: Roles = Roles {
+static WIDE: Roles = Roles {
     threads: Threads { pointer: RDI, owner: R8, entry: R11, index: RSI, left: RCX, x: RAX, y: RDX },
     instances: Instances { slot: R10, instance: R11, page: RCX, index: RDX, left: RSI, scratch: RAX },
     caller: RDI,
@@ -72,10 +73,10 @@ const WIDE: Roles = Roles {
     saved: &[RAX, RCX, RDX, RSI, RDI, R8],
     kept: &[RSI, RBX, RBP, R12, R13, R14, R15],
     lost: &[RAX, RCX, RDX, R8, R9, R11],
-    registers_apart: 9,
+    registers_apart: X86_64.contexts[1] as i32,
 };
 
-const NARROW: Roles = Roles {
+static NARROW: Roles = Roles {
     threads: Threads { pointer: RDI, owner: RDI, entry: RBX, index: RSI, left: RCX, x: RAX, y: RDX },
     instances: Instances { slot: RSI, instance: RDI, page: RCX, index: RDX, left: RBX, scratch: RAX },
     caller: RBP,
@@ -86,7 +87,7 @@ const NARROW: Roles = Roles {
     saved: &[RCX, RDX, RBX, RSI, RDI, RBP],
     kept: &[RBX, RSI, RDI, RBP],
     lost: &[RCX, RDX],
-    registers_apart: 3,
+    registers_apart: I386.contexts[1] as i32,
 };
 
 pub(super) fn runtime(bits: u32, address: u64, layout: &Layout) -> Emitted<Runtime> {
