@@ -88,51 +88,57 @@ fn looks_like_the_same(a: i32, b: i32) -> bool {
 mod tests {
     use super::*;
 
-    /// A child that waits until it is killed, in our memory or in a copy.
-    fn child(flags: i32) -> i32 {
-        extern "C" fn wait(_: *mut libc::c_void) -> i32 {
-            loop {
-                // SAFETY: pause takes nothing.
-                unsafe { libc::pause() };
+    /// A child that waits until it is killed, in our memory or in a copy. It ends with this.
+    struct Child(i32);
+
+    impl Child {
+        fn new(flags: i32) -> Child {
+            extern "C" fn wait(_: *mut libc::c_void) -> i32 {
+                loop {
+                    // SAFETY: pause takes nothing.
+                    unsafe { libc::pause() };
+                }
+            }
+            let stack = Box::leak(vec![0u8; 1 << 16].into_boxed_slice());
+            // SAFETY: the child runs on a stack of its own, which is never freed, and makes one system call only.
+            let pid = unsafe {
+                let top = stack.as_mut_ptr().add(stack.len()).cast();
+                libc::clone(wait, top, flags | libc::SIGCHLD, std::ptr::null_mut())
+            };
+            assert!(pid > 0);
+            Child(pid)
+        }
+
+        /// Stops it for good, so that its memory stays as it is.
+        fn halt(&self) {
+            // SAFETY: the child is ours and not reaped yet.
+            unsafe {
+                libc::kill(self.0, libc::SIGSTOP);
+                libc::waitpid(self.0, std::ptr::null_mut(), libc::WUNTRACED);
             }
         }
-        let stack = Box::leak(vec![0u8; 1 << 16].into_boxed_slice());
-        // SAFETY: the child runs on a stack of its own, which is never freed, and makes one system call only.
-        let pid = unsafe {
-            let top = stack.as_mut_ptr().add(stack.len()).cast();
-            libc::clone(wait, top, flags | libc::SIGCHLD, std::ptr::null_mut())
-        };
-        assert!(pid > 0);
-        pid
     }
 
-    /// Stops a child for good, so that its memory stays as it is.
-    fn halt(pid: i32) {
-        // SAFETY: the child is ours and not reaped yet.
-        unsafe {
-            libc::kill(pid, libc::SIGSTOP);
-            libc::waitpid(pid, std::ptr::null_mut(), libc::WUNTRACED);
-        }
-    }
-
-    fn end(pid: i32) {
-        // SAFETY: the child is ours and not reaped yet.
-        unsafe {
-            libc::kill(pid, libc::SIGKILL);
-            libc::waitpid(pid, std::ptr::null_mut(), 0);
+    impl Drop for Child {
+        fn drop(&mut self) {
+            // SAFETY: the child is ours and not reaped yet.
+            unsafe {
+                libc::kill(self.0, libc::SIGKILL);
+                libc::waitpid(self.0, std::ptr::null_mut(), 0);
+            }
         }
     }
 
     #[test]
     fn those_that_share_memory_are_told_from_copies() {
         let own = std::process::id() as i32;
-        let (shares, copy) = (child(libc::CLONE_VM), child(0));
-        assert!(shares_memory(own, shares) && !shares_memory(own, copy) && !shares_memory(own, 1));
+        let (shares, copy) = (Child::new(libc::CLONE_VM), Child::new(0));
+        assert!(shares_memory(own, shares.0) && !shares_memory(own, copy.0) && !shares_memory(own, 1));
         // The copy's memory is its own and stands still, unlike ours, in which other tests run.
-        halt(copy);
-        assert!(looks_like_the_same(copy, copy) && !looks_like_the_same(own, 1));
-        end(shares);
-        assert!(!shares_memory(own, shares));
-        end(copy);
+        copy.halt();
+        assert!(looks_like_the_same(copy.0, copy.0) && !looks_like_the_same(own, 1));
+        let ended = shares.0;
+        drop(shares);
+        assert!(!shares_memory(own, ended));
     }
 }
