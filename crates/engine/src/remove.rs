@@ -79,6 +79,9 @@ pub struct Removed {
 const TRIES: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(1);
 
+/// Looking again is worth a stop that is shorter than this, if only memory is to be had for it.
+const SHORT: Duration = Duration::from_millis(10);
+
 /// Takes a session out of a stopped process and lets it go.
 pub fn remove(
     process: &Process,
@@ -91,9 +94,13 @@ pub fn remove(
         let mut now = Removed::default();
         let result = remove_stopped(process, &mut stopped, session, &mut now);
         now.stopped = stopped.resume_and_detach();
+        let may_pass = match now.kept {
+            Some(Kept::Unwinding) => true,
+            Some(Kept::Context) => now.stopped < SHORT,
+            _ => false,
+        };
         removed = removed.then(now);
         result?;
-        let may_pass = matches!(removed.kept, Some(Kept::Context | Kept::Unwinding));
         if !may_pass || tries + 1 == TRIES {
             break;
         }
