@@ -28,7 +28,7 @@ use crate::{
     found::find_headers,
     remove::Kept,
     returns,
-    scan::{Ranges, words_on_stacks},
+    scan::{Ranges, words_near_stack_pointers},
     search::{MOST, Searched, Word, fit, touched, words_into},
 };
 use std::collections::HashSet;
@@ -108,8 +108,8 @@ fn surest(reasons: impl Iterator<Item = Kept>) -> Option<Kept> {
     })
 }
 
-/// Whether a thread holds a return point of a session that an unwinder may be about to ask about, in a register or on the stack that it
-/// runs on. Quick, however much memory there is.
+/// Whether a thread holds a return point of a session that an unwinder may be about to ask about, in a register or near its stack
+/// pointer. Quick, however much memory there is.
 pub fn may_be_unwinding(
     process: &Process,
     stopped: &Stopped<'_>,
@@ -119,7 +119,7 @@ pub fn may_be_unwinding(
     if registers(stopped).iter().any(|&value| is_point(&points, value)) {
         return Ok(true);
     }
-    let words = words_on_stacks(process, stopped, &arenas(&session.header))?;
+    let words = words_near_stack_pointers(process, stopped, &arenas(&session.header))?;
     let is_unwinders = |word: Word| returns::is_unwinders(process, session, &points, word);
     Ok(words.is_none_or(|words| words.into_iter().any(is_unwinders)))
 }

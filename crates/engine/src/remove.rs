@@ -99,8 +99,12 @@ pub fn remove(
             Some(Kept::Context) => now.stopped < SHORT,
             _ => false,
         };
-        removed = removed.then(now);
-        result?;
+        match result {
+            Ok(()) => removed = removed.then(now),
+            Err(error) if tries == 0 => return Err(error),
+            // The patches are out since the first time.
+            Err(_) => break,
+        }
         if !may_pass || tries + 1 == TRIES {
             break;
         }
@@ -138,28 +142,43 @@ fn remove_stopped(
         // Somebody else was quicker, or the process runs another program by now.
         return Ok(());
     }
+    let kept = take_out(process, stopped, session, removed)?;
     let all = find_headers(process)?;
-    let others = find_removed(process, session.header.region)?;
-    let mut out = Vec::new();
-    for session in std::iter::once(session).chain(&others) {
-        let mut of_session = Removed::default();
-        let kept = take_out(process, stopped, session, &mut of_session)?;
-        out.push((session, of_session, kept));
-    }
-    let sure: Vec<_> = out.iter().filter(|(.., kept)| kept.is_none()).map(|(session, ..)| *session).collect();
-    let mut led_into = reach::leads_into(process, stopped, &sure, &all)?.into_iter();
-    for (index, (session, mut of_session, kept)) in out.into_iter().enumerate() {
-        let kept = kept.or_else(|| led_into.next().flatten());
-        let kept = take_lookups_out(process, stopped, session, kept, &mut of_session)?;
-        if kept.is_none() {
-            unmap(stopped, &session.header)?;
+    // Whatever is wrong with others, such as that the target has forged them, they stay and ours goes.
+    let others = find_removed(process, session.header.region).unwrap_or_default();
+    let mut out = vec![(session, kept)];
+    for other in &others {
+        if let Ok(kept) = take_out(process, stopped, other, &mut Removed::default()) {
+            out.push((other, kept));
         }
-        match index {
-            0 => *removed = Removed { kept, freed: removed.freed, ..of_session },
-            _ => removed.freed += usize::from(kept.is_none()),
+    }
+    let sure: Vec<_> = out.iter().filter(|(_, kept)| kept.is_none()).map(|(session, _)| *session).collect();
+    let led_into = reach::leads_into(process, stopped, &sure, &all);
+    let mut led_into = led_into.unwrap_or_else(|_| vec![Some(Kept::Unsearched); sure.len()]).into_iter();
+    for (index, (session, kept)) in out.into_iter().enumerate() {
+        let kept = kept.or_else(|| led_into.next().flatten());
+        if index == 0 {
+            removed.kept = clear(process, stopped, session, kept, removed)?;
+        } else if let Ok(None) = clear(process, stopped, session, kept, &mut Removed::default()) {
+            removed.freed += 1;
         }
     }
     Ok(())
+}
+
+/// Steps 6 and 7 for one session. Tells what keeps its memory.
+fn clear(
+    process: &Process,
+    stopped: &mut Stopped<'_>,
+    session: &FoundSession,
+    kept: Option<Kept>,
+    removed: &mut Removed,
+) -> Result<Option<Kept>, EngineError> {
+    let kept = take_lookups_out(process, stopped, session, kept, removed)?;
+    if kept.is_none() {
+        unmap(stopped, &session.header)?;
+    }
+    Ok(kept)
 }
 
 /// Step 6: the sites at which unwinders ask, unless somebody may yet ask about a return point.
@@ -173,9 +192,15 @@ fn take_lookups_out(
     if !session.journal.planned().any(|site| site.is_lookup()) {
         return Ok(kept);
     }
-    let is_known = matches!(kept, None | Some(Kept::Context | Kept::Unwinding));
-    if kept == Some(Kept::Unwinding) || !is_known && reach::may_be_unwinding(process, stopped, session)? {
-        return Ok(Some(Kept::Unwinding));
+    match kept {
+        None | Some(Kept::Context) => {}
+        // Calls may yet be followed: by a thread in a detour, and where somebody puts our jump back.
+        Some(Kept::Covered | Kept::Thread | Kept::Unwinding) => return Ok(kept),
+        Some(Kept::Unsearched) => {
+            if reach::may_be_unwinding(process, stopped, session)? {
+                return Ok(Some(Kept::Unwinding));
+            }
+        }
     }
     let is_covered = restore(process, session, JournalSite::is_lookup, removed)?;
     Ok(kept.or(is_covered.then_some(Kept::Covered)))

@@ -17,6 +17,9 @@ const BATCH: usize = 256;
 /// for more, and keeps its return points.
 const MAX_LOADS: u32 = 1 << 22;
 
+/// The most for one word that may be an unwinder's: more than a search for its instance takes. A longer chain of tail calls counts as one.
+const MAX_LOADS_OF_A_WORD: u32 = 128;
+
 /// Puts back return addresses in a process that stands, and says how many.
 pub(crate) fn put_back(process: &Process, session: &FoundSession) -> Result<usize, EngineError> {
     let points = points(session);
@@ -80,7 +83,7 @@ pub(crate) fn is_unwinders(
             return false;
         }
         let slot = from_bytes(frame).wrapping_sub(facts.slot_below_frame.into());
-        let mut remote = Remote { process, word: size, left: MAX_LOADS, is_whole: true };
+        let mut remote = Remote { process, word: size, left: MAX_LOADS_OF_A_WORD, is_whole: true };
         let real = model::real_address(&mut remote, &layout, slot, value);
         // Where an instance cannot be read, nothing is known.
         real.is_some() || !remote.is_whole

@@ -90,7 +90,7 @@ pub fn led_into(
         return Ok(Vec::new());
     }
     let Ok(maps) = process.maps() else { return Err(MemoryError::Gone) };
-    let mut words = on_stacks(process, stopped, &maps, ranges)?.0;
+    let mut words = on_stacks(process, stopped, &maps, ranges, MOST_OF_STACKS)?;
     if handles_signals(process)
         && fit(process, &maps, skip, MOST_AT_ARMING)
         && let Searched::Whole(found) = live_words(process, stopped, &maps, ranges, skip, all, |_| true)?
@@ -103,37 +103,39 @@ pub fn led_into(
     Ok(found)
 }
 
-/// The words of the stacks that threads run on that lead into `ranges`; `None` where stacks are too large.
-pub fn words_on_stacks(
+/// The words near the stack pointers of all threads that lead into `ranges`: where an unwinder has its frames. `None` where they are so
+/// many that they tell nothing.
+pub fn words_near_stack_pointers(
     process: &Process,
     stopped: &Stopped<'_>,
     ranges: &Ranges,
 ) -> Result<Option<Vec<Word>>, MemoryError> {
+    const NEAR: u64 = 64 << 10;
+    const MOST_WORDS: usize = 1 << 12;
     let Ok(maps) = process.maps() else { return Err(MemoryError::Gone) };
-    let (words, is_whole) = on_stacks(process, stopped, &maps, ranges)?;
-    Ok(is_whole.then_some(words))
+    let words = on_stacks(process, stopped, &maps, ranges, NEAR)?;
+    Ok((words.len() <= MOST_WORDS).then_some(words))
 }
 
-/// The words of what is in use of the stacks that threads run on, and whether all was looked at.
+/// The words of what is in use of the stacks that threads run on, of each so many bytes at the most.
 fn on_stacks(
     process: &Process,
     stopped: &Stopped<'_>,
     maps: &Mappings,
     ranges: &Ranges,
-) -> Result<(Vec<Word>, bool), MemoryError> {
+    most: u64,
+) -> Result<Vec<Word>, MemoryError> {
     let mut words = Vec::new();
     let mut left = MOST_OF_STACKS;
-    let mut is_whole = true;
     let stacks = stopped.threads().iter().map(|thread| thread.registers().sp_value());
     // Words below the stack pointer that may still hold a program's own addresses.
     let red_zone = target::isa(process).facts().red_zone.into();
     for (start, end) in stacks.filter_map(|sp| stack(maps, sp, red_zone)) {
-        is_whole &= end - start <= left;
-        let end = end.min(start.saturating_add(left));
+        let end = end.min(start.saturating_add(left.min(most)));
         left -= end - start;
         on_stack(process, start..end, ranges, &mut words)?;
     }
-    Ok((words, is_whole))
+    Ok(words)
 }
 
 /// What is in use of the stack that `sp` points into.
