@@ -20,7 +20,7 @@
 //! patch is written.
 
 use crate::{
-    Blueprint, EngineError, LeftAlone, Unwinder, clock, find_sessions,
+    Blueprint, EngineError, LeftAlone, clock, find_sessions,
     found::find_headers,
     reach,
     region::Region,
@@ -103,13 +103,6 @@ impl Blueprint<'_> {
         let moves = self.threads_inside(stopped, &mut refused);
         self.require_lookups(process, &mut refused)?;
         let mut journal = self.journal.clone();
-        let skip_refused = |journal: &mut Journal, refused: &[Option<LeftAlone>]| {
-            refused
-                .iter()
-                .enumerate()
-                .filter(|(_, r)| r.is_some())
-                .for_each(|(index, _)| journal.skip(index));
-        };
         skip_refused(&mut journal, &refused);
         let region = Region::map(&memory, self.header.blocks_offset + self.header.block_stride)?;
         region.write(0, bytemuck::bytes_of(&self.header));
@@ -162,11 +155,8 @@ impl Blueprint<'_> {
     ) -> Result<(), EngineError> {
         let mut missing = false;
         for (index, site) in self.plan.sites.iter().enumerate() {
-            if matches!(site.request.wanted.unwinder, Some(Unwinder::Lookup(_))) {
-                let original = |write: Write<'_>| {
-                    let mut now = vec![0; write.original.len()];
-                    process.read_exact(RemoteAddr(write.address), &mut now).is_ok() && now == write.original
-                };
+            if site.request.wanted.is_lookup() {
+                let original = |write: Write<'_>| writes::stands(process, write.address, write.original);
                 let is_there = self.journal.site(index).is_some_and(|site| site.writes().all(original));
                 missing |= refused[index].is_some() || !is_there;
             }
@@ -296,6 +286,13 @@ impl Blueprint<'_> {
             }
         }
         moves
+    }
+}
+
+/// Says of the sites that were left alone that they were never changed.
+pub(crate) fn skip_refused(journal: &mut Journal, refused: &[Option<LeftAlone>]) {
+    for (index, _) in refused.iter().enumerate().filter(|(_, refused)| refused.is_some()) {
+        journal.skip(index);
     }
 }
 

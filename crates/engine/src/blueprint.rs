@@ -196,8 +196,7 @@ fn planned(site: &crate::PlannedSite<'_>) -> JournalSite {
 
 /// How many functions that unwinders ask are probed.
 fn lookups(plan: &Plan<'_>) -> usize {
-    let is_lookup = |u: &Option<Unwinder>| matches!(u, Some(Unwinder::Lookup(_)));
-    plan.sites.iter().filter(|site| is_lookup(&site.request.wanted.unwinder)).count()
+    plan.sites.iter().filter(|site| site.request.wanted.is_lookup()).count()
 }
 
 fn new_header(process: &Process) -> Header {
@@ -380,7 +379,7 @@ impl Room {
             detour: address,
             detour_size: detour.code.len() as u32,
             return_point: detour.return_point.map_or(0, |offset| address + u64::from(offset)),
-            is_lookup: u8::from(matches!(site.request.wanted.unwinder, Some(Unwinder::Lookup(_)))),
+            is_lookup: site.request.wanted.is_lookup().into(),
             ..planned(site)
         };
         journal.push(entry, &[write]).ok_or(Refusal::Modified)?;

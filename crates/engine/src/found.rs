@@ -6,6 +6,7 @@
 use crate::{
     EngineError,
     believe::{self, Arenas},
+    writes,
 };
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -13,7 +14,7 @@ use std::ops::Range;
 use trapless_process::{Mapping, Mappings, Pid, Process, RemoteAddr};
 use trapless_wire::{
     BadHeader, Checked, Counters, Header, Journal, Numbers, PAGE, Places, REGION_NAME, RawPlace, Schema,
-    SessionState, SiteWrites, Words, Write,
+    SessionState, SiteWrites, Words,
 };
 
 /// A session found in a process by its shared region, or one of our own.
@@ -71,11 +72,7 @@ impl FoundSession {
 
     /// Whether all writes of the site are in place.
     pub fn is_armed(&self, process: &Process, site: &SiteWrites<'_>) -> bool {
-        let stands = |write: Write<'_>| {
-            let mut now = vec![0; write.patched.len()];
-            process.read_exact(RemoteAddr(write.address), &mut now).is_ok() && now == write.patched
-        };
-        site.writes().all(stands)
+        site.writes().all(|write| writes::stands(process, write.address, write.patched))
     }
 }
 

@@ -7,6 +7,7 @@
 use crate::{
     Armed, Blueprint, EngineError, FoundSession, LeftAlone, Removed,
     answer::{Answer, Malformed},
+    arm::skip_refused,
     channel::Channel,
     remove,
 };
@@ -89,9 +90,7 @@ impl Blueprint<'_> {
     /// What a keeper has armed.
     pub(crate) fn armed(&self, memory: OwnedFd, stopped: Duration, refused: Vec<Option<LeftAlone>>) -> Armed {
         let mut journal = self.journal.clone();
-        for (index, _) in refused.iter().enumerate().filter(|(_, refused)| refused.is_some()) {
-            journal.skip(index);
-        }
+        skip_refused(&mut journal, &refused);
         Armed { memory, header: self.header, journal, stopped, refused }
     }
 

@@ -32,7 +32,7 @@ mod returns;
 mod scan;
 mod search;
 mod session;
-mod spread;
+pub mod spread;
 mod target;
 mod trap;
 mod writes;

@@ -276,7 +276,7 @@ fn leave_slots(stopped: &mut Stopped<'_>, session: &FoundSession) -> Result<(), 
 /// The most instructions that a copy in a slot takes.
 const MAX_COPY: u32 = 8;
 
-/// The most steps a detour takes: its routines look at every used return table.
+/// The most steps a detour takes: its routines look through some pages of stack.
 const MAX_STEPS: u32 = 20_000;
 
 /// How long all threads together may take for it. A thousand threads in detours need a tenth of it. Where a target has made more of them

@@ -92,6 +92,11 @@ impl Wanted {
         self.unwinder.is_some() && *self == Wanted { unwinder: self.unwinder, ..Wanted::default() }
     }
 
+    /// Whether unwinders ask here where a call returns, and are to be told.
+    pub fn is_lookup(&self) -> bool {
+        matches!(self.unwinder, Some(Unwinder::Lookup(_)))
+    }
+
     /// Whether anything goes through a ring.
     pub fn records(&self) -> bool {
         self.record_entry.is_some() || self.record_return

@@ -4,7 +4,7 @@
 //! memory. So the pages are looked through for return points, and where one is found, the slot's instance tells the real address.
 //! What was left behind by longjmp or an exception is put back as well, where nobody reads it.
 
-use crate::{EngineError, FoundSession, search::Word};
+use crate::{EngineError, FoundSession, scan::little_endian, search::Word};
 use std::collections::HashSet;
 use trapless_isa::detour::{PAGES_COUNT, PAGES_FIRST, STACK_PAGE_SHIFT};
 use trapless_isa::model::{self, Read};
@@ -17,8 +17,9 @@ const BATCH: usize = 256;
 /// for more, and keeps its return points.
 const MAX_LOADS: u32 = 1 << 22;
 
-/// The most for one word that may be an unwinder's: more than a search for its instance takes. A longer chain of tail calls counts as one.
-const MAX_LOADS_OF_A_WORD: u32 = 128;
+/// The most for one word that may be an unwinder's: the word beside it, and more than a search for its instance takes. A longer chain of tail
+/// calls counts as one.
+const MAX_LOADS_OF_A_WORD: u32 = 1 + 128;
 
 /// Puts back return addresses in a process that stands, and says how many.
 pub(crate) fn put_back(process: &Process, session: &FoundSession) -> Result<usize, EngineError> {
@@ -41,7 +42,7 @@ pub(crate) fn put_back(process: &Process, session: &FoundSession) -> Result<usiz
         process.read_vectored(&mut reads)?;
         for (read, page) in reads.iter().zip(pages) {
             for (index, bytes) in read.buffer[..read.done].chunks_exact(word).enumerate() {
-                let point = from_bytes(bytes);
+                let point = little_endian(bytes);
                 if !points.contains(&point) {
                     continue;
                 }
@@ -76,14 +77,12 @@ pub(crate) fn is_unwinders(
     let size = process.word_size();
     let layout = session.header.layout(None);
     facts.contexts.iter().any(|&words| {
-        let mut frame = [0; 8];
-        let frame = &mut frame[..size];
-        let beside = RemoteAddr(at.wrapping_add_signed(-i64::from(words) * size as i64));
-        if process.read_exact(beside, frame).is_err() {
+        let mut remote = Remote { process, word: size, left: MAX_LOADS_OF_A_WORD, is_whole: true };
+        let frame = remote.load(at.wrapping_add_signed(-i64::from(words) * size as i64));
+        if !remote.is_whole {
             return false;
         }
-        let slot = from_bytes(frame).wrapping_sub(facts.slot_below_frame.into());
-        let mut remote = Remote { process, word: size, left: MAX_LOADS_OF_A_WORD, is_whole: true };
+        let slot = frame.wrapping_sub(facts.slot_below_frame.into());
         let real = model::real_address(&mut remote, &layout, slot, value);
         // Where an instance cannot be read, nothing is known.
         real.is_some() || !remote.is_whole
@@ -105,14 +104,10 @@ fn pages(process: &Process, session: &FoundSession) -> Result<Vec<u64>, EngineEr
     process.read_exact(RemoteAddr(layout.pages + u64::from(PAGES_FIRST)), &mut list)?;
     let highest = u64::MAX >> STACK_PAGE_SHIFT;
     let mut pages: Vec<u64> =
-        list.chunks_exact(8).map(from_bytes).filter(|&page| page != 0 && page < highest).collect();
+        list.chunks_exact(8).map(little_endian).filter(|&page| page != 0 && page < highest).collect();
     pages.sort_unstable();
     pages.dedup();
     Ok(pages)
-}
-
-fn from_bytes(bytes: &[u8]) -> u64 {
-    bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
 }
 
 /// The return memory of a process, to be read.
@@ -130,6 +125,6 @@ impl Read for Remote<'_> {
         let bytes = &mut bytes[..self.word];
         self.is_whole &= self.left > 0 && self.process.read_exact(RemoteAddr(address), bytes).is_ok();
         self.left = self.left.saturating_sub(1);
-        if self.is_whole { from_bytes(bytes) } else { 0 }
+        if self.is_whole { little_endian(bytes) } else { 0 }
     }
 }

@@ -1,4 +1,4 @@
-//! Pure work on many sites, on all processors.
+//! Pure work on many things, on all processors.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -11,32 +11,43 @@ const MOST: usize = 8;
 /// `work` of each item, in order. A panic in it is passed on.
 pub(crate) fn map<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let shares: Vec<&[T]> = items.chunks(LEAST).collect();
-    let workers = match shares.len() {
-        0 | 1 => return items.iter().map(work).collect(),
-        several => thread::available_parallelism().map_or(1, usize::from).min(MOST).min(several),
+    if shares.len() <= 1 {
+        return items.iter().map(work).collect();
+    }
+    let of_share = |done: &mut Vec<(usize, Vec<R>)>, (index, share): &(usize, &[T])| {
+        done.push((*index, share.iter().map(&work).collect()));
     };
-    // Functions differ in size, and processors in what else they do, so each thread takes a share when it is done with one.
-    let next = AtomicUsize::new(0);
-    let worker = || {
-        let mut done = Vec::new();
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(share) = shares.get(index) else { return done };
-            done.push((index, share.iter().map(&work).collect::<Vec<R>>()));
-        }
-    };
-    let mut done = thread::scope(|scope| {
-        let running: Vec<_> = (1..workers).map(|_| scope.spawn(worker)).collect();
-        let mut done = worker();
-        for thread in running {
-            done.extend(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        }
-        done
-    });
+    let shares: Vec<(usize, &[T])> = shares.into_iter().enumerate().collect();
+    let done = share_out(&shares, of_share).unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    let mut done: Vec<_> = done.into_iter().flatten().collect();
     done.sort_unstable_by_key(|(index, _)| *index);
     let mut results = Vec::with_capacity(items.len());
     done.into_iter().for_each(|(_, share)| results.extend(share));
     results
+}
+
+/// Calls `work` with each of `items`, and with something that each thread keeps and that is given back. Items differ in size, and processors in
+/// what else they do, so a thread takes the next one when it is done with one.
+///
+/// # Errors
+/// What `work` panicked with.
+pub fn share_out<T: Sync, K: Default + Send>(
+    items: &[T],
+    work: impl Fn(&mut K, &T) + Sync,
+) -> thread::Result<Vec<K>> {
+    let workers = thread::available_parallelism().map_or(1, usize::from).min(MOST).min(items.len());
+    let next = AtomicUsize::new(0);
+    let worker = || {
+        let mut kept = K::default();
+        while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+            work(&mut kept, item);
+        }
+        kept
+    };
+    thread::scope(|scope| {
+        let running: Vec<_> = (0..workers).map(|_| scope.spawn(worker)).collect();
+        running.into_iter().map(|thread| thread.join()).collect()
+    })
 }
 
 #[cfg(test)]

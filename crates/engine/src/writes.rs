@@ -4,7 +4,7 @@
 //! It is taken out write by write: each only where our own bytes stand, whatever became of the others.
 
 use crate::patch::{self, Change, Found};
-use trapless_process::{MemoryError, Process};
+use trapless_process::{MemoryError, Process, RemoteAddr};
 use trapless_wire::{Journal, JournalSite, Write};
 
 /// What taking out has done, in sites.
@@ -66,6 +66,12 @@ pub(crate) fn take_out(
     })
 }
 
+/// Whether these bytes stand at an address.
+pub(crate) fn stands(process: &Process, address: u64, bytes: &[u8]) -> bool {
+    let mut now = vec![0; bytes.len()];
+    process.read_exact(RemoteAddr(address), &mut now).is_ok() && now == bytes
+}
+
 /// The writes of those planned sites by address, as changes, and the index of each one's site.
 fn by_address<'j>(
     journal: &'j Journal,
@@ -89,7 +95,7 @@ mod tests {
     use bytemuck::Zeroable;
     use std::io::{Read, Write as _};
     use std::process::{Child, Command, Stdio};
-    use trapless_process::{Pid, RemoteAddr};
+    use trapless_process::Pid;
     use trapless_wire::{MAX_WRITE, SiteState, WriteKind};
 
     const LENGTH: usize = 4 * 4096;

@@ -32,7 +32,7 @@ pub mod trace;
 mod wait;
 mod watchdog;
 
-pub use arch::{Abi, BREAKPOINT, BREAKPOINT_ADVANCE, Registers, ticks};
+pub use arch::{Abi, BREAKPOINT, BREAKPOINT_ADVANCE, Registers, TRAP_FLAG, ticks};
 pub use error::{MappedFileError, MemoryError, OpenError, ProcError, RemoteError, StopError};
 pub use gap::GapRules;
 pub use id::{Errno, Pid, RemoteAddr, Tid};
@@ -42,6 +42,7 @@ pub use pagemap::{PageRanges, Pagemap, Pages};
 pub use process::Process;
 pub use remote::Remote;
 pub use shared::SharedMemory;
+pub use sharers::same_memory;
 pub use status::{Auxv, Seccomp, State, Status, parse_status};
 pub use step::Stepped;
 pub use stop::{StopOptions, Thread};

@@ -32,13 +32,13 @@ impl Process {
         let lives = |tid: &Tid| {
             self.thread_stat(*tid).is_ok_and(|stat| !matches!(stat.state, State::Zombie | State::Dead))
         };
-        let own = self.threads().unwrap_or_default().into_iter().find(lives)?.0;
+        let own = self.threads().unwrap_or_default().into_iter().find(lives)?;
         let mut sharer = None;
         for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
             let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
                 continue;
             };
-            if !seen.pids.contains(&pid) && pid != self.pid().0 && shares_memory(own, pid) {
+            if !seen.pids.contains(&pid) && pid != self.pid().0 && shares_memory(own, Tid(pid)) {
                 sharer = Some(Pid(pid));
             } else {
                 seen.pids.insert(pid);
@@ -57,7 +57,7 @@ fn last_pid() -> Option<i32> {
     String::from_utf8_lossy(&text).split_whitespace().nth(4)?.parse().ok()
 }
 
-fn shares_memory(own: i32, other: i32) -> bool {
+fn shares_memory(own: Tid, other: Tid) -> bool {
     match same_memory(own, other) {
         Some(same) => same,
         // Not a process that we may look at, or one that has ended; or nobody may ask at all.
@@ -66,9 +66,9 @@ fn shares_memory(own: i32, other: i32) -> bool {
 }
 
 /// Whether two processes or threads have one memory; `None` if the kernel does not tell.
-fn same_memory(a: i32, b: i32) -> Option<bool> {
+pub fn same_memory(a: Tid, b: Tid) -> Option<bool> {
     // SAFETY: kcmp takes five integers.
-    match Errno::check(unsafe { libc::syscall(libc::SYS_kcmp, a, b, KCMP_VM, 0, 0) }) {
+    match Errno::check(unsafe { libc::syscall(libc::SYS_kcmp, a.0, b.0, KCMP_VM, 0, 0) }) {
         Ok(0) => Some(true),
         Ok(_) => Some(false),
         Err(_) => None,
@@ -77,9 +77,9 @@ fn same_memory(a: i32, b: i32) -> Option<bool> {
 
 /// Where the kernel has no `kcmp` or a sandbox forbids it: the same mappings and the same amounts of memory in use. A forked copy
 /// starts like that, and soon differs.
-fn looks_like_the_same(a: i32, b: i32) -> bool {
+fn looks_like_the_same(a: Tid, b: Tid) -> bool {
     ["statm", "maps"].iter().all(|file| {
-        let read = |pid: i32| read_file(Path::new(&format!("/proc/{pid}/{file}"))).ok();
+        let read = |tid: Tid| read_file(Path::new(&format!("/proc/{tid}/{file}"))).ok();
         read(a).is_some_and(|a| a.iter().any(|byte| *byte != b'0' && *byte != b' ') && Some(a) == read(b))
     })
 }
@@ -131,14 +131,14 @@ mod tests {
 
     #[test]
     fn those_that_share_memory_are_told_from_copies() {
-        let own = std::process::id() as i32;
+        let [own, init] = [std::process::id() as i32, 1].map(Tid);
         let (shares, copy) = (Child::new(libc::CLONE_VM), Child::new(0));
-        assert!(shares_memory(own, shares.0) && !shares_memory(own, copy.0) && !shares_memory(own, 1));
+        let [sharer, copied] = [shares.0, copy.0].map(Tid);
+        assert!(shares_memory(own, sharer) && !shares_memory(own, copied) && !shares_memory(own, init));
         // The copy's memory is its own and stands still, unlike ours, in which other tests run.
         copy.halt();
-        assert!(looks_like_the_same(copy.0, copy.0) && !looks_like_the_same(own, 1));
-        let ended = shares.0;
+        assert!(looks_like_the_same(copied, copied) && !looks_like_the_same(own, init));
         drop(shares);
-        assert!(!shares_memory(own, ended));
+        assert!(!shares_memory(own, sharer));
     }
 }

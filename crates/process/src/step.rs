@@ -3,7 +3,7 @@
 use crate::ptrace::{self, SignalInfo};
 use crate::stop::Parked;
 use crate::wait::Stop;
-use crate::{Registers, StopError, Stopped, Tid};
+use crate::{Process, Registers, StopError, Stopped, TRAP_FLAG, Tid};
 
 /// How a thread was stepped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,8 +16,6 @@ pub enum Stepped {
     Faulted(i32),
 }
 
-/// The flag by which the processor steps.
-const TRAP_FLAG: u64 = 0x100;
 const PUSHF: u8 = 0x9c;
 const POPF: u8 = 0x9d;
 
@@ -109,12 +107,7 @@ impl Stopped<'_> {
         let thread = &mut self.threads[index];
         let (tid, flags) = (thread.tid, thread.regs.flags());
         if opcode == PUSHF && !faulted {
-            let at = thread.regs.sp() + 1;
-            let mut byte = [0];
-            if self.process.load(at, &mut byte).is_ok() {
-                // The thread has just written there.
-                let _ = self.process.store(at, &[byte[0] & !((TRAP_FLAG >> 8) as u8)]);
-            }
+            self.process.clear_pushed_trap_flag(&thread.regs);
         }
         // What a `popf` has popped is the thread's own.
         let popped = opcode == POPF && !faulted;
@@ -124,5 +117,17 @@ impl Stopped<'_> {
             written.map_err(|errno| self.explain(tid, "PTRACE_SETREGSET", errno))?;
         }
         Ok(())
+    }
+}
+
+impl Process {
+    /// Takes the trap flag out of the flags that a thread with these registers has just pushed.
+    pub fn clear_pushed_trap_flag(&self, registers: &Registers) {
+        let at = registers.sp() + 1;
+        let mut byte = [0];
+        if self.load(at, &mut byte).is_ok() {
+            // The thread has just written there.
+            let _ = self.store(at, &[byte[0] & !((TRAP_FLAG >> 8) as u8)]);
+        }
     }
 }

@@ -6,8 +6,7 @@ use crate::outcome::{Skipped, Why};
 use crate::select::{self, ModuleNames, SelectError};
 use crate::spec::{Exclusion, Location, Pattern, ProbeSpec};
 use crate::target::Image;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use trapless_engine::Unwinder;
+use trapless_engine::{Unwinder, spread::share_out};
 use trapless_isa::Mechanism;
 use trapless_process::Process;
 use trapless_symbols::{Function, Kind, Module, demangle};
@@ -129,17 +128,10 @@ pub fn resolve<'p>(
 
 /// Works out the functions of several modules at once.
 fn read_functions(modules: &[(usize, &Module)]) {
-    let next = AtomicUsize::new(0);
-    let read = || {
-        while let Some((_, module)) = modules.get(next.fetch_add(1, Ordering::Relaxed)) {
-            module.functions();
-        }
+    let read = |_: &mut (), (_, module): &(usize, &Module)| {
+        module.functions();
     };
-    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(modules.len());
-    std::thread::scope(|scope| {
-        (1..workers).for_each(|_| drop(scope.spawn(read)));
-        read();
-    });
+    share_out(modules, read).map_or_else(|panic| std::panic::resume_unwind(panic), drop);
 }
 
 /// By image and address, what several patterns mean joined.

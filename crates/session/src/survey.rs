@@ -6,7 +6,7 @@
 
 use crate::error::Error;
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use trapless_engine::spread::share_out;
 use trapless_isa::{Arrivals, BranchTargets, Flow, Isa, ReadOnlyData, Swept, View};
 use trapless_symbols::{Module, ModuleKind};
 
@@ -105,26 +105,15 @@ fn sweep<T: Default + Send>(
     pieces: &[Range<u64>],
     read: impl Fn(&mut T, &[u8], u64) + Sync,
 ) -> Result<Vec<T>, Error> {
-    let shares = shares(pieces);
-    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(8).min(shares.len());
-    let next = AtomicUsize::new(0);
-    let sweep = || {
-        let mut own = T::default();
-        while let Some(share) = shares.get(next.fetch_add(1, Ordering::Relaxed)) {
-            for piece in *share {
-                if let Some(code) = module.code(piece.clone()) {
-                    read(&mut own, code, piece.start);
-                }
+    let read_share = |own: &mut T, share: &&[Range<u64>]| {
+        for piece in *share {
+            if let Some(code) = module.code(piece.clone()) {
+                read(own, code, piece.start);
             }
         }
-        own
     };
-    std::thread::scope(|scope| {
-        let running: Vec<_> = (0..workers).map(|_| scope.spawn(sweep)).collect();
-        // One share less would be branches that nobody knows of.
-        running.into_iter().map(|thread| thread.join()).collect::<Result<Vec<T>, _>>()
-    })
-    .map_err(|_| unread(module))
+    // One share less would be branches that nobody knows of.
+    share_out(&shares(pieces), read_share).map_err(|_| unread(module))
 }
 
 /// `pieces` in groups of about as much code.

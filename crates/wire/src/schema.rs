@@ -154,32 +154,29 @@ impl Schema {
         if raw.arguments != 0 && !records {
             return None;
         }
-        let mut places = self.0.get(&raw.probe).copied().unwrap_or_default();
-        let counter = match kind {
-            PlaceKind::Entries => &mut places.entries,
-            PlaceKind::Returns => &mut places.returns,
-            PlaceKind::Lost => &mut places.lost,
+        let mut places = self.places(raw.probe);
+        let mut counter = |place: &mut Option<Counter>| {
+            unset(place)?;
+            *place = Some(Counter(taken.take(raw.offset, Counter::SIZE)?));
+            Some(())
+        };
+        match kind {
+            PlaceKind::Entries => counter(&mut places.entries)?,
+            PlaceKind::Returns => counter(&mut places.returns)?,
+            PlaceKind::Lost => counter(&mut places.lost)?,
             PlaceKind::Latency => {
                 unset(&places.latency)?;
                 places.latency = Some(Histogram(taken.take(raw.offset, Histogram::SIZE)?));
-                self.0.insert(raw.probe, places);
-                return Some(());
             }
             PlaceKind::Entered => {
                 unset(&places.recorded_entries)?;
                 places.recorded_entries = taken.is_ring(raw.offset).then_some(Some(raw.arguments))?;
-                self.0.insert(raw.probe, places);
-                return Some(());
             }
             PlaceKind::Returned => {
                 let is_new = !places.recorded_returns && taken.is_ring(raw.offset);
                 places.recorded_returns = is_new.then_some(true)?;
-                self.0.insert(raw.probe, places);
-                return Some(());
             }
-        };
-        unset(counter)?;
-        *counter = Some(Counter(taken.take(raw.offset, Counter::SIZE)?));
+        }
         self.0.insert(raw.probe, places);
         Some(())
     }

@@ -6,7 +6,7 @@
 
 use super::{Facts, faults, go, shadow_stack};
 use crate::plan::site_of;
-use crate::{Module, Refusal, Request, Unwinder};
+use crate::{Module, Refusal, Request};
 use trapless_isa::{Displaced, Mechanism};
 
 /// What each mechanism takes at a site, or why it cannot be used.
@@ -99,7 +99,7 @@ fn rung(
         }
         go::leaves_room(module.runtimes, isa, &site)?;
         // What unwinders ask reads the loader's own tables, and does not fault.
-        if !matches!(request.wanted.unwinder, Some(Unwinder::Lookup(_))) {
+        if !request.wanted.is_lookup() {
             faults::seen_by_handlers(facts, isa, displaced, original(request, displaced))?;
         }
     }

@@ -22,7 +22,7 @@ use crate::{
 use std::collections::{BTreeMap, HashMap, HashSet};
 use trapless_isa::{Mechanism, detour::BLOCK_UNWOUND};
 use trapless_process::{
-    Pid, Process, Registers, RemoteAddr, StopError, Tid, ticks,
+    Pid, Process, Registers, RemoteAddr, StopError, TRAP_FLAG, Tid, ticks,
     trace::{TraceEvent, Tracer},
 };
 use trapless_wire::WriteKind;
@@ -149,7 +149,7 @@ impl<'a, 'p> Server<'a, 'p> {
         let give_up = |(tid, step): (Tid, Step)| {
             step.held.iter().for_each(|held| self.tracer.send(tid, held));
             let site = &self.sites[step.site];
-            let flags = site.saves_step() && step.flags & TF == 0;
+            let flags = site.saves_step() && step.flags & TRAP_FLAG == 0;
             Unfinished { tid, end: site.slot_address + u64::from(site.slot.copy), flags }
         };
         self.steps.drain().map(give_up).collect()
@@ -303,8 +303,8 @@ impl<'a, 'p> Server<'a, 'p> {
         }
         if offset == end {
             self.tracer.set_ip(tid, RemoteAddr(site.displaced.end()))?;
-            if site.saves_step() && step.flags & TF == 0 {
-                clear_pushed_trap_flag(self.process, &registers);
+            if site.saves_step() && step.flags & TRAP_FLAG == 0 {
+                self.process.clear_pushed_trap_flag(&registers);
             }
         }
         let Some(step) = self.steps.remove(&tid) else { return Ok(()) };

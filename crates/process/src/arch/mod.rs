@@ -5,4 +5,4 @@
 #[cfg(target_arch = "x86_64")]
 mod x86;
 #[cfg(target_arch = "x86_64")]
-pub use x86::{Abi, BREAKPOINT, BREAKPOINT_ADVANCE, Registers, ticks};
+pub use x86::{Abi, BREAKPOINT, BREAKPOINT_ADVANCE, Registers, TRAP_FLAG, ticks};

@@ -5,12 +5,12 @@
 
 use super::{Server, restore_code};
 use crate::{FoundSession, trap::returns::Returns};
-use trapless_process::{Pid, Process, StopError, Tid};
+use trapless_process::{Pid, Process, StopError, Tid, same_memory};
 
 impl Server<'_, '_> {
     pub(super) fn forked(&mut self, tid: Tid, child: Pid, vfork: bool) -> Result<(), StopError> {
         self.told.insert(child);
-        if shares_memory(self.process.pid(), child).unwrap_or(vfork) {
+        if same_memory(self.process.pid().leader(), child.leader()).unwrap_or(vfork) {
             self.tracer.adopt(child)?;
         } else {
             clean_copy(child, self.session, &self.returns);
@@ -26,17 +26,5 @@ pub(in crate::trap) fn clean_copy(child: Pid, session: &FoundSession, returns: &
         // What cannot be cleaned is being killed.
         let _ = restore_code(&copy, session);
         returns.restore_in(&copy);
-    }
-}
-
-/// Whether two processes have one memory; `None` when the kernel does not tell.
-fn shares_memory(a: Pid, b: Pid) -> Option<bool> {
-    /// `KCMP_VM` of `include/uapi/linux/kcmp.h`.
-    const KCMP_VM: i32 = 1;
-    // SAFETY: kcmp takes five integers.
-    match unsafe { libc::syscall(libc::SYS_kcmp, a.0, b.0, KCMP_VM, 0, 0) } {
-        0 => Some(true),
-        1..=3 => Some(false),
-        _ => None,
     }
 }

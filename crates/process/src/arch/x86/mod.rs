@@ -314,8 +314,8 @@ impl Registers {
     }
 }
 
-/// `X86_EFLAGS_TF`.
-const TRAP_FLAG: u64 = 0x100;
+/// The flag by which the processor steps: `X86_EFLAGS_TF`.
+pub const TRAP_FLAG: u64 = 0x100;
 
 /// The base of a segment of the thread-local part of the descriptor table; 0 if the selector names no such segment.
 fn segment_base(tid: Tid, selector: u32) -> u32 {
