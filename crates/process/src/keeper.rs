@@ -15,10 +15,11 @@
 //! usable there by the C library itself; the work must not use other locks that threads of the parent may hold at that moment.
 
 use crate::process::open_pidfd;
+use crate::readable::is_readable;
 use crate::wait::Backoff;
 use crate::{Errno, Pid};
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitStatus;
@@ -82,7 +83,7 @@ impl ParentWatch {
     /// Whether the parent has ended, however that came.
     pub fn gone(&self) -> bool {
         match &self.pidfd {
-            Some(pidfd) => is_readable(pidfd.as_raw_fd(), Duration::ZERO),
+            Some(pidfd) => is_readable(pidfd.as_fd(), Duration::ZERO),
             // Orphans are given to another parent.
             // SAFETY: getppid takes nothing and cannot fail.
             None => (unsafe { libc::getppid() }) != self.parent.0,
@@ -96,7 +97,7 @@ impl ParentWatch {
 
     /// As [`ParentWatch::should_end`], waiting for it for up to `patience`.
     pub fn should_end_within(&self, patience: Duration) -> bool {
-        is_readable(self.ends.as_raw_fd(), patience) || self.gone()
+        is_readable(self.ends.as_fd(), patience) || self.gone()
     }
 }
 
@@ -170,7 +171,7 @@ impl Keeper {
 
     /// Whether the result is there, or the keeper has died, within `patience`.
     pub fn is_done_within(&self, patience: Duration) -> bool {
-        is_readable(self.result.as_raw_fd(), patience)
+        is_readable(self.result.as_fd(), patience)
     }
 
     /// What becomes readable when [`Keeper::is_done_within`] becomes true.
@@ -259,11 +260,4 @@ fn keep(work: impl FnOnce(&ParentWatch) -> Vec<u8>, watch: &ParentWatch, mut res
     // Not exit: the parent's exit handlers and buffers are not ours to run.
     // SAFETY: _exit takes an integer and does not return.
     unsafe { libc::_exit(if sent.is_ok() { 0 } else { 1 }) }
-}
-
-fn is_readable(fd: i32, patience: Duration) -> bool {
-    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    let millis = patience.as_millis().min(i32::MAX as u128) as i32;
-    // SAFETY: `poll` is one valid pollfd and the count says so.
-    unsafe { libc::poll(&mut poll, 1, millis) > 0 }
 }

@@ -21,6 +21,7 @@ mod open;
 mod pagemap;
 mod process;
 mod ptrace;
+mod readable;
 mod remote;
 mod shared;
 mod sharers;

@@ -1,13 +1,14 @@
 //! A process by its id, held so that a reused id is noticed, with what `/proc` tells about it.
 
 use crate::maps::{Mappings, parse_maps};
+use crate::readable::is_readable;
 use crate::status::{Auxv, Stat, Status, parse_stat, parse_status};
 use crate::wait::Backoff;
 use crate::{Errno, MappedFileError, Mapping, OpenError, Pid, ProcError, Tid};
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -97,7 +98,6 @@ impl Process {
 
     /// The pidfd; `None` on kernels older than 5.3. It becomes readable when the process ends.
     pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
-        use std::os::fd::AsFd;
         self.pidfd.as_ref().map(AsFd::as_fd)
     }
 
@@ -108,15 +108,18 @@ impl Process {
     /// Whether at least one thread of the very process that was opened still lives.
     pub fn is_alive(&self) -> bool {
         match &self.pidfd {
-            Some(pidfd) => {
-                let mut poll = libc::pollfd { fd: pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-                // SAFETY: `poll` is one valid pollfd and the count says so.
-                unsafe { libc::poll(&mut poll, 1, 0) == 0 }
+            Some(pidfd) => !is_readable(pidfd.as_fd(), Duration::ZERO),
+            None => {
+                self.stat().is_ok_and(|stat| stat.start_time == self.start_time && self.has_live_threads())
             }
-            None => self
-                .stat()
-                .is_ok_and(|stat| stat.start_time == self.start_time && stat.state != crate::State::Zombie),
         }
+    }
+
+    /// A leader that has ended before the others is a zombie, too.
+    fn has_live_threads(&self) -> bool {
+        let ended = |stat: Stat| matches!(stat.state, crate::State::Zombie | crate::State::Dead);
+        let lives = |tid: Tid| self.thread_stat(tid).is_ok_and(|stat| !ended(stat));
+        self.threads().is_ok_and(|threads| threads.into_iter().any(lives))
     }
 
     /// Whether it has ended, or does within `patience`. One that ends has no memory and no files for a moment before that.

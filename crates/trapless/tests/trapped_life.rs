@@ -191,7 +191,8 @@ fn p8_threads_that_come_and_go_are_counted_exactly() {
             let mut target = program.start(&["60", "wait"]);
             let tool = armed(&target, mechanism, "churn:subject");
             target.tell("");
-            assert!(target.wait().success());
+            let status = target.wait();
+            assert!(status.success(), "{status:?} {mechanism}, 32 bits: {}", program.is_32bit());
             let summary = tool.ended();
             let hits = (summary.hits("subject", "entry"), summary.hits("subject", "return"));
             assert_eq!(hits, (4800, 4800), "{mechanism}, 32 bits: {}", program.is_32bit());

@@ -235,7 +235,13 @@ fn serve(
     }
     let mut server = Server::new(process, tracer, &sites, &session, numbers);
     let mut result = serve_until_asked(&mut server, parent);
-    let gone = |server: &Server<'_, '_>| Ok(Removed { ended: server.untold, ..Removed::default() });
+    let gone = |server: &Server<'_, '_>| {
+        if process.is_alive() {
+            // It runs another program, and nothing of this is there; or it does not, and must not meet a breakpoint alone.
+            let _ = serve::restore_code(process, &session);
+        }
+        Ok(Removed { ended: server.untold, ..Removed::default() })
+    };
     if let Ok(Served::Gone) = result {
         return gone(&server);
     }

@@ -26,8 +26,11 @@ impl Tracer<'_> {
             self.threads.remove(&tid);
             self.adopted.remove(&tid);
             self.handling.remove(&tid);
-            let over = self.threads.is_empty() || !self.process.is_alive();
-            return Ok(Some(if over { TraceEvent::ProcessGone } else { TraceEvent::ThreadGone { tid } }));
+            // Whether it is the last is the kernel's to say: whoever goes for good leaves breakpoints behind.
+            return Ok(Some(match self.process.is_alive() {
+                true => TraceEvent::ThreadGone { tid },
+                false => TraceEvent::ProcessGone,
+            }));
         };
         if stop == Stop::Event(libc::PTRACE_EVENT_EXEC) {
             return Ok(self.execed(tid));
