@@ -3,6 +3,7 @@
 //! The addresses are those of free ranges in the target's map. The target may use one of them before it is
 //! stopped; then mapping ours fails, without harm, and the blueprint is drawn again.
 
+use crate::frames::{self, Frames};
 use crate::{EngineError, Plan, Refusal, Unwinder, spread, trap::TrapSite};
 use std::collections::BTreeMap;
 use trapless_isa::{DetourRequest, Detours, Facts, Isa, Layout, Mechanism, Runtime, Spare};
@@ -21,7 +22,7 @@ mod room {
     pub const RECORDED: u64 = 512;
     /// Of a slot and its landing pad.
     pub const SLOT: u64 = 64;
-    pub const RUNTIME: u64 = 2 * super::PAGE;
+    pub const RUNTIME: u64 = 3 * super::PAGE;
 }
 
 /// Everything that will be mapped and written.
@@ -159,9 +160,9 @@ impl<'m> Blueprint<'m> {
             }
         });
         for (slot, room) in self.header.arenas.iter_mut().zip(arenas.into_values().flatten()) {
-            let size = (room.code.len() as u64).next_multiple_of(PAGE);
-            *slot = Arena { address: room.address, size };
-            self.code.push(room.code);
+            let (address, code) = (room.address, room.finish());
+            *slot = Arena { address, size: (code.len() as u64).next_multiple_of(PAGE) };
+            self.code.push(code);
         }
         let ring = self.header.ring;
         self.schema =
@@ -246,18 +247,22 @@ struct Room {
     facts: &'static Facts,
     runtime: Option<Runtime>,
     detours: Detours,
+    /// Where there is somebody who asks.
+    frames: Option<Frames>,
 }
 
 /// An arena for each module that has sites, or why there is none. Those beyond the most that a session can have are missing.
 fn place_arenas(plan: &Plan<'_>, taken: &mut Taken<'_>) -> BTreeMap<usize, Result<Room, Refusal>> {
     let mut sizes: BTreeMap<usize, u64> = BTreeMap::new();
+    let tells = lookups(plan) > 0;
     for site in &plan.sites {
         let wanted = site.request.wanted;
         let records = u64::from(wanted.record_entry.is_some()) + u64::from(wanted.record_return);
         let size = if wanted.follows() { room::FOLLOWED } else { room::ENTRY } + records * room::RECORDED;
         let lookup = if wanted.unwinder.is_some() { room::LOOKUP } else { 0 };
         let size = if site.traps() { room::SLOT } else { size + lookup };
-        *sizes.entry(site.request.module).or_insert(room::RUNTIME) += size;
+        let frames = if tells { frames::ROOM } else { 0 };
+        *sizes.entry(site.request.module).or_insert(room::RUNTIME) += size + frames;
     }
     let mut arenas = BTreeMap::new();
     for (index, size) in sizes.into_iter().take(MAX_ARENAS) {
@@ -269,7 +274,7 @@ fn place_arenas(plan: &Plan<'_>, taken: &mut Taken<'_>) -> BTreeMap<usize, Resul
             true => taken.anywhere(size),
             false => taken.near(module.start..module.end, facts.reach, size),
         };
-        let room = |address| Room::new(address, size, facts, Detours::new(module.machine));
+        let room = |address| Room::new(address, size, facts, Detours::new(module.machine), tells);
         arenas.insert(index, found.map(room).ok_or(Refusal::NoGap));
     }
     arenas
@@ -281,9 +286,17 @@ const ALIGNMENT: usize = 32;
 impl Room {
     /// Nothing runs at the first address: what was mapped there before may have left it somewhere, and no context is told apart
     /// from that ([`crate::reach`]).
-    fn new(address: u64, limit: u64, facts: &'static Facts, detours: Detours) -> Self {
+    fn new(address: u64, limit: u64, facts: &'static Facts, detours: Detours, tells: bool) -> Self {
         let code = facts.filler(ALIGNMENT).collect();
-        Self { address, limit, code, facts, runtime: None, detours }
+        let frames = tells.then(|| Frames::new(facts.word));
+        Self { address, limit, code, facts, runtime: None, detours, frames }
+    }
+
+    /// The arena's bytes.
+    fn finish(mut self) -> Vec<u8> {
+        let none = Frames::new(self.facts.word);
+        self.frames.unwrap_or(none).append(&mut self.code, self.limit);
+        self.code
     }
 
     /// Where the next piece of code stands, at a multiple of `alignment`. Nothing runs between pieces.
@@ -352,7 +365,11 @@ impl Room {
         journal: &mut Journal,
     ) -> Result<Vec<(u64, u64)>, Refusal> {
         if self.runtime.is_none() {
-            let runtime = isa.runtime(self.next(ALIGNMENT), layout)?;
+            let address = self.next(ALIGNMENT);
+            let runtime = isa.runtime(address, layout)?;
+            if let Some(frames) = &mut self.frames {
+                frames.add(address - self.address, 0, &runtime.frames);
+            }
             self.code.extend_from_slice(&runtime.code);
             self.runtime = Some(runtime);
         }
@@ -384,6 +401,9 @@ impl Room {
         };
         journal.push(entry, &[write]).ok_or(Refusal::Modified)?;
         self.code.extend_from_slice(&detour.code);
+        if let Some(frames) = &mut self.frames {
+            frames.add(address - self.address, site.displaced.start, &detour.frames);
+        }
         Ok(detour.places.iter().map(|&(from, to)| (from, address + u64::from(to))).collect())
     }
 }

@@ -20,6 +20,7 @@ mod clock;
 mod compare;
 mod error;
 mod found;
+mod frames;
 mod kept;
 mod patch;
 mod plan;

@@ -69,6 +69,14 @@ pub(crate) trait Assemble {
         self.set(end, u64::from(UNWINDER_STACK));
         self.add(end, stack);
     }
+    /// Goes to `is_one` when `found` is where a signal's frame holds the code address: the stack pointer lies beside it, too, but the thread
+    /// goes on by it. Changes `scratch`.
+    fn skip_signal_frame(&mut self, _found: Self::Reg, _scratch: Self::Reg, _is_one: Self::Label) {}
+    /// How many words below a frame's code address libgcc's context holds where the frame's stack pointer was saved, if it was: 0
+    /// there says that it is the frame address. `None` where detours do not tell what their instructions stand for.
+    fn saved_stack_pointer(&self) -> Option<i32> {
+        None
+    }
     /// What else the unwinder would have found out by the real code address, which now stands at `found`. Changes the scratch
     /// registers.
     fn amend_context(

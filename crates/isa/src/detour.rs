@@ -60,9 +60,11 @@
 //! writes the real address, in place of the point; and wherever the unwinder keeps the address that it looks up (that of the
 //! point less one, which nobody else has), in saved registers and on the stack below, the real one less one. So it walks on as if no call
 //! were followed, at any depth and on any stack, whenever it was loaded.
-//! A frame that was interrupted in a detour itself is in no file, and there the walk ends.
+//!
+//! A frame that was interrupted in a detour itself is told in the same way, by what the arena says of each of its instructions
+//! ([`crate::frames`]): the unwinder gets the place of the program that the thread stands for, and the stack pointer that it has there.
 
-use crate::{Displaced, Reason};
+use crate::{Displaced, Reason, frames::Point};
 use alloc::{string::String, vec::Vec};
 
 /// Log2 of the size of a thread table entry.
@@ -360,6 +362,8 @@ pub struct Runtime {
     pub code: Vec<u8>,
     /// Addresses of the routines, each ISA's own order.
     pub routines: Vec<u64>,
+    /// What its instructions stand for, for unwinders; empty where the instruction set does not tell.
+    pub frames: Vec<Point>,
 }
 
 /// A finished detour.
@@ -373,6 +377,8 @@ pub struct Detour {
     pub places: Vec<(u64, u32)>,
     /// Offset of the address to which a followed call returns.
     pub return_point: Option<u32>,
+    /// What its instructions stand for, for unwinders; empty where the instruction set does not tell.
+    pub frames: Vec<Point>,
     /// Comments for `explain`, by offset.
     pub comments: Vec<(u32, String)>,
 }

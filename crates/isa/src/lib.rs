@@ -28,6 +28,7 @@ mod detours;
 mod emulate;
 mod facts;
 mod fault;
+pub mod frames;
 pub mod instruction;
 pub mod model;
 pub mod powerpc;

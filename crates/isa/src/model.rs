@@ -154,17 +154,21 @@ pub fn leave(memory: &mut dyn Memory, layout: &Layout, slot: u64, point: u64) ->
 
 /// The routine *leave*, where a tail call was followed: the older instance takes the slot's place, and the younger one is in the pool.
 fn exchange(memory: &mut dyn Memory, instance: u64, older: u64) -> u64 {
-    let next = memory.load(older + u64::from(RETURN_OLDER));
-    memory.store(instance + u64::from(RETURN_OLDER), next);
     for offset in [RETURN_ADDRESS, RETURN_ENTERED, RETURN_POINT].map(u64::from) {
         let (a, b) = (memory.load(instance + offset), memory.load(older + offset));
         memory.store(instance + offset, b);
+        if offset == u64::from(RETURN_ADDRESS) {
+            // As soon as the address is there: for an unwinder the last one's is always the real one.
+            let next = memory.load(older + u64::from(RETURN_OLDER));
+            memory.store(instance + u64::from(RETURN_OLDER), next);
+        }
         memory.store(older + offset, a);
     }
     older
 }
 
-/// The real return address of the call at `slot`, if `point` is that of its instance: what unwinders are told.
+/// The real return address of the call at `slot`, if `point` is that of its instance, or of one that it was reached from: what unwinders
+/// are told.
 pub fn real_address(
     memory: &mut (impl Read + ?Sized),
     layout: &Layout,
@@ -172,13 +176,12 @@ pub fn real_address(
     point: u64,
 ) -> Option<u64> {
     let mut instance = instance_of(memory, layout, slot)?;
-    if memory.load(instance + u64::from(RETURN_POINT)) != point {
-        return None;
-    }
     // As many as there are; what leads in a circle was forged.
+    let mut is_known = false;
     for _ in 0..=1u32 << POOL_BITS {
+        is_known |= memory.load(instance.wrapping_add(u64::from(RETURN_POINT))) == point;
         match memory.load(instance.wrapping_add(u64::from(RETURN_OLDER))) {
-            0 => return Some(memory.load(instance.wrapping_add(u64::from(RETURN_ADDRESS)))),
+            0 => return is_known.then(|| memory.load(instance.wrapping_add(u64::from(RETURN_ADDRESS)))),
             older => instance = older,
         }
     }

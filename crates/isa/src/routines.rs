@@ -4,6 +4,7 @@
 //! The memory they work on is described in [`crate::detour`]; [`crate::model`] does the same in Rust, and tests hold the two
 //! against each other. They wait for nothing and may be interrupted by a signal handler that runs them again.
 
+mod interrupted;
 mod returns;
 mod threads;
 mod translate;

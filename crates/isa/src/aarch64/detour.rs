@@ -120,6 +120,7 @@ pub fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
     t.code.branch(request.displaced.end())?;
     t.slow_paths()?;
     Ok(Detour {
+        frames: Vec::new(),
         code: t.code.finish()?,
         places: vec![(start, copy), (request.displaced.end(), back)],
         return_point,

@@ -62,7 +62,7 @@ pub fn runtime(address: u64, layout: &Layout) -> Emitted<Runtime> {
         leave(&mut code, layout),
         translate(&mut code, layout),
     ];
-    Ok(Runtime { code: code.finish()?, routines })
+    Ok(Runtime { code: code.finish()?, routines, frames: alloc::vec::Vec::new() })
 }
 
 fn enter(code: &mut Code) -> u64 {

@@ -167,7 +167,14 @@ impl<'a> Template<'a> {
 
     fn finish(mut self, return_point: Option<u32>) -> Emitted<Detour> {
         self.comments.sort_by_key(|comment| comment.0);
-        Ok(Detour { code: self.asm.finish()?, places: self.places, return_point, comments: self.comments })
+        let frames = Vec::new();
+        Ok(Detour {
+            code: self.asm.finish()?,
+            places: self.places,
+            return_point,
+            frames,
+            comments: self.comments,
+        })
     }
 
     pub fn save(&mut self) {

@@ -68,7 +68,7 @@ pub(super) fn runtime(address: u64, layout: &Layout) -> Emitted<Runtime> {
         asm.return_();
         address
     });
-    Ok(Runtime { code: asm.finish()?, routines: addresses.into() })
+    Ok(Runtime { code: asm.finish()?, routines: addresses.into(), frames: alloc::vec::Vec::new() })
 }
 
 fn resolve(asm: &mut Asm, layout: &Layout) {

@@ -147,14 +147,17 @@ pub(crate) fn leave<A: Assemble>(
     a.jump_if_not_equal(r.scratch, point, unknown);
     a.load(r.page, r.instance, RETURN_OLDER as i32);
     a.jump_if_zero(r.page, done);
-    // The older one takes its place, and it the older one's, in the pool. The older one's own goes along.
-    a.load(r.left, r.page, RETURN_OLDER as i32);
-    a.store(r.left, r.instance, RETURN_OLDER as i32);
+    // The older one takes its place, and it the older one's, in the pool. The older one's own goes along, as soon as the address is there:
+    // for an unwinder the last one's is always the real one.
     let carried: alloc::vec::Vec<i32> = carried(a).collect();
     for field in carried.into_iter().chain([RETURN_POINT as i32]) {
         a.load(r.scratch, r.instance, field);
         a.load(r.left, r.page, field);
         a.store(r.left, r.instance, field);
+        if field == RETURN_ADDRESS as i32 {
+            a.load(r.left, r.page, RETURN_OLDER as i32);
+            a.store(r.left, r.instance, RETURN_OLDER as i32);
+        }
         a.store(r.scratch, r.page, field);
     }
     a.copy(r.instance, r.page);

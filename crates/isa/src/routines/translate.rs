@@ -5,10 +5,10 @@ use crate::assemble::Assemble;
 use crate::detour::*;
 
 /// Words of the routine's frame below the saved registers.
-pub(crate) const LOCALS: u32 = 8;
+pub(crate) const LOCALS: u32 = 11;
 
 /// Places in the frame, in words.
-mod local {
+pub(super) mod local {
     /// The address that is looked up, as the unwinder has it: the return point less one.
     pub const LOOKED_UP: u32 = 0;
     /// The same, as it shall be.
@@ -23,6 +23,14 @@ mod local {
     pub const NEIGHBOUR: u32 = 5;
     /// The same of `Registers`.
     pub const REGISTER: u32 = 6;
+    /// Of a frame that was interrupted in a detour: its code address, on the way to the real one.
+    pub const CODE: u32 = 7;
+    /// The same of its stack pointer.
+    pub const POINTER: u32 = 8;
+    /// Its stack pointer where it was interrupted.
+    pub const INTERRUPTED: u32 = 9;
+    /// The arena.
+    pub const ARENA: u32 = 10;
 }
 
 /// How an unwinder keeps the code address of the frame that it looks up, beside the frame address of the call.
@@ -51,7 +59,7 @@ pub(crate) fn translate<A: Assemble>(
     saved: u32,
     registers_apart: i32,
 ) {
-    let [inside, out, look, next, kept, no_neighbour, other] = [(); 7].map(|()| a.label());
+    let [inside, out, look, next, kept, no_neighbour, other, interrupted] = [(); 8].map(|()| a.label());
     let word = a.word() as i32;
     store_local(a, address, frame, local::LOOKED_UP);
     store_local(a, address, frame, local::REAL);
@@ -76,6 +84,7 @@ pub(crate) fn translate<A: Assemble>(
     a.add_small(r.page, 1);
     a.jump_if_not_equal(r.scratch, r.page, next);
 
+    a.skip_signal_frame(r.left, r.scratch, no_neighbour);
     find_call(a, layout, r, frame, 1, no_neighbour);
     end_with_slot(a, r, frame);
     load_local(a, r.page, frame, local::FOUND);
@@ -106,7 +115,7 @@ pub(crate) fn translate<A: Assemble>(
 
     a.bind(other);
     load_local(a, r.left, frame, local::REGISTER);
-    a.jump_if_zero(r.left, out);
+    a.jump_if_zero(r.left, interrupted);
     store_local(a, r.left, frame, local::FOUND);
     find_call(a, layout, r, frame, registers_apart, out);
     make_real(a, r, frame, Context::Registers, saved, out);
@@ -115,13 +124,19 @@ pub(crate) fn translate<A: Assemble>(
     a.bind(kept);
     // The walk over what is kept has lost the slot, but not the instance.
     make_real(a, r, frame, Context::Gcc, saved, out);
+    a.jump(out);
+
+    a.bind(interrupted);
+    if let Some(apart) = a.saved_stack_pointer() {
+        super::interrupted::translate(a, layout, r, frame, saved, apart, out);
+    }
 
     a.bind(out);
     load_local(a, address, frame, local::REAL);
 }
 
 /// `instance` = the one of the call whose frame address lies `apart` words below `FOUND`, if its return point is the one that is looked
-/// up; or off to `none`.
+/// up, or that of a call that it was reached from: it is not in its slot yet, then. Or off to `none`.
 fn find_call<A: Assemble>(
     a: &mut A,
     layout: &Layout,
@@ -134,10 +149,17 @@ fn find_call<A: Assemble>(
     a.load(r.slot, r.left, -apart * a.word() as i32);
     a.add_small(r.slot, -(a.slot_below_frame() as i32));
     instance_of(a, layout, r, Missing::Nothing, none);
-    a.load(r.scratch, r.instance, RETURN_POINT as i32);
+    let [older, found] = [(); 2].map(|()| a.label());
     load_local(a, r.page, frame, local::LOOKED_UP);
     a.add_small(r.page, 1);
-    a.jump_if_not_equal(r.scratch, r.page, none);
+    a.bind(older);
+    a.load(r.scratch, r.instance, RETURN_POINT as i32);
+    a.jump_if_equal(r.scratch, r.page, found);
+    a.load(r.scratch, r.instance, RETURN_OLDER as i32);
+    a.jump_if_zero(r.scratch, none);
+    a.copy(r.instance, r.scratch);
+    a.jump(older);
+    a.bind(found);
 }
 
 /// A context lies below the call that it tells of. So the search ends with the page of the call's slot: a small stack may end there,
@@ -175,7 +197,7 @@ fn make_real<A: Assemble>(
     saved: u32,
     done: A::Label,
 ) {
-    let [oldest, known, other] = [(); 3].map(|()| a.label());
+    let [oldest, known] = [(); 2].map(|()| a.label());
     a.bind(oldest);
     a.load(r.page, r.instance, RETURN_OLDER as i32);
     a.jump_if_zero(r.page, known);
@@ -189,6 +211,12 @@ fn make_real<A: Assemble>(
     a.store(r.scratch, r.left, 0);
     a.amend_context(context, r.left, r.scratch, [r.slot, r.page, r.index]);
     a.add_small(r.scratch, -1);
+    tell_everywhere(a, r, frame, saved);
+}
+
+/// Puts the real address in `scratch` wherever the unwinder keeps the one that it looks up.
+pub(super) fn tell_everywhere<A: Assemble>(a: &mut A, r: &Instances<A::Reg>, frame: A::Reg, saved: u32) {
+    let other = a.label();
     store_local(a, r.scratch, frame, local::REAL);
     load_local(a, r.page, frame, local::LOOKED_UP);
     each_word(a, r, frame, saved, |a, at| {
@@ -201,7 +229,7 @@ fn make_real<A: Assemble>(
 
 /// Does something with each word where the unwinder may keep what it needs after the call: the saved registers, and the stack below
 /// the context. The address of the word is in `left`; `slot` is lost.
-fn each_word<A: Assemble>(
+pub(super) fn each_word<A: Assemble>(
     a: &mut A,
     r: &Instances<A::Reg>,
     frame: A::Reg,
@@ -225,12 +253,12 @@ fn each_word<A: Assemble>(
     a.jump_if_not_equal(r.left, r.slot, again);
 }
 
-fn load_local<A: Assemble>(a: &mut A, to: A::Reg, frame: A::Reg, place: u32) {
+pub(super) fn load_local<A: Assemble>(a: &mut A, to: A::Reg, frame: A::Reg, place: u32) {
     let offset = (place * a.word()) as i32;
     a.load(to, frame, offset);
 }
 
-fn store_local<A: Assemble>(a: &mut A, from: A::Reg, frame: A::Reg, place: u32) {
+pub(super) fn store_local<A: Assemble>(a: &mut A, from: A::Reg, frame: A::Reg, place: u32) {
     let offset = (place * a.word()) as i32;
     a.store(from, frame, offset);
 }

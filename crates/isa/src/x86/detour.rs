@@ -42,12 +42,14 @@ use super::{
     emit::{Assembled, Assembler, GPR32, GPR64, at, number::*, unencodable},
     follow::Later,
     frame::{Frame, RED_ZONE},
+    frames,
     liveness::{Liveness, liveness},
     narrow::Narrow,
     relocate,
     runtime::Routine,
 };
 use crate::detour::*;
+use crate::frames::{Place, Point};
 use alloc::{borrow::ToOwned, string::String, vec::Vec};
 use iced_x86::{Code, IcedError, code_asm::*};
 
@@ -76,7 +78,7 @@ pub(super) fn detour(bits: u32, request: &DetourRequest<'_>) -> Emitted<Detour> 
             None => point_at,
         };
         if (landed, point) == (displaced_at, point_at) {
-            return finished(request, &relocated.places, &assembled, &labels);
+            return finished(bits, request, &relocated.places, &assembled, &labels);
         }
         (displaced_at, point_at) = (landed, point);
     }
@@ -84,6 +86,7 @@ pub(super) fn detour(bits: u32, request: &DetourRequest<'_>) -> Emitted<Detour> 
 }
 
 fn finished(
+    bits: u32,
     request: &DetourRequest<'_>,
     places: &[(u64, u32)],
     assembled: &Assembled,
@@ -108,7 +111,23 @@ fn finished(
         comment(&labels.going_home, "the caller's return address is back in its slot")?;
     }
     comments.sort_by_key(|c| c.0);
-    Ok(Detour { code: assembled.code().to_owned(), places, return_point, comments })
+    let code = assembled.code().to_owned();
+    let frames = frames_of(bits, request.displaced.start, &code, &places, return_point);
+    Ok(Detour { code, places, return_point, frames, comments })
+}
+
+fn frames_of(
+    bits: u32,
+    site: u64,
+    code: &[u8],
+    places: &[(u64, u32)],
+    return_point: Option<u32>,
+) -> Vec<Point> {
+    let (Some(first), Some(back)) = (places.first(), places.last()) else { return Vec::new() };
+    let returns = return_point.map(|offset| (offset, Place::Caller));
+    let roots: Vec<_> = [(0, Place::Site(0))].into_iter().chain(returns).collect();
+    let own = frames::points(bits, code, &roots, &(first.1..back.1 + 1));
+    frames::join(&own, frames::displaced(bits, code, places, site))
 }
 
 /// The places of a detour that code or its readers refer to.

@@ -80,6 +80,20 @@ impl Assemble for Lower {
     fn slot_below_frame(&self) -> u32 {
         self.word()
     }
+    /// In a 64-bit one the flags and the selector of user code follow (`struct sigcontext_64`); in a 32-bit one the stack pointer is apart.
+    fn skip_signal_frame(&mut self, found: usize, scratch: usize, is_one: usize) {
+        const USER_CODE: i32 = 0x33;
+        let is_one = self.labels[is_one];
+        if self.bits == 64 {
+            self.put(|a, _| a.movzx(GPR32[scratch], word_ptr(GPR64[found] + 16)));
+            self.put(|a, _| a.cmp(GPR32[scratch], USER_CODE));
+            self.put(|a, _| a.je(is_one));
+        }
+    }
+    /// `_Unwind_Context` holds 18 registers, the frame address and the code address; the stack pointer has number 7, or 4.
+    fn saved_stack_pointer(&self) -> Option<i32> {
+        Some(if self.bits == 64 { 18 + 1 - 7 } else { 18 + 1 - 4 })
+    }
     fn label(&mut self) -> usize {
         self.labels.push(self.asm.a.create_label());
         self.labels.len() - 1
@@ -117,7 +131,7 @@ impl Assemble for Lower {
             self.put(|a, wide| if wide { a.shr(GPR64[to], low) } else { a.shr(GPR32[to], low) });
         }
         if low + count < self.bits {
-            self.put(|a, _| a.and(GPR32[to], ((1u32 << count) - 1) as i32));
+            self.put(|a, _| a.and(GPR32[to], (u32::MAX >> (32 - count)) as i32));
         }
     }
     fn shift_left(&mut self, to: usize, by: u32) {

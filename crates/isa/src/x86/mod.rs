@@ -14,6 +14,7 @@
 //! | `tables` | where do a function's branches and jump tables lead? |
 //! | `returns` | may this function carry a call-paired return probe? |
 //! | `frame`, `follow`, `runtime`, `lower` | how does a detour save registers, follow a call to its return, what do all share, and how are shared routines written? |
+//! | `frames` | where does the program stand at each instruction of a detour? |
 //! | `template` | how are many detours made without encoding each? |
 //! | `prologue` | which instructions are emulated together in one trap? |
 //! | `slot` | which code runs one instruction out of line, after a trap? |
@@ -29,6 +30,7 @@ mod facts;
 mod faults;
 mod follow;
 mod frame;
+mod frames;
 mod liveness;
 mod lower;
 mod movable;

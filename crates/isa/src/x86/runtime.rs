@@ -14,10 +14,12 @@
 
 use super::emit::number::*;
 use super::facts::{I386, X86_64};
+use super::frames;
 use super::lower::Lower;
 use super::narrow::TLS_SELECTOR;
 use crate::assemble::Assemble;
 use crate::detour::*;
+use crate::frames::Place;
 use crate::routines::{self, Instances, LOCALS, Threads};
 use iced_x86::code_asm::*;
 
@@ -109,7 +111,10 @@ pub(super) fn runtime(bits: u32, address: u64, layout: &Layout) -> Emitted<Runti
     a.bind(places[Routine::Translate as usize]);
     translate(&mut a, layout, roles);
     let (code, routines) = a.finish(&places)?;
-    Ok(Runtime { code, routines })
+    let entry = |routine: Routine| (routines[routine as usize].wrapping_sub(address) as u32, Place::Routine);
+    let roots = [Routine::Resolve, Routine::Claim, Routine::Leave, Routine::Translate].map(entry);
+    let frames = frames::points(bits, &code, &roots, &(0..0));
+    Ok(Runtime { code, routines, frames })
 }
 
 fn save(a: &mut Lower, registers: &[usize]) {

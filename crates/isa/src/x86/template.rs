@@ -13,11 +13,12 @@ use super::{
     decode::decoder,
     detour::detour,
     frame::Frame,
+    frames,
     liveness::{Liveness, liveness},
     relocate::{Relocated, relocate},
 };
 use crate::detour::*;
-use crate::{Reason, Site};
+use crate::{Reason, Site, frames::Point};
 use alloc::{collections::BTreeMap, vec::Vec};
 use iced_x86::{Decoder, Instruction};
 
@@ -151,7 +152,10 @@ fn encode(request: &DetourRequest<'_>) -> Emitted<Detour> {
 }
 
 fn is_same(one: &Detour, other: &Detour) -> bool {
-    one.code == other.code && one.places == other.places && one.return_point == other.return_point
+    one.code == other.code
+        && one.places == other.places
+        && one.return_point == other.return_point
+        && one.frames == other.frames
 }
 
 /// The displaced instructions, relocated.
@@ -220,6 +224,8 @@ struct Template {
     /// Offset of the branch back.
     back: u32,
     return_point: Option<u32>,
+    /// What its instructions stand for.
+    frames: Vec<Point>,
 }
 
 impl Template {
@@ -259,6 +265,7 @@ impl Template {
             displaced: (start, end - start),
             back: first.places.last()?.1,
             return_point: first.return_point,
+            frames: first.frames.clone(),
         })
     }
 
@@ -292,7 +299,9 @@ impl Template {
         let mut places: Vec<_> =
             own.places.iter().map(|&(original, at)| (original, start as u32 + at)).collect();
         places.push((request.displaced.end(), self.back));
-        Some(Detour { code, places, return_point: self.return_point, comments: Vec::new() })
+        let displaced = frames::displaced(64, &code, &places, request.displaced.start);
+        let frames = frames::join(&self.frames, displaced);
+        Some(Detour { code, places, return_point: self.return_point, frames, comments: Vec::new() })
     }
 }
 

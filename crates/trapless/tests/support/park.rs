@@ -54,6 +54,13 @@ impl Stepper {
         }
     }
 
+    /// Gives it a signal, whose handler ends with a breakpoint, and waits for that. Only behind a step.
+    #[track_caller]
+    pub fn interrupt(&self, signal: i32) {
+        request(libc::PTRACE_CONT, self.tid, signal as usize);
+        self.wait();
+    }
+
     fn peek(&self, request: libc::c_uint, at: u64) -> u64 {
         // SAFETY: these requests take a place and return a word; glibc clears errno and gives the word.
         unsafe { libc::ptrace(request, self.tid, at, 0) as u64 }

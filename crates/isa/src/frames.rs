@@ -1,0 +1,129 @@
+//! Where a thread stands in the program that is interrupted in a detour, for unwinders.
+//!
+//! A signal handler that walks its stack begins at the instruction that it interrupts. That one may be ours: then no file
+//! knows it, and the walk would end there. So each arena tells of each of its instructions which place of the program it stands for,
+//! and how far the stack pointer is from where it is at that place. The registers that functions keep for their callers hold what
+//! they hold there, or nothing is told.
+//!
+//! At [`ARENA_FRAMES`] an arena holds two 32-bit words: where its *index* is, from the arena's start, and how many entries that has. An
+//! entry is a piece of code, a detour or the routines, in order of address:
+//!
+//! | offset | field | |
+//! |---|---|---|
+//! | [`ENTRY_START`] | start | offset of its first instruction |
+//! | [`ENTRY_ROWS`] | rows | offset of its rows |
+//! | [`ENTRY_SITE`] | site | address of the site |
+//!
+//! A row holds from where the one before it ends. It is a 32-bit word: its end in the piece ([`ROW_END`]), the words between the stack
+//! pointer and the place's, and one ([`ROW_DEPTH`]), and what it stands for ([`ROW_PLACE`]). The last one ends nowhere and is unknown.
+
+use alloc::vec::Vec;
+
+/// Where an arena says where its index is.
+pub const ARENA_FRAMES: u32 = 16;
+/// Log2 of the size of an entry of the index.
+pub const ENTRY_SHIFT: u32 = 4;
+/// Entry: offset of the piece in the arena.
+pub const ENTRY_START: u32 = 0;
+/// Entry: offset of its rows in the arena.
+pub const ENTRY_ROWS: u32 = 4;
+/// Entry: address of the site.
+pub const ENTRY_SITE: u32 = 8;
+
+/// Row: lowest bit and bits of its end.
+pub const ROW_END: (u32, u32) = (0, 16);
+/// Row: the same of the words between the stack pointers, and one, since a detour may have popped a word.
+pub const ROW_DEPTH: (u32, u32) = (16, 8);
+/// Row: the same of what it stands for.
+pub const ROW_PLACE: (u32, u32) = (24, 8);
+
+/// Nothing is known: the walk ends here.
+pub const PLACE_UNKNOWN: u8 = 253;
+/// In a routine; at the place's stack pointer lies the address in a detour that it goes back to.
+pub const PLACE_ROUTINE: u8 = 254;
+/// The call has returned: at the real return address, with the call's slot popped.
+pub const PLACE_CALLER: u8 = 255;
+
+/// What an instruction of ours stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The program's instruction so many bytes behind the site's first.
+    Site(u8),
+    /// [`PLACE_ROUTINE`].
+    Routine,
+    /// [`PLACE_CALLER`].
+    Caller,
+}
+
+impl Place {
+    fn number(self) -> u8 {
+        match self {
+            Place::Site(behind) => behind.min(PLACE_UNKNOWN),
+            Place::Routine => PLACE_ROUTINE,
+            Place::Caller => PLACE_CALLER,
+        }
+    }
+}
+
+/// From an instruction on, until the next point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Point {
+    /// Offset of the instruction.
+    pub offset: u32,
+    /// What it stands for, and how many bytes the stack pointer is below the place's.
+    pub stands: Option<(Place, i32)>,
+}
+
+impl Point {
+    /// The row's upper half.
+    fn bits(&self, word: u8) -> u32 {
+        let depth = |bytes: i32| {
+            u8::try_from(bytes / i32::from(word) + 1).ok().filter(|_| bytes % i32::from(word) == 0)
+        };
+        let known = self.stands.and_then(|(place, bytes)| Some((place.number(), depth(bytes)?)));
+        let (place, depth) = known.unwrap_or((PLACE_UNKNOWN, 0));
+        u32::from(place) << ROW_PLACE.0 | u32::from(depth) << ROW_DEPTH.0
+    }
+}
+
+/// The rows of a piece whose instructions are known from `points`, in order, and where a word has so many bytes.
+pub fn rows(points: &[Point], word: u8) -> Vec<u32> {
+    const END: u32 = (1 << ROW_END.1) - 1;
+    let unknown = Point { offset: 0, stands: None }.bits(word);
+    let mut rows: Vec<u32> = Vec::new();
+    let mut now = unknown;
+    for point in points.iter().take_while(|point| point.offset < END) {
+        let next = point.bits(word);
+        if next != now {
+            if point.offset > 0 {
+                rows.push(now | point.offset);
+            }
+            now = next;
+        }
+    }
+    // The last point is known to no end: whoever gives points ends them with an unknown one.
+    rows.push(unknown | END);
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_hold_until_something_changes() {
+        let point = |offset, stands| Point { offset, stands };
+        let points = [
+            point(0, Some((Place::Site(0), 0))),
+            point(4, Some((Place::Site(0), 136))),
+            point(5, Some((Place::Site(0), 136))),
+            point(9, Some((Place::Caller, -8))),
+            point(10, Some((Place::Site(0), 4))),
+            point(12, None),
+        ];
+        let unknown = u32::from(PLACE_UNKNOWN) << 24;
+        let expected = [4 | 1 << 16, 9 | 18 << 16, 10 | u32::from(PLACE_CALLER) << 24, 0xffff | unknown];
+        assert_eq!(rows(&points, 8), expected, "a depth that is not whole words is unknown");
+        assert_eq!(rows(&[], 8), [0xffff | unknown]);
+    }
+}

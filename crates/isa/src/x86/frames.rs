@@ -1,0 +1,210 @@
+//! Where the program stands at each instruction of a detour ([`crate::frames`]), found by following the code.
+//!
+//! The code is our own, so little can happen: pushes and pops, `lea` and `add` on the stack pointer, branches, calls of the
+//! routines. What else is done to the stack pointer, and a register that functions keep for their callers between a
+//! write and the pop that restores it, make a place unknown.
+
+use super::decode::decoder;
+use crate::frames::{Place, Point};
+use alloc::{collections::BTreeMap, vec::Vec};
+use core::ops::Range;
+use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
+
+/// What is known before an instruction.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct State {
+    place: Place,
+    /// How far the stack pointer is below the place's; `None` where two ways differ.
+    depth: Option<i32>,
+    /// Registers, by number, that hold something else than at the place.
+    lost: u16,
+}
+
+/// rbx, rbp, r12 to r15.
+const KEPT_64: u16 = 0b1111_0000_0010_1000;
+/// ebx, ebp, esi, edi.
+const KEPT_32: u16 = 0b1110_1000;
+
+/// Points of `code`, reached from `roots`, but for the part in `skip`, which is the program's.
+pub(super) fn points(bits: u32, code: &[u8], roots: &[(u32, Place)], skip: &Range<u32>) -> Vec<Point> {
+    let kept = if bits == 64 { KEPT_64 } else { KEPT_32 };
+    let mut walk =
+        Walk { code, bits, skip, states: BTreeMap::new(), ends: BTreeMap::new(), left: Vec::new() };
+    for &(offset, place) in roots {
+        walk.arrive(offset, State { place, depth: Some(0), lost: 0 });
+    }
+    let mut info = InstructionInfoFactory::new();
+    while let Some(offset) = walk.left.pop() {
+        walk.pass(offset, &mut info);
+    }
+    let mut points = Vec::new();
+    let mut end = 0;
+    for (&offset, state) in &walk.states {
+        if offset > end {
+            points.push(Point { offset: end, stands: None });
+        }
+        let stands = state.depth.filter(|_| state.lost & kept == 0).map(|depth| (state.place, depth));
+        points.push(Point { offset, stands });
+        end = walk.ends.get(&offset).copied().unwrap_or(offset);
+    }
+    points.push(Point { offset: end, stands: None });
+    points
+}
+
+/// Points of displaced instructions and of the branch back: `places` are those of the detour, and `site` is the first one's address.
+pub(super) fn displaced(bits: u32, code: &[u8], places: &[(u64, u32)], site: u64) -> Vec<Point> {
+    let mut points = Vec::new();
+    let ends = places.iter().skip(1).map(|&(_, offset)| Some(offset)).chain([None]);
+    for (&(original, offset), end) in places.iter().zip(ends) {
+        let place = u8::try_from(original.wrapping_sub(site)).ok().map(Place::Site);
+        let (mut offset, mut depth) = (offset, Some(0));
+        loop {
+            points.push(Point { offset, stands: place.zip(depth) });
+            let rest = code.get(offset as usize..).unwrap_or_default();
+            let instruction = decoder(bits, rest, 0).decode();
+            offset += instruction.len() as u32;
+            depth = depth.zip(pushed(&instruction)).map(|(depth, pushed)| depth + pushed);
+            if depth.is_none() || end.is_none_or(|end| offset >= end) {
+                break;
+            }
+        }
+        points.push(Point { offset, stands: None });
+    }
+    // One copy begins where another ends.
+    points.dedup_by(|later, earlier| {
+        later.offset == earlier.offset && {
+            earlier.stands = later.stands;
+            true
+        }
+    });
+    points
+}
+
+/// How many bytes this one pushes of those that stand for a call. Behind any other instruction of a copy of several, the thread stands
+/// between two places of the program.
+fn pushed(instruction: &Instruction) -> Option<i32> {
+    match instruction.mnemonic() {
+        Mnemonic::Push
+            if instruction.op0_kind() != OpKind::Register && instruction.op0_kind() != OpKind::Memory =>
+        {
+            Some(-instruction.stack_pointer_increment())
+        }
+        Mnemonic::Mov
+            if instruction.op0_kind() == OpKind::Memory && instruction.memory_base() == Register::RSP =>
+        {
+            Some(0)
+        }
+        _ => None,
+    }
+}
+
+/// The points of a detour: its own, with those of the displaced instructions between them.
+pub(super) fn join(own: &[Point], displaced: Vec<Point>) -> Vec<Point> {
+    let (Some(first), Some(last)) = (displaced.first(), displaced.last()) else { return own.to_vec() };
+    let range = first.offset..last.offset;
+    let mut all: Vec<Point> = own.iter().copied().filter(|point| !range.contains(&point.offset)).collect();
+    // An own point at the end of the displaced code is about what follows it.
+    let follows = all.iter().any(|point| point.offset == range.end);
+    all.extend(displaced.into_iter().filter(|point| !follows || point.offset != range.end));
+    all.sort_by_key(|point| point.offset);
+    all
+}
+
+struct Walk<'c> {
+    code: &'c [u8],
+    bits: u32,
+    skip: &'c Range<u32>,
+    states: BTreeMap<u32, State>,
+    ends: BTreeMap<u32, u32>,
+    left: Vec<u32>,
+}
+
+impl Walk<'_> {
+    /// Notes that `offset` may be reached in `state`.
+    fn arrive(&mut self, offset: u32, state: State) {
+        if self.skip.contains(&offset) {
+            return;
+        }
+        let merged = match self.states.get(&offset) {
+            None => state,
+            Some(known) => State {
+                place: known.place,
+                depth: known.depth.filter(|_| known.place == state.place && known.depth == state.depth),
+                lost: known.lost | state.lost,
+            },
+        };
+        if self.states.insert(offset, merged) != Some(merged) {
+            self.left.push(offset);
+        }
+    }
+
+    fn pass(&mut self, offset: u32, info: &mut InstructionInfoFactory) {
+        let Some(&state) = self.states.get(&offset) else { return };
+        let instruction = decoder(self.bits, &self.code[offset as usize..], u64::from(offset)).decode();
+        let end = offset + instruction.len() as u32;
+        self.ends.insert(offset, end);
+        let after = state.after(&instruction, info);
+        // Addresses count from the start of the code here.
+        let inside = |target: &u32| (*target as usize) < self.code.len();
+        let target = u32::try_from(instruction.near_branch_target()).ok().filter(inside);
+        match instruction.flow_control() {
+            FlowControl::Next => self.arrive(end, after),
+            FlowControl::ConditionalBranch => {
+                self.arrive(end, after);
+                target.into_iter().for_each(|target| self.arrive(target, after));
+            }
+            FlowControl::UnconditionalBranch => {
+                target.into_iter().for_each(|target| self.arrive(target, after))
+            }
+            // The displaced code is called where the call is followed, and comes back at the return point.
+            FlowControl::Call if target.is_none_or(|target| !self.skip.contains(&target)) => {
+                self.arrive(end, state);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl State {
+    fn after(self, instruction: &Instruction, info: &mut InstructionInfoFactory) -> State {
+        let mut after = self;
+        let is_sp = |register: Register| register.full_register() == Register::RSP;
+        let moved = match instruction.mnemonic() {
+            Mnemonic::Lea if is_sp(instruction.op0_register()) => {
+                let plain = is_sp(instruction.memory_base()) && instruction.memory_index() == Register::None;
+                plain.then(|| instruction.memory_displacement64() as i32)
+            }
+            Mnemonic::Add if is_sp(instruction.op0_register()) => immediate(instruction),
+            Mnemonic::Sub if is_sp(instruction.op0_register()) => {
+                immediate(instruction).map(i32::wrapping_neg)
+            }
+            _ if instruction.is_stack_instruction() => Some(instruction.stack_pointer_increment()),
+            _ => {
+                let writes =
+                    |used: &iced_x86::UsedRegister| is_sp(used.register()) && is_write(used.access());
+                let moves = info.info(instruction).used_registers().iter().any(writes);
+                (!moves).then_some(0)
+            }
+        };
+        after.depth = self.depth.zip(moved).and_then(|(depth, moved)| depth.checked_sub(moved));
+        for used in info.info(instruction).used_registers() {
+            let register = used.register().full_register();
+            if is_write(used.access()) && register.is_gpr() && !is_sp(register) {
+                after.lost |= 1 << register.number();
+            }
+        }
+        if instruction.mnemonic() == Mnemonic::Pop && instruction.op0_kind() == OpKind::Register {
+            after.lost &= !(1 << instruction.op0_register().number());
+        }
+        after
+    }
+}
+
+fn immediate(instruction: &Instruction) -> Option<i32> {
+    let is_immediate = !matches!(instruction.op1_kind(), OpKind::Register | OpKind::Memory);
+    is_immediate.then(|| instruction.immediate(1) as i32)
+}
+
+fn is_write(access: OpAccess) -> bool {
+    matches!(access, OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite)
+}
