@@ -3,7 +3,7 @@
 use super::{Newborn, Parked, Thread, own_tid};
 use crate::wait::{self, Backoff, Event, OnExit, Stop};
 use crate::watchdog::Watchdog;
-use crate::{Errno, Pid, Process, Registers, State, StopError, Tid, ptrace};
+use crate::{Errno, Pid, ProcError, Process, Registers, State, StopError, Tid, ptrace};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
@@ -44,10 +44,15 @@ impl Seizure<'_, '_> {
         }
     }
 
-    /// Step 2 of the protocol, once; whether there was anything new.
+    /// Step 2 of the protocol, once; whether there was anything new, or may have been.
     fn attach_new(&mut self) -> Result<bool, StopError> {
+        let listed = self.process.threads()?;
+        self.attach_listed(&listed)
+    }
+
+    pub(super) fn attach_listed(&mut self, listed: &[Tid]) -> Result<bool, StopError> {
         let mut found = false;
-        for tid in self.process.threads()? {
+        for &tid in listed {
             if !self.known.insert(tid) {
                 continue;
             }
@@ -57,6 +62,9 @@ impl Seizure<'_, '_> {
             } else {
                 // A leader that has ended lives again, attached, once another thread of its has called exec.
                 self.known.remove(&tid);
+                // The kernel lists by walking from thread to thread, and counts anew where the one it has come to is gone by then: so it may
+                // have passed over one that lives.
+                found |= matches!(self.process.thread_stat(tid), Err(ProcError::Gone(_)));
             }
         }
         Ok(found)
@@ -123,7 +131,11 @@ impl Seizure<'_, '_> {
                 self.running.push(tid);
                 return Ok(());
             }
-            Some(Event::Gone) => return Ok(()),
+            Some(Event::Gone) => {
+                // Its id may become a new thread's.
+                self.known.remove(&tid);
+                return Ok(());
+            }
             // The interrupt has overtaken a breakpoint or step whose SIGTRAP the kernel has queued already: let go now, the thread gets as
             // far as its delivery and runs nothing. Left standing here, it would be behind the breakpoint, and be killed.
             Some(Event::Stop(Stop::Interrupted(_)))
@@ -154,8 +166,11 @@ impl Seizure<'_, '_> {
         };
         let mut regs = match Registers::read(tid) {
             Ok(regs) => regs,
-            // Killed since.
-            Err(Errno(libc::ESRCH)) => return Ok(()),
+            // Killed since. An exec that has killed it goes on only when we have taken its end.
+            Err(Errno(libc::ESRCH)) => {
+                self.running.push(tid);
+                return Ok(());
+            }
             Err(errno) => return Err(StopError::Ptrace { tid, request: "PTRACE_GETREGSET", errno }),
         };
         if regs.restart_if_interrupted() {

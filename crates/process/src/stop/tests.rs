@@ -1,4 +1,4 @@
-//! The stop that overtakes a signal.
+//! The stop that overtakes a signal, and lists of threads that are old when they are read.
 
 use super::*;
 use crate::keeper::Keeper;
@@ -62,4 +62,49 @@ fn a_breakpoint_signal_that_was_overtaken_is_taken_back() {
     stopped.resume_and_detach();
     target.ask_to_end();
     assert_eq!(target.wait().unwrap(), b"lives");
+}
+
+fn seizure(process: &Process) -> Seizure<'_, 'static> {
+    Seizure {
+        process,
+        options: BASE_OPTIONS,
+        on_exit: OnExit::Leave,
+        known: HashSet::new(),
+        watchdog: None,
+        park: &|_, signal| Parked::Signal(signal),
+        newborn: None,
+        running: Vec::new(),
+        stopped: Vec::new(),
+    }
+}
+
+/// Where a thread goes away while the kernel lists them, it may pass over one that lives. One that has ended and stays listed hides nobody,
+/// and would be found for ever.
+#[test]
+fn a_list_that_names_a_thread_that_is_gone_is_read_again() {
+    let work = |watch: &crate::keeper::ParentWatch| {
+        while !watch.should_end_within(Duration::from_secs(1)) {}
+        Vec::new()
+    };
+    let mut target = Keeper::start(work).unwrap();
+    let (pid, leader) = (target.pid(), target.pid().leader());
+    let process = Process::open(pid).unwrap();
+    let beyond_all = Tid(i32::MAX);
+    assert!(seizure(&process).attach_listed(&[beyond_all]).unwrap());
+    assert!(!seizure(&process).attach_listed(&[]).unwrap());
+
+    target.ask_to_end();
+    while Process::start_of(pid).unwrap().is_some() {
+        std::thread::yield_now();
+    }
+    assert!(!seizure(&process).attach_listed(&[leader]).unwrap(), "it is not reaped yet");
+    // Another thread may get the id of one that has ended while others were waited for.
+    let mut seizure = seizure(&process);
+    seizure.known.insert(leader);
+    seizure.running.push(leader);
+    let patience = Duration::from_secs(60);
+    seizure.wait_for_all(Instant::now() + patience, patience).unwrap();
+    assert!(seizure.known.is_empty() && seizure.stopped.is_empty());
+    drop(seizure);
+    target.wait().unwrap();
 }
