@@ -45,6 +45,29 @@ fn l1_children_run_undisturbed_and_the_parents_counts_stay_exact() {
     }
 }
 
+/// A leader that has exited has no memory, and whose memory a child runs in is not to be asked of it.
+#[test]
+fn l1_children_of_a_process_whose_leader_has_exited_are_told_apart() {
+    for program in Program::in_both_widths("lives", LIVES, &[]) {
+        for (word, said, status, hits) in
+            [("fork", "child", "7", 110), ("vfork", "spawned", "0", 112), ("spawn", "spawned", "0", 110)]
+        {
+            let name = format!("{word}, 32 bits: {}", program.is_32bit());
+            let mut target = program.start(&["leaderless"]);
+            eventually("the leader exits", || target.state() == 'Z');
+            let tool = armed(&target, "step", "lives:subject");
+            target.tell(word);
+            assert_eq!((target.line().as_str(), target.line().as_str()), (said, status), "{name}");
+            let summary = tool.interrupt();
+            assert_eq!(summary.hits("subject", "entry"), hits, "{name}");
+            assert_eq!(summary.hits("subject", "return"), hits, "{name}");
+            // Without probes it lives on.
+            target.tell(word);
+            assert_eq!((target.line().as_str(), target.line().as_str()), (said, status), "{name}");
+        }
+    }
+}
+
 #[test]
 fn l1_a_target_that_ends_or_execs_while_armed_leaves_exact_counts() {
     for program in Program::in_both_widths("lives", LIVES, &[]) {

@@ -17,7 +17,7 @@ static void *call_on(void *unused) {
     for (;;) { calls(1); called++; }
     return unused;
 }
-int main(int argc, char **argv) {
+static void *live(void *unused) {
     puts("ready"); fflush(stdout);
     char line[64];
     while (fgets(line, sizeof line, stdin)) {
@@ -51,5 +51,12 @@ int main(int argc, char **argv) {
         calls(10);
         printf("%d\n", WEXITSTATUS(status)); fflush(stdout);
     }
-    return 0;
+    return NULL;
+}
+// With an argument, the leader ends before the thread that lives.
+int main(int argc, char **argv) {
+    pthread_t thread;
+    if (argc < 2) return live(NULL) != NULL;
+    pthread_create(&thread, NULL, live, NULL);
+    pthread_exit(NULL);
 }

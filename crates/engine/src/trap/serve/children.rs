@@ -10,7 +10,8 @@ use trapless_process::{Pid, Process, StopError, Tid, same_memory};
 impl Server<'_, '_> {
     pub(super) fn forked(&mut self, tid: Tid, child: Pid, vfork: bool) -> Result<(), StopError> {
         self.told.insert(child);
-        if same_memory(self.process.pid().leader(), child.leader()).unwrap_or(vfork) {
+        // The leader may have exited before the others, and has no memory then.
+        if same_memory(tid, child.leader()).unwrap_or(vfork) {
             self.tracer.adopt(child)?;
         } else {
             clean_copy(child, self.session, &self.returns);
