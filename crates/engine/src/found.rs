@@ -54,10 +54,11 @@ impl FoundSession {
     }
 
     /// Whether the tool that armed it still runs. One that was killed and not yet waited for does not, nor does another process
-    /// that got its id.
+    /// that got its id. One that cannot be looked at may, and so may one that did not know when it was started itself (0).
     pub fn has_owner(&self) -> bool {
-        let owner = i32::try_from(self.header.tool).ok().and_then(|tool| Process::start_of(Pid(tool)));
-        owner == Some(self.header.tool_start_time)
+        let Ok(tool) = i32::try_from(self.header.tool) else { return false };
+        let is_it = |start: u64| [0, start].contains(&self.header.tool_start_time);
+        Process::known_start_of(Pid(tool)).map_or(true, |start| start.is_some_and(is_it))
     }
 
     /// Whether its patches are out, and what is left is memory into which something may still lead.
@@ -162,6 +163,28 @@ fn read_header(process: &Process, at: &Range<u64>) -> Result<Checked, BadHeader>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Its probes would be taken out.
+    #[test]
+    fn the_session_of_a_tool_that_cannot_be_looked_at_is_not_taken_for_nobodys() {
+        let tool = std::process::id();
+        let tool_start_time = Process::start_of(Pid(tool as i32)).unwrap();
+        let has_owner = |tool, tool_start_time| {
+            let mut header: Header = bytemuck::Zeroable::zeroed();
+            (header.tool, header.tool_start_time) = (tool, tool_start_time);
+            FoundSession::own(header, Journal::default()).has_owner()
+        };
+        let gone = i32::MAX as u32;
+        let looked = [(tool, tool_start_time), (tool, tool_start_time + 1), (tool, 0), (gone, 0)];
+        assert_eq!(looked.map(|(tool, start)| has_owner(tool, start)), [true, false, true, false]);
+        let blind = trapless_process::keeper::run(|_| {
+            let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            // SAFETY: the call reads one rlimit, and limits a process that ends with this.
+            assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &none) }, 0);
+            vec![u8::from(has_owner(tool, tool_start_time))]
+        });
+        assert_eq!(blind.unwrap(), [1]);
+    }
 
     #[test]
     fn a_region_goes_on_over_mappings_of_the_same_file() {

@@ -90,10 +90,26 @@ impl Process {
     }
 
     /// When the process with this id was started, as [`Process::start_time`]. `None` if there is none, or it has ended and
-    /// was not waited for yet.
+    /// was not waited for yet; or where that is not known.
     pub fn start_of(pid: Pid) -> Option<u64> {
-        let stat = parse_stat(&read_file(Path::new(&format!("/proc/{pid}/stat"))).ok()?).ok()?;
-        (!matches!(stat.state, crate::State::Zombie | crate::State::Dead)).then_some(stat.start_time)
+        Self::known_start_of(pid).ok().flatten()
+    }
+
+    /// As [`Process::start_of`], where it makes a difference that nothing is known.
+    ///
+    /// # Errors
+    /// [`ProcError::Unreadable`], as for a tool that has no descriptor left to look.
+    pub fn known_start_of(pid: Pid) -> Result<Option<u64>, ProcError> {
+        let path = PathBuf::from(format!("/proc/{pid}/stat"));
+        let stat = match read_file(&path) {
+            Ok(text) => parse_stat(&text)?,
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {
+                return Ok(None);
+            }
+            Err(source) => return Err(ProcError::Unreadable { path, source }),
+        };
+        let lives = !matches!(stat.state, crate::State::Zombie | crate::State::Dead);
+        Ok(lives.then_some(stat.start_time))
     }
 
     /// The pidfd; `None` on kernels older than 5.3. It becomes readable when the process ends.
