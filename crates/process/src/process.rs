@@ -138,23 +138,32 @@ impl Process {
         self.threads().is_ok_and(|threads| threads.into_iter().any(lives))
     }
 
-    /// Whether it has ended, or does within `patience`. One that ends has no memory and no files for a moment before that.
+    /// Whether it has ended, or does within `patience`. One that has given up its memory runs nothing any more, however long
+    /// the kernel takes to free it: that is an end, too.
     pub fn has_ended_within(&self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         let mut backoff = Backoff::default();
-        while self.is_alive() && Instant::now() < deadline {
+        let has_ended = || !self.is_alive() || self.has_lost_memory() && self.exe().is_err();
+        while !has_ended() {
+            if Instant::now() >= deadline {
+                return false;
+            }
             backoff.pause();
         }
-        !self.is_alive()
+        true
+    }
+
+    /// Whether nobody runs any more in the memory that it had when it was opened.
+    fn has_lost_memory(&self) -> bool {
+        use std::os::unix::fs::FileExt;
+        // Whatever lies there: of an address space that is gone, not even an error can be read.
+        matches!(self.mem.read_at(&mut [0], 0), Ok(0))
     }
 
     /// Whether it has started another program since it was opened, and runs that. Not told of one that has ended by now.
     pub fn runs_another_program(&self) -> bool {
-        use std::os::unix::fs::FileExt;
-        // Whatever lies there: of an address space that is gone, not even an error can be read.
-        let is_gone = matches!(self.mem.read_at(&mut [0], 0), Ok(0));
         // A process that ends has none for a moment before it is seen to have ended.
-        is_gone && self.exe().is_ok() && self.is_alive()
+        self.has_lost_memory() && self.exe().is_ok() && self.is_alive()
     }
 
     /// The path of the program it runs, in its own mount namespace.

@@ -371,3 +371,31 @@ fn signals_that_kill_it_do_so_after_we_let_go() {
     }
     assert_eq!(target.wait().signal(), Some(libc::SIGABRT));
 }
+
+/// The first process of a pid namespace ends when all others there have been reaped, long after it has given up its memory.
+#[test]
+fn a_process_without_memory_has_ended_however_long_it_takes() {
+    if !common::is_root() {
+        trapless_testing::inapplicable!("only root can make namespaces everywhere");
+        return;
+    }
+    // The other one is in no exec when it is stopped.
+    let script = "while :; do :; done & echo ready; dd bs=1 count=1 >/dev/null 2>&1; exit 0";
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--pid", "--fork", "--kill-child", "sh", "-c", script]);
+    let mut target = Target::start(command);
+    let child_of = |parent: Pid| {
+        let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap();
+        Pid(children.split_whitespace().next().unwrap().parse().unwrap())
+    };
+    let first = child_of(target.pid());
+    let (process, other) = (Process::open(first).unwrap(), Process::open(child_of(first)).unwrap());
+    let held = other.stop().unwrap();
+    assert!(!process.has_ended_within(Duration::ZERO));
+    target.poke();
+    // Whoever traces it has to take its end, too, and we do not yet.
+    assert!(process.has_ended_within(Duration::from_secs(60)));
+    assert!(process.is_alive() && !process.runs_another_program());
+    drop(held);
+    assert!(target.wait().success() && !process.is_alive());
+}

@@ -58,21 +58,9 @@ impl Program {
     /// Starts it and waits until it says that it is ready.
     pub fn start_with(&self, args: &[&str], configure: impl FnOnce(&mut Command)) -> Target {
         let mut command = Command::new(&self.path);
-        command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped());
-        // The target must not outlive a test that is killed.
-        // SAFETY: prctl is a plain system call, safe between fork and exec.
-        unsafe {
-            command.pre_exec(|| {
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                Ok(())
-            })
-        };
+        command.args(args);
         configure(&mut command);
-        let mut child = command.spawn().expect("the test's program starts");
-        let output = BufReader::new(child.stdout.take().unwrap());
-        let mut target = Target { child, output };
-        assert_eq!(target.line(), "ready");
-        target
+        Target::start(command)
     }
 }
 
@@ -83,6 +71,24 @@ pub struct Target {
 }
 
 impl Target {
+    /// Starts what says that it is ready, and waits until it does.
+    pub fn start(mut command: Command) -> Target {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        // The target must not outlive a test that is killed.
+        // SAFETY: prctl is a plain system call, safe between fork and exec.
+        unsafe {
+            command.pre_exec(|| {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                Ok(())
+            })
+        };
+        let mut child = command.spawn().expect("the test's program starts");
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let mut target = Target { child, output };
+        assert_eq!(target.line(), "ready");
+        target
+    }
+
     pub fn pid(&self) -> Pid {
         Pid(self.child.id() as i32)
     }
