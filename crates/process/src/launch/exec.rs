@@ -2,16 +2,17 @@
 
 use super::child::Doomed;
 use super::error::LaunchError;
+use crate::readable::is_readable;
 use crate::stop::BASE_OPTIONS;
 use crate::wait::{self, Event, OnExit, Stop};
 use crate::{Errno, Tid, inherited, ptrace};
 use std::ffi::{CString, OsStr, OsString};
 use std::io::{self, Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Finds the file execvp(3) would run.
 pub(super) fn resolve(program: &OsStr) -> Result<PathBuf, LaunchError> {
@@ -100,10 +101,12 @@ pub(super) fn spawn(path: &Path, args: &[&OsStr], deadline: Instant) -> Result<D
         }
     }
     let mut errno = [0; 4];
-    match failed_read.read_exact(&mut errno) {
-        Ok(()) => Err(explain(path, Errno(i32::from_ne_bytes(errno)))),
-        Err(_) => Err(LaunchError::Died { program: path.to_owned(), status: doomed.reap()? }),
+    // What it had to say is there. A process forked at the same time may hold the other end, so the pipe's end is not waited for.
+    let has_said = is_readable(failed_read.as_fd(), Duration::ZERO);
+    if has_said && failed_read.read_exact(&mut errno).is_ok() {
+        return Err(explain(path, Errno(i32::from_ne_bytes(errno))));
     }
+    Err(LaunchError::Died { program: path.to_owned(), status: doomed.reap()? })
 }
 
 fn explain(path: &Path, errno: Errno) -> LaunchError {

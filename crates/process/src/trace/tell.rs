@@ -136,12 +136,9 @@ impl Tracer<'_> {
             ptrace::event_message(tid).map_err(|errno| self.lost(tid, "PTRACE_GETEVENTMSG", errno))?;
         let child = Pid(message as i32);
         let cloned = event == libc::PTRACE_EVENT_CLONE;
-        // A thread that has ended already is not listed either.
-        if cloned && (self.is_ours(child.leader()) || !self.await_first_stop(child)) {
+        // A thread that has ended already is not listed either, and one that was killed there is no process any more.
+        if cloned && self.is_ours(child.leader()) || !self.await_first_stop(child) {
             return Ok(None);
-        }
-        if !cloned {
-            self.await_first_stop(child);
         }
         Ok(Some(TraceEvent::Forked { tid, child, vfork: event == libc::PTRACE_EVENT_VFORK }))
     }
