@@ -5,7 +5,6 @@ mod common;
 use common::Program;
 use std::ffi::OsStr;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -134,10 +133,13 @@ fn a_command_dropped_before_it_ran_is_gone() {
 #[test]
 fn what_cannot_be_launched_is_told_apart() {
     let dir = tempfile::tempdir().unwrap();
-    let file = |name: &str, content: &[u8], mode: u32| {
+    let file = |name: &str, content: &str, mode: &str| {
         let path = dir.path().join(name);
-        std::fs::write(&path, content).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        // A process that another test forks meanwhile would hold a descriptor of ours, and what is open for writing cannot be run.
+        let write = "printf %s \"$1\" >\"$0\" && chmod \"$2\" \"$0\"";
+        let mut command = std::process::Command::new("sh");
+        let written = command.args(["-c", write]).arg(&path).args([content, mode]).status().unwrap();
+        assert!(written.success(), "{name}: {written}");
         path
     };
     let kind = |program: &OsStr| match launch::launch(program, &[] as &[&str]) {
@@ -154,11 +156,11 @@ fn what_cannot_be_launched_is_told_apart() {
         (OsStr::new(""), "not found"),
         (OsStr::new("/no/such/file"), "not found"),
         (dir.path().as_os_str(), "directory"),
-        (file("text", b"echo hello\n", 0o644).as_os_str(), "not executable"),
-        (file("no-line", b"echo hello\n", 0o755).as_os_str(), "unknown format"),
-        (file("empty", b"", 0o755).as_os_str(), "unknown format"),
-        (file("bad-line", b"#!/no/such/interpreter\n", 0o755).as_os_str(), "missing interpreter"),
-        (file("script", b"#!/bin/sh\nexit 0\n", 0o755).as_os_str(), "launched"),
+        (file("text", "echo hello\n", "644").as_os_str(), "not executable"),
+        (file("no-line", "echo hello\n", "755").as_os_str(), "unknown format"),
+        (file("empty", "", "755").as_os_str(), "unknown format"),
+        (file("bad-line", "#!/no/such/interpreter\n", "755").as_os_str(), "missing interpreter"),
+        (file("script", "#!/bin/sh\nexit 0\n", "755").as_os_str(), "launched"),
     ] {
         assert_eq!(kind(program), expected, "{program:?}");
     }

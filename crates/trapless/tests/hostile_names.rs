@@ -4,7 +4,7 @@
 mod support;
 
 use support::tool::run;
-use support::{Program, Target};
+use support::{Program, Target, copy_program};
 
 /// Everything that a terminal would act on.
 fn is_harmful(c: char) -> bool {
@@ -76,9 +76,10 @@ int main(void) {
     let mut file = std::fs::read(program.path()).unwrap();
     let at = file.windows(15).position(|bytes| bytes == b"subject_of_15_b").unwrap();
     file[at..at + 15].copy_from_slice(name);
-    let running = program.dir().join("renamed");
-    std::fs::copy(program.path(), &running).unwrap();
-    std::fs::write(&running, file).unwrap();
+    let (patched, running) = (program.dir().join("patched"), program.dir().join("renamed"));
+    std::fs::copy(program.path(), &patched).unwrap();
+    std::fs::write(&patched, file).unwrap();
+    copy_program(&patched, &running);
     let target = Target::start(&mut std::process::Command::new(&running));
     let pid = target.pid().to_string();
     for verb in ["count", "latency", "trace", "list", "explain"] {

@@ -5,7 +5,7 @@ mod support;
 use std::process::{Command, Stdio};
 use support::park::Stepper;
 use support::tool::{Tool, detach, finish, run};
-use support::{Program, Target, end_with_us, is_root};
+use support::{Program, Target, copy_program, end_with_us, is_root};
 
 /// Does what each line of input says, and calls `subject` around it.
 const LIVES: &str = include_str!("targets/lives.c");
@@ -151,7 +151,7 @@ fn as_nobody(program: &Program, arguments: &[&str]) -> Option<Command> {
     }
     let tool = program.dir().join("trapless");
     if !tool.exists() {
-        std::fs::copy(env!("CARGO_BIN_EXE_trapless"), &tool).unwrap();
+        copy_program(env!("CARGO_BIN_EXE_trapless").as_ref(), &tool);
     }
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]).arg(tool);

@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
 use support::tool::{run, trapless};
 use support::{Program, Target, end_with_us, eventually};
@@ -34,7 +34,7 @@ fn d3_a_reader_that_stands_still_keeps_no_probe_in_any_target() {
     let (first, second) = (program.start(&[]), program.start(&[]));
     let before = [first.text(), second.text()];
     let pids = format!("{},{}", first.pid(), second.pid());
-    let mut command = trapless(&["count", "many:a_function*", "-f", "json", "-d", "0.2", "-p", &pids]);
+    let mut command = trapless(&["count", "many:a_function*", "-f", "json", "-d", "2", "-p", &pids]);
     let child = end_with_us(&mut command).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
     let mut child = child.unwrap();
     // A summary is far longer than what a pipe holds, and nobody reads.
@@ -54,7 +54,7 @@ fn d3_a_trace_that_nobody_reads_ends_in_time_and_keeps_no_probe() {
     let program = caller();
     let mut target = program.start(&[]);
     let before = target.text();
-    let mut command = trapless(&["trace", "caller:subject", "-d", "0.5", "-p", &target.pid().to_string()]);
+    let mut command = trapless(&["trace", "caller:subject", "-d", "3", "-p", &target.pid().to_string()]);
     let child = end_with_us(&mut command).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
     let mut child = child.unwrap();
     eventually("the probe is in", || !before.is_now(target.pid()));
@@ -202,15 +202,23 @@ fn all_json_is_as_its_schema_says() {
         }
     };
     let mut run_with = |arguments: &[&str], kinds: &[&str]| {
-        let arguments: Vec<&str> =
-            arguments.iter().copied().chain(["-f", "json", "-d", "0.6", "-p", &pid]).collect();
-        let child = trapless(&arguments).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        eventually("the probe is in", || run(&["status", "-p", &pid]).out.contains("subject"));
+        let mut tool = trapless(&[arguments, &["-f", "json", "-p", &pid]].concat());
+        let mut child = end_with_us(&mut tool).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let mut out = String::new();
+        let mut comes = |kind: &str| {
+            let kind = format!("\"type\":\"{kind}\"");
+            while !out.contains(&kind) && output.read_line(&mut out).unwrap() > 0 {}
+        };
+        comes("attached");
         check(run(&["status", "-f", "json", "-p", &pid]).json(), &["armed"]);
         call(&mut target, 3);
-        let out = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
-        let lines = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        check(lines, kinds);
+        kinds[..kinds.len() - 1].iter().for_each(|kind| comes(kind));
+        // SAFETY: kill takes two integers; the child is not reaped yet, so the id is still its own.
+        unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
+        comes("summary");
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+        check(out.lines().map(|line| serde_json::from_str(line).unwrap()).collect(), kinds);
     };
     run_with(&["count", "--return", "-i", "0.2", "caller:*"], &["attached", "interval", "summary"]);
     run_with(&["latency", "-i", "0.2", "caller:subject"], &["attached", "interval", "summary"]);
@@ -323,7 +331,7 @@ fn a_run_that_ends_after_so_many_hits_has_as_many() {
 
 #[test]
 fn a_command_that_runs_another_program_says_so() {
-    for (script, how) in [("exec sleep 0.3", "ran another program, "), ("exec true", "another program, ")] {
+    for (script, how) in [("exec sleep 2", "ran another program, "), ("exec true", "another program, ")] {
         let ran = run(&["count", "libc.so.6:malloc", "-f", "json", "--", "sh", "-c", script]);
         let summary = ran.summary();
         assert_eq!(summary.0["notes"][0]["code"], "exec", "{script}: {ran:?}");

@@ -53,7 +53,8 @@ fn l1_calls_under_way_return_home_though_the_first_thread_has_ended() {
                 target.tell("");
                 assert_eq!(target.line(), n.to_string(), "{mechanism}");
             }
-            // Now it waits in a followed call again, which returns when the probes are gone.
+            // It waits in a followed call again, which returns when the probes are gone.
+            target.wait_for_state("SZ");
             let summary = tool.interrupt();
             assert_eq!(summary.hits("quick", "return"), 3, "{mechanism}");
             // The first call was under way when the probes came, the last one when they went.
