@@ -62,7 +62,12 @@ pub fn finish(command: &mut Command) -> Ran {
     let output = child.wait_with_output().unwrap();
     drop(watchdog);
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    Ran { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+    Ran { code: output.status.code(), out: text(output.stdout), err: without_progress(&text(output.stderr)) }
+}
+
+/// What was written but the line that a slow machine gets.
+fn without_progress(err: &str) -> String {
+    err.replace("trapless: reading symbols and code …\n", "")
 }
 
 /// Takes out of `pid` whatever is armed.
@@ -168,7 +173,7 @@ impl Tool {
         let (mut out, mut err) = (String::new(), String::new());
         self.output.read_to_string(&mut out).unwrap();
         self.child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
-        Ran { code: self.child.wait().unwrap().code(), out, err }
+        Ran { code: self.child.wait().unwrap().code(), out, err: without_progress(&err) }
     }
 
     /// Reads what it writes, until it ends, and tells the most memory that it had, in KiB.
