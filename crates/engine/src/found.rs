@@ -66,9 +66,13 @@ impl FoundSession {
         is_removed(&self.header)
     }
 
-    /// Whether its memory is mapped in the process. That its header says so is not asked for: the target can write there.
-    pub(crate) fn is_mapped(&self, process: &Process) -> Result<bool, EngineError> {
-        Ok(regions(&process.maps()?).any(|at| at.start == self.header.region))
+    /// The inode of its memory, if that is mapped in the process: no other session has it. What its header says is not asked for: the
+    /// target can write there.
+    pub(crate) fn inode(&self, process: &Process) -> Result<Option<u64>, EngineError> {
+        let maps = process.maps()?;
+        let region = regions(&maps).find(|at| at.start == self.header.region);
+        let mapping = region.and_then(|at| maps.iter().find(|mapping| mapping.start.0 == at.start));
+        Ok(mapping.map(|mapping| mapping.inode))
     }
 
     /// Whether all writes of the site are in place.

@@ -89,10 +89,20 @@ pub fn remove(
     session: &FoundSession,
 ) -> Result<Removed, EngineError> {
     let mut stopped = stopped;
+    let options = stopped.options().clone();
     let mut removed = Removed::default();
+    // Another tool may be quicker than we are to look again, and arm at the same address.
+    let own = session.inode(process)?;
     for tries in 0.. {
         let mut now = Removed::default();
-        let result = remove_stopped(process, &mut stopped, session, &mut now);
+        let inode = if tries == 0 { Ok(own) } else { session.inode(process) };
+        let result = match inode {
+            Ok(inode) if inode.is_some() && inode == own => {
+                remove_stopped(process, &mut stopped, session, &mut now)
+            }
+            // Somebody else was quicker, or the process runs another program by now.
+            other => other.map(drop),
+        };
         now.stopped = stopped.resume_and_detach();
         let may_pass = match now.kept {
             Some(Kept::Unwinding) => true,
@@ -109,7 +119,7 @@ pub fn remove(
             break;
         }
         std::thread::sleep(PAUSE * (1 << tries));
-        match process.stop() {
+        match process.stop_with(&options) {
             Ok(again) => stopped = again,
             Err(_) => break,
         }
@@ -138,10 +148,6 @@ fn remove_stopped(
     session: &FoundSession,
     removed: &mut Removed,
 ) -> Result<(), EngineError> {
-    if !session.is_mapped(process)? {
-        // Somebody else was quicker, or the process runs another program by now.
-        return Ok(());
-    }
     let kept = take_out(process, stopped, session, removed)?;
     let all = find_headers(process)?;
     // Whatever is wrong with others, such as that the target has forged them, they stay and ours goes.

@@ -47,6 +47,11 @@ impl<'p> Stopped<'p> {
         self.process
     }
 
+    /// How it was stopped.
+    pub fn options(&self) -> &StopOptions {
+        &self.options
+    }
+
     /// Its threads, ascending by id.
     pub fn threads(&self) -> &[Thread] {
         &self.threads
