@@ -29,6 +29,8 @@ int main(int argc, char **argv) {
     int traced = fork();
     if (traced == 0) { prctl(PR_SET_PDEATHSIG, 9); for (;;) pause(); }
     ptrace(PTRACE_SEIZE, traced, 0, 0);
+    siginfo_t info;
+    waitid(P_PID, dead, &info, WEXITED | WNOWAIT);
     printf("ready %x %x\n", dead, traced); fflush(stdout);
     for (;;) pause();
 }
