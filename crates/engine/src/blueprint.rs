@@ -17,7 +17,7 @@ use trapless_wire::{
 mod room {
     pub const ENTRY: u64 = 192;
     pub const FOLLOWED: u64 = 896;
-    /// Of what an unwinder is served by.
+    /// Of what an unwinder is served by, or a child is told from its parent.
     pub const LOOKUP: u64 = 256;
     pub const RECORDED: u64 = 512;
     /// Of a slot and its landing pad.
@@ -259,7 +259,8 @@ fn place_arenas(plan: &Plan<'_>, taken: &mut Taken<'_>) -> BTreeMap<usize, Resul
         let wanted = site.request.wanted;
         let records = u64::from(wanted.record_entry.is_some()) + u64::from(wanted.record_return);
         let size = if wanted.follows() { room::FOLLOWED } else { room::ENTRY } + records * room::RECORDED;
-        let lookup = if wanted.unwinder.is_some() { room::LOOKUP } else { 0 };
+        let hook = wanted.unwinder.is_some() || wanted.sharing.is_some();
+        let lookup = if hook { room::LOOKUP } else { 0 };
         let size = if site.traps() { room::SLOT } else { size + lookup };
         let frames = if tells { frames::ROOM } else { 0 };
         *sizes.entry(site.request.module).or_insert(room::RUNTIME) += size + frames;

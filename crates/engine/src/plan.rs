@@ -5,7 +5,9 @@
 use crate::admit::{Best, Facts, Returns, best, original, require_unwinders};
 use crate::{Module, Refusal, Request, Unwinder, Wanted};
 use std::collections::BTreeMap;
-use trapless_isa::{Actions, Displaced, EntryActions, Mechanism, ReturnActions, Site, detour::Record};
+use trapless_isa::{
+    Actions, Displaced, EntryActions, Mechanism, ReturnActions, Sharing, Site, detour::Record,
+};
 use trapless_wire::{Counter, Geometry, Histogram, Places};
 
 /// Log2 of the number of records a thread's ring holds.
@@ -89,6 +91,7 @@ impl<'m> PlannedSite<'m> {
                 Some(Unwinder::Lookup(lookup)) => Some(lookup),
                 Some(Unwinder::Entry) | None => None,
             },
+            sharing: wanted.sharing,
         }
     }
 }
@@ -148,6 +151,17 @@ impl<'m> Plan<'m> {
                 Err(refusal) => refuse(refusal),
             }
         }
+        // What is noted ahead of a call is looked at behind it.
+        let is_looked_at = sites.iter().any(|site| site.request.wanted.sharing == Some(Sharing::Clone3));
+        sites.retain_mut(|site| {
+            let wanted = &mut site.request.wanted;
+            let in_vain = !is_looked_at && wanted.sharing == Some(Sharing::BeforeClone3);
+            let is_hook = wanted.is_hook();
+            if in_vain {
+                wanted.sharing = None;
+            }
+            !(in_vain && is_hook)
+        });
         sites.sort_by_key(|site| site.displaced.start);
         skipped.extend(place_numbers(&mut geometry, &mut sites));
         let mut plan = Self { modules, sites, skipped, geometry };
@@ -252,7 +266,8 @@ fn without_odd_returns<'m>(
             Err(refusal) => refusal,
         };
         skipped.push((request.id, refusal));
-        let hook = Wanted { unwinder: request.wanted.unwinder, ..Wanted::default() };
+        let Wanted { unwinder, sharing, .. } = request.wanted;
+        let hook = Wanted { unwinder, sharing, ..Wanted::default() };
         hook.is_hook().then_some(Request { wanted: hook, ..*request })
     });
     judged.collect()

@@ -1,7 +1,7 @@
 //! What the engine is asked to probe.
 
 use crate::admit::{Functions, Runtimes};
-use trapless_isa::{BranchTargets, Lookup, Machine, Mechanism};
+use trapless_isa::{BranchTargets, Lookup, Machine, Mechanism, Sharing};
 
 /// A loaded module: code of one file in the target.
 #[derive(Clone, Debug)]
@@ -60,6 +60,8 @@ pub struct Wanted {
     pub record_return: bool,
     /// Serve an unwinder that starts or asks here.
     pub unwinder: Option<Unwinder>,
+    /// Tell the children that are made here and share the memory from their parent.
+    pub sharing: Option<Sharing>,
 }
 
 /// How unwinders get to know the real return addresses of followed calls.
@@ -87,9 +89,10 @@ impl Wanted {
         self.returns || self.latency || self.record_return
     }
 
-    /// Whether nothing is collected, and only an unwinder served.
+    /// Whether nothing is collected, and only an unwinder served or a child told from its parent.
     pub fn is_hook(&self) -> bool {
-        self.unwinder.is_some() && *self == Wanted { unwinder: self.unwinder, ..Wanted::default() }
+        let Wanted { unwinder, sharing, .. } = *self;
+        *self != Wanted::default() && *self == Wanted { unwinder, sharing, ..Wanted::default() }
     }
 
     /// Whether unwinders ask here where a call returns, and are to be told.

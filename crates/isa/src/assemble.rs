@@ -13,6 +13,8 @@ pub(crate) trait Assemble {
     type Reg: Copy + PartialEq;
     /// A place in the code.
     type Label: Copy;
+    /// Whether there is a flag to mark children by that share their parent's memory ([`crate::detour`]).
+    const MARKS: bool = false;
 
     /// Bytes of a word.
     fn word(&self) -> u32;
@@ -63,6 +65,11 @@ pub(crate) trait Assemble {
     fn reserve(&mut self, place: Self::Reg, value: Self::Reg, scratch: Self::Reg, taken: Self::Label);
     /// `to` = the 64-bit cursor at `place` (its low word), which is incremented; atomically. Changes `scratch`.
     fn take_number(&mut self, to: Self::Reg, place: Self::Reg, scratch: Self::Reg);
+
+    /// Goes to `to` unless whoever runs bears the mark. Changes `scratch`.
+    fn jump_unless_marked(&mut self, _scratch: Self::Reg, to: Self::Label) {
+        self.jump(to);
+    }
 
     /// `end` = where the search for an unwinder's context ends that starts at `stack`. Changes the scratch registers.
     fn end_of_search(&mut self, end: Self::Reg, stack: Self::Reg, _scratch: [Self::Reg; 2]) {

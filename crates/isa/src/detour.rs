@@ -9,6 +9,8 @@
 //! |---|---|---|
 //! | [`THREAD_OWNER`] | owner | thread pointer of the owner (on x86-64 its complement); 0 free; [`THREAD_RESERVED`] being filled |
 //! | [`THREAD_BLOCK`] | block | address of the thread's block of counters, histograms and ring |
+//! | [`THREAD_CALL`] | call | address of the arguments of the `clone3` for which the entry is *shared*, or 0 |
+//! | [`THREAD_CHILDREN`] + [`THREAD_BLOCK`] | block | the same for the thread's children that share the memory, or 0 |
 //!
 //! The table is wiped in a forked child (`MADV_WIPEONFORK`), blocks are shared with the tool (and with forked
 //! children), return instances are private. So a child claims a block of its own and counts exactly, and keeps
@@ -18,6 +20,26 @@
 //! `THREAD_RESERVED` by compare-and-swap, fields, then owner; so a signal handler or another thread never sees an
 //! owned entry without its fields. Threads with a thread pointer of 0, and threads that find the table or the blocks
 //! exhausted, have no entry: their hits go to the *overflow block* by locked increments.
+//!
+//! # Children that share the memory
+//!
+//! A child of vfork or posix_spawn runs in its parent's memory, with its parent's thread pointer, until it runs another program or
+//! ends. The parent's thread stands still meanwhile, in the kernel. Behind the system calls that make such children stand probes
+//! ([`Sharing`]), so child and parent pass them both, and two things are done:
+//!
+//! - **The child is marked**, by a flag that is each task's own, that programs do not use, that children inherit and that another
+//!   program starts without: on x86 the identification flag, whose only meaning is that it can be changed.
+//! - **The thread's entry is shared**: its owner less one stands in place of the owner, which no thread finds at first sight. So both
+//!   go to *resolve*, which gives the entry to the parent, and to who bears the mark that part of it at [`THREAD_CHILDREN`]
+//!   which has a block of its own. Its origin is 0: it is one of a child, as those of forked children are.
+//!
+//! When the parent comes back the entry is its own again. Until then it is counted right as well, only later: a signal handler
+//! of the parent may run before, and may even leave by longjmp. What children of such a child do is the first one's.
+//! A forked child has its entries from no one, and all that is counted in it is a child's, so nothing is shared there.
+//!
+//! The arguments of `clone3` lie in the memory of who calls it. A thread that it makes may find them gone, so they are looked at by
+//! a probe ahead of the call: it shares the entry, and notes where the arguments are. Whoever comes back as a child with these
+//! very arguments and a thread pointer whose entry is shared is one that shares the memory.
 //!
 //! # Return instances
 //!
@@ -73,6 +95,10 @@ pub const THREAD_SHIFT: u32 = 6;
 pub const THREAD_OWNER: u32 = 0;
 /// Thread table: address of the thread's block.
 pub const THREAD_BLOCK: u32 = 8;
+/// Thread table: address of the arguments of the call that an entry is shared for.
+pub const THREAD_CALL: u32 = 16;
+/// Thread table: offset in an entry of the part that children have who share the thread's memory; laid out like the entry.
+pub const THREAD_CHILDREN: u32 = 32;
 /// Owner of an entry that is being claimed. Never a thread pointer.
 pub const THREAD_RESERVED: u64 = 1;
 /// What thread pointers and page numbers are multiplied with to be hashed: 2^32 over the golden ratio squared, odd and positive.
@@ -310,12 +336,19 @@ pub struct Actions {
     pub ret: Option<ReturnActions>,
     /// Before anything else, translate the address that an unwinder looks up.
     pub lookup: Option<Lookup>,
+    /// Before anything else, tell a child that shares the memory from its parent.
+    pub sharing: Option<Sharing>,
 }
 
 impl Actions {
     /// Whether the calls of threads without memory of their own are followed, too: nothing of such a thread is needed to count them.
     pub(crate) fn followed_by_all(&self) -> bool {
         self.ret.is_some_and(|ret| ret.latency.is_none() && ret.record.is_none())
+    }
+
+    /// Whether nothing is done but telling children from their parent.
+    pub(crate) fn only_shares(&self) -> bool {
+        self.sharing.is_some() && *self == Actions { sharing: self.sharing, ..Actions::default() }
     }
 
     /// What is counted in the overflow block at the entry of a call by such a thread.
@@ -335,6 +368,26 @@ pub enum Lookup {
     /// to, on the caller's stack. Other callers than unwinders have none of ours there.
     IteratePhdr,
 }
+
+/// A place where a program makes children that share its memory until they run another program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Sharing {
+    /// Behind the system call `vfork`.
+    Vfork,
+    /// Behind the system call `clone`, whose flags are still in the register of the first argument.
+    Clone,
+    /// Ahead of the system call `clone3`, with the address of its arguments in the register of the first one.
+    BeforeClone3,
+    /// Behind it.
+    Clone3,
+}
+
+/// The flags of `clone` that decide (`linux/sched.h`): shared memory, a parent that waits, a thread pointer of the child's own.
+pub const CLONE_VM: u32 = 0x100;
+/// See [`CLONE_VM`].
+pub const CLONE_VFORK: u32 = 0x4000;
+/// See [`CLONE_VM`].
+pub const CLONE_SETTLS: u32 = 0x8_0000;
 
 /// A detour to be generated.
 #[derive(Clone, Copy, Debug)]

@@ -41,7 +41,9 @@ pub mod x86;
 
 use alloc::{string::String, vec::Vec};
 
-pub use detour::{Actions, Detour, DetourRequest, EntryActions, Layout, Lookup, ReturnActions, Runtime};
+pub use detour::{
+    Actions, Detour, DetourRequest, EntryActions, Layout, Lookup, ReturnActions, Runtime, Sharing,
+};
 pub use detours::{Detours, Spare};
 pub use emulate::{EmulateError, Thread};
 pub use facts::{Arguments, Facts};
@@ -98,6 +100,19 @@ impl ReadOnlyData for () {
     fn at(&self, _address: u64) -> &[u8] {
         &[]
     }
+}
+
+/// Where the children of one system call are told from their parent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SharingCalls {
+    /// It makes none that share its memory.
+    None,
+    /// At this address.
+    One(u64, Sharing),
+    /// At both of these addresses, and not at one of them alone.
+    Two((u64, Sharing), (u64, Sharing)),
+    /// It may make some, and the code does not tell what it takes.
+    Unclear,
 }
 
 /// One instruction set, as the engine sees it.
@@ -161,6 +176,17 @@ pub trait Isa: Sync {
             code = code.get(usize::from(instruction.length).max(1)..).unwrap_or_default();
         }
         false
+    }
+
+    /// Offsets in `code` of system calls that may make children which share the memory of their parent.
+    fn sharing_candidates(&self, _code: &[u8]) -> Vec<usize> {
+        Vec::new()
+    }
+
+    /// Where probes tell the children of such a call from their parent: of the candidate at the address `at`, in a function that
+    /// stands at `start`. `code` is all of it, and may go on behind it.
+    fn sharing_calls(&self, _code: &[u8], _start: u64, _at: u64) -> SharingCalls {
+        SharingCalls::Unclear
     }
 
     /// The bytes that replace `displaced`: a branch to `detour`, filled up to the displaced length.

@@ -10,7 +10,7 @@ mod threads;
 mod translate;
 
 pub(crate) use returns::{Instances, Missing, claim, instance_of, leave};
-pub(crate) use threads::{Threads, resolve};
+pub(crate) use threads::{Threads, join, resolve, share, unshare};
 pub(crate) use translate::{Context, LOCALS, translate};
 
 use crate::assemble::Assemble;

@@ -227,7 +227,7 @@ fn plan(
 
 const NOTHING: EntryActions = EntryActions { hits: None, record: None };
 /// The program's own unwinder asks nobody: it sees the stack as it is.
-const UNTOUCHED: Actions = Actions { entry: NOTHING, ret: None, lookup: None };
+const UNTOUCHED: Actions = Actions { entry: NOTHING, ret: None, lookup: None, sharing: None };
 
 fn count(offset: u32, _id: u32, _returns: bool) -> Actions {
     Actions { entry: EntryActions { hits: Some(offset), record: None }, ..Actions::default() }

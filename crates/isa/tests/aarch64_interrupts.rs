@@ -72,6 +72,7 @@ fn machine(rounds: u64) -> Machine {
                     record: Some(Record { id: 3, arguments: 0 }),
                 }),
                 lookup: None,
+                sharing: None,
             },
             layout: &layout,
             runtime: &runtime,

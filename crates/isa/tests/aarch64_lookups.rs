@@ -61,7 +61,7 @@ fn machine(lookup: Lookup) -> Machine {
     let mut at = ARENA + runtime.code.len() as u64;
     let ret = ReturnActions { lost: HITS + 16, hits: Some(HITS + 8), latency: None, record: None };
     let entry = EntryActions { hits: Some(HITS), record: None };
-    let follow = Actions { entry, ret: Some(ret), lookup: None };
+    let follow = Actions { entry, ret: Some(ret), lookup: None, sharing: None };
     let translate = Actions { lookup: Some(lookup), ..Actions::default() };
     for (function, words, actions) in
         [(FUNCTION.0, &FUNCTION.1[..], follow), (LOOKUP.0, &LOOKUP.1[..], translate)]

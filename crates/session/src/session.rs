@@ -81,7 +81,7 @@ pub struct Session {
     serving: RefCell<Option<Serving>>,
     ended_children: Cell<usize>,
     recheck: RefCell<lost::Sites>,
-    /// The counters of calls that make children which share the memory.
+    /// The counters of calls that make children which share the memory and cannot be told from their parent.
     makers: Vec<trapless_wire::Counter>,
 }
 
@@ -176,10 +176,15 @@ impl<'i> Prepared<'i> {
             // Code that the file lacks is judged as code that is not there.
             let missing =
                 Function { address: function.address().wrapping_add(file.bias), bytes: &[], size: 0 };
+            let mut code = facts::code_of(file.module, function, file.bias).unwrap_or(missing);
+            if !function.range().contains(&site.address) {
+                // Assembly whose unwind entry ends ahead of a system call goes on behind it.
+                code.size = code.bytes.len();
+            }
             requests.push(Request {
                 id,
                 module: place[&site.image],
-                function: facts::code_of(file.module, function, file.bias).unwrap_or(missing),
+                function: code,
                 address: site.address.wrapping_add(file.bias),
                 wanted: wanted(site),
                 mechanism: site.mechanism,
@@ -346,7 +351,8 @@ impl Session {
         Ok(Self { engine, clock, probes, skipped, freed, serving, ended_children, recheck, makers })
     }
 
-    /// How many children were made that shared the process's memory, so that what they called is counted as its own.
+    /// How many children were made that shared the process's memory and could not be told from it, so that what they called is
+    /// counted as its own.
     pub fn sharing_children(&self) -> u64 {
         counts::sum(self.makers.iter().map(|counter| self.engine.counters().sum(*counter)))
     }

@@ -97,9 +97,11 @@ pub struct Losses {
     pub not_shown: u64,
     /// Calls that were left by an exception, whose return was not seen.
     pub left_by_exception: u64,
-    /// Hits in forked children. They are not in the numbers of the probes; a trace shows them with the child's own number.
+    /// Hits in children that were forked or share the memory. They are not in the numbers of the probes; a trace shows them with the
+    /// child's own number, or with that of its parent where they share the memory.
     pub children: Vec<ChildHits>,
-    /// Children made by vfork or posix_spawn, which shared the target's memory: what they called is in the target's numbers.
+    /// Children made by vfork or posix_spawn, which shared the target's memory and could not be told from it: what they called is in
+    /// the target's numbers.
     pub sharing_children: u64,
     /// Armed sites at which calls are no longer counted.
     pub lost_sites: Vec<LostSite>,
@@ -107,10 +109,10 @@ pub struct Losses {
     pub notes: Vec<Note>,
 }
 
-/// Hits in a forked child.
+/// Hits in a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ChildHits {
-    /// The child; `None` for all children together, where only numbers are kept.
+    /// The child; `None` for all children together, where only numbers are kept, and for those that share the memory.
     pub pid: Option<i32>,
     /// How often probes fired in it.
     pub hits: u64,

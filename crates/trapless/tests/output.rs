@@ -362,5 +362,5 @@ fn hits_of_forked_children_are_told_with_their_own_numbers() {
     let ran = run(&["count", "forks:subject", "-f", "json", "--", path]);
     assert_eq!(ran.summary().hits("subject", "entry"), 1, "{ran:?}");
     assert_eq!(ran.summary().0["children"][0]["hits"], 2, "{ran:?}");
-    assert!(ran.err.contains("2 hits in forked children, not counted above"), "{ran:?}");
+    assert!(ran.err.contains("2 hits in children, not counted above"), "{ran:?}");
 }

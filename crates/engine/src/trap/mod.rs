@@ -70,7 +70,7 @@ impl TrapSite {
 
     /// Where a hit leads, and what it counts, if that is all it does: then the thread's registers need not even be read.
     pub fn only_counts(&self) -> Option<(u64, Option<u32>)> {
-        let Actions { entry, ret: None, lookup: None } = self.actions else { return None };
+        let Actions { entry, ret: None, lookup: None, sharing: _ } = self.actions else { return None };
         if self.unwinds {
             return None;
         }

@@ -84,6 +84,9 @@ pub fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
         return Err(Reason::MidInstruction);
     }
     let actions = &request.actions;
+    if actions.sharing.is_some() {
+        return Err(Reason::NotImplemented);
+    }
     let wide = actions.ret.is_some() || actions.entry.record.is_some() || actions.lookup.is_some();
     let mut t = Template {
         code: Code::new(request.address),

@@ -95,7 +95,7 @@ fn resolve(code: &mut Code, layout: &Layout, nobody: Label) -> u64 {
     let routine = enter(code);
     code.jump_if_zero(TEMPORARY, homeless);
     let roles = Threads { pointer: TEMPORARY, owner: TEMPORARY, entry: BLOCK, index: 1, left: 0, x: 2, y: 3 };
-    routines::resolve(code, layout, &roles);
+    routines::resolve(code, layout, &roles, Missing::Claim);
     code.jump_if_not_zero(BLOCK, done);
     code.bind(homeless);
     code.emit_to(a::adr(BLOCK), nobody);

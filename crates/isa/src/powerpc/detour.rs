@@ -100,6 +100,9 @@ impl<'a> Template<'a> {
 
     fn write(mut self) -> Emitted<Detour> {
         let actions = self.request.actions;
+        if actions.sharing.is_some() {
+            return Err(Reason::NotImplemented);
+        }
         let [counted, slow, displaced] = [(); 3].map(|()| self.asm.label());
         self.save();
         if let Some(lookup) = actions.lookup {

@@ -22,7 +22,7 @@
 use super::emit::*;
 use super::lower::REGISTERS_APART;
 use crate::detour::*;
-use crate::routines::{self, Instances, LOCALS, Threads};
+use crate::routines::{self, Instances, LOCALS, Missing, Threads};
 
 /// Where the routines are, by index into [`Runtime::routines`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +75,7 @@ fn resolve(asm: &mut Asm, layout: &Layout) {
     let [none, done] = [(); 2].map(|()| asm.label());
     asm.compare_immediate(R13, 0);
     asm.branch_if(When::Equal, none);
-    routines::resolve(asm, layout, &THREADS);
+    routines::resolve(asm, layout, &THREADS, Missing::Claim);
     asm.branch(done);
     asm.bind(none);
     asm.load_constant(THREADS.entry, 0);

@@ -16,7 +16,7 @@ pub(crate) struct Instances<R> {
     pub scratch: R,
 }
 
-/// What a page without a shadow block gets.
+/// What a page without a shadow block gets, or a thread without an entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Missing {
     Claim,

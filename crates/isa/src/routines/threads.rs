@@ -1,5 +1,6 @@
-//! A thread's entry of the thread table.
+//! A thread's entry of the thread table, and how it is shared with children that share the memory.
 
+use super::Missing;
 use crate::assemble::Assemble;
 use crate::detour::*;
 
@@ -21,9 +22,9 @@ pub(crate) struct Threads<R> {
     pub y: R,
 }
 
-/// Finds the thread's entry, or claims one with a block. 0 when there is none left.
-pub(crate) fn resolve<A: Assemble>(a: &mut A, layout: &Layout, r: &Threads<A::Reg>) {
-    let [probe, next, release, none, done] = [(); 5].map(|()| a.label());
+/// Finds the thread's entry, or its part for children if one of them asks; or claims one with a block. 0 when there is none left.
+pub(crate) fn resolve<A: Assemble>(a: &mut A, layout: &Layout, r: &Threads<A::Reg>, missing: Missing) {
+    let [probe, next, release, none, shared, done] = [(); 6].map(|()| a.label());
     a.set(r.left, u64::from(RESOLVE_PROBES));
     a.hash_thread(r.index, r.pointer, layout.thread_bits);
 
@@ -35,38 +36,125 @@ pub(crate) fn resolve<A: Assemble>(a: &mut A, layout: &Layout, r: &Threads<A::Re
     a.add(r.entry, r.x);
     a.load(r.x, r.entry, THREAD_OWNER as i32);
     a.jump_if_equal(r.x, r.owner, done);
-    a.jump_if_not_zero(r.x, next);
-    // Free: reserve it, so that no one sees an owner before the fields.
-    a.set(r.y, THREAD_RESERVED);
-    a.reserve(r.entry, r.y, r.x, next);
-    // Looked at first, so that threads that come too late do not move the cursor for ever.
-    a.set(r.x, layout.block_cursor);
-    a.load(r.y, r.x, 0);
-    a.jump_if_not_below_small(r.y, layout.block_count, release);
-    a.take_number(r.y, r.x, r.left);
-    a.jump_if_not_below_small(r.y, layout.block_count, release);
-    a.set(r.x, layout.block_stride);
-    a.multiply(r.y, r.x);
-    a.set(r.x, layout.blocks);
-    a.add(r.y, r.x);
-    a.store(r.pointer, r.y, BLOCK_OWNER as i32);
-    a.set(r.x, layout.origin);
-    a.load(r.x, r.x, 0);
-    a.store(r.x, r.y, BLOCK_ORIGIN as i32);
-    a.store(r.y, r.entry, THREAD_BLOCK as i32);
-    a.release();
-    a.store(r.owner, r.entry, THREAD_OWNER as i32);
-    a.jump(done);
+    if A::MARKS {
+        shared_owner(a, r);
+        a.jump_if_equal(r.x, r.y, shared);
+    }
+    match missing {
+        Missing::Claim => a.jump_if_not_zero(r.x, next),
+        Missing::Nothing => {
+            a.jump_if_not_zero(r.x, next);
+            a.jump(none);
+        }
+    }
+    if missing == Missing::Claim {
+        // Free: reserve it, so that no one sees an owner before the fields.
+        a.set(r.y, THREAD_RESERVED);
+        a.reserve(r.entry, r.y, r.x, next);
+        take_block(a, layout, r, release);
+        a.set(r.x, layout.origin);
+        a.load(r.x, r.x, 0);
+        a.store(r.x, r.y, BLOCK_ORIGIN as i32);
+        a.store(r.y, r.entry, THREAD_BLOCK as i32);
+        a.release();
+        a.store(r.owner, r.entry, THREAD_OWNER as i32);
+        a.jump(done);
+    }
 
     a.bind(next);
     a.add_small(r.index, 1);
     a.add_small(r.left, -1);
     a.jump_if_not_zero(r.left, probe);
     a.jump(none);
-    a.bind(release);
-    a.set(r.x, 0);
-    a.store(r.x, r.entry, THREAD_OWNER as i32);
+    if A::MARKS {
+        a.bind(shared);
+        a.jump_unless_marked(r.x, done);
+        a.add_small(r.entry, THREAD_CHILDREN as i32);
+        a.jump(done);
+    }
+    if missing == Missing::Claim {
+        a.bind(release);
+        a.set(r.x, 0);
+        a.store(r.x, r.entry, THREAD_OWNER as i32);
+    }
     a.bind(none);
     a.set(r.entry, 0);
     a.bind(done);
+}
+
+/// `y` = a block that was nobody's, with its owner; or off to `exhausted`.
+fn take_block<A: Assemble>(a: &mut A, layout: &Layout, r: &Threads<A::Reg>, exhausted: A::Label) {
+    // Looked at first, so that threads that come too late do not move the cursor for ever.
+    a.set(r.x, layout.block_cursor);
+    a.load(r.y, r.x, 0);
+    a.jump_if_not_below_small(r.y, layout.block_count, exhausted);
+    a.take_number(r.y, r.x, r.left);
+    a.jump_if_not_below_small(r.y, layout.block_count, exhausted);
+    a.set(r.x, layout.block_stride);
+    a.multiply(r.y, r.x);
+    a.set(r.x, layout.blocks);
+    a.add(r.y, r.x);
+    a.store(r.pointer, r.y, BLOCK_OWNER as i32);
+}
+
+/// `y` = what stands in a shared entry for its owner. Nobody's thread pointer: those are even.
+fn shared_owner<A: Assemble>(a: &mut A, r: &Threads<A::Reg>) {
+    a.copy(r.y, r.owner);
+    a.add_small(r.y, -1);
+}
+
+/// Shares the thread's entry with a child that shares its memory, whichever of the two runs this. `call`: address of the arguments
+/// of a call that is to come; 0 in the child itself. Off to `no` where there is nothing to be told apart: in a child.
+pub(crate) fn share<A: Assemble>(
+    a: &mut A,
+    layout: &Layout,
+    r: &Threads<A::Reg>,
+    call: A::Reg,
+    no: A::Label,
+) {
+    let [parent, has_block] = [(); 2].map(|()| a.label());
+    a.jump_unless_marked(r.x, parent);
+    a.jump(no);
+    a.bind(parent);
+    a.set(r.x, layout.origin);
+    a.load(r.x, r.x, 0);
+    a.jump_if_zero(r.x, no);
+    // A thread pointer like no other's might have an owner that is another one's less one.
+    a.bits(r.x, r.pointer, 0, 2);
+    a.jump_if_not_zero(r.x, no);
+    resolve(a, layout, r, Missing::Claim);
+    a.jump_if_zero(r.entry, no);
+    a.load(r.x, r.entry, (THREAD_CHILDREN + THREAD_BLOCK) as i32);
+    a.jump_if_not_zero(r.x, has_block);
+    // Its origin is 0, as that of all new memory.
+    take_block(a, layout, r, no);
+    a.store(r.y, r.entry, (THREAD_CHILDREN + THREAD_BLOCK) as i32);
+    a.bind(has_block);
+    a.store(call, r.entry, THREAD_CALL as i32);
+    shared_owner(a, r);
+    a.release();
+    a.store(r.y, r.entry, THREAD_OWNER as i32);
+}
+
+/// Goes on if the entry is shared for this very `call`, which whoever runs this has come back from as a child; else off to `no`.
+pub(crate) fn join<A: Assemble>(a: &mut A, layout: &Layout, r: &Threads<A::Reg>, call: A::Reg, no: A::Label) {
+    resolve(a, layout, r, Missing::Nothing);
+    a.jump_if_zero(r.entry, no);
+    a.load(r.x, r.entry, THREAD_OWNER as i32);
+    shared_owner(a, r);
+    a.jump_if_not_equal(r.x, r.y, no);
+    a.load(r.x, r.entry, THREAD_CALL as i32);
+    a.jump_if_not_equal(r.x, call, no);
+}
+
+/// The thread's entry is its own again: the child has left the memory, or none was made. A child comes back from its own children,
+/// and shares on.
+pub(crate) fn unshare<A: Assemble>(a: &mut A, layout: &Layout, r: &Threads<A::Reg>, done: A::Label) {
+    let parent = a.label();
+    a.jump_unless_marked(r.x, parent);
+    a.jump(done);
+    a.bind(parent);
+    resolve(a, layout, r, Missing::Nothing);
+    a.jump_if_zero(r.entry, done);
+    a.store(r.owner, r.entry, THREAD_OWNER as i32);
 }

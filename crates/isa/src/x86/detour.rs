@@ -100,10 +100,12 @@ fn finished(
         comments.push((assembled.offset_of(label)?, String::from(text)));
         Ok(())
     };
-    comment(&labels.resume, "the thread's memory is known")?;
     comment(&labels.displaced, "displaced instructions")?;
     comment(&labels.back, "back to the first instruction that stays")?;
-    comment(&labels.slow, "the thread is not where its hash says")?;
+    if !request.actions.only_shares() {
+        comment(&labels.resume, "the thread's memory is known")?;
+        comment(&labels.slow, "the thread is not where its hash says")?;
+    }
     let mut return_point = None;
     if request.actions.ret.is_some() {
         return_point = Some(assembled.offset_of(&labels.return_point)?);
@@ -159,6 +161,8 @@ pub(super) struct Template<'a> {
     pub later: Option<Later>,
     /// Address of the return point, as far as it is known.
     pub return_point: u64,
+    /// 32 or 64.
+    pub bits: u32,
     relocated: &'a [u8],
 }
 
@@ -181,7 +185,7 @@ impl<'a> Template<'a> {
             return_point: label(),
             going_home: label(),
         };
-        Ok(Self { request, relocated, asm, labels, later: None, return_point })
+        Ok(Self { request, relocated, asm, labels, later: None, return_point, bits })
     }
 
     fn finish(self) -> Emitted<(Assembled, Labels)> {
@@ -190,6 +194,13 @@ impl<'a> Template<'a> {
 
     fn write(&mut self) -> Asm {
         let actions = self.request.actions;
+        if let Some(sharing) = actions.sharing {
+            self.share(sharing)?;
+        }
+        if actions.only_shares() {
+            // A thread that begins here needs no memory yet.
+            return self.displaced();
+        }
         if let Some(lookup) = actions.lookup {
             self.translate(lookup)?;
         }
@@ -375,6 +386,8 @@ impl<'a> Template<'a> {
         let a = &mut self.asm.a;
         a.push(r11)?;
         a.call(resolve)?;
+        // In the place of where it returned to: nothing that leads to us stays behind on the stack.
+        a.mov(qword_ptr(rsp - 8), r11)?;
         a.mov(GPR64[to], r11)?;
         a.pop(r11)?;
         a.test(GPR64[to], GPR64[to])

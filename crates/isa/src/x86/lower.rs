@@ -7,6 +7,10 @@ use crate::{Reason, detour::Emitted};
 use alloc::vec::Vec;
 use iced_x86::{IcedError, code_asm::*};
 
+/// The flag by which children are marked that share their parent's memory: EFLAGS.ID (Intel SDM 1, 3.4.3.3). Signal delivery and
+/// `sigreturn` keep it, a new program starts without it.
+pub(super) const MARK: u32 = 1 << 21;
+
 /// An assembler that tells what went wrong once, at the end.
 pub(super) struct Lower {
     asm: Assembler,
@@ -73,6 +77,7 @@ impl Lower {
 impl Assemble for Lower {
     type Reg = usize;
     type Label = usize;
+    const MARKS: bool = true;
 
     fn word(&self) -> u32 {
         self.bits / 8
@@ -206,6 +211,14 @@ impl Assemble for Lower {
             },
         );
         self.put(|a, _| a.jne(taken));
+    }
+    /// The identification flag.
+    fn jump_unless_marked(&mut self, scratch: usize, to: usize) {
+        let to = self.labels[to];
+        self.put(|a, wide| if wide { a.pushfq() } else { a.pushfd() });
+        self.pop(scratch);
+        self.put(|a, _| a.test(GPR32[scratch], MARK as i32));
+        self.put(|a, _| a.je(to));
     }
     fn take_number(&mut self, to: usize, place: usize, _scratch: usize) {
         let at = self.at(place, 0);

@@ -18,6 +18,7 @@
 //! | `template` | how are many detours made without encoding each? |
 //! | `prologue` | which instructions are emulated together in one trap? |
 //! | `slot` | which code runs one instruction out of line, after a trap? |
+//! | `sharing` | where does code make children that share its memory, and how are they told apart? |
 //! | `narrow` | how do detours do all that in 32-bit programs? |
 //! | `liveness` | which registers and flags does nobody read any more? |
 
@@ -39,6 +40,7 @@ mod prologue;
 mod relocate;
 mod returns;
 mod runtime;
+mod sharing;
 mod slot;
 mod tables;
 mod template;
@@ -106,6 +108,14 @@ impl Isa for X86 {
 
     fn grows_stack(&self, site: &Site<'_>) -> bool {
         verdict::grows_stack(self.bits, site)
+    }
+
+    fn sharing_candidates(&self, code: &[u8]) -> Vec<usize> {
+        sharing::candidates(self.bits, code)
+    }
+
+    fn sharing_calls(&self, code: &[u8], start: u64, at: u64) -> SharingCalls {
+        sharing::sharing_calls(self.bits, code, start, at)
     }
 
     fn patch(&self, displaced: &Displaced, detour: u64) -> Result<Vec<u8>, Reason> {

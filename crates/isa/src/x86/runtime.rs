@@ -5,6 +5,9 @@
 //! | resolve | – | second: the thread's entry of the thread table, or 0 |
 //! | claim | first: stack slot | second: a return instance for its call, or 0 |
 //! | leave | first: stack slot, second: return point | second: the instance of its call, or 0 if the slot holds the way home |
+//! | share | first: the call to come or 0 | second: the flag to mark a child by, or 0 if nothing is shared |
+//! | join | first: the call that a child comes back from | the same |
+//! | unshare | – | second: undefined |
 //! | translate | first: code address, second: stack pointer at the entry | first: the real code address |
 //!
 //! First and second are r10 and r11; in 32-bit mode, where the result is always in eax, they are eax and edx.
@@ -15,12 +18,13 @@
 use super::emit::number::*;
 use super::facts::{I386, X86_64};
 use super::frames;
-use super::lower::Lower;
+use super::lower::{Lower, MARK};
 use super::narrow::TLS_SELECTOR;
 use crate::assemble::Assemble;
 use crate::detour::*;
 use crate::frames::Place;
-use crate::routines::{self, Instances, LOCALS, Threads};
+use crate::routines::{self, Instances, LOCALS, Missing, Threads};
+use alloc::vec::Vec;
 use iced_x86::code_asm::*;
 
 /// Where the routines are, by index into [`Runtime::routines`].
@@ -34,6 +38,9 @@ pub(super) enum Routine {
     Claim,
     Leave,
     Translate,
+    Share,
+    Join,
+    Unshare,
 }
 
 impl Routine {
@@ -48,6 +55,8 @@ struct Roles {
     instances: Instances<usize>,
     /// The call's return address, or its return point.
     caller: usize,
+    /// A system call that makes a child.
+    call: usize,
     first: usize,
     second: usize,
     /// Where results are.
@@ -68,6 +77,7 @@ static WIDE: Roles = Roles {
     threads: Threads { pointer: RDI, owner: R8, entry: R11, index: RSI, left: RCX, x: RAX, y: RDX },
     instances: Instances { slot: R10, instance: R11, page: RCX, index: RDX, left: RSI, scratch: RAX },
     caller: RDI,
+    call: R10,
     first: R10,
     second: R11,
     result: R11,
@@ -82,6 +92,7 @@ static NARROW: Roles = Roles {
     threads: Threads { pointer: RDI, owner: RDI, entry: RBX, index: RSI, left: RCX, x: RAX, y: RDX },
     instances: Instances { slot: RSI, instance: RDI, page: RCX, index: RDX, left: RBX, scratch: RAX },
     caller: RBP,
+    call: RBP,
     first: RAX,
     second: RDX,
     result: RAX,
@@ -95,7 +106,7 @@ static NARROW: Roles = Roles {
 pub(super) fn runtime(bits: u32, address: u64, layout: &Layout) -> Emitted<Runtime> {
     let roles = if bits == 64 { &WIDE } else { &NARROW };
     let mut a = Lower::new(bits, address)?;
-    let places = [(); 6].map(|()| a.label());
+    let places = [(); 9].map(|()| a.label());
     for (routine, constant) in
         [(Routine::Threads, layout.threads), (Routine::Shadows, layout.shadow_block(0))]
     {
@@ -110,9 +121,17 @@ pub(super) fn runtime(bits: u32, address: u64, layout: &Layout) -> Emitted<Runti
     leave(&mut a, layout, roles);
     a.bind(places[Routine::Translate as usize]);
     translate(&mut a, layout, roles);
+    a.bind(places[Routine::Share as usize]);
+    share(&mut a, layout, roles, routines::share);
+    a.bind(places[Routine::Join as usize]);
+    share(&mut a, layout, roles, routines::join);
+    a.bind(places[Routine::Unshare as usize]);
+    unshare(&mut a, layout, roles);
     let (code, routines) = a.finish(&places)?;
     let entry = |routine: Routine| (routines[routine as usize].wrapping_sub(address) as u32, Place::Routine);
-    let roots = [Routine::Resolve, Routine::Claim, Routine::Leave, Routine::Translate].map(entry);
+    let counting = [Routine::Resolve, Routine::Claim, Routine::Leave];
+    let others = [Routine::Translate, Routine::Share, Routine::Join, Routine::Unshare];
+    let roots: Vec<_> = counting.into_iter().chain(others).map(entry).collect();
     let frames = frames::points(bits, &code, &roots, &(0..0));
     Ok(Runtime { code, routines, frames })
 }
@@ -129,6 +148,19 @@ fn resolve(a: &mut Lower, layout: &Layout, roles: &Roles) {
     let [none, done] = [(); 2].map(|()| a.label());
     let r = &roles.threads;
     save(a, roles.saved);
+    thread(a, none);
+    routines::resolve(a, layout, r, Missing::Claim);
+    a.jump(done);
+    a.bind(none);
+    a.set(r.entry, 0);
+    a.bind(done);
+    a.copy(roles.result, r.entry);
+    restore(a, roles.saved);
+    a.put(|a, _| a.ret());
+}
+
+/// The thread's pointer and owner, or off to `none`.
+fn thread(a: &mut Lower, none: usize) {
     let nobody = a.place(none);
     a.put(|a, wide| {
         if wide {
@@ -150,12 +182,35 @@ fn resolve(a: &mut Lower, layout: &Layout, roles: &Roles) {
         a.cmp(dword_ptr(edi), edi)?;
         a.jne(nobody)
     });
-    routines::resolve(a, layout, r);
+}
+
+/// `share` and `join`, which `tell` whether there is a child to be marked.
+fn share(
+    a: &mut Lower,
+    layout: &Layout,
+    roles: &Roles,
+    tell: fn(&mut Lower, &Layout, &Threads<usize>, usize, usize),
+) {
+    let [no, done] = [(); 2].map(|()| a.label());
+    save(a, roles.saved);
+    a.copy(roles.call, roles.first);
+    thread(a, no);
+    tell(a, layout, &roles.threads, roles.call, no);
+    a.set(roles.result, MARK.into());
     a.jump(done);
-    a.bind(none);
-    a.set(r.entry, 0);
+    a.bind(no);
+    a.set(roles.result, 0);
     a.bind(done);
-    a.copy(roles.result, r.entry);
+    restore(a, roles.saved);
+    a.put(|a, _| a.ret());
+}
+
+fn unshare(a: &mut Lower, layout: &Layout, roles: &Roles) {
+    let done = a.label();
+    save(a, roles.saved);
+    thread(a, done);
+    routines::unshare(a, layout, &roles.threads, done);
+    a.bind(done);
     restore(a, roles.saved);
     a.put(|a, _| a.ret());
 }

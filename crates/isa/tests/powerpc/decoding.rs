@@ -373,7 +373,7 @@ proptest! {
         let entry = EntryActions { hits: Some(hits), record };
         let ret = Some(ReturnActions { lost, hits: Some(hits), latency: Some(latency), record });
         for runtime in [&runtime, &Runtime::default()] {
-            let actions = Actions { entry, ret, lookup };
+            let actions = Actions { entry, ret, lookup, sharing: None };
             let request = DetourRequest {
                 address: (address & !3).wrapping_add(0x1_0000),
                 displaced,

@@ -117,7 +117,7 @@ fn actions(n: usize, followed: bool) -> Actions {
         record: id.map(|id| record(id + 1)),
     };
     let entry = EntryActions { hits: Some(hits(n)), record: id.map(record) };
-    Actions { entry, ret: followed.then_some(ret), lookup: None }
+    Actions { entry, ret: followed.then_some(ret), lookup: None, sharing: None }
 }
 
 /// The program's code and symbols.

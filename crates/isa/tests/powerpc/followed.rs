@@ -292,7 +292,7 @@ fn all_actions() -> Vec<Actions> {
             });
             for lookup in [None, Some(Lookup::FindObject), Some(Lookup::IteratePhdr)] {
                 let entry = EntryActions { hits: Some(HITS), record };
-                all.push(Actions { entry, ret, lookup });
+                all.push(Actions { entry, ret, lookup, sharing: None });
             }
         }
     }

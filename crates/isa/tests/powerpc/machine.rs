@@ -75,6 +75,7 @@ pub const FOLLOW: Actions = Actions {
     entry: EntryActions { hits: Some(HITS), record: None },
     ret: Some(ReturnActions { lost: LOST, hits: Some(RETURNED), latency: None, record: None }),
     lookup: None,
+    sharing: None,
 };
 
 /// The thread pointer of a thread; of number 0 it is 0, and it has no memory of its own.

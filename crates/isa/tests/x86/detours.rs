@@ -111,7 +111,7 @@ fn all_actions() -> Vec<Actions> {
                     record: (record_return == 1).then_some(RETURN_RECORD),
                 });
                 for lookup in [None, Some(Lookup::FindObject), Some(Lookup::IteratePhdr)] {
-                    all.push(Actions { entry: EntryActions { hits, record }, ret, lookup });
+                    all.push(Actions { entry: EntryActions { hits, record }, ret, lookup, sharing: None });
                 }
             }
         }
@@ -237,6 +237,7 @@ pub const FOLLOW: Actions = Actions {
     entry: EntryActions { hits: Some(HITS), record: None },
     ret: Some(ReturnActions { lost: LOST, hits: Some(RETURNS), latency: None, record: None }),
     lookup: None,
+    sharing: None,
 };
 
 #[test]

@@ -302,6 +302,13 @@ impl Machine {
     }
 }
 
+impl Machine {
+    /// All flags as the last run left them.
+    pub fn flags(&self) -> u64 {
+        self.get(CONTROL + 128)
+    }
+}
+
 /// The machine's memory for the model.
 pub struct Native<'m>(pub &'m Machine);
 

@@ -27,6 +27,8 @@ mod proof;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod same;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod sharing;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod steered;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod sweep;

@@ -23,7 +23,7 @@ pub struct Snapshot {
     numbers: Vec<Numbers>,
     /// Followed calls whose return was not seen because an exception passed.
     pub unwound: u64,
-    /// Calls in forked children, which are not in the numbers.
+    /// Calls in children that were forked or share the memory, which are not in the numbers.
     pub in_children: u64,
     /// Records that found a ring full.
     pub records_lost: u64,

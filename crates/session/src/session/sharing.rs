@@ -1,29 +1,40 @@
 //! Children that share the program's memory until they run another: those of vfork and posix_spawn.
 //!
-//! Such a child runs on its parent's memory with its parent's thread pointer, so whatever it calls is counted as its parent's, and no
-//! detour can tell the two apart. So the calls that make such children are counted by probes of our own, and a run says how many
-//! there were.
+//! Such a child runs in its parent's memory with its parent's thread pointer. It is told from its parent where it comes to life, behind
+//! the system call that has made it ([`Sharing`]): probes of our own stand there. Where they cannot, what the child calls is
+//! counted as its parent's. So the calls that make such children are counted, and a run says how many were not told apart.
 //!
-//! A child of vfork goes on in the code that called vfork, so it matters where a file that is probed, or the program, calls it. One of
-//! posix_spawn runs nothing but the C library's own code, so it matters where that is probed.
+//! A child of vfork, or of the C library's clone, goes on in the code that called it, so it matters where a file that is probed, or the
+//! program, calls it. One of posix_spawn runs nothing but the C library's own code, so it matters where that is probed.
 
 use super::Prepared;
 use crate::resolve::{self, Kinds, Sites};
-use crate::target::Image;
-use std::collections::BTreeSet;
+use crate::target::{self, Image};
+use std::collections::{BTreeMap, BTreeSet};
 use trapless_engine::{LeftAlone, Plan, Wanted};
-use trapless_isa::Mechanism;
+use trapless_isa::{Mechanism, Sharing, SharingCalls};
 use trapless_process::Process;
+use trapless_symbols::{Function, Module};
 
 /// Functions whose children run their caller's code.
 const VFORK: [&str; 3] = ["vfork", "__vfork", "syscall.rawVforkSyscall"];
 
+/// The same, if they are asked for a child that shares the memory.
+const CLONE: [&str; 2] = ["clone", "__clone"];
+
 /// Functions whose children run code of the file that they are in.
 const SPAWN: [&str; 2] = ["posix_spawn", "posix_spawnp"];
 
-/// Where such children are made: image and address in the file.
+/// Where such children are made: images, and addresses in their files.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Makers(BTreeSet<(usize, u64)>);
+pub(super) struct Makers {
+    /// Functions, each with the system call that it makes.
+    functions: BTreeMap<(usize, u64), Sharing>,
+    /// Where children are told from their parents.
+    hooks: BTreeMap<(usize, u64), Sharing>,
+    /// Images with system calls of which it is not known whether they make such children.
+    unclear: BTreeSet<usize>,
+}
 
 impl Makers {
     /// Finds those that matter to `sites`, and adds sites for them where there are none.
@@ -35,39 +46,78 @@ impl Makers {
         let is_program = |image: &Image| program.as_deref().is_some_and(|exe| exe.ends_with(image.name()));
         let module = |index: usize| images[index].module(Some(process)).ok();
         let matters = |index: usize| probed.contains(&index) || is_program(&images[index]);
-        let imported = (0..images.len())
-            .filter(|&index| matters(index))
-            .filter_map(module)
-            .any(|module| VFORK.iter().any(|name| module.imports(name)));
+        let callers: Vec<&Module> =
+            (0..images.len()).filter(|&index| matters(index)).filter_map(module).collect();
+        let import = |names: &[&str]| callers.iter().any(|m| names.iter().any(|name| m.imports(name)));
+        let called = [(import(&VFORK), Sharing::Vfork), (import(&CLONE), Sharing::Clone)];
         let mut makers = Self::default();
         for (index, image) in images.iter().enumerate() {
-            let names: &[&[&str]] = match probed.contains(&index) {
-                true => &[&VFORK, &SPAWN],
-                false if imported && is_c_library(image.name()) => &[&VFORK],
-                false => continue,
-            };
+            let is_probed = probed.contains(&index);
+            let serves_calls = || is_c_library(image.name()) && called.iter().any(|(called, _)| *called);
+            if !(is_probed || serves_calls()) {
+                continue;
+            }
             let Some(module) = module(index) else { continue };
-            for function in names.iter().copied().flatten().flat_map(|name| module.functions().named(name)) {
-                if makers.0.insert((index, function.address()))
-                    && !sites.sites.iter().any(|s| s.image == index && s.address == function.address())
-                {
-                    let mut site = resolve::site(index, function, 0, Kinds::default());
-                    // Nobody asked for it, so it may cost no trap.
-                    site.mechanism = Some(Mechanism::Jump);
-                    sites.sites.push(site);
+            let is_called = |sharing| is_probed || called.contains(&(true, sharing));
+            let vfork = VFORK.iter().filter(|_| is_called(Sharing::Vfork)).map(|name| (name, Sharing::Vfork));
+            let spawn = SPAWN.iter().filter(|_| is_probed).map(|name| (name, Sharing::Clone));
+            for (name, sharing) in vfork.chain(spawn) {
+                for function in module.functions().named(name) {
+                    makers.functions.insert((index, function.address()), sharing);
+                    add(sites, index, function, function.address());
                 }
             }
+            makers.find_hooks(module, index, is_called, sites);
         }
         makers
     }
 
-    /// What is wanted at a site, besides what was asked for.
-    pub(super) fn want(&self, site: &resolve::Site, wanted: Wanted) -> Wanted {
-        let is_maker = self.0.contains(&(site.image, site.address));
-        Wanted { entries: wanted.entries || is_maker, ..wanted }
+    /// Finds where the children of an image's system calls are told from their parents.
+    fn find_hooks(
+        &mut self,
+        module: &Module,
+        index: usize,
+        is_called: impl Fn(Sharing) -> bool,
+        sites: &mut Sites,
+    ) {
+        let isa = target::machine(module).isa();
+        for range in module.executable_ranges() {
+            let Some(code) = module.code(range.clone()) else { continue };
+            for candidate in isa.sharing_candidates(code) {
+                let at = range.start + candidate as u64;
+                let function = function_around(module, at);
+                let code = function.and_then(|f| super::facts::code_of(module, f, 0).map(|c| (f, c.bytes)));
+                let calls = match code {
+                    Some((function, code)) => isa.sharing_calls(code, function.address(), at),
+                    None => SharingCalls::Unclear,
+                };
+                let places = match calls {
+                    SharingCalls::None => vec![],
+                    SharingCalls::One(address, sharing) => vec![(address, sharing)],
+                    SharingCalls::Two(ahead, behind) => vec![ahead, behind],
+                    SharingCalls::Unclear => {
+                        self.unclear.insert(index);
+                        vec![]
+                    }
+                };
+                for (address, sharing) in places.into_iter().filter(|(_, sharing)| is_called(*sharing)) {
+                    let Some(function) = function else { continue };
+                    self.hooks.insert((index, address), sharing);
+                    add(sites, index, function, address);
+                }
+            }
+        }
     }
 
-    /// The counters of those that were armed.
+    /// What is wanted at a site, besides what was asked for.
+    pub(super) fn want(&self, site: &resolve::Site, wanted: Wanted) -> Wanted {
+        let place = (site.image, site.address);
+        let is_maker = self.functions.contains_key(&place);
+        let sharing = self.hooks.get(&place).copied();
+        Wanted { entries: wanted.entries || is_maker, sharing, ..wanted }
+    }
+
+    /// The counters of those that were armed and whose children could not be told from their parents.
     pub(super) fn counters(
         &self,
         prepared: &Prepared<'_>,
@@ -75,14 +125,59 @@ impl Makers {
         refused: &[Option<LeftAlone>],
     ) -> Vec<trapless_wire::Counter> {
         let armed = plan.sites.iter().zip(refused).filter(|(_, refused)| refused.is_none());
-        armed
-            .filter(|(planned, _)| {
+        let armed: Vec<_> = armed
+            .map(|(planned, _)| {
                 let site = &prepared.sites.sites[planned.request.id as usize];
-                self.0.contains(&(site.image, site.address))
+                ((site.image, site.address), planned)
             })
-            .filter_map(|(planned, _)| planned.places.entries)
+            .collect();
+        let hooked: BTreeSet<(usize, u64)> =
+            armed.iter().filter(|(_, planned)| !planned.traps()).map(|(place, _)| *place).collect();
+        let told_apart = |image: usize, sharing: Sharing| {
+            // A tracer counts by thread, and takes such a child for one of its parent's.
+            if plan.traps() {
+                return false;
+            }
+            let mut own = self.hooks.iter().filter(|((index, _), _)| *index == image);
+            let found = own.clone().any(|(_, hook)| *hook == sharing);
+            found && !self.unclear.contains(&image) && own.all(|(place, _)| hooked.contains(place))
+        };
+        armed
+            .iter()
+            .filter(|(place, _)| {
+                self.functions.get(place).is_some_and(|sharing| !told_apart(place.0, *sharing))
+            })
+            .filter_map(|(_, planned)| planned.places.entries)
             .collect()
     }
+}
+
+/// Adds a site that nobody asked for, so it may cost no trap.
+fn add(sites: &mut Sites, image: usize, function: Function<'_>, address: u64) {
+    if sites.sites.iter().any(|site| site.image == image && site.address == address) {
+        return;
+    }
+    let mut site = resolve::site(image, function, address - function.address(), Kinds::default());
+    site.mechanism = Some(Mechanism::Jump);
+    sites.sites.push(site);
+}
+
+/// The function that `address` is in, or which ends before it where only its unwind entry is known: assembly ends those ahead of the
+/// system call.
+fn function_around<'m>(module: &'m Module, address: u64) -> Option<Function<'m>> {
+    let functions = module.functions();
+    functions.containing(address).or_else(|| {
+        let (mut from, mut to) = (0, functions.len());
+        while from < to {
+            let middle = from.midpoint(to);
+            match functions.get(middle) {
+                Some(function) if function.address() <= address => from = middle + 1,
+                _ => to = middle,
+            }
+        }
+        let before = functions.get(from.checked_sub(1)?)?;
+        before.padding().contains(&address).then_some(before)
+    })
 }
 
 fn is_c_library(name: &str) -> bool {

@@ -12,7 +12,7 @@ use trapless_wire::RecordView;
 pub struct Calls {
     /// By block, stack slot and probe: the entry's record.
     open: HashMap<(u64, u64, u32), Record>,
-    /// The processes of forked children's threads.
+    /// The processes of children's threads. One that shares the memory shows the thread that has made it.
     children: HashMap<i32, i32>,
     /// The block to begin with.
     next: usize,

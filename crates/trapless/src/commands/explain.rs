@@ -204,6 +204,7 @@ fn detour(
         entry: EntryActions { hits: Some(128), record: None },
         ret: returns.then_some(ret),
         lookup: None,
+        sharing: None,
     };
     let request =
         DetourRequest { address, displaced, original, site, actions, layout: &layout, runtime: &runtime };

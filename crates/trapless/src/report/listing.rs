@@ -127,7 +127,7 @@ pub struct ArmedSite {
     /// Calls that could not be followed to their return.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lost: Option<u64>,
-    /// Hits in forked children, which are not in the others.
+    /// Hits in children that were forked or share the memory, which are not in the others.
     pub in_children: u64,
     /// The durations of calls, if they are collected and there are any.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -17,7 +17,8 @@ pub fn losses(summary: &Summary, traced: bool) -> Vec<String> {
         lines.push(match child.pid {
             Some(pid) if traced => format!("{hits} above {is} of forked child {pid}"),
             Some(pid) => format!("{hits} in forked child {pid}, not counted above"),
-            None => format!("{hits} in forked children, not counted above"),
+            None if traced => format!("{hits} above {is} of children that shared the program's memory"),
+            None => format!("{hits} in children, not counted above"),
         });
     }
     if losses.not_shown > 0 {
@@ -36,7 +37,7 @@ pub fn losses(summary: &Summary, traced: bool) -> Vec<String> {
             n => (format!("{} children", super::count(n)), "they"),
         };
         lines.push(format!(
-            "{children} started by vfork or posix_spawn shared the program's memory: what {they} called is counted as its own"
+            "{children} started by vfork or posix_spawn shared the program's memory and could not be told from it: what {they} called is counted as its own"
         ));
     }
     lines.extend(lost(&losses.lost_sites));
@@ -92,10 +93,10 @@ mod tests {
             losses_of(one.clone(), false),
             [
                 "1 hit in forked child 7, not counted above",
-                "1 hit in forked children, not counted above",
+                "1 hit in children, not counted above",
                 "1 hit not counted, because it came faster than could be read",
                 "1 call left by an exception, without a return that was seen",
-                "1 child started by vfork or posix_spawn shared the program's memory: what it called is counted as its own",
+                "1 child started by vfork or posix_spawn shared the program's memory and could not be told from it: what it called is counted as its own",
                 "1 probe lost (libdl.so:f): the module was unloaded",
                 "as it is",
             ]
@@ -114,7 +115,7 @@ mod tests {
                 "2 hits above are of forked child 7",
                 "1,234 hits not shown, because they came faster than could be read",
                 "2 calls left by an exception, without a return that was seen",
-                "20 children started by vfork or posix_spawn shared the program's memory: what they called is counted as its own",
+                "20 children started by vfork or posix_spawn shared the program's memory and could not be told from it: what they called is counted as its own",
                 "3 probes lost (libdl.so:f, libdl.so:g, …): the module was unloaded",
             ]
         );

@@ -67,6 +67,12 @@ fn count(a: &mut CodeAssembler, base: usize, counter: u32) -> Asm {
 impl Narrow<'_, '_> {
     pub fn write(&mut self) -> Asm {
         let actions = self.0.request.actions;
+        if let Some(sharing) = actions.sharing {
+            self.0.share(sharing)?;
+        }
+        if actions.only_shares() {
+            return self.0.displaced();
+        }
         if let Some(lookup) = actions.lookup {
             self.translate(lookup)?;
         }
@@ -236,9 +242,12 @@ impl Narrow<'_, '_> {
         let a = self.a();
         if to == RAX {
             a.call(resolve)?;
+            // In the place of where it returned to: nothing that leads to us stays behind on the stack.
+            a.mov(dword_ptr(esp - 4), eax)?;
         } else {
             a.push(eax)?;
             a.call(resolve)?;
+            a.mov(dword_ptr(esp - 4), eax)?;
             a.mov(GPR32[to], eax)?;
             a.pop(eax)?;
         }

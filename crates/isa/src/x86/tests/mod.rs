@@ -7,6 +7,7 @@ mod liveness;
 mod prologue;
 mod relocate;
 mod returns;
+mod sharing;
 mod slot;
 mod tables;
 mod verdict;

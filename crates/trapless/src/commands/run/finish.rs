@@ -133,8 +133,11 @@ fn report(
 
 /// What the numbers do not show.
 fn losses_of(armed: &Armed, now: &Snapshot, traced: bool, memory: Vec<Note>) -> Losses {
+    // One that shares the memory shows the number of its parent.
+    let own = armed.process.pid().0;
+    let child = |(&pid, &hits): (&i32, &u64)| ChildHits { pid: (pid != own).then_some(pid), hits };
     let children = match traced || !armed.children.is_empty() {
-        true => armed.children.iter().map(|(&pid, &hits)| ChildHits { pid: Some(pid), hits }).collect(),
+        true => armed.children.iter().map(child).collect(),
         false if now.in_children > 0 => vec![ChildHits { pid: None, hits: now.in_children }],
         false => Vec::new(),
     };
