@@ -18,6 +18,7 @@ const NAMES: &str = r#"
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/wait.h>
 #include <unistd.h>
 int main(int argc, char **argv) {
     prctl(PR_SET_NAME, "n\033[31mX\007\x9b");
