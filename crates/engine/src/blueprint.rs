@@ -55,7 +55,7 @@ impl<'m> Blueprint<'m> {
         let maps = process.maps()?;
         let mut taken = Taken { maps: &maps, rules: process.gap_rules()?, ours: Vec::new() };
         let arenas = place_arenas(plan, &mut taken);
-        let mut header = new_header(process);
+        let mut header = new_header(process)?;
         let slot_shift = plan.modules.first().map_or(0, |module| module.machine.isa().facts().slot_shift);
         header.places = plan.sites.iter().map(|site| site.places.count() as u64).sum();
         plan.geometry.describe(
@@ -200,17 +200,18 @@ fn lookups(plan: &Plan<'_>) -> usize {
     plan.sites.iter().filter(|site| site.request.wanted.is_lookup()).count()
 }
 
-fn new_header(process: &Process) -> Header {
+fn new_header(process: &Process) -> Result<Header, EngineError> {
     let mut header: Header = bytemuck::Zeroable::zeroed();
     header.magic = MAGIC;
     header.version = VERSION;
     header.state = SessionState::Arming as u32;
     header.pid = process.pid().0 as u32;
     header.tool = std::process::id();
-    header.tool_start_time = Process::start_of(Pid(std::process::id() as i32)).unwrap_or(0);
+    // Without it others would take the session for nobody's.
+    header.tool_start_time = Process::known_start_of(Pid(std::process::id() as i32))?.unwrap_or(0);
     header.start_time = process.start_time();
     header.created = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
-    header
+    Ok(header)
 }
 
 /// Free address ranges, less those that were given out.

@@ -54,11 +54,10 @@ impl FoundSession {
     }
 
     /// Whether the tool that armed it still runs. One that was killed and not yet waited for does not, nor does another process
-    /// that got its id. One that cannot be looked at may, and so may one that did not know when it was started itself (0).
+    /// that got its id. One that cannot be looked at may.
     pub fn has_owner(&self) -> bool {
         let Ok(tool) = i32::try_from(self.header.tool) else { return false };
-        let is_it = |start: u64| [0, start].contains(&self.header.tool_start_time);
-        Process::known_start_of(Pid(tool)).map_or(true, |start| start.is_some_and(is_it))
+        Process::known_start_of(Pid(tool)).map_or(true, |start| start == Some(self.header.tool_start_time))
     }
 
     /// Whether its patches are out, and what is left is memory into which something may still lead.
@@ -180,7 +179,7 @@ mod tests {
         };
         let gone = i32::MAX as u32;
         let looked = [(tool, tool_start_time), (tool, tool_start_time + 1), (tool, 0), (gone, 0)];
-        assert_eq!(looked.map(|(tool, start)| has_owner(tool, start)), [true, false, true, false]);
+        assert_eq!(looked.map(|(tool, start)| has_owner(tool, start)), [true, false, false, false]);
         let blind = trapless_process::keeper::run(|_| {
             let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
             // SAFETY: the call reads one rlimit, and limits a process that ends with this.
