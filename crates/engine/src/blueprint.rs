@@ -296,8 +296,9 @@ impl Room {
 
     /// The arena's bytes.
     fn finish(mut self) -> Vec<u8> {
-        let none = Frames::new(self.facts.word);
-        self.frames.unwrap_or(none).append(&mut self.code, self.limit);
+        if let Some(frames) = self.frames {
+            frames.append(&mut self.code, self.limit);
+        }
         self.code
     }
 
@@ -386,6 +387,7 @@ impl Room {
             actions: site.actions(),
             layout,
             runtime,
+            tells: self.frames.is_some(),
         };
         let detour = self.detours.detour(&request, spare)?;
         if self.code.len() as u64 + detour.code.len() as u64 > self.limit {

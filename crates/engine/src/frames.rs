@@ -42,7 +42,7 @@ impl Frames {
         let rows_at = code.len().next_multiple_of(8);
         let index_at = (rows_at + 4 * self.rows.len()).next_multiple_of(8);
         let end = index_at + 16 * self.pieces.len();
-        let fits = end as u64 <= limit && u32::try_from(end).is_ok() && !self.pieces.is_empty();
+        let fits = end as u64 <= limit && u32::try_from(end).is_ok();
         let told = if fits { [index_at as u32, self.pieces.len() as u32] } else { [0, 0] };
         let place = ARENA_FRAMES as usize..ARENA_FRAMES as usize + size_of_val(&told);
         if let Some(place) = code.get_mut(place) {

@@ -21,7 +21,8 @@
 //!    what it will pop. So if no word outside of such remains, and no register, points to the word or deeper into
 //!    this stack, nobody will come to it. (A program may keep stacks of coroutines in a local variable.) A word that points to
 //!    where nothing was ever written is none: whoever switches away has pushed something right below where it will go on. Such words
-//!    come about when the lower half of an old pointer is overwritten, and a large stack holds the address that results.
+//!    come about when the lower half of an old pointer is overwritten, and a large stack holds the address that results. Nor is one
+//!    that is no multiple of a word, or that nobody has written ([`Unwritten`]).
 
 use crate::{
     FoundSession,
@@ -29,7 +30,7 @@ use crate::{
     remove::Kept,
     returns,
     scan::{Ranges, words_near_stack_pointers},
-    search::{MOST, Searched, Word, fit, touched, words_into},
+    search::{MOST, Searched, Unwritten, Word, fit, touched, words_into},
 };
 use std::collections::HashSet;
 use std::ops::Range;
@@ -154,11 +155,14 @@ pub fn live_words(
         let skip: Vec<_> = remains.iter().map(|remains| remains.range.clone()).chain(ours).collect();
         let deep = Ranges::new(remains.iter().map(|remains| (remains.deep.start, remains.deep.end)));
         let is_held = registers(stopped).iter().any(|&value| deep.find(value).is_some());
-        let leads =
-            |words: &[Word]| match touched(process, remains.iter().map(|remains| remains.deep.clone())) {
-                Ok(touched) => words.iter().any(|word| may_be_saved(word.value, &touched)),
-                Err(_) => true,
+        let leads = |words: &[Word]| {
+            let Ok(touched) = touched(process, remains.iter().map(|remains| remains.deep.clone())) else {
+                return true;
             };
+            let mut unwritten = Unwritten::new(process, maps);
+            let may_be_saved = |word: &&Word| may_be_saved(word.value, process.word_size(), &touched);
+            words.iter().filter(may_be_saved).any(|word| !unwritten.holds(word))
+        };
         let is_held = is_held
             || match words_into(process, maps, &deep, &skip)? {
                 Searched::TooMuch => true,
@@ -193,8 +197,9 @@ pub fn regions(header: &Header) -> Vec<Range<u64>> {
 }
 
 /// Whether somebody may go on at a stack pointer of this value: what was saved lies there, or right below.
-fn may_be_saved(stack_pointer: u64, touched: &Ranges) -> bool {
-    touched.find(stack_pointer).is_some() || touched.find(stack_pointer.wrapping_sub(1)).is_some()
+fn may_be_saved(stack_pointer: u64, word_size: usize, touched: &Ranges) -> bool {
+    stack_pointer.is_multiple_of(word_size as u64)
+        && (touched.find(stack_pointer).is_some() || touched.find(stack_pointer.wrapping_sub(1)).is_some())
 }
 
 /// What all threads hold, but their stack pointers.

@@ -11,6 +11,10 @@
 //! that the kernel has taken away from the process under memory pressure is not seen.
 
 use crate::scan::Ranges;
+use rustix::io::{ReadWriteFlags, preadv2};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::IoSliceMut;
 use std::ops::Range;
 use trapless_process::{
     Errno, Mapping, Mappings, MemoryError, PageRanges, Pagemap, Pages, ProcError, Process, ReadRange,
@@ -25,6 +29,40 @@ pub struct Word {
     pub at: u64,
     /// Its value.
     pub value: u64,
+}
+
+/// Tells the words that nobody has written. A page of a file that the process maps for itself becomes its own where anything on it is
+/// relocated or patched, and then holds what lies beside that in the file: code, constants, what unwinders read. In a 32-bit
+/// process the distances among these look like addresses of the stack.
+pub struct Unwritten<'p> {
+    process: &'p Process,
+    maps: &'p Mappings,
+    /// By the first byte of the mapping.
+    files: HashMap<RemoteAddr, Option<File>>,
+}
+
+impl<'p> Unwritten<'p> {
+    /// Of a process that stands.
+    pub fn new(process: &'p Process, maps: &'p Mappings) -> Self {
+        Self { process, maps, files: HashMap::new() }
+    }
+
+    /// Whether the file has this word at this place, too. Not waited for: what is in no cache of the kernel's is not known.
+    pub fn holds(&mut self, word: &Word) -> bool {
+        let Some(mapping) = self.maps.find(RemoteAddr(word.at)).filter(|mapping| !mapping.perms.shared)
+        else {
+            return false;
+        };
+        let open = || mapping.path().and_then(|_| self.process.open_mapped_file(mapping).ok());
+        let file = self.files.entry(mapping.start).or_insert_with(open);
+        let (Some(file), Some(offset)) = (file, mapping.file_offset(RemoteAddr(word.at))) else {
+            return false;
+        };
+        let mut bytes = [0; 8];
+        let bytes = &mut bytes[..self.process.word_size()];
+        let read = preadv2(file, &mut [IoSliceMut::new(bytes)], offset, ReadWriteFlags::NOWAIT);
+        read == Ok(bytes.len()) && crate::scan::little_endian(bytes) == word.value
+    }
 }
 
 /// What came of a search.
@@ -226,6 +264,9 @@ pub fn words_of(ranges: &Ranges, at: u64, bytes: &[u8], word_size: usize, words:
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
+    use std::process::{Command, Stdio};
+    use trapless_process::Pid;
 
     #[test]
     fn words_are_found_in_both_widths() {
@@ -243,6 +284,28 @@ mod tests {
         words.clear();
         words_of(&ranges, 0x10_0000, &bytes[512..], 4, &mut words);
         assert_eq!(words, [Word { at: 0x10_0000 + 504, value: 0x5001 }]);
+    }
+
+    #[test]
+    fn words_of_files_are_told_from_those_that_were_written() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        // From then on it waits for more.
+        child.stdin.as_mut().unwrap().write_all(b"r").unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        let process = Process::open(Pid(child.id() as i32)).unwrap();
+        let maps = process.maps().unwrap();
+        let code = maps.iter().find(|mapping| mapping.perms.exec && mapping.path().is_some()).unwrap();
+        let read = |at: u64| Word { at, value: process.read_word(RemoteAddr(at)).unwrap() };
+        let [kept, written] = [64, 128].map(|offset| code.start.0 + offset);
+        process.write(RemoteAddr(written), &(!read(written).value).to_le_bytes()).unwrap();
+        let mut unwritten = Unwritten::new(&process, &maps);
+        assert!(unwritten.holds(&read(kept)));
+        assert!(!unwritten.holds(&read(written)));
+        assert!(!unwritten.holds(&Word { at: kept, value: !read(kept).value }));
+        let stack = maps.iter().find(|mapping| mapping.is_special("[stack]")).unwrap();
+        assert!(!unwritten.holds(&read(stack.end.0 - PAGE)));
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
     #[test]

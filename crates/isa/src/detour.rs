@@ -406,6 +406,8 @@ pub struct DetourRequest<'a> {
     pub layout: &'a Layout,
     /// The arena's shared routines.
     pub runtime: &'a Runtime,
+    /// Whether to find out what its instructions stand for: [`Detour::frames`].
+    pub tells: bool,
 }
 
 /// The routines that the detours of one arena share.
@@ -430,7 +432,7 @@ pub struct Detour {
     pub places: Vec<(u64, u32)>,
     /// Offset of the address to which a followed call returns.
     pub return_point: Option<u32>,
-    /// What its instructions stand for, for unwinders; empty where the instruction set does not tell.
+    /// What its instructions stand for, for unwinders; empty where nobody asks or the instruction set does not tell.
     pub frames: Vec<Point>,
     /// Comments for `explain`, by offset.
     pub comments: Vec<(u32, String)>,

@@ -202,6 +202,7 @@ fn plan(
                 },
                 layout,
                 runtime: &runtime,
+                tells: false,
             })
             .unwrap_or_else(|reason| panic!("{name}: {reason}"));
         arena.extend(machine_code);

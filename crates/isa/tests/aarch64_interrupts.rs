@@ -76,6 +76,7 @@ fn machine(rounds: u64) -> Machine {
             },
             layout: &layout,
             runtime: &runtime,
+            tells: false,
         })
         .unwrap();
     let mut machine = Machine { thread_pointer: 0x7f_1234_5000, ..Machine::default() };

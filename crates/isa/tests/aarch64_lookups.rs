@@ -78,6 +78,7 @@ fn machine(lookup: Lookup) -> Machine {
             actions,
             layout: &layout,
             runtime: &runtime,
+            tells: false,
         };
         let detour = isa.detour(&request).unwrap();
         machine.load(function, &code);

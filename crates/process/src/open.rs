@@ -2,7 +2,7 @@
 
 use crate::process::read_file;
 use crate::status::{parse_stat, parse_status};
-use crate::{OpenError, Pid, ProcError, State, Status, Tid};
+use crate::{OpenError, Pid, ProcError, Status, Tid};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -42,7 +42,7 @@ pub(crate) fn refuse_untraceable(pid: Pid) -> Result<(), OpenError> {
         return Err(OpenError::KernelThread { pid, name: status.name });
     }
     // A leader that has exited while other threads live is a zombie too, but its process is none.
-    if matches!(status.state, State::Zombie | State::Dead) && status.threads <= 1 {
+    if status.state.has_ended() && status.threads <= 1 {
         return Err(OpenError::Zombie { pid, name: status.name, parent: Pid(status.ppid) });
     }
     let traced_by_us = Path::new(&format!("/proc/self/task/{}", status.tracer)).exists();

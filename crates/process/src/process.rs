@@ -108,8 +108,7 @@ impl Process {
             }
             Err(source) => return Err(ProcError::Unreadable { path, source }),
         };
-        let lives = !matches!(stat.state, crate::State::Zombie | crate::State::Dead);
-        Ok(lives.then_some(stat.start_time))
+        Ok((!stat.state.has_ended()).then_some(stat.start_time))
     }
 
     /// The pidfd; `None` on kernels older than 5.3. It becomes readable when the process ends.
@@ -125,17 +124,16 @@ impl Process {
     pub fn is_alive(&self) -> bool {
         match &self.pidfd {
             Some(pidfd) => !is_readable(pidfd.as_fd(), Duration::ZERO),
-            None => {
-                self.stat().is_ok_and(|stat| stat.start_time == self.start_time && self.has_live_threads())
-            }
+            None => self
+                .stat()
+                .is_ok_and(|stat| stat.start_time == self.start_time && self.live_thread().is_some()),
         }
     }
 
-    /// A leader that has ended before the others is a zombie, too.
-    fn has_live_threads(&self) -> bool {
-        let ended = |stat: Stat| matches!(stat.state, crate::State::Zombie | crate::State::Dead);
-        let lives = |tid: Tid| self.thread_stat(tid).is_ok_and(|stat| !ended(stat));
-        self.threads().is_ok_and(|threads| threads.into_iter().any(lives))
+    /// A thread that has not ended. A leader that has exited before the others has no memory any more, like every zombie.
+    pub(crate) fn live_thread(&self) -> Option<Tid> {
+        let lives = |tid: &Tid| self.thread_stat(*tid).is_ok_and(|stat| !stat.state.has_ended());
+        self.threads().unwrap_or_default().into_iter().find(lives)
     }
 
     /// Whether it has ended, or does within `patience`. One that has given up its memory runs nothing any more, however long

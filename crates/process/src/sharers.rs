@@ -6,7 +6,7 @@
 //! and in the stop only those that have come since. A process that we may not look at answers for nobody.
 
 use crate::process::read_file;
-use crate::{Errno, Pid, Process, State, Tid};
+use crate::{Errno, Pid, Process, Tid};
 use std::collections::HashSet;
 use std::path::Path;
 
@@ -28,11 +28,7 @@ impl Process {
         if last.is_some() && last == seen.last {
             return None;
         }
-        // A leader that has exited has no memory any more, like every zombie.
-        let lives = |tid: &Tid| {
-            self.thread_stat(*tid).is_ok_and(|stat| !matches!(stat.state, State::Zombie | State::Dead))
-        };
-        let own = self.threads().unwrap_or_default().into_iter().find(lives)?;
+        let own = self.live_thread()?;
         let mut sharer = None;
         for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
             let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {

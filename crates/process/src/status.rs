@@ -26,6 +26,11 @@ pub enum State {
 }
 
 impl State {
+    /// Whether a thread in it has ended, and has no memory any more.
+    pub fn has_ended(self) -> bool {
+        matches!(self, State::Zombie | State::Dead)
+    }
+
     fn from_letter(letter: u8) -> Self {
         match letter {
             b'R' => State::Running,

@@ -56,9 +56,7 @@ const PLACES: [Place; 14] = [
 fn slot(target: &support::Target, before: &[String]) -> u64 {
     let line = executable(target.pid()).into_iter().find(|line| !before.contains(line)).expect("an arena");
     let start = u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
-    // What it says of its instructions lies in the filler.
-    let filled = |byte: &u8| *byte == 0xcc || *byte == 0;
-    let filler = target.read(start, 64).iter().take_while(|byte| filled(byte)).count();
+    let filler = target.read(start, 64).iter().take_while(|&&byte| byte == 0xcc).count();
     start + filler as u64
 }
 

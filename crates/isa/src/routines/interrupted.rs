@@ -7,8 +7,8 @@
 //! and would look up what precedes the function.
 
 use super::in_arena;
-use super::returns::{Instances, Missing, instance_of};
-use super::translate::{each_word, load_local, local, store_local, tell_everywhere};
+use super::returns::{Instances, Missing, instance_of, oldest};
+use super::translate::{begin_search, each_word, load_local, local, search_on, store_local, tell_everywhere};
 use crate::assemble::Assemble;
 use crate::detour::*;
 use crate::frames::*;
@@ -29,10 +29,7 @@ pub(super) fn translate<A: Assemble>(
 ) {
     let [look, next, kept, known] = [(); 4].map(|()| a.label());
     let word = a.word() as i32;
-    load_local(a, r.slot, frame, local::STACK);
-    store_local(a, r.slot, frame, local::FOUND);
-    a.end_of_search(r.left, r.slot, [r.page, r.index]);
-    store_local(a, r.left, frame, local::END);
+    begin_search(a, r, frame);
 
     a.bind(look);
     load_local(a, r.left, frame, local::FOUND);
@@ -46,11 +43,7 @@ pub(super) fn translate<A: Assemble>(
         a.jump_if_equal(r.index, r.page, kept);
     });
     a.bind(next);
-    load_local(a, r.left, frame, local::FOUND);
-    a.add_small(r.left, word);
-    store_local(a, r.left, frame, local::FOUND);
-    load_local(a, r.page, frame, local::END);
-    a.jump_if_below(r.left, r.page, look);
+    search_on(a, r, frame, look);
     a.jump(out);
 
     // Where the stack pointer was saved, if it was, is in the signal's frame, above. A context that is laid out in another way is let be.
@@ -174,7 +167,7 @@ fn piece<A: Assemble>(a: &mut A, r: &Instances<A::Reg>, out: A::Label) {
 /// `left` = the return address of the call that was in the slot just popped: in its instance as long as the slot holds a return
 /// point, and in the slot after that. Where the first instruction behind the call was interrupted, a signal's frame may lie in the slot.
 fn way_home<A: Assemble>(a: &mut A, layout: &Layout, r: &Instances<A::Reg>, frame: A::Reg) {
-    let [in_slot, in_instance, oldest, last, done] = [(); 5].map(|()| a.label());
+    let [in_slot, in_instance, done] = [(); 3].map(|()| a.label());
     load_local(a, r.slot, frame, local::POINTER);
     a.add_small(r.slot, -(a.slot_below_frame() as i32));
     instance_of(a, layout, r, Missing::Nothing, in_slot);
@@ -187,12 +180,7 @@ fn way_home<A: Assemble>(a: &mut A, layout: &Layout, r: &Instances<A::Reg>, fram
     in_arena(a, layout, r.left, [r.page, r.index, r.scratch], in_instance);
     a.jump(done);
     a.bind(in_instance);
-    a.bind(oldest);
-    a.load(r.page, r.instance, RETURN_OLDER as i32);
-    a.jump_if_zero(r.page, last);
-    a.copy(r.instance, r.page);
-    a.jump(oldest);
-    a.bind(last);
+    oldest(a, r);
     a.load(r.left, r.instance, RETURN_ADDRESS as i32);
     a.jump(done);
     a.bind(in_slot);

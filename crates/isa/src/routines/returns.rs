@@ -72,6 +72,17 @@ pub(crate) fn instance_of<A: Assemble>(
     a.add_small(r.instance, SHADOW_INSTANCES as i32);
 }
 
+/// `instance` = the oldest one that it was reached from, whose return address is the program's own. Changes `page`.
+pub(crate) fn oldest<A: Assemble>(a: &mut A, r: &Instances<A::Reg>) {
+    let [older, known] = [(); 2].map(|()| a.label());
+    a.bind(older);
+    a.load(r.page, r.instance, RETURN_OLDER as i32);
+    a.jump_if_zero(r.page, known);
+    a.copy(r.instance, r.page);
+    a.jump(older);
+    a.bind(known);
+}
+
 /// Offsets of the words that an instance carries besides its point and its older one.
 fn carried<A: Assemble>(a: &A) -> impl Iterator<Item = i32> + use<A> {
     let time = if a.word() == 4 { &[0, 4][..] } else { &[0] };

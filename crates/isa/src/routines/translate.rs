@@ -1,6 +1,6 @@
 //! The real address for an unwinder that looks up a return point.
 
-use super::returns::{Instances, Missing, instance_of};
+use super::returns::{Instances, Missing, instance_of, oldest};
 use crate::assemble::Assemble;
 use crate::detour::*;
 
@@ -68,10 +68,7 @@ pub(crate) fn translate<A: Assemble>(
     a.jump(out);
 
     a.bind(inside);
-    load_local(a, r.slot, frame, local::STACK);
-    store_local(a, r.slot, frame, local::FOUND);
-    a.end_of_search(r.left, r.slot, [r.page, r.index]);
-    store_local(a, r.left, frame, local::END);
+    begin_search(a, r, frame);
     a.set(r.page, 0);
     store_local(a, r.page, frame, local::NEIGHBOUR);
     store_local(a, r.page, frame, local::REGISTER);
@@ -100,11 +97,7 @@ pub(crate) fn translate<A: Assemble>(
     remember(a, r, frame, local::REGISTER);
 
     a.bind(next);
-    load_local(a, r.left, frame, local::FOUND);
-    a.add_small(r.left, word);
-    store_local(a, r.left, frame, local::FOUND);
-    load_local(a, r.page, frame, local::END);
-    a.jump_if_below(r.left, r.page, look);
+    search_on(a, r, frame, look);
 
     load_local(a, r.left, frame, local::NEIGHBOUR);
     a.jump_if_zero(r.left, other);
@@ -178,6 +171,23 @@ fn end_with_slot<A: Assemble>(a: &mut A, r: &Instances<A::Reg>, frame: A::Reg) {
     a.bind(as_before);
 }
 
+/// `FOUND` = the first word where an unwinder's context may lie, which is searched up to `END`.
+pub(super) fn begin_search<A: Assemble>(a: &mut A, r: &Instances<A::Reg>, frame: A::Reg) {
+    load_local(a, r.slot, frame, local::STACK);
+    store_local(a, r.slot, frame, local::FOUND);
+    a.end_of_search(r.left, r.slot, [r.page, r.index]);
+    store_local(a, r.left, frame, local::END);
+}
+
+/// Goes to `look` with `FOUND` at the next word, if there is one.
+pub(super) fn search_on<A: Assemble>(a: &mut A, r: &Instances<A::Reg>, frame: A::Reg, look: A::Label) {
+    load_local(a, r.left, frame, local::FOUND);
+    a.add_small(r.left, a.word() as i32);
+    store_local(a, r.left, frame, local::FOUND);
+    load_local(a, r.page, frame, local::END);
+    a.jump_if_below(r.left, r.page, look);
+}
+
 /// Notes `FOUND` in `place`, if it is the first there.
 fn remember<A: Assemble>(a: &mut A, r: &Instances<A::Reg>, frame: A::Reg, place: u32) {
     let known = a.label();
@@ -197,13 +207,7 @@ fn make_real<A: Assemble>(
     saved: u32,
     done: A::Label,
 ) {
-    let [oldest, known] = [(); 2].map(|()| a.label());
-    a.bind(oldest);
-    a.load(r.page, r.instance, RETURN_OLDER as i32);
-    a.jump_if_zero(r.page, known);
-    a.copy(r.instance, r.page);
-    a.jump(oldest);
-    a.bind(known);
+    oldest(a, r);
     a.load(r.scratch, r.instance, RETURN_ADDRESS as i32);
     // The end of a stack that somebody made by hand: it ends as well where the point is found in no file.
     a.jump_if_zero(r.scratch, done);

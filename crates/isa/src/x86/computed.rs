@@ -9,10 +9,10 @@
 //! from their start on. A register holds an address of code from the instruction that takes it, and a
 //! computed place from the first arithmetic on it.
 
-use super::decode::{decoder, flow};
+use super::decode::{decoder, flow, is_write};
 use crate::{Flow, ReadOnlyData};
 use alloc::vec::Vec;
-use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
+use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
 
 /// What is known of a register.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -128,9 +128,7 @@ impl Registers {
                     return;
                 }
                 let (values, used) = (&mut self.values, self.factory.info(instruction).used_registers());
-                for written in
-                    used.iter().filter(|r| !matches!(r.access(), OpAccess::Read | OpAccess::CondRead))
-                {
+                for written in used.iter().filter(|used| is_write(used.access())) {
                     set(values, written.register(), None);
                 }
                 return;

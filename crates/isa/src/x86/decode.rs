@@ -3,7 +3,8 @@
 use crate::{DecodeError, Flow, Instruction};
 use alloc::string::String;
 use iced_x86::{
-    Code, Decoder, DecoderError, DecoderOptions, FlowControl, Formatter, IntelFormatter, Mnemonic, Register,
+    Code, Decoder, DecoderError, DecoderOptions, FlowControl, Formatter, IntelFormatter, Mnemonic, OpAccess,
+    Register,
 };
 
 /// A decoder over `code`, which stands at `address`.
@@ -52,6 +53,11 @@ pub(super) fn disassemble(bits: u32, code: &[u8], address: u64) -> String {
         Err(_) => text.push_str("(bad)"),
     }
     text
+}
+
+/// Whether an instruction that accesses a register so changes it.
+pub(super) fn is_write(access: OpAccess) -> bool {
+    !matches!(access, OpAccess::Read | OpAccess::CondRead)
 }
 
 /// Where control goes after `instruction`.

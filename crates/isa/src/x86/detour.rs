@@ -114,7 +114,10 @@ fn finished(
     }
     comments.sort_by_key(|c| c.0);
     let code = assembled.code().to_owned();
-    let frames = frames_of(bits, request.displaced.start, &code, &places, return_point);
+    let frames = match request.tells {
+        true => frames_of(bits, request.displaced.start, &code, &places, return_point),
+        false => Vec::new(),
+    };
     Ok(Detour { code, places, return_point, frames, comments })
 }
 

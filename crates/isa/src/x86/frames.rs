@@ -4,11 +4,11 @@
 //! routines. What else is done to the stack pointer, and a register that functions keep for their callers between a
 //! write and the pop that restores it, make a place unknown.
 
-use super::decode::decoder;
+use super::decode::{decoder, is_write};
 use crate::frames::{Place, Point};
 use alloc::{collections::BTreeMap, vec::Vec};
 use core::ops::Range;
-use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
+use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
 
 /// What is known before an instruction.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -203,8 +203,4 @@ impl State {
 fn immediate(instruction: &Instruction) -> Option<i32> {
     let is_immediate = !matches!(instruction.op1_kind(), OpKind::Register | OpKind::Memory);
     is_immediate.then(|| instruction.immediate(1) as i32)
-}
-
-fn is_write(access: OpAccess) -> bool {
-    matches!(access, OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite)
 }

@@ -8,7 +8,7 @@
 //! lies on the stack that both use.)
 
 use super::{
-    decode::{decoder, flow},
+    decode::{decoder, flow, is_write},
     detour::{Asm, Template},
     frame::RED_ZONE,
     runtime::Routine,
@@ -16,7 +16,7 @@ use super::{
 use crate::detour::*;
 use crate::{Flow, SharingCalls};
 use alloc::vec::Vec;
-use iced_x86::{Instruction, Mnemonic, OpKind, Register, code_asm::*};
+use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register, UsedRegister, code_asm::*};
 
 /// The system calls by which children are made.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -87,12 +87,12 @@ pub(super) fn sharing_calls(bits: u32, code: &[u8], start: u64, at: u64) -> Shar
             _ => None,
         })
         .collect();
-    let mut known = Known::default();
+    let (mut known, mut info) = (Known::default(), InstructionInfoFactory::new());
     for instruction in before {
         if arrivals.contains(&instruction.ip()) {
             known = Known::default();
         }
-        known.follow(bits, instruction);
+        known.follow(bits, instruction, &mut info);
     }
     if arrivals.contains(&at) {
         return SharingCalls::Unclear;
@@ -113,7 +113,7 @@ pub(super) fn sharing_calls(bits: u32, code: &[u8], start: u64, at: u64) -> Shar
 }
 
 impl Known {
-    fn follow(&mut self, bits: u32, instruction: &Instruction) {
+    fn follow(&mut self, bits: u32, instruction: &Instruction, info: &mut InstructionInfoFactory) {
         if flow(instruction) != Flow::Next && !matches!(flow(instruction), Flow::Branch { .. }) {
             *self = Self::default();
             return;
@@ -127,13 +127,10 @@ impl Known {
             _ => None,
         };
         let written = instruction.op0_register();
-        let writes = |full: Register| {
-            let mut info = iced_x86::InstructionInfoFactory::new();
-            let used = info.info(instruction).used_registers().to_vec();
-            used.iter().any(|used| {
-                used.register().full_register() == full.full_register()
-                    && !matches!(used.access(), iced_x86::OpAccess::Read | iced_x86::OpAccess::CondRead)
-            })
+        let used = info.info(instruction).used_registers();
+        let writes = |register: Register| {
+            let is_it = |used: &UsedRegister| used.register().full_register() == register.full_register();
+            used.iter().any(|used| is_it(used) && is_write(used.access()))
         };
         if writes(Register::RAX) {
             self.number = match written {

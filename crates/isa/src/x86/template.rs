@@ -299,8 +299,12 @@ impl Template {
         let mut places: Vec<_> =
             own.places.iter().map(|&(original, at)| (original, start as u32 + at)).collect();
         places.push((request.displaced.end(), self.back));
-        let displaced = frames::displaced(64, &code, &places, request.displaced.start);
-        let frames = frames::join(&self.frames, displaced);
+        let frames = match request.tells {
+            true => {
+                frames::join(&self.frames, frames::displaced(64, &code, &places, request.displaced.start))
+            }
+            false => Vec::new(),
+        };
         Some(Detour { code, places, return_point: self.return_point, frames, comments: Vec::new() })
     }
 }

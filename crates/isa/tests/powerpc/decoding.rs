@@ -133,6 +133,7 @@ fn boosted_slots_end_in_a_branch_back() {
                 actions: Actions::default(),
                 layout: &layout,
                 runtime: &Runtime::default(),
+                tells: false,
             };
             POWERPC64LE.boosted_slot(&request).expect(name)
         });
@@ -382,6 +383,7 @@ proptest! {
                 actions,
                 layout: &layout,
                 runtime,
+                tells: false,
             };
             let _ = POWERPC64LE.detour(&request);
             let _ = POWERPC64LE.boosted_slot(&request);

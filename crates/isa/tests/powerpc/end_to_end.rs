@@ -188,6 +188,7 @@ fn plan(program: &Program, layout: &Layout) -> (Plan, Vec<bool>) {
             actions: if *name == LOOKED_UP_BY { lookup } else { actions(n, follow) },
             layout,
             runtime: &runtime,
+            tells: false,
         };
         let Detour { code, places, return_point, .. } = POWERPC64LE.detour(&request).expect(name);
         assert_eq!(places.len(), 2, "{name}: the displaced instruction and the next");

@@ -190,6 +190,7 @@ impl Script {
             actions,
             layout: &self.layout,
             runtime: &self.runtime,
+            tells: false,
         };
         let detour = POWERPC64LE.detour(&request).expect("a detour");
         let patch = POWERPC64LE.patch(&displaced, address).expect("a patch");

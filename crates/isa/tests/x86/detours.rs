@@ -67,6 +67,7 @@ impl<'m> Probed<'m> {
             actions,
             layout,
             runtime: &runtime,
+            tells: false,
         };
         let written = isa.detour(&request).unwrap();
         assert!(ARENA + runtime.code.len() as u64 <= detour);

@@ -52,6 +52,7 @@ fn filled_in_detours_are_those_that_the_encoder_writes() {
                     actions,
                     layout: &layout,
                     runtime: &runtime,
+                    tells: true,
                 };
                 let encoded = isa.detour(&request);
                 let filled = detours.detour(&request, spare);
@@ -61,6 +62,7 @@ fn filled_in_detours_are_those_that_the_encoder_writes() {
                         assert_eq!(filled.code, encoded.code, "{context}");
                         assert_eq!(filled.places, encoded.places, "{context}");
                         assert_eq!(filled.return_point, encoded.return_point, "{context}");
+                        assert_eq!(filled.frames, encoded.frames, "{context}");
                         at += (filled.code.len() as u64).next_multiple_of(32);
                     }
                     (encoded, filled) => assert_eq!(encoded.err(), filled.err(), "{what} of {function}"),

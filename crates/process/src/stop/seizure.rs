@@ -3,7 +3,7 @@
 use super::{Newborn, Parked, Thread, own_tid};
 use crate::wait::{self, Backoff, Event, OnExit, Stop};
 use crate::watchdog::Watchdog;
-use crate::{Errno, Pid, ProcError, Process, Registers, State, StopError, Tid, ptrace};
+use crate::{Errno, Pid, ProcError, Process, Registers, StopError, Tid, ptrace};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
@@ -88,7 +88,7 @@ impl Seizure<'_, '_> {
                 let Ok(status) = self.process.thread_status(tid) else { return Ok(false) };
                 return match status.state {
                     // The leader stays listed after its end for as long as other threads live.
-                    State::Zombie | State::Dead => Ok(false),
+                    state if state.has_ended() => Ok(false),
                     // Created by a thread whose options attach us to its offspring; it stops by itself.
                     _ if status.tracer == own_tid() => Ok(true),
                     _ if status.tracer != 0 => {

@@ -206,8 +206,16 @@ fn detour(
         lookup: None,
         sharing: None,
     };
-    let request =
-        DetourRequest { address, displaced, original, site, actions, layout: &layout, runtime: &runtime };
+    let request = DetourRequest {
+        address,
+        displaced,
+        original,
+        site,
+        actions,
+        layout: &layout,
+        runtime: &runtime,
+        tells: false,
+    };
     let detour = isa.detour(&request)?;
     Ok((address, detour.code, detour.comments))
 }

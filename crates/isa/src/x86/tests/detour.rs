@@ -78,6 +78,7 @@ fn everything(machine: Machine, high: u64) -> Vec<Vec<u8>> {
                 actions,
                 layout: &layout,
                 runtime: &runtime,
+                tells: false,
             };
             all.push(isa.detour(&request).unwrap().code);
         }
