@@ -1,6 +1,6 @@
 // A hostile target: a process that shares its descriptors, but not its memory, meddles with the memory that the tool makes.
 //   replace FILE [path]: puts another descriptor of FILE at the new memfd's number; `path`: one that only names it (O_PATH)
-//   truncate:            keeps the memfd and tries to shrink, to grow and to seal it, for ever
+//   truncate:            keeps the newest memfd and tries to shrink, to grow and to seal it, for ever
 // A last word `leaderless` ends the first thread.
 #define _GNU_SOURCE
 #include <errno.h>
@@ -30,9 +30,12 @@ static void replace(int number, int other) {
 }
 
 static void truncate_it(int number) {
-    while (fcntl(number, F_GETFD) < 0) continue;
-    int kept = fcntl(number, F_DUPFD_CLOEXEC, 500);
-    for (;;) {
+    for (int kept = -1;;) {
+        int found = fcntl(number, F_DUPFD_CLOEXEC, 500);
+        if (found >= 0) {
+            if (kept >= 0) close(kept);
+            kept = found;
+        }
         ftruncate(kept, 0);
         ftruncate(kept, 1L << 40);
         fcntl(kept, F_ADD_SEALS, F_SEAL_FUTURE_WRITE);
@@ -70,6 +73,7 @@ int main(int argc, char **argv) {
     close(number);
     pthread_t thread;
     pthread_create(&thread, 0, work, 0);
-    if (!strcmp(argv[argc - 1], "leaderless")) pthread_exit(0);
+    // Not by pthread_exit, which would open a library while descriptors are replaced.
+    if (!strcmp(argv[argc - 1], "leaderless")) syscall(SYS_exit, 0);
     pthread_join(thread, 0);
 }
