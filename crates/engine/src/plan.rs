@@ -2,7 +2,7 @@
 //!
 //! Planning looks at code and facts only. It touches no process.
 
-use crate::admit::{Best, Facts, Returns, best, original, require_unwinders};
+use crate::admit::{Best, Facts, best, judge_returns, original, require_unwinders};
 use crate::{Module, Refusal, Request, Unwinder, Wanted};
 use std::collections::BTreeMap;
 use trapless_isa::{
@@ -256,12 +256,14 @@ fn without_odd_returns<'m>(
     requests: &[Request<'m>],
     skipped: &mut Vec<(u32, Refusal)>,
 ) -> Vec<Request<'m>> {
-    let mut returns = Returns::new(facts, modules);
+    let follows = |request: &&Request<'m>| request.wanted.follows();
+    let followed: Vec<Request<'m>> = requests.iter().filter(follows).copied().collect();
+    let mut verdicts = judge_returns(facts, modules, &followed).into_iter();
     let judged = requests.iter().filter_map(|request| {
         if !request.wanted.follows() {
             return Some(*request);
         }
-        let refusal = match returns.judge(request) {
+        let refusal = match verdicts.next()? {
             Ok(()) => return Some(*request),
             Err(refusal) => refusal,
         };

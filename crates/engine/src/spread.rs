@@ -1,5 +1,6 @@
 //! Pure work on many things, on all processors.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
@@ -9,7 +10,7 @@ const LEAST: usize = 256;
 const MOST: usize = 8;
 
 /// `work` of each item, in order. A panic in it is passed on.
-pub(crate) fn map<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+pub fn map<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let shares: Vec<&[T]> = items.chunks(LEAST).collect();
     if shares.len() <= 1 {
         return items.iter().map(work).collect();
@@ -37,7 +38,7 @@ pub fn share_out<T: Sync, K: Default + Send>(
 ) -> thread::Result<Vec<K>> {
     let workers = thread::available_parallelism().map_or(1, usize::from).min(MOST).min(items.len());
     let next = AtomicUsize::new(0);
-    let worker = || {
+    let worker = &|| {
         let mut kept = K::default();
         while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
             work(&mut kept, item);
@@ -45,8 +46,20 @@ pub fn share_out<T: Sync, K: Default + Send>(
         kept
     };
     thread::scope(|scope| {
-        let running: Vec<_> = (0..workers).map(|_| scope.spawn(worker)).collect();
-        running.into_iter().map(|thread| thread.join()).collect()
+        // Where no more threads may be made, this one does what there is.
+        let more = || thread::Builder::new().spawn_scoped(scope, worker).ok();
+        let running: Vec<_> = (1..workers).map_while(|_| more()).collect();
+        let own = std::panic::catch_unwind(AssertUnwindSafe(worker));
+        running.into_iter().map(|thread| thread.join()).chain([own]).collect()
+    })
+}
+
+/// What both give, or what `other` panicked with. That runs on a thread of its own, where one can be made.
+pub fn both<A: Send, B>(other: impl Fn() -> A + Sync, own: impl FnOnce() -> B) -> (thread::Result<A>, B) {
+    thread::scope(|scope| {
+        let running = thread::Builder::new().spawn_scoped(scope, &other);
+        let own = own();
+        (running.map_or_else(|_| Ok(other()), thread::ScopedJoinHandle::join), own)
     })
 }
 

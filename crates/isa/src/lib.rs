@@ -128,6 +128,22 @@ pub trait Isa: Sync {
     /// Decodes the instruction at the start of `code`, which stands at `address`.
     fn decode(&self, code: &[u8], address: u64) -> Result<Instruction, DecodeError>;
 
+    /// Calls `see` with where control goes after each instruction of `code`, which stands at `address`. After bytes that do not decode,
+    /// such as data in text, it tries again at the next place where an instruction may begin.
+    fn flows(&self, code: &[u8], address: u64, see: &mut dyn FnMut(Flow)) {
+        let step = usize::from(self.facts().unit);
+        let mut at = 0;
+        while let Some(rest) = code.get(at..).filter(|rest| !rest.is_empty()) {
+            match self.decode(rest, address.wrapping_add(at as u64)) {
+                Ok(instruction) => {
+                    see(instruction.flow);
+                    at += usize::from(instruction.length).max(1);
+                }
+                Err(_) => at += step,
+            }
+        }
+    }
+
     /// The instruction at the start of `code` as assembly text, for `explain`.
     fn disassemble(&self, code: &[u8], address: u64) -> String;
 

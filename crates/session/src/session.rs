@@ -280,12 +280,12 @@ impl Session {
         let follows = measure == Measure::Latency || sites.sites.iter().any(|site| site.kinds.returns);
         let wanted = |site: &Site| makers.want(site, wanted(measure, site));
         // All code of the process is looked through for it, meanwhile.
-        let (prepared, tid_offset) = std::thread::scope(|scope| {
-            let tid_offset = scope.spawn(|| clib::tid_offset(process));
-            let prepared = Prepared::new(Some(process), images, sites, follows);
-            let tid_offset = tid_offset.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            prepared.map(|prepared| (prepared, tid_offset))
-        })?;
+        let (tid_offset, prepared) = trapless_engine::spread::both(
+            || clib::tid_offset(process),
+            || Prepared::new(Some(process), images, sites, follows),
+        );
+        let prepared = prepared?;
+        let tid_offset = tid_offset.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let plan = prepared.plan(wanted, allowed);
         let sites = &prepared.sites;
         let nothing_probed = |refused: &[(u32, Refusal)]| {

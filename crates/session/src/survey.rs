@@ -6,7 +6,7 @@
 
 use crate::error::Error;
 use std::ops::Range;
-use trapless_engine::spread::share_out;
+use trapless_engine::spread::{both, share_out};
 use trapless_isa::{Arrivals, BranchTargets, Flow, Isa, ReadOnlyData, Swept, View};
 use trapless_symbols::{Module, ModuleKind};
 
@@ -60,14 +60,14 @@ pub fn branch_targets(module: &Module, isa: &dyn Isa, bias: u64) -> Result<Branc
         let taken = found.computed.iter().filter(|from| data.may_be_code(**from));
         own.computed.extend(taken.map(|&from| (from, address)));
     };
-    let shares: Vec<Read> = std::thread::scope(|scope| {
-        let pads = scope.spawn(|| module.landing_pads().iter().for_each(|&pad| arrivals.insert(pad)));
-        let pointers = scope.spawn(|| module.code_pointers().into_iter().for_each(|at| arrivals.insert(at)));
-        let shares = sweep(module, &pieces, read)?;
-        // One of them less would be places that nobody knows of.
-        pads.join().and_then(|()| pointers.join()).map_err(|_| unread(module))?;
-        Ok::<_, Error>(shares)
-    })?;
+    let told = || {
+        module.landing_pads().iter().for_each(|&pad| arrivals.insert(pad));
+        module.code_pointers().into_iter().for_each(|at| arrivals.insert(at));
+    };
+    let (told, shares) = both(told, || sweep(module, &pieces, read));
+    let shares = shares?;
+    // One of them less would be places that nobody knows of.
+    told.map_err(|_| unread(module))?;
     let (mut computed, mut inside) = (Vec::new(), Vec::new());
     let start_of = |address| module.function_containing(address).map(|function| function.address());
     for (from, by) in shares.into_iter().flat_map(|share| share.computed) {
@@ -161,7 +161,7 @@ impl Flows {
 /// Reads all code of `module` for direct calls and conditional branches. Addresses are the file's.
 pub fn flows(module: &Module, isa: &dyn Isa) -> Result<Flows, Error> {
     let read = |found: &mut [Vec<u64>; 2], code: &[u8], address: u64| {
-        each_flow(isa, code, address, |flow| match flow {
+        isa.flows(code, address, &mut |flow| match flow {
             Flow::Call { target } => found[0].push(target),
             Flow::Branch { target } => found[1].push(target),
             _ => {}
@@ -177,22 +177,6 @@ pub fn flows(module: &Module, isa: &dyn Isa) -> Result<Flows, Error> {
         targets.dedup();
     }
     Ok(Flows { calls, branches })
-}
-
-/// Calls `see` with where control goes after each instruction of `code`, which stands at `address`.
-pub fn each_flow(isa: &dyn Isa, code: &[u8], address: u64, mut see: impl FnMut(Flow)) {
-    // Data in text: try again at the next place where an instruction may begin.
-    let step = usize::from(isa.facts().unit);
-    let mut at = 0;
-    while let Some(rest) = code.get(at..).filter(|rest| !rest.is_empty()) {
-        match isa.decode(rest, address.wrapping_add(at as u64)) {
-            Ok(instruction) => {
-                see(instruction.flow);
-                at += usize::from(instruction.length).max(1);
-            }
-            Err(_) => at += step,
-        }
-    }
 }
 
 /// The code cut at the functions, so that a sweep that lost its way in data finds it again at the next one.
@@ -246,7 +230,7 @@ mod tests {
         for function in module.functions().iter() {
             let range = function.range();
             let Some(code) = module.code(range.clone()) else { continue };
-            each_flow(isa, code, range.start, |flow| {
+            isa.flows(code, range.start, &mut |flow| {
                 if let Flow::Jump { target } | Flow::Branch { target } = flow
                     && range.contains(&target)
                 {

@@ -28,9 +28,12 @@ enum Form {
 /// The code addresses in relocations or, for fixed executables, also in data; sorted. And what could not be read of them.
 pub(crate) fn code_pointers(image: &Image, bytes: &[u8], code: &[CodeSection]) -> (Vec<u64>, Option<String>) {
     let mut pointers = Vec::new();
+    // Of most words a look at the first and the last section is enough.
+    let start = code.first().map_or(0, |section| section.range.start);
+    let length = code.iter().map(|section| section.range.end).max().unwrap_or(0).saturating_sub(start);
     let mut keep = |address: u64| {
         let address = if image.is_64 { address } else { address & 0xffff_ffff };
-        if section_at(code, address).is_some() {
+        if address.wrapping_sub(start) < length && section_at(code, address).is_some() {
             pointers.push(address);
         }
     };
@@ -140,7 +143,7 @@ fn relocated<H: FileHeader<Endian = LittleEndian>>(
 }
 
 /// Every aligned word in sections, or segments, that are not code.
-fn words(image: &Image, bytes: &[u8], keep: &mut dyn FnMut(u64)) -> Result<(), String> {
+fn words(image: &Image, bytes: &[u8], mut keep: impl FnMut(u64)) -> Result<(), String> {
     let size = image.pointer_size();
     let data = image.sections.iter().filter(|section| section.has(elf::SHF_ALLOC) && !section.is_code());
     let mut parts: Vec<_> = data.map(|section| (section.address, section.file.clone())).collect();
@@ -155,7 +158,10 @@ fn words(image: &Image, bytes: &[u8], keep: &mut dyn FnMut(u64)) -> Result<(), S
         budget = budget.checked_sub(range.len()).ok_or(CLAIMED)?;
         let skipped = (address as usize).wrapping_neg() % size;
         let contents = bytes.get(range).and_then(|contents| contents.get(skipped..)).unwrap_or(&[]);
-        contents.chunks_exact(size).for_each(|word| keep(little_endian(word)));
+        match size {
+            8 => contents.as_chunks().0.iter().for_each(|word| keep(u64::from_le_bytes(*word))),
+            _ => contents.chunks_exact(size).for_each(|word| keep(little_endian(word))),
+        }
     }
     Ok(())
 }

@@ -27,7 +27,7 @@ mod verdict;
 use crate::Function;
 use std::collections::BTreeMap;
 
-pub use returns::Returns;
+pub use returns::judge_returns;
 pub use runtimes::{Marks, Runtime, Runtimes};
 pub use unwinders::{LOOKUPS, UNWINDERS, require_unwinders};
 pub(crate) use verdict::{Best, best, original};

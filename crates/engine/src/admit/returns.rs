@@ -8,78 +8,105 @@
 //! `__sigsetjmp`, which would save a return point. So the functions that are reached by tail jumps are judged, too.
 
 use super::{Arrival, Facts, Known, known_names};
-use crate::{Module, Refusal, Request, Unwinder};
-use std::collections::BTreeSet;
+use crate::{Module, Refusal, Request, Unwinder, spread};
+use std::collections::{HashMap, HashSet};
 use trapless_isa::Site;
 
-/// Judges returns, and keeps what it has found.
-pub struct Returns<'a, 'm> {
-    facts: &'a Facts,
-    modules: &'a [Module<'m>],
-    /// By module and address: functions that return plainly, and so does all that they jump to.
-    plain: BTreeSet<(usize, u64)>,
+/// Whether the calls that arrive at the sites of `requests` may be followed, or why they may not.
+pub fn judge_returns(
+    facts: &Facts,
+    modules: &[Module<'_>],
+    requests: &[Request<'_>],
+) -> Vec<Result<(), Refusal>> {
+    let jumped_to = modules.iter().enumerate().flat_map(|(index, module)| {
+        let addresses = module.functions.values().flat_map(|known| known.goes_on.iter().copied());
+        addresses.map(move |address| (index, address))
+    });
+    let mut jumped_to: Vec<(usize, u64)> = jumped_to.collect();
+    jumped_to.sort_unstable();
+    jumped_to.dedup();
+    let is_plain = spread::map(&jumped_to, |(index, address)| {
+        let module = &modules[*index];
+        module.functions.get(address).map(|known| returns_plainly(module, known))
+    });
+    let alone = spread::map(requests, |request| judge_alone(facts, modules, request));
+    let mut ways =
+        Ways { modules, places: jumped_to.iter().copied().zip(is_plain).collect(), plain: HashSet::new() };
+    let judge = |(request, alone): (&Request<'_>, Result<&Known<'_>, Refusal>)| {
+        alone.and_then(|known| ways.go_on_plainly(request.module, known))
+    };
+    requests.iter().zip(alone).map(judge).collect()
 }
 
-impl<'a, 'm> Returns<'a, 'm> {
-    /// A judge of the functions of `modules`.
-    pub fn new(facts: &'a Facts, modules: &'a [Module<'m>]) -> Self {
-        Self { facts, modules, plain: BTreeSet::new() }
+/// What is to be said of a request, whatever its function goes on in.
+fn judge_alone<'a, 'm>(
+    facts: &Facts,
+    modules: &'a [Module<'m>],
+    request: &Request<'_>,
+) -> Result<&'a Known<'m>, Refusal> {
+    let module = &modules[request.module];
+    if let Some(runtime) = module.runtimes.finds_frames_itself() {
+        return Err(Refusal::Runtime(runtime));
     }
-
-    /// Whether the calls that arrive at the site of `request` may be followed.
-    ///
-    /// # Errors
-    /// Why they may not.
-    pub fn judge(&mut self, request: &Request<'_>) -> Result<(), Refusal> {
-        let module = &self.modules[request.module];
-        if let Some(runtime) = module.runtimes.finds_frames_itself() {
-            return Err(Refusal::Runtime(runtime));
-        }
-        if let Some(runtime) = self.facts.runtimes.reaches_everywhere() {
-            return Err(Refusal::RuntimeInProcess(runtime));
-        }
-        if module.entry == request.address {
-            return Err(Refusal::EntryPoint);
-        }
-        if request.wanted.unwinder == Some(Unwinder::Entry) {
-            return Err(Refusal::WalksStack);
-        }
-        if let Some(table) = request.unread {
-            return Err(Refusal::Unread(table));
-        }
-        let known = module.functions.get(&request.function.address).ok_or(Refusal::NotCalled)?;
-        known_names::returns_plainly(&known.names)?;
-        match known.arrival {
-            Arrival::Called => {}
-            Arrival::Jumped => return Err(Refusal::Part),
-            Arrival::Unclear => return Err(Refusal::NotCalled),
-        }
-        if self.facts.shadow_stack {
-            return Err(Refusal::ShadowStack);
-        }
-        module.machine.isa().return_verdict(&crate::plan::site_of(request, self.modules))?;
-        self.goes_on_plainly(request.module, known)
+    if let Some(runtime) = facts.runtimes.reaches_everywhere() {
+        return Err(Refusal::RuntimeInProcess(runtime));
     }
+    if module.entry == request.address {
+        return Err(Refusal::EntryPoint);
+    }
+    if request.wanted.unwinder == Some(Unwinder::Entry) {
+        return Err(Refusal::WalksStack);
+    }
+    if let Some(table) = request.unread {
+        return Err(Refusal::Unread(table));
+    }
+    let known = module.functions.get(&request.function.address).ok_or(Refusal::NotCalled)?;
+    known_names::returns_plainly(&known.names)?;
+    match known.arrival {
+        Arrival::Called => {}
+        Arrival::Jumped => return Err(Refusal::Part),
+        Arrival::Unclear => return Err(Refusal::NotCalled),
+    }
+    if facts.shadow_stack {
+        return Err(Refusal::ShadowStack);
+    }
+    module.machine.isa().return_verdict(&crate::plan::site_of(request, modules))?;
+    Ok(known)
+}
 
+/// What functions go on in by tail jumps.
+struct Ways<'a, 'm> {
+    modules: &'a [Module<'m>],
+    /// By module and address: whether a function that is jumped to returns plainly itself. `None` where it was not looked at.
+    places: HashMap<(usize, u64), Option<bool>>,
+    /// Those that do, and so does all that they jump to.
+    plain: HashSet<(usize, u64)>,
+}
+
+impl Ways<'_, '_> {
     /// Whether what is reached by tail jumps from `first` returns plainly, too.
-    fn goes_on_plainly(&mut self, index: usize, first: &'a Known<'m>) -> Result<(), Refusal> {
+    fn go_on_plainly(&mut self, index: usize, first: &Known<'_>) -> Result<(), Refusal> {
         let module = &self.modules[index];
-        let mut seen = BTreeSet::from([first.function.address]);
-        let mut ways = vec![first];
-        while let Some(known) = ways.pop() {
-            for &address in &known.goes_on {
-                if self.plain.contains(&(index, address)) || !seen.insert(address) {
+        let mut seen = vec![first.function.address];
+        let mut goes_on: Vec<&[u64]> = vec![&first.goes_on];
+        let mut met = HashSet::from([first.function.address]);
+        while let Some(addresses) = goes_on.pop() {
+            for &address in addresses {
+                if self.plain.contains(&(index, address)) || !met.insert(address) {
                     continue;
                 }
                 // The caller names all that is reached, so one that is missing was not looked at.
-                let Some(next) = module.functions.get(&address) else {
+                let (Some(next), Some(Some(is_plain))) =
+                    (module.functions.get(&address), self.places.get(&(index, address)))
+                else {
                     return Err(Refusal::GoesOn(format!("{address:#x}")));
                 };
-                if !returns_plainly(module, next) {
+                if !is_plain {
                     let name = next.names.first().map_or_else(|| format!("{address:#x}"), |n| n.to_string());
                     return Err(Refusal::GoesOn(name));
                 }
-                ways.push(next);
+                goes_on.push(&next.goes_on);
+                seen.push(address);
             }
         }
         self.plain.extend(seen.into_iter().map(|address| (index, address)));

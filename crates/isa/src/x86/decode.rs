@@ -35,6 +35,21 @@ pub(super) fn decode(bits: u32, code: &[u8], address: u64) -> Result<Instruction
     Ok(Instruction { address, length: instruction.len() as u8, flow: flow(&instruction) })
 }
 
+/// The same as asking for one after the other, by one decoder.
+pub(super) fn flows(bits: u32, code: &[u8], address: u64, see: &mut dyn FnMut(Flow)) {
+    let mut decoder = decoder(bits, code, address);
+    let mut instruction = iced_x86::Instruction::default();
+    while decoder.can_decode() {
+        let next = decoder.position() + 1;
+        decoder.decode_out(&mut instruction);
+        if !instruction.is_invalid() {
+            see(flow(&instruction));
+        } else if decoder.set_position(next).is_ok() {
+            decoder.set_ip(address.wrapping_add(next as u64));
+        }
+    }
+}
+
 pub(super) fn disassemble(bits: u32, code: &[u8], address: u64) -> String {
     let mut text = String::new();
     match decode_one(bits, code, address) {

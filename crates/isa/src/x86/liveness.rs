@@ -9,7 +9,9 @@
 use super::decode::decoder;
 use crate::Site;
 use alloc::vec::Vec;
-use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register, RflagsBits};
+use iced_x86::{
+    Decoder, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register, RflagsBits,
+};
 
 /// General-purpose registers, a bit for each by its number in the instruction encoding: rax 0, rcx 1, rdx 2, rbx 3,
 /// rsp 4, rbp 5, rsi 6, rdi 7, r8 to r15.
@@ -64,12 +66,13 @@ struct Known {
 pub fn liveness(bits: u32, site: &Site<'_>, address: u64) -> Liveness {
     let all = if bits == 64 { 0xffff } else { 0x00ff };
     let mut scan = Scan {
-        bits,
         site,
+        all: Known { registers: all, flags: ARITHMETIC },
         live: Known { registers: RSP, flags: 0 },
         paths: Vec::new(),
         visited: Vec::new(),
         patience: PATIENCE,
+        decoder: decoder(bits, site.code, site.function),
         factory: InstructionInfoFactory::new(),
     };
     // Per path: what it has overwritten.
@@ -81,21 +84,22 @@ pub fn liveness(bits: u32, site: &Site<'_>, address: u64) -> Liveness {
 }
 
 struct Scan<'a> {
-    bits: u32,
     site: &'a Site<'a>,
+    all: Known,
     /// Read on some path before being written there.
     live: Known,
     /// Where paths go on, and what was written on the way there.
     paths: Vec<(u64, Known)>,
     visited: Vec<(u64, Known)>,
     patience: u32,
+    decoder: Decoder<'a>,
     factory: InstructionInfoFactory,
 }
 
 impl Scan<'_> {
     fn path(&mut self, mut address: u64, mut written: Known) {
         loop {
-            if self.covered(address, written) {
+            if self.tells_nothing(written) || self.covered(address, written) {
                 return;
             }
             self.visited.push((address, written));
@@ -114,13 +118,18 @@ impl Scan<'_> {
                     return self.reads_anything(written);
                 }
             }
-            self.reads(&instruction, written);
-            self.writes(&instruction, &mut written);
+            self.accesses(&instruction, &mut written);
             if instruction.flow_control() == FlowControl::ConditionalBranch {
                 self.paths.push((instruction.near_branch_target(), written));
             }
             address = instruction.next_ip();
         }
+    }
+
+    /// Whether all that this path may yet read was read by another, or written.
+    fn tells_nothing(&self, written: Known) -> bool {
+        self.all.registers & !(self.live.registers | written.registers) == 0
+            && self.all.flags & !(self.live.flags | written.flags) == 0
     }
 
     /// Whether this place was passed before with no more written than now.
@@ -132,9 +141,12 @@ impl Scan<'_> {
 
     fn fetch(&mut self, address: u64) -> Option<Instruction> {
         self.patience = self.patience.checked_sub(1)?;
-        let offset = usize::try_from(address.wrapping_sub(self.site.function)).ok()?;
-        let code = self.site.code.get(offset..)?;
-        let instruction = decoder(self.bits, code, address).iter().next()?;
+        if address != self.decoder.ip() {
+            let offset = usize::try_from(address.wrapping_sub(self.site.function)).ok()?;
+            self.decoder.set_position(offset).ok()?;
+            self.decoder.set_ip(address);
+        }
+        let instruction = self.decoder.can_decode().then(|| self.decoder.decode())?;
         (!instruction.is_invalid()).then_some(instruction)
     }
 
@@ -143,32 +155,25 @@ impl Scan<'_> {
         self.live.flags |= ARITHMETIC & !written.flags;
     }
 
-    fn reads(&mut self, instruction: &Instruction, written: Known) {
-        self.live.flags |= instruction.rflags_read() & ARITHMETIC & !written.flags;
-        for used in self.factory.info(instruction).used_registers() {
-            if matches!(
-                used.access(),
-                OpAccess::Read | OpAccess::CondRead | OpAccess::ReadWrite | OpAccess::ReadCondWrite
-            ) {
-                self.live.registers |= register(used.register()).0 & !written.registers;
-            }
-        }
-    }
-
-    fn writes(&mut self, instruction: &Instruction, written: &mut Known) {
+    fn accesses(&mut self, instruction: &Instruction, written: &mut Known) {
+        let before = *written;
+        self.live.flags |= instruction.rflags_read() & ARITHMETIC & !before.flags;
         if !may_leave_flags(instruction) {
             written.flags |= instruction.rflags_modified() & ARITHMETIC;
         }
         // With a source of 0 these leave the destination as it was.
-        if matches!(instruction.mnemonic(), Mnemonic::Bsf | Mnemonic::Bsr) {
-            return;
-        }
+        let may_leave = matches!(instruction.mnemonic(), Mnemonic::Bsf | Mnemonic::Bsr);
         for used in self.factory.info(instruction).used_registers() {
+            let (number, is_whole) = register(used.register());
+            if matches!(
+                used.access(),
+                OpAccess::Read | OpAccess::CondRead | OpAccess::ReadWrite | OpAccess::ReadCondWrite
+            ) {
+                self.live.registers |= number & !before.registers;
+            }
             // A 32-bit write clears the upper half. A read-modify-write is a read first, and no end of life by itself;
             // the value it leaves is new, though.
-            if matches!(used.access(), OpAccess::Write | OpAccess::ReadWrite)
-                && let (number, true) = register(used.register())
-            {
+            if matches!(used.access(), OpAccess::Write | OpAccess::ReadWrite) && is_whole && !may_leave {
                 written.registers |= number;
             }
         }

@@ -41,6 +41,7 @@ mod relocate;
 mod returns;
 mod runtime;
 mod sharing;
+mod skim;
 mod slot;
 mod tables;
 mod template;
@@ -80,6 +81,10 @@ impl Isa for X86 {
 
     fn decode(&self, code: &[u8], address: u64) -> Result<Instruction, DecodeError> {
         decode::decode(self.bits, code, address)
+    }
+
+    fn flows(&self, code: &[u8], address: u64, see: &mut dyn FnMut(Flow)) {
+        decode::flows(self.bits, code, address, see);
     }
 
     fn disassemble(&self, code: &[u8], address: u64) -> String {

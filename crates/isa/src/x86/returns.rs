@@ -20,7 +20,7 @@
 
 use super::decode::{decoder, flow};
 use crate::{Flow, Reason, Site};
-use alloc::{collections::BTreeMap, vec::Vec};
+use alloc::{vec, vec::Vec};
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
 
 const RSP: usize = 4;
@@ -71,12 +71,35 @@ fn is_indexed(instruction: &Instruction) -> bool {
     instruction.op0_kind() == OpKind::Memory && instruction.memory_index() != Register::None
 }
 
+/// Whether an operand of this kind is a register or a constant.
+fn is_no_memory(kind: OpKind) -> bool {
+    use OpKind::*;
+    matches!(
+        kind,
+        Register
+            | NearBranch16
+            | NearBranch32
+            | NearBranch64
+            | FarBranch16
+            | FarBranch32
+            | Immediate8
+            | Immediate8_2nd
+            | Immediate16
+            | Immediate32
+            | Immediate64
+            | Immediate8to16
+            | Immediate8to32
+            | Immediate8to64
+            | Immediate32to64
+    )
+}
+
 pub(super) fn return_verdict(bits: u32, site: &Site<'_>) -> Result<(), Reason> {
     let mut walk = Walk {
         bits,
         site,
         factory: InstructionInfoFactory::new(),
-        visited: BTreeMap::new(),
+        visited: vec![0; site.code.len().div_ceil(64)],
         paths: Vec::new(),
         after_calls: Vec::new(),
         dispatch: None,
@@ -96,7 +119,8 @@ struct Walk<'a> {
     bits: u32,
     site: &'a Site<'a>,
     factory: InstructionInfoFactory,
-    visited: BTreeMap<u64, ()>,
+    /// A bit for each byte of code: whether an instruction that begins there was walked over.
+    visited: Vec<u64>,
     paths: Vec<(u64, State)>,
     /// What follows calls. Walked last: a call that never returns is followed by code that is reached from elsewhere,
     /// with a stack of another depth.
@@ -121,12 +145,25 @@ impl Walk<'_> {
             let end = self.site.function.wrapping_add(self.site.code.len() as u64);
             let mut last = self.site.function;
             while let Some(target) = self.site.targets.first_inside(last, end) {
-                if !self.visited.contains_key(&target) {
+                if !self.was_visited(target) {
                     self.paths.push((target, state));
                 }
                 last = target;
             }
         }
+    }
+
+    fn was_visited(&self, address: u64) -> bool {
+        self.offset(address).is_some_and(|at| self.visited[at / 64] >> (at % 64) & 1 != 0)
+    }
+
+    /// Marks an instruction, and tells whether it was marked.
+    fn visit(&mut self, address: u64) -> bool {
+        let Some(at) = self.offset(address) else { return true };
+        let (word, bit) = (&mut self.visited[at / 64], 1 << (at % 64));
+        let was_visited = *word & bit != 0;
+        *word |= bit;
+        was_visited
     }
 
     fn find(&mut self, reason: Reason) {
@@ -140,7 +177,7 @@ impl Walk<'_> {
         let mut instruction = Instruction::default();
         while decoder.can_decode() {
             decoder.decode_out(&mut instruction);
-            if instruction.is_invalid() || self.visited.insert(instruction.ip(), ()).is_some() {
+            if instruction.is_invalid() || self.visit(instruction.ip()) {
                 return;
             }
             if self.found.is_some() && self.bits == 64 {
@@ -226,6 +263,13 @@ impl Walk<'_> {
         use Mnemonic::*;
         // A return reads it to return; a push of it is the realigned frame's copy; a lea reads nothing.
         if matches!(instruction.mnemonic(), Ret | Push | Call | Lea | Nop | Leave) {
+            return;
+        }
+        // What goes to memory by one address alone is looked at only where that is known.
+        if instruction.op_kinds().all(|kind| matches!(kind, OpKind::Memory) || is_no_memory(kind))
+            && !instruction.is_stack_instruction()
+            && !matches!(state.get(instruction.memory_base()), Value::At(_))
+        {
             return;
         }
         let word = self.word();

@@ -57,9 +57,9 @@ pub(super) fn candidates(bits: u32, code: &[u8]) -> Vec<usize> {
             _ => false,
         })
     };
-    let [first, second] = entry(bits);
-    let pairs = code.windows(2).enumerate().filter(|(_, pair)| **pair == [first, second]);
-    pairs.map(|(at, _)| at).filter(|&at| loads_number(&code[at.saturating_sub(NEAR)..at])).collect()
+    let entry = entry(bits);
+    let found = memchr::memmem::find_iter(code, &entry);
+    found.filter(|&at| loads_number(&code[at.saturating_sub(NEAR)..at])).collect()
 }
 
 /// What is known of the registers of a system call.

@@ -18,6 +18,7 @@
 
 use super::computed::{self, Computes};
 use super::decode::decoder;
+use super::skim::{Skimmed, skim};
 use crate::{ReadOnlyData, Swept, View};
 use alloc::vec::Vec;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
@@ -50,24 +51,38 @@ pub(super) fn sweep(bits: u32, code: &[u8], address: u64, data: &dyn ReadOnlyDat
     let mut decoder = decoder(bits, code, address);
     let mut instruction = Instruction::default();
     found.view = View::Whole;
-    while decoder.can_decode() {
-        let next = decoder.position() + 1;
+    let mut at = 0;
+    while at < code.len() {
+        let window = code[at..].first_chunk().filter(|_| bits == 64);
+        if let Some(skimmed) = window.and_then(|window| skim(window, fixed)) {
+            references.count += 1;
+            match skimmed {
+                Skimmed::Plain(length) => at += length,
+                Skimmed::Branch { length, distance, is_call } => {
+                    at += length;
+                    let target = address.wrapping_add(at as u64).wrapping_add_signed(distance);
+                    found.branches(target, is_call, address, code);
+                }
+            }
+            continue;
+        }
+        if decoder.position() != at {
+            if decoder.set_position(at).is_err() {
+                break;
+            }
+            decoder.set_ip(address.wrapping_add(at as u64));
+        }
         decoder.decode_out(&mut instruction);
         if instruction.is_invalid() {
             found.view = View::Partial;
             // Data in text: try again at the next byte.
-            if decoder.set_position(next).is_err() {
-                break;
-            }
-            decoder.set_ip(address.wrapping_add(next as u64));
+            at += 1;
             continue;
         }
+        at = decoder.position();
         if is_direct_branch(&instruction) {
             let target = instruction.near_branch_target();
-            found.targets.push(target);
-            if !instruction.is_call_near() && target.wrapping_sub(address) < code.len() as u64 {
-                found.turns.push(target);
-            }
+            found.branches(target, instruction.is_call_near(), address, code);
         }
         references.see(&instruction);
         computes.see(&instruction, fixed, data);
@@ -78,6 +93,16 @@ pub(super) fn sweep(bits: u32, code: &[u8], address: u64, data: &dyn ReadOnlyDat
     }
     if computes.possibly() {
         computed::computed_jumps(bits, code, address, fixed, &mut found.computed);
+    }
+}
+
+impl Swept {
+    /// Notes where a direct branch of `code`, or a call in it, leads.
+    fn branches(&mut self, target: u64, is_call: bool, address: u64, code: &[u8]) {
+        self.targets.push(target);
+        if !is_call && target.wrapping_sub(address) < code.len() as u64 {
+            self.turns.push(target);
+        }
     }
 }
 

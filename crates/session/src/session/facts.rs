@@ -5,10 +5,10 @@
 use crate::error::Error;
 use crate::survey::{self, Flows};
 use crate::target::{self, Image};
-use std::cell::OnceCell;
-use std::collections::BTreeMap;
+use std::sync::OnceLock;
 use trapless_engine::Function as Code;
 use trapless_engine::admit::{Arrival, Facts, Functions, Known, Runtimes};
+use trapless_engine::spread;
 use trapless_isa::{Flow, Isa};
 use trapless_process::Process;
 use trapless_symbols::{Arrival as Told, Function, Kind, Module, ModuleKind, Origin};
@@ -37,42 +37,53 @@ pub(super) struct File<'i> {
     module: &'i Module,
     isa: &'static dyn Isa,
     bias: u64,
-    flows: OnceCell<Option<Flows>>,
-    pointers: OnceCell<Vec<u64>>,
+    flows: OnceLock<Option<Flows>>,
+    pointers: OnceLock<Vec<u64>>,
 }
 
 impl<'i> File<'i> {
     pub(super) fn new(module: &'i Module, bias: u64) -> Self {
         let isa = target::machine(module).isa();
-        Self { module, isa, bias, flows: OnceCell::new(), pointers: OnceCell::new() }
+        Self { module, isa, bias, flows: OnceLock::new(), pointers: OnceLock::new() }
     }
 
     /// Those with the indices `first`, and what is reached from them by jumps.
     pub(super) fn functions(&self, first: impl IntoIterator<Item = usize>) -> Functions<'i> {
-        let mut known: BTreeMap<u64, Known<'i>> = BTreeMap::new();
         let functions = self.module.functions();
-        let mut ways: Vec<Function<'i>> =
-            first.into_iter().filter_map(|index| functions.get(index)).collect();
-        while let Some(function) = ways.pop() {
-            let address = function.address().wrapping_add(self.bias);
-            if known.contains_key(&address) {
-                continue;
-            }
-            let Some(code) = code_of(self.module, function, self.bias) else { continue };
-            let reached = self.reached_from(function);
-            let names = function.names().filter(|_| function.is_named()).map(|name| name.plain());
-            known.insert(
-                address,
-                Known {
-                    function: code,
-                    names: names.collect(),
-                    arrival: self.arrival(function),
-                    goes_on: reached.iter().map(|next| next.address().wrapping_add(self.bias)).collect(),
-                },
-            );
-            ways.extend(reached);
+        let mut known = Functions::new();
+        let mut ways: Vec<_> = first.into_iter().filter_map(|index| functions.get(index)).collect();
+        while !ways.is_empty() {
+            ways.sort_unstable_by_key(Function::address);
+            ways.dedup_by_key(|function| function.address());
+            ways.retain(|function| !known.contains_key(&self.place(*function)));
+            let looked_at = spread::map(&ways, |function| self.look_at(*function));
+            let mut reached = Vec::new();
+            known.extend(looked_at.into_iter().flatten().map(|(function, goes_on)| {
+                reached.extend(goes_on);
+                (function.function.address, function)
+            }));
+            ways = reached;
         }
         known
+    }
+
+    /// Where a function stands in the process.
+    fn place(&self, function: Function<'_>) -> u64 {
+        function.address().wrapping_add(self.bias)
+    }
+
+    /// A function of which all code is there, and what its jumps lead to.
+    fn look_at(&self, function: Function<'i>) -> Option<(Known<'i>, Vec<Function<'i>>)> {
+        let code = code_of(self.module, function, self.bias)?;
+        let reached = self.reached_from(function);
+        let names = function.names().filter(|_| function.is_named()).map(|name| name.plain());
+        let known = Known {
+            function: code,
+            names: names.collect(),
+            arrival: self.arrival(function),
+            goes_on: reached.iter().map(|next| self.place(*next)).collect(),
+        };
+        Some((known, reached))
     }
 
     /// How control arrives at a function, by its symbol, by the unwind table, and by what leads there.
@@ -112,7 +123,7 @@ impl<'i> File<'i> {
         let Some(code) = self.module.code(range.clone()) else { return Vec::new() };
         let functions = self.module.functions();
         let mut found = Vec::new();
-        survey::each_flow(self.isa, code, range.start, |flow| {
+        self.isa.flows(code, range.start, &mut |flow| {
             if let Flow::Jump { target } | Flow::Branch { target } = flow
                 && !range.contains(&target)
             {

@@ -9,7 +9,7 @@ use crate::session::Prepared;
 use crate::terminal::printable;
 use std::fmt::Write as _;
 use std::io::Write as _;
-use trapless_engine::admit::{Returns, Rungs, rungs};
+use trapless_engine::admit::{Rungs, judge_returns, rungs};
 use trapless_engine::{Module, Refusal, Request, Wanted};
 use trapless_isa::{
     Actions, DetourRequest, Displaced, EntryActions, Isa, Layout, Machine, Mechanism, Reason, ReturnActions,
@@ -31,9 +31,9 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
     let (entries, returns) = (prepared.offers(entry, allowed)?, prepared.offers(both, allowed)?);
     let (entries, returns) = (entries.answers(), returns.answers());
     let (modules, requests) = prepared.requests(both);
-    let mut judge = Returns::new(prepared.facts(), &modules);
+    let judged = judge_returns(prepared.facts(), &modules, &requests);
     let mut output = listing.output.open()?;
-    for request in &requests {
+    for (request, judged) in requests.iter().zip(judged) {
         let site = &prepared.sites().sites[request.id as usize];
         if !asked(site) {
             continue;
@@ -46,7 +46,7 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
             rungs: rungs(prepared.facts(), &modules, request),
             chosen: entry.and_then(|answer| answer.ok()).map(|planned| planned.mechanism),
             refused: entry.and_then(|answer| answer.err()),
-            returns: judge.judge(request).and(unwinder.cloned().map_or(Ok(()), Err)),
+            returns: judged.and(unwinder.cloned().map_or(Ok(()), Err)),
         };
         let text = explain(&title, &modules, request, site.kinds.returns, &verdicts);
         for line in text.lines() {

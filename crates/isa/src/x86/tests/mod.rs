@@ -8,6 +8,7 @@ mod prologue;
 mod relocate;
 mod returns;
 mod sharing;
+mod skim;
 mod slot;
 mod tables;
 mod verdict;
