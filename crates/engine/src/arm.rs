@@ -7,10 +7,10 @@
 //!    `process/src/shared.rs` tells), the thread region (wiped in forked children), the return region, and an executable arena for
 //!    each module. Each at its planned address and only if nothing is there. Then prove that the mapping is of that memfd.
 //!    Where detours read the clock, ask whether they may.
-//! 3. Write the code of the arenas, through `/proc/PID/mem`: they are never writable.
+//! 3. Write the code of the arenas, through `/proc/PID/mem`: they are never writable. Meanwhile write the journal.
 //! 4. Check each site again: no saved context leads inside its displaced instructions, and those that run from a copy after
 //!    a trap are the file's.
-//! 5. Write the header and the journal.
+//! 5. Write the header, and of which sites that was not so.
 //! 6. Patch every site whose bytes are the file's.
 //! 7. Move threads that stand inside displaced instructions to the same instruction of the detour.
 //! 8. Let the target go.
@@ -20,13 +20,8 @@
 //! patch is written.
 
 use crate::{
-    Blueprint, EngineError, LeftAlone, clock, find_sessions,
-    found::find_headers,
-    reach,
-    region::Region,
-    scan::{self, Ranges},
-    trap::TrapSite,
-    writes,
+    Blueprint, EngineError, LeftAlone, clock, find_sessions, found::find_headers, reach, region::Region,
+    scan, spread, trap::TrapSite, writes,
 };
 use std::{
     os::fd::OwnedFd,
@@ -93,9 +88,10 @@ impl Blueprint<'_> {
         if self.plan.sites.iter().any(clock::is_read_by) {
             clock::require(process, stopped, RemoteAddr(self.header.threads))?;
         }
-        for (arena, code) in self.header.arenas().zip(&self.code) {
-            process.write(RemoteAddr(arena.address), code)?;
-        }
+        let region = Region::map(&memory, self.header.blocks_offset + self.header.block_stride)?;
+        // The stop is to be short, so the two large pieces of work go side by side.
+        let (told, written) = spread::both(|| self.write_journal(&region), || self.write_code(process));
+        told.unwrap_or_else(|panic| std::panic::resume_unwind(panic)).and(written)?;
         process.write(RemoteAddr(self.header.threads), &u64::from(self.header.pid).to_le_bytes())?;
 
         let mut refused = self.refused_by_contexts(process, stopped, &all)?;
@@ -103,26 +99,20 @@ impl Blueprint<'_> {
         let moves = self.threads_inside(stopped, &mut refused);
         self.require_lookups(process, &mut refused)?;
         let mut journal = self.journal.clone();
-        skip_refused(&mut journal, &refused);
-        let region = Region::map(&memory, self.header.blocks_offset + self.header.block_stride)?;
-        region.write(0, bytemuck::bytes_of(&self.header));
+        for (index, _) in refused.iter().enumerate().filter(|(_, refused)| refused.is_some()) {
+            self.skip(index, &mut journal, &region)?;
+        }
+        region.write(0, bytemuck::bytes_of(&self.header))?;
         trapless_wire::WordsMut::set_word(&region, Header::SHARING_OFFSET, sharing_threads(stopped));
         // A block without it is a forked child's.
         let overflow = self.header.blocks_offset + u64::from(BLOCK_ORIGIN);
         trapless_wire::WordsMut::set_word(&region, overflow, u64::from(self.header.pid));
-        region.write(self.header.places_at(), bytemuck::cast_slice(&self.schema));
-        for (offset, part) in journal.parts(&self.header.journal) {
-            region.write(offset, part);
-        }
 
         // Step 6.
         for index in writes::put_in(process, &journal)? {
             refused[index] = Some(LeftAlone::Modified);
             // Removal need not wait for somebody else's bytes to go.
-            journal.skip(index);
-            if let Some(site) = journal.site(index) {
-                region.write(self.header.journal.site_at(index as u64), bytemuck::bytes_of(&*site));
-            }
+            self.skip(index, &mut journal, &region)?;
         }
         for (tid, index, copy) in moves {
             if refused[index].is_none() {
@@ -131,6 +121,28 @@ impl Blueprint<'_> {
         }
         set_state(&region, &self.header, SessionState::Armed);
         Ok(Armed { memory, header: self.header, journal, stopped: Duration::ZERO, refused })
+    }
+
+    /// Of step 5: all but the header.
+    fn write_journal(&self, region: &Region) -> Result<(), EngineError> {
+        region.write(self.header.places_at(), bytemuck::cast_slice(&self.schema))?;
+        let parts = self.journal.parts(&self.header.journal);
+        parts.into_iter().try_for_each(|(offset, part)| region.write(offset, part))
+    }
+
+    /// Step 3.
+    fn write_code(&self, process: &Process) -> Result<(), EngineError> {
+        let arenas = self.header.arenas().zip(&self.code);
+        arenas.into_iter().try_for_each(|(arena, code)| Ok(process.write(RemoteAddr(arena.address), code)?))
+    }
+
+    /// Says of a site that it was never changed.
+    fn skip(&self, index: usize, journal: &mut Journal, region: &Region) -> Result<(), EngineError> {
+        journal.skip(index);
+        match journal.site(index) {
+            Some(site) => region.write(self.header.journal.site_at(index as u64), bytemuck::bytes_of(&*site)),
+            None => Ok(()),
+        }
     }
 
     /// Of step 1: return addresses of one session's may be found by the other's detours and be gone when the other looks for
@@ -224,13 +236,10 @@ impl Blueprint<'_> {
         stopped: &Stopped<'_>,
         all: &[Checked],
     ) -> Result<Vec<Option<LeftAlone>>, EngineError> {
-        // Where nobody may come back to: an instruction inside a write that does not stand there any more.
-        let inside = self.journal.sites().zip(&self.places).flat_map(|(site, places)| {
-            let ranges = site.writes().map(|write| (write.address + 1, write.range().end));
-            ranges.filter(|&(start, end)| places.iter().any(|place| (start..end).contains(&place.0)))
-        });
-        let ranges = Ranges::new(inside);
-        let led = scan::led_into(process, stopped, &ranges, &reach::regions(&self.header), all)?;
+        let led = scan::led_into(process, stopped, &self.inside, &reach::regions(&self.header), all)?;
+        if led.is_empty() {
+            return Ok(vec![None; self.journal.len()]);
+        }
         let refusal = |site: SiteWrites<'_>| {
             let is_led = |write: Write<'_>| led.binary_search(&(write.address + 1)).is_ok();
             site.writes().any(is_led).then_some(LeftAlone::OnStack)
@@ -266,15 +275,11 @@ impl Blueprint<'_> {
         stopped: &Stopped<'_>,
         refused: &mut [Option<LeftAlone>],
     ) -> Vec<(Tid, usize, u64)> {
-        let writes =
-            self.journal.sites().flat_map(|site| site.writes().map(move |w| (w.range(), site.index)));
-        let mut writes: Vec<_> = writes.collect();
-        writes.sort_unstable_by_key(|(range, _)| range.start);
         let mut moves = Vec::new();
         for thread in stopped.threads() {
             let ip = thread.registers().ip().0;
-            let after = writes.partition_point(|(range, _)| range.start < ip);
-            let Some((range, index)) = after.checked_sub(1).map(|last| writes[last].clone()) else {
+            let after = self.writes.partition_point(|(range, _)| range.start < ip);
+            let Some((range, index)) = after.checked_sub(1).map(|last| self.writes[last].clone()) else {
                 continue;
             };
             if !range.contains(&ip) {

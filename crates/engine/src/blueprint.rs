@@ -4,8 +4,8 @@
 //! stopped; then mapping ours fails, without harm, and the blueprint is drawn again.
 
 use crate::frames::{self, Frames};
-use crate::{EngineError, Plan, Refusal, Unwinder, spread, trap::TrapSite};
-use std::collections::BTreeMap;
+use crate::{EngineError, Plan, Refusal, Unwinder, scan::Ranges, spread, trap::TrapSite};
+use std::{collections::BTreeMap, ops::Range};
 use trapless_isa::{DetourRequest, Detours, Facts, Isa, Layout, Mechanism, Runtime, Spare};
 use trapless_process::{GapRules, Mappings, Pid, Process, RemoteAddr};
 use trapless_wire::{
@@ -41,6 +41,10 @@ pub struct Blueprint<'m> {
     pub(crate) places: Vec<Vec<(u64, u64)>>,
     /// The sites that trap, by address.
     pub(crate) traps: Vec<TrapSite>,
+    /// What will be written over, by address, and the index of its site.
+    pub(crate) writes: Vec<(Range<u64>, usize)>,
+    /// Where nobody may come back to: an instruction inside a write that does not stand there any more.
+    pub(crate) inside: Ranges,
 }
 
 impl<'m> Blueprint<'m> {
@@ -83,6 +87,8 @@ impl<'m> Blueprint<'m> {
             schema: Vec::new(),
             places: Vec::new(),
             traps: Vec::new(),
+            writes: Vec::new(),
+            inside: Ranges::default(),
         };
         blueprint.generate(arenas, &layout);
         match blueprint.journal.is_empty() {
@@ -167,6 +173,15 @@ impl<'m> Blueprint<'m> {
         let ring = self.header.ring;
         self.schema =
             self.plan.sites.iter().flat_map(|site| site.places.raw(site.request.id, ring)).collect();
+        // Ahead of the stop, which is to be short.
+        let writes = journal.sites().flat_map(|site| site.writes().map(move |w| (w.range(), site.index)));
+        self.writes = writes.collect();
+        self.writes.sort_unstable_by_key(|(range, _)| range.start);
+        let insides = self.writes.iter().filter_map(|(range, index)| {
+            let inside = range.start + 1..range.end;
+            places[*index].iter().any(|place| inside.contains(&place.0)).then_some((inside.start, inside.end))
+        });
+        self.inside = Ranges::new(insides);
         self.journal = journal;
         self.places = places;
         self.traps = traps;

@@ -1,5 +1,6 @@
 //! Comparing and changing the code of a stopped target, a page at a time.
 
+use crate::spread;
 use std::ops::Range;
 use trapless_process::{MemoryError, Process, RemoteAddr};
 use trapless_wire::PAGE;
@@ -29,24 +30,37 @@ pub enum Found {
 }
 
 /// The most memory that is read and changed at a time.
-const LONGEST_RUN: u64 = 1 << 20;
+const LONGEST_RUN: u64 = 256 << 10;
 
 /// Applies every change whose `from` is in place, and tells for each what was found. `changes` are sorted by address.
 ///
 /// A page is read once, changed in a copy, and written once; only pages with a change are written, and they become
-/// the target's own. The caller holds the target stopped, so nobody sees a page half written.
+/// the target's own, which is what takes the time: all processors are at it. The caller holds the target stopped, so nobody sees a page
+/// half written.
 pub fn apply(process: &Process, changes: &[Change<'_>]) -> Result<Vec<Found>, MemoryError> {
-    let mut results = Vec::with_capacity(changes.len());
-    // Of the longest run so far: fresh memory would have to be cleared for each, while the target stands.
-    let mut memory = Vec::new();
+    let mut runs = Vec::new();
     let mut rest = changes;
     while !rest.is_empty() {
         let (pages, count) = run_of(rest);
         let (run, after) = rest.split_at(count);
-        apply_run(process, &pages, run, &mut memory, &mut results)?;
+        runs.push((runs.len(), pages, run));
         rest = after;
     }
-    Ok(results)
+    /// What a thread keeps from run to run.
+    #[derive(Default)]
+    struct Own {
+        /// Of the longest run so far: fresh memory would have to be cleared for each, while the target stands.
+        memory: Vec<u8>,
+        done: Vec<(usize, Result<Vec<Found>, MemoryError>)>,
+    }
+    let apply = |own: &mut Own, (index, pages, run): &(usize, Range<u64>, &[Change<'_>])| {
+        own.done.push((*index, apply_run(process, pages, run, &mut own.memory)));
+    };
+    let all = spread::share_out(&runs, apply).unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    let mut done: Vec<_> = all.into_iter().flat_map(|own| own.done).collect();
+    done.sort_unstable_by_key(|(index, _)| *index);
+    let found: Vec<Vec<Found>> = done.into_iter().map(|(_, found)| found).collect::<Result<_, _>>()?;
+    Ok(found.concat())
 }
 
 /// The changes at the start of `changes` whose pages touch, so that one that crosses a page boundary is in one run; and their
@@ -85,14 +99,14 @@ fn apply_run(
     pages: &Range<u64>,
     run: &[Change<'_>],
     memory: &mut Vec<u8>,
-    results: &mut Vec<Found>,
-) -> Result<(), MemoryError> {
+) -> Result<Vec<Found>, MemoryError> {
+    let mut results = Vec::with_capacity(run.len());
     let start = pages.start;
     let length = (pages.end - start) as usize;
     memory.resize(memory.len().max(length), 0);
     let bytes = &mut memory[..length];
     if bytes.is_empty() || process.read_exact(RemoteAddr(start), bytes).is_err() {
-        return apply_singly(process, run, results);
+        return apply_singly(process, run);
     }
     let mut dirty: Vec<(usize, usize)> = Vec::new();
     for change in run {
@@ -121,11 +135,12 @@ fn apply_run(
         let (from, to) = (first * PAGE as usize, (last + 1) * PAGE as usize);
         process.write(RemoteAddr(start + from as u64), &bytes[from..to])?;
     }
-    Ok(())
+    Ok(results)
 }
 
 /// Where a run's pages are not all there: each change on its own.
-fn apply_singly(process: &Process, run: &[Change<'_>], results: &mut Vec<Found>) -> Result<(), MemoryError> {
+fn apply_singly(process: &Process, run: &[Change<'_>]) -> Result<Vec<Found>, MemoryError> {
+    let mut results = Vec::with_capacity(run.len());
     for change in run {
         let mut now = vec![0; change.from.len()];
         results.push(match process.read_exact(RemoteAddr(change.address), &mut now) {
@@ -139,7 +154,7 @@ fn apply_singly(process: &Process, run: &[Change<'_>], results: &mut Vec<Found>)
             Ok(()) => Found::Foreign,
         });
     }
-    Ok(())
+    Ok(results)
 }
 
 #[cfg(test)]
@@ -183,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn no_run_is_longer_than_a_mebibyte() {
+    fn no_run_is_longer_than_it_may_be() {
         let sites: Vec<_> = (1..=4096).map(|page| (page * PAGE, 5)).collect();
         let runs = runs(&sites);
         assert!(runs.iter().all(|(start, end, _)| end - start <= LONGEST_RUN), "{runs:x?}");

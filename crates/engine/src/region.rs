@@ -6,9 +6,13 @@
 
 use crate::EngineError;
 use std::{
+    fs::File,
     io,
     ops::Range,
-    os::fd::{AsRawFd, OwnedFd},
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::fs::FileExt,
+    },
     ptr::NonNull,
     sync::atomic::{AtomicU64, Ordering},
 };
@@ -19,7 +23,7 @@ use trapless_wire::{PAGE, Words, WordsMut};
 pub struct Region {
     base: NonNull<u8>,
     size: usize,
-    file: OwnedFd,
+    file: File,
     /// A bit for each page that is known to be in the file.
     present: Vec<AtomicU64>,
 }
@@ -34,7 +38,7 @@ impl Region {
     pub fn map(fd: &OwnedFd, size: u64) -> Result<Self, EngineError> {
         let size = usize::try_from(size)
             .map_err(|_| EngineError::Map(io::Error::from(io::ErrorKind::OutOfMemory)))?;
-        let file = fd.try_clone().map_err(EngineError::Map)?;
+        let file = File::from(fd.try_clone().map_err(EngineError::Map)?);
         let mut present = Vec::new();
         present.resize_with(size.div_ceil(PAGE as usize * 64), AtomicU64::default);
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
@@ -54,13 +58,12 @@ impl Region {
         }
     }
 
-    /// Copies bytes in, at a multiple of 8. The last word is filled up with zeros; what does not fit is left out.
-    pub fn write(&self, offset: u64, bytes: &[u8]) {
-        for (i, word) in bytes.chunks(8).enumerate() {
-            let mut value = [0; 8];
-            value[..word.len()].copy_from_slice(word);
-            self.set_word(offset + 8 * i as u64, u64::from_ne_bytes(value));
-        }
+    /// Copies bytes in, by way of the file: no page of it has to be brought into this process first.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), EngineError> {
+        self.file.write_all_at(bytes, offset).map_err(EngineError::Map)
     }
 
     /// Adds to the word at a byte offset, a multiple of 8; what it was before.
@@ -161,7 +164,6 @@ impl Drop for Region {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs::File;
     use std::os::{fd::FromRawFd, unix::fs::MetadataExt};
 
     fn memory(size: u64) -> File {

@@ -33,8 +33,39 @@ const MOST_OF_STACKS: u64 = 64 << 20;
 #[derive(Debug, Default)]
 pub struct Ranges {
     ranges: Vec<(u64, u64)>,
-    /// Few and wide ones that hold all of them: first address and length.
-    clusters: Vec<(u64, u64)>,
+    /// Few and wide ones that hold all of them.
+    clusters: Vec<Cluster>,
+}
+
+/// A wide range that holds some.
+#[derive(Debug)]
+struct Cluster {
+    start: u64,
+    length: u64,
+    /// For each page of it, from its start on, how many ranges begin before that: pointers to functions of which most are probed are
+    /// a million, and each is asked about.
+    before: Vec<u32>,
+}
+
+impl Cluster {
+    const PAGE_SHIFT: u32 = 12;
+
+    fn new(ranges: &[(u64, u64)], start: u64, length: u64) -> Self {
+        let pages = (length >> Self::PAGE_SHIFT) + 2;
+        let count = |page: u64| ranges.partition_point(|range| range.0 < start + (page << Self::PAGE_SHIFT));
+        // Where they lie far apart there is little to choose from.
+        let is_dense = pages <= 64 + 64 * ranges.len() as u64;
+        let pages = if is_dense { pages } else { 0 };
+        Self { start, length, before: (0..pages).map(|page| count(page) as u32).collect() }
+    }
+
+    /// Those of `ranges` that begin on the page of an address in the cluster, and the one before.
+    fn near<'r>(&self, ranges: &'r [(u64, u64)], address: u64) -> &'r [(u64, u64)] {
+        let page = ((address - self.start) >> Self::PAGE_SHIFT) as usize;
+        let count = |page: usize| self.before.get(page).map(|&count| count as usize);
+        let (Some(first), Some(end)) = (count(page), count(page + 1)) else { return ranges };
+        ranges.get(first.saturating_sub(1)..end).unwrap_or_default()
+    }
 }
 
 /// Ranges closer than this are one cluster: those of one module, and of its neighbours.
@@ -45,13 +76,14 @@ impl Ranges {
     pub fn new(ranges: impl IntoIterator<Item = (u64, u64)>) -> Self {
         let mut ranges: Vec<_> = ranges.into_iter().filter(|r| r.0 < r.1).collect();
         ranges.sort_unstable();
-        let mut clusters: Vec<(u64, u64)> = Vec::new();
+        let mut wide: Vec<(u64, u64)> = Vec::new();
         for &(start, end) in &ranges {
-            match clusters.last_mut() {
+            match wide.last_mut() {
                 Some((low, length)) if start - (*low + *length) < CLUSTER_GAP => *length = end - *low,
-                _ => clusters.push((start, end - start)),
+                _ => wide.push((start, end - start)),
             }
         }
+        let clusters = wide.into_iter().map(|(start, length)| Cluster::new(&ranges, start, length)).collect();
         Self { ranges, clusters }
     }
 
@@ -67,13 +99,15 @@ impl Ranges {
                 any | (u64::from(u32::from_le_bytes(*word)).wrapping_sub(low) < length)
             }),
         };
-        self.clusters.iter().any(|&(low, length)| any(low, length))
+        self.clusters.iter().any(|cluster| any(cluster.start, cluster.length))
     }
 
     /// Start of the range that holds `address`.
     pub fn find(&self, address: u64) -> Option<u64> {
-        let after = self.ranges.partition_point(|r| r.0 <= address);
-        let (start, end) = *self.ranges.get(after.checked_sub(1)?)?;
+        let is_in = |cluster: &&Cluster| address.wrapping_sub(cluster.start) < cluster.length;
+        let near = self.clusters.iter().find(is_in)?.near(&self.ranges, address);
+        let after = near.partition_point(|r| r.0 <= address);
+        let (start, end) = *near.get(after.checked_sub(1)?)?;
         (address < end).then_some(start)
     }
 }
@@ -195,6 +229,23 @@ mod tests {
             [(9, None), (10, Some(10)), (11, Some(10)), (12, None), (24, Some(20)), (25, None), (30, None)];
         for (address, expected) in cases {
             assert_eq!(ranges.find(address), expected, "{address}");
+        }
+    }
+
+    #[test]
+    fn many_ranges_over_many_pages_are_found_as_few_are() {
+        // Over the ends of pages, pages without any, and gaps between clusters.
+        let range = |n: u64| {
+            let start = n * 1000 + n / 100 * 9_000 + n / 1000 * (200 << 20);
+            (start, start + 1 + n % 999)
+        };
+        let all: Vec<_> = (1..3000).map(range).collect();
+        let ranges = Ranges::new(all.iter().copied());
+        assert!(ranges.clusters.len() > 1);
+        for &(start, end) in &all {
+            for (address, expected) in [(start - 1, None), (start, Some(start)), (end - 1, Some(start))] {
+                assert_eq!(ranges.find(address), expected, "{address}");
+            }
         }
     }
 }

@@ -10,7 +10,7 @@
 //! file's. Nothing is read that is not there, so nothing blocks and the target's memory does not grow; a shared page
 //! that the kernel has taken away from the process under memory pressure is not seen.
 
-use crate::scan::Ranges;
+use crate::{scan::Ranges, spread};
 use rustix::io::{ReadWriteFlags, preadv2};
 use std::collections::HashMap;
 use std::fs::File;
@@ -121,18 +121,12 @@ pub fn words_into(
     };
     let threads = processors().min((found.bytes / SHARE) as usize).max(1);
     let shares = split(&found.ranges, found.bytes.div_ceil(threads as u64).next_multiple_of(PAGE));
-    let read = |share: &Vec<Range<u64>>| words_in(process, ranges, share);
-    let words: Vec<_> = match shares.as_slice() {
-        [] => Vec::new(),
-        [share] => vec![read(share)?],
-        shares => std::thread::scope(|scope| {
-            let running: Vec<_> = shares.iter().map(|share| scope.spawn(|| read(share))).collect();
-            let joined = running.into_iter().map(|thread| thread.join().map_err(|_| MemoryError::Gone));
-            joined.map(|read| read.and_then(|read| read)).collect::<Result<_, _>>()
-        })?,
-    };
+    let read = |own: &mut Vec<_>, share: &Vec<Range<u64>>| own.push(words_in(process, ranges, share));
+    let all = spread::share_out(&shares, read).map_err(|_| MemoryError::Gone)?;
+    let words: Vec<Option<Vec<Word>>> = all.into_iter().flatten().collect::<Result<_, _>>()?;
     let Some(words) = words.into_iter().collect::<Option<Vec<_>>>() else { return Ok(Searched::TooMuch) };
     let mut words = words.concat();
+    words.sort_unstable_by_key(|word| word.at);
     words.retain(|word| !skip.iter().any(|skip| skip.contains(&word.at)));
     Ok(Searched::Whole(words))
 }
