@@ -7,10 +7,10 @@
 //!    `process/src/shared.rs` tells), the thread region (wiped in forked children), the return region, and an executable arena for
 //!    each module. Each at its planned address and only if nothing is there. Then prove that the mapping is of that memfd.
 //!    Where detours read the clock, ask whether they may.
-//! 3. Write the code of the arenas, through `/proc/PID/mem`: they are never writable. Meanwhile write the journal.
+//! 3. Write the code of the arenas, through `/proc/PID/mem`: they are never writable. Meanwhile write the header and the journal.
 //! 4. Check each site again: no saved context leads inside its displaced instructions, and those that run from a copy after
 //!    a trap are the file's.
-//! 5. Write the header, and of which sites that was not so.
+//! 5. Say in the journal of which sites that was not so.
 //! 6. Patch every site whose bytes are the file's.
 //! 7. Move threads that stand inside displaced instructions to the same instruction of the detour.
 //! 8. Let the target go.
@@ -102,7 +102,6 @@ impl Blueprint<'_> {
         for (index, _) in refused.iter().enumerate().filter(|(_, refused)| refused.is_some()) {
             self.skip(index, &mut journal, &region)?;
         }
-        region.write(0, bytemuck::bytes_of(&self.header))?;
         trapless_wire::WordsMut::set_word(&region, Header::SHARING_OFFSET, sharing_threads(stopped));
         // A block without it is a forked child's.
         let overflow = self.header.blocks_offset + u64::from(BLOCK_ORIGIN);
@@ -123,8 +122,9 @@ impl Blueprint<'_> {
         Ok(Armed { memory, header: self.header, journal, stopped: Duration::ZERO, refused })
     }
 
-    /// Of step 5: all but the header.
+    /// Of step 3: the header first, since what is mapped by then is found by it.
     fn write_journal(&self, region: &Region) -> Result<(), EngineError> {
+        region.write(0, bytemuck::bytes_of(&self.header))?;
         region.write(self.header.places_at(), bytemuck::cast_slice(&self.schema))?;
         let parts = self.journal.parts(&self.header.journal);
         parts.into_iter().try_for_each(|(offset, part)| region.write(offset, part))

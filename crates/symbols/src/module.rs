@@ -288,8 +288,8 @@ impl Module {
     fn build_functions(&self) -> Functions {
         std::thread::scope(|scope| {
             if self.source.len() >= LARGE {
-                // Meanwhile. A defect of it shows where the frames are asked for.
-                scope.spawn(|| self.frames());
+                // Meanwhile, if there may be another thread. A defect of it shows where the frames are asked for.
+                let _ = std::thread::Builder::new().spawn_scoped(scope, || self.frames());
             }
             self.functions_of_symbols().finish(&self.frames().0)
         })

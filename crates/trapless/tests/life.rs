@@ -201,6 +201,31 @@ fn l4_everything_works_as_an_ordinary_user() {
 }
 
 #[test]
+fn l4_a_user_who_may_make_no_more_threads_still_gets_answers() {
+    let program = lives();
+    let path = program.path().to_str().unwrap();
+    if as_nobody(&program, &[]).is_none() {
+        return;
+    }
+    let mut own = Command::new("setpriv");
+    let target = Target::start(own.args(["--reuid=65534", "--regid=65534", "--clear-groups", path]));
+    let (before, pid) = (target.text(), target.pid().to_string());
+    let limited = |arguments: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]);
+        command.args(["prlimit", "--nproc=1"]).arg(program.dir().join("trapless")).args(arguments);
+        finish(command.stdin(Stdio::null()))
+    };
+    // Large files are read by several threads where that can be.
+    let listed = limited(&["list", "-p", &pid, "libc.so.6:getenv"]);
+    assert_eq!(listed.code, Some(0), "{listed:?}");
+    let counted =
+        limited(&["count", "--return", "-p", &pid, "lives:subject", "libc.so.6:getenv", "-d", "0.01"]);
+    counted.assert_refused(1, &["cannot start the keeper process"]);
+    before.assert_restored(target.pid());
+}
+
+#[test]
 fn l4_a_target_in_another_mount_and_pid_namespace_is_probed() {
     if !is_root() {
         trapless_testing::inapplicable!("only root can make namespaces everywhere");
