@@ -97,7 +97,7 @@ int main(void) {
         waitpid(child, 0, 0);
     }
     puts("done"); fflush(stdout);
-    getchar(); getchar();
+    while (getchar() != EOF) {}
     return 0;
 }
 "#;
