@@ -89,9 +89,15 @@ impl Blueprint<'_> {
             clock::require(process, stopped, RemoteAddr(self.header.threads))?;
         }
         let region = Region::map(&memory, self.header.blocks_offset + self.header.block_stride)?;
-        // The stop is to be short, so the two large pieces of work go side by side.
-        let (told, written) = spread::both(|| self.write_journal(&region), || self.write_code(process));
-        told.unwrap_or_else(|panic| std::panic::resume_unwind(panic)).and(written)?;
+        let bytes: u64 = self.header.arenas().map(|arena| arena.size).sum();
+        if bytes < spread::WORTH_A_THREAD {
+            self.write_journal(&region)?;
+            self.write_code(process)?;
+        } else {
+            // The stop is to be short, so the two large pieces of work go side by side.
+            let (told, written) = spread::both(|| self.write_journal(&region), || self.write_code(process));
+            told.unwrap_or_else(|panic| std::panic::resume_unwind(panic)).and(written)?;
+        }
         process.write(RemoteAddr(self.header.threads), &u64::from(self.header.pid).to_le_bytes())?;
 
         let mut refused = self.refused_by_contexts(process, stopped, &all)?;

@@ -35,7 +35,7 @@ const LONGEST_RUN: u64 = 256 << 10;
 /// Applies every change whose `from` is in place, and tells for each what was found. `changes` are sorted by address.
 ///
 /// A page is read once, changed in a copy, and written once; only pages with a change are written, and they become
-/// the target's own, which is what takes the time: all processors are at it. The caller holds the target stopped, so nobody sees a page
+/// the target's own, which is what takes the time: where there are many, all processors are at it. The caller holds the target stopped, so nobody sees a page
 /// half written.
 pub fn apply(process: &Process, changes: &[Change<'_>]) -> Result<Vec<Found>, MemoryError> {
     let mut runs = Vec::new();
@@ -56,7 +56,14 @@ pub fn apply(process: &Process, changes: &[Change<'_>]) -> Result<Vec<Found>, Me
     let apply = |own: &mut Own, (index, pages, run): &(usize, Range<u64>, &[Change<'_>])| {
         own.done.push((*index, apply_run(process, pages, run, &mut own.memory)));
     };
-    let all = spread::share_out(&runs, apply).unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    let bytes: u64 = runs.iter().map(|(_, pages, _)| pages.end - pages.start).sum();
+    let all = if bytes < spread::WORTH_A_THREAD {
+        let mut own = Own::default();
+        runs.iter().for_each(|run| apply(&mut own, run));
+        vec![own]
+    } else {
+        spread::share_out(&runs, apply).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    };
     let mut done: Vec<_> = all.into_iter().flat_map(|own| own.done).collect();
     done.sort_unstable_by_key(|(index, _)| *index);
     let found: Vec<Vec<Found>> = done.into_iter().map(|(_, found)| found).collect::<Result<_, _>>()?;

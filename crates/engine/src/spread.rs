@@ -9,6 +9,9 @@ const LEAST: usize = 256;
 /// More threads than this gain nothing: the sites of one process are a second's work.
 const MOST: usize = 8;
 
+/// Less memory than this, in bytes, is copied sooner than another thread comes to run, the more so on a busy machine.
+pub(crate) const WORTH_A_THREAD: u64 = 1 << 20;
+
 /// `work` of each item, in order. A panic in it is passed on.
 pub fn map<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let shares: Vec<&[T]> = items.chunks(LEAST).collect();
