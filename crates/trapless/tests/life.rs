@@ -157,6 +157,12 @@ fn as_nobody(program: &Program, arguments: &[&str]) -> Option<Command> {
     Some(command)
 }
 
+/// The program as another user, which only root can start.
+fn of_nobody(program: &Program) -> Target {
+    let mut command = Command::new("setpriv");
+    Target::start(command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(program.path()))
+}
+
 #[test]
 fn l4_the_process_of_another_user_is_code_4() {
     let program = lives();
@@ -169,13 +175,10 @@ fn l4_the_process_of_another_user_is_code_4() {
 #[test]
 fn l4_everything_works_as_an_ordinary_user() {
     let program = lives();
-    let path = program.path().to_str().unwrap();
     if as_nobody(&program, &[]).is_none() {
         return;
     }
-    let mut own = Command::new("setpriv");
-    own.args(["--reuid=65534", "--regid=65534", "--clear-groups", path]);
-    let mut target = Target::start(&mut own);
+    let mut target = of_nobody(&program);
     let before = target.text();
     let pid = target.pid().to_string();
     let nobody = |arguments: &[&str]| as_nobody(&program, arguments).unwrap();
@@ -203,12 +206,10 @@ fn l4_everything_works_as_an_ordinary_user() {
 #[test]
 fn l4_a_user_who_may_make_no_more_threads_still_gets_answers() {
     let program = lives();
-    let path = program.path().to_str().unwrap();
     if as_nobody(&program, &[]).is_none() {
         return;
     }
-    let mut own = Command::new("setpriv");
-    let target = Target::start(own.args(["--reuid=65534", "--regid=65534", "--clear-groups", path]));
+    let target = of_nobody(&program);
     let (before, pid) = (target.text(), target.pid().to_string());
     let limited = |arguments: &[&str]| {
         let mut command = Command::new("setpriv");

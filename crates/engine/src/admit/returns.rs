@@ -29,9 +29,10 @@ pub fn judge_returns(
         let module = &modules[*index];
         module.functions.get(address).map(|known| returns_plainly(module, known))
     });
+    let looked_at = jumped_to.into_iter().zip(is_plain);
+    let places = looked_at.filter_map(|(place, is_plain)| Some((place, is_plain?))).collect();
     let alone = spread::map(requests, |request| judge_alone(facts, modules, request));
-    let mut ways =
-        Ways { modules, places: jumped_to.iter().copied().zip(is_plain).collect(), plain: HashSet::new() };
+    let mut ways = Ways { modules, places, plain: HashSet::new() };
     let judge = |(request, alone): (&Request<'_>, Result<&Known<'_>, Refusal>)| {
         alone.and_then(|known| ways.go_on_plainly(request.module, known))
     };
@@ -77,8 +78,8 @@ fn judge_alone<'a, 'm>(
 /// What functions go on in by tail jumps.
 struct Ways<'a, 'm> {
     modules: &'a [Module<'m>],
-    /// By module and address: whether a function that is jumped to returns plainly itself. `None` where it was not looked at.
-    places: HashMap<(usize, u64), Option<bool>>,
+    /// By module and address: whether a function that is jumped to returns plainly itself.
+    places: HashMap<(usize, u64), bool>,
     /// Those that do, and so does all that they jump to.
     plain: HashSet<(usize, u64)>,
 }
@@ -87,16 +88,15 @@ impl Ways<'_, '_> {
     /// Whether what is reached by tail jumps from `first` returns plainly, too.
     fn go_on_plainly(&mut self, index: usize, first: &Known<'_>) -> Result<(), Refusal> {
         let module = &self.modules[index];
-        let mut seen = vec![first.function.address];
         let mut goes_on: Vec<&[u64]> = vec![&first.goes_on];
-        let mut met = HashSet::from([first.function.address]);
+        let mut seen = HashSet::from([first.function.address]);
         while let Some(addresses) = goes_on.pop() {
             for &address in addresses {
-                if self.plain.contains(&(index, address)) || !met.insert(address) {
+                if self.plain.contains(&(index, address)) || !seen.insert(address) {
                     continue;
                 }
                 // The caller names all that is reached, so one that is missing was not looked at.
-                let (Some(next), Some(Some(is_plain))) =
+                let (Some(next), Some(is_plain)) =
                     (module.functions.get(&address), self.places.get(&(index, address)))
                 else {
                     return Err(Refusal::GoesOn(format!("{address:#x}")));
@@ -106,7 +106,6 @@ impl Ways<'_, '_> {
                     return Err(Refusal::GoesOn(name));
                 }
                 goes_on.push(&next.goes_on);
-                seen.push(address);
             }
         }
         self.plain.extend(seen.into_iter().map(|address| (index, address)));
