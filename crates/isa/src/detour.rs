@@ -449,6 +449,9 @@ impl Detour {
 pub type Emitted<T> = Result<T, Reason>;
 
 #[cfg(test)]
+mod pinned;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

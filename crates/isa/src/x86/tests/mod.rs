@@ -1,7 +1,6 @@
 //! Byte tables: what each file of this folder says to given bytes.
 
 mod computed;
-mod detour;
 mod faults;
 mod liveness;
 mod prologue;

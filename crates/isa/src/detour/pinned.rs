@@ -1,0 +1,181 @@
+//! Generated code, pinned byte for byte: the detours of all combinations of what can be asked of one.
+//!
+//! A change that is meant to change no code changes no number here. One that is meant to changes them on purpose, after its code was
+//! run: by this crate's other tests on this processor, and under qemu.
+
+use crate::detour::*;
+use crate::{BranchTargets, Isa, Machine, Reason, Site};
+use alloc::{format, vec::Vec};
+
+fn layout(high: u64, slot_shift: u32) -> Layout {
+    Layout {
+        threads: high + 0x1000,
+        thread_bits: 9,
+        origin: high,
+        block_cursor: high + 0x10_0d00,
+        blocks: high + 0x20_0000,
+        block_stride: 0x20_1000,
+        block_count: 17,
+        ring: 0x1000,
+        ring_bits: 14,
+        self_pointer: true,
+        tid_offset: Some(0x68),
+        pages: high + 0x4000_0000,
+        returns: high + 0x4000_0000 + return_sizes(11, slot_shift)[0],
+        return_bits: 11,
+        slot_shift,
+        arenas: high + 0x10_0100,
+    }
+}
+
+/// What is asked of a detour.
+#[derive(Clone, Copy)]
+struct Asked {
+    lookup: Option<Lookup>,
+    sharing: Option<Sharing>,
+    /// Whether the entry counts.
+    counts: bool,
+    /// Whether it records, and how many arguments.
+    records: Option<u8>,
+    /// Whether the call is followed; then whether the return counts, times and records.
+    returns: Option<[bool; 3]>,
+}
+
+impl Asked {
+    fn all() -> Vec<Self> {
+        let lookups = [None, Some(Lookup::FindObject), Some(Lookup::IteratePhdr)];
+        let sharings = [Sharing::Vfork, Sharing::Clone, Sharing::BeforeClone3, Sharing::Clone3];
+        let sharings = sharings.map(Some);
+        let hooks = lookups.map(|lookup| (lookup, None)).into_iter();
+        let hooks = hooks.chain(sharings.map(|sharing| (None, sharing))).chain([(lookups[1], sharings[0])]);
+        let mut all = Vec::new();
+        for (lookup, sharing) in hooks {
+            for entry in 0..10 {
+                let counts = entry % 2 == 1;
+                let records = [None, Some(0), Some(3), Some(6), Some(8)][entry / 2];
+                all.push(Self { lookup, sharing, counts, records, returns: None });
+                for returns in 0..8 {
+                    let returns = Some([0, 1, 2].map(|bit| returns >> bit & 1 == 1));
+                    all.push(Self { lookup, sharing, counts, records, returns });
+                }
+            }
+        }
+        all
+    }
+
+    fn actions(self) -> Actions {
+        let record = |id, arguments| Record { id, arguments };
+        Actions {
+            lookup: self.lookup,
+            sharing: self.sharing,
+            entry: EntryActions {
+                hits: self.counts.then_some(128),
+                record: self.records.map(|arguments| record(4, arguments)),
+            },
+            ret: self.returns.map(|[counts, times, records]| ReturnActions {
+                lost: 136,
+                hits: counts.then_some(144),
+                latency: times.then_some(152),
+                record: records.then_some(record(5, 0)),
+            }),
+        }
+    }
+}
+
+/// Functions of x86 whose entries leave none, some and all of registers and flags free.
+const X86: [&[u8]; 4] = [
+    // nop dword [eax+eax]; ret
+    &[0x0f, 0x1f, 0x44, 0x00, 0x00, 0xc3],
+    // push ebp; mov ebp, esp; sub esp, 16; leave; ret
+    &[0x55, 0x89, 0xe5, 0x83, 0xec, 0x10, 0xc9, 0xc3],
+    // xor eax, eax; xor ecx, ecx; xor edx, edx; ret
+    &[0x31, 0xc0, 0x31, 0xc9, 0x31, 0xd2, 0xc3],
+    // mov edi, 1; mov edi, edi; adc eax, edx; ret
+    &[0xbf, 0x01, 0x00, 0x00, 0x00, 0x89, 0xff, 0x11, 0xd0, 0xc3],
+];
+
+/// A plain one, and one that signs its return address.
+const ARM64: [&[u8]; 2] = [
+    // nop; ret
+    &[0x1f, 0x20, 0x03, 0xd5, 0xc0, 0x03, 0x5f, 0xd6],
+    // paciasp; stp x29, x30, [sp, #-16]!; ldp x29, x30, [sp], #16; retaa
+    &[0x3f, 0x23, 0x03, 0xd5, 0xfd, 0x7b, 0xbf, 0xa9, 0xfd, 0x7b, 0xc1, 0xa8, 0xff, 0x0b, 0x5f, 0xd6],
+];
+
+const POWERPC: [&[u8]; 1] = [
+    // nop; blr
+    &[0x00, 0x00, 0x00, 0x60, 0x20, 0x00, 0x80, 0x4e],
+];
+
+/// FNV-1a.
+fn hash(hash: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(hash, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3))
+}
+
+/// How many detours there are, how many bytes of code, and the hash of it and of the places in it.
+fn everything(machine: Machine, high: u64, functions: &[&[u8]]) -> (usize, usize, u64) {
+    let isa: &dyn Isa = machine.isa();
+    let wide = machine != Machine::I386;
+    let usual = layout(high, isa.facts().slot_shift);
+    let (mut count, mut length, mut sum) = (0, 0, 0xcbf2_9ce4_8422_2325);
+    for layout in [usual, Layout { self_pointer: false, tid_offset: None, thread_bits: 12, ..usual }] {
+        let runtime = isa.runtime(0x50_0000, &layout).unwrap();
+        sum = hash(sum, &runtime.code);
+        let targets = BranchTargets::default();
+        for code in functions {
+            let site =
+                Site { address: 0x40_0000, function: 0x40_0000, code, padding: &[], targets: &targets };
+            let displaced = isa.verdict(&site).jump.unwrap();
+            let from = (displaced.start - site.function) as usize;
+            for asked in Asked::all() {
+                let request = DetourRequest {
+                    address: 0x50_4000,
+                    displaced,
+                    original: &code[from..][..usize::from(displaced.length)],
+                    site: &site,
+                    actions: asked.actions(),
+                    layout: &layout,
+                    runtime: &runtime,
+                    tells: wide && layout.self_pointer,
+                };
+                let detour = isa.detour(&request);
+                let expected = asked.sharing.is_none() || matches!(machine, Machine::X86_64 | Machine::I386);
+                assert_eq!(detour.as_ref().err(), (!expected).then_some(&Reason::NotImplemented));
+                let Ok(detour) = detour else { continue };
+                (count, length) = (count + 1, length + detour.code.len());
+                let places = format!("{:?} {:?}", detour.places, detour.return_point);
+                sum = hash(hash(sum, &detour.code), places.as_bytes());
+            }
+        }
+    }
+    (count, length, sum)
+}
+
+#[test]
+fn code_for_64_bit_programs_is_what_it_was() {
+    assert_eq!(
+        everything(Machine::X86_64, 0x2000_0000_0000, &X86),
+        (5760, 4_473_152, 8_979_908_719_042_901_463)
+    );
+}
+
+#[test]
+fn code_for_32_bit_programs_is_what_it_was() {
+    assert_eq!(everything(Machine::I386, 0x6000_0000, &X86), (5760, 4_334_144, 14_267_369_646_721_927_730));
+}
+
+#[test]
+fn code_for_arm64_is_what_it_was() {
+    assert_eq!(
+        everything(Machine::AArch64, 0x2000_0000_0000, &ARM64),
+        (1080, 792_320, 4_246_945_386_947_445_574)
+    );
+}
+
+#[test]
+fn code_for_powerpc64le_is_what_it_was() {
+    assert_eq!(
+        everything(Machine::PowerPc64Le, 0x2000_0000_0000, &POWERPC),
+        (540, 570_072, 9_939_606_289_356_074_516)
+    );
+}
