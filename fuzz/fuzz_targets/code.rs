@@ -3,8 +3,7 @@
 
 use libfuzzer_sys::{arbitrary::Arbitrary, fuzz_target};
 use trapless_isa::{
-    Actions, BranchTargets, DetourRequest, EntryActions, Layout, Lookup, Machine, ReturnActions, Site,
-    detour::{Record, return_sizes},
+    BranchTargets, DetourRequest, Layout, Machine, Site, detour::return_sizes, payload::*,
 };
 
 #[derive(Arbitrary, Debug)]
@@ -80,17 +79,16 @@ fuzz_target!(|case: Case<'_>| {
     };
     let layout = layout(case.record, isa.facts().slot_shift);
     let Ok(runtime) = isa.runtime(arena, &layout) else { return };
-    let ret = ReturnActions {
-        lost: 136,
-        hits: Some(144),
-        latency: Some(152),
-        record: case.record.then_some(Record { id: 3, arguments: 0 }),
-    };
-    let record = case.record.then_some(Record { id: 2, arguments: 6 });
-    let actions = Actions {
-        entry: EntryActions { hits: Some(128), record },
-        ret: followed.then_some(ret),
-        lookup: case.record.then_some(Lookup::FindObject),
+    let entry = [Some(EntryStep::Count(128)), case.record.then_some(EntryStep::Record { id: 2, arguments: 6 })];
+    let at_return = [
+        Some(ReturnStep::Count(144)),
+        case.record.then_some(ReturnStep::Record { id: 3 }),
+        Some(ReturnStep::Time(152)),
+    ];
+    let payload = Payload {
+        hooks: Steps::some_of([case.record.then_some(Hook::Translate(Lookup::FindObject))]),
+        entry: Steps::some_of(entry),
+        followed: followed.then_some(Followed { lost: 136, steps: Steps::some_of(at_return) }),
     };
     let address = arena.wrapping_add(0x4000);
     let request = DetourRequest {
@@ -98,9 +96,10 @@ fuzz_target!(|case: Case<'_>| {
         displaced,
         original,
         site: &site,
-        actions,
+        payload,
         layout: &layout,
         runtime: &runtime,
+        tells: case.record,
     };
     if let Ok(detour) = isa.detour(&request) {
         assert!(detour.places.iter().all(|place| (place.1 as usize) < detour.code.len()));

@@ -367,7 +367,7 @@ impl Room {
             slot_address: address,
             slot,
             pad,
-            actions: site.actions(),
+            payload: site.payload(),
             unwinds: site.request.wanted.unwinder == Some(Unwinder::Entry),
             machine: isa.machine(),
         })
@@ -399,7 +399,7 @@ impl Room {
             displaced: site.displaced,
             original,
             site: &site.site(modules),
-            actions: site.actions(),
+            payload: site.payload(),
             layout,
             runtime,
             tells: self.frames.is_some(),

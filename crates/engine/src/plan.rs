@@ -6,9 +6,9 @@ use crate::admit::{Best, Facts, best, judge_returns, original, require_unwinders
 use crate::{Module, Refusal, Request, Unwinder, Wanted};
 use std::collections::BTreeMap;
 use trapless_isa::{
-    Actions, Displaced, EntryActions, Mechanism, ReturnActions, Sharing, Site, detour::Record,
+    Displaced, EntryStep, Followed, Hook, Mechanism, Payload, ReturnStep, Sharing, Site, Steps,
 };
-use trapless_wire::{Counter, Geometry, Histogram, Places};
+use trapless_wire::{Geometry, Places};
 
 /// Log2 of the number of records a thread's ring holds.
 const RING_BITS: u32 = 14;
@@ -72,26 +72,28 @@ impl<'m> PlannedSite<'m> {
         code.get(..usize::from(together.length)).unwrap_or(alone)
     }
 
-    /// What the detour does.
-    pub fn actions(&self) -> Actions {
-        let wanted = self.request.wanted;
-        let record = |arguments, ret| Record { id: 2 * self.request.id + u32::from(ret), arguments };
-        Actions {
-            entry: EntryActions {
-                hits: self.places.entries.map(Counter::offset),
-                record: wanted.record_entry.map(|arguments| record(arguments, false)),
-            },
-            ret: self.places.lost.map(|lost| ReturnActions {
+    /// What the probe does.
+    pub fn payload(&self) -> Payload {
+        let Wanted { record_entry, record_return, unwinder, sharing, .. } = self.request.wanted;
+        let id = 2 * self.request.id;
+        let lookup = match unwinder {
+            Some(Unwinder::Lookup(lookup)) => Some(lookup),
+            Some(Unwinder::Entry) | None => None,
+        };
+        Payload {
+            hooks: Steps::some_of([sharing.map(Hook::Share), lookup.map(Hook::Translate)]),
+            entry: Steps::some_of([
+                self.places.entries.map(|counter| EntryStep::Count(counter.offset())),
+                record_entry.map(|arguments| EntryStep::Record { id, arguments }),
+            ]),
+            followed: self.places.lost.map(|lost| Followed {
                 lost: lost.offset(),
-                hits: self.places.returns.map(Counter::offset),
-                latency: self.places.latency.map(Histogram::offset),
-                record: wanted.record_return.then(|| record(0, true)),
+                steps: Steps::some_of([
+                    self.places.returns.map(|counter| ReturnStep::Count(counter.offset())),
+                    record_return.then_some(ReturnStep::Record { id: id + 1 }),
+                    self.places.latency.map(|histogram| ReturnStep::Time(histogram.offset())),
+                ]),
             }),
-            lookup: match wanted.unwinder {
-                Some(Unwinder::Lookup(lookup)) => Some(lookup),
-                Some(Unwinder::Entry) | None => None,
-            },
-            sharing: wanted.sharing,
         }
     }
 }

@@ -13,7 +13,7 @@ pub(crate) trait Assemble {
     type Reg: Copy + PartialEq;
     /// A place in the code.
     type Label: Copy;
-    /// Whether there is a flag to mark children by that share their parent's memory ([`crate::detour`]).
+    /// Whether there is a flag to mark children by that share their parent's memory ([`crate::detour::memory`]).
     const MARKS: bool = false;
 
     /// Bytes of a word.

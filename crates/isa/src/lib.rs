@@ -13,6 +13,7 @@
 //! | `relocate` | which bytes do the same thing at another address? |
 //! | `emulate` | what does this instruction do to a set of saved registers and memory? |
 //! | `emit` | the machine code of detours, slots and patches |
+//! | `steps` | what does each step of a [`payload`] take, and what is its code? |
 //!
 //! [`Isa`] is the seam between them and the engine: nothing outside of this crate names one of the folders. What an instruction
 //! set has not answers with a reason, never with a guess.
@@ -31,6 +32,7 @@ mod fault;
 pub mod frames;
 pub mod instruction;
 pub mod model;
+pub mod payload;
 pub mod powerpc;
 mod routines;
 pub mod slot;
@@ -41,14 +43,13 @@ pub mod x86;
 
 use alloc::{string::String, vec::Vec};
 
-pub use detour::{
-    Actions, Detour, DetourRequest, EntryActions, Layout, Lookup, ReturnActions, Runtime, Sharing,
-};
+pub use detour::{Detour, DetourRequest, Layout, Runtime};
 pub use detours::{Detours, Spare};
 pub use emulate::{EmulateError, Thread};
 pub use facts::{Arguments, Facts};
 pub use fault::Faults;
 pub use instruction::{DecodeError, Flow, Instruction};
+pub use payload::{EntryStep, Followed, Hook, Lookup, Payload, ReturnStep, Sharing, Steps};
 pub use slot::Slot;
 pub use sweep::{Swept, View};
 pub use targets::{Arrivals, BranchTargets};

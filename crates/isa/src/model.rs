@@ -1,6 +1,6 @@
 //! The protocol of return instances in Rust: what detours and their routines do to memory, told without machine code.
 //!
-//! The protocol itself is told in [`crate::detour`]. This is the reference that every instruction set's code is tested against:
+//! The protocol itself is told in [`crate::detour::memory`]. This is the reference that every instruction set's code is tested against:
 //! the same calls, returns and look-ups on both, and the memory must be the same word for word. Calls here are of any thread,
 //! in any order; an interleaving check (in the tests) cuts each step into its single loads and stores.
 

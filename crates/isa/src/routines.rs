@@ -1,7 +1,7 @@
 //! The cold routines of detours, written once: what is too rare or too long to stand in every detour.
 //!
 //! They are bodies: each instruction set wraps them in its own way to be called, and says which registers play which role.
-//! The memory they work on is described in [`crate::detour`]; [`crate::model`] does the same in Rust, and tests hold the two
+//! The memory they work on is described in [`crate::detour::memory`]; [`crate::model`] does the same in Rust, and tests hold the two
 //! against each other. They wait for nothing and may be interrupted by a signal handler that runs them again.
 
 mod interrupted;

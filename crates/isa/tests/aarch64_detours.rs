@@ -8,10 +8,7 @@ mod aarch64;
 
 use aarch64::{Function, compile, functions, qemu, run};
 use std::{collections::BTreeMap, fs, path::Path};
-use trapless_isa::{
-    Actions, BranchTargets, Detour, DetourRequest, EntryActions, Layout, Machine, ReturnActions, Site,
-    detour::{self, Record},
-};
+use trapless_isa::{BranchTargets, Detour, DetourRequest, Layout, Machine, Site, detour, payload::*};
 
 /// Functions with their entries and returns in one round. No returns: probed at the entry only.
 const ROUND: &[(&str, u64, Option<u64>)] = &[
@@ -136,18 +133,18 @@ impl Outcome {
     }
 }
 
-/// Patches every function of [`ROUND`] and some more, as `actions` says for the counters at an offset.
+/// Patches every function of [`ROUND`] and some more, as `payload` says for the counters at an offset.
 fn patched_run(
     layout: Layout,
-    actions: impl Fn(u32, u32, bool) -> Actions,
-    walk: Actions,
+    payload: impl Fn(u32, u32, bool) -> Payload,
+    walk: Payload,
 ) -> Option<Outcome> {
     let (qemu, program) = (qemu()?, compile("selfpatch.c")?);
     let functions = functions(&program);
     let mut names: Vec<_> = ROUND.iter().map(|&(name, _, returns)| (name, returns.is_some())).collect();
     names.extend(["leaf_signal", "yields"].into_iter().chain(WALKERS.map(|w| w.0)).map(|name| (name, true)));
     names.push(("walk", false));
-    let plan = plan(&layout, &functions, &names, actions, walk);
+    let plan = plan(&layout, &functions, &names, payload, walk);
     let files = ["plan", "out"].map(|end| program.with_extension(end));
     fs::write(&files[0], plan.0).unwrap();
     let output = run(&qemu, &program, &[&files[0], &files[1]]);
@@ -176,8 +173,8 @@ fn plan(
     layout: &Layout,
     functions: &BTreeMap<String, Function>,
     names: &[(&str, bool)],
-    actions: impl Fn(u32, u32, bool) -> Actions,
-    walk: Actions,
+    payload: impl Fn(u32, u32, bool) -> Payload,
+    walk: Payload,
 ) -> Plan {
     let isa = Machine::AArch64.isa();
     let runtime = isa.runtime(ARENA, layout).unwrap();
@@ -196,9 +193,9 @@ fn plan(
                 displaced,
                 original: &code[offset..offset + 4],
                 site: &site,
-                actions: match name {
+                payload: match name {
                     "walk" => walk,
-                    _ => actions(HITS + index as u32 * STRIDE, 2 * index as u32, returns),
+                    _ => payload(HITS + index as u32 * STRIDE, 2 * index as u32, returns),
                 },
                 layout,
                 runtime: &runtime,
@@ -226,32 +223,29 @@ fn plan(
     plan
 }
 
-const NOTHING: EntryActions = EntryActions { hits: None, record: None };
-/// The program's own unwinder asks nobody: it sees the stack as it is.
-const UNTOUCHED: Actions = Actions { entry: NOTHING, ret: None, lookup: None, sharing: None };
-
-fn count(offset: u32, _id: u32, _returns: bool) -> Actions {
-    Actions { entry: EntryActions { hits: Some(offset), record: None }, ..Actions::default() }
+fn count(offset: u32, _id: u32, _returns: bool) -> Payload {
+    Payload { entry: Steps::of([EntryStep::Count(offset)]), ..Payload::default() }
 }
 
-fn count_pairs(offset: u32, id: u32, returns: bool) -> Actions {
-    let ret = returns.then_some(ReturnActions {
-        lost: offset + 16,
-        hits: Some(offset + 8),
-        latency: None,
-        record: None,
-    });
-    Actions { ret, ..count(offset, id, returns) }
+fn count_pairs(offset: u32, id: u32, returns: bool) -> Payload {
+    let steps = Steps::of([ReturnStep::Count(offset + 8)]);
+    let followed = returns.then_some(Followed { lost: offset + 16, steps });
+    Payload { followed, ..count(offset, id, returns) }
 }
 
-fn everything(offset: u32, id: u32, returns: bool) -> Actions {
-    let mut actions = count_pairs(offset, id, returns);
-    actions.entry.record = Some(Record { id, arguments: 10 });
-    if let Some(ret) = &mut actions.ret {
-        ret.latency = Some(offset + 24);
-        ret.record = Some(Record { id: id + 1, arguments: 0 });
-    }
-    actions
+/// The order of the steps differs from function to function: it makes no difference.
+fn everything(offset: u32, id: u32, returns: bool) -> Payload {
+    let (hits, record) = (EntryStep::Count(offset), EntryStep::Record { id, arguments: 10 });
+    let count = ReturnStep::Count(offset + 8);
+    let time = ReturnStep::Time(offset + 24);
+    let record_return = ReturnStep::Record { id: id + 1 };
+    let (entry, steps) = match id / 2 % 3 {
+        0 => ([hits, record], [count, record_return, time]),
+        1 => ([record, hits], [time, record_return, count]),
+        _ => ([hits, record], [record_return, count, time]),
+    };
+    let followed = Followed { lost: offset + 16, steps: Steps::of(steps) };
+    Payload { hooks: Steps::default(), entry: Steps::of(entry), followed: returns.then_some(followed) }
 }
 
 fn entries_are_exact(outcome: &Outcome) {
@@ -291,21 +285,21 @@ fn entries_return_or_are_lost(outcome: &Outcome) -> u64 {
 
 #[test]
 fn entries_are_counted_exactly() {
-    if let Some(outcome) = patched_run(layout(), count, UNTOUCHED) {
+    if let Some(outcome) = patched_run(layout(), count, Payload::default()) {
         entries_are_exact(&outcome);
     }
 }
 
 #[test]
 fn returns_are_paired_exactly() {
-    if let Some(outcome) = patched_run(layout(), count_pairs, UNTOUCHED) {
+    if let Some(outcome) = patched_run(layout(), count_pairs, Payload::default()) {
         returns_are_exact(&outcome);
     }
 }
 
 #[test]
 fn calls_that_were_looked_at_are_still_followed() {
-    let Some(outcome) = patched_run(layout(), count_pairs, UNTOUCHED) else { return };
+    let Some(outcome) = patched_run(layout(), count_pairs, Payload::default()) else { return };
     // A program that walks its own frames, and asks nobody, sees return points: 4 frames, 1, 1, 1 and 1.
     assert_eq!(outcome.foreign, 8);
     for (name, entries) in WALKERS {
@@ -315,7 +309,7 @@ fn calls_that_were_looked_at_are_still_followed() {
 
 #[test]
 fn histograms_and_records_agree_with_the_counts() {
-    let Some(outcome) = patched_run(layout(), everything, UNTOUCHED) else { return };
+    let Some(outcome) = patched_run(layout(), everything, Payload::default()) else { return };
     returns_are_exact(&outcome);
     let blocks = &outcome.after;
     let mut hits = 0;
@@ -371,20 +365,20 @@ fn records_are_whole(outcome: &Outcome) {
 #[test]
 fn threads_without_a_block_share_the_overflow_block() {
     let layout = Layout { block_count: 3, ..layout() };
-    let Some(outcome) = patched_run(layout, count_pairs, UNTOUCHED) else { return };
+    let Some(outcome) = patched_run(layout, count_pairs, Payload::default()) else { return };
     returns_are_exact(&outcome);
 }
 
 #[test]
 fn a_thread_table_that_is_full_is_no_harm() {
     let layout = Layout { thread_bits: 1, ..layout() };
-    let Some(outcome) = patched_run(layout, count_pairs, UNTOUCHED) else { return };
+    let Some(outcome) = patched_run(layout, count_pairs, Payload::default()) else { return };
     returns_are_exact(&outcome);
 }
 
 #[test]
 fn stack_pages_without_a_shadow_block_lose_returns_and_count_them() {
     let layout = Layout { return_bits: 1, ..layout() };
-    let Some(outcome) = patched_run(layout, count_pairs, UNTOUCHED) else { return };
+    let Some(outcome) = patched_run(layout, count_pairs, Payload::default()) else { return };
     assert!(entries_return_or_are_lost(&outcome) > 0);
 }

@@ -9,9 +9,10 @@ mod machine;
 
 use machine::Machine;
 use trapless_isa::{
-    Actions, BranchTargets, DetourRequest, EntryActions, Layout, Machine as Isas, ReturnActions, Site,
+    BranchTargets, DetourRequest, Layout, Machine as Isas, Site,
     aarch64::{emulate::Registers, runtime::TRANSLATE},
-    detour::{self, Record, return_sizes},
+    detour::{self, return_sizes},
+    payload::*,
 };
 
 const FUNCTION: u64 = 0x40_0000;
@@ -63,16 +64,17 @@ fn machine(rounds: u64) -> Machine {
             displaced,
             original: &code[..4],
             site: &site,
-            actions: Actions {
-                entry: EntryActions { hits: Some(HITS), record: Some(Record { id: 2, arguments: 3 }) },
-                ret: Some(ReturnActions {
+            payload: Payload {
+                hooks: Steps::default(),
+                entry: Steps::of([EntryStep::Count(HITS), EntryStep::Record { id: 2, arguments: 3 }]),
+                followed: Some(Followed {
                     lost: LOST,
-                    hits: Some(RETURNS),
-                    latency: Some(HISTOGRAM),
-                    record: Some(Record { id: 3, arguments: 0 }),
+                    steps: Steps::of([
+                        ReturnStep::Count(RETURNS),
+                        ReturnStep::Time(HISTOGRAM),
+                        ReturnStep::Record { id: 3 },
+                    ]),
                 }),
-                lookup: None,
-                sharing: None,
             },
             layout: &layout,
             runtime: &runtime,

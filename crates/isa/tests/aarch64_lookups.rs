@@ -6,11 +6,11 @@ mod machine;
 
 use machine::Machine;
 use trapless_isa::{
-    Actions, BranchTargets, DetourRequest, EntryActions, Layout, Lookup, Machine as Isas, ReturnActions,
-    Site,
+    BranchTargets, DetourRequest, Layout, Machine as Isas, Site,
     aarch64::emulate::Registers,
     detour::{self, return_sizes},
     model,
+    payload::*,
 };
 
 const ARENA: u64 = 0x100_0000;
@@ -59,11 +59,13 @@ fn machine(lookup: Lookup) -> Machine {
     machine.load(layout.arenas, &ARENA.to_le_bytes());
     machine.load(layout.arenas + 8, &ARENA_SIZE.to_le_bytes());
     let mut at = ARENA + runtime.code.len() as u64;
-    let ret = ReturnActions { lost: HITS + 16, hits: Some(HITS + 8), latency: None, record: None };
-    let entry = EntryActions { hits: Some(HITS), record: None };
-    let follow = Actions { entry, ret: Some(ret), lookup: None, sharing: None };
-    let translate = Actions { lookup: Some(lookup), ..Actions::default() };
-    for (function, words, actions) in
+    let follow = Payload {
+        hooks: Steps::default(),
+        entry: Steps::of([EntryStep::Count(HITS)]),
+        followed: Some(Followed { lost: HITS + 16, steps: Steps::of([ReturnStep::Count(HITS + 8)]) }),
+    };
+    let translate = Payload { hooks: Steps::of([Hook::Translate(lookup)]), ..Payload::default() };
+    for (function, words, payload) in
         [(FUNCTION.0, &FUNCTION.1[..], follow), (LOOKUP.0, &LOOKUP.1[..], translate)]
     {
         let code: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -75,7 +77,7 @@ fn machine(lookup: Lookup) -> Machine {
             displaced,
             original: &code[..4],
             site: &site,
-            actions,
+            payload,
             layout: &layout,
             runtime: &runtime,
             tells: false,

@@ -12,7 +12,7 @@
 //!
 //! The file is sparse: a block that no thread claimed, and a histogram that nothing was added to, take no memory.
 //! Beside it lie two private regions of the target, told in the header: the *thread table* (wiped in forked children)
-//! and the *return tables*. What detours do in all this memory is described in [`trapless_isa::detour`].
+//! and the *return tables*. What detours do in all this memory is described in [`trapless_isa::detour::memory`].
 //!
 //! The header starts with [`MAGIC`] and the mapping's name in `/proc/PID/maps` contains [`REGION_NAME`]: that is
 //! how `trapless status` and `trapless detach` find what an interrupted run left behind.

@@ -35,7 +35,7 @@ mod thread;
 
 pub use keeper::{Serving, arm_serving};
 
-use trapless_isa::{Actions, Displaced, Isa, Machine, Mechanism, Slot};
+use trapless_isa::{Displaced, EntryStep, Hook, Isa, Machine, Mechanism, Payload, Slot};
 
 /// A site that traps.
 #[derive(Clone, Debug)]
@@ -54,8 +54,8 @@ pub(crate) struct TrapSite {
     pub slot: Slot,
     /// Address of a breakpoint that followed calls return to.
     pub pad: u64,
-    /// What to count and record.
-    pub actions: Actions,
+    /// What is done there. Hooks are for detours: the keeper counts in a block of its own, whoever hits.
+    pub payload: Payload,
     /// Whether an unwinder starts here, which must find real return addresses.
     pub unwinds: bool,
     /// Instruction set.
@@ -69,17 +69,22 @@ impl TrapSite {
     }
 
     /// Where a hit leads, and what it counts, if that is all it does: then the thread's registers need not even be read.
-    pub fn only_counts(&self) -> Option<(u64, Option<u32>)> {
-        let Actions { entry, ret: None, lookup: None, sharing: _ } = self.actions else { return None };
-        if self.unwinds {
+    pub fn only_counts(&self) -> Option<(u64, Vec<u32>)> {
+        let Payload { hooks, entry, followed: None } = self.payload else { return None };
+        if self.unwinds || !hooks.iter().all(|hook| matches!(hook, Hook::Share(_))) {
             return None;
         }
+        let counters = entry.iter().map(|step| match step {
+            EntryStep::Count(counter) => Some(counter),
+            EntryStep::Record { .. } => None,
+        });
+        let counters = counters.collect::<Option<Vec<u32>>>()?;
         let leads_to = match self.mechanism {
             Mechanism::Boost => Some(self.slot_address),
             Mechanism::Emulate => self.isa().leads_to(&self.original, self.address),
             Mechanism::Step | Mechanism::Jump => None,
         };
-        if entry.record.is_some() { None } else { Some((leads_to?, entry.hits)) }
+        Some((leads_to?, counters))
     }
 
     /// Whether a thread whose instruction pointer is where the breakpoint would leave it has met the breakpoint.

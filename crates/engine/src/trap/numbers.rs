@@ -64,7 +64,7 @@ impl<'r> Numbers<'r> {
     }
 
     /// Writes a record into the ring; one that is full loses it, and says so.
-    pub fn record(&self, record: Record, event: &Event) {
+    pub fn record(&self, id: u32, event: &Event) {
         let head = self.region.word(self.at(BLOCK_RING_HEAD));
         let tail = self.region.word(self.at(BLOCK_RING_TAIL));
         if self.ring == 0 || head.wrapping_sub(tail) >= 1 << self.ring_bits {
@@ -74,7 +74,7 @@ impl<'r> Numbers<'r> {
         let at = self.at(self.ring + (index << RECORD_SHIFT));
         let set = |offset: u32, value| self.region.set_word(at + u64::from(offset), value);
         set(RECORD_TIME, event.time);
-        set(RECORD_ID, u64::from(record.id) | u64::from(event.tid) << 32);
+        set(RECORD_ID, u64::from(id) | u64::from(event.tid) << 32);
         set(RECORD_SLOT, event.slot);
         for (index, value) in (0..).zip(event.values) {
             set(RECORD_VALUES + 8 * index, value);

@@ -20,7 +20,7 @@ use crate::{
     patch::{self, Change},
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
-use trapless_isa::{Mechanism, detour::BLOCK_UNWOUND};
+use trapless_isa::{EntryStep, Mechanism, ReturnStep, detour::BLOCK_UNWOUND};
 use trapless_process::{
     Pid, Process, Registers, RemoteAddr, StopError, TRAP_FLAG, Tid, ticks,
     trace::{TraceEvent, Tracer},
@@ -56,7 +56,7 @@ pub(super) struct Server<'a, 'p> {
     by_address: HashMap<u64, usize>,
     slots: BTreeMap<u64, usize>,
     /// For each site, [`TrapSite::only_counts`].
-    quick: Vec<Option<(u64, Option<u32>)>>,
+    quick: Vec<Option<(u64, Vec<u32>)>>,
     numbers: Numbers<'a>,
     steps: HashMap<Tid, Step>,
     /// Threads whose hit ended in a fault.
@@ -172,10 +172,11 @@ impl<'a, 'p> Server<'a, 'p> {
         if !self.armed {
             return self.go_on_at(tid, site.address);
         }
-        if let Some((next, counter)) = self.quick[index]
+        if let Some((next, counters)) = &self.quick[index]
             && self.faulted.is_empty()
         {
-            counter.into_iter().for_each(|counter| self.numbers.count(counter));
+            let next = *next;
+            counters.iter().for_each(|&counter| self.numbers.count(counter));
             let is_there = next == site.address + u64::from(site.isa().facts().advance);
             return if is_there { self.tracer.cont(tid, 0) } else { self.go_on_at(tid, next) };
         }
@@ -240,18 +241,20 @@ impl<'a, 'p> Server<'a, 'p> {
             let unwound = self.returns.abandon(self.process, tid, sp);
             self.numbers.add(BLOCK_UNWOUND, unwound);
         }
-        if let Some(counter) = site.actions.entry.hits {
-            self.numbers.count(counter);
+        for step in site.payload.entry {
+            match step {
+                EntryStep::Count(counter) => self.numbers.count(counter),
+                EntryStep::Record { id, arguments: count } => {
+                    let place = site.isa().facts().arguments;
+                    let values = arguments(self.process, registers, place, count);
+                    self.numbers.record(id, &Event { time, tid: tid.0 as u32, slot: sp, values });
+                }
+            }
         }
-        if let Some(record) = site.actions.entry.record {
-            let place = site.isa().facts().arguments;
-            let values = arguments(self.process, registers, place, record.arguments);
-            self.numbers.record(record, &Event { time, tid: tid.0 as u32, slot: sp, values });
-        }
-        if let Some(ret) = &site.actions.ret
+        if let Some(followed) = &site.payload.followed
             && self.returns.enter(self.process, sp, site.pad, index, (tid, time)).is_none()
         {
-            self.numbers.count(ret.lost);
+            self.numbers.count(followed.lost);
         }
     }
 
@@ -271,14 +274,17 @@ impl<'a, 'p> Server<'a, 'p> {
         let slot = registers.sp_value().wrapping_sub(self.returns.word());
         loop {
             let call = self.returns.leave(slot)?;
-            if let Some(ret) = &self.sites[call.site].actions.ret {
-                ret.hits.into_iter().for_each(|counter| self.numbers.count(counter));
-                if let Some(histogram) = ret.latency {
-                    self.numbers.latency(histogram, time.saturating_sub(call.entered));
-                }
-                if let Some(record) = ret.record {
-                    let values = [registers.result(), call.entered, 0, 0, 0, 0];
-                    self.numbers.record(record, &Event { time, tid: tid.0 as u32, slot, values });
+            let followed = self.sites[call.site].payload.followed;
+            for step in followed.iter().flat_map(|followed| followed.steps) {
+                match step {
+                    ReturnStep::Count(counter) => self.numbers.count(counter),
+                    ReturnStep::Record { id } => {
+                        let values = [registers.result(), call.entered, 0, 0, 0, 0];
+                        self.numbers.record(id, &Event { time, tid: tid.0 as u32, slot, values });
+                    }
+                    ReturnStep::Time(histogram) => {
+                        self.numbers.latency(histogram, time.saturating_sub(call.entered));
+                    }
                 }
             }
             if self.returns.site_of_pad(call.address).is_none() {

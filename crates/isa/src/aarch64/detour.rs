@@ -27,7 +27,7 @@
 //! ARMv8.1.
 //!
 //! # Return instances on arm64
-//! See [`crate::detour`] for the protocol. The slot is sp at the entry, where on x86 the return address would
+//! See [`crate::detour::memory`] for the protocol. The slot is sp at the entry, where on x86 the return address would
 //! be. So calls that are followed at the same time can have the same slot, in two cases.
 //!
 //! A tail call, or a jump back to the function's own entry: it is known by its x30, which is the return point
@@ -43,24 +43,25 @@
 //! Behind a `paciasp` that stays at the entry, x30 is signed. The detour strips it (`xpaclri`), and the body
 //! begins by signing the return point in the same way, with the same sp.
 
-use super::count::{add_one, latency};
+use super::count::add_one;
 use super::decode::{Form, LENGTH, form, hint, word};
 use super::emit::{Code, Label, instruction as a};
 use super::frame::register::*;
-use super::record::{RecordKind, record};
 use super::relocate::relocate;
 use super::runtime;
+use super::steps::frame_size;
 use crate::detour::*;
+use crate::payload::*;
 use crate::{DetourRequest, Reason};
 use alloc::{string::ToString, vec, vec::Vec};
 
 /// A detour in the making.
-struct Template<'a> {
-    code: Code,
-    layout: &'a Layout,
+pub(super) struct Template<'a> {
+    pub code: Code,
+    pub layout: &'a Layout,
     routines: &'a [u64],
     /// Bytes of the frame: 32 for four registers, 64 for eight.
-    frame: i32,
+    pub frame: i32,
     /// Pieces off the fast path, emitted at the end: where they start, where they go on, and what they are.
     slow: Vec<(Label, Label, Slow)>,
     comments: Vec<(u32, &'static str)>,
@@ -83,36 +84,30 @@ pub fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
     if u64::from(request.displaced.length) != LENGTH || !request.address.is_multiple_of(LENGTH) {
         return Err(Reason::MidInstruction);
     }
-    let actions = &request.actions;
-    if actions.sharing.is_some() {
-        return Err(Reason::NotImplemented);
-    }
-    let wide = actions.ret.is_some() || actions.entry.record.is_some() || actions.lookup.is_some();
+    let payload = &request.payload;
     let mut t = Template {
         code: Code::new(request.address),
         layout: request.layout,
         routines: &request.runtime.routines,
-        frame: if wide { 64 } else { 32 },
+        frame: frame_size(payload),
         slow: vec![],
         comments: vec![],
     };
     let mut return_point = None;
-    if let Some(lookup) = actions.lookup {
-        t.translate(lookup)?;
-    }
-    if let Some(ret) = &actions.ret {
+    payload.hooks.iter().try_for_each(|hook| t.hook(hook))?;
+    if let Some(followed) = &payload.followed {
         let signature = signature(request)?;
         let body = t.code.label();
-        let point = t.paired_entry(&actions.entry, ret, signature.is_some(), body)?;
+        let point = t.paired_entry(&payload.entry, followed, signature.is_some(), body)?;
         return_point = Some((t.code.address_of(point).ok_or(Reason::OutOfReach)? - request.address) as u32);
-        t.at_return(ret, point)?;
+        t.at_return(followed, point)?;
         t.code.bind(body);
         t.code.emit(signature.map(a::hint));
-    } else if actions.entry.hits.is_some() || actions.entry.record.is_some() {
+    } else if payload.needs().block {
         t.save();
         t.find_thread();
         t.code.emit([a::ldr(BLOCK, BLOCK, THREAD_BLOCK)]);
-        t.entry_actions(&actions.entry, true)?;
+        payload.entry.iter().try_for_each(|step| t.entry_step(step, false))?;
         t.restore();
     }
     let copy = t.code.offset();
@@ -155,7 +150,7 @@ fn signature_before(request: &DetourRequest<'_>) -> Option<u8> {
 }
 
 impl Template<'_> {
-    fn comment(&mut self, text: &'static str) {
+    pub fn comment(&mut self, text: &'static str) {
         self.comments.push((self.code.offset(), text));
     }
 
@@ -176,7 +171,7 @@ impl Template<'_> {
     }
 
     /// The functions that unwinders ask about an address: it becomes the real one, wherever the unwinder has it.
-    fn translate(&mut self, lookup: Lookup) -> Emitted<()> {
+    pub fn translate(&mut self, lookup: Lookup) -> Emitted<()> {
         self.save();
         self.comment("tell unwinders the real address");
         self.code.emit([a::mov(STATUS, LINK), a::add_immediate(SLOT, SP, self.frame as u32)]);
@@ -226,26 +221,11 @@ impl Template<'_> {
         self.slow.push((slow, found, Slow::Resolve));
     }
 
-    fn entry_actions(&mut self, entry: &EntryActions, stamp: bool) -> Emitted<()> {
-        if let Some(counter) = entry.hits {
-            self.comment("count");
-            add_one(&mut self.code, counter);
-        }
-        if let Some(what) = &entry.record {
-            self.comment("record");
-            if stamp {
-                self.code.emit([a::mrs_time(TIME), a::add_immediate(SLOT, SP, self.frame as u32)]);
-            }
-            record(&mut self.code, self.layout, what, RecordKind::Entry)?;
-        }
-        Ok(())
-    }
-
     /// Up to and including the call of `body`. Returns the return point.
     fn paired_entry(
         &mut self,
-        entry: &EntryActions,
-        ret: &ReturnActions,
+        entry: &Steps<EntryStep>,
+        followed: &Followed,
         signed: bool,
         body: Label,
     ) -> Emitted<Label> {
@@ -257,22 +237,14 @@ impl Template<'_> {
         if signed {
             self.code.emit([a::hint(hint::XPACLRI)]);
         }
-        if let Some(counter) = entry.hits {
-            self.comment("count");
-            add_one(&mut self.code, counter);
-        }
-        if let Some(what) = &entry.record {
-            self.comment("record");
-            self.code.emit([a::mrs_time(TIME)]);
-            record(&mut self.code, self.layout, what, RecordKind::Entry)?;
-        }
+        entry.iter().try_for_each(|step| self.entry_step(step, true))?;
         self.comment("claim a return instance");
         self.shadow_block(claim);
         self.code.emit([a::ldr(ADDRESS, PLACE, RETURN_POINT)]);
         self.code.emit_to(a::cbnz(ADDRESS), claim);
         self.code.bind(claimed);
         self.code.emit([a::str(LINK, PLACE, RETURN_ADDRESS)]);
-        if ret.latency.is_some() || ret.record.is_some() {
+        if followed.needs().entered {
             self.code.emit([a::mrs_time(TIME), a::str(TIME, PLACE, RETURN_ENTERED)]);
         }
         self.code.emit_to(a::adr(ADDRESS), point);
@@ -282,7 +254,7 @@ impl Template<'_> {
         self.code.bind(point);
         self.slow.push((claim, claimed, Slow::Claim { lost }));
 
-        self.slow.push((lost, body, Slow::Lost { counter: ret.lost }));
+        self.slow.push((lost, body, Slow::Lost { counter: followed.lost }));
         Ok(point)
     }
 
@@ -310,12 +282,12 @@ impl Template<'_> {
     }
 
     /// From the return point to the return.
-    fn at_return(&mut self, ret: &ReturnActions, point: Label) -> Emitted<()> {
+    fn at_return(&mut self, followed: &Followed, point: Label) -> Emitted<()> {
         let [leave, found] = core::array::from_fn(|_| self.code.label());
-        let timed = ret.latency.is_some() || ret.record.is_some();
+        let needs = followed.needs();
         self.comment("return point");
         self.save();
-        if timed {
+        if needs.time {
             self.code.emit([a::mrs_time(TIME)]);
         }
         self.find_thread();
@@ -330,23 +302,12 @@ impl Template<'_> {
         self.code.emit_to(a::cbnz(TEMPORARY), leave);
         self.code.bind(found);
         self.code.emit([a::ldr(LINK, PLACE, RETURN_ADDRESS)]);
-        if timed {
+        if needs.entered {
             self.code.emit([a::ldr(ENTERED, PLACE, RETURN_ENTERED)]);
         }
         self.code.emit([a::str(SP, PLACE, RETURN_POINT)]);
         self.slow.push((leave, found, Slow::Leave { point }));
-        if let Some(counter) = ret.hits {
-            self.comment("count");
-            add_one(&mut self.code, counter);
-        }
-        if let Some(histogram) = ret.latency {
-            self.comment("histogram");
-            latency(&mut self.code, histogram);
-        }
-        if let Some(what) = &ret.record {
-            self.comment("record");
-            record(&mut self.code, self.layout, what, RecordKind::Return)?;
-        }
+        followed.steps.iter().try_for_each(|step| self.return_step(step))?;
         self.restore();
         self.code.emit([a::RET]);
         Ok(())

@@ -16,6 +16,7 @@ pub mod record;
 pub mod relocate;
 pub mod returns;
 pub mod runtime;
+mod steps;
 pub mod targets;
 mod text;
 pub mod verdict;

@@ -11,13 +11,13 @@ use super::frame::register::*;
 use crate::Reason;
 use crate::detour::*;
 
-/// What a record is about.
+/// The values of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RecordKind {
-    /// An entry: arguments.
-    Entry,
-    /// A return: x0, then the time stamp of the entry, in `ENTERED`.
-    Return,
+pub enum Values {
+    /// Of an entry: the first arguments, so many.
+    Arguments(u8),
+    /// Of a return: x0, then the time stamp of the entry, in `ENTERED`.
+    Result,
 }
 
 /// Registers of the first arguments.
@@ -28,7 +28,7 @@ const REGISTER_ARGUMENTS: u32 = ARGUMENTS.len() as u32;
 
 /// Writes the record, with the time stamp in `TIME` and the slot in `SLOT`. Changes `TEMPORARY`, `ADDRESS`,
 /// `STATUS` and `PLACE`.
-pub fn record(code: &mut Code, layout: &Layout, record: &Record, kind: RecordKind) -> Emitted<()> {
+pub fn record(code: &mut Code, layout: &Layout, id: u32, values: Values) -> Emitted<()> {
     const SEQUENCE: u32 = PLACE;
     if layout.ring == 0 {
         return Err(Reason::NotImplemented);
@@ -59,12 +59,12 @@ pub fn record(code: &mut Code, layout: &Layout, record: &Record, kind: RecordKin
     ]);
 
     code.emit([a::str(TIME, ADDRESS, RECORD_TIME), a::str(SLOT, ADDRESS, RECORD_SLOT)]);
-    code.load(TEMPORARY, u64::from(record.id));
+    code.load(TEMPORARY, u64::from(id));
     code.emit([a::str_w(TEMPORARY, ADDRESS, RECORD_ID)]);
     thread_id(code, layout);
-    match kind {
-        RecordKind::Entry => arguments(code, u32::from(record.arguments).min(RECORD_MAX_VALUES)),
-        RecordKind::Return => code.emit([a::stp(0, ENTERED, ADDRESS, RECORD_VALUES as i32)]),
+    match values {
+        Values::Arguments(count) => arguments(code, u32::from(count).min(RECORD_MAX_VALUES)),
+        Values::Result => code.emit([a::stp(0, ENTERED, ADDRESS, RECORD_VALUES as i32)]),
     }
     code.emit([a::stlr(SEQUENCE, ADDRESS)]);
     code.emit_to(0x1400_0000, done);

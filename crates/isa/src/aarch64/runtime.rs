@@ -1,7 +1,7 @@
 //! The routines that the detours of one arena share: what happens off their fast paths.
 //!
 //! They keep all registers but the ones named as results. Each saves x0 to x7, x17 and x30 and works in those. What they do
-//! is told in `routines`, the memory they work on in [`crate::detour`].
+//! is told in `routines`, the memory they work on in [`crate::detour::memory`].
 
 use super::emit::{Code, Label, instruction as a};
 use super::frame::register::*;

@@ -4,6 +4,7 @@
 //! run: by this crate's other tests on this processor, and under qemu.
 
 use crate::detour::*;
+use crate::payload::*;
 use crate::{BranchTargets, Isa, Machine, Reason, Site};
 use alloc::{format, vec::Vec};
 
@@ -63,21 +64,24 @@ impl Asked {
         all
     }
 
-    fn actions(self) -> Actions {
-        let record = |id, arguments| Record { id, arguments };
-        Actions {
-            lookup: self.lookup,
-            sharing: self.sharing,
-            entry: EntryActions {
-                hits: self.counts.then_some(128),
-                record: self.records.map(|arguments| record(4, arguments)),
-            },
-            ret: self.returns.map(|[counts, times, records]| ReturnActions {
-                lost: 136,
-                hits: counts.then_some(144),
-                latency: times.then_some(152),
-                record: records.then_some(record(5, 0)),
-            }),
+    /// With the steps in the order that the instruction set's code was pinned in.
+    fn payload(self, machine: Machine) -> Payload {
+        let returns = |[counts, times, records]: [bool; 3]| {
+            let count = counts.then_some(ReturnStep::Count(144));
+            let time = times.then_some(ReturnStep::Time(152));
+            let record = records.then_some(ReturnStep::Record { id: 5 });
+            match machine {
+                Machine::AArch64 => [count, time, record],
+                _ => [count, record, time],
+            }
+        };
+        Payload {
+            hooks: Steps::some_of([self.sharing.map(Hook::Share), self.lookup.map(Hook::Translate)]),
+            entry: Steps::some_of([
+                self.counts.then_some(EntryStep::Count(128)),
+                self.records.map(|arguments| EntryStep::Record { id: 4, arguments }),
+            ]),
+            followed: self.returns.map(|asked| Followed { lost: 136, steps: Steps::some_of(returns(asked)) }),
         }
     }
 }
@@ -133,7 +137,7 @@ fn everything(machine: Machine, high: u64, functions: &[&[u8]]) -> (usize, usize
                     displaced,
                     original: &code[from..][..usize::from(displaced.length)],
                     site: &site,
-                    actions: asked.actions(),
+                    payload: asked.payload(machine),
                     layout: &layout,
                     runtime: &runtime,
                     tells: wide && layout.self_pointer,

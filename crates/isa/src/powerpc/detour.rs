@@ -44,8 +44,10 @@ use super::emit::*;
 use super::lower::UNWINDER_FRAMES;
 use super::relocate::relocate;
 use super::runtime::Routine;
+use super::steps::saved_for;
 use crate::Reason;
 use crate::detour::*;
+use crate::payload::Lookup;
 use alloc::{string::String, vec::Vec};
 
 /// Doublewords of the frame for cr0 and lr, behind those for the registers.
@@ -73,22 +75,14 @@ pub(super) struct Template<'a> {
     pub asm: Asm,
     /// Where a followed call returns.
     pub return_point: Label,
-    saved: &'static [Gpr],
+    pub saved: &'static [Gpr],
     places: Vec<(u64, u32)>,
     comments: Vec<(u32, String)>,
 }
 
 impl<'a> Template<'a> {
     fn new(request: &'a DetourRequest<'a>) -> Self {
-        let actions = &request.actions;
-        // In the order of their doublewords: what counting needs, then following, then recording.
-        let all: &[Gpr] = &[R9, R10, R11, R12, R8, R0];
-        let saved = match actions.ret {
-            _ if actions.entry.record.is_some() => all,
-            Some(ret) if ret.times() => all,
-            Some(_) => &all[..5],
-            None => &all[..4],
-        };
+        let saved = saved_for(&request.payload);
         let mut asm = Asm::new(request.address);
         let return_point = asm.label();
         Self { request, asm, return_point, saved, places: Vec::new(), comments: Vec::new() }
@@ -99,32 +93,22 @@ impl<'a> Template<'a> {
     }
 
     fn write(mut self) -> Emitted<Detour> {
-        let actions = self.request.actions;
-        if actions.sharing.is_some() {
-            return Err(Reason::NotImplemented);
-        }
+        let payload = &self.request.payload;
         let [counted, slow, displaced] = [(); 3].map(|()| self.asm.label());
         self.save();
-        if let Some(lookup) = actions.lookup {
-            self.translate(lookup)?;
-        }
+        payload.hooks.iter().try_for_each(|hook| self.hook(hook))?;
         let known = self.find_thread(slow);
         self.asm.bind(counted);
-        if let Some(hits) = actions.entry.hits {
-            self.count(hits);
-        }
-        if let Some(record) = actions.entry.record {
-            self.record(record, |template| template.arguments(record));
-        }
+        payload.entry.iter().for_each(|step| self.entry_step(step));
         let mut return_point = None;
-        match actions.ret {
+        match payload.followed {
             None => {
                 self.restore();
                 self.displaced()?;
             }
-            Some(ret) => {
-                return_point = Some(self.follow(&ret, displaced)?);
-                self.returned(&ret)?;
+            Some(followed) => {
+                return_point = Some(self.follow(&followed, displaced)?);
+                self.returned(&followed)?;
                 self.asm.bind(displaced);
                 self.displaced()?;
             }
@@ -140,7 +124,7 @@ impl<'a> Template<'a> {
 
     /// The functions that unwinders ask about an address: it becomes the real one, wherever the unwinder has it. Changes r9 to
     /// r11 and cr0.
-    fn translate(&mut self, lookup: Lookup) -> Emitted<()> {
+    pub fn translate(&mut self, lookup: Lookup) -> Emitted<()> {
         let translate = Routine::Translate.address(self.request.runtime)?;
         self.asm.read_special(R10, LR);
         self.asm.store(R10, R1, SAVED_LR);
@@ -234,77 +218,6 @@ impl<'a> Template<'a> {
     /// `to` = the call's stack slot: the stack pointer of the program.
     pub fn slot(&mut self, to: Gpr) {
         self.asm.addi(to, R1, FRAME);
-    }
-
-    /// Increments a counter of the block r12. Changes r9 and r10.
-    pub fn count(&mut self, counter: u32) {
-        self.asm.add_offset(R10, R12, counter);
-        self.asm.increment(R10, R9);
-    }
-
-    /// Writes a record into the ring of the block r12; `values` fills it in, at r10. Changes r0, r8, r9 and r10.
-    pub fn record(&mut self, record: Record, values: impl FnOnce(&mut Self)) {
-        let layout = self.request.layout;
-        let [full, out] = [(); 2].map(|()| self.asm.label());
-        self.asm.addi(R10, R12, BLOCK_RING_HEAD as i16);
-        let again = self.asm.here_label();
-        self.asm.load_reserved(R9, R10);
-        self.asm.load(R8, R12, BLOCK_RING_TAIL as i16);
-        self.asm.sub(R8, R9, R8);
-        self.asm.load_constant(R0, 1 << layout.ring_bits);
-        self.asm.compare_unsigned(R8, R0);
-        self.asm.branch_if(When::NotLess, full);
-        self.asm.addi(R8, R9, 1);
-        self.asm.store_conditional(R8, R10);
-        self.asm.branch_if(When::NotEqual, again);
-
-        self.asm.extract(R10, R9, 0, layout.ring_bits);
-        self.asm.shift_left(R10, R10, RECORD_SHIFT);
-        self.asm.add(R10, R10, R12);
-        self.asm.add_offset(R10, R10, layout.ring);
-        values(self);
-        self.asm.load_constant(R8, u64::from(record.id));
-        self.asm.store_word(R8, R10, RECORD_ID as i16);
-        match layout.tid_offset {
-            Some(offset) => {
-                self.asm.add_offset(R8, R13, offset as u32);
-                self.asm.load_word(R8, R8, 0);
-            }
-            None => self.asm.load_constant(R8, 0),
-        }
-        self.asm.store_word(R8, R10, RECORD_TID as i16);
-        self.slot(R8);
-        self.asm.store(R8, R10, RECORD_SLOT as i16);
-        // Last of all: the tool reads a record once its number stands in it.
-        self.asm.addi(R9, R9, 1);
-        self.asm.light_sync();
-        self.asm.store(R9, R10, RECORD_SEQUENCE as i16);
-        self.asm.branch(out);
-
-        self.asm.bind(full);
-        self.asm.addi(R10, R12, BLOCK_RING_LOST as i16);
-        self.asm.increment(R10, R9);
-        self.asm.bind(out);
-    }
-
-    /// Time stamp and arguments of an entry, into the record at r10.
-    fn arguments(&mut self, record: Record) {
-        self.asm.read_special(R8, TIME_BASE);
-        self.asm.store(R8, R10, RECORD_TIME as i16);
-        for (n, register) in
-            (0..).zip(ARGUMENTS.map(|number| Gpr(number.into()))).take(usize::from(record.arguments))
-        {
-            let to = RECORD_VALUES as i16 + 8 * n;
-            let saved = self.saved.iter().position(|&saved| saved == register);
-            let from = match saved {
-                Some(place) => {
-                    self.asm.load(R8, R1, scratch(place as i16));
-                    R8
-                }
-                None => register,
-            };
-            self.asm.store(from, R10, to);
-        }
     }
 
     /// The copy of the displaced instruction, and the branch to the first one that stays.

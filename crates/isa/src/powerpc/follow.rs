@@ -11,10 +11,11 @@ use super::detour::{SAVED_LR, Template};
 use super::emit::*;
 use super::runtime::Routine;
 use crate::detour::*;
+use crate::payload::*;
 
 /// Doublewords of the frame for the time of the return and the time of the entry.
-const NOW: i16 = scratch(9);
-const ENTERED: i16 = scratch(10);
+pub(super) const NOW: i16 = scratch(9);
+pub(super) const ENTERED: i16 = scratch(10);
 
 impl Template<'_> {
     /// r11 = the instance of the slot r8, if its page has the shadow block of its hash; or off to `missing`. Changes r9, r10 and cr0.
@@ -42,9 +43,9 @@ impl Template<'_> {
     /// the return point, which comes next.
     ///
     /// Plain stores do: a signal handler's calls have slots of their own.
-    pub(super) fn follow(&mut self, ret: &ReturnActions, displaced: Label) -> Emitted<u32> {
+    pub(super) fn follow(&mut self, followed: &Followed, displaced: Label) -> Emitted<u32> {
         let [taken, claimed, lost, next] = [(); 4].map(|()| self.asm.label());
-        if !self.request.actions.followed_by_all() {
+        if !followed.follows_all() {
             self.asm.compare_immediate(R11, 0);
             self.asm.branch_if(When::Equal, lost);
         }
@@ -58,7 +59,7 @@ impl Template<'_> {
         self.asm.store(R10, R11, RETURN_ADDRESS as i16);
         self.asm.load_address(R9, self.return_point);
         self.asm.store(R9, R11, RETURN_POINT as i16);
-        if ret.times() {
+        if followed.needs().entered {
             self.asm.read_special(R9, TIME_BASE);
             self.asm.store(R9, R11, RETURN_ENTERED as i16);
         }
@@ -75,7 +76,7 @@ impl Template<'_> {
         self.asm.compare_immediate(R11, 0);
         self.asm.branch_if(When::NotEqual, claimed);
         self.asm.bind(lost);
-        self.asm.load_constant(R10, self.request.layout.blocks + u64::from(ret.lost));
+        self.asm.load_constant(R10, self.request.layout.blocks + u64::from(followed.lost));
         self.asm.increment(R10, R9);
         self.restore();
         self.asm.branch(displaced);
@@ -87,19 +88,18 @@ impl Template<'_> {
     }
 
     /// From the return point to the second `blr`.
-    pub(super) fn returned(&mut self, ret: &ReturnActions) -> Emitted<()> {
+    pub(super) fn returned(&mut self, followed: &Followed) -> Emitted<()> {
         self.comment("return point: the function is done");
         let [slow, counted, elsewhere, found, home, nowhere] = [(); 6].map(|()| self.asm.label());
+        let needs = followed.needs();
         self.save();
-        if ret.times() {
+        if needs.time {
             self.asm.read_special(R10, TIME_BASE);
             self.asm.store(R10, R1, NOW);
         }
         let known = self.find_thread(slow);
         self.asm.bind(counted);
-        if let Some(hits) = ret.hits {
-            self.count(hits);
-        }
+        followed.early().for_each(|step| self.return_step(step));
         self.slot(R8);
         self.instance(elsewhere);
         self.asm.load_address(R9, self.return_point);
@@ -115,19 +115,14 @@ impl Template<'_> {
         self.asm.write_special(LR, R10);
         // Free, with a 0 that is made of what was loaded: so not before it was, and somebody else may take it.
         self.asm.sub(R9, R10, R10);
-        if ret.times() {
+        if needs.entered {
             self.asm.load(R8, R11, RETURN_ENTERED as i16);
             self.asm.store(R8, R1, ENTERED);
             self.asm.sub(R8, R8, R8);
             self.asm.or(R9, R9, R8);
         }
         self.asm.store(R9, R11, RETURN_POINT as i16);
-        if let Some(record) = ret.record {
-            self.record(record, Self::result);
-        }
-        if let Some(latency) = ret.latency {
-            self.latency(latency);
-        }
+        followed.late().for_each(|step| self.return_step(step));
         self.asm.bind(home);
         self.restore();
         self.comment("home; lr is the caller's return address");
@@ -157,66 +152,5 @@ impl Template<'_> {
         self.asm.bind(nowhere);
         self.asm.trap();
         Ok(())
-    }
-
-    /// Return value and times, into the record at r10.
-    fn result(&mut self) {
-        self.asm.load(R8, R1, NOW);
-        self.asm.store(R8, R10, RECORD_TIME as i16);
-        self.asm.store(R3, R10, RECORD_VALUES as i16);
-        self.asm.load(R8, R1, ENTERED);
-        self.asm.store(R8, R10, RECORD_VALUES as i16 + 8);
-    }
-
-    /// Adds the duration to the histogram of the block r12. Changes r8 to r11.
-    fn latency(&mut self, latency: u32) {
-        let asm = &mut self.asm;
-        let [forward, longest, inside, child] = [(); 4].map(|()| asm.label());
-        asm.load(R9, R12, BLOCK_ORIGIN as i16);
-        asm.compare_immediate(R9, 0);
-        asm.branch_if(When::Equal, child);
-        asm.load(R10, R1, NOW);
-        asm.load(R9, R1, ENTERED);
-        asm.sub(R10, R10, R9);
-        // The clocks of two processors may differ by a few ticks.
-        asm.compare_immediate(R10, 0);
-        asm.branch_if(When::NotLess, forward);
-        asm.load_constant(R10, 0);
-        asm.bind(forward);
-        asm.add_offset(R11, R12, latency + LATENCY_COUNT);
-        asm.increment(R11, R9);
-        asm.add_offset(R11, R12, latency + LATENCY_SUM);
-        let sum = asm.here_label();
-        asm.load_reserved(R9, R11);
-        asm.add(R9, R9, R10);
-        asm.store_conditional(R9, R11);
-        asm.branch_if(When::NotEqual, sum);
-        asm.add_offset(R11, R12, latency + LATENCY_MAX);
-        let max = asm.here_label();
-        asm.load_reserved(R9, R11);
-        asm.compare_unsigned(R9, R10);
-        asm.branch_if(When::NotLess, longest);
-        asm.store_conditional(R10, R11);
-        asm.branch_if(When::NotEqual, max);
-        asm.bind(longest);
-        // The bucket, as in `latency_bucket`.
-        asm.load_constant(R9, (1 << LATENCY_OCTAVES) - 1);
-        asm.compare_unsigned(R10, R9);
-        asm.branch_if(When::Less, inside);
-        asm.copy(R10, R9);
-        asm.bind(inside);
-        asm.load_constant(R9, 1 << LATENCY_BITS);
-        asm.or(R9, R9, R10);
-        asm.count_leading_zeros(R9, R9);
-        asm.load_constant(R8, u64::from(63 - LATENCY_BITS));
-        asm.sub(R9, R8, R9);
-        asm.shift_right_by(R10, R10, R9);
-        asm.shift_left(R9, R9, LATENCY_BITS);
-        asm.add(R10, R10, R9);
-        asm.shift_left(R10, R10, 3);
-        asm.add_offset(R11, R12, latency + LATENCY_BUCKETS);
-        asm.add(R11, R11, R10);
-        asm.increment(R11, R9);
-        asm.bind(child);
     }
 }

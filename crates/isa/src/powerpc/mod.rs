@@ -19,6 +19,7 @@ mod relocate;
 mod reservation;
 mod returns;
 mod runtime;
+mod steps;
 mod tables;
 mod text;
 mod verdict;

@@ -9,7 +9,7 @@
 //!
 //! Each changes r9, r10, r11, cr0 and lr at most, works in the detour's frame (see [`super::emit`]) or below it, waits for
 //! nothing, and may be interrupted by a signal handler that runs it again. What they do is told in [`crate::routines`], the
-//! memory they work on in [`crate::detour`].
+//! memory they work on in [`crate::detour::memory`].
 //!
 //! # The slot of a call
 //!

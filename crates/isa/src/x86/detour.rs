@@ -40,7 +40,6 @@
 
 use super::{
     emit::{Assembled, Assembler, GPR32, GPR64, at, number::*, unencodable},
-    follow::Later,
     frame::{Frame, RED_ZONE},
     frames,
     liveness::{Liveness, liveness},
@@ -50,6 +49,7 @@ use super::{
 };
 use crate::detour::*;
 use crate::frames::{Place, Point};
+use crate::payload::*;
 use alloc::{borrow::ToOwned, string::String, vec::Vec};
 use iced_x86::{Code, IcedError, code_asm::*};
 
@@ -73,7 +73,7 @@ pub(super) fn detour(bits: u32, request: &DetourRequest<'_>) -> Emitted<Detour> 
         .map_err(unencodable)?;
         let (assembled, labels) = template.finish()?;
         let landed = assembled.address_of(&labels.displaced)?;
-        let point = match request.actions.ret {
+        let point = match request.payload.followed {
             Some(_) => assembled.address_of(&labels.return_point)?,
             None => point_at,
         };
@@ -102,12 +102,12 @@ fn finished(
     };
     comment(&labels.displaced, "displaced instructions")?;
     comment(&labels.back, "back to the first instruction that stays")?;
-    if !request.actions.only_shares() {
+    if !request.payload.only_shares() {
         comment(&labels.resume, "the thread's memory is known")?;
         comment(&labels.slow, "the thread is not where its hash says")?;
     }
     let mut return_point = None;
-    if request.actions.ret.is_some() {
+    if request.payload.followed.is_some() {
         return_point = Some(assembled.offset_of(&labels.return_point)?);
         comment(&labels.return_point, "return point: the function is done")?;
         comment(&labels.going_home, "the caller's return address is back in its slot")?;
@@ -160,8 +160,6 @@ pub(super) struct Template<'a> {
     pub request: &'a DetourRequest<'a>,
     pub asm: Assembler,
     pub labels: Labels,
-    /// Labels that `follow` leaves to `not_followed`.
-    pub later: Option<Later>,
     /// Address of the return point, as far as it is known.
     pub return_point: u64,
     /// 32 or 64.
@@ -188,7 +186,7 @@ impl<'a> Template<'a> {
             return_point: label(),
             going_home: label(),
         };
-        Ok(Self { request, relocated, asm, labels, later: None, return_point, bits })
+        Ok(Self { request, relocated, asm, labels, return_point, bits })
     }
 
     fn finish(self) -> Emitted<(Assembled, Labels)> {
@@ -196,21 +194,15 @@ impl<'a> Template<'a> {
     }
 
     fn write(&mut self) -> Asm {
-        let actions = self.request.actions;
-        if let Some(sharing) = actions.sharing {
-            self.share(sharing)?;
-        }
-        if actions.only_shares() {
-            // A thread that begins here needs no memory yet.
+        let payload = &self.request.payload;
+        payload.hooks.iter().try_for_each(|hook| self.hook(hook))?;
+        if payload.only_shares() {
             return self.displaced();
         }
-        if let Some(lookup) = actions.lookup {
-            self.translate(lookup)?;
-        }
-        let frame = Frame::choose(64, &actions, self.entry_liveness());
+        let frame = Frame::choose(64, payload, self.entry_liveness());
         frame.save(&mut self.asm.a)?;
         self.entry(&frame)?;
-        match actions.ret {
+        match payload.followed {
             None => {
                 self.asm.a.set_label(&mut self.labels.plain)?;
                 // There may be nothing to restore, and a label needs an instruction of its own.
@@ -218,21 +210,21 @@ impl<'a> Template<'a> {
                 frame.restore(&mut self.asm.a)?;
                 self.displaced()?;
             }
-            Some(ret) => {
-                self.follow(&frame, &ret)?;
-                self.return_part(&ret)?;
+            Some(followed) => {
+                let later = self.follow(&frame, &followed)?;
+                self.return_part(&followed)?;
                 self.displaced()?;
-                self.not_followed(&frame)?;
+                self.not_followed(&frame, &followed, later)?;
             }
         }
         self.entry_slow(&frame)
     }
 
-    /// Registers that are going to be recorded are not dead, whatever the function does with them.
+    /// Registers that a step reads are not dead, whatever the function does with them.
     fn entry_liveness(&self) -> Liveness {
         let mut live = liveness(64, self.request.site, self.request.displaced.start);
-        let recorded = self.request.actions.entry.record.map_or(0, |r| usize::from(r.arguments));
-        for &register in ARGUMENTS.iter().take(recorded) {
+        let read = usize::from(self.request.payload.needs().arguments);
+        for &register in ARGUMENTS.iter().take(read) {
             live.dead.0 &= !(1 << register);
         }
         live
@@ -246,7 +238,7 @@ impl<'a> Template<'a> {
     }
 
     /// The functions that unwinders ask about an address: it becomes the real one, wherever the unwinder has it.
-    fn translate(&mut self, lookup: Lookup) -> Asm {
+    pub(super) fn translate(&mut self, lookup: Lookup) -> Asm {
         let translate = Routine::Translate.address(self.request.runtime);
         let a = &mut self.asm.a;
         a.lea(rsp, qword_ptr(rsp - RED_ZONE))?;
@@ -301,86 +293,17 @@ impl<'a> Template<'a> {
         self.asm.a.jne(slow)
     }
 
-    /// The entry's counting and recording. Leaves the thread's entry in its register.
+    /// Finds the thread and does the steps of the entry. Leaves the thread's entry in its register.
     fn entry(&mut self, frame: &Frame) -> Asm {
-        let actions = self.request.actions;
+        let payload = &self.request.payload;
         self.find_thread(frame.entry, frame.block, self.labels.slow)?;
         self.asm.a.set_label(&mut self.labels.resume)?;
-        if actions.entry.hits.is_some() || actions.entry.record.is_some() {
+        if payload.needs().block {
             self.asm.a.mov(GPR64[frame.block], at(frame.entry, THREAD_BLOCK))?;
         }
-        if let Some(hits) = actions.entry.hits {
-            self.asm.a.inc(at(frame.block, hits))?;
-        }
-        if let Some(record) = actions.entry.record {
-            self.record_entry(frame, record)?;
-        }
+        payload.entry.iter().try_for_each(|step| self.entry_step(step, frame))?;
         // A label may follow at once, and needs an instruction of its own.
         self.asm.a.zero_bytes()
-    }
-
-    fn record_entry(&mut self, frame: &Frame, record: Record) -> Asm {
-        let mut full = self.asm.a.create_label();
-        self.reserve_record(frame.block, frame.x, frame.y, full)?;
-        let a = &mut self.asm.a;
-        for (i, &register) in ARGUMENTS.iter().take(usize::from(record.arguments)).enumerate() {
-            let to = at(frame.x, RECORD_VALUES + 8 * i as u32);
-            match frame.saved_place(register) {
-                Some(saved) => {
-                    a.mov(rax, saved)?;
-                    a.mov(to, rax)?;
-                }
-                None => a.mov(to, GPR64[register])?,
-            }
-        }
-        a.lea(rax, qword_ptr(rsp + frame.depth()))?;
-        self.identify_record(record, frame.x)?;
-        let a = &mut self.asm.a;
-        read_clock(a)?;
-        a.mov(at(frame.x, RECORD_TIME), rax)?;
-        self.publish_record(frame.x, frame.y)?;
-        self.asm.a.set_label(&mut full)?;
-        self.asm.a.zero_bytes()
-    }
-
-    /// `place` = address of a record of one's own and `position` its number, or off to `full`.
-    pub fn reserve_record(&mut self, block: usize, place: usize, position: usize, full: CodeLabel) -> Asm {
-        let layout = self.request.layout;
-        let size = 1i32 << layout.ring_bits;
-        let a = &mut self.asm.a;
-        let mut room = a.create_label();
-        a.mov(GPR64[place], at(block, BLOCK_RING_HEAD))?;
-        a.sub(GPR64[place], at(block, BLOCK_RING_TAIL))?;
-        a.cmp(GPR64[place], size - RING_SLACK as i32)?;
-        a.jb(room)?;
-        a.inc(at(block, BLOCK_RING_LOST))?;
-        a.jmp(full)?;
-        a.set_label(&mut room)?;
-        // One instruction: a signal handler's record gets another place.
-        a.mov(GPR32[position], 1)?;
-        a.xadd(at(block, BLOCK_RING_HEAD), GPR64[position])?;
-        a.mov(GPR32[place], GPR32[position])?;
-        a.and(GPR32[place], size - 1)?;
-        a.shl(GPR64[place], RECORD_SHIFT)?;
-        a.lea(GPR64[place], qword_ptr(GPR64[block] + GPR64[place] * 1 + layout.ring as i32))
-    }
-
-    /// Fills in what was hit where; rax holds the stack slot and is lost.
-    pub fn identify_record(&mut self, record: Record, place: usize) -> Asm {
-        let a = &mut self.asm.a;
-        a.mov(at(place, RECORD_SLOT), rax)?;
-        match self.request.layout.tid_offset {
-            Some(offset) => a.mov(eax, dword_ptr(offset).fs())?,
-            None => a.xor(eax, eax)?,
-        }
-        a.mov(dword_ptr(GPR64[place] + RECORD_ID as i32), record.id as i32)?;
-        a.mov(dword_ptr(GPR64[place] + RECORD_TID as i32), eax)
-    }
-
-    /// Last of all: the tool reads a record once its number stands in it.
-    pub fn publish_record(&mut self, place: usize, position: usize) -> Asm {
-        self.asm.a.inc(GPR64[position])?;
-        self.asm.a.mov(at(place, RECORD_SEQUENCE), GPR64[position])
     }
 
     /// `to` = the thread's entry by way of the runtime, 0 when the thread has none. Needs the red zone out of the way.
@@ -396,32 +319,23 @@ impl<'a> Template<'a> {
         a.test(GPR64[to], GPR64[to])
     }
 
-    /// Increments a counter of the overflow block, which all threads share.
-    pub fn count_shared(&mut self, counter: u32, scratch: usize) -> Asm {
-        let a = &mut self.asm.a;
-        a.mov(GPR64[scratch], self.request.layout.blocks + u64::from(counter))?;
-        a.lock().inc(qword_ptr(GPR64[scratch]))
-    }
-
     /// Finds the thread's entry where the hash did not lead, or counts for a thread that has none.
     fn entry_slow(&mut self, frame: &Frame) -> Asm {
-        let actions = self.request.actions;
+        let payload = &self.request.payload;
         self.asm.a.set_label(&mut self.labels.slow)?;
         frame.skip_red_zone(&mut self.asm.a)?;
         self.resolve(frame.entry)?;
         frame.unskip_red_zone(&mut self.asm.a)?;
         self.asm.a.jne(self.labels.resume)?;
-        for counter in actions.counted_together() {
-            self.count_shared(counter, frame.entry)?;
-        }
-        let next = if actions.followed_by_all() { self.labels.known } else { self.labels.plain };
+        payload.entry.iter().try_for_each(|step| self.entry_step_shared(step, frame.entry))?;
+        let next = match payload.followed {
+            Some(followed) if followed.follows_all() => self.labels.known,
+            Some(followed) => {
+                self.count_shared(followed.lost, frame.entry)?;
+                self.labels.plain
+            }
+            None => self.labels.plain,
+        };
         self.asm.a.jmp(next)
     }
-}
-
-/// rax = time stamp; rdx is lost.
-pub(super) fn read_clock(a: &mut CodeAssembler) -> Asm {
-    a.rdtsc()?;
-    a.shl(rdx, 32)?;
-    a.or(rax, rdx)
 }

@@ -1,18 +1,20 @@
 //! The call-paired return: reserving the return instance at the entry, and the way home.
 
 use super::{
-    detour::{Asm, Template, read_clock},
+    detour::{Asm, Template},
     emit::{GPR32, GPR64, at, number::*},
     frame::{Frame, restore_flags},
     runtime::Routine,
+    steps::read_clock,
 };
 use crate::detour::*;
-use iced_x86::{Code, code_asm::*};
+use crate::payload::*;
+use iced_x86::{Code, IcedError, code_asm::*};
 
 /// What the return part saves, in order: rax first, since it then holds the flags.
 const SAVED: [AsmRegister64; 3] = [rax, rcx, rdx];
-/// What it saves besides when it reads the clock; behind them lie the flags.
-const SAVED_WITH_CLOCK: [AsmRegister64; 3] = [rsi, rdi, r8];
+/// What it saves besides where a step needs the call: its time, the block, the time of the entry. Behind them lie the flags.
+const SAVED_FOR_CALL: [AsmRegister64; 3] = [rsi, rdi, r8];
 
 /// Labels that `follow` leaves to `not_followed`.
 pub(super) struct Later {
@@ -46,7 +48,7 @@ impl Template<'_> {
     }
 
     /// Claims the return instance, moves the return address into it, and calls the displaced code.
-    pub(super) fn follow(&mut self, frame: &Frame, ret: &ReturnActions) -> Asm {
+    pub(super) fn follow(&mut self, frame: &Frame, followed: &Followed) -> Result<Later, IcedError> {
         let (scratch, slot, instance) = (frame.entry, frame.block, frame.x);
         let [taken, mut claimed] = [(); 2].map(|()| self.asm.a.create_label());
         self.asm.a.set_label(&mut self.labels.known)?;
@@ -63,38 +65,35 @@ impl Template<'_> {
         a.mov(at(instance, RETURN_ADDRESS), GPR64[scratch])?;
         a.lea(GPR64[scratch], qword_ptr(self.labels.return_point))?;
         a.mov(at(instance, RETURN_POINT), GPR64[scratch])?;
-        if ret.times() {
+        if followed.needs().entered {
             read_clock(a)?;
             a.mov(at(instance, RETURN_ENTERED), rax)?;
         }
         frame.restore(a)?;
         a.lea(rsp, qword_ptr(rsp + 8))?;
         a.call(self.labels.displaced)?;
-        self.later = Some(Later { taken, claimed });
-        Ok(())
+        Ok(Later { taken, claimed })
     }
 
     /// The ways out of `follow`: another instance, or none at all.
-    pub(super) fn not_followed(&mut self, frame: &Frame) -> Asm {
+    pub(super) fn not_followed(&mut self, frame: &Frame, followed: &Followed, later: Later) -> Asm {
         let (slot, instance) = (frame.block, frame.x);
         let claim = Routine::Claim.address(self.request.runtime);
-        let later = self.later.take().zip(self.request.actions.ret);
-        if let Some((Later { mut taken, claimed }, ret)) = later {
-            let a = &mut self.asm.a;
-            a.set_label(&mut taken)?;
-            frame.skip_red_zone(a)?;
-            a.push(r10)?;
-            a.push(r11)?;
-            a.mov(r10, GPR64[slot])?;
-            a.call(claim)?;
-            a.mov(GPR64[instance], r11)?;
-            a.pop(r11)?;
-            a.pop(r10)?;
-            frame.unskip_red_zone(a)?;
-            a.test(GPR64[instance], GPR64[instance])?;
-            a.jne(claimed)?;
-            self.count_shared(ret.lost, instance)?;
-        }
+        let Later { mut taken, claimed } = later;
+        let a = &mut self.asm.a;
+        a.set_label(&mut taken)?;
+        frame.skip_red_zone(a)?;
+        a.push(r10)?;
+        a.push(r11)?;
+        a.mov(r10, GPR64[slot])?;
+        a.call(claim)?;
+        a.mov(GPR64[instance], r11)?;
+        a.pop(r11)?;
+        a.pop(r10)?;
+        frame.unskip_red_zone(a)?;
+        a.test(GPR64[instance], GPR64[instance])?;
+        a.jne(claimed)?;
+        self.count_shared(followed.lost, instance)?;
         self.asm.a.set_label(&mut self.labels.plain)?;
         frame.restore(&mut self.asm.a)?;
         self.asm.a.jmp(self.labels.displaced)
@@ -104,9 +103,9 @@ impl Template<'_> {
     ///
     /// Everything is saved: the caller may expect any register to be kept that the callee is known not to touch. There is
     /// no red zone: the caller has just made a call.
-    pub(super) fn return_part(&mut self, ret: &ReturnActions) -> Asm {
-        let clock = ret.times();
-        let depth = 8 * (SAVED.len() + if clock { SAVED_WITH_CLOCK.len() + 1 } else { 0 }) as i32;
+    pub(super) fn return_part(&mut self, followed: &Followed) -> Asm {
+        let call = followed.needs().is_of_the_call();
+        let depth = 8 * (SAVED.len() + if call { SAVED_FOR_CALL.len() + 1 } else { 0 }) as i32;
         let [mut slow, mut known, mut counted, mut elsewhere, mut found, mut home] =
             [(); 6].map(|()| self.asm.a.create_label());
 
@@ -116,8 +115,8 @@ impl Template<'_> {
         SAVED.into_iter().try_for_each(|register| a.push(register))?;
         a.lahf()?;
         a.seto(al)?;
-        if clock {
-            SAVED_WITH_CLOCK.into_iter().try_for_each(|register| a.push(register))?;
+        if call {
+            SAVED_FOR_CALL.into_iter().try_for_each(|register| a.push(register))?;
             a.push(rax)?;
             read_clock(a)?;
             a.mov(rsi, rax)?;
@@ -126,10 +125,9 @@ impl Template<'_> {
         let a = &mut self.asm.a;
         a.set_label(&mut known)?;
         a.mov(rdx, at(RDX, THREAD_BLOCK))?;
-        if let Some(hits) = ret.hits {
-            a.inc(at(RDX, hits))?;
-        }
-        if clock {
+        followed.early().try_for_each(|step| self.return_step(step, RDX, depth, false))?;
+        let a = &mut self.asm.a;
+        if call {
             a.mov(rdi, rdx)?;
         }
         a.set_label(&mut counted)?;
@@ -147,27 +145,25 @@ impl Template<'_> {
         a.set_label(&mut found)?;
         a.mov(rdx, at(RCX, RETURN_ADDRESS))?;
         a.mov(qword_ptr(rsp + depth), rdx)?;
-        if clock {
+        if call {
             a.mov(r8, at(RCX, RETURN_ENTERED))?;
         }
         a.mov(at(RCX, RETURN_POINT), 0)?;
-        if clock {
+        if call {
             a.test(rdi, rdi)?;
             a.je(home)?;
         }
-        if let Some(record) = ret.record {
-            self.record_return(record, depth)?;
-        }
-        if let Some(latency) = ret.latency {
-            self.add_latency(latency)?;
+        let mut late = followed.late().peekable();
+        while let Some(step) = late.next() {
+            self.return_step(step, RDI, depth, late.peek().is_none())?;
         }
         let a = &mut self.asm.a;
         a.set_label(&mut home)?;
         a.zero_bytes()?;
         a.set_label(&mut self.labels.going_home)?;
-        if clock {
+        if call {
             a.pop(rax)?;
-            SAVED_WITH_CLOCK.into_iter().rev().try_for_each(|register| a.pop(register))?;
+            SAVED_FOR_CALL.into_iter().rev().try_for_each(|register| a.pop(register))?;
         }
         restore_flags(a)?;
         SAVED.into_iter().rev().try_for_each(|register| a.pop(register))?;
@@ -177,12 +173,10 @@ impl Template<'_> {
         self.resolve(RDX)?;
         self.asm.a.jne(known)?;
         // A thread without memory of its own.
-        if let Some(hits) = ret.hits {
-            self.count_shared(hits, RDX)?;
-        }
+        followed.early().try_for_each(|step| self.return_step_shared(step))?;
         let leave = Routine::Leave.address(self.request.runtime);
         let a = &mut self.asm.a;
-        if clock {
+        if call {
             a.xor(edi, edi)?;
         }
         a.jmp(counted)?;
@@ -199,56 +193,5 @@ impl Template<'_> {
         a.jne(found)?;
         // The slot holds the way home.
         a.jmp(home)
-    }
-
-    /// Appends a record of the return. rdi: block, rsi: time, r8: time of the entry. Loses rax, rcx and rdx.
-    fn record_return(&mut self, record: Record, depth: i32) -> Asm {
-        let mut full = self.asm.a.create_label();
-        self.reserve_record(RDI, RCX, RDX, full)?;
-        let a = &mut self.asm.a;
-        // rax was the first register that was saved.
-        a.mov(rax, qword_ptr(rsp + depth - 8))?;
-        a.mov(at(RCX, RECORD_VALUES), rax)?;
-        a.mov(at(RCX, RECORD_VALUES + 8), r8)?;
-        a.mov(at(RCX, RECORD_TIME), rsi)?;
-        a.lea(rax, qword_ptr(rsp + depth))?;
-        self.identify_record(record, RCX)?;
-        self.publish_record(RCX, RDX)?;
-        self.asm.a.set_label(&mut full)?;
-        self.asm.a.zero_bytes()
-    }
-
-    /// Adds the duration to the histogram. rdi: block, rsi: time, r8: time of the entry. Loses rax, rcx and rsi.
-    fn add_latency(&mut self, latency: u32) -> Asm {
-        let a = &mut self.asm.a;
-        let [mut forward, mut shorter, mut inside, mut child] = [(); 4].map(|()| a.create_label());
-        a.cmp(at(RDI, BLOCK_ORIGIN), 0)?;
-        a.je(child)?;
-        a.sub(rsi, r8)?;
-        // The clocks of two CPUs may differ by a few ticks.
-        a.jae(forward)?;
-        a.xor(esi, esi)?;
-        a.set_label(&mut forward)?;
-        a.inc(at(RDI, latency + LATENCY_COUNT))?;
-        a.add(at(RDI, latency + LATENCY_SUM), rsi)?;
-        a.cmp(at(RDI, latency + LATENCY_MAX), rsi)?;
-        a.jae(shorter)?;
-        a.mov(at(RDI, latency + LATENCY_MAX), rsi)?;
-        a.set_label(&mut shorter)?;
-        a.mov(rax, rsi)?;
-        a.shr(rax, LATENCY_OCTAVES as i32)?;
-        a.je(inside)?;
-        a.mov(rsi, (1u64 << LATENCY_OCTAVES) - 1)?;
-        a.set_label(&mut inside)?;
-        a.mov(rcx, rsi)?;
-        a.or(rcx, 1 << LATENCY_BITS)?;
-        a.bsr(rcx, rcx)?;
-        a.sub(ecx, LATENCY_BITS as i32)?;
-        a.shr(rsi, cl)?;
-        a.shl(ecx, LATENCY_BITS as i32)?;
-        a.add(esi, ecx)?;
-        a.inc(qword_ptr(rdi + rsi * 8 + (latency + LATENCY_BUCKETS) as i32))?;
-        a.set_label(&mut child)?;
-        a.zero_bytes()
     }
 }

@@ -5,7 +5,7 @@ use super::{
     emit::{GPR32, GPR64, number::*},
     liveness::Liveness,
 };
-use crate::detour::*;
+use crate::payload::*;
 use alloc::vec::Vec;
 use iced_x86::code_asm::*;
 
@@ -38,30 +38,53 @@ pub(super) struct Frame {
     push_flags: bool,
 }
 
-impl Actions {
-    /// Whether the entry reads the clock.
-    fn reads_clock(&self) -> bool {
-        self.entry.record.is_some() || self.ret.is_some_and(|r| r.times())
-    }
+/// When the entry part reads the clock, which takes rax and rdx.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Clock {
+    Never,
+    /// When what the first roles held is not needed any more, so these two may play them.
+    Last,
+    /// While every role is played.
+    Aside,
 }
 
-impl ReturnActions {
-    /// Whether the return instance must hold the time of the entry.
-    pub(crate) fn times(&self) -> bool {
-        self.latency.is_some() || self.record.is_some()
+/// What a part of the entry works with besides the flags: so many of the roles, in their order, and the clock.
+#[derive(Clone, Copy)]
+pub(super) struct Scratch {
+    pub roles: usize,
+    pub clock: Clock,
+}
+
+impl Scratch {
+    /// What finding the thread and its block takes.
+    pub const THREAD: Self = Self { roles: 2, clock: Clock::Never };
+
+    /// What a payload takes at the entry.
+    fn of_all(payload: &Payload) -> Self {
+        let following = payload.followed.map(|followed| Self {
+            roles: 3,
+            clock: if followed.needs().entered { Clock::Last } else { Clock::Never },
+        });
+        let all = payload.entry.iter().map(Self::of).chain(following);
+        all.fold(Self::THREAD, |one, other| Self {
+            roles: one.roles.max(other.roles),
+            clock: one.clock.max(other.clock),
+        })
     }
 }
 
 impl Frame {
     /// Chooses dead registers first; what is not dead is saved.
-    pub fn choose(bits: u32, actions: &Actions, live: Liveness) -> Self {
+    pub fn choose(bits: u32, payload: &Payload, live: Liveness) -> Self {
         let dead = |register: usize| live.dead.0 & (1 << register) != 0;
-        let records = actions.entry.record.is_some();
-        let clock = actions.reads_clock();
-        // rdtsc takes rax and rdx. Without a record, what they held before the clock is read is not needed after.
-        let fixed: &[usize] = if clock && !records { &[RDX, RAX] } else { &[] };
+        let Scratch { roles: count, clock } = Scratch::of_all(payload);
+        let (fixed, aside): (&[usize], &[usize]) = match clock {
+            Clock::Never => (&[], &[]),
+            Clock::Last => (&[RDX, RAX], &[]),
+            Clock::Aside => (&[], &[RAX, RDX]),
+        };
         let free = |r: &usize| {
-            let taken = fixed.contains(r) || records && [RAX, RDX].contains(r);
+            let taken = fixed.contains(r) || aside.contains(r);
             *r < bits as usize / 4 && !taken && (*r != RAX || live.flags_dead)
         };
         let (mut first, second): (Vec<_>, Vec<_>) =
@@ -69,11 +92,7 @@ impl Frame {
         first.extend(second);
         let roles: Vec<usize> = fixed.iter().copied().chain(first).collect();
         let [entry, block, x, y] = [roles[0], roles[1], roles[2], roles[3]];
-        let used = match (records, actions.ret) {
-            (true, _) => alloc::vec![RAX, RDX, entry, block, x, y],
-            (false, Some(_)) => alloc::vec![entry, block, x],
-            (false, None) => alloc::vec![entry, block],
-        };
+        let used = [aside, &roles[..count]].concat();
         let keep_flags = !live.flags_dead;
         let push_flags = keep_flags && used.contains(&RAX);
         let mut saved: Vec<_> = used.into_iter().filter(|&r| !dead(r)).collect();

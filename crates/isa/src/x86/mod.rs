@@ -43,6 +43,7 @@ mod runtime;
 mod sharing;
 mod skim;
 mod slot;
+mod steps;
 mod tables;
 mod template;
 #[cfg(test)]

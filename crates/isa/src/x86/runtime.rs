@@ -13,7 +13,7 @@
 //! First and second are r10 and r11; in 32-bit mode, where the result is always in eax, they are eax and edx.
 //! Each keeps every register but its result, changes the flags, needs little stack, makes no system call, waits for nothing, and may be
 //! interrupted by a signal handler that runs it again. What they do is told in [`crate::routines`], the memory they work
-//! on in [`crate::detour`].
+//! on in [`crate::detour::memory`].
 
 use super::emit::number::*;
 use super::facts::{I386, X86_64};

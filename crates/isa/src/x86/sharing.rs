@@ -1,6 +1,6 @@
 //! Where does code make children that share its memory, and how are they told apart there?
 //!
-//! What is done is told in [`crate::detour`]. Behind the system call both the parent and its child come by; rax tells which is which,
+//! What is done is told in [`crate::detour::memory`]. Behind the system call both the parent and its child come by; rax tells which is which,
 //! and the other registers hold what they held ahead of it, but rcx and r11 in 64-bit mode.
 //!
 //! The places are found by the C library's way to write them: the number is loaded, in the last few instructions, and then comes
@@ -13,7 +13,7 @@ use super::{
     frame::RED_ZONE,
     runtime::Routine,
 };
-use crate::detour::*;
+use crate::payload::*;
 use crate::{Flow, SharingCalls};
 use alloc::vec::Vec;
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register, UsedRegister, code_asm::*};

@@ -18,13 +18,16 @@ use super::{
     relocate::{Relocated, relocate},
 };
 use crate::detour::*;
+use crate::payload::*;
 use crate::{Reason, Site, frames::Point};
 use alloc::{collections::BTreeMap, vec::Vec};
+use core::iter;
 use iced_x86::{Decoder, Instruction};
 
-/// What the fields of a detour follow: its own address, the first instruction that stays, the counters of hits, lost calls
-/// and returns, the histogram.
+/// What the fields of a detour follow: its own address, the first instruction that stays, the offsets that its payload has.
 const PARAMETERS: usize = 6;
+/// Index of the first offset.
+const OFFSETS: usize = 2;
 type Parameters = [u64; PARAMETERS];
 
 /// How far each parameter is moved to see what follows it. Sums and differences of them are all different. Multiples of a cache line,
@@ -38,9 +41,8 @@ const FAR: u64 = 4096;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Shape {
     frame: Frame,
-    hits: bool,
-    /// Whether the call is followed; then whether returns are counted and timed.
-    ret: Option<(bool, bool)>,
+    /// What the payload's steps are.
+    kinds: u64,
     /// Length of the relocated code.
     length: usize,
 }
@@ -113,26 +115,18 @@ impl Templates {
     /// Index of the request's shape; `None` for what templates are not made of. With it comes the displaced code, relocated to
     /// where it may come to lie.
     fn shape(&mut self, request: &DetourRequest<'_>, spare: Liveness) -> Option<(usize, Moved)> {
-        let Actions { entry, ret, .. } = request.actions;
-        let known = Actions {
-            entry: EntryActions { record: None, ..entry },
-            ret: ret.map(|ret| ReturnActions { record: None, ..ret }),
-            ..Actions::default()
-        };
-        if known != request.actions || request.address.abs_diff(request.displaced.end()) < FAR {
+        let kinds = kinds(&request.payload)?;
+        if request.address.abs_diff(request.displaced.end()) < FAR {
             return None;
         }
         let moved = Moved::to(request, request.address.wrapping_add(self.displaced))?;
         let length = moved.code.code.len();
-        let hits = entry.hits.is_some();
-        let ret = ret.map(|ret| (ret.hits.is_some(), ret.latency.is_some()));
-        let ways = ret.map_or(0, |(counts, times)| 1 | u64::from(counts) << 1 | u64::from(times) << 2);
-        let bits = u64::from(spare.flags_dead) | u64::from(hits) << 1 | ways << 2;
-        let word = u64::from(spare.dead.0) | bits << 16 | (length as u64) << 32;
+        let site = u64::from(spare.dead.0) | u64::from(spare.flags_dead) << 16;
+        let word = site | kinds << 17 | (length as u64) << 40;
         let (shapes, all) = (&mut self.shapes, &mut self.known);
         let index = *self.words.entry(word).or_insert_with(|| {
-            let frame = Frame::choose(64, &request.actions, spare);
-            *shapes.entry(Shape { frame, hits, ret, length }).or_insert_with(|| {
+            let frame = Frame::choose(64, &request.payload, spare);
+            *shapes.entry(Shape { frame, kinds, length }).or_insert_with(|| {
                 all.push(Known::Nothing);
                 all.len() - 1
             })
@@ -171,28 +165,44 @@ impl Moved {
     }
 }
 
+/// What the steps of a payload are, two bits for each; `None` where templates do not know one of them, or they have more offsets than
+/// there are parameters.
+fn kinds(payload: &Payload) -> Option<u64> {
+    let entry = |step| match step {
+        EntryStep::Count(_) => Some(1),
+        EntryStep::Record { .. } => None,
+    };
+    let at_return = |step| match step {
+        ReturnStep::Count(_) => Some(1),
+        ReturnStep::Time(_) => Some(2),
+        ReturnStep::Record { .. } => None,
+    };
+    let followed = payload.followed.iter();
+    let followed = followed.flat_map(|f| iter::once(Some(3)).chain(f.steps.iter().map(at_return)));
+    let mut all = payload.entry.iter().map(entry).chain(followed);
+    let mut own = *payload;
+    let fits = payload.hooks.is_empty() && own.offsets().count() <= PARAMETERS - OFFSETS;
+    all.try_fold(0, |kinds, kind| Some(kinds << 2 | kind?)).filter(|_| fits)
+}
+
 fn parameters(request: &DetourRequest<'_>) -> Parameters {
-    let Actions { entry, ret, .. } = request.actions;
-    let (lost, returns, latency) = ret.map_or((0, None, None), |ret| (ret.lost, ret.hits, ret.latency));
-    let counters = [entry.hits.unwrap_or(0), lost, returns.unwrap_or(0), latency.unwrap_or(0)];
-    let [hits, lost, returns, latency] = counters.map(u64::from);
-    [request.address, request.displaced.end(), hits, lost, returns, latency]
+    let (mut all, mut payload) = ([0; PARAMETERS], request.payload);
+    [all[0], all[1]] = [request.address, request.displaced.end()];
+    for (to, offset) in all[OFFSETS..].iter_mut().zip(payload.offsets()) {
+        *to = u64::from(*offset);
+    }
+    all
 }
 
 /// The same detour with every parameter moved on by its step.
 fn encode_moved(request: &DetourRequest<'_>) -> Result<Detour, Reason> {
-    let [address, site, hits, lost, returns, latency] = STEPS;
-    let by = |offset: Option<u32>, step: u64| offset.map(|offset| offset.wrapping_add(step as u32));
+    let [address, site, ..] = STEPS;
     let mut moved = *request;
     moved.address = moved.address.wrapping_add(address);
     moved.displaced.start = moved.displaced.start.wrapping_add(site);
-    moved.actions.entry.hits = by(moved.actions.entry.hits, hits);
-    moved.actions.ret = moved.actions.ret.map(|ret| ReturnActions {
-        lost: ret.lost.wrapping_add(lost as u32),
-        hits: by(ret.hits, returns),
-        latency: by(ret.latency, latency),
-        ..ret
-    });
+    for (offset, step) in moved.payload.offsets().zip(&STEPS[OFFSETS..]) {
+        *offset = offset.wrapping_add(*step as u32);
+    }
     let code = Site {
         address: request.site.address.wrapping_add(site),
         function: request.site.function.wrapping_add(site),

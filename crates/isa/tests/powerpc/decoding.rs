@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 use trapless_isa::{
-    Actions, BranchTargets, DecodeError, DetourRequest, Displaced, EntryActions, Flow, Isa, Ladder, Layout,
-    Lookup, ReadOnlyData, Reason, ReturnActions, Runtime, Site,
-    detour::Record,
+    BranchTargets, DecodeError, DetourRequest, Displaced, Flow, Isa, Ladder, Layout, ReadOnlyData, Reason,
+    Runtime, Site,
+    payload::*,
     powerpc::{Fault, Memory, POWERPC64LE, Registers, Version, emulate, relocate},
 };
 
@@ -130,7 +130,7 @@ fn boosted_slots_end_in_a_branch_back() {
                 displaced: POWERPC64LE.verdict(site).boost.expect(name),
                 original: site.code,
                 site,
-                actions: Actions::default(),
+                payload: Payload::default(),
                 layout: &layout,
                 runtime: &Runtime::default(),
                 tells: false,
@@ -369,18 +369,21 @@ proptest! {
         let targets = BranchTargets::default();
         let site = Site { address: address & !3, function: address & !3, code: &code, padding: &[], targets: &targets };
         let displaced = Displaced { start: address & !3, length: 4, instructions: 1 };
-        let record = Some(Record { id: counters[0], arguments });
+        let id = counters[0];
         let [_, lost, hits, latency] = counters.map(|counter| counter >> 2);
-        let entry = EntryActions { hits: Some(hits), record };
-        let ret = Some(ReturnActions { lost, hits: Some(hits), latency: Some(latency), record });
+        let at_return = [ReturnStep::Count(hits), ReturnStep::Record { id }, ReturnStep::Time(latency)];
+        let payload = Payload {
+            hooks: Steps::some_of([lookup.map(Hook::Translate)]),
+            entry: Steps::of([EntryStep::Count(hits), EntryStep::Record { id, arguments }]),
+            followed: Some(Followed { lost, steps: Steps::of(at_return) }),
+        };
         for runtime in [&runtime, &Runtime::default()] {
-            let actions = Actions { entry, ret, lookup, sharing: None };
             let request = DetourRequest {
                 address: (address & !3).wrapping_add(0x1_0000),
                 displaced,
                 original: &code,
                 site: &site,
-                actions,
+                payload,
                 layout: &layout,
                 runtime,
                 tells: false,

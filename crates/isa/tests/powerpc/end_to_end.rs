@@ -9,8 +9,8 @@ use crate::cross::Cross;
 use object::{Object, ObjectSection, ObjectSymbol};
 use std::{collections::BTreeMap, fs};
 use trapless_isa::{
-    Actions, BranchTargets, Detour, DetourRequest, EntryActions, Isa, Layout, Lookup, Mechanism, Reason,
-    ReturnActions, Site, detour::*, powerpc::POWERPC64LE,
+    BranchTargets, Detour, DetourRequest, Isa, Layout, Mechanism, Reason, Site, detour::*, payload::*,
+    powerpc::POWERPC64LE,
 };
 
 const ARENA: u64 = 0x1100_0000;
@@ -97,7 +97,7 @@ const LOOKED_UP_BY: &str = "_dl_find_object";
 const MIDDLES: [(&str, &str); 2] = [("call_first_site", "call_first"), ("red_zone_site", "red_zone")];
 
 /// What the test asks for at each function.
-fn actions(n: usize, followed: bool) -> Actions {
+fn payload(n: usize, followed: bool) -> Payload {
     let name = NAMES[n];
     let latency = match name {
         "timed" => Some(LATENCY),
@@ -109,15 +109,17 @@ fn actions(n: usize, followed: bool) -> Actions {
         "keep_recorded" => Some(2),
         _ => None,
     };
-    let record = |id| Record { id, arguments: 8 };
-    let ret = ReturnActions {
-        lost: lost(n),
-        hits: Some(returned(n)),
-        latency,
-        record: id.map(|id| record(id + 1)),
-    };
-    let entry = EntryActions { hits: Some(hits(n)), record: id.map(record) };
-    Actions { entry, ret: followed.then_some(ret), lookup: None, sharing: None }
+    let record = id.map(|id| EntryStep::Record { id, arguments: 8 });
+    let steps = Steps::some_of([
+        Some(ReturnStep::Count(returned(n))),
+        id.map(|id| ReturnStep::Record { id: id + 1 }),
+        latency.map(ReturnStep::Time),
+    ]);
+    Payload {
+        hooks: Steps::default(),
+        entry: Steps::some_of([Some(EntryStep::Count(hits(n))), record]),
+        followed: followed.then_some(Followed { lost: lost(n), steps }),
+    }
 }
 
 /// The program's code and symbols.
@@ -167,7 +169,7 @@ fn plan(program: &Program, layout: &Layout) -> (Plan, Vec<bool>) {
     let mut plan = Plan::default();
     let mut patches = vec![];
     let mut followed = vec![];
-    let lookup = Actions { lookup: Some(Lookup::FindObject), ..Actions::default() };
+    let lookup = Payload { hooks: Steps::of([Hook::Translate(Lookup::FindObject)]), ..Payload::default() };
     for (n, name) in NAMES.iter().chain([&LOOKED_UP_BY]).enumerate() {
         let site = program.site(name, &targets);
         let (_, displaced) = POWERPC64LE.verdict(&site).best(&[Mechanism::Jump]).expect(name);
@@ -185,7 +187,7 @@ fn plan(program: &Program, layout: &Layout) -> (Plan, Vec<bool>) {
             displaced,
             original: &site.code[offset..offset + usize::from(displaced.length)],
             site: &site,
-            actions: if *name == LOOKED_UP_BY { lookup } else { actions(n, follow) },
+            payload: if *name == LOOKED_UP_BY { lookup } else { payload(n, follow) },
             layout,
             runtime: &runtime,
             tells: false,

@@ -4,9 +4,10 @@
 use crate::{cross::Cross, machine::*, oracle::Random};
 use std::{collections::BTreeMap, ops::Range};
 use trapless_isa::{
-    Actions, EntryActions, Layout, Lookup, ReturnActions,
+    Layout,
     detour::*,
     model::{self, Home, Memory, Read},
+    payload::*,
     powerpc::Registers,
 };
 
@@ -217,11 +218,9 @@ fn r2_a_call_may_return_on_another_thread() {
     let Some(cross) = Cross::find() else { return };
     let mut random = Random(4);
     let mut script = Script::new(4);
-    let timed =
-        Actions { ret: FOLLOW.ret.map(|ret| ReturnActions { latency: Some(LATENCY), ..ret }), ..FOLLOW };
-    let sites = [FOLLOW, timed].map(|actions| {
-        let at = FUNCTION + if actions == timed { 64 } else { 0 };
-        script.probed(at, &[NOP, branch(at + 4, BODY)], actions)
+    let sites = [FOLLOW, TIMED].map(|payload| {
+        let at = FUNCTION + if payload == TIMED { 64 } else { 0 };
+        script.probed(at, &[NOP, branch(at + 4, BODY)], payload)
     });
     let mut runs = vec![];
     for (entering, leaving) in [(1, 2), (1, 3), (2, 1), (3, 0), (0, 3), (0, 0)] {
@@ -256,11 +255,9 @@ fn a_call_whose_return_address_was_put_back_goes_home_by_lr() {
     let Some(cross) = Cross::find() else { return };
     let mut random = Random(10);
     let mut script = Script::new(4);
-    let timed =
-        Actions { ret: FOLLOW.ret.map(|ret| ReturnActions { latency: Some(LATENCY), ..ret }), ..FOLLOW };
     let mut runs = vec![];
-    for (n, actions) in [FOLLOW, timed].into_iter().enumerate() {
-        let site = script.probed(FUNCTION + 64 * n as u64, &[NOP, BLR], actions);
+    for (n, payload) in [FOLLOW, TIMED].into_iter().enumerate() {
+        let site = script.probed(FUNCTION + 64 * n as u64, &[NOP, BLR], payload);
         let point = site.point.expect("followed");
         // The return part is under way when somebody puts the address into lr and forgets the instance.
         let start = registers(&mut random, point, SLOT, HOME, thread(1));
@@ -278,22 +275,25 @@ fn a_call_whose_return_address_was_put_back_goes_home_by_lr() {
     }
 }
 
-/// Every combination of what a detour can do.
-fn all_actions() -> Vec<Actions> {
+/// Every combination of steps, and some of their orders.
+fn all_payloads() -> Vec<Payload> {
+    let (count, record) = (EntryStep::Count(HITS), EntryStep::Record { id: 6, arguments: 8 });
+    let entries = [Steps::of([count]), Steps::of([count, record]), Steps::of([record, count])];
+    let counts = ReturnStep::Count(RETURNED);
+    let (times, records) = (ReturnStep::Time(LATENCY), ReturnStep::Record { id: 7 });
+    let returns = [
+        Steps::of([counts]),
+        Steps::of([times]),
+        Steps::of([records]),
+        Steps::of([counts, records, times]),
+        Steps::of([times, records, counts]),
+    ];
+    let followed = returns.map(|steps| Some(Followed { lost: LOST, steps }));
     let mut all = vec![];
-    for record in [None, Some(Record { id: 6, arguments: 8 })] {
-        for (count, latency, record_return) in [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 1)] {
-            let some = |what: i32, offset: u32| (what == 1).then_some(offset);
-            let ret = (count + latency + record_return > 0).then_some(ReturnActions {
-                lost: LOST,
-                hits: some(count, RETURNED),
-                latency: some(latency, LATENCY),
-                record: (record_return == 1).then_some(Record { id: 7, arguments: 0 }),
-            });
-            for lookup in [None, Some(Lookup::FindObject), Some(Lookup::IteratePhdr)] {
-                let entry = EntryActions { hits: Some(HITS), record };
-                all.push(Actions { entry, ret, lookup, sharing: None });
-            }
+    for lookup in [None, Some(Lookup::FindObject), Some(Lookup::IteratePhdr)] {
+        let hooks = Steps::some_of([lookup.map(Hook::Translate)]);
+        for entry in entries {
+            all.extend([None].into_iter().chain(followed).map(|followed| Payload { hooks, entry, followed }));
         }
     }
     all
@@ -303,9 +303,9 @@ fn all_actions() -> Vec<Actions> {
 fn s1_nothing_but_the_counters_changes() {
     let Some(cross) = Cross::find() else { return };
     let mut random = Random(1);
-    for (n, actions) in all_actions().into_iter().enumerate() {
+    for (n, payload) in all_payloads().into_iter().enumerate() {
         let mut script = Script::new(4);
-        let site = script.probed(FUNCTION, &[NOP, BLR], actions);
+        let site = script.probed(FUNCTION, &[NOP, BLR], payload);
         let mut runs = vec![];
         // The first hit of a thread goes another way than the next ones, and later ones than those with memory.
         for number in [1, 1, 2, 2, 0, 4, 5, 5] {
@@ -322,9 +322,9 @@ fn s1_nothing_but_the_counters_changes() {
         let hits = script.counter(HITS);
         let answers = script.play(&cross, &format!("kept-{n}"));
         for (answer, start, memory, red_zone) in &runs {
-            assert_eq!(answers.registers(*answer), Registers { pc: HOME, ..*start }, "{actions:?}");
-            assert_eq!(answers.bytes(*memory), red_zone, "{actions:?}");
+            assert_eq!(answers.registers(*answer), Registers { pc: HOME, ..*start }, "{payload:?}");
+            assert_eq!(answers.bytes(*memory), red_zone, "{payload:?}");
         }
-        assert_eq!(answers.sum(&hits), runs.len() as u64, "{actions:?}");
+        assert_eq!(answers.sum(&hits), runs.len() as u64, "{payload:?}");
     }
 }

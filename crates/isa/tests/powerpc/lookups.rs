@@ -1,7 +1,7 @@
 //! Look-ups by unwinders: a return point becomes the real address wherever the unwinder has it.
 
 use crate::{cross::Cross, machine::*, oracle::Random};
-use trapless_isa::{Actions, Lookup, powerpc::Registers};
+use trapless_isa::{Hook, Lookup, Payload, Steps, powerpc::Registers};
 
 /// How an unwinder keeps its context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,8 +24,8 @@ fn r3_an_unwinder_is_told_the_real_return_addresses() {
         (0..3).map(|n| script.probed(at(n), &[NOP, branch(at(n) + 4, BODY)], FOLLOW)).collect();
     let lookups = [Lookup::FindObject, Lookup::IteratePhdr];
     let asked = [(8, lookups[0]), (9, lookups[1])].map(|(n, lookup)| {
-        let actions = Actions { lookup: Some(lookup), ..Actions::default() };
-        script.probed(at(n), &[NOP, branch(at(n) + 4, BODY)], actions)
+        let payload = Payload { hooks: Steps::of([Hook::Translate(lookup)]), ..Payload::default() };
+        script.probed(at(n), &[NOP, branch(at(n) + 4, BODY)], payload)
     });
     // Behind a call to another module stands the load of r2.
     let behind_call = at(20);

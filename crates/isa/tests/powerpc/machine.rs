@@ -5,8 +5,9 @@
 use crate::{cross::Cross, oracle::Random};
 use std::{fs, ops::Range};
 use trapless_isa::{
-    Actions, BranchTargets, DetourRequest, Isa, Layout, Runtime, Site,
+    BranchTargets, DetourRequest, Isa, Layout, Runtime, Site,
     detour::*,
+    payload::*,
     powerpc::{POWERPC64LE, Registers},
 };
 
@@ -71,11 +72,18 @@ pub fn branch(at: u64, to: u64) -> u32 {
 }
 
 /// Counts returns.
-pub const FOLLOW: Actions = Actions {
-    entry: EntryActions { hits: Some(HITS), record: None },
-    ret: Some(ReturnActions { lost: LOST, hits: Some(RETURNED), latency: None, record: None }),
-    lookup: None,
-    sharing: None,
+pub const FOLLOW: Payload = Payload {
+    hooks: Steps::of([]),
+    entry: Steps::of([EntryStep::Count(HITS)]),
+    followed: Some(Followed { lost: LOST, steps: Steps::of([ReturnStep::Count(RETURNED)]) }),
+};
+/// Times them, too.
+pub const TIMED: Payload = Payload {
+    followed: Some(Followed {
+        lost: LOST,
+        steps: Steps::of([ReturnStep::Count(RETURNED), ReturnStep::Time(LATENCY)]),
+    }),
+    ..FOLLOW
 };
 
 /// The thread pointer of a thread; of number 0 it is 0, and it has no memory of its own.
@@ -176,7 +184,7 @@ impl Script {
     }
 
     /// Puts `words` at `function`, with a detour for what stands at its start.
-    pub fn probed(&mut self, function: u64, words: &[u32], actions: Actions) -> Probed {
+    pub fn probed(&mut self, function: u64, words: &[u32], payload: Payload) -> Probed {
         let code: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let targets = BranchTargets::default();
         let site = Site { address: function, function, code: &code, padding: &[], targets: &targets };
@@ -187,7 +195,7 @@ impl Script {
             displaced,
             original: &code[..usize::from(displaced.length)],
             site: &site,
-            actions,
+            payload,
             layout: &self.layout,
             runtime: &self.runtime,
             tells: false,

@@ -3,6 +3,7 @@
 use crate::machine::*;
 use crate::processor::Random;
 use trapless_isa::detour::*;
+use trapless_isa::payload::*;
 use trapless_isa::{BranchTargets, Machine as Isa, Site};
 
 /// Prologues, and what undoes them before a plain `ret`. Registers and flags are live at some and dead at others.
@@ -49,7 +50,7 @@ impl<'m> Probed<'m> {
         function: u64,
         detour: u64,
         layout: &Layout,
-        actions: Actions,
+        payload: Payload,
     ) -> Self {
         let isa = Isa::X86_64.isa();
         let targets = BranchTargets::default();
@@ -64,7 +65,7 @@ impl<'m> Probed<'m> {
             displaced,
             original: &original,
             site: &site,
-            actions,
+            payload,
             layout,
             runtime: &runtime,
             tells: false,
@@ -92,32 +93,43 @@ pub fn detour_at(n: u64) -> u64 {
     ARENA + 0x2000 + n * 0x800
 }
 
-const RECORD: Record = Record { id: 6, arguments: 0 };
-const RETURN_RECORD: Record = Record { id: 7, arguments: 0 };
+const RECORD_ENTRY: u32 = 6;
+const COUNT_RETURN: ReturnStep = ReturnStep::Count(RETURNS);
+const TIME: ReturnStep = ReturnStep::Time(LATENCY);
+const RECORD_RETURN: ReturnStep = ReturnStep::Record { id: 7 };
 
-/// Every combination of what a detour can do.
-fn all_actions() -> Vec<Actions> {
+/// Every combination of steps, and every order in which one could lose what the next one needs.
+fn all_payloads() -> Vec<Payload> {
+    let count = EntryStep::Count(HITS);
+    let record = |arguments| EntryStep::Record { id: RECORD_ENTRY, arguments };
+    let mut entries = vec![Steps::of([]), Steps::of([count]), Steps::of([record(6), count])];
+    for arguments in 0..=6 {
+        entries.extend([Steps::of([record(arguments)]), Steps::of([count, record(arguments)])]);
+    }
+    let returns = [
+        Steps::of([]),
+        Steps::of([COUNT_RETURN]),
+        Steps::of([TIME]),
+        Steps::of([RECORD_RETURN]),
+        Steps::of([COUNT_RETURN, TIME]),
+        Steps::of([COUNT_RETURN, RECORD_RETURN, TIME]),
+        Steps::of([TIME, RECORD_RETURN, COUNT_RETURN]),
+        Steps::of([TIME, TIME]),
+    ];
+    let followed = returns.map(|steps| Some(Followed { lost: LOST, steps }));
     let mut all = Vec::new();
-    let arguments = std::iter::once(None).chain((0..=6).map(Some));
-    for record in arguments.map(|a| a.map(|arguments| Record { arguments, ..RECORD })) {
-        for hits in [None, Some(HITS)] {
-            for (count, latency, record_return) in
-                [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 0), (1, 1, 1)]
-            {
-                let some = |what: i32, offset: u32| (what == 1).then_some(offset);
-                let ret = (count + latency + record_return > 0).then_some(ReturnActions {
-                    lost: LOST,
-                    hits: some(count, RETURNS),
-                    latency: some(latency, LATENCY),
-                    record: (record_return == 1).then_some(RETURN_RECORD),
-                });
-                for lookup in [None, Some(Lookup::FindObject), Some(Lookup::IteratePhdr)] {
-                    all.push(Actions { entry: EntryActions { hits, record }, ret, lookup, sharing: None });
-                }
-            }
+    for lookup in [None, Some(Lookup::FindObject), Some(Lookup::IteratePhdr)] {
+        let hooks = Steps::some_of([lookup.map(Hook::Translate)]);
+        for &entry in &entries {
+            all.extend([None].into_iter().chain(followed).map(|followed| Payload { hooks, entry, followed }));
         }
     }
     all
+}
+
+/// How often a payload has a step at the return.
+fn has(payload: &Payload, step: ReturnStep) -> u64 {
+    payload.followed.iter().flat_map(|followed| followed.steps).filter(|&other| other == step).count() as u64
 }
 
 /// The stack below the slot that belongs to the function, and above it.
@@ -131,31 +143,27 @@ fn s1_s2_nothing_but_the_counters_changes() {
     let mut random = Random(1);
     for &(name, prologue, epilogue) in PROLOGUES {
         let code = [prologue, epilogue, &[0xc3][..]].concat();
-        for actions in all_actions() {
+        for payload in all_payloads() {
             for self_pointer in [true, false] {
                 let layout = layout(self_pointer);
                 let thread = Machine::thread(random.next() % 8);
-                let probed = Probed::new(&machine, &code, FUNCTION, detour_at(0), &layout, actions);
+                let probed = Probed::new(&machine, &code, FUNCTION, detour_at(0), &layout, payload);
                 let before = [HITS, RETURNS, LATENCY + LATENCY_COUNT].map(|c| machine.sum(c));
                 // Twice: a thread's first hit goes another way.
                 for round in 0..2 {
                     // In the body, the red zone is as it was at the entry.
                     machine.write_exit(probed.end.max(FUNCTION + prologue.len() as u64), 2);
-                    let same = compare(&machine, &probed, thread, &mut random, Some(actions), true);
-                    assert!(same, "{name}, in the body: {actions:?} round {round}");
+                    let same = compare(&machine, &probed, thread, &mut random, Some(payload), true);
+                    assert!(same, "{name}, in the body: {payload:?} round {round}");
                     machine.write(FUNCTION, &code);
-                    let same = compare(&machine, &probed, thread, &mut random, Some(actions), false);
-                    assert!(same, "{name}, after the return: {actions:?} round {round}");
+                    let same = compare(&machine, &probed, thread, &mut random, Some(payload), false);
+                    assert!(same, "{name}, after the return: {payload:?} round {round}");
                 }
                 let counted = [HITS, RETURNS, LATENCY + LATENCY_COUNT].map(|c| machine.sum(c));
-                let follows = |wanted: bool| if wanted { 2 } else { 0 };
-                let ret = actions.ret;
-                let wanted = [
-                    2 * follows(actions.entry.hits.is_some()),
-                    follows(ret.is_some_and(|r| r.hits.is_some())),
-                    follows(ret.is_some_and(|r| r.latency.is_some())),
-                ];
-                assert_eq!([0, 1, 2].map(|i| counted[i] - before[i]), wanted, "{name}: {actions:?}");
+                let counts = payload.entry.iter().any(|step| step == EntryStep::Count(HITS));
+                let wanted =
+                    [4 * u64::from(counts), 2 * has(&payload, COUNT_RETURN), 2 * has(&payload, TIME)];
+                assert_eq!([0, 1, 2].map(|i| counted[i] - before[i]), wanted, "{name}: {payload:?}");
                 assert_eq!(machine.sum(LOST), 0);
                 machine.forget();
             }
@@ -170,7 +178,7 @@ fn compare(
     probed: &Probed<'_>,
     thread: u64,
     random: &mut Random,
-    actions: Option<Actions>,
+    payload: Option<Payload>,
     body: bool,
 ) -> bool {
     let start = machine.random(random);
@@ -189,57 +197,59 @@ fn compare(
             expected.0.0, found.0.0, expected.0.1.registers, found.0.1.registers
         );
     }
-    let actions = actions.unwrap_or_default();
-    if actions.entry.record.is_some() || actions.ret.is_some_and(|r| r.record.is_some()) {
-        check_records(machine, &start, &found.0.1, actions, body);
-    }
+    let payload = payload.unwrap_or_default();
+    check_records(machine, &start, &found.0.1, &payload, body);
     if body {
         // The abandoned call's instance goes with the next one at its slot.
-        machine.open_calls() == usize::from(actions.ret.is_some()) && expected.0 == found.0 && low && high
+        machine.open_calls() == usize::from(payload.followed.is_some())
+            && expected.0 == found.0
+            && low
+            && high
     } else {
         machine.open_calls() == 0 && expected.0 == found.0 && high
     }
 }
 
 /// Takes the records of one call out of the ring and compares them with the state that they are of.
-fn check_records(machine: &Machine, before: &State, after: &State, actions: Actions, body: bool) {
+fn check_records(machine: &Machine, before: &State, after: &State, payload: &Payload, body: bool) {
     let (head, tail) = (machine.block(1, BLOCK_RING_HEAD), machine.block(1, BLOCK_RING_TAIL));
     let mut position = tail;
     let word = |position: u64, field: u32| {
         let record = RING + (((position % (1 << RING_BITS)) as u32) << RECORD_SHIFT);
         machine.block(1, record + field)
     };
-    if let Some(record) = actions.entry.record {
+    for step in payload.entry {
+        let EntryStep::Record { id, arguments } = step else { continue };
         assert_eq!(word(position, RECORD_SEQUENCE), position + 1);
-        assert_eq!(word(position, RECORD_ID) as u32, record.id);
+        assert_eq!(word(position, RECORD_ID) as u32, id);
         assert_eq!(word(position, RECORD_SLOT), SLOT);
-        for (number, register) in
-            [7, 6, 2, 1, 8, 9].into_iter().take(usize::from(record.arguments)).enumerate()
-        {
+        for (number, register) in [7, 6, 2, 1, 8, 9].into_iter().take(usize::from(arguments)).enumerate() {
             let argument = word(position, RECORD_VALUES + 8 * number as u32);
-            assert_eq!(argument, before.registers[register], "argument {number} {actions:?}");
+            assert_eq!(argument, before.registers[register], "argument {number} {payload:?}");
         }
         position += 1;
     }
-    if let Some(record) = actions.ret.and_then(|r| r.record).filter(|_| !body) {
+    if has(payload, RECORD_RETURN) > 0 && !body {
         assert_eq!(word(position, RECORD_SEQUENCE), position + 1);
-        assert_eq!(word(position, RECORD_ID) as u32, record.id);
+        assert_eq!(word(position, RECORD_ID) as u32, 7);
         assert_eq!(word(position, RECORD_SLOT), SLOT);
-        assert_eq!(word(position, RECORD_VALUES), after.registers[0], "{actions:?}");
+        assert_eq!(word(position, RECORD_VALUES), after.registers[0], "{payload:?}");
         assert!(word(position, RECORD_VALUES + 8) <= word(position, RECORD_TIME));
         position += 1;
     }
-    assert_eq!(head, position, "{actions:?}");
+    assert_eq!(head, position, "{payload:?}");
     machine.set_block(1, BLOCK_RING_TAIL, head);
 }
 
 /// Counts returns.
-pub const FOLLOW: Actions = Actions {
-    entry: EntryActions { hits: Some(HITS), record: None },
-    ret: Some(ReturnActions { lost: LOST, hits: Some(RETURNS), latency: None, record: None }),
-    lookup: None,
-    sharing: None,
+pub const FOLLOW: Payload = Payload {
+    hooks: Steps::of([]),
+    entry: Steps::of([EntryStep::Count(HITS)]),
+    followed: Some(Followed { lost: LOST, steps: Steps::of([COUNT_RETURN]) }),
 };
+/// Counts and times them.
+pub const TIMED: Payload =
+    Payload { followed: Some(Followed { lost: LOST, steps: Steps::of([COUNT_RETURN, TIME]) }), ..FOLLOW };
 
 #[test]
 fn threads_without_memory_of_their_own_are_counted_together() {
@@ -247,9 +257,9 @@ fn threads_without_memory_of_their_own_are_counted_together() {
     let mut random = Random(5);
     let layout = layout(false);
     let code = [0x0f, 0x1f, 0x44, 0, 0, 0xc3];
-    for actions in [FOLLOW, Actions { ret: None, ..FOLLOW }] {
+    for payload in [FOLLOW, Payload { followed: None, ..FOLLOW }] {
         machine.forget();
-        Probed::new(&machine, &code, FUNCTION, detour_at(0), &layout, actions).arm();
+        Probed::new(&machine, &code, FUNCTION, detour_at(0), &layout, payload).arm();
         // A thread pointer of 0, and more threads than there are blocks.
         let threads: Vec<u64> = std::iter::once(0).chain((0..20).map(Machine::thread)).collect();
         for round in 1..=3 {
@@ -265,7 +275,7 @@ fn threads_without_memory_of_their_own_are_counted_together() {
             let without = threads.len() as u64 - with_block;
             assert_eq!(machine.sum(HITS), round * threads.len() as u64);
             assert_eq!(machine.block(0, HITS), round * without);
-            if actions.ret.is_some() {
+            if payload.followed.is_some() {
                 assert_eq!([machine.sum(RETURNS), machine.sum(LOST)], [round * threads.len() as u64, 0]);
             }
         }

@@ -1,6 +1,6 @@
 //! Followed calls that do not simply return (hard cases R1 and R2), run by this processor.
 
-use crate::detours::{FOLLOW, HITS, LATENCY, LOST, Probed, RETURNS, detour_at};
+use crate::detours::{FOLLOW, HITS, LATENCY, LOST, Probed, RETURNS, TIMED, detour_at};
 use crate::machine::*;
 use crate::processor::Random;
 use trapless_isa::Layout;
@@ -86,16 +86,14 @@ fn r2_a_call_may_return_on_another_thread() {
     let Some(machine) = Machine::new() else { return };
     let mut random = Random(4);
     for (entering, leaving) in [(1, 2), (1, 9), (9, 1), (3, 0), (0, 3)] {
-        for latency in [None, Some(LATENCY)] {
+        for payload in [FOLLOW, TIMED] {
             // The entry of a thread without memory of its own is not followed where a duration is wanted.
-            if entering == 0 && latency.is_some() {
+            if entering == 0 && payload == TIMED {
                 continue;
             }
             machine.forget();
             let layout = layout(false);
-            let ret = FOLLOW.ret.map(|r| ReturnActions { latency, ..r });
-            let probed =
-                Probed::new(&machine, &PLAIN, FUNCTION, detour_at(0), &layout, Actions { ret, ..FOLLOW });
+            let probed = Probed::new(&machine, &PLAIN, FUNCTION, detour_at(0), &layout, payload);
             machine.write_exit(probed.end, 2);
             probed.arm();
             let thread = |number: u64| if number == 0 { 0 } else { Machine::thread(number) };
@@ -169,11 +167,9 @@ fn a_call_whose_return_address_was_put_back_goes_home_by_its_slot() {
     let Some(machine) = Machine::new() else { return };
     let mut random = Random(10);
     let layout = layout(true);
-    for latency in [None, Some(LATENCY)] {
+    for payload in [FOLLOW, TIMED] {
         machine.forget();
-        let ret = FOLLOW.ret.map(|r| ReturnActions { latency, ..r });
-        let probed =
-            Probed::new(&machine, &PLAIN, FUNCTION, detour_at(0), &layout, Actions { ret, ..FOLLOW });
+        let probed = Probed::new(&machine, &PLAIN, FUNCTION, detour_at(0), &layout, payload);
         machine.write_exit(probed.end, 2);
         probed.arm();
         let start = machine.random(&mut random);
@@ -317,8 +313,7 @@ fn durations_go_to_the_bucket_that_the_reader_thinks() {
     let Some(machine) = Machine::new() else { return };
     let mut random = Random(7);
     let layout = layout(true);
-    let ret = FOLLOW.ret.map(|r| ReturnActions { latency: Some(LATENCY), ..r });
-    let probed = Probed::new(&machine, &PLAIN, FUNCTION, detour_at(0), &layout, Actions { ret, ..FOLLOW });
+    let probed = Probed::new(&machine, &PLAIN, FUNCTION, detour_at(0), &layout, TIMED);
     probed.arm();
     for round in 0..2000 {
         machine.forget();

@@ -5,6 +5,7 @@ use crate::detours::{HITS, Probed, detour_at};
 use crate::machine::*;
 use crate::processor::Random;
 use trapless_isa::detour::*;
+use trapless_isa::payload::*;
 
 /// EFLAGS.ID.
 const MARK: u64 = 1 << 21;
@@ -32,15 +33,14 @@ impl<'m> Scene<'m> {
         let layout = layout(self_pointer);
         let all = [Sharing::Vfork, Sharing::Clone, Sharing::BeforeClone3, Sharing::Clone3];
         let hooks = all.into_iter().zip(0..).map(|(sharing, n)| {
-            let actions = Actions { sharing: Some(sharing), ..Actions::default() };
-            let hook = Probed::new(machine, &BEHIND, FUNCTION + 0x100 * n, detour_at(n), &layout, actions);
+            let payload = Payload { hooks: Steps::of([Hook::Share(sharing)]), ..Payload::default() };
+            let hook = Probed::new(machine, &BEHIND, FUNCTION + 0x100 * n, detour_at(n), &layout, payload);
             hook.arm();
             (sharing, hook)
         });
         let hooks = hooks.collect();
-        let entry = EntryActions { hits: Some(HITS), record: None };
-        Probed::new(machine, &BODY, COUNTED, detour_at(8), &layout, Actions { entry, ..Actions::default() })
-            .arm();
+        let count = Payload { entry: Steps::of([EntryStep::Count(HITS)]), ..Payload::default() };
+        Probed::new(machine, &BODY, COUNTED, detour_at(8), &layout, count).arm();
         Self { machine, hooks, random: Random(7), thread: Machine::thread(3) }
     }
 

@@ -3,24 +3,34 @@
 use crate::files::{LIBRARIES, Library};
 use crate::machine::layout;
 use trapless_isa::detour::*;
+use trapless_isa::payload::*;
 use trapless_isa::{Detours, Machine, Site, Spare};
 
 /// Out of the way of every library's own addresses, and in reach of them.
 const ARENA: u64 = 0x2000_0000;
 
+/// How many payloads are asked for.
+const ASKED: usize = 6;
+
 /// What is asked of the `n`-th function.
-fn asked(n: u32) -> [(&'static str, Actions); 5] {
-    let at = 128 + 24 * n;
-    let entry = EntryActions { hits: Some(at), record: None };
-    let ret = ReturnActions { lost: 0x40_0000 + 8 * n, hits: Some(at + 8), latency: None, record: None };
-    let timed = ReturnActions { latency: Some(0x80_0000 + 5016 * n), ..ret };
-    let record = EntryActions { record: Some(Record { id: 2 * n, arguments: 3 }), ..entry };
+fn asked(n: u32) -> [(&'static str, Payload); ASKED] {
+    let offset = 128 + 24 * n;
+    let (count, record) = (EntryStep::Count(offset), EntryStep::Record { id: 2 * n, arguments: 3 });
+    let (counted, timed) = (ReturnStep::Count(offset + 8), ReturnStep::Time(0x80_0000 + 5016 * n));
+    let payload = |entry, at_return: Option<Steps<ReturnStep>>| Payload {
+        hooks: Steps::default(),
+        entry,
+        followed: at_return.map(|steps| Followed { lost: 0x40_0000 + 8 * n, steps }),
+    };
+    let (counts, times) = (Some(Steps::of([counted])), Some(Steps::of([counted, timed])));
+    let many = [ReturnStep::Count(offset + 16), counted, timed];
     [
-        ("count", Actions { entry, ..Actions::default() }),
-        ("return", Actions { ret: Some(ret), ..Actions::default() }),
-        ("both", Actions { entry, ret: Some(ret), ..Actions::default() }),
-        ("latency", Actions { entry, ret: Some(timed), ..Actions::default() }),
-        ("trace", Actions { entry: record, ret: Some(timed), ..Actions::default() }),
+        ("count", payload(Steps::of([count]), None)),
+        ("return", payload(Steps::of([]), counts)),
+        ("both", payload(Steps::of([count]), counts)),
+        ("latency", payload(Steps::of([count]), times)),
+        ("trace", payload(Steps::of([count, record]), times)),
+        ("many", payload(Steps::of([count, count]), Some(Steps::of(many)))),
     ]
 }
 
@@ -34,7 +44,7 @@ fn filled_in_detours_are_those_that_the_encoder_writes() {
         let Some(library) = Library::open(paths).filter(|l| l.machine == Machine::X86_64) else {
             continue;
         };
-        let mut detours = [(); 5].map(|()| Detours::new(Machine::X86_64));
+        let mut detours = [(); ASKED].map(|()| Detours::new(Machine::X86_64));
         let (mut at, mut n) = (ARENA + 0x4000, 0);
         library.each(|function, site: &Site<'_>| {
             let Ok(displaced) = isa.verdict(site).jump else { return };
@@ -43,13 +53,13 @@ fn filled_in_detours_are_those_that_the_encoder_writes() {
                 return;
             };
             let spare = Spare::at(Machine::X86_64, site, displaced.start);
-            for ((what, actions), detours) in asked(n).into_iter().zip(&mut detours) {
+            for ((what, payload), detours) in asked(n).into_iter().zip(&mut detours) {
                 let request = DetourRequest {
                     address: at,
                     displaced,
                     original,
                     site,
-                    actions,
+                    payload,
                     layout: &layout,
                     runtime: &runtime,
                     tells: true,
@@ -77,5 +87,6 @@ fn filled_in_detours_are_those_that_the_encoder_writes() {
             assert!(filled[..4].iter().all(|&filled| filled > least), "{name}: {filled:?} of {n}");
         }
         assert_eq!(filled[4], 0, "records go through the encoder");
+        assert_eq!(filled[5], 0, "more offsets than templates have parameters go through the encoder");
     }
 }

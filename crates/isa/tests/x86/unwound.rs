@@ -6,6 +6,7 @@ use crate::machine::*;
 use crate::processor::Random;
 use trapless_isa::Layout;
 use trapless_isa::detour::*;
+use trapless_isa::payload::*;
 
 /// An unwinder that ends the run at its first instruction behind the probe.
 const UNWINDER: u64 = FUNCTION + 0x1000;
@@ -53,7 +54,7 @@ fn r3_an_unwinder_is_told_the_real_return_addresses() {
                 machine.forget();
                 let (frames, inside) = in_calls(&machine, &layout, &mut random, tail_calls, depth);
                 let open = machine.open_calls();
-                let hook = Actions { lookup: Some(lookup), ..Actions::default() };
+                let hook = Payload { hooks: Steps::of([Hook::Translate(lookup)]), ..Payload::default() };
                 let hooked = Probed::new(&machine, &PLAIN, UNWINDER, detour_at(15), &layout, hook);
                 machine.write_exit(hooked.end, 3);
                 hooked.arm();
@@ -139,7 +140,7 @@ fn an_unwinder_that_asks_for_something_else_is_left_alone() {
     for lookup in [Lookup::FindObject, Lookup::IteratePhdr] {
         machine.forget();
         let (frames, inside) = in_calls(&machine, &layout, &mut random, 2, 3);
-        let hook = Actions { lookup: Some(lookup), ..Actions::default() };
+        let hook = Payload { hooks: Steps::of([Hook::Translate(lookup)]), ..Payload::default() };
         let hooked = Probed::new(&machine, &PLAIN, UNWINDER, detour_at(15), &layout, hook);
         machine.write_exit(hooked.end, 3);
         hooked.arm();

@@ -12,8 +12,8 @@ use std::io::Write as _;
 use trapless_engine::admit::{Rungs, judge_returns, rungs};
 use trapless_engine::{Module, Refusal, Request, Wanted};
 use trapless_isa::{
-    Actions, DetourRequest, Displaced, EntryActions, Isa, Layout, Machine, Mechanism, Reason, ReturnActions,
-    Site, detour::return_sizes,
+    DetourRequest, Displaced, EntryStep, Followed, Isa, Layout, Machine, Mechanism, Payload, Reason,
+    ReturnStep, Site, Steps, detour::return_sizes,
 };
 
 /// Shows it.
@@ -199,19 +199,18 @@ fn detour(
     let layout = example_layout(isa.machine());
     let runtime = isa.runtime(arena, &layout)?;
     let address = arena + 0x4000;
-    let ret = ReturnActions { lost: 144, hits: Some(136), latency: None, record: None };
-    let actions = Actions {
-        entry: EntryActions { hits: Some(128), record: None },
-        ret: returns.then_some(ret),
-        lookup: None,
-        sharing: None,
+    let followed = Followed { lost: 144, steps: Steps::of([ReturnStep::Count(136)]) };
+    let payload = Payload {
+        hooks: Steps::default(),
+        entry: Steps::of([EntryStep::Count(128)]),
+        followed: returns.then_some(followed),
     };
     let request = DetourRequest {
         address,
         displaced,
         original,
         site,
-        actions,
+        payload,
         layout: &layout,
         runtime: &runtime,
         tells: false,

@@ -1,7 +1,8 @@
 //! The call-paired return in 32-bit mode: as in [`super::super::follow`], with fewer registers.
 
-use super::{Narrow, count, high, immediate, low};
+use super::{Narrow, high, immediate, low};
 use crate::detour::*;
+use crate::payload::*;
 use crate::x86::{
     detour::Asm,
     emit::{GPR32, number::*},
@@ -12,8 +13,8 @@ use iced_x86::code_asm::*;
 
 /// What the return part saves, in order: eax first, since it then holds the flags.
 const SAVED: [AsmRegister32; 3] = [eax, ecx, edx];
-/// What it saves besides when it reads the clock; behind them lie the flags, then the time of the entry.
-const SAVED_WITH_CLOCK: [AsmRegister32; 3] = [ebx, esi, edi];
+/// What it saves besides where a step needs the call: the block and its time. Behind them lie the flags, then the time of the entry.
+const SAVED_FOR_CALL: [AsmRegister32; 3] = [ebx, esi, edi];
 
 /// Labels that `follow` leaves to `not_followed`.
 pub(super) struct Later {
@@ -49,7 +50,7 @@ impl Narrow<'_, '_> {
     pub(super) fn follow(
         &mut self,
         frame: &Frame,
-        ret: &ReturnActions,
+        followed: &Followed,
     ) -> Result<Later, iced_x86::IcedError> {
         let (scratch, slot, instance) = (frame.entry, frame.block, frame.x);
         let (displaced, point) = (self.0.labels.displaced, immediate(self.0.return_point));
@@ -68,7 +69,7 @@ impl Narrow<'_, '_> {
         a.mov(low(instance, RETURN_ADDRESS), GPR32[scratch])?;
         a.mov(GPR32[scratch], point)?;
         a.mov(low(instance, RETURN_POINT), GPR32[scratch])?;
-        if ret.times() {
+        if followed.needs().entered {
             a.rdtsc()?;
             a.mov(low(instance, RETURN_ENTERED), eax)?;
             a.mov(high(instance, RETURN_ENTERED), edx)?;
@@ -80,7 +81,7 @@ impl Narrow<'_, '_> {
     }
 
     /// The ways out of `follow`: another instance, or none at all.
-    pub(super) fn not_followed(&mut self, frame: &Frame, ret: &ReturnActions, later: Later) -> Asm {
+    pub(super) fn not_followed(&mut self, frame: &Frame, followed: &Followed, later: Later) -> Asm {
         let (slot, instance) = (frame.block, frame.x);
         let claim = Routine::Claim.address(self.0.request.runtime);
         let Later { mut taken, claimed } = later;
@@ -98,7 +99,7 @@ impl Narrow<'_, '_> {
         }
         a.test(GPR32[instance], GPR32[instance])?;
         a.jne(claimed)?;
-        self.count_shared(ret.lost)?;
+        self.count_shared(followed.lost)?;
         self.0.asm.a.set_label(&mut self.0.labels.plain)?;
         frame.restore(self.a())?;
         let displaced = self.0.labels.displaced;
@@ -107,11 +108,11 @@ impl Narrow<'_, '_> {
 
     /// From the return point to the second `ret`.
     ///
-    /// Everything is saved: the caller may expect any register to be kept that the callee is known not to touch. With the
-    /// clock, ebx is the block and edi:esi the time.
-    pub(super) fn return_part(&mut self, ret: &ReturnActions) -> Asm {
-        let clock = ret.times();
-        let depth = 4 * (SAVED.len() + if clock { SAVED_WITH_CLOCK.len() + 3 } else { 0 }) as i32;
+    /// Everything is saved: the caller may expect any register to be kept that the callee is known not to touch. Where a
+    /// step needs the call, ebx is the block and edi:esi the time.
+    pub(super) fn return_part(&mut self, followed: &Followed) -> Asm {
+        let call = followed.needs().is_of_the_call();
+        let depth = 4 * (SAVED.len() + if call { SAVED_FOR_CALL.len() + 3 } else { 0 }) as i32;
         let [mut slow, mut known, mut counted, mut elsewhere, mut found, mut home] =
             [(); 6].map(|()| self.a().create_label());
 
@@ -122,8 +123,8 @@ impl Narrow<'_, '_> {
         SAVED.into_iter().try_for_each(|register| a.push(register))?;
         a.lahf()?;
         a.seto(al)?;
-        if clock {
-            SAVED_WITH_CLOCK.into_iter().try_for_each(|register| a.push(register))?;
+        if call {
+            SAVED_FOR_CALL.into_iter().try_for_each(|register| a.push(register))?;
             a.push(eax)?;
             a.lea(esp, dword_ptr(esp - 8))?;
             a.rdtsc()?;
@@ -134,10 +135,9 @@ impl Narrow<'_, '_> {
         let a = self.a();
         a.set_label(&mut known)?;
         a.mov(edx, low(RDX, THREAD_BLOCK))?;
-        if let Some(hits) = ret.hits {
-            count(a, RDX, hits)?;
-        }
-        if clock {
+        followed.early().try_for_each(|step| self.return_step(step, RDX, depth, false))?;
+        let a = self.a();
+        if call {
             a.mov(ebx, edx)?;
         }
         a.set_label(&mut counted)?;
@@ -155,31 +155,29 @@ impl Narrow<'_, '_> {
         a.set_label(&mut found)?;
         a.mov(edx, low(RCX, RETURN_ADDRESS))?;
         a.mov(dword_ptr(esp + depth), edx)?;
-        if clock {
+        if call {
             a.mov(eax, low(RCX, RETURN_ENTERED))?;
             a.mov(edx, high(RCX, RETURN_ENTERED))?;
             a.mov(dword_ptr(esp), eax)?;
             a.mov(dword_ptr(esp + 4), edx)?;
         }
         a.mov(low(RCX, RETURN_POINT), 0)?;
-        if clock {
+        if call {
             a.test(ebx, ebx)?;
             a.je(home)?;
         }
-        if let Some(record) = ret.record {
-            self.record_return(record, depth)?;
-        }
-        if let Some(latency) = ret.latency {
-            self.add_latency(latency)?;
+        let mut late = followed.late().peekable();
+        while let Some(step) = late.next() {
+            self.return_step(step, RBX, depth, late.peek().is_none())?;
         }
         self.a().set_label(&mut home)?;
         self.a().zero_bytes()?;
         self.0.asm.a.set_label(&mut self.0.labels.going_home)?;
         let a = self.a();
-        if clock {
+        if call {
             a.lea(esp, dword_ptr(esp + 8))?;
             a.pop(eax)?;
-            SAVED_WITH_CLOCK.into_iter().rev().try_for_each(|register| a.pop(register))?;
+            SAVED_FOR_CALL.into_iter().rev().try_for_each(|register| a.pop(register))?;
         }
         restore_flags(a)?;
         SAVED.into_iter().rev().try_for_each(|register| a.pop(register))?;
@@ -189,12 +187,10 @@ impl Narrow<'_, '_> {
         self.resolve(RDX)?;
         self.a().jne(known)?;
         // A thread without memory of its own.
-        if let Some(hits) = ret.hits {
-            self.count_shared(hits)?;
-        }
+        followed.early().try_for_each(|step| self.return_step_shared(step))?;
         let leave = Routine::Leave.address(self.0.request.runtime);
         let a = self.a();
-        if clock {
+        if call {
             a.xor(ebx, ebx)?;
         }
         a.jmp(counted)?;
@@ -209,27 +205,5 @@ impl Narrow<'_, '_> {
         a.jne(found)?;
         // The slot holds the way home.
         a.jmp(home)
-    }
-
-    /// Appends a record of the return. Loses eax, ecx and edx.
-    fn record_return(&mut self, record: Record, depth: i32) -> Asm {
-        let mut full = self.a().create_label();
-        self.reserve_record(RBX, RCX, RDX, full)?;
-        let a = self.a();
-        // eax was the first register that was saved.
-        a.mov(eax, dword_ptr(esp + (depth - 4)))?;
-        a.mov(low(RCX, RECORD_VALUES), eax)?;
-        a.mov(high(RCX, RECORD_VALUES), 0)?;
-        for half in [0, 4] {
-            a.mov(eax, dword_ptr(esp + half as i32))?;
-            a.mov(low(RCX, RECORD_VALUES + 8 + half), eax)?;
-        }
-        a.mov(low(RCX, RECORD_TIME), esi)?;
-        a.mov(high(RCX, RECORD_TIME), edi)?;
-        a.lea(eax, dword_ptr(esp + depth))?;
-        self.identify_record(record, RCX)?;
-        self.publish_record(RCX, RDX)?;
-        self.a().set_label(&mut full)?;
-        self.a().zero_bytes()
     }
 }

@@ -1,30 +1,30 @@
 //! A duration's way into the histogram, in 64-bit arithmetic by halves.
 
-use super::{Narrow, count, high, low};
+use super::{Narrow, high, low, steps::count};
 use crate::detour::*;
 use crate::x86::{detour::Asm, emit::number::*};
 use iced_x86::code_asm::*;
 
 impl Narrow<'_, '_> {
-    /// Adds the duration to the histogram. ebx: block, edi:esi: time, on the stack: time of the entry. Loses eax, ecx, edx,
-    /// esi and edi.
-    pub(super) fn add_latency(&mut self, latency: u32) -> Asm {
+    /// Adds the duration to the histogram. ebx: block, edi:esi: time, on the stack, `above` the stack pointer: time of the entry. Loses
+    /// eax, ecx, edx, esi and edi.
+    pub(super) fn add_latency(&mut self, histogram: u32, above: i32) -> Asm {
         let a = self.a();
         let [mut forward, mut child] = [(); 2].map(|()| a.create_label());
         a.cmp(low(RBX, BLOCK_ORIGIN), 0)?;
         a.je(child)?;
-        a.sub(esi, dword_ptr(esp))?;
-        a.sbb(edi, dword_ptr(esp + 4))?;
+        a.sub(esi, dword_ptr(esp + above))?;
+        a.sbb(edi, dword_ptr(esp + (above + 4)))?;
         // The clocks of two CPUs may differ by a few ticks.
         a.jae(forward)?;
         a.xor(esi, esi)?;
         a.xor(edi, edi)?;
         a.set_label(&mut forward)?;
-        count(a, RBX, latency + LATENCY_COUNT)?;
-        a.add(low(RBX, latency + LATENCY_SUM), esi)?;
-        a.adc(high(RBX, latency + LATENCY_SUM), edi)?;
-        maximum(a, latency + LATENCY_MAX)?;
-        bucket(a, latency + LATENCY_BUCKETS)?;
+        count(a, RBX, histogram + LATENCY_COUNT)?;
+        a.add(low(RBX, histogram + LATENCY_SUM), esi)?;
+        a.adc(high(RBX, histogram + LATENCY_SUM), edi)?;
+        maximum(a, histogram + LATENCY_MAX)?;
+        bucket(a, histogram + LATENCY_BUCKETS)?;
         a.set_label(&mut child)?;
         a.zero_bytes()
     }

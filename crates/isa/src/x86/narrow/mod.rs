@@ -20,6 +20,7 @@
 
 mod follow;
 mod latency;
+mod steps;
 
 use super::{
     detour::{Asm, Template},
@@ -29,6 +30,7 @@ use super::{
     runtime::Routine,
 };
 use crate::detour::*;
+use crate::payload::*;
 use iced_x86::code_asm::*;
 
 /// The selector of the first TLS entry of the GDT (`GDT_ENTRY_TLS_MIN`, 12, requested privilege level 3) of a 64-bit
@@ -48,39 +50,23 @@ fn high(base: usize, offset: u32) -> AsmMemoryOperand {
     low(base, offset + 4)
 }
 
-/// The word at an absolute address.
-fn absolute(address: u64) -> AsmMemoryOperand {
-    dword_ptr(address)
-}
-
 /// An address as an immediate operand.
 fn immediate(address: u64) -> u32 {
     address as u32
 }
 
-/// Increments a 64-bit counter of the thread's own block.
-fn count(a: &mut CodeAssembler, base: usize, counter: u32) -> Asm {
-    a.add(low(base, counter), 1)?;
-    a.adc(high(base, counter), 0)
-}
-
 impl Narrow<'_, '_> {
     pub fn write(&mut self) -> Asm {
-        let actions = self.0.request.actions;
-        if let Some(sharing) = actions.sharing {
-            self.0.share(sharing)?;
-        }
-        if actions.only_shares() {
+        let payload = &self.0.request.payload;
+        payload.hooks.iter().try_for_each(|hook| self.hook(hook))?;
+        if payload.only_shares() {
             return self.0.displaced();
         }
-        if let Some(lookup) = actions.lookup {
-            self.translate(lookup)?;
-        }
         let live = liveness(32, self.0.request.site, self.0.request.displaced.start);
-        let frame = Frame::choose(32, &actions, live);
+        let frame = Frame::choose(32, payload, live);
         frame.save(self.a())?;
         self.entry(&frame)?;
-        match actions.ret {
+        match payload.followed {
             None => {
                 self.0.asm.a.set_label(&mut self.0.labels.plain)?;
                 // There may be nothing to restore, and a label needs an instruction of its own.
@@ -88,11 +74,11 @@ impl Narrow<'_, '_> {
                 frame.restore(self.a())?;
                 self.0.displaced()?;
             }
-            Some(ret) => {
-                let later = self.follow(&frame, &ret)?;
-                self.return_part(&ret)?;
+            Some(followed) => {
+                let later = self.follow(&frame, &followed)?;
+                self.return_part(&followed)?;
                 self.0.displaced()?;
-                self.not_followed(&frame, &ret, later)?;
+                self.not_followed(&frame, &followed, later)?;
             }
         }
         self.entry_slow(&frame)
@@ -156,84 +142,17 @@ impl Narrow<'_, '_> {
         a.jne(slow)
     }
 
-    /// The entry's counting and recording. Leaves the thread's entry in its register.
+    /// Finds the thread and does the steps of the entry. Leaves the thread's entry in its register.
     fn entry(&mut self, frame: &Frame) -> Asm {
-        let actions = self.0.request.actions;
+        let payload = &self.0.request.payload;
         self.find_thread(frame.entry, frame.block, self.0.labels.slow)?;
         self.0.asm.a.set_label(&mut self.0.labels.resume)?;
-        if actions.entry.hits.is_some() || actions.entry.record.is_some() {
+        if payload.needs().block {
             self.a().mov(GPR32[frame.block], low(frame.entry, THREAD_BLOCK))?;
         }
-        if let Some(hits) = actions.entry.hits {
-            count(self.a(), frame.block, hits)?;
-        }
-        if let Some(record) = actions.entry.record {
-            self.record_entry(frame, record)?;
-        }
+        payload.entry.iter().try_for_each(|step| self.entry_step(step, frame))?;
         // A label may follow at once, and needs an instruction of its own.
         self.a().zero_bytes()
-    }
-
-    fn record_entry(&mut self, frame: &Frame, record: Record) -> Asm {
-        let mut full = self.a().create_label();
-        self.reserve_record(frame.block, frame.x, frame.y, full)?;
-        for i in 0..u32::from(record.arguments) {
-            let a = self.a();
-            a.mov(eax, dword_ptr(esp + (frame.depth() + 4 + 4 * i as i32)))?;
-            a.mov(low(frame.x, RECORD_VALUES + 8 * i), eax)?;
-            a.mov(high(frame.x, RECORD_VALUES + 8 * i), 0)?;
-        }
-        self.a().lea(eax, dword_ptr(esp + frame.depth()))?;
-        self.identify_record(record, frame.x)?;
-        let a = self.a();
-        a.rdtsc()?;
-        a.mov(low(frame.x, RECORD_TIME), eax)?;
-        a.mov(high(frame.x, RECORD_TIME), edx)?;
-        self.publish_record(frame.x, frame.y)?;
-        self.a().set_label(&mut full)?;
-        self.a().zero_bytes()
-    }
-
-    /// `place` = address of a record of one's own and `position` its number, or off to `full`.
-    fn reserve_record(&mut self, block: usize, place: usize, position: usize, full: CodeLabel) -> Asm {
-        let layout = self.0.request.layout;
-        let size = 1i32 << layout.ring_bits;
-        let a = self.a();
-        let mut room = a.create_label();
-        a.mov(GPR32[place], low(block, BLOCK_RING_HEAD))?;
-        a.sub(GPR32[place], low(block, BLOCK_RING_TAIL))?;
-        a.cmp(GPR32[place], size - RING_SLACK as i32)?;
-        a.jb(room)?;
-        count(a, block, BLOCK_RING_LOST)?;
-        a.jmp(full)?;
-        a.set_label(&mut room)?;
-        // One instruction: a signal handler's record gets another place.
-        a.mov(GPR32[position], 1)?;
-        a.xadd(low(block, BLOCK_RING_HEAD), GPR32[position])?;
-        a.mov(GPR32[place], GPR32[position])?;
-        a.and(GPR32[place], size - 1)?;
-        a.shl(GPR32[place], RECORD_SHIFT)?;
-        a.lea(GPR32[place], dword_ptr(GPR32[block] + GPR32[place] * 1 + layout.ring as i32))
-    }
-
-    /// Fills in what was hit where; eax holds the stack slot and is lost.
-    fn identify_record(&mut self, record: Record, place: usize) -> Asm {
-        let tid_offset = self.0.request.layout.tid_offset;
-        let a = self.a();
-        a.mov(low(place, RECORD_SLOT), eax)?;
-        match tid_offset {
-            Some(offset) => a.mov(eax, dword_ptr(offset).gs())?,
-            None => a.xor(eax, eax)?,
-        }
-        a.mov(low(place, RECORD_ID), record.id)?;
-        a.mov(low(place, RECORD_TID), eax)
-    }
-
-    /// Last of all: the tool reads a record once its number stands in it.
-    fn publish_record(&mut self, place: usize, position: usize) -> Asm {
-        let a = self.a();
-        a.inc(GPR32[position])?;
-        a.mov(low(place, RECORD_SEQUENCE), GPR32[position])
     }
 
     /// `to` = the thread's entry by way of the runtime, 0 when the thread has none.
@@ -254,25 +173,22 @@ impl Narrow<'_, '_> {
         a.test(GPR32[to], GPR32[to])
     }
 
-    /// Increments a counter of the overflow block, which all threads share.
-    fn count_shared(&mut self, counter: u32) -> Asm {
-        let counter = self.0.request.layout.blocks + u64::from(counter);
-        let a = self.a();
-        a.lock().add(absolute(counter), 1)?;
-        a.lock().adc(absolute(counter + 4), 0)
-    }
-
     /// Finds the thread's entry where the hash did not lead, or counts for a thread that has none.
     fn entry_slow(&mut self, frame: &Frame) -> Asm {
-        let actions = self.0.request.actions;
+        let payload = &self.0.request.payload;
         self.0.asm.a.set_label(&mut self.0.labels.slow)?;
         self.resolve(frame.entry)?;
         let (resume, plain) = (self.0.labels.resume, self.0.labels.plain);
         self.a().jne(resume)?;
-        for counter in actions.counted_together() {
-            self.count_shared(counter)?;
-        }
-        let next = if actions.followed_by_all() { self.0.labels.known } else { plain };
+        payload.entry.iter().try_for_each(|step| self.entry_step_shared(step))?;
+        let next = match payload.followed {
+            Some(followed) if followed.follows_all() => self.0.labels.known,
+            Some(followed) => {
+                self.count_shared(followed.lost)?;
+                plain
+            }
+            None => plain,
+        };
         self.a().jmp(next)
     }
 }

@@ -1,7 +1,7 @@
 //! Where children are made that share the memory.
 
 use super::hex;
-use crate::detour::Sharing;
+use crate::payload::Sharing;
 use crate::x86::sharing::{candidates, sharing_calls};
 use crate::{Machine, SharingCalls};
 use alloc::vec;

@@ -1,0 +1,78 @@
+//! The steps of a payload: the registers that each takes, and its code.
+
+use super::count::{add_one, latency};
+use super::detour::Template;
+use super::emit::instruction as a;
+use super::frame::register::*;
+use super::record::{Values, record};
+use crate::Reason;
+use crate::detour::*;
+use crate::payload::*;
+
+/// Bytes of the frame where four registers do, from `TEMPORARY` to `STATUS`.
+const FOUR: i32 = 32;
+/// The same for all eight.
+const EIGHT: i32 = 64;
+
+/// Bytes of the frame that a payload takes.
+pub fn frame_size(payload: &Payload) -> i32 {
+    let hooks = payload.hooks.iter().map(|hook| match hook {
+        Hook::Translate(_) => EIGHT,
+        Hook::Share(_) => FOUR,
+    });
+    let entry = payload.entry.iter().map(|step| match step {
+        EntryStep::Count(_) => FOUR,
+        EntryStep::Record { .. } => EIGHT,
+    });
+    let followed = payload.followed.map(|_| EIGHT);
+    hooks.chain(entry).chain(followed).fold(FOUR, i32::max)
+}
+
+impl Template<'_> {
+    /// With nothing saved.
+    pub fn hook(&mut self, hook: Hook) -> Emitted<()> {
+        match hook {
+            Hook::Translate(lookup) => self.translate(lookup),
+            Hook::Share(_) => Err(Reason::NotImplemented),
+        }
+    }
+
+    /// With the thread's block, or the overflow block, in `BLOCK`; the slot is in `SLOT` where the call is `followed`.
+    pub fn entry_step(&mut self, step: EntryStep, followed: bool) -> Emitted<()> {
+        match step {
+            EntryStep::Count(counter) => {
+                self.comment("count");
+                add_one(&mut self.code, counter);
+                Ok(())
+            }
+            EntryStep::Record { id, arguments } => {
+                self.comment("record");
+                self.code.emit([a::mrs_time(TIME)]);
+                if !followed {
+                    self.code.emit([a::add_immediate(SLOT, SP, self.frame as u32)]);
+                }
+                record(&mut self.code, self.layout, id, Values::Arguments(arguments))
+            }
+        }
+    }
+
+    /// With the block, the slot, the time and that of the entry in their registers.
+    pub fn return_step(&mut self, step: ReturnStep) -> Emitted<()> {
+        match step {
+            ReturnStep::Count(counter) => {
+                self.comment("count");
+                add_one(&mut self.code, counter);
+                Ok(())
+            }
+            ReturnStep::Record { id } => {
+                self.comment("record");
+                record(&mut self.code, self.layout, id, Values::Result)
+            }
+            ReturnStep::Time(histogram) => {
+                self.comment("histogram");
+                latency(&mut self.code, histogram);
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! The memory that detours work in, and the protocol they follow there.
+//!
+//! # The thread's memory
+//!
+//! A hit is counted without a lock, in memory that belongs to the thread. Detours find it by the thread pointer (fs
+//! base on x86-64, `TPIDR_EL0` on arm64, r13 on powerpc64le), hashed into the *thread table*. The layout of an entry:
+//!
+//! | offset | field | |
+//! |---|---|---|
+//! | [`THREAD_OWNER`] | owner | thread pointer of the owner (on x86-64 its complement); 0 free; [`THREAD_RESERVED`] being filled |
+//! | [`THREAD_BLOCK`] | block | address of the thread's block of counters, histograms and ring |
+//! | [`THREAD_CALL`] | call | address of the arguments of the `clone3` for which the entry is *shared*, or 0 |
+//! | [`THREAD_CHILDREN`] + [`THREAD_BLOCK`] | block | the same for the thread's children that share the memory, or 0 |
+//!
+//! The table is wiped in a forked child (`MADV_WIPEONFORK`), blocks are shared with the tool (and with forked
+//! children), return instances are private. So a child claims a block of its own and counts exactly, and keeps
+//! its copy of the return instances that its stack refers to.
+//!
+//! A lookup that does not hit goes to the runtime's *resolve* routine. It claims an entry: owner 0 →
+//! `THREAD_RESERVED` by compare-and-swap, fields, then owner; so a signal handler or another thread never sees an
+//! owned entry without its fields. Threads with a thread pointer of 0, and threads that find the table or the blocks
+//! exhausted, have no entry: their hits go to the *overflow block* by locked increments.
+//!
+//! # Children that share the memory
+//!
+//! A child of vfork or posix_spawn runs in its parent's memory, with its parent's thread pointer, until it runs another program or
+//! ends. The parent's thread stands still meanwhile, in the kernel. Behind the system calls that make such children stand probes
+//! ([`crate::Sharing`]), so child and parent pass them both, and two things are done:
+//!
+//! - **The child is marked**, by a flag that is each task's own, that programs do not use, that children inherit and that another
+//!   program starts without: on x86 the identification flag, whose only meaning is that it can be changed.
+//! - **The thread's entry is shared**: its owner less one stands in place of the owner, which no thread finds at first sight. So both
+//!   go to *resolve*, which gives the entry to the parent, and to who bears the mark that part of it at [`THREAD_CHILDREN`]
+//!   which has a block of its own. Its origin is 0: it is one of a child, as those of forked children are.
+//!
+//! When the parent comes back the entry is its own again. Until then it is counted right as well, only later: a signal handler
+//! of the parent may run before, and may even leave by longjmp. What children of such a child do is the first one's.
+//! A forked child has its entries from no one, and all that is counted in it is a child's, so nothing is shared there.
+//!
+//! The arguments of `clone3` lie in the memory of who calls it. A thread that it makes may find them gone, so they are looked at by
+//! a probe ahead of the call: it shares the entry, and notes where the arguments are. Whoever comes back as a child with these
+//! very arguments and a thread pointer whose entry is shared is one that shares the memory.
+//!
+//! # Return instances
+//!
+//! A return instance holds the return address that the detour popped. The address of the stack slot that it was popped
+//! from names one call in the whole process, whichever thread runs it. So instances lie in a *shadow of the stack*:
+//! each page of a stack on which a call is followed claims a *shadow block*, once and for all, by compare-and-swap of its page number into
+//! the block's tag. In it every slot of the page has an instance of its own. Only whoever runs on that stack gets there,
+//! so plain loads and stores do. There is no table per thread, no limit of depth, and no two slots share an instance.
+//!
+//! Which block a page has is a hash of its number ([`Layout::block_index`]); where that block is another page's, the next
+//! [`SHADOW_PROBES`] are tried in order. Blocks are never given back, so the first free one ends a search. When no block is
+//! free the call is not followed, and counted as lost. Who claims a block writes its page to a list ([`PAGES_FIRST`]), for those who take
+//! probes out and must find every return point on every stack.
+//!
+//! | offset | field | |
+//! |---|---|---|
+//! | [`RETURN_POINT`] | point | the return point that the callee was given instead; 0: the instance is free |
+//! | [`RETURN_ADDRESS`] | address | the return address that was taken |
+//! | [`RETURN_ENTERED`] | entered | time stamp of the entry |
+//! | [`RETURN_OLDER`] | older | instance of the call that reached this one by a tail call, in the *pool*; or 0. 0 when free |
+//!
+//! **Entry.** The instance of the slot is free, or the runtime's *claim* routine is asked. It finds one of two things. If the return
+//! address to be taken is the instance's own point, this call was reached by a tail call from the one that the instance is of:
+//! both will return through the slot, the last one first. The older instance moves to the pool, and the younger one
+//! points to it. In any other case the instance was left behind, by longjmp, an exception, a thread's or a coroutine's end: **the
+//! latest call at a slot wins**, and what was there is forgotten.
+//!
+//! **Return.** The return point's own address must be that of the slot's instance. The address goes back to its slot *before* the
+//! instance is freed: whenever the program's own code runs, slot and instance together tell the real address. If the instance has an older one,
+//! the runtime's *leave* routine exchanges the two, so that the older one's point finds what it looks for. An
+//! instance that is not there is no reason to stop: if the slot holds something else than the return point, somebody
+//! has put the real address there, and that is the way home.
+//!
+//! # Unwinders
+//!
+//! Nothing is put back for an unwinder, so there is nothing to be followed again: it is *told* the real address. An unwinder looks up
+//! each frame's code address in `_dl_find_object` or `dl_iterate_phdr`. Both are probed with a [`crate::Lookup`]. When the address that is
+//! looked up lies in an arena, the runtime's *translate* routine finds the unwinder's context on the stack: the word that
+//! holds the return point, with the frame address beside it, for whose slot an instance has that very point. There it
+//! writes the real address, in place of the point; and wherever the unwinder keeps the address that it looks up (that of the
+//! point less one, which nobody else has), in saved registers and on the stack below, the real one less one. So it walks on as if no call
+//! were followed, at any depth and on any stack, whenever it was loaded.
+//!
+//! A frame that was interrupted in a detour itself is told in the same way, by what the arena says of each of its instructions
+//! ([`crate::frames`]): the unwinder gets the place of the program that the thread stands for, and the stack pointer that it has there.
+
+/// Log2 of the size of a thread table entry.
+pub const THREAD_SHIFT: u32 = 6;
+/// Thread table: the owner's thread pointer.
+pub const THREAD_OWNER: u32 = 0;
+/// Thread table: address of the thread's block.
+pub const THREAD_BLOCK: u32 = 8;
+/// Thread table: address of the arguments of the call that an entry is shared for.
+pub const THREAD_CALL: u32 = 16;
+/// Thread table: offset in an entry of the part that children have who share the thread's memory; laid out like the entry.
+pub const THREAD_CHILDREN: u32 = 32;
+/// Owner of an entry that is being claimed. Never a thread pointer.
+pub const THREAD_RESERVED: u64 = 1;
+/// What thread pointers and page numbers are multiplied with to be hashed: 2^32 over the golden ratio squared, odd and positive.
+pub const HASH_FACTOR: u32 = 0x61c8_8647;
+
+/// Log2 of the size of a stack page, as shadows see it. Not the kernel's pages.
+pub const STACK_PAGE_SHIFT: u32 = 12;
+/// Shadow block: number of the stack page that has it; 0 free.
+pub const SHADOW_TAG: u32 = 0;
+/// Shadow block: the instances of its page's slots, in order.
+pub const SHADOW_INSTANCES: u32 = 32;
+/// How many blocks are tried for a page.
+pub const SHADOW_PROBES: u32 = 64;
+
+/// List of the pages that have shadow blocks: how many there are.
+pub const PAGES_COUNT: u32 = 0;
+/// List of pages: the first page number; they are 8 bytes apart.
+pub const PAGES_FIRST: u32 = 64;
+
+/// Log2 of the size of a return instance.
+pub const RETURN_SHIFT: u32 = 5;
+/// Return instance: the return point that stands in the slot.
+pub const RETURN_POINT: u32 = 0;
+/// Return instance: the return address that was taken.
+pub const RETURN_ADDRESS: u32 = 8;
+/// Return instance: time stamp of the entry.
+pub const RETURN_ENTERED: u32 = 16;
+/// Return instance: address of the instance that this one was reached from by a tail call.
+pub const RETURN_OLDER: u32 = 24;
+
+/// Log2 of the number of instances in the pool: of calls that have made a tail call and not returned.
+pub const POOL_BITS: u32 = 16;
+/// How many places of the pool are tried for an instance.
+pub const POOL_PROBES: u32 = 64;
+/// Size of the pool, which precedes the shadow blocks.
+pub const POOL_SIZE: u64 = 1 << (POOL_BITS + RETURN_SHIFT);
+
+/// How many words of what `dl_iterate_phdr` is given are looked at.
+pub const LOOKED_UP_WORDS: u32 = 3;
+/// How much of an unwinder's stack is searched for its context.
+pub const UNWINDER_STACK: u32 = 4096;
+
+/// Block: owner's thread pointer.
+pub const BLOCK_OWNER: u32 = 0;
+/// Block: copy of the origin word when claimed; 0 in a forked child, which has no histograms: nobody reads them, and each child would
+/// take memory for its own. Never 0 in the overflow block.
+pub const BLOCK_ORIGIN: u32 = 8;
+/// Block: ring position of the next record, counting up.
+pub const BLOCK_RING_HEAD: u32 = 16;
+/// Block: records that found the ring full.
+pub const BLOCK_RING_LOST: u32 = 24;
+/// Block: followed calls whose return address a tracer has put back for an unwinder, so that their return is not seen.
+pub const BLOCK_UNWOUND: u32 = 32;
+/// Block: ring position up to which the tool has read. On a cache line of its own: the tool writes it.
+pub const BLOCK_RING_TAIL: u32 = 64;
+/// Block: where counters may start.
+pub const BLOCK_COUNTERS: u32 = 128;
+
+/// Log2 of the size of a ring record.
+pub const RECORD_SHIFT: u32 = 7;
+/// Record: ring position + 1 once the record is complete.
+pub const RECORD_SEQUENCE: u32 = 0;
+/// Record: time stamp.
+pub const RECORD_TIME: u32 = 8;
+/// Record: what was hit ([`crate::EntryStep::Record`], [`crate::ReturnStep::Record`]).
+pub const RECORD_ID: u32 = 16;
+/// Record: thread id, or 0 where the thread pointer does not lead to it.
+pub const RECORD_TID: u32 = 20;
+/// Record: address of the return address's stack slot; pairs an entry with its return.
+pub const RECORD_SLOT: u32 = 24;
+/// Record: arguments, or return value and time stamp of the entry.
+pub const RECORD_VALUES: u32 = 32;
+/// How many values a record has room for.
+pub const RECORD_MAX_VALUES: u32 = 12;
+/// Signal handlers may interrupt a thread between its look at the ring and its reservation, this deep.
+pub const RING_SLACK: u32 = 64;
+
+/// Histogram: calls whose return was seen.
+pub const LATENCY_COUNT: u32 = 0;
+/// Histogram: sum of the durations, in time-stamp ticks.
+pub const LATENCY_SUM: u32 = 8;
+/// Histogram: the longest duration.
+pub const LATENCY_MAX: u32 = 16;
+/// Histogram: the buckets.
+pub const LATENCY_BUCKETS: u32 = 24;
+/// Log2 of the number of buckets per octave.
+pub const LATENCY_BITS: u32 = 4;
+/// Durations of 2^this ticks and more go to the last bucket.
+pub const LATENCY_OCTAVES: u32 = 42;
+/// Number of buckets. The bucket of `v` is `((e - BITS) << BITS) + (v >> (e - BITS))` with `e = floor(log2(v | 16))`.
+pub const LATENCY_LENGTH: u32 = ((LATENCY_OCTAVES - LATENCY_BITS) << LATENCY_BITS) + (1 << LATENCY_BITS);
+
+/// Addresses and sizes of one process's probe memory, as its detours see them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Address of the thread table.
+    pub threads: u64,
+    /// Log2 of its number of entries.
+    pub thread_bits: u32,
+    /// Address of the origin word: nonzero in the process that was attached, 0 in its forked children.
+    pub origin: u64,
+    /// Address of the 64-bit cursor, shared by all processes: the number of the next block to be claimed. It starts at
+    /// 1, since block 0 is the overflow block, and may pass the number of blocks.
+    pub block_cursor: u64,
+    /// Address of block 0, which is the overflow block.
+    pub blocks: u64,
+    /// Distance between blocks, a multiple of the page size.
+    pub block_stride: u64,
+    /// Number of blocks.
+    pub block_count: u32,
+    /// Offset of the ring in a block; 0 when no probe records.
+    pub ring: u32,
+    /// Log2 of the number of records in a ring.
+    pub ring_bits: u32,
+    /// Whether the word at the thread pointer holds the thread pointer, for every thread that will ever run (x86; the
+    /// C library sees to it). Loading it costs nothing; `rdfsbase` costs 5 ns, but works for threads without TLS, too.
+    pub self_pointer: bool,
+    /// Offset of the thread id from the thread pointer, where the C library's layout is known.
+    pub tid_offset: Option<i32>,
+    /// Address of the list of the stack pages that have shadow blocks.
+    pub pages: u64,
+    /// Address of the pool of return instances; the shadow blocks follow it.
+    pub returns: u64,
+    /// Log2 of the number of shadow blocks.
+    pub return_bits: u32,
+    /// Log2 of the distance between stack slots that may hold a return address ([`crate::Facts::slot_shift`]).
+    pub slot_shift: u32,
+    /// Address of the list of arenas: pairs of 64-bit address and size, ended by a zero address.
+    pub arenas: u64,
+}
+
+impl Layout {
+    /// Index into the thread table where the search for `thread_pointer` starts. In 32-bit programs the product has 32 bits, and its
+    /// upper ones are taken.
+    pub fn thread_index(&self, thread_pointer: u64, word: u32) -> u64 {
+        if word == 4 {
+            return u64::from((thread_pointer as u32).wrapping_mul(HASH_FACTOR) >> (32 - self.thread_bits));
+        }
+        thread_pointer.wrapping_mul(u64::from(HASH_FACTOR)) >> 32 & ((1 << self.thread_bits) - 1)
+    }
+
+    /// Size of a shadow block.
+    pub fn block_size(&self) -> u64 {
+        shadow_block_size(self.slot_shift)
+    }
+
+    /// Address of a shadow block.
+    pub fn shadow_block(&self, index: u64) -> u64 {
+        self.returns + POOL_SIZE + index * self.block_size()
+    }
+
+    /// Index of the shadow block where the search for the page of `slot` starts.
+    pub fn block_index(&self, slot: u64) -> u64 {
+        let page = (slot >> STACK_PAGE_SHIFT) as u32;
+        u64::from(page.wrapping_mul(HASH_FACTOR) >> (32 - self.return_bits))
+    }
+
+    /// Index of the place in the pool where the search for one for `slot` starts.
+    pub fn pool_index(&self, slot: u64) -> u64 {
+        u64::from(((slot >> self.slot_shift) as u32).wrapping_mul(HASH_FACTOR) >> (32 - POOL_BITS))
+    }
+
+    /// Offset of a slot's instance in the shadow block of its page.
+    pub fn instance_offset(&self, slot: u64) -> u64 {
+        let in_page = slot & ((1 << STACK_PAGE_SHIFT) - 1);
+        u64::from(SHADOW_INSTANCES) + (in_page >> self.slot_shift << RETURN_SHIFT)
+    }
+}
+
+/// Size of the list of pages, the pool, and the shadow blocks, of which there are 2^`return_bits`.
+pub const fn return_sizes(return_bits: u32, slot_shift: u32) -> [u64; 3] {
+    let pages = (PAGES_FIRST as u64 + (8 << return_bits)).next_multiple_of(1 << STACK_PAGE_SHIFT);
+    [pages, POOL_SIZE, shadow_block_size(slot_shift) << return_bits]
+}
+
+/// Size of a shadow block where return addresses lie `1 << slot_shift` bytes apart.
+pub const fn shadow_block_size(slot_shift: u32) -> u64 {
+    SHADOW_INSTANCES as u64 + (1 << (STACK_PAGE_SHIFT - slot_shift + RETURN_SHIFT))
+}
+
+/// Bucket of a duration in a latency histogram.
+pub fn latency_bucket(ticks: u64) -> u32 {
+    let ticks = ticks.min((1 << LATENCY_OCTAVES) - 1);
+    let octave = (ticks | 1 << LATENCY_BITS).ilog2() - LATENCY_BITS;
+    (octave << LATENCY_BITS) + (ticks >> octave) as u32
+}
+
+/// Smallest duration of a bucket. `latency_bucket_start(b + 1)` is where the bucket ends.
+pub fn latency_bucket_start(bucket: u32) -> u64 {
+    let base = 1 << LATENCY_BITS;
+    if bucket < 2 * base {
+        return u64::from(bucket);
+    }
+    let octave = bucket / base - 1;
+    u64::from(base + bucket % base) << octave
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_are_contiguous_and_ordered() {
+        let mut previous = 0;
+        for bucket in 1..LATENCY_LENGTH {
+            let start = latency_bucket_start(bucket);
+            assert!(start > previous, "bucket {bucket}");
+            assert_eq!(latency_bucket(start), bucket);
+            assert_eq!(latency_bucket(start - 1), bucket - 1);
+            previous = start;
+        }
+        assert_eq!(latency_bucket(u64::MAX), LATENCY_LENGTH - 1);
+    }
+}

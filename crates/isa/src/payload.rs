@@ -1,0 +1,305 @@
+//! What a detour does besides running the displaced instructions: its payload, which is a list of steps.
+//!
+//! # When a step is done
+//!
+//! | list | when | what is known there |
+//! |---|---|---|
+//! | [`Payload::hooks`] | ahead of everything | nothing; a hook saves what it uses itself |
+//! | [`Payload::entry`] | once the thread is known | its block, the slot, the arguments |
+//! | [`Followed::steps`] | at the return, once the call is known | the block, the slot, the time, that of the entry, the result |
+//!
+//! Steps of a list are done in its order. Only what needs nothing of the call ([`Followed::early`]) may be done before the return
+//! instance is found, ahead of the other steps. A step leaves to those behind it what they need, and to the program everything.
+//!
+//! # What a step is
+//!
+//! It says of itself what it needs of the detour around it ([`Needs`]), and for each instruction set which registers it takes and
+//! what its code is. Detours find, save and skip what *any* of their steps needs, and no place asks which steps there are together.
+//! What an instruction set has not, it refuses with a reason.
+//!
+//! A new step is a variant of its enum, and the compiler names every place that has to decide about it. They are
+//!
+//! 1. here: what it needs (`needs`), and whether an offset is all that differs between two of its kind (`offset`);
+//! 2. `steps.rs` of each instruction set, in `x86` and `x86/narrow`, `aarch64`, and `powerpc`: its registers and its code;
+//! 3. `x86/template.rs`, in `kinds`: whether templates know it;
+//! 4. `engine/src/trap/serve.rs`: how the keeper does it where the probe traps.
+//!
+//! Then `PlannedSite::payload` (`engine/src/plan.rs`) asks for it where the user did, and the lists of this crate's tests that say
+//! "all payloads" get it: `detour/pinned.rs`, and for each instruction set those that run all of them.
+
+use core::{array, fmt, iter};
+
+/// All that a detour does besides running the displaced instructions. The default does nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Payload {
+    /// Ahead of everything else.
+    pub hooks: Steps<Hook>,
+    /// At the entry.
+    pub entry: Steps<EntryStep>,
+    /// Whether the call is followed to its return, and what is done there.
+    pub followed: Option<Followed>,
+}
+
+/// What comes of following a call to its return. It makes the detour call-paired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Followed {
+    /// Offset in the block of the counter of calls that could not be followed.
+    pub lost: u32,
+    /// At the return.
+    pub steps: Steps<ReturnStep>,
+}
+
+/// What is done for the program and its unwinders, ahead of everything that is collected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hook {
+    /// Translate the address that an unwinder looks up.
+    Translate(Lookup),
+    /// Tell a child that shares the memory from its parent.
+    Share(Sharing),
+}
+
+/// What is done at an entry. Offsets are from the start of the thread's block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryStep {
+    /// Increment the counter at this offset.
+    Count(u32),
+    /// Write a record of the arguments.
+    Record {
+        /// What stands in the record: the probe's number, twice.
+        id: u32,
+        /// How many integer arguments are stored.
+        arguments: u8,
+    },
+}
+
+/// What is done at a return. Offsets are from the start of the thread's block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReturnStep {
+    /// Increment the counter at this offset.
+    Count(u32),
+    /// Write a record of the return value and of the time of the entry.
+    Record {
+        /// What stands in the record: the probe's number, twice, plus 1.
+        id: u32,
+    },
+    /// Add the duration of the call to the histogram at this offset.
+    Time(u32),
+}
+
+/// What a step needs of the detour around it; of several steps, what any of them needs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Needs {
+    /// The thread's block. For a thread that has none the overflow block does.
+    pub block: bool,
+    /// A block of the thread's own: the step is left out for threads that have none.
+    pub own: bool,
+    /// The time.
+    pub time: bool,
+    /// The time of the call's entry.
+    pub entered: bool,
+    /// The first arguments, so many.
+    pub arguments: u8,
+}
+
+impl Needs {
+    /// Whether anything is needed that belongs to one call on one thread, and not just a place to count in.
+    pub fn is_of_the_call(self) -> bool {
+        self.own || self.time || self.entered
+    }
+
+    fn or(self, other: Self) -> Self {
+        Self {
+            block: self.block || other.block,
+            own: self.own || other.own,
+            time: self.time || other.time,
+            entered: self.entered || other.entered,
+            arguments: self.arguments.max(other.arguments),
+        }
+    }
+}
+
+impl EntryStep {
+    pub(crate) fn needs(self) -> Needs {
+        match self {
+            EntryStep::Count(_) => Needs { block: true, ..Needs::default() },
+            EntryStep::Record { arguments, .. } => {
+                Needs { block: true, own: true, time: true, arguments, ..Needs::default() }
+            }
+        }
+    }
+
+    /// The offset that is all in which two steps of the kind differ.
+    fn offset(&mut self) -> Option<&mut u32> {
+        match self {
+            EntryStep::Count(offset) => Some(offset),
+            EntryStep::Record { .. } => None,
+        }
+    }
+}
+
+impl ReturnStep {
+    pub(crate) fn needs(self) -> Needs {
+        match self {
+            ReturnStep::Count(_) => Needs { block: true, ..Needs::default() },
+            ReturnStep::Record { .. } | ReturnStep::Time(_) => {
+                Needs { block: true, own: true, time: true, entered: true, ..Needs::default() }
+            }
+        }
+    }
+
+    /// The offset that is all in which two steps of the kind differ.
+    fn offset(&mut self) -> Option<&mut u32> {
+        match self {
+            ReturnStep::Count(offset) | ReturnStep::Time(offset) => Some(offset),
+            ReturnStep::Record { .. } => None,
+        }
+    }
+}
+
+impl Payload {
+    /// What the steps at the entry need.
+    pub(crate) fn needs(&self) -> Needs {
+        self.entry.iter().map(EntryStep::needs).fold(Needs::default(), Needs::or)
+    }
+
+    /// Whether nothing is done but telling children from their parent. A thread that begins there needs no memory yet.
+    pub(crate) fn only_shares(&self) -> bool {
+        let shares = |hook| matches!(hook, Hook::Share(_));
+        let only = self.entry.is_empty() && self.followed.is_none();
+        only && !self.hooks.is_empty() && self.hooks.iter().all(shares)
+    }
+
+    /// Every offset in the block, in an order that depends on the steps alone.
+    pub(crate) fn offsets(&mut self) -> impl Iterator<Item = &mut u32> {
+        let entry = self.entry.iter_mut().filter_map(EntryStep::offset);
+        let followed = self.followed.iter_mut().flat_map(|followed| {
+            iter::once(&mut followed.lost).chain(followed.steps.iter_mut().filter_map(ReturnStep::offset))
+        });
+        entry.chain(followed)
+    }
+}
+
+impl Followed {
+    /// What the steps at the return need.
+    pub(crate) fn needs(&self) -> Needs {
+        self.steps.iter().map(ReturnStep::needs).fold(Needs::default(), Needs::or)
+    }
+
+    /// The steps that may be done before the return instance is found: they need nothing of the call.
+    pub(crate) fn early(&self) -> impl Iterator<Item = ReturnStep> {
+        self.steps.iter().filter(|step| !step.needs().is_of_the_call())
+    }
+
+    /// The other ones.
+    pub(crate) fn late(&self) -> impl Iterator<Item = ReturnStep> {
+        self.steps.iter().filter(|step| step.needs().is_of_the_call())
+    }
+
+    /// Whether the calls of threads without memory of their own are followed, too: nothing of such a thread is needed there.
+    pub(crate) fn follows_all(&self) -> bool {
+        !self.needs().own
+    }
+}
+
+/// How many steps a list has room for.
+const CAPACITY: usize = 4;
+
+/// Steps, in the order in which they are done. They are held in place: hundreds of thousands of sites are planned at once.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Steps<S>([Option<S>; CAPACITY]);
+
+impl<S> Default for Steps<S> {
+    fn default() -> Self {
+        Self([const { None }; CAPACITY])
+    }
+}
+
+impl<S: Copy> Steps<S> {
+    /// These. More than there is room for do not compile.
+    ///
+    /// ```
+    /// use trapless_isa::payload::*;
+    /// const TIMED: Steps<ReturnStep> = Steps::of([ReturnStep::Count(144), ReturnStep::Time(512)]);
+    /// assert_eq!(TIMED.iter().count(), 2);
+    /// ```
+    pub const fn of<const N: usize>(steps: [S; N]) -> Self {
+        const { assert!(N <= CAPACITY, "a list of steps has no room for so many") };
+        let mut all = [None; CAPACITY];
+        let mut at = 0;
+        while at < N {
+            all[at] = Some(steps[at]);
+            at += 1;
+        }
+        Self(all)
+    }
+
+    /// Those of them that there are.
+    pub fn some_of<const N: usize>(steps: [Option<S>; N]) -> Self {
+        const { assert!(N <= CAPACITY, "a list of steps has no room for so many") };
+        let mut all = Self::default();
+        for (to, step) in all.0.iter_mut().zip(steps.into_iter().flatten()) {
+            *to = Some(step);
+        }
+        all
+    }
+
+    /// Each of them.
+    pub fn iter(&self) -> iter::Flatten<array::IntoIter<Option<S>, CAPACITY>> {
+        self.0.into_iter().flatten()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.iter().next().is_none()
+    }
+
+    fn iter_mut(&mut self) -> impl Iterator<Item = &mut S> {
+        self.0.iter_mut().flatten()
+    }
+}
+
+impl<S: Copy> IntoIterator for Steps<S> {
+    type Item = S;
+    type IntoIter = iter::Flatten<array::IntoIter<Option<S>, CAPACITY>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl<S: Copy + fmt::Debug> fmt::Debug for Steps<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+/// A function that unwinders ask about a code address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    /// `int _dl_find_object(void *address, struct dl_find_object *result)`, and libgcc's `_Unwind_Find_FDE(void *address, struct dwarf_eh_bases
+    /// *bases)`, which may have its own register of code: the address is the first argument.
+    FindObject,
+    /// `int dl_iterate_phdr(int (*callback)(…), void *data)`: the address is among the first three words of what `data` points
+    /// to, on the caller's stack. Other callers than unwinders have none of ours there.
+    IteratePhdr,
+}
+
+/// A place where a program makes children that share its memory until they run another program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Sharing {
+    /// Behind the system call `vfork`.
+    Vfork,
+    /// Behind the system call `clone`, whose flags are still in the register of the first argument.
+    Clone,
+    /// Ahead of the system call `clone3`, with the address of its arguments in the register of the first one.
+    BeforeClone3,
+    /// Behind it.
+    Clone3,
+}
+
+/// The flags of `clone` that decide (`linux/sched.h`): shared memory, a parent that waits, a thread pointer of the child's own.
+pub const CLONE_VM: u32 = 0x100;
+/// See [`CLONE_VM`].
+pub const CLONE_VFORK: u32 = 0x4000;
+/// See [`CLONE_VM`].
+pub const CLONE_SETTLS: u32 = 0x8_0000;

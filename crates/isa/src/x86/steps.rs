@@ -1,0 +1,198 @@
+//! The steps of a payload in 64-bit mode: the registers that each takes, and its code.
+
+use super::{
+    detour::{ARGUMENTS, Asm, Template},
+    emit::{GPR32, GPR64, at, number::*},
+    frame::{Clock, Frame, Scratch},
+};
+use crate::detour::*;
+use crate::payload::*;
+use iced_x86::code_asm::*;
+
+impl Scratch {
+    /// What a step at the entry takes, in both modes.
+    pub(super) fn of(step: EntryStep) -> Self {
+        match step {
+            EntryStep::Count(_) => Self::THREAD,
+            EntryStep::Record { .. } => Self { roles: 4, clock: Clock::Aside },
+        }
+    }
+}
+
+impl Template<'_> {
+    /// With nothing saved.
+    pub(super) fn hook(&mut self, hook: Hook) -> Asm {
+        match hook {
+            Hook::Translate(lookup) => self.translate(lookup),
+            Hook::Share(sharing) => self.share(sharing),
+        }
+    }
+
+    /// With the thread's block in its register.
+    pub(super) fn entry_step(&mut self, step: EntryStep, frame: &Frame) -> Asm {
+        match step {
+            EntryStep::Count(counter) => self.asm.a.inc(at(frame.block, counter)),
+            EntryStep::Record { id, arguments } => self.record_entry(frame, id, arguments),
+        }
+    }
+
+    /// For a thread that has no block.
+    pub(super) fn entry_step_shared(&mut self, step: EntryStep, scratch: usize) -> Asm {
+        match step {
+            EntryStep::Count(counter) => self.count_shared(counter, scratch),
+            EntryStep::Record { .. } => Ok(()),
+        }
+    }
+
+    /// For a thread that has no block. Loses rdx.
+    pub(super) fn return_step_shared(&mut self, step: ReturnStep) -> Asm {
+        match step {
+            ReturnStep::Count(counter) => self.count_shared(counter, RDX),
+            ReturnStep::Record { .. } | ReturnStep::Time(_) => Ok(()),
+        }
+    }
+
+    /// With the thread's block in `block`, which is rdi for the late steps. For them rsi is the time, r8 that of the entry, and rsp is
+    /// `depth` below the slot. Loses rax, rcx and rdx, and rsi where it is the `last` step.
+    pub(super) fn return_step(&mut self, step: ReturnStep, block: usize, depth: i32, last: bool) -> Asm {
+        match step {
+            ReturnStep::Count(counter) => self.asm.a.inc(at(block, counter)),
+            ReturnStep::Record { id } => self.record_return(id, depth),
+            ReturnStep::Time(histogram) if last => self.add_latency(histogram),
+            ReturnStep::Time(histogram) => {
+                self.asm.a.mov(rdx, rsi)?;
+                self.add_latency(histogram)?;
+                self.asm.a.mov(rsi, rdx)
+            }
+        }
+    }
+
+    /// Increments a counter of the overflow block, which all threads share.
+    pub(super) fn count_shared(&mut self, counter: u32, scratch: usize) -> Asm {
+        let a = &mut self.asm.a;
+        a.mov(GPR64[scratch], self.request.layout.blocks + u64::from(counter))?;
+        a.lock().inc(qword_ptr(GPR64[scratch]))
+    }
+
+    fn record_entry(&mut self, frame: &Frame, id: u32, arguments: u8) -> Asm {
+        let mut full = self.asm.a.create_label();
+        self.reserve_record(frame.block, frame.x, frame.y, full)?;
+        let a = &mut self.asm.a;
+        for (i, &register) in ARGUMENTS.iter().take(usize::from(arguments)).enumerate() {
+            let to = at(frame.x, RECORD_VALUES + 8 * i as u32);
+            match frame.saved_place(register) {
+                Some(saved) => {
+                    a.mov(rax, saved)?;
+                    a.mov(to, rax)?;
+                }
+                None => a.mov(to, GPR64[register])?,
+            }
+        }
+        a.lea(rax, qword_ptr(rsp + frame.depth()))?;
+        self.identify_record(id, frame.x)?;
+        let a = &mut self.asm.a;
+        read_clock(a)?;
+        a.mov(at(frame.x, RECORD_TIME), rax)?;
+        self.publish_record(frame.x, frame.y)?;
+        self.asm.a.set_label(&mut full)?;
+        self.asm.a.zero_bytes()
+    }
+
+    /// Appends a record of the return. rdi: block, rsi: time, r8: time of the entry. Loses rax, rcx and rdx.
+    fn record_return(&mut self, id: u32, depth: i32) -> Asm {
+        let mut full = self.asm.a.create_label();
+        self.reserve_record(RDI, RCX, RDX, full)?;
+        let a = &mut self.asm.a;
+        // rax was the first register that was saved.
+        a.mov(rax, qword_ptr(rsp + depth - 8))?;
+        a.mov(at(RCX, RECORD_VALUES), rax)?;
+        a.mov(at(RCX, RECORD_VALUES + 8), r8)?;
+        a.mov(at(RCX, RECORD_TIME), rsi)?;
+        a.lea(rax, qword_ptr(rsp + depth))?;
+        self.identify_record(id, RCX)?;
+        self.publish_record(RCX, RDX)?;
+        self.asm.a.set_label(&mut full)?;
+        self.asm.a.zero_bytes()
+    }
+
+    /// `place` = address of a record of one's own and `position` its number, or off to `full`.
+    fn reserve_record(&mut self, block: usize, place: usize, position: usize, full: CodeLabel) -> Asm {
+        let layout = self.request.layout;
+        let size = 1i32 << layout.ring_bits;
+        let a = &mut self.asm.a;
+        let mut room = a.create_label();
+        a.mov(GPR64[place], at(block, BLOCK_RING_HEAD))?;
+        a.sub(GPR64[place], at(block, BLOCK_RING_TAIL))?;
+        a.cmp(GPR64[place], size - RING_SLACK as i32)?;
+        a.jb(room)?;
+        a.inc(at(block, BLOCK_RING_LOST))?;
+        a.jmp(full)?;
+        a.set_label(&mut room)?;
+        // One instruction: a signal handler's record gets another place.
+        a.mov(GPR32[position], 1)?;
+        a.xadd(at(block, BLOCK_RING_HEAD), GPR64[position])?;
+        a.mov(GPR32[place], GPR32[position])?;
+        a.and(GPR32[place], size - 1)?;
+        a.shl(GPR64[place], RECORD_SHIFT)?;
+        a.lea(GPR64[place], qword_ptr(GPR64[block] + GPR64[place] * 1 + layout.ring as i32))
+    }
+
+    /// Fills in what was hit where; rax holds the stack slot and is lost.
+    fn identify_record(&mut self, id: u32, place: usize) -> Asm {
+        let a = &mut self.asm.a;
+        a.mov(at(place, RECORD_SLOT), rax)?;
+        match self.request.layout.tid_offset {
+            Some(offset) => a.mov(eax, dword_ptr(offset).fs())?,
+            None => a.xor(eax, eax)?,
+        }
+        a.mov(dword_ptr(GPR64[place] + RECORD_ID as i32), id as i32)?;
+        a.mov(dword_ptr(GPR64[place] + RECORD_TID as i32), eax)
+    }
+
+    /// Last of all: the tool reads a record once its number stands in it.
+    fn publish_record(&mut self, place: usize, position: usize) -> Asm {
+        self.asm.a.inc(GPR64[position])?;
+        self.asm.a.mov(at(place, RECORD_SEQUENCE), GPR64[position])
+    }
+
+    /// Adds the duration to the histogram. rdi: block, rsi: time, r8: time of the entry. Loses rax, rcx and rsi.
+    fn add_latency(&mut self, histogram: u32) -> Asm {
+        let a = &mut self.asm.a;
+        let [mut forward, mut shorter, mut inside, mut child] = [(); 4].map(|()| a.create_label());
+        a.cmp(at(RDI, BLOCK_ORIGIN), 0)?;
+        a.je(child)?;
+        a.sub(rsi, r8)?;
+        // The clocks of two CPUs may differ by a few ticks.
+        a.jae(forward)?;
+        a.xor(esi, esi)?;
+        a.set_label(&mut forward)?;
+        a.inc(at(RDI, histogram + LATENCY_COUNT))?;
+        a.add(at(RDI, histogram + LATENCY_SUM), rsi)?;
+        a.cmp(at(RDI, histogram + LATENCY_MAX), rsi)?;
+        a.jae(shorter)?;
+        a.mov(at(RDI, histogram + LATENCY_MAX), rsi)?;
+        a.set_label(&mut shorter)?;
+        a.mov(rax, rsi)?;
+        a.shr(rax, LATENCY_OCTAVES as i32)?;
+        a.je(inside)?;
+        a.mov(rsi, (1u64 << LATENCY_OCTAVES) - 1)?;
+        a.set_label(&mut inside)?;
+        a.mov(rcx, rsi)?;
+        a.or(rcx, 1 << LATENCY_BITS)?;
+        a.bsr(rcx, rcx)?;
+        a.sub(ecx, LATENCY_BITS as i32)?;
+        a.shr(rsi, cl)?;
+        a.shl(ecx, LATENCY_BITS as i32)?;
+        a.add(esi, ecx)?;
+        a.inc(qword_ptr(rdi + rsi * 8 + (histogram + LATENCY_BUCKETS) as i32))?;
+        a.set_label(&mut child)?;
+        a.zero_bytes()
+    }
+}
+
+/// rax = time stamp; rdx is lost.
+pub(super) fn read_clock(a: &mut CodeAssembler) -> Asm {
+    a.rdtsc()?;
+    a.shl(rdx, 32)?;
+    a.or(rax, rdx)
+}
