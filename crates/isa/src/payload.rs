@@ -8,12 +8,12 @@
 //! | [`Payload::entry`] | once the thread is known | its block, the slot, the arguments |
 //! | [`Followed::steps`] | at the return, once the call is known | the block, the slot, the time, that of the entry, the result |
 //!
-//! Steps of a list are done in its order. Only what needs nothing of the call ([`Followed::early`]) may be done before the return
+//! Steps of a list are done in its order. Only what needs nothing of the call (`Followed::early`) may be done before the return
 //! instance is found, ahead of the other steps. A step leaves to those behind it what they need, and to the program everything.
 //!
 //! # What a step is
 //!
-//! It says of itself what it needs of the detour around it ([`Needs`]), and for each instruction set which registers it takes and
+//! It says of itself what it needs of the detour around it (`Needs`), and for each instruction set which registers it takes and
 //! what its code is. Detours find, save and skip what *any* of their steps needs, and no place asks which steps there are together.
 //! What an instruction set has not, it refuses with a reason.
 //!

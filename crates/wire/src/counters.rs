@@ -193,7 +193,7 @@ impl Totals {
 pub struct RecordView {
     /// Time stamp.
     pub time: u64,
-    /// What was hit ([`Record::id`]).
+    /// What was hit ([`RECORD_ID`]).
     pub id: u32,
     /// Thread id, or 0.
     pub tid: u32,
