@@ -76,12 +76,13 @@ impl<'m> PlannedSite<'m> {
     pub fn payload(&self) -> Payload {
         let Wanted { record_entry, record_return, unwinder, sharing, .. } = self.request.wanted;
         let id = 2 * self.request.id;
-        let lookup = match unwinder {
-            Some(Unwinder::Lookup(lookup)) => Some(lookup),
+        let unwinders = match unwinder {
+            Some(Unwinder::Lookup(lookup)) => Some(Hook::Translate(lookup)),
+            Some(Unwinder::Landing(code_address)) => Some(Hook::Land { code_address }),
             Some(Unwinder::Entry) | None => None,
         };
         Payload {
-            hooks: Steps::some_of([sharing.map(Hook::Share), lookup.map(Hook::Translate)]),
+            hooks: Steps::some_of([sharing.map(Hook::Share), unwinders]),
             entry: Steps::some_of([
                 self.places.entries.map(|counter| EntryStep::Count(counter.offset())),
                 record_entry.map(|arguments| EntryStep::Record { id, arguments }),

@@ -64,13 +64,15 @@ pub struct Wanted {
     pub sharing: Option<Sharing>,
 }
 
-/// How unwinders get to know the real return addresses of followed calls.
+/// How unwinders get to know the real return addresses of followed calls, and we which calls they leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unwinder {
     /// An unwinder's entry point. A tracer, which has replaced return addresses in their slots, puts them back there.
     Entry,
     /// A function that unwinders ask about an address. A detour translates it.
     Lookup(Lookup),
+    /// The function by which an unwinder lands, and where its context has its code address. A detour counts the calls that are left.
+    Landing(u32),
 }
 
 impl Unwinder {
@@ -78,7 +80,7 @@ impl Unwinder {
     pub fn mechanisms(self) -> &'static [Mechanism] {
         match self {
             Unwinder::Entry => &[Mechanism::Boost, Mechanism::Emulate, Mechanism::Step],
-            Unwinder::Lookup(_) => &[Mechanism::Jump],
+            Unwinder::Lookup(_) | Unwinder::Landing(_) => &[Mechanism::Jump],
         }
     }
 }
@@ -98,6 +100,11 @@ impl Wanted {
     /// Whether unwinders ask here where a call returns, and are to be told.
     pub fn is_lookup(&self) -> bool {
         matches!(self.unwinder, Some(Unwinder::Lookup(_)))
+    }
+
+    /// Whether only unwinders matter here, and no fault can be meant for a handler of the program's.
+    pub(crate) fn is_unwinders(&self) -> bool {
+        matches!(self.unwinder, Some(Unwinder::Lookup(_) | Unwinder::Landing(_)))
     }
 
     /// Whether anything goes through a ring.

@@ -21,6 +21,9 @@ pub(crate) trait Assemble {
     /// How far the slot of a call lies below its canonical frame address.
     fn slot_below_frame(&self) -> u32;
 
+    /// Where glibc has a thread's control block (`struct pthread`): how far behind its thread pointer it starts, and at most how long it is.
+    fn thread_control_block(&self) -> (i32, u32);
+
     fn label(&mut self) -> Self::Label;
     fn bind(&mut self, label: Self::Label);
     /// `to = value`
@@ -65,6 +68,8 @@ pub(crate) trait Assemble {
     fn reserve(&mut self, place: Self::Reg, value: Self::Reg, scratch: Self::Reg, taken: Self::Label);
     /// `to` = the 64-bit cursor at `place` (its low word), which is incremented; atomically. Changes `scratch`.
     fn take_number(&mut self, to: Self::Reg, place: Self::Reg, scratch: Self::Reg);
+    /// The 64-bit counter at `place` += `by`, atomically. Changes `by` and `scratch`.
+    fn count(&mut self, place: Self::Reg, by: Self::Reg, scratch: [Self::Reg; 2]);
 
     /// Goes to `to` unless whoever runs bears the mark. Changes `scratch`.
     fn jump_unless_marked(&mut self, _scratch: Self::Reg, to: Self::Label) {

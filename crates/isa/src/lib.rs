@@ -195,6 +195,12 @@ pub trait Isa: Sync {
         false
     }
 
+    /// Where the context of an unwinder has its code address, as `code` tells, that of libgcc's `_Unwind_SetIP`: all it does is to
+    /// store its second argument at this offset, not 0, from its first. `None` for what does anything else, as another unwinder's does.
+    fn code_address_in_context(&self, _code: &[u8]) -> Option<u32> {
+        None
+    }
+
     /// Offsets in `code` of system calls that may make children which share the memory of their parent.
     fn sharing_candidates(&self, _code: &[u8]) -> Vec<usize> {
         Vec::new()

@@ -188,5 +188,47 @@ pub fn real_address(
     None
 }
 
+/// An unwinder, whose context has its code address at `field`, walks over the calls at `slot`.
+pub fn walked(memory: &mut dyn Memory, layout: &Layout, field: u64, slot: u64) {
+    let Some(mut call) = instance_of(memory, layout, slot) else { return };
+    let mut calls = 1;
+    loop {
+        match memory.load(call + u64::from(RETURN_OLDER)) {
+            0 => break,
+            older => call = older,
+        }
+        calls += 1;
+    }
+    // Nothing returns there, so whatever has the slot was left behind.
+    let Some(record) = claim(memory, layout, field, 0) else { return };
+    let before = record_in(memory, record).filter(|&(last, _)| field <= last && last < slot);
+    let calls = calls + before.map_or(0, |(_, calls)| calls);
+    memory.store(record + u64::from(WALK_LAST), slot);
+    memory.store(record + u64::from(WALK_CALLS), slot.wrapping_add(calls));
+}
+
+/// The same unwinder lands in the frame that has made the call at `slot`: how many calls it leaves.
+pub fn landed(memory: &mut dyn Memory, layout: &Layout, field: u64, slot: u64) -> u64 {
+    let Some(record) = instance_of(memory, layout, field) else { return 0 };
+    if memory.load(record + u64::from(RETURN_POINT)) != 0 {
+        return 0;
+    }
+    let known = record_in(memory, record).filter(|&(last, calls)| calls > 0 && field <= last && last <= slot);
+    let Some((last, calls)) = known else { return 0 };
+    memory.store(record + u64::from(WALK_LAST), 0);
+    memory.store(record + u64::from(WALK_CALLS), 0);
+    match instance_of(memory, layout, last).map(|call| memory.load(call + u64::from(RETURN_POINT))) {
+        Some(0) | None => 0,
+        Some(_) => calls,
+    }
+}
+
+/// The last slot and the number of calls of a walk's record.
+fn record_in(memory: &mut dyn Memory, record: u64) -> Option<(u64, u64)> {
+    let last = memory.load(record + u64::from(WALK_LAST));
+    let calls = memory.load(record + u64::from(WALK_CALLS)).wrapping_sub(last);
+    (calls < WALK_MOST).then_some((last, calls))
+}
+
 #[cfg(test)]
 mod tests;

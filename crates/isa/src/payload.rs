@@ -54,6 +54,11 @@ pub struct Followed {
 pub enum Hook {
     /// Translate the address that an unwinder looks up.
     Translate(Lookup),
+    /// Count the calls that an unwinder leaves, which lands by libgcc's `void _Unwind_SetIP(struct _Unwind_Context *context, uintptr_t address)`.
+    Land {
+        /// Where the context has its code address ([`crate::Isa::code_address_in_context`]).
+        code_address: u32,
+    },
     /// Tell a child that shares the memory from its parent.
     Share(Sharing),
 }

@@ -8,10 +8,12 @@ mod interrupted;
 mod returns;
 mod threads;
 mod translate;
+mod walks;
 
 pub(crate) use returns::{Instances, Missing, claim, instance_of, leave};
 pub(crate) use threads::{Threads, join, resolve, share, unshare};
 pub(crate) use translate::{Context, LOCALS, translate};
+pub(crate) use walks::{count_left, ends_thread, landed};
 
 use crate::assemble::Assemble;
 use crate::detour::*;

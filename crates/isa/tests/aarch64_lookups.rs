@@ -8,7 +8,7 @@ use machine::Machine;
 use trapless_isa::{
     BranchTargets, DetourRequest, Layout, Machine as Isas, Site,
     aarch64::emulate::Registers,
-    detour::{self, return_sizes},
+    detour::{self, BLOCK_UNWOUND, return_sizes},
     model,
     payload::*,
 };
@@ -27,6 +27,10 @@ const FUNCTION: (u64, [u32; 5]) =
 const LOOKUP: (u64, [u32; 2]) = (0x40_1000, [0xd503_201f, 0xd65f_03c0]);
 /// Behind the first instruction of the function that is asked.
 const ASKED: u64 = LOOKUP.0 + 4;
+/// The same, where unwinders land.
+const LANDING: (u64, [u32; 2]) = (0x40_2000, LOOKUP.1);
+/// Of the code address in a context.
+const CODE_ADDRESS: u32 = 0x98;
 
 fn layout() -> Layout {
     Layout {
@@ -65,9 +69,13 @@ fn machine(lookup: Lookup) -> Machine {
         followed: Some(Followed { lost: HITS + 16, steps: Steps::of([ReturnStep::Count(HITS + 8)]) }),
     };
     let translate = Payload { hooks: Steps::of([Hook::Translate(lookup)]), ..Payload::default() };
-    for (function, words, payload) in
-        [(FUNCTION.0, &FUNCTION.1[..], follow), (LOOKUP.0, &LOOKUP.1[..], translate)]
-    {
+    let land = Hook::Land { code_address: CODE_ADDRESS };
+    let land = Payload { hooks: Steps::of([land]), ..Payload::default() };
+    for (function, words, payload) in [
+        (FUNCTION.0, &FUNCTION.1[..], follow),
+        (LOOKUP.0, &LOOKUP.1[..], translate),
+        (LANDING.0, &LANDING.1[..], land),
+    ] {
         let code: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let targets = BranchTargets::default();
         let site = Site { address: function, function, code: &code, padding: &[], targets: &targets };
@@ -135,6 +143,61 @@ fn ask(machine: &mut Machine, lookup: Lookup, slot: u64) -> Registers {
         Lookup::IteratePhdr => machine.registers.x[1] = word(30),
     }
     machine.registers
+}
+
+/// Calls left by an exception, in all blocks.
+fn left(machine: &Machine) -> u64 {
+    let layout = layout();
+    let field = |block: u64| layout.blocks + block * layout.block_stride + u64::from(BLOCK_UNWOUND);
+    (0..u64::from(layout.block_count)).map(|block| machine.memory.get(field(block))).sum()
+}
+
+/// Puts the machine to where the unwinder that has asked lands: in the frame that has made the call at `slot`.
+fn land(machine: &mut Machine, slot: u64, exception: u64) {
+    let field = machine.registers.sp + 8 * 60;
+    machine.load(field - 8, &slot.to_le_bytes());
+    machine.load(field - u64::from(CODE_ADDRESS), &exception.to_le_bytes());
+    machine.registers.pc = LANDING.0;
+    machine.registers.x[0] = field - u64::from(CODE_ADDRESS);
+}
+
+#[test]
+fn what_was_walked_over_up_to_the_landing_is_left_and_nothing_else() {
+    // By a thread without a thread pointer, too; in calls one in another; and an exception that is the end of a thread.
+    for (depth, thread, is_end) in [(1, 1, false), (5, 1, false), (3, 0, false), (3, 1, true)] {
+        let mut machine = machine(Lookup::FindObject);
+        machine.thread_pointer *= thread;
+        let slots: Vec<u64> = (0..depth).map(|n| STACK - 0x140 * n).collect();
+        for &slot in &slots {
+            call(&mut machine, slot, CALLER);
+            machine.run_to(LOOKUP.0);
+        }
+        let inside = machine.registers;
+        let walk = |machine: &mut Machine| {
+            for &slot in slots.iter().rev() {
+                machine.registers = inside;
+                ask(machine, Lookup::FindObject, slot);
+                machine.run_to(ASKED);
+            }
+        };
+        // Twice, as a throw does.
+        walk(&mut machine);
+        walk(&mut machine);
+        let exception = machine.registers.sp + 64;
+        let control_block = machine.thread_pointer.wrapping_sub(if is_end { 0x40 } else { 0x1000 });
+        machine.load(exception, &control_block.to_le_bytes());
+        // Ahead of them all, of them all, once more.
+        let last = slots[0];
+        for (slot, wanted) in [(slots[slots.len() - 1] - 0x40, 0), (last, depth), (last, 0)] {
+            let before = left(&machine);
+            land(&mut machine, slot, exception);
+            let landing = machine.registers;
+            machine.run_to(LANDING.0 + 4);
+            assert_eq!(machine.registers, Registers { pc: LANDING.0 + 4, ..landing });
+            assert_eq!(left(&machine) - before, if is_end { 0 } else { wanted }, "{depth} {slot:#x}");
+            machine.registers.sp = inside.sp - 2048;
+        }
+    }
 }
 
 #[test]

@@ -95,7 +95,8 @@ pub struct Summary {
 pub struct Losses {
     /// Hits that a trace did not show, because they came faster than they could be read.
     pub not_shown: u64,
-    /// Calls that were left by an exception, whose return was not seen.
+    /// Followed calls that were left by an exception, so that they have no return. Those that longjmp or the end of a thread has left are
+    /// not among them.
     pub left_by_exception: u64,
     /// Hits in children that were forked or share the memory. They are not in the numbers of the probes; a trace shows them with the
     /// child's own number, or with that of its parent where they share the memory.

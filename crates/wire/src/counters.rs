@@ -143,7 +143,7 @@ impl<'a, W: Words + ?Sized> Counters<'a, W> {
         self.blocks().filter(|b| !b.is_of_child()).fold(0, |sum, b| sum.wrapping_add(b.word(offset)))
     }
 
-    /// Followed calls whose return address was put back for an unwinder.
+    /// Followed calls that an exception has left, or whose return address was put back for an unwinder.
     pub fn unwound(&self) -> u64 {
         self.sum_at(BLOCK_UNWOUND)
     }

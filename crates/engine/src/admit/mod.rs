@@ -29,7 +29,7 @@ use std::collections::BTreeMap;
 
 pub use returns::judge_returns;
 pub use runtimes::{Marks, Runtime, Runtimes};
-pub use unwinders::{LOOKUPS, UNWINDERS, require_unwinders};
+pub use unwinders::{LANDINGS, LOOKUPS, UNWINDERS, require_unwinders};
 pub(crate) use verdict::{Best, best, original};
 pub use verdict::{Rungs, rungs};
 

@@ -3,7 +3,8 @@
 //! An unwinder that walks a stack must find the real return addresses, or an exception is lost. Where calls are followed by
 //! detours, it is told them by the functions that it asks about an address ([`LOOKUPS`]). Where a tracer follows, which replaces
 //! return addresses in their slots, the tracer puts them back at the unwinder's entry ([`UNWINDERS`]). Where either cannot be hooked,
-//! nothing is followed that way.
+//! nothing is followed that way. Where an unwinder lands ([`LANDINGS`]) the calls are counted that it leaves; where that cannot be hooked, they
+//! are followed all the same, and not told from those that have not returned yet.
 
 use super::Facts;
 use crate::{Plan, PlannedSite, Refusal, Request, Unwinder};
@@ -18,6 +19,9 @@ pub const LOOKUPS: &[(&str, Lookup)] = &[
     ("dl_iterate_phdr", Lookup::IteratePhdr),
     ("__dl_iterate_phdr", Lookup::IteratePhdr),
 ];
+
+/// Functions by which unwinders land. gcc's: every personality routine calls it, once, when it has found where its frame goes on.
+pub const LANDINGS: &[&str] = &["_Unwind_SetIP"];
 
 /// Entry points of unwinders that walk the stack from their caller on. The C library's own stand before an unwinder that it loads
 /// when it first needs one.
@@ -35,9 +39,13 @@ pub const UNWINDERS: &[&str] = &[
 pub fn require_unwinders(facts: &Facts, plan: &mut Plan<'_>, requests: &[Request<'_>]) {
     let follows =
         |site: &PlannedSite<'_>, traps: bool| site.request.wanted.follows() && site.traps() == traps;
-    let is_lookup = |unwinder: Unwinder| matches!(unwinder, Unwinder::Lookup(_));
+    let is_one = |unwinder: Option<Unwinder>, lookup: bool| match unwinder {
+        Some(Unwinder::Lookup(_)) => lookup,
+        Some(Unwinder::Entry) => !lookup,
+        Some(Unwinder::Landing(_)) | None => false,
+    };
     let is_missing = |plan: &Plan<'_>, lookups: bool| {
-        let serving = requests.iter().filter(|r| r.wanted.unwinder.is_some_and(|u| is_lookup(u) == lookups));
+        let serving = requests.iter().filter(|r| is_one(r.wanted.unwinder, lookups));
         serving.map(|request| request.id).any(|id| plan.sites.iter().all(|site| site.request.id != id))
     };
     let [no_entry, no_lookup] =
@@ -50,7 +58,7 @@ pub fn require_unwinders(facts: &Facts, plan: &mut Plan<'_>, requests: &[Request
     let by_trap = plan.sites.iter().any(|site| follows(site, true));
     plan.sites.retain_mut(|site| {
         let needed = match site.request.wanted.unwinder {
-            Some(Unwinder::Lookup(_)) => by_jump,
+            Some(Unwinder::Lookup(_) | Unwinder::Landing(_)) => by_jump,
             Some(Unwinder::Entry) => by_trap,
             None => return true,
         };

@@ -198,6 +198,19 @@ impl Template<'_> {
         Ok(())
     }
 
+    /// The function by which unwinders land.
+    pub fn land(&mut self, code_address: u32) -> Emitted<()> {
+        self.save();
+        self.comment("count what is left by an exception");
+        self.code.add_constant(SLOT, 0, code_address.into());
+        // Where x0 is.
+        self.code.emit([a::mov(STATUS, LINK), a::ldr(ADDRESS, 0, 0)]);
+        self.routine(runtime::LANDED)?;
+        self.code.emit([a::mov(LINK, STATUS)]);
+        self.restore();
+        Ok(())
+    }
+
     /// `BLOCK` = the thread's entry in the thread table, or the one of threads that have none.
     fn find_thread(&mut self) {
         self.comment("find the thread");

@@ -23,6 +23,10 @@ impl Assemble for Code {
     fn slot_below_frame(&self) -> u32 {
         0
     }
+    /// Right ahead of the thread pointer.
+    fn thread_control_block(&self) -> (i32, u32) {
+        (-0x900, 0x900)
+    }
     fn label(&mut self) -> Label {
         Code::label(self)
     }
@@ -125,5 +129,10 @@ impl Assemble for Code {
         let again = self.label_here();
         self.emit([a::ldxr(to, place), a::add_immediate(scratch, to, 1), a::stxr(OWN, scratch, place)]);
         self.emit_to(a::cbnz_w(OWN), again);
+    }
+    fn count(&mut self, place: u32, by: u32, [sum, status]: [u32; 2]) {
+        let again = self.label_here();
+        self.emit([a::ldxr(sum, place), a::add(sum, sum, by, 0), a::stxr(status, sum, place)]);
+        self.emit_to(a::cbnz_w(status), again);
     }
 }

@@ -10,6 +10,7 @@ pub mod emit;
 pub mod emulate;
 mod facts;
 pub mod frame;
+mod landing;
 mod lower;
 pub mod operands;
 pub mod record;
@@ -63,6 +64,10 @@ impl Isa for AArch64 {
 
     fn return_verdict(&self, site: &Site<'_>) -> Result<(), Reason> {
         returns::return_verdict(site)
+    }
+
+    fn code_address_in_context(&self, code: &[u8]) -> Option<u32> {
+        landing::code_address_in_context(code)
     }
 
     fn patch(&self, displaced: &Displaced, detour: u64) -> Result<Vec<u8>, Reason> {

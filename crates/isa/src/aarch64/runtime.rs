@@ -21,6 +21,8 @@ pub const CLAIM: usize = 1;
 pub const LEAVE: usize = 2;
 /// Translates the code address in `TEMPORARY`, given the stack pointer at the entry in `SLOT`.
 pub const TRANSLATE: usize = 3;
+/// Counts what an unwinder leaves whose context has its code address at `SLOT`, and its exception in the place in `ADDRESS`.
+pub const LANDED: usize = 4;
 
 /// Bytes of a routine's frame: x0 to x7, x30, x17.
 const FRAME: i32 = 80;
@@ -61,6 +63,7 @@ pub fn runtime(address: u64, layout: &Layout) -> Emitted<Runtime> {
         claim(&mut code, layout),
         leave(&mut code, layout),
         translate(&mut code, layout),
+        landed(&mut code, layout),
     ];
     Ok(Runtime { code: code.finish()?, routines, frames: alloc::vec::Vec::new() })
 }
@@ -168,6 +171,28 @@ fn translate(code: &mut Code, layout: &Layout) -> u64 {
     routines::translate(code, layout, &roles, FRAME_BASE, (TEMPORARY, SLOT), KEPT.len() as u32, apart);
     code.emit(KEPT.iter().enumerate().map(|(n, &register)| a::ldr(register, SP, at(n))));
     code.emit([a::add_immediate(SP, SP, SIZE)]);
+    go_back(code);
+    routine
+}
+
+fn landed(code: &mut Code, layout: &Layout) -> u64 {
+    let [told, nobody, known, done] = [(); 4].map(|()| code.label());
+    let (calls, is_end) = (6, 7);
+    let roles = Threads { pointer: TEMPORARY, owner: TEMPORARY, entry: BLOCK, index: 1, left: 0, x: 2, y: 3 };
+    let routine = enter(code);
+    code.emit([a::mrs_thread_pointer(TEMPORARY), a::add_immediate(calls, SP, 0), a::mov(is_end, ADDRESS)]);
+    routines::ends_thread(code, [SLOT, is_end, calls, TEMPORARY], [1, 2], told);
+    code.bind(told);
+    routines::landed(code, layout, &INSTANCES, calls, done);
+    code.jump_if_not_zero(is_end, done);
+    code.jump_if_zero(TEMPORARY, nobody);
+    routines::resolve(code, layout, &roles, Missing::Claim);
+    code.jump(known);
+    code.bind(nobody);
+    code.set(BLOCK, 0);
+    code.bind(known);
+    routines::count_left(code, layout, BLOCK, calls, [roles.x, roles.y, roles.left]);
+    code.bind(done);
     go_back(code);
     routine
 }

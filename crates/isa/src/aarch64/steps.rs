@@ -17,7 +17,7 @@ const EIGHT: i32 = 64;
 /// Bytes of the frame that a payload takes.
 pub fn frame_size(payload: &Payload) -> i32 {
     let hooks = payload.hooks.iter().map(|hook| match hook {
-        Hook::Translate(_) => EIGHT,
+        Hook::Translate(_) | Hook::Land { .. } => EIGHT,
         Hook::Share(_) => FOUR,
     });
     let entry = payload.entry.iter().map(|step| match step {
@@ -33,6 +33,7 @@ impl Template<'_> {
     pub fn hook(&mut self, hook: Hook) -> Emitted<()> {
         match hook {
             Hook::Translate(lookup) => self.translate(lookup),
+            Hook::Land { code_address } => self.land(code_address),
             Hook::Share(_) => Err(Reason::NotImplemented),
         }
     }

@@ -83,6 +83,19 @@
 //! point less one, which nobody else has), in saved registers and on the stack below, the real one less one. So it walks on as if no call
 //! were followed, at any depth and on any stack, whenever it was loaded.
 //!
+//! **Landing.** An exception leaves the calls that it passes, and they are counted as such. A personality routine lands, in a `catch` or to clean up,
+//! by one call of libgcc's `_Unwind_SetIP`, which is probed with [`Hook::Land`](crate::Hook::Land). What was walked over by then the look-ups have
+//! noted, in a *record* for each walk, which stands in the instance that the slot of the context's code address would have:
+//!
+//! | offset | field | |
+//! |---|---|---|
+//! | [`RETURN_POINT`], [`RETURN_OLDER`] | | 0: no call returns through the middle of a context |
+//! | [`WALK_LAST`] | last | the slot of the last call walked over |
+//! | [`WALK_CALLS`] | calls | how many calls were walked over, plus *last*, which tells a record from what a call has left there |
+//!
+//! A throw walks twice, first to find who catches; the second walk begins below where the first has ended, and so the record begins again.
+//! Instances and slots are let be: those of calls that were left are free for the next ones, as after longjmp.
+//!
 //! A frame that was interrupted in a detour itself is told in the same way, by what the arena says of each of its instructions
 //! ([`crate::frames`]): the unwinder gets the place of the program that the thread stands for, and the stack pointer that it has there.
 
@@ -126,6 +139,13 @@ pub const RETURN_ENTERED: u32 = 16;
 /// Return instance: address of the instance that this one was reached from by a tail call.
 pub const RETURN_OLDER: u32 = 24;
 
+/// Record of a walk, in a free return instance: the slot of the last call that was walked over.
+pub const WALK_LAST: u32 = RETURN_ADDRESS;
+/// Record of a walk: how many calls were walked over, plus the slot of the last one.
+pub const WALK_CALLS: u32 = RETURN_ENTERED;
+/// More calls are none of a walk.
+pub const WALK_MOST: u64 = 1 << 24;
+
 /// Log2 of the number of instances in the pool: of calls that have made a tail call and not returned.
 pub const POOL_BITS: u32 = 16;
 /// How many places of the pool are tried for an instance.
@@ -147,7 +167,7 @@ pub const BLOCK_ORIGIN: u32 = 8;
 pub const BLOCK_RING_HEAD: u32 = 16;
 /// Block: records that found the ring full.
 pub const BLOCK_RING_LOST: u32 = 24;
-/// Block: followed calls whose return address a tracer has put back for an unwinder, so that their return is not seen.
+/// Block: followed calls that an exception has left, or a tracer has put back for an unwinder, so that their return is not seen.
 pub const BLOCK_UNWOUND: u32 = 32;
 /// Block: ring position up to which the tool has read. On a cache line of its own: the tool writes it.
 pub const BLOCK_RING_TAIL: u32 = 64;

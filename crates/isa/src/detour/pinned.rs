@@ -32,7 +32,8 @@ fn layout(high: u64, slot_shift: u32) -> Layout {
 /// What is asked of a detour.
 #[derive(Clone, Copy)]
 struct Asked {
-    lookup: Option<Lookup>,
+    /// What is done for unwinders.
+    unwinders: Option<Hook>,
     sharing: Option<Sharing>,
     /// Whether the entry counts.
     counts: bool,
@@ -44,20 +45,25 @@ struct Asked {
 
 impl Asked {
     fn all() -> Vec<Self> {
-        let lookups = [None, Some(Lookup::FindObject), Some(Lookup::IteratePhdr)];
+        let unwinders = [
+            None,
+            Some(Hook::Translate(Lookup::FindObject)),
+            Some(Hook::Translate(Lookup::IteratePhdr)),
+            Some(Hook::Land { code_address: 0x98 }),
+        ];
         let sharings = [Sharing::Vfork, Sharing::Clone, Sharing::BeforeClone3, Sharing::Clone3];
         let sharings = sharings.map(Some);
-        let hooks = lookups.map(|lookup| (lookup, None)).into_iter();
-        let hooks = hooks.chain(sharings.map(|sharing| (None, sharing))).chain([(lookups[1], sharings[0])]);
+        let hooks = unwinders.map(|hook| (hook, None)).into_iter();
+        let hooks = hooks.chain(sharings.map(|sharing| (None, sharing))).chain([(unwinders[1], sharings[0])]);
         let mut all = Vec::new();
-        for (lookup, sharing) in hooks {
+        for (unwinders, sharing) in hooks {
             for entry in 0..10 {
                 let counts = entry % 2 == 1;
                 let records = [None, Some(0), Some(3), Some(6), Some(8)][entry / 2];
-                all.push(Self { lookup, sharing, counts, records, returns: None });
+                all.push(Self { unwinders, sharing, counts, records, returns: None });
                 for returns in 0..8 {
                     let returns = Some([0, 1, 2].map(|bit| returns >> bit & 1 == 1));
-                    all.push(Self { lookup, sharing, counts, records, returns });
+                    all.push(Self { unwinders, sharing, counts, records, returns });
                 }
             }
         }
@@ -76,7 +82,7 @@ impl Asked {
             }
         };
         Payload {
-            hooks: Steps::some_of([self.sharing.map(Hook::Share), self.lookup.map(Hook::Translate)]),
+            hooks: Steps::some_of([self.sharing.map(Hook::Share), self.unwinders]),
             entry: Steps::some_of([
                 self.counts.then_some(EntryStep::Count(128)),
                 self.records.map(|arguments| EntryStep::Record { id: 4, arguments }),
@@ -159,20 +165,20 @@ fn everything(machine: Machine, high: u64, functions: &[&[u8]]) -> (usize, usize
 fn code_for_64_bit_programs_is_what_it_was() {
     assert_eq!(
         everything(Machine::X86_64, 0x2000_0000_0000, &X86),
-        (5760, 4_473_152, 8_979_908_719_042_901_463)
+        (6480, 5_013_728, 2_134_873_974_301_763_958)
     );
 }
 
 #[test]
 fn code_for_32_bit_programs_is_what_it_was() {
-    assert_eq!(everything(Machine::I386, 0x6000_0000, &X86), (5760, 4_334_144, 14_267_369_646_721_927_730));
+    assert_eq!(everything(Machine::I386, 0x6000_0000, &X86), (6480, 4_862_508, 13_627_629_078_855_379_809));
 }
 
 #[test]
 fn code_for_arm64_is_what_it_was() {
     assert_eq!(
         everything(Machine::AArch64, 0x2000_0000_0000, &ARM64),
-        (1080, 792_320, 4_246_945_386_947_445_574)
+        (1440, 1_058_848, 12_994_787_908_036_531_823)
     );
 }
 
@@ -180,6 +186,6 @@ fn code_for_arm64_is_what_it_was() {
 fn code_for_powerpc64le_is_what_it_was() {
     assert_eq!(
         everything(Machine::PowerPc64Le, 0x2000_0000_0000, &POWERPC),
-        (540, 570_072, 9_939_606_289_356_074_516)
+        (720, 760_096, 16_738_217_025_503_164_761)
     );
 }

@@ -186,6 +186,45 @@ fn a_handler_at_every_step_that_calls_and_unwinds_finds_real_addresses() {
     panic!("the story does not end");
 }
 
+/// Three calls, one of them a chain, that an unwinder whose context is at `field` walks over twice, as a throw does, and leaves in two landings.
+fn thrown(memory: &mut dyn Memory, layout: &Layout, field: u64) {
+    let slots = [field + 0x1100, field + 0x400, field + 0x300];
+    for slot in slots {
+        call(memory, layout, slot, HOME + slot, POINTS[0]);
+    }
+    call(memory, layout, slots[1], POINTS[0], POINTS[1]);
+    // One that was left behind on the way, which nobody walks over, and one where the context is going to be.
+    call(memory, layout, field + 0x380, HOME, POINTS[2]);
+    call(memory, layout, field, HOME, POINTS[2]);
+    let [outer, middle, inner] = slots;
+    for slot in [inner, middle, outer, inner, middle] {
+        walked(memory, layout, field, slot);
+    }
+    assert_eq!(landed(memory, layout, field, middle), 3);
+    assert_eq!(landed(memory, layout, field, middle), 0);
+    walked(memory, layout, field, outer);
+    assert_eq!(landed(memory, layout, field, outer), 1);
+}
+
+#[test]
+fn a_handler_at_every_step_that_throws_changes_no_number_of_calls_that_are_left() {
+    let layout = layout(4);
+    for steps in 0..2000 {
+        let mut ran = false;
+        let mut handler = |memory: &mut Plain<'_>| {
+            ran = true;
+            thrown(memory, &layout, SLOT - 0x3000);
+        };
+        let mut memory = Interrupted { words: Words::new(), steps_left: Some(steps), handler: &mut handler };
+        thrown(&mut memory, &layout, SLOT - 0x1000);
+        if !ran {
+            assert!(steps > 100, "the story has steps");
+            return;
+        }
+    }
+    panic!("the story does not end");
+}
+
 /// No instance is in use, in the pool or in a block.
 fn nothing_is_left(memory: &mut Plain<'_>, layout: &Layout) {
     let end = layout.shadow_block(1 << layout.return_bits);

@@ -152,6 +152,20 @@ impl<'a> Template<'a> {
         Ok(())
     }
 
+    /// The function by which unwinders land. Changes r9 to r11 and cr0.
+    pub fn land(&mut self, code_address: u32) -> Emitted<()> {
+        let offset = i16::try_from(code_address).map_err(|_| Reason::OutOfReach)?;
+        self.asm.read_special(R10, LR);
+        self.asm.store(R10, R1, SAVED_LR);
+        self.asm.addi(R10, R3, offset);
+        // Where r3 is.
+        self.asm.load(R9, R3, 24);
+        self.asm.call_to(Routine::Landed.address(self.request.runtime)?)?;
+        self.asm.load(R10, R1, SAVED_LR);
+        self.asm.write_special(LR, R10);
+        Ok(())
+    }
+
     fn finish(mut self, return_point: Option<u32>) -> Emitted<Detour> {
         self.comments.sort_by_key(|comment| comment.0);
         let frames = Vec::new();

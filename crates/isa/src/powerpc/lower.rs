@@ -36,6 +36,10 @@ impl Assemble for Asm {
     fn slot_below_frame(&self) -> u32 {
         0
     }
+    /// The thread pointer is 0x7000 behind its end.
+    fn thread_control_block(&self) -> (i32, u32) {
+        (-0x7900, 0x900)
+    }
     fn label(&mut self) -> Label {
         Asm::label(self)
     }
@@ -128,6 +132,13 @@ impl Assemble for Asm {
         self.load_reserved(to, place);
         self.addi(scratch, to, 1);
         self.store_conditional(scratch, place);
+        self.branch_if(When::NotEqual, again);
+    }
+    fn count(&mut self, place: Gpr, by: Gpr, [sum, _]: [Gpr; 2]) {
+        let again = self.here_label();
+        self.load_reserved(sum, place);
+        Asm::add(self, sum, sum, by);
+        self.store_conditional(sum, place);
         self.branch_if(When::NotEqual, again);
     }
 

@@ -13,6 +13,7 @@ mod emit;
 mod emulate;
 mod facts;
 mod follow;
+mod landing;
 mod lower;
 mod registers;
 mod relocate;
@@ -73,6 +74,10 @@ impl Isa for PowerPc64Le {
 
     fn return_verdict(&self, site: &Site<'_>) -> Result<(), Reason> {
         returns::return_verdict(site)
+    }
+
+    fn code_address_in_context(&self, code: &[u8]) -> Option<u32> {
+        landing::code_address_in_context(code)
     }
 
     fn patch(&self, displaced: &Displaced, detour: u64) -> Result<Vec<u8>, Reason> {

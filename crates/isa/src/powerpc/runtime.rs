@@ -6,6 +6,7 @@
 //! | claim | r8: stack slot, r10: the caller's return address | r11: a return instance for the call, or 0 |
 //! | leave | r8: stack slot, r10: return point | r11: the instance of its call, or 0 |
 //! | translate | r10: code address | r10: the real code address |
+//! | landed | r10: where an unwinder's context has its code address, r9: the place of its exception | – |
 //!
 //! Each changes r9, r10, r11, cr0 and lr at most, works in the detour's frame (see [`super::emit`]) or below it, waits for
 //! nothing, and may be interrupted by a signal handler that runs it again. What they do is told in [`crate::routines`], the
@@ -31,6 +32,7 @@ pub(super) enum Routine {
     Claim,
     Leave,
     Translate,
+    Landed,
 }
 
 impl Routine {
@@ -59,7 +61,7 @@ const TRANSLATE_FRAME: i16 = (LOCALS_FRAME + 8 * (LOCALS + KEPT) as i16 + 15) & 
 
 pub(super) fn runtime(address: u64, layout: &Layout) -> Emitted<Runtime> {
     let mut asm = Asm::new(address);
-    let routines: [fn(&mut Asm, &Layout); 4] = [resolve, claim, leave, translate];
+    let routines: [fn(&mut Asm, &Layout); 5] = [resolve, claim, leave, translate, landed];
     let addresses = routines.map(|routine| {
         let address = asm.here();
         SAVED.iter().zip(FIRST_SAVED..).for_each(|(&register, n)| asm.store(register, R1, scratch(n)));
@@ -107,4 +109,26 @@ fn translate(asm: &mut Asm, layout: &Layout) {
     routines::translate(asm, layout, &INSTANCES, frame, (ADDRESS, stack), KEPT, REGISTERS_APART);
     (0..KEPT).map(kept).for_each(|(register, place)| asm.load(register, R1, place));
     asm.addi(R1, R1, TRANSLATE_FRAME);
+}
+
+fn landed(asm: &mut Asm, layout: &Layout) {
+    let [told, nobody, known, done] = [(); 4].map(|()| asm.label());
+    // What is in r10 stays there.
+    let (calls, is_end) = (R5, R10);
+    asm.copy(INSTANCES.slot, R10);
+    asm.copy(is_end, R9);
+    routines::ends_thread(asm, [INSTANCES.slot, is_end, R1, R13], [R12, R7], told);
+    asm.bind(told);
+    routines::landed(asm, layout, &INSTANCES, calls, done);
+    asm.compare_immediate(is_end, 0);
+    asm.branch_if(When::NotEqual, done);
+    asm.compare_immediate(R13, 0);
+    asm.branch_if(When::Equal, nobody);
+    routines::resolve(asm, layout, &THREADS, Missing::Claim);
+    asm.branch(known);
+    asm.bind(nobody);
+    asm.load_constant(THREADS.entry, 0);
+    asm.bind(known);
+    routines::count_left(asm, layout, THREADS.entry, calls, [THREADS.x, THREADS.y, THREADS.left]);
+    asm.bind(done);
 }

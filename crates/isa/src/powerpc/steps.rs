@@ -31,6 +31,7 @@ impl Template<'_> {
     pub(super) fn hook(&mut self, hook: Hook) -> Emitted<()> {
         match hook {
             Hook::Translate(lookup) => self.translate(lookup),
+            Hook::Land { code_address } => self.land(code_address),
             Hook::Share(_) => Err(Reason::NotImplemented),
         }
     }

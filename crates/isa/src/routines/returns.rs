@@ -92,7 +92,7 @@ fn carried<A: Assemble>(a: &A) -> impl Iterator<Item = i32> + use<A> {
 /// `instance` = an instance for a call whose return address is `caller`, or 0. Its point, address and time are the caller's to
 /// fill in.
 pub(crate) fn claim<A: Assemble>(a: &mut A, layout: &Layout, r: &Instances<A::Reg>, caller: A::Reg) {
-    let [abandoned, forget, place, next, taken, none, done] = [(); 7].map(|()| a.label());
+    let [abandoned, place, next, taken, none, done] = [(); 6].map(|()| a.label());
     instance_of(a, layout, r, Missing::Claim, none);
     a.load(r.scratch, r.instance, RETURN_POINT as i32);
     a.jump_if_zero(r.scratch, done);
@@ -124,22 +124,29 @@ pub(crate) fn claim<A: Assemble>(a: &mut A, layout: &Layout, r: &Instances<A::Re
     a.store(r.page, r.instance, RETURN_OLDER as i32);
     a.jump(done);
 
-    // Left behind, with all that it was reached from.
     a.bind(abandoned);
+    forget(a, r);
+    a.jump(done);
+
+    a.bind(none);
+    a.set(r.instance, 0);
+    a.bind(done);
+}
+
+/// Frees an instance that was left behind, with all that it was reached from. Changes `page`, `index` and `left`.
+pub(crate) fn forget<A: Assemble>(a: &mut A, r: &Instances<A::Reg>) {
+    let [again, done] = [(); 2].map(|()| a.label());
     a.load(r.page, r.instance, RETURN_OLDER as i32);
     a.set(r.index, 0);
     a.store(r.index, r.instance, RETURN_OLDER as i32);
     a.store(r.index, r.instance, RETURN_POINT as i32);
-    a.bind(forget);
+    a.bind(again);
     a.jump_if_zero(r.page, done);
     a.load(r.left, r.page, RETURN_OLDER as i32);
     a.release();
     a.store(r.index, r.page, RETURN_POINT as i32);
     a.copy(r.page, r.left);
-    a.jump(forget);
-
-    a.bind(none);
-    a.set(r.instance, 0);
+    a.jump(again);
     a.bind(done);
 }
 

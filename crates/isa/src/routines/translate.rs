@@ -1,11 +1,12 @@
 //! The real address for an unwinder that looks up a return point.
 
 use super::returns::{Instances, Missing, instance_of, oldest};
+use super::walks::walked;
 use crate::assemble::Assemble;
 use crate::detour::*;
 
 /// Words of the routine's frame below the saved registers.
-pub(crate) const LOCALS: u32 = 11;
+pub(crate) const LOCALS: u32 = 13;
 
 /// Places in the frame, in words.
 pub(super) mod local {
@@ -31,6 +32,10 @@ pub(super) mod local {
     pub const INTERRUPTED: u32 = 9;
     /// The arena.
     pub const ARENA: u32 = 10;
+    /// The instance of the call that was found, while another is worked on.
+    pub const INSTANCE: u32 = 11;
+    /// How many calls return through its slot.
+    pub const CALLS: u32 = 12;
 }
 
 /// How an unwinder keeps the code address of the frame that it looks up, beside the frame address of the call.
@@ -116,6 +121,7 @@ pub(crate) fn translate<A: Assemble>(
 
     a.bind(kept);
     // The walk over what is kept has lost the slot, but not the instance.
+    walked(a, layout, r, frame, address);
     make_real(a, r, frame, Context::Gcc, saved, out);
     a.jump(out);
 

@@ -274,6 +274,23 @@ impl<'a> Template<'a> {
         a.lea(rsp, qword_ptr(rsp + RED_ZONE))
     }
 
+    /// The function by which unwinders land.
+    pub(super) fn land(&mut self, code_address: u32) -> Asm {
+        let a = &mut self.asm.a;
+        a.lea(rsp, qword_ptr(rsp - RED_ZONE))?;
+        a.pushfq()?;
+        a.push(r10)?;
+        a.push(r11)?;
+        a.lea(r10, qword_ptr(rdi + code_address))?;
+        // Where rax is, for which libgcc has number 0.
+        a.mov(r11, qword_ptr(rdi))?;
+        a.call(Routine::Landed.address(self.request.runtime))?;
+        a.pop(r11)?;
+        a.pop(r10)?;
+        a.popfq()?;
+        a.lea(rsp, qword_ptr(rsp + RED_ZONE))
+    }
+
     /// `entry` = address of the thread's entry in the thread table, or off to `slow`.
     pub fn find_thread(&mut self, entry: usize, thread: usize, slow: CodeLabel) -> Asm {
         let mask = ((1i32 << self.request.layout.thread_bits) - 1) << THREAD_SHIFT;

@@ -85,6 +85,9 @@ impl Assemble for Lower {
     fn slot_below_frame(&self) -> u32 {
         self.word()
     }
+    fn thread_control_block(&self) -> (i32, u32) {
+        (0, if self.bits == 64 { 0x900 } else { 0x480 })
+    }
     /// In a 64-bit one the flags and the selector of user code follow (`struct sigcontext_64`); in a 32-bit one the stack pointer is apart.
     fn skip_signal_frame(&mut self, found: usize, scratch: usize, is_one: usize) {
         const USER_CODE: i32 = 0x33;
@@ -224,5 +227,10 @@ impl Assemble for Lower {
         let at = self.at(place, 0);
         self.put(|a, _| a.mov(GPR32[to], 1));
         self.put(|a, wide| if wide { a.lock().xadd(at, GPR64[to]) } else { a.lock().xadd(at, GPR32[to]) });
+    }
+    fn count(&mut self, place: usize, by: usize, _scratch: [usize; 2]) {
+        let (low, high) = (self.at(place, 0), self.at(place, 4));
+        self.put(|a, wide| if wide { a.lock().add(low, GPR64[by]) } else { a.lock().add(low, GPR32[by]) });
+        self.put(|a, wide| if wide { Ok(()) } else { a.lock().adc(high, 0) });
     }
 }

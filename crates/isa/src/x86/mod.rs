@@ -16,6 +16,7 @@
 //! | `frame`, `follow`, `runtime`, `lower` | how does a detour save registers, follow a call to its return, what do all share, and how are shared routines written? |
 //! | `frames` | where does the program stand at each instruction of a detour? |
 //! | `template` | how are many detours made without encoding each? |
+//! | `landing` | where has an unwinder's context its code address? |
 //! | `prologue` | which instructions are emulated together in one trap? |
 //! | `slot` | which code runs one instruction out of line, after a trap? |
 //! | `sharing` | where does code make children that share its memory, and how are they told apart? |
@@ -32,6 +33,7 @@ mod faults;
 mod follow;
 mod frame;
 mod frames;
+mod landing;
 mod liveness;
 mod lower;
 mod movable;
@@ -122,6 +124,10 @@ impl Isa for X86 {
 
     fn sharing_calls(&self, code: &[u8], start: u64, at: u64) -> SharingCalls {
         sharing::sharing_calls(self.bits, code, start, at)
+    }
+
+    fn code_address_in_context(&self, code: &[u8]) -> Option<u32> {
+        landing::code_address_in_context(self.bits, code)
     }
 
     fn patch(&self, displaced: &Displaced, detour: u64) -> Result<Vec<u8>, Reason> {

@@ -9,6 +9,7 @@
 //! | join | first: the call that a child comes back from | the same |
 //! | unshare | – | second: undefined |
 //! | translate | first: code address, second: stack pointer at the entry | first: the real code address |
+//! | landed | first: where an unwinder's context has its code address, second: the place of its exception | both: undefined |
 //!
 //! First and second are r10 and r11; in 32-bit mode, where the result is always in eax, they are eax and edx.
 //! Each keeps every register but its result, changes the flags, needs little stack, makes no system call, waits for nothing, and may be
@@ -41,6 +42,7 @@ pub(super) enum Routine {
     Share,
     Join,
     Unshare,
+    Landed,
 }
 
 impl Routine {
@@ -53,9 +55,9 @@ impl Routine {
 struct Roles {
     threads: Threads<usize>,
     instances: Instances<usize>,
-    /// The call's return address, or its return point.
+    /// The call's return address, or its return point. Not one of `instances`.
     caller: usize,
-    /// A system call that makes a child.
+    /// A system call that makes a child. Not one of `threads`.
     call: usize,
     first: usize,
     second: usize,
@@ -106,7 +108,7 @@ static NARROW: Roles = Roles {
 pub(super) fn runtime(bits: u32, address: u64, layout: &Layout) -> Emitted<Runtime> {
     let roles = if bits == 64 { &WIDE } else { &NARROW };
     let mut a = Lower::new(bits, address)?;
-    let places = [(); 9].map(|()| a.label());
+    let places = [(); 10].map(|()| a.label());
     for (routine, constant) in
         [(Routine::Threads, layout.threads), (Routine::Shadows, layout.shadow_block(0))]
     {
@@ -127,10 +129,12 @@ pub(super) fn runtime(bits: u32, address: u64, layout: &Layout) -> Emitted<Runti
     share(&mut a, layout, roles, routines::join);
     a.bind(places[Routine::Unshare as usize]);
     unshare(&mut a, layout, roles);
+    a.bind(places[Routine::Landed as usize]);
+    landed(&mut a, layout, roles);
     let (code, routines) = a.finish(&places)?;
     let entry = |routine: Routine| (routines[routine as usize].wrapping_sub(address) as u32, Place::Routine);
     let counting = [Routine::Resolve, Routine::Claim, Routine::Leave];
-    let others = [Routine::Translate, Routine::Share, Routine::Join, Routine::Unshare];
+    let others = [Routine::Translate, Routine::Share, Routine::Join, Routine::Unshare, Routine::Landed];
     let roots: Vec<_> = counting.into_iter().chain(others).map(entry).collect();
     let frames = frames::points(bits, &code, &roots, &(0..0));
     Ok(Runtime { code, routines, frames })
@@ -260,5 +264,36 @@ fn translate(a: &mut Lower, layout: &Layout, roles: &Roles) {
     a.address(RSP, RSP, locals);
     restore(a, roles.kept);
     restore(a, roles.lost);
+    a.put(|a, _| a.ret());
+}
+
+fn landed(a: &mut Lower, layout: &Layout, roles: &Roles) {
+    let [unknown, told, nobody, known, nothing, done] = [(); 6].map(|()| a.label());
+    let (r, instances, calls, is_end) = (&roles.threads, &roles.instances, roles.caller, roles.second);
+    save(a, roles.saved);
+    a.copy(instances.slot, roles.first);
+    thread(a, unknown);
+    routines::ends_thread(a, [instances.slot, is_end, RSP, r.pointer], [r.x, r.left], told);
+    a.jump(told);
+    a.bind(unknown);
+    a.set(is_end, 0);
+    a.bind(told);
+    a.push(is_end);
+    routines::landed(a, layout, instances, calls, nothing);
+    a.pop(r.x);
+    a.jump_if_not_zero(r.x, done);
+    a.copy(roles.call, calls);
+    thread(a, nobody);
+    routines::resolve(a, layout, r, Missing::Claim);
+    a.jump(known);
+    a.bind(nobody);
+    a.set(r.entry, 0);
+    a.bind(known);
+    routines::count_left(a, layout, r.entry, roles.call, [r.x, r.y, r.left]);
+    a.jump(done);
+    a.bind(nothing);
+    a.pop(r.x);
+    a.bind(done);
+    restore(a, roles.saved);
     a.put(|a, _| a.ret());
 }

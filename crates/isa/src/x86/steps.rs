@@ -24,6 +24,7 @@ impl Template<'_> {
     pub(super) fn hook(&mut self, hook: Hook) -> Asm {
         match hook {
             Hook::Translate(lookup) => self.translate(lookup),
+            Hook::Land { code_address } => self.land(code_address),
             Hook::Share(sharing) => self.share(sharing),
         }
     }

@@ -1,7 +1,7 @@
 //! Look-ups by unwinders: a return point becomes the real address wherever the unwinder has it.
 
 use crate::{cross::Cross, machine::*, oracle::Random};
-use trapless_isa::{Hook, Lookup, Payload, Steps, powerpc::Registers};
+use trapless_isa::{Hook, Lookup, Payload, Steps, detour::BLOCK_UNWOUND, powerpc::Registers};
 
 /// How an unwinder keeps its context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,4 +140,65 @@ fn r3_an_unwinder_is_told_the_real_return_addresses() {
         assert_eq!(answers.registers(answer), registers, "{what}");
     }
     assert_eq!(open(answers.bytes(memory), &layout), 0);
+}
+
+/// An unwinder walks over calls and lands, in a frame above them or below, with an exception or at the end of its thread.
+#[test]
+fn r3_what_was_walked_over_up_to_the_landing_is_left_and_nothing_else() {
+    const CODE_ADDRESS: u64 = 904;
+    let Some(cross) = Cross::find() else { return };
+    let mut random = Random(7);
+    let mut script = Script::new(4);
+    let at = |n: u64| FUNCTION + 64 * n;
+    let called = script.probed(at(0), &[NOP, branch(at(0) + 4, BODY)], FOLLOW);
+    let hook = |script: &mut Script, n: u64, hook| {
+        let payload = Payload { hooks: Steps::of([hook]), ..Payload::default() };
+        script.probed(at(n), &[NOP, branch(at(n) + 4, BODY)], payload)
+    };
+    let asked = hook(&mut script, 8, Hook::Translate(Lookup::FindObject));
+    let landing = hook(&mut script, 9, Hook::Land { code_address: CODE_ADDRESS as u32 });
+    let point = called.point.expect("followed");
+    let mut checks = vec![];
+    for (depth, number, is_end) in [(1u64, 1, false), (5, 1, false), (3, 0, false), (3, 1, true)] {
+        script.forget();
+        let slots: Vec<u64> = (0..depth).map(|n| SLOT - 0x140 * n).collect();
+        for &slot in &slots {
+            let start = registers(&mut random, called.at, slot, HOME, thread(number));
+            script.run(&start);
+        }
+        let stack = SLOT - 8192;
+        let field = stack + 0x800;
+        // The unwinder's frame, and that of the calls' caller.
+        script.set(stack, stack + 0x1000);
+        script.set(stack + 0x1000, SLOT + 0x200);
+        script.set(SLOT + 0x200, 0);
+        // Twice, as a throw does.
+        for &slot in slots.iter().rev().chain(slots.iter().rev()) {
+            script.set(field, point);
+            script.set(field - 8, slot);
+            let mut start = registers(&mut random, asked.at, stack, HOME, thread(number));
+            (start.gpr[3], start.gpr[20]) = (point - 1, field + 16);
+            let mut wanted = Registers { pc: BODY, ..start };
+            wanted.gpr[3] = HOME - 1;
+            checks.push((script.run(&start), wanted, vec![], 0));
+        }
+        let exception = stack + 0x100;
+        let control_block = thread(number).wrapping_sub(0x7000 + if is_end { 0x40 } else { 0x1000 });
+        script.set(exception, control_block);
+        let mut left = 0;
+        for (slot, leaves) in [(slots[slots.len() - 1] - 0x40, 0), (slots[0], depth), (slots[0], 0)] {
+            script.set(field - 8, slot);
+            script.set(field - CODE_ADDRESS + 24, exception);
+            let mut start = registers(&mut random, landing.at, stack, HOME, thread(number));
+            start.gpr[3] = field - CODE_ADDRESS;
+            let answer = script.run(&start);
+            left += if is_end { 0 } else { leaves };
+            checks.push((answer, Registers { pc: BODY, ..start }, script.counter(BLOCK_UNWOUND), left));
+        }
+    }
+    let answers = script.play(&cross, "landings");
+    for (answer, registers, counters, left) in checks {
+        assert_eq!(answers.registers(answer), registers);
+        assert_eq!(answers.sum(&counters), left);
+    }
 }

@@ -9,11 +9,11 @@ use trapless_isa::detour::*;
 use trapless_isa::payload::*;
 
 /// An unwinder that ends the run at its first instruction behind the probe.
-const UNWINDER: u64 = FUNCTION + 0x1000;
+pub const UNWINDER: u64 = FUNCTION + 0x1000;
 
 /// Stops in the middle of `depth` + 1 calls of a chain of `tail_calls`, as its last one calls [`UNWINDER`]. The
 /// slots and real return addresses of the frames, innermost first, and the state there.
-fn in_calls(
+pub fn in_calls(
     machine: &Machine,
     layout: &Layout,
     random: &mut Random,

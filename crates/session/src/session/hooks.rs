@@ -1,12 +1,12 @@
 //! What unwinders need in a program where calls are followed.
 
 use crate::resolve::{self, Kinds, Sites};
-use crate::target::Image;
+use crate::target::{self, Image};
 use trapless_engine::Unwinder;
-use trapless_engine::admit::{LOOKUPS, UNWINDERS};
+use trapless_engine::admit::{LANDINGS, LOOKUPS, UNWINDERS};
 use trapless_process::Process;
 
-/// Adds to the sites the functions that unwinders ask about an address, for calls that detours follow, and the entry points of every
+/// Adds to the sites the functions that unwinders ask about an address, and those by which they land, for calls that detours follow, and the entry points of every
 /// unwinder that is loaded, for calls that a tracer follows. Without a process, those of the files.
 pub(super) fn with_unwinders(process: Option<&Process>, images: &[Image], mut sites: Sites) -> Sites {
     let program = process.and_then(|process| process.exe().ok());
@@ -17,6 +17,13 @@ pub(super) fn with_unwinders(process: Option<&Process>, images: &[Image], mut si
         let served = services().flat_map(|(name, service)| {
             module.functions().named(name).into_iter().map(move |function| (function, service))
         });
+        let isa = target::machine(module).isa();
+        let landings =
+            LANDINGS.iter().flat_map(|name| module.functions().named(name)).filter_map(|function| {
+                let code_address = isa.code_address_in_context(module.code(function.range())?)?;
+                Some((function, Unwinder::Landing(code_address)))
+            });
+        let served = served.chain(landings);
         for (function, service) in served {
             if !image.holds(process, function.address()).unwrap_or(true) {
                 // The file is mapped twice, and this mapping is of another part.

@@ -122,6 +122,23 @@ impl Narrow<'_, '_> {
         a.popfd()
     }
 
+    /// The function by which unwinders land.
+    fn land(&mut self, code_address: u32) -> Asm {
+        let landed = Routine::Landed.address(self.0.request.runtime);
+        let a = self.a();
+        a.pushfd()?;
+        a.push(eax)?;
+        a.push(edx)?;
+        a.mov(eax, dword_ptr(esp + 16))?;
+        // Where eax is, for which libgcc has number 0.
+        a.mov(edx, dword_ptr(eax))?;
+        a.lea(eax, dword_ptr(eax + code_address))?;
+        a.call(landed)?;
+        a.pop(edx)?;
+        a.pop(eax)?;
+        a.popfd()
+    }
+
     /// `entry` = address of the thread's entry in the thread table, or off to `slow`.
     fn find_thread(&mut self, entry: usize, thread: usize, slow: CodeLabel) -> Asm {
         let layout = self.0.request.layout;

@@ -26,6 +26,7 @@ impl Narrow<'_, '_> {
     pub(super) fn hook(&mut self, hook: Hook) -> Asm {
         match hook {
             Hook::Translate(lookup) => self.translate(lookup),
+            Hook::Land { code_address } => self.land(code_address),
             Hook::Share(sharing) => self.0.share(sharing),
         }
     }
