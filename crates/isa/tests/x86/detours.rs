@@ -93,19 +93,22 @@ pub fn detour_at(n: u64) -> u64 {
     ARENA + 0x2000 + n * 0x800
 }
 
-const RECORD_ENTRY: u32 = 6;
+pub const RECORD_ENTRY: u32 = 6;
 const COUNT_RETURN: ReturnStep = ReturnStep::Count(RETURNS);
 const TIME: ReturnStep = ReturnStep::Time(LATENCY);
-const RECORD_RETURN: ReturnStep = ReturnStep::Record { id: 7 };
+pub const RECORD_RETURN: ReturnStep = ReturnStep::Record { id: 7 };
 
 /// Every combination of steps, and every order in which one could lose what the next one needs.
-fn all_payloads() -> Vec<Payload> {
+pub fn all_payloads() -> Vec<Payload> {
     let count = EntryStep::Count(HITS);
     let record = |arguments| EntryStep::Record { id: RECORD_ENTRY, arguments };
-    let mut entries = vec![Steps::of([]), Steps::of([count]), Steps::of([record(6), count])];
-    for arguments in 0..=6 {
-        entries.extend([Steps::of([record(arguments)]), Steps::of([count, record(arguments)])]);
-    }
+    let mut entries = vec![Steps::of([]), Steps::of([count])];
+    entries.extend([
+        Steps::of([count, record(0)]),
+        Steps::of([count, record(6)]),
+        Steps::of([record(6), count]),
+    ]);
+    entries.extend((0..=6).map(|arguments| Steps::of([record(arguments)])));
     let returns = [
         Steps::of([]),
         Steps::of([COUNT_RETURN]),
@@ -128,7 +131,7 @@ fn all_payloads() -> Vec<Payload> {
 }
 
 /// How often a payload has a step at the return.
-fn has(payload: &Payload, step: ReturnStep) -> u64 {
+pub fn asks(payload: &Payload, step: ReturnStep) -> u64 {
     payload.followed.iter().flat_map(|followed| followed.steps).filter(|&other| other == step).count() as u64
 }
 
@@ -162,7 +165,7 @@ fn s1_s2_nothing_but_the_counters_changes() {
                 let counted = [HITS, RETURNS, LATENCY + LATENCY_COUNT].map(|c| machine.sum(c));
                 let counts = payload.entry.iter().any(|step| step == EntryStep::Count(HITS));
                 let wanted =
-                    [4 * u64::from(counts), 2 * has(&payload, COUNT_RETURN), 2 * has(&payload, TIME)];
+                    [4 * u64::from(counts), 2 * asks(&payload, COUNT_RETURN), 2 * asks(&payload, TIME)];
                 assert_eq!([0, 1, 2].map(|i| counted[i] - before[i]), wanted, "{name}: {payload:?}");
                 assert_eq!(machine.sum(LOST), 0);
                 machine.forget();
@@ -229,7 +232,7 @@ fn check_records(machine: &Machine, before: &State, after: &State, payload: &Pay
         }
         position += 1;
     }
-    if has(payload, RECORD_RETURN) > 0 && !body {
+    if asks(payload, RECORD_RETURN) > 0 && !body {
         assert_eq!(word(position, RECORD_SEQUENCE), position + 1);
         assert_eq!(word(position, RECORD_ID) as u32, 7);
         assert_eq!(word(position, RECORD_SLOT), SLOT);

@@ -22,6 +22,8 @@ mod libraries;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod machine;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod narrow;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod processor;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod proof;

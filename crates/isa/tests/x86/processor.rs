@@ -260,7 +260,7 @@ fn describe_segment() -> bool {
 }
 
 /// Maps memory that is readable, writable and executable at `address`, unless it is there.
-fn map(address: u64, size: usize) {
+pub fn map(address: u64, size: usize) {
     // SAFETY: these addresses are below where the kernel places anything of this process (or the flag makes mmap fail),
     // so no memory in use is touched. A second call finds the pages mapped and keeps them.
     let at = unsafe {
