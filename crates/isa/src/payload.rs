@@ -209,6 +209,9 @@ impl Followed {
 /// How many steps a list has room for.
 const CAPACITY: usize = 4;
 
+/// Two cache lines hold what a site does.
+const _: () = assert!(size_of::<Payload>() <= 128);
+
 /// Steps, in the order in which they are done. They are held in place: hundreds of thousands of sites are planned at once.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Steps<S>([Option<S>; CAPACITY]);

@@ -53,8 +53,10 @@ impl Template<'_> {
         }
     }
 
-    /// With the thread's block in `block`, which is rdi for the late steps. For them rsi is the time, r8 that of the entry, and rsp is
-    /// `depth` below the slot; they lose rax, rcx and rdx, and rsi where it is the `last` one. Early ones lose rcx, and keep rax, which may hold the flags.
+    /// With the thread's block in `block`.
+    ///
+    /// For the late steps that is rdi, rsi is the time, r8 that of the entry, and rsp is `depth` below the slot; they lose rax, rcx
+    /// and rdx, and rsi where it is the `last` one. Early ones lose rcx, and keep rax, which may hold the flags.
     pub(super) fn return_step(&mut self, step: ReturnStep, block: usize, depth: i32, last: bool) -> Asm {
         match step {
             ReturnStep::Count(counter) => self.asm.a.inc(at(block, counter)),

@@ -55,9 +55,10 @@ impl Narrow<'_, '_> {
         }
     }
 
-    /// With the thread's block in `block`, which is ebx for the late steps. For them edi:esi is the time, that of the entry lies on the
-    /// stack, and esp is `depth` below the slot; they lose eax, ecx and edx, and edi:esi where it is the `last` one. Early ones lose ecx,
-    /// and keep eax, which may hold the flags.
+    /// With the thread's block in `block`.
+    ///
+    /// For the late steps that is ebx, edi:esi is the time, that of the entry lies on the stack, and esp is `depth` below the slot;
+    /// they lose eax, ecx and edx, and edi:esi where it is the `last` one. Early ones lose ecx, and keep eax, which may hold the flags.
     pub(super) fn return_step(&mut self, step: ReturnStep, block: usize, depth: i32, last: bool) -> Asm {
         match step {
             ReturnStep::Count(counter) => count(self.a(), block, counter),
