@@ -12,12 +12,15 @@
 //!    far as the kernel's signal code. When it goes on from there, that code finds an interrupted system call and restarts it
 //!    with the time that was left, as after any stop: the program sees nothing.
 //! 5. A suppressed signal is sent anew, alone unblocked, and given its old description when the thread is about to get it.
+//!
+//! A thread may not run when it is let: its control group was frozen, as a paused container is. Then it is asked to stop again, which even a
+//! frozen one does, and gets back what it had. Left as it is, it would make our call whenever it is thawed, and end behind it.
 
 use crate::ptrace::{self, SignalInfo};
 use crate::stop::{BASE_OPTIONS, Parked};
 use crate::wait::{self, Event, Stop};
 use crate::{Errno, Mapping, Process, Registers, RemoteAddr, RemoteError, Seccomp, StopError, Stopped, Tid};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A stopped thread that makes system calls for us. Dropping it puts the thread back where it was.
 #[derive(Debug)]
@@ -33,6 +36,8 @@ pub struct Remote<'s, 'p> {
     pub(crate) scratch: Option<RemoteAddr>,
     /// Whether the thread has run since it was taken.
     ran: bool,
+    /// Whether it was let run once and did not come back: no further call is tried.
+    stuck: bool,
 }
 
 /// What step 4 puts back.
@@ -115,7 +120,17 @@ impl<'s, 'p> Remote<'s, 'p> {
             Parked::Signal(libc::SIGSTOP) => libc::SIGSTOP,
             _ => 0,
         };
-        Ok(Remote { stopped, index, tid, instruction, saved, passing, scratch: None, ran: false })
+        Ok(Remote {
+            stopped,
+            index,
+            tid,
+            instruction,
+            saved,
+            passing,
+            scratch: None,
+            ran: false,
+            stuck: false,
+        })
     }
 
     /// The process the calls are made in.
@@ -147,6 +162,10 @@ impl<'s, 'p> Remote<'s, 'p> {
         number: u64,
         args: [u64; 6],
     ) -> Result<u64, RemoteError> {
+        if self.stuck {
+            let what = format!("it does not run, and no {call} was tried");
+            return Err(StopError::Unexpected { tid: self.tid, what }.into());
+        }
         let mut regs = self.saved.regs;
         regs.load_syscall(self.instruction, number, args);
         regs.write(self.tid).map_err(|errno| self.stopped.explain(self.tid, "PTRACE_SETREGSET", errno))?;
@@ -188,8 +207,10 @@ impl<'s, 'p> Remote<'s, 'p> {
         request(self.tid, signal as usize).map_err(|errno| self.stopped.explain(self.tid, name, errno))
     }
 
-    fn next_stop(&self) -> Result<Stop, StopError> {
-        self.stopped.next_stop(self.tid)
+    fn next_stop(&mut self) -> Result<Stop, StopError> {
+        let stop = self.stopped.next_stop(self.tid);
+        self.stuck |= matches!(stop, Err(StopError::Unstoppable { .. }));
+        stop
     }
 
     /// Steps 4 and 5 of the protocol.
@@ -271,7 +292,7 @@ impl Drop for Remote<'_, '_> {
 }
 
 impl Stopped<'_> {
-    /// Waits for a thread that was let run.
+    /// Waits for a thread that was let run. When this fails because it did not stop in time, it stands again.
     pub(crate) fn next_stop(&self, tid: Tid) -> Result<Stop, StopError> {
         let patience = self.options.patience;
         match wait::until(tid, self.on_exit(tid), Instant::now() + patience) {
@@ -282,10 +303,25 @@ impl Stopped<'_> {
             Some(Event::Gone) if self.process.is_alive() => Err(StopError::ThreadGone(tid)),
             Some(Event::Gone) => Err(StopError::Gone(self.process.pid())),
             None => {
-                // Whatever it does, it must not go on doing it behind our back.
-                let _ = ptrace::interrupt(tid, 0);
-                Err(self.process.unstoppable(tid, patience))
+                let unstoppable = self.process.unstoppable(tid, patience);
+                self.take_back(tid);
+                Err(unstoppable)
             }
+        }
+    }
+}
+
+impl Stopped<'_> {
+    /// Stops a thread that was let run and does not come back. Whatever it does, with registers of ours or under steps, it must not go on
+    /// doing it behind our back.
+    fn take_back(&self, tid: Tid) {
+        /// It may be in the middle of a system call that cannot be interrupted. One that does not come back from that is lost.
+        const LAST_PATIENCE: Duration = Duration::from_secs(30);
+        let _ = ptrace::interrupt(tid, 0);
+        let stop = wait::until(tid, self.on_exit(tid), Instant::now() + LAST_PATIENCE);
+        if let Some(Event::Stop(Stop::Signal(signal))) = stop {
+            // It goes on from here without.
+            let _ = ptrace::send_signal(self.process.pid().0, tid, signal);
         }
     }
 }
