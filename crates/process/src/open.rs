@@ -2,10 +2,13 @@
 
 use crate::process::read_file;
 use crate::status::{parse_stat, parse_status};
+use crate::stop::FOR_TRACERS;
+use crate::wait::Backoff;
 use crate::{OpenError, Pid, ProcError, Status, Tid};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::Instant;
 
 fn status_of(pid: i32) -> Result<Status, ProcError> {
     let path = format!("/proc/{pid}/status");
@@ -45,10 +48,17 @@ pub(crate) fn refuse_untraceable(pid: Pid) -> Result<(), OpenError> {
     if status.state.has_ended() && status.threads <= 1 {
         return Err(OpenError::Zombie { pid, name: status.name, parent: Pid(status.ppid) });
     }
-    let traced_by_us = Path::new(&format!("/proc/self/task/{}", status.tracer)).exists();
-    if status.tracer != 0 && !traced_by_us {
-        let name = status_of(status.tracer).map_or_else(|_| "unknown".into(), |tracer| tracer.name);
-        return Err(OpenError::AlreadyTraced { pid, tracer: Tid(status.tracer), name });
+    let is_ours = |tracer: i32| Path::new(&format!("/proc/self/task/{tracer}")).exists();
+    let mut tracer = status.tracer;
+    let until = Instant::now() + FOR_TRACERS;
+    let mut backoff = Backoff::default();
+    while tracer != 0 && !is_ours(tracer) && Instant::now() < until {
+        backoff.pause();
+        tracer = status_of(pid.0).map_or(0, |status| status.tracer);
+    }
+    if tracer != 0 && !is_ours(tracer) {
+        let name = status_of(tracer).map_or_else(|_| "unknown".into(), |tracer| tracer.name);
+        return Err(OpenError::AlreadyTraced { pid, tracer: Tid(tracer), name });
     }
     Ok(())
 }

@@ -12,6 +12,9 @@
 //! 4. A thread that was being created in 2 is listed by now, because its creator has stopped outside of the system call: repeat
 //!    from 2 until a full round finds nothing new. After that no thread is left that could create another.
 //!
+//! Where somebody else traces a thread, everything is let go and that tracer is waited for: another tool like this one stops the process for
+//! milliseconds, and may do so just when probes are to be taken out.
+//!
 //! Threads that end on the way are forgotten. If the process starts another program, ends, or a thread does not stop in time,
 //! everything is let go and the error says so. Steps 2 to 4 are in [`seizure`].
 
@@ -45,6 +48,9 @@ impl Default for StopOptions {
 
 /// How long a process is waited for that shares the memory: a child made by vfork is about to run another program.
 const FOR_SHARERS: Duration = Duration::from_secs(1);
+
+/// How long a tracer may keep a process that is only to be looked at: another tool's stop takes some milliseconds.
+pub(crate) const FOR_TRACERS: Duration = Duration::from_millis(250);
 
 /// What every attached thread needs: system call stops told from SIGTRAP, and exec noticed.
 pub(crate) const BASE_OPTIONS: i32 = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACEEXEC;
@@ -123,12 +129,20 @@ impl Process {
     /// # Errors
     /// [`StopError`]; the process is as it was before.
     pub fn stop_with(&self, options: &StopOptions) -> Result<Stopped<'_>, StopError> {
-        let deadline = Instant::now() + options.patience.min(FOR_SHARERS);
+        let for_sharers = || Instant::now() + options.patience.min(FOR_SHARERS);
+        let (until, mut deadline) = (Instant::now() + options.patience, for_sharers());
         let mut seen = Seen::default();
         let mut backoff = Backoff::default();
         loop {
             let stopped = match self.memory_sharer(&mut seen) {
-                None => Some(self.stop_threads(options)?),
+                None => match self.stop_threads(options) {
+                    Ok(stopped) => Some(stopped),
+                    Err(StopError::AlreadyTraced { tid, tracer, .. }) if self.is_left(tid, tracer, until) => {
+                        deadline = for_sharers();
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                },
                 Some(_) => None,
             };
             // One that was made meanwhile is found while nothing runs that could make another.
@@ -213,6 +227,18 @@ impl Process {
         Ok(if ours { OnExit::Leave } else { OnExit::Reap })
     }
 
+    /// Waits until a tracer has left a thread, which is let run meanwhile. False if it stays.
+    fn is_left(&self, tid: Tid, tracer: Tid, until: Instant) -> bool {
+        let mut backoff = Backoff::default();
+        while self.thread_status(tid).is_ok_and(|status| status.tracer == tracer.0) {
+            if Instant::now() >= until {
+                return false;
+            }
+            backoff.pause();
+        }
+        Instant::now() < until
+    }
+
     /// Step 1 of the protocol; how many threads there were.
     fn wait_until_stoppable(&self, patience: Duration) -> Result<usize, StopError> {
         let start = Instant::now();
@@ -237,11 +263,18 @@ impl Process {
         let state = self.thread_stat(tid).map(|stat| stat.state);
         let syscall = read("syscall");
         let number = syscall.split(' ').next().and_then(|number| number.parse::<i64>().ok());
+        let place = read("wchan");
+        // Where the kernel lets the threads of a frozen control group wait; compilers make one function of the first two.
+        let is_frozen = match place.as_str() {
+            "do_freezer_trap" | "get_signal" => matches!(state, Ok(State::Sleeping)),
+            place => place == "__refrigerator",
+        };
         let why = match (state, number) {
+            _ if is_frozen => "its control group is frozen, as that of a paused container".into(),
             (Ok(State::Uninterruptible), Some(number)) => {
                 format!(
                     "it waits uninterruptibly in system call {number} ({}), for a disk, a file server or a child made by vfork",
-                    read("wchan")
+                    place
                 )
             }
             (Ok(State::Uninterruptible), None) => {

@@ -22,8 +22,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use trapless_engine::admit::{Facts, Functions, Runtimes};
 use trapless_engine::{
-    EngineError, Function, Module, Plan, Refusal, Removed, Request, Serving, Wanted, find_sessions,
-    remove_kept,
+    EngineError, FoundSession, Function, Module, Plan, Refusal, Removed, Request, Serving, Wanted,
+    find_sessions, remove_kept,
 };
 use trapless_isa::{BranchTargets, Mechanism};
 use trapless_process::launch::{Child, Launched};
@@ -444,10 +444,13 @@ impl Session {
     /// # Errors
     /// The process cannot be stopped or changed. Nothing is lost: `trapless detach` can be tried again.
     pub fn remove(&self, process: &Process, options: &StopOptions) -> Result<Removed, Error> {
-        if let Some(serving) = self.serving.borrow_mut().take() {
-            return self.end(serving).map_err(Error::other);
-        }
-        self.remove_unserved(process, options)
+        let Some(serving) = self.serving.borrow_mut().take() else {
+            return self.remove_unserved(process, options);
+        };
+        self.end(serving).map_err(|died| match self.remove_unserved(process, options) {
+            Ok(_) if process.is_alive() => Error::Unserved,
+            _ => Error::other(died),
+        })
     }
 
     /// Sees to it that the tracer lives, if there is one. One that was killed has left breakpoints that kill the target when
@@ -504,9 +507,12 @@ fn remove_orphans(process: &Process, options: &StopOptions) -> Result<usize, Err
     for session in find()?.iter().filter(|session| !session.is_removed() && !session.has_owner()) {
         remove_kept(process, session, options).map_err(Error::other)?;
     }
-    if let Some(session) = find()?.iter().find(|session| session.is_removed())
-        && trapless_engine::can_be_searched(process)
-    {
+    // In a process that is too large to be looked through, there is something to be had only where an unwinder was waited for.
+    let is_searched = trapless_engine::can_be_searched(process);
+    let may_go = |session: &&FoundSession| {
+        session.is_removed() && (is_searched || session.asks_for_unwinders(process))
+    };
+    if let Some(session) = find()?.iter().find(may_go) {
         // Takes all others along.
         remove_kept(process, session, options).map_err(Error::other)?;
     }

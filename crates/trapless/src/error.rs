@@ -34,6 +34,16 @@ pub enum Error {
         /// What was being done: "probes were being armed".
         during: &'static str,
     },
+    /// The probes are still in the target, which lives.
+    #[error(
+        "the probes could not be taken out of process {pid}: {why}; then take them out with: trapless detach -p {pid}"
+    )]
+    StillProbed {
+        /// The process.
+        pid: i32,
+        /// What was in the way.
+        why: session::Error,
+    },
     /// The command to launch could not be started.
     #[error("cannot run the command: {0}")]
     Launch(#[from] LaunchError),
@@ -103,7 +113,7 @@ impl Error {
             Error::Session(error) | Error::Bench(trapless_bench::error::Error::Session(error)) => {
                 session_code(error)
             }
-            Error::Bench(_) | Error::Other(_) => 1,
+            Error::Bench(_) | Error::Other(_) | Error::StillProbed { .. } => 1,
             Error::Usage(_) => 2,
             Error::TargetEnded { .. } => 6,
             Error::Output { .. } => 7,

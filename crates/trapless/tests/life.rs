@@ -3,7 +3,6 @@
 mod support;
 
 use std::process::{Command, Stdio};
-use support::park::Stepper;
 use support::tool::{Tool, detach, finish, run};
 use support::{Program, Target, copy_program, end_with_us, is_root};
 
@@ -103,20 +102,6 @@ fn l4_a_stopped_target_is_probed_and_stays_stopped() {
     target.thaw();
     target.tell("none");
     assert_eq!(target.line(), "0");
-}
-
-#[test]
-fn l4_a_target_that_is_traced_already_is_code_4() {
-    let target = lives().start(&[]);
-    let pid = target.pid().to_string();
-    target.freeze();
-    let tracer = Stepper::seize(&target, target.pid());
-    for verb in ["count", "latency"] {
-        run(&[verb, "-p", &pid, "lives:subject"]).assert_refused(4, &[&pid, "trace"]);
-    }
-    drop(tracer);
-    run(&["count", "-p", &pid, "lives:subject", "-d", "0.01", "-o", "/dev/null"]);
-    detach(target.pid());
 }
 
 #[test]

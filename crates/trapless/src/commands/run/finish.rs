@@ -56,7 +56,11 @@ pub(super) fn finish(
                 }
                 // A target that ended meanwhile took its probes along.
                 Err(_) if armed.process.has_ended_within(ENDING) => {}
-                Err(error) => first_error = first_error.or(Some(error.into())),
+                // That the tracer was killed is told of probes that are out by then.
+                Err(why @ trapless_session::error::Error::Unserved) => {
+                    first_error = first_error.or(Some(why.into()));
+                }
+                Err(why) => first_error = first_error.or(Some(Error::StillProbed { pid: armed.pid(), why })),
             }
         }
         finished.push(Finished { armed, ran, stopped, memory });
