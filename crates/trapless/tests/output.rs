@@ -2,7 +2,9 @@
 
 mod support;
 
+use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
+use std::os::fd::AsRawFd;
 use std::process::Stdio;
 use support::tool::{run, trapless};
 use support::{Program, Target, end_with_us, eventually};
@@ -65,6 +67,34 @@ fn d3_a_trace_that_nobody_reads_ends_in_time_and_keeps_no_probe() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
     // What had been read from the rings is told to a reader who comes late.
     assert_eq!(out.lines().filter(|line| line.contains("subject")).count(), 10_000);
+}
+
+#[test]
+fn d3_a_signal_that_comes_behind_the_end_of_a_run_leaves_it_its_report() {
+    let target = caller().start(&[]);
+    let before = target.text();
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        let pid = target.pid().to_string();
+        let mut command = trapless(&["count", "-a", "libc.so.6:*", "-d", "0.01", "-f", "json", "-p", &pid]);
+        let child = end_with_us(&mut command).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+        let mut child = child.unwrap();
+        let mut out = child.stdout.take().unwrap();
+        eventually("the report has begun, and nobody reads it", || {
+            let mut waiting = 0;
+            // SAFETY: the request writes one integer.
+            assert_eq!(unsafe { libc::ioctl(out.as_raw_fd(), libc::FIONREAD, &mut waiting) }, 0);
+            waiting > 32 << 10
+        });
+        // SAFETY: kill takes two integers; the child is not reaped yet, so the id is still its own.
+        assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
+        let mut text = String::new();
+        out.read_to_string(&mut text).unwrap();
+        let last = text.lines().last().unwrap();
+        let last: Value = serde_json::from_str(last).unwrap_or_else(|error| panic!("{error}: {last}"));
+        assert_eq!(last["type"], "summary");
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+        before.assert_restored(target.pid());
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM end a run; they do not end it in the middle of something.
+//! Ctrl-C and SIGTERM end a run; they do not end it in the middle of something, and not without its report.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -39,6 +39,8 @@ pub fn install() -> Ended {
         DESCRIPTOR
             .store(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }, Ordering::Relaxed);
     }
+    // What `release` may have begun. SAFETY: alarm takes an integer.
+    unsafe { libc::alarm(0) };
     for signal in SIGNALS {
         // SAFETY: the handler stores to an atomic and writes to a descriptor, which is allowed in a handler; the structures are
         // plain data that the calls fill in or read; without SA_RESTART a wait ends at once.
@@ -56,17 +58,44 @@ pub fn install() -> Ended {
 }
 
 /// Nothing is armed any more, so from now on signals end this process again: a reader of our output that never reads on
-/// must not make it immortal.
+/// must not make it immortal. The first one leaves it [`GRACE`] to tell what there was: it may have come for the run, which has just ended
+/// by itself, or it comes twice, as `timeout` sends it.
 pub fn release() {
     for signal in SIGNALS {
-        // SAFETY: as above; only what `install` has set is taken back.
+        // SAFETY: as above; only what `install` has set is replaced. The second signal finds no handler any more.
         unsafe {
             let mut now: libc::sigaction = std::mem::zeroed();
             let read = libc::sigaction(signal, std::ptr::null(), &mut now) == 0;
             if read && now.sa_sigaction == end as extern "C" fn(libc::c_int) as usize {
-                libc::signal(signal, libc::SIG_DFL);
+                now.sa_sigaction = end_soon as extern "C" fn(libc::c_int) as usize;
+                now.sa_flags = libc::SA_RESETHAND | libc::SA_RESTART;
+                libc::sigaction(signal, &now, std::ptr::null_mut());
             }
         }
+    }
+}
+
+/// How long a report may take after a signal that asked for the end, in seconds.
+const GRACE: libc::c_uint = 5;
+
+/// The signal that asked for the end of a report.
+static ENDING: AtomicI32 = AtomicI32::new(0);
+
+extern "C" fn end_soon(signal: libc::c_int) {
+    ENDING.store(signal, Ordering::Relaxed);
+    // SAFETY: signal and alarm are allowed in a handler. What an earlier `install` has set is not in the way, since nothing sets SIGALRM.
+    unsafe {
+        libc::signal(libc::SIGALRM, end_now as extern "C" fn(libc::c_int) as usize);
+        libc::alarm(GRACE);
+    }
+}
+
+extern "C" fn end_now(_alarm: libc::c_int) {
+    let signal = ENDING.load(Ordering::Relaxed);
+    // SAFETY: signal and raise are allowed in a handler.
+    unsafe {
+        libc::signal(signal, libc::SIG_DFL);
+        libc::raise(signal);
     }
 }
 
