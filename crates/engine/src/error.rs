@@ -177,6 +177,11 @@ pub enum EngineError {
     /// Other mappings appeared where ours were planned, again and again.
     #[error("the process maps memory faster than places for ours can be found; try again")]
     Crowded,
+    /// The kernel refuses to map even the least that probes need.
+    #[error(
+        "the process may not map the memory that probes need: its limits (RLIMIT_AS, RLIMIT_DATA) or the machine's leave no room"
+    )]
+    NoMemory,
     /// Two sessions cannot both replace return addresses.
     #[error(
         "process {tool} follows calls of this process to their return already, which only one can do at a time: \

@@ -170,7 +170,8 @@ static void crowd(void) {
 int main(int argc, char **argv) {
     if (!strcmp(argv[1], "crowd")) crowd();
     if (!strcmp(argv[1], "limit")) {
-        struct rlimit limit = { 64 << 20, 64 << 20 };
+        rlim_t most = argv[2] ? 0 : 64 << 20;
+        struct rlimit limit = { most, most };
         setrlimit(RLIMIT_AS, &limit);
     }
     puts("ready"); fflush(stdout);
@@ -227,6 +228,15 @@ fn c4_without_a_free_page_near_the_module_nothing_is_changed() {
 #[test]
 fn c4_a_limit_on_address_space_is_respected() {
     for program in Program::in_both_widths("calls", CALLS, &[]) {
+        let mut target = program.start(&["limit", "nothing"]);
+        let before = target.text();
+        for flags in [&[][..], &["--mechanism", "step"]] {
+            let probe = ["count", "-p", &target.pid().to_string(), "calls:subject", "-d", "0.01"];
+            run(&[&probe, flags].concat()).assert_refused(1, &["RLIMIT_AS"]);
+        }
+        work(&mut target);
+        before.assert_restored(target.pid());
+
         let mut target = program.start(&["limit"]);
         let before = target.text();
         let pid = target.pid().to_string();

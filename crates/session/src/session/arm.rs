@@ -48,7 +48,7 @@ pub(super) fn arm<'m>(
         match attempt {
             Ok((armed, serving)) => return Ok((blueprint.into_plan(), armed, serving)),
             Err(Attempt::Taken) => {}
-            Err(Attempt::NoMemory) => size = sizes.next().copied().ok_or(EngineError::Crowded)?,
+            Err(Attempt::NoMemory) => size = sizes.next().copied().ok_or(EngineError::NoMemory)?,
             Err(Attempt::Failed(error)) => return Err(error),
         }
     }
