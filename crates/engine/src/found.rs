@@ -65,6 +65,11 @@ impl FoundSession {
         is_removed(&self.header)
     }
 
+    /// Whether a site at which unwinders ask is still armed.
+    pub fn asks_for_unwinders(&self, process: &Process) -> bool {
+        self.journal.planned().any(|site| site.is_lookup() && self.is_armed(process, &site))
+    }
+
     /// The inode of its memory, if that is mapped in the process: no other session has it. What its header says is not asked for: the
     /// target can write there.
     pub(crate) fn inode(&self, process: &Process) -> Result<Option<u64>, EngineError> {

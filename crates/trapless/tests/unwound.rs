@@ -5,10 +5,7 @@ mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use support::park::park;
-use support::tool::{Tool, detach};
 use support::tool::{finish, run};
-use support::{Target, eventually};
 
 /// Builds a program, or `None` where there is no compiler.
 fn build(directory: &Path, name: &str, compiler: &str, source: &str, flags: &[&str]) -> Option<PathBuf> {
@@ -292,63 +289,6 @@ fn w5_a_thread_without_a_thread_pointer_is_counted() {
     let summary = support::tool::Ran { out: ran.err.clone(), ..ran }.summary();
     for kind in ["entry", "return"] {
         assert_eq!(summary.hits("probed", kind), 11_000, "{kind}");
-    }
-}
-
-/// Throws without a pause, past calls that are followed.
-const THROWS: &str = r#"
-    #include <cstdio>
-    #include <stdexcept>
-    #include <unwind.h>
-    #define APART extern "C" __attribute__((noinline, noclone))
-    static volatile long caught, wrong;
-    APART long thrower(long n) { if (n % 2) throw n; return n; }
-    APART long middle(long n) { return thrower(n) + 1; }
-    APART long catcher(long n) { try { return middle(n) - 1; } catch (long thrown) { return thrown; } }
-    /* What was left behind on the stack is overwritten. */
-    APART void overwrite() { volatile long junk[2048]; for (long i = 0; i < 2048; i++) junk[i] = 1; }
-    int main() {
-        printf("ready %lx %lx %lx\n", (long)_Unwind_RaiseException, (long)&caught, (long)&wrong);
-        fflush(stdout);
-        for (long n = 0;; n++) { if (catcher(n) != n) wrong++; if (n % 16 == 0) overwrite(); caught++; }
-    }
-"#;
-
-#[test]
-fn w3_probes_are_taken_out_in_the_middle_of_an_unwinding() {
-    let directory = tempfile::tempdir().unwrap();
-    for (name, flags) in [("throws", &["-O1", "-no-pie"][..]), ("throws_static", &["-O1", "-static"])] {
-        let Some(path) = build(directory.path(), name, "g++", THROWS, flags) else { return };
-        let mut in_the_middle = 0;
-        let mut target = Target::start(&mut Command::new(&path));
-        let (pid, before) = (target.pid(), target.text());
-        let [raise, caught, wrong] = [0, 1, 2].map(|index| target.address(index));
-        for round in 0..12 {
-            let run_on = || {
-                let now = target.read_word(caught);
-                eventually("it throws", || target.read_word(caught) > now + 100);
-                assert_eq!(target.read_word(wrong), 0, "round {round}: wrong results");
-            };
-            let text = pid.to_string();
-            let probes = ["thrower", "middle", "catcher"].map(|function| format!("{name}:{function}"));
-            let probes = probes.each_ref().map(String::as_str);
-            let tool = Tool::armed(&[&["count", "--return", "-p", &text][..], &probes].concat());
-            run_on();
-            target.freeze();
-            park(&target, pid, raise, 83 * round);
-            tool.interrupt();
-            let status = run(&["status", "-p", &text, "-f", "json"]);
-            in_the_middle += usize::from(status.json().iter().any(|row| row["type"] == "kept"));
-            target.thaw();
-            run_on();
-            eventually("nothing is left", || {
-                let detached = detach(pid);
-                detached.json().iter().all(|row| row["memory_kept"] != true)
-            });
-            before.assert_restored(pid);
-        }
-        assert!(target.is_alive());
-        assert!(in_the_middle > 0, "{name}: no unwinder was met that knew a return point");
     }
 }
 
