@@ -3,31 +3,29 @@
 //! Detours of one shape have the same rows, which are held once.
 
 use std::collections::HashMap;
-use trapless_isa::frames::{ARENA_FRAMES, Point, rows};
+use trapless_isa::frames::{ARENA_FRAMES, ENTRY_SHIFT};
 
 /// The index and the rows of one arena.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Frames {
-    word: u8,
     /// Offset in the arena, index of the first row, and site, of each piece of code in order.
     pieces: Vec<(u32, u32, u64)>,
     rows: Vec<u32>,
     known: HashMap<Vec<u32>, u32>,
 }
 
-/// Bytes kept for each site, when the size of an arena is chosen: an entry, and the share of the rows.
-pub(crate) const ROOM: u64 = 48;
+/// The most that is appended to an arena of so many pieces, in bytes: an entry for each, and the rows, of which those of one shape are
+/// held once. Where that is not enough, nothing is told.
+pub(crate) fn room(pieces: usize) -> u64 {
+    const SHARE_OF_ROWS: u64 = 32;
+    const FIRST_ROWS: u64 = 8 << 10;
+    (pieces as u64 + 1) * ((1 << ENTRY_SHIFT) + SHARE_OF_ROWS) + FIRST_ROWS
+}
 
 impl Frames {
-    /// Of an arena in a program whose words have so many bytes.
-    pub fn new(word: u8) -> Self {
-        Self { word, pieces: Vec::new(), rows: Vec::new(), known: HashMap::new() }
-    }
-
-    /// Adds the piece at `offset`, behind all others. One of which nothing is told ends walks.
-    pub fn add(&mut self, offset: u64, site: u64, points: &[Point]) {
+    /// Adds the rows of the piece at `offset`, behind all others. One of which nothing is told ends walks.
+    pub fn add(&mut self, offset: u64, site: u64, own: Vec<u32>) {
         let Ok(offset) = u32::try_from(offset) else { return };
-        let own = rows(points, self.word);
         let all = &mut self.rows;
         let first = *self.known.entry(own).or_insert_with_key(|own| {
             let first = all.len() as u32;

@@ -12,6 +12,7 @@
 
 pub mod admit;
 pub mod answer;
+mod arenas;
 mod arm;
 mod believe;
 mod blueprint;
@@ -33,6 +34,7 @@ mod returns;
 mod scan;
 mod search;
 mod session;
+mod space;
 pub mod spread;
 mod target;
 mod trap;
@@ -51,4 +53,5 @@ pub use region::Region;
 pub use remove::{Kept, Removed, remove};
 pub use request::{Function, Module, Request, Unwinder, Wanted};
 pub use session::Session;
+pub use space::Space;
 pub use trap::{Serving, arm_serving};

@@ -6,6 +6,8 @@ use std::thread;
 
 /// Fewer than this are not worth a thread.
 const LEAST: usize = 256;
+/// The same of items each of which takes longer than a thread's start.
+const LEAST_LARGE: usize = 2;
 /// More threads than this gain nothing: the sites of one process are a second's work.
 const MOST: usize = 8;
 
@@ -14,7 +16,16 @@ pub(crate) const WORTH_A_THREAD: u64 = 1 << 20;
 
 /// `work` of each item, in order. A panic in it is passed on.
 pub fn map<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let shares: Vec<&[T]> = items.chunks(LEAST).collect();
+    map_by(LEAST, items, work)
+}
+
+/// The same of items each of which is much work.
+pub fn each<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    map_by(LEAST_LARGE, items, work)
+}
+
+fn map_by<T: Sync, R: Send>(least: usize, items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let shares: Vec<&[T]> = items.chunks(least).collect();
     if shares.len() <= 1 {
         return items.iter().map(work).collect();
     }

@@ -44,7 +44,7 @@ pub mod x86;
 use alloc::{string::String, vec::Vec};
 
 pub use detour::{Detour, DetourRequest, Layout, Runtime};
-pub use detours::{Detours, Spare};
+pub use detours::{Kinds, Sketch, Spare, Template};
 pub use emulate::{EmulateError, Thread};
 pub use facts::{Arguments, Facts};
 pub use fault::Faults;
@@ -157,6 +157,7 @@ pub trait Isa: Sync {
         let mut found = Swept::default();
         self.sweep(code, address, data, &mut found);
         targets.append(&mut found.targets);
+        targets.append(&mut found.turns);
     }
 
     /// Which mechanisms are proven safe for a probe at `site`, and why the others are not.

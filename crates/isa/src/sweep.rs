@@ -6,9 +6,9 @@ use alloc::vec::Vec;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
     /// Every address that a direct branch, a call or a jump table leads to, and those that the code takes and may use in
-    /// another way. They may be addresses of data.
+    /// another way, less the turns. They may be addresses of data.
     pub targets: Vec<u64>,
-    /// Where direct branches that are no calls lead inside the piece. They are among the targets.
+    /// Where direct branches that are no calls lead inside the piece.
     pub turns: Vec<u64>,
     /// The addresses from which the code computes places to jump to. They may be addresses of data, too.
     pub computed: Vec<u64>,

@@ -21,6 +21,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use trapless_engine::admit::{Facts, Functions, Runtimes};
+use trapless_engine::spread::both;
 use trapless_engine::{
     EngineError, FoundSession, Function, Module, Plan, Refusal, Removed, Request, Serving, Wanted,
     find_sessions, remove_kept,
@@ -135,13 +136,17 @@ impl<'i> Prepared<'i> {
             let module = image.module(process)?;
             let bias = image.bias(process)?;
             let isa = target::machine(module).isa();
+            let (runtimes, targets) = both(
+                || target::all_runtimes(module, image.name()),
+                || crate::survey::branch_targets(module, isa, bias),
+            );
             files.insert(
                 index,
                 File {
                     module,
                     bias,
-                    targets: crate::survey::branch_targets(module, isa, bias)?,
-                    runtimes: target::all_runtimes(module, image.name()),
+                    targets: targets?,
+                    runtimes: runtimes.unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
                     functions: match follows {
                         true => facts::File::new(module, bias).functions(functions),
                         false => Functions::new(),
@@ -280,10 +285,8 @@ impl Session {
         let follows = measure == Measure::Latency || sites.sites.iter().any(|site| site.kinds.returns);
         let wanted = |site: &Site| makers.want(site, wanted(measure, site));
         // All code of the process is looked through for it, meanwhile.
-        let (tid_offset, prepared) = trapless_engine::spread::both(
-            || clib::tid_offset(process),
-            || Prepared::new(Some(process), images, sites, follows),
-        );
+        let (tid_offset, prepared) =
+            both(|| clib::tid_offset(process), || Prepared::new(Some(process), images, sites, follows));
         let prepared = prepared?;
         let tid_offset = tid_offset.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let plan = prepared.plan(wanted, allowed);

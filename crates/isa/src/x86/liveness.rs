@@ -15,7 +15,7 @@ use iced_x86::{
 
 /// General-purpose registers, a bit for each by its number in the instruction encoding: rax 0, rcx 1, rdx 2, rbx 3,
 /// rsp 4, rbp 5, rsi 6, rdi 7, r8 to r15.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RegisterSet(pub u16);
 
 impl RegisterSet {
@@ -41,7 +41,7 @@ impl RegisterSet {
 }
 
 /// What may be overwritten before an instruction.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Liveness {
     /// Registers whose value nobody reads. Never rsp.
     pub dead: RegisterSet,
@@ -70,7 +70,8 @@ pub fn liveness(bits: u32, site: &Site<'_>, address: u64) -> Liveness {
         all: Known { registers: all, flags: ARITHMETIC },
         live: Known { registers: RSP, flags: 0 },
         paths: Vec::new(),
-        visited: Vec::new(),
+        visited: Vec::with_capacity(PATIENCE as usize),
+        seen: 0,
         patience: PATIENCE,
         decoder: decoder(bits, site.code, site.function),
         factory: InstructionInfoFactory::new(),
@@ -91,6 +92,8 @@ struct Scan<'a> {
     /// Where paths go on, and what was written on the way there.
     paths: Vec<(u64, Known)>,
     visited: Vec<(u64, Known)>,
+    /// A bit for each remainder of a visited address: most places are passed once, and the list need not be searched for them.
+    seen: u128,
     patience: u32,
     decoder: Decoder<'a>,
     factory: InstructionInfoFactory,
@@ -103,6 +106,7 @@ impl Scan<'_> {
                 return;
             }
             self.visited.push((address, written));
+            self.seen |= remainder(address);
             let Some(instruction) = self.fetch(address) else {
                 return self.reads_anything(written);
             };
@@ -134,9 +138,10 @@ impl Scan<'_> {
 
     /// Whether this place was passed before with no more written than now.
     fn covered(&self, address: u64, written: Known) -> bool {
-        self.visited.iter().any(|(a, w)| {
-            *a == address && w.registers & !written.registers == 0 && w.flags & !written.flags == 0
-        })
+        self.seen & remainder(address) != 0
+            && self.visited.iter().any(|(a, w)| {
+                *a == address && w.registers & !written.registers == 0 && w.flags & !written.flags == 0
+            })
     }
 
     fn fetch(&mut self, address: u64) -> Option<Instruction> {
@@ -178,6 +183,10 @@ impl Scan<'_> {
             }
         }
     }
+}
+
+fn remainder(address: u64) -> u128 {
+    1 << (address % u64::from(u128::BITS))
 }
 
 /// Whether the flags may stay as they were: a shift by 0, a repeated comparison of nothing.

@@ -55,7 +55,7 @@ mod verdict;
 pub use emulate::emulate;
 pub use liveness::{Liveness, RegisterSet, liveness};
 pub use relocate::{Relocated, relocate};
-pub(crate) use template::{Templates, spare};
+pub(crate) use template::{Shape, Sketch, Template, spare};
 
 use crate::*;
 use alloc::{string::String, vec::Vec};

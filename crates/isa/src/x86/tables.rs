@@ -99,9 +99,9 @@ pub(super) fn sweep(bits: u32, code: &[u8], address: u64, data: &dyn ReadOnlyDat
 impl Swept {
     /// Notes where a direct branch of `code`, or a call in it, leads.
     fn branches(&mut self, target: u64, is_call: bool, address: u64, code: &[u8]) {
-        self.targets.push(target);
-        if !is_call && target.wrapping_sub(address) < code.len() as u64 {
-            self.turns.push(target);
+        match !is_call && target.wrapping_sub(address) < code.len() as u64 {
+            true => self.turns.push(target),
+            false => self.targets.push(target),
         }
     }
 }

@@ -6,7 +6,7 @@
 //! The displaced instructions are the site's own and are relocated for each.
 //!
 //! Nothing is taken on trust. Two detours that differ in anything but whole fields make no template; a field that follows no
-//! parameter makes none; and the second detour of a shape is written both ways, and only if both are the same is the third one filled in.
+//! parameter makes none; and another detour of the shape is written both ways, and only if both are the same are others filled in.
 //! What a template does not know goes through the encoder: records, unwinders' functions, operands out of reach, 32-bit mode.
 
 use super::{
@@ -20,26 +20,27 @@ use super::{
 use crate::detour::*;
 use crate::payload::*;
 use crate::{Reason, Site, frames::Point};
-use alloc::{collections::BTreeMap, vec::Vec};
+use alloc::vec::Vec;
 use core::iter;
 use iced_x86::{Decoder, Instruction};
 
-/// What the fields of a detour follow: its own address, the first instruction that stays, the offsets that its payload has.
-const PARAMETERS: usize = 6;
+/// What the fields of a detour follow: its own address, the first instruction that stays, the arena's routines, the offsets that its
+/// payload has.
+const PARAMETERS: usize = 7;
 /// Index of the first offset.
-const OFFSETS: usize = 2;
+const OFFSETS: usize = 3;
 type Parameters = [u64; PARAMETERS];
 
 /// How far each parameter is moved to see what follows it. Sums and differences of them are all different. Multiples of a cache line,
 /// so that nothing is aligned in another way.
-const STEPS: Parameters = [64, 3 * 64, 9 * 64, 27 * 64, 81 * 64, 243 * 64];
+const STEPS: Parameters = [64, 3 * 64, 9 * 64, 27 * 64, 81 * 64, 243 * 64, 729 * 64];
 
 /// Branches shorter than this may be encoded in another way.
 const FAR: u64 = 4096;
 
 /// Detours of one shape are as long as each other and differ in fields only.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Shape {
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Shape {
     frame: Frame,
     /// What the payload's steps are.
     kinds: u64,
@@ -47,92 +48,36 @@ struct Shape {
     length: usize,
 }
 
-/// What is known of a shape.
-enum Known {
-    /// No detour of it was asked for.
-    Nothing,
-    /// Learned, but not yet compared with a detour that the encoder wrote for another site.
-    Learned(Template),
-    Proven(Template),
-    /// Each has to be encoded.
-    Unfit,
+/// All that a shape is made from, and soon found out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Sketch {
+    spare: Liveness,
+    kinds: u64,
+    length: usize,
 }
 
-/// The templates of the detours of one arena.
-#[derive(Default)]
-pub(crate) struct Templates {
-    known: Vec<Known>,
-    /// Index of what is known of a shape.
-    shapes: BTreeMap<Shape, usize>,
-    /// The same by all that the shape is made from, in one word: looked up for every detour.
-    words: BTreeMap<u64, usize>,
-    /// Where the last detour's displaced code was: a good guess for the next one.
-    displaced: u64,
-    filled: usize,
-}
-
-impl Templates {
-    /// The detour that the encoder would write, without comments. `spare`: what [`liveness`] says of the site.
-    pub fn detour(&mut self, request: &DetourRequest<'_>, spare: Liveness) -> Emitted<Detour> {
-        let Some((shape, guess)) = self.shape(request, spare) else { return encode(request) };
-        let known = &mut self.known[shape];
-        let detour = match known {
-            Known::Proven(template) => match template.fill(request, guess) {
-                Some(filled) => {
-                    self.filled += 1;
-                    filled
-                }
-                // Out of the template's reach.
-                None => encode(request)?,
-            },
-            Known::Unfit => encode(request)?,
-            Known::Nothing => {
-                let encoded = encode(request)?;
-                *known = Template::learn(request, &encoded).map_or(Known::Unfit, Known::Learned);
-                encoded
-            }
-            Known::Learned(template) => {
-                let filled = template.fill(request, guess);
-                let encoded = encode(request)?;
-                if let Some(filled) = filled {
-                    *known = match core::mem::replace(known, Known::Unfit) {
-                        Known::Learned(template) if is_same(&filled, &encoded) => Known::Proven(template),
-                        _ => Known::Unfit,
-                    };
-                }
-                encoded
-            }
-        };
-        self.displaced = detour.places.first().map_or(0, |place| u64::from(place.1));
-        Ok(detour)
-    }
-
-    /// How many detours were filled in.
-    pub fn filled(&self) -> usize {
-        self.filled
-    }
-
-    /// Index of the request's shape; `None` for what templates are not made of. With it comes the displaced code, relocated to
-    /// where it may come to lie.
-    fn shape(&mut self, request: &DetourRequest<'_>, spare: Liveness) -> Option<(usize, Moved)> {
+impl Sketch {
+    /// `None` for what templates are not made of. `spare`: what [`liveness`] says of the site.
+    pub fn of(request: &DetourRequest<'_>, spare: Liveness) -> Option<Self> {
         let kinds = kinds(&request.payload)?;
         if request.address.abs_diff(request.displaced.end()) < FAR {
             return None;
         }
-        let moved = Moved::to(request, request.address.wrapping_add(self.displaced))?;
-        let length = moved.code.code.len();
-        let site = u64::from(spare.dead.0) | u64::from(spare.flags_dead) << 16;
-        let word = site | kinds << 17 | (length as u64) << 40;
-        let (shapes, all) = (&mut self.shapes, &mut self.known);
-        let index = *self.words.entry(word).or_insert_with(|| {
-            let frame = Frame::choose(64, &request.payload, spare);
-            *shapes.entry(Shape { frame, kinds, length }).or_insert_with(|| {
-                all.push(Known::Nothing);
-                all.len() - 1
-            })
-        });
-        Some((index, moved))
+        // Where exactly it will come to lie makes no difference, or filling in finds that it does.
+        let length = moved_to(request, request.address)?.code.len();
+        Some(Self { spare, kinds, length })
     }
+
+    pub fn shape(&self, request: &DetourRequest<'_>) -> Shape {
+        let frame = Frame::choose(64, &request.payload, self.spare);
+        Shape { frame, kinds: self.kinds, length: self.length }
+    }
+}
+
+/// Distance of each of the arena's routines from the first.
+fn distances<'r>(request: &'r DetourRequest<'_>) -> impl Iterator<Item = u64> + use<'r> {
+    let first = routines(request).unwrap_or(0);
+    request.runtime.routines.iter().map(move |address| address.wrapping_sub(first))
 }
 
 /// What is dead at a site.
@@ -153,16 +98,13 @@ fn is_same(one: &Detour, other: &Detour) -> bool {
 }
 
 /// The displaced instructions, relocated.
-struct Moved {
-    destination: u64,
-    code: Relocated,
+fn moved_to(request: &DetourRequest<'_>, destination: u64) -> Option<Relocated> {
+    relocate(64, &request.displaced, request.original, destination).ok()
 }
 
-impl Moved {
-    fn to(request: &DetourRequest<'_>, destination: u64) -> Option<Self> {
-        let code = relocate(64, &request.displaced, request.original, destination).ok()?;
-        Some(Self { destination, code })
-    }
+/// Address of the arena's routines. `None` in an arena without any.
+fn routines(request: &DetourRequest<'_>) -> Option<u64> {
+    request.runtime.routines.first().copied()
 }
 
 /// What the steps of a payload are, two bits for each; `None` where templates do not know one of them, or they have more offsets than
@@ -187,7 +129,8 @@ fn kinds(payload: &Payload) -> Option<u64> {
 
 fn parameters(request: &DetourRequest<'_>) -> Parameters {
     let (mut all, mut payload) = ([0; PARAMETERS], request.payload);
-    [all[0], all[1]] = [request.address, request.displaced.end()];
+    let routines = routines(request).unwrap_or(0);
+    [all[0], all[1], all[2]] = [request.address, request.displaced.end(), routines];
     for (to, offset) in all[OFFSETS..].iter_mut().zip(payload.offsets()) {
         *to = u64::from(*offset);
     }
@@ -196,7 +139,7 @@ fn parameters(request: &DetourRequest<'_>) -> Parameters {
 
 /// The same detour with every parameter moved on by its step.
 fn encode_moved(request: &DetourRequest<'_>) -> Result<Detour, Reason> {
-    let [address, site, ..] = STEPS;
+    let [address, site, routines, ..] = STEPS;
     let mut moved = *request;
     moved.address = moved.address.wrapping_add(address);
     moved.displaced.start = moved.displaced.start.wrapping_add(site);
@@ -209,6 +152,12 @@ fn encode_moved(request: &DetourRequest<'_>) -> Result<Detour, Reason> {
         ..*request.site
     };
     moved.site = &code;
+    let addresses = request.runtime.routines.iter();
+    let runtime = Runtime {
+        routines: addresses.map(|address| address.wrapping_add(routines)).collect(),
+        ..Runtime::default()
+    };
+    moved.runtime = &runtime;
     encode(&moved)
 }
 
@@ -224,7 +173,8 @@ struct Field {
 }
 
 /// A detour with holes.
-struct Template {
+#[derive(Debug)]
+pub(crate) struct Template {
     code: Vec<u8>,
     fields: Vec<Field>,
     /// The parameters of the detour that it was made from.
@@ -234,20 +184,29 @@ struct Template {
     /// Offset of the branch back.
     back: u32,
     return_point: Option<u32>,
+    /// Distance of each of the arena's routines from the first.
+    routines: Vec<u64>,
     /// What its instructions stand for.
     frames: Vec<Point>,
 }
 
 impl Template {
-    fn learn(request: &DetourRequest<'_>, first: &Detour) -> Option<Self> {
-        let second = encode_moved(request).ok()?;
+    /// The template of two detours of one shape, if there is one.
+    pub fn learn(first: &DetourRequest<'_>, second: &DetourRequest<'_>) -> Option<Self> {
+        let template = Self::of(first)?;
+        let (filled, encoded) = (template.fill(second)?, encode(second).ok()?);
+        is_same(&filled, &encoded).then_some(template)
+    }
+
+    fn of(request: &DetourRequest<'_>) -> Option<Self> {
+        let (first, second) = (encode(request).ok()?, encode_moved(request).ok()?);
         let offsets = |detour: &Detour| -> Vec<u32> { detour.places.iter().map(|place| place.1).collect() };
-        let same_places = offsets(first) == offsets(&second) && first.return_point == second.return_point;
+        let same_places = offsets(&first) == offsets(&second) && first.return_point == second.return_point;
         if first.code.len() != second.code.len() || !same_places {
             return None;
         }
         let start = first.places.first()?.1 as usize;
-        let own = Moved::to(request, request.address.wrapping_add(start as u64))?.code;
+        let own = moved_to(request, request.address.wrapping_add(start as u64))?;
         let end = start + own.code.len();
         if first.code.get(start..end) != Some(&own.code[..]) {
             return None;
@@ -275,19 +234,22 @@ impl Template {
             displaced: (start, end - start),
             back: first.places.last()?.1,
             return_point: first.return_point,
-            frames: first.frames.clone(),
+            routines: distances(request).collect(),
+            frames: first.frames,
         })
     }
 
-    /// `None` where something is out of reach. `guess`: the displaced code, relocated to some place.
-    fn fill(&self, request: &DetourRequest<'_>, guess: Moved) -> Option<Detour> {
+    /// Length of the detours.
+    pub fn length(&self) -> usize {
+        self.code.len()
+    }
+
+    /// The detour that the encoder would write, without comments. `None` where something is out of reach.
+    pub fn fill(&self, request: &DetourRequest<'_>) -> Option<Detour> {
         let (start, length) = self.displaced;
-        let destination = request.address.wrapping_add(start as u64);
-        let own = match guess.destination == destination {
-            true => guess.code,
-            false => Moved::to(request, destination)?.code,
-        };
-        if own.code.len() != length {
+        let own = moved_to(request, request.address.wrapping_add(start as u64))?;
+        let is_near = request.address.abs_diff(request.displaced.end()) < FAR;
+        if own.code.len() != length || is_near || !distances(request).eq(self.routines.iter().copied()) {
             return None;
         }
         let mut code = self.code.clone();
@@ -378,13 +340,13 @@ mod tests {
 
     #[test]
     fn a_difference_tells_which_steps_were_taken() {
-        let [a, b, c, _, _, f] = STEPS.map(|step| step as i64);
+        let [a, b, c, _, _, _, f] = STEPS.map(|step| step as i64);
         let cases: [(i64, Option<[i8; PARAMETERS]>); 8] = [
             (0, Some([0; PARAMETERS])),
-            (a, Some([1, 0, 0, 0, 0, 0])),
-            (-a, Some([-1, 0, 0, 0, 0, 0])),
-            (b - a, Some([-1, 1, 0, 0, 0, 0])),
-            (f - c + a, Some([1, 0, -1, 0, 0, 1])),
+            (a, Some([1, 0, 0, 0, 0, 0, 0])),
+            (-a, Some([-1, 0, 0, 0, 0, 0, 0])),
+            (b - a, Some([-1, 1, 0, 0, 0, 0, 0])),
+            (f - c + a, Some([1, 0, -1, 0, 0, 0, 1])),
             (a + 8, None),
             (2 * f, None),
             (3 * f, None),

@@ -80,7 +80,7 @@ impl Library {
     }
 
     /// Calls `visit` with the name and the entry of every function.
-    pub fn each(&self, mut visit: impl FnMut(&str, &Site<'_>)) {
+    pub fn each<'l>(&'l self, mut visit: impl FnMut(&str, &Site<'l>)) {
         let starts: Vec<u64> = self.functions.keys().copied().collect();
         for (&start, (name, end)) in &self.functions {
             let Some(section) =

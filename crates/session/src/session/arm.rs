@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::resolve::{Kinds, Sites};
 use crate::target::Image;
 use std::collections::BTreeMap;
-use trapless_engine::{Armed, Attempt, Blueprint, EngineError, Plan, Refusal, Serving, arm_serving};
+use trapless_engine::{Armed, Attempt, Blueprint, EngineError, Plan, Refusal, Serving, Space, arm_serving};
 use trapless_process::Process;
 use trapless_wire::Sizes;
 
@@ -22,7 +22,7 @@ pub(super) fn arm<'m>(
     let mut sizes = if process.is_32bit() { Sizes::ALL_32_BIT.iter() } else { Sizes::ALL.iter() };
     let mut size = sizes.next().copied().ok_or(EngineError::Crowded)?;
     for _ in 0..ATTEMPTS {
-        let blueprint = match Blueprint::draw(process, plan, size, tid_offset) {
+        let blueprint = match Blueprint::draw(&Space::of(process)?, plan, size, tid_offset) {
             Err(EngineError::Crowded) => {
                 size = sizes.next().copied().ok_or(EngineError::Crowded)?;
                 continue;
@@ -61,7 +61,7 @@ pub(super) fn offered<'m>(process: &Process, plan: Plan<'m>) -> Result<Plan<'m>,
     let tid_offset = clib::tid_offset(process);
     let sizes = if process.is_32bit() { &Sizes::ALL_32_BIT[..] } else { &Sizes::ALL[..] };
     for size in sizes {
-        match Blueprint::draw(process, &plan, *size, tid_offset) {
+        match Blueprint::draw(&Space::of(process)?, &plan, *size, tid_offset) {
             Ok(blueprint) => return blueprint.into_plan().compared(process),
             Err(EngineError::Crowded) => {}
             Err(EngineError::NothingToDo(skipped)) => return Ok(Plan { sites: Vec::new(), skipped, ..plan }),

@@ -11,7 +11,7 @@ use super::Prepared;
 use crate::resolve::{self, Kinds, Sites};
 use crate::target::{self, Image};
 use std::collections::{BTreeMap, BTreeSet};
-use trapless_engine::{LeftAlone, Plan, Wanted};
+use trapless_engine::{LeftAlone, Plan, Wanted, spread};
 use trapless_isa::{Mechanism, Sharing, SharingCalls};
 use trapless_process::Process;
 use trapless_symbols::{Function, Module};
@@ -50,14 +50,14 @@ impl Makers {
             (0..images.len()).filter(|&index| matters(index)).filter_map(module).collect();
         let import = |names: &[&str]| callers.iter().any(|m| names.iter().any(|name| m.imports(name)));
         let called = [(import(&VFORK), Sharing::Vfork), (import(&CLONE), Sharing::Clone)];
+        let serves_calls =
+            |index: usize| is_c_library(images[index].name()) && called.iter().any(|(called, _)| *called);
+        let searched = (0..images.len()).filter(|index| probed.contains(index) || serves_calls(*index));
+        let searched: Vec<_> = searched.filter_map(|index| Some((index, module(index)?))).collect();
+        let candidates = spread::each(&searched, |(_, module)| candidates(module));
         let mut makers = Self::default();
-        for (index, image) in images.iter().enumerate() {
+        for ((index, module), candidates) in searched.into_iter().zip(candidates) {
             let is_probed = probed.contains(&index);
-            let serves_calls = || is_c_library(image.name()) && called.iter().any(|(called, _)| *called);
-            if !(is_probed || serves_calls()) {
-                continue;
-            }
-            let Some(module) = module(index) else { continue };
             let is_called = |sharing| is_probed || called.contains(&(true, sharing));
             let vfork = VFORK.iter().filter(|_| is_called(Sharing::Vfork)).map(|name| (name, Sharing::Vfork));
             let spawn = SPAWN.iter().filter(|_| is_probed).map(|name| (name, Sharing::Clone));
@@ -67,44 +67,41 @@ impl Makers {
                     add(sites, index, function, function.address());
                 }
             }
-            makers.find_hooks(module, index, is_called, sites);
+            makers.find_hooks(module, index, &candidates, is_called, sites);
         }
         makers
     }
 
-    /// Finds where the children of an image's system calls are told from their parents.
+    /// Finds where the children of an image's system calls are told from their parents. `candidates`: those of [`candidates`].
     fn find_hooks(
         &mut self,
         module: &Module,
         index: usize,
+        candidates: &[u64],
         is_called: impl Fn(Sharing) -> bool,
         sites: &mut Sites,
     ) {
         let isa = target::machine(module).isa();
-        for range in module.executable_ranges() {
-            let Some(code) = module.code(range.clone()) else { continue };
-            for candidate in isa.sharing_candidates(code) {
-                let at = range.start + candidate as u64;
-                let function = function_around(module, at);
-                let code = function.and_then(|f| super::facts::code_of(module, f, 0).map(|c| (f, c.bytes)));
-                let calls = match code {
-                    Some((function, code)) => isa.sharing_calls(code, function.address(), at),
-                    None => SharingCalls::Unclear,
-                };
-                let places = match calls {
-                    SharingCalls::None => vec![],
-                    SharingCalls::One(address, sharing) => vec![(address, sharing)],
-                    SharingCalls::Two(ahead, behind) => vec![ahead, behind],
-                    SharingCalls::Unclear => {
-                        self.unclear.insert(index);
-                        vec![]
-                    }
-                };
-                for (address, sharing) in places.into_iter().filter(|(_, sharing)| is_called(*sharing)) {
-                    let Some(function) = function else { continue };
-                    self.hooks.insert((index, address), sharing);
-                    add(sites, index, function, address);
+        for &at in candidates {
+            let function = function_around(module, at);
+            let code = function.and_then(|f| super::facts::code_of(module, f, 0).map(|c| (f, c.bytes)));
+            let calls = match code {
+                Some((function, code)) => isa.sharing_calls(code, function.address(), at),
+                None => SharingCalls::Unclear,
+            };
+            let places = match calls {
+                SharingCalls::None => vec![],
+                SharingCalls::One(address, sharing) => vec![(address, sharing)],
+                SharingCalls::Two(ahead, behind) => vec![ahead, behind],
+                SharingCalls::Unclear => {
+                    self.unclear.insert(index);
+                    vec![]
                 }
+            };
+            for (address, sharing) in places.into_iter().filter(|(_, sharing)| is_called(*sharing)) {
+                let Some(function) = function else { continue };
+                self.hooks.insert((index, address), sharing);
+                add(sites, index, function, address);
             }
         }
     }
@@ -150,6 +147,15 @@ impl Makers {
             .filter_map(|(_, planned)| planned.places.entries)
             .collect()
     }
+}
+
+/// Where system calls of a file may be that make such children.
+fn candidates(module: &Module) -> Vec<u64> {
+    let isa = target::machine(module).isa();
+    let ranges = module.executable_ranges();
+    let code = ranges.filter_map(|range| Some((range.start, module.code(range)?)));
+    code.flat_map(|(start, code)| isa.sharing_candidates(code).into_iter().map(move |at| start + at as u64))
+        .collect()
 }
 
 /// Adds a site that nobody asked for, so it may cost no trap.

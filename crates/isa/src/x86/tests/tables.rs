@@ -126,7 +126,6 @@ fn branches_inside_a_piece_are_told_apart_from_calls_and_from_what_leaves_it() {
         let mut found = Swept::default();
         Machine::X86_64.isa().sweep(&hex(code), AT, &(), &mut found);
         assert_eq!((&found.turns, found.view), (&turns, view), "{name}");
-        assert!(turns.iter().all(|turn| found.targets.contains(turn)), "{name}");
         found.clear();
         assert_eq!(found, Swept::default());
     }

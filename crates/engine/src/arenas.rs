@@ -1,0 +1,407 @@
+//! The arenas of a blueprint: measured, placed, written.
+//!
+//! How long a detour is hardly depends on where exactly it stands. So each is *measured* close to where it will be: by the template of
+//! its kind, or by writing it. Then every arena gets a *place*, as large as it has to be, and every piece its own in it. Last, all
+//! pieces are *written*, by all processors, since none waits for another. One that comes out longer than it was measured, because
+//! something is farther away than it was, is refused.
+
+use crate::frames::{self, Frames};
+use crate::{Plan, PlannedSite, Refusal, Unwinder, space::Taken, spread, trap::TrapSite};
+use std::{collections::BTreeMap, ops::Range};
+use trapless_isa::{
+    DetourRequest, Facts, Isa, Kinds, Layout, Mechanism, Runtime, Sketch, Spare, Template, frames::rows,
+};
+use trapless_wire::{MAX_ARENAS, PAGE};
+
+/// Detours start at multiples of this: whole cache lines make the jump's target cheap to fetch.
+const ALIGNMENT: u64 = 32;
+/// Slots start at multiples of this, so that a far jump's target is read whole.
+const SLOT_ALIGNMENT: u64 = 8;
+/// What is so far away has its longest branches.
+const FAR: u64 = PAGE;
+/// Where arenas are measured, so much is free: more than the routines take, and what is far from them and from the module.
+const MEASURED_IN: u64 = 16 * PAGE;
+/// So many pieces of an arena are written one after the other.
+const SHARE: usize = 256;
+
+/// What was drawn of a site.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    /// Address of its detour or slot.
+    pub address: u64,
+    /// Length of that.
+    pub length: usize,
+    /// Length of the copy of the displaced instruction, of a slot.
+    pub copy: u8,
+    /// Address that a followed call returns to, or 0.
+    pub return_point: u64,
+    /// The places of its displaced instructions: original address, address of the copy.
+    pub places: Vec<(u64, u64)>,
+    /// What is served, of a site that traps.
+    pub trap: Option<Box<TrapSite>>,
+    /// What its instructions stand for.
+    rows: Vec<u32>,
+}
+
+/// Everything that will stand in arenas.
+#[derive(Debug)]
+pub(crate) struct Drawn {
+    /// Address and code of each arena.
+    pub arenas: Vec<(u64, Vec<u8>)>,
+    /// One for each site of the plan, in order.
+    pub pieces: Vec<Result<Piece, Refusal>>,
+}
+
+/// What all steps look at.
+struct Drawing<'p, 'm> {
+    plan: &'p Plan<'m>,
+    layout: &'p Layout,
+    /// Whether anybody asks what instructions stand for.
+    tells: bool,
+    templates: Vec<Option<Template>>,
+}
+
+/// An arena of a module.
+struct Arena {
+    address: u64,
+    runtime: Runtime,
+    facts: &'static Facts,
+    /// Offset, and the most it may take, of each piece, with the index of its site.
+    pieces: Vec<(Range<u64>, usize)>,
+}
+
+/// How long a piece is, and the number of its template.
+#[derive(Clone, Copy)]
+struct Measured {
+    length: u64,
+    template: Option<usize>,
+}
+
+/// Draws the detours and slots of all sites.
+pub(crate) fn draw(plan: &Plan<'_>, layout: &Layout, taken: &mut Taken<'_>, tells: bool) -> Drawn {
+    let mut drawing = Drawing { plan, layout, tells, templates: Vec::new() };
+    let mut arenas = drawing.begin(taken);
+    let measured = drawing.measure(&arenas);
+    drawing.place(&mut arenas, &measured, taken);
+    drawing.write(&arenas, &measured)
+}
+
+impl<'m> Drawing<'_, 'm> {
+    /// An arena for each module that has sites, somewhere close, or why there is none. Those beyond the most that a session can have
+    /// are missing.
+    fn begin(&self, taken: &Taken<'_>) -> BTreeMap<usize, Result<Arena, Refusal>> {
+        let mut modules: Vec<usize> = self.plan.sites.iter().map(|site| site.request.module).collect();
+        modules.sort_unstable();
+        modules.dedup();
+        let arena = |index: usize| {
+            let module = &self.plan.modules[index];
+            let isa = module.machine.isa();
+            let facts = isa.facts();
+            let near = |size| taken.look_near(module.start..module.end, facts.reach, size);
+            let address = near(MEASURED_IN).or_else(|| near(PAGE)).ok_or(Refusal::NoGap)?;
+            let runtime = self.runtime(isa, index, address)?;
+            Ok(Arena { address, runtime, facts, pieces: Vec::new() })
+        };
+        modules.into_iter().take(MAX_ARENAS).map(|index| (index, arena(index))).collect()
+    }
+
+    /// The routines of an arena at `address`; none where nothing jumps there.
+    fn runtime(&self, isa: &dyn Isa, module: usize, address: u64) -> Result<Runtime, Refusal> {
+        let is_used = self.plan.sites.iter().any(|site| site.request.module == module && !site.traps());
+        match is_used {
+            true => Ok(isa.runtime(address + ALIGNMENT, self.layout)?),
+            false => Ok(Runtime::default()),
+        }
+    }
+
+    fn isa(&self, site: &PlannedSite<'m>) -> &'static dyn Isa {
+        self.plan.modules[site.request.module].machine.isa()
+    }
+
+    /// Gives `work` the request for the detour of a site at `address`.
+    fn with_request<R>(
+        &self,
+        site: &PlannedSite<'m>,
+        address: u64,
+        runtime: &Runtime,
+        work: impl FnOnce(&DetourRequest<'_>) -> R,
+    ) -> R {
+        work(&DetourRequest {
+            address,
+            displaced: site.displaced,
+            original: site.original(),
+            site: &site.site(&self.plan.modules),
+            payload: site.payload(),
+            layout: self.layout,
+            runtime,
+            tells: self.tells,
+        })
+    }
+
+    /// Learns templates, and finds out how long all detours and slots are.
+    fn measure(
+        &mut self,
+        arenas: &BTreeMap<usize, Result<Arena, Refusal>>,
+    ) -> Vec<Result<Measured, Refusal>> {
+        let sites = &self.plan.sites;
+        let arena = |site: &PlannedSite<'m>| match arenas.get(&site.request.module) {
+            Some(Ok(arena)) => Ok(arena),
+            Some(Err(refusal)) => Err(refusal.clone()),
+            None => Err(Refusal::TooManyModules),
+        };
+        // All detours of a module stand at one address here, aligned as they will be.
+        let at = |arena: &Arena| (arena.address + arena.end()).next_multiple_of(ALIGNMENT) + FAR;
+        let sketches = spread::map(sites, |site| {
+            let arena = arena(site).ok().filter(|_| !site.traps())?;
+            let machine = self.plan.modules[site.request.module].machine;
+            let spare = Spare::at(machine, &site.site(&self.plan.modules), site.displaced.start);
+            self.with_request(site, at(arena), &arena.runtime, |request| Sketch::of(request, spare))
+        });
+
+        let mut kinds = Kinds::default();
+        let mut examples: Vec<(usize, Option<usize>)> = Vec::new();
+        let numbers: Vec<Option<usize>> = sites
+            .iter()
+            .zip(&sketches)
+            .enumerate()
+            .map(|(index, (site, sketch))| {
+                let (arena, sketch) = (arena(site).ok()?, (*sketch)?);
+                let number = self
+                    .with_request(site, at(arena), &arena.runtime, |request| kinds.number(sketch, request));
+                match examples.get_mut(number) {
+                    Some((_, second)) => *second = second.or(Some(index)),
+                    None => examples.push((index, None)),
+                }
+                Some(number)
+            })
+            .collect();
+        self.templates = spread::each(&examples, |&(first, second)| {
+            let (first, second) = (&sites[first], &sites[second?]);
+            let (one, other) = (arena(first).ok()?, arena(second).ok()?);
+            self.with_request(first, at(one), &one.runtime, |first| {
+                self.with_request(second, at(other), &other.runtime, |second| Template::learn(first, second))
+            })
+        });
+
+        let numbered: Vec<(usize, Option<usize>)> = numbers.into_iter().enumerate().collect();
+        spread::map(&numbered, |&(index, number)| {
+            let site = &sites[index];
+            let arena = arena(site)?;
+            let template = number.filter(|&number| self.templates[number].is_some());
+            if let Some(template) = template.and_then(|number| self.templates[number].as_ref()) {
+                return Ok(Measured { length: template.length() as u64, template: number });
+            }
+            let isa = self.isa(site);
+            let length = if site.traps() {
+                let slot = isa.slot(&site.displaced, site.original(), at(arena), is_boosted(site))?;
+                slot.code.len() + 2 * arena.facts.breakpoint.len()
+            } else {
+                let detour =
+                    self.with_request(site, at(arena), &arena.runtime, |request| isa.detour(request))?;
+                detour.code.len()
+            };
+            Ok(Measured { length: length as u64, template: None })
+        })
+    }
+
+    /// Gives every arena and every piece its place.
+    fn place(
+        &self,
+        arenas: &mut BTreeMap<usize, Result<Arena, Refusal>>,
+        measured: &[Result<Measured, Refusal>],
+        taken: &mut Taken<'_>,
+    ) {
+        for (index, (site, measured)) in self.plan.sites.iter().zip(measured).enumerate() {
+            let (Some(Ok(arena)), Ok(measured)) = (arenas.get_mut(&site.request.module), measured) else {
+                continue;
+            };
+            let alignment = if site.traps() { SLOT_ALIGNMENT } else { ALIGNMENT };
+            let offset = arena.end().next_multiple_of(alignment);
+            arena.pieces.push((offset..offset + measured.length, index));
+        }
+        for (&index, arena) in arenas.iter_mut() {
+            let Ok(drafted) = arena else { continue };
+            let module = &self.plan.modules[index];
+            let frames = if self.tells { frames::room(drafted.pieces.len()) } else { 0 };
+            let size = (drafted.end() + frames).next_multiple_of(PAGE);
+            // Next to the libraries go the mappings of the next moment, so nearness is sought only where it is needed.
+            let found = match drafted.facts.reaches_everything() {
+                true => taken.anywhere(size),
+                false => taken.near(module.start..module.end, drafted.facts.reach, size),
+            };
+            let placed = found.ok_or(Refusal::NoGap).and_then(|address| {
+                let runtime = self.runtime(module.machine.isa(), index, address)?;
+                match runtime.code.len() > drafted.runtime.code.len() {
+                    true => Err(Refusal::ArenaTooSmall),
+                    false => Ok((address, runtime)),
+                }
+            });
+            match placed {
+                Ok((address, runtime)) => (drafted.address, drafted.runtime) = (address, runtime),
+                Err(refusal) => *arena = Err(refusal),
+            }
+        }
+    }
+
+    /// Writes all pieces.
+    fn write(
+        &self,
+        arenas: &BTreeMap<usize, Result<Arena, Refusal>>,
+        measured: &[Result<Measured, Refusal>],
+    ) -> Drawn {
+        let mut pieces: Vec<Result<Piece, Refusal>> = Vec::with_capacity(measured.len());
+        pieces.extend(self.plan.sites.iter().zip(measured).map(|(site, measured)| {
+            match (arenas.get(&site.request.module), measured) {
+                (Some(Err(refusal)), _) | (_, Err(refusal)) => Err(refusal.clone()),
+                // Written below.
+                _ => Err(Refusal::TooManyModules),
+            }
+        }));
+        let mut drawn = Vec::new();
+        for arena in arenas.values().flatten() {
+            let shares: Vec<&[(Range<u64>, usize)]> = arena.pieces.chunks(SHARE).collect();
+            let written = spread::each(&shares, |share| self.write_share(arena, share, measured));
+            let mut code: Vec<u8> = arena.facts.filler(ALIGNMENT as usize).collect();
+            let mut frames = self.tells.then(Frames::default);
+            if let Some(frames) = frames.as_mut().filter(|_| !arena.runtime.code.is_empty()) {
+                frames.add(ALIGNMENT, 0, rows(&arena.runtime.frames, arena.facts.word));
+            }
+            code.extend_from_slice(&arena.runtime.code);
+            for (share, (part, own)) in shares.iter().zip(written) {
+                if let Some((first, _)) = share.first() {
+                    fill_up(&mut code, first.start, arena.facts);
+                }
+                code.extend_from_slice(&part);
+                for ((_, index), mut piece) in share.iter().zip(own) {
+                    if let (Some(frames), Ok(piece)) = (&mut frames, &mut piece) {
+                        let rows = std::mem::take(&mut piece.rows);
+                        let site = self.plan.sites[*index].displaced.start;
+                        if piece.trap.is_none() {
+                            frames.add(piece.address - arena.address, site, rows);
+                        }
+                    }
+                    pieces[*index] = piece;
+                }
+            }
+            if let Some(frames) = frames {
+                frames.append(
+                    &mut code,
+                    (arena.end() + frames::room(arena.pieces.len())).next_multiple_of(PAGE),
+                );
+            }
+            drawn.push((arena.address, code));
+        }
+        Drawn { arenas: drawn, pieces }
+    }
+
+    /// Writes some pieces of an arena that follow each other.
+    fn write_share(
+        &self,
+        arena: &Arena,
+        share: &[(Range<u64>, usize)],
+        measured: &[Result<Measured, Refusal>],
+    ) -> (Vec<u8>, Vec<Result<Piece, Refusal>>) {
+        let begin = share.first().map_or(0, |(range, _)| range.start);
+        let mut code = Vec::with_capacity((share.last().map_or(0, |(range, _)| range.end) - begin) as usize);
+        let mut pieces = Vec::with_capacity(share.len());
+        for (range, index) in share {
+            fill_up(&mut code, range.start - begin, arena.facts);
+            let site = &self.plan.sites[*index];
+            let address = arena.address + range.start;
+            let piece = match site.traps() {
+                true => self.slot(arena, *index, address, &mut code),
+                false => {
+                    let template = measured[*index].as_ref().ok().and_then(|measured| measured.template);
+                    self.detour(arena, site, template, address, &mut code)
+                }
+            };
+            let length = code.len() as u64 - (range.start - begin);
+            pieces.push(match piece {
+                Ok(_) if length > range.end - range.start => Err(Refusal::ArenaTooSmall),
+                piece => piece,
+            });
+            code.truncate((range.end - begin) as usize);
+        }
+        (code, pieces)
+    }
+
+    /// Adds the detour of a site.
+    fn detour(
+        &self,
+        arena: &Arena,
+        site: &PlannedSite<'m>,
+        template: Option<usize>,
+        address: u64,
+        code: &mut Vec<u8>,
+    ) -> Result<Piece, Refusal> {
+        let template = template.and_then(|number| self.templates[number].as_ref());
+        let detour = self.with_request(site, address, &arena.runtime, |request| {
+            let filled = template.and_then(|template| template.fill(request));
+            filled.map_or_else(|| self.isa(site).detour(request), Ok)
+        })?;
+        code.extend_from_slice(&detour.code);
+        Ok(Piece {
+            address,
+            length: detour.code.len(),
+            copy: 0,
+            return_point: detour.return_point.map_or(0, |offset| address + u64::from(offset)),
+            places: detour.places.iter().map(|&(from, to)| (from, address + u64::from(to))).collect(),
+            trap: None,
+            rows: if self.tells { rows(&detour.frames, arena.facts.word) } else { Vec::new() },
+        })
+    }
+
+    /// Adds a slot, and behind it the landing pad of the returns.
+    fn slot(&self, arena: &Arena, index: usize, address: u64, code: &mut Vec<u8>) -> Result<Piece, Refusal> {
+        let site = &self.plan.sites[index];
+        let isa = self.isa(site);
+        let slot = isa.slot(&site.displaced, site.original(), address, is_boosted(site))?;
+        // Sites are in the order of their addresses.
+        let next = self.plan.sites.get(index + 1).map(|next| next.displaced.start);
+        let original = site.together(&self.plan.modules, next);
+        let breakpoint = arena.facts.breakpoint;
+        code.extend_from_slice(&slot.code);
+        // A stepped `ret` to the pad must not look like the end of the copy.
+        code.extend_from_slice(breakpoint);
+        let pad = address + (slot.code.len() + breakpoint.len()) as u64;
+        code.extend_from_slice(breakpoint);
+        Ok(Piece {
+            address,
+            length: slot.code.len(),
+            copy: slot.copy as u8,
+            return_point: 0,
+            places: vec![(site.displaced.start, site.displaced.start)],
+            trap: Some(Box::new(TrapSite {
+                address: site.displaced.start,
+                displaced: site.displaced,
+                original: original.to_vec(),
+                mechanism: site.mechanism,
+                slot_address: address,
+                slot,
+                pad,
+                payload: site.payload(),
+                unwinds: site.request.wanted.unwinder == Some(Unwinder::Entry),
+                machine: isa.machine(),
+            })),
+            rows: Vec::new(),
+        })
+    }
+}
+
+impl Arena {
+    /// Offset behind everything that has a place.
+    fn end(&self) -> u64 {
+        let runtime = ALIGNMENT + self.runtime.code.len() as u64;
+        self.pieces.last().map_or(runtime, |(range, _)| range.end)
+    }
+}
+
+fn is_boosted(site: &PlannedSite<'_>) -> bool {
+    site.mechanism == Mechanism::Boost
+}
+
+/// Makes `code` so long, with what nobody runs.
+fn fill_up(code: &mut Vec<u8>, length: u64, facts: &Facts) {
+    let missing = (length as usize).saturating_sub(code.len());
+    code.extend(facts.filler(missing));
+}
