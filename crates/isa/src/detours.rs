@@ -1,4 +1,4 @@
-//! Many detours: what [`Isa::detour`] gives, sooner, and on as many processors as there are.
+//! Many detours: what [`crate::Isa::detour`] gives, sooner, and on as many processors as there are.
 //!
 //! Detours of one *kind* differ in a few words only. So all that are wanted are sketched first, which needs no address that is final;
 //! from two of a kind a [`Template`] is learned; and then the length of each is known, and each can be written at its own place
