@@ -36,7 +36,7 @@ pub enum Error {
     },
     /// The probes are still in the target, which lives.
     #[error(
-        "the probes could not be taken out of process {pid}: {why}; then take them out with: trapless detach -p {pid}"
+        "the probes could not be taken out of process {pid}, or not as a whole: {why}; then take out what is left with: trapless detach -p {pid}"
     )]
     StillProbed {
         /// The process.

@@ -113,7 +113,8 @@ pub struct Losses {
 /// Hits in a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ChildHits {
-    /// The child; `None` for all children together, where only numbers are kept, and for those that share the memory.
+    /// The child; `None` for all children together, where only numbers are kept, and for those that share the memory or were made without
+    /// the C library.
     pub pid: Option<i32>,
     /// How often probes fired in it.
     pub hits: u64,

@@ -17,7 +17,9 @@ pub fn losses(summary: &Summary, traced: bool) -> Vec<String> {
         lines.push(match child.pid {
             Some(pid) if traced => format!("{hits} above {is} of forked child {pid}"),
             Some(pid) => format!("{hits} in forked child {pid}, not counted above"),
-            None if traced => format!("{hits} above {is} of children that shared the program's memory"),
+            None if traced => format!(
+                "{hits} above {is} of children with the program's own number, which share its memory or were made without the C library"
+            ),
             None => format!("{hits} in children, not counted above"),
         });
     }
@@ -117,6 +119,12 @@ mod tests {
                 "2 calls left by an exception, without a return that was seen",
                 "20 children started by vfork or posix_spawn shared the program's memory and could not be told from it: what they called is counted as its own",
                 "3 probes lost (libdl.so:f, libdl.so:g, …): the module was unloaded",
+            ]
+        );
+        assert_eq!(
+            losses_of(Losses { children: vec![child(None, 3)], ..Losses::default() }, true),
+            [
+                "3 hits above are of children with the program's own number, which share its memory or were made without the C library"
             ]
         );
         assert!(losses_of(Losses::default(), true).is_empty());

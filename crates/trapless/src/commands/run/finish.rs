@@ -137,7 +137,7 @@ fn report(
 
 /// What the numbers do not show.
 fn losses_of(armed: &Armed, now: &Snapshot, traced: bool, memory: Vec<Note>) -> Losses {
-    // One that shares the memory shows the number of its parent.
+    // One that shares the memory shows the number of its parent, and so does one that no C library was told of.
     let own = armed.process.pid().0;
     let child = |(&pid, &hits): (&i32, &u64)| ChildHits { pid: (pid != own).then_some(pid), hits };
     let children = match traced || !armed.children.is_empty() {
