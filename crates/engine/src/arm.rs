@@ -51,7 +51,7 @@ struct Mapped {
     ranges: Vec<(u64, u64)>,
 }
 
-impl Blueprint<'_> {
+impl Blueprint<'_, '_> {
     /// Puts everything into the stopped target.
     ///
     /// # Errors

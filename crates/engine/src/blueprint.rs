@@ -10,7 +10,7 @@ use crate::{
     space::Taken,
     trap::TrapSite,
 };
-use std::ops::Range;
+use std::{borrow::Cow, ops::Range};
 use trapless_process::{Pid, Process};
 use trapless_wire::{
     Arena, Header, Journal, JournalSite, JournalSizes, MAGIC, PAGE, RawPlace, SessionState, SiteState, Sizes,
@@ -19,9 +19,9 @@ use trapless_wire::{
 
 /// Everything that will be mapped and written.
 #[derive(Debug)]
-pub struct Blueprint<'m> {
-    /// The plan less the sites for which no detour could be drawn.
-    pub(crate) plan: Plan<'m>,
+pub struct Blueprint<'p, 'm> {
+    /// The plan less the sites for which no detour could be drawn. It is large, and mostly there are none.
+    pub(crate) plan: Cow<'p, Plan<'m>>,
     pub(crate) header: Header,
     /// Code of the arenas, in the order of `header.arenas`.
     pub(crate) code: Vec<Vec<u8>>,
@@ -39,12 +39,12 @@ pub struct Blueprint<'m> {
     pub(crate) inside: Ranges,
 }
 
-impl<'m> Blueprint<'m> {
+impl<'p, 'm> Blueprint<'p, 'm> {
     /// Chooses addresses and generates all code. What cannot be drawn at these addresses is refused in the blueprint's
     /// [`Blueprint::plan`]; the plan that was given stays as it is, for other addresses.
     pub fn draw(
         space: &Space,
-        plan: &Plan<'m>,
+        plan: &'p Plan<'m>,
         sizes: Sizes,
         tid_offset: Option<i32>,
     ) -> Result<Self, EngineError> {
@@ -70,7 +70,7 @@ impl<'m> Blueprint<'m> {
         }
         let drawn = arenas::draw(plan, &header.layout(tid_offset), &mut taken, lookups(plan) > 0);
         let mut blueprint = Self {
-            plan: plan.clone(),
+            plan: Cow::Borrowed(plan),
             header,
             code: Vec::new(),
             journal: Journal::default(),
@@ -82,7 +82,7 @@ impl<'m> Blueprint<'m> {
         };
         blueprint.take(drawn);
         match blueprint.journal.is_empty() {
-            true => Err(EngineError::NothingToDo(blueprint.plan.skipped)),
+            true => Err(EngineError::NothingToDo(blueprint.plan.into_owned().skipped)),
             false if !blueprint.header.journal.is_possible() => {
                 Err(EngineError::Unsupported("more than two million sites in one process: probe fewer"))
             }
@@ -101,7 +101,7 @@ impl<'m> Blueprint<'m> {
     }
 
     /// The plan as it was armed.
-    pub fn into_plan(self) -> Plan<'m> {
+    pub fn into_plan(self) -> Cow<'p, Plan<'m>> {
         self.plan
     }
 
@@ -115,11 +115,9 @@ impl<'m> Blueprint<'m> {
         let mut journal = Journal::default();
         let mut places = Vec::with_capacity(drawn.pieces.len());
         let mut traps = Vec::new();
-        let mut pieces = drawn.pieces.into_iter();
-        let modules = self.plan.modules.clone();
-        self.plan.refuse(|site| {
-            let taken = pieces.next().unwrap_or(Err(Refusal::TooManyModules)).and_then(|piece| {
-                let isa = modules[site.request.module].machine.isa();
+        let refused = self.plan.sites.iter().zip(drawn.pieces).map(|(site, piece)| {
+            let taken = piece.and_then(|piece| {
+                let isa = self.plan.modules[site.request.module].machine.isa();
                 let planned = planned(site, &piece);
                 let mut write = |kind, original, patched: &[u8]| {
                     let write = Write { address: site.displaced.start, kind, original, patched };
@@ -135,15 +133,16 @@ impl<'m> Blueprint<'m> {
                 }
                 Ok(piece)
             });
-            match taken {
-                Ok(piece) => {
-                    places.push(piece.places);
-                    traps.extend(piece.trap.map(|trap| *trap));
-                    None
-                }
-                Err(refusal) => Some(refusal),
-            }
+            taken.map(|piece| {
+                places.push(piece.places);
+                traps.extend(piece.trap.map(|trap| *trap));
+            })
         });
+        let refused: Vec<Option<Refusal>> = refused.map(Result::err).collect();
+        if refused.iter().any(Option::is_some) {
+            let mut refused = refused.into_iter();
+            self.plan.to_mut().refuse(|_| refused.next().flatten());
+        }
         for (slot, (address, code)) in self.header.arenas.iter_mut().zip(drawn.arenas) {
             *slot = Arena { address, size: (code.len() as u64).next_multiple_of(PAGE) };
             self.code.push(code);

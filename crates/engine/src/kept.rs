@@ -56,7 +56,7 @@ impl Armed {
     }
 }
 
-impl Blueprint<'_> {
+impl Blueprint<'_, '_> {
     /// Arms from a keeper.
     pub fn arm_kept(&self, process: &Process, options: &StopOptions) -> Result<Armed, Attempt> {
         let (ours, theirs) = Channel::pair().map_err(Attempt::Failed)?;

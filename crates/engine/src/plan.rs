@@ -4,7 +4,7 @@
 
 use crate::admit::{Best, Facts, best, judge_returns, original, require_unwinders};
 use crate::{Module, Refusal, Request, Unwinder, Wanted};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Range};
 use trapless_isa::{
     Displaced, EntryStep, Followed, Hook, Mechanism, Payload, ReturnStep, Sharing, Site, Steps,
 };
@@ -122,7 +122,6 @@ impl<'m> Plan<'m> {
     ) -> Self {
         let mut skipped = Vec::new();
         let mut sites = Vec::with_capacity(requests.len());
-        let mut chosen = BTreeMap::new();
         let mut geometry = Geometry::default();
         if requests.iter().any(|r| r.wanted.records()) {
             // Before the counters, so that a block that is too large shows in their refusal.
@@ -130,7 +129,8 @@ impl<'m> Plan<'m> {
         }
         let requests = without_odd_returns(facts, &modules, requests, &mut skipped);
         let verdicts = judge_all(facts, &modules, &requests, allowed);
-        for (request, verdict) in requests.iter().zip(verdicts) {
+        let overlaps = overlaps(&requests, &verdicts);
+        for ((request, verdict), overlaps) in requests.iter().zip(verdicts).zip(overlaps) {
             // Nobody asked for a hook, so nobody waits for an answer.
             let mut refuse = |refusal| {
                 if !request.wanted.is_hook() {
@@ -138,7 +138,7 @@ impl<'m> Plan<'m> {
                 }
             };
             match verdict {
-                Ok(Best { mechanism, displaced, no_jump }) => match overlap(&chosen, displaced) {
+                Ok(Best { mechanism, displaced, no_jump }) => match overlaps {
                     Some(other) => refuse(Refusal::Overlaps(other)),
                     None => {
                         let Wanted { record_entry, record_return, .. } = request.wanted;
@@ -147,7 +147,6 @@ impl<'m> Plan<'m> {
                             recorded_returns: record_return,
                             ..Places::default()
                         };
-                        chosen.insert(displaced.start, (displaced.end(), request.address));
                         sites.push(PlannedSite { request: *request, mechanism, no_jump, displaced, places });
                     }
                 },
@@ -291,9 +290,46 @@ fn judge_all(
     })
 }
 
-/// Address of a chosen site that shares bytes with `displaced`. Of each that was chosen: where its displaced instructions begin,
+/// Of each request, the address of one that came before it, passed, and displaces some of the same bytes.
+fn overlaps(requests: &[Request<'_>], verdicts: &[Result<Best, Refusal>]) -> Vec<Option<u64>> {
+    let mut places: Vec<(Range<u64>, usize)> = (0..)
+        .zip(verdicts)
+        .filter_map(|(index, verdict)| {
+            let displaced = verdict.as_ref().ok()?.displaced;
+            Some((displaced.start..displaced.end(), index))
+        })
+        .collect();
+    places.sort_unstable_by_key(|(range, index)| (range.start, *index));
+    let mut overlaps = vec![None; requests.len()];
+    let mut rest = &mut places[..];
+    while let Some((first, _)) = rest.first() {
+        // Those that hang together, by their neighbours. Mostly it is one.
+        let mut end = first.end;
+        let together = rest.iter().take_while(|(range, _)| {
+            let hangs = range.start == first.start || range.start < end;
+            end = end.max(range.end);
+            hangs
+        });
+        let count = together.count();
+        let (group, others) = rest.split_at_mut(count);
+        if count > 1 {
+            group.sort_unstable_by_key(|(_, index)| *index);
+            let mut chosen = BTreeMap::new();
+            for (range, index) in &*group {
+                overlaps[*index] = overlap(&chosen, range);
+                if overlaps[*index].is_none() {
+                    chosen.insert(range.start, (range.end, requests[*index].address));
+                }
+            }
+        }
+        rest = others;
+    }
+    overlaps
+}
+
+/// Address of a chosen site that shares bytes with `range`. Of each that was chosen: where its displaced instructions begin,
 /// where they end, its address.
-fn overlap(chosen: &BTreeMap<u64, (u64, u64)>, displaced: Displaced) -> Option<u64> {
-    let (_, &(end, address)) = chosen.range(..displaced.end()).next_back()?;
-    (end > displaced.start).then_some(address)
+fn overlap(chosen: &BTreeMap<u64, (u64, u64)>, range: &Range<u64>) -> Option<u64> {
+    let (_, &(end, address)) = chosen.range(..range.end).next_back()?;
+    (end > range.start).then_some(address)
 }

@@ -188,3 +188,47 @@ fn a_reason_has_a_name_and_a_text_without_addresses() {
         assert_eq!((refusal.code(), refusal.group().as_str()), (code, group));
     }
 }
+
+#[test]
+fn of_sites_that_share_bytes_the_first_that_was_asked_for_is_armed() {
+    // push rax, many times: a jump displaces five of them, from wherever it begins.
+    let text = [0x50; 200];
+    let function = Function { address: TEXT, bytes: &text, size: text.len() };
+    let targets = BranchTargets::default();
+    let functions = Functions::new();
+    let mut random = Random(20_261_122);
+    for _ in 0..200 {
+        let module = Module {
+            machine: Machine::X86_64,
+            start: TEXT,
+            end: TEXT + 0x1000,
+            targets: &targets,
+            runtimes: Runtimes::default(),
+            entry: 0,
+            functions: &functions,
+        };
+        let addresses: Vec<u64> = (0..30).map(|_| TEXT + random.below(150)).collect();
+        let request = |(id, &address)| Request {
+            id,
+            module: 0,
+            function,
+            address,
+            wanted: Wanted { entries: true, ..Wanted::default() },
+            mechanism: None,
+            unread: None,
+        };
+        let requests: Vec<Request<'_>> = (0..).zip(&addresses).map(request).collect();
+        let plan = Plan::new(&Facts::default(), vec![module], &requests, &[Mechanism::Jump]);
+        let mut armed: Vec<u64> = Vec::new();
+        for (id, &address) in (0..).zip(&addresses) {
+            match (plan.answers()[&id], armed.iter().find(|other| other.abs_diff(address) < 5)) {
+                (Ok(site), None) => armed.push(site.displaced.start),
+                (Err(Refusal::Overlaps(other)), Some(_)) => {
+                    assert!(armed.contains(other) && other.abs_diff(address) < 5);
+                }
+                other => panic!("{address:#x}: {other:?}"),
+            }
+        }
+        assert!(armed.len() > 10);
+    }
+}

@@ -6,6 +6,7 @@ use crate::outcome::{Skipped, Why};
 use crate::select::{self, ModuleNames, SelectError};
 use crate::spec::{Exclusion, Location, Pattern, ProbeSpec};
 use crate::target::Image;
+use std::collections::BTreeSet;
 use trapless_engine::{Unwinder, spread::share_out};
 use trapless_isa::Mechanism;
 use trapless_process::Process;
@@ -70,6 +71,8 @@ pub fn resolve<'p>(
 ) -> Result<Sites, Error> {
     let mut found: Vec<Site> = Vec::new();
     let mut skipped = Vec::new();
+    let probes: Vec<(&ProbeSpec, Kinds)> = probes.into_iter().collect();
+    read_functions(process, images, &probes);
     for (spec, kinds) in probes {
         let chosen = modules(process, images, spec)?;
         // A pattern over modules may meet one that cannot be read; a name may not.
@@ -88,7 +91,6 @@ pub fn resolve<'p>(
                 }),
             }
         }
-        read_functions(&readable);
         for &(index, module) in &readable {
             let image = &images[index];
             let names =
@@ -126,12 +128,16 @@ pub fn resolve<'p>(
     Ok(Sites { sites, skipped })
 }
 
-/// Works out the functions of several modules at once.
-fn read_functions(modules: &[(usize, &Module)]) {
-    let read = |_: &mut (), (_, module): &(usize, &Module)| {
+/// Works out the functions of all modules that patterns mean, several at once. What cannot be read is told when its turn comes.
+fn read_functions(process: Option<&Process>, images: &[Image], probes: &[(&ProbeSpec, Kinds)]) {
+    let chosen = probes.iter().filter_map(|(spec, _)| modules(process, images, spec).ok()).flatten();
+    let chosen: BTreeSet<usize> = chosen.collect();
+    let readable: Vec<&Module> =
+        chosen.into_iter().filter_map(|index| images[index].module(process).ok()).collect();
+    let read = |_: &mut (), module: &&Module| {
         module.functions();
     };
-    share_out(modules, read).map_or_else(|panic| std::panic::resume_unwind(panic), drop);
+    share_out(&readable, read).map_or_else(|panic| std::panic::resume_unwind(panic), drop);
 }
 
 /// By image and address, what several patterns mean joined.

@@ -21,7 +21,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use trapless_engine::admit::{Facts, Functions, Runtimes};
-use trapless_engine::spread::both;
+use trapless_engine::spread::{self, both};
 use trapless_engine::{
     EngineError, FoundSession, Function, Module, Plan, Refusal, Removed, Request, Serving, Wanted,
     find_sessions, remove_kept,
@@ -339,10 +339,11 @@ impl Session {
             return Err(nothing_probed(&refused));
         }
         let mut skipped = sites.skipped.clone();
-        skipped.extend(refused.iter().filter_map(|(id, refusal)| {
+        let told = spread::map(&refused, |(id, refusal)| {
             let site = &sites.sites[*id as usize];
             (site.kinds != Kinds::default()).then(|| skip(images, site, refusal))
-        }));
+        });
+        skipped.extend(told.into_iter().flatten());
         let mut names = |id: u32| {
             let site = &sites.sites[id as usize];
             (modules.name(site.module_name(images)), site.name.clone())

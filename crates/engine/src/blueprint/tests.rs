@@ -101,7 +101,7 @@ fn with_plan(functions: usize, allowed: &[Mechanism], check: impl FnOnce(&Plan<'
     check(&plan);
 }
 
-fn draw<'m>(plan: &Plan<'m>) -> Blueprint<'m> {
+fn draw<'p, 'm>(plan: &'p Plan<'m>) -> Blueprint<'p, 'm> {
     let blueprint = Blueprint::draw(&space(), plan, Sizes::ALL[0], Some(8)).unwrap();
     assert_eq!(blueprint.plan().skipped, []);
     assert_eq!((blueprint.journal.len(), blueprint.places.len()), (plan.sites.len(), plan.sites.len()));
@@ -109,7 +109,7 @@ fn draw<'m>(plan: &Plan<'m>) -> Blueprint<'m> {
 }
 
 /// What stands in an arena.
-fn code_at<'b>(blueprint: &'b Blueprint<'_>, address: u64, length: usize) -> &'b [u8] {
+fn code_at<'b>(blueprint: &'b Blueprint<'_, '_>, address: u64, length: usize) -> &'b [u8] {
     let arenas = blueprint.header.arenas().zip(&blueprint.code);
     let mut holding =
         arenas.filter(|(arena, _)| (arena.address..arena.address + arena.size).contains(&address));

@@ -86,7 +86,7 @@ const ANSWERING: Duration = Duration::from_secs(60);
 /// # Errors
 /// As [`Blueprint::arm_kept`].
 pub fn arm_serving(
-    blueprint: &Blueprint<'_>,
+    blueprint: &Blueprint<'_, '_>,
     process: &Process,
     options: &StopOptions,
     launched: Option<Handover>,
@@ -115,7 +115,7 @@ pub fn arm_serving(
 
 /// The keeper's work.
 fn keep(
-    blueprint: &Blueprint<'_>,
+    blueprint: &Blueprint<'_, '_>,
     process: &Process,
     options: &StopOptions,
     launched: Option<Handover>,
@@ -152,7 +152,7 @@ fn keep(
 }
 
 fn arm<'p>(
-    blueprint: &Blueprint<'_>,
+    blueprint: &Blueprint<'_, '_>,
     process: &'p Process,
     options: &StopOptions,
     launched: Option<&Handover>,
@@ -204,7 +204,7 @@ const HEARING: Duration = Duration::from_millis(20);
 const FINISHING: Duration = Duration::from_secs(2);
 
 fn serve(
-    blueprint: &Blueprint<'_>,
+    blueprint: &Blueprint<'_, '_>,
     process: &Process,
     options: &StopOptions,
     mut standing: Option<Standing>,

@@ -4,7 +4,7 @@ use super::{Hold, clib, skip};
 use crate::error::Error;
 use crate::resolve::{Kinds, Sites};
 use crate::target::Image;
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 use trapless_engine::{Armed, Attempt, Blueprint, EngineError, Plan, Refusal, Serving, Space, arm_serving};
 use trapless_process::Process;
 use trapless_wire::Sizes;
@@ -13,12 +13,12 @@ use trapless_wire::Sizes;
 const ATTEMPTS: usize = 8;
 
 /// Draws and arms until the addresses hold, with smaller tables where memory is short. `tid_offset`: [`clib::tid_offset`].
-pub(super) fn arm<'m>(
+pub(super) fn arm<'p, 'm>(
     process: &Process,
-    plan: &Plan<'m>,
+    plan: &'p Plan<'m>,
     tid_offset: Option<i32>,
     hold: Hold<'_>,
-) -> Result<(Plan<'m>, Armed, Option<Serving>), EngineError> {
+) -> Result<(Cow<'p, Plan<'m>>, Armed, Option<Serving>), EngineError> {
     let mut sizes = if process.is_32bit() { Sizes::ALL_32_BIT.iter() } else { Sizes::ALL.iter() };
     let mut size = sizes.next().copied().ok_or(EngineError::Crowded)?;
     for _ in 0..ATTEMPTS {
@@ -62,7 +62,7 @@ pub(super) fn offered<'m>(process: &Process, plan: Plan<'m>) -> Result<Plan<'m>,
     let sizes = if process.is_32bit() { &Sizes::ALL_32_BIT[..] } else { &Sizes::ALL[..] };
     for size in sizes {
         match Blueprint::draw(&Space::of(process)?, &plan, *size, tid_offset) {
-            Ok(blueprint) => return blueprint.into_plan().compared(process),
+            Ok(blueprint) => return blueprint.into_plan().into_owned().compared(process),
             Err(EngineError::Crowded) => {}
             Err(EngineError::NothingToDo(skipped)) => return Ok(Plan { sites: Vec::new(), skipped, ..plan }),
             Err(error) => return Err(error),
