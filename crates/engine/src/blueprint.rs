@@ -58,13 +58,13 @@ impl<'p, 'm> Blueprint<'p, 'm> {
             journal_sizes(plan),
             plan.follows_by_jump().then_some(slot_shift),
         );
-        for (address, size) in [
-            (&mut header.region, header.region_size),
-            (&mut header.threads, header.threads_size),
-            (&mut header.returns, header.returns_size),
-        ] {
-            *address = taken.anywhere(size).ok_or(EngineError::Crowded)?;
-        }
+        let modules = plan.modules.iter().filter_map(|module| {
+            let facts = module.machine.isa().facts();
+            (!facts.reaches_everything()).then_some((module.start..module.end, facts.reach))
+        });
+        let sizes = [header.region_size, header.threads_size, header.returns_size];
+        let places = taken.regions(sizes, modules).ok_or(EngineError::Crowded)?;
+        [header.region, header.threads, header.returns] = places;
         if space.is_32bit && header.region_size + header.returns_size > MOST_OF_4_GB {
             return Err(EngineError::Crowded);
         }

@@ -62,9 +62,87 @@ impl<'a> Taken<'a> {
         Some(found)
     }
 
+    /// Takes ranges of these sizes where they are in nobody's way, and out of reach of what is at `near`: next to that is little
+    /// room, and detours need it.
+    pub fn regions<const N: usize>(
+        &mut self,
+        sizes: [u64; N],
+        near: impl IntoIterator<Item = (Range<u64>, u64)>,
+    ) -> Option<[u64; N]> {
+        let kept = near
+            .into_iter()
+            .map(|(near, reach)| (near.start.saturating_sub(reach), near.end.saturating_add(reach)));
+        let mut elsewhere = Self { space: self.space, ours: kept.collect() };
+        let places = elsewhere.side_by_side(sizes).or_else(|| self.side_by_side(sizes))?;
+        self.ours.extend(places.iter().zip(sizes).map(|(&start, size)| (start, start + size)));
+        Some(places)
+    }
+
+    /// Places for ranges of these sizes: one behind the other where there is room for that, since a second one would not find the
+    /// best place free.
+    fn side_by_side<const N: usize>(&mut self, sizes: [u64; N]) -> Option<[u64; N]> {
+        let page = self.space.rules.page;
+        let sizes = sizes.map(|size| size.next_multiple_of(page));
+        if let Some(mut next) = self.anywhere(sizes.iter().sum()) {
+            return Some(sizes.map(|size| {
+                next += size;
+                next - size
+            }));
+        }
+        let mut places = [0; N];
+        for (place, size) in places.iter_mut().zip(sizes) {
+            *place = self.anywhere(size)?;
+        }
+        Some(places)
+    }
+
     /// Takes `size` bytes where they are in nobody's way.
     pub fn anywhere(&mut self, size: u64) -> Option<u64> {
         let quiet = self.space.maps.quiet_place(&self.space.rules, size).0;
         self.near(quiet..quiet, u64::MAX, size)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trapless_process::parse_maps;
+
+    const REACH: u64 = 1 << 31;
+    const GB: u64 = 1 << 30;
+
+    #[test]
+    fn regions_leave_free_what_detours_must_reach() {
+        // Wherever the kernel puts a library, and however large the regions are.
+        for (step, sizes) in
+            [(0, [GB, 1 << 19, GB]), (1, [300 * GB, 1 << 19, 70 * GB]), (2, [600 * GB, 4096, 9 * GB])]
+        {
+            for place in 0..64 {
+                let library = 0x7eff_ffff_0000 + (place << 34) + (step << 24);
+                let maps =
+                    format!("{library:x}-{:x} r-xp 00000000 08:01 7 /lib/one.so\n", library + 0x10_0000);
+                let rules = GapRules {
+                    page: 4096,
+                    lowest: RemoteAddr(0x1_0000),
+                    end: RemoteAddr(0x7fff_ffff_f000),
+                    stack_growth: 8 << 20,
+                    heap_start: RemoteAddr(0),
+                    heap_growth: 0,
+                };
+                let maps = parse_maps(maps.as_bytes()).unwrap();
+                let space = Space { maps, rules, pid: Pid(1), start_time: 1, is_32bit: false };
+                let mut taken = Taken::new(&space);
+                let near = library..library + 0x10_0000;
+                let places = taken.regions(sizes, [(near.clone(), REACH)]).unwrap();
+                for (start, size) in places.iter().zip(sizes) {
+                    let is_far = start + size <= near.start - REACH || *start >= near.end + REACH;
+                    assert!(is_far, "{library:x}: {places:x?}");
+                }
+                let mut all: Vec<_> = places.iter().zip(sizes).map(|(&at, size)| at..at + size).collect();
+                all.sort_by_key(|range| range.start);
+                assert!(all.windows(2).all(|pair| pair[0].end <= pair[1].start), "{all:x?}");
+                assert!(taken.near(near, REACH, 64 << 20).is_some());
+            }
+        }
     }
 }
