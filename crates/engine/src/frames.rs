@@ -15,11 +15,11 @@ pub(crate) struct Frames {
 }
 
 /// The most that is appended to an arena of so many pieces, in bytes: an entry for each, and the rows, of which those of one shape are
-/// held once. Where that is not enough, nothing is told.
+/// held once. It is addresses that are kept, no memory. Where that is not enough, nothing is told.
 pub(crate) fn room(pieces: usize) -> u64 {
-    const SHARE_OF_ROWS: u64 = 32;
-    const FIRST_ROWS: u64 = 8 << 10;
-    (pieces as u64 + 1) * ((1 << ENTRY_SHIFT) + SHARE_OF_ROWS) + FIRST_ROWS
+    const ROWS: u64 = 256;
+    const FIRST_ROWS: u64 = 64 << 10;
+    (pieces as u64 + 1) * ((1 << ENTRY_SHIFT) + ROWS) + FIRST_ROWS
 }
 
 impl Frames {

@@ -52,7 +52,12 @@ impl<'a> Taken<'a> {
         let near = RemoteAddr(near.start)..RemoteAddr(near.end);
         let is_free = |at: &u64| self.ours.iter().all(|&(from, to)| at + size <= from || to <= *at);
         let Space { maps, rules, .. } = self.space;
-        maps.find_gap(rules, near, reach, size).map(|at| at.0).find(is_free)
+        // The places that are offered for a size lie close together. What a large range of ours covers them all with leaves
+        // some of those for a larger size.
+        let sizes = [0, 4, 8, 12].into_iter().filter_map(|bits| size.checked_shl(bits));
+        sizes
+            .filter(|&larger| larger >= size)
+            .find_map(|larger| maps.find_gap(rules, near.clone(), reach, larger).map(|at| at.0).find(is_free))
     }
 
     /// Takes `size` bytes that reach all of `near`.

@@ -10,7 +10,7 @@ mod machine;
 use machine::Machine;
 use trapless_isa::{
     BranchTargets, DetourRequest, Layout, Machine as Isas, Site,
-    aarch64::{emulate::Registers, runtime::TRANSLATE},
+    aarch64::{emulate::Registers, runtime::LANDED},
     detour::{self, return_sizes},
     payload::*,
 };
@@ -232,7 +232,7 @@ fn a_thread_without_a_thread_pointer_is_counted_and_followed() {
 #[test]
 fn the_runtime_has_its_routines_in_order() {
     let runtime = Isas::AArch64.isa().runtime(ARENA, &layout()).unwrap();
-    assert_eq!(runtime.routines.len(), TRANSLATE + 1);
+    assert_eq!(runtime.routines.len(), LANDED + 1);
     assert!(runtime.routines.is_sorted());
     assert!(runtime.routines.iter().all(|a| (ARENA..ARENA + runtime.code.len() as u64).contains(a)));
 }

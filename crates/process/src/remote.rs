@@ -319,9 +319,19 @@ impl Stopped<'_> {
         const LAST_PATIENCE: Duration = Duration::from_secs(30);
         let _ = ptrace::interrupt(tid, 0);
         let stop = wait::until(tid, self.on_exit(tid), Instant::now() + LAST_PATIENCE);
-        if let Some(Event::Stop(Stop::Signal(signal))) = stop {
-            // It goes on from here without.
-            let _ = ptrace::send_signal(self.process.pid().0, tid, signal);
+        match stop {
+            // It goes on from here without. What the processor has raised is raised again, or was for us: the end of a step.
+            Some(Event::Stop(Stop::Signal(signal)))
+                if SignalInfo::of(tid).is_ok_and(|info| info.code() <= 0) =>
+            {
+                let _ = ptrace::send_signal(self.process.pid().0, tid, signal);
+            }
+            // The interrupt has overtaken the end of a step, which would kill the thread when nobody traces it any more.
+            Some(Event::Stop(Stop::Interrupted(_))) if ptrace::has_pending_trap(tid) => {
+                let _ = ptrace::cont(tid, 0);
+                let _ = wait::until(tid, self.on_exit(tid), Instant::now() + LAST_PATIENCE);
+            }
+            _ => {}
         }
     }
 }

@@ -66,7 +66,14 @@ impl Stopped<'_> {
         let fault = loop {
             ptrace::singlestep(tid, std::mem::take(&mut passing))
                 .map_err(|errno| self.explain(tid, "PTRACE_SINGLESTEP", errno))?;
-            let Stop::Signal(signal) = self.next_stop(tid)? else { continue };
+            let stop = match self.next_stop(tid) {
+                Ok(stop) => stop,
+                Err(error) => {
+                    self.see_again(index, opcode, is_own);
+                    return Err(error);
+                }
+            };
+            let Stop::Signal(signal) = stop else { continue };
             let info = SignalInfo::of(tid).map_err(|errno| self.explain(tid, "PTRACE_GETSIGINFO", errno))?;
             match (signal, info.code()) {
                 (libc::SIGTRAP, libc::TRAP_TRACE | libc::TRAP_BRKPT | libc::TRAP_HWBKPT) => break None,
@@ -88,6 +95,17 @@ impl Stopped<'_> {
             self.clear_trap_flag(index, opcode, fault.is_some())?;
         }
         Ok(fault)
+    }
+
+    /// Looks at a thread whose step came too late: it may have come to its end after all.
+    fn see_again(&mut self, index: usize, opcode: u8, is_own: bool) {
+        let Ok(registers) = Registers::read(self.threads[index].tid) else { return };
+        let moved = registers.ip() != self.threads[index].regs.ip();
+        self.threads[index].regs = registers;
+        if moved && !is_own {
+            // A thread that is gone has no flag.
+            let _ = self.clear_trap_flag(index, opcode, false);
+        }
     }
 
     /// First byte behind the prefixes of the instruction that the thread stands at.

@@ -147,6 +147,8 @@ fn find_call<A: Assemble>(
     load_local(a, r.left, frame, local::FOUND);
     a.load(r.slot, r.left, -apart * a.word() as i32);
     a.add_small(r.slot, -(a.slot_below_frame() as i32));
+    // A slot that looks like a context of itself: the call keeps a frame address beside it.
+    a.jump_if_equal(r.slot, r.left, none);
     instance_of(a, layout, r, Missing::Nothing, none);
     let [older, found] = [(); 2].map(|()| a.label());
     load_local(a, r.page, frame, local::LOOKED_UP);
