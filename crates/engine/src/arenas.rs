@@ -64,6 +64,9 @@ struct Drawing<'p, 'm> {
 /// An arena of a module.
 struct Arena {
     address: u64,
+    /// How many bytes it may take.
+    room: u64,
+    /// Of an arena of slots it has no routines.
     runtime: Runtime,
     facts: &'static Facts,
     /// Offset, and the most it may take, of each piece, with the index of its site.
@@ -90,28 +93,25 @@ impl<'m> Drawing<'_, 'm> {
     /// An arena for each module that has sites, somewhere close, or why there is none. Those beyond the most that a session can have
     /// are missing.
     fn begin(&self, taken: &Taken<'_>) -> BTreeMap<usize, Result<Arena, Refusal>> {
-        let mut modules: Vec<usize> = self.plan.sites.iter().map(|site| site.request.module).collect();
-        modules.sort_unstable();
-        modules.dedup();
-        let arena = |index: usize| {
+        let mut jumps: BTreeMap<usize, bool> = BTreeMap::new();
+        for site in &self.plan.sites {
+            *jumps.entry(site.request.module).or_default() |= !site.traps();
+        }
+        let arena = |index: usize, jumps: bool| {
             let module = &self.plan.modules[index];
             let isa = module.machine.isa();
             let facts = isa.facts();
             let near = |size| taken.look_near(module.start..module.end, facts.reach, size);
             let address = near(MEASURED_IN).or_else(|| near(PAGE)).ok_or(Refusal::NoGap)?;
-            let runtime = self.runtime(isa, index, address)?;
-            Ok(Arena { address, runtime, facts, pieces: Vec::new() })
+            let runtime = if jumps { self.runtime(isa, address)? } else { Runtime::default() };
+            Ok(Arena { address, room: 0, runtime, facts, pieces: Vec::new() })
         };
-        modules.into_iter().take(MAX_ARENAS).map(|index| (index, arena(index))).collect()
+        jumps.into_iter().take(MAX_ARENAS).map(|(index, jumps)| (index, arena(index, jumps))).collect()
     }
 
-    /// The routines of an arena at `address`; none where nothing jumps there.
-    fn runtime(&self, isa: &dyn Isa, module: usize, address: u64) -> Result<Runtime, Refusal> {
-        let is_used = self.plan.sites.iter().any(|site| site.request.module == module && !site.traps());
-        match is_used {
-            true => Ok(isa.runtime(address + ALIGNMENT, self.layout)?),
-            false => Ok(Runtime::default()),
-        }
+    /// The routines of an arena at `address`.
+    fn runtime(&self, isa: &dyn Isa, address: u64) -> Result<Runtime, Refusal> {
+        Ok(isa.runtime(address + ALIGNMENT, self.layout)?)
     }
 
     fn isa(&self, site: &PlannedSite<'m>) -> &'static dyn Isa {
@@ -136,6 +136,11 @@ impl<'m> Drawing<'_, 'm> {
             runtime,
             tells: self.tells,
         })
+    }
+
+    /// The template of a kind, if there is one.
+    fn template(&self, number: Option<usize>) -> Option<&Template> {
+        self.templates[number?].as_ref()
     }
 
     /// Learns templates, and finds out how long all detours and slots are.
@@ -165,9 +170,7 @@ impl<'m> Drawing<'_, 'm> {
             .zip(&sketches)
             .enumerate()
             .map(|(index, (site, sketch))| {
-                let (arena, sketch) = (arena(site).ok()?, (*sketch)?);
-                let number = self
-                    .with_request(site, at(arena), &arena.runtime, |request| kinds.number(sketch, request));
+                let number = kinds.number((*sketch)?, &site.payload());
                 match examples.get_mut(number) {
                     Some((_, second)) => *second = second.or(Some(index)),
                     None => examples.push((index, None)),
@@ -187,8 +190,7 @@ impl<'m> Drawing<'_, 'm> {
         spread::map(&numbered, |&(index, number)| {
             let site = &sites[index];
             let arena = arena(site)?;
-            let template = number.filter(|&number| self.templates[number].is_some());
-            if let Some(template) = template.and_then(|number| self.templates[number].as_ref()) {
+            if let Some(template) = self.template(number) {
                 return Ok(Measured { length: template.length() as u64, template: number });
             }
             let isa = self.isa(site);
@@ -223,18 +225,19 @@ impl<'m> Drawing<'_, 'm> {
             let Ok(drafted) = arena else { continue };
             let module = &self.plan.modules[index];
             let frames = if self.tells { frames::room(drafted.pieces.len()) } else { 0 };
-            let size = (drafted.end() + frames).next_multiple_of(PAGE);
+            drafted.room = (drafted.end() + frames).next_multiple_of(PAGE);
             // Next to the libraries go the mappings of the next moment, so nearness is sought only where it is needed.
             let found = match drafted.facts.reaches_everything() {
-                true => taken.anywhere(size),
-                false => taken.near(module.start..module.end, drafted.facts.reach, size),
+                true => taken.anywhere(drafted.room),
+                false => taken.near(module.start..module.end, drafted.facts.reach, drafted.room),
             };
-            let placed = found.ok_or(Refusal::NoGap).and_then(|address| {
-                let runtime = self.runtime(module.machine.isa(), index, address)?;
-                match runtime.code.len() > drafted.runtime.code.len() {
-                    true => Err(Refusal::ArenaTooSmall),
-                    false => Ok((address, runtime)),
-                }
+            let measured = drafted.runtime.code.len();
+            let placed = found.ok_or(Refusal::NoGap).and_then(|address| match measured {
+                0 => Ok((address, Runtime::default())),
+                _ => match self.runtime(module.machine.isa(), address)? {
+                    longer if longer.code.len() > measured => Err(Refusal::ArenaTooSmall),
+                    runtime => Ok((address, runtime)),
+                },
             });
             match placed {
                 Ok((address, runtime)) => (drafted.address, drafted.runtime) = (address, runtime),
@@ -249,14 +252,12 @@ impl<'m> Drawing<'_, 'm> {
         arenas: &BTreeMap<usize, Result<Arena, Refusal>>,
         measured: &[Result<Measured, Refusal>],
     ) -> Drawn {
-        let mut pieces: Vec<Result<Piece, Refusal>> = Vec::with_capacity(measured.len());
-        pieces.extend(self.plan.sites.iter().zip(measured).map(|(site, measured)| {
-            match (arenas.get(&site.request.module), measured) {
-                (Some(Err(refusal)), _) | (_, Err(refusal)) => Err(refusal.clone()),
-                // Written below.
-                _ => Err(Refusal::TooManyModules),
-            }
-        }));
+        // Of those that are not written below: why.
+        let refusals = self.plan.sites.iter().zip(measured).map(|(site, measured)| {
+            let placed = arenas.get(&site.request.module).and_then(|arena| arena.as_ref().err());
+            Err(placed.or(measured.as_ref().err()).cloned().unwrap_or(Refusal::TooManyModules))
+        });
+        let mut pieces: Vec<Result<Piece, Refusal>> = refusals.collect();
         let mut drawn = Vec::new();
         for arena in arenas.values().flatten() {
             let shares: Vec<&[(Range<u64>, usize)]> = arena.pieces.chunks(SHARE).collect();
@@ -273,21 +274,17 @@ impl<'m> Drawing<'_, 'm> {
                 }
                 code.extend_from_slice(&part);
                 for ((_, index), mut piece) in share.iter().zip(own) {
-                    if let (Some(frames), Ok(piece)) = (&mut frames, &mut piece) {
-                        let rows = std::mem::take(&mut piece.rows);
+                    if let (Some(frames), Ok(piece)) = (&mut frames, &mut piece)
+                        && piece.trap.is_none()
+                    {
                         let site = self.plan.sites[*index].displaced.start;
-                        if piece.trap.is_none() {
-                            frames.add(piece.address - arena.address, site, rows);
-                        }
+                        frames.add(piece.address - arena.address, site, std::mem::take(&mut piece.rows));
                     }
                     pieces[*index] = piece;
                 }
             }
             if let Some(frames) = frames {
-                frames.append(
-                    &mut code,
-                    (arena.end() + frames::room(arena.pieces.len())).next_multiple_of(PAGE),
-                );
+                frames.append(&mut code, arena.room);
             }
             drawn.push((arena.address, code));
         }
@@ -334,7 +331,7 @@ impl<'m> Drawing<'_, 'm> {
         address: u64,
         code: &mut Vec<u8>,
     ) -> Result<Piece, Refusal> {
-        let template = template.and_then(|number| self.templates[number].as_ref());
+        let template = self.template(template);
         let detour = self.with_request(site, address, &arena.runtime, |request| {
             let filled = template.and_then(|template| template.fill(request));
             filled.map_or_else(|| self.isa(site).detour(request), Ok)

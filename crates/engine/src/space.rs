@@ -77,8 +77,8 @@ impl<'a> Taken<'a> {
         let kept = near
             .into_iter()
             .map(|(near, reach)| (near.start.saturating_sub(reach), near.end.saturating_add(reach)));
-        let mut elsewhere = Self { space: self.space, ours: kept.collect() };
-        let places = elsewhere.side_by_side(sizes).or_else(|| self.side_by_side(sizes))?;
+        let mut elsewhere = Self { space: self.space, ours: self.ours.iter().copied().chain(kept).collect() };
+        let Some(places) = elsewhere.side_by_side(sizes) else { return self.side_by_side(sizes) };
         self.ours.extend(places.iter().zip(sizes).map(|(&start, size)| (start, start + size)));
         Some(places)
     }
@@ -109,9 +109,25 @@ impl<'a> Taken<'a> {
 }
 
 #[cfg(test)]
+impl Space {
+    /// That of a 64-bit process with this `/proc/PID/maps`.
+    pub(crate) fn of_maps(text: &str) -> Self {
+        let rules = GapRules {
+            page: trapless_wire::PAGE,
+            lowest: RemoteAddr(0x1_0000),
+            end: RemoteAddr(0x7fff_ffff_f000),
+            stack_growth: 8 << 20,
+            heap_start: RemoteAddr(0),
+            heap_growth: 0,
+        };
+        let maps = trapless_process::parse_maps(text.as_bytes()).unwrap();
+        Self { maps, rules, pid: Pid(1), start_time: 1, is_32bit: false }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
-    use trapless_process::parse_maps;
 
     const REACH: u64 = 1 << 31;
     const GB: u64 = 1 << 30;
@@ -126,16 +142,7 @@ mod tests {
                 let library = 0x7eff_ffff_0000 + (place << 34) + (step << 24);
                 let maps =
                     format!("{library:x}-{:x} r-xp 00000000 08:01 7 /lib/one.so\n", library + 0x10_0000);
-                let rules = GapRules {
-                    page: 4096,
-                    lowest: RemoteAddr(0x1_0000),
-                    end: RemoteAddr(0x7fff_ffff_f000),
-                    stack_growth: 8 << 20,
-                    heap_start: RemoteAddr(0),
-                    heap_growth: 0,
-                };
-                let maps = parse_maps(maps.as_bytes()).unwrap();
-                let space = Space { maps, rules, pid: Pid(1), start_time: 1, is_32bit: false };
+                let space = Space::of_maps(&maps);
                 let mut taken = Taken::new(&space);
                 let near = library..library + 0x10_0000;
                 let places = taken.regions(sizes, [(near.clone(), REACH)]).unwrap();

@@ -6,8 +6,6 @@ use std::thread;
 
 /// Fewer than this are not worth a thread.
 const LEAST: usize = 256;
-/// The same of items each of which takes longer than a thread's start.
-const LEAST_LARGE: usize = 2;
 /// More threads than this gain nothing: the sites of one process are a second's work.
 const MOST: usize = 8;
 
@@ -19,9 +17,9 @@ pub fn map<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<
     map_by(LEAST, items, work)
 }
 
-/// The same of items each of which is much work.
+/// The same of items each of which takes longer than a thread's start.
 pub fn each<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    map_by(LEAST_LARGE, items, work)
+    map_by(1, items, work)
 }
 
 fn map_by<T: Sync, R: Send>(least: usize, items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {

@@ -4,7 +4,7 @@
 //! from two of a kind a [`Template`] is learned; and then the length of each is known, and each can be written at its own place
 //! without the others.
 
-use crate::{Detour, DetourRequest, Machine, Site, x86};
+use crate::{Detour, DetourRequest, Machine, Payload, Site, x86};
 use alloc::collections::BTreeMap;
 
 /// What a detour of a site may use without saving it. Finding that out takes longer than anything else about a detour, and depends on
@@ -39,11 +39,12 @@ pub struct Kinds {
 }
 
 impl Kinds {
-    /// Number of the kind of a sketch, from 0 on without a gap. Sketches that differ may be of one kind.
-    pub fn number(&mut self, sketch: Sketch, request: &DetourRequest<'_>) -> usize {
+    /// Number of the kind of a sketch, from 0 on without a gap. Sketches that differ may be of one kind. `payload`: that of the request
+    /// that the sketch is of.
+    pub fn number(&mut self, sketch: Sketch, payload: &Payload) -> usize {
         *self.sketches.entry(sketch).or_insert_with(|| {
             let next = self.shapes.len();
-            *self.shapes.entry(sketch.0.shape(request)).or_insert(next)
+            *self.shapes.entry(sketch.0.shape(payload)).or_insert(next)
         })
     }
 }

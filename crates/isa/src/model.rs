@@ -16,10 +16,23 @@ pub trait Read {
 pub trait Memory: Read {
     /// One store.
     fn store(&mut self, address: u64, value: u64);
-    /// Stores `value` if 0 stands there; else what stands there.
-    fn reserve(&mut self, address: u64, value: u64) -> Result<(), u64>;
-    /// What stands there, which is incremented.
-    fn take_number(&mut self, address: u64) -> u64;
+    /// Stores `value` if 0 stands there; else what stands there. As it is here it takes several steps: for memory that nobody else
+    /// changes meanwhile.
+    fn reserve(&mut self, address: u64, value: u64) -> Result<(), u64> {
+        match self.load(address) {
+            0 => {
+                self.store(address, value);
+                Ok(())
+            }
+            other => Err(other),
+        }
+    }
+    /// What stands there, which is incremented. The same goes for its steps.
+    fn take_number(&mut self, address: u64) -> u64 {
+        let number = self.load(address);
+        self.store(address, number + 1);
+        number
+    }
 }
 
 /// What a return part finds.

@@ -7,7 +7,7 @@ use crate::select::{self, ModuleNames, SelectError};
 use crate::spec::{Exclusion, Location, Pattern, ProbeSpec};
 use crate::target::Image;
 use std::collections::BTreeSet;
-use trapless_engine::{Unwinder, spread::share_out};
+use trapless_engine::{Unwinder, spread};
 use trapless_isa::Mechanism;
 use trapless_process::Process;
 use trapless_symbols::{Function, Kind, Module, demangle};
@@ -134,10 +134,9 @@ fn read_functions(process: Option<&Process>, images: &[Image], probes: &[(&Probe
     let chosen: BTreeSet<usize> = chosen.collect();
     let readable: Vec<&Module> =
         chosen.into_iter().filter_map(|index| images[index].module(process).ok()).collect();
-    let read = |_: &mut (), module: &&Module| {
+    spread::each(&readable, |module| {
         module.functions();
-    };
-    share_out(&readable, read).map_or_else(|panic| std::panic::resume_unwind(panic), drop);
+    });
 }
 
 /// By image and address, what several patterns mean joined.

@@ -98,8 +98,8 @@ fn rung(
             return Err(Refusal::Unread(table));
         }
         go::leaves_room(module.runtimes, isa, &site)?;
-        // What unwinders ask reads the loader's own tables, where they land they write to their own stack, and neither faults. Behind a call that makes children the stack is
-        // the C library's own.
+        // What unwinders ask reads the loader's own tables, where they land they write to their own stack, and neither faults.
+        // Behind a call that makes children the stack is the C library's own.
         if !request.wanted.is_unwinders() && request.wanted.sharing.is_none() {
             faults::seen_by_handlers(facts, isa, displaced, original(request, displaced))?;
         }

@@ -4,7 +4,6 @@ use super::*;
 use crate::admit::{Arrival, Facts, Functions, Known, Runtimes};
 use crate::{Function, Module, Request, Wanted};
 use trapless_isa::{BranchTargets, DetourRequest, Machine, Mechanism};
-use trapless_process::{GapRules, RemoteAddr, parse_maps};
 
 /// The beginnings of functions, each as long as a jump or longer, with registers that are dead there and some that are not.
 const BEGINNINGS: [&[u8]; 5] = [
@@ -37,16 +36,7 @@ fn space() -> Space {
     for start in LIBRARIES {
         maps += &format!("{start:x}-{:x} r-xp 00000000 08:01 7 /lib/one.so\n", start + SIZE);
     }
-    let rules = GapRules {
-        page: PAGE,
-        lowest: RemoteAddr(0x1_0000),
-        end: RemoteAddr(0x7fff_ffff_f000),
-        stack_growth: 8 << 20,
-        heap_start: RemoteAddr(0),
-        heap_growth: 0,
-    };
-    let maps = parse_maps(maps.as_bytes()).unwrap();
-    Space { maps, rules, pid: Pid(1), start_time: 1, is_32bit: false }
+    Space::of_maps(&maps)
 }
 
 /// Two libraries with every function probed, in one of three ways.

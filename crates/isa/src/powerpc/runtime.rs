@@ -112,7 +112,7 @@ fn translate(asm: &mut Asm, layout: &Layout) {
 }
 
 fn landed(asm: &mut Asm, layout: &Layout) {
-    let [told, nobody, known, done] = [(); 4].map(|()| asm.label());
+    let [told, done] = [(); 2].map(|()| asm.label());
     // What is in r10 stays there.
     let (calls, is_end) = (R5, R10);
     asm.copy(INSTANCES.slot, R10);
@@ -122,13 +122,7 @@ fn landed(asm: &mut Asm, layout: &Layout) {
     routines::landed(asm, layout, &INSTANCES, calls, done);
     asm.compare_immediate(is_end, 0);
     asm.branch_if(When::NotEqual, done);
-    asm.compare_immediate(R13, 0);
-    asm.branch_if(When::Equal, nobody);
-    routines::resolve(asm, layout, &THREADS, Missing::Claim);
-    asm.branch(known);
-    asm.bind(nobody);
-    asm.load_constant(THREADS.entry, 0);
-    asm.bind(known);
+    resolve(asm, layout);
     routines::count_left(asm, layout, THREADS.entry, calls, [THREADS.x, THREADS.y, THREADS.left]);
     asm.bind(done);
 }

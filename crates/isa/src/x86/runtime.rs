@@ -148,16 +148,22 @@ fn restore(a: &mut Lower, registers: &[usize]) {
     registers.iter().for_each(|&register| a.pop(register));
 }
 
-fn resolve(a: &mut Lower, layout: &Layout, roles: &Roles) {
+/// `entry` = that of the thread that runs, or 0 where it has no thread pointer.
+fn own_entry(a: &mut Lower, layout: &Layout, roles: &Roles) {
     let [none, done] = [(); 2].map(|()| a.label());
     let r = &roles.threads;
-    save(a, roles.saved);
     thread(a, none);
     routines::resolve(a, layout, r, Missing::Claim);
     a.jump(done);
     a.bind(none);
     a.set(r.entry, 0);
     a.bind(done);
+}
+
+fn resolve(a: &mut Lower, layout: &Layout, roles: &Roles) {
+    let r = &roles.threads;
+    save(a, roles.saved);
+    own_entry(a, layout, roles);
     a.copy(roles.result, r.entry);
     restore(a, roles.saved);
     a.put(|a, _| a.ret());
@@ -268,7 +274,7 @@ fn translate(a: &mut Lower, layout: &Layout, roles: &Roles) {
 }
 
 fn landed(a: &mut Lower, layout: &Layout, roles: &Roles) {
-    let [unknown, told, nobody, known, nothing, done] = [(); 6].map(|()| a.label());
+    let [unknown, told, nothing, done] = [(); 4].map(|()| a.label());
     let (r, instances, calls, is_end) = (&roles.threads, &roles.instances, roles.caller, roles.second);
     save(a, roles.saved);
     a.copy(instances.slot, roles.first);
@@ -283,12 +289,7 @@ fn landed(a: &mut Lower, layout: &Layout, roles: &Roles) {
     a.pop(r.x);
     a.jump_if_not_zero(r.x, done);
     a.copy(roles.call, calls);
-    thread(a, nobody);
-    routines::resolve(a, layout, r, Missing::Claim);
-    a.jump(known);
-    a.bind(nobody);
-    a.set(r.entry, 0);
-    a.bind(known);
+    own_entry(a, layout, roles);
     routines::count_left(a, layout, r.entry, roles.call, [r.x, r.y, r.left]);
     a.jump(done);
     a.bind(nothing);

@@ -68,15 +68,16 @@ impl Sketch {
         Some(Self { spare, kinds, length })
     }
 
-    pub fn shape(&self, request: &DetourRequest<'_>) -> Shape {
-        let frame = Frame::choose(64, &request.payload, self.spare);
+    /// `payload`: that of the request that it is of.
+    pub fn shape(&self, payload: &Payload) -> Shape {
+        let frame = Frame::choose(64, payload, self.spare);
         Shape { frame, kinds: self.kinds, length: self.length }
     }
 }
 
 /// Distance of each of the arena's routines from the first.
 fn distances<'r>(request: &'r DetourRequest<'_>) -> impl Iterator<Item = u64> + use<'r> {
-    let first = routines(request).unwrap_or(0);
+    let first = routines(request);
     request.runtime.routines.iter().map(move |address| address.wrapping_sub(first))
 }
 
@@ -102,9 +103,9 @@ fn moved_to(request: &DetourRequest<'_>, destination: u64) -> Option<Relocated> 
     relocate(64, &request.displaced, request.original, destination).ok()
 }
 
-/// Address of the arena's routines. `None` in an arena without any.
-fn routines(request: &DetourRequest<'_>) -> Option<u64> {
-    request.runtime.routines.first().copied()
+/// Address of the arena's routines, or 0 in an arena without any.
+fn routines(request: &DetourRequest<'_>) -> u64 {
+    request.runtime.routines.first().copied().unwrap_or(0)
 }
 
 /// What the steps of a payload are, two bits for each; `None` where templates do not know one of them, or they have more offsets than
@@ -129,8 +130,7 @@ fn kinds(payload: &Payload) -> Option<u64> {
 
 fn parameters(request: &DetourRequest<'_>) -> Parameters {
     let (mut all, mut payload) = ([0; PARAMETERS], request.payload);
-    let routines = routines(request).unwrap_or(0);
-    [all[0], all[1], all[2]] = [request.address, request.displaced.end(), routines];
+    [all[0], all[1], all[2]] = [request.address, request.displaced.end(), routines(request)];
     for (to, offset) in all[OFFSETS..].iter_mut().zip(payload.offsets()) {
         *to = u64::from(*offset);
     }

@@ -32,22 +32,6 @@ impl Memory for Reference {
             false => self.home = Some(value),
         }
     }
-
-    fn reserve(&mut self, address: u64, value: u64) -> Result<(), u64> {
-        match self.load(address) {
-            0 => {
-                self.store(address, value);
-                Ok(())
-            }
-            other => Err(other),
-        }
-    }
-
-    fn take_number(&mut self, address: u64) -> u64 {
-        let number = self.load(address);
-        self.store(address, number + 1);
-        number
-    }
 }
 
 impl Reference {

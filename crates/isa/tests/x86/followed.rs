@@ -291,21 +291,6 @@ impl model::Memory for Copy {
     fn store(&mut self, address: u64, value: u64) {
         *self.word(address) = value;
     }
-
-    fn reserve(&mut self, address: u64, value: u64) -> Result<(), u64> {
-        let word = self.word(address);
-        if *word != 0 {
-            return Err(*word);
-        }
-        *word = value;
-        Ok(())
-    }
-
-    fn take_number(&mut self, address: u64) -> u64 {
-        let word = self.word(address);
-        *word += 1;
-        *word - 1
-    }
 }
 
 #[test]

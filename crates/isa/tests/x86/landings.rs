@@ -33,22 +33,6 @@ impl Memory for Wanted<'_> {
     fn store(&mut self, address: u64, value: u64) {
         self.words.insert(address, value);
     }
-
-    fn reserve(&mut self, address: u64, value: u64) -> Result<(), u64> {
-        match self.load(address) {
-            0 => {
-                self.store(address, value);
-                Ok(())
-            }
-            other => Err(other),
-        }
-    }
-
-    fn take_number(&mut self, address: u64) -> u64 {
-        let number = self.load(address);
-        self.store(address, number + 1);
-        number
-    }
 }
 
 /// An unwinder in the midst of calls, with hooks where it asks and where it lands.

@@ -322,20 +322,4 @@ impl model::Memory for Native<'_> {
     fn store(&mut self, address: u64, value: u64) {
         self.0.set(address, value);
     }
-
-    fn reserve(&mut self, address: u64, value: u64) -> Result<(), u64> {
-        match self.0.get(address) {
-            0 => {
-                self.0.set(address, value);
-                Ok(())
-            }
-            other => Err(other),
-        }
-    }
-
-    fn take_number(&mut self, address: u64) -> u64 {
-        let number = self.0.get(address);
-        self.0.set(address, number + 1);
-        number
-    }
 }

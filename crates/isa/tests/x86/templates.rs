@@ -88,7 +88,7 @@ fn filled_in_detours_are_those_that_the_encoder_writes() {
         let numbers: Vec<Option<usize>> = (0..functions.len())
             .map(|n| {
                 let request = request(n, n % 2);
-                Some(kinds.number(Sketch::of(&request, functions[n].spare)?, &request))
+                Some(kinds.number(Sketch::of(&request, functions[n].spare)?, &request.payload))
             })
             .collect();
         let mut filled = 0;

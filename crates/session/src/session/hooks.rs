@@ -6,8 +6,8 @@ use trapless_engine::Unwinder;
 use trapless_engine::admit::{LANDINGS, LOOKUPS, UNWINDERS};
 use trapless_process::Process;
 
-/// Adds to the sites the functions that unwinders ask about an address, and those by which they land, for calls that detours follow, and the entry points of every
-/// unwinder that is loaded, for calls that a tracer follows. Without a process, those of the files.
+/// Adds to the sites the functions that unwinders ask about an address, and those by which they land, for calls that detours follow,
+/// and the entry points of every unwinder that is loaded, for calls that a tracer follows. Without a process, those of the files.
 pub(super) fn with_unwinders(process: Option<&Process>, images: &[Image], mut sites: Sites) -> Sites {
     let program = process.and_then(|process| process.exe().ok());
     for (index, image) in images.iter().enumerate() {
