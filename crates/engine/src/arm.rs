@@ -11,9 +11,10 @@
 //! 4. Check each site again: no saved context leads inside its displaced instructions, and those that run from a copy after
 //!    a trap are the file's.
 //! 5. Say in the journal of which sites that was not so.
-//! 6. Patch every site whose bytes are the file's.
-//! 7. Move threads that stand inside displaced instructions to the same instruction of the detour.
-//! 8. Let the target go.
+//! 6. Raise the semaphores of USDT probes ([`crate::semaphores`]).
+//! 7. Patch every site whose bytes are the file's.
+//! 8. Move threads that stand inside displaced instructions to the same instruction of the detour.
+//! 9. Let the target go.
 //!
 //! When a step fails, what was mapped is unmapped and nothing was changed. If we are killed from step 6 on,
 //! the journal tells what to undo, and each patch is harmless by itself: detours are complete before the first
@@ -21,7 +22,7 @@
 
 use crate::{
     Blueprint, EngineError, LeftAlone, clock, find_sessions, found::find_headers, reach, region::Region,
-    scan, spread, trap::TrapSite, writes,
+    scan, semaphores, spread, trap::TrapSite, writes,
 };
 use std::{
     os::fd::OwnedFd,
@@ -102,6 +103,7 @@ impl Blueprint<'_, '_> {
 
         let mut refused = self.refused_by_contexts(process, stopped, &all)?;
         self.refuse_modified(process, &mut refused)?;
+        semaphores::refuse(process, &self.semaphores, &mut refused)?;
         let moves = self.threads_inside(stopped, &mut refused);
         self.require_lookups(process, &mut refused)?;
         let mut journal = self.journal.clone();
@@ -113,12 +115,17 @@ impl Blueprint<'_, '_> {
         let overflow = self.header.blocks_offset + u64::from(BLOCK_ORIGIN);
         trapless_wire::WordsMut::set_word(&region, overflow, u64::from(self.header.pid));
 
-        // Step 6.
-        for index in writes::put_in(process, &journal)? {
+        semaphores::raise(process, &self.header, &self.semaphores, &refused)?;
+
+        // Step 7.
+        let put_in =
+            writes::put_in(process, &journal).inspect_err(|_| semaphores::lower_again(process, &self.header));
+        for index in put_in? {
             refused[index] = Some(LeftAlone::Modified);
             // Removal need not wait for somebody else's bytes to go.
             self.skip(index, &mut journal, &region)?;
         }
+        semaphores::confirm(process, &self.header, &self.semaphores, &refused);
         for (tid, index, copy) in moves {
             if refused[index].is_none() {
                 set_ip(stopped, tid, copy)?;
@@ -274,7 +281,7 @@ impl Blueprint<'_, '_> {
         Ok(())
     }
 
-    /// For step 7: threads inside displaced instructions, their sites, and where they go on. A thread that stands
+    /// For step 8: threads inside displaced instructions, their sites, and where they go on. A thread that stands
     /// where no displaced instruction begins keeps its site unpatched.
     fn threads_inside(
         &self,

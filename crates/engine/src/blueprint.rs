@@ -7,14 +7,15 @@ use crate::{
     EngineError, Plan, PlannedSite, Refusal, Space,
     arenas::{self, Drawn, Piece},
     scan::Ranges,
+    semaphores::Semaphore,
     space::Taken,
     trap::TrapSite,
 };
-use std::{borrow::Cow, ops::Range};
+use std::{borrow::Cow, collections::BTreeMap, ops::Range};
 use trapless_process::{Pid, Process};
 use trapless_wire::{
-    Arena, Header, Journal, JournalSite, JournalSizes, MAGIC, PAGE, RawPlace, SessionState, SiteState, Sizes,
-    VERSION, Write, WriteKind,
+    Arena, Header, Journal, JournalSite, JournalSizes, MAGIC, MAX_SEMAPHORES, PAGE, RawPlace, SessionState,
+    SiteState, Sizes, VERSION, Write, WriteKind,
 };
 
 /// Everything that will be mapped and written.
@@ -33,6 +34,8 @@ pub struct Blueprint<'p, 'm> {
     pub(crate) places: Vec<Vec<(u64, u64)>>,
     /// The sites that trap, by address.
     pub(crate) traps: Vec<TrapSite>,
+    /// What is raised while the sites are armed.
+    pub(crate) semaphores: Vec<Semaphore>,
     /// What will be written over, by address, and the index of its site.
     pub(crate) writes: Vec<(Range<u64>, usize)>,
     /// Where nobody may come back to: an instruction inside a write that does not stand there any more.
@@ -52,6 +55,10 @@ impl<'p, 'm> Blueprint<'p, 'm> {
         let mut header = new_header(space)?;
         let slot_shift = plan.modules.first().map_or(0, |module| module.machine.isa().facts().slot_shift);
         header.places = plan.sites.iter().map(|site| site.places.count() as u64).sum();
+        header.semaphores = semaphores(plan).len() as u64;
+        if header.semaphores > MAX_SEMAPHORES {
+            return Err(EngineError::Unsupported("more than 65,536 semaphores in one process: probe fewer"));
+        }
         plan.geometry.describe(
             &mut header,
             sizes,
@@ -77,6 +84,7 @@ impl<'p, 'm> Blueprint<'p, 'm> {
             schema: Vec::new(),
             places: Vec::new(),
             traps: Vec::new(),
+            semaphores: Vec::new(),
             writes: Vec::new(),
             inside: Ranges::default(),
         };
@@ -159,10 +167,22 @@ impl<'p, 'm> Blueprint<'p, 'm> {
             places[*index].iter().any(|place| inside.contains(&place.0)).then_some((inside.start, inside.end))
         });
         self.inside = Ranges::new(insides);
+        self.semaphores = semaphores(&self.plan);
         self.journal = journal;
         self.places = places;
         self.traps = traps;
     }
+}
+
+/// The semaphores of a plan, each once.
+fn semaphores(plan: &Plan<'_>) -> Vec<Semaphore> {
+    let mut sites: BTreeMap<u64, Vec<(usize, u64)>> = BTreeMap::new();
+    for (index, site) in plan.sites.iter().enumerate() {
+        for &address in site.request.semaphores {
+            sites.entry(address).or_default().push((index, site.displaced.start));
+        }
+    }
+    sites.into_iter().map(|(address, sites)| Semaphore { address, sites }).collect()
 }
 
 /// Room for the journal of a plan: each site has one write.

@@ -78,6 +78,9 @@ pub enum Refusal {
     /// A part of the file that tells where control arrives could not be read.
     #[error("{0} could not be read")]
     Unread(&'static str),
+    /// The semaphore of a USDT probe cannot be raised.
+    #[error("its semaphore is not in writable memory of the module's own, or counts no further")]
+    Semaphore,
 }
 
 impl Refusal {
@@ -108,6 +111,7 @@ impl Refusal {
             Refusal::NotCalled => "not_called",
             Refusal::GoesOn(_) => "tail_call_unknown",
             Refusal::Unread(_) => "unread",
+            Refusal::Semaphore => "semaphore",
         }
     }
 
@@ -133,11 +137,13 @@ pub enum LeftAlone {
     Modified,
     /// [`Refusal::Unwinder`]
     Unwinder,
+    /// [`Refusal::Semaphore`]
+    Semaphore,
 }
 
 impl LeftAlone {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::OnStack, Self::Modified, Self::Unwinder];
+    pub const ALL: [Self; 4] = [Self::OnStack, Self::Modified, Self::Unwinder, Self::Semaphore];
 }
 
 impl From<LeftAlone> for Refusal {
@@ -146,6 +152,7 @@ impl From<LeftAlone> for Refusal {
             LeftAlone::OnStack => Refusal::OnStack,
             LeftAlone::Modified => Refusal::Modified,
             LeftAlone::Unwinder => Refusal::Unwinder,
+            LeftAlone::Semaphore => Refusal::Semaphore,
         }
     }
 }

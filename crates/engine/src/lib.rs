@@ -33,6 +33,7 @@ mod request;
 mod returns;
 mod scan;
 mod search;
+mod semaphores;
 mod session;
 mod space;
 pub mod spread;

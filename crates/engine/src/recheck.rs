@@ -265,7 +265,7 @@ fn once_each(mut found: Vec<(u32, Became)>) -> Vec<(u32, Became)> {
 }
 
 /// Whether the page at `address` is the file's, and not one that was written to.
-fn is_of_a_file(process: &Process, address: u64) -> bool {
+pub(crate) fn is_of_a_file(process: &Process, address: u64) -> bool {
     /// `PM_FILE` and `PM_SWAP` of `fs/proc/task_mmu.c`, and that the page is present.
     const FILE: u64 = 1 << 61;
     const SWAPPED: u64 = 1 << 62;

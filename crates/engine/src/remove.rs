@@ -6,7 +6,7 @@
 //! 1. Stop every thread.
 //! 2. Step threads out of the arenas. A detour waits for nothing, so each is out after some dozens of steps: on the
 //!    original code, in the displaced function, or at home with its caller.
-//! 3. Put back the original bytes of every site that still has ours. Other bytes are somebody else's and are left. The sites at which
+//! 3. Lower the semaphores that were raised ([`crate::semaphores`]). Put back the original bytes of every site that still has ours. Other bytes are somebody else's and are left. The sites at which
 //!    unwinders ask where a call returns stay in for now.
 //! 4. Put back the return address of every followed call that is still running: see [`crate::returns`].
 //! 5. Do the same for sessions that were taken out before and whose memory had to stay.
@@ -22,7 +22,7 @@ use crate::{
     found::{find_headers, find_removed},
     reach, returns,
     scan::Ranges,
-    writes,
+    semaphores, writes,
 };
 use std::time::{Duration, Instant};
 use trapless_isa::{Displaced, Slot};
@@ -227,6 +227,7 @@ fn take_out(
 
     // What was written at a site that is not believed is not known.
     removed.left += session.doubted;
+    semaphores::lower(process, session)?;
     let covered = restore(process, session, |site| !site.is_lookup(), removed)? || session.doubted > 0;
     removed.returns = returns::put_back(process, session)?;
     write_state(process, header, SessionState::Removed)?;

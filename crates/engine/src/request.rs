@@ -128,6 +128,8 @@ pub struct Request<'m> {
     pub wanted: Wanted,
     /// The only mechanism that may be used; `None` for any that the plan allows. Unwinders' entries follow how calls are followed.
     pub mechanism: Option<Mechanism>,
+    /// Addresses of the semaphores that are raised while the site is armed.
+    pub semaphores: &'m [u64],
     /// What tells where control arrives in the function and could not be read, if there is something.
     pub unread: Option<&'static str>,
 }

@@ -121,6 +121,7 @@ fn no_two_sites_share_a_byte_and_every_request_has_one_answer() {
                 address: TEXT + (range.start as u64 + random.choose(&[0, 0, 0, 1, 3])),
                 wanted: wanted(&mut random),
                 mechanism: random.choose(&[None, None, None, Some(Mechanism::Step)]),
+                semaphores: &[],
                 unread: random.choose(&[None, None, None, None, Some("a table")]),
             })
             .collect();
@@ -215,6 +216,7 @@ fn of_sites_that_share_bytes_the_first_that_was_asked_for_is_armed() {
             address,
             wanted: Wanted { entries: true, ..Wanted::default() },
             mechanism: None,
+            semaphores: &[],
             unread: None,
         };
         let requests: Vec<Request<'_>> = (0..).zip(&addresses).map(request).collect();

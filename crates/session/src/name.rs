@@ -30,6 +30,12 @@ impl SiteName {
         Self(Arc::new(Parts { symbol: symbol.into(), offset, text: OnceLock::new() }))
     }
 
+    /// Of a USDT probe.
+    pub fn of_usdt(provider: &str, name: &str) -> Self {
+        let text = OnceLock::from(format!("{provider}:{name}"));
+        Self(Arc::new(Parts { symbol: Box::default(), offset: 0, text }))
+    }
+
     /// As the programmer wrote it, with the offset of a site inside the function.
     pub fn text(&self) -> &str {
         let Parts { symbol, offset, text } = &*self.0;

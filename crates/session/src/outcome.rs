@@ -20,6 +20,9 @@ pub struct ProbeSummary {
     pub address: u64,
     /// How the probe gets control: `jump`, `boost`, `emulate` or `step`.
     pub mechanism: &'static str,
+    /// How many sites it has, where a USDT probe stands at several.
+    #[serde(skip_serializing_if = "is_one")]
+    pub sites: usize,
     /// How often it fired.
     pub hits: u64,
     /// How many of its hits could not be recorded.
@@ -166,6 +169,11 @@ impl Serialize for Hit {
         }
         hit.end()
     }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_one(number: &usize) -> bool {
+    *number == 1
 }
 
 /// A word as `"0x1f"`.

@@ -1,16 +1,19 @@
 //! From patterns to sites.
 
+mod usdt;
+
 use crate::error::Error;
 use crate::name::SiteName;
 use crate::outcome::{Skipped, Why};
 use crate::select::{self, ModuleNames, SelectError};
 use crate::spec::{Exclusion, Location, Pattern, ProbeSpec};
 use crate::target::Image;
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use trapless_engine::{Unwinder, spread};
 use trapless_isa::Mechanism;
 use trapless_process::Process;
-use trapless_symbols::{Function, Kind, Module, demangle};
+use trapless_symbols::{Function, Kind, Module, UsdtArgument, demangle};
 
 /// What was asked for at each of some functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -34,6 +37,10 @@ pub struct Site {
     pub module: Option<String>,
     /// The function's name for people, with an offset for a site inside it: of several names that which was asked for.
     pub name: SiteName,
+    /// Its other names, of which each was asked for, too: of USDT probes at one address.
+    pub others: Vec<SiteName>,
+    /// The USDT probes that were asked for here.
+    pub usdt: Vec<UsdtSite>,
     /// What was asked for. Neither, for an unwinder's entry that only has to be hooked.
     pub kinds: Kinds,
     /// The only mechanism that may be used, where a specification names one.
@@ -42,7 +49,32 @@ pub struct Site {
     pub unwinder: Option<Unwinder>,
 }
 
+/// A USDT probe at a site.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsdtSite {
+    /// Who offers it.
+    pub provider: String,
+    /// What it is called.
+    pub name: String,
+    /// Address in the file of the semaphore that is raised while the probe is armed.
+    pub semaphore: Option<u64>,
+    /// What it tells of the program.
+    pub arguments: Vec<UsdtArgument>,
+}
+
+impl UsdtSite {
+    /// Its name for people.
+    pub fn site_name(&self) -> SiteName {
+        SiteName::of_usdt(&self.provider, &self.name)
+    }
+}
+
 impl Site {
+    /// The names that it was asked for by.
+    pub fn names(&self) -> impl Iterator<Item = &SiteName> {
+        std::iter::once(&self.name).chain(&self.others)
+    }
+
     /// Its module's name for people.
     pub fn module_name<'a>(&'a self, images: &'a [Image]) -> &'a str {
         self.module.as_deref().unwrap_or_else(|| images[self.image].name())
@@ -71,9 +103,11 @@ pub fn resolve<'p>(
 ) -> Result<Sites, Error> {
     let mut found: Vec<Site> = Vec::new();
     let mut skipped = Vec::new();
-    let probes: Vec<(&ProbeSpec, Kinds)> = probes.into_iter().collect();
+    let probes: Vec<(Cow<'_, ProbeSpec>, Kinds)> =
+        probes.into_iter().map(|(spec, kinds)| (usdt::settled(process, images, spec), kinds)).collect();
     read_functions(process, images, &probes);
-    for (spec, kinds) in probes {
+    for (spec, kinds) in &probes {
+        let (spec, kinds) = (&**spec, *kinds);
         let chosen = modules(process, images, spec)?;
         // A pattern over modules may meet one that cannot be read; a name may not.
         let only = chosen.len() == 1;
@@ -93,11 +127,28 @@ pub fn resolve<'p>(
         }
         for &(index, module) in &readable {
             let image = &images[index];
+            let asked = asked_module(image, module, spec);
+            let named = || asked.clone().unwrap_or_else(|| image.name().to_owned());
             let names =
                 ModuleNames { path: &image.path, soname: module.soname(), alias: image.alias.as_deref() };
             let exclusions = select::exclusions_for(exclusions, &names);
-            let asked = asked_module(image, module, spec);
-            for mut site in sites_in(module, index, spec, kinds, &exclusions)? {
+            let found_here = match sites_in(module, index, spec, kinds, &exclusions) {
+                Ok(found) => found,
+                Err(why) if only => {
+                    return Err(Error::File { path: image.path.clone().into(), reason: why.reason });
+                }
+                Err(why) => {
+                    skipped.push(Skipped { module: named(), function: "*".to_owned(), why });
+                    continue;
+                }
+            };
+            matched += found_here.nowhere.len();
+            skipped.extend(found_here.nowhere.into_iter().map(|(function, why)| Skipped {
+                module: named(),
+                function,
+                why,
+            }));
+            for mut site in found_here.sites {
                 matched += 1;
                 if is_elsewhere(process, images, index, site.address)? {
                     continue;
@@ -114,9 +165,12 @@ pub fn resolve<'p>(
         }
         if matched == 0 {
             let found = readable.iter().map(|&(index, module)| sites_in(module, index, spec, kinds, &[]));
-            let excluded: usize = found.map(|sites| sites.map_or(0, |sites| sites.len())).sum();
+            let excluded: usize = found.map(|found| found.map_or(0, |found| found.sites.len())).sum();
             if excluded > 0 {
                 return Err(SelectError::Excluded { spec: spec.text.clone(), excluded }.into());
+            }
+            if spec.location.is_usdt() {
+                return Err(usdt::none_found(spec, readable.iter().map(|(_, module)| *module)).into());
             }
             let all = readable.iter().flat_map(|(_, m)| m.functions().iter());
             let names = all.flat_map(|f| f.names().map(|n| n.plain()));
@@ -129,9 +183,20 @@ pub fn resolve<'p>(
 }
 
 /// Works out the functions of all modules that patterns mean, several at once. What cannot be read is told when its turn comes.
-fn read_functions(process: Option<&Process>, images: &[Image], probes: &[(&ProbeSpec, Kinds)]) {
-    let chosen = probes.iter().filter_map(|(spec, _)| modules(process, images, spec).ok()).flatten();
-    let chosen: BTreeSet<usize> = chosen.collect();
+fn read_functions(process: Option<&Process>, images: &[Image], probes: &[(Cow<'_, ProbeSpec>, Kinds)]) {
+    let mut chosen = BTreeSet::new();
+    for (spec, _) in probes {
+        let mut found = modules(process, images, spec).unwrap_or_default();
+        if spec.location.is_usdt() {
+            // Most modules have none, and need not be read for it.
+            found.retain(|&index| {
+                images[index]
+                    .module(process)
+                    .is_ok_and(|module| module.usdt().is_ok_and(|all| !all.is_empty()))
+            });
+        }
+        chosen.extend(found);
+    }
     let readable: Vec<&Module> =
         chosen.into_iter().filter_map(|index| images[index].module(process).ok()).collect();
     spread::each(&readable, |module| {
@@ -147,6 +212,7 @@ fn each_once(mut found: Vec<Site>) -> Vec<Site> {
         if same {
             site.kinds.entry |= next.kinds.entry;
             site.kinds.returns |= next.kinds.returns;
+            usdt::join(site, next);
             // The last word counts, so that one probe of many can be told apart from the pattern that means all.
             site.mechanism = next.mechanism.or(site.mechanism);
         }
@@ -192,20 +258,33 @@ fn modules(process: Option<&Process>, images: &[Image], spec: &ProbeSpec) -> Res
     Ok(select::modules(&spec.module, &with_sonames)?)
 }
 
+/// What of a module a specification means.
+#[derive(Default)]
+struct Found {
+    sites: Vec<Site>,
+    /// What matches and lies nowhere that can be probed, by its name, and why.
+    nowhere: Vec<(String, Why)>,
+}
+
+/// # Errors
+/// Why nothing can be said of the module.
 fn sites_in(
     module: &Module,
     image: usize,
     spec: &ProbeSpec,
     kinds: Kinds,
     exclusions: &[&Pattern],
-) -> Result<Vec<Site>, Error> {
+) -> Result<Found, Why> {
+    if let Location::Usdt { provider, name } = &spec.location {
+        return usdt::sites_in(module, image, (provider.as_ref(), name), kinds, exclusions);
+    }
     let functions = module.functions();
-    match &spec.location {
-        Location::Address(address) => {
-            let Some(function) = functions.containing(*address) else { return Ok(Vec::new()) };
-            let offset = address - function.address();
-            Ok(vec![site(image, function, offset, kinds)])
-        }
+    let sites = match &spec.location {
+        Location::Address(address) => match functions.containing(*address) {
+            Some(function) => vec![site(image, function, address - function.address(), kinds)],
+            None => Vec::new(),
+        },
+        Location::Usdt { .. } => Vec::new(),
         Location::Function { pattern, offset } => {
             let names = functions.iter().map(|f| f.names().map(|n| n.versioned()));
             let demangled = |name: &str| {
@@ -215,14 +294,16 @@ fn sites_in(
             let chosen = select::functions(pattern, exclusions, names, &demangled);
             let chosen = chosen.into_iter().filter_map(|index| functions.get(index));
             let exact = pattern.as_literal().is_some();
-            Ok(chosen
+            chosen
                 .filter(|f| exact || f.kind() != Kind::Part)
                 .map(|function| {
-                    site_named(image, function, as_asked(function, pattern, &demangled), *offset, kinds)
+                    let name = SiteName::new(as_asked(function, pattern, &demangled), *offset);
+                    site_named(image, function, name, *offset, kinds)
                 })
-                .collect())
+                .collect()
         }
-    }
+    };
+    Ok(Found { sites, nowhere: Vec::new() })
 }
 
 /// The first of a function's names that `pattern` means.
@@ -251,10 +332,10 @@ fn asked_module(image: &Image, module: &Module, spec: &ProbeSpec) -> Option<Stri
 
 /// The site at `offset` bytes into a function.
 pub fn site(image: usize, function: Function<'_>, offset: u64, kinds: Kinds) -> Site {
-    site_named(image, function, function.name().plain(), offset, kinds)
+    site_named(image, function, SiteName::new(function.name().plain(), offset), offset, kinds)
 }
 
-fn site_named(image: usize, function: Function<'_>, name: &str, offset: u64, kinds: Kinds) -> Site {
+fn site_named(image: usize, function: Function<'_>, name: SiteName, offset: u64, kinds: Kinds) -> Site {
     // The probe belongs behind the TOC set-up, where calls from inside the module arrive, too (ELFv2 ABI, 3.4.1).
     let address = function.address() + offset;
     Site {
@@ -262,7 +343,9 @@ fn site_named(image: usize, function: Function<'_>, name: &str, offset: u64, kin
         function: function.index(),
         address,
         module: None,
-        name: SiteName::new(name, offset),
+        name,
+        others: Vec::new(),
+        usdt: Vec::new(),
         kinds,
         mechanism: None,
         unwinder: None,

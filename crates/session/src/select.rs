@@ -62,6 +62,16 @@ pub enum SelectError {
         /// Names that are close.
         nearest: Vec<String>,
     },
+    /// No USDT probe has such a name.
+    #[error("no USDT probe matches '{spec}'{}", if *.any { did_you_mean(.nearest) } else { "; there is none at all".to_owned() })]
+    NoUsdt {
+        /// The specification as it was written.
+        spec: String,
+        /// Names that are close.
+        nearest: Vec<String>,
+        /// Whether the files have any.
+        any: bool,
+    },
     /// What matches is left out.
     #[error("{} '{spec}' matches {} left out by --exclude", what_matches(*.excluded), if *.excluded == 1 { "is" } else { "are all" })]
     Excluded {
@@ -215,7 +225,7 @@ pub fn exclusions_for<'e>(exclusions: &'e [Exclusion], module: &ModuleNames<'_>)
 pub fn no_function<'a>(spec: &ProbeSpec, names: impl IntoIterator<Item = &'a str>) -> SelectError {
     let nearest = match &spec.location {
         crate::spec::Location::Function { pattern, .. } => nearest(pattern.text(), names),
-        crate::spec::Location::Address(_) => Vec::new(),
+        crate::spec::Location::Address(_) | crate::spec::Location::Usdt { .. } => Vec::new(),
     };
     SelectError::NoFunction { spec: spec.text.clone(), nearest }
 }

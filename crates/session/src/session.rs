@@ -56,8 +56,10 @@ pub enum Measure {
 pub struct Probe {
     /// File name of its module.
     pub module: Arc<str>,
-    /// The function.
+    /// The function, or the USDT probe.
     pub function: SiteName,
+    /// Whether it is a USDT probe. Of those, all sites of a name are shown as one.
+    pub is_usdt: bool,
     /// Address in the target.
     pub address: u64,
     /// What was asked for.
@@ -101,6 +103,8 @@ pub struct Prepared<'i> {
     sites: Sites,
     facts: Facts,
     files: BTreeMap<usize, File<'i>>,
+    /// For each site, the addresses of its semaphores in the process.
+    semaphores: Vec<Vec<u64>>,
 }
 
 /// What is known of a file that has sites.
@@ -154,7 +158,12 @@ impl<'i> Prepared<'i> {
                 },
             );
         }
-        Ok(Self { process, images, sites, facts, files })
+        let semaphores = sites.sites.iter().map(|site| {
+            let bias = files.get(&site.image).map_or(0, |file: &File<'_>| file.bias);
+            site.usdt.iter().filter_map(|usdt| Some(usdt.semaphore?.wrapping_add(bias))).collect()
+        });
+        let semaphores = semaphores.collect();
+        Ok(Self { process, images, sites, facts, files, semaphores })
     }
 
     /// The engine's modules and requests. The id of a request is the index of its site.
@@ -193,6 +202,7 @@ impl<'i> Prepared<'i> {
                 address: site.address.wrapping_add(file.bias),
                 wanted: wanted(site),
                 mechanism: site.mechanism,
+                semaphores: self.semaphores.get(id as usize).map_or(&[], Vec::as_slice),
                 unread: file.module.unread(&function.range()).map(Unread::name),
             });
         }
@@ -295,7 +305,9 @@ impl Session {
             let would_help = || {
                 let any = prepared.plan(wanted, &Mechanism::ALL);
                 let asked = |id: u32| sites.sites[id as usize].kinds != Kinds::default();
-                any.answers().iter().any(|(id, answer)| answer.is_ok() && asked(*id))
+                // What is in every mechanism's way.
+                let is_out = |id: u32| refused.contains(&(id, Refusal::Semaphore));
+                any.answers().iter().any(|(id, answer)| answer.is_ok() && asked(*id) && !is_out(*id))
             };
             nothing_probed(images, sites, refused, allowed == [Mechanism::Jump] && would_help())
         };
@@ -314,15 +326,17 @@ impl Session {
             match left {
                 Some(left) => refused.push((site.request.id, (*left).into())),
                 None if asked.kinds == Kinds::default() || site.request.wanted.is_hook() => {}
-                None => probes.push(Probe {
+                // One for each name: several USDT probes may stand at one address.
+                None => probes.extend(asked.names().map(|name| Probe {
                     module: modules.name(asked.module_name(images)),
-                    function: asked.name.clone(),
+                    function: name.clone(),
+                    is_usdt: asked.usdt.iter().any(|usdt| usdt.site_name().text() == name.text()),
                     address: site.request.address,
                     kinds: asked.kinds,
                     mechanism: site.mechanism.name(),
                     places: site.places,
                     id: site.request.id,
-                }),
+                })),
             }
         }
         let left_alone = armed.refused.clone();

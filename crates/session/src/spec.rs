@@ -7,6 +7,8 @@
 //! ./server:0x1139                  an address as nm and objdump print it
 //! libc.so.6!malloc                 as frida-trace writes it
 //! uprobe:/bin/bash:readline        as bpftrace writes it; also u:, uretprobe:, ur:
+//! usdt:PATH:PROVIDER:NAME          a USDT probe, as bpftrace writes it; also U:, and less of it (see `usdt`)
+//! sdt_PROVIDER:NAME                as perf writes it
 //! boost:libc.so.6:malloc           by this mechanism and no other; also jump:, emulate:, step:
 //! ```
 //!
@@ -17,6 +19,7 @@
 mod foreign;
 mod pattern;
 mod split;
+mod usdt;
 
 use std::fmt;
 use std::str::FromStr;
@@ -52,6 +55,20 @@ pub enum Location {
     },
     /// One instruction by its address in the file, as `nm` and `objdump` print it.
     Address(u64),
+    /// USDT probes by name, wherever they stand.
+    Usdt {
+        /// Who offers them; `None` for anybody.
+        provider: Option<Pattern>,
+        /// What they are called.
+        name: Pattern,
+    },
+}
+
+impl Location {
+    /// Whether it names USDT probes.
+    pub fn is_usdt(&self) -> bool {
+        matches!(self, Location::Usdt { .. })
+    }
 }
 
 /// When a probe fires.
@@ -129,6 +146,9 @@ impl ProbeSpec {
     /// No module, no function, a malformed pattern, number or prefix.
     pub fn parse(text: &str, syntax: Syntax) -> Result<Self, SpecError> {
         let (mechanism, skipped) = mechanism_prefix(text, syntax);
+        if let Some((module, location)) = usdt::parse(text, skipped, syntax)? {
+            return Ok(Self { module, location, kind: None, mechanism, text: text.to_owned() });
+        }
         let (kind, start) = kind_prefix(text, skipped, syntax)?;
         let body = &text[start..];
         let Some(separator) = split::separator(body, syntax) else {
@@ -155,15 +175,19 @@ impl ProbeSpec {
     /// Whether `text` has a module and something behind it, so that it is meant as a specification and not as a
     /// name alone.
     pub fn is_meant(text: &str, syntax: Syntax) -> bool {
-        split::separator(text, syntax).is_some()
+        usdt::is_meant(text, syntax) || split::separator(text, syntax).is_some()
     }
 
-    /// A specification of functions by name, from patterns that are given apart (`trapless list FILE PATTERN`).
+    /// A specification of functions by name, or of USDT probes (`usdt:PROVIDER:NAME`, `usdt:NAME`), from patterns that are given
+    /// apart (`trapless list FILE PATTERN`).
     ///
     /// # Errors
     /// As [`ProbeSpec::parse`], about `function` alone.
     pub fn in_module(module: &str, function: &str, syntax: Syntax) -> Result<Self, SpecError> {
-        let location = location(function, 0, function, syntax, false)?;
+        let location = match usdt::names(function, syntax)? {
+            Some(location) => location,
+            None => location(function, 0, function, syntax, false)?,
+        };
         let module = Pattern::literal(module);
         Ok(Self { module, location, kind: None, mechanism: None, text: function.to_owned() })
     }

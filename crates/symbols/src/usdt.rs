@@ -4,6 +4,8 @@
 //! arguments are then, in the assembler's own words. Addresses are those at link time; if prelink moved the file
 //! since, the section `.stapsdt.base` tells by how much.
 
+use std::fmt;
+
 use crate::{NotesError, frames::little_endian, image::Image, notes::notes};
 
 /// One USDT probe. The same provider and name can stand at several locations.
@@ -34,6 +36,16 @@ pub struct UsdtArgument {
     pub is_float: bool,
     /// The operand in assembler syntax: `%rdi`, `$5`, `-20(%rbp)`, `[sp, 24]`.
     pub operand: String,
+}
+
+impl fmt::Display for UsdtArgument {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { size, is_signed, is_float, operand } = self;
+        if *size > 0 {
+            write!(f, "{}{size}{}@", if *is_signed { "-" } else { "" }, if *is_float { "f" } else { "" })?;
+        }
+        f.write_str(operand)
+    }
 }
 
 /// The type of a probe's note.

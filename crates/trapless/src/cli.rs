@@ -48,6 +48,7 @@ Probes:
   MODULE:0xADDRESS        an instruction by its address in the file, as nm and objdump print it
   MODULE!FUNCTION         as in frida-trace
   uprobe:PATH:FUNCTION    as in bpftrace; also uretprobe:, u:, ur:
+  usdt:PATH:PROVIDER:NAME a USDT probe; also usdt:PATH:NAME, U:, and as in perf sdt_PROVIDER:NAME
   step:MODULE:FUNCTION    by this mechanism only; also jump:, boost:, emulate:
   MODULE is a path, a file name, a soname, or the unique beginning of one: libssl for libssl.so.3.
   FUNCTION is mangled or demangled, with or without its parameters: ns::Parser::parse.";

@@ -20,8 +20,8 @@ use std::io;
 
 pub use json::JsonLines;
 pub use listing::{
-    ArmedSite, DetachedSession, KeptMemory, ListedModule, ListedSite, Row, json_rows, json_rows_after,
-    text_rows,
+    ArmedSite, DetachedSession, KeptMemory, ListedModule, ListedSite, ListedUsdt, Row, json_rows,
+    json_rows_after, text_rows,
 };
 pub use losses::losses;
 pub use number::{count, duration, plural};

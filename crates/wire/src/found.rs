@@ -4,7 +4,10 @@
 //! what [`Geometry::describe`](crate::Geometry::describe) could have said of memory that is really there. So all that is computed
 //! from it stays within the mapping and within what the sizes of this version allow, and no sum overflows.
 
-use crate::{Arena, Header, MAGIC, MAX_ARENAS, PAGE, PlaceKind, RawPlace, SessionState, Sizes, VERSION};
+use crate::{
+    Arena, Header, MAGIC, MAX_ARENAS, MAX_SEMAPHORES, PAGE, PlaceKind, RawPlace, SessionState, Sizes,
+    VERSION, semaphores_size,
+};
 use std::fmt;
 use std::ops::{Deref, Range};
 use trapless_isa::detour::{BLOCK_COUNTERS, RECORD_SHIFT, THREAD_SHIFT, return_sizes};
@@ -156,7 +159,8 @@ fn returns(header: &Header, _: &Range<u64>) -> Option<()> {
         2..=4 => return_sizes(header.return_bits as u32, header.slot_shift as u32).into_iter().sum(),
         _ => return None,
     };
-    must(header.returns_size == size.next_multiple_of(PAGE))?;
+    must(header.semaphores <= MAX_SEMAPHORES)?;
+    must(header.returns_size == size.next_multiple_of(PAGE) + semaphores_size(header.semaphores))?;
     pages(header.returns, header.returns_size).map(drop)
 }
 
@@ -234,7 +238,7 @@ mod tests {
     #[test]
     fn every_part_is_looked_at() {
         type Forge = fn(&mut Header);
-        let forgeries: [(&str, Forge); 37] = [
+        let forgeries: [(&str, Forge); 39] = [
             ("its owner", |h| h.state = 0),
             ("its owner", |h| h.pid = 0),
             ("its owner", |h| h.tool = u32::MAX),
@@ -267,6 +271,8 @@ mod tests {
             ("its return memory", |h| h.slot_shift = 5),
             ("its return memory", |h| h.returns_size = u64::MAX),
             ("its return memory", |h| h.returns += 1),
+            ("its return memory", |h| h.semaphores = u64::MAX),
+            ("its return memory", |h| h.semaphores = 200),
             ("its arenas", |h| h.arenas[0].size = 0),
             ("its arenas", |h| h.arenas[0].size = !4095),
             ("its arenas", |h| h.arenas[1].address -= PAGE),

@@ -1,6 +1,6 @@
 //! How large the parts are for a given set of probes.
 
-use crate::{Counter, Header, Histogram, JournalSizes, RawPlace};
+use crate::{Counter, Header, Histogram, JournalSizes, RawPlace, semaphores_size};
 use trapless_isa::detour::{BLOCK_COUNTERS, RECORD_SHIFT, THREAD_SHIFT, return_sizes};
 
 /// Page size the layout is rounded to. Targets with larger pages are not attached.
@@ -82,8 +82,8 @@ impl Geometry {
         u64::from(self.next).next_multiple_of(PAGE)
     }
 
-    /// Fills in sizes and offsets, with room for a journal and for the [`Header::places`]; addresses are left to the caller. `followed`: some
-    /// probe needs return instances, for slots that lie `1 << slot_shift` bytes apart.
+    /// Fills in sizes and offsets, with room for a journal, for the [`Header::places`] and for the [`Header::semaphores`]; addresses are
+    /// left to the caller. `followed`: some probe needs return instances, for slots that lie `1 << slot_shift` bytes apart.
     pub fn describe(&self, header: &mut Header, sizes: Sizes, journal: JournalSizes, followed: Option<u32>) {
         let threads = 1u64 << sizes.thread_bits;
         header.journal = journal;
@@ -97,7 +97,7 @@ impl Geometry {
         header.return_bits = u64::from(sizes.return_bits);
         header.slot_shift = u64::from(followed.unwrap_or(0));
         let returns = followed.map_or(0, |shift| return_sizes(sizes.return_bits, shift).into_iter().sum());
-        header.returns_size = returns.max(1).next_multiple_of(PAGE);
+        header.returns_size = returns.max(1).next_multiple_of(PAGE) + semaphores_size(header.semaphores);
         header.ring = self.ring;
         header.ring_bits = self.ring_bits;
         header.block_cursor = 1;

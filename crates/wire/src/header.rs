@@ -8,7 +8,7 @@ use trapless_isa::{Layout, detour::return_sizes};
 pub const MAGIC: [u8; 8] = *b"TRAPLESS";
 
 /// Version of everything this crate describes. A tool does not touch what another version left.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// Name given to the memfd; `/proc/PID/maps` shows it as `/memfd:trapless (deleted)`.
 pub const REGION_NAME: &std::ffi::CStr = c"trapless";
@@ -89,8 +89,10 @@ pub struct Header {
     pub thread_bits: u64,
     /// Address of the return region: the list of pages, the pool, the shadow blocks. Hardly more than an address when nothing is followed.
     pub returns: u64,
-    /// Its size.
+    /// Its size, with that of the semaphores' records at its end.
     pub returns_size: u64,
+    /// How many semaphores there is room for.
+    pub semaphores: u64,
     /// Log2 of the number of shadow blocks.
     pub return_bits: u64,
     /// Log2 of the distance between stack slots.
@@ -134,6 +136,11 @@ impl Header {
     /// Offset of the schema in the region.
     pub fn places_at(&self) -> u64 {
         self.journal.end()
+    }
+
+    /// Address of the semaphores' records.
+    pub fn semaphores_at(&self) -> u64 {
+        self.returns + self.returns_size.saturating_sub(crate::semaphores_size(self.semaphores))
     }
 
     /// The layout as detours see it, in a program whose C library is known by where it keeps the thread id, or is not.

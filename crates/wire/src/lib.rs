@@ -12,7 +12,8 @@
 //!
 //! The file is sparse: a block that no thread claimed, and a histogram that nothing was added to, take no memory.
 //! Beside it lie two private regions of the target, told in the header: the *thread table* (wiped in forked children)
-//! and the *return tables*. What detours do in all this memory is described in [`trapless_isa::detour::memory`].
+//! and the *return tables*, behind which lie the records of semaphores ([`SemaphoreRecord`]). What detours do in all this memory is
+//! described in [`trapless_isa::detour::memory`].
 //!
 //! The header starts with [`MAGIC`] and the mapping's name in `/proc/PID/maps` contains [`REGION_NAME`]: that is
 //! how `trapless status` and `trapless detach` find what an interrupted run left behind.
@@ -25,6 +26,7 @@ mod geometry;
 mod header;
 mod journal;
 mod schema;
+mod semaphore;
 
 pub use counters::{BlockView, Counters, Latency, RecordView, Totals, Words, WordsMut};
 pub use found::{BadHeader, Checked};
@@ -35,3 +37,4 @@ pub use journal::{
     WriteKind, WriteShape,
 };
 pub use schema::{Counter, Histogram, Numbers, PlaceKind, Places, RawPlace, Schema};
+pub use semaphore::{MAX_SEMAPHORES, SemaphorePhase, SemaphoreRecord, semaphores_size};

@@ -117,8 +117,8 @@ fn bytes_that_are_no_answer_say_what_is_wrong() {
         ),
         (
             "a refusal that is none",
-            [&[answers::ARMED][..], &duration, &[0, 4]].concat(),
-            Malformed::Unknown { what: "refusal", number: 4 },
+            [&[answers::ARMED][..], &duration, &[0, 5]].concat(),
+            Malformed::Unknown { what: "refusal", number: 5 },
         ),
         (
             "memory kept for no reason",

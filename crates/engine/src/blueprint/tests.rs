@@ -83,6 +83,7 @@ fn with_plan(functions: usize, allowed: &[Mechanism], check: impl FnOnce(&Plan<'
             address: function.address,
             wanted: ways[id as usize % ways.len()],
             mechanism: None,
+            semaphores: &[],
             unread: None,
         })
         .collect();

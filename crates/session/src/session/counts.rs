@@ -4,6 +4,7 @@ use super::Probe;
 use crate::clock::Rate;
 use crate::outcome::{Bucket, LatencySummary, ProbeSummary};
 use crate::spec::Kind;
+use std::collections::HashMap;
 use trapless_engine::Region;
 use trapless_isa::detour::{LATENCY_LENGTH, latency_bucket_start};
 use trapless_wire::{Counter, Counters, Histogram, Latency, Places, Totals};
@@ -61,6 +62,7 @@ impl Snapshot {
     pub fn since(&self, before: &Self, probes: &[Probe], rate: Rate, latency: bool) -> Vec<ProbeSummary> {
         let nothing = Numbers::default();
         let mut rows = Vec::new();
+        let mut usdt = HashMap::new();
         for (index, (probe, now)) in probes.iter().zip(&self.numbers).enumerate() {
             let then = before.numbers.get(index).unwrap_or(&nothing);
             let row = |kind, hits, lost, latency| ProbeSummary {
@@ -69,6 +71,7 @@ impl Snapshot {
                 kind,
                 address: probe.address,
                 mechanism: probe.mechanism,
+                sites: 1,
                 hits,
                 lost,
                 latency,
@@ -81,13 +84,37 @@ impl Snapshot {
                 continue;
             }
             if probe.kinds.entry {
-                rows.push(row(Kind::Entry, now.entries.saturating_sub(then.entries), 0, None));
+                let new = row(Kind::Entry, now.entries.saturating_sub(then.entries), 0, None);
+                if probe.is_usdt {
+                    add_usdt(&mut rows, &mut usdt, new);
+                } else {
+                    rows.push(new);
+                }
             }
             if probe.kinds.returns {
                 rows.push(row(Kind::Return, returns, lost, None));
             }
         }
         rows
+    }
+}
+
+/// Adds a row to that of the same USDT probe, which has several sites. `known`: where the rows of USDT probes are.
+fn add_usdt(
+    rows: &mut Vec<ProbeSummary>,
+    known: &mut HashMap<(String, String, &'static str), usize>,
+    new: ProbeSummary,
+) {
+    let key = (new.module.clone(), new.function.clone(), new.mechanism);
+    match known.get(&key).and_then(|&index| rows.get_mut(index)) {
+        Some(row) => {
+            row.sites += 1;
+            row.hits = row.hits.saturating_add(new.hits);
+        }
+        None => {
+            known.insert(key, rows.len());
+            rows.push(new);
+        }
     }
 }
 

@@ -52,7 +52,10 @@ impl Calls {
 
     /// Takes complete records out of the rings, as many as are taken at a time, and gives the calls in the order of their time.
     pub fn take(&mut self, session: &Session, origin: Origin, arguments: usize) -> Vec<Hit> {
-        let by_id: HashMap<u32, &Probe> = session.probes.iter().map(|probe| (probe.id, probe)).collect();
+        let mut by_id: HashMap<u32, Vec<&Probe>> = HashMap::new();
+        for probe in &session.probes {
+            by_id.entry(probe.id).or_default().push(probe);
+        }
         let mut records = Vec::new();
         let mut left = AT_ONCE;
         let blocks: Vec<_> = session.engine.counters().blocks().collect();
@@ -72,7 +75,7 @@ impl Calls {
         let mut hits = Vec::new();
         for (block, record) in records {
             let (id, is_return) = (record.view.id / 2, record.view.id % 2 == 1);
-            let Some(probe) = by_id.get(&id) else { continue };
+            let Some([probe, others @ ..]) = by_id.get(&id).map(Vec::as_slice) else { continue };
             let key = (block, record.view.slot, id);
             if is_return {
                 let entry = self.open.remove(&key);
@@ -89,8 +92,10 @@ impl Calls {
                     self.open.insert(key, record);
                 }
             } else {
-                let args = record.view.values[..arguments].to_vec();
-                hits.push(Hit { args, ..self.hit(probe, origin, &record, Kind::Entry) });
+                for probe in std::iter::once(probe).chain(others) {
+                    let args = record.view.values[..arguments].to_vec();
+                    hits.push(Hit { args, ..self.hit(probe, origin, &record, Kind::Entry) });
+                }
             }
         }
         hits

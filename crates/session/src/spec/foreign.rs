@@ -1,7 +1,6 @@
 //! Probes of other tools that are none here, and where to go with them.
 
 const KERNEL: &str = "names a place in the kernel, where trapless does not look; bpftrace and perf do. Functions of programs are MODULE:FUNCTION";
-const USDT: &str = "names a marker in a program, which bpftrace and bcc can probe. Here the function that holds it can be: MODULE:FUNCTION";
 const TIMED: &str = "is no place in a program; perf record samples by time and by hardware events. Functions are MODULE:FUNCTION";
 const ENTRY: &str =
     "is how bcc and perf name an entry; write MODULE:FUNCTION, or '*:FUNCTION' for every module";
@@ -9,7 +8,7 @@ const RETURN: &str =
     "is how bcc and perf name a return; write uretprobe:MODULE:FUNCTION, or MODULE:FUNCTION with --return";
 
 /// What bpftrace, bcc and perf write before a name. No module is called so.
-const LONG: [(&str, &str); 11] = [
+const LONG: [(&str, &str); 10] = [
     ("kprobe", KERNEL),
     ("kretprobe", KERNEL),
     ("fentry", KERNEL),
@@ -20,11 +19,10 @@ const LONG: [(&str, &str); 11] = [
     ("kretsyscall", KERNEL),
     ("tracepoint", KERNEL),
     ("rawtracepoint", KERNEL),
-    ("usdt", USDT),
 ];
 
 /// Words that a module may be called by, too; then nothing else separates.
-const SHORT: [(&str, &str); 16] = [
+const SHORT: [(&str, &str); 15] = [
     ("p", ENTRY),
     ("r", RETURN),
     ("k", KERNEL),
@@ -33,7 +31,6 @@ const SHORT: [(&str, &str); 16] = [
     ("fr", KERNEL),
     ("t", KERNEL),
     ("rt", KERNEL),
-    ("U", USDT),
     ("h", TIMED),
     ("s", TIMED),
     ("i", TIMED),

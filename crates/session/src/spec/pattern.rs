@@ -55,6 +55,11 @@ impl Pattern {
         Ok(Self { text: text.to_owned(), matcher })
     }
 
+    /// A pattern that matches every name, as `*` does.
+    pub fn everything() -> Self {
+        Self { text: "*".to_owned(), matcher: Matcher::Everything }
+    }
+
     /// A pattern that matches exactly `name`.
     pub fn literal(name: &str) -> Self {
         Self { text: name.to_owned(), matcher: Matcher::Literal(name.to_owned()) }

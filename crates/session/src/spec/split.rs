@@ -5,14 +5,51 @@ use super::pattern::set_length;
 
 /// Byte offset of the one-byte separator between module and function, or `None` when there is none.
 pub(super) fn separator(text: &str, syntax: Syntax) -> Option<usize> {
-    let candidates = candidates(text, syntax);
-    let path = text.starts_with(['/', '.', '~']) || text.starts_with("*/");
-    let name = if path { text.rfind('/').unwrap_or(0) } else { 0 };
+    let candidates = candidates(text, syntax, Runs::Odd);
+    let name = if is_path(text) { text.rfind('/').unwrap_or(0) } else { 0 };
     candidates.iter().find(|&&i| i >= name).or(candidates.first()).copied()
 }
 
+/// The parts of a USDT probe, each with its byte offset: every colon separates, as none belongs to a name. In a path, those in
+/// directories do not.
+pub(super) fn parts(text: &str, syntax: Syntax) -> Vec<(usize, &str)> {
+    let mut colons = colons(text, syntax);
+    if is_path(text) {
+        let name = text.rfind('/').unwrap_or(0);
+        if colons.iter().any(|&at| at > name) {
+            colons.retain(|&at| at > name);
+        }
+    }
+    let mut parts = Vec::with_capacity(colons.len() + 1);
+    let mut start = 0;
+    for end in colons.into_iter().chain([text.len()]) {
+        parts.push((start, &text[start..end]));
+        start = end + 1;
+    }
+    parts
+}
+
+/// Every colon outside sets and groups.
+fn colons(text: &str, syntax: Syntax) -> Vec<usize> {
+    let runs = candidates(text, syntax, Runs::All);
+    runs.into_iter().filter(|&at| text.as_bytes()[at] == b':').collect()
+}
+
+fn is_path(text: &str) -> bool {
+    text.starts_with(['/', '.', '~']) || text.starts_with("*/")
+}
+
+/// Which colons of several in a row separate.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Runs {
+    /// The first one of an odd number: `::` belongs to names.
+    Odd,
+    /// All of them.
+    All,
+}
+
 /// Every place where a separator could be: a `!`, or the first colon of an odd run of them, outside sets and groups.
-fn candidates(text: &str, syntax: Syntax) -> Vec<usize> {
+fn candidates(text: &str, syntax: Syntax, runs: Runs) -> Vec<usize> {
     let bytes = text.as_bytes();
     let mut found = Vec::new();
     let mut groups = 0u32;
@@ -28,8 +65,11 @@ fn candidates(text: &str, syntax: Syntax) -> Vec<usize> {
             b'!' if groups == 0 => found.push(at),
             b':' => {
                 length = bytes[at..].iter().take_while(|&&b| b == b':').count();
-                if length % 2 == 1 && groups == 0 {
-                    found.push(at);
+                match runs {
+                    _ if groups > 0 => {}
+                    Runs::All => found.extend(at..at + length),
+                    Runs::Odd if length % 2 == 1 => found.push(at),
+                    Runs::Odd => {}
                 }
             }
             _ => {}

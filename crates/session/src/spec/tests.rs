@@ -77,6 +77,58 @@ fn other_tools_spellings_are_understood() {
 }
 
 #[test]
+fn usdt_probes_are_named_as_bpftrace_and_perf_name_them() {
+    for (text, module, provider, name) in [
+        ("usdt:/usr/bin/python3:python:gc__*", "/usr/bin/python3", Some("python"), "gc__*"),
+        ("U:./app:p:n", "./app", Some("p"), "n"),
+        ("usdt:./app:n", "./app", None, "n"),
+        ("usdt:libc:setjmp", "libc", None, "setjmp"),
+        ("usdt:*:*", "*", None, "*"),
+        ("usdt:n", "*", None, "n"),
+        ("usdt::p:n", "*", Some("p"), "n"),
+        ("usdt:./app::n", "./app", None, "n"),
+        ("usdt:/a:b/app:p:n", "/a:b/app", Some("p"), "n"),
+        ("usdt:a[:]b:p:n", "a[:]b", Some("p"), "n"),
+        ("usdt:a\\:b:p:n", "a\\:b", Some("p"), "n"),
+        ("sdt_libc:setjmp", "*", Some("libc"), "setjmp"),
+        ("%sdt_libc:memory_*", "*", Some("libc"), "memory_*"),
+        ("step:usdt:./app:p:n", "./app", Some("p"), "n"),
+    ] {
+        let spec = parse(text);
+        assert_eq!(spec.module.text(), module, "{text}");
+        let Location::Usdt { provider: p, name: n } = &spec.location else { panic!("{text}: {spec:?}") };
+        assert_eq!((p.as_ref().map(Pattern::text), n.text()), (provider, name), "{text}");
+        assert_eq!((spec.kind, spec.mechanism.is_some()), (None, text.starts_with("step")), "{text}");
+    }
+    // In a file that is given apart.
+    for (text, provider, name) in [
+        ("usdt:*", None, "*"),
+        ("usdt:p:n*", Some("p"), "n*"),
+        ("U:*:n", None, "n"),
+        ("sdt_p:n", Some("p"), "n"),
+    ] {
+        let spec = ProbeSpec::in_module("/lib/a.so", text, Syntax::Glob).unwrap();
+        let Location::Usdt { provider: p, name: n } = &spec.location else { panic!("{text}: {spec:?}") };
+        assert_eq!((p.as_ref().map(Pattern::text), n.text()), (provider, name), "{text}");
+        assert_eq!(spec.module.text(), "/lib/a.so", "{text}");
+    }
+    for (text, column, what) in [
+        ("usdt:", 5, "no name; '*' means all of them"),
+        ("usdt:a:", 7, "no name; '*' means all of them"),
+        ("usdt:a:b:c:d", 11, "too many parts; write usdt:PATH:PROVIDER:NAME"),
+        ("sdt_:n", 4, "no name; '*' means all of them"),
+        ("usdt:a:b[z-a]", 8, "the range z-a runs backward"),
+    ] {
+        let error = text.parse::<ProbeSpec>().unwrap_err();
+        assert_eq!((error.column, error.what.as_str()), (column, what), "{text}");
+    }
+    // Modules and functions that are called so.
+    for text in ["U:main", "sdt_tool!main", "./sdt_tool:main", "usdtrace:main"] {
+        assert!(!parse(text).location.is_usdt(), "{text}");
+    }
+}
+
+#[test]
 fn a_mechanism_may_be_named() {
     use Mechanism::*;
     for (text, mechanism, module, kind) in [
@@ -142,7 +194,6 @@ fn probes_of_other_tools_say_where_to_go() {
         ("kretprobe:a:vfs_read", "kretprobe: names a place in the kernel"),
         ("tracepoint:sched:sched_switch", "tracepoint: names a place in the kernel"),
         ("t:syscalls:sys_enter_open", "t: names a place in the kernel"),
-        ("usdt:/bin/x:provider:name", "usdt: names a marker in a program"),
         ("profile:hz:99", "perf record"),
         ("p:c:malloc", "write MODULE:FUNCTION"),
         ("p::malloc", "write MODULE:FUNCTION"),

@@ -357,6 +357,12 @@ fn selection(flags: &ProbeFlags, kinds: impl Fn(Option<Kind>) -> (bool, bool)) -
 
 fn probe(spec: ProbeSpec, kinds: impl Fn(Option<Kind>) -> (bool, bool)) -> Result<Probe, Error> {
     let (entry, returns) = kinds(spec.kind);
+    if returns && spec.location.is_usdt() {
+        let text = &spec.text;
+        return Err(Error::Usage(format!(
+            "'{text}' names USDT probes, which have no return; count or trace them without --return, or take the time of the function that holds them"
+        )));
+    }
     let whole_function = matches!(spec.location, Location::Function { offset: 0, .. });
     if returns && !whole_function {
         let text = &spec.text;

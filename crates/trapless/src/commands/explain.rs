@@ -3,7 +3,7 @@
 use super::sites::Place;
 use crate::cli::validated::Listing;
 use crate::error::Error;
-use crate::report::plural;
+use crate::report::{ListedUsdt, plural};
 use crate::resolve::{self, Kinds};
 use crate::session::Prepared;
 use crate::terminal::printable;
@@ -38,7 +38,11 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
         if !asked(site) {
             continue;
         }
-        let title = format!("{}:{}", site.module_name(&place.images), site.name);
+        let names: Vec<String> =
+            site.names().map(|name| format!("{}:{name}", site.module_name(&place.images))).collect();
+        let title = names.join(" and ");
+        let usdt = site.usdt.iter().map(|usdt| place.told_usdt(site, usdt));
+        let usdt: Vec<ListedUsdt> = usdt.collect::<Result<_, _>>()?;
         let entry = entries.get(&request.id);
         let unwinder = returns.get(&request.id).and_then(|answer| answer.err());
         let unwinder = unwinder.filter(|refusal| **refusal == Refusal::Unwinder);
@@ -47,6 +51,7 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
             chosen: entry.and_then(|answer| answer.ok()).map(|planned| planned.mechanism),
             refused: entry.and_then(|answer| answer.err()),
             returns: judged.and(unwinder.cloned().map_or(Ok(()), Err)),
+            usdt,
         };
         let text = explain(&title, &modules, request, site.kinds.returns, &verdicts);
         for line in text.lines() {
@@ -107,6 +112,8 @@ struct Verdicts<'p> {
     /// Why none is chosen.
     refused: Option<&'p Refusal>,
     returns: Result<(), Refusal>,
+    /// The USDT probes there: those have no return.
+    usdt: Vec<ListedUsdt>,
 }
 
 fn explain(
@@ -126,6 +133,9 @@ fn explain(
         targets: module.targets,
     };
     let mut text = format!("{title} at {:#x}\n", request.address);
+    for usdt in &verdicts.usdt {
+        let _ = writeln!(text, "  {:<8} {}:{} {}", "usdt", usdt.provider, usdt.name, usdt.text());
+    }
     for (mechanism, rung) in verdicts.rungs.all() {
         let _ = match rung {
             Ok(displaced) => {
@@ -140,6 +150,9 @@ fn explain(
         };
     }
     let _ = match &verdicts.returns {
+        _ if !verdicts.usdt.is_empty() => {
+            writeln!(text, "  {:<8} no: a USDT probe is a place in a function, which has no return", "return")
+        }
         Ok(()) => writeln!(text, "  {:<8} possible", "return"),
         Err(refusal) => writeln!(text, "  {:<8} no: {refusal}", "return"),
     };
@@ -158,7 +171,13 @@ fn explain(
             plural(displaced.instructions.into(), "instruction")
         );
         listing(&mut text, isa, original, displaced.start, &[]);
-        match detour(isa, &site, displaced, original, returns && verdicts.returns.is_ok()) {
+        match detour(
+            isa,
+            &site,
+            displaced,
+            original,
+            returns && verdicts.usdt.is_empty() && verdicts.returns.is_ok(),
+        ) {
             Ok((address, code, comments)) => {
                 let _ = writeln!(text, "\n  detour: {}, counting", plural(code.len() as u64, "byte"));
                 listing(&mut text, isa, &code, address, &comments);

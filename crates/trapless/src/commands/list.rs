@@ -22,7 +22,9 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
     let allowed = &listing.selection.mechanisms;
     let asked = |site: &Site| site.kinds != Kinds::default();
     let entry = |site: &Site| Wanted { entries: asked(site), ..Wanted::default() };
-    let both = |site: &Site| Wanted { returns: asked(site), unwinder: site.unwinder, ..entry(site) };
+    // A USDT probe is a place, and nobody asks for its return.
+    let has_return = |site: &Site| asked(site) && site.usdt.is_empty();
+    let both = |site: &Site| Wanted { returns: has_return(site), unwinder: site.unwinder, ..entry(site) };
     let (entries, returns) = (prepared.offers(entry, allowed)?, prepared.offers(both, allowed)?);
     let (entries, returns) = (entries.answers(), returns.answers());
     let (_, requests) = prepared.requests(entry);
@@ -43,18 +45,32 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
         // What keeps the function from being probed at all is said once.
         let no_return = returns.get(&request.id).and_then(|answer| answer.err());
         let no_return = no_return.filter(|refusal| Some(*refusal) != refused);
-        rows.push(ListedSite {
+        let row = ListedSite {
             module: image.name().to_owned(),
             function: site.name.text().to_owned(),
-            aliases: names.into_iter().map(str::to_owned).collect(),
+            aliases: if site.usdt.is_empty() {
+                names.into_iter().map(str::to_owned).collect()
+            } else {
+                vec![]
+            },
             address: request.address,
             size: function.map_or(0, |f| f.size()),
             mechanism: planned.map(|planned| planned.mechanism.name()),
+            usdt: None,
             code: refused.or(no_jump).map(Refusal::code),
             reason: refused.map(Refusal::to_string).or_else(|| no_jump.map(|why| format!("no jump: {why}"))),
             no_return_code: no_return.map(Refusal::code),
             no_return: no_return.map(Refusal::to_string),
-        });
+        };
+        // Several may stand at one address.
+        for name in site.names() {
+            let usdt = site.usdt.iter().find(|usdt| usdt.site_name().text() == name.text());
+            rows.push(ListedSite {
+                function: name.text().to_owned(),
+                usdt: usdt.map(|usdt| place.told_usdt(site, usdt)).transpose()?,
+                ..row.clone()
+            });
+        }
     }
     for skipped in &prepared.sites().skipped {
         rows.push(ListedSite {
@@ -64,6 +80,7 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
             address: 0,
             size: 0,
             mechanism: None,
+            usdt: None,
             code: Some(skipped.why.code),
             reason: Some(skipped.why.reason.clone()),
             no_return_code: None,

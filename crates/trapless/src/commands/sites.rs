@@ -2,11 +2,13 @@
 
 use crate::cli::validated::{Listing, Target};
 use crate::error::Error;
-use crate::resolve::{self, Kinds, Sites};
+use crate::report::ListedUsdt;
+use crate::resolve::{self, Kinds, Site, Sites, UsdtSite};
 use crate::target::{self, Image};
 use std::path::Path;
 use trapless_process::Process;
 use trapless_process::launch::{self, Launched};
+use trapless_session::name::SiteName;
 
 /// A place to look for functions.
 pub struct Place {
@@ -59,6 +61,26 @@ impl Place {
             Of::Command(launched) => Some(launched.process()),
             Of::Nobody => None,
         }
+    }
+
+    /// What is told of a USDT probe at a site.
+    pub fn told_usdt(&self, site: &Site, usdt: &UsdtSite) -> Result<ListedUsdt, Error> {
+        let image = &self.images[site.image];
+        let (module, bias) = (image.module(self.process())?, image.bias(self.process())?);
+        let place = match module.functions().get(site.function) {
+            Some(function) => {
+                SiteName::new(function.name().plain(), site.address.wrapping_sub(function.address()))
+                    .to_string()
+            }
+            None => format!("{:#x}", site.address),
+        };
+        Ok(ListedUsdt {
+            provider: usdt.provider.clone(),
+            name: usdt.name.clone(),
+            place,
+            arguments: usdt.arguments.iter().map(ToString::to_string).collect(),
+            semaphore: usdt.semaphore.map(|at| at.wrapping_add(bias)),
+        })
     }
 
     /// The sites that a listing's probes mean.

@@ -67,6 +67,9 @@ pub struct ListedSite {
     pub size: u64,
     /// The best mechanism among those allowed; `None` when it cannot be probed.
     pub mechanism: Option<&'static str>,
+    /// What the notes say, where it was asked for as a USDT probe.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usdt: Option<ListedUsdt>,
     /// The name of the reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<&'static str>,
@@ -79,6 +82,34 @@ pub struct ListedSite {
     /// Why its returns cannot be probed; `None` when they can, or when nothing of it can.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_return: Option<String>,
+}
+
+/// What the note of a USDT probe says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ListedUsdt {
+    /// Who offers it.
+    pub provider: String,
+    /// What it is called.
+    pub name: String,
+    /// The function that it stands in, and how far.
+    pub place: String,
+    /// Its arguments, as the note has them: size, sign, and where the value is.
+    pub arguments: Vec<String>,
+    /// Address of its semaphore, in the target, or in the file where there is no target.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub semaphore: Option<u64>,
+}
+
+impl ListedUsdt {
+    /// In words.
+    pub fn text(&self) -> String {
+        let arguments = match self.arguments.len() {
+            0 => "no arguments".to_owned(),
+            count => format!("{}: {}", super::plural(count as u64, "argument"), self.arguments.join(" ")),
+        };
+        let semaphore = self.semaphore.map_or(String::new(), |at| format!("; semaphore {at:#x}"));
+        format!("in {}; {arguments}{semaphore}", self.place)
+    }
 }
 
 impl Row for ListedSite {
@@ -97,7 +128,8 @@ impl Row for ListedSite {
 
     fn note(&self) -> Option<String> {
         let no_return = self.no_return.as_ref().map(|reason| format!("no return probe: {reason}"));
-        let why: Vec<String> = self.reason.iter().cloned().chain(no_return).collect();
+        let usdt = self.usdt.as_ref().map(ListedUsdt::text);
+        let why: Vec<String> = usdt.into_iter().chain(self.reason.iter().cloned()).chain(no_return).collect();
         (!why.is_empty()).then(|| why.join("; "))
     }
 }
@@ -328,6 +360,7 @@ mod tests {
             address: 0x9d0a0,
             size: 1234,
             mechanism: Some("jump"),
+            usdt: None,
             code: None,
             reason: None,
             no_return_code: None,

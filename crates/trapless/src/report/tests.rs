@@ -11,6 +11,7 @@ fn probe(function: &str, kind: Kind, hits: u64) -> ProbeSummary {
         kind,
         address: 0x7f00_0000_1000,
         mechanism: "jump",
+        sites: 1,
         hits,
         lost: 0,
         latency: None,

@@ -75,6 +75,7 @@ mod tests {
             kind: Kind::Entry,
             address: hits,
             mechanism: "jump",
+            sites: 1,
             hits,
             lost: 1,
             latency,

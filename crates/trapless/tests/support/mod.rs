@@ -257,6 +257,30 @@ pub fn copy_program(from: &Path, to: &Path) {
     assert!(copied.success(), "{}: {copied}", to.display());
 }
 
+/// Where the named mapping of a process is.
+pub fn mapping(pid: i32, name: &str) -> std::ops::Range<u64> {
+    let found = mappings(pid).into_iter().find(|(_, n)| n == name);
+    found.unwrap_or_else(|| panic!("process {pid} has no {name}")).0
+}
+
+/// Where a process has readable and writable memory without a name.
+pub fn anonymous(pid: i32) -> Vec<std::ops::Range<u64>> {
+    mappings(pid).into_iter().filter(|(_, name)| name.is_empty()).map(|(range, _)| range).collect()
+}
+
+/// Readable and writable mappings, with their names.
+fn mappings(pid: i32) -> Vec<(std::ops::Range<u64>, String)> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let mapping = |line: &str| {
+        let mut words = line.split_whitespace();
+        let (start, end) = words.next()?.split_once('-')?;
+        words.next()?.starts_with("rw").then_some(())?;
+        let at = |text| u64::from_str_radix(text, 16).ok();
+        Some((at(start)?..at(end)?, words.nth(3).unwrap_or_default().to_owned()))
+    };
+    maps.lines().filter_map(mapping).collect()
+}
+
 /// Waits until `condition` holds, and fails when it never does.
 #[track_caller]
 pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {

@@ -4,7 +4,7 @@
 //! like a thread until it starts another program.
 
 use super::{Server, restore_code};
-use crate::{FoundSession, trap::returns::Returns};
+use crate::{FoundSession, semaphores, trap::returns::Returns};
 use trapless_process::{Pid, Process, StopError, Tid, same_memory};
 
 impl Server<'_, '_> {
@@ -26,6 +26,10 @@ pub(in crate::trap) fn clean_copy(child: Pid, session: &FoundSession, returns: &
     if let Ok(copy) = Process::open(child) {
         // What cannot be cleaned is being killed.
         let _ = restore_code(&copy, session);
+        if session.journal.planned().all(|site| site.traps()) {
+            // Jumps stay in the copy, and so do the semaphores that go with them.
+            let _ = semaphores::lower(&copy, session);
+        }
         returns.restore_in(&copy);
     }
 }
