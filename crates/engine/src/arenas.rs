@@ -134,6 +134,7 @@ impl<'m> Drawing<'_, 'm> {
             payload: site.payload(),
             layout: self.layout,
             runtime,
+            operands: site.request.operands.unwrap_or_default(),
             tells: self.tells,
         })
     }
@@ -377,6 +378,7 @@ impl<'m> Drawing<'_, 'm> {
                 slot,
                 pad,
                 payload: site.payload(),
+                operands: site.request.operands.unwrap_or_default().to_vec(),
                 unwinds: site.request.wanted.unwinder == Some(Unwinder::Entry),
                 machine: isa.machine(),
             })),

@@ -85,7 +85,10 @@ impl<'m> PlannedSite<'m> {
             hooks: Steps::some_of([sharing.map(Hook::Share), unwinders]),
             entry: Steps::some_of([
                 self.places.entries.map(|counter| EntryStep::Count(counter.offset())),
-                record_entry.map(|arguments| EntryStep::Record { id, arguments }),
+                record_entry.map(|arguments| match self.request.operands {
+                    Some(_) => EntryStep::Fetch { id },
+                    None => EntryStep::Record { id, arguments },
+                }),
             ]),
             followed: self.places.lost.map(|lost| Followed {
                 lost: lost.offset(),

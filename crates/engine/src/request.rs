@@ -1,7 +1,7 @@
 //! What the engine is asked to probe.
 
 use crate::admit::{Functions, Runtimes};
-use trapless_isa::{BranchTargets, Lookup, Machine, Mechanism, Sharing};
+use trapless_isa::{BranchTargets, Lookup, Machine, Mechanism, Operand, Sharing};
 
 /// A loaded module: code of one file in the target.
 #[derive(Clone, Debug)]
@@ -130,6 +130,8 @@ pub struct Request<'m> {
     pub mechanism: Option<Mechanism>,
     /// Addresses of the semaphores that are raised while the site is armed.
     pub semaphores: &'m [u64],
+    /// What is recorded of each hit in place of arguments, at a USDT probe.
+    pub operands: Option<&'m [Operand]>,
     /// What tells where control arrives in the function and could not be read, if there is something.
     pub unread: Option<&'static str>,
 }

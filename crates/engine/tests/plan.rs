@@ -122,6 +122,7 @@ fn no_two_sites_share_a_byte_and_every_request_has_one_answer() {
                 wanted: wanted(&mut random),
                 mechanism: random.choose(&[None, None, None, Some(Mechanism::Step)]),
                 semaphores: &[],
+                operands: None,
                 unread: random.choose(&[None, None, None, None, Some("a table")]),
             })
             .collect();
@@ -217,6 +218,7 @@ fn of_sites_that_share_bytes_the_first_that_was_asked_for_is_armed() {
             wanted: Wanted { entries: true, ..Wanted::default() },
             mechanism: None,
             semaphores: &[],
+            operands: None,
             unread: None,
         };
         let requests: Vec<Request<'_>> = (0..).zip(&addresses).map(request).collect();

@@ -3,7 +3,7 @@
 //! What it does besides running the displaced instructions is told in [`crate::payload`], the memory it does it in and the protocol
 //! it follows there in [`memory`].
 
-use crate::{Displaced, Payload, Reason, frames::Point};
+use crate::{Displaced, Operand, Payload, Reason, frames::Point};
 use alloc::{string::String, vec::Vec};
 
 pub mod memory;
@@ -25,6 +25,8 @@ pub struct DetourRequest<'a> {
     pub site: &'a crate::Site<'a>,
     /// What to do besides.
     pub payload: Payload,
+    /// What [`crate::EntryStep::Fetch`] records. What is more than [`MOST_FETCHED`] is left out.
+    pub operands: &'a [Operand],
     /// The target's probe memory.
     pub layout: &'a Layout,
     /// The arena's shared routines.

@@ -75,6 +75,11 @@ pub enum EntryStep {
         /// How many integer arguments are stored.
         arguments: u8,
     },
+    /// Write a record of the operands of a USDT probe ([`crate::DetourRequest::operands`]).
+    Fetch {
+        /// What stands in the record: the probe's number, twice.
+        id: u32,
+    },
 }
 
 /// What is done at a return. Offsets are from the start of the thread's block.
@@ -130,6 +135,7 @@ impl EntryStep {
             EntryStep::Record { arguments, .. } => {
                 Needs { block: true, own: true, time: true, arguments, ..Needs::default() }
             }
+            EntryStep::Fetch { .. } => Needs { block: true, own: true, time: true, ..Needs::default() },
         }
     }
 
@@ -137,7 +143,7 @@ impl EntryStep {
     fn offset(&mut self) -> Option<&mut u32> {
         match self {
             EntryStep::Count(offset) => Some(offset),
-            EntryStep::Record { .. } => None,
+            EntryStep::Record { .. } | EntryStep::Fetch { .. } => None,
         }
     }
 }

@@ -199,6 +199,7 @@ fn plan(
                 },
                 layout,
                 runtime: &runtime,
+                operands: &[],
                 tells: false,
             })
             .unwrap_or_else(|reason| panic!("{name}: {reason}"));

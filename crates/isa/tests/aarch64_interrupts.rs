@@ -78,6 +78,7 @@ fn machine(rounds: u64) -> Machine {
             },
             layout: &layout,
             runtime: &runtime,
+            operands: &[],
             tells: false,
         })
         .unwrap();

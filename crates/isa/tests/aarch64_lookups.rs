@@ -88,6 +88,7 @@ fn machine(lookup: Lookup) -> Machine {
             payload,
             layout: &layout,
             runtime: &runtime,
+            operands: &[],
             tells: false,
         };
         let detour = isa.detour(&request).unwrap();

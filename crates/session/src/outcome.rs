@@ -5,6 +5,7 @@
 use crate::spec::Kind;
 use serde::{Serialize, Serializer, ser::SerializeStruct};
 use trapless_engine::Refusal;
+use trapless_isa::operand::NotRead;
 
 /// What one probe saw.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -137,6 +138,8 @@ pub struct Hit {
     pub kind: Kind,
     /// The first integer arguments, as many as were asked for.
     pub args: Vec<u64>,
+    /// The arguments of a USDT probe, as many as its note names.
+    pub usdt: Option<Vec<UsdtValue>>,
     /// The integer return value.
     pub retval: Option<u64>,
     /// From entry to return, in nanoseconds.
@@ -145,7 +148,7 @@ pub struct Hit {
 
 impl Serialize for Hit {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut hit = serializer.serialize_struct("Hit", 12)?;
+        let mut hit = serializer.serialize_struct("Hit", 13)?;
         hit.serialize_field("time_ns", &self.time_ns)?;
         hit.serialize_field("pid", &self.pid)?;
         hit.serialize_field("tid", &self.tid)?;
@@ -160,6 +163,9 @@ impl Serialize for Hit {
             let hexadecimal: Vec<Hexadecimal> = self.args.iter().copied().map(Hexadecimal).collect();
             hit.serialize_field("args_hex", &hexadecimal)?;
         }
+        if let Some(values) = &self.usdt {
+            hit.serialize_field("usdt_args", values)?;
+        }
         if let Some(value) = self.retval {
             hit.serialize_field("retval", &value)?;
             hit.serialize_field("retval_hex", &Hexadecimal(value))?;
@@ -168,6 +174,38 @@ impl Serialize for Hit {
             hit.serialize_field("duration_ns", &ns)?;
         }
         hit.end()
+    }
+}
+
+/// The value of one argument of a USDT probe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UsdtValue {
+    /// A number with a sign.
+    Signed(i64),
+    /// A number without one, or an address.
+    Unsigned(u64),
+    /// It was not read.
+    Unknown(NotRead),
+}
+
+impl Serialize for UsdtValue {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut object = serializer.serialize_struct("UsdtValue", 2)?;
+        match self {
+            UsdtValue::Signed(value) => {
+                object.serialize_field("value", value)?;
+                object.serialize_field("hex", &Hexadecimal(*value as u64))?;
+            }
+            UsdtValue::Unsigned(value) => {
+                object.serialize_field("value", value)?;
+                object.serialize_field("hex", &Hexadecimal(*value))?;
+            }
+            UsdtValue::Unknown(reason) => {
+                object.serialize_field("value", &None::<u64>)?;
+                object.serialize_field("reason", &reason.to_string())?;
+            }
+        }
+        object.end()
     }
 }
 

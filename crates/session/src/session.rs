@@ -8,6 +8,7 @@ mod hooks;
 mod lost;
 mod sharing;
 mod trace;
+mod usdt;
 
 use crate::clock::Clock;
 use crate::error::Error;
@@ -26,6 +27,7 @@ use trapless_engine::{
     EngineError, FoundSession, Function, Module, Plan, Refusal, Removed, Request, Serving, Wanted,
     find_sessions, remove_kept,
 };
+use trapless_isa::detour::MOST_FETCHED;
 use trapless_isa::{BranchTargets, Mechanism};
 use trapless_process::launch::{Child, Launched};
 use trapless_process::{Process, StopOptions};
@@ -36,6 +38,7 @@ use arm::{arm, nothing_probed};
 
 pub use counts::Snapshot;
 pub use trace::{Calls, Origin};
+pub use usdt::{Argument, SiteArguments};
 
 /// What is measured at every site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,8 +61,8 @@ pub struct Probe {
     pub module: Arc<str>,
     /// The function, or the USDT probe.
     pub function: SiteName,
-    /// Whether it is a USDT probe. Of those, all sites of a name are shown as one.
-    pub is_usdt: bool,
+    /// What is told of each hit of a USDT probe. Of those, all sites of a name are shown as one.
+    pub usdt: Option<Arc<[Argument]>>,
     /// Address in the target.
     pub address: u64,
     /// What was asked for.
@@ -105,6 +108,8 @@ pub struct Prepared<'i> {
     files: BTreeMap<usize, File<'i>>,
     /// For each site, the addresses of its semaphores in the process.
     semaphores: Vec<Vec<u64>>,
+    /// What is told of the arguments at sites of USDT probes, by their ids.
+    usdt: BTreeMap<u32, SiteArguments>,
 }
 
 /// What is known of a file that has sites.
@@ -163,7 +168,13 @@ impl<'i> Prepared<'i> {
             site.usdt.iter().filter_map(|usdt| Some(usdt.semaphore?.wrapping_add(bias))).collect()
         });
         let semaphores = semaphores.collect();
-        Ok(Self { process, images, sites, facts, files, semaphores })
+        let mut usdt = BTreeMap::new();
+        for (id, site) in (0..).zip(&sites.sites).filter(|(_, site)| !site.usdt.is_empty()) {
+            if let Some(file) = files.get(&site.image) {
+                usdt.insert(id, SiteArguments::of(file.module, file.bias, &site.usdt));
+            }
+        }
+        Ok(Self { process, images, sites, facts, files, semaphores, usdt })
     }
 
     /// The engine's modules and requests. The id of a request is the index of its site.
@@ -202,6 +213,7 @@ impl<'i> Prepared<'i> {
                 address: site.address.wrapping_add(file.bias),
                 wanted: wanted(site),
                 mechanism: site.mechanism,
+                operands: self.usdt.get(&id).map(|told| told.operands.as_slice()),
                 semaphores: self.semaphores.get(id as usize).map_or(&[], Vec::as_slice),
                 unread: file.module.unread(&function.range()).map(Unread::name),
             });
@@ -226,6 +238,11 @@ impl<'i> Prepared<'i> {
             Some(process) => arm::offered(process, plan).map_err(Error::other),
             None => Ok(plan),
         }
+    }
+
+    /// What is told of the arguments of the USDT probes at a site, by its id.
+    pub fn arguments(&self, id: u32) -> Option<&SiteArguments> {
+        self.usdt.get(&id)
     }
 
     /// What is known of the process.
@@ -261,6 +278,13 @@ fn wanted(measure: Measure, site: &Site) -> Wanted {
         Measure::Latency => {
             Wanted { entries: true, returns: true, latency: true, unwinder, ..Wanted::default() }
         }
+        Measure::Trace { .. } if !site.usdt.is_empty() => Wanted {
+            entries: entry,
+            // As many as its notes name.
+            record_entry: Some(MOST_FETCHED as u8),
+            unwinder,
+            ..Wanted::default()
+        },
         Measure::Trace { args } => Wanted {
             entries: entry,
             record_entry: (entry || args > 0).then_some(args),
@@ -330,7 +354,7 @@ impl Session {
                 None => probes.extend(asked.names().map(|name| Probe {
                     module: modules.name(asked.module_name(images)),
                     function: name.clone(),
-                    is_usdt: asked.usdt.iter().any(|usdt| usdt.site_name().text() == name.text()),
+                    usdt: prepared.arguments(site.request.id).and_then(|told| told.of_name(name.text())),
                     address: site.request.address,
                     kinds: asked.kinds,
                     mechanism: site.mechanism.name(),

@@ -1,6 +1,7 @@
 //! One ELF file that a process runs: what it is, and what is where in it.
 
 use std::{
+    collections::HashMap,
     fmt,
     ops::Range,
     path::{Path, PathBuf},
@@ -39,6 +40,8 @@ pub struct Module {
     functions: OnceLock<Functions>,
     // addr2line fills its own caches behind a shared reference, on one thread at a time.
     lines: OnceLock<Option<Mutex<Lines>>>,
+    /// Of symbols that are not thread-local.
+    addresses: OnceLock<HashMap<Box<[u8]>, u64>>,
 }
 
 /// What the dynamic section says.
@@ -80,6 +83,7 @@ impl Module {
             pointers: OnceLock::new(),
             functions: OnceLock::new(),
             lines: OnceLock::new(),
+            addresses: OnceLock::new(),
         })
     }
 
@@ -251,6 +255,23 @@ impl Module {
 
     pub(crate) fn read_pointers(&self) -> &(Vec<u64>, Option<String>) {
         self.pointers.get_or_init(|| pointers::code_pointers(&self.image, &self.source, &self.code))
+    }
+
+    /// The address of a symbol of any kind but thread-local ones, as the file's own tables have it.
+    pub fn symbol_address(&self, name: &str) -> Option<u64> {
+        let addresses = self.addresses.get_or_init(|| {
+            let mut addresses = HashMap::new();
+            for table in [Table::Static, Table::Dynamic] {
+                // What cannot be read is not there.
+                let _ = for_each_symbol(&self.image, &self.source, table, &mut |symbol| {
+                    if symbol.kind != elf::STT_TLS {
+                        addresses.entry(symbol.name.into()).or_insert(symbol.address);
+                    }
+                });
+            }
+            addresses
+        });
+        addresses.get(name.as_bytes()).copied()
     }
 
     /// Its USDT probes, in the order of their notes; none is no error.

@@ -184,6 +184,39 @@ fn what_a_killed_tool_has_raised_the_next_one_lowers() {
     before.assert_restored(pid);
 }
 
+/// Whenever it happens: before the semaphore is raised, in between, or after it was lowered.
+#[test]
+fn killing_the_tool_at_any_moment_ends_at_what_the_semaphore_was() {
+    let program = app(&[]);
+    let mut target = program.start(&[]);
+    let (pid, before) = (target.pid(), target.text());
+    let text = pid.to_string();
+    let arguments = ["count", "-p", &text, "usdt:app:app:guarded*", "-d", "0.001"];
+    let start = std::time::Instant::now();
+    assert_eq!(run(&arguments).code, Some(0));
+    let whole = start.elapsed() * 5 / 4;
+    for moment in 0..60 {
+        let others = [0u16, 3][moment as usize % 2];
+        target.write(target.address(0), &others.to_le_bytes());
+        let mut command = support::tool::trapless(&arguments);
+        let child = support::end_with_us(&mut command)
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        // Neighbours in time are far apart in order.
+        std::thread::sleep(whole * (moment * 23 % 60) / 60);
+        // SAFETY: kill takes two integers; the child is not reaped yet, so the id is still its own.
+        unsafe { libc::kill(child.id() as i32, libc::SIGKILL) };
+        // The keeper holds the other ends of the pipes.
+        child.wait_with_output().unwrap();
+        detach(pid);
+        assert_eq!(semaphore(&target), others, "moment {moment}");
+        before.assert_restored(pid);
+    }
+    call(&mut target, 10);
+}
+
 /// A semaphore that others have set back to 0 is not lowered below it, and one that is at its end is not raised beyond.
 #[test]
 fn a_semaphore_never_passes_its_ends() {
@@ -265,6 +298,120 @@ fn a_forked_child_keeps_its_semaphore_until_it_is_cleaned_itself() {
         assert_eq!(target.line(), "child 0", "{mechanism}");
         assert_eq!(call(&mut target, 10), 0, "{mechanism}");
     }
+}
+
+/// What the hits of a finished trace told of a probe, in their order.
+fn traced(ran: &Ran, function: &str) -> Vec<Value> {
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let hits = ran.json().into_iter().filter(|line| line["type"] == "hit" && line["function"] == function);
+    hits.map(|mut hit| hit["usdt_args"].take()).collect()
+}
+
+fn values(arguments: &Value) -> Vec<Value> {
+    arguments.as_array().unwrap().iter().map(|argument| argument["value"].clone()).collect()
+}
+
+#[test]
+fn arguments_are_shown_with_their_sizes_and_signs() {
+    for program in Program::in_both_widths("app", SOURCE, &[]) {
+        for mechanism in ["jump", "boost", "emulate", "step"] {
+            let mut target = program.start(&[]);
+            let pid = target.pid().to_string();
+            let tool = Tool::armed(&["trace", "--mechanism", mechanism, "-p", &pid, "usdt:app:app:*"]);
+            call(&mut target, 300);
+            tool.signal(libc::SIGINT);
+            let ran = tool.ran();
+            for name in ["app:one", "app:five", "app:ten", "app:eleven"] {
+                let hits = traced(&ran, name);
+                assert_eq!(hits.len(), 300, "{name} by {mechanism}");
+                for (x, hit) in (0..).zip(&hits) {
+                    let expected = serde_json::json!([
+                        x,
+                        77,
+                        x,
+                        if program.is_32bit() { x } else { x + 3 },
+                        -5,
+                        x & 255
+                    ]);
+                    assert_eq!(values(hit), *expected.as_array().unwrap(), "{name} by {mechanism}");
+                }
+            }
+            assert!(traced(&ran, "app:other").iter().all(|hit| hit.as_array().is_some_and(Vec::is_empty)));
+            call(&mut target, 10);
+        }
+    }
+}
+
+/// Names at one address have arguments of their own.
+#[test]
+fn each_name_of_a_site_has_its_own_arguments() {
+    let program = app(&[]);
+    let mut target = program.start(&[]);
+    let tool = Tool::armed(&[
+        "trace",
+        "-p",
+        &target.pid().to_string(),
+        "usdt:lib:single",
+        "usdt:app:app:many",
+        "app:many3",
+    ]);
+    call(&mut target, 5);
+    tool.signal(libc::SIGINT);
+    let ran = tool.ran();
+    let single: Vec<_> = traced(&ran, "lib:single").iter().map(values).collect();
+    assert_eq!(single, vec![vec![Value::from(-1), Value::from(4)]; 5]);
+    let many: Vec<_> = traced(&ran, "app:many").iter().map(values).collect();
+    assert_eq!(many.len(), 15, "{many:?}");
+    for (arguments, times) in [(vec![], 5), (vec![Value::from(2)], 5), (vec![Value::from(3)], 5)] {
+        assert_eq!(many.iter().filter(|hit| **hit == arguments).count(), times, "{arguments:?}");
+    }
+    assert_eq!(traced(&ran, "many3").len(), 5);
+}
+
+/// Every form of operand that compilers write, and what is not shown of them.
+#[test]
+fn operands_of_every_form_are_read_or_said_not_to_be() {
+    let source = SOURCE.replace("/*FORMS*/", r#"
+        #if __SIZEOF_POINTER__ == 8
+        long table[4] = {-2, 0x11223344, 0xfffe, 99};
+        LEAF("forms", "mov %rdi, %rax\nlea table(%rip), %rcx\nmov $3, %edx", NOP5,
+            NOTE("990b", "app", "forms", "0",
+                "8@(%rcx,%rdx,8) -2@table+16(%rip) 1@%ah 8f@%xmm0 4@table(%rip) 8@%fs:0 -1@$200 2@4(%rcx) 8@nowhere(%rip) 8@%rsp"));
+        long forms(long);
+        #endif
+        "#).replace("other};", "other, forms};");
+    let program = Program::build("app", &source, &[]);
+    let mut target = program.start(&[]);
+    let pid = target.pid().to_string();
+    let (_, row) = listed(&run(&["list", "-p", &pid, "usdt:app:forms", "-f", "json"])).remove(0);
+    let not_shown: Vec<&str> =
+        row["usdt"]["not_shown"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();
+    let expected = [
+        "8f@%xmm0: a floating-point number",
+        "8@%fs:0: it is thread-local",
+        "8@nowhere(%rip): its symbol is not known",
+    ];
+    assert_eq!(not_shown, expected);
+    let mut stacks = Vec::new();
+    for mechanism in ["jump", "step"] {
+        let tool = Tool::armed(&["trace", "--mechanism", mechanism, "-p", &pid, "usdt:app:forms"]);
+        call(&mut target, 600);
+        tool.signal(libc::SIGINT);
+        let hits = traced(&tool.ran(), "app:forms");
+        assert_eq!(hits.len(), 600, "{mechanism}");
+        for (x, hit) in (0..).zip(&hits) {
+            let mut values = values(hit);
+            stacks.push(values.pop().unwrap().as_u64().unwrap());
+            let expected =
+                serde_json::json!([99, -2, x >> 8 & 255, null, 4_294_967_294u32, null, -56, 65535, null]);
+            assert_eq!(values, *expected.as_array().unwrap(), "{mechanism} {x}");
+        }
+        assert_eq!(hits[0][3]["reason"], "a floating-point number");
+    }
+    stacks.dedup();
+    assert_eq!(stacks.len(), 1, "the same stack pointer under every mechanism: {stacks:x?}");
+    let text = run(&["trace", "-p", &pid, "usdt:app:forms", "-d", "0.01"]);
+    assert_eq!(text.code, Some(0), "{text:?}");
 }
 
 #[test]

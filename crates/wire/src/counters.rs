@@ -200,7 +200,7 @@ pub struct RecordView {
     /// Address of the return address's stack slot.
     pub slot: u64,
     /// Arguments, or return value and time stamp of the entry.
-    pub values: [u64; 6],
+    pub values: [u64; RECORD_MAX_VALUES as usize],
 }
 
 impl<W: Words + ?Sized> BlockView<'_, W> {

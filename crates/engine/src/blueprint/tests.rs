@@ -84,6 +84,7 @@ fn with_plan(functions: usize, allowed: &[Mechanism], check: impl FnOnce(&Plan<'
             wanted: ways[id as usize % ways.len()],
             mechanism: None,
             semaphores: &[],
+            operands: None,
             unread: None,
         })
         .collect();
@@ -137,6 +138,7 @@ fn what_stands_in_an_arena_is_what_the_encoder_writes_for_that_place() {
                         payload: site.payload(),
                         layout: &layout,
                         runtime: &runtimes[site.request.module],
+                        operands: &[],
                         tells: false,
                     })
                     .unwrap();

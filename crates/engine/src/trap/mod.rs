@@ -35,7 +35,7 @@ mod thread;
 
 pub use keeper::{Serving, arm_serving};
 
-use trapless_isa::{Displaced, EntryStep, Hook, Isa, Machine, Mechanism, Payload, Slot};
+use trapless_isa::{Displaced, EntryStep, Hook, Isa, Machine, Mechanism, Operand, Payload, Slot};
 
 /// A site that traps.
 #[derive(Clone, Debug)]
@@ -56,6 +56,8 @@ pub(crate) struct TrapSite {
     pub pad: u64,
     /// What is done there. Hooks are for detours: the keeper counts in a block of its own, whoever hits.
     pub payload: Payload,
+    /// What is recorded of a USDT probe.
+    pub operands: Vec<Operand>,
     /// Whether an unwinder starts here, which must find real return addresses.
     pub unwinds: bool,
     /// Instruction set.
@@ -76,7 +78,7 @@ impl TrapSite {
         }
         let counters = entry.iter().map(|step| match step {
             EntryStep::Count(counter) => Some(counter),
-            EntryStep::Record { .. } => None,
+            EntryStep::Record { .. } | EntryStep::Fetch { .. } => None,
         });
         let counters = counters.collect::<Option<Vec<u32>>>()?;
         let leads_to = match self.mechanism {

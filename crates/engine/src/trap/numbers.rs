@@ -1,8 +1,8 @@
 //! Where hits are counted and recorded: a block of the shared region that the keeper has claimed for itself.
 
 use crate::Region;
-use trapless_isa::{Arguments, detour::*};
-use trapless_process::{Process, Registers};
+use trapless_isa::{Arguments, Operand, detour::*};
+use trapless_process::{Process, Registers, RemoteAddr};
 use trapless_wire::{Header, Words, WordsMut};
 
 /// The keeper's block.
@@ -23,8 +23,11 @@ pub(super) struct Event {
     /// Address of the return address's stack slot.
     pub slot: u64,
     /// Arguments, or return value and time stamp of the entry.
-    pub values: [u64; 6],
+    pub values: Values,
 }
+
+/// The values of a record.
+pub(super) type Values = [u64; RECORD_MAX_VALUES as usize];
 
 impl<'r> Numbers<'r> {
     /// Claims a block; the overflow block when all are taken.
@@ -86,9 +89,9 @@ impl<'r> Numbers<'r> {
 }
 
 /// The first integer arguments of the function a thread has just entered.
-pub(super) fn arguments(process: &Process, registers: &Registers, place: Arguments, count: u8) -> [u64; 6] {
+pub(super) fn arguments(process: &Process, registers: &Registers, place: Arguments, count: u8) -> Values {
     let word = process.word_size();
-    let mut values = [0; 6];
+    let mut values = Values::default();
     for (index, value) in values.iter_mut().enumerate().take(usize::from(count)) {
         *value = match place {
             Arguments::Registers(numbers) => numbers.get(index).map_or(0, |&n| registers.general(n)),
@@ -102,4 +105,33 @@ pub(super) fn arguments(process: &Process, registers: &Registers, place: Argumen
         };
     }
     values
+}
+
+/// The operands of a USDT probe that a thread has just met; which of them could not be read is the last value.
+pub(super) fn operands(process: &Process, registers: &Registers, operands: &[Operand]) -> Values {
+    let mut values = Values::default();
+    let mut missing = 0;
+    for (index, operand) in operands.iter().enumerate().take(MOST_FETCHED) {
+        match operand_of(process, registers, *operand) {
+            Some(value) => values[index] = value,
+            None => missing |= 1 << index,
+        }
+    }
+    values[MOST_FETCHED] = missing;
+    values
+}
+
+fn operand_of(process: &Process, registers: &Registers, operand: Operand) -> Option<u64> {
+    let (address, size) = match operand {
+        Operand::Register(number) => return Some(registers.general(number)),
+        Operand::Memory { base, index, offset, size } => {
+            let index = index.map_or(0, |(number, scale)| registers.general(number) << scale);
+            let address = registers.general(base).wrapping_add(index).wrapping_add_signed(offset.into());
+            (if process.is_32bit() { address & 0xffff_ffff } else { address }, size)
+        }
+        Operand::At { address, size } => (address, size),
+    };
+    let mut bytes = [0; 8];
+    process.load(RemoteAddr(address), bytes.get_mut(..usize::from(size))?).ok()?;
+    Some(u64::from_le_bytes(bytes))
 }

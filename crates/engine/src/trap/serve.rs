@@ -249,6 +249,10 @@ impl<'a, 'p> Server<'a, 'p> {
                     let values = arguments(self.process, registers, place, count);
                     self.numbers.record(id, &Event { time, tid: tid.0 as u32, slot: sp, values });
                 }
+                EntryStep::Fetch { id } => {
+                    let values = operands(self.process, registers, &site.operands);
+                    self.numbers.record(id, &Event { time, tid: tid.0 as u32, slot: sp, values });
+                }
             }
         }
         if let Some(followed) = &site.payload.followed
@@ -279,7 +283,8 @@ impl<'a, 'p> Server<'a, 'p> {
                 match step {
                     ReturnStep::Count(counter) => self.numbers.count(counter),
                     ReturnStep::Record { id } => {
-                        let values = [registers.result(), call.entered, 0, 0, 0, 0];
+                        let mut values = Values::default();
+                        [values[0], values[1]] = [registers.result(), call.entered];
                         self.numbers.record(id, &Event { time, tid: tid.0 as u32, slot, values });
                     }
                     ReturnStep::Time(histogram) => {

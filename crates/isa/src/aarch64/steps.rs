@@ -22,7 +22,7 @@ pub fn frame_size(payload: &Payload) -> i32 {
     });
     let entry = payload.entry.iter().map(|step| match step {
         EntryStep::Count(_) => FOUR,
-        EntryStep::Record { .. } => EIGHT,
+        EntryStep::Record { .. } | EntryStep::Fetch { .. } => EIGHT,
     });
     let followed = payload.followed.map(|_| EIGHT);
     hooks.chain(entry).chain(followed).fold(FOUR, i32::max)
@@ -54,6 +54,7 @@ impl Template<'_> {
                 }
                 record(&mut self.code, self.layout, id, Values::Arguments(arguments))
             }
+            EntryStep::Fetch { .. } => Err(Reason::NotImplemented),
         }
     }
 

@@ -190,6 +190,10 @@ pub const RECORD_SLOT: u32 = 24;
 pub const RECORD_VALUES: u32 = 32;
 /// How many values a record has room for.
 pub const RECORD_MAX_VALUES: u32 = 12;
+/// How many operands are recorded at most.
+pub const MOST_FETCHED: usize = RECORD_MAX_VALUES as usize - 1;
+/// Record of operands: which of them could not be read, a bit for each. Detours read all.
+pub const RECORD_MISSING: u32 = RECORD_VALUES + 8 * MOST_FETCHED as u32;
 /// Signal handlers may interrupt a thread between its look at the ring and its reservation, this deep.
 pub const RING_SLACK: u32 = 64;
 

@@ -146,6 +146,7 @@ fn everything(machine: Machine, high: u64, functions: &[&[u8]]) -> (usize, usize
                     payload: asked.payload(machine),
                     layout: &layout,
                     runtime: &runtime,
+                    operands: &[],
                     tells: wide && layout.self_pointer,
                 };
                 let detour = isa.detour(&request);

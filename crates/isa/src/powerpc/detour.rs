@@ -99,7 +99,7 @@ impl<'a> Template<'a> {
         payload.hooks.iter().try_for_each(|hook| self.hook(hook))?;
         let known = self.find_thread(slow);
         self.asm.bind(counted);
-        payload.entry.iter().for_each(|step| self.entry_step(step));
+        payload.entry.iter().try_for_each(|step| self.entry_step(step))?;
         let mut return_point = None;
         match payload.followed {
             None => {

@@ -15,7 +15,7 @@ const SAVED: [Gpr; 6] = [R9, R10, R11, R12, R8, R0];
 pub(super) fn saved_for(payload: &Payload) -> &'static [Gpr] {
     let entry = payload.entry.iter().map(|step| match step {
         EntryStep::Count(_) => 4,
-        EntryStep::Record { .. } => 6,
+        EntryStep::Record { .. } | EntryStep::Fetch { .. } => 6,
     });
     let at_return = payload.followed.iter().flat_map(|followed| followed.steps.iter());
     let at_return = at_return.map(|step| match step {
@@ -37,11 +37,13 @@ impl Template<'_> {
     }
 
     /// With the thread's block, or the overflow block, in r12.
-    pub(super) fn entry_step(&mut self, step: EntryStep) {
+    pub(super) fn entry_step(&mut self, step: EntryStep) -> Emitted<()> {
         match step {
             EntryStep::Count(counter) => self.count(counter),
             EntryStep::Record { id, arguments } => self.record(id, |template| template.arguments(arguments)),
+            EntryStep::Fetch { .. } => return Err(Reason::NotImplemented),
         }
+        Ok(())
     }
 
     /// With the block in r12. The times of the call and of its entry are in the frame for the late steps.

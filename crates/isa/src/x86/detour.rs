@@ -221,8 +221,15 @@ impl<'a> Template<'a> {
     }
 
     /// Registers that a step reads are not dead, whatever the function does with them.
-    fn entry_liveness(&self) -> Liveness {
-        let mut live = liveness(64, self.request.site, self.request.displaced.start);
+    pub(super) fn entry_liveness(&self) -> Liveness {
+        let mut live = liveness(self.bits, self.request.site, self.request.displaced.start);
+        for register in self.request.operands.iter().flat_map(|operand| operand.registers()) {
+            live.dead.0 &= !1u16.checked_shl(register.into()).unwrap_or(0);
+        }
+        if self.bits == 32 {
+            // Arguments are on the stack.
+            return live;
+        }
         let read = usize::from(self.request.payload.needs().arguments);
         for &register in ARGUMENTS.iter().take(read) {
             live.dead.0 &= !(1 << register);

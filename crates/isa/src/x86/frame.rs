@@ -166,11 +166,15 @@ impl Frame {
         Ok(())
     }
 
-    /// Where the value is that `register` had when the detour was entered, if it was pushed. 64-bit mode only: the
-    /// arguments of 32-bit functions are on the stack.
+    /// Where the value is that `register` had when the detour was entered, if it was pushed. In 64-bit mode.
     pub fn saved_place(&self, register: usize) -> Option<AsmMemoryOperand> {
+        Some(qword_ptr(rsp + self.saved_at(register)?))
+    }
+
+    /// How far from the stack pointer that is, in both modes.
+    pub fn saved_at(&self, register: usize) -> Option<i32> {
         let index = self.saved.iter().position(|&r| r == register)? as i32;
-        Some(qword_ptr(rsp + (self.depth() - RED_ZONE - 8 * (index + 1))))
+        Some(self.depth() - self.red_zone() - self.word() * (index + 1))
     }
 
     /// Before a push where nothing was saved.

@@ -5,6 +5,7 @@ use super::{
     emit::{GPR32, GPR64, at, number::*},
     frame::{Clock, Frame, Scratch},
 };
+use crate::Operand;
 use crate::detour::*;
 use crate::payload::*;
 use iced_x86::code_asm::*;
@@ -14,7 +15,7 @@ impl Scratch {
     pub(super) fn of(step: EntryStep) -> Self {
         match step {
             EntryStep::Count(_) => Self::THREAD,
-            EntryStep::Record { .. } => Self { roles: 4, clock: Clock::Aside },
+            EntryStep::Record { .. } | EntryStep::Fetch { .. } => Self { roles: 4, clock: Clock::Aside },
         }
     }
 }
@@ -34,6 +35,7 @@ impl Template<'_> {
         match step {
             EntryStep::Count(counter) => self.asm.a.inc(at(frame.block, counter)),
             EntryStep::Record { id, arguments } => self.record_entry(frame, id, arguments),
+            EntryStep::Fetch { id } => self.record_operands(frame, id),
         }
     }
 
@@ -41,7 +43,7 @@ impl Template<'_> {
     pub(super) fn entry_step_shared(&mut self, step: EntryStep, scratch: usize) -> Asm {
         match step {
             EntryStep::Count(counter) => self.count_shared(counter, scratch),
-            EntryStep::Record { .. } => Ok(()),
+            EntryStep::Record { .. } | EntryStep::Fetch { .. } => Ok(()),
         }
     }
 
@@ -91,14 +93,68 @@ impl Template<'_> {
                 None => a.mov(to, GPR64[register])?,
             }
         }
-        a.lea(rax, qword_ptr(rsp + frame.depth()))?;
+        self.end_record(frame, id)?;
+        self.asm.a.set_label(&mut full)?;
+        self.asm.a.zero_bytes()
+    }
+
+    /// Appends a record of the request's operands.
+    fn record_operands(&mut self, frame: &Frame, id: u32) -> Asm {
+        let mut full = self.asm.a.create_label();
+        self.reserve_record(frame.block, frame.x, frame.y, full)?;
+        for (i, &operand) in (0..).zip(self.request.operands.iter().take(MOST_FETCHED)) {
+            self.fetch(frame, operand)?;
+            self.asm.a.mov(at(frame.x, RECORD_VALUES + 8 * i), rax)?;
+        }
+        self.asm.a.mov(at(frame.x, RECORD_MISSING), 0)?;
+        self.end_record(frame, id)?;
+        self.asm.a.set_label(&mut full)?;
+        self.asm.a.zero_bytes()
+    }
+
+    /// rax = the value of an operand as it was when the detour was entered. Loses rdx.
+    fn fetch(&mut self, frame: &Frame, operand: Operand) -> Asm {
+        let (from, size) = match operand {
+            Operand::Register(register) => return self.fetch_register(frame, RAX, register.into()),
+            Operand::Memory { base, index, offset, size } => {
+                self.fetch_register(frame, RAX, base.into())?;
+                if let Some((index, scale)) = index {
+                    self.fetch_register(frame, RDX, index.into())?;
+                    self.asm.a.lea(rax, qword_ptr(rax + rdx * (1 << scale)))?;
+                }
+                (rax + offset, size)
+            }
+            Operand::At { address, size } => {
+                self.asm.a.mov(rax, address)?;
+                (rax + 0, size)
+            }
+        };
+        let a = &mut self.asm.a;
+        match size {
+            1 => a.movzx(eax, byte_ptr(from)),
+            2 => a.movzx(eax, word_ptr(from)),
+            4 => a.mov(eax, dword_ptr(from)),
+            _ => a.mov(rax, qword_ptr(from)),
+        }
+    }
+
+    fn fetch_register(&mut self, frame: &Frame, to: usize, register: usize) -> Asm {
+        let a = &mut self.asm.a;
+        match frame.saved_place(register) {
+            _ if register == RSP => a.lea(GPR64[to], qword_ptr(rsp + frame.depth())),
+            Some(saved) => a.mov(GPR64[to], saved),
+            None => a.mov(GPR64[to], GPR64[register]),
+        }
+    }
+
+    /// What all records of entries end with. Loses rax and rdx.
+    fn end_record(&mut self, frame: &Frame, id: u32) -> Asm {
+        self.asm.a.lea(rax, qword_ptr(rsp + frame.depth()))?;
         self.identify_record(id, frame.x)?;
         let a = &mut self.asm.a;
         read_clock(a)?;
         a.mov(at(frame.x, RECORD_TIME), rax)?;
-        self.publish_record(frame.x, frame.y)?;
-        self.asm.a.set_label(&mut full)?;
-        self.asm.a.zero_bytes()
+        self.publish_record(frame.x, frame.y)
     }
 
     /// Appends a record of the return. rdi: block, rsi: time, r8: time of the entry. Loses rax, rcx and rdx.

@@ -113,7 +113,7 @@ fn routines(request: &DetourRequest<'_>) -> u64 {
 fn kinds(payload: &Payload) -> Option<u64> {
     let entry = |step| match step {
         EntryStep::Count(_) => Some(1),
-        EntryStep::Record { .. } => None,
+        EntryStep::Record { .. } | EntryStep::Fetch { .. } => None,
     };
     let at_return = |step| match step {
         ReturnStep::Count(_) => Some(1),

@@ -133,6 +133,7 @@ fn boosted_slots_end_in_a_branch_back() {
                 payload: Payload::default(),
                 layout: &layout,
                 runtime: &Runtime::default(),
+                operands: &[],
                 tells: false,
             };
             POWERPC64LE.boosted_slot(&request).expect(name)
@@ -386,6 +387,7 @@ proptest! {
                 payload,
                 layout: &layout,
                 runtime,
+                operands: &[],
                 tells: false,
             };
             let _ = POWERPC64LE.detour(&request);

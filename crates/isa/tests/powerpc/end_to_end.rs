@@ -190,6 +190,7 @@ fn plan(program: &Program, layout: &Layout) -> (Plan, Vec<bool>) {
             payload: if *name == LOOKED_UP_BY { lookup } else { payload(n, follow) },
             layout,
             runtime: &runtime,
+            operands: &[],
             tells: false,
         };
         let Detour { code, places, return_point, .. } = POWERPC64LE.detour(&request).expect(name);

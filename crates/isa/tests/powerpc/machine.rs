@@ -198,6 +198,7 @@ impl Script {
             payload,
             layout: &self.layout,
             runtime: &self.runtime,
+            operands: &[],
             tells: false,
         };
         let detour = POWERPC64LE.detour(&request).expect("a detour");

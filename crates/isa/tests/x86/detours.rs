@@ -68,6 +68,7 @@ impl<'m> Probed<'m> {
             payload,
             layout,
             runtime: &runtime,
+            operands: &[],
             tells: false,
         };
         let written = isa.detour(&request).unwrap();

@@ -120,6 +120,7 @@ impl Probed {
             payload,
             layout: &LAYOUT,
             runtime: &self.runtime,
+            operands: &[],
             tells: false,
         };
         let detour = isa.detour(&request).unwrap();

@@ -82,6 +82,7 @@ fn filled_in_detours_are_those_that_the_encoder_writes() {
             payload: asked(n as u32)[which].1,
             layout: &layout,
             runtime: &arenas[arena].1,
+            operands: &[],
             tells: true,
         };
         let mut kinds = Kinds::default();
@@ -139,6 +140,7 @@ fn a_template_is_for_arenas_whose_routines_lie_alike() {
         payload: asked(0)[1].1,
         layout: &layout,
         runtime: &runtime,
+        operands: &[],
         tells: false,
     };
     let template = Template::learn(&request, &request).unwrap();

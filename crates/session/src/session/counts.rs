@@ -85,7 +85,7 @@ impl Snapshot {
             }
             if probe.kinds.entry {
                 let new = row(Kind::Entry, now.entries.saturating_sub(then.entries), 0, None);
-                if probe.is_usdt {
+                if probe.usdt.is_some() {
                     add_usdt(&mut rows, &mut usdt, new);
                 } else {
                     rows.push(new);

@@ -92,8 +92,10 @@ impl Calls {
                     self.open.insert(key, record);
                 }
             } else {
+                let is_usdt = probe.usdt.is_some() || others.iter().any(|other| other.usdt.is_some());
                 for probe in std::iter::once(probe).chain(others) {
-                    let args = record.view.values[..arguments].to_vec();
+                    // What is recorded at a USDT probe are the operands of its notes.
+                    let args = if is_usdt { Vec::new() } else { record.view.values[..arguments].to_vec() };
                     hits.push(Hit { args, ..self.hit(probe, origin, &record, Kind::Entry) });
                 }
             }
@@ -129,6 +131,7 @@ impl Calls {
             function: probe.function.text().to_owned(),
             kind,
             args: Vec::new(),
+            usdt: probe.usdt.as_ref().map(|told| told.iter().map(|a| a.value(&record.view)).collect()),
             retval: None,
             duration_ns: None,
         }

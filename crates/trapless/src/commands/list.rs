@@ -67,7 +67,9 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
             let usdt = site.usdt.iter().find(|usdt| usdt.site_name().text() == name.text());
             rows.push(ListedSite {
                 function: name.text().to_owned(),
-                usdt: usdt.map(|usdt| place.told_usdt(site, usdt)).transpose()?,
+                usdt: usdt
+                    .map(|usdt| place.told_usdt(site, usdt, prepared.arguments(request.id)))
+                    .transpose()?,
                 ..row.clone()
             });
         }

@@ -9,6 +9,7 @@ use std::path::Path;
 use trapless_process::Process;
 use trapless_process::launch::{self, Launched};
 use trapless_session::name::SiteName;
+use trapless_session::session::SiteArguments;
 
 /// A place to look for functions.
 pub struct Place {
@@ -64,7 +65,16 @@ impl Place {
     }
 
     /// What is told of a USDT probe at a site.
-    pub fn told_usdt(&self, site: &Site, usdt: &UsdtSite) -> Result<ListedUsdt, Error> {
+    pub fn told_usdt(
+        &self,
+        site: &Site,
+        usdt: &UsdtSite,
+        known: Option<&SiteArguments>,
+    ) -> Result<ListedUsdt, Error> {
+        let known = known.and_then(|known| known.of_name(usdt.site_name().text()));
+        let not_shown = usdt.arguments.iter().zip(known.iter().flat_map(|known| known.iter()));
+        let not_shown =
+            not_shown.filter_map(|(argument, known)| Some(format!("{argument}: {}", known.unread()?)));
         let image = &self.images[site.image];
         let (module, bias) = (image.module(self.process())?, image.bias(self.process())?);
         let place = match module.functions().get(site.function) {
@@ -79,6 +89,7 @@ impl Place {
             name: usdt.name.clone(),
             place,
             arguments: usdt.arguments.iter().map(ToString::to_string).collect(),
+            not_shown: not_shown.collect(),
             semaphore: usdt.semaphore.map(|at| at.wrapping_add(bias)),
         })
     }

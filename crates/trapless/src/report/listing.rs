@@ -95,6 +95,9 @@ pub struct ListedUsdt {
     pub place: String,
     /// Its arguments, as the note has them: size, sign, and where the value is.
     pub arguments: Vec<String>,
+    /// Those of them that `trace` does not show, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub not_shown: Vec<String>,
     /// Address of its semaphore, in the target, or in the file where there is no target.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub semaphore: Option<u64>,
@@ -108,7 +111,11 @@ impl ListedUsdt {
             count => format!("{}: {}", super::plural(count as u64, "argument"), self.arguments.join(" ")),
         };
         let semaphore = self.semaphore.map_or(String::new(), |at| format!("; semaphore {at:#x}"));
-        format!("in {}; {arguments}{semaphore}", self.place)
+        let not_shown = match self.not_shown.is_empty() {
+            true => String::new(),
+            false => format!("; not shown: {}", self.not_shown.join(", ")),
+        };
+        format!("in {}; {arguments}{not_shown}{semaphore}", self.place)
     }
 }
 

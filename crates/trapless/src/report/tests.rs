@@ -129,6 +129,7 @@ fn json_is_one_object_per_line_with_its_type_first() {
         function: "open".to_owned(),
         kind: Kind::Return,
         args: vec![1, u64::MAX],
+        usdt: None,
         retval: Some(3),
         duration_ns: Some(9),
     };

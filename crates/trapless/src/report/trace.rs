@@ -5,6 +5,7 @@ use super::number::{duration, word};
 use super::table::printable;
 use crate::spec::Kind;
 use std::fmt::Write;
+use trapless_session::outcome::UsdtValue;
 
 /// The line above the first hit.
 pub(super) const HEADING: &str = "      TIME (s)      TID  CALL";
@@ -22,6 +23,10 @@ pub(super) fn line(hit: &Hit) -> String {
         let args: Vec<String> = hit.args.iter().map(|&a| word(a)).collect();
         let _ = write!(line, "({})", args.join(", "));
     }
+    if let Some(values) = hit.usdt.as_ref().filter(|values| !values.is_empty()) {
+        let values: Vec<String> = values.iter().map(usdt_value).collect();
+        let _ = write!(line, "({})", values.join(", "));
+    }
     match hit.retval {
         Some(value) => line.push_str(&format!(" = {}", word(value))),
         None if hit.kind == Kind::Return => line.push_str(" returns"),
@@ -31,6 +36,16 @@ pub(super) fn line(hit: &Hit) -> String {
         line.push_str(&format!(" <{}>", duration(ns)));
     }
     line
+}
+
+/// A note says whether a value has a sign, so nothing has to be guessed but what is an address.
+fn usdt_value(value: &UsdtValue) -> String {
+    match *value {
+        UsdtValue::Signed(value) => value.to_string(),
+        UsdtValue::Unsigned(value) if value >> 32 == 0 => value.to_string(),
+        UsdtValue::Unsigned(value) => format!("{value:#x}"),
+        UsdtValue::Unknown(_) => "?".to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -48,6 +63,7 @@ mod tests {
             function: "open64".to_owned(),
             kind,
             args: args.to_vec(),
+            usdt: None,
             retval,
             duration_ns,
         };

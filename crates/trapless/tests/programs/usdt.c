@@ -81,6 +81,8 @@ LEAF("guarded", "", NOP5, NOTE("990b", "app", "guarded", "app_guarded_semaphore"
 LEAF("guarded_too", "", NOP1, NOTE("990b", "app", "guarded_too", "app_guarded_semaphore", ""));
 LEAF("other", "", NOP5, NOTE("990b", "app", "other", "app_other_semaphore", ""));
 
+/*FORMS*/
+
 long leaf1(long), leaf5(long), leaf10(long), leaf11(long), many1(long), many2(long), many3(long);
 long guarded(long), guarded_too(long), other(long);
 

@@ -26,7 +26,6 @@ use super::{
     detour::{Asm, Template},
     emit::{GPR32, number::*},
     frame::Frame,
-    liveness::liveness,
     runtime::Routine,
 };
 use crate::detour::*;
@@ -62,8 +61,7 @@ impl Narrow<'_, '_> {
         if payload.only_shares() {
             return self.0.displaced();
         }
-        let live = liveness(32, self.0.request.site, self.0.request.displaced.start);
-        let frame = Frame::choose(32, payload, live);
+        let frame = Frame::choose(32, payload, self.0.entry_liveness());
         frame.save(self.a())?;
         self.entry(&frame)?;
         match payload.followed {

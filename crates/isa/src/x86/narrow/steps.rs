@@ -1,6 +1,7 @@
 //! The steps of a payload in 32-bit mode: what [`super::super::steps`] does, with other registers.
 
 use super::{Narrow, high, low};
+use crate::Operand;
 use crate::detour::*;
 use crate::payload::*;
 use crate::x86::{
@@ -36,6 +37,7 @@ impl Narrow<'_, '_> {
         match step {
             EntryStep::Count(counter) => count(self.a(), frame.block, counter),
             EntryStep::Record { id, arguments } => self.record_entry(frame, id, arguments),
+            EntryStep::Fetch { id } => self.record_operands(frame, id),
         }
     }
 
@@ -43,7 +45,7 @@ impl Narrow<'_, '_> {
     pub(super) fn entry_step_shared(&mut self, step: EntryStep) -> Asm {
         match step {
             EntryStep::Count(counter) => self.count_shared(counter),
-            EntryStep::Record { .. } => Ok(()),
+            EntryStep::Record { .. } | EntryStep::Fetch { .. } => Ok(()),
         }
     }
 
@@ -90,15 +92,80 @@ impl Narrow<'_, '_> {
             a.mov(low(frame.x, RECORD_VALUES + 8 * i), eax)?;
             a.mov(high(frame.x, RECORD_VALUES + 8 * i), 0)?;
         }
+        self.end_record(frame, id)?;
+        self.a().set_label(&mut full)?;
+        self.a().zero_bytes()
+    }
+
+    /// Appends a record of the request's operands.
+    fn record_operands(&mut self, frame: &Frame, id: u32) -> Asm {
+        let mut full = self.a().create_label();
+        self.reserve_record(frame.block, frame.x, frame.y, full)?;
+        for (i, &operand) in (0..).zip(self.0.request.operands.iter().take(MOST_FETCHED)) {
+            self.fetch(frame, operand, RECORD_VALUES + 8 * i)?;
+        }
+        self.a().mov(low(frame.x, RECORD_MISSING), 0)?;
+        self.a().mov(high(frame.x, RECORD_MISSING), 0)?;
+        self.end_record(frame, id)?;
+        self.a().set_label(&mut full)?;
+        self.a().zero_bytes()
+    }
+
+    /// Stores the value of an operand as it was when the detour was entered at an offset of the record. Loses eax and edx.
+    fn fetch(&mut self, frame: &Frame, operand: Operand, to: u32) -> Asm {
+        let (from, size) = match operand {
+            Operand::Register(register) => {
+                self.fetch_register(frame, RAX, register.into())?;
+                self.a().mov(low(frame.x, to), eax)?;
+                return self.a().mov(high(frame.x, to), 0);
+            }
+            Operand::Memory { base, index, offset, size } => {
+                self.fetch_register(frame, RAX, base.into())?;
+                if let Some((index, scale)) = index {
+                    self.fetch_register(frame, RDX, index.into())?;
+                    self.a().lea(eax, dword_ptr(eax + edx * (1 << scale)))?;
+                }
+                (eax + offset, size)
+            }
+            Operand::At { address, size } => {
+                self.a().mov(eax, address as u32)?;
+                (eax + 0, size)
+            }
+        };
+        let a = self.a();
+        match size {
+            1 => a.movzx(edx, byte_ptr(from))?,
+            2 => a.movzx(edx, word_ptr(from))?,
+            _ => a.mov(edx, dword_ptr(from))?,
+        }
+        a.mov(low(frame.x, to), edx)?;
+        match size {
+            8 => {
+                a.mov(edx, dword_ptr(from + 4))?;
+                a.mov(high(frame.x, to), edx)
+            }
+            _ => a.mov(high(frame.x, to), 0),
+        }
+    }
+
+    fn fetch_register(&mut self, frame: &Frame, to: usize, register: usize) -> Asm {
+        let a = self.a();
+        match frame.saved_at(register) {
+            _ if register == RSP => a.lea(GPR32[to], dword_ptr(esp + frame.depth())),
+            Some(saved) => a.mov(GPR32[to], dword_ptr(esp + saved)),
+            None => a.mov(GPR32[to], GPR32[register]),
+        }
+    }
+
+    /// What all records of entries end with. Loses eax and edx.
+    fn end_record(&mut self, frame: &Frame, id: u32) -> Asm {
         self.a().lea(eax, dword_ptr(esp + frame.depth()))?;
         self.identify_record(id, frame.x)?;
         let a = self.a();
         a.rdtsc()?;
         a.mov(low(frame.x, RECORD_TIME), eax)?;
         a.mov(high(frame.x, RECORD_TIME), edx)?;
-        self.publish_record(frame.x, frame.y)?;
-        self.a().set_label(&mut full)?;
-        self.a().zero_bytes()
+        self.publish_record(frame.x, frame.y)
     }
 
     /// Appends a record of the return. Loses eax, ecx and edx.
