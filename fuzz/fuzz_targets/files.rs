@@ -16,6 +16,15 @@ fuzz_target!(|bytes: &[u8]| {
         let _ = module.padding_after(function);
         let _ = module.source_line(function.address());
     }
+    for function in functions.iter().take(8) {
+        let _ = module.function_lines(function.range());
+    }
+    for name in module.source_files().iter().take(4) {
+        if let Ok(found) = module.statements(name, 1, Some(1)) {
+            let _ = module.statements_in(&found.statements[0].place.file, &(0..=u32::MAX));
+        }
+    }
+    let _ = module.inlined(|_| true);
     let _ = (module.build_id(), module.soname(), module.needed(), module.interpreter());
     let _ = (module.landing_pads(), module.code_pointers(), module.usdt());
     let _ = module.read_only_data_at(module.entry());

@@ -5,6 +5,7 @@ use crate::spec::SpecError;
 use std::path::PathBuf;
 use thiserror::Error;
 use trapless_process::OpenError;
+use trapless_symbols::SourceError;
 
 /// Why trapless did not do what it was asked to.
 ///
@@ -18,6 +19,26 @@ pub enum Error {
     /// Well-formed probes that select nothing usable.
     #[error(transparent)]
     Select(#[from] SelectError),
+    /// A place in the source that is nowhere in the program.
+    #[error("'{spec}': {error}{}", perhaps(.nearest))]
+    Source {
+        /// The specification as it was written.
+        spec: String,
+        /// What is in the way.
+        error: SourceError,
+        /// Names of files that are close.
+        nearest: Vec<String>,
+    },
+    /// What a pattern means is only there as copies inside other functions.
+    #[error(
+        "no function matches '{spec}', but it was inlined into others at {}; --inlines probes the copies", places(*.instances)
+    )]
+    OnlyInlined {
+        /// The specification as it was written.
+        spec: String,
+        /// How many copies there are.
+        instances: usize,
+    },
     /// Sites matched, and none of them could be probed.
     #[error("{} {example}: {reason}{}", none_of(*.sites), trap_hint(*.trap_would_help))]
     NothingProbed {
@@ -49,6 +70,14 @@ pub enum Error {
     /// Anything else that the parts below report.
     #[error(transparent)]
     Other(Box<dyn std::error::Error + Send + Sync>),
+}
+
+fn perhaps(nearest: &[String]) -> String {
+    if nearest.is_empty() { String::new() } else { format!("; did you mean {}?", nearest.join(" or ")) }
+}
+
+fn places(count: usize) -> String {
+    if count == 1 { "1 place".to_owned() } else { format!("{count} places") }
 }
 
 fn none_of(sites: usize) -> String {

@@ -2,6 +2,7 @@
 //!
 //! The structs are plain data, and as JSON they are objects with fields of the same names.
 
+use crate::name::Source;
 use crate::spec::Kind;
 use serde::{Serialize, Serializer, ser::SerializeStruct};
 use trapless_engine::Refusal;
@@ -14,6 +15,9 @@ pub struct ProbeSummary {
     pub module: String,
     /// The function, demangled, with `+0x…` for a site inside it.
     pub function: String,
+    /// Where it is in the source, if it was asked for by that.
+    #[serde(flatten)]
+    pub source: Source,
     /// Entry or return.
     #[serde(serialize_with = "kind")]
     pub kind: Kind,
@@ -70,6 +74,9 @@ pub struct Skipped {
     pub module: String,
     /// The function, demangled.
     pub function: String,
+    /// Where it is in the source, if it was asked for by that.
+    #[serde(flatten)]
+    pub source: Source,
     /// Why.
     #[serde(flatten)]
     pub why: Why,
@@ -99,6 +106,15 @@ impl From<&Refusal> for Why {
     fn from(refusal: &Refusal) -> Self {
         Self { code: refusal.code(), reason: refusal.to_string(), group: refusal.group() }
     }
+}
+
+/// Something about how a pattern was understood that its author has to know.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Remark {
+    /// What, in a word that stays the same.
+    pub code: &'static str,
+    /// The same in a sentence.
+    pub text: String,
 }
 
 /// An armed site at which calls are no longer counted, or were not for a while.
@@ -134,6 +150,8 @@ pub struct Hit {
     pub module: String,
     /// The function, demangled.
     pub function: String,
+    /// Where the site is in the source, if it was asked for by that.
+    pub source: Source,
     /// An entry, or a return that carries its entry's arguments.
     pub kind: Kind,
     /// The first integer arguments, as many as were asked for.
@@ -148,7 +166,7 @@ pub struct Hit {
 
 impl Serialize for Hit {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut hit = serializer.serialize_struct("Hit", 13)?;
+        let mut hit = serializer.serialize_struct("Hit", 19)?;
         hit.serialize_field("time_ns", &self.time_ns)?;
         hit.serialize_field("pid", &self.pid)?;
         hit.serialize_field("tid", &self.tid)?;
@@ -157,6 +175,24 @@ impl Serialize for Hit {
         }
         hit.serialize_field("module", &self.module)?;
         hit.serialize_field("function", &self.function)?;
+        if let Some(file) = &self.source.file {
+            hit.serialize_field("file", file)?;
+        }
+        if let Some(line) = &self.source.line {
+            hit.serialize_field("line", line)?;
+        }
+        if let Some(column) = &self.source.column {
+            hit.serialize_field("column", column)?;
+        }
+        if !self.source.also.is_empty() {
+            hit.serialize_field("also", &self.source.also)?;
+        }
+        if !self.source.inlined.is_empty() {
+            hit.serialize_field("inlined", &self.source.inlined)?;
+        }
+        if let Some(function) = &self.source.inlined_into {
+            hit.serialize_field("inlined_into", function)?;
+        }
         hit.serialize_field("kind", self.kind.name())?;
         if !self.args.is_empty() {
             hit.serialize_field("args", &self.args)?;

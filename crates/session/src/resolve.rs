@@ -1,10 +1,12 @@
 //! From patterns to sites.
 
+pub mod lines;
+mod places;
 mod usdt;
 
 use crate::error::Error;
-use crate::name::SiteName;
-use crate::outcome::{Skipped, Why};
+use crate::name::{SiteName, Source};
+use crate::outcome::{Remark, Skipped, Why};
 use crate::select::{self, ModuleNames, SelectError};
 use crate::spec::{Exclusion, Location, Pattern, ProbeSpec};
 use crate::target::Image;
@@ -13,7 +15,7 @@ use std::collections::BTreeSet;
 use trapless_engine::{Unwinder, spread};
 use trapless_isa::Mechanism;
 use trapless_process::Process;
-use trapless_symbols::{Function, Kind, Module, UsdtArgument, demangle};
+use trapless_symbols::{Function, Kind, Module, SourceError, UsdtArgument, demangle};
 
 /// What was asked for at each of some functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -45,6 +47,8 @@ pub struct Site {
     pub kinds: Kinds,
     /// The only mechanism that may be used, where a specification names one.
     pub mechanism: Option<Mechanism>,
+    /// Why nothing returns from here, where that is known: it is a place in the source, and no function.
+    pub no_return: Option<Why>,
     /// Which service for unwinders is needed here.
     pub unwinder: Option<Unwinder>,
 }
@@ -88,6 +92,8 @@ pub struct Sites {
     pub sites: Vec<Site>,
     /// What matched and is no site.
     pub skipped: Vec<Skipped>,
+    /// How the patterns were understood, where that is not what they say.
+    pub remarks: Vec<Remark>,
 }
 
 /// Finds the sites that `probes` mean in `images`, leaving out what `exclusions` say.
@@ -102,7 +108,7 @@ pub fn resolve<'p>(
     limit: usize,
 ) -> Result<Sites, Error> {
     let mut found: Vec<Site> = Vec::new();
-    let mut skipped = Vec::new();
+    let (mut skipped, mut remarks) = (Vec::new(), Vec::new());
     let probes: Vec<(Cow<'_, ProbeSpec>, Kinds)> =
         probes.into_iter().map(|(spec, kinds)| (usdt::settled(process, images, spec), kinds)).collect();
     read_functions(process, images, &probes);
@@ -113,6 +119,7 @@ pub fn resolve<'p>(
         let only = chosen.len() == 1;
         let mut matched = 0;
         let mut readable = Vec::new();
+        let mut nowhere = Vec::new();
         for index in chosen {
             let image = &images[index];
             match image.module(process) {
@@ -121,6 +128,7 @@ pub fn resolve<'p>(
                 Err(error) => skipped.push(Skipped {
                     module: image.name().to_owned(),
                     function: "*".to_owned(),
+                    source: Source::default(),
                     why: Why::plain("unreadable_file", error.to_string()),
                 }),
             }
@@ -134,18 +142,25 @@ pub fn resolve<'p>(
             let exclusions = select::exclusions_for(exclusions, &names);
             let found_here = match sites_in(module, index, spec, kinds, &exclusions) {
                 Ok(found) => found,
-                Err(why) if only => {
+                Err(Unfound::Source(error)) => {
+                    nowhere.push((index, error));
+                    continue;
+                }
+                Err(Unfound::Notes(why)) if only => {
                     return Err(Error::File { path: image.path.clone().into(), reason: why.reason });
                 }
-                Err(why) => {
-                    skipped.push(Skipped { module: named(), function: "*".to_owned(), why });
+                Err(Unfound::Notes(why)) => {
+                    let (module, function) = (named(), "*".to_owned());
+                    skipped.push(Skipped { module, function, source: Source::default(), why });
                     continue;
                 }
             };
             matched += found_here.nowhere.len();
-            skipped.extend(found_here.nowhere.into_iter().map(|(function, why)| Skipped {
+            remarks.extend(found_here.remarks.into_iter().map(|remark| remark.of(&spec.text)));
+            skipped.extend(found_here.nowhere.into_iter().map(|(name, why)| Skipped {
                 module: named(),
-                function,
+                function: name.text().to_owned(),
+                source: name.source(),
                 why,
             }));
             for mut site in found_here.sites {
@@ -155,15 +170,24 @@ pub fn resolve<'p>(
                 }
                 site.module.clone_from(&asked);
                 if let Some(why) = no_site(module, &site, spec) {
-                    let module = site.module_name(images).to_owned();
-                    skipped.push(Skipped { module, function: site.name.text().to_owned(), why });
+                    skipped.push(skip(images, &site, why));
                     continue;
                 }
+                if let Some(why) = site.no_return.clone().filter(|_| site.kinds.returns) {
+                    skipped.push(skip(images, &site, why));
+                    site.kinds.returns = false;
+                }
                 site.mechanism = spec.mechanism;
-                found.push(site);
+                if site.kinds != Kinds::default() {
+                    found.push(site);
+                }
             }
         }
-        if matched == 0 {
+        let is_ambiguous = nowhere.iter().any(|(_, error)| matches!(error, SourceError::Ambiguous(_)));
+        if matched == 0 || is_ambiguous {
+            if let Some(error) = places::most_telling(nowhere, &readable, spec) {
+                return Err(error);
+            }
             let found = readable.iter().map(|&(index, module)| sites_in(module, index, spec, kinds, &[]));
             let excluded: usize = found.map(|found| found.map_or(0, |found| found.sites.len())).sum();
             if excluded > 0 {
@@ -172,6 +196,9 @@ pub fn resolve<'p>(
             if spec.location.is_usdt() {
                 return Err(usdt::none_found(spec, readable.iter().map(|(_, module)| *module)).into());
             }
+            if let Some(error) = places::only_inlined(&readable, spec) {
+                return Err(error);
+            }
             let all = readable.iter().flat_map(|(_, m)| m.functions().iter());
             let names = all.flat_map(|f| f.names().map(|n| n.plain()));
             return Err(select::no_function(spec, names).into());
@@ -179,7 +206,19 @@ pub fn resolve<'p>(
     }
     let sites = each_once(found);
     select::check_limit(sites.len(), limit)?;
-    Ok(Sites { sites, skipped })
+    remarks.sort();
+    remarks.dedup();
+    Ok(Sites { sites, skipped, remarks })
+}
+
+/// A site of these that is left alone.
+pub(crate) fn skip(images: &[Image], site: &Site, why: Why) -> Skipped {
+    Skipped {
+        module: site.module_name(images).to_owned(),
+        function: site.name.text().to_owned(),
+        source: site.name.source(),
+        why,
+    }
 }
 
 /// Works out the functions of all modules that patterns mean, several at once. What cannot be read is told when its turn comes.
@@ -212,9 +251,14 @@ fn each_once(mut found: Vec<Site>) -> Vec<Site> {
         if same {
             site.kinds.entry |= next.kinds.entry;
             site.kinds.returns |= next.kinds.returns;
+            if site.usdt.is_empty() && next.usdt.is_empty() {
+                site.name = site.name.joined(&next.name);
+            }
             usdt::join(site, next);
             // The last word counts, so that one probe of many can be told apart from the pattern that means all.
             site.mechanism = next.mechanism.or(site.mechanism);
+            // What is a function, too, returns.
+            site.no_return = site.no_return.take().and_then(|why| next.no_return.clone().map(|_| why));
         }
         same
     });
@@ -263,7 +307,17 @@ fn modules(process: Option<&Process>, images: &[Image], spec: &ProbeSpec) -> Res
 struct Found {
     sites: Vec<Site>,
     /// What matches and lies nowhere that can be probed, by its name, and why.
-    nowhere: Vec<(String, Why)>,
+    nowhere: Vec<(SiteName, Why)>,
+    /// How a place was understood.
+    remarks: Vec<places::Understood>,
+}
+
+/// Why nothing can be said of a module.
+enum Unfound {
+    /// Its notes cannot be read.
+    Notes(Why),
+    /// A place in the source is not in it.
+    Source(SourceError),
 }
 
 /// # Errors
@@ -274,23 +328,20 @@ fn sites_in(
     spec: &ProbeSpec,
     kinds: Kinds,
     exclusions: &[&Pattern],
-) -> Result<Found, Why> {
-    if let Location::Usdt { provider, name } = &spec.location {
-        return usdt::sites_in(module, image, (provider.as_ref(), name), kinds, exclusions);
-    }
+) -> Result<Found, Unfound> {
+    let mut found = Found::default();
     let functions = module.functions();
-    let sites = match &spec.location {
+    let mut sites = match &spec.location {
         Location::Address(address) => match functions.containing(*address) {
             Some(function) => vec![site(image, function, address - function.address(), kinds)],
             None => Vec::new(),
         },
-        Location::Usdt { .. } => Vec::new(),
+        Location::Usdt { provider, name } => {
+            let names = (provider.as_ref(), name);
+            return usdt::sites_in(module, image, names, kinds, exclusions).map_err(Unfound::Notes);
+        }
         Location::Function { pattern, offset } => {
             let names = functions.iter().map(|f| f.names().map(|n| n.versioned()));
-            let demangled = |name: &str| {
-                let text = demangle(select::unversioned(name));
-                (text != select::unversioned(name)).then(|| text.into_owned())
-            };
             let chosen = select::functions(pattern, exclusions, names, &demangled);
             let chosen = chosen.into_iter().filter_map(|index| functions.get(index));
             let exact = pattern.as_literal().is_some();
@@ -302,8 +353,22 @@ fn sites_in(
                 })
                 .collect()
         }
+        Location::Line(line) => {
+            places::of_line(module, image, line, kinds, exclusions, &mut found).map_err(Unfound::Source)?
+        }
     };
-    Ok(Found { sites, nowhere: Vec::new() })
+    if let Location::Function { pattern, offset: 0 } = &spec.location
+        && spec.inlines
+    {
+        sites.extend(places::inlined(module, image, pattern, kinds, exclusions, &mut found));
+    }
+    Ok(Found { sites, ..found })
+}
+
+/// A symbol's name as the programmer wrote it; `None` for one that is not mangled.
+fn demangled(name: &str) -> Option<String> {
+    let text = demangle(select::unversioned(name));
+    (text != select::unversioned(name)).then(|| text.into_owned())
 }
 
 /// The first of a function's names that `pattern` means.
@@ -348,6 +413,7 @@ fn site_named(image: usize, function: Function<'_>, name: SiteName, offset: u64,
         usdt: Vec::new(),
         kinds,
         mechanism: None,
+        no_return: None,
         unwinder: None,
     }
 }
@@ -355,7 +421,7 @@ fn site_named(image: usize, function: Function<'_>, name: SiteName, offset: u64,
 /// Why something with a function's name is no place to probe.
 fn no_site(module: &Module, site: &Site, spec: &ProbeSpec) -> Option<Why> {
     let function = module.functions().get(site.function)?;
-    let whole = matches!(spec.location, Location::Function { offset: 0, .. });
+    let whole = matches!(spec.location, Location::Function { offset: 0, .. }) && site.no_return.is_none();
     match function.kind() {
         Kind::IfuncResolver if whole => Some(Why::plain(
             "ifunc_resolver",

@@ -225,7 +225,9 @@ pub fn exclusions_for<'e>(exclusions: &'e [Exclusion], module: &ModuleNames<'_>)
 pub fn no_function<'a>(spec: &ProbeSpec, names: impl IntoIterator<Item = &'a str>) -> SelectError {
     let nearest = match &spec.location {
         crate::spec::Location::Function { pattern, .. } => nearest(pattern.text(), names),
-        crate::spec::Location::Address(_) | crate::spec::Location::Usdt { .. } => Vec::new(),
+        crate::spec::Location::Address(_)
+        | crate::spec::Location::Usdt { .. }
+        | crate::spec::Location::Line(_) => Vec::new(),
     };
     SelectError::NoFunction { spec: spec.text.clone(), nearest }
 }

@@ -13,8 +13,8 @@ mod usdt;
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::name::SiteName;
-use crate::outcome::{LostSite, Skipped, Why};
-use crate::resolve::{Kinds, Site, Sites};
+use crate::outcome::{LostSite, Remark, Skipped, Why};
+use crate::resolve::{self, Kinds, Site, Sites};
 use crate::target::{self, Image};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -82,6 +82,7 @@ pub struct Session {
     clock: Clock,
     probes: Vec<Probe>,
     skipped: Vec<Skipped>,
+    remarks: Vec<Remark>,
     freed: usize,
     /// Who serves the probes that trap.
     serving: RefCell<Option<Serving>>,
@@ -315,6 +316,10 @@ impl Session {
         };
         let freed = running.as_ref().map_or(Ok(0), |options| remove_orphans(process, options))?;
         let mut sites = sites;
+        if measure == Measure::Latency {
+            // What has no return has no time; it was left out with the reason.
+            sites.sites.retain(|site| site.no_return.is_none() || site.kinds == Kinds::default());
+        }
         let makers = sharing::Makers::find(process, images, &mut sites);
         let follows = measure == Measure::Latency || sites.sites.iter().any(|site| site.kinds.returns);
         let wanted = |site: &Site| makers.want(site, wanted(measure, site));
@@ -376,7 +381,7 @@ impl Session {
             }
             return Err(nothing_probed(&refused));
         }
-        let mut skipped = sites.skipped.clone();
+        let (mut skipped, remarks) = (sites.skipped.clone(), sites.remarks.clone());
         let told = spread::map(&refused, |(id, refusal)| {
             let site = &sites.sites[*id as usize];
             (site.kinds != Kinds::default()).then(|| skip(images, site, refusal))
@@ -390,7 +395,7 @@ impl Session {
         let recheck = lost::Sites::new(&engine, &plan, &left_alone, images, &mut names);
         let (recheck, serving) = (RefCell::new(recheck), RefCell::new(serving));
         let ended_children = Cell::new(0);
-        Ok(Self { engine, clock, probes, skipped, freed, serving, ended_children, recheck, makers })
+        Ok(Self { engine, clock, probes, skipped, remarks, freed, serving, ended_children, recheck, makers })
     }
 
     /// How many children were made that shared the process's memory and could not be told from it, so that what they called is
@@ -438,6 +443,11 @@ impl Session {
     /// Sites that were left alone, and why.
     pub fn skipped(&self) -> &[Skipped] {
         &self.skipped
+    }
+
+    /// How the patterns were understood, where that is not what they say.
+    pub fn remarks(&self) -> &[Remark] {
+        &self.remarks
     }
 
     /// How many earlier sessions, whose memory had to stay mapped, left the process before this one was armed.
@@ -563,9 +573,5 @@ fn remove_orphans(process: &Process, options: &StopOptions) -> Result<usize, Err
 }
 
 fn skip(images: &[Image], site: &Site, refusal: &Refusal) -> Skipped {
-    Skipped {
-        module: site.module_name(images).to_owned(),
-        function: site.name.text().to_owned(),
-        why: Why::from(refusal),
-    }
+    resolve::skip(images, site, Why::from(refusal))
 }

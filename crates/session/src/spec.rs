@@ -5,6 +5,8 @@
 //! ./server:ns::Parser::*(int)      `::` belongs to names; a single `:` separates
 //! libc.so.6:malloc+0x14            an instruction inside a function
 //! ./server:0x1139                  an address as nm and objdump print it
+//! ./server:parser.c:123            a line of a source file, whose path's end is given; also src/parser.c:123
+//! ./server:parser.c:123:7          the statement of that line at this column
 //! libc.so.6!malloc                 as frida-trace writes it
 //! uprobe:/bin/bash:readline        as bpftrace writes it; also u:, uretprobe:, ur:
 //! usdt:PATH:PROVIDER:NAME          a USDT probe, as bpftrace writes it; also U:, and less of it (see `usdt`)
@@ -14,7 +16,9 @@
 //!
 //! The separator is the first single `:` or the first `!`, whichever comes first. In a specification that starts like
 //! a path it is the first one behind the last `/`, if there is one, so that directories may contain colons. A backslash
-//! takes the meaning from any character. Nothing here looks at files or processes.
+//! takes the meaning from any character. What ends in a single `:` and a decimal number names a line: no function does. The
+//! number is cut off first, so the `/` of `./server:src/parser.c:123` is not taken for the program's. A line's file is no
+//! pattern. Nothing here looks at files or processes.
 
 mod foreign;
 mod pattern;
@@ -39,6 +43,8 @@ pub struct ProbeSpec {
     pub kind: Option<Kind>,
     /// The mechanism it names (`step:`), which is then the only one for its sites.
     pub mechanism: Option<Mechanism>,
+    /// Whether the copies of a function that were inlined into others are meant, too.
+    pub inlines: bool,
     /// The specification as it was written, for messages.
     pub text: String,
 }
@@ -62,6 +68,8 @@ pub enum Location {
         /// What they are called.
         name: Pattern,
     },
+    /// The statements of a line of the source.
+    Line(SourceLine),
 }
 
 impl Location {
@@ -69,6 +77,17 @@ impl Location {
     pub fn is_usdt(&self) -> bool {
         matches!(self, Location::Usdt { .. })
     }
+}
+
+/// A line of a source file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceLine {
+    /// The end of the file's path.
+    pub file: String,
+    /// From 1.
+    pub line: u32,
+    /// From 1: the statement at this column only.
+    pub column: Option<u32>,
 }
 
 /// When a probe fires.
@@ -147,7 +166,14 @@ impl ProbeSpec {
     pub fn parse(text: &str, syntax: Syntax) -> Result<Self, SpecError> {
         let (mechanism, skipped) = mechanism_prefix(text, syntax);
         if let Some((module, location)) = usdt::parse(text, skipped, syntax)? {
-            return Ok(Self { module, location, kind: None, mechanism, text: text.to_owned() });
+            return Ok(Self {
+                module,
+                location,
+                kind: None,
+                mechanism,
+                inlines: false,
+                text: text.to_owned(),
+            });
         }
         let (kind, start) = kind_prefix(text, skipped, syntax)?;
         let body = &text[start..];
@@ -156,6 +182,8 @@ impl ProbeSpec {
                 "nothing is named; write MODULE:FUNCTION".to_owned()
             } else if kind.is_some() {
                 "PATH:FUNCTION must follow".to_owned()
+            } else if split::line(text).is_some() {
+                format!("no module; write MODULE:FILE:LINE, or '*:{text}' for every module")
             } else {
                 format!("no module; write MODULE:FUNCTION, or '*:{text}' for every module")
             };
@@ -169,7 +197,7 @@ impl ProbeSpec {
         let at = start + separator + 1;
         let module = pattern(text, start, module, syntax)?;
         let location = location(text, at, rest, syntax, kind.is_some())?;
-        Ok(Self { module, location, kind, mechanism, text: text.to_owned() })
+        Ok(Self { module, location, kind, mechanism, inlines: false, text: text.to_owned() })
     }
 
     /// Whether `text` has a module and something behind it, so that it is meant as a specification and not as a
@@ -189,7 +217,7 @@ impl ProbeSpec {
             None => location(function, 0, function, syntax, false)?,
         };
         let module = Pattern::literal(module);
-        Ok(Self { module, location, kind: None, mechanism: None, text: function.to_owned() })
+        Ok(Self { module, location, kind: None, mechanism: None, inlines: false, text: function.to_owned() })
     }
 }
 
@@ -248,7 +276,12 @@ fn kind_prefix(text: &str, from: usize, syntax: Syntax) -> Result<(Option<Kind>,
             return Ok((Some(kind), from + prefix.len()));
         }
     }
-    if let Some((prefix, what)) = foreign::prefix(body, |rest| split::separator(rest, syntax).is_some()) {
+    // `profile:hz:99` ends like a line, too, but files have endings.
+    let follows = |rest: &str| match split::line(rest) {
+        Some(end) => !rest[..end].contains('.'),
+        None => split::separator(rest, syntax).is_some(),
+    };
+    if let Some((prefix, what)) = foreign::prefix(body, follows) {
         return Err(SpecError::new(text, from, format!("{prefix}: {what}")));
     }
     Ok((None, from))
@@ -266,6 +299,10 @@ fn location(
         let address = address.map_err(|what| SpecError::new(text, at, what))?;
         return Ok(Location::Address(address));
     }
+    if let Some(end) = split::line(rest) {
+        let (file, numbers) = (&rest[..end], &rest[end + 1..]);
+        return source_line(file, numbers).map_err(|what| SpecError::new(text, at + end + 1, what));
+    }
     let (name, offset) = match syntax {
         Syntax::Glob => split::offset(rest).map_err(|(i, what)| SpecError::new(text, at + i, what))?,
         Syntax::Regex => (rest, 0),
@@ -279,6 +316,18 @@ fn location(
         return Err(SpecError::new(text, at, "no function; '*' means all of them"));
     }
     Ok(Location::Function { pattern: pattern(text, at, name, syntax)?, offset })
+}
+
+/// Reads the numbers behind a file: `123`, `123:7`.
+fn source_line(file: &str, numbers: &str) -> Result<Location, String> {
+    let number = |digits: &str| match digits.parse::<u32>() {
+        Ok(0) => Err("lines and columns count from 1".to_owned()),
+        Ok(number) => Ok(number),
+        Err(_) => Err(format!("{digits} is no line: no file has so many")),
+    };
+    let (line, column) = numbers.split_once(':').map_or((numbers, None), |(l, c)| (l, Some(c)));
+    let column = column.map(number).transpose()?;
+    Ok(Location::Line(SourceLine { file: file.to_owned(), line: number(line)?, column }))
 }
 
 /// Reads the pattern that starts at byte `at` of the whole `text`.

@@ -2,8 +2,9 @@
 //!
 //! Distributions keep them in a file of their own, found by build id (`.build-id/ab/cdef….debug` below a debug root)
 //! or by the name and checksum in `.gnu_debuglink`; Fedora also leaves a compressed symbol table in
-//! `.gnu_debugdata`. A file that does not belong is worse than none: it names the wrong addresses. So the build id or
-//! the checksum must match.
+//! `.gnu_debugdata`. What several debug files have in common may be in one more (`.gnu_debugaltlink`, as dwz makes it), and the
+//! compiler may have left most of it beside the object files (`.dwo`, `.dwp`). A file that does not belong is worse than none: it
+//! names the wrong addresses. So the build id or the checksum must match.
 
 use std::{
     io::Read,
@@ -76,6 +77,30 @@ fn by_link(path: &Path, image: &Image, bytes: &[u8], search: &DebugSearch) -> Op
         .find(|file| crc32fast::hash(&file.source) == checksum)
 }
 
+/// The file that this one and others have a part of their DWARF in, by the name and build id in `.gnu_debugaltlink`.
+pub(crate) fn shared(path: &Path, image: &Image, bytes: &[u8], search: &DebugSearch) -> Option<DebugFile> {
+    if search.roots.is_empty() {
+        return None;
+    }
+    let section = image.section_bytes(bytes, ".gnu_debugaltlink");
+    let end = section.iter().position(|&byte| byte == 0)?;
+    let (name, id) = (std::str::from_utf8(&section[..end]).ok()?, section.get(end + 1..)?);
+    let folder = path.canonicalize().ok()?.parent()?.to_owned();
+    let by_id = build_id_path(id).map(|relative| search.roots.iter().map(move |root| root.join(&relative)));
+    std::iter::once(folder.join(name))
+        .chain(by_id.into_iter().flatten())
+        .filter_map(|candidate| open_as(&candidate, search, Completeness::Object))
+        .find(|file| file.image.machine == image.machine && build_id(&file.image, &file.source) == Some(id))
+}
+
+/// A file with split DWARF: `.dwo` or `.dwp`. Whether it belongs is for its reader to see.
+pub(crate) fn split(path: &Path, search: &DebugSearch) -> Option<DebugFile> {
+    if search.roots.is_empty() {
+        return None;
+    }
+    open_as(path, search, Completeness::Object)
+}
+
 /// The file name and the CRC-32 in `.gnu_debuglink`.
 fn link(section: &[u8]) -> Option<(&str, u32)> {
     let end = section.iter().take(256).position(|&byte| byte == 0)?;
@@ -89,13 +114,17 @@ fn link(section: &[u8]) -> Option<(&str, u32)> {
 }
 
 fn open(path: &Path, search: &DebugSearch, of: &Image) -> Option<DebugFile> {
+    open_as(path, search, Completeness::DebugOnly)
+        .filter(|file| file.image.machine == of.machine && file.image.is_fixed == of.is_fixed)
+}
+
+fn open_as(path: &Path, search: &DebugSearch, complete: Completeness) -> Option<DebugFile> {
     if std::fs::metadata(path).ok()?.len() > search.largest {
         return None;
     }
     let source = Source::open(path).ok()?;
-    let image = Image::read(path, &source, Completeness::DebugOnly).ok()?;
-    let belongs = image.machine == of.machine && image.is_fixed == of.is_fixed;
-    belongs.then(|| DebugFile { path: path.into(), source, image })
+    let image = Image::read(path, &source, complete).ok()?;
+    Some(DebugFile { path: path.into(), source, image })
 }
 
 /// Unpacked MiniDebugInfo is smaller than this; beyond it is a decompression bomb.

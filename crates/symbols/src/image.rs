@@ -113,6 +113,8 @@ pub(crate) enum Completeness {
     Whole,
     /// The file holds debug information only; its segments are empty.
     DebugOnly,
+    /// The same, of a file that was never linked (`.dwo`, and what dwz makes).
+    Object,
 }
 
 /// Calls a function that is generic over the ELF class.
@@ -271,6 +273,7 @@ fn read<H: FileHeader<Endian = LittleEndian>>(
     let is_fixed = match header.e_type(e) {
         elf::ET_EXEC => true,
         elf::ET_DYN => false,
+        elf::ET_REL if complete == Completeness::Object => false,
         elf::ET_REL => return Err(not_loadable("an object file")),
         elf::ET_CORE => return Err(not_loadable("a core dump")),
         other => return Err(corrupt(path, format!("file type {} does not exist", other.0))),

@@ -18,6 +18,7 @@
 //! | `strings` | which names and texts are in the file? |
 //! | `notes`, `usdt` | what do the notes say? |
 //! | `lines` | which source line is this? |
+//! | `dwarf` | where is the code of a source line, and where was a function inlined? |
 //! | `demangle` | what did the programmer call it? |
 //!
 //! What is in a file is never trusted. Headers that cannot be right make [`Module::open`] fail with a reason;
@@ -29,6 +30,7 @@
 
 mod debug_file;
 pub mod demangle;
+mod dwarf;
 mod error;
 mod frames;
 mod functions;
@@ -47,6 +49,10 @@ mod usdt;
 
 pub use debug_file::DebugSearch;
 pub use demangle::{Demangled, demangle};
+pub use dwarf::{
+    FunctionLines, FunctionName, Gaps, InlinedInstance, LineSites, NoText, Place, SourceError, Statement,
+    source_text,
+};
 pub use error::{ModuleError, NotesError};
 pub use frames::Arrival;
 pub use functions::{Function, Functions, Kind, Origin};

@@ -14,6 +14,7 @@ use crate::{
     DebugSearch, Function, Functions, Machine, ModuleError, ModuleKind, NotesError, Origin, Segment,
     SourceLine, UsdtProbe,
     debug_file::{self, DebugFile},
+    dwarf::DebugSections,
     frames::{self, Frame, little_endian},
     image::{CodeSection, Completeness, Image, section_at, text},
     lines::Lines,
@@ -31,9 +32,9 @@ pub struct Module {
     path: PathBuf,
     pub(crate) source: Source,
     pub(crate) image: Image,
-    code: Vec<CodeSection>,
+    pub(crate) code: Vec<CodeSection>,
     dynamic: Dynamic,
-    search: DebugSearch,
+    pub(crate) search: DebugSearch,
     frames: OnceLock<(Vec<Frame>, Option<String>)>,
     landing_pads: OnceLock<(Vec<u64>, Vec<Range<u64>>)>,
     pointers: OnceLock<(Vec<u64>, Option<String>)>,
@@ -42,6 +43,7 @@ pub struct Module {
     lines: OnceLock<Option<Mutex<Lines>>>,
     /// Of symbols that are not thread-local.
     addresses: OnceLock<HashMap<Box<[u8]>, u64>>,
+    debug: OnceLock<Option<DebugSections>>,
 }
 
 /// What the dynamic section says.
@@ -84,6 +86,7 @@ impl Module {
             functions: OnceLock::new(),
             lines: OnceLock::new(),
             addresses: OnceLock::new(),
+            debug: OnceLock::new(),
         })
     }
 
@@ -296,6 +299,12 @@ impl Module {
     /// The path of the separate debug file, if there is one that belongs.
     pub fn debug_file_path(&self) -> Option<PathBuf> {
         self.debug_file().map(|file| file.path)
+    }
+
+    /// Where its DWARF is. Looked for on the first call.
+    pub(crate) fn debug_sections(&self) -> Option<&DebugSections> {
+        let find = || DebugSections::find(&self.path, &self.image, &self.source, &self.search);
+        self.debug.get_or_init(find).as_ref()
     }
 
     fn debug_file(&self) -> Option<DebugFile> {

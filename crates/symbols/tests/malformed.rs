@@ -28,6 +28,7 @@ fn exercise(module: &Module) -> usize {
         seen += module.source_line(function.address()).map_or(0, |line| line.file.len());
         seen += function.name().demangled().path.len() + functions.named(function.name().plain()).len();
     }
+    seen += places(module);
     for address in module.segments().iter().flat_map(|segment| {
         let end = segment.address.saturating_add(segment.memory_size);
         [
@@ -50,6 +51,21 @@ fn exercise(module: &Module) -> usize {
     seen += module.landing_pads().len() + module.code_pointers().len();
     seen += module.usdt().map_or(0, |probes| probes.len());
     seen + module.build_id().map_or(0, <[u8]>::len) + module.soname().map_or(0, str::len)
+}
+
+/// Asks a module for places in its source.
+fn places(module: &Module) -> usize {
+    let mut seen = module.source_files().len();
+    for (line, column) in [(1, None), (4, None), (6, Some(1)), (u32::MAX, Some(u32::MAX))] {
+        if let Ok(found) = module.statements("a.cc", line, column) {
+            let first = &found.statements[0];
+            seen += module.statements_in(&first.place.file, &(0..=u32::MAX)).map_or(0, |all| all.len());
+        }
+    }
+    for function in module.functions().iter().take(8) {
+        seen += module.function_lines(function.range()).map_or(0, |found| found.lines.count());
+    }
+    seen + module.inlined(|_| true).map_or(0, |(copies, _)| copies.len())
 }
 
 /// A small generator (xorshift64*), so that every run sees the same files.
@@ -184,6 +200,54 @@ fn i1_mutated_files_are_read_or_refused() {
         println!("{}: {read} read, {refused} refused", seed.display());
         assert!(read > 100 && refused > 20);
     }
+}
+
+/// Only DWARF is damaged, so that the way to it is always there.
+#[test]
+fn i1_mutated_debug_information_is_read_or_left_out() {
+    if skip_without(&["g++"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let rounds = std::env::var("TRAPLESS_MUTATIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(1500);
+    for version in ["-gdwarf-3", "-gdwarf-4", "-gdwarf-5"] {
+        let seed = compile("g++", folder.path(), ("a.cc", RICH), "rich", &["-O2", "-g", version]);
+        let original = std::fs::read(&seed).unwrap();
+        let whole = places(&Module::parse(&seed, original.clone()).unwrap());
+        assert!(whole > 10, "{whole}");
+        let ranges = debug_sections(&original);
+        assert!(ranges.len() > 3);
+        let mut random = Random(0x7261_706c_6573_7333);
+        let (mut less, mut same) = (0, 0);
+        for _ in 0..rounds {
+            let mut bytes = original.clone();
+            for _ in 0..1 + random.below(4) {
+                let range = &ranges[random.below(ranges.len())];
+                let at = range.start + random.below(range.len());
+                let value = random.awkward().to_le_bytes();
+                let size = [1, 1, 2, 4, 8][random.below(5)].min(range.end - at);
+                bytes[at..at + size].copy_from_slice(&value[..size]);
+            }
+            let module = Module::parse(&seed, bytes).unwrap();
+            if places(&module) == whole { same += 1 } else { less += 1 }
+        }
+        println!("{version}: {same} read as before, {less} otherwise");
+        assert!(less > 100 && same > 10);
+    }
+}
+
+/// Where the debug sections of a 64-bit file are.
+fn debug_sections(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
+    let number = |at: usize, size: usize| {
+        bytes[at..at + size].iter().rev().fold(0, |value, &byte| value << 8 | usize::from(byte))
+    };
+    let (shoff, count, names) = (number(0x28, 8), number(0x3c, 2), number(0x3e, 2));
+    let strings = number(shoff + 64 * names + 24, 8);
+    let section =
+        |header: usize| (strings + number(header, 4), number(header + 24, 8), number(header + 32, 8));
+    let sections = (0..count).map(|index| section(shoff + 64 * index));
+    let of_debug = sections.filter(|(name, ..)| bytes[*name..].starts_with(b".debug_"));
+    of_debug.map(|(_, offset, size)| offset..offset + size).filter(|range| !range.is_empty()).collect()
 }
 
 #[test]

@@ -46,12 +46,14 @@ Probes:
   MODULE:FUNCTION         globs on both sides: * ? [a-z] [!a]; with -r regular expressions
   MODULE:FUNCTION+0xOFF   an instruction inside a function
   MODULE:0xADDRESS        an instruction by its address in the file, as nm and objdump print it
+  MODULE:FILE:LINE        each statement of a source line; also MODULE:FILE:LINE:COLUMN
   MODULE!FUNCTION         as in frida-trace
   uprobe:PATH:FUNCTION    as in bpftrace; also uretprobe:, u:, ur:
   usdt:PATH:PROVIDER:NAME a USDT probe; also usdt:PATH:NAME, U:, and as in perf sdt_PROVIDER:NAME
   step:MODULE:FUNCTION    by this mechanism only; also jump:, boost:, emulate:
   MODULE is a path, a file name, a soname, or the unique beginning of one: libssl for libssl.so.3.
-  FUNCTION is mangled or demangled, with or without its parameters: ns::Parser::parse.";
+  FUNCTION is mangled or demangled, with or without its parameters: ns::Parser::parse.
+  FILE is the end of a path, and no pattern: src/parser.c.";
 
 #[cfg(test)]
 mod tests;

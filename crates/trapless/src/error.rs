@@ -87,7 +87,7 @@ Exit codes:
   2    wrong usage: flags or a malformed probe
   3    no such process, or it has ended
   4    not permitted to attach, or another tracer is there
-  5    no module or function matches, or too many do
+  5    no module, function or place in the source matches, or too many do
   6    the target ended before its probes were armed
   7    the output could not be written
   126  the command was found and could not be run
@@ -137,7 +137,7 @@ fn session_code(error: &session::Error) -> u8 {
             OpenError::NoSuchProcess { .. } | OpenError::Thread { .. } | OpenError::Zombie { .. },
         ) => 3,
         session::Error::Open(_) => 4,
-        session::Error::Select(_) => 5,
+        session::Error::Select(_) | session::Error::Source { .. } | session::Error::OnlyInlined { .. } => 5,
         _ => 1,
     }
 }

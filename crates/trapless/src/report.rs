@@ -20,7 +20,7 @@ use std::io;
 
 pub use json::JsonLines;
 pub use listing::{
-    ArmedSite, DetachedSession, KeptMemory, ListedModule, ListedSite, ListedUsdt, Row, json_rows,
+    ArmedSite, DetachedSession, KeptMemory, ListedLine, ListedModule, ListedSite, ListedUsdt, Row, json_rows,
     json_rows_after, text_rows,
 };
 pub use losses::losses;

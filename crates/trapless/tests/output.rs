@@ -255,6 +255,14 @@ fn all_json_is_as_its_schema_says() {
     run_with(&["trace", "--args", "2", "--return", "caller:subject"], &["attached", "hit", "summary"]);
     check(run(&["list", "-f", "json", "-p", &pid]).json(), &["module"]);
     check(run(&["list", "-f", "json", &path]).json(), &["site"]);
+    let placed = Program::build("placed", "int main(void)\n{\n\treturn 0;\n}\n", &["-g"]);
+    let (main, line) =
+        (format!("{}:main", placed.path().display()), format!("{}:placed.c:3", placed.path().display()));
+    check(run(&["list", "-f", "json", &line]).json(), &["site"]);
+    check(run(&["list", "--lines", "-f", "json", &main]).json(), &["line"]);
+    let command = ["--", placed.path().to_str().unwrap()];
+    check(run(&[&["count", "-f", "json", "placed:placed.c:3"], &command[..]].concat()).json(), &["summary"]);
+    check(run(&[&["trace", "-f", "json", "placed:placed.c:3"], &command[..]].concat()).json(), &["hit"]);
     let tool = support::tool::Tool::armed(&["count", "caller:subject", "-p", &pid]);
     check(run(&["detach", "-f", "json", "-p", &pid]).json(), &["detached"]);
     tool.signal(libc::SIGINT);

@@ -1,6 +1,7 @@
 //! From the names of USDT probes to sites: all places of the file's notes that bear them.
 
 use super::{Found, Kinds, Site, UsdtSite, modules, site_named};
+use crate::name::SiteName;
 use crate::outcome::Why;
 use crate::select::{self, SelectError};
 use crate::spec::{Location, Pattern, ProbeSpec};
@@ -66,10 +67,10 @@ pub(super) fn sites_in(
     Ok(found)
 }
 
-fn site_of(module: &Module, image: usize, kinds: Kinds, probe: UsdtProbe) -> Result<Site, (String, Why)> {
+fn site_of(module: &Module, image: usize, kinds: Kinds, probe: UsdtProbe) -> Result<Site, (SiteName, Why)> {
     let UsdtProbe { provider, name, location, semaphore, arguments, .. } = probe;
     let usdt = UsdtSite { provider, name, semaphore, arguments };
-    let nowhere = |code, reason| Err((usdt.site_name().text().to_owned(), Why::plain(code, reason)));
+    let nowhere = |code, reason| Err((usdt.site_name(), Why::plain(code, reason)));
     let Some(function) = module.function_containing(location) else {
         let reason = "its note names a place in no function that is known: the file has neither symbols nor unwind tables for it";
         return nowhere("outside_function", reason);

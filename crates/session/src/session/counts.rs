@@ -68,6 +68,7 @@ impl Snapshot {
             let row = |kind, hits, lost, latency| ProbeSummary {
                 module: probe.module.to_string(),
                 function: probe.function.text().to_owned(),
+                source: probe.function.source(),
                 kind,
                 address: probe.address,
                 mechanism: probe.mechanism,

@@ -129,6 +129,7 @@ impl Calls {
             of_child: record.of_child,
             module: probe.module.to_string(),
             function: probe.function.text().to_owned(),
+            source: probe.function.source(),
             kind,
             args: Vec::new(),
             usdt: probe.usdt.as_ref().map(|told| told.iter().map(|a| a.value(&record.view)).collect()),

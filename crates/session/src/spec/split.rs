@@ -5,6 +5,8 @@ use super::pattern::set_length;
 
 /// Byte offset of the one-byte separator between module and function, or `None` when there is none.
 pub(super) fn separator(text: &str, syntax: Syntax) -> Option<usize> {
+    // The colon ahead of a line separates nothing else.
+    let text = line(text).map_or(text, |end| &text[..end]);
     let candidates = candidates(text, syntax, Runs::Odd);
     let name = if is_path(text) { text.rfind('/').unwrap_or(0) } else { 0 };
     candidates.iter().find(|&&i| i >= name).or(candidates.first()).copied()
@@ -37,6 +39,20 @@ fn colons(text: &str, syntax: Syntax) -> Vec<usize> {
 
 fn is_path(text: &str) -> bool {
     text.starts_with(['/', '.', '~']) || text.starts_with("*/")
+}
+
+/// Where the file ends in what names a line: ahead of `:123` or `:123:7`. `None` for everything else.
+pub(super) fn line(text: &str) -> Option<usize> {
+    let number = |text: &str| {
+        let digits = text.bytes().rev().take_while(u8::is_ascii_digit).count();
+        let end = text.len() - digits;
+        let before = text[..end].strip_suffix(':').filter(|before| digits > 0 && !before.is_empty())?;
+        // `::1` is a part of a name, and so is what a backslash stands before.
+        (!before.ends_with([':', '\\'])).then_some(end - 1)
+    };
+    let last = number(text)?;
+    // A column, where a file is left ahead of it.
+    Some(number(&text[..last]).unwrap_or(last))
 }
 
 /// Which colons of several in a row separate.

@@ -60,6 +60,57 @@ fn offsets_and_addresses_name_one_instruction() {
 }
 
 #[test]
+fn lines_of_the_source_are_told_from_everything_else_with_colons() {
+    let line = |file: &str, line, column| Location::Line(SourceLine { file: file.to_owned(), line, column });
+    for (text, module, expected) in [
+        ("./app:file.c:123", "./app", line("file.c", 123, None)),
+        ("./app:file.c:123:7", "./app", line("file.c", 123, Some(7))),
+        ("app:file.c:1", "app", line("file.c", 1, None)),
+        ("app!file.c:1", "app", line("file.c", 1, None)),
+        ("*:file.c:1", "*", line("file.c", 1, None)),
+        ("./app:src/file.c:123", "./app", line("src/file.c", 123, None)),
+        ("./app:/usr/src/file.c:123:4", "./app", line("/usr/src/file.c", 123, Some(4))),
+        ("/a:b/with:colon/bin:file.c:12", "/a:b/with:colon/bin", line("file.c", 12, None)),
+        ("./app:C:/src/file.c:12", "./app", line("C:/src/file.c", 12, None)),
+        ("./app:C:\\src\\file.c:12:3", "./app", line("C:\\src\\file.c", 12, Some(3))),
+        ("lib.so.6:malloc/malloc.c:3", "lib.so.6", line("malloc/malloc.c", 3, None)),
+        ("./app:lib.rs:4294967295", "./app", line("lib.rs", u32::MAX, None)),
+        ("jump:app:file.c:12", "app", line("file.c", 12, None)),
+        ("u:./app:file.c:12", "./app", line("file.c", 12, None)),
+        // A module that is called like a mechanism.
+        ("step:main.c:12", "step", line("main.c", 12, None)),
+        ("t:main.c:12", "t", line("main.c", 12, None)),
+    ] {
+        let spec = parse(text);
+        assert_eq!((spec.module.text(), &spec.location), (module, &expected), "{text}");
+        let regex = ProbeSpec::parse(text, Syntax::Regex).map(|spec| spec.location);
+        assert!(text.starts_with('*') || regex == Ok(expected), "{text}");
+    }
+    for (text, function) in [
+        ("./app:ns::f", "ns::f"),
+        ("./app:ns::1", "ns::1"),
+        ("./app:f<a::b<1>>", "f<a::b<1>>"),
+        ("./app:type:.eq.main.T", "type:.eq.main.T"),
+        ("./app:f:1a", "f:1a"),
+        ("./app:f:", "f:"),
+        ("./app:odd\\:12", "odd\\:12"),
+    ] {
+        let Location::Function { pattern, offset: 0 } = parse(text).location else { panic!("{text}") };
+        assert_eq!(pattern.text(), function, "{text}");
+    }
+    for (text, column, what) in [
+        ("./app:file.c:0", 13, "lines and columns count from 1"),
+        ("./app:file.c:1:0", 13, "lines and columns count from 1"),
+        ("./app:file.c:4294967296", 13, "4294967296 is no line: no file has so many"),
+        ("file.c:12", 9, "no module; write MODULE:FILE:LINE, or '*:file.c:12' for every module"),
+        ("libc.so.6:12", 12, "no module; write MODULE:FILE:LINE, or '*:libc.so.6:12' for every module"),
+    ] {
+        let error = text.parse::<ProbeSpec>().unwrap_err();
+        assert_eq!((error.column, error.what.as_str()), (column, what), "{text}");
+    }
+}
+
+#[test]
 fn other_tools_spellings_are_understood() {
     for (text, module, function, kind) in [
         ("uprobe:/bin/bash:readline", "/bin/bash", "readline", Kind::Entry),
@@ -195,6 +246,7 @@ fn probes_of_other_tools_say_where_to_go() {
         ("tracepoint:sched:sched_switch", "tracepoint: names a place in the kernel"),
         ("t:syscalls:sys_enter_open", "t: names a place in the kernel"),
         ("profile:hz:99", "perf record"),
+        ("interval:s:1", "perf record"),
         ("p:c:malloc", "write MODULE:FUNCTION"),
         ("p::malloc", "write MODULE:FUNCTION"),
         ("r:c:malloc", "--return"),

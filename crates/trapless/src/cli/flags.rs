@@ -35,7 +35,7 @@ pub struct RiskFlags {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Probes")]
 pub struct ProbeFlags {
-    /// Functions: MODULE:FUNCTION, with globs on both sides ('trapless --help' shows all forms)
+    /// Functions: MODULE:FUNCTION, with globs on both sides, or MODULE:FILE:LINE ('trapless --help' shows all forms)
     #[arg(value_name = "PROBE")]
     pub probes: Vec<String>,
 
@@ -46,6 +46,10 @@ pub struct ProbeFlags {
     /// Patterns are regular expressions, which match anywhere in a name unless anchored
     #[arg(short, long)]
     pub regex: bool,
+
+    /// Also the copies of these functions that were inlined into others: their entries, as the debug information tells them
+    #[arg(long)]
+    pub inlines: bool,
 
     /// Also probe sites that need a trap, by any mechanism. The tracer then stays attached
     #[arg(long)]

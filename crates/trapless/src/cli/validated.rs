@@ -151,6 +151,8 @@ pub struct Listing {
     pub target: Option<Target>,
     /// What to show.
     pub selection: Selection,
+    /// Whether functions are shown with their source lines.
+    pub lines: bool,
     /// Where results go.
     pub output: OutputOptions,
 }
@@ -189,7 +191,11 @@ impl TryFrom<Verb> for Command {
             Verb::Count(flags) => Command::Run(count(flags)?),
             Verb::Latency(flags) => Command::Run(latency(flags)?),
             Verb::Trace(flags) => Command::Run(trace(flags)?),
-            Verb::List(flags) => Command::List(listing(flags, true)?),
+            Verb::List(flags) => {
+                let lines = flags.lines;
+                let listing = Listing { lines, ..listing(flags.list, !lines)? };
+                Command::List(listing)
+            }
             Verb::Explain(flags) => Command::Explain(listing(flags, false)?),
             Verb::Status(flags) => Command::Status(processes(flags)),
             Verb::Detach(flags) => Command::Detach(processes(flags)),
@@ -279,7 +285,9 @@ fn listing(flags: ListFlags, whole_modules: bool) -> Result<Listing, Error> {
             let syntax = syntax(&flags.probes);
             let all = |p: &String| if p == "*" { Syntax::Glob } else { syntax };
             let specs = patterns.iter().map(|p| ProbeSpec::in_module(file, p, all(p)));
-            let probes = specs.map(|spec| probe(spec?, both)).collect::<Result<_, Error>>()?;
+            let inlines = flags.probes.inlines;
+            let probes = specs.map(|spec| probe(ProbeSpec { inlines, ..spec? }, both));
+            let probes = probes.collect::<Result<_, Error>>()?;
             Selection { probes, ..selection(&ProbeFlags { probes: vec![], ..flags.probes.clone() }, both)? }
         }
         (None, Some((file, _))) if !ProbeSpec::is_meant(file, syntax(&flags.probes)) => {
@@ -295,7 +303,7 @@ fn listing(flags: ListFlags, whole_modules: bool) -> Result<Listing, Error> {
     }
     let enough = whole_modules && target.is_some();
     let selection = if enough { selection } else { required(selection)? };
-    Ok(Listing { target, selection, output: output(flags.output) })
+    Ok(Listing { target, selection, lines: false, output: output(flags.output) })
 }
 
 fn bench(flags: BenchFlags) -> Result<Bench, Error> {
@@ -343,7 +351,7 @@ fn selection(flags: &ProbeFlags, kinds: impl Fn(Option<Kind>) -> (bool, bool)) -
     let probes = flags
         .probes
         .iter()
-        .map(|text| probe(ProbeSpec::parse(text, syntax)?, &kinds))
+        .map(|text| probe(ProbeSpec { inlines: flags.inlines, ..ProbeSpec::parse(text, syntax)? }, &kinds))
         .collect::<Result<_, _>>()?;
     let exclusions =
         flags.exclude.iter().map(|text| Exclusion::parse(text, syntax)).collect::<Result<_, _>>()?;
@@ -366,8 +374,13 @@ fn probe(spec: ProbeSpec, kinds: impl Fn(Option<Kind>) -> (bool, bool)) -> Resul
     let whole_function = matches!(spec.location, Location::Function { offset: 0, .. });
     if returns && !whole_function {
         let text = &spec.text;
+        let what = if matches!(spec.location, Location::Line(_)) {
+            "a line of the source"
+        } else {
+            "an instruction"
+        };
         return Err(Error::Usage(format!(
-            "'{text}' names an instruction, which has no return; count or trace it without --return, or name the function"
+            "'{text}' names {what}, which has no return; count or trace it without --return, or name the function"
         )));
     }
     Ok(Probe { spec, entry, returns })

@@ -19,7 +19,7 @@ pub enum Verb {
     ///
     /// In a process (-p PID), a command to launch (-- COMMAND), or files: list FILE:FUNCTION, or list FILE and then
     /// patterns of functions in it. With -p PID or a command and no probe, shows the modules there.
-    List(ListFlags),
+    List(ListVerbFlags),
     /// Show the original bytes, the displaced instructions and the detour of a site
     ///
     /// In a process (-p PID), a command to launch (-- COMMAND), or a file: explain FILE:FUNCTION.
@@ -146,6 +146,18 @@ pub struct TraceFlags {
     /// Output.
     #[command(flatten)]
     pub output: OutputFlags,
+}
+
+/// Flags of `list`.
+#[derive(Args, Debug)]
+pub struct ListVerbFlags {
+    /// What to list.
+    #[command(flatten)]
+    pub list: ListFlags,
+    /// Show the source lines of functions, each with the addresses at which it can be probed. The text is shown where the file is
+    /// there and is the one that was compiled
+    #[arg(long, help_heading = "Probes")]
+    pub lines: bool,
 }
 
 /// Flags of `list` and `explain`.

@@ -26,7 +26,10 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
     let prepared = Prepared::new(process, &place.images, place.sites(listing)?, true)?;
     let asked = |site: &resolve::Site| site.kinds != Kinds::default();
     let entry = |site: &resolve::Site| Wanted { entries: asked(site), ..Wanted::default() };
-    let both = |site: &resolve::Site| Wanted { returns: asked(site), unwinder: site.unwinder, ..entry(site) };
+    let both = |site: &resolve::Site| {
+        let returns = asked(site) && site.no_return.is_none();
+        Wanted { returns, unwinder: site.unwinder, ..entry(site) }
+    };
     let allowed = &listing.selection.mechanisms;
     let (entries, returns) = (prepared.offers(entry, allowed)?, prepared.offers(both, allowed)?);
     let (entries, returns) = (entries.answers(), returns.answers());
@@ -50,7 +53,10 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
             rungs: rungs(prepared.facts(), &modules, request),
             chosen: entry.and_then(|answer| answer.ok()).map(|planned| planned.mechanism),
             refused: entry.and_then(|answer| answer.err()),
-            returns: judged.and(unwinder.cloned().map_or(Ok(()), Err)),
+            returns: match &site.no_return {
+                Some(why) => Err(why.reason.clone()),
+                None => judged.and(unwinder.cloned().map_or(Ok(()), Err)).map_err(|why| why.to_string()),
+            },
             usdt,
         };
         let text = explain(&title, &modules, request, site.kinds.returns, &verdicts);
@@ -111,7 +117,7 @@ struct Verdicts<'p> {
     chosen: Option<Mechanism>,
     /// Why none is chosen.
     refused: Option<&'p Refusal>,
-    returns: Result<(), Refusal>,
+    returns: Result<(), String>,
     /// The USDT probes there: those have no return.
     usdt: Vec<ListedUsdt>,
 }

@@ -1,5 +1,7 @@
 //! `list`: what can be probed, by which mechanism, and why not by a better one.
 
+mod lines;
+
 use super::sites::Place;
 use crate::cli::validated::Listing;
 use crate::error::Error;
@@ -7,6 +9,7 @@ use crate::report::{ListedModule, ListedSite};
 use crate::resolve::{Kinds, Site};
 use crate::session::Prepared;
 use trapless_engine::{Refusal, Wanted};
+use trapless_session::outcome::Why;
 
 /// Shows it.
 ///
@@ -17,13 +20,16 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
     if listing.selection.probes.is_empty() {
         return modules(listing, &place);
     }
+    if listing.lines {
+        return lines::run(listing, &place);
+    }
     let process = place.process();
     let prepared = Prepared::new(process, &place.images, place.sites(listing)?, true)?;
     let allowed = &listing.selection.mechanisms;
     let asked = |site: &Site| site.kinds != Kinds::default();
     let entry = |site: &Site| Wanted { entries: asked(site), ..Wanted::default() };
-    // A USDT probe is a place, and nobody asks for its return.
-    let has_return = |site: &Site| asked(site) && site.usdt.is_empty();
+    // A USDT probe is a place, and so is a line of the source: nobody asks for its return.
+    let has_return = |site: &Site| asked(site) && site.usdt.is_empty() && site.no_return.is_none();
     let both = |site: &Site| Wanted { returns: has_return(site), unwinder: site.unwinder, ..entry(site) };
     let (entries, returns) = (prepared.offers(entry, allowed)?, prepared.offers(both, allowed)?);
     let (entries, returns) = (entries.answers(), returns.answers());
@@ -44,10 +50,15 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
         let no_jump = planned.and_then(|planned| planned.no_jump.as_ref());
         // What keeps the function from being probed at all is said once.
         let no_return = returns.get(&request.id).and_then(|answer| answer.err());
-        let no_return = no_return.filter(|refusal| Some(*refusal) != refused);
+        let no_return = no_return.filter(|refusal| Some(*refusal) != refused).map(Why::from);
+        // That a line of the source has none is no news.
+        let is_inlined = !site.name.source().inlined.is_empty();
+        let no_return =
+            no_return.or_else(|| site.no_return.clone().filter(|_| refused.is_none() && is_inlined));
         let row = ListedSite {
             module: image.name().to_owned(),
             function: site.name.text().to_owned(),
+            source: site.name.source(),
             aliases: if site.usdt.is_empty() {
                 names.into_iter().map(str::to_owned).collect()
             } else {
@@ -59,14 +70,15 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
             usdt: None,
             code: refused.or(no_jump).map(Refusal::code),
             reason: refused.map(Refusal::to_string).or_else(|| no_jump.map(|why| format!("no jump: {why}"))),
-            no_return_code: no_return.map(Refusal::code),
-            no_return: no_return.map(Refusal::to_string),
+            no_return_code: no_return.as_ref().map(|why| why.code),
+            no_return: no_return.map(|why| why.reason),
         };
         // Several may stand at one address.
         for name in site.names() {
             let usdt = site.usdt.iter().find(|usdt| usdt.site_name().text() == name.text());
             rows.push(ListedSite {
                 function: name.text().to_owned(),
+                source: name.source(),
                 usdt: usdt
                     .map(|usdt| place.told_usdt(site, usdt, prepared.arguments(request.id)))
                     .transpose()?,
@@ -78,6 +90,7 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
         rows.push(ListedSite {
             module: skipped.module.clone(),
             function: skipped.function.clone(),
+            source: skipped.source.clone(),
             aliases: Vec::new(),
             address: 0,
             size: 0,

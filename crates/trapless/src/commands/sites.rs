@@ -100,6 +100,11 @@ impl Place {
         let probes =
             selection.probes.iter().map(|probe| (&probe.spec, Kinds { entry: true, returns: probe.returns }));
         let limit = selection.max_probes;
-        Ok(resolve::resolve(self.process(), &self.images, probes, &selection.exclusions, limit)?)
+        let sites = resolve::resolve(self.process(), &self.images, probes, &selection.exclusions, limit)?;
+        sites
+            .remarks
+            .iter()
+            .for_each(|remark| crate::terminal::tell(crate::terminal::printable(&remark.text)));
+        Ok(sites)
     }
 }

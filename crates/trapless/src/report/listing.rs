@@ -3,6 +3,7 @@
 use super::table::{Align, Table};
 use serde::Serialize;
 use std::io::{self, Write};
+use trapless_session::name::Source;
 use trapless_session::outcome::LatencySummary;
 
 /// Something that is shown as a row of a table or as an object of JSON.
@@ -58,6 +59,9 @@ pub struct ListedSite {
     pub module: String,
     /// The function, demangled.
     pub function: String,
+    /// Where it is in the source, if it was asked for by that.
+    #[serde(flatten)]
+    pub source: Source,
     /// Its other names.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub aliases: Vec<String>,
@@ -139,6 +143,93 @@ impl Row for ListedSite {
         let why: Vec<String> = usdt.into_iter().chain(self.reason.iter().cloned()).chain(no_return).collect();
         (!why.is_empty()).then(|| why.join("; "))
     }
+}
+
+/// A statement of a source line, or a line without one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ListedLine {
+    /// File name of the module.
+    pub module: String,
+    /// The function whose lines are listed, demangled.
+    pub function: String,
+    /// The source file's whole path, as the compiler saw it.
+    pub file: String,
+    /// The line, from 1.
+    pub line: u32,
+    /// Its text, where the file is there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// Where the statement begins: in the target, or in the file where there is no target. `None` for a line without code.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<u64>,
+    /// The site's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub site: Option<String>,
+    /// The best mechanism among those allowed; `None` when it cannot be probed.
+    pub mechanism: Option<&'static str>,
+    /// The name of the reason.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<&'static str>,
+    /// Why it is not a better one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Whether an earlier row is of the same line.
+    #[serde(skip)]
+    pub is_again: bool,
+    /// Whether the statement is in another function, or in a copy that was inlined.
+    #[serde(skip)]
+    pub is_elsewhere: bool,
+}
+
+impl Row for ListedLine {
+    const TYPE: &'static str = "line";
+    const COLUMNS: &'static [(&'static str, Align)] =
+        &[("LINE", Align::Right), ("ADDRESS", Align::Right), ("BY", Align::Left), ("SOURCE", Align::Left)];
+
+    fn cells(&self) -> Vec<String> {
+        let by = match (self.address, self.mechanism) {
+            (None, _) => "",
+            (Some(_), by) => by.unwrap_or("-"),
+        };
+        let site = self.site.as_deref().unwrap_or_default();
+        let source = match (&self.text, self.is_again) {
+            (_, true) | (None, false) => site.to_owned(),
+            (Some(text), false) => with_spaces(text),
+        };
+        vec![
+            if self.is_again { String::new() } else { self.line.to_string() },
+            self.address.map_or(String::new(), |address| format!("{address:#x}")),
+            by.to_owned(),
+            source,
+        ]
+    }
+
+    fn note(&self) -> Option<String> {
+        let is_hidden = self.is_elsewhere && self.text.is_some() && !self.is_again;
+        let site = self.site.clone().filter(|_| is_hidden).map(|site| format!("in {site}"));
+        let why: Vec<String> = site.into_iter().chain(self.reason.clone()).collect();
+        (!why.is_empty()).then(|| why.join("; "))
+    }
+}
+
+/// The text with tabs as spaces, and without what ends a line.
+fn with_spaces(text: &str) -> String {
+    let mut spaced = String::new();
+    let mut column = 0;
+    for c in text.trim_end().chars() {
+        match c {
+            '\t' => {
+                let spaces = 8 - column % 8;
+                spaced.extend(std::iter::repeat_n(' ', spaces));
+                column += spaces;
+            }
+            c => {
+                spaced.push(c);
+                column += 1;
+            }
+        }
+    }
+    spaced
 }
 
 /// A probe found in a target by its journal.
@@ -363,6 +454,7 @@ mod tests {
         let site = ListedSite {
             module: "libc.so.6".to_owned(),
             function: "malloc".to_owned(),
+            source: Source::default(),
             aliases: vec!["__libc_malloc".to_owned()],
             address: 0x9d0a0,
             size: 1234,

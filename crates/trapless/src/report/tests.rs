@@ -8,6 +8,7 @@ fn probe(function: &str, kind: Kind, hits: u64) -> ProbeSummary {
     ProbeSummary {
         module: "libc.so.6".to_owned(),
         function: function.to_owned(),
+        source: Default::default(),
         kind,
         address: 0x7f00_0000_1000,
         mechanism: "jump",
@@ -27,6 +28,7 @@ fn summary(probes: Vec<ProbeSummary>) -> Summary {
     let skipped = ["a", "b", "c"].map(|f| Skipped {
         module: "libc.so.6".into(),
         function: f.into(),
+        source: Default::default(),
         why: Why::plain("too_short", "too short"),
     });
     Summary {
@@ -127,6 +129,7 @@ fn json_is_one_object_per_line_with_its_type_first() {
         of_child: false,
         module: "libc.so.6".to_owned(),
         function: "open".to_owned(),
+        source: Default::default(),
         kind: Kind::Return,
         args: vec![1, u64::MAX],
         usdt: None,

@@ -72,6 +72,7 @@ mod tests {
         ProbeSummary {
             module: "m".into(),
             function: function.into(),
+            source: Default::default(),
             kind: Kind::Entry,
             address: hits,
             mechanism: "jump",

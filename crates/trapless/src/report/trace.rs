@@ -51,6 +51,7 @@ fn usdt_value(value: &UsdtValue) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use trapless_session::name::Source;
 
     #[test]
     fn a_line_says_what_is_known() {
@@ -61,6 +62,7 @@ mod tests {
             of_child: false,
             module: "libc.so.6".to_owned(),
             function: "open64".to_owned(),
+            source: Source::default(),
             kind,
             args: args.to_vec(),
             usdt: None,

@@ -10,6 +10,7 @@ use crate::report::{ChildHits, Exit, Losses, Note, Reporter, Running, Summary, l
 use crate::session::Snapshot;
 use crate::terminal::{printable, tell};
 use std::time::{Duration, Instant};
+use trapless_session::outcome::Remark;
 
 /// How long a target that has given up its memory may take to be seen to have ended.
 const ENDING: Duration = Duration::from_millis(200);
@@ -183,7 +184,9 @@ fn hidden_children(armed: &Armed) -> Option<Note> {
 
 /// What else is to be known of a run.
 fn notes(armed: &Armed) -> Vec<Note> {
-    let mut notes: Vec<Note> = other_program(armed).into_iter().collect();
+    let remark = |remark: &Remark| Note { code: remark.code, text: printable(&remark.text) };
+    let mut notes: Vec<Note> = armed.session.remarks().iter().map(remark).collect();
+    notes.extend(other_program(armed));
     notes.extend(armed.session.mapped_again().iter().map(|path| Note {
         code: "mapped_again",
         text: format!(
