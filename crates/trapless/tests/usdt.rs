@@ -44,7 +44,7 @@ fn probes_of_every_form_are_exact_and_keep_the_red_zone_under_every_mechanism() 
         for mechanism in ["jump", "boost", "emulate", "step"] {
             let mut target = program.start(&[]);
             let (pid, before) = (target.pid(), target.text());
-            let calls = if mechanism == "jump" { 60_000 } else { 500 };
+            let calls = if mechanism == "jump" { 60_000 } else { 100 };
             let probes = names.map(|name| format!("usdt:app:{name}"));
             let mut arguments = vec!["count", "--mechanism", mechanism, "-p"];
             let text = pid.to_string();
@@ -118,10 +118,10 @@ fn semaphores_are_raised_while_probes_are_armed() {
             assert_eq!(call(&mut target, 10), 0);
             let tool = Tool::armed(&["count", "--mechanism", mechanism, "-p", &pid, "usdt:app:app:guarded*"]);
             // Once for both names.
-            assert_eq!(call(&mut target, 300), 1, "{mechanism}");
+            assert_eq!(call(&mut target, 50), 1, "{mechanism}");
             let summary = tool.interrupt();
-            assert_eq!(summary.hits("app:guarded", "entry"), 300, "{mechanism}");
-            assert_eq!(summary.hits("app:guarded_too", "entry"), 300, "{mechanism}");
+            assert_eq!(summary.hits("app:guarded", "entry"), 50, "{mechanism}");
+            assert_eq!(summary.hits("app:guarded_too", "entry"), 50, "{mechanism}");
             assert_eq!(call(&mut target, 10), 0, "{mechanism}");
         }
     }
@@ -195,7 +195,7 @@ fn killing_the_tool_at_any_moment_ends_at_what_the_semaphore_was() {
     let start = std::time::Instant::now();
     assert_eq!(run(&arguments).code, Some(0));
     let whole = start.elapsed() * 5 / 4;
-    for moment in 0..60 {
+    for moment in 0..30 {
         let others = [0u16, 3][moment as usize % 2];
         target.write(target.address(0), &others.to_le_bytes());
         let mut command = support::tool::trapless(&arguments);
@@ -205,7 +205,7 @@ fn killing_the_tool_at_any_moment_ends_at_what_the_semaphore_was() {
             .spawn()
             .unwrap();
         // Neighbours in time are far apart in order.
-        std::thread::sleep(whole * (moment * 23 % 60) / 60);
+        std::thread::sleep(whole * (moment * 23 % 30) / 30);
         // SAFETY: kill takes two integers; the child is not reaped yet, so the id is still its own.
         unsafe { libc::kill(child.id() as i32, libc::SIGKILL) };
         // The keeper holds the other ends of the pipes.
@@ -318,12 +318,14 @@ fn arguments_are_shown_with_their_sizes_and_signs() {
             let mut target = program.start(&[]);
             let pid = target.pid().to_string();
             let tool = Tool::armed(&["trace", "--mechanism", mechanism, "-p", &pid, "usdt:app:app:*"]);
-            call(&mut target, 300);
+            // Each hit of a breakpoint waits for its tracer.
+            let calls = if mechanism == "jump" { 300 } else { 20 };
+            call(&mut target, calls);
             tool.signal(libc::SIGINT);
             let ran = tool.ran();
             for name in ["app:one", "app:five", "app:ten", "app:eleven"] {
                 let hits = traced(&ran, name);
-                assert_eq!(hits.len(), 300, "{name} by {mechanism}");
+                assert_eq!(hits.len(), calls as usize, "{name} by {mechanism}");
                 for (x, hit) in (0..).zip(&hits) {
                     let expected = serde_json::json!([
                         x,
@@ -395,10 +397,11 @@ fn operands_of_every_form_are_read_or_said_not_to_be() {
     let mut stacks = Vec::new();
     for mechanism in ["jump", "step"] {
         let tool = Tool::armed(&["trace", "--mechanism", mechanism, "-p", &pid, "usdt:app:forms"]);
-        call(&mut target, 600);
+        let calls = if mechanism == "jump" { 600 } else { 20 };
+        call(&mut target, calls);
         tool.signal(libc::SIGINT);
         let hits = traced(&tool.ran(), "app:forms");
-        assert_eq!(hits.len(), 600, "{mechanism}");
+        assert_eq!(hits.len(), calls as usize, "{mechanism}");
         for (x, hit) in (0..).zip(&hits) {
             let mut values = values(hit);
             stacks.push(values.pop().unwrap().as_u64().unwrap());
