@@ -6,8 +6,8 @@
 //! 1. Stop every thread.
 //! 2. Step threads out of the arenas. A detour waits for nothing, so each is out after some dozens of steps: on the
 //!    original code, in the displaced function, or at home with its caller.
-//! 3. Lower the semaphores that were raised ([`crate::semaphores`]). Put back the original bytes of every site that still has ours. Other bytes are somebody else's and are left. The sites at which
-//!    unwinders ask where a call returns stay in for now.
+//! 3. Lower the semaphores that were raised ([`crate::semaphores`]). Put back the original bytes of every site that still has ours.
+//!    Other bytes are somebody else's and are left. The sites at which unwinders ask where a call returns stay in for now.
 //! 4. Put back the return address of every followed call that is still running: see [`crate::returns`].
 //! 5. Do the same for sessions that were taken out before and whose memory had to stay.
 //! 6. Look what leads into the arenas yet ([`crate::reach`]). An unwinder may have read a return point already and be about to ask about

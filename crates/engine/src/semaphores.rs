@@ -69,7 +69,7 @@ pub(crate) fn raise(
                 Ok(process.write(RemoteAddr(record.address), &record.after.to_le_bytes())?)
             });
         if let Err(error) = raised {
-            lower_all(process, header, &mut |_| true);
+            lower_again(process, header);
             return Err(error);
         }
     }

@@ -38,7 +38,7 @@ use arm::{arm, nothing_probed};
 
 pub use counts::Snapshot;
 pub use trace::{Calls, Origin};
-pub use usdt::{Argument, SiteArguments};
+pub use usdt::{Argument, SiteNotes};
 
 /// What is measured at every site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,10 +107,8 @@ pub struct Prepared<'i> {
     sites: Sites,
     facts: Facts,
     files: BTreeMap<usize, File<'i>>,
-    /// For each site, the addresses of its semaphores in the process.
-    semaphores: Vec<Vec<u64>>,
-    /// What is told of the arguments at sites of USDT probes, by their ids.
-    usdt: BTreeMap<u32, SiteArguments>,
+    /// What the notes of USDT probes tell at their sites, by the sites' ids.
+    usdt: BTreeMap<u32, SiteNotes>,
 }
 
 /// What is known of a file that has sites.
@@ -164,18 +162,13 @@ impl<'i> Prepared<'i> {
                 },
             );
         }
-        let semaphores = sites.sites.iter().map(|site| {
-            let bias = files.get(&site.image).map_or(0, |file: &File<'_>| file.bias);
-            site.usdt.iter().filter_map(|usdt| Some(usdt.semaphore?.wrapping_add(bias))).collect()
-        });
-        let semaphores = semaphores.collect();
         let mut usdt = BTreeMap::new();
         for (id, site) in (0..).zip(&sites.sites).filter(|(_, site)| !site.usdt.is_empty()) {
             if let Some(file) = files.get(&site.image) {
-                usdt.insert(id, SiteArguments::of(file.module, file.bias, &site.usdt));
+                usdt.insert(id, SiteNotes::of(file.module, file.bias, &site.usdt));
             }
         }
-        Ok(Self { process, images, sites, facts, files, semaphores, usdt })
+        Ok(Self { process, images, sites, facts, files, usdt })
     }
 
     /// The engine's modules and requests. The id of a request is the index of its site.
@@ -198,6 +191,7 @@ impl<'i> Prepared<'i> {
         let mut requests = Vec::new();
         for (id, site) in (0..).zip(&self.sites.sites) {
             let file = &self.files[&site.image];
+            let notes = self.usdt.get(&id);
             let Some(function) = file.module.functions().get(site.function) else { continue };
             // Code that the file lacks is judged as code that is not there.
             let missing =
@@ -214,8 +208,8 @@ impl<'i> Prepared<'i> {
                 address: site.address.wrapping_add(file.bias),
                 wanted: wanted(site),
                 mechanism: site.mechanism,
-                operands: self.usdt.get(&id).map(|told| told.operands.as_slice()),
-                semaphores: self.semaphores.get(id as usize).map_or(&[], Vec::as_slice),
+                operands: notes.map(|notes| notes.operands.as_slice()),
+                semaphores: notes.map_or(&[], |notes| notes.semaphores.as_slice()),
                 unread: file.module.unread(&function.range()).map(Unread::name),
             });
         }
@@ -241,8 +235,8 @@ impl<'i> Prepared<'i> {
         }
     }
 
-    /// What is told of the arguments of the USDT probes at a site, by its id.
-    pub fn arguments(&self, id: u32) -> Option<&SiteArguments> {
+    /// What the notes of the USDT probes at a site tell, by its id.
+    pub fn notes(&self, id: u32) -> Option<&SiteNotes> {
         self.usdt.get(&id)
     }
 
@@ -359,7 +353,7 @@ impl Session {
                 None => probes.extend(asked.names().map(|name| Probe {
                     module: modules.name(asked.module_name(images)),
                     function: name.clone(),
-                    usdt: prepared.arguments(site.request.id).and_then(|told| told.of_name(name.text())),
+                    usdt: prepared.notes(site.request.id).and_then(|notes| notes.arguments_of(name.text())),
                     address: site.request.address,
                     kinds: asked.kinds,
                     mechanism: site.mechanism.name(),

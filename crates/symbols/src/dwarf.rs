@@ -18,11 +18,12 @@ mod units;
 
 use std::{collections::BTreeMap, ops::RangeInclusive, path::PathBuf, sync::Arc};
 
+use gimli::Dwarf;
 use thiserror::Error;
 
 pub use names::FunctionName;
 pub use rows::Place;
-pub(crate) use sections::{DebugSections, find, unpack};
+pub(crate) use sections::{DebugSections, Slice, find, unpack};
 pub use text::{NoText, source_text};
 
 use crate::{Module, image::section_at};
@@ -145,14 +146,14 @@ fn columns_told(columns: &[u32]) -> String {
     format!("column {}", columns.join(", "))
 }
 
+/// Finds the name of the function that an instance is of.
+type Name<'n> = dyn FnMut(instances::Origin) -> Option<Arc<FunctionName>> + 'n;
+
 /// Names of which it is remembered whether they are meant.
 const MOST_NAMES: usize = 1 << 16;
 
 /// More lines than this are not between a function's name and its code.
 const LONGEST_HEADING: u32 = 100;
-
-/// How many address ranges of inlined instances are believed of one unit.
-const MOST_RANGES: u64 = 1 << 22;
 
 impl Module {
     /// The statements of a line of a source file, which is named by the end of its path; where the line has none, those of the
@@ -186,7 +187,7 @@ impl Module {
             None => None,
         };
         let path = &found.files[file].path;
-        let statements = self.described(&rows, path, column, &mut gaps);
+        let statements = self.described(&dwarf, &rows, path, column, &mut gaps);
         Ok(LineSites { statements, line, column, gaps })
     }
 
@@ -207,7 +208,7 @@ impl Module {
         let whole = found.files.iter().position(|file| written.is(&file.path));
         let mut rows = found.rows;
         rows.retain(|row| Some(row.path) == whole);
-        Ok(self.described(&rows, &Written::new(file).into_path(), None, &mut gaps))
+        Ok(self.described(&dwarf, &rows, &written.into_path(), None, &mut gaps))
     }
 
     /// The inlined instances of the functions whose names `means` tells, by address, and what could not be read.
@@ -220,50 +221,40 @@ impl Module {
     ) -> Result<(Vec<InlinedInstance>, Gaps), SourceError> {
         let debug = self.debug_sections().ok_or(SourceError::NoDebugInfo)?;
         let dwarf = debug.dwarf(&self.source);
-        let split = Split::new(&self.search, [self.path(), debug.path(self.path())]);
+        let split = self.split_units();
         let mut meant: BTreeMap<Arc<FunctionName>, bool> = BTreeMap::new();
         let mut all = Vec::new();
         let mut gaps = Gaps::default();
         let mut names = Names::new(&dwarf);
         units::each(&dwarf, &mut gaps, |unit, gaps| {
             let mut found: Vec<(u64, Arc<FunctionName>)> = Vec::new();
-            let mut add =
-                |mut instances: Instances,
-                 name: &mut dyn FnMut(instances::Origin) -> Option<Arc<FunctionName>>| {
-                    if instances.all.iter().any(|instance| !instance.is_entry_said) {
-                        instances.begin_at_statements(&rows::begun(&dwarf, unit, &self.code));
-                    }
-                    for instance in instances.all {
-                        if section_at(&self.code, instance.entry).is_none() {
-                            continue;
-                        }
-                        let Some(name) = name(instance.origin) else { continue };
-                        let is_meant = match meant.get(&name) {
-                            Some(is_meant) => *is_meant,
-                            None if meant.len() >= MOST_NAMES => means(&name),
-                            None => *meant.entry(name.clone()).or_insert_with_key(|name| means(name)),
-                        };
-                        if is_meant {
-                            found.push((instance.entry, name));
-                        }
-                    }
-                };
-            if unit.dwo_id.is_none() {
-                match Instances::read(&dwarf, unit, &mut { MOST_RANGES }) {
-                    Ok(instances) => {
-                        add(instances, &mut |origin| names.name(unit, origin));
-                    }
-                    Err(_) => gaps.unit(),
+            let mut add = |read: gimli::Result<Instances>, gaps: &mut Gaps, name: &mut Name<'_>| {
+                let Ok(mut instances) = read else { return gaps.unit() };
+                if instances.all.iter().any(|instance| !instance.is_entry_said) {
+                    instances.begin_at_statements(&rows::begun(&dwarf, unit, &self.code));
                 }
+                for instance in instances.all {
+                    if section_at(&self.code, instance.entry).is_none() {
+                        continue;
+                    }
+                    let Some(name) = name(instance.origin) else { continue };
+                    let is_meant = match meant.get(&name) {
+                        Some(is_meant) => *is_meant,
+                        None if meant.len() >= MOST_NAMES => means(&name),
+                        None => *meant.entry(name.clone()).or_insert_with_key(|name| means(name)),
+                    };
+                    if is_meant {
+                        found.push((instance.entry, name));
+                    }
+                }
+            };
+            if unit.dwo_id.is_none() {
+                // What was found out about names serves all units.
+                add(Instances::read(&dwarf, unit), gaps, &mut |origin| names.name(unit, origin));
             } else {
                 split.whole(&dwarf, unit, gaps, &mut |dwarf, unit, gaps| {
                     let mut names = Names::new(dwarf);
-                    match Instances::read(dwarf, unit, &mut { MOST_RANGES }) {
-                        Ok(instances) => {
-                            add(instances, &mut |origin| names.name(unit, origin));
-                        }
-                        Err(_) => gaps.unit(),
-                    }
+                    add(Instances::read(dwarf, unit), gaps, &mut |origin| names.name(unit, origin));
                 });
             }
             found.sort();
@@ -292,7 +283,7 @@ impl Module {
     pub fn function_lines(&self, code: std::ops::Range<u64>) -> Result<FunctionLines, SourceError> {
         let debug = self.debug_sections().ok_or(SourceError::NoDebugInfo)?;
         let dwarf = debug.dwarf(&self.source);
-        let split = Split::new(&self.search, [self.path(), debug.path(self.path())]);
+        let split = self.split_units();
         let mut gaps = Gaps::default();
         let mut found = None;
         units::each(&dwarf, &mut gaps, |unit, gaps| {
@@ -306,7 +297,7 @@ impl Module {
             let mut declared = None;
             split.whole(&dwarf, unit, gaps, &mut |dwarf, unit, _| {
                 declared = instances::declared(dwarf, unit, code.start);
-                let Ok(mut instances) = Instances::read(dwarf, unit, &mut { MOST_RANGES }) else { return };
+                let Ok(mut instances) = Instances::read(dwarf, unit) else { return };
                 let innermost = instances.innermost(&addresses);
                 for ((is_own, innermost), (address, file, line)) in
                     is_own.iter_mut().zip(innermost).zip(&rows)
@@ -337,11 +328,22 @@ impl Module {
         rows::names(&debug.dwarf(&self.source)).into_iter().collect()
     }
 
+    /// Where the rest of its split units is looked for.
+    fn split_units(&self) -> Split<'_> {
+        let own = self.path();
+        Split::new(&self.search, [own, self.debug_sections().map_or(own, |debug| debug.path(own))])
+    }
+
     /// Of rows of one file those at which statements begin, with what is inlined there.
-    fn described(&self, rows: &[Row], path: &str, column: Option<u32>, gaps: &mut Gaps) -> Vec<Statement> {
-        let Some(debug) = self.debug_sections() else { return Vec::new() };
-        let dwarf = debug.dwarf(&self.source);
-        let split = Split::new(&self.search, [self.path(), debug.path(self.path())]);
+    fn described(
+        &self,
+        dwarf: &Dwarf<Slice<'_>>,
+        rows: &[Row],
+        path: &str,
+        column: Option<u32>,
+        gaps: &mut Gaps,
+    ) -> Vec<Statement> {
+        let split = self.split_units();
         let file: Arc<str> = path.into();
         let mut statements: BTreeMap<u64, Statement> = BTreeMap::new();
         for rows in rows.chunk_by(|a, b| a.unit == b.unit) {
@@ -354,8 +356,8 @@ impl Module {
             addresses.sort_unstable();
             addresses.dedup();
             let mut inlined: Vec<Option<(usize, Option<Arc<FunctionName>>)>> = vec![None; rows.len()];
-            split.whole(&dwarf, &unit, gaps, &mut |dwarf, unit, gaps| {
-                let Ok(mut instances) = Instances::read(dwarf, unit, &mut { MOST_RANGES }) else {
+            split.whole(dwarf, &unit, gaps, &mut |dwarf, unit, gaps| {
+                let Ok(mut instances) = Instances::read(dwarf, unit) else {
                     return gaps.unit();
                 };
                 let mut names = Names::new(dwarf);

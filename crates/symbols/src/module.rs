@@ -44,6 +44,7 @@ pub struct Module {
     /// Of symbols that are not thread-local.
     addresses: OnceLock<HashMap<Box<[u8]>, u64>>,
     debug: OnceLock<Option<DebugSections>>,
+    usdt: OnceLock<Result<Vec<UsdtProbe>, NotesError>>,
 }
 
 /// What the dynamic section says.
@@ -87,6 +88,7 @@ impl Module {
             lines: OnceLock::new(),
             addresses: OnceLock::new(),
             debug: OnceLock::new(),
+            usdt: OnceLock::new(),
         })
     }
 
@@ -278,8 +280,12 @@ impl Module {
     }
 
     /// Its USDT probes, in the order of their notes; none is no error.
-    pub fn usdt(&self) -> Result<Vec<UsdtProbe>, NotesError> {
-        usdt::probes(&self.image, &self.source)
+    ///
+    /// # Errors
+    /// Notes are there and make no sense.
+    pub fn usdt(&self) -> Result<&[UsdtProbe], NotesError> {
+        let probes = self.usdt.get_or_init(|| usdt::probes(&self.image, &self.source));
+        probes.as_deref().map_err(|error| *error)
     }
 
     /// The source line of the instruction at `address`, if there is DWARF here or in the debug file. The first call

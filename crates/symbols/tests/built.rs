@@ -187,7 +187,7 @@ fn usdt_probes_are_read() {
         let probes = module.usdt().unwrap();
         let seen: Vec<_> = probes.iter().map(|p| (&*p.provider, &*p.name, p.arguments.len())).collect();
         assert_eq!(seen, [("demo", "twice", 2), ("demo", "none", 0)], "{name}");
-        for probe in &probes {
+        for probe in probes {
             assert!(expected.contains(&probe.location));
             assert_eq!(module.bytes_at(probe.location)[0], 0x90, "a nop");
             assert_eq!(probe.base_adjustment, 0);

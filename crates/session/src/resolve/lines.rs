@@ -1,6 +1,6 @@
 //! The source lines of functions, and the sites of each.
 
-use super::{Kinds, Site, Sites, each_once, places};
+use super::{Found, Kinds, Site, Sites, each_once, places};
 use crate::error::Error;
 use crate::name::SiteName;
 use crate::target::Image;
@@ -55,7 +55,8 @@ pub fn sources(
         };
         let found = module.function_lines(function.range()).map_err(nowhere)?;
         let statements = module.statements_in(&found.file, &found.lines).map_err(nowhere)?;
-        let own = places::statements(module, image, statements, entry);
+        // Those in no known function are left out.
+        let own = places::statements(module, image, statements, entry, &[], &mut Found::default());
         let known = sources.iter().find(|source| (source.image, &source.file) == (image, &found.file));
         let text = match known {
             Some(known) => known.text.clone(),

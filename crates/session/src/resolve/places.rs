@@ -8,9 +8,6 @@ use crate::select;
 use crate::spec::{Location, Pattern, ProbeSpec, SourceLine};
 use trapless_symbols::{FunctionName, Gaps, Module, Place, SourceError, Statement, demangle};
 
-/// Why a line cannot be timed.
-const LINE_RETURNS: &str = "a line of the source does not return; name the function it is in instead";
-
 /// A remark about a specification.
 pub(super) struct Understood {
     code: &'static str,
@@ -44,27 +41,27 @@ pub(super) fn of_line(
         told.remarks.push(Understood { code: "nearest_column", text });
     }
     remark_gaps(&found.gaps, told);
-    let why = || Why::plain("line_returns", LINE_RETURNS);
-    let places = found.statements.into_iter().map(|statement| {
-        let inlined = statement.inlined.as_deref().map(readable);
-        (statement.address, Some(statement.place), inlined)
-    });
-    Ok(sites_at(module, image, places, kinds, exclusions, &why, told))
+    Ok(statements(module, image, found.statements, kinds, exclusions, told))
 }
 
-/// Sites of statements that were found. Those in no known function are left out.
+/// The sites of statements.
 pub(super) fn statements(
     module: &Module,
     image: usize,
     statements: Vec<Statement>,
     kinds: Kinds,
+    exclusions: &[&Pattern],
+    told: &mut Found,
 ) -> Vec<Site> {
     let places = statements.into_iter().map(|statement| {
         let inlined = statement.inlined.as_deref().map(readable);
         (statement.address, Some(statement.place), inlined)
     });
-    let why = || Why::plain("line_returns", LINE_RETURNS);
-    sites_at(module, image, places, kinds, &[], &why, &mut Found::default())
+    let why = || {
+        let reason = "a line of the source does not return; name the function it is in instead";
+        Why::plain("line_returns", reason)
+    };
+    sites_at(module, image, places, kinds, exclusions, &why, told)
 }
 
 /// The inlined copies of the functions that `pattern` means.

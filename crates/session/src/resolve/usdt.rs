@@ -7,6 +7,7 @@ use crate::select::{self, SelectError};
 use crate::spec::{Location, Pattern, ProbeSpec};
 use crate::target::Image;
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use trapless_process::Process;
 use trapless_symbols::{Module, UsdtProbe};
 
@@ -23,7 +24,7 @@ pub(super) fn settled<'s>(
     }
     let has_any = |index: usize, provider: Option<&Pattern>| {
         let probes = images[index].module(process).ok().and_then(|module| module.usdt().ok());
-        probes.iter().flatten().any(|probe| means((provider, name), probe))
+        probes.into_iter().flatten().any(|probe| means((provider, name), probe))
     };
     if modules(process, images, spec).is_ok_and(|found| found.into_iter().any(|index| has_any(index, None)))
         || !(0..images.len()).any(|index| has_any(index, Some(&spec.module)))
@@ -55,10 +56,7 @@ pub(super) fn sites_in(
         let whole = format!("{}:{}", probe.provider, probe.name);
         exclusions.iter().any(|pattern| pattern.matches(&probe.name) || pattern.matches(&whole))
     };
-    for probe in probes.into_iter().filter(|probe| means(names, probe)) {
-        if is_excluded(&probe) {
-            continue;
-        }
+    for probe in probes.iter().filter(|probe| means(names, probe) && !is_excluded(probe)) {
         match site_of(module, image, kinds, probe) {
             Ok(site) => found.sites.push(site),
             Err(nowhere) => found.nowhere.push(nowhere),
@@ -67,8 +65,8 @@ pub(super) fn sites_in(
     Ok(found)
 }
 
-fn site_of(module: &Module, image: usize, kinds: Kinds, probe: UsdtProbe) -> Result<Site, (SiteName, Why)> {
-    let UsdtProbe { provider, name, location, semaphore, arguments, .. } = probe;
+fn site_of(module: &Module, image: usize, kinds: Kinds, probe: &UsdtProbe) -> Result<Site, (SiteName, Why)> {
+    let UsdtProbe { provider, name, location, semaphore, arguments, .. } = probe.clone();
     let usdt = UsdtSite { provider, name, semaphore, arguments };
     let nowhere = |code, reason| Err((usdt.site_name(), Why::plain(code, reason)));
     let Some(function) = module.function_containing(location) else {
@@ -95,8 +93,8 @@ fn is_semaphore(module: &Module, address: u64) -> bool {
 pub(super) fn join(site: &mut Site, next: &mut Site) {
     // Names of one function are the same site to whoever asked. Those of USDT probes are not, and each gets its numbers.
     if !site.usdt.is_empty() || !next.usdt.is_empty() {
-        let new: Vec<_> = next.names().filter(|name| site.names().all(|n| n.text() != name.text())).collect();
-        let new: Vec<_> = new.into_iter().cloned().collect();
+        let is_new = |name: &&SiteName| site.names().all(|known| known.text() != name.text());
+        let new: Vec<_> = next.names().filter(is_new).cloned().collect();
         site.others.extend(new);
     }
     for usdt in next.usdt.drain(..) {
@@ -108,23 +106,20 @@ pub(super) fn join(site: &mut Site, next: &mut Site) {
 
 /// The error for a specification that means no probe of these modules.
 pub(super) fn none_found<'m>(spec: &ProbeSpec, modules: impl Iterator<Item = &'m Module>) -> SelectError {
-    let mut names: Vec<String> = Vec::new();
-    for probe in modules.filter_map(|module| module.usdt().ok()).flatten() {
-        names.push(format!("{}:{}", probe.provider, probe.name));
-    }
-    names.sort_unstable();
-    names.dedup();
-    let Location::Usdt { provider, name } = &spec.location else {
-        return SelectError::NoUsdt { spec: spec.text.clone(), nearest: Vec::new(), any: !names.is_empty() };
+    let probes = modules.filter_map(|module| module.usdt().ok()).flatten();
+    let names: BTreeSet<(&str, &str)> = probes.map(|probe| (&*probe.provider, &*probe.name)).collect();
+    let any = !names.is_empty();
+    let nearest = match &spec.location {
+        Location::Usdt { provider: Some(provider), name } => {
+            let names: Vec<String> =
+                names.iter().map(|(provider, name)| format!("{provider}:{name}")).collect();
+            let wanted = format!("{}:{}", provider.text(), name.text());
+            select::nearest(&wanted, names.iter().map(String::as_str))
+        }
+        Location::Usdt { provider: None, name } => {
+            select::nearest(name.text(), names.into_iter().map(|(_, name)| name))
+        }
+        _ => Vec::new(),
     };
-    let wanted = match provider {
-        Some(provider) => format!("{}:{}", provider.text(), name.text()),
-        None => name.text().to_owned(),
-    };
-    let whole = provider.is_some();
-    let short = |text: &'_ String| text.split_once(':').map_or(text.clone(), |(_, name)| name.to_owned());
-    let candidates: Vec<String> =
-        names.iter().map(|text| if whole { text.clone() } else { short(text) }).collect();
-    let nearest = select::nearest(&wanted, candidates.iter().map(String::as_str));
-    SelectError::NoUsdt { spec: spec.text.clone(), nearest, any: !names.is_empty() }
+    SelectError::NoUsdt { spec: spec.text.clone(), nearest, any }
 }

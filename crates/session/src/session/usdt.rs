@@ -1,4 +1,5 @@
-//! The arguments of USDT probes: from operands in the notes to what detours record, and from records to values.
+//! What the notes of USDT probes tell, in a process: their semaphores, and their arguments, from operands to what detours record, and from
+//! records to values.
 
 use crate::outcome::UsdtValue;
 use crate::resolve::UsdtSite;
@@ -10,12 +11,14 @@ use trapless_isa::operand::{NotRead, Source};
 use trapless_symbols::{Module, UsdtArgument};
 use trapless_wire::RecordView;
 
-/// What is told of the arguments of all USDT probes at one site.
+/// What the notes of all USDT probes at one site tell.
 #[derive(Clone, Debug, Default)]
-pub struct SiteArguments {
+pub struct SiteNotes {
+    /// The addresses of their semaphores.
+    pub semaphores: Vec<u64>,
     /// What is recorded, each once.
     pub operands: Vec<Operand>,
-    /// By the probe's name.
+    /// The arguments, by the probe's name.
     probes: Vec<(String, Arc<[Argument]>)>,
 }
 
@@ -46,11 +49,12 @@ pub enum Argument {
     Unread(NotRead),
 }
 
-impl SiteArguments {
-    /// Of some probes at a site in a module that is moved by `bias`.
+impl SiteNotes {
+    /// Those of some probes at a site in a module that is moved by `bias`.
     pub(super) fn of(module: &Module, bias: u64, probes: &[UsdtSite]) -> Self {
         let mut site = Self::default();
         for probe in probes {
+            site.semaphores.extend(probe.semaphore.map(|at| at.wrapping_add(bias)));
             let told = probe.arguments.iter().map(|argument| site.argument(module, bias, argument)).collect();
             site.probes.push((probe.site_name().text().to_owned(), told));
         }
@@ -58,7 +62,7 @@ impl SiteArguments {
     }
 
     /// The arguments of the probe with this name, if it is one at the site.
-    pub fn of_name(&self, name: &str) -> Option<Arc<[Argument]>> {
+    pub fn arguments_of(&self, name: &str) -> Option<Arc<[Argument]>> {
         self.probes.iter().find(|(own, _)| own == name).map(|(_, told)| told.clone())
     }
 

@@ -26,7 +26,7 @@ pub(super) fn parse(
         };
         let provider = Some(pattern(text, at, required(text, at, provider)?, syntax)?);
         let name = pattern(text, at + behind, required(text, at + behind, name)?, syntax)?;
-        return Ok(Some((everything(), Location::Usdt { provider, name })));
+        return Ok(Some((Pattern::everything(), Location::Usdt { provider, name })));
     }
     let Some(start) = prefix(body, syntax) else { return Ok(None) };
     let at = from + start;
@@ -45,7 +45,7 @@ pub(super) fn parse(
         let part = part.filter(|(_, part)| !part.is_empty());
         part.map(|(offset, part)| pattern(text, at + offset, part, syntax)).transpose()
     };
-    let module = given(module)?.unwrap_or_else(everything);
+    let module = given(module)?.unwrap_or_else(Pattern::everything);
     Ok(Some((module, Location::Usdt { provider: given(provider)?, name })))
 }
 
@@ -75,10 +75,6 @@ fn prefix(body: &str, syntax: Syntax) -> Option<usize> {
 fn perf(body: &str, syntax: Syntax) -> Option<(usize, &str)> {
     let rest = body.strip_prefix('%').unwrap_or(body).strip_prefix("sdt_")?;
     (split::parts(rest, syntax).len() == 2).then_some((body.len() - rest.len(), rest))
-}
-
-fn everything() -> Pattern {
-    Pattern::everything()
 }
 
 fn required<'t>(text: &str, at: usize, part: &'t str) -> Result<&'t str, SpecError> {

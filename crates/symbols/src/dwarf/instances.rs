@@ -6,6 +6,9 @@ use gimli::{AttributeValue, Dwarf, Unit, UnitOffset};
 
 use super::sections::Slice;
 
+/// How many address ranges of inlined instances are believed of one unit.
+const MOST_RANGES: usize = 1 << 22;
+
 /// The DIE of an inlined instance.
 pub(super) struct Instance {
     /// Where it begins: what its entry is said to be, else its first address.
@@ -53,12 +56,8 @@ pub(super) struct Instances {
 }
 
 impl Instances {
-    /// Reads them. `budget`: how many ranges are believed.
-    pub(super) fn read(
-        dwarf: &Dwarf<Slice<'_>>,
-        unit: &Unit<Slice<'_>>,
-        budget: &mut u64,
-    ) -> Result<Instances, gimli::Error> {
+    /// Reads them.
+    pub(super) fn read(dwarf: &Dwarf<Slice<'_>>, unit: &Unit<Slice<'_>>) -> Result<Instances, gimli::Error> {
         let mut found = Instances::default();
         let mut entries = unit.entries_raw(None)?;
         let mut attributes = Vec::new();
@@ -103,12 +102,12 @@ impl Instances {
             let index = found.all.len();
             let mut base = low;
             let mut add = |range: Range<u64>| {
-                if range.start < range.end && *budget > 0 {
-                    *budget -= 1;
+                let has_room = found.ranges.len() < MOST_RANGES;
+                if range.start < range.end && has_room {
                     base.get_or_insert(range.start);
                     found.ranges.push((range, depth, index));
                 }
-                *budget > 0
+                has_room
             };
             if let Some(mut list) = list {
                 while let Ok(Some(range)) = list.next() {

@@ -39,8 +39,6 @@ pub(super) struct Row {
 /// A source file that is meant.
 pub(super) struct File {
     pub path: String,
-    /// Of its contents, where the compiler told.
-    pub md5: Option<[u8; 16]>,
     /// The first and the last line that has code.
     pub lines: Option<(u32, u32)>,
 }
@@ -71,8 +69,7 @@ pub(super) fn statements(
     let mut seen = BTreeSet::new();
     let mut name_bytes = 0;
     let mut runs = 0;
-    // Each byte of a table makes one row at most, so only tables that lie over each other make more.
-    let mut budget = dwarf.debug_line.reader().len() as u64 + 1;
+    let mut budget = budget_of(dwarf);
     units::each(dwarf, gaps, |unit, gaps| {
         let Some(program) = &unit.line_program else { return };
         let header = program.header();
@@ -116,6 +113,11 @@ pub(super) fn statements(
         }
     });
     found
+}
+
+/// Each byte of a table makes one row at most, so only tables that lie over each other make more.
+fn budget_of(dwarf: &Dwarf<Slice<'_>>) -> u64 {
+    dwarf.debug_line.reader().len() as u64 + 1
 }
 
 /// Goes through the rows of live code, the ends of sequences among them. False where the table ends in nonsense, or there is more of
@@ -186,12 +188,9 @@ fn files(
             continue;
         }
         let known = *by_path.entry(path).or_insert_with_key(|path| {
-            files.push(File { path: path.clone(), md5: None, lines: None });
+            files.push(File { path: path.clone(), lines: None });
             files.len() - 1
         });
-        if header.file_has_md5() {
-            files[known].md5 = Some(*file.md5());
-        }
         meant.insert(index, known);
     }
     meant
@@ -243,7 +242,7 @@ pub(super) fn places(
     let mut found = vec![None; addresses.len()];
     let Some(program) = &unit.line_program else { return Vec::new() };
     let mut last: Option<(u64, u64, (u32, u32))> = None;
-    let mut budget = dwarf.debug_line.reader().len() as u64 + 1;
+    let mut budget = budget_of(dwarf);
     // An address is in one sequence. Tables that say otherwise are not believed for long.
     let mut work = 1024 + 16 * addresses.len();
     walk(program, code, &mut budget, |row| {
@@ -280,9 +279,8 @@ pub(super) fn between(
 ) -> Vec<(u64, u64, u32)> {
     let mut rows = Vec::new();
     let Some(program) = &unit.line_program else { return rows };
-    let mut budget = dwarf.debug_line.reader().len() as u64 + 1;
     let mut before = None;
-    walk(program, code, &mut budget, |row| {
+    walk(program, code, &mut budget_of(dwarf), |row| {
         let (line, address) = (line_and_column(row).0, row.address());
         let in_effect = before.take();
         if address > range.start
@@ -316,7 +314,7 @@ pub(super) fn file(
 pub(super) fn begun(dwarf: &Dwarf<Slice<'_>>, unit: &Unit<Slice<'_>>, code: &[CodeSection]) -> Vec<u64> {
     let mut begun = Vec::new();
     let Some(program) = &unit.line_program else { return begun };
-    let mut budget = dwarf.debug_line.reader().len() as u64 + 1;
+    let mut budget = budget_of(dwarf);
     walk(program, code, &mut budget, |row| {
         if row.is_stmt() && !row.end_sequence() && line_and_column(row).0 > 0 {
             begun.push(row.address());

@@ -44,7 +44,7 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
         let names: Vec<String> =
             site.names().map(|name| format!("{}:{name}", site.module_name(&place.images))).collect();
         let title = names.join(" and ");
-        let usdt = site.usdt.iter().map(|usdt| place.told_usdt(site, usdt, prepared.arguments(request.id)));
+        let usdt = site.usdt.iter().map(|usdt| place.told_usdt(site, usdt, prepared.notes(request.id)));
         let usdt: Vec<ListedUsdt> = usdt.collect::<Result<_, _>>()?;
         let entry = entries.get(&request.id);
         let unwinder = returns.get(&request.id).and_then(|answer| answer.err());

@@ -79,9 +79,7 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
             rows.push(ListedSite {
                 function: name.text().to_owned(),
                 source: name.source(),
-                usdt: usdt
-                    .map(|usdt| place.told_usdt(site, usdt, prepared.arguments(request.id)))
-                    .transpose()?,
+                usdt: usdt.map(|usdt| place.told_usdt(site, usdt, prepared.notes(request.id))).transpose()?,
                 ..row.clone()
             });
         }

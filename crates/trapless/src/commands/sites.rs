@@ -9,7 +9,7 @@ use std::path::Path;
 use trapless_process::Process;
 use trapless_process::launch::{self, Launched};
 use trapless_session::name::SiteName;
-use trapless_session::session::SiteArguments;
+use trapless_session::session::SiteNotes;
 
 /// A place to look for functions.
 pub struct Place {
@@ -69,9 +69,9 @@ impl Place {
         &self,
         site: &Site,
         usdt: &UsdtSite,
-        known: Option<&SiteArguments>,
+        notes: Option<&SiteNotes>,
     ) -> Result<ListedUsdt, Error> {
-        let known = known.and_then(|known| known.of_name(usdt.site_name().text()));
+        let known = notes.and_then(|notes| notes.arguments_of(usdt.site_name().text()));
         let not_shown = usdt.arguments.iter().zip(known.iter().flat_map(|known| known.iter()));
         let not_shown =
             not_shown.filter_map(|(argument, known)| Some(format!("{argument}: {}", known.unread()?)));
