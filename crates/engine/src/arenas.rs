@@ -9,7 +9,8 @@ use crate::frames::{self, Frames};
 use crate::{Plan, PlannedSite, Refusal, Unwinder, space::Taken, spread, trap::TrapSite};
 use std::{collections::BTreeMap, ops::Range};
 use trapless_isa::{
-    DetourRequest, Facts, Isa, Kinds, Layout, Mechanism, Runtime, Sketch, Spare, Template, frames::rows,
+    DetourRequest, Facts, Isa, Kinds, Layout, Mechanism, Runtime, Sketch, Spare, Template,
+    frames::{Point, rows},
 };
 use trapless_wire::{MAX_ARENAS, PAGE};
 
@@ -17,6 +18,8 @@ use trapless_wire::{MAX_ARENAS, PAGE};
 const ALIGNMENT: u64 = 32;
 /// Slots start at multiples of this, so that a far jump's target is read whole.
 const SLOT_ALIGNMENT: u64 = 8;
+/// Instructions that made room start at multiples of this.
+const MOVED_ALIGNMENT: u64 = 16;
 /// What is so far away has its longest branches.
 const FAR: u64 = PAGE;
 /// Where arenas are measured, so much is free: more than the routines take, and what is far from them and from the module.
@@ -29,8 +32,10 @@ const SHARE: usize = 256;
 pub(crate) struct Piece {
     /// Address of its detour or slot.
     pub address: u64,
-    /// Length of that.
+    /// Length of that, and of what follows it.
     pub length: usize,
+    /// Address of the instructions behind it that made room, or 0.
+    pub moved_to: u64,
     /// Length of the copy of the displaced instruction, of a slot.
     pub copy: u8,
     /// Address that a followed call returns to, or 0.
@@ -41,6 +46,8 @@ pub(crate) struct Piece {
     pub trap: Option<Box<TrapSite>>,
     /// What its instructions stand for.
     rows: Vec<u32>,
+    /// The same of those that made room.
+    moved_rows: Vec<u32>,
 }
 
 /// Everything that will stand in arenas.
@@ -59,6 +66,8 @@ struct Drawing<'p, 'm> {
     /// Whether anybody asks what instructions stand for.
     tells: bool,
     templates: Vec<Option<Template>>,
+    /// Where other instructions stand than the program's, ascending.
+    changed: Vec<u64>,
 }
 
 /// An arena of a module.
@@ -80,9 +89,20 @@ struct Measured {
     template: Option<usize>,
 }
 
+/// Where sites and their rooms begin: what is emulated together ends there at the latest.
+fn changed(plan: &Plan<'_>) -> Vec<u64> {
+    if !plan.traps() {
+        return Vec::new();
+    }
+    let starts = |site: &PlannedSite<'_>| [Some(site.displaced), site.room].into_iter().flatten();
+    let mut all: Vec<u64> = plan.sites.iter().flat_map(starts).map(|displaced| displaced.start).collect();
+    all.sort_unstable();
+    all
+}
+
 /// Draws the detours and slots of all sites.
 pub(crate) fn draw(plan: &Plan<'_>, layout: &Layout, taken: &mut Taken<'_>, tells: bool) -> Drawn {
-    let mut drawing = Drawing { plan, layout, tells, templates: Vec::new() };
+    let mut drawing = Drawing { plan, layout, tells, templates: Vec::new(), changed: changed(plan) };
     let mut arenas = drawing.begin(taken);
     let measured = drawing.measure(&arenas);
     drawing.place(&mut arenas, &measured, taken);
@@ -191,10 +211,16 @@ impl<'m> Drawing<'_, 'm> {
         spread::map(&numbered, |&(index, number)| {
             let site = &sites[index];
             let arena = arena(site)?;
-            if let Some(template) = self.template(number) {
-                return Ok(Measured { length: template.length() as u64, template: number });
-            }
             let isa = self.isa(site);
+            let moved = match site.original_room() {
+                Some((room, original)) if room.instructions > 0 => {
+                    isa.moved(&room, original, at(arena))?.code.len() as u64 + MOVED_ALIGNMENT
+                }
+                _ => 0,
+            };
+            if let Some(template) = self.template(number) {
+                return Ok(Measured { length: template.length() as u64 + moved, template: number });
+            }
             let length = if site.traps() {
                 let slot = isa.slot(&site.displaced, site.original(), at(arena), is_boosted(site))?;
                 slot.code.len() + 2 * arena.facts.breakpoint.len()
@@ -203,7 +229,7 @@ impl<'m> Drawing<'_, 'm> {
                     self.with_request(site, at(arena), &arena.runtime, |request| isa.detour(request))?;
                 detour.code.len()
             };
-            Ok(Measured { length: length as u64, template: None })
+            Ok(Measured { length: length as u64 + moved, template: None })
         })
     }
 
@@ -225,7 +251,9 @@ impl<'m> Drawing<'_, 'm> {
         for (&index, arena) in arenas.iter_mut() {
             let Ok(drafted) = arena else { continue };
             let module = &self.plan.modules[index];
-            let frames = if self.tells { frames::room(drafted.pieces.len()) } else { 0 };
+            let makes_room = |(_, index): &&(_, usize)| self.plan.sites[*index].room.is_some();
+            let told = drafted.pieces.len() + drafted.pieces.iter().filter(makes_room).count();
+            let frames = if self.tells { frames::room(told) } else { 0 };
             drafted.room = (drafted.end() + frames).next_multiple_of(PAGE);
             // Next to the libraries go the mappings of the next moment, so nearness is sought only where it is needed.
             let found = match drafted.facts.reaches_everything() {
@@ -278,8 +306,13 @@ impl<'m> Drawing<'_, 'm> {
                     if let (Some(frames), Ok(piece)) = (&mut frames, &mut piece)
                         && piece.trap.is_none()
                     {
-                        let site = self.plan.sites[*index].displaced.start;
-                        frames.add(piece.address - arena.address, site, std::mem::take(&mut piece.rows));
+                        let site = &self.plan.sites[*index];
+                        let rows = std::mem::take(&mut piece.rows);
+                        frames.add(piece.address - arena.address, site.displaced.start, rows);
+                        if let Some(room) = site.room.filter(|_| piece.moved_to != 0) {
+                            let rows = std::mem::take(&mut piece.moved_rows);
+                            frames.add(piece.moved_to - arena.address, room.start, rows);
+                        }
                     }
                     pieces[*index] = piece;
                 }
@@ -338,15 +371,34 @@ impl<'m> Drawing<'_, 'm> {
             filled.map_or_else(|| self.isa(site).detour(request), Ok)
         })?;
         code.extend_from_slice(&detour.code);
-        Ok(Piece {
+        let told = |points: &[Point]| match self.tells {
+            true => rows(points, arena.facts.word),
+            false => Vec::new(),
+        };
+        let moved_from =
+            |address: u64| move |&(from, offset): &(u64, u32)| (from, address + u64::from(offset));
+        let mut piece = Piece {
             address,
             length: detour.code.len(),
+            moved_to: 0,
             copy: 0,
             return_point: detour.return_point.map_or(0, |offset| address + u64::from(offset)),
-            places: detour.places.iter().map(|&(from, to)| (from, address + u64::from(to))).collect(),
+            places: detour.places.iter().map(moved_from(address)).collect(),
             trap: None,
-            rows: if self.tells { rows(&detour.frames, arena.facts.word) } else { Vec::new() },
-        })
+            rows: told(&detour.frames),
+            moved_rows: Vec::new(),
+        };
+        if let Some((room, original)) = site.original_room().filter(|(room, _)| room.instructions > 0) {
+            let offset = piece.length.next_multiple_of(MOVED_ALIGNMENT as usize);
+            code.extend(arena.facts.filler(offset - piece.length));
+            piece.moved_to = address + offset as u64;
+            let moved = self.isa(site).moved(&room, original, piece.moved_to)?;
+            code.extend_from_slice(&moved.code);
+            piece.length = offset + moved.code.len();
+            piece.places.extend(moved.places.iter().map(moved_from(piece.moved_to)));
+            piece.moved_rows = told(&moved.frames);
+        }
+        Ok(piece)
     }
 
     /// Adds a slot, and behind it the landing pad of the returns.
@@ -354,8 +406,8 @@ impl<'m> Drawing<'_, 'm> {
         let site = &self.plan.sites[index];
         let isa = self.isa(site);
         let slot = isa.slot(&site.displaced, site.original(), address, is_boosted(site))?;
-        // Sites are in the order of their addresses.
-        let next = self.plan.sites.get(index + 1).map(|next| next.displaced.start);
+        let after = self.changed.partition_point(|start| *start <= site.displaced.start);
+        let next = self.changed.get(after).copied();
         let original = site.together(&self.plan.modules, next);
         let breakpoint = arena.facts.breakpoint;
         code.extend_from_slice(&slot.code);
@@ -366,6 +418,7 @@ impl<'m> Drawing<'_, 'm> {
         Ok(Piece {
             address,
             length: slot.code.len(),
+            moved_to: 0,
             copy: slot.copy as u8,
             return_point: 0,
             places: vec![(site.displaced.start, site.displaced.start)],
@@ -383,6 +436,7 @@ impl<'m> Drawing<'_, 'm> {
                 machine: isa.machine(),
             })),
             rows: Vec::new(),
+            moved_rows: Vec::new(),
         })
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! 1. The lists are read as far as they were written, a piece at a time, and of the bytes no more than the writes name.
 //! 2. A site is believed if it has all of its writes, if its detour lies in one of the session's arenas, and if what was written is
-//!    the very jump there that the instruction set makes, or the breakpoint.
+//!    the very jump there that the instruction set makes, or the breakpoint. The same goes for a short jump and its room.
 //! 3. Each write lies in private executable memory, not in an arena of anybody's, and its original bytes are those of the mapped file,
 //!    where that can be read.
 //!
@@ -142,8 +142,8 @@ impl Writes {
 
 /// Whether a site and its writes say only what arming would have written.
 fn is_of_our_making(site: &JournalSite, writes: &[Write<'_>], own: &Arenas, machine: Machine) -> bool {
-    // Every mechanism there is takes one.
-    let [write] = writes else { return false };
+    // Every mechanism there is takes one, and one of them a second one for room.
+    let Some((write, rest)) = writes.split_first() else { return false };
     let is_shaped = usize::from(site.writes) == writes.len()
         && write.address == site.site
         && SiteState::from_raw(site.state).is_some()
@@ -158,13 +158,18 @@ fn is_of_our_making(site: &JournalSite, writes: &[Write<'_>], own: &Arenas, mach
     }
     let inside = site.detour..=site.detour + u64::from(site.detour_size);
     let returns = site.return_point == 0 || inside.contains(&site.return_point);
-    let is_ours = match (site.mechanism(), write.kind) {
-        (Some(Mechanism::Jump), WriteKind::Branch) => {
+    let is_ours = match (site.mechanism(), write.kind, rest) {
+        (Some(Mechanism::Jump), WriteKind::Branch, []) => {
             let displaced = Displaced { start: site.site, length: site.displaced, instructions: 1 };
             let patch = machine.isa().patch(&displaced, site.detour);
             site.copy == 0 && patch.is_ok_and(|patch| patch == write.patched)
         }
-        (Some(Mechanism::Boost | Mechanism::Emulate | Mechanism::Step), WriteKind::Breakpoint) => {
+        (Some(Mechanism::Short), WriteKind::Branch, [room]) => {
+            site.copy == 0
+                && room.kind == WriteKind::Room
+                && is_room_of_our_making(site, write, room, machine)
+        }
+        (Some(Mechanism::Boost | Mechanism::Emulate | Mechanism::Step), WriteKind::Breakpoint, []) => {
             write.patched == machine.isa().facts().breakpoint
                 && site.return_point == 0
                 && u32::from(site.copy) <= site.detour_size
@@ -172,6 +177,24 @@ fn is_of_our_making(site: &JournalSite, writes: &[Write<'_>], own: &Arenas, mach
         _ => false,
     };
     is_ours && returns
+}
+
+/// Whether a short jump leads to a jump to the detour, in room that was made as we make it.
+fn is_room_of_our_making(site: &JournalSite, short: &Write<'_>, room: &Write<'_>, machine: Machine) -> bool {
+    let displaced = Displaced { start: site.site, length: site.displaced, instructions: 1 };
+    let Ok(length) = u8::try_from(room.original.len()) else { return false };
+    let isa = machine.isa();
+    // What made room stands behind the detour; nothing did, if it is padding.
+    [0, 1].into_iter().any(|instructions| {
+        let place = Displaced { start: room.address, length, instructions };
+        let moved_to = isa.moved_to(&place, room.patched);
+        let is_inside = instructions == 0
+            || (site.detour + 1..site.detour + u64::from(site.detour_size)).contains(&moved_to);
+        is_inside
+            && isa
+                .patches(&displaced, &place, site.detour, moved_to)
+                .is_ok_and(|[first, second]| first == short.patched && second == room.patched)
+    })
 }
 
 /// Whether a write lies where code is that is the process's own. One that lies nowhere any more is believed: its module was unloaded.
@@ -306,6 +329,55 @@ mod tests {
         Entry { site, kind: WriteKind::Breakpoint, address: SITE, original, patched }
     }
 
+    /// A short jump and its room, of which `instructions` were moved.
+    fn short(instructions: u8) -> (JournalSite, [Entry; 2]) {
+        let isa = Machine::X86_64.isa();
+        let displaced = Displaced { start: SITE, length: 3, instructions: 1 };
+        let room = Displaced { start: SITE + 40, length: 12, instructions };
+        let [first, second] = isa.patches(&displaced, &room, ARENA + 64, ARENA + 112).unwrap();
+        let number = Mechanism::Short.number();
+        let site = JournalSite { trap: number, displaced: 3, writes: 2, ..jump().site };
+        let entry = |kind, address, patched: Vec<u8>| {
+            let original = vec![0x90; patched.len()];
+            Entry { site, kind, address, original, patched }
+        };
+        (site, [entry(WriteKind::Branch, SITE, first), entry(WriteKind::Room, SITE + 40, second)])
+    }
+
+    #[test]
+    fn a_short_jump_is_believed_with_the_room_that_it_leads_to() {
+        let own = Arenas::of(&[header()]);
+        let is_believed = |site: &JournalSite, entries: &[Entry]| {
+            let writes: Vec<_> = entries.iter().map(Entry::write).collect();
+            is_of_our_making(site, &writes, &own, Machine::X86_64)
+        };
+        for instructions in [0, 1] {
+            let (site, entries) = short(instructions);
+            assert!(is_believed(&site, &entries), "{instructions}");
+            assert!(!is_believed(&JournalSite { writes: 1, ..site }, &entries[..1]));
+            assert!(!is_believed(&site, &[entries[1].clone(), entries[0].clone()]));
+            assert!(!is_believed(&JournalSite { trap: 0, ..site }, &entries));
+            assert!(!is_believed(&JournalSite { copy: 1, ..site }, &entries));
+            assert!(!is_believed(&JournalSite { detour: ARENA + 65, ..site }, &entries));
+            for byte in 0..entries[1].patched.len() {
+                let (mut first, mut second) = (entries[0].clone(), entries[1].clone());
+                second.patched[byte] ^= 0x40;
+                assert!(!is_believed(&site, &[entries[0].clone(), second]), "{instructions}, {byte}");
+                if byte < first.patched.len() {
+                    first.patched[byte] ^= 0x40;
+                    assert!(!is_believed(&site, &[first, entries[1].clone()]), "{instructions}, {byte}");
+                }
+            }
+            let elsewhere = Entry { address: SITE + 41, ..entries[1].clone() };
+            assert!(!is_believed(&site, &[entries[0].clone(), elsewhere]));
+            let breakpoint = Entry { kind: WriteKind::Breakpoint, ..entries[1].clone() };
+            assert!(!is_believed(&site, &[entries[0].clone(), breakpoint]));
+        }
+        let (site, [first, second]) = short(1);
+        let far = Entry { address: u64::MAX - 2, ..second };
+        assert!(!is_believed(&site, &[first, far]));
+    }
+
     #[test]
     fn what_arming_writes_is_believed() {
         for entry in [jump(), trap()] {
@@ -326,7 +398,7 @@ mod tests {
             (jump(), |e| e.site.displaced = 8),
             (jump(), |e| e.site.displaced = 255),
             (jump(), |e| e.site.state = 3),
-            (jump(), |e| e.site.trap = 4),
+            (jump(), |e| e.site.trap = 5),
             (jump(), |e| e.site.trap = 1),
             (jump(), |e| e.kind = WriteKind::Breakpoint),
             (jump(), |e| e.site.is_lookup = 2),

@@ -127,17 +127,22 @@ impl<'p, 'm> Blueprint<'p, 'm> {
             let taken = piece.and_then(|piece| {
                 let isa = self.plan.modules[site.request.module].machine.isa();
                 let planned = planned(site, &piece);
-                let mut write = |kind, original, patched: &[u8]| {
-                    let write = Write { address: site.displaced.start, kind, original, patched };
-                    journal.push(planned, &[write]).ok_or(Refusal::Modified)
-                };
+                let write = |address, kind, original, patched| Write { address, kind, original, patched };
+                let start = site.displaced.start;
+                let mut push = |writes: &[Write<'_>]| journal.push(planned, writes).ok_or(Refusal::Modified);
                 if site.traps() {
                     let breakpoint = isa.facts().breakpoint;
                     let first = site.original().get(..breakpoint.len()).ok_or(Refusal::Modified)?;
-                    write(WriteKind::Breakpoint, first, breakpoint)?;
+                    push(&[write(start, WriteKind::Breakpoint, first, breakpoint)])?;
+                } else if let Some((room, there)) = site.original_room() {
+                    let [short, long] = isa.patches(&site.displaced, &room, piece.address, piece.moved_to)?;
+                    push(&[
+                        write(start, WriteKind::Branch, site.original(), &short),
+                        write(room.start, WriteKind::Room, there, &long),
+                    ])?;
                 } else {
                     let patch = isa.patch(&site.displaced, piece.address)?;
-                    write(WriteKind::Branch, site.original(), &patch)?;
+                    push(&[write(start, WriteKind::Branch, site.original(), &patch)])?;
                 }
                 Ok(piece)
             });
@@ -185,12 +190,13 @@ fn semaphores(plan: &Plan<'_>) -> Vec<Semaphore> {
     sites.into_iter().map(|(address, sites)| Semaphore { address, sites }).collect()
 }
 
-/// Room for the journal of a plan: each site has one write.
+/// Room for the journal of a plan.
 fn journal_sizes(plan: &Plan<'_>) -> JournalSizes {
     let mut sizes = JournalSizes::default();
     for site in &plan.sites {
         let facts = plan.modules[site.request.module].machine.isa().facts();
-        sizes.add([if site.traps() { facts.breakpoint.len() } else { site.displaced.length.into() }]);
+        let own = if site.traps() { facts.breakpoint.len() } else { site.displaced.length.into() };
+        sizes.add([own].into_iter().chain(site.room.map(|room| room.length.into())));
     }
     sizes
 }

@@ -9,17 +9,25 @@ impl Plan<'_> {
     /// # Errors
     /// The memory cannot be read.
     pub fn compared(mut self, process: &Process) -> Result<Self, EngineError> {
-        let mut buffers: Vec<Vec<u8>> =
-            self.sites.iter().map(|site| vec![0; site.original().len()]).collect();
-        let places = self.sites.iter().zip(buffers.iter_mut().map(Vec::as_mut_slice));
+        let parts = self.sites.iter().flat_map(|site| {
+            let room = site.original_room().map(|(room, original)| (room.start, original));
+            [Some((site.displaced.start, site.original())), room].into_iter().flatten()
+        });
+        let parts: Vec<(u64, &[u8])> = parts.collect();
+        let mut buffers: Vec<Vec<u8>> = parts.iter().map(|(_, original)| vec![0; original.len()]).collect();
+        let places = parts.iter().zip(buffers.iter_mut().map(Vec::as_mut_slice));
         let mut ranges: Vec<_> =
-            places.map(|(site, buffer)| ReadRange::new(RemoteAddr(site.displaced.start), buffer)).collect();
+            places.map(|((start, _), buffer)| ReadRange::new(RemoteAddr(*start), buffer)).collect();
         process.read_vectored(&mut ranges)?;
-        let read: Vec<usize> = ranges.iter().map(|range| range.done).collect();
-        let mut found = buffers.iter().zip(read);
-        self.refuse(|site| match found.next() {
-            Some((bytes, read)) if bytes[..read] == *site.original() => None,
-            _ => Some(Refusal::Modified),
+        let is_there = |(range, (_, original)): (&ReadRange<'_>, &(u64, &[u8]))| {
+            range.buffer[..range.done] == **original
+        };
+        let same: Vec<bool> = ranges.iter().zip(&parts).map(is_there).collect();
+        let mut same = same.into_iter();
+        self.refuse(|site| {
+            let own = 1 + usize::from(site.room.is_some());
+            let is_same = same.by_ref().take(own).fold(true, |all, same| all & same);
+            (!is_same).then_some(Refusal::Modified)
         });
         Ok(self)
     }

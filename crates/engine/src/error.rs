@@ -38,6 +38,9 @@ pub enum Refusal {
     /// A Go function that does not check for stack space may have none left for a detour.
     #[error("Go runs this function on what is left of the stack (nosplit)")]
     NoSplit,
+    /// Go looks up a goroutine's frame by the instruction at which it stops it, and a short jump leads by one of another place.
+    #[error("Go may stop a goroutine between two jumps, and would take its frame for another")]
+    Preempted,
     /// Removal would put back return addresses that the shadow stack does not hold, and a displaced call pushes
     /// one that it never gets.
     #[error("the program has a shadow stack, which does not allow this")]
@@ -97,6 +100,7 @@ impl Refusal {
             Refusal::ArenaTooSmall => "arena_too_small",
             Refusal::NoCounters => "no_counters",
             Refusal::NoSplit => "nosplit",
+            Refusal::Preempted => "preempted",
             Refusal::ShadowStack => "shadow_stack",
             Refusal::Unwinder => "unwinder",
             Refusal::Runtime(_) => "runtime",

@@ -19,6 +19,7 @@ mod blueprint;
 mod channel;
 mod clock;
 mod compare;
+mod entrances;
 mod error;
 mod found;
 mod frames;

@@ -2,7 +2,7 @@
 //!
 //! Planning looks at code and facts only. It touches no process.
 
-use crate::admit::{Best, Facts, best, judge_returns, original, require_unwinders};
+use crate::admit::{Best, Facts, best, judge_returns, original, require_unwinders, room};
 use crate::{Module, Refusal, Request, Unwinder, Wanted};
 use std::{collections::BTreeMap, ops::Range};
 use trapless_isa::{
@@ -24,6 +24,8 @@ pub struct PlannedSite<'m> {
     pub no_jump: Option<Refusal>,
     /// The instructions that a jump replaces, or the one that stands at the trap.
     pub displaced: Displaced,
+    /// Where the jump to the detour stands, if a short one leads to it.
+    pub room: Option<Displaced>,
     /// What is collected, and where it is in each block.
     pub places: Places,
 }
@@ -55,6 +57,11 @@ impl<'m> PlannedSite<'m> {
     /// The displaced instructions, as the file has them.
     pub fn original(&self) -> &'m [u8] {
         original(&self.request, self.displaced)
+    }
+
+    /// What stands in its room, as the file has it.
+    pub fn original_room(&self) -> Option<(Displaced, &'m [u8])> {
+        self.room.map(|room| (room, original(&self.request, room)))
     }
 
     /// The displaced instruction, as the file has it, and those that are emulated together with it in one trap. `next` is the address of
@@ -133,6 +140,7 @@ impl<'m> Plan<'m> {
         let requests = without_odd_returns(facts, &modules, requests, &mut skipped);
         let verdicts = judge_all(facts, &modules, &requests, allowed);
         let overlaps = overlaps(&requests, &verdicts);
+        let mut rooms = Rooms::new(&verdicts, &overlaps);
         for ((request, verdict), overlaps) in requests.iter().zip(verdicts).zip(overlaps) {
             // Nobody asked for a hook, so nobody waits for an answer.
             let mut refuse = |refusal| {
@@ -140,19 +148,21 @@ impl<'m> Plan<'m> {
                     skipped.push((request.id, refusal));
                 }
             };
-            match verdict {
-                Ok(Best { mechanism, displaced, no_jump }) => match overlaps {
-                    Some(other) => refuse(Refusal::Overlaps(other)),
-                    None => {
-                        let Wanted { record_entry, record_return, .. } = request.wanted;
-                        let places = Places {
-                            recorded_entries: record_entry,
-                            recorded_returns: record_return,
-                            ..Places::default()
-                        };
-                        sites.push(PlannedSite { request: *request, mechanism, no_jump, displaced, places });
-                    }
-                },
+            let settled = verdict.and_then(|best| match overlaps {
+                Some(other) => Err(Refusal::Overlaps(other)),
+                None => rooms.settle(facts, &modules, request, best, allowed),
+            });
+            match settled {
+                Ok((Best { mechanism, displaced, no_jump }, room)) => {
+                    let Wanted { record_entry, record_return, .. } = request.wanted;
+                    let places = Places {
+                        recorded_entries: record_entry,
+                        recorded_returns: record_return,
+                        ..Places::default()
+                    };
+                    let request = *request;
+                    sites.push(PlannedSite { request, mechanism, no_jump, displaced, room, places });
+                }
                 Err(refusal) => refuse(refusal),
             }
         }
@@ -291,6 +301,66 @@ fn judge_all(
         (None, Some(only)) => best(facts, modules, request, &[only]),
         (None, None) => best(facts, modules, request, allowed),
     })
+}
+
+/// The bytes that sites change, by address, where some of them need room beside their own.
+#[derive(Default)]
+struct Rooms {
+    /// Where they begin, and where they end.
+    taken: BTreeMap<u64, u64>,
+}
+
+impl Rooms {
+    /// Those of the sites that will be armed.
+    fn new(verdicts: &[Result<Best, Refusal>], overlaps: &[Option<u64>]) -> Self {
+        let passed = verdicts.iter().zip(overlaps).filter(|(_, overlaps)| overlaps.is_none());
+        let passed = passed.filter_map(|(verdict, _)| verdict.as_ref().ok());
+        // Mostly none does, and they are many.
+        match passed.clone().any(|best| best.mechanism == Mechanism::Short) {
+            true => Self { taken: passed.map(|best| (best.displaced.start, best.displaced.end())).collect() },
+            false => Self::default(),
+        }
+    }
+
+    /// Finds room for a site that needs some. Where others have taken all there is, a trap has to do, if one is `allowed`.
+    fn settle(
+        &mut self,
+        facts: &Facts,
+        modules: &[Module<'_>],
+        request: &Request<'_>,
+        chosen: Best,
+        allowed: &[Mechanism],
+    ) -> Result<(Best, Option<Displaced>), Refusal> {
+        if chosen.mechanism != Mechanism::Short {
+            return Ok((chosen, None));
+        }
+        let refusal = match self.take(facts, modules, request, chosen.displaced) {
+            Ok(room) => return Ok((chosen, Some(room))),
+            Err(refusal) => refusal,
+        };
+        let traps: Vec<Mechanism> = allowed.iter().copied().filter(|mechanism| mechanism.traps()).collect();
+        if request.mechanism.is_some() || traps.is_empty() {
+            return Err(refusal);
+        }
+        best(facts, modules, request, &traps).map(|best| (Best { no_jump: Some(refusal), ..best }, None))
+    }
+
+    /// Room for a site, which is then taken.
+    fn take(
+        &mut self,
+        facts: &Facts,
+        modules: &[Module<'_>],
+        request: &Request<'_>,
+        displaced: Displaced,
+    ) -> Result<Displaced, Refusal> {
+        let taken = &self.taken;
+        let is_taken = |range: Range<u64>| {
+            taken.range(..range.end).next_back().is_some_and(|(_, &end)| end > range.start)
+        };
+        let room = room(facts, modules, request, displaced, &is_taken)?;
+        self.taken.insert(room.start, room.end());
+        Ok(room)
+    }
 }
 
 /// Of each request, the address of one that came before it, passed, and displaces some of the same bytes.

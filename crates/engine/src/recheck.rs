@@ -17,6 +17,7 @@
 //! | breakpoint | ours | yes | the file's bytes behind the breakpoint: the uprobe then works, and the site is lost to us |
 //! | the file's | ours | – | the first byte of our jump: the site is as we left it |
 //!
+//! Over the room of a short jump ([`trapless_isa::Mechanism::Short`]) it is the same, but the short jump is taken out first.
 //! Both write only what we would have written there ourselves, and neither writes over a byte that is not what it was compared with. The
 //! second is one byte, which processors see before or after. The first is behind a breakpoint, so nobody arrives there in order but
 //! who comes out of the uprobe's copy, into bytes that would kill it. Under a debugger nothing is written: it keeps our
@@ -96,8 +97,8 @@ struct Written {
     /// Of `patched` and then `original` in the bytes of all.
     bytes: u32,
     length: u16,
-    /// Whether it is a jump, which one byte of somebody else's may stand in.
-    branches: bool,
+    /// Jumps are what one byte of somebody else's may stand in.
+    kind: WriteKind,
 }
 
 /// The sites of a session that are still armed as far as is known.
@@ -130,7 +131,7 @@ impl Recheck {
                     index: site.index as u32,
                     bytes: bytes.len() as u32,
                     length: write.patched.len() as u16,
-                    branches: write.kind == WriteKind::Branch,
+                    kind: write.kind,
                 });
                 bytes.extend_from_slice(write.patched);
                 bytes.extend_from_slice(write.original);
@@ -238,7 +239,7 @@ impl Recheck {
         if maps.find(RemoteAddr(site.address)).is_none_or(|m| m.inode == 0) {
             return Became::Unloaded;
         }
-        if !site.branches || now[1..] != ours[1..] {
+        if site.kind == WriteKind::Breakpoint || now[1..] != ours[1..] {
             return Became::Changed;
         }
         // One byte that is not ours before a tail that is.
@@ -250,6 +251,13 @@ impl Recheck {
         }
         if is_traced(process) {
             return Became::Breakpoint;
+        }
+        if site.kind == WriteKind::Room {
+            // Nothing may lead to what stands in it before that goes.
+            for own in self.sites.iter().filter(|own| own.index == site.index && own.kind != WriteKind::Room)
+            {
+                let _ = process.write(RemoteAddr(own.address), self.original(own));
+            }
         }
         // Where it fails there is nothing left to save.
         let _ = process.write(RemoteAddr(site.address) + 1, &theirs[1..]);

@@ -6,6 +6,7 @@
 //! 1. Stop every thread.
 //! 2. Step threads out of the arenas. A detour waits for nothing, so each is out after some dozens of steps: on the
 //!    original code, in the displaced function, or at home with its caller.
+//!    One at the entrance of a short jump's room goes back to the site ([`crate::entrances`]).
 //! 3. Lower the semaphores that were raised ([`crate::semaphores`]). Put back the original bytes of every site that still has ours.
 //!    Other bytes are somebody else's and are left. The sites at which unwinders ask where a call returns stay in for now.
 //! 4. Put back the return address of every followed call that is still running: see [`crate::returns`].
@@ -18,7 +19,7 @@
 //! 8. Let the target go. Where something led there yet, come back a few times: mostly it is gone after microseconds.
 
 use crate::{
-    EngineError, FoundSession,
+    EngineError, FoundSession, entrances,
     found::{find_headers, find_removed},
     reach, returns,
     scan::Ranges,
@@ -27,7 +28,7 @@ use crate::{
 use std::time::{Duration, Instant};
 use trapless_isa::{Displaced, Slot};
 use trapless_process::{Process, Registers, RemoteAddr, Stepped, Stopped};
-use trapless_wire::{Header, JournalSite, SessionState, SiteWrites};
+use trapless_wire::{Header, SessionState, SiteWrites};
 
 /// Why memory of ours stays mapped after its patches are out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -208,7 +209,7 @@ fn take_lookups_out(
             }
         }
     }
-    let is_covered = restore(process, session, JournalSite::is_lookup, removed)?;
+    let is_covered = restore(process, session, |site| site.is_lookup(), removed)?;
     Ok(kept.or(is_covered.then_some(Kept::Covered)))
 }
 
@@ -224,14 +225,20 @@ fn take_out(
     let arenas = Ranges::new(header.arenas().map(|a| (a.address, a.address + a.size)));
     leave_slots(stopped, session)?;
     let all_out = step_out(stopped, &arenas);
+    let held = entrances::leave(process, stopped, session)?;
 
     // What was written at a site that is not believed is not known.
     removed.left += session.doubted;
     semaphores::lower(process, session)?;
-    let covered = restore(process, session, |site| !site.is_lookup(), removed)? || session.doubted > 0;
+    let covered = restore(process, session, |site| !site.is_lookup() && !held.holds(site), removed)?
+        || session.doubted > 0;
     removed.returns = returns::put_back(process, session)?;
     write_state(process, header, SessionState::Removed)?;
-    Ok(if covered { Some(Kept::Covered) } else { (!all_out).then_some(Kept::Thread) })
+    Ok(match covered {
+        true => Some(Kept::Covered),
+        false if !all_out => Some(Kept::Thread),
+        false => held.is_any().then_some(Kept::Context),
+    })
 }
 
 /// Puts back the original bytes of the sites that `which` says. Whether somebody else's stand over some of ours, as a breakpoint over a
@@ -239,7 +246,7 @@ fn take_out(
 fn restore(
     process: &Process,
     session: &FoundSession,
-    which: impl Fn(&JournalSite) -> bool,
+    which: impl Fn(&SiteWrites<'_>) -> bool,
     removed: &mut Removed,
 ) -> Result<bool, EngineError> {
     let taken = writes::take_out(process, &session.journal, which)?;

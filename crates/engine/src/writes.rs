@@ -2,10 +2,14 @@
 //!
 //! A site is put in as a whole or not at all: where one of its writes meets other bytes than the file's, the others are undone.
 //! It is taken out write by write: each only where our own bytes stand, whatever became of the others.
+//!
+//! What a short jump leads to goes in before it and comes out after it, so whoever is killed between the two leaves nothing that leads
+//! to what is not there. Where somebody else's bytes stand over a short jump, its room stays: they may put the jump back.
 
 use crate::patch::{self, Change, Found};
+use trapless_isa::Mechanism;
 use trapless_process::{MemoryError, Process, RemoteAddr};
-use trapless_wire::{Journal, JournalSite, Write};
+use trapless_wire::{Journal, SiteWrites, Write, WriteKind};
 
 /// What taking out has done, in sites.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,24 +27,37 @@ pub(crate) struct TakenOut {
 /// # Errors
 /// Those of the memory. What was put in until then is taken out again, as far as that can be.
 pub(crate) fn put_in(process: &Process, journal: &Journal) -> Result<Vec<usize>, MemoryError> {
-    let (sites, changes) = by_address(journal, |_| true, |write| (write.original, write.patched));
-    let found = match patch::apply(process, &changes) {
-        Ok(found) => found,
-        Err(error) => {
-            let _ = take_out(process, journal, |_| true);
-            return Err(error);
+    let rooms = rooms(journal);
+    let mut refused = Vec::new();
+    for &part in rooms.iter().rev() {
+        let is_refused = |site: usize| refused.binary_search(&site).is_ok();
+        let which = |site: &SiteWrites<'_>| !is_refused(site.index);
+        let (sites, changes) = by_address(journal, part, which, |write| (write.original, write.patched));
+        let found = match patch::apply(process, &changes) {
+            Ok(found) => found,
+            Err(error) => {
+                let _ = take_out(process, journal, |_| true);
+                return Err(error);
+            }
+        };
+        let others = found.iter().zip(&sites).filter(|(found, _)| **found != Found::Changed);
+        let others: Vec<usize> = others.map(|(_, site)| *site).collect();
+        refused.extend(&others);
+        refused.sort_unstable();
+        refused.dedup();
+        let is_refused = |site: usize| refused.binary_search(&site).is_ok();
+        let undone: Vec<_> = (changes.iter().zip(&sites).zip(&found))
+            .filter(|((_, site), found)| **found == Found::Changed && is_refused(**site))
+            .map(|((change, _), _)| Change { address: change.address, from: change.to, to: change.from })
+            .collect();
+        patch::apply(process, &undone)?;
+        if part == Part::Own && rooms.len() > 1 && !others.is_empty() {
+            let which = |site: &SiteWrites<'_>| others.contains(&site.index);
+            let (_, changes) =
+                by_address(journal, Part::Rooms, which, |write| (write.patched, write.original));
+            patch::apply(process, &changes)?;
         }
-    };
-    let others = found.iter().zip(&sites).filter(|(found, _)| **found != Found::Changed);
-    let mut refused: Vec<usize> = others.map(|(_, site)| *site).collect();
-    refused.sort_unstable();
-    refused.dedup();
-    let is_refused = |site: usize| refused.binary_search(&site).is_ok();
-    let undone: Vec<_> = (changes.iter().zip(&sites).zip(&found))
-        .filter(|((_, site), found)| **found == Found::Changed && is_refused(**site))
-        .map(|((change, _), _)| Change { address: change.address, from: change.to, to: change.from })
-        .collect();
-    patch::apply(process, &undone)?;
+    }
     Ok(refused)
 }
 
@@ -51,12 +68,16 @@ pub(crate) fn put_in(process: &Process, journal: &Journal) -> Result<Vec<usize>,
 pub(crate) fn take_out(
     process: &Process,
     journal: &Journal,
-    which: impl Fn(&JournalSite) -> bool,
+    which: impl Fn(&SiteWrites<'_>) -> bool,
 ) -> Result<TakenOut, MemoryError> {
-    let (sites, changes) = by_address(journal, which, |write| (write.patched, write.original));
     let mut worst = vec![Found::Already; journal.len()];
-    for (found, &site) in patch::apply(process, &changes)?.into_iter().zip(&sites) {
-        worst[site] = worst[site].max(found);
+    for &part in rooms(journal) {
+        let may_go =
+            |site: &SiteWrites<'_>| which(site) && (part == Part::Own || worst[site.index] != Found::Foreign);
+        let (sites, changes) = by_address(journal, part, may_go, |write| (write.patched, write.original));
+        for (found, &site) in patch::apply(process, &changes)?.into_iter().zip(&sites) {
+            worst[site] = worst[site].max(found);
+        }
     }
     let count = |wanted: Found| worst.iter().filter(|found| **found == wanted).count();
     Ok(TakenOut {
@@ -72,15 +93,34 @@ pub(crate) fn stands(process: &Process, address: u64, bytes: &[u8]) -> bool {
     process.read_exact(RemoteAddr(address), &mut now).is_ok() && now == bytes
 }
 
-/// The writes of those planned sites by address, as changes, and the index of each one's site.
+/// The writes of a journal that go in and come out together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// What threads of the program come to.
+    Own,
+    /// What only a short jump leads to.
+    Rooms,
+}
+
+/// The parts that a journal has, in the order in which they come out.
+fn rooms(journal: &Journal) -> &'static [Part] {
+    match journal.planned().any(|site| site.mechanism() == Some(Mechanism::Short)) {
+        true => &[Part::Own, Part::Rooms],
+        false => &[Part::Own],
+    }
+}
+
+/// The writes of one part of those planned sites by address, as changes, and the index of each one's site.
 fn by_address<'j>(
     journal: &'j Journal,
-    which: impl Fn(&JournalSite) -> bool,
+    part: Part,
+    which: impl Fn(&SiteWrites<'j>) -> bool,
     from_to: impl Fn(&Write<'j>) -> (&'j [u8], &'j [u8]),
 ) -> (Vec<usize>, Vec<Change<'j>>) {
     let mut all = Vec::with_capacity(journal.len());
     for site in journal.planned().filter(|site| which(site)) {
-        for write in site.writes() {
+        let is_of_part = |write: &Write<'_>| (write.kind == WriteKind::Room) == (part == Part::Rooms);
+        for write in site.writes().filter(is_of_part) {
             let (from, to) = from_to(&write);
             all.push((site.index, Change { address: write.address, from, to }));
         }
@@ -96,7 +136,7 @@ mod tests {
     use std::io::{Read, Write as _};
     use std::process::{Child, Command, Stdio};
     use trapless_process::Pid;
-    use trapless_wire::{MAX_WRITE, SiteState, WriteKind};
+    use trapless_wire::{JournalSite, MAX_WRITE, SiteState};
 
     const LENGTH: usize = 4 * 4096;
 
@@ -193,6 +233,61 @@ mod tests {
         assert_eq!([200, 5000, 300].map(|at| text.read(at, 2)), [[0x90; 2]; 3]);
         assert_eq!([100, 400].map(|at| text.read(at, 2)), [[0x11; 2]; 2]);
         assert_eq!(take_out(&text.process, &journal, |_| true).unwrap().restored, 2);
+        assert!(text.is_original());
+    }
+
+    /// One site with a short jump at 100 whose room is at 200, and another with a jump at 400.
+    fn with_room(text: &Text) -> Journal {
+        let mut journal = Journal::default();
+        let write = |offset, kind| Write {
+            address: text.at(offset),
+            kind,
+            original: &[0x90; 10],
+            patched: &[0x11; 10],
+        };
+        let site = |site, mechanism: Mechanism| JournalSite {
+            site,
+            state: SiteState::Planned as u8,
+            trap: mechanism.number(),
+            ..JournalSite::zeroed()
+        };
+        let both = [write(100, WriteKind::Branch), write(200, WriteKind::Room)];
+        journal.push(site(1, Mechanism::Short), &both).unwrap();
+        journal.push(site(2, Mechanism::Jump), &[write(400, WriteKind::Branch)]).unwrap();
+        journal
+    }
+
+    #[test]
+    fn a_short_jump_and_its_room_go_in_and_come_out_together() {
+        let text = Text::new();
+        let journal = with_room(&text);
+        assert_eq!(put_in(&text.process, &journal).unwrap(), []);
+        assert_eq!([100, 200, 400].map(|at| text.read(at, 10)), [[0x11; 10]; 3]);
+        let restored = TakenOut { restored: 2, left: 0, covered: false };
+        assert_eq!(take_out(&text.process, &journal, |_| true).unwrap(), restored);
+        assert!(text.is_original());
+        for at in [100, 200] {
+            text.write(at + 9, &[0xcc]);
+            assert_eq!(put_in(&text.process, &journal).unwrap(), [0]);
+            text.write(at + 9, &[0x90]);
+            assert_eq!([100, 200].map(|at| text.read(at, 10)), [[0x90; 10]; 2]);
+            take_out(&text.process, &journal, |_| true).unwrap();
+            assert!(text.is_original());
+        }
+    }
+
+    #[test]
+    fn room_stays_as_long_as_somebody_else_may_put_back_what_leads_there() {
+        let text = Text::new();
+        let journal = with_room(&text);
+        put_in(&text.process, &journal).unwrap();
+        text.write(100, &[0xcc]);
+        let taken = TakenOut { restored: 1, left: 1, covered: true };
+        assert_eq!(take_out(&text.process, &journal, |_| true).unwrap(), taken);
+        assert_eq!(text.read(200, 10), [0x11; 10]);
+        text.write(100, &[0x11]);
+        let taken = TakenOut { restored: 1, left: 0, covered: false };
+        assert_eq!(take_out(&text.process, &journal, |_| true).unwrap(), taken);
         assert!(text.is_original());
     }
 

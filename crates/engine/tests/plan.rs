@@ -133,6 +133,13 @@ fn no_two_sites_share_a_byte_and_every_request_has_one_answer() {
         for pair in plan.sites.windows(2) {
             assert!(pair[0].displaced.end() <= pair[1].displaced.start, "{pair:?}");
         }
+        let changed = plan.sites.iter().flat_map(|site| [Some(site.displaced), site.room]);
+        let mut changed: Vec<_> = changed.flatten().map(|at| (at.start, at.end())).collect();
+        changed.sort_unstable();
+        assert!(changed.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{changed:x?}");
+        for site in &plan.sites {
+            assert_eq!(site.room.is_some(), site.mechanism == Mechanism::Short, "{site:?}");
+        }
         assert_eq!(plan.answers().len(), requests.len(), "each request has an answer");
         let asked = plan.sites.iter().filter(|site| !site.request.wanted.is_hook()).count();
         assert_eq!(asked + plan.skipped.len(), requests.len(), "and only one");

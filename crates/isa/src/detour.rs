@@ -70,5 +70,16 @@ impl Detour {
     }
 }
 
+/// Instructions that run elsewhere, because their place is needed.
+#[derive(Clone, Debug)]
+pub struct Moved {
+    /// Machine code, which ends in a branch to the first instruction that stays.
+    pub code: Vec<u8>,
+    /// As [`Detour::places`].
+    pub places: Vec<(u64, u32)>,
+    /// What its instructions stand for, for unwinders: instructions so far behind the first that was moved.
+    pub frames: Vec<Point>,
+}
+
 /// Shorthand of the generators.
 pub type Emitted<T> = Result<T, Reason>;

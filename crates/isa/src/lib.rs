@@ -43,8 +43,9 @@ pub mod verdict;
 pub mod x86;
 
 use alloc::{string::String, vec::Vec};
+use core::ops::Range;
 
-pub use detour::{Detour, DetourRequest, Layout, Runtime};
+pub use detour::{Detour, DetourRequest, Layout, Moved, Runtime};
 pub use detours::{Kinds, Sketch, Spare, Template};
 pub use emulate::{EmulateError, Thread};
 pub use facts::{Arguments, Facts};
@@ -217,6 +218,44 @@ pub trait Isa: Sync {
 
     /// The bytes that replace `displaced`: a branch to `detour`, filled up to the displaced length.
     fn patch(&self, displaced: &Displaced, detour: u64) -> Result<Vec<u8>, Reason>;
+
+    /// Room for the jump to a detour, in reach of the short one at `displaced` ([`Mechanism::Short`]): padding of no instructions, or
+    /// instructions that are moved away. None of it lies where `is_taken` says.
+    fn room(
+        &self,
+        _site: &Site<'_>,
+        _displaced: &Displaced,
+        _is_taken: &dyn Fn(Range<u64>) -> bool,
+    ) -> Result<Displaced, Reason> {
+        Err(Reason::NotImplemented)
+    }
+
+    /// Where the short jump leads to in its room. A thread there is still at the site.
+    fn entrance(&self, room: &Displaced) -> u64 {
+        room.start
+    }
+
+    /// The bytes that replace `displaced`, a short jump to its `room`, and those that replace the room: branches to the `detour` and
+    /// to what was `moved` away from there.
+    fn patches(
+        &self,
+        _displaced: &Displaced,
+        _room: &Displaced,
+        _detour: u64,
+        _moved: u64,
+    ) -> Result<[Vec<u8>; 2], Reason> {
+        Err(Reason::NotImplemented)
+    }
+
+    /// Where a `room`'s own instructions were moved to, as `patched` says, which stands there.
+    fn moved_to(&self, _room: &Displaced, _patched: &[u8]) -> u64 {
+        0
+    }
+
+    /// The instructions of a `room` with the bytes `original`, to run at `address` instead.
+    fn moved(&self, _room: &Displaced, _original: &[u8], _address: u64) -> Result<Moved, Reason> {
+        Err(Reason::NotImplemented)
+    }
 
     /// The routines that all detours of one arena share, to stand at `address`.
     fn runtime(&self, address: u64, layout: &Layout) -> Result<Runtime, Reason>;

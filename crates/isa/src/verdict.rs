@@ -13,6 +13,8 @@ use thiserror::Error;
 pub enum Mechanism {
     /// A branch to a detour; no trap.
     Jump = 0,
+    /// A short branch to room that is made nearby for the one to a detour; no trap.
+    Short = 4,
     /// A trap, then an out-of-line slot that ends in a branch back.
     Boost = 3,
     /// A trap; the instruction's effect is computed on the saved registers.
@@ -23,12 +25,14 @@ pub enum Mechanism {
 
 impl Mechanism {
     /// All of them, best first.
-    pub const ALL: [Mechanism; 4] = [Mechanism::Jump, Mechanism::Boost, Mechanism::Emulate, Mechanism::Step];
+    pub const ALL: [Mechanism; 5] =
+        [Mechanism::Jump, Mechanism::Short, Mechanism::Boost, Mechanism::Emulate, Mechanism::Step];
 
     /// The name users see and give.
     pub const fn name(self) -> &'static str {
         match self {
             Mechanism::Jump => "jump",
+            Mechanism::Short => "short",
             Mechanism::Boost => "boost",
             Mechanism::Emulate => "emulate",
             Mechanism::Step => "step",
@@ -37,7 +41,7 @@ impl Mechanism {
 
     /// Whether a hit traps.
     pub const fn traps(self) -> bool {
-        !matches!(self, Mechanism::Jump)
+        !matches!(self, Mechanism::Jump | Mechanism::Short)
     }
 
     /// The number in a journal.
@@ -66,7 +70,7 @@ impl fmt::Display for Mechanism {
 
 /// A name that no mechanism has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("no mechanism has this name; there are jump, boost, emulate and step")]
+#[error("no mechanism has this name; there are jump, short, boost, emulate and step")]
 pub struct UnknownMechanism;
 
 impl FromStr for Mechanism {
@@ -124,6 +128,8 @@ impl Displaced {
 pub struct Ladder {
     /// Branch to a detour.
     pub jump: Result<Displaced, Reason>,
+    /// Short branch to room nearby ([`crate::Isa::room`]), from there to a detour.
+    pub short: Result<Displaced, Reason>,
     /// Trap and boosted slot: the instruction at the trap.
     pub boost: Result<Displaced, Reason>,
     /// Trap and emulation: the instructions emulated in one trap.
@@ -137,6 +143,7 @@ impl Ladder {
     pub fn rung(&self, mechanism: Mechanism) -> Result<Displaced, Reason> {
         match mechanism {
             Mechanism::Jump => self.jump,
+            Mechanism::Short => self.short,
             Mechanism::Boost => self.boost,
             Mechanism::Emulate => self.emulate,
             Mechanism::Step => self.step,
@@ -222,6 +229,9 @@ pub enum Reason {
     /// Code computes a place in this function to jump to, and it may be inside the displaced instructions.
     #[error("a jump leads to a computed place in the function")]
     ComputedJump,
+    /// A short jump reaches no padding, and no instructions that could be moved to make room.
+    #[error("there is no room for a jump where a short one could reach it")]
+    NoRoom,
 }
 
 impl Reason {
@@ -248,6 +258,7 @@ impl Reason {
             Reason::UnknownTailCall => "unknown_tail_call",
             Reason::CallsWithoutFrame => "calls_without_frame",
             Reason::ComputedJump => "computed_jump",
+            Reason::NoRoom => "no_room",
         }
     }
 }
@@ -265,6 +276,6 @@ mod tests {
             assert!(UnknownMechanism.to_string().contains(mechanism.name()));
         }
         assert_eq!("auto".parse::<Mechanism>(), Err(UnknownMechanism));
-        assert_eq!(Mechanism::from_number(4), None);
+        assert_eq!(Mechanism::from_number(5), None);
     }
 }

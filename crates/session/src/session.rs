@@ -332,7 +332,12 @@ impl Session {
                 let is_out = |id: u32| refused.contains(&(id, Refusal::Semaphore));
                 any.answers().iter().any(|(id, answer)| answer.is_ok() && asked(*id) && !is_out(*id))
             };
-            nothing_probed(images, sites, refused, allowed == [Mechanism::Jump] && would_help())
+            nothing_probed(
+                images,
+                sites,
+                refused,
+                !allowed.iter().any(|mechanism| mechanism.traps()) && would_help(),
+            )
         };
         // Before the first hit, so that no hit has a time before it.
         let clock = Clock::now();

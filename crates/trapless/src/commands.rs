@@ -2,6 +2,7 @@
 
 mod bench;
 mod completions;
+mod coverage;
 mod detach;
 mod explain;
 mod list;

@@ -3,6 +3,7 @@
 //! The structs here are plain data and are the JSON schema at the same time: `-f json` prints one object per line,
 //! each with its `"type"` in front. They know no process and no engine; whoever runs probes fills them in.
 
+mod coverage;
 mod histogram;
 mod json;
 mod latency;
@@ -18,6 +19,7 @@ mod trace;
 use serde::Serialize;
 use std::io;
 
+pub use coverage::{Coverage, KeptOut};
 pub use json::JsonLines;
 pub use listing::{
     ArmedSite, DetachedSession, KeptMemory, ListedLine, ListedModule, ListedSite, ListedUsdt, Row, json_rows,

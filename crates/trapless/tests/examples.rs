@@ -46,7 +46,7 @@ fn a_function_of_a_file_is_explained_for_each_mechanism() {
     let program = Program::build("explained", SOURCE, &[]);
     let lines = example("explain_file", &[program.path().to_str().unwrap(), "subject"]);
     let starts: Vec<&str> = lines.iter().filter_map(|line| line.split_whitespace().next()).collect();
-    assert_eq!(starts, ["subject", "jump", "boost", "emulate", "step", "return"], "{lines:?}");
+    assert_eq!(starts, ["subject", "jump", "short", "boost", "emulate", "step", "return"], "{lines:?}");
     assert!(lines[1].starts_with("jump     possible, displaces "), "{lines:?}");
 }
 

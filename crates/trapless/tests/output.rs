@@ -255,6 +255,7 @@ fn all_json_is_as_its_schema_says() {
     run_with(&["trace", "--args", "2", "--return", "caller:subject"], &["attached", "hit", "summary"]);
     check(run(&["list", "-f", "json", "-p", &pid]).json(), &["module"]);
     check(run(&["list", "-f", "json", &path]).json(), &["site"]);
+    check(run(&["list", "--summary", "-f", "json", &path]).json(), &["coverage"]);
     let placed = Program::build("placed", "int main(void)\n{\n\treturn 0;\n}\n", &["-g"]);
     let (main, line) =
         (format!("{}:main", placed.path().display()), format!("{}:placed.c:3", placed.path().display()));

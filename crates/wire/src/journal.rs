@@ -56,12 +56,14 @@ pub enum WriteKind {
     Branch = 1,
     /// A breakpoint over the first byte of an instruction.
     Breakpoint = 2,
+    /// The branches in the room that a short one leads to. It goes in before that, and comes out after it.
+    Room = 3,
 }
 
 impl WriteKind {
     /// The kind with this number.
     pub fn from_raw(raw: u8) -> Option<Self> {
-        [Self::Branch, Self::Breakpoint].into_iter().find(|kind| *kind as u8 == raw)
+        [Self::Branch, Self::Breakpoint, Self::Room].into_iter().find(|kind| *kind as u8 == raw)
     }
 }
 
@@ -163,7 +165,7 @@ impl JournalSite {
 
     /// Whether it gets control by a trap.
     pub fn traps(&self) -> bool {
-        self.trap != Mechanism::Jump.number()
+        ![Mechanism::Jump, Mechanism::Short].map(Mechanism::number).contains(&self.trap)
     }
 }
 
@@ -459,7 +461,7 @@ mod tests {
             JournalWrite { length: 11, ..sound },
             JournalWrite { length: MAX_WRITE as u16 + 1, bytes: 0, ..sound },
             JournalWrite { kind: 0, ..sound },
-            JournalWrite { kind: 3, ..sound },
+            JournalWrite { kind: 4, ..sound },
         ] {
             assert_eq!(forged.shape(&sizes, 3), None, "{forged:?}");
         }

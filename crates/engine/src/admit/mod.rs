@@ -30,8 +30,8 @@ use std::collections::BTreeMap;
 pub use returns::judge_returns;
 pub use runtimes::{Marks, Runtime, Runtimes};
 pub use unwinders::{LANDINGS, LOOKUPS, UNWINDERS, require_unwinders};
-pub(crate) use verdict::{Best, best, original};
-pub use verdict::{Rungs, rungs};
+pub(crate) use verdict::{Best, best, original, room};
+pub use verdict::{Rungs, best_of, room_of, rungs};
 
 /// What is known of a process before any of its functions is looked at. The default: there is no process, so nothing is
 /// handled and nothing is loaded.

@@ -7,6 +7,7 @@
 use super::{Facts, faults, go, shadow_stack};
 use crate::plan::site_of;
 use crate::{Module, Refusal, Request};
+use std::ops::Range;
 use trapless_isa::{Displaced, Mechanism};
 
 /// What each mechanism takes at a site, or why it cannot be used.
@@ -14,6 +15,8 @@ use trapless_isa::{Displaced, Mechanism};
 pub struct Rungs {
     /// A branch to a detour.
     pub jump: Result<Displaced, Refusal>,
+    /// A short branch to room nearby, from there to a detour.
+    pub short: Result<Displaced, Refusal>,
     /// A trap and a boosted slot.
     pub boost: Result<Displaced, Refusal>,
     /// A trap and emulation.
@@ -32,6 +35,7 @@ impl Rungs {
     pub fn rung(&self, mechanism: Mechanism) -> &Result<Displaced, Refusal> {
         match mechanism {
             Mechanism::Jump => &self.jump,
+            Mechanism::Short => &self.short,
             Mechanism::Boost => &self.boost,
             Mechanism::Emulate => &self.emulate,
             Mechanism::Step => &self.step,
@@ -61,7 +65,7 @@ pub(crate) fn best(
         match rung(facts, modules, request, mechanism) {
             Ok(displaced) => {
                 let no_jump = || rung(facts, modules, request, Mechanism::Jump).err();
-                let no_jump = mechanism.traps().then(no_jump).flatten();
+                let no_jump = (mechanism != Mechanism::Jump).then(no_jump).flatten();
                 return Ok(Best { mechanism, displaced, no_jump });
             }
             Err(refusal) => first = first.or(Some(refusal)),
@@ -75,6 +79,7 @@ pub fn rungs(facts: &Facts, modules: &[Module<'_>], request: &Request<'_>) -> Ru
     let rung = |mechanism| rung(facts, modules, request, mechanism);
     Rungs {
         jump: rung(Mechanism::Jump),
+        short: rung(Mechanism::Short),
         boost: rung(Mechanism::Boost),
         emulate: rung(Mechanism::Emulate),
         step: rung(Mechanism::Step),
@@ -93,7 +98,7 @@ fn rung(
     let site = site_of(request, modules);
     let displaced = isa.rung(&site, mechanism)?;
     shadow_stack::lets_move(facts, isa, displaced, original(request, displaced))?;
-    if mechanism == Mechanism::Jump {
+    if !mechanism.traps() {
         if let Some(table) = request.unread {
             return Err(Refusal::Unread(table));
         }
@@ -104,7 +109,52 @@ fn rung(
             faults::seen_by_handlers(facts, isa, displaced, original(request, displaced))?;
         }
     }
+    if mechanism == Mechanism::Short {
+        room(facts, modules, request, displaced, &|_| false)?;
+    }
     Ok(displaced)
+}
+
+/// Room for the jump to a detour in reach of a short one at `displaced`, but not where `is_taken` says.
+pub(crate) fn room(
+    facts: &Facts,
+    modules: &[Module<'_>],
+    request: &Request<'_>,
+    displaced: Displaced,
+    is_taken: &dyn Fn(Range<u64>) -> bool,
+) -> Result<Displaced, Refusal> {
+    let isa = modules[request.module].machine.isa();
+    go::lets_hop(modules[request.module].runtimes)?;
+    let site = site_of(request, modules);
+    let room = isa.room(&site, &displaced, is_taken)?;
+    // Padding has no instructions that could fault.
+    if room.instructions > 0 {
+        faults::seen_by_handlers(facts, isa, room, original(request, room))?;
+    }
+    Ok(room)
+}
+
+/// The best possible mechanism among those `allowed` for a site alone.
+///
+/// # Errors
+/// Why the best allowed one is impossible.
+pub fn best_of(
+    facts: &Facts,
+    modules: &[Module<'_>],
+    request: &Request<'_>,
+    allowed: &[Mechanism],
+) -> Result<Mechanism, Refusal> {
+    best(facts, modules, request, allowed).map(|best| best.mechanism)
+}
+
+/// What [`Mechanism::Short`] takes where nobody else is: `explain` shows it.
+pub fn room_of(
+    facts: &Facts,
+    modules: &[Module<'_>],
+    request: &Request<'_>,
+    displaced: Displaced,
+) -> Result<Displaced, Refusal> {
+    room(facts, modules, request, displaced, &|_| false)
 }
 
 /// The displaced instructions, as the file has them.

@@ -84,7 +84,7 @@ impl TrapSite {
         let leads_to = match self.mechanism {
             Mechanism::Boost => Some(self.slot_address),
             Mechanism::Emulate => self.isa().leads_to(&self.original, self.address),
-            Mechanism::Step | Mechanism::Jump => None,
+            Mechanism::Step | Mechanism::Jump | Mechanism::Short => None,
         };
         Some((leads_to?, counters))
     }

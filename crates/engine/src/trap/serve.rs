@@ -199,7 +199,7 @@ impl<'a, 'p> Server<'a, 'p> {
                 }
             }
             Mechanism::Boost => self.go_on_at(tid, site.slot_address),
-            Mechanism::Step | Mechanism::Jump => self.step(tid, index, registers),
+            Mechanism::Step | Mechanism::Jump | Mechanism::Short => self.step(tid, index, registers),
         }
     }
 

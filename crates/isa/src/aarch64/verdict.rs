@@ -18,7 +18,7 @@ pub fn verdict(site: &Site<'_>) -> Ladder {
         Ok(found) => found,
         Err(reason) => {
             let no = Err(reason);
-            return Ladder { jump: no, boost: no, emulate: no, step: no };
+            return Ladder { jump: no, short: no, boost: no, emulate: no, step: no };
         }
     };
     let window = exclusive_window(site, displaced.start);
@@ -26,6 +26,7 @@ pub fn verdict(site: &Site<'_>) -> Ladder {
     let moved = window.and(relocate::movable(form)).and(reach(word, displaced.start)).map(|()| displaced);
     Ladder {
         jump: moved,
+        short: Err(Reason::NotImplemented),
         boost: moved,
         emulate: window.and(emulate::supported(word)).map(|()| displaced),
         // The second trap would come between the load and its store, every time.

@@ -27,7 +27,7 @@ pub(super) fn verdict(site: &Site<'_>) -> Ladder {
         Ok(found) => found,
         Err(reason) => {
             let no = Err(reason);
-            return Ladder { jump: no, boost: no, emulate: no, step: no };
+            return Ladder { jump: no, short: no, boost: no, emulate: no, step: no };
         }
     };
     let offset = displaced.start.wrapping_sub(site.function) as usize;
@@ -40,6 +40,7 @@ pub(super) fn verdict(site: &Site<'_>) -> Ladder {
     let moved = movable(form).and(reserved);
     Ladder {
         jump: moved,
+        short: Err(Reason::NotImplemented),
         boost: moved,
         emulate: emulated(code, displaced.start).and(reserved),
         step: steppable(form).and(moved),

@@ -61,17 +61,22 @@ pub(super) fn patch(bits: u32, displaced: &Displaced, detour: u64) -> Result<Vec
     if length < JUMP_LENGTH {
         return Err(Reason::TooShort);
     }
-    let next = displaced.start.wrapping_add(JUMP_LENGTH as u64);
-    let distance = detour.wrapping_sub(next) as i64;
+    let mut bytes = vec![0xcc; length];
+    bytes[..JUMP_LENGTH].copy_from_slice(&jump_to(bits, displaced.start, detour)?);
+    Ok(bytes)
+}
+
+/// The jump from `address` to `target`.
+pub(super) fn jump_to(bits: u32, address: u64, target: u64) -> Result<[u8; JUMP_LENGTH], Reason> {
+    let next = address.wrapping_add(JUMP_LENGTH as u64);
+    let distance = target.wrapping_sub(next) as i64;
     // In 32-bit mode the jump wraps around.
     let distance = match bits {
         32 => distance as i32,
         _ => i32::try_from(distance).map_err(|_| Reason::OutOfReach)?,
     };
-    let mut bytes = vec![0xcc; length];
-    bytes[0] = 0xe9;
-    bytes[1..JUMP_LENGTH].copy_from_slice(&distance.to_le_bytes());
-    Ok(bytes)
+    let [a, b, c, d] = distance.to_le_bytes();
+    Ok([0xe9, a, b, c, d])
 }
 
 /// An assembler for one piece of code at a known address.

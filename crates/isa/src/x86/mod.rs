@@ -18,6 +18,7 @@
 //! | `template` | how are many detours made without encoding each? |
 //! | `landing` | where has an unwinder's context its code address? |
 //! | `prologue` | which instructions are emulated together in one trap? |
+//! | `room` | where does a short jump find room for the jump to a detour? |
 //! | `slot` | which code runs one instruction out of line, after a trap? |
 //! | `sharing` | where does code make children that share its memory, and how are they told apart? |
 //! | `narrow` | how do detours do all that in 32-bit programs? |
@@ -41,6 +42,7 @@ mod narrow;
 mod prologue;
 mod relocate;
 mod returns;
+mod room;
 mod runtime;
 mod sharing;
 mod skim;
@@ -59,9 +61,13 @@ pub(crate) use template::{Shape, Sketch, Template, spare};
 
 use crate::*;
 use alloc::{string::String, vec::Vec};
+use core::ops::Range;
 
 /// Length of the `jmp rel32` that a patch writes.
 pub const JUMP_LENGTH: u8 = 5;
+
+/// Length of the `jmp rel8` that leads to room for the other.
+const SHORT_JUMP_LENGTH: u8 = 2;
 
 /// x86 in one of its modes.
 pub struct X86 {
@@ -132,6 +138,37 @@ impl Isa for X86 {
 
     fn patch(&self, displaced: &Displaced, detour: u64) -> Result<Vec<u8>, Reason> {
         emit::patch(self.bits, displaced, detour)
+    }
+
+    fn room(
+        &self,
+        site: &Site<'_>,
+        displaced: &Displaced,
+        is_taken: &dyn Fn(Range<u64>) -> bool,
+    ) -> Result<Displaced, Reason> {
+        room::room(self.bits, site, displaced, is_taken)
+    }
+
+    fn entrance(&self, room: &Displaced) -> u64 {
+        room::entrance(room)
+    }
+
+    fn patches(
+        &self,
+        displaced: &Displaced,
+        room: &Displaced,
+        detour: u64,
+        moved: u64,
+    ) -> Result<[Vec<u8>; 2], Reason> {
+        room::patches(self.bits, displaced, room, detour, moved)
+    }
+
+    fn moved_to(&self, room: &Displaced, patched: &[u8]) -> u64 {
+        room::moved_to(self.bits, room, patched)
+    }
+
+    fn moved(&self, room: &Displaced, original: &[u8], address: u64) -> Result<Moved, Reason> {
+        room::moved(self.bits, room, original, address)
     }
 
     fn runtime(&self, address: u64, layout: &Layout) -> Result<Runtime, Reason> {

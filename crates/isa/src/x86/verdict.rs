@@ -4,13 +4,16 @@
 //! branch nor the return of a displaced call. Where control leaves before the five bytes are full (a `ret`, a jump), the
 //! patch may go on over filler that nobody can reach: nops, `int3` and zeros, inside the function or behind its end.
 //!
+//! Where there are not five bytes, two may do for a short jump, if there is room for the other in its reach (`room`).
+//!
 //! At a function's entry nothing may jump back to the patch from behind it either: that would be counted as a call.
 
-use super::JUMP_LENGTH;
 use super::decode::{decode_one, decoder, flow, is_endbr, is_filler};
 use super::emulate::emulated;
 use super::movable::form;
+use super::room::room;
 use super::slot::boostable;
+use super::{JUMP_LENGTH, SHORT_JUMP_LENGTH};
 use crate::{DecodeError, Displaced, Flow, Ladder, Mechanism, Reason, Site};
 use alloc::vec::Vec;
 
@@ -18,6 +21,7 @@ pub(super) fn verdict(bits: u32, site: &Site<'_>) -> Ladder {
     let rung = |mechanism| rung(bits, site, mechanism);
     Ladder {
         jump: rung(Mechanism::Jump),
+        short: rung(Mechanism::Short),
         boost: rung(Mechanism::Boost),
         emulate: rung(Mechanism::Emulate),
         step: rung(Mechanism::Step),
@@ -28,7 +32,8 @@ pub(super) fn verdict(bits: u32, site: &Site<'_>) -> Ladder {
 pub(super) fn rung(bits: u32, site: &Site<'_>, mechanism: Mechanism) -> Result<Displaced, Reason> {
     let start = start_of_patch(bits, site)?;
     match mechanism {
-        Mechanism::Jump => jump(bits, site, start),
+        Mechanism::Jump => jump(bits, site, start, JUMP_LENGTH),
+        Mechanism::Short => short(bits, site, start),
         Mechanism::Boost => boost(bits, site, start),
         Mechanism::Emulate => emulate(bits, site, start),
         Mechanism::Step => step(bits, site, start),
@@ -60,13 +65,41 @@ fn start_of_patch(bits: u32, site: &Site<'_>) -> Result<u64, Reason> {
     Ok(if is_endbr(&instruction) { instruction.next_ip() } else { site.address })
 }
 
-/// The instructions that a `jmp rel32` at `start` displaces.
-fn jump(bits: u32, site: &Site<'_>, start: u64) -> Result<Displaced, Reason> {
+/// The instructions that a jump of so many bytes at `start` displaces.
+fn jump(bits: u32, site: &Site<'_>, start: u64, length: u8) -> Result<Displaced, Reason> {
+    let displaced = region(bits, site, start, length)?;
+    // Wherever that leads, an instruction begins there: one alone has no inside.
+    if site.targets.is_computed(site.function, site.address) && !is_one(bits, site, &displaced) {
+        return Err(Reason::ComputedJump);
+    }
+    match site.targets.first_inside(start, displaced.end()).or_else(|| entry_loop(bits, site, &displaced)) {
+        Some(target) => Err(Reason::BranchInto(target)),
+        None => Ok(displaced),
+    }
+}
+
+/// Whether one instruction is displaced, and no filler behind it.
+fn is_one(bits: u32, site: &Site<'_>, displaced: &Displaced) -> bool {
+    let code = site.code.get((displaced.start - site.function) as usize..).unwrap_or_default();
+    let first = decode_one(bits, code, displaced.start);
+    first.is_ok_and(|(instruction, _)| instruction.len() == usize::from(displaced.length))
+}
+
+/// The instructions that a short jump at `start` displaces, if there is room for a longer one in its reach.
+fn short(bits: u32, site: &Site<'_>, start: u64) -> Result<Displaced, Reason> {
+    let displaced = jump(bits, site, start, SHORT_JUMP_LENGTH)?;
+    room(bits, site, &displaced, &|_| false)?;
+    Ok(displaced)
+}
+
+/// The instructions from `start` on that have to move for so many bytes, and the filler behind them, where that can be told without
+/// knowing who leads there.
+pub(super) fn region(bits: u32, site: &Site<'_>, start: u64, length: u8) -> Result<Displaced, Reason> {
     let code = &site.code[(start - site.function) as usize..];
     let mut displaced = Displaced { start, length: 0, instructions: 0 };
     let mut falls_through = true;
     // First what is displaced, then what of it may move: a form may depend on where the region ends.
-    while displaced.length < JUMP_LENGTH {
+    while displaced.length < length {
         let rest = &code[usize::from(displaced.length)..];
         if rest.is_empty() {
             break;
@@ -83,19 +116,13 @@ fn jump(bits: u32, site: &Site<'_>, start: u64) -> Result<Displaced, Reason> {
         }
     }
     displace(bits, code, &displaced)?;
-    if displaced.length < JUMP_LENGTH {
+    if displaced.length < length {
         if falls_through {
             return Err(Reason::TooShort);
         }
-        displaced.length += filler(bits, site, displaced.end(), JUMP_LENGTH - displaced.length)?;
+        displaced.length += filler(bits, site, displaced.end(), length - displaced.length)?;
     }
-    if site.targets.is_computed(site.function, site.address) {
-        return Err(Reason::ComputedJump);
-    }
-    match site.targets.first_inside(start, displaced.end()).or_else(|| entry_loop(bits, site, &displaced)) {
-        Some(target) => Err(Reason::BranchInto(target)),
-        None => Ok(displaced),
-    }
+    Ok(displaced)
 }
 
 /// Where a loop in the function leads back to its entry, if one does.

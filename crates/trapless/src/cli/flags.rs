@@ -93,9 +93,10 @@ impl ValueEnum for MechanismFlag {
     fn to_possible_value(&self) -> Option<PossibleValue> {
         let (name, help) = match self {
             Self::Only(mechanism) => (mechanism.name(), help(*mechanism)),
-            Self::Auto => {
-                ("auto", "What is used without this option: jump, and with --allow-trap all of them")
-            }
+            Self::Auto => (
+                "auto",
+                "What is used without this option: jump and short, and with --allow-trap all of them",
+            ),
         };
         Some(PossibleValue::new(name).help(help))
     }
@@ -104,6 +105,7 @@ impl ValueEnum for MechanismFlag {
 fn help(mechanism: Mechanism) -> &'static str {
     match mechanism {
         Mechanism::Jump => "A branch to a detour: no trap",
+        Mechanism::Short => "A short branch to room that is made nearby for one to a detour: no trap",
         Mechanism::Boost => "A trap, then an out-of-line copy that jumps back",
         Mechanism::Emulate => "A trap, the instruction's effect computed",
         Mechanism::Step => "A trap, an out-of-line copy and a single step: two traps",

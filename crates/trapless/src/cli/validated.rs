@@ -151,6 +151,8 @@ pub struct Listing {
     pub target: Option<Target>,
     /// What to show.
     pub selection: Selection,
+    /// Whether modules are summed up, and no sites shown.
+    pub summary: bool,
     /// Whether functions are shown with their source lines.
     pub lines: bool,
     /// Where results go.
@@ -192,9 +194,14 @@ impl TryFrom<Verb> for Command {
             Verb::Latency(flags) => Command::Run(latency(flags)?),
             Verb::Trace(flags) => Command::Run(trace(flags)?),
             Verb::List(flags) => {
-                let lines = flags.lines;
-                let listing = Listing { lines, ..listing(flags.list, !lines)? };
-                Command::List(listing)
+                let (lines, summary) = (flags.lines, flags.summary);
+                let listed = listing(flags.list, !lines)?;
+                if summary && listed.selection.probes.is_empty() {
+                    let text =
+                        "--summary needs to know of which functions: give MODULE:* for all of a module";
+                    return Err(Error::Usage(text.to_owned()));
+                }
+                Command::List(Listing { lines, summary, ..listed })
             }
             Verb::Explain(flags) => Command::Explain(listing(flags, false)?),
             Verb::Status(flags) => Command::Status(processes(flags)),
@@ -303,7 +310,7 @@ fn listing(flags: ListFlags, whole_modules: bool) -> Result<Listing, Error> {
     }
     let enough = whole_modules && target.is_some();
     let selection = if enough { selection } else { required(selection)? };
-    Ok(Listing { target, selection, lines: false, output: output(flags.output) })
+    Ok(Listing { target, selection, summary: false, lines: false, output: output(flags.output) })
 }
 
 fn bench(flags: BenchFlags) -> Result<Bench, Error> {

@@ -158,6 +158,9 @@ pub struct ListVerbFlags {
     /// there and is the one that was compiled
     #[arg(long, help_heading = "Probes")]
     pub lines: bool,
+    /// Show no sites, but of each module how many entries and instructions can be probed without a trap
+    #[arg(long, help_heading = "Output", conflicts_with = "lines")]
+    pub summary: bool,
 }
 
 /// Flags of `list` and `explain`.

@@ -9,7 +9,7 @@ use crate::session::Prepared;
 use crate::terminal::printable;
 use std::fmt::Write as _;
 use std::io::Write as _;
-use trapless_engine::admit::{Rungs, judge_returns, rungs};
+use trapless_engine::admit::{Rungs, judge_returns, room_of, rungs};
 use trapless_engine::{Module, Refusal, Request, Wanted};
 use trapless_isa::{
     DetourRequest, Displaced, EntryStep, Followed, Isa, Layout, Machine, Mechanism, Payload, Reason,
@@ -49,8 +49,14 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
         let entry = entries.get(&request.id);
         let unwinder = returns.get(&request.id).and_then(|answer| answer.err());
         let unwinder = unwinder.filter(|refusal| **refusal == Refusal::Unwinder);
+        let rungs = rungs(prepared.facts(), &modules, request);
         let verdicts = Verdicts {
-            rungs: rungs(prepared.facts(), &modules, request),
+            room: rungs
+                .short
+                .as_ref()
+                .ok()
+                .and_then(|displaced| room_of(prepared.facts(), &modules, request, *displaced).ok()),
+            rungs,
             chosen: entry.and_then(|answer| answer.ok()).map(|planned| planned.mechanism),
             refused: entry.and_then(|answer| answer.err()),
             returns: match &site.no_return {
@@ -114,6 +120,8 @@ fn example_layout(machine: Machine) -> Layout {
 /// What the judge says of a site.
 struct Verdicts<'p> {
     rungs: Rungs,
+    /// What a short jump takes, where one is possible.
+    room: Option<Displaced>,
     chosen: Option<Mechanism>,
     /// Why none is chosen.
     refused: Option<&'p Refusal>,
@@ -168,7 +176,23 @@ fn explain(
     {
         let _ = writeln!(text, "  {:<8} no: {refusal}", "here");
     }
-    if let Ok(displaced) = verdicts.rungs.jump {
+    let short = verdicts.rungs.short.as_ref().ok().and_then(|displaced| verdicts.room.zip(Some(*displaced)));
+    if let Some((room, displaced)) = short.filter(|_| verdicts.rungs.jump.is_err()) {
+        let entrance = isa.entrance(&room);
+        let _ = writeln!(text, "\n  a short jump leads from {:#x} to {entrance:#x}", displaced.start);
+        let _ = match room.instructions {
+            0 => writeln!(text, "  its room: {} of padding", plural(room.length.into(), "byte")),
+            moved => writeln!(
+                text,
+                "  its room: {}, {} moved away",
+                plural(room.length.into(), "byte"),
+                plural(moved.into(), "instruction")
+            ),
+        };
+        listing(&mut text, isa, self::original(request, &room), room.start, &[]);
+    }
+    let jump = verdicts.rungs.jump.as_ref().ok().copied();
+    if let Some(displaced) = jump.or(short.map(|(_, displaced)| displaced)) {
         let original = original(request, &displaced);
         let _ = writeln!(
             text,

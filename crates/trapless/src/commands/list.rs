@@ -25,6 +25,9 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
     }
     let process = place.process();
     let prepared = Prepared::new(process, &place.images, place.sites(listing)?, true)?;
+    if listing.summary {
+        return super::coverage::run(listing, &place, &prepared);
+    }
     let allowed = &listing.selection.mechanisms;
     let asked = |site: &Site| site.kinds != Kinds::default();
     let entry = |site: &Site| Wanted { entries: asked(site), ..Wanted::default() };

@@ -6,6 +6,7 @@ mod liveness;
 mod prologue;
 mod relocate;
 mod returns;
+mod room;
 mod sharing;
 mod skim;
 mod slot;

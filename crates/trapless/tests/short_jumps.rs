@@ -1,0 +1,356 @@
+//! Hard cases C1 and C2: sites that five bytes do not fit. A short jump leads to room nearby, and every other way into these bytes
+//! still works.
+
+mod support;
+
+use std::process::Stdio;
+use std::time::Duration;
+use support::park::park;
+use support::spinners::{self, Spinners};
+use support::tool::{Tool, detach, run, trapless};
+use support::{Program, end_with_us, eventually};
+
+/// The loop leads behind the first instruction, of two bytes. What stands from 2 to 13 has to move.
+const MOVED: &str = "push $2; 3: decl (%rsp); jnz 3b; push %rbx; mov $3, %ebx; lea 1(%rdi,%rdi), %rax; pop %rbx; pop %rcx; ret";
+/// The same, with nops behind its end.
+const PADDED: &str = "push $2; 3: decl (%rsp); jnz 3b; push %rbx; mov $3, %ebx; lea 1(%rdi,%rdi), %rax; pop %rbx; pop %rcx; ret; \
+    nop; nop; nop; nop; nop";
+/// Where the instructions of `MOVED` begin.
+const OFFSETS: [u64; 9] = [0, 2, 5, 7, 8, 13, 18, 19, 20];
+/// Where its short jump leads.
+const ENTRANCE: u64 = 2 + 5;
+
+/// Functions that return what their names say, and other ways into each of them. Every one is called by every thread in each round.
+/// Lengths in front of the place where others jump in: 2, 3, 4.
+const LAYOUTS: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#define FUNCTION(name, body) asm(".text; .globl " #name "; .type " #name ", @function; " #name ": " body "; .size " #name ", . - " #name); int name(void);
+FUNCTION(two_padded, "xor %eax, %eax; into_two_padded: add $2, %eax; ret; nop; nop; nop; nop; nop")
+FUNCTION(abuts, "mov $17, %eax; ret")
+FUNCTION(two_moved, "xor %eax, %eax; into_two_moved: mov $1, %ecx; mov $1, %edx; add %ecx, %eax; add %edx, %eax; ret")
+FUNCTION(three_padded, "xor %eax, %eax; cltd; into_three_padded: add $3, %eax; jmp 1f; .skip 9, 0xcc; 1: ret")
+FUNCTION(three_moved, "xor %eax, %eax; cltd; into_three_moved: mov $2, %ecx; add $1, %ecx; add %ecx, %eax; ret")
+FUNCTION(four_moved, "xor %eax, %eax; xor %edx, %edx; into_four_moved: add $1, %eax; test %edx, %edx; jnz 1f; add $3, %eax; 1: mov $0, %ecx; add %ecx, %eax; xor %ecx, %ecx; nop; ret")
+FUNCTION(landed, "endbr64; xor %eax, %eax; into_landed: mov $5, %ecx; mov $1, %edx; add %ecx, %eax; add %edx, %eax; ret")
+FUNCTION(one, "cltd; into_one: mov $1, %eax; mov $1, %ecx; mov $1, %edx; ret")
+FUNCTION(no_room, "xor %eax, %eax; into_no_room: inc %eax; ret")
+FUNCTION(behind, "mov $18, %eax; ret")
+FUNCTION(via_two_padded, "mov $100, %eax; jmp into_two_padded")
+FUNCTION(via_two_moved, "mov $100, %eax; jmp into_two_moved")
+FUNCTION(via_three_padded, "mov $100, %eax; jmp into_three_padded")
+FUNCTION(via_three_moved, "mov $100, %eax; jmp into_three_moved")
+FUNCTION(via_four_moved, "mov $100, %eax; xor %edx, %edx; jmp into_four_moved")
+FUNCTION(via_landed, "mov $100, %eax; jmp into_landed")
+FUNCTION(via_one, "jmp into_one")
+FUNCTION(via_no_room, "mov $100, %eax; jmp into_no_room")
+static struct { int (*function)(void); int returns; } all[] = {
+    { two_padded, 2 }, { abuts, 17 }, { two_moved, 2 }, { three_padded, 3 }, { three_moved, 3 }, { four_moved, 4 }, { landed, 6 },
+    { one, 1 }, { no_room, 1 }, { behind, 18 }, { via_two_padded, 102 }, { via_two_moved, 102 }, { via_three_padded, 103 },
+    { via_three_moved, 103 }, { via_four_moved, 104 }, { via_landed, 106 }, { via_one, 1 }, { via_no_room, 101 },
+};
+static long rounds;
+static volatile long done;
+static void *worker(void *unused) {
+    long wrong = 0;
+    for (long round = 0; round != rounds; round++) {
+        for (unsigned i = 0; i < sizeof all / sizeof *all; i++) wrong += all[i].function() != all[i].returns;
+        __atomic_fetch_add(&done, 1, __ATOMIC_RELAXED);
+        if (wrong) abort();
+    }
+    return NULL;
+}
+int main(int argc, char **argv) {
+    rounds = atol(argv[1]);
+    pthread_t ids[4];
+    printf("ready %lx\n", (long)&done);
+    fflush(stdout);
+    for (int i = 0; i < 4; i++) pthread_create(&ids[i], NULL, worker, NULL);
+    for (int i = 0; i < 4; i++) pthread_join(ids[i], NULL);
+    return 0;
+}
+"#;
+
+const SHORT: [&str; 6] = ["two_padded", "two_moved", "three_padded", "three_moved", "four_moved", "landed"];
+
+#[test]
+fn c2_every_layout_is_offered_by_what_fits_or_refused_by_its_reason() {
+    for program in Program::in_both_widths("layouts", LAYOUTS, &[]) {
+        let path = program.path().display().to_string();
+        let rows = run(&["list", &path, "*", "-f", "json"]).json();
+        let of =
+            |name: &str| rows.iter().find(|row| row["function"] == name).unwrap_or_else(|| panic!("{name}"));
+        for name in SHORT {
+            assert_eq!(of(name)["mechanism"], "short", "{}", of(name));
+            assert_eq!(of(name)["code"], "branch_into", "{}", of(name));
+        }
+        for name in ["abuts", "behind"] {
+            assert_eq!(of(name)["mechanism"], "jump", "{}", of(name));
+        }
+        for name in ["one", "no_room"] {
+            // Where `inc` takes a byte there is one less.
+            let code = if name == "no_room" && program.is_32bit() { "too_short" } else { "branch_into" };
+            assert!(of(name)["mechanism"] == "boost" && of(name)["code"] == code, "{}", of(name));
+        }
+        let explain = run(&["explain", &format!("{path}:no_room")]).out;
+        assert!(explain.contains("short    no: there is no room for a jump"), "{explain}");
+        let explain = run(&["explain", &format!("{path}:one")]).out;
+        assert!(explain.contains("short    no: a branch leads to"), "{explain}");
+        let explain = run(&["explain", &format!("{path}:two_padded")]).out;
+        assert!(explain.contains("short    possible, chosen"), "{explain}");
+        assert!(
+            explain.contains("a short jump leads from") && explain.contains("5 bytes of padding"),
+            "{explain}"
+        );
+        let explain = run(&["explain", &format!("{path}:two_moved")]).out;
+        assert!(explain.contains("its room: 10 bytes, 2 instructions moved away"), "{explain}");
+    }
+}
+
+#[test]
+fn c1_every_entry_is_counted_exactly_and_every_other_way_in_still_works() {
+    for program in Program::in_both_widths("layouts", LAYOUTS, &[]) {
+        let path = program.path().to_str().unwrap();
+        for flags in [&["count"][..], &["count", "--return"], &["latency"]] {
+            let ran =
+                run(&[flags, &["layouts:*o*", "layouts:*e*", "-f", "json", "--", path, "2000"]].concat());
+            assert_eq!(ran.code, Some(0), "{ran:?}");
+            let summary = ran.summary();
+            for name in SHORT.iter().chain(&["behind"]) {
+                if flags[0] == "count" {
+                    assert_eq!(summary.hits(name, "entry"), 8000, "{name} {flags:?}");
+                }
+                if flags.len() > 1 {
+                    assert_eq!(summary.hits(name, "return"), 8000, "{name} {flags:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn p7_probes_at_every_instruction_at_once_count_exactly_or_are_refused() {
+    for program in Program::in_both_widths("layouts", LAYOUTS, &[]) {
+        let path = program.path().to_str().unwrap();
+        for function in SHORT {
+            let probes: Vec<String> =
+                (0..24).map(|offset| format!("layouts:{function}+{offset:#x}")).collect();
+            for reversed in [false, true] {
+                let mut probes: Vec<&str> = probes.iter().map(String::as_str).collect();
+                if reversed {
+                    probes.reverse();
+                }
+                let ran = run(&[&["count", "-f", "json"], &probes[..], &["--", path, "500"]].concat());
+                assert_eq!(ran.code, Some(0), "{ran:?}");
+                // Up to where others come in, control arrives by the entry alone.
+                let summary = ran.json().pop().unwrap();
+                let armed = summary["probes"].as_array().unwrap();
+                assert!(!armed.is_empty());
+                let mut seen = [false; 2];
+                for probe in armed {
+                    let name = probe["function"].as_str().unwrap();
+                    let offset =
+                        name.split_once("+0x").map_or(0, |(_, hex)| u64::from_str_radix(hex, 16).unwrap());
+                    let inner = if function == "landed" { 6 } else { into(function) };
+                    let expected = if offset < inner { 2000 } else { 4000 };
+                    assert_eq!(probe["hits"], expected, "{name}: {ran:?}");
+                    seen[usize::from(offset >= inner)] = true;
+                }
+                assert!(seen[1], "{ran:?}");
+            }
+        }
+    }
+}
+
+/// Where others come in.
+fn into(function: &str) -> u64 {
+    ["two", "three", "four"].iter().position(|name| function.starts_with(name)).unwrap() as u64 + 2
+}
+
+#[test]
+fn p5_a_storm_of_attaching_and_detaching_harms_no_entry() {
+    for program in Program::in_both_widths("layouts", LAYOUTS, &[]) {
+        let mut target = program.start(&["-1"]);
+        let (pid, before) = (target.pid(), target.text());
+        let text = pid.to_string();
+        for cycle in 0..18 {
+            let flags = [&["count"][..], &["count", "--return"], &["latency"]][cycle % 3];
+            let ran = run(&[flags, &["-p", &text, "layouts:*_*", "-d", "0.002", "-f", "json"]].concat());
+            assert_eq!(ran.code, Some(0), "{cycle}: {ran:?}");
+            assert!(target.is_alive(), "cycle {cycle}: {ran:?}");
+        }
+        eventually("it is as it was", || {
+            detach(pid);
+            before.is_now(pid)
+        });
+        let done = target.read(target.address(0), 4);
+        eventually("it goes on", || target.read(target.address(0), 4) != done);
+        assert!(target.is_alive());
+    }
+}
+
+#[test]
+fn p5_no_hit_is_lost_or_invented_while_a_short_jump_is_armed() {
+    for body in [MOVED, PADDED] {
+        let program = spinners::build(body, "", "");
+        let mut spinners = Spinners::start(&program, 3);
+        for flags in [&["count"][..], &["count", "--return"]].repeat(3) {
+            let stand_at_entry = || {
+                spinners.target.freeze();
+                for worker in spinners.workers() {
+                    park(&spinners.target, worker, spinners.subject(), 0);
+                }
+                spinners.calls()
+            };
+            let first = stand_at_entry();
+            let tool = Tool::armed(&[flags, &["-p", &spinners.pid(), "short:spinners:subject"]].concat());
+            spinners.target.thaw();
+            spinners.run_on();
+            let calls = stand_at_entry() - first;
+            let summary = tool.interrupt();
+            assert_eq!(summary.hits("subject", "entry"), calls);
+            if flags.len() > 1 {
+                assert_eq!(summary.hits("subject", "return"), calls);
+            }
+            spinners.target.thaw();
+            spinners.run_on();
+        }
+        spinners.finish();
+    }
+}
+
+#[test]
+fn p1_threads_parked_at_each_instruction_of_site_and_room_move_to_their_copies() {
+    let program = spinners::build(MOVED, "", "");
+    let mut spinners = Spinners::start(&program, OFFSETS.len());
+    let before = spinners.target.text();
+    spinners.target.freeze();
+    for (worker, offset) in spinners.workers().into_iter().zip(OFFSETS) {
+        park(&spinners.target, worker, spinners.subject() + offset, 0);
+    }
+    let called = spinners.calls();
+    let tool = Tool::armed(&["count", "-p", &spinners.pid(), "spinners:subject"]);
+    spinners.target.wait_for_state("T");
+    spinners.target.thaw();
+    spinners.run_on();
+    let calls = spinners.finish();
+    // All but the first had entered already.
+    assert_eq!(tool.interrupt().hits("subject", "entry"), calls - called - 8);
+    before.assert_restored(spinners.target.pid());
+}
+
+#[test]
+fn p1_threads_parked_at_each_instruction_behind_a_short_jump_leave_it() {
+    for (body, flags, rounds) in
+        [(MOVED, &["count"][..], 5), (PADDED, &["count"], 4), (MOVED, &["count", "--return"], 9)]
+    {
+        let program = spinners::build(body, "", "");
+        let mut spinners = Spinners::start(&program, 8);
+        let before = spinners.target.text();
+        let pid = spinners.pid();
+        for round in 0..rounds {
+            let tool = Tool::armed(&[flags, &["-p", &pid, "spinners:subject"]].concat());
+            spinners.run_on();
+            spinners.target.freeze();
+            let workers = spinners.workers();
+            for (index, &worker) in workers.iter().enumerate() {
+                park(&spinners.target, worker, spinners.subject(), round * workers.len() + index);
+            }
+            tool.interrupt();
+            // A stack that stands may hold words of ours for now.
+            if flags.len() == 1 {
+                before.assert_restored(spinners.target.pid());
+            }
+            spinners.target.thaw();
+            spinners.run_on();
+            eventually("it is as it was", || {
+                detach(spinners.target.pid());
+                before.is_now(spinners.target.pid())
+            });
+        }
+        spinners.finish();
+    }
+}
+
+/// A call that stays until it is let go: a signal handler that waits, of a thread that stands at `address`.
+fn interrupt_at(spinners: &Spinners, address: u64) {
+    let worker = spinners.workers()[0];
+    spinners.target.freeze();
+    park(&spinners.target, worker, address, 0);
+    // SAFETY: the call takes integers.
+    unsafe { libc::syscall(libc::SYS_tgkill, spinners.target.pid(), worker, libc::SIGUSR1) };
+    spinners.target.thaw();
+    eventually("the handler runs", || spinners.is_handling());
+}
+
+#[test]
+fn p3_a_signal_frame_that_holds_an_interior_address_of_the_room_keeps_its_site_unpatched() {
+    let program = spinners::build(MOVED, "", "");
+    for offset in OFFSETS {
+        let refused = (3..13).contains(&offset);
+        let mut spinners = Spinners::start(&program, 1);
+        let before = spinners.target.text();
+        interrupt_at(&spinners, spinners.subject() + offset);
+        let tool = Tool::armed(&["count", "-p", &spinners.pid(), "spinners:subject", "spinners:second"]);
+        spinners.end_handling();
+        spinners.run_on();
+        spinners.finish();
+        let summary = tool.interrupt();
+        let reason = summary.skipped("subject");
+        assert_eq!(
+            reason.as_deref(),
+            refused.then_some("a stack or saved context holds an address inside the displaced instructions"),
+            "offset {offset}"
+        );
+        before.assert_restored(spinners.target.pid());
+    }
+}
+
+#[test]
+fn p3_a_signal_frame_between_both_jumps_keeps_them_until_the_handler_returns() {
+    let program = spinners::build(MOVED, "", "");
+    for removed_by_detach in [false, true] {
+        let mut spinners = Spinners::start(&program, 1);
+        let (pid, before) = (spinners.target.pid(), spinners.target.text());
+        let tool = Tool::armed(&["count", "-p", &spinners.pid(), "spinners:subject"]);
+        spinners.run_on();
+        interrupt_at(&spinners, spinners.subject() + ENTRANCE);
+        match removed_by_detach {
+            true => drop(tool.kill()),
+            false => drop(tool.interrupt()),
+        }
+        let left = detach(pid).json();
+        assert_eq!(left[0]["memory_kept"], true, "{left:?}");
+        spinners.end_handling();
+        spinners.run_on();
+        detach(pid);
+        before.assert_restored(pid);
+        spinners.finish();
+    }
+}
+
+#[test]
+fn p9_killing_the_tool_at_any_moment_leaves_what_detach_removes() {
+    let program = spinners::build(MOVED, "", "");
+    let mut spinners = Spinners::start(&program, 2);
+    let (pid, before) = (spinners.target.pid(), spinners.target.text());
+    let text = spinners.pid();
+    let arguments = ["count", "-p", &text, "spinners:subject", "-d", "0.001"];
+    let start = std::time::Instant::now();
+    assert_eq!(run(&arguments).code, Some(0));
+    let whole = start.elapsed();
+    for index in 0..30u32 {
+        let mut command = trapless(&arguments);
+        let child = end_with_us(&mut command).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(whole * (index * 17 % 30) / 27 + Duration::from_micros(50));
+        // SAFETY: kill takes two integers; the child is not reaped yet, so the id is still its own.
+        unsafe { libc::kill(child.id() as i32, libc::SIGKILL) };
+        child.wait_with_output().unwrap();
+        assert!(spinners.target.is_alive(), "killed at {index}");
+        detach(pid);
+        before.assert_restored(pid);
+    }
+    spinners.run_on();
+    spinners.finish();
+}
