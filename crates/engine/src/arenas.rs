@@ -5,12 +5,13 @@
 //! pieces are *written*, by all processors, since none waits for another. One that comes out longer than it was measured, because
 //! something is farther away than it was, is refused.
 
-use crate::frames::{self, Frames};
+use crate::frames::{self, Frames, Rows, Shape};
 use crate::{Plan, PlannedSite, Refusal, Unwinder, space::Taken, spread, trap::TrapSite};
-use std::{collections::BTreeMap, ops::Range};
+use std::{collections::BTreeMap, ops::Range, sync::Arc};
+use trapless_isa::detour::signals::{SIGNAL_ARENA, SIGNAL_WRAP};
 use trapless_isa::{
     DetourRequest, Facts, Isa, Kinds, Layout, Mechanism, Runtime, Sketch, Spare, Template,
-    frames::{Point, rows},
+    frames::{Point, Row, rows},
 };
 use trapless_wire::{MAX_ARENAS, PAGE};
 
@@ -26,6 +27,9 @@ const FAR: u64 = PAGE;
 const MEASURED_IN: u64 = 16 * PAGE;
 /// So many pieces of an arena are written one after the other.
 const SHARE: usize = 256;
+
+/// The arena of the stubs of signal handlers, with what is told of its instructions.
+pub(crate) const STUBS: u64 = SIGNAL_ARENA + PAGE;
 
 /// What was drawn of a site.
 #[derive(Debug)]
@@ -45,9 +49,9 @@ pub(crate) struct Piece {
     /// What is served, of a site that traps.
     pub trap: Option<Box<TrapSite>>,
     /// What its instructions stand for.
-    rows: Vec<u32>,
+    rows: Arc<Vec<Row>>,
     /// The same of those that made room.
-    moved_rows: Vec<u32>,
+    moved_rows: Arc<Vec<Row>>,
 }
 
 /// Everything that will stand in arenas.
@@ -68,6 +72,7 @@ struct Drawing<'p, 'm> {
     templates: Vec<Option<Template>>,
     /// Where other instructions stand than the program's, ascending.
     changed: Vec<u64>,
+    rows: Rows,
 }
 
 /// An arena of a module.
@@ -102,7 +107,8 @@ fn changed(plan: &Plan<'_>) -> Vec<u64> {
 
 /// Draws the detours and slots of all sites.
 pub(crate) fn draw(plan: &Plan<'_>, layout: &Layout, taken: &mut Taken<'_>, tells: bool) -> Drawn {
-    let mut drawing = Drawing { plan, layout, tells, templates: Vec::new(), changed: changed(plan) };
+    let mut drawing =
+        Drawing { plan, layout, tells, templates: Vec::new(), changed: changed(plan), rows: Rows::default() };
     let mut arenas = drawing.begin(taken);
     let measured = drawing.measure(&arenas);
     drawing.place(&mut arenas, &measured, taken);
@@ -126,7 +132,8 @@ impl<'m> Drawing<'_, 'm> {
             let runtime = if jumps { self.runtime(isa, address)? } else { Runtime::default() };
             Ok(Arena { address, room: 0, runtime, facts, pieces: Vec::new() })
         };
-        jumps.into_iter().take(MAX_ARENAS).map(|(index, jumps)| (index, arena(index, jumps))).collect()
+        // One is left for the stubs of signal handlers.
+        jumps.into_iter().take(MAX_ARENAS - 1).map(|(index, jumps)| (index, arena(index, jumps))).collect()
     }
 
     /// The routines of an arena at `address`.
@@ -180,7 +187,7 @@ impl<'m> Drawing<'_, 'm> {
         let sketches = spread::map(sites, |site| {
             let arena = arena(site).ok().filter(|_| !site.traps())?;
             let machine = self.plan.modules[site.request.module].machine;
-            let spare = Spare::at(machine, &site.site(&self.plan.modules), site.displaced.start);
+            let spare = Spare::at(machine, &site.site(&self.plan.modules), site.displaced.start, self.layout);
             self.with_request(site, at(arena), &arena.runtime, |request| Sketch::of(request, spare))
         });
 
@@ -287,14 +294,14 @@ impl<'m> Drawing<'_, 'm> {
             Err(placed.or(measured.as_ref().err()).cloned().unwrap_or(Refusal::TooManyModules))
         });
         let mut pieces: Vec<Result<Piece, Refusal>> = refusals.collect();
-        let mut drawn = Vec::new();
+        let mut drawn: Vec<_> = self.stubs().into_iter().collect();
         for arena in arenas.values().flatten() {
             let shares: Vec<&[(Range<u64>, usize)]> = arena.pieces.chunks(SHARE).collect();
             let written = spread::each(&shares, |share| self.write_share(arena, share, measured));
             let mut code: Vec<u8> = arena.facts.filler(ALIGNMENT as usize).collect();
             let mut frames = self.tells.then(Frames::default);
             if let Some(frames) = frames.as_mut().filter(|_| !arena.runtime.code.is_empty()) {
-                frames.add(ALIGNMENT, 0, rows(&arena.runtime.frames, arena.facts.word));
+                frames.add(ALIGNMENT, 0, Arc::new(rows(&arena.runtime.frames, arena.facts.word)));
             }
             code.extend_from_slice(&arena.runtime.code);
             for (share, (part, own)) in shares.iter().zip(written) {
@@ -323,6 +330,19 @@ impl<'m> Drawing<'_, 'm> {
             drawn.push((arena.address, code));
         }
         Drawn { arenas: drawn, pieces }
+    }
+
+    /// The arena of the stubs of signal handlers, if the plan has any.
+    fn stubs(&self) -> Option<(u64, Vec<u8>)> {
+        let address = self.layout.signals?.arena;
+        let isa = self.plan.modules[self.plan.signals().next()?.request.module].machine.isa();
+        let stubs = isa.signal_code(self.layout).ok()?;
+        let mut code: Vec<u8> = isa.facts().filler(SIGNAL_WRAP as usize).collect();
+        code.extend_from_slice(&stubs.code);
+        let mut frames = Frames::default();
+        frames.add(u64::from(SIGNAL_WRAP), 0, Arc::new(rows(&stubs.frames, isa.facts().word)));
+        frames.append(&mut code, STUBS);
+        Some((address, code))
     }
 
     /// Writes some pieces of an arena that follow each other.
@@ -365,14 +385,21 @@ impl<'m> Drawing<'_, 'm> {
         address: u64,
         code: &mut Vec<u8>,
     ) -> Result<Piece, Refusal> {
-        let template = self.template(template);
-        let detour = self.with_request(site, address, &arena.runtime, |request| {
-            let filled = template.and_then(|template| template.fill(request));
-            filled.map_or_else(|| self.isa(site).detour(request), Ok)
-        })?;
+        let drawn = |tells: bool| {
+            self.with_request(site, address, &arena.runtime, |request| {
+                let request = DetourRequest { tells, ..*request };
+                let filled = self.template(template).and_then(|template| template.fill(&request));
+                let shape = filled.as_ref().and_then(|detour| Shape::of(template?, detour));
+                let detour = filled.map_or_else(|| self.isa(site).detour(&request), Ok)?;
+                Ok::<_, Refusal>((detour, shape))
+            })
+        };
+        let (detour, shape) = drawn(false)?;
+        let rows =
+            || drawn(true).map_or_else(|_| Vec::new(), |(told, _)| rows(&told.frames, arena.facts.word));
         code.extend_from_slice(&detour.code);
         let told = |points: &[Point]| match self.tells {
-            true => rows(points, arena.facts.word),
+            true => trapless_isa::frames::rows(points, arena.facts.word),
             false => Vec::new(),
         };
         let moved_from =
@@ -385,8 +412,8 @@ impl<'m> Drawing<'_, 'm> {
             return_point: detour.return_point.map_or(0, |offset| address + u64::from(offset)),
             places: detour.places.iter().map(moved_from(address)).collect(),
             trap: None,
-            rows: told(&detour.frames),
-            moved_rows: Vec::new(),
+            rows: if self.tells { self.rows.of(shape, rows) } else { Arc::default() },
+            moved_rows: Arc::default(),
         };
         if let Some((room, original)) = site.original_room().filter(|(room, _)| room.instructions > 0) {
             let offset = piece.length.next_multiple_of(MOVED_ALIGNMENT as usize);
@@ -396,7 +423,7 @@ impl<'m> Drawing<'_, 'm> {
             code.extend_from_slice(&moved.code);
             piece.length = offset + moved.code.len();
             piece.places.extend(moved.places.iter().map(moved_from(piece.moved_to)));
-            piece.moved_rows = told(&moved.frames);
+            piece.moved_rows = Arc::new(told(&moved.frames));
         }
         Ok(piece)
     }
@@ -435,8 +462,8 @@ impl<'m> Drawing<'_, 'm> {
                 unwinds: site.request.wanted.unwinder == Some(Unwinder::Entry),
                 machine: isa.machine(),
             })),
-            rows: Vec::new(),
-            moved_rows: Vec::new(),
+            rows: Arc::default(),
+            moved_rows: Arc::default(),
         })
     }
 }

@@ -10,7 +10,7 @@
 //! 3. Write the code of the arenas, through `/proc/PID/mem`: they are never writable. Meanwhile write the header and the journal.
 //! 4. Check each site again: no saved context leads inside its displaced instructions, and those that run from a copy after
 //!    a trap are the file's.
-//! 5. Say in the journal of which sites that was not so.
+//! 5. Say in the journal of which sites that was not so. Give the program's handlers of signals their stubs ([`crate::signals`]).
 //! 6. Raise the semaphores of USDT probes ([`crate::semaphores`]).
 //! 7. Patch every site whose bytes are the file's.
 //! 8. Move threads that stand inside displaced instructions to the same instruction of the detour.
@@ -106,6 +106,7 @@ impl Blueprint<'_, '_> {
         semaphores::refuse(process, &self.semaphores, &mut refused)?;
         let moves = self.threads_inside(stopped, &mut refused);
         self.require_lookups(process, &mut refused)?;
+        self.give_stubs(process, stopped, &all, &mut refused)?;
         let mut journal = self.journal.clone();
         for (index, _) in refused.iter().enumerate().filter(|(_, refused)| refused.is_some()) {
             self.skip(index, &mut journal, &region)?;
@@ -172,6 +173,12 @@ impl Blueprint<'_, '_> {
         }
     }
 
+    /// Whether the code of a site is the file's.
+    pub(crate) fn is_original(&self, process: &Process, index: usize) -> bool {
+        let original = |write: Write<'_>| writes::stands(process, write.address, write.original);
+        self.journal.site(index).is_some_and(|site| site.writes().all(original))
+    }
+
     /// Refuses to follow calls by detours where a function that unwinders ask cannot be patched after all.
     fn require_lookups(
         &self,
@@ -181,9 +188,7 @@ impl Blueprint<'_, '_> {
         let mut missing = false;
         for (index, site) in self.plan.sites.iter().enumerate() {
             if site.request.wanted.is_lookup() {
-                let original = |write: Write<'_>| writes::stands(process, write.address, write.original);
-                let is_there = self.journal.site(index).is_some_and(|site| site.writes().all(original));
-                missing |= refused[index].is_some() || !is_there;
+                missing |= refused[index].is_some() || !self.is_original(process, index);
             }
         }
         if missing {

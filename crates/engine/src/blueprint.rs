@@ -12,6 +12,7 @@ use crate::{
     trap::TrapSite,
 };
 use std::{borrow::Cow, collections::BTreeMap, ops::Range};
+use trapless_isa::detour::signals::Signals;
 use trapless_process::{Pid, Process};
 use trapless_wire::{
     Arena, Header, Journal, JournalSite, JournalSizes, MAGIC, MAX_SEMAPHORES, PAGE, RawPlace, SessionState,
@@ -75,7 +76,18 @@ impl<'p, 'm> Blueprint<'p, 'm> {
         if space.is_32bit && header.region_size + header.returns_size > MOST_OF_4_GB {
             return Err(EngineError::Crowded);
         }
-        let drawn = arenas::draw(plan, &header.layout(tid_offset), &mut taken, lookups(plan) > 0);
+        if plan.signals().next().is_some() {
+            header.signals = taken.anywhere(arenas::STUBS).ok_or(EngineError::Crowded)?;
+        }
+        let mut layout = header.layout(tid_offset);
+        layout.signals = layout.signals.map(|signals| Signals {
+            stops: plan.stops,
+            faults: plan.faults,
+            key: key(),
+            ..signals
+        });
+        let tells = lookups(plan) > 0 || layout.signals.is_some();
+        let drawn = arenas::draw(plan, &layout, &mut taken, tells);
         let mut blueprint = Self {
             plan: Cow::Borrowed(plan),
             header,
@@ -99,8 +111,16 @@ impl<'p, 'm> Blueprint<'p, 'm> {
                     "there is no room to tell unwinders of followed calls: probe fewer modules, or no returns",
                 ))
             }
+            false if !blueprint.has_stubs() => {
+                Err(EngineError::Unsupported("the stubs of signal handlers could not be written"))
+            }
             false => Ok(blueprint),
         }
+    }
+
+    /// Whether the arena of stubs is there, if there is to be one.
+    fn has_stubs(&self) -> bool {
+        self.header.signals == 0 || self.header.arenas().any(|arena| arena.address == self.header.signals)
     }
 
     /// The plan as it will be armed.
@@ -221,6 +241,12 @@ fn planned(site: &PlannedSite<'_>, piece: &Piece) -> JournalSite {
 /// How many functions that unwinders ask are probed.
 fn lookups(plan: &Plan<'_>) -> usize {
     plan.sites.iter().filter(|site| site.request.wanted.is_lookup()).count()
+}
+
+/// A number that no other session has: hashed with what the standard library draws for each hasher.
+fn key() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(std::process::id()) | 1 << 63
 }
 
 fn new_header(space: &Space) -> Result<Header, EngineError> {

@@ -17,6 +17,11 @@ pub enum Refusal {
     /// The displaced instructions may fault, and the program handles such faults.
     #[error("a displaced instruction may fault, and the program handles {0} itself")]
     MayFault(&'static str),
+    /// The same, and its handlers could not be given what shows them the program.
+    #[error(
+        "a displaced instruction may fault, and the program's handlers of such faults could not be exchanged"
+    )]
+    Handlers,
     /// The bytes in memory are not the file's.
     #[error("the code in memory is not the file's: another tool has patched it, or it was relocated")]
     Modified,
@@ -93,6 +98,7 @@ impl Refusal {
             Refusal::Verdict(reason) => reason.code(),
             Refusal::Overlaps(_) => "overlaps",
             Refusal::MayFault(_) => "may_fault",
+            Refusal::Handlers => "handlers",
             Refusal::Modified => "modified",
             Refusal::OnStack => "on_stack",
             Refusal::NoGap => "no_gap",
@@ -143,11 +149,14 @@ pub enum LeftAlone {
     Unwinder,
     /// [`Refusal::Semaphore`]
     Semaphore,
+    /// [`Refusal::Handlers`]
+    Handlers,
 }
 
 impl LeftAlone {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::OnStack, Self::Modified, Self::Unwinder, Self::Semaphore];
+    pub const ALL: [Self; 5] =
+        [Self::OnStack, Self::Modified, Self::Unwinder, Self::Semaphore, Self::Handlers];
 }
 
 impl From<LeftAlone> for Refusal {
@@ -157,6 +166,7 @@ impl From<LeftAlone> for Refusal {
             LeftAlone::Modified => Refusal::Modified,
             LeftAlone::Unwinder => Refusal::Unwinder,
             LeftAlone::Semaphore => Refusal::Semaphore,
+            LeftAlone::Handlers => Refusal::Handlers,
         }
     }
 }

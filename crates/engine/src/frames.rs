@@ -3,34 +3,78 @@
 //! Detours of one shape have the same rows, which are held once.
 
 use std::collections::HashMap;
-use trapless_isa::frames::{ARENA_FRAMES, ENTRY_SHIFT};
+use std::sync::{Arc, Mutex, PoisonError};
+use trapless_isa::Detour;
+use trapless_isa::frames::{ARENA_FRAMES, ENTRY_SHIFT, ROW_SHIFT, Row, Saved};
+
+/// What the instructions of detours stand for, found once for each shape.
+#[derive(Debug, Default)]
+pub(crate) struct Rows(Mutex<HashMap<Shape, Arc<Vec<Row>>>>);
+
+/// Detours of one template whose displaced instructions, all copied as long as they were, begin at the same offsets: a bit for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Shape {
+    template: usize,
+    begins: u64,
+}
+
+impl Shape {
+    /// That of a detour from a template, if copies and originals lie at the same distances.
+    pub fn of(template: usize, detour: &Detour) -> Option<Self> {
+        let &(site, copy) = detour.places.first()?;
+        let begins = detour.places.iter().try_fold(0, |begins, place| {
+            let distance = place.0.checked_sub(site)?;
+            let is_alike = place.1.checked_sub(copy).map(u64::from) == Some(distance);
+            (is_alike && distance < u64::BITS.into()).then_some(begins | 1 << distance)
+        })?;
+        Some(Self { template, begins })
+    }
+}
+
+impl Rows {
+    /// The rows of a shape, found by `find` where nobody has yet.
+    pub fn of(&self, shape: Option<Shape>, find: impl FnOnce() -> Vec<Row>) -> Arc<Vec<Row>> {
+        let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(shape) = shape else { return Arc::new(find()) };
+        if let Some(rows) = known().get(&shape) {
+            return rows.clone();
+        }
+        let found = Arc::new(find());
+        known().entry(shape).or_insert(found).clone()
+    }
+}
 
 /// The index and the rows of one arena.
 #[derive(Debug, Default)]
 pub(crate) struct Frames {
     /// Offset in the arena, index of the first row, and site, of each piece of code in order.
     pieces: Vec<(u32, u32, u64)>,
-    rows: Vec<u32>,
-    known: HashMap<Vec<u32>, u32>,
+    rows: Vec<Row>,
+    known: HashMap<Arc<Vec<Row>>, u32>,
+    /// The same by where they are held, which they are for as long as this is.
+    places: HashMap<usize, (u32, Arc<Vec<Row>>)>,
 }
 
 /// The most that is appended to an arena of so many pieces, in bytes: an entry for each, and the rows, of which those of one shape are
 /// held once. It is addresses that are kept, no memory. Where that is not enough, nothing is told.
 pub(crate) fn room(pieces: usize) -> u64 {
-    const ROWS: u64 = 256;
+    const ROWS: u64 = 768;
     const FIRST_ROWS: u64 = 64 << 10;
     (pieces as u64 + 1) * ((1 << ENTRY_SHIFT) + ROWS) + FIRST_ROWS
 }
 
 impl Frames {
     /// Adds the rows of the piece at `offset`, behind all others. One of which nothing is told ends walks.
-    pub fn add(&mut self, offset: u64, site: u64, own: Vec<u32>) {
+    pub fn add(&mut self, offset: u64, site: u64, own: Arc<Vec<Row>>) {
         let Ok(offset) = u32::try_from(offset) else { return };
         let all = &mut self.rows;
-        let first = *self.known.entry(own).or_insert_with_key(|own| {
-            let first = all.len() as u32;
-            all.extend(own);
-            first
+        let &mut (first, _) = self.places.entry(Arc::as_ptr(&own) as usize).or_insert_with(|| {
+            let first = *self.known.entry(own.clone()).or_insert_with_key(|own| {
+                let first = all.len() as u32;
+                all.extend(own.iter());
+                first
+            });
+            (first, own)
         });
         self.pieces.push((offset, first, site));
     }
@@ -38,7 +82,16 @@ impl Frames {
     /// Writes all behind `code`, and where it is into the filler at the start; nothing, where an arena would grow beyond `limit`.
     pub fn append(&self, code: &mut Vec<u8>, limit: u64) {
         let rows_at = code.len().next_multiple_of(8);
-        let index_at = (rows_at + 4 * self.rows.len()).next_multiple_of(8);
+        let saved_at = rows_at + (self.rows.len() << ROW_SHIFT);
+        let mut saved: Vec<Saved> = Vec::new();
+        let mut places: HashMap<Saved, u32> = HashMap::from([(Saved::default(), 0)]);
+        for row in &self.rows {
+            places.entry(row.saved).or_insert_with(|| {
+                saved.push(row.saved);
+                (saved_at + size_of::<Saved>() * (saved.len() - 1)) as u32
+            });
+        }
+        let index_at = (saved_at + size_of::<Saved>() * saved.len()).next_multiple_of(8);
         let end = index_at + 16 * self.pieces.len();
         let fits = end as u64 <= limit && u32::try_from(end).is_ok();
         let told = if fits { [index_at as u32, self.pieces.len() as u32] } else { [0, 0] };
@@ -50,10 +103,14 @@ impl Frames {
             return;
         }
         code.resize(rows_at, 0);
-        code.extend_from_slice(bytemuck::cast_slice(&self.rows));
+        for row in &self.rows {
+            code.extend_from_slice(&row.word.to_le_bytes());
+            code.extend_from_slice(&places[&row.saved].to_le_bytes());
+        }
+        saved.iter().for_each(|saved| code.extend_from_slice(&saved.0));
         code.resize(index_at, 0);
         for &(offset, first, site) in &self.pieces {
-            let rows = rows_at as u32 + 4 * first;
+            let rows = rows_at as u32 + (first << ROW_SHIFT);
             code.extend_from_slice(&offset.to_le_bytes());
             code.extend_from_slice(&rows.to_le_bytes());
             code.extend_from_slice(&site.to_le_bytes());

@@ -36,6 +36,7 @@ mod scan;
 mod search;
 mod semaphores;
 mod session;
+mod signals;
 mod space;
 pub mod spread;
 mod target;

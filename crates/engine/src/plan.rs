@@ -2,7 +2,7 @@
 //!
 //! Planning looks at code and facts only. It touches no process.
 
-use crate::admit::{Best, Facts, best, judge_returns, original, require_unwinders, room};
+use crate::admit::{Best, Facts, best, handles_faults, judge_returns, original, require_unwinders, room};
 use crate::{Module, Refusal, Request, Unwinder, Wanted};
 use std::{collections::BTreeMap, ops::Range};
 use trapless_isa::{
@@ -41,6 +41,10 @@ pub struct Plan<'m> {
     pub skipped: Vec<(u32, Refusal)>,
     /// Sizes of the blocks.
     pub geometry: Geometry,
+    /// [`Facts::stops`].
+    pub stops: u32,
+    /// Whether the process handles faults.
+    pub faults: bool,
 }
 
 impl<'m> PlannedSite<'m> {
@@ -81,7 +85,7 @@ impl<'m> PlannedSite<'m> {
 
     /// What the probe does.
     pub fn payload(&self) -> Payload {
-        let Wanted { record_entry, record_return, unwinder, sharing, .. } = self.request.wanted;
+        let Wanted { record_entry, record_return, unwinder, sharing, signal, .. } = self.request.wanted;
         let id = 2 * self.request.id;
         let unwinders = match unwinder {
             Some(Unwinder::Lookup(lookup)) => Some(Hook::Translate(lookup)),
@@ -89,7 +93,7 @@ impl<'m> PlannedSite<'m> {
             Some(Unwinder::Entry) | None => None,
         };
         Payload {
-            hooks: Steps::some_of([sharing.map(Hook::Share), unwinders]),
+            hooks: Steps::some_of([sharing.map(Hook::Share), signal.map(Hook::Signal), unwinders]),
             entry: Steps::some_of([
                 self.places.entries.map(|counter| EntryStep::Count(counter.offset())),
                 record_entry.map(|arguments| match self.request.operands {
@@ -130,6 +134,7 @@ impl<'m> Plan<'m> {
         requests: &[Request<'m>],
         allowed: &[Mechanism],
     ) -> Self {
+        let all = requests;
         let mut skipped = Vec::new();
         let mut sites = Vec::with_capacity(requests.len());
         let mut geometry = Geometry::default();
@@ -179,9 +184,25 @@ impl<'m> Plan<'m> {
         });
         sites.sort_by_key(|site| site.displaced.start);
         skipped.extend(place_numbers(&mut geometry, &mut sites));
-        let mut plan = Self { modules, sites, skipped, geometry };
+        let mut plan =
+            Self { modules, sites, skipped, geometry, stops: facts.stops, faults: handles_faults(facts) };
         require_unwinders(facts, &mut plan, &requests);
-        plan
+        match facts.shows && !plan.has_signals(all) {
+            // What was allowed for them is not, then.
+            true => Self::new(&facts.without_stubs(), plan.modules, &without_signals(all), allowed),
+            false => plan,
+        }
+    }
+
+    /// Whether all probes are planned without which handlers of signals could not be shown the program.
+    fn has_signals(&self, requests: &[Request<'_>]) -> bool {
+        let wanted = requests.iter().filter(|request| request.wanted.signal.is_some()).count();
+        wanted > 0 && self.signals().count() == wanted
+    }
+
+    /// The sites that serve the stubs of signal handlers.
+    pub(crate) fn signals(&self) -> impl Iterator<Item = &PlannedSite<'m>> {
+        self.sites.iter().filter(|site| site.request.wanted.signal.is_some())
     }
 
     /// The answer to every request, by its id. A hook is none: nobody asked for it.
@@ -264,6 +285,16 @@ fn take_histogram(places: &mut Places, geometry: &mut Geometry, wanted: Wanted) 
     Some(())
 }
 
+/// The requests less what was for the stubs of signal handlers.
+fn without_signals<'m>(requests: &[Request<'m>]) -> Vec<Request<'m>> {
+    let without = |request: &Request<'m>| {
+        let wanted = Wanted { signal: None, ..request.wanted };
+        let is_left = request.wanted.signal.is_none() || wanted != Wanted::default();
+        is_left.then_some(Request { wanted, ..*request })
+    };
+    requests.iter().filter_map(without).collect()
+}
+
 /// The requests less those that follow functions which do not return plainly. An unwinder's entry stays, to be hooked.
 fn without_odd_returns<'m>(
     facts: &Facts,
@@ -283,8 +314,7 @@ fn without_odd_returns<'m>(
             Err(refusal) => refusal,
         };
         skipped.push((request.id, refusal));
-        let Wanted { unwinder, sharing, .. } = request.wanted;
-        let hook = Wanted { unwinder, sharing, ..Wanted::default() };
+        let hook = request.wanted.hooks();
         hook.is_hook().then_some(Request { wanted: hook, ..*request })
     });
     judged.collect()

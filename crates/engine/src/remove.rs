@@ -9,7 +9,8 @@
 //!    One at the entrance of a short jump's room goes back to the site ([`crate::entrances`]).
 //! 3. Lower the semaphores that were raised ([`crate::semaphores`]). Put back the original bytes of every site that still has ours.
 //!    Other bytes are somebody else's and are left. The sites at which unwinders ask where a call returns stay in for now.
-//! 4. Put back the return address of every followed call that is still running: see [`crate::returns`].
+//! 4. Put back the return address of every followed call that is still running: see [`crate::returns`]; and the handlers of signals, in
+//!    whose place the kernel calls stubs: see [`crate::signals`].
 //! 5. Do the same for sessions that were taken out before and whose memory had to stay.
 //! 6. Look what leads into the arenas yet ([`crate::reach`]). An unwinder may have read a return point already and be about to ask about
 //!    it. Where nobody holds one, the sites at which unwinders ask come out, too.
@@ -23,7 +24,7 @@ use crate::{
     found::{find_headers, find_removed},
     reach, returns,
     scan::Ranges,
-    semaphores, writes,
+    semaphores, signals, writes,
 };
 use std::time::{Duration, Instant};
 use trapless_isa::{Displaced, Slot};
@@ -45,6 +46,9 @@ pub enum Kept {
     /// A thread holds a return point that it may be about to ask about.
     #[error("a stack is being unwound, and what unwinders ask stays probed for it")]
     Unwinding,
+    /// A handler is still called by way of a stub of ours.
+    #[error("a handler of a signal could not be given back")]
+    Handler,
     /// Not all memory could be looked at.
     #[error("there is too much memory to look through for saved contexts that lead into it")]
     Unsearched,
@@ -52,8 +56,8 @@ pub enum Kept {
 
 impl Kept {
     /// All of them.
-    pub const ALL: [Kept; 5] =
-        [Self::Covered, Self::Thread, Self::Context, Self::Unwinding, Self::Unsearched];
+    pub const ALL: [Kept; 6] =
+        [Self::Covered, Self::Thread, Self::Context, Self::Unwinding, Self::Handler, Self::Unsearched];
 }
 
 /// What removal did.
@@ -73,6 +77,8 @@ pub struct Removed {
     pub stopped: Duration,
     /// Children of the target that no tracer was told of (`CLONE_UNTRACED`), and that a breakpoint of ours has ended.
     pub ended: usize,
+    /// How many times the target installed a handler of a signal that could be given no stub: it may have seen detours.
+    pub without_stub: usize,
 }
 
 /// How often a target is looked at in which something leads to us yet, and when for the second time; each pause is twice the last.
@@ -139,6 +145,7 @@ impl Removed {
             freed: self.freed + now.freed,
             stopped: self.stopped.max(now.stopped),
             ended: self.ended + now.ended,
+            without_stub: self.without_stub.max(now.without_stub),
         }
     }
 }
@@ -202,7 +209,7 @@ fn take_lookups_out(
     match kept {
         None | Some(Kept::Context) => {}
         // Calls may yet be followed: by a thread in a detour, and where somebody puts our jump back.
-        Some(Kept::Covered | Kept::Thread | Kept::Unwinding) => return Ok(kept),
+        Some(Kept::Covered | Kept::Thread | Kept::Unwinding | Kept::Handler) => return Ok(kept),
         Some(Kept::Unsearched) => {
             if reach::may_be_unwinding(process, stopped, session)? {
                 return Ok(Some(Kept::Unwinding));
@@ -224,20 +231,23 @@ fn take_out(
     write_state(process, header, SessionState::Removing)?;
     let arenas = Ranges::new(header.arenas().map(|a| (a.address, a.address + a.size)));
     leave_slots(stopped, session)?;
-    let all_out = step_out(stopped, &arenas);
+    let all_out = step_out(stopped, header, &arenas);
     let held = entrances::leave(process, stopped, session)?;
 
     // What was written at a site that is not believed is not known.
     removed.left += session.doubted;
-    semaphores::lower(process, session)?;
+    semaphores::lower(process, session, |_| true)?;
     let covered = restore(process, session, |site| !site.is_lookup() && !held.holds(site), removed)?
         || session.doubted > 0;
     removed.returns = returns::put_back(process, session)?;
+    removed.without_stub = signals::without_stub(process, header);
+    let handlers_back = signals::put_back(process, stopped, header);
     write_state(process, header, SessionState::Removed)?;
     Ok(match covered {
         true => Some(Kept::Covered),
         false if !all_out => Some(Kept::Thread),
-        false => held.is_any().then_some(Kept::Context),
+        false if held.is_any() => Some(Kept::Context),
+        false => (!handlers_back).then_some(Kept::Handler),
     })
 }
 
@@ -298,7 +308,9 @@ const MAX_STEPS: u32 = 20_000;
 const OUT_WITHIN: Duration = Duration::from_secs(10);
 
 /// Step 2. Whether every thread is out.
-fn step_out(stopped: &mut Stopped<'_>, arenas: &Ranges) -> bool {
+///
+/// One that faults in an arena is about to go to the stub of its handler, which needs to be there yet.
+fn step_out(stopped: &mut Stopped<'_>, header: &Header, arenas: &Ranges) -> bool {
     let deadline = Instant::now() + OUT_WITHIN;
     let is_inside = |registers: &Registers| arenas.find(registers.ip().0).is_some();
     let inside: Vec<_> =
@@ -306,7 +318,13 @@ fn step_out(stopped: &mut Stopped<'_>, arenas: &Ranges) -> bool {
     let mut all_out = true;
     for tid in inside {
         let ends = |registers: &Registers| !is_inside(registers) || Instant::now() >= deadline;
-        let out = stopped.step_until(tid, MAX_STEPS, ends);
+        let mut out = stopped.step_until(tid, MAX_STEPS, ends);
+        if let Ok(Stepped::Faulted(signal)) = out
+            && signals::has_stub(stopped, header, signal)
+            && stopped.deliver(tid).is_ok_and(|delivered| delivered)
+        {
+            out = stopped.step_until(tid, MAX_STEPS, ends);
+        }
         let is_out = stopped.thread(tid).is_some_and(|thread| !is_inside(thread.registers()));
         all_out &= matches!(out, Ok(Stepped::Done(_))) && is_out;
     }

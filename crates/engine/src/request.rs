@@ -1,7 +1,7 @@
 //! What the engine is asked to probe.
 
 use crate::admit::{Functions, Runtimes};
-use trapless_isa::{BranchTargets, Lookup, Machine, Mechanism, Operand, Sharing};
+use trapless_isa::{BranchTargets, Lookup, Machine, Mechanism, Operand, Sharing, SignalCall};
 
 /// A loaded module: code of one file in the target.
 #[derive(Clone, Debug)]
@@ -62,6 +62,8 @@ pub struct Wanted {
     pub unwinder: Option<Unwinder>,
     /// Tell the children that are made here and share the memory from their parent.
     pub sharing: Option<Sharing>,
+    /// See to it that handlers of signals see the program.
+    pub signal: Option<SignalCall>,
 }
 
 /// How unwinders get to know the real return addresses of followed calls, and we which calls they leave.
@@ -91,10 +93,15 @@ impl Wanted {
         self.returns || self.latency || self.record_return
     }
 
+    /// What is not collected but done for the program.
+    pub(crate) fn hooks(&self) -> Self {
+        let Wanted { unwinder, sharing, signal, .. } = *self;
+        Wanted { unwinder, sharing, signal, ..Wanted::default() }
+    }
+
     /// Whether nothing is collected, and only an unwinder served or a child told from its parent.
     pub fn is_hook(&self) -> bool {
-        let Wanted { unwinder, sharing, .. } = *self;
-        *self != Wanted::default() && *self == Wanted { unwinder, sharing, ..Wanted::default() }
+        *self != Wanted::default() && *self == self.hooks()
     }
 
     /// Whether unwinders ask here where a call returns, and are to be told.

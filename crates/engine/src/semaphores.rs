@@ -10,7 +10,7 @@
 use crate::{EngineError, FoundSession, LeftAlone, believe, recheck::is_of_a_file};
 use std::collections::BTreeSet;
 use trapless_process::{Mapping, Mappings, Process, RemoteAddr};
-use trapless_wire::{Header, SemaphorePhase, SemaphoreRecord};
+use trapless_wire::{Header, JournalSite, SemaphorePhase, SemaphoreRecord};
 
 /// A semaphore of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,15 +102,19 @@ pub(crate) fn lower_again(process: &Process, header: &Header) {
     lower_all(process, header, &mut |_| true);
 }
 
-/// Lowers what a session has raised, as far as its records are believed.
-pub(crate) fn lower(process: &Process, session: &FoundSession) -> Result<(), EngineError> {
+/// Lowers what a session has raised for the sites that `which` says, as far as its records are believed.
+pub(crate) fn lower(
+    process: &Process,
+    session: &FoundSession,
+    which: impl Fn(&JournalSite) -> bool,
+) -> Result<(), EngineError> {
     if session.header.semaphores == 0 {
         return Ok(());
     }
     let maps = process.maps()?;
     lower_all(process, &session.header, &mut |record| {
         let was_in = record.phase == SemaphorePhase::Raised as u8;
-        session.journal.site_at(record.site).is_some()
+        session.journal.site_at(record.site).is_some_and(|site| which(&site))
             && is_of_module(&maps, record.address, record.site)
             && !(was_in && is_of_a_file(process, record.site))
     });

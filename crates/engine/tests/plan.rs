@@ -63,6 +63,8 @@ fn facts(random: &mut Random) -> Facts {
         shadow_stack: random.below(7) == 0,
         runtimes: Runtimes::default(),
         throws_unhooked: random.below(9) == 0,
+        shows: random.below(3) == 0,
+        stops: 0,
     }
 }
 

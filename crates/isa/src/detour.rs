@@ -9,6 +9,7 @@ use alloc::{string::String, vec::Vec};
 pub mod memory;
 #[cfg(test)]
 mod pinned;
+pub mod signals;
 
 pub use memory::*;
 

@@ -1,9 +1,9 @@
-//! Where a thread stands in the program that is interrupted in a detour, for unwinders.
+//! Where a thread stands in the program that is interrupted in a detour, for signal handlers and unwinders.
 //!
-//! A signal handler that walks its stack begins at the instruction that it interrupts. That one may be ours: then no file
-//! knows it, and the walk would end there. So each arena tells of each of its instructions which place of the program it stands for,
-//! and how far the stack pointer is from where it is at that place. The registers that functions keep for their callers hold what
-//! they hold there, or nothing is told.
+//! A signal handler that looks at what it interrupts, or walks its stack from there, may find an instruction of ours: no file knows that
+//! one. So each arena tells of each of its instructions which place of the program it stands for, how far the stack pointer is from
+//! where it is at that place, and where the registers are that hold something else by now. Those that functions keep for their
+//! callers hold what they hold there, or nothing is told.
 //!
 //! At [`ARENA_FRAMES`] an arena holds two 32-bit words: where its *index* is, from the arena's start, and how many entries that has. An
 //! entry is a piece of code, a detour or the routines, in order of address:
@@ -14,8 +14,10 @@
 //! | [`ENTRY_ROWS`] | rows | offset of its rows |
 //! | [`ENTRY_SITE`] | site | address of the site |
 //!
-//! A row holds from where the one before it ends. It is a 32-bit word: its end in the piece ([`ROW_END`]), the words between the stack
-//! pointer and the place's, and one ([`ROW_DEPTH`]), and what it stands for ([`ROW_PLACE`]). The last one ends nowhere and is unknown.
+//! A row holds from where the one before it ends. It is two 32-bit words. The first one has its end in the piece ([`ROW_END`]), the words
+//! between the stack pointer and the place's, and one ([`ROW_DEPTH`]), and what it stands for ([`ROW_PLACE`]). The second one, at
+//! [`ROW_SAVED`], is the offset in the arena of what is known of the registers ([`Saved`]), or 0 where they all are as they were. The last
+//! row ends nowhere and is unknown.
 
 use alloc::vec::Vec;
 
@@ -30,6 +32,10 @@ pub const ENTRY_ROWS: u32 = 4;
 /// Entry: address of the site.
 pub const ENTRY_SITE: u32 = 8;
 
+/// Log2 of the size of a row.
+pub const ROW_SHIFT: u32 = 3;
+/// Row: offset of the word that leads to the registers.
+pub const ROW_SAVED: u32 = 4;
 /// Row: lowest bit and bits of its end.
 pub const ROW_END: (u32, u32) = (0, 16);
 /// Row: the same of the words between the stack pointers, and one, since a detour may have popped a word.
@@ -65,6 +71,23 @@ impl Place {
     }
 }
 
+/// Where the registers are that hold something else than at the place: of each, by its hardware number, how many words below the place's
+/// stack pointer it was saved. 0: it holds what it holds there. [`SAVED_LOST`]: it was dead there, and is lost.
+///
+/// The stack pointer is told by the depth. In its place stand the arithmetic flags, in the form of x86's `lahf` and `seto al`:
+/// [`SAVED_IN_RAX`] says that they are in rax, and [`SAVED_IN_AH`] that all are in ah but OF, which is back already.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Saved(pub [u8; 16]);
+
+/// See [`Saved`].
+pub const SAVED_LOST: u8 = 255;
+/// See [`Saved`].
+pub const SAVED_IN_RAX: u8 = 254;
+/// See [`Saved`].
+pub const SAVED_IN_AH: u8 = 253;
+/// Where [`Saved`] has the flags.
+pub const SAVED_FLAGS: usize = 4;
+
 /// From an instruction on, until the next point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Point {
@@ -72,10 +95,26 @@ pub struct Point {
     pub offset: u32,
     /// What it stands for, and how many bytes the stack pointer is below the place's.
     pub stands: Option<(Place, i32)>,
+    /// What is known of the registers there.
+    pub saved: Saved,
+}
+
+/// A row in an arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Row {
+    /// Its first word.
+    pub word: u32,
+    /// What its second word leads to.
+    pub saved: Saved,
 }
 
 impl Point {
-    /// The row's upper half.
+    /// Nothing is known from `offset` on.
+    pub fn unknown(offset: u32) -> Self {
+        Self { offset, stands: None, saved: Saved::default() }
+    }
+
+    /// The upper half of the row's first word.
     fn bits(&self, word: u8) -> u32 {
         let depth = |bytes: i32| {
             u8::try_from(bytes / i32::from(word) + 1).ok().filter(|_| bytes % i32::from(word) == 0)
@@ -87,22 +126,25 @@ impl Point {
 }
 
 /// The rows of a piece whose instructions are known from `points`, in order, and where a word has so many bytes.
-pub fn rows(points: &[Point], word: u8) -> Vec<u32> {
+pub fn rows(points: &[Point], word: u8) -> Vec<Row> {
     const END: u32 = (1 << ROW_END.1) - 1;
-    let unknown = Point { offset: 0, stands: None }.bits(word);
-    let mut rows: Vec<u32> = Vec::new();
+    let unknown = Row { word: Point::unknown(0).bits(word), saved: Saved::default() };
+    let mut rows: Vec<Row> = Vec::new();
     let mut now = unknown;
     for point in points.iter().take_while(|point| point.offset < END) {
-        let next = point.bits(word);
+        let next = match point.bits(word) {
+            bits if bits == unknown.word => unknown,
+            bits => Row { word: bits, saved: point.saved },
+        };
         if next != now {
             if point.offset > 0 {
-                rows.push(now | point.offset);
+                rows.push(Row { word: now.word | point.offset, ..now });
             }
             now = next;
         }
     }
     // The last point is known to no end: whoever gives points ends them with an unknown one.
-    rows.push(unknown | END);
+    rows.push(Row { word: unknown.word | END, ..unknown });
     rows
 }
 
@@ -112,18 +154,27 @@ mod tests {
 
     #[test]
     fn rows_hold_until_something_changes() {
-        let point = |offset, stands| Point { offset, stands };
+        let saved = |rcx| Saved([0, rcx, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        let point = |offset, stands, rcx| Point { offset, stands, saved: saved(rcx) };
         let points = [
-            point(0, Some((Place::Site(0), 0))),
-            point(4, Some((Place::Site(0), 136))),
-            point(5, Some((Place::Site(0), 136))),
-            point(9, Some((Place::Caller, -8))),
-            point(10, Some((Place::Site(0), 4))),
-            point(12, None),
+            point(0, Some((Place::Site(0), 0)), 0),
+            point(4, Some((Place::Site(0), 136)), 0),
+            point(5, Some((Place::Site(0), 136)), 0),
+            point(7, Some((Place::Site(0), 136)), 17),
+            point(9, Some((Place::Caller, -8)), 0),
+            point(10, Some((Place::Site(0), 4)), 3),
+            point(12, None, 0),
         ];
         let unknown = u32::from(PLACE_UNKNOWN) << 24;
-        let expected = [4 | 1 << 16, 9 | 18 << 16, 10 | u32::from(PLACE_CALLER) << 24, 0xffff | unknown];
+        let row = |word, rcx| Row { word, saved: saved(rcx) };
+        let expected = [
+            row(4 | 1 << 16, 0),
+            row(7 | 18 << 16, 0),
+            row(9 | 18 << 16, 17),
+            row(10 | u32::from(PLACE_CALLER) << 24, 0),
+            row(0xffff | unknown, 0),
+        ];
         assert_eq!(rows(&points, 8), expected, "a depth that is not whole words is unknown");
-        assert_eq!(rows(&[], 8), [0xffff | unknown]);
+        assert_eq!(rows(&[], 8), [row(0xffff | unknown, 0)]);
     }
 }

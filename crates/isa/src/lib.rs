@@ -52,7 +52,7 @@ pub use facts::{Arguments, Facts};
 pub use fault::Faults;
 pub use instruction::{DecodeError, Flow, Instruction};
 pub use operand::Operand;
-pub use payload::{EntryStep, Followed, Hook, Lookup, Payload, ReturnStep, Sharing, Steps};
+pub use payload::{EntryStep, Followed, Hook, Lookup, Payload, ReturnStep, Sharing, SignalCall, Steps};
 pub use slot::Slot;
 pub use sweep::{Swept, View};
 pub use targets::{Arrivals, BranchTargets};
@@ -214,6 +214,32 @@ pub trait Isa: Sync {
     /// stands at `start`. `code` is all of it, and may go on behind it.
     fn sharing_calls(&self, _code: &[u8], _start: u64, _at: u64) -> SharingCalls {
         SharingCalls::Unclear
+    }
+
+    /// Whether handlers of signals can be shown the program where they interrupt a detour ([`detour::signals`]).
+    fn shows_handlers_the_program(&self) -> bool {
+        false
+    }
+
+    /// Offsets in `code` of system calls that may install handlers of signals.
+    fn action_candidates(&self, _code: &[u8]) -> Vec<usize> {
+        Vec::new()
+    }
+
+    /// Where probes stand ahead of and behind such a call: of the candidate at the address `at`, in a function that stands at `start`, of which
+    /// `code` is all. `None` where it is none, or there is no room.
+    fn action_places(&self, _code: &[u8], _start: u64, _at: u64) -> Option<(u64, u64)> {
+        None
+    }
+
+    /// Offsets in `code` of what handlers of signals return to.
+    fn handlers_return_to(&self, _code: &[u8]) -> Vec<usize> {
+        Vec::new()
+    }
+
+    /// The code of the arena of stubs that `layout` tells of, from [`detour::signals::SIGNAL_WRAP`] on.
+    fn signal_code(&self, _layout: &Layout) -> Result<Runtime, Reason> {
+        Err(Reason::NotImplemented)
     }
 
     /// The bytes that replace `displaced`: a branch to `detour`, filled up to the displaced length.

@@ -61,6 +61,8 @@ pub enum Hook {
     },
     /// Tell a child that shares the memory from its parent.
     Share(Sharing),
+    /// See to it that handlers of signals see the program and not the detour.
+    Signal(SignalCall),
 }
 
 /// What is done at an entry. Offsets are from the start of the thread's block.
@@ -173,11 +175,11 @@ impl Payload {
         self.entry.iter().map(EntryStep::needs).fold(Needs::default(), Needs::or)
     }
 
-    /// Whether nothing is done but telling children from their parent. A thread that begins there needs no memory yet.
-    pub(crate) fn only_shares(&self) -> bool {
-        let shares = |hook| matches!(hook, Hook::Share(_));
+    /// Whether nothing is done that needs a thread. One that begins there needs no memory yet.
+    pub(crate) fn needs_no_thread(&self) -> bool {
+        let needs_none = |hook| matches!(hook, Hook::Share(_) | Hook::Signal(_));
         let only = self.entry.is_empty() && self.followed.is_none();
-        only && !self.hooks.is_empty() && self.hooks.iter().all(shares)
+        only && !self.hooks.is_empty() && self.hooks.iter().all(needs_none)
     }
 
     /// Every offset in the block, in an order that depends on the steps alone.
@@ -309,6 +311,17 @@ pub enum Sharing {
     BeforeClone3,
     /// Behind it.
     Clone3,
+}
+
+/// A place where a program says which handler a signal has, or comes back from one ([`crate::detour::signals`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SignalCall {
+    /// Ahead of the system call `rt_sigaction`, with the address of the new action in the register of the second argument.
+    BeforeAction,
+    /// Behind it, with that of the old one in the register of the third.
+    Action,
+    /// Where handlers return to, ahead of the system call `rt_sigreturn`: the signal's frame lies at the stack pointer.
+    Return,
 }
 
 /// The flags of `clone` that decide (`linux/sched.h`): shared memory, a parent that waits, a thread pointer of the child's own.

@@ -10,7 +10,7 @@ mod threads;
 mod translate;
 mod walks;
 
-pub(crate) use returns::{Instances, Missing, claim, instance_of, leave};
+pub(crate) use returns::{Instances, Missing, claim, instance_of, leave, oldest};
 pub(crate) use threads::{Threads, join, resolve, share, unshare};
 pub(crate) use translate::{Context, LOCALS, translate};
 pub(crate) use walks::{count_left, ends_thread, landed};
@@ -19,7 +19,7 @@ use crate::assemble::Assemble;
 use crate::detour::*;
 
 /// Goes to `inside` when `address` lies in an arena. Changes the scratch registers.
-fn in_arena<A: Assemble>(
+pub(crate) fn in_arena<A: Assemble>(
     a: &mut A,
     layout: &Layout,
     address: A::Reg,

@@ -71,6 +71,7 @@ fn layout() -> Layout {
         origin: DATA + 0x1000,
         block_cursor: DATA + 0x1008,
         arenas: DATA + 0x1800,
+        signals: None,
         blocks: DATA + 0x10_0000,
         block_stride: 0x10_0000,
         block_count: 32,

@@ -42,6 +42,7 @@ fn layout() -> Layout {
         return_bits: 6,
         slot_shift: 4,
         arenas: 0x15_0000_0000,
+        signals: None,
     }
 }
 

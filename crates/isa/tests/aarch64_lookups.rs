@@ -50,6 +50,7 @@ fn layout() -> Layout {
         return_bits: RETURN_BITS,
         slot_shift: 4,
         arenas: 0x15_0000_0000,
+        signals: None,
     }
 }
 

@@ -6,6 +6,44 @@ use std::ffi::CStr;
 /// Bytes of the page that holds arguments in memory.
 const SCRATCH: u64 = 4096;
 
+/// Bytes of the kernel's set of signals.
+const SIGSET_BYTES: u64 = 8;
+
+/// What a 64-bit process does at a signal: the kernel's `struct sigaction` (`include/linux/signal_types.h`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct SignalAction {
+    /// Address of the handler, or `SIG_DFL` or `SIG_IGN`.
+    pub handler: u64,
+    /// `SA_…`.
+    pub flags: u64,
+    /// Where the handler returns to.
+    pub restorer: u64,
+    /// The signals that are blocked meanwhile.
+    pub mask: u64,
+}
+
+impl SignalAction {
+    fn bytes(self) -> [u8; size_of::<Self>()] {
+        let mut bytes = [0; size_of::<Self>()];
+        let words = [self.handler, self.flags, self.restorer, self.mask];
+        for (to, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
+            *to = word.to_le_bytes();
+        }
+        bytes
+    }
+
+    fn of(bytes: [u8; size_of::<Self>()]) -> Self {
+        let word = |index: usize| u64::from_le_bytes(bytes.as_chunks().0[index]);
+        Self { handler: word(0), flags: word(1), restorer: word(2), mask: word(3) }
+    }
+
+    /// Whether the process has a handler.
+    pub fn is_handled(&self) -> bool {
+        self.handler != libc::SIG_DFL as u64 && self.handler != libc::SIG_IGN as u64
+    }
+}
+
 impl Remote<'_, '_> {
     /// `mmap(2)`. `fd` −1 is anonymous memory; `offset` is in bytes and must be a multiple of the page size.
     ///
@@ -83,6 +121,29 @@ impl Remote<'_, '_> {
         self.named_syscall("close", self.abi().close, [fd as u64, 0, 0, 0, 0, 0]).map(drop)
     }
 
+    /// `rt_sigaction(2)`: what the process does at `signal`, and from now on does instead, if `new` says so.
+    ///
+    /// # Errors
+    /// [`RemoteError::Failed`] as the manual says; [`RemoteError::NoThread`] when the process is gone.
+    pub fn signal_action(
+        &mut self,
+        signal: i32,
+        new: Option<SignalAction>,
+    ) -> Result<SignalAction, RemoteError> {
+        const SIZE: usize = size_of::<SignalAction>();
+        let mut both = [0; 2 * SIZE];
+        if let Some(new) = new {
+            both[..SIZE].copy_from_slice(&new.bytes());
+        }
+        let page = self.place(&both)?;
+        let old = RemoteAddr(page.0 + SIZE as u64);
+        let args = [signal as u64, new.map_or(0, |_| page.0), old.0, SIGSET_BYTES, 0, 0];
+        self.named_syscall("rt_sigaction", self.abi().rt_sigaction, args)?;
+        let mut bytes = [0; SIZE];
+        self.process().read(old, &mut bytes)?;
+        Ok(SignalAction::of(bytes))
+    }
+
     /// `rt_sigaction(2)`: the process ignores `signal`, as one does whose parent did.
     ///
     /// # Errors
@@ -92,7 +153,6 @@ impl Remote<'_, '_> {
         let mut action = [0; 32];
         action[..8].copy_from_slice(&(libc::SIG_IGN as u64).to_le_bytes());
         let action = self.place(&action)?;
-        const SIGSET_BYTES: u64 = 8;
         let args = [signal as u64, action.0, 0, SIGSET_BYTES, 0, 0];
         self.named_syscall("rt_sigaction", self.abi().rt_sigaction, args).map(drop)
     }

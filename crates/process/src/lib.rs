@@ -34,6 +34,7 @@ mod wait;
 mod watchdog;
 
 pub use arch::{Abi, BREAKPOINT, BREAKPOINT_ADVANCE, Registers, TRAP_FLAG, ticks};
+pub use calls::SignalAction;
 pub use error::{MappedFileError, MemoryError, OpenError, ProcError, RemoteError, StopError};
 pub use gap::GapRules;
 pub use id::{Errno, Pid, RemoteAddr, Tid};

@@ -49,14 +49,46 @@ impl Stopped<'_> {
         Ok(Stepped::NotYet)
     }
 
+    /// Lets the signal be delivered that a step of `tid` has met ([`Stepped::Faulted`]): the thread stands at its handler's first instruction
+    /// then. Whether it does; one that is not in front of such a signal stays where it is.
+    ///
+    /// # Errors
+    /// [`StopError`] if there is no such thread, or it was lost: also because the kernel finds no room for the handler's frame.
+    pub fn deliver(&mut self, tid: Tid) -> Result<bool, StopError> {
+        let index = self.index_of(tid)?;
+        let Parked::Signal(signal) = self.threads[index].parked else { return Ok(false) };
+        self.threads[index].parked = Parked::Plain;
+        let mut passing = signal as usize;
+        let delivered = loop {
+            ptrace::singlestep(tid, std::mem::take(&mut passing))
+                .map_err(|errno| self.explain(tid, "PTRACE_SINGLESTEP", errno))?;
+            match self.next_stop(tid)? {
+                // The kernel tells the tracer that the frame is made.
+                Stop::Signal(libc::SIGTRAP) => break true,
+                Stop::Signal(signal) => {
+                    self.threads[index].parked = Parked::Signal(signal);
+                    break false;
+                }
+                _ => {}
+            }
+        };
+        self.threads[index].regs =
+            Registers::read(tid).map_err(|errno| self.explain(tid, "PTRACE_GETREGSET", errno))?;
+        Ok(delivered)
+    }
+
     /// One step. The signal that prevented it, if one did.
     fn step(&mut self, index: usize) -> Result<Option<i32>, StopError> {
         let tid = self.threads[index].tid;
         let mut passing = 0;
         if let Parked::Signal(signal) = self.threads[index].parked {
             let info = SignalInfo::of(tid).map_err(|errno| self.explain(tid, "PTRACE_GETSIGINFO", errno))?;
-            match signal {
-                libc::SIGSTOP => passing = signal as usize,
+            match (signal, info.code()) {
+                // The instruction that the thread stands at has raised it already.
+                (libc::SIGSEGV | libc::SIGBUS | libc::SIGFPE | libc::SIGILL, code) if code > 0 => {
+                    return Ok(Some(signal));
+                }
+                (libc::SIGSTOP, _) => passing = signal as usize,
                 _ => self.threads[index].held.push(info),
             }
             self.threads[index].parked = Parked::Plain;

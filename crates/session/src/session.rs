@@ -7,6 +7,7 @@ mod facts;
 mod hooks;
 mod lost;
 mod sharing;
+mod signals;
 mod trace;
 mod usdt;
 
@@ -28,7 +29,8 @@ use trapless_engine::{
     find_sessions, remove_kept,
 };
 use trapless_isa::detour::MOST_FETCHED;
-use trapless_isa::{BranchTargets, Mechanism};
+use trapless_isa::detour::signals::RETURN_LENGTH;
+use trapless_isa::{BranchTargets, Mechanism, SignalCall};
 use trapless_process::launch::{Child, Launched};
 use trapless_process::{Process, StopOptions};
 use trapless_symbols::Unread;
@@ -109,6 +111,7 @@ pub struct Prepared<'i> {
     files: BTreeMap<usize, File<'i>>,
     /// What the notes of USDT probes tell at their sites, by the sites' ids.
     usdt: BTreeMap<u32, SiteNotes>,
+    signals: signals::Hooks,
 }
 
 /// What is known of a file that has sites.
@@ -131,8 +134,13 @@ impl<'i> Prepared<'i> {
         sites: Sites,
         follows: bool,
     ) -> Result<Self, Error> {
-        let sites = if follows { hooks::with_unwinders(process, images, sites) } else { sites };
+        let mut sites = if follows { hooks::with_unwinders(process, images, sites) } else { sites };
+        let signals = match process {
+            Some(process) => signals::Hooks::find(process, images, &mut sites),
+            None => signals::Hooks::default(),
+        };
         let mut facts = facts::of_process(process, images, follows)?;
+        facts.shows = signals.are_whole() && !signals::are_shown_already(process);
         facts.throws_unhooked = follows && hooks::throw_unhooked(process, images, &sites);
         let mut wanted: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for site in &sites.sites {
@@ -168,7 +176,7 @@ impl<'i> Prepared<'i> {
                 usdt.insert(id, SiteNotes::of(file.module, file.bias, &site.usdt));
             }
         }
-        Ok(Self { process, images, sites, facts, files, usdt })
+        Ok(Self { process, images, sites, facts, files, usdt, signals })
     }
 
     /// The engine's modules and requests. The id of a request is the index of its site.
@@ -197,7 +205,10 @@ impl<'i> Prepared<'i> {
             let missing =
                 Function { address: function.address().wrapping_add(file.bias), bytes: &[], size: 0 };
             let mut code = facts::code_of(file.module, function, file.bias).unwrap_or(missing);
-            if !function.range().contains(&site.address) {
+            if self.signals.at(site) == Some(SignalCall::Return) {
+                // What handlers return to has an unwind entry that begins ahead of it.
+                code = returned_to(file.module, site.address, file.bias).unwrap_or(missing);
+            } else if !function.range().contains(&site.address) {
                 // Assembly whose unwind entry ends ahead of a system call goes on behind it.
                 code.size = code.bytes.len();
             }
@@ -206,7 +217,7 @@ impl<'i> Prepared<'i> {
                 module: place[&site.image],
                 function: code,
                 address: site.address.wrapping_add(file.bias),
-                wanted: wanted(site),
+                wanted: self.signals.want(site, wanted(site)),
                 mechanism: site.mechanism,
                 operands: notes.map(|notes| notes.operands.as_slice()),
                 semaphores: notes.map_or(&[], |notes| notes.semaphores.as_slice()),
@@ -249,6 +260,12 @@ impl<'i> Prepared<'i> {
     pub fn sites(&self) -> &Sites {
         &self.sites
     }
+}
+
+/// The code that handlers return to, as a function of its own.
+fn returned_to(module: &trapless_symbols::Module, address: u64, bias: u64) -> Option<Function<'_>> {
+    let bytes = module.code(address..address + RETURN_LENGTH as u64)?;
+    Some(Function { address: address.wrapping_add(bias), bytes, size: RETURN_LENGTH })
 }
 
 /// Names of modules, each kept once for all the sites in a row that bear it.

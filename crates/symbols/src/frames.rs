@@ -40,12 +40,23 @@ pub enum Arrival {
 
 type Reader<'b> = EndianSlice<'b, LittleEndian>;
 
-/// All FDEs in address order, and what could not be read of the table.
-pub(crate) fn read(image: &Image, bytes: &[u8]) -> (Vec<Frame>, Option<String>) {
+/// What the unwind table tells.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    /// All FDEs of functions, in address order.
+    pub frames: Vec<Frame>,
+    /// Code that handlers of signals return to. An entry begins a byte ahead of it.
+    pub trampolines: Vec<Range<u64>>,
+    /// What could not be read of the table.
+    pub defect: Option<String>,
+}
+
+/// What the file's table tells.
+pub(crate) fn read(image: &Image, bytes: &[u8]) -> Told {
     let (address, contents) = match section(image, bytes) {
         Ok(Some(found)) => found,
-        Ok(None) => return (Vec::new(), None),
-        Err(defect) => return (Vec::new(), Some(defect)),
+        Ok(None) => return Told::default(),
+        Err(defect) => return Told { defect: Some(defect), ..Told::default() },
     };
     let mut frames = EhFrame::new(contents, LittleEndian);
     frames.set_address_size(image.pointer_size() as u8);
@@ -63,18 +74,19 @@ pub(crate) fn read(image: &Image, bytes: &[u8]) -> (Vec<Frame>, Option<String>) 
             bases = set(bases, section.address);
         }
     }
-    let mut found = Vec::new();
-    let failure = walk(image.machine, &frames, &bases, &mut found).err();
-    found.sort_unstable_by_key(|frame| (frame.start, frame.end));
-    found.dedup_by_key(|frame| frame.start);
-    (found, failure.map(|error| error.to_string()))
+    let mut told = Told::default();
+    let failure = walk(image.machine, &frames, &bases, &mut told).err();
+    told.frames.sort_unstable_by_key(|frame| (frame.start, frame.end));
+    told.frames.dedup_by_key(|frame| frame.start);
+    told.defect = failure.map(|error| error.to_string());
+    told
 }
 
 fn walk(
     machine: Machine,
     frames: &EhFrame<Reader<'_>>,
     bases: &BaseAddresses,
-    found: &mut Vec<Frame>,
+    told: &mut Told,
 ) -> gimli::Result<()> {
     // Thousands of FDEs share a handful of CIEs.
     let mut cies: HashMap<usize, CommonInformationEntry<Reader<'_>>> = HashMap::new();
@@ -90,8 +102,12 @@ fn walk(
             cies.insert(offset.0, cie.clone());
             Ok(cie)
         })?;
-        // The FDE of a signal trampoline starts one byte early, on purpose, and symbols tell more about it.
-        if fde.len() == 0 || fde.end_address() <= fde.initial_address() || fde.is_signal_trampoline() {
+        if fde.len() == 0 || fde.end_address() <= fde.initial_address() {
+            continue;
+        }
+        // It starts one byte early, on purpose, and symbols tell more about it.
+        if fde.is_signal_trampoline() {
+            told.trampolines.push(fde.initial_address()..fde.end_address());
             continue;
         }
         let cie = fde.cie();
@@ -100,7 +116,7 @@ fn walk(
             opening(cie.instructions(frames, bases), |row| plain.contains(row))
         });
         let own = opening(fde.instructions(frames, bases), |_| false);
-        found.push(Frame {
+        told.frames.push(Frame {
             start: fde.initial_address(),
             end: fde.end_address(),
             lsda: match fde.lsda() {

@@ -15,7 +15,7 @@ use crate::{
     SourceLine, UsdtProbe,
     debug_file::{self, DebugFile},
     dwarf::DebugSections,
-    frames::{self, Frame, little_endian},
+    frames::{self, little_endian},
     image::{CodeSection, Completeness, Image, section_at, text},
     lines::Lines,
     notes, pointers,
@@ -35,7 +35,7 @@ pub struct Module {
     pub(crate) code: Vec<CodeSection>,
     dynamic: Dynamic,
     pub(crate) search: DebugSearch,
-    frames: OnceLock<(Vec<Frame>, Option<String>)>,
+    frames: OnceLock<frames::Told>,
     landing_pads: OnceLock<(Vec<u64>, Vec<Range<u64>>)>,
     pointers: OnceLock<(Vec<u64>, Option<String>)>,
     functions: OnceLock<Functions>,
@@ -239,7 +239,7 @@ impl Module {
 
     pub(crate) fn read_landing_pads(&self) -> &(Vec<u64>, Vec<Range<u64>>) {
         self.landing_pads.get_or_init(|| {
-            let (mut pads, unread) = frames::landing_pads(&self.image, &self.source, &self.frames().0);
+            let (mut pads, unread) = frames::landing_pads(&self.image, &self.source, &self.frames().frames);
             pads.retain(|&pad| section_at(&self.code, pad).is_some());
             (pads, unread)
         })
@@ -317,8 +317,13 @@ impl Module {
         debug_file::find(&self.path, &self.image, &self.source, &self.search)
     }
 
-    pub(crate) fn frames(&self) -> &(Vec<Frame>, Option<String>) {
+    pub(crate) fn frames(&self) -> &frames::Told {
         self.frames.get_or_init(|| frames::read(&self.image, &self.source))
+    }
+
+    /// Whether the unwind table says that handlers of signals return to the code at `address`.
+    pub fn is_signal_trampoline(&self, address: u64) -> bool {
+        self.frames().trampolines.iter().any(|range| range.contains(&address))
     }
 
     fn build_functions(&self) -> Functions {
@@ -327,7 +332,7 @@ impl Module {
                 // Meanwhile, if there may be another thread. A defect of it shows where the frames are asked for.
                 let _ = std::thread::Builder::new().spawn_scoped(scope, || self.frames());
             }
-            self.functions_of_symbols().finish(&self.frames().0)
+            self.functions_of_symbols().finish(&self.frames().frames)
         })
     }
 
@@ -347,7 +352,7 @@ impl Module {
             add(&image, &bytes, Table::Static, Origin::MiniDebugInfo);
         }
         add(&self.image, &self.source, Table::Dynamic, Origin::DynamicSymbols);
-        if let Some(error) = &self.frames().1 {
+        if let Some(error) = &self.frames().defect {
             builder.defect(Origin::UnwindTable, error);
         }
         builder

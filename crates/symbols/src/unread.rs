@@ -38,7 +38,7 @@ impl Module {
         if self.functions().lacks_symbols {
             return Some(Unread::Symbols);
         }
-        if self.frames().1.is_some() {
+        if self.frames().defect.is_some() {
             return Some(Unread::UnwindTable);
         }
         if self.read_pointers().1.is_some() {

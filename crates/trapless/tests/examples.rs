@@ -60,8 +60,10 @@ fn the_journal_of_a_probed_process_is_read() {
     target.tell("");
     assert_eq!(target.line(), "called");
     let lines = example("read_journal", &[&pid]);
-    assert!(lines[0].ends_with("which runs") && lines.len() == 3, "{lines:?}");
-    assert!(lines[1].ends_with(" jump, 1 hits") && lines[2].contains(" [e9, "), "{lines:?}");
+    assert!(lines[0].ends_with("which runs"), "{lines:?}");
+    // The others serve handlers of signals, and nothing is counted there.
+    let counted: Vec<_> = lines.windows(2).filter(|pair| pair[0].ends_with(" jump, 1 hits")).collect();
+    assert!(counted.len() == 1 && counted[0][1].contains(" [e9, "), "{lines:?}");
     tool.interrupt();
     assert_eq!(example("read_journal", &[&pid]), ["nothing is armed"]);
 }

@@ -31,7 +31,8 @@ fn arenas(target: &Target) -> Vec<Range<u64>> {
 }
 
 /// Interrupts every `nth` instruction of ours in so many steps; how often the handler saw the program. Where walks `may_end`, it may
-/// see nothing.
+/// see less: LLVM's unwinder takes what was interrupted for what is behind a call, and at a function's first instruction it looks up the
+/// function ahead of that, whoever interrupts it there.
 fn interrupt_everywhere(
     target: &mut Target,
     steps: usize,
@@ -56,7 +57,8 @@ fn interrupt_everywhere(
         stepper.interrupt(libc::SIGUSR1);
         let said = target.line();
         let is_seen = SEEN.contains(&said.as_str());
-        assert!(is_seen || may_end && said.is_empty(), "{name}: at {ip:#x}, {met}: {said:?}");
+        let ends_early = may_end && SEEN.iter().any(|seen| seen.starts_with(&said));
+        assert!(is_seen || ends_early, "{name}: at {ip:#x}, {met}: {said:?}");
         stepper.walk_to(ip);
         seen += usize::from(is_seen);
     }

@@ -198,7 +198,7 @@ fn h1_a_schema_that_makes_no_sense_is_said_and_harms_nobody() {
     // Removal does not ask what was collected.
     target.write(at, &[0xff; size_of::<RawPlace>()]);
     let ran = run(&["detach", "-f", "json", "-p", &pid]);
-    assert_eq!((ran.code, &ran.json()[0]["restored"]), (Some(0), &1.into()), "{ran:?}");
+    assert_eq!((ran.code, &ran.json()[0]["left"]), (Some(0), &0.into()), "{ran:?}");
     before.assert_restored(target.pid());
     call(&mut target, 1);
 }

@@ -52,12 +52,16 @@ const PLACES: [Place; 14] = [
     place("step", CALL, 1, Some(6)),
 ];
 
-/// The executable memory that the tool has mapped: with one probe, its slot is what comes first behind the filler.
-fn slot(target: &support::Target, before: &[String]) -> u64 {
-    let line = executable(target.pid()).into_iter().find(|line| !before.contains(line)).expect("an arena");
-    let start = u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
-    let filler = target.read(start, 64).iter().take_while(|&&byte| byte == 0xcc).count();
-    start + filler as u64
+/// Of an arena, where filler and the place of its tables end.
+const HEAD: usize = 24;
+
+/// The executable memory that the tool has mapped nearest to the probe: with one probe, its slot is what comes first behind the filler.
+fn slot(target: &support::Target, before: &[String], probe: u64) -> u64 {
+    let lines = executable(target.pid()).into_iter().filter(|line| !before.contains(line));
+    let starts = lines.map(|line| u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap());
+    let start = starts.min_by_key(|start| start.abs_diff(probe)).expect("an arena");
+    let filler = target.read(start, 64)[HEAD..].iter().take_while(|&&byte| byte == 0xcc).count();
+    start + (HEAD + filler) as u64
 }
 
 fn executable(pid: i32) -> Vec<String> {
@@ -86,7 +90,7 @@ fn p1_a_removal_finds_threads_at_every_place_of_a_slot() {
         let called = spinners.calls();
         let tool =
             Tool::armed(&["count", "--mechanism", mechanism, "-p", &spinners.pid(), "spinners:subject"]);
-        let slot = slot(&spinners.target, &maps);
+        let slot = slot(&spinners.target, &maps, spinners.subject());
         let keeper = tracer_of(pid);
         assert_ne!(keeper, 0);
         // It would take the probes out as soon as its keeper is gone.

@@ -5,8 +5,7 @@
 //! from it stays within the mapping and within what the sizes of this version allow, and no sum overflows.
 
 use crate::{
-    Arena, Header, MAGIC, MAX_ARENAS, MAX_SEMAPHORES, PAGE, PlaceKind, RawPlace, SessionState, Sizes,
-    VERSION, semaphores_size,
+    Arena, Header, MAGIC, MAX_ARENAS, MAX_SEMAPHORES, PAGE, PlaceKind, RawPlace, SessionState, Sizes, VERSION,
 };
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -155,12 +154,12 @@ fn returns(header: &Header, _: &Range<u64>) -> Option<()> {
     must((1..=u64::from(most(|sizes| sizes.return_bits))).contains(&header.return_bits))?;
     let size = match header.slot_shift {
         // Nothing is followed.
-        0 => PAGE,
+        0 => 0,
         2..=4 => return_sizes(header.return_bits as u32, header.slot_shift as u32).into_iter().sum(),
         _ => return None,
     };
     must(header.semaphores <= MAX_SEMAPHORES)?;
-    must(header.returns_size == size.next_multiple_of(PAGE) + semaphores_size(header.semaphores))?;
+    must(header.returns_size == crate::geometry::returns_size(size, header.semaphores))?;
     pages(header.returns, header.returns_size).map(drop)
 }
 
@@ -177,6 +176,8 @@ fn arenas(header: &Header, _: &Range<u64>) -> Option<()> {
         must(size <= MAX_ARENA)?;
         ranges.push(pages(address, size)?);
     }
+    let is_arena = |address| header.arenas[..used].iter().any(|arena| arena.address == address);
+    must(header.signals == 0 || is_arena(header.signals))?;
     ranges.sort_unstable_by_key(|range| range.start);
     must(ranges.windows(2).all(|pair| pair[0].end <= pair[1].start))
 }

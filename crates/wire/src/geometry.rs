@@ -51,6 +51,12 @@ impl Default for Geometry {
     }
 }
 
+/// Size of the return region: of what belongs to followed calls, behind it the page of the [`Header::signal_table`], and last the
+/// semaphores' records.
+pub(crate) fn returns_size(followed: u64, semaphores: u64) -> u64 {
+    followed.max(1).next_multiple_of(PAGE) + PAGE + semaphores_size(semaphores)
+}
+
 impl Geometry {
     fn take(&mut self, bytes: u32) -> Option<u32> {
         let at = self.next;
@@ -97,7 +103,7 @@ impl Geometry {
         header.return_bits = u64::from(sizes.return_bits);
         header.slot_shift = u64::from(followed.unwrap_or(0));
         let returns = followed.map_or(0, |shift| return_sizes(sizes.return_bits, shift).into_iter().sum());
-        header.returns_size = returns.max(1).next_multiple_of(PAGE) + semaphores_size(header.semaphores);
+        header.returns_size = returns_size(returns, header.semaphores);
         header.ring = self.ring;
         header.ring_bits = self.ring_bits;
         header.block_cursor = 1;

@@ -2,7 +2,10 @@
 
 use crate::JournalSizes;
 use bytemuck::{Pod, Zeroable};
-use trapless_isa::{Layout, detour::return_sizes};
+use trapless_isa::{
+    Layout,
+    detour::{return_sizes, signals::Signals},
+};
 
 /// First eight bytes of the region.
 pub const MAGIC: [u8; 8] = *b"TRAPLESS";
@@ -103,10 +106,12 @@ pub struct Header {
     pub ring_bits: u32,
     /// Threads that had the thread pointer of another one when the probes were armed.
     pub sharing_threads: u64,
+    /// Address of the arena of the stubs of signal handlers ([`trapless_isa::detour::signals`]); 0 where there are none.
+    pub signals: u64,
     /// Our executable mappings, ended by an unused entry.
     pub arenas: [Arena; MAX_ARENAS],
     /// Ends the arenas, and keeps the cursor on a cache line of its own.
-    _pad: [u8; 64],
+    _pad: [u64; 7],
     /// Number of claimed blocks; starts at 1, since block 0 is the overflow block. May exceed the number of blocks.
     pub block_cursor: u64,
 }
@@ -143,6 +148,22 @@ impl Header {
         self.returns + self.returns_size.saturating_sub(crate::semaphores_size(self.semaphores))
     }
 
+    /// Address of the table of signal handlers: the page ahead of the semaphores' records.
+    pub fn signal_table(&self) -> u64 {
+        self.semaphores_at().saturating_sub(crate::PAGE)
+    }
+
+    /// The stubs of signal handlers, if there are any.
+    pub fn signals(&self) -> Option<Signals> {
+        (self.signals != 0).then(|| Signals {
+            table: self.signal_table(),
+            arena: self.signals,
+            stops: 0,
+            faults: false,
+            key: 0,
+        })
+    }
+
     /// The layout as detours see it, in a program whose C library is known by where it keeps the thread id, or is not.
     pub fn layout(&self, tid_offset: Option<i32>) -> Layout {
         Layout {
@@ -162,6 +183,7 @@ impl Header {
             return_bits: self.return_bits as u32,
             slot_shift: self.slot_shift as u32,
             arenas: self.region + std::mem::offset_of!(Header, arenas) as u64,
+            signals: self.signals(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Would a handler of the program's see a fault of a moved instruction?
 //!
 //! A displaced instruction that faults does so at the address of its copy. A handler that looks there would find nothing it
-//! knows. Only the faults that the instruction may raise count, and only those that are handled: a program that
+//! knows, unless it is shown the program ([`trapless_isa::detour::signals`]). Only the faults that the instruction may raise count, and only those that are handled: a program that
 //! handles failed divisions does not care where a load is.
 
 use super::Facts;
@@ -16,17 +16,28 @@ const SIGNALS: [(i32, &str, Faults); 4] = [
     (libc::SIGILL, "SIGILL", Faults::INVALID),
 ];
 
+/// Their numbers.
+pub(crate) const MAY_FAULT: [i32; SIGNALS.len()] = [SIGNALS[0].0, SIGNALS[1].0, SIGNALS[2].0, SIGNALS[3].0];
+
+/// Whether the process handles any.
+pub(crate) fn handles_faults(facts: &Facts) -> bool {
+    MAY_FAULT.iter().any(|signal| facts.handled & 1 << (signal - 1) != 0)
+}
+
 /// Why `displaced` instructions, whose bytes are `original`, must not move.
-pub(super) fn seen_by_handlers(
+pub(crate) fn seen_by_handlers(
     facts: &Facts,
     isa: &dyn Isa,
     displaced: Displaced,
     original: &[u8],
 ) -> Result<(), Refusal> {
-    let handled = |signal: i32| facts.handled & 1 << (signal - 1) != 0;
-    if !SIGNALS.iter().any(|(signal, ..)| handled(*signal)) {
+    if facts.shows {
         return Ok(());
     }
+    if !handles_faults(facts) {
+        return Ok(());
+    }
+    let handled = |signal: i32| facts.handled & 1 << (signal - 1) != 0;
     let may = isa.may_fault(original, displaced.start);
     match SIGNALS.iter().find(|(signal, _, faults)| handled(*signal) && may.meets(*faults)) {
         Some((_, name, _)) => Err(Refusal::MayFault(name)),

@@ -27,6 +27,7 @@ mod verdict;
 use crate::Function;
 use std::collections::BTreeMap;
 
+pub(crate) use faults::{MAY_FAULT, handles_faults, seen_by_handlers};
 pub use returns::judge_returns;
 pub use runtimes::{Marks, Runtime, Runtimes};
 pub use unwinders::{LANDINGS, LOOKUPS, UNWINDERS, require_unwinders};
@@ -43,8 +44,20 @@ pub struct Facts {
     pub shadow_stack: bool,
     /// The run-time systems of all modules together.
     pub runtimes: Runtimes,
+    /// Handlers of signals are shown the program where they interrupt a detour ([`trapless_isa::detour::signals`]), if all probes that this takes
+    /// can be had.
+    pub shows: bool,
+    /// A signal by which a run-time system of the process stops its threads, or 0 ([`trapless_isa::detour::signals::Signals::stops`]).
+    pub stops: u32,
     /// Exceptions are thrown, and no unwinder was found that could be hooked.
     pub throws_unhooked: bool,
+}
+
+impl Facts {
+    /// The same where handlers see detours.
+    pub(crate) fn without_stubs(&self) -> Self {
+        Self { shows: false, ..*self }
+    }
 }
 
 /// What is known of a function beside its code.

@@ -9,16 +9,19 @@ fn duration() -> impl Strategy<Value = Duration> {
 
 fn removed() -> impl Strategy<Value = Removed> {
     let kept = prop::option::of(prop::sample::select(&Kept::ALL[..]));
-    let counts = any::<[usize; 5]>();
-    (counts, kept, duration()).prop_map(|([restored, left, returns, freed, ended], kept, stopped)| Removed {
-        restored,
-        left,
-        returns,
-        kept,
-        freed,
-        stopped,
-        ended,
-    })
+    let counts = any::<[usize; 6]>();
+    (counts, kept, duration()).prop_map(
+        |([restored, left, returns, freed, ended, without_stub], kept, stopped)| Removed {
+            restored,
+            left,
+            returns,
+            kept,
+            freed,
+            stopped,
+            ended,
+            without_stub,
+        },
+    )
 }
 
 fn failure() -> impl Strategy<Value = Failure> {
@@ -117,8 +120,8 @@ fn bytes_that_are_no_answer_say_what_is_wrong() {
         ),
         (
             "a refusal that is none",
-            [&[answers::ARMED][..], &duration, &[0, 5]].concat(),
-            Malformed::Unknown { what: "refusal", number: 5 },
+            [&[answers::ARMED][..], &duration, &[0, 6]].concat(),
+            Malformed::Unknown { what: "refusal", number: 6 },
         ),
         (
             "memory kept for no reason",

@@ -99,6 +99,8 @@
 //! A frame that was interrupted in a detour itself is told in the same way, by what the arena says of each of its instructions
 //! ([`crate::frames`]): the unwinder gets the place of the program that the thread stands for, and the stack pointer that it has there.
 
+use super::signals::Signals;
+
 /// Log2 of the size of a thread table entry.
 pub const THREAD_SHIFT: u32 = 6;
 /// Thread table: the owner's thread pointer.
@@ -249,6 +251,8 @@ pub struct Layout {
     pub slot_shift: u32,
     /// Address of the list of arenas: pairs of 64-bit address and size, ended by a zero address.
     pub arenas: u64,
+    /// Where the stubs of signal handlers are, if there are any.
+    pub signals: Option<Signals>,
 }
 
 impl Layout {

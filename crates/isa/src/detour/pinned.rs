@@ -26,6 +26,7 @@ fn layout(high: u64, slot_shift: u32) -> Layout {
         return_bits: 11,
         slot_shift,
         arenas: high + 0x10_0100,
+        signals: None,
     }
 }
 
@@ -166,13 +167,13 @@ fn everything(machine: Machine, high: u64, functions: &[&[u8]]) -> (usize, usize
 fn code_for_64_bit_programs_is_what_it_was() {
     assert_eq!(
         everything(Machine::X86_64, 0x2000_0000_0000, &X86),
-        (6480, 5_013_728, 7_672_814_551_571_527_662)
+        (6480, 5_013_728, 13_525_284_808_165_954_990)
     );
 }
 
 #[test]
 fn code_for_32_bit_programs_is_what_it_was() {
-    assert_eq!(everything(Machine::I386, 0x6000_0000, &X86), (6480, 4_862_508, 2_414_296_462_850_201_959));
+    assert_eq!(everything(Machine::I386, 0x6000_0000, &X86), (6480, 4_862_508, 13_324_996_798_830_593_535));
 }
 
 #[test]

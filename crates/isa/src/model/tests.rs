@@ -28,6 +28,7 @@ fn layout(return_bits: u32) -> Layout {
         return_bits,
         slot_shift: 3,
         arenas: 0x900,
+        signals: None,
     }
 }
 

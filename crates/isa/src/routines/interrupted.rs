@@ -98,7 +98,7 @@ fn real_place<A: Assemble>(a: &mut A, layout: &Layout, r: &Instances<A::Reg>, fr
     half(a, r.left, r.index, 0);
     a.bits(r.scratch, r.left, ROW_END.0, ROW_END.1);
     a.jump_if_below(r.slot, r.scratch, found);
-    a.add_small(r.index, 4);
+    a.add_small(r.index, 1 << ROW_SHIFT);
     a.jump(row);
 
     a.bind(found);

@@ -102,7 +102,7 @@ fn finished(
     };
     comment(&labels.displaced, "displaced instructions")?;
     comment(&labels.back, "back to the first instruction that stays")?;
-    if !request.payload.only_shares() {
+    if !request.payload.needs_no_thread() {
         comment(&labels.resume, "the thread's memory is known")?;
         comment(&labels.slow, "the thread is not where its hash says")?;
     }
@@ -196,7 +196,7 @@ impl<'a> Template<'a> {
     fn write(&mut self) -> Asm {
         let payload = &self.request.payload;
         payload.hooks.iter().try_for_each(|hook| self.hook(hook))?;
-        if payload.only_shares() {
+        if payload.needs_no_thread() {
             return self.displaced();
         }
         let frame = Frame::choose(64, payload, self.entry_liveness());
@@ -222,7 +222,8 @@ impl<'a> Template<'a> {
 
     /// Registers that a step reads are not dead, whatever the function does with them.
     pub(super) fn entry_liveness(&self) -> Liveness {
-        let mut live = liveness(self.bits, self.request.site, self.request.displaced.start);
+        let faults = self.request.layout.signals.is_some_and(|signals| signals.faults);
+        let mut live = liveness(self.bits, self.request.site, self.request.displaced.start, faults);
         for register in self.request.operands.iter().flat_map(|operand| operand.registers()) {
             live.dead.0 &= !1u16.checked_shl(register.into()).unwrap_or(0);
         }

@@ -36,6 +36,14 @@ pub(super) fn faults(bits: u32, code: &[u8], address: u64) -> Faults {
     found
 }
 
+/// Whether `instruction` alone may raise any, in a function with a frame.
+pub(super) fn may_fault(bits: u32, instruction: &Instruction, factory: &mut InstructionInfoFactory) -> bool {
+    let mut accesses =
+        || factory.info(instruction).used_memory().iter().any(|access| is_wild(bits, access, true));
+    let touches = !matches!(instruction.mnemonic(), Mnemonic::Nop | Mnemonic::Lea | Mnemonic::Leave);
+    of_kind(bits, instruction) != Faults::NONE || touches && accesses()
+}
+
 /// Whether an access may reach memory that is not there.
 fn is_wild(bits: u32, access: &UsedMemory, frame: bool) -> bool {
     if access.access() == OpAccess::NoMemAccess {

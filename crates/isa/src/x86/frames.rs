@@ -2,13 +2,13 @@
 //!
 //! The code is our own, so little can happen: pushes and pops, `lea` and `add` on the stack pointer, branches, calls of the
 //! routines. What else is done to the stack pointer, and a register that functions keep for their callers between a
-//! write and the pop that restores it, make a place unknown.
+//! write and the pop that restores it, make a place unknown. Of the other registers and the flags it is followed where they were saved.
 
 use super::decode::{decoder, is_write};
-use crate::frames::{Place, Point};
+use crate::frames::{Place, Point, SAVED_FLAGS, SAVED_IN_AH, SAVED_IN_RAX, SAVED_LOST, Saved};
 use alloc::{collections::BTreeMap, vec::Vec};
-use core::ops::Range;
-use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
+use core::{array, ops::Range};
+use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register, RflagsBits};
 
 /// What is known before an instruction.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -16,9 +16,18 @@ struct State {
     place: Place,
     /// How far the stack pointer is below the place's; `None` where two ways differ.
     depth: Option<i32>,
-    /// Registers, by number, that hold something else than at the place.
+    /// Registers, by number, that hold something else than at the place; the stack pointer's bit is that of the flags.
     lost: u16,
+    /// How many words below the place's stack pointer each was pushed; 0 where it was not, or by two ways in two places.
+    pushed: [u8; 16],
+    /// [`SAVED_IN_RAX`] or [`SAVED_IN_AH`] where rax holds the flags, or 0.
+    flags_in_rax: u8,
 }
+
+const FLAGS: u16 = 1 << SAVED_FLAGS;
+/// r10 and r11, or eax and edx: the routines' results.
+const RESULTS_64: u16 = 1 << 10 | 1 << 11;
+const RESULTS_32: u16 = 1 | 1 << 2;
 
 /// rbx, rbp, r12 to r15.
 const KEPT_64: u16 = 0b1111_0000_0010_1000;
@@ -31,7 +40,7 @@ pub(super) fn points(bits: u32, code: &[u8], roots: &[(u32, Place)], skip: &Rang
     let mut walk =
         Walk { code, bits, skip, states: BTreeMap::new(), ends: BTreeMap::new(), left: Vec::new() };
     for &(offset, place) in roots {
-        walk.arrive(offset, State { place, depth: Some(0), lost: 0 });
+        walk.arrive(offset, State { place, depth: Some(0), lost: 0, pushed: [0; 16], flags_in_rax: 0 });
     }
     let mut info = InstructionInfoFactory::new();
     while let Some(offset) = walk.left.pop() {
@@ -41,13 +50,13 @@ pub(super) fn points(bits: u32, code: &[u8], roots: &[(u32, Place)], skip: &Rang
     let mut end = 0;
     for (&offset, state) in &walk.states {
         if offset > end {
-            points.push(Point { offset: end, stands: None });
+            points.push(Point::unknown(end));
         }
         let stands = state.depth.filter(|_| state.lost & kept == 0).map(|depth| (state.place, depth));
-        points.push(Point { offset, stands });
+        points.push(Point { offset, stands, saved: state.saved() });
         end = walk.ends.get(&offset).copied().unwrap_or(offset);
     }
-    points.push(Point { offset: end, stands: None });
+    points.push(Point::unknown(end));
     points
 }
 
@@ -59,7 +68,7 @@ pub(super) fn displaced(bits: u32, code: &[u8], places: &[(u64, u32)], site: u64
         let place = u8::try_from(original.wrapping_sub(site)).ok().map(Place::Site);
         let (mut offset, mut depth) = (offset, Some(0));
         loop {
-            points.push(Point { offset, stands: place.zip(depth) });
+            points.push(Point { offset, stands: place.zip(depth), saved: Saved::default() });
             let rest = code.get(offset as usize..).unwrap_or_default();
             let instruction = decoder(bits, rest, 0).decode();
             offset += instruction.len() as u32;
@@ -68,12 +77,12 @@ pub(super) fn displaced(bits: u32, code: &[u8], places: &[(u64, u32)], site: u64
                 break;
             }
         }
-        points.push(Point { offset, stands: None });
+        points.push(Point::unknown(offset));
     }
     // One copy begins where another ends.
     points.dedup_by(|later, earlier| {
         later.offset == earlier.offset && {
-            earlier.stands = later.stands;
+            (earlier.stands, earlier.saved) = (later.stands, later.saved);
             true
         }
     });
@@ -131,6 +140,11 @@ impl Walk<'_> {
                 place: known.place,
                 depth: known.depth.filter(|_| known.place == state.place && known.depth == state.depth),
                 lost: known.lost | state.lost,
+                pushed: array::from_fn(|register| match (known.pushed[register], state.pushed[register]) {
+                    (one, other) if one == other => one,
+                    _ => 0,
+                }),
+                flags_in_rax: if known.flags_in_rax == state.flags_in_rax { known.flags_in_rax } else { 0 },
             },
         };
         if self.states.insert(offset, merged) != Some(merged) {
@@ -158,8 +172,9 @@ impl Walk<'_> {
             }
             // The displaced code is called where the call is followed, and comes back at the return point.
             FlowControl::Call if target.is_none_or(|target| !self.skip.contains(&target)) => {
-                self.arrive(end, state);
+                self.arrive(end, state.behind_routine(self.bits));
             }
+            FlowControl::IndirectCall => self.arrive(end, state.behind_routine(self.bits)),
             _ => {}
         }
     }
@@ -193,10 +208,87 @@ impl State {
                 after.lost |= 1 << register.number();
             }
         }
-        if instruction.mnemonic() == Mnemonic::Pop && instruction.op0_kind() == OpKind::Register {
-            after.lost &= !(1 << instruction.op0_register().number());
-        }
+        let writes_rax = |used: &iced_x86::UsedRegister| {
+            used.register().full_register() == Register::RAX && is_write(used.access())
+        };
+        let writes_rax = info.info(instruction).used_registers().iter().any(writes_rax);
+        after.follow_saving(&self, instruction, writes_rax);
         after
+    }
+
+    /// What is saved and restored by the instruction, of which only the writes are in yet.
+    fn follow_saving(&mut self, before: &Self, instruction: &Instruction, writes_rax: bool) {
+        const ARITHMETIC: u32 = RflagsBits::OF
+            | RflagsBits::SF
+            | RflagsBits::ZF
+            | RflagsBits::AF
+            | RflagsBits::CF
+            | RflagsBits::PF;
+        let register = instruction.op0_register().full_register();
+        let is_whole = instruction.op0_kind() == OpKind::Register && register.is_gpr();
+        let word = instruction.stack_pointer_increment().abs();
+        let words = |depth: Option<i32>| depth.filter(|depth| depth % word == 0).map(|depth| depth / word);
+        if instruction.rflags_modified() & ARITHMETIC != 0 {
+            self.lost |= FLAGS;
+        }
+        if writes_rax {
+            self.flags_in_rax = 0;
+        }
+        match instruction.mnemonic() {
+            Mnemonic::Push if is_whole => {
+                let at = words(self.depth).and_then(|words| u8::try_from(words).ok());
+                let at = at.filter(|at| *at < SAVED_IN_AH).unwrap_or(0);
+                let number = register.number();
+                if before.flags_in_rax == SAVED_IN_RAX && number == 0 {
+                    self.pushed[SAVED_FLAGS] = at;
+                } else if before.lost & 1 << number == 0 {
+                    self.pushed[number] = at;
+                }
+            }
+            Mnemonic::Pop if is_whole => {
+                let at = words(before.depth).and_then(|words| u8::try_from(words).ok()).unwrap_or(0);
+                let number = register.number();
+                if number == 0 && at != 0 && self.pushed[SAVED_FLAGS] == at {
+                    self.flags_in_rax = SAVED_IN_RAX;
+                    self.pushed[SAVED_FLAGS] = 0;
+                } else {
+                    self.lost &= !(1 << number);
+                    self.pushed[number] = 0;
+                }
+            }
+            Mnemonic::Lahf if before.lost & FLAGS == 0 => self.flags_in_rax = SAVED_IN_RAX,
+            Mnemonic::Seto => self.flags_in_rax = before.flags_in_rax,
+            // How flags are restored: OF by overflowing, then the others.
+            Mnemonic::Add
+                if before.flags_in_rax == SAVED_IN_RAX && instruction.op0_register() == Register::AL =>
+            {
+                self.flags_in_rax = SAVED_IN_AH;
+            }
+            Mnemonic::Sahf | Mnemonic::Popf | Mnemonic::Popfd | Mnemonic::Popfq => self.lost &= !FLAGS,
+            _ => {}
+        }
+    }
+
+    /// Behind the call of a routine, which changes its results and the flags.
+    fn behind_routine(mut self, bits: u32) -> State {
+        let results = if bits == 64 { RESULTS_64 } else { RESULTS_32 };
+        for number in (0..16).filter(|number| results & 1 << number != 0) {
+            // One that was not pushed is not used.
+            if self.pushed[number] != 0 {
+                self.lost |= 1 << number;
+            }
+        }
+        self.lost |= FLAGS;
+        self
+    }
+
+    fn saved(&self) -> Saved {
+        Saved(array::from_fn(|number| match (self.lost & 1 << number != 0, self.pushed[number]) {
+            (false, _) => 0,
+            (true, _) if number == SAVED_FLAGS && self.flags_in_rax != 0 => self.flags_in_rax,
+            (true, 0) => SAVED_LOST,
+            (true, at) => at,
+        }))
     }
 }
 

@@ -7,6 +7,7 @@
 //! callers compiled with `-fipa-ra`, hand-written assembly and its flags across calls are as safe as any.
 
 use super::decode::decoder;
+use super::faults::may_fault;
 use crate::Site;
 use alloc::vec::Vec;
 use iced_x86::{
@@ -62,8 +63,9 @@ struct Known {
     flags: u32,
 }
 
-/// What is dead before the instruction at `address`, which lies in the site's function. `bits` is 32 or 64.
-pub fn liveness(bits: u32, site: &Site<'_>, address: u64) -> Liveness {
+/// What is dead before the instruction at `address`, which lies in the site's function. `bits` is 32 or 64. `faults`: the program handles
+/// faults, and may go on behind an instruction that has not written what it writes.
+pub fn liveness(bits: u32, site: &Site<'_>, address: u64, faults: bool) -> Liveness {
     let all = if bits == 64 { 0xffff } else { 0x00ff };
     let mut scan = Scan {
         site,
@@ -73,6 +75,8 @@ pub fn liveness(bits: u32, site: &Site<'_>, address: u64) -> Liveness {
         visited: Vec::with_capacity(PATIENCE as usize),
         seen: 0,
         patience: PATIENCE,
+        bits,
+        faults,
         decoder: decoder(bits, site.code, site.function),
         factory: InstructionInfoFactory::new(),
     };
@@ -95,6 +99,8 @@ struct Scan<'a> {
     /// A bit for each remainder of a visited address: most places are passed once, and the list need not be searched for them.
     seen: u128,
     patience: u32,
+    bits: u32,
+    faults: bool,
     decoder: Decoder<'a>,
     factory: InstructionInfoFactory,
 }
@@ -162,12 +168,13 @@ impl Scan<'_> {
 
     fn accesses(&mut self, instruction: &Instruction, written: &mut Known) {
         let before = *written;
+        let may_fault = self.faults && may_fault(self.bits, instruction, &mut self.factory);
         self.live.flags |= instruction.rflags_read() & ARITHMETIC & !before.flags;
-        if !may_leave_flags(instruction) {
+        if !may_leave_flags(instruction) && !may_fault {
             written.flags |= instruction.rflags_modified() & ARITHMETIC;
         }
         // With a source of 0 these leave the destination as it was.
-        let may_leave = matches!(instruction.mnemonic(), Mnemonic::Bsf | Mnemonic::Bsr);
+        let may_leave = may_fault || matches!(instruction.mnemonic(), Mnemonic::Bsf | Mnemonic::Bsr);
         for used in self.factory.info(instruction).used_registers() {
             let (number, is_whole) = register(used.register());
             if matches!(

@@ -45,9 +45,11 @@ mod returns;
 mod room;
 mod runtime;
 mod sharing;
+mod signals;
 mod skim;
 mod slot;
 mod steps;
+mod syscalls;
 mod tables;
 mod template;
 #[cfg(test)]
@@ -130,6 +132,26 @@ impl Isa for X86 {
 
     fn sharing_calls(&self, code: &[u8], start: u64, at: u64) -> SharingCalls {
         sharing::sharing_calls(self.bits, code, start, at)
+    }
+
+    fn shows_handlers_the_program(&self) -> bool {
+        self.bits == 64
+    }
+
+    fn action_candidates(&self, code: &[u8]) -> Vec<usize> {
+        if self.bits == 64 { signals::action_candidates(code) } else { Vec::new() }
+    }
+
+    fn action_places(&self, code: &[u8], start: u64, at: u64) -> Option<(u64, u64)> {
+        if self.bits == 64 { signals::action_places(code, start, at) } else { None }
+    }
+
+    fn handlers_return_to(&self, code: &[u8]) -> Vec<usize> {
+        if self.bits == 64 { signals::returns(code) } else { Vec::new() }
+    }
+
+    fn signal_code(&self, layout: &Layout) -> Result<Runtime, Reason> {
+        if self.bits == 64 { signals::signal_code(layout) } else { Err(Reason::NotImplemented) }
     }
 
     fn code_address_in_context(&self, code: &[u8]) -> Option<u32> {

@@ -140,6 +140,11 @@ pub(super) fn runtime(bits: u32, address: u64, layout: &Layout) -> Emitted<Runti
     Ok(Runtime { code, routines, frames })
 }
 
+/// The roles of the routines that look for return instances in 64-bit mode.
+pub(super) fn instances() -> Instances<usize> {
+    WIDE.instances
+}
+
 fn save(a: &mut Lower, registers: &[usize]) {
     registers.iter().rev().for_each(|&register| a.push(register));
 }

@@ -3,20 +3,19 @@
 //! What is done is told in [`crate::detour::memory`]. Behind the system call both the parent and its child come by; rax tells which is which,
 //! and the other registers hold what they held ahead of it, but rcx and r11 in 64-bit mode.
 //!
-//! The places are found by the C library's way to write them: the number is loaded, in the last few instructions, and then comes
-//! `syscall`, or `int 0x80` in 32-bit mode, in straight code. (Through `gs:[0x10]` no such child can be made: the call's return address
-//! lies on the stack that both use.)
+//! The places are found by the C library's way to write them ([`syscalls`]). Through `gs:[0x10]` no such child can be made: the call's
+//! return address lies on the stack that both use.
 
 use super::{
-    decode::{decoder, flow, is_write},
     detour::{Asm, Template},
     frame::RED_ZONE,
     runtime::Routine,
+    syscalls,
 };
+use crate::SharingCalls;
 use crate::payload::*;
-use crate::{Flow, SharingCalls};
 use alloc::vec::Vec;
-use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register, UsedRegister, code_asm::*};
+use iced_x86::code_asm::*;
 
 /// The system calls by which children are made.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -38,120 +37,27 @@ impl Call {
     }
 }
 
-/// The instruction that enters the kernel.
-fn entry(bits: u32) -> [u8; 2] {
-    if bits == 64 { [0x0f, 0x05] } else { [0xcd, 0x80] }
-}
-
-/// So far ahead of the entry into the kernel the number is loaded, in bytes.
-const NEAR: usize = 48;
-
 /// Offsets in `code` that look like the entry into the kernel of such a call.
 pub(super) fn candidates(bits: u32, code: &[u8]) -> Vec<usize> {
-    let loads_number = |before: &[u8]| {
-        let word = |at: usize| before.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
-        (0..before.len()).any(|at| match before[at] {
-            // mov eax, imm32; mov al, imm8
-            0xb8 => word(at + 1).is_some_and(|bytes| Call::of(bits, u32::from_le_bytes(bytes)).is_some()),
-            0xb0 => before.get(at + 1).is_some_and(|&number| Call::of(bits, number.into()).is_some()),
-            _ => false,
-        })
-    };
-    let entry = entry(bits);
-    let found = memchr::memmem::find_iter(code, &entry);
-    found.filter(|&at| loads_number(&code[at.saturating_sub(NEAR)..at])).collect()
-}
-
-/// What is known of the registers of a system call.
-#[derive(Clone, Copy, Default)]
-struct Known {
-    number: Option<u32>,
-    /// Address of the instruction that has loaded it.
-    loaded: u64,
-    flags: Option<u32>,
+    syscalls::entries(bits, code, |number| Call::of(bits, number).is_some())
 }
 
 /// The places that belong to the entry into the kernel at `at`, in a function of which `code` is all that was found, from its
 /// `start` on.
 pub(super) fn sharing_calls(bits: u32, code: &[u8], start: u64, at: u64) -> SharingCalls {
-    let all: Vec<Instruction> = decoder(bits, code, start).iter().take_while(|i| i.ip() <= at).collect();
-    let is_entry = |i: &Instruction| i.ip() == at && !i.is_invalid();
-    let Some((entry, before)) = all.split_last().filter(|(last, _)| is_entry(last)) else {
-        return SharingCalls::Unclear;
-    };
-    // Branches from behind it, too.
-    let arrivals: Vec<u64> = decoder(bits, code, start)
-        .iter()
-        .filter_map(|i| match flow(&i) {
-            Flow::Jump { target } | Flow::Branch { target } => Some(target),
-            _ => None,
-        })
-        .collect();
-    let (mut known, mut info) = (Known::default(), InstructionInfoFactory::new());
-    for instruction in before {
-        if arrivals.contains(&instruction.ip()) {
-            known = Known::default();
-        }
-        known.follow(bits, instruction, &mut info);
-    }
-    if arrivals.contains(&at) {
-        return SharingCalls::Unclear;
-    }
-    let Some(number) = known.number else { return SharingCalls::Unclear };
-    let behind = entry.next_ip();
+    let Some(call) = syscalls::at(bits, code, start, at) else { return SharingCalls::Unclear };
+    let Some(number) = call.number() else { return SharingCalls::Unclear };
+    let behind = call.behind();
     match Call::of(bits, number) {
         Some(Call::Vfork) => SharingCalls::One(behind, Sharing::Vfork),
-        Some(Call::Clone) if known.flags.is_some_and(|flags| flags & CLONE_VFORK == 0) => SharingCalls::None,
+        Some(Call::Clone) if call.first().is_some_and(|flags| flags & CLONE_VFORK == 0) => SharingCalls::None,
         Some(Call::Clone) => SharingCalls::One(behind, Sharing::Clone),
         // What lies ahead is displaced: it must be there that the arguments are in their register.
-        Some(Call::Clone3) if before.last().is_some_and(|last| last.ip() == known.loaded) => {
-            SharingCalls::Two((known.loaded, Sharing::BeforeClone3), (behind, Sharing::Clone3))
-        }
-        Some(Call::Clone3) => SharingCalls::Unclear,
+        Some(Call::Clone3) => match call.loaded_last() {
+            Some(loaded) => SharingCalls::Two((loaded, Sharing::BeforeClone3), (behind, Sharing::Clone3)),
+            None => SharingCalls::Unclear,
+        },
         None => SharingCalls::None,
-    }
-}
-
-impl Known {
-    fn follow(&mut self, bits: u32, instruction: &Instruction, info: &mut InstructionInfoFactory) {
-        if flow(instruction) != Flow::Next && !matches!(flow(instruction), Flow::Branch { .. }) {
-            *self = Self::default();
-            return;
-        }
-        let first = if bits == 64 { Register::RDI } else { Register::EBX };
-        let immediate = || match (instruction.mnemonic(), instruction.op1_kind()) {
-            (Mnemonic::Mov, OpKind::Immediate32 | OpKind::Immediate32to64) => Some(instruction.immediate32()),
-            (Mnemonic::Xor, OpKind::Register) if instruction.op0_register() == instruction.op1_register() => {
-                Some(0)
-            }
-            _ => None,
-        };
-        let written = instruction.op0_register();
-        let used = info.info(instruction).used_registers();
-        let writes = |register: Register| {
-            let is_it = |used: &UsedRegister| used.register().full_register() == register.full_register();
-            used.iter().any(|used| is_it(used) && is_write(used.access()))
-        };
-        if writes(Register::RAX) {
-            self.number = match written {
-                Register::EAX | Register::RAX => immediate(),
-                // On top of what is known.
-                Register::AL if instruction.mnemonic() == Mnemonic::Mov => match instruction.op1_kind() {
-                    OpKind::Immediate8 => {
-                        self.number.map(|number| number & !0xff | u32::from(instruction.immediate8()))
-                    }
-                    _ => None,
-                },
-                _ => None,
-            };
-            self.loaded = instruction.ip();
-        }
-        if writes(first) {
-            self.flags = match written.full_register() == first.full_register() {
-                true if written.size() >= 4 => immediate(),
-                _ => None,
-            };
-        }
     }
 }
 

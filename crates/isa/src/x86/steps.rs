@@ -27,6 +27,7 @@ impl Template<'_> {
             Hook::Translate(lookup) => self.translate(lookup),
             Hook::Land { code_address } => self.land(code_address),
             Hook::Share(sharing) => self.share(sharing),
+            Hook::Signal(call) => self.signal(call),
         }
     }
 

@@ -82,8 +82,8 @@ fn distances<'r>(request: &'r DetourRequest<'_>) -> impl Iterator<Item = u64> + 
 }
 
 /// What is dead at a site.
-pub(crate) fn spare(site: &Site<'_>, address: u64) -> Liveness {
-    liveness(64, site, address)
+pub(crate) fn spare(site: &Site<'_>, address: u64, layout: &Layout) -> Liveness {
+    liveness(64, site, address, layout.signals.is_some_and(|signals| signals.faults))
 }
 
 fn encode(request: &DetourRequest<'_>) -> Emitted<Detour> {

@@ -117,6 +117,7 @@ fn boosted_slots_end_in_a_branch_back() {
         return_bits: 0,
         slot_shift: POWERPC64LE.facts().slot_shift,
         arenas: 0,
+        signals: None,
     };
     for (name, word, slot) in [
         ("mflr r0", 0x7c08_02a6_u32, &[0x7c08_02a6_u32, 0x4bff_f000][..]),
@@ -313,6 +314,7 @@ fn some_layout() -> impl Strategy<Value = Layout> {
             return_bits,
             slot_shift: POWERPC64LE.facts().slot_shift,
             arenas: a[6],
+            signals: None,
         },
     )
 }

@@ -52,6 +52,7 @@ pub fn layout(return_bits: u32) -> Layout {
         return_bits,
         slot_shift: POWERPC64LE.facts().slot_shift,
         arenas: HEADER + 0x100,
+        signals: None,
     }
 }
 

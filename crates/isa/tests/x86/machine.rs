@@ -63,6 +63,7 @@ pub const fn layout(self_pointer: bool) -> Layout {
         return_bits: RETURN_BITS,
         slot_shift: 3,
         arenas: REGION + 0x100,
+        signals: None,
     }
 }
 

@@ -42,6 +42,7 @@ const LAYOUT: Layout = Layout {
     return_bits: 4,
     slot_shift: 2,
     arenas: HEADER + 0x100,
+    signals: None,
 };
 
 /// Functions whose entries leave none, some and all of registers and flags free.

@@ -52,7 +52,7 @@ fn found<'l>(library: &'l Library) -> Vec<Found<'l>> {
         let Ok(displaced) = isa.verdict(site).jump else { return };
         let from = (displaced.start - site.function) as usize;
         if let Some(original) = site.code.get(from..from + usize::from(displaced.length)) {
-            let spare = Spare::at(Machine::X86_64, site, displaced.start);
+            let spare = Spare::at(Machine::X86_64, site, displaced.start, &layout(true));
             all.push(Found { function: function.to_string(), site: *site, displaced, original, spare });
         }
     });

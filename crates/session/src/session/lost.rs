@@ -14,8 +14,8 @@ use trapless_process::Process;
 #[derive(Debug)]
 pub(super) struct Sites {
     recheck: Recheck,
-    /// By index in the plan: address, module, function.
-    names: Vec<(u64, Arc<str>, SiteName)>,
+    /// By index in the plan: address, module, function, of those that were asked for.
+    names: Vec<Option<(u64, Arc<str>, SiteName)>>,
     lost: Vec<LostSite>,
     /// The program that the process runs instead.
     replaced: Option<PathBuf>,
@@ -45,8 +45,10 @@ impl Sites {
         let known = images.iter().filter(|image| paths.contains(image.path.as_str()));
         let known = known.map(|image| (PathBuf::from(&image.path), image.range.clone())).collect();
         let names = plan.sites.iter().map(|site| {
-            let (module, function) = names(site.request.id);
-            (site.request.address, module, function)
+            let asked = !site.request.wanted.is_hook();
+            asked
+                .then(|| names(site.request.id))
+                .map(|(module, function)| (site.request.address, module, function))
         });
         let recheck = Recheck::new(session, refused);
         let mapped_again = BTreeSet::new();
@@ -76,7 +78,7 @@ impl Sites {
                 self.replaced.get_or_insert_with(|| process.exe().unwrap_or_default());
                 continue;
             }
-            let Some((address, module, function)) = self.names.get(index as usize) else { continue };
+            let Some(Some((address, module, function))) = self.names.get(index as usize) else { continue };
             // A site is mended as often as it takes, and told once.
             if became == Became::Mended
                 && self.lost.iter().any(|l| l.address == *address && l.code == became.code())

@@ -159,7 +159,7 @@ fn candidates(module: &Module) -> Vec<u64> {
 }
 
 /// Adds a site that nobody asked for, so it may cost no trap.
-fn add(sites: &mut Sites, image: usize, function: Function<'_>, address: u64) {
+pub(super) fn add(sites: &mut Sites, image: usize, function: Function<'_>, address: u64) {
     if sites.sites.iter().any(|site| site.image == image && site.address == address) {
         return;
     }
@@ -170,7 +170,7 @@ fn add(sites: &mut Sites, image: usize, function: Function<'_>, address: u64) {
 
 /// The function that `address` is in, or which ends before it where only its unwind entry is known: assembly ends those ahead of the
 /// system call.
-fn function_around<'m>(module: &'m Module, address: u64) -> Option<Function<'m>> {
+pub(super) fn function_around<'m>(module: &'m Module, address: u64) -> Option<Function<'m>> {
     let functions = module.functions();
     functions.containing(address).or_else(|| {
         let (mut from, mut to) = (0, functions.len());
@@ -186,6 +186,6 @@ fn function_around<'m>(module: &'m Module, address: u64) -> Option<Function<'m>>
     })
 }
 
-fn is_c_library(name: &str) -> bool {
+pub(super) fn is_c_library(name: &str) -> bool {
     ["libc.so", "libc-", "ld-musl", "libc.musl"].iter().any(|known| name.starts_with(known))
 }

@@ -13,7 +13,8 @@ use trapless_engine::admit::{Rungs, judge_returns, room_of, rungs};
 use trapless_engine::{Module, Refusal, Request, Wanted};
 use trapless_isa::{
     DetourRequest, Displaced, EntryStep, Followed, Isa, Layout, Machine, Mechanism, Payload, Reason,
-    ReturnStep, Site, Steps, detour::return_sizes,
+    ReturnStep, Site, Steps,
+    detour::{return_sizes, signals::Signals},
 };
 
 /// Shows it.
@@ -94,6 +95,7 @@ fn example_layout(machine: Machine) -> Layout {
             return_bits: 11,
             slot_shift: 2,
             arenas: 0xa010_0100,
+            signals: None,
             ..example_layout(Machine::X86_64)
         };
     }
@@ -114,6 +116,13 @@ fn example_layout(machine: Machine) -> Layout {
         return_bits: 17,
         slot_shift: machine.isa().facts().slot_shift,
         arenas: 0x2000_1000_0100,
+        signals: machine.isa().shows_handlers_the_program().then_some(Signals {
+            table: 0x2200_0000_0000,
+            arena: 0x2200_0000_1000,
+            stops: 0,
+            faults: false,
+            key: 1,
+        }),
     }
 }
 

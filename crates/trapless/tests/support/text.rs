@@ -53,15 +53,21 @@ impl Text {
         Text { mappings }
     }
 
-    /// Address of the only executable mapping that was added since.
+    /// Address of the executable mapping that was added since next to `address`: the arena of the module there.
     #[track_caller]
-    pub fn added(&self, pid: i32) -> u64 {
+    pub fn added_near(&self, pid: i32, address: u64) -> u64 {
         let now = Text::of(pid);
-        let mut added = now.mappings.keys().filter(|start| !self.mappings.contains_key(start));
-        match (added.next(), added.next()) {
-            (Some(&start), None) => start,
-            added => panic!("not one mapping was added: {added:x?}"),
-        }
+        let added = now.mappings.keys().filter(|start| !self.mappings.contains_key(start));
+        *added.min_by_key(|start| start.abs_diff(address)).expect("no mapping was added")
+    }
+
+    /// This with other bytes at an address.
+    #[track_caller]
+    pub fn with(&self, address: u64, bytes: &[u8]) -> Text {
+        let mut changed = self.clone();
+        let (start, (_, code)) = changed.mappings.range_mut(..=address).next_back().unwrap();
+        code[(address - start) as usize..][..bytes.len()].copy_from_slice(bytes);
+        changed
     }
 
     /// Whether the code is what this says, byte for byte.

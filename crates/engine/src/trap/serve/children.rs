@@ -6,6 +6,7 @@
 use super::{Server, restore_code};
 use crate::{FoundSession, semaphores, trap::returns::Returns};
 use trapless_process::{Pid, Process, StopError, Tid, same_memory};
+use trapless_wire::JournalSite;
 
 impl Server<'_, '_> {
     pub(super) fn forked(&mut self, tid: Tid, child: Pid, vfork: bool) -> Result<(), StopError> {
@@ -26,10 +27,8 @@ pub(in crate::trap) fn clean_copy(child: Pid, session: &FoundSession, returns: &
     if let Ok(copy) = Process::open(child) {
         // What cannot be cleaned is being killed.
         let _ = restore_code(&copy, session);
-        if session.journal.planned().all(|site| site.traps()) {
-            // Jumps stay in the copy, and so do the semaphores that go with them.
-            let _ = semaphores::lower(&copy, session);
-        }
+        // Jumps stay in the copy, and so do the semaphores that go with them.
+        let _ = semaphores::lower(&copy, session, JournalSite::traps);
         returns.restore_in(&copy);
     }
 }

@@ -58,7 +58,7 @@ impl Narrow<'_, '_> {
     pub fn write(&mut self) -> Asm {
         let payload = &self.0.request.payload;
         payload.hooks.iter().try_for_each(|hook| self.hook(hook))?;
-        if payload.only_shares() {
+        if payload.needs_no_thread() {
             return self.0.displaced();
         }
         let frame = Frame::choose(32, payload, self.0.entry_liveness());

@@ -29,6 +29,8 @@ impl Narrow<'_, '_> {
             Hook::Translate(lookup) => self.translate(lookup),
             Hook::Land { code_address } => self.land(code_address),
             Hook::Share(sharing) => self.0.share(sharing),
+            // Nobody asks for it in 32-bit mode.
+            Hook::Signal(_) => self.a().ud2(),
         }
     }
 

@@ -47,8 +47,28 @@ fn only_what_every_path_overwrites_is_dead() {
         let code = hex(code);
         let targets = BranchTargets::default();
         let site = Site { address: 0x1000, function: 0x1000, code: &code, padding: &[], targets: &targets };
-        let found = liveness(64, &site, 0x1000);
+        let found = liveness(64, &site, 0x1000, false);
         assert_eq!((found.dead, found.flags_dead), (RegisterSet(*dead), *flags_dead), "{name}");
+    }
+}
+
+#[test]
+fn what_may_fault_writes_nothing_where_faults_are_handled() {
+    let cases: &[(&str, &str, u16, u16)] = &[
+        ("a load", "488b07 c3", RAX, 0),
+        ("a load from the stack", "488b442408 c3", RAX, RAX),
+        ("a load of the program's data", "488b0500100000 c3", RAX, RAX),
+        ("a load, and a write behind it", "488b07 31c0 c3", RAX, RAX),
+        ("a division", "31d2 48f7f7 c3", RDX, RDX),
+        ("a conversion that may raise an exception", "f2480f2cc0 c3", RAX, 0),
+    ];
+    for (name, code, plain, handled) in cases {
+        let code = hex(code);
+        let targets = BranchTargets::default();
+        let site = Site { address: 0x1000, function: 0x1000, code: &code, padding: &[], targets: &targets };
+        for (faults, dead) in [(false, plain), (true, handled)] {
+            assert_eq!(liveness(64, &site, 0x1000, faults).dead, RegisterSet(*dead), "{name} {faults}");
+        }
     }
 }
 
@@ -58,6 +78,6 @@ fn the_scan_is_bounded() {
     code.extend(hex("31c0c3"));
     let targets = BranchTargets::default();
     let site = Site { address: 0x1000, function: 0x1000, code: &code, padding: &[], targets: &targets };
-    assert!(liveness(64, &site, 0x1000).dead.is_empty());
-    assert_eq!(liveness(64, &site, 0x1000 + 150).dead.iter().next(), Some(0));
+    assert!(liveness(64, &site, 0x1000, false).dead.is_empty());
+    assert_eq!(liveness(64, &site, 0x1000 + 150, false).dead.iter().next(), Some(0));
 }

@@ -54,6 +54,7 @@ pub(super) fn finish(
                 Ok(removed) => {
                     stopped += removed.stopped;
                     memory = memory_notes(armed.session.freed() + removed.freed, removed.kept);
+                    memory.extend(handlers_without_stub(removed.without_stub));
                 }
                 // A target that ended meanwhile took its probes along.
                 Err(_) if armed.process.has_ended_within(ENDING) => {}
@@ -170,6 +171,15 @@ fn memory_notes(freed: usize, kept: Option<trapless_engine::Kept>) -> Vec<Note> 
         ),
     });
     freed.into_iter().chain(kept).collect()
+}
+
+/// Who saw detours where handlers see the program.
+fn handlers_without_stub(times: usize) -> Option<Note> {
+    let text = format!(
+        "handlers of signals that could not be shown the program: {}; what they read in contexts may have been a detour's",
+        crate::report::count(times as u64)
+    );
+    (times > 0).then_some(Note { code: "handler-without-stub", text })
 }
 
 /// What became of children that no tracer is told of.
