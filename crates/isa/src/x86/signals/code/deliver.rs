@@ -1,0 +1,203 @@
+//! What a handler is shown.
+
+use super::{Routines, context, forget_calls, stub_offset};
+use crate::Layout;
+use crate::assemble::Assemble;
+use crate::detour::signals::*;
+use crate::frames::*;
+use crate::routines::in_arena;
+use crate::x86::{emit::number::*, lower::Lower};
+use context::*;
+use iced_x86::code_asm::*;
+
+/// Of `siginfo_t`.
+const SI_ADDR: i32 = 16;
+
+/// By the kernel's numbers.
+mod signal {
+    pub const SIGILL: i32 = 4;
+    pub const SIGTRAP: i32 = 5;
+    pub const SIGFPE: i32 = 8;
+}
+
+impl Routines {
+    /// What a signal's handler sees; then the handler.
+    pub(super) fn deliver(&self, a: &mut Lower, layout: &Layout, signals: &Signals) {
+        let [inside, plain, within, elsewhere, out, number, show] = [(); 7].map(|()| a.label());
+        a.bind(self.deliver);
+        a.set(R11, signals.table + u64::from(SIGNAL_HANDLERS));
+        a.put(|a, _| a.mov(r11, qword_ptr(r11 + rax * 8)));
+        is_inside(a, layout, signals, plain, inside);
+        a.bind(plain);
+        // Handlers get what was in the other registers. It is not for them, but it goes on their stacks.
+        [RAX, RCX, R8, R9, R10].iter().for_each(|&register| a.set(register, 0));
+        a.put(|a, _| a.jmp(r11));
+
+        const SAVED: [usize; 10] = [RDI, RSI, RDX, R11, RBX, RBP, R12, R13, R14, R15];
+        // The signal and its description, which may be those of another one that this one has interrupted.
+        const OWN: [usize; 2] = [RSI, RDI];
+        const SIGNAL: i32 = 0;
+        const DESCRIPTION: i32 = 8;
+        a.bind(inside);
+        SAVED.iter().for_each(|&register| a.push(register));
+        OWN.iter().for_each(|&register| a.push(register));
+        a.bind(within);
+        a.store(RDI, RSP, SIGNAL);
+        a.store(RSI, RSP, DESCRIPTION);
+        a.copy(RBX, RDX);
+        a.load(RCX, RBX, context::IP);
+        self.within_stub(a, layout, signals, [within, elsewhere, out]);
+        a.bind(elsewhere);
+        a.load(RBP, RBX, context::SP);
+        a.push(RBP);
+        self.call(a, self.locate);
+        a.pop(RDI);
+        a.jump_if_zero(RAX, out);
+
+        // The note, the address last that says there is one: a handler may interrupt us here.
+        a.set(R8, signals.key);
+        a.load(RCX, RBX, context::IP);
+        a.copy(RDX, RCX);
+        a.put(|a, _| a.xor(rdx, r8));
+        a.store(RDX, RBX, context::NOTE_IP);
+        a.store(RDI, RBX, context::NOTE_SP);
+        a.set(RDX, 0);
+        a.store(RDX, RBX, context::NOTE_FLAGS);
+        a.copy(RDX, RAX);
+        a.put(|a, _| a.xor(rdx, r8));
+        a.store(RDX, RBX, context::NOTE_SHOWN_IP);
+        a.store(RBP, RBX, context::NOTE_SHOWN_SP);
+        a.put(|a, _| a.xor(r8, rbx));
+        a.store(R8, RBX, context::NOTE);
+
+        // Of some faults the description tells the instruction, too.
+        let [told, untold] = [number, show].map(|label| a.place(label));
+        a.put(|a, _| a.mov(edx, dword_ptr(rsp + SIGNAL)));
+        for fault in [signal::SIGILL, signal::SIGTRAP, signal::SIGFPE] {
+            a.put(|a, _| a.cmp(edx, fault));
+            a.put(|a, _| a.je(told));
+        }
+        a.put(|a, _| a.jmp(untold));
+        a.bind(number);
+        a.load(RDX, RSP, DESCRIPTION);
+        a.put(|a, _| a.cmp(qword_ptr(rdx + SI_ADDR), rcx));
+        a.put(|a, _| a.jne(untold));
+        a.store(RAX, RDX, SI_ADDR);
+        a.bind(show);
+        a.store(RAX, RBX, context::IP);
+        a.store(RBP, RBX, context::SP);
+        for (saved, base) in [(R12, R13), (R14, R15)] {
+            a.copy(RDI, saved);
+            a.copy(RSI, base);
+            self.show_flags(a);
+            self.call(a, self.exchange);
+        }
+        a.bind(out);
+        forget_calls(a);
+        OWN.iter().for_each(|&register| a.pop(register));
+        SAVED.iter().rev().for_each(|&register| a.pop(register));
+        a.jump(plain);
+    }
+
+    /// A signal that came together with another one interrupts that one's stub before its first instruction. Then the context at rbx, of
+    /// which rcx is the address, becomes that of the other's handler, and the other's context is what is shown, `within`; `out` if there is
+    /// nothing to show. Every other address is `elsewhere`.
+    fn within_stub(
+        &self,
+        a: &mut Lower,
+        layout: &Layout,
+        signals: &Signals,
+        [within, elsewhere, out]: [usize; 3],
+    ) {
+        let place = a.place(elsewhere);
+        stub_offset(a, signals, RCX, RAX);
+        a.put(|a, _| a.cmp(rax, (SIGNAL_STUBS << STUB_SHIFT) as i32));
+        a.put(|a, _| a.jae(place));
+        a.bits(RAX, RAX, STUB_SHIFT, 64 - STUB_SHIFT);
+        a.set(RCX, signals.table + u64::from(SIGNAL_HANDLERS));
+        a.put(|a, _| a.mov(rcx, qword_ptr(rcx + rax * 8)));
+        a.jump_if_zero(RCX, out);
+        for register in [RDI, RSI, RDX] {
+            a.load(register, RBX, context::REGISTERS[register]);
+        }
+        a.set(RAX, 0);
+        a.store(RAX, RBX, context::REGISTERS[RAX]);
+        a.store(RCX, RBX, context::IP);
+        is_inside(a, layout, signals, out, within);
+        a.jump(out);
+    }
+
+    /// Shows the flags as they were saved, if they were. In: as for `exchange`.
+    fn show_flags(&self, a: &mut Lower) {
+        let [in_rax, found, done, overflows] = [(); 4].map(|()| a.label());
+        a.jump_if_zero(RDI, done);
+        let [in_rax_place, done_place, overflows_place] =
+            [in_rax, done, overflows].map(|label| a.place(label));
+        a.put(|a, _| a.movzx(eax, byte_ptr(rdi + SAVED_FLAGS as i32)));
+        a.jump_if_zero(RAX, done);
+        a.copy(RDX, RAX);
+        a.put(|a, _| a.cmp(eax, i32::from(SAVED_LOST)));
+        a.put(|a, _| a.je(done_place));
+        a.put(|a, _| a.cmp(eax, i32::from(SAVED_IN_AH)));
+        a.put(|a, _| a.jae(in_rax_place));
+        a.put(|a, _| a.neg(rax));
+        a.put(|a, _| a.mov(rcx, qword_ptr(rsi + rax * 8)));
+        a.jump(found);
+        a.bind(in_rax);
+        a.load(RCX, RBX, context::REGISTERS[RAX]);
+        a.bind(found);
+        a.load(RAX, RBX, context::FLAGS);
+        a.store(RAX, RBX, context::NOTE_FLAGS);
+        a.put(|a, _| a.cmp(edx, i32::from(SAVED_IN_AH)));
+        a.put(|a, _| a.je(overflows_place));
+        a.put(|a, _| a.and(rax, !OVERFLOW_FLAG));
+        a.put(|a, _| a.mov(edx, ecx));
+        a.put(|a, _| a.and(edx, 1));
+        a.put(|a, _| a.shl(edx, OVERFLOW_FLAG.ilog2()));
+        a.put(|a, _| a.or(rax, rdx));
+        a.bind(overflows);
+        a.put(|a, _| a.and(rax, !LAHF_FLAGS));
+        a.put(|a, _| a.shr(ecx, 8));
+        a.put(|a, _| a.and(ecx, LAHF_FLAGS));
+        a.put(|a, _| a.or(rax, rcx));
+        a.store(RAX, RBX, context::FLAGS);
+        a.bind(done);
+    }
+
+    /// Every register that a detour has saved changes places with what it has saved.
+    pub(super) fn exchange(&self, a: &mut Lower) {
+        let done = a.label();
+        a.bind(self.exchange);
+        a.jump_if_zero(RDI, done);
+        for number in (0..16).filter(|&number| number != SAVED_FLAGS) {
+            let next = a.label();
+            let place = a.place(next);
+            a.put(|a, _| a.movzx(eax, byte_ptr(rdi + number as i32)));
+            a.put(|a, _| a.lea(ecx, dword_ptr(rax - 1)));
+            a.put(|a, _| a.cmp(ecx, i32::from(SAVED_IN_AH) - 1));
+            a.put(|a, _| a.jae(place));
+            a.put(|a, _| a.neg(rax));
+            a.put(|a, _| a.mov(rcx, qword_ptr(rsi + rax * 8)));
+            a.load(RDX, RBX, context::REGISTERS[number]);
+            a.store(RCX, RBX, context::REGISTERS[number]);
+            a.put(|a, _| a.mov(qword_ptr(rsi + rax * 8), rdx));
+            a.bind(next);
+        }
+        a.bind(done);
+        a.put(|a, _| a.ret());
+    }
+}
+
+/// Whether a signal (edi) has interrupted us, of which rdx is the context: there is no note in it yet. On if it has not, as when it stops
+/// what we do: off to `plain` then.
+fn is_inside(a: &mut Lower, layout: &Layout, signals: &Signals, plain: usize, inside: usize) {
+    a.set(RAX, 0);
+    a.store(RAX, RDX, context::NOTE);
+    if signals.stops != 0 {
+        let plain = a.place(plain);
+        a.put(|a, _| a.cmp(edi, signals.stops as i32));
+        a.put(|a, _| a.je(plain));
+    }
+    a.load(RCX, RDX, context::IP);
+    in_arena(a, layout, RCX, [R8, R9, R10], inside);
+}

@@ -1,0 +1,129 @@
+//! What an address in an arena stands for.
+
+use super::{LAST_ROW, Routines};
+use crate::assemble::Assemble;
+use crate::detour::*;
+use crate::frames::*;
+use crate::routines::{Missing, in_arena, instance_of, oldest};
+use crate::x86::{emit::number::*, lower::Lower, runtime::instances};
+use iced_x86::code_asm::*;
+
+impl Routines {
+    /// What an arena tells of an address.
+    pub(super) fn row(&self, a: &mut Lower, layout: &Layout) {
+        let [inside, unknown, search, found, look, hit, plain] = [(); 7].map(|()| a.label());
+        a.bind(self.row);
+        in_arena(a, layout, RCX, [RDX, R11, RDI], inside);
+        a.bind(unknown);
+        a.set(RAX, PLACE_UNKNOWN.into());
+        a.put(|a, _| a.ret());
+
+        a.bind(inside);
+        a.load(R11, RDX, 0);
+        a.copy(RDI, RCX);
+        a.sub(RDI, R11);
+        a.put(|a, _| a.mov(eax, dword_ptr(r11 + (ARENA_FRAMES + 4) as i32)));
+        a.jump_if_zero(RAX, unknown);
+        a.put(|a, _| a.mov(r10d, dword_ptr(r11 + ARENA_FRAMES as i32)));
+        a.add(R10, R11);
+        // rsi entries are known to start before, and it is one of the next rax ones.
+        a.set(RSI, 0);
+        a.bind(search);
+        let [search_place, found_place, unknown_place] = [search, found, unknown].map(|label| a.place(label));
+        a.put(|a, _| a.cmp(eax, 2));
+        a.put(|a, _| a.jb(found_place));
+        a.put(|a, _| a.mov(r8d, eax));
+        a.put(|a, _| a.shr(r8d, 1));
+        a.put(|a, _| a.sub(eax, r8d));
+        a.put(|a, _| a.lea(r9d, dword_ptr(rsi + r8)));
+        a.put(|a, _| a.mov(edx, r9d));
+        a.shift_left(RDX, ENTRY_SHIFT);
+        a.put(|a, _| a.cmp(dword_ptr(r10 + rdx + ENTRY_START as i32), edi));
+        a.put(|a, _| a.ja(search_place));
+        a.put(|a, _| a.mov(esi, r9d));
+        a.jump(search);
+        a.bind(found);
+        a.shift_left(RSI, ENTRY_SHIFT);
+        a.add(R10, RSI);
+        a.put(|a, _| a.sub(edi, dword_ptr(r10 + ENTRY_START as i32)));
+        a.put(|a, _| a.jb(unknown_place));
+        a.jump_if_not_below_small(RDI, LAST_ROW, unknown);
+        a.put(|a, _| a.mov(r8d, dword_ptr(r10 + ENTRY_ROWS as i32)));
+        a.add(R8, R11);
+        a.bind(look);
+        let hit_place = a.place(hit);
+        a.put(|a, _| a.mov(eax, dword_ptr(r8)));
+        a.put(|a, _| a.movzx(edx, ax));
+        a.put(|a, _| a.cmp(edi, edx));
+        a.put(|a, _| a.jb(hit_place));
+        a.add_small(R8, 1 << ROW_SHIFT);
+        a.jump(look);
+        a.bind(hit);
+        a.put(|a, _| a.mov(r9d, dword_ptr(r8 + ROW_SAVED as i32)));
+        a.jump_if_zero(R9, plain);
+        a.add(R9, R11);
+        a.bind(plain);
+        a.bits(R8, RAX, ROW_DEPTH.0, ROW_DEPTH.1);
+        a.put(|a, _| a.lea(r8, qword_ptr(r8 * 8 - 8)));
+        a.put(|a, _| a.shr(eax, ROW_PLACE.0));
+        a.put(|a, _| a.ret());
+    }
+
+    /// Where in the program a thread is that stands in an arena.
+    pub(super) fn locate(&self, a: &mut Lower, layout: &Layout) {
+        let [none, one, placed, home] = [(); 4].map(|()| a.label());
+        let unless = |a: &mut Lower, place: u8, to: usize, equal: bool| {
+            let to = a.place(to);
+            a.put(|a, _| a.cmp(eax, i32::from(place)));
+            a.put(|a, _| if equal { a.je(to) } else { a.jne(to) });
+        };
+        a.bind(self.locate);
+        self.call(a, self.row);
+        unless(a, PLACE_UNKNOWN, none, true);
+        a.copy(R12, R9);
+        a.put(|a, _| a.lea(r13, qword_ptr(rbp + r8)));
+        a.set(R14, 0);
+        unless(a, PLACE_ROUTINE, one, false);
+        a.load(RCX, R13, 0);
+        a.address(RBP, R13, 8);
+        self.call(a, self.row);
+        unless(a, PLACE_UNKNOWN, none, true);
+        unless(a, PLACE_ROUTINE, none, true);
+        a.copy(R14, R9);
+        a.put(|a, _| a.lea(r15, qword_ptr(rbp + r8)));
+        a.copy(RBP, R15);
+        a.jump(placed);
+        a.bind(one);
+        a.copy(RBP, R13);
+        a.bind(placed);
+        unless(a, PLACE_CALLER, home, true);
+        a.load(R8, R10, ENTRY_SITE as i32);
+        a.add(RAX, R8);
+        a.put(|a, _| a.ret());
+        a.bind(none);
+        a.set(RAX, 0);
+        a.put(|a, _| a.ret());
+
+        // The call has returned: its slot was popped, and holds the way home, or its instance does.
+        let [in_slot, in_instance] = [(); 2].map(|()| a.label());
+        a.bind(home);
+        let r = instances();
+        a.address(r.slot, RBP, -8);
+        instance_of(a, layout, &r, Missing::Nothing, in_slot);
+        a.load(RAX, r.instance, RETURN_POINT as i32);
+        a.jump_if_zero(RAX, in_slot);
+        // Where the first instruction behind the call was interrupted, the signal's frame may lie in the slot.
+        a.load(RAX, RSP, 8);
+        a.jump_if_equal(RAX, RBP, in_instance);
+        a.load(RAX, r.slot, 0);
+        in_arena(a, layout, RAX, [RCX, RDX, RSI], in_instance);
+        a.put(|a, _| a.ret());
+        a.bind(in_instance);
+        oldest(a, &r);
+        a.load(RAX, r.instance, RETURN_ADDRESS as i32);
+        a.put(|a, _| a.ret());
+        a.bind(in_slot);
+        a.load(RAX, r.slot, 0);
+        a.put(|a, _| a.ret());
+    }
+}
