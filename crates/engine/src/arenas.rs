@@ -11,7 +11,7 @@ use std::{collections::BTreeMap, ops::Range, sync::Arc};
 use trapless_isa::detour::signals::{SIGNAL_ARENA, SIGNAL_WRAP};
 use trapless_isa::{
     DetourRequest, Facts, Isa, Kinds, Layout, Mechanism, Runtime, Sketch, Spare, Template,
-    frames::{Point, Row, rows},
+    frames::{Row, rows},
 };
 use trapless_wire::{MAX_ARENAS, PAGE};
 
@@ -99,8 +99,8 @@ fn changed(plan: &Plan<'_>) -> Vec<u64> {
     if !plan.traps() {
         return Vec::new();
     }
-    let starts = |site: &PlannedSite<'_>| [Some(site.displaced), site.room].into_iter().flatten();
-    let mut all: Vec<u64> = plan.sites.iter().flat_map(starts).map(|displaced| displaced.start).collect();
+    let all = plan.sites.iter().flat_map(PlannedSite::changed);
+    let mut all: Vec<u64> = all.map(|(changed, _)| changed.start).collect();
     all.sort_unstable();
     all
 }
@@ -395,13 +395,9 @@ impl<'m> Drawing<'_, 'm> {
             })
         };
         let (detour, shape) = drawn(false)?;
-        let rows =
+        let found =
             || drawn(true).map_or_else(|_| Vec::new(), |(told, _)| rows(&told.frames, arena.facts.word));
         code.extend_from_slice(&detour.code);
-        let told = |points: &[Point]| match self.tells {
-            true => trapless_isa::frames::rows(points, arena.facts.word),
-            false => Vec::new(),
-        };
         let moved_from =
             |address: u64| move |&(from, offset): &(u64, u32)| (from, address + u64::from(offset));
         let mut piece = Piece {
@@ -412,7 +408,7 @@ impl<'m> Drawing<'_, 'm> {
             return_point: detour.return_point.map_or(0, |offset| address + u64::from(offset)),
             places: detour.places.iter().map(moved_from(address)).collect(),
             trap: None,
-            rows: if self.tells { self.rows.of(shape, rows) } else { Arc::default() },
+            rows: if self.tells { self.rows.of(shape, found) } else { Arc::default() },
             moved_rows: Arc::default(),
         };
         if let Some((room, original)) = site.original_room().filter(|(room, _)| room.instructions > 0) {
@@ -423,7 +419,9 @@ impl<'m> Drawing<'_, 'm> {
             code.extend_from_slice(&moved.code);
             piece.length = offset + moved.code.len();
             piece.places.extend(moved.places.iter().map(moved_from(piece.moved_to)));
-            piece.moved_rows = Arc::new(told(&moved.frames));
+            if self.tells {
+                piece.moved_rows = Arc::new(rows(&moved.frames, arena.facts.word));
+            }
         }
         Ok(piece)
     }

@@ -1,6 +1,6 @@
 //! Is the code at the sites of a plan the file's? Asked while the target runs; the stop asks again.
 
-use crate::{EngineError, Plan, Refusal};
+use crate::{EngineError, Plan, PlannedSite, Refusal};
 use trapless_process::{Process, ReadRange, RemoteAddr};
 
 impl Plan<'_> {
@@ -9,20 +9,15 @@ impl Plan<'_> {
     /// # Errors
     /// The memory cannot be read.
     pub fn compared(mut self, process: &Process) -> Result<Self, EngineError> {
-        let parts = self.sites.iter().flat_map(|site| {
-            let room = site.original_room().map(|(room, original)| (room.start, original));
-            [Some((site.displaced.start, site.original())), room].into_iter().flatten()
-        });
-        let parts: Vec<(u64, &[u8])> = parts.collect();
+        let parts: Vec<_> = self.sites.iter().flat_map(PlannedSite::changed).collect();
         let mut buffers: Vec<Vec<u8>> = parts.iter().map(|(_, original)| vec![0; original.len()]).collect();
         let places = parts.iter().zip(buffers.iter_mut().map(Vec::as_mut_slice));
         let mut ranges: Vec<_> =
-            places.map(|((start, _), buffer)| ReadRange::new(RemoteAddr(*start), buffer)).collect();
+            places.map(|((changed, _), buffer)| ReadRange::new(RemoteAddr(changed.start), buffer)).collect();
         process.read_vectored(&mut ranges)?;
-        let is_there = |(range, (_, original)): (&ReadRange<'_>, &(u64, &[u8]))| {
-            range.buffer[..range.done] == **original
-        };
-        let same: Vec<bool> = ranges.iter().zip(&parts).map(is_there).collect();
+        let is_there = |range: &ReadRange<'_>, original: &[u8]| range.buffer[..range.done] == *original;
+        let same = ranges.iter().zip(&parts).map(|(range, (_, original))| is_there(range, original));
+        let same: Vec<bool> = same.collect();
         let mut same = same.into_iter();
         self.refuse(|site| {
             let own = 1 + usize::from(site.room.is_some());

@@ -68,6 +68,11 @@ impl<'m> PlannedSite<'m> {
         self.room.map(|room| (room, original(&self.request, room)))
     }
 
+    /// All that is written over, as the file has it: what is displaced, and its room.
+    pub(crate) fn changed(&self) -> impl Iterator<Item = (Displaced, &'m [u8])> {
+        [Some((self.displaced, self.original())), self.original_room()].into_iter().flatten()
+    }
+
     /// The displaced instruction, as the file has it, and those that are emulated together with it in one trap. `next` is the address of
     /// the next site.
     pub fn together(&self, modules: &[Module<'m>], next: Option<u64>) -> &'m [u8] {

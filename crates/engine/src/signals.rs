@@ -50,10 +50,9 @@ impl Blueprint<'_, '_> {
             for (site, refusal) in self.plan.sites.iter().zip(refused) {
                 let is_seen = || {
                     let isa = self.plan.modules[site.request.module].machine.isa();
-                    let moved = [Some((site.displaced, site.original())), site.original_room()];
                     !site.traps()
                         && !site.request.wanted.is_hook()
-                        && moved.into_iter().flatten().any(|(displaced, original)| {
+                        && site.changed().any(|(displaced, original)| {
                             admit::seen_by_handlers(&facts, isa, displaced, original).is_err()
                         })
                 };
@@ -90,16 +89,13 @@ fn give(
     let mut handlers: Vec<u64> = Vec::new();
     let mut given = Vec::new();
     for (signal, action) in actions.into_iter().filter(|(_, action)| action.is_handled()) {
+        let is_probed = returns.contains(&action.restorer);
         let known = handlers.iter().position(|handler| *handler == action.handler);
-        let index = match known {
-            _ if !returns.contains(&action.restorer) => None,
-            None if handlers.len() < SIGNAL_STUBS as usize => {
-                handlers.push(action.handler);
-                Some(handlers.len() - 1)
-            }
-            known => known,
-        };
-        match index {
+        let index = known.unwrap_or(handlers.len());
+        if is_probed && known.is_none() && index < SIGNAL_STUBS as usize {
+            handlers.push(action.handler);
+        }
+        match (is_probed && index < handlers.len()).then_some(index) {
             Some(index) => {
                 given.push((signal, action, signals.stubs().start + ((index as u64) << STUB_SHIFT)))
             }
@@ -145,9 +141,8 @@ pub(crate) fn has_stub(stopped: &mut Stopped<'_>, header: &Header, signal: i32) 
 /// How many times the process has installed a handler that could be given no stub, as far as it tells.
 pub(crate) fn without_stub(process: &Process, header: &Header) -> usize {
     let Some(signals) = header.signals() else { return 0 };
-    let mut count = [0; 8];
     let at = RemoteAddr(signals.table + u64::from(SIGNAL_UNSEEN));
-    process.read(at, &mut count).map_or(0, |_| u64::from_le_bytes(count) as usize)
+    process.read_word(at).map_or(0, |count| count as usize)
 }
 
 /// Gives the handlers back that stubs stand for. Whether no stub is left.
@@ -163,10 +158,8 @@ pub(crate) fn put_back(process: &Process, stopped: &mut Stopped<'_>, header: &He
                 continue;
             }
             let index = (action.handler - stubs.start) >> STUB_SHIFT;
-            let mut handler = [0; 8];
             let at = signals.table + u64::from(SIGNAL_HANDLERS) + 8 * index;
-            remote.process().read(RemoteAddr(at), &mut handler)?;
-            let handler = u64::from_le_bytes(handler);
+            let handler = process.read_word(RemoteAddr(at))?;
             // A stub that was never given away: the process has made that up.
             if handler == 0 {
                 all = false;

@@ -19,6 +19,11 @@ pub enum Stepped {
 const PUSHF: u8 = 0x9c;
 const POPF: u8 = 0x9d;
 
+/// Whether an instruction raises this signal each time that it is tried.
+fn is_raised_by_instruction(signal: i32, code: i32) -> bool {
+    code > 0 && matches!(signal, libc::SIGSEGV | libc::SIGBUS | libc::SIGFPE | libc::SIGILL)
+}
+
 impl Stopped<'_> {
     /// Steps `tid` until `done` holds for its registers; it is asked before each step, and at most `limit` steps are made. All other
     /// threads stand still, so code that waits for one of them makes no progress. Signals that come in between are sent
@@ -72,8 +77,7 @@ impl Stopped<'_> {
                 _ => {}
             }
         };
-        self.threads[index].regs =
-            Registers::read(tid).map_err(|errno| self.explain(tid, "PTRACE_GETREGSET", errno))?;
+        self.read_registers(index)?;
         Ok(delivered)
     }
 
@@ -85,9 +89,7 @@ impl Stopped<'_> {
             let info = SignalInfo::of(tid).map_err(|errno| self.explain(tid, "PTRACE_GETSIGINFO", errno))?;
             match (signal, info.code()) {
                 // The instruction that the thread stands at has raised it already.
-                (libc::SIGSEGV | libc::SIGBUS | libc::SIGFPE | libc::SIGILL, code) if code > 0 => {
-                    return Ok(Some(signal));
-                }
+                (signal, code) if is_raised_by_instruction(signal, code) => return Ok(Some(signal)),
                 (libc::SIGSTOP, _) => passing = signal as usize,
                 _ => self.threads[index].held.push(info),
             }
@@ -110,8 +112,8 @@ impl Stopped<'_> {
             match (signal, info.code()) {
                 (libc::SIGTRAP, libc::TRAP_TRACE | libc::TRAP_BRKPT | libc::TRAP_HWBKPT) => break None,
                 // The instruction's own: it would be raised again and again.
-                (libc::SIGSEGV | libc::SIGBUS | libc::SIGFPE | libc::SIGILL | libc::SIGTRAP, code)
-                    if code > 0 =>
+                (signal, code)
+                    if is_raised_by_instruction(signal, code) || signal == libc::SIGTRAP && code > 0 =>
                 {
                     self.threads[index].parked = Parked::Signal(signal);
                     break Some(signal);
@@ -121,12 +123,18 @@ impl Stopped<'_> {
                 _ => self.threads[index].held.push(info),
             }
         };
-        self.threads[index].regs =
-            Registers::read(tid).map_err(|errno| self.explain(tid, "PTRACE_GETREGSET", errno))?;
+        self.read_registers(index)?;
         if !is_own {
             self.clear_trap_flag(index, opcode, fault.is_some())?;
         }
         Ok(fault)
+    }
+
+    fn read_registers(&mut self, index: usize) -> Result<(), StopError> {
+        let tid = self.threads[index].tid;
+        self.threads[index].regs =
+            Registers::read(tid).map_err(|errno| self.explain(tid, "PTRACE_GETREGSET", errno))?;
+        Ok(())
     }
 
     /// Looks at a thread whose step came too late: it may have come to its end after all.

@@ -2,35 +2,9 @@
 
 mod support;
 
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use support::Program;
 use support::spinners::{self, PLAIN, Spinners};
-use support::tool::{Tool, detach, finish, trapless};
-use support::{Program, end_with_us};
-
-/// Runs `command`, kills it after a while, and waits for the keeper it may have left.
-fn kill_after(command: &mut Command, time: Duration) {
-    let child = end_with_us(command).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    std::thread::sleep(time);
-    // SAFETY: kill takes two integers; the child is not reaped yet, so the id is still its own.
-    unsafe { libc::kill(child.id() as i32, libc::SIGKILL) };
-    // The keeper holds the other ends of the pipes: they are at their end when it is at its.
-    child.wait_with_output().unwrap();
-}
-
-/// Moments spread evenly over `whole`, in an order that jumps about.
-fn moments(count: u32, whole: Duration) -> impl Iterator<Item = Duration> {
-    // Odd, and near the golden section of the whole: neighbours in time are far apart in order.
-    (0..count).map(move |index| whole * (index * 89 % count) / count)
-}
-
-/// How long a whole run takes here.
-fn length_of(command: &mut Command) -> Duration {
-    let start = Instant::now();
-    let ran = finish(command);
-    assert_eq!(ran.code, Some(0), "{ran:?}");
-    start.elapsed()
-}
+use support::tool::{Tool, detach, kill_after, length_of, moments, trapless};
 
 #[test]
 fn p9_killing_the_tool_at_any_moment_of_a_run_harms_nobody() {

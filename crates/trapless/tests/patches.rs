@@ -2,7 +2,6 @@
 
 mod support;
 
-use support::park::park;
 use support::spinners::{self, PLAIN, Spinners};
 use support::tool::{Ran, Tool, detach, finish, run, trapless};
 use support::{Program, text::Text};
@@ -96,18 +95,11 @@ fn p5_no_hit_is_lost_or_invented_in_a_window_where_the_probe_is_armed() {
     let pid = spinners.pid();
     for cycle in 0..storm(15) {
         let flags: &[&str] = if cycle % 2 == 0 { &["count"] } else { &["count", "--return"] };
-        let stand_at_entry = || {
-            spinners.target.freeze();
-            for worker in spinners.workers() {
-                park(&spinners.target, worker, spinners.subject(), 0);
-            }
-            spinners.calls()
-        };
-        let first = stand_at_entry();
+        let first = spinners.stand_at_entry();
         let tool = Tool::armed(&[flags, &["-p", &pid, "spinners:subject"]].concat());
         spinners.target.thaw();
         spinners.run_on();
-        let calls = stand_at_entry() - first;
+        let calls = spinners.stand_at_entry() - first;
         let summary = tool.interrupt();
         assert_eq!(summary.hits("subject", "entry"), calls, "cycle {cycle}");
         if cycle % 2 == 1 {

@@ -3,12 +3,11 @@
 
 mod support;
 
-use std::process::Stdio;
 use std::time::Duration;
 use support::park::park;
 use support::spinners::{self, Spinners};
-use support::tool::{Tool, detach, run, trapless};
-use support::{Program, end_with_us, eventually};
+use support::tool::{Tool, detach, kill_after, length_of, moments, run, trapless};
+use support::{Program, eventually};
 
 /// The loop leads behind the first instruction, of two bytes. What stands from 2 to 13 has to move.
 const MOVED: &str = "push $2; 3: decl (%rsp); jnz 3b; push %rbx; mov $3, %ebx; lea 1(%rdi,%rdi), %rax; pop %rbx; pop %rcx; ret";
@@ -196,18 +195,11 @@ fn p5_no_hit_is_lost_or_invented_while_a_short_jump_is_armed() {
         let program = spinners::build(body, "", "");
         let mut spinners = Spinners::start(&program, 3);
         for flags in [&["count"][..], &["count", "--return"]].repeat(3) {
-            let stand_at_entry = || {
-                spinners.target.freeze();
-                for worker in spinners.workers() {
-                    park(&spinners.target, worker, spinners.subject(), 0);
-                }
-                spinners.calls()
-            };
-            let first = stand_at_entry();
+            let first = spinners.stand_at_entry();
             let tool = Tool::armed(&[flags, &["-p", &spinners.pid(), "short:spinners:subject"]].concat());
             spinners.target.thaw();
             spinners.run_on();
-            let calls = stand_at_entry() - first;
+            let calls = spinners.stand_at_entry() - first;
             let summary = tool.interrupt();
             assert_eq!(summary.hits("subject", "entry"), calls);
             if flags.len() > 1 {
@@ -252,11 +244,7 @@ fn p1_threads_parked_at_each_instruction_behind_a_short_jump_leave_it() {
         for round in 0..rounds {
             let tool = Tool::armed(&[flags, &["-p", &pid, "spinners:subject"]].concat());
             spinners.run_on();
-            spinners.target.freeze();
-            let workers = spinners.workers();
-            for (index, &worker) in workers.iter().enumerate() {
-                park(&spinners.target, worker, spinners.subject(), round * workers.len() + index);
-            }
+            spinners.stand_in_line(round);
             tool.interrupt();
             // A stack that stands may hold words of ours for now.
             if flags.len() == 1 {
@@ -273,17 +261,6 @@ fn p1_threads_parked_at_each_instruction_behind_a_short_jump_leave_it() {
     }
 }
 
-/// A call that stays until it is let go: a signal handler that waits, of a thread that stands at `address`.
-fn interrupt_at(spinners: &Spinners, address: u64) {
-    let worker = spinners.workers()[0];
-    spinners.target.freeze();
-    park(&spinners.target, worker, address, 0);
-    // SAFETY: the call takes integers.
-    unsafe { libc::syscall(libc::SYS_tgkill, spinners.target.pid(), worker, libc::SIGUSR1) };
-    spinners.target.thaw();
-    eventually("the handler runs", || spinners.is_handling());
-}
-
 #[test]
 fn p3_a_signal_frame_that_holds_an_interior_address_of_the_room_keeps_its_site_unpatched() {
     let program = spinners::build(MOVED, "", "");
@@ -291,7 +268,7 @@ fn p3_a_signal_frame_that_holds_an_interior_address_of_the_room_keeps_its_site_u
         let refused = (3..13).contains(&offset);
         let mut spinners = Spinners::start(&program, 1);
         let before = spinners.target.text();
-        interrupt_at(&spinners, spinners.subject() + offset);
+        spinners.interrupt_at(spinners.subject() + offset, libc::SIGUSR1);
         let tool = Tool::armed(&["count", "-p", &spinners.pid(), "spinners:subject", "spinners:second"]);
         spinners.end_handling();
         spinners.run_on();
@@ -315,7 +292,7 @@ fn p3_a_signal_frame_between_both_jumps_keeps_them_until_the_handler_returns() {
         let (pid, before) = (spinners.target.pid(), spinners.target.text());
         let tool = Tool::armed(&["count", "-p", &spinners.pid(), "spinners:subject"]);
         spinners.run_on();
-        interrupt_at(&spinners, spinners.subject() + ENTRANCE);
+        spinners.interrupt_at(spinners.subject() + ENTRANCE, libc::SIGUSR1);
         match removed_by_detach {
             true => drop(tool.kill()),
             false => drop(tool.interrupt()),
@@ -337,17 +314,10 @@ fn p9_killing_the_tool_at_any_moment_leaves_what_detach_removes() {
     let (pid, before) = (spinners.target.pid(), spinners.target.text());
     let text = spinners.pid();
     let arguments = ["count", "-p", &text, "spinners:subject", "-d", "0.001"];
-    let start = std::time::Instant::now();
-    assert_eq!(run(&arguments).code, Some(0));
-    let whole = start.elapsed();
-    for index in 0..30u32 {
-        let mut command = trapless(&arguments);
-        let child = end_with_us(&mut command).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        std::thread::sleep(whole * (index * 17 % 30) / 27 + Duration::from_micros(50));
-        // SAFETY: kill takes two integers; the child is not reaped yet, so the id is still its own.
-        unsafe { libc::kill(child.id() as i32, libc::SIGKILL) };
-        child.wait_with_output().unwrap();
-        assert!(spinners.target.is_alive(), "killed at {index}");
+    let whole = length_of(&mut trapless(&arguments));
+    for moment in moments(30, whole * 30 / 27) {
+        kill_after(&mut trapless(&arguments), moment + Duration::from_micros(50));
+        assert!(spinners.target.is_alive(), "killed after {moment:?}");
         detach(pid);
         before.assert_restored(pid);
     }

@@ -38,11 +38,7 @@ fn p1_threads_parked_at_each_instruction_of_the_detour_leave_it() {
         for round in 0..rounds {
             let tool = Tool::armed(&[flags, &["-p", &pid, "spinners:subject"]].concat());
             spinners.run_on();
-            spinners.target.freeze();
-            let workers = spinners.workers();
-            for (index, &worker) in workers.iter().enumerate() {
-                park(&spinners.target, worker, spinners.subject(), round * workers.len() + index);
-            }
+            spinners.stand_in_line(round);
             tool.interrupt();
             before.assert_restored(spinners.target.pid());
             spinners.target.thaw();
@@ -50,17 +46,6 @@ fn p1_threads_parked_at_each_instruction_of_the_detour_leave_it() {
         }
         spinners.finish();
     }
-}
-
-/// A call that stays until it is let go: a signal handler that waits, of a thread that stands at `address`.
-fn interrupt_at(spinners: &Spinners, address: u64, signal: i32) {
-    let worker = spinners.workers()[0];
-    spinners.target.freeze();
-    park(&spinners.target, worker, address, 0);
-    // SAFETY: the call takes integers.
-    unsafe { libc::syscall(libc::SYS_tgkill, spinners.target.pid(), worker, signal) };
-    spinners.target.thaw();
-    support::eventually("the handler runs", || spinners.is_handling());
 }
 
 #[test]
@@ -75,7 +60,7 @@ fn p3_a_signal_frame_that_holds_an_interior_address_keeps_its_site_unpatched() {
     ] {
         let mut spinners = Spinners::start(&program, 1);
         let before = spinners.target.text();
-        interrupt_at(&spinners, spinners.subject() + offset, signal);
+        spinners.interrupt_at(spinners.subject() + offset, signal);
         let tool = Tool::armed(&["count", "-p", &spinners.pid(), "spinners:subject", "spinners:second"]);
         spinners.end_handling();
         spinners.run_on();
@@ -104,7 +89,7 @@ fn p3_a_signal_frame_inside_the_detour_keeps_its_memory_until_the_handler_return
         spinners.target.freeze();
         let inside = park(&spinners.target, spinners.workers()[0], spinners.subject(), steps);
         spinners.target.thaw();
-        interrupt_at(&spinners, inside, libc::SIGUSR1);
+        spinners.interrupt_at(inside, libc::SIGUSR1);
         let summary = tool.interrupt();
         let notes = summary.0["notes"].as_array().unwrap();
         assert!(notes.iter().any(|note| note["code"] == "memory-kept"), "{steps}: {notes:?}");
@@ -128,7 +113,7 @@ fn p3_a_signal_frame_that_was_shown_the_program_keeps_nothing() {
         spinners.target.freeze();
         let inside = park(&spinners.target, spinners.workers()[0], spinners.subject(), 1);
         spinners.target.thaw();
-        interrupt_at(&spinners, inside, signal);
+        spinners.interrupt_at(inside, signal);
         tool.interrupt();
         before.assert_restored(pid);
         spinners.end_handling();

@@ -21,7 +21,11 @@ pub(crate) const MAY_FAULT: [i32; SIGNALS.len()] = [SIGNALS[0].0, SIGNALS[1].0, 
 
 /// Whether the process handles any.
 pub(crate) fn handles_faults(facts: &Facts) -> bool {
-    MAY_FAULT.iter().any(|signal| facts.handled & 1 << (signal - 1) != 0)
+    MAY_FAULT.iter().any(|&signal| is_handled(facts, signal))
+}
+
+fn is_handled(facts: &Facts, signal: i32) -> bool {
+    facts.handled & 1 << (signal - 1) != 0
 }
 
 /// Why `displaced` instructions, whose bytes are `original`, must not move.
@@ -31,13 +35,10 @@ pub(crate) fn seen_by_handlers(
     displaced: Displaced,
     original: &[u8],
 ) -> Result<(), Refusal> {
-    if facts.shows {
+    if facts.shows || !handles_faults(facts) {
         return Ok(());
     }
-    if !handles_faults(facts) {
-        return Ok(());
-    }
-    let handled = |signal: i32| facts.handled & 1 << (signal - 1) != 0;
+    let handled = |signal: i32| is_handled(facts, signal);
     let may = isa.may_fault(original, displaced.start);
     match SIGNALS.iter().find(|(signal, _, faults)| handled(*signal) && may.meets(*faults)) {
         Some((_, name, _)) => Err(Refusal::MayFault(name)),

@@ -110,7 +110,7 @@ fn rung(
         }
     }
     if mechanism == Mechanism::Short {
-        room(facts, modules, request, displaced, &|_| false)?;
+        room_of(facts, modules, request, displaced)?;
     }
     Ok(displaced)
 }

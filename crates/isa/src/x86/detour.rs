@@ -222,7 +222,7 @@ impl<'a> Template<'a> {
 
     /// Registers that a step reads are not dead, whatever the function does with them.
     pub(super) fn entry_liveness(&self) -> Liveness {
-        let faults = self.request.layout.signals.is_some_and(|signals| signals.faults);
+        let faults = self.request.layout.handles_faults();
         let mut live = liveness(self.bits, self.request.site, self.request.displaced.start, faults);
         for register in self.request.operands.iter().flat_map(|operand| operand.registers()) {
             live.dead.0 &= !1u16.checked_shl(register.into()).unwrap_or(0);

@@ -83,7 +83,7 @@ fn distances<'r>(request: &'r DetourRequest<'_>) -> impl Iterator<Item = u64> + 
 
 /// What is dead at a site.
 pub(crate) fn spare(site: &Site<'_>, address: u64, layout: &Layout) -> Liveness {
-    liveness(64, site, address, layout.signals.is_some_and(|signals| signals.faults))
+    liveness(64, site, address, layout.handles_faults())
 }
 
 fn encode(request: &DetourRequest<'_>) -> Emitted<Detour> {

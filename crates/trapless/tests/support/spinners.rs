@@ -1,6 +1,6 @@
 //! The program that most tests patch: threads that call `subject` without a pause, check what it returns, and count their calls.
 
-use super::{Program, Target, eventually};
+use super::{Program, Target, eventually, park::park};
 
 /// `SUBJECT` is the function's body, in assembly; it must return 2 x + 1 for x in rdi.
 const SOURCE: &str = r#"
@@ -98,6 +98,35 @@ impl Spinners {
         eventually("every thread calls", || {
             (0..self.threads).all(|index| slot(index) > before[index] + 2000)
         });
+    }
+
+    /// Stops all, with every thread at the entry of `subject`. The number of calls so far.
+    pub fn stand_at_entry(&self) -> u64 {
+        self.target.freeze();
+        for worker in self.workers() {
+            park(&self.target, worker, self.subject(), 0);
+        }
+        self.calls()
+    }
+
+    /// Stops all, with each thread some instructions behind the entry of `subject`: in round after round all numbers of them.
+    pub fn stand_in_line(&self, round: usize) {
+        self.target.freeze();
+        let workers = self.workers();
+        for (index, &worker) in workers.iter().enumerate() {
+            park(&self.target, worker, self.subject(), round * workers.len() + index);
+        }
+    }
+
+    /// A call that stays until [`Spinners::end_handling`]: a handler of `signal` that waits, of a thread that stands at `address`.
+    pub fn interrupt_at(&self, address: u64, signal: i32) {
+        let worker = self.workers()[0];
+        self.target.freeze();
+        park(&self.target, worker, address, 0);
+        // SAFETY: the call takes integers.
+        unsafe { libc::syscall(libc::SYS_tgkill, self.target.pid(), worker, signal) };
+        self.target.thaw();
+        eventually("the handler runs", || self.is_handling());
     }
 
     /// Whether a thread is in the signal handler.

@@ -5,6 +5,7 @@ use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
 
 /// The tool's command line, not yet started.
 pub fn trapless(arguments: &[&str]) -> Command {
@@ -235,4 +236,28 @@ impl Watchdog {
         });
         Watchdog { _done: done }
     }
+}
+
+/// Runs `command`, kills it after a while, and waits for the keeper it may have left.
+pub fn kill_after(command: &mut Command, time: Duration) {
+    let child = end_with_us(command).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(time);
+    // SAFETY: kill takes two integers; the child is not reaped yet, so the id is still its own.
+    unsafe { libc::kill(child.id() as i32, libc::SIGKILL) };
+    // The keeper holds the other ends of the pipes: they are at their end when it is at its.
+    child.wait_with_output().unwrap();
+}
+
+/// Moments spread evenly over `whole`, in an order that jumps about.
+pub fn moments(count: u32, whole: Duration) -> impl Iterator<Item = Duration> {
+    // Odd, and near the golden section of the whole: neighbours in time are far apart in order.
+    (0..count).map(move |index| whole * (index * 89 % count) / count)
+}
+
+/// How long a whole run takes here.
+pub fn length_of(command: &mut Command) -> Duration {
+    let start = Instant::now();
+    let ran = finish(command);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    start.elapsed()
 }

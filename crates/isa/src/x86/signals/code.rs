@@ -24,6 +24,7 @@ use crate::frames::*;
 use crate::x86::{emit::number::*, frames, lower::Lower};
 use crate::{Reason, Runtime};
 use alloc::vec::Vec;
+use iced_x86::code_asm::*;
 
 /// Offset of the routines in the arena.
 const ROUTINES: u32 = SIGNAL_FIRST_STUB + (SIGNAL_STUBS << STUB_SHIFT);
@@ -109,6 +110,19 @@ fn forget_calls(a: &mut Lower) {
 
 /// An end of a row that none but the last has.
 const LAST_ROW: u32 = (1 << ROW_END.1) - 1;
+
+/// rcx = the handler of the stub that rcx lies in, by way of rax. If that is none, off to `elsewhere`; if it stands for no handler, to
+/// `free`.
+fn handler_of_stub(a: &mut Lower, signals: &Signals, elsewhere: usize, free: usize) {
+    let place = a.place(elsewhere);
+    stub_offset(a, signals, RCX, RAX);
+    a.put(|a, _| a.cmp(rax, (SIGNAL_STUBS << STUB_SHIFT) as i32));
+    a.put(|a, _| a.jae(place));
+    a.bits(RAX, RAX, STUB_SHIFT, 64 - STUB_SHIFT);
+    a.set(RCX, signals.table + u64::from(SIGNAL_HANDLERS));
+    a.put(|a, _| a.mov(rcx, qword_ptr(rcx + rax * 8)));
+    a.jump_if_zero(RCX, free);
+}
 
 /// `to` = how far a handler's address is behind the first stub's.
 fn stub_offset(a: &mut Lower, signals: &Signals, handler: usize, to: usize) {

@@ -1,6 +1,6 @@
 //! Which handlers have stubs: what programs say is exchanged on its way to the kernel, and back.
 
-use super::{Routines, stub_offset};
+use super::{Routines, handler_of_stub, stub_offset};
 use crate::assemble::Assemble;
 use crate::detour::signals::*;
 use crate::x86::{emit::number::*, lower::Lower};
@@ -69,18 +69,11 @@ impl Routines {
     /// Gives an action the handler of its stub.
     pub(super) fn unwrap(&self, a: &mut Lower, signals: &Signals) {
         let out = a.label();
-        let place = a.place(out);
         a.bind(self.unwrap);
         a.push(RAX);
         a.push(RCX);
         a.load(RCX, R10, action::HANDLER);
-        stub_offset(a, signals, RCX, RAX);
-        a.put(|a, _| a.cmp(rax, (SIGNAL_STUBS << STUB_SHIFT) as i32));
-        a.put(|a, _| a.jae(place));
-        a.bits(RAX, RAX, STUB_SHIFT, 64 - STUB_SHIFT);
-        a.set(RCX, signals.table + u64::from(SIGNAL_HANDLERS));
-        a.put(|a, _| a.mov(rcx, qword_ptr(rcx + rax * 8)));
-        a.jump_if_zero(RCX, out);
+        handler_of_stub(a, signals, out, out);
         a.store(RCX, R10, action::HANDLER);
         a.bind(out);
         a.pop(RCX);

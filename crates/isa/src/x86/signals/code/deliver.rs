@@ -1,6 +1,6 @@
 //! What a handler is shown.
 
-use super::{Routines, context, forget_calls, stub_offset};
+use super::{Routines, context, forget_calls, handler_of_stub};
 use crate::Layout;
 use crate::assemble::Assemble;
 use crate::detour::signals::*;
@@ -109,14 +109,7 @@ impl Routines {
         signals: &Signals,
         [within, elsewhere, out]: [usize; 3],
     ) {
-        let place = a.place(elsewhere);
-        stub_offset(a, signals, RCX, RAX);
-        a.put(|a, _| a.cmp(rax, (SIGNAL_STUBS << STUB_SHIFT) as i32));
-        a.put(|a, _| a.jae(place));
-        a.bits(RAX, RAX, STUB_SHIFT, 64 - STUB_SHIFT);
-        a.set(RCX, signals.table + u64::from(SIGNAL_HANDLERS));
-        a.put(|a, _| a.mov(rcx, qword_ptr(rcx + rax * 8)));
-        a.jump_if_zero(RCX, out);
+        handler_of_stub(a, signals, elsewhere, out);
         for register in [RDI, RSI, RDX] {
             a.load(register, RBX, context::REGISTERS[register]);
         }
