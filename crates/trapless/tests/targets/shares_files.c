@@ -1,6 +1,7 @@
 // A hostile target: a process that shares its descriptors, but not its memory, meddles with the memory that the tool makes.
 //   replace FILE [path]: puts another descriptor of FILE at the new memfd's number; `path`: one that only names it (O_PATH)
-//   truncate:            keeps the newest memfd and tries to shrink, to grow and to seal it, for ever
+//   truncate:            keeps the newest memfd and tries to shrink, to grow and to seal it, for ever; at once, or later each time,
+//                        since who seals it before the tool does is refused, and must not be the quicker one for ever
 // A last word `leaderless` ends the first thread.
 #define _GNU_SOURCE
 #include <errno.h>
@@ -30,11 +31,20 @@ static void replace(int number, int other) {
 }
 
 static void truncate_it(int number) {
+    struct stat newest = {0};
+    useconds_t delay = 0;
     for (int kept = -1;;) {
+        struct stat status;
         int found = fcntl(number, F_DUPFD_CLOEXEC, 500);
         if (found >= 0) {
             if (kept >= 0) close(kept);
             kept = found;
+            fstat(kept, &status);
+            if (status.st_ino != newest.st_ino) {
+                newest = status;
+                usleep(delay);
+                delay = delay > 100000 ? 0 : delay * 4 + 1000;
+            }
         }
         ftruncate(kept, 0);
         ftruncate(kept, 1L << 40);
