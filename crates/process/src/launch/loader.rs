@@ -10,8 +10,8 @@ use super::error::LaunchError;
 use crate::ptrace::{self, SignalInfo};
 use crate::wait::{self, Event, OnExit, Stop};
 use crate::{
-    BREAKPOINT, BREAKPOINT_ADVANCE, Errno, MemoryError, ProcError, Process, Registers, RemoteAddr, StopError,
-    StopOptions, Tid,
+    BREAKPOINT, BREAKPOINT_ADVANCE, MemoryError, ProcError, Process, Registers, RemoteAddr, RemoteError,
+    StopError, StopOptions, Stopped, Tid,
 };
 use object::{Object, ObjectSymbol};
 use std::io::Read;
@@ -31,13 +31,14 @@ pub enum Place {
 const CONSISTENT: u32 = 0;
 
 /// Where to stop, and how to know that it is the right moment.
+#[derive(Debug)]
 struct Goal {
     breakpoint: RemoteAddr,
     debug: Debug,
 }
 
 /// Where `struct r_debug` is, which holds the moment.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 enum Debug {
     /// Nowhere: the first hit is the one.
     None,
@@ -66,47 +67,153 @@ pub(super) fn run_until_loaded(
     program: &Path,
     deadline: Instant,
 ) -> Result<Place, LaunchError> {
-    let process = &launched.process;
     let child = launched.child.tid();
-    let goal = goal(process)?;
-    let mut inherited = Inherited::of(process)?;
-    let mut run = |resume, at| match run_to_trap(child, &mut inherited, deadline, resume, at) {
-        Ok(()) => Ok(()),
-        Err(Lost::Ended) => {
-            Err(LaunchError::Died { program: program.to_owned(), status: launched.child.reap()? })
-        }
-        Err(Lost::Late) => {
-            Err(LaunchError::Timeout { program: program.to_owned(), seconds: super::PATIENCE.as_secs() })
-        }
+    let mut loading = Loading::begin(&launched.process)?;
+    let mut next = Next::Go(0);
+    let loaded = loop {
+        // ESRCH means killed, which the wait tells better.
+        let _ = match next {
+            Next::Go(signal) => ptrace::cont(child, signal as usize),
+            Next::Step(signal) => ptrace::singlestep(child, signal as usize),
+            Next::Loaded(loaded) => break loaded,
+        };
+        next = match wait::until(child, OnExit::Leave, deadline) {
+            Some(Event::Stop(stop)) => loading.stopped(&launched.process, stop)?,
+            Some(Event::Gone) => {
+                return Err(LaunchError::Died {
+                    program: program.to_owned(),
+                    status: launched.child.reap()?,
+                });
+            }
+            None => {
+                return Err(LaunchError::Timeout {
+                    program: program.to_owned(),
+                    seconds: super::PATIENCE.as_secs(),
+                });
+            }
+        };
     };
-    let mut original = [0; BREAKPOINT.len()];
-    process.read_exact(goal.breakpoint, &mut original)?;
-    loop {
-        process.write(goal.breakpoint, BREAKPOINT)?;
-        run(ptrace::cont, Some(goal.breakpoint))?;
-        process.write(goal.breakpoint, &original)?;
-        let mut regs = Registers::read(child).map_err(|errno| StopError::Ptrace {
-            tid: child,
-            request: "PTRACE_GETREGSET",
-            errno,
-        })?;
-        regs.set_ip(goal.breakpoint);
-        regs.write(child).map_err(|errno| StopError::Ptrace {
-            tid: child,
-            request: "PTRACE_SETREGSET",
-            errno,
-        })?;
-        if goal.debug.is_consistent(process)? {
-            break;
-        }
-        run(ptrace::singlestep, None)?;
+    let place = loaded.place;
+    if loaded.changes_signals() {
+        loaded.put_back(&mut launched.hold(&StopOptions::default())?)?;
     }
-    inherited.put_back(launched)?;
-    Ok(if matches!(goal.debug, Debug::None) { Place::Entry } else { Place::Loaded })
+    Ok(place)
+}
+
+/// A program on its way from its exec, stop by stop. Its only thread is told what to do next after each.
+#[derive(Debug)]
+pub(crate) struct Loading {
+    goal: Goal,
+    /// What stands at the breakpoint's place.
+    original: [u8; BREAKPOINT.len()],
+    /// Whether the instruction at that place is being stepped over.
+    steps: bool,
+    inherited: Inherited,
+}
+
+/// What a loading program's thread does next.
+#[derive(Debug)]
+pub(crate) enum Next {
+    /// It runs, with a signal or 0.
+    Go(i32),
+    /// It runs one instruction, with a signal or 0.
+    Step(i32),
+    /// It stands where its libraries are loaded, and its text is as it was.
+    Loaded(Loaded),
+}
+
+/// A program whose libraries are loaded.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    place: Place,
+    inherited: Inherited,
+}
+
+impl Loading {
+    /// Puts the breakpoint into a program that stands behind its exec.
+    pub(crate) fn begin(process: &Process) -> Result<Loading, LaunchError> {
+        let goal = goal(process)?;
+        let inherited = Inherited::of(process)?;
+        let mut original = [0; BREAKPOINT.len()];
+        process.read_exact(goal.breakpoint, &mut original)?;
+        process.write(goal.breakpoint, BREAKPOINT)?;
+        Ok(Loading { goal, original, steps: false, inherited })
+    }
+
+    /// What follows a stop of its thread.
+    pub(crate) fn stopped(&mut self, process: &Process, stop: Stop) -> Result<Next, LaunchError> {
+        let child = process.pid().leader();
+        let signal = match stop {
+            Stop::Signal(libc::SIGTRAP) if self.is_ours(child) => return self.trapped(process),
+            Stop::Signal(signal) => self.inherited.deliver(child, signal),
+            _ => 0,
+        };
+        Ok(if self.steps { Next::Step(signal) } else { Next::Go(signal) })
+    }
+
+    /// Takes the breakpoint out of a program that stands and is not to be followed to its goal.
+    pub(crate) fn abandon(&self, process: &Process) -> Result<(), MemoryError> {
+        process.write(self.goal.breakpoint, &self.original)
+    }
+
+    /// Takes the breakpoint out of the memory of a child that has a copy of it.
+    pub(crate) fn clean_copy(&self, child: &Process) -> Result<(), MemoryError> {
+        child.write(self.goal.breakpoint, &self.original)
+    }
+
+    /// Whether a SIGTRAP is that of our breakpoint or step.
+    fn is_ours(&self, child: Tid) -> bool {
+        let is_raised = SignalInfo::of(child).is_ok_and(|info| info.code() > 0);
+        let at = self.goal.breakpoint + BREAKPOINT_ADVANCE;
+        is_raised && (self.steps || Registers::read(child).is_ok_and(|regs| regs.ip() == at))
+    }
+
+    fn trapped(&mut self, process: &Process) -> Result<Next, LaunchError> {
+        let child = process.pid().leader();
+        if std::mem::take(&mut self.steps) {
+            process.write(self.goal.breakpoint, BREAKPOINT)?;
+            return Ok(Next::Go(0));
+        }
+        process.write(self.goal.breakpoint, &self.original)?;
+        let failed = |request| move |errno| StopError::Ptrace { tid: child, request, errno };
+        let mut regs = Registers::read(child).map_err(failed("PTRACE_GETREGSET"))?;
+        regs.set_ip(self.goal.breakpoint);
+        regs.write(child).map_err(failed("PTRACE_SETREGSET"))?;
+        if !self.goal.debug.is_consistent(process)? {
+            self.steps = true;
+            return Ok(Next::Step(0));
+        }
+        let place = if matches!(self.goal.debug, Debug::None) { Place::Entry } else { Place::Loaded };
+        Ok(Next::Loaded(Loaded { place, inherited: std::mem::take(&mut self.inherited) }))
+    }
+}
+
+impl Loaded {
+    /// Whether the program's signals are not as they were.
+    pub(crate) fn changes_signals(&self) -> bool {
+        self.inherited.ignored || self.inherited.blocked
+    }
+
+    /// Gives the program back what it has inherited of SIGTRAP.
+    pub(crate) fn put_back(self, stopped: &mut Stopped<'_>) -> Result<(), RemoteError> {
+        let pid = stopped.process().pid();
+        let child = pid.leader();
+        if self.inherited.ignored {
+            stopped.remote(|remote| remote.ignore(libc::SIGTRAP))?;
+        }
+        if self.inherited.blocked {
+            let mask = stopped.signal_mask(child)? | 1 << (libc::SIGTRAP - 1);
+            ptrace::set_signal_mask(child, mask)
+                .map_err(|errno| stopped.explain(child, "PTRACE_SETSIGMASK", errno))?;
+        }
+        self.inherited.sent.iter().for_each(|signal| signal.send_again(pid, child));
+        Ok(())
+    }
 }
 
 /// What the program has inherited of SIGTRAP. The kernel forces the signal that a breakpoint or a step raises on the thread:
 /// where it is ignored or blocked it is neither afterwards.
+#[derive(Debug, Default)]
 struct Inherited {
     ignored: bool,
     blocked: bool,
@@ -122,70 +229,13 @@ impl Inherited {
     }
 
     /// The signal that the child goes on with after one was sent to it.
-    fn deliver(&mut self, child: Tid, signal: i32) -> usize {
+    fn deliver(&mut self, child: Tid, signal: i32) -> i32 {
         match signal {
             libc::SIGTRAP if self.blocked => self.sent.extend(SignalInfo::of(child).ok()),
             libc::SIGTRAP if self.ignored => {}
-            signal => return signal as usize,
+            signal => return signal,
         }
         0
-    }
-
-    fn put_back(self, launched: &mut Launched) -> Result<(), LaunchError> {
-        if !self.ignored && !self.blocked {
-            return Ok(());
-        }
-        let pid = launched.process.pid();
-        let child = pid.leader();
-        let mut stopped = launched.hold(&StopOptions::default())?;
-        if self.ignored {
-            stopped.remote(|remote| remote.ignore(libc::SIGTRAP))?;
-        }
-        if self.blocked {
-            let mask = stopped.signal_mask(child)? | 1 << (libc::SIGTRAP - 1);
-            ptrace::set_signal_mask(child, mask)
-                .map_err(|errno| stopped.explain(child, "PTRACE_SETSIGMASK", errno))?;
-        }
-        self.sent.iter().for_each(|signal| signal.send_again(pid, child));
-        Ok(())
-    }
-}
-
-/// Why a child never came to its trap.
-enum Lost {
-    Ended,
-    Late,
-}
-
-/// Runs the child until it traps, passing signals on: at the breakpoint `at`, or after a step.
-fn run_to_trap(
-    child: Tid,
-    inherited: &mut Inherited,
-    deadline: Instant,
-    resume: fn(Tid, usize) -> Result<(), Errno>,
-    at: Option<RemoteAddr>,
-) -> Result<(), Lost> {
-    let mut signal = 0;
-    loop {
-        // ESRCH means killed, which the wait tells better.
-        let _ = resume(child, signal);
-        signal = match wait::until(child, OnExit::Leave, deadline) {
-            Some(Event::Stop(Stop::Signal(libc::SIGTRAP))) => {
-                let is_raised = SignalInfo::of(child).is_ok_and(|info| info.code() > 0);
-                let is_there = || {
-                    let ip = Registers::read(child).map(|regs| regs.ip());
-                    at.is_none_or(|at| ip == Ok(at + BREAKPOINT_ADVANCE))
-                };
-                if is_raised && is_there() {
-                    return Ok(());
-                }
-                inherited.deliver(child, libc::SIGTRAP)
-            }
-            Some(Event::Stop(Stop::Signal(signal))) => inherited.deliver(child, signal),
-            Some(Event::Stop(_)) => 0,
-            Some(Event::Gone) => return Err(Lost::Ended),
-            None => return Err(Lost::Late),
-        };
     }
 }
 

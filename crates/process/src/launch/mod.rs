@@ -9,7 +9,7 @@ mod child;
 mod error;
 mod exec;
 mod handover;
-mod loader;
+pub(crate) mod loader;
 
 pub use child::Child;
 pub use error::LaunchError;
