@@ -5,7 +5,8 @@
 //! when the other attaches first, and the SIGCONT that ends it stays pending in a program that blocks it. So the program waits
 //! in a system call that never ends:
 //!
-//! 1. It asks the kernel to be killed when its parent, who is us, ends (`PR_SET_PDEATHSIG`).
+//! 1. It asks the kernel to be killed when its parent, who is us, ends (`PR_SET_PDEATHSIG`), and to let itself be traced by the other,
+//!    who is no ancestor of its (`PR_SET_PTRACER`, until 3).
 //! 2. All its signals are blocked, its registers are set to `ppoll` without descriptors or a time limit, and it is let go.
 //! 3. The other attaches, with the kernel to kill the program should the other end, and puts registers and signals back.
 //! 4. Before it lets the program run it takes back 1.
@@ -27,6 +28,7 @@ impl Handover {
     pub(super) fn park(mut stopped: Stopped<'_>) -> Result<Handover, RemoteError> {
         let tid = stopped.process.pid().leader();
         die_with_parent(&mut stopped, libc::SIGKILL)?;
+        let _ = be_traced_by(&mut stopped, ANYBODY);
         let thread = stopped.thread(tid).ok_or(StopError::UnknownThread(tid))?;
         let mut regs = *thread.registers();
         let abi = regs.abi();
@@ -57,6 +59,7 @@ impl Handover {
         stopped.set_registers(tid, regs)?;
         ptrace::set_signal_mask(tid, self.mask)
             .map_err(|errno| stopped.explain(tid, "PTRACE_SETSIGMASK", errno))?;
+        let _ = be_traced_by(&mut stopped, NOBODY);
         Ok(stopped)
     }
 
@@ -83,6 +86,19 @@ impl Handover {
     pub fn give_back(&self, stopped: Stopped<'_>) -> Result<(), RemoteError> {
         Handover::park(stopped).map(drop)
     }
+}
+
+/// Of `PR_SET_PTRACER`.
+const ANYBODY: u64 = u64::MAX;
+const NOBODY: u64 = 0;
+
+/// Who of its user's may trace it besides its ancestors, where Yama lets nobody else (`kernel.yama.ptrace_scope` 1). Kernels without Yama
+/// say EINVAL.
+fn be_traced_by(stopped: &mut Stopped<'_>, whom: u64) -> Result<(), RemoteError> {
+    stopped.remote(|remote| {
+        let args = [libc::PR_SET_PTRACER as u64, whom, 0, 0, 0, 0];
+        remote.named_syscall("prctl", remote.abi().prctl, args).map(drop)
+    })
 }
 
 /// `PR_SET_PDEATHSIG`: the signal the program gets when its parent ends, 0 for none.
