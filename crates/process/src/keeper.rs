@@ -95,6 +95,11 @@ impl ParentWatch {
         self.should_end_within(Duration::ZERO)
     }
 
+    /// What becomes readable when [`ParentWatch::should_end`] becomes true; without a pidfd, only when it was asked for.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        std::iter::once(self.ends.as_fd()).chain(self.pidfd.as_ref().map(AsFd::as_fd))
+    }
+
     /// As [`ParentWatch::should_end`], waiting for it for up to `patience`.
     pub fn should_end_within(&self, patience: Duration) -> bool {
         is_readable(self.ends.as_fd(), patience) || self.gone()
@@ -233,6 +238,12 @@ impl Drop for Keeper {
             let _ = self.take_result();
         }
     }
+}
+
+/// The calling keeper, whose work is done, ends with its parent, also where it waits for somebody.
+pub fn end_with_parent() {
+    // SAFETY: prctl takes integers. Without it there is only more to wait for.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
 }
 
 /// The child's side.

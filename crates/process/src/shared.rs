@@ -135,6 +135,14 @@ impl SharedMemory {
         if same { Ok(()) } else { Err(RemoteError::Replaced("other memory was mapped in its place")) }
     }
 
+    /// The memory, to be filled before it is mapped in the target.
+    ///
+    /// # Errors
+    /// There is no descriptor left.
+    pub fn file(&self) -> io::Result<OwnedFd> {
+        Ok(self.file.try_clone()?.into())
+    }
+
     /// Our descriptor.
     pub fn into_file(self) -> OwnedFd {
         self.file.into()

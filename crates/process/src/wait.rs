@@ -5,6 +5,8 @@
 //! first giving the processor away, which is what a stop of a thread on the same CPU needs, then sleeping for longer and longer.
 
 use crate::{Errno, Tid};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 /// What happened to a tracee.
@@ -100,6 +102,31 @@ pub(crate) fn take_any(block: bool) -> Result<Option<(Tid, Event)>, Errno> {
         false => Event::Gone,
     };
     Ok(Some((tid, event)))
+}
+
+/// A stop, or how a tracee has ended.
+pub(crate) type Happened = Result<Stop, ExitStatus>;
+
+/// As [`take_any`] without a wait, with how a tracee has ended.
+pub(crate) fn take_any_end() -> Result<Option<(Tid, Happened)>, Errno> {
+    take_end(-1)
+}
+
+/// The same of one tracee.
+pub(crate) fn take_end_of(tid: Tid) -> Option<Happened> {
+    take_end(tid.0).ok().flatten().map(|(_, happened)| happened)
+}
+
+fn take_end(which: i32) -> Result<Option<(Tid, Happened)>, Errno> {
+    let mut status = 0;
+    let flags = libc::__WALL | libc::__WNOTHREAD | libc::WNOHANG;
+    // SAFETY: the call writes one integer.
+    let found = Errno::check(libc::c_long::from(unsafe { libc::waitpid(which, &mut status, flags) }))?;
+    let happened = match libc::WIFSTOPPED(status) {
+        true => Ok(Stop::from_status(status >> 8)),
+        false => Err(ExitStatus::from_raw(status)),
+    };
+    Ok((found != 0).then_some((Tid(found as i32), happened)))
 }
 
 fn wait(tid: Tid, flags: i32) -> Result<Option<(i32, i32)>, Errno> {
