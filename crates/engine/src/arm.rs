@@ -350,10 +350,18 @@ fn map_data(
         remote.munlock(got, size)?;
         remote.mprotect(got, size, read_write)?;
     }
-    // Not for a core dump.
-    remote.madvise(got, size, libc::MADV_DONTDUMP)?;
+    keep_out_of_dumps(remote, got, size)
+}
+
+/// Says of memory of ours that it is not for a core dump, and that pages are to be small.
+pub(crate) fn keep_out_of_dumps(
+    remote: &mut Remote<'_, '_>,
+    at: RemoteAddr,
+    size: u64,
+) -> Result<(), EngineError> {
+    remote.madvise(at, size, libc::MADV_DONTDUMP)?;
     // A thread needs a few pages of its return table, not two megabytes. Kernels without huge pages say EINVAL.
-    let _ = remote.madvise(got, size, libc::MADV_NOHUGEPAGE);
+    let _ = remote.madvise(at, size, libc::MADV_NOHUGEPAGE);
     Ok(())
 }
 

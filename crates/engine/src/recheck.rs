@@ -102,7 +102,7 @@ struct Written {
 }
 
 /// The sites of a session that are still armed as far as is known.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Recheck {
     sites: Vec<Written>,
     bytes: Vec<u8>,

@@ -66,6 +66,16 @@ impl Region {
         self.file.write_all_at(bytes, offset).map_err(EngineError::Map)
     }
 
+    /// What stands at these offsets.
+    ///
+    /// # Errors
+    /// Those of reading the file.
+    pub fn bytes(&self, range: Range<u64>) -> Result<Vec<u8>, EngineError> {
+        let mut bytes = vec![0; range.end.saturating_sub(range.start) as usize];
+        self.file.read_exact_at(&mut bytes, range.start).map_err(EngineError::Map)?;
+        Ok(bytes)
+    }
+
     /// Adds to the word at a byte offset, a multiple of 8; what it was before.
     pub fn add(&self, offset: u64, value: u64) -> u64 {
         self.atomic(offset).map_or(0, |word| word.fetch_add(value, Ordering::Relaxed))

@@ -134,9 +134,28 @@ pub fn remove(
     Ok(removed)
 }
 
+/// Takes a session out of a stopped process that stands on, once. Where something led there yet ([`Removed::may_pass`]), [`remove`] comes back.
+///
+/// # Errors
+/// Those of the first try of [`remove`].
+pub fn remove_held(stopped: &mut Stopped<'_>, session: &FoundSession) -> Result<Removed, EngineError> {
+    let process = stopped.process();
+    let mut removed = Removed::default();
+    if session.inode(process)?.is_some() {
+        remove_stopped(process, stopped, session, &mut removed)?;
+    }
+    Ok(removed)
+}
+
 impl Removed {
+    /// Whether what keeps the memory is mostly gone after microseconds.
+    pub fn may_pass(&self) -> bool {
+        matches!(self.kept, Some(Kept::Unwinding | Kept::Context))
+    }
+
     /// This, and what came of looking again.
-    fn then(self, now: Removed) -> Removed {
+    #[must_use]
+    pub fn then(self, now: Removed) -> Removed {
         Removed {
             restored: self.restored + now.restored,
             left: now.left,

@@ -1,6 +1,7 @@
 //! A running session, as the tool that armed it sees it: the counters, and the way to end it.
 
 use crate::{Armed, EngineError, FoundSession, Region};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 use trapless_wire::{Counters, Header, Journal, SessionState};
 
@@ -17,8 +18,25 @@ pub struct Session {
 impl Session {
     /// Maps the shared memory of probes that were armed.
     pub fn new(armed: Armed) -> Result<Self, EngineError> {
-        let region = Region::map(&armed.memory, armed.header.region_size)?;
-        Ok(Self { region, header: armed.header, journal: armed.journal, stopped: armed.stopped })
+        Self::of_memory(&armed.memory, armed.header, armed.journal, armed.stopped)
+    }
+
+    pub(crate) fn of_memory(
+        memory: &OwnedFd,
+        header: Header,
+        journal: Journal,
+        stopped: Duration,
+    ) -> Result<Self, EngineError> {
+        let region = Region::map(memory, header.region_size)?;
+        Ok(Self { region, header, journal, stopped })
+    }
+
+    pub(crate) fn region(&self) -> &Region {
+        &self.region
+    }
+
+    pub(crate) fn journal(&self) -> &Journal {
+        &self.journal
     }
 
     /// Counters, histograms and rings.

@@ -134,6 +134,17 @@ impl<'a, W: Words + ?Sized> Counters<'a, W> {
         totals
     }
 
+    /// How often children have hit these that share the memory of the thread with this thread pointer.
+    pub fn sums_of_sharing(&self, thread_pointer: u64, counters: &[Counter]) -> Vec<u64> {
+        let mut sums = vec![0u64; counters.len()];
+        for block in self.blocks().filter(|b| b.is_of_child() && b.owner() == thread_pointer) {
+            for (sum, counter) in sums.iter_mut().zip(counters) {
+                *sum = sum.wrapping_add(block.word(counter.0));
+            }
+        }
+        sums
+    }
+
     /// Sum of a counter over the attached process's threads.
     pub fn sum(&self, counter: Counter) -> u64 {
         self.sum_at(counter.0)

@@ -1,0 +1,88 @@
+//! A forked child gets numbers of its own.
+//!
+//! A child begins as a copy of its parent: patched code, arenas and return instances at the same addresses, and the *same* shared
+//! region, in which it counts apart from its parent and with all other children together. Here it gets a region of its own in the place
+//! of that one, with the same header, journal and schema and with empty blocks. None of the code need be changed for it. From
+//! then on the child is a process with a session like any other, and so are its own children.
+//!
+//! In order, while the child stands before its first instruction:
+//! 1. Make the memory in the child, and fill it: whoever finds it finds a whole session.
+//! 2. Map it over the parent's. The thread table is empty (it is wiped in children), so no thread has a block in the old one.
+//! 3. Say that what counts here is no child any more: the origin word, which is wiped, too.
+
+use crate::{
+    EngineError, Session,
+    arm::{keep_out_of_dumps, set_state},
+    region::Region,
+};
+use std::time::Instant;
+use trapless_isa::detour::BLOCK_ORIGIN;
+use trapless_process::{Process, RemoteAddr, Stopped, Tid};
+use trapless_wire::{REGION_NAME, SessionState, WordsMut};
+
+impl Session {
+    /// The session of a forked child of this one's process, which stands before its first instruction.
+    ///
+    /// # Errors
+    /// The child cannot make the memory. It then goes on counting in its parent's, as a child.
+    pub fn of_forked_child(
+        &self,
+        child: &Process,
+        stopped: &mut Stopped<'_>,
+    ) -> Result<Session, EngineError> {
+        let since = Instant::now();
+        let mut header = *self.header();
+        header.pid = child.pid().0 as u32;
+        header.start_time = child.start_time();
+        header.sharing_threads = 0;
+        let at = RemoteAddr(header.region);
+        let memory = stopped.remote(|remote| {
+            let shared = remote.create_shared(REGION_NAME, header.region_size)?;
+            let fd = shared.descriptor_in_target();
+            let filled = shared.file().map_err(EngineError::Map).and_then(|file| {
+                let region = Region::map(&file, header.blocks_offset + header.block_stride)?;
+                region.write(0, bytemuck::bytes_of(&header))?;
+                let parts = self.journal().parts(&header.journal);
+                parts.into_iter().try_for_each(|(offset, part)| region.write(offset, part))?;
+                self.copy_schema(&region)?;
+                // A block without it is a forked child's.
+                region.set_word(header.blocks_offset + u64::from(BLOCK_ORIGIN), u64::from(header.pid));
+                set_state(&region, &header, SessionState::Armed);
+                Ok(())
+            });
+            let mapped = filled.and_then(|()| {
+                let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE;
+                let protection = libc::PROT_READ | libc::PROT_WRITE;
+                remote.mmap(at, header.region_size, protection, flags, fd, 0)?;
+                keep_out_of_dumps(remote, at, header.region_size)
+            });
+            remote.close_if_there(fd)?;
+            mapped?;
+            shared.refuse_other_mapping(&child.maps()?, at)?;
+            Ok::<_, EngineError>(shared.into_file())
+        })?;
+        child.write(RemoteAddr(header.threads), &u64::from(header.pid).to_le_bytes())?;
+        unmark(stopped, child.pid().leader())?;
+        Session::of_memory(&memory, header, self.journal().clone(), since.elapsed())
+    }
+
+    /// The schema as it stands in this session's region.
+    fn copy_schema(&self, region: &Region) -> Result<(), EngineError> {
+        let range = self.header().places_at()..self.header().blocks_offset;
+        region.write(range.start, &self.region().bytes(range)?)
+    }
+}
+
+/// Takes the mark of a child that shares its parent's memory off one that does not: it may have been forked by such a child, and has
+/// inherited it.
+fn unmark(stopped: &mut Stopped<'_>, tid: Tid) -> Result<(), EngineError> {
+    /// The identification flag: `X86_EFLAGS_ID`.
+    const MARK: u64 = 1 << 21;
+    let Some(thread) = stopped.thread(tid) else { return Ok(()) };
+    let mut registers = *thread.registers();
+    if registers.flags() & MARK == 0 {
+        return Ok(());
+    }
+    registers.set_flags(registers.flags() & !MARK);
+    Ok(stopped.set_registers(tid, registers)?)
+}
