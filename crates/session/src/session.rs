@@ -32,7 +32,7 @@ use trapless_isa::detour::MOST_FETCHED;
 use trapless_isa::detour::signals::RETURN_LENGTH;
 use trapless_isa::{BranchTargets, Mechanism, SignalCall};
 use trapless_process::launch::{Child, Launched};
-use trapless_process::{Process, StopOptions};
+use trapless_process::{Process, RemoteAddr, RemoteError, StopOptions, Stopped};
 use trapless_symbols::Unread;
 use trapless_wire::Places;
 
@@ -82,9 +82,9 @@ pub struct Probe {
 pub struct Session {
     engine: trapless_engine::Session,
     clock: Clock,
-    probes: Vec<Probe>,
-    skipped: Vec<Skipped>,
-    remarks: Vec<Remark>,
+    probes: Arc<[Probe]>,
+    skipped: Arc<[Skipped]>,
+    remarks: Arc<[Remark]>,
     freed: usize,
     /// Who serves the probes that trap.
     serving: RefCell<Option<Serving>>,
@@ -100,6 +100,17 @@ pub enum Hold<'s> {
     Stop(StopOptions),
     /// It stands where it was launched, and stands on.
     Launched(&'s Launched, StopOptions),
+    /// Who asks holds it, and traces it.
+    Held(&'s mut dyn Holder),
+}
+
+/// Who traces a process and holds it for its probes to be armed.
+pub trait Holder {
+    /// Does `work` while the process stands.
+    ///
+    /// # Errors
+    /// It cannot be held; then nothing was done.
+    fn hold(&mut self, work: &mut dyn FnMut(&mut Stopped<'_>)) -> Result<(), RemoteError>;
 }
 
 /// Sites with all that must be known of them, ready to be judged: `list`, `explain` and attaching begin here.
@@ -323,7 +334,7 @@ impl Session {
     ) -> Result<Self, Error> {
         let running = match &hold {
             Hold::Stop(options) => Some(options.clone()),
-            Hold::Launched(..) => None,
+            Hold::Launched(..) | Hold::Held(_) => None,
         };
         let freed = running.as_ref().map_or(Ok(0), |options| remove_orphans(process, options))?;
         let mut sites = sites;
@@ -411,7 +422,48 @@ impl Session {
         let recheck = lost::Sites::new(&engine, &plan, &left_alone, images, &mut names);
         let (recheck, serving) = (RefCell::new(recheck), RefCell::new(serving));
         let ended_children = Cell::new(0);
+        let (probes, skipped, remarks) = (probes.into(), skipped.into(), remarks.into());
         Ok(Self { engine, clock, probes, skipped, remarks, freed, serving, ended_children, recheck, makers })
+    }
+
+    /// The session of a forked child of the process, which stands before its first instruction and has inherited the probes: from now on
+    /// it has numbers of its own.
+    ///
+    /// # Errors
+    /// It cannot be given them. Then it is counted with the other children, as if nobody had asked.
+    pub fn of_forked_child(&self, child: &Process, stopped: &mut Stopped<'_>) -> Result<Self, EngineError> {
+        Ok(Self {
+            engine: self.engine.of_forked_child(child, stopped)?,
+            clock: Clock::now(),
+            probes: self.probes.clone(),
+            skipped: Arc::new([]),
+            remarks: Arc::new([]),
+            freed: 0,
+            serving: RefCell::new(None),
+            ended_children: Cell::new(0),
+            recheck: self.recheck.clone(),
+            makers: self.makers.clone(),
+        })
+    }
+
+    /// Where the session's memory is in the process.
+    pub fn region(&self) -> RemoteAddr {
+        RemoteAddr(self.engine.header().region)
+    }
+
+    /// What takes the probes out of the process that they were armed in.
+    pub fn to_remove(&self) -> FoundSession {
+        self.engine.to_remove()
+    }
+
+    /// How often children have hit each probe that share the memory of the thread with this thread pointer, in the order of
+    /// [`Session::probes`].
+    pub fn hits_of_sharing(&self, thread_pointer: RemoteAddr) -> Vec<u64> {
+        let counters: Vec<_> =
+            self.probes.iter().map(|probe| probe.places.entries.or(probe.places.returns)).collect();
+        let known: Vec<_> = counters.iter().copied().flatten().collect();
+        let mut sums = self.engine.counters().sums_of_sharing(thread_pointer.0, &known).into_iter();
+        counters.iter().map(|counter| counter.and_then(|_| sums.next()).unwrap_or(0)).collect()
     }
 
     /// How many children were made that shared the process's memory and could not be told from it, so that what they called is

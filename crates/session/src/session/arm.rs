@@ -6,7 +6,7 @@ use crate::resolve::{Kinds, Sites};
 use crate::target::Image;
 use std::{borrow::Cow, collections::BTreeMap};
 use trapless_engine::{Armed, Attempt, Blueprint, EngineError, Plan, Refusal, Serving, Space, arm_serving};
-use trapless_process::Process;
+use trapless_process::{Process, StopError};
 use trapless_wire::Sizes;
 
 /// How often addresses are chosen anew because the target has taken one.
@@ -17,7 +17,7 @@ pub(super) fn arm<'p, 'm>(
     process: &Process,
     plan: &'p Plan<'m>,
     tid_offset: Option<i32>,
-    hold: Hold<'_>,
+    mut hold: Hold<'_>,
 ) -> Result<(Cow<'p, Plan<'m>>, Armed, Option<Serving>), EngineError> {
     let mut sizes = if process.is_32bit() { Sizes::ALL_32_BIT.iter() } else { Sizes::ALL.iter() };
     let mut size = sizes.next().copied().ok_or(EngineError::Crowded)?;
@@ -29,7 +29,7 @@ pub(super) fn arm<'p, 'm>(
             }
             drawn => drawn?,
         };
-        let attempt = match &hold {
+        let attempt = match &mut hold {
             Hold::Stop(options) if blueprint.traps() => {
                 arm_serving(&blueprint, process, options, None).map(|(armed, serving)| (armed, Some(serving)))
             }
@@ -42,6 +42,12 @@ pub(super) fn arm<'p, 'm>(
             }
             Hold::Launched(launched, options) => {
                 let armed = blueprint.arm(&mut launched.hold(options)?);
+                armed.map(|armed| (armed, None)).map_err(Attempt::from)
+            }
+            Hold::Held(holder) => {
+                let mut armed = None;
+                holder.hold(&mut |stopped| armed = Some(blueprint.arm(stopped)))?;
+                let armed = armed.unwrap_or(Err(StopError::Gone(process.pid()).into()));
                 armed.map(|armed| (armed, None)).map_err(Attempt::from)
             }
         };

@@ -11,7 +11,7 @@ use trapless_engine::{Became, LeftAlone, Plan, Recheck, Session};
 use trapless_process::Process;
 
 /// The sites of a session, and what became of those that are no longer as they were armed.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Sites {
     recheck: Recheck,
     /// By index in the plan: address, module, function, of those that were asked for.

@@ -53,7 +53,7 @@ impl Calls {
     /// Takes complete records out of the rings, as many as are taken at a time, and gives the calls in the order of their time.
     pub fn take(&mut self, session: &Session, origin: Origin, arguments: usize) -> Vec<Hit> {
         let mut by_id: HashMap<u32, Vec<&Probe>> = HashMap::new();
-        for probe in &session.probes {
+        for probe in session.probes.iter() {
             by_id.entry(probe.id).or_default().push(probe);
         }
         let mut records = Vec::new();
