@@ -58,6 +58,9 @@ pub enum Error {
         /// What the kernel said.
         source: io::Error,
     },
+    /// Something that the process has told already that did the work; its exit code.
+    #[error("the work failed with exit code {0}")]
+    Told(u8),
     /// Anything else that the parts below report.
     #[error(transparent)]
     Other(Box<dyn std::error::Error + Send + Sync>),
@@ -114,6 +117,7 @@ impl Error {
                 session_code(error)
             }
             Error::Bench(_) | Error::Other(_) | Error::StillProbed { .. } => 1,
+            Error::Told(code) => *code,
             Error::Usage(_) => 2,
             Error::TargetEnded { .. } => 6,
             Error::Output { .. } => 7,
@@ -121,6 +125,18 @@ impl Error {
             Error::Launch(LaunchError::NotFound { .. }) => 127,
             Error::Launch(LaunchError::Died { .. }) => 6,
             Error::Launch(_) => 126,
+        }
+    }
+
+    /// Tells it on standard error, unless there is nothing to tell.
+    pub fn tell(&self) {
+        match self {
+            _ if self.is_closed_pipe() => {}
+            Error::Told(_) => {}
+            // With a mark under the place.
+            Error::Session(session::Error::Spec(error)) => crate::terminal::tell_lines(error),
+            // Where standard error is closed, the exit code still tells.
+            _ => crate::terminal::tell(self),
         }
     }
 

@@ -4,7 +4,6 @@ use clap::Parser;
 use std::process::ExitCode;
 use trapless::cli::{Cli, unknown, validated::Command};
 use trapless::commands;
-use trapless::error::Error;
 use trapless_bench::{child, target};
 
 fn main() -> ExitCode {
@@ -23,15 +22,7 @@ fn main() -> ExitCode {
     match Command::try_from(cli.verb).and_then(commands::run) {
         Ok(code) => code.into(),
         Err(error) => {
-            match &error {
-                _ if error.is_closed_pipe() => {}
-                // With a mark under the place.
-                Error::Session(trapless_session::error::Error::Spec(error)) => {
-                    trapless::terminal::tell_lines(error);
-                }
-                // Where standard error is closed, the exit code still tells.
-                _ => trapless::terminal::tell(&error),
-            }
+            error.tell();
             error.exit_code().into()
         }
     }

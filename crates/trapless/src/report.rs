@@ -15,6 +15,7 @@ mod table;
 mod text;
 mod totals;
 mod trace;
+mod tree;
 
 use serde::Serialize;
 use std::io;
@@ -47,6 +48,8 @@ pub trait Reporter {
     fn summary(&mut self, summary: &Summary) -> io::Result<()>;
     /// The run is over in several processes: what all of them did together. Follows their summaries. Flushes.
     fn total(&mut self, total: &Total) -> io::Result<()>;
+    /// The run is over in all that was followed. Flushes.
+    fn tree(&mut self, tree: &Tree) -> io::Result<()>;
     /// Hands everything written so far to the output. Call it when no hit is waiting, so that lines appear in time.
     fn flush(&mut self) -> io::Result<()>;
 }
@@ -69,6 +72,12 @@ pub struct Attached {
 pub struct Summary {
     /// The target.
     pub pid: i32,
+    /// The program that it ran, by its short name, where processes were followed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+    /// Its parent, where it was followed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent: Option<i32>,
     /// How long the target stood still in total, in microseconds.
     pub stopped_us: u64,
     /// From armed to removed, in nanoseconds.
@@ -82,7 +91,7 @@ pub struct Summary {
     /// How many hits a trace showed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shown: Option<u64>,
-    /// Every probe, hit or not.
+    /// Every probe, hit or not; where processes were followed, those that were hit.
     pub probes: Vec<ProbeSummary>,
     /// Sites that matched and were left alone.
     pub skipped: Vec<Skipped>,
@@ -138,6 +147,56 @@ pub struct Total {
     pub processes: usize,
     /// The sums of probes of the same module, function and kind.
     pub probes: Vec<ProbeSummary>,
+}
+
+/// Processes that were followed.
+#[derive(Clone, Debug, Default)]
+pub struct Tree {
+    /// Each program of each process, in the order in which they ended.
+    pub summaries: Vec<Summary>,
+    /// The same by command.
+    pub commands: Vec<CommandTotal>,
+    /// All of them.
+    pub total: TreeTotal,
+}
+
+/// All processes that ran one program, and were followed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct CommandTotal {
+    /// The program, by its short name.
+    pub command: String,
+    /// How many processes ran it.
+    pub processes: usize,
+    /// The sums of its probes, hit or not.
+    pub probes: Vec<ProbeSummary>,
+    /// Sites that matched and were left alone, in the first process.
+    pub skipped: Vec<Skipped>,
+}
+
+/// All processes that were followed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct TreeTotal {
+    /// How many had probes. One that ran several programs is counted once.
+    pub processes: usize,
+    /// The sums of probes of the same module, function and kind.
+    pub probes: Vec<ProbeSummary>,
+    /// How often a program was run in which nothing matched.
+    pub without_match: usize,
+    /// Those that could not be probed, or not to the end.
+    pub not_followed: Vec<NotFollowed>,
+    /// What else is to be known.
+    pub notes: Vec<Note>,
+}
+
+/// A process that was created by one that is followed, and could not be probed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NotFollowed {
+    /// The process.
+    pub pid: i32,
+    /// The program that it ran, by its short name; empty where that is not known.
+    pub command: String,
+    /// Why.
+    pub reason: String,
 }
 
 /// How a process ended.

@@ -21,6 +21,16 @@ pub struct TargetFlags {
     pub command: Vec<OsString>,
 }
 
+/// Whether what the target creates is probed, too.
+#[derive(Args, Clone, Copy, Debug, Default)]
+#[command(next_help_heading = "Target")]
+pub struct FollowFlags {
+    /// Also probe what the target creates (fork, vfork, clone) and the programs that it runs (exec), each under its own process
+    /// id, to any depth. The tracer then stays attached
+    #[arg(short = 'F', long)]
+    pub follow: bool,
+}
+
 /// What a careful attach refuses.
 #[derive(Args, Clone, Copy, Debug, Default)]
 #[command(next_help_heading = "Target")]

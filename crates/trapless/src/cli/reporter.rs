@@ -91,7 +91,7 @@ impl OutputOptions {
         measure: Measure,
         rows: Rows,
         running: Arc<Running>,
-    ) -> Result<Box<dyn Reporter>, Error> {
+    ) -> Result<Box<dyn Reporter + Send>, Error> {
         let mut output = self.open()?;
         output.wait_only_while(running);
         if self.json {

@@ -5,7 +5,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 const STACKS: &str = "stacks are not collected; perf record -g samples them";
 const FILTER: &str = "hits are not filtered in the target; filter what comes: trapless trace -f json … | jq 'select(.args[0] > 100)'";
 const THREADS: &str = "threads are not chosen; every hit of trace -f json has its \"tid\"";
-const FOLLOW: &str = "children are not followed; hits of forked children are told apart, and a process that runs already is probed with -p PID";
+const FOLLOW: &str = "count, latency and trace probe children and the programs that they run with --follow";
 const SCRIPT: &str =
     "there is no script; functions are named as MODULE:FUNCTION, and --args and --return show their values";
 const GROUP: &str = "hits are not grouped by value; group what comes: trapless trace --args 1 -f json … | jq .args[0] | sort | uniq -c";
@@ -93,8 +93,8 @@ mod tests {
             ("trapless trace --filter=x m:f", "no option '--filter'"),
             ("trapless trace -L 3 m:f", "tid"),
             ("trapless count --by arg0 m:f", "uniq -c"),
-            ("trapless count --follow m:f", "not followed"),
-            ("trapless count -F m:f", "not followed"),
+            ("trapless list --follow m:f", "count, latency and trace"),
+            ("trapless count --children m:f", "with --follow"),
             ("trapless count --json m:f", "-f json"),
             ("trapless count --duratoin 3 m:f", "did you mean --duration?"),
             ("trapless count --zzzzzz m:f", "--help"),

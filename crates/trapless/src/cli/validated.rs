@@ -42,6 +42,8 @@ pub struct Run {
     pub measure: Measure,
     /// In which processes.
     pub target: Target,
+    /// Whether what they create is probed, too.
+    pub follow: bool,
     /// Whether a seccomp filter may be risked.
     pub allow_seccomp: bool,
     /// At which sites.
@@ -233,8 +235,9 @@ fn count(flags: CountFlags) -> Result<Run, Error> {
     Ok(Run {
         measure: Measure::Count,
         target: target(flags.target)?,
+        follow: flags.follow.follow,
         allow_seccomp: flags.risk.allow_seccomp,
-        selection: required(selection(&flags.probes, kinds)?)?,
+        selection: followed(required(selection(&flags.probes, kinds)?)?, flags.follow.follow)?,
         limits: limits(&flags.run),
         output: output(flags.output),
         rows: rows(&flags.table, sort, 0),
@@ -253,9 +256,10 @@ fn latency(flags: LatencyFlags) -> Result<Run, Error> {
     Ok(Run {
         measure: Measure::Latency,
         target: target(flags.target)?,
+        follow: flags.follow.follow,
         allow_seccomp: flags.risk.allow_seccomp,
         // Times run from entry to return, whichever of the two bpftrace's spelling names.
-        selection: required(selection(&flags.probes, |_| (true, true))?)?,
+        selection: followed(required(selection(&flags.probes, |_| (true, true))?)?, flags.follow.follow)?,
         limits: limits(&flags.run),
         output: output(flags.output),
         rows: rows(&flags.table, sort, usize::try_from(flags.histograms).unwrap_or(usize::MAX)),
@@ -270,8 +274,9 @@ fn trace(flags: TraceFlags) -> Result<Run, Error> {
     Ok(Run {
         measure: Measure::Trace { args: flags.args },
         target: target(flags.target)?,
+        follow: flags.follow.follow,
         allow_seccomp: flags.risk.allow_seccomp,
-        selection: required(selection(&flags.probes, kinds)?)?,
+        selection: followed(required(selection(&flags.probes, kinds)?)?, flags.follow.follow)?,
         limits: limits(&flags.run),
         output: output(flags.output),
         rows: Rows::default(),
@@ -397,6 +402,17 @@ fn required(selection: Selection) -> Result<Selection, Error> {
     if selection.probes.is_empty() {
         return Err(Error::Usage(
             "no probe; name functions as MODULE:FUNCTION, such as 'libc.so.6:malloc'".into(),
+        ));
+    }
+    Ok(selection)
+}
+
+/// Two tracers cannot serve one process, so probes that trap are not had in what is followed.
+fn followed(selection: Selection, follow: bool) -> Result<Selection, Error> {
+    if follow && selection.may_trap() {
+        return Err(Error::Usage(
+            "--follow probes by jumps alone; leave out --allow-trap and mechanisms that trap, or --follow"
+                .into(),
         ));
     }
     Ok(selection)

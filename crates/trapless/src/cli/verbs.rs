@@ -1,6 +1,6 @@
 //! The verbs, literally as typed.
 
-use super::flags::{OutputFlags, ProbeFlags, RiskFlags, RunFlags, TableFlags, TargetFlags};
+use super::flags::{FollowFlags, OutputFlags, ProbeFlags, RiskFlags, RunFlags, TableFlags, TargetFlags};
 use super::values;
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use std::ffi::OsString;
@@ -45,6 +45,9 @@ pub struct CountFlags {
     /// Target.
     #[command(flatten)]
     pub target: TargetFlags,
+    /// Children.
+    #[command(flatten)]
+    pub follow: FollowFlags,
     /// Count returns too
     #[arg(long = "return", help_heading = "Probes")]
     pub returns: bool,
@@ -84,6 +87,9 @@ pub struct LatencyFlags {
     /// Target.
     #[command(flatten)]
     pub target: TargetFlags,
+    /// Children.
+    #[command(flatten)]
+    pub follow: FollowFlags,
     /// Risks.
     #[command(flatten)]
     pub risk: RiskFlags,
@@ -131,6 +137,9 @@ pub struct TraceFlags {
     /// Target.
     #[command(flatten)]
     pub target: TargetFlags,
+    /// Children.
+    #[command(flatten)]
+    pub follow: FollowFlags,
     /// Show the first N integer or pointer arguments, at most 6
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=6), help_heading = "Probes")]
     pub args: u8,

@@ -1,6 +1,7 @@
 //! `count`, `latency` and `trace`: arm, wait, remove, report.
 
 mod finish;
+mod follow;
 mod tally;
 mod wake;
 mod watch;
@@ -15,9 +16,11 @@ use crate::target;
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 use trapless_process::Process;
 use trapless_process::launch::{self, Child};
+use trapless_session::clock::Clock;
 
 use finish::finish;
 use watch::watch;
@@ -28,6 +31,9 @@ use watch::watch;
 /// Nothing could be probed, or the output broke; then the probes are out.
 pub fn run(run: &Run) -> Result<u8, Error> {
     let ended = super::signals::install();
+    if run.follow {
+        return follow::follow(run, ended);
+    }
     let running = Running::new(super::signals::interrupted);
     let mut reporter = run.output.reporter(run.measure, run.rows, running.clone())?;
     match &run.target {
@@ -36,7 +42,7 @@ pub fn run(run: &Run) -> Result<u8, Error> {
             let attached = pids.iter().try_for_each(|&pid| {
                 let process = target::open(pid)?;
                 let session = attach(run, &process, Hold::Stop(super::stop_options(run.allow_seccomp)))?;
-                targets.push(Armed::new(process, session));
+                targets.push(Armed::new(Rc::new(process), session));
                 Ok(())
             });
             let mut none = || None;
@@ -74,7 +80,7 @@ fn launched(
     }
     let (process, mut child) = session.let_run(launched)?;
     let mut last_name = name.clone();
-    let mut targets = vec![Armed { announced: true, ..Armed::new(process, session) }];
+    let mut targets = vec![Armed { announced: true, ..Armed::new(Rc::new(process), session) }];
     let mut status = None;
     let mut exited = || {
         if status.is_none() {
@@ -109,8 +115,10 @@ fn launched(
 
 /// One process with its probes.
 struct Armed {
-    process: Process,
+    process: Rc<Process>,
     session: Session,
+    /// When time began for the run.
+    beginning: Clock,
     calls: Calls,
     announced: bool,
     /// It was seen to have started another program.
@@ -126,9 +134,10 @@ struct Armed {
 }
 
 impl Armed {
-    fn new(process: Process, session: Session) -> Self {
+    fn new(process: Rc<Process>, session: Session) -> Self {
         Self {
             process,
+            beginning: session.clock(),
             session,
             calls: Calls::default(),
             announced: false,

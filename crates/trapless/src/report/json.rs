@@ -1,6 +1,6 @@
 //! `-f json`: one object per line.
 
-use super::{Attached, Hit, Interval, Reporter, Summary, Total};
+use super::{Attached, CommandTotal, Hit, Interval, Reporter, Summary, Total, Tree, TreeTotal};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -22,6 +22,9 @@ enum Event<'a> {
     Interval(&'a Interval),
     Summary(&'a Summary),
     Total(&'a Total),
+    Command(&'a CommandTotal),
+    #[serde(rename = "total")]
+    Tree(&'a TreeTotal),
 }
 
 impl<W: Write> JsonLines<W> {
@@ -62,6 +65,13 @@ impl<W: Write> Reporter for JsonLines<W> {
 
     fn total(&mut self, total: &Total) -> io::Result<()> {
         self.line(&Event::Total(total))?;
+        self.flush()
+    }
+
+    fn tree(&mut self, tree: &Tree) -> io::Result<()> {
+        tree.summaries.iter().try_for_each(|summary| self.line(&Event::Summary(summary)))?;
+        tree.commands.iter().try_for_each(|command| self.line(&Event::Command(command)))?;
+        self.line(&Event::Tree(&tree.total))?;
         self.flush()
     }
 

@@ -9,12 +9,15 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 use std::sync::{
     Arc, OnceLock,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 use std::time::{Duration, Instant};
 
 /// How much is gathered before it is written.
 const BUFFER: usize = 64 << 10;
+
+/// How much is kept for a reader who does not come before he is taken to be behind.
+const MOST_KEPT: usize = 16 << 20;
 
 /// What a pipe takes at once where it says that there is room (`PIPE_BUF`).
 const PIECE: usize = 4096;
@@ -29,12 +32,19 @@ pub struct Running {
     interrupted: fn() -> bool,
     /// The probes are out: writes wait as long as it takes.
     finished: AtomicBool,
+    /// Bytes that nobody has taken yet.
+    kept: AtomicUsize,
 }
 
 impl Running {
     /// A run that ends as soon as `interrupted` says so.
     pub fn new(interrupted: fn() -> bool) -> Arc<Self> {
-        Arc::new(Self { until: OnceLock::new(), interrupted, finished: AtomicBool::new(false) })
+        Arc::new(Self {
+            until: OnceLock::new(),
+            interrupted,
+            finished: AtomicBool::new(false),
+            kept: AtomicUsize::new(0),
+        })
     }
 
     /// The run ends then, too. The first time that is given counts.
@@ -45,6 +55,11 @@ impl Running {
     /// The probes are out.
     pub fn finish(&self) {
         self.finished.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a reader is so far behind that nothing should be added.
+    pub fn is_behind(&self) -> bool {
+        self.kept.load(Ordering::Relaxed) > MOST_KEPT
     }
 
     fn must_not_wait(&self) -> bool {
@@ -128,6 +143,9 @@ impl Output {
             done = self.buffer.len();
         }
         self.buffer.drain(..done);
+        if let Some(running) = &self.running {
+            running.kept.store(self.buffer.len(), Ordering::Relaxed);
+        }
         result
     }
 

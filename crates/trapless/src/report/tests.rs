@@ -33,6 +33,8 @@ fn summary(probes: Vec<ProbeSummary>) -> Summary {
     });
     Summary {
         pid: 42,
+        command: None,
+        parent: None,
         stopped_us: 1500,
         duration_ns: 2_000_000_000,
         ran_another_program: false,

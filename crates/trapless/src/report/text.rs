@@ -6,8 +6,8 @@
 use super::number::{count, duration, plural};
 use super::table::{Align, Table, printable};
 use super::{
-    Attached, Exit, Hit, Interval, ProbeSummary, Reporter, Skipped, Summary, Total, latency, totals::totals,
-    trace,
+    Attached, Exit, Hit, Interval, ProbeSummary, Reporter, Skipped, Summary, Total, Tree, latency,
+    totals::totals, trace,
 };
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -174,12 +174,39 @@ impl<W: Write, N: Write> Reporter for Text<W, N> {
         self.flush()
     }
 
+    fn tree(&mut self, tree: &Tree) -> io::Result<()> {
+        let is_trace = self.options.view == View::Trace;
+        if !is_trace {
+            self.heading("\nprocesses")?;
+        }
+        let most = if self.options.all { None } else { Some(self.options.top.unwrap_or(super::tree::MOST)) };
+        if is_trace {
+            self.flush()?;
+            super::tree::processes(&mut self.notes, &tree.summaries, most, self.options.width)?;
+        } else {
+            super::tree::processes(&mut self.output, &tree.summaries, most, self.options.width)?;
+        }
+        for command in &tree.commands {
+            if !is_trace {
+                let processes = super::tree::processes_text(command.processes);
+                self.heading(&format!("\n{}, {processes}", printable(&command.command)))?;
+                self.probes(&command.probes, self.options.histograms)?;
+            }
+            skipped(&mut self.output, &command.skipped, self.options.width)?;
+        }
+        if !is_trace && tree.commands.len() > 1 {
+            self.heading(&format!("\nall {}", super::tree::processes_text(tree.total.processes)))?;
+            self.probes(&tree.total.probes, 0)?;
+        }
+        self.flush()
+    }
+
     fn flush(&mut self) -> io::Result<()> {
         self.output.flush()
     }
 }
 
-fn ended(exit: Option<Exit>) -> String {
+pub(super) fn ended(exit: Option<Exit>) -> String {
     match exit {
         None => String::new(),
         Some(Exit::Code(code)) => format!(", exit code {code}"),

@@ -16,7 +16,7 @@ use trapless_session::outcome::Remark;
 const ENDING: Duration = Duration::from_millis(200);
 
 /// How long what is left in the rings may take to be read. A hostile target goes on filling them.
-const READING: Duration = Duration::from_secs(1);
+pub(super) const READING: Duration = Duration::from_secs(1);
 
 /// A target without probes.
 struct Finished {
@@ -93,7 +93,7 @@ fn report(
         .unzip();
     let until = Instant::now() + READING;
     loop {
-        watch::show(run, &mut targets, reporter).map_err(output)?;
+        watch::show(run, &mut targets, 0, reporter).map_err(output)?;
         if run.limits.max_events.is_some() || !targets.iter().any(|armed| armed.calls.is_behind()) {
             break;
         }
@@ -102,7 +102,7 @@ fn report(
             break;
         }
     }
-    watch::show_rest(run, &mut targets, reporter).map_err(output)?;
+    watch::show_rest(run, &mut targets, 0, reporter).map_err(output)?;
     for (mut armed, (ran, stopped, memory)) in targets.into_iter().zip(times) {
         let now = armed.session.snapshot();
         let traced = matches!(run.measure, Measure::Trace { .. });
@@ -113,6 +113,8 @@ fn report(
         }
         let summary = Summary {
             pid: armed.pid(),
+            command: None,
+            parent: None,
             stopped_us: stopped.as_micros() as u64,
             duration_ns: ran.as_nanos() as u64,
             exit,
@@ -138,7 +140,7 @@ fn report(
 }
 
 /// What the numbers do not show.
-fn losses_of(armed: &Armed, now: &Snapshot, traced: bool, memory: Vec<Note>) -> Losses {
+pub(super) fn losses_of(armed: &Armed, now: &Snapshot, traced: bool, memory: Vec<Note>) -> Losses {
     // One that shares the memory shows the number of its parent, and so does one that no C library was told of.
     let own = armed.process.pid().0;
     let child = |(&pid, &hits): (&i32, &u64)| ChildHits { pid: (pid != own).then_some(pid), hits };
@@ -158,7 +160,7 @@ fn losses_of(armed: &Armed, now: &Snapshot, traced: bool, memory: Vec<Note>) -> 
 }
 
 /// What became of memory of ours: of sessions before, and of this one.
-fn memory_notes(freed: usize, kept: Option<trapless_engine::Kept>) -> Vec<Note> {
+pub(super) fn memory_notes(freed: usize, kept: Option<trapless_engine::Kept>) -> Vec<Note> {
     let sessions = plural(freed as u64, "session");
     let freed = (freed > 0).then(|| Note {
         code: "memory-freed",
@@ -174,7 +176,7 @@ fn memory_notes(freed: usize, kept: Option<trapless_engine::Kept>) -> Vec<Note> 
 }
 
 /// Who saw detours where handlers see the program.
-fn handlers_without_stub(times: usize) -> Option<Note> {
+pub(super) fn handlers_without_stub(times: usize) -> Option<Note> {
     let text = format!(
         "handlers of signals that could not be shown the program: {}; what they read in contexts may have been a detour's",
         crate::report::count(times as u64)

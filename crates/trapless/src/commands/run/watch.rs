@@ -56,7 +56,7 @@ pub(super) fn watch(
             armed.ran_another_program |= armed.process.runs_another_program();
             armed.session.tend(&armed.process, &super::super::stop_options(run.allow_seccomp))?;
         }
-        show(run, targets, reporter).map_err(output)?;
+        show(run, targets, 0, reporter).map_err(output)?;
         let enough = run.limits.max_events.is_some_and(|most| shown(targets) >= most);
         if over || enough {
             return Ok(());
@@ -74,7 +74,7 @@ pub(super) fn watch(
             let interval = run.limits.interval.unwrap_or(longest);
             let missed = now.duration_since(at).as_nanos() / interval.as_nanos().max(1);
             next_interval = at.checked_add(interval * u32::try_from(missed + 1).unwrap_or(u32::MAX));
-            self::interval(run, targets, reporter).map_err(output)?;
+            self::interval(run, targets, Vec::new(), reporter).map_err(output)?;
         }
         let times = [Some(next_look), next_interval, deadline, ticks.then(|| now + TICK)];
         sleep(targets, times.into_iter().flatten().min());
@@ -102,17 +102,22 @@ pub(super) fn announce(pid: i32, session: &Session, reporter: &mut dyn Reporter)
     reporter.flush()
 }
 
-fn shown(targets: &[Armed]) -> u64 {
+pub(super) fn shown(targets: &[Armed]) -> u64 {
     targets.iter().map(|armed| armed.shown).sum()
 }
 
-/// When time began for all targets: the clock of the first one.
+/// When time began for all targets.
 pub(super) fn beginning(targets: &[Armed]) -> Option<Clock> {
-    targets.first().map(|armed| armed.session.clock())
+    targets.first().map(|armed| armed.beginning)
 }
 
-/// Shows or tallies what the rings hold, up to what `-M` leaves.
-pub(super) fn show(run: &Run, targets: &mut [Armed], reporter: &mut dyn Reporter) -> io::Result<()> {
+/// Shows or tallies what the rings hold, up to what `-M` leaves. `earlier`: how many were shown of targets that are no longer here.
+pub(super) fn show(
+    run: &Run,
+    targets: &mut [Armed],
+    earlier: u64,
+    reporter: &mut dyn Reporter,
+) -> io::Result<()> {
     let args = match run.measure {
         Measure::Trace { args } => usize::from(args),
         _ if run.limits.max_events.is_some() => 0,
@@ -128,11 +133,16 @@ pub(super) fn show(run: &Run, targets: &mut [Armed], reporter: &mut dyn Reporter
     if targets.len() > 1 {
         hits.sort_by_key(|(_, hit)| hit.time_ns);
     }
-    show_all(run, targets, hits, reporter)
+    show_all(run, targets, hits, earlier, reporter)
 }
 
 /// Shows or tallies at the end the calls that have not returned, up to what `-M` leaves.
-pub(super) fn show_rest(run: &Run, targets: &mut [Armed], reporter: &mut dyn Reporter) -> io::Result<()> {
+pub(super) fn show_rest(
+    run: &Run,
+    targets: &mut [Armed],
+    earlier: u64,
+    reporter: &mut dyn Reporter,
+) -> io::Result<()> {
     let Measure::Trace { args } = run.measure else { return Ok(()) };
     let Some(clock) = beginning(targets) else { return Ok(()) };
     let mut hits: Vec<(usize, Hit)> = Vec::new();
@@ -141,16 +151,17 @@ pub(super) fn show_rest(run: &Run, targets: &mut [Armed], reporter: &mut dyn Rep
         let rest = armed.calls.rest(&armed.session, origin, usize::from(args));
         hits.extend(rest.into_iter().map(|hit| (index, hit)));
     }
-    show_all(run, targets, hits, reporter)
+    show_all(run, targets, hits, earlier, reporter)
 }
 
 fn show_all(
     run: &Run,
     targets: &mut [Armed],
     hits: Vec<(usize, Hit)>,
+    earlier: u64,
     reporter: &mut dyn Reporter,
 ) -> io::Result<()> {
-    let before = shown(targets);
+    let before = earlier + shown(targets);
     let left = run.limits.max_events.map_or(u64::MAX, |most| most.saturating_sub(before));
     let traced = matches!(run.measure, Measure::Trace { .. });
     let mut all = 0;
@@ -177,17 +188,25 @@ fn show_all(
     if traced && all > 0 { reporter.flush() } else { Ok(()) }
 }
 
-fn interval(run: &Run, targets: &mut [Armed], reporter: &mut dyn Reporter) -> io::Result<()> {
-    let latency = run.measure == Measure::Latency;
-    let time = beginning(targets).map_or(Duration::ZERO, |clock| clock.elapsed());
-    let mut intervals = Vec::with_capacity(targets.len());
-    for armed in targets.iter_mut() {
-        let now = armed.session.snapshot();
-        let rate = armed.session.clock().rate();
-        let rows = now.since(&armed.before, armed.session.probes(), rate, latency);
-        let probes = rows.into_iter().filter(|row| row.hits > 0 || row.lost > 0).collect();
-        intervals.push(Interval { pid: armed.pid(), time_ns: time.as_nanos() as u64, probes });
-        armed.before = now;
-    }
+/// Shows what came since the last interval. `ended`: those of targets that are no longer here.
+pub(super) fn interval(
+    run: &Run,
+    targets: &mut [Armed],
+    ended: Vec<Interval>,
+    reporter: &mut dyn Reporter,
+) -> io::Result<()> {
+    let mut intervals = ended;
+    intervals.extend(targets.iter_mut().map(|armed| interval_of(run, armed)));
     reporter.interval(&intervals)
+}
+
+/// What came in one target since the last interval.
+pub(super) fn interval_of(run: &Run, armed: &mut Armed) -> Interval {
+    let time = armed.beginning.elapsed();
+    let now = armed.session.snapshot();
+    let latency = run.measure == Measure::Latency;
+    let rows = now.since(&armed.before, armed.session.probes(), armed.beginning.rate(), latency);
+    let probes = rows.into_iter().filter(|row| row.hits > 0 || row.lost > 0).collect();
+    armed.before = now;
+    Interval { pid: armed.pid(), time_ns: time.as_nanos() as u64, probes }
 }

@@ -1,0 +1,196 @@
+//! What is kept of processes that have ended, or run another program: plain numbers, whose number grows with the processes that had
+//! hits, and with the commands.
+
+use super::super::finish::losses_of;
+use super::super::{Armed, watch};
+use crate::cli::validated::{Measure, Run};
+use crate::report::{
+    CommandTotal, Exit, Interval, Losses, NotFollowed, Note, ProbeSummary, Reporter, Skipped, Summary, Tree,
+    TreeTotal, losses, totals,
+};
+use crate::session::Snapshot;
+use crate::terminal::tell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::time::{Duration, Instant};
+
+/// Who a target is among those that are followed.
+#[derive(Clone, Debug)]
+pub(super) struct Who {
+    pub command: String,
+    pub parent: i32,
+    /// Hits of children in its memory that were told apart, and are in their own summaries.
+    pub told_apart: u64,
+}
+
+/// Everything of the run that is over already.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    summaries: Vec<Summary>,
+    commands: BTreeMap<String, Command>,
+    pids: BTreeSet<i32>,
+    /// Rows of the interval that runs, of targets that are gone.
+    intervals: Vec<Interval>,
+    /// Hits that were shown of them.
+    pub shown: u64,
+    pub without_match: usize,
+    pub not_followed: Vec<NotFollowed>,
+    pub notes: Vec<Note>,
+}
+
+/// One command's numbers so far.
+#[derive(Debug, Default)]
+struct Command {
+    pids: BTreeSet<i32>,
+    probes: Vec<ProbeSummary>,
+    skipped: Vec<Skipped>,
+}
+
+/// How a target's end came.
+#[derive(Debug, Default)]
+pub(super) struct End {
+    pub exit: Option<Exit>,
+    /// How long it stood still for removal.
+    pub stopped: Duration,
+    /// What became of memory of ours.
+    pub memory: Vec<Note>,
+}
+
+impl Kept {
+    /// Takes down the numbers of a target that has no probes any more.
+    ///
+    /// # Errors
+    /// The output broke.
+    pub fn keep(
+        &mut self,
+        run: &Run,
+        armed: Armed,
+        who: Who,
+        end: End,
+        reporter: &mut dyn Reporter,
+    ) -> io::Result<()> {
+        let mut armed = [armed];
+        let until = Instant::now() + super::super::finish::READING;
+        loop {
+            watch::show(run, &mut armed, self.shown, reporter)?;
+            if !armed[0].calls.is_behind() || Instant::now() >= until {
+                break;
+            }
+        }
+        watch::show_rest(run, &mut armed, self.shown, reporter)?;
+        let [mut armed] = armed;
+        if run.limits.interval.is_some() {
+            let interval = watch::interval_of(run, &mut armed);
+            if !interval.probes.is_empty() {
+                self.intervals.push(interval);
+            }
+        }
+        self.shown += armed.shown;
+        let now = armed.session.snapshot();
+        let traced = matches!(run.measure, Measure::Trace { .. });
+        let latency = run.measure == Measure::Latency;
+        let rate = armed.beginning.rate();
+        let mut probes = now.since(&Snapshot::default(), armed.session.probes(), rate, latency);
+        if run.limits.max_events.is_some() {
+            std::mem::take(&mut armed.tally).put_into(&mut probes, latency);
+        }
+        let mut losses = losses_of(&armed, &now, traced, end.memory);
+        take_told_apart(&mut losses, who.told_apart);
+        // It is followed.
+        losses.notes.retain(|note| note.code != "exec");
+        let summary = Summary {
+            pid: armed.pid(),
+            command: Some(who.command.clone()),
+            parent: Some(who.parent),
+            stopped_us: (armed.session.stopped() + end.stopped).as_micros() as u64,
+            duration_ns: armed.session.clock().elapsed().as_nanos() as u64,
+            exit: end.exit,
+            ran_another_program: false,
+            shown: traced.then_some(armed.shown),
+            probes: hit(&probes),
+            skipped: Vec::new(),
+            losses,
+        };
+        self.add(summary, probes, armed.session.skipped());
+        Ok(())
+    }
+
+    /// Takes down what a child did in its parent's memory before it ran another program.
+    pub fn keep_sharing(&mut self, pid: i32, who: Who, probes: Vec<ProbeSummary>, exit: Option<Exit>) {
+        let probes = hit(&probes);
+        if probes.is_empty() {
+            return;
+        }
+        let (command, parent) = (Some(who.command), Some(who.parent));
+        let summary = Summary { pid, command, parent, exit, probes: probes.clone(), ..Summary::default() };
+        self.add(summary, probes, &[]);
+    }
+
+    fn add(&mut self, summary: Summary, probes: Vec<ProbeSummary>, skipped: &[Skipped]) {
+        self.pids.insert(summary.pid);
+        let name = summary.command.clone().unwrap_or_default();
+        let command = self.commands.entry(name).or_default();
+        command.pids.insert(summary.pid);
+        if command.skipped.is_empty() {
+            command.skipped = skipped.to_vec();
+        }
+        command.probes = totals([command.probes.as_slice(), &probes]);
+        self.summaries.push(summary);
+    }
+
+    /// The rows of the interval that is over now.
+    pub fn take_intervals(&mut self) -> Vec<Interval> {
+        std::mem::take(&mut self.intervals)
+    }
+
+    /// The report. What the numbers do not hold goes to standard error.
+    pub fn into_tree(self, traced: bool) -> Tree {
+        for summary in &self.summaries {
+            for line in losses(summary, traced) {
+                tell(format_args!("process {}: {line}", summary.pid));
+            }
+        }
+        for NotFollowed { pid, command, reason } in &self.not_followed {
+            let of = if command.is_empty() { String::new() } else { format!(" ({command})") };
+            tell(format_args!("process {pid}{of} was not followed: {reason}"));
+        }
+        for note in &self.notes {
+            tell(&note.text);
+        }
+        let probes = totals(self.commands.values().map(|command| command.probes.as_slice()));
+        let commands = self.commands.into_iter().map(|(command, of)| CommandTotal {
+            command,
+            processes: of.pids.len(),
+            probes: of.probes,
+            skipped: of.skipped,
+        });
+        Tree {
+            commands: commands.collect(),
+            total: TreeTotal {
+                processes: self.pids.len(),
+                probes,
+                without_match: self.without_match,
+                not_followed: self.not_followed,
+                notes: self.notes,
+            },
+            summaries: self.summaries,
+        }
+    }
+
+    /// Whether no process ever had a probe.
+    pub fn is_empty(&self) -> bool {
+        self.summaries.is_empty()
+    }
+}
+
+fn hit(probes: &[ProbeSummary]) -> Vec<ProbeSummary> {
+    probes.iter().filter(|row| row.hits > 0 || row.lost > 0).cloned().collect()
+}
+
+/// Takes hits that are in summaries of their own out of those of children that nobody could tell apart.
+fn take_told_apart(losses: &mut Losses, told_apart: u64) {
+    for child in losses.children.iter_mut().filter(|child| child.pid.is_none()) {
+        child.hits = child.hits.saturating_sub(told_apart);
+    }
+    losses.children.retain(|child| child.hits > 0);
+}

@@ -1,0 +1,341 @@
+//! The keeper's work: events of the family become probes and numbers.
+//!
+//! All of it is one thread, which ends when no probe is in any more: if somebody is still attached to it by then, as a
+//! parent that waits for its child of vfork in the kernel, the kernel lets him go. Only then is the report written, for which somebody may
+//! have to be waited for.
+
+use super::super::{Armed, wake::Wake, watch};
+use super::arming::Newcomer;
+use super::ends::Cleaned;
+use super::kept::{End, Kept, Who};
+use super::sharing::Sharing;
+use super::{OUT, RUNS, Root, ends, exit_of, tell};
+use crate::cli::validated::{Measure, Run};
+use crate::error::Error;
+use crate::report::{Exit, Reporter, Running};
+use crate::target;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io::PipeWriter;
+use std::os::fd::AsRawFd;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use trapless_process::family::{ChildSignal, Family, FamilyEvent};
+use trapless_process::keeper::ParentWatch;
+use trapless_process::launch::Handover;
+use trapless_process::{Pid, Process, same_memory};
+use trapless_session::clock::Clock;
+
+/// How often rings are emptied and limited numbers read.
+const TICK: Duration = Duration::from_millis(5);
+
+/// How often the bytes at the sites are looked at again.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How many events are served before anything else is looked at.
+const AT_ONCE: usize = 64;
+
+/// A process of the family.
+#[derive(Debug, Default)]
+pub(super) struct Member {
+    pub parent: i32,
+    /// `None`: it could not be opened, for want of descriptors or rights.
+    pub process: Option<Rc<Process>>,
+    /// Whether it runs a program in which nothing matches.
+    pub is_without_match: bool,
+    pub sharing: Option<Sharing>,
+}
+
+/// The run.
+pub(super) struct Follower<'r> {
+    pub run: &'r Run,
+    pub family: Family,
+    pub members: HashMap<Pid, Member>,
+    pub targets: Vec<Armed>,
+    pub who: HashMap<i32, Who>,
+    pub kept: Kept,
+    pub beginning: Option<Clock>,
+    pub announced: bool,
+    /// The probes that have matched anywhere, by their place on the command line.
+    pub matched: BTreeSet<usize>,
+    /// At the end: those without probes that stand yet, and those that have left.
+    pub cleaned: BTreeMap<Pid, Cleaned>,
+    pub left: BTreeSet<Pid>,
+    /// What was said of a program in which nothing matches.
+    pub absent: Option<Error>,
+    parent: &'r ParentWatch,
+    running: &'r Running,
+}
+
+/// Does the run, and reports.
+///
+/// # Errors
+/// Nothing could be probed, probes could not be taken out, or the output broke.
+pub(super) fn work(
+    run: &Run,
+    root: &Root,
+    reporter: Box<dyn Reporter + Send>,
+    running: &Running,
+    parent: &ParentWatch,
+    tells: PipeWriter,
+) -> Result<(), Error> {
+    trapless_process::family::raise_descriptor_limit();
+    let mut reporter = reporter;
+    let signal = ChildSignal::new().map_err(Error::other)?;
+    let traced = std::thread::scope(|scope| {
+        let (reporter, tells) = (&mut *reporter, &tells);
+        scope.spawn(move || trace(run, root, reporter, parent, tells, signal, running)).join()
+    });
+    let (result, kept, absent) = traced.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    trapless_process::keeper::end_with_parent();
+    running.finish();
+    tell(&tells, OUT);
+    if parent.gone() {
+        return Ok(());
+    }
+    if !kept.is_empty() && !matches!(result, Err(Error::Output { .. })) {
+        let tree = kept.into_tree(matches!(run.measure, Measure::Trace { .. }));
+        let reported = reporter.tree(&tree).map_err(|error| run.output.error(error));
+        return result.and(reported);
+    }
+    result?;
+    absent.map_or(Ok(()), Err)
+}
+
+/// The tracer's thread.
+fn trace(
+    run: &Run,
+    root: &Root,
+    reporter: &mut dyn Reporter,
+    parent: &ParentWatch,
+    tells: &PipeWriter,
+    signal: ChildSignal,
+    running: &Running,
+) -> (Result<(), Error>, Kept, Option<Error>) {
+    let mut follower = Follower {
+        run,
+        family: Family::new(super::super::super::stop_options(run.allow_seccomp), signal),
+        members: HashMap::new(),
+        targets: Vec::new(),
+        who: HashMap::new(),
+        kept: Kept::default(),
+        beginning: None,
+        announced: false,
+        matched: BTreeSet::new(),
+        cleaned: BTreeMap::new(),
+        left: BTreeSet::new(),
+        absent: None,
+        parent,
+        running,
+    };
+    let begun = follower.begin(root, reporter, tells);
+    // A run that has not begun has nothing to report.
+    let has_begun = begun.is_ok();
+    let watched = begun.and_then(|()| follower.watch(reporter));
+    let ended = follower.end(reporter);
+    follower.note_unmatched();
+    let kept = if has_begun { follower.kept } else { Kept::default() };
+    (watched.and(ended), kept, follower.absent)
+}
+
+impl Follower<'_> {
+    fn begin(&mut self, root: &Root, reporter: &mut dyn Reporter, tells: &PipeWriter) -> Result<(), Error> {
+        match root {
+            Root::Processes(pids) => pids.iter().try_for_each(|&pid| {
+                self.announced = false;
+                self.begin_with(pid, None, reporter)
+            }),
+            Root::Command(pid, handover) => {
+                self.begin_with(pid.0, Some(*handover), reporter)?;
+                tell(tells, RUNS);
+                Ok(())
+            }
+        }
+    }
+
+    fn begin_with(
+        &mut self,
+        pid: i32,
+        handover: Option<Handover>,
+        reporter: &mut dyn Reporter,
+    ) -> Result<(), Error> {
+        let process = Rc::new(target::open(pid)?);
+        let parent = process.status().map_or(0, |status| status.ppid);
+        let mut newcomer = Newcomer { process: &process, family: &self.family, stopped: None };
+        if let Some(handover) = handover {
+            let stopped = handover.take(&process, self.family.options()).map_err(Error::other)?;
+            newcomer.stopped = Some(stopped);
+        }
+        let matched = &mut self.matched;
+        let attached = Self::attach(self.run, matched, &process, |attach| attach(&mut newcomer))?;
+        let mut stopped = match newcomer.stopped {
+            Some(stopped) => stopped,
+            // Nothing matches there, and what it runs may.
+            None => process.stop_with(self.family.options()).map_err(Error::other)?,
+        };
+        self.members
+            .insert(Pid(pid), Member { parent, process: Some(Rc::clone(&process)), ..Member::default() });
+        match attached {
+            Ok(session) => self.add(&process, session, reporter)?,
+            Err(absent) => self.note_absent(pid, absent),
+        }
+        if let Some(handover) = handover {
+            if self.parent.should_end() {
+                return Err(Error::Interrupted);
+            }
+            handover.settle(&mut stopped).map_err(Error::other)?;
+        }
+        self.family.join(stopped).map_err(Error::other)
+    }
+
+    /// Until a limit is reached, somebody asks for the end, or nobody is left.
+    fn watch(&mut self, reporter: &mut dyn Reporter) -> Result<(), Error> {
+        let run = self.run;
+        let start = Instant::now();
+        let deadline = run.limits.duration.and_then(|limit| start.checked_add(limit));
+        let mut next_interval = run.limits.interval.and_then(|interval| start.checked_add(interval));
+        let mut next_look = start + LOOK;
+        let ticks = matches!(run.measure, Measure::Trace { .. }) || run.limits.max_events.is_some();
+        loop {
+            let is_busy = self.serve(reporter)?;
+            let over = self.parent.should_end()
+                || deadline.is_some_and(|deadline| Instant::now() >= deadline)
+                || self.family.is_empty();
+            // What is not taken from the rings is counted as lost there, if it is too much.
+            if !self.running.is_behind() {
+                watch::show(run, &mut self.targets, self.kept.shown, reporter)
+                    .map_err(|error| run.output.error(error))?;
+            }
+            let shown = self.kept.shown + watch::shown(&self.targets);
+            if over || run.limits.max_events.is_some_and(|most| shown >= most) {
+                return Ok(());
+            }
+            let now = Instant::now();
+            if now >= next_look {
+                self.targets.iter().for_each(|armed| armed.session.look_again(&armed.process, false));
+                next_look = now + LOOK;
+            }
+            if let Some((at, every)) = next_interval.zip(run.limits.interval).filter(|(at, _)| now >= *at) {
+                // One that was missed is not made up for.
+                let missed = now.duration_since(at).as_nanos() / every.as_nanos().max(1);
+                next_interval = at.checked_add(every * u32::try_from(missed + 1).unwrap_or(u32::MAX));
+                let ended = self.kept.take_intervals();
+                watch::interval(run, &mut self.targets, ended, reporter)
+                    .map_err(|error| run.output.error(error))?;
+            }
+            if !is_busy {
+                let times = [Some(next_look), next_interval, deadline, ticks.then(|| now + TICK)];
+                self.sleep(times.into_iter().flatten().min());
+            }
+        }
+    }
+
+    /// Sleeps until something has happened or somebody asks for the end.
+    fn sleep(&self, until: Option<Instant>) {
+        let mut wake = Wake::default();
+        wake.on(Some(self.family.descriptor().as_raw_fd()));
+        for descriptor in self.parent.descriptors() {
+            wake.on(Some(descriptor.as_raw_fd()));
+        }
+        wake.sleep(until);
+    }
+
+    /// Sleeps until something has happened.
+    pub(super) fn sleep_for_family(&self, until: Instant) {
+        let mut wake = Wake::default();
+        wake.on(Some(self.family.descriptor().as_raw_fd()));
+        wake.sleep(Some(until));
+    }
+
+    /// Serves what has happened, for a while; whether there may be more.
+    fn serve(&mut self, reporter: &mut dyn Reporter) -> Result<bool, Error> {
+        for _ in 0..AT_ONCE {
+            let Some(event) = self.family.next_event() else { return Ok(false) };
+            match event {
+                FamilyEvent::Born { pid, parent } => self.born(pid, parent, reporter)?,
+                FamilyEvent::Execed { pid } => self.execed(pid, reporter)?,
+                FamilyEvent::Loaded { pid } => {
+                    if let Some(process) = self.members.get(&pid).and_then(|member| member.process.clone()) {
+                        self.arm_program(&process, reporter)?;
+                    }
+                    self.family.go_on(pid);
+                }
+                FamilyEvent::NotLoaded { pid, error } => {
+                    self.not_followed(pid.0, &error);
+                    self.family.go_on(pid);
+                }
+                FamilyEvent::Ended { pid, status } => self.ended(pid, exit_of(status), reporter)?,
+                _ => {}
+            }
+        }
+        Ok(true)
+    }
+
+    fn born(&mut self, pid: Pid, parent: Pid, reporter: &mut dyn Reporter) -> Result<(), Error> {
+        if let Some(process) = self.meet(pid, parent) {
+            match self.inherited(&process) {
+                _ if self.is_sharing(pid) => {}
+                Some(of) => self.arm_child(&process, of),
+                // Whoever has created it was killed while doing so, and is forgotten.
+                None if ends::has_own_session(&process) => {
+                    let why = "its parent was killed while it was created".to_owned();
+                    self.not_followed(pid.0, &why);
+                }
+                // It was created when its parent had no probes yet.
+                None if !self.inherits_nothing(pid, parent) => self.arm_program(&process, reporter)?,
+                None => self.note_without_match(pid),
+            }
+        }
+        self.family.go_on(pid);
+        Ok(())
+    }
+
+    /// Which target's probes a process has in its memory that has just been created.
+    pub(super) fn inherited(&self, process: &Process) -> Option<usize> {
+        let sessions = trapless_engine::find_sessions(process).ok()?;
+        let own = sessions.iter().find(|session| session.header.tool == std::process::id())?;
+        self.targets.iter().position(|armed| armed.pid() == own.header.pid as i32)
+    }
+
+    /// Whether a process without probes is a copy of one that has none, because nothing matches there.
+    fn inherits_nothing(&self, pid: Pid, parent: Pid) -> bool {
+        self.members.get(&parent).is_some_and(|member| member.is_without_match)
+            || same_memory(pid.leader(), parent.leader()) == Some(true)
+    }
+
+    fn note_without_match(&mut self, pid: Pid) {
+        self.members.entry(pid).and_modify(|member| member.is_without_match = true);
+    }
+
+    fn execed(&mut self, pid: Pid, reporter: &mut dyn Reporter) -> Result<(), Error> {
+        let parent = self.members.get(&pid).map_or(0, |member| member.parent);
+        self.retire(pid, End::default(), reporter)?;
+        if let Some(process) = self.open_member(pid, parent) {
+            self.note_lost_rights(&process);
+            match self.family.load(&process) {
+                Ok(()) => return Ok(()),
+                Err(error) => self.not_followed(pid.0, &error),
+            }
+        }
+        self.family.go_on(pid);
+        Ok(())
+    }
+
+    pub(super) fn ended(&mut self, pid: Pid, exit: Exit, reporter: &mut dyn Reporter) -> Result<(), Error> {
+        self.retire(pid, End { exit: Some(exit), ..End::default() }, reporter)
+    }
+
+    /// Takes down the numbers of a process whose program is over, and forgets it.
+    pub(super) fn retire(&mut self, pid: Pid, end: End, reporter: &mut dyn Reporter) -> Result<(), Error> {
+        let Some(member) = self.members.remove(&pid) else { return Ok(()) };
+        if let Some(sharing) = &member.sharing {
+            self.tell_apart(pid, &member, sharing, end.exit);
+        }
+        let Some(index) = self.targets.iter().position(|armed| armed.pid() == pid.0) else { return Ok(()) };
+        // In the order of time with what the others have to show.
+        let output = |error| self.run.output.error(error);
+        watch::show(self.run, &mut self.targets, self.kept.shown, reporter).map_err(output)?;
+        let armed = self.targets.swap_remove(index);
+        let Some(who) = self.who.remove(&pid.0) else { return Ok(()) };
+        self.kept.keep(self.run, armed, who, end, reporter).map_err(output)
+    }
+}
