@@ -4,7 +4,9 @@
 //! know, in hexadecimal. A probed program's code is compared byte for byte with what it was and with the file.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod family;
 pub mod park;
+pub mod schema;
 pub mod spinners;
 pub mod text;
 pub mod tool;

@@ -105,7 +105,7 @@ impl Text {
 
     /// Fails unless the code is what the files hold.
     #[track_caller]
-    fn assert_is_of_files(&self, pid: i32) {
+    pub fn assert_is_of_files(&self, pid: i32) {
         for (line, bytes) in self.mappings.values() {
             let fields: Vec<&str> = line.split_whitespace().collect();
             let Some(path) = fields.get(5).filter(|path| path.starts_with('/')) else { continue };

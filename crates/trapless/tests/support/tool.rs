@@ -133,6 +133,24 @@ impl Tool {
         tool
     }
 
+    /// As [`Tool::armed_with`], with standard error, which a launched command then has for its output, in a file.
+    #[track_caller]
+    pub fn armed_to(command: &mut Command, errors: &std::path::Path) -> Tool {
+        let errors = std::fs::File::create(errors).unwrap();
+        let mut child = end_with_us(command).stdout(Stdio::piped()).stderr(errors).spawn().unwrap();
+        let watchdog = Watchdog::new(child.id());
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Tool { child, output, _watchdog: watchdog }
+    }
+
+    /// Waits until its probes are armed, and tells in which process.
+    #[track_caller]
+    pub fn attached(&mut self) -> i32 {
+        let line: Value = serde_json::from_str(&self.line()).unwrap_or_default();
+        assert_eq!(line["type"], "attached", "{line}");
+        line["pid"].as_i64().unwrap() as i32
+    }
+
     pub fn pid(&self) -> i32 {
         self.child.id() as i32
     }
@@ -173,7 +191,9 @@ impl Tool {
     pub fn ran(mut self) -> Ran {
         let (mut out, mut err) = (String::new(), String::new());
         self.output.read_to_string(&mut out).unwrap();
-        self.child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+        if let Some(mut errors) = self.child.stderr.take() {
+            errors.read_to_string(&mut err).unwrap();
+        }
         Ran { code: self.child.wait().unwrap().code(), out, err: without_progress(&err) }
     }
 
