@@ -4,7 +4,9 @@
 //! still at the site. So it goes back to it before the room is taken out. One that a signal has interrupted there will come back, so its
 //! room stays until it has: what leads there is looked for as it is at arming ([`crate::scan`]).
 
-use crate::{EngineError, FoundSession, arm::set_ip, found::find_headers, reach, scan, scan::Ranges, target};
+use crate::{
+    EngineError, FoundSession, arm::set_ip, found::find_headers, reach, scan, scan::Ranges, target, writes,
+};
 use trapless_isa::{Flow, Isa};
 use trapless_process::{Process, Stopped};
 use trapless_wire::{SiteWrites, WriteKind};
@@ -19,7 +21,7 @@ pub(crate) fn leave(
     session: &FoundSession,
 ) -> Result<Held, EngineError> {
     let isa = target::isa(process);
-    let entrance = |site: SiteWrites<'_>| Some((entrance_of(isa, &site)?, site.index, site.site));
+    let entrance = |site: SiteWrites<'_>| Some((entrance_of(process, isa, &site)?, site.index, site.site));
     let mut entrances: Vec<(u64, usize, u64)> = session.journal.planned().filter_map(entrance).collect();
     if entrances.is_empty() {
         return Ok(Held::default());
@@ -60,9 +62,13 @@ impl Held {
     }
 }
 
-/// Where the short jump of a site leads.
-fn entrance_of(isa: &dyn Isa, site: &SiteWrites<'_>) -> Option<u64> {
-    site.writes().find(|write| write.kind == WriteKind::Room)?;
+/// Where the short jump of a site leads, if its room is there yet. Where that was taken out before, the program's own instructions stand, and a
+/// thread there is where it seems to be.
+fn entrance_of(process: &Process, isa: &dyn Isa, site: &SiteWrites<'_>) -> Option<u64> {
+    let room = site.writes().find(|write| write.kind == WriteKind::Room)?;
+    if !writes::stands(process, room.address, room.patched) {
+        return None;
+    }
     let short = site.writes().find(|write| write.kind == WriteKind::Branch)?;
     match isa.decode(short.patched, short.address).ok()?.flow {
         Flow::Jump { target } => Some(target),

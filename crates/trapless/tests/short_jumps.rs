@@ -308,6 +308,40 @@ fn p3_a_signal_frame_between_both_jumps_keeps_them_until_the_handler_returns() {
 }
 
 #[test]
+fn p1_a_thread_where_the_room_was_is_left_there_when_a_removed_session_is_looked_at_again() {
+    let program = spinners::build(MOVED, "", "");
+    for flags in [&["count"][..], &["count", "--return"]] {
+        let mut spinners = Spinners::start(&program, 4);
+        let (pid, before) = (spinners.target.pid(), spinners.target.text());
+        let tool = Tool::armed(&[flags, &["-p", &pid.to_string(), "spinners:subject"]].concat());
+        spinners.run_on();
+        // A word that leads to the instructions that were moved keeps the session's memory.
+        let room = spinners.subject() + 2;
+        let jump: [u8; 5] = spinners.target.read(room, 5).try_into().unwrap();
+        assert_eq!(jump[0], 0xe9);
+        let moved = i32::from_le_bytes(jump[1..].try_into().unwrap());
+        let (word, unused) =
+            (room.wrapping_add_signed(5 + i64::from(moved)), spinners.target.address(1) + 16);
+        spinners.target.write(unused, &word.to_le_bytes());
+        tool.interrupt();
+        for _ in 0..10 {
+            spinners.target.freeze();
+            for worker in spinners.workers() {
+                park(&spinners.target, worker, spinners.subject() + ENTRANCE, 0);
+            }
+            let left = detach(pid).json();
+            assert_eq!(left[0]["memory_kept"], true, "{left:?}");
+            spinners.target.thaw();
+            spinners.run_on();
+        }
+        spinners.target.write(unused, &[0; 8]);
+        detach(pid);
+        before.assert_restored(pid);
+        spinners.finish();
+    }
+}
+
+#[test]
 fn p9_killing_the_tool_at_any_moment_leaves_what_detach_removes() {
     let program = spinners::build(MOVED, "", "");
     let mut spinners = Spinners::start(&program, 2);
