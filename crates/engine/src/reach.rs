@@ -34,7 +34,7 @@ use crate::{
 };
 use std::collections::HashSet;
 use std::ops::Range;
-use trapless_process::{Mappings, MemoryError, Process, RemoteAddr, Stopped};
+use trapless_process::{Mapping, Mappings, MemoryError, Process, RemoteAddr, Stopped};
 use trapless_wire::{Checked, Header, PAGE};
 
 /// Whether a process has so little memory that all of it could be looked through, if it stood still.
@@ -84,12 +84,15 @@ pub fn leads_into(
     };
     let counts = |word: &Word| (0..sessions.len()).any(|index| is_into(index, word));
     let found = live_words(process, stopped, &maps, &every, &skip, all, counts)?;
+    let frames = Frames::of(process, stopped, &maps);
     for (index, kept) in kept.iter_mut().enumerate() {
         let found = match &found {
             Searched::TooMuch => Some(Kept::Unsearched),
             Searched::Whole(words) => {
                 let why = |word: &Word| {
-                    let is_unwinders = returns::is_unwinders(process, sessions[index], &points[index], *word);
+                    let may_ask = frames.hold(word.at);
+                    let is_unwinders =
+                        returns::is_unwinders(process, sessions[index], &points[index], *word, may_ask);
                     if is_unwinders { Kept::Unwinding } else { Kept::Context }
                 };
                 surest(words.iter().filter(|word| is_into(index, word)).map(why))
@@ -121,7 +124,7 @@ pub fn may_be_unwinding(
         return Ok(true);
     }
     let words = words_near_stack_pointers(process, stopped, &arenas(&session.header))?;
-    let is_unwinders = |word: Word| returns::is_unwinders(process, session, &points, word);
+    let is_unwinders = |word: Word| returns::is_unwinders(process, session, &points, word, true);
     Ok(words.is_none_or(|words| words.into_iter().any(is_unwinders)))
 }
 
@@ -210,6 +213,37 @@ fn registers(stopped: &Stopped<'_>) -> Vec<u64> {
         general.map(move |number| registers.general(number)).chain([registers.ip_value()])
     };
     stopped.threads().iter().flat_map(|thread| of_thread(*thread.registers())).collect()
+}
+
+/// Where frames of functions that run may lie: on the stacks of threads, above what their calls have left behind. In a program that lies low
+/// in its address space, elsewhere any number may look like an address of ours.
+struct Frames<'m> {
+    stacks: Vec<&'m Mapping>,
+    over: Vec<Remains>,
+    red_zone: u64,
+}
+
+impl<'m> Frames<'m> {
+    fn of(process: &Process, stopped: &Stopped<'_>, maps: &'m Mappings) -> Self {
+        let threads = stopped.threads().iter().map(|thread| thread.registers());
+        let places: Vec<RemoteAddr> = threads
+            .flat_map(|registers| [RemoteAddr(registers.sp_value()), registers.thread_pointer()])
+            .collect();
+        let is_stack = |mapping: &&Mapping| {
+            mapping.is_special("[stack]") || places.iter().any(|&place| mapping.contains(place))
+        };
+        Self {
+            stacks: maps.iter().filter(is_stack).collect(),
+            over: below_stack_pointers(stopped, maps),
+            red_zone: crate::target::isa(process).facts().red_zone.into(),
+        }
+    }
+
+    fn hold(&self, at: u64) -> bool {
+        let is_over =
+            |remains: &Remains| remains.range.contains(&at) && at + self.red_zone < remains.range.end;
+        self.stacks.iter().any(|stack| stack.contains(RemoteAddr(at))) && !self.over.iter().any(is_over)
+    }
 }
 
 /// Memory where calls that are over have left words.

@@ -58,16 +58,18 @@ pub(crate) fn put_back(process: &Process, session: &FoundSession) -> Result<usiz
     Ok(count)
 }
 
-/// Whether a word looks like an unwinder's that has read a return point: the address before a point, which nobody else has, or a point in a
-/// context, beside the frame address of the very call that has it. Any other is what a call has left behind.
+/// Whether a word looks like an unwinder's that has read a return point: where it `may_ask` from, in its own frames, the address before a
+/// point, which nobody else has there; or a point in a context, beside the frame address of the very call that has it. Any other is what a
+/// call has left behind.
 pub(crate) fn is_unwinders(
     process: &Process,
     session: &FoundSession,
     points: &HashSet<u64>,
     word: Word,
+    may_ask: bool,
 ) -> bool {
     let Word { at, value } = word;
-    if points.contains(&value.wrapping_add(1)) {
+    if may_ask && points.contains(&value.wrapping_add(1)) {
         return true;
     }
     if !points.contains(&value) {
