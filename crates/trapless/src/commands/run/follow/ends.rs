@@ -24,7 +24,7 @@ use trapless_process::family::FamilyEvent;
 use trapless_process::{Pid, Process, StopError, same_memory};
 
 /// How long nobody may leave before those who remain are given up.
-const HOPELESS: Duration = Duration::from_secs(2);
+const HOPELESS: Duration = Duration::from_secs(10);
 
 /// How long those who are cleaned stand for the others.
 const QUIET: Duration = Duration::from_millis(20);
