@@ -187,7 +187,8 @@ impl<'m> Drawing<'_, 'm> {
         let sketches = spread::map(sites, |site| {
             let arena = arena(site).ok().filter(|_| !site.traps())?;
             let machine = self.plan.modules[site.request.module].machine;
-            let spare = Spare::at(machine, &site.site(&self.plan.modules), site.displaced.start, self.layout);
+            let begins = site.displaced.start.max(site.request.address);
+            let spare = Spare::at(machine, &site.site(&self.plan.modules), begins, self.layout);
             self.with_request(site, at(arena), &arena.runtime, |request| Sketch::of(request, spare))
         });
 

@@ -21,8 +21,8 @@
 //! patch is written.
 
 use crate::{
-    Blueprint, EngineError, LeftAlone, clock, find_sessions, found::find_headers, reach, region::Region,
-    scan, semaphores, spread, trap::TrapSite, writes,
+    Blueprint, EngineError, LeftAlone, clock, exits, find_sessions, found::find_headers, reach,
+    region::Region, scan, semaphores, spread, trap::TrapSite, writes,
 };
 use std::{
     os::fd::OwnedFd,
@@ -107,6 +107,7 @@ impl Blueprint<'_, '_> {
         let moves = self.threads_inside(stopped, &mut refused);
         self.require_lookups(process, &mut refused)?;
         self.give_stubs(process, stopped, &all, &mut refused)?;
+        self.keep_whole(&mut refused);
         let mut journal = self.journal.clone();
         for (index, _) in refused.iter().enumerate().filter(|(_, refused)| refused.is_some()) {
             self.skip(index, &mut journal, &region)?;
@@ -121,10 +122,20 @@ impl Blueprint<'_, '_> {
         // Step 7.
         let put_in =
             writes::put_in(process, &journal).inspect_err(|_| semaphores::lower_again(process, &self.header));
-        for index in put_in? {
-            refused[index] = Some(LeftAlone::Modified);
-            // Removal need not wait for somebody else's bytes to go.
-            self.skip(index, &mut journal, &region)?;
+        let modified = put_in?;
+        if !modified.is_empty() {
+            let before = refused.clone();
+            modified.into_iter().for_each(|index| refused[index] = Some(LeftAlone::Modified));
+            let others = refused.clone();
+            self.keep_whole(&mut refused);
+            // Those that are in go with the one that is not.
+            writes::take_out(process, &journal, |site| {
+                others[site.index].is_none() && refused[site.index].is_some()
+            })?;
+            for index in (0..refused.len()).filter(|&index| before[index] != refused[index]) {
+                // Removal need not wait for somebody else's bytes to go.
+                self.skip(index, &mut journal, &region)?;
+            }
         }
         semaphores::confirm(process, &self.header, &self.semaphores, &refused);
         for (tid, index, copy) in moves {
@@ -134,6 +145,11 @@ impl Blueprint<'_, '_> {
         }
         set_state(&region, &self.header, SessionState::Armed);
         Ok(Armed { memory, header: self.header, journal, stopped: Duration::ZERO, refused })
+    }
+
+    /// Leaves a function alone that is followed to its exits where one of its sites is.
+    fn keep_whole(&self, refused: &mut [Option<LeftAlone>]) {
+        exits::keep_whole(refused, |index| &self.plan.sites[index].request, |left| *left, Some);
     }
 
     /// Of step 3: the header first, since what is mapped by then is found by it.
@@ -162,7 +178,7 @@ impl Blueprint<'_, '_> {
     /// Of step 1: return addresses of one session's may be found by the other's detours and be gone when the other looks for
     /// them, so only one follows calls. Looked at in the stop, since two may come at the same time.
     fn refuse_second_follower(&self, process: &Process, all: &[Checked]) -> Result<(), EngineError> {
-        if all.is_empty() || !self.plan.follows() {
+        if all.is_empty() || !self.plan.pairs() {
             return Ok(());
         }
         let follows = |journal: &Journal| journal.planned().any(|site| site.return_point != 0);

@@ -20,14 +20,14 @@ use std::os::unix::fs::FileExt;
 use trapless_isa::{Displaced, Machine, Mechanism};
 use trapless_process::{Mapping, Mappings, Process, ReadRange, RemoteAddr};
 use trapless_wire::{
-    Checked, Header, Journal, JournalSite, JournalWrite, SiteState, Write, WriteKind, WriteShape,
+    Checked, Header, Journal, JournalSite, JournalWrite, SiteRole, SiteState, Write, WriteKind, WriteShape,
 };
 
 /// So many elements of a list are read at a time. What they say of their number is the target's word, and its memory may be a hole.
 const PIECE: usize = 8192;
 
 /// The longest code that a patch displaces.
-const MAX_DISPLACED: usize = 32;
+const MAX_DISPLACED: usize = 64;
 
 /// The session of a header, as far as it is believed. `arenas` are those of all sessions of the process.
 pub(crate) fn session(
@@ -148,7 +148,8 @@ fn is_of_our_making(site: &JournalSite, writes: &[Write<'_>], own: &Arenas, mach
         && write.address == site.site
         && SiteState::from_raw(site.state).is_some()
         && (1..=MAX_DISPLACED).contains(&usize::from(site.displaced))
-        && site.is_lookup <= 1
+        && SiteRole::from_raw(site.role).is_some()
+        && site.ahead < site.displaced
         && write.original != write.patched;
     let detour = own
         .holding(site.detour)
@@ -388,7 +389,7 @@ mod tests {
     #[test]
     fn whatever_else_a_site_says_is_doubted() {
         type Forge = fn(&mut Entry);
-        let forgeries: [(Entry, Forge); 25] = [
+        let forgeries: [(Entry, Forge); 26] = [
             (jump(), |e| e.site.site += 1),
             (jump(), |e| e.site.site = u64::MAX - 2),
             (jump(), |e| e.address += 1),
@@ -401,7 +402,8 @@ mod tests {
             (jump(), |e| e.site.trap = 5),
             (jump(), |e| e.site.trap = 1),
             (jump(), |e| e.kind = WriteKind::Breakpoint),
-            (jump(), |e| e.site.is_lookup = 2),
+            (jump(), |e| e.site.role = 3),
+            (jump(), |e| e.site.ahead = 7),
             (jump(), |e| e.site.copy = 1),
             (jump(), |e| e.site.detour = 0),
             (jump(), |e| e.site.detour = u64::MAX),
@@ -413,7 +415,7 @@ mod tests {
             (jump(), |e| e.original.clone_from(&e.patched)),
             (trap(), |e| e.patched[0] = 0x90),
             (trap(), |e| e.site.copy = 17),
-            (trap(), |e| e.site.displaced = 33),
+            (trap(), |e| e.site.displaced = 65),
         ];
         for (index, (mut entry, forge)) in forgeries.into_iter().enumerate() {
             forge(&mut entry);

@@ -6,6 +6,7 @@
 use crate::{
     EngineError, Plan, PlannedSite, Refusal, Space,
     arenas::{self, Drawn, Piece},
+    exits,
     scan::Ranges,
     semaphores::Semaphore,
     space::Taken,
@@ -16,7 +17,7 @@ use trapless_isa::detour::signals::Signals;
 use trapless_process::{Pid, Process};
 use trapless_wire::{
     Arena, Header, Journal, JournalSite, JournalSizes, MAGIC, MAX_SEMAPHORES, PAGE, RawPlace, SessionState,
-    SiteState, Sizes, VERSION, Write, WriteKind,
+    SiteRole, SiteState, Sizes, VERSION, Write, WriteKind,
 };
 
 /// Everything that will be mapped and written.
@@ -55,7 +56,7 @@ impl<'p, 'm> Blueprint<'p, 'm> {
         let mut taken = Taken::new(space);
         let mut header = new_header(space)?;
         let slot_shift = plan.modules.first().map_or(0, |module| module.machine.isa().facts().slot_shift);
-        header.places = plan.sites.iter().map(|site| site.places.count() as u64).sum();
+        header.places = plan.told().map(|site| site.places.count() as u64).sum();
         header.semaphores = semaphores(plan).len() as u64;
         if header.semaphores > MAX_SEMAPHORES {
             return Err(EngineError::Unsupported("more than 65,536 semaphores in one process: probe fewer"));
@@ -143,35 +144,34 @@ impl<'p, 'm> Blueprint<'p, 'm> {
         let mut journal = Journal::default();
         let mut places = Vec::with_capacity(drawn.pieces.len());
         let mut traps = Vec::new();
-        let refused = self.plan.sites.iter().zip(drawn.pieces).map(|(site, piece)| {
-            let taken = piece.and_then(|piece| {
-                let isa = self.plan.modules[site.request.module].machine.isa();
-                let planned = planned(site, &piece);
-                let write = |address, kind, original, patched| Write { address, kind, original, patched };
-                let start = site.displaced.start;
-                let mut push = |writes: &[Write<'_>]| journal.push(planned, writes).ok_or(Refusal::Modified);
-                if site.traps() {
-                    let breakpoint = isa.facts().breakpoint;
-                    let first = site.original().get(..breakpoint.len()).ok_or(Refusal::Modified)?;
-                    push(&[write(start, WriteKind::Breakpoint, first, breakpoint)])?;
-                } else if let Some((room, there)) = site.original_room() {
-                    let [short, long] = isa.patches(&site.displaced, &room, piece.address, piece.moved_to)?;
-                    push(&[
-                        write(start, WriteKind::Branch, site.original(), &short),
-                        write(room.start, WriteKind::Room, there, &long),
-                    ])?;
-                } else {
-                    let patch = isa.patch(&site.displaced, piece.address)?;
-                    push(&[write(start, WriteKind::Branch, site.original(), &patch)])?;
-                }
-                Ok(piece)
-            });
-            taken.map(|piece| {
-                places.push(piece.places);
-                traps.extend(piece.trap.map(|trap| *trap));
-            })
+        let patched = self.plan.sites.iter().zip(drawn.pieces).map(|(site, piece)| {
+            let piece = piece?;
+            Ok((patches(&self.plan, site, &piece)?, piece))
         });
-        let refused: Vec<Option<Refusal>> = refused.map(Result::err).collect();
+        let mut patched: Vec<Result<_, Refusal>> = patched.collect();
+        exits::keep_whole(
+            &mut patched,
+            |index| &self.plan.sites[index].request,
+            |result| result.as_ref().err().cloned(),
+            Err,
+        );
+        let refused = self.plan.sites.iter().zip(patched).map(|(site, patched)| {
+            let (patches, piece) = patched?;
+            let parts = site.changed().zip(&patches);
+            let writes: Vec<Write<'_>> = parts
+                .map(|((changed, original), (kind, patched))| Write {
+                    address: changed.start,
+                    kind: *kind,
+                    original: original.get(..patched.len()).unwrap_or(original),
+                    patched,
+                })
+                .collect();
+            journal.push(planned(site, &piece), &writes).ok_or(Refusal::Modified)?;
+            places.push(piece.places);
+            traps.extend(piece.trap.map(|trap| *trap));
+            Ok(())
+        });
+        let refused: Vec<Option<Refusal>> = refused.map(|result: Result<(), Refusal>| result.err()).collect();
         if refused.iter().any(Option::is_some) {
             let mut refused = refused.into_iter();
             self.plan.to_mut().refuse(|_| refused.next().flatten());
@@ -181,8 +181,7 @@ impl<'p, 'm> Blueprint<'p, 'm> {
             self.code.push(code);
         }
         let ring = self.header.ring;
-        self.schema =
-            self.plan.sites.iter().flat_map(|site| site.places.raw(site.request.id, ring)).collect();
+        self.schema = self.plan.told().flat_map(|site| site.places.raw(site.request.id, ring)).collect();
         // Ahead of the stop, which is to be short.
         let writes = journal.sites().flat_map(|site| site.writes().map(move |w| (w.range(), site.index)));
         self.writes = writes.collect();
@@ -197,6 +196,27 @@ impl<'p, 'm> Blueprint<'p, 'm> {
         self.places = places;
         self.traps = traps;
     }
+}
+
+/// What is written at a site and in its room, in the order of [`PlannedSite::changed`].
+fn patches(
+    plan: &Plan<'_>,
+    site: &PlannedSite<'_>,
+    piece: &Piece,
+) -> Result<Vec<(WriteKind, Vec<u8>)>, Refusal> {
+    let isa = plan.modules[site.request.module].machine.isa();
+    if site.traps() {
+        let breakpoint = isa.facts().breakpoint;
+        let is_whole = site.original().len() >= breakpoint.len();
+        return is_whole.then(|| vec![(WriteKind::Breakpoint, breakpoint.to_vec())]).ok_or(Refusal::Modified);
+    }
+    Ok(match site.room {
+        Some(room) => {
+            let [short, long] = isa.patches(&site.displaced, &room, piece.address, piece.moved_to)?;
+            vec![(WriteKind::Branch, short), (WriteKind::Room, long)]
+        }
+        None => vec![(WriteKind::Branch, isa.patch(&site.displaced, piece.address)?)],
+    })
 }
 
 /// The semaphores of a plan, each once.
@@ -223,6 +243,11 @@ fn journal_sizes(plan: &Plan<'_>) -> JournalSizes {
 
 /// A site as it is before it is changed.
 fn planned(site: &PlannedSite<'_>, piece: &Piece) -> JournalSite {
+    let role = match site.request.wanted.is_lookup() {
+        true if !site.traps() => SiteRole::Lookup,
+        _ if site.request.is_exit() => SiteRole::Exit,
+        _ => SiteRole::Plain,
+    };
     JournalSite {
         site: site.displaced.start,
         probe: site.request.id,
@@ -233,7 +258,8 @@ fn planned(site: &PlannedSite<'_>, piece: &Piece) -> JournalSite {
         detour_size: piece.length as u32,
         copy: piece.copy,
         return_point: piece.return_point,
-        is_lookup: (!site.traps() && site.request.wanted.is_lookup()).into(),
+        role: role as u8,
+        ahead: site.request.address.saturating_sub(site.displaced.start) as u8,
         ..bytemuck::Zeroable::zeroed()
     }
 }

@@ -83,6 +83,9 @@ pub enum Refusal {
     /// It ends in a jump to a function that cannot be followed: its name, or its address.
     #[error("it goes on in {0}, which cannot be followed")]
     GoesOn(String),
+    /// Its calls cannot be paired, and it is left at this place, which cannot be probed.
+    #[error("its return address has to stay, and at {0:#x}, where it is left: {1}")]
+    Exit(u64, Box<Refusal>),
     /// A part of the file that tells where control arrives could not be read.
     #[error("{0} could not be read")]
     Unread(&'static str),
@@ -120,6 +123,7 @@ impl Refusal {
             Refusal::Part => "part",
             Refusal::NotCalled => "not_called",
             Refusal::GoesOn(_) => "tail_call_unknown",
+            Refusal::Exit(..) => "exit",
             Refusal::Unread(_) => "unread",
             Refusal::Semaphore => "semaphore",
         }
@@ -133,6 +137,9 @@ impl Refusal {
             }
             Refusal::Overlaps(_) => "another probe displaces these instructions".to_owned(),
             Refusal::GoesOn(_) => "it goes on in a function that cannot be followed".to_owned(),
+            Refusal::Exit(_, why) => {
+                format!("its return address has to stay, and where it is left: {}", why.group())
+            }
             other => other.to_string(),
         }
     }

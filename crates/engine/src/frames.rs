@@ -11,23 +11,38 @@ use trapless_isa::frames::{ARENA_FRAMES, ENTRY_SHIFT, ROW_SHIFT, Row, Saved};
 #[derive(Debug, Default)]
 pub(crate) struct Rows(Mutex<HashMap<Shape, Arc<Vec<Row>>>>);
 
-/// Detours of one template whose displaced instructions, all copied as long as they were, begin at the same offsets: a bit for each.
+/// Detours of one template whose displaced instructions, all copied as long as they were, begin at the same offsets: a bit for each. Between
+/// those ahead of the probed one and the others is what the probe does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Shape {
     template: usize,
     begins: u64,
+    /// From which on they lie farther from the first than in the original.
+    farther: u64,
 }
 
 impl Shape {
     /// That of a detour from a template, if copies and originals lie at the same distances.
     pub fn of(template: usize, detour: &Detour) -> Option<Self> {
         let &(site, copy) = detour.places.first()?;
-        let begins = detour.places.iter().try_fold(0, |begins, place| {
+        let apart = |place: &(u64, u32)| {
             let distance = place.0.checked_sub(site)?;
-            let is_alike = place.1.checked_sub(copy).map(u64::from) == Some(distance);
-            (is_alike && distance < u64::BITS.into()).then_some(begins | 1 << distance)
-        })?;
-        Some(Self { template, begins })
+            Some((distance, u64::from(place.1.checked_sub(copy)?).checked_sub(distance)?))
+        };
+        let (_, between) = apart(detour.places.last()?)?;
+        let (mut begins, mut farther) = (0, 0);
+        for place in &detour.places {
+            let (distance, longer) = apart(place)?;
+            let bit = 1u64.checked_shl(distance.try_into().ok()?)?;
+            begins |= bit;
+            if longer != 0 {
+                farther |= bit;
+            }
+            if longer != 0 && longer != between {
+                return None;
+            }
+        }
+        Some(Self { template, begins, farther })
     }
 }
 

@@ -2,16 +2,23 @@
 //!
 //! Planning looks at code and facts only. It touches no process.
 
-use crate::admit::{Best, Facts, best, handles_faults, judge_returns, original, require_unwinders, room};
-use crate::{Module, Refusal, Request, Unwinder, Wanted};
+use crate::admit::{
+    Best, Facts, best, exits, handles_faults, judge_returns, original, require_unwinders, room,
+};
+use crate::exits::keep_whole;
+use crate::{Module, Refusal, Request, Role, Unwinder, Wanted, spread};
 use std::{collections::BTreeMap, ops::Range};
+use trapless_isa::detour::RECORD_NO_RESULT;
 use trapless_isa::{
-    Displaced, EntryStep, Followed, Hook, Mechanism, Payload, ReturnStep, Sharing, Site, Steps,
+    Displaced, EntryStep, Followed, Hook, Mechanism, Payload, ReturnStep, Sharing, Site, Steps, Way,
 };
 use trapless_wire::{Geometry, Places};
 
 /// Log2 of the number of records a thread's ring holds.
 const RING_BITS: u32 = 14;
+
+/// The mechanisms that do not trap.
+const TRAPLESS: [Mechanism; 2] = [Mechanism::Jump, Mechanism::Short];
 
 /// A site that will be armed.
 #[derive(Clone, Debug)]
@@ -92,6 +99,16 @@ impl<'m> PlannedSite<'m> {
     pub fn payload(&self) -> Payload {
         let Wanted { record_entry, record_return, unwinder, sharing, signal, .. } = self.request.wanted;
         let id = 2 * self.request.id;
+        let (way, no_result) = match self.request.role {
+            Role::Whole => (Way::Paired, 0),
+            Role::Noted => (Way::Noted(self.request.id), 0),
+            Role::Exit { result } => (Way::Left(self.request.id), if result { 0 } else { RECORD_NO_RESULT }),
+            Role::Through { exit, result } => {
+                let exit = exit.wrapping_sub(self.displaced.start) as u8;
+                let way = Way::Through { probe: self.request.id, exit };
+                (way, if result { 0 } else { RECORD_NO_RESULT })
+            }
+        };
         let unwinders = match unwinder {
             Some(Unwinder::Lookup(lookup)) => Some(Hook::Translate(lookup)),
             Some(Unwinder::Landing(code_address)) => Some(Hook::Land { code_address }),
@@ -110,9 +127,10 @@ impl<'m> PlannedSite<'m> {
                 lost: lost.offset(),
                 steps: Steps::some_of([
                     self.places.returns.map(|counter| ReturnStep::Count(counter.offset())),
-                    record_return.then_some(ReturnStep::Record { id: id + 1 }),
+                    record_return.then_some(ReturnStep::Record { id: (id + 1) | no_result }),
                     self.places.latency.map(|histogram| ReturnStep::Time(histogram.offset())),
                 ]),
+                way,
             }),
         }
     }
@@ -147,21 +165,28 @@ impl<'m> Plan<'m> {
             // Before the counters, so that a block that is too large shows in their refusal.
             let _ = geometry.ring(RING_BITS);
         }
-        let requests = without_odd_returns(facts, &modules, requests, &mut skipped);
-        let verdicts = judge_all(facts, &modules, &requests, allowed);
+        let requests = with_ways(facts, &modules, requests, allowed, &mut skipped);
+        let mut verdicts = judge_all(facts, &modules, &requests, allowed);
+        keep_refusals_whole(&requests, &mut verdicts);
         let overlaps = overlaps(&requests, &verdicts);
         let mut rooms = Rooms::new(&verdicts, &overlaps);
-        for ((request, verdict), overlaps) in requests.iter().zip(verdicts).zip(overlaps) {
-            // Nobody asked for a hook, so nobody waits for an answer.
+        let settled = requests.iter().zip(verdicts).zip(overlaps);
+        let settled = settled.map(|((request, verdict), overlaps)| match overlaps {
+            Some(other) => verdict.and(Err(Refusal::Overlaps(other))),
+            None if request.role != Role::Whole => {
+                rooms.settle(facts, &modules, request, verdict?, &TRAPLESS)
+            }
+            None => rooms.settle(facts, &modules, request, verdict?, allowed),
+        });
+        let mut settled: Vec<Result<(Best, Option<Displaced>), Refusal>> = settled.collect();
+        keep_refusals_whole(&requests, &mut settled);
+        for (request, settled) in requests.iter().zip(settled) {
+            // Nobody asked for a hook, so nobody waits for an answer; and an exit's is its entry's.
             let mut refuse = |refusal| {
-                if !request.wanted.is_hook() {
+                if !request.wanted.is_hook() && !request.is_exit() {
                     skipped.push((request.id, refusal));
                 }
             };
-            let settled = verdict.and_then(|best| match overlaps {
-                Some(other) => Err(Refusal::Overlaps(other)),
-                None => rooms.settle(facts, &modules, request, best, allowed),
-            });
             match settled {
                 Ok((Best { mechanism, displaced, no_jump }, room)) => {
                     let Wanted { record_entry, record_return, .. } = request.wanted;
@@ -210,9 +235,19 @@ impl<'m> Plan<'m> {
         self.sites.iter().filter(|site| site.request.wanted.signal.is_some())
     }
 
+    /// The sites that numbers are told of. Those of an exit are its entry's.
+    pub fn told(&self) -> impl Iterator<Item = &PlannedSite<'m>> {
+        self.sites.iter().filter(|site| !site.request.is_exit())
+    }
+
+    /// The exits to which the calls of a request are followed; none, where they are paired, or not followed.
+    pub fn exits(&self, id: u32) -> impl Iterator<Item = &PlannedSite<'m>> {
+        self.sites.iter().filter(move |site| site.request.id == id && site.request.is_exit())
+    }
+
     /// The answer to every request, by its id. A hook is none: nobody asked for it.
     pub fn answers(&self) -> BTreeMap<u32, Result<&PlannedSite<'m>, &Refusal>> {
-        let planned = self.sites.iter().filter(|site| !site.request.wanted.is_hook());
+        let planned = self.told().filter(|site| !site.request.wanted.is_hook());
         let planned = planned.map(|site| (site.request.id, Ok(site)));
         planned.chain(self.skipped.iter().map(|(id, refusal)| (*id, Err(refusal)))).collect()
     }
@@ -227,17 +262,20 @@ impl<'m> Plan<'m> {
         self.sites.iter().any(|s| !s.traps() && s.request.wanted.follows())
     }
 
-    /// Whether any call is followed to its return.
-    pub fn follows(&self) -> bool {
-        self.sites.iter().any(|s| s.request.wanted.follows())
+    /// Whether return addresses are taken off the stack of any call.
+    pub fn pairs(&self) -> bool {
+        self.sites.iter().any(|s| s.request.pairs())
     }
 
-    /// Leaves out the sites for which `refuse` has a reason.
-    pub(crate) fn refuse(&mut self, mut refuse: impl FnMut(&PlannedSite<'m>) -> Option<Refusal>) {
+    /// Leaves out the sites for which `refuse` has a reason, and with an exit or a noted entry all that belong together.
+    pub(crate) fn refuse(&mut self, refuse: impl FnMut(&PlannedSite<'m>) -> Option<Refusal>) {
+        let mut refusals: Vec<Option<Refusal>> = self.sites.iter().map(refuse).collect();
+        keep_whole(&mut refusals, |index| &self.sites[index].request, Clone::clone, Some);
+        let mut refusals = refusals.into_iter();
         let skipped = &mut self.skipped;
-        self.sites.retain(|site| match refuse(site) {
+        self.sites.retain(|site| match refusals.next().flatten() {
             Some(refusal) => {
-                skipped.push((site.request.id, refusal));
+                skipped.extend((!site.request.is_exit()).then_some((site.request.id, refusal)));
                 false
             }
             None => true,
@@ -254,6 +292,9 @@ fn place_numbers(geometry: &mut Geometry, sites: &mut Vec<PlannedSite<'_>>) -> V
     let rounds = [take_hits, take_lost, take_histogram];
     for take in rounds {
         sites.retain_mut(|site| {
+            if site.request.is_exit() {
+                return true;
+            }
             let room = take(&mut site.places, geometry, site.request.wanted);
             if room.is_none() {
                 refused.push((site.request.id, Refusal::NoCounters));
@@ -261,6 +302,17 @@ fn place_numbers(geometry: &mut Geometry, sites: &mut Vec<PlannedSite<'_>>) -> V
             room.is_some()
         });
     }
+    // What is counted at an exit is counted where the entry's is.
+    let noted = sites.iter().filter(|site| !site.request.is_exit());
+    let noted: BTreeMap<u32, Places> = noted.map(|site| (site.request.id, site.places)).collect();
+    sites.retain_mut(|site| {
+        if !site.request.is_exit() {
+            return true;
+        }
+        let Some(of_entry) = noted.get(&site.request.id) else { return false };
+        site.places = Places { entries: None, recorded_entries: None, ..*of_entry };
+        true
+    });
     refused
 }
 
@@ -300,29 +352,60 @@ fn without_signals<'m>(requests: &[Request<'m>]) -> Vec<Request<'m>> {
     requests.iter().filter_map(without).collect()
 }
 
-/// The requests less those that follow functions which do not return plainly. An unwinder's entry stays, to be hooked.
-fn without_odd_returns<'m>(
+/// The requests, with how calls are followed: where they cannot be paired, by the exits, which come last. Those for which neither can be are
+/// missing. An unwinder's entry stays, to be hooked.
+fn with_ways<'m>(
     facts: &Facts,
     modules: &[Module<'m>],
     requests: &[Request<'m>],
+    allowed: &[Mechanism],
     skipped: &mut Vec<(u32, Refusal)>,
 ) -> Vec<Request<'m>> {
     let follows = |request: &&Request<'m>| request.wanted.follows();
     let followed: Vec<Request<'m>> = requests.iter().filter(follows).copied().collect();
-    let mut verdicts = judge_returns(facts, modules, &followed).into_iter();
-    let judged = requests.iter().filter_map(|request| {
-        if !request.wanted.follows() {
-            return Some(*request);
-        }
-        let refusal = match verdicts.next()? {
-            Ok(()) => return Some(*request),
-            Err(refusal) => refusal,
-        };
-        skipped.push((request.id, refusal));
-        let hook = request.wanted.hooks();
-        hook.is_hook().then_some(Request { wanted: hook, ..*request })
+    let verdicts = judge_returns(facts, modules, &followed);
+    let verdicts: Vec<_> = followed.into_iter().zip(verdicts).collect();
+    let jumps = allowed.iter().any(|mechanism| !mechanism.traps());
+    let ways = spread::map(&verdicts, |(request, verdict)| match verdict {
+        Ok(()) => Ok(vec![*request]),
+        Err(refusal) if !jumps && request.mechanism.is_none() => Err(refusal.clone()),
+        Err(refusal) => exits(facts, modules, request, refusal.clone()),
     });
-    judged.collect()
+    let mut ways = ways.into_iter();
+    let mut left = Vec::new();
+    let mut judged = Vec::with_capacity(requests.len());
+    for request in requests {
+        if !request.wanted.follows() {
+            judged.push(*request);
+            continue;
+        }
+        match ways.next() {
+            Some(Ok(sites)) => {
+                judged.extend(sites.first());
+                left.extend(sites.into_iter().skip(1));
+            }
+            Some(Err(refusal)) => {
+                skipped.push((request.id, refusal));
+                let hook = request.wanted.hooks();
+                judged.extend(hook.is_hook().then_some(Request { wanted: hook, ..*request }));
+            }
+            None => {}
+        }
+    }
+    judged.extend(left);
+    judged
+}
+
+/// Refuses the entry and all exits of a function of which one is refused.
+fn keep_refusals_whole<T>(requests: &[Request<'_>], answers: &mut [Result<T, Refusal>]) {
+    for (request, answer) in requests.iter().zip(&mut *answers) {
+        if let (Err(refusal), true) = (&mut *answer, request.is_exit())
+            && !matches!(refusal, Refusal::Exit(..))
+        {
+            *refusal = Refusal::Exit(request.address, Box::new(refusal.clone()));
+        }
+    }
+    keep_whole(answers, |index| &requests[index], |answer| answer.as_ref().err().cloned(), Err);
 }
 
 fn judge_all(
@@ -331,7 +414,13 @@ fn judge_all(
     requests: &[Request<'_>],
     allowed: &[Mechanism],
 ) -> Vec<Result<Best, Refusal>> {
-    crate::spread::map(requests, |request| match (request.wanted.unwinder, request.mechanism) {
+    let jumps: Vec<Mechanism> = allowed.iter().copied().filter(|mechanism| !mechanism.traps()).collect();
+    spread::map(requests, |request| match (request.wanted.unwinder, request.mechanism) {
+        // What is only noted is not served by a tracer.
+        (_, None) if request.role != Role::Whole && !jumps.is_empty() => {
+            best(facts, modules, request, &jumps)
+        }
+        (_, None) if request.role != Role::Whole => best(facts, modules, request, &TRAPLESS),
         (Some(unwinder), _) => best(facts, modules, request, unwinder.mechanisms()),
         (None, Some(only)) => best(facts, modules, request, &[only]),
         (None, None) => best(facts, modules, request, allowed),

@@ -45,6 +45,28 @@ impl<'m> Function<'m> {
     }
 }
 
+/// How the calls of a function are followed, and what a site has to do with it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Role {
+    /// Calls that are followed are paired at the site, which is an entry.
+    #[default]
+    Whole,
+    /// An entry at which calls are noted. They are followed to the exits, the other sites of the same id.
+    Noted,
+    /// The same, and what is displaced at the entry reaches to one of the exits, which is no site of its own.
+    Through {
+        /// Address of that exit.
+        exit: u64,
+        /// Whether its result is there.
+        result: bool,
+    },
+    /// An instruction by which the function of the entry with the same id is left.
+    Exit {
+        /// Whether its result is there: not where it goes on in another function.
+        result: bool,
+    },
+}
+
 /// What to collect at a site.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
@@ -123,8 +145,10 @@ impl Wanted {
 /// One site to probe.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'m> {
-    /// The caller's number for it, handed back with every result. Below 2^31.
+    /// The caller's number for it, handed back with every result. Below 2^30.
     pub id: u32,
+    /// What it has to do with following calls. The caller says [`Role::Whole`], and a plan finds out what it takes.
+    pub role: Role,
     /// Index of its module.
     pub module: usize,
     /// The function it is in.
@@ -141,4 +165,16 @@ pub struct Request<'m> {
     pub operands: Option<&'m [Operand]>,
     /// What tells where control arrives in the function and could not be read, if there is something.
     pub unread: Option<&'static str>,
+}
+
+impl Request<'_> {
+    /// Whether return addresses are taken off the stack here.
+    pub fn pairs(&self) -> bool {
+        self.wanted.follows() && self.role == Role::Whole
+    }
+
+    /// Whether it is one of the places where a function is left whose entry has the same id.
+    pub fn is_exit(&self) -> bool {
+        matches!(self.role, Role::Exit { .. })
+    }
 }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 use trapless_engine::admit::{Arrival, Facts, Functions, Known, Marks, Runtimes};
-use trapless_engine::{Function, Module, Plan, Refusal, Request, Unwinder, Wanted};
-use trapless_isa::{BranchTargets, Lookup, Machine, Mechanism, Reason};
+use trapless_engine::{Function, Module, Plan, Refusal, Request, Role, Unwinder, Wanted};
+use trapless_isa::{BranchTargets, Exit, Leaves, Lookup, Machine, Mechanism, Reason, Site};
 
 /// A small generator (xorshift64*), so that every run sees the same plans.
 struct Random(u64);
@@ -71,7 +71,7 @@ fn facts(random: &mut Random) -> Facts {
 #[test]
 fn no_two_sites_share_a_byte_and_every_request_has_one_answer() {
     let mut random = Random(20_261_121);
-    let (mut planned, mut refused) = (0, BTreeSet::new());
+    let (mut planned, mut exits, mut through, mut refused) = (0, 0, 0, BTreeSet::new());
     for round in 0..400 {
         // Functions one behind the other, without padding, so that jumps come close.
         let mut text = Vec::new();
@@ -118,6 +118,7 @@ fn no_two_sites_share_a_byte_and_every_request_has_one_answer() {
             .zip(ranges.iter().chain(&ranges[..8]))
             .map(|(id, range)| Request {
                 id,
+                role: Role::Whole,
                 module: 0,
                 function: function(range),
                 address: TEXT + (range.start as u64 + random.choose(&[0, 0, 0, 1, 3])),
@@ -143,21 +144,54 @@ fn no_two_sites_share_a_byte_and_every_request_has_one_answer() {
             assert_eq!(site.room.is_some(), site.mechanism == Mechanism::Short, "{site:?}");
         }
         assert_eq!(plan.answers().len(), requests.len(), "each request has an answer");
-        let asked = plan.sites.iter().filter(|site| !site.request.wanted.is_hook()).count();
+        let asked = plan.told().filter(|site| !site.request.wanted.is_hook()).count();
         assert_eq!(asked + plan.skipped.len(), requests.len(), "and only one");
-        for site in plan.sites.iter().filter(|site| site.request.wanted.follows()) {
+        for site in plan.sites.iter().filter(|site| site.request.pairs()) {
             let known = &functions[&site.request.function.address];
             assert_eq!(known.arrival, Arrival::Called, "{known:?}");
             assert!(known.names == ["f"] || known.names == ["g"], "{known:?}");
             assert!(!facts.shadow_stack && !facts.throws_unhooked && !is_ocaml);
         }
-        if !plan.follows() {
+        for site in plan.sites.iter().filter(|site| site.request.role != Role::Whole) {
+            assert!(!site.traps() && site.request.wanted.follows(), "{site:?}");
+            let entry = plan.answers()[&site.request.id].expect("exits have their entry");
+            assert_eq!((entry.places.returns, entry.places.lost), (site.places.returns, site.places.lost));
+            let known = &functions[&site.request.function.address];
+            assert_ne!(known.arrival, Arrival::Jumped, "{known:?}");
+            match site.request.role {
+                Role::Exit { .. } => exits += 1,
+                Role::Through { .. } => through += 1,
+                _ => {
+                    // All of its own returns are there.
+                    let returns = |exit: &&Exit| exit.leaves == Leaves::Return;
+                    let at = |address| Site {
+                        address,
+                        function: address,
+                        code: known.function.code(),
+                        padding: known.function.padding(),
+                        targets: &targets,
+                    };
+                    let all = Machine::X86_64.isa().exits(
+                        &at(known.function.address),
+                        known.function.address,
+                        Some(0),
+                    );
+                    let own: Vec<u64> =
+                        plan.exits(site.request.id).map(|exit| exit.request.address).collect();
+                    assert!(
+                        all.unwrap().iter().filter(returns).all(|exit| own.contains(&exit.address)),
+                        "{own:x?}"
+                    );
+                }
+            }
+        }
+        if !plan.pairs() {
             assert!(plan.sites.iter().all(|site| !site.request.wanted.is_hook()), "a hook for nothing");
         }
         planned += plan.sites.len();
         refused.extend(plan.skipped.iter().map(|(_, refusal)| refusal.code()));
     }
-    assert!(planned > 500, "{planned}");
+    assert!(planned > 500 && exits + through > 0, "{planned} {exits} {through}");
     // The generator reaches what it is for.
     for code in [
         "branch_into",
@@ -221,6 +255,7 @@ fn of_sites_that_share_bytes_the_first_that_was_asked_for_is_armed() {
         let addresses: Vec<u64> = (0..30).map(|_| TEXT + random.below(150)).collect();
         let request = |(id, &address)| Request {
             id,
+            role: Role::Whole,
             module: 0,
             function,
             address,

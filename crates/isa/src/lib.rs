@@ -52,11 +52,11 @@ pub use facts::{Arguments, Facts};
 pub use fault::Faults;
 pub use instruction::{DecodeError, Flow, Instruction};
 pub use operand::Operand;
-pub use payload::{EntryStep, Followed, Hook, Lookup, Payload, ReturnStep, Sharing, SignalCall, Steps};
+pub use payload::{EntryStep, Followed, Hook, Lookup, Payload, ReturnStep, Sharing, SignalCall, Steps, Way};
 pub use slot::Slot;
 pub use sweep::{Swept, View};
 pub use targets::{Arrivals, BranchTargets};
-pub use verdict::{Displaced, Ladder, Mechanism, Reason, Site, UnknownMechanism};
+pub use verdict::{Displaced, Exit, Ladder, Leaves, Mechanism, Reason, Site, UnknownMechanism};
 
 /// The instruction sets trapless knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -171,11 +171,27 @@ pub trait Isa: Sync {
         self.verdict(site).rung(mechanism)
     }
 
+    /// What a jump at the entry `site` displaces if that reaches to the `exit` of the function that control comes to from there, and the
+    /// probe is done with both.
+    fn through(&self, _site: &Site<'_>, _exit: u64) -> Result<Displaced, Reason> {
+        Err(Reason::NotImplemented)
+    }
+
     /// Whether the function may carry a call-paired return probe.
     ///
     /// Refused are functions that read their own return address, return twice, or leave the stack in another place
     /// than a plain return does. Names are the engine's business; this looks at the code alone.
     fn return_verdict(&self, site: &Site<'_>) -> Result<(), Reason>;
+
+    /// Every instruction by which the function at `site` is left, if control arrives at `start` with the stack pointer `depth` bytes above the
+    /// slot of the return address ([`Leaves`]): for the whole function that is its first address, and 0. By jumps it may be left for a part
+    /// of itself that stands elsewhere.
+    ///
+    /// # Errors
+    /// Not all of them can be told, or one leaves the stack as no return does.
+    fn exits(&self, _site: &Site<'_>, _start: u64, _depth: Option<i64>) -> Result<Vec<Exit>, Reason> {
+        Err(Reason::NotImplemented)
+    }
 
     /// Which faults `code`, displaced instructions that stand at `address`, may raise. All of them, where nobody has looked.
     fn may_fault(&self, _code: &[u8], _address: u64) -> Faults {

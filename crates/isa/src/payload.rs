@@ -8,6 +8,9 @@
 //! | [`Payload::entry`] | once the thread is known | its block, the slot, the arguments |
 //! | [`Followed::steps`] | at the return, once the call is known | the block, the slot, the time, that of the entry, the result |
 //!
+//! A call is followed in one of two ways ([`Way`]): it is *paired*, and its one detour sees both ends; or it is *noted* at its entry,
+//! and what looks for the note stands at each place where the function is *left*.
+//!
 //! Steps of a list are done in its order. Only what needs nothing of the call (`Followed::early`) may be done before the return
 //! instance is found, ahead of the other steps. A step leaves to those behind it what they need, and to the program everything.
 //!
@@ -40,13 +43,53 @@ pub struct Payload {
     pub followed: Option<Followed>,
 }
 
-/// What comes of following a call to its return. It makes the detour call-paired.
+/// What comes of following a call to its return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Followed {
     /// Offset in the block of the counter of calls that could not be followed.
     pub lost: u32,
     /// At the return.
     pub steps: Steps<ReturnStep>,
+    /// How.
+    pub way: Way,
+}
+
+/// How a call is followed to its return.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Way {
+    /// The displaced code is called, and the function's own `ret` comes back to the detour.
+    #[default]
+    Paired,
+    /// Nothing on the stack is changed: the entry notes the call of this probe at its stack slot ([`note`](crate::detour::note)). The steps
+    /// are those of the places where the function is left.
+    Noted(u32),
+    /// Such a place: an instruction by which the function of this probe is left. The steps are done if the call was noted.
+    Left(u32),
+    /// Both at once: the displaced instructions of the entry hold such a place.
+    Through {
+        /// The number of the probe.
+        probe: u32,
+        /// How far behind the first displaced instruction the function is left.
+        exit: u8,
+    },
+}
+
+impl Way {
+    /// The probe whose calls are noted at the entry.
+    pub(crate) fn noted(self) -> Option<u32> {
+        match self {
+            Way::Noted(probe) | Way::Through { probe, .. } => Some(probe),
+            Way::Paired | Way::Left(_) => None,
+        }
+    }
+
+    /// The probe whose calls leave.
+    pub(crate) fn left(self) -> Option<u32> {
+        match self {
+            Way::Left(probe) | Way::Through { probe, .. } => Some(probe),
+            Way::Paired | Way::Noted(_) => None,
+        }
+    }
 }
 
 /// What is done for the program and its unwinders, ahead of everything that is collected.
@@ -91,7 +134,8 @@ pub enum ReturnStep {
     Count(u32),
     /// Write a record of the return value and of the time of the entry.
     Record {
-        /// What stands in the record: the probe's number, twice, plus 1.
+        /// What stands in the record: the probe's number, twice, plus 1; and [`RECORD_NO_RESULT`](crate::detour::RECORD_NO_RESULT) where the
+        /// function is left for another one, whose result is not known yet.
         id: u32,
     },
     /// Add the duration of the call to the histogram at this offset.
@@ -182,11 +226,27 @@ impl Payload {
         only && !self.hooks.is_empty() && self.hooks.iter().all(needs_none)
     }
 
-    /// Every offset in the block, in an order that depends on the steps alone.
+    /// Whether the displaced code is called.
+    pub(crate) fn pairs(&self) -> bool {
+        self.followed.is_some_and(|followed| followed.way == Way::Paired)
+    }
+
+    /// Whether calls are followed in a way that this instruction set has not.
+    pub(crate) fn follows_by_notes(&self) -> bool {
+        self.followed.is_some() && !self.pairs()
+    }
+
+    /// Every offset in the block and the numbers of noted probes, in an order that depends on the steps alone.
     pub(crate) fn offsets(&mut self) -> impl Iterator<Item = &mut u32> {
         let entry = self.entry.iter_mut().filter_map(EntryStep::offset);
         let followed = self.followed.iter_mut().flat_map(|followed| {
-            iter::once(&mut followed.lost).chain(followed.steps.iter_mut().filter_map(ReturnStep::offset))
+            let way = match &mut followed.way {
+                Way::Paired => None,
+                Way::Noted(id) | Way::Left(id) | Way::Through { probe: id, .. } => Some(id),
+            };
+            iter::once(&mut followed.lost)
+                .chain(followed.steps.iter_mut().filter_map(ReturnStep::offset))
+                .chain(way)
         });
         entry.chain(followed)
     }

@@ -108,7 +108,7 @@ impl<'a> Site<'a> {
 /// The whole instructions that a patch replaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Displaced {
-    /// Address of the first one: the site, or just behind its `endbr64` or BTI.
+    /// Address of the first one: the site, or just behind its `endbr64` or BTI; or ahead of it, if what is there makes room.
     pub start: u64,
     /// Their length in bytes.
     pub length: u8,
@@ -121,6 +121,39 @@ impl Displaced {
     pub fn end(&self) -> u64 {
         self.start.wrapping_add(u64::from(self.length))
     }
+}
+
+/// An instruction by which a function is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exit {
+    /// Its address.
+    pub address: u64,
+    /// How.
+    pub leaves: Leaves,
+}
+
+/// How a function is left. `depth` is how far the stack pointer is above the slot of the return address then, in bytes; below it, where
+/// negative. `None` where that is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leaves {
+    /// By a return.
+    Return,
+    /// By a jump to a function whose address is not in the code.
+    Indirect,
+    /// By a jump to `target`.
+    Jump {
+        /// Where it leads.
+        target: u64,
+        /// See [`Leaves`].
+        depth: Option<i64>,
+    },
+    /// By a conditional branch to `target`.
+    Branch {
+        /// Where it leads.
+        target: u64,
+        /// See [`Leaves`].
+        depth: Option<i64>,
+    },
 }
 
 /// What each rung takes at a site, or why it cannot be used.
@@ -226,6 +259,12 @@ pub enum Reason {
     /// Return probe: the function calls others while the stack pointer is still its caller's (powerpc64le).
     #[error("the function calls others without a stack frame of its own")]
     CallsWithoutFrame,
+    /// Exits: a conditional branch leads to another function, so a probe at it would not know whether it is left.
+    #[error("a conditional branch leads to another function")]
+    LeavesByCondition,
+    /// Exits: not all instructions by which the function is left could be told.
+    #[error("it cannot be told by which instructions the function is left")]
+    LeavesUnclearly,
     /// Code computes a place in this function to jump to, and it may be inside the displaced instructions.
     #[error("a jump leads to a computed place in the function")]
     ComputedJump,
@@ -257,6 +296,8 @@ impl Reason {
             Reason::MovesStackPointer => "moves_stack_pointer",
             Reason::UnknownTailCall => "unknown_tail_call",
             Reason::CallsWithoutFrame => "calls_without_frame",
+            Reason::LeavesByCondition => "leaves_by_condition",
+            Reason::LeavesUnclearly => "leaves_unclearly",
             Reason::ComputedJump => "computed_jump",
             Reason::NoRoom => "no_room",
         }

@@ -231,7 +231,7 @@ fn count(offset: u32, _id: u32, _returns: bool) -> Payload {
 
 fn count_pairs(offset: u32, id: u32, returns: bool) -> Payload {
     let steps = Steps::of([ReturnStep::Count(offset + 8)]);
-    let followed = returns.then_some(Followed { lost: offset + 16, steps });
+    let followed = returns.then_some(Followed { lost: offset + 16, steps, way: Way::Paired });
     Payload { followed, ..count(offset, id, returns) }
 }
 
@@ -246,7 +246,7 @@ fn everything(offset: u32, id: u32, returns: bool) -> Payload {
         1 => ([record, hits], [time, record_return, count]),
         _ => ([hits, record], [record_return, count, time]),
     };
-    let followed = Followed { lost: offset + 16, steps: Steps::of(steps) };
+    let followed = Followed { lost: offset + 16, steps: Steps::of(steps), way: Way::Paired };
     Payload { hooks: Steps::default(), entry: Steps::of(entry), followed: returns.then_some(followed) }
 }
 

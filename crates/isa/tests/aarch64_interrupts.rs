@@ -75,6 +75,7 @@ fn machine(rounds: u64) -> Machine {
                         ReturnStep::Time(HISTOGRAM),
                         ReturnStep::Record { id: 3 },
                     ]),
+                    way: Way::Paired,
                 }),
             },
             layout: &layout,

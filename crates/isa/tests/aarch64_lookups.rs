@@ -67,7 +67,11 @@ fn machine(lookup: Lookup) -> Machine {
     let follow = Payload {
         hooks: Steps::default(),
         entry: Steps::of([EntryStep::Count(HITS)]),
-        followed: Some(Followed { lost: HITS + 16, steps: Steps::of([ReturnStep::Count(HITS + 8)]) }),
+        followed: Some(Followed {
+            lost: HITS + 16,
+            steps: Steps::of([ReturnStep::Count(HITS + 8)]),
+            way: Way::Paired,
+        }),
     };
     let translate = Payload { hooks: Steps::of([Hook::Translate(lookup)]), ..Payload::default() };
     let land = Hook::Land { code_address: CODE_ADDRESS };

@@ -15,7 +15,7 @@
 //!
 //! # What the processes see of it
 //!
-//! A system call that the kernel does not restart by itself is restarted as in any other stop ([`Registers::restart_if_interrupted`]):
+//! A system call that the kernel does not restart by itself is restarted as in any other stop (`Registers::restart_if_interrupted`):
 //! also where a signal is told to us that the program ignores, which without a tracer would not have waked it. Should we die, the
 //! kernel lets all of them go on.
 

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use trapless_engine::admit::{Facts, Functions, Runtimes};
 use trapless_engine::spread::{self, both};
 use trapless_engine::{
-    EngineError, FoundSession, Function, Module, Plan, Refusal, Removed, Request, Serving, Wanted,
+    EngineError, FoundSession, Function, Module, Plan, Refusal, Removed, Request, Role, Serving, Wanted,
     find_sessions, remove_kept,
 };
 use trapless_isa::detour::MOST_FETCHED;
@@ -225,6 +225,7 @@ impl<'i> Prepared<'i> {
             }
             requests.push(Request {
                 id,
+                role: Role::Whole,
                 module: place[&site.image],
                 function: code,
                 address: site.address.wrapping_add(file.bias),
@@ -378,6 +379,9 @@ impl Session {
         let mut modules = ModuleNames::default();
         let mut probes = Vec::with_capacity(plan.sites.len());
         for (site, left) in plan.sites.iter().zip(&armed.refused) {
+            if site.request.is_exit() {
+                continue;
+            }
             let asked = &sites.sites[site.request.id as usize];
             match left {
                 Some(left) => refused.push((site.request.id, (*left).into())),

@@ -141,10 +141,29 @@ pub struct JournalSite {
     pub copy: u8,
     /// Length of the displaced instructions.
     pub displaced: u8,
-    /// Whether unwinders ask at this site where a call returns (0 or 1). It comes out last: one may be about to ask.
-    pub is_lookup: u8,
-    /// Unused.
-    pub _pad: u8,
+    /// A [`SiteRole`].
+    pub role: u8,
+    /// How far behind `site` the probed instruction is, if others make room ahead of it.
+    pub ahead: u8,
+}
+
+/// What a site is there for, where that makes a difference to those who find it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum SiteRole {
+    /// What its probe collects.
+    Plain = 0,
+    /// Unwinders ask here where a call returns. It comes out last: one may be about to ask.
+    Lookup = 1,
+    /// The function is left here of another site of the same probe, which all numbers are told of.
+    Exit = 2,
+}
+
+impl SiteRole {
+    /// The role with this number.
+    pub fn from_raw(raw: u8) -> Option<Self> {
+        [Self::Plain, Self::Lookup, Self::Exit].into_iter().find(|role| *role as u8 == raw)
+    }
 }
 
 impl JournalSite {
@@ -155,7 +174,17 @@ impl JournalSite {
 
     /// Whether unwinders ask here where a call returns.
     pub fn is_lookup(&self) -> bool {
-        self.is_lookup != 0
+        self.role == SiteRole::Lookup as u8
+    }
+
+    /// Whether it is one of the places where a function is left, and not the probe's own.
+    pub fn is_exit(&self) -> bool {
+        self.role == SiteRole::Exit as u8
+    }
+
+    /// Address of the probed instruction, or of the landing place of indirect branches behind which the patch begins.
+    pub fn probed(&self) -> u64 {
+        self.site.wrapping_add(self.ahead.into())
     }
 
     /// Whether its writes may be in.

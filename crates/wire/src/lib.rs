@@ -33,8 +33,8 @@ pub use found::{BadHeader, Checked};
 pub use geometry::{Geometry, PAGE, Sizes};
 pub use header::{Arena, Header, MAGIC, MAX_ARENAS, REGION_NAME, SessionState, VERSION};
 pub use journal::{
-    Journal, JournalSite, JournalSizes, JournalWrite, MAX_SITES, MAX_WRITE, SiteState, SiteWrites, Write,
-    WriteKind, WriteShape,
+    Journal, JournalSite, JournalSizes, JournalWrite, MAX_SITES, MAX_WRITE, SiteRole, SiteState, SiteWrites,
+    Write, WriteKind, WriteShape,
 };
 pub use schema::{Counter, Histogram, Numbers, PlaceKind, Places, RawPlace, Schema};
 pub use semaphore::{MAX_SEMAPHORES, SemaphorePhase, SemaphoreRecord, semaphores_size};

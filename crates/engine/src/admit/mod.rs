@@ -11,10 +11,12 @@
 //! | `shadow_stack` | which instructions does a shadow stack keep where they are? |
 //! | `go` | which functions of a Go program leave room for a detour? |
 //! | `returns` | may a function's calls be followed to their return? |
+//! | `exits` | where not, by which instructions is it left, and may those be probed? |
 //! | `known_names` | which functions must not be followed, by their names? |
 //! | `runtimes` | which run-time systems find their frames by return addresses? |
 //! | `unwinders` | which functions must be hooked where calls are followed? |
 
+mod exits;
 mod faults;
 mod go;
 mod known_names;
@@ -27,6 +29,7 @@ mod verdict;
 use crate::Function;
 use std::collections::BTreeMap;
 
+pub use exits::exits;
 pub(crate) use faults::{MAY_FAULT, handles_faults, seen_by_handlers};
 pub use returns::judge_returns;
 pub use runtimes::{Marks, Runtime, Runtimes};

@@ -4,6 +4,8 @@
 //! address must be there when control arrives, the function must return once and plainly, and nobody may look for it:
 //! neither the function, nor a run-time system that knows its frames by their return addresses.
 //!
+//! Where they may not, the places where the function is left may be probed instead ([`super::exits()`]).
+//!
 //! What a function must not do with its return address, it must not have done by another either: `_setjmp` jumps to
 //! `__sigsetjmp`, which would save a return point. So the functions that are reached by tail jumps are judged, too.
 
@@ -34,7 +36,8 @@ pub fn judge_returns(
     let alone = spread::map(requests, |request| judge_alone(facts, modules, request));
     let mut ways = Ways { modules, places, plain: HashSet::new() };
     let judge = |(request, alone): (&Request<'_>, Result<&Known<'_>, Refusal>)| {
-        alone.and_then(|known| ways.go_on_plainly(request.module, known))
+        ways.go_on_plainly(request.module, alone?)?;
+        if facts.throws_unhooked { Err(Refusal::Unwinder) } else { Ok(()) }
     };
     requests.iter().zip(alone).map(judge).collect()
 }

@@ -37,8 +37,7 @@ pub const UNWINDERS: &[&str] = &[
 /// Follows nothing where an exception could not pass: an unwinder that is not served would meet return points it knows
 /// nothing of. What serves a way of following that nobody needs is left out.
 pub fn require_unwinders(facts: &Facts, plan: &mut Plan<'_>, requests: &[Request<'_>]) {
-    let follows =
-        |site: &PlannedSite<'_>, traps: bool| site.request.wanted.follows() && site.traps() == traps;
+    let follows = |site: &PlannedSite<'_>, traps: bool| site.request.pairs() && site.traps() == traps;
     let is_one = |unwinder: Option<Unwinder>, lookup: bool| match unwinder {
         Some(Unwinder::Lookup(_)) => lookup,
         Some(Unwinder::Entry) => !lookup,

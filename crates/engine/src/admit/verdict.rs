@@ -6,7 +6,7 @@
 
 use super::{Facts, faults, go, shadow_stack};
 use crate::plan::site_of;
-use crate::{Module, Refusal, Request};
+use crate::{Module, Refusal, Request, Role};
 use std::ops::Range;
 use trapless_isa::{Displaced, Mechanism};
 
@@ -96,7 +96,11 @@ fn rung(
     let module = &modules[request.module];
     let isa = module.machine.isa();
     let site = site_of(request, modules);
-    let displaced = isa.rung(&site, mechanism)?;
+    let displaced = match request.role {
+        Role::Through { exit, .. } if mechanism == Mechanism::Jump => isa.through(&site, exit)?,
+        Role::Through { .. } => return Err(trapless_isa::Reason::NotImplemented.into()),
+        Role::Whole | Role::Noted | Role::Exit { .. } => isa.rung(&site, mechanism)?,
+    };
     shadow_stack::lets_move(facts, isa, displaced, original(request, displaced))?;
     if !mechanism.traps() {
         if let Some(table) = request.unread {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::admit::{Arrival, Facts, Functions, Known, Runtimes};
-use crate::{Function, Module, Request, Wanted};
+use crate::{Function, Module, Request, Role, Wanted};
 use trapless_isa::{BranchTargets, DetourRequest, Machine, Mechanism};
 
 /// The beginnings of functions, each as long as a jump or longer, with registers that are dead there and some that are not.
@@ -78,6 +78,7 @@ fn with_plan(functions: usize, allowed: &[Mechanism], check: impl FnOnce(&Plan<'
         .zip(places)
         .map(|(id, (module, function))| Request {
             id,
+            role: Role::Whole,
             module,
             function,
             address: function.address,

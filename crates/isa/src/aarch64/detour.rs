@@ -79,6 +79,9 @@ enum Slow {
 /// The detour that `request` asks for.
 pub fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
     runtime::check(request.layout)?;
+    if request.payload.follows_by_notes() {
+        return Err(Reason::NotImplemented);
+    }
     let start = request.displaced.start;
     let original = word(request.original).ok_or(Reason::NotAnInstruction)?;
     if u64::from(request.displaced.length) != LENGTH || !request.address.is_multiple_of(LENGTH) {

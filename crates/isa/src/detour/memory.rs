@@ -56,7 +56,7 @@
 //!
 //! | offset | field | |
 //! |---|---|---|
-//! | [`RETURN_POINT`] | point | the return point that the callee was given instead; 0: the instance is free |
+//! | [`RETURN_POINT`] | point | the return point that the callee was given instead, or a [`note`]; 0: the instance is free |
 //! | [`RETURN_ADDRESS`] | address | the return address that was taken |
 //! | [`RETURN_ENTERED`] | entered | time stamp of the entry |
 //! | [`RETURN_OLDER`] | older | instance of the call that reached this one by a tail call, in the *pool*; or 0. 0 when free |
@@ -72,6 +72,14 @@
 //! the runtime's *leave* routine exchanges the two, so that the older one's point finds what it looks for. An
 //! instance that is not there is no reason to stop: if the slot holds something else than the return point, somebody
 //! has put the real address there, and that is the way home.
+//!
+//! # Notes
+//!
+//! Where the return address must stay where it is, a call is only *noted*: its instance is claimed as above, with the number of its probe
+//! ([`note`]), which is no address, in place of the return point. At each place where the function is left a detour asks for the
+//! instance of the slot that the stack pointer is at, as a return part does. If it bears the number, the call is over. A call that was
+//! left in another way has left its note behind, like any instance, and the next call at the slot wins. One note can lie over
+//! the instance of a paired call that has made a tail call, and is exchanged with it in the same way.
 //!
 //! # Unwinders
 //!
@@ -132,7 +140,7 @@ pub const PAGES_FIRST: u32 = 64;
 
 /// Log2 of the size of a return instance.
 pub const RETURN_SHIFT: u32 = 5;
-/// Return instance: the return point that stands in the slot.
+/// Return instance: the return point that stands in the slot, or a [`note`].
 pub const RETURN_POINT: u32 = 0;
 /// Return instance: the return address that was taken.
 pub const RETURN_ADDRESS: u32 = 8;
@@ -140,6 +148,12 @@ pub const RETURN_ADDRESS: u32 = 8;
 pub const RETURN_ENTERED: u32 = 16;
 /// Return instance: address of the instance that this one was reached from by a tail call.
 pub const RETURN_OLDER: u32 = 24;
+
+/// What stands in a return instance in place of the return point where the call of a probe is noted and nothing else is done. It is no
+/// address of any program's, and 32 bits that are sign-extended.
+pub const fn note(probe: u32) -> u64 {
+    0xffff_ffff_8000_0000 | probe as u64
+}
 
 /// Record of a walk, in a free return instance: the slot of the last call that was walked over.
 pub const WALK_LAST: u32 = RETURN_ADDRESS;
@@ -184,6 +198,8 @@ pub const RECORD_SEQUENCE: u32 = 0;
 pub const RECORD_TIME: u32 = 8;
 /// Record: what was hit ([`crate::EntryStep::Record`], [`crate::ReturnStep::Record`]).
 pub const RECORD_ID: u32 = 16;
+/// Record of a return, in its number: the result is not known, because the function went on in another one.
+pub const RECORD_NO_RESULT: u32 = 1 << 31;
 /// Record: thread id, or 0 where the thread pointer does not lead to it.
 pub const RECORD_TID: u32 = 20;
 /// Record: address of the return address's stack slot; pairs an entry with its return.

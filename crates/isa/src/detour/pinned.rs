@@ -88,7 +88,11 @@ impl Asked {
                 self.counts.then_some(EntryStep::Count(128)),
                 self.records.map(|arguments| EntryStep::Record { id: 4, arguments }),
             ]),
-            followed: self.returns.map(|asked| Followed { lost: 136, steps: Steps::some_of(returns(asked)) }),
+            followed: self.returns.map(|asked| Followed {
+                lost: 136,
+                steps: Steps::some_of(returns(asked)),
+                way: Way::Paired,
+            }),
         }
     }
 }

@@ -58,6 +58,9 @@ pub(super) const SAVED_LR: i16 = scratch(8);
 pub(super) const ARGUMENTS: [u8; 8] = [3, 4, 5, 6, 7, 8, 9, 10];
 
 pub(super) fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
+    if request.payload.follows_by_notes() {
+        return Err(crate::Reason::NotImplemented);
+    }
     Template::new(request).write()
 }
 

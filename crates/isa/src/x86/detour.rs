@@ -31,6 +31,23 @@
 //!     jmp site + displaced length
 //! ```
 //!
+//! # Entry noted, and exit
+//!
+//! Where the return address has to stay where it is, the entry claims the instance and notes the call in it, and runs the displaced code in
+//! its own place, as entry only. At each instruction by which the function is left stands another detour:
+//!
+//! ```text
+//!     [instructions that stand ahead of it, which make room for the patch]
+//!     save; find the instance of the slot at the stack pointer     ── not there ──▶ leave ── none ──┐
+//!     free it; find the thread's entry; count, time, record                                         │
+//!     restore  ◀────────────────────────────────────────────────────────────────────────────────────┘
+//!     displaced instructions: the `ret`, or the jump to another function
+//! ```
+//!
+//! # Instructions ahead
+//!
+//! A patch may begin ahead of the probed instruction. What stands between runs first, as a copy, and then all that is told above.
+//!
 //! # What is kept
 //!
 //! Only general registers and the arithmetic flags are ever clobbered, and those are saved unless liveness proved
@@ -41,14 +58,13 @@
 use super::{
     emit::{Assembled, Assembler, GPR32, GPR64, at, number::*, unencodable},
     frame::{Frame, RED_ZONE},
-    frames,
     liveness::{Liveness, liveness},
     narrow::Narrow,
-    relocate,
+    pieces::{Pieces, RUNS, parts},
+    relocate::Relocated,
     runtime::Routine,
 };
 use crate::detour::*;
-use crate::frames::{Place, Point};
 use crate::payload::*;
 use alloc::{borrow::ToOwned, string::String, vec::Vec};
 use iced_x86::{Code, IcedError, code_asm::*};
@@ -62,25 +78,37 @@ pub(super) fn detour(bits: u32, request: &DetourRequest<'_>) -> Emitted<Detour> 
     // The length of the displaced code can depend on where it lands, and where it lands on the code before it: two
     // rounds settle it, since only the first one guesses. The same goes for the return point, which 32-bit code names by its
     // address.
-    let (mut displaced_at, mut point_at) = (request.address, request.address);
+    let [ahead, probed, exit] = parts(request);
+    if bits == 32 && (ahead.displaced.length > 0 || request.payload.follows_by_notes()) {
+        return Err(crate::Reason::NotImplemented);
+    }
+    let ahead = ahead.moved(bits, request.address)?;
+    let mut copies = [ahead, Relocated::default(), Relocated::default()];
+    let mut guessed = [request.address; 3];
     for _ in 0..4 {
-        let relocated = relocate::relocate(bits, &request.displaced, request.original, displaced_at)?;
-        let mut template = Template::new(bits, request, &relocated.code, point_at)?;
+        let [displaced_at, exit_at, point_at] = guessed;
+        copies[1] = probed.moved(bits, displaced_at)?;
+        copies[2] = exit.moved(bits, exit_at)?;
+        let mut template = Template::new(bits, request, &copies, point_at)?;
         match bits {
             64 => template.write(),
             _ => Narrow(&mut template).write(),
         }
         .map_err(unencodable)?;
         let (assembled, labels) = template.finish()?;
-        let landed = assembled.address_of(&labels.displaced)?;
-        let point = match request.payload.followed {
-            Some(_) => assembled.address_of(&labels.return_point)?,
-            None => point_at,
+        let placed = |label: &CodeLabel, is_there: bool| match is_there {
+            true => assembled.address_of(label),
+            false => Ok(request.address),
         };
-        if (landed, point) == (displaced_at, point_at) {
-            return finished(bits, request, &relocated.places, &assembled, &labels);
+        let landed = [
+            assembled.address_of(&labels.displaced)?,
+            placed(&labels.exit, exit.displaced.length > 0)?,
+            placed(&labels.return_point, request.payload.pairs())?,
+        ];
+        if landed == guessed {
+            return finished(bits, request, &copies, &assembled, &labels);
         }
-        (displaced_at, point_at) = (landed, point);
+        guessed = landed;
     }
     Err(crate::Reason::OutOfReach)
 }
@@ -88,26 +116,34 @@ pub(super) fn detour(bits: u32, request: &DetourRequest<'_>) -> Emitted<Detour> 
 fn finished(
     bits: u32,
     request: &DetourRequest<'_>,
-    places: &[(u64, u32)],
+    copies: &[Relocated; RUNS],
     assembled: &Assembled,
     labels: &Labels,
 ) -> Emitted<Detour> {
-    let displaced = assembled.offset_of(&labels.displaced)?;
-    let mut places: Vec<_> = places.iter().map(|&(original, at)| (original, displaced + at)).collect();
-    places.push((request.displaced.end(), assembled.offset_of(&labels.back)?));
+    let back = assembled.offset_of(&labels.back)?;
+    let exit = if copies[2].code.is_empty() { back } else { assembled.offset_of(&labels.exit)? };
+    let pieces = Pieces::new(request, copies, [0, assembled.offset_of(&labels.displaced)?, exit], back);
     let mut comments = Vec::new();
+    if !copies[0].code.is_empty() {
+        comments.push((0, String::from("instructions ahead of the probed one")));
+    }
     let mut comment = |label: &CodeLabel, text: &str| -> Emitted<()> {
         comments.push((assembled.offset_of(label)?, String::from(text)));
         Ok(())
     };
     comment(&labels.displaced, "displaced instructions")?;
     comment(&labels.back, "back to the first instruction that stays")?;
-    if !request.payload.needs_no_thread() {
+    let way = request.payload.followed.map(|followed| followed.way);
+    if !request.payload.needs_no_thread() && !matches!(way, Some(Way::Left(_))) {
         comment(&labels.resume, "the thread's memory is known")?;
         comment(&labels.slow, "the thread is not where its hash says")?;
     }
+    if way.is_some_and(|way| way.left().is_some()) {
+        comment(&labels.left, "the function is left: was its call noted?")?;
+        comment(&labels.over, "it was, and is over")?;
+    }
     let mut return_point = None;
-    if request.payload.followed.is_some() {
+    if request.payload.pairs() {
         return_point = Some(assembled.offset_of(&labels.return_point)?);
         comment(&labels.return_point, "return point: the function is done")?;
         comment(&labels.going_home, "the caller's return address is back in its slot")?;
@@ -115,24 +151,10 @@ fn finished(
     comments.sort_by_key(|c| c.0);
     let code = assembled.code().to_owned();
     let frames = match request.tells {
-        true => frames_of(bits, request.displaced.start, &code, &places, return_point),
+        true => pieces.frames(bits, request, &code, return_point),
         false => Vec::new(),
     };
-    Ok(Detour { code, places, return_point, frames, comments })
-}
-
-fn frames_of(
-    bits: u32,
-    site: u64,
-    code: &[u8],
-    places: &[(u64, u32)],
-    return_point: Option<u32>,
-) -> Vec<Point> {
-    let (Some(first), Some(back)) = (places.first(), places.last()) else { return Vec::new() };
-    let returns = return_point.map(|offset| (offset, Place::Caller));
-    let roots: Vec<_> = [(0, Place::Site(0))].into_iter().chain(returns).collect();
-    let own = frames::points(bits, code, &roots, &(first.1..back.1 + 1));
-    frames::join(&own, frames::displaced(bits, code, places, site))
+    Ok(Detour { code, places: pieces.places, return_point, frames, comments })
 }
 
 /// The places of a detour that code or its readers refer to.
@@ -153,6 +175,19 @@ pub(super) struct Labels {
     pub return_point: CodeLabel,
     /// Done with the return.
     pub going_home: CodeLabel,
+    /// Where the function is left, and there the copies of the instructions that leave it.
+    pub left: CodeLabel,
+    pub exit: CodeLabel,
+    /// The call that leaves is known.
+    pub over: CodeLabel,
+    /// Its thread's entry is known.
+    pub found: CodeLabel,
+    /// Done with what leaves.
+    pub leaving: CodeLabel,
+    /// Its thread's entry is not where the hash leads.
+    pub unknown: CodeLabel,
+    /// Its note is not at hand.
+    pub elsewhere: CodeLabel,
 }
 
 /// A detour being written.
@@ -164,14 +199,15 @@ pub(super) struct Template<'a> {
     pub return_point: u64,
     /// 32 or 64.
     pub bits: u32,
-    relocated: &'a [u8],
+    /// The copies of each run of displaced instructions.
+    copies: &'a [Relocated; RUNS],
 }
 
 impl<'a> Template<'a> {
     fn new(
         bits: u32,
         request: &'a DetourRequest<'a>,
-        relocated: &'a [u8],
+        copies: &'a [Relocated; RUNS],
         return_point: u64,
     ) -> Emitted<Self> {
         let mut asm = Assembler::new(bits, request.address)?;
@@ -185,8 +221,15 @@ impl<'a> Template<'a> {
             slow: label(),
             return_point: label(),
             going_home: label(),
+            left: label(),
+            exit: label(),
+            over: label(),
+            found: label(),
+            leaving: label(),
+            unknown: label(),
+            elsewhere: label(),
         };
-        Ok(Self { request, relocated, asm, labels, return_point, bits })
+        Ok(Self { request, copies, asm, labels, return_point, bits })
     }
 
     fn finish(self) -> Emitted<(Assembled, Labels)> {
@@ -195,9 +238,17 @@ impl<'a> Template<'a> {
 
     fn write(&mut self) -> Asm {
         let payload = &self.request.payload;
+        self.asm.bytes(&self.copies[0].code)?;
         payload.hooks.iter().try_for_each(|hook| self.hook(hook))?;
         if payload.needs_no_thread() {
             return self.displaced();
+        }
+        if let Some(followed) = payload.followed
+            && let Way::Left(probe) = followed.way
+        {
+            self.left(&followed, probe)?;
+            self.displaced()?;
+            return self.left_otherwise(&followed, probe);
         }
         let frame = Frame::choose(64, payload, self.entry_liveness());
         frame.save(&mut self.asm.a)?;
@@ -211,9 +262,18 @@ impl<'a> Template<'a> {
                 self.displaced()?;
             }
             Some(followed) => {
-                let later = self.follow(&frame, &followed)?;
-                self.return_part(&followed)?;
-                self.displaced()?;
+                let later = match followed.way.noted() {
+                    Some(probe) => self.note(&frame, &followed, probe)?,
+                    None => {
+                        let later = self.follow(&frame, &followed)?;
+                        self.return_part(&followed)?;
+                        later
+                    }
+                };
+                match followed.way {
+                    Way::Through { probe, .. } => self.displaced_through(&followed, probe)?,
+                    _ => self.displaced()?,
+                }
                 self.not_followed(&frame, &followed, later)?;
             }
         }
@@ -223,7 +283,8 @@ impl<'a> Template<'a> {
     /// Registers that a step reads are not dead, whatever the function does with them.
     pub(super) fn entry_liveness(&self) -> Liveness {
         let faults = self.request.layout.handles_faults();
-        let mut live = liveness(self.bits, self.request.site, self.request.displaced.start, faults);
+        let begins = self.request.displaced.start.max(self.request.site.address);
+        let mut live = liveness(self.bits, self.request.site, begins, faults);
         for register in self.request.operands.iter().flat_map(|operand| operand.registers()) {
             live.dead.0 &= !1u16.checked_shl(register.into()).unwrap_or(0);
         }
@@ -240,9 +301,23 @@ impl<'a> Template<'a> {
 
     pub(super) fn displaced(&mut self) -> Asm {
         self.asm.a.set_label(&mut self.labels.displaced)?;
-        self.asm.bytes(self.relocated)?;
+        self.asm.bytes(&self.copies[1].code)?;
         self.asm.a.set_label(&mut self.labels.back)?;
         self.asm.a.jmp(self.request.displaced.end())
+    }
+
+    /// The same with what is done where the function is left, ahead of the instruction that leaves it.
+    fn displaced_through(&mut self, followed: &Followed, probe: u32) -> Asm {
+        self.asm.a.set_label(&mut self.labels.displaced)?;
+        // The exit may come first of all.
+        self.asm.a.zero_bytes()?;
+        self.asm.bytes(&self.copies[1].code)?;
+        self.left(followed, probe)?;
+        self.asm.a.set_label(&mut self.labels.exit)?;
+        self.asm.bytes(&self.copies[2].code)?;
+        self.asm.a.set_label(&mut self.labels.back)?;
+        self.asm.a.jmp(self.request.displaced.end())?;
+        self.left_otherwise(followed, probe)
     }
 
     /// The functions that unwinders ask about an address: it becomes the real one, wherever the unwinder has it.

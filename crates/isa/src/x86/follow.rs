@@ -5,18 +5,18 @@ use super::{
     emit::{GPR32, GPR64, at, number::*},
     frame::{Frame, restore_flags},
     runtime::Routine,
-    steps::read_clock,
+    steps::{Stacked, read_clock},
 };
 use crate::detour::*;
 use crate::payload::*;
 use iced_x86::{Code, IcedError, code_asm::*};
 
 /// What the return part saves, in order: rax first, since it then holds the flags.
-const SAVED: [AsmRegister64; 3] = [rax, rcx, rdx];
+pub(super) const SAVED: [AsmRegister64; 3] = [rax, rcx, rdx];
 /// What it saves besides where a step needs the call: its time, the block, the time of the entry. Behind them lie the flags.
-const SAVED_FOR_CALL: [AsmRegister64; 3] = [rsi, rdi, r8];
+pub(super) const SAVED_FOR_CALL: [AsmRegister64; 3] = [rsi, rdi, r8];
 
-/// Labels that `follow` leaves to `not_followed`.
+/// Labels that `reserve` leaves to `not_followed`.
 pub(super) struct Later {
     /// The instance is not at hand.
     taken: CodeLabel,
@@ -26,7 +26,7 @@ pub(super) struct Later {
 
 impl Template<'_> {
     /// `block` = the shadow block of the page of the slot in `slot`, if it has that of its hash; or off to `missing`. Loses `page`.
-    fn shadow_block(&mut self, block: usize, page: usize, missing: CodeLabel) -> Asm {
+    pub(super) fn shadow_block(&mut self, block: usize, page: usize, missing: CodeLabel) -> Asm {
         let layout = self.request.layout;
         let shadows = Routine::Shadows.address(self.request.runtime);
         let a = &mut self.asm.a;
@@ -40,15 +40,15 @@ impl Template<'_> {
     }
 
     /// `block` = the instance of the slot in `slot` in its block. Loses `slot`.
-    fn instance(&mut self, block: usize, slot: usize) -> Asm {
+    pub(super) fn instance(&mut self, block: usize, slot: usize) -> Asm {
         let a = &mut self.asm.a;
         let scale = 1 << (RETURN_SHIFT - 3);
         a.and(GPR32[slot], (1 << STACK_PAGE_SHIFT) - 8)?;
         a.lea(GPR64[block], qword_ptr(GPR64[block] + GPR64[slot] * scale + SHADOW_INSTANCES as i32))
     }
 
-    /// Claims the return instance, moves the return address into it, and calls the displaced code.
-    pub(super) fn follow(&mut self, frame: &Frame, followed: &Followed) -> Result<Later, IcedError> {
+    /// Claims the return instance, with the return address in it, and leaves it in its register.
+    pub(super) fn reserve(&mut self, frame: &Frame) -> Result<Later, IcedError> {
         let (scratch, slot, instance) = (frame.entry, frame.block, frame.x);
         let [taken, mut claimed] = [(); 2].map(|()| self.asm.a.create_label());
         self.asm.a.set_label(&mut self.labels.known)?;
@@ -63,6 +63,14 @@ impl Template<'_> {
         let a = &mut self.asm.a;
         a.mov(GPR64[scratch], qword_ptr(GPR64[slot]))?;
         a.mov(at(instance, RETURN_ADDRESS), GPR64[scratch])?;
+        Ok(Later { taken, claimed })
+    }
+
+    /// Moves the return address into a return instance, and calls the displaced code.
+    pub(super) fn follow(&mut self, frame: &Frame, followed: &Followed) -> Result<Later, IcedError> {
+        let (scratch, instance) = (frame.entry, frame.x);
+        let later = self.reserve(frame)?;
+        let a = &mut self.asm.a;
         a.lea(GPR64[scratch], qword_ptr(self.labels.return_point))?;
         a.mov(at(instance, RETURN_POINT), GPR64[scratch])?;
         if followed.needs().entered {
@@ -72,10 +80,10 @@ impl Template<'_> {
         frame.restore(a)?;
         a.lea(rsp, qword_ptr(rsp + 8))?;
         a.call(self.labels.displaced)?;
-        Ok(Later { taken, claimed })
+        Ok(later)
     }
 
-    /// The ways out of `follow`: another instance, or none at all.
+    /// The ways out of `reserve`: another instance, or none at all.
     pub(super) fn not_followed(&mut self, frame: &Frame, followed: &Followed, later: Later) -> Asm {
         let (slot, instance) = (frame.block, frame.x);
         let claim = Routine::Claim.address(self.request.runtime);
@@ -106,6 +114,8 @@ impl Template<'_> {
     pub(super) fn return_part(&mut self, followed: &Followed) -> Asm {
         let call = followed.needs().is_of_the_call();
         let depth = 8 * (SAVED.len() + if call { SAVED_FOR_CALL.len() + 1 } else { 0 }) as i32;
+        // rax was the first register that was saved.
+        let stacked = Stacked { slot: depth, result: depth - 8 };
         let [mut slow, mut known, mut counted, mut elsewhere, mut found, mut home] =
             [(); 6].map(|()| self.asm.a.create_label());
 
@@ -125,7 +135,7 @@ impl Template<'_> {
         let a = &mut self.asm.a;
         a.set_label(&mut known)?;
         a.mov(rdx, at(RDX, THREAD_BLOCK))?;
-        followed.early().try_for_each(|step| self.return_step(step, RDX, depth, false))?;
+        followed.early().try_for_each(|step| self.return_step(step, RDX, stacked, false))?;
         let a = &mut self.asm.a;
         if call {
             a.mov(rdi, rdx)?;
@@ -155,7 +165,7 @@ impl Template<'_> {
         }
         let mut late = followed.late().peekable();
         while let Some(step) = late.next() {
-            self.return_step(step, RDI, depth, late.peek().is_none())?;
+            self.return_step(step, RDI, stacked, late.peek().is_none())?;
         }
         let a = &mut self.asm.a;
         a.set_label(&mut home)?;

@@ -34,8 +34,8 @@ const KEPT_64: u16 = 0b1111_0000_0010_1000;
 /// ebx, ebp, esi, edi.
 const KEPT_32: u16 = 0b1110_1000;
 
-/// Points of `code`, reached from `roots`, but for the part in `skip`, which is the program's.
-pub(super) fn points(bits: u32, code: &[u8], roots: &[(u32, Place)], skip: &Range<u32>) -> Vec<Point> {
+/// Points of `code`, reached from `roots`, but for the parts in `skip`, which are the program's.
+pub(super) fn points(bits: u32, code: &[u8], roots: &[(u32, Place)], skip: &[Range<u32>]) -> Vec<Point> {
     let kept = if bits == 64 { KEPT_64 } else { KEPT_32 };
     let mut walk =
         Walk { code, bits, skip, states: BTreeMap::new(), ends: BTreeMap::new(), left: Vec::new() };
@@ -122,16 +122,20 @@ pub(super) fn join(own: &[Point], displaced: Vec<Point>) -> Vec<Point> {
 struct Walk<'c> {
     code: &'c [u8],
     bits: u32,
-    skip: &'c Range<u32>,
+    skip: &'c [Range<u32>],
     states: BTreeMap<u32, State>,
     ends: BTreeMap<u32, u32>,
     left: Vec<u32>,
 }
 
 impl Walk<'_> {
+    fn is_skipped(&self, offset: u32) -> bool {
+        self.skip.iter().any(|skip| skip.contains(&offset))
+    }
+
     /// Notes that `offset` may be reached in `state`.
     fn arrive(&mut self, offset: u32, state: State) {
-        if self.skip.contains(&offset) {
+        if self.is_skipped(offset) {
             return;
         }
         let merged = match self.states.get(&offset) {
@@ -171,7 +175,7 @@ impl Walk<'_> {
                 target.into_iter().for_each(|target| self.arrive(target, after))
             }
             // The displaced code is called where the call is followed, and comes back at the return point.
-            FlowControl::Call if target.is_none_or(|target| !self.skip.contains(&target)) => {
+            FlowControl::Call if target.is_none_or(|target| !self.is_skipped(target)) => {
                 self.arrive(end, state.behind_routine(self.bits));
             }
             FlowControl::IndirectCall => self.arrive(end, state.behind_routine(self.bits)),

@@ -12,8 +12,10 @@
 //! | `movable` | what does moving this instruction take, and why must it stay? |
 //! | `computed` | where does code compute a place to jump to? |
 //! | `tables` | where do a function's branches and jump tables lead? |
-//! | `returns` | may this function carry a call-paired return probe? |
+//! | `returns` | may this function carry a call-paired return probe? by which instructions is it left? |
 //! | `frame`, `follow`, `runtime`, `lower` | how does a detour save registers, follow a call to its return, what do all share, and how are shared routines written? |
+//! | `exits` | how is a call noted, and what is done where it is left? |
+//! | `pieces` | which parts of a detour are copies of the program's instructions? |
 //! | `frames` | where does the program stand at each instruction of a detour? |
 //! | `template` | how are many detours made without encoding each? |
 //! | `landing` | where has an unwinder's context its code address? |
@@ -29,6 +31,7 @@ mod decode;
 mod detour;
 mod emit;
 mod emulate;
+mod exits;
 mod facts;
 mod faults;
 mod follow;
@@ -39,6 +42,7 @@ mod liveness;
 mod lower;
 mod movable;
 mod narrow;
+mod pieces;
 mod prologue;
 mod relocate;
 mod returns;
@@ -114,8 +118,16 @@ impl Isa for X86 {
         verdict::rung(self.bits, site, mechanism)
     }
 
+    fn through(&self, site: &Site<'_>, exit: u64) -> Result<Displaced, Reason> {
+        if self.bits == 64 { verdict::through(site, exit) } else { Err(Reason::NotImplemented) }
+    }
+
     fn return_verdict(&self, site: &Site<'_>) -> Result<(), Reason> {
         returns::return_verdict(self.bits, site)
+    }
+
+    fn exits(&self, site: &Site<'_>, start: u64, depth: Option<i64>) -> Result<Vec<Exit>, Reason> {
+        if self.bits == 64 { returns::exits(site, start, depth) } else { Err(Reason::NotImplemented) }
     }
 
     fn may_fault(&self, code: &[u8], address: u64) -> Faults {

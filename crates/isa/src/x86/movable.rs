@@ -19,7 +19,7 @@
 //! `pushf`/`popf`, `enter`, `rep` strings (an interrupted one goes on at its copy), `rdtscp`, `xend`, `xabort`, `rep ret`.
 
 use crate::Reason;
-use iced_x86::{FlowControl, Instruction, Mnemonic, Register};
+use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register};
 
 /// How an instruction is moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +117,10 @@ fn refuse_by_operand(
         if !(0..=i32::MAX - 8).contains(&displacement) {
             return Err(Reason::Unmovable("a call through memory below the stack pointer"));
         }
+    }
+    // A branch keeps its target where others keep a displacement.
+    if !instruction.op_kinds().any(|kind| kind == OpKind::Memory) {
+        return Ok(());
     }
     match instruction.memory_base() {
         Register::EIP => return Err(Reason::Unmovable("an eip-relative operand")),

@@ -17,8 +17,13 @@
 //! Accepted are frames of any usual kind, realigned ones among them: gcc pushes a copy of the return address there
 //! (`lea r10,[rsp+8]; and rsp,-32; push [r10-8]`), which only unwinders read. Where a register's value is not known
 //! nothing is found: this proves harm, not harmlessness.
+//!
+//! The same walk tells by which instructions a function is left (`leaves`).
 
+mod leaves;
 mod values;
+
+pub(super) use leaves::exits;
 
 use self::values::{State, Value};
 use super::decode::{decoder, flow};
@@ -55,18 +60,10 @@ fn is_no_memory(kind: OpKind) -> bool {
 }
 
 pub(super) fn return_verdict(bits: u32, site: &Site<'_>) -> Result<(), Reason> {
-    let mut walk = Walk {
-        bits,
-        site,
-        factory: InstructionInfoFactory::new(),
-        visited: vec![0; site.code.len().div_ceil(64)],
-        paths: Vec::new(),
-        after_calls: Vec::new(),
-        dispatch: None,
-        found: None,
-        uneven: false,
-    };
-    walk.all();
+    let mut walk = Walk::new(bits, site);
+    let mut entry = State::default();
+    *entry.sp() = Value::At(0);
+    walk.from(site.function, entry);
     match walk.found {
         // 32-bit callees may pop their arguments; then the depths behind a call are wrong, and show it.
         Some(Reason::ReadsReturnAddress | Reason::ReturnsOddly) if bits == 32 && walk.uneven => Ok(()),
@@ -90,27 +87,46 @@ struct Walk<'a> {
     found: Option<Reason>,
     /// A return was seen at a depth other than the return address's.
     uneven: bool,
+    /// Where the function is left, if that is asked, and nothing else.
+    exits: Option<leaves::Found>,
 }
 
-impl Walk<'_> {
-    fn all(&mut self) {
-        let mut entry = State([Value::Unknown; 16]);
-        *entry.sp() = Value::At(0);
-        self.paths.push((self.site.function, entry));
+impl<'a> Walk<'a> {
+    fn new(bits: u32, site: &'a Site<'a>) -> Self {
+        Self {
+            bits,
+            site,
+            factory: InstructionInfoFactory::new(),
+            visited: vec![0; site.code.len().div_ceil(64)],
+            paths: Vec::new(),
+            after_calls: Vec::new(),
+            dispatch: None,
+            found: None,
+            uneven: false,
+            exits: None,
+        }
+    }
+
+    /// Walks all paths from `address` on.
+    fn from(&mut self, address: u64, state: State) {
+        self.paths.push((address, state));
         loop {
             while let Some((address, state)) = self.paths.pop().or_else(|| self.after_calls.pop()) {
                 self.path(address, state);
             }
             let Some(state) = self.dispatch.take() else { return };
-            let end = self.site.function.wrapping_add(self.site.code.len() as u64);
-            let mut last = self.site.function;
-            while let Some(target) = self.site.targets.first_inside(last, end) {
-                if !self.was_visited(target) {
-                    self.paths.push((target, state));
-                }
-                last = target;
+            for target in self.not_visited() {
+                self.paths.push((target, state));
             }
         }
+    }
+
+    /// The branch targets in the function that no path has led to yet.
+    fn not_visited(&self) -> Vec<u64> {
+        let end = self.site.function.wrapping_add(self.site.code.len() as u64);
+        let next = |last: &u64| self.site.targets.first_inside(*last, end);
+        let all = core::iter::successors(next(&self.site.function), next);
+        all.filter(|target| !self.was_visited(*target)).collect()
     }
 
     fn was_visited(&self, address: u64) -> bool {
@@ -143,7 +159,10 @@ impl Walk<'_> {
             if self.found.is_some() && self.bits == 64 {
                 return;
             }
-            self.accesses(&instruction, &state);
+            match self.exits {
+                None => self.accesses(&instruction, &state),
+                Some(_) => self.leave(&instruction, &mut state),
+            }
             match flow(&instruction) {
                 Flow::Next => self.effect(&instruction, &mut state),
                 Flow::Branch { target } => {
@@ -161,7 +180,8 @@ impl Walk<'_> {
                     return;
                 }
                 Flow::IndirectJump => {
-                    match *state.sp() {
+                    let sp = *state.sp();
+                    match sp {
                         Value::At(1..) => self.find(Reason::MovesStackPointer),
                         // A tail call: the frame is gone. In 32-bit mode the callee may pop arguments (stdcall, a returned struct).
                         Value::At(0) if self.bits == 32 && !is_indexed(&instruction) => {

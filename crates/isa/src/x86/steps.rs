@@ -20,6 +20,15 @@ impl Scratch {
     }
 }
 
+/// How far above the stack pointer something lies at a return.
+#[derive(Clone, Copy)]
+pub(super) struct Stacked {
+    /// The slot of the call.
+    pub slot: i32,
+    /// What the function returned.
+    pub result: i32,
+}
+
 impl Template<'_> {
     /// With nothing saved.
     pub(super) fn hook(&mut self, hook: Hook) -> Asm {
@@ -58,12 +67,18 @@ impl Template<'_> {
 
     /// With the thread's block in `block`.
     ///
-    /// For the late steps that is rdi, rsi is the time, r8 that of the entry, and rsp is `depth` below the slot; they lose rax, rcx
-    /// and rdx, and rsi where it is the `last` one. Early ones lose rcx, and keep rax, which may hold the flags.
-    pub(super) fn return_step(&mut self, step: ReturnStep, block: usize, depth: i32, last: bool) -> Asm {
+    /// For the late steps that is rdi, rsi is the time, r8 that of the entry, and what they need of the stack is `stacked`; they lose rax,
+    /// rcx and rdx, and rsi where it is the `last` one. Early ones lose rcx, and keep rax, which may hold the flags.
+    pub(super) fn return_step(
+        &mut self,
+        step: ReturnStep,
+        block: usize,
+        stacked: Stacked,
+        last: bool,
+    ) -> Asm {
         match step {
             ReturnStep::Count(counter) => self.asm.a.inc(at(block, counter)),
-            ReturnStep::Record { id } => self.record_return(id, depth),
+            ReturnStep::Record { id } => self.record_return(id, stacked),
             ReturnStep::Time(histogram) if last => self.add_latency(histogram),
             ReturnStep::Time(histogram) => {
                 self.asm.a.mov(rdx, rsi)?;
@@ -159,16 +174,15 @@ impl Template<'_> {
     }
 
     /// Appends a record of the return. rdi: block, rsi: time, r8: time of the entry. Loses rax, rcx and rdx.
-    fn record_return(&mut self, id: u32, depth: i32) -> Asm {
+    fn record_return(&mut self, id: u32, stacked: Stacked) -> Asm {
         let mut full = self.asm.a.create_label();
         self.reserve_record(RDI, RCX, RDX, full)?;
         let a = &mut self.asm.a;
-        // rax was the first register that was saved.
-        a.mov(rax, qword_ptr(rsp + depth - 8))?;
+        a.mov(rax, qword_ptr(rsp + stacked.result))?;
         a.mov(at(RCX, RECORD_VALUES), rax)?;
         a.mov(at(RCX, RECORD_VALUES + 8), r8)?;
         a.mov(at(RCX, RECORD_TIME), rsi)?;
-        a.lea(rax, qword_ptr(rsp + depth))?;
+        a.lea(rax, qword_ptr(rsp + stacked.slot))?;
         self.identify_record(id, RCX)?;
         self.publish_record(RCX, RDX)?;
         self.asm.a.set_label(&mut full)?;

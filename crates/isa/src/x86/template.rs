@@ -13,27 +13,26 @@ use super::{
     decode::decoder,
     detour::detour,
     frame::Frame,
-    frames,
     liveness::{Liveness, liveness},
-    relocate::{Relocated, relocate},
+    pieces::{Pieces, RUNS, parts},
+    relocate::Relocated,
 };
 use crate::detour::*;
 use crate::payload::*;
 use crate::{Reason, Site, frames::Point};
 use alloc::vec::Vec;
-use core::iter;
 use iced_x86::{Decoder, Instruction};
 
-/// What the fields of a detour follow: its own address, the first instruction that stays, the arena's routines, the offsets that its
-/// payload has.
-const PARAMETERS: usize = 7;
+/// What the fields of a detour follow: its own address, the first instruction that stays, the arena's routines, the offsets and numbers
+/// that its payload has.
+const PARAMETERS: usize = 8;
 /// Index of the first offset.
 const OFFSETS: usize = 3;
 type Parameters = [u64; PARAMETERS];
 
 /// How far each parameter is moved to see what follows it. Sums and differences of them are all different. Multiples of a cache line,
 /// so that nothing is aligned in another way.
-const STEPS: Parameters = [64, 3 * 64, 9 * 64, 27 * 64, 81 * 64, 243 * 64, 729 * 64];
+const STEPS: Parameters = [64, 3 * 64, 9 * 64, 27 * 64, 81 * 64, 243 * 64, 729 * 64, 2187 * 64];
 
 /// Branches shorter than this may be encoded in another way.
 const FAR: u64 = 4096;
@@ -44,8 +43,10 @@ pub(crate) struct Shape {
     frame: Frame,
     /// What the payload's steps are.
     kinds: u64,
-    /// Length of the relocated code.
-    length: usize,
+    /// Lengths of the copies of each run.
+    lengths: [usize; RUNS],
+    /// How far behind the start of the patch the second and the third run begin.
+    begin: [u8; 2],
 }
 
 /// All that a shape is made from, and soon found out.
@@ -53,7 +54,8 @@ pub(crate) struct Shape {
 pub(crate) struct Sketch {
     spare: Liveness,
     kinds: u64,
-    length: usize,
+    lengths: [usize; RUNS],
+    begin: [u8; 2],
 }
 
 impl Sketch {
@@ -64,14 +66,15 @@ impl Sketch {
             return None;
         }
         // Where exactly it will come to lie makes no difference, or filling in finds that it does.
-        let length = moved_to(request, request.address)?.code.len();
-        Some(Self { spare, kinds, length })
+        let lengths = moved_to(request, [0; RUNS])?.map(|moved| moved.code.len());
+        let [ahead, probed, _] = parts(request).map(|part| part.displaced.length);
+        Some(Self { spare, kinds, lengths, begin: [ahead, ahead + probed] })
     }
 
     /// `payload`: that of the request that it is of.
     pub fn shape(&self, payload: &Payload) -> Shape {
         let frame = Frame::choose(64, payload, self.spare);
-        Shape { frame, kinds: self.kinds, length: self.length }
+        Shape { frame, kinds: self.kinds, lengths: self.lengths, begin: self.begin }
     }
 }
 
@@ -98,9 +101,11 @@ fn is_same(one: &Detour, other: &Detour) -> bool {
         && one.frames == other.frames
 }
 
-/// The displaced instructions, relocated.
-fn moved_to(request: &DetourRequest<'_>, destination: u64) -> Option<Relocated> {
-    relocate(64, &request.displaced, request.original, destination).ok()
+/// The displaced instructions, each run relocated to its offset in the detour.
+fn moved_to(request: &DetourRequest<'_>, offsets: [u32; RUNS]) -> Option<[Relocated; RUNS]> {
+    let [ahead, probed, exit] = parts(request);
+    let [at_ahead, at_probed, at_exit] = offsets.map(|offset| request.address.wrapping_add(offset.into()));
+    Some([ahead.moved(64, at_ahead).ok()?, probed.moved(64, at_probed).ok()?, exit.moved(64, at_exit).ok()?])
 }
 
 /// Address of the arena's routines, or 0 in an arena without any.
@@ -120,8 +125,15 @@ fn kinds(payload: &Payload) -> Option<u64> {
         ReturnStep::Time(_) => Some(2),
         ReturnStep::Record { .. } => None,
     };
+    let way = |way| match way {
+        Way::Paired => 1,
+        Way::Noted(_) => 2,
+        Way::Left(_) => 3,
+        Way::Through { .. } => 0,
+    };
     let followed = payload.followed.iter();
-    let followed = followed.flat_map(|f| iter::once(Some(3)).chain(f.steps.iter().map(at_return)));
+    let followed =
+        followed.flat_map(|f| [Some(3), Some(way(f.way))].into_iter().chain(f.steps.iter().map(at_return)));
     let mut all = payload.entry.iter().map(entry).chain(followed);
     let mut own = *payload;
     let fits = payload.hooks.is_empty() && own.offsets().count() <= PARAMETERS - OFFSETS;
@@ -179,8 +191,8 @@ pub(crate) struct Template {
     fields: Vec<Field>,
     /// The parameters of the detour that it was made from.
     parameters: Parameters,
-    /// Offset and length of the displaced code.
-    displaced: (usize, usize),
+    /// Offset of the copies of each run, and their length.
+    runs: [(u32, usize); RUNS],
     /// Offset of the branch back.
     back: u32,
     return_point: Option<u32>,
@@ -205,15 +217,26 @@ impl Template {
         if first.code.len() != second.code.len() || !same_places {
             return None;
         }
-        let start = first.places.first()?.1 as usize;
-        let own = moved_to(request, request.address.wrapping_add(start as u64))?;
-        let end = start + own.code.len();
-        if first.code.get(start..end) != Some(&own.code[..]) {
+        let back = first.places.last()?.1;
+        let [_, probed, exit] = parts(request).map(|part| match part.displaced.instructions {
+            0 => Some(back),
+            _ => first.copy_of(part.displaced.start),
+        });
+        let exit = exit?;
+        let offsets = [0, probed?.min(exit), exit];
+        let own = moved_to(request, offsets)?;
+        let runs = [0, 1, 2].map(|run: usize| (offsets[run], own[run].code.len()));
+        let is_there = |(at, run): (u32, &Relocated)| {
+            first.code.get(at as usize..at as usize + run.code.len()) == Some(&run.code[..])
+        };
+        if !offsets.into_iter().zip(&own).all(is_there) {
             return None;
         }
         let moved = request.address.wrapping_add(STEPS[0]);
         let mut fields = Vec::new();
-        for part in [0..start, end..first.code.len()] {
+        let ends = runs.map(|(at, length)| at as usize + length);
+        let starts = [runs[1].0 as usize, runs[2].0 as usize, first.code.len()];
+        for part in ends.into_iter().zip(starts).map(|(end, start)| end..start.max(end)) {
             let decode = |code, address: u64| decoder(64, code, address.wrapping_add(part.start as u64));
             let mut one = decode(&first.code[part.clone()], request.address);
             let mut other = decode(&second.code[part.clone()], moved);
@@ -231,8 +254,8 @@ impl Template {
             code: first.code.clone(),
             fields,
             parameters: parameters(request),
-            displaced: (start, end - start),
-            back: first.places.last()?.1,
+            runs,
+            back,
             return_point: first.return_point,
             routines: distances(request).collect(),
             frames: first.frames,
@@ -246,14 +269,17 @@ impl Template {
 
     /// The detour that the encoder would write, without comments. `None` where something is out of reach.
     pub fn fill(&self, request: &DetourRequest<'_>) -> Option<Detour> {
-        let (start, length) = self.displaced;
-        let own = moved_to(request, request.address.wrapping_add(start as u64))?;
+        let offsets = self.runs.map(|(at, _)| at);
+        let own = moved_to(request, offsets)?;
         let is_near = request.address.abs_diff(request.displaced.end()) < FAR;
-        if own.code.len() != length || is_near || !distances(request).eq(self.routines.iter().copied()) {
+        let is_as_long = own.iter().zip(self.runs).all(|(own, (_, length))| own.code.len() == length);
+        if !is_as_long || is_near || !distances(request).eq(self.routines.iter().copied()) {
             return None;
         }
         let mut code = self.code.clone();
-        code[start..start + length].copy_from_slice(&own.code);
+        for (own, (at, length)) in own.iter().zip(self.runs) {
+            code[at as usize..at as usize + length].copy_from_slice(&own.code);
+        }
         let now = parameters(request);
         let moved: [i64; PARAMETERS] =
             core::array::from_fn(|i| now[i].wrapping_sub(self.parameters[i]) as i64);
@@ -268,16 +294,18 @@ impl Template {
                 code[field.at..field.at + 4].copy_from_slice(&value.to_le_bytes());
             }
         }
-        let mut places: Vec<_> =
-            own.places.iter().map(|&(original, at)| (original, start as u32 + at)).collect();
-        places.push((request.displaced.end(), self.back));
+        let pieces = Pieces::new(request, &own, offsets, self.back);
         let frames = match request.tells {
-            true => {
-                frames::join(&self.frames, frames::displaced(64, &code, &places, request.displaced.start))
-            }
+            true => pieces.with_copies(64, request, &code, &self.frames),
             false => Vec::new(),
         };
-        Some(Detour { code, places, return_point: self.return_point, frames, comments: Vec::new() })
+        Some(Detour {
+            code,
+            places: pieces.places,
+            return_point: self.return_point,
+            frames,
+            comments: Vec::new(),
+        })
     }
 }
 
@@ -340,16 +368,16 @@ mod tests {
 
     #[test]
     fn a_difference_tells_which_steps_were_taken() {
-        let [a, b, c, _, _, _, f] = STEPS.map(|step| step as i64);
+        let [a, b, c, _, _, _, f, _] = STEPS.map(|step| step as i64);
         let cases: [(i64, Option<[i8; PARAMETERS]>); 8] = [
             (0, Some([0; PARAMETERS])),
-            (a, Some([1, 0, 0, 0, 0, 0, 0])),
-            (-a, Some([-1, 0, 0, 0, 0, 0, 0])),
-            (b - a, Some([-1, 1, 0, 0, 0, 0, 0])),
-            (f - c + a, Some([1, 0, -1, 0, 0, 0, 1])),
+            (a, Some([1, 0, 0, 0, 0, 0, 0, 0])),
+            (-a, Some([-1, 0, 0, 0, 0, 0, 0, 0])),
+            (b - a, Some([-1, 1, 0, 0, 0, 0, 0, 0])),
+            (f - c + a, Some([1, 0, -1, 0, 0, 0, 1, 0])),
             (a + 8, None),
-            (2 * f, None),
-            (3 * f, None),
+            (2 * f, Some([0, 0, 0, 0, 0, 0, -1, 1])),
+            (5 * f, None),
         ];
         for (difference, expected) in cases {
             assert_eq!(followed(difference), expected, "{difference}");

@@ -4,7 +4,10 @@
 //! branch nor the return of a displaced call. Where control leaves before the five bytes are full (a `ret`, a jump), the
 //! patch may go on over filler that nobody can reach: nops, `int3` and zeros, inside the function or behind its end.
 //!
-//! Where there are not five bytes, two may do for a short jump, if there is room for the other in its reach (`room`).
+//! Where there are not five bytes, the patch may begin ahead of the site: what control passes on its way there runs first, as a copy, and
+//! then the probe. So the last instructions of a function make room for a probe at its `ret`.
+//!
+//! Where there are not even those, two may do for a short jump, if there is room for the other in its reach (`room`).
 //!
 //! At a function's entry nothing may jump back to the patch from behind it either: that would be counted as a call.
 
@@ -32,7 +35,10 @@ pub(super) fn verdict(bits: u32, site: &Site<'_>) -> Ladder {
 pub(super) fn rung(bits: u32, site: &Site<'_>, mechanism: Mechanism) -> Result<Displaced, Reason> {
     let start = start_of_patch(bits, site)?;
     match mechanism {
-        Mechanism::Jump => jump(bits, site, start, JUMP_LENGTH),
+        Mechanism::Jump => match jump(bits, site, start, JUMP_LENGTH) {
+            Err(reason) => lead_in(bits, site, start).ok_or(reason),
+            displaced => displaced,
+        },
         Mechanism::Short => short(bits, site, start),
         Mechanism::Boost => boost(bits, site, start),
         Mechanism::Emulate => emulate(bits, site, start),
@@ -78,6 +84,58 @@ fn jump(bits: u32, site: &Site<'_>, start: u64, length: u8) -> Result<Displaced,
     }
 }
 
+/// How far ahead of the site a patch begins at most.
+const MOST_AHEAD: u64 = 32;
+
+/// What a jump displaces that begins ahead of the site at `start`, at the nearest instruction that makes room enough. Control passes all
+/// of these instructions on its way to the site, and arrives at none but the first from elsewhere.
+fn lead_in(bits: u32, site: &Site<'_>, start: u64) -> Option<Displaced> {
+    if bits != 64 || start != site.address || site.targets.is_computed(site.function, start) {
+        return None;
+    }
+    let mut ahead = Vec::new();
+    for instruction in decoder(bits, site.code, site.function).iter() {
+        if instruction.ip() >= start {
+            break;
+        }
+        let passes = matches!(flow(&instruction), Flow::Next | Flow::Branch { .. });
+        if passes && !instruction.is_invalid() && !is_endbr(&instruction) {
+            ahead.push(instruction.ip());
+        } else {
+            ahead.clear();
+        }
+    }
+    // Others look for the first instruction of a function.
+    let near = |begin: &u64| *begin > site.function && start - begin <= MOST_AHEAD;
+    for begin in ahead.into_iter().rev().take_while(near) {
+        let behind = (start - begin) as u8 + 1;
+        if site.targets.first_inside(begin, start + 1).is_some() {
+            return None;
+        }
+        let Ok(displaced) = region(bits, site, begin, behind.max(JUMP_LENGTH)) else { continue };
+        if site.targets.first_inside(begin, displaced.end()).is_none() {
+            return Some(displaced);
+        }
+    }
+    None
+}
+
+/// What a jump at the entry displaces that reaches to the `exit`, to which nothing but these instructions leads.
+pub(super) fn through(site: &Site<'_>, exit: u64) -> Result<Displaced, Reason> {
+    let start = start_of_patch(64, site)?;
+    let behind = exit.checked_sub(start).filter(|distance| *distance <= MOST_AHEAD);
+    let behind = behind.ok_or(Reason::OutsideFunction)? as u8;
+    let displaced = jump(64, site, start, (behind + 1).max(JUMP_LENGTH))?;
+    // Nothing of it is passed over on the way.
+    let code = &site.code[(start - site.function) as usize..];
+    let mut way = decoder(64, code.get(..behind.into()).unwrap_or_default(), start);
+    let passes = |instruction| matches!(flow(&instruction), Flow::Next | Flow::Branch { .. });
+    if displaced.end() <= exit || !way.iter().all(passes) {
+        return Err(Reason::LeavesTooEarly);
+    }
+    Ok(displaced)
+}
+
 /// Whether one instruction is displaced, and no filler behind it.
 fn is_one(bits: u32, site: &Site<'_>, displaced: &Displaced) -> bool {
     let code = site.code.get((displaced.start - site.function) as usize..).unwrap_or_default();
@@ -115,12 +173,15 @@ pub(super) fn region(bits: u32, site: &Site<'_>, start: u64, length: u8) -> Resu
             break;
         }
     }
-    displace(bits, code, &displaced)?;
+    let own = usize::from(displaced.length);
+    displace(bits, &code[..own], &displaced)?;
     if displaced.length < length {
         if falls_through {
             return Err(Reason::TooShort);
         }
         displaced.length += filler(bits, site, displaced.end(), length - displaced.length)?;
+        // A branch may lead to the filler, or an operand be there.
+        displace(bits, &code[..own], &displaced)?;
     }
     Ok(displaced)
 }
@@ -178,15 +239,15 @@ fn is_move(instruction: &iced_x86::Instruction) -> bool {
     matches!(instruction.mnemonic(), Mov | Movzx | Movss | Movsd | Movups | Movupd | Movaps | Movq | Nop)
 }
 
-/// Whether all of `displaced`, which `code` starts with, may be moved.
+/// Whether the instructions of `displaced`, which are `code`, may be moved. What it holds behind them is filler.
 fn displace(bits: u32, code: &[u8], displaced: &Displaced) -> Result<(), Reason> {
     let region = displaced.start..displaced.end();
-    let mut decoder = decoder(bits, &code[..usize::from(displaced.length)], displaced.start);
-    for instruction in decoder.iter() {
+    let behind = displaced.start.wrapping_add(code.len() as u64);
+    for instruction in decoder(bits, code, displaced.start).iter() {
         let offset = (instruction.ip() - displaced.start) as usize;
         form(bits, &instruction, &code[offset..offset + instruction.len()], region.clone())?;
         match flow(&instruction) {
-            Flow::Call { .. } | Flow::IndirectCall if instruction.next_ip() != region.end => {
+            Flow::Call { .. } | Flow::IndirectCall if instruction.next_ip() != behind => {
                 return Err(Reason::CallInside);
             }
             Flow::Jump { target } | Flow::Branch { target }
@@ -238,7 +299,7 @@ fn step(bits: u32, site: &Site<'_>, start: u64) -> Result<Displaced, Reason> {
     let code = site.code.get((start - site.function) as usize..).unwrap_or_default();
     let (instruction, _) = decode_one(bits, code, start).map_err(|_| Reason::NotAnInstruction)?;
     let displaced = Displaced { start, length: instruction.len() as u8, instructions: 1 };
-    displace(bits, code, &displaced)?;
+    displace(bits, &code[..instruction.len()], &displaced)?;
     Ok(displaced)
 }
 

@@ -378,7 +378,7 @@ proptest! {
         let payload = Payload {
             hooks: Steps::some_of([lookup.map(Hook::Translate)]),
             entry: Steps::of([EntryStep::Count(hits), EntryStep::Record { id, arguments }]),
-            followed: Some(Followed { lost, steps: Steps::of(at_return) }),
+            followed: Some(Followed { lost, steps: Steps::of(at_return), way: Way::Paired }),
         };
         for runtime in [&runtime, &Runtime::default()] {
             let request = DetourRequest {

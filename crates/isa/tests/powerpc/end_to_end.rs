@@ -119,7 +119,7 @@ fn payload(n: usize, followed: bool) -> Payload {
     Payload {
         hooks: Steps::default(),
         entry: Steps::some_of([Some(EntryStep::Count(hits(n))), record]),
-        followed: followed.then_some(Followed { lost: lost(n), steps }),
+        followed: followed.then_some(Followed { lost: lost(n), steps, way: Way::Paired }),
     }
 }
 

@@ -272,7 +272,7 @@ fn all_payloads() -> Vec<Payload> {
         Steps::of([counts, records, times]),
         Steps::of([times, records, counts]),
     ];
-    let followed = returns.map(|steps| Some(Followed { lost: LOST, steps }));
+    let followed = returns.map(|steps| Some(Followed { lost: LOST, steps, way: Way::Paired }));
     let mut all = vec![];
     for lookup in [None, Some(Lookup::FindObject), Some(Lookup::IteratePhdr)] {
         let hooks = Steps::some_of([lookup.map(Hook::Translate)]);

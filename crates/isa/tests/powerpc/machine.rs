@@ -76,13 +76,18 @@ pub fn branch(at: u64, to: u64) -> u32 {
 pub const FOLLOW: Payload = Payload {
     hooks: Steps::of([]),
     entry: Steps::of([EntryStep::Count(HITS)]),
-    followed: Some(Followed { lost: LOST, steps: Steps::of([ReturnStep::Count(RETURNED)]) }),
+    followed: Some(Followed {
+        lost: LOST,
+        steps: Steps::of([ReturnStep::Count(RETURNED)]),
+        way: Way::Paired,
+    }),
 };
 /// Times them, too.
 pub const TIMED: Payload = Payload {
     followed: Some(Followed {
         lost: LOST,
         steps: Steps::of([ReturnStep::Count(RETURNED), ReturnStep::Time(LATENCY)]),
+        way: Way::Paired,
     }),
     ..FOLLOW
 };

@@ -4,10 +4,10 @@ use crate::machine::*;
 use crate::processor::Random;
 use trapless_isa::detour::*;
 use trapless_isa::payload::*;
-use trapless_isa::{BranchTargets, Machine as Isa, Site};
+use trapless_isa::{BranchTargets, Displaced, Machine as Isa, Site};
 
 /// Prologues, and what undoes them before a plain `ret`. Registers and flags are live at some and dead at others.
-const PROLOGUES: &[(&str, &[u8], &[u8])] = &[
+pub const PROLOGUES: &[(&str, &[u8], &[u8])] = &[
     ("nop5", &[0x0f, 0x1f, 0x44, 0, 0], &[]),
     ("push rbp; mov rbp,rsp; push rbx", &[0x55, 0x48, 0x89, 0xe5, 0x53], &[0x5b, 0x5d]),
     ("xor eax,eax; mov ecx,1", &[0x31, 0xc0, 0xb9, 1, 0, 0, 0], &[]),
@@ -52,10 +52,37 @@ impl<'m> Probed<'m> {
         layout: &Layout,
         payload: Payload,
     ) -> Self {
+        machine.write(function, code);
+        Self::at(machine, code, function, function, detour, layout, payload)
+    }
+
+    /// The same at an instruction of a function that stands there already.
+    pub fn at(
+        machine: &'m Machine,
+        code: &[u8],
+        function: u64,
+        address: u64,
+        detour: u64,
+        layout: &Layout,
+        payload: Payload,
+    ) -> Self {
         let isa = Isa::X86_64.isa();
         let targets = BranchTargets::default();
-        let site = Site { address: function, function, code, padding: &[], targets: &targets };
+        let site = Site { address, function, code, padding: &[], targets: &targets };
         let displaced = isa.verdict(&site).jump.expect("a site for a jump");
+        Self::displacing(machine, &site, displaced, detour, layout, payload)
+    }
+
+    /// The same with what is displaced.
+    pub fn displacing(
+        machine: &'m Machine,
+        site: &Site<'_>,
+        displaced: Displaced,
+        detour: u64,
+        layout: &Layout,
+        payload: Payload,
+    ) -> Self {
+        let (isa, code, function) = (Isa::X86_64.isa(), site.code, site.function);
         let runtime = isa.runtime(ARENA, layout).unwrap();
         machine.write(ARENA, &runtime.code);
         let from = (displaced.start - function) as usize;
@@ -64,7 +91,7 @@ impl<'m> Probed<'m> {
             address: detour,
             displaced,
             original: &original,
-            site: &site,
+            site,
             payload,
             layout,
             runtime: &runtime,
@@ -74,7 +101,6 @@ impl<'m> Probed<'m> {
         let written = isa.detour(&request).unwrap();
         assert!(ARENA + runtime.code.len() as u64 <= detour);
         machine.write(detour, &written.code);
-        machine.write(function, code);
         let patch = isa.patch(&displaced, detour).unwrap();
         let return_point = written.return_point.map_or(0, |offset| detour + u64::from(offset));
         Probed { machine, original, patch, at: displaced.start, end: displaced.end(), return_point }
@@ -95,8 +121,8 @@ pub fn detour_at(n: u64) -> u64 {
 }
 
 pub const RECORD_ENTRY: u32 = 6;
-const COUNT_RETURN: ReturnStep = ReturnStep::Count(RETURNS);
-const TIME: ReturnStep = ReturnStep::Time(LATENCY);
+pub const COUNT_RETURN: ReturnStep = ReturnStep::Count(RETURNS);
+pub const TIME: ReturnStep = ReturnStep::Time(LATENCY);
 pub const RECORD_RETURN: ReturnStep = ReturnStep::Record { id: 7 };
 
 /// Every combination of steps, and every order in which one could lose what the next one needs.
@@ -120,7 +146,7 @@ pub fn all_payloads() -> Vec<Payload> {
         Steps::of([TIME, RECORD_RETURN, COUNT_RETURN]),
         Steps::of([TIME, TIME]),
     ];
-    let followed = returns.map(|steps| Some(Followed { lost: LOST, steps }));
+    let followed = returns.map(|steps| Some(Followed { lost: LOST, steps, way: Way::Paired }));
     let mut all = Vec::new();
     for lookup in [None, Some(Lookup::FindObject), Some(Lookup::IteratePhdr)] {
         let hooks = Steps::some_of([lookup.map(Hook::Translate)]);
@@ -215,7 +241,7 @@ fn compare(
 }
 
 /// Takes the records of one call out of the ring and compares them with the state that they are of.
-fn check_records(machine: &Machine, before: &State, after: &State, payload: &Payload, body: bool) {
+pub fn check_records(machine: &Machine, before: &State, after: &State, payload: &Payload, body: bool) {
     let (head, tail) = (machine.block(1, BLOCK_RING_HEAD), machine.block(1, BLOCK_RING_TAIL));
     let mut position = tail;
     let word = |position: u64, field: u32| {
@@ -249,11 +275,13 @@ fn check_records(machine: &Machine, before: &State, after: &State, payload: &Pay
 pub const FOLLOW: Payload = Payload {
     hooks: Steps::of([]),
     entry: Steps::of([EntryStep::Count(HITS)]),
-    followed: Some(Followed { lost: LOST, steps: Steps::of([COUNT_RETURN]) }),
+    followed: Some(Followed { lost: LOST, steps: Steps::of([COUNT_RETURN]), way: Way::Paired }),
 };
 /// Counts and times them.
-pub const TIMED: Payload =
-    Payload { followed: Some(Followed { lost: LOST, steps: Steps::of([COUNT_RETURN, TIME]) }), ..FOLLOW };
+pub const TIMED: Payload = Payload {
+    followed: Some(Followed { lost: LOST, steps: Steps::of([COUNT_RETURN, TIME]), way: Way::Paired }),
+    ..FOLLOW
+};
 
 #[test]
 fn threads_without_memory_of_their_own_are_counted_together() {

@@ -10,6 +10,8 @@ mod emulation;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod execution;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod exits;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod faults;
 mod files;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]

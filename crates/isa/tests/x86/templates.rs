@@ -5,13 +5,13 @@ use crate::machine::layout;
 use std::collections::BTreeMap;
 use trapless_isa::detour::*;
 use trapless_isa::payload::*;
-use trapless_isa::{Displaced, Kinds, Machine, Site, Sketch, Spare, Template};
+use trapless_isa::{Displaced, Kinds, Machine, Mechanism, Site, Sketch, Spare, Template};
 
 /// Out of the way of every library's own addresses, and in reach of them.
 const ARENA: u64 = 0x2000_0000;
 
 /// How many payloads are asked for.
-const ASKED: usize = 6;
+const ASKED: usize = 7;
 
 /// What is asked of the `n`-th function.
 fn asked(n: u32) -> [(&'static str, Payload); ASKED] {
@@ -21,7 +21,7 @@ fn asked(n: u32) -> [(&'static str, Payload); ASKED] {
     let payload = |entry, at_return: Option<Steps<ReturnStep>>| Payload {
         hooks: Steps::default(),
         entry,
-        followed: at_return.map(|steps| Followed { lost: 0x40_0000 + 8 * n, steps }),
+        followed: at_return.map(|steps| Followed { lost: 0x40_0000 + 8 * n, steps, way: Way::Paired }),
     };
     let (counts, times) = (Some(Steps::of([counted])), Some(Steps::of([counted, timed])));
     let many = [ReturnStep::Count(offset + 16), counted, timed];
@@ -32,7 +32,12 @@ fn asked(n: u32) -> [(&'static str, Payload); ASKED] {
         ("latency", payload(Steps::of([count]), times)),
         ("trace", payload(Steps::of([count, record]), times)),
         ("many", payload(Steps::of([count, count]), Some(Steps::of(many)))),
+        ("note", noted(payload(Steps::of([count]), times), Way::Noted(n))),
     ]
+}
+
+fn noted(payload: Payload, way: Way) -> Payload {
+    Payload { followed: payload.followed.map(|followed| Followed { way, ..followed }), ..payload }
 }
 
 /// A function of the library, as a detour of it is asked for.
@@ -121,6 +126,86 @@ fn filled_in_detours_are_those_that_the_encoder_writes() {
             _ => assert!(filled > 2 * functions.len() * 8 / 10, "{what}: {filled}"),
         }
     }
+}
+
+/// The exits of all functions of the library, less those that no jump fits; and the entries whose instructions reach to one, each with how
+/// far.
+fn found_exits<'l>(library: &'l Library) -> Vec<(Found<'l>, Option<u8>)> {
+    let isa = Machine::X86_64.isa();
+    let mut all = Vec::new();
+    library.each(|function, entry: &Site<'l>| {
+        let exits = isa.exits(entry, entry.function, Some(0)).unwrap_or_default();
+        let alone = exits.iter().map(|exit| (Site { address: exit.address, ..*entry }, None));
+        let through = exits.first().map(|exit| (*entry, Some(exit.address)));
+        for (site, exit) in alone.chain(through) {
+            let displaced = match exit {
+                Some(exit) => isa.through(&site, exit),
+                None => isa.rung(&site, Mechanism::Jump),
+            };
+            let Ok(displaced) = displaced else { continue };
+            let from = (displaced.start - site.function) as usize;
+            let bytes = [site.code, site.padding].concat();
+            let Some(original) = bytes.get(from..from + usize::from(displaced.length)) else { continue };
+            let spare = Spare::at(Machine::X86_64, &site, site.address, &layout(true));
+            let original = original.to_vec().leak();
+            let exit = exit.map(|exit| (exit - displaced.start) as u8);
+            all.push((Found { function: function.to_string(), site, displaced, original, spare }, exit));
+        }
+    });
+    all
+}
+
+#[test]
+fn exits_with_instructions_ahead_of_them_are_filled_in_as_the_encoder_writes_them() {
+    let isa = Machine::X86_64.isa();
+    let layout = layout(true);
+    let runtime = isa.runtime(ARENA, &layout).unwrap();
+    let library = LIBRARIES.iter().find(|(name, _)| *name == "libc");
+    let Some(library) = library.and_then(|(_, paths)| Library::open(paths)) else { return };
+    let exits = found_exits(&library);
+    let payload = |n: usize| {
+        let (probe, payload) = (n as u32, asked(n as u32)[3].1);
+        match exits[n].1 {
+            None => noted(Payload { entry: Steps::default(), ..payload }, Way::Left(probe)),
+            Some(exit) => noted(payload, Way::Through { probe, exit }),
+        }
+    };
+    let request = |n: usize| DetourRequest {
+        address: ARENA + 0x4000 + 1024 * n as u64,
+        displaced: exits[n].0.displaced,
+        original: exits[n].0.original,
+        site: &exits[n].0.site,
+        payload: payload(n),
+        layout: &layout,
+        runtime: &runtime,
+        operands: &[],
+        tells: true,
+    };
+    let (mut kinds, mut by_kind) = (Kinds::default(), BTreeMap::<usize, Vec<usize>>::new());
+    for (n, (exit, _)) in exits.iter().enumerate() {
+        let request = request(n);
+        let Some(sketch) = Sketch::of(&request, exit.spare) else { continue };
+        by_kind.entry(kinds.number(sketch, &request.payload)).or_default().push(n);
+    }
+    let (mut filled, mut ahead, mut through) = (0, 0, 0);
+    for all in by_kind.values().filter(|all| all.len() > 1) {
+        let Some(template) = Template::learn(&request(all[0]), &request(all[1])) else { continue };
+        for &n in all {
+            let request = request(n);
+            let Some(detour) = template.fill(&request) else { continue };
+            let encoded = isa.detour(&request).unwrap();
+            let context = format!("{} at {:#x}", exits[n].0.function, exits[n].0.site.address);
+            assert_eq!(detour.code, encoded.code, "{context}");
+            assert_eq!((&detour.places, detour.return_point), (&encoded.places, None), "{context}");
+            assert!(detour.frames == encoded.frames, "{context}");
+            filled += 1;
+            ahead += usize::from(request.displaced.start < request.site.address);
+            through += usize::from(exits[n].1.is_some());
+        }
+    }
+    let all = exits.len();
+    println!("of {all}, filled in: {filled}, with instructions ahead: {ahead}, of both: {through}");
+    assert!(filled > all * 8 / 10 && ahead > all / 10 && through > all / 50);
 }
 
 #[test]

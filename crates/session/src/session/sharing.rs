@@ -121,7 +121,8 @@ impl Makers {
         plan: &Plan<'_>,
         refused: &[Option<LeftAlone>],
     ) -> Vec<trapless_wire::Counter> {
-        let armed = plan.sites.iter().zip(refused).filter(|(_, refused)| refused.is_none());
+        let armed = plan.sites.iter().zip(refused);
+        let armed = armed.filter(|(site, refused)| refused.is_none() && !site.request.is_exit());
         let armed: Vec<_> = armed
             .map(|(planned, _)| {
                 let site = &prepared.sites.sites[planned.request.id as usize];

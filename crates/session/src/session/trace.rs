@@ -5,6 +5,7 @@ use crate::clock::{Clock, Rate};
 use crate::outcome::Hit;
 use crate::spec::Kind;
 use std::collections::HashMap;
+use trapless_isa::detour::RECORD_NO_RESULT;
 use trapless_wire::RecordView;
 
 /// Entries that wait for their return, per thread block.
@@ -74,7 +75,8 @@ impl Calls {
         records.sort_by_key(|(_, record)| record.view.time);
         let mut hits = Vec::new();
         for (block, record) in records {
-            let (id, is_return) = (record.view.id / 2, record.view.id % 2 == 1);
+            let number = record.view.id & !RECORD_NO_RESULT;
+            let (id, is_return) = (number / 2, number % 2 == 1);
             let Some([probe, others @ ..]) = by_id.get(&id).map(Vec::as_slice) else { continue };
             let key = (block, record.view.slot, id);
             if is_return {
@@ -83,7 +85,7 @@ impl Calls {
                 let [value, entered, ..] = record.view.values;
                 hits.push(Hit {
                     args,
-                    retval: Some(value),
+                    retval: (number == record.view.id).then_some(value),
                     duration_ns: Some(origin.rate.nanoseconds(record.view.time.saturating_sub(entered))),
                     ..self.hit(probe, origin, &record, Kind::Return)
                 });

@@ -10,10 +10,10 @@ use crate::terminal::printable;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use trapless_engine::admit::{Rungs, judge_returns, room_of, rungs};
-use trapless_engine::{Module, Refusal, Request, Wanted};
+use trapless_engine::{Module, PlannedSite, Refusal, Request, Role, Wanted};
 use trapless_isa::{
     DetourRequest, Displaced, EntryStep, Followed, Isa, Layout, Machine, Mechanism, Payload, Reason,
-    ReturnStep, Site, Steps,
+    ReturnStep, Site, Steps, Way,
     detour::{return_sizes, signals::Signals},
 };
 
@@ -33,6 +33,7 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
     };
     let allowed = &listing.selection.mechanisms;
     let (entries, returns) = (prepared.offers(entry, allowed)?, prepared.offers(both, allowed)?);
+    let followed = &returns;
     let (entries, returns) = (entries.answers(), returns.answers());
     let (modules, requests) = prepared.requests(both);
     let judged = judge_returns(prepared.facts(), &modules, &requests);
@@ -48,8 +49,11 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
         let usdt = site.usdt.iter().map(|usdt| place.told_usdt(site, usdt, prepared.notes(request.id)));
         let usdt: Vec<ListedUsdt> = usdt.collect::<Result<_, _>>()?;
         let entry = entries.get(&request.id);
-        let unwinder = returns.get(&request.id).and_then(|answer| answer.err());
-        let unwinder = unwinder.filter(|refusal| **refusal == Refusal::Unwinder);
+        let planned = returns.get(&request.id);
+        let exits: Vec<&PlannedSite<'_>> = followed.exits(request.id).collect();
+        // What is said of the entry is said once.
+        let refused = planned.and_then(|answer| answer.err());
+        let refused = refused.filter(|refusal| matches!(refusal, Refusal::Unwinder | Refusal::Exit(..)));
         let rungs = rungs(prepared.facts(), &modules, request);
         let verdicts = Verdicts {
             room: rungs
@@ -60,9 +64,12 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
             rungs,
             chosen: entry.and_then(|answer| answer.ok()).map(|planned| planned.mechanism),
             refused: entry.and_then(|answer| answer.err()),
-            returns: match &site.no_return {
-                Some(why) => Err(why.reason.clone()),
-                None => judged.and(unwinder.cloned().map_or(Ok(()), Err)).map_err(|why| why.to_string()),
+            returns: match (&site.no_return, planned, refused, judged) {
+                (Some(why), ..) => Returns::No(why.reason.clone()),
+                (_, _, Some(refusal), _) => Returns::No(refusal.to_string()),
+                (_, Some(Ok(entry)), _, Err(_)) => Returns::ByExits(entry, exits),
+                (_, _, _, Ok(())) => Returns::Paired,
+                (_, _, _, Err(refusal)) => Returns::No(refusal.to_string()),
             },
             usdt,
         };
@@ -126,6 +133,15 @@ fn example_layout(machine: Machine) -> Layout {
     }
 }
 
+/// How its calls would be followed to their return.
+enum Returns<'p> {
+    Paired,
+    /// From this entry to these places where it is left, or the one among its own displaced instructions.
+    ByExits(&'p PlannedSite<'p>, Vec<&'p PlannedSite<'p>>),
+    /// Not at all, and why.
+    No(String),
+}
+
 /// What the judge says of a site.
 struct Verdicts<'p> {
     rungs: Rungs,
@@ -134,7 +150,7 @@ struct Verdicts<'p> {
     chosen: Option<Mechanism>,
     /// Why none is chosen.
     refused: Option<&'p Refusal>,
-    returns: Result<(), String>,
+    returns: Returns<'p>,
     /// The USDT probes there: those have no return.
     usdt: Vec<ListedUsdt>,
 }
@@ -176,8 +192,13 @@ fn explain(
         _ if !verdicts.usdt.is_empty() => {
             writeln!(text, "  {:<8} no: a USDT probe is a place in a function, which has no return", "return")
         }
-        Ok(()) => writeln!(text, "  {:<8} possible", "return"),
-        Err(refusal) => writeln!(text, "  {:<8} no: {refusal}", "return"),
+        Returns::Paired => writeln!(text, "  {:<8} possible", "return"),
+        Returns::ByExits(entry, exits) => {
+            let own = usize::from(matches!(entry.request.role, Role::Through { .. }));
+            let count = plural((exits.len() + own) as u64, "place");
+            writeln!(text, "  {:<8} possible, by the {count} where it is left", "return")
+        }
+        Returns::No(refusal) => writeln!(text, "  {:<8} no: {refusal}", "return"),
     };
     // What no mechanism can change: memory, other tools, other probes.
     if let Some(refusal) =
@@ -201,7 +222,11 @@ fn explain(
         listing(&mut text, isa, self::original(request, &room), room.start, &[]);
     }
     let jump = verdicts.rungs.jump.as_ref().ok().copied();
-    if let Some(displaced) = jump.or(short.map(|(_, displaced)| displaced)) {
+    let displaced = match &verdicts.returns {
+        Returns::ByExits(entry, _) if returns => Some(entry.displaced),
+        _ => jump.or(short.map(|(_, displaced)| displaced)),
+    };
+    if let Some(displaced) = displaced {
         let original = original(request, &displaced);
         let _ = writeln!(
             text,
@@ -215,7 +240,12 @@ fn explain(
             &site,
             displaced,
             original,
-            returns && verdicts.usdt.is_empty() && verdicts.returns.is_ok(),
+            match &verdicts.returns {
+                _ if !returns || !verdicts.usdt.is_empty() => None,
+                Returns::Paired => Some(Way::Paired),
+                Returns::ByExits(entry, _) => entry.payload().followed.map(|followed| followed.way),
+                Returns::No(_) => None,
+            },
         ) {
             Ok((address, code, comments)) => {
                 let _ = writeln!(text, "\n  detour: {}, counting", plural(code.len() as u64, "byte"));
@@ -224,6 +254,19 @@ fn explain(
             Err(reason) => {
                 let _ = writeln!(text, "\n  no detour: {reason}");
             }
+        }
+    }
+    if let Returns::ByExits(_, exits) = &verdicts.returns {
+        for exit in exits {
+            let (address, displaced) = (exit.request.address, exit.displaced);
+            let _ = writeln!(
+                text,
+                "\n  left at {address:#x} by a {}, displaced: {}, {}",
+                exit.mechanism,
+                plural(displaced.length.into(), "byte"),
+                plural(displaced.instructions.into(), "instruction")
+            );
+            listing(&mut text, isa, exit.original(), displaced.start, &[]);
         }
     }
     text.push('\n');
@@ -251,17 +294,17 @@ fn detour(
     site: &Site<'_>,
     displaced: Displaced,
     original: &[u8],
-    returns: bool,
+    way: Option<Way>,
 ) -> Result<Code, Reason> {
     let arena = (site.address & !0xf_ffff) + 0x10_0000;
     let layout = example_layout(isa.machine());
     let runtime = isa.runtime(arena, &layout)?;
     let address = arena + 0x4000;
-    let followed = Followed { lost: 144, steps: Steps::of([ReturnStep::Count(136)]) };
+    let followed = |way| Followed { lost: 144, steps: Steps::of([ReturnStep::Count(136)]), way };
     let payload = Payload {
         hooks: Steps::default(),
         entry: Steps::of([EntryStep::Count(128)]),
-        followed: returns.then_some(followed),
+        followed: way.map(followed),
     };
     let request = DetourRequest {
         address,

@@ -41,21 +41,24 @@ pub fn run(processes: &Processes) -> Result<u8, Error> {
                     format!("{doubted} {numbers} of the session at {:#x}", session.header.region);
                 tell(format!("process {pid}: where {where_from} would be makes no sense; not shown"));
             }
-            let sites: Vec<_> =
-                session.journal.sites().filter(|site| session.is_armed(&process, site)).collect();
+            let sites: Vec<_> = session
+                .journal
+                .sites()
+                .filter(|site| !site.is_exit() && session.is_armed(&process, site))
+                .collect();
             let places: Vec<_> = sites.iter().map(|site| schema.places(site.probe)).collect();
             let numbers = session.numbers(&process, &places);
             // Measuring the clock takes a moment.
             let rate = numbers.iter().any(|numbers| numbers.latency.is_some()).then(|| clock.rate());
             for ((site, places), numbers) in sites.iter().zip(places).zip(numbers) {
-                let (module, function) = name(&process, &images, site.site);
+                let (module, function) = name(&process, &images, site.probed());
                 rows.push(ArmedSite {
                     pid,
                     owner,
                     owner_alive,
                     module,
                     function,
-                    address: site.site,
+                    address: site.probed(),
                     mechanism: site.mechanism().map_or("unknown", Mechanism::name),
                     hits: places.entries.map_or(numbers.returns, |_| numbers.entries),
                     returns: places.returns.map(|_| numbers.returns),

@@ -30,8 +30,15 @@ impl Value {
     }
 }
 
+/// The registers, and those of them, a bit for each, whose value was last computed and not only fetched from somewhere.
 #[derive(Clone, Copy)]
-pub(super) struct State(pub(super) [Value; 16]);
+pub(super) struct State(pub(super) [Value; 16], pub(super) u16);
+
+impl Default for State {
+    fn default() -> Self {
+        Self([Value::Unknown; 16], 0)
+    }
+}
 
 impl State {
     pub(super) fn get(&self, register: Register) -> Value {

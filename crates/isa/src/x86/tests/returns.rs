@@ -1,7 +1,8 @@
 //! Return verdicts: (name, mode, code of the function, expected).
 
 use super::hex;
-use crate::{BranchTargets, Machine, Reason, Site};
+use crate::{BranchTargets, Exit, Leaves, Machine, Reason, Site};
+use alloc::vec::Vec;
 
 fn verdict(machine: Machine, code: &str) -> Result<(), Reason> {
     let code = hex(code);
@@ -82,5 +83,77 @@ fn the_same_in_32_bit_mode() {
         ("jump table: jmp [eax*4+0x2000]", "ff248500200000", Ok(())),
     ] {
         assert_eq!(verdict(Machine::I386, code), expected, "{name}");
+    }
+}
+
+/// Offsets at which code is left, of which these offsets are jumped to from elsewhere.
+fn exits(code: &str, targets: &[u64]) -> Result<Vec<(u64, Leaves)>, Reason> {
+    let code = hex(code);
+    let targets = BranchTargets::new(targets.iter().map(|target| 0x1000_u64 + *target).collect());
+    let site = Site { address: 0x1000, function: 0x1000, code: &code, padding: &[], targets: &targets };
+    let exits = Machine::X86_64.isa().exits(&site, 0x1000, Some(0))?;
+    Ok(exits.into_iter().map(|Exit { address, leaves }| (address - 0x1000, leaves)).collect())
+}
+
+#[test]
+fn a_function_is_left_by_its_returns_and_by_jumps_to_others() {
+    use Leaves::*;
+    let jump = |target: u64, depth| Jump { target: 0x1000 + target, depth: Some(depth) };
+    let branch = |target: u64, depth| Branch { target: 0x1000 + target, depth: Some(depth) };
+    for (name, code, targets, expected) in [
+        ("no frame", "8d0437 c3", &[][..], &[(3, Return)][..]),
+        // test edi,edi; jz +1; ret; sub rsp,8; add rsp,8; ret
+        ("two returns", "85ff 7401 c3 4883ec08 4883c408 c3", &[5], &[(4, Return), (13, Return)]),
+        ("a frame pointer", "55 4889e5 4883ec10 c9 c3", &[], &[(9, Return)]),
+        ("a return address that is read", "488b0424 c3", &[], &[(4, Return)]),
+        ("a tail call", "53 5b e900010000", &[], &[(2, jump(0x107, 0))]),
+        (
+            "a part elsewhere: push rbx; jz; pop rbx; ret",
+            "53 0f8400010000 5b c3",
+            &[],
+            &[(1, branch(0x107, -8)), (8, Return)],
+        ),
+        ("a part that is jumped to", "4883ec18 e900010000", &[], &[(4, jump(0x109, -24))]),
+        ("a conditional tail call", "85ff 0f8400010000 c3", &[], &[(2, branch(0x108, 0)), (8, Return)]),
+        ("through a pointer: mov rax,[rdi]; jmp rax", "488b07 ffe0", &[], &[(3, Indirect)]),
+        ("through memory: jmp [rip+0x100]", "ff2500010000", &[], &[(0, Indirect)]),
+        // sub rsp,8; mov edi,edi; lea rdx,[rip+0x100]; movsxd rax,[rdx+rdi*4]; add rax,rdx; jmp rax; add rsp,8; ret
+        (
+            "a jump table",
+            "4883ec08 89ff 488d1500010000 486304ba 4801d0 ffe0 4883c408 c3",
+            &[22],
+            &[(26, Return)],
+        ),
+        // call 0x2000; ret; a landing pad: mov rdi,rax; add rsp,8; ret
+        (
+            "a landing pad",
+            "4883ec08 e8f70f0000 4883c408 c3 4889c7 4883c408 c3",
+            &[14],
+            &[(13, Return), (21, Return)],
+        ),
+        ("a call that never returns", "4883ec08 7405 e800010000 4883c408 c3", &[], &[(15, Return)]),
+    ] {
+        assert_eq!(exits(code, targets).as_deref(), Ok(expected), "{name}");
+    }
+}
+
+#[test]
+fn what_is_left_in_ways_that_cannot_be_told_is_refused() {
+    for (name, code, targets, expected) in [
+        ("a return to what was pushed", "50 c3", &[][..], Reason::LeavesUnclearly),
+        ("a jump through an indexed table: jmp [rax+rdi*8]", "ff24f8", &[], Reason::LeavesUnclearly),
+        ("a computed jump: add rax,rdx; jmp rax", "4801d0 ffe0", &[], Reason::LeavesUnclearly),
+        ("a return that nothing leads to", "c3 90 c3", &[], Reason::LeavesUnclearly),
+        ("a return address that is popped", "59 4883c410 51 c3", &[], Reason::MovesStackPointer),
+        ("a return that pops arguments", "c21000", &[], Reason::MovesStackPointer),
+        ("another stack: mov rsp,rdi; ret", "4889fc c3", &[], Reason::MovesStackPointer),
+    ] {
+        assert_eq!(exits(code, targets), Err(expected), "{name}");
+    }
+    let code = hex("8d0437 c3");
+    let targets = BranchTargets::default();
+    let site = Site { address: 0x1000, function: 0x1000, code: &code, padding: &[], targets: &targets };
+    for machine in [Machine::I386, Machine::AArch64, Machine::PowerPc64Le] {
+        assert_eq!(machine.isa().exits(&site, 0x1000, Some(0)), Err(Reason::NotImplemented));
     }
 }

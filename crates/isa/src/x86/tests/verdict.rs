@@ -74,6 +74,53 @@ fn a_jump_takes_whole_instructions_that_nothing_enters() {
 }
 
 #[test]
+fn a_jump_may_begin_ahead_of_the_site() {
+    // Expected: offset of the first displaced instruction, length, number of instructions; `None` where the site alone decides.
+    type Expected = Option<(u64, u8, u8)>;
+    let cases: &[(Case, Expected)] = &[
+        (case("add rsp,8; pop rbx; ret", "53 4883ec08 4883c408 5b c3").site(10), Some((5, 6, 3))),
+        (case("the nearest that makes room", "53 5b 53 5b 4883c408 5b c3").site(9), Some((4, 6, 3))),
+        (case("with filler behind it", "53 5b 53 5b c3").site(4).padding("cccc"), Some((2, 5, 3))),
+        (
+            case("a jump to its first instruction", "53 5b 4883c408 5b c3").site(7).targets(&[2]),
+            Some((2, 6, 3)),
+        ),
+        (case("a branch away ahead of it", "53 5b 7505 4883c4 08 c3").site(8), Some((4, 5, 2))),
+        (case("jne, then the site", "53 5b 4885c0 7510 c3").site(7), Some((2, 6, 3))),
+        (case("a jump to the site", "53 5b 4883c408 5b c3").site(7).targets(&[7]), None),
+        (case("a jump between them", "53 5b 4883c408 5b c3").site(7).targets(&[6]), None),
+        (case("a call ahead of it", "53 e800010000 5b c3").site(7), None),
+        (case("a return ahead of it", "53 5b 5b c3 90 90 c3").site(6), None),
+        (case("only the entry ahead of it", "4883ec08 c3").site(4), None),
+    ];
+    for (case, expected) in cases {
+        let found = case.jump(Machine::X86_64);
+        match expected {
+            Some((offset, length, instructions)) => {
+                let displaced =
+                    Displaced { start: AT + offset, length: *length, instructions: *instructions };
+                assert_eq!(found, Ok(displaced), "{}", case.name);
+            }
+            None => assert!(
+                matches!(found, Err(Reason::TooShort | Reason::LeavesTooEarly | Reason::BranchInto(_))),
+                "{}: {found:?}",
+                case.name
+            ),
+        }
+    }
+}
+
+#[test]
+fn what_is_displaced_may_not_lead_to_the_filler_behind_it() {
+    // je +2; jmp +0; nop: found by drawing bytes at random.
+    let code = "0fc58d0000c08d48107402eb009000 00";
+    let jump = case("branches to filler", code).site(9).jump(Machine::I386);
+    assert_eq!(jump, Err(Reason::BranchInto(AT + 13)));
+    let jump = case("je +2; jmp +0; nop; nop", "7402 eb00 90 90 c3").jump(Machine::I386);
+    assert_eq!(jump, Err(Reason::BranchInto(AT + 4)));
+}
+
+#[test]
 fn r4_functions_that_grow_their_stack_begin_again() {
     for (code, grows) in [
         ("493b6610 7601 c3 e800000000 488b442408 ebed", true),

@@ -1,0 +1,126 @@
+//! The return where nothing on the stack is changed: the note at the entry, and what is done where the function is left.
+
+use super::{
+    detour::{Asm, Template},
+    emit::{at, number::*},
+    follow::{Later, SAVED, SAVED_FOR_CALL},
+    frame::{Frame, RED_ZONE, restore_flags},
+    runtime::Routine,
+    steps::{Stacked, read_clock},
+};
+use crate::detour::*;
+use crate::payload::*;
+use iced_x86::{IcedError, code_asm::*};
+
+/// What stands in an instance for a noted call, as an operand that is sign-extended.
+fn mark(probe: u32) -> i32 {
+    note(probe) as i32
+}
+
+/// How far the stack pointer is below the slot while a call is being left.
+fn depth(followed: &Followed) -> i32 {
+    let call = followed.needs().is_of_the_call();
+    let pushed = SAVED.len() + if call { SAVED_FOR_CALL.len() + 1 } else { 0 };
+    RED_ZONE + 8 * pushed as i32
+}
+
+impl Template<'_> {
+    /// Notes the call of `probe` in a return instance, and goes on.
+    pub(super) fn note(
+        &mut self,
+        frame: &Frame,
+        followed: &Followed,
+        probe: u32,
+    ) -> Result<Later, IcedError> {
+        let instance = frame.x;
+        let later = self.reserve(frame)?;
+        let a = &mut self.asm.a;
+        a.mov(at(instance, RETURN_POINT), mark(probe))?;
+        if followed.needs().entered {
+            read_clock(a)?;
+            a.mov(at(instance, RETURN_ENTERED), rax)?;
+        }
+        frame.restore(a)?;
+        Ok(later)
+    }
+
+    /// Where a call of `probe` is left: the steps, if it is noted.
+    ///
+    /// Everything is saved: what the function leaves behind is for whom it goes to.
+    pub(super) fn left(&mut self, followed: &Followed, probe: u32) -> Asm {
+        let call = followed.needs().is_of_the_call();
+        let depth = depth(followed);
+        let stacked = Stacked { slot: depth, result: depth - RED_ZONE - 8 };
+
+        let a = &mut self.asm.a;
+        a.set_label(&mut self.labels.left)?;
+        a.lea(rsp, qword_ptr(rsp - RED_ZONE))?;
+        SAVED.into_iter().try_for_each(|register| a.push(register))?;
+        a.lahf()?;
+        a.seto(al)?;
+        if call {
+            SAVED_FOR_CALL.into_iter().try_for_each(|register| a.push(register))?;
+            a.push(rax)?;
+            read_clock(a)?;
+            a.mov(rsi, rax)?;
+        }
+        a.lea(rdx, qword_ptr(rsp + depth))?;
+        self.shadow_block(RCX, RDX, self.labels.elsewhere)?;
+        self.asm.a.lea(edx, dword_ptr(rsp + depth))?;
+        self.instance(RCX, RDX)?;
+        let a = &mut self.asm.a;
+        a.cmp(at(RCX, RETURN_POINT), mark(probe))?;
+        a.jne(self.labels.elsewhere)?;
+        a.cmp(at(RCX, RETURN_OLDER), 0)?;
+        a.jne(self.labels.elsewhere)?;
+
+        a.set_label(&mut self.labels.over)?;
+        if call {
+            a.mov(r8, at(RCX, RETURN_ENTERED))?;
+        }
+        a.mov(at(RCX, RETURN_POINT), 0)?;
+        self.find_thread(RDX, RCX, self.labels.unknown)?;
+        let a = &mut self.asm.a;
+        a.set_label(&mut self.labels.found)?;
+        a.mov(if call { rdi } else { rdx }, at(RDX, THREAD_BLOCK))?;
+        let block = if call { RDI } else { RDX };
+        let mut steps = followed.steps.iter().peekable();
+        while let Some(step) = steps.next() {
+            self.return_step(step, block, stacked, steps.peek().is_none())?;
+        }
+        let a = &mut self.asm.a;
+        a.set_label(&mut self.labels.leaving)?;
+        a.zero_bytes()?;
+        if call {
+            a.pop(rax)?;
+            SAVED_FOR_CALL.into_iter().rev().try_for_each(|register| a.pop(register))?;
+        }
+        restore_flags(a)?;
+        SAVED.into_iter().rev().try_for_each(|register| a.pop(register))?;
+        a.lea(rsp, qword_ptr(rsp + RED_ZONE))
+    }
+
+    /// The ways out of `left`: a thread or a note that is not at hand, or none at all.
+    pub(super) fn left_otherwise(&mut self, followed: &Followed, probe: u32) -> Asm {
+        let depth = depth(followed);
+        self.asm.a.set_label(&mut self.labels.unknown)?;
+        self.resolve(RDX)?;
+        self.asm.a.jne(self.labels.found)?;
+        // A thread without memory of its own.
+        followed.steps.iter().try_for_each(|step| self.return_step_shared(step))?;
+        let a = &mut self.asm.a;
+        a.jmp(self.labels.leaving)?;
+        a.set_label(&mut self.labels.elsewhere)?;
+        a.push(r10)?;
+        a.push(r11)?;
+        a.lea(r10, qword_ptr(rsp + depth + 16))?;
+        a.mov(r11, i64::from(mark(probe)))?;
+        a.call(Routine::Leave.address(self.request.runtime))?;
+        a.mov(rcx, r11)?;
+        a.pop(r11)?;
+        a.pop(r10)?;
+        a.test(rcx, rcx)?;
+        a.jne(self.labels.over)?;
+        a.jmp(self.labels.leaving)
+    }
+}
