@@ -4,6 +4,7 @@
 mod support;
 
 use serde_json::Value;
+use support::text::Text;
 use support::tool::{Tool, run};
 use support::{Program, Target};
 use trapless_wire::{Checked, Counters, Header, JournalSite, Numbers, RawPlace, Schema, Words};
@@ -79,8 +80,11 @@ fn status_shows_what_each_kind_of_session_collects_also_without_its_tool() {
         let is_followed = arguments.contains(&"--return") || arguments[0] == "latency";
         assert_eq!(text.contains("111 returns"), is_followed, "{text}");
         assert!(text.contains("7 hits in children"), "{text}");
-        run(&["detach", "-p", &pid]);
-        before.assert_restored(target.pid());
+        // What a frame that runs has never written may hold a word of ours, and then memory stays.
+        match run(&["detach", "-f", "json", "-p", &pid]).json()[0]["memory_kept"] == true {
+            true => Text::of(target.pid()).assert_is_of_files(target.pid()),
+            false => before.assert_restored(target.pid()),
+        }
         call(&mut target, 1);
     }
 }
