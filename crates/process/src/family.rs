@@ -41,6 +41,7 @@ pub use pending::ChildSignal;
 const OPTIONS: i32 = libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACEFORK | libc::PTRACE_O_TRACEVFORK;
 
 /// The processes, attached to the calling thread. Dropping this leaves them to the kernel, which lets them go when the thread ends.
+/// What loading a program has written into it is taken out.
 #[derive(Debug)]
 pub struct Family {
     members: HashMap<Pid, Member>,
@@ -158,5 +159,15 @@ impl Family {
     /// The thread pointer of the first thread of a process that stands.
     pub fn thread_pointer(&self, pid: Pid) -> Option<RemoteAddr> {
         Registers::read(pid.leader()).ok().map(|registers| registers.thread_pointer())
+    }
+}
+
+impl Drop for Family {
+    fn drop(&mut self) {
+        for member in self.members.values() {
+            if let Program::Loads(loading, process) = &member.program {
+                let _ = loading.abandon(process);
+            }
+        }
     }
 }

@@ -227,6 +227,12 @@ impl Family {
 
     fn loads(&mut self, pid: Pid, stop: Stop) -> Option<FamilyEvent> {
         let tid = pid.leader();
+        // The kernel stops a thread for an interrupt before it gives it the signal of a breakpoint or a step that it has run into. That
+        // signal is ours, and would be left to the program; it comes before anything else is executed.
+        if matches!(stop, Stop::Interrupted(_)) && ptrace::has_pending_trap(tid) {
+            let _ = ptrace::cont(tid, 0);
+            return None;
+        }
         let member = self.members.get_mut(&pid)?;
         let Program::Loads(loading, process) = &mut member.program else { return None };
         match loading.stopped(process, stop) {

@@ -25,13 +25,15 @@ static void check(int right, const char *what) {
     __atomic_add_fetch(&all->failures, 1, __ATOMIC_RELAXED);
 }
 
-static void is_right(pid_t child, int code) {
+static void is_right(pid_t child, int code, int way) {
     int status = 0;
     pid_t waited;
+    char what[64];
     /* No handler is there that could interrupt it. */
     waited = waitpid(child, &status, 0);
     check(waited == child, "waitpid");
-    check(WIFEXITED(status) && WEXITSTATUS(status) == code, "the end of a child");
+    snprintf(what, sizeof what, "the end of a child of way %d, status %#x", way, status);
+    check(WIFEXITED(status) && WEXITSTATUS(status) == code, what);
     __atomic_add_fetch(&all->children, 1, __ATOMIC_RELAXED);
 }
 
@@ -50,15 +52,15 @@ static void round_of(int number) {
     switch (number % 6) {
     case 0:
         if ((child = fork()) == 0) work(number % 90);
-        is_right(child, number % 90);
+        is_right(child, number % 90, number % 6);
         break;
     case 1:
         if ((child = vfork()) == 0) { execv(self, leaf); _exit(98); }
-        is_right(child, number % 90);
+        is_right(child, number % 90, number % 6);
         break;
     case 2:
         check(posix_spawn(&child, self, 0, 0, leaf, environ) == 0, "posix_spawn");
-        is_right(child, number % 90);
+        is_right(child, number % 90, number % 6);
         break;
     case 3:
         if ((child = fork()) == 0) {
@@ -69,7 +71,7 @@ static void round_of(int number) {
             execv(self, leaf);
             _exit(97);
         }
-        is_right(child, number % 90);
+        is_right(child, number % 90, number % 6);
         break;
     case 4:
         if ((child = fork()) == 0) {
@@ -79,7 +81,7 @@ static void round_of(int number) {
             execv(self, leaf);
             _exit(96);
         }
-        is_right(child, number % 90);
+        is_right(child, number % 90, number % 6);
         break;
     case 5: {
         /* The child's end is a signal that is ignored by default, and interrupts nothing. */
@@ -88,7 +90,7 @@ static void round_of(int number) {
         if ((child = fork()) == 0) work(number % 90);
         check(epoll_wait(epoll, &event, 1, 3) == 0, "epoll_wait");
         close(epoll);
-        is_right(child, number % 90);
+        is_right(child, number % 90, number % 6);
     }
     }
 }
