@@ -56,7 +56,7 @@
 //! instruction, so a signal handler on the same thread never loses one; return instances are reserved before they are filled.
 
 use super::{
-    emit::{Assembled, Assembler, GPR32, GPR64, at, number::*, unencodable},
+    emit::{Assembled, Assembler, GPR32, GPR64, at, call_runtime, number::*, unencodable},
     frame::{Frame, RED_ZONE},
     liveness::{Liveness, liveness},
     narrow::Narrow,
@@ -333,7 +333,7 @@ impl<'a> Template<'a> {
             Lookup::FindObject => {
                 a.mov(r10, rdi)?;
                 a.lea(r11, stack)?;
-                a.call(translate)?;
+                call_runtime(a, true, translate)?;
                 a.mov(rdi, r10)?;
             }
             Lookup::IteratePhdr => {
@@ -345,7 +345,7 @@ impl<'a> Template<'a> {
                 for word in 0..LOOKED_UP_WORDS as i32 {
                     a.mov(r10, qword_ptr(rsi + 8 * word))?;
                     a.lea(r11, stack)?;
-                    a.call(translate)?;
+                    call_runtime(a, true, translate)?;
                 }
                 a.set_label(&mut elsewhere)?;
                 a.zero_bytes()?;
@@ -367,7 +367,7 @@ impl<'a> Template<'a> {
         a.lea(r10, qword_ptr(rdi + code_address))?;
         // Where rax is, for which libgcc has number 0.
         a.mov(r11, qword_ptr(rdi))?;
-        a.call(Routine::Landed.address(self.request.runtime))?;
+        call_runtime(a, true, Routine::Landed.address(self.request.runtime))?;
         a.pop(r11)?;
         a.pop(r10)?;
         a.popfq()?;
@@ -411,9 +411,7 @@ impl<'a> Template<'a> {
         let resolve = Routine::Resolve.address(self.request.runtime);
         let a = &mut self.asm.a;
         a.push(r11)?;
-        a.call(resolve)?;
-        // In the place of where it returned to: nothing that leads to us stays behind on the stack.
-        a.mov(qword_ptr(rsp - 8), r11)?;
+        call_runtime(a, true, resolve)?;
         a.mov(GPR64[to], r11)?;
         a.pop(r11)?;
         a.test(GPR64[to], GPR64[to])

@@ -9,7 +9,7 @@ use iced_x86::{
     BlockEncoderOptions, Code, IcedError, Instruction, MemoryOperand, Register,
     code_asm::{
         AsmMemoryOperand, AsmRegister32, AsmRegister64, CodeAssembler, CodeAssemblerResult, CodeLabel,
-        qword_ptr, registers as r,
+        dword_ptr, qword_ptr, registers as r,
     },
 };
 
@@ -139,6 +139,12 @@ impl Assembled {
     pub fn offset_of(&self, label: &CodeLabel) -> Result<u32, Reason> {
         Ok((self.address_of(label)? - self.address) as u32)
     }
+}
+
+/// Calls a routine of the runtime. Where it returned to does not stay behind on the stack, on which much may be built that never writes there.
+pub(super) fn call_runtime(a: &mut CodeAssembler, is_wide: bool, routine: u64) -> Result<(), IcedError> {
+    a.call(routine)?;
+    if is_wide { a.mov(qword_ptr(r::rsp - 8), 0) } else { a.mov(dword_ptr(r::esp - 4), 0) }
 }
 
 #[cfg(test)]

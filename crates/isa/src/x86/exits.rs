@@ -3,9 +3,8 @@
 use super::{
     detour::{Asm, Template},
     emit::{at, number::*},
-    follow::{Later, SAVED, SAVED_FOR_CALL},
-    frame::{Frame, RED_ZONE, restore_flags},
-    runtime::Routine,
+    follow::{Later, depth, restore, save},
+    frame::{Frame, RED_ZONE},
     steps::{Stacked, read_clock},
 };
 use crate::detour::*;
@@ -15,13 +14,6 @@ use iced_x86::{IcedError, code_asm::*};
 /// What stands in an instance for a noted call, as an operand that is sign-extended.
 fn mark(probe: u32) -> i32 {
     note(probe) as i32
-}
-
-/// How far the stack pointer is below the slot while a call is being left.
-fn depth(followed: &Followed) -> i32 {
-    let call = followed.needs().is_of_the_call();
-    let pushed = SAVED.len() + if call { SAVED_FOR_CALL.len() + 1 } else { 0 };
-    RED_ZONE + 8 * pushed as i32
 }
 
 impl Template<'_> {
@@ -49,25 +41,14 @@ impl Template<'_> {
     /// Everything is saved: what the function leaves behind is for whom it goes to.
     pub(super) fn left(&mut self, followed: &Followed, probe: u32) -> Asm {
         let call = followed.needs().is_of_the_call();
-        let depth = depth(followed);
-        let stacked = Stacked { slot: depth, result: depth - RED_ZONE - 8 };
+        let depth = depth(followed) + RED_ZONE;
+        let stacked = Stacked::above(depth, RED_ZONE);
 
         let a = &mut self.asm.a;
         a.set_label(&mut self.labels.left)?;
         a.lea(rsp, qword_ptr(rsp - RED_ZONE))?;
-        SAVED.into_iter().try_for_each(|register| a.push(register))?;
-        a.lahf()?;
-        a.seto(al)?;
-        if call {
-            SAVED_FOR_CALL.into_iter().try_for_each(|register| a.push(register))?;
-            a.push(rax)?;
-            read_clock(a)?;
-            a.mov(rsi, rax)?;
-        }
-        a.lea(rdx, qword_ptr(rsp + depth))?;
-        self.shadow_block(RCX, RDX, self.labels.elsewhere)?;
-        self.asm.a.lea(edx, dword_ptr(rsp + depth))?;
-        self.instance(RCX, RDX)?;
+        save(a, followed)?;
+        self.instance_of_slot(depth, self.labels.elsewhere)?;
         let a = &mut self.asm.a;
         a.cmp(at(RCX, RETURN_POINT), mark(probe))?;
         a.jne(self.labels.elsewhere)?;
@@ -91,18 +72,13 @@ impl Template<'_> {
         let a = &mut self.asm.a;
         a.set_label(&mut self.labels.leaving)?;
         a.zero_bytes()?;
-        if call {
-            a.pop(rax)?;
-            SAVED_FOR_CALL.into_iter().rev().try_for_each(|register| a.pop(register))?;
-        }
-        restore_flags(a)?;
-        SAVED.into_iter().rev().try_for_each(|register| a.pop(register))?;
+        restore(a, followed)?;
         a.lea(rsp, qword_ptr(rsp + RED_ZONE))
     }
 
     /// The ways out of `left`: a thread or a note that is not at hand, or none at all.
     pub(super) fn left_otherwise(&mut self, followed: &Followed, probe: u32) -> Asm {
-        let depth = depth(followed);
+        let depth = depth(followed) + RED_ZONE;
         self.asm.a.set_label(&mut self.labels.unknown)?;
         self.resolve(RDX)?;
         self.asm.a.jne(self.labels.found)?;
@@ -111,15 +87,8 @@ impl Template<'_> {
         let a = &mut self.asm.a;
         a.jmp(self.labels.leaving)?;
         a.set_label(&mut self.labels.elsewhere)?;
-        a.push(r10)?;
-        a.push(r11)?;
-        a.lea(r10, qword_ptr(rsp + depth + 16))?;
-        a.mov(r11, i64::from(mark(probe)))?;
-        a.call(Routine::Leave.address(self.request.runtime))?;
-        a.mov(rcx, r11)?;
-        a.pop(r11)?;
-        a.pop(r10)?;
-        a.test(rcx, rcx)?;
+        self.older_instance(depth, |a| a.mov(r11, i64::from(mark(probe))))?;
+        let a = &mut self.asm.a;
         a.jne(self.labels.over)?;
         a.jmp(self.labels.leaving)
     }

@@ -2,7 +2,7 @@
 
 use super::{
     detour::{Asm, Template},
-    emit::{GPR32, GPR64, at, number::*},
+    emit::{GPR32, GPR64, at, call_runtime, number::*},
     frame::{Frame, restore_flags},
     runtime::Routine,
     steps::{Stacked, read_clock},
@@ -11,10 +11,40 @@ use crate::detour::*;
 use crate::payload::*;
 use iced_x86::{Code, IcedError, code_asm::*};
 
-/// What the return part saves, in order: rax first, since it then holds the flags.
-pub(super) const SAVED: [AsmRegister64; 3] = [rax, rcx, rdx];
-/// What it saves besides where a step needs the call: its time, the block, the time of the entry. Behind them lie the flags.
-pub(super) const SAVED_FOR_CALL: [AsmRegister64; 3] = [rsi, rdi, r8];
+/// What is saved where a call returns, in order: rax first, since it then holds the flags.
+const SAVED: [AsmRegister64; 3] = [rax, rcx, rdx];
+/// What is saved besides where a step needs the call: its time, the block, the time of the entry. Behind them lie the flags.
+const SAVED_FOR_CALL: [AsmRegister64; 3] = [rsi, rdi, r8];
+
+/// How far [`save`] lowers the stack pointer.
+pub(super) fn depth(followed: &Followed) -> i32 {
+    let call = if followed.needs().is_of_the_call() { SAVED_FOR_CALL.len() + 1 } else { 0 };
+    8 * (SAVED.len() + call) as i32
+}
+
+/// Where a call returns: saves the registers and flags that the steps take. rsi = the time, where they need the call.
+pub(super) fn save(a: &mut CodeAssembler, followed: &Followed) -> Asm {
+    SAVED.into_iter().try_for_each(|register| a.push(register))?;
+    a.lahf()?;
+    a.seto(al)?;
+    if followed.needs().is_of_the_call() {
+        SAVED_FOR_CALL.into_iter().try_for_each(|register| a.push(register))?;
+        a.push(rax)?;
+        read_clock(a)?;
+        a.mov(rsi, rax)?;
+    }
+    Ok(())
+}
+
+/// Undoes [`save`].
+pub(super) fn restore(a: &mut CodeAssembler, followed: &Followed) -> Asm {
+    if followed.needs().is_of_the_call() {
+        a.pop(rax)?;
+        SAVED_FOR_CALL.into_iter().rev().try_for_each(|register| a.pop(register))?;
+    }
+    restore_flags(a)?;
+    SAVED.into_iter().rev().try_for_each(|register| a.pop(register))
+}
 
 /// Labels that `reserve` leaves to `not_followed`.
 pub(super) struct Later {
@@ -45,6 +75,39 @@ impl Template<'_> {
         let scale = 1 << (RETURN_SHIFT - 3);
         a.and(GPR32[slot], (1 << STACK_PAGE_SHIFT) - 8)?;
         a.lea(GPR64[block], qword_ptr(GPR64[block] + GPR64[slot] * scale + SHADOW_INSTANCES as i32))
+    }
+
+    /// rcx = the instance of the slot that is so far above the stack pointer, if its shadow block is at hand. Loses rdx.
+    pub(super) fn instance_of_slot(&mut self, depth: i32, missing: CodeLabel) -> Asm {
+        self.asm.a.lea(rdx, qword_ptr(rsp + depth))?;
+        self.shadow_block(RCX, RDX, missing)?;
+        self.asm.a.lea(edx, dword_ptr(rsp + depth))?;
+        self.instance(RCX, RDX)
+    }
+
+    /// The same by way of the runtime, which finds the instance of what `point` moves to r11; 0 where there is none, as the flags say.
+    pub(super) fn older_instance(
+        &mut self,
+        depth: i32,
+        point: impl FnOnce(&mut CodeAssembler) -> Asm,
+    ) -> Asm {
+        self.ask(Routine::Leave, RCX, |a| {
+            a.lea(r10, qword_ptr(rsp + depth + 16))?;
+            point(a)
+        })
+    }
+
+    /// `to` = what a routine of the runtime answers in r11 to `question` in r10 and r11, and the flags. Needs the red zone out of the way.
+    fn ask(&mut self, routine: Routine, to: usize, question: impl FnOnce(&mut CodeAssembler) -> Asm) -> Asm {
+        let a = &mut self.asm.a;
+        a.push(r10)?;
+        a.push(r11)?;
+        question(a)?;
+        call_runtime(a, true, routine.address(self.request.runtime))?;
+        a.mov(GPR64[to], r11)?;
+        a.pop(r11)?;
+        a.pop(r10)?;
+        a.test(GPR64[to], GPR64[to])
     }
 
     /// Claims the return instance, with the return address in it, and leaves it in its register.
@@ -86,20 +149,13 @@ impl Template<'_> {
     /// The ways out of `reserve`: another instance, or none at all.
     pub(super) fn not_followed(&mut self, frame: &Frame, followed: &Followed, later: Later) -> Asm {
         let (slot, instance) = (frame.block, frame.x);
-        let claim = Routine::Claim.address(self.request.runtime);
         let Later { mut taken, claimed } = later;
         let a = &mut self.asm.a;
         a.set_label(&mut taken)?;
         frame.skip_red_zone(a)?;
-        a.push(r10)?;
-        a.push(r11)?;
-        a.mov(r10, GPR64[slot])?;
-        a.call(claim)?;
-        a.mov(GPR64[instance], r11)?;
-        a.pop(r11)?;
-        a.pop(r10)?;
+        self.ask(Routine::Claim, instance, |a| a.mov(r10, GPR64[slot]))?;
+        let a = &mut self.asm.a;
         frame.unskip_red_zone(a)?;
-        a.test(GPR64[instance], GPR64[instance])?;
         a.jne(claimed)?;
         self.count_shared(followed.lost, instance)?;
         self.asm.a.set_label(&mut self.labels.plain)?;
@@ -113,24 +169,15 @@ impl Template<'_> {
     /// no red zone: the caller has just made a call.
     pub(super) fn return_part(&mut self, followed: &Followed) -> Asm {
         let call = followed.needs().is_of_the_call();
-        let depth = 8 * (SAVED.len() + if call { SAVED_FOR_CALL.len() + 1 } else { 0 }) as i32;
-        // rax was the first register that was saved.
-        let stacked = Stacked { slot: depth, result: depth - 8 };
+        let depth = depth(followed);
+        let stacked = Stacked::above(depth, 0);
         let [mut slow, mut known, mut counted, mut elsewhere, mut found, mut home] =
             [(); 6].map(|()| self.asm.a.create_label());
 
         let a = &mut self.asm.a;
         a.set_label(&mut self.labels.return_point)?;
         a.lea(rsp, qword_ptr(rsp - 8))?;
-        SAVED.into_iter().try_for_each(|register| a.push(register))?;
-        a.lahf()?;
-        a.seto(al)?;
-        if call {
-            SAVED_FOR_CALL.into_iter().try_for_each(|register| a.push(register))?;
-            a.push(rax)?;
-            read_clock(a)?;
-            a.mov(rsi, rax)?;
-        }
+        save(a, followed)?;
         self.find_thread(RDX, RCX, slow)?;
         let a = &mut self.asm.a;
         a.set_label(&mut known)?;
@@ -141,10 +188,7 @@ impl Template<'_> {
             a.mov(rdi, rdx)?;
         }
         a.set_label(&mut counted)?;
-        a.lea(rdx, qword_ptr(rsp + depth))?;
-        self.shadow_block(RCX, RDX, elsewhere)?;
-        self.asm.a.lea(edx, dword_ptr(rsp + depth))?;
-        self.instance(RCX, RDX)?;
+        self.instance_of_slot(depth, elsewhere)?;
         let a = &mut self.asm.a;
         a.lea(rdx, qword_ptr(self.labels.return_point))?;
         a.cmp(at(RCX, RETURN_POINT), rdx)?;
@@ -171,12 +215,7 @@ impl Template<'_> {
         a.set_label(&mut home)?;
         a.zero_bytes()?;
         a.set_label(&mut self.labels.going_home)?;
-        if call {
-            a.pop(rax)?;
-            SAVED_FOR_CALL.into_iter().rev().try_for_each(|register| a.pop(register))?;
-        }
-        restore_flags(a)?;
-        SAVED.into_iter().rev().try_for_each(|register| a.pop(register))?;
+        restore(a, followed)?;
         a.ret()?;
 
         a.set_label(&mut slow)?;
@@ -184,22 +223,15 @@ impl Template<'_> {
         self.asm.a.jne(known)?;
         // A thread without memory of its own.
         followed.early().try_for_each(|step| self.return_step_shared(step))?;
-        let leave = Routine::Leave.address(self.request.runtime);
         let a = &mut self.asm.a;
         if call {
             a.xor(edi, edi)?;
         }
         a.jmp(counted)?;
         a.set_label(&mut elsewhere)?;
-        a.push(r10)?;
-        a.push(r11)?;
-        a.lea(r10, qword_ptr(rsp + depth + 16))?;
-        a.lea(r11, qword_ptr(self.labels.return_point))?;
-        a.call(leave)?;
-        a.mov(rcx, r11)?;
-        a.pop(r11)?;
-        a.pop(r10)?;
-        a.test(rcx, rcx)?;
+        let point = self.labels.return_point;
+        self.older_instance(depth, |a| a.lea(r11, qword_ptr(point)))?;
+        let a = &mut self.asm.a;
         a.jne(found)?;
         // The slot holds the way home.
         a.jmp(home)

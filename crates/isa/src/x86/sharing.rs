@@ -8,6 +8,7 @@
 
 use super::{
     detour::{Asm, Template},
+    emit::call_runtime,
     frame::RED_ZONE,
     runtime::Routine,
     syscalls,
@@ -107,7 +108,7 @@ impl Template<'_> {
             (Sharing::Vfork | Sharing::Clone, true) => a.xor(r10d, r10d)?,
             (Sharing::Vfork | Sharing::Clone, false) => {}
         }
-        call(a, is_wide, if sharing == Sharing::Clone3 { join } else { share })?;
+        call_runtime(a, is_wide, if sharing == Sharing::Clone3 { join } else { share })?;
         if sharing != Sharing::BeforeClone3 {
             if is_wide {
                 a.or(qword_ptr(rsp + 16), r11)?;
@@ -116,7 +117,7 @@ impl Template<'_> {
             }
             a.jmp(done)?;
             a.set_label(&mut parent)?;
-            call(a, is_wide, unshare)?;
+            call_runtime(a, is_wide, unshare)?;
         }
         a.set_label(&mut done)?;
         if is_wide {
@@ -130,10 +131,4 @@ impl Template<'_> {
             a.popfd()
         }
     }
-}
-
-/// Calls a routine. Where it returned to does not stay behind on the stack, on which much may be built that never writes there.
-fn call(a: &mut CodeAssembler, is_wide: bool, routine: u64) -> Asm {
-    a.call(routine)?;
-    if is_wide { a.mov(qword_ptr(rsp - 8), 0) } else { a.mov(dword_ptr(esp - 4), 0) }
 }

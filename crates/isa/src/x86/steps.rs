@@ -29,6 +29,13 @@ pub(super) struct Stacked {
     pub result: i32,
 }
 
+impl Stacked {
+    /// With the slot so far above. rax was saved first, with `between` it and the slot.
+    pub fn above(slot: i32, between: i32) -> Stacked {
+        Stacked { slot, result: slot - between - 8 }
+    }
+}
+
 impl Template<'_> {
     /// With nothing saved.
     pub(super) fn hook(&mut self, hook: Hook) -> Asm {

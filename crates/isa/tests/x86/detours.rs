@@ -201,6 +201,13 @@ fn s1_s2_nothing_but_the_counters_changes() {
     }
 }
 
+/// Whether a word that leads to our code lies below the slot: a frame that is laid there and never writes it would keep our memory.
+fn leads_to_us(machine: &Machine) -> bool {
+    let below = machine.read(SLOT - 1024, 1024);
+    let mut words = below.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
+    words.any(|word| (ARENA..ARENA + ARENA_SIZE).contains(&word))
+}
+
 /// Runs once without and once with the probe from one random state. `body`: the run ends inside the function, where a
 /// followed call is left behind.
 fn compare(
@@ -220,6 +227,7 @@ fn compare(
     probed.arm();
     let found = (machine.run(thread, &start), stack(machine));
     probed.disarm();
+    assert!(!leads_to_us(machine), "{payload:?}");
     let (low, high) = (expected.1.0 == found.1.0 || !body, expected.1.1 == found.1.1);
     if expected.0.0 != found.0.0 || expected.0.1.registers != found.0.1.registers {
         println!(

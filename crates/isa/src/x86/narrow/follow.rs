@@ -5,7 +5,7 @@ use crate::detour::*;
 use crate::payload::*;
 use crate::x86::{
     detour::Asm,
-    emit::{GPR32, number::*},
+    emit::{GPR32, call_runtime, number::*},
     frame::{Frame, restore_flags},
     runtime::Routine,
 };
@@ -90,7 +90,7 @@ impl Narrow<'_, '_> {
         // eax may hold the flags, or be one of the two.
         a.push(eax)?;
         a.mov(eax, GPR32[slot])?;
-        a.call(claim)?;
+        call_runtime(a, false, claim)?;
         if instance == RAX {
             a.lea(esp, dword_ptr(esp + 4))?;
         } else {
@@ -198,7 +198,7 @@ impl Narrow<'_, '_> {
         a.push(eax)?;
         a.lea(eax, dword_ptr(esp + (depth + 4)))?;
         a.mov(edx, point)?;
-        a.call(leave)?;
+        call_runtime(a, false, leave)?;
         a.mov(ecx, eax)?;
         a.pop(eax)?;
         a.test(ecx, ecx)?;

@@ -24,7 +24,7 @@ mod steps;
 
 use super::{
     detour::{Asm, Template},
-    emit::{GPR32, number::*},
+    emit::{GPR32, call_runtime, number::*},
     frame::Frame,
     runtime::Routine,
 };
@@ -97,7 +97,7 @@ impl Narrow<'_, '_> {
             Lookup::FindObject => {
                 a.mov(eax, dword_ptr(esp + 16))?;
                 a.lea(edx, dword_ptr(esp + 12))?;
-                a.call(translate)?;
+                call_runtime(a, false, translate)?;
                 a.mov(dword_ptr(esp + 16), eax)?;
             }
             Lookup::IteratePhdr => {
@@ -110,7 +110,7 @@ impl Narrow<'_, '_> {
                     a.mov(edx, dword_ptr(esp + 20))?;
                     a.mov(eax, dword_ptr(edx + 4 * word))?;
                     a.lea(edx, dword_ptr(esp + 12))?;
-                    a.call(translate)?;
+                    call_runtime(a, false, translate)?;
                 }
                 a.set_label(&mut elsewhere)?;
             }
@@ -131,7 +131,7 @@ impl Narrow<'_, '_> {
         // Where eax is, for which libgcc has number 0.
         a.mov(edx, dword_ptr(eax))?;
         a.lea(eax, dword_ptr(eax + code_address))?;
-        a.call(landed)?;
+        call_runtime(a, false, landed)?;
         a.pop(edx)?;
         a.pop(eax)?;
         a.popfd()
@@ -175,13 +175,10 @@ impl Narrow<'_, '_> {
         let resolve = Routine::Resolve.address(self.0.request.runtime);
         let a = self.a();
         if to == RAX {
-            a.call(resolve)?;
-            // In the place of where it returned to: nothing that leads to us stays behind on the stack.
-            a.mov(dword_ptr(esp - 4), eax)?;
+            call_runtime(a, false, resolve)?;
         } else {
             a.push(eax)?;
-            a.call(resolve)?;
-            a.mov(dword_ptr(esp - 4), eax)?;
+            call_runtime(a, false, resolve)?;
             a.mov(GPR32[to], eax)?;
             a.pop(eax)?;
         }

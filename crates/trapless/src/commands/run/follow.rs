@@ -29,6 +29,7 @@ use crate::report::{Exit, Reporter, Running};
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
+use std::sync::Arc;
 use trapless_process::keeper::{Keeper, ParentWatch};
 use trapless_process::launch::{self, Child, Handover, Launched};
 use trapless_process::{Pid, same_memory};
@@ -48,6 +49,35 @@ enum Root {
     Processes(Vec<i32>),
     /// A launched command, which waits to be taken over.
     Command(Pid, Handover),
+}
+
+/// What the keeper is to do.
+struct Task<'r> {
+    run: &'r Run,
+    root: Root,
+    running: Arc<Running>,
+    /// Who has started it, and hears what it tells.
+    parent: &'r ParentWatch,
+    tells: PipeWriter,
+}
+
+impl Task<'_> {
+    /// Tells the parent.
+    fn tell(&self, what: u8) {
+        // It fails only if nobody is left to hear it.
+        let _ = (&self.tells).write_all(&[what]);
+    }
+
+    /// Does it. The answer is whether all went well, and the exit code.
+    fn work(&self, reporter: Box<dyn Reporter + Send>) -> Vec<u8> {
+        match worker::work(self, reporter) {
+            Ok(()) => vec![1, 0],
+            Err(error) => {
+                error.tell();
+                vec![0, error.exit_code()]
+            }
+        }
+    }
 }
 
 /// Does the run.
@@ -83,26 +113,8 @@ pub(super) fn follow(run: &Run, ended: Ended) -> Result<u8, Error> {
     }
     let (progress, tells) = std::io::pipe().map_err(Error::other)?;
     // Moved in, so that our copies of the reporter and of the keeper's end are gone.
-    let keeper = Keeper::start(move |parent| keep(run, &root, reporter, &running, parent, tells));
+    let keeper = Keeper::start(move |parent| Task { run, root, running, parent, tells }.work(reporter));
     wait_for(keeper.map_err(Error::other)?, progress, launched)
-}
-
-/// The keeper's side: its answer is whether all went well, and its exit code.
-fn keep(
-    run: &Run,
-    root: &Root,
-    reporter: Box<dyn Reporter + Send>,
-    running: &Running,
-    parent: &ParentWatch,
-    tells: PipeWriter,
-) -> Vec<u8> {
-    match worker::work(run, root, reporter, running, parent, tells) {
-        Ok(()) => vec![1, 0],
-        Err(error) => {
-            error.tell();
-            vec![0, error.exit_code()]
-        }
-    }
 }
 
 /// Waits for the keeper, and for the command where it was interrupted.
@@ -173,12 +185,6 @@ fn let_run(launched: &mut Option<Launched>) -> Result<Option<Child>, Error> {
     let Some(launched) = launched.take() else { return Ok(None) };
     let (_, child) = launched.let_run().map_err(Error::other)?;
     Ok(Some(child))
-}
-
-/// Tells this process.
-fn tell(mut tells: &PipeWriter, what: u8) {
-    // It fails only if nobody is left to hear it.
-    let _ = tells.write_all(&[what]);
 }
 
 /// How a process has ended, for the report.

@@ -123,13 +123,7 @@ pub(super) fn show(
         _ if run.limits.max_events.is_some() => 0,
         _ => return Ok(()),
     };
-    let Some(clock) = beginning(targets) else { return Ok(()) };
-    let mut hits: Vec<(usize, Hit)> = Vec::new();
-    for (index, armed) in targets.iter_mut().enumerate() {
-        let origin = Origin { pid: armed.pid(), clock, rate: clock.rate() };
-        let taken = armed.calls.take(&armed.session, origin, args);
-        hits.extend(taken.into_iter().map(|hit| (index, hit)));
-    }
+    let mut hits = hits_of(targets, |armed, origin| armed.calls.take(&armed.session, origin, args));
     if targets.len() > 1 {
         hits.sort_by_key(|(_, hit)| hit.time_ns);
     }
@@ -144,14 +138,20 @@ pub(super) fn show_rest(
     reporter: &mut dyn Reporter,
 ) -> io::Result<()> {
     let Measure::Trace { args } = run.measure else { return Ok(()) };
-    let Some(clock) = beginning(targets) else { return Ok(()) };
-    let mut hits: Vec<(usize, Hit)> = Vec::new();
+    let args = usize::from(args);
+    let hits = hits_of(targets, |armed, origin| armed.calls.rest(&armed.session, origin, args));
+    show_all(run, targets, hits, earlier, reporter)
+}
+
+/// What `take` finds in each target, with the target's index.
+fn hits_of(targets: &mut [Armed], mut take: impl FnMut(&mut Armed, Origin) -> Vec<Hit>) -> Vec<(usize, Hit)> {
+    let Some(clock) = beginning(targets) else { return Vec::new() };
+    let mut hits = Vec::new();
     for (index, armed) in targets.iter_mut().enumerate() {
         let origin = Origin { pid: armed.pid(), clock, rate: clock.rate() };
-        let rest = armed.calls.rest(&armed.session, origin, usize::from(args));
-        hits.extend(rest.into_iter().map(|hit| (index, hit)));
+        hits.extend(take(armed, origin).into_iter().map(|hit| (index, hit)));
     }
-    show_all(run, targets, hits, earlier, reporter)
+    hits
 }
 
 fn show_all(

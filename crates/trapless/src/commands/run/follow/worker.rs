@@ -9,18 +9,16 @@ use super::arming::Newcomer;
 use super::ends::Cleaned;
 use super::kept::{End, Kept, Who};
 use super::sharing::Sharing;
-use super::{OUT, RUNS, Root, ends, exit_of, tell};
+use super::{OUT, RUNS, Root, Task, ends, exit_of};
 use crate::cli::validated::{Measure, Run};
 use crate::error::Error;
-use crate::report::{Exit, Reporter, Running};
+use crate::report::{Exit, Reporter};
 use crate::target;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::io::PipeWriter;
 use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use trapless_process::family::{ChildSignal, Family, FamilyEvent};
-use trapless_process::keeper::ParentWatch;
 use trapless_process::launch::Handover;
 use trapless_process::{Pid, Process, same_memory};
 use trapless_session::clock::Clock;
@@ -62,39 +60,31 @@ pub(super) struct Follower<'r> {
     pub left: BTreeSet<Pid>,
     /// What was said of a program in which nothing matches.
     pub absent: Option<Error>,
-    parent: &'r ParentWatch,
-    running: &'r Running,
+    task: &'r Task<'r>,
 }
 
 /// Does the run, and reports.
 ///
 /// # Errors
 /// Nothing could be probed, probes could not be taken out, or the output broke.
-pub(super) fn work(
-    run: &Run,
-    root: &Root,
-    reporter: Box<dyn Reporter + Send>,
-    running: &Running,
-    parent: &ParentWatch,
-    tells: PipeWriter,
-) -> Result<(), Error> {
+pub(super) fn work(task: &Task<'_>, reporter: Box<dyn Reporter + Send>) -> Result<(), Error> {
     trapless_process::family::raise_descriptor_limit();
     let mut reporter = reporter;
     let signal = ChildSignal::new().map_err(Error::other)?;
     let traced = std::thread::scope(|scope| {
-        let (reporter, tells) = (&mut *reporter, &tells);
-        scope.spawn(move || trace(run, root, reporter, parent, tells, signal, running)).join()
+        let reporter = &mut *reporter;
+        scope.spawn(move || trace(task, reporter, signal)).join()
     });
     let (result, kept, absent) = traced.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     trapless_process::keeper::end_with_parent();
-    running.finish();
-    tell(&tells, OUT);
-    if parent.gone() {
+    task.running.finish();
+    task.tell(OUT);
+    if task.parent.gone() {
         return Ok(());
     }
     if !kept.is_empty() && !matches!(result, Err(Error::Output { .. })) {
-        let tree = kept.into_tree(matches!(run.measure, Measure::Trace { .. }));
-        let reported = reporter.tree(&tree).map_err(|error| run.output.error(error));
+        let tree = kept.into_tree(matches!(task.run.measure, Measure::Trace { .. }));
+        let reported = reporter.tree(&tree).map_err(|error| task.run.output.error(error));
         return result.and(reported);
     }
     result?;
@@ -103,14 +93,11 @@ pub(super) fn work(
 
 /// The tracer's thread.
 fn trace(
-    run: &Run,
-    root: &Root,
+    task: &Task<'_>,
     reporter: &mut dyn Reporter,
-    parent: &ParentWatch,
-    tells: &PipeWriter,
     signal: ChildSignal,
-    running: &Running,
 ) -> (Result<(), Error>, Kept, Option<Error>) {
+    let run = task.run;
     let mut follower = Follower {
         run,
         family: Family::new(super::super::super::stop_options(run.allow_seccomp), signal),
@@ -124,10 +111,9 @@ fn trace(
         cleaned: BTreeMap::new(),
         left: BTreeSet::new(),
         absent: None,
-        parent,
-        running,
+        task,
     };
-    let begun = follower.begin(root, reporter, tells);
+    let begun = follower.begin(reporter);
     // A run that has not begun has nothing to report.
     let has_begun = begun.is_ok();
     let watched = begun.and_then(|()| follower.watch(reporter));
@@ -138,15 +124,15 @@ fn trace(
 }
 
 impl Follower<'_> {
-    fn begin(&mut self, root: &Root, reporter: &mut dyn Reporter, tells: &PipeWriter) -> Result<(), Error> {
-        match root {
+    fn begin(&mut self, reporter: &mut dyn Reporter) -> Result<(), Error> {
+        match &self.task.root {
             Root::Processes(pids) => pids.iter().try_for_each(|&pid| {
                 self.announced = false;
                 self.begin_with(pid, None, reporter)
             }),
             Root::Command(pid, handover) => {
                 self.begin_with(pid.0, Some(*handover), reporter)?;
-                tell(tells, RUNS);
+                self.task.tell(RUNS);
                 Ok(())
             }
         }
@@ -179,7 +165,7 @@ impl Follower<'_> {
             Err(absent) => self.note_absent(pid, absent),
         }
         if let Some(handover) = handover {
-            if self.parent.should_end() {
+            if self.task.parent.should_end() {
                 return Err(Error::Interrupted);
             }
             handover.settle(&mut stopped).map_err(Error::other)?;
@@ -197,11 +183,11 @@ impl Follower<'_> {
         let ticks = matches!(run.measure, Measure::Trace { .. }) || run.limits.max_events.is_some();
         loop {
             let is_busy = self.serve(reporter)?;
-            let over = self.parent.should_end()
+            let over = self.task.parent.should_end()
                 || deadline.is_some_and(|deadline| Instant::now() >= deadline)
                 || self.family.is_empty();
             // What is not taken from the rings is counted as lost there, if it is too much.
-            if !self.running.is_behind() {
+            if !self.task.running.is_behind() {
                 watch::show(run, &mut self.targets, self.kept.shown, reporter)
                     .map_err(|error| run.output.error(error))?;
             }
@@ -233,7 +219,7 @@ impl Follower<'_> {
     fn sleep(&self, until: Option<Instant>) {
         let mut wake = Wake::default();
         wake.on(Some(self.family.descriptor().as_raw_fd()));
-        for descriptor in self.parent.descriptors() {
+        for descriptor in self.task.parent.descriptors() {
             wake.on(Some(descriptor.as_raw_fd()));
         }
         wake.sleep(until);
