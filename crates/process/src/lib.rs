@@ -9,6 +9,7 @@ mod alarm;
 mod arch;
 mod calls;
 mod error;
+pub mod execs;
 pub mod family;
 mod gap;
 mod id;

@@ -7,6 +7,7 @@
 pub mod flags;
 mod mechanisms;
 pub mod reporter;
+mod targets;
 pub mod unknown;
 pub mod validated;
 pub mod values;
@@ -34,6 +35,7 @@ Examples:
   trapless count -p 4242 'redis-server:*'
   trapless latency -p 4242 'redis-server:processCommand' -d 10
   trapless trace -p 4242 'libc.so.6:open*' --args 3 --return
+  trapless count /usr/bin/redis-server:processCommand
   trapless list -p 4242 'libssl:SSL_*'
   trapless explain ./bin:function";
 

@@ -9,6 +9,7 @@
 //! | [`report`] | what is shown of a run |
 //! | [`progress`] | that somebody waits |
 //! | [`terminal`] | what may be written to one |
+//! | [`whoever`] | which processes are meant where nobody names them |
 //! | [`error`] | everything that can end a run, with its exit code |
 
 pub mod cli;
@@ -17,5 +18,6 @@ pub mod error;
 pub mod progress;
 pub mod report;
 pub mod terminal;
+pub mod whoever;
 
 pub use trapless_session::{resolve, session, spec, target};

@@ -33,7 +33,7 @@ fn wrong_usage_is_code_2_and_one_message_on_standard_error() {
         ),
         (
             &["count", "libc:malloc"],
-            "trapless: no target; give -p PID for a running process, or -- COMMAND to launch one\n",
+            "trapless: no target; give -p PID, -n NAME or -- COMMAND, or probes with a file's path, for whoever runs it\n",
         ),
         (
             &["trace", "-p", "1"],

@@ -6,6 +6,7 @@ use crate::launch::loader::Loading;
 use crate::stop::{BASE_OPTIONS, Parked, Thread};
 use crate::wait::OnExit;
 use crate::{Errno, Pid, Process, Registers, RemoteError, StopError, Stopped, Tid, ptrace};
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -30,6 +31,32 @@ impl Family {
         }
         self.members.insert(pid, member);
         self.go_on(pid);
+        Ok(())
+    }
+
+    /// Takes a process in that runs on meanwhile: it is told of when it does something. It may stand in the kernel where nothing
+    /// stops it.
+    ///
+    /// # Errors
+    /// What the kernel says: EPERM if it may not be traced, or is already; ESRCH if it has ended.
+    pub fn seize(&mut self, pid: Pid) -> Result<(), Errno> {
+        if self.members.contains_key(&pid) {
+            return Ok(());
+        }
+        let options = (BASE_OPTIONS | OPTIONS | self.options.ptrace_options) as usize;
+        ptrace::seize(pid.leader(), options)?;
+        let mut threads = HashMap::from([(pid.leader(), Run::Running)]);
+        // One that is made meanwhile by a thread which is not seized yet is found by looking again; others come by themselves.
+        let mut before = 0;
+        while threads.len() > std::mem::replace(&mut before, threads.len()) {
+            for tid in self.tasks(pid) {
+                if !threads.contains_key(&tid) && ptrace::seize(tid, options).is_ok() {
+                    threads.insert(tid, Run::Running);
+                }
+            }
+        }
+        self.threads.extend(threads.keys().map(|&tid| (tid, pid)));
+        self.members.insert(pid, Member { threads, ..Member::default() });
         Ok(())
     }
 
@@ -183,12 +210,16 @@ impl Family {
         if !member.threads.iter().all(stands) {
             return false;
         }
-        let listed: Vec<Tid> = self.look(|| {
+        let mut unknown = self.tasks(pid).into_iter().filter(|tid| !member.threads.contains_key(tid));
+        !unknown.any(|tid| !self.look(|| thread_has_ended(pid, tid)))
+    }
+
+    /// The threads of a process, as `/proc` tells.
+    fn tasks(&self, pid: Pid) -> Vec<Tid> {
+        self.look(|| {
             let listed = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
             listed.filter_map(|entry| entry.file_name().to_str()?.parse().ok().map(Tid)).collect()
-        });
-        let mut unknown = listed.into_iter().filter(|tid| !member.threads.contains_key(tid));
-        !unknown.any(|tid| !self.look(|| thread_has_ended(pid, tid)))
+        })
     }
 
     pub(super) fn forget(&mut self, pid: Pid) -> Option<Member> {

@@ -8,13 +8,25 @@ use std::path::PathBuf;
 use std::time::Duration;
 use trapless_isa::Mechanism;
 
-/// What to probe: live processes, or a command to launch.
+/// What to probe: live processes, a command to launch, or whoever fulfils a condition.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Target")]
 pub struct TargetFlags {
     /// Probe this running process. May be given several times
     #[arg(short, long = "pid", value_name = "PID", value_parser = values::pid, value_delimiter = ',', allow_negative_numbers = true)]
     pub pids: Vec<i32>,
+
+    /// Probe all processes of this name or pattern, and those that start later
+    #[arg(short, long, value_name = "NAME")]
+    pub name: Option<String>,
+
+    /// Probe all processes of this user, by name or number, and those that start later
+    #[arg(long, value_name = "USER", value_parser = values::user)]
+    pub user: Option<u32>,
+
+    /// Probe all processes in this control group and below it, and those that start later
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::DirPath)]
+    pub cgroup: Option<String>,
 
     /// Launch this command, with its probes armed before its own code runs
     #[arg(last = true, value_name = "COMMAND")]

@@ -3,6 +3,8 @@
 use super::validated::{Command, Limits, Listing, Measure, Run, Target};
 use super::*;
 use crate::error::Error;
+use crate::spec::Pattern;
+use crate::whoever::Whoever;
 use clap::CommandFactory;
 use std::time::Duration;
 use trapless_isa::Mechanism;
@@ -51,6 +53,23 @@ fn the_documented_command_lines_mean_what_they_say() {
             Measure::Trace { args: 3 },
             Target::Processes(vec![4242]),
             &["libc.so.6:open* entry return"],
+        ),
+        (
+            "trapless count /bin/sh:main",
+            Measure::Count,
+            Target::Whoever(Whoever { files: ["/bin/sh".into()].into(), ..Whoever::default() }),
+            &["/bin/sh:main entry"],
+        ),
+        (
+            "trapless count x:y -n sh --cgroup /sys/fs/cgroup/a/ --user 0",
+            Measure::Count,
+            Target::Whoever(Whoever {
+                name: Some(Pattern::literal("sh")),
+                cgroup: Some("/a".into()),
+                user: Some(0),
+                ..Whoever::default()
+            }),
+            &["x:y entry"],
         ),
         (
             "trapless count uretprobe:/bin/bash:readline u:/bin/bash:main -p 1 -p 2,1",
@@ -132,7 +151,15 @@ fn list_takes_a_process_a_command_or_a_file() {
 #[test]
 fn contradictions_are_refused_with_the_way_out() {
     for (line, message) in [
-        ("count a:b", "no target; give -p PID for a running process, or -- COMMAND to launch one"),
+        (
+            "count a:b",
+            "no target; give -p PID, -n NAME or -- COMMAND, or probes with a file's path, for whoever runs it",
+        ),
+        ("count /nowhere/a:b", "/nowhere/a: no such file, and no target; give -p PID for a running process"),
+        (
+            "count -n a -p 1 a:b",
+            "-n, --user and --cgroup say which processes are probed; leave them out, or -p PID and -- COMMAND",
+        ),
         ("count -p 1 a:b -- ls", "-p PID and -- COMMAND are two targets; give one of them"),
         ("count -p 1", "no probe; name functions as MODULE:FUNCTION, such as 'libc.so.6:malloc'"),
         ("list", "no probe; name functions as MODULE:FUNCTION, such as 'libc.so.6:malloc'"),

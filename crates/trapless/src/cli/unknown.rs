@@ -10,7 +10,7 @@ const SCRIPT: &str =
     "there is no script; functions are named as MODULE:FUNCTION, and --args and --return show their values";
 const GROUP: &str = "hits are not grouped by value; group what comes: trapless trace --args 1 -f json … | jq .args[0] | sort | uniq -c";
 const SAMPLE: &str = "every call is counted and none is sampled, since that costs nanoseconds";
-const PROCESSES: &str = "processes are named by number: -p \"$(pgrep -d, NAME)\"";
+const PROCESSES: &str = "count, latency and trace choose processes by -p PID, -n NAME, --user and --cgroup";
 const TIMES: &str = "every line of a trace has its time, and times choose their unit themselves; -i shows results every so often";
 const ARGUMENTS: &str = "arguments are shown by trace --args N, return values by --return";
 const NAMES: &str = "functions are named without an option, as MODULE:FUNCTION";
@@ -40,7 +40,7 @@ const KNOWN: [(&[&str], &str); 16] = [
     (&["--by", "--key", "--group", "--group-by", "--hist"], GROUP),
     (&["--follow-fork", "--follow-forks", "--children", "--fork"], FOLLOW),
     (&["--rate", "--sample", "--every", "--max-rate", "--freq", "--frequency"], SAMPLE),
-    (&["-C", "--comm", "--name", "--cgroup", "-G", "-n"], PROCESSES),
+    (&["-C", "--comm", "-G", "--uid", "--exec-name", "--process-name"], PROCESSES),
     (&["-A", "-R", "--argument", "--arguments", "--retval", "--auto-args"], ARGUMENTS),
     (&["-P", "-I", "--patch", "--include", "--probe", "--func", "--function", "--add"], NAMES),
     (&["-X"], "functions are left out with -x PATTERN"),

@@ -2,6 +2,7 @@
 
 use super::flags::{FormatFlag, OutputFlags, ProbeFlags, RunFlags, TableFlags, TargetFlags};
 use super::mechanisms;
+use super::targets::{distinct, target};
 use super::verbs::{
     BenchFlags, BitsFlag, CountFlags, CountSort, LatencyFlags, LatencySort, ListFlags, StatusFlags,
     TraceFlags, Verb,
@@ -9,6 +10,7 @@ use super::verbs::{
 use crate::error::Error;
 use crate::report::Sort;
 use crate::spec::{Exclusion, Kind, Location, Pattern, ProbeSpec, Syntax};
+use crate::whoever::Whoever;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -71,12 +73,14 @@ pub enum Measure {
 }
 
 /// Where probes are armed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Target {
     /// In these running processes; at least one, none twice.
     Processes(Vec<i32>),
     /// In this command with its arguments, launched by us; never empty.
     Launch(Vec<OsString>),
+    /// In all processes that are so, now and later.
+    Whoever(Whoever),
 }
 
 /// Which sites, and how they may be probed.
@@ -232,12 +236,13 @@ fn count(flags: CountFlags) -> Result<Run, Error> {
         CountSort::Hits => Sort::Hits,
         CountSort::Name => Sort::Name,
     };
+    let (selection, target) = selected(&flags.probes, kinds, flags.target, flags.follow.follow)?;
     Ok(Run {
         measure: Measure::Count,
-        target: target(flags.target)?,
+        target,
         follow: flags.follow.follow,
         allow_seccomp: flags.risk.allow_seccomp,
-        selection: followed(required(selection(&flags.probes, kinds)?)?, flags.follow.follow)?,
+        selection,
         limits: limits(&flags.run),
         output: output(flags.output),
         rows: rows(&flags.table, sort, 0),
@@ -253,13 +258,14 @@ fn latency(flags: LatencyFlags) -> Result<Run, Error> {
         LatencySort::Max => Sort::Max,
         LatencySort::Name => Sort::Name,
     };
+    // Times run from entry to return, whichever of the two bpftrace's spelling names.
+    let (selection, target) = selected(&flags.probes, |_| (true, true), flags.target, flags.follow.follow)?;
     Ok(Run {
         measure: Measure::Latency,
-        target: target(flags.target)?,
+        target,
         follow: flags.follow.follow,
         allow_seccomp: flags.risk.allow_seccomp,
-        // Times run from entry to return, whichever of the two bpftrace's spelling names.
-        selection: followed(required(selection(&flags.probes, |_| (true, true))?)?, flags.follow.follow)?,
+        selection,
         limits: limits(&flags.run),
         output: output(flags.output),
         rows: rows(&flags.table, sort, usize::try_from(flags.histograms).unwrap_or(usize::MAX)),
@@ -271,12 +277,13 @@ fn trace(flags: TraceFlags) -> Result<Run, Error> {
         Some(kind) => (kind == Kind::Entry, kind == Kind::Return || flags.returns),
         None => (true, flags.returns),
     };
+    let (selection, target) = selected(&flags.probes, kinds, flags.target, flags.follow.follow)?;
     Ok(Run {
         measure: Measure::Trace { args: flags.args },
-        target: target(flags.target)?,
+        target,
         follow: flags.follow.follow,
         allow_seccomp: flags.risk.allow_seccomp,
-        selection: followed(required(selection(&flags.probes, kinds)?)?, flags.follow.follow)?,
+        selection,
         limits: limits(&flags.run),
         output: output(flags.output),
         rows: Rows::default(),
@@ -286,7 +293,10 @@ fn trace(flags: TraceFlags) -> Result<Run, Error> {
 fn listing(flags: ListFlags, whole_modules: bool) -> Result<Listing, Error> {
     let target = match (flags.pid, flags.command) {
         (None, command) if command.is_empty() => None,
-        (pid, command) => Some(target(TargetFlags { pids: pid.into_iter().collect(), command })?),
+        (pid, command) => {
+            let flags = TargetFlags { pids: pid.into_iter().collect(), command, ..TargetFlags::default() };
+            Some(target(flags, &[])?)
+        }
     };
     let both = |_| (true, false);
     let mut selection = match (&target, flags.probes.probes.split_first()) {
@@ -334,23 +344,6 @@ fn bench(flags: BenchFlags) -> Result<Bench, Error> {
         threads: flags.threads,
         output: output(flags.output),
     })
-}
-
-fn target(flags: TargetFlags) -> Result<Target, Error> {
-    let usage = |text: &str| Err(Error::Usage(text.to_owned()));
-    match (flags.pids.is_empty(), flags.command.first()) {
-        (true, None) => usage("no target; give -p PID for a running process, or -- COMMAND to launch one"),
-        (false, Some(_)) => usage("-p PID and -- COMMAND are two targets; give one of them"),
-        (true, Some(program)) if program.is_empty() => usage("the command after -- has an empty name"),
-        (true, Some(_)) => Ok(Target::Launch(flags.command)),
-        (false, None) => Ok(Target::Processes(distinct(flags.pids))),
-    }
-}
-
-/// The same numbers without repetitions, in the order given.
-fn distinct(pids: Vec<i32>) -> Vec<i32> {
-    let mut seen = std::collections::BTreeSet::new();
-    pids.into_iter().filter(|&pid| seen.insert(pid)).collect()
 }
 
 fn syntax(flags: &ProbeFlags) -> Syntax {
@@ -407,15 +400,28 @@ fn required(selection: Selection) -> Result<Selection, Error> {
     Ok(selection)
 }
 
-/// Two tracers cannot serve one process, so probes that trap are not had in what is followed.
-fn followed(selection: Selection, follow: bool) -> Result<Selection, Error> {
-    if follow && selection.may_trap() {
-        return Err(Error::Usage(
-            "--follow probes by jumps alone; leave out --allow-trap and mechanisms that trap, or --follow"
-                .into(),
-        ));
+/// What a run probes, and where.
+fn selected(
+    probes: &ProbeFlags,
+    kinds: impl Fn(Option<Kind>) -> (bool, bool),
+    flags: TargetFlags,
+    follow: bool,
+) -> Result<(Selection, Target), Error> {
+    let selection = required(selection(probes, kinds)?)?;
+    let target = target(flags, &selection.probes)?;
+    // Two tracers cannot serve one process, so probes that trap are not had in what is followed.
+    let traced = match target {
+        _ if follow => "--follow probes",
+        Target::Whoever(_) => "whoever runs a file, or is named by -n, --user or --cgroup, is probed",
+        _ => return Ok((selection, target)),
+    };
+    if selection.may_trap() {
+        return Err(Error::Usage(format!(
+            "{traced} by jumps alone; leave out --allow-trap and mechanisms that trap{}",
+            if follow { ", or --follow" } else { ", or give -p PID" }
+        )));
     }
-    Ok(selection)
+    Ok((selection, target))
 }
 
 fn limits(flags: &RunFlags) -> Limits {

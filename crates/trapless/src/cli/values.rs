@@ -37,6 +37,14 @@ pub fn pid(text: &str) -> Result<i32, String> {
     }
 }
 
+/// A user's name or id.
+///
+/// # Errors
+/// What is wrong, to follow clap's "invalid value '…' for '…':".
+pub fn user(text: &str) -> Result<u32, String> {
+    crate::whoever::user_id(text)
+}
+
 /// A count of at least 1.
 ///
 /// # Errors

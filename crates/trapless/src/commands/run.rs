@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use trapless_process::Process;
 use trapless_process::launch::{self, Child};
@@ -31,37 +32,38 @@ use watch::watch;
 /// Nothing could be probed, or the output broke; then the probes are out.
 pub fn run(run: &Run) -> Result<u8, Error> {
     let ended = super::signals::install();
-    if run.follow {
-        return follow::follow(run, ended);
-    }
-    let running = Running::new(super::signals::interrupted);
-    let mut reporter = run.output.reporter(run.measure, run.rows, running.clone())?;
     match &run.target {
-        Target::Processes(pids) => {
-            let mut targets = Vec::new();
-            let attached = pids.iter().try_for_each(|&pid| {
-                let process = target::open(pid)?;
-                let session = attach(run, &process, Hold::Stop(super::stop_options(run.allow_seccomp)))?;
-                targets.push(Armed::new(Rc::new(process), session));
-                Ok(())
-            });
-            let mut none = || None;
-            let result =
-                attached.and_then(|()| watch(run, &mut targets, &mut *reporter, &mut none, ended, &running));
-            finish(run, targets, &mut *reporter, result, None, &running)?;
-            Ok(0)
-        }
-        Target::Launch(command) => launched(run, command, &mut *reporter, ended, &running),
+        Target::Processes(pids) if !run.follow => attached(run, pids, ended),
+        Target::Launch(command) if !run.follow => launched(run, command, ended),
+        _ => follow::follow(run, ended),
     }
 }
 
-fn launched(
-    run: &Run,
-    command: &[std::ffi::OsString],
-    reporter: &mut dyn Reporter,
-    ended: super::signals::Ended,
-    running: &Running,
-) -> Result<u8, Error> {
+/// What is to be told of a run, and whether it goes on.
+fn reporter(run: &Run) -> Result<(Box<dyn Reporter + Send>, Arc<Running>), Error> {
+    let running = Running::new(super::signals::interrupted);
+    let reporter = run.output.reporter(run.measure, run.rows, running.clone())?;
+    Ok((reporter, running))
+}
+
+fn attached(run: &Run, pids: &[i32], ended: super::signals::Ended) -> Result<u8, Error> {
+    let (mut reporter, running) = reporter(run)?;
+    let mut targets = Vec::new();
+    let attached = pids.iter().try_for_each(|&pid| {
+        let process = target::open(pid)?;
+        let session = attach(run, &process, Hold::Stop(super::stop_options(run.allow_seccomp)))?;
+        targets.push(Armed::new(Rc::new(process), session));
+        Ok(())
+    });
+    let mut none = || None;
+    let result = attached.and_then(|()| watch(run, &mut targets, &mut *reporter, &mut none, ended, &running));
+    finish(run, targets, &mut *reporter, result, None, &running)?;
+    Ok(0)
+}
+
+fn launched(run: &Run, command: &[std::ffi::OsString], ended: super::signals::Ended) -> Result<u8, Error> {
+    let (mut reporter, running) = reporter(run)?;
+    let reporter = &mut *reporter;
     if run.output.json && run.output.file.is_none() {
         crate::report::leave_stdout();
     }
@@ -92,7 +94,7 @@ fn launched(
             None => Exit::Code(status.code().unwrap_or(0)),
         })
     };
-    let result = watch(run, &mut targets, reporter, &mut exited, ended, running);
+    let result = watch(run, &mut targets, reporter, &mut exited, ended, &running);
     let mut exit = exited();
     // Its end is ours to hear of only when its tracer has.
     let patience = Instant::now() + Duration::from_secs(2);
@@ -104,7 +106,7 @@ fn launched(
     if let [armed] = &mut targets[..] {
         armed.renamed = last_name.filter(|last| Some(last) != name.as_ref());
     }
-    finish(run, targets, reporter, result, exit, running)?;
+    finish(run, targets, reporter, result, exit, &running)?;
     if exit.is_none() && super::signals::interrupted() {
         // As a shell would: a command launched in the foreground got the Ctrl-C, too. Wait for what it makes of it.
         let status = wait_for_end(&mut child)?;

@@ -42,7 +42,8 @@ impl Place {
                 let images = target::images(launched.process())?;
                 Ok(Self { of: Of::Command(Box::new(launched)), images })
             }
-            None => {
+            // A listing is of one process, or of files.
+            None | Some(Target::Whoever(_)) => {
                 let mut images: Vec<Image> = Vec::new();
                 for probe in &listing.selection.probes {
                     let path = probe.spec.module.text();

@@ -176,7 +176,7 @@ impl<W: Write, N: Write> Reporter for Text<W, N> {
 
     fn tree(&mut self, tree: &Tree) -> io::Result<()> {
         let is_trace = self.options.view == View::Trace;
-        if !is_trace {
+        if !is_trace && !tree.summaries.is_empty() {
             self.heading("\nprocesses")?;
         }
         let most = if self.options.all { None } else { Some(self.options.top.unwrap_or(super::tree::MOST)) };

@@ -18,6 +18,7 @@
 mod arming;
 mod ends;
 mod kept;
+mod newcomers;
 mod sharing;
 mod worker;
 
@@ -26,9 +27,13 @@ use crate::cli::validated::{Run, Target};
 use crate::commands::signals::{self, Ended};
 use crate::error::Error;
 use crate::report::{Exit, Reporter, Running};
+use crate::resolve::{self, Kinds};
+use crate::target::Image;
+use crate::whoever::Whoever;
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::sync::Arc;
 use trapless_process::keeper::{Keeper, ParentWatch};
 use trapless_process::launch::{self, Child, Handover, Launched};
@@ -49,6 +54,8 @@ enum Root {
     Processes(Vec<i32>),
     /// A launched command, which waits to be taken over.
     Command(Pid, Handover),
+    /// Whoever is so.
+    Whoever(Whoever),
 }
 
 /// What the keeper is to do.
@@ -96,6 +103,10 @@ pub(super) fn follow(run: &Run, ended: Ended) -> Result<u8, Error> {
     let reporter = run.output.reporter(run.measure, run.rows, running.clone())?;
     let (root, launched) = match &run.target {
         Target::Processes(pids) => (Root::Processes(pids.clone()), None),
+        Target::Whoever(whoever) => {
+            check_files(run, whoever)?;
+            (Root::Whoever(whoever.clone()), None)
+        }
         Target::Launch(command) => {
             if run.output.json && run.output.file.is_none() {
                 crate::report::leave_stdout();
@@ -115,6 +126,18 @@ pub(super) fn follow(run: &Run, ended: Ended) -> Result<u8, Error> {
     // Moved in, so that our copies of the reporter and of the keeper's end are gone.
     let keeper = Keeper::start(move |parent| Task { run, root, running, parent, tells }.work(reporter));
     wait_for(keeper.map_err(Error::other)?, progress, launched)
+}
+
+/// Fails unless the files have what is to be probed: nobody needs to be waited for in vain.
+fn check_files(run: &Run, whoever: &Whoever) -> Result<(), Error> {
+    for file in &whoever.files {
+        let image = Image::file(file)?;
+        let probes = run.selection.probes.iter();
+        let probes = probes.filter(|probe| probe.spec.module.as_literal().map(Path::new) == Some(file));
+        let probes = probes.map(|probe| (&probe.spec, Kinds { entry: probe.entry, returns: probe.returns }));
+        resolve::resolve(None, &[image], probes, &run.selection.exclusions, run.selection.max_probes)?;
+    }
+    Ok(())
 }
 
 /// Waits for the keeper, and for the command where it was interrupted.

@@ -138,6 +138,10 @@ impl Follower<'_> {
 
     /// Takes note of the probes that have matched nowhere, where others have.
     pub(super) fn note_unmatched(&mut self) {
+        // Files were looked at before anybody was waited for.
+        if self.looks_for_files() {
+            return;
+        }
         let probes = self.run.selection.probes.iter().enumerate();
         for (_, probe) in probes.filter(|(index, _)| !self.matched.contains(index)) {
             let text = format!("'{}' matched nothing in any program", probe.spec.text);

@@ -50,6 +50,9 @@ impl Follower<'_> {
     /// # Errors
     /// Probes had to stay somewhere, or the output broke. All others are out.
     pub(super) fn end(&mut self, reporter: &mut dyn Reporter) -> Result<(), Error> {
+        if let Some(newcomers) = &mut self.newcomers {
+            newcomers.end();
+        }
         let mut result = Ok(());
         let mut pids: Vec<Pid> = self.family.pids().collect();
         pids.sort();

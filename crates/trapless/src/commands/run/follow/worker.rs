@@ -8,6 +8,7 @@ use super::super::{Armed, wake::Wake, watch};
 use super::arming::Newcomer;
 use super::ends::Cleaned;
 use super::kept::{End, Kept, Who};
+use super::newcomers::Newcomers;
 use super::sharing::Sharing;
 use super::{OUT, RUNS, Root, Task, ends, exit_of};
 use crate::cli::validated::{Measure, Run};
@@ -60,6 +61,8 @@ pub(super) struct Follower<'r> {
     pub left: BTreeSet<Pid>,
     /// What was said of a program in which nothing matches.
     pub absent: Option<Error>,
+    /// How those are found whom nobody has named.
+    pub newcomers: Option<Newcomers>,
     task: &'r Task<'r>,
 }
 
@@ -82,7 +85,8 @@ pub(super) fn work(task: &Task<'_>, reporter: Box<dyn Reporter + Send>) -> Resul
     if task.parent.gone() {
         return Ok(());
     }
-    if !kept.is_empty() && !matches!(result, Err(Error::Output { .. })) {
+    let is_asked = !kept.is_empty() || matches!(task.root, Root::Whoever(_));
+    if is_asked && !matches!(result, Err(Error::Output { .. })) {
         let tree = kept.into_tree(matches!(task.run.measure, Measure::Trace { .. }));
         let reported = reporter.tree(&tree).map_err(|error| task.run.output.error(error));
         return result.and(reported);
@@ -111,6 +115,7 @@ fn trace(
         cleaned: BTreeMap::new(),
         left: BTreeSet::new(),
         absent: None,
+        newcomers: None,
         task,
     };
     let begun = follower.begin(reporter);
@@ -119,6 +124,7 @@ fn trace(
     let watched = begun.and_then(|()| follower.watch(reporter));
     let ended = follower.end(reporter);
     follower.note_unmatched();
+    follower.note_newcomers();
     let kept = if has_begun { follower.kept } else { Kept::default() };
     (watched.and(ended), kept, follower.absent)
 }
@@ -130,6 +136,10 @@ impl Follower<'_> {
                 self.announced = false;
                 self.begin_with(pid, None, reporter)
             }),
+            Root::Whoever(whoever) => {
+                self.newcomers = Some(Newcomers::new(whoever.clone()));
+                self.begin_with_whoever(reporter)
+            }
             Root::Command(pid, handover) => {
                 self.begin_with(pid.0, Some(*handover), reporter)?;
                 self.task.tell(RUNS);
@@ -138,7 +148,7 @@ impl Follower<'_> {
         }
     }
 
-    fn begin_with(
+    pub(super) fn begin_with(
         &mut self,
         pid: i32,
         handover: Option<Handover>,
@@ -153,16 +163,27 @@ impl Follower<'_> {
         }
         let matched = &mut self.matched;
         let attached = Self::attach(self.run, matched, &process, |attach| attach(&mut newcomer))?;
-        let mut stopped = match newcomer.stopped {
+        let stopped = newcomer.stopped;
+        let session = match attached {
+            Ok(session) => Some(session),
+            Err(absent) => {
+                self.note_absent(pid, absent);
+                if self.is_none_of_ours(Pid(pid)) {
+                    return Ok(());
+                }
+                None
+            }
+        };
+        let mut stopped = match stopped {
             Some(stopped) => stopped,
             // Nothing matches there, and what it runs may.
             None => process.stop_with(self.family.options()).map_err(Error::other)?,
         };
-        self.members
-            .insert(Pid(pid), Member { parent, process: Some(Rc::clone(&process)), ..Member::default() });
-        match attached {
-            Ok(session) => self.add(&process, session, reporter)?,
-            Err(absent) => self.note_absent(pid, absent),
+        let is_without_match = session.is_none();
+        let known = Some(Rc::clone(&process));
+        self.members.insert(Pid(pid), Member { parent, process: known, is_without_match, sharing: None });
+        if let Some(session) = session {
+            self.add(&process, session, reporter)?;
         }
         if let Some(handover) = handover {
             if self.task.parent.should_end() {
@@ -182,10 +203,11 @@ impl Follower<'_> {
         let mut next_look = start + LOOK;
         let ticks = matches!(run.measure, Measure::Trace { .. }) || run.limits.max_events.is_some();
         loop {
+            self.meet_newcomers(reporter)?;
             let is_busy = self.serve(reporter)?;
             let over = self.task.parent.should_end()
                 || deadline.is_some_and(|deadline| Instant::now() >= deadline)
-                || self.family.is_empty();
+                || (self.family.is_empty() && self.newcomers.is_none());
             // What is not taken from the rings is counted as lost there, if it is too much.
             if !self.task.running.is_behind() {
                 watch::show(run, &mut self.targets, self.kept.shown, reporter)
@@ -209,7 +231,8 @@ impl Follower<'_> {
                     .map_err(|error| run.output.error(error))?;
             }
             if !is_busy {
-                let times = [Some(next_look), next_interval, deadline, ticks.then(|| now + TICK)];
+                let newcomers = self.newcomers.as_ref().map(Newcomers::next_look);
+                let times = [Some(next_look), next_interval, deadline, ticks.then(|| now + TICK), newcomers];
                 self.sleep(times.into_iter().flatten().min());
             }
         }
@@ -219,6 +242,9 @@ impl Follower<'_> {
     fn sleep(&self, until: Option<Instant>) {
         let mut wake = Wake::default();
         wake.on(Some(self.family.descriptor().as_raw_fd()));
+        if let Some(newcomers) = self.newcomers.as_ref().and_then(Newcomers::descriptor) {
+            wake.on(Some(newcomers));
+        }
         for descriptor in self.task.parent.descriptors() {
             wake.on(Some(descriptor.as_raw_fd()));
         }
@@ -235,19 +261,21 @@ impl Follower<'_> {
     /// Serves what has happened, for a while; whether there may be more.
     fn serve(&mut self, reporter: &mut dyn Reporter) -> Result<bool, Error> {
         for _ in 0..AT_ONCE {
+            self.meet_pending();
             let Some(event) = self.family.next_event() else { return Ok(false) };
             match event {
                 FamilyEvent::Born { pid, parent } => self.born(pid, parent, reporter)?,
                 FamilyEvent::Execed { pid } => self.execed(pid, reporter)?,
                 FamilyEvent::Loaded { pid } => {
-                    if let Some(process) = self.members.get(&pid).and_then(|member| member.process.clone()) {
+                    let process = self.members.get(&pid).and_then(|member| member.process.clone());
+                    if let Some(process) = process.filter(|_| self.is_wanted(pid)) {
                         self.arm_program(&process, reporter)?;
                     }
-                    self.family.go_on(pid);
+                    self.go_on_or_leave(pid);
                 }
                 FamilyEvent::NotLoaded { pid, error } => {
                     self.not_followed(pid.0, &error);
-                    self.family.go_on(pid);
+                    self.go_on_or_leave(pid);
                 }
                 FamilyEvent::Ended { pid, status } => self.ended(pid, exit_of(status), reporter)?,
                 _ => {}
@@ -257,6 +285,7 @@ impl Follower<'_> {
     }
 
     fn born(&mut self, pid: Pid, parent: Pid, reporter: &mut dyn Reporter) -> Result<(), Error> {
+        let mut may_leave = false;
         if let Some(process) = self.meet(pid, parent) {
             match self.inherited(&process) {
                 _ if self.is_sharing(pid) => {}
@@ -268,10 +297,16 @@ impl Follower<'_> {
                 }
                 // It was created when its parent had no probes yet.
                 None if !self.inherits_nothing(pid, parent) => self.arm_program(&process, reporter)?,
-                None => self.note_without_match(pid),
+                None => {
+                    self.note_without_match(pid);
+                    may_leave = true;
+                }
             }
         }
-        self.family.go_on(pid);
+        match may_leave {
+            true => self.go_on_or_leave(pid),
+            false => self.family.go_on(pid),
+        }
         Ok(())
     }
 
@@ -295,6 +330,10 @@ impl Follower<'_> {
     fn execed(&mut self, pid: Pid, reporter: &mut dyn Reporter) -> Result<(), Error> {
         let parent = self.members.get(&pid).map_or(0, |member| member.parent);
         self.retire(pid, End::default(), reporter)?;
+        if !self.may_be_wanted(pid) {
+            self.family.let_go(pid);
+            return Ok(());
+        }
         if let Some(process) = self.open_member(pid, parent) {
             self.note_lost_rights(&process);
             match self.family.load(&process) {
@@ -302,8 +341,15 @@ impl Follower<'_> {
                 Err(error) => self.not_followed(pid.0, &error),
             }
         }
-        self.family.go_on(pid);
+        self.go_on_or_leave(pid);
         Ok(())
+    }
+
+    fn go_on_or_leave(&mut self, pid: Pid) {
+        match self.is_none_of_ours(pid) {
+            true => self.leave(pid),
+            false => self.family.go_on(pid),
+        }
     }
 
     pub(super) fn ended(&mut self, pid: Pid, exit: Exit, reporter: &mut dyn Reporter) -> Result<(), Error> {

@@ -1,0 +1,77 @@
+//! Who is about to run a file waits for us, and not for long.
+
+mod common;
+
+use common::{Program, is_root};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+use trapless_process::Pid;
+use trapless_process::StopOptions;
+use trapless_process::execs::{ExecWatch, PendingExec};
+use trapless_process::family::{ChildSignal, Family, FamilyEvent};
+
+/// A copy of the program that only this test runs, and who is told of it.
+fn watched() -> Option<(Program, ExecWatch)> {
+    if !is_root() {
+        trapless_testing::skip!("only root is told of programs before they run");
+        return None;
+    }
+    let program = Program::compile("execs", &[]);
+    let watch = ExecWatch::new([program.path()]).expect("the kernel tells");
+    Some((program, watch))
+}
+
+fn take(watch: &mut ExecWatch) -> PendingExec {
+    let start = Instant::now();
+    loop {
+        if let Some(pending) = watch.take() {
+            return pending;
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "nobody is told of");
+        std::thread::yield_now();
+    }
+}
+
+/// Starts it by another program: who starts one waits for its exec.
+fn start(program: &Program) -> Child {
+    Command::new("sh").args(["-c", &format!("exec {} 0", program.path().display())]).spawn().unwrap()
+}
+
+#[test]
+#[allow(clippy::zombie_processes, reason = "the family takes its end")]
+fn whoever_is_told_of_can_be_followed_into_the_new_program() {
+    let Some((program, mut watch)) = watched() else { return };
+    let child = start(&program);
+    let pending = take(&mut watch);
+    let pid = Pid(child.id() as i32);
+    assert_eq!(pending.tid, pid.leader());
+    let mut family = Family::new(StopOptions::default(), ChildSignal::new().unwrap());
+    family.seize(pid).unwrap();
+    drop(pending);
+    let mut has_execed = false;
+    let status = loop {
+        match family.next_event() {
+            None => std::thread::yield_now(),
+            Some(FamilyEvent::Execed { .. }) => {
+                has_execed = true;
+                family.go_on(pid);
+            }
+            Some(FamilyEvent::Ended { status, .. }) => break status,
+            Some(event) => panic!("{event:?}"),
+        }
+    };
+    assert!(has_execed);
+    assert_eq!((status.code(), watch.missed()), (Some(7), 0));
+}
+
+#[test]
+fn whom_nobody_takes_goes_on() {
+    let Some((program, watch)) = watched() else { return };
+    let mut child = start(&program);
+    assert_eq!(child.wait().unwrap().code(), Some(7));
+    assert_eq!(watch.missed(), 1);
+    // Those who wait when nobody is told any more go on, too.
+    let mut child = start(&program);
+    drop(watch);
+    assert_eq!(child.wait().unwrap().code(), Some(7));
+}

@@ -1,0 +1,246 @@
+//! Processes that nobody has named: they are found, now and while the run goes on, and follow as if they had been named.
+//!
+//! Two ways lead here:
+//!
+//! - **Told before it runs.** As root, the kernel tells who is about to execute one of the files ([`ExecWatch`]). He is seized where he
+//!   stands, and his new program is armed before its first instruction.
+//! - **Found by looking.** All of `/proc` is looked at again and again. What a process did before is not counted, which the summary says.
+//!
+//! Without `--follow`, a process leaves the family when it runs something else.
+
+use super::worker::{Follower, Member};
+use crate::error::Error;
+use crate::report::{Note, Reporter, count};
+use crate::whoever::Whoever;
+use std::collections::{HashMap, HashSet};
+use std::os::fd::{AsRawFd, RawFd};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use trapless_process::execs::ExecWatch;
+use trapless_process::{Pid, Process};
+
+/// How often `/proc` is looked at, where that is quick.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A look may take one part of so many of the time.
+const SHARE: u32 = 20;
+
+/// How those are found who are wanted.
+#[derive(Debug)]
+pub(super) struct Newcomers {
+    whoever: Whoever,
+    watch: Option<ExecWatch>,
+    /// Whether all of them are told of before they run.
+    is_told: bool,
+    /// Programs that are known not to be probed: process, start and program's file.
+    passed: HashSet<(i32, u64, Option<std::path::PathBuf>)>,
+    /// How many files those had mapped that may still be loading libraries.
+    loading: HashMap<i32, usize>,
+    next_look: Instant,
+    every: Duration,
+    /// How many were found that had started meanwhile.
+    late: u64,
+    /// How many of those who were told of started without us.
+    missed: u64,
+}
+
+impl Newcomers {
+    pub fn new(whoever: Whoever) -> Newcomers {
+        let programs = whoever.files.iter().map(|file| file.as_path());
+        // Without files everybody's programs would have to wait for us.
+        let watch = (!whoever.files.is_empty()).then(|| ExecWatch::new(programs).ok()).flatten();
+        let is_told = watch.is_some() && !whoever.has_libraries();
+        let (passed, loading) = (HashSet::new(), HashMap::new());
+        Newcomers {
+            whoever,
+            watch,
+            is_told,
+            passed,
+            loading,
+            next_look: Instant::now(),
+            every: LOOK,
+            late: 0,
+            missed: 0,
+        }
+    }
+
+    /// What becomes readable when somebody is about to run one of the files.
+    pub fn descriptor(&self) -> Option<RawFd> {
+        self.watch.as_ref().map(|watch| watch.descriptor().as_raw_fd())
+    }
+
+    pub fn next_look(&self) -> Instant {
+        self.next_look
+    }
+
+    /// Nobody waits for us any more, and nobody is looked for.
+    pub fn end(&mut self) {
+        self.missed += self.watch.take().map_or(0, |watch| watch.missed());
+    }
+}
+
+impl Follower<'_> {
+    /// Takes in those who are there at the beginning.
+    pub(super) fn begin_with_whoever(&mut self, reporter: &mut dyn Reporter) -> Result<(), Error> {
+        self.look_for_newcomers(true, reporter)?;
+        if self.targets.is_empty()
+            && let Some(newcomers) = &self.newcomers
+        {
+            crate::terminal::tell(format_args!("waiting for a process {}", newcomers.whoever.text()));
+        }
+        Ok(())
+    }
+
+    /// Serves those who are about to run one of the files. They stand until then.
+    pub(super) fn meet_pending(&mut self) {
+        let pending = |newcomers: &mut Newcomers| newcomers.watch.as_mut().and_then(ExecWatch::take);
+        while let Some(pending) = self.newcomers.as_mut().and_then(pending) {
+            // It goes on when `pending` is dropped.
+            self.expect_program(pending.tid.0);
+        }
+    }
+
+    /// Looks for others, if it is time.
+    pub(super) fn meet_newcomers(&mut self, reporter: &mut dyn Reporter) -> Result<(), Error> {
+        if self.newcomers.as_ref().is_some_and(|newcomers| Instant::now() >= newcomers.next_look) {
+            self.look_for_newcomers(false, reporter)?;
+        }
+        Ok(())
+    }
+
+    /// Becomes the tracer of somebody who is about to run another program, if nobody is. Who cannot be traced may be found by looking,
+    /// which says why.
+    fn expect_program(&mut self, tid: i32) {
+        let status = std::fs::read(format!("/proc/{tid}/status")).ok();
+        let status = status.and_then(|text| trapless_process::parse_status(&text).ok());
+        let is_expected = status.is_some_and(|status| {
+            let pid = Pid(status.tgid);
+            if self.members.contains_key(&pid) || is_tool(pid.0) {
+                return true;
+            }
+            let is_seized = self.family.seize(pid).is_ok();
+            if is_seized {
+                let process = Process::open(pid).ok().map(Rc::new);
+                let parent = status.ppid;
+                self.members.insert(pid, Member { parent, process, is_without_match: true, sharing: None });
+            }
+            is_seized
+        });
+        if let Some(newcomers) = self.newcomers.as_mut().filter(|_| !is_expected) {
+            newcomers.missed += 1;
+        }
+    }
+
+    fn look_for_newcomers(&mut self, is_first: bool, reporter: &mut dyn Reporter) -> Result<(), Error> {
+        let since = Instant::now();
+        let Some(newcomers) = &mut self.newcomers else { return Ok(()) };
+        let mut found = Vec::new();
+        let loading = std::mem::take(&mut newcomers.loading);
+        let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        for pid in entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok()) {
+            if self.members.contains_key(&Pid(pid)) || is_tool(pid) || !newcomers.whoever.are(pid) {
+                continue;
+            }
+            // A program that is being loaded has more of its libraries at the next look.
+            let mapped = if newcomers.whoever.has_libraries() { Whoever::mapped(pid) } else { 0 };
+            match is_first || !newcomers.whoever.has_libraries() || loading.get(&pid) == Some(&mapped) {
+                true => found.push(pid),
+                false => drop(newcomers.loading.insert(pid, mapped)),
+            }
+        }
+        newcomers.every = LOOK.max(since.elapsed() * SHARE);
+        found.sort_unstable();
+        for pid in found {
+            let key = program_of(pid);
+            let Some(newcomers) = &self.newcomers else { break };
+            if newcomers.passed.contains(&key) {
+                continue;
+            }
+            self.announced = !is_first;
+            // What is in one process's way is not in the others'.
+            match self.begin_with(pid, None, reporter) {
+                Err(error @ Error::Output { .. }) => return Err(error),
+                Err(error) => self.not_followed(pid, &error),
+                Ok(()) => {}
+            }
+            let Some(newcomers) = &mut self.newcomers else { break };
+            if self.members.contains_key(&Pid(pid)) {
+                newcomers.late += u64::from(!is_first);
+            } else {
+                newcomers.passed.insert(key);
+            }
+        }
+        if let Some(newcomers) = &mut self.newcomers {
+            newcomers.next_look = Instant::now() + newcomers.every;
+        }
+        Ok(())
+    }
+
+    pub(super) fn looks_for_files(&self) -> bool {
+        self.newcomers.as_ref().is_some_and(|newcomers| !newcomers.whoever.files.is_empty())
+    }
+
+    /// Whether a process that runs a program in which there is nothing to probe has to be let go.
+    pub(super) fn is_none_of_ours(&self, pid: Pid) -> bool {
+        self.newcomers.is_some() && !self.run.follow && !self.targets.iter().any(|armed| armed.pid() == pid.0)
+    }
+
+    /// Whether a process that has just started its program may be one of those who are looked for.
+    pub(super) fn may_be_wanted(&self, pid: Pid) -> bool {
+        let newcomers = self.newcomers.as_ref().filter(|_| !self.run.follow);
+        newcomers.is_none_or(|newcomers| newcomers.whoever.may_be(pid.0))
+    }
+
+    /// Whether a process whose libraries are loaded is one of those.
+    pub(super) fn is_wanted(&self, pid: Pid) -> bool {
+        let newcomers = self.newcomers.as_ref().filter(|_| !self.run.follow);
+        newcomers.is_none_or(|newcomers| newcomers.whoever.are(pid.0))
+    }
+
+    /// Lets a process go that stands.
+    pub(super) fn leave(&mut self, pid: Pid) {
+        let process = self.members.remove(&pid).and_then(|member| member.process);
+        let released = process.as_ref().is_some_and(|process| self.family.release(process).is_ok());
+        if !released {
+            self.family.let_go(pid);
+        }
+    }
+
+    /// Says what a search cannot see.
+    pub(super) fn note_newcomers(&mut self) {
+        let Some(newcomers) = &self.newcomers else { return };
+        if newcomers.missed > 0 {
+            let text = format!(
+                "programs that were started and could not be probed from their first instruction on: {}",
+                count(newcomers.missed)
+            );
+            self.kept.notes.push(Note { code: "missed", text });
+        }
+        if newcomers.late > 0 || !newcomers.is_told {
+            let text = format!(
+                "processes that start while this runs are found by looking, every {} ms; what they do before is not counted, and who ends sooner is not seen. Found so: {}",
+                newcomers.every.as_millis(),
+                count(newcomers.late)
+            );
+            self.kept.notes.push(Note { code: "found-late", text });
+        }
+        if self.who.is_empty() && self.kept.is_empty() {
+            let text = format!("there was no process {} that could be probed", newcomers.whoever.text());
+            self.kept.notes.push(Note { code: "nobody", text });
+        }
+    }
+}
+
+/// Whether a process is a trapless that runs: this one, its parent, or somebody else's.
+fn is_tool(pid: i32) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let file = |path: String| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+    let own = file("/proc/self/exe".into());
+    own.is_some() && file(format!("/proc/{pid}/exe")) == own
+}
+
+/// What is remembered of a program that is passed by.
+fn program_of(pid: i32) -> (i32, u64, Option<std::path::PathBuf>) {
+    let start = Process::known_start_of(Pid(pid)).ok().flatten().unwrap_or_default();
+    (pid, start, std::fs::read_link(format!("/proc/{pid}/exe")).ok())
+}

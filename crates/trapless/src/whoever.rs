@@ -1,0 +1,207 @@
+//! Which processes are meant where nobody names them by their ids.
+
+use crate::spec::Pattern;
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use trapless_process::{parse_maps, parse_status};
+
+/// All processes that fulfil each of these conditions, at any time of the run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Whoever {
+    /// The name that the kernel keeps, or that of the program's file.
+    pub name: Option<Pattern>,
+    /// The user whom they belong to (their real user id).
+    pub user: Option<u32>,
+    /// The control group that they are in, or one below it: a path that begins at the hierarchy's root.
+    pub cgroup: Option<String>,
+    /// They run or have mapped one of these files.
+    pub files: BTreeSet<PathBuf>,
+}
+
+/// How the kernel tells files apart: device and inode.
+type FileId = (u64, u64);
+
+fn identity(path: impl AsRef<Path>) -> Option<FileId> {
+    std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
+}
+
+impl Whoever {
+    /// Whether a process fulfils the conditions now. One that has ended, or that we may not look at, does not.
+    pub fn are(&self, pid: i32) -> bool {
+        self.may_be(pid) && (self.files.is_empty() || self.maps_one(pid))
+    }
+
+    /// Whether a process that has just started its program may come to fulfil them when its libraries are loaded.
+    pub fn may_be(&self, pid: i32) -> bool {
+        self.has_name(pid)
+            && self.user.is_none_or(|user| user_of(pid) == Some(user))
+            && self.cgroup.as_ref().is_none_or(|group| is_in(pid, group))
+            && (self.files.is_empty() || self.has_libraries() || self.runs_one(pid))
+    }
+
+    /// Whether what is probed may be mapped later than the program.
+    pub fn has_libraries(&self) -> bool {
+        self.files.is_empty() || self.files.iter().any(|file| !is_program(file))
+    }
+
+    /// How many files with code a process has mapped: more than before while its libraries are being loaded.
+    pub fn mapped(pid: i32) -> usize {
+        let Ok(text) = std::fs::read(format!("/proc/{pid}/maps")) else { return 0 };
+        parse_maps(&text).map_or(0, |maps| maps.iter().filter(|m| m.perms.exec && m.path().is_some()).count())
+    }
+
+    /// Who they are, for messages: "that runs /usr/bin/server".
+    pub fn text(&self) -> String {
+        let mut conditions = Vec::new();
+        if !self.files.is_empty() {
+            let files: Vec<_> = self.files.iter().map(|file| file.display().to_string()).collect();
+            conditions.push(format!("that runs {}", files.join(" or ")));
+        }
+        conditions.extend(self.name.as_ref().map(|name| format!("named {}", name.text())));
+        conditions.extend(self.user.map(|user| format!("of user {user}")));
+        conditions.extend(self.cgroup.as_ref().map(|group| format!("in the control group {group}")));
+        conditions.join(" ")
+    }
+
+    fn has_name(&self, pid: i32) -> bool {
+        let Some(wanted) = &self.name else { return true };
+        let comm = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let comm = String::from_utf8_lossy(&comm);
+        wanted.matches(comm.trim_end_matches('\n')) || {
+            let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+            exe.file_name().is_some_and(|name| wanted.matches(&name.to_string_lossy()))
+        }
+    }
+
+    fn runs_one(&self, pid: i32) -> bool {
+        let exe = identity(format!("/proc/{pid}/exe"));
+        exe.is_some() && self.files.iter().any(|file| identity(file) == exe)
+    }
+
+    fn maps_one(&self, pid: i32) -> bool {
+        if self.runs_one(pid) {
+            return true;
+        }
+        let Ok(text) = std::fs::read(format!("/proc/{pid}/maps")) else { return false };
+        // Most processes have no file of such a name, and are done with.
+        let real = |file: &PathBuf| std::fs::canonicalize(file).unwrap_or_else(|_| file.clone());
+        let wanted: Vec<(PathBuf, Option<FileId>)> =
+            self.files.iter().map(|file| (real(file), identity(file))).collect();
+        let names: Vec<&OsStr> = wanted.iter().filter_map(|(path, _)| path.file_name()).collect();
+        if !names.iter().any(|name| text.windows(name.len()).any(|part| part == name.as_bytes())) {
+            return false;
+        }
+        let Ok(maps) = parse_maps(&text) else { return false };
+        maps.iter().filter(|mapping| mapping.perms.exec).filter_map(|mapping| mapping.path()).any(|path| {
+            // As the process sees it, who may have another root.
+            let seen = path.strip_prefix("/").unwrap_or(path);
+            let file = identity(Path::new(&format!("/proc/{pid}/root")).join(seen));
+            file.is_some() && wanted.iter().any(|(_, wanted)| *wanted == file)
+        })
+    }
+}
+
+fn user_of(pid: i32) -> Option<u32> {
+    let text = std::fs::read(format!("/proc/{pid}/status")).ok()?;
+    parse_status(&text).ok().map(|status| status.uid[0])
+}
+
+/// Whether a process is in a control group of any hierarchy, or below it.
+fn is_in(pid: i32, group: &str) -> bool {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let groups = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    let below =
+        |path: &str| path.strip_prefix(group).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    groups.into_iter().any(|path| group == "/" || below(path))
+}
+
+/// Whether a file is executed rather than loaded by others, as far as it shows: libraries are not executable mostly, and are named so.
+fn is_program(file: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    let name = file.file_name().unwrap_or_default().as_bytes();
+    let is_library = name.ends_with(b".so") || name.windows(4).any(|part| part == b".so.");
+    !is_library && std::fs::metadata(file).is_ok_and(|file| file.permissions().mode() & 0o111 != 0)
+}
+
+/// The control group that a path means, which may be one of its file system.
+pub fn group_of(path: &str) -> String {
+    let under = path.strip_prefix("/sys/fs/cgroup").filter(|rest| rest.is_empty() || rest.starts_with('/'));
+    let group = under.unwrap_or(path).trim_matches('/');
+    format!("/{group}")
+}
+
+/// The id of a user who is named, or whose id is given.
+///
+/// # Errors
+/// There is no such user.
+pub fn user_id(name: &str) -> Result<u32, String> {
+    if let Ok(id) = name.parse() {
+        return Ok(id);
+    }
+    let Ok(text) = std::ffi::CString::new(name) else { return Err("no such user".to_owned()) };
+    let mut buffer = vec![0; 1 << 16];
+    let mut entry = std::mem::MaybeUninit::<libc::passwd>::uninit();
+    let mut found = std::ptr::null_mut();
+    // SAFETY: the call writes an entry whose strings are in the buffer, whose size is said, and where the entry is.
+    unsafe {
+        libc::getpwnam_r(text.as_ptr(), entry.as_mut_ptr(), buffer.as_mut_ptr(), buffer.len(), &mut found);
+        found.as_ref().map(|entry| entry.pw_uid).ok_or_else(|| "no such user".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::Syntax;
+
+    #[test]
+    fn we_are_who_we_are() {
+        let own = std::process::id() as i32;
+        let exe = std::env::current_exe().unwrap();
+        let name = exe.file_name().unwrap().to_str().unwrap();
+        let user = user_of(own);
+        let whoever = Whoever {
+            name: Some(Pattern::new(&format!("{}*", &name[..6]), Syntax::Glob).unwrap()),
+            user,
+            cgroup: Some("/".into()),
+            files: [exe.clone()].into(),
+        };
+        assert!(whoever.are(own) && whoever.may_be(own));
+        assert!(!whoever.are(1));
+        for not in [
+            Whoever { name: Some(Pattern::literal("another")), ..whoever.clone() },
+            Whoever { user: user.map(|user| user + 1), ..whoever.clone() },
+            Whoever { cgroup: Some("/nowhere".into()), ..whoever.clone() },
+            Whoever { files: ["/bin/true".into()].into(), ..whoever.clone() },
+        ] {
+            assert!(!not.are(own), "{not:?}");
+        }
+    }
+
+    #[test]
+    fn libraries_are_seen_where_they_are_mapped() {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let libc =
+            maps.lines().find_map(|line| line.split(' ').next_back().filter(|p| p.contains("/libc.so")));
+        let Some(libc) = libc else { return };
+        let whoever = Whoever { files: [libc.into()].into(), ..Whoever::default() };
+        assert!(whoever.has_libraries() && whoever.are(std::process::id() as i32));
+    }
+
+    #[test]
+    fn control_groups_are_known_by_either_path() {
+        for (path, group) in [
+            ("/sys/fs/cgroup", "/"),
+            ("/sys/fs/cgroup/system.slice/", "/system.slice"),
+            ("system.slice/a", "/system.slice/a"),
+            ("/sys/fs/cgroups", "/sys/fs/cgroups"),
+        ] {
+            assert_eq!(group_of(path), group);
+        }
+        assert_eq!(user_id("0"), Ok(0));
+        assert!(user_id("nobody of this name").is_err());
+    }
+}

@@ -1,0 +1,232 @@
+//! Processes that nobody names by their ids: whoever runs a file, has a name, belongs to a user.
+
+mod support;
+
+use serde_json::Value;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use support::family::{counted, hits, is_left_alone, total};
+use support::text::Text;
+use support::tool::{Ran, Tool, finish, moments, run, trapless};
+use support::{Program, Target, eventually, is_root};
+
+const RUNNER: &str = include_str!("targets/runner.c");
+
+const NOBODY: u32 = 65534;
+
+fn runner(name: &str) -> Program {
+    Program::build(name, RUNNER, &[])
+}
+
+/// Waits until a tool that probes nobody yet says what it waits for.
+fn waits(mut command: Command, errors: &Path) -> Tool {
+    let tool = Tool::armed_to(&mut command, errors);
+    eventually("it waits", || std::fs::read_to_string(errors).unwrap().contains("waiting for a process"));
+    tool
+}
+
+/// Runs a shell's script, which is to end well.
+#[track_caller]
+fn script(text: &str) {
+    let ran = finish(Command::new("sh").args(["-c", text]));
+    assert_eq!((ran.code, ran.out.as_str()), (Some(0), ""), "{ran:?}");
+}
+
+#[track_caller]
+fn ends(tool: Tool) -> (Ran, Vec<Value>) {
+    tool.signal(libc::SIGINT);
+    let ran = tool.ran();
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let lines = ran.json();
+    (ran, lines)
+}
+
+fn total_hits(lines: &[Value]) -> u64 {
+    hits(total(lines)).values().sum()
+}
+
+fn codes(lines: &[Value]) -> Vec<&str> {
+    total(lines)["notes"].as_array().unwrap().iter().map(|note| note["code"].as_str().unwrap()).collect()
+}
+
+/// Makes a waiting target call once.
+fn call(target: &mut Target, line: &str) {
+    target.tell(line);
+    assert_eq!(target.line(), "called");
+}
+
+#[test]
+fn whoever_runs_a_file_is_counted_now_and_later() {
+    let program = runner("runner");
+    let path = program.path().to_str().unwrap();
+    let other = runner("runner");
+    let mut there = [program.start(&["5", "wait"]), program.start(&["5", "wait"])];
+    let mut unasked = other.start(&["5", "wait"]);
+    let before = unasked.text();
+    let tool = Tool::armed(&["count", &format!("{path}:subject")]);
+    // The other line of the two comes when it is there, too.
+    eventually("both are probed", || there.each_ref().iter().all(|target| !is_left_alone(target.pid())));
+    there.iter_mut().for_each(|target| call(target, "x"));
+    call(&mut unasked, "x");
+    assert!(is_left_alone(unasked.pid()) && before.is_now(unasked.pid()));
+    script(&format!(
+        "for i in 1 2 3 4 5 6 7 8 9 10; do {path} 10; done; {} 10; {path} 7 thread",
+        other.path().display()
+    ));
+    let (ran, lines) = ends(tool);
+    let counted = counted(&lines);
+    assert!(there.iter().all(|target| counted[&i64::from(target.pid())] == 1), "{ran:?}");
+    if is_root() {
+        // Each from its first instruction on, also one that a second thread has started.
+        assert_eq!(total_hits(&lines), 2 + 10 * 10 + 7 + 6, "{ran:?}");
+        assert_eq!(counted.len(), 2 + 11, "{ran:?}");
+        assert!(codes(&lines).is_empty(), "{ran:?}");
+    } else {
+        assert!(total_hits(&lines) <= 2 + 10 * 10 + 7 + 6, "{ran:?}");
+    }
+    for mut target in there {
+        assert!(is_left_alone(target.pid()));
+        Text::of(target.pid()).assert_is_of_files(target.pid());
+        call(&mut target, "x");
+    }
+}
+
+/// The kernel asks for leave, we become the tracer, and then there is no new program.
+#[test]
+fn a_program_that_cannot_be_run_after_all_is_no_loss() {
+    let program = runner("runner");
+    let path = program.path().to_str().unwrap();
+    let other = runner("runner");
+    // The file that it tries to run is the probed one.
+    let mut command = Command::new(other.path());
+    let mut target = Target::start(command.arg0(path).args(["5", "wait"]));
+    let tool =
+        waits(trapless(&["count", "-f", "json", &format!("{path}:subject")]), &other.dir().join("errors"));
+    for _ in 0..3 {
+        call(&mut target, "fails");
+    }
+    let (ran, lines) = ends(tool);
+    assert_eq!(total_hits(&lines), 0, "{ran:?}");
+    assert_eq!(codes(&lines).last(), Some(&"nobody"), "{ran:?}");
+    assert!(is_left_alone(target.pid()));
+    call(&mut target, "fails");
+}
+
+/// Without root nobody is told of a program that starts. It is found, and what is missing is said.
+#[test]
+fn l1_without_root_those_who_come_later_are_found() {
+    if !is_root() {
+        trapless_testing::skip!("only root can be two users");
+        return;
+    }
+    let program = runner("runner");
+    let (path, dir) = (program.path().to_str().unwrap(), program.dir());
+    let copy = dir.join("trapless");
+    support::copy_program(Path::new(env!("CARGO_BIN_EXE_trapless")), &copy);
+    let mut command = Command::new(&copy);
+    command.args(["count", "-f", "json", &format!("{path}:subject")]).uid(NOBODY).gid(NOBODY);
+    command.current_dir("/").stdin(Stdio::null());
+    let tool = waits(command, &dir.join("errors"));
+    let mut ours = program.start(&["3", "wait"]);
+    let mut later = Command::new(path);
+    let mut later = Target::start(later.args(["5", "wait"]).uid(NOBODY).gid(NOBODY));
+    eventually("it is found", || !is_left_alone(later.pid()));
+    call(&mut later, "x");
+    call(&mut ours, "x");
+    let (ran, lines) = ends(tool);
+    assert_eq!(counted(&lines).into_iter().collect::<Vec<_>>(), [(i64::from(later.pid()), 1)], "{ran:?}");
+    assert_eq!(codes(&lines), ["found-late"], "{ran:?}");
+    assert!(is_left_alone(later.pid()) && is_left_alone(ours.pid()));
+}
+
+#[test]
+fn names_users_and_groups_are_conditions() {
+    let program = runner("trapless_whom");
+    let other = runner("trapless_else");
+    let mut targets = [program.start(&["5", "wait"]), other.start(&["5", "wait"])];
+    let user = Command::new("id").arg("-u").output().unwrap();
+    let user = String::from_utf8(user.stdout).unwrap().trim().to_owned();
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap();
+    let group = groups.lines().find_map(|line| line.splitn(3, ':').nth(2)).unwrap_or("/").to_owned();
+    for (conditions, whom) in [
+        (&["-n", "trapless_whom"][..], 0..1),
+        (&["-n", "trapless_*"], 0..2),
+        (&["-n", "trapless_e*", "--user", &user], 1..2),
+        (&["-n", "trapless_*", "--cgroup", &group], 0..2),
+    ] {
+        let tool = Tool::armed(&[&["count", "trapless_*:subject"], conditions].concat());
+        let wanted = targets[whom.clone()].iter().map(Target::pid).collect::<Vec<_>>();
+        eventually("they are probed", || wanted.iter().all(|&pid| !is_left_alone(pid)));
+        targets.iter_mut().for_each(|target| call(target, "x"));
+        let (ran, lines) = ends(tool);
+        let counted: Vec<i64> = counted(&lines).into_keys().collect();
+        let mut wanted: Vec<i64> = wanted.into_iter().map(i64::from).collect();
+        wanted.sort_unstable();
+        assert_eq!(counted, wanted, "{conditions:?} {ran:?}");
+    }
+    let nobody =
+        run(&["count", "-f", "json", "-d", "0.2", "-n", "trapless_whom", "--cgroup", "/nowhere", "x:y"]);
+    assert_eq!(nobody.code, Some(0), "{nobody:?}");
+    assert!(nobody.err.contains("named trapless_whom in the control group /nowhere"), "{nobody:?}");
+}
+
+#[test]
+fn whoever_has_mapped_a_library_is_found() {
+    let library = "long subject(long x) { __asm__ volatile(\"\"); return x * 3 + 7; }";
+    let library = Program::build("libwhom.so", library, &["-shared", "-fPIC"]);
+    let own = RUNNER.replace("__attribute__((noipa)) long subject", "long subject(long); long unused");
+    let flags = [library.path().to_str().unwrap(), &format!("-Wl,-rpath,{}", library.dir().display())];
+    let program = Program::build("linked", &own, &flags);
+    let mut there = program.start(&["5", "wait"]);
+    let tool = Tool::armed(&["count", &format!("{}:subject", library.path().display())]);
+    let mut later = program.start(&["5", "wait"]);
+    eventually("it is found", || !is_left_alone(later.pid()));
+    [&mut there, &mut later].into_iter().for_each(|target| call(target, "x"));
+    let (ran, lines) = ends(tool);
+    assert_eq!(total_hits(&lines), 2, "{ran:?}");
+    assert_eq!(codes(&lines), ["found-late"], "{ran:?}");
+}
+
+/// Many at once, as a shell's pipelines and builds start them.
+#[test]
+fn l1_many_short_programs_are_counted_exactly_or_it_is_said() {
+    const PROGRAMS: u64 = 200;
+    let program = runner("runner");
+    let path = program.path().to_str().unwrap();
+    let errors = program.dir().join("errors");
+    let tool = waits(trapless(&["count", "-f", "json", &format!("{path}:subject")]), &errors);
+    script(&format!("seq {PROGRAMS} | xargs -P 8 -I N {path} 10"));
+    let (ran, lines) = ends(tool);
+    match codes(&lines).is_empty() {
+        true => assert_eq!(total_hits(&lines), 10 * PROGRAMS, "{ran:?}"),
+        false => assert!(total_hits(&lines) <= 10 * PROGRAMS, "{ran:?}"),
+    }
+}
+
+#[test]
+fn p9_programs_that_start_while_the_tool_is_killed_go_on() {
+    let program = runner("runner");
+    let path = program.path().to_str().unwrap();
+    for moment in moments(6, Duration::from_millis(500)) {
+        let errors = program.dir().join("errors");
+        let tool = waits(trapless(&["count", "-f", "json", &format!("{path}:subject")]), &errors);
+        let text = format!("for i in $(seq 60); do {path} 3 || echo bad; done");
+        let programs = std::thread::spawn(move || script(&text));
+        std::thread::sleep(moment);
+        tool.kill();
+        programs.join().unwrap();
+    }
+}
+
+#[test]
+fn what_nobody_can_run_is_refused_before_anybody_is_waited_for() {
+    let program = runner("runner");
+    let path = program.path().to_str().unwrap();
+    run(&["count", &format!("{path}:nothing")]).assert_refused(5, &["no function matches"]);
+    run(&["count", "/nowhere/program:subject"]).assert_refused(2, &["/nowhere/program", "no such file"]);
+    run(&["count", "runner:subject"]).assert_refused(2, &["no target", "-n NAME"]);
+    run(&["count", "-n", "runner", "-p", "1", "runner:subject"]).assert_refused(2, &["leave them out"]);
+    run(&["count", "-n", "runner", "runner:subject", "--allow-trap"]).assert_refused(2, &["by jumps alone"]);
+}
