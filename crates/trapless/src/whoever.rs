@@ -31,7 +31,7 @@ fn identity(path: impl AsRef<Path>) -> Option<FileId> {
 impl Whoever {
     /// Whether a process fulfils the conditions now. One that has ended, or that we may not look at, does not.
     pub fn are(&self, pid: i32) -> bool {
-        self.may_be(pid) && (self.files.is_empty() || self.maps_one(pid))
+        runs_a_program(pid) && self.may_be(pid) && (self.files.is_empty() || self.maps_one(pid))
     }
 
     /// Whether a process that has just started its program may come to fulfil them when its libraries are loaded.
@@ -118,12 +118,44 @@ fn is_in(pid: i32, group: &str) -> bool {
     groups.into_iter().any(|path| group == "/" || below(path))
 }
 
-/// Whether a file is executed rather than loaded by others, as far as it shows: libraries are not executable mostly, and are named so.
+/// Whether a process is no thread of the kernel's, and has not ended.
+fn runs_a_program(pid: i32) -> bool {
+    match std::fs::read_link(format!("/proc/{pid}/exe")) {
+        Ok(_) => true,
+        // Of somebody else's process nothing is told.
+        Err(error) => error.kind() == std::io::ErrorKind::PermissionDenied,
+    }
+}
+
+/// Whether a file is executed and not loaded by others, as far as it shows: it has an interpreter or a fixed place. So have some C
+/// libraries, which are known by their names. What is taken for a library is looked for in all that is mapped.
 fn is_program(file: &Path) -> bool {
-    use std::os::unix::fs::PermissionsExt;
     let name = file.file_name().unwrap_or_default().as_bytes();
-    let is_library = name.ends_with(b".so") || name.windows(4).any(|part| part == b".so.");
-    !is_library && std::fs::metadata(file).is_ok_and(|file| file.permissions().mode() & 0o111 != 0)
+    if name.ends_with(b".so") || name.windows(4).any(|part| part == b".so.") {
+        return false;
+    }
+    let Ok(bytes) = std::fs::File::open(file).and_then(first_page) else { return false };
+    let field = |at: usize, size: usize| {
+        let bytes = bytes.get(at..at.checked_add(size)?)?;
+        Some(bytes.iter().rev().fold(0, |value, &byte| value << 8 | usize::from(byte)))
+    };
+    const ET_EXEC: usize = 2;
+    const PT_INTERP: usize = 3;
+    // Offset, entry's size and number of the program headers (`elf.h`).
+    let [offset, size, number] = match bytes.get(..5) {
+        Some(b"\x7fELF\x02") => [field(32, 8), field(54, 2), field(56, 2)],
+        Some(b"\x7fELF\x01") => [field(28, 4), field(42, 2), field(44, 2)],
+        _ => return false,
+    }
+    .map(Option::unwrap_or_default);
+    let kind = |index: usize| field(offset.saturating_add(index * size), 4);
+    field(16, 2) == Some(ET_EXEC) || (0..number).any(|index| kind(index) == Some(PT_INTERP))
+}
+
+fn first_page(file: std::fs::File) -> std::io::Result<Vec<u8>> {
+    use std::io::Read;
+    let mut bytes = Vec::new();
+    file.take(4096).read_to_end(&mut bytes).map(|_| bytes)
 }
 
 /// The control group that a path means, which may be one of its file system.

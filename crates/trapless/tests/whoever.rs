@@ -93,6 +93,58 @@ fn whoever_runs_a_file_is_counted_now_and_later() {
     }
 }
 
+/// An interpreter is opened with a lock held that a tracer waits for.
+#[test]
+fn l1_scripts_and_loaders_wait_for_nobody() {
+    let program = runner("runner");
+    let path = program.path().to_str().unwrap();
+    let text = program.dir().join("script");
+    std::fs::write(&text, format!("#!{path} 40\n")).unwrap();
+    std::fs::set_permissions(&text, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    // `./program 40 ./script`: the calls that its first argument says.
+    let errors = program.dir().join("errors");
+    let tool = waits(trapless(&["count", "-f", "json", &format!("{path}:subject")]), &errors);
+    script(&format!("for i in 1 2 3; do {}; done; {path} 2", text.display()));
+    let (ran, lines) = ends(tool);
+    match codes(&lines)[..] {
+        [] => assert_eq!(total_hits(&lines), 3 * 40 + 2, "{ran:?}"),
+        _ => assert!(total_hits(&lines) <= 3 * 40 + 2, "{ran:?}"),
+    }
+}
+
+/// Children of who is probed are told of, and are no strangers.
+#[test]
+fn l1_probed_programs_that_fork_all_the_time_are_counted() {
+    let program = runner("runner");
+    let path = program.path().to_str().unwrap();
+    let errors = program.dir().join("errors");
+    let tool = waits(trapless(&["count", "-f", "json", &format!("{path}:subject")]), &errors);
+    script(&format!("{path} 5 forks & {path} 5 forks; wait"));
+    let (ran, lines) = ends(tool);
+    if is_root() {
+        assert_eq!(total_hits(&lines), 2 * (5 + 300 * 2), "{ran:?}");
+        assert!(
+            codes(&lines).is_empty() && total(&lines)["not_followed"] == serde_json::json!([]),
+            "{ran:?}"
+        );
+    }
+}
+
+/// A program that is built anew is another file.
+#[test]
+fn a_file_that_is_written_anew_is_watched_anew() {
+    let program = runner("runner");
+    let path = program.path().to_str().unwrap();
+    let errors = program.dir().join("errors");
+    let tool = waits(trapless(&["count", "-f", "json", &format!("{path}:subject")]), &errors);
+    script(&format!("cp {path} {path}.new && mv {path}.new {path} && sleep 0.5 && {path} 10"));
+    let (ran, lines) = ends(tool);
+    assert!(codes(&lines).contains(&"found-late"), "{ran:?}");
+    if is_root() {
+        assert_eq!(total_hits(&lines), 10, "{ran:?}");
+    }
+}
+
 /// The kernel asks for leave, we become the tracer, and then there is no new program.
 #[test]
 fn a_program_that_cannot_be_run_after_all_is_no_loss() {

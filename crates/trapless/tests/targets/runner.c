@@ -1,6 +1,7 @@
 /* Calls `subject` as often as its first argument says, and ends; then, by its second:
      wait     says "ready", and calls it once for each line that it reads
      slowly   sleeps for a second, and calls it as often again
+     forks    creates 300 children, one after the other, of which each calls it twice
      thread   a thread that is not the first one runs this program anew, with a call less
    A line that begins with f also makes it try to run this program anew, which the kernel refuses only after it has opened the file. */
 #define _GNU_SOURCE
@@ -9,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 __attribute__((noipa)) long subject(long x) { __asm__ volatile("" ::: "memory"); return x * 3 + 7; }
@@ -45,6 +47,13 @@ int main(int argc, char **argv) {
     if (strcmp(how, "slowly") == 0) {
         sleep(1);
         call(atol(argv[1]));
+    } else if (strcmp(how, "forks") == 0) {
+        for (int n = 0; n < 300; n++) {
+            int status = 0;
+            pid_t child = fork();
+            if (child == 0) { call(2); _exit(5); }
+            if (waitpid(child, &status, 0) != child || status != 5 << 8) _exit(96);
+        }
     } else if (strcmp(how, "thread") == 0) {
         pthread_t thread;
         pthread_create(&thread, 0, run_anew, 0);

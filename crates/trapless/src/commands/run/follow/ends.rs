@@ -65,7 +65,7 @@ impl Follower<'_> {
         while !self.family.is_empty() {
             let Some(event) = self.family.next_event() else {
                 let all_stand = self.family.pids().all(|pid| self.cleaned.contains_key(&pid));
-                if all_stand || (!self.cleaned.is_empty() && last_left.elapsed() >= QUIET) {
+                if !self.cleaned.is_empty() && (all_stand || last_left.elapsed() >= QUIET) {
                     result = result.and(self.release_cleaned(reporter));
                 } else if last_left.elapsed() >= HOPELESS {
                     break;

@@ -14,10 +14,12 @@ use crate::report::{Note, Reporter, count};
 use crate::whoever::Whoever;
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use trapless_process::execs::ExecWatch;
-use trapless_process::{Pid, Process};
+use trapless_process::execs::{ExecWatch, PendingExec};
+use trapless_process::{Pid, Process, parse_status};
 
 /// How often `/proc` is looked at, where that is quick.
 const LOOK: Duration = Duration::from_millis(20);
@@ -32,8 +34,10 @@ pub(super) struct Newcomers {
     watch: Option<ExecWatch>,
     /// Whether all of them are told of before they run.
     is_told: bool,
-    /// Programs that are known not to be probed: process, start and program's file.
-    passed: HashSet<(i32, u64, Option<std::path::PathBuf>)>,
+    /// Programs that are known not to be probed.
+    passed: HashSet<Passed>,
+    /// What the files were when they were marked.
+    marked: Vec<(PathBuf, Option<Written>)>,
     /// How many files those had mapped that may still be loading libraries.
     loading: HashMap<i32, usize>,
     next_look: Instant,
@@ -50,11 +54,13 @@ impl Newcomers {
         // Without files everybody's programs would have to wait for us.
         let watch = (!whoever.files.is_empty()).then(|| ExecWatch::new(programs).ok()).flatten();
         let is_told = watch.is_some() && !whoever.has_libraries();
+        let marked = whoever.files.iter().map(|file| (file.clone(), written(file))).collect();
         let (passed, loading) = (HashSet::new(), HashMap::new());
         Newcomers {
             whoever,
             watch,
             is_told,
+            marked,
             passed,
             loading,
             next_look: Instant::now(),
@@ -71,6 +77,17 @@ impl Newcomers {
 
     pub fn next_look(&self) -> Instant {
         self.next_look
+    }
+
+    /// A file that was written anew is another one, of which nobody is told.
+    fn mark_again(&mut self) {
+        let Some(watch) = &self.watch else { return };
+        for (path, before) in &mut self.marked {
+            let is_same = written(path) == *before;
+            let is_marked = watch.add(path).is_ok();
+            *before = written(path);
+            self.is_told &= is_same && is_marked;
+        }
     }
 
     /// Nobody waits for us any more, and nobody is looked for.
@@ -95,8 +112,8 @@ impl Follower<'_> {
     pub(super) fn meet_pending(&mut self) {
         let pending = |newcomers: &mut Newcomers| newcomers.watch.as_mut().and_then(ExecWatch::take);
         while let Some(pending) = self.newcomers.as_mut().and_then(pending) {
-            // It goes on when `pending` is dropped.
-            self.expect_program(pending.tid.0);
+            // He goes on when `pending` is dropped.
+            self.expect_program(&pending);
         }
     }
 
@@ -110,9 +127,9 @@ impl Follower<'_> {
 
     /// Becomes the tracer of somebody who is about to run another program, if nobody is. Who cannot be traced may be found by looking,
     /// which says why.
-    fn expect_program(&mut self, tid: i32) {
-        let status = std::fs::read(format!("/proc/{tid}/status")).ok();
-        let status = status.and_then(|text| trapless_process::parse_status(&text).ok());
+    fn expect_program(&mut self, pending: &PendingExec) {
+        let status = std::fs::read(format!("/proc/{}/status", pending.tid)).ok();
+        let status = status.and_then(|text| parse_status(&text).ok());
         let is_expected = status.is_some_and(|status| {
             let pid = Pid(status.tgid);
             if self.members.contains_key(&pid) || is_tool(pid.0) {
@@ -124,20 +141,40 @@ impl Follower<'_> {
                 let parent = status.ppid;
                 self.members.insert(pid, Member { parent, process, is_without_match: true, sharing: None });
             }
-            is_seized
+            // Its new program may run already, and nobody tells of that any more.
+            let is_late = pending.is_over();
+            if is_seized && is_late {
+                self.family.ask_to_stop(pid);
+            }
+            is_seized && !is_late
         });
         if let Some(newcomers) = self.newcomers.as_mut().filter(|_| !is_expected) {
             newcomers.missed += 1;
         }
     }
 
+    /// Somebody stands who was to be traced before his program started, and was not.
+    pub(super) fn meet_late(&mut self, pid: Pid, reporter: &mut dyn Reporter) -> Result<(), Error> {
+        let parent = self.members.get(&pid).map_or(0, |member| member.parent);
+        if !self.targets.iter().any(|armed| armed.pid() == pid.0)
+            && self.is_wanted(pid)
+            && let Some(process) = self.open_member(pid, parent)
+        {
+            self.arm_program(&process, reporter)?;
+        }
+        self.go_on_or_leave(pid);
+        Ok(())
+    }
+
     fn look_for_newcomers(&mut self, is_first: bool, reporter: &mut dyn Reporter) -> Result<(), Error> {
         let since = Instant::now();
         let Some(newcomers) = &mut self.newcomers else { return Ok(()) };
-        let mut found = Vec::new();
+        newcomers.mark_again();
+        let (mut found, mut seen) = (Vec::new(), HashSet::new());
         let loading = std::mem::take(&mut newcomers.loading);
         let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
         for pid in entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok()) {
+            seen.insert(pid);
             if self.members.contains_key(&Pid(pid)) || is_tool(pid) || !newcomers.whoever.are(pid) {
                 continue;
             }
@@ -148,15 +185,17 @@ impl Follower<'_> {
                 false => drop(newcomers.loading.insert(pid, mapped)),
             }
         }
+        newcomers.passed.retain(|(pid, ..)| seen.contains(pid));
         newcomers.every = LOOK.max(since.elapsed() * SHARE);
         found.sort_unstable();
         for pid in found {
             let key = program_of(pid);
             let Some(newcomers) = &self.newcomers else { break };
-            if newcomers.passed.contains(&key) {
+            // It was some time ago that it was looked at. A newborn of ours is told of, and is not to be taken for a stranger.
+            if newcomers.passed.contains(&key) || is_ours(pid) || !newcomers.whoever.are(pid) {
                 continue;
             }
-            self.announced = !is_first;
+            self.announced &= !is_first;
             // What is in one process's way is not in the others'.
             match self.begin_with(pid, None, reporter) {
                 Err(error @ Error::Output { .. }) => return Err(error),
@@ -199,6 +238,9 @@ impl Follower<'_> {
 
     /// Lets a process go that stands.
     pub(super) fn leave(&mut self, pid: Pid) {
+        if let Some(newcomers) = &mut self.newcomers {
+            newcomers.passed.insert(program_of(pid.0));
+        }
         let process = self.members.remove(&pid).and_then(|member| member.process);
         let released = process.as_ref().is_some_and(|process| self.family.release(process).is_ok());
         if !released {
@@ -233,14 +275,32 @@ impl Follower<'_> {
 
 /// Whether a process is a trapless that runs: this one, its parent, or somebody else's.
 fn is_tool(pid: i32) -> bool {
-    use std::os::unix::fs::MetadataExt;
     let file = |path: String| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
     let own = file("/proc/self/exe".into());
     own.is_some() && file(format!("/proc/{pid}/exe")) == own
 }
 
+/// A program that is passed by: its process, that one's start, the program's file, and how many files with code it had mapped.
+type Passed = (i32, u64, Option<PathBuf>, usize);
+
+/// Which file it is, and when it was changed: device, inode, seconds and nanoseconds.
+type Written = (u64, u64, i64, i64);
+
+fn written(path: &Path) -> Option<Written> {
+    let file = std::fs::metadata(path).ok()?;
+    Some((file.dev(), file.ino(), file.ctime(), file.ctime_nsec()))
+}
+
+/// Whether a process is traced by the calling thread: also one that was created by one of the family's and was not served yet.
+fn is_ours(pid: i32) -> bool {
+    let text = std::fs::read(format!("/proc/{pid}/status")).ok();
+    let status = text.and_then(|text| parse_status(&text).ok());
+    // SAFETY: gettid takes nothing and cannot fail.
+    status.is_some_and(|status| status.tracer == unsafe { libc::gettid() })
+}
+
 /// What is remembered of a program that is passed by.
-fn program_of(pid: i32) -> (i32, u64, Option<std::path::PathBuf>) {
+fn program_of(pid: i32) -> Passed {
     let start = Process::known_start_of(Pid(pid)).ok().flatten().unwrap_or_default();
-    (pid, start, std::fs::read_link(format!("/proc/{pid}/exe")).ok())
+    (pid, start, std::fs::read_link(format!("/proc/{pid}/exe")).ok(), Whoever::mapped(pid))
 }

@@ -278,6 +278,7 @@ impl Follower<'_> {
                     self.go_on_or_leave(pid);
                 }
                 FamilyEvent::Ended { pid, status } => self.ended(pid, exit_of(status), reporter)?,
+                FamilyEvent::Stopped { pid } => self.meet_late(pid, reporter)?,
                 _ => {}
             }
         }
@@ -345,7 +346,7 @@ impl Follower<'_> {
         Ok(())
     }
 
-    fn go_on_or_leave(&mut self, pid: Pid) {
+    pub(super) fn go_on_or_leave(&mut self, pid: Pid) {
         match self.is_none_of_ours(pid) {
             true => self.leave(pid),
             false => self.family.go_on(pid),
