@@ -205,10 +205,13 @@ impl Waiting {
                 asked.extend(questions.into_iter().map(|question| (Instant::now(), question)));
                 // It fails only if nobody is left to take them.
                 let _ = tells.write_all(b"x");
-                match reserve() {
-                    Some(again) => reserved = again,
-                    None => return,
-                }
+                let Some(again) = reserve() else {
+                    // The group is closed with the last of them, which lets those go on whose questions were not read.
+                    asked.iter().chain(&taken).for_each(|(_, question)| question.answer());
+                    self.lock().clear();
+                    return;
+                };
+                reserved = again;
             }
             let mut queue = self.lock();
             asked.retain(|(since, question)| {

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use trapless_process::execs::{ExecWatch, PendingExec};
-use trapless_process::{Pid, Process, parse_status};
+use trapless_process::{Errno, Pid, Process, parse_status};
 
 /// How often `/proc` is looked at, where that is quick.
 const LOOK: Duration = Duration::from_millis(20);
@@ -82,11 +82,16 @@ impl Newcomers {
     /// A file that was written anew is another one, of which nobody is told.
     fn mark_again(&mut self) {
         let Some(watch) = &self.watch else { return };
+        let mut has_ended = false;
         for (path, before) in &mut self.marked {
             let is_same = written(path) == *before;
-            let is_marked = watch.add(path).is_ok();
+            let marked = watch.add(path);
             *before = written(path);
-            self.is_told &= is_same && is_marked;
+            self.is_told &= is_same && marked.is_ok();
+            has_ended |= marked == Err(Errno(libc::EMFILE));
+        }
+        if has_ended {
+            self.end();
         }
     }
 
