@@ -42,6 +42,7 @@ pub use gap::GapRules;
 pub use id::{Errno, Pid, RemoteAddr, Tid};
 pub use maps::{Device, Mapping, Mappings, Perms, parse_maps};
 pub use memory::{Pod, ReadRange};
+pub use open::{processes, status_of};
 pub use pagemap::{PageRanges, Pagemap, Pages};
 pub use process::Process;
 pub use remote::Remote;

@@ -10,13 +10,23 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Instant;
 
-fn status_of(pid: i32) -> Result<Status, ProcError> {
-    let path = format!("/proc/{pid}/status");
+/// What `/proc` tells of a process or a thread that need not be open.
+///
+/// # Errors
+/// [`ProcError::Gone`] if there is none; otherwise it could not be read.
+pub fn status_of(tid: Tid) -> Result<Status, ProcError> {
+    let path = format!("/proc/{tid}/status");
     let text = read_file(Path::new(&path)).map_err(|source| match source.raw_os_error() {
-        Some(libc::ENOENT | libc::ESRCH) => ProcError::Gone(Pid(pid)),
+        Some(libc::ENOENT | libc::ESRCH) => ProcError::Gone(Pid(tid.0)),
         _ => ProcError::Unreadable { path: path.into(), source },
     })?;
     parse_status(&text)
+}
+
+/// All processes, as `/proc` lists them.
+pub fn processes() -> impl Iterator<Item = Pid> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok().map(Pid))
 }
 
 /// What can be known to be wrong before asking for anything.
@@ -24,7 +34,7 @@ pub(crate) fn refuse_untraceable(pid: Pid) -> Result<(), OpenError> {
     if pid.0 <= 0 {
         return Err(OpenError::NoSuchProcess { pid });
     }
-    let status = match status_of(pid.0) {
+    let status = match status_of(pid.leader()) {
         Err(ProcError::Gone(_)) => {
             return Err(match std::fs::metadata("/proc/self") {
                 Err(source) => OpenError::System { pid, what: "/proc is not mounted", source },
@@ -54,10 +64,10 @@ pub(crate) fn refuse_untraceable(pid: Pid) -> Result<(), OpenError> {
     let mut backoff = Backoff::default();
     while tracer != 0 && !is_ours(tracer) && Instant::now() < until {
         backoff.pause();
-        tracer = status_of(pid.0).map_or(0, |status| status.tracer);
+        tracer = status_of(pid.leader()).map_or(0, |status| status.tracer);
     }
     if tracer != 0 && !is_ours(tracer) {
-        let name = status_of(tracer).map_or_else(|_| "unknown".into(), |tracer| tracer.name);
+        let name = status_of(Tid(tracer)).map_or_else(|_| "unknown".into(), |tracer| tracer.name);
         return Err(OpenError::AlreadyTraced { pid, tracer: Tid(tracer), name });
     }
     Ok(())
@@ -65,7 +75,7 @@ pub(crate) fn refuse_untraceable(pid: Pid) -> Result<(), OpenError> {
 
 /// A process that has ended is a zombie until its parent has noticed, and none after that.
 pub(crate) fn gone(pid: Pid) -> OpenError {
-    match status_of(pid.0) {
+    match status_of(pid.leader()) {
         Ok(status) => OpenError::Zombie { pid, name: status.name, parent: Pid(status.ppid) },
         Err(_) => OpenError::NoSuchProcess { pid },
     }
@@ -78,7 +88,7 @@ pub(crate) fn explain_denial(pid: Pid, source: io::Error) -> OpenError {
         Some(libc::EACCES | libc::EPERM) => {}
         _ => return OpenError::System { pid, what: "/proc/PID/mem", source },
     }
-    let Ok(status) = status_of(pid.0) else { return OpenError::NoSuchProcess { pid } };
+    let Ok(status) = status_of(pid.leader()) else { return OpenError::NoSuchProcess { pid } };
     // SAFETY: geteuid and getegid take nothing and cannot fail.
     let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
     if status.uid[..3].iter().any(|&owner| owner != uid) && uid != 0 {

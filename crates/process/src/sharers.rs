@@ -6,7 +6,7 @@
 //! and in the stop only those that have come since. A process that we may not look at answers for nobody.
 
 use crate::process::read_file;
-use crate::{Errno, Pid, Process, Tid};
+use crate::{Errno, Pid, Process, Tid, processes};
 use std::collections::HashSet;
 use std::path::Path;
 
@@ -30,10 +30,7 @@ impl Process {
         }
         let own = self.live_thread()?;
         let mut sharer = None;
-        for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
-                continue;
-            };
+        for Pid(pid) in processes() {
             if !seen.pids.contains(&pid) && pid != self.pid().0 && shares_memory(own, Tid(pid)) {
                 sharer = Some(Pid(pid));
             } else {

@@ -6,7 +6,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use trapless_process::{parse_maps, parse_status};
+use std::sync::OnceLock;
+use trapless_process::{Pid, parse_maps, status_of};
 
 /// All processes that fulfil each of these conditions, at any time of the run.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -29,22 +30,14 @@ fn identity(path: impl AsRef<Path>) -> Option<FileId> {
 }
 
 impl Whoever {
-    /// Whether a process fulfils the conditions now. One that has ended, or that we may not look at, does not.
-    pub fn are(&self, pid: i32) -> bool {
-        runs_a_program(pid) && self.may_be(pid) && (self.files.is_empty() || self.maps_one(pid))
-    }
-
-    /// Whether a process that has just started its program may come to fulfil them when its libraries are loaded.
-    pub fn may_be(&self, pid: i32) -> bool {
-        self.has_name(pid)
-            && self.user.is_none_or(|user| user_of(pid) == Some(user))
-            && self.cgroup.as_ref().is_none_or(|group| is_in(pid, group))
-            && (self.files.is_empty() || self.has_libraries() || self.runs_one(pid))
-    }
-
-    /// Whether what is probed may be mapped later than the program.
-    pub fn has_libraries(&self) -> bool {
-        self.files.is_empty() || self.files.iter().any(|file| !is_program(file))
+    /// The conditions with what the files are at the moment, to ask of many processes.
+    pub fn now(&self) -> Conditions<'_> {
+        let real = |file: &PathBuf| std::fs::canonicalize(file).unwrap_or_else(|_| file.clone());
+        Conditions {
+            whoever: self,
+            files: self.files.iter().map(|file| (real(file), identity(file))).collect(),
+            has_libraries: self.files.is_empty() || self.files.iter().any(|file| !is_program(file)),
+        }
     }
 
     /// How many files with code a process has mapped: more than before while its libraries are being loaded.
@@ -65,20 +58,38 @@ impl Whoever {
         conditions.extend(self.cgroup.as_ref().map(|group| format!("in the control group {group}")));
         conditions.join(" ")
     }
+}
 
-    fn has_name(&self, pid: i32) -> bool {
-        let Some(wanted) = &self.name else { return true };
-        let comm = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-        let comm = String::from_utf8_lossy(&comm);
-        wanted.matches(comm.trim_end_matches('\n')) || {
-            let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
-            exe.file_name().is_some_and(|name| wanted.matches(&name.to_string_lossy()))
-        }
+/// What is asked of a process.
+pub struct Conditions<'w> {
+    whoever: &'w Whoever,
+    /// Where the files are, and which they are.
+    files: Vec<(PathBuf, Option<FileId>)>,
+    /// Whether what is probed may be mapped later than the program.
+    pub has_libraries: bool,
+}
+
+impl Conditions<'_> {
+    /// Whether a process fulfils them now. One that has ended, or that we may not look at, does not.
+    pub fn are_met_by(&self, pid: i32) -> bool {
+        runs_a_program(pid) && self.may_be_met_by(pid) && (self.files.is_empty() || self.maps_one(pid))
+    }
+
+    /// Whether a process that has just started its program may come to fulfil them when its libraries are loaded.
+    pub fn may_be_met_by(&self, pid: i32) -> bool {
+        let Whoever { name, user, cgroup, .. } = self.whoever;
+        name.as_ref().is_none_or(|name| has_name(pid, name))
+            && user.is_none_or(|user| user_of(pid) == Some(user))
+            && cgroup.as_ref().is_none_or(|group| is_in(pid, group))
+            && (self.has_libraries || self.runs_one(pid))
+    }
+
+    fn is_one(&self, file: Option<FileId>) -> bool {
+        file.is_some() && self.files.iter().any(|(_, wanted)| *wanted == file)
     }
 
     fn runs_one(&self, pid: i32) -> bool {
-        let exe = identity(format!("/proc/{pid}/exe"));
-        exe.is_some() && self.files.iter().any(|file| identity(file) == exe)
+        self.is_one(identity(format!("/proc/{pid}/exe")))
     }
 
     fn maps_one(&self, pid: i32) -> bool {
@@ -87,10 +98,7 @@ impl Whoever {
         }
         let Ok(text) = std::fs::read(format!("/proc/{pid}/maps")) else { return false };
         // Most processes have no file of such a name, and are done with.
-        let real = |file: &PathBuf| std::fs::canonicalize(file).unwrap_or_else(|_| file.clone());
-        let wanted: Vec<(PathBuf, Option<FileId>)> =
-            self.files.iter().map(|file| (real(file), identity(file))).collect();
-        let names: Vec<&OsStr> = wanted.iter().filter_map(|(path, _)| path.file_name()).collect();
+        let names: Vec<&OsStr> = self.files.iter().filter_map(|(path, _)| path.file_name()).collect();
         if !names.iter().any(|name| text.windows(name.len()).any(|part| part == name.as_bytes())) {
             return false;
         }
@@ -98,15 +106,30 @@ impl Whoever {
         maps.iter().filter(|mapping| mapping.perms.exec).filter_map(|mapping| mapping.path()).any(|path| {
             // As the process sees it, who may have another root.
             let seen = path.strip_prefix("/").unwrap_or(path);
-            let file = identity(Path::new(&format!("/proc/{pid}/root")).join(seen));
-            file.is_some() && wanted.iter().any(|(_, wanted)| *wanted == file)
+            self.is_one(identity(Path::new(&format!("/proc/{pid}/root")).join(seen)))
         })
     }
 }
 
+/// Whether the kernel keeps such a name of a process, or its program's file has it.
+fn has_name(pid: i32, wanted: &Pattern) -> bool {
+    let comm = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let comm = String::from_utf8_lossy(&comm);
+    wanted.matches(comm.trim_end_matches('\n')) || {
+        let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+        exe.file_name().is_some_and(|name| wanted.matches(&name.to_string_lossy()))
+    }
+}
+
+/// Whether a process runs the same program as this one.
+pub fn is_our_program(pid: i32) -> bool {
+    static OWN: OnceLock<Option<FileId>> = OnceLock::new();
+    let own = *OWN.get_or_init(|| identity("/proc/self/exe"));
+    own.is_some() && identity(format!("/proc/{pid}/exe")) == own
+}
+
 fn user_of(pid: i32) -> Option<u32> {
-    let text = std::fs::read(format!("/proc/{pid}/status")).ok()?;
-    parse_status(&text).ok().map(|status| status.uid[0])
+    status_of(Pid(pid).leader()).ok().map(|status| status.uid[0])
 }
 
 /// Whether a process is in a control group of any hierarchy, or below it.
@@ -201,15 +224,15 @@ mod tests {
             cgroup: Some("/".into()),
             files: [exe.clone()].into(),
         };
-        assert!(whoever.are(own) && whoever.may_be(own));
-        assert!(!whoever.are(1));
+        assert!(whoever.now().are_met_by(own) && whoever.now().may_be_met_by(own));
+        assert!(!whoever.now().are_met_by(1));
         for not in [
             Whoever { name: Some(Pattern::literal("another")), ..whoever.clone() },
             Whoever { user: user.map(|user| user + 1), ..whoever.clone() },
             Whoever { cgroup: Some("/nowhere".into()), ..whoever.clone() },
             Whoever { files: ["/bin/true".into()].into(), ..whoever.clone() },
         ] {
-            assert!(!not.are(own), "{not:?}");
+            assert!(!not.now().are_met_by(own), "{not:?}");
         }
     }
 
@@ -220,7 +243,7 @@ mod tests {
             maps.lines().find_map(|line| line.split(' ').next_back().filter(|p| p.contains("/libc.so")));
         let Some(libc) = libc else { return };
         let whoever = Whoever { files: [libc.into()].into(), ..Whoever::default() };
-        assert!(whoever.has_libraries() && whoever.are(std::process::id() as i32));
+        assert!(whoever.now().has_libraries && whoever.now().are_met_by(std::process::id() as i32));
     }
 
     #[test]

@@ -27,6 +27,12 @@ fn waits(mut command: Command, errors: &Path) -> Tool {
     tool
 }
 
+/// A tool that counts for whoever runs a program, which nobody does yet.
+fn counts(program: &Program) -> Tool {
+    let probe = format!("{}:subject", program.path().display());
+    waits(trapless(&["count", "-f", "json", &probe]), &program.dir().join("errors"))
+}
+
 /// Runs a shell's script, which is to end well.
 #[track_caller]
 fn script(text: &str) {
@@ -102,8 +108,7 @@ fn l1_scripts_and_loaders_wait_for_nobody() {
     std::fs::write(&text, format!("#!{path} 40\n")).unwrap();
     std::fs::set_permissions(&text, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     // `./program 40 ./script`: the calls that its first argument says.
-    let errors = program.dir().join("errors");
-    let tool = waits(trapless(&["count", "-f", "json", &format!("{path}:subject")]), &errors);
+    let tool = counts(&program);
     script(&format!("for i in 1 2 3; do {}; done; {path} 2", text.display()));
     let (ran, lines) = ends(tool);
     match codes(&lines)[..] {
@@ -117,8 +122,7 @@ fn l1_scripts_and_loaders_wait_for_nobody() {
 fn l1_probed_programs_that_fork_all_the_time_are_counted() {
     let program = runner("runner");
     let path = program.path().to_str().unwrap();
-    let errors = program.dir().join("errors");
-    let tool = waits(trapless(&["count", "-f", "json", &format!("{path}:subject")]), &errors);
+    let tool = counts(&program);
     script(&format!("{path} 5 forks & {path} 5 forks; wait"));
     let (ran, lines) = ends(tool);
     if is_root() {
@@ -135,8 +139,7 @@ fn l1_probed_programs_that_fork_all_the_time_are_counted() {
 fn a_file_that_is_written_anew_is_watched_anew() {
     let program = runner("runner");
     let path = program.path().to_str().unwrap();
-    let errors = program.dir().join("errors");
-    let tool = waits(trapless(&["count", "-f", "json", &format!("{path}:subject")]), &errors);
+    let tool = counts(&program);
     script(&format!("cp {path} {path}.new && mv {path}.new {path} && sleep 0.5 && {path} 10"));
     let (ran, lines) = ends(tool);
     assert!(codes(&lines).contains(&"found-late"), "{ran:?}");
@@ -247,8 +250,7 @@ fn l1_many_short_programs_are_counted_exactly_or_it_is_said() {
     const PROGRAMS: u64 = 200;
     let program = runner("runner");
     let path = program.path().to_str().unwrap();
-    let errors = program.dir().join("errors");
-    let tool = waits(trapless(&["count", "-f", "json", &format!("{path}:subject")]), &errors);
+    let tool = counts(&program);
     script(&format!("seq {PROGRAMS} | xargs -P 8 -I N {path} 10"));
     let (ran, lines) = ends(tool);
     match codes(&lines).is_empty() {
@@ -262,8 +264,7 @@ fn p9_programs_that_start_while_the_tool_is_killed_go_on() {
     let program = runner("runner");
     let path = program.path().to_str().unwrap();
     for moment in moments(6, Duration::from_millis(500)) {
-        let errors = program.dir().join("errors");
-        let tool = waits(trapless(&["count", "-f", "json", &format!("{path}:subject")]), &errors);
+        let tool = counts(&program);
         let text = format!("for i in $(seq 60); do {path} 3 || echo bad; done");
         let programs = std::thread::spawn(move || script(&text));
         std::thread::sleep(moment);

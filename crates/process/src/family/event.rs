@@ -3,11 +3,10 @@
 use super::{Family, Member, Program, Run};
 use crate::launch::LaunchError;
 use crate::launch::loader::Next;
-use crate::process::read_file;
+use crate::open::status_of;
 use crate::stop::Parked;
 use crate::wait::{self, Happened, Stop};
-use crate::{Pid, Registers, Status, Tid, parse_status, ptrace};
-use std::path::Path;
+use crate::{Pid, Registers, Tid, ptrace};
 use std::process::ExitStatus;
 
 /// What a process of a family has done. Unless it has ended, it stands until [`Family::go_on`].
@@ -174,7 +173,7 @@ impl Family {
     }
 
     fn meet(&mut self, tid: Tid) -> Option<FamilyEvent> {
-        let Some(status) = self.look(|| status_of(tid)) else {
+        let Some(status) = self.look(|| status_of(tid).ok()) else {
             // It is ending, or we cannot look. It must not stand for that.
             let _ = ptrace::detach(tid, 0);
             return None;
@@ -279,8 +278,4 @@ fn restart_if_interrupted(tid: Tid) {
     {
         let _ = registers.write(tid);
     }
-}
-
-fn status_of(tid: Tid) -> Option<Status> {
-    parse_status(&read_file(Path::new(&format!("/proc/{tid}/status"))).ok()?).ok()
 }

@@ -21,7 +21,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use trapless_engine::{EngineError, FoundSession, Removed, find_sessions, remove, remove_held};
 use trapless_process::family::FamilyEvent;
-use trapless_process::{Pid, Process, StopError, same_memory};
+use trapless_process::{Pid, Process, StopError, processes, same_memory};
 
 /// How long nobody may leave before those who remain are given up.
 const HOPELESS: Duration = Duration::from_secs(10);
@@ -296,13 +296,11 @@ pub(super) fn has_own_session(process: &Process) -> bool {
 
 /// The processes that have memory mapped under our name.
 fn processes_with_memory() -> Vec<Pid> {
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok().map(Pid));
     let has = |pid: &Pid| {
         std::fs::read(format!("/proc/{pid}/maps"))
             .is_ok_and(|maps| maps.windows(NAME.len()).any(|text| text == NAME))
     };
-    pids.filter(|pid| pid.0 != std::process::id() as i32).filter(has).collect()
+    processes().filter(|pid| pid.0 != std::process::id() as i32).filter(has).collect()
 }
 
 /// How `/proc` shows it.

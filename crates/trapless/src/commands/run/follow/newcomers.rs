@@ -11,7 +11,7 @@
 use super::worker::{Follower, Member};
 use crate::error::Error;
 use crate::report::{Note, Reporter, count};
-use crate::whoever::Whoever;
+use crate::whoever::{Whoever, is_our_program};
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use trapless_process::execs::{ExecWatch, PendingExec};
-use trapless_process::{Errno, Pid, Process, parse_status};
+use trapless_process::{Errno, Pid, Process, processes, status_of};
 
 /// How often `/proc` is looked at, where that is quick.
 const LOOK: Duration = Duration::from_millis(20);
@@ -53,7 +53,7 @@ impl Newcomers {
         let programs = whoever.files.iter().map(|file| file.as_path());
         // Without files everybody's programs would have to wait for us.
         let watch = (!whoever.files.is_empty()).then(|| ExecWatch::new(programs).ok()).flatten();
-        let is_told = watch.is_some() && !whoever.has_libraries();
+        let is_told = watch.is_some() && !whoever.now().has_libraries;
         let marked = whoever.files.iter().map(|file| (file.clone(), written(file))).collect();
         let (passed, loading) = (HashSet::new(), HashMap::new());
         Newcomers {
@@ -84,10 +84,9 @@ impl Newcomers {
         let Some(watch) = &self.watch else { return };
         let mut has_ended = false;
         for (path, before) in &mut self.marked {
-            let is_same = written(path) == *before;
             let marked = watch.add(path);
-            *before = written(path);
-            self.is_told &= is_same && marked.is_ok();
+            let now = written(path);
+            self.is_told &= std::mem::replace(before, now) == now && marked.is_ok();
             has_ended |= marked == Err(Errno(libc::EMFILE));
         }
         if has_ended {
@@ -133,11 +132,9 @@ impl Follower<'_> {
     /// Becomes the tracer of somebody who is about to run another program, if nobody is. Who cannot be traced may be found by looking,
     /// which says why.
     fn expect_program(&mut self, pending: &PendingExec) {
-        let status = std::fs::read(format!("/proc/{}/status", pending.tid)).ok();
-        let status = status.and_then(|text| parse_status(&text).ok());
-        let is_expected = status.is_some_and(|status| {
+        let is_expected = status_of(pending.tid).is_ok_and(|status| {
             let pid = Pid(status.tgid);
-            if self.members.contains_key(&pid) || is_tool(pid.0) {
+            if self.members.contains_key(&pid) || is_our_program(pid.0) {
                 return true;
             }
             let is_seized = self.family.seize(pid).is_ok();
@@ -177,15 +174,15 @@ impl Follower<'_> {
         newcomers.mark_again();
         let (mut found, mut seen) = (Vec::new(), HashSet::new());
         let loading = std::mem::take(&mut newcomers.loading);
-        let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-        for pid in entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok()) {
+        let conditions = newcomers.whoever.now();
+        for Pid(pid) in processes() {
             seen.insert(pid);
-            if self.members.contains_key(&Pid(pid)) || is_tool(pid) || !newcomers.whoever.are(pid) {
+            if self.members.contains_key(&Pid(pid)) || is_our_program(pid) || !conditions.are_met_by(pid) {
                 continue;
             }
             // A program that is being loaded has more of its libraries at the next look.
-            let mapped = if newcomers.whoever.has_libraries() { Whoever::mapped(pid) } else { 0 };
-            match is_first || !newcomers.whoever.has_libraries() || loading.get(&pid) == Some(&mapped) {
+            let mapped = if conditions.has_libraries { Whoever::mapped(pid) } else { 0 };
+            match is_first || !conditions.has_libraries || loading.get(&pid) == Some(&mapped) {
                 true => found.push(pid),
                 false => drop(newcomers.loading.insert(pid, mapped)),
             }
@@ -197,7 +194,7 @@ impl Follower<'_> {
             let key = program_of(pid);
             let Some(newcomers) = &self.newcomers else { break };
             // It was some time ago that it was looked at. A newborn of ours is told of, and is not to be taken for a stranger.
-            if newcomers.passed.contains(&key) || is_ours(pid) || !newcomers.whoever.are(pid) {
+            if newcomers.passed.contains(&key) || is_ours(pid) || !newcomers.whoever.now().are_met_by(pid) {
                 continue;
             }
             self.announced &= !is_first;
@@ -232,13 +229,13 @@ impl Follower<'_> {
     /// Whether a process that has just started its program may be one of those who are looked for.
     pub(super) fn may_be_wanted(&self, pid: Pid) -> bool {
         let newcomers = self.newcomers.as_ref().filter(|_| !self.run.follow);
-        newcomers.is_none_or(|newcomers| newcomers.whoever.may_be(pid.0))
+        newcomers.is_none_or(|newcomers| newcomers.whoever.now().may_be_met_by(pid.0))
     }
 
     /// Whether a process whose libraries are loaded is one of those.
     pub(super) fn is_wanted(&self, pid: Pid) -> bool {
         let newcomers = self.newcomers.as_ref().filter(|_| !self.run.follow);
-        newcomers.is_none_or(|newcomers| newcomers.whoever.are(pid.0))
+        newcomers.is_none_or(|newcomers| newcomers.whoever.now().are_met_by(pid.0))
     }
 
     /// Lets a process go that stands.
@@ -278,13 +275,6 @@ impl Follower<'_> {
     }
 }
 
-/// Whether a process is a trapless that runs: this one, its parent, or somebody else's.
-fn is_tool(pid: i32) -> bool {
-    let file = |path: String| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
-    let own = file("/proc/self/exe".into());
-    own.is_some() && file(format!("/proc/{pid}/exe")) == own
-}
-
 /// A program that is passed by: its process, that one's start, the program's file, and how many files with code it had mapped.
 type Passed = (i32, u64, Option<PathBuf>, usize);
 
@@ -298,10 +288,8 @@ fn written(path: &Path) -> Option<Written> {
 
 /// Whether a process is traced by the calling thread: also one that was created by one of the family's and was not served yet.
 fn is_ours(pid: i32) -> bool {
-    let text = std::fs::read(format!("/proc/{pid}/status")).ok();
-    let status = text.and_then(|text| parse_status(&text).ok());
     // SAFETY: gettid takes nothing and cannot fail.
-    status.is_some_and(|status| status.tracer == unsafe { libc::gettid() })
+    status_of(Pid(pid).leader()).is_ok_and(|status| status.tracer == unsafe { libc::gettid() })
 }
 
 /// What is remembered of a program that is passed by.
