@@ -11,7 +11,7 @@ use std::time::Instant;
 use trapless_isa::Mechanism;
 use trapless_process::StopOptions;
 use trapless_session::resolve::{self, Kinds};
-use trapless_session::session::{Hold, Measure, Session};
+use trapless_session::session::{Asked, Hold, Measure, Session};
 use trapless_session::spec::{ProbeSpec, Syntax};
 
 /// Arming some number of sites; medians, in milliseconds.
@@ -64,14 +64,8 @@ pub fn measure(sites: usize, returns: bool, rounds: u32) -> Result<Attach, Error
             index += 1;
             index * tried / all != (index - 1) * tried / all || all <= tried
         });
-        let session = Session::attach(
-            process,
-            &images,
-            found,
-            Measure::Count,
-            &[Mechanism::Jump],
-            Hold::Stop(options.clone()),
-        )?;
+        let asked = Asked::of(Measure::Count, &[Mechanism::Jump]);
+        let session = Session::attach(process, &images, found, asked, Hold::Stop(options.clone()))?;
         armed.push(start.elapsed().as_secs_f64() * 1e3);
         stopped.push(session.stopped().as_secs_f64() * 1e3);
         count = session.probes().len();

@@ -8,7 +8,7 @@ use serde::Serialize;
 use trapless_isa::Mechanism;
 use trapless_process::StopOptions;
 use trapless_session::resolve::{self, Kinds, Sites};
-use trapless_session::session::{Calls, Hold, Measure, Origin, Session};
+use trapless_session::session::{Asked, Calls, Hold, Measure, Origin, Session};
 
 /// Entry or return: the rows of the benchmark are named by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -180,8 +180,8 @@ impl Variant {
             .collect();
         sites.sites.sort_by_key(|site| (site.image, site.address));
         let hold = Hold::Stop(StopOptions::default());
-        let measure = self.collector.measure();
-        let session = Session::attach(&target.process, &images, sites, measure, &[mechanism], hold)?;
+        let asked = Asked::of(self.collector.measure(), &[mechanism]);
+        let session = Session::attach(&target.process, &images, sites, asked, hold)?;
         let reason = |name: &str| {
             let skipped = session.skipped().iter().find(|skipped| skipped.function == name);
             skipped.map(|skipped| skipped.why.reason.clone())

@@ -13,7 +13,7 @@ use trapless_isa::{
     DetourRequest, Facts, Isa, Kinds, Layout, Mechanism, Runtime, Sketch, Spare, Template,
     frames::{Row, rows},
 };
-use trapless_wire::{MAX_ARENAS, PAGE};
+use trapless_wire::PAGE;
 
 /// Detours start at multiples of this: whole cache lines make the jump's target cheap to fetch.
 const ALIGNMENT: u64 = 32;
@@ -69,6 +69,8 @@ struct Drawing<'p, 'm> {
     layout: &'p Layout,
     /// Whether anybody asks what instructions stand for.
     tells: bool,
+    /// How many arenas there may be.
+    most: usize,
     templates: Vec<Option<Template>>,
     /// Where other instructions stand than the program's, ascending.
     changed: Vec<u64>,
@@ -105,10 +107,16 @@ fn changed(plan: &Plan<'_>) -> Vec<u64> {
     all
 }
 
-/// Draws the detours and slots of all sites.
-pub(crate) fn draw(plan: &Plan<'_>, layout: &Layout, taken: &mut Taken<'_>, tells: bool) -> Drawn {
-    let mut drawing =
-        Drawing { plan, layout, tells, templates: Vec::new(), changed: changed(plan), rows: Rows::default() };
+/// Draws the detours and slots of all sites, in at most so many arenas.
+pub(crate) fn draw(
+    plan: &Plan<'_>,
+    layout: &Layout,
+    taken: &mut Taken<'_>,
+    tells: bool,
+    most: usize,
+) -> Drawn {
+    let (templates, rows) = (Vec::new(), Rows::default());
+    let mut drawing = Drawing { plan, layout, tells, most, templates, changed: changed(plan), rows };
     let mut arenas = drawing.begin(taken);
     let measured = drawing.measure(&arenas);
     drawing.place(&mut arenas, &measured, taken);
@@ -133,7 +141,11 @@ impl<'m> Drawing<'_, 'm> {
             Ok(Arena { address, room: 0, runtime, facts, pieces: Vec::new() })
         };
         // One is left for the stubs of signal handlers.
-        jumps.into_iter().take(MAX_ARENAS - 1).map(|(index, jumps)| (index, arena(index, jumps))).collect()
+        jumps
+            .into_iter()
+            .take(self.most.saturating_sub(1))
+            .map(|(index, jumps)| (index, arena(index, jumps)))
+            .collect()
     }
 
     /// The routines of an arena at `address`.

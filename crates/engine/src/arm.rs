@@ -16,13 +16,16 @@
 //! 8. Move threads that stand inside displaced instructions to the same instruction of the detour.
 //! 9. Let the target go.
 //!
+//! Sites that are added to an armed session ([`Blueprint::add`]) go the same way: of step 2 only arenas are mapped, and the handlers keep
+//! the stubs that they have.
+//!
 //! When a step fails, what was mapped is unmapped and nothing was changed. If we are killed from step 6 on,
 //! the journal tells what to undo, and each patch is harmless by itself: detours are complete before the first
 //! patch is written.
 
 use crate::{
-    Blueprint, EngineError, LeftAlone, clock, exits, find_sessions, found::find_headers, reach,
-    region::Region, scan, semaphores, spread, trap::TrapSite, writes,
+    Blueprint, EngineError, LeftAlone, Session, clock, exits, find_sessions, found::find_headers,
+    home::Hosting, reach, region::Region, scan, semaphores, spread, trap::TrapSite, writes,
 };
 use std::{
     os::fd::OwnedFd,
@@ -30,7 +33,10 @@ use std::{
 };
 use trapless_isa::detour::BLOCK_ORIGIN;
 use trapless_process::{Process, ReadRange, Remote, RemoteAddr, RemoteError, StopError, Stopped, Tid};
-use trapless_wire::{Checked, Header, Journal, REGION_NAME, SessionState, SiteWrites, Write};
+use trapless_wire::{
+    Arena, Checked, Geometry, Header, Journal, REGION_NAME, RawPlace, SessionState, SiteWrites, WordsMut,
+    Write,
+};
 
 /// What arming did.
 #[derive(Debug)]
@@ -41,6 +47,34 @@ pub struct Armed {
     pub header: Header,
     /// The journal as it was written.
     pub journal: Journal,
+    /// What it knows of itself for those that are added to it.
+    pub hosting: Hosting,
+    /// How long the target stood still.
+    pub stopped: Duration,
+    /// Per site of the plan, in order: why it was left out after all.
+    pub refused: Vec<Option<LeftAlone>>,
+}
+
+impl Armed {
+    /// Whether there is a gate.
+    pub fn has_gate(&self) -> bool {
+        self.hosting.has_gate
+    }
+}
+
+/// What adding sites to a session did.
+#[derive(Debug)]
+pub struct Added {
+    /// The session's header, with the new arenas.
+    pub header: Header,
+    /// What is free in the blocks yet.
+    pub geometry: Geometry,
+    /// The journal of the sites that were added, as it was written.
+    pub journal: Journal,
+    /// How many places were added to the schema.
+    pub places: u64,
+    /// How many semaphores were added.
+    pub semaphores: u64,
     /// How long the target stood still.
     pub stopped: Duration,
     /// Per site of the plan, in order: why it was left out after all.
@@ -50,6 +84,18 @@ pub struct Armed {
 /// What was mapped so far, to be undone if a later step fails.
 struct Mapped {
     ranges: Vec<(u64, u64)>,
+}
+
+impl Mapped {
+    /// Unmaps it. The target may be gone, and then so is all of it.
+    fn undo(&self, stopped: &mut Stopped<'_>) {
+        let _ = stopped.remote(|remote| {
+            for &(address, size) in &self.ranges {
+                let _ = remote.munmap(RemoteAddr(address), size);
+            }
+            Ok::<_, RemoteError>(())
+        });
+    }
 }
 
 impl Blueprint<'_, '_> {
@@ -65,13 +111,7 @@ impl Blueprint<'_, '_> {
         match self.arm_stopped(process, stopped, &mut mapped) {
             Ok(armed) => Ok(Armed { stopped: since.elapsed(), ..armed }),
             Err(error) => {
-                // The target may be gone, and then so are the mappings.
-                let _ = stopped.remote(|remote| {
-                    for &(address, size) in &mapped.ranges {
-                        let _ = remote.munmap(RemoteAddr(address), size);
-                    }
-                    Ok::<_, RemoteError>(())
-                });
+                mapped.undo(stopped);
                 Err(error)
             }
         }
@@ -86,42 +126,113 @@ impl Blueprint<'_, '_> {
         let all = find_headers(process)?;
         self.refuse_second_follower(process, &all)?;
         let memory = self.map(process, stopped, mapped)?;
-        if self.plan.sites.iter().any(clock::is_read_by) {
+        if self.plan.sites.iter().any(clock::is_read_by) || self.plan.home.spare().wanted.is_timed() {
             clock::require(process, stopped, RemoteAddr(self.header.threads))?;
         }
         let region = Region::map(&memory, self.header.blocks_offset + self.header.block_stride)?;
-        let bytes: u64 = self.header.arenas().map(|arena| arena.size).sum();
-        if bytes < spread::WORTH_A_THREAD {
-            self.write_journal(&region)?;
-            self.write_code(process)?;
-        } else {
-            // The stop is to be short, so the two large pieces of work go side by side.
-            let (told, written) = spread::both(|| self.write_journal(&region), || self.write_code(process));
-            told.unwrap_or_else(|panic| std::panic::resume_unwind(panic)).and(written)?;
-        }
+        region.write(0, bytemuck::bytes_of(&self.header))?;
+        self.write_all(process, &region)?;
         process.write(RemoteAddr(self.header.threads), &u64::from(self.header.pid).to_le_bytes())?;
+        region.set_word(Header::SHARING_OFFSET, sharing_threads(stopped));
+        // A block without it is a forked child's.
+        let overflow = self.header.blocks_offset + u64::from(BLOCK_ORIGIN);
+        region.set_word(overflow, u64::from(self.header.pid));
+        let (journal, refused) = self.put_in(process, stopped, &region, &all)?;
+        set_state(&region, &self.header, SessionState::Armed);
+        Ok(self.armed_with(memory, journal, refused, Duration::ZERO))
+    }
 
-        let mut refused = self.refused_by_contexts(process, stopped, &all)?;
+    /// Adds the sites to a session that is armed in the stopped target: that which it was drawn for.
+    ///
+    /// # Errors
+    /// As those of [`Blueprint::arm`]. [`EngineError::NotArmed`]: the session is gone.
+    pub fn add(&self, stopped: &mut Stopped<'_>, session: &Session) -> Result<Added, EngineError> {
+        let region = session.region();
+        let process = stopped.process();
+        let since = Instant::now();
+        let mut mapped = Mapped { ranges: Vec::new() };
+        let added = self.add_stopped(process, stopped, region, &mut mapped);
+        added.map(|added| Added { stopped: since.elapsed(), ..added }).inspect_err(|_| {
+            // Nobody is to find what was not done. The target may be gone.
+            let mut before = self.header;
+            before.arenas.iter_mut().skip(self.used.arenas).for_each(|arena| *arena = Arena::default());
+            let _ = process.write(RemoteAddr(before.arena_list()), &before.arena_list_bytes());
+            let _ = self
+                .journal
+                .parts(&self.header.journal, &self.used.journal)
+                .into_iter()
+                .rev()
+                .try_for_each(|(offset, part)| region.write(offset, &vec![0; part.len()]));
+            mapped.undo(stopped);
+        })
+    }
+
+    fn add_stopped(
+        &self,
+        process: &Process,
+        stopped: &mut Stopped<'_>,
+        region: &Region,
+        mapped: &mut Mapped,
+    ) -> Result<Added, EngineError> {
+        let all = find_headers(process)?;
+        let is_there = |header: &&Checked| {
+            (header.region, header.tool, header.returns)
+                == (self.header.region, self.header.tool, self.header.returns)
+                && header.session_state() == Some(SessionState::Armed)
+        };
+        if !all.iter().any(|header| is_there(&header)) {
+            return Err(EngineError::NotArmed);
+        }
+        stopped.remote(|remote| self.map_arenas(remote, mapped))?;
+        self.write_all(process, region)?;
+        let (journal, refused) = self.put_in(process, stopped, region, &all)?;
+        Ok(self.added_with(journal, refused, Duration::ZERO))
+    }
+
+    /// The arenas that are new.
+    fn new_arenas(&self) -> impl Iterator<Item = Arena> {
+        self.header.arenas().skip(self.used.arenas)
+    }
+
+    /// Step 3.
+    fn write_all(&self, process: &Process, region: &Region) -> Result<(), EngineError> {
+        let bytes: u64 = self.new_arenas().map(|arena| arena.size).sum();
+        if bytes < spread::WORTH_A_THREAD {
+            self.write_code(process)?;
+            return self.write_journal(region);
+        }
+        // The stop is to be short, so the two large pieces of work go side by side.
+        let (told, written) = spread::both(|| self.write_journal(region), || self.write_code(process));
+        told.unwrap_or_else(|panic| std::panic::resume_unwind(panic)).and(written)
+    }
+
+    /// Steps 4 to 8. The journal as it is now, and why sites were left alone.
+    fn put_in(
+        &self,
+        process: &Process,
+        stopped: &mut Stopped<'_>,
+        region: &Region,
+        all: &[Checked],
+    ) -> Result<(Journal, Vec<Option<LeftAlone>>), EngineError> {
+        let mut refused = self.refused_by_contexts(process, stopped, all)?;
         self.refuse_modified(process, &mut refused)?;
         semaphores::refuse(process, &self.semaphores, &mut refused)?;
         let moves = self.threads_inside(stopped, &mut refused);
         self.require_lookups(process, &mut refused)?;
-        self.give_stubs(process, stopped, &all, &mut refused)?;
+        if !self.plan.home.is_armed() {
+            self.give_stubs(process, stopped, all, &mut refused)?;
+        }
         self.keep_whole(&mut refused);
         let mut journal = self.journal.clone();
         for (index, _) in refused.iter().enumerate().filter(|(_, refused)| refused.is_some()) {
-            self.skip(index, &mut journal, &region)?;
+            self.skip(index, &mut journal, region)?;
         }
-        trapless_wire::WordsMut::set_word(&region, Header::SHARING_OFFSET, sharing_threads(stopped));
-        // A block without it is a forked child's.
-        let overflow = self.header.blocks_offset + u64::from(BLOCK_ORIGIN);
-        trapless_wire::WordsMut::set_word(&region, overflow, u64::from(self.header.pid));
-
-        semaphores::raise(process, &self.header, &self.semaphores, &refused)?;
+        let first = self.used.semaphores;
+        semaphores::raise(process, &self.header, first, &self.semaphores, &refused)?;
 
         // Step 7.
-        let put_in =
-            writes::put_in(process, &journal).inspect_err(|_| semaphores::lower_again(process, &self.header));
+        let put_in = writes::put_in(process, &journal)
+            .inspect_err(|_| semaphores::lower_again(process, &self.header, first));
         let modified = put_in?;
         if !modified.is_empty() {
             let before = refused.clone();
@@ -134,17 +245,16 @@ impl Blueprint<'_, '_> {
             })?;
             for index in (0..refused.len()).filter(|&index| before[index] != refused[index]) {
                 // Removal need not wait for somebody else's bytes to go.
-                self.skip(index, &mut journal, &region)?;
+                self.skip(index, &mut journal, region)?;
             }
         }
-        semaphores::confirm(process, &self.header, &self.semaphores, &refused);
+        semaphores::confirm(process, &self.header, first, &self.semaphores, &refused);
         for (tid, index, copy) in moves {
             if refused[index].is_none() {
                 set_ip(stopped, tid, copy)?;
             }
         }
-        set_state(&region, &self.header, SessionState::Armed);
-        Ok(Armed { memory, header: self.header, journal, stopped: Duration::ZERO, refused })
+        Ok((journal, refused))
     }
 
     /// Leaves a function alone that is followed to its exits where one of its sites is.
@@ -152,25 +262,30 @@ impl Blueprint<'_, '_> {
         exits::keep_whole(refused, |index| &self.plan.sites[index].request, |left| *left, Some);
     }
 
-    /// Of step 3: the header first, since what is mapped by then is found by it.
+    /// Of step 3.
     fn write_journal(&self, region: &Region) -> Result<(), EngineError> {
-        region.write(0, bytemuck::bytes_of(&self.header))?;
-        region.write(self.header.places_at(), bytemuck::cast_slice(&self.schema))?;
-        let parts = self.journal.parts(&self.header.journal);
-        parts.into_iter().try_for_each(|(offset, part)| region.write(offset, part))
+        let places = self.header.places_at() + self.used.places * size_of::<RawPlace>() as u64;
+        region.write(places, bytemuck::cast_slice(&self.schema))?;
+        let parts = self.journal.parts(&self.header.journal, &self.used.journal);
+        parts.into_iter().try_for_each(|(offset, part)| region.write(offset, &part))
     }
 
-    /// Step 3.
+    /// Of step 3. Detours look arenas up in the list, so the code comes first.
     fn write_code(&self, process: &Process) -> Result<(), EngineError> {
-        let arenas = self.header.arenas().zip(&self.code);
-        arenas.into_iter().try_for_each(|(arena, code)| Ok(process.write(RemoteAddr(arena.address), code)?))
+        for (arena, code) in self.new_arenas().zip(&self.code) {
+            process.write(RemoteAddr(arena.address), code)?;
+        }
+        Ok(process.write(RemoteAddr(self.header.arena_list()), &self.header.arena_list_bytes())?)
     }
 
     /// Says of a site that it was never changed.
     fn skip(&self, index: usize, journal: &mut Journal, region: &Region) -> Result<(), EngineError> {
         journal.skip(index);
         match journal.site(index) {
-            Some(site) => region.write(self.header.journal.site_at(index as u64), bytemuck::bytes_of(&*site)),
+            Some(site) => {
+                let place = self.header.journal.site_at(self.used.journal.sites + index as u64);
+                region.write(place, bytemuck::bytes_of(&*site))
+            }
             None => Ok(()),
         }
     }
@@ -254,12 +369,18 @@ impl Blueprint<'_, '_> {
         ] {
             map_data(remote, at, size, flags, fd, locked, mapped)?;
         }
-        for arena in header.arenas() {
+        self.map_arenas(remote, mapped)?;
+        remote.madvise(RemoteAddr(header.threads), header.threads_size, libc::MADV_WIPEONFORK)?;
+        Ok(())
+    }
+
+    fn map_arenas(&self, remote: &mut Remote<'_, '_>, mapped: &mut Mapped) -> Result<(), EngineError> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE | libc::MAP_NORESERVE;
+        for arena in self.new_arenas() {
             let protection = libc::PROT_READ | libc::PROT_EXEC;
-            let got = remote.mmap(RemoteAddr(arena.address), arena.size, protection, private, -1, 0)?;
+            let got = remote.mmap(RemoteAddr(arena.address), arena.size, protection, flags, -1, 0)?;
             mapped.ranges.push((got.0, arena.size));
         }
-        remote.madvise(RemoteAddr(header.threads), header.threads_size, libc::MADV_WIPEONFORK)?;
         Ok(())
     }
 

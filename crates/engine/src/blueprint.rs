@@ -4,20 +4,21 @@
 //! stopped; then mapping ours fails, without harm, and the blueprint is drawn again.
 
 use crate::{
-    EngineError, Plan, PlannedSite, Refusal, Space,
+    EngineError, Plan, PlannedSite, Refusal, Session, Space,
     arenas::{self, Drawn, Piece},
     exits,
+    home::Used,
     scan::Ranges,
     semaphores::Semaphore,
     space::Taken,
     trap::TrapSite,
 };
 use std::{borrow::Cow, collections::BTreeMap, ops::Range};
-use trapless_isa::detour::signals::Signals;
+use trapless_isa::{Layout, detour::signals::Signals};
 use trapless_process::{Pid, Process};
 use trapless_wire::{
-    Arena, Header, Journal, JournalSite, JournalSizes, MAGIC, MAX_SEMAPHORES, PAGE, RawPlace, SessionState,
-    SiteRole, SiteState, Sizes, VERSION, Write, WriteKind,
+    Arena, Header, Journal, JournalSite, JournalSizes, MAGIC, MAX_ARENAS, MAX_SEMAPHORES, PAGE, RawPlace,
+    SessionState, SiteRole, SiteState, Sizes, VERSION, Write, WriteKind,
 };
 
 /// Everything that will be mapped and written.
@@ -26,7 +27,11 @@ pub struct Blueprint<'p, 'm> {
     /// The plan less the sites for which no detour could be drawn. It is large, and mostly there are none.
     pub(crate) plan: Cow<'p, Plan<'m>>,
     pub(crate) header: Header,
-    /// Code of the arenas, in the order of `header.arenas`.
+    /// What detours know of the session's memory.
+    pub(crate) layout: Layout,
+    /// What the session has already that the sites are added to.
+    pub(crate) used: Used,
+    /// Code of the new arenas, in the order of `header.arenas`.
     pub(crate) code: Vec<Vec<u8>>,
     /// One site for each of the plan, in the same order.
     pub(crate) journal: Journal,
@@ -56,17 +61,14 @@ impl<'p, 'm> Blueprint<'p, 'm> {
         let mut taken = Taken::new(space);
         let mut header = new_header(space)?;
         let slot_shift = plan.modules.first().map_or(0, |module| module.machine.isa().facts().slot_shift);
-        header.places = plan.told().map(|site| site.places.count() as u64).sum();
-        header.semaphores = semaphores(plan).len() as u64;
+        let (spare, own) = (plan.home.spare(), needed(plan));
+        header.places = own.places + spare.places();
+        header.semaphores = own.semaphores + spare.semaphores();
         if header.semaphores > MAX_SEMAPHORES {
             return Err(EngineError::Unsupported("more than 65,536 semaphores in one process: probe fewer"));
         }
-        plan.geometry.describe(
-            &mut header,
-            sizes,
-            journal_sizes(plan),
-            plan.follows_by_jump().then_some(slot_shift),
-        );
+        let journal = own.journal.and(&spare.journal());
+        plan.geometry.describe(&mut header, sizes, journal, plan.tells_unwinders().then_some(slot_shift));
         let modules = plan.modules.iter().filter_map(|module| {
             let facts = module.machine.isa().facts();
             (!facts.reaches_everything()).then_some((module.start..module.end, facts.reach))
@@ -87,27 +89,13 @@ impl<'p, 'm> Blueprint<'p, 'm> {
             key: key(),
             ..signals
         });
-        let tells = lookups(plan) > 0 || layout.signals.is_some();
-        let drawn = arenas::draw(plan, &layout, &mut taken, tells);
-        let mut blueprint = Self {
-            plan: Cow::Borrowed(plan),
-            header,
-            code: Vec::new(),
-            journal: Journal::default(),
-            schema: Vec::new(),
-            places: Vec::new(),
-            traps: Vec::new(),
-            semaphores: Vec::new(),
-            writes: Vec::new(),
-            inside: Ranges::default(),
-        };
-        blueprint.take(drawn);
+        let blueprint = Self::new(plan, header, layout, Used::default()).fill(&mut taken);
         match blueprint.journal.is_empty() {
             true => Err(EngineError::NothingToDo(blueprint.plan.into_owned().skipped)),
             false if !blueprint.header.journal.is_possible() => {
                 Err(EngineError::Unsupported("more than two million sites in one process: probe fewer"))
             }
-            false if blueprint.plan.follows_by_jump() && lookups(&blueprint.plan) < lookups(plan) => {
+            false if blueprint.plan.tells_unwinders() && lookups(&blueprint.plan) < lookups(plan) => {
                 Err(EngineError::Unsupported(
                     "there is no room to tell unwinders of followed calls: probe fewer modules, or no returns",
                 ))
@@ -117,6 +105,49 @@ impl<'p, 'm> Blueprint<'p, 'm> {
             }
             false => Ok(blueprint),
         }
+    }
+
+    /// The same for sites that are added to a session. Their plan was made for it ([`Session::host`]).
+    ///
+    /// # Errors
+    /// There is no room for them in the session.
+    pub fn draw_added(space: &Space, plan: &'p Plan<'m>, session: &Session) -> Result<Self, EngineError> {
+        let used = session.used();
+        if !used.has_room(session.header(), &needed(plan)) {
+            return Err(EngineError::Full);
+        }
+        let blueprint = Self::new(plan, *session.header(), *session.layout(), used);
+        let blueprint = blueprint.fill(&mut Taken::new(space));
+        match blueprint.journal.is_empty() {
+            true => Err(EngineError::NothingToDo(blueprint.plan.into_owned().skipped)),
+            false => Ok(blueprint),
+        }
+    }
+
+    fn new(plan: &'p Plan<'m>, header: Header, layout: Layout, used: Used) -> Self {
+        Self {
+            plan: Cow::Borrowed(plan),
+            header,
+            layout,
+            used,
+            code: Vec::new(),
+            journal: Journal::default(),
+            schema: Vec::new(),
+            places: Vec::new(),
+            traps: Vec::new(),
+            semaphores: Vec::new(),
+            writes: Vec::new(),
+            inside: Ranges::default(),
+        }
+    }
+
+    /// Draws the code of all sites.
+    fn fill(mut self, taken: &mut Taken<'_>) -> Self {
+        let tells = lookups(&self.plan) > 0 || self.layout.signals.is_some() || self.plan.home.is_armed();
+        let most = MAX_ARENAS - self.used.arenas;
+        let drawn = arenas::draw(&self.plan, &self.layout, taken, tells, most);
+        self.take(drawn);
+        self
     }
 
     /// Whether the arena of stubs is there, if there is to be one.
@@ -176,7 +207,8 @@ impl<'p, 'm> Blueprint<'p, 'm> {
             let mut refused = refused.into_iter();
             self.plan.to_mut().refuse(|_| refused.next().flatten());
         }
-        for (slot, (address, code)) in self.header.arenas.iter_mut().zip(drawn.arenas) {
+        let free = self.header.arenas.iter_mut().skip(self.used.arenas);
+        for (slot, (address, code)) in free.zip(drawn.arenas) {
             *slot = Arena { address, size: (code.len() as u64).next_multiple_of(PAGE) };
             self.code.push(code);
         }
@@ -228,6 +260,16 @@ fn semaphores(plan: &Plan<'_>) -> Vec<Semaphore> {
         }
     }
     sites.into_iter().map(|(address, sites)| Semaphore { address, sites }).collect()
+}
+
+/// What a plan takes of a session's lists. How many arenas, is not known ahead.
+fn needed(plan: &Plan<'_>) -> Used {
+    Used {
+        arenas: 0,
+        journal: journal_sizes(plan),
+        places: plan.told().map(|site| site.places.count() as u64).sum(),
+        semaphores: semaphores(plan).len() as u64,
+    }
 }
 
 /// Room for the journal of a plan.

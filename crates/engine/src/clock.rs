@@ -12,8 +12,7 @@ const ASKED: usize = 8;
 
 /// Whether a site's detour reads the clock. Where it traps, the tracer reads its own.
 pub(crate) fn is_read_by(site: &PlannedSite<'_>) -> bool {
-    let wanted = &site.request.wanted;
-    !site.traps() && (wanted.latency || wanted.record_entry.is_some() || wanted.record_return)
+    !site.traps() && site.request.wanted.is_timed()
 }
 
 /// Fails where a thread must not read the clock. `word` is memory of ours in the target, and zero before and after.

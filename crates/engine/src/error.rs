@@ -205,6 +205,12 @@ pub enum EngineError {
     /// Other mappings appeared where ours were planned, again and again.
     #[error("the process maps memory faster than places for ours can be found; try again")]
     Crowded,
+    /// A session that runs has no room for more sites.
+    #[error("the session has no room for more probes: start another one for them")]
+    Full,
+    /// The process that sites were to be added to has not got the session any more.
+    #[error("the process has not got the probes any more that these were to be added to")]
+    NotArmed,
     /// The kernel refuses to map even the least that probes need.
     #[error(
         "the process may not map the memory that probes need: its limits (RLIMIT_AS, RLIMIT_DATA) or the machine's leave no room"

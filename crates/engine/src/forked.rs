@@ -13,12 +13,13 @@
 use crate::{
     EngineError, Session,
     arm::{keep_out_of_dumps, set_state},
+    found,
     region::Region,
 };
 use std::time::Instant;
 use trapless_isa::detour::BLOCK_ORIGIN;
 use trapless_process::{Process, RemoteAddr, Stopped, Tid};
-use trapless_wire::{REGION_NAME, SessionState, WordsMut};
+use trapless_wire::{Arena, JournalSite, JournalSizes, REGION_NAME, RawPlace, SessionState, WordsMut};
 
 impl Session {
     /// The session of a forked child of this one's process, which stands before its first instruction.
@@ -32,6 +33,13 @@ impl Session {
     ) -> Result<Session, EngineError> {
         let since = Instant::now();
         let mut header = *self.header();
+        // What was added to the parent since the fork, the child has not got.
+        let own = found::arenas(child, &header)?;
+        let journal = match own == header.arenas {
+            true => self.journal().clone(),
+            false => self.journal().only(|site| has(&own, site)),
+        };
+        header.arenas = own;
         header.pid = child.pid().0 as u32;
         header.start_time = child.start_time();
         header.sharing_threads = 0;
@@ -42,8 +50,8 @@ impl Session {
             let filled = shared.file().map_err(EngineError::Map).and_then(|file| {
                 let region = Region::map(&file, header.blocks_offset + header.block_stride)?;
                 region.write(0, bytemuck::bytes_of(&header))?;
-                let parts = self.journal().parts(&header.journal);
-                parts.into_iter().try_for_each(|(offset, part)| region.write(offset, part))?;
+                let parts = journal.parts(&header.journal, &JournalSizes::default());
+                parts.into_iter().try_for_each(|(offset, part)| region.write(offset, &part))?;
                 self.copy_schema(&region)?;
                 // A block without it is a forked child's.
                 region.set_word(header.blocks_offset + u64::from(BLOCK_ORIGIN), u64::from(header.pid));
@@ -63,14 +71,20 @@ impl Session {
         })?;
         child.write(RemoteAddr(header.threads), &u64::from(header.pid).to_le_bytes())?;
         unmark(stopped, child.pid().leader())?;
-        Session::of_memory(&memory, header, self.journal().clone(), since.elapsed())
+        self.in_memory(&memory, header, journal, since.elapsed())
     }
 
     /// The schema as it stands in this session's region.
     fn copy_schema(&self, region: &Region) -> Result<(), EngineError> {
-        let range = self.header().places_at()..self.header().blocks_offset;
-        region.write(range.start, &self.region().bytes(range)?)
+        let start = self.header().places_at();
+        let size = self.used().places * size_of::<RawPlace>() as u64;
+        region.write(start, &self.region().bytes(start..start + size)?)
     }
+}
+
+/// Whether a site's detour lies in one of these arenas.
+fn has(arenas: &[Arena], site: &JournalSite) -> bool {
+    arenas.iter().any(|arena| (arena.address..arena.address + arena.size).contains(&site.detour))
 }
 
 /// Takes the mark of a child that shares its parent's memory off one that does not: it may have been forked by such a child, and has

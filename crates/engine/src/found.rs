@@ -13,8 +13,8 @@ use std::collections::HashSet;
 use std::ops::Range;
 use trapless_process::{Mapping, Mappings, Pid, Process, RemoteAddr};
 use trapless_wire::{
-    BadHeader, Checked, Counters, Header, Journal, Numbers, PAGE, Places, REGION_NAME, RawPlace, Schema,
-    SessionState, SiteWrites, Words,
+    ARENA_LIST_SIZE, Arena, BadHeader, Checked, Counters, Header, Journal, MAX_ARENAS, Numbers, PAGE, Places,
+    REGION_NAME, RawPlace, Schema, SessionState, SiteWrites, Words,
 };
 
 /// A session found in a process by its shared region, or one of our own.
@@ -162,10 +162,29 @@ fn regions(maps: &Mappings) -> impl Iterator<Item = Range<u64>> + '_ {
     })
 }
 
+/// The arenas of a session that a process itself has, as its own list tells. `header` is known to be the session's.
+///
+/// # Errors
+/// Those of the memory; the list is not what we have written there.
+pub(crate) fn arenas(process: &Process, header: &Header) -> Result<[Arena; MAX_ARENAS], EngineError> {
+    let mut list = [0; ARENA_LIST_SIZE];
+    process.read_exact(RemoteAddr(header.arena_list()), &mut list)?;
+    let found = Checked::own(*header).with_arenas(&list);
+    found.map(|found| found.arenas).map_err(|_| EngineError::NotArmed)
+}
+
 fn read_header(process: &Process, at: &Range<u64>) -> Result<Checked, BadHeader> {
     let mut bytes = vec![0; size_of::<Header>()];
     process.read_exact(RemoteAddr(at.start), &mut bytes).map_err(|_| BadHeader::Foreign)?;
-    Checked::read(&bytes, at.clone())
+    let header = Checked::read(&bytes, at.clone())?;
+    let mut list = [0; ARENA_LIST_SIZE];
+    match process.read_exact(RemoteAddr(header.arena_list()), &mut list) {
+        // Whoever armed it was killed before it had written any.
+        Ok(()) if list.iter().all(|byte| *byte == 0) => Ok(header),
+        Ok(()) => header.with_arenas(&list),
+        // It is not mapped, or not any more.
+        Err(_) => Ok(header),
+    }
 }
 
 #[cfg(test)]

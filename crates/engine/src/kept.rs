@@ -5,14 +5,16 @@
 //! takes everything out again.
 
 use crate::{
-    Armed, Blueprint, EngineError, FoundSession, LeftAlone, Removed,
+    Added, Armed, Blueprint, EngineError, FoundSession, LeftAlone, Removed, Session, Wanted,
     answer::{Answer, Malformed},
     arm::skip_refused,
     channel::Channel,
+    home::Hosting,
     remove,
 };
 use std::{os::fd::OwnedFd, time::Duration};
 use trapless_process::{Errno, Process, StopOptions, keeper};
+use trapless_wire::Journal;
 
 /// How an attempt to arm ended without success.
 #[derive(Debug)]
@@ -56,6 +58,12 @@ impl Armed {
     }
 }
 
+impl Added {
+    fn answer(&self) -> Answer {
+        Answer::Armed { stopped: self.stopped, left_alone: self.refused.clone() }
+    }
+}
+
 impl Blueprint<'_, '_> {
     /// Arms from a keeper.
     pub fn arm_kept(&self, process: &Process, options: &StopOptions) -> Result<Armed, Attempt> {
@@ -87,11 +95,73 @@ impl Blueprint<'_, '_> {
         Ok(self.armed(memory, stopped, left_alone))
     }
 
+    /// Adds the sites to a session from a keeper. Should its parent be gone by then, the session is as any that was left behind.
+    ///
+    /// # Errors
+    /// Those of [`Blueprint::add`].
+    pub fn add_kept(
+        &self,
+        process: &Process,
+        session: &Session,
+        options: &StopOptions,
+    ) -> Result<Added, Attempt> {
+        let answer = keeper::run(|_| {
+            let added = process.stop_with(options).map_err(EngineError::from).and_then(|mut stopped| {
+                let mut added = self.add(&mut stopped, session)?;
+                added.stopped = stopped.resume_and_detach();
+                Ok(added)
+            });
+            added.map_or_else(|error| Attempt::from(error).into(), |added| added.answer()).bytes()
+        });
+        let failed = |error: EngineError| Attempt::Failed(error);
+        let answer = answer.map_err(|error| failed(error.into()))?;
+        let (stopped, refused) = self.told(Answer::read(&answer).map_err(|error| failed(error.into()))?)?;
+        let mut journal = self.journal.clone();
+        skip_refused(&mut journal, &refused);
+        Ok(self.added_with(journal, refused, stopped))
+    }
+
     /// What a keeper has armed.
     pub(crate) fn armed(&self, memory: OwnedFd, stopped: Duration, refused: Vec<Option<LeftAlone>>) -> Armed {
         let mut journal = self.journal.clone();
         skip_refused(&mut journal, &refused);
-        Armed { memory, header: self.header, journal, stopped, refused }
+        self.armed_with(memory, journal, refused, stopped)
+    }
+
+    pub(crate) fn armed_with(
+        &self,
+        memory: OwnedFd,
+        journal: Journal,
+        refused: Vec<Option<LeftAlone>>,
+        stopped: Duration,
+    ) -> Armed {
+        let is_in = |wanted: fn(&Wanted) -> bool| {
+            let mut asked =
+                self.plan.sites.iter().zip(&refused).filter(|(site, _)| wanted(&site.request.wanted));
+            asked.all(|(_, refused)| refused.is_none())
+        };
+        let header = self.header;
+        let hosting = Hosting {
+            layout: self.layout,
+            geometry: self.plan.geometry.within(header.block_stride),
+            places: self.schema.len() as u64,
+            semaphores: self.semaphores.len() as u64,
+            shows: header.signals != 0 && is_in(|wanted| wanted.signal.is_some()),
+            has_gate: self.plan.sites.iter().any(|site| site.request.wanted.gate)
+                && is_in(|wanted| wanted.gate),
+        };
+        Armed { memory, header, journal, hosting, stopped, refused }
+    }
+
+    pub(crate) fn added_with(
+        &self,
+        journal: Journal,
+        refused: Vec<Option<LeftAlone>>,
+        stopped: Duration,
+    ) -> Added {
+        let (header, geometry) = (self.header, self.plan.geometry);
+        let (places, semaphores) = (self.schema.len() as u64, self.semaphores.len() as u64);
+        Added { header, geometry, journal, places, semaphores, stopped, refused }
     }
 
     /// What a keeper tells that was to arm this.

@@ -2,12 +2,11 @@
 //!
 //! Planning looks at code and facts only. It touches no process.
 
-use crate::admit::{
-    Best, Facts, best, exits, handles_faults, judge_returns, original, require_unwinders, room,
-};
+use crate::admit::{Best, Facts, best, exits, handles_faults, judge_returns, original, require_unwinders};
 use crate::exits::keep_whole;
-use crate::{Module, Refusal, Request, Role, Unwinder, Wanted, spread};
-use std::{collections::BTreeMap, ops::Range};
+use crate::rooms::{Rooms, overlaps};
+use crate::{Home, Module, Refusal, Request, Role, Unwinder, Wanted, spread};
+use std::collections::BTreeMap;
 use trapless_isa::detour::RECORD_NO_RESULT;
 use trapless_isa::{
     Displaced, EntryStep, Followed, Hook, Mechanism, Payload, ReturnStep, Sharing, Site, Steps, Way,
@@ -18,7 +17,7 @@ use trapless_wire::{Geometry, Places};
 const RING_BITS: u32 = 14;
 
 /// The mechanisms that do not trap.
-const TRAPLESS: [Mechanism; 2] = [Mechanism::Jump, Mechanism::Short];
+pub(crate) const TRAPLESS: [Mechanism; 2] = [Mechanism::Jump, Mechanism::Short];
 
 /// A site that will be armed.
 #[derive(Clone, Debug)]
@@ -52,6 +51,8 @@ pub struct Plan<'m> {
     pub stops: u32,
     /// Whether the process handles faults.
     pub faults: bool,
+    /// What the sites go into.
+    pub home: Home,
 }
 
 impl<'m> PlannedSite<'m> {
@@ -97,7 +98,7 @@ impl<'m> PlannedSite<'m> {
 
     /// What the probe does.
     pub fn payload(&self) -> Payload {
-        let Wanted { record_entry, record_return, unwinder, sharing, signal, .. } = self.request.wanted;
+        let Wanted { record_entry, record_return, unwinder, sharing, signal, gate, .. } = self.request.wanted;
         let id = 2 * self.request.id;
         let (way, no_result) = match self.request.role {
             Role::Whole => (Way::Paired, 0),
@@ -115,7 +116,12 @@ impl<'m> PlannedSite<'m> {
             Some(Unwinder::Entry) | None => None,
         };
         Payload {
-            hooks: Steps::some_of([sharing.map(Hook::Share), signal.map(Hook::Signal), unwinders]),
+            hooks: Steps::some_of([
+                gate.then_some(Hook::Gate),
+                sharing.map(Hook::Share),
+                signal.map(Hook::Signal),
+                unwinders,
+            ]),
             entry: Steps::some_of([
                 self.places.entries.map(|counter| EntryStep::Count(counter.offset())),
                 record_entry.map(|arguments| match self.request.operands {
@@ -150,18 +156,22 @@ impl<'m> Plan<'m> {
     /// Asks for a verdict on every request and gives those that pass a place in the blocks.
     ///
     /// `allowed`: the mechanisms that may be used where a request does not name one; each site gets the best of them that is
-    /// possible there.
+    /// possible there. `home`: what the sites go into.
     pub fn new(
         facts: &Facts,
         modules: Vec<Module<'m>>,
         requests: &[Request<'m>],
         allowed: &[Mechanism],
+        home: Home,
     ) -> Self {
         let all = requests;
         let mut skipped = Vec::new();
         let mut sites = Vec::with_capacity(requests.len());
-        let mut geometry = Geometry::default();
-        if requests.iter().any(|r| r.wanted.records()) {
+        let mut geometry = home.geometry();
+        if !geometry.has_ring()
+            && !home.is_armed()
+            && (requests.iter().any(|r| r.wanted.records()) || home.spare().wanted.records())
+        {
             // Before the counters, so that a block that is too large shows in their refusal.
             let _ = geometry.ring(RING_BITS);
         }
@@ -214,12 +224,13 @@ impl<'m> Plan<'m> {
         });
         sites.sort_by_key(|site| site.displaced.start);
         skipped.extend(place_numbers(&mut geometry, &mut sites));
-        let mut plan =
-            Self { modules, sites, skipped, geometry, stops: facts.stops, faults: handles_faults(facts) };
+        geometry.keep_free(home.spare().bytes());
+        let (stops, faults) = (facts.stops, handles_faults(facts));
+        let mut plan = Self { modules, sites, skipped, geometry, stops, faults, home };
         require_unwinders(facts, &mut plan, &requests);
-        match facts.shows && !plan.has_signals(all) {
+        match facts.shows && !home.is_armed() && !plan.has_signals(all) {
             // What was allowed for them is not, then.
-            true => Self::new(&facts.without_stubs(), plan.modules, &without_signals(all), allowed),
+            true => Self::new(&facts.without_stubs(), plan.modules, &without_signals(all), allowed, home),
             false => plan,
         }
     }
@@ -422,111 +433,8 @@ fn judge_all(
         }
         (_, None) if request.role != Role::Whole => best(facts, modules, request, &TRAPLESS),
         (Some(unwinder), _) => best(facts, modules, request, unwinder.mechanisms()),
+        (None, _) if request.wanted.gate => best(facts, modules, request, &TRAPLESS),
         (None, Some(only)) => best(facts, modules, request, &[only]),
         (None, None) => best(facts, modules, request, allowed),
     })
-}
-
-/// The bytes that sites change, by address, where some of them need room beside their own.
-#[derive(Default)]
-struct Rooms {
-    /// Where they begin, and where they end.
-    taken: BTreeMap<u64, u64>,
-}
-
-impl Rooms {
-    /// Those of the sites that will be armed.
-    fn new(verdicts: &[Result<Best, Refusal>], overlaps: &[Option<u64>]) -> Self {
-        let passed = verdicts.iter().zip(overlaps).filter(|(_, overlaps)| overlaps.is_none());
-        let passed = passed.filter_map(|(verdict, _)| verdict.as_ref().ok());
-        // Mostly none does, and they are many.
-        match passed.clone().any(|best| best.mechanism == Mechanism::Short) {
-            true => Self { taken: passed.map(|best| (best.displaced.start, best.displaced.end())).collect() },
-            false => Self::default(),
-        }
-    }
-
-    /// Finds room for a site that needs some. Where others have taken all there is, a trap has to do, if one is `allowed`.
-    fn settle(
-        &mut self,
-        facts: &Facts,
-        modules: &[Module<'_>],
-        request: &Request<'_>,
-        chosen: Best,
-        allowed: &[Mechanism],
-    ) -> Result<(Best, Option<Displaced>), Refusal> {
-        if chosen.mechanism != Mechanism::Short {
-            return Ok((chosen, None));
-        }
-        let refusal = match self.take(facts, modules, request, chosen.displaced) {
-            Ok(room) => return Ok((chosen, Some(room))),
-            Err(refusal) => refusal,
-        };
-        let traps: Vec<Mechanism> = allowed.iter().copied().filter(|mechanism| mechanism.traps()).collect();
-        if request.mechanism.is_some() || traps.is_empty() {
-            return Err(refusal);
-        }
-        best(facts, modules, request, &traps).map(|best| (Best { no_jump: Some(refusal), ..best }, None))
-    }
-
-    /// Room for a site, which is then taken.
-    fn take(
-        &mut self,
-        facts: &Facts,
-        modules: &[Module<'_>],
-        request: &Request<'_>,
-        displaced: Displaced,
-    ) -> Result<Displaced, Refusal> {
-        let taken = &self.taken;
-        let is_taken = |range: Range<u64>| {
-            taken.range(..range.end).next_back().is_some_and(|(_, &end)| end > range.start)
-        };
-        let room = room(facts, modules, request, displaced, &is_taken)?;
-        self.taken.insert(room.start, room.end());
-        Ok(room)
-    }
-}
-
-/// Of each request, the address of one that came before it, passed, and displaces some of the same bytes.
-fn overlaps(requests: &[Request<'_>], verdicts: &[Result<Best, Refusal>]) -> Vec<Option<u64>> {
-    let mut places: Vec<(Range<u64>, usize)> = (0..)
-        .zip(verdicts)
-        .filter_map(|(index, verdict)| {
-            let displaced = verdict.as_ref().ok()?.displaced;
-            Some((displaced.start..displaced.end(), index))
-        })
-        .collect();
-    places.sort_unstable_by_key(|(range, index)| (range.start, *index));
-    let mut overlaps = vec![None; requests.len()];
-    let mut rest = &mut places[..];
-    while let Some((first, _)) = rest.first() {
-        // Those that hang together, by their neighbours. Mostly it is one.
-        let mut end = first.end;
-        let together = rest.iter().take_while(|(range, _)| {
-            let hangs = range.start == first.start || range.start < end;
-            end = end.max(range.end);
-            hangs
-        });
-        let count = together.count();
-        let (group, others) = rest.split_at_mut(count);
-        if count > 1 {
-            group.sort_unstable_by_key(|(_, index)| *index);
-            let mut chosen = BTreeMap::new();
-            for (range, index) in &*group {
-                overlaps[*index] = overlap(&chosen, range);
-                if overlaps[*index].is_none() {
-                    chosen.insert(range.start, (range.end, requests[*index].address));
-                }
-            }
-        }
-        rest = others;
-    }
-    overlaps
-}
-
-/// Address of a chosen site that shares bytes with `range`. Of each that was chosen: where its displaced instructions begin,
-/// where they end, its address.
-fn overlap(chosen: &BTreeMap<u64, (u64, u64)>, range: &Range<u64>) -> Option<u64> {
-    let (_, &(end, address)) = chosen.range(..range.end).next_back()?;
-    (end > range.start).then_some(address)
 }

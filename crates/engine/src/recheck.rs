@@ -24,9 +24,10 @@
 //! first byte and puts it back.
 
 use trapless_process::{Mappings, Process, ReadRange, RemoteAddr};
-use trapless_wire::{SessionState, WriteKind};
+use trapless_wire::{Journal, SessionState, WriteKind};
 
 use crate::{LeftAlone, Session, target};
+use std::collections::HashSet;
 use std::os::unix::fs::FileExt;
 
 /// What became of an armed site.
@@ -117,8 +118,7 @@ const MOST: usize = 8192;
 
 impl Recheck {
     /// The sites that arming patched. `refused` says which of the plan it did not.
-    pub fn new(session: &Session, refused: &[Option<LeftAlone>]) -> Self {
-        let journal = session.to_remove().journal;
+    pub fn of(journal: &Journal, refused: &[Option<LeftAlone>]) -> Self {
         let mut sites = Vec::with_capacity(journal.len());
         let mut bytes = Vec::new();
         for (site, refused) in journal.sites().zip(refused) {
@@ -139,6 +139,25 @@ impl Recheck {
         }
         sites.sort_unstable_by_key(|site| site.address);
         Self { sites, bytes, next: 0, mapped: Vec::new() }
+    }
+
+    /// Takes in sites that were added. Theirs are the indices from `first` on.
+    pub fn include(&mut self, more: Recheck, first: u32) {
+        let behind = self.bytes.len() as u32;
+        self.bytes.extend(more.bytes);
+        let more = more.sites.into_iter();
+        self.sites.extend(more.map(|site| Written {
+            index: site.index + first,
+            bytes: site.bytes + behind,
+            ..site
+        }));
+        self.sites.sort_unstable_by_key(|site| site.address);
+    }
+
+    /// Leaves out the sites with these indices.
+    pub fn forget(&mut self, gone: &[u32]) {
+        let gone: HashSet<u32> = gone.iter().copied().collect();
+        self.sites.retain(|site| !gone.contains(&site.index));
     }
 
     /// Compares some of the sites, or all, and tells which have become something else, by their index in the plan. Those that were
@@ -182,7 +201,7 @@ impl Recheck {
         let lost: Vec<u32> =
             found.iter().filter(|(_, became)| *became != Became::Mended).map(|(index, _)| *index).collect();
         if !lost.is_empty() {
-            let lost: std::collections::HashSet<u32> = lost.into_iter().collect();
+            let lost: HashSet<u32> = lost.into_iter().collect();
             self.sites.retain(|site| !lost.contains(&site.index));
         }
         once_each(found)

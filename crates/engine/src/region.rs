@@ -14,7 +14,7 @@ use std::{
         unix::fs::FileExt,
     },
     ptr::NonNull,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
 };
 use trapless_wire::{PAGE, Words, WordsMut};
 
@@ -79,6 +79,44 @@ impl Region {
     /// Adds to the word at a byte offset, a multiple of 8; what it was before.
     pub fn add(&self, offset: u64, value: u64) -> u64 {
         self.atomic(offset).map_or(0, |word| word.fetch_add(value, Ordering::Relaxed))
+    }
+
+    /// The 32-bit word at a byte offset, a multiple of 4.
+    pub(crate) fn half(&self, offset: u64) -> u32 {
+        self.atomic_half(offset).map_or(0, |half| half.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn set_half(&self, offset: u64, value: u32) {
+        if let Some(half) = self.atomic_half(offset) {
+            half.store(value, Ordering::Release);
+        }
+    }
+
+    /// Sleeps until somebody wakes who waits for this 32-bit word, if it has that value; or for no reason.
+    pub(crate) fn wait(&self, offset: u64, value: u32) {
+        if let Some(half) = self.atomic_half(offset) {
+            // SAFETY: the word is ours to read for as long as the call takes; there is no time limit. Whatever it answers, the caller looks.
+            unsafe {
+                libc::syscall(libc::SYS_futex, half.as_ptr(), libc::FUTEX_WAIT, value, std::ptr::null::<u8>())
+            };
+        }
+    }
+
+    /// Wakes all who wait for this 32-bit word, in whichever process.
+    pub(crate) fn wake(&self, offset: u64) {
+        if let Some(half) = self.atomic_half(offset) {
+            // SAFETY: the kernel takes the address of the word for a name, and reads nothing there.
+            unsafe { libc::syscall(libc::SYS_futex, half.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+        }
+    }
+
+    fn atomic_half(&self, offset: u64) -> Option<&AtomicU32> {
+        let offset = usize::try_from(offset).ok()?;
+        if !offset.is_multiple_of(4) || offset.checked_add(4)? > self.size {
+            return None;
+        }
+        // SAFETY: as for whole words.
+        Some(unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(offset).cast()) })
     }
 
     fn atomic(&self, offset: u64) -> Option<&AtomicU64> {

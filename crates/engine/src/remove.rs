@@ -3,7 +3,7 @@
 //!
 //! # The protocol, in order
 //!
-//! 1. Stop every thread.
+//! 1. Stop every thread. Open the gate ([`crate::gate`]).
 //! 2. Step threads out of the arenas. A detour waits for nothing, so each is out after some dozens of steps: on the
 //!    original code, in the displaced function, or at home with its caller.
 //!    One at the entrance of a short jump's room goes back to the site ([`crate::entrances`]).
@@ -22,7 +22,7 @@
 use crate::{
     EngineError, FoundSession, entrances,
     found::{find_headers, find_removed},
-    reach, returns,
+    gate, reach, returns,
     scan::Ranges,
     semaphores, signals, writes,
 };
@@ -248,6 +248,7 @@ fn take_out(
 ) -> Result<Option<Kept>, EngineError> {
     let header = &session.header;
     write_state(process, header, SessionState::Removing)?;
+    gate::open(process, header)?;
     let arenas = Ranges::new(header.arenas().map(|a| (a.address, a.address + a.size)));
     leave_slots(stopped, session)?;
     let all_out = step_out(stopped, header, &arenas);

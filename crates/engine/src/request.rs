@@ -86,6 +86,8 @@ pub struct Wanted {
     pub sharing: Option<Sharing>,
     /// See to it that handlers of signals see the program.
     pub signal: Option<SignalCall>,
+    /// Make threads wait here until the tool has looked for what has changed.
+    pub gate: bool,
 }
 
 /// How unwinders get to know the real return addresses of followed calls, and we which calls they leave.
@@ -117,8 +119,8 @@ impl Wanted {
 
     /// What is not collected but done for the program.
     pub(crate) fn hooks(&self) -> Self {
-        let Wanted { unwinder, sharing, signal, .. } = *self;
-        Wanted { unwinder, sharing, signal, ..Wanted::default() }
+        let Wanted { unwinder, sharing, signal, gate, .. } = *self;
+        Wanted { unwinder, sharing, signal, gate, ..Wanted::default() }
     }
 
     /// Whether nothing is collected, and only an unwinder served or a child told from its parent.
@@ -134,6 +136,11 @@ impl Wanted {
     /// Whether only unwinders matter here, and no fault can be meant for a handler of the program's.
     pub(crate) fn is_unwinders(&self) -> bool {
         matches!(self.unwinder, Some(Unwinder::Lookup(_) | Unwinder::Landing(_)))
+    }
+
+    /// Whether the time is taken.
+    pub fn is_timed(&self) -> bool {
+        self.latency || self.records()
     }
 
     /// Whether anything goes through a ring.

@@ -49,17 +49,18 @@ pub(crate) fn refuse(
     Ok(())
 }
 
-/// Raises those that belong to a site which is not left alone.
+/// Raises those that belong to a site which is not left alone. Their records begin with the one of number `first`.
 ///
 /// # Errors
 /// Those of the memory; then none is raised, as far as that can be.
 pub(crate) fn raise(
     process: &Process,
     header: &Header,
+    first: u64,
     semaphores: &[Semaphore],
     refused: &[Option<LeftAlone>],
 ) -> Result<(), EngineError> {
-    for (place, semaphore) in records(header).zip(semaphores) {
+    for (place, semaphore) in records(header, first).zip(semaphores) {
         let Some(site) = semaphore.site(refused) else { continue };
         let raised = read(process, semaphore.address)
             .and_then(|now| SemaphoreRecord::raising(semaphore.address, site, now))
@@ -69,7 +70,7 @@ pub(crate) fn raise(
                 Ok(process.write(RemoteAddr(record.address), &record.after.to_le_bytes())?)
             });
         if let Err(error) = raised {
-            lower_again(process, header);
+            lower_again(process, header, first);
             return Err(error);
         }
     }
@@ -82,10 +83,11 @@ pub(crate) fn raise(
 pub(crate) fn confirm(
     process: &Process,
     header: &Header,
+    first: u64,
     semaphores: &[Semaphore],
     refused: &[Option<LeftAlone>],
 ) {
-    for (place, semaphore) in records(header).zip(semaphores) {
+    for (place, semaphore) in records(header, first).zip(semaphores) {
         let Some(record) = read_record(process, place) else { continue };
         let _ = match semaphore.site(refused) {
             None => lower_one(process, place, record),
@@ -98,8 +100,8 @@ pub(crate) fn confirm(
 }
 
 /// Lowers all that were raised just now, since nothing will be armed.
-pub(crate) fn lower_again(process: &Process, header: &Header) {
-    lower_all(process, header, &mut |_| true);
+pub(crate) fn lower_again(process: &Process, header: &Header, first: u64) {
+    lower_all(process, header, first, &mut |_| true);
 }
 
 /// Lowers what a session has raised for the sites that `which` says, as far as its records are believed.
@@ -112,7 +114,7 @@ pub(crate) fn lower(
         return Ok(());
     }
     let maps = process.maps()?;
-    lower_all(process, &session.header, &mut |record| {
+    lower_all(process, &session.header, 0, &mut |record| {
         let was_in = record.phase == SemaphorePhase::Raised as u8;
         session.journal.site_at(record.site).is_some_and(|site| which(&site))
             && is_of_module(&maps, record.address, record.site)
@@ -122,14 +124,19 @@ pub(crate) fn lower(
 }
 
 /// What cannot be read or written is no semaphore any more.
-fn lower_all(process: &Process, header: &Header, is_believed: &mut dyn FnMut(&SemaphoreRecord) -> bool) {
-    if header.semaphores == 0 {
-        return;
-    }
-    let list = believe::read_list::<SemaphoreRecord>(process, header.semaphores_at(), header.semaphores);
+fn lower_all(
+    process: &Process,
+    header: &Header,
+    first: u64,
+    is_believed: &mut dyn FnMut(&SemaphoreRecord) -> bool,
+) {
+    let places = records(header, first);
+    let Some(start) = places.clone().next() else { return };
+    let list = believe::read_list::<SemaphoreRecord>(process, start.0, header.semaphores - first);
+    let all: Vec<_> = places.zip(list.unwrap_or_default()).collect();
     let mut known = BTreeSet::new();
-    for (place, record) in records(header).zip(list.unwrap_or_default()) {
-        // A session raises each once.
+    for (place, record) in all.into_iter().rev() {
+        // A session raises each once. Where a module was unloaded and another one loaded, the last record is of what is there.
         if record.is_sound() && known.insert(record.address) && is_believed(&record) {
             let _ = lower_one(process, place, record);
         }
@@ -145,10 +152,11 @@ fn lower_one(process: &Process, place: RemoteAddr, record: SemaphoreRecord) -> R
     write_record(process, place, &lowering.unwrap_or(record).in_phase(SemaphorePhase::Lowered))
 }
 
-/// Where the records are.
-fn records(header: &Header) -> impl Iterator<Item = RemoteAddr> {
+/// Where the records are, from the one of number `first` on.
+fn records(header: &Header, first: u64) -> impl Iterator<Item = RemoteAddr> + Clone + use<> {
     let start = header.semaphores_at();
-    (0..header.semaphores).map(move |index| RemoteAddr(start + index * size_of::<SemaphoreRecord>() as u64))
+    (first..header.semaphores)
+        .map(move |index| RemoteAddr(start + index * size_of::<SemaphoreRecord>() as u64))
 }
 
 fn read_record(process: &Process, place: RemoteAddr) -> Option<SemaphoreRecord> {

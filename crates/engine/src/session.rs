@@ -1,16 +1,22 @@
 //! A running session, as the tool that armed it sees it: the counters, and the way to end it.
 
-use crate::{Armed, EngineError, FoundSession, Region};
+use crate::home::{Hosting, Used};
+use crate::{Added, Armed, EngineError, FoundSession, Host, Region, writes};
+use std::ops::Range;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
-use trapless_wire::{Counters, Header, Journal, SessionState};
+use trapless_isa::Layout;
+use trapless_process::Process;
+use trapless_wire::{Counters, Header, Journal, SessionState, SiteWrites};
 
 /// Armed probes and their shared memory.
 #[derive(Debug)]
 pub struct Session {
-    region: Region,
+    region: Arc<Region>,
     header: Header,
     journal: Journal,
+    hosting: Hosting,
     /// How long the target stood still while it was armed.
     pub stopped: Duration,
 }
@@ -18,21 +24,92 @@ pub struct Session {
 impl Session {
     /// Maps the shared memory of probes that were armed.
     pub fn new(armed: Armed) -> Result<Self, EngineError> {
-        Self::of_memory(&armed.memory, armed.header, armed.journal, armed.stopped)
+        let Armed { memory, header, journal, hosting, stopped, .. } = armed;
+        let region = Arc::new(Region::map(&memory, header.region_size)?);
+        Ok(Self { region, header, journal, hosting, stopped })
     }
 
-    pub(crate) fn of_memory(
+    /// The same session in another memory of the same layout, as far as the process has its sites.
+    pub(crate) fn in_memory(
+        &self,
         memory: &OwnedFd,
         header: Header,
         journal: Journal,
         stopped: Duration,
     ) -> Result<Self, EngineError> {
-        let region = Region::map(memory, header.region_size)?;
-        Ok(Self { region, header, journal, stopped })
+        let region = Arc::new(Region::map(memory, header.region_size)?);
+        Ok(Self { region, header, journal, hosting: self.hosting, stopped })
     }
 
-    pub(crate) fn region(&self) -> &Region {
+    /// What a plan has to know whose sites are to be added.
+    pub fn host(&self) -> Host {
+        let is_asked = |site: &SiteWrites<'_>| site.is_lookup();
+        Host {
+            geometry: self.hosting.geometry,
+            // Where one could not be armed, nothing of this session is followed.
+            follows: self.header.slot_shift != 0
+                && !self.journal.sites().filter(is_asked).any(|site| !site.is_planned()),
+            shows: self.hosting.shows,
+        }
+    }
+
+    /// Gives up sites in memory that has been unmapped since, and whatever is mapped there now has none of our writes. Their indices in the
+    /// plans, counted on over all that were added.
+    ///
+    /// # Errors
+    /// The shared memory cannot be written.
+    pub fn forget(&mut self, process: &Process, unmapped: &[Range<u64>]) -> Result<Vec<u32>, EngineError> {
+        let is_gone = |site: &SiteWrites<'_>| {
+            let mut writes = site.writes();
+            unmapped.iter().any(|range| range.contains(&site.site))
+                && !writes.any(|write| writes::stands(process, write.address, write.patched))
+        };
+        let gone: Vec<usize> =
+            self.journal.planned().filter(|site| is_gone(site)).map(|site| site.index).collect();
+        for &index in &gone {
+            self.journal.skip(index);
+            if let Some(site) = self.journal.site(index) {
+                self.region.write(self.header.journal.site_at(index as u64), bytemuck::bytes_of(&*site))?;
+            }
+        }
+        Ok(gone.into_iter().map(|index| index as u32).collect())
+    }
+
+    /// How much of its lists is taken.
+    pub(crate) fn used(&self) -> Used {
+        let arenas = self.header.arenas().count();
+        Used {
+            arenas,
+            journal: self.journal.sizes(),
+            places: self.hosting.places,
+            semaphores: self.hosting.semaphores,
+        }
+    }
+
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.hosting.layout
+    }
+
+    /// Takes note of sites that were added, by [`Blueprint::add`](crate::Blueprint::add).
+    ///
+    /// # Errors
+    /// [`EngineError::Full`]: there are more than a journal holds.
+    pub fn include(&mut self, added: &Added) -> Result<(), EngineError> {
+        self.journal.append(&added.journal).ok_or(EngineError::Full)?;
+        self.header = added.header;
+        self.hosting.geometry = added.geometry;
+        self.hosting.places += added.places;
+        self.hosting.semaphores += added.semaphores;
+        Ok(())
+    }
+
+    pub(crate) fn region(&self) -> &Arc<Region> {
         &self.region
+    }
+
+    /// Whether a gate was armed with it.
+    pub fn has_gate(&self) -> bool {
+        self.hosting.has_gate
     }
 
     pub(crate) fn journal(&self) -> &Journal {
@@ -41,12 +118,12 @@ impl Session {
 
     /// Counters, histograms and rings.
     pub fn counters(&self) -> Counters<'_, Region> {
-        Counters::new(&self.header, &self.region)
+        Counters::new(&self.header, &*self.region)
     }
 
     /// Threads that had the thread pointer of another one when the probes were armed: what they count may be lost.
     pub fn sharing_threads(&self) -> u64 {
-        trapless_wire::Words::word(&self.region, Header::SHARING_OFFSET)
+        trapless_wire::Words::word(&*self.region, Header::SHARING_OFFSET)
     }
 
     /// Where everything is.
@@ -56,7 +133,7 @@ impl Session {
 
     /// How far the session has come, as it stands in the shared memory.
     pub fn state(&self) -> Option<SessionState> {
-        let word = trapless_wire::Words::word(&self.region, Header::STATE_OFFSET & !7);
+        let word = trapless_wire::Words::word(&*self.region, Header::STATE_OFFSET & !7);
         SessionState::from_raw((word >> 32) as u32)
     }
 

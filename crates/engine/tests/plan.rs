@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use trapless_engine::admit::{Arrival, Facts, Functions, Known, Marks, Runtimes};
-use trapless_engine::{Function, Module, Plan, Refusal, Request, Role, Unwinder, Wanted};
+use trapless_engine::{Function, Home, Module, Plan, Refusal, Request, Role, Unwinder, Wanted};
 use trapless_isa::{BranchTargets, Exit, Leaves, Lookup, Machine, Mechanism, Reason, Site};
 
 /// A small generator (xorshift64*), so that every run sees the same plans.
@@ -131,7 +131,7 @@ fn no_two_sites_share_a_byte_and_every_request_has_one_answer() {
             .collect();
         let allowed = random.choose(&[&[Mechanism::Jump][..], &Mechanism::ALL]);
         let facts = facts(&mut random);
-        let plan = Plan::new(&facts, vec![module], &requests, allowed);
+        let plan = Plan::new(&facts, vec![module], &requests, allowed, Home::default());
 
         for pair in plan.sites.windows(2) {
             assert!(pair[0].displaced.end() <= pair[1].displaced.start, "{pair:?}");
@@ -266,7 +266,7 @@ fn of_sites_that_share_bytes_the_first_that_was_asked_for_is_armed() {
             unread: None,
         };
         let requests: Vec<Request<'_>> = (0..).zip(&addresses).map(request).collect();
-        let plan = Plan::new(&Facts::default(), vec![module], &requests, &[Mechanism::Jump]);
+        let plan = Plan::new(&Facts::default(), vec![module], &requests, &[Mechanism::Jump], Home::default());
         let mut armed: Vec<u64> = Vec::new();
         for (id, &address) in (0..).zip(&addresses) {
             match (plan.answers()[&id], armed.iter().find(|other| other.abs_diff(address) < 5)) {

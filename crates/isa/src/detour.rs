@@ -6,6 +6,7 @@
 use crate::{Displaced, Operand, Payload, Reason, frames::Point};
 use alloc::{string::String, vec::Vec};
 
+pub mod gate;
 pub mod memory;
 #[cfg(test)]
 mod pinned;

@@ -106,6 +106,8 @@ pub enum Hook {
     Share(Sharing),
     /// See to it that handlers of signals see the program and not the detour.
     Signal(SignalCall),
+    /// Wait until a tool has looked ([`crate::detour::gate`]).
+    Gate,
 }
 
 /// What is done at an entry. Offsets are from the start of the thread's block.
@@ -221,7 +223,7 @@ impl Payload {
 
     /// Whether nothing is done that needs a thread. One that begins there needs no memory yet.
     pub(crate) fn needs_no_thread(&self) -> bool {
-        let needs_none = |hook| matches!(hook, Hook::Share(_) | Hook::Signal(_));
+        let needs_none = |hook| matches!(hook, Hook::Share(_) | Hook::Signal(_) | Hook::Gate);
         let only = self.entry.is_empty() && self.followed.is_none();
         only && !self.hooks.is_empty() && self.hooks.iter().all(needs_none)
     }

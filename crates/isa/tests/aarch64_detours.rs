@@ -72,6 +72,7 @@ fn layout() -> Layout {
         block_cursor: DATA + 0x1008,
         arenas: DATA + 0x1800,
         signals: None,
+        gate: 0,
         blocks: DATA + 0x10_0000,
         block_stride: 0x10_0000,
         block_count: 32,

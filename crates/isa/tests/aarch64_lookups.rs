@@ -51,6 +51,7 @@ fn layout() -> Layout {
         slot_shift: 4,
         arenas: 0x15_0000_0000,
         signals: None,
+        gate: 0,
     }
 }
 

@@ -19,7 +19,7 @@
 //! use trapless_isa::Mechanism;
 //! use trapless_process::StopOptions;
 //! use trapless_session::resolve::{self, Kinds};
-//! use trapless_session::session::{Hold, Measure, Session};
+//! use trapless_session::session::{Asked, Hold, Measure, Session};
 //! use trapless_session::spec::{ProbeSpec, Syntax};
 //! use trapless_session::target;
 //!
@@ -30,7 +30,8 @@
 //! let entry = Kinds { entry: true, returns: false };
 //! let sites = resolve::resolve(Some(&process), &images, [(&malloc, entry)], &[], 1)?;
 //! let hold = Hold::Stop(StopOptions::default());
-//! let session = Session::attach(&process, &images, sites, Measure::Count, &[Mechanism::Jump], hold)?;
+//! let asked = Asked::of(Measure::Count, &[Mechanism::Jump]);
+//! let session = Session::attach(&process, &images, sites, asked, hold)?;
 //! std::thread::sleep(std::time::Duration::from_secs(1));
 //! println!("{} calls", session.hits());
 //! session.remove(&process, &StopOptions::default())?;

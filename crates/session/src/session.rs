@@ -1,9 +1,11 @@
 //! Probes armed in one process, from attaching to removal.
 
+mod added;
 mod arm;
 mod clib;
 mod counts;
 mod facts;
+mod gate;
 mod hooks;
 mod lost;
 mod sharing;
@@ -25,8 +27,8 @@ use std::sync::Arc;
 use trapless_engine::admit::{Facts, Functions, Runtimes};
 use trapless_engine::spread::{self, both};
 use trapless_engine::{
-    EngineError, FoundSession, Function, Module, Plan, Refusal, Removed, Request, Role, Serving, Wanted,
-    find_sessions, remove_kept,
+    EngineError, FoundSession, Function, Home, LeftAlone, Module, Plan, Refusal, Removed, Request, Role,
+    Serving, Spare, Wanted, find_sessions, remove_kept,
 };
 use trapless_isa::detour::MOST_FETCHED;
 use trapless_isa::detour::signals::RETURN_LENGTH;
@@ -37,8 +39,10 @@ use trapless_symbols::Unread;
 use trapless_wire::Places;
 
 use arm::{arm, nothing_probed};
+use gate::Gate;
 
 pub use counts::Snapshot;
+pub use gate::{Change, Changes};
 pub use trace::{Calls, Origin};
 pub use usdt::{Argument, SiteNotes};
 
@@ -56,6 +60,24 @@ pub enum Measure {
     },
 }
 
+/// What is done with sites, besides what each of them says.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// What is measured.
+    pub measure: Measure,
+    /// The mechanisms that may be used.
+    pub allowed: Vec<Mechanism>,
+    /// What is asked for at sites that may be added later ([`Session::add`]), if there may be any.
+    pub later: Option<Kinds>,
+}
+
+impl Asked {
+    /// To measure this, by these mechanisms, at the sites that there are.
+    pub fn of(measure: Measure, allowed: &[Mechanism]) -> Self {
+        Self { measure, allowed: allowed.to_vec(), later: None }
+    }
+}
+
 /// A site that is armed.
 #[derive(Clone, Debug)]
 pub struct Probe {
@@ -67,6 +89,10 @@ pub struct Probe {
     pub usdt: Option<Arc<[Argument]>>,
     /// Address in the target.
     pub address: u64,
+    /// Address in the file.
+    pub file_address: u64,
+    /// Index of the probe that this one is again, where its library was unloaded and loaded again. Their numbers are told together.
+    pub again: Option<usize>,
     /// What was asked for.
     pub kinds: Kinds,
     /// How it gets control.
@@ -92,6 +118,11 @@ pub struct Session {
     recheck: RefCell<lost::Sites>,
     /// The counters of calls that make children which share the memory and cannot be told from their parent.
     makers: Vec<trapless_wire::Counter>,
+    asked: Asked,
+    /// The run-time systems that the process had.
+    runtimes: Runtimes,
+    /// The id of the next site.
+    next_id: u32,
 }
 
 /// How the target is held still while it is changed.
@@ -123,6 +154,9 @@ pub struct Prepared<'i> {
     /// What the notes of USDT probes tell at their sites, by the sites' ids.
     usdt: BTreeMap<u32, SiteNotes>,
     signals: signals::Hooks,
+    home: Home,
+    /// The id of the first site.
+    first: u32,
 }
 
 /// What is known of a file that has sites.
@@ -153,6 +187,26 @@ impl<'i> Prepared<'i> {
         let mut facts = facts::of_process(process, images, follows)?;
         facts.shows = signals.are_whole() && !signals::are_shown_already(process);
         facts.throws_unhooked = follows && hooks::throw_unhooked(process, images, &sites);
+        let home = Home::default();
+        let none = BTreeMap::new();
+        let read = Self {
+            process,
+            images,
+            sites,
+            facts,
+            files: BTreeMap::new(),
+            usdt: none,
+            signals,
+            home,
+            first: 0,
+        };
+        read.read(follows)
+    }
+
+    /// Reads the code of the files.
+    fn read(self, follows: bool) -> Result<Self, Error> {
+        let Self { process, images, sites, first, .. } = &self;
+        let (process, images) = (*process, *images);
         let mut wanted: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for site in &sites.sites {
             wanted.entry(site.image).or_default().push(site.function);
@@ -182,15 +236,26 @@ impl<'i> Prepared<'i> {
             );
         }
         let mut usdt = BTreeMap::new();
-        for (id, site) in (0..).zip(&sites.sites).filter(|(_, site)| !site.usdt.is_empty()) {
+        for (id, site) in (*first..).zip(&sites.sites).filter(|(_, site)| !site.usdt.is_empty()) {
             if let Some(file) = files.get(&site.image) {
                 usdt.insert(id, SiteNotes::of(file.module, file.bias, &site.usdt));
             }
         }
-        Ok(Self { process, images, sites, facts, files, usdt, signals })
+        Ok(Self { files, usdt, ..self })
     }
 
-    /// The engine's modules and requests. The id of a request is the index of its site.
+    /// Says what the sites go into.
+    #[must_use]
+    fn with_home(self, home: Home) -> Self {
+        Self { home, ..self }
+    }
+
+    /// The site with this id.
+    fn site(&self, id: u32) -> &Site {
+        &self.sites.sites[(id - self.first) as usize]
+    }
+
+    /// The engine's modules and requests. The ids of requests are in the order of their sites.
     pub fn requests(&self, wanted: impl Fn(&Site) -> Wanted) -> (Vec<Module<'_>>, Vec<Request<'_>>) {
         let mut modules = Vec::new();
         let mut place = BTreeMap::new();
@@ -208,7 +273,7 @@ impl<'i> Prepared<'i> {
             });
         }
         let mut requests = Vec::new();
-        for (id, site) in (0..).zip(&self.sites.sites) {
+        for (id, site) in (self.first..).zip(&self.sites.sites) {
             let file = &self.files[&site.image];
             let notes = self.usdt.get(&id);
             let Some(function) = file.module.functions().get(site.function) else { continue };
@@ -242,7 +307,7 @@ impl<'i> Prepared<'i> {
     /// Which of the sites can be probed, in which way, and why not the others.
     pub fn plan(&self, wanted: impl Fn(&Site) -> Wanted, allowed: &[Mechanism]) -> Plan<'_> {
         let (modules, requests) = self.requests(wanted);
-        Plan::new(&self.facts, modules, &requests, allowed)
+        Plan::new(&self.facts, modules, &requests, allowed, self.home)
     }
 
     /// The same, less what would be refused on the way to the armed process: for want of memory, or for code that is not the
@@ -280,6 +345,57 @@ fn returned_to(module: &trapless_symbols::Module, address: u64, bias: u64) -> Op
     Some(Function { address: address.wrapping_add(bias), bytes, size: RETURN_LENGTH })
 }
 
+/// What is told of the sites that were to be armed.
+struct Told {
+    probes: Vec<Probe>,
+    refused: Vec<(u32, Refusal)>,
+    modules: ModuleNames,
+}
+
+impl Told {
+    /// `left_alone`: of each site of the plan, why it was left out in the end.
+    fn of(prepared: &Prepared<'_>, plan: &Plan<'_>, left_alone: &[Option<LeftAlone>]) -> Self {
+        let mut refused = plan.skipped.clone();
+        let mut modules = ModuleNames::default();
+        let mut probes = Vec::with_capacity(plan.sites.len());
+        for (site, left) in plan.sites.iter().zip(left_alone) {
+            if site.request.is_exit() {
+                continue;
+            }
+            let asked = prepared.site(site.request.id);
+            match left {
+                Some(left) => refused.push((site.request.id, (*left).into())),
+                None if asked.kinds == Kinds::default() || site.request.wanted.is_hook() => {}
+                // One for each name: several USDT probes may stand at one address.
+                None => probes.extend(asked.names().map(|name| Probe {
+                    module: modules.name(asked.module_name(prepared.images)),
+                    function: name.clone(),
+                    usdt: prepared.notes(site.request.id).and_then(|notes| notes.arguments_of(name.text())),
+                    address: site.request.address,
+                    file_address: asked.address,
+                    again: None,
+                    kinds: asked.kinds,
+                    mechanism: site.mechanism.name(),
+                    places: site.places,
+                    id: site.request.id,
+                })),
+            }
+        }
+        Self { probes, refused, modules }
+    }
+
+    /// What was asked for and left out.
+    fn skipped(&self, prepared: &Prepared<'_>) -> Vec<Skipped> {
+        let mut skipped = prepared.sites.skipped.clone();
+        let told = spread::map(&self.refused, |(id, refusal)| {
+            let site = prepared.site(*id);
+            (site.kinds != Kinds::default()).then(|| resolve::skip(prepared.images, site, Why::from(refusal)))
+        });
+        skipped.extend(told.into_iter().flatten());
+        skipped
+    }
+}
+
 /// Names of modules, each kept once for all the sites in a row that bear it.
 #[derive(Default)]
 struct ModuleNames(Option<Arc<str>>);
@@ -291,30 +407,51 @@ impl ModuleNames {
             _ => self.0.insert(name.into()).clone(),
         }
     }
+
+    /// The names of a site and its module.
+    fn named(&mut self, prepared: &Prepared<'_>, id: u32) -> (Arc<str>, SiteName) {
+        let site = prepared.site(id);
+        (self.name(site.module_name(prepared.images)), site.name.clone())
+    }
+}
+
+/// What has no return has no time; it was left out with the reason.
+fn leave_out_without_return(measure: Measure, sites: &mut Sites) {
+    if measure == Measure::Latency {
+        sites.sites.retain(|site| site.no_return.is_none() || site.kinds == Kinds::default());
+    }
+}
+
+/// Whether calls are followed to their return.
+fn follows(measure: Measure, sites: &Sites) -> bool {
+    measure == Measure::Latency || sites.sites.iter().any(|site| site.kinds.returns)
 }
 
 fn wanted(measure: Measure, site: &Site) -> Wanted {
-    let Kinds { entry, returns } = site.kinds;
-    let unwinder = site.unwinder;
     match measure {
-        _ if !entry && !returns => Wanted { unwinder, ..Wanted::default() },
-        Measure::Count => Wanted { entries: entry, returns, unwinder, ..Wanted::default() },
-        Measure::Latency => {
-            Wanted { entries: true, returns: true, latency: true, unwinder, ..Wanted::default() }
-        }
-        Measure::Trace { .. } if !site.usdt.is_empty() => Wanted {
-            entries: entry,
+        Measure::Trace { .. } if !site.usdt.is_empty() && site.kinds != Kinds::default() => Wanted {
+            entries: site.kinds.entry,
             // As many as its notes name.
             record_entry: Some(MOST_FETCHED as u8),
-            unwinder,
+            unwinder: site.unwinder,
             ..Wanted::default()
         },
+        _ => Wanted { unwinder: site.unwinder, ..wanted_of(measure, site.kinds) },
+    }
+}
+
+/// What is wanted at a site that is no USDT probe's.
+fn wanted_of(measure: Measure, kinds: Kinds) -> Wanted {
+    let Kinds { entry, returns } = kinds;
+    match measure {
+        _ if !entry && !returns => Wanted::default(),
+        Measure::Count => Wanted { entries: entry, returns, ..Wanted::default() },
+        Measure::Latency => Wanted { entries: true, returns: true, latency: true, ..Wanted::default() },
         Measure::Trace { args } => Wanted {
             entries: entry,
             record_entry: (entry || args > 0).then_some(args),
             returns,
             record_return: returns,
-            unwinder,
             ..Wanted::default()
         },
     }
@@ -329,8 +466,7 @@ impl Session {
         process: &Process,
         images: &[Image],
         sites: Sites,
-        measure: Measure,
-        allowed: &[Mechanism],
+        asked: Asked,
         hold: Hold<'_>,
     ) -> Result<Self, Error> {
         let running = match &hold {
@@ -338,35 +474,31 @@ impl Session {
             Hold::Launched(..) | Hold::Held(_) => None,
         };
         let freed = running.as_ref().map_or(Ok(0), |options| remove_orphans(process, options))?;
+        let Asked { measure, allowed, later } = &asked;
         let mut sites = sites;
-        if measure == Measure::Latency {
-            // What has no return has no time; it was left out with the reason.
-            sites.sites.retain(|site| site.no_return.is_none() || site.kinds == Kinds::default());
-        }
-        let makers = sharing::Makers::find(process, images, &mut sites);
-        let follows = measure == Measure::Latency || sites.sites.iter().any(|site| site.kinds.returns);
-        let wanted = |site: &Site| makers.want(site, wanted(measure, site));
+        leave_out_without_return(*measure, &mut sites);
+        let makers = sharing::Makers::find(process, images, &mut sites, later.is_some());
+        let gate = later.map_or(Gate::default(), |_| Gate::find(process, images, &mut sites));
+        let follows =
+            later.is_some_and(|kinds| wanted_of(*measure, kinds).follows()) || follows(*measure, &sites);
+        let wanted = |site: &Site| gate.want(site, makers.want(site, wanted(*measure, site)));
         // All code of the process is looked through for it, meanwhile.
         let (tid_offset, prepared) =
             both(|| clib::tid_offset(process), || Prepared::new(Some(process), images, sites, follows));
-        let prepared = prepared?;
+        let spare = later.map_or(Spare::default(), |kinds| added::spare(process, wanted_of(*measure, kinds)));
+        let prepared = prepared?.with_home(Home::New(spare));
         let tid_offset = tid_offset.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let plan = prepared.plan(wanted, allowed);
-        let sites = &prepared.sites;
         let nothing_probed = |refused: &[(u32, Refusal)]| {
             let would_help = || {
                 let any = prepared.plan(wanted, &Mechanism::ALL);
-                let asked = |id: u32| sites.sites[id as usize].kinds != Kinds::default();
+                let asked = |id: u32| prepared.site(id).kinds != Kinds::default();
                 // What is in every mechanism's way.
                 let is_out = |id: u32| refused.contains(&(id, Refusal::Semaphore));
                 any.answers().iter().any(|(id, answer)| answer.is_ok() && asked(*id) && !is_out(*id))
             };
-            nothing_probed(
-                images,
-                sites,
-                refused,
-                !allowed.iter().any(|mechanism| mechanism.traps()) && would_help(),
-            )
+            let trap_would_help = !allowed.iter().any(|mechanism| mechanism.traps()) && would_help();
+            nothing_probed(&prepared, refused, trap_would_help)
         };
         // Before the first hit, so that no hit has a time before it.
         let clock = Clock::now();
@@ -374,34 +506,11 @@ impl Session {
             EngineError::NothingToDo(refused) => nothing_probed(&refused),
             other => Error::other(other),
         })?;
-        let mut refused = plan.skipped.clone();
-
-        let mut modules = ModuleNames::default();
-        let mut probes = Vec::with_capacity(plan.sites.len());
-        for (site, left) in plan.sites.iter().zip(&armed.refused) {
-            if site.request.is_exit() {
-                continue;
-            }
-            let asked = &sites.sites[site.request.id as usize];
-            match left {
-                Some(left) => refused.push((site.request.id, (*left).into())),
-                None if asked.kinds == Kinds::default() || site.request.wanted.is_hook() => {}
-                // One for each name: several USDT probes may stand at one address.
-                None => probes.extend(asked.names().map(|name| Probe {
-                    module: modules.name(asked.module_name(images)),
-                    function: name.clone(),
-                    usdt: prepared.notes(site.request.id).and_then(|notes| notes.arguments_of(name.text())),
-                    address: site.request.address,
-                    kinds: asked.kinds,
-                    mechanism: site.mechanism.name(),
-                    places: site.places,
-                    id: site.request.id,
-                })),
-            }
-        }
+        let mut told = Told::of(&prepared, &plan, &armed.refused);
+        let is_told = armed.has_gate();
         let left_alone = armed.refused.clone();
         let engine = trapless_engine::Session::new(armed).map_err(Error::other)?;
-        if probes.is_empty() {
+        if told.probes.is_empty() && later.is_none() {
             // The look at the stopped process left none. A launched one ends with the run that was to watch it.
             match (serving, &running) {
                 (Some(serving), _) => serving.end().map(drop).map_err(Error::other)?,
@@ -410,24 +519,26 @@ impl Session {
                 }
                 (None, None) => {}
             }
-            return Err(nothing_probed(&refused));
+            return Err(nothing_probed(&told.refused));
         }
-        let (mut skipped, remarks) = (sites.skipped.clone(), sites.remarks.clone());
-        let told = spread::map(&refused, |(id, refusal)| {
-            let site = &sites.sites[*id as usize];
-            (site.kinds != Kinds::default()).then(|| skip(images, site, refusal))
-        });
-        skipped.extend(told.into_iter().flatten());
-        let mut names = |id: u32| {
-            let site = &sites.sites[id as usize];
-            (modules.name(site.module_name(images)), site.name.clone())
-        };
         let makers = makers.counters(&prepared, &plan, &left_alone);
-        let recheck = lost::Sites::new(&engine, &plan, &left_alone, images, &mut names);
-        let (recheck, serving) = (RefCell::new(recheck), RefCell::new(serving));
-        let ended_children = Cell::new(0);
-        let (probes, skipped, remarks) = (probes.into(), skipped.into(), remarks.into());
-        Ok(Self { engine, clock, probes, skipped, remarks, freed, serving, ended_children, recheck, makers })
+        let mut names = |id: u32| told.modules.named(&prepared, id);
+        let recheck = lost::Sites::of(&engine.to_remove().journal, &plan, &left_alone, images, &mut names);
+        Ok(Self {
+            engine,
+            clock,
+            probes: std::mem::take(&mut told.probes).into(),
+            skipped: told.skipped(&prepared).into(),
+            remarks: prepared.sites.remarks.clone().into(),
+            freed,
+            serving: RefCell::new(serving),
+            ended_children: Cell::new(0),
+            recheck: RefCell::new(recheck.told(is_told)),
+            makers,
+            next_id: prepared.sites.sites.len() as u32,
+            runtimes: prepared.facts.runtimes,
+            asked,
+        })
     }
 
     /// The session of a forked child of the process, which stands before its first instruction and has inherited the probes: from now on
@@ -447,6 +558,9 @@ impl Session {
             ended_children: Cell::new(0),
             recheck: self.recheck.clone(),
             makers: self.makers.clone(),
+            asked: self.asked.clone(),
+            next_id: self.next_id,
+            runtimes: self.runtimes,
         })
     }
 
@@ -642,8 +756,4 @@ fn remove_orphans(process: &Process, options: &StopOptions) -> Result<usize, Err
     }
     let still_left = find()?.into_iter().filter(|session| session.is_removed()).count();
     Ok(left.saturating_sub(still_left))
-}
-
-fn skip(images: &[Image], site: &Site, refusal: &Refusal) -> Skipped {
-    resolve::skip(images, site, Why::from(refusal))
 }

@@ -51,6 +51,11 @@ impl Image {
         self.path.rsplit('/').next().unwrap_or(&self.path)
     }
 
+    /// The inode of the mapped file; 0 of one that no process runs.
+    pub fn inode(&self) -> u64 {
+        self.mapping.as_ref().map_or(0, |mapping| mapping.inode)
+    }
+
     /// Whether the code at an address of the file is mapped here.
     pub fn holds(&self, process: Option<&Process>, address: u64) -> Result<bool, Error> {
         let at = address.wrapping_add(self.bias(process)?);

@@ -53,6 +53,7 @@ struct Dynamic {
     soname: Option<String>,
     needed: Vec<String>,
     is_pie: bool,
+    relocates_code: bool,
 }
 
 impl Module {
@@ -131,6 +132,11 @@ impl Module {
     /// The sonames of the libraries it needs, in the order the loader searches them.
     pub fn needed(&self) -> &[String] {
         &self.dynamic.needed
+    }
+
+    /// Whether the loader changes its code when it has mapped it (`DT_TEXTREL`).
+    pub fn relocates_code(&self) -> bool {
+        self.dynamic.relocates_code
     }
 
     /// Whether it uses a function or variable of this name that another module defines. A file without section headers says no.
@@ -392,6 +398,8 @@ fn dynamic(image: &Image, bytes: &[u8]) -> Dynamic {
             elf::DT_STRTAB => strings = image.bytes_at(bytes, value),
             elf::DT_SONAME => soname = Some(value),
             elf::DT_NEEDED if needed.len() < MOST_NEEDED => needed.push(value),
+            elf::DT_TEXTREL => found.relocates_code = true,
+            elf::DT_FLAGS => found.relocates_code |= value & u64::from(elf::DF_TEXTREL.0) != 0,
             elf::DT_FLAGS_1 => found.is_pie = value & elf::DF_1_PIE.0 != 0,
             _ => {}
         }

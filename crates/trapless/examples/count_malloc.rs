@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use trapless_isa::Mechanism;
 use trapless_process::StopOptions;
 use trapless_session::resolve::{self, Kinds};
-use trapless_session::session::{Hold, Measure, Session};
+use trapless_session::session::{Asked, Hold, Measure, Session};
 use trapless_session::spec::{ProbeSpec, Syntax};
 use trapless_session::target;
 
@@ -39,7 +39,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let sites = resolve::resolve(Some(&process), &images, [(&malloc, entry)], &[], 1)?;
     let hold = Hold::Stop(StopOptions::default());
     // By a jump: nothing traps.
-    let session = Session::attach(&process, &images, sites, Measure::Count, &[Mechanism::Jump], hold)?;
+    let session =
+        Session::attach(&process, &images, sites, Asked::of(Measure::Count, &[Mechanism::Jump]), hold)?;
 
     let probed = work()?;
     let hits = session.hits();

@@ -44,6 +44,9 @@ pub enum Error {
         /// What was in the way.
         why: session::Error,
     },
+    /// A library that is not there, and is not found.
+    #[error("{0}. To wait for it to be loaded, add --pending")]
+    NotLoaded(SelectError),
     /// The command to launch could not be started.
     #[error("cannot run the command: {0}")]
     Launch(#[from] LaunchError),
@@ -119,6 +122,7 @@ impl Error {
             Error::Bench(_) | Error::Other(_) | Error::StillProbed { .. } => 1,
             Error::Told(code) => *code,
             Error::Usage(_) => 2,
+            Error::NotLoaded(_) => 5,
             Error::TargetEnded { .. } => 6,
             Error::Output { .. } => 7,
             Error::Interrupted => 130,

@@ -5,7 +5,8 @@
 //! from it stays within the mapping and within what the sizes of this version allow, and no sum overflows.
 
 use crate::{
-    Arena, Header, MAGIC, MAX_ARENAS, MAX_SEMAPHORES, PAGE, PlaceKind, RawPlace, SessionState, Sizes, VERSION,
+    ARENA_LIST_SIZE, Arena, Header, MAGIC, MAX_ARENAS, MAX_SEMAPHORES, PAGE, PlaceKind, RawPlace,
+    SessionState, Sizes, VERSION,
 };
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -95,6 +96,19 @@ impl Checked {
             is_sound(&header, &mapped).ok_or(BadHeader::Senseless(what))?;
         }
         Ok(Self(header))
+    }
+
+    /// The header with the arenas of a list that was found in the process's [`Header::arena_list`].
+    ///
+    /// # Errors
+    /// [`BadHeader`]: the list holds what nobody would have written.
+    pub fn with_arenas(self, list: &[u8; ARENA_LIST_SIZE]) -> Result<Self, BadHeader> {
+        let Self(mut header) = self;
+        let (arenas, end) = list.split_at(size_of_val(&header.arenas));
+        bytemuck::bytes_of_mut(&mut header.arenas).copy_from_slice(arenas);
+        let mapped = header.region..header.region.saturating_add(header.region_size);
+        let is_sound = end.iter().all(|byte| *byte == 0) && self::arenas(&header, &mapped).is_some();
+        is_sound.then_some(Self(header)).ok_or(BadHeader::Senseless("its arenas"))
     }
 }
 
@@ -286,6 +300,21 @@ mod tests {
             let found = read(&header, &mapped).map(drop);
             assert_eq!(found, Err(BadHeader::Senseless(what)), "forgery {index}");
         }
+    }
+
+    #[test]
+    fn arenas_that_were_added_are_looked_at() {
+        let (header, mapped) = written(Sizes::ALL[0], true, false);
+        let found = read(&header, &mapped).unwrap();
+        let mut added = header;
+        added.arenas[2] = Arena { address: 0x80_0000, size: PAGE };
+        let list = added.arena_list_bytes();
+        assert_eq!(found.with_arenas(&list).unwrap().arenas().count(), 3);
+        added.arenas[2].address = header.threads;
+        assert!(found.with_arenas(&added.arena_list_bytes()).is_err(), "over other memory of the session");
+        let mut endless = list;
+        endless[ARENA_LIST_SIZE - 1] = 1;
+        assert!(found.with_arenas(&endless).is_err());
     }
 
     #[test]

@@ -38,6 +38,10 @@ impl Sizes {
 #[derive(Clone, Copy, Debug)]
 pub struct Geometry {
     next: u32,
+    /// What is kept free behind it.
+    spare: u32,
+    /// The most that a block may hold.
+    most: u32,
     ring: u32,
     ring_bits: u32,
 }
@@ -47,11 +51,11 @@ const MAX_BLOCK: u32 = i32::MAX as u32;
 
 impl Default for Geometry {
     fn default() -> Self {
-        Self { next: BLOCK_COUNTERS, ring: 0, ring_bits: 0 }
+        Self { next: BLOCK_COUNTERS, spare: 0, most: MAX_BLOCK, ring: 0, ring_bits: 0 }
     }
 }
 
-/// Size of the return region: of what belongs to followed calls, behind it the page of the [`Header::signal_table`], and last the
+/// Size of the return region: of what belongs to followed calls, behind it the private page ([`Header::signal_table`]), and last the
 /// semaphores' records.
 pub(crate) fn returns_size(followed: u64, semaphores: u64) -> u64 {
     followed.max(1).next_multiple_of(PAGE) + PAGE + semaphores_size(semaphores)
@@ -60,7 +64,7 @@ pub(crate) fn returns_size(followed: u64, semaphores: u64) -> u64 {
 impl Geometry {
     fn take(&mut self, bytes: u32) -> Option<u32> {
         let at = self.next;
-        self.next = at.checked_add(bytes).filter(|&end| end <= MAX_BLOCK)?;
+        self.next = at.checked_add(bytes).filter(|&end| end <= self.most)?;
         Some(at)
     }
 
@@ -83,9 +87,29 @@ impl Geometry {
         Some(())
     }
 
+    /// Keeps `bytes` free for what is added later, or as many as there can be.
+    pub fn keep_free(&mut self, bytes: u32) {
+        self.spare = bytes.min(self.most.saturating_sub(self.next));
+    }
+
+    /// What is left of blocks that lie so far apart, for what is added to them.
+    #[must_use]
+    pub fn within(self, block_stride: u64) -> Self {
+        Self {
+            spare: 0,
+            most: u32::try_from(block_stride).map_or(MAX_BLOCK, |most| most.min(MAX_BLOCK)),
+            ..self
+        }
+    }
+
+    /// Whether there is a ring.
+    pub fn has_ring(&self) -> bool {
+        self.ring != 0
+    }
+
     /// Distance between blocks.
     pub fn block_stride(&self) -> u64 {
-        u64::from(self.next).next_multiple_of(PAGE)
+        (u64::from(self.next) + u64::from(self.spare)).next_multiple_of(PAGE)
     }
 
     /// Fills in sizes and offsets, with room for a journal, for the [`Header::places`] and for the [`Header::semaphores`]; addresses are

@@ -4,14 +4,17 @@ use crate::JournalSizes;
 use bytemuck::{Pod, Zeroable};
 use trapless_isa::{
     Layout,
-    detour::{return_sizes, signals::Signals},
+    detour::{
+        return_sizes,
+        signals::{SIGNAL_MOST_RETURNS, SIGNAL_RETURNS, Signals},
+    },
 };
 
 /// First eight bytes of the region.
 pub const MAGIC: [u8; 8] = *b"TRAPLESS";
 
 /// Version of everything this crate describes. A tool does not touch what another version left.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// Name given to the memfd; `/proc/PID/maps` shows it as `/memfd:trapless (deleted)`.
 pub const REGION_NAME: &std::ffi::CStr = c"trapless";
@@ -108,15 +111,30 @@ pub struct Header {
     pub sharing_threads: u64,
     /// Address of the arena of the stubs of signal handlers ([`trapless_isa::detour::signals`]); 0 where there are none.
     pub signals: u64,
-    /// Our executable mappings, ended by an unused entry.
+    /// Our executable mappings when the session was armed, ended by an unused entry. With those that were added since they stand in
+    /// the [`Header::arena_list`].
     pub arenas: [Arena; MAX_ARENAS],
     /// Ends the arenas, and keeps the cursor on a cache line of its own.
     _pad: [u64; 7],
     /// Number of claimed blocks; starts at 1, since block 0 is the overflow block. May exceed the number of blocks.
     pub block_cursor: u64,
+    /// The words of the gate ([`trapless_isa::detour::gate`]).
+    pub gate: [u32; 4],
+    _end: [u64; 5],
 }
 
 const _: () = assert!(size_of::<Header>() <= crate::PAGE as usize);
+
+/// Where on the private page the list of arenas begins, behind the table of handlers.
+const ARENA_LIST: u64 = 2304;
+
+/// Size of the list of arenas: all that there can be, and the unused one that ends it.
+pub const ARENA_LIST_SIZE: usize = (MAX_ARENAS + 1) * size_of::<Arena>();
+
+const _: () = {
+    assert!((SIGNAL_RETURNS + 8 * (SIGNAL_MOST_RETURNS + 1)) as u64 <= ARENA_LIST);
+    assert!(ARENA_LIST + ARENA_LIST_SIZE as u64 <= crate::PAGE);
+};
 
 impl Header {
     /// The session's state, if the number is one.
@@ -135,8 +153,19 @@ impl Header {
     /// Offset of the number of threads that share a thread pointer.
     pub const SHARING_OFFSET: u64 = std::mem::offset_of!(Header, sharing_threads) as u64;
 
+    /// The bytes of the list of arenas.
+    pub fn arena_list_bytes(&self) -> [u8; ARENA_LIST_SIZE] {
+        let mut list = [0; ARENA_LIST_SIZE];
+        let arenas: &[u8] = bytemuck::cast_slice(&self.arenas);
+        list[..arenas.len()].copy_from_slice(arenas);
+        list
+    }
+
     /// Offset of the block cursor.
     pub const CURSOR_OFFSET: u64 = std::mem::offset_of!(Header, block_cursor) as u64;
+
+    /// Offset of the gate.
+    pub const GATE_OFFSET: u64 = std::mem::offset_of!(Header, gate) as u64;
 
     /// Offset of the schema in the region.
     pub fn places_at(&self) -> u64 {
@@ -148,9 +177,16 @@ impl Header {
         self.returns + self.returns_size.saturating_sub(crate::semaphores_size(self.semaphores))
     }
 
-    /// Address of the table of signal handlers: the page ahead of the semaphores' records.
+    /// Address of the table of signal handlers, at the start of the *private page*, which lies ahead of the semaphores' records. What is
+    /// there is the process's own: a forked child has a copy, and keeps it.
     pub fn signal_table(&self) -> u64 {
         self.semaphores_at().saturating_sub(crate::PAGE)
+    }
+
+    /// Address of the list of all arenas, in the form of [`Header::arenas`], on the private page. A forked child has those that were there
+    /// when it was forked, and no others are mapped in it.
+    pub fn arena_list(&self) -> u64 {
+        self.signal_table().saturating_add(ARENA_LIST)
     }
 
     /// The stubs of signal handlers, if there are any.
@@ -182,8 +218,9 @@ impl Header {
             returns: self.returns + return_sizes(self.return_bits as u32, self.slot_shift as u32)[0],
             return_bits: self.return_bits as u32,
             slot_shift: self.slot_shift as u32,
-            arenas: self.region + std::mem::offset_of!(Header, arenas) as u64,
+            arenas: self.arena_list(),
             signals: self.signals(),
+            gate: self.region + Self::GATE_OFFSET,
         }
     }
 }

@@ -12,8 +12,10 @@
 //!
 //! The file is sparse: a block that no thread claimed, and a histogram that nothing was added to, take no memory.
 //! Beside it lie two private regions of the target, told in the header: the *thread table* (wiped in forked children)
-//! and the *return tables*, behind which lie the records of semaphores ([`SemaphoreRecord`]). What detours do in all this memory is
-//! described in [`trapless_isa::detour::memory`].
+//! and the *return tables*, behind which lie a page of what else is the process's own ([`Header::signal_table`], [`Header::arena_list`]) and the
+//! records of semaphores ([`SemaphoreRecord`]). What detours do in all this memory is described in [`trapless_isa::detour::memory`].
+//!
+//! Journal, schema and blocks may have room for more than is in them: sites can be added to a session while it runs.
 //!
 //! The header starts with [`MAGIC`] and the mapping's name in `/proc/PID/maps` contains [`REGION_NAME`]: that is
 //! how `trapless status` and `trapless detach` find what an interrupted run left behind.
@@ -31,7 +33,7 @@ mod semaphore;
 pub use counters::{BlockView, Counters, Latency, RecordView, Totals, Words, WordsMut};
 pub use found::{BadHeader, Checked};
 pub use geometry::{Geometry, PAGE, Sizes};
-pub use header::{Arena, Header, MAGIC, MAX_ARENAS, REGION_NAME, SessionState, VERSION};
+pub use header::{ARENA_LIST_SIZE, Arena, Header, MAGIC, MAX_ARENAS, REGION_NAME, SessionState, VERSION};
 pub use journal::{
     Journal, JournalSite, JournalSizes, JournalWrite, MAX_SITES, MAX_WRITE, SiteRole, SiteState, SiteWrites,
     Write, WriteKind, WriteShape,

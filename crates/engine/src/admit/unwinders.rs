@@ -7,7 +7,7 @@
 //! are followed all the same, and not told from those that have not returned yet.
 
 use super::Facts;
-use crate::{Plan, PlannedSite, Refusal, Request, Unwinder};
+use crate::{Home, Plan, PlannedSite, Refusal, Request, Unwinder};
 use trapless_isa::Lookup;
 
 /// Functions that unwinders ask about each code address they meet. The C library has the first ones, or its loader, so whichever
@@ -49,11 +49,16 @@ pub fn require_unwinders(facts: &Facts, plan: &mut Plan<'_>, requests: &[Request
     };
     let [no_entry, no_lookup] =
         [false, true].map(|lookups| facts.throws_unhooked || is_missing(plan, lookups));
+    // What is added to a session is followed by what that one has.
+    let never = matches!(plan.home, Home::Armed(host) if !host.follows);
     plan.refuse(|site| {
-        let refused = no_lookup && follows(site, false) || no_entry && follows(site, true);
+        let refused = no_lookup && follows(site, false)
+            || no_entry && follows(site, true)
+            || never && site.request.wanted.follows();
         refused.then_some(Refusal::Unwinder)
     });
-    let by_jump = plan.sites.iter().any(|site| follows(site, false));
+    // What is added later needs them, too.
+    let by_jump = plan.home.spare().wanted.follows() || plan.sites.iter().any(|site| follows(site, false));
     let by_trap = plan.sites.iter().any(|site| follows(site, true));
     plan.sites.retain_mut(|site| {
         let needed = match site.request.wanted.unwinder {

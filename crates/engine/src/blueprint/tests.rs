@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::admit::{Arrival, Facts, Functions, Known, Runtimes};
-use crate::{Function, Module, Request, Role, Wanted};
+use crate::{Function, Home, Module, Request, Role, Wanted};
 use trapless_isa::{BranchTargets, DetourRequest, Machine, Mechanism};
 
 /// The beginnings of functions, each as long as a jump or longer, with registers that are dead there and some that are not.
@@ -89,7 +89,7 @@ fn with_plan(functions: usize, allowed: &[Mechanism], check: impl FnOnce(&Plan<'
             unread: None,
         })
         .collect();
-    let plan = Plan::new(&Facts::default(), modules.collect(), &requests, allowed);
+    let plan = Plan::new(&Facts::default(), modules.collect(), &requests, allowed, Home::default());
     assert_eq!(plan.sites.len(), requests.len(), "{:?}", plan.skipped);
     check(&plan);
 }

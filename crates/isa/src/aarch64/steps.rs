@@ -18,7 +18,7 @@ const EIGHT: i32 = 64;
 pub fn frame_size(payload: &Payload) -> i32 {
     let hooks = payload.hooks.iter().map(|hook| match hook {
         Hook::Translate(_) | Hook::Land { .. } => EIGHT,
-        Hook::Share(_) | Hook::Signal(_) => FOUR,
+        Hook::Share(_) | Hook::Signal(_) | Hook::Gate => FOUR,
     });
     let entry = payload.entry.iter().map(|step| match step {
         EntryStep::Count(_) => FOUR,
@@ -34,7 +34,7 @@ impl Template<'_> {
         match hook {
             Hook::Translate(lookup) => self.translate(lookup),
             Hook::Land { code_address } => self.land(code_address),
-            Hook::Share(_) | Hook::Signal(_) => Err(Reason::NotImplemented),
+            Hook::Share(_) | Hook::Signal(_) | Hook::Gate => Err(Reason::NotImplemented),
         }
     }
 

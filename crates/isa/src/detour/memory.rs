@@ -269,6 +269,8 @@ pub struct Layout {
     pub arenas: u64,
     /// Where the stubs of signal handlers are, if there are any.
     pub signals: Option<Signals>,
+    /// Address of the gate's words ([`super::gate`]), on a cache line that no hit writes.
+    pub gate: u64,
 }
 
 impl Layout {

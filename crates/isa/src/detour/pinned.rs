@@ -27,6 +27,7 @@ fn layout(high: u64, slot_shift: u32) -> Layout {
         slot_shift,
         arenas: high + 0x10_0100,
         signals: None,
+        gate: 0,
     }
 }
 

@@ -29,6 +29,7 @@ fn layout(return_bits: u32) -> Layout {
         slot_shift: 3,
         arenas: 0x900,
         signals: None,
+        gate: 0,
     }
 }
 

@@ -37,6 +37,7 @@ mod faults;
 mod follow;
 mod frame;
 mod frames;
+mod gate;
 mod landing;
 mod liveness;
 mod lower;

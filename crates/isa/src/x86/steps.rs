@@ -44,6 +44,7 @@ impl Template<'_> {
             Hook::Land { code_address } => self.land(code_address),
             Hook::Share(sharing) => self.share(sharing),
             Hook::Signal(call) => self.signal(call),
+            Hook::Gate => self.gate(),
         }
     }
 

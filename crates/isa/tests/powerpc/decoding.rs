@@ -118,6 +118,7 @@ fn boosted_slots_end_in_a_branch_back() {
         slot_shift: POWERPC64LE.facts().slot_shift,
         arenas: 0,
         signals: None,
+        gate: 0,
     };
     for (name, word, slot) in [
         ("mflr r0", 0x7c08_02a6_u32, &[0x7c08_02a6_u32, 0x4bff_f000][..]),
@@ -315,6 +316,7 @@ fn some_layout() -> impl Strategy<Value = Layout> {
             slot_shift: POWERPC64LE.facts().slot_shift,
             arenas: a[6],
             signals: None,
+            gate: 0,
         },
     )
 }

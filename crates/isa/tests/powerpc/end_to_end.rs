@@ -57,6 +57,7 @@ fn layout(thread_bits: u32, return_bits: u32, block_count: u32) -> Layout {
         slot_shift: POWERPC64LE.facts().slot_shift,
         arenas: HEADER + 0x100,
         signals: None,
+        gate: 0,
     }
 }
 

@@ -53,6 +53,7 @@ pub fn layout(return_bits: u32) -> Layout {
         slot_shift: POWERPC64LE.facts().slot_shift,
         arenas: HEADER + 0x100,
         signals: None,
+        gate: 0,
     }
 }
 

@@ -64,6 +64,7 @@ pub const fn layout(self_pointer: bool) -> Layout {
         slot_shift: 3,
         arenas: REGION + 0x100,
         signals: None,
+        gate: 0,
     }
 }
 

@@ -43,6 +43,7 @@ const LAYOUT: Layout = Layout {
     slot_shift: 2,
     arenas: HEADER + 0x100,
     signals: None,
+    gate: 0,
 };
 
 /// Functions whose entries leave none, some and all of registers and flags free.

@@ -1,9 +1,9 @@
 //! Arming a plan, and saying why nothing could be armed.
 
-use super::{Hold, clib, skip};
+use super::{Hold, Prepared, clib};
 use crate::error::Error;
-use crate::resolve::{Kinds, Sites};
-use crate::target::Image;
+use crate::outcome::Why;
+use crate::resolve::{Kinds, skip};
 use std::{borrow::Cow, collections::BTreeMap};
 use trapless_engine::{Armed, Attempt, Blueprint, EngineError, Plan, Refusal, Serving, Space, arm_serving};
 use trapless_process::{Process, StopError};
@@ -79,20 +79,20 @@ pub(super) fn offered<'m>(process: &Process, plan: Plan<'m>) -> Result<Plan<'m>,
 
 /// Why none of the sites that match is probed. `trap_would_help`: a mechanism that traps could probe some of them.
 pub(super) fn nothing_probed(
-    images: &[Image],
-    sites: &Sites,
+    prepared: &Prepared<'_>,
     refused: &[(u32, Refusal)],
     trap_would_help: bool,
 ) -> Error {
+    let sites = &prepared.sites;
     let mut reasons: BTreeMap<&str, (usize, u32, &Refusal)> = BTreeMap::new();
     for (id, refusal) in refused {
-        if sites.sites[*id as usize].kinds != Kinds::default() {
+        if prepared.site(*id).kinds != Kinds::default() {
             reasons.entry(refusal.code()).or_insert((0, *id, refusal)).0 += 1;
         }
     }
     // The reason that most have says more than the first one's.
     let usual = reasons.into_values().max_by_key(|(count, ..)| *count);
-    let first = usual.map(|(_, id, refusal)| skip(images, &sites.sites[id as usize], refusal));
+    let first = usual.map(|(_, id, refusal)| skip(prepared.images, prepared.site(id), Why::from(refusal)));
     let first = first.or_else(|| sites.skipped.first().cloned());
     let (example, reason) = match first {
         Some(skipped) => (format!("{}:{}", skipped.module, skipped.function), skipped.why.reason),

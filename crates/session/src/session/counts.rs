@@ -4,6 +4,7 @@ use super::Probe;
 use crate::clock::Rate;
 use crate::outcome::{Bucket, LatencySummary, ProbeSummary};
 use crate::spec::Kind;
+use std::borrow::Cow;
 use std::collections::HashMap;
 use trapless_engine::Region;
 use trapless_isa::detour::{LATENCY_LENGTH, latency_bucket_start};
@@ -63,8 +64,12 @@ impl Snapshot {
         let nothing = Numbers::default();
         let mut rows = Vec::new();
         let mut usdt = HashMap::new();
-        for (index, (probe, now)) in probes.iter().zip(&self.numbers).enumerate() {
-            let then = before.numbers.get(index).unwrap_or(&nothing);
+        let (all, before) = (together(&self.numbers, probes), together(&before.numbers, probes));
+        for (index, (probe, now)) in probes.iter().zip(&*all).enumerate() {
+            if probe.again.is_some() {
+                continue;
+            }
+            let then = before.get(index).unwrap_or(&nothing);
             let row = |kind, hits, lost, latency| ProbeSummary {
                 module: probe.module.to_string(),
                 function: probe.function.text().to_owned(),
@@ -97,6 +102,36 @@ impl Snapshot {
             }
         }
         rows
+    }
+}
+
+/// The numbers with those of probes that are others again added to the first ones'.
+fn together<'n>(numbers: &'n [Numbers], probes: &[Probe]) -> Cow<'n, [Numbers]> {
+    if probes.iter().all(|probe| probe.again.is_none()) {
+        return Cow::Borrowed(numbers);
+    }
+    let mut all = numbers.to_vec();
+    for (probe, more) in probes.iter().zip(numbers) {
+        if let Some(first) = probe.again.and_then(|index| all.get_mut(index)) {
+            first.add(more);
+        }
+    }
+    Cow::Owned(all)
+}
+
+impl Numbers {
+    fn add(&mut self, more: &Self) {
+        self.entries = self.entries.saturating_add(more.entries);
+        self.returns = self.returns.saturating_add(more.returns);
+        self.lost = self.lost.saturating_add(more.lost);
+        let Some(times) = &more.latency else { return };
+        let all = self.latency.get_or_insert_with(Latency::default);
+        all.count = all.count.saturating_add(times.count);
+        all.sum = all.sum.saturating_add(times.sum);
+        all.max = all.max.max(times.max);
+        for (bucket, more) in all.buckets.iter_mut().zip(&times.buckets) {
+            *bucket = bucket.saturating_add(*more);
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use trapless_engine::{Became, LeftAlone, Plan, Recheck, Session};
 use trapless_process::Process;
+use trapless_wire::Journal;
 
 /// The sites of a session, and what became of those that are no longer as they were armed.
 #[derive(Clone, Debug)]
@@ -23,14 +24,16 @@ pub(super) struct Sites {
     known: Vec<(PathBuf, Range<u64>)>,
     /// Files whose code was mapped at yet another place.
     mapped_again: BTreeSet<PathBuf>,
+    /// Libraries that come and go are told of, and probed again.
+    is_told: bool,
     /// The sites were taken out by us.
     is_over: bool,
 }
 
 impl Sites {
     /// All sites that were armed; `names` gives a site's module and function by its id.
-    pub(super) fn new(
-        session: &Session,
+    pub(super) fn of(
+        journal: &Journal,
         plan: &Plan<'_>,
         refused: &[Option<LeftAlone>],
         images: &[Image],
@@ -50,7 +53,7 @@ impl Sites {
                 .then(|| names(site.request.id))
                 .map(|(module, function)| (site.request.address, module, function))
         });
-        let recheck = Recheck::new(session, refused);
+        let recheck = Recheck::of(journal, refused);
         let mapped_again = BTreeSet::new();
         Self {
             recheck,
@@ -59,8 +62,28 @@ impl Sites {
             replaced: None,
             known,
             mapped_again,
+            is_told: false,
             is_over: false,
         }
+    }
+
+    /// Whether somebody tells of libraries that come and go. Then it is no loss if one goes.
+    pub(super) fn told(self, is_told: bool) -> Self {
+        Self { is_told, ..self }
+    }
+
+    /// Takes in sites that were added.
+    pub(super) fn include(&mut self, more: Sites) {
+        self.recheck.include(more.recheck, self.names.len() as u32);
+        self.names.extend(more.names);
+        // Where a file was mapped again is probed by now.
+        self.mapped_again.retain(|path| more.known.iter().all(|(known, _)| known != path));
+        self.known.extend(more.known);
+    }
+
+    /// Leaves out sites that were in libraries which are unloaded.
+    pub(super) fn forget(&mut self, gone: &[u32]) {
+        self.recheck.forget(gone);
     }
 
     /// From here on nothing is to be found: we take the probes out ourselves.
@@ -76,6 +99,9 @@ impl Sites {
             if became == Became::Replaced {
                 // Told once, and not of each of its sites.
                 self.replaced.get_or_insert_with(|| process.exe().unwrap_or_default());
+                continue;
+            }
+            if self.is_told && matches!(became, Became::Unloaded | Became::Reloaded) {
                 continue;
             }
             let Some(Some((address, module, function))) = self.names.get(index as usize) else { continue };

@@ -37,8 +37,8 @@ pub(super) struct Makers {
 }
 
 impl Makers {
-    /// Finds those that matter to `sites`, and adds sites for them where there are none.
-    pub(super) fn find(process: &Process, images: &[Image], sites: &mut Sites) -> Self {
+    /// Finds those that matter to `sites`, and adds sites for them where there are none. `later`: files may come that call such functions.
+    pub(super) fn find(process: &Process, images: &[Image], sites: &mut Sites, later: bool) -> Self {
         // Those that were asked for: what is hooked for unwinders calls nothing of interest.
         let asked = sites.sites.iter().filter(|site| site.kinds != Kinds::default());
         let probed: BTreeSet<usize> = asked.map(|site| site.image).collect();
@@ -49,7 +49,7 @@ impl Makers {
         let callers: Vec<&Module> =
             (0..images.len()).filter(|&index| matters(index)).filter_map(module).collect();
         let import = |names: &[&str]| callers.iter().any(|m| names.iter().any(|name| m.imports(name)));
-        let called = [(import(&VFORK), Sharing::Vfork), (import(&CLONE), Sharing::Clone)];
+        let called = [(later || import(&VFORK), Sharing::Vfork), (later || import(&CLONE), Sharing::Clone)];
         let serves_calls =
             |index: usize| is_c_library(images[index].name()) && called.iter().any(|(called, _)| *called);
         let searched = (0..images.len()).filter(|index| probed.contains(index) || serves_calls(*index));
@@ -125,7 +125,7 @@ impl Makers {
         let armed = armed.filter(|(site, refused)| refused.is_none() && !site.request.is_exit());
         let armed: Vec<_> = armed
             .map(|(planned, _)| {
-                let site = &prepared.sites.sites[planned.request.id as usize];
+                let site = prepared.site(planned.request.id);
                 ((site.image, site.address), planned)
             })
             .collect();

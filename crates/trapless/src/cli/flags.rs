@@ -41,6 +41,11 @@ pub struct FollowFlags {
     /// id, to any depth. The tracer then stays attached
     #[arg(short = 'F', long)]
     pub follow: bool,
+
+    /// Wait for libraries that are not there yet, and for those that are unloaded and loaded again: they are probed before anything in them
+    /// runs. Without this option a probe waits if its library's file is found
+    #[arg(long)]
+    pub pending: bool,
 }
 
 /// What a careful attach refuses.

@@ -46,6 +46,8 @@ pub struct Run {
     pub target: Target,
     /// Whether what they create is probed, too.
     pub follow: bool,
+    /// Whether libraries are waited for that are not there.
+    pub pending: bool,
     /// Whether a seccomp filter may be risked.
     pub allow_seccomp: bool,
     /// At which sites.
@@ -241,6 +243,7 @@ fn count(flags: CountFlags) -> Result<Run, Error> {
         measure: Measure::Count,
         target,
         follow: flags.follow.follow,
+        pending: flags.follow.pending,
         allow_seccomp: flags.risk.allow_seccomp,
         selection,
         limits: limits(&flags.run),
@@ -264,6 +267,7 @@ fn latency(flags: LatencyFlags) -> Result<Run, Error> {
         measure: Measure::Latency,
         target,
         follow: flags.follow.follow,
+        pending: flags.follow.pending,
         allow_seccomp: flags.risk.allow_seccomp,
         selection,
         limits: limits(&flags.run),
@@ -282,6 +286,7 @@ fn trace(flags: TraceFlags) -> Result<Run, Error> {
         measure: Measure::Trace { args: flags.args },
         target,
         follow: flags.follow.follow,
+        pending: flags.follow.pending,
         allow_seccomp: flags.risk.allow_seccomp,
         selection,
         limits: limits(&flags.run),

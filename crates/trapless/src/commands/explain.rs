@@ -103,6 +103,7 @@ fn example_layout(machine: Machine) -> Layout {
             slot_shift: 2,
             arenas: 0xa010_0100,
             signals: None,
+            gate: 0,
             ..example_layout(Machine::X86_64)
         };
     }
@@ -130,6 +131,7 @@ fn example_layout(machine: Machine) -> Layout {
             faults: false,
             key: 1,
         }),
+        gate: 0x2000_1000_0d08,
     }
 }
 

@@ -2,6 +2,8 @@
 
 mod finish;
 mod follow;
+mod pending;
+mod present;
 mod tally;
 mod wake;
 mod watch;
@@ -10,8 +12,7 @@ use crate::cli::validated::{self, Run, Target};
 use crate::error::Error;
 use crate::progress::Progress;
 use crate::report::{Exit, Reporter, Running};
-use crate::resolve::{self, Kinds};
-use crate::session::{Calls, Hold, Measure, Session, Snapshot};
+use crate::session::{Asked, Calls, Hold, Measure, Session, Snapshot};
 use crate::target;
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
@@ -24,6 +25,7 @@ use trapless_process::launch::{self, Child};
 use trapless_session::clock::Clock;
 
 use finish::finish;
+use pending::{Pending, Wanted};
 use watch::watch;
 
 /// Does what was asked.
@@ -51,8 +53,9 @@ fn attached(run: &Run, pids: &[i32], ended: super::signals::Ended) -> Result<u8,
     let mut targets = Vec::new();
     let attached = pids.iter().try_for_each(|&pid| {
         let process = target::open(pid)?;
-        let session = attach(run, &process, Hold::Stop(super::stop_options(run.allow_seccomp)))?;
-        targets.push(Armed::new(Rc::new(process), session));
+        let hold = Hold::Stop(super::stop_options(run.allow_seccomp));
+        let (session, pending) = attach(run, &process, hold)?;
+        targets.push(Armed { pending, ..Armed::new(Rc::new(process), session) });
         Ok(())
     });
     let mut none = || None;
@@ -75,14 +78,14 @@ fn launched(run: &Run, command: &[std::ffi::OsString], ended: super::signals::En
     let name_of = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).ok();
     let pid = launched.process().pid().0;
     let name = name_of(pid);
-    let session = attach(run, launched.process(), Hold::Launched(&launched, options))?;
+    let (session, pending) = attach(run, launched.process(), Hold::Launched(&launched, options))?;
     watch::announce(pid, &session, reporter).map_err(|error| run.output.error(error))?;
     if ended.get() {
         return Err(Error::Interrupted);
     }
     let (process, mut child) = session.let_run(launched)?;
     let mut last_name = name.clone();
-    let mut targets = vec![Armed { announced: true, ..Armed::new(Rc::new(process), session) }];
+    let mut targets = vec![Armed { announced: true, pending, ..Armed::new(Rc::new(process), session) }];
     let mut status = None;
     let mut exited = || {
         if status.is_none() {
@@ -119,6 +122,8 @@ fn launched(run: &Run, command: &[std::ffi::OsString], ended: super::signals::En
 struct Armed {
     process: Rc<Process>,
     session: Session,
+    /// What is probed in libraries that are loaded later, if anything is.
+    pending: Option<Pending>,
     /// When time began for the run.
     beginning: Clock,
     calls: Calls,
@@ -141,6 +146,7 @@ impl Armed {
             process,
             beginning: session.clock(),
             session,
+            pending: None,
             calls: Calls::default(),
             announced: false,
             ran_another_program: false,
@@ -169,19 +175,16 @@ fn measure(run: &Run) -> Measure {
     }
 }
 
-fn attach(run: &Run, process: &Process, hold: Hold<'_>) -> Result<Session, Error> {
+fn attach(run: &Run, process: &Process, hold: Hold<'_>) -> Result<(Session, Option<Pending>), Error> {
     let progress = Progress::start("reading symbols and code");
     let images = target::images(process)?;
-    let selection = &run.selection;
-    let probes = selection
-        .probes
-        .iter()
-        .map(|probe| (&probe.spec, Kinds { entry: probe.entry, returns: probe.returns }));
-    let sites =
-        resolve::resolve(Some(process), &images, probes, &selection.exclusions, selection.max_probes)?;
+    let Wanted { sites, later, pending } = pending::wanted(run, process, &images)?;
     // Its thread must not be there when the keeper is forked.
     drop(progress);
-    Ok(Session::attach(process, &images, sites, measure(run), &selection.mechanisms, hold)?)
+    let asked = Asked { later, ..Asked::of(measure(run), &run.selection.mechanisms) };
+    let session = Session::attach(process, &images, sites, asked, hold)?;
+    let pending = later.map(|_| Pending::of(&session, &images, pending));
+    Ok((session, pending))
 }
 
 /// Waits for the end of a command that was interrupted, which may take its time for it. Being interrupted once more leaves

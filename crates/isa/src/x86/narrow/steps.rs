@@ -31,6 +31,7 @@ impl Narrow<'_, '_> {
             Hook::Share(sharing) => self.0.share(sharing),
             // Nobody asks for it in 32-bit mode.
             Hook::Signal(_) => self.a().ud2(),
+            Hook::Gate => self.0.gate(),
         }
     }
 

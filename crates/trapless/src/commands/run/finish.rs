@@ -44,6 +44,9 @@ pub(super) fn finish(
     let mut finished = Vec::with_capacity(targets.len());
     for mut armed in targets {
         let ran = armed.session.clock().elapsed();
+        if armed.pending.is_some() {
+            armed.session.ignore_changes();
+        }
         let mut stopped = armed.session.stopped();
         let mut memory = memory_notes(armed.session.freed(), None);
         if exit.is_none() && armed.process.is_alive() {
@@ -206,6 +209,7 @@ fn notes(armed: &Armed) -> Vec<Note> {
             printable(&path.display().to_string())
         ),
     }));
+    notes.extend(armed.pending.iter().flat_map(|pending| pending.notes(&armed.session)));
     let sharing = armed.session.sharing_threads();
     if sharing > 0 {
         let threads = if sharing == 1 { "thread shares" } else { "threads share" };

@@ -3,12 +3,12 @@
 //! It sleeps until something happens: a signal, a target's end, the time of an interval. Only what is polled wakes it besides: the
 //! rings of a trace and the numbers that `-M` limits ([`TICK`]), and now and then the bytes at the sites ([`LOOK`]).
 
-use super::{Armed, wake::Wake};
+use super::{Armed, pending::Pending, wake::Wake};
 use crate::cli::validated::{Measure, Run};
 use crate::commands::signals::Ended;
 use crate::error::Error;
 use crate::report::{Attached, Exit, Hit, Interval, Reporter, Running};
-use crate::session::{Origin, Session};
+use crate::session::{Hold, Origin, Session};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
@@ -54,7 +54,11 @@ pub(super) fn watch(
             || targets.iter().all(|armed| !armed.process.is_alive());
         for armed in targets.iter_mut() {
             armed.ran_another_program |= armed.process.runs_another_program();
-            armed.session.tend(&armed.process, &super::super::stop_options(run.allow_seccomp))?;
+            let options = super::super::stop_options(run.allow_seccomp);
+            armed.session.tend(&armed.process, &options)?;
+            if let Some(pending) = armed.pending.as_mut().filter(|_| !armed.ran_another_program) {
+                pending.look(run, &armed.process, &mut armed.session, Hold::Stop(options));
+            }
         }
         show(run, targets, 0, reporter).map_err(output)?;
         let enough = run.limits.max_events.is_some_and(|most| shown(targets) >= most);
@@ -76,7 +80,8 @@ pub(super) fn watch(
             next_interval = at.checked_add(interval * u32::try_from(missed + 1).unwrap_or(u32::MAX));
             self::interval(run, targets, Vec::new(), reporter).map_err(output)?;
         }
-        let times = [Some(next_look), next_interval, deadline, ticks.then(|| now + TICK)];
+        let pending = targets.iter().filter_map(|armed| armed.pending.as_ref()?.next_look()).min();
+        let times = [Some(next_look), next_interval, deadline, ticks.then(|| now + TICK), pending];
         sleep(targets, times.into_iter().flatten().min());
     }
 }
@@ -88,6 +93,9 @@ fn sleep(targets: &[Armed], until: Option<Instant>) {
         wake.on(armed.process.pidfd().map(|pidfd| pidfd.as_raw_fd()));
         if let Some(tracer) = armed.session.tracer_descriptor() {
             wake.on(Some(tracer));
+        }
+        if let Some(changes) = armed.pending.as_ref().and_then(Pending::descriptor) {
+            wake.on(Some(changes));
         }
     }
     wake.sleep(until);

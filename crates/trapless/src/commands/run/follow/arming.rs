@@ -1,21 +1,25 @@
 //! Probes in a process that is followed: those of the root, of a program that was just loaded, and of a forked child.
 
-use super::super::{Armed, measure, watch};
+use super::super::{
+    Armed, measure,
+    pending::{self, Pending},
+    present::present,
+    watch,
+};
 use super::kept::Who;
 use super::worker::{Follower, Member};
-use crate::cli::validated::{Probe, Run};
+use crate::cli::validated::Run;
 use crate::error::Error;
 use crate::report::{NotFollowed, Note, Reporter};
-use crate::resolve::{self, Kinds, Sites};
-use crate::session::{Hold, Holder, Session};
-use crate::target::{self, Image};
-use std::collections::BTreeSet;
+use crate::resolve::Sites;
+use crate::session::{Asked, Hold, Holder, Session};
+use crate::target;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
 use trapless_process::family::Family;
 use trapless_process::{Process, RemoteError, Stopped};
 use trapless_session::error::Error as SessionError;
-use trapless_session::select::SelectError;
 
 /// Holds a process that is no member of the family yet, from its first stop on.
 pub(super) struct Newcomer<'p, 'f> {
@@ -50,7 +54,46 @@ impl Holder for Standing<'_, '_> {
     }
 }
 
+/// A process's session, and what is probed in libraries that it loads later.
+pub(super) struct Probed {
+    pub session: Session,
+    pub pending: Option<Pending>,
+}
+
 impl Follower<'_> {
+    /// Looks for libraries that were loaded. What is to be armed for them is when the process stands, which it is asked for.
+    pub(super) fn meet_libraries(&mut self) {
+        for armed in &mut self.targets {
+            let Some(pending) = &mut armed.pending else { continue };
+            let pid = armed.process.pid();
+            if self.arriving.contains_key(&pid) {
+                continue;
+            }
+            let Some(news) = pending.news(self.run, &armed.process, &mut armed.session) else { continue };
+            if news.is_any() {
+                self.arriving.insert(pid, news);
+                self.family.ask_to_stop(pid);
+            } else {
+                pending.arm(&armed.process, &mut armed.session, news, None);
+            }
+            self.matched.extend(pending.matched());
+        }
+    }
+
+    /// Arms what has arrived in a process that stands; whether something has.
+    pub(super) fn arm_arrived(&mut self, pid: trapless_process::Pid) -> bool {
+        let Some(news) = self.arriving.remove(&pid) else { return false };
+        let family = &mut self.family;
+        if let Some(armed) = self.targets.iter_mut().find(|armed| armed.pid() == pid.0)
+            && let Some(pending) = &mut armed.pending
+        {
+            let process = Rc::clone(&armed.process);
+            let mut standing = Standing { process: &process, family };
+            pending.arm(&process, &mut armed.session, news, Some(Hold::Held(&mut standing)));
+        }
+        true
+    }
+
     /// Arms a process that `holder` holds, if something matches in it; `None` otherwise.
     pub(super) fn attach(
         run: &Run,
@@ -59,19 +102,29 @@ impl Follower<'_> {
         holder: impl FnOnce(
             &mut dyn FnMut(&mut dyn Holder) -> Result<Session, SessionError>,
         ) -> Result<Session, SessionError>,
-    ) -> Result<Result<Session, Error>, Error> {
+    ) -> Result<Result<Probed, Error>, Error> {
         let images = target::images(process)?;
-        let sites = match present(run, matched, process, &images)? {
-            Ok(sites) => sites,
-            Err(absent) => return Ok(Err(absent)),
+        let later = pending::later(run);
+        let (sites, absent) = match present(run, matched, process, &images)? {
+            Ok(sites) => (sites, None),
+            Err(absent) if later.is_none() => return Ok(Err(absent)),
+            Err(absent) => (Sites::default(), Some(absent)),
         };
         let mut sites = Some(sites);
-        let mechanisms = &run.selection.mechanisms;
         let session = holder(&mut |holder| {
             let sites = sites.take().unwrap_or_default();
-            Session::attach(process, &images, sites, measure(run), mechanisms, Hold::Held(holder))
+            let asked = Asked { later, ..Asked::of(measure(run), &run.selection.mechanisms) };
+            Session::attach(process, &images, sites, asked, Hold::Held(holder))
         });
-        Ok(Ok(session?))
+        match (session, absent) {
+            (Ok(session), _) => {
+                let pending = later.map(|_| Pending::of(&session, &images, BTreeMap::new()));
+                Ok(Ok(Probed { session, pending }))
+            }
+            // It has no loader that tells, and nothing to be probed.
+            (Err(SessionError::NothingProbed { .. }), Some(absent)) => Ok(Err(absent)),
+            (Err(error), _) => Err(error.into()),
+        }
     }
 
     /// Arms a program that stands where its libraries are loaded. What is in the way is told, and the program runs without probes.
@@ -84,7 +137,7 @@ impl Follower<'_> {
         let attached =
             Self::attach(self.run, matched, process, |attach| attach(&mut Standing { process, family }));
         match attached {
-            Ok(Ok(session)) => self.add(process, session, reporter)?,
+            Ok(Ok(probed)) => self.add(process, probed, reporter)?,
             Ok(Err(absent)) => self.note_absent(process.pid().0, absent),
             Err(error) => self.not_followed(process.pid().0, &error),
         }
@@ -99,7 +152,8 @@ impl Follower<'_> {
             Ok(session) => {
                 let who = self.who.get(&self.targets[of].pid());
                 let command = who.map_or_else(String::new, |who| who.command.clone());
-                self.add_named(process, session, command);
+                let pending = self.targets[of].pending.as_ref().map(|own| own.of_forked_child(&session));
+                self.add_named(process, Probed { session, pending }, command);
             }
             Err(error) => self.not_followed(process.pid().0, &error),
         }
@@ -108,23 +162,25 @@ impl Follower<'_> {
     pub(super) fn add(
         &mut self,
         process: &Rc<Process>,
-        session: Session,
+        probed: Probed,
         reporter: &mut dyn Reporter,
     ) -> Result<(), Error> {
         if !std::mem::replace(&mut self.announced, true) {
-            watch::announce(process.pid().0, &session, reporter)
+            watch::announce(process.pid().0, &probed.session, reporter)
                 .map_err(|error| self.run.output.error(error))?;
         }
-        self.add_named(process, session, name_of(process.pid().0));
+        self.add_named(process, probed, name_of(process.pid().0));
         Ok(())
     }
 
-    fn add_named(&mut self, process: &Rc<Process>, session: Session, command: String) {
+    fn add_named(&mut self, process: &Rc<Process>, probed: Probed, command: String) {
+        let Probed { session, pending } = probed;
         let pid = process.pid();
         let beginning = *self.beginning.get_or_insert(session.clock());
         let parent = self.members.get(&pid).map_or(0, |member| member.parent);
         self.who.insert(pid.0, Who { command, parent, told_apart: 0 });
-        self.targets.push(Armed { announced: true, beginning, ..Armed::new(Rc::clone(process), session) });
+        let armed = Armed { announced: true, beginning, pending, ..Armed::new(Rc::clone(process), session) };
+        self.targets.push(armed);
     }
 
     /// Takes note of a program in which nothing matches.
@@ -205,59 +261,4 @@ fn rights_lost(pid: i32, command: &str) -> Note {
 pub(super) fn name_of(pid: i32) -> String {
     let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
     String::from_utf8_lossy(&name).trim_end_matches('\n').to_owned()
-}
-
-/// The sites of those probes that match something in a process; what was said of one that does not, if none does. `matched`: the
-/// probes that have matched anywhere.
-fn present(
-    run: &Run,
-    matched: &mut BTreeSet<usize>,
-    process: &Process,
-    images: &[Image],
-) -> Result<Result<Sites, Error>, Error> {
-    let selection = &run.selection;
-    let kinds = |probe: &Probe| Kinds { entry: probe.entry, returns: probe.returns };
-    let all: Vec<_> = selection.probes.iter().map(|probe| (&probe.spec, kinds(probe))).collect();
-    let resolve = |probes: &[_]| {
-        let probes = probes.iter().copied();
-        resolve::resolve(Some(process), images, probes, &selection.exclusions, selection.max_probes)
-    };
-    let absent = match resolve(&all) {
-        Err(error) if is_absent(&error) => error,
-        sites => {
-            let sites = sites?;
-            matched.extend(0..all.len());
-            return Ok(Ok(sites));
-        }
-    };
-    let mut matching = Vec::new();
-    for (index, probe) in all.into_iter().enumerate() {
-        match resolve(&[probe]) {
-            Err(error) if is_absent(&error) => {}
-            sites => {
-                sites?;
-                matched.insert(index);
-                matching.push(probe);
-            }
-        }
-    }
-    if matching.is_empty() {
-        return Ok(Err(absent.into()));
-    }
-    Ok(Ok(resolve(&matching)?))
-}
-
-/// Whether an error says that a program has nothing of what was asked for. Another one may have it.
-fn is_absent(error: &SessionError) -> bool {
-    match error {
-        SessionError::Select(error) => matches!(
-            error,
-            SelectError::NoModule { .. }
-                | SelectError::NoFunction { .. }
-                | SelectError::NoUsdt { .. }
-                | SelectError::Excluded { .. }
-        ),
-        SessionError::Source { .. } | SessionError::OnlyInlined { .. } => true,
-        _ => false,
-    }
 }

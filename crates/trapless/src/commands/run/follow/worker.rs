@@ -4,7 +4,12 @@
 //! parent that waits for its child of vfork in the kernel, the kernel lets him go. Only then is the report written, for which somebody may
 //! have to be waited for.
 
-use super::super::{Armed, wake::Wake, watch};
+use super::super::{
+    Armed,
+    pending::{News, Pending},
+    wake::Wake,
+    watch,
+};
 use super::arming::Newcomer;
 use super::ends::Cleaned;
 use super::kept::{End, Kept, Who};
@@ -63,6 +68,8 @@ pub(super) struct Follower<'r> {
     pub absent: Option<Error>,
     /// How those are found whom nobody has named.
     pub newcomers: Option<Newcomers>,
+    /// What those have loaded who were asked to stop for it.
+    pub arriving: BTreeMap<Pid, News>,
     task: &'r Task<'r>,
 }
 
@@ -116,6 +123,7 @@ fn trace(
         left: BTreeSet::new(),
         absent: None,
         newcomers: None,
+        arriving: BTreeMap::new(),
         task,
     };
     let begun = follower.begin(reporter);
@@ -164,8 +172,8 @@ impl Follower<'_> {
         let matched = &mut self.matched;
         let attached = Self::attach(self.run, matched, &process, |attach| attach(&mut newcomer))?;
         let stopped = newcomer.stopped;
-        let session = match attached {
-            Ok(session) => Some(session),
+        let probed = match attached {
+            Ok(probed) => Some(probed),
             Err(absent) => {
                 self.note_absent(pid, absent);
                 if self.is_none_of_ours(Pid(pid)) {
@@ -179,11 +187,11 @@ impl Follower<'_> {
             // Nothing matches there, and what it runs may.
             None => process.stop_with(self.family.options()).map_err(Error::other)?,
         };
-        let is_without_match = session.is_none();
+        let is_without_match = probed.is_none();
         let known = Some(Rc::clone(&process));
         self.members.insert(Pid(pid), Member { parent, process: known, is_without_match, sharing: None });
-        if let Some(session) = session {
-            self.add(&process, session, reporter)?;
+        if let Some(probed) = probed {
+            self.add(&process, probed, reporter)?;
         }
         if let Some(handover) = handover {
             if self.task.parent.should_end() {
@@ -205,6 +213,7 @@ impl Follower<'_> {
         loop {
             self.meet_newcomers(reporter)?;
             let is_busy = self.serve(reporter)?;
+            self.meet_libraries();
             let over = self.task.parent.should_end()
                 || deadline.is_some_and(|deadline| Instant::now() >= deadline)
                 || (self.family.is_empty() && self.newcomers.is_none());
@@ -232,7 +241,10 @@ impl Follower<'_> {
             }
             if !is_busy {
                 let newcomers = self.newcomers.as_ref().map(Newcomers::next_look);
-                let times = [Some(next_look), next_interval, deadline, ticks.then(|| now + TICK), newcomers];
+                let libraries =
+                    self.targets.iter().filter_map(|armed| armed.pending.as_ref()?.next_look()).min();
+                let tick = ticks.then(|| now + TICK);
+                let times = [Some(next_look), next_interval, deadline, tick, newcomers, libraries];
                 self.sleep(times.into_iter().flatten().min());
             }
         }
@@ -244,6 +256,11 @@ impl Follower<'_> {
         wake.on(Some(self.family.descriptor().as_raw_fd()));
         if let Some(newcomers) = self.newcomers.as_ref().and_then(Newcomers::descriptor) {
             wake.on(Some(newcomers));
+        }
+        for armed in &self.targets {
+            if let Some(libraries) = armed.pending.as_ref().and_then(Pending::descriptor) {
+                wake.on(Some(libraries));
+            }
         }
         for descriptor in self.task.parent.descriptors() {
             wake.on(Some(descriptor.as_raw_fd()));
@@ -278,6 +295,7 @@ impl Follower<'_> {
                     self.go_on_or_leave(pid);
                 }
                 FamilyEvent::Ended { pid, status } => self.ended(pid, exit_of(status), reporter)?,
+                FamilyEvent::Stopped { pid } if self.arm_arrived(pid) => self.go_on_or_leave(pid),
                 FamilyEvent::Stopped { pid } => self.meet_late(pid, reporter)?,
                 _ => {}
             }
@@ -359,6 +377,7 @@ impl Follower<'_> {
 
     /// Takes down the numbers of a process whose program is over, and forgets it.
     pub(super) fn retire(&mut self, pid: Pid, end: End, reporter: &mut dyn Reporter) -> Result<(), Error> {
+        self.arriving.remove(&pid);
         let Some(member) = self.members.remove(&pid) else { return Ok(()) };
         if let Some(sharing) = &member.sharing {
             self.tell_apart(pid, &member, sharing, end.exit);

@@ -1,0 +1,110 @@
+//! Bytes that several sites would change: which of them gets them, and where short jumps find room.
+
+use crate::admit::{Best, Facts, best, room};
+use crate::{Module, Refusal, Request};
+use std::{collections::BTreeMap, ops::Range};
+use trapless_isa::{Displaced, Mechanism};
+
+/// The bytes that sites change, by address, where some of them need room beside their own.
+#[derive(Default)]
+pub(crate) struct Rooms {
+    /// Where they begin, and where they end.
+    taken: BTreeMap<u64, u64>,
+}
+
+impl Rooms {
+    /// Those of the sites that will be armed.
+    pub(crate) fn new(verdicts: &[Result<Best, Refusal>], overlaps: &[Option<u64>]) -> Self {
+        let passed = verdicts.iter().zip(overlaps).filter(|(_, overlaps)| overlaps.is_none());
+        let passed = passed.filter_map(|(verdict, _)| verdict.as_ref().ok());
+        // Mostly none does, and they are many.
+        match passed.clone().any(|best| best.mechanism == Mechanism::Short) {
+            true => Self { taken: passed.map(|best| (best.displaced.start, best.displaced.end())).collect() },
+            false => Self::default(),
+        }
+    }
+
+    /// Finds room for a site that needs some. Where others have taken all there is, a trap has to do, if one is `allowed`.
+    pub(crate) fn settle(
+        &mut self,
+        facts: &Facts,
+        modules: &[Module<'_>],
+        request: &Request<'_>,
+        chosen: Best,
+        allowed: &[Mechanism],
+    ) -> Result<(Best, Option<Displaced>), Refusal> {
+        if chosen.mechanism != Mechanism::Short {
+            return Ok((chosen, None));
+        }
+        let refusal = match self.take(facts, modules, request, chosen.displaced) {
+            Ok(room) => return Ok((chosen, Some(room))),
+            Err(refusal) => refusal,
+        };
+        let traps: Vec<Mechanism> = allowed.iter().copied().filter(|mechanism| mechanism.traps()).collect();
+        if request.mechanism.is_some() || traps.is_empty() {
+            return Err(refusal);
+        }
+        best(facts, modules, request, &traps).map(|best| (Best { no_jump: Some(refusal), ..best }, None))
+    }
+
+    /// Room for a site, which is then taken.
+    fn take(
+        &mut self,
+        facts: &Facts,
+        modules: &[Module<'_>],
+        request: &Request<'_>,
+        displaced: Displaced,
+    ) -> Result<Displaced, Refusal> {
+        let taken = &self.taken;
+        let is_taken = |range: Range<u64>| {
+            taken.range(..range.end).next_back().is_some_and(|(_, &end)| end > range.start)
+        };
+        let room = room(facts, modules, request, displaced, &is_taken)?;
+        self.taken.insert(room.start, room.end());
+        Ok(room)
+    }
+}
+
+/// Of each request, the address of one that came before it, passed, and displaces some of the same bytes.
+pub(crate) fn overlaps(requests: &[Request<'_>], verdicts: &[Result<Best, Refusal>]) -> Vec<Option<u64>> {
+    let mut places: Vec<(Range<u64>, usize)> = (0..)
+        .zip(verdicts)
+        .filter_map(|(index, verdict)| {
+            let displaced = verdict.as_ref().ok()?.displaced;
+            Some((displaced.start..displaced.end(), index))
+        })
+        .collect();
+    places.sort_unstable_by_key(|(range, index)| (range.start, *index));
+    let mut overlaps = vec![None; requests.len()];
+    let mut rest = &mut places[..];
+    while let Some((first, _)) = rest.first() {
+        // Those that hang together, by their neighbours. Mostly it is one.
+        let mut end = first.end;
+        let together = rest.iter().take_while(|(range, _)| {
+            let hangs = range.start == first.start || range.start < end;
+            end = end.max(range.end);
+            hangs
+        });
+        let count = together.count();
+        let (group, others) = rest.split_at_mut(count);
+        if count > 1 {
+            group.sort_unstable_by_key(|(_, index)| *index);
+            let mut chosen = BTreeMap::new();
+            for (range, index) in &*group {
+                overlaps[*index] = overlap(&chosen, range);
+                if overlaps[*index].is_none() {
+                    chosen.insert(range.start, (range.end, requests[*index].address));
+                }
+            }
+        }
+        rest = others;
+    }
+    overlaps
+}
+
+/// Address of a chosen site that shares bytes with `range`. Of each that was chosen: where its displaced instructions begin,
+/// where they end, its address.
+fn overlap(chosen: &BTreeMap<u64, (u64, u64)>, range: &Range<u64>) -> Option<u64> {
+    let (_, &(end, address)) = chosen.range(..range.end).next_back()?;
+    (end > range.start).then_some(address)
+}

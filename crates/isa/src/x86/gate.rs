@@ -1,0 +1,165 @@
+//! A gate, in both modes: see [`crate::detour::gate`].
+//!
+//! The waiting is done by system calls that are made here. They change rax, rcx and r11, in 32-bit mode eax alone, and nothing of the
+//! floating point unit.
+
+use super::{
+    detour::{Asm, Template},
+    frame::RED_ZONE,
+};
+use crate::detour::gate::*;
+use iced_x86::code_asm::*;
+
+/// System calls (`arch/x86/entry/syscalls`): `futex` and `clock_gettime`, in 64-bit mode and in 32-bit mode.
+const FUTEX: [u32; 2] = [202, 240];
+const CLOCK_GETTIME: [u32; 2] = [228, 265];
+const CLOCK_MONOTONIC: u32 = 1;
+/// Operations of `futex` (`linux/futex.h`). The tool maps the same memory, so they are not private. The time of the second one is when it ends.
+const FUTEX_WAKE: u32 = 1;
+const FUTEX_WAIT_BITSET: u32 = 9;
+/// Errors after which the thread looks again.
+const EINTR: i32 = 4;
+const EAGAIN: i32 = 11;
+
+impl Template<'_> {
+    /// With nothing saved.
+    pub(super) fn gate(&mut self) -> Asm {
+        if self.bits == 64 { self.gate_64() } else { self.gate_32() }
+    }
+
+    fn gate_64(&mut self) -> Asm {
+        let layout = self.request.layout;
+        let a = &mut self.asm.a;
+        let [mut done, mut look, mut again, mut open, mut waited] = [(); 5].map(|()| a.create_label());
+        let saved = [rax, rcx, rdx, rsi, rdi, r8, r9, r10, r11];
+        a.lea(rsp, qword_ptr(rsp - RED_ZONE))?;
+        a.pushfq()?;
+        saved.into_iter().try_for_each(|register| a.push(register))?;
+        a.mov(rdi, layout.origin)?;
+        a.cmp(qword_ptr(rdi), 0)?;
+        a.je(done)?;
+        a.mov(rdi, layout.gate)?;
+        a.cmp(dword_ptr(rdi + GATE_STATE), GATE_SHUT)?;
+        a.jne(done)?;
+        // r8: the number of this arrival.
+        a.mov(r8d, 1)?;
+        a.lock().xadd(dword_ptr(rdi + GATE_ARRIVED), r8d)?;
+        a.inc(r8d)?;
+        a.add(rdi, GATE_ARRIVED as i32)?;
+        a.mov(esi, FUTEX_WAKE)?;
+        a.mov(edx, i32::MAX)?;
+        a.mov(eax, FUTEX[0])?;
+        a.syscall()?;
+        // Until then, whatever interrupts it.
+        a.lea(rsp, qword_ptr(rsp - 16))?;
+        a.mov(edi, CLOCK_MONOTONIC)?;
+        a.mov(rsi, rsp)?;
+        a.mov(eax, CLOCK_GETTIME[0])?;
+        a.syscall()?;
+        a.test(eax, eax)?;
+        a.jne(open)?;
+        a.add(qword_ptr(rsp), GATE_PATIENCE as i32)?;
+        a.jmp(look)?;
+
+        a.set_label(&mut again)?;
+        a.cmp(eax, -EINTR)?;
+        a.je(look)?;
+        a.cmp(eax, -EAGAIN)?;
+        a.je(look)?;
+        a.test(eax, eax)?;
+        a.jne(open)?;
+
+        a.set_label(&mut look)?;
+        a.mov(rdi, layout.gate)?;
+        a.cmp(dword_ptr(rdi + GATE_STATE), GATE_SHUT)?;
+        a.jne(waited)?;
+        a.mov(edx, dword_ptr(rdi + GATE_SERVED))?;
+        a.mov(eax, edx)?;
+        a.sub(eax, r8d)?;
+        a.jns(waited)?;
+        a.add(rdi, GATE_SERVED as i32)?;
+        a.mov(esi, FUTEX_WAIT_BITSET)?;
+        a.mov(r10, rsp)?;
+        a.mov(r9d, -1)?;
+        a.mov(eax, FUTEX[0])?;
+        a.syscall()?;
+        a.jmp(again)?;
+
+        a.set_label(&mut open)?;
+        a.mov(rdi, layout.gate)?;
+        a.mov(dword_ptr(rdi + GATE_STATE), 0)?;
+        a.lock().inc(dword_ptr(rdi + GATE_LATE))?;
+        a.set_label(&mut waited)?;
+        a.lea(rsp, qword_ptr(rsp + 16))?;
+        a.set_label(&mut done)?;
+        saved.into_iter().rev().try_for_each(|register| a.pop(register))?;
+        a.popfq()?;
+        a.lea(rsp, qword_ptr(rsp + RED_ZONE))
+    }
+
+    fn gate_32(&mut self) -> Asm {
+        let layout = self.request.layout;
+        let word = |offset: u32| dword_ptr(layout.gate + u64::from(offset));
+        let address = |offset: u32| (layout.gate + u64::from(offset)) as u32;
+        let a = &mut self.asm.a;
+        let [mut done, mut look, mut again, mut open, mut waited] = [(); 5].map(|()| a.create_label());
+        let saved = [eax, ecx, edx, ebx, esi, edi, ebp];
+        a.pushfd()?;
+        saved.into_iter().try_for_each(|register| a.push(register))?;
+        a.cmp(dword_ptr(layout.origin), 0)?;
+        a.je(done)?;
+        a.cmp(word(GATE_STATE), GATE_SHUT)?;
+        a.jne(done)?;
+        // Room for the time, and below it the number of this arrival.
+        a.lea(esp, dword_ptr(esp - 8))?;
+        a.mov(eax, 1)?;
+        a.lock().xadd(word(GATE_ARRIVED), eax)?;
+        a.inc(eax)?;
+        a.push(eax)?;
+        a.mov(ebx, address(GATE_ARRIVED))?;
+        a.mov(ecx, FUTEX_WAKE)?;
+        a.mov(edx, i32::MAX)?;
+        a.mov(eax, FUTEX[1])?;
+        a.int(0x80)?;
+        a.mov(ebx, CLOCK_MONOTONIC)?;
+        a.lea(ecx, dword_ptr(esp + 4))?;
+        a.mov(eax, CLOCK_GETTIME[1])?;
+        a.int(0x80)?;
+        a.test(eax, eax)?;
+        a.jne(open)?;
+        a.add(dword_ptr(esp + 4), GATE_PATIENCE as i32)?;
+        a.jmp(look)?;
+
+        a.set_label(&mut again)?;
+        a.cmp(eax, -EINTR)?;
+        a.je(look)?;
+        a.cmp(eax, -EAGAIN)?;
+        a.je(look)?;
+        a.test(eax, eax)?;
+        a.jne(open)?;
+
+        a.set_label(&mut look)?;
+        a.cmp(word(GATE_STATE), GATE_SHUT)?;
+        a.jne(waited)?;
+        a.mov(edx, word(GATE_SERVED))?;
+        a.mov(eax, edx)?;
+        a.sub(eax, dword_ptr(esp))?;
+        a.jns(waited)?;
+        a.mov(ebx, address(GATE_SERVED))?;
+        a.mov(ecx, FUTEX_WAIT_BITSET)?;
+        a.lea(esi, dword_ptr(esp + 4))?;
+        a.mov(ebp, -1)?;
+        a.mov(eax, FUTEX[1])?;
+        a.int(0x80)?;
+        a.jmp(again)?;
+
+        a.set_label(&mut open)?;
+        a.mov(word(GATE_STATE), 0)?;
+        a.lock().inc(word(GATE_LATE))?;
+        a.set_label(&mut waited)?;
+        a.lea(esp, dword_ptr(esp + 12))?;
+        a.set_label(&mut done)?;
+        saved.into_iter().rev().try_for_each(|register| a.pop(register))?;
+        a.popfd()
+    }
+}

@@ -1,0 +1,192 @@
+//! Sites that are added to a session that is armed: those of a library that was loaded meanwhile.
+//!
+//! The process is stopped once more, for as long as the new sites take. Those that are armed already count on, and calls that are
+//! followed stay so. What serves all sites, unwinders and handlers of signals, is the session's own and was armed with it, so a session
+//! has to know from the beginning that there may be more ([`Asked::later`](super::Asked::later)).
+
+use super::{
+    Asked, Hold, Prepared, Probe, Session, Told, facts, follows, hooks, leave_out_without_return, lost,
+    sharing, signals, wanted,
+};
+use crate::error::Error;
+use crate::outcome::{Skipped, Why};
+use crate::resolve::{self, Kinds, Site, Sites};
+use crate::target::Image;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
+use std::sync::Arc;
+use trapless_engine::{Added, Attempt, Blueprint, EngineError, Home, Plan, Space, Spare, Wanted};
+use trapless_isa::Mechanism;
+use trapless_process::{Process, StopError};
+use trapless_symbols::Module;
+
+/// How often addresses are chosen anew because the target has taken one.
+const ATTEMPTS: usize = 8;
+
+/// Room for so many probes is kept: each with a histogram of its own, or with counters only. It is address space for every thread, of which
+/// 32-bit programs have little.
+const TIMED: [u32; 2] = [2048, 64];
+const COUNTED: [u32; 2] = [16_384, 1024];
+
+/// What is kept free in a process for more probes, of which so much is wanted.
+pub(super) fn spare(process: &Process, wanted: Wanted) -> Spare {
+    let most = if wanted.latency { TIMED } else { COUNTED };
+    Spare { probes: most[usize::from(process.is_32bit())], wanted }
+}
+
+impl Session {
+    /// Adds sites in files that were mapped since: `images`, and no others. How many were armed; what could not be, and why, is among
+    /// [`Session::skipped`] from now on.
+    ///
+    /// # Errors
+    /// The process cannot be stopped or changed; it is as it was then, with the probes that it had. That nothing could be probed is none.
+    pub fn add(
+        &mut self,
+        process: &Process,
+        images: &[Image],
+        sites: Sites,
+        hold: Hold<'_>,
+    ) -> Result<usize, Error> {
+        let Asked { measure, allowed, .. } = self.asked.clone();
+        let mut sites = sites;
+        leave_out_without_return(measure, &mut sites);
+        leave_out_unrelocated(process, images, &mut sites);
+        if sites.sites.is_empty() {
+            self.tell(Vec::new(), sites.skipped);
+            return Ok(0);
+        }
+        if self.is_served() {
+            let why = "some of its probes trap, and their tracer holds the process: attach when all libraries are loaded";
+            return Err(Error::other(EngineError::Unsupported(why)));
+        }
+        let makers = sharing::Makers::find(process, images, &mut sites, false);
+        // What traps needs a tracer that stays, which this session may not have.
+        let allowed: Vec<Mechanism> = allowed.into_iter().filter(|mechanism| !mechanism.traps()).collect();
+        let wanted = |site: &Site| makers.want(site, wanted(measure, site));
+        let host = Home::Armed(self.engine.host());
+        let follows = follows(measure, &sites);
+        let prepared = Prepared::added(process, images, sites, follows, self)?.with_home(host);
+        let plan = prepared.plan(wanted, &allowed);
+        let (plan, added) = match self.put_in(process, &plan, hold) {
+            Ok(done) => done,
+            Err(EngineError::NothingToDo(refused)) => {
+                let told = Told { refused, ..Told::of(&prepared, &plan, &[]) };
+                self.tell(Vec::new(), told.skipped(&prepared));
+                return Ok(0);
+            }
+            Err(error) => return Err(Error::other(error)),
+        };
+        self.engine.include(&added).map_err(Error::other)?;
+        let mut told = Told::of(&prepared, &plan, &added.refused);
+        self.makers.extend(makers.counters(&prepared, &plan, &added.refused));
+        let mut names = |id: u32| told.modules.named(&prepared, id);
+        let more = lost::Sites::of(&added.journal, &plan, &added.refused, images, &mut names);
+        self.recheck.borrow_mut().include(more);
+        self.next_id += prepared.sites.sites.len() as u32;
+        let mut probes = std::mem::take(&mut told.probes);
+        let place =
+            |probe: &Probe| (probe.module.clone(), probe.file_address, probe.function.text().to_owned());
+        let known: HashMap<_, _> = (0..)
+            .zip(self.probes.iter())
+            .filter(|(_, probe)| probe.again.is_none())
+            .map(|(index, probe)| (place(probe), index))
+            .collect();
+        probes.iter_mut().for_each(|probe| probe.again = known.get(&place(probe)).copied());
+        let count = probes.len();
+        self.tell(probes, told.skipped(&prepared));
+        Ok(count)
+    }
+
+    /// Gives up the probes in libraries that were unloaded: where they were mapped.
+    ///
+    /// # Errors
+    /// The shared memory cannot be written.
+    pub fn forget(&mut self, process: &Process, unmapped: &[Range<u64>]) -> Result<(), Error> {
+        let gone = self.engine.forget(process, unmapped).map_err(Error::other)?;
+        self.recheck.borrow_mut().forget(&gone);
+        Ok(())
+    }
+
+    fn tell(&mut self, probes: Vec<Probe>, skipped: Vec<Skipped>) {
+        if !probes.is_empty() {
+            self.probes = self.probes.iter().cloned().chain(probes).collect::<Arc<[_]>>();
+        }
+        if !skipped.is_empty() {
+            self.skipped = self.skipped.iter().cloned().chain(skipped).collect::<Arc<[_]>>();
+        }
+    }
+
+    /// Draws and arms until the addresses hold.
+    fn put_in<'p, 'm>(
+        &mut self,
+        process: &Process,
+        plan: &'p Plan<'m>,
+        mut hold: Hold<'_>,
+    ) -> Result<(std::borrow::Cow<'p, Plan<'m>>, Added), EngineError> {
+        for _ in 0..ATTEMPTS {
+            let blueprint = Blueprint::draw_added(&Space::of(process)?, plan, &self.engine)?;
+            let attempt = match &mut hold {
+                Hold::Stop(options) => blueprint.add_kept(process, &self.engine, options),
+                Hold::Launched(launched, options) => {
+                    blueprint.add(&mut launched.hold(options)?, &self.engine).map_err(Attempt::from)
+                }
+                Hold::Held(holder) => {
+                    let mut added = None;
+                    holder.hold(&mut |stopped| added = Some(blueprint.add(stopped, &self.engine)))?;
+                    added.unwrap_or(Err(StopError::Gone(process.pid()).into())).map_err(Attempt::from)
+                }
+            };
+            match attempt {
+                Ok(added) => return Ok((blueprint.into_plan(), added)),
+                Err(Attempt::Taken) => {}
+                Err(Attempt::NoMemory) => return Err(EngineError::NoMemory),
+                Err(Attempt::Failed(error)) => return Err(error),
+            }
+        }
+        Err(EngineError::Crowded)
+    }
+}
+
+/// A library is told of when it is mapped, before it is relocated. Where that changes its code, what we wrote there would be changed, too.
+fn leave_out_unrelocated(process: &Process, images: &[Image], sites: &mut Sites) {
+    let relocated: BTreeSet<usize> = (0..images.len())
+        .filter(|&index| images[index].module(Some(process)).is_ok_and(Module::relocates_code))
+        .collect();
+    let Sites { sites, skipped, .. } = sites;
+    sites.retain(|site| {
+        let stays = !relocated.contains(&site.image);
+        if !stays && site.kinds != Kinds::default() {
+            let why = "the loader has yet to change the code of this library (text relocations): attach when it is loaded";
+            skipped.push(resolve::skip(images, site, Why::plain("text_relocations", why)));
+        }
+        stays
+    });
+}
+
+impl<'i> Prepared<'i> {
+    /// The sites of files that were mapped since a session was armed.
+    fn added(
+        process: &'i Process,
+        images: &'i [Image],
+        sites: Sites,
+        follows: bool,
+        session: &Session,
+    ) -> Result<Self, Error> {
+        let sites = if follows { hooks::with_unwinders(Some(process), images, sites) } else { sites };
+        let mut facts = facts::of_process(Some(process), images, follows)?;
+        facts.runtimes = facts.runtimes.with(session.runtimes);
+        facts.shows = session.engine.host().shows;
+        Self {
+            process: Some(process),
+            images,
+            sites,
+            facts,
+            files: BTreeMap::new(),
+            usdt: BTreeMap::new(),
+            signals: signals::Hooks::default(),
+            home: Home::default(),
+            first: session.next_id,
+        }
+        .read(follows)
+    }
+}

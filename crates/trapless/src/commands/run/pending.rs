@@ -1,0 +1,342 @@
+//! Probes in libraries that are loaded later.
+//!
+//! A probe whose library a process has not mapped is *pending*. Its session has a gate then: the dynamic loader waits there whenever its
+//! list of libraries has changed, until what is new has been looked at and armed. So no call in a library is missed, its constructors
+//! among them, and one that is unloaded and loaded again is probed again. Where there can be no gate the mapped files are looked at again and again,
+//! and what was called before is not counted, which the summary says.
+
+use super::present::present;
+use crate::cli::validated::{Probe, Run};
+use crate::error::Error;
+use crate::report::{Note, plural};
+use crate::resolve::{self, Kinds, Sites};
+use crate::session::{Change, Changes, Hold, Session};
+use crate::spec::ProbeSpec;
+use crate::target::{self, Image};
+use crate::terminal::{printable, tell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::os::fd::RawFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use trapless_process::Process;
+use trapless_session::error::Error as SessionError;
+use trapless_session::select::{self, ModuleNames, SelectError};
+
+/// How often mapped files are looked at where nobody tells of them.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A look may take one part of so many of the time.
+const SHARE: u32 = 20;
+
+/// What is probed in a process now, and what may be later.
+pub(super) struct Wanted {
+    /// The sites that there are.
+    pub sites: Sites,
+    /// What is asked for in libraries that are not there; `None`: all is there, and nothing is waited for.
+    pub later: Option<Kinds>,
+    /// The probes that wait, by their place on the command line.
+    pub pending: BTreeMap<usize, String>,
+}
+
+/// Finds the sites of a run's probes in a process. A probe in a file that it has not mapped is pending, if that file is found where the process
+/// would look for it, or if the user says so.
+///
+/// # Errors
+/// A probe means nothing, and nothing that could be loaded.
+pub(super) fn wanted(run: &Run, process: &Process, images: &[Image]) -> Result<Wanted, Error> {
+    let selection = &run.selection;
+    let resolve = |probes: &[&Probe]| {
+        let probes = probes.iter().map(|probe| (&probe.spec, kinds(probe)));
+        resolve::resolve(Some(process), images, probes, &selection.exclusions, selection.max_probes)
+    };
+    let all: Vec<&Probe> = selection.probes.iter().collect();
+    let missing = match resolve(&all) {
+        Err(SessionError::Select(error @ SelectError::NoModule { .. })) => error,
+        sites => {
+            return Ok(Wanted { sites: sites?, later: later(run), pending: BTreeMap::new() });
+        }
+    };
+    let (mut there, mut pending) = (Vec::new(), BTreeMap::new());
+    for (index, &probe) in all.iter().enumerate() {
+        match resolve(&[probe]) {
+            Err(SessionError::Select(error @ SelectError::NoModule { .. })) => {
+                if !run.pending && !can_be_loaded(run, process, images, probe)? {
+                    return Err(Error::NotLoaded(error));
+                }
+                pending.insert(index, probe.spec.text.clone());
+            }
+            sites => {
+                sites?;
+                there.push(probe);
+            }
+        }
+    }
+    if pending.is_empty() {
+        // It is there when it is asked for alone.
+        return Err(Error::NotLoaded(missing));
+    }
+    for text in pending.values() {
+        let (text, pid) = (printable(text), process.pid());
+        tell(format_args!("'{text}' is armed when its library is loaded into process {pid}"));
+    }
+    let sites = if there.is_empty() { Sites::default() } else { resolve(&there)? };
+    Ok(Wanted { sites, later: Some(of_all(&all)), pending })
+}
+
+fn kinds(probe: &Probe) -> Kinds {
+    Kinds { entry: probe.entry, returns: probe.returns }
+}
+
+/// What is asked for at any of them.
+fn of_all(probes: &[&Probe]) -> Kinds {
+    let entry = probes.iter().any(|probe| probe.entry);
+    Kinds { entry, returns: probes.iter().any(|probe| probe.returns) }
+}
+
+/// What a run asks for in libraries that come later, if it waits for all of them.
+pub(super) fn later(run: &Run) -> Option<Kinds> {
+    run.pending.then(|| of_all(&run.selection.probes.iter().collect::<Vec<_>>()))
+}
+
+/// Whether a probe's file is found where the process would look for a library, and has what is to be probed.
+///
+/// # Errors
+/// It has not, or cannot be read.
+fn can_be_loaded(run: &Run, process: &Process, images: &[Image], probe: &Probe) -> Result<bool, Error> {
+    let selection = &run.selection;
+    for path in files(process, images, &probe.spec) {
+        let image = [Image::file(&path)?];
+        let probe = [(&probe.spec, kinds(probe))];
+        return match resolve::resolve(None, &image, probe, &selection.exclusions, selection.max_probes) {
+            // Its name is a link's.
+            Err(SessionError::Select(SelectError::NoModule { .. })) => Ok(true),
+            sites => sites.map(|_| true).map_err(Error::from),
+        };
+    }
+    Ok(false)
+}
+
+/// The files that a specification may mean, as we see them.
+fn files(process: &Process, images: &[Image], spec: &ProbeSpec) -> Vec<PathBuf> {
+    let Some(name) = spec.module.as_literal() else { return Vec::new() };
+    let seen = |path: &Path| Some(process.path_in_root(path)).filter(|path| path.is_file());
+    if name.contains('/') {
+        let relative = || std::fs::read_link(format!("/proc/{}/cwd", process.pid())).ok();
+        let path = if name.starts_with('/') {
+            Some(PathBuf::from(name))
+        } else {
+            relative().map(|at| at.join(name))
+        };
+        let ours = || std::fs::canonicalize(name).ok().filter(|path| path.is_file());
+        return path.and_then(|path| seen(&path)).or_else(ours).into_iter().collect();
+    }
+    let is_meant = |path: &Path| {
+        let names = ModuleNames { path: &path.to_string_lossy(), soname: None, alias: None };
+        select::modules(&spec.module, &[names]).is_ok()
+    };
+    let mut found = Vec::new();
+    for directory in directories(process, images) {
+        let entries = std::fs::read_dir(process.path_in_root(&directory));
+        let mut names: Vec<_> =
+            entries.into_iter().flatten().flatten().map(|entry| directory.join(entry.file_name())).collect();
+        names.sort_unstable();
+        found.extend(names.iter().filter(|path| is_meant(path)).filter_map(|path| seen(path)));
+    }
+    found
+}
+
+/// Where the process may look for libraries: beside those that it has, where it was told to by its environment, and where all look.
+fn directories(process: &Process, images: &[Image]) -> BTreeSet<PathBuf> {
+    let mut all: BTreeSet<PathBuf> =
+        images.iter().filter_map(|image| Some(Path::new(&image.path).parent()?.to_owned())).collect();
+    all.extend(std::fs::read_link(format!("/proc/{}/cwd", process.pid())));
+    let environment = std::fs::read(format!("/proc/{}/environ", process.pid())).unwrap_or_default();
+    let own = environment.split(|&byte| byte == 0).filter_map(|line| line.strip_prefix(b"LD_LIBRARY_PATH="));
+    let own = own.flat_map(|list| list.split(|&byte| byte == b':' || byte == b';'));
+    all.extend(
+        own.filter(|path| path.starts_with(b"/")).map(|path| PathBuf::from(&*String::from_utf8_lossy(path))),
+    );
+    all.extend(["/lib", "/usr/lib", "/lib64", "/usr/lib64", "/usr/local/lib"].map(PathBuf::from));
+    all
+}
+
+/// A process whose libraries are watched.
+pub(super) struct Pending {
+    /// Who tells of changes; `None`: nobody does.
+    changes: Option<Changes>,
+    /// The files that were mapped at the last look: from where, which, and to where.
+    known: BTreeMap<FileAt, u64>,
+    /// The probes that have waited, and those that have matched something since, by their place on the command line.
+    waiting: BTreeMap<usize, String>,
+    matched: BTreeSet<usize>,
+    next_look: Instant,
+    /// How many files were found by looking.
+    late: u64,
+    /// What was in the way of arming.
+    failed: BTreeSet<String>,
+    /// The change that was looked at last.
+    seen: Option<Change>,
+}
+
+/// What a look at a process's files has found.
+pub(super) struct News {
+    change: Option<Change>,
+    images: Vec<Image>,
+    sites: Option<Sites>,
+}
+
+impl News {
+    /// Whether there is something to be armed.
+    pub fn is_any(&self) -> bool {
+        self.sites.is_some()
+    }
+}
+
+impl Pending {
+    /// Watches a forked child from now on, whose parent was watched by this one.
+    pub fn of_forked_child(&self, session: &Session) -> Self {
+        Self { known: self.known.clone(), ..Self::of(session, &[], BTreeMap::new()) }
+    }
+
+    /// Watches a process from now on, which had mapped these files. `waiting`: [`Wanted::pending`].
+    pub fn of(session: &Session, images: &[Image], waiting: BTreeMap<usize, String>) -> Self {
+        let known = images.iter().map(identity).collect();
+        // Where no thread or descriptor is to be had, it is looked for without being told.
+        let changes = session.changes().ok().flatten();
+        let (matched, next_look) = (BTreeSet::new(), Instant::now());
+        let failed = BTreeSet::new();
+        Self { changes, known, waiting, matched, next_look, late: 0, failed, seen: None }
+    }
+
+    /// What becomes readable when something has changed.
+    pub fn descriptor(&self) -> Option<RawFd> {
+        self.changes.as_ref().map(Changes::descriptor)
+    }
+
+    /// When to look where nobody tells.
+    pub fn next_look(&self) -> Option<Instant> {
+        self.changes.is_none().then_some(self.next_look)
+    }
+
+    /// Looks at the mapped files if there is a reason, and arms what is asked for in those that are new. Whoever has waited for it goes on.
+    pub fn look(&mut self, run: &Run, process: &Process, session: &mut Session, hold: Hold<'_>) {
+        if let Some(news) = self.news(run, process, session) {
+            self.arm(process, session, news, Some(hold));
+        }
+    }
+
+    /// Looks at the mapped files, if they may have changed; `None` if not. Whoever waits for it does so until it is [armed](Self::arm).
+    pub fn news(&mut self, run: &Run, process: &Process, session: &mut Session) -> Option<News> {
+        let change = self.changes.as_ref().map(|changes| session.change(changes));
+        let is_due = match change {
+            Some(_) => self.seen != change,
+            None => Instant::now() >= self.next_look,
+        };
+        if !is_due {
+            return None;
+        }
+        self.seen = change;
+        let since = Instant::now();
+        let found = self.find(run, process, session);
+        self.next_look = Instant::now() + LOOK.max(since.elapsed() * SHARE);
+        let (images, sites) = found.unwrap_or_else(|error| {
+            self.fail(process, &error);
+            (Vec::new(), None)
+        });
+        Some(News { change, images, sites })
+    }
+
+    /// The files that are new, and what is asked for in them.
+    fn find(
+        &mut self,
+        run: &Run,
+        process: &Process,
+        session: &mut Session,
+    ) -> Result<(Vec<Image>, Option<Sites>), Error> {
+        let mut images = target::images(process)?;
+        let now: BTreeMap<_, _> = images.iter().map(identity).collect();
+        images.retain(|image| !self.known.contains_key(&identity(image).0));
+        let before = std::mem::replace(&mut self.known, now);
+        let gone = before.into_iter().filter(|(file, _)| !self.known.contains_key(file));
+        let gone: Vec<Range<u64>> = gone.map(|((start, ..), end)| start..end).collect();
+        if !gone.is_empty() {
+            session.forget(process, &gone)?;
+        }
+        let sites = match images.is_empty() {
+            true => None,
+            false => present(run, &mut self.matched, process, &images)?.ok(),
+        };
+        Ok((images, sites))
+    }
+
+    /// Arms what was found, and lets whoever has waited for it go on. `hold`: how the process is held; needed where there is
+    /// something to be armed.
+    pub fn arm(&mut self, process: &Process, session: &mut Session, news: News, hold: Option<Hold<'_>>) {
+        let News { change, images, sites } = news;
+        if let Some((sites, hold)) = sites.zip(hold) {
+            let names: BTreeSet<&str> = sites.sites.iter().map(|site| site.module_name(&images)).collect();
+            let names: Vec<String> = names.into_iter().map(printable).collect();
+            match session.add(process, &images, sites, hold) {
+                Ok(0) => {}
+                Ok(armed) => {
+                    self.late += u64::from(self.changes.is_none());
+                    let (names, functions) = (names.join(", "), plural(armed as u64, "function"));
+                    tell(format_args!("{names} loaded by process {}: {functions} armed", process.pid()));
+                }
+                Err(error) => self.fail(process, &error.into()),
+            }
+        }
+        if let Some(change) = change {
+            session.answer(change);
+        }
+    }
+
+    fn fail(&mut self, process: &Process, why: &Error) {
+        if process.is_alive() {
+            self.failed.insert(why.to_string());
+        }
+    }
+
+    /// The probes that have matched something in libraries, by their place on the command line.
+    pub fn matched(&self) -> &BTreeSet<usize> {
+        &self.matched
+    }
+
+    /// What is to be known of it at the end.
+    pub fn notes(&self, session: &Session) -> Vec<Note> {
+        let mut notes = Vec::new();
+        for (_, text) in self.waiting.iter().filter(|(index, _)| !self.matched.contains(index)) {
+            let text = format!("'{}' was not armed: its library was not loaded", printable(text));
+            notes.push(Note { code: "pending", text });
+        }
+        if self.changes.is_none() {
+            let text = format!(
+                "the process does not tell of libraries that it loads; they were found by looking, every {} ms, and what was called before is not counted. Found so: {}",
+                LOOK.as_millis(),
+                self.late
+            );
+            notes.push(Note { code: "found-late", text });
+        }
+        for why in &self.failed {
+            let text = format!("a library was loaded and could not be probed: {}", printable(why));
+            notes.push(Note { code: "missed", text });
+        }
+        let unanswered = session.unanswered();
+        if unanswered > 0 {
+            let text = format!(
+                "libraries that were loaded and could not be probed in time, so that calls may be missing: {unanswered}"
+            );
+            notes.push(Note { code: "missed", text });
+        }
+        notes
+    }
+}
+
+/// By what a mapped file is known again: from where it is mapped, its inode and its path.
+type FileAt = (u64, u64, String);
+
+/// That of a file, and where its mappings end.
+fn identity(image: &Image) -> (FileAt, u64) {
+    ((image.range.start, image.inode(), image.path.clone()), image.range.end)
+}
