@@ -11,6 +11,7 @@
 #![warn(missing_docs)]
 
 pub mod admit;
+mod again;
 pub mod answer;
 mod arenas;
 mod arm;
@@ -48,6 +49,7 @@ mod target;
 mod trap;
 mod writes;
 
+pub use again::Returning;
 pub use arm::{Added, Armed};
 pub use blueprint::Blueprint;
 pub use channel::ChannelError;

@@ -106,6 +106,8 @@ struct Written {
 #[derive(Clone, Debug)]
 pub struct Recheck {
     sites: Vec<Written>,
+    /// Those that were left out because their library was unloaded.
+    given_up: Vec<Written>,
     bytes: Vec<u8>,
     /// Where the next look begins.
     next: usize,
@@ -138,7 +140,7 @@ impl Recheck {
             }
         }
         sites.sort_unstable_by_key(|site| site.address);
-        Self { sites, bytes, next: 0, mapped: Vec::new() }
+        Self { sites, given_up: Vec::new(), bytes, next: 0, mapped: Vec::new() }
     }
 
     /// Takes in sites that were added. Theirs are the indices from `first` on.
@@ -157,7 +159,14 @@ impl Recheck {
     /// Leaves out the sites with these indices.
     pub fn forget(&mut self, gone: &[u32]) {
         let gone: HashSet<u32> = gone.iter().copied().collect();
-        self.sites.retain(|site| !gone.contains(&site.index));
+        self.given_up.extend(self.sites.extract_if(.., |site| gone.contains(&site.index)));
+    }
+
+    /// Takes in sites again that were left out.
+    pub fn take_back(&mut self, back: &[u32]) {
+        let back: HashSet<u32> = back.iter().copied().collect();
+        self.sites.extend(self.given_up.extract_if(.., |site| back.contains(&site.index)));
+        self.sites.sort_unstable_by_key(|site| site.address);
     }
 
     /// Compares some of the sites, or all, and tells which have become something else, by their index in the plan. Those that were

@@ -2,6 +2,7 @@
 
 use crate::home::{Hosting, Used};
 use crate::{Added, Armed, EngineError, FoundSession, Host, Region, writes};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -17,6 +18,8 @@ pub struct Session {
     header: Header,
     journal: Journal,
     hosting: Hosting,
+    /// The sites that were given up, by their indices in the journal.
+    given_up: BTreeSet<usize>,
     /// How long the target stood still while it was armed.
     pub stopped: Duration,
 }
@@ -26,7 +29,7 @@ impl Session {
     pub fn new(armed: Armed) -> Result<Self, EngineError> {
         let Armed { memory, header, journal, hosting, stopped, .. } = armed;
         let region = Arc::new(Region::map(&memory, header.region_size)?);
-        Ok(Self { region, header, journal, hosting, stopped })
+        Ok(Self { region, header, journal, hosting, given_up: BTreeSet::new(), stopped })
     }
 
     /// The same session in another memory of the same layout, as far as the process has its sites.
@@ -38,7 +41,7 @@ impl Session {
         stopped: Duration,
     ) -> Result<Self, EngineError> {
         let region = Arc::new(Region::map(memory, header.region_size)?);
-        Ok(Self { region, header, journal, hosting: self.hosting, stopped })
+        Ok(Self { region, header, journal, hosting: self.hosting, given_up: self.given_up.clone(), stopped })
     }
 
     /// What a plan has to know whose sites are to be added.
@@ -68,11 +71,24 @@ impl Session {
             self.journal.planned().filter(|site| is_gone(site)).map(|site| site.index).collect();
         for &index in &gone {
             self.journal.skip(index);
+            self.given_up.insert(index);
             if let Some(site) = self.journal.site(index) {
                 self.region.write(self.header.journal.site_at(index as u64), bytemuck::bytes_of(&*site))?;
             }
         }
         Ok(gone.into_iter().map(|index| index as u32).collect())
+    }
+
+    pub(crate) fn given_up(&self) -> &BTreeSet<usize> {
+        &self.given_up
+    }
+
+    /// Sites that were given up are in again.
+    pub(crate) fn planned_again(&mut self, indices: &[usize]) {
+        for &index in indices {
+            self.journal.plan_again(index);
+            self.given_up.remove(&index);
+        }
     }
 
     /// How much of its lists is taken.

@@ -135,6 +135,17 @@ pub enum Hold<'s> {
     Held(&'s mut dyn Holder),
 }
 
+impl Hold<'_> {
+    /// The same, to be used once more.
+    pub fn again(&mut self) -> Hold<'_> {
+        match self {
+            Hold::Stop(options) => Hold::Stop(options.clone()),
+            Hold::Launched(launched, options) => Hold::Launched(launched, options.clone()),
+            Hold::Held(holder) => Hold::Held(&mut **holder),
+        }
+    }
+}
+
 /// Who traces a process and holds it for its probes to be armed.
 pub trait Holder {
     /// Does `work` while the process stands.

@@ -97,6 +97,45 @@ impl Session {
         Ok(count)
     }
 
+    /// Arms the probes again that were given up in a range, where the same file is mapped again as it was; whether that was all there is to do for
+    /// the file.
+    ///
+    /// # Errors
+    /// The process cannot be stopped or changed.
+    pub fn come_back(
+        &mut self,
+        process: &Process,
+        range: &Range<u64>,
+        hold: Hold<'_>,
+    ) -> Result<bool, Error> {
+        // Semaphores would have to be raised again: such probes are added as new ones are.
+        let mut own = self.probes.iter().filter(|probe| range.contains(&probe.address));
+        let Some(returning) = self.engine.returning(range).filter(|_| own.all(|probe| probe.usdt.is_none()))
+        else {
+            return Ok(false);
+        };
+        let are_in = match hold {
+            Hold::Stop(options) => {
+                self.engine.put_in_again_kept(process, &returning, &options).map(|stopped| stopped.is_some())
+            }
+            Hold::Launched(launched, options) => launched
+                .hold(&options)
+                .map_err(EngineError::from)
+                .and_then(|mut stopped| self.engine.put_in_again(&mut stopped, &returning)),
+            Hold::Held(holder) => {
+                let mut done = Ok(false);
+                let held = holder.hold(&mut |stopped| done = self.engine.put_in_again(stopped, &returning));
+                held.map_err(EngineError::from).and(done)
+            }
+        };
+        let are_in = are_in.map_err(Error::other)?;
+        if are_in {
+            let back = self.engine.take_back(&returning);
+            self.recheck.borrow_mut().take_back(&back);
+        }
+        Ok(are_in)
+    }
+
     /// Gives up the probes in libraries that were unloaded: where they were mapped.
     ///
     /// # Errors

@@ -86,6 +86,11 @@ impl Sites {
         self.recheck.forget(gone);
     }
 
+    /// Takes in sites again whose library has come back.
+    pub(super) fn take_back(&mut self, back: &[u32]) {
+        self.recheck.take_back(back);
+    }
+
     /// From here on nothing is to be found: we take the probes out ourselves.
     pub(super) fn end(&mut self) {
         self.is_over = true;

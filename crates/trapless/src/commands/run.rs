@@ -183,7 +183,7 @@ fn attach(run: &Run, process: &Process, hold: Hold<'_>) -> Result<(Session, Opti
     drop(progress);
     let asked = Asked { later, ..Asked::of(measure(run), &run.selection.mechanisms) };
     let session = Session::attach(process, &images, sites, asked, hold)?;
-    let pending = later.map(|_| Pending::of(&session, &images, pending));
+    let pending = later.map(|_| Pending::of(process, &session, &images, pending));
     Ok((session, pending))
 }
 

@@ -190,6 +190,13 @@ impl Journal {
         }
     }
 
+    /// Says that the writes of a site that was skipped may be in.
+    pub fn plan_again(&mut self, index: usize) {
+        if let Some(site) = self.sites.get_mut(index) {
+            site.state = SiteState::Planned as u8;
+        }
+    }
+
     /// What is to be written into a region that has room for `sizes` and holds `others` already, in this order: at which offsets, and what.
     pub fn parts(&self, sizes: &JournalSizes, others: &JournalSizes) -> [(u64, Cow<'_, [u8]>); 3] {
         let writes = match others.sites {

@@ -17,6 +17,7 @@ use crate::terminal::{printable, tell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::os::fd::RawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use trapless_process::Process;
@@ -167,6 +168,8 @@ pub(super) struct Pending {
     changes: Option<Changes>,
     /// The files that were mapped at the last look: from where, which, and to where.
     known: BTreeMap<FileAt, u64>,
+    /// Files that were unmapped.
+    gone: BTreeSet<FileAt>,
     /// The probes that have waited, and those that have matched something since, by their place on the command line.
     waiting: BTreeMap<usize, String>,
     matched: BTreeSet<usize>,
@@ -180,8 +183,12 @@ pub(super) struct Pending {
 }
 
 /// What a look at a process's files has found.
+#[derive(Default)]
 pub(super) struct News {
     change: Option<Change>,
+    /// The files that were there before, at the same place.
+    back: Vec<Image>,
+    /// The others, and what is asked for in them.
     images: Vec<Image>,
     sites: Option<Sites>,
 }
@@ -189,24 +196,30 @@ pub(super) struct News {
 impl News {
     /// Whether there is something to be armed.
     pub fn is_any(&self) -> bool {
-        self.sites.is_some()
+        self.sites.is_some() || !self.back.is_empty()
     }
 }
 
 impl Pending {
     /// Watches a forked child from now on, whose parent was watched by this one.
-    pub fn of_forked_child(&self, session: &Session) -> Self {
-        Self { known: self.known.clone(), ..Self::of(session, &[], BTreeMap::new()) }
+    pub fn of_forked_child(&self, child: &Process, session: &Session) -> Self {
+        let of_child = Self::of(child, session, &[], BTreeMap::new());
+        Self { known: self.known.clone(), gone: self.gone.clone(), ..of_child }
     }
 
     /// Watches a process from now on, which had mapped these files. `waiting`: [`Wanted::pending`].
-    pub fn of(session: &Session, images: &[Image], waiting: BTreeMap<usize, String>) -> Self {
-        let known = images.iter().map(identity).collect();
+    pub fn of(
+        process: &Process,
+        session: &Session,
+        images: &[Image],
+        waiting: BTreeMap<usize, String>,
+    ) -> Self {
+        let known = images.iter().map(|image| identity(process, image)).collect();
         // Where no thread or descriptor is to be had, it is looked for without being told.
         let changes = session.changes().ok().flatten();
         let (matched, next_look) = (BTreeSet::new(), Instant::now());
-        let failed = BTreeSet::new();
-        Self { changes, known, waiting, matched, next_look, late: 0, failed, seen: None }
+        let (gone, failed) = (BTreeSet::new(), BTreeSet::new());
+        Self { changes, known, gone, waiting, matched, next_look, late: 0, failed, seen: None }
     }
 
     /// What becomes readable when something has changed.
@@ -222,7 +235,7 @@ impl Pending {
     /// Looks at the mapped files if there is a reason, and arms what is asked for in those that are new. Whoever has waited for it goes on.
     pub fn look(&mut self, run: &Run, process: &Process, session: &mut Session, hold: Hold<'_>) {
         if let Some(news) = self.news(run, process, session) {
-            self.arm(process, session, news, Some(hold));
+            self.arm(run, process, session, news, Some(hold));
         }
     }
 
@@ -240,55 +253,94 @@ impl Pending {
         let since = Instant::now();
         let found = self.find(run, process, session);
         self.next_look = Instant::now() + LOOK.max(since.elapsed() * SHARE);
-        let (images, sites) = found.unwrap_or_else(|error| {
+        let news = found.unwrap_or_else(|error| {
             self.fail(process, &error);
-            (Vec::new(), None)
+            News::default()
         });
-        Some(News { change, images, sites })
+        Some(News { change, ..news })
     }
 
-    /// The files that are new, and what is asked for in them.
-    fn find(
-        &mut self,
-        run: &Run,
-        process: &Process,
-        session: &mut Session,
-    ) -> Result<(Vec<Image>, Option<Sites>), Error> {
+    /// The files that are new, those that have come back, and what is asked for in the new ones.
+    fn find(&mut self, run: &Run, process: &Process, session: &mut Session) -> Result<News, Error> {
         let mut images = target::images(process)?;
-        let now: BTreeMap<_, _> = images.iter().map(identity).collect();
-        images.retain(|image| !self.known.contains_key(&identity(image).0));
+        let now: BTreeMap<_, _> = images.iter().map(|image| identity(process, image)).collect();
+        images.retain(|image| !self.known.contains_key(&identity(process, image).0));
         let before = std::mem::replace(&mut self.known, now);
-        let gone = before.into_iter().filter(|(file, _)| !self.known.contains_key(file));
-        let gone: Vec<Range<u64>> = gone.map(|((start, ..), end)| start..end).collect();
+        let gone: Vec<_> = before.into_iter().filter(|(file, _)| !self.known.contains_key(file)).collect();
         if !gone.is_empty() {
-            session.forget(process, &gone)?;
+            let ranges: Vec<Range<u64>> = gone.iter().map(|((start, ..), end)| *start..*end).collect();
+            session.forget(process, &ranges)?;
+            self.gone.extend(gone.into_iter().map(|(file, _)| file));
         }
+        let (back, images): (Vec<_>, Vec<_>) =
+            images.into_iter().partition(|image| self.gone.contains(&identity(process, image).0));
         let sites = match images.is_empty() {
             true => None,
             false => present(run, &mut self.matched, process, &images)?.ok(),
         };
-        Ok((images, sites))
+        Ok(News { change: None, back, images, sites })
     }
 
     /// Arms what was found, and lets whoever has waited for it go on. `hold`: how the process is held; needed where there is
     /// something to be armed.
-    pub fn arm(&mut self, process: &Process, session: &mut Session, news: News, hold: Option<Hold<'_>>) {
-        let News { change, images, sites } = news;
-        if let Some((sites, hold)) = sites.zip(hold) {
-            let names: BTreeSet<&str> = sites.sites.iter().map(|site| site.module_name(&images)).collect();
-            let names: Vec<String> = names.into_iter().map(printable).collect();
-            match session.add(process, &images, sites, hold) {
-                Ok(0) => {}
-                Ok(armed) => {
-                    self.late += u64::from(self.changes.is_none());
-                    let (names, functions) = (names.join(", "), plural(armed as u64, "function"));
-                    tell(format_args!("{names} loaded by process {}: {functions} armed", process.pid()));
+    pub fn arm(
+        &mut self,
+        run: &Run,
+        process: &Process,
+        session: &mut Session,
+        news: News,
+        hold: Option<Hold<'_>>,
+    ) {
+        let News { change, back, images, sites } = news;
+        if let Some(mut hold) = hold {
+            let mut others = Vec::new();
+            for image in back {
+                match session.come_back(process, &image.range, hold.again()) {
+                    Ok(true) => {
+                        tell(format_args!(
+                            "{} is back in process {}",
+                            printable(image.name()),
+                            process.pid()
+                        ));
+                    }
+                    Ok(false) => others.push(image),
+                    Err(error) => self.fail(process, &error.into()),
                 }
-                Err(error) => self.fail(process, &error.into()),
+            }
+            match present(run, &mut self.matched, process, &others) {
+                Ok(Ok(found)) if !others.is_empty() => {
+                    self.add(process, session, &others, found, hold.again());
+                }
+                Ok(_) => {}
+                Err(error) => self.fail(process, &error),
+            }
+            if let Some(sites) = sites {
+                self.add(process, session, &images, sites, hold);
             }
         }
         if let Some(change) = change {
             session.answer(change);
+        }
+    }
+
+    fn add(
+        &mut self,
+        process: &Process,
+        session: &mut Session,
+        images: &[Image],
+        sites: Sites,
+        hold: Hold<'_>,
+    ) {
+        let names: BTreeSet<&str> = sites.sites.iter().map(|site| site.module_name(images)).collect();
+        let names: Vec<String> = names.into_iter().map(printable).collect();
+        match session.add(process, images, sites, hold) {
+            Ok(0) => {}
+            Ok(armed) => {
+                self.late += u64::from(self.changes.is_none());
+                let (names, functions) = (names.join(", "), plural(armed as u64, "function"));
+                tell(format_args!("{names} loaded by process {}: {functions} armed", process.pid()));
+            }
+            Err(error) => self.fail(process, &error.into()),
         }
     }
 
@@ -333,10 +385,13 @@ impl Pending {
     }
 }
 
-/// By what a mapped file is known again: from where it is mapped, its inode and its path.
-type FileAt = (u64, u64, String);
+/// By what a mapped file is known again: from where it is mapped, its inode, when that was changed, and its path.
+type FileAt = (u64, u64, (i64, i64), String);
 
 /// That of a file, and where its mappings end.
-fn identity(image: &Image) -> (FileAt, u64) {
-    ((image.range.start, image.inode(), image.path.clone()), image.range.end)
+fn identity(process: &Process, image: &Image) -> (FileAt, u64) {
+    let file = std::fs::metadata(process.path_in_root(Path::new(&image.path)));
+    let changed = file.ok().filter(|file| file.ino() == image.inode());
+    let changed = changed.map_or((0, 0), |file| (file.ctime(), file.ctime_nsec()));
+    ((image.range.start, image.inode(), changed, image.path.clone()), image.range.end)
 }

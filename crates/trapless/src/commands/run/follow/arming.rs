@@ -74,7 +74,7 @@ impl Follower<'_> {
                 self.arriving.insert(pid, news);
                 self.family.ask_to_stop(pid);
             } else {
-                pending.arm(&armed.process, &mut armed.session, news, None);
+                pending.arm(self.run, &armed.process, &mut armed.session, news, None);
             }
             self.matched.extend(pending.matched());
         }
@@ -89,7 +89,7 @@ impl Follower<'_> {
         {
             let process = Rc::clone(&armed.process);
             let mut standing = Standing { process: &process, family };
-            pending.arm(&process, &mut armed.session, news, Some(Hold::Held(&mut standing)));
+            pending.arm(self.run, &process, &mut armed.session, news, Some(Hold::Held(&mut standing)));
         }
         true
     }
@@ -118,7 +118,7 @@ impl Follower<'_> {
         });
         match (session, absent) {
             (Ok(session), _) => {
-                let pending = later.map(|_| Pending::of(&session, &images, BTreeMap::new()));
+                let pending = later.map(|_| Pending::of(process, &session, &images, BTreeMap::new()));
                 Ok(Ok(Probed { session, pending }))
             }
             // It has no loader that tells, and nothing to be probed.
@@ -152,7 +152,8 @@ impl Follower<'_> {
             Ok(session) => {
                 let who = self.who.get(&self.targets[of].pid());
                 let command = who.map_or_else(String::new, |who| who.command.clone());
-                let pending = self.targets[of].pending.as_ref().map(|own| own.of_forked_child(&session));
+                let pending =
+                    self.targets[of].pending.as_ref().map(|own| own.of_forked_child(process, &session));
                 self.add_named(process, Probed { session, pending }, command);
             }
             Err(error) => self.not_followed(process.pid().0, &error),
