@@ -29,7 +29,7 @@ pub enum Error {
     Silent(io::Error),
     /// A trigger that is not where this program has it.
     #[error("the trigger '{0}' is not a function of this program's file")]
-    NoTrigger(&'static str),
+    NoTrigger(String),
     /// Hits that were missed, or counted twice.
     #[error("{made} calls were made, but {collector} at {row} counted {hits}")]
     Inexact {

@@ -8,6 +8,7 @@
 //! the kernel, up to the counting. (Inherited events cannot be: a new thread's would read the path anew, in the memory of
 //! the child, and `clone` fails with EFAULT.)
 
+use super::triggers::Side;
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -36,6 +37,18 @@ struct Attributes {
 
 /// `PERF_FLAG_FD_CLOEXEC`.
 const CLOSE_ON_EXEC: libc::c_ulong = 1 << 3;
+
+/// How the kernel executes the instruction that a uprobe replaces (`arch/x86/kernel/uprobes.c`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Execution {
+    /// It emulates it, in the one trap.
+    Emulated,
+    /// It steps a copy, for a second trap.
+    Stepped,
+    /// It emulates this nop of five bytes. Since Linux 6.18, in 64-bit code, the first hit makes it a call that leads
+    /// into the kernel.
+    Optimized,
+}
 
 /// A uprobe, gone when it is dropped.
 pub struct Uprobe {
@@ -84,17 +97,20 @@ impl Uprobe {
     }
 }
 
-/// Traps per hit of a uprobe on an instruction of `bits`-bit code that the kernel emulates after one trap or steps with a
-/// second one, `entry`; `nop5` says that it is that one. Told by the kernel's release, since the kernel does not count them.
+/// Traps per hit of a uprobe in `bits`-bit code. Told by the kernel's release, since the kernel does not count
+/// them.
 ///
-/// The return of a 64-bit function is seen by a system call since Linux 6.11, else by a trap. A nop5 in 64-bit code becomes a
-/// call since 6.18.
-pub fn traps(bits: u32, entry: u32, nop5: bool, returns: bool) -> u32 {
+/// The return of a 64-bit function is seen by a system call since Linux 6.11, else by a trap.
+pub fn traps(bits: u32, execution: Execution, side: Side) -> u32 {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));
     let release: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    let entry = if nop5 && bits == 64 && release >= (6, 18) { 0 } else { entry };
-    let ret = u32::from(returns && (bits == 32 || release < (6, 11)));
+    let entry = match execution {
+        Execution::Optimized if bits == 64 && release >= (6, 18) => 0,
+        Execution::Optimized | Execution::Emulated => 1,
+        Execution::Stepped => 2,
+    };
+    let ret = u32::from(side == Side::Return && (bits == 32 || release < (6, 11)));
     entry + ret
 }
 

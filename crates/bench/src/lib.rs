@@ -3,8 +3,8 @@
 //! The names are those of the kernel's own (`tools/testing/selftests/bpf/benchs/bench_trigger.c`), so that numbers can
 //! be laid beside published ones. Trigger functions are in this program; children of it call them in a loop.
 //!
-//! Each *variant* (what collects what, at entries or at returns) has a child of its own, armed once. Then rounds
-//! are taken in turn over all of them, and every sample is compared with the unprobed one of the same round, so a machine
+//! Each *variant* (what collects what, at entries, returns or USDT sites) has a child of its own, armed once. Then
+//! rounds are taken in turn over all of them, and every sample is compared with the unprobed one of the same round, so a machine
 //! that slows down or is shared for a while does not favour anyone. What is shown are medians. Time is the calling
 //! threads' own processor time: what others do on the machine costs the benchmark time, not precision. Where a tracer serves the hits, the
 //! thread waits for it, so there it is the time that passes.

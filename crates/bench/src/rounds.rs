@@ -4,8 +4,8 @@ use super::child::Work;
 use super::contender::{Contender, Contenders};
 use super::kernel;
 use super::target::Sample;
-use super::triggers::TRIGGERS;
-use super::variant::{Collector, Side, Time, VARIANTS};
+use super::triggers::{Side, TRIGGERS};
+use super::variant::{Collector, Time, VARIANTS};
 use crate::error::Error;
 use serde::Serialize;
 
@@ -126,17 +126,19 @@ fn measure_one(
         Err(error) => return Err(error),
     };
     for variant in VARIANTS {
-        if !choice.rows.iter().any(|row| row.1 == variant.side) {
+        let probed: Vec<usize> =
+            choice.rows.iter().filter(|row| row.1 == variant.side).map(|row| row.0).collect();
+        if probed.is_empty() {
             continue;
         }
         let mut missing = |trigger: &str, reason: &str| {
             let (name, reason) = (variant.side.row(trigger), reason.to_owned());
             measured.missing.push(Missing { bits, collector: Some(variant.collector), name, reason });
         };
-        match Contender::armed(variant, bits, &triggers) {
+        match Contender::armed(variant, bits, &probed) {
             Ok(contender) => {
-                let asked = contender.refused.iter().filter(|r| choice.rows.contains(&(r.0, variant.side)));
-                asked.for_each(|(trigger, reason)| missing(TRIGGERS[*trigger].name, reason));
+                let refused = contender.refused.iter();
+                refused.for_each(|(trigger, reason)| missing(TRIGGERS[*trigger].name, reason));
                 contenders.0.push(contender);
             }
             Err(error) => missing("*", &error.to_string()),
@@ -180,7 +182,7 @@ fn plan(choice: &Choice, bits: u32, triggers: &[usize], contenders: &[Contender]
     for &trigger in triggers {
         let bare = series.len();
         let work = Work::Calls(trigger);
-        series.push(Series::new(0, work, 1, None, format!("call-{}", TRIGGERS[trigger].name)));
+        series.push(Series::new(0, work, 1, None, TRIGGERS[trigger].call()));
         for (index, contender) in contenders.iter().enumerate() {
             let Some(variant) = contender.variant else { continue };
             let is_refused = contender.refused.iter().any(|refused| refused.0 == trigger);
@@ -208,7 +210,7 @@ fn scale(choice: &Choice, contenders: &[Contender], series: &mut Vec<Series>) ->
         let bare = series.len();
         for (index, Contender { variant, refused, .. }) in contenders.iter().enumerate() {
             let name = match variant {
-                None => format!("call-{}", TRIGGERS[trigger].name),
+                None => TRIGGERS[trigger].call(),
                 // One tracer serves all threads, so there is nothing to be flat.
                 Some(v) if v.collector == Collector::Record || v.collector.is_traced() => continue,
                 Some(v) if !choice.rows.contains(&(trigger, v.side)) => continue,
@@ -238,9 +240,7 @@ fn finish(series: &Series, all: &[Series], contenders: &[Contender], bits: u32) 
     });
     let traps = match (contender.variant, series.work) {
         (Some(variant), Work::Calls(trigger)) if variant.collector == Collector::Kernel => {
-            let trigger = &TRIGGERS[trigger];
-            let returns = variant.side == Side::Return;
-            Some(kernel::traps(bits, trigger.kernel_traps, trigger.name == "nop5", returns))
+            Some(kernel::traps(bits, TRIGGERS[trigger].execution, variant.side))
         }
         (Some(_), Work::Calls(_)) => Some(series.waits),
         _ => None,

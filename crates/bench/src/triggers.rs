@@ -1,18 +1,87 @@
-//! The functions that are probed: one for each way in which functions begin, and the loop that calls them.
+//! The functions that are probed: one for each way in which functions begin, and those that hold the site of a USDT
+//! probe; and the loop that calls them.
 //!
-//! They are written in assembly, so that no compiler decides what the first instruction is, and lie 64 bytes apart
-//! with padding behind them: functions shorter than a jump need it, and compilers leave it.
+//! They are written in assembly, so that no compiler decides what the probed instruction is, and lie 64 bytes
+//! apart with padding behind them: functions shorter than a jump need it, and compilers leave it.
+
+use super::kernel::Execution;
+use serde::Serialize;
 
 /// A function that is called and probed.
 #[derive(Clone, Copy, Debug)]
 pub struct Trigger {
-    /// What follows `uprobe-` in the benchmark's names: its first instruction.
+    /// What follows `uprobe-` or `usdt-` in the benchmark's names: the probed instruction.
     pub name: &'static str,
     /// The function. Takes and returns anything, keeps what the ABI says is kept.
     pub function: unsafe extern "C" fn(),
-    /// How often the kernel traps for a uprobe on it: once where it emulates the first instruction, twice where it
-    /// steps it (`arch/x86/kernel/uprobes.c`).
-    pub kernel_traps: u32,
+    /// Where it is probed.
+    pub probed: Probed,
+    /// How the kernel executes the instruction that its uprobe replaces.
+    pub execution: Execution,
+}
+
+/// Where a trigger is probed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probed {
+    /// At its first instruction, and there with its return.
+    Function,
+    /// At a nop inside of it, where the site of a USDT probe is: so many bytes behind its start, in 64-bit and in
+    /// 32-bit code.
+    Inside(u64),
+}
+
+/// What of a call is probed: the rows of the benchmark are named by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Side {
+    /// `uprobe-…`
+    Entry,
+    /// `uretprobe-…`
+    Return,
+    /// `usdt-…`
+    Inside,
+}
+
+impl Side {
+    /// The benchmark's name for a trigger probed here.
+    pub fn row(self, trigger: &str) -> String {
+        match self {
+            Side::Entry => format!("uprobe-{trigger}"),
+            Side::Return => format!("uretprobe-{trigger}"),
+            Side::Inside => format!("usdt-{trigger}"),
+        }
+    }
+}
+
+impl Trigger {
+    /// What of its calls is probed.
+    pub fn sides(&self) -> &'static [Side] {
+        match self.probed {
+            Probed::Function => &[Side::Entry, Side::Return],
+            Probed::Inside(_) => &[Side::Inside],
+        }
+    }
+
+    /// How far behind its start the probed instruction is, in bytes.
+    pub fn offset(&self) -> u64 {
+        match self.probed {
+            Probed::Function => 0,
+            Probed::Inside(offset) => offset,
+        }
+    }
+
+    /// Its name among all triggers: two may be named after one instruction.
+    pub fn label(&self) -> String {
+        match self.probed {
+            Probed::Function => self.name.to_owned(),
+            Probed::Inside(_) => Side::Inside.row(self.name),
+        }
+    }
+
+    /// The benchmark's name for an unprobed call.
+    pub fn call(&self) -> String {
+        format!("call-{}", self.label())
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -83,6 +152,23 @@ mod code {
             ret
         trapless_trigger_end sub
 
+        # The sites of USDT probes, four bytes behind the start (`USDT`). A jump fits into the nop of five bytes; with
+        # the one of one byte the instruction behind it is displaced. Nothing is kept below the stack pointer, which
+        # the kernel's call from a nop of five bytes overwrites.
+        trapless_trigger usdt_nop
+            lea rax, [rdi + rsi]
+            nop
+            lea rax, [rax + rdx]
+            ret
+        trapless_trigger_end usdt_nop
+
+        trapless_trigger usdt_nop5
+            lea rax, [rdi + rsi]
+            .byte 0x0f, 0x1f, 0x44, 0x00, 0x00
+            lea rax, [rax + rdx]
+            ret
+        trapless_trigger_end usdt_nop5
+
         # void calls(void (*function)(void), uint64_t times), times > 0
         .p2align 6
         .globl trapless_bench_calls
@@ -124,20 +210,38 @@ mod code {
         pub(super) fn trapless_bench_endbr();
         pub(super) fn trapless_bench_o2();
         pub(super) fn trapless_bench_sub();
+        pub(super) fn trapless_bench_usdt_nop();
+        pub(super) fn trapless_bench_usdt_nop5();
         pub(super) fn trapless_bench_calls(function: unsafe extern "C" fn(), times: u64);
         pub(super) fn trapless_bench_increments(counter: *mut u64, times: u64);
     }
 
-    use super::Trigger;
+    use super::Execution::{Emulated, Optimized, Stepped};
+    use super::{Execution, Probed, Trigger};
+
+    const fn probed(
+        name: &'static str,
+        function: unsafe extern "C" fn(),
+        probed: Probed,
+        execution: Execution,
+    ) -> Trigger {
+        Trigger { name, function, probed, execution }
+    }
+
+    /// Where the sites of USDT probes are.
+    const USDT: Probed = Probed::Inside(4);
+
     /// All of them.
     pub const TRIGGERS: &[Trigger] = &[
-        Trigger { name: "nop", function: trapless_bench_nop, kernel_traps: 1 },
-        Trigger { name: "push", function: trapless_bench_push, kernel_traps: 1 },
-        Trigger { name: "ret", function: trapless_bench_ret, kernel_traps: 2 },
-        Trigger { name: "nop5", function: trapless_bench_nop5, kernel_traps: 1 },
-        Trigger { name: "endbr", function: trapless_bench_endbr, kernel_traps: 2 },
-        Trigger { name: "o2", function: trapless_bench_o2, kernel_traps: 1 },
-        Trigger { name: "sub", function: trapless_bench_sub, kernel_traps: 2 },
+        probed("nop", trapless_bench_nop, Probed::Function, Emulated),
+        probed("push", trapless_bench_push, Probed::Function, Emulated),
+        probed("ret", trapless_bench_ret, Probed::Function, Stepped),
+        probed("nop5", trapless_bench_nop5, Probed::Function, Optimized),
+        probed("endbr", trapless_bench_endbr, Probed::Function, Stepped),
+        probed("o2", trapless_bench_o2, Probed::Function, Emulated),
+        probed("sub", trapless_bench_sub, Probed::Function, Stepped),
+        probed("nop", trapless_bench_usdt_nop, USDT, Emulated),
+        probed("nop5", trapless_bench_usdt_nop5, USDT, Optimized),
     ];
 
     /// Calls a trigger `times` times, at least once.
@@ -177,5 +281,35 @@ pub fn syscalls(times: u64) {
     for _ in 0..times {
         // SAFETY: getppid takes nothing and changes nothing. Not by the C library's name for it, which may remember.
         unsafe { libc::syscall(libc::SYS_getppid) };
+    }
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+    use crate::narrow;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn a_usdt_site_is_the_nop_it_is_named_after_in_both_widths() {
+        let (narrow, places) = narrow::functions();
+        for (trigger, place) in TRIGGERS.iter().zip(&places[1..]) {
+            let Probed::Inside(offset) = trigger.probed else { continue };
+            let nop: &[u8] = if trigger.name == "nop" { &[0x90] } else { &[0x0f, 0x1f, 0x44, 0x00, 0x00] };
+            let offset = offset as usize;
+            // SAFETY: the nop is in the function, of which 64 bytes can be read.
+            let wide =
+                unsafe { std::slice::from_raw_parts((trigger.function as *const u8).add(offset), nop.len()) };
+            assert_eq!(wide, nop, "{}", trigger.label());
+            assert_eq!(&narrow[place.offset as usize + offset..][..nop.len()], nop, "{}", trigger.label());
+        }
+    }
+
+    #[test]
+    fn no_two_triggers_and_no_two_rows_have_one_name() {
+        let labels: BTreeSet<String> = TRIGGERS.iter().map(Trigger::label).collect();
+        assert_eq!(labels.len(), TRIGGERS.len());
+        let rows = || TRIGGERS.iter().flat_map(|t| t.sides().iter().map(|side| side.row(t.name)));
+        assert_eq!(rows().collect::<BTreeSet<_>>().len(), rows().count());
     }
 }

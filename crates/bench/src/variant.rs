@@ -2,23 +2,14 @@
 
 use super::kernel::Uprobe;
 use super::target::Target;
-use super::triggers::TRIGGERS;
+use super::triggers::{Probed, Side, TRIGGERS};
 use crate::error::Error;
 use serde::Serialize;
 use trapless_isa::Mechanism;
 use trapless_process::StopOptions;
-use trapless_session::resolve::{self, Kinds, Sites};
+use trapless_session::resolve::{self, Kinds, Site, Sites, UsdtSite};
 use trapless_session::session::{Asked, Calls, Hold, Measure, Origin, Session};
-
-/// Entry or return: the rows of the benchmark are named by it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Side {
-    /// `uprobe-…`
-    Entry,
-    /// `uretprobe-…`
-    Return,
-}
+use trapless_symbols::UsdtArgument;
 
 /// Who collects what: the columns of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -28,7 +19,8 @@ pub enum Collector {
     Count,
     /// The same with the time from entry to return in a histogram.
     Latency,
-    /// The same with a record in a ring: time, thread, three arguments; at a return also its value and time.
+    /// The same with a record in a ring: time, thread, three arguments, which are operands at a USDT probe; at a
+    /// return also its value and time.
     Record,
     /// A breakpoint whose tracer counts, and has the thread step the displaced instruction.
     Step,
@@ -60,38 +52,34 @@ pub struct Variant {
 }
 
 /// All of them, in the order of the columns.
-pub const VARIANTS: [Variant; 13] = {
+pub const VARIANTS: [Variant; 19] = {
     use Collector::*;
     use Side::*;
     [
         Variant { collector: Count, side: Entry },
         Variant { collector: Count, side: Return },
+        Variant { collector: Count, side: Inside },
         Variant { collector: Latency, side: Return },
         Variant { collector: Record, side: Entry },
         Variant { collector: Record, side: Return },
+        Variant { collector: Record, side: Inside },
         Variant { collector: Step, side: Entry },
         Variant { collector: Step, side: Return },
+        Variant { collector: Step, side: Inside },
         Variant { collector: Emulate, side: Entry },
         Variant { collector: Emulate, side: Return },
+        Variant { collector: Emulate, side: Inside },
         Variant { collector: Boost, side: Entry },
         Variant { collector: Boost, side: Return },
+        Variant { collector: Boost, side: Inside },
         Variant { collector: Kernel, side: Entry },
         Variant { collector: Kernel, side: Return },
+        Variant { collector: Kernel, side: Inside },
     ]
 };
 
 /// Records that are written before rings are emptied: they hold 16 384.
 const BURST: u64 = 6_000;
-
-impl Side {
-    /// The benchmark's name for a trigger probed here.
-    pub fn row(self, trigger: &str) -> String {
-        match self {
-            Side::Entry => format!("uprobe-{trigger}"),
-            Side::Return => format!("uretprobe-{trigger}"),
-        }
-    }
-}
 
 impl Collector {
     /// The column's heading.
@@ -193,7 +181,8 @@ impl Variant {
     fn arm_kernel(self, target: &Target, triggers: &[usize]) -> Result<(Armed, Refused), Error> {
         let (mut uprobes, mut refused) = (Vec::new(), Vec::new());
         for &trigger in triggers {
-            match Uprobe::open(&target.process, target.triggers[trigger], self.side == Side::Return) {
+            let address = target.triggers[trigger] + TRIGGERS[trigger].offset();
+            match Uprobe::open(&target.process, address, self.side == Side::Return) {
                 Ok(uprobe) => uprobes.push(uprobe),
                 Err(error) if refused.len() + 1 == triggers.len() => return Err(Error::other(error)),
                 Err(error) => refused.push((trigger, error.to_string())),
@@ -213,8 +202,8 @@ fn sites(
     let mut sites = Sites::default();
     for &trigger in triggers {
         let address = target.triggers[trigger];
-        let name = TRIGGERS[trigger].name;
-        let missing = || Error::NoTrigger(name);
+        let trigger = &TRIGGERS[trigger];
+        let missing = || Error::NoTrigger(trigger.label());
         let index = images.iter().position(|i| i.range.contains(&address)).ok_or_else(missing)?;
         let module = images[index].module(Some(&target.process))?;
         let address = address - images[index].bias(Some(&target.process))?;
@@ -222,9 +211,31 @@ fn sites(
         if function.address() != address {
             return Err(missing());
         }
-        sites.sites.push(resolve::site(index, function, 0, kinds));
+        let site = resolve::site(index, function, trigger.offset(), kinds);
+        sites.sites.push(match trigger.probed {
+            Probed::Function => site,
+            Probed::Inside(_) => {
+                let usdt = usdt(trigger.name, target.bits);
+                Site { name: usdt.site_name(), usdt: vec![usdt], ..site }
+            }
+        });
     }
     Ok(sites)
+}
+
+/// A USDT probe as its note would tell of it, with three operands: registers, and what 32-bit code has on the
+/// stack.
+fn usdt(name: &str, bits: u32) -> UsdtSite {
+    let (size, operands) =
+        if bits == 32 { (4, ["%eax", "4(%esp)", "8(%esp)"]) } else { (8, ["%rax", "%rdi", "%rdx"]) };
+    let argument =
+        |operand: &str| UsdtArgument { size, is_signed: false, is_float: false, operand: operand.to_owned() };
+    UsdtSite {
+        provider: "bench".to_owned(),
+        name: name.to_owned(),
+        semaphore: None,
+        arguments: operands.map(argument).to_vec(),
+    }
 }
 
 impl Armed {

@@ -2,21 +2,29 @@
 //! a run checks itself. What it measures is a property of the machine.
 
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 
-const TRIGGERS: [&str; 7] = ["nop", "push", "ret", "nop5", "endbr", "o2", "sub"];
+/// What rows are named by, and the triggers that are probed so.
+const ROWS: [(&str, &[&str]); 3] = [
+    ("uprobe", &["nop", "push", "ret", "nop5", "endbr", "o2", "sub"]),
+    ("uretprobe", &["nop", "push", "ret", "nop5", "endbr", "o2", "sub"]),
+    ("usdt", &["nop", "nop5"]),
+];
+/// Functions that are called: those with an entry, and those with a USDT site.
+const TRIGGERS: usize = 7 + 2;
 
-/// A column: its name, mechanism, what it is timed by, and the traps of an entry and of an entry with its return. `None` where
-/// there is no such cell.
-type Column = (&'static str, &'static str, &'static str, [Option<u64>; 2]);
+/// A column: its name, mechanism, what it is timed by, and the traps of an entry, of an entry with its return, and
+/// of a USDT probe. `None` where there is no such cell.
+type Column = (&'static str, &'static str, &'static str, [Option<u64>; 3]);
 
 const COLUMNS: [Column; 6] = [
-    ("count", "jump", "processor", [Some(0), Some(0)]),
-    ("latency", "jump", "processor", [None, Some(0)]),
-    ("record", "jump", "processor", [Some(0), Some(0)]),
-    ("step", "step", "elapsed", [Some(2), Some(3)]),
-    ("emulate", "emulate", "elapsed", [Some(1), Some(2)]),
-    ("boost", "boost", "elapsed", [Some(1), Some(2)]),
+    ("count", "jump", "processor", [Some(0), Some(0), Some(0)]),
+    ("latency", "jump", "processor", [None, Some(0), None]),
+    ("record", "jump", "processor", [Some(0), Some(0), Some(0)]),
+    ("step", "step", "elapsed", [Some(2), Some(3), Some(2)]),
+    ("emulate", "emulate", "elapsed", [Some(1), Some(2), Some(1)]),
+    ("boost", "boost", "elapsed", [Some(1), Some(2), Some(1)]),
 ];
 
 fn bench(arguments: &[&str]) -> (Option<i32>, String, String) {
@@ -47,8 +55,8 @@ fn narrow(lines: &[Value]) -> bool {
 }
 
 #[test]
-fn every_rung_has_a_cell_at_every_trigger_and_traps_as_often_as_it_must() {
-    let lines = lines(&["--threads", "1", "*-count", "uprobe-*", "uretprobe-*"]);
+fn every_rung_has_a_cell_in_every_row_and_traps_as_often_as_it_must() {
+    let lines = lines(&["--threads", "1", "*-count", "uprobe-*", "uretprobe-*", "usdt-*"]);
     assert_eq!(of(&lines, "machine").count(), 1);
     let cell = |bits: u32, name: &str, collector: &str| {
         of(&lines, "hit")
@@ -56,19 +64,24 @@ fn every_rung_has_a_cell_at_every_trigger_and_traps_as_often_as_it_must() {
             .unwrap_or_else(|| panic!("no {collector} at {name}, {bits} bits"))
     };
     let kinds: &[u32] = if narrow(&lines) { &[64, 32] } else { &[64] };
-    for (&bits, trigger) in kinds.iter().flat_map(|bits| TRIGGERS.map(|trigger| (bits, trigger))) {
-        for (collector, mechanism, time, traps) in COLUMNS {
-            for (name, traps) in ["uprobe", "uretprobe"].into_iter().zip(traps) {
-                let Some(traps) = traps else { continue };
-                let cell = cell(bits, &format!("{name}-{trigger}"), collector);
+    for (&bits, (collector, mechanism, time, traps)) in
+        kinds.iter().flat_map(|bits| COLUMNS.map(|column| (bits, column)))
+    {
+        for ((prefix, triggers), traps) in ROWS.into_iter().zip(traps) {
+            let Some(traps) = traps else { continue };
+            for name in triggers.iter().map(|trigger| format!("{prefix}-{trigger}")) {
+                let cell = cell(bits, &name, collector);
                 assert_eq!(cell["traps"], traps, "{cell}");
                 assert_eq!((&cell["mechanism"], &cell["time"]), (&mechanism.into(), &time.into()), "{cell}");
                 assert!(cell["hit_ns"].is_f64() && cell["millions_per_second"].is_f64(), "{cell}");
             }
         }
     }
-    let names: Vec<_> = of(&lines, "hit").filter(|l| l["collector"].is_null()).map(|l| &l["name"]).collect();
-    assert_eq!(names.len(), 3 + TRIGGERS.len() * kinds.len(), "{names:?}");
+    let names: BTreeSet<_> = of(&lines, "hit")
+        .filter(|l| l["collector"].is_null())
+        .map(|l| (l["bits"].as_u64(), l["name"].as_str()))
+        .collect();
+    assert_eq!(names.len(), 3 + TRIGGERS * kinds.len(), "{names:?}");
     assert_eq!(of(&lines, "attach").count(), 0);
 
     // The kernel's own are there for who may have them, and emulating is one trap less.
@@ -78,6 +91,9 @@ fn every_rung_has_a_cell_at_every_trigger_and_traps_as_often_as_it_must() {
             for &bits in kinds {
                 let traps = |name| cell(bits, name, "kernel")["traps"].as_u64().unwrap();
                 assert_eq!(traps("uprobe-ret"), traps("uprobe-push") + 1);
+                for (inside, entry) in [("usdt-nop", "uprobe-nop"), ("usdt-nop5", "uprobe-nop5")] {
+                    assert_eq!(traps(inside), traps(entry), "{inside}");
+                }
             }
         }
     }
@@ -98,6 +114,11 @@ fn what_is_measured_can_be_chosen() {
         |threads: u32| of(&chosen, "scaling").any(|l| l["collector"] == "count" && l["threads"] == threads);
     assert_eq!([1, 2, 4, 8].map(scaled), [true, true, true, false]);
 
+    let chosen = lines(&["--bits", "64", "--threads", "1", "usdt-nop"]);
+    let names = || of(&chosen, "hit").chain(of(&chosen, "scaling")).map(|l| l["name"].as_str().unwrap());
+    assert!(names().all(|name| ["call-usdt-nop", "usdt-nop"].contains(&name)));
+    assert_eq!(names().collect::<BTreeSet<_>>().len(), 2);
+
     let (code, _, err) = bench(&["--bits", "32", "usermode-count"]);
     assert_eq!((code, err.lines().count()), (Some(2), 1), "{err}");
     assert!(err.starts_with("trapless: no benchmark matches"), "{err}");
@@ -105,9 +126,10 @@ fn what_is_measured_can_be_chosen() {
 
 #[test]
 fn tables_fit_a_terminal() {
-    let (code, out, err) = bench(&["--rounds", "1", "--threads", "2", "uprobe-endbr", "uretprobe-endbr"]);
+    let rows = ["uprobe-endbr", "uretprobe-endbr", "usdt-nop", "usdt-nop5"];
+    let (code, out, err) = bench(&[&["--rounds", "1", "--threads", "2"], &rows[..]].concat());
     assert_eq!((code, err.as_str()), (Some(0), ""));
-    for heading in ["\nThe ladder, 64-bit", "STEP  T", "EMULATE/STEP", "Threads on one site"] {
+    for heading in ["\nThe ladder, 64-bit", "STEP  T", "EMULATE/STEP", "Threads on one site", "\nusdt-*"] {
         assert!(out.contains(heading), "no {heading:?} in:\n{out}");
     }
     // The first line is the machine's name; reasons are as long as they are.

@@ -63,6 +63,8 @@ core::arch::global_asm!(
         trapless_narrow_place endbr
         trapless_narrow_place o2
         trapless_narrow_place sub
+        trapless_narrow_place usdt_nop
+        trapless_narrow_place usdt_nop5
 
     trapless_narrow start
         # The control block, on the stack: its own address in front.
@@ -192,6 +194,22 @@ core::arch::global_asm!(
         add esp, 28
         ret
     trapless_narrow_end sub
+
+    # The sites of USDT probes, as far behind the start as in 64-bit code: a load of the first argument has four
+    # bytes.
+    trapless_narrow usdt_nop
+        mov eax, [esp + 4]
+        nop
+        add eax, [esp + 8]
+        ret
+    trapless_narrow_end usdt_nop
+
+    trapless_narrow usdt_nop5
+        mov eax, [esp + 4]
+        .byte 0x0f, 0x1f, 0x44, 0x00, 0x00
+        add eax, [esp + 8]
+        ret
+    trapless_narrow_end usdt_nop5
 
     .p2align 6, 0x90
     .globl trapless_bench_narrow_end

@@ -10,7 +10,7 @@
 //! Figures are of `elf.h`.
 
 use super::code::{Function, functions};
-use crate::triggers::TRIGGERS;
+use crate::triggers::{TRIGGERS, Trigger};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -88,7 +88,7 @@ fn image() -> Vec<u8> {
 fn symbols(functions: &[Function]) -> (Vec<u8>, Vec<u8>) {
     let (mut symbols, mut names) = (Words::default(), vec![0]);
     symbols.pad(16);
-    let called = ["_start"].into_iter().chain(TRIGGERS.iter().map(|trigger| trigger.name));
+    let called = std::iter::once("_start".to_owned()).chain(TRIGGERS.iter().map(Trigger::label));
     for (name, function) in called.zip(functions) {
         let start = BASE + CODE + function.offset;
         // STB_GLOBAL, STT_FUNC
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(functions.len(), TRIGGERS.len() + 1);
         for (trigger, place) in TRIGGERS.iter().zip(&functions[1..]) {
             let function = module.functions().containing(address(place)).unwrap();
-            assert_eq!((function.name().plain(), function.address()), (trigger.name, address(place)));
+            assert_eq!((function.name().plain(), function.address()), (&*trigger.label(), address(place)));
             assert_eq!(function.range().end - function.range().start, u64::from(place.size));
         }
     }

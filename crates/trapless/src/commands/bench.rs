@@ -9,8 +9,7 @@ use std::io::{IsTerminal, Write};
 use trapless_bench::attach;
 use trapless_bench::child::BASELINES;
 use trapless_bench::rounds::{self, Choice, Measured};
-use trapless_bench::triggers::TRIGGERS;
-use trapless_bench::variant::Side;
+use trapless_bench::triggers::{Side, TRIGGERS, Trigger};
 
 /// How often arming is measured at most: it is long and varies little.
 const MOST_ATTACHES: u32 = 5;
@@ -50,7 +49,8 @@ pub fn run(bench: &Bench) -> Result<u8, Error> {
 
 /// Every row.
 fn all() -> impl Iterator<Item = (usize, Side)> {
-    (0..TRIGGERS.len()).flat_map(|trigger| [(trigger, Side::Entry), (trigger, Side::Return)])
+    let rows = |(index, sides): (usize, &'static [Side])| sides.iter().map(move |&side| (index, side));
+    TRIGGERS.iter().map(Trigger::sides).enumerate().flat_map(rows)
 }
 
 fn wanted(bench: &Bench, name: &str) -> bool {

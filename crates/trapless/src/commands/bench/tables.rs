@@ -13,10 +13,13 @@ const COLLECTORS: [Collector; 4] =
 const LADDER: [Collector; 5] =
     [Collector::Step, Collector::Emulate, Collector::Boost, Collector::Count, Collector::Kernel];
 
+/// What names of probed rows begin with, in the order in which they are shown.
+const PREFIXES: [&str; 3] = ["uprobe-", "uretprobe-", "usdt-"];
+
 /// Names of probed rows, once each: entries first.
 fn names(cells: &[Cell], bits: u32) -> Vec<&str> {
     let mut names = Vec::new();
-    for prefix in ["uprobe-", "uretprobe-"] {
+    for prefix in PREFIXES {
         for cell in cells.iter().filter(|cell| cell.bits == bits && cell.name.starts_with(prefix)) {
             if !names.contains(&cell.name.as_str()) {
                 names.push(&cell.name);
@@ -121,7 +124,7 @@ pub(super) fn ratios(measured: &Measured, bits: u32) -> Table {
     for (name, ratios) in &rows {
         table.row(std::iter::once((*name).to_owned()).chain(ratios.iter().copied().map(shown)));
     }
-    for prefix in ["uprobe-", "uretprobe-"] {
+    for prefix in PREFIXES {
         let rows: Vec<_> = rows.iter().filter(|row| row.0.starts_with(prefix)).collect();
         let column = |index: usize| rows.iter().filter_map(|row| row.1[index]).collect::<Vec<f64>>();
         let medians = (0..headings.len()).map(column).map(|ratios| {
@@ -139,7 +142,8 @@ pub(super) fn ratios(measured: &Measured, bits: u32) -> Table {
 pub(super) fn calls(measured: &Measured, bits: u32) -> Table {
     let mut table = table("NAME", &["UNPROBED", "COUNT", "LATENCY", "RECORD", "KERNEL"]);
     for name in names(&measured.cells, bits) {
-        let (_, trigger) = name.split_once('-').unwrap_or(("", name));
+        let trigger = ["uprobe-", "uretprobe-"].iter().find_map(|prefix| name.strip_prefix(prefix));
+        let trigger = trigger.unwrap_or(name);
         let bare = find(&measured.cells, bits, &format!("call-{trigger}"), None);
         let cells = COLLECTORS.map(|collector| find(&measured.cells, bits, name, Some(collector)));
         let shown = |cell: Option<&Cell>| {
