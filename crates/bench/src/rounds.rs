@@ -141,7 +141,10 @@ fn measure_one(
                 refused.for_each(|(trigger, reason)| missing(TRIGGERS[*trigger].name, reason));
                 contenders.0.push(contender);
             }
-            Err(error) => missing("*", &error.to_string()),
+            Err(error) => {
+                let rows = if let [only] = probed[..] { TRIGGERS[only].name } else { "*" };
+                missing(rows, &error.to_string());
+            }
         }
     }
     let mut series = plan(choice, bits, &triggers, &contenders.0);

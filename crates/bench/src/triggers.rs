@@ -1,5 +1,5 @@
-//! The functions that are probed: one for each way in which functions begin, and those that hold the site of a USDT
-//! probe; and the loop that calls them.
+//! The functions that are probed: one for each way in which functions begin, one whose return address has to stay
+//! where it is, and those that hold the site of a USDT probe; and the loop that calls them.
 //!
 //! They are written in assembly, so that no compiler decides what the probed instruction is, and lie 64 bytes
 //! apart with padding behind them: functions shorter than a jump need it, and compilers leave it.
@@ -10,7 +10,8 @@ use serde::Serialize;
 /// A function that is called and probed.
 #[derive(Clone, Copy, Debug)]
 pub struct Trigger {
-    /// What follows `uprobe-` or `usdt-` in the benchmark's names: the probed instruction.
+    /// What follows `uprobe-` or `usdt-` in the benchmark's names: the probed instruction, or how its return is
+    /// followed.
     pub name: &'static str,
     /// The function. Takes and returns anything, keeps what the ABI says is kept.
     pub function: unsafe extern "C" fn(),
@@ -25,6 +26,8 @@ pub struct Trigger {
 pub enum Probed {
     /// At its first instruction, and there with its return.
     Function,
+    /// With its return only: at its first instruction it is like any other.
+    Return,
     /// At a nop inside of it, where the site of a USDT probe is: so many bytes behind its start, in 64-bit and in
     /// 32-bit code.
     Inside(u64),
@@ -58,6 +61,7 @@ impl Trigger {
     pub fn sides(&self) -> &'static [Side] {
         match self.probed {
             Probed::Function => &[Side::Entry, Side::Return],
+            Probed::Return => &[Side::Return],
             Probed::Inside(_) => &[Side::Inside],
         }
     }
@@ -65,7 +69,7 @@ impl Trigger {
     /// How far behind its start the probed instruction is, in bytes.
     pub fn offset(&self) -> u64 {
         match self.probed {
-            Probed::Function => 0,
+            Probed::Function | Probed::Return => 0,
             Probed::Inside(offset) => offset,
         }
     }
@@ -73,7 +77,7 @@ impl Trigger {
     /// Its name among all triggers: two may be named after one instruction.
     pub fn label(&self) -> String {
         match self.probed {
-            Probed::Function => self.name.to_owned(),
+            Probed::Function | Probed::Return => self.name.to_owned(),
             Probed::Inside(_) => Side::Inside.row(self.name),
         }
     }
@@ -152,6 +156,16 @@ mod code {
             ret
         trapless_trigger_end sub
 
+        # What looks at its return address is followed to where it is left.
+        trapless_trigger exits
+            push rbx
+            mov rbx, qword ptr [rsp + 8]
+            lea eax, [rdi + rsi]
+            add rax, rbx
+            pop rbx
+            ret
+        trapless_trigger_end exits
+
         # The sites of USDT probes, four bytes behind the start (`USDT`). A jump fits into the nop of five bytes; with
         # the one of one byte the instruction behind it is displaced. Nothing is kept below the stack pointer, which
         # the kernel's call from a nop of five bytes overwrites.
@@ -210,6 +224,7 @@ mod code {
         pub(super) fn trapless_bench_endbr();
         pub(super) fn trapless_bench_o2();
         pub(super) fn trapless_bench_sub();
+        pub(super) fn trapless_bench_exits();
         pub(super) fn trapless_bench_usdt_nop();
         pub(super) fn trapless_bench_usdt_nop5();
         pub(super) fn trapless_bench_calls(function: unsafe extern "C" fn(), times: u64);
@@ -240,6 +255,7 @@ mod code {
         probed("endbr", trapless_bench_endbr, Probed::Function, Stepped),
         probed("o2", trapless_bench_o2, Probed::Function, Emulated),
         probed("sub", trapless_bench_sub, Probed::Function, Stepped),
+        probed("exits", trapless_bench_exits, Probed::Return, Emulated),
         probed("nop", trapless_bench_usdt_nop, USDT, Emulated),
         probed("nop5", trapless_bench_usdt_nop5, USDT, Optimized),
     ];

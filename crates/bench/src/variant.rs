@@ -213,7 +213,7 @@ fn sites(
         }
         let site = resolve::site(index, function, trigger.offset(), kinds);
         sites.sites.push(match trigger.probed {
-            Probed::Function => site,
+            Probed::Function | Probed::Return => site,
             Probed::Inside(_) => {
                 let usdt = usdt(trigger.name, target.bits);
                 Site { name: usdt.site_name(), usdt: vec![usdt], ..site }

@@ -63,6 +63,7 @@ core::arch::global_asm!(
         trapless_narrow_place endbr
         trapless_narrow_place o2
         trapless_narrow_place sub
+        trapless_narrow_place exits
         trapless_narrow_place usdt_nop
         trapless_narrow_place usdt_nop5
 
@@ -194,6 +195,16 @@ core::arch::global_asm!(
         add esp, 28
         ret
     trapless_narrow_end sub
+
+    # Returns are followed by pairing calls only in 32-bit code, so here this one is the kernel's alone.
+    trapless_narrow exits
+        push ebx
+        mov ebx, [esp + 4]
+        mov eax, [esp + 8]
+        add eax, ebx
+        pop ebx
+        ret
+    trapless_narrow_end exits
 
     # The sites of USDT probes, as far behind the start as in 64-bit code: a load of the first argument has four
     # bytes.

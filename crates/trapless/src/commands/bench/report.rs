@@ -127,20 +127,35 @@ const LADDER: &str = "The ladder";
 const TIMED: &str = "Step, emulate, boost: the time that passes, since a thread waits for its tracer.\n\
                      Jump, kernel: the thread's processor time.";
 
-/// Cells that are not there, with one line for all that have the same reason.
+/// Cells that are not there, with one line for all rows of a collector that have the same reason, and for all
+/// collectors of these rows.
 fn missing(output: &mut dyn Write, measured: &Measured) -> io::Result<()> {
-    let mut lines: Vec<(String, Vec<&str>, &str)> = Vec::new();
-    for missing in &measured.missing {
-        let what = missing.collector.map_or("rows".to_owned(), |c| c.heading().to_lowercase());
-        let what = format!("no {}-bit {what}", missing.bits);
-        match lines.iter_mut().find(|line| line.0 == what && line.2 == missing.reason) {
-            Some((_, names, _)) => names.push(&missing.name),
-            None => lines.push((what, vec![&missing.name], &missing.reason)),
+    struct Line<'m> {
+        bits: u32,
+        collectors: Vec<String>,
+        names: Vec<&'m str>,
+        reason: &'m str,
+    }
+    let mut lines: Vec<Line<'_>> = Vec::new();
+    for Missing { bits, collector, name, reason } in &measured.missing {
+        let collectors = vec![collector.map_or("rows".to_owned(), |c| c.heading().to_lowercase())];
+        let is_same =
+            |line: &&mut Line<'_>| (line.bits, &line.collectors, line.reason) == (*bits, &collectors, reason);
+        match lines.iter_mut().find(is_same) {
+            Some(line) => line.names.push(name),
+            None => lines.push(Line { bits: *bits, collectors, names: vec![name], reason }),
         }
     }
-    for (index, (what, names, reason)) in lines.iter().enumerate() {
+    lines.dedup_by(|next, line| {
+        let is_same = (next.bits, &next.names, next.reason) == (line.bits, &line.names, line.reason);
+        if is_same {
+            line.collectors.append(&mut next.collectors);
+        }
+        is_same
+    });
+    for (index, Line { bits, collectors, names, reason }) in lines.iter().enumerate() {
         let before = if index == 0 { "\n" } else { "" };
-        writeln!(output, "{before}{what} at {}: {reason}", names.join(" "))?;
+        writeln!(output, "{before}no {bits}-bit {} at {}: {reason}", collectors.join(", "), names.join(" "))?;
     }
     Ok(())
 }
