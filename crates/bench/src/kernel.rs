@@ -1,8 +1,9 @@
 //! The kernel's own uprobes, by `perf_event_open`, to stand beside.
 //!
 //! An event on the uprobe PMU counts hits in one process. Its `config1` is the file's path, `config2` the offset of the
-//! instruction in the file; a bit of `config`, whose place sysfs tells, makes it a return probe
-//! (`kernel/trace/trace_event_perf.c`, `Documentation/ABI/testing/sysfs-bus-event_source-devices-format`).
+//! instruction in the file; a bit of `config`, whose place sysfs tells, makes it a return probe, and other bits of
+//! it are the offset in the file of the semaphore of a USDT probe (`kernel/trace/trace_event_perf.c`,
+//! `Documentation/ABI/testing/sysfs-bus-event_source-devices-format`).
 //!
 //! The event counts the process's first thread only. The others trap at the same instruction and go the same way through
 //! the kernel, up to the counting. (Inherited events cannot be: a new thread's would read the path anew, in the memory of
@@ -38,6 +39,18 @@ struct Attributes {
 /// `PERF_FLAG_FD_CLOEXEC`.
 const CLOSE_ON_EXEC: libc::c_ulong = 1 << 3;
 
+/// What a uprobe counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counted {
+    /// That an instruction is reached.
+    Hits,
+    /// The same of a USDT probe. The kernel raises the semaphore at this address in the process while the event
+    /// is open.
+    Guarded(u64),
+    /// That a function returns, by its first instruction.
+    Returns,
+}
+
 /// How the kernel executes the instruction that a uprobe replaces (`arch/x86/kernel/uprobes.c`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Execution {
@@ -60,15 +73,18 @@ impl Uprobe {
     ///
     /// # Errors
     /// The kernel has no such probes, or refuses them to this user.
-    pub fn open(process: &Process, address: u64, returns: bool) -> io::Result<Self> {
+    pub fn open(process: &Process, address: u64, counted: Counted) -> io::Result<Self> {
         let kind = number(&format!("{PMU}/type"), |text| text.parse().ok())?;
-        let retprobe =
-            number(&format!("{PMU}/format/retprobe"), |text| text.strip_prefix("config:")?.parse().ok())?;
+        let config = match counted {
+            Counted::Hits => 0,
+            Counted::Guarded(semaphore) => file_place(process, semaphore)?.1 << lowest_bit("ref_ctr_offset")?,
+            Counted::Returns => 1 << lowest_bit("retprobe")?,
+        };
         let (path, offset) = file_place(process, address)?;
         let attributes = Attributes {
             kind: kind as u32,
             size: size_of::<Attributes>() as u32,
-            config: u64::from(returns) << retprobe,
+            config,
             config1: path.as_ptr() as u64,
             config2: offset,
             ..Attributes::default()
@@ -112,6 +128,13 @@ pub fn traps(bits: u32, execution: Execution, side: Side) -> u32 {
     };
     let ret = u32::from(side == Side::Return && (bits == 32 || release < (6, 11)));
     entry + ret
+}
+
+/// Where in an event's `config` a field begins.
+fn lowest_bit(field: &str) -> io::Result<u64> {
+    number(&format!("{PMU}/format/{field}"), |text| {
+        text.strip_prefix("config:")?.split('-').next()?.parse().ok()
+    })
 }
 
 fn number(path: &str, parse: impl Fn(&str) -> Option<u64>) -> io::Result<u64> {

@@ -1,6 +1,6 @@
 //! The ways to collect. A further one is a further [`Collector`] and entries of [`VARIANTS`].
 
-use super::kernel::Uprobe;
+use super::kernel::{Counted, Uprobe};
 use super::target::Target;
 use super::triggers::{Probed, Side, TRIGGERS};
 use crate::error::Error;
@@ -180,9 +180,13 @@ impl Variant {
 
     fn arm_kernel(self, target: &Target, triggers: &[usize]) -> Result<(Armed, Refused), Error> {
         let (mut uprobes, mut refused) = (Vec::new(), Vec::new());
+        let counted = match self.side {
+            Side::Entry | Side::Inside => Counted::Hits,
+            Side::Return => Counted::Returns,
+        };
         for &trigger in triggers {
             let address = target.triggers[trigger] + TRIGGERS[trigger].offset();
-            match Uprobe::open(&target.process, address, self.side == Side::Return) {
+            match Uprobe::open(&target.process, address, counted) {
                 Ok(uprobe) => uprobes.push(uprobe),
                 Err(error) if refused.len() + 1 == triggers.len() => return Err(Error::other(error)),
                 Err(error) => refused.push((trigger, error.to_string())),
