@@ -41,7 +41,10 @@ impl Session {
         stopped: Duration,
     ) -> Result<Self, EngineError> {
         let region = Arc::new(Region::map(memory, header.region_size)?);
-        Ok(Self { region, header, journal, hosting: self.hosting, given_up: self.given_up.clone(), stopped })
+        // Where it has not got all sites they have other indices.
+        let is_whole = journal.len() == self.journal.len();
+        let given_up = if is_whole { self.given_up.clone() } else { BTreeSet::new() };
+        Ok(Self { region, header, journal, hosting: self.hosting, given_up, stopped })
     }
 
     /// What a plan has to know whose sites are to be added.

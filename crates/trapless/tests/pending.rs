@@ -237,3 +237,101 @@ fn l2_what_is_nowhere_is_refused_and_what_waits_is_told() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(ran.err.contains("armed when its library is loaded"), "{ran:?}");
 }
+
+/// The loader tells of a library ahead of relocating it. What it writes into the code then must not meet a jump of ours.
+#[test]
+fn l2_a_library_whose_code_the_loader_changes_is_left_alone() {
+    let source = "long other = 3; __attribute__((noipa)) long plug_work(long x) { return x * other + 1; }";
+    let flags = ["-shared", "-fno-pic", "-Wl,-z,notext"];
+    let Some(library) = Program::narrow("libpendtext.so", source, &flags) else { return };
+    let Some(host) = Program::narrow("pendtext", HOST, &["-ldl"]) else { return };
+    let path = library.path().to_str().unwrap();
+    let mut target = host.start(&[path]);
+    let pid = target.pid().to_string();
+    let tool = Tool::armed(&["count", "-p", &pid, &format!("{path}:plug_work")]);
+    assert_eq!(tell(&mut target, "load 0"), 0);
+    assert_eq!(tell(&mut target, "call 0 10"), sum(10));
+    let summary = interrupted(tool).summary();
+    assert!(summary.skipped("plug_work").is_some_and(|why| why.contains("text relocations")), "{summary:?}");
+    assert_eq!(tell(&mut target, "call 0 10"), sum(10));
+}
+
+/// A process whose system calls are filtered is not held: what it may call is not known. Its libraries are found by looking.
+#[test]
+fn l2_libraries_of_a_filtered_process_are_found_by_looking() {
+    let source = format!(
+        "#include <linux/filter.h>\n#include <linux/seccomp.h>\n#include <sys/prctl.h>\n\
+         __attribute__((constructor)) static void filter(void) {{\n\
+         struct sock_filter all = BPF_STMT(BPF_RET, SECCOMP_RET_ALLOW);\n\
+         struct sock_fprog program = {{ 1, &all }};\n\
+         prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);\n}}\n{HOST}"
+    );
+    let library = library("libpendfilter.so");
+    let path = library.path().to_str().unwrap();
+    let mut target = Program::build("pendfilter", &source, &["-ldl"]).start(&[path]);
+    let pid = target.pid().to_string();
+    let mut tool = Tool::armed(&[
+        "count",
+        "--allow-seccomp",
+        "-i",
+        "50ms",
+        "-p",
+        &pid,
+        "libc.so.6:atoi",
+        &format!("{path}:plug_work"),
+    ]);
+    assert_eq!(tell(&mut target, "load 0"), 0);
+    // The next look finds it, whenever that is.
+    let mut hits = 0;
+    while hits == 0 {
+        assert_eq!(tell(&mut target, "call 0 1"), sum(1));
+        let line: serde_json::Value = serde_json::from_str(&tool.line()).unwrap();
+        assert_eq!(line["type"], "interval", "{line}");
+        hits = line["probes"].as_array().unwrap().iter().map(|row| row["hits"].as_u64().unwrap()).sum();
+    }
+    assert_eq!(tell(&mut target, "call 0 10"), sum(10));
+    let ran = interrupted(tool);
+    assert!(ran.summary().hits("plug_work", "entry") >= 10, "{ran:?}");
+    assert!(ran.err.contains("found by looking"), "{ran:?}");
+}
+
+/// A library with a USDT probe, whose result tells of the probe's semaphore.
+const GUARDED: &str = r#"
+unsigned short plug_semaphore __attribute__((section(".probes"), used, visibility("hidden")));
+__attribute__((noipa)) long plug_work(long x) {
+    asm volatile("990: nop\n"
+        ".pushsection .note.stapsdt,\"\",\"note\"\n.balign 4\n.4byte 992f-991f, 994f-993f, 3\n"
+        "991: .asciz \"stapsdt\"\n992: .balign 4\n993: .8byte 990b\n.8byte _.stapsdt.base\n.8byte plug_semaphore\n"
+        ".asciz \"plug\"\n.asciz \"guarded\"\n.asciz \"8@%0\"\n994: .balign 4\n.popsection\n"
+        ".ifndef _.stapsdt.base\n.pushsection .stapsdt.base,\"aG\",\"progbits\",.stapsdt.base,comdat\n"
+        ".weak _.stapsdt.base\n.hidden _.stapsdt.base\n_.stapsdt.base: .space 1\n.popsection\n.endif\n" :: "r"(x));
+    return x * 3 + 1 + 1000 * plug_semaphore;
+}
+"#;
+
+#[test]
+fn l2_semaphores_of_libraries_that_come_later_are_raised_and_lowered() {
+    let library = Program::build("libpendusdt.so", GUARDED, &["-shared", "-fPIC"]);
+    let path = library.path().to_str().unwrap();
+    let mut target = Program::build("pendusdt", HOST, &["-ldl"]).start(&[path]);
+    let (pid, spec) = (target.pid().to_string(), format!("usdt:{path}:plug:guarded"));
+    for killed in [false, true] {
+        let tool = Tool::armed(&["trace", "-p", &pid, &spec]);
+        for _ in 0..3 {
+            assert_eq!(tell(&mut target, "load 0"), 0);
+            assert_eq!(tell(&mut target, "call 0 5"), sum(5) + 5 * 1000);
+            assert_eq!(tell(&mut target, "unload 0"), 0);
+        }
+        assert_eq!(tell(&mut target, "load 0"), 0);
+        if killed {
+            tool.kill();
+            assert_eq!(tell(&mut target, "call 0 5"), sum(5) + 5 * 1000);
+            detach(target.pid());
+        } else {
+            let ran = interrupted(tool);
+            assert_eq!(ran.summary().hits("plug:guarded", "entry"), 15, "{ran:?}");
+        }
+        assert_eq!(tell(&mut target, "call 0 5"), sum(5), "killed: {killed}");
+        assert_eq!(tell(&mut target, "unload 0"), 0);
+    }
+}

@@ -5,24 +5,25 @@
 //! among them, and one that is unloaded and loaded again is probed again. Where there can be no gate the mapped files are looked at again and again,
 //! and what was called before is not counted, which the summary says.
 
+mod search;
+
 use super::present::present;
 use crate::cli::validated::{Probe, Run};
 use crate::error::Error;
 use crate::report::{Note, plural};
 use crate::resolve::{self, Kinds, Sites};
 use crate::session::{Change, Changes, Hold, Session};
-use crate::spec::ProbeSpec;
 use crate::target::{self, Image};
 use crate::terminal::{printable, tell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::os::fd::RawFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 use trapless_process::Process;
 use trapless_session::error::Error as SessionError;
-use trapless_session::select::{self, ModuleNames, SelectError};
+use trapless_session::select::SelectError;
 
 /// How often mapped files are looked at where nobody tells of them.
 const LOOK: Duration = Duration::from_millis(20);
@@ -62,7 +63,7 @@ pub(super) fn wanted(run: &Run, process: &Process, images: &[Image]) -> Result<W
     for (index, &probe) in all.iter().enumerate() {
         match resolve(&[probe]) {
             Err(SessionError::Select(error @ SelectError::NoModule { .. })) => {
-                if !run.pending && !can_be_loaded(run, process, images, probe)? {
+                if !run.pending && !search::can_be_loaded(run, process, images, probe)? {
                     return Err(Error::NotLoaded(error));
                 }
                 pending.insert(index, probe.spec.text.clone());
@@ -100,68 +101,6 @@ pub(super) fn later(run: &Run) -> Option<Kinds> {
     run.pending.then(|| of_all(&run.selection.probes.iter().collect::<Vec<_>>()))
 }
 
-/// Whether a probe's file is found where the process would look for a library, and has what is to be probed.
-///
-/// # Errors
-/// It has not, or cannot be read.
-fn can_be_loaded(run: &Run, process: &Process, images: &[Image], probe: &Probe) -> Result<bool, Error> {
-    let selection = &run.selection;
-    for path in files(process, images, &probe.spec) {
-        let image = [Image::file(&path)?];
-        let probe = [(&probe.spec, kinds(probe))];
-        return match resolve::resolve(None, &image, probe, &selection.exclusions, selection.max_probes) {
-            // Its name is a link's.
-            Err(SessionError::Select(SelectError::NoModule { .. })) => Ok(true),
-            sites => sites.map(|_| true).map_err(Error::from),
-        };
-    }
-    Ok(false)
-}
-
-/// The files that a specification may mean, as we see them.
-fn files(process: &Process, images: &[Image], spec: &ProbeSpec) -> Vec<PathBuf> {
-    let Some(name) = spec.module.as_literal() else { return Vec::new() };
-    let seen = |path: &Path| Some(process.path_in_root(path)).filter(|path| path.is_file());
-    if name.contains('/') {
-        let relative = || std::fs::read_link(format!("/proc/{}/cwd", process.pid())).ok();
-        let path = if name.starts_with('/') {
-            Some(PathBuf::from(name))
-        } else {
-            relative().map(|at| at.join(name))
-        };
-        let ours = || std::fs::canonicalize(name).ok().filter(|path| path.is_file());
-        return path.and_then(|path| seen(&path)).or_else(ours).into_iter().collect();
-    }
-    let is_meant = |path: &Path| {
-        let names = ModuleNames { path: &path.to_string_lossy(), soname: None, alias: None };
-        select::modules(&spec.module, &[names]).is_ok()
-    };
-    let mut found = Vec::new();
-    for directory in directories(process, images) {
-        let entries = std::fs::read_dir(process.path_in_root(&directory));
-        let mut names: Vec<_> =
-            entries.into_iter().flatten().flatten().map(|entry| directory.join(entry.file_name())).collect();
-        names.sort_unstable();
-        found.extend(names.iter().filter(|path| is_meant(path)).filter_map(|path| seen(path)));
-    }
-    found
-}
-
-/// Where the process may look for libraries: beside those that it has, where it was told to by its environment, and where all look.
-fn directories(process: &Process, images: &[Image]) -> BTreeSet<PathBuf> {
-    let mut all: BTreeSet<PathBuf> =
-        images.iter().filter_map(|image| Some(Path::new(&image.path).parent()?.to_owned())).collect();
-    all.extend(std::fs::read_link(format!("/proc/{}/cwd", process.pid())));
-    let environment = std::fs::read(format!("/proc/{}/environ", process.pid())).unwrap_or_default();
-    let own = environment.split(|&byte| byte == 0).filter_map(|line| line.strip_prefix(b"LD_LIBRARY_PATH="));
-    let own = own.flat_map(|list| list.split(|&byte| byte == b':' || byte == b';'));
-    all.extend(
-        own.filter(|path| path.starts_with(b"/")).map(|path| PathBuf::from(&*String::from_utf8_lossy(path))),
-    );
-    all.extend(["/lib", "/usr/lib", "/lib64", "/usr/lib64", "/usr/local/lib"].map(PathBuf::from));
-    all
-}
-
 /// A process whose libraries are watched.
 pub(super) struct Pending {
     /// Who tells of changes; `None`: nobody does.
@@ -176,6 +115,8 @@ pub(super) struct Pending {
     next_look: Instant,
     /// How many files were found by looking.
     late: u64,
+    /// The names of libraries that were told of.
+    told: BTreeSet<String>,
     /// What was in the way of arming.
     failed: BTreeSet<String>,
     /// The change that was looked at last.
@@ -218,8 +159,8 @@ impl Pending {
         // Where no thread or descriptor is to be had, it is looked for without being told.
         let changes = session.changes().ok().flatten();
         let (matched, next_look) = (BTreeSet::new(), Instant::now());
-        let (gone, failed) = (BTreeSet::new(), BTreeSet::new());
-        Self { changes, known, gone, waiting, matched, next_look, late: 0, failed, seen: None }
+        let (gone, told, failed) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        Self { changes, known, gone, waiting, matched, next_look, late: 0, told, failed, seen: None }
     }
 
     /// What becomes readable when something has changed.
@@ -262,18 +203,19 @@ impl Pending {
 
     /// The files that are new, those that have come back, and what is asked for in the new ones.
     fn find(&mut self, run: &Run, process: &Process, session: &mut Session) -> Result<News, Error> {
-        let mut images = target::images(process)?;
-        let now: BTreeMap<_, _> = images.iter().map(|image| identity(process, image)).collect();
-        images.retain(|image| !self.known.contains_key(&identity(process, image).0));
-        let before = std::mem::replace(&mut self.known, now);
+        let images = target::images(process)?;
+        let all: Vec<(FileAt, u64)> = images.iter().map(|image| identity(process, image)).collect();
+        let before = std::mem::replace(&mut self.known, all.iter().cloned().collect());
+        let new = images.into_iter().zip(all).filter(|(_, (file, _))| !before.contains_key(file));
+        let (back, images): (Vec<_>, Vec<_>) = new.partition(|(_, (file, _))| self.gone.contains(file));
+        let [back, images] =
+            [back, images].map(|all| all.into_iter().map(|(image, _)| image).collect::<Vec<_>>());
         let gone: Vec<_> = before.into_iter().filter(|(file, _)| !self.known.contains_key(file)).collect();
         if !gone.is_empty() {
             let ranges: Vec<Range<u64>> = gone.iter().map(|((start, ..), end)| *start..*end).collect();
             session.forget(process, &ranges)?;
             self.gone.extend(gone.into_iter().map(|(file, _)| file));
         }
-        let (back, images): (Vec<_>, Vec<_>) =
-            images.into_iter().partition(|image| self.gone.contains(&identity(process, image).0));
         let sites = match images.is_empty() {
             true => None,
             false => present(run, &mut self.matched, process, &images)?.ok(),
@@ -338,7 +280,10 @@ impl Pending {
             Ok(armed) => {
                 self.late += u64::from(self.changes.is_none());
                 let (names, functions) = (names.join(", "), plural(armed as u64, "function"));
-                tell(format_args!("{names} loaded by process {}: {functions} armed", process.pid()));
+                // One that comes and goes is told of once.
+                if self.told.insert(names.clone()) {
+                    tell(format_args!("{names} loaded by process {}: {functions} armed", process.pid()));
+                }
             }
             Err(error) => self.fail(process, &error.into()),
         }
