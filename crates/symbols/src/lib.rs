@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `source` | how do the bytes of a file get into memory safely? |
 //! | `image` | what do the headers say, in one form for both classes? |
+//! | `dynamic` | what is it called, and what does it need? |
 //! | `module` | what is at this address, and what is this file? |
 //! | `symtab` | which symbols does a table hold, and with which versions? |
 //! | `frames` | which code do the unwind tables describe, and where do exceptions land? |
@@ -31,6 +32,7 @@
 mod debug_file;
 pub mod demangle;
 mod dwarf;
+mod dynamic;
 mod error;
 mod frames;
 mod functions;

@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     fmt,
+    fs::File,
     ops::Range,
     path::{Path, PathBuf},
     sync::{Mutex, OnceLock},
@@ -15,8 +16,9 @@ use crate::{
     SourceLine, UsdtProbe,
     debug_file::{self, DebugFile},
     dwarf::DebugSections,
-    frames::{self, little_endian},
-    image::{CodeSection, Completeness, Image, section_at, text},
+    dynamic::Dynamic,
+    frames,
+    image::{CodeSection, Completeness, Image, section_at},
     lines::Lines,
     notes, pointers,
     source::Source,
@@ -47,15 +49,6 @@ pub struct Module {
     usdt: OnceLock<Result<Vec<UsdtProbe>, NotesError>>,
 }
 
-/// What the dynamic section says.
-#[derive(Default)]
-struct Dynamic {
-    soname: Option<String>,
-    needed: Vec<String>,
-    is_pie: bool,
-    relocates_code: bool,
-}
-
 impl Module {
     /// Reads the file at `path` and checks its headers. Debug files are looked for in the usual place.
     pub fn open(path: impl AsRef<Path>) -> Result<Module, ModuleError> {
@@ -68,6 +61,18 @@ impl Module {
         Module::from_source(path.into(), Source::open(path)?, search)
     }
 
+    /// Like [`Module::open_with`], of a file that is open and stands at its beginning. It need not be found at `path` any more: symbols that
+    /// lie outside of it are looked for from there, and messages name it.
+    pub fn of_file(
+        file: &File,
+        path: impl Into<PathBuf>,
+        search: DebugSearch,
+    ) -> Result<Module, ModuleError> {
+        let path = path.into();
+        let source = Source::of_file(file, &path)?;
+        Module::from_source(path, source, search)
+    }
+
     /// Takes `bytes` as the contents of a file, as for the vDSO. `path` is for messages; no debug file is looked for.
     pub fn parse(path: impl Into<PathBuf>, bytes: Vec<u8>) -> Result<Module, ModuleError> {
         Module::from_source(path.into(), Source::Read(bytes), DebugSearch::nowhere())
@@ -77,7 +82,7 @@ impl Module {
         let image = Image::read(&path, &source, Completeness::Whole)?;
         Ok(Module {
             code: image.code_sections(),
-            dynamic: dynamic(&image, &source),
+            dynamic: Dynamic::read(&image, &source),
             path,
             source,
             image,
@@ -380,34 +385,3 @@ impl fmt::Debug for Module {
 
 /// Files from this size on are worth a thread of their own for a table, in bytes.
 const LARGE: usize = 1 << 20;
-
-/// More needed libraries than this are not a program.
-const MOST_NEEDED: usize = 4096;
-
-fn dynamic(image: &Image, bytes: &[u8]) -> Dynamic {
-    let size = image.pointer_size();
-    let contents = image.dynamic.clone().and_then(|range| bytes.get(range)).unwrap_or(&[]);
-    let entries = contents
-        .chunks_exact(2 * size)
-        .map(|entry| (little_endian(&entry[..size]) as i64, little_endian(&entry[size..])))
-        .take_while(|&(tag, _)| tag != elf::DT_NULL.0);
-    let mut found = Dynamic::default();
-    let (mut soname, mut needed, mut strings) = (None, Vec::new(), &[][..]);
-    for (tag, value) in entries {
-        match elf::DynamicTag(tag) {
-            elf::DT_STRTAB => strings = image.bytes_at(bytes, value),
-            elf::DT_SONAME => soname = Some(value),
-            elf::DT_NEEDED if needed.len() < MOST_NEEDED => needed.push(value),
-            elf::DT_TEXTREL => found.relocates_code = true,
-            elf::DT_FLAGS => found.relocates_code |= value & u64::from(elf::DF_TEXTREL.0) != 0,
-            elf::DT_FLAGS_1 => found.is_pie = value & elf::DF_1_PIE.0 != 0,
-            _ => {}
-        }
-    }
-    let string = |offset: u64| strings.get(usize::try_from(offset).ok()?..).map(text);
-    found.soname = soname.and_then(string);
-    found.needed = needed.into_iter().filter_map(string).collect();
-    // Older linkers do not set the flag. libc.so.6 has an interpreter too, but is a library by its soname.
-    found.is_pie |= image.interpreter.is_some() && soname.is_none();
-    found
-}

@@ -43,11 +43,6 @@ impl Source {
     }
 
     fn open_with_threshold(path: &Path, mapped_from: u64) -> Result<Source, ModuleError> {
-        let fail = |error: io::Error| match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => ModuleError::NotFound(path.into()),
-            io::ErrorKind::PermissionDenied => ModuleError::Permission(path.into()),
-            _ => ModuleError::Io { path: path.into(), source: error },
-        };
         // Without O_NONBLOCK, opening a named pipe would wait for somebody to write into it.
         let file = OpenOptions::new()
             .read(true)
@@ -57,9 +52,19 @@ impl Source {
             match error.raw_os_error() {
                 // A socket, or a device without a driver.
                 Some(libc::ENXIO) => ModuleError::NotAFile(path.into()),
-                _ => fail(error),
+                _ => failed(path, error),
             }
         })?;
+        Self::read(&file, path, mapped_from)
+    }
+
+    /// The contents of a file that is open. `path` is for messages.
+    pub(crate) fn of_file(file: &File, path: &Path) -> Result<Source, ModuleError> {
+        Self::read(file, path, MAPPED_FROM)
+    }
+
+    fn read(file: &File, path: &Path, mapped_from: u64) -> Result<Source, ModuleError> {
+        let fail = |error| failed(path, error);
         let metadata = file.metadata().map_err(fail)?;
         if !metadata.is_file() {
             return Err(ModuleError::NotAFile(path.into()));
@@ -70,7 +75,15 @@ impl Source {
             file.take(mapped_from).read_to_end(&mut bytes).map_err(fail)?;
             return Ok(Source::Read(bytes));
         }
-        map(&file).map(Source::Mapped).map_err(fail)
+        map(file).map(Source::Mapped).map_err(fail)
+    }
+}
+
+fn failed(path: &Path, error: io::Error) -> ModuleError {
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => ModuleError::NotFound(path.into()),
+        io::ErrorKind::PermissionDenied => ModuleError::Permission(path.into()),
+        _ => ModuleError::Io { path: path.into(), source: error },
     }
 }
 
