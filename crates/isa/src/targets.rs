@@ -3,6 +3,7 @@
 //! A large program has millions of branches. Sorted, their targets would take eight bytes each and seconds of sorting; bits
 //! are set by all threads that read the code at once, and asked for with a look at one word.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -92,18 +93,16 @@ impl Arrivals {
         }
     }
 
-    /// What was inserted, moved by `bias`.
-    pub fn targets(self, bias: u64) -> BranchTargets {
+    /// What was inserted.
+    pub fn targets(self) -> BranchTargets {
         let plain = |words: Vec<AtomicU64>| words.into_iter().map(AtomicU64::into_inner).collect();
-        let moved = |span: Span<AtomicU64>| Span {
-            start: span.start.wrapping_add(bias),
+        let plain = |span: Span<AtomicU64>| Span {
+            start: span.start,
             arrivals: plain(span.arrivals),
             turns: plain(span.turns),
         };
-        let mut spans: Vec<Span<u64>> = self.spans.into_iter().map(moved).collect();
-        // A bias that wraps around changes the order.
-        spans.sort_unstable_by_key(|span| span.start);
-        BranchTargets { spans, ..BranchTargets::default() }
+        let spans = self.spans.into_iter().map(plain).collect();
+        BranchTargets { known: Arc::new(Known { spans, ..Known::default() }), bias: 0 }
     }
 }
 
@@ -116,8 +115,19 @@ fn set(word: &AtomicU64, bit: u64) {
 
 /// Every known address of a module that control can arrive at from elsewhere: targets of direct branches, jump
 /// tables, landing pads, relocated code pointers.
+///
+/// What is known holds for the file, wherever it is mapped. So it is kept once, by the file's addresses, and seen from each of the places
+/// ([`Self::moved_by`]).
 #[derive(Clone, Debug, Default)]
 pub struct BranchTargets {
+    known: Arc<Known>,
+    /// What is added to an address in there for the one that is asked for.
+    bias: u64,
+}
+
+/// All addresses are the file's.
+#[derive(Clone, Debug, Default)]
+struct Known {
     /// By address.
     spans: Vec<Span<u64>>,
     computed: Vec<u64>,
@@ -130,66 +140,72 @@ impl BranchTargets {
         let all = Arrivals::over(addresses.iter().map(|&address| address..address.saturating_add(1)));
         // Any of them may be one's own.
         addresses.iter().for_each(|&address| all.insert_turn(address));
-        all.targets(0)
+        all.targets()
     }
 
     /// The same, with functions that control may enter at a place that is computed when the program runs: their first
     /// addresses.
     #[must_use]
-    pub fn with_computed(mut self, mut functions: Vec<u64>) -> Self {
-        functions.sort_unstable();
-        functions.dedup();
-        self.computed = functions;
+    pub fn with_computed(mut self, functions: Vec<u64>) -> Self {
+        let functions = self.in_file(functions);
+        Arc::make_mut(&mut self.known).computed = functions;
         self
     }
 
     /// The same, with functions that do so themselves, from a label behind their entry (a computed `goto`).
     #[must_use]
-    pub fn with_computed_inside(mut self, mut functions: Vec<u64>) -> Self {
-        functions.sort_unstable();
-        functions.dedup();
-        self.computed_inside = functions;
+    pub fn with_computed_inside(mut self, functions: Vec<u64>) -> Self {
+        let functions = self.in_file(functions);
+        Arc::make_mut(&mut self.known).computed_inside = functions;
         self
+    }
+
+    /// Some addresses as they are kept: each once, in order.
+    fn in_file(&self, mut addresses: Vec<u64>) -> Vec<u64> {
+        addresses.iter_mut().for_each(|address| *address = address.wrapping_sub(self.bias));
+        addresses.sort_unstable();
+        addresses.dedup();
+        addresses
+    }
+
+    /// The same targets of a module that lies `bias` bytes further on. Nothing is copied.
+    #[must_use]
+    pub fn moved_by(&self, bias: u64) -> Self {
+        Self { known: Arc::clone(&self.known), bias: self.bias.wrapping_add(bias) }
     }
 
     /// Whether control may arrive anywhere around `address` in `function`. At a function's entry it does not because of what
     /// only the function itself computes: its first instructions have run by then, and are no label of its own.
     pub fn is_computed(&self, function: u64, address: u64) -> bool {
-        self.computed.binary_search(&function).is_ok()
-            || address != function && self.computed_inside.binary_search(&function).is_ok()
+        let in_file = function.wrapping_sub(self.bias);
+        self.known.computed.binary_search(&in_file).is_ok()
+            || address != function && self.known.computed_inside.binary_search(&in_file).is_ok()
     }
 
     /// The first target strictly between `start` and `end`: an instruction boundary or not, a patch over
     /// `start..end` would be entered there.
     pub fn first_inside(&self, start: u64, end: u64) -> Option<u64> {
-        let first = start.checked_add(1)?;
-        let begun = self.spans.partition_point(|span| span.start <= first).saturating_sub(1);
-        self.spans[begun..].iter().take_while(|span| span.start < end).find_map(|span| {
-            let from = first.max(span.start) - span.start;
-            let word = usize::try_from(from / BITS).ok()?;
-            let mut mask = u64::MAX << (from % BITS);
-            for (index, bits) in span.arrivals.iter().enumerate().skip(word) {
-                let at = span.start.checked_add(index as u64 * BITS).filter(|&at| at < end)?;
-                let found = bits & mask;
-                if found != 0 {
-                    return at.checked_add(found.trailing_zeros().into()).filter(|&target| target < end);
-                }
-                mask = u64::MAX;
-            }
-            None
-        })
+        let first = start.checked_add(1).filter(|&first| first < end)?.wrapping_sub(self.bias);
+        let last = (end - 1).wrapping_sub(self.bias);
+        let found = match first <= last {
+            true => self.known.first_in(first, last),
+            // A bias that wraps around changes the order.
+            false => self.known.first_in(first, u64::MAX).or_else(|| self.known.first_in(0, last)),
+        };
+        found.map(|target| target.wrapping_add(self.bias))
     }
 
     /// Whether control can arrive exactly at `address`.
     pub fn contains(&self, address: u64) -> bool {
-        find(&self.spans, address).is_some_and(|(span, word, bit)| span.arrivals[word] & bit != 0)
+        let found = find(&self.known.spans, address.wrapping_sub(self.bias));
+        found.is_some_and(|(span, word, bit)| span.arrivals[word] & bit != 0)
     }
 
     /// How many addresses there are.
     pub fn len(&self) -> usize {
         let set =
             |span: &Span<u64>| span.arrivals.iter().map(|word| word.count_ones() as usize).sum::<usize>();
-        self.spans.iter().map(set).sum()
+        self.known.spans.iter().map(set).sum()
     }
 
     /// Whether there are none.
@@ -201,7 +217,28 @@ impl BranchTargets {
     /// instruction, or the second where it begins with a landing place of indirect branches.
     pub fn is_turned_to(&self, entry: u64) -> bool {
         let both = |(span, word, bit): (&Span<u64>, usize, u64)| span.arrivals[word] & span.turns[word] & bit;
-        find(&self.spans, entry).map_or(0, both) != 0
+        find(&self.known.spans, entry.wrapping_sub(self.bias)).map_or(0, both) != 0
+    }
+}
+
+impl Known {
+    /// The first target from `first` to `last`.
+    fn first_in(&self, first: u64, last: u64) -> Option<u64> {
+        let begun = self.spans.partition_point(|span| span.start <= first).saturating_sub(1);
+        self.spans[begun..].iter().take_while(|span| span.start <= last).find_map(|span| {
+            let from = first.max(span.start) - span.start;
+            let word = usize::try_from(from / BITS).ok()?;
+            let mut mask = u64::MAX << (from % BITS);
+            for (index, bits) in span.arrivals.iter().enumerate().skip(word) {
+                let at = span.start.checked_add(index as u64 * BITS).filter(|&at| at <= last)?;
+                let found = bits & mask;
+                if found != 0 {
+                    return at.checked_add(found.trailing_zeros().into()).filter(|&target| target <= last);
+                }
+                mask = u64::MAX;
+            }
+            None
+        })
     }
 }
 
@@ -239,7 +276,8 @@ mod tests {
         arrivals.insert_turn(0x1004);
         arrivals.may_turn_to_entry(0x2000);
         let bias = 0x2000_u64.wrapping_neg();
-        let targets = arrivals.targets(bias);
+        let in_file = arrivals.targets().with_computed(vec![0x1000]).with_computed_inside(vec![0x2000]);
+        let targets = in_file.moved_by(0x50).moved_by(bias.wrapping_sub(0x50));
         for (address, arrives, turns) in [
             (0xfff, false, false),
             (0x1000, true, false),
@@ -257,6 +295,11 @@ mod tests {
             );
         }
         assert_eq!(targets.first_inside(4, u64::MAX), Some(0x1000_u64.wrapping_add(bias)));
+        assert_eq!(targets.first_inside(3, u64::MAX), Some(4), "the file's 0x2004");
+        assert_eq!(in_file.first_inside(0, u64::MAX), Some(0x1000), "it has not moved itself");
+        let [computed, inside] = [0x1000, 0x2000].map(|function: u64| function.wrapping_add(bias));
+        assert!(targets.is_computed(computed, computed) && !targets.is_computed(inside, inside));
+        assert!(targets.is_computed(inside, inside.wrapping_add(4)) && !targets.is_computed(0x1000, 0x1000));
     }
 
     #[test]
@@ -267,7 +310,7 @@ mod tests {
             (0..1 << 16).step_by(step).for_each(|address| arrivals.insert(address));
             addresses.extend((0..1 << 16).step_by(step));
         }
-        let targets = arrivals.targets(0);
+        let targets = arrivals.targets();
         assert!(addresses.into_iter().all(|address| targets.contains(address)));
         assert!(!targets.contains(1));
     }

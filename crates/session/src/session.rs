@@ -230,14 +230,14 @@ impl<'i> Prepared<'i> {
             let isa = target::machine(module).isa();
             let (runtimes, targets) = both(
                 || target::all_runtimes(module, image.name()),
-                || crate::survey::branch_targets(module, isa, bias),
+                || crate::survey::branch_targets(module, isa),
             );
             files.insert(
                 index,
                 File {
                     module,
                     bias,
-                    targets: targets?,
+                    targets: targets?.moved_by(bias),
                     runtimes: runtimes.unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
                     functions: match follows {
                         true => facts::File::new(module, bias).functions(functions),

@@ -30,11 +30,11 @@ impl ReadOnlyData for Data<'_> {
     }
 }
 
-/// Every known branch target of `module`, moved by `bias`.
+/// Every known branch target of `module`. Addresses are the file's.
 ///
 /// # Errors
 /// Some code could not be read: what branches there is not known, so nothing in the file can be judged.
-pub fn branch_targets(module: &Module, isa: &dyn Isa, bias: u64) -> Result<BranchTargets, Error> {
+pub fn branch_targets(module: &Module, isa: &dyn Isa) -> Result<BranchTargets, Error> {
     let start = module.executable_ranges().map(|range| range.start).min().unwrap_or(0);
     let end = module.executable_ranges().map(|range| range.end).max().unwrap_or(0);
     let data = Data { module, code: start..end };
@@ -74,9 +74,9 @@ pub fn branch_targets(module: &Module, isa: &dyn Isa, bias: u64) -> Result<Branc
         let Some(function) = start_of(from) else { continue };
         let own_label = from != function && start_of(by) == Some(function);
         let list = if own_label { &mut inside } else { &mut computed };
-        list.push(function.wrapping_add(bias));
+        list.push(function);
     }
-    Ok(arrivals.targets(bias).with_computed(computed).with_computed_inside(inside))
+    Ok(arrivals.targets().with_computed(computed).with_computed_inside(inside))
 }
 
 /// What of a range of code the file has.
@@ -225,7 +225,7 @@ mod tests {
     fn a_loop_to_the_entry_is_known_for_every_function_that_may_have_one() {
         let module = Module::open(std::env::current_exe().unwrap()).unwrap();
         let isa = target::machine(&module).isa();
-        let targets = branch_targets(&module, isa, 0).unwrap();
+        let targets = branch_targets(&module, isa).unwrap();
         let (mut inside, mut turned) = (0, 0);
         for function in module.functions().iter() {
             let range = function.range();

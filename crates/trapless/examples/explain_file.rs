@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let function = module.function_named(&name).ok_or_else(|| format!("{path} has no function {name}"))?;
     let isa = target::machine(&module).isa();
     // A patch may only cover instructions that nobody jumps into, so the whole file is read for branches.
-    let targets = survey::branch_targets(&module, isa, 0)?;
+    let targets = survey::branch_targets(&module, isa)?;
     let site = Site {
         address: function.address(),
         function: function.address(),
