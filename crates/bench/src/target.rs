@@ -11,6 +11,7 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use trapless_process::Process;
+use trapless_session::files::Files;
 use trapless_session::target::{self, Image};
 
 /// The hidden verb that makes this program a child of the benchmark.
@@ -153,7 +154,7 @@ impl Target {
     /// # Errors
     /// It has ended.
     pub fn images(&self) -> Result<Vec<Image>, Error> {
-        Ok(target::images(&self.process)?)
+        Ok(target::images(&self.process, &Files::default())?)
     }
 
     fn ask(&mut self, request: &[u8]) -> Result<(), Error> {

@@ -5,6 +5,7 @@
 //! | [`spec`] | what a person types to name probe sites |
 //! | [`select`] | which modules and functions that means |
 //! | [`target`] | a process and the files it runs |
+//! | [`files`] | the files that processes run, each read once |
 //! | [`survey`] | where control can arrive in a file |
 //! | [`resolve`] | from patterns to sites |
 //! | [`name`] | what people call a site |
@@ -18,6 +19,7 @@
 //! ```no_run
 //! use trapless_isa::Mechanism;
 //! use trapless_process::StopOptions;
+//! use trapless_session::files::Files;
 //! use trapless_session::resolve::{self, Kinds};
 //! use trapless_session::session::{Asked, Hold, Measure, Session};
 //! use trapless_session::spec::{ProbeSpec, Syntax};
@@ -25,7 +27,7 @@
 //!
 //! # fn main() -> Result<(), trapless_session::error::Error> {
 //! let process = target::open(4242)?;
-//! let images = target::images(&process)?;
+//! let images = target::images(&process, &Files::default())?;
 //! let malloc = ProbeSpec::parse("libc.so.6:malloc", Syntax::Glob)?;
 //! let entry = Kinds { entry: true, returns: false };
 //! let sites = resolve::resolve(Some(&process), &images, [(&malloc, entry)], &[], 1)?;
@@ -44,6 +46,7 @@
 
 pub mod clock;
 pub mod error;
+pub mod files;
 pub mod name;
 pub mod outcome;
 pub mod resolve;

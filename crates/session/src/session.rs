@@ -18,6 +18,7 @@ use crate::error::Error;
 use crate::name::SiteName;
 use crate::outcome::{LostSite, Remark, Skipped, Why};
 use crate::resolve::{self, Kinds, Site, Sites};
+use crate::survey;
 use crate::target::{self, Image};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -225,22 +226,19 @@ impl<'i> Prepared<'i> {
         let mut files = BTreeMap::new();
         for (index, functions) in wanted {
             let image = &images[index];
-            let module = image.module(process)?;
-            let bias = image.bias(process)?;
-            let isa = target::machine(module).isa();
-            let (runtimes, targets) = both(
-                || target::all_runtimes(module, image.name()),
-                || crate::survey::branch_targets(module, isa),
-            );
+            let opened = image.opened(process)?;
+            let (module, bias) = (opened.module(), image.bias(process)?);
+            let (targets, runtimes) = opened.surveyed(image.name());
+            let targets = targets.ok_or_else(|| survey::unread(Path::new(&image.path)))?;
             files.insert(
                 index,
                 File {
                     module,
                     bias,
-                    targets: targets?.moved_by(bias),
-                    runtimes: runtimes.unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+                    targets: targets.moved_by(bias),
+                    runtimes,
                     functions: match follows {
-                        true => facts::File::new(module, bias).functions(functions),
+                        true => facts::File::new(opened, bias).functions(functions),
                         false => Functions::new(),
                     },
                 },

@@ -6,6 +6,7 @@
 
 use crate::error::Error;
 use std::ops::Range;
+use std::path::Path;
 use trapless_engine::spread::{both, share_out};
 use trapless_isa::{Arrivals, BranchTargets, Flow, Isa, ReadOnlyData, Swept, View};
 use trapless_symbols::{Module, ModuleKind};
@@ -67,7 +68,7 @@ pub fn branch_targets(module: &Module, isa: &dyn Isa) -> Result<BranchTargets, E
     let (told, shares) = both(told, || sweep(module, &pieces, read));
     let shares = shares?;
     // One of them less would be places that nobody knows of.
-    told.map_err(|_| unread(module))?;
+    told.map_err(|_| unread(module.path()))?;
     let (mut computed, mut inside) = (Vec::new(), Vec::new());
     let start_of = |address| module.function_containing(address).map(|function| function.address());
     for (from, by) in shares.into_iter().flat_map(|share| share.computed) {
@@ -113,7 +114,7 @@ fn sweep<T: Default + Send>(
         }
     };
     // One share less would be branches that nobody knows of.
-    share_out(&shares(pieces), read_share).map_err(|_| unread(module))
+    share_out(&shares(pieces), read_share).map_err(|_| unread(module.path()))
 }
 
 /// `pieces` in groups of about as much code.
@@ -133,14 +134,16 @@ fn shares(pieces: &[Range<u64>]) -> Vec<&[Range<u64>]> {
     shares
 }
 
-fn unread(module: &Module) -> Error {
+/// The error for a file at `path` of which that is so.
+pub(crate) fn unread(path: &Path) -> Error {
     Error::File {
-        path: module.path().to_owned(),
+        path: path.to_owned(),
         reason: "its code could not be read whole, so nothing in it is probed; please report this".to_owned(),
     }
 }
 
 /// Where the direct calls and the conditional branches of a file lead.
+#[derive(Debug)]
 pub struct Flows {
     calls: Vec<u64>,
     branches: Vec<u64>,

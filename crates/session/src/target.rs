@@ -1,12 +1,12 @@
 //! A process and the modules in it, or a file by itself: where functions are looked for.
 
 use crate::error::Error;
-use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
-use trapless_engine::admit::{Marks, Runtimes};
+use crate::files::{File, Files};
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
 use trapless_isa::Machine;
 use trapless_process::{Mapping, Pid, Process};
-use trapless_symbols::{DebugSearch, Module, ModuleError, Segment};
+use trapless_symbols::{Module, ModuleError, Segment};
 
 /// An ELF file, loaded at some address or not at all.
 pub struct Image {
@@ -23,27 +23,26 @@ pub struct Image {
     code: Vec<std::ops::Range<u64>>,
     /// Where in the file its last mapping starts.
     offset: u64,
-    module: OnceLock<Result<Module, ModuleError>>,
+    files: Files,
+    file: OnceLock<Result<Arc<File>, ModuleError>>,
     bias: OnceLock<u64>,
 }
 
 impl Image {
     /// A file that no process runs.
     pub fn file(path: &Path) -> Result<Self, Error> {
-        let module = Module::open(path).map_err(|error| file_error(path, &error))?;
-        let image = Self {
+        let file = File::open(path).map_err(|error| file_error(path, &error))?;
+        Ok(Self {
             path: path.display().to_string(),
             alias: None,
             range: 0..0,
             mapping: None,
             code: Vec::new(),
             offset: 0,
-            module: OnceLock::new(),
-            bias: OnceLock::new(),
-        };
-        let _ = image.module.set(Ok(module));
-        let _ = image.bias.set(0);
-        Ok(image)
+            files: Files::default(),
+            file: OnceLock::from(Ok(Arc::new(file))),
+            bias: OnceLock::from(0),
+        })
     }
 
     /// The last component of the path.
@@ -62,13 +61,24 @@ impl Image {
         Ok(self.mapping.is_none() || self.code.iter().any(|code| code.contains(&at)))
     }
 
-    /// The file's contents, read when they are first asked for.
-    pub fn module(&self, process: Option<&Process>) -> Result<&Module, Error> {
-        let opened = self.module.get_or_init(|| match (process, &self.mapping) {
-            (Some(process), Some(mapping)) => open_mapped(process, mapping, &self.path),
-            _ => Module::open(&self.path),
+    /// The file and what is known of it, opened when it is first asked for.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn opened(&self, process: Option<&Process>) -> Result<&File, Error> {
+        let opened = self.file.get_or_init(|| match (process, &self.mapping) {
+            (Some(process), Some(mapping)) => self.files.open(process, mapping, &self.path),
+            _ => File::open(Path::new(&self.path)).map(Arc::new),
         });
-        opened.as_ref().map_err(|error| file_error(Path::new(&self.path), error))
+        opened.as_deref().map_err(|error| file_error(Path::new(&self.path), error))
+    }
+
+    /// Its contents.
+    ///
+    /// # Errors
+    /// As [`Self::opened`].
+    pub fn module(&self, process: Option<&Process>) -> Result<&Module, Error> {
+        Ok(self.opened(process)?.module())
     }
 
     /// What to add to an address in the file for the address in the process.
@@ -95,53 +105,11 @@ fn bias(segments: &[Segment], mapping: &Mapping) -> u64 {
     mapping.start.0.wrapping_sub(address)
 }
 
-/// The file that is mapped, even when its path leads elsewhere by now.
-fn open_mapped(process: &Process, mapping: &Mapping, path: &str) -> Result<Module, ModuleError> {
-    use std::os::fd::AsRawFd;
-    use std::os::unix::fs::MetadataExt;
-    let root = process.root();
-    let search = DebugSearch { roots: vec![root.join("usr/lib/debug")], ..DebugSearch::default() };
-    let by_path = process.path_in_root(Path::new(path));
-    match process.open_mapped_file(mapping) {
-        Ok(file) => {
-            // By its path where that is the same file: separate debug files are found from there.
-            let same = |m: std::fs::Metadata| m.ino() == mapping.inode;
-            if std::fs::metadata(&by_path).is_ok_and(same) {
-                return Module::open_with(by_path, search);
-            }
-            Module::open_with(format!("/proc/self/fd/{}", file.as_raw_fd()), search)
-        }
-        Err(error) => Err(ModuleError::Io {
-            path: PathBuf::from(path),
-            source: std::io::Error::other(error.to_string()),
-        }),
-    }
-}
-
 fn file_error(path: &Path, error: &ModuleError) -> Error {
     let text = error.to_string();
-    let prefix = format!("{}: ", path.display());
-    Error::File { path: path.into(), reason: text.strip_prefix(&prefix).unwrap_or(&text).to_owned() }
-}
-
-/// The run-time systems that a file shows, whose last name in its path is `name`.
-pub fn runtimes(module: &Module, name: &str) -> Runtimes {
-    let mut marks = Marks::default();
-    marks.file(name);
-    module.soname().iter().for_each(|soname| marks.file(soname));
-    module.section_names().for_each(|section| marks.section(section));
-    module.each_symbol_name(|symbol| marks.symbol(symbol));
-    marks.runtimes()
-}
-
-/// Those, and what only texts show where symbols were stripped. It takes reading the file's constant data.
-pub fn all_runtimes(module: &Module, name: &str) -> Runtimes {
-    let shown = runtimes(module, name);
-    if shown != Runtimes::default() || !module.is_stripped() {
-        return shown;
-    }
-    let texts = Marks::texts().filter(|(text, _)| module.has_text(text));
-    texts.fold(shown, |all, (_, runtime)| all.with(runtime.into()))
+    // It begins with the path by which we have found the file, which ends in that of the target.
+    let reason = text.split_once(&format!("{}: ", path.display())).map_or(&*text, |(_, reason)| reason);
+    Error::File { path: path.into(), reason: reason.to_owned() }
 }
 
 /// The instruction set in the engine's terms.
@@ -159,8 +127,11 @@ pub fn open(pid: i32) -> Result<Process, Error> {
     Ok(Process::open(Pid(pid))?)
 }
 
-/// The files whose code is mapped, by address.
-pub fn images(process: &Process) -> Result<Vec<Image>, Error> {
+/// The files whose code is mapped, by address. `files`: those of all processes that are looked at.
+///
+/// # Errors
+/// The process has ended.
+pub fn images(process: &Process, files: &Files) -> Result<Vec<Image>, Error> {
     let maps = process.maps().map_err(Error::other)?;
     let mut images: Vec<Image> = Vec::new();
     for mapping in maps.iter() {
@@ -191,7 +162,8 @@ pub fn images(process: &Process) -> Result<Vec<Image>, Error> {
                 code: code.into_iter().collect(),
                 offset: mapping.offset,
                 mapping: mapping.perms.exec.then_some(mapping),
-                module: OnceLock::new(),
+                files: files.clone(),
+                file: OnceLock::new(),
                 bias: OnceLock::new(),
             }),
         }

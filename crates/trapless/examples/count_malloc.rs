@@ -11,6 +11,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use trapless_isa::Mechanism;
 use trapless_process::StopOptions;
+use trapless_session::files::Files;
 use trapless_session::resolve::{self, Kinds};
 use trapless_session::session::{Asked, Hold, Measure, Session};
 use trapless_session::spec::{ProbeSpec, Syntax};
@@ -33,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let unprobed = work()?;
 
     let process = target::open(shell.id() as i32)?;
-    let images = target::images(&process)?;
+    let images = target::images(&process, &Files::default())?;
     let malloc = ProbeSpec::parse("libc.so*:malloc", Syntax::Glob)?;
     let entry = Kinds { entry: true, returns: false };
     let sites = resolve::resolve(Some(&process), &images, [(&malloc, entry)], &[], 1)?;

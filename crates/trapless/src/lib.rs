@@ -20,4 +20,4 @@ pub mod report;
 pub mod terminal;
 pub mod whoever;
 
-pub use trapless_session::{resolve, session, spec, target};
+pub use trapless_session::{files, resolve, session, spec, target};

@@ -3,15 +3,14 @@
 //! Nothing is decided here: [`trapless_engine::admit`] does.
 
 use crate::error::Error;
-use crate::survey::{self, Flows};
+use crate::files;
 use crate::target::{self, Image};
-use std::sync::OnceLock;
 use trapless_engine::Function as Code;
 use trapless_engine::admit::{Arrival, Facts, Functions, Known, Runtimes};
 use trapless_engine::spread;
 use trapless_isa::{Flow, Isa};
 use trapless_process::Process;
-use trapless_symbols::{Arrival as Told, Function, Kind, Module, ModuleKind, Origin};
+use trapless_symbols::{Arrival as Told, Function, Kind, Module, Origin};
 
 /// What is known of `process`. `follows`: whether calls are to be followed, which more things are in the way of.
 pub(super) fn of_process(process: Option<&Process>, images: &[Image], follows: bool) -> Result<Facts, Error> {
@@ -24,8 +23,8 @@ pub(super) fn of_process(process: Option<&Process>, images: &[Image], follows: b
     let is_stopped = status.sig_caught & 1 << (SIGURG - 1) != 0 && modules().any(Module::is_go);
     for image in images.iter().filter(|_| follows) {
         // What is no ELF file, such as a font or the code that a program has made, is no run-time system either.
-        if let Ok(module) = image.module(Some(process)) {
-            runtimes = runtimes.with(target::runtimes(module, image.name()));
+        if let Ok(file) = image.opened(Some(process)) {
+            runtimes = runtimes.with(file.runtimes(image.name()));
         }
     }
     Ok(Facts {
@@ -40,22 +39,19 @@ pub(super) fn of_process(process: Option<&Process>, images: &[Image], follows: b
 
 /// The functions of a file that are to be followed, and all that they go on in.
 pub(super) struct File<'i> {
-    module: &'i Module,
+    file: &'i files::File,
     isa: &'static dyn Isa,
     bias: u64,
-    flows: OnceLock<Option<Flows>>,
-    pointers: OnceLock<Vec<u64>>,
 }
 
 impl<'i> File<'i> {
-    pub(super) fn new(module: &'i Module, bias: u64) -> Self {
-        let isa = target::machine(module).isa();
-        Self { module, isa, bias, flows: OnceLock::new(), pointers: OnceLock::new() }
+    pub(super) fn new(file: &'i files::File, bias: u64) -> Self {
+        Self { file, isa: target::machine(file.module()).isa(), bias }
     }
 
     /// Those with the indices `first`, and what is reached from them by jumps.
     pub(super) fn functions(&self, first: impl IntoIterator<Item = usize>) -> Functions<'i> {
-        let functions = self.module.functions();
+        let functions = self.file.module().functions();
         let mut known = Functions::new();
         let mut ways: Vec<_> = first.into_iter().filter_map(|index| functions.get(index)).collect();
         while !ways.is_empty() {
@@ -80,7 +76,7 @@ impl<'i> File<'i> {
 
     /// A function of which all code is there, and what its jumps lead to.
     fn look_at(&self, function: Function<'i>) -> Option<(Known<'i>, Vec<Function<'i>>)> {
-        let code = code_of(self.module, function, self.bias)?;
+        let code = code_of(self.file.module(), function, self.bias)?;
         let reached = self.reached_from(function);
         let names = function.names().filter(|_| function.is_named()).map(|name| name.plain());
         let known = Known {
@@ -105,29 +101,20 @@ impl<'i> File<'i> {
         }
     }
 
+    /// Whether conditional branches lead to `address` and nothing else does.
     fn is_branched_to(&self, address: u64) -> bool {
-        let flows = self.flows.get_or_init(|| survey::flows(self.module, self.isa).ok());
-        match flows {
+        let is_pointed_to = || self.file.pointers().binary_search(&address).is_ok();
+        match self.file.flows() {
             None => true,
-            Some(flows) => flows.branches(address) && !flows.calls(address) && !self.is_pointed_to(address),
+            Some(flows) => flows.branches(address) && !flows.calls(address) && !is_pointed_to(),
         }
-    }
-
-    /// Whether the loader makes a pointer to `address`. Not asked of fixed executables: their pointers are not
-    /// told from jump tables.
-    fn is_pointed_to(&self, address: u64) -> bool {
-        let pointers = self.pointers.get_or_init(|| match self.module.kind() {
-            ModuleKind::FixedExecutable => Vec::new(),
-            _ => self.module.code_pointers(),
-        });
-        pointers.binary_search(&address).is_ok()
     }
 
     /// The functions and parts that a function's direct jumps lead to.
     fn reached_from(&self, function: Function<'_>) -> Vec<Function<'i>> {
         let range = function.range();
-        let Some(code) = self.module.code(range.clone()) else { return Vec::new() };
-        let functions = self.module.functions();
+        let Some(code) = self.file.module().code(range.clone()) else { return Vec::new() };
+        let functions = self.file.module().functions();
         let mut found = Vec::new();
         self.isa.flows(code, range.start, &mut |flow| {
             if let Flow::Jump { target } | Flow::Branch { target } = flow
@@ -142,7 +129,7 @@ impl<'i> File<'i> {
 
 /// A function's code in the engine's terms, where all of it is in the file.
 pub(super) fn code_of<'i>(module: &'i Module, function: Function<'_>, bias: u64) -> Option<Code<'i>> {
+    let bytes = files::code_of(module, function)?;
     let code = function.range();
-    let bytes = module.code(code.start..function.padding().end).or_else(|| module.code(code.clone()))?;
     Some(Code { address: code.start.wrapping_add(bias), bytes, size: (code.end - code.start) as usize })
 }

@@ -8,8 +8,9 @@
 //! program, calls it. One of posix_spawn runs nothing but the C library's own code, so it matters where that is probed.
 
 use super::Prepared;
+use crate::files::{File, function_around};
 use crate::resolve::{self, Kinds, Sites};
-use crate::target::{self, Image};
+use crate::target::Image;
 use std::collections::{BTreeMap, BTreeSet};
 use trapless_engine::{LeftAlone, Plan, Wanted, spread};
 use trapless_isa::{Mechanism, Sharing, SharingCalls};
@@ -44,19 +45,23 @@ impl Makers {
         let probed: BTreeSet<usize> = asked.map(|site| site.image).collect();
         let program = process.exe().ok();
         let is_program = |image: &Image| program.as_deref().is_some_and(|exe| exe.ends_with(image.name()));
-        let module = |index: usize| images[index].module(Some(process)).ok();
+        let file = |index: usize| images[index].opened(Some(process)).ok();
         let matters = |index: usize| probed.contains(&index) || is_program(&images[index]);
         let callers: Vec<&Module> =
-            (0..images.len()).filter(|&index| matters(index)).filter_map(module).collect();
+            (0..images.len()).filter(|&index| matters(index)).filter_map(file).map(File::module).collect();
         let import = |names: &[&str]| callers.iter().any(|m| names.iter().any(|name| m.imports(name)));
         let called = [(later || import(&VFORK), Sharing::Vfork), (later || import(&CLONE), Sharing::Clone)];
         let serves_calls =
             |index: usize| is_c_library(images[index].name()) && called.iter().any(|(called, _)| *called);
         let searched = (0..images.len()).filter(|index| probed.contains(index) || serves_calls(*index));
-        let searched: Vec<_> = searched.filter_map(|index| Some((index, module(index)?))).collect();
-        let candidates = spread::each(&searched, |(_, module)| candidates(module));
+        let searched: Vec<_> = searched.filter_map(|index| Some((index, file(index)?))).collect();
+        let unread: Vec<_> = searched.iter().filter(|(_, file)| !file.knows_sharing_calls()).collect();
+        spread::each(&unread, |(_, file)| {
+            file.sharing_calls();
+        });
         let mut makers = Self::default();
-        for ((index, module), candidates) in searched.into_iter().zip(candidates) {
+        for (index, file) in searched {
+            let module = file.module();
             let is_probed = probed.contains(&index);
             let is_called = |sharing| is_probed || called.contains(&(true, sharing));
             let vfork = VFORK.iter().filter(|_| is_called(Sharing::Vfork)).map(|name| (name, Sharing::Vfork));
@@ -67,28 +72,21 @@ impl Makers {
                     add(sites, index, function, function.address());
                 }
             }
-            makers.find_hooks(module, index, &candidates, is_called, sites);
+            makers.find_hooks(module, index, file.sharing_calls(), is_called, sites);
         }
         makers
     }
 
-    /// Finds where the children of an image's system calls are told from their parents. `candidates`: those of [`candidates`].
+    /// Finds where the children of an image's system calls are told from their parents.
     fn find_hooks(
         &mut self,
         module: &Module,
         index: usize,
-        candidates: &[u64],
+        calls: &[(u64, SharingCalls)],
         is_called: impl Fn(Sharing) -> bool,
         sites: &mut Sites,
     ) {
-        let isa = target::machine(module).isa();
-        for &at in candidates {
-            let function = function_around(module, at);
-            let code = function.and_then(|f| super::facts::code_of(module, f, 0).map(|c| (f, c.bytes)));
-            let calls = match code {
-                Some((function, code)) => isa.sharing_calls(code, function.address(), at),
-                None => SharingCalls::Unclear,
-            };
+        for &(at, calls) in calls {
             let places = match calls {
                 SharingCalls::None => vec![],
                 SharingCalls::One(address, sharing) => vec![(address, sharing)],
@@ -99,7 +97,7 @@ impl Makers {
                 }
             };
             for (address, sharing) in places.into_iter().filter(|(_, sharing)| is_called(*sharing)) {
-                let Some(function) = function else { continue };
+                let Some(function) = function_around(module, at) else { continue };
                 self.hooks.insert((index, address), sharing);
                 add(sites, index, function, address);
             }
@@ -150,15 +148,6 @@ impl Makers {
     }
 }
 
-/// Where system calls of a file may be that make such children.
-fn candidates(module: &Module) -> Vec<u64> {
-    let isa = target::machine(module).isa();
-    let ranges = module.executable_ranges();
-    let code = ranges.filter_map(|range| Some((range.start, module.code(range)?)));
-    code.flat_map(|(start, code)| isa.sharing_candidates(code).into_iter().map(move |at| start + at as u64))
-        .collect()
-}
-
 /// Adds a site that nobody asked for, so it may cost no trap.
 pub(super) fn add(sites: &mut Sites, image: usize, function: Function<'_>, address: u64) {
     if sites.sites.iter().any(|site| site.image == image && site.address == address) {
@@ -167,24 +156,6 @@ pub(super) fn add(sites: &mut Sites, image: usize, function: Function<'_>, addre
     let mut site = resolve::site(image, function, address - function.address(), Kinds::default());
     site.mechanism = Some(Mechanism::Jump);
     sites.sites.push(site);
-}
-
-/// The function that `address` is in, or which ends before it where only its unwind entry is known: assembly ends those ahead of the
-/// system call.
-pub(super) fn function_around<'m>(module: &'m Module, address: u64) -> Option<Function<'m>> {
-    let functions = module.functions();
-    functions.containing(address).or_else(|| {
-        let (mut from, mut to) = (0, functions.len());
-        while from < to {
-            let middle = from.midpoint(to);
-            match functions.get(middle) {
-                Some(function) if function.address() <= address => from = middle + 1,
-                _ => to = middle,
-            }
-        }
-        let before = functions.get(from.checked_sub(1)?)?;
-        before.padding().contains(&address).then_some(before)
-    })
 }
 
 pub(super) fn is_c_library(name: &str) -> bool {

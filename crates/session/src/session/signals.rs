@@ -4,14 +4,14 @@
 //! It is done in the C library, and in the program itself where that has one of its own, as static programs and Go's do. Where it is found
 //! in neither, handlers see detours, and nothing is displaced that may fault in a way which the program handles.
 
-use super::sharing::{add, function_around, is_c_library};
+use super::sharing::{add, is_c_library};
+use crate::files::function_around;
 use crate::resolve::{self, Sites};
-use crate::target::{self, Image};
+use crate::target::Image;
 use std::collections::BTreeMap;
 use trapless_engine::{Wanted, find_sessions, spread};
 use trapless_isa::SignalCall;
 use trapless_process::Process;
-use trapless_symbols::Module;
 
 /// Probes at such places: images, and addresses in their files.
 #[derive(Clone, Debug, Default)]
@@ -27,13 +27,17 @@ impl Hooks {
         };
         let searched = (0..images.len()).filter(|&index| matters(&images[index]));
         let searched: Vec<_> =
-            searched.filter_map(|index| Some((index, images[index].module(Some(process)).ok()?))).collect();
-        let found = spread::each(&searched, |(_, module)| places(module));
+            searched.filter_map(|index| Some((index, images[index].opened(Some(process)).ok()?))).collect();
+        let unread: Vec<_> = searched.iter().filter(|(_, file)| !file.knows_signal_places()).collect();
+        spread::each(&unread, |(_, file)| {
+            file.signal_places();
+        });
         let mut hooks = BTreeMap::new();
-        for ((index, module), places) in searched.into_iter().zip(found) {
-            for (address, call) in places {
+        for (index, file) in searched {
+            for &(address, call) in file.signal_places() {
                 let holds = images[index].holds(Some(process), address).unwrap_or(true);
-                let Some(function) = function_around(module, address).filter(|_| holds) else { continue };
+                let function = function_around(file.module(), address).filter(|_| holds);
+                let Some(function) = function else { continue };
                 hooks.insert((index, address), call);
                 add(sites, index, function, address);
             }
@@ -63,31 +67,4 @@ pub(super) fn are_shown_already(process: Option<&Process>) -> bool {
     sessions.is_some_and(|sessions| {
         sessions.map_or(true, |all| all.iter().any(|other| !other.is_removed() && other.header.signals != 0))
     })
-}
-
-/// The places in a file.
-fn places(module: &Module) -> Vec<(u64, SignalCall)> {
-    let isa = target::machine(module).isa();
-    let mut places = Vec::new();
-    if !isa.shows_handlers_the_program() {
-        return places;
-    }
-    for range in module.executable_ranges() {
-        let start = range.start;
-        let Some(code) = module.code(range) else { continue };
-        let returns = isa.handlers_return_to(code).into_iter().map(|at| start + at as u64);
-        // Where no table tells of it, unwinders know it by its bytes, which are to stay. Go's own looks for names.
-        let returns = returns.filter(|&address| module.is_go() || module.is_signal_trampoline(address));
-        places.extend(returns.map(|address| (address, SignalCall::Return)));
-        for at in isa.action_candidates(code) {
-            let at = start + at as u64;
-            let function = function_around(module, at);
-            let own =
-                function.and_then(|f| super::facts::code_of(module, f, 0).map(|c| (f.address(), c.bytes)));
-            let found = own.and_then(|(start, code)| isa.action_places(code, start, at));
-            let Some((ahead, behind)) = found else { continue };
-            places.extend([(ahead, SignalCall::BeforeAction), (behind, SignalCall::Action)]);
-        }
-    }
-    places
 }

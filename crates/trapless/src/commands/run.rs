@@ -10,6 +10,7 @@ mod watch;
 
 use crate::cli::validated::{self, Run, Target};
 use crate::error::Error;
+use crate::files::Files;
 use crate::progress::Progress;
 use crate::report::{Exit, Reporter, Running};
 use crate::session::{Asked, Calls, Hold, Measure, Session, Snapshot};
@@ -50,14 +51,16 @@ fn reporter(run: &Run) -> Result<(Box<dyn Reporter + Send>, Arc<Running>), Error
 
 fn attached(run: &Run, pids: &[i32], ended: super::signals::Ended) -> Result<u8, Error> {
     let (mut reporter, running) = reporter(run)?;
-    let mut targets = Vec::new();
+    let (mut targets, files) = (Vec::new(), Files::default());
     let attached = pids.iter().try_for_each(|&pid| {
         let process = target::open(pid)?;
         let hold = Hold::Stop(super::stop_options(run.allow_seccomp));
-        let (session, pending) = attach(run, &process, hold)?;
+        let (session, pending) = attach(run, &process, &files, hold)?;
         targets.push(Armed { pending, ..Armed::new(Rc::new(process), session) });
         Ok(())
     });
+    // Nobody else is to be attached to.
+    drop(files);
     let mut none = || None;
     let result = attached.and_then(|()| watch(run, &mut targets, &mut *reporter, &mut none, ended, &running));
     finish(run, targets, &mut *reporter, result, None, &running)?;
@@ -78,7 +81,8 @@ fn launched(run: &Run, command: &[std::ffi::OsString], ended: super::signals::En
     let name_of = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).ok();
     let pid = launched.process().pid().0;
     let name = name_of(pid);
-    let (session, pending) = attach(run, launched.process(), Hold::Launched(&launched, options))?;
+    let hold = Hold::Launched(&launched, options);
+    let (session, pending) = attach(run, launched.process(), &Files::default(), hold)?;
     watch::announce(pid, &session, reporter).map_err(|error| run.output.error(error))?;
     if ended.get() {
         return Err(Error::Interrupted);
@@ -175,15 +179,20 @@ fn measure(run: &Run) -> Measure {
     }
 }
 
-fn attach(run: &Run, process: &Process, hold: Hold<'_>) -> Result<(Session, Option<Pending>), Error> {
+fn attach(
+    run: &Run,
+    process: &Process,
+    files: &Files,
+    hold: Hold<'_>,
+) -> Result<(Session, Option<Pending>), Error> {
     let progress = Progress::start("reading symbols and code");
-    let images = target::images(process)?;
+    let images = target::images(process, files)?;
     let Wanted { sites, later, pending } = pending::wanted(run, process, &images)?;
     // Its thread must not be there when the keeper is forked.
     drop(progress);
     let asked = Asked { later, ..Asked::of(measure(run), &run.selection.mechanisms) };
     let session = Session::attach(process, &images, sites, asked, hold)?;
-    let pending = later.map(|_| Pending::of(process, &session, &images, pending));
+    let pending = later.map(|_| Pending::of(process, &session, (&images, files), pending));
     Ok((session, pending))
 }
 

@@ -2,6 +2,7 @@
 
 use crate::cli::validated::{Listing, Target};
 use crate::error::Error;
+use crate::files::Files;
 use crate::report::ListedUsdt;
 use crate::resolve::{self, Kinds, Site, Sites, UsdtSite};
 use crate::target::{self, Image};
@@ -32,14 +33,14 @@ impl Place {
         match &listing.target {
             Some(Target::Processes(pids)) => {
                 let process = target::open(*pids.first().ok_or_else(|| Error::Usage("no process".into()))?)?;
-                let images = target::images(&process)?;
+                let images = target::images(&process, &Files::default())?;
                 Ok(Self { of: Of::Process(process), images })
             }
             Some(Target::Launch(command)) => {
                 let (program, arguments) =
                     command.split_first().ok_or_else(|| Error::Usage("no command".into()))?;
                 let launched = launch::launch(program, arguments)?;
-                let images = target::images(launched.process())?;
+                let images = target::images(launched.process(), &Files::default())?;
                 Ok(Self { of: Of::Command(Box::new(launched)), images })
             }
             // A listing is of one process, or of files.

@@ -2,6 +2,7 @@
 
 use crate::cli::validated::Processes;
 use crate::error::Error;
+use crate::files::Files;
 use crate::report::{ArmedSite, KeptMemory};
 use crate::target::{self, Image};
 use crate::terminal::tell;
@@ -19,9 +20,10 @@ pub fn run(processes: &Processes) -> Result<u8, Error> {
     let clock = Clock::now();
     let mut rows = Vec::new();
     let mut kept = Vec::new();
+    let files = Files::default();
     for &pid in &processes.pids {
         let process = target::open(pid)?;
-        let images = target::images(&process)?;
+        let images = target::images(&process, &files)?;
         super::note_disbelieved(&process)?;
         for session in find_sessions(&process).map_err(Error::other)? {
             let owner = session.header.tool as i32;

@@ -23,6 +23,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use trapless_process::Process;
 use trapless_session::error::Error as SessionError;
+use trapless_session::files::Files;
 use trapless_session::select::SelectError;
 
 /// How often mapped files are looked at where nobody tells of them.
@@ -103,6 +104,8 @@ pub(super) fn later(run: &Run) -> Option<Kinds> {
 
 /// A process whose libraries are watched.
 pub(super) struct Pending {
+    /// What is known of the run's files.
+    files: Files,
     /// Who tells of changes; `None`: nobody does.
     changes: Option<Changes>,
     /// The files that were mapped at the last look: from where, which, and to where.
@@ -144,7 +147,7 @@ impl News {
 impl Pending {
     /// Watches a forked child from now on, whose parent was watched by this one.
     pub fn of_forked_child(&self, child: &Process, session: &Session) -> Self {
-        let of_child = Self::of(child, session, &[], BTreeMap::new());
+        let of_child = Self::of(child, session, (&[], &self.files), BTreeMap::new());
         Self { known: self.known.clone(), gone: self.gone.clone(), ..of_child }
     }
 
@@ -152,15 +155,16 @@ impl Pending {
     pub fn of(
         process: &Process,
         session: &Session,
-        images: &[Image],
+        (images, files): (&[Image], &Files),
         waiting: BTreeMap<usize, String>,
     ) -> Self {
+        let files = files.clone();
         let known = images.iter().map(|image| identity(process, image)).collect();
         // Where no thread or descriptor is to be had, it is looked for without being told.
         let changes = session.changes().ok().flatten();
         let (matched, next_look) = (BTreeSet::new(), Instant::now());
         let (gone, told, failed) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-        Self { changes, known, gone, waiting, matched, next_look, late: 0, told, failed, seen: None }
+        Self { files, changes, known, gone, waiting, matched, next_look, late: 0, told, failed, seen: None }
     }
 
     /// What becomes readable when something has changed.
@@ -203,7 +207,7 @@ impl Pending {
 
     /// The files that are new, those that have come back, and what is asked for in the new ones.
     fn find(&mut self, run: &Run, process: &Process, session: &mut Session) -> Result<News, Error> {
-        let images = target::images(process)?;
+        let images = target::images(process, &self.files)?;
         let all: Vec<(FileAt, u64)> = images.iter().map(|image| identity(process, image)).collect();
         let before = std::mem::replace(&mut self.known, all.iter().cloned().collect());
         let new = images.into_iter().zip(all).filter(|(_, (file, _))| !before.contains_key(file));

@@ -10,6 +10,7 @@ use super::kept::Who;
 use super::worker::{Follower, Member};
 use crate::cli::validated::Run;
 use crate::error::Error;
+use crate::files::Files;
 use crate::report::{NotFollowed, Note, Reporter};
 use crate::resolve::Sites;
 use crate::session::{Asked, Hold, Holder, Session};
@@ -99,11 +100,12 @@ impl Follower<'_> {
         run: &Run,
         matched: &mut BTreeSet<usize>,
         process: &Process,
+        files: &Files,
         holder: impl FnOnce(
             &mut dyn FnMut(&mut dyn Holder) -> Result<Session, SessionError>,
         ) -> Result<Session, SessionError>,
     ) -> Result<Result<Probed, Error>, Error> {
-        let images = target::images(process)?;
+        let images = target::images(process, files)?;
         let later = pending::later(run);
         let (sites, absent) = match present(run, matched, process, &images)? {
             Ok(sites) => (sites, None),
@@ -118,7 +120,8 @@ impl Follower<'_> {
         });
         match (session, absent) {
             (Ok(session), _) => {
-                let pending = later.map(|_| Pending::of(process, &session, &images, BTreeMap::new()));
+                let pending =
+                    later.map(|_| Pending::of(process, &session, (&images, files), BTreeMap::new()));
                 Ok(Ok(Probed { session, pending }))
             }
             // It has no loader that tells, and nothing to be probed.
@@ -134,8 +137,9 @@ impl Follower<'_> {
         reporter: &mut dyn Reporter,
     ) -> Result<(), Error> {
         let (family, matched) = (&mut self.family, &mut self.matched);
-        let attached =
-            Self::attach(self.run, matched, process, |attach| attach(&mut Standing { process, family }));
+        let attached = Self::attach(self.run, matched, process, &self.files, |attach| {
+            attach(&mut Standing { process, family })
+        });
         match attached {
             Ok(Ok(probed)) => self.add(process, probed, reporter)?,
             Ok(Err(absent)) => self.note_absent(process.pid().0, absent),

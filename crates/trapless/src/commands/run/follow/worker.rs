@@ -18,6 +18,7 @@ use super::sharing::Sharing;
 use super::{OUT, RUNS, Root, Task, ends, exit_of};
 use crate::cli::validated::{Measure, Run};
 use crate::error::Error;
+use crate::files::Files;
 use crate::report::{Exit, Reporter};
 use crate::target;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -57,6 +58,8 @@ pub(super) struct Follower<'r> {
     pub targets: Vec<Armed>,
     pub who: HashMap<i32, Who>,
     pub kept: Kept,
+    /// What all of them run.
+    pub files: Files,
     pub beginning: Option<Clock>,
     pub announced: bool,
     /// The probes that have matched anywhere, by their place on the command line.
@@ -116,6 +119,7 @@ fn trace(
         targets: Vec::new(),
         who: HashMap::new(),
         kept: Kept::default(),
+        files: Files::default(),
         beginning: None,
         announced: false,
         matched: BTreeSet::new(),
@@ -170,7 +174,8 @@ impl Follower<'_> {
             newcomer.stopped = Some(stopped);
         }
         let matched = &mut self.matched;
-        let attached = Self::attach(self.run, matched, &process, |attach| attach(&mut newcomer))?;
+        let attached =
+            Self::attach(self.run, matched, &process, &self.files, |attach| attach(&mut newcomer))?;
         let stopped = newcomer.stopped;
         let probed = match attached {
             Ok(probed) => Some(probed),
