@@ -4,11 +4,17 @@
 //! changed: it is the same file at the same address, which the bytes are compared with as ever. All sites are put in or none; then they are
 //! added as new ones are.
 
-use crate::{Attempt, EngineError, Session, answer::Answer, found::find_headers, writes};
+use crate::{
+    Attempt, EngineError, Session,
+    answer::Answer,
+    reach,
+    scan::{self, Ranges},
+    writes,
+};
 use std::ops::Range;
 use std::time::Duration;
 use trapless_process::{Process, StopOptions, Stopped, keeper};
-use trapless_wire::{Journal, JournalSite, SessionState, SiteState, Write};
+use trapless_wire::{Journal, JournalSite, SiteState, Write};
 
 /// Sites that were given up, to be put in again.
 #[derive(Debug)]
@@ -20,11 +26,11 @@ pub struct Returning {
 }
 
 impl Session {
-    /// The sites that were given up in a range, if there are any.
-    pub fn returning(&self, range: &Range<u64>) -> Option<Returning> {
+    /// The sites that were given up in a range, if there are any: those of the probes that `is_wanted` says, by their ids.
+    pub fn returning(&self, range: &Range<u64>, is_wanted: impl Fn(u32) -> bool) -> Option<Returning> {
         let mut returning = Returning { indices: Vec::new(), journal: Journal::default() };
         for site in self.given_up().iter().filter_map(|&index| self.journal().site(index)) {
-            if range.contains(&site.site) {
+            if range.contains(&site.site) && is_wanted(site.probe) {
                 let planned = JournalSite { state: SiteState::Planned as u8, ..*site };
                 returning.journal.push(planned, &site.writes().collect::<Vec<_>>())?;
                 returning.indices.push(site.index);
@@ -43,19 +49,21 @@ impl Session {
         returning: &Returning,
     ) -> Result<bool, EngineError> {
         let process = stopped.process();
-        let own = self.header().region;
-        let is_armed = find_headers(process)?
-            .iter()
-            .any(|header| header.region == own && header.session_state() == Some(SessionState::Armed));
-        if !is_armed {
-            return Err(EngineError::NotArmed);
-        }
+        let all = self.among(process)?;
         let ips: Vec<u64> = stopped.threads().iter().map(|thread| thread.registers().ip().0).collect();
         let is_free = |write: Write<'_>| {
             writes::stands(process, write.address, write.original)
                 && !ips.iter().any(|ip| write.range().contains(ip))
         };
         if !returning.journal.sites().all(|site| site.writes().all(is_free)) {
+            return Ok(false);
+        }
+        // Where instructions begin behind the first byte is not kept, so no context may lead anywhere there.
+        let behind = returning.journal.sites().flat_map(|site| {
+            site.writes().map(|write| (write.address + 1, write.range().end)).collect::<Vec<_>>()
+        });
+        let inside = Ranges::new(behind.filter(|(start, end)| start < end));
+        if !scan::led_into(process, stopped, &inside, &reach::regions(self.header()), &all)?.is_empty() {
             return Ok(false);
         }
         // Ahead of the patches: whoever is killed between leaves a journal that tells of them.

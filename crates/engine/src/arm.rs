@@ -55,13 +55,6 @@ pub struct Armed {
     pub refused: Vec<Option<LeftAlone>>,
 }
 
-impl Armed {
-    /// Whether there is a gate.
-    pub fn has_gate(&self) -> bool {
-        self.hosting.has_gate
-    }
-}
-
 /// What adding sites to a session did.
 #[derive(Debug)]
 pub struct Added {
@@ -111,7 +104,10 @@ impl Blueprint<'_, '_> {
         match self.arm_stopped(process, stopped, &mut mapped) {
             Ok(armed) => Ok(Armed { stopped: since.elapsed(), ..armed }),
             Err(error) => {
-                mapped.undo(stopped);
+                // Where patches cannot be taken out again, what they lead to stays.
+                if writes::take_out(process, &self.journal, |_| true).is_ok() || !process.is_alive() {
+                    mapped.undo(stopped);
+                }
                 Err(error)
             }
         }
@@ -147,22 +143,24 @@ impl Blueprint<'_, '_> {
     /// # Errors
     /// As those of [`Blueprint::arm`]. [`EngineError::NotArmed`]: the session is gone.
     pub fn add(&self, stopped: &mut Stopped<'_>, session: &Session) -> Result<Added, EngineError> {
-        let region = session.region();
-        let process = stopped.process();
-        let since = Instant::now();
+        let (process, since) = (stopped.process(), Instant::now());
+        // Nothing is written before it is known that the memory is the session's yet.
+        let all = session.among(process)?;
         let mut mapped = Mapped { ranges: Vec::new() };
-        let added = self.add_stopped(process, stopped, region, &mut mapped);
+        let added = self.add_stopped(process, stopped, session.region(), &all, &mut mapped);
         added.map(|added| Added { stopped: since.elapsed(), ..added }).inspect_err(|_| {
-            // Nobody is to find what was not done. The target may be gone.
+            // Where patches cannot be taken out again, what they lead to stays, and what tells of them.
+            if writes::take_out(process, &self.journal, |_| true).is_err() {
+                return;
+            }
             let mut before = self.header;
             before.arenas.iter_mut().skip(self.used.arenas).for_each(|arena| *arena = Arena::default());
             let _ = process.write(RemoteAddr(before.arena_list()), &before.arena_list_bytes());
-            let _ = self
-                .journal
-                .parts(&self.header.journal, &self.used.journal)
+            let parts = self.journal.parts(&self.header.journal, &self.used.journal);
+            let _ = parts
                 .into_iter()
                 .rev()
-                .try_for_each(|(offset, part)| region.write(offset, &vec![0; part.len()]));
+                .try_for_each(|(offset, part)| session.region().write(offset, &vec![0; part.len()]));
             mapped.undo(stopped);
         })
     }
@@ -172,20 +170,12 @@ impl Blueprint<'_, '_> {
         process: &Process,
         stopped: &mut Stopped<'_>,
         region: &Region,
+        all: &[Checked],
         mapped: &mut Mapped,
     ) -> Result<Added, EngineError> {
-        let all = find_headers(process)?;
-        let is_there = |header: &&Checked| {
-            (header.region, header.tool, header.returns)
-                == (self.header.region, self.header.tool, self.header.returns)
-                && header.session_state() == Some(SessionState::Armed)
-        };
-        if !all.iter().any(|header| is_there(&header)) {
-            return Err(EngineError::NotArmed);
-        }
         stopped.remote(|remote| self.map_arenas(remote, mapped))?;
         self.write_all(process, region)?;
-        let (journal, refused) = self.put_in(process, stopped, region, &all)?;
+        let (journal, refused) = self.put_in(process, stopped, region, all)?;
         Ok(self.added_with(journal, refused, Duration::ZERO))
     }
 

@@ -4,7 +4,7 @@
 //! stopped; then mapping ours fails, without harm, and the blueprint is drawn again.
 
 use crate::{
-    EngineError, Plan, PlannedSite, Refusal, Session, Space,
+    EngineError, Plan, PlannedSite, Refusal, Session, Space, Spare,
     arenas::{self, Drawn, Piece},
     exits,
     home::Used,
@@ -61,9 +61,12 @@ impl<'p, 'm> Blueprint<'p, 'm> {
         let mut taken = Taken::new(space);
         let mut header = new_header(space)?;
         let slot_shift = plan.modules.first().map_or(0, |module| module.machine.isa().facts().slot_shift);
-        let (spare, own) = (plan.home.spare(), needed(plan));
+        let own = needed(plan);
+        // Where there is no room for more, there is none for more later.
+        let is_possible = |spare: &Spare| own.journal.and(&spare.journal()).is_possible();
+        let spare = Some(plan.home.spare()).filter(is_possible).unwrap_or_default();
         header.places = own.places + spare.places();
-        header.semaphores = own.semaphores + spare.semaphores();
+        header.semaphores = (own.semaphores + spare.semaphores()).min(own.semaphores.max(MAX_SEMAPHORES));
         if header.semaphores > MAX_SEMAPHORES {
             return Err(EngineError::Unsupported("more than 65,536 semaphores in one process: probe fewer"));
         }

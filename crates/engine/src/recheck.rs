@@ -156,6 +156,14 @@ impl Recheck {
         self.sites.sort_unstable_by_key(|site| site.address);
     }
 
+    /// Only the first sites.
+    #[must_use]
+    pub fn first(mut self, count: usize) -> Self {
+        self.sites.retain(|site| (site.index as usize) < count);
+        self.given_up.retain(|site| (site.index as usize) < count);
+        self
+    }
+
     /// Leaves out the sites with these indices.
     pub fn forget(&mut self, gone: &[u32]) {
         let gone: HashSet<u32> = gone.iter().copied().collect();

@@ -1,7 +1,7 @@
 //! A running session, as the tool that armed it sees it: the counters, and the way to end it.
 
 use crate::home::{Hosting, Used};
-use crate::{Added, Armed, EngineError, FoundSession, Host, Region, writes};
+use crate::{Added, Armed, EngineError, FoundSession, Host, Region, found::find_headers, writes};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use trapless_isa::Layout;
 use trapless_process::Process;
-use trapless_wire::{Counters, Header, Journal, SessionState, SiteWrites};
+use trapless_wire::{Checked, Counters, Header, Journal, SessionState, SiteWrites};
 
 /// Armed probes and their shared memory.
 #[derive(Debug)]
@@ -49,7 +49,8 @@ impl Session {
 
     /// What a plan has to know whose sites are to be added.
     pub fn host(&self) -> Host {
-        let is_asked = |site: &SiteWrites<'_>| site.is_lookup();
+        // One in a library that was unloaded asks nobody.
+        let is_asked = |site: &SiteWrites<'_>| site.is_lookup() && !self.given_up.contains(&site.index);
         Host {
             geometry: self.hosting.geometry,
             // Where one could not be armed, nothing of this session is followed.
@@ -92,6 +93,27 @@ impl Session {
             self.journal.plan_again(index);
             self.given_up.remove(&index);
         }
+    }
+
+    /// The sessions of the process, of which this is one that is armed.
+    ///
+    /// # Errors
+    /// [`EngineError::NotArmed`]: it is not.
+    pub(crate) fn among(&self, process: &Process) -> Result<Vec<Checked>, EngineError> {
+        let all = find_headers(process)?;
+        let own = |header: &Header| (header.region, header.tool, header.returns, header.created);
+        let is_own = |header: &&Checked| {
+            own(header) == own(&self.header) && header.session_state() == Some(SessionState::Armed)
+        };
+        match all.iter().any(|header| is_own(&header)) {
+            true => Ok(all),
+            false => Err(EngineError::NotArmed),
+        }
+    }
+
+    /// How many sites it has, whatever became of them.
+    pub fn sites(&self) -> usize {
+        self.journal.len()
     }
 
     /// How much of its lists is taken.

@@ -120,11 +120,16 @@ pub struct Session {
     /// The counters of calls that make children which share the memory and cannot be told from their parent.
     makers: Vec<trapless_wire::Counter>,
     asked: Asked,
+    /// Adding sites has failed, and perhaps not as a whole: what is in is what the process's own memory tells.
+    is_uncertain: bool,
     /// The run-time systems that the process had.
     runtimes: Runtimes,
-    /// The id of the next site.
-    next_id: u32,
+    /// The file of each site, by the site's id.
+    files: Vec<FileName>,
 }
+
+/// A mapped file: its inode and its path.
+type FileName = (u64, Arc<str>);
 
 /// How the target is held still while it is changed.
 pub enum Hold<'s> {
@@ -424,6 +429,21 @@ impl ModuleNames {
     }
 }
 
+/// Inodes and paths of images, each kept once.
+#[derive(Default)]
+struct FileNames(BTreeMap<usize, FileName>);
+
+impl FileNames {
+    /// Those of all sites, in order.
+    fn all(mut self, prepared: &Prepared<'_>) -> Vec<FileName> {
+        let of = |image: &Image| (image.inode(), image.path.as_str().into());
+        let mut file = |site: &Site| {
+            self.0.entry(site.image).or_insert_with(|| of(&prepared.images[site.image])).clone()
+        };
+        prepared.sites.sites.iter().map(&mut file).collect()
+    }
+}
+
 /// What has no return has no time; it was left out with the reason.
 fn leave_out_without_return(measure: Measure, sites: &mut Sites) {
     if measure == Measure::Latency {
@@ -516,7 +536,6 @@ impl Session {
             other => Error::other(other),
         })?;
         let mut told = Told::of(&prepared, &plan, &armed.refused);
-        let is_told = armed.has_gate();
         let left_alone = armed.refused.clone();
         let engine = trapless_engine::Session::new(armed).map_err(Error::other)?;
         if told.probes.is_empty() && later.is_none() {
@@ -532,6 +551,7 @@ impl Session {
         }
         let makers = makers.counters(&prepared, &plan, &left_alone);
         let mut names = |id: u32| told.modules.named(&prepared, id);
+        let gate = plan.sites.iter().position(|site| site.request.wanted.gate).filter(|_| engine.has_gate());
         let recheck = lost::Sites::of(&engine.to_remove().journal, &plan, &left_alone, images, &mut names);
         Ok(Self {
             engine,
@@ -542,10 +562,11 @@ impl Session {
             freed,
             serving: RefCell::new(serving),
             ended_children: Cell::new(0),
-            recheck: RefCell::new(recheck.told(is_told)),
+            recheck: RefCell::new(recheck.told_at(gate)),
             makers,
-            next_id: prepared.sites.sites.len() as u32,
+            files: FileNames::default().all(&prepared),
             runtimes: prepared.facts.runtimes,
+            is_uncertain: false,
             asked,
         })
     }
@@ -556,8 +577,10 @@ impl Session {
     /// # Errors
     /// It cannot be given them. Then it is counted with the other children, as if nobody had asked.
     pub fn of_forked_child(&self, child: &Process, stopped: &mut Stopped<'_>) -> Result<Self, EngineError> {
+        let engine = self.engine.of_forked_child(child, stopped)?;
+        let recheck = RefCell::new(self.recheck.borrow().clone().first(engine.sites()));
         Ok(Self {
-            engine: self.engine.of_forked_child(child, stopped)?,
+            engine,
             clock: Clock::now(),
             probes: self.probes.clone(),
             skipped: Arc::new([]),
@@ -565,11 +588,12 @@ impl Session {
             freed: 0,
             serving: RefCell::new(None),
             ended_children: Cell::new(0),
-            recheck: self.recheck.clone(),
+            recheck,
             makers: self.makers.clone(),
             asked: self.asked.clone(),
-            next_id: self.next_id,
+            files: self.files.clone(),
             runtimes: self.runtimes,
+            is_uncertain: self.is_uncertain,
         })
     }
 
@@ -579,8 +603,13 @@ impl Session {
     }
 
     /// What takes the probes out of the process that they were armed in.
-    pub fn to_remove(&self) -> FoundSession {
-        self.engine.to_remove()
+    pub fn to_remove(&self, process: &Process) -> FoundSession {
+        let own = self.engine.to_remove();
+        if !self.is_uncertain {
+            return own;
+        }
+        let found = find_sessions(process).unwrap_or_default();
+        found.into_iter().find(|session| session.header.region == own.header.region).unwrap_or(own)
     }
 
     /// How often children have hit each probe that share the memory of the thread with this thread pointer, in the order of
@@ -742,7 +771,7 @@ impl Session {
             // `trapless detach` was quicker, or the process runs another program by now.
             return Ok(Removed::default());
         }
-        remove_kept(process, &self.engine.to_remove(), options).map_err(Error::other)
+        remove_kept(process, &self.to_remove(process), options).map_err(Error::other)
     }
 }
 

@@ -36,7 +36,7 @@ impl Dynamic {
                 elf::DT_SONAME => soname = Some(value),
                 elf::DT_NEEDED if needed.len() < MOST_NEEDED => needed.push(value),
                 elf::DT_TEXTREL => found.relocates_code = true,
-                elf::DT_FLAGS => found.relocates_code |= value & u64::from(elf::DF_TEXTREL.0) != 0,
+                elf::DT_FLAGS => found.relocates_code |= value & elf::DF_TEXTREL.0 != 0,
                 elf::DT_FLAGS_1 => found.is_pie = value & elf::DF_1_PIE.0 != 0,
                 _ => {}
             }

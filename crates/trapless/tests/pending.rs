@@ -335,3 +335,118 @@ fn l2_semaphores_of_libraries_that_come_later_are_raised_and_lowered() {
         assert_eq!(tell(&mut target, "unload 0"), 0);
     }
 }
+
+/// What sandboxes itself when its probes are in already is let go on, and makes no call for us that it has forbidden to itself.
+#[test]
+fn l2_a_process_that_filters_itself_later_is_not_held_any_more() {
+    // Everything is allowed but what waits and what asks for the time.
+    let filter = r#"
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+static void filter(void) {
+    struct sock_filter rules[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_futex, 1, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clock_gettime, 0, 1),
+        BPF_STMT(BPF_RET, SECCOMP_RET_KILL_PROCESS),
+        BPF_STMT(BPF_RET, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = { sizeof rules / sizeof *rules, rules };
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+}
+"#;
+    let call =
+        "if (sscanf(line, \"filter %d\", &n) == 1) filter();\n        else if (sscanf(line, \"load %d\"";
+    let source = format!("{filter}{}", HOST.replace("if (sscanf(line, \"load %d\"", call));
+    let library = library("libpendlater.so");
+    let path = library.path().to_str().unwrap();
+    let mut target = Program::build("pendlater", &source, &["-ldl"]).start(&[path]);
+    let pid = target.pid().to_string();
+    let tool = Tool::armed(&[
+        "count",
+        "--allow-seccomp",
+        "-p",
+        &pid,
+        "libc.so.6:puts",
+        &format!("{path}:plug_work"),
+    ]);
+    assert_eq!(tell(&mut target, "filter 0"), 0);
+    // It is looked a few times a second whether it has filtered itself.
+    std::thread::sleep(Duration::from_millis(1500));
+    for _ in 0..3 {
+        assert_eq!(tell(&mut target, "load 0"), 0);
+        assert_eq!(tell(&mut target, "call 0 10"), sum(10));
+        assert_eq!(tell(&mut target, "unload 0"), 0);
+    }
+    let ran = interrupted(tool);
+    assert!(ran.err.contains("found by looking"), "{ran:?}");
+    assert_eq!(tell(&mut target, "load 0"), 0);
+}
+
+#[test]
+fn l2_a_session_that_somebody_else_took_out_is_not_added_to() {
+    let library = library("libpendgone.so");
+    let path = library.path().to_str().unwrap();
+    let mut target = Program::build("pendgone", HOST, &["-ldl"]).start(&[path]);
+    let (pid, before) = (target.pid().to_string(), target.text());
+    let tool = Tool::armed(&["count", "-p", &pid, "libc.so.6:puts", &format!("{path}:plug_work")]);
+    detach(target.pid());
+    before.assert_restored(target.pid());
+    for _ in 0..3 {
+        assert_eq!(tell(&mut target, "load 0"), 0);
+        assert_eq!(tell(&mut target, "call 0 10"), sum(10));
+        assert_eq!(tell(&mut target, "unload 0"), 0);
+        before.assert_restored(target.pid());
+    }
+    interrupted(tool);
+}
+
+/// As a debugger, a uprobe or another tool would.
+#[test]
+fn l2_where_the_gate_is_taken_away_libraries_are_found_by_looking() {
+    let library = library("libpendungated.so");
+    let path = library.path().to_str().unwrap();
+    let mut target = Program::build("pendungated", HOST, &["-ldl"]).start(&[path]);
+    let (pid, before) = (target.pid().to_string(), target.text());
+    let tool = Tool::armed(&["count", "-p", &pid, &format!("{path}:plug_work")]);
+    before.put_back(target.pid(), "/ld-");
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(tell(&mut target, "load 0"), 0);
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(tell(&mut target, "call 0 10"), sum(10));
+    let ran = interrupted(tool);
+    assert!(ran.err.contains("found by looking"), "{ran:?}");
+    assert!(ran.summary().hits("plug_work", "entry") <= 17, "{ran:?}");
+}
+
+#[test]
+fn l2_libraries_of_one_name_have_rows_of_their_own() {
+    let [one, other] = ["one", "other"].map(|_| library("libpendtwin.so"));
+    let paths = [&one, &other].map(|library| library.path().to_str().unwrap());
+    let mut target = Program::build("pendtwins", HOST, &["-ldl"]).start(&paths);
+    let pid = target.pid().to_string();
+    let specs = paths.map(|path| format!("{path}:plug_work"));
+    let tool = Tool::armed(&["count", "-p", &pid, &specs[0], &specs[1]]);
+    assert_eq!([tell(&mut target, "load 0"), tell(&mut target, "load 1")], [0, 0]);
+    assert_eq!([tell(&mut target, "call 0 1"), tell(&mut target, "call 1 20")], [sum(1), sum(20)]);
+    let ran = interrupted(tool);
+    let rows = ran.summary().0["probes"].as_array().unwrap().clone();
+    let mut hits: Vec<_> = rows.iter().map(|row| row["hits"].as_u64().unwrap()).collect();
+    hits.sort_unstable();
+    assert_eq!(hits, [7 + 1, 7 + 20], "{ran:?}");
+}
+
+#[test]
+fn l2_a_name_that_a_library_has_not_is_told_when_it_comes() {
+    let library = library("libpendtypo.so");
+    let mut target = Program::build("pendtypo", HOST, &["-ldl"]).start(&[library.path().to_str().unwrap()]);
+    let pid = target.pid().to_string();
+    let tool = Tool::armed(&["count", "--pending", "-p", &pid, "libpendtypo.so:plug_wrok"]);
+    assert_eq!(tell(&mut target, "load 0"), 0);
+    let ran = interrupted(tool);
+    assert!(ran.err.contains("plug_wrok") && ran.err.contains("did you mean plug_work"), "{ran:?}");
+}

@@ -5,8 +5,8 @@
 //! [`Hook::Gate`](crate::Hook::Gate) makes the calling thread wait, in the kernel, until the tool has looked and has armed what is to
 //! be armed in the new library. It is the one place where a detour waits, so:
 //!
-//! - It waits for [`GATE_PATIENCE`] at most, by the clock, however often signals interrupt it. Then it opens the gate for good: a tool that
-//!   was killed costs its target that once. The same goes where a system call fails, as in a sandbox.
+//! - It waits for about [`GATE_PATIENCE`] at most, by short waits that are counted, and for less where signals interrupt them. Then it opens the
+//!   gate for good: a tool that was killed costs its target that once. The same goes where the system call fails, as in a sandbox.
 //! - Whoever takes probes out opens it first.
 //! - Forked children without numbers of their own have nobody who looks, and pass.
 //!

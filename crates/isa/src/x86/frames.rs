@@ -166,6 +166,10 @@ impl Walk<'_> {
         let inside = |target: &u32| (*target as usize) < self.code.len();
         let target = u32::try_from(instruction.near_branch_target()).ok().filter(inside);
         match instruction.flow_control() {
+            _ if matches!(instruction.mnemonic(), Mnemonic::Syscall | Mnemonic::Int) => {
+                // It says what came of it in rax.
+                self.arrive(end, State { lost: after.lost | 1, ..after });
+            }
             FlowControl::Next => self.arrive(end, after),
             FlowControl::ConditionalBranch => {
                 self.arrive(end, after);

@@ -1,7 +1,8 @@
 //! A gate, in both modes: see [`crate::detour::gate`].
 //!
-//! The waiting is done by system calls that are made here. They change rax, rcx and r11, in 32-bit mode eax alone, and nothing of the
-//! floating point unit.
+//! The waiting is done by a system call that is made here, and by no other: programs with threads may make it, whatever a sandbox forbids. It
+//! changes rax, rcx and r11, in 32-bit mode eax alone, and nothing of the floating point unit. Nor is a clock read: the time is
+//! that of so many waits, each of which ends by itself.
 
 use super::{
     detour::{Asm, Template},
@@ -10,16 +11,19 @@ use super::{
 use crate::detour::gate::*;
 use iced_x86::code_asm::*;
 
-/// System calls (`arch/x86/entry/syscalls`): `futex` and `clock_gettime`, in 64-bit mode and in 32-bit mode.
+/// The system call `futex` (`arch/x86/entry/syscalls`), in 64-bit mode and in 32-bit mode.
 const FUTEX: [u32; 2] = [202, 240];
-const CLOCK_GETTIME: [u32; 2] = [228, 265];
-const CLOCK_MONOTONIC: u32 = 1;
-/// Operations of `futex` (`linux/futex.h`). The tool maps the same memory, so they are not private. The time of the second one is when it ends.
+/// Its operations (`linux/futex.h`). The tool maps the same memory, so they are not private.
+const FUTEX_WAIT: u32 = 0;
 const FUTEX_WAKE: u32 = 1;
-const FUTEX_WAIT_BITSET: u32 = 9;
 /// Errors after which the thread looks again.
 const EINTR: i32 = 4;
 const EAGAIN: i32 = 11;
+const ETIMEDOUT: i32 = 110;
+/// What one wait takes, in nanoseconds.
+const WAIT: u32 = 1_000_000;
+/// So many make up the patience.
+const WAITS: u32 = GATE_PATIENCE * (1_000_000_000 / WAIT);
 
 impl Template<'_> {
     /// With nothing saved.
@@ -50,24 +54,23 @@ impl Template<'_> {
         a.mov(edx, i32::MAX)?;
         a.mov(eax, FUTEX[0])?;
         a.syscall()?;
-        // Until then, whatever interrupts it.
+        // The time of one wait, and in r9 how many there may be, whatever ends them.
         a.lea(rsp, qword_ptr(rsp - 16))?;
-        a.mov(edi, CLOCK_MONOTONIC)?;
-        a.mov(rsi, rsp)?;
-        a.mov(eax, CLOCK_GETTIME[0])?;
-        a.syscall()?;
-        a.test(eax, eax)?;
-        a.jne(open)?;
-        a.add(qword_ptr(rsp), GATE_PATIENCE as i32)?;
+        a.mov(qword_ptr(rsp), 0)?;
+        a.mov(qword_ptr(rsp + 8), WAIT as i32)?;
+        a.mov(r9d, WAITS)?;
         a.jmp(look)?;
 
         a.set_label(&mut again)?;
-        a.cmp(eax, -EINTR)?;
-        a.je(look)?;
-        a.cmp(eax, -EAGAIN)?;
-        a.je(look)?;
+        a.dec(r9d)?;
+        a.je(open)?;
         a.test(eax, eax)?;
-        a.jne(open)?;
+        a.je(look)?;
+        for error in [ETIMEDOUT, EINTR, EAGAIN] {
+            a.cmp(eax, -error)?;
+            a.je(look)?;
+        }
+        a.jmp(open)?;
 
         a.set_label(&mut look)?;
         a.mov(rdi, layout.gate)?;
@@ -78,9 +81,8 @@ impl Template<'_> {
         a.sub(eax, r8d)?;
         a.jns(waited)?;
         a.add(rdi, GATE_SERVED as i32)?;
-        a.mov(esi, FUTEX_WAIT_BITSET)?;
+        a.mov(esi, FUTEX_WAIT)?;
         a.mov(r10, rsp)?;
-        a.mov(r9d, -1)?;
         a.mov(eax, FUTEX[0])?;
         a.syscall()?;
         a.jmp(again)?;
@@ -103,15 +105,17 @@ impl Template<'_> {
         let address = |offset: u32| (layout.gate + u64::from(offset)) as u32;
         let a = &mut self.asm.a;
         let [mut done, mut look, mut again, mut open, mut waited] = [(); 5].map(|()| a.create_label());
-        let saved = [eax, ecx, edx, ebx, esi, edi, ebp];
+        let saved = [eax, ecx, edx, ebx, esi];
         a.pushfd()?;
         saved.into_iter().try_for_each(|register| a.push(register))?;
         a.cmp(dword_ptr(layout.origin), 0)?;
         a.je(done)?;
         a.cmp(word(GATE_STATE), GATE_SHUT)?;
         a.jne(done)?;
-        // Room for the time, and below it the number of this arrival.
-        a.lea(esp, dword_ptr(esp - 8))?;
+        // Below each other: the time of one wait, how many there may be, and the number of this arrival.
+        a.push(WAIT as i32)?;
+        a.push(0)?;
+        a.push(WAITS as i32)?;
         a.mov(eax, 1)?;
         a.lock().xadd(word(GATE_ARRIVED), eax)?;
         a.inc(eax)?;
@@ -121,22 +125,18 @@ impl Template<'_> {
         a.mov(edx, i32::MAX)?;
         a.mov(eax, FUTEX[1])?;
         a.int(0x80)?;
-        a.mov(ebx, CLOCK_MONOTONIC)?;
-        a.lea(ecx, dword_ptr(esp + 4))?;
-        a.mov(eax, CLOCK_GETTIME[1])?;
-        a.int(0x80)?;
-        a.test(eax, eax)?;
-        a.jne(open)?;
-        a.add(dword_ptr(esp + 4), GATE_PATIENCE as i32)?;
         a.jmp(look)?;
 
         a.set_label(&mut again)?;
-        a.cmp(eax, -EINTR)?;
-        a.je(look)?;
-        a.cmp(eax, -EAGAIN)?;
-        a.je(look)?;
+        a.dec(dword_ptr(esp + 4))?;
+        a.je(open)?;
         a.test(eax, eax)?;
-        a.jne(open)?;
+        a.je(look)?;
+        for error in [ETIMEDOUT, EINTR, EAGAIN] {
+            a.cmp(eax, -error)?;
+            a.je(look)?;
+        }
+        a.jmp(open)?;
 
         a.set_label(&mut look)?;
         a.cmp(word(GATE_STATE), GATE_SHUT)?;
@@ -146,9 +146,8 @@ impl Template<'_> {
         a.sub(eax, dword_ptr(esp))?;
         a.jns(waited)?;
         a.mov(ebx, address(GATE_SERVED))?;
-        a.mov(ecx, FUTEX_WAIT_BITSET)?;
-        a.lea(esi, dword_ptr(esp + 4))?;
-        a.mov(ebp, -1)?;
+        a.mov(ecx, FUTEX_WAIT)?;
+        a.lea(esi, dword_ptr(esp + 8))?;
         a.mov(eax, FUTEX[1])?;
         a.int(0x80)?;
         a.jmp(again)?;
@@ -157,7 +156,7 @@ impl Template<'_> {
         a.mov(word(GATE_STATE), 0)?;
         a.lock().inc(word(GATE_LATE))?;
         a.set_label(&mut waited)?;
-        a.lea(esp, dword_ptr(esp + 12))?;
+        a.lea(esp, dword_ptr(esp + 16))?;
         a.set_label(&mut done)?;
         saved.into_iter().rev().try_for_each(|register| a.pop(register))?;
         a.popfd()

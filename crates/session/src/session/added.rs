@@ -5,8 +5,8 @@
 //! has to know from the beginning that there may be more ([`Asked::later`](super::Asked::later)).
 
 use super::{
-    Asked, Hold, Prepared, Probe, Session, Told, facts, follows, hooks, leave_out_without_return, lost,
-    sharing, signals, wanted,
+    Asked, FileNames, Hold, Prepared, Probe, Session, Told, facts, follows, hooks, leave_out_without_return,
+    lost, sharing, signals, wanted,
 };
 use crate::error::Error;
 use crate::outcome::{Skipped, Why};
@@ -59,6 +59,7 @@ impl Session {
             let why = "some of its probes trap, and their tracer holds the process: attach when all libraries are loaded";
             return Err(Error::other(EngineError::Unsupported(why)));
         }
+        self.must_be_certain()?;
         let makers = sharing::Makers::find(process, images, &mut sites, false);
         // What traps needs a tracer that stays, which this session may not have.
         let allowed: Vec<Mechanism> = allowed.into_iter().filter(|mechanism| !mechanism.traps()).collect();
@@ -74,46 +75,46 @@ impl Session {
                 self.tell(Vec::new(), told.skipped(&prepared));
                 return Ok(0);
             }
-            Err(error) => return Err(Error::other(error)),
+            Err(error) => return Err(self.failed(error)),
         };
-        self.engine.include(&added).map_err(Error::other)?;
+        self.engine.include(&added).map_err(|error| self.failed(error))?;
         let mut told = Told::of(&prepared, &plan, &added.refused);
         self.makers.extend(makers.counters(&prepared, &plan, &added.refused));
         let mut names = |id: u32| told.modules.named(&prepared, id);
         let more = lost::Sites::of(&added.journal, &plan, &added.refused, images, &mut names);
         self.recheck.borrow_mut().include(more);
-        self.next_id += prepared.sites.sites.len() as u32;
+        self.files.extend(FileNames::default().all(&prepared));
         let mut probes = std::mem::take(&mut told.probes);
+        let files = &self.files;
         let place =
-            |probe: &Probe| (probe.module.clone(), probe.file_address, probe.function.text().to_owned());
-        let known: HashMap<_, _> = (0..)
+            |probe: &Probe| (&files[probe.id as usize], probe.file_address, probe.function.text().to_owned());
+        let known: HashMap<_, usize> = (0..)
             .zip(self.probes.iter())
             .filter(|(_, probe)| probe.again.is_none())
             .map(|(index, probe)| (place(probe), index))
             .collect();
-        probes.iter_mut().for_each(|probe| probe.again = known.get(&place(probe)).copied());
+        let again: Vec<_> = probes.iter().map(|probe| known.get(&place(probe)).copied()).collect();
+        probes.iter_mut().zip(again).for_each(|(probe, again)| probe.again = again);
         let count = probes.len();
         self.tell(probes, told.skipped(&prepared));
         Ok(count)
     }
 
-    /// Arms the probes again that were given up in a range, where the same file is mapped again as it was; whether that was all there is to do for
-    /// the file.
+    /// Arms the probes again that were given up in a file that is mapped again where it was; whether that was all there is to do for it.
     ///
     /// # Errors
     /// The process cannot be stopped or changed.
-    pub fn come_back(
-        &mut self,
-        process: &Process,
-        range: &Range<u64>,
-        hold: Hold<'_>,
-    ) -> Result<bool, Error> {
+    pub fn come_back(&mut self, process: &Process, image: &Image, hold: Hold<'_>) -> Result<bool, Error> {
+        let is_of_file = |id: u32| {
+            let file = self.files.get(id as usize);
+            file.is_some_and(|(inode, path)| *inode == image.inode() && **path == *image.path)
+        };
         // Semaphores would have to be raised again: such probes are added as new ones are.
-        let mut own = self.probes.iter().filter(|probe| range.contains(&probe.address));
-        let Some(returning) = self.engine.returning(range).filter(|_| own.all(|probe| probe.usdt.is_none()))
-        else {
+        let guarded = self.probes.iter().any(|probe| probe.usdt.is_some() && is_of_file(probe.id));
+        let Some(returning) = self.engine.returning(&image.range, is_of_file).filter(|_| !guarded) else {
             return Ok(false);
         };
+        self.must_be_certain()?;
         let are_in = match hold {
             Hold::Stop(options) => {
                 self.engine.put_in_again_kept(process, &returning, &options).map(|stopped| stopped.is_some())
@@ -123,12 +124,16 @@ impl Session {
                 .map_err(EngineError::from)
                 .and_then(|mut stopped| self.engine.put_in_again(&mut stopped, &returning)),
             Hold::Held(holder) => {
-                let mut done = Ok(false);
-                let held = holder.hold(&mut |stopped| done = self.engine.put_in_again(stopped, &returning));
-                held.map_err(EngineError::from).and(done)
+                let mut done = None;
+                let held =
+                    holder.hold(&mut |stopped| done = Some(self.engine.put_in_again(stopped, &returning)));
+                // What was done is done, whatever became of the hold.
+                done.unwrap_or_else(|| {
+                    Err(held.err().map_or(StopError::Gone(process.pid()).into(), EngineError::from))
+                })
             }
         };
-        let are_in = are_in.map_err(Error::other)?;
+        let are_in = are_in.map_err(|error| self.failed(error))?;
         if are_in {
             let back = self.engine.take_back(&returning);
             self.recheck.borrow_mut().take_back(&back);
@@ -144,6 +149,23 @@ impl Session {
         let gone = self.engine.forget(process, unmapped).map_err(Error::other)?;
         self.recheck.borrow_mut().forget(&gone);
         Ok(())
+    }
+
+    /// Where whoever was to do it has ended without a clear answer, what is in has to be read from the process.
+    fn failed(&mut self, error: EngineError) -> Error {
+        self.is_uncertain |=
+            matches!(error, EngineError::KeeperEnded(_) | EngineError::Channel(_) | EngineError::Answer(_));
+        Error::other(error)
+    }
+
+    /// Fails where it is not known any more what the process has.
+    fn must_be_certain(&self) -> Result<(), Error> {
+        let why =
+            "probes could not be added before, and it is not known whether some are in: attach once more";
+        match self.is_uncertain {
+            true => Err(Error::other(EngineError::Unsupported(why))),
+            false => Ok(()),
+        }
     }
 
     fn tell(&mut self, probes: Vec<Probe>, skipped: Vec<Skipped>) {
@@ -171,8 +193,9 @@ impl Session {
                 }
                 Hold::Held(holder) => {
                     let mut added = None;
-                    holder.hold(&mut |stopped| added = Some(blueprint.add(stopped, &self.engine)))?;
-                    added.unwrap_or(Err(StopError::Gone(process.pid()).into())).map_err(Attempt::from)
+                    let held = holder.hold(&mut |stopped| added = Some(blueprint.add(stopped, &self.engine)));
+                    let gone = || held.err().map_or(StopError::Gone(process.pid()).into(), EngineError::from);
+                    added.unwrap_or_else(|| Err(gone())).map_err(Attempt::from)
                 }
             };
             match attempt {
@@ -224,7 +247,7 @@ impl<'i> Prepared<'i> {
             usdt: BTreeMap::new(),
             signals: signals::Hooks::default(),
             home: Home::default(),
-            first: session.next_id,
+            first: session.files.len() as u32,
         }
         .read(follows)
     }

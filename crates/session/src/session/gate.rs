@@ -9,9 +9,13 @@ use crate::target::Image;
 use std::os::fd::{AsRawFd, RawFd};
 use trapless_engine::{GateWatch, Wanted};
 use trapless_process::{Process, Seccomp};
+use trapless_wire::SessionState;
 
 /// The empty function that the loader calls for it, of glibc and of musl (`<link.h>`, struct r_debug).
 const TOLD: &str = "_dl_debug_state";
+
+/// After so many unanswered changes a process is not held any more.
+const MOST_UNANSWERED: u32 = 3;
 
 /// The site, if there is one: its image, and its address in the file.
 #[derive(Clone, Copy, Debug, Default)]
@@ -64,6 +68,18 @@ impl Session {
     pub fn changes(&self) -> Result<Option<Changes>, Error> {
         let watch = self.engine.has_gate().then(|| self.engine.shut_gate()).transpose();
         Ok(watch.map_err(Error::other)?.map(Changes))
+    }
+
+    /// Whether the process tells of changes yet: nobody has taken away the probe where it does, no filter of system calls is in its way by now, and
+    /// it was not let go on without an answer again and again.
+    pub fn tells_changes(&self, process: &Process) -> bool {
+        let is_filtered = || process.status().map_or(true, |status| status.seccomp != Seccomp::Off);
+        self.recheck.borrow().is_told() && self.unanswered() < MOST_UNANSWERED && !is_filtered()
+    }
+
+    /// Whether the probes are in, as far as nobody else has taken them out.
+    pub fn is_armed(&self, process: &Process) -> bool {
+        self.engine.state() == Some(SessionState::Armed) && !process.runs_another_program()
     }
 
     /// All that has changed so far, to be asked ahead of looking.

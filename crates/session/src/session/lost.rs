@@ -24,8 +24,8 @@ pub(super) struct Sites {
     known: Vec<(PathBuf, Range<u64>)>,
     /// Files whose code was mapped at yet another place.
     mapped_again: BTreeSet<PathBuf>,
-    /// Libraries that come and go are told of, and probed again.
-    is_told: bool,
+    /// The site at which we are told of libraries that come and go, by its index in the plan, while it is there.
+    gate: Option<u32>,
     /// The sites were taken out by us.
     is_over: bool,
 }
@@ -62,14 +62,25 @@ impl Sites {
             replaced: None,
             known,
             mapped_again,
-            is_told: false,
+            gate: None,
             is_over: false,
         }
     }
 
-    /// Whether somebody tells of libraries that come and go. Then it is no loss if one goes.
-    pub(super) fn told(self, is_told: bool) -> Self {
-        Self { is_told, ..self }
+    /// Says where we are told of libraries that come and go. Then it is no loss if one goes.
+    pub(super) fn told_at(self, gate: Option<usize>) -> Self {
+        Self { gate: gate.map(|index| index as u32), ..self }
+    }
+
+    /// Whether we are told of libraries that come and go.
+    pub(super) fn is_told(&self) -> bool {
+        self.gate.is_some()
+    }
+
+    /// Only the first sites, which is what a forked child has.
+    pub(super) fn first(mut self, count: usize) -> Self {
+        self.names.truncate(count);
+        Self { recheck: self.recheck.first(count), ..self }
     }
 
     /// Takes in sites that were added.
@@ -106,7 +117,10 @@ impl Sites {
                 self.replaced.get_or_insert_with(|| process.exe().unwrap_or_default());
                 continue;
             }
-            if self.is_told && matches!(became, Became::Unloaded | Became::Reloaded) {
+            if self.gate == Some(index) && became != Became::Mended {
+                self.gate = None;
+            }
+            if self.gate.is_some() && matches!(became, Became::Unloaded | Became::Reloaded) {
                 continue;
             }
             let Some(Some((address, module, function))) = self.names.get(index as usize) else { continue };

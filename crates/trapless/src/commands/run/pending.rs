@@ -29,6 +29,9 @@ use trapless_session::select::SelectError;
 /// How often mapped files are looked at where nobody tells of them.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// How often it is looked whether a process tells of its libraries yet.
+const CHECK: Duration = Duration::from_millis(200);
+
 /// A look may take one part of so many of the time.
 const SHARE: u32 = 20;
 
@@ -124,6 +127,11 @@ pub(super) struct Pending {
     failed: BTreeSet<String>,
     /// The change that was looked at last.
     seen: Option<Change>,
+    next_check: Instant,
+    /// The probes are out, or were.
+    is_over: bool,
+    /// Why the probes that wait match nothing in libraries that were loaded, by their place on the command line.
+    absent: BTreeMap<usize, String>,
 }
 
 /// What a look at a process's files has found.
@@ -164,7 +172,22 @@ impl Pending {
         let changes = session.changes().ok().flatten();
         let (matched, next_look) = (BTreeSet::new(), Instant::now());
         let (gone, told, failed) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-        Self { files, changes, known, gone, waiting, matched, next_look, late: 0, told, failed, seen: None }
+        Self {
+            files,
+            changes,
+            known,
+            gone,
+            waiting,
+            matched,
+            next_look,
+            late: 0,
+            told,
+            failed,
+            seen: None,
+            next_check: next_look,
+            is_over: false,
+            absent: BTreeMap::new(),
+        }
     }
 
     /// What becomes readable when something has changed.
@@ -172,9 +195,13 @@ impl Pending {
         self.changes.as_ref().map(Changes::descriptor)
     }
 
-    /// When to look where nobody tells.
+    /// When to look, whether or not somebody tells.
     pub fn next_look(&self) -> Option<Instant> {
-        self.changes.is_none().then_some(self.next_look)
+        match (self.is_over, &self.changes) {
+            (true, _) => None,
+            (false, Some(_)) => Some(self.next_check),
+            (false, None) => Some(self.next_look),
+        }
     }
 
     /// Looks at the mapped files if there is a reason, and arms what is asked for in those that are new. Whoever has waited for it goes on.
@@ -186,23 +213,50 @@ impl Pending {
 
     /// Looks at the mapped files, if they may have changed; `None` if not. Whoever waits for it does so until it is [armed](Self::arm).
     pub fn news(&mut self, run: &Run, process: &Process, session: &mut Session) -> Option<News> {
+        if self.is_over || !session.is_armed(process) {
+            self.close(session);
+            return None;
+        }
+        let now = Instant::now();
+        if self.changes.is_some() && now >= self.next_check {
+            self.next_check = now + CHECK;
+            if !session.tells_changes(process) {
+                // Nobody is to wait who would not be answered, or must not make the call.
+                session.ignore_changes();
+                self.changes = None;
+            }
+        }
         let change = self.changes.as_ref().map(|changes| session.change(changes));
         let is_due = match change {
             Some(_) => self.seen != change,
-            None => Instant::now() >= self.next_look,
+            None => now >= self.next_look,
         };
         if !is_due {
             return None;
         }
         self.seen = change;
-        let since = Instant::now();
         let found = self.find(run, process, session);
-        self.next_look = Instant::now() + LOOK.max(since.elapsed() * SHARE);
+        self.next_look = Instant::now() + LOOK.max(now.elapsed() * SHARE);
         let news = found.unwrap_or_else(|error| {
             self.fail(process, &error);
             News::default()
         });
         Some(News { change, ..news })
+    }
+
+    /// The session is over: nothing is looked for, and nobody waits.
+    fn close(&mut self, session: &Session) {
+        if !std::mem::replace(&mut self.is_over, true) {
+            session.ignore_changes();
+            self.changes = None;
+        }
+    }
+
+    /// Takes note that somebody waits who is served already.
+    pub fn is_served(&self, session: &Session) {
+        if let Some(changes) = &self.changes {
+            session.change(changes);
+        }
     }
 
     /// The files that are new, those that have come back, and what is asked for in the new ones.
@@ -224,6 +278,7 @@ impl Pending {
             true => None,
             false => present(run, &mut self.matched, process, &images)?.ok(),
         };
+        self.note_absent(run, process, &images);
         Ok(News { change: None, back, images, sites })
     }
 
@@ -241,7 +296,7 @@ impl Pending {
         if let Some(mut hold) = hold {
             let mut others = Vec::new();
             for image in back {
-                match session.come_back(process, &image.range, hold.again()) {
+                match session.come_back(process, &image, hold.again()) {
                     Ok(true) => {
                         tell(format_args!(
                             "{} is back in process {}",
@@ -293,6 +348,20 @@ impl Pending {
         }
     }
 
+    /// Takes note of what waits for a library that is there by now, and has not got it.
+    fn note_absent(&mut self, run: &Run, process: &Process, images: &[Image]) {
+        let waiting = self.waiting.keys().filter(|index| !self.matched.contains(index));
+        for (&index, probe) in waiting.filter_map(|index| Some((index, run.selection.probes.get(*index)?))) {
+            let selection = &run.selection;
+            let asked = [(&probe.spec, kinds(probe))];
+            match resolve::resolve(Some(process), images, asked, &selection.exclusions, selection.max_probes)
+            {
+                Ok(_) | Err(SessionError::Select(SelectError::NoModule { .. })) => {}
+                Err(error) => drop(self.absent.insert(index, error.to_string())),
+            }
+        }
+    }
+
     fn fail(&mut self, process: &Process, why: &Error) {
         if process.is_alive() {
             self.failed.insert(why.to_string());
@@ -307,13 +376,18 @@ impl Pending {
     /// What is to be known of it at the end.
     pub fn notes(&self, session: &Session) -> Vec<Note> {
         let mut notes = Vec::new();
-        for (_, text) in self.waiting.iter().filter(|(index, _)| !self.matched.contains(index)) {
-            let text = format!("'{}' was not armed: its library was not loaded", printable(text));
+        for (index, text) in self.waiting.iter().filter(|(index, _)| !self.matched.contains(index)) {
+            let why = match self.absent.get(index) {
+                Some(why) => why.as_str(),
+                None if session.unanswered() > 0 => "its library was not loaded, or not seen in time",
+                None => "its library was not loaded",
+            };
+            let text = format!("'{}' was not armed: {}", printable(text), printable(why));
             notes.push(Note { code: "pending", text });
         }
-        if self.changes.is_none() {
+        if self.changes.is_none() && !self.is_over {
             let text = format!(
-                "the process does not tell of libraries that it loads; they were found by looking, every {} ms, and what was called before is not counted. Found so: {}",
+                "the process does not tell of libraries that it loads, or not to the end; they were found by looking, every {} ms, and what was called before is not counted. Found so: {}",
                 LOOK.as_millis(),
                 self.late
             );
@@ -326,7 +400,7 @@ impl Pending {
         let unanswered = session.unanswered();
         if unanswered > 0 {
             let text = format!(
-                "libraries that were loaded and could not be probed in time, so that calls may be missing: {unanswered}"
+                "libraries were loaded and trapless did not come in time, so that calls may be missing in those that came from then on until it did: {unanswered} times"
             );
             notes.push(Note { code: "missed", text });
         }

@@ -2,7 +2,7 @@
 
 use super::super::{
     Armed, measure,
-    pending::{self, Pending},
+    pending::{self, News, Pending},
     present::present,
     watch,
 };
@@ -55,6 +55,13 @@ impl Holder for Standing<'_, '_> {
     }
 }
 
+/// What a process has loaded that is to be stopped for it.
+pub(super) struct Arriving {
+    news: News,
+    /// Whether it was asked to stop.
+    is_asked: bool,
+}
+
 /// A process's session, and what is probed in libraries that it loads later.
 pub(super) struct Probed {
     pub session: Session,
@@ -62,18 +69,27 @@ pub(super) struct Probed {
 }
 
 impl Follower<'_> {
-    /// Looks for libraries that were loaded. What is to be armed for them is when the process stands, which it is asked for.
+    /// Looks for libraries that were loaded. What is to be armed for them is when the process stands, which it is asked for. Who has a child in
+    /// its memory is asked when that has left it: no code is changed under anybody who runs.
     pub(super) fn meet_libraries(&mut self) {
-        for armed in &mut self.targets {
+        for index in 0..self.targets.len() {
+            let pid = self.targets[index].process.pid();
+            let is_shared = self.sharer_of(pid).is_some();
+            let armed = &mut self.targets[index];
             let Some(pending) = &mut armed.pending else { continue };
-            let pid = armed.process.pid();
-            if self.arriving.contains_key(&pid) {
+            if let Some(Arriving { is_asked, .. }) = self.arriving.get_mut(&pid) {
+                pending.is_served(&armed.session);
+                if !is_shared && !std::mem::replace(is_asked, true) {
+                    self.family.ask_to_stop(pid);
+                }
                 continue;
             }
             let Some(news) = pending.news(self.run, &armed.process, &mut armed.session) else { continue };
             if news.is_any() {
-                self.arriving.insert(pid, news);
-                self.family.ask_to_stop(pid);
+                self.arriving.insert(pid, Arriving { news, is_asked: !is_shared });
+                if !is_shared {
+                    self.family.ask_to_stop(pid);
+                }
             } else {
                 pending.arm(self.run, &armed.process, &mut armed.session, news, None);
             }
@@ -81,16 +97,27 @@ impl Follower<'_> {
         }
     }
 
+    /// Whether somebody is to be asked to stop as soon as he may be.
+    pub(super) fn waits_for_sharers(&self) -> bool {
+        self.arriving.values().any(|arriving| !arriving.is_asked)
+    }
+
     /// Arms what has arrived in a process that stands; whether something has.
     pub(super) fn arm_arrived(&mut self, pid: trapless_process::Pid) -> bool {
-        let Some(news) = self.arriving.remove(&pid) else { return false };
+        let Some(mut arriving) = self.arriving.remove(&pid) else { return false };
+        if self.sharer_of(pid).is_some() {
+            arriving.is_asked = false;
+            self.arriving.insert(pid, arriving);
+            return true;
+        }
         let family = &mut self.family;
         if let Some(armed) = self.targets.iter_mut().find(|armed| armed.pid() == pid.0)
             && let Some(pending) = &mut armed.pending
         {
             let process = Rc::clone(&armed.process);
             let mut standing = Standing { process: &process, family };
-            pending.arm(self.run, &process, &mut armed.session, news, Some(Hold::Held(&mut standing)));
+            let hold = Hold::Held(&mut standing);
+            pending.arm(self.run, &process, &mut armed.session, arriving.news, Some(hold));
         }
         true
     }

@@ -152,7 +152,7 @@ impl Follower<'_> {
     }
 
     /// Somebody who runs in a process's memory.
-    fn sharer_of(&self, pid: Pid) -> Option<Pid> {
+    pub(super) fn sharer_of(&self, pid: Pid) -> Option<Pid> {
         let shares = |member: &super::worker::Member| member.sharing.as_ref().is_some_and(|s| s.of == pid);
         self.members.iter().find(|(_, member)| shares(member)).map(|(sharer, _)| *sharer)
     }
@@ -169,7 +169,7 @@ impl Follower<'_> {
         let session = match self.targets.iter().find(|armed| armed.pid() == pid.0) {
             Some(armed) => {
                 armed.session.look_again(&process, true);
-                Some(armed.session.to_remove())
+                Some(armed.session.to_remove(&process))
             }
             None => self.copy_in(&process),
         };
@@ -189,7 +189,7 @@ impl Follower<'_> {
         if let Some(of) = self.inherited(process).filter(|of| is_copy(*of)) {
             let parent = &self.targets[of].session;
             if let Ok(own) = self.family.hold(process, |stopped| parent.of_forked_child(process, stopped)) {
-                return Some(own.to_remove());
+                return Some(own.to_remove(process));
             }
         }
         own_sessions(process).into_iter().next()

@@ -4,13 +4,8 @@
 //! parent that waits for its child of vfork in the kernel, the kernel lets him go. Only then is the report written, for which somebody may
 //! have to be waited for.
 
-use super::super::{
-    Armed,
-    pending::{News, Pending},
-    wake::Wake,
-    watch,
-};
-use super::arming::Newcomer;
+use super::super::{Armed, pending::Pending, wake::Wake, watch};
+use super::arming::{Arriving, Newcomer};
 use super::ends::Cleaned;
 use super::kept::{End, Kept, Who};
 use super::newcomers::Newcomers;
@@ -72,7 +67,7 @@ pub(super) struct Follower<'r> {
     /// How those are found whom nobody has named.
     pub newcomers: Option<Newcomers>,
     /// What those have loaded who were asked to stop for it.
-    pub arriving: BTreeMap<Pid, News>,
+    pub arriving: BTreeMap<Pid, Arriving>,
     task: &'r Task<'r>,
 }
 
@@ -248,7 +243,7 @@ impl Follower<'_> {
                 let newcomers = self.newcomers.as_ref().map(Newcomers::next_look);
                 let libraries =
                     self.targets.iter().filter_map(|armed| armed.pending.as_ref()?.next_look()).min();
-                let tick = ticks.then(|| now + TICK);
+                let tick = (ticks || self.waits_for_sharers()).then(|| now + TICK);
                 let times = [Some(next_look), next_interval, deadline, tick, newcomers, libraries];
                 self.sleep(times.into_iter().flatten().min());
             }

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use trapless_process::Process;
 use trapless_session::error::Error as SessionError;
 use trapless_session::select::{self, ModuleNames, SelectError};
+use trapless_symbols::Module;
 
 /// Whether a probe's file is found where the process would look for a library, and has what is to be probed.
 ///
@@ -23,16 +24,24 @@ pub(super) fn can_be_loaded(
     probe: &Probe,
 ) -> Result<bool, Error> {
     let selection = &run.selection;
-    for path in files(process, images, &probe.spec) {
-        let image = [Image::file(&path)?];
-        let probe = [(&probe.spec, kinds(probe))];
-        return match resolve::resolve(None, &image, probe, &selection.exclusions, selection.max_probes) {
-            // Its name is a link's.
-            Err(SessionError::Select(SelectError::NoModule { .. })) => Ok(true),
-            sites => sites.map(|_| true).map_err(Error::from),
-        };
+    let asked = [(&probe.spec, kinds(probe))];
+    let mut missing = None;
+    for image in files(process, images, &probe.spec).iter().filter_map(|path| Image::file(path).ok()) {
+        if !image.module(None).is_ok_and(is_library) {
+            continue;
+        }
+        match resolve::resolve(None, &[image], asked, &selection.exclusions, selection.max_probes) {
+            // By a name that is a link's.
+            Ok(_) | Err(SessionError::Select(SelectError::NoModule { .. })) => return Ok(true),
+            Err(error) => drop(missing.get_or_insert(error)),
+        }
     }
-    Ok(false)
+    missing.map_or(Ok(false), |error| Err(error.into()))
+}
+
+/// Whether a file can be loaded by a program that runs: it is none itself.
+fn is_library(module: &Module) -> bool {
+    module.interpreter().is_none() || module.soname().is_some()
 }
 
 /// The files that a specification may mean, as we see them.
