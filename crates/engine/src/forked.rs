@@ -10,12 +10,7 @@
 //! 2. Map it over the parent's. The thread table is empty (it is wiped in children), so no thread has a block in the old one.
 //! 3. Say that what counts here is no child any more: the origin word, which is wiped, too.
 
-use crate::{
-    EngineError, Session,
-    arm::{keep_out_of_dumps, set_state},
-    found,
-    region::Region,
-};
+use crate::{EngineError, Session, arm::set_state, found, mapped::keep_out_of_dumps, region::Region};
 use std::time::Instant;
 use trapless_isa::detour::BLOCK_ORIGIN;
 use trapless_process::{Process, RemoteAddr, Stopped, Tid};

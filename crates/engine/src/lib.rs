@@ -29,6 +29,7 @@ mod frames;
 mod gate;
 mod home;
 mod kept;
+mod mapped;
 mod patch;
 mod plan;
 mod reach;

@@ -8,42 +8,41 @@ mod facts;
 mod gate;
 mod hooks;
 mod lost;
+mod prepared;
 mod sharing;
 mod signals;
+mod told;
 mod trace;
 mod usdt;
 
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::name::SiteName;
-use crate::outcome::{LostSite, Remark, Skipped, Why};
-use crate::resolve::{self, Kinds, Site, Sites};
-use crate::survey;
-use crate::target::{self, Image};
+use crate::outcome::{LostSite, Remark, Skipped};
+use crate::resolve::{Kinds, Site, Sites};
+use crate::target::Image;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use trapless_engine::admit::{Facts, Functions, Runtimes};
-use trapless_engine::spread::{self, both};
+use trapless_engine::admit::Runtimes;
+use trapless_engine::spread::both;
 use trapless_engine::{
-    EngineError, FoundSession, Function, Home, LeftAlone, Module, Plan, Refusal, Removed, Request, Role,
-    Serving, Spare, Wanted, find_sessions, remove_kept,
+    EngineError, FoundSession, Home, Refusal, Removed, Serving, Spare, Wanted, find_sessions, remove_kept,
 };
+use trapless_isa::Mechanism;
 use trapless_isa::detour::MOST_FETCHED;
-use trapless_isa::detour::signals::RETURN_LENGTH;
-use trapless_isa::{BranchTargets, Mechanism, SignalCall};
 use trapless_process::launch::{Child, Launched};
 use trapless_process::{Process, RemoteAddr, RemoteError, StopOptions, Stopped};
-use trapless_symbols::Unread;
 use trapless_wire::Places;
 
 use arm::{arm, nothing_probed};
 use gate::Gate;
+use told::{FileName, FileNames, Told};
 
 pub use counts::Snapshot;
 pub use gate::{Change, Changes};
+pub use prepared::Prepared;
 pub use trace::{Calls, Origin};
 pub use usdt::{Argument, SiteNotes};
 
@@ -128,9 +127,6 @@ pub struct Session {
     files: Vec<FileName>,
 }
 
-/// A mapped file: its inode and its path.
-type FileName = (u64, Arc<str>);
-
 /// How the target is held still while it is changed.
 pub enum Hold<'s> {
     /// It runs: a keeper stops it.
@@ -159,289 +155,6 @@ pub trait Holder {
     /// # Errors
     /// It cannot be held; then nothing was done.
     fn hold(&mut self, work: &mut dyn FnMut(&mut Stopped<'_>)) -> Result<(), RemoteError>;
-}
-
-/// Sites with all that must be known of them, ready to be judged: `list`, `explain` and attaching begin here.
-pub struct Prepared<'i> {
-    process: Option<&'i Process>,
-    images: &'i [Image],
-    sites: Sites,
-    facts: Facts,
-    files: BTreeMap<usize, File<'i>>,
-    /// What the notes of USDT probes tell at their sites, by the sites' ids.
-    usdt: BTreeMap<u32, SiteNotes>,
-    signals: signals::Hooks,
-    home: Home,
-    /// The id of the first site.
-    first: u32,
-}
-
-/// What is known of a file that has sites.
-struct File<'i> {
-    module: &'i trapless_symbols::Module,
-    bias: u64,
-    targets: BranchTargets,
-    runtimes: Runtimes,
-    functions: Functions<'i>,
-}
-
-impl<'i> Prepared<'i> {
-    /// Reads the code of every file that has a site. `follows`: calls may be followed to their return, so more must be known.
-    ///
-    /// # Errors
-    /// A file or the process cannot be read.
-    pub fn new(
-        process: Option<&'i Process>,
-        images: &'i [Image],
-        sites: Sites,
-        follows: bool,
-    ) -> Result<Self, Error> {
-        let mut sites = if follows { hooks::with_unwinders(process, images, sites) } else { sites };
-        let signals = match process {
-            Some(process) => signals::Hooks::find(process, images, &mut sites),
-            None => signals::Hooks::default(),
-        };
-        let mut facts = facts::of_process(process, images, follows)?;
-        facts.shows = signals.are_whole() && !signals::are_shown_already(process);
-        facts.throws_unhooked = follows && hooks::throw_unhooked(process, images, &sites);
-        let home = Home::default();
-        let none = BTreeMap::new();
-        let read = Self {
-            process,
-            images,
-            sites,
-            facts,
-            files: BTreeMap::new(),
-            usdt: none,
-            signals,
-            home,
-            first: 0,
-        };
-        read.read(follows)
-    }
-
-    /// Reads the code of the files.
-    fn read(self, follows: bool) -> Result<Self, Error> {
-        let Self { process, images, sites, first, .. } = &self;
-        let (process, images) = (*process, *images);
-        let mut wanted: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-        for site in &sites.sites {
-            wanted.entry(site.image).or_default().push(site.function);
-        }
-        let mut files = BTreeMap::new();
-        for (index, functions) in wanted {
-            let image = &images[index];
-            let opened = image.opened(process)?;
-            let (module, bias) = (opened.module(), image.bias(process)?);
-            let (targets, runtimes) = opened.surveyed(image.name());
-            let targets = targets.ok_or_else(|| survey::unread(Path::new(&image.path)))?;
-            files.insert(
-                index,
-                File {
-                    module,
-                    bias,
-                    targets: targets.moved_by(bias),
-                    runtimes,
-                    functions: match follows {
-                        true => facts::File::new(opened, bias).functions(functions),
-                        false => Functions::new(),
-                    },
-                },
-            );
-        }
-        let mut usdt = BTreeMap::new();
-        for (id, site) in (*first..).zip(&sites.sites).filter(|(_, site)| !site.usdt.is_empty()) {
-            if let Some(file) = files.get(&site.image) {
-                usdt.insert(id, SiteNotes::of(file.module, file.bias, &site.usdt));
-            }
-        }
-        Ok(Self { files, usdt, ..self })
-    }
-
-    /// Says what the sites go into.
-    #[must_use]
-    fn with_home(self, home: Home) -> Self {
-        Self { home, ..self }
-    }
-
-    /// The site with this id.
-    fn site(&self, id: u32) -> &Site {
-        &self.sites.sites[(id - self.first) as usize]
-    }
-
-    /// The engine's modules and requests. The ids of requests are in the order of their sites.
-    pub fn requests(&self, wanted: impl Fn(&Site) -> Wanted) -> (Vec<Module<'_>>, Vec<Request<'_>>) {
-        let mut modules = Vec::new();
-        let mut place = BTreeMap::new();
-        for (&index, file) in &self.files {
-            let range = &self.images[index].range;
-            place.insert(index, modules.len());
-            modules.push(Module {
-                machine: target::machine(file.module),
-                start: range.start,
-                end: range.end,
-                targets: &file.targets,
-                runtimes: file.runtimes,
-                entry: file.module.entry().wrapping_add(file.bias),
-                functions: &file.functions,
-            });
-        }
-        let mut requests = Vec::new();
-        for (id, site) in (self.first..).zip(&self.sites.sites) {
-            let file = &self.files[&site.image];
-            let notes = self.usdt.get(&id);
-            let Some(function) = file.module.functions().get(site.function) else { continue };
-            // Code that the file lacks is judged as code that is not there.
-            let missing =
-                Function { address: function.address().wrapping_add(file.bias), bytes: &[], size: 0 };
-            let mut code = facts::code_of(file.module, function, file.bias).unwrap_or(missing);
-            if self.signals.at(site) == Some(SignalCall::Return) {
-                // What handlers return to has an unwind entry that begins ahead of it.
-                code = returned_to(file.module, site.address, file.bias).unwrap_or(missing);
-            } else if !function.range().contains(&site.address) {
-                // Assembly whose unwind entry ends ahead of a system call goes on behind it.
-                code.size = code.bytes.len();
-            }
-            requests.push(Request {
-                id,
-                role: Role::Whole,
-                module: place[&site.image],
-                function: code,
-                address: site.address.wrapping_add(file.bias),
-                wanted: self.signals.want(site, wanted(site)),
-                mechanism: site.mechanism,
-                operands: notes.map(|notes| notes.operands.as_slice()),
-                semaphores: notes.map_or(&[], |notes| notes.semaphores.as_slice()),
-                unread: file.module.unread(&function.range()).map(Unread::name),
-            });
-        }
-        (modules, requests)
-    }
-
-    /// Which of the sites can be probed, in which way, and why not the others.
-    pub fn plan(&self, wanted: impl Fn(&Site) -> Wanted, allowed: &[Mechanism]) -> Plan<'_> {
-        let (modules, requests) = self.requests(wanted);
-        Plan::new(&self.facts, modules, &requests, allowed, self.home)
-    }
-
-    /// The same, less what would be refused on the way to the armed process: for want of memory, or for code that is not the
-    /// file's. Changes nothing.
-    ///
-    /// # Errors
-    /// The process cannot be read.
-    pub fn offers(&self, wanted: impl Fn(&Site) -> Wanted, allowed: &[Mechanism]) -> Result<Plan<'_>, Error> {
-        let plan = self.plan(wanted, allowed);
-        match self.process {
-            Some(process) => arm::offered(process, plan).map_err(Error::other),
-            None => Ok(plan),
-        }
-    }
-
-    /// What the notes of the USDT probes at a site tell, by its id.
-    pub fn notes(&self, id: u32) -> Option<&SiteNotes> {
-        self.usdt.get(&id)
-    }
-
-    /// What is known of the process.
-    pub fn facts(&self) -> &Facts {
-        &self.facts
-    }
-
-    /// The sites, in the order of the requests' ids.
-    pub fn sites(&self) -> &Sites {
-        &self.sites
-    }
-}
-
-/// The code that handlers return to, as a function of its own.
-fn returned_to(module: &trapless_symbols::Module, address: u64, bias: u64) -> Option<Function<'_>> {
-    let bytes = module.code(address..address + RETURN_LENGTH as u64)?;
-    Some(Function { address: address.wrapping_add(bias), bytes, size: RETURN_LENGTH })
-}
-
-/// What is told of the sites that were to be armed.
-struct Told {
-    probes: Vec<Probe>,
-    refused: Vec<(u32, Refusal)>,
-    modules: ModuleNames,
-}
-
-impl Told {
-    /// `left_alone`: of each site of the plan, why it was left out in the end.
-    fn of(prepared: &Prepared<'_>, plan: &Plan<'_>, left_alone: &[Option<LeftAlone>]) -> Self {
-        let mut refused = plan.skipped.clone();
-        let mut modules = ModuleNames::default();
-        let mut probes = Vec::with_capacity(plan.sites.len());
-        for (site, left) in plan.sites.iter().zip(left_alone) {
-            if site.request.is_exit() {
-                continue;
-            }
-            let asked = prepared.site(site.request.id);
-            match left {
-                Some(left) => refused.push((site.request.id, (*left).into())),
-                None if asked.kinds == Kinds::default() || site.request.wanted.is_hook() => {}
-                // One for each name: several USDT probes may stand at one address.
-                None => probes.extend(asked.names().map(|name| Probe {
-                    module: modules.name(asked.module_name(prepared.images)),
-                    function: name.clone(),
-                    usdt: prepared.notes(site.request.id).and_then(|notes| notes.arguments_of(name.text())),
-                    address: site.request.address,
-                    file_address: asked.address,
-                    again: None,
-                    kinds: asked.kinds,
-                    mechanism: site.mechanism.name(),
-                    places: site.places,
-                    id: site.request.id,
-                })),
-            }
-        }
-        Self { probes, refused, modules }
-    }
-
-    /// What was asked for and left out.
-    fn skipped(&self, prepared: &Prepared<'_>) -> Vec<Skipped> {
-        let mut skipped = prepared.sites.skipped.clone();
-        let told = spread::map(&self.refused, |(id, refusal)| {
-            let site = prepared.site(*id);
-            (site.kinds != Kinds::default()).then(|| resolve::skip(prepared.images, site, Why::from(refusal)))
-        });
-        skipped.extend(told.into_iter().flatten());
-        skipped
-    }
-}
-
-/// Names of modules, each kept once for all the sites in a row that bear it.
-#[derive(Default)]
-struct ModuleNames(Option<Arc<str>>);
-
-impl ModuleNames {
-    fn name(&mut self, name: &str) -> Arc<str> {
-        match &self.0 {
-            Some(last) if **last == *name => last.clone(),
-            _ => self.0.insert(name.into()).clone(),
-        }
-    }
-
-    /// The names of a site and its module.
-    fn named(&mut self, prepared: &Prepared<'_>, id: u32) -> (Arc<str>, SiteName) {
-        let site = prepared.site(id);
-        (self.name(site.module_name(prepared.images)), site.name.clone())
-    }
-}
-
-/// Inodes and paths of images, each kept once.
-#[derive(Default)]
-struct FileNames(BTreeMap<usize, FileName>);
-
-impl FileNames {
-    /// Those of all sites, in order.
-    fn all(mut self, prepared: &Prepared<'_>) -> Vec<FileName> {
-        let of = |image: &Image| (image.inode(), image.path.as_str().into());
-        let mut file = |site: &Site| {
-            self.0.entry(site.image).or_insert_with(|| of(&prepared.images[site.image])).clone()
-        };
-        prepared.sites.sites.iter().map(&mut file).collect()
-    }
 }
 
 /// What has no return has no time; it was left out with the reason.

@@ -1,0 +1,213 @@
+//! Sites with all that must be known of them, ready to be judged.
+
+use super::{SiteNotes, arm, facts, hooks, signals};
+use crate::error::Error;
+use crate::resolve::{Site, Sites};
+use crate::survey;
+use crate::target::{self, Image};
+use std::collections::BTreeMap;
+use std::path::Path;
+use trapless_engine::admit::{Facts, Functions, Runtimes};
+use trapless_engine::{Function, Home, Module, Plan, Request, Role, Wanted};
+use trapless_isa::detour::signals::RETURN_LENGTH;
+use trapless_isa::{BranchTargets, Mechanism, SignalCall};
+use trapless_process::Process;
+use trapless_symbols::Unread;
+
+/// Sites with all that must be known of them, ready to be judged: `list`, `explain` and attaching begin here.
+pub struct Prepared<'i> {
+    pub(super) process: Option<&'i Process>,
+    pub(super) images: &'i [Image],
+    pub(super) sites: Sites,
+    pub(super) facts: Facts,
+    pub(super) files: BTreeMap<usize, File<'i>>,
+    /// What the notes of USDT probes tell at their sites, by the sites' ids.
+    pub(super) usdt: BTreeMap<u32, SiteNotes>,
+    pub(super) signals: signals::Hooks,
+    pub(super) home: Home,
+    /// The id of the first site.
+    pub(super) first: u32,
+}
+
+/// What is known of a file that has sites.
+pub(super) struct File<'i> {
+    module: &'i trapless_symbols::Module,
+    bias: u64,
+    targets: BranchTargets,
+    runtimes: Runtimes,
+    functions: Functions<'i>,
+}
+
+impl<'i> Prepared<'i> {
+    /// Reads the code of every file that has a site. `follows`: calls may be followed to their return, so more must be known.
+    ///
+    /// # Errors
+    /// A file or the process cannot be read.
+    pub fn new(
+        process: Option<&'i Process>,
+        images: &'i [Image],
+        sites: Sites,
+        follows: bool,
+    ) -> Result<Self, Error> {
+        let mut sites = if follows { hooks::with_unwinders(process, images, sites) } else { sites };
+        let signals = match process {
+            Some(process) => signals::Hooks::find(process, images, &mut sites),
+            None => signals::Hooks::default(),
+        };
+        let mut facts = facts::of_process(process, images, follows)?;
+        facts.shows = signals.are_whole() && !signals::are_shown_already(process);
+        facts.throws_unhooked = follows && hooks::throw_unhooked(process, images, &sites);
+        let home = Home::default();
+        let none = BTreeMap::new();
+        let read = Self {
+            process,
+            images,
+            sites,
+            facts,
+            files: BTreeMap::new(),
+            usdt: none,
+            signals,
+            home,
+            first: 0,
+        };
+        read.read(follows)
+    }
+
+    /// Reads the code of the files.
+    pub(super) fn read(self, follows: bool) -> Result<Self, Error> {
+        let Self { process, images, sites, first, .. } = &self;
+        let (process, images) = (*process, *images);
+        let mut wanted: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for site in &sites.sites {
+            wanted.entry(site.image).or_default().push(site.function);
+        }
+        let mut files = BTreeMap::new();
+        for (index, functions) in wanted {
+            let image = &images[index];
+            let opened = image.opened(process)?;
+            let (module, bias) = (opened.module(), image.bias(process)?);
+            let (targets, runtimes) = opened.surveyed(image.name());
+            let targets = targets.ok_or_else(|| survey::unread(Path::new(&image.path)))?;
+            files.insert(
+                index,
+                File {
+                    module,
+                    bias,
+                    targets: targets.moved_by(bias),
+                    runtimes,
+                    functions: match follows {
+                        true => facts::File::new(opened, bias).functions(functions),
+                        false => Functions::new(),
+                    },
+                },
+            );
+        }
+        let mut usdt = BTreeMap::new();
+        for (id, site) in (*first..).zip(&sites.sites).filter(|(_, site)| !site.usdt.is_empty()) {
+            if let Some(file) = files.get(&site.image) {
+                usdt.insert(id, SiteNotes::of(file.module, file.bias, &site.usdt));
+            }
+        }
+        Ok(Self { files, usdt, ..self })
+    }
+
+    /// Says what the sites go into.
+    #[must_use]
+    pub(super) fn with_home(self, home: Home) -> Self {
+        Self { home, ..self }
+    }
+
+    /// The site with this id.
+    pub(super) fn site(&self, id: u32) -> &Site {
+        &self.sites.sites[(id - self.first) as usize]
+    }
+
+    /// The engine's modules and requests. The ids of requests are in the order of their sites.
+    pub fn requests(&self, wanted: impl Fn(&Site) -> Wanted) -> (Vec<Module<'_>>, Vec<Request<'_>>) {
+        let mut modules = Vec::new();
+        let mut place = BTreeMap::new();
+        for (&index, file) in &self.files {
+            let range = &self.images[index].range;
+            place.insert(index, modules.len());
+            modules.push(Module {
+                machine: target::machine(file.module),
+                start: range.start,
+                end: range.end,
+                targets: &file.targets,
+                runtimes: file.runtimes,
+                entry: file.module.entry().wrapping_add(file.bias),
+                functions: &file.functions,
+            });
+        }
+        let mut requests = Vec::new();
+        for (id, site) in (self.first..).zip(&self.sites.sites) {
+            let file = &self.files[&site.image];
+            let notes = self.usdt.get(&id);
+            let Some(function) = file.module.functions().get(site.function) else { continue };
+            // Code that the file lacks is judged as code that is not there.
+            let missing =
+                Function { address: function.address().wrapping_add(file.bias), bytes: &[], size: 0 };
+            let mut code = facts::code_of(file.module, function, file.bias).unwrap_or(missing);
+            if self.signals.at(site) == Some(SignalCall::Return) {
+                // What handlers return to has an unwind entry that begins ahead of it.
+                code = returned_to(file.module, site.address, file.bias).unwrap_or(missing);
+            } else if !function.range().contains(&site.address) {
+                // Assembly whose unwind entry ends ahead of a system call goes on behind it.
+                code.size = code.bytes.len();
+            }
+            requests.push(Request {
+                id,
+                role: Role::Whole,
+                module: place[&site.image],
+                function: code,
+                address: site.address.wrapping_add(file.bias),
+                wanted: self.signals.want(site, wanted(site)),
+                mechanism: site.mechanism,
+                operands: notes.map(|notes| notes.operands.as_slice()),
+                semaphores: notes.map_or(&[], |notes| notes.semaphores.as_slice()),
+                unread: file.module.unread(&function.range()).map(Unread::name),
+            });
+        }
+        (modules, requests)
+    }
+
+    /// Which of the sites can be probed, in which way, and why not the others.
+    pub fn plan(&self, wanted: impl Fn(&Site) -> Wanted, allowed: &[Mechanism]) -> Plan<'_> {
+        let (modules, requests) = self.requests(wanted);
+        Plan::new(&self.facts, modules, &requests, allowed, self.home)
+    }
+
+    /// The same, less what would be refused on the way to the armed process: for want of memory, or for code that is not the
+    /// file's. Changes nothing.
+    ///
+    /// # Errors
+    /// The process cannot be read.
+    pub fn offers(&self, wanted: impl Fn(&Site) -> Wanted, allowed: &[Mechanism]) -> Result<Plan<'_>, Error> {
+        let plan = self.plan(wanted, allowed);
+        match self.process {
+            Some(process) => arm::offered(process, plan).map_err(Error::other),
+            None => Ok(plan),
+        }
+    }
+
+    /// What the notes of the USDT probes at a site tell, by its id.
+    pub fn notes(&self, id: u32) -> Option<&SiteNotes> {
+        self.usdt.get(&id)
+    }
+
+    /// What is known of the process.
+    pub fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// The sites, in the order of the requests' ids.
+    pub fn sites(&self) -> &Sites {
+        &self.sites
+    }
+}
+
+/// The code that handlers return to, as a function of its own.
+fn returned_to(module: &trapless_symbols::Module, address: u64, bias: u64) -> Option<Function<'_>> {
+    let bytes = module.code(address..address + RETURN_LENGTH as u64)?;
+    Some(Function { address: address.wrapping_add(bias), bytes, size: RETURN_LENGTH })
+}
