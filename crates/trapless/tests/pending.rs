@@ -125,7 +125,10 @@ fn l2_a_command_loads_its_libraries_with_probes_in_both_widths() {
             let spec = format!("{path}:plug_work");
             let [script, results] = ["script", "results"].map(|name| library.dir().join(name));
             std::fs::write(&script, "load 0\ncall 0 10\nunload 0\nload 0\ncall 0 1\n").unwrap();
-            let command = ["--", host.path().to_str().unwrap(), path];
+            // What nothing is loaded into is not in the report.
+            let shell = ["sh", "-c", "/bin/true; exec \"$0\" \"$@\""];
+            let shell = if follow.is_empty() { &[][..] } else { &shell };
+            let command = [&["--"], shell, &[host.path().to_str().unwrap(), path]].concat();
             let output = ["count", "-f", "json", "-o", results.to_str().unwrap()];
             let arguments = [&output[..], follow, &[&spec], &command].concat();
             let ran = finish(trapless(&arguments).stdin(std::fs::File::open(&script).unwrap()));
@@ -133,7 +136,11 @@ fn l2_a_command_loads_its_libraries_with_probes_in_both_widths() {
             assert!(ran.out.ends_with(&format!("0\n{}\n0\n0\n1\n", sum(10))), "{ran:?}");
             let results = std::fs::read_to_string(&results).unwrap();
             let lines = results.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+            let lines: Vec<_> = lines.collect();
+            let commands = lines.iter().filter(|line| line["type"] == "command").count();
+            assert_eq!(commands, usize::from(!follow.is_empty()), "{results}");
             let hits: u64 = lines
+                .into_iter()
                 .filter(|line| line["type"] == "summary")
                 .flat_map(|line| line["probes"].as_array().cloned().unwrap_or_default())
                 .map(|row| row["hits"].as_u64().unwrap())

@@ -128,6 +128,8 @@ struct Armed {
     session: Session,
     /// What is probed in libraries that are loaded later, if anything is.
     pending: Option<Pending>,
+    /// Why nothing was probed in it at first, where nothing was.
+    absent: Option<Error>,
     /// When time began for the run.
     beginning: Clock,
     calls: Calls,
@@ -151,6 +153,7 @@ impl Armed {
             beginning: session.clock(),
             session,
             pending: None,
+            absent: None,
             calls: Calls::default(),
             announced: false,
             ran_another_program: false,

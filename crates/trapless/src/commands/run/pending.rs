@@ -5,16 +5,19 @@
 //! among them, and one that is unloaded and loaded again is probed again. Where there can be no gate the mapped files are looked at again and again,
 //! and what was called before is not counted, which the summary says.
 
+mod asked;
 mod search;
 
 use super::present::present;
-use crate::cli::validated::{Probe, Run};
+use crate::cli::validated::Run;
 use crate::error::Error;
 use crate::report::{Note, plural};
-use crate::resolve::{self, Kinds, Sites};
+use crate::resolve::{self, Sites};
 use crate::session::{Change, Changes, Hold, Session};
 use crate::target::{self, Image};
 use crate::terminal::{printable, tell};
+use asked::kinds;
+pub(super) use asked::{Wanted, later, wanted};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::os::fd::RawFd;
@@ -35,86 +38,16 @@ const CHECK: Duration = Duration::from_millis(200);
 /// A look may take one part of so many of the time.
 const SHARE: u32 = 20;
 
-/// What is probed in a process now, and what may be later.
-pub(super) struct Wanted {
-    /// The sites that there are.
-    pub sites: Sites,
-    /// What is asked for in libraries that are not there; `None`: all is there, and nothing is waited for.
-    pub later: Option<Kinds>,
-    /// The probes that wait, by their place on the command line.
-    pub pending: BTreeMap<usize, String>,
-}
-
-/// Finds the sites of a run's probes in a process. A probe in a file that it has not mapped is pending, if that file is found where the process
-/// would look for it, or if the user says so.
-///
-/// # Errors
-/// A probe means nothing, and nothing that could be loaded.
-pub(super) fn wanted(run: &Run, process: &Process, images: &[Image]) -> Result<Wanted, Error> {
-    let selection = &run.selection;
-    let resolve = |probes: &[&Probe]| {
-        let probes = probes.iter().map(|probe| (&probe.spec, kinds(probe)));
-        resolve::resolve(Some(process), images, probes, &selection.exclusions, selection.max_probes)
-    };
-    let all: Vec<&Probe> = selection.probes.iter().collect();
-    let missing = match resolve(&all) {
-        Err(SessionError::Select(error @ SelectError::NoModule { .. })) => error,
-        sites => {
-            return Ok(Wanted { sites: sites?, later: later(run), pending: BTreeMap::new() });
-        }
-    };
-    let (mut there, mut pending) = (Vec::new(), BTreeMap::new());
-    for (index, &probe) in all.iter().enumerate() {
-        match resolve(&[probe]) {
-            Err(SessionError::Select(error @ SelectError::NoModule { .. })) => {
-                if !run.pending && !search::can_be_loaded(run, process, images, probe)? {
-                    return Err(Error::NotLoaded(error));
-                }
-                pending.insert(index, probe.spec.text.clone());
-            }
-            sites => {
-                sites?;
-                there.push(probe);
-            }
-        }
-    }
-    if pending.is_empty() {
-        // It is there when it is asked for alone.
-        return Err(Error::NotLoaded(missing));
-    }
-    for text in pending.values() {
-        let (text, pid) = (printable(text), process.pid());
-        tell(format_args!("'{text}' is armed when its library is loaded into process {pid}"));
-    }
-    let sites = if there.is_empty() { Sites::default() } else { resolve(&there)? };
-    Ok(Wanted { sites, later: Some(of_all(&all)), pending })
-}
-
-fn kinds(probe: &Probe) -> Kinds {
-    Kinds { entry: probe.entry, returns: probe.returns }
-}
-
-/// What is asked for at any of them.
-fn of_all(probes: &[&Probe]) -> Kinds {
-    let entry = probes.iter().any(|probe| probe.entry);
-    Kinds { entry, returns: probes.iter().any(|probe| probe.returns) }
-}
-
-/// What a run asks for in libraries that come later, if it waits for all of them.
-pub(super) fn later(run: &Run) -> Option<Kinds> {
-    run.pending.then(|| of_all(&run.selection.probes.iter().collect::<Vec<_>>()))
-}
-
 /// A process whose libraries are watched.
 pub(super) struct Pending {
     /// What is known of the run's files.
     files: Files,
     /// Who tells of changes; `None`: nobody does.
     changes: Option<Changes>,
-    /// The files that were mapped at the last look: from where, which, and to where.
-    known: BTreeMap<FileAt, u64>,
-    /// Files that were unmapped.
-    gone: BTreeSet<FileAt>,
+    /// The files that were mapped at the last look.
+    known: BTreeMap<FileAt, Mapped>,
+    /// Files that were unmapped, and when they had been changed.
+    gone: BTreeMap<FileAt, Changed>,
     /// The probes that have waited, and those that have matched something since, by their place on the command line.
     waiting: BTreeMap<usize, String>,
     matched: BTreeSet<usize>,
@@ -167,11 +100,15 @@ impl Pending {
         waiting: BTreeMap<usize, String>,
     ) -> Self {
         let files = files.clone();
-        let known = images.iter().map(|image| identity(process, image)).collect();
+        let mapped = |image: &Image| {
+            let (file, end) = identity(image);
+            (file, Mapped { end, changed: changed(process, image) })
+        };
+        let known = images.iter().map(mapped).collect();
         // Where no thread or descriptor is to be had, it is looked for without being told.
         let changes = session.changes().ok().flatten();
         let (matched, next_look) = (BTreeSet::new(), Instant::now());
-        let (gone, told, failed) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        let (gone, told, failed) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
         Self {
             files,
             changes,
@@ -213,8 +150,7 @@ impl Pending {
 
     /// Looks at the mapped files, if they may have changed; `None` if not. Whoever waits for it does so until it is [armed](Self::arm).
     pub fn news(&mut self, run: &Run, process: &Process, session: &mut Session) -> Option<News> {
-        if self.is_over || !session.is_armed(process) {
-            self.close(session);
+        if self.is_over {
             return None;
         }
         let now = Instant::now();
@@ -235,6 +171,10 @@ impl Pending {
             return None;
         }
         self.seen = change;
+        if !session.is_armed(process) {
+            self.close(session);
+            return None;
+        }
         let found = self.find(run, process, session);
         self.next_look = Instant::now() + LOOK.max(now.elapsed() * SHARE);
         let news = found.unwrap_or_else(|error| {
@@ -262,18 +202,26 @@ impl Pending {
     /// The files that are new, those that have come back, and what is asked for in the new ones.
     fn find(&mut self, run: &Run, process: &Process, session: &mut Session) -> Result<News, Error> {
         let images = target::images(process, &self.files)?;
-        let all: Vec<(FileAt, u64)> = images.iter().map(|image| identity(process, image)).collect();
-        let before = std::mem::replace(&mut self.known, all.iter().cloned().collect());
-        let new = images.into_iter().zip(all).filter(|(_, (file, _))| !before.contains_key(file));
-        let (back, images): (Vec<_>, Vec<_>) = new.partition(|(_, (file, _))| self.gone.contains(file));
-        let [back, images] =
-            [back, images].map(|all| all.into_iter().map(|(image, _)| image).collect::<Vec<_>>());
-        let gone: Vec<_> = before.into_iter().filter(|(file, _)| !self.known.contains_key(file)).collect();
-        if !gone.is_empty() {
-            let ranges: Vec<Range<u64>> = gone.iter().map(|((start, ..), end)| *start..*end).collect();
-            session.forget(process, &ranges)?;
-            self.gone.extend(gone.into_iter().map(|(file, _)| file));
+        let mut known = std::mem::take(&mut self.known);
+        let (mut back, mut new) = (Vec::new(), Vec::new());
+        for image in images {
+            let (file, end) = identity(&image);
+            if let Some(of_file) = known.remove(&file) {
+                self.known.insert(file, Mapped { end, ..of_file });
+                continue;
+            }
+            let changed = changed(process, &image);
+            let is_back = self.gone.get(&file) == Some(&changed);
+            self.known.insert(file, Mapped { end, changed });
+            if is_back { back.push(image) } else { new.push(image) }
         }
+        // What is left of them is not mapped any more.
+        if !known.is_empty() {
+            let ranges: Vec<Range<u64>> = known.iter().map(|((start, ..), file)| *start..file.end).collect();
+            session.forget(process, &ranges)?;
+            self.gone.extend(known.into_iter().map(|(file, mapped)| (file, mapped.changed)));
+        }
+        let images = new;
         let sites = match images.is_empty() {
             true => None,
             false => present(run, &mut self.matched, process, &images)?.ok(),
@@ -373,6 +321,11 @@ impl Pending {
         &self.matched
     }
 
+    /// Whether nothing has come, and there is nothing to be said of it.
+    pub fn is_vain(&self, session: &Session) -> bool {
+        session.probes().is_empty() && self.notes(session).is_empty()
+    }
+
     /// What is to be known of it at the end.
     pub fn notes(&self, session: &Session) -> Vec<Note> {
         let mut notes = Vec::new();
@@ -408,13 +361,28 @@ impl Pending {
     }
 }
 
-/// By what a mapped file is known again: from where it is mapped, its inode, when that was changed, and its path.
-type FileAt = (u64, u64, (i64, i64), String);
+/// By what a mapped file is known again: from where it is mapped, its inode, and its path.
+type FileAt = (u64, u64, String);
 
-/// That of a file, and where its mappings end.
-fn identity(process: &Process, image: &Image) -> (FileAt, u64) {
+/// When a file was changed last, in seconds and nanoseconds.
+type Changed = (i64, i64);
+
+/// What is known of a mapped file besides.
+#[derive(Clone, Copy)]
+struct Mapped {
+    /// Where its mappings end.
+    end: u64,
+    /// When it had been changed by the time it was seen.
+    changed: Changed,
+}
+
+fn identity(image: &Image) -> (FileAt, u64) {
+    ((image.range.start, image.inode(), image.path.clone()), image.range.end)
+}
+
+fn changed(process: &Process, image: &Image) -> Changed {
     let file = std::fs::metadata(process.path_in_root(Path::new(&image.path)));
-    let changed = file.ok().filter(|file| file.ino() == image.inode());
-    let changed = changed.map_or((0, 0), |file| (file.ctime(), file.ctime_nsec()));
-    ((image.range.start, image.inode(), changed, image.path.clone()), image.range.end)
+    file.ok()
+        .filter(|file| file.ino() == image.inode())
+        .map_or((0, 0), |file| (file.ctime(), file.ctime_nsec()))
 }

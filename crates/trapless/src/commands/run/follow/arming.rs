@@ -66,6 +66,8 @@ pub(super) struct Arriving {
 pub(super) struct Probed {
     pub session: Session,
     pub pending: Option<Pending>,
+    /// Why it has no probes yet, where it has none.
+    pub absent: Option<Error>,
 }
 
 impl Follower<'_> {
@@ -146,10 +148,10 @@ impl Follower<'_> {
             Session::attach(process, &images, sites, asked, Hold::Held(holder))
         });
         match (session, absent) {
-            (Ok(session), _) => {
+            (Ok(session), absent) => {
                 let pending =
                     later.map(|_| Pending::of(process, &session, (&images, files), BTreeMap::new()));
-                Ok(Ok(Probed { session, pending }))
+                Ok(Ok(Probed { session, pending, absent }))
             }
             // It has no loader that tells, and nothing to be probed.
             (Err(SessionError::NothingProbed { .. }), Some(absent)) => Ok(Err(absent)),
@@ -185,7 +187,8 @@ impl Follower<'_> {
                 let command = who.map_or_else(String::new, |who| who.command.clone());
                 let pending =
                     self.targets[of].pending.as_ref().map(|own| own.of_forked_child(process, &session));
-                self.add_named(process, Probed { session, pending }, command);
+                let absent = None;
+                self.add_named(process, Probed { session, pending, absent }, command);
             }
             Err(error) => self.not_followed(process.pid().0, &error),
         }
@@ -206,12 +209,13 @@ impl Follower<'_> {
     }
 
     fn add_named(&mut self, process: &Rc<Process>, probed: Probed, command: String) {
-        let Probed { session, pending } = probed;
+        let Probed { session, pending, absent } = probed;
         let pid = process.pid();
         let beginning = *self.beginning.get_or_insert(session.clock());
         let parent = self.members.get(&pid).map_or(0, |member| member.parent);
         self.who.insert(pid.0, Who { command, parent, told_apart: 0 });
-        let armed = Armed { announced: true, beginning, pending, ..Armed::new(Rc::clone(process), session) };
+        let armed = Armed::new(Rc::clone(process), session);
+        let armed = Armed { announced: true, beginning, pending, absent, ..armed };
         self.targets.push(armed);
     }
 

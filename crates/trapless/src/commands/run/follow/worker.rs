@@ -386,7 +386,14 @@ impl Follower<'_> {
         // In the order of time with what the others have to show.
         let output = |error| self.run.output.error(error);
         watch::show(self.run, &mut self.targets, self.kept.shown, reporter).map_err(output)?;
-        let armed = self.targets.swap_remove(index);
+        let mut armed = self.targets.swap_remove(index);
+        // What was waited for has not come.
+        if armed.pending.as_ref().is_some_and(|pending| pending.is_vain(&armed.session)) {
+            self.who.remove(&pid.0);
+            self.kept.without_match += 1;
+            self.absent = self.absent.take().or(armed.absent.take());
+            return Ok(());
+        }
         let Some(who) = self.who.remove(&pid.0) else { return Ok(()) };
         self.kept.keep(self.run, armed, who, end, reporter).map_err(output)
     }
