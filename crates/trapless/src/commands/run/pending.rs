@@ -245,13 +245,7 @@ impl Pending {
             let mut others = Vec::new();
             for image in back {
                 match session.come_back(process, &image, hold.again()) {
-                    Ok(true) => {
-                        tell(format_args!(
-                            "{} is back in process {}",
-                            printable(image.name()),
-                            process.pid()
-                        ));
-                    }
+                    Ok(true) => {}
                     Ok(false) => others.push(image),
                     Err(error) => self.fail(process, &error.into()),
                 }
