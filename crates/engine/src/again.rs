@@ -12,7 +12,6 @@ use crate::{
     writes,
 };
 use std::ops::Range;
-use std::time::Duration;
 use trapless_process::{Process, StopOptions, Stopped, keeper};
 use trapless_wire::{Journal, JournalSite, SiteState, Write};
 
@@ -76,7 +75,7 @@ impl Session {
         Ok(refused.is_empty())
     }
 
-    /// The same from a keeper; how long the process stood still, if they are in.
+    /// The same from a keeper.
     ///
     /// # Errors
     /// Those of [`Session::put_in_again`].
@@ -85,7 +84,7 @@ impl Session {
         process: &Process,
         returning: &Returning,
         options: &StopOptions,
-    ) -> Result<Option<Duration>, EngineError> {
+    ) -> Result<bool, EngineError> {
         let answer = keeper::run(|_| {
             let done = process.stop_with(options).map_err(EngineError::from).and_then(|mut stopped| {
                 let are_in = self.put_in_again(&mut stopped, returning)?;
@@ -99,8 +98,8 @@ impl Session {
             .bytes()
         })?;
         match Answer::read(&answer)? {
-            Answer::Armed { stopped, .. } => Ok(Some(stopped)),
-            Answer::Taken => Ok(None),
+            Answer::Armed { .. } => Ok(true),
+            Answer::Taken => Ok(false),
             Answer::Failed(failure) => Err(failure.into()),
             _ => Err(crate::answer::Malformed::Another.into()),
         }

@@ -115,9 +115,9 @@ impl Blueprint<'_, '_> {
         // A block without it is a forked child's.
         let overflow = self.header.blocks_offset + u64::from(BLOCK_ORIGIN);
         region.set_word(overflow, u64::from(self.header.pid));
-        let (journal, refused) = self.put_in(process, stopped, &region, &all)?;
+        let refused = self.put_in(process, stopped, &region, &all)?;
         set_state(&region, &self.header, SessionState::Armed);
-        Ok(self.armed_with(memory, journal, refused, Duration::ZERO))
+        Ok(self.armed(memory, Duration::ZERO, refused))
     }
 
     /// Adds the sites to a session that is armed in the stopped target: that which it was drawn for.
@@ -157,8 +157,8 @@ impl Blueprint<'_, '_> {
     ) -> Result<Added, EngineError> {
         stopped.remote(|remote| self.map_arenas(remote, mapped))?;
         self.write_all(process, region)?;
-        let (journal, refused) = self.put_in(process, stopped, region, all)?;
-        Ok(self.added_with(journal, refused, Duration::ZERO))
+        let refused = self.put_in(process, stopped, region, all)?;
+        Ok(self.added(Duration::ZERO, refused))
     }
 
     /// The arenas that are new.
@@ -178,14 +178,14 @@ impl Blueprint<'_, '_> {
         told.unwrap_or_else(|panic| std::panic::resume_unwind(panic)).and(written)
     }
 
-    /// Steps 4 to 8. The journal as it is now, and why sites were left alone.
+    /// Steps 4 to 8. Why sites were left alone.
     fn put_in(
         &self,
         process: &Process,
         stopped: &mut Stopped<'_>,
         region: &Region,
         all: &[Checked],
-    ) -> Result<(Journal, Vec<Option<LeftAlone>>), EngineError> {
+    ) -> Result<Vec<Option<LeftAlone>>, EngineError> {
         let mut refused = self.refused_by_contexts(process, stopped, all)?;
         self.refuse_modified(process, &mut refused)?;
         semaphores::refuse(process, &self.semaphores, &mut refused)?;
@@ -226,7 +226,7 @@ impl Blueprint<'_, '_> {
                 set_ip(stopped, tid, copy)?;
             }
         }
-        Ok((journal, refused))
+        Ok(refused)
     }
 
     /// Leaves a function alone that is followed to its exits where one of its sites is.

@@ -54,14 +54,12 @@ impl From<Attempt> for Answer {
 impl Armed {
     /// What is told of it.
     pub(crate) fn answer(&self) -> Answer {
-        Answer::Armed { stopped: self.stopped, left_alone: self.refused.clone() }
+        told(self.stopped, &self.refused)
     }
 }
 
-impl Added {
-    fn answer(&self) -> Answer {
-        Answer::Armed { stopped: self.stopped, left_alone: self.refused.clone() }
-    }
+fn told(stopped: Duration, refused: &[Option<LeftAlone>]) -> Answer {
+    Answer::Armed { stopped, left_alone: refused.to_vec() }
 }
 
 impl Blueprint<'_, '_> {
@@ -111,30 +109,17 @@ impl Blueprint<'_, '_> {
                 added.stopped = stopped.resume_and_detach();
                 Ok(added)
             });
-            added.map_or_else(|error| Attempt::from(error).into(), |added| added.answer()).bytes()
+            let answer = |added: Added| told(added.stopped, &added.refused);
+            added.map_or_else(|error| Attempt::from(error).into(), answer).bytes()
         });
         let failed = |error: EngineError| Attempt::Failed(error);
         let answer = answer.map_err(|error| failed(error.into()))?;
         let (stopped, refused) = self.told(Answer::read(&answer).map_err(|error| failed(error.into()))?)?;
-        let mut journal = self.journal.clone();
-        skip_refused(&mut journal, &refused);
-        Ok(self.added_with(journal, refused, stopped))
+        Ok(self.added(stopped, refused))
     }
 
-    /// What a keeper has armed.
+    /// What was armed.
     pub(crate) fn armed(&self, memory: OwnedFd, stopped: Duration, refused: Vec<Option<LeftAlone>>) -> Armed {
-        let mut journal = self.journal.clone();
-        skip_refused(&mut journal, &refused);
-        self.armed_with(memory, journal, refused, stopped)
-    }
-
-    pub(crate) fn armed_with(
-        &self,
-        memory: OwnedFd,
-        journal: Journal,
-        refused: Vec<Option<LeftAlone>>,
-        stopped: Duration,
-    ) -> Armed {
         let is_in = |wanted: fn(&Wanted) -> bool| {
             let mut asked =
                 self.plan.sites.iter().zip(&refused).filter(|(site, _)| wanted(&site.request.wanted));
@@ -150,18 +135,22 @@ impl Blueprint<'_, '_> {
             has_gate: self.plan.sites.iter().any(|site| site.request.wanted.gate)
                 && is_in(|wanted| wanted.gate),
         };
-        Armed { memory, header, journal, hosting, stopped, refused }
+        Armed { memory, header, journal: self.journal_without(&refused), hosting, stopped, refused }
     }
 
-    pub(crate) fn added_with(
-        &self,
-        journal: Journal,
-        refused: Vec<Option<LeftAlone>>,
-        stopped: Duration,
-    ) -> Added {
+    /// What was added.
+    pub(crate) fn added(&self, stopped: Duration, refused: Vec<Option<LeftAlone>>) -> Added {
         let (header, geometry) = (self.header, self.plan.geometry);
         let (places, semaphores) = (self.schema.len() as u64, self.semaphores.len() as u64);
+        let journal = self.journal_without(&refused);
         Added { header, geometry, journal, places, semaphores, stopped, refused }
+    }
+
+    /// The journal as it is written where sites were left alone.
+    fn journal_without(&self, refused: &[Option<LeftAlone>]) -> Journal {
+        let mut journal = self.journal.clone();
+        skip_refused(&mut journal, refused);
+        journal
     }
 
     /// What a keeper tells that was to arm this.

@@ -153,7 +153,8 @@ impl Session {
         self.hosting.has_gate
     }
 
-    pub(crate) fn journal(&self) -> &Journal {
+    /// Its sites.
+    pub fn journal(&self) -> &Journal {
         &self.journal
     }
 

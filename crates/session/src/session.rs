@@ -33,7 +33,7 @@ use trapless_engine::{
 use trapless_isa::Mechanism;
 use trapless_isa::detour::MOST_FETCHED;
 use trapless_process::launch::{Child, Launched};
-use trapless_process::{Process, RemoteAddr, RemoteError, StopOptions, Stopped};
+use trapless_process::{Process, RemoteAddr, RemoteError, StopError, StopOptions, Stopped};
 use trapless_wire::Places;
 
 use arm::{arm, nothing_probed};
@@ -145,6 +145,27 @@ impl Hold<'_> {
             Hold::Launched(launched, options) => Hold::Launched(launched, options.clone()),
             Hold::Held(holder) => Hold::Held(&mut **holder),
         }
+    }
+
+    /// Does `work` while the process stands: in a keeper, which `kept` starts, where it runs.
+    fn with<T, E: From<EngineError>>(
+        &mut self,
+        process: &Process,
+        kept: impl FnOnce(&StopOptions) -> Result<T, E>,
+        mut work: impl FnMut(&mut Stopped<'_>) -> Result<T, EngineError>,
+    ) -> Result<T, E> {
+        let mut done = None;
+        let held = match self {
+            Hold::Stop(options) => return kept(options),
+            Hold::Launched(launched, options) => {
+                launched.hold(options).map(|mut stopped| done = Some(work(&mut stopped)))
+            }
+            Hold::Held(holder) => holder.hold(&mut |stopped| done = Some(work(stopped))),
+        };
+        // What was done is done, whatever became of the hold.
+        let gone = || StopError::Gone(process.pid()).into();
+        let done = done.unwrap_or_else(|| Err(held.err().map_or_else(gone, EngineError::from)));
+        done.map_err(E::from)
     }
 }
 
@@ -265,7 +286,7 @@ impl Session {
         let makers = makers.counters(&prepared, &plan, &left_alone);
         let mut names = |id: u32| told.modules.named(&prepared, id);
         let gate = plan.sites.iter().position(|site| site.request.wanted.gate).filter(|_| engine.has_gate());
-        let recheck = lost::Sites::of(&engine.to_remove().journal, &plan, &left_alone, images, &mut names);
+        let recheck = lost::Sites::of(engine.journal(), &plan, &left_alone, images, &mut names);
         Ok(Self {
             engine,
             clock,

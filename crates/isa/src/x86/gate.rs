@@ -64,12 +64,7 @@ impl Template<'_> {
         a.set_label(&mut again)?;
         a.dec(r9d)?;
         a.je(open)?;
-        a.test(eax, eax)?;
-        a.je(look)?;
-        for error in [ETIMEDOUT, EINTR, EAGAIN] {
-            a.cmp(eax, -error)?;
-            a.je(look)?;
-        }
+        look_after_a_wait(a, look)?;
         a.jmp(open)?;
 
         a.set_label(&mut look)?;
@@ -130,12 +125,7 @@ impl Template<'_> {
         a.set_label(&mut again)?;
         a.dec(dword_ptr(esp + 4))?;
         a.je(open)?;
-        a.test(eax, eax)?;
-        a.je(look)?;
-        for error in [ETIMEDOUT, EINTR, EAGAIN] {
-            a.cmp(eax, -error)?;
-            a.je(look)?;
-        }
+        look_after_a_wait(a, look)?;
         a.jmp(open)?;
 
         a.set_label(&mut look)?;
@@ -161,4 +151,15 @@ impl Template<'_> {
         saved.into_iter().rev().try_for_each(|register| a.pop(register))?;
         a.popfd()
     }
+}
+
+/// Goes to `look` where a wait has ended as waits end; what it said is in eax.
+fn look_after_a_wait(a: &mut CodeAssembler, look: CodeLabel) -> Asm {
+    a.test(eax, eax)?;
+    a.je(look)?;
+    for error in [ETIMEDOUT, EINTR, EAGAIN] {
+        a.cmp(eax, -error)?;
+        a.je(look)?;
+    }
+    Ok(())
 }

@@ -4,6 +4,7 @@
 //! followed stay so. What serves all sites, unwinders and handlers of signals, is the session's own and was armed with it, so a session
 //! has to know from the beginning that there may be more ([`Asked::later`](super::Asked::later)).
 
+use super::arm::ATTEMPTS;
 use super::{
     Asked, FileNames, Hold, Prepared, Probe, Session, Told, facts, follows, hooks, leave_out_without_return,
     lost, sharing, signals, wanted,
@@ -17,11 +18,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use trapless_engine::{Added, Attempt, Blueprint, EngineError, Home, Plan, Space, Spare, Wanted};
 use trapless_isa::Mechanism;
-use trapless_process::{Process, StopError};
+use trapless_process::{Process, StopOptions};
 use trapless_symbols::Module;
-
-/// How often addresses are chosen anew because the target has taken one.
-const ATTEMPTS: usize = 8;
 
 /// Room for so many probes is kept: each with a histogram of its own, or with counters only. It is address space for every thread, of which
 /// 32-bit programs have little.
@@ -64,9 +62,8 @@ impl Session {
         // What traps needs a tracer that stays, which this session may not have.
         let allowed: Vec<Mechanism> = allowed.into_iter().filter(|mechanism| !mechanism.traps()).collect();
         let wanted = |site: &Site| makers.want(site, wanted(measure, site));
-        let host = Home::Armed(self.engine.host());
         let follows = follows(measure, &sites);
-        let prepared = Prepared::added(process, images, sites, follows, self)?.with_home(host);
+        let prepared = Prepared::added(process, images, sites, follows, self)?;
         let plan = prepared.plan(wanted, &allowed);
         let (plan, added) = match self.put_in(process, &plan, hold) {
             Ok(done) => done,
@@ -115,24 +112,10 @@ impl Session {
             return Ok(false);
         };
         self.must_be_certain()?;
-        let are_in = match hold {
-            Hold::Stop(options) => {
-                self.engine.put_in_again_kept(process, &returning, &options).map(|stopped| stopped.is_some())
-            }
-            Hold::Launched(launched, options) => launched
-                .hold(&options)
-                .map_err(EngineError::from)
-                .and_then(|mut stopped| self.engine.put_in_again(&mut stopped, &returning)),
-            Hold::Held(holder) => {
-                let mut done = None;
-                let held =
-                    holder.hold(&mut |stopped| done = Some(self.engine.put_in_again(stopped, &returning)));
-                // What was done is done, whatever became of the hold.
-                done.unwrap_or_else(|| {
-                    Err(held.err().map_or(StopError::Gone(process.pid()).into(), EngineError::from))
-                })
-            }
-        };
+        let mut hold = hold;
+        let engine = &self.engine;
+        let kept = |options: &StopOptions| engine.put_in_again_kept(process, &returning, options);
+        let are_in = hold.with(process, kept, |stopped| engine.put_in_again(stopped, &returning));
         let are_in = are_in.map_err(|error| self.failed(error))?;
         if are_in {
             let back = self.engine.take_back(&returning);
@@ -186,18 +169,8 @@ impl Session {
     ) -> Result<(std::borrow::Cow<'p, Plan<'m>>, Added), EngineError> {
         for _ in 0..ATTEMPTS {
             let blueprint = Blueprint::draw_added(&Space::of(process)?, plan, &self.engine)?;
-            let attempt = match &mut hold {
-                Hold::Stop(options) => blueprint.add_kept(process, &self.engine, options),
-                Hold::Launched(launched, options) => {
-                    blueprint.add(&mut launched.hold(options)?, &self.engine).map_err(Attempt::from)
-                }
-                Hold::Held(holder) => {
-                    let mut added = None;
-                    let held = holder.hold(&mut |stopped| added = Some(blueprint.add(stopped, &self.engine)));
-                    let gone = || held.err().map_or(StopError::Gone(process.pid()).into(), EngineError::from);
-                    added.unwrap_or_else(|| Err(gone())).map_err(Attempt::from)
-                }
-            };
+            let kept = |options: &StopOptions| blueprint.add_kept(process, &self.engine, options);
+            let attempt = hold.with(process, kept, |stopped| blueprint.add(stopped, &self.engine));
             match attempt {
                 Ok(added) => return Ok((blueprint.into_plan(), added)),
                 Err(Attempt::Taken) => {}
@@ -237,7 +210,8 @@ impl<'i> Prepared<'i> {
         let sites = if follows { hooks::with_unwinders(Some(process), images, sites) } else { sites };
         let mut facts = facts::of_process(Some(process), images, follows)?;
         facts.runtimes = facts.runtimes.with(session.runtimes);
-        facts.shows = session.engine.host().shows;
+        let host = session.engine.host();
+        facts.shows = host.shows;
         Self {
             process: Some(process),
             images,
@@ -246,7 +220,7 @@ impl<'i> Prepared<'i> {
             files: BTreeMap::new(),
             usdt: BTreeMap::new(),
             signals: signals::Hooks::default(),
-            home: Home::default(),
+            home: Home::Armed(host),
             first: session.files.len() as u32,
         }
         .read(follows)

@@ -6,11 +6,11 @@ use crate::outcome::Why;
 use crate::resolve::{Kinds, skip};
 use std::{borrow::Cow, collections::BTreeMap};
 use trapless_engine::{Armed, Attempt, Blueprint, EngineError, Plan, Refusal, Serving, Space, arm_serving};
-use trapless_process::{Process, StopError};
+use trapless_process::{Process, StopOptions};
 use trapless_wire::Sizes;
 
 /// How often addresses are chosen anew because the target has taken one.
-const ATTEMPTS: usize = 8;
+pub(super) const ATTEMPTS: usize = 8;
 
 /// Draws and arms until the addresses hold, with smaller tables where memory is short. `tid_offset`: [`clib::tid_offset`].
 pub(super) fn arm<'p, 'm>(
@@ -33,22 +33,15 @@ pub(super) fn arm<'p, 'm>(
             Hold::Stop(options) if blueprint.traps() => {
                 arm_serving(&blueprint, process, options, None).map(|(armed, serving)| (armed, Some(serving)))
             }
-            Hold::Stop(options) => blueprint.arm_kept(process, options).map(|armed| (armed, None)),
             // Its tracer has to be the keeper, which may outlive us.
             Hold::Launched(launched, options) if blueprint.traps() => {
                 let handover = launched.hand_over(options)?;
                 arm_serving(&blueprint, process, options, Some(handover))
                     .map(|(armed, serving)| (armed, Some(serving)))
             }
-            Hold::Launched(launched, options) => {
-                let armed = blueprint.arm(&mut launched.hold(options)?);
-                armed.map(|armed| (armed, None)).map_err(Attempt::from)
-            }
-            Hold::Held(holder) => {
-                let mut armed = None;
-                holder.hold(&mut |stopped| armed = Some(blueprint.arm(stopped)))?;
-                let armed = armed.unwrap_or(Err(StopError::Gone(process.pid()).into()));
-                armed.map(|armed| (armed, None)).map_err(Attempt::from)
+            hold => {
+                let kept = |options: &StopOptions| blueprint.arm_kept(process, options);
+                hold.with(process, kept, |stopped| blueprint.arm(stopped)).map(|armed| (armed, None))
             }
         };
         match attempt {

@@ -27,10 +27,10 @@ impl Gate {
         if process.status().map_or(true, |status| status.seccomp != Seccomp::Off) {
             return Self::default();
         }
-        let is_loader = |image: &&Image| is_c_library(image.name()) || image.name().starts_with("ld");
-        let found = images.iter().filter(is_loader).find_map(|image| {
+        let is_loader = |image: &Image| is_c_library(image.name()) || image.name().starts_with("ld");
+        let mut loaders = images.iter().enumerate().filter(|(_, image)| is_loader(image));
+        let found = loaders.find_map(|(index, image)| {
             let function = image.module(Some(process)).ok()?.functions().named(TOLD).into_iter().next()?;
-            let index = images.iter().position(|other| std::ptr::eq(other, image))?;
             image.holds(Some(process), function.address()).unwrap_or(false).then_some((index, function))
         });
         let Some((index, function)) = found else { return Self::default() };

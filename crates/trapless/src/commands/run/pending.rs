@@ -8,15 +8,14 @@
 mod asked;
 mod search;
 
-use super::present::present;
+use super::present::{is_absent, present};
 use crate::cli::validated::Run;
 use crate::error::Error;
 use crate::report::{Note, plural};
-use crate::resolve::{self, Sites};
+use crate::resolve::Sites;
 use crate::session::{Change, Changes, Hold, Session};
 use crate::target::{self, Image};
 use crate::terminal::{printable, tell};
-use asked::kinds;
 pub(super) use asked::{Wanted, later, wanted};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -51,6 +50,7 @@ pub(super) struct Pending {
     /// The probes that have waited, and those that have matched something since, by their place on the command line.
     waiting: BTreeMap<usize, String>,
     matched: BTreeSet<usize>,
+    /// When to look, whether or not somebody tells.
     next_look: Instant,
     /// How many files were found by looking.
     late: u64,
@@ -60,7 +60,6 @@ pub(super) struct Pending {
     failed: BTreeSet<String>,
     /// The change that was looked at last.
     seen: Option<Change>,
-    next_check: Instant,
     /// The probes are out, or were.
     is_over: bool,
     /// Why the probes that wait match nothing in libraries that were loaded, by their place on the command line.
@@ -121,7 +120,6 @@ impl Pending {
             told,
             failed,
             seen: None,
-            next_check: next_look,
             is_over: false,
             absent: BTreeMap::new(),
         }
@@ -134,11 +132,7 @@ impl Pending {
 
     /// When to look, whether or not somebody tells.
     pub fn next_look(&self) -> Option<Instant> {
-        match (self.is_over, &self.changes) {
-            (true, _) => None,
-            (false, Some(_)) => Some(self.next_check),
-            (false, None) => Some(self.next_look),
-        }
+        (!self.is_over).then_some(self.next_look)
     }
 
     /// Looks at the mapped files if there is a reason, and arms what is asked for in those that are new. Whoever has waited for it goes on.
@@ -154,8 +148,9 @@ impl Pending {
             return None;
         }
         let now = Instant::now();
-        if self.changes.is_some() && now >= self.next_check {
-            self.next_check = now + CHECK;
+        let is_time = now >= self.next_look;
+        if is_time && self.changes.is_some() {
+            self.next_look = now + CHECK;
             if !session.tells_changes(process) {
                 // Nobody is to wait who would not be answered, or must not make the call.
                 session.ignore_changes();
@@ -165,7 +160,7 @@ impl Pending {
         let change = self.changes.as_ref().map(|changes| session.change(changes));
         let is_due = match change {
             Some(_) => self.seen != change,
-            None => now >= self.next_look,
+            None => is_time,
         };
         if !is_due {
             return None;
@@ -176,7 +171,9 @@ impl Pending {
             return None;
         }
         let found = self.find(run, process, session);
-        self.next_look = Instant::now() + LOOK.max(now.elapsed() * SHARE);
+        if self.changes.is_none() {
+            self.next_look = Instant::now() + LOOK.max(now.elapsed() * SHARE);
+        }
         let news = found.unwrap_or_else(|error| {
             self.fail(process, &error);
             News::default()
@@ -193,7 +190,7 @@ impl Pending {
     }
 
     /// Takes note that somebody waits who is served already.
-    pub fn is_served(&self, session: &Session) {
+    pub fn acknowledge(&self, session: &Session) {
         if let Some(changes) = &self.changes {
             session.change(changes);
         }
@@ -222,11 +219,7 @@ impl Pending {
             self.gone.extend(known.into_iter().map(|(file, mapped)| (file, mapped.changed)));
         }
         let images = new;
-        let sites = match images.is_empty() {
-            true => None,
-            false => present(run, &mut self.matched, process, &images)?.ok(),
-        };
-        self.note_absent(run, process, &images);
+        let sites = self.sites_in(run, process, &images)?;
         Ok(News { change: None, back, images, sites })
     }
 
@@ -250,11 +243,9 @@ impl Pending {
                     Err(error) => self.fail(process, &error.into()),
                 }
             }
-            match present(run, &mut self.matched, process, &others) {
-                Ok(Ok(found)) if !others.is_empty() => {
-                    self.add(process, session, &others, found, hold.again());
-                }
-                Ok(_) => {}
+            match self.sites_in(run, process, &others) {
+                Ok(Some(found)) => self.add(process, session, &others, found, hold.again()),
+                Ok(None) => {}
                 Err(error) => self.fail(process, &error),
             }
             if let Some(sites) = sites {
@@ -290,18 +281,19 @@ impl Pending {
         }
     }
 
-    /// Takes note of what waits for a library that is there by now, and has not got it.
-    fn note_absent(&mut self, run: &Run, process: &Process, images: &[Image]) {
-        let waiting = self.waiting.keys().filter(|index| !self.matched.contains(index));
-        for (&index, probe) in waiting.filter_map(|index| Some((index, run.selection.probes.get(*index)?))) {
-            let selection = &run.selection;
-            let asked = [(&probe.spec, kinds(probe))];
-            match resolve::resolve(Some(process), images, asked, &selection.exclusions, selection.max_probes)
-            {
-                Ok(_) | Err(SessionError::Select(SelectError::NoModule { .. })) => {}
-                Err(error) => drop(self.absent.insert(index, error.to_string())),
+    /// What is asked for in files that are new. Takes note of what has waited for one of them and is not in it.
+    fn sites_in(&mut self, run: &Run, process: &Process, images: &[Image]) -> Result<Option<Sites>, Error> {
+        if images.is_empty() {
+            return Ok(None);
+        }
+        let present = present(run, process, images, is_absent)?;
+        self.matched.extend(present.matched());
+        for (index, error) in present.absent {
+            if !matches!(error, SessionError::Select(SelectError::NoModule { .. })) {
+                self.absent.insert(index, error.to_string());
             }
         }
+        Ok(present.sites)
     }
 
     fn fail(&mut self, process: &Process, why: &Error) {

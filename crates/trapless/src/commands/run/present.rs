@@ -4,49 +4,70 @@ use crate::cli::validated::{Probe, Run};
 use crate::error::Error;
 use crate::resolve::{self, Kinds, Sites};
 use crate::target::Image;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use trapless_process::Process;
 use trapless_session::error::Error as SessionError;
 use trapless_session::select::SelectError;
 
-/// The sites of those probes that match something in a process; what was said of one that does not, if none does. `matched`: the
-/// probes that have matched anywhere.
+/// What of a run's probes a process has.
+pub(super) struct Present {
+    /// The sites of those that match; `None`: none does.
+    pub sites: Option<Sites>,
+    /// What was said of those that do not, by their place on the command line.
+    pub absent: BTreeMap<usize, SessionError>,
+    /// How many probes the run has.
+    asked: usize,
+}
+
+impl Present {
+    /// The probes that match, by their place on the command line.
+    pub fn matched(&self) -> impl Iterator<Item = usize> {
+        (0..self.asked).filter(|index| !self.absent.contains_key(index))
+    }
+}
+
+/// Finds the probes that match something in a process. `is_absent`: whether an error says that one of them does not.
+///
+/// # Errors
+/// A probe cannot be resolved for another reason.
 pub(super) fn present(
     run: &Run,
-    matched: &mut BTreeSet<usize>,
     process: &Process,
     images: &[Image],
-) -> Result<Result<Sites, Error>, Error> {
+    is_absent: fn(&SessionError) -> bool,
+) -> Result<Present, Error> {
     let selection = &run.selection;
-    let kinds = |probe: &Probe| Kinds { entry: probe.entry, returns: probe.returns };
-    let all: Vec<_> = selection.probes.iter().map(|probe| (&probe.spec, kinds(probe))).collect();
-    let resolve = |probes: &[_]| {
-        let probes = probes.iter().copied();
+    let all: Vec<&Probe> = selection.probes.iter().collect();
+    let asked = all.len();
+    let resolve = |probes: &[&Probe]| {
+        let probes = probes.iter().map(|probe| (&probe.spec, kinds(probe)));
         resolve::resolve(Some(process), images, probes, &selection.exclusions, selection.max_probes)
     };
-    let absent = match resolve(&all) {
+    let of_all = match resolve(&all) {
         Err(error) if is_absent(&error) => error,
-        sites => {
-            let sites = sites?;
-            matched.extend(0..all.len());
-            return Ok(Ok(sites));
-        }
+        sites => return Ok(Present { sites: Some(sites?), absent: BTreeMap::new(), asked }),
     };
-    let mut matching = Vec::new();
+    let (mut matching, mut absent) = (Vec::new(), BTreeMap::new());
     for (index, probe) in all.into_iter().enumerate() {
         match resolve(&[probe]) {
-            Err(error) if is_absent(&error) => {}
+            Err(error) if is_absent(&error) => drop(absent.insert(index, error)),
             sites => {
                 sites?;
-                matched.insert(index);
                 matching.push(probe);
             }
         }
     }
-    if matching.is_empty() {
-        return Ok(Err(absent.into()));
+    if absent.is_empty() {
+        // Each is there when it is asked for alone.
+        return Err(of_all.into());
     }
-    Ok(Ok(resolve(&matching)?))
+    let sites = if matching.is_empty() { None } else { Some(resolve(&matching)?) };
+    Ok(Present { sites, absent, asked })
+}
+
+/// What is asked for at a probe.
+pub(super) fn kinds(probe: &Probe) -> Kinds {
+    Kinds { entry: probe.entry, returns: probe.returns }
 }
 
 /// Whether an error says that a program has nothing of what was asked for. Another one may have it.

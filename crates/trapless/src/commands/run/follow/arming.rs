@@ -3,7 +3,7 @@
 use super::super::{
     Armed, measure,
     pending::{self, News, Pending},
-    present::present,
+    present::{is_absent, present},
     watch,
 };
 use super::kept::Who;
@@ -12,7 +12,6 @@ use crate::cli::validated::Run;
 use crate::error::Error;
 use crate::files::Files;
 use crate::report::{NotFollowed, Note, Reporter};
-use crate::resolve::Sites;
 use crate::session::{Asked, Hold, Holder, Session};
 use crate::target;
 use std::collections::{BTreeMap, BTreeSet};
@@ -75,27 +74,32 @@ impl Follower<'_> {
     /// its memory is asked when that has left it: no code is changed under anybody who runs.
     pub(super) fn meet_libraries(&mut self) {
         for index in 0..self.targets.len() {
-            let pid = self.targets[index].process.pid();
-            let is_shared = self.sharer_of(pid).is_some();
             let armed = &mut self.targets[index];
             let Some(pending) = &mut armed.pending else { continue };
-            if let Some(Arriving { is_asked, .. }) = self.arriving.get_mut(&pid) {
-                pending.is_served(&armed.session);
-                if !is_shared && !std::mem::replace(is_asked, true) {
-                    self.family.ask_to_stop(pid);
+            let pid = armed.process.pid();
+            if self.arriving.contains_key(&pid) {
+                pending.acknowledge(&armed.session);
+            } else if let Some(news) = pending.news(self.run, &armed.process, &mut armed.session) {
+                if news.is_any() {
+                    self.arriving.insert(pid, Arriving { news, is_asked: false });
+                } else {
+                    pending.arm(self.run, &armed.process, &mut armed.session, news, None);
                 }
-                continue;
+                self.matched.extend(pending.matched());
             }
-            let Some(news) = pending.news(self.run, &armed.process, &mut armed.session) else { continue };
-            if news.is_any() {
-                self.arriving.insert(pid, Arriving { news, is_asked: !is_shared });
-                if !is_shared {
-                    self.family.ask_to_stop(pid);
-                }
-            } else {
-                pending.arm(self.run, &armed.process, &mut armed.session, news, None);
-            }
-            self.matched.extend(pending.matched());
+            self.ask_for_arriving(pid);
+        }
+    }
+
+    /// Asks a process to stop for what has arrived, if it may be asked and was not.
+    fn ask_for_arriving(&mut self, pid: trapless_process::Pid) {
+        let waits = self.arriving.get(&pid).is_some_and(|arriving| !arriving.is_asked);
+        if !waits || self.sharer_of(pid).is_some() {
+            return;
+        }
+        if let Some(arriving) = self.arriving.get_mut(&pid) {
+            arriving.is_asked = true;
+            self.family.ask_to_stop(pid);
         }
     }
 
@@ -136,12 +140,14 @@ impl Follower<'_> {
     ) -> Result<Result<Probed, Error>, Error> {
         let images = target::images(process, files)?;
         let later = pending::later(run);
-        let (sites, absent) = match present(run, matched, process, &images)? {
-            Ok(sites) => (sites, None),
-            Err(absent) if later.is_none() => return Ok(Err(absent)),
-            Err(absent) => (Sites::default(), Some(absent)),
+        let present = present(run, process, &images, is_absent)?;
+        matched.extend(present.matched());
+        let mut sites = present.sites;
+        let absent = present.absent.into_values().next().filter(|_| sites.is_none()).map(Error::from);
+        let absent = match (absent, later) {
+            (Some(absent), None) => return Ok(Err(absent)),
+            (absent, _) => absent,
         };
-        let mut sites = Some(sites);
         let session = holder(&mut |holder| {
             let sites = sites.take().unwrap_or_default();
             let asked = Asked { later, ..Asked::of(measure(run), &run.selection.mechanisms) };

@@ -1,8 +1,10 @@
 //! What of a run's probes a process has, and what it may come to have.
 
-use crate::cli::validated::{Probe, Run};
+use super::super::present::{Present, present};
+use super::search::can_be_loaded;
+use crate::cli::validated::Run;
 use crate::error::Error;
-use crate::resolve::{self, Kinds, Sites};
+use crate::resolve::{Kinds, Sites};
 use crate::target::Image;
 use crate::terminal::{printable, tell};
 use std::collections::BTreeMap;
@@ -26,56 +28,36 @@ pub(in super::super) struct Wanted {
 /// # Errors
 /// A probe means nothing, and nothing that could be loaded.
 pub(in super::super) fn wanted(run: &Run, process: &Process, images: &[Image]) -> Result<Wanted, Error> {
-    let selection = &run.selection;
-    let resolve = |probes: &[&Probe]| {
-        let probes = probes.iter().map(|probe| (&probe.spec, kinds(probe)));
-        resolve::resolve(Some(process), images, probes, &selection.exclusions, selection.max_probes)
-    };
-    let all: Vec<&Probe> = selection.probes.iter().collect();
-    let missing = match resolve(&all) {
-        Err(SessionError::Select(error @ SelectError::NoModule { .. })) => error,
-        sites => {
-            return Ok(Wanted { sites: sites?, later: later(run), pending: BTreeMap::new() });
+    let is_unmapped =
+        |error: &SessionError| matches!(error, SessionError::Select(SelectError::NoModule { .. }));
+    let Present { sites, absent, .. } = present(run, process, images, is_unmapped)?;
+    let mut pending = BTreeMap::new();
+    for (index, error) in absent {
+        let probe = &run.selection.probes[index];
+        if !run.pending && !can_be_loaded(run, process, images, probe)? {
+            return Err(match error {
+                SessionError::Select(error) => Error::NotLoaded(error),
+                error => error.into(),
+            });
         }
-    };
-    let (mut there, mut pending) = (Vec::new(), BTreeMap::new());
-    for (index, &probe) in all.iter().enumerate() {
-        match resolve(&[probe]) {
-            Err(SessionError::Select(error @ SelectError::NoModule { .. })) => {
-                if !run.pending && !super::search::can_be_loaded(run, process, images, probe)? {
-                    return Err(Error::NotLoaded(error));
-                }
-                pending.insert(index, probe.spec.text.clone());
-            }
-            sites => {
-                sites?;
-                there.push(probe);
-            }
-        }
-    }
-    if pending.is_empty() {
-        // It is there when it is asked for alone.
-        return Err(Error::NotLoaded(missing));
+        pending.insert(index, probe.spec.text.clone());
     }
     for text in pending.values() {
         let (text, pid) = (printable(text), process.pid());
         tell(format_args!("'{text}' is armed when its library is loaded into process {pid}"));
     }
-    let sites = if there.is_empty() { Sites::default() } else { resolve(&there)? };
-    Ok(Wanted { sites, later: Some(of_all(&all)), pending })
+    let waits = run.pending || !pending.is_empty();
+    Ok(Wanted { sites: sites.unwrap_or_default(), later: waits.then(|| of_all(run)), pending })
 }
 
-pub(super) fn kinds(probe: &Probe) -> Kinds {
-    Kinds { entry: probe.entry, returns: probe.returns }
-}
-
-/// What is asked for at any of them.
-fn of_all(probes: &[&Probe]) -> Kinds {
+/// What is asked for at any of a run's probes.
+fn of_all(run: &Run) -> Kinds {
+    let probes = &run.selection.probes;
     let entry = probes.iter().any(|probe| probe.entry);
     Kinds { entry, returns: probes.iter().any(|probe| probe.returns) }
 }
 
 /// What a run asks for in libraries that come later, if it waits for all of them.
 pub(in super::super) fn later(run: &Run) -> Option<Kinds> {
-    run.pending.then(|| of_all(&run.selection.probes.iter().collect::<Vec<_>>()))
+    run.pending.then(|| of_all(run))
 }

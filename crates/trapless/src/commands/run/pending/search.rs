@@ -1,6 +1,6 @@
 //! Libraries that a process has not loaded, and where it would look for them.
 
-use super::asked::kinds;
+use super::super::present::kinds;
 use crate::cli::validated::{Probe, Run};
 use crate::error::Error;
 use crate::resolve;
