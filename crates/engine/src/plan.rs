@@ -9,7 +9,7 @@ use crate::{Home, Module, Refusal, Request, Role, Unwinder, Wanted, spread};
 use std::collections::BTreeMap;
 use trapless_isa::detour::RECORD_NO_RESULT;
 use trapless_isa::{
-    Displaced, EntryStep, Followed, Hook, Mechanism, Payload, ReturnStep, Sharing, Site, Steps, Way,
+    Displaced, EntryStep, Followed, Hook, Mechanism, Noted, Payload, ReturnStep, Sharing, Site, Steps, Way,
 };
 use trapless_wire::{Geometry, Places};
 
@@ -100,13 +100,14 @@ impl<'m> PlannedSite<'m> {
     pub fn payload(&self) -> Payload {
         let Wanted { record_entry, record_return, unwinder, sharing, signal, gate, .. } = self.request.wanted;
         let id = 2 * self.request.id;
+        let noted = |by| Noted { probe: self.request.id, by };
         let (way, no_result) = match self.request.role {
             Role::Whole => (Way::Paired, 0),
-            Role::Noted => (Way::Noted(self.request.id), 0),
-            Role::Exit { result } => (Way::Left(self.request.id), if result { 0 } else { RECORD_NO_RESULT }),
-            Role::Through { exit, result } => {
+            Role::Noted { by } => (Way::Noted(noted(by)), 0),
+            Role::Exit { by, result } => (Way::Left(noted(by)), if result { 0 } else { RECORD_NO_RESULT }),
+            Role::Through { by, exit, result } => {
                 let exit = exit.wrapping_sub(self.displaced.start) as u8;
-                let way = Way::Through { probe: self.request.id, exit };
+                let way = Way::Through { noted: noted(by), exit };
                 (way, if result { 0 } else { RECORD_NO_RESULT })
             }
         };

@@ -1,7 +1,7 @@
 //! What the engine is asked to probe.
 
 use crate::admit::{Functions, Runtimes};
-use trapless_isa::{BranchTargets, Lookup, Machine, Mechanism, Operand, Sharing, SignalCall};
+use trapless_isa::{BranchTargets, Identity, Lookup, Machine, Mechanism, Operand, Sharing, SignalCall};
 
 /// A loaded module: code of one file in the target.
 #[derive(Clone, Debug)]
@@ -52,9 +52,14 @@ pub enum Role {
     #[default]
     Whole,
     /// An entry at which calls are noted. They are followed to the exits, the other sites of the same id.
-    Noted,
+    Noted {
+        /// By what a call is known again.
+        by: Identity,
+    },
     /// The same, and what is displaced at the entry reaches to one of the exits, which is no site of its own.
     Through {
+        /// By what a call is known again.
+        by: Identity,
         /// Address of that exit.
         exit: u64,
         /// Whether its result is there.
@@ -62,6 +67,8 @@ pub enum Role {
     },
     /// An instruction by which the function of the entry with the same id is left.
     Exit {
+        /// By what a call is known again.
+        by: Identity,
         /// Whether its result is there: not where it goes on in another function.
         result: bool,
     },
@@ -160,7 +167,7 @@ pub struct Request<'m> {
     pub module: usize,
     /// The function it is in.
     pub function: Function<'m>,
-    /// Address of the probed instruction in the target; the function's own for an entry.
+    /// Address of the probed instruction in the target; [`entry_of`](crate::admit::entry_of) the function for an entry.
     pub address: u64,
     /// What to collect.
     pub wanted: Wanted,

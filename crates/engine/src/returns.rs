@@ -6,7 +6,7 @@
 
 use crate::{EngineError, FoundSession, scan::little_endian, search::Word};
 use std::collections::HashSet;
-use trapless_isa::detour::{PAGES_COUNT, PAGES_FIRST, STACK_PAGE_SHIFT};
+use trapless_isa::detour::{GOROUTINE_BIT, PAGES_COUNT, PAGES_FIRST, STACK_PAGE_SHIFT};
 use trapless_isa::model::{self, Read};
 use trapless_process::{Process, ReadRange, RemoteAddr};
 
@@ -104,7 +104,8 @@ fn pages(process: &Process, session: &FoundSession) -> Result<Vec<u64>, EngineEr
     let count = count.min(1 << layout.return_bits);
     let mut list = vec![0u8; 8 * count as usize];
     process.read_exact(RemoteAddr(layout.pages + u64::from(PAGES_FIRST)), &mut list)?;
-    let highest = u64::MAX >> STACK_PAGE_SHIFT;
+    // What stands for goroutines' pages holds no return points.
+    let highest = (1 << GOROUTINE_BIT) >> STACK_PAGE_SHIFT;
     let mut pages: Vec<u64> =
         list.chunks_exact(8).map(little_endian).filter(|&page| page != 0 && page < highest).collect();
     pages.sort_unstable();

@@ -35,6 +35,9 @@ impl Space {
     }
 }
 
+/// Addresses below this are numbers that programs work with.
+const LOW: u64 = 1 << 32;
+
 /// Free address ranges, less those that were given out.
 pub(crate) struct Taken<'a> {
     space: &'a Space,
@@ -49,6 +52,23 @@ impl<'a> Taken<'a> {
 
     /// Where `size` bytes are free that reach all of `near`, without taking them.
     pub fn look_near(&self, near: Range<u64>, reach: u64, size: u64) -> Option<u64> {
+        let away = self.away_from_numbers(&near, reach, size);
+        away.or_else(|| self.look(near, reach, size))
+    }
+
+    /// The same for a 64-bit program that lies low, if there is such a place, as far above it as can be. Words that look like addresses of ours keep our
+    /// memory ([`crate::reach`]), and next to such a program any number of a few million does: a length, a counter.
+    fn away_from_numbers(&self, near: &Range<u64>, reach: u64, size: u64) -> Option<u64> {
+        let length = near.end.saturating_sub(near.start);
+        let is_low = !self.space.is_32bit && near.end <= LOW && reach <= LOW;
+        if !is_low || length.saturating_add(size) > reach / 8 {
+            return None;
+        }
+        let from = (near.end + reach / 8 * 6).next_multiple_of(self.space.rules.page);
+        self.look(from..from, reach / 8, size)
+    }
+
+    fn look(&self, near: Range<u64>, reach: u64, size: u64) -> Option<u64> {
         let near = RemoteAddr(near.start)..RemoteAddr(near.end);
         let is_free = |at: &u64| self.ours.iter().all(|&(from, to)| at + size <= from || to <= *at);
         let Space { maps, rules, .. } = self.space;
@@ -131,6 +151,29 @@ mod tests {
 
     const REACH: u64 = 1 << 31;
     const GB: u64 = 1 << 30;
+
+    #[test]
+    fn what_a_low_program_reaches_is_no_number_that_it_may_hold() {
+        let program = 0x40_0000..0x90_0000;
+        let of =
+            |more: &str| Space::of_maps(&format!("400000-900000 r-xp 00000000 08:01 7 /bin/low\n{more}"));
+        let at = |space: &Space| Taken::new(space).near(program.clone(), REACH, 1 << 20).unwrap();
+        let far = at(&of(""));
+        assert!(far > GB && far + (1 << 20) - program.start <= REACH, "{far:#x}");
+        // Where that is taken it lies where it can.
+        let full = of("10000000-fffff000 rw-p 00000000 00:00 0\n");
+        let near = at(&full);
+        let odd = Taken::new(&of("")).near(0x40_0000..0x40_0123, REACH, 4096).unwrap();
+        assert!(odd.is_multiple_of(4096), "{odd:#x}");
+        assert!(
+            near < 0x1000_0000 && (near + (1 << 20) <= program.start || near >= program.end),
+            "{near:#x}"
+        );
+        // It reaches all of a large program, or is looked for as everywhere else.
+        let large = Space::of_maps("400000-30000000 r-xp 00000000 08:01 7 /bin/large\n");
+        let place = Taken::new(&large).near(0x40_0000..0x3000_0000, REACH, 1 << 20).unwrap();
+        assert!(place + (1 << 20) - 0x40_0000 <= REACH, "{place:#x}");
+    }
 
     #[test]
     fn regions_leave_free_what_detours_must_reach() {

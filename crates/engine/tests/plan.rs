@@ -175,6 +175,7 @@ fn no_two_sites_share_a_byte_and_every_request_has_one_answer() {
                         &at(known.function.address),
                         known.function.address,
                         Some(0),
+                        false,
                     );
                     let own: Vec<u64> =
                         plan.exits(site.request.id).map(|exit| exit.request.address).collect();

@@ -37,6 +37,7 @@ pub mod payload;
 pub mod powerpc;
 mod routines;
 pub mod slot;
+mod stack_check;
 mod sweep;
 mod targets;
 pub mod verdict;
@@ -52,11 +53,13 @@ pub use facts::{Arguments, Facts};
 pub use fault::Faults;
 pub use instruction::{DecodeError, Flow, Instruction};
 pub use operand::Operand;
-pub use payload::{EntryStep, Followed, Hook, Lookup, Payload, ReturnStep, Sharing, SignalCall, Steps, Way};
+pub use payload::{
+    EntryStep, Followed, Hook, Identity, Lookup, Noted, Payload, ReturnStep, Sharing, SignalCall, Steps, Way,
+};
 pub use slot::Slot;
 pub use sweep::{Swept, View};
 pub use targets::{Arrivals, BranchTargets};
-pub use verdict::{Displaced, Exit, Ladder, Leaves, Mechanism, Reason, Site, UnknownMechanism};
+pub use verdict::{Displaced, Exit, Ladder, Leaves, Mechanism, Reason, Site, StackCheck, UnknownMechanism};
 
 /// The instruction sets trapless knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -187,9 +190,18 @@ pub trait Isa: Sync {
     /// slot of the return address ([`Leaves`]): for the whole function that is its first address, and 0. By jumps it may be left for a part
     /// of itself that stands elsewhere.
     ///
+    /// `is_resumed`: the run-time system may go on behind any of its calls, as Go does where a panic was recovered; so what no path leads to
+    /// is walked, too.
+    ///
     /// # Errors
     /// Not all of them can be told, or one leaves the stack as no return does.
-    fn exits(&self, _site: &Site<'_>, _start: u64, _depth: Option<i64>) -> Result<Vec<Exit>, Reason> {
+    fn exits(
+        &self,
+        _site: &Site<'_>,
+        _start: u64,
+        _depth: Option<i64>,
+        _is_resumed: bool,
+    ) -> Result<Vec<Exit>, Reason> {
         Err(Reason::NotImplemented)
     }
 
@@ -198,20 +210,14 @@ pub trait Isa: Sync {
         Faults::ALL
     }
 
-    /// Whether the function at `site` checks for stack space and, after more was made, begins again, as Go's do unless
-    /// they are `nosplit`: a call of `runtime.morestack`, and at once a jump to the entry.
-    fn grows_stack(&self, site: &Site<'_>) -> bool {
-        let mut called = false;
-        let (mut code, mut address) = (site.code, site.function);
-        while let Ok(instruction) = self.decode(code, address) {
-            match instruction.flow {
-                Flow::Jump { target } if called && target == site.function => return true,
-                Flow::Call { .. } => called = true,
-                flow => called &= flow == Flow::Next,
-            }
-            address = instruction.end();
-            code = code.get(usize::from(instruction.length).max(1)..).unwrap_or_default();
-        }
+    /// Where the function at `site` checks for stack space, as Go's do unless they are `nosplit`: its first branch leads to where more is
+    /// made, by a call of `runtime.morestack`, and the function begins again.
+    fn stack_check(&self, site: &Site<'_>) -> Option<StackCheck> {
+        stack_check::find(self, site)
+    }
+
+    /// Whether the register that is Go's for the goroutine holds it all through the function at `site`, which checks for stack space by it.
+    fn keeps_goroutine(&self, _site: &Site<'_>, _check: &StackCheck) -> bool {
         false
     }
 

@@ -60,35 +60,60 @@ pub enum Way {
     /// The displaced code is called, and the function's own `ret` comes back to the detour.
     #[default]
     Paired,
-    /// Nothing on the stack is changed: the entry notes the call of this probe at its stack slot ([`note`](crate::detour::note)). The steps
-    /// are those of the places where the function is left.
-    Noted(u32),
+    /// Nothing on the stack is changed: the entry notes the call ([`note`](crate::detour::note)). The steps are those of the places where
+    /// the function is left.
+    Noted(Noted),
     /// Such a place: an instruction by which the function of this probe is left. The steps are done if the call was noted.
-    Left(u32),
+    Left(Noted),
     /// Both at once: the displaced instructions of the entry hold such a place.
     Through {
-        /// The number of the probe.
-        probe: u32,
+        /// The call.
+        noted: Noted,
         /// How far behind the first displaced instruction the function is left.
         exit: u8,
     },
 }
 
+/// A call that is noted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Noted {
+    /// The number of the probe.
+    pub probe: u32,
+    /// By what it is known again.
+    pub by: Identity,
+}
+
+/// By what a call that is noted is known again where it is left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Identity {
+    /// By the address of the stack slot of its return address.
+    #[default]
+    Slot,
+    /// By its goroutine and how deep it is in that one's stack: Go moves stacks, and goroutines from thread to thread
+    /// ([`goroutine_slot`](crate::detour::goroutine_slot)).
+    Goroutine,
+}
+
 impl Way {
-    /// The probe whose calls are noted at the entry.
-    pub(crate) fn noted(self) -> Option<u32> {
+    /// The call that is noted at the entry.
+    pub(crate) fn noted(self) -> Option<Noted> {
         match self {
-            Way::Noted(probe) | Way::Through { probe, .. } => Some(probe),
+            Way::Noted(noted) | Way::Through { noted, .. } => Some(noted),
             Way::Paired | Way::Left(_) => None,
         }
     }
 
-    /// The probe whose calls leave.
-    pub(crate) fn left(self) -> Option<u32> {
+    /// The call that leaves.
+    pub(crate) fn left(self) -> Option<Noted> {
         match self {
-            Way::Left(probe) | Way::Through { probe, .. } => Some(probe),
+            Way::Left(noted) | Way::Through { noted, .. } => Some(noted),
             Way::Paired | Way::Noted(_) => None,
         }
+    }
+
+    /// By what the call is known again.
+    pub(crate) fn by(self) -> Identity {
+        self.noted().or(self.left()).map_or(Identity::Slot, |noted| noted.by)
     }
 }
 
@@ -244,7 +269,7 @@ impl Payload {
         let followed = self.followed.iter_mut().flat_map(|followed| {
             let way = match &mut followed.way {
                 Way::Paired => None,
-                Way::Noted(id) | Way::Left(id) | Way::Through { probe: id, .. } => Some(id),
+                Way::Noted(noted) | Way::Left(noted) | Way::Through { noted, .. } => Some(&mut noted.probe),
             };
             iter::once(&mut followed.lost)
                 .chain(followed.steps.iter_mut().filter_map(ReturnStep::offset))

@@ -4,6 +4,7 @@
 
 use crate::BranchTargets;
 use core::fmt;
+use core::ops::Range;
 use core::str::FromStr;
 use thiserror::Error;
 
@@ -121,6 +122,15 @@ impl Displaced {
     pub fn end(&self) -> u64 {
         self.start.wrapping_add(u64::from(self.length))
     }
+}
+
+/// Where a function checks for stack space.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StackCheck {
+    /// The first instruction behind the check: with enough space, it is met once in each call.
+    pub behind: u64,
+    /// Where more space is made, and the function begins again.
+    pub restart: Range<u64>,
 }
 
 /// An instruction by which a function is left.

@@ -217,30 +217,21 @@ fn c9_a_function_that_is_entered_at_a_computed_place_is_left_alone() {
 }
 
 const GO: &str = "package main\n\nimport \"fmt\"\n\n//go:noinline\nfunc Probed(n int) int {\n\tif n == 0 {\n\t\treturn 0\n\t}\n\
-    \treturn Probed(n-1) + 1\n}\n\nfunc main() {\n\tdone := make(chan int)\n\tfor i := 0; i < 20; i++ {\n\
+    \treturn Probed(n-1) + Tiny(n)\n}\n\n//go:noinline\nfunc Tiny(n int) int {\n\treturn n/(n+1) + 1\n}\n\nfunc main() {\n\tdone := make(chan int)\n\tfor i := 0; i < 20; i++ {\n\
     \t\tgo func() { done <- Probed(999) }()\n\t}\n\tsum := 0\n\tfor i := 0; i < 20; i++ {\n\t\tsum += <-done\n\t}\n\tfmt.Println(sum)\n}\n";
 
 #[test]
-fn r4_go_is_counted_and_not_followed() {
-    let dir = tempfile::tempdir().unwrap();
-    let (source, path) = (dir.path().join("main.go"), dir.path().join("gophers"));
-    fs::write(&source, GO).unwrap();
-    let mut build = Command::new("go");
-    build.args(["build", "-o"]).args([&path, &source]).env("HOME", dir.path()).env("GO111MODULE", "off");
-    match build.output() {
-        Ok(built) => assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr)),
-        Err(_) => return trapless_testing::skip!("no go"),
-    }
-    let (result, path) = (dir.path().join("result"), path.to_str().unwrap());
+fn r4_go_is_counted_once_where_a_call_begins_again_and_nosplit_is_left_alone() {
+    let Some(program) = Program::go("gophers", GO, &[]) else { return };
+    let (result, path) = (program.dir().join("result"), program.path().to_str().unwrap());
     let options = ["gophers:main.Probed", "-f", "json", "-o", result.to_str().unwrap(), "--", path];
     let ran = run(&[&["count"], &options[..]].concat());
     assert_eq!((ran.code, ran.out.as_str()), (Some(0), "19980\n"), "{ran:?}");
     let summary = Ran { out: fs::read_to_string(&result).unwrap(), ..ran }.summary();
-    // A call that finds its stack too small is made again from the start.
-    assert!(summary.hits("main.Probed", "entry") >= 20_000, "{summary:?}");
-    let ran = run(&["latency", "gophers:main.Probed", "--", path]);
-    assert_eq!(ran.code, Some(1), "{ran:?}");
-    assert!(ran.err.contains("Go moves its stacks"), "{ran:?}");
+    // A call that finds its stack too small is made again from the start, ahead of the probe.
+    assert_eq!(summary.hits("main.Probed", "entry"), 20_000, "{summary:?}");
+    let ran = run(&["count", "gophers:main.Tiny", "--", path]);
+    ran.assert_refused(1, &["what is left of the stack (nosplit"]);
 }
 
 /// A program that forbids itself the time stamp counter, in its first thread or in its last.

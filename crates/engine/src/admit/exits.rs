@@ -1,14 +1,14 @@
 //! Where a call may not be paired: can it be followed to the places where its function is left?
 //!
 //! Nothing on the stack changes then, so nobody minds who looks at return addresses: run-time systems, the function itself, the processor.
-//! What is needed is that every such place is known, in the function and in the parts of it that stand elsewhere, and that the stack slot of
-//! a call names it until then: not where stacks are moved or copied.
+//! What is needed is that every such place is known, in the function and in the parts of it that stand elsewhere, and that a call can be
+//! named until then: by its stack slot where stacks stay where they are, in Go by its goroutine (`go`), and by nothing where they are copied away.
 
-use super::{Arrival, Facts, Functions, Known, Runtime};
+use super::{Arrival, Facts, Functions, Known, Runtime, go};
 use crate::plan::site_of;
 use crate::{Function, Module, Refusal, Request, Role, Wanted};
 use std::collections::HashSet;
-use trapless_isa::{Exit, Leaves, Mechanism, Reason, Site};
+use trapless_isa::{Exit, Identity, Leaves, Mechanism, Reason, Site};
 
 /// The requests for the entry and the exits of a function whose calls may not be paired for the reason `refusal`, the entry first.
 ///
@@ -26,16 +26,19 @@ pub fn exits<'m>(
     // What is done there for the program keeps the entry for itself.
     let is_taken = request.wanted.hooks() != Wanted::default();
     if is_taken
-        || request.address != known.function.address
+        || request.address != go::entry_of(module, &known.function)
         || is_generated(module, known)
         || known.arrival == Arrival::Jumped
         || request.mechanism.is_some_and(|mechanism| mechanism.traps())
     {
         return Err(refusal);
     }
-    let mut parts = Parts { module, main: known.function, seen: HashSet::new(), found: Vec::new() };
+    let Some(by) = go::identity(module, &known.function) else { return Err(refusal) };
+    let is_resumed = by == Identity::Goroutine;
+    let mut parts =
+        Parts { module, main: known.function, is_resumed, seen: HashSet::new(), found: Vec::new() };
     let site = site_of(request, modules);
-    match module.machine.isa().exits(&site, site.function, Some(0)) {
+    match module.machine.isa().exits(&site, site.function, Some(0), is_resumed) {
         Ok(exits) => parts.take(known.function, exits)?,
         // Another instruction set.
         Err(Reason::NotImplemented) => return Err(refusal),
@@ -47,14 +50,14 @@ pub fn exits<'m>(
         function,
         address,
         wanted,
-        role: Role::Exit { result },
+        role: Role::Exit { by, result },
         mechanism: None,
         semaphores: &[],
         ..*request
     };
-    let mut entry = Request { role: Role::Noted, ..*request };
+    let mut entry = Request { role: Role::Noted { by }, ..*request };
     let mut found = parts.found;
-    if let Some((index, role)) = through(module, &site, &found) {
+    if let Some((index, role)) = through(module, &site, by, &found) {
         found.remove(index);
         entry.role = role;
     }
@@ -62,7 +65,12 @@ pub fn exits<'m>(
 }
 
 /// The exit that is so close to the entry that both take the same instructions, by its index, if one detour can be done with both.
-fn through(module: &Module<'_>, entry: &Site<'_>, exits: &[Place<'_>]) -> Option<(usize, Role)> {
+fn through(
+    module: &Module<'_>,
+    entry: &Site<'_>,
+    by: Identity,
+    exits: &[Place<'_>],
+) -> Option<(usize, Role)> {
     let isa = module.machine.isa();
     let at = |site: &Site<'_>| isa.rung(site, Mechanism::Jump);
     let own = at(entry);
@@ -72,7 +80,7 @@ fn through(module: &Module<'_>, entry: &Site<'_>, exits: &[Place<'_>]) -> Option
     let there = at(&Site { address, function: function.address, code: function.code(), ..*entry });
     if holds(&function, entry.address) && there.map_or(address, |there| there.start) < own_end {
         isa.through(entry, address).ok()?;
-        return Some((index, Role::Through { exit: address, result }));
+        return Some((index, Role::Through { by, exit: address, result }));
     }
     None
 }
@@ -82,9 +90,10 @@ type Place<'m> = (Function<'m>, u64, bool);
 
 /// Whether what is in the way of pairing is not in the way of exits.
 fn is_overcome(facts: &Facts, module: &Module<'_>, refusal: &Refusal) -> bool {
-    // A slot's address names a call as long as the stack stays where it is and is called on.
-    let moves = [Runtime::Go, Runtime::Ghc].into_iter().any(|runtime| module.runtimes.contains(runtime));
-    if moves || facts.runtimes.with(module.runtimes).contains(Runtime::CopiedStacks) {
+    // A call can be named as long as it is called on a stack, and the stack is not taken away.
+    if module.runtimes.contains(Runtime::Ghc)
+        || facts.runtimes.with(module.runtimes).contains(Runtime::CopiedStacks)
+    {
         return false;
     }
     match refusal {
@@ -113,6 +122,8 @@ fn is_generated(module: &Module<'_>, known: &Known<'_>) -> bool {
 struct Parts<'a, 'm> {
     module: &'a Module<'m>,
     main: Function<'m>,
+    /// Whether the run-time system may go on behind calls.
+    is_resumed: bool,
     /// Where parts were entered.
     seen: HashSet<u64>,
     found: Vec<Place<'m>>,
@@ -157,7 +168,7 @@ impl<'m> Parts<'_, 'm> {
             padding: part.padding(),
             targets: self.module.targets,
         };
-        let exits = self.module.machine.isa().exits(&site, start, depth)?;
+        let exits = self.module.machine.isa().exits(&site, start, depth, self.is_resumed)?;
         self.take(part, exits)
     }
 

@@ -9,7 +9,7 @@
 //! | `verdict` | which mechanisms are possible at a site? |
 //! | `faults` | would a handler of the program's see a fault of a moved instruction? |
 //! | `shadow_stack` | which instructions does a shadow stack keep where they are? |
-//! | `go` | which functions of a Go program leave room for a detour? |
+//! | `go` | where may a Go program be probed? |
 //! | `returns` | may a function's calls be followed to their return? |
 //! | `exits` | where not, by which instructions is it left, and may those be probed? |
 //! | `known_names` | which functions must not be followed, by their names? |
@@ -31,6 +31,7 @@ use std::collections::BTreeMap;
 
 pub use exits::exits;
 pub(crate) use faults::{MAY_FAULT, handles_faults, seen_by_handlers};
+pub use go::entry_of;
 pub use returns::judge_returns;
 pub use runtimes::{Marks, Runtime, Runtimes};
 pub use unwinders::{LANDINGS, LOOKUPS, UNWINDERS, require_unwinders};

@@ -6,7 +6,7 @@
 //!
 //! | run-time system | what it reads | not followed |
 //! |---|---|---|
-//! | Go | every return address on goroutine stacks, which it moves | Go's code |
+//! | Go | every return address on goroutine stacks, which it moves | Go's code; to its exits, calls are (`go`) |
 //! | V8 | the word below an exit frame: the return address of C++ that generated code has called | V8, and what imports it: its callbacks are called in the same way |
 //! | HotSpot | `last_Java_sp[-1]`: the return address of the VM's C++ that a stub has called; native methods store theirs | `libjvm` |
 //! | OpenJ9, Graal's images, Dart, JavaScriptCore, SpiderMonkey | frames of generated code and the calls it makes into the VM | the VM |

@@ -99,14 +99,14 @@ fn rung(
     let displaced = match request.role {
         Role::Through { exit, .. } if mechanism == Mechanism::Jump => isa.through(&site, exit)?,
         Role::Through { .. } => return Err(trapless_isa::Reason::NotImplemented.into()),
-        Role::Whole | Role::Noted | Role::Exit { .. } => isa.rung(&site, mechanism)?,
+        Role::Whole | Role::Noted { .. } | Role::Exit { .. } => isa.rung(&site, mechanism)?,
     };
     shadow_stack::lets_move(facts, isa, displaced, original(request, displaced))?;
     if !mechanism.traps() {
         if let Some(table) = request.unread {
             return Err(Refusal::Unread(table));
         }
-        go::leaves_room(module.runtimes, isa, &site)?;
+        go::leaves_room(module, request)?;
         // What unwinders ask reads the loader's own tables, where they land they write to their own stack, and neither faults.
         // Behind a call that makes children the stack is the C library's own.
         if !request.wanted.is_unwinders() && request.wanted.sharing.is_none() {

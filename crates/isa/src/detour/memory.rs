@@ -81,6 +81,9 @@
 //! left in another way has left its note behind, like any instance, and the next call at the slot wins. One note can lie over
 //! the instance of a paired call that has made a tail call, and is exchanged with it in the same way.
 //!
+//! A goroutine's stack is moved when it grows, and the goroutine itself from thread to thread. What stays is how deep a call is in the
+//! stack, so that takes the place of the slot's address, with the goroutine's own ([`goroutine_slot`]).
+//!
 //! # Unwinders
 //!
 //! Nothing is put back for an unwinder, so there is nothing to be followed again: it is *told* the real address. An unwinder looks up
@@ -148,6 +151,26 @@ pub const RETURN_ADDRESS: u32 = 8;
 pub const RETURN_ENTERED: u32 = 16;
 /// Return instance: address of the instance that this one was reached from by a tail call.
 pub const RETURN_OLDER: u32 = 24;
+
+/// What a goroutine's address is multiplied with to name its calls: the golden ratio of 2^52, shifted by the page's bits less the three
+/// that are 0 in the address.
+///
+/// So goroutines whose addresses lie within 15 GB of each other share no [`goroutine_slot`] as long as no stack is deeper than 1 GB, which is
+/// the most that Go allows: multiples of the golden ratio lie as far apart as can be.
+pub const GOROUTINE_FACTOR: u64 = 0x9_e377_9b97_f4a7 << (STACK_PAGE_SHIFT - 3);
+/// Where a goroutine (`runtime.g`) has the address behind its stack (`stack.hi`).
+pub const GOROUTINE_STACK_END: u32 = 8;
+/// The bit that is set in what stands for the slot of a goroutine's call, and in no address of a stack.
+pub const GOROUTINE_BIT: u32 = 63;
+
+/// What stands for the address of a stack slot where stacks are moved: it depends on the goroutine, and on how far its stack's end is
+/// above the slot. Go copies stacks so that this stays.
+///
+/// A shadow block belongs to a goroutine's page then, and whoever runs as this goroutine gets there alone.
+pub const fn goroutine_slot(goroutine: u64, stack_end: u64, slot: u64) -> u64 {
+    let named = goroutine.wrapping_mul(GOROUTINE_FACTOR);
+    named.wrapping_add(stack_end).wrapping_sub(slot) | 1 << GOROUTINE_BIT
+}
 
 /// What stands in a return instance in place of the return point where the call of a probe is noted and nothing else is done. It is no
 /// address of any program's, and 32 bits that are sign-extended.

@@ -244,11 +244,11 @@ impl<'a> Template<'a> {
             return self.displaced();
         }
         if let Some(followed) = payload.followed
-            && let Way::Left(probe) = followed.way
+            && let Way::Left(noted) = followed.way
         {
-            self.left(&followed, probe)?;
+            self.left(&followed, noted)?;
             self.displaced()?;
-            return self.left_otherwise(&followed, probe);
+            return self.left_otherwise(&followed, noted);
         }
         let frame = Frame::choose(64, payload, self.entry_liveness());
         frame.save(&mut self.asm.a)?;
@@ -263,7 +263,7 @@ impl<'a> Template<'a> {
             }
             Some(followed) => {
                 let later = match followed.way.noted() {
-                    Some(probe) => self.note(&frame, &followed, probe)?,
+                    Some(noted) => self.note(&frame, &followed, noted)?,
                     None => {
                         let later = self.follow(&frame, &followed)?;
                         self.return_part(&followed)?;
@@ -271,7 +271,7 @@ impl<'a> Template<'a> {
                     }
                 };
                 match followed.way {
-                    Way::Through { probe, .. } => self.displaced_through(&followed, probe)?,
+                    Way::Through { noted, .. } => self.displaced_through(&followed, noted)?,
                     _ => self.displaced()?,
                 }
                 self.not_followed(&frame, &followed, later)?;
@@ -307,17 +307,17 @@ impl<'a> Template<'a> {
     }
 
     /// The same with what is done where the function is left, ahead of the instruction that leaves it.
-    fn displaced_through(&mut self, followed: &Followed, probe: u32) -> Asm {
+    fn displaced_through(&mut self, followed: &Followed, noted: Noted) -> Asm {
         self.asm.a.set_label(&mut self.labels.displaced)?;
         // The exit may come first of all.
         self.asm.a.zero_bytes()?;
         self.asm.bytes(&self.copies[1].code)?;
-        self.left(followed, probe)?;
+        self.left(followed, noted)?;
         self.asm.a.set_label(&mut self.labels.exit)?;
         self.asm.bytes(&self.copies[2].code)?;
         self.asm.a.set_label(&mut self.labels.back)?;
         self.asm.a.jmp(self.request.displaced.end())?;
-        self.left_otherwise(followed, probe)
+        self.left_otherwise(followed, noted)
     }
 
     /// The functions that unwinders ask about an address: it becomes the real one, wherever the unwinder has it.

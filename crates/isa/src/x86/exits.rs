@@ -17,17 +17,17 @@ fn mark(probe: u32) -> i32 {
 }
 
 impl Template<'_> {
-    /// Notes the call of `probe` in a return instance, and goes on.
+    /// Notes the call in a return instance, and goes on.
     pub(super) fn note(
         &mut self,
         frame: &Frame,
         followed: &Followed,
-        probe: u32,
+        noted: Noted,
     ) -> Result<Later, IcedError> {
         let instance = frame.x;
         let later = self.reserve(frame)?;
         let a = &mut self.asm.a;
-        a.mov(at(instance, RETURN_POINT), mark(probe))?;
+        a.mov(at(instance, RETURN_POINT), mark(noted.probe))?;
         if followed.needs().entered {
             read_clock(a)?;
             a.mov(at(instance, RETURN_ENTERED), rax)?;
@@ -36,10 +36,10 @@ impl Template<'_> {
         Ok(later)
     }
 
-    /// Where a call of `probe` is left: the steps, if it is noted.
+    /// Where a call is left: the steps, if it is noted.
     ///
     /// Everything is saved: what the function leaves behind is for whom it goes to.
-    pub(super) fn left(&mut self, followed: &Followed, probe: u32) -> Asm {
+    pub(super) fn left(&mut self, followed: &Followed, noted: Noted) -> Asm {
         let call = followed.needs().is_of_the_call();
         let depth = depth(followed) + RED_ZONE;
         let stacked = Stacked::above(depth, RED_ZONE);
@@ -50,7 +50,7 @@ impl Template<'_> {
         save(a, followed)?;
         self.instance_of_slot(depth, self.labels.elsewhere)?;
         let a = &mut self.asm.a;
-        a.cmp(at(RCX, RETURN_POINT), mark(probe))?;
+        a.cmp(at(RCX, RETURN_POINT), mark(noted.probe))?;
         a.jne(self.labels.elsewhere)?;
         a.cmp(at(RCX, RETURN_OLDER), 0)?;
         a.jne(self.labels.elsewhere)?;
@@ -77,7 +77,7 @@ impl Template<'_> {
     }
 
     /// The ways out of `left`: a thread or a note that is not at hand, or none at all.
-    pub(super) fn left_otherwise(&mut self, followed: &Followed, probe: u32) -> Asm {
+    pub(super) fn left_otherwise(&mut self, followed: &Followed, noted: Noted) -> Asm {
         let depth = depth(followed) + RED_ZONE;
         self.asm.a.set_label(&mut self.labels.unknown)?;
         self.resolve(RDX)?;
@@ -87,7 +87,7 @@ impl Template<'_> {
         let a = &mut self.asm.a;
         a.jmp(self.labels.leaving)?;
         a.set_label(&mut self.labels.elsewhere)?;
-        self.older_instance(depth, |a| a.mov(r11, i64::from(mark(probe))))?;
+        self.older_instance(depth, |a| a.mov(r11, i64::from(mark(noted.probe))))?;
         let a = &mut self.asm.a;
         a.jne(self.labels.over)?;
         a.jmp(self.labels.leaving)

@@ -77,11 +77,43 @@ impl Template<'_> {
         a.lea(GPR64[block], qword_ptr(GPR64[block] + GPR64[slot] * scale + SHADOW_INSTANCES as i32))
     }
 
+    fn identity(&self) -> Identity {
+        self.request.payload.followed.map_or(Identity::Slot, |followed| followed.way.by())
+    }
+
+    /// `to` = what names the call whose return address is so far above the stack pointer: the address of its slot, or what stands for that of a
+    /// goroutine's.
+    pub(super) fn slot(&mut self, to: AsmRegister64, depth: i32) -> Asm {
+        let by = self.identity();
+        let a = &mut self.asm.a;
+        match by {
+            Identity::Slot => a.lea(to, qword_ptr(rsp + depth)),
+            Identity::Goroutine => {
+                a.mov(to, GOROUTINE_FACTOR)?;
+                a.imul_2(to, r14)?;
+                a.add(to, qword_ptr(r14 + GOROUTINE_STACK_END))?;
+                a.sub(to, rsp)?;
+                a.sub(to, depth)?;
+                a.bts(to, GOROUTINE_BIT)
+            }
+        }
+    }
+
     /// rcx = the instance of the slot that is so far above the stack pointer, if its shadow block is at hand. Loses rdx.
     pub(super) fn instance_of_slot(&mut self, depth: i32, missing: CodeLabel) -> Asm {
-        self.asm.a.lea(rdx, qword_ptr(rsp + depth))?;
+        self.slot(rdx, depth)?;
         self.shadow_block(RCX, RDX, missing)?;
-        self.asm.a.lea(edx, dword_ptr(rsp + depth))?;
+        // Where in its page it is.
+        let by = self.identity();
+        let a = &mut self.asm.a;
+        match by {
+            Identity::Slot => a.lea(edx, dword_ptr(rsp + depth))?,
+            Identity::Goroutine => {
+                a.mov(edx, dword_ptr(r14 + GOROUTINE_STACK_END))?;
+                a.sub(edx, esp)?;
+                a.sub(edx, depth)?;
+            }
+        }
         self.instance(RCX, RDX)
     }
 
@@ -91,18 +123,18 @@ impl Template<'_> {
         depth: i32,
         point: impl FnOnce(&mut CodeAssembler) -> Asm,
     ) -> Asm {
-        self.ask(Routine::Leave, RCX, |a| {
-            a.lea(r10, qword_ptr(rsp + depth + 16))?;
-            point(a)
+        self.ask(Routine::Leave, RCX, |template| {
+            template.slot(r10, depth + 16)?;
+            point(&mut template.asm.a)
         })
     }
 
     /// `to` = what a routine of the runtime answers in r11 to `question` in r10 and r11, and the flags. Needs the red zone out of the way.
-    fn ask(&mut self, routine: Routine, to: usize, question: impl FnOnce(&mut CodeAssembler) -> Asm) -> Asm {
+    fn ask(&mut self, routine: Routine, to: usize, question: impl FnOnce(&mut Self) -> Asm) -> Asm {
+        self.asm.a.push(r10)?;
+        self.asm.a.push(r11)?;
+        question(self)?;
         let a = &mut self.asm.a;
-        a.push(r10)?;
-        a.push(r11)?;
-        question(a)?;
         call_runtime(a, true, routine.address(self.request.runtime))?;
         a.mov(GPR64[to], r11)?;
         a.pop(r11)?;
@@ -115,7 +147,7 @@ impl Template<'_> {
         let (scratch, slot, instance) = (frame.entry, frame.block, frame.x);
         let [taken, mut claimed] = [(); 2].map(|()| self.asm.a.create_label());
         self.asm.a.set_label(&mut self.labels.known)?;
-        self.asm.a.lea(GPR64[slot], qword_ptr(rsp + frame.depth()))?;
+        self.slot(GPR64[slot], frame.depth())?;
         self.asm.a.mov(GPR64[scratch], GPR64[slot])?;
         self.shadow_block(instance, scratch, taken)?;
         self.asm.a.mov(GPR32[scratch], GPR32[slot])?;
@@ -123,9 +155,12 @@ impl Template<'_> {
         self.asm.a.cmp(at(instance, RETURN_POINT), 0)?;
         self.asm.a.jne(taken)?;
         self.asm.a.set_label(&mut claimed)?;
-        let a = &mut self.asm.a;
-        a.mov(GPR64[scratch], qword_ptr(GPR64[slot]))?;
-        a.mov(at(instance, RETURN_ADDRESS), GPR64[scratch])?;
+        // What names a goroutine's call is no address.
+        if self.identity() == Identity::Slot {
+            let a = &mut self.asm.a;
+            a.mov(GPR64[scratch], qword_ptr(GPR64[slot]))?;
+            a.mov(at(instance, RETURN_ADDRESS), GPR64[scratch])?;
+        }
         Ok(Later { taken, claimed })
     }
 
@@ -153,7 +188,7 @@ impl Template<'_> {
         let a = &mut self.asm.a;
         a.set_label(&mut taken)?;
         frame.skip_red_zone(a)?;
-        self.ask(Routine::Claim, instance, |a| a.mov(r10, GPR64[slot]))?;
+        self.ask(Routine::Claim, instance, |template| template.asm.a.mov(r10, GPR64[slot]))?;
         let a = &mut self.asm.a;
         frame.unskip_red_zone(a)?;
         a.jne(claimed)?;

@@ -15,6 +15,7 @@
 //! | `returns` | may this function carry a call-paired return probe? by which instructions is it left? |
 //! | `frame`, `follow`, `runtime`, `lower` | how does a detour save registers, follow a call to its return, what do all share, and how are shared routines written? |
 //! | `exits` | how is a call noted, and what is done where it is left? |
+//! | `goroutine` | is Go's goroutine in its register all through a function? |
 //! | `pieces` | which parts of a detour are copies of the program's instructions? |
 //! | `frames` | where does the program stand at each instruction of a detour? |
 //! | `template` | how are many detours made without encoding each? |
@@ -38,6 +39,7 @@ mod follow;
 mod frame;
 mod frames;
 mod gate;
+mod goroutine;
 mod landing;
 mod liveness;
 mod lower;
@@ -127,16 +129,25 @@ impl Isa for X86 {
         returns::return_verdict(self.bits, site)
     }
 
-    fn exits(&self, site: &Site<'_>, start: u64, depth: Option<i64>) -> Result<Vec<Exit>, Reason> {
-        if self.bits == 64 { returns::exits(site, start, depth) } else { Err(Reason::NotImplemented) }
+    fn exits(
+        &self,
+        site: &Site<'_>,
+        start: u64,
+        depth: Option<i64>,
+        is_resumed: bool,
+    ) -> Result<Vec<Exit>, Reason> {
+        match self.bits {
+            64 => returns::exits(site, start, depth, is_resumed),
+            _ => Err(Reason::NotImplemented),
+        }
     }
 
     fn may_fault(&self, code: &[u8], address: u64) -> Faults {
         faults::faults(self.bits, code, address)
     }
 
-    fn grows_stack(&self, site: &Site<'_>) -> bool {
-        verdict::grows_stack(self.bits, site)
+    fn keeps_goroutine(&self, site: &Site<'_>, check: &StackCheck) -> bool {
+        self.bits == 64 && goroutine::is_kept(site, check)
     }
 
     fn sharing_candidates(&self, code: &[u8]) -> Vec<usize> {

@@ -234,11 +234,26 @@ fn claim(a: &mut Lower, layout: &Layout, roles: &Roles) {
     let r = &roles.instances;
     save(a, roles.saved);
     a.copy(r.slot, roles.first);
+    let claim = a.label();
+    if a.word() == 8 {
+        a.set(roles.caller, 0);
+        if_goroutine(a, claim);
+    }
     a.load(roles.caller, r.slot, 0);
+    a.bind(claim);
     routines::claim(a, layout, r, roles.caller);
     a.copy(roles.result, r.instance);
     restore(a, roles.saved);
     a.put(|a, _| a.ret());
+}
+
+/// Off to `then` where the slot stands for a goroutine's ([`goroutine_slot`]): it is no address then.
+fn if_goroutine(a: &mut Lower, then: usize) {
+    let then = a.place(then);
+    a.put(|a, _| {
+        a.test(r10, r10)?;
+        a.js(then)
+    });
 }
 
 fn leave(a: &mut Lower, layout: &Layout, roles: &Roles) {
@@ -251,6 +266,9 @@ fn leave(a: &mut Lower, layout: &Layout, roles: &Roles) {
     a.jump(done);
     a.bind(unknown);
     a.set(r.instance, 0);
+    if a.word() == 8 {
+        if_goroutine(a, done);
+    }
     a.load(r.scratch, r.slot, 0);
     a.jump_if_not_equal(r.scratch, roles.caller, done);
     // The stack was moved to another place, behind everybody's back: there is no address to go to.

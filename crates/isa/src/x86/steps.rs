@@ -173,7 +173,7 @@ impl Template<'_> {
 
     /// What all records of entries end with. Loses rax and rdx.
     fn end_record(&mut self, frame: &Frame, id: u32) -> Asm {
-        self.asm.a.lea(rax, qword_ptr(rsp + frame.depth()))?;
+        self.slot(rax, frame.depth())?;
         self.identify_record(id, frame.x)?;
         let a = &mut self.asm.a;
         read_clock(a)?;
@@ -190,7 +190,7 @@ impl Template<'_> {
         a.mov(at(RCX, RECORD_VALUES), rax)?;
         a.mov(at(RCX, RECORD_VALUES + 8), r8)?;
         a.mov(at(RCX, RECORD_TIME), rsi)?;
-        a.lea(rax, qword_ptr(rsp + stacked.slot))?;
+        self.slot(rax, stacked.slot)?;
         self.identify_record(id, RCX)?;
         self.publish_record(RCX, RDX)?;
         self.asm.a.set_label(&mut full)?;

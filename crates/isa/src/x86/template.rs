@@ -132,8 +132,10 @@ fn kinds(payload: &Payload) -> Option<u64> {
         Way::Through { .. } => 0,
     };
     let followed = payload.followed.iter();
-    let followed =
-        followed.flat_map(|f| [Some(3), Some(way(f.way))].into_iter().chain(f.steps.iter().map(at_return)));
+    let followed = followed.flat_map(|f| {
+        let begin = [Some(3), Some(way(f.way)), Some(f.way.by() as u64)];
+        begin.into_iter().chain(f.steps.iter().map(at_return))
+    });
     let mut all = payload.entry.iter().map(entry).chain(followed);
     let mut own = *payload;
     let fits = payload.hooks.is_empty() && own.offsets().count() <= PARAMETERS - OFFSETS;

@@ -190,18 +190,12 @@ pub(super) fn region(bits: u32, site: &Site<'_>, start: u64, length: u8) -> Resu
 ///
 /// A patch at the entry would take each round of such a loop for a call, and a return probe would pair it with the
 /// return of the call. A displaced jump is no concern: it leads to its copy. Nor is a call that is made again because
-/// its stack was too small ([`grows_stack`]).
+/// its stack was too small ([`crate::Isa::stack_check`]).
 pub(super) fn entry_loop(bits: u32, site: &Site<'_>, displaced: &Displaced) -> Option<u64> {
     jumps_to_entry(bits, site, displaced.start, displaced.end()).into_iter().find_map(|jump| match jump {
         Back { target, restart: false } => Some(target),
         Back { restart: true, .. } => None,
     })
-}
-
-/// Whether the function checks for stack space and, after more was made, begins again, as Go's do unless they are
-/// `nosplit`: `call runtime.morestack`, arguments loaded anew, `jmp` to the entry.
-pub(super) fn grows_stack(bits: u32, site: &Site<'_>) -> bool {
-    jumps_to_entry(bits, site, site.function, site.function).into_iter().any(|jump| jump.restart)
 }
 
 /// A jump back to the entry.

@@ -250,6 +250,18 @@ fn compare(
 
 /// Takes the records of one call out of the ring and compares them with the state that they are of.
 pub fn check_records(machine: &Machine, before: &State, after: &State, payload: &Payload, body: bool) {
+    check_records_of(SLOT, machine, before, after, payload, body);
+}
+
+/// The same where `slot` stands for the call's slot.
+pub fn check_records_of(
+    slot: u64,
+    machine: &Machine,
+    before: &State,
+    after: &State,
+    payload: &Payload,
+    body: bool,
+) {
     let (head, tail) = (machine.block(1, BLOCK_RING_HEAD), machine.block(1, BLOCK_RING_TAIL));
     let mut position = tail;
     let word = |position: u64, field: u32| {
@@ -260,7 +272,7 @@ pub fn check_records(machine: &Machine, before: &State, after: &State, payload: 
         let EntryStep::Record { id, arguments } = step else { continue };
         assert_eq!(word(position, RECORD_SEQUENCE), position + 1);
         assert_eq!(word(position, RECORD_ID) as u32, id);
-        assert_eq!(word(position, RECORD_SLOT), SLOT);
+        assert_eq!(word(position, RECORD_SLOT), slot);
         for (number, register) in [7, 6, 2, 1, 8, 9].into_iter().take(usize::from(arguments)).enumerate() {
             let argument = word(position, RECORD_VALUES + 8 * number as u32);
             assert_eq!(argument, before.registers[register], "argument {number} {payload:?}");
@@ -270,7 +282,7 @@ pub fn check_records(machine: &Machine, before: &State, after: &State, payload: 
     if asks(payload, RECORD_RETURN) > 0 && !body {
         assert_eq!(word(position, RECORD_SEQUENCE), position + 1);
         assert_eq!(word(position, RECORD_ID) as u32, 7);
-        assert_eq!(word(position, RECORD_SLOT), SLOT);
+        assert_eq!(word(position, RECORD_SLOT), slot);
         assert_eq!(word(position, RECORD_VALUES), after.registers[0], "{payload:?}");
         assert!(word(position, RECORD_VALUES + 8) <= word(position, RECORD_TIME));
         position += 1;

@@ -17,10 +17,15 @@ const BODIES: &[(&str, &[u8])] = &[
 const PROBE: u32 = 0x1f_ffff;
 
 fn noted(entry: Steps<EntryStep>, steps: Steps<ReturnStep>, probe: u32) -> [Payload; 2] {
+    noted_by(Identity::Slot, entry, steps, probe)
+}
+
+fn noted_by(by: Identity, entry: Steps<EntryStep>, steps: Steps<ReturnStep>, probe: u32) -> [Payload; 2] {
     let followed = |way| Some(Followed { lost: LOST, steps, way });
+    let call = Noted { probe, by };
     [
-        Payload { hooks: Steps::default(), entry, followed: followed(Way::Noted(probe)) },
-        Payload { followed: followed(Way::Left(probe)), ..Payload::default() },
+        Payload { hooks: Steps::default(), entry, followed: followed(Way::Noted(call)) },
+        Payload { followed: followed(Way::Left(call)), ..Payload::default() },
     ]
 }
 
@@ -40,6 +45,26 @@ fn probed<'m>(
 
 #[test]
 fn nothing_but_the_counters_changes_where_the_exits_are_probed() {
+    nothing_but_the_counters_changes(Identity::Slot);
+}
+
+#[test]
+fn r4_nothing_but_the_counters_changes_where_goroutines_calls_are_noted() {
+    nothing_but_the_counters_changes(Identity::Goroutine);
+}
+
+/// Where goroutines are in the machine's memory; their register is r14.
+const GOROUTINES: u64 = STACK + 64;
+const R14: usize = 14;
+
+/// Has a goroutine's stack end there, and gives its address.
+fn goroutine(machine: &Machine, number: u64, stack_end: u64) -> u64 {
+    let at = GOROUTINES + 32 * number;
+    machine.set(at + u64::from(GOROUTINE_STACK_END), stack_end);
+    at
+}
+
+fn nothing_but_the_counters_changes(by: Identity) {
     let Some(machine) = Machine::new() else { return };
     let mut random = Random(21);
     let paired = all_payloads().into_iter().filter(|p| p.hooks.is_empty() && p.followed.is_some());
@@ -53,12 +78,18 @@ fn nothing_but_the_counters_changes_where_the_exits_are_probed() {
                 let self_pointer = random.next().is_multiple_of(2);
                 let (layout, thread) = (layout(self_pointer), Machine::thread(random.next() % 8));
                 let steps = payload.followed.unwrap().steps;
-                let payloads = noted(payload.entry, steps, PROBE);
+                let payloads = noted_by(by, payload.entry, steps, PROBE);
                 let both = probed(&machine, &code, (FUNCTION, exit), detour_at(0), &layout, payloads);
                 // Twice: a thread's first hit goes another way.
                 for round in 0..2 {
                     let context = format!("{name}, {body_name}: {payload:?} round {round}");
-                    let start = machine.random(&mut random);
+                    let mut start = machine.random(&mut random);
+                    let mut slot = SLOT;
+                    if by == Identity::Goroutine {
+                        let end = SLOT + 8 * (random.next() % (1 << 27));
+                        start.registers[R14] = goroutine(&machine, random.next() % 8, end);
+                        slot = goroutine_slot(start.registers[R14], end, SLOT);
+                    }
                     machine.set(SLOT, EXIT);
                     let memory = machine.read(SLOT - 1024, 2048);
                     let expected = (machine.run(thread, &start), machine.read(SLOT, 512));
@@ -69,7 +100,7 @@ fn nothing_but_the_counters_changes_where_the_exits_are_probed() {
                     assert_eq!(found.0.0, expected.0.0, "{context}");
                     assert_eq!(found.0.1.registers, expected.0.1.registers, "{context}");
                     assert!(found == expected, "{context}: flags, vectors or stack");
-                    check_records(&machine, &start, &found.0.1, payload, false);
+                    check_records_of(slot, &machine, &start, &found.0.1, payload, false);
                     assert_eq!(machine.open_calls(), 0, "{context}");
                 }
                 let counted = [HITS, RETURNS, LATENCY + LATENCY_COUNT, LOST].map(|c| machine.sum(c));
@@ -212,7 +243,7 @@ fn an_entry_whose_instructions_reach_to_the_exit_is_one_detour() {
                 Site { address: FUNCTION, function: FUNCTION, code: &code, padding: &[], targets: &targets };
             let landing = if code[0] == 0xf3 { 4 } else { 0 };
             let displaced = isa.through(&site, FUNCTION + landing + u64::from(exit)).expect(name);
-            let way = Way::Through { probe: PROBE, exit };
+            let way = Way::Through { noted: Noted { probe: PROBE, by: Identity::Slot }, exit };
             let entry =
                 Steps::of([EntryStep::Count(HITS), EntryStep::Record { id: RECORD_ENTRY, arguments: 6 }]);
             let payload = Payload {
@@ -237,5 +268,82 @@ fn an_entry_whose_instructions_reach_to_the_exit_is_one_detour() {
             }
             assert_eq!([HITS, RETURNS, LOST].map(|c| machine.sum(c)), [3, 3, 0], "{name}");
         }
+    }
+}
+
+#[test]
+fn r4_a_goroutines_call_is_known_again_wherever_its_stack_and_thread_are() {
+    let Some(machine) = Machine::new() else { return };
+    let mut random = Random(26);
+    for self_pointer in [true, false] {
+        let layout = layout(self_pointer);
+        for steps in [Steps::of([COUNT_RETURN]), Steps::of([COUNT_RETURN, TIME])] {
+            machine.forget();
+            let counting = noted_by(Identity::Goroutine, Steps::of([EntryStep::Count(HITS)]), steps, PROBE);
+            let both = probed(&machine, &short(&[0xc3]), (FUNCTION, 5), detour_at(0), &layout, counting);
+            // Entered, and stopped ahead of the exit, which is probed later.
+            both[0].arm();
+            let enter = |number: u64, end: u64, thread: u64, random: &mut Random| {
+                machine.write_exit(FUNCTION + 5, 2);
+                let mut start = machine.random(random);
+                start.registers[R14] = goroutine(&machine, number, end);
+                assert_eq!(machine.run(Machine::thread(thread), &start).0, 2);
+            };
+            let leave = |number: u64, end: u64, slot: u64, thread: u64, random: &mut Random| {
+                machine.write(FUNCTION + 5, &[0xc3, 0xcc, 0xcc, 0xcc, 0xcc]);
+                both[1].arm();
+                let mut start = machine.random(random);
+                start.registers[4] = slot;
+                start.registers[R14] = goroutine(&machine, number, end);
+                machine.set(slot, EXIT);
+                let (exit, after) = machine.run_from(FUNCTION + 5, Machine::thread(thread), &start);
+                let mut wanted = start.registers;
+                wanted[4] += 8;
+                assert_eq!((exit, after.registers, after.flags), (1, wanted, start.flags));
+            };
+            let end = SLOT + 4096;
+            let counts = || [HITS, RETURNS, LOST].map(|counter| machine.sum(counter));
+            // Two goroutines at one slot; the first one's stack moves down, and it goes on as another thread.
+            enter(1, end, 1, &mut random);
+            enter(2, end, 2, &mut random);
+            assert_eq!((machine.open_calls(), counts()), (2, [2, 0, 0]));
+            let named = goroutine_slot(goroutine(&machine, 1, end), end, SLOT);
+            assert_eq!(machine.get(machine.instance(named)), note(PROBE));
+            leave(1, end - 512, SLOT - 512, 3, &mut random);
+            assert_eq!((machine.open_calls(), counts()), (1, [2, 1, 0]));
+            // A call at another depth, and one of another goroutine, are not it.
+            leave(2, end + 8, SLOT, 2, &mut random);
+            leave(1, end, SLOT, 2, &mut random);
+            assert_eq!((machine.open_calls(), counts()), (1, [2, 1, 0]));
+            // A panic has left the second one's call: the next one there wins.
+            enter(2, end, 1, &mut random);
+            leave(2, end, SLOT, 1, &mut random);
+            assert_eq!((machine.open_calls(), counts()), (0, [3, 2, 0]));
+            leave(2, end, SLOT, 1, &mut random);
+            assert_eq!((machine.open_calls(), counts()), (0, [3, 2, 0]));
+            // A thread without memory of its own.
+            enter(3, end, 0, &mut random);
+            leave(3, end, SLOT, 0, &mut random);
+            let follows_all = steps.iter().count() == 1;
+            assert_eq!(counts(), if follows_all { [4, 3, 0] } else { [4, 2, 1] });
+        }
+    }
+}
+
+#[test]
+fn r4_goroutines_name_their_calls_apart() {
+    // Of neighbours and of such that are far from each other, at all depths up to a gigabyte, a page each.
+    let mut random = Random(27);
+    let mut seen = std::collections::HashMap::new();
+    for round in 0..200_000u64 {
+        let goroutine = 0xc0_0000_0000 + 8 * (random.next() % (1 << (10 + round % 21)));
+        let depth = 8 * (random.next() % (1 << (1 + round % 27)));
+        let slot = goroutine_slot(goroutine, 1 << 40, (1 << 40) - depth);
+        assert_eq!((slot >> GOROUTINE_BIT, slot & 0xfff), (1, depth & 0xfff));
+        let other = seen.insert(slot, (goroutine, depth));
+        assert!(
+            other.is_none_or(|other| other == (goroutine, depth)),
+            "{goroutine:#x} {depth:#x} {other:x?}"
+        );
     }
 }

@@ -18,7 +18,7 @@ pub const ARENA_SIZE: u64 = 0x1_0000;
 /// Where code under test returns to.
 pub const EXIT: u64 = 0x7300_0000;
 const CONTROL: u64 = 0x7400_0000;
-const STACK: u64 = 0x7500_0000;
+pub const STACK: u64 = 0x7500_0000;
 const STACK_SIZE: u64 = 0x10_0000;
 /// First of the threads' TLS blocks, which lie 2 KiB apart.
 pub const TLS: u64 = 0x7600_0000;

@@ -32,8 +32,12 @@ fn asked(n: u32) -> [(&'static str, Payload); ASKED] {
         ("latency", payload(Steps::of([count]), times)),
         ("trace", payload(Steps::of([count, record]), times)),
         ("many", payload(Steps::of([count, count]), Some(Steps::of(many)))),
-        ("note", noted(payload(Steps::of([count]), times), Way::Noted(n))),
+        ("note", noted(payload(Steps::of([count]), times), Way::Noted(by_slot(n)))),
     ]
+}
+
+fn by_slot(probe: u32) -> Noted {
+    Noted { probe, by: Identity::Slot }
 }
 
 fn noted(payload: Payload, way: Way) -> Payload {
@@ -134,7 +138,7 @@ fn found_exits<'l>(library: &'l Library) -> Vec<(Found<'l>, Option<u8>)> {
     let isa = Machine::X86_64.isa();
     let mut all = Vec::new();
     library.each(|function, entry: &Site<'l>| {
-        let exits = isa.exits(entry, entry.function, Some(0)).unwrap_or_default();
+        let exits = isa.exits(entry, entry.function, Some(0), false).unwrap_or_default();
         let alone = exits.iter().map(|exit| (Site { address: exit.address, ..*entry }, None));
         let through = exits.first().map(|exit| (*entry, Some(exit.address)));
         for (site, exit) in alone.chain(through) {
@@ -166,8 +170,8 @@ fn exits_with_instructions_ahead_of_them_are_filled_in_as_the_encoder_writes_the
     let payload = |n: usize| {
         let (probe, payload) = (n as u32, asked(n as u32)[3].1);
         match exits[n].1 {
-            None => noted(Payload { entry: Steps::default(), ..payload }, Way::Left(probe)),
-            Some(exit) => noted(payload, Way::Through { probe, exit }),
+            None => noted(Payload { entry: Steps::default(), ..payload }, Way::Left(by_slot(probe))),
+            Some(exit) => noted(payload, Way::Through { noted: by_slot(probe), exit }),
         }
     };
     let request = |n: usize| DetourRequest {

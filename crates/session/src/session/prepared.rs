@@ -7,7 +7,7 @@ use crate::survey;
 use crate::target::{self, Image};
 use std::collections::BTreeMap;
 use std::path::Path;
-use trapless_engine::admit::{Facts, Functions, Runtimes};
+use trapless_engine::admit::{Facts, Functions, Runtimes, entry_of};
 use trapless_engine::{Function, Home, Module, Plan, Request, Role, Wanted};
 use trapless_isa::detour::signals::RETURN_LENGTH;
 use trapless_isa::{BranchTargets, Mechanism, SignalCall};
@@ -155,12 +155,17 @@ impl<'i> Prepared<'i> {
                 // Assembly whose unwind entry ends ahead of a system call goes on behind it.
                 code.size = code.bytes.len();
             }
+            let module = place[&site.image];
+            let address = match site.address == function.address() {
+                true => entry_of(&modules[module], &code),
+                false => site.address.wrapping_add(file.bias),
+            };
             requests.push(Request {
                 id,
                 role: Role::Whole,
-                module: place[&site.image],
+                module,
                 function: code,
-                address: site.address.wrapping_add(file.bias),
+                address,
                 wanted: self.signals.want(site, wanted(site)),
                 mechanism: site.mechanism,
                 operands: notes.map(|notes| notes.operands.as_slice()),

@@ -5,14 +5,19 @@ use crate::clock::{Clock, Rate};
 use crate::outcome::Hit;
 use crate::spec::Kind;
 use std::collections::HashMap;
-use trapless_isa::detour::RECORD_NO_RESULT;
+use trapless_isa::detour::{GOROUTINE_BIT, RECORD_NO_RESULT};
 use trapless_wire::RecordView;
 
-/// Entries that wait for their return, per thread block.
+/// Entries that wait for their return.
 #[derive(Debug, Default)]
 pub struct Calls {
     /// By block, stack slot and probe: the entry's record.
     open: HashMap<(u64, u64, u32), Record>,
+    /// The same of goroutines, which go from thread to thread: by what stands for the slot, and the probe. Several, where a panic has left some, or one ring
+    /// was read after the other.
+    of_goroutines: HashMap<(u64, u32), Vec<Record>>,
+    /// Returns of goroutines' calls whose entry was in no ring yet.
+    early: Vec<(u64, Record)>,
     /// The processes of children's threads. One that shares the memory shows the thread that has made it.
     children: HashMap<i32, i32>,
     /// The block to begin with.
@@ -25,6 +30,26 @@ pub struct Calls {
 struct Record {
     view: RecordView,
     of_child: bool,
+}
+
+impl Record {
+    /// The number of its probe.
+    fn probe(&self) -> u32 {
+        (self.view.id & !RECORD_NO_RESULT) / 2
+    }
+
+    fn is_return(&self) -> bool {
+        self.view.id & 1 != 0
+    }
+
+    /// Of a return: when the call began.
+    fn entered(&self) -> u64 {
+        self.view.values[1]
+    }
+
+    fn of_goroutine(&self) -> bool {
+        self.view.slot >> GOROUTINE_BIT != 0
+    }
 }
 
 /// Whose hits they are, and since when their times count.
@@ -45,6 +70,9 @@ const AT_ONCE: u64 = 1 << 16;
 /// Entries that are kept waiting at most. A program that leaves functions by longjmp leaves entries behind.
 const MOST_OPEN: usize = 1 << 20;
 
+/// Entries of goroutines that are kept for one slot. All but the last were left, or their returns are about to be read.
+const MOST_AT_A_SLOT: usize = 8;
+
 impl Calls {
     /// Whether the rings held more than was taken the last time.
     pub fn is_behind(&self) -> bool {
@@ -58,6 +86,7 @@ impl Calls {
             by_id.entry(probe.id).or_default().push(probe);
         }
         let mut records = Vec::new();
+        let early = std::mem::take(&mut self.early);
         let mut left = AT_ONCE;
         let blocks: Vec<_> = session.engine.counters().blocks().collect();
         let first = self.next % blocks.len().max(1);
@@ -75,24 +104,17 @@ impl Calls {
         records.sort_by_key(|(_, record)| record.view.time);
         let mut hits = Vec::new();
         for (block, record) in records {
-            let number = record.view.id & !RECORD_NO_RESULT;
-            let (id, is_return) = (number / 2, number % 2 == 1);
+            let (id, is_return) = (record.probe(), record.is_return());
             let Some([probe, others @ ..]) = by_id.get(&id).map(Vec::as_slice) else { continue };
-            let key = (block, record.view.slot, id);
             if is_return {
-                let entry = self.open.remove(&key);
-                let args = entry.map_or(Vec::new(), |entry| entry.view.values[..arguments].to_vec());
-                let [value, entered, ..] = record.view.values;
-                hits.push(Hit {
-                    args,
-                    retval: (number == record.view.id).then_some(value),
-                    duration_ns: Some(origin.rate.nanoseconds(record.view.time.saturating_sub(entered))),
-                    ..self.hit(probe, origin, &record, Kind::Return)
-                });
-            } else if probe.kinds.returns {
-                if self.open.len() < MOST_OPEN {
-                    self.open.insert(key, record);
+                let entry = self.entry_of(block, &record);
+                if entry.is_none() && record.of_goroutine() && self.early.len() < MOST_OPEN {
+                    self.early.push((block, record));
+                    continue;
                 }
+                hits.push(self.returned(probe, origin, &record, entry, arguments));
+            } else if probe.kinds.returns {
+                self.wait(block, record);
             } else {
                 let is_usdt = probe.usdt.is_some() || others.iter().any(|other| other.usdt.is_some());
                 for probe in std::iter::once(probe).chain(others) {
@@ -102,16 +124,81 @@ impl Calls {
                 }
             }
         }
+        // All rings were read since these came, so now their entries are there, or are lost; unless not all could be read to the end.
+        for (block, record) in early {
+            let Some([probe, ..]) = by_id.get(&record.probe()).map(Vec::as_slice) else { continue };
+            match self.entry_of(block, &record) {
+                None if self.behind && self.early.len() < MOST_OPEN => self.early.push((block, record)),
+                entry => hits.push(self.returned(probe, origin, &record, entry, arguments)),
+            }
+        }
         hits
+    }
+
+    /// Keeps an entry until its call returns.
+    fn wait(&mut self, block: u64, record: Record) {
+        if self.open.len() + self.of_goroutines.len() >= MOST_OPEN {
+            return;
+        }
+        let (slot, id) = (record.view.slot, record.probe());
+        if record.of_goroutine() {
+            let entries = self.of_goroutines.entry((slot, id)).or_default();
+            if entries.len() == MOST_AT_A_SLOT {
+                entries.remove(0);
+            }
+            entries.push(record);
+        } else {
+            self.open.insert((block, slot, id), record);
+        }
+    }
+
+    /// The entry of the call that `record` is the return of.
+    fn entry_of(&mut self, block: u64, record: &Record) -> Option<Record> {
+        let (slot, id) = (record.view.slot, record.probe());
+        if !record.of_goroutine() {
+            return self.open.remove(&(block, slot, id));
+        }
+        // Of one goroutine at one depth that before the return's own note of the time. Those before it were left by panics.
+        let entries = self.of_goroutines.get_mut(&(slot, id))?;
+        let last = entries.iter().rposition(|entry| entry.view.time <= record.entered())?;
+        let entry = entries.drain(..=last).next_back();
+        if entries.is_empty() {
+            self.of_goroutines.remove(&(slot, id));
+        }
+        entry
+    }
+
+    fn returned(
+        &mut self,
+        probe: &Probe,
+        origin: Origin,
+        record: &Record,
+        entry: Option<Record>,
+        arguments: usize,
+    ) -> Hit {
+        let is_known = record.view.id & RECORD_NO_RESULT == 0;
+        let ticks = record.view.time.saturating_sub(record.entered());
+        Hit {
+            args: entry.map_or(Vec::new(), |entry| entry.view.values[..arguments].to_vec()),
+            retval: is_known.then_some(record.view.values[0]),
+            duration_ns: Some(origin.rate.nanoseconds(ticks)),
+            ..self.hit(probe, origin, record, Kind::Return)
+        }
     }
 
     /// At the end: the entries whose return was never seen.
     pub fn rest(&mut self, session: &Session, origin: Origin, arguments: usize) -> Vec<Hit> {
-        let mut records: Vec<_> = self.open.drain().map(|(_, record)| record).collect();
+        let of_goroutines = self.of_goroutines.drain().flat_map(|(_, records)| records);
+        let mut records: Vec<_> = self.open.drain().map(|(_, record)| record).chain(of_goroutines).collect();
+        records.extend(self.early.drain(..).map(|(_, record)| record));
         records.sort_by_key(|record| record.view.time);
         let mut hits = Vec::with_capacity(records.len());
         for record in records {
-            let Some(probe) = session.probes.iter().find(|p| p.id == record.view.id / 2) else { continue };
+            let Some(probe) = session.probes.iter().find(|p| p.id == record.probe()) else { continue };
+            if record.is_return() {
+                hits.push(self.returned(probe, origin, &record, None, arguments));
+                continue;
+            }
             let args = record.view.values[..arguments].to_vec();
             hits.push(Hit { args, ..self.hit(probe, origin, &record, Kind::Entry) });
         }

@@ -75,6 +75,21 @@ impl Program {
         Ok(Program { dir, path })
     }
 
+    /// Compiles Go, with `flags` for `go build`; `None`, said aloud, where there is no Go.
+    pub fn go(name: &str, source: &str, flags: &[&str]) -> Option<Program> {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let (main, path) = (dir.path().join("main.go"), dir.path().join(name));
+        std::fs::write(&main, source).unwrap();
+        let mut build = Command::new("go");
+        build.env("HOME", dir.path()).env("GO111MODULE", "off").arg("build").args(flags);
+        let Ok(built) = build.arg("-o").args([&path, &main]).output() else {
+            trapless_testing::skip!("no go");
+            return None;
+        };
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        Some(Program { dir, path })
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -18,7 +18,12 @@ pub(super) struct Found {
     unclear: bool,
 }
 
-pub(in super::super) fn exits(site: &Site<'_>, start: u64, depth: Option<i64>) -> Result<Vec<Exit>, Reason> {
+pub(in super::super) fn exits(
+    site: &Site<'_>,
+    start: u64,
+    depth: Option<i64>,
+    is_resumed: bool,
+) -> Result<Vec<Exit>, Reason> {
     let mut walk = Walk::new(64, site);
     walk.exits = Some(Found::default());
     let mut state = State::default();
@@ -32,6 +37,9 @@ pub(in super::super) fn exits(site: &Site<'_>, start: u64, depth: Option<i64>) -
     let mut elsewhere = State::default();
     *elsewhere.sp() = Value::Frame;
     walk.walk_from_all(elsewhere);
+    if is_resumed {
+        walk.walk_the_rest(elsewhere);
+    }
     if let Some(reason) = walk.found {
         return Err(reason);
     }
@@ -57,6 +65,18 @@ impl Walk<'_> {
         for target in self.not_visited() {
             if !self.was_visited(target) {
                 self.paths.push((target, state));
+                self.plain_paths();
+            }
+        }
+    }
+
+    /// Walks what no path has led to, from its first instruction on.
+    fn walk_the_rest(&mut self, state: State) {
+        let all = decoder(64, self.site.code, self.site.function);
+        let all: Vec<u64> = all.into_iter().map(|instruction| instruction.ip()).collect();
+        for address in all {
+            if !self.was_visited(address) {
+                self.paths.push((address, state));
                 self.plain_paths();
             }
         }

@@ -59,16 +59,18 @@ fn an_instruction_set_that_nobody_looked_at_may_raise_any() {
 
 #[test]
 fn go_functions_that_grow_their_stack_are_told_on_other_machines_too() {
-    // bl morestack; b entry  /  ret
     let bytes = |words: &[u32]| words.iter().flat_map(|w| w.to_le_bytes()).collect::<alloc::vec::Vec<u8>>();
     let targets = crate::BranchTargets::new(alloc::vec![AT]);
-    for (words, grows) in [
-        (&[0xd65f_03c0, 0x9400_0100, 0x17ff_fffe][..], true),
-        (&[0xd65f_03c0, 0x9400_0100, 0xd65f_03c0][..], false),
-        (&[0xd503_201f, 0x17ff_ffff][..], false),
+    for (words, check) in [
+        // b.ls restart; ret; restart: bl morestack; b entry
+        (&[0x5400_0049, 0xd65f_03c0, 0x9400_0100, 0x17ff_fffd][..], Some((4, 8..16))),
+        (&[0x5400_0049, 0xd65f_03c0, 0x9400_0100, 0xd65f_03c0][..], None),
+        (&[0xd65f_03c0, 0x9400_0100, 0x17ff_fffe][..], None),
     ] {
         let code = bytes(words);
         let site = crate::Site { address: AT, function: AT, code: &code, padding: &[], targets: &targets };
-        assert_eq!(crate::Machine::AArch64.isa().grows_stack(&site), grows, "{words:x?}");
+        let found = crate::Machine::AArch64.isa().stack_check(&site);
+        let found = found.map(|check| (check.behind - AT, check.restart.start - AT..check.restart.end - AT));
+        assert_eq!(found, check, "{words:x?}");
     }
 }

@@ -88,10 +88,14 @@ fn the_same_in_32_bit_mode() {
 
 /// Offsets at which code is left, of which these offsets are jumped to from elsewhere.
 fn exits(code: &str, targets: &[u64]) -> Result<Vec<(u64, Leaves)>, Reason> {
+    exits_of(code, targets, false)
+}
+
+fn exits_of(code: &str, targets: &[u64], is_resumed: bool) -> Result<Vec<(u64, Leaves)>, Reason> {
     let code = hex(code);
     let targets = BranchTargets::new(targets.iter().map(|target| 0x1000_u64 + *target).collect());
     let site = Site { address: 0x1000, function: 0x1000, code: &code, padding: &[], targets: &targets };
-    let exits = Machine::X86_64.isa().exits(&site, 0x1000, Some(0))?;
+    let exits = Machine::X86_64.isa().exits(&site, 0x1000, Some(0), is_resumed)?;
     Ok(exits.into_iter().map(|Exit { address, leaves }| (address - 0x1000, leaves)).collect())
 }
 
@@ -138,6 +142,17 @@ fn a_function_is_left_by_its_returns_and_by_jumps_to_others() {
 }
 
 #[test]
+fn r4_where_panics_are_recovered_what_no_path_leads_to_returns_too() {
+    use Leaves::*;
+    // sub rsp,8; call; add rsp,8; ret; call deferreturn; add rsp,8; ret
+    let code = "4883ec08 e800010000 4883c408 c3 e800020000 4883c408 c3";
+    assert_eq!(exits(code, &[]), Err(Reason::LeavesUnclearly));
+    assert_eq!(exits_of(code, &[], true).as_deref(), Ok(&[(13, Return), (23, Return)][..]));
+    // What such a path does is looked at like any other: ret 16.
+    assert_eq!(exits_of("c3 c21000", &[], true), Err(Reason::MovesStackPointer));
+}
+
+#[test]
 fn what_is_left_in_ways_that_cannot_be_told_is_refused() {
     for (name, code, targets, expected) in [
         ("a return to what was pushed", "50 c3", &[][..], Reason::LeavesUnclearly),
@@ -154,6 +169,6 @@ fn what_is_left_in_ways_that_cannot_be_told_is_refused() {
     let targets = BranchTargets::default();
     let site = Site { address: 0x1000, function: 0x1000, code: &code, padding: &[], targets: &targets };
     for machine in [Machine::I386, Machine::AArch64, Machine::PowerPc64Le] {
-        assert_eq!(machine.isa().exits(&site, 0x1000, Some(0)), Err(Reason::NotImplemented));
+        assert_eq!(machine.isa().exits(&site, 0x1000, Some(0), false), Err(Reason::NotImplemented));
     }
 }

@@ -120,18 +120,68 @@ fn what_is_displaced_may_not_lead_to_the_filler_behind_it() {
     assert_eq!(jump, Err(Reason::BranchInto(AT + 4)));
 }
 
+/// The check of a function, as offsets of what is behind it and of where it begins again.
+fn stack_check(code: &str) -> Option<(u64, core::ops::Range<u64>)> {
+    let (bytes, targets) = (hex(code), BranchTargets::new(alloc::vec![AT]));
+    let site = Site { address: AT, function: AT, code: &bytes, padding: &[], targets: &targets };
+    let check = crate::Machine::X86_64.isa().stack_check(&site)?;
+    Some((check.behind - AT, check.restart.start - AT..check.restart.end - AT))
+}
+
 #[test]
 fn r4_functions_that_grow_their_stack_begin_again() {
-    for (code, grows) in [
-        ("493b6610 7601 c3 e800000000 488b442408 ebed", true),
+    for (code, check) in [
+        ("493b6610 7601 c3 e800000000 488b442408 ebed", Some((6, 7..19))),
+        ("493b6610 7601 c3 e800000000 ebf2", Some((6, 7..14))),
+        // With arguments saved, and a large frame.
+        ("493b6610 7601 c3 4889442408 e800000000 488b442408 ebe8", Some((6, 7..24))),
+        ("4c8da42420ffffff 4d3b6610 7601 c3 e800000000 ebea", Some((14, 15..22))),
+        // mov r12,rsp; sub r12,4096; jb; cmp; jbe
+        ("4989e4 4981ec00100000 7207 4d3b6610 7601 c3 e800000000 ebe6", Some((18, 19..26))),
+        ("493b6610 7601 c3 e800000000 ffe0", None),
+        ("493b6610 7601 c3 e800000000 e800000000 ebed", None),
+        ("493b6610 7601 c3 ebf7", None),
+        ("4889e5 ffc8 75f9 c3", None),
+        ("4889e5 ffc8 c3", None),
+        // The branch is not among the first.
+        ("90909090 90909090 493b6610 7601 c3 e800000000 ebea", None),
+    ] {
+        assert_eq!(stack_check(code), check, "{code}");
+    }
+}
+
+#[test]
+fn r4_a_goroutine_is_in_its_register_where_nothing_writes_it() {
+    for (code, is_kept) in [
         ("493b6610 7601 c3 e800000000 ebf2", true),
-        ("493b6610 7601 c3 e800000000 ffc8 ebf0", false),
-        ("4889e5 ffc8 75f9 c3", false),
-        ("4889e5 ffc8 c3", false),
+        // mov r12,[r14+16] reads it.
+        ("493b6610 7606 4d8b6610 90 c3 e800000000 ebed", true),
+        // By rcx, which was loaded from the thread's memory.
+        ("483b6110 7601 c3 e800000000 ebf2", false),
+        // mov r14,fs:[-8], mov r14,[rip]; mov r14,fs:[r14]
+        ("493b6610 760a 644c8b3425f8ffffff c3 e800000000 ebe9", true),
+        ("493b6610 760c 4c8b3500000000 644d8b36 c3 e800000000 ebe7", true),
+        // The same without its end, with another thing in between, and from memory that is not the thread's.
+        ("493b6610 7608 4c8b3500000000 c3 e800000000 ebeb", false),
+        ("493b6610 760d 4c8b3500000000 90 644d8b36 c3 e800000000 ebe6", false),
+        ("493b6610 7605 4d8b7608 c3 e800000000 ebee", false),
+        // For threads' own stacks.
+        ("493b6618 7601 c3 e800000000 ebf2", true),
+        // Another word than a limit.
+        ("493b6620 7601 c3 e800000000 ebf2", false),
+        // xor r14d,r14d; pop r14; bts r14,rax
+        ("493b6610 7604 4531f6 c3 e800000000 ebef", false),
+        ("493b6610 7603 415e c3 e800000000 ebf0", false),
+        ("493b6610 7605 490fabc6 c3 e800000000 ebee", false),
+        // push rax; cmp
+        ("50 493b6610 7601 c3 e800000000 ebf1", false),
     ] {
         let (bytes, targets) = (hex(code), BranchTargets::new(alloc::vec![AT]));
         let site = Site { address: AT, function: AT, code: &bytes, padding: &[], targets: &targets };
-        assert_eq!(crate::Isa::grows_stack(&crate::x86::X86_64, &site), grows, "{code}");
+        let isa = crate::Machine::X86_64.isa();
+        let check = isa.stack_check(&site).expect(code);
+        assert_eq!(isa.keeps_goroutine(&site, &check), is_kept, "{code}");
+        assert!(!crate::Machine::AArch64.isa().keeps_goroutine(&site, &check));
     }
 }
 
