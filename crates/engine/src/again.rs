@@ -62,7 +62,10 @@ impl Session {
             site.writes().map(|write| (write.address + 1, write.range().end)).collect::<Vec<_>>()
         });
         let inside = Ranges::new(behind.filter(|(start, end)| start < end));
-        if !scan::led_into(process, stopped, &inside, &reach::regions(self.header()), &all)?.is_empty() {
+        if !scan::led_into(process, stopped, &inside, &reach::regions(self.header()), &all, &[])?
+            .starts
+            .is_empty()
+        {
             return Ok(false);
         }
         // Ahead of the patches: whoever is killed between leaves a journal that tells of them.

@@ -24,8 +24,9 @@
 //! patch is written.
 
 use crate::{
-    Blueprint, EngineError, LeftAlone, Session, clock, exits, find_sessions, found::find_headers,
-    home::Hosting, mapped::Mapped, reach, region::Region, scan, semaphores, spread, trap::TrapSite, writes,
+    Blueprint, EngineError, LeftAlone, Module, Session, admit::Runtime, clock, exits, find_sessions,
+    found::find_headers, home::Hosting, mapped::Mapped, reach, region::Region, scan, semaphores, spread,
+    trap::TrapSite, writes,
 };
 use std::{
     os::fd::OwnedFd,
@@ -311,13 +312,24 @@ impl Blueprint<'_, '_> {
         stopped: &Stopped<'_>,
         all: &[Checked],
     ) -> Result<Vec<Option<LeftAlone>>, EngineError> {
-        let led = scan::led_into(process, stopped, &self.inside, &reach::regions(&self.header), all)?;
-        if led.is_empty() {
+        let is_go = |module: &&Module<'_>| module.runtimes.contains(Runtime::Go);
+        let go: Vec<_> = self.plan.modules.iter().filter(is_go).collect();
+        let lists: Vec<_> = go.iter().filter_map(|module| module.goroutines).collect();
+        let ours = reach::regions(&self.header);
+        let led = scan::led_into(process, stopped, &self.inside, &ours, all, &lists)?;
+        let is_seen = go.is_empty() || led.is_whole && (lists.is_empty() || lists.len() == go.len());
+        if led.starts.is_empty() && is_seen {
             return Ok(vec![None; self.journal.len()]);
         }
+        let of_go = |address: u64| go.iter().any(|module| (module.start..module.end).contains(&address));
         let refusal = |site: SiteWrites<'_>| {
-            let is_led = |write: Write<'_>| led.binary_search(&(write.address + 1)).is_ok();
-            site.writes().any(is_led).then_some(LeftAlone::OnStack)
+            let is_led = |write: Write<'_>| led.starts.binary_search(&(write.address + 1)).is_ok();
+            let has_inside = |write: Write<'_>| self.inside.find(write.address + 1).is_some();
+            let is_unseen = |write: Write<'_>| !is_seen && of_go(write.address) && has_inside(write);
+            match site.writes().any(is_led) {
+                true => Some(LeftAlone::OnStack),
+                false => site.writes().any(is_unseen).then_some(LeftAlone::Unsearched),
+            }
         };
         Ok(self.journal.sites().map(refusal).collect())
     }

@@ -28,6 +28,11 @@ pub enum Refusal {
     /// Something on a stack, or what may be a context saved elsewhere, points into the displaced instructions.
     #[error("a stack or saved context holds an address inside the displaced instructions")]
     OnStack,
+    /// Go stops goroutines at any instruction, and there is too much memory to look for those that would go on inside.
+    #[error(
+        "a goroutine may have been stopped inside the displaced instructions, and there is too much memory to look for it"
+    )]
+    Unsearched,
     /// No free address range near the module.
     #[error("no free memory within reach of the module")]
     NoGap,
@@ -104,6 +109,7 @@ impl Refusal {
             Refusal::Handlers => "handlers",
             Refusal::Modified => "modified",
             Refusal::OnStack => "on_stack",
+            Refusal::Unsearched => "unsearched",
             Refusal::NoGap => "no_gap",
             Refusal::TooManyModules => "too_many_modules",
             Refusal::ArenaTooSmall => "arena_too_small",
@@ -158,12 +164,14 @@ pub enum LeftAlone {
     Semaphore,
     /// [`Refusal::Handlers`]
     Handlers,
+    /// [`Refusal::Unsearched`]
+    Unsearched,
 }
 
 impl LeftAlone {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::OnStack, Self::Modified, Self::Unwinder, Self::Semaphore, Self::Handlers];
+    pub const ALL: [Self; 6] =
+        [Self::OnStack, Self::Modified, Self::Unwinder, Self::Semaphore, Self::Handlers, Self::Unsearched];
 }
 
 impl From<LeftAlone> for Refusal {
@@ -174,6 +182,7 @@ impl From<LeftAlone> for Refusal {
             LeftAlone::Unwinder => Refusal::Unwinder,
             LeftAlone::Semaphore => Refusal::Semaphore,
             LeftAlone::Handlers => Refusal::Handlers,
+            LeftAlone::Unsearched => Refusal::Unsearched,
         }
     }
 }

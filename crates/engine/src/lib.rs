@@ -27,6 +27,7 @@ mod forked;
 mod found;
 mod frames;
 mod gate;
+mod goroutines;
 mod home;
 mod kept;
 mod mapped;

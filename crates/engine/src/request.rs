@@ -18,6 +18,8 @@ pub struct Module<'m> {
     pub runtimes: Runtimes,
     /// Address of its entry point in the target.
     pub entry: u64,
+    /// Where it lists its goroutines, if it is known to have any: `runtime.allgptr` and `runtime.allglen`.
+    pub goroutines: Option<[u64; 2]>,
     /// What is known of its functions beside their code.
     pub functions: &'m Functions<'m>,
 }

@@ -9,12 +9,14 @@
 //! 2. Anywhere, where a handler has switched to another context (`swapcontext`, or by hand). That can be only in a program that
 //!    handles signals. All its memory is looked through as it is when sessions are taken out ([`live_words`]), if it is at most
 //!    [`MOST_AT_ARMING`]: the stop is to be short. A program that is larger and switches contexts in signal handlers
-//!    is the one case that is not seen.
+//!    is the one case that is not seen. Go's does so all the time; of it the stacks of all goroutines are looked at ([`goroutines`]), or
+//!    nothing is displaced that has an inside.
 //!
 //! There is no telling a saved instruction pointer from a number that happens to look like one, so either keeps its site
 //! unpatched. Sites that displace one instruction have no inside.
 
 use crate::{
+    goroutines,
     reach::live_words,
     search::{Searched, Word, fit, words_of},
     target,
@@ -112,29 +114,47 @@ impl Ranges {
     }
 }
 
-/// Starts of the ranges that some saved context may lead into. `skip` is memory of ours, `all` the sessions of the process.
+/// Ranges that saved contexts may lead into.
+pub struct Led {
+    /// The starts of those for which one was found, sorted.
+    pub starts: Vec<u64>,
+    /// Whether all memory was looked at where contexts may be.
+    pub is_whole: bool,
+}
+
+/// The ranges that some saved context may lead into. `skip` is memory of ours, `all` the sessions of the process; `goroutines`: where
+/// goroutines are listed ([`crate::Module::goroutines`]).
 pub fn led_into(
     process: &Process,
     stopped: &Stopped<'_>,
     ranges: &Ranges,
     skip: &[Range<u64>],
     all: &[Checked],
-) -> Result<Vec<u64>, MemoryError> {
+    goroutines: &[[u64; 2]],
+) -> Result<Led, MemoryError> {
     if ranges.ranges.is_empty() {
-        return Ok(Vec::new());
+        return Ok(Led { starts: Vec::new(), is_whole: true });
     }
     let Ok(maps) = process.maps() else { return Err(MemoryError::Gone) };
     let mut words = on_stacks(process, stopped, &maps, ranges, MOST_OF_STACKS)?;
-    if handles_signals(process)
+    let mut is_whole = !handles_signals(process);
+    if !is_whole
         && fit(process, &maps, skip, MOST_AT_ARMING)
         && let Searched::Whole(found) = live_words(process, stopped, &maps, ranges, skip, all, |_| true)?
     {
         words.extend(found);
+        is_whole = true;
+    }
+    if !is_whole && !goroutines.is_empty() {
+        is_whole = true;
+        for &list in goroutines {
+            is_whole &= goroutines::words_into(process, list, ranges, &mut words)?;
+        }
     }
     let mut found: Vec<u64> = words.iter().filter_map(|word| ranges.find(word.value)).collect();
     found.sort_unstable();
     found.dedup();
-    Ok(found)
+    Ok(Led { starts: found, is_whole })
 }
 
 /// The words near the stack pointers of all threads that lead into `ranges`: where an unwinder has its frames. `None` where they are so

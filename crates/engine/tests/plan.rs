@@ -111,6 +111,7 @@ fn no_two_sites_share_a_byte_and_every_request_has_one_answer() {
             targets: &targets,
             runtimes: marks.runtimes(),
             entry: TEXT,
+            goroutines: None,
             functions: &functions,
         };
         let requests: Vec<Request<'_>> = (0..)
@@ -251,6 +252,7 @@ fn of_sites_that_share_bytes_the_first_that_was_asked_for_is_armed() {
             targets: &targets,
             runtimes: Runtimes::default(),
             entry: 0,
+            goroutines: None,
             functions: &functions,
         };
         let addresses: Vec<u64> = (0..30).map(|_| TEXT + random.below(150)).collect();

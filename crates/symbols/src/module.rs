@@ -149,6 +149,11 @@ impl Module {
         symtab::imports(&self.image, &self.source, name)
     }
 
+    /// Address of the variable of this name, if the file has its full symbol table.
+    pub fn variable(&self, name: &str) -> Option<u64> {
+        symtab::defined(&self.image, &self.source, name)
+    }
+
     /// The dynamic loader it asks for.
     pub fn interpreter(&self) -> Option<&str> {
         self.image.interpreter.as_deref()

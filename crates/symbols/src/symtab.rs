@@ -111,6 +111,27 @@ fn is_imported<H: FileHeader<Endian = LittleEndian>>(
     Ok(names.any(|at| at.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0))))
 }
 
+/// Address of what the file defines by this name in its full symbol table.
+pub(crate) fn defined(image: &Image, bytes: &[u8], name: &str) -> Option<u64> {
+    by_class!(image.is_64, find_defined(bytes, name)).ok().flatten()
+}
+
+fn find_defined<H: FileHeader<Endian = LittleEndian>>(
+    bytes: &[u8],
+    name: &str,
+) -> Result<Option<u64>, object::read::Error> {
+    let e = LittleEndian;
+    let sections = H::parse(bytes)?.sections(e, bytes)?;
+    let symbols = sections.symbols(e, bytes, elf::SHT_SYMTAB)?;
+    let strings = sections.section(symbols.string_section())?.data(e, bytes)?;
+    let is_it = |offset: u32| {
+        let rest = strings.get(offset as usize..).and_then(|at| at.strip_prefix(name.as_bytes()));
+        rest.is_some_and(|rest| rest.first() == Some(&0))
+    };
+    let mut defined = symbols.iter().filter(|symbol| symbol.st_shndx(e) != elf::SHN_UNDEF);
+    Ok(defined.find(|symbol| is_it(symbol.st_name(e))).map(|symbol| symbol.st_value(e).into()))
+}
+
 fn name_at(strings: &[u8], offset: u32) -> Option<&[u8]> {
     let rest = strings.get(offset as usize..)?;
     let window = rest.get(..LONGEST_NAME + 1).unwrap_or(rest);

@@ -154,3 +154,25 @@ fn r4_what_checks_for_stack_space_is_probed_behind_that_and_followed() {
     let refused = run(&["explain", &format!("{path}:main.Grow+8")]);
     assert!(refused.out.contains("jump     no: Go runs this on what is left"), "{refused:?}");
 }
+
+#[test]
+fn r4_a_goroutine_that_was_stopped_anywhere_goes_on_there_however_large_the_program_is() {
+    let Some(program) = program("gospins", &[]) else { return };
+    let mut target = program.start(&["spin"]);
+    let pid = target.pid().to_string();
+    for round in 0..12 {
+        let functions = ["gospins:main.Middle", "gospins:main.Spins", "gospins:main.Grow"];
+        let tool = Tool::armed(&[&["latency", "-p", &pid][..], &functions].concat());
+        // Long enough for the scheduler to stop each of them, and to let it go on.
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        let summary = finished(tool).summary();
+        assert!(target.is_alive(), "{round}: {summary:?}");
+        // One that was stopped inside keeps its function out, which the next session may have.
+        if let Some(why) = summary.skipped("main.Middle") {
+            assert!(why.contains("holds an address inside"), "{why}");
+        }
+    }
+    target.text().assert_is_of_files(target.pid());
+    let expected = work(&mut program.start(&[]));
+    assert_eq!(work(&mut target), expected);
+}

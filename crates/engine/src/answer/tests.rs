@@ -120,8 +120,8 @@ fn bytes_that_are_no_answer_say_what_is_wrong() {
         ),
         (
             "a refusal that is none",
-            [&[answers::ARMED][..], &duration, &[0, 6]].concat(),
-            Malformed::Unknown { what: "refusal", number: 6 },
+            [&[answers::ARMED][..], &duration, &[0, 7]].concat(),
+            Malformed::Unknown { what: "refusal", number: 7 },
         ),
         (
             "memory kept for no reason",

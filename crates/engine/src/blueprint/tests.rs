@@ -63,6 +63,7 @@ fn with_plan(functions: usize, allowed: &[Mechanism], check: impl FnOnce(&Plan<'
         targets: &targets,
         runtimes: Runtimes::default(),
         entry: 0,
+        goroutines: None,
         functions,
     });
     let entry = Wanted { entries: true, ..Wanted::default() };

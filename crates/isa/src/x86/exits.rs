@@ -48,6 +48,11 @@ impl Template<'_> {
         a.set_label(&mut self.labels.left)?;
         a.lea(rsp, qword_ptr(rsp - RED_ZONE))?;
         save(a, followed)?;
+        if noted.by == Identity::Goroutine {
+            // A function that ends a thread's being Go's (`runtime.dropm`) leaves without one.
+            a.test(r14, r14)?;
+            a.je(self.labels.leaving)?;
+        }
         self.instance_of_slot(depth, self.labels.elsewhere)?;
         let a = &mut self.asm.a;
         a.cmp(at(RCX, RETURN_POINT), mark(noted.probe))?;

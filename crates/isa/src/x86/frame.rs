@@ -3,6 +3,7 @@
 use super::{
     detour::Asm,
     emit::{GPR32, GPR64, number::*},
+    goroutine::GOROUTINE,
     liveness::Liveness,
 };
 use crate::payload::*;
@@ -76,7 +77,10 @@ impl Scratch {
 impl Frame {
     /// Chooses dead registers first; what is not dead is saved.
     pub fn choose(bits: u32, payload: &Payload, live: Liveness) -> Self {
-        let dead = |register: usize| live.dead.0 & (1 << register) != 0;
+        // What names a goroutine's call is read while others are in use, and liveness knows nothing of that.
+        let by = payload.followed.map(|followed| followed.way.by());
+        let kept = if by == Some(Identity::Goroutine) { 1 << GOROUTINE } else { 0 };
+        let dead = |register: usize| live.dead.0 & !kept & (1 << register) != 0;
         let Scratch { roles: count, clock } = Scratch::of_all(payload);
         let (fixed, aside): (&[usize], &[usize]) = match clock {
             Clock::Never => (&[], &[]),

@@ -6,10 +6,13 @@
 
 use super::decode::decoder;
 use crate::{Site, StackCheck};
-use iced_x86::{Code, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
+use iced_x86::{Code, CodeSize, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
 
-/// Where a goroutine has the limits of its stack (`stackguard0`, and `stackguard1` for functions that run on a thread's own stack).
-const LIMITS: [u64; 2] = [16, 24];
+/// The number of the register: r14.
+pub(super) const GOROUTINE: usize = 14;
+
+/// Where a goroutine has the limits of its stack (`stackguard0`, and `stackguard1` for functions that run on a thread's own stack), in words.
+const LIMITS: [u64; 2] = [2, 3];
 
 /// Whether no instruction of the function writes r14 but to load it anew, the check compares by it, and nothing of that moves the stack pointer.
 pub(super) fn is_kept(site: &Site<'_>, check: &StackCheck) -> bool {
@@ -29,7 +32,7 @@ pub(super) fn is_kept(site: &Site<'_>, check: &StackCheck) -> bool {
             continue;
         }
         let is_check = instruction.ip() < check.behind;
-        compares |= is_check && compares_with_limit(&instruction);
+        compares |= is_check && limit_of(&instruction) == Some(Register::R14);
         if instruction.is_invalid()
             || writes(&mut factory, &instruction, Register::R14)
             || is_check && writes(&mut factory, &instruction, Register::RSP)
@@ -40,14 +43,22 @@ pub(super) fn is_kept(site: &Site<'_>, check: &StackCheck) -> bool {
     compares && !is_offset
 }
 
-fn compares_with_limit(instruction: &Instruction) -> bool {
-    instruction.mnemonic() == Mnemonic::Cmp
+/// Whether the check compares an address on the stack with the limit of a goroutine, wherever that comes from.
+pub(super) fn compares(bits: u32, site: &Site<'_>, check: &StackCheck) -> bool {
+    let code = site.code.get(..check.behind.saturating_sub(site.function) as usize).unwrap_or_default();
+    decoder(bits, code, site.function).iter().any(|instruction| limit_of(&instruction).is_some())
+}
+
+/// The register that a goroutine is in with whose limit an instruction compares.
+fn limit_of(instruction: &Instruction) -> Option<Register> {
+    let word = if instruction.code_size() == CodeSize::Code64 { 8 } else { 4 };
+    let compares = instruction.mnemonic() == Mnemonic::Cmp
         && instruction.op0_kind() == OpKind::Register
         && instruction.op1_kind() == OpKind::Memory
-        && instruction.memory_base() == Register::R14
         && instruction.memory_index() == Register::None
-        && instruction.memory_segment() != Register::FS
-        && LIMITS.contains(&instruction.memory_displacement64())
+        && instruction.segment_prefix() == Register::None
+        && LIMITS.contains(&(instruction.memory_displacement64() / word));
+    compares.then(|| instruction.memory_base())
 }
 
 /// Whether the goroutine is loaded from the thread's memory: `mov r14,fs:[offset]`, and `mov r14,fs:[r14]` with the offset in `base`.

@@ -146,6 +146,11 @@ impl Isa for X86 {
         faults::faults(self.bits, code, address)
     }
 
+    fn stack_check(&self, site: &Site<'_>) -> Option<StackCheck> {
+        let check = crate::stack_check::find(self, site)?;
+        goroutine::compares(self.bits, site, &check).then_some(check)
+    }
+
     fn keeps_goroutine(&self, site: &Site<'_>, check: &StackCheck) -> bool {
         self.bits == 64 && goroutine::is_kept(site, check)
     }

@@ -347,3 +347,31 @@ fn r4_goroutines_name_their_calls_apart() {
         );
     }
 }
+
+#[test]
+fn r4_a_goroutine_is_not_lost_where_its_register_is_about_to_be_loaded_or_holds_none() {
+    let Some(machine) = Machine::new() else { return };
+    let mut random = Random(28);
+    let layout = layout(true);
+    let all = Steps::of([EntryStep::Count(HITS), EntryStep::Record { id: RECORD_ENTRY, arguments: 6 }]);
+    for steps in [Steps::of([COUNT_RETURN]), Steps::of([COUNT_RETURN, RECORD_RETURN, TIME])] {
+        // mov r14,rsi; nop2; ret: whoever asks only whether it is read finds r14 free. Then xor r14d,r14d; nop2; ret.
+        for (code, returns) in
+            [(&[0x49, 0x89, 0xf6, 0x66, 0x90, 0xc3][..], 1), (&[0x45, 0x31, 0xf6, 0x66, 0x90, 0xc3], 0)]
+        {
+            machine.forget();
+            let mut code = code.to_vec();
+            code.resize(32, 0xcc);
+            let payloads = noted_by(Identity::Goroutine, all, steps, PROBE);
+            let both = probed(&machine, &code, (FUNCTION, 5), detour_at(0), &layout, payloads);
+            both.iter().for_each(Probed::arm);
+            let mut start = machine.random(&mut random);
+            start.registers[R14] = goroutine(&machine, 1, SLOT + 4096);
+            start.registers[6] = start.registers[R14];
+            machine.set(SLOT, EXIT);
+            assert_eq!(machine.run(Machine::thread(1), &start).0, 1);
+            assert_eq!([HITS, RETURNS, LOST].map(|c| machine.sum(c)), [1, returns, 0]);
+            assert_eq!(machine.open_calls() as u64, 1 - returns);
+        }
+    }
+}

@@ -7,7 +7,7 @@ use crate::survey;
 use crate::target::{self, Image};
 use std::collections::BTreeMap;
 use std::path::Path;
-use trapless_engine::admit::{Facts, Functions, Runtimes, entry_of};
+use trapless_engine::admit::{Facts, Functions, Runtime, Runtimes, entry_of};
 use trapless_engine::{Function, Home, Module, Plan, Request, Role, Wanted};
 use trapless_isa::detour::signals::RETURN_LENGTH;
 use trapless_isa::{BranchTargets, Mechanism, SignalCall};
@@ -136,6 +136,7 @@ impl<'i> Prepared<'i> {
                 targets: &file.targets,
                 runtimes: file.runtimes,
                 entry: file.module.entry().wrapping_add(file.bias),
+                goroutines: file.goroutines(),
                 functions: &file.functions,
             });
         }
@@ -208,6 +209,15 @@ impl<'i> Prepared<'i> {
     /// The sites, in the order of the requests' ids.
     pub fn sites(&self) -> &Sites {
         &self.sites
+    }
+}
+
+impl File<'_> {
+    /// [`Module::goroutines`]
+    fn goroutines(&self) -> Option<[u64; 2]> {
+        let is_go = self.runtimes.contains(Runtime::Go);
+        let at = |name| Some(self.module.variable(name)?.wrapping_add(self.bias));
+        is_go.then(|| Some([at("runtime.allgptr")?, at("runtime.allglen")?])).flatten()
     }
 }
 

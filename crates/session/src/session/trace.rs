@@ -11,18 +11,31 @@ use trapless_wire::RecordView;
 /// Entries that wait for their return.
 #[derive(Debug, Default)]
 pub struct Calls {
-    /// By block, stack slot and probe: the entry's record.
-    open: HashMap<(u64, u64, u32), Record>,
-    /// The same of goroutines, which go from thread to thread: by what stands for the slot, and the probe. Several, where a panic has left some, or one ring
-    /// was read after the other.
-    of_goroutines: HashMap<(u64, u32), Vec<Record>>,
+    /// Those of one slot in the order of their time. There are several where a call was left, by longjmp or a panic; where one was reached from
+    /// another by a tail call; and of goroutines, where the ring of one thread was read later than that of another.
+    open: HashMap<Slot, Vec<Open>>,
+    /// How many those are.
+    waiting: usize,
     /// Returns of goroutines' calls whose entry was in no ring yet.
     early: Vec<(u64, Record)>,
     /// The processes of children's threads. One that shares the memory shows the thread that has made it.
     children: HashMap<i32, i32>,
+    /// How many records had been lost before all rings were read to the end the last time: those that came since were written after that.
+    lost: u64,
     /// The block to begin with.
     next: usize,
     behind: bool,
+}
+
+/// The block that the records of a call are in, its stack slot, and its probe. A goroutine's call may return on another thread, into its block;
+/// what stands for its slot says enough, so the block is 0.
+type Slot = (u64, u64, u32);
+
+/// An entry, and how many records were lost at least when it was written.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    record: Record,
+    lost: u64,
 }
 
 /// A record, and whose it is.
@@ -50,6 +63,10 @@ impl Record {
     fn of_goroutine(&self) -> bool {
         self.view.slot >> GOROUTINE_BIT != 0
     }
+
+    fn slot(&self, block: u64) -> Slot {
+        (if self.of_goroutine() { 0 } else { block }, self.view.slot, self.probe())
+    }
 }
 
 /// Whose hits they are, and since when their times count.
@@ -70,7 +87,7 @@ const AT_ONCE: u64 = 1 << 16;
 /// Entries that are kept waiting at most. A program that leaves functions by longjmp leaves entries behind.
 const MOST_OPEN: usize = 1 << 20;
 
-/// Entries of goroutines that are kept for one slot. All but the last were left, or their returns are about to be read.
+/// Entries that wait at one slot at most. Calls that go on in each other by tail calls come back the other way; other ones were left.
 const MOST_AT_A_SLOT: usize = 8;
 
 impl Calls {
@@ -85,15 +102,17 @@ impl Calls {
         for probe in session.probes.iter() {
             by_id.entry(probe.id).or_default().push(probe);
         }
-        let mut records = Vec::new();
-        let early = std::mem::take(&mut self.early);
-        let mut left = AT_ONCE;
         let blocks: Vec<_> = session.engine.counters().blocks().collect();
+        let lost = || blocks.iter().map(|block| block.ring_lost()).sum::<u64>();
+        let (lost_before, lost_at_first) = (lost(), self.lost);
+        // Those that have waited do so until all rings were read once more.
+        let mut records: Vec<_> = self.early.drain(..).map(|(block, record)| (block, record, true)).collect();
+        let mut left = AT_ONCE;
         let first = self.next % blocks.len().max(1);
         for place in (first..blocks.len()).chain(0..first) {
             let block = &blocks[place];
             let of_child = block.is_of_child();
-            left -= block.drain(left, |view| records.push((block.index(), Record { view, of_child })));
+            left -= block.drain(left, |view| records.push((block.index(), Record { view, of_child }, false)));
             if left == 0 {
                 // Another block is first the next time, so that none waits for ever.
                 self.next = place + 1;
@@ -101,71 +120,74 @@ impl Calls {
             }
         }
         self.behind = left == 0;
-        records.sort_by_key(|(_, record)| record.view.time);
+        let lost = lost();
+        if !self.behind {
+            self.lost = lost_before;
+        }
+        records.sort_by_key(|(_, record, _)| record.view.time);
         let mut hits = Vec::new();
-        for (block, record) in records {
-            let (id, is_return) = (record.probe(), record.is_return());
-            let Some([probe, others @ ..]) = by_id.get(&id).map(Vec::as_slice) else { continue };
-            if is_return {
-                let entry = self.entry_of(block, &record);
-                if entry.is_none() && record.of_goroutine() && self.early.len() < MOST_OPEN {
+        for (block, record, has_waited) in records {
+            let Some([probe, others @ ..]) = by_id.get(&record.probe()).map(Vec::as_slice) else { continue };
+            if record.is_return() {
+                let (entry, left) = self.entry_of(block, &record);
+                for left in left {
+                    hits.push(self.entered(probe, origin, &left.record, arguments));
+                }
+                let may_come = record.of_goroutine() && (!has_waited || self.behind);
+                if entry.is_none() && may_come && self.early.len() < MOST_OPEN {
                     self.early.push((block, record));
                     continue;
                 }
+                // Where any record was lost since, it may be another call's.
+                let entry = entry.filter(|entry| entry.lost == lost);
                 hits.push(self.returned(probe, origin, &record, entry, arguments));
             } else if probe.kinds.returns {
-                self.wait(block, record);
+                if let Some(left) = self.wait(block, Open { record, lost: lost_at_first }) {
+                    hits.push(self.entered(probe, origin, &left.record, arguments));
+                }
             } else {
                 let is_usdt = probe.usdt.is_some() || others.iter().any(|other| other.usdt.is_some());
                 for probe in std::iter::once(probe).chain(others) {
                     // What is recorded at a USDT probe are the operands of its notes.
-                    let args = if is_usdt { Vec::new() } else { record.view.values[..arguments].to_vec() };
-                    hits.push(Hit { args, ..self.hit(probe, origin, &record, Kind::Entry) });
+                    let arguments = if is_usdt { 0 } else { arguments };
+                    hits.push(self.entered(probe, origin, &record, arguments));
                 }
-            }
-        }
-        // All rings were read since these came, so now their entries are there, or are lost; unless not all could be read to the end.
-        for (block, record) in early {
-            let Some([probe, ..]) = by_id.get(&record.probe()).map(Vec::as_slice) else { continue };
-            match self.entry_of(block, &record) {
-                None if self.behind && self.early.len() < MOST_OPEN => self.early.push((block, record)),
-                entry => hits.push(self.returned(probe, origin, &record, entry, arguments)),
             }
         }
         hits
     }
 
-    /// Keeps an entry until its call returns.
-    fn wait(&mut self, block: u64, record: Record) {
-        if self.open.len() + self.of_goroutines.len() >= MOST_OPEN {
-            return;
+    /// Keeps an entry until its call returns. Gives one that is not waited for any longer.
+    fn wait(&mut self, block: u64, entry: Open) -> Option<Open> {
+        if self.waiting >= MOST_OPEN {
+            return Some(entry);
         }
-        let (slot, id) = (record.view.slot, record.probe());
-        if record.of_goroutine() {
-            let entries = self.of_goroutines.entry((slot, id)).or_default();
-            if entries.len() == MOST_AT_A_SLOT {
-                entries.remove(0);
-            }
-            entries.push(record);
-        } else {
-            self.open.insert((block, slot, id), record);
+        let entries = self.open.entry(entry.record.slot(block)).or_default();
+        entries.push(entry);
+        if entries.len() > MOST_AT_A_SLOT {
+            return Some(entries.remove(0));
         }
+        self.waiting += 1;
+        None
     }
 
-    /// The entry of the call that `record` is the return of.
-    fn entry_of(&mut self, block: u64, record: &Record) -> Option<Record> {
-        let (slot, id) = (record.view.slot, record.probe());
-        if !record.of_goroutine() {
-            return self.open.remove(&(block, slot, id));
-        }
-        // Of one goroutine at one depth that before the return's own note of the time. Those before it were left by panics.
-        let entries = self.of_goroutines.get_mut(&(slot, id))?;
-        let last = entries.iter().rposition(|entry| entry.view.time <= record.entered())?;
-        let entry = entries.drain(..=last).next_back();
+    /// The entry of the call that `record` is the return of: the last one before the return's own note of the time. And those that were left.
+    fn entry_of(&mut self, block: u64, record: &Record) -> (Option<Open>, Vec<Open>) {
+        let slot = record.slot(block);
+        let Some(entries) = self.open.get_mut(&slot) else { return (None, Vec::new()) };
+        let last = entries.iter().rposition(|entry| entry.record.view.time <= record.entered());
+        let Some(last) = last else { return (None, Vec::new()) };
+        let entry = entries.remove(last);
+        // A goroutine's call is over where the next one begins at its depth. Others may be those that this one was reached from.
+        let left: Vec<Open> = match record.of_goroutine() {
+            true => entries.drain(..last).collect(),
+            false => Vec::new(),
+        };
         if entries.is_empty() {
-            self.of_goroutines.remove(&(slot, id));
+            self.open.remove(&slot);
         }
-        entry
+        self.waiting -= 1 + left.len();
+        (Some(entry), left)
     }
 
     fn returned(
@@ -173,34 +195,37 @@ impl Calls {
         probe: &Probe,
         origin: Origin,
         record: &Record,
-        entry: Option<Record>,
+        entry: Option<Open>,
         arguments: usize,
     ) -> Hit {
         let is_known = record.view.id & RECORD_NO_RESULT == 0;
         let ticks = record.view.time.saturating_sub(record.entered());
         Hit {
-            args: entry.map_or(Vec::new(), |entry| entry.view.values[..arguments].to_vec()),
+            args: entry.map_or(Vec::new(), |entry| entry.record.view.values[..arguments].to_vec()),
             retval: is_known.then_some(record.view.values[0]),
             duration_ns: Some(origin.rate.nanoseconds(ticks)),
             ..self.hit(probe, origin, record, Kind::Return)
         }
     }
 
+    fn entered(&mut self, probe: &Probe, origin: Origin, record: &Record, arguments: usize) -> Hit {
+        let args = record.view.values[..arguments].to_vec();
+        Hit { args, ..self.hit(probe, origin, record, Kind::Entry) }
+    }
+
     /// At the end: the entries whose return was never seen.
     pub fn rest(&mut self, session: &Session, origin: Origin, arguments: usize) -> Vec<Hit> {
-        let of_goroutines = self.of_goroutines.drain().flat_map(|(_, records)| records);
-        let mut records: Vec<_> = self.open.drain().map(|(_, record)| record).chain(of_goroutines).collect();
-        records.extend(self.early.drain(..).map(|(_, record)| record));
+        self.waiting = 0;
+        let open = self.open.drain().flat_map(|(_, entries)| entries).map(|entry| entry.record);
+        let mut records: Vec<_> = open.chain(self.early.drain(..).map(|(_, record)| record)).collect();
         records.sort_by_key(|record| record.view.time);
         let mut hits = Vec::with_capacity(records.len());
         for record in records {
             let Some(probe) = session.probes.iter().find(|p| p.id == record.probe()) else { continue };
-            if record.is_return() {
-                hits.push(self.returned(probe, origin, &record, None, arguments));
-                continue;
-            }
-            let args = record.view.values[..arguments].to_vec();
-            hits.push(Hit { args, ..self.hit(probe, origin, &record, Kind::Entry) });
+            hits.push(match record.is_return() {
+                true => self.returned(probe, origin, &record, None, arguments),
+                false => self.entered(probe, origin, &record, arguments),
+            });
         }
         hits
     }

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"io"
 	"os"
@@ -98,10 +99,40 @@ func Works(n int, done func(int)) {
 	}
 }
 
+// Keeps a processor busy with short calls, for ever.
+//
+//go:noinline
+func Spins(n int) {
+	for {
+		n += Middle(n) & 1
+	}
+}
+
+//go:noinline
+func Middle(n int) int {
+	if n < 0 {
+		fmt.Println("never")
+	}
+	return n ^ n>>3
+}
+
+// More memory than is looked through in a short stop.
+var heap [][]byte
+
 func main() {
-	debug.SetGCPercent(5)
-	if len(os.Args) > 1 {
+	switch {
+	case len(os.Args) > 1 && os.Args[1] == "profile":
+		debug.SetGCPercent(5)
 		pprof.StartCPUProfile(io.Discard)
+	case len(os.Args) > 1 && os.Args[1] == "spin":
+		for i := 0; i < 16*runtime.NumCPU()+64; i++ {
+			heap = append(heap, bytes.Repeat([]byte{1}, 1<<20))
+		}
+		for i := 0; i < 50*runtime.NumCPU(); i++ {
+			go Spins(i)
+		}
+	default:
+		debug.SetGCPercent(5)
 	}
 	input := bufio.NewScanner(os.Stdin)
 	fmt.Println("ready")

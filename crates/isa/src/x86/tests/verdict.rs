@@ -139,6 +139,9 @@ fn r4_functions_that_grow_their_stack_begin_again() {
         // mov r12,rsp; sub r12,4096; jb; cmp; jbe
         ("4989e4 4981ec00100000 7207 4d3b6610 7601 c3 e800000000 ebe6", Some((18, 19..26))),
         ("493b6610 7601 c3 e800000000 ffe0", None),
+        // Another word than a limit, and no word of memory.
+        ("493b6620 7601 c3 e800000000 ebf2", None),
+        ("4c39f490 7601 c3 e800000000 ebf2", None),
         ("493b6610 7601 c3 e800000000 e800000000 ebed", None),
         ("493b6610 7601 c3 ebf7", None),
         ("4889e5 ffc8 75f9 c3", None),
@@ -167,8 +170,6 @@ fn r4_a_goroutine_is_in_its_register_where_nothing_writes_it() {
         ("493b6610 7605 4d8b7608 c3 e800000000 ebee", false),
         // For threads' own stacks.
         ("493b6618 7601 c3 e800000000 ebf2", true),
-        // Another word than a limit.
-        ("493b6620 7601 c3 e800000000 ebf2", false),
         // xor r14d,r14d; pop r14; bts r14,rax
         ("493b6610 7604 4531f6 c3 e800000000 ebef", false),
         ("493b6610 7603 415e c3 e800000000 ebf0", false),
