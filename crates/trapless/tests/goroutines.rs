@@ -160,11 +160,11 @@ fn r4_a_goroutine_that_was_stopped_anywhere_goes_on_there_however_large_the_prog
     let Some(program) = program("gospins", &[]) else { return };
     let mut target = program.start(&["spin"]);
     let pid = target.pid().to_string();
-    for round in 0..12 {
-        let functions = ["gospins:main.Middle", "gospins:main.Spins", "gospins:main.Grow"];
+    for round in 0..6 {
+        let functions = ["gospins:main.Middle", "gospins:main.Spins", "gospins:main.Inner"];
         let tool = Tool::armed(&[&["latency", "-p", &pid][..], &functions].concat());
         // Long enough for the scheduler to stop each of them, and to let it go on.
-        std::thread::sleep(std::time::Duration::from_millis(200));
+        std::thread::sleep(std::time::Duration::from_millis(500));
         let summary = finished(tool).summary();
         assert!(target.is_alive(), "{round}: {summary:?}");
         // One that was stopped inside keeps its function out, which the next session may have.

@@ -113,7 +113,15 @@ func Middle(n int) int {
 	if n < 0 {
 		fmt.Println("never")
 	}
-	return n ^ n>>3
+	return Inner(n) ^ Inner(n+1)
+}
+
+//go:noinline
+func Inner(n int) int {
+	if n < 0 {
+		fmt.Println("never")
+	}
+	return n >> 3
 }
 
 // More memory than is looked through in a short stop.
@@ -125,11 +133,13 @@ func main() {
 		debug.SetGCPercent(5)
 		pprof.StartCPUProfile(io.Discard)
 	case len(os.Args) > 1 && os.Args[1] == "spin":
-		for i := 0; i < 16*runtime.NumCPU()+64; i++ {
-			heap = append(heap, bytes.Repeat([]byte{1}, 1<<20))
-		}
-		for i := 0; i < 50*runtime.NumCPU(); i++ {
-			go Spins(i)
+		// Their stacks lie far from each other.
+		for i := 0; i < 4; i++ {
+			heap = append(heap, bytes.Repeat([]byte{1}, 64<<20))
+			for j := 0; j < 8*runtime.NumCPU(); j++ {
+				go Spins(j)
+			}
+			runtime.Gosched()
 		}
 	default:
 		debug.SetGCPercent(5)
