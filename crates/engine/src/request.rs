@@ -1,7 +1,7 @@
 //! What the engine is asked to probe.
 
 use crate::admit::{Functions, Runtimes};
-use trapless_isa::{BranchTargets, Identity, Lookup, Machine, Mechanism, Operand, Sharing, SignalCall};
+use trapless_isa::{BranchTargets, Identity, Lookup, Machine, Mechanism, Operand, Sharing, SignalCall, Site};
 
 /// A loaded module: code of one file in the target.
 #[derive(Clone, Debug)]
@@ -22,6 +22,19 @@ pub struct Module<'m> {
     pub goroutines: Option<[u64; 2]>,
     /// What is known of its functions beside their code.
     pub functions: &'m Functions<'m>,
+}
+
+impl Module<'_> {
+    /// One of its functions as the instruction set sees it, from its first instruction on.
+    pub(crate) fn whole<'a>(&'a self, function: &Function<'a>) -> Site<'a> {
+        Site {
+            address: function.address,
+            function: function.address,
+            code: function.code(),
+            padding: function.padding(),
+            targets: self.targets,
+        }
+    }
 }
 
 /// A function of a loaded module.

@@ -161,14 +161,8 @@ impl<'m> Parts<'_, 'm> {
         if !self.seen.insert(start) {
             return Ok(());
         }
-        let site = Site {
-            address: part.address,
-            function: part.address,
-            code: part.code(),
-            padding: part.padding(),
-            targets: self.module.targets,
-        };
-        let exits = self.module.machine.isa().exits(&site, start, depth, self.is_resumed)?;
+        let isa = self.module.machine.isa();
+        let exits = isa.exits(&self.module.whole(&part), start, depth, self.is_resumed)?;
         self.take(part, exits)
     }
 

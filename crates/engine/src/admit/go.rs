@@ -14,7 +14,7 @@
 
 use super::{Runtime, Runtimes};
 use crate::{Function, Module, Refusal, Request};
-use trapless_isa::{Identity, Site, StackCheck};
+use trapless_isa::{Identity, StackCheck};
 
 /// Where the probe of a function's entry stands.
 pub fn entry_of(module: &Module<'_>, function: &Function<'_>) -> u64 {
@@ -33,12 +33,11 @@ pub(super) fn leaves_room(module: &Module<'_>, request: &Request<'_>) -> Result<
     if !module.runtimes.contains(Runtime::Go) {
         return Ok(());
     }
-    let has_room =
-        |check: StackCheck| request.address >= check.behind && !check.restart.contains(&request.address);
-    check_of(module, &request.function)
-        .filter(|check| has_room(check.clone()))
-        .map(drop)
-        .ok_or(Refusal::NoSplit)
+    let at = request.address;
+    match check_of(module, &request.function) {
+        Some(check) if at >= check.behind && !check.restart.contains(&at) => Ok(()),
+        _ => Err(Refusal::NoSplit),
+    }
 }
 
 /// By what the calls of a function are known again that are noted; `None` if by nothing.
@@ -47,23 +46,12 @@ pub(super) fn identity(module: &Module<'_>, function: &Function<'_>) -> Option<I
         return Some(Identity::Slot);
     }
     let check = check_of(module, function)?;
-    let is_kept = module.machine.isa().keeps_goroutine(&whole(module, function), &check);
+    let is_kept = module.machine.isa().keeps_goroutine(&module.whole(function), &check);
     is_kept.then_some(Identity::Goroutine)
 }
 
 /// Where a function of a Go program checks for stack space.
 fn check_of(module: &Module<'_>, function: &Function<'_>) -> Option<StackCheck> {
     let is_go = module.runtimes.contains(Runtime::Go);
-    is_go.then(|| module.machine.isa().stack_check(&whole(module, function))).flatten()
-}
-
-/// The entry of a function, as the instruction set sees it.
-fn whole<'a>(module: &'a Module<'_>, function: &'a Function<'_>) -> Site<'a> {
-    Site {
-        address: function.address,
-        function: function.address,
-        code: function.code(),
-        padding: function.padding(),
-        targets: module.targets,
-    }
+    is_go.then(|| module.machine.isa().stack_check(&module.whole(function))).flatten()
 }
