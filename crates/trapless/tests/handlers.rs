@@ -196,8 +196,8 @@ fn w1_a_handler_that_interrupts_any_instruction_of_a_detour_finds_all_registers(
     for (verb, signal, often) in runs {
         let mut target = program.start(&["spin"]);
         let pid = target.pid().to_string();
-        let tool = Tool::armed(&[verb, &["handlers:plain", "-p", &pid]].concat());
         target.freeze();
+        let tool = Tool::armed(&[verb, &["handlers:plain", "-p", &pid]].concat());
         let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
         let mut seen = 0;
         {

@@ -247,6 +247,7 @@ impl State {
                 let at = words(self.depth).and_then(|words| u8::try_from(words).ok());
                 let at = at.filter(|at| *at < SAVED_IN_AH).unwrap_or(0);
                 let number = register.number();
+                self.forget(at);
                 if before.flags_in_rax == SAVED_IN_RAX && number == 0 {
                     self.pushed[SAVED_FLAGS] = at;
                 } else if before.lost & 1 << number == 0 {
@@ -258,11 +259,10 @@ impl State {
                 let number = register.number();
                 if number == 0 && at != 0 && self.pushed[SAVED_FLAGS] == at {
                     self.flags_in_rax = SAVED_IN_RAX;
-                    self.pushed[SAVED_FLAGS] = 0;
-                } else {
+                } else if at != 0 && self.pushed[number] == at {
                     self.lost &= !(1 << number);
-                    self.pushed[number] = 0;
                 }
+                self.forget(at);
             }
             Mnemonic::Lahf if before.lost & FLAGS == 0 => self.flags_in_rax = SAVED_IN_RAX,
             Mnemonic::Seto => self.flags_in_rax = before.flags_in_rax,
@@ -275,6 +275,11 @@ impl State {
             Mnemonic::Sahf | Mnemonic::Popf | Mnemonic::Popfd | Mnemonic::Popfq => self.lost &= !FLAGS,
             _ => {}
         }
+    }
+
+    /// What was saved at a word of the stack, if anything was, is there no more.
+    fn forget(&mut self, at: u8) {
+        self.pushed.iter_mut().filter(|pushed| **pushed == at).for_each(|pushed| *pushed = 0);
     }
 
     /// Behind the call of a routine, which changes its results and the flags.
