@@ -3,6 +3,7 @@
 use crate::machine::*;
 use crate::processor::Random;
 use trapless_isa::detour::*;
+use trapless_isa::frames::Point;
 use trapless_isa::payload::*;
 use trapless_isa::{BranchTargets, Displaced, Machine as Isa, Site};
 
@@ -36,10 +37,14 @@ pub struct Probed<'m> {
     machine: &'m Machine,
     original: Vec<u8>,
     patch: Vec<u8>,
-    at: u64,
+    /// Address of the first displaced instruction.
+    pub at: u64,
     pub end: u64,
     /// Where a followed call returns, or 0.
     pub return_point: u64,
+    /// Where the detour is, and what its instructions stand for.
+    pub detour: u64,
+    pub frames: Vec<Point>,
 }
 
 impl<'m> Probed<'m> {
@@ -83,8 +88,7 @@ impl<'m> Probed<'m> {
         payload: Payload,
     ) -> Self {
         let (isa, code, function) = (Isa::X86_64.isa(), site.code, site.function);
-        let runtime = isa.runtime(ARENA, layout).unwrap();
-        machine.write(ARENA, &runtime.code);
+        let runtime = machine.runtime(layout);
         let from = (displaced.start - function) as usize;
         let original = code[from..][..usize::from(displaced.length)].to_vec();
         let request = DetourRequest {
@@ -96,14 +100,15 @@ impl<'m> Probed<'m> {
             layout,
             runtime: &runtime,
             operands: &[],
-            tells: false,
+            tells: true,
         };
         let written = isa.detour(&request).unwrap();
         assert!(ARENA + runtime.code.len() as u64 <= detour);
         machine.write(detour, &written.code);
         let patch = isa.patch(&displaced, detour).unwrap();
         let return_point = written.return_point.map_or(0, |offset| detour + u64::from(offset));
-        Probed { machine, original, patch, at: displaced.start, end: displaced.end(), return_point }
+        let (at, end, frames) = (displaced.start, displaced.end(), written.frames);
+        Probed { machine, original, patch, at, end, return_point, detour, frames }
     }
 
     pub fn arm(&self) {

@@ -14,13 +14,13 @@ const BODIES: &[(&str, &[u8])] = &[
 ];
 
 /// The probe's number.
-const PROBE: u32 = 0x1f_ffff;
+pub const PROBE: u32 = 0x1f_ffff;
 
 fn noted(entry: Steps<EntryStep>, steps: Steps<ReturnStep>, probe: u32) -> [Payload; 2] {
     noted_by(Identity::Slot, entry, steps, probe)
 }
 
-fn noted_by(by: Identity, entry: Steps<EntryStep>, steps: Steps<ReturnStep>, probe: u32) -> [Payload; 2] {
+pub fn noted_by(by: Identity, entry: Steps<EntryStep>, steps: Steps<ReturnStep>, probe: u32) -> [Payload; 2] {
     let followed = |way| Some(Followed { lost: LOST, steps, way });
     let call = Noted { probe, by };
     [
@@ -30,7 +30,7 @@ fn noted_by(by: Identity, entry: Steps<EntryStep>, steps: Steps<ReturnStep>, pro
 }
 
 /// A function whose entry and exit are probed.
-fn probed<'m>(
+pub fn probed<'m>(
     machine: &'m Machine,
     code: &[u8],
     (function, exit): (u64, usize),
@@ -58,7 +58,7 @@ const GOROUTINES: u64 = STACK + 64;
 const R14: usize = 14;
 
 /// Has a goroutine's stack end there, and gives its address.
-fn goroutine(machine: &Machine, number: u64, stack_end: u64) -> u64 {
+pub fn goroutine(machine: &Machine, number: u64, stack_end: u64) -> u64 {
     let at = GOROUTINES + 32 * number;
     machine.set(at + u64::from(GOROUTINE_STACK_END), stack_end);
     at

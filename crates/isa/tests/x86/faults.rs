@@ -1,10 +1,11 @@
 //! What code under test raises ends its run, with the state it had.
 
 use crate::processor::{BEYOND, CONTROL, FAULT, NEAR, ORIGINAL, PAGE, REACH, trapless_test_fault};
+use crate::stepping;
 use libc::{c_int, c_void};
 
 /// Registers of a signal frame by the numbers of instruction encodings.
-const REGISTERS: [c_int; 16] = [
+pub const REGISTERS: [c_int; 16] = [
     libc::REG_RAX,
     libc::REG_RCX,
     libc::REG_RDX,
@@ -44,6 +45,9 @@ pub fn catch(stack: u64, size: usize) {
 extern "C" fn caught(signal: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel passes a ucontext.
     let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+    if signal == libc::SIGTRAP && registers[libc::REG_EFL as usize] as u64 & stepping::TRAP_FLAG != 0 {
+        return stepping::stepped(registers);
+    }
     let ip = registers[libc::REG_RIP as usize] as u64;
     let ours = [ORIGINAL, NEAR, REACH, BEYOND].iter().any(|page| ip.wrapping_sub(*page) < 2 * PAGE as u64);
     if !ours {

@@ -8,7 +8,7 @@ use crate::processor::Random;
 use crate::vectors::{self, SIZE as XSAVE};
 use std::sync::{Mutex, MutexGuard};
 use trapless_isa::detour::*;
-use trapless_isa::model;
+use trapless_isa::{Machine as Isa, model};
 
 /// Where the function under test stands.
 pub const FUNCTION: u64 = 0x7100_0000;
@@ -191,6 +191,19 @@ impl Machine {
             self.set(tls, tls);
             self.set(tls + 0x2d0, 1000 + thread);
         }
+    }
+
+    /// Writes the routines that detours share.
+    pub fn runtime(&self, layout: &Layout) -> Runtime {
+        let runtime = Isa::X86_64.isa().runtime(ARENA, layout).unwrap();
+        self.write(ARENA, &runtime.code);
+        runtime
+    }
+
+    /// Address of the entry of the thread table that a thread looks at first.
+    pub fn entry_of(layout: &Layout, thread_pointer: u64) -> u64 {
+        let hash = thread_pointer.wrapping_mul(HASH_FACTOR.into()) >> 32;
+        layout.threads + ((hash & ((1 << layout.thread_bits) - 1)) << THREAD_SHIFT)
     }
 
     /// Thread pointer of a thread.

@@ -34,7 +34,11 @@ mod same;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod sharing;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod shown;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod steered;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod stepping;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod sweep;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
