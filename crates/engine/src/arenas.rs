@@ -6,7 +6,7 @@
 //! something is farther away than it was, is refused.
 
 use crate::frames::{self, Frames, Rows, Shape};
-use crate::{Plan, PlannedSite, Refusal, Unwinder, space::Taken, spread, trap::TrapSite};
+use crate::{Plan, PlannedSite, Refusal, Room, Unwinder, space::Taken, spread, trap::TrapSite};
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
 use trapless_isa::detour::signals::{SIGNAL_ARENA, SIGNAL_WRAP};
 use trapless_isa::{
@@ -232,11 +232,11 @@ impl<'m> Drawing<'_, 'm> {
             let site = &sites[index];
             let arena = arena(site)?;
             let isa = self.isa(site);
-            let moved = match site.original_room() {
-                Some((room, original)) if room.instructions > 0 => {
-                    isa.moved(&room, original, at(arena))?.code.len() as u64 + MOVED_ALIGNMENT
+            let moved = match site.moved() {
+                Some(Room { displaced, original }) => {
+                    isa.moved(&displaced, original, at(arena))?.code.len() as u64 + MOVED_ALIGNMENT
                 }
-                _ => 0,
+                None => 0,
             };
             if let Some(template) = self.template(number) {
                 return Ok(Measured { length: template.length() as u64 + moved, template: number });
@@ -331,7 +331,7 @@ impl<'m> Drawing<'_, 'm> {
                         frames.add(piece.address - arena.address, site.displaced.start, rows);
                         if let Some(room) = site.room.filter(|_| piece.moved_to != 0) {
                             let rows = std::mem::take(&mut piece.moved_rows);
-                            frames.add(piece.moved_to - arena.address, room.start, rows);
+                            frames.add(piece.moved_to - arena.address, room.displaced.start, rows);
                         }
                     }
                     pieces[*index] = piece;
@@ -424,11 +424,11 @@ impl<'m> Drawing<'_, 'm> {
             rows: if self.tells { self.rows.of(shape, found) } else { Arc::default() },
             moved_rows: Arc::default(),
         };
-        if let Some((room, original)) = site.original_room().filter(|(room, _)| room.instructions > 0) {
+        if let Some(Room { displaced, original }) = site.moved() {
             let offset = piece.length.next_multiple_of(MOVED_ALIGNMENT as usize);
             code.extend(arena.facts.filler(offset - piece.length));
             piece.moved_to = address + offset as u64;
-            let moved = self.isa(site).moved(&room, original, piece.moved_to)?;
+            let moved = self.isa(site).moved(&displaced, original, piece.moved_to)?;
             code.extend_from_slice(&moved.code);
             piece.length = offset + moved.code.len();
             piece.places.extend(moved.places.iter().map(moved_from(piece.moved_to)));

@@ -247,7 +247,8 @@ fn patches(
     }
     Ok(match site.room {
         Some(room) => {
-            let [short, long] = isa.patches(&site.displaced, &room, piece.address, piece.moved_to)?;
+            let [short, long] =
+                isa.patches(&site.displaced, &room.displaced, piece.address, piece.moved_to)?;
             vec![(WriteKind::Branch, short), (WriteKind::Room, long)]
         }
         None => vec![(WriteKind::Branch, isa.patch(&site.displaced, piece.address)?)],
@@ -281,7 +282,7 @@ fn journal_sizes(plan: &Plan<'_>) -> JournalSizes {
     for site in &plan.sites {
         let facts = plan.modules[site.request.module].machine.isa().facts();
         let own = if site.traps() { facts.breakpoint.len() } else { site.displaced.length.into() };
-        sizes.add([own].into_iter().chain(site.room.map(|room| room.length.into())));
+        sizes.add([own].into_iter().chain(site.room.map(|room| room.displaced.length.into())));
     }
     sizes
 }

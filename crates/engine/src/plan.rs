@@ -31,9 +31,18 @@ pub struct PlannedSite<'m> {
     /// The instructions that a jump replaces, or the one that stands at the trap.
     pub displaced: Displaced,
     /// Where the jump to the detour stands, if a short one leads to it.
-    pub room: Option<Displaced>,
+    pub room: Option<Room<'m>>,
     /// What is collected, and where it is in each block.
     pub places: Places,
+}
+
+/// Where the jump to a detour stands that a short one leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room<'m> {
+    /// What the jump takes: padding, or instructions that are moved away.
+    pub displaced: Displaced,
+    /// What stands there, as the file has it.
+    pub original: &'m [u8],
 }
 
 /// All sites of one session.
@@ -68,17 +77,18 @@ impl<'m> PlannedSite<'m> {
 
     /// The displaced instructions, as the file has them.
     pub fn original(&self) -> &'m [u8] {
-        original(&self.request, self.displaced)
+        original(&self.request.function, self.displaced)
     }
 
-    /// What stands in its room, as the file has it.
-    pub fn original_room(&self) -> Option<(Displaced, &'m [u8])> {
-        self.room.map(|room| (room, original(&self.request, room)))
+    /// Its room, if instructions are moved away to make it.
+    pub(crate) fn moved(&self) -> Option<Room<'m>> {
+        self.room.filter(|room| room.displaced.instructions > 0)
     }
 
     /// All that is written over, as the file has it: what is displaced, and its room.
     pub(crate) fn changed(&self) -> impl Iterator<Item = (Displaced, &'m [u8])> {
-        [Some((self.displaced, self.original())), self.original_room()].into_iter().flatten()
+        let room = self.room.map(|room| (room.displaced, room.original));
+        std::iter::once((self.displaced, self.original())).chain(room)
     }
 
     /// The displaced instruction, as the file has it, and those that are emulated together with it in one trap. `next` is the address of
@@ -189,7 +199,7 @@ impl<'m> Plan<'m> {
             }
             None => rooms.settle(facts, &modules, request, verdict?, allowed),
         });
-        let mut settled: Vec<Result<(Best, Option<Displaced>), Refusal>> = settled.collect();
+        let mut settled: Vec<Result<(Best, Option<Room<'m>>), Refusal>> = settled.collect();
         keep_refusals_whole(&requests, &mut settled);
         for (request, settled) in requests.iter().zip(settled) {
             // Nobody asked for a hook, so nobody waits for an answer; and an exit's is its entry's.

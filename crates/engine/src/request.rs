@@ -1,6 +1,8 @@
 //! What the engine is asked to probe.
 
 use crate::admit::{Functions, Runtimes};
+use std::fmt::Debug;
+use std::ops::Range;
 use trapless_isa::{BranchTargets, Identity, Lookup, Machine, Mechanism, Operand, Sharing, SignalCall, Site};
 
 /// A loaded module: code of one file in the target.
@@ -22,6 +24,21 @@ pub struct Module<'m> {
     pub goroutines: Option<[u64; 2]>,
     /// What is known of its functions beside their code.
     pub functions: &'m Functions<'m>,
+    /// All its functions.
+    pub code: &'m dyn Code,
+}
+
+/// The code of a module's file.
+pub trait Code: Debug + Sync {
+    /// The functions that have bytes in `range`, or padding, but for those of which it is not known where all jumps into them lead.
+    fn functions(&self, range: Range<u64>) -> Vec<Function<'_>>;
+}
+
+/// Nothing but the functions that are asked for.
+impl Code for () {
+    fn functions(&self, _: Range<u64>) -> Vec<Function<'_>> {
+        Vec::new()
+    }
 }
 
 impl Module<'_> {

@@ -1,7 +1,7 @@
 //! Bytes that several sites would change: which of them gets them, and where short jumps find room.
 
 use crate::admit::{Best, Facts, best, room};
-use crate::{Module, Refusal, Request};
+use crate::{Module, Refusal, Request, Room};
 use std::{collections::BTreeMap, ops::Range};
 use trapless_isa::{Displaced, Mechanism};
 
@@ -25,14 +25,14 @@ impl Rooms {
     }
 
     /// Finds room for a site that needs some. Where others have taken all there is, a trap has to do, if one is `allowed`.
-    pub(crate) fn settle(
+    pub(crate) fn settle<'m>(
         &mut self,
         facts: &Facts,
-        modules: &[Module<'_>],
-        request: &Request<'_>,
+        modules: &[Module<'m>],
+        request: &Request<'m>,
         chosen: Best,
         allowed: &[Mechanism],
-    ) -> Result<(Best, Option<Displaced>), Refusal> {
+    ) -> Result<(Best, Option<Room<'m>>), Refusal> {
         if chosen.mechanism != Mechanism::Short {
             return Ok((chosen, None));
         }
@@ -48,19 +48,19 @@ impl Rooms {
     }
 
     /// Room for a site, which is then taken.
-    fn take(
+    fn take<'m>(
         &mut self,
         facts: &Facts,
-        modules: &[Module<'_>],
-        request: &Request<'_>,
+        modules: &[Module<'m>],
+        request: &Request<'m>,
         displaced: Displaced,
-    ) -> Result<Displaced, Refusal> {
+    ) -> Result<Room<'m>, Refusal> {
         let taken = &self.taken;
         let is_taken = |range: Range<u64>| {
             taken.range(..range.end).next_back().is_some_and(|(_, &end)| end > range.start)
         };
         let room = room(facts, modules, request, displaced, &is_taken)?;
-        self.taken.insert(room.start, room.end());
+        self.taken.insert(room.displaced.start, room.displaced.end());
         Ok(room)
     }
 }

@@ -1,8 +1,9 @@
 //! What holds of every plan: no two sites share a byte, and every request has one answer.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use trapless_engine::admit::{Arrival, Facts, Functions, Known, Marks, Runtimes};
-use trapless_engine::{Function, Home, Module, Plan, Refusal, Request, Role, Unwinder, Wanted};
+use trapless_engine::{Code, Function, Home, Module, Plan, Refusal, Request, Role, Unwinder, Wanted};
 use trapless_isa::{BranchTargets, Exit, Leaves, Lookup, Machine, Mechanism, Reason, Site};
 
 /// A small generator (xorshift64*), so that every run sees the same plans.
@@ -68,10 +69,24 @@ fn facts(random: &mut Random) -> Facts {
     }
 }
 
+/// Functions that are all there is of a file.
+#[derive(Debug)]
+struct All<'t>(Vec<Function<'t>>);
+
+impl Code for All<'_> {
+    fn functions(&self, range: Range<u64>) -> Vec<Function<'_>> {
+        let near = |function: &&Function<'_>| {
+            let end = function.address + function.bytes.len() as u64;
+            function.address < range.end && end > range.start
+        };
+        self.0.iter().filter(near).copied().collect()
+    }
+}
+
 #[test]
 fn no_two_sites_share_a_byte_and_every_request_has_one_answer() {
     let mut random = Random(20_261_121);
-    let (mut planned, mut exits, mut through, mut refused) = (0, 0, 0, BTreeSet::new());
+    let (mut planned, mut exits, mut through, mut beside, mut refused) = (0, 0, 0, 0, BTreeSet::new());
     for round in 0..400 {
         // Functions one behind the other, without padding, so that jumps come close.
         let mut text = Vec::new();
@@ -81,7 +96,7 @@ fn no_two_sites_share_a_byte_and_every_request_has_one_answer() {
             text.extend(code(&mut random));
             ranges.push(start..text.len());
         }
-        let function = |range: &std::ops::Range<usize>| Function {
+        let function = |range: &Range<usize>| Function {
             address: TEXT + range.start as u64,
             // What follows it counts as padding now and then, so that jumps reach into the next.
             bytes: &text[range.start..(range.end + 4 * usize::from(round % 2 == 0)).min(text.len())],
@@ -104,6 +119,7 @@ fn no_two_sites_share_a_byte_and_every_request_has_one_answer() {
         if is_ocaml {
             marks.symbol(b"caml_frametable");
         }
+        let all = All(ranges.iter().map(function).collect());
         let module = Module {
             machine: Machine::X86_64,
             start: TEXT,
@@ -113,6 +129,7 @@ fn no_two_sites_share_a_byte_and_every_request_has_one_answer() {
             entry: TEXT,
             goroutines: None,
             functions: &functions,
+            code: &all,
         };
         let requests: Vec<Request<'_>> = (0..)
             // Some functions are asked for twice, at other instructions perhaps.
@@ -137,12 +154,20 @@ fn no_two_sites_share_a_byte_and_every_request_has_one_answer() {
         for pair in plan.sites.windows(2) {
             assert!(pair[0].displaced.end() <= pair[1].displaced.start, "{pair:?}");
         }
-        let changed = plan.sites.iter().flat_map(|site| [Some(site.displaced), site.room]);
+        let changed =
+            plan.sites.iter().flat_map(|site| [Some(site.displaced), site.room.map(|room| room.displaced)]);
         let mut changed: Vec<_> = changed.flatten().map(|at| (at.start, at.end())).collect();
         changed.sort_unstable();
         assert!(changed.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{changed:x?}");
         for site in &plan.sites {
             assert_eq!(site.room.is_some(), site.mechanism == Mechanism::Short, "{site:?}");
+            if let Some(room) = site.room {
+                let at = (room.displaced.start - TEXT) as usize;
+                assert_eq!(room.original, &text[at..][..room.displaced.length.into()]);
+                let own = &site.request.function;
+                let offset = room.displaced.start.wrapping_sub(own.address);
+                beside += usize::from(offset >= own.bytes.len() as u64);
+            }
         }
         assert_eq!(plan.answers().len(), requests.len(), "each request has an answer");
         let asked = plan.told().filter(|site| !site.request.wanted.is_hook()).count();
@@ -193,7 +218,7 @@ fn no_two_sites_share_a_byte_and_every_request_has_one_answer() {
         planned += plan.sites.len();
         refused.extend(plan.skipped.iter().map(|(_, refusal)| refusal.code()));
     }
-    assert!(planned > 500 && exits + through > 0, "{planned} {exits} {through}");
+    assert!(planned > 500 && exits + through > 0 && beside > 0, "{planned} {exits} {through} {beside}");
     // The generator reaches what it is for.
     for code in [
         "branch_into",
@@ -254,6 +279,7 @@ fn of_sites_that_share_bytes_the_first_that_was_asked_for_is_armed() {
             entry: 0,
             goroutines: None,
             functions: &functions,
+            code: &(),
         };
         let addresses: Vec<u64> = (0..30).map(|_| TEXT + random.below(150)).collect();
         let request = |(id, &address)| Request {

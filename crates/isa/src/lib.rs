@@ -268,7 +268,8 @@ pub trait Isa: Sync {
     fn patch(&self, displaced: &Displaced, detour: u64) -> Result<Vec<u8>, Reason>;
 
     /// Room for the jump to a detour, in reach of the short one at `displaced` ([`Mechanism::Short`]): padding of no instructions, or
-    /// instructions that are moved away. None of it lies where `is_taken` says.
+    /// instructions that are moved away. It is in the function of `site`, which may be another one than that of `displaced`, or behind it.
+    /// None of it lies where `is_taken` says.
     fn room(
         &self,
         _site: &Site<'_>,
@@ -276,6 +277,11 @@ pub trait Isa: Sync {
         _is_taken: &dyn Fn(Range<u64>) -> bool,
     ) -> Result<Displaced, Reason> {
         Err(Reason::NotImplemented)
+    }
+
+    /// The bytes of which some must be its room's where [`Self::room`] finds any for the short jump at `displaced`.
+    fn in_reach(&self, displaced: &Displaced) -> Range<u64> {
+        displaced.start..displaced.end()
     }
 
     /// Where the short jump leads to in its room. A thread there is still at the site.

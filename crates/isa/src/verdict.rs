@@ -171,7 +171,7 @@ pub enum Leaves {
 pub struct Ladder {
     /// Branch to a detour.
     pub jump: Result<Displaced, Reason>,
-    /// Short branch to room nearby ([`crate::Isa::room`]), from there to a detour.
+    /// Short branch to room nearby, from there to a detour: what it takes itself. Whether there is room, says [`crate::Isa::room`].
     pub short: Result<Displaced, Reason>,
     /// Trap and boosted slot: the instruction at the trap.
     pub boost: Result<Displaced, Reason>,

@@ -72,7 +72,7 @@ pub struct Functions {
     pub(crate) lacks_symbols: bool,
 }
 
-/// How many overlapping functions [`Functions::containing`] looks back over. Assembly nests two or three deep.
+/// How many functions [`Functions::containing`] and [`Functions::overlapping`] look back over. Assembly nests two or three deep.
 const MOST_OVERLAPS: usize = 64;
 
 impl Functions {
@@ -105,6 +105,20 @@ impl Functions {
             .take_while(|&index| self.reach[index] > address)
             .find(|&index| address < self.records[index].end())
             .map(|index| Function { table: self, index })
+    }
+
+    /// The functions of which some byte is in `range`, or that end where it starts, from the last one on; but for those that others begin
+    /// inside of.
+    pub fn overlapping(&self, range: Range<u64>) -> impl Iterator<Item = Function<'_>> {
+        let before = self.records.partition_point(|record| record.address < range.end);
+        let near = (0..before).rev().take(MOST_OVERLAPS);
+        let near = near.take_while(move |&index| self.reach[index] >= range.start);
+        let alone = near.filter(move |&index| {
+            let (record, next) = (&self.records[index], self.records.get(index + 1));
+            let is_first = index == 0 || self.reach[index - 1] <= record.address;
+            is_first && next.is_none_or(|next| record.end() <= next.address) && record.end() >= range.start
+        });
+        alone.map(|index| Function { table: self, index })
     }
 
     /// The function that starts at `address`.

@@ -36,6 +36,8 @@ fn c2_few_entries_and_instructions_of_real_programs_need_a_trap() {
         ("postgres", program("postgres")),
         ("mariadbd", program("mariadbd")),
         ("ocamlopt", program("ocamlopt.opt")),
+        // What is found by the name may be a script.
+        ("python3", Some(PathBuf::from("/usr/bin/python3")).filter(|path| path.is_file())),
     ];
     for (name, file) in files {
         let Some(file) = file.filter(|file| is_elf(file)) else {

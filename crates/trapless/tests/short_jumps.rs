@@ -14,6 +14,16 @@ const MOVED: &str = "push $2; 3: decl (%rsp); jnz 3b; push %rbx; mov $3, %ebx; l
 /// The same, with nops behind its end.
 const PADDED: &str = "push $2; 3: decl (%rsp); jnz 3b; push %rbx; mov $3, %ebx; lea 1(%rdi,%rdi), %rax; pop %rbx; pop %rcx; ret; \
     nop; nop; nop; nop; nop";
+/// Too short, and without padding: what stands from 8 to 18 has to move, in the function behind it.
+const STUB: &str = "xor %eax, %eax; jmp lender";
+const LENDER: &str = "; .globl lender; .type lender, @function; lender: add $1, %rax; push %rbx; mov $3, %ebx; \
+    lea (%rax,%rdi,2), %rax; pop %rbx; ret; .size lender, . - lender; \
+    .skip 160, 0";
+/// What nobody can tell from a table: there is no room in it.
+const APART: &str = ".skip 160, 0";
+/// Where the instructions of both begin, and where the short jump leads.
+const BESIDE_OFFSETS: [u64; 8] = [0, 2, 4, 8, 9, 14, 18, 19];
+const BESIDE_ENTRANCE: u64 = 8 + 5;
 /// Where the instructions of `MOVED` begin.
 const OFFSETS: [u64; 9] = [0, 2, 5, 7, 8, 13, 18, 19, 20];
 /// Where its short jump leads.
@@ -34,8 +44,13 @@ FUNCTION(three_moved, "xor %eax, %eax; cltd; into_three_moved: mov $2, %ecx; add
 FUNCTION(four_moved, "xor %eax, %eax; xor %edx, %edx; into_four_moved: add $1, %eax; test %edx, %edx; jnz 1f; add $3, %eax; 1: mov $0, %ecx; add %ecx, %eax; xor %ecx, %ecx; nop; ret")
 FUNCTION(landed, "endbr64; xor %eax, %eax; into_landed: mov $5, %ecx; mov $1, %edx; add %ecx, %eax; add %edx, %eax; ret")
 FUNCTION(one, "cltd; into_one: mov $1, %eax; mov $1, %ecx; mov $1, %edx; ret")
-FUNCTION(no_room, "xor %eax, %eax; into_no_room: inc %eax; ret")
+asm(".skip 160, 0");
+FUNCTION(beside_this, "xor %eax, %eax; ret")
 FUNCTION(behind, "mov $18, %eax; ret")
+FUNCTION(its_lender, "mov $19, %eax; mov $1, %ecx; mov $1, %edx; sub %ecx, %eax; add %edx, %eax; ret")
+asm(".skip 160, 0");
+FUNCTION(no_room, "xor %eax, %eax; into_no_room: inc %eax; ret")
+asm(".skip 160, 0");
 FUNCTION(via_two_padded, "mov $100, %eax; jmp into_two_padded")
 FUNCTION(via_two_moved, "mov $100, %eax; jmp into_two_moved")
 FUNCTION(via_three_padded, "mov $100, %eax; jmp into_three_padded")
@@ -46,7 +61,7 @@ FUNCTION(via_one, "jmp into_one")
 FUNCTION(via_no_room, "mov $100, %eax; jmp into_no_room")
 static struct { int (*function)(void); int returns; } all[] = {
     { two_padded, 2 }, { abuts, 17 }, { two_moved, 2 }, { three_padded, 3 }, { three_moved, 3 }, { four_moved, 4 }, { landed, 6 },
-    { one, 1 }, { no_room, 1 }, { behind, 18 }, { via_two_padded, 102 }, { via_two_moved, 102 }, { via_three_padded, 103 },
+    { one, 1 }, { no_room, 1 }, { behind, 18 }, { beside_this, 0 }, { its_lender, 19 }, { via_two_padded, 102 }, { via_two_moved, 102 }, { via_three_padded, 103 },
     { via_three_moved, 103 }, { via_four_moved, 104 }, { via_landed, 106 }, { via_one, 1 }, { via_no_room, 101 },
 };
 static long rounds;
@@ -84,7 +99,9 @@ fn c2_every_layout_is_offered_by_what_fits_or_refused_by_its_reason() {
             assert_eq!(of(name)["mechanism"], "short", "{}", of(name));
             assert_eq!(of(name)["code"], "branch_into", "{}", of(name));
         }
-        for name in ["abuts", "behind"] {
+        assert_eq!(of("beside_this")["mechanism"], "short", "{}", of("beside_this"));
+        assert_eq!(of("beside_this")["code"], "too_short", "{}", of("beside_this"));
+        for name in ["abuts", "behind", "its_lender"] {
             assert_eq!(of(name)["mechanism"], "jump", "{}", of(name));
         }
         for name in ["one", "no_room"] {
@@ -116,7 +133,7 @@ fn c1_every_entry_is_counted_exactly_and_every_other_way_in_still_works() {
                 run(&[flags, &["layouts:*o*", "layouts:*e*", "-f", "json", "--", path, "2000"]].concat());
             assert_eq!(ran.code, Some(0), "{ran:?}");
             let summary = ran.summary();
-            for name in SHORT.iter().chain(&["behind"]) {
+            for name in SHORT.iter().chain(&["behind", "beside_this", "its_lender"]) {
                 if flags[0] == "count" {
                     assert_eq!(summary.hits(name, "entry"), 8000, "{name} {flags:?}");
                 }
@@ -152,12 +169,39 @@ fn p7_probes_at_every_instruction_at_once_count_exactly_or_are_refused() {
                     let offset =
                         name.split_once("+0x").map_or(0, |(_, hex)| u64::from_str_radix(hex, 16).unwrap());
                     let inner = if function == "landed" { 6 } else { into(function) };
-                    let expected = if offset < inner { 2000 } else { 4000 };
+                    let expected = match offset {
+                        // Behind its end.
+                        6.. if function == "two_padded" => 0,
+                        _ if offset < inner => 2000,
+                        _ => 4000,
+                    };
                     assert_eq!(probe["hits"], expected, "{name}: {ran:?}");
                     seen[usize::from(offset >= inner)] = true;
                 }
                 assert!(seen[1], "{ran:?}");
             }
+        }
+    }
+}
+
+#[test]
+fn p7_what_is_probed_itself_lends_no_room() {
+    for program in Program::in_both_widths("layouts", LAYOUTS, &[]) {
+        let path = program.path().to_str().unwrap();
+        let every = (0..20).map(|offset| format!("layouts:its_lender+{offset:#x}"));
+        for reversed in [false, true] {
+            let mut probes: Vec<String> =
+                ["layouts:beside_this".to_owned()].into_iter().chain(every.clone()).collect();
+            if reversed {
+                probes.reverse();
+            }
+            let probes: Vec<&str> = probes.iter().map(String::as_str).collect();
+            let ran = run(&[&["count", "-f", "json"], &probes[..], &["--", path, "500"]].concat());
+            assert_eq!(ran.code, Some(0), "{ran:?}");
+            let summary = ran.json().pop().unwrap();
+            let armed = summary["probes"].as_array().unwrap();
+            assert!(armed.len() > 2, "{ran:?}");
+            assert!(armed.iter().all(|probe| probe["hits"] == 2000), "{ran:?}");
         }
     }
 }
@@ -192,7 +236,7 @@ fn p5_a_storm_of_attaching_and_detaching_harms_no_entry() {
 #[test]
 fn p5_no_hit_is_lost_or_invented_while_a_short_jump_is_armed() {
     for body in [MOVED, PADDED] {
-        let program = spinners::build(body, "", "");
+        let program = spinners::build(body, APART, "");
         let mut spinners = Spinners::start(&program, 3);
         for flags in [&["count"][..], &["count", "--return"]].repeat(3) {
             let first = spinners.stand_at_entry();
@@ -214,30 +258,37 @@ fn p5_no_hit_is_lost_or_invented_while_a_short_jump_is_armed() {
 
 #[test]
 fn p1_threads_parked_at_each_instruction_of_site_and_room_move_to_their_copies() {
-    let program = spinners::build(MOVED, "", "");
-    let mut spinners = Spinners::start(&program, OFFSETS.len());
-    let before = spinners.target.text();
-    spinners.target.freeze();
-    for (worker, offset) in spinners.workers().into_iter().zip(OFFSETS) {
-        park(&spinners.target, worker, spinners.subject() + offset, 0);
+    for (body, behind, offsets) in [(MOVED, "", &OFFSETS[..]), (STUB, LENDER, &BESIDE_OFFSETS)] {
+        let program = spinners::build(body, APART, behind);
+        let mut spinners = Spinners::start(&program, offsets.len());
+        let before = spinners.target.text();
+        spinners.target.freeze();
+        for (worker, offset) in spinners.workers().into_iter().zip(offsets) {
+            park(&spinners.target, worker, spinners.subject() + offset, 0);
+        }
+        let called = spinners.calls();
+        let tool = Tool::armed(&["count", "-p", &spinners.pid(), "spinners:subject"]);
+        spinners.target.wait_for_state("T");
+        spinners.target.thaw();
+        spinners.run_on();
+        let calls = spinners.finish();
+        // All but the first had entered already.
+        let entered = offsets.len() as u64 - 1;
+        assert_eq!(tool.interrupt().hits("subject", "entry"), calls - called - entered);
+        before.assert_restored(spinners.target.pid());
     }
-    let called = spinners.calls();
-    let tool = Tool::armed(&["count", "-p", &spinners.pid(), "spinners:subject"]);
-    spinners.target.wait_for_state("T");
-    spinners.target.thaw();
-    spinners.run_on();
-    let calls = spinners.finish();
-    // All but the first had entered already.
-    assert_eq!(tool.interrupt().hits("subject", "entry"), calls - called - 8);
-    before.assert_restored(spinners.target.pid());
 }
 
 #[test]
 fn p1_threads_parked_at_each_instruction_behind_a_short_jump_leave_it() {
-    for (body, flags, rounds) in
-        [(MOVED, &["count"][..], 5), (PADDED, &["count"], 4), (MOVED, &["count", "--return"], 9)]
-    {
-        let program = spinners::build(body, "", "");
+    for (body, behind, flags, rounds) in [
+        (MOVED, "", &["count"][..], 5),
+        (PADDED, "", &["count"], 4),
+        (MOVED, "", &["count", "--return"], 9),
+        (STUB, LENDER, &["count"], 5),
+        (STUB, LENDER, &["count", "--return"], 9),
+    ] {
+        let program = spinners::build(body, APART, behind);
         let mut spinners = Spinners::start(&program, 8);
         let before = spinners.target.text();
         let pid = spinners.pid();
@@ -263,9 +314,10 @@ fn p1_threads_parked_at_each_instruction_behind_a_short_jump_leave_it() {
 
 #[test]
 fn p3_a_signal_frame_that_holds_an_interior_address_of_the_room_keeps_its_site_unpatched() {
-    let program = spinners::build(MOVED, "", "");
-    for offset in OFFSETS {
-        let refused = (3..13).contains(&offset);
+    let moved = OFFSETS.map(|offset| (MOVED, "", offset, (3..13).contains(&offset)));
+    let beside = BESIDE_OFFSETS.map(|offset| (STUB, LENDER, offset, (9..18).contains(&offset)));
+    for (body, behind, offset, refused) in moved.into_iter().chain(beside) {
+        let program = spinners::build(body, APART, behind);
         let mut spinners = Spinners::start(&program, 1);
         let before = spinners.target.text();
         spinners.interrupt_at(spinners.subject() + offset, libc::SIGUSR1);
@@ -286,13 +338,16 @@ fn p3_a_signal_frame_that_holds_an_interior_address_of_the_room_keeps_its_site_u
 
 #[test]
 fn p3_a_signal_frame_between_both_jumps_keeps_them_until_the_handler_returns() {
-    let program = spinners::build(MOVED, "", "");
-    for removed_by_detach in [false, true] {
+    let places = [(MOVED, "", ENTRANCE), (STUB, LENDER, BESIDE_ENTRANCE)];
+    for (removed_by_detach, (body, behind, entrance)) in
+        [false, true].into_iter().flat_map(|way| places.map(|place| (way, place)))
+    {
+        let program = spinners::build(body, APART, behind);
         let mut spinners = Spinners::start(&program, 1);
         let (pid, before) = (spinners.target.pid(), spinners.target.text());
         let tool = Tool::armed(&["count", "-p", &spinners.pid(), "spinners:subject"]);
         spinners.run_on();
-        spinners.interrupt_at(spinners.subject() + ENTRANCE, libc::SIGUSR1);
+        spinners.interrupt_at(spinners.subject() + entrance, libc::SIGUSR1);
         match removed_by_detach {
             true => drop(tool.kill()),
             false => drop(tool.interrupt()),
@@ -309,7 +364,7 @@ fn p3_a_signal_frame_between_both_jumps_keeps_them_until_the_handler_returns() {
 
 #[test]
 fn p1_a_thread_where_the_room_was_is_left_there_when_a_removed_session_is_looked_at_again() {
-    let program = spinners::build(MOVED, "", "");
+    let program = spinners::build(MOVED, APART, "");
     for flags in [&["count"][..], &["count", "--return"]] {
         let mut spinners = Spinners::start(&program, 4);
         let (pid, before) = (spinners.target.pid(), spinners.target.text());
@@ -343,7 +398,7 @@ fn p1_a_thread_where_the_room_was_is_left_there_when_a_removed_session_is_looked
 
 #[test]
 fn p9_killing_the_tool_at_any_moment_leaves_what_detach_removes() {
-    let program = spinners::build(MOVED, "", "");
+    let program = spinners::build(MOVED, APART, "");
     let mut spinners = Spinners::start(&program, 2);
     let (pid, before) = (spinners.target.pid(), spinners.target.text());
     let text = spinners.pid();

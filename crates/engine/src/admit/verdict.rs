@@ -6,7 +6,7 @@
 
 use super::{Facts, faults, go, shadow_stack};
 use crate::plan::site_of;
-use crate::{Module, Refusal, Request, Role};
+use crate::{Code, Function, Module, Refusal, Request, Role, Room};
 use std::ops::Range;
 use trapless_isa::{Displaced, Mechanism};
 
@@ -101,7 +101,7 @@ fn rung(
         Role::Through { .. } => return Err(trapless_isa::Reason::NotImplemented.into()),
         Role::Whole | Role::Noted { .. } | Role::Exit { .. } => isa.rung(&site, mechanism)?,
     };
-    shadow_stack::lets_move(facts, isa, displaced, original(request, displaced))?;
+    shadow_stack::lets_move(facts, isa, displaced, original(&request.function, displaced))?;
     if !mechanism.traps() {
         if let Some(table) = request.unread {
             return Err(Refusal::Unread(table));
@@ -110,7 +110,7 @@ fn rung(
         // What unwinders ask reads the loader's own tables, where they land they write to their own stack, and neither faults.
         // Behind a call that makes children the stack is the C library's own.
         if !request.wanted.is_unwinders() && request.wanted.sharing.is_none() {
-            faults::seen_by_handlers(facts, isa, displaced, original(request, displaced))?;
+            faults::seen_by_handlers(facts, isa, displaced, original(&request.function, displaced))?;
         }
     }
     if mechanism == Mechanism::Short {
@@ -119,23 +119,40 @@ fn rung(
     Ok(displaced)
 }
 
-/// Room for the jump to a detour in reach of a short one at `displaced`, but not where `is_taken` says.
-pub(crate) fn room(
+/// Room for the jump to a detour in reach of a short one at `displaced`, but not where `is_taken` says: in the function itself, or in one
+/// that is near, best where nothing has to be moved.
+pub(crate) fn room<'m>(
     facts: &Facts,
-    modules: &[Module<'_>],
-    request: &Request<'_>,
+    modules: &[Module<'m>],
+    request: &Request<'m>,
     displaced: Displaced,
     is_taken: &dyn Fn(Range<u64>) -> bool,
-) -> Result<Displaced, Refusal> {
-    let isa = modules[request.module].machine.isa();
-    go::lets_hop(modules[request.module].runtimes)?;
-    let site = site_of(request, modules);
-    let room = isa.room(&site, &displaced, is_taken)?;
-    // Padding has no instructions that could fault.
-    if room.instructions > 0 {
-        faults::seen_by_handlers(facts, isa, room, original(request, room))?;
-    }
-    Ok(room)
+) -> Result<Room<'m>, Refusal> {
+    let module = &modules[request.module];
+    let isa = module.machine.isa();
+    go::lets_hop(module.runtimes)?;
+    let room_in = |function: &Function<'m>| {
+        let room = isa.room(&module.whole(function), &displaced, is_taken)?;
+        let original = original(function, room);
+        // Padding has no instructions that could fault.
+        if room.instructions > 0 {
+            faults::seen_by_handlers(facts, isa, room, original)?;
+        }
+        Ok(Room { displaced: room, original })
+    };
+    room_in(&request.function).or_else(|refusal| {
+        let code: &'m dyn Code = module.code;
+        let near = code.functions(isa.in_reach(&displaced));
+        let is_other = |function: &&Function<'m>| function.address != request.function.address;
+        let mut moved = None;
+        for room in near.iter().filter(is_other).filter_map(|function| room_in(function).ok()) {
+            if room.displaced.instructions == 0 {
+                return Ok(room);
+            }
+            moved = moved.or(Some(room));
+        }
+        moved.ok_or(refusal)
+    })
 }
 
 /// The best possible mechanism among those `allowed` for a site alone.
@@ -152,18 +169,17 @@ pub fn best_of(
 }
 
 /// What [`Mechanism::Short`] takes where nobody else is: `explain` shows it.
-pub fn room_of(
+pub fn room_of<'m>(
     facts: &Facts,
-    modules: &[Module<'_>],
-    request: &Request<'_>,
+    modules: &[Module<'m>],
+    request: &Request<'m>,
     displaced: Displaced,
-) -> Result<Displaced, Refusal> {
+) -> Result<Room<'m>, Refusal> {
     room(facts, modules, request, displaced, &|_| false)
 }
 
-/// The displaced instructions, as the file has them.
-pub(crate) fn original<'m>(request: &Request<'m>, displaced: Displaced) -> &'m [u8] {
-    let function = &request.function;
+/// Displaced instructions of a function, as the file has them.
+pub(crate) fn original<'m>(function: &Function<'m>, displaced: Displaced) -> &'m [u8] {
     let start = displaced.start.wrapping_sub(function.address) as usize;
     let end = start.saturating_add(usize::from(displaced.length));
     function.bytes.get(start..end).unwrap_or_default()

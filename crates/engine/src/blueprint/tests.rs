@@ -65,6 +65,7 @@ fn with_plan(functions: usize, allowed: &[Mechanism], check: impl FnOnce(&Plan<'
         entry: 0,
         goroutines: None,
         functions,
+        code: &(),
     });
     let entry = Wanted { entries: true, ..Wanted::default() };
     let ways = [

@@ -200,6 +200,10 @@ impl Isa for X86 {
         room::room(self.bits, site, displaced, is_taken)
     }
 
+    fn in_reach(&self, displaced: &Displaced) -> Range<u64> {
+        room::in_reach(displaced)
+    }
+
     fn entrance(&self, room: &Displaced) -> u64 {
         room::entrance(room)
     }

@@ -1,7 +1,7 @@
 //! Where a short jump finds room for the jump to a detour.
 //!
 //! A short jump takes two bytes and leads 128 bytes back or 127 on. It needs five bytes there for a jump that leads on to the
-//! detour, and they are made in the function itself:
+//! detour, and they are made in the function itself, or in another one that is as near:
 //!
 //! 1. **Padding** that nobody can reach: what stands behind an instruction that control does not pass, up to the next branch
 //!    target, or behind the function.
@@ -66,6 +66,13 @@ fn reaches(displaced: &Displaced, to: u64) -> bool {
     i8::try_from(distance(displaced, to)).is_ok()
 }
 
+/// Where room may begin.
+pub(super) fn in_reach(displaced: &Displaced) -> Range<u64> {
+    // Room whose entrance is the farthest instruction that can be reached begins ahead of it.
+    let low = displaced.start.saturating_sub(128 + u64::from(JUMP_LENGTH));
+    low..displaced.start.saturating_add(2 + 127 + 1)
+}
+
 /// A place where room may begin.
 struct Start {
     address: u64,
@@ -77,16 +84,14 @@ struct Start {
 
 /// Where instructions begin in reach of a short jump at `displaced`, and what is behind the function.
 fn starts(bits: u32, site: &Site<'_>, displaced: &Displaced) -> Vec<Start> {
-    // Room that ends with the farthest byte that can be reached has its entrance there.
-    let low = displaced.start.saturating_sub(128 + u64::from(JUMP_LENGTH));
-    let high = displaced.start.saturating_add(2 + 127);
+    let Range { start: low, end: behind } = in_reach(displaced);
     let mut starts = Vec::new();
     let (mut is_behind_stop, mut is_entry) = (false, true);
     // There may be a table behind an instruction that control does not pass, which nobody may move. What somebody jumps to is code.
     let mut is_code = true;
     for instruction in decoder(bits, site.code, site.function).iter() {
         let address = instruction.ip();
-        if address > high {
+        if address >= behind {
             return starts;
         }
         is_code = (is_code && !is_behind_stop || site.targets.contains(address)) && !instruction.is_invalid();
@@ -100,7 +105,7 @@ fn starts(bits: u32, site: &Site<'_>, displaced: &Displaced) -> Vec<Start> {
         is_code &= site.targets.first_inside(address, instruction.next_ip()).is_none();
     }
     let end = end_of(site);
-    if is_behind_stop && (low..=high).contains(&end) {
+    if is_behind_stop && (low..behind).contains(&end) {
         starts.push(Start { address: end, is_behind_stop, may_move: false });
     }
     starts

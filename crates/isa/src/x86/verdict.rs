@@ -14,7 +14,6 @@
 use super::decode::{decode_one, decoder, flow, is_endbr, is_filler};
 use super::emulate::emulated;
 use super::movable::form;
-use super::room::room;
 use super::slot::boostable;
 use super::{JUMP_LENGTH, SHORT_JUMP_LENGTH};
 use crate::{DecodeError, Displaced, Flow, Ladder, Mechanism, Reason, Site};
@@ -39,7 +38,7 @@ pub(super) fn rung(bits: u32, site: &Site<'_>, mechanism: Mechanism) -> Result<D
             Err(reason) => lead_in(bits, site, start).ok_or(reason),
             displaced => displaced,
         },
-        Mechanism::Short => short(bits, site, start),
+        Mechanism::Short => jump(bits, site, start, SHORT_JUMP_LENGTH),
         Mechanism::Boost => boost(bits, site, start),
         Mechanism::Emulate => emulate(bits, site, start),
         Mechanism::Step => step(bits, site, start),
@@ -141,13 +140,6 @@ fn is_one(bits: u32, site: &Site<'_>, displaced: &Displaced) -> bool {
     let code = site.code.get((displaced.start - site.function) as usize..).unwrap_or_default();
     let first = decode_one(bits, code, displaced.start);
     first.is_ok_and(|(instruction, _)| instruction.len() == usize::from(displaced.length))
-}
-
-/// The instructions that a short jump at `start` displaces, if there is room for a longer one in its reach.
-fn short(bits: u32, site: &Site<'_>, start: u64) -> Result<Displaced, Reason> {
-    let displaced = jump(bits, site, start, SHORT_JUMP_LENGTH)?;
-    room(bits, site, &displaced, &|_| false)?;
-    Ok(displaced)
 }
 
 /// The instructions from `start` on that have to move for so many bytes, and the filler behind them, where that can be told without
@@ -255,8 +247,11 @@ fn displace(bits: u32, code: &[u8], displaced: &Displaced) -> Result<(), Reason>
     Ok(())
 }
 
+/// Fewer zeros than this, and nothing else up to the next function, fill space. More may be a table that somebody reads.
+const ALIGNMENT: usize = 16;
+
 /// How many bytes of unreachable filler, at least `missing`, stand at `address`: whole nops, `int3`, and behind the
-/// function also zeros.
+/// function also zeros that end with its padding.
 fn filler(bits: u32, site: &Site<'_>, address: u64, missing: u8) -> Result<u8, Reason> {
     let offset = (address - site.function) as usize;
     let (inside, behind) = (&site.code[offset..], site.padding);
@@ -268,7 +263,7 @@ fn filler(bits: u32, site: &Site<'_>, address: u64, missing: u8) -> Result<u8, R
         };
         length += match rest {
             [] => return Err(Reason::TooShort),
-            [0, ..] if behind_end => 1,
+            [0, ..] if behind_end && rest.len() < ALIGNMENT && rest.iter().all(|&byte| byte == 0) => 1,
             _ => match decode_one(bits, rest, address + length as u64) {
                 Ok((instruction, _)) if is_filler(&instruction) => instruction.len(),
                 _ if behind_end => return Err(Reason::TooShort),

@@ -6,9 +6,10 @@ use crate::resolve::{Site, Sites};
 use crate::survey;
 use crate::target::{self, Image};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 use trapless_engine::admit::{Facts, Functions, Runtime, Runtimes, entry_of};
-use trapless_engine::{Function, Home, Module, Plan, Request, Role, Wanted};
+use trapless_engine::{Code, Function, Home, Module, Plan, Request, Role, Wanted};
 use trapless_isa::detour::signals::RETURN_LENGTH;
 use trapless_isa::{BranchTargets, Mechanism, SignalCall};
 use trapless_process::Process;
@@ -30,6 +31,7 @@ pub struct Prepared<'i> {
 }
 
 /// What is known of a file that has sites.
+#[derive(Debug)]
 pub(super) struct File<'i> {
     module: &'i trapless_symbols::Module,
     bias: u64,
@@ -138,6 +140,7 @@ impl<'i> Prepared<'i> {
                 entry: file.module.entry().wrapping_add(file.bias),
                 goroutines: file.goroutines(),
                 functions: &file.functions,
+                code: file,
             });
         }
         let mut requests = Vec::new();
@@ -209,6 +212,19 @@ impl<'i> Prepared<'i> {
     /// The sites, in the order of the requests' ids.
     pub fn sites(&self) -> &Sites {
         &self.sites
+    }
+}
+
+impl Code for File<'_> {
+    fn functions(&self, range: Range<u64>) -> Vec<Function<'_>> {
+        // The kernel looks where a thread stands in these sections: nothing of them may be moved.
+        if self.module.section_names().any(|name| name == "__rseq_cs") {
+            return Vec::new();
+        }
+        let of_file = range.start.wrapping_sub(self.bias)..range.end.wrapping_sub(self.bias);
+        let near = self.module.functions().overlapping(of_file);
+        let known = near.filter(|function| self.module.unread(&function.range()).is_none());
+        known.filter_map(|function| facts::code_of(self.module, function, self.bias)).collect()
     }
 }
 

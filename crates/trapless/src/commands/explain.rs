@@ -10,7 +10,7 @@ use crate::terminal::printable;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use trapless_engine::admit::{Rungs, judge_returns, room_of, rungs};
-use trapless_engine::{Module, PlannedSite, Refusal, Request, Role, Wanted};
+use trapless_engine::{Module, PlannedSite, Refusal, Request, Role, Room, Wanted};
 use trapless_isa::{
     DetourRequest, Displaced, EntryStep, Followed, Isa, Layout, Machine, Mechanism, Payload, Reason,
     ReturnStep, Site, Steps, Way,
@@ -148,7 +148,7 @@ enum Returns<'p> {
 struct Verdicts<'p> {
     rungs: Rungs,
     /// What a short jump takes, where one is possible.
-    room: Option<Displaced>,
+    room: Option<Room<'p>>,
     chosen: Option<Mechanism>,
     /// Why none is chosen.
     refused: Option<&'p Refusal>,
@@ -210,6 +210,7 @@ fn explain(
     }
     let short = verdicts.rungs.short.as_ref().ok().and_then(|displaced| verdicts.room.zip(Some(*displaced)));
     if let Some((room, displaced)) = short.filter(|_| verdicts.rungs.jump.is_err()) {
+        let Room { displaced: room, original } = room;
         let entrance = isa.entrance(&room);
         let _ = writeln!(text, "\n  a short jump leads from {:#x} to {entrance:#x}", displaced.start);
         let _ = match room.instructions {
@@ -221,7 +222,7 @@ fn explain(
                 plural(moved.into(), "instruction")
             ),
         };
-        listing(&mut text, isa, self::original(request, &room), room.start, &[]);
+        listing(&mut text, isa, original, room.start, &[]);
     }
     let jump = verdicts.rungs.jump.as_ref().ok().copied();
     let displaced = match &verdicts.returns {

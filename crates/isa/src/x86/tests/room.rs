@@ -171,6 +171,38 @@ fn where_jumps_lead_is_computed_an_instruction_alone_is_displaced() {
         let targets = BranchTargets::default().with_computed(alloc::vec![AT]);
         let site = Site { address: AT, function: AT, code: &code, padding: &padding, targets: &targets };
         let ladder = isa.verdict(&site);
-        assert_eq!([ladder.jump, ladder.short].map(|rung| rung.map(|_| ())), expected, "{name}");
+        let short = ladder.short.and_then(|displaced| isa.room(&site, &displaced, &|_| false));
+        assert_eq!([ladder.jump, short].map(|rung| rung.map(|_| ())), expected, "{name}");
+    }
+}
+
+#[test]
+fn room_may_be_in_another_function_that_is_near() {
+    let isa = Machine::X86_64.isa();
+    // Behind it: xor eax,eax; ret; and then, without padding, mov eax,1; mov ecx,2; ret.
+    let (stub, other) = (hex("31c0c3"), hex("b801000000 b902000000 c3"));
+    let targets = BranchTargets::default();
+    let site = |function, code| Site { address: function, function, code, padding: &[], targets: &targets };
+    let short = isa.verdict(&site(AT, &stub)).short.unwrap();
+    assert_eq!(isa.room(&site(AT, &stub), &short, &|_| false), Err(Reason::NoRoom));
+    let room_at = |function| isa.room(&site(function, &other), &short, &|_| false);
+    // Its first instruction stays, and ten bytes behind it there are not.
+    assert_eq!(room_at(AT + 3), Err(Reason::NoRoom));
+    let longer = hex("b801000000 b902000000 ba03000000 c3");
+    let reach = isa.in_reach(&short);
+    for (function, is_near) in [
+        (AT + 3, true),
+        (AT - 16, true),
+        // Behind its first five bytes the room's entrance is ten behind the function.
+        (AT + 129 - 10, true),
+        (AT + 129 - 9, false),
+        (AT - 126 - 10, true),
+        (AT - 126 - 11, false),
+    ] {
+        let room = isa.room(&site(function, &longer), &short, &|_| false);
+        assert_eq!(room.is_ok(), is_near, "{:x}", function.wrapping_sub(AT));
+        assert!(room.is_err() || reach.contains(&room.unwrap().start), "{room:?} {reach:x?}");
+        let taken = isa.room(&site(function, &longer), &short, &|range| range.contains(&(function + 9)));
+        assert_eq!(taken, Err(Reason::NoRoom));
     }
 }

@@ -198,6 +198,11 @@ fn a_refused_jump_has_its_reason() {
         (case("too short, no padding", "31c0 c3"), Reason::TooShort),
         (case("too short, padding too", "31c0 c3").padding("90"), Reason::TooShort),
         (case("what follows is no padding", "31c0 c3").padding("554889e5"), Reason::TooShort),
+        (
+            case("as many zeros as a table has", "31c0 c3").padding("00000000000000000000000000000000"),
+            Reason::TooShort,
+        ),
+        (case("a table that begins with zeros", "31c0 c3").padding("0000000001000000"), Reason::TooShort),
         (case("falls through its end", "31c0").padding("90909090"), Reason::TooShort),
         (case("code behind the ret", "c3 55 4889e5 c3"), Reason::LeavesTooEarly),
         (case("code behind the jmp", "31c0 eb02 55 5d c3"), Reason::LeavesTooEarly),
