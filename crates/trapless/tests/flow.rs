@@ -72,8 +72,7 @@ fn c2_short_functions_are_refused_or_counted() {
         for (behind, other) in [(abutting, "next"), (".p2align 4, 0x90; nop", "main")] {
             let program = short(body, behind);
             let path = program.path().to_str().unwrap();
-            let ran =
-                run(&["count", "short:subject", &format!("short:{other}"), "-f", "json", "--", path]);
+            let ran = run(&["count", "short:subject", &format!("short:{other}"), "-f", "json", "--", path]);
             assert_eq!(ran.code, Some(0), "{ran:?}");
             match ran.summary().skipped("subject") {
                 None => {

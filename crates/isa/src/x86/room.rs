@@ -18,7 +18,7 @@
 
 use super::decode::{decoder, flow, is_endbr, is_filler};
 use super::emit::jump_to;
-use super::verdict::region;
+use super::verdict::{is_addressable, region};
 use super::{JUMP_LENGTH, SHORT_JUMP_LENGTH, frames, relocate};
 use crate::{Displaced, Flow, Moved, Reason, Site};
 use alloc::vec::Vec;
@@ -35,6 +35,9 @@ pub(super) fn room(
     displaced: &Displaced,
     is_taken: &dyn Fn(Range<u64>) -> bool,
 ) -> Result<Displaced, Reason> {
+    if !is_addressable(bits, site) {
+        return Err(Reason::NoRoom);
+    }
     let is_free = |room: &Displaced| {
         let (start, end) = (room.start, room.end());
         reaches(displaced, entrance(room))
@@ -123,7 +126,6 @@ fn padding_at(bits: u32, site: &Site<'_>, address: u64) -> Option<Displaced> {
         Some(inside) => (inside, site.padding),
         None => (&[][..], &[][..]),
     };
-    // Zeros fill space, too, but may as well be a table that somebody reads.
     for instruction in decoder(bits, inside, address).iter().chain(&mut decoder(bits, behind, end_of(site))) {
         if room.length >= JUMP_LENGTH || instruction.is_invalid() || !is_filler(&instruction) {
             break;
@@ -140,6 +142,10 @@ fn padding_at(bits: u32, site: &Site<'_>, address: u64) -> Option<Displaced> {
 
 /// Instructions from `address` on that may be moved to make room.
 fn moved_from(bits: u32, site: &Site<'_>, address: u64) -> Option<Displaced> {
+    // Zeros fill space, too, but may as well be a table that somebody reads.
+    let mut behind = decoder(bits, site.padding, end_of(site));
+    let filler: usize = behind.iter().take_while(|i| !i.is_invalid() && is_filler(i)).map(|i| i.len()).sum();
+    let site = &Site { padding: &site.padding[..filler], ..*site };
     let room = region(bits, site, address, BOTH_JUMPS).ok()?;
     let is_entered = site.targets.first_inside(address, room.end()).is_some();
     (!is_entered && !must_stay(bits, site, &room)).then_some(room)

@@ -45,14 +45,18 @@ pub(super) fn rung(bits: u32, site: &Site<'_>, mechanism: Mechanism) -> Result<D
     }
 }
 
+/// Whether the function ends, with its padding, inside the address space. Nothing else has to think of one that does not.
+pub(super) fn is_addressable(bits: u32, site: &Site<'_>) -> bool {
+    let length = (site.code.len() + site.padding.len()) as u64;
+    let last = if bits == 64 { u64::MAX } else { u32::MAX.into() };
+    site.function <= last - length.min(last)
+}
+
 /// Where a patch at the site begins: at the instruction itself, or behind it when it is the landing place of
 /// indirect branches, which has to stay.
 fn start_of_patch(bits: u32, site: &Site<'_>) -> Result<u64, Reason> {
     let offset = site.address.wrapping_sub(site.function);
-    let length = (site.code.len() + site.padding.len()) as u64;
-    let room = if bits == 64 { u64::MAX } else { u32::MAX.into() };
-    // Nothing below has to think of a function that ends beyond the address space.
-    if offset >= site.code.len() as u64 || site.function > room - length.min(room) {
+    if offset >= site.code.len() as u64 || !is_addressable(bits, site) {
         return Err(Reason::OutsideFunction);
     }
     let mut sweep = decoder(bits, site.code, site.function);
