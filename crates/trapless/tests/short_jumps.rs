@@ -49,6 +49,10 @@ FUNCTION(beside_this, "xor %eax, %eax; ret")
 FUNCTION(behind, "mov $18, %eax; ret")
 FUNCTION(its_lender, "mov $19, %eax; mov $1, %ecx; mov $1, %edx; sub %ecx, %eax; add %edx, %eax; ret")
 asm(".skip 160, 0");
+FUNCTION(twin_a, "xor %eax, %eax; ret")
+FUNCTION(twin_b, "xor %eax, %eax; ret")
+FUNCTION(twins_lender, "mov $19, %eax; mov $1, %ecx; mov $1, %edx; sub %ecx, %eax; add %edx, %eax; ret")
+asm(".skip 160, 0");
 FUNCTION(no_room, "xor %eax, %eax; into_no_room: inc %eax; ret")
 asm(".skip 160, 0");
 FUNCTION(via_two_padded, "mov $100, %eax; jmp into_two_padded")
@@ -61,7 +65,8 @@ FUNCTION(via_one, "jmp into_one")
 FUNCTION(via_no_room, "mov $100, %eax; jmp into_no_room")
 static struct { int (*function)(void); int returns; } all[] = {
     { two_padded, 2 }, { abuts, 17 }, { two_moved, 2 }, { three_padded, 3 }, { three_moved, 3 }, { four_moved, 4 }, { landed, 6 },
-    { one, 1 }, { no_room, 1 }, { behind, 18 }, { beside_this, 0 }, { its_lender, 19 }, { via_two_padded, 102 }, { via_two_moved, 102 }, { via_three_padded, 103 },
+    { one, 1 }, { no_room, 1 }, { behind, 18 }, { beside_this, 0 }, { its_lender, 19 },
+    { twin_a, 0 }, { twin_b, 0 }, { twins_lender, 19 }, { via_two_padded, 102 }, { via_two_moved, 102 }, { via_three_padded, 103 },
     { via_three_moved, 103 }, { via_four_moved, 104 }, { via_landed, 106 }, { via_one, 1 }, { via_no_room, 101 },
 };
 static long rounds;
@@ -182,6 +187,22 @@ fn p7_probes_at_every_instruction_at_once_count_exactly_or_are_refused() {
             }
         }
     }
+}
+
+#[test]
+fn p7_room_that_another_session_has_taken_is_none() {
+    let program = Program::build("layouts", LAYOUTS, &[]);
+    let target = program.start(&["-1"]);
+    let (pid, before) = (target.pid().to_string(), target.text());
+    let first = Tool::armed(&["count", "-p", &pid, "layouts:twin_a"]);
+    run(&["count", "-p", &pid, "layouts:twin_b", "-d", "0.1"]).assert_refused(1, &["too short for a jump"]);
+    let second = Tool::armed(&["count", "-p", &pid, "layouts:twin_b", "--allow-trap"]);
+    let done = target.read(target.address(0), 8);
+    eventually("it goes on", || target.read(target.address(0), 8) != done);
+    for (tool, name) in [(second, "twin_b"), (first, "twin_a")] {
+        assert!(tool.interrupt().hits(name, "entry") > 0, "{name}");
+    }
+    before.assert_restored(target.pid());
 }
 
 #[test]

@@ -12,7 +12,7 @@ use trapless_engine::admit::{Facts, Functions, Runtime, Runtimes, entry_of};
 use trapless_engine::{Code, Function, Home, Module, Plan, Request, Role, Wanted};
 use trapless_isa::detour::signals::RETURN_LENGTH;
 use trapless_isa::{BranchTargets, Mechanism, SignalCall};
-use trapless_process::Process;
+use trapless_process::{Process, RemoteAddr};
 use trapless_symbols::Unread;
 
 /// Sites with all that must be known of them, ready to be judged: `list`, `explain` and attaching begin here.
@@ -33,6 +33,7 @@ pub struct Prepared<'i> {
 /// What is known of a file that has sites.
 #[derive(Debug)]
 pub(super) struct File<'i> {
+    process: Option<&'i Process>,
     module: &'i trapless_symbols::Module,
     bias: u64,
     targets: BranchTargets,
@@ -93,6 +94,7 @@ impl<'i> Prepared<'i> {
             files.insert(
                 index,
                 File {
+                    process,
                     module,
                     bias,
                     targets: targets.moved_by(bias),
@@ -224,11 +226,23 @@ impl Code for File<'_> {
         let of_file = range.start.wrapping_sub(self.bias)..range.end.wrapping_sub(self.bias);
         let near = self.module.functions().overlapping(of_file);
         let known = near.filter(|function| self.module.unread(&function.range()).is_none());
-        known.filter_map(|function| facts::code_of(self.module, function, self.bias)).collect()
+        let code = known.filter_map(|function| facts::code_of(self.module, function, self.bias));
+        code.filter(|function| self.is_there(function, &range)).collect()
     }
 }
 
 impl File<'_> {
+    /// Whether nobody has changed the part of a function that lies in `range`.
+    fn is_there(&self, function: &Function<'_>, range: &Range<u64>) -> bool {
+        let Some(process) = self.process else { return true };
+        let offset =
+            |address: u64| (address.saturating_sub(function.address) as usize).min(function.bytes.len());
+        let part = &function.bytes[offset(range.start)..offset(range.end)];
+        let from = function.address.max(range.start);
+        let mut found = vec![0; part.len()];
+        process.read_exact(RemoteAddr(from), &mut found).is_ok() && found == part
+    }
+
     /// [`Module::goroutines`]
     fn goroutines(&self) -> Option<[u64; 2]> {
         let is_go = self.runtimes.contains(Runtime::Go);
