@@ -17,7 +17,7 @@ fn in_keeper(work: impl FnOnce() -> Vec<u8>) -> Vec<u8> {
 
 /// The next event, however many turns it takes.
 fn next(tracer: &mut Tracer<'_>) -> TraceEvent {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(300);
     loop {
         if let Some(event) = tracer.next_event().unwrap() {
             return event;

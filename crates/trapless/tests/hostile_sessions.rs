@@ -90,7 +90,7 @@ impl Orphaned {
     fn run(&mut self, verb: &str) -> Ran {
         let start = Instant::now();
         let ran = run(&[verb, "-p", &self.pid, "-f", "json"]);
-        assert!(start.elapsed() < Duration::from_secs(20), "{ran:?}");
+        assert!(start.elapsed() < Duration::from_secs(120), "{ran:?}");
         assert!(matches!(ran.code, Some(0 | 1)), "{ran:?}");
         assert!(!ran.err.contains("panicked"), "{ran:?}");
         self.answers();

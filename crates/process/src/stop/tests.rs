@@ -36,7 +36,7 @@ fn a_breakpoint_signal_that_was_overtaken_is_taken_back() {
     let _ = ready.read(&mut [0]);
     let process = Process::open(target.pid()).unwrap();
     let tid = target.pid().leader();
-    let soon = || Instant::now() + Duration::from_secs(5);
+    let soon = || Instant::now() + Duration::from_secs(300);
     ptrace::seize(tid, BASE_OPTIONS as usize).unwrap();
     ptrace::interrupt(tid, 0).unwrap();
     let stop = wait::until(tid, OnExit::Leave, soon());
