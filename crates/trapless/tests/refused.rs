@@ -209,7 +209,8 @@ fn c9_a_function_that_is_entered_at_a_computed_place_is_left_alone() {
         skipped.map(|skipped| skipped["code"].as_str().unwrap().to_owned())
     };
     assert_eq!(code("addn").as_deref(), Some("computed_jump"), "{summary:?}");
-    assert_eq!(code("addm").as_deref(), Some("branch_into"), "{summary:?}");
+    // What stands ahead of the place is enough for a short jump, and whoever goes there is no call.
+    assert_eq!((code("addm"), summary.hits("addm", "entry")), (None, 0), "{summary:?}");
     // One byte is in nobody's way.
     let path = program.path().to_str().unwrap();
     let traps = run(&["count", "--allow-trap", "sled:addn", "sled:addm", "-o", "/dev/null", "--", path]);
