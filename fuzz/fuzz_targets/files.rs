@@ -27,6 +27,7 @@ fuzz_target!(|bytes: &[u8]| {
     let _ = module.inlined(|_| true);
     let _ = (module.build_id(), module.soname(), module.needed(), module.interpreter());
     let _ = (module.landing_pads(), module.code_pointers(), module.usdt());
+    let _ = module.is_compiled_by_go(module.entry());
     let _ = module.read_only_data_at(module.entry());
     for argument in module.usdt().into_iter().flatten().flat_map(|probe| &probe.arguments) {
         for machine in [Machine::X86_64, Machine::I386, Machine::AArch64, Machine::PowerPc64Le] {

@@ -45,8 +45,11 @@ pub enum Refusal {
     /// There is no more room for counters.
     #[error("the counters of all probes together are too large")]
     NoCounters,
-    /// A Go function that does not check for stack space may have none left for a detour, and so may one that has not checked yet.
-    #[error("Go runs this on what is left of the stack (nosplit, or ahead of the check for more)")]
+    /// A Go function that does not check for stack space may have none left for a detour, and so may one that has not checked yet; and what
+    /// is asked for takes some.
+    #[error(
+        "Go runs this on what is left of the stack, and the probe needs some (nosplit, or ahead of the check for more)"
+    )]
     NoSplit,
     /// Go looks up a goroutine's frame by the instruction at which it stops it, and a short jump leads by one of another place.
     #[error("Go may stop a goroutine between two jumps, and would take its frame for another")]

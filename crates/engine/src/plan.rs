@@ -2,14 +2,17 @@
 //!
 //! Planning looks at code and facts only. It touches no process.
 
-use crate::admit::{Best, Facts, best, exits, handles_faults, judge_returns, original, require_unwinders};
+use crate::admit::{
+    Best, Facts, best, exits, handles_faults, judge_returns, original, require_unwinders, stack_of,
+};
 use crate::exits::keep_whole;
 use crate::rooms::{Rooms, overlaps};
 use crate::{Home, Module, Refusal, Request, Role, Unwinder, Wanted, spread};
 use std::collections::BTreeMap;
 use trapless_isa::detour::RECORD_NO_RESULT;
 use trapless_isa::{
-    Displaced, EntryStep, Followed, Hook, Mechanism, Noted, Payload, ReturnStep, Sharing, Site, Steps, Way,
+    Displaced, EntryStep, Followed, Hook, Mechanism, Noted, Payload, ReturnStep, Sharing, Site, Stack, Steps,
+    Way,
 };
 use trapless_wire::{Geometry, Places};
 
@@ -68,6 +71,11 @@ impl<'m> PlannedSite<'m> {
     /// The site as `isa` sees it.
     pub fn site<'a>(&'a self, modules: &'a [Module<'m>]) -> Site<'a> {
         site_of(&self.request, modules)
+    }
+
+    /// What its detour may use of the stack.
+    pub fn stack(&self, modules: &[Module<'_>]) -> Stack {
+        stack_of(&modules[self.request.module], &self.request)
     }
 
     /// Whether the probe gets control by a trap.

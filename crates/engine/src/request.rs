@@ -32,12 +32,19 @@ pub struct Module<'m> {
 pub trait Code: Debug + Sync {
     /// The functions that have bytes in `range`, or padding, but for those of which it is not known where all jumps into them lead.
     fn functions(&self, range: Range<u64>) -> Vec<Function<'_>>;
+
+    /// Whether it is known that Go's compiler, and not its assembler, made the function that begins at `address`.
+    fn is_compiled_by_go(&self, address: u64) -> bool;
 }
 
 /// Nothing but the functions that are asked for.
 impl Code for () {
     fn functions(&self, _: Range<u64>) -> Vec<Function<'_>> {
         Vec::new()
+    }
+
+    fn is_compiled_by_go(&self, _: u64) -> bool {
+        false
     }
 }
 

@@ -81,6 +81,10 @@ impl Code for All<'_> {
         };
         self.0.iter().filter(near).copied().collect()
     }
+
+    fn is_compiled_by_go(&self, _: u64) -> bool {
+        false
+    }
 }
 
 #[test]

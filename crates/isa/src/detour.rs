@@ -14,6 +14,19 @@ pub mod signals;
 
 pub use memory::*;
 
+/// What a detour may use of the stack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stack {
+    /// There is enough.
+    #[default]
+    Enough,
+    /// None. So it can only count, and has to do with registers that hold nothing any more ([`Isa::counts_without_stack`](crate::Isa::counts_without_stack)).
+    None,
+    /// None, and if the displaced code is at the entry of the function, that is one of Go's compiler, whose callers leave it the flags and
+    /// some registers.
+    NoneInGo,
+}
+
 /// A detour to be generated.
 #[derive(Clone, Copy, Debug)]
 pub struct DetourRequest<'a> {
@@ -29,6 +42,8 @@ pub struct DetourRequest<'a> {
     pub payload: Payload,
     /// What [`crate::EntryStep::Fetch`] records. What is more than [`MOST_FETCHED`] is left out.
     pub operands: &'a [Operand],
+    /// What it may use of the stack.
+    pub stack: Stack,
     /// The target's probe memory.
     pub layout: &'a Layout,
     /// The arena's shared routines.

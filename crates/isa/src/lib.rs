@@ -46,7 +46,7 @@ pub mod x86;
 use alloc::{string::String, vec::Vec};
 use core::ops::Range;
 
-pub use detour::{Detour, DetourRequest, Layout, Moved, Runtime};
+pub use detour::{Detour, DetourRequest, Layout, Moved, Runtime, Stack};
 pub use detours::{Kinds, Sketch, Spare, Template};
 pub use emulate::{EmulateError, Thread};
 pub use facts::{Arguments, Facts};
@@ -218,6 +218,11 @@ pub trait Isa: Sync {
 
     /// Whether the register that is Go's for the goroutine holds it all through the function at `site`, which checks for stack space by it.
     fn keeps_goroutine(&self, _site: &Site<'_>, _check: &StackCheck) -> bool {
+        false
+    }
+
+    /// Whether a detour that only counts what `displaced` is of at `site` needs no stack. `stack`: what else is known there.
+    fn counts_without_stack(&self, _site: &Site<'_>, _displaced: &Displaced, _stack: Stack) -> bool {
         false
     }
 

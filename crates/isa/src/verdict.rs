@@ -215,6 +215,9 @@ pub enum Reason {
     /// This ISA has no such mechanism (yet).
     #[error("this mechanism does not exist for this instruction set")]
     NotImplemented,
+    /// The detour would need stack where there may be none.
+    #[error("the probe needs stack where there may be none left")]
+    NeedsStack,
     /// Bytes that do not decode.
     #[error("the bytes are not an instruction")]
     NotAnInstruction,
@@ -288,6 +291,7 @@ impl Reason {
     pub const fn code(self) -> &'static str {
         match self {
             Reason::NotImplemented => "not_implemented",
+            Reason::NeedsStack => "needs_stack",
             Reason::NotAnInstruction => "not_an_instruction",
             Reason::MidInstruction => "mid_instruction",
             Reason::OutsideFunction => "outside_function",

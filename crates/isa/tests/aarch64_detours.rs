@@ -199,6 +199,7 @@ fn plan(
                     "walk" => walk,
                     _ => payload(HITS + index as u32 * STRIDE, 2 * index as u32, returns),
                 },
+                stack: detour::Stack::Enough,
                 layout,
                 runtime: &runtime,
                 operands: &[],

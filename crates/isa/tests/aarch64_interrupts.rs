@@ -79,6 +79,7 @@ fn machine(rounds: u64) -> Machine {
                     way: Way::Paired,
                 }),
             },
+            stack: detour::Stack::Enough,
             layout: &layout,
             runtime: &runtime,
             operands: &[],

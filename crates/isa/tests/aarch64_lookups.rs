@@ -92,6 +92,7 @@ fn machine(lookup: Lookup) -> Machine {
             original: &code[..4],
             site: &site,
             payload,
+            stack: detour::Stack::Enough,
             layout: &layout,
             runtime: &runtime,
             operands: &[],

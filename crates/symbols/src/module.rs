@@ -18,6 +18,7 @@ use crate::{
     dwarf::DebugSections,
     dynamic::Dynamic,
     frames,
+    go_table::GoTable,
     image::{CodeSection, Completeness, Image, section_at},
     lines::Lines,
     notes, pointers,
@@ -26,6 +27,9 @@ use crate::{
     table::Builder,
     usdt,
 };
+
+/// The sections that Go has its table of functions in, of programs at fixed addresses and of others.
+const GO_TABLES: [&str; 2] = [".gopclntab", ".data.rel.ro.gopclntab"];
 
 /// An executable or shared library on disk.
 ///
@@ -47,6 +51,7 @@ pub struct Module {
     addresses: OnceLock<HashMap<Box<[u8]>, u64>>,
     debug: OnceLock<Option<DebugSections>>,
     usdt: OnceLock<Result<Vec<UsdtProbe>, NotesError>>,
+    go_table: OnceLock<GoTable>,
 }
 
 impl Module {
@@ -95,6 +100,7 @@ impl Module {
             addresses: OnceLock::new(),
             debug: OnceLock::new(),
             usdt: OnceLock::new(),
+            go_table: OnceLock::new(),
         })
     }
 
@@ -124,9 +130,26 @@ impl Module {
 
     /// Whether Go's compiler made it: its run-time tables are in there.
     pub fn is_go(&self) -> bool {
-        [".go.buildinfo", ".gopclntab", ".data.rel.ro.gopclntab", ".note.go.buildid"]
+        GO_TABLES
             .iter()
+            .chain(&[".go.buildinfo", ".note.go.buildid"])
             .any(|name| self.image.section(name).is_some())
+    }
+
+    /// Whether Go's compiler, and not its assembler, made the function that begins at `address`. Of programs made before Go 1.18, and of 32-bit
+    /// ones, that is not known.
+    pub fn is_compiled_by_go(&self, address: u64) -> bool {
+        let table = self.go_table.get_or_init(|| {
+            let section = GO_TABLES.iter().find(|name| self.image.section(name).is_some());
+            match section.filter(|_| self.image.is_64) {
+                Some(name) => {
+                    let table = self.image.section_bytes(&self.source, name);
+                    GoTable::read(table, self.variable("runtime.text"))
+                }
+                None => GoTable::default(),
+            }
+        });
+        table.is_compiled(address)
     }
 
     /// The name other modules link it by: `libc.so.6`.

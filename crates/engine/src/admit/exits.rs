@@ -33,7 +33,7 @@ pub fn exits<'m>(
     {
         return Err(refusal);
     }
-    let Some(by) = go::identity(module, &known.function) else { return Err(refusal) };
+    let by = go::identity(module, &known.function)?;
     let is_resumed = by == Identity::Goroutine;
     let mut parts =
         Parts { module, main: known.function, is_resumed, seen: HashSet::new(), found: Vec::new() };

@@ -5,6 +5,8 @@
 //! ahead of the check. A trap needs none.
 //!
 //! So the probe of an entry stands behind the check. There each call arrives once: one that finds too little begins again ahead of it.
+//! Where there is no check a probe may only count, and where that takes no stack: at entries of what Go's compiler has made, and
+//! wherever the code shows that it is done with some registers.
 //!
 //! Calls are followed to their exits, and known again by their goroutine and how deep they are in its stack ([`Identity::Goroutine`]):
 //! Go moves stacks when they grow, and goroutines from thread to thread.
@@ -13,8 +15,9 @@
 //! stopped in it; the room of a short jump is.
 
 use super::{Runtime, Runtimes};
-use crate::{Function, Module, Refusal, Request};
-use trapless_isa::{Identity, StackCheck};
+use crate::plan::site_of;
+use crate::{Function, Module, Refusal, Request, Wanted};
+use trapless_isa::{Displaced, Identity, Stack, StackCheck};
 
 /// Where the probe of a function's entry stands.
 pub fn entry_of(module: &Module<'_>, function: &Function<'_>) -> u64 {
@@ -28,26 +31,46 @@ pub(super) fn lets_hop(runtimes: Runtimes) -> Result<(), Refusal> {
     if runtimes.contains(Runtime::Go) { Err(Refusal::Preempted) } else { Ok(()) }
 }
 
-/// Why a detour may find no stack.
-pub(super) fn leaves_room(module: &Module<'_>, request: &Request<'_>) -> Result<(), Refusal> {
+/// What the detour of a request may use of the stack.
+pub fn stack_of(module: &Module<'_>, request: &Request<'_>) -> Stack {
     if !module.runtimes.contains(Runtime::Go) {
-        return Ok(());
+        return Stack::Enough;
     }
-    let at = request.address;
-    match check_of(module, &request.function) {
-        Some(check) if at >= check.behind && !check.restart.contains(&at) => Ok(()),
-        _ => Err(Refusal::NoSplit),
+    let (function, at) = (&request.function, request.address);
+    match check_of(module, function) {
+        Some(check) if at >= check.behind && !check.restart.contains(&at) => Stack::Enough,
+        Some(_) => Stack::None,
+        None if module.code.is_compiled_by_go(function.address) => Stack::NoneInGo,
+        None => Stack::None,
     }
 }
 
-/// By what the calls of a function are known again that are noted; `None` if by nothing.
-pub(super) fn identity(module: &Module<'_>, function: &Function<'_>) -> Option<Identity> {
+/// Why the detour of `displaced` may find no stack, and needs some.
+pub(super) fn leaves_room(
+    modules: &[Module<'_>],
+    request: &Request<'_>,
+    displaced: &Displaced,
+) -> Result<(), Refusal> {
+    let module = &modules[request.module];
+    let stack = stack_of(module, request);
+    let counts = || {
+        let is_all = request.wanted == Wanted { entries: true, ..Wanted::default() };
+        is_all && module.machine.isa().counts_without_stack(&site_of(request, modules), displaced, stack)
+    };
+    if stack == Stack::Enough || counts() { Ok(()) } else { Err(Refusal::NoSplit) }
+}
+
+/// By what the calls of a function are known again that are noted.
+///
+/// # Errors
+/// Why there is nothing, or no stack to note them.
+pub(super) fn identity(module: &Module<'_>, function: &Function<'_>) -> Result<Identity, Refusal> {
     if !module.runtimes.contains(Runtime::Go) {
-        return Some(Identity::Slot);
+        return Ok(Identity::Slot);
     }
-    let check = check_of(module, function)?;
+    let check = check_of(module, function).ok_or(Refusal::NoSplit)?;
     let is_kept = module.machine.isa().keeps_goroutine(&module.whole(function), &check);
-    is_kept.then_some(Identity::Goroutine)
+    if is_kept { Ok(Identity::Goroutine) } else { Err(Refusal::Runtime(Runtime::Go)) }
 }
 
 /// Where a function of a Go program checks for stack space.

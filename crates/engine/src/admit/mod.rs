@@ -31,7 +31,7 @@ use std::collections::BTreeMap;
 
 pub use exits::exits;
 pub(crate) use faults::{MAY_FAULT, handles_faults, seen_by_handlers};
-pub use go::entry_of;
+pub use go::{entry_of, stack_of};
 pub use returns::judge_returns;
 pub use runtimes::{Marks, Runtime, Runtimes};
 pub use unwinders::{LANDINGS, LOOKUPS, UNWINDERS, require_unwinders};

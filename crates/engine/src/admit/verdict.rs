@@ -106,7 +106,7 @@ fn rung(
         if let Some(table) = request.unread {
             return Err(Refusal::Unread(table));
         }
-        go::leaves_room(module, request)?;
+        go::leaves_room(modules, request, &displaced)?;
         // What unwinders ask reads the loader's own tables, where they land they write to their own stack, and neither faults.
         // Behind a call that makes children the stack is the C library's own.
         if !request.wanted.is_unwinders() && request.wanted.sharing.is_none() {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::admit::{Arrival, Facts, Functions, Known, Runtimes};
 use crate::{Function, Home, Module, Request, Role, Wanted};
-use trapless_isa::{BranchTargets, DetourRequest, Machine, Mechanism};
+use trapless_isa::{BranchTargets, DetourRequest, Machine, Mechanism, Stack};
 
 /// The beginnings of functions, each as long as a jump or longer, with registers that are dead there and some that are not.
 const BEGINNINGS: [&[u8]; 5] = [
@@ -139,6 +139,7 @@ fn what_stands_in_an_arena_is_what_the_encoder_writes_for_that_place() {
                         original: site.original(),
                         site: &site.site(&plan.modules),
                         payload: site.payload(),
+                        stack: Stack::Enough,
                         layout: &layout,
                         runtime: &runtimes[site.request.module],
                         operands: &[],

@@ -82,6 +82,9 @@ pub fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
     if request.payload.follows_by_notes() {
         return Err(Reason::NotImplemented);
     }
+    if request.stack != Stack::Enough {
+        return Err(Reason::NeedsStack);
+    }
     let start = request.displaced.start;
     let original = word(request.original).ok_or(Reason::NotAnInstruction)?;
     if u64::from(request.displaced.length) != LENGTH || !request.address.is_multiple_of(LENGTH) {

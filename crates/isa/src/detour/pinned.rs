@@ -150,6 +150,7 @@ fn everything(machine: Machine, high: u64, functions: &[&[u8]]) -> (usize, usize
                     original: &code[from..][..usize::from(displaced.length)],
                     site: &site,
                     payload: asked.payload(machine),
+                    stack: Stack::Enough,
                     layout: &layout,
                     runtime: &runtime,
                     operands: &[],

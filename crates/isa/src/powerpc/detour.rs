@@ -61,6 +61,9 @@ pub(super) fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
     if request.payload.follows_by_notes() {
         return Err(crate::Reason::NotImplemented);
     }
+    if request.stack != Stack::Enough {
+        return Err(crate::Reason::NeedsStack);
+    }
     Template::new(request).write()
 }
 

@@ -57,8 +57,8 @@
 
 use super::{
     emit::{Assembled, Assembler, GPR32, GPR64, at, call_runtime, number::*, unencodable},
-    frame::{Frame, RED_ZONE},
-    liveness::{Liveness, liveness},
+    frame::{Frame, RED_ZONE, does_without_stack},
+    liveness::{Liveness, spare},
     narrow::Narrow,
     pieces::{Pieces, RUNS, parts},
     relocate::Relocated,
@@ -66,6 +66,7 @@ use super::{
 };
 use crate::detour::*;
 use crate::payload::*;
+use crate::{Displaced, Site};
 use alloc::{borrow::ToOwned, string::String, vec::Vec};
 use iced_x86::{Code, IcedError, code_asm::*};
 
@@ -74,6 +75,18 @@ pub(super) type Asm = Result<(), IcedError>;
 /// Registers that carry integer arguments, in order.
 pub(super) const ARGUMENTS: [usize; 6] = [RDI, RSI, RDX, RCX, R8, R9];
 
+/// Whether a detour that counts needs no stack, whatever faults the program handles.
+pub(super) fn counts_without_stack(site: &Site<'_>, displaced: &Displaced, stack: Stack) -> bool {
+    let payload = Payload { entry: Steps::of([EntryStep::Count(0)]), ..Payload::default() };
+    does_without_stack(&payload, spare(64, site, displaced.start.max(site.address), stack, true))
+}
+
+/// What the detour of `request` may overwrite.
+fn live(bits: u32, request: &DetourRequest<'_>) -> Liveness {
+    let DetourRequest { site, displaced, stack, layout, .. } = request;
+    spare(bits, site, displaced.start.max(site.address), *stack, layout.handles_faults())
+}
+
 pub(super) fn detour(bits: u32, request: &DetourRequest<'_>) -> Emitted<Detour> {
     // The length of the displaced code can depend on where it lands, and where it lands on the code before it: two
     // rounds settle it, since only the first one guesses. The same goes for the return point, which 32-bit code names by its
@@ -81,6 +94,11 @@ pub(super) fn detour(bits: u32, request: &DetourRequest<'_>) -> Emitted<Detour> 
     let [ahead, probed, exit] = parts(request);
     if bits == 32 && (ahead.displaced.length > 0 || request.payload.follows_by_notes()) {
         return Err(crate::Reason::NotImplemented);
+    }
+    if request.stack != Stack::Enough
+        && (bits == 32 || !does_without_stack(&request.payload, live(bits, request)))
+    {
+        return Err(crate::Reason::NeedsStack);
     }
     let ahead = ahead.moved(bits, request.address)?;
     let mut copies = [ahead, Relocated::default(), Relocated::default()];
@@ -282,9 +300,7 @@ impl<'a> Template<'a> {
 
     /// Registers that a step reads are not dead, whatever the function does with them.
     pub(super) fn entry_liveness(&self) -> Liveness {
-        let faults = self.request.layout.handles_faults();
-        let begins = self.request.displaced.start.max(self.request.site.address);
-        let mut live = liveness(self.bits, self.request.site, begins, faults);
+        let mut live = live(self.bits, self.request);
         for register in self.request.operands.iter().flat_map(|operand| operand.registers()) {
             live.dead.0 &= !1u16.checked_shl(register.into()).unwrap_or(0);
         }
@@ -417,14 +433,16 @@ impl<'a> Template<'a> {
         a.test(GPR64[to], GPR64[to])
     }
 
-    /// Finds the thread's entry where the hash did not lead, or counts for a thread that has none.
+    /// Finds the thread's entry where the hash did not lead, or counts for a thread that has none; and for any, if there is no stack to find it.
     fn entry_slow(&mut self, frame: &Frame) -> Asm {
         let payload = &self.request.payload;
         self.asm.a.set_label(&mut self.labels.slow)?;
-        frame.skip_red_zone(&mut self.asm.a)?;
-        self.resolve(frame.entry)?;
-        frame.unskip_red_zone(&mut self.asm.a)?;
-        self.asm.a.jne(self.labels.resume)?;
+        if self.request.stack == Stack::Enough {
+            frame.skip_red_zone(&mut self.asm.a)?;
+            self.resolve(frame.entry)?;
+            frame.unskip_red_zone(&mut self.asm.a)?;
+            self.asm.a.jne(self.labels.resume)?;
+        }
         payload.entry.iter().try_for_each(|step| self.entry_step_shared(step, frame.entry))?;
         let next = match payload.followed {
             Some(followed) if followed.follows_all() => self.labels.known,

@@ -74,6 +74,13 @@ impl Scratch {
     }
 }
 
+/// Whether a detour with this payload does without a stack.
+pub(super) fn does_without_stack(payload: &Payload, live: Liveness) -> bool {
+    let counts = payload.entry.iter().all(|step| matches!(step, EntryStep::Count(_)));
+    let only = payload.hooks.is_empty() && payload.followed.is_none();
+    counts && only && !Frame::choose(64, payload, live).uses_stack()
+}
+
 impl Frame {
     /// Chooses dead registers first; what is not dead is saved.
     pub fn choose(bits: u32, payload: &Payload, live: Liveness) -> Self {

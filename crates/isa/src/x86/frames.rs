@@ -5,6 +5,7 @@
 //! write and the pop that restores it, make a place unknown. Of the other registers and the flags it is followed where they were saved.
 
 use super::decode::{decoder, is_write};
+use crate::Stack;
 use crate::frames::{Place, Point, SAVED_FLAGS, SAVED_IN_AH, SAVED_IN_RAX, SAVED_LOST, Saved};
 use alloc::{collections::BTreeMap, vec::Vec};
 use core::{array, ops::Range};
@@ -34,9 +35,28 @@ const KEPT_64: u16 = 0b1111_0000_0010_1000;
 /// ebx, ebp, esi, edi.
 const KEPT_32: u16 = 0b1110_1000;
 
+/// Go's functions keep rbp alone, and only there is no stack.
+const KEPT_IN_GO: u16 = 1 << 5;
+
+/// The registers that functions keep for their callers, where detours have such a stack.
+fn kept(bits: u32, stack: Stack) -> u16 {
+    match (bits, stack) {
+        (64, Stack::Enough) => KEPT_64,
+        (64, Stack::None | Stack::NoneInGo) => KEPT_IN_GO,
+        _ => KEPT_32,
+    }
+}
+
 /// Points of `code`, reached from `roots`, but for the parts in `skip`, which are the program's.
-pub(super) fn points(bits: u32, code: &[u8], roots: &[(u32, Place)], skip: &[Range<u32>]) -> Vec<Point> {
-    let kept = if bits == 64 { KEPT_64 } else { KEPT_32 };
+/// `stack`: what the detour may use of it.
+pub(super) fn points(
+    bits: u32,
+    stack: Stack,
+    code: &[u8],
+    roots: &[(u32, Place)],
+    skip: &[Range<u32>],
+) -> Vec<Point> {
+    let kept = kept(bits, stack);
     let mut walk =
         Walk { code, bits, skip, states: BTreeMap::new(), ends: BTreeMap::new(), left: Vec::new() };
     for &(offset, place) in roots {

@@ -1,10 +1,14 @@
-//! Is the goroutine in its register all through a function?
+//! What is in Go's registers: is the goroutine in its own all through a function, and which hold nothing at an entry?
 //!
 //! Go's compiler keeps it in r14 (ABIInternal, from Go 1.17 on), and compares the stack pointer with its limit at the entry by that. Behind calls of
 //! assembly, which may do with r14 what it likes, it loads it anew from the thread's memory. Functions of the older convention always do, into other
 //! registers.
+//!
+//! No function keeps anything for its caller but rsp, rbp, r14 and xmm15, and where one begins, r12 and r13 hold nothing: the compiler itself takes
+//! them there to check for large frames (`src/cmd/compile/abi-internal.md` of Go). Assembly has conventions of its own.
 
 use super::decode::decoder;
+use super::liveness::{Liveness, RegisterSet};
 use crate::{Site, StackCheck};
 use iced_x86::{Code, CodeSize, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
 
@@ -13,6 +17,14 @@ pub(super) const GOROUTINE: usize = 14;
 
 /// Where a goroutine has the limits of its stack (`stackguard0`, and `stackguard1` for functions that run on a thread's own stack), in words.
 const LIMITS: [u64; 2] = [2, 3];
+
+/// Registers that hold nothing at the entry of a function that Go's compiler has made.
+const FREE_AT_ENTRY: RegisterSet = RegisterSet(1 << 12 | 1 << 13);
+
+/// What may be overwritten at such an entry, of which the code says `live`.
+pub(super) fn at_entry(live: Liveness) -> Liveness {
+    Liveness { dead: RegisterSet(live.dead.0 | FREE_AT_ENTRY.0), flags_dead: true }
+}
 
 /// Whether no instruction of the function writes r14 but to load it anew, the check compares by it, and nothing of that moves the stack pointer.
 pub(super) fn is_kept(site: &Site<'_>, check: &StackCheck) -> bool {

@@ -8,7 +8,8 @@
 
 use super::decode::decoder;
 use super::faults::may_fault;
-use crate::Site;
+use super::goroutine;
+use crate::{Site, Stack};
 use alloc::vec::Vec;
 use iced_x86::{
     Decoder, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register, RflagsBits,
@@ -61,6 +62,15 @@ const PATIENCE: u32 = 96;
 struct Known {
     registers: u16,
     flags: u32,
+}
+
+/// What a detour may overwrite that begins with the instruction at `address`: what is dead there, and what is known of a Go function's entry.
+pub(super) fn spare(bits: u32, site: &Site<'_>, address: u64, stack: Stack, faults: bool) -> Liveness {
+    let live = liveness(bits, site, address, faults);
+    match stack {
+        Stack::NoneInGo if address == site.function => goroutine::at_entry(live),
+        Stack::NoneInGo | Stack::None | Stack::Enough => live,
+    }
 }
 
 /// What is dead before the instruction at `address`, which lies in the site's function. `bits` is 32 or 64. `faults`: the program handles

@@ -155,6 +155,10 @@ impl Isa for X86 {
         self.bits == 64 && goroutine::is_kept(site, check)
     }
 
+    fn counts_without_stack(&self, site: &Site<'_>, displaced: &Displaced, stack: Stack) -> bool {
+        self.bits == 64 && detour::counts_without_stack(site, displaced, stack)
+    }
+
     fn sharing_candidates(&self, code: &[u8]) -> Vec<usize> {
         sharing::candidates(self.bits, code)
     }

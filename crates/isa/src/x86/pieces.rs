@@ -108,7 +108,7 @@ impl Pieces {
             skip.push(probed.clone());
         }
         roots.extend(return_point.map(|offset| (offset, Place::Caller)));
-        let own = frames::points(bits, code, &roots, &skip);
+        let own = frames::points(bits, request.stack, code, &roots, &skip);
         self.with_copies(bits, request, code, &own)
     }
 

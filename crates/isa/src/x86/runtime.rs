@@ -136,7 +136,7 @@ pub(super) fn runtime(bits: u32, address: u64, layout: &Layout) -> Emitted<Runti
     let counting = [Routine::Resolve, Routine::Claim, Routine::Leave];
     let others = [Routine::Translate, Routine::Share, Routine::Join, Routine::Unshare, Routine::Landed];
     let roots: Vec<_> = counting.into_iter().chain(others).map(entry).collect();
-    let frames = frames::points(bits, &code, &roots, &[]);
+    let frames = frames::points(bits, Stack::Enough, &code, &roots, &[]);
     Ok(Runtime { code, routines, frames })
 }
 

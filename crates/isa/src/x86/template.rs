@@ -13,7 +13,7 @@ use super::{
     decode::decoder,
     detour::detour,
     frame::Frame,
-    liveness::{Liveness, liveness},
+    liveness::{self, Liveness},
     pieces::{Pieces, RUNS, parts},
     relocate::Relocated,
 };
@@ -47,6 +47,7 @@ pub(crate) struct Shape {
     lengths: [usize; RUNS],
     /// How far behind the start of the patch the second and the third run begin.
     begin: [u8; 2],
+    stack: Stack,
 }
 
 /// All that a shape is made from, and soon found out.
@@ -56,10 +57,11 @@ pub(crate) struct Sketch {
     kinds: u64,
     lengths: [usize; RUNS],
     begin: [u8; 2],
+    stack: Stack,
 }
 
 impl Sketch {
-    /// `None` for what templates are not made of. `spare`: what [`liveness`] says of the site.
+    /// `None` for what templates are not made of. `spare`: what [`spare`] says of the site.
     pub fn of(request: &DetourRequest<'_>, spare: Liveness) -> Option<Self> {
         let kinds = kinds(&request.payload)?;
         if request.address.abs_diff(request.displaced.end()) < FAR {
@@ -68,13 +70,13 @@ impl Sketch {
         // Where exactly it will come to lie makes no difference, or filling in finds that it does.
         let lengths = moved_to(request, [0; RUNS])?.map(|moved| moved.code.len());
         let [ahead, probed, _] = parts(request).map(|part| part.displaced.length);
-        Some(Self { spare, kinds, lengths, begin: [ahead, ahead + probed] })
+        Some(Self { spare, kinds, lengths, begin: [ahead, ahead + probed], stack: request.stack })
     }
 
     /// `payload`: that of the request that it is of.
     pub fn shape(&self, payload: &Payload) -> Shape {
         let frame = Frame::choose(64, payload, self.spare);
-        Shape { frame, kinds: self.kinds, lengths: self.lengths, begin: self.begin }
+        Shape { frame, kinds: self.kinds, lengths: self.lengths, begin: self.begin, stack: self.stack }
     }
 }
 
@@ -84,9 +86,9 @@ fn distances<'r>(request: &'r DetourRequest<'_>) -> impl Iterator<Item = u64> + 
     request.runtime.routines.iter().map(move |address| address.wrapping_sub(first))
 }
 
-/// What is dead at a site.
-pub(crate) fn spare(site: &Site<'_>, address: u64, layout: &Layout) -> Liveness {
-    liveness(64, site, address, layout.handles_faults())
+/// What is to spare at a site.
+pub(crate) fn spare(site: &Site<'_>, address: u64, stack: Stack, layout: &Layout) -> Liveness {
+    liveness::spare(64, site, address, stack, layout.handles_faults())
 }
 
 fn encode(request: &DetourRequest<'_>) -> Emitted<Detour> {

@@ -182,51 +182,21 @@ pub(super) fn region(bits: u32, site: &Site<'_>, start: u64, length: u8) -> Resu
     Ok(displaced)
 }
 
-/// Where a loop in the function leads back to its entry, if one does.
+/// Where a jump in the function leads back to its entry, if one does.
 ///
 /// A patch at the entry would take each round of such a loop for a call, and a return probe would pair it with the
-/// return of the call. A displaced jump is no concern: it leads to its copy. Nor is a call that is made again because
-/// its stack was too small ([`crate::Isa::stack_check`]).
+/// return of the call. A displaced jump is no concern: it leads to its copy.
 pub(super) fn entry_loop(bits: u32, site: &Site<'_>, displaced: &Displaced) -> Option<u64> {
-    jumps_to_entry(bits, site, displaced.start, displaced.end()).into_iter().find_map(|jump| match jump {
-        Back { target, restart: false } => Some(target),
-        Back { restart: true, .. } => None,
-    })
-}
-
-/// A jump back to the entry.
-struct Back {
-    target: u64,
-    /// Whether it follows a call with nothing but moves in between.
-    restart: bool,
-}
-
-/// The jumps from `behind` on to the function's entry or to `start`, if the site is the entry.
-fn jumps_to_entry(bits: u32, site: &Site<'_>, start: u64, behind: u64) -> Vec<Back> {
-    let entries = [site.function, start];
+    let entries = [site.function, displaced.start];
     if site.address != site.function || !entries.iter().any(|entry| site.targets.is_turned_to(*entry)) {
-        return Vec::new();
+        return None;
     }
-    let offset = behind.saturating_sub(site.function) as usize;
-    let Some(code) = site.code.get(offset..) else { return Vec::new() };
-    let mut called = false;
-    let mut jumps = Vec::new();
-    for instruction in decoder(bits, code, behind).iter() {
-        match flow(&instruction) {
-            Flow::Jump { target } | Flow::Branch { target } if entries.contains(&target) => {
-                jumps.push(Back { target, restart: called });
-            }
-            Flow::Call { .. } => called = true,
-            _ => called &= is_move(&instruction),
-        }
-    }
-    jumps
-}
-
-/// Whether the instruction only loads or stores an argument.
-fn is_move(instruction: &iced_x86::Instruction) -> bool {
-    use iced_x86::Mnemonic::*;
-    matches!(instruction.mnemonic(), Mov | Movzx | Movss | Movsd | Movups | Movupd | Movaps | Movq | Nop)
+    let behind = displaced.end();
+    let code = site.code.get(behind.saturating_sub(site.function) as usize..)?;
+    decoder(bits, code, behind).iter().find_map(|instruction| match flow(&instruction) {
+        Flow::Jump { target } | Flow::Branch { target } if entries.contains(&target) => Some(target),
+        _ => None,
+    })
 }
 
 /// Whether the instructions of `displaced`, which are `code`, may be moved. What it holds behind them is filler.

@@ -190,6 +190,7 @@ fn plan(program: &Program, layout: &Layout) -> (Plan, Vec<bool>) {
             original: &site.code[offset..offset + usize::from(displaced.length)],
             site: &site,
             payload: if *name == LOOKED_UP_BY { lookup } else { payload(n, follow) },
+            stack: Stack::Enough,
             layout,
             runtime: &runtime,
             operands: &[],

@@ -203,6 +203,7 @@ impl Script {
             original: &code[..usize::from(displaced.length)],
             site: &site,
             payload,
+            stack: Stack::Enough,
             layout: &self.layout,
             runtime: &self.runtime,
             operands: &[],

@@ -45,6 +45,8 @@ pub struct Probed<'m> {
     /// Where the detour is, and what its instructions stand for.
     pub detour: u64,
     pub frames: Vec<Point>,
+    /// Where the copies of the displaced instructions are.
+    pub copies: u64,
 }
 
 impl<'m> Probed<'m> {
@@ -78,12 +80,36 @@ impl<'m> Probed<'m> {
         Self::displacing(machine, &site, displaced, detour, layout, payload)
     }
 
+    /// One that counts without a stack, at the entry of a function of Go's compiler; `None` if it needs one.
+    pub fn without_stack(machine: &'m Machine, code: &[u8], layout: &Layout) -> Option<Self> {
+        let isa = Isa::X86_64.isa();
+        let targets = BranchTargets::default();
+        let site = Site { address: FUNCTION, function: FUNCTION, code, padding: &[], targets: &targets };
+        let displaced = isa.verdict(&site).jump.expect("a site for a jump");
+        if !isa.counts_without_stack(&site, &displaced, Stack::NoneInGo) {
+            return None;
+        }
+        machine.write(FUNCTION, code);
+        Some(Self::written(machine, &site, displaced, (detour_at(0), Stack::NoneInGo), layout, COUNT))
+    }
+
     /// The same with what is displaced.
     pub fn displacing(
         machine: &'m Machine,
         site: &Site<'_>,
         displaced: Displaced,
         detour: u64,
+        layout: &Layout,
+        payload: Payload,
+    ) -> Self {
+        Self::written(machine, site, displaced, (detour, Stack::Enough), layout, payload)
+    }
+
+    fn written(
+        machine: &'m Machine,
+        site: &Site<'_>,
+        displaced: Displaced,
+        (detour, stack): (u64, Stack),
         layout: &Layout,
         payload: Payload,
     ) -> Self {
@@ -97,6 +123,7 @@ impl<'m> Probed<'m> {
             original: &original,
             site,
             payload,
+            stack,
             layout,
             runtime: &runtime,
             operands: &[],
@@ -107,8 +134,9 @@ impl<'m> Probed<'m> {
         machine.write(detour, &written.code);
         let patch = isa.patch(&displaced, detour).unwrap();
         let return_point = written.return_point.map_or(0, |offset| detour + u64::from(offset));
-        let (at, end, frames) = (displaced.start, displaced.end(), written.frames);
-        Probed { machine, original, patch, at, end, return_point, detour, frames }
+        let (at, end) = (displaced.start, displaced.end());
+        let copies = detour + u64::from(written.copy_of(at).unwrap());
+        Probed { machine, original, patch, at, end, return_point, detour, frames: written.frames, copies }
     }
 
     pub fn arm(&self) {
@@ -296,11 +324,13 @@ pub fn check_records_of(
     machine.set_block(1, BLOCK_RING_TAIL, head);
 }
 
+/// Counts entries.
+pub const COUNT: Payload =
+    Payload { hooks: Steps::of([]), entry: Steps::of([EntryStep::Count(HITS)]), followed: None };
 /// Counts returns.
 pub const FOLLOW: Payload = Payload {
-    hooks: Steps::of([]),
-    entry: Steps::of([EntryStep::Count(HITS)]),
     followed: Some(Followed { lost: LOST, steps: Steps::of([COUNT_RETURN]), way: Way::Paired }),
+    ..COUNT
 };
 /// Counts and times them.
 pub const TIMED: Payload = Payload {

@@ -36,6 +36,8 @@ mod sharing;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod shown;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod stackless;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod steered;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod stepping;

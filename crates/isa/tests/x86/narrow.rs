@@ -120,6 +120,7 @@ impl Probed {
             original: &code[..usize::from(displaced.length)],
             site: &site,
             payload,
+            stack: Stack::Enough,
             layout: &LAYOUT,
             runtime: &self.runtime,
             operands: &[],

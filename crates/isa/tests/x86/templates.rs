@@ -50,7 +50,13 @@ struct Found<'f> {
     site: Site<'f>,
     displaced: Displaced,
     original: &'f [u8],
-    spare: Spare,
+}
+
+impl Found<'_> {
+    fn spare(&self, stack: Stack) -> Spare {
+        let begins = self.displaced.start.max(self.site.address);
+        Spare::at(Machine::X86_64, &self.site, begins, stack, &layout(true))
+    }
 }
 
 /// All functions of the library, less those that no jump fits.
@@ -61,8 +67,7 @@ fn found<'l>(library: &'l Library) -> Vec<Found<'l>> {
         let Ok(displaced) = isa.verdict(site).jump else { return };
         let from = (displaced.start - site.function) as usize;
         if let Some(original) = site.code.get(from..from + usize::from(displaced.length)) {
-            let spare = Spare::at(Machine::X86_64, site, displaced.start, &layout(true));
-            all.push(Found { function: function.to_string(), site: *site, displaced, original, spare });
+            all.push(Found { function: function.to_string(), site: *site, displaced, original });
         }
     });
     all
@@ -81,7 +86,8 @@ fn filled_in_detours_are_those_that_the_encoder_writes() {
         library.filter_map(|(_, paths)| Library::open(paths)).find(|l| l.machine == Machine::X86_64);
     let Some(library) = library else { return };
     let functions = found(&library);
-    for which in 0..ASKED {
+    let usual = (0..ASKED).map(|which| (which, Stack::Enough));
+    for (which, stack) in usual.chain([(0, Stack::NoneInGo)]) {
         let what = asked(0)[which].0;
         let request = |n: usize, arena: usize| DetourRequest {
             address: arenas[arena].0 + 0x4000 + 2048 * n as u64,
@@ -89,6 +95,7 @@ fn filled_in_detours_are_those_that_the_encoder_writes() {
             original: functions[n].original,
             site: &functions[n].site,
             payload: asked(n as u32)[which].1,
+            stack,
             layout: &layout,
             runtime: &arenas[arena].1,
             operands: &[],
@@ -98,7 +105,7 @@ fn filled_in_detours_are_those_that_the_encoder_writes() {
         let numbers: Vec<Option<usize>> = (0..functions.len())
             .map(|n| {
                 let request = request(n, n % 2);
-                Some(kinds.number(Sketch::of(&request, functions[n].spare)?, &request.payload))
+                Some(kinds.number(Sketch::of(&request, functions[n].spare(stack))?, &request.payload))
             })
             .collect();
         let mut filled = 0;
@@ -150,10 +157,9 @@ fn found_exits<'l>(library: &'l Library) -> Vec<(Found<'l>, Option<u8>)> {
             let from = (displaced.start - site.function) as usize;
             let bytes = [site.code, site.padding].concat();
             let Some(original) = bytes.get(from..from + usize::from(displaced.length)) else { continue };
-            let spare = Spare::at(Machine::X86_64, &site, site.address, &layout(true));
             let original = original.to_vec().leak();
             let exit = exit.map(|exit| (exit - displaced.start) as u8);
-            all.push((Found { function: function.to_string(), site, displaced, original, spare }, exit));
+            all.push((Found { function: function.to_string(), site, displaced, original }, exit));
         }
     });
     all
@@ -180,6 +186,7 @@ fn exits_with_instructions_ahead_of_them_are_filled_in_as_the_encoder_writes_the
         original: exits[n].0.original,
         site: &exits[n].0.site,
         payload: payload(n),
+        stack: Stack::Enough,
         layout: &layout,
         runtime: &runtime,
         operands: &[],
@@ -188,7 +195,7 @@ fn exits_with_instructions_ahead_of_them_are_filled_in_as_the_encoder_writes_the
     let (mut kinds, mut by_kind) = (Kinds::default(), BTreeMap::<usize, Vec<usize>>::new());
     for (n, (exit, _)) in exits.iter().enumerate() {
         let request = request(n);
-        let Some(sketch) = Sketch::of(&request, exit.spare) else { continue };
+        let Some(sketch) = Sketch::of(&request, exit.spare(Stack::Enough)) else { continue };
         by_kind.entry(kinds.number(sketch, &request.payload)).or_default().push(n);
     }
     let (mut filled, mut ahead, mut through) = (0, 0, 0);
@@ -227,6 +234,7 @@ fn a_template_is_for_arenas_whose_routines_lie_alike() {
         original: one.original,
         site: &one.site,
         payload: asked(0)[1].1,
+        stack: Stack::Enough,
         layout: &layout,
         runtime: &runtime,
         operands: &[],

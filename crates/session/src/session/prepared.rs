@@ -229,6 +229,10 @@ impl Code for File<'_> {
         let code = known.filter_map(|function| facts::code_of(self.module, function, self.bias));
         code.filter(|function| self.is_there(function, &range)).collect()
     }
+
+    fn is_compiled_by_go(&self, address: u64) -> bool {
+        self.module.is_compiled_by_go(address.wrapping_sub(self.bias))
+    }
 }
 
 impl File<'_> {

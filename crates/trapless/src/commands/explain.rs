@@ -9,11 +9,11 @@ use crate::session::Prepared;
 use crate::terminal::printable;
 use std::fmt::Write as _;
 use std::io::Write as _;
-use trapless_engine::admit::{Rungs, judge_returns, room_of, rungs};
+use trapless_engine::admit::{Rungs, judge_returns, room_of, rungs, stack_of};
 use trapless_engine::{Module, PlannedSite, Refusal, Request, Role, Room, Wanted};
 use trapless_isa::{
     DetourRequest, Displaced, EntryStep, Followed, Isa, Layout, Machine, Mechanism, Payload, Reason,
-    ReturnStep, Site, Steps, Way,
+    ReturnStep, Site, Stack, Steps, Way,
     detour::{return_sizes, signals::Signals},
 };
 
@@ -54,7 +54,9 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
         // What is said of the entry is said once.
         let refused = planned.and_then(|answer| answer.err());
         let refused = refused.filter(|refusal| matches!(refusal, Refusal::Unwinder | Refusal::Exit(..)));
-        let rungs = rungs(prepared.facts(), &modules, request);
+        // What is in the way of following its calls is told apart.
+        let counted = Wanted { returns: false, ..request.wanted };
+        let rungs = rungs(prepared.facts(), &modules, &Request { wanted: counted, ..*request });
         let verdicts = Verdicts {
             room: rungs
                 .short
@@ -243,6 +245,7 @@ fn explain(
             &site,
             displaced,
             original,
+            stack_of(module, request),
             match &verdicts.returns {
                 _ if !returns || !verdicts.usdt.is_empty() => None,
                 Returns::Paired => Some(Way::Paired),
@@ -297,6 +300,7 @@ fn detour(
     site: &Site<'_>,
     displaced: Displaced,
     original: &[u8],
+    stack: Stack,
     way: Option<Way>,
 ) -> Result<Code, Reason> {
     let arena = (site.address & !0xf_ffff) + 0x10_0000;
@@ -315,6 +319,7 @@ fn detour(
         original,
         site,
         payload,
+        stack,
         layout: &layout,
         runtime: &runtime,
         operands: &[],

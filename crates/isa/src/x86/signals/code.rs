@@ -77,7 +77,7 @@ pub(in crate::x86) fn signal_code(layout: &Layout) -> Result<Runtime, Reason> {
     // A probe's detour calls these as it calls the others.
     let offset = |address: u64| (address - start) as u32;
     let roots = [wrap, unwrap, resume].map(|address| (offset(address), Place::Routine));
-    let points = frames::points(64, &body, &roots, &[]);
+    let points = frames::points(64, Stack::Enough, &body, &roots, &[]);
     let frames =
         points.into_iter().map(|point| Point { offset: point.offset + ROUTINES - SIGNAL_WRAP, ..point });
     Ok(Runtime { code, routines: Vec::new(), frames: frames.collect() })
