@@ -171,7 +171,7 @@ impl<'m> Drawing<'_, 'm> {
             original: site.original(),
             site: &site.site(&self.plan.modules),
             payload: site.payload(),
-            stack: site.stack(&self.plan.modules),
+            stack: site.stack,
             layout: self.layout,
             runtime,
             operands: site.request.operands.unwrap_or_default(),
@@ -201,8 +201,7 @@ impl<'m> Drawing<'_, 'm> {
             let arena = arena(site).ok().filter(|_| !site.traps())?;
             let machine = self.plan.modules[site.request.module].machine;
             let begins = site.displaced.start.max(site.request.address);
-            let modules = &self.plan.modules;
-            let spare = Spare::at(machine, &site.site(modules), begins, site.stack(modules), self.layout);
+            let spare = Spare::at(machine, &site.site(&self.plan.modules), begins, site.stack, self.layout);
             self.with_request(site, at(arena), &arena.runtime, |request| Sketch::of(request, spare))
         });
 

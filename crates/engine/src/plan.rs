@@ -35,6 +35,8 @@ pub struct PlannedSite<'m> {
     pub displaced: Displaced,
     /// Where the jump to the detour stands, if a short one leads to it.
     pub room: Option<Room<'m>>,
+    /// What its detour may use of the stack.
+    pub stack: Stack,
     /// What is collected, and where it is in each block.
     pub places: Places,
 }
@@ -71,11 +73,6 @@ impl<'m> PlannedSite<'m> {
     /// The site as `isa` sees it.
     pub fn site<'a>(&'a self, modules: &'a [Module<'m>]) -> Site<'a> {
         site_of(&self.request, modules)
-    }
-
-    /// What its detour may use of the stack.
-    pub fn stack(&self, modules: &[Module<'_>]) -> Stack {
-        stack_of(&modules[self.request.module], &self.request)
     }
 
     /// Whether the probe gets control by a trap.
@@ -224,8 +221,9 @@ impl<'m> Plan<'m> {
                         recorded_returns: record_return,
                         ..Places::default()
                     };
+                    let stack = stack_of(&modules[request.module], request);
                     let request = *request;
-                    sites.push(PlannedSite { request, mechanism, no_jump, displaced, room, places });
+                    sites.push(PlannedSite { request, mechanism, no_jump, displaced, room, stack, places });
                 }
                 Err(refusal) => refuse(refusal),
             }

@@ -232,6 +232,12 @@ pub trait Isa: Sync {
         None
     }
 
+    /// Whether `code`, a function's, makes threads or gives its own a thread pointer: some of it may run with the pointer of the thread that has
+    /// made this one, at the same time as that.
+    fn starts_threads(&self, _code: &[u8]) -> bool {
+        false
+    }
+
     /// Offsets in `code` of system calls that may make children which share the memory of their parent.
     fn sharing_candidates(&self, _code: &[u8]) -> Vec<usize> {
         Vec::new()

@@ -28,9 +28,6 @@ use crate::{
     usdt,
 };
 
-/// The sections that Go has its table of functions in, of programs at fixed addresses and of others.
-const GO_TABLES: [&str; 2] = [".gopclntab", ".data.rel.ro.gopclntab"];
-
 /// An executable or shared library on disk.
 ///
 /// Opening reads the headers; everything else is worked out when it is first asked for, and kept.
@@ -51,7 +48,7 @@ pub struct Module {
     addresses: OnceLock<HashMap<Box<[u8]>, u64>>,
     debug: OnceLock<Option<DebugSections>>,
     usdt: OnceLock<Result<Vec<UsdtProbe>, NotesError>>,
-    go_table: OnceLock<GoTable>,
+    pub(crate) go_table: OnceLock<GoTable>,
 }
 
 impl Module {
@@ -126,30 +123,6 @@ impl Module {
     /// The build id, 2 to 64 bytes.
     pub fn build_id(&self) -> Option<&[u8]> {
         notes::build_id(&self.image, &self.source)
-    }
-
-    /// Whether Go's compiler made it: its run-time tables are in there.
-    pub fn is_go(&self) -> bool {
-        GO_TABLES
-            .iter()
-            .chain(&[".go.buildinfo", ".note.go.buildid"])
-            .any(|name| self.image.section(name).is_some())
-    }
-
-    /// Whether Go's compiler, and not its assembler, made the function that begins at `address`. Of programs made before Go 1.18, and of 32-bit
-    /// ones, that is not known.
-    pub fn is_compiled_by_go(&self, address: u64) -> bool {
-        let table = self.go_table.get_or_init(|| {
-            let section = GO_TABLES.iter().find(|name| self.image.section(name).is_some());
-            match section.filter(|_| self.image.is_64) {
-                Some(name) => {
-                    let table = self.image.section_bytes(&self.source, name);
-                    GoTable::read(table, self.variable("runtime.text"))
-                }
-                None => GoTable::default(),
-            }
-        });
-        table.is_compiled(address)
     }
 
     /// The name other modules link it by: `libc.so.6`.

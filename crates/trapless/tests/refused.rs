@@ -222,17 +222,23 @@ const GO: &str = "package main\n\nimport \"fmt\"\n\n//go:noinline\nfunc Probed(n
     \t\tgo func() { done <- Probed(999) }()\n\t}\n\tsum := 0\n\tfor i := 0; i < 20; i++ {\n\t\tsum += <-done\n\t}\n\tfmt.Println(sum)\n}\n";
 
 #[test]
-fn r4_go_is_counted_once_where_a_call_begins_again_and_nosplit_is_left_alone() {
+fn r4_go_is_counted_once_where_a_call_begins_again_and_nosplit_is_only_counted() {
     let Some(program) = Program::go("gophers", GO, &[]) else { return };
     let (result, path) = (program.dir().join("result"), program.path().to_str().unwrap());
-    let options = ["gophers:main.Probed", "-f", "json", "-o", result.to_str().unwrap(), "--", path];
-    let ran = run(&[&["count"], &options[..]].concat());
-    assert_eq!((ran.code, ran.out.as_str()), (Some(0), "19980\n"), "{ran:?}");
-    let summary = Ran { out: fs::read_to_string(&result).unwrap(), ..ran }.summary();
     // A call that finds its stack too small is made again from the start, ahead of the probe.
-    assert_eq!(summary.hits("main.Probed", "entry"), 20_000, "{summary:?}");
-    let ran = run(&["count", "gophers:main.Tiny", "--", path]);
-    ran.assert_refused(1, &["what is left of the stack (nosplit"]);
+    for (function, calls) in [("main.Probed", 20_000), ("main.Tiny", 19_980)] {
+        let pattern = format!("gophers:{function}");
+        let options = [&pattern, "-f", "json", "-o", result.to_str().unwrap(), "--", path];
+        let ran = run(&[&["count"], &options[..]].concat());
+        assert_eq!((ran.code, ran.out.as_str()), (Some(0), "19980\n"), "{ran:?}");
+        let summary = Ran { out: fs::read_to_string(&result).unwrap(), ..ran }.summary();
+        assert_eq!(summary.hits(function, "entry"), calls, "{summary:?}");
+    }
+    // What takes stack, and what Go's assembler made.
+    for asked in [["latency", "main.Tiny"], ["trace", "main.Tiny"], ["count", "runtime.gogo*"]] {
+        let ran = run(&[asked[0], &format!("gophers:{}", asked[1]), "--", path]);
+        ran.assert_refused(1, &["what is left of the stack, and the probe needs some (nosplit"]);
+    }
 }
 
 /// A program that forbids itself the time stamp counter, in its first thread or in its last.

@@ -243,7 +243,8 @@ impl<W: Words + ?Sized> BlockView<'_, W> {
         self.word(BLOCK_OWNER)
     }
 
-    /// Whether a forked child claimed it. Threads of children that had to use the overflow block are counted as the parent's.
+    /// Whether a forked child claimed it. Threads of children that had to use the overflow block are counted as the parent's:
+    /// for want of blocks, or where they had no stack to claim one.
     pub fn is_of_child(&self) -> bool {
         self.index != 0 && self.word(BLOCK_ORIGIN) == 0
     }

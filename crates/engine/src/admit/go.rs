@@ -54,8 +54,10 @@ pub(super) fn leaves_room(
     let module = &modules[request.module];
     let stack = stack_of(module, request);
     let counts = || {
-        let is_all = request.wanted == Wanted { entries: true, ..Wanted::default() };
-        is_all && module.machine.isa().counts_without_stack(&site_of(request, modules), displaced, stack)
+        let isa = module.machine.isa();
+        let is_plain = request.wanted == Wanted { entries: true, ..Wanted::default() };
+        let is_own = stack == Stack::NoneInGo || !isa.starts_threads(request.function.code());
+        is_plain && is_own && isa.counts_without_stack(&site_of(request, modules), displaced, stack)
     };
     if stack == Stack::Enough || counts() { Ok(()) } else { Err(Refusal::NoSplit) }
 }

@@ -19,7 +19,8 @@
 //! A lookup that does not hit goes to the runtime's *resolve* routine. It claims an entry: owner 0 →
 //! `THREAD_RESERVED` by compare-and-swap, fields, then owner; so a signal handler or another thread never sees an
 //! owned entry without its fields. Threads with a thread pointer of 0, and threads that find the table or the blocks
-//! exhausted, have no entry: their hits go to the *overflow block* by locked increments.
+//! exhausted, have no entry: their hits go to the *overflow block* by locked increments. So do hits of whoever is not found at first sight where
+//! there is no stack to call the routine on ([`Stack`](crate::Stack)).
 //!
 //! # Children that share the memory
 //!

@@ -82,7 +82,7 @@ pub(super) fn counts_without_stack(site: &Site<'_>, displaced: &Displaced, stack
 }
 
 /// What the detour of `request` may overwrite.
-fn live(bits: u32, request: &DetourRequest<'_>) -> Liveness {
+fn to_spare(bits: u32, request: &DetourRequest<'_>) -> Liveness {
     let DetourRequest { site, displaced, stack, layout, .. } = request;
     spare(bits, site, displaced.start.max(site.address), *stack, layout.handles_faults())
 }
@@ -96,7 +96,7 @@ pub(super) fn detour(bits: u32, request: &DetourRequest<'_>) -> Emitted<Detour> 
         return Err(crate::Reason::NotImplemented);
     }
     if request.stack != Stack::Enough
-        && (bits == 32 || !does_without_stack(&request.payload, live(bits, request)))
+        && (bits == 32 || !does_without_stack(&request.payload, to_spare(bits, request)))
     {
         return Err(crate::Reason::NeedsStack);
     }
@@ -300,7 +300,7 @@ impl<'a> Template<'a> {
 
     /// Registers that a step reads are not dead, whatever the function does with them.
     pub(super) fn entry_liveness(&self) -> Liveness {
-        let mut live = live(self.bits, self.request);
+        let mut live = to_spare(self.bits, self.request);
         for register in self.request.operands.iter().flat_map(|operand| operand.registers()) {
             live.dead.0 &= !1u16.checked_shl(register.into()).unwrap_or(0);
         }

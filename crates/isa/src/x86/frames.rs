@@ -35,14 +35,14 @@ const KEPT_64: u16 = 0b1111_0000_0010_1000;
 /// ebx, ebp, esi, edi.
 const KEPT_32: u16 = 0b1110_1000;
 
-/// Go's functions keep rbp alone, and only there is no stack.
+/// rbp: Go's functions keep nothing else for their callers.
 const KEPT_IN_GO: u16 = 1 << 5;
 
-/// The registers that functions keep for their callers, where detours have such a stack.
+/// The registers that functions keep for their callers where detours have such a `stack`.
 fn kept(bits: u32, stack: Stack) -> u16 {
     match (bits, stack) {
-        (64, Stack::Enough) => KEPT_64,
-        (64, Stack::None | Stack::NoneInGo) => KEPT_IN_GO,
+        (64, Stack::NoneInGo) => KEPT_IN_GO,
+        (64, Stack::Enough | Stack::None) => KEPT_64,
         _ => KEPT_32,
     }
 }

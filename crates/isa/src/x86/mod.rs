@@ -159,6 +159,10 @@ impl Isa for X86 {
         self.bits == 64 && detour::counts_without_stack(site, displaced, stack)
     }
 
+    fn starts_threads(&self, code: &[u8]) -> bool {
+        self.bits == 64 && sharing::starts_threads(code)
+    }
+
     fn sharing_candidates(&self, code: &[u8]) -> Vec<usize> {
         sharing::candidates(self.bits, code)
     }

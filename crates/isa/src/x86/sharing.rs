@@ -43,6 +43,15 @@ pub(super) fn candidates(bits: u32, code: &[u8]) -> Vec<usize> {
     syscalls::entries(bits, code, |number| Call::of(bits, number).is_some())
 }
 
+/// The system call that gives a thread its pointer, `arch_prctl`.
+const SETS_POINTER: u32 = 158;
+
+/// Whether 64-bit code makes threads, or sets the pointer of its own.
+pub(super) fn starts_threads(code: &[u8]) -> bool {
+    let is_wanted = |number| number == SETS_POINTER || Call::of(64, number).is_some();
+    !syscalls::entries(64, code, is_wanted).is_empty()
+}
+
 /// The places that belong to the entry into the kernel at `at`, in a function of which `code` is all that was found, from its
 /// `start` on.
 pub(super) fn sharing_calls(bits: u32, code: &[u8], start: u64, at: u64) -> SharingCalls {

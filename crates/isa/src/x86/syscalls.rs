@@ -16,7 +16,10 @@ pub(super) fn entries(bits: u32, code: &[u8], is_wanted: impl Fn(u32) -> bool) -
     let loads_number = |before: &[u8]| {
         let word = |at: usize| before.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
         (0..before.len()).any(|at| match before[at] {
-            // mov eax, imm32; mov al, imm8
+            // mov eax, imm32, in both encodings; mov al, imm8
+            0xc7 if before.get(at + 1) == Some(&0xc0) => {
+                word(at + 2).is_some_and(|bytes| is_wanted(u32::from_le_bytes(bytes)))
+            }
             0xb8 => word(at + 1).is_some_and(|bytes| is_wanted(u32::from_le_bytes(bytes))),
             0xb0 => before.get(at + 1).is_some_and(|&number| is_wanted(number.into())),
             _ => false,

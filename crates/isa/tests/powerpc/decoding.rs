@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use trapless_isa::{
     BranchTargets, DecodeError, DetourRequest, Displaced, Flow, Isa, Ladder, Layout, ReadOnlyData, Reason,
-    Runtime, Site,
+    Runtime, Site, Stack,
     payload::*,
     powerpc::{Fault, Memory, POWERPC64LE, Registers, Version, emulate, relocate},
 };

@@ -18,7 +18,7 @@ use trapless_process::Process;
 use trapless_symbols::{Function, Module};
 
 /// Functions whose children run their caller's code.
-const VFORK: [&str; 3] = ["vfork", "__vfork", "syscall.rawVforkSyscall"];
+const VFORK: [&str; 4] = ["vfork", "__vfork", "syscall.rawVforkSyscall", "syscall.rawVforkSyscall.abi0"];
 
 /// The same, if they are asked for a child that shares the memory.
 const CLONE: [&str; 2] = ["clone", "__clone"];

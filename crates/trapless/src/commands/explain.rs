@@ -53,7 +53,8 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
         let exits: Vec<&PlannedSite<'_>> = followed.exits(request.id).collect();
         // What is said of the entry is said once.
         let refused = planned.and_then(|answer| answer.err());
-        let refused = refused.filter(|refusal| matches!(refusal, Refusal::Unwinder | Refusal::Exit(..)));
+        let refused = refused
+            .filter(|refusal| matches!(refusal, Refusal::Unwinder | Refusal::Exit(..) | Refusal::NoSplit));
         // What is in the way of following its calls is told apart.
         let counted = Wanted { returns: false, ..request.wanted };
         let rungs = rungs(prepared.facts(), &modules, &Request { wanted: counted, ..*request });

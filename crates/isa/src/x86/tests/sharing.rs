@@ -22,6 +22,8 @@ fn the_c_libraries_ways_to_make_children_are_found() {
         ("glibc, 32 bits: vfork", 32, "59 b8be000000 cd80 51 3d01f0ffff 7301 c3", vfork(8)),
         ("glibc, 32 bits: clone", 32, "b878000000 8919 cd80 5f5e5b 85c0 7c10", clone(9)),
         ("glibc, 32 bits: clone3", 32, "b8b3010000 cd80 85c0 7409", clone3(0, 7)),
+        ("all of rax: vfork", 64, "48c7c03a000000 0f05 c3", vfork(9)),
+        ("eax by the longer form: vfork", 64, "c7c03a000000 0f05 c3", vfork(8)),
         ("musl: vfork", 64, "5a b83a000000 0f05 52 4889c7 e900000000", vfork(8)),
         (
             "musl: clone",
@@ -63,6 +65,20 @@ fn other_system_calls_are_no_candidates() {
     let code = hex("b83a000000 48b80f05000000000000 c3");
     assert_eq!(sharing_calls(64, &code, START, START + 7), SharingCalls::Unclear);
     assert_eq!(sharing_calls(64, &code, START, START + 100), SharingCalls::Unclear);
+}
+
+#[test]
+fn what_may_run_with_the_pointer_of_another_thread_is_told() {
+    let cases = [
+        ("Go: settls", "48c7c702100000 48c7c09e000000 0f05 c3", true),
+        ("Go: clone", "b838000000 0f05 4883f800 7405 c3", true),
+        ("vfork", "b83a000000 0f05 c3", true),
+        ("write", "b801000000 0f05 c3", false),
+        ("the number alone", "b89e000000 c3", false),
+    ];
+    for (name, code, expected) in cases {
+        assert_eq!(Machine::X86_64.isa().starts_threads(&hex(code)), expected, "{name}");
+    }
 }
 
 #[test]
