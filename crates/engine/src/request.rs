@@ -214,7 +214,7 @@ pub struct Request<'m> {
     pub mechanism: Option<Mechanism>,
     /// Addresses of the semaphores that are raised while the site is armed.
     pub semaphores: &'m [u64],
-    /// What is recorded of each hit in place of arguments, at a USDT probe.
+    /// What is recorded of each hit in place of the arguments that functions of C have: at a USDT probe, or in Go.
     pub operands: Option<&'m [Operand]>,
     /// What tells where control arrives in the function and could not be read, if there is something.
     pub unread: Option<&'static str>,

@@ -1,5 +1,7 @@
 //! What is always so on an instruction set: sizes, conventions and the bytes that everybody needs.
 
+use crate::Operand;
+
 /// The facts of one instruction set. Nothing in it depends on a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
@@ -23,6 +25,8 @@ pub struct Facts {
     pub contexts: [i8; 2],
     /// Where a function finds its first integer arguments.
     pub arguments: Arguments,
+    /// Where one of Go's compiler finds them, from Go 1.17 on, a word each: a string takes two. Empty where nobody has looked.
+    pub arguments_in_go: &'static [Operand],
 }
 
 /// Where a function finds its first integer arguments when it is entered.

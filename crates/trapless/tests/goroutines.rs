@@ -37,6 +37,7 @@ fn calls() -> BTreeMap<&'static str, [u64; 2]> {
         ("main.Callers", whole(sum(|n| (n..n + 20).filter(|n| n % 3 != 0).count() as u64))),
         ("main.Exits", [sum(|n| if n % 10 == 0 { n % 7 + 1 } else { 0 }), 0]),
         ("main.Works", [GOROUTINES, GOROUTINES - GOROUTINES / 10]),
+        ("main.Six", whole(GOROUTINES)),
     ])
 }
 
@@ -78,13 +79,18 @@ fn r4_every_call_of_a_goroutine_is_counted_and_timed_to_its_return() {
     }
 }
 
+fn arguments(line: &serde_json::Value) -> Vec<u64> {
+    line["args"].as_array().unwrap().iter().map(|value| value.as_u64().unwrap()).collect()
+}
+
 #[test]
 fn r4_a_goroutines_return_is_one_line_with_its_entry_whatever_thread_it_is_on() {
     let Some(program) = program("gotraced", &[]) else { return };
     let mut target = program.start(&[]);
     let pid = target.pid().to_string();
-    let patterns = ["gotraced:main.Yields", "gotraced:main.Works", "gotraced:main.Recovers"];
-    let options = ["trace", "--return", "--args", "3", "-p", &pid];
+    let patterns = ["Yields", "Works", "Recovers", "Six"].map(|name| format!("gotraced:main.{name}"));
+    let patterns = patterns.each_ref().map(String::as_str);
+    let options = ["trace", "--return", "--args", "6", "-p", &pid];
     let tool = Tool::armed(&[&options[..], &patterns].concat());
     work(&mut target);
     let lines = finished(tool).json();
@@ -99,9 +105,20 @@ fn r4_a_goroutines_return_is_one_line_with_its_entry_whatever_thread_it_is_on() 
         // A call that has not returned is a line, too.
         let (left, returned) = (of("entry"), of("return"));
         assert_eq!((left.len() as u64, returned.len() as u64), (entries - returns, returns), "{function}");
-        for line in returned {
-            assert_eq!(line["args"].as_array().map(Vec::len), Some(3), "{line}");
+        for line in &returned {
+            assert_eq!(line["args"].as_array().map(Vec::len), Some(6), "{line}");
             assert!(line["duration_ns"].as_u64().is_some(), "{line}");
+        }
+        // Called once by each goroutine, with its number and those behind it.
+        let mut called: Vec<Vec<u64>> = left.iter().chain(&returned).map(|line| arguments(line)).collect();
+        called.sort_unstable();
+        let known = match function {
+            "main.Yields" | "main.Works" => 1,
+            "main.Six" => 6,
+            _ => 0,
+        };
+        for (n, arguments) in (0..).zip(called).filter(|_| known > 0) {
+            assert!(arguments.into_iter().take(known).eq(n..n + known as u64), "{function} {n}");
         }
     }
 }

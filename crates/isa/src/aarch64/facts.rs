@@ -16,4 +16,5 @@ pub(super) static FACTS: Facts = Facts {
     slot_below_frame: 0,
     contexts: [1, 1],
     arguments: Arguments::Registers(&ARGUMENTS),
+    arguments_in_go: &[],
 };

@@ -17,4 +17,5 @@ pub(super) static FACTS: Facts = Facts {
     slot_below_frame: 0,
     contexts: [1, REGISTERS_APART as i8],
     arguments: Arguments::Registers(&ARGUMENTS),
+    arguments_in_go: &[],
 };

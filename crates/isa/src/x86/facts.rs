@@ -1,7 +1,7 @@
 //! What is always so on x86.
 
-use super::{JUMP_LENGTH, detour::ARGUMENTS};
-use crate::{Arguments, Facts};
+use super::{JUMP_LENGTH, detour::ARGUMENTS, emit::number::*};
+use crate::{Arguments, Facts, Operand};
 
 /// `int3`.
 const BREAKPOINT: &[u8] = &[0xcc];
@@ -15,6 +15,18 @@ static REGISTERS: [u8; ARGUMENTS.len()] = {
         n += 1;
     }
     numbers
+};
+
+/// `src/cmd/compile/abi-internal.md` of Go.
+static ARGUMENTS_IN_GO: [Operand; 9] = {
+    let registers = [RAX, RBX, RCX, RDI, RSI, R8, R9, R10, R11];
+    let mut operands = [Operand::Register(0); 9];
+    let mut n = 0;
+    while n < operands.len() {
+        operands[n] = Operand::Register(registers[n] as u8);
+        n += 1;
+    }
+    operands
 };
 
 /// 64-bit mode, System V.
@@ -31,6 +43,7 @@ pub(super) static X86_64: Facts = Facts {
     // `Registers_x86_64`
     contexts: [1, 9],
     arguments: Arguments::Registers(&REGISTERS),
+    arguments_in_go: &ARGUMENTS_IN_GO,
 };
 
 /// 32-bit mode, System V.
@@ -48,4 +61,5 @@ pub(super) static I386: Facts = Facts {
     contexts: [1, 3],
     // Behind the return address.
     arguments: Arguments::Stack(4),
+    arguments_in_go: &[],
 };

@@ -11,7 +11,7 @@ use std::path::Path;
 use trapless_engine::admit::{Facts, Functions, Runtime, Runtimes, entry_of};
 use trapless_engine::{Code, Function, Home, Module, Plan, Request, Role, Wanted};
 use trapless_isa::detour::signals::RETURN_LENGTH;
-use trapless_isa::{BranchTargets, Mechanism, SignalCall};
+use trapless_isa::{BranchTargets, Mechanism, Operand, SignalCall};
 use trapless_process::{Process, RemoteAddr};
 use trapless_symbols::Unread;
 
@@ -162,19 +162,23 @@ impl<'i> Prepared<'i> {
                 code.size = code.bytes.len();
             }
             let module = place[&site.image];
-            let address = match site.address == function.address() {
+            let is_entry = site.address == function.address();
+            let address = match is_entry {
                 true => entry_of(&modules[module], &code),
                 false => site.address.wrapping_add(file.bias),
             };
+            let wanted = self.signals.want(site, wanted(site));
+            let in_go = wanted.record_entry.filter(|_| is_entry);
+            let in_go = in_go.and_then(|count| file.arguments_in_go(function, count.into()));
             requests.push(Request {
                 id,
                 role: Role::Whole,
                 module,
                 function: code,
                 address,
-                wanted: self.signals.want(site, wanted(site)),
+                wanted,
                 mechanism: site.mechanism,
-                operands: notes.map(|notes| notes.operands.as_slice()),
+                operands: notes.map(|notes| notes.operands.as_slice()).or(in_go),
                 semaphores: notes.map_or(&[], |notes| notes.semaphores.as_slice()),
                 unread: file.module.unread(&function.range()).map(Unread::name),
             });
@@ -245,6 +249,18 @@ impl File<'_> {
         let from = function.address.max(range.start);
         let mut found = vec![0; part.len()];
         process.read_exact(RemoteAddr(from), &mut found).is_ok() && found == part
+    }
+
+    /// Where a function finds so many arguments, if Go's compiler made it and it is not called from assembly.
+    fn arguments_in_go(
+        &self,
+        function: trapless_symbols::Function<'_>,
+        count: usize,
+    ) -> Option<&'static [Operand]> {
+        let is_called_from_assembly = function.names().any(|name| name.plain().ends_with(".abi0"));
+        let is_gos = self.module.is_compiled_by_go(function.address()) && !is_called_from_assembly;
+        let all = target::machine(self.module).isa().facts().arguments_in_go;
+        all.get(..count).filter(|_| is_gos)
     }
 
     /// [`Module::goroutines`]

@@ -91,8 +91,16 @@ func Exits(n int) {
 }
 
 //go:noinline
+func Six(a, b, c, d, e, f int) int {
+	if a < 0 {
+		fmt.Println("never")
+	}
+	return a - b + c - d + e - f
+}
+
+//go:noinline
 func Works(n int, done func(int)) {
-	sum := Grow(n) + Recovers(n%20) + Yields(n)
+	sum := Grow(n) + Recovers(n%20) + Yields(n) + Six(n, n+1, n+2, n+3, n+4, n+5)
 	defer func() { done(sum) }()
 	if n%10 == 0 {
 		Exits(n % 7)
