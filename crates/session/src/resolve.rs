@@ -12,6 +12,7 @@ use crate::spec::{Exclusion, Location, Pattern, ProbeSpec};
 use crate::target::Image;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::path::Path;
 use trapless_engine::{Unwinder, spread};
 use trapless_isa::Mechanism;
 use trapless_process::Process;
@@ -282,7 +283,18 @@ fn is_elsewhere(
 }
 
 /// The modules that a pattern means. Sonames are in the files, so they are only asked for when paths do not help.
+///
+/// A path is ours, if a file is there that the process has mapped; a process with another root may see that elsewhere. Else it is as the
+/// process sees it.
 fn modules(process: Option<&Process>, images: &[Image], spec: &ProbeSpec) -> Result<Vec<usize>, Error> {
+    if let (Some(process), Some(path)) = (process, spec.module.as_literal().filter(|name| name.contains('/')))
+    {
+        let is_it = |index: &usize| images[*index].is_file_at(process, Path::new(path));
+        let found: Vec<usize> = (0..images.len()).filter(is_it).collect();
+        if !found.is_empty() {
+            return Ok(found);
+        }
+    }
     let by_path: Vec<_> = images
         .iter()
         .map(|i| ModuleNames { path: &i.path, soname: None, alias: i.alias.as_deref() })

@@ -2,6 +2,8 @@
 
 use crate::error::Error;
 use crate::files::{File, Files};
+use std::fs::{self, Metadata};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use trapless_isa::Machine;
@@ -53,6 +55,14 @@ impl Image {
     /// The inode of the mapped file; 0 of one that no process runs.
     pub fn inode(&self) -> u64 {
         self.mapping.as_ref().map_or(0, |mapping| mapping.inode)
+    }
+
+    /// Whether the file that is mapped is the one at `path`, as we see it, wherever the target does: its root may be another one.
+    pub fn is_file_at(&self, process: &Process, path: &Path) -> bool {
+        let is_mapped = |there: &Metadata| self.mapping.as_ref().is_some_and(|m| m.inode == there.ino());
+        let seen = fs::metadata(process.path_in_root(Path::new(&self.path))).ok().filter(is_mapped);
+        let (Some(seen), Ok(meant)) = (seen, fs::metadata(path)) else { return false };
+        (seen.dev(), seen.ino()) == (meant.dev(), meant.ino())
     }
 
     /// Whether the code at an address of the file is mapped here.

@@ -63,6 +63,43 @@ fn call(target: &mut Target, line: &str) {
     assert_eq!(target.line(), "called");
 }
 
+/// A file is what it is, not where it is seen: in a container the same one may stand elsewhere, and another one in its place.
+#[test]
+fn a_containers_file_is_known_by_what_it_is() {
+    if finish(Command::new("unshare").args(["-m", "true"])).code != Some(0) {
+        trapless_testing::inapplicable!("no mount namespace of one's own may be made");
+        return;
+    }
+    let [program, other, elsewhere] = ["runner", "other", "elsewhere"].map(runner);
+    let [path, other, elsewhere] =
+        [&program, &other, &elsewhere].map(|program| program.path().to_str().unwrap());
+    let contained = |mounted: &str, at: &str| {
+        let script = r#"mount --bind "$1" "$2" && exec "$2" 5 wait"#;
+        Target::try_start(Command::new("unshare").args(["-m", "sh", "-c", script, "sh", mounted, at]))
+            .unwrap()
+    };
+    let mut same = contained(path, elsewhere);
+    let mut another = contained(other, path);
+    // As we see it.
+    let tool = Tool::armed(&["count", &format!("{path}:subject")]);
+    eventually("it is probed", || !is_left_alone(same.pid()));
+    // And one that comes later.
+    let mut later = contained(path, elsewhere);
+    eventually("it is probed, too", || !is_left_alone(later.pid()));
+    assert!(is_left_alone(another.pid()));
+    [&mut same, &mut another, &mut later].into_iter().for_each(|target| call(target, "x"));
+    let (ran, lines) = ends(tool);
+    // It has made five before.
+    assert!((2..=7).contains(&total_hits(&lines)) && (!is_root() || total_hits(&lines) == 7), "{ran:?}");
+    // By its process, a path is as we see it, and as the container does.
+    for (target, path, is_there) in
+        [(&same, path, true), (&same, elsewhere, true), (&another, path, true), (&another, elsewhere, false)]
+    {
+        let ran = run(&["list", "-p", &target.pid().to_string(), &format!("{path}:subject")]);
+        assert_eq!(ran.code == Some(0), is_there, "{path}: {ran:?}");
+    }
+}
+
 #[test]
 fn whoever_runs_a_file_is_counted_now_and_later() {
     let program = runner("runner");
