@@ -147,7 +147,7 @@ pub enum EntryStep {
         /// How many integer arguments are stored.
         arguments: u8,
     },
-    /// Write a record of the operands of a USDT probe ([`crate::DetourRequest::operands`]).
+    /// Write a record of operands: those of a USDT probe, or where a function of another language than C has its arguments ([`crate::DetourRequest::operands`]).
     Fetch {
         /// What stands in the record: the probe's number, twice.
         id: u32,

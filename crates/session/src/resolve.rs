@@ -12,7 +12,7 @@ use crate::spec::{Exclusion, Location, Pattern, ProbeSpec};
 use crate::target::Image;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::fs::Metadata;
 use trapless_engine::{Unwinder, spread};
 use trapless_isa::Mechanism;
 use trapless_process::Process;
@@ -136,11 +136,14 @@ pub fn resolve<'p>(
         }
         for &(index, module) in &readable {
             let image = &images[index];
-            let asked = asked_module(image, module, spec);
+            let asked = asked_module(process, image, module, spec);
             let named = || asked.clone().unwrap_or_else(|| image.name().to_owned());
             let names =
                 ModuleNames { path: &image.path, soname: module.soname(), alias: image.alias.as_deref() };
-            let exclusions = select::exclusions_for(exclusions, &names);
+            let is_ours = |pattern: &Pattern| Ours::of(process, pattern).is_some_and(|ours| ours.is(image));
+            let by_file = exclusions.iter().filter(|e| e.module.as_ref().is_some_and(is_ours));
+            let mut exclusions = select::exclusions_for(exclusions, &names);
+            exclusions.extend(by_file.map(|exclusion| &exclusion.function));
             let found_here = match sites_in(module, index, spec, kinds, &exclusions) {
                 Ok(found) => found,
                 Err(Unfound::Source(error)) => {
@@ -285,15 +288,15 @@ fn is_elsewhere(
 /// The modules that a pattern means. Sonames are in the files, so they are only asked for when paths do not help.
 ///
 /// A path is ours, if a file is there that the process has mapped; a process with another root may see that elsewhere. Else it is as the
-/// process sees it.
+/// process sees it, where that may be.
 fn modules(process: Option<&Process>, images: &[Image], spec: &ProbeSpec) -> Result<Vec<usize>, Error> {
-    if let (Some(process), Some(path)) = (process, spec.module.as_literal().filter(|name| name.contains('/')))
-    {
-        let is_it = |index: &usize| images[*index].is_file_at(process, Path::new(path));
-        let found: Vec<usize> = (0..images.len()).filter(is_it).collect();
-        if !found.is_empty() {
-            return Ok(found);
-        }
+    let found = Ours::of(process, &spec.module).map(|ours| ours.among(images)).unwrap_or_default();
+    if !found.is_empty() {
+        return Ok(found);
+    }
+    if spec.by_file && process.is_some() {
+        let pattern = spec.module.text().to_owned();
+        return Err(SelectError::NoModule { pattern, nearest: Vec::new() }.into());
     }
     let by_path: Vec<_> = images
         .iter()
@@ -312,6 +315,28 @@ fn modules(process: Option<&Process>, images: &[Image], spec: &ProbeSpec) -> Res
         })
         .collect();
     Ok(select::modules(&spec.module, &with_sonames)?)
+}
+
+/// A file that a path leads to as we see it, for a process that may have mapped it.
+struct Ours<'p> {
+    process: &'p Process,
+    file: Metadata,
+}
+
+impl<'p> Ours<'p> {
+    fn of(process: Option<&'p Process>, module: &Pattern) -> Option<Self> {
+        let path = module.as_literal().filter(|name| name.contains('/'))?;
+        let file = std::fs::metadata(path).ok().filter(Metadata::is_file)?;
+        Some(Self { process: process?, file })
+    }
+
+    fn is(&self, image: &Image) -> bool {
+        image.is_of(self.process, &self.file)
+    }
+
+    fn among(&self, images: &[Image]) -> Vec<usize> {
+        (0..images.len()).filter(|&index| self.is(&images[index])).collect()
+    }
 }
 
 /// What of a module a specification means.
@@ -398,13 +423,19 @@ fn as_asked<'m>(
     std::iter::once(usual).chain(function.names()).find(means).unwrap_or(usual).plain()
 }
 
-/// A module's name as it was asked for: another name of the file (a link to it, a soname), whole and not as a pattern.
-fn asked_module(image: &Image, module: &Module, spec: &ProbeSpec) -> Option<String> {
+/// A module's name as it was asked for: another name of the file (a link to it, a soname, where we see it), whole and not as a pattern.
+fn asked_module(
+    process: Option<&Process>,
+    image: &Image,
+    module: &Module,
+    spec: &ProbeSpec,
+) -> Option<String> {
     let asked = spec.module.as_literal()?;
     let name = asked.rsplit('/').next().filter(|name| !name.is_empty() && *name != image.name())?;
     let is_link = || std::fs::symlink_metadata(asked).is_ok_and(|about| about.is_symlink());
     let is_name = image.alias.as_deref() == Some(name) || module.soname() == Some(name);
-    (is_name || asked.contains('/') && is_link()).then(|| name.to_owned())
+    let is_ours = || Ours::of(process, &spec.module).is_some_and(|ours| ours.is(image));
+    (is_name || asked.contains('/') && (is_link() || is_ours())).then(|| name.to_owned())
 }
 
 /// The site at `offset` bytes into a function.

@@ -45,6 +45,8 @@ pub struct ProbeSpec {
     pub mechanism: Option<Mechanism>,
     /// Whether the copies of a function that were inlined into others are meant, too.
     pub inlines: bool,
+    /// Whether a path of a module is ours, and never as the process sees it.
+    pub by_file: bool,
     /// The specification as it was written, for messages.
     pub text: String,
 }
@@ -172,6 +174,7 @@ impl ProbeSpec {
                 kind: None,
                 mechanism,
                 inlines: false,
+                by_file: false,
                 text: text.to_owned(),
             });
         }
@@ -197,7 +200,7 @@ impl ProbeSpec {
         let at = start + separator + 1;
         let module = pattern(text, start, module, syntax)?;
         let location = location(text, at, rest, syntax, kind.is_some())?;
-        Ok(Self { module, location, kind, mechanism, inlines: false, text: text.to_owned() })
+        Ok(Self { module, location, kind, mechanism, inlines: false, by_file: false, text: text.to_owned() })
     }
 
     /// Whether `text` has a module and something behind it, so that it is meant as a specification and not as a
@@ -217,7 +220,15 @@ impl ProbeSpec {
             None => location(function, 0, function, syntax, false)?,
         };
         let module = Pattern::literal(module);
-        Ok(Self { module, location, kind: None, mechanism: None, inlines: false, text: function.to_owned() })
+        Ok(Self {
+            module,
+            location,
+            kind: None,
+            mechanism: None,
+            inlines: false,
+            by_file: false,
+            text: function.to_owned(),
+        })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::files::{File, Files};
-use std::fs::{self, Metadata};
+use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -57,12 +57,12 @@ impl Image {
         self.mapping.as_ref().map_or(0, |mapping| mapping.inode)
     }
 
-    /// Whether the file that is mapped is the one at `path`, as we see it, wherever the target does: its root may be another one.
-    pub fn is_file_at(&self, process: &Process, path: &Path) -> bool {
-        let is_mapped = |there: &Metadata| self.mapping.as_ref().is_some_and(|m| m.inode == there.ino());
-        let seen = fs::metadata(process.path_in_root(Path::new(&self.path))).ok().filter(is_mapped);
-        let (Some(seen), Ok(meant)) = (seen, fs::metadata(path)) else { return false };
-        (seen.dev(), seen.ino()) == (meant.dev(), meant.ino())
+    /// Whether `file`, which is one of ours, is the one that is mapped, wherever the target sees it: its root may be another one.
+    pub fn is_of(&self, process: &Process, file: &Metadata) -> bool {
+        // Hardly any is looked at closer.
+        let mapping = self.mapping.as_ref().filter(|mapping| mapping.inode == file.ino());
+        let mapped = mapping.and_then(|mapping| process.open_mapped_file(mapping).ok()?.metadata().ok());
+        mapped.is_some_and(|mapped| (mapped.dev(), mapped.ino()) == (file.dev(), file.ino()))
     }
 
     /// Whether the code at an address of the file is mapped here.

@@ -2,12 +2,11 @@
 
 use crate::spec::Pattern;
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use trapless_process::{Pid, parse_maps, status_of};
+use trapless_process::{Mapping, Pid, parse_maps, status_of};
 
 /// All processes that fulfil each of these conditions, at any time of the run.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -32,10 +31,9 @@ fn identity(path: impl AsRef<Path>) -> Option<FileId> {
 impl Whoever {
     /// The conditions with what the files are at the moment, to ask of many processes.
     pub fn now(&self) -> Conditions<'_> {
-        let real = |file: &PathBuf| std::fs::canonicalize(file).unwrap_or_else(|_| file.clone());
         Conditions {
             whoever: self,
-            files: self.files.iter().map(|file| (real(file), identity(file))).collect(),
+            files: self.files.iter().filter_map(identity).collect(),
             has_libraries: self.files.is_empty() || self.files.iter().any(|file| !is_program(file)),
         }
     }
@@ -63,8 +61,8 @@ impl Whoever {
 /// What is asked of a process.
 pub struct Conditions<'w> {
     whoever: &'w Whoever,
-    /// Where the files are, and which they are.
-    files: Vec<(PathBuf, Option<FileId>)>,
+    /// The files that there are.
+    files: Vec<FileId>,
     /// Whether what is probed may be mapped later than the program.
     pub has_libraries: bool,
 }
@@ -72,7 +70,9 @@ pub struct Conditions<'w> {
 impl Conditions<'_> {
     /// Whether a process fulfils them now. One that has ended, or that we may not look at, does not.
     pub fn are_met_by(&self, pid: i32) -> bool {
-        runs_a_program(pid) && self.may_be_met_by(pid) && (self.files.is_empty() || self.maps_one(pid))
+        runs_a_program(pid)
+            && self.may_be_met_by(pid)
+            && (self.whoever.files.is_empty() || self.maps_one(pid))
     }
 
     /// Whether a process that has just started its program may come to fulfil them when its libraries are loaded.
@@ -85,7 +85,7 @@ impl Conditions<'_> {
     }
 
     fn is_one(&self, file: Option<FileId>) -> bool {
-        file.is_some() && self.files.iter().any(|(_, wanted)| *wanted == file)
+        file.is_some_and(|file| self.files.contains(&file))
     }
 
     fn runs_one(&self, pid: i32) -> bool {
@@ -97,16 +97,24 @@ impl Conditions<'_> {
             return true;
         }
         let Ok(text) = std::fs::read(format!("/proc/{pid}/maps")) else { return false };
-        // Most processes have no file of such a name, and are done with.
-        let names: Vec<&OsStr> = self.files.iter().filter_map(|(path, _)| path.file_name()).collect();
-        if !names.iter().any(|name| text.windows(name.len()).any(|part| part == name.as_bytes())) {
+        // Most processes have no file with such a number, and are done with.
+        let numbers: Vec<u64> = self.files.iter().map(|file| file.1).collect();
+        let has = |number: &u64| {
+            let number = format!(" {number} ");
+            text.windows(number.len()).any(|part| part == number.as_bytes())
+        };
+        if !numbers.iter().any(has) {
             return false;
         }
         let Ok(maps) = parse_maps(&text) else { return false };
-        maps.iter().filter(|mapping| mapping.perms.exec).filter_map(|mapping| mapping.path()).any(|path| {
-            // As the process sees it, who may have another root.
-            let seen = path.strip_prefix("/").unwrap_or(path);
-            self.is_one(identity(Path::new(&format!("/proc/{pid}/root")).join(seen)))
+        let may_be = |mapping: &&Mapping| mapping.perms.exec && numbers.contains(&mapping.inode);
+        maps.iter().filter(may_be).any(|mapping| {
+            // As the process sees it, who may have another root; or by the mapping itself, which takes a right of its own.
+            let (start, end) = (mapping.start.0, mapping.end.0);
+            let mapped = identity(format!("/proc/{pid}/map_files/{start:x}-{end:x}"));
+            let root = || PathBuf::from(format!("/proc/{pid}/root"));
+            let seen = |path: &Path| identity(root().join(path.strip_prefix("/").unwrap_or(path)));
+            self.is_one(mapped.or_else(|| seen(mapping.path()?)))
         })
     }
 }

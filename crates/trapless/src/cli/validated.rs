@@ -412,8 +412,12 @@ fn selected(
     flags: TargetFlags,
     follow: bool,
 ) -> Result<(Selection, Target), Error> {
-    let selection = required(selection(probes, kinds)?)?;
+    let mut selection = required(selection(probes, kinds)?)?;
     let target = target(flags, &selection.probes)?;
+    if let Target::Whoever(whoever) = &target {
+        let by_file = !whoever.files.is_empty();
+        selection.probes.iter_mut().for_each(|probe| probe.spec.by_file = by_file);
+    }
     // Two tracers cannot serve one process, so probes that trap are not had in what is followed.
     let traced = match target {
         _ if follow => "--follow probes",
