@@ -1,6 +1,7 @@
 //! From patterns to sites.
 
 pub mod lines;
+mod meant;
 mod places;
 mod usdt;
 
@@ -10,9 +11,9 @@ use crate::outcome::{Remark, Skipped, Why};
 use crate::select::{self, ModuleNames, SelectError};
 use crate::spec::{Exclusion, Location, Pattern, ProbeSpec};
 use crate::target::Image;
+use meant::{Ours, modules};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::fs::Metadata;
 use trapless_engine::{Unwinder, spread};
 use trapless_isa::Mechanism;
 use trapless_process::Process;
@@ -113,9 +114,12 @@ pub fn resolve<'p>(
     let probes: Vec<(Cow<'_, ProbeSpec>, Kinds)> =
         probes.into_iter().map(|(spec, kinds)| (usdt::settled(process, images, spec), kinds)).collect();
     read_functions(process, images, &probes);
+    let excluded: Vec<Option<Ours>> =
+        exclusions.iter().map(|exclusion| Ours::of(process, exclusion.module.as_ref()?)).collect();
     for (spec, kinds) in &probes {
         let (spec, kinds) = (&**spec, *kinds);
         let chosen = modules(process, images, spec)?;
+        let ours = Ours::of(process, &spec.module);
         // A pattern over modules may meet one that cannot be read; a name may not.
         let only = chosen.len() == 1;
         let mut matched = 0;
@@ -136,14 +140,13 @@ pub fn resolve<'p>(
         }
         for &(index, module) in &readable {
             let image = &images[index];
-            let asked = asked_module(process, image, module, spec);
+            let asked = meant::asked_module(image, module, spec, meant::is_ours(&ours, image));
             let named = || asked.clone().unwrap_or_else(|| image.name().to_owned());
             let names =
                 ModuleNames { path: &image.path, soname: module.soname(), alias: image.alias.as_deref() };
-            let is_ours = |pattern: &Pattern| Ours::of(process, pattern).is_some_and(|ours| ours.is(image));
-            let by_file = exclusions.iter().filter(|e| e.module.as_ref().is_some_and(is_ours));
+            let by_file = exclusions.iter().zip(&excluded).filter(|(_, ours)| meant::is_ours(ours, image));
             let mut exclusions = select::exclusions_for(exclusions, &names);
-            exclusions.extend(by_file.map(|exclusion| &exclusion.function));
+            exclusions.extend(by_file.map(|(exclusion, _)| &exclusion.function));
             let found_here = match sites_in(module, index, spec, kinds, &exclusions) {
                 Ok(found) => found,
                 Err(Unfound::Source(error)) => {
@@ -285,60 +288,6 @@ fn is_elsewhere(
     Ok(same.map(|other| other.holds(process, address)).any(|held| matches!(held, Ok(true))))
 }
 
-/// The modules that a pattern means. Sonames are in the files, so they are only asked for when paths do not help.
-///
-/// A path is ours, if a file is there that the process has mapped; a process with another root may see that elsewhere. Else it is as the
-/// process sees it, where that may be.
-fn modules(process: Option<&Process>, images: &[Image], spec: &ProbeSpec) -> Result<Vec<usize>, Error> {
-    let found = Ours::of(process, &spec.module).map(|ours| ours.among(images)).unwrap_or_default();
-    if !found.is_empty() {
-        return Ok(found);
-    }
-    if spec.by_file && process.is_some() {
-        let pattern = spec.module.text().to_owned();
-        return Err(SelectError::NoModule { pattern, nearest: Vec::new() }.into());
-    }
-    let by_path: Vec<_> = images
-        .iter()
-        .map(|i| ModuleNames { path: &i.path, soname: None, alias: i.alias.as_deref() })
-        .collect();
-    match select::modules(&spec.module, &by_path) {
-        Err(SelectError::NoModule { .. }) => {}
-        other => return Ok(other?),
-    }
-    let with_sonames: Vec<_> = images
-        .iter()
-        .map(|i| ModuleNames {
-            path: &i.path,
-            soname: i.module(process).ok().and_then(Module::soname),
-            alias: i.alias.as_deref(),
-        })
-        .collect();
-    Ok(select::modules(&spec.module, &with_sonames)?)
-}
-
-/// A file that a path leads to as we see it, for a process that may have mapped it.
-struct Ours<'p> {
-    process: &'p Process,
-    file: Metadata,
-}
-
-impl<'p> Ours<'p> {
-    fn of(process: Option<&'p Process>, module: &Pattern) -> Option<Self> {
-        let path = module.as_literal().filter(|name| name.contains('/'))?;
-        let file = std::fs::metadata(path).ok().filter(Metadata::is_file)?;
-        Some(Self { process: process?, file })
-    }
-
-    fn is(&self, image: &Image) -> bool {
-        image.is_of(self.process, &self.file)
-    }
-
-    fn among(&self, images: &[Image]) -> Vec<usize> {
-        (0..images.len()).filter(|&index| self.is(&images[index])).collect()
-    }
-}
-
 /// What of a module a specification means.
 #[derive(Default)]
 struct Found {
@@ -421,21 +370,6 @@ fn as_asked<'m>(
     // An instance that is asked for by name is better known by it than by what it is a part of.
     let means = |name: &trapless_symbols::Name<'m>| select::means(pattern, name.versioned(), demangled);
     std::iter::once(usual).chain(function.names()).find(means).unwrap_or(usual).plain()
-}
-
-/// A module's name as it was asked for: another name of the file (a link to it, a soname, where we see it), whole and not as a pattern.
-fn asked_module(
-    process: Option<&Process>,
-    image: &Image,
-    module: &Module,
-    spec: &ProbeSpec,
-) -> Option<String> {
-    let asked = spec.module.as_literal()?;
-    let name = asked.rsplit('/').next().filter(|name| !name.is_empty() && *name != image.name())?;
-    let is_link = || std::fs::symlink_metadata(asked).is_ok_and(|about| about.is_symlink());
-    let is_name = image.alias.as_deref() == Some(name) || module.soname() == Some(name);
-    let is_ours = || Ours::of(process, &spec.module).is_some_and(|ours| ours.is(image));
-    (is_name || asked.contains('/') && (is_link() || is_ours())).then(|| name.to_owned())
 }
 
 /// The site at `offset` bytes into a function.
