@@ -283,19 +283,9 @@ fn p1_threads_parked_at_each_instruction_of_site_and_room_move_to_their_copies()
         let program = spinners::build(body, APART, behind);
         let mut spinners = Spinners::start(&program, offsets.len());
         let before = spinners.target.text();
-        spinners.target.freeze();
-        for (worker, offset) in spinners.workers().into_iter().zip(offsets) {
-            park(&spinners.target, worker, spinners.subject() + offset, 0);
-        }
-        let called = spinners.calls();
-        let tool = Tool::armed(&["count", "-p", &spinners.pid(), "spinners:subject"]);
-        spinners.target.wait_for_state("T");
-        spinners.target.thaw();
-        spinners.run_on();
-        let calls = spinners.finish();
+        let [counted, calls] = spinners.count_from(offsets);
         // All but the first had entered already.
-        let entered = offsets.len() as u64 - 1;
-        assert_eq!(tool.interrupt().hits("subject", "entry"), calls - called - entered);
+        assert_eq!(counted, calls - (offsets.len() as u64 - 1));
         before.assert_restored(spinners.target.pid());
     }
 }

@@ -9,22 +9,11 @@ use support::tool::{Tool, detach, run};
 #[test]
 fn p1_threads_parked_at_each_interior_offset_move_to_the_detour() {
     let program = spinners::build(PLAIN, "", "");
-    let offsets = [0, 1, 3, 6];
     let mut spinners = Spinners::start(&program, 8);
     let before = spinners.target.text();
-    spinners.target.freeze();
-    for (worker, offset) in spinners.workers().into_iter().zip(offsets.into_iter().cycle()) {
-        park(&spinners.target, worker, spinners.subject() + offset, 0);
-    }
-    let called = spinners.calls();
-    let tool = Tool::armed(&["count", "-p", &spinners.pid(), "spinners:subject"]);
-    // On its way back into the stop a thread runs for a moment, but not in the program.
-    spinners.target.wait_for_state("T");
-    spinners.target.thaw();
-    spinners.run_on();
-    let calls = spinners.finish();
+    let [counted, calls] = spinners.count_from(&[0, 1, 3, 6]);
     // Of each four parked threads, three had entered already.
-    assert_eq!(tool.interrupt().hits("subject", "entry"), calls - called - 6);
+    assert_eq!(counted, calls - 6);
     before.assert_restored(spinners.target.pid());
 }
 

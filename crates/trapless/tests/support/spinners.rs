@@ -1,5 +1,6 @@
 //! The program that most tests patch: threads that call `subject` without a pause, check what it returns, and count their calls.
 
+use super::tool::Tool;
 use super::{Program, Target, eventually, park::park};
 
 /// `SUBJECT` is the function's body, in assembly; it must return 2 x + 1 for x in rdi.
@@ -107,6 +108,24 @@ impl Spinners {
             park(&self.target, worker, self.subject(), 0);
         }
         self.calls()
+    }
+
+    /// Counts the calls of `subject` while all stand, with the threads at these places of it in turn, and then until they end: those that
+    /// were counted, and those that were made.
+    #[track_caller]
+    pub fn count_from(&mut self, offsets: &[u64]) -> [u64; 2] {
+        self.target.freeze();
+        for (worker, offset) in self.workers().into_iter().zip(offsets.iter().cycle()) {
+            park(&self.target, worker, self.subject() + offset, 0);
+        }
+        let called = self.calls();
+        let tool = Tool::armed(&["count", "-p", &self.pid(), "spinners:subject"]);
+        // On its way back into the stop a thread runs for a moment, but not in the program.
+        self.target.wait_for_state("T");
+        self.target.thaw();
+        self.run_on();
+        let calls = self.finish();
+        [tool.interrupt().hits("subject", "entry"), calls - called]
     }
 
     /// Stops all, with each thread some instructions behind the entry of `subject`: in round after round all numbers of them.
