@@ -15,7 +15,8 @@ pub struct Spare(Option<x86::Liveness>);
 impl Spare {
     /// What is to spare where the displaced code of `site` begins, at `address`, in a process whose probe memory is laid out like that.
     pub fn at(machine: Machine, site: &Site<'_>, address: u64, stack: Stack, layout: &Layout) -> Self {
-        Spare((machine == Machine::X86_64).then(|| x86::spare(site, address, stack, layout)))
+        let spare = || x86::spare(64, site, address, stack, layout.handles_faults());
+        Spare((machine == Machine::X86_64).then(spare))
     }
 }
 

@@ -19,14 +19,10 @@ static REGISTERS: [u8; ARGUMENTS.len()] = {
 
 /// `src/cmd/compile/abi-internal.md` of Go.
 static ARGUMENTS_IN_GO: [Operand; 9] = {
-    let registers = [RAX, RBX, RCX, RDI, RSI, R8, R9, R10, R11];
-    let mut operands = [Operand::Register(0); 9];
-    let mut n = 0;
-    while n < operands.len() {
-        operands[n] = Operand::Register(registers[n] as u8);
-        n += 1;
+    const fn all(register: usize) -> Operand {
+        Operand::Register(register as u8)
     }
-    operands
+    [all(RAX), all(RBX), all(RCX), all(RDI), all(RSI), all(R8), all(R9), all(R10), all(R11)]
 };
 
 /// 64-bit mode, System V.

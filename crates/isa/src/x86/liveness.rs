@@ -65,7 +65,7 @@ struct Known {
 }
 
 /// What a detour may overwrite that begins with the instruction at `address`: what is dead there, and what is known of a Go function's entry.
-pub(super) fn spare(bits: u32, site: &Site<'_>, address: u64, stack: Stack, faults: bool) -> Liveness {
+pub(crate) fn spare(bits: u32, site: &Site<'_>, address: u64, stack: Stack, faults: bool) -> Liveness {
     let live = liveness(bits, site, address, faults);
     match stack {
         Stack::NoneInGo if address == site.function => goroutine::at_entry(live),

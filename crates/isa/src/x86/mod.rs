@@ -64,9 +64,10 @@ mod tests;
 mod verdict;
 
 pub use emulate::emulate;
+pub(crate) use liveness::spare;
 pub use liveness::{Liveness, RegisterSet, liveness};
 pub use relocate::{Relocated, relocate};
-pub(crate) use template::{Shape, Sketch, Template, spare};
+pub(crate) use template::{Shape, Sketch, Template};
 
 use crate::*;
 use alloc::{string::String, vec::Vec};

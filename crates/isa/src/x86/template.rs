@@ -13,7 +13,7 @@ use super::{
     decode::decoder,
     detour::detour,
     frame::Frame,
-    liveness::{self, Liveness},
+    liveness::Liveness,
     pieces::{Pieces, RUNS, parts},
     relocate::Relocated,
 };
@@ -61,7 +61,7 @@ pub(crate) struct Sketch {
 }
 
 impl Sketch {
-    /// `None` for what templates are not made of. `spare`: what [`spare`] says of the site.
+    /// `None` for what templates are not made of. `spare`: what [`super::spare`] says of the site.
     pub fn of(request: &DetourRequest<'_>, spare: Liveness) -> Option<Self> {
         let kinds = kinds(&request.payload)?;
         if request.address.abs_diff(request.displaced.end()) < FAR {
@@ -84,11 +84,6 @@ impl Sketch {
 fn distances<'r>(request: &'r DetourRequest<'_>) -> impl Iterator<Item = u64> + use<'r> {
     let first = routines(request);
     request.runtime.routines.iter().map(move |address| address.wrapping_sub(first))
-}
-
-/// What is to spare at a site.
-pub(crate) fn spare(site: &Site<'_>, address: u64, stack: Stack, layout: &Layout) -> Liveness {
-    liveness::spare(64, site, address, stack, layout.handles_faults())
 }
 
 fn encode(request: &DetourRequest<'_>) -> Emitted<Detour> {

@@ -260,7 +260,7 @@ impl File<'_> {
         let is_called_from_assembly = function.names().any(|name| name.plain().ends_with(".abi0"));
         let is_gos = self.module.is_compiled_by_go(function.address()) && !is_called_from_assembly;
         let all = target::machine(self.module).isa().facts().arguments_in_go;
-        is_gos.then(|| &all[..count.min(all.len())]).filter(|all| !all.is_empty() || count == 0)
+        (is_gos && !all.is_empty()).then(|| &all[..count.min(all.len())])
     }
 
     /// [`Module::goroutines`]
