@@ -11,6 +11,7 @@
 //! Only root may ask for this (CAP_SYS_ADMIN), and only for files: nobody else on the machine waits for us.
 
 use crate::readable::is_readable;
+use crate::status::{State, parse_stat};
 use crate::{Errno, Tid};
 use std::collections::VecDeque;
 use std::ffi::CString;
@@ -20,15 +21,16 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long somebody may stand until he is taken.
-const PATIENCE: Duration = Duration::from_millis(200);
+/// How long somebody may stand, taken or not: whoever takes him may have much to do for others.
+const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long somebody may stand who was taken: it is a system call for each of his threads, unless he holds what that waits for.
+/// How long whoever has taken somebody may sleep: to trace him is a system call for each of his threads, unless he holds what that waits
+/// for. That it only comes slowly on, beside many who run, is no reason to let him go.
 const TAKING: Duration = Duration::from_millis(20);
 
 /// How often those who wait are looked at.
@@ -64,6 +66,17 @@ struct Question {
     file: OwnedFd,
     group: Arc<OwnedFd>,
     is_answered: AtomicBool,
+    /// The thread of ours that has taken it; 0: none has.
+    taker: AtomicI32,
+}
+
+/// A question that somebody of ours has taken.
+struct Taken {
+    /// When it was asked.
+    since: Instant,
+    /// Since when the taker was seen to sleep each time.
+    asleep: Option<Instant>,
+    question: Arc<Question>,
 }
 
 #[derive(Debug, Default)]
@@ -133,7 +146,11 @@ impl ExecWatch {
             let _ = self.told.read(&mut [0; 64]);
             next = self.waiting.lock().pop_front();
         }
-        next.map(|question| PendingExec { tid: question.tid, question })
+        next.map(|question| {
+            // SAFETY: gettid takes nothing and cannot fail.
+            question.taker.store(unsafe { libc::gettid() }, Ordering::Release);
+            PendingExec { tid: question.tid, question }
+        })
     }
 }
 
@@ -161,6 +178,14 @@ impl Drop for PendingExec {
 }
 
 impl Question {
+    /// Whether the thread that has taken it waits for something in the kernel.
+    fn taker_sleeps(&self) -> bool {
+        let taker = self.taker.load(Ordering::Acquire);
+        let stat = std::fs::read(format!("/proc/self/task/{taker}/stat")).ok();
+        let state = stat.and_then(|stat| Some(parse_stat(&stat).ok()?.state));
+        matches!(state, Some(State::Sleeping | State::Uninterruptible))
+    }
+
     fn answer(&self) {
         if self.is_answered.swap(true, Ordering::AcqRel) {
             return;
@@ -185,8 +210,7 @@ impl Waiting {
     /// Takes questions down, and answers those that nobody answers in time.
     fn serve(&self, group: &Arc<OwnedFd>, mut reserved: Vec<File>, ends: &PipeReader, mut tells: PipeWriter) {
         let mut asked: VecDeque<(Instant, Arc<Question>)> = VecDeque::new();
-        // When a question was seen to have been taken.
-        let mut taken: VecDeque<(Instant, Arc<Question>)> = VecDeque::new();
+        let mut taken: VecDeque<Taken> = VecDeque::new();
         loop {
             let patience = if asked.is_empty() && taken.is_empty() { -1 } else { LOOK.as_millis() as i32 };
             let poll =
@@ -207,7 +231,8 @@ impl Waiting {
                 let _ = tells.write_all(b"x");
                 let Some(again) = reserve() else {
                     // The group is closed with the last of them, which lets those go on whose questions were not read.
-                    asked.iter().chain(&taken).for_each(|(_, question)| question.answer());
+                    asked.iter().for_each(|(_, question)| question.answer());
+                    taken.iter().for_each(|taken| taken.question.answer());
                     self.lock().clear();
                     return;
                 };
@@ -217,7 +242,7 @@ impl Waiting {
             asked.retain(|(since, question)| {
                 let place = queue.iter().position(|queued| Arc::ptr_eq(queued, question));
                 match place {
-                    None => taken.push_back((Instant::now(), Arc::clone(question))),
+                    None => taken.push_back(Taken::new(*since, question)),
                     Some(place) if since.elapsed() >= PATIENCE => {
                         queue.remove(place);
                         question.answer();
@@ -228,13 +253,24 @@ impl Waiting {
                 false
             });
             drop(queue);
-            taken.retain(|(since, question)| {
-                if since.elapsed() >= TAKING {
-                    question.answer();
-                }
-                !question.is_answered.load(Ordering::Acquire)
-            });
+            taken.retain_mut(|taken| !taken.is_over());
         }
+    }
+}
+
+impl Taken {
+    fn new(since: Instant, question: &Arc<Question>) -> Self {
+        Taken { since, asleep: None, question: Arc::clone(question) }
+    }
+
+    /// Answers it if that took too long; whether it is answered.
+    fn is_over(&mut self) -> bool {
+        self.asleep =
+            if self.question.taker_sleeps() { self.asleep.or_else(|| Some(Instant::now())) } else { None };
+        if self.since.elapsed() >= PATIENCE || self.asleep.is_some_and(|since| since.elapsed() >= TAKING) {
+            self.question.answer();
+        }
+        self.question.is_answered.load(Ordering::Acquire)
     }
 }
 
@@ -268,6 +304,7 @@ fn read(group: &Arc<OwnedFd>) -> Vec<Arc<Question>> {
             file: unsafe { OwnedFd::from_raw_fd(event.fd) },
             group: Arc::clone(group),
             is_answered: AtomicBool::new(false),
+            taker: AtomicI32::new(0),
         })
     });
     asked.collect()

@@ -75,3 +75,35 @@ fn whom_nobody_takes_goes_on() {
     drop(watch);
     assert_eq!(child.wait().unwrap().code(), Some(7));
 }
+
+/// Who takes somebody may need long for it, and is asleep only where the one that was taken is in the way.
+#[test]
+fn who_was_taken_waits_as_long_as_his_taker_is_at_work_and_no_longer() {
+    let Some((program, mut watch)) = watched() else { return };
+    let (at_work, most) = (Duration::from_millis(100), Duration::from_secs(1));
+    let is_over_after_work = loop {
+        let mut child = start(&program);
+        let pending = take(&mut watch);
+        let since = Instant::now();
+        while since.elapsed() < at_work {
+            std::hint::spin_loop();
+        }
+        let is_over = pending.is_over();
+        let is_conclusive = since.elapsed() < most / 2;
+        drop(pending);
+        assert_eq!(child.wait().unwrap().code(), Some(7));
+        if is_conclusive {
+            break is_over;
+        }
+    };
+    assert!(!is_over_after_work);
+    let mut child = start(&program);
+    let pending = take(&mut watch);
+    let since = Instant::now();
+    while !pending.is_over() {
+        assert!(since.elapsed() < Duration::from_secs(300), "he waits for ever");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(child.wait().unwrap().code(), Some(7));
+    assert_eq!(watch.missed(), 0);
+}
