@@ -22,6 +22,7 @@ mod signals;
 pub use file::File;
 pub(crate) use file::{code_of, function_around};
 
+use crate::session::Probe;
 use std::collections::HashMap;
 use std::fs::{self, Metadata};
 use std::io;
@@ -35,6 +36,9 @@ use trapless_symbols::{DebugSearch, Module, ModuleError};
 
 /// So many files are kept that no process needs now.
 const MOST_UNUSED: usize = 256;
+
+/// So many different lists of probes are kept for the next process.
+const MOST_LISTS: usize = 16;
 
 /// So large are these at the most together, in bytes of the files.
 const LARGEST_UNUSED: u64 = 256 << 20;
@@ -53,6 +57,8 @@ pub struct Files(Arc<Mutex<Kept>>);
 struct Kept {
     files: HashMap<Identity, Entry>,
     roots: Vec<(RootIdentity, Weak<Root>)>,
+    /// What was probed last in processes, the latest at the end.
+    probes: Vec<Arc<[Probe]>>,
     /// How often any file was asked for.
     asked: u64,
 }
@@ -119,6 +125,20 @@ impl Files {
             self.kept().keep(before, Arc::clone(&file));
         }
         Ok(file)
+    }
+
+    /// The list of a process's probes, which it shares with those that run the same files.
+    pub(crate) fn shared(&self, probes: Vec<Probe>) -> Arc<[Probe]> {
+        let known = &mut self.kept().probes;
+        let list = match known.iter().position(|list| **list == *probes) {
+            Some(at) => known.remove(at),
+            None => probes.into(),
+        };
+        if known.len() >= MOST_LISTS {
+            known.remove(0);
+        }
+        known.push(Arc::clone(&list));
+        list
     }
 
     fn known(&self, identity: &Identity) -> Option<Arc<File>> {

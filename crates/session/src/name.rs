@@ -165,6 +165,12 @@ impl SiteName {
 }
 
 impl Parts {
+    /// All but a text that is made of the rest, which takes long. The name of a USDT probe is nothing else.
+    fn as_asked(&self) -> (&str, u64, bool, &[Place], &[String], Option<&String>) {
+        let text = self.text.get().filter(|_| self.symbol.is_empty());
+        (&self.symbol, self.offset, self.is_around, &self.places, &self.inlined, text)
+    }
+
     fn told(&self) -> String {
         let symbol = demangle(&self.symbol);
         let whole = match self.offset {
@@ -183,6 +189,12 @@ impl Parts {
             |place: &Place| format!("{}:{}", place.file.rsplit('/').next().unwrap_or_default(), place.line);
         let places: Vec<String> = self.places.iter().map(file).collect();
         format!("{text} ({})", places.join(", "))
+    }
+}
+
+impl PartialEq for SiteName {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0.as_asked() == other.0.as_asked()
     }
 }
 
@@ -220,6 +232,30 @@ mod tests {
             (&copy("f"), &copy("f"), "f inlined into main (a.c:9)"),
         ] {
             assert_eq!(first.joined(second).text(), expected);
+        }
+    }
+
+    #[test]
+    fn names_are_equal_that_were_asked_for_alike_and_no_others() {
+        let place = |line| Some(Place { file: "a.c".into(), line, column: 0 });
+        let all = || {
+            [
+                SiteName::new("main", 0),
+                SiteName::new("main", 1),
+                SiteName::in_source("main", 0, place(3), None),
+                SiteName::in_source("main", 0, place(4), None),
+                SiteName::in_source("main", 0, place(3), Some("f".to_owned())),
+                SiteName::of_usdt("p", "main"),
+                SiteName::of_usdt("p", "other"),
+            ]
+        };
+        let (first, again) = (all(), all());
+        // That it was shown makes no difference.
+        first.iter().for_each(|name| drop(name.text().to_owned()));
+        for (a, name) in first.iter().enumerate() {
+            for (b, other) in again.iter().enumerate() {
+                assert_eq!(name == other, a == b, "{name} {other}");
+            }
         }
     }
 }

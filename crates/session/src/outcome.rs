@@ -2,39 +2,70 @@
 //!
 //! The structs are plain data, and as JSON they are objects with fields of the same names.
 
-use crate::name::Source;
+use crate::name::{SiteName, Source};
 use crate::spec::Kind;
 use serde::{Serialize, Serializer, ser::SerializeStruct};
+use std::ops::Deref;
+use std::sync::Arc;
 use trapless_engine::Refusal;
 use trapless_isa::operand::NotRead;
 
-/// What one probe saw.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ProbeSummary {
+/// What is told of a probe beside all of its numbers, whatever the process: rows of it share one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Probed {
     /// File name of the module.
-    pub module: String,
-    /// The function, demangled, with `+0x…` for a site inside it.
-    pub function: String,
-    /// Where it is in the source, if it was asked for by that.
-    #[serde(flatten)]
-    pub source: Source,
+    pub module: Arc<str>,
+    /// The function, demangled, with `+0x…` for a site inside it, and where it is in the source, if it was asked for by that.
+    pub function: SiteName,
+    /// How the probe gets control: `jump`, `short`, `boost`, `emulate` or `step`.
+    pub mechanism: &'static str,
+}
+
+/// What one probe saw.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProbeSummary {
+    /// Which probe.
+    pub probe: Arc<Probed>,
     /// Entry or return.
-    #[serde(serialize_with = "kind")]
     pub kind: Kind,
+    /// How many sites it has, where a USDT probe stands at several.
+    pub sites: u32,
     /// The site's address in the target.
     pub address: u64,
-    /// How the probe gets control: `jump`, `boost`, `emulate` or `step`.
-    pub mechanism: &'static str,
-    /// How many sites it has, where a USDT probe stands at several.
-    #[serde(skip_serializing_if = "is_one")]
-    pub sites: usize,
     /// How often it fired.
     pub hits: u64,
     /// How many of its hits could not be recorded.
     pub lost: u64,
     /// From entry to return, where it was measured and at least one call returned.
-    #[serde(rename = "latency_ns", skip_serializing_if = "Option::is_none")]
-    pub latency: Option<LatencySummary>,
+    pub latency: Option<Box<LatencySummary>>,
+}
+
+impl Deref for ProbeSummary {
+    type Target = Probed;
+    fn deref(&self) -> &Probed {
+        &self.probe
+    }
+}
+
+impl Serialize for ProbeSummary {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut row = serializer.serialize_struct("ProbeSummary", 14)?;
+        row.serialize_field("module", &*self.module)?;
+        row.serialize_field("function", self.function.text())?;
+        serialize_source(&self.function.source(), &mut row)?;
+        row.serialize_field("kind", self.kind.name())?;
+        row.serialize_field("address", &self.address)?;
+        row.serialize_field("mechanism", self.mechanism)?;
+        if self.sites != 1 {
+            row.serialize_field("sites", &self.sites)?;
+        }
+        row.serialize_field("hits", &self.hits)?;
+        row.serialize_field("lost", &self.lost)?;
+        if let Some(latency) = &self.latency {
+            row.serialize_field("latency_ns", latency)?;
+        }
+        row.end()
+    }
 }
 
 /// The distribution of a function's durations, in nanoseconds.
@@ -175,24 +206,7 @@ impl Serialize for Hit {
         }
         hit.serialize_field("module", &self.module)?;
         hit.serialize_field("function", &self.function)?;
-        if let Some(file) = &self.source.file {
-            hit.serialize_field("file", file)?;
-        }
-        if let Some(line) = &self.source.line {
-            hit.serialize_field("line", line)?;
-        }
-        if let Some(column) = &self.source.column {
-            hit.serialize_field("column", column)?;
-        }
-        if !self.source.also.is_empty() {
-            hit.serialize_field("also", &self.source.also)?;
-        }
-        if !self.source.inlined.is_empty() {
-            hit.serialize_field("inlined", &self.source.inlined)?;
-        }
-        if let Some(function) = &self.source.inlined_into {
-            hit.serialize_field("inlined_into", function)?;
-        }
+        serialize_source(&self.source, &mut hit)?;
         hit.serialize_field("kind", self.kind.name())?;
         if !self.args.is_empty() {
             hit.serialize_field("args", &self.args)?;
@@ -245,9 +259,27 @@ impl Serialize for UsdtValue {
     }
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
-fn is_one(number: &usize) -> bool {
-    *number == 1
+/// Puts the fields of a place in the source into an object.
+fn serialize_source<S: SerializeStruct>(source: &Source, object: &mut S) -> Result<(), S::Error> {
+    if let Some(file) = &source.file {
+        object.serialize_field("file", file)?;
+    }
+    if let Some(line) = &source.line {
+        object.serialize_field("line", line)?;
+    }
+    if let Some(column) = &source.column {
+        object.serialize_field("column", column)?;
+    }
+    if !source.also.is_empty() {
+        object.serialize_field("also", &source.also)?;
+    }
+    if !source.inlined.is_empty() {
+        object.serialize_field("inlined", &source.inlined)?;
+    }
+    if let Some(function) = &source.inlined_into {
+        object.serialize_field("inlined_into", function)?;
+    }
+    Ok(())
 }
 
 /// A word as `"0x1f"`.
@@ -257,9 +289,4 @@ impl Serialize for Hexadecimal {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&format_args!("{:#x}", self.0))
     }
-}
-
-/// Serializes a kind by its name.
-fn kind<S: Serializer>(kind: &Kind, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(kind.name())
 }

@@ -17,8 +17,7 @@ mod usdt;
 
 use crate::clock::Clock;
 use crate::error::Error;
-use crate::name::SiteName;
-use crate::outcome::{LostSite, Remark, Skipped};
+use crate::outcome::{LostSite, Probed, Remark, Skipped};
 use crate::resolve::{Kinds, Site, Sites};
 use crate::target::Image;
 use std::cell::{Cell, RefCell};
@@ -38,7 +37,7 @@ use trapless_wire::Places;
 
 use arm::{arm, nothing_probed};
 use gate::Gate;
-use told::{FileName, FileNames, Told};
+use told::{SiteFiles, Told};
 
 pub use counts::Snapshot;
 pub use gate::{Change, Changes};
@@ -78,25 +77,19 @@ impl Asked {
     }
 }
 
-/// A site that is armed.
-#[derive(Clone, Debug)]
+/// A site that is armed: what is the same in all processes that run the same files, which therefore share a list of them.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Probe {
-    /// File name of its module.
-    pub module: Arc<str>,
-    /// The function, or the USDT probe.
-    pub function: SiteName,
+    /// What is told of it.
+    pub probed: Arc<Probed>,
     /// What is told of each hit of a USDT probe. Of those, all sites of a name are shown as one.
     pub usdt: Option<Arc<[Argument]>>,
-    /// Address in the target.
-    pub address: u64,
     /// Address in the file.
     pub file_address: u64,
     /// Index of the probe that this one is again, where its library was unloaded and loaded again. Their numbers are told together.
     pub again: Option<usize>,
     /// What was asked for.
     pub kinds: Kinds,
-    /// How it gets control.
-    pub mechanism: &'static str,
     /// Where its numbers are.
     pub places: Places,
     /// The number that its records bear.
@@ -109,6 +102,8 @@ pub struct Session {
     engine: trapless_engine::Session,
     clock: Clock,
     probes: Arc<[Probe]>,
+    /// Those of the probes, in the process.
+    addresses: Arc<[u64]>,
     skipped: Arc<[Skipped]>,
     remarks: Arc<[Remark]>,
     freed: usize,
@@ -123,8 +118,7 @@ pub struct Session {
     is_uncertain: bool,
     /// The run-time systems that the process had.
     runtimes: Runtimes,
-    /// The file of each site, by the site's id.
-    files: Vec<FileName>,
+    files: SiteFiles,
 }
 
 /// How the target is held still while it is changed.
@@ -284,13 +278,16 @@ impl Session {
             return Err(nothing_probed(&told.refused));
         }
         let makers = makers.counters(&prepared, &plan, &left_alone);
-        let mut names = |id: u32| told.modules.named(&prepared, id);
         let gate = plan.sites.iter().position(|site| site.request.wanted.gate).filter(|_| engine.has_gate());
-        let recheck = lost::Sites::of(engine.journal(), &plan, &left_alone, images, &mut names);
+        let recheck = lost::Sites::of(engine.journal(), &plan, &left_alone, images);
+        let probes = std::mem::take(&mut told.probes);
+        let mut files = SiteFiles::default();
+        files.extend(&prepared);
         Ok(Self {
             engine,
             clock,
-            probes: std::mem::take(&mut told.probes).into(),
+            probes: images.first().map_or_else(Arc::default, |image| image.files().shared(probes)),
+            addresses: std::mem::take(&mut told.addresses).into(),
             skipped: told.skipped(&prepared).into(),
             remarks: prepared.sites.remarks.clone().into(),
             freed,
@@ -298,7 +295,7 @@ impl Session {
             ended_children: Cell::new(0),
             recheck: RefCell::new(recheck.told_at(gate)),
             makers,
-            files: FileNames::default().all(&prepared),
+            files,
             runtimes: prepared.facts.runtimes,
             is_uncertain: false,
             asked,
@@ -317,6 +314,7 @@ impl Session {
             engine,
             clock: Clock::now(),
             probes: self.probes.clone(),
+            addresses: self.addresses.clone(),
             skipped: Arc::new([]),
             remarks: Arc::new([]),
             freed: 0,
@@ -365,7 +363,7 @@ impl Session {
     /// Looks whether what was written at the sites still stands there: at some of them, or at all. What [`Self::lost_sites`] tells
     /// is what was found so far.
     pub fn look_again(&self, process: &Process, all: bool) {
-        self.recheck.borrow_mut().look(process, &self.engine, all);
+        self.recheck.borrow_mut().look(process, self, all);
     }
 
     /// Sites at which calls are no longer counted, as far as was looked.
@@ -396,6 +394,18 @@ impl Session {
     /// The probes that are armed.
     pub fn probes(&self) -> &[Probe] {
         &self.probes
+    }
+
+    /// The same, each with its address in the process.
+    pub fn probes_at(&self) -> impl Iterator<Item = (&Probe, u64)> {
+        self.probes.iter().zip(self.addresses.iter().copied())
+    }
+
+    /// What is told of a site, by its index in the journal: its address, and the probe that it is one of.
+    fn at(&self, index: usize) -> Option<(u64, &Probed)> {
+        let site = self.engine.journal().site(index)?;
+        let (probe, address) = self.probes_at().find(|(probe, _)| probe.id == site.probe)?;
+        Some((if site.is_exit() { site.probed() } else { address }, &*probe.probed))
     }
 
     /// Sites that were left alone, and why.

@@ -52,6 +52,11 @@ impl Image {
         self.path.rsplit('/').next().unwrap_or(&self.path)
     }
 
+    /// The files of all processes that are looked at with this one's.
+    pub(crate) fn files(&self) -> &Files {
+        &self.files
+    }
+
     /// The inode of the mapped file; 0 of one that no process runs.
     pub fn inode(&self) -> u64 {
         self.mapping.as_ref().map_or(0, |mapping| mapping.inode)

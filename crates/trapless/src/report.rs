@@ -31,8 +31,10 @@ pub use number::{count, duration, plural};
 pub use output::{Output, Running, leave_stdout};
 pub use table::{Align, Table};
 pub use text::{Sort, Text, TextOptions, View};
-pub use totals::totals;
-pub use trapless_session::outcome::{Bucket, Hit, LatencySummary, LostSite, ProbeSummary, Skipped, Why};
+pub use totals::{Totals, totals};
+pub use trapless_session::outcome::{
+    Bucket, Hit, LatencySummary, LostSite, ProbeSummary, Probed, Skipped, Why,
+};
 
 /// Receives a run's events in order: `attached`, any number of `interval` and `hit`, `summary`.
 ///

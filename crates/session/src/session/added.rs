@@ -6,8 +6,8 @@
 
 use super::arm::ATTEMPTS;
 use super::{
-    Asked, FileNames, Hold, Prepared, Probe, Session, Told, facts, follows, hooks, leave_out_without_return,
-    lost, sharing, signals, wanted,
+    Asked, Hold, Prepared, Probe, Session, Told, facts, follows, hooks, leave_out_without_return, lost,
+    sharing, signals, wanted,
 };
 use crate::error::Error;
 use crate::outcome::{Skipped, Why};
@@ -50,7 +50,7 @@ impl Session {
         leave_out_without_return(measure, &mut sites);
         leave_out_unrelocated(process, images, &mut sites);
         if sites.sites.is_empty() {
-            self.tell(Vec::new(), sites.skipped);
+            self.tell(Vec::new(), &[], sites.skipped);
             return Ok(0);
         }
         if self.is_served() {
@@ -69,7 +69,7 @@ impl Session {
             Ok(done) => done,
             Err(EngineError::NothingToDo(refused)) => {
                 let told = Told { refused, ..Told::of(&prepared, &plan, &[]) };
-                self.tell(Vec::new(), told.skipped(&prepared));
+                self.tell(Vec::new(), &[], told.skipped(&prepared));
                 return Ok(0);
             }
             Err(error) => return Err(self.failed(error)),
@@ -77,14 +77,13 @@ impl Session {
         self.engine.include(&added).map_err(|error| self.failed(error))?;
         let mut told = Told::of(&prepared, &plan, &added.refused);
         self.makers.extend(makers.counters(&prepared, &plan, &added.refused));
-        let mut names = |id: u32| told.modules.named(&prepared, id);
-        let more = lost::Sites::of(&added.journal, &plan, &added.refused, images, &mut names);
+        let more = lost::Sites::of(&added.journal, &plan, &added.refused, images);
         self.recheck.borrow_mut().include(more);
-        self.files.extend(FileNames::default().all(&prepared));
+        self.files.extend(&prepared);
         let mut probes = std::mem::take(&mut told.probes);
         let files = &self.files;
         let place =
-            |probe: &Probe| (&files[probe.id as usize], probe.file_address, probe.function.text().to_owned());
+            |probe: &Probe| (files.of(probe.id), probe.file_address, probe.probed.function.text().to_owned());
         let known: HashMap<_, usize> = (0..)
             .zip(self.probes.iter())
             .filter(|(_, probe)| probe.again.is_none())
@@ -93,7 +92,7 @@ impl Session {
         let again: Vec<_> = probes.iter().map(|probe| known.get(&place(probe)).copied()).collect();
         probes.iter_mut().zip(again).for_each(|(probe, again)| probe.again = again);
         let count = probes.len();
-        self.tell(probes, told.skipped(&prepared));
+        self.tell(probes, &told.addresses, told.skipped(&prepared));
         Ok(count)
     }
 
@@ -103,7 +102,7 @@ impl Session {
     /// The process cannot be stopped or changed.
     pub fn come_back(&mut self, process: &Process, image: &Image, hold: Hold<'_>) -> Result<bool, Error> {
         let is_of_file = |id: u32| {
-            let file = self.files.get(id as usize);
+            let file = self.files.of(id);
             file.is_some_and(|(inode, path)| *inode == image.inode() && **path == *image.path)
         };
         // Semaphores would have to be raised again: such probes are added as new ones are.
@@ -151,9 +150,10 @@ impl Session {
         }
     }
 
-    fn tell(&mut self, probes: Vec<Probe>, skipped: Vec<Skipped>) {
+    fn tell(&mut self, probes: Vec<Probe>, addresses: &[u64], skipped: Vec<Skipped>) {
         if !probes.is_empty() {
             self.probes = self.probes.iter().cloned().chain(probes).collect::<Arc<[_]>>();
+            self.addresses = self.addresses.iter().chain(addresses).copied().collect();
         }
         if !skipped.is_empty() {
             self.skipped = self.skipped.iter().cloned().chain(skipped).collect::<Arc<[_]>>();
@@ -221,7 +221,7 @@ impl<'i> Prepared<'i> {
             usdt: BTreeMap::new(),
             signals: signals::Hooks::default(),
             home: Home::Armed(host),
-            first: session.files.len() as u32,
+            first: session.files.len(),
         }
         .read(follows)
     }

@@ -1,11 +1,12 @@
 //! The numbers of all probes at one moment, and what they say.
 
-use super::Probe;
+use super::{Probe, Session};
 use crate::clock::Rate;
 use crate::outcome::{Bucket, LatencySummary, ProbeSummary};
 use crate::spec::Kind;
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::sync::Arc;
 use trapless_engine::Region;
 use trapless_isa::detour::{LATENCY_LENGTH, latency_bucket_start};
 use trapless_wire::{Counter, Counters, Histogram, Latency, Places, Totals};
@@ -16,7 +17,7 @@ struct Numbers {
     entries: u64,
     returns: u64,
     lost: u64,
-    latency: Option<Latency>,
+    latency: Option<Box<Latency>>,
 }
 
 /// The numbers of all probes at one moment.
@@ -44,7 +45,7 @@ impl Snapshot {
             let latency = returns
                 .filter(|_| latency.is_some())
                 .and_then(|returns| histograms.binary_search_by_key(&returns, |h| h.0).ok())
-                .and_then(|index| latencies[index].take());
+                .and_then(|index| latencies[index].take().map(Box::new));
             Numbers { entries: own(entries), returns: own(returns), lost: own(lost), latency }
         });
         let of_children = |counter: Option<Counter>| counter.map_or(0, |counter| totals.of_children(counter));
@@ -60,23 +61,20 @@ impl Snapshot {
 
     /// What happened since `before`, a row for every entry and every return that was asked for. `latency`: one
     /// row for each function instead.
-    pub fn since(&self, before: &Self, probes: &[Probe], rate: Rate, latency: bool) -> Vec<ProbeSummary> {
-        let nothing = Numbers::default();
+    pub fn since(&self, before: &Self, session: &Session, rate: Rate, latency: bool) -> Vec<ProbeSummary> {
+        let (probes, nothing) = (session.probes(), Numbers::default());
         let mut rows = Vec::new();
         let mut usdt = HashMap::new();
         let (all, before) = (together(&self.numbers, probes), together(&before.numbers, probes));
-        for (index, (probe, now)) in probes.iter().zip(&*all).enumerate() {
+        for (index, ((probe, address), now)) in session.probes_at().zip(&*all).enumerate() {
             if probe.again.is_some() {
                 continue;
             }
             let then = before.get(index).unwrap_or(&nothing);
             let row = |kind, hits, lost, latency| ProbeSummary {
-                module: probe.module.to_string(),
-                function: probe.function.text().to_owned(),
-                source: probe.function.source(),
+                probe: Arc::clone(&probe.probed),
                 kind,
-                address: probe.address,
-                mechanism: probe.mechanism,
+                address,
                 sites: 1,
                 hits,
                 lost,
@@ -85,7 +83,8 @@ impl Snapshot {
             let lost = now.lost.saturating_sub(then.lost);
             let returns = now.returns.saturating_sub(then.returns);
             if latency {
-                let times = now.latency.as_ref().map(|l| summarize(l, then.latency.as_ref(), rate));
+                let times =
+                    now.latency.as_ref().map(|l| Box::new(summarize(l, then.latency.as_deref(), rate)));
                 rows.push(row(Kind::Return, returns, lost, times));
                 continue;
             }
@@ -125,7 +124,7 @@ impl Numbers {
         self.returns = self.returns.saturating_add(more.returns);
         self.lost = self.lost.saturating_add(more.lost);
         let Some(times) = &more.latency else { return };
-        let all = self.latency.get_or_insert_with(Latency::default);
+        let all = self.latency.get_or_insert_default();
         all.count = all.count.saturating_add(times.count);
         all.sum = all.sum.saturating_add(times.sum);
         all.max = all.max.max(times.max);
@@ -138,10 +137,10 @@ impl Numbers {
 /// Adds a row to that of the same USDT probe, which has several sites. `known`: where the rows of USDT probes are.
 fn add_usdt(
     rows: &mut Vec<ProbeSummary>,
-    known: &mut HashMap<(String, String, &'static str), usize>,
+    known: &mut HashMap<(Arc<str>, String, &'static str), usize>,
     new: ProbeSummary,
 ) {
-    let key = (new.module.clone(), new.function.clone(), new.mechanism);
+    let key = (Arc::clone(&new.module), new.function.text().to_owned(), new.mechanism);
     match known.get(&key).and_then(|&index| rows.get_mut(index)) {
         Some(row) => {
             row.sites += 1;

@@ -1,13 +1,11 @@
 //! Armed sites that somebody else took away, by the names their users know.
 
-use crate::name::SiteName;
 use crate::outcome::LostSite;
 use crate::target::Image;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use trapless_engine::{Became, LeftAlone, Plan, Recheck, Session};
+use trapless_engine::{Became, LeftAlone, Plan, Recheck};
 use trapless_process::Process;
 use trapless_wire::Journal;
 
@@ -15,8 +13,8 @@ use trapless_wire::Journal;
 #[derive(Clone, Debug)]
 pub(super) struct Sites {
     recheck: Recheck,
-    /// By index in the plan: address, module, function, of those that were asked for.
-    names: Vec<Option<(u64, Arc<str>, SiteName)>>,
+    /// How many there are.
+    count: u32,
     lost: Vec<LostSite>,
     /// The program that the process runs instead.
     replaced: Option<PathBuf>,
@@ -31,13 +29,12 @@ pub(super) struct Sites {
 }
 
 impl Sites {
-    /// All sites that were armed; `names` gives a site's module and function by its id.
+    /// All sites that were armed.
     pub(super) fn of(
         journal: &Journal,
         plan: &Plan<'_>,
         refused: &[Option<LeftAlone>],
         images: &[Image],
-        mut names: impl FnMut(u32) -> (Arc<str>, SiteName),
     ) -> Self {
         let probed: BTreeSet<(u64, u64)> = plan.modules.iter().map(|m| (m.start, m.end)).collect();
         let paths: BTreeSet<&str> = images
@@ -47,17 +44,11 @@ impl Sites {
             .collect();
         let known = images.iter().filter(|image| paths.contains(image.path.as_str()));
         let known = known.map(|image| (PathBuf::from(&image.path), image.range.clone())).collect();
-        let names = plan.sites.iter().map(|site| {
-            let asked = !site.request.wanted.is_hook();
-            asked
-                .then(|| names(site.request.id))
-                .map(|(module, function)| (site.request.address, module, function))
-        });
         let recheck = Recheck::of(journal, refused);
         let mapped_again = BTreeSet::new();
         Self {
             recheck,
-            names: names.collect(),
+            count: plan.sites.len() as u32,
             lost: Vec::new(),
             replaced: None,
             known,
@@ -79,14 +70,14 @@ impl Sites {
 
     /// Only the first sites, which is what a forked child has.
     pub(super) fn first(mut self, count: usize) -> Self {
-        self.names.truncate(count);
+        self.count = self.count.min(count as u32);
         Self { recheck: self.recheck.first(count), ..self }
     }
 
     /// Takes in sites that were added.
     pub(super) fn include(&mut self, more: Sites) {
-        self.recheck.include(more.recheck, self.names.len() as u32);
-        self.names.extend(more.names);
+        self.recheck.include(more.recheck, self.count);
+        self.count += more.count;
         // Where a file was mapped again is probed by now.
         self.mapped_again.retain(|path| more.known.iter().all(|(known, _)| known != path));
         self.known.extend(more.known);
@@ -107,11 +98,11 @@ impl Sites {
         self.is_over = true;
     }
 
-    pub(super) fn look(&mut self, process: &Process, session: &Session, all: bool) {
+    pub(super) fn look(&mut self, process: &Process, session: &super::Session, all: bool) {
         if self.is_over {
             return;
         }
-        for (index, became) in self.recheck.look(process, session, all) {
+        for (index, became) in self.recheck.look(process, &session.engine, all) {
             if became == Became::Replaced {
                 // Told once, and not of each of its sites.
                 self.replaced.get_or_insert_with(|| process.exe().unwrap_or_default());
@@ -123,17 +114,17 @@ impl Sites {
             if self.gate.is_some() && matches!(became, Became::Unloaded | Became::Reloaded) {
                 continue;
             }
-            let Some(Some((address, module, function))) = self.names.get(index as usize) else { continue };
+            let Some((address, probed)) = session.at(index as usize) else { continue };
             // A site is mended as often as it takes, and told once.
             if became == Became::Mended
-                && self.lost.iter().any(|l| l.address == *address && l.code == became.code())
+                && self.lost.iter().any(|l| l.address == address && l.code == became.code())
             {
                 continue;
             }
             self.lost.push(LostSite {
-                module: module.to_string(),
-                function: function.text().to_owned(),
-                address: *address,
+                module: probed.module.to_string(),
+                function: probed.function.text().to_owned(),
+                address,
                 code: became.code(),
                 reason: became.to_string(),
             });

@@ -1,11 +1,9 @@
 //! What is told of sites that were to be armed, by the names that their users know.
 
 use super::{Prepared, Probe};
-use crate::name::SiteName;
-use crate::outcome::{Skipped, Why};
-use crate::resolve::{self, Kinds, Site};
+use crate::outcome::{Probed, Skipped, Why};
+use crate::resolve::{self, Kinds};
 use crate::target::Image;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use trapless_engine::{LeftAlone, Plan, Refusal, spread};
 
@@ -15,8 +13,9 @@ pub(super) type FileName = (u64, Arc<str>);
 /// What is told of the sites that were to be armed.
 pub(super) struct Told {
     pub probes: Vec<Probe>,
+    /// Those of the probes.
+    pub addresses: Vec<u64>,
     pub refused: Vec<(u32, Refusal)>,
-    pub modules: ModuleNames,
 }
 
 impl Told {
@@ -24,7 +23,7 @@ impl Told {
     pub(super) fn of(prepared: &Prepared<'_>, plan: &Plan<'_>, left_alone: &[Option<LeftAlone>]) -> Self {
         let mut refused = plan.skipped.clone();
         let mut modules = ModuleNames::default();
-        let mut probes = Vec::with_capacity(plan.sites.len());
+        let (mut probes, mut addresses) = (Vec::new(), Vec::new());
         for (site, left) in plan.sites.iter().zip(left_alone) {
             if site.request.is_exit() {
                 continue;
@@ -34,21 +33,26 @@ impl Told {
                 Some(left) => refused.push((site.request.id, (*left).into())),
                 None if asked.kinds == Kinds::default() || site.request.wanted.is_hook() => {}
                 // One for each name: several USDT probes may stand at one address.
-                None => probes.extend(asked.names().map(|name| Probe {
-                    module: modules.name(asked.module_name(prepared.images)),
-                    function: name.clone(),
-                    usdt: prepared.notes(site.request.id).and_then(|notes| notes.arguments_of(name.text())),
-                    address: site.request.address,
-                    file_address: asked.address,
-                    again: None,
-                    kinds: asked.kinds,
-                    mechanism: site.mechanism.name(),
-                    places: site.places,
-                    id: site.request.id,
-                })),
+                None => {
+                    probes.extend(asked.names().map(|name| Probe {
+                        probed: Arc::new(Probed {
+                            module: modules.name(asked.module_name(prepared.images)),
+                            function: name.clone(),
+                            mechanism: site.mechanism.name(),
+                        }),
+                        usdt:
+                            prepared.notes(site.request.id).and_then(|notes| notes.arguments_of(name.text())),
+                        file_address: asked.address,
+                        again: None,
+                        kinds: asked.kinds,
+                        places: site.places,
+                        id: site.request.id,
+                    }));
+                    addresses.resize(probes.len(), site.request.address);
+                }
             }
         }
-        Self { probes, refused, modules }
+        Self { probes, addresses, refused }
     }
 
     /// What was asked for and left out.
@@ -65,7 +69,7 @@ impl Told {
 
 /// Names of modules, each kept once for all the sites in a row that bear it.
 #[derive(Default)]
-pub(super) struct ModuleNames(Option<Arc<str>>);
+struct ModuleNames(Option<Arc<str>>);
 
 impl ModuleNames {
     fn name(&mut self, name: &str) -> Arc<str> {
@@ -74,25 +78,36 @@ impl ModuleNames {
             _ => self.0.insert(name.into()).clone(),
         }
     }
-
-    /// The names of a site and its module.
-    pub(super) fn named(&mut self, prepared: &Prepared<'_>, id: u32) -> (Arc<str>, SiteName) {
-        let site = prepared.site(id);
-        (self.name(site.module_name(prepared.images)), site.name.clone())
-    }
 }
 
-/// Inodes and paths of images, each kept once.
-#[derive(Default)]
-pub(super) struct FileNames(BTreeMap<usize, FileName>);
+/// The files of all sites, by the sites' ids. Neighbours are mostly of one file.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SiteFiles(Vec<(u32, FileName)>);
 
-impl FileNames {
-    /// Those of all sites, in order.
-    pub(super) fn all(mut self, prepared: &Prepared<'_>) -> Vec<FileName> {
-        let of = |image: &Image| (image.inode(), image.path.as_str().into());
-        let mut file = |site: &Site| {
-            self.0.entry(site.image).or_insert_with(|| of(&prepared.images[site.image])).clone()
-        };
-        prepared.sites.sites.iter().map(&mut file).collect()
+impl SiteFiles {
+    /// Adds those of further sites, in the order of their ids.
+    pub(super) fn extend(&mut self, prepared: &Prepared<'_>) {
+        let mut last = None;
+        for site in &prepared.sites.sites {
+            let end = self.len() + 1;
+            match self.0.last_mut().filter(|_| last == Some(site.image)) {
+                Some((behind, _)) => *behind = end,
+                None => {
+                    let image: &Image = &prepared.images[site.image];
+                    self.0.push((end, (image.inode(), image.path.as_str().into())));
+                    last = Some(site.image);
+                }
+            }
+        }
+    }
+
+    /// How many sites there are.
+    pub(super) fn len(&self) -> u32 {
+        self.0.last().map_or(0, |(end, _)| *end)
+    }
+
+    pub(super) fn of(&self, id: u32) -> Option<&FileName> {
+        let run = self.0.partition_point(|(end, _)| *end <= id);
+        self.0.get(run).map(|(_, file)| file)
     }
 }

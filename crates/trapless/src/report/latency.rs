@@ -39,7 +39,7 @@ pub(super) fn table(
             None => cells.extend(std::iter::repeat_n("-".to_owned(), 6)),
         }
         cells.push(if shared {
-            probe.function.clone()
+            probe.function.to_string()
         } else {
             format!("{}:{}", probe.module, probe.function)
         });
@@ -57,7 +57,7 @@ pub(super) fn histograms(
 ) -> io::Result<()> {
     let measured = probes.iter().filter_map(|p| p.latency.as_ref().map(|l| (p, l)));
     for (probe, latency) in measured.take(most) {
-        writeln!(output, "\n{}:{}", printable(&probe.module), printable(&probe.function))?;
+        writeln!(output, "\n{}:{}", printable(&probe.module), printable(probe.function.text()))?;
         histogram::write(output, &latency.buckets, width.unwrap_or(HISTOGRAM_WIDTH))?;
     }
     Ok(())

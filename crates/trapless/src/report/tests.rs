@@ -3,20 +3,18 @@
 use super::*;
 use crate::spec::Kind;
 use std::io::Write;
+use std::sync::Arc;
+use trapless_session::name::SiteName;
+
+/// A row of a probe by a jump.
+pub(super) fn row(module: &str, function: &str, kind: Kind, hits: u64) -> ProbeSummary {
+    let function = SiteName::new(function, 0);
+    let probe = Arc::new(Probed { module: module.into(), function, mechanism: "jump" });
+    ProbeSummary { probe, kind, address: 0x7f00_0000_1000, sites: 1, hits, lost: 0, latency: None }
+}
 
 fn probe(function: &str, kind: Kind, hits: u64) -> ProbeSummary {
-    ProbeSummary {
-        module: "libc.so.6".to_owned(),
-        function: function.to_owned(),
-        source: Default::default(),
-        kind,
-        address: 0x7f00_0000_1000,
-        mechanism: "jump",
-        sites: 1,
-        hits,
-        lost: 0,
-        latency: None,
-    }
+    row("libc.so.6", function, kind, hits)
 }
 
 fn latency() -> LatencySummary {
@@ -88,7 +86,9 @@ skipped 3 sites: too short
 
 #[test]
 fn what_differs_between_probes_gets_a_column() {
-    let trapped = ProbeSummary { mechanism: "step", lost: 5, ..probe("f", Kind::Return, 9) };
+    let row = probe("f", Kind::Return, 9);
+    let stepped = Arc::new(Probed { mechanism: "step", ..(*row.probe).clone() });
+    let trapped = ProbeSummary { probe: stepped, lost: 5, ..row };
     let text = text(View::Count, &Summary { skipped: vec![], exit: None, ..summary(vec![trapped]) });
     assert_eq!(
         text,
@@ -103,7 +103,7 @@ HITS  LOST    KIND    BY  MODULE     FUNCTION
 #[test]
 fn latencies_read_as_a_table_with_histograms() {
     let long = "ns::Parser<std::allocator<char>, std::less<void>>::parse(std::string)";
-    let measured = |name| ProbeSummary { latency: Some(latency()), ..probe(name, Kind::Return, 4) };
+    let measured = |name| ProbeSummary { latency: Some(Box::new(latency())), ..probe(name, Kind::Return, 4) };
     let summary = Summary { skipped: vec![], exit: Some(Exit::Signal(9)), ..summary(vec![measured(long)]) };
     assert_eq!(
         text(View::Latency, &summary),
@@ -139,7 +139,7 @@ fn json_is_one_object_per_line_with_its_type_first() {
         duration_ns: Some(9),
     };
     lines.hit(&hit).unwrap();
-    let measured = ProbeSummary { latency: Some(latency()), ..probe("f", Kind::Return, 4) };
+    let measured = ProbeSummary { latency: Some(Box::new(latency())), ..probe("f", Kind::Return, 4) };
     lines.interval(&[Interval { pid: 42, time_ns: 7, probes: vec![] }]).unwrap();
     lines
         .summary(&Summary { duration_ns: 9, ..summary(vec![probe("a\"b", Kind::Entry, 1), measured]) })

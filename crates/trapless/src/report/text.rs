@@ -215,7 +215,7 @@ pub(super) fn ended(exit: Option<Exit>) -> String {
 }
 
 fn sort(probes: &mut [&ProbeSummary], sort: Sort) {
-    let latency = |p: &ProbeSummary, f: fn(&super::LatencySummary) -> u64| p.latency.as_ref().map_or(0, f);
+    let latency = |p: &ProbeSummary, f: fn(&super::LatencySummary) -> u64| p.latency.as_deref().map_or(0, f);
     let key = |p: &ProbeSummary| -> u128 {
         match sort {
             Sort::Hits => p.hits.into(),
@@ -226,7 +226,7 @@ fn sort(probes: &mut [&ProbeSummary], sort: Sort) {
             Sort::Name => 0,
         }
     };
-    let name = |p: &ProbeSummary| (p.module.clone(), p.function.clone(), p.kind, p.address);
+    let name = |p: &ProbeSummary| (p.module.clone(), p.function.text().to_owned(), p.kind, p.address);
     probes.sort_by_cached_key(|p| (std::cmp::Reverse(key(p)), name(p)));
 }
 
@@ -246,7 +246,7 @@ fn counts(output: &mut dyn Write, probes: &[&ProbeSummary], width: Option<usize>
         cells.extend(lost.then(|| count(probe.lost)));
         cells.extend(kinds.then(|| probe.kind.to_string()));
         cells.extend(mechanisms.then(|| probe.mechanism.to_owned()));
-        cells.extend([probe.module.clone(), probe.function.clone()]);
+        cells.extend([probe.module.to_string(), probe.function.to_string()]);
         table.row(cells);
     }
     table.write(output, width)

@@ -1,27 +1,81 @@
 //! What several processes did together.
 
-use super::{Bucket, LatencySummary, ProbeSummary};
+use super::{Bucket, LatencySummary, ProbeSummary, Probed};
+use crate::spec::Kind;
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-/// The sums of probes of the same module, function, kind and mechanism. Their addresses differ from process to process; the
-/// first one's stands for all.
-pub fn totals<'p>(processes: impl IntoIterator<Item = &'p [ProbeSummary]>) -> Vec<ProbeSummary> {
-    let mut totals: BTreeMap<_, ProbeSummary> = BTreeMap::new();
-    for probe in processes.into_iter().flatten() {
-        let key = (&probe.module, &probe.function, probe.kind, probe.mechanism);
-        totals
-            .entry(key)
-            .and_modify(|total| {
-                total.hits = total.hits.saturating_add(probe.hits);
-                total.lost = total.lost.saturating_add(probe.lost);
-                total.latency = match (total.latency.take(), &probe.latency) {
-                    (Some(a), Some(b)) => Some(together(&a, b)),
-                    (a, b) => a.or_else(|| b.clone()),
-                };
-            })
-            .or_insert_with(|| probe.clone());
+/// The sums of probes of the same module, function, kind and mechanism, in this order. Their addresses differ from process to process;
+/// the first one's stands for all.
+#[derive(Debug, Default)]
+pub struct Totals(BTreeMap<Key, ProbeSummary>);
+
+/// What is the same in rows that are added.
+#[derive(Debug)]
+struct Key(Arc<Probed>, Kind);
+
+impl Totals {
+    /// Adds what one more process did.
+    pub fn add(&mut self, rows: &[ProbeSummary]) {
+        for row in rows {
+            let key = Key(Arc::clone(&row.probe), row.kind);
+            self.0.entry(key).and_modify(|total| add(total, row)).or_insert_with(|| row.clone());
+        }
     }
-    totals.into_values().collect()
+
+    /// All of them.
+    pub fn into_rows(self) -> Vec<ProbeSummary> {
+        self.0.into_values().collect()
+    }
+}
+
+/// What several processes did.
+pub fn totals<'p>(processes: impl IntoIterator<Item = &'p [ProbeSummary]>) -> Vec<ProbeSummary> {
+    let mut totals = Totals::default();
+    processes.into_iter().for_each(|rows| totals.add(rows));
+    totals.into_rows()
+}
+
+impl Key {
+    fn name(&self) -> (&str, &str, Kind, &str) {
+        let Key(probe, kind) = self;
+        (&probe.module, probe.function.text(), *kind, probe.mechanism)
+    }
+}
+
+impl Ord for Key {
+    fn cmp(&self, other: &Self) -> Ordering {
+        // Processes that run one program mostly tell of the same.
+        match Arc::ptr_eq(&self.0, &other.0) {
+            true => self.1.cmp(&other.1),
+            false => self.name().cmp(&other.name()),
+        }
+    }
+}
+
+impl PartialOrd for Key {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Key {}
+
+fn add(total: &mut ProbeSummary, row: &ProbeSummary) {
+    total.hits = total.hits.saturating_add(row.hits);
+    total.lost = total.lost.saturating_add(row.lost);
+    match (&mut total.latency, &row.latency) {
+        (Some(times), Some(more)) => **times = together(times, more),
+        (times @ None, more) => times.clone_from(more),
+        (Some(_), None) => {}
+    }
 }
 
 /// Two distributions as one.
@@ -66,28 +120,18 @@ fn quantile(buckets: &[Bucket], calls: u128, share: f64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trapless_session::spec::Kind;
+    use crate::report::tests::row;
 
     fn probe(function: &str, hits: u64, latency: Option<LatencySummary>) -> ProbeSummary {
-        ProbeSummary {
-            module: "m".into(),
-            function: function.into(),
-            source: Default::default(),
-            kind: Kind::Entry,
-            address: hits,
-            mechanism: "jump",
-            sites: 1,
-            hits,
-            lost: 1,
-            latency,
-        }
+        let latency = latency.map(Box::new);
+        ProbeSummary { address: hits, lost: 1, latency, ..row("m", function, Kind::Entry, hits) }
     }
 
     #[test]
     fn probes_of_one_name_are_added() {
         let (first, second) = ([probe("f", 3, None), probe("g", 1, None)], [probe("f", 4, None)]);
         let sums = totals([&first[..], &second[..]]);
-        let shown: Vec<_> = sums.iter().map(|p| (p.function.as_str(), p.hits, p.lost)).collect();
+        let shown: Vec<_> = sums.iter().map(|p| (p.function.text(), p.hits, p.lost)).collect();
         assert_eq!(shown, [("f", 7, 2), ("g", 1, 1)]);
     }
 

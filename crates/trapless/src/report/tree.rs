@@ -60,24 +60,13 @@ pub(super) fn processes_text(processes: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::ProbeSummary;
-    use trapless_session::spec::Kind;
+    use crate::report::tests::row;
+    use crate::spec::Kind;
 
     fn summary(pid: i32, hits: u64, exit: Option<Exit>) -> Summary {
-        let probe = ProbeSummary {
-            module: "m".into(),
-            function: "f".into(),
-            source: Default::default(),
-            kind: Kind::Entry,
-            address: 1,
-            mechanism: "jump",
-            sites: 1,
-            hits,
-            lost: 0,
-            latency: None,
-        };
+        let probes = vec![row("m", "f", Kind::Entry, hits)];
         let (command, parent) = (Some("sh".into()), Some(1));
-        Summary { pid, command, parent, exit, probes: vec![probe], ..Summary::default() }
+        Summary { pid, command, parent, exit, probes, ..Summary::default() }
     }
 
     #[test]

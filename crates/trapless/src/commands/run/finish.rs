@@ -6,7 +6,7 @@ use super::{Armed, watch};
 use crate::cli::validated::{Measure, Run};
 use crate::commands::signals;
 use crate::error::Error;
-use crate::report::{ChildHits, Exit, Losses, Note, Reporter, Running, Summary, losses, plural, totals};
+use crate::report::{ChildHits, Exit, Losses, Note, Reporter, Running, Summary, Totals, losses, plural};
 use crate::session::Snapshot;
 use crate::terminal::{printable, tell};
 use std::time::{Duration, Instant};
@@ -89,7 +89,7 @@ fn report(
     let output = |error| run.output.error(error);
     let several = finished.len() > 1;
     let latency = run.measure == Measure::Latency;
-    let mut summaries = Vec::with_capacity(finished.len());
+    let (processes, mut all) = (finished.len(), Totals::default());
     let (mut targets, times): (Vec<Armed>, Vec<_>) = finished
         .into_iter()
         .map(|target| (target.armed, (target.ran, target.stopped, target.memory)))
@@ -110,7 +110,7 @@ fn report(
         let now = armed.session.snapshot();
         let traced = matches!(run.measure, Measure::Trace { .. });
         let rate = armed.session.clock().rate();
-        let mut probes = now.since(&Snapshot::default(), armed.session.probes(), rate, latency);
+        let mut probes = now.since(&Snapshot::default(), &armed.session, rate, latency);
         if run.limits.max_events.is_some() {
             std::mem::take(&mut armed.tally).put_into(&mut probes, latency);
         }
@@ -132,11 +132,12 @@ fn report(
         for line in losses(&summary, traced) {
             tell(format_args!("{of}{line}"));
         }
-        summaries.push(summary);
+        if several {
+            all.add(&summary.probes);
+        }
     }
     if several {
-        let probes = totals(summaries.iter().map(|summary| summary.probes.as_slice()));
-        let total = crate::report::Total { processes: summaries.len(), probes };
+        let total = crate::report::Total { processes, probes: all.into_rows() };
         reporter.total(&total).map_err(output)?;
     }
     Ok(())

@@ -38,10 +38,11 @@ impl Tally {
     pub(super) fn put_into(mut self, rows: &mut [ProbeSummary], latency: bool) {
         for row in rows {
             let nothing = &mut Numbers::default();
-            let numbers = self.0.get_mut(&(row.module.clone(), row.function.clone())).unwrap_or(nothing);
+            let numbers =
+                self.0.get_mut(&(row.module.to_string(), row.function.text().to_owned())).unwrap_or(nothing);
             row.hits = if row.kind == Kind::Return { numbers.returns } else { numbers.entries };
-            row.latency =
-                (latency && !numbers.durations.is_empty()).then(|| summarize(&mut numbers.durations));
+            row.latency = (latency && !numbers.durations.is_empty())
+                .then(|| Box::new(summarize(&mut numbers.durations)));
         }
     }
 }

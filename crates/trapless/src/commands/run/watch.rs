@@ -213,7 +213,7 @@ pub(super) fn interval_of(run: &Run, armed: &mut Armed) -> Interval {
     let time = armed.beginning.elapsed();
     let now = armed.session.snapshot();
     let latency = run.measure == Measure::Latency;
-    let rows = now.since(&armed.before, armed.session.probes(), armed.beginning.rate(), latency);
+    let rows = now.since(&armed.before, &armed.session, armed.beginning.rate(), latency);
     let probes = rows.into_iter().filter(|row| row.hits > 0 || row.lost > 0).collect();
     armed.before = now;
     Interval { pid: armed.pid(), time_ns: time.as_nanos() as u64, probes }

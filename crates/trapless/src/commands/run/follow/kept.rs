@@ -5,8 +5,8 @@ use super::super::finish::losses_of;
 use super::super::{Armed, watch};
 use crate::cli::validated::{Measure, Run};
 use crate::report::{
-    CommandTotal, Exit, Interval, Losses, NotFollowed, Note, ProbeSummary, Reporter, Skipped, Summary, Tree,
-    TreeTotal, losses, totals,
+    CommandTotal, Exit, Interval, Losses, NotFollowed, Note, ProbeSummary, Reporter, Skipped, Summary,
+    Totals, Tree, TreeTotal, losses, totals,
 };
 use crate::session::Snapshot;
 use crate::terminal::tell;
@@ -42,7 +42,7 @@ pub(super) struct Kept {
 #[derive(Debug, Default)]
 struct Command {
     pids: BTreeSet<i32>,
-    probes: Vec<ProbeSummary>,
+    probes: Totals,
     skipped: Vec<Skipped>,
 }
 
@@ -90,7 +90,7 @@ impl Kept {
         let traced = matches!(run.measure, Measure::Trace { .. });
         let latency = run.measure == Measure::Latency;
         let rate = armed.beginning.rate();
-        let mut probes = now.since(&Snapshot::default(), armed.session.probes(), rate, latency);
+        let mut probes = now.since(&Snapshot::default(), &armed.session, rate, latency);
         if run.limits.max_events.is_some() {
             std::mem::take(&mut armed.tally).put_into(&mut probes, latency);
         }
@@ -107,26 +107,27 @@ impl Kept {
             exit: end.exit,
             ran_another_program: false,
             shown: traced.then_some(armed.shown),
-            probes: hit(&probes),
+            probes,
             skipped: Vec::new(),
             losses,
         };
-        self.add(summary, probes, armed.session.skipped());
+        self.add(summary, armed.session.skipped());
         Ok(())
     }
 
     /// Takes down what a child did in its parent's memory before it ran another program.
     pub fn keep_sharing(&mut self, pid: i32, who: Who, probes: Vec<ProbeSummary>, exit: Option<Exit>) {
-        let probes = hit(&probes);
+        let mut probes = probes;
+        keep_hit(&mut probes);
         if probes.is_empty() {
             return;
         }
         let (command, parent) = (Some(who.command), Some(who.parent));
-        let summary = Summary { pid, command, parent, exit, probes: probes.clone(), ..Summary::default() };
-        self.add(summary, probes, &[]);
+        self.add(Summary { pid, command, parent, exit, probes, ..Summary::default() }, &[]);
     }
 
-    fn add(&mut self, summary: Summary, probes: Vec<ProbeSummary>, skipped: &[Skipped]) {
+    /// `summary`: with all probes, of which those that were hit are kept.
+    fn add(&mut self, mut summary: Summary, skipped: &[Skipped]) {
         self.pids.insert(summary.pid);
         let name = summary.command.clone().unwrap_or_default();
         let command = self.commands.entry(name).or_default();
@@ -134,7 +135,8 @@ impl Kept {
         if command.skipped.is_empty() {
             command.skipped = skipped.to_vec();
         }
-        command.probes = totals([command.probes.as_slice(), &probes]);
+        command.probes.add(&summary.probes);
+        keep_hit(&mut summary.probes);
         self.summaries.push(summary);
     }
 
@@ -157,15 +159,16 @@ impl Kept {
         for note in &self.notes {
             tell(&note.text);
         }
-        let probes = totals(self.commands.values().map(|command| command.probes.as_slice()));
         let commands = self.commands.into_iter().map(|(command, of)| CommandTotal {
             command,
             processes: of.pids.len(),
-            probes: of.probes,
+            probes: of.probes.into_rows(),
             skipped: of.skipped,
         });
+        let commands: Vec<CommandTotal> = commands.collect();
+        let probes = totals(commands.iter().map(|command| command.probes.as_slice()));
         Tree {
-            commands: commands.collect(),
+            commands,
             total: TreeTotal {
                 processes: self.pids.len(),
                 probes,
@@ -183,8 +186,9 @@ impl Kept {
     }
 }
 
-fn hit(probes: &[ProbeSummary]) -> Vec<ProbeSummary> {
-    probes.iter().filter(|row| row.hits > 0 || row.lost > 0).cloned().collect()
+fn keep_hit(probes: &mut Vec<ProbeSummary>) {
+    probes.retain(|row| row.hits > 0 || row.lost > 0);
+    probes.shrink_to_fit();
 }
 
 /// Takes hits that are in summaries of their own out of those of children that nobody could tell apart.

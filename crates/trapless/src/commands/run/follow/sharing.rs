@@ -9,6 +9,7 @@ use crate::cli::validated::Measure;
 use crate::report::{Exit, ProbeSummary};
 use crate::spec::Kind;
 use std::rc::Rc;
+use std::sync::Arc;
 use trapless_process::{Pid, Process, RemoteAddr, same_memory};
 
 /// A child that runs in its parent's memory.
@@ -58,15 +59,12 @@ impl Follower<'_> {
     pub(super) fn tell_apart(&mut self, pid: Pid, member: &Member, sharing: &Sharing, exit: Option<Exit>) {
         let now = self.hits_of_sharing(sharing.of, sharing.thread_pointer);
         let Some(of) = self.targets.iter().find(|armed| armed.pid() == sharing.of.0) else { return };
-        let rows = of.session.probes().iter().zip(now.iter().zip(&sharing.before));
+        let rows = of.session.probes_at().zip(now.iter().zip(&sharing.before));
         let rows: Vec<ProbeSummary> = rows
-            .map(|(probe, (now, before))| ProbeSummary {
-                module: probe.module.to_string(),
-                function: probe.function.text().to_owned(),
-                source: probe.function.source(),
+            .map(|((probe, address), (now, before))| ProbeSummary {
+                probe: Arc::clone(&probe.probed),
                 kind: if probe.kinds.entry { Kind::Entry } else { Kind::Return },
-                address: probe.address,
-                mechanism: probe.mechanism,
+                address,
                 sites: 1,
                 hits: now.saturating_sub(*before),
                 lost: 0,
