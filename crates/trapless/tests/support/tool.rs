@@ -197,20 +197,22 @@ impl Tool {
         Ran { code: self.child.wait().unwrap().code(), out, err: without_progress(&err) }
     }
 
-    /// Reads what it writes, until it ends, and tells the most memory that it had, in KiB.
-    pub fn peak_memory_until_its_end(mut self) -> u64 {
-        let mut peak = 0;
-        let status = format!("/proc/{}/status", self.pid());
-        let mut piece = vec![0; 1 << 20];
-        while self.output.read(&mut piece).is_ok_and(|read| read > 0) {
-            let text = std::fs::read_to_string(&status).unwrap_or_default();
-            let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-            let now = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
-            peak = peak.max(now.unwrap_or(0));
+    /// Reads what it writes, until it ends, and tells its last line, and the most memory that it had, in KiB: with the keeper that does a
+    /// run which follows, as far as that is asked for when there is something to read.
+    pub fn peak_memory_until_its_end(mut self) -> (String, u64) {
+        let (mut last, mut peak) = (String::new(), 0);
+        loop {
+            let line = self.line();
+            if line.is_empty() {
+                break;
+            }
+            last = line;
+            let own = std::iter::once(self.pid());
+            peak = peak.max(own.chain(super::family::children(self.pid())).map(peak_memory).sum());
         }
         let code = self.child.wait().unwrap().code();
         assert_eq!(code, Some(0), "the tool ended well");
-        peak
+        (last, peak)
     }
 
     /// Kills it as nothing can prevent.
@@ -225,6 +227,13 @@ impl Drop for Tool {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The most memory that a process ever had, in KiB.
+fn peak_memory(pid: i32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
 /// Waits until no tracer holds any thread of `pid`: a killed tool's keeper has ended its work.
