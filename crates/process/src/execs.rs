@@ -12,7 +12,7 @@
 
 use crate::readable::is_readable;
 use crate::status::{State, parse_stat};
-use crate::{Errno, Tid};
+use crate::{Errno, Pid, Tid, same_memory, status_of};
 use std::collections::VecDeque;
 use std::ffi::CString;
 use std::fs::File;
@@ -26,11 +26,15 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long somebody may stand, taken or not: whoever takes him may have much to do for others.
+/// How long somebody may stand until he is taken, and once more until he is let go: whoever takes him may have much to do for others.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long whoever has taken somebody may sleep: to trace him is a system call for each of his threads, unless he holds what that waits
-/// for. That it only comes slowly on, beside many who run, is no reason to let him go.
+/// The same of somebody who runs in another one's memory, as a child of vfork does. Who stops that one waits for him
+/// ([`StopError::SharesMemory`](crate::StopError::SharesMemory)), some five times as long.
+const PATIENCE_OF_SHARERS: Duration = Duration::from_millis(200);
+
+/// How long whoever has taken somebody may sleep, at each look: to trace him is a system call for each of his threads, unless he holds what
+/// that waits for. That it only comes slowly on, beside many who run, is no reason to let him go.
 const TAKING: Duration = Duration::from_millis(20);
 
 /// How often those who wait are looked at.
@@ -66,13 +70,15 @@ struct Question {
     file: OwnedFd,
     group: Arc<OwnedFd>,
     is_answered: AtomicBool,
+    /// How long it may wait until it is taken, and then until it is answered.
+    patience: Duration,
     /// The thread of ours that has taken it; 0: none has.
     taker: AtomicI32,
 }
 
 /// A question that somebody of ours has taken.
 struct Taken {
-    /// When it was asked.
+    /// When it was seen to be taken.
     since: Instant,
     /// Since when the taker was seen to sleep each time.
     asleep: Option<Instant>,
@@ -242,8 +248,8 @@ impl Waiting {
             asked.retain(|(since, question)| {
                 let place = queue.iter().position(|queued| Arc::ptr_eq(queued, question));
                 match place {
-                    None => taken.push_back(Taken::new(*since, question)),
-                    Some(place) if since.elapsed() >= PATIENCE => {
+                    None => taken.push_back(Taken::new(question)),
+                    Some(place) if since.elapsed() >= question.patience => {
                         queue.remove(place);
                         question.answer();
                         self.missed.fetch_add(1, Ordering::Relaxed);
@@ -259,15 +265,17 @@ impl Waiting {
 }
 
 impl Taken {
-    fn new(since: Instant, question: &Arc<Question>) -> Self {
-        Taken { since, asleep: None, question: Arc::clone(question) }
+    fn new(question: &Arc<Question>) -> Self {
+        Taken { since: Instant::now(), asleep: None, question: Arc::clone(question) }
     }
 
     /// Answers it if that took too long; whether it is answered.
     fn is_over(&mut self) -> bool {
         self.asleep =
             if self.question.taker_sleeps() { self.asleep.or_else(|| Some(Instant::now())) } else { None };
-        if self.since.elapsed() >= PATIENCE || self.asleep.is_some_and(|since| since.elapsed() >= TAKING) {
+        if self.since.elapsed() >= self.question.patience
+            || self.asleep.is_some_and(|since| since.elapsed() >= TAKING)
+        {
             self.question.answer();
         }
         self.question.is_answered.load(Ordering::Acquire)
@@ -288,6 +296,12 @@ fn reserve() -> Option<Vec<File>> {
     (0..AT_ONCE).map(|_| File::open("/dev/null").ok()).collect()
 }
 
+/// Whether a thread's process has the memory of its parent.
+fn runs_in_anothers_memory(tid: Tid) -> bool {
+    let parent = status_of(tid).ok().map(|status| Pid(status.ppid).leader());
+    parent.is_some_and(|parent| same_memory(tid, parent) == Some(true))
+}
+
 /// What is asked.
 fn read(group: &Arc<OwnedFd>) -> Vec<Arc<Question>> {
     type Event = libc::fanotify_event_metadata;
@@ -304,6 +318,7 @@ fn read(group: &Arc<OwnedFd>) -> Vec<Arc<Question>> {
             file: unsafe { OwnedFd::from_raw_fd(event.fd) },
             group: Arc::clone(group),
             is_answered: AtomicBool::new(false),
+            patience: if runs_in_anothers_memory(Tid(event.pid)) { PATIENCE_OF_SHARERS } else { PATIENCE },
             taker: AtomicI32::new(0),
         })
     });

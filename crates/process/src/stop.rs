@@ -46,7 +46,8 @@ impl Default for StopOptions {
     }
 }
 
-/// How long a process is waited for that shares the memory: a child made by vfork is about to run another program.
+/// How long a process is waited for that shares the memory: a child made by vfork is about to run another program. It may itself wait for
+/// whoever is told of that ([`crate::execs`]), each time a fifth of this.
 const FOR_SHARERS: Duration = Duration::from_secs(1);
 
 /// How long a tracer may keep a process that is only to be looked at: another tool's stop takes some milliseconds.

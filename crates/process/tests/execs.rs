@@ -82,10 +82,11 @@ fn who_was_taken_waits_as_long_as_his_taker_is_at_work_and_no_longer() {
     let Some((program, mut watch)) = watched() else { return };
     let (at_work, most) = (Duration::from_millis(100), Duration::from_secs(1));
     let is_over_after_work = loop {
+        let since = Instant::now();
         let mut child = start(&program);
         let pending = take(&mut watch);
-        let since = Instant::now();
-        while since.elapsed() < at_work {
+        let taken = Instant::now();
+        while taken.elapsed() < at_work {
             std::hint::spin_loop();
         }
         let is_over = pending.is_over();

@@ -347,6 +347,52 @@ fn l1_many_short_programs_are_counted_exactly_or_it_is_said() {
     }
 }
 
+/// Whoever runs the file may wait for a child that is about to run it, too, and that waits for us.
+#[test]
+fn whoever_makes_children_that_run_the_same_file_is_probed_too() {
+    let source = r#"
+        #include <pthread.h>
+        #include <stdio.h>
+        #include <sys/wait.h>
+        #include <unistd.h>
+        __attribute__((noipa)) long subject(long x) { return x * 3 + 7; }
+        static char *own;
+        static volatile int is_over;
+        static void *make(void *unused) {
+            while (!is_over) {
+                pid_t child = vfork();
+                if (child == 0) { execl(own, own, "once", (char *)0); _exit(9); }
+                int status;
+                if (waitpid(child, &status, 0) != child || status) _exit(8);
+                usleep(20000);
+            }
+            return 0;
+        }
+        int main(int count, char **arguments) {
+            pthread_t threads[3];
+            char line[16];
+            own = arguments[0];
+            if (count > 1) return subject(1) != 10;
+            for (int n = 0; n < 3; n++) pthread_create(&threads[n], 0, make, 0);
+            puts("ready");
+            fflush(stdout);
+            while (fgets(line, sizeof line, stdin)) { puts(subject(2) == 13 ? "called" : "wrong"); fflush(stdout); }
+            is_over = 1;
+            for (int n = 0; n < 3; n++) pthread_join(threads[n], 0);
+            return 0;
+        }"#;
+    let program = Program::build("makes", source, &[]);
+    let mut target = program.start(&[]);
+    let tool = Tool::armed(&["count", &format!("{}:subject", program.path().display())]);
+    eventually("it is probed", || !is_left_alone(target.pid()));
+    call(&mut target, "x");
+    assert!(target.wait().success());
+    let (ran, lines) = ends(tool);
+    assert_eq!(total(&lines)["not_followed"].as_array().unwrap().len(), 0, "{ran:?}");
+    let of_target = |line: &&Value| line["type"] == "summary" && line["pid"] == target.pid();
+    assert!(lines.iter().filter(of_target).any(|line| hits(line)["subject"] == 1), "{ran:?}");
+}
+
 #[test]
 fn p9_programs_that_start_while_the_tool_is_killed_go_on() {
     let program = runner("runner");

@@ -191,6 +191,8 @@ impl Follower<'_> {
         newcomers.every = LOOK.max(since.elapsed() * SHARE);
         found.sort_unstable();
         for pid in found {
+            // One may be what another waits for.
+            self.meet_pending();
             let key = program_of(pid);
             let Some(newcomers) = &self.newcomers else { break };
             // It was some time ago that it was looked at. A newborn of ours is told of, and is not to be taken for a stranger.
