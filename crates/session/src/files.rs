@@ -16,6 +16,7 @@
 //! has made for one test.
 
 mod file;
+
 mod sharing;
 mod signals;
 
@@ -37,8 +38,8 @@ use trapless_symbols::{DebugSearch, Module, ModuleError};
 /// So many files are kept that no process needs now.
 const MOST_UNUSED: usize = 256;
 
-/// So many different lists of probes are kept for the next process.
-const MOST_LISTS: usize = 16;
+/// So many probes are kept, in lists that no process has now, besides the last list.
+const MOST_UNUSED_PROBES: usize = 1 << 16;
 
 /// So large are these at the most together, in bytes of the files.
 const LARGEST_UNUSED: u64 = 256 << 20;
@@ -134,9 +135,13 @@ impl Files {
             Some(at) => known.remove(at),
             None => probes.into(),
         };
-        if known.len() >= MOST_LISTS {
-            known.remove(0);
-        }
+        let is_used = |list: &Arc<[Probe]>| Arc::strong_count(list) > 1;
+        let mut unused: usize = known.iter().filter(|list| !is_used(list)).map(|list| list.len()).sum();
+        known.retain(|list| {
+            let stays = is_used(list) || unused <= MOST_UNUSED_PROBES;
+            unused -= if stays { 0 } else { list.len() };
+            stays
+        });
         known.push(Arc::clone(&list));
         list
     }

@@ -21,6 +21,7 @@ use crate::outcome::{LostSite, Probed, Remark, Skipped};
 use crate::resolve::{Kinds, Site, Sites};
 use crate::target::Image;
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -286,7 +287,7 @@ impl Session {
         Ok(Self {
             engine,
             clock,
-            probes: images.first().map_or_else(Arc::default, |image| image.files().shared(probes)),
+            probes: shared(images, probes),
             addresses: std::mem::take(&mut told.addresses).into(),
             skipped: told.skipped(&prepared).into(),
             remarks: prepared.sites.remarks.clone().into(),
@@ -401,11 +402,13 @@ impl Session {
         self.probes.iter().zip(self.addresses.iter().copied())
     }
 
-    /// What is told of a site, by its index in the journal: its address, and the probe that it is one of.
-    fn at(&self, index: usize) -> Option<(u64, &Probed)> {
-        let site = self.engine.journal().site(index)?;
-        let (probe, address) = self.probes_at().find(|(probe, _)| probe.id == site.probe)?;
-        Some((if site.is_exit() { site.probed() } else { address }, &*probe.probed))
+    /// Its probes by their ids, each with its address; of several at one site the first.
+    fn by_id(&self) -> HashMap<u32, (&Probe, u64)> {
+        let mut all = HashMap::with_capacity(self.probes.len());
+        for (probe, address) in self.probes_at() {
+            all.entry(probe.id).or_insert((probe, address));
+        }
+        all
     }
 
     /// Sites that were left alone, and why.
@@ -516,6 +519,14 @@ impl Session {
             return Ok(Removed::default());
         }
         remove_kept(process, &self.to_remove(process), options).map_err(Error::other)
+    }
+}
+
+/// The list of a process's probes, which it shares with those that run the same files.
+fn shared(images: &[Image], probes: Vec<Probe>) -> Arc<[Probe]> {
+    match images.first() {
+        Some(image) => image.files().shared(probes),
+        None => probes.into(),
     }
 }
 

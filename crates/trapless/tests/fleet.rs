@@ -4,6 +4,7 @@ mod support;
 
 use serde_json::Value;
 use std::process::Command;
+use std::sync::Mutex;
 use support::family::is_left_alone;
 use support::tool::{Tool, finish};
 use support::{Program, Target, eventually, is_root};
@@ -18,6 +19,12 @@ const NEWCOMERS: u64 = 200;
 
 /// How often each calls all functions: one that runs all the time, and one that comes.
 const ROUNDS: [u64; 2] = [5, 3];
+
+/// So many newcomers at most may go on without probes on a busy machine, which is said.
+const MISSED: u64 = NEWCOMERS / 10;
+
+/// One fleet at a time: each takes both processors of a small machine.
+static ALONE: Mutex<()> = Mutex::new(());
 
 /// What the tool may need, in KiB.
 const MEMORY: u64 = 300 << 10;
@@ -34,23 +41,34 @@ fn call(program: &Program, targets: &mut [Target]) {
     targets.iter_mut().for_each(|target| assert_eq!(target.line(), right.trim_end()));
 }
 
-/// Ends the run, which is to have counted each function so often in all processes together.
+/// Ends the run, which is to have counted each function so often in so many processes together, or to say how many newcomers it has missed.
 #[track_caller]
 fn assert_counted(tool: Tool, processes: u64, calls: u64) {
     tool.signal(libc::SIGINT);
     let (total, peak) = tool.peak_memory_until_its_end();
     let total: Value = serde_json::from_str(&total).unwrap();
-    let notes = &total["notes"];
-    assert_eq!((&total["type"], &total["processes"]), (&"total".into(), &processes.into()), "{notes}");
+    let notes = total["notes"].as_array().cloned().unwrap_or_default();
+    let missed = notes.iter().find(|note| note["code"] == "missed").map_or(0, |note| {
+        let number = note["text"].as_str().unwrap().rsplit(' ').next().unwrap();
+        number.parse().unwrap()
+    });
+    assert!(missed <= MISSED, "{notes:?}");
+    let (processes, calls) = (processes - missed, calls - missed * ROUNDS[1]);
+    assert_eq!((&total["type"], &total["processes"]), (&"total".into(), &processes.into()), "{notes:?}");
     let rows = total["probes"].as_array().unwrap();
     let hits = |row: &Value| [&row["hits"], &row["lost"]].map(|number| number.as_u64().unwrap());
     let wrong = rows.iter().find(|row| hits(row) != [calls, 0]);
-    assert!(rows.len() == 10_000 && wrong.is_none(), "{} rows, {wrong:?}, not {calls}; {notes}", rows.len());
+    assert!(
+        rows.len() == 10_000 && wrong.is_none(),
+        "{} rows, {wrong:?}, not {calls}; {notes:?}",
+        rows.len()
+    );
     assert!(peak < MEMORY, "{peak} KiB");
 }
 
 #[test]
 fn l1_a_fleet_by_its_processes_is_counted_exactly_in_little_memory() {
+    let _alone = ALONE.lock();
     let program = Program::build("fleet", FLEET, &[]);
     let mut targets = start(&program);
     let mut arguments = vec!["count".to_owned(), "fleet:part_*".to_owned()];
@@ -71,6 +89,7 @@ fn l1_a_fleet_by_its_file_is_counted_exactly_while_others_come_and_go() {
         trapless_testing::inapplicable!("only root is told of programs before they run");
         return;
     }
+    let _alone = ALONE.lock();
     let program = Program::build("fleet", FLEET, &[]);
     let path = program.path().to_str().unwrap();
     let mut targets = start(&program);

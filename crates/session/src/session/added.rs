@@ -7,7 +7,7 @@
 use super::arm::ATTEMPTS;
 use super::{
     Asked, Hold, Prepared, Probe, Session, Told, facts, follows, hooks, leave_out_without_return, lost,
-    sharing, signals, wanted,
+    shared, sharing, signals, wanted,
 };
 use crate::error::Error;
 use crate::outcome::{Skipped, Why};
@@ -50,7 +50,7 @@ impl Session {
         leave_out_without_return(measure, &mut sites);
         leave_out_unrelocated(process, images, &mut sites);
         if sites.sites.is_empty() {
-            self.tell(Vec::new(), &[], sites.skipped);
+            self.tell(images, Vec::new(), &[], sites.skipped);
             return Ok(0);
         }
         if self.is_served() {
@@ -69,7 +69,7 @@ impl Session {
             Ok(done) => done,
             Err(EngineError::NothingToDo(refused)) => {
                 let told = Told { refused, ..Told::of(&prepared, &plan, &[]) };
-                self.tell(Vec::new(), &[], told.skipped(&prepared));
+                self.tell(images, Vec::new(), &[], told.skipped(&prepared));
                 return Ok(0);
             }
             Err(error) => return Err(self.failed(error)),
@@ -92,7 +92,7 @@ impl Session {
         let again: Vec<_> = probes.iter().map(|probe| known.get(&place(probe)).copied()).collect();
         probes.iter_mut().zip(again).for_each(|(probe, again)| probe.again = again);
         let count = probes.len();
-        self.tell(probes, &told.addresses, told.skipped(&prepared));
+        self.tell(images, probes, &told.addresses, told.skipped(&prepared));
         Ok(count)
     }
 
@@ -150,9 +150,10 @@ impl Session {
         }
     }
 
-    fn tell(&mut self, probes: Vec<Probe>, addresses: &[u64], skipped: Vec<Skipped>) {
+    fn tell(&mut self, images: &[Image], probes: Vec<Probe>, addresses: &[u64], skipped: Vec<Skipped>) {
+        debug_assert_eq!(probes.len(), addresses.len());
         if !probes.is_empty() {
-            self.probes = self.probes.iter().cloned().chain(probes).collect::<Arc<[_]>>();
+            self.probes = shared(images, self.probes.iter().cloned().chain(probes).collect());
             self.addresses = self.addresses.iter().chain(addresses).copied().collect();
         }
         if !skipped.is_empty() {

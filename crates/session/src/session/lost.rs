@@ -102,6 +102,8 @@ impl Sites {
         if self.is_over {
             return;
         }
+        // Only made when it is needed.
+        let mut known = None;
         for (index, became) in self.recheck.look(process, &session.engine, all) {
             if became == Became::Replaced {
                 // Told once, and not of each of its sites.
@@ -114,7 +116,10 @@ impl Sites {
             if self.gate.is_some() && matches!(became, Became::Unloaded | Became::Reloaded) {
                 continue;
             }
-            let Some((address, probed)) = session.at(index as usize) else { continue };
+            let Some(site) = session.engine.journal().site(index as usize) else { continue };
+            let known = known.get_or_insert_with(|| session.by_id());
+            let Some(&(probe, address)) = known.get(&site.probe) else { continue };
+            let address = if site.is_exit() { site.probed() } else { address };
             // A site is mended as often as it takes, and told once.
             if became == Became::Mended
                 && self.lost.iter().any(|l| l.address == address && l.code == became.code())
@@ -122,8 +127,8 @@ impl Sites {
                 continue;
             }
             self.lost.push(LostSite {
-                module: probed.module.to_string(),
-                function: probed.function.text().to_owned(),
+                module: probe.probed.module.to_string(),
+                function: probe.probed.function.text().to_owned(),
                 address,
                 code: became.code(),
                 reason: became.to_string(),

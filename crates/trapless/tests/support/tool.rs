@@ -200,19 +200,20 @@ impl Tool {
     /// Reads what it writes, until it ends, and tells its last line, and the most memory that it had, in KiB: with the keeper that does a
     /// run which follows, as far as that is asked for when there is something to read.
     pub fn peak_memory_until_its_end(mut self) -> (String, u64) {
-        let (mut last, mut peak) = (String::new(), 0);
-        loop {
-            let line = self.line();
-            if line.is_empty() {
-                break;
-            }
-            last = line;
+        let (mut last, mut peak) = (Vec::new(), 0);
+        let mut piece = vec![0; 1 << 20];
+        while let Ok(read @ 1..) = self.output.read(&mut piece) {
             let own = std::iter::once(self.pid());
             peak = peak.max(own.chain(super::family::children(self.pid())).map(peak_memory).sum());
+            last.extend(&piece[..read]);
+            let lines = last.strip_suffix(b"\n").unwrap_or(&last);
+            if let Some(end) = lines.iter().rposition(|byte| *byte == b'\n') {
+                last.drain(..=end);
+            }
         }
         let code = self.child.wait().unwrap().code();
         assert_eq!(code, Some(0), "the tool ended well");
-        (last, peak)
+        (String::from_utf8(last).unwrap(), peak)
     }
 
     /// Kills it as nothing can prevent.
