@@ -67,6 +67,17 @@ impl Flow {
     }
 }
 
+/// What an instruction does with a word that it refers to relative to itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reference {
+    /// Loads it, and nothing else.
+    Loaded,
+    /// Compares it with a register.
+    Compared,
+    /// Takes its address.
+    Taken,
+}
+
 /// Why bytes are not an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum DecodeError {

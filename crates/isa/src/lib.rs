@@ -51,7 +51,7 @@ pub use detours::{Kinds, Sketch, Spare, Template};
 pub use emulate::{EmulateError, Thread};
 pub use facts::{Arguments, Facts};
 pub use fault::Faults;
-pub use instruction::{DecodeError, Flow, Instruction};
+pub use instruction::{DecodeError, Flow, Instruction, Reference};
 pub use operand::Operand;
 pub use payload::{
     EntryStep, Followed, Hook, Identity, Lookup, Noted, Payload, ReturnStep, Sharing, SignalCall, Steps, Way,
@@ -214,6 +214,11 @@ pub trait Isa: Sync {
     /// made, by a call of `runtime.morestack`, and the function begins again.
     fn stack_check(&self, site: &Site<'_>) -> Option<StackCheck> {
         stack_check::find(self, site)
+    }
+
+    /// The words of its module that the code at `address` refers to relative to itself, in its order; none, where nobody has looked.
+    fn references(&self, _code: &[u8], _address: u64) -> Vec<(u64, Reference)> {
+        Vec::new()
     }
 
     /// Whether the register that is Go's for the goroutine holds it all through the function at `site`, which checks for stack space by it.

@@ -16,7 +16,7 @@
 //! has made for one test.
 
 mod file;
-
+mod goroutines;
 mod sharing;
 mod signals;
 

@@ -19,6 +19,8 @@ pub enum Origin {
     MiniDebugInfo,
     /// The file's `.dynsym`.
     DynamicSymbols,
+    /// The table of functions that a Go program has for itself (`.gopclntab`).
+    GoTable,
     /// Only an entry of `.eh_frame`: the name is made up. The start is certain; the end too for compiled code, but
     /// assembly can end its entry early, as `clone3` does.
     UnwindTable,

@@ -1,4 +1,4 @@
-//! Which functions did Go's compiler make, and which its assembler, or C's?
+//! Which functions does a Go program have, and which of them did Go's compiler make, and which its assembler, or C's?
 //!
 //! Go keeps a table of its functions in the program for its own unwinder, also where symbols were stripped: `.gopclntab`. What is
 //! read of it, in 64-bit programs:
@@ -7,13 +7,19 @@
 //! |---|---|
 //! | 0 | magic number, in 32 bits; two bytes 0; the smallest instruction, 1; the size of a pointer, 8 |
 //! | 8 | number of functions |
-//! | 24 | address that the functions' are told from (`runtime.text`), or 0 |
+//! | 24 | address that the functions' are told from (`runtime.text`), or 0 where the loader puts it there |
+//! | 32 | offset of the names, each of which ends with a 0 |
+//! | 56 | offset of the tables of values by address |
 //! | 64 | offset of the list of functions: pairs of 32 bits, distance of the function and offset of its record in the list |
 //!
 //! | offset in a record | |
 //! |---|---|
+//! | 4 | offset of its name among the names, in 32 bits |
 //! | 16, 24 | offsets of the tables of its stack pointer and of its lines, in 32 bits; 0 where there are none |
 //! | 37, from Go 1.20 on 41 | flags, one of which says that it was written in assembly |
+//!
+//! A table of values has, for each run of addresses with one value, what is added to the value and how many addresses there are, each in 7 bits a
+//! byte, the lowest first; 0 is added to none but the first, and ends it. So it tells where its function ends.
 //!
 //! Functions of C that Go's own linker has linked in stand in the table, too, but have no tables there. What they keep for their
 //! callers Go's do not, so nothing is believed of a function but what all of its record says.
@@ -21,7 +27,9 @@
 //! Source: `src/runtime/symtab.go` (`pcHeader`, `_func`, `funcFlagAsm`, `moduledataverify1`) and `src/cmd/link/internal/ld/pcln.go` of
 //! Go. Tables of before Go 1.18 have no such flag, or cannot be told from those that have none.
 
-use crate::{Module, frames::little_endian};
+use object::elf;
+
+use crate::{Module, frames::little_endian, pointers, symtab::Symbol};
 
 /// From Go 1.20 on, where a record has the function's first line, too.
 const GO_1_20: u32 = 0xffff_fff1;
@@ -31,8 +39,11 @@ const GO_1_18: u32 = 0xffff_fff0;
 const OF_X86_64: [u8; 4] = [0, 0, 1, 8];
 const COUNT: usize = 8;
 const TEXT: usize = 24;
+const NAMES: usize = 32;
+const VALUES: usize = 56;
 const FUNCTIONS: usize = 64;
 
+const NAME: usize = 4;
 const STACK_TABLE: usize = 16;
 const LINE_TABLE: usize = 24;
 const FLAGS_1_18: usize = 37;
@@ -54,15 +65,35 @@ impl Module {
     /// Whether Go's compiler, and not its assembler or C's compiler, made the function that begins at `address`. Of programs made
     /// before Go 1.18, and of other ones than 64-bit x86's, that is not known.
     pub fn is_compiled_by_go(&self, address: u64) -> bool {
-        let table = self.go_table.get_or_init(|| {
-            let section = SECTIONS.iter().find(|name| self.image.section(name).is_some());
-            let read = |name: &&str| {
-                let table = self.image.section_bytes(&self.source, name);
-                GoTable::read(table, self.variable("runtime.text"))
-            };
-            section.filter(|_| self.image.is_64).map(read).unwrap_or_default()
-        });
-        table.is_compiled(address)
+        self.go_table.get_or_init(|| GoTable::of(&self.go_functions())).is_compiled(address)
+    }
+
+    /// What its table of functions says, by address; nothing if it has none that can be read.
+    pub(crate) fn go_functions(&self) -> Vec<GoFunction<'_>> {
+        let section = SECTIONS.iter().find_map(|name| Some((name, self.image.section(name)?)));
+        let Some((name, section)) = section.filter(|_| self.image.is_64) else { return Vec::new() };
+        let relocated = || pointers::relative_at(&self.image, &self.source, section.address + TEXT as u64);
+        let text = self.variable("runtime.text").or_else(relocated);
+        read(self.image.section_bytes(&self.source, name), text).unwrap_or_default()
+    }
+}
+
+/// A function in the table.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct GoFunction<'t> {
+    pub address: u64,
+    /// 0: not known.
+    pub size: u64,
+    pub name: &'t [u8],
+    maker: Maker,
+}
+
+impl<'t> GoFunction<'t> {
+    /// As a symbol table would have it.
+    pub(crate) fn symbol(&self) -> Symbol<'t> {
+        let GoFunction { address, size, name, .. } = *self;
+        let (kind, binding) = (elf::STT_FUNC, elf::STB_GLOBAL);
+        Symbol { name, version: None, address, size, kind, binding, other: 0 }
     }
 }
 
@@ -74,7 +105,7 @@ pub(crate) struct GoTable {
 }
 
 /// Who made a function.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Maker {
     Compiler,
     Assembler,
@@ -83,16 +114,11 @@ enum Maker {
 }
 
 impl GoTable {
-    /// What `table` says. `text`: what the symbol table says is `runtime.text`, if it says that. A table that cannot be read tells of no
-    /// function.
-    fn read(table: &[u8], text: Option<u64>) -> GoTable {
-        let functions = read(table, text).unwrap_or_default();
+    fn of(functions: &[GoFunction<'_>]) -> GoTable {
         // Go's run-time system has functions in assembly. A table that tells of none does not tell.
-        let tells = functions.iter().any(|(_, maker)| *maker == Maker::Assembler);
-        let compiled = functions.iter().filter(|(_, maker)| tells && *maker == Maker::Compiler);
-        let mut compiled: Vec<u64> = compiled.map(|(address, _)| *address).collect();
-        compiled.sort_unstable();
-        GoTable { compiled }
+        let tells = functions.iter().any(|function| function.maker == Maker::Assembler);
+        let compiled = functions.iter().filter(|function| tells && function.maker == Maker::Compiler);
+        GoTable { compiled: compiled.map(|function| function.address).collect() }
     }
 
     /// Whether a function of the compiler's begins at `address`.
@@ -101,8 +127,8 @@ impl GoTable {
     }
 }
 
-/// The functions by address, each with who made it.
-fn read(table: &[u8], text: Option<u64>) -> Option<Vec<(u64, Maker)>> {
+/// The functions by address. `text`: where `runtime.text` is, as symbols or relocations say, if they do.
+fn read(table: &[u8], text: Option<u64>) -> Option<Vec<GoFunction<'_>>> {
     let number = |at: usize| table.get(at..at.checked_add(8)?).map(little_endian);
     let flags_at = match little_endian(table.get(..4)?) as u32 {
         GO_1_20 => FLAGS_1_20,
@@ -117,24 +143,55 @@ fn read(table: &[u8], text: Option<u64>) -> Option<Vec<(u64, Maker)>> {
         (own, None) => own,
         (own, Some(symbol)) => (own == symbol).then_some(own)?,
     };
-    let list = table.get(usize::try_from(number(FUNCTIONS)?).ok()?..)?;
-    let maker = |record: u64| {
-        let record = list.get(usize::try_from(record).ok()?..)?;
-        let has = |at: usize| Some(record.get(at..at + 4)? != [0; 4]);
-        let is_assembly = record.get(flags_at)? & ASSEMBLY != 0;
-        Some(match has(STACK_TABLE)? && has(LINE_TABLE)? {
-            true if is_assembly => Maker::Assembler,
-            true => Maker::Compiler,
-            false => Maker::Other,
-        })
-    };
+    let part = |at: usize| table.get(usize::try_from(number(at)?).ok()?..);
+    let (names, values, list) = (part(NAMES)?, part(VALUES)?, part(FUNCTIONS)?);
     let function = |entry: &[u8; 8]| {
         let (distance, record) = entry.split_at(4);
-        Some((text.checked_add(little_endian(distance))?, maker(little_endian(record))?))
+        let record = list.get(little_endian(record) as usize..)?;
+        let word = |at: usize| Some(little_endian(record.get(at..at + 4)?) as usize);
+        let name = names.get(word(NAME)?..)?;
+        let (stack, lines) = (word(STACK_TABLE)?, word(LINE_TABLE)?);
+        let is_assembly = record.get(flags_at)? & ASSEMBLY != 0;
+        let (maker, size) = match stack != 0 && lines != 0 {
+            true if is_assembly => (Maker::Assembler, covered(values.get(stack..)?)?),
+            true => (Maker::Compiler, covered(values.get(stack..)?)?),
+            false => (Maker::Other, 0),
+        };
+        let address = text.checked_add(little_endian(distance))?;
+        address.checked_add(size)?;
+        let end = name.iter().position(|byte| *byte == 0)?;
+        Some(GoFunction { address, size, name: &name[..end], maker })
     };
     let (entries, _) = list.as_chunks::<8>();
     // One that cannot be read spoils the rest: it is not what it is taken for.
-    entries.get(..usize::try_from(number(COUNT)?).ok()?)?.iter().map(function).collect()
+    let entries = entries.get(..usize::try_from(number(COUNT)?).ok()?)?;
+    let functions: Vec<GoFunction<'_>> = entries.iter().map(function).collect::<Option<_>>()?;
+    let are_apart = functions
+        .is_sorted_by(|one, next| one.address < next.address && one.address + one.size <= next.address);
+    are_apart.then_some(functions)
+}
+
+/// How many addresses a table of values covers.
+fn covered(values: &[u8]) -> Option<u64> {
+    let (mut bytes, mut covered) = (values.iter(), 0u64);
+    let mut number = || {
+        let mut number = 0u32;
+        for shift in (0..32).step_by(7) {
+            let byte = *bytes.next()?;
+            number |= u32::from(byte & 127) << shift;
+            if byte < 128 {
+                return Some(number);
+            }
+        }
+        None
+    };
+    loop {
+        let is_last = number()? == 0 && covered > 0;
+        if is_last {
+            return Some(covered);
+        }
+        covered = covered.checked_add(number()?.into())?;
+    }
 }
 
 #[cfg(test)]
@@ -144,23 +201,36 @@ mod tests {
     /// A function of C's in a table.
     const NO_TABLES: u8 = 1 << 7;
 
-    /// A table of functions at these distances with these flags.
+    /// How long all functions are: 5 and 130 addresses with two values.
+    const SIZE: u64 = 135;
+    const COVERED: [u8; 6] = [8, 5, 7, 0x82, 1, 0];
+
+    /// A table of functions at these distances with these flags, named `f`, `g` and so on.
     fn table(magic: u32, text: u64, functions: &[(u32, u8)]) -> Vec<u8> {
-        const LIST: usize = 72;
-        let mut table = vec![0; LIST];
+        let mut table = vec![0; 72];
         table[..4].copy_from_slice(&magic.to_le_bytes());
         table[4..8].copy_from_slice(&OF_X86_64);
         table[COUNT..][..8].copy_from_slice(&(functions.len() as u64).to_le_bytes());
         table[TEXT..][..8].copy_from_slice(&text.to_le_bytes());
-        table[FUNCTIONS..][..8].copy_from_slice(&(LIST as u64).to_le_bytes());
+        let begin = |table: &mut Vec<u8>, part: usize| {
+            let at = table.len() as u64;
+            table[part..][..8].copy_from_slice(&at.to_le_bytes());
+        };
+        begin(&mut table, NAMES);
+        (b'f'..).zip(functions).for_each(|(name, _)| table.extend([name, 0]));
+        begin(&mut table, VALUES);
+        table.push(0);
+        table.extend(COVERED);
+        begin(&mut table, FUNCTIONS);
         let records = 8 * functions.len() + 8;
         for (index, (distance, _)) in functions.iter().enumerate() {
             table.extend(distance.to_le_bytes());
             table.extend(((records + 44 * index) as u32).to_le_bytes());
         }
         table.extend([0; 8]);
-        for (_, flags) in functions {
+        for (index, (_, flags)) in functions.iter().enumerate() {
             let mut record = [0; 44];
+            record[NAME] = 2 * index as u8;
             record[STACK_TABLE] = u8::from(flags & NO_TABLES == 0);
             record[LINE_TABLE + 3] = record[STACK_TABLE];
             record[if magic == GO_1_20 { FLAGS_1_20 } else { FLAGS_1_18 }] = *flags & !NO_TABLES;
@@ -170,36 +240,56 @@ mod tests {
     }
 
     fn compiled(table: &[u8], text: Option<u64>) -> Vec<u64> {
-        GoTable::read(table, text).compiled
+        GoTable::of(&read(table, text).unwrap_or_default()).compiled
     }
 
     #[test]
     fn what_is_compiled_is_told_from_assembly_and_from_c() {
         for magic in [GO_1_18, GO_1_20] {
-            let functions = [(0, 0), (0x20, ASSEMBLY), (0x40, 1), (0x60, 7), (0x80, NO_TABLES)];
+            let functions = [(0, 0), (0x200, ASSEMBLY), (0x400, 1), (0x600, 7), (0x800, NO_TABLES)];
             let table = table(magic, 0x401000, &functions);
-            assert_eq!(compiled(&table, None), [0x401000, 0x401040]);
-            assert_eq!(compiled(&table, Some(0x401000)), [0x401000, 0x401040]);
-            let table = GoTable::read(&table, None);
-            assert_eq!([0x401040, 0x401020, 0x401080].map(|at| table.is_compiled(at)), [true, false, false]);
+            assert_eq!(compiled(&table, None), [0x401000, 0x401400]);
+            assert_eq!(compiled(&table, Some(0x401000)), [0x401000, 0x401400]);
+            let functions = read(&table, None).unwrap();
+            let made = GoTable::of(&functions);
+            assert_eq!([0x401400, 0x401200, 0x401800].map(|at| made.is_compiled(at)), [true, false, false]);
+            let told: Vec<_> = functions.iter().map(|function| (function.name, function.size)).collect();
+            let names = [&b"f"[..], b"g", b"h", b"i", b"j"];
+            assert_eq!(told, names.map(|name| (name, if name == b"j" { 0 } else { SIZE })));
         }
     }
 
     #[test]
-    fn the_symbol_tells_where_the_header_does_not() {
-        let table = table(GO_1_20, 0, &[(0, ASSEMBLY), (0x10, 0)]);
-        assert_eq!(compiled(&table, Some(0x5000)), [0x5010]);
+    fn symbols_or_relocations_tell_where_the_header_does_not() {
+        let table = table(GO_1_20, 0, &[(0, ASSEMBLY), (0x100, 0)]);
+        assert_eq!(compiled(&table, Some(0x5000)), [0x5100]);
         assert_eq!(compiled(&table, None), []);
     }
 
     #[test]
+    fn values_cover_addresses_to_their_end() {
+        assert_eq!(covered(&COVERED), Some(SIZE));
+        assert_eq!(covered(&[0, 3, 0]), Some(3), "the first value may be none");
+        for cut in 0..COVERED.len() - 1 {
+            assert_eq!(covered(&COVERED[..cut]), None, "cut at {cut}");
+        }
+        assert_eq!(covered(&[1, 0x80, 0x80, 0x80, 0x80, 0x80, 1, 0]), None, "more than 32 bits");
+    }
+
+    #[test]
     fn what_cannot_be_believed_tells_of_no_function() {
-        let good = table(GO_1_20, 0x401000, &[(0, 0), (0x20, 0), (0x40, ASSEMBLY)]);
+        let good = table(GO_1_20, 0x401000, &[(0, 0), (0x200, 0), (0x400, ASSEMBLY)]);
         assert_eq!(compiled(&good, None).len(), 2);
         assert_eq!(compiled(&good, Some(0x402000)), [], "another place than the symbol's");
-        let none_in_assembly = table(GO_1_20, 0x401000, &[(0, 0), (0x20, 0)]);
+        let none_in_assembly = table(GO_1_20, 0x401000, &[(0, 0), (0x200, 0)]);
         assert_eq!(compiled(&none_in_assembly, None), []);
-        assert_eq!(compiled(&table(0xffff_fffa, 0x401000, &[(0, 0), (8, ASSEMBLY)]), None), [], "Go 1.17");
+        assert_eq!(
+            compiled(&table(0xffff_fffa, 0x401000, &[(0, 0), (0x200, ASSEMBLY)]), None),
+            [],
+            "Go 1.17"
+        );
+        let overlapping = table(GO_1_20, 0x401000, &[(0, 0), (0x20, 0), (0x400, ASSEMBLY)]);
+        assert_eq!(compiled(&overlapping, None), [], "longer than to the next");
         for length in 0..good.len() - 2 {
             assert_eq!(compiled(&good[..length], None), [], "cut at {length}");
         }
@@ -209,8 +299,9 @@ mod tests {
             compiled(&table, None)
         };
         assert_eq!(changed(7, &[4]), [], "32 bits");
-        assert_eq!(changed(COUNT, &[0xff; 8]), []);
-        assert_eq!(changed(FUNCTIONS, &[0xff; 8]), []);
+        for at in [COUNT, NAMES, VALUES, FUNCTIONS] {
+            assert_eq!(changed(at, &[0xff; 8]), []);
+        }
         assert_eq!(changed(TEXT, &[0xff; 8]), [], "behind the address space");
     }
 }

@@ -356,14 +356,20 @@ impl Module {
                 builder.defect(origin, &error.to_string());
             }
         };
+        let mut has_symbols = true;
         if self.has_symtab() {
             add(&self.image, &self.source, Table::Static, Origin::SymbolTable);
         } else if let Some(file) = self.debug_file() {
             add(&file.image, &file.source, Table::Static, Origin::DebugFile);
         } else if let Some((bytes, image)) = debug_file::mini_debug_info(&self.image, &self.source) {
             add(&image, &bytes, Table::Static, Origin::MiniDebugInfo);
+        } else {
+            has_symbols = false;
         }
         add(&self.image, &self.source, Table::Dynamic, Origin::DynamicSymbols);
+        if !has_symbols {
+            self.go_functions().iter().for_each(|function| builder.add(&function.symbol(), Origin::GoTable));
+        }
         if let Some(error) = &self.frames().defect {
             builder.defect(Origin::UnwindTable, error);
         }

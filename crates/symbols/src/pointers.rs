@@ -142,6 +142,30 @@ fn relocated<H: FileHeader<Endian = LittleEndian>>(
     Ok(())
 }
 
+/// What the loader puts at `address`, where that is an address of the file's own.
+pub(crate) fn relative_at(image: &Image, bytes: &[u8], address: u64) -> Option<u64> {
+    by_class!(image.is_64, relative(image, bytes, address)).ok().flatten()
+}
+
+fn relative<H: FileHeader<Endian = LittleEndian>>(
+    image: &Image,
+    bytes: &[u8],
+    address: u64,
+) -> Result<Option<u64>, object::read::Error> {
+    let e = LittleEndian;
+    for section in H::parse(bytes)?.sections(e, bytes)?.iter() {
+        let relocations = section.rela(e, bytes)?.map_or(&[][..], |(relocations, _)| relocations);
+        let is_it = |relocation: &&H::Rela| {
+            let is_relative = form(image.machine, relocation.r_type(e, false).0) == Some(Form::Relative);
+            is_relative && relocation.r_offset(e).into() == address
+        };
+        if let Some(relocation) = relocations.iter().find(is_it) {
+            return Ok(Some(relocation.r_addend(e).into() as u64));
+        }
+    }
+    Ok(None)
+}
+
 /// Every aligned word in sections, or segments, that are not code.
 fn words(image: &Image, bytes: &[u8], mut keep: impl FnMut(u64)) -> Result<(), String> {
     let size = image.pointer_size();

@@ -112,3 +112,59 @@ fn mini_debug_info_names_local_functions() {
     let found = module.function_named("local").unwrap();
     assert_eq!((found.range(), found.origin()), (local, Origin::MiniDebugInfo));
 }
+
+/// A Go program has a table of its functions for itself.
+#[test]
+fn i2_stripped_go_programs_have_their_functions_with_names() {
+    if tools::run(std::process::Command::new("go").arg("version")).is_none() {
+        trapless_testing::skip!("no go");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let text = "package main\nimport (\"fmt\"; \"sort\")\ntype T struct{ n []int }\n\
+        func (t *T) Len() int { return len(t.n) }\nfunc (t *T) Less(i, j int) bool { return t.n[i] < t.n[j] }\n\
+        func (t *T) Swap(i, j int) { t.n[i], t.n[j] = t.n[j], t.n[i] }\n\
+        func main() { t := &T{[]int{3, 1, 2}}; sort.Sort(t); fmt.Println(t.n) }\n";
+    std::fs::write(folder.path().join("main.go"), text).unwrap();
+    for mode in ["exe", "pie"] {
+        let build = |name: &str, strip: &str| {
+            let mut go = std::process::Command::new("go");
+            go.current_dir(&folder).env("HOME", folder.path()).env("GO111MODULE", "off");
+            go.args(["build", &format!("-buildmode={mode}"), strip, "-o", name, "main.go"]);
+            tools::run(&mut go).expect("it is built");
+            open(folder.path().join(name))
+        };
+        let (full, stripped) = (build("full", "-ldflags="), build("stripped", "-ldflags=-s -w"));
+        let found: Vec<_> =
+            stripped.functions().iter().filter(|function| function.origin() == Origin::GoTable).collect();
+        let is_there = |name: &str| stripped.function_named(name).is_some();
+        assert!(is_there("main.(*T).Less") && is_there("runtime.mallocgc"), "{mode}");
+        assert!(
+            found.len() > 1000 && found.len() * 100 > full.functions().len() * 98,
+            "{mode}: {}",
+            found.len()
+        );
+        for function in found {
+            let known = full.functions().at(function.address()).expect("it is one of the program's");
+            assert_eq!(function.size(), known.size(), "{mode} {}", known.name().plain());
+            let name = function.name().plain();
+            // What is in brackets, its table leaves out.
+            let shortened = |known: &str| match known.find('[').zip(known.rfind(']')) {
+                Some((open, close)) if open < close => {
+                    format!("{}[...]{}", &known[..open], &known[close + 1..])
+                }
+                _ => known.to_owned(),
+            };
+            let is_its = |known: &str| shortened(known.strip_suffix(".abi0").unwrap_or(known)) == name;
+            assert!(
+                known.names().any(|known| is_its(known.plain())),
+                "{mode} {name} {}",
+                known.name().plain()
+            );
+            assert_eq!(
+                stripped.is_compiled_by_go(function.address()),
+                full.is_compiled_by_go(function.address())
+            );
+        }
+    }
+}

@@ -50,9 +50,13 @@ fn finished(tool: Tool) -> Ran {
 
 #[test]
 fn r4_every_call_of_a_goroutine_is_counted_and_timed_to_its_return() {
-    for (name, flags, arguments) in
-        [("gofixed", &[][..], &[][..]), ("gopie", &["-buildmode=pie"], &["profile"])]
-    {
+    const STRIPPED: &str = "-ldflags=-s -w";
+    for (name, flags, arguments) in [
+        ("gofixed", &[][..], &[][..]),
+        ("gopie", &["-buildmode=pie"], &["profile"]),
+        ("gostripped", &[STRIPPED], &[]),
+        ("gopiestripped", &[STRIPPED, "-buildmode=pie"], &["profile"]),
+    ] {
         let Some(program) = program(name, flags) else { return };
         let expected = work(&mut program.start(arguments));
         assert!(expected.parse::<u64>().unwrap() > 1_000_000, "{expected}");

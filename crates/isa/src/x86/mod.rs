@@ -47,6 +47,7 @@ mod movable;
 mod narrow;
 mod pieces;
 mod prologue;
+mod references;
 mod relocate;
 mod returns;
 mod room;
@@ -150,6 +151,10 @@ impl Isa for X86 {
     fn stack_check(&self, site: &Site<'_>) -> Option<StackCheck> {
         let check = crate::stack_check::find(self, site)?;
         goroutine::compares(self.bits, site, &check).then_some(check)
+    }
+
+    fn references(&self, code: &[u8], address: u64) -> Vec<(u64, Reference)> {
+        if self.bits == 64 { references::references(code, address) } else { Vec::new() }
     }
 
     fn keeps_goroutine(&self, site: &Site<'_>, check: &StackCheck) -> bool {

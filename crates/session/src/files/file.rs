@@ -1,6 +1,6 @@
 //! What one file says by itself, worked out when it is first asked for. All addresses are the file's.
 
-use super::{Root, sharing, signals};
+use super::{Root, goroutines, sharing, signals};
 use crate::survey::{self, Flows};
 use crate::target;
 use std::path::Path;
@@ -24,6 +24,7 @@ pub struct File {
     runtimes_by_text: OnceLock<Runtimes>,
     signal_places: OnceLock<Vec<(u64, SignalCall)>>,
     sharing_calls: OnceLock<Vec<(u64, SharingCalls)>>,
+    goroutines: OnceLock<Option<[u64; 2]>>,
 }
 
 impl File {
@@ -38,6 +39,7 @@ impl File {
             runtimes_by_text: OnceLock::new(),
             signal_places: OnceLock::new(),
             sharing_calls: OnceLock::new(),
+            goroutines: OnceLock::new(),
         }
     }
 
@@ -122,6 +124,11 @@ impl File {
     /// System calls that may make children which share the memory, each with where these are told from their parent.
     pub(crate) fn sharing_calls(&self) -> &[(u64, SharingCalls)] {
         self.sharing_calls.get_or_init(|| sharing::calls(&self.module))
+    }
+
+    /// Where it lists its goroutines, if it is a Go program: the list and its length.
+    pub(crate) fn goroutines(&self) -> Option<[u64; 2]> {
+        *self.goroutines.get_or_init(|| goroutines::list(&self.module))
     }
 
     /// Whether [`Self::sharing_calls`] was asked before.

@@ -13,7 +13,7 @@ use trapless_engine::{Code, Function, Home, Module, Plan, Request, Role, Wanted}
 use trapless_isa::detour::signals::RETURN_LENGTH;
 use trapless_isa::{BranchTargets, Mechanism, Operand, SignalCall};
 use trapless_process::{Process, RemoteAddr};
-use trapless_symbols::Unread;
+use trapless_symbols::{Origin, Unread};
 
 /// Sites with all that must be known of them, ready to be judged: `list`, `explain` and attaching begin here.
 pub struct Prepared<'i> {
@@ -38,6 +38,8 @@ pub(super) struct File<'i> {
     bias: u64,
     targets: BranchTargets,
     runtimes: Runtimes,
+    /// [`Module::goroutines`]
+    goroutines: Option<[u64; 2]>,
     functions: Functions<'i>,
 }
 
@@ -99,6 +101,11 @@ impl<'i> Prepared<'i> {
                     bias,
                     targets: targets.moved_by(bias),
                     runtimes,
+                    goroutines: runtimes
+                        .contains(Runtime::Go)
+                        .then(|| opened.goroutines())
+                        .flatten()
+                        .map(|list| list.map(|address| address.wrapping_add(bias))),
                     functions: match follows {
                         true => facts::File::new(opened, bias).functions(functions),
                         false => Functions::new(),
@@ -140,7 +147,7 @@ impl<'i> Prepared<'i> {
                 targets: &file.targets,
                 runtimes: file.runtimes,
                 entry: file.module.entry().wrapping_add(file.bias),
-                goroutines: file.goroutines(),
+                goroutines: file.goroutines,
                 functions: &file.functions,
                 code: file,
             });
@@ -257,17 +264,16 @@ impl File<'_> {
         function: trapless_symbols::Function<'_>,
         count: usize,
     ) -> Option<&'static [Operand]> {
-        let is_called_from_assembly = function.names().any(|name| name.plain().ends_with(".abi0"));
+        // Go's own table has one name for a function and for the one by which assembly calls it.
+        let has_namesake = || {
+            let functions = self.module.functions();
+            function.names().any(|name| functions.named(name.plain()).len() > 1)
+        };
+        let is_called_from_assembly = function.names().any(|name| name.plain().ends_with(".abi0"))
+            || function.origin() == Origin::GoTable && has_namesake();
         let is_gos = self.module.is_compiled_by_go(function.address()) && !is_called_from_assembly;
         let all = target::machine(self.module).isa().facts().arguments_in_go;
         (is_gos && !all.is_empty()).then(|| &all[..count.min(all.len())])
-    }
-
-    /// [`Module::goroutines`]
-    fn goroutines(&self) -> Option<[u64; 2]> {
-        let is_go = self.runtimes.contains(Runtime::Go);
-        let at = |name| Some(self.module.variable(name)?.wrapping_add(self.bias));
-        is_go.then(|| Some([at("runtime.allgptr")?, at("runtime.allglen")?])).flatten()
     }
 }
 
