@@ -139,7 +139,7 @@ impl Files {
         let mut unused: usize = known.iter().filter(|list| !is_used(list)).map(|list| list.len()).sum();
         known.retain(|list| {
             let stays = is_used(list) || unused <= MOST_UNUSED_PROBES;
-            unused -= if stays { 0 } else { list.len() };
+            unused = unused.saturating_sub(if stays { 0 } else { list.len() });
             stays
         });
         known.push(Arc::clone(&list));

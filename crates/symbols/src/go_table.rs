@@ -16,6 +16,7 @@
 //! |---|---|
 //! | 4 | offset of its name among the names, in 32 bits |
 //! | 16, 24 | offsets of the tables of its stack pointer and of its lines, in 32 bits; 0 where there are none |
+//! | 36, from Go 1.20 on 40 | what the run-time system knows it by; wrappers have a number of their own |
 //! | 37, from Go 1.20 on 41 | flags, one of which says that it was written in assembly |
 //!
 //! A table of values has, for each run of addresses with one value, what is added to the value and how many addresses there are, each in 7 bits a
@@ -27,9 +28,9 @@
 //! Source: `src/runtime/symtab.go` (`pcHeader`, `_func`, `funcFlagAsm`, `moduledataverify1`) and `src/cmd/link/internal/ld/pcln.go` of
 //! Go. Tables of before Go 1.18 have no such flag, or cannot be told from those that have none.
 
-use object::elf;
+use std::collections::{BTreeSet, HashMap};
 
-use crate::{Module, frames::little_endian, pointers, symtab::Symbol};
+use crate::{Module, frames::little_endian, name::LONGEST_NAME, pointers};
 
 /// From Go 1.20 on, where a record has the function's first line, too.
 const GO_1_20: u32 = 0xffff_fff1;
@@ -52,6 +53,9 @@ const FLAGS_1_20: usize = 41;
 /// The flag of functions that were written in assembly.
 const ASSEMBLY: u8 = 1 << 2;
 
+/// How many times over the table may be read because functions share what is in it.
+const MOST_SHARED: usize = 16;
+
 /// The sections that Go has its table of functions in, of programs at fixed addresses and of others.
 const SECTIONS: [&str; 2] = [".gopclntab", ".data.rel.ro.gopclntab"];
 
@@ -73,8 +77,10 @@ impl Module {
         let section = SECTIONS.iter().find_map(|name| Some((name, self.image.section(name)?)));
         let Some((name, section)) = section.filter(|_| self.image.is_64) else { return Vec::new() };
         let relocated = || pointers::relative_at(&self.image, &self.source, section.address + TEXT as u64);
-        let text = self.variable("runtime.text").or_else(relocated);
-        read(self.image.section_bytes(&self.source, name), text).unwrap_or_default()
+        let table = self.image.section_bytes(&self.source, name);
+        let mut functions = read(table, self.variable("runtime.text"), relocated).unwrap_or_default();
+        tell_wrappers(&mut functions);
+        functions
     }
 }
 
@@ -84,17 +90,13 @@ pub(crate) struct GoFunction<'t> {
     pub address: u64,
     /// 0: not known.
     pub size: u64,
+    /// In programs made before Go 1.21, without what is in brackets.
     pub name: &'t [u8],
+    /// Whether all calls of its name arrive here: it is no wrapper of another one, or it is not known to be none.
+    pub is_called: bool,
     maker: Maker,
-}
-
-impl<'t> GoFunction<'t> {
-    /// As a symbol table would have it.
-    pub(crate) fn symbol(&self) -> Symbol<'t> {
-        let GoFunction { address, size, name, .. } = *self;
-        let (kind, binding) = (elf::STT_FUNC, elf::STB_GLOBAL);
-        Symbol { name, version: None, address, size, kind, binding, other: 0 }
-    }
+    /// What Go's run-time system knows it by, if it does; wrappers have a number of their own.
+    id: u8,
 }
 
 /// The functions that Go's compiler has made.
@@ -127,8 +129,39 @@ impl GoTable {
     }
 }
 
-/// The functions by address. `text`: where `runtime.text` is, as symbols or relocations say, if they do.
-fn read(table: &[u8], text: Option<u64>) -> Option<Vec<GoFunction<'_>>> {
+/// Tells functions of one name from each other. What assembly calls, or what calls assembly, has a wrapper of its name for the other calling
+/// convention, made by the compiler, which calls it. What number wrappers have, those of assembly tell.
+fn tell_wrappers(functions: &mut [GoFunction<'_>]) {
+    let mut by_name: HashMap<&[u8], Vec<usize>> = HashMap::new();
+    for (index, function) in functions.iter().enumerate() {
+        // Instances of generic functions share a name, too, and assembly calls none.
+        if function.maker != Maker::Other && !function.name.contains(&b'[') {
+            by_name.entry(function.name).or_default().push(index);
+        }
+    }
+    let several = by_name.into_values().filter(|named| named.len() > 1);
+    let (compiled, of_assembly): (Vec<_>, Vec<_>) =
+        several.partition(|named| named.iter().all(|index| functions[*index].maker == Maker::Compiler));
+    let mut wrappers: Vec<usize> = of_assembly.into_iter().flatten().collect();
+    wrappers.retain(|index| functions[*index].maker == Maker::Compiler);
+    let ids: BTreeSet<u8> = wrappers.iter().map(|index| functions[*index].id).collect();
+    let id = ids.first().copied().filter(|_| ids.len() == 1);
+    for named in compiled {
+        let (wrapping, called): (Vec<usize>, Vec<usize>) =
+            named.iter().partition(|index| Some(functions[**index].id) == id);
+        // Some of package reflect's have the wrappers' number, and wrappers.
+        wrappers.extend(if called.len() == 1 { wrapping } else { named });
+    }
+    wrappers.into_iter().for_each(|index| functions[index].is_called = false);
+}
+
+/// The functions by address. `symbol`: where `runtime.text` is, as the symbol table says, if it does. `relocated`: the same, as the loader puts
+/// it into the header.
+fn read(
+    table: &[u8],
+    symbol: Option<u64>,
+    relocated: impl FnOnce() -> Option<u64>,
+) -> Option<Vec<GoFunction<'_>>> {
     let number = |at: usize| table.get(at..at.checked_add(8)?).map(little_endian);
     let flags_at = match little_endian(table.get(..4)?) as u32 {
         GO_1_20 => FLAGS_1_20,
@@ -138,45 +171,53 @@ fn read(table: &[u8], text: Option<u64>) -> Option<Vec<GoFunction<'_>>> {
     if table.get(4..8)? != OF_X86_64 {
         return None;
     }
-    let text = match (number(TEXT)?, text) {
-        (0, symbol) => symbol?,
+    let text = match (number(TEXT)?, symbol) {
+        (0, symbol) => symbol.or_else(relocated)?,
         (own, None) => own,
         (own, Some(symbol)) => (own == symbol).then_some(own)?,
     };
     let part = |at: usize| table.get(usize::try_from(number(at)?).ok()?..);
     let (names, values, list) = (part(NAMES)?, part(VALUES)?, part(FUNCTIONS)?);
-    let function = |entry: &[u8; 8]| {
-        let (distance, record) = entry.split_at(4);
-        let record = list.get(little_endian(record) as usize..)?;
-        let word = |at: usize| Some(little_endian(record.get(at..at + 4)?) as usize);
-        let name = names.get(word(NAME)?..)?;
-        let (stack, lines) = (word(STACK_TABLE)?, word(LINE_TABLE)?);
-        let is_assembly = record.get(flags_at)? & ASSEMBLY != 0;
-        let (maker, size) = match stack != 0 && lines != 0 {
-            true if is_assembly => (Maker::Assembler, covered(values.get(stack..)?)?),
-            true => (Maker::Compiler, covered(values.get(stack..)?)?),
-            false => (Maker::Other, 0),
-        };
-        let address = text.checked_add(little_endian(distance))?;
-        address.checked_add(size)?;
-        let end = name.iter().position(|byte| *byte == 0)?;
-        Some(GoFunction { address, size, name: &name[..end], maker })
-    };
     let (entries, _) = list.as_chunks::<8>();
     // One that cannot be read spoils the rest: it is not what it is taken for.
     let entries = entries.get(..usize::try_from(number(COUNT)?).ok()?)?;
-    let functions: Vec<GoFunction<'_>> = entries.iter().map(function).collect::<Option<_>>()?;
-    let are_apart = functions
-        .is_sorted_by(|one, next| one.address < next.address && one.address + one.size <= next.address);
-    are_apart.then_some(functions)
+    // Functions share names and values, but not over and over.
+    let mut budget = MOST_SHARED * table.len();
+    let distance = |entry: &[u8; 8]| little_endian(&entry[..4]);
+    let mut functions = Vec::with_capacity(entries.len());
+    for (index, entry) in entries.iter().enumerate() {
+        let to_next = match entries.get(index + 1) {
+            Some(next) => distance(next).checked_sub(distance(entry))?,
+            None => u32::MAX.into(),
+        };
+        let record = list.get(little_endian(&entry[4..]) as usize..)?;
+        let word = |at: usize| Some(little_endian(record.get(at..at + 4)?) as usize);
+        let name = names.get(word(NAME)?..)?;
+        let name = &name[..name.iter().take(LONGEST_NAME + 1).position(|byte| *byte == 0)?];
+        budget = budget.checked_sub(name.len() + 1)?;
+        let (stack, lines) = (word(STACK_TABLE)?, word(LINE_TABLE)?);
+        let (id, is_assembly) = (*record.get(flags_at - 1)?, record.get(flags_at)? & ASSEMBLY != 0);
+        let (maker, size) = match stack != 0 && lines != 0 {
+            true => {
+                let size = covered(values.get(stack..)?, to_next, &mut budget)?;
+                (if is_assembly { Maker::Assembler } else { Maker::Compiler }, size)
+            }
+            false => (Maker::Other, 0),
+        };
+        let address = text.checked_add(distance(entry))?;
+        address.checked_add(size)?;
+        functions.push(GoFunction { address, size, name, is_called: true, maker, id });
+    }
+    Some(functions)
 }
 
-/// How many addresses a table of values covers.
-fn covered(values: &[u8]) -> Option<u64> {
+/// How many addresses a table of values covers: not 0, and no more than `most`. `budget`: how many bytes may be looked at.
+fn covered(values: &[u8], most: u64, budget: &mut usize) -> Option<u64> {
     let (mut bytes, mut covered) = (values.iter(), 0u64);
     let mut number = || {
         let mut number = 0u32;
         for shift in (0..32).step_by(7) {
+            *budget = budget.checked_sub(1)?;
             let byte = *bytes.next()?;
             number |= u32::from(byte & 127) << shift;
             if byte < 128 {
@@ -190,7 +231,8 @@ fn covered(values: &[u8]) -> Option<u64> {
         if is_last {
             return Some(covered);
         }
-        covered = covered.checked_add(number()?.into())?;
+        let more = number().filter(|more| *more > 0)?;
+        covered = Some(covered + u64::from(more)).filter(|covered| *covered <= most)?;
     }
 }
 
@@ -207,6 +249,12 @@ mod tests {
 
     /// A table of functions at these distances with these flags, named `f`, `g` and so on.
     fn table(magic: u32, text: u64, functions: &[(u32, u8)]) -> Vec<u8> {
+        let named = |(name, &(distance, flags))| (distance, flags, 0, [name, 0]);
+        table_of(magic, text, &(b'f'..).zip(functions).map(named).collect::<Vec<_>>())
+    }
+
+    /// The same with their numbers and names.
+    fn table_of<const N: usize>(magic: u32, text: u64, functions: &[(u32, u8, u8, [u8; N])]) -> Vec<u8> {
         let mut table = vec![0; 72];
         table[..4].copy_from_slice(&magic.to_le_bytes());
         table[4..8].copy_from_slice(&OF_X86_64);
@@ -217,30 +265,31 @@ mod tests {
             table[part..][..8].copy_from_slice(&at.to_le_bytes());
         };
         begin(&mut table, NAMES);
-        (b'f'..).zip(functions).for_each(|(name, _)| table.extend([name, 0]));
+        functions.iter().for_each(|(.., name)| table.extend(name));
         begin(&mut table, VALUES);
         table.push(0);
         table.extend(COVERED);
         begin(&mut table, FUNCTIONS);
         let records = 8 * functions.len() + 8;
-        for (index, (distance, _)) in functions.iter().enumerate() {
+        for (index, (distance, ..)) in functions.iter().enumerate() {
             table.extend(distance.to_le_bytes());
             table.extend(((records + 44 * index) as u32).to_le_bytes());
         }
         table.extend([0; 8]);
-        for (index, (_, flags)) in functions.iter().enumerate() {
+        for (index, (_, flags, id, _)) in functions.iter().enumerate() {
             let mut record = [0; 44];
-            record[NAME] = 2 * index as u8;
+            record[NAME] = (N * index) as u8;
             record[STACK_TABLE] = u8::from(flags & NO_TABLES == 0);
             record[LINE_TABLE + 3] = record[STACK_TABLE];
-            record[if magic == GO_1_20 { FLAGS_1_20 } else { FLAGS_1_18 }] = *flags & !NO_TABLES;
+            let flags_at = if magic == GO_1_20 { FLAGS_1_20 } else { FLAGS_1_18 };
+            record[flags_at - 1..=flags_at].copy_from_slice(&[*id, *flags & !NO_TABLES]);
             table.extend(record);
         }
         table
     }
 
     fn compiled(table: &[u8], text: Option<u64>) -> Vec<u64> {
-        GoTable::of(&read(table, text).unwrap_or_default()).compiled
+        GoTable::of(&read(table, text, || None).unwrap_or_default()).compiled
     }
 
     #[test]
@@ -250,7 +299,7 @@ mod tests {
             let table = table(magic, 0x401000, &functions);
             assert_eq!(compiled(&table, None), [0x401000, 0x401400]);
             assert_eq!(compiled(&table, Some(0x401000)), [0x401000, 0x401400]);
-            let functions = read(&table, None).unwrap();
+            let functions = read(&table, None, || None).unwrap();
             let made = GoTable::of(&functions);
             assert_eq!([0x401400, 0x401200, 0x401800].map(|at| made.is_compiled(at)), [true, false, false]);
             let told: Vec<_> = functions.iter().map(|function| (function.name, function.size)).collect();
@@ -263,17 +312,57 @@ mod tests {
     fn symbols_or_relocations_tell_where_the_header_does_not() {
         let table = table(GO_1_20, 0, &[(0, ASSEMBLY), (0x100, 0)]);
         assert_eq!(compiled(&table, Some(0x5000)), [0x5100]);
+        let relocated = read(&table, None, || Some(0x6000)).unwrap();
+        assert_eq!(GoTable::of(&relocated).compiled, [0x6100]);
         assert_eq!(compiled(&table, None), []);
     }
 
     #[test]
     fn values_cover_addresses_to_their_end() {
-        assert_eq!(covered(&COVERED), Some(SIZE));
-        assert_eq!(covered(&[0, 3, 0]), Some(3), "the first value may be none");
+        let covered = |values: &[u8], most| covered(values, most, &mut 100);
+        assert_eq!(covered(&COVERED, SIZE), Some(SIZE));
+        assert_eq!(covered(&[0, 3, 0], SIZE), Some(3), "the first value may be none");
         for cut in 0..COVERED.len() - 1 {
-            assert_eq!(covered(&COVERED[..cut]), None, "cut at {cut}");
+            assert_eq!(covered(&COVERED[..cut], SIZE), None, "cut at {cut}");
         }
-        assert_eq!(covered(&[1, 0x80, 0x80, 0x80, 0x80, 0x80, 1, 0]), None, "more than 32 bits");
+        assert_eq!(covered(&[1, 0x80, 0x80, 0x80, 0x80, 0x80, 1, 0], SIZE), None, "more than 32 bits");
+        assert_eq!(covered(&COVERED, SIZE - 1), None, "more than there are");
+        assert_eq!(covered(&[1, 0, 2, 0, 0], SIZE), None, "no addresses");
+        assert_eq!(covered(&[1; 200], SIZE), None, "too much to read");
+    }
+
+    #[test]
+    fn wrappers_are_told_by_those_that_call_assembly() {
+        const WRAPPER: u8 = 21;
+        let at = |place: u32| 0x100 * place;
+        let functions = [
+            (at(0), ASSEMBLY, 0, *b"a\0"),
+            (at(1), 0, WRAPPER, *b"a\0"),
+            (at(2), 0, 0, *b"b\0"),
+            (at(3), 0, WRAPPER, *b"b\0"),
+            (at(4), 0, 0, *b"[\0"),
+            (at(5), 0, WRAPPER, *b"[\0"),
+            (at(6), 0, WRAPPER, *b"c\0"),
+            (at(7), ASSEMBLY, 0, *b"d\0"),
+        ];
+        let called = |functions: &[_]| -> Vec<u64> {
+            let table = table_of(GO_1_20, 0, functions);
+            let mut functions = read(&table, None, || Some(0)).unwrap();
+            tell_wrappers(&mut functions);
+            functions.retain(|function| function.is_called);
+            functions.iter().map(|function| function.address / 0x100).collect()
+        };
+        assert_eq!(called(&functions), [0, 2, 4, 5, 6, 7]);
+        assert_eq!(called(&functions[2..]), [4, 5, 6, 7], "nothing tells the number");
+        let alike = (at(2), 0, WRAPPER, *b"b\0");
+        assert_eq!(called(&[functions[0], functions[1], alike, functions[3]]), [0], "both may be one");
+    }
+
+    #[test]
+    fn functions_that_nothing_is_known_of_may_lie_at_one_address() {
+        let table =
+            table(GO_1_20, 0x401000, &[(0, ASSEMBLY), (0x200, NO_TABLES), (0x200, NO_TABLES), (0x200, 0)]);
+        assert_eq!(compiled(&table, None), [0x401200]);
     }
 
     #[test]

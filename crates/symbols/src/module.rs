@@ -18,12 +18,12 @@ use crate::{
     dwarf::DebugSections,
     dynamic::Dynamic,
     frames,
-    go_table::GoTable,
+    go_table::{GoFunction, GoTable},
     image::{CodeSection, Completeness, Image, section_at},
     lines::Lines,
     notes, pointers,
     source::Source,
-    symtab::{self, Table, for_each_symbol},
+    symtab::{self, Symbol, Table, for_each_symbol},
     table::Builder,
     usdt,
 };
@@ -367,8 +367,15 @@ impl Module {
             has_symbols = false;
         }
         add(&self.image, &self.source, Table::Dynamic, Origin::DynamicSymbols);
-        if !has_symbols {
-            self.go_functions().iter().for_each(|function| builder.add(&function.symbol(), Origin::GoTable));
+        // A symbol table of which only a part was left does not have Go's own names.
+        if !has_symbols || self.has_symtab() && self.variable("runtime.text").is_none() {
+            let functions = self.go_functions();
+            for function in functions.iter().filter(|function| function.size > 0 && function.is_called) {
+                let GoFunction { address, size, name, .. } = *function;
+                let (kind, binding) = (elf::STT_FUNC, elf::STB_GLOBAL);
+                let symbol = Symbol { name, version: None, address, size, kind, binding, other: 0 };
+                builder.add(&symbol, Origin::GoTable);
+            }
         }
         if let Some(error) = &self.frames().defect {
             builder.defect(Origin::UnwindTable, error);

@@ -13,7 +13,7 @@ use trapless_engine::{Code, Function, Home, Module, Plan, Request, Role, Wanted}
 use trapless_isa::detour::signals::RETURN_LENGTH;
 use trapless_isa::{BranchTargets, Mechanism, Operand, SignalCall};
 use trapless_process::{Process, RemoteAddr};
-use trapless_symbols::{Origin, Unread};
+use trapless_symbols::Unread;
 
 /// Sites with all that must be known of them, ready to be judged: `list`, `explain` and attaching begin here.
 pub struct Prepared<'i> {
@@ -264,13 +264,7 @@ impl File<'_> {
         function: trapless_symbols::Function<'_>,
         count: usize,
     ) -> Option<&'static [Operand]> {
-        // Go's own table has one name for a function and for the one by which assembly calls it.
-        let has_namesake = || {
-            let functions = self.module.functions();
-            function.names().any(|name| functions.named(name.plain()).len() > 1)
-        };
-        let is_called_from_assembly = function.names().any(|name| name.plain().ends_with(".abi0"))
-            || function.origin() == Origin::GoTable && has_namesake();
+        let is_called_from_assembly = function.names().any(|name| name.plain().ends_with(".abi0"));
         let is_gos = self.module.is_compiled_by_go(function.address()) && !is_called_from_assembly;
         let all = target::machine(self.module).isa().facts().arguments_in_go;
         (is_gos && !all.is_empty()).then(|| &all[..count.min(all.len())])
