@@ -40,6 +40,13 @@ pub struct ProbeSummary {
     pub latency: Option<Box<LatencySummary>>,
 }
 
+impl ProbeSummary {
+    /// Whether there is anything to tell of it.
+    pub fn was_hit(&self) -> bool {
+        self.hits > 0 || self.lost > 0
+    }
+}
+
 impl Deref for ProbeSummary {
     type Target = Probed;
     fn deref(&self) -> &Probed {

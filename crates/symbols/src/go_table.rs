@@ -28,7 +28,7 @@
 //! Source: `src/runtime/symtab.go` (`pcHeader`, `_func`, `funcFlagAsm`, `moduledataverify1`) and `src/cmd/link/internal/ld/pcln.go` of
 //! Go. Tables of before Go 1.18 have no such flag, or cannot be told from those that have none.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use crate::{Module, frames::little_endian, name::LONGEST_NAME, pointers};
 
@@ -78,9 +78,7 @@ impl Module {
         let Some((name, section)) = section.filter(|_| self.image.is_64) else { return Vec::new() };
         let relocated = || pointers::relative_at(&self.image, &self.source, section.address + TEXT as u64);
         let table = self.image.section_bytes(&self.source, name);
-        let mut functions = read(table, self.variable("runtime.text"), relocated).unwrap_or_default();
-        tell_wrappers(&mut functions);
-        functions
+        read(table, self.variable("runtime.text"), relocated).unwrap_or_default()
     }
 }
 
@@ -92,8 +90,6 @@ pub(crate) struct GoFunction<'t> {
     pub size: u64,
     /// In programs made before Go 1.21, without what is in brackets.
     pub name: &'t [u8],
-    /// Whether all calls of its name arrive here: it is no wrapper of another one, or it is not known to be none.
-    pub is_called: bool,
     maker: Maker,
     /// What Go's run-time system knows it by, if it does; wrappers have a number of their own.
     id: u8,
@@ -129,9 +125,11 @@ impl GoTable {
     }
 }
 
-/// Tells functions of one name from each other. What assembly calls, or what calls assembly, has a wrapper of its name for the other calling
-/// convention, made by the compiler, which calls it. What number wrappers have, those of assembly tell.
-fn tell_wrappers(functions: &mut [GoFunction<'_>]) {
+/// Those at which all calls of their names arrive, and which end where is known.
+///
+/// What assembly calls, or what calls assembly, has a wrapper of its name for the other calling convention, made by the compiler, which calls
+/// it. What number wrappers have, those of assembly tell. Where it is not known which of two is one, neither is given.
+pub(crate) fn called(functions: Vec<GoFunction<'_>>) -> Vec<GoFunction<'_>> {
     let mut by_name: HashMap<&[u8], Vec<usize>> = HashMap::new();
     for (index, function) in functions.iter().enumerate() {
         // Instances of generic functions share a name, too, and assembly calls none.
@@ -152,7 +150,10 @@ fn tell_wrappers(functions: &mut [GoFunction<'_>]) {
         // Some of package reflect's have the wrappers' number, and wrappers.
         wrappers.extend(if called.len() == 1 { wrapping } else { named });
     }
-    wrappers.into_iter().for_each(|index| functions[index].is_called = false);
+    let wrappers: HashSet<usize> = wrappers.into_iter().collect();
+    let all = functions.into_iter().enumerate();
+    let called = all.filter(|(index, function)| function.size > 0 && !wrappers.contains(index));
+    called.map(|(_, function)| function).collect()
 }
 
 /// The functions by address. `symbol`: where `runtime.text` is, as the symbol table says, if it does. `relocated`: the same, as the loader puts
@@ -206,7 +207,7 @@ fn read(
         };
         let address = text.checked_add(distance(entry))?;
         address.checked_add(size)?;
-        functions.push(GoFunction { address, size, name, is_called: true, maker, id });
+        functions.push(GoFunction { address, size, name, maker, id });
     }
     Some(functions)
 }
@@ -345,17 +346,15 @@ mod tests {
             (at(6), 0, WRAPPER, *b"c\0"),
             (at(7), ASSEMBLY, 0, *b"d\0"),
         ];
-        let called = |functions: &[_]| -> Vec<u64> {
+        let places = |functions: &[_]| -> Vec<u64> {
             let table = table_of(GO_1_20, 0, functions);
-            let mut functions = read(&table, None, || Some(0)).unwrap();
-            tell_wrappers(&mut functions);
-            functions.retain(|function| function.is_called);
+            let functions = called(read(&table, None, || Some(0)).unwrap());
             functions.iter().map(|function| function.address / 0x100).collect()
         };
-        assert_eq!(called(&functions), [0, 2, 4, 5, 6, 7]);
-        assert_eq!(called(&functions[2..]), [4, 5, 6, 7], "nothing tells the number");
+        assert_eq!(places(&functions), [0, 2, 4, 5, 6, 7]);
+        assert_eq!(places(&functions[2..]), [4, 5, 6, 7], "nothing tells the number");
         let alike = (at(2), 0, WRAPPER, *b"b\0");
-        assert_eq!(called(&[functions[0], functions[1], alike, functions[3]]), [0], "both may be one");
+        assert_eq!(places(&[functions[0], functions[1], alike, functions[3]]), [0], "both may be one");
     }
 
     #[test]

@@ -13,7 +13,7 @@
 //! | `symtab` | which symbols does a table hold, and with which versions? |
 //! | `frames` | which code do the unwind tables describe, and where do exceptions land? |
 //! | `functions` | which functions are there, how long are they and what are they called? |
-//! | `go_table` | which functions did Go's compiler make, and which its assembler, or C's? |
+//! | `go_table` | which functions does a Go program have, and which did Go's compiler make, or its assembler, or C's? |
 //! | `debug_file` | where are the symbols that were stripped off? |
 //! | `pointers` | which code addresses does data refer to? |
 //! | `unread` | what could not be read, and which code does that concern? |

@@ -18,7 +18,7 @@ use crate::{
     dwarf::DebugSections,
     dynamic::Dynamic,
     frames,
-    go_table::{GoFunction, GoTable},
+    go_table::{self, GoFunction, GoTable},
     image::{CodeSection, Completeness, Image, section_at},
     lines::Lines,
     notes, pointers,
@@ -369,9 +369,8 @@ impl Module {
         add(&self.image, &self.source, Table::Dynamic, Origin::DynamicSymbols);
         // A symbol table of which only a part was left does not have Go's own names.
         if !has_symbols || self.has_symtab() && self.variable("runtime.text").is_none() {
-            let functions = self.go_functions();
-            for function in functions.iter().filter(|function| function.size > 0 && function.is_called) {
-                let GoFunction { address, size, name, .. } = *function;
+            for function in go_table::called(self.go_functions()) {
+                let GoFunction { address, size, name, .. } = function;
                 let (kind, binding) = (elf::STT_FUNC, elf::STB_GLOBAL);
                 let symbol = Symbol { name, version: None, address, size, kind, binding, other: 0 };
                 builder.add(&symbol, Origin::GoTable);

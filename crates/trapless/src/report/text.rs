@@ -83,7 +83,7 @@ impl<W: Write, N: Write> Text<W, N> {
 
     fn probes(&mut self, probes: &[ProbeSummary], histograms: usize) -> io::Result<()> {
         let mut shown: Vec<&ProbeSummary> =
-            probes.iter().filter(|p| self.options.all || p.hits > 0 || p.lost > 0).collect();
+            probes.iter().filter(|p| self.options.all || p.was_hit()).collect();
         let never = probes.len() - shown.len();
         sort(&mut shown, self.options.sort);
         let more = shown.len().saturating_sub(self.options.top.unwrap_or(usize::MAX));

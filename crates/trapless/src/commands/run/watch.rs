@@ -7,7 +7,7 @@ use super::{Armed, pending::Pending, wake::Wake};
 use crate::cli::validated::{Measure, Run};
 use crate::commands::signals::Ended;
 use crate::error::Error;
-use crate::report::{Attached, Exit, Hit, Interval, Reporter, Running};
+use crate::report::{Attached, Exit, Hit, Interval, ProbeSummary, Reporter, Running};
 use crate::session::{Hold, Origin, Session};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -214,7 +214,7 @@ pub(super) fn interval_of(run: &Run, armed: &mut Armed) -> Interval {
     let now = armed.session.snapshot();
     let latency = run.measure == Measure::Latency;
     let rows = now.since(&armed.before, &armed.session, armed.beginning.rate(), latency);
-    let probes = rows.into_iter().filter(|row| row.hits > 0 || row.lost > 0).collect();
+    let probes = rows.into_iter().filter(ProbeSummary::was_hit).collect();
     armed.before = now;
     Interval { pid: armed.pid(), time_ns: time.as_nanos() as u64, probes }
 }

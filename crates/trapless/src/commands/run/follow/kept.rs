@@ -187,7 +187,7 @@ impl Kept {
 }
 
 fn keep_hit(probes: &mut Vec<ProbeSummary>) {
-    probes.retain(|row| row.hits > 0 || row.lost > 0);
+    probes.retain(ProbeSummary::was_hit);
     probes.shrink_to_fit();
 }
 
