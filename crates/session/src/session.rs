@@ -2,10 +2,12 @@
 
 mod added;
 mod arm;
+mod asked;
 mod clib;
 mod counts;
 mod facts;
 mod gate;
+mod hold;
 mod hooks;
 mod lost;
 mod prepared;
@@ -28,55 +30,25 @@ use std::sync::Arc;
 use trapless_engine::admit::Runtimes;
 use trapless_engine::spread::both;
 use trapless_engine::{
-    EngineError, FoundSession, Home, Refusal, Removed, Serving, Spare, Wanted, find_sessions, remove_kept,
+    EngineError, FoundSession, Home, Refusal, Removed, Serving, Spare, find_sessions, remove_kept,
 };
 use trapless_isa::Mechanism;
-use trapless_isa::detour::MOST_FETCHED;
 use trapless_process::launch::{Child, Launched};
-use trapless_process::{Process, RemoteAddr, RemoteError, StopError, StopOptions, Stopped};
+use trapless_process::{Process, RemoteAddr, StopOptions, Stopped};
 use trapless_wire::Places;
 
 use arm::{arm, nothing_probed};
+use asked::{follows, leave_out_without_return, wanted, wanted_of};
 use gate::Gate;
 use told::{SiteFiles, Told};
 
+pub use asked::{Asked, Measure};
 pub use counts::Snapshot;
 pub use gate::{Change, Changes};
+pub use hold::{Hold, Holder};
 pub use prepared::Prepared;
 pub use trace::{Calls, Origin};
 pub use usdt::{Argument, SiteNotes};
-
-/// What is measured at every site.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Measure {
-    /// Hits.
-    Count,
-    /// Durations from entry to return.
-    Latency,
-    /// Each hit, with this many arguments.
-    Trace {
-        /// 0 to 6.
-        args: u8,
-    },
-}
-
-/// What is done with sites, besides what each of them says.
-#[derive(Clone, Debug)]
-pub struct Asked {
-    /// What is measured.
-    pub measure: Measure,
-    /// The mechanisms that may be used.
-    pub allowed: Vec<Mechanism>,
-    /// What is asked for at sites that may be added later ([`Session::add`]), if there may be any.
-    pub later: Option<Kinds>,
-}
-
-impl Asked {
-    /// To measure this, by these mechanisms, at the sites that there are.
-    pub fn of(measure: Measure, allowed: &[Mechanism]) -> Self {
-        Self { measure, allowed: allowed.to_vec(), later: None }
-    }
-}
 
 /// A site that is armed: what is the same in all processes that run the same files, which therefore share a list of them.
 #[derive(Clone, Debug, PartialEq)]
@@ -120,99 +92,6 @@ pub struct Session {
     /// The run-time systems that the process had.
     runtimes: Runtimes,
     files: SiteFiles,
-}
-
-/// How the target is held still while it is changed.
-pub enum Hold<'s> {
-    /// It runs: a keeper stops it.
-    Stop(StopOptions),
-    /// It stands where it was launched, and stands on.
-    Launched(&'s Launched, StopOptions),
-    /// Who asks holds it, and traces it.
-    Held(&'s mut dyn Holder),
-}
-
-impl Hold<'_> {
-    /// The same, to be used once more.
-    pub fn again(&mut self) -> Hold<'_> {
-        match self {
-            Hold::Stop(options) => Hold::Stop(options.clone()),
-            Hold::Launched(launched, options) => Hold::Launched(launched, options.clone()),
-            Hold::Held(holder) => Hold::Held(&mut **holder),
-        }
-    }
-
-    /// Does `work` while the process stands: in a keeper, which `kept` starts, where it runs.
-    fn with<T, E: From<EngineError>>(
-        &mut self,
-        process: &Process,
-        kept: impl FnOnce(&StopOptions) -> Result<T, E>,
-        mut work: impl FnMut(&mut Stopped<'_>) -> Result<T, EngineError>,
-    ) -> Result<T, E> {
-        let mut done = None;
-        let held = match self {
-            Hold::Stop(options) => return kept(options),
-            Hold::Launched(launched, options) => {
-                launched.hold(options).map(|mut stopped| done = Some(work(&mut stopped)))
-            }
-            Hold::Held(holder) => holder.hold(&mut |stopped| done = Some(work(stopped))),
-        };
-        // What was done is done, whatever became of the hold.
-        let gone = || StopError::Gone(process.pid()).into();
-        let done = done.unwrap_or_else(|| Err(held.err().map_or_else(gone, EngineError::from)));
-        done.map_err(E::from)
-    }
-}
-
-/// Who traces a process and holds it for its probes to be armed.
-pub trait Holder {
-    /// Does `work` while the process stands.
-    ///
-    /// # Errors
-    /// It cannot be held; then nothing was done.
-    fn hold(&mut self, work: &mut dyn FnMut(&mut Stopped<'_>)) -> Result<(), RemoteError>;
-}
-
-/// What has no return has no time; it was left out with the reason.
-fn leave_out_without_return(measure: Measure, sites: &mut Sites) {
-    if measure == Measure::Latency {
-        sites.sites.retain(|site| site.no_return.is_none() || site.kinds == Kinds::default());
-    }
-}
-
-/// Whether calls are followed to their return.
-fn follows(measure: Measure, sites: &Sites) -> bool {
-    measure == Measure::Latency || sites.sites.iter().any(|site| site.kinds.returns)
-}
-
-fn wanted(measure: Measure, site: &Site) -> Wanted {
-    match measure {
-        Measure::Trace { .. } if !site.usdt.is_empty() && site.kinds != Kinds::default() => Wanted {
-            entries: site.kinds.entry,
-            // As many as its notes name.
-            record_entry: Some(MOST_FETCHED as u8),
-            unwinder: site.unwinder,
-            ..Wanted::default()
-        },
-        _ => Wanted { unwinder: site.unwinder, ..wanted_of(measure, site.kinds) },
-    }
-}
-
-/// What is wanted at a site that is no USDT probe's.
-fn wanted_of(measure: Measure, kinds: Kinds) -> Wanted {
-    let Kinds { entry, returns } = kinds;
-    match measure {
-        _ if !entry && !returns => Wanted::default(),
-        Measure::Count => Wanted { entries: entry, returns, ..Wanted::default() },
-        Measure::Latency => Wanted { entries: true, returns: true, latency: true, ..Wanted::default() },
-        Measure::Trace { args } => Wanted {
-            entries: entry,
-            record_entry: (entry || args > 0).then_some(args),
-            returns,
-            record_return: returns,
-            ..Wanted::default()
-        },
-    }
 }
 
 impl Session {
