@@ -25,6 +25,9 @@ pub enum Stack {
     /// None, and if the displaced code is at the entry of the function, that is one of Go's compiler, whose callers leave it the flags and
     /// some registers.
     NoneInGo,
+    /// Maybe none, at the entry or an exit of such a function, and the goroutine is in its register: the detour asks there how much is left,
+    /// and does without where that is too little. What is followed or recorded is counted as lost then.
+    AskedInGo,
 }
 
 /// A detour to be generated.

@@ -221,8 +221,15 @@ pub trait Isa: Sync {
         Vec::new()
     }
 
-    /// Whether the register that is Go's for the goroutine holds it all through the function at `site`, which checks for stack space by it.
-    fn keeps_goroutine(&self, _site: &Site<'_>, _check: &StackCheck) -> bool {
+    /// Whether the register that is Go's for the goroutine holds it all through the function at `site`: one that checks for stack space by it, or one
+    /// that does not, and that Go's compiler has made. Those that assembly calls get it elsewhere, and load it.
+    fn keeps_goroutine(&self, _site: &Site<'_>, _check: Option<&StackCheck>) -> bool {
+        false
+    }
+
+    /// Whether `code`, displaced instructions that stand at `address`, runs as it does behind a question for room on a goroutine's stack
+    /// ([`Stack::AskedInGo`]): it reads nothing that this loses.
+    fn runs_when_asked(&self, _code: &[u8], _address: u64) -> bool {
         false
     }
 

@@ -74,11 +74,24 @@ impl Module {
 
     /// What its table of functions says, by address; nothing if it has none that can be read.
     pub(crate) fn go_functions(&self) -> Vec<GoFunction<'_>> {
-        let section = SECTIONS.iter().find_map(|name| Some((name, self.image.section(name)?)));
-        let Some((name, section)) = section.filter(|_| self.image.is_64) else { return Vec::new() };
-        let relocated = || pointers::relative_at(&self.image, &self.source, section.address + TEXT as u64);
-        let table = self.image.section_bytes(&self.source, name);
+        let Some((address, table)) = self.go_table_bytes().filter(|_| self.image.is_64) else {
+            return Vec::new();
+        };
+        let relocated = || pointers::relative_at(&self.image, &self.source, address + TEXT as u64);
         read(table, self.variable("runtime.text"), relocated).unwrap_or_default()
+    }
+
+    /// Where the table is, and its bytes: in a section of its own, or, where the system's linker has put it elsewhere, where a symbol says.
+    fn go_table_bytes(&self) -> Option<(u64, &[u8])> {
+        let section = |name: &&str| {
+            Some((self.image.section(name)?.address, self.image.section_bytes(&self.source, name)))
+        };
+        let by_symbols = || {
+            let [start, end] = ["runtime.pclntab", "runtime.epclntab"].map(|name| self.variable(name));
+            let size = end?.checked_sub(start?)?;
+            Some((start?, self.bytes_at(start?).get(..usize::try_from(size).ok()?)?))
+        };
+        SECTIONS.iter().find_map(section).or_else(by_symbols)
     }
 }
 

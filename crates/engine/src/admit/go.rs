@@ -5,8 +5,9 @@
 //! ahead of the check. A trap needs none.
 //!
 //! So the probe of an entry stands behind the check. There each call arrives once: one that finds too little begins again ahead of it.
-//! Where there is no check a probe may only count, and where that takes no stack: at entries of what Go's compiler has made, and
-//! wherever the code shows that it is done with some registers.
+//! Where there is no check a probe that only counts does so without a stack: at entries of what Go's compiler has made, and wherever the
+//! code shows that it is done with some registers. Others, and the exits of such functions, ask the goroutine how much is left
+//! ([`Stack::AskedInGo`]). What finds too little, just ahead of a stack's end, is counted as lost.
 //!
 //! Calls are followed to their exits, and known again by their goroutine and how deep they are in its stack ([`Identity::Goroutine`]):
 //! Go moves stacks when they grow, and goroutines from thread to thread.
@@ -14,9 +15,10 @@
 //! Go stops goroutines at any instruction and asks its tables how large the frame is there. A detour is in none of them, so nothing is
 //! stopped in it; the room of a short jump is.
 
+use super::verdict::original;
 use super::{Runtime, Runtimes};
 use crate::plan::site_of;
-use crate::{Function, Module, Refusal, Request, Wanted};
+use crate::{Function, Module, Refusal, Request, Role, Wanted};
 use trapless_isa::{Displaced, Identity, Stack, StackCheck};
 
 /// Where the probe of a function's entry stands.
@@ -39,10 +41,25 @@ pub fn stack_of(module: &Module<'_>, request: &Request<'_>) -> Stack {
     let (function, at) = (&request.function, request.address);
     match check_of(module, function) {
         Some(check) if at >= check.behind && !check.restart.contains(&at) => Stack::Enough,
+        None if !module.code.is_compiled_by_go(function.address) => Stack::None,
+        None if asks(module, request) => Stack::AskedInGo,
+        None => Stack::NoneInGo,
         Some(_) => Stack::None,
-        None if module.code.is_compiled_by_go(function.address) => Stack::NoneInGo,
-        None => Stack::None,
     }
+}
+
+/// Whether the detour of a request in a function that does not check for stack space asks for it.
+fn asks(module: &Module<'_>, request: &Request<'_>) -> bool {
+    let is_at_an_end = request.address == request.function.address || request.is_exit();
+    !only_counts(request) && is_at_an_end && keeps_goroutine(module, &request.function, None)
+}
+
+fn only_counts(request: &Request<'_>) -> bool {
+    request.role == Role::Whole && request.wanted == Wanted { entries: true, ..Wanted::default() }
+}
+
+fn keeps_goroutine(module: &Module<'_>, function: &Function<'_>, check: Option<&StackCheck>) -> bool {
+    module.machine.isa().keeps_goroutine(&module.whole(function), check)
 }
 
 /// Why the detour of `displaced` may find no stack, and needs some.
@@ -55,11 +72,28 @@ pub(super) fn leaves_room(
     let stack = stack_of(module, request);
     let counts = || {
         let isa = module.machine.isa();
-        let is_plain = request.wanted == Wanted { entries: true, ..Wanted::default() };
         let is_own = stack == Stack::NoneInGo || !isa.starts_threads(request.function.code());
-        is_plain && is_own && isa.counts_without_stack(&site_of(request, modules), displaced, stack)
+        only_counts(request)
+            && is_own
+            && isa.counts_without_stack(&site_of(request, modules), displaced, stack)
     };
-    if stack == Stack::Enough || counts() { Ok(()) } else { Err(Refusal::NoSplit) }
+    let is_enough = match stack {
+        Stack::Enough => true,
+        Stack::AskedInGo => {
+            let original = original(&request.function, *displaced);
+            let runs_from = |at: u64| {
+                let at = at.max(displaced.start);
+                let code = original.get((at - displaced.start) as usize..).unwrap_or_default();
+                module.machine.isa().runs_when_asked(code, at)
+            };
+            // Asked at both.
+            let asks_again =
+                if let Role::Through { exit, .. } = request.role { exit } else { request.address };
+            request.wanted.hooks() == Wanted::default() && runs_from(request.address) && runs_from(asks_again)
+        }
+        Stack::None | Stack::NoneInGo => counts(),
+    };
+    if is_enough { Ok(()) } else { Err(Refusal::NoSplit) }
 }
 
 /// By what the calls of a function are known again that are noted.
@@ -70,9 +104,16 @@ pub(super) fn identity(module: &Module<'_>, function: &Function<'_>) -> Result<I
     if !module.runtimes.contains(Runtime::Go) {
         return Ok(Identity::Slot);
     }
-    let check = check_of(module, function).ok_or(Refusal::NoSplit)?;
-    let is_kept = module.machine.isa().keeps_goroutine(&module.whole(function), &check);
-    if is_kept { Ok(Identity::Goroutine) } else { Err(Refusal::Runtime(Runtime::Go)) }
+    let refusal = match check_of(module, function) {
+        Some(check) if !keeps_goroutine(module, function, Some(&check)) => Refusal::Runtime(Runtime::Go),
+        None if !module.code.is_compiled_by_go(function.address)
+            || !keeps_goroutine(module, function, None) =>
+        {
+            Refusal::NoSplit
+        }
+        Some(_) | None => return Ok(Identity::Goroutine),
+    };
+    Err(refusal)
 }
 
 /// Where a function of a Go program checks for stack space.

@@ -173,13 +173,13 @@ fn everything(machine: Machine, high: u64, functions: &[&[u8]]) -> (usize, usize
 fn code_for_64_bit_programs_is_what_it_was() {
     assert_eq!(
         everything(Machine::X86_64, 0x2000_0000_0000, &X86),
-        (6480, 5_208_000, 11_453_113_373_485_414_489)
+        (6480, 5_280_576, 14_276_369_308_626_219_417)
     );
 }
 
 #[test]
 fn code_for_32_bit_programs_is_what_it_was() {
-    assert_eq!(everything(Machine::I386, 0x6000_0000, &X86), (6480, 5_038_096, 10_871_056_826_093_693_007));
+    assert_eq!(everything(Machine::I386, 0x6000_0000, &X86), (6480, 5_121_040, 13_534_768_345_752_743_275));
 }
 
 #[test]

@@ -50,6 +50,9 @@
 //!
 //! # What is kept
 //!
+//! Where Go may have left too little of the stack, that is asked ahead of all else: `ask_for_room`. Where it is too little the displaced
+//! instructions run at once, and what is counted is counted by a locked increment.
+//!
 //! Only general registers and the arithmetic flags are ever clobbered, and those are saved unless liveness proved
 //! them dead. Flags are saved by `lahf`/`seto` and restored by `add al, 127`/`sahf`: `popf` costs 9 ns. The red zone is
 //! skipped before anything is pushed, with `lea`, which leaves the flags alone. Counters are incremented by one
@@ -58,6 +61,7 @@
 use super::{
     emit::{Assembled, Assembler, GPR32, GPR64, at, call_runtime, number::*, unencodable},
     frame::{Frame, RED_ZONE, does_without_stack},
+    goroutine,
     liveness::{Liveness, spare},
     narrow::Narrow,
     pieces::{Pieces, RUNS, parts},
@@ -78,13 +82,37 @@ pub(super) const ARGUMENTS: [usize; 6] = [RDI, RSI, RDX, RCX, R8, R9];
 /// Whether a detour that counts needs no stack, whatever faults the program handles.
 pub(super) fn counts_without_stack(site: &Site<'_>, displaced: &Displaced, stack: Stack) -> bool {
     let payload = Payload { entry: Steps::of([EntryStep::Count(0)]), ..Payload::default() };
-    does_without_stack(&payload, spare(64, site, displaced.start.max(site.address), stack, true))
+    does_without_stack(&payload, stack, spare(64, site, displaced.start.max(site.address), stack, true))
 }
 
 /// What the detour of `request` may overwrite.
 fn to_spare(bits: u32, request: &DetourRequest<'_>) -> Liveness {
     let DetourRequest { site, displaced, stack, layout, .. } = request;
     spare(bits, site, displaced.start.max(site.address), *stack, layout.handles_faults())
+}
+
+/// Whether what a detour may use of the stack is what it needs.
+fn has_stack(bits: u32, request: &DetourRequest<'_>) -> bool {
+    let DetourRequest { site, payload, stack, operands, .. } = request;
+    let is_exit = payload.followed.is_some_and(|followed| matches!(followed.way, Way::Left(_)));
+    match stack {
+        Stack::Enough => true,
+        _ if bits == 32 => false,
+        Stack::None | Stack::NoneInGo => does_without_stack(payload, *stack, to_spare(bits, request)),
+        Stack::AskedInGo => {
+            let is_entry = site.address == site.function;
+            let mut read = operands.iter().flat_map(|operand| operand.registers());
+            let is_read = read.any(|register| goroutine::FREE_AT_ENTRY.contains(register));
+            let way = payload.followed.map(|followed| followed.way);
+            // By convention nobody does, but a jump may go by any register.
+            let [_, probed, exit] = parts(request);
+            let first = if matches!(way, Some(Way::Through { .. })) { exit } else { probed };
+            let asks = [probed, first]
+                .iter()
+                .all(|part| goroutine::reads_nothing_free(part.original, part.displaced.start));
+            asks && payload.hooks.is_empty() && (is_exit || is_entry && !is_read)
+        }
+    }
 }
 
 pub(super) fn detour(bits: u32, request: &DetourRequest<'_>) -> Emitted<Detour> {
@@ -95,9 +123,7 @@ pub(super) fn detour(bits: u32, request: &DetourRequest<'_>) -> Emitted<Detour> 
     if bits == 32 && (ahead.displaced.length > 0 || request.payload.follows_by_notes()) {
         return Err(crate::Reason::NotImplemented);
     }
-    if request.stack != Stack::Enough
-        && (bits == 32 || !does_without_stack(&request.payload, to_spare(bits, request)))
-    {
+    if !has_stack(bits, request) {
         return Err(crate::Reason::NeedsStack);
     }
     let ahead = ahead.moved(bits, request.address)?;
@@ -156,6 +182,9 @@ fn finished(
         comment(&labels.resume, "the thread's memory is known")?;
         comment(&labels.slow, "the thread is not where its hash says")?;
     }
+    if request.stack == Stack::AskedInGo && !matches!(way, Some(Way::Left(_))) {
+        comment(&labels.scarce, "there is too little of the stack")?;
+    }
     if way.is_some_and(|way| way.left().is_some()) {
         comment(&labels.left, "the function is left: was its call noted?")?;
         comment(&labels.over, "it was, and is over")?;
@@ -206,6 +235,8 @@ pub(super) struct Labels {
     pub unknown: CodeLabel,
     /// Its note is not at hand.
     pub elsewhere: CodeLabel,
+    /// There is too little of the stack at the entry.
+    pub scarce: CodeLabel,
 }
 
 /// A detour being written.
@@ -246,6 +277,7 @@ impl<'a> Template<'a> {
             leaving: label(),
             unknown: label(),
             elsewhere: label(),
+            scarce: label(),
         };
         Ok(Self { request, copies, asm, labels, return_point, bits })
     }
@@ -268,7 +300,8 @@ impl<'a> Template<'a> {
             self.displaced()?;
             return self.left_otherwise(&followed, noted);
         }
-        let frame = Frame::choose(64, payload, self.entry_liveness());
+        let frame = Frame::choose(64, self.request.stack, payload, self.entry_liveness());
+        self.ask_for_room(self.labels.scarce)?;
         frame.save(&mut self.asm.a)?;
         self.entry(&frame)?;
         match payload.followed {
@@ -295,7 +328,16 @@ impl<'a> Template<'a> {
                 self.not_followed(&frame, &followed, later)?;
             }
         }
-        self.entry_slow(&frame)
+        self.entry_slow(&frame)?;
+        if self.request.stack == Stack::AskedInGo {
+            self.asm.a.set_label(&mut self.labels.scarce)?;
+            self.asm.a.zero_bytes()?;
+            if payload.followed.is_some() {
+                self.forget_note()?;
+            }
+            self.entry_shared(R12, None, self.labels.displaced)?;
+        }
+        Ok(())
     }
 
     /// Registers that a step reads are not dead, whatever the function does with them.
@@ -435,23 +477,36 @@ impl<'a> Template<'a> {
 
     /// Finds the thread's entry where the hash did not lead, or counts for a thread that has none; and for any, if there is no stack to find it.
     fn entry_slow(&mut self, frame: &Frame) -> Asm {
-        let payload = &self.request.payload;
         self.asm.a.set_label(&mut self.labels.slow)?;
-        if self.request.stack == Stack::Enough {
+        if matches!(self.request.stack, Stack::Enough | Stack::AskedInGo) {
             frame.skip_red_zone(&mut self.asm.a)?;
             self.resolve(frame.entry)?;
             frame.unskip_red_zone(&mut self.asm.a)?;
             self.asm.a.jne(self.labels.resume)?;
         }
-        payload.entry.iter().try_for_each(|step| self.entry_step_shared(step, frame.entry))?;
-        let next = match payload.followed {
-            Some(followed) if followed.follows_all() => self.labels.known,
-            Some(followed) => {
-                self.count_shared(followed.lost, frame.entry)?;
-                self.labels.plain
+        self.entry_shared(frame.entry, Some(self.labels.known), self.labels.plain)
+    }
+
+    /// The steps of the entry where there is no block, and on to where the call is `followed`, if it can be, or to where it is `not`.
+    fn entry_shared(&mut self, scratch: usize, followed: Option<CodeLabel>, not: CodeLabel) -> Asm {
+        let payload = &self.request.payload;
+        payload.entry.iter().try_for_each(|step| self.entry_step_shared(step, scratch))?;
+        let next = match (payload.followed, followed) {
+            (Some(call), Some(next)) if call.follows_all() => next,
+            (Some(call), _) => {
+                self.count_shared(call.lost, scratch)?;
+                not
             }
-            None => self.labels.plain,
+            (None, _) => not,
         };
         self.asm.a.jmp(next)
+    }
+
+    /// Goes on where Go has left so much of the stack as a detour needs, or off to `scarce`.
+    pub(super) fn ask_for_room(&mut self, scarce: CodeLabel) -> Asm {
+        match self.request.stack {
+            Stack::AskedInGo => goroutine::ask_for_room(&mut self.asm.a, scarce),
+            Stack::Enough | Stack::None | Stack::NoneInGo => Ok(()),
+        }
     }
 }

@@ -4,7 +4,8 @@ use super::{
     detour::{Asm, Template},
     emit::{at, number::*},
     follow::{Later, depth, restore, save},
-    frame::{Frame, RED_ZONE},
+    frame::{Frame, red_zone},
+    goroutine::ask_for_stack,
     steps::{Stacked, read_clock},
 };
 use crate::detour::*;
@@ -36,24 +37,45 @@ impl Template<'_> {
         Ok(later)
     }
 
+    /// Where a call cannot be noted, since there is too little of the stack: none that was left by a panic is taken for it where it is left.
+    pub(super) fn forget_note(&mut self) -> Asm {
+        let mut out = self.asm.a.create_label();
+        ask_for_stack(&mut self.asm.a, out)?;
+        self.instance_of_slot([R12, R13], 0, out)?;
+        let a = &mut self.asm.a;
+        a.cmp(at(R12, RETURN_OLDER), 0)?;
+        a.jne(out)?;
+        a.mov(at(R12, RETURN_POINT), 0)?;
+        a.set_label(&mut out)?;
+        a.zero_bytes()
+    }
+
     /// Where a call is left: the steps, if it is noted.
     ///
     /// Everything is saved: what the function leaves behind is for whom it goes to.
     pub(super) fn left(&mut self, followed: &Followed, noted: Noted) -> Asm {
         let call = followed.needs().is_of_the_call();
-        let depth = depth(followed) + RED_ZONE;
-        let stacked = Stacked::above(depth, RED_ZONE);
+        let red_zone = red_zone(64, self.request.stack);
+        let depth = depth(followed) + red_zone;
+        let stacked = Stacked::above(depth, red_zone);
 
+        self.asm.a.set_label(&mut self.labels.left)?;
+        self.asm.a.zero_bytes()?;
+        self.ask_for_room(match followed.way {
+            Way::Left(_) => self.labels.displaced,
+            _ => self.labels.exit,
+        })?;
         let a = &mut self.asm.a;
-        a.set_label(&mut self.labels.left)?;
-        a.lea(rsp, qword_ptr(rsp - RED_ZONE))?;
+        if red_zone > 0 {
+            a.lea(rsp, qword_ptr(rsp - red_zone))?;
+        }
         save(a, followed)?;
         if noted.by == Identity::Goroutine {
             // A function that ends a thread's being Go's (`runtime.dropm`) leaves without one.
             a.test(r14, r14)?;
             a.je(self.labels.leaving)?;
         }
-        self.instance_of_slot(depth, self.labels.elsewhere)?;
+        self.instance_of_slot([RCX, RDX], depth, self.labels.elsewhere)?;
         let a = &mut self.asm.a;
         a.cmp(at(RCX, RETURN_POINT), mark(noted.probe))?;
         a.jne(self.labels.elsewhere)?;
@@ -78,12 +100,15 @@ impl Template<'_> {
         a.set_label(&mut self.labels.leaving)?;
         a.zero_bytes()?;
         restore(a, followed)?;
-        a.lea(rsp, qword_ptr(rsp + RED_ZONE))
+        if red_zone > 0 {
+            a.lea(rsp, qword_ptr(rsp + red_zone))?;
+        }
+        Ok(())
     }
 
     /// The ways out of `left`: a thread or a note that is not at hand, or none at all.
     pub(super) fn left_otherwise(&mut self, followed: &Followed, noted: Noted) -> Asm {
-        let depth = depth(followed) + RED_ZONE;
+        let depth = depth(followed) + red_zone(64, self.request.stack);
         self.asm.a.set_label(&mut self.labels.unknown)?;
         self.resolve(RDX)?;
         self.asm.a.jne(self.labels.found)?;

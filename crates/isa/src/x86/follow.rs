@@ -99,22 +99,27 @@ impl Template<'_> {
         }
     }
 
-    /// rcx = the instance of the slot that is so far above the stack pointer, if its shadow block is at hand. Loses rdx.
-    pub(super) fn instance_of_slot(&mut self, depth: i32, missing: CodeLabel) -> Asm {
-        self.slot(rdx, depth)?;
-        self.shadow_block(RCX, RDX, missing)?;
+    /// `instance` = that of the slot that is so far above the stack pointer, if its shadow block is at hand. Loses `page`.
+    pub(super) fn instance_of_slot(
+        &mut self,
+        [instance, page]: [usize; 2],
+        depth: i32,
+        missing: CodeLabel,
+    ) -> Asm {
+        self.slot(GPR64[page], depth)?;
+        self.shadow_block(instance, page, missing)?;
         // Where in its page it is.
         let by = self.identity();
         let a = &mut self.asm.a;
         match by {
-            Identity::Slot => a.lea(edx, dword_ptr(rsp + depth))?,
+            Identity::Slot => a.lea(GPR32[page], dword_ptr(rsp + depth))?,
             Identity::Goroutine => {
-                a.mov(edx, dword_ptr(r14 + GOROUTINE_STACK_END))?;
-                a.sub(edx, esp)?;
-                a.sub(edx, depth)?;
+                a.mov(GPR32[page], dword_ptr(r14 + GOROUTINE_STACK_END))?;
+                a.sub(GPR32[page], esp)?;
+                a.sub(GPR32[page], depth)?;
             }
         }
-        self.instance(RCX, RDX)
+        self.instance(instance, page)
     }
 
     /// The same by way of the runtime, which finds the instance of what `point` moves to r11; 0 where there is none, as the flags say.
@@ -223,7 +228,7 @@ impl Template<'_> {
             a.mov(rdi, rdx)?;
         }
         a.set_label(&mut counted)?;
-        self.instance_of_slot(depth, elsewhere)?;
+        self.instance_of_slot([RCX, RDX], depth, elsewhere)?;
         let a = &mut self.asm.a;
         a.lea(rdx, qword_ptr(self.labels.return_point))?;
         a.cmp(at(RCX, RETURN_POINT), rdx)?;

@@ -6,6 +6,7 @@ use super::{
     goroutine::GOROUTINE,
     liveness::Liveness,
 };
+use crate::Stack;
 use crate::payload::*;
 use alloc::vec::Vec;
 use iced_x86::code_asm::*;
@@ -14,6 +15,11 @@ use iced_x86::code_asm::*;
 ///
 /// In 32-bit mode there are none: what is below esp, the kernel overwrites with the next signal's frame.
 pub(super) const RED_ZONE: i32 = 128;
+
+/// The same of code with such a `stack`: Go's has none, and pushes there itself what it stops.
+pub(super) fn red_zone(bits: u32, stack: Stack) -> i32 {
+    if bits == 64 && stack != Stack::AskedInGo { RED_ZONE } else { 0 }
+}
 
 /// Registers to use as scratch, best first, those that 32-bit mode does not have among them. r10 and r11 are left to
 /// the runtime's routines, rsp is the stack.
@@ -34,6 +40,8 @@ pub(super) struct Frame {
     pub y: usize,
     /// Pushed registers, in order.
     saved: Vec<usize>,
+    /// Bytes below the stack pointer that are the program's.
+    red_zone: i32,
     keep_flags: bool,
     /// rax is needed while it would hold the flags.
     push_flags: bool,
@@ -75,15 +83,15 @@ impl Scratch {
 }
 
 /// Whether a detour with this payload does without a stack.
-pub(super) fn does_without_stack(payload: &Payload, live: Liveness) -> bool {
+pub(super) fn does_without_stack(payload: &Payload, stack: Stack, live: Liveness) -> bool {
     let counts = payload.entry.iter().all(|step| matches!(step, EntryStep::Count(_)));
     let only = payload.hooks.is_empty() && payload.followed.is_none();
-    counts && only && !Frame::choose(64, payload, live).uses_stack()
+    counts && only && !Frame::choose(64, stack, payload, live).uses_stack()
 }
 
 impl Frame {
     /// Chooses dead registers first; what is not dead is saved.
-    pub fn choose(bits: u32, payload: &Payload, live: Liveness) -> Self {
+    pub fn choose(bits: u32, stack: Stack, payload: &Payload, live: Liveness) -> Self {
         // What names a goroutine's call is read while others are in use, and liveness knows nothing of that.
         let by = payload.followed.map(|followed| followed.way.by());
         let kept = if by == Some(Identity::Goroutine) { 1 << GOROUTINE } else { 0 };
@@ -110,7 +118,8 @@ impl Frame {
         if keep_flags && !dead(RAX) && !saved.contains(&RAX) {
             saved.push(RAX);
         }
-        Self { bits, entry, block, x, y, saved, keep_flags, push_flags }
+        let red_zone = red_zone(bits, stack);
+        Self { bits, entry, block, x, y, saved, red_zone, keep_flags, push_flags }
     }
 
     /// Whether anything is pushed.
@@ -123,15 +132,11 @@ impl Frame {
         if !self.uses_stack() {
             return 0;
         }
-        self.red_zone() + self.word() * (self.saved.len() as i32 + i32::from(self.push_flags))
+        self.red_zone + self.word() * (self.saved.len() as i32 + i32::from(self.push_flags))
     }
 
     fn word(&self) -> i32 {
         self.bits as i32 / 8
-    }
-
-    fn red_zone(&self) -> i32 {
-        if self.bits == 64 { RED_ZONE } else { 0 }
     }
 
     fn push(&self, a: &mut CodeAssembler, register: usize) -> Asm {
@@ -145,7 +150,7 @@ impl Frame {
     /// Saves registers and flags.
     pub fn save(&self, a: &mut CodeAssembler) -> Asm {
         if self.uses_stack() {
-            self.move_over_red_zone(a, -RED_ZONE)?;
+            self.move_over_red_zone(a, -self.red_zone)?;
         }
         for &register in &self.saved {
             self.push(a, register)?;
@@ -172,7 +177,7 @@ impl Frame {
             self.pop(a, register)?;
         }
         if self.uses_stack() {
-            self.move_over_red_zone(a, RED_ZONE)?;
+            self.move_over_red_zone(a, self.red_zone)?;
         }
         Ok(())
     }
@@ -185,21 +190,21 @@ impl Frame {
     /// How far from the stack pointer that is, in both modes.
     pub fn saved_at(&self, register: usize) -> Option<i32> {
         let index = self.saved.iter().position(|&r| r == register)? as i32;
-        Some(self.depth() - self.red_zone() - self.word() * (index + 1))
+        Some(self.depth() - self.red_zone - self.word() * (index + 1))
     }
 
     /// Before a push where nothing was saved.
     pub fn skip_red_zone(&self, a: &mut CodeAssembler) -> Asm {
-        if self.uses_stack() { Ok(()) } else { self.move_over_red_zone(a, -RED_ZONE) }
+        if self.uses_stack() { Ok(()) } else { self.move_over_red_zone(a, -self.red_zone) }
     }
 
     /// The inverse. Keeps the flags.
     pub fn unskip_red_zone(&self, a: &mut CodeAssembler) -> Asm {
-        if self.uses_stack() { Ok(()) } else { self.move_over_red_zone(a, RED_ZONE) }
+        if self.uses_stack() { Ok(()) } else { self.move_over_red_zone(a, self.red_zone) }
     }
 
     fn move_over_red_zone(&self, a: &mut CodeAssembler, by: i32) -> Asm {
-        if self.bits == 64 { a.lea(rsp, qword_ptr(rsp + by)) } else { Ok(()) }
+        if by == 0 { Ok(()) } else { a.lea(rsp, qword_ptr(rsp + by)) }
     }
 }
 

@@ -41,7 +41,7 @@ const KEPT_IN_GO: u16 = 1 << 5;
 /// The registers that functions keep for their callers where detours have such a `stack`.
 fn kept(bits: u32, stack: Stack) -> u16 {
     match (bits, stack) {
-        (64, Stack::NoneInGo) => KEPT_IN_GO,
+        (64, Stack::NoneInGo | Stack::AskedInGo) => KEPT_IN_GO,
         (64, Stack::Enough | Stack::None) => KEPT_64,
         _ => KEPT_32,
     }

@@ -8,9 +8,14 @@
 //! them there to check for large frames (`src/cmd/compile/abi-internal.md` of Go). Assembly has conventions of its own.
 
 use super::decode::decoder;
+use super::detour::Asm;
 use super::liveness::{Liveness, RegisterSet};
+use crate::detour::GOROUTINE_STACK_END;
 use crate::{Site, StackCheck};
-use iced_x86::{Code, CodeSize, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
+use iced_x86::{
+    Code, CodeSize, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
+    code_asm::*,
+};
 
 /// The number of the register: r14.
 pub(super) const GOROUTINE: usize = 14;
@@ -19,17 +24,71 @@ pub(super) const GOROUTINE: usize = 14;
 const LIMITS: [u64; 2] = [2, 3];
 
 /// Registers that hold nothing at the entry of a function that Go's compiler has made.
-const FREE_AT_ENTRY: RegisterSet = RegisterSet(1 << 12 | 1 << 13);
+pub(super) const FREE_AT_ENTRY: RegisterSet = RegisterSet(1 << 12 | 1 << 13);
 
 /// What may be overwritten at such an entry, of which the code says `live`.
 pub(super) fn at_entry(live: Liveness) -> Liveness {
     Liveness { dead: RegisterSet(live.dead.0 | FREE_AT_ENTRY.0), flags_dead: true }
 }
 
-/// Whether no instruction of the function writes r14 but to load it anew, the check compares by it, and nothing of that moves the stack pointer.
-pub(super) fn is_kept(site: &Site<'_>, check: &StackCheck) -> bool {
+/// What a detour needs of the stack below the stack pointer, with the routines that it calls. The linker keeps hundreds of bytes for functions
+/// that do not check; it is too little only where several of those call each other at the very end.
+pub(super) const ROOM: i32 = 128;
+
+/// Goes on where there is [`ROOM`] on the goroutine's stack, or off to `scarce`. Loses r12, r13 and the flags, which hold nothing where a
+/// function begins or is left.
+pub(super) fn ask_for_room(a: &mut CodeAssembler, scarce: CodeLabel) -> Asm {
+    ask_for_stack(a, scarce)?;
+    a.cmp(r12, ROOM)?;
+    a.jb(scarce)
+}
+
+/// Goes on where the thread is on its goroutine's stack, with r12 = how far above the end of it, or off to `elsewhere`: a thread may have no
+/// goroutine, or another stack, as where Go's handlers of signals begin. Loses r13 and the flags.
+pub(super) fn ask_for_stack(a: &mut CodeAssembler, elsewhere: CodeLabel) -> Asm {
+    a.test(r14, r14)?;
+    a.je(elsewhere)?;
+    a.mov(r12, qword_ptr(r14))?;
+    a.mov(r13, qword_ptr(r14 + GOROUTINE_STACK_END))?;
+    a.sub(r13, r12)?;
+    a.neg(r12)?;
+    a.add(r12, rsp)?;
+    a.cmp(r12, r13)?;
+    a.jae(elsewhere)
+}
+
+/// Whether none of some instructions reads what [`ask_for_room`] loses, before another of them has written it.
+pub(super) fn reads_nothing_free(code: &[u8], address: u64) -> bool {
     let mut factory = InstructionInfoFactory::new();
-    let mut compares = false;
+    let (mut free, mut flags) = (FREE_AT_ENTRY, u32::MAX);
+    for instruction in decoder(64, code, address).iter() {
+        let mut written = 0;
+        for used in factory.info(&instruction).used_registers() {
+            let full = used.register().full_register();
+            let number = if full.is_gpr64() { full.number() as u8 } else { continue };
+            let is_new = used.access() == OpAccess::Write && used.register().size() >= 4;
+            if is_new {
+                written |= 1 << number;
+            } else if free.contains(number) {
+                return false;
+            }
+        }
+        if instruction.rflags_read() & flags != 0 {
+            return false;
+        }
+        free.0 &= !written;
+        flags &= !instruction.rflags_modified();
+    }
+    true
+}
+
+/// Whether no instruction of the function writes r14 but to load it anew, and its caller has it there, too.
+///
+/// With a `check`, that compares by it, and nothing of it moves the stack pointer. Without one, Go's compiler has made the function: then it
+/// is there by convention, unless it is loaded ahead of any call, for assembly that has called.
+pub(super) fn is_kept(site: &Site<'_>, check: Option<&StackCheck>) -> bool {
+    let mut factory = InstructionInfoFactory::new();
+    let (mut compares, mut has_called) = (false, false);
     // Where programs may lie anywhere, it is first where in the thread's memory it is.
     let mut is_offset = false;
     for instruction in decoder(64, site.code, site.function).iter() {
@@ -41,9 +100,13 @@ pub(super) fn is_kept(site: &Site<'_>, check: &StackCheck) -> bool {
         }
         is_offset = loads_offset(&instruction);
         if is_offset || loads_anew(&instruction, Register::None) {
+            if check.is_none() && !has_called {
+                return false;
+            }
             continue;
         }
-        let is_check = instruction.ip() < check.behind;
+        has_called |= matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall);
+        let is_check = check.is_some_and(|check| instruction.ip() < check.behind);
         compares |= is_check && limit_of(&instruction) == Some(Register::R14);
         if instruction.is_invalid()
             || writes(&mut factory, &instruction, Register::R14)
@@ -52,7 +115,7 @@ pub(super) fn is_kept(site: &Site<'_>, check: &StackCheck) -> bool {
             return false;
         }
     }
-    compares && !is_offset
+    (compares || check.is_none()) && !is_offset
 }
 
 /// Whether the check compares an address on the stack with the limit of a goroutine, wherever that comes from.
@@ -78,9 +141,12 @@ fn loads_anew(instruction: &Instruction, base: Register) -> bool {
     loads(instruction) && instruction.segment_prefix() == Register::FS && instruction.memory_base() == base
 }
 
-/// `mov r14,[rip+…]`
+/// `mov r14,[rip+…]`, or `mov r14,…` where a linker knew it.
 fn loads_offset(instruction: &Instruction) -> bool {
-    loads(instruction) && instruction.memory_base() == Register::RIP && !instruction.has_segment_prefix()
+    let is_known = instruction.code() == Code::Mov_rm64_imm32 && instruction.op0_register() == Register::R14;
+    let is_loaded =
+        loads(instruction) && instruction.memory_base() == Register::RIP && !instruction.has_segment_prefix();
+    is_known || is_loaded
 }
 
 /// `mov r14,[…]`

@@ -68,8 +68,8 @@ struct Known {
 pub(crate) fn spare(bits: u32, site: &Site<'_>, address: u64, stack: Stack, faults: bool) -> Liveness {
     let live = liveness(bits, site, address, faults);
     match stack {
-        Stack::NoneInGo if address == site.function => goroutine::at_entry(live),
-        Stack::NoneInGo | Stack::None | Stack::Enough => live,
+        Stack::NoneInGo | Stack::AskedInGo if address == site.function => goroutine::at_entry(live),
+        Stack::NoneInGo | Stack::AskedInGo | Stack::None | Stack::Enough => live,
     }
 }
 

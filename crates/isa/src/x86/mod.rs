@@ -157,8 +157,12 @@ impl Isa for X86 {
         if self.bits == 64 { references::references(code, address) } else { Vec::new() }
     }
 
-    fn keeps_goroutine(&self, site: &Site<'_>, check: &StackCheck) -> bool {
+    fn keeps_goroutine(&self, site: &Site<'_>, check: Option<&StackCheck>) -> bool {
         self.bits == 64 && goroutine::is_kept(site, check)
+    }
+
+    fn runs_when_asked(&self, code: &[u8], address: u64) -> bool {
+        self.bits == 64 && goroutine::reads_nothing_free(code, address)
     }
 
     fn counts_without_stack(&self, site: &Site<'_>, displaced: &Displaced, stack: Stack) -> bool {

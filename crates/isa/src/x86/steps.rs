@@ -61,7 +61,7 @@ impl Template<'_> {
     pub(super) fn entry_step_shared(&mut self, step: EntryStep, scratch: usize) -> Asm {
         match step {
             EntryStep::Count(counter) => self.count_shared(counter, scratch),
-            EntryStep::Record { .. } | EntryStep::Fetch { .. } => Ok(()),
+            EntryStep::Record { .. } | EntryStep::Fetch { .. } => self.count_shared(BLOCK_RING_LOST, scratch),
         }
     }
 
@@ -69,7 +69,8 @@ impl Template<'_> {
     pub(super) fn return_step_shared(&mut self, step: ReturnStep) -> Asm {
         match step {
             ReturnStep::Count(counter) => self.count_shared(counter, RDX),
-            ReturnStep::Record { .. } | ReturnStep::Time(_) => Ok(()),
+            ReturnStep::Record { .. } => self.count_shared(BLOCK_RING_LOST, RDX),
+            ReturnStep::Time(_) => Ok(()),
         }
     }
 

@@ -75,7 +75,7 @@ impl Sketch {
 
     /// `payload`: that of the request that it is of.
     pub fn shape(&self, payload: &Payload) -> Shape {
-        let frame = Frame::choose(64, payload, self.spare);
+        let frame = Frame::choose(64, self.stack, payload, self.spare);
         Shape { frame, kinds: self.kinds, lengths: self.lengths, begin: self.begin, stack: self.stack }
     }
 }

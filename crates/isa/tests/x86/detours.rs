@@ -105,6 +105,18 @@ impl<'m> Probed<'m> {
         Self::written(machine, site, displaced, (detour, Stack::Enough), layout, payload)
     }
 
+    /// One that asks the goroutine for room on its stack, with what is displaced.
+    pub fn asking(
+        machine: &'m Machine,
+        site: &Site<'_>,
+        displaced: Displaced,
+        detour: u64,
+        layout: &Layout,
+        payload: Payload,
+    ) -> Self {
+        Self::written(machine, site, displaced, (detour, Stack::AskedInGo), layout, payload)
+    }
+
     fn written(
         machine: &'m Machine,
         site: &Site<'_>,

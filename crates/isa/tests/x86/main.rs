@@ -1,6 +1,8 @@
 //! x86 against real libraries and the processor.
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod asked;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod conditions;
 mod decided;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]

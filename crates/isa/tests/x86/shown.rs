@@ -1,5 +1,6 @@
 //! What is told of each instruction of a detour (hard case W1): a handler that interrupts it there is shown the program's registers.
 
+use crate::asked;
 use crate::detours::*;
 use crate::exits::{PROBE, goroutine, noted_by, probed};
 use crate::machine::*;
@@ -277,6 +278,25 @@ fn w1_so_it_is_where_exits_are_probed() {
             let goroutine = (by == Identity::Goroutine).then(|| goroutine(&machine, random.next() % 8, end));
             let context = format!("{name}, {by:?}, {payload:?}");
             looked.at_each(&machine, &mut random, &layout, (&code, &probed), goroutine, &context);
+        }
+    }
+    looked.tell();
+}
+
+#[test]
+fn w1_so_it_is_where_the_goroutine_is_asked_for_room() {
+    let Some(machine) = Machine::new() else { return };
+    let mut random = Random(34);
+    let mut looked = Looked { free: (1 << 12 | 1 << 13, ARITHMETIC), ..Looked::default() };
+    for (name, code, exit) in asked::functions() {
+        for payload in some_payloads(&mut random).into_iter().filter(asked::does_something) {
+            let layout = layout(random.next().is_multiple_of(2));
+            let probes = asked::probed(&machine, (&code, exit), &layout, payload);
+            for (goroutine, _) in asked::Goroutine::ALL {
+                let context = format!("{name}, {goroutine:?}, {payload:?}");
+                let at = Some(goroutine.address(&machine));
+                looked.at_each(&machine, &mut random, &layout, (&code, &probes), at, &context);
+            }
         }
     }
     looked.tell();

@@ -92,6 +92,14 @@ impl Summary {
         row.unwrap_or_else(|| panic!("no {kind} of {function}: {self:?}"))["hits"].as_u64().unwrap()
     }
 
+    /// How many calls of a function were not followed.
+    #[track_caller]
+    pub fn lost(&self, function: &str) -> u64 {
+        let probes = self.0["probes"].as_array().unwrap();
+        let row = probes.iter().find(|p| p["function"] == function && p["kind"] == "return");
+        row.unwrap_or_else(|| panic!("no return of {function}: {self:?}"))["lost"].as_u64().unwrap()
+    }
+
     /// Why a function was skipped.
     pub fn skipped(&self, function: &str) -> Option<String> {
         let skipped = self.0["skipped"].as_array().unwrap();

@@ -28,6 +28,7 @@ use super::{
     frame::Frame,
     runtime::Routine,
 };
+use crate::Stack;
 use crate::detour::*;
 use crate::payload::*;
 use iced_x86::code_asm::*;
@@ -61,7 +62,7 @@ impl Narrow<'_, '_> {
         if payload.needs_no_thread() {
             return self.0.displaced();
         }
-        let frame = Frame::choose(32, payload, self.0.entry_liveness());
+        let frame = Frame::choose(32, Stack::Enough, payload, self.0.entry_liveness());
         frame.save(self.a())?;
         self.entry(&frame)?;
         match payload.followed {

@@ -48,7 +48,7 @@ impl Narrow<'_, '_> {
     pub(super) fn entry_step_shared(&mut self, step: EntryStep) -> Asm {
         match step {
             EntryStep::Count(counter) => self.count_shared(counter),
-            EntryStep::Record { .. } | EntryStep::Fetch { .. } => Ok(()),
+            EntryStep::Record { .. } | EntryStep::Fetch { .. } => self.count_shared(BLOCK_RING_LOST),
         }
     }
 
@@ -56,7 +56,8 @@ impl Narrow<'_, '_> {
     pub(super) fn return_step_shared(&mut self, step: ReturnStep) -> Asm {
         match step {
             ReturnStep::Count(counter) => self.count_shared(counter),
-            ReturnStep::Record { .. } | ReturnStep::Time(_) => Ok(()),
+            ReturnStep::Record { .. } => self.count_shared(BLOCK_RING_LOST),
+            ReturnStep::Time(_) => Ok(()),
         }
     }
 

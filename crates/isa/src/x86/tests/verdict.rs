@@ -175,8 +175,34 @@ fn r4_a_goroutine_is_in_its_register_where_nothing_writes_it() {
         let site = Site { address: AT, function: AT, code: &bytes, padding: &[], targets: &targets };
         let isa = crate::Machine::X86_64.isa();
         let check = isa.stack_check(&site).expect(code);
-        assert_eq!(isa.keeps_goroutine(&site, &check), is_kept, "{code}");
-        assert!(!crate::Machine::AArch64.isa().keeps_goroutine(&site, &check));
+        assert_eq!(isa.keeps_goroutine(&site, Some(&check)), is_kept, "{code}");
+        assert!(!crate::Machine::AArch64.isa().keeps_goroutine(&site, Some(&check)));
+    }
+}
+
+#[test]
+fn r4_without_a_check_it_is_there_unless_it_is_loaded_ahead_of_all_calls() {
+    for (code, is_kept) in [
+        ("488d0440 48ffc0 c3", true),
+        // call; xorps xmm15,xmm15; mov r14,fs:[-8], as behind calls of assembly; call [rip]
+        ("e800000000 450f57ff 644c8b3425f8ffffff c3", true),
+        ("ff1500000000 4c8b3500000000 644d8b36 c3", true),
+        // mov r14,-8, which a linker has put there
+        ("e800000000 49c7c6f8ffffff 644d8b36 c3", true),
+        ("e800000000 49c7c6f8ffffff c3", false),
+        ("49c7c6f8ffffff 644d8b36 e800000000 c3", false),
+        // The same ahead of the call, as where assembly calls.
+        ("450f57ff 644c8b3425f8ffffff e800000000 c3", false),
+        ("4c8b3500000000 644d8b36 e800000000 c3", false),
+        // xor r14d,r14d; mov r14,[r14+8]; what is no instruction
+        ("e800000000 4531f6 c3", false),
+        ("e800000000 4d8b7608 c3", false),
+        ("06 c3", false),
+    ] {
+        let (bytes, targets) = (hex(code), BranchTargets::default());
+        let site = Site { address: AT, function: AT, code: &bytes, padding: &[], targets: &targets };
+        assert_eq!(crate::Machine::X86_64.isa().keeps_goroutine(&site, None), is_kept, "{code}");
+        assert!(!crate::Machine::I386.isa().keeps_goroutine(&site, None));
     }
 }
 
