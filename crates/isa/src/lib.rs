@@ -57,7 +57,7 @@ pub use payload::{
     EntryStep, Followed, Hook, Identity, Lookup, Noted, Payload, ReturnStep, Sharing, SignalCall, Steps, Way,
 };
 pub use slot::Slot;
-pub use sweep::{Swept, View};
+pub use sweep::{Swept, Told, View};
 pub use targets::{Arrivals, BranchTargets};
 pub use verdict::{Displaced, Exit, Ladder, Leaves, Mechanism, Reason, Site, StackCheck, UnknownMechanism};
 

@@ -12,8 +12,21 @@ pub struct Swept {
     pub turns: Vec<u64>,
     /// The addresses from which the code computes places to jump to. They may be addresses of data, too.
     pub computed: Vec<u64>,
+    /// Where such places were found out, and are among the targets.
+    pub told: Vec<Told>,
     /// Whether `turns` are all there are.
     pub view: View,
+}
+
+/// A stretch of code that computes a place, of which it says where it is: as long as control arrives nowhere in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// The address that it is computed from.
+    pub from: u64,
+    /// The stretch: behind this address.
+    pub behind: u64,
+    /// Up to this one, that of its last instruction.
+    pub last: u64,
 }
 
 /// How much of a piece of code was seen.
@@ -32,6 +45,7 @@ impl Swept {
         self.targets.clear();
         self.turns.clear();
         self.computed.clear();
+        self.told.clear();
         self.view = View::Partial;
     }
 }

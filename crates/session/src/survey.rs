@@ -8,7 +8,7 @@ use crate::error::Error;
 use std::ops::Range;
 use std::path::Path;
 use trapless_engine::spread::{both, share_out};
-use trapless_isa::{Arrivals, BranchTargets, Flow, Isa, ReadOnlyData, Swept, View};
+use trapless_isa::{Arrivals, BranchTargets, Flow, Isa, ReadOnlyData, Swept, Told, View};
 use trapless_symbols::{Module, ModuleKind};
 
 struct Data<'m> {
@@ -48,6 +48,8 @@ pub fn branch_targets(module: &Module, isa: &dyn Isa) -> Result<BranchTargets, E
         swept: Swept,
         /// Where a place is computed from, and by which piece.
         computed: Vec<(u64, u64)>,
+        /// Where it was found out which, in which piece.
+        told: Vec<(Told, u64)>,
     }
     let read = |own: &mut Read, code: &[u8], address: u64| {
         let found = &mut own.swept;
@@ -60,24 +62,33 @@ pub fn branch_targets(module: &Module, isa: &dyn Isa) -> Result<BranchTargets, E
         }
         let taken = found.computed.iter().filter(|from| data.may_be_code(**from));
         own.computed.extend(taken.map(|&from| (from, address)));
+        own.told.extend(found.told.iter().map(|&told| (told, address)));
     };
     let told = || {
         module.landing_pads().iter().for_each(|&pad| arrivals.insert(pad));
         module.code_pointers().into_iter().for_each(|at| arrivals.insert(at));
     };
     let (told, shares) = both(told, || sweep(module, &pieces, read));
-    let shares = shares?;
+    let mut shares = shares?;
     // One of them less would be places that nobody knows of.
     told.map_err(|_| unread(module.path()))?;
     let (mut computed, mut inside) = (Vec::new(), Vec::new());
     let start_of = |address| module.function_containing(address).map(|function| function.address());
+    let targets = arrivals.targets();
+    for share in &mut shares {
+        // Another piece may lead into the middle of what tells it, with anything in the registers.
+        let is_entered =
+            |told: &Told| targets.first_inside(told.behind, told.last.saturating_add(1)).is_some();
+        let entered = share.told.iter().filter(|(told, _)| is_entered(told));
+        share.computed.extend(entered.map(|(told, by)| (told.from, *by)));
+    }
     for (from, by) in shares.into_iter().flat_map(|share| share.computed) {
         let Some(function) = start_of(from) else { continue };
         let own_label = from != function && start_of(by) == Some(function);
         let list = if own_label { &mut inside } else { &mut computed };
         list.push(function);
     }
-    Ok(arrivals.targets().with_computed(computed).with_computed_inside(inside))
+    Ok(targets.with_computed(computed).with_computed_inside(inside))
 }
 
 /// What of a range of code the file has.

@@ -5,43 +5,43 @@
 //! 2(%rax,%rdi,2),%rax; jmp *%rax` enters `f` at a place that only the program knows. So the address that such a place is
 //! computed from is told, and the function there keeps its instructions.
 //!
-//! Few functions both jump through a register and name an address of code, so only those are read for it ([`Computes`]), once,
-//! from their start on. A register holds an address of code from the instruction that takes it, and a
-//! computed place from the first arithmetic on it.
+//! One form of that arithmetic says where it leads: what is loaded as an entry of a table and added to a label leads where one of
+//! the table's entries says (GNU C's `goto *(&&label + table[i])`, as in glibc's `vfprintf`). Those places are targets like others, if
+//! nobody arrives between the load and the jump.
+//!
+//! Few functions both jump through a register or memory and name an address of code, so only those are read for it ([`Computes`]): what
+//! their registers may hold is followed along their branches until nothing is added ([`reading`]).
 
-use super::decode::{decoder, flow, is_write};
-use crate::{Flow, ReadOnlyData};
+mod effects;
+mod reading;
+
+use crate::{ReadOnlyData, Swept};
 use alloc::vec::Vec;
-use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
+use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+use reading::Reading;
 
-/// What is known of a register.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Value {
-    /// An address that the code names.
-    Taken(u64),
-    /// Somewhere around that address.
-    Computed(u64),
-}
+/// How often a function is read; one that has not been understood by then computes from all its labels.
+const READINGS: u32 = 32;
 
 /// Whether code has what it takes to jump to a computed place: seen by whoever reads it anyway.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Computes {
-    /// `jmp r`.
+    /// A jump to what a register or memory says.
     jumps: bool,
     /// An address of code, to compute from.
     takes: bool,
 }
 
 impl Computes {
-    pub(super) fn see(&mut self, instruction: &Instruction, fixed: bool, data: &dyn ReadOnlyData) {
+    /// `got`: of 32-bit code, where it is known.
+    pub(super) fn see(&mut self, instruction: &Instruction, got: Option<u64>, data: &dyn ReadOnlyData) {
         match instruction.mnemonic() {
-            Mnemonic::Jmp => self.jumps |= instruction.op0_kind() == OpKind::Register,
-            // Whatever is known of a register was once one of these.
-            Mnemonic::Lea if fixed || instruction.memory_base() == Register::RIP => {
-                self.takes |= data.may_be_code(instruction.memory_displacement64());
+            Mnemonic::Jmp => {
+                self.jumps |= matches!(instruction.op0_kind(), OpKind::Register | OpKind::Memory)
             }
-            Mnemonic::Mov if fixed => {
-                self.takes |= constant(instruction).is_some_and(|address| data.may_be_code(address));
+            // Whatever is known of a register was once one of these.
+            Mnemonic::Lea | Mnemonic::Mov | Mnemonic::Push | Mnemonic::Add => {
+                self.takes |= named(instruction, got, data).is_some_and(|named| data.may_be_code(named));
             }
             _ => {}
         }
@@ -52,120 +52,56 @@ impl Computes {
     }
 }
 
-/// Appends the addresses from which the code computes places to jump to. They may be addresses of data as well.
+/// Appends the places that the code computes and jumps to, and the stretches of code that tell them; or, where they cannot be told, the
+/// addresses that it computes them from. What its branches lead to is in `found`.
 ///
-/// `fixed`: constants may be addresses.
-pub(super) fn computed_jumps(bits: u32, code: &[u8], address: u64, fixed: bool, found: &mut Vec<u64>) {
-    let mut registers = Registers { values: [None; 16], factory: InstructionInfoFactory::new(), fixed };
-    let mut decoder = decoder(bits, code, address);
-    let mut instruction = Instruction::default();
-    while decoder.can_decode() {
-        let next = decoder.position() + 1;
-        decoder.decode_out(&mut instruction);
-        if instruction.is_invalid() {
-            // Data in text: try again at the next byte.
-            if decoder.set_position(next).is_err() {
-                return;
-            }
-            decoder.set_ip(address.wrapping_add(next as u64));
-            continue;
-        }
-        match flow(&instruction) {
-            Flow::IndirectJump if instruction.op0_kind() == OpKind::Register => {
-                if let Some(Value::Computed(base)) = registers.get(instruction.op0_register()) {
-                    found.push(base);
-                }
-            }
-            Flow::Call { .. } | Flow::IndirectCall => registers.forget_over_call(),
-            _ => registers.effect(&instruction),
+/// `got`: of 32-bit code, where it is known.
+pub(super) fn computed_jumps(
+    bits: u32,
+    code: &[u8],
+    address: u64,
+    data: &dyn ReadOnlyData,
+    got: Option<u64>,
+    found: &mut Swept,
+) {
+    let mut reading = Reading::new(bits, code, address, data, got);
+    let mut arrivals: Vec<u64> = found.targets.iter().copied().filter(|to| reading.is_inside(*to)).collect();
+    arrivals.sort_unstable();
+    let is_known = (0..READINGS).any(|_| !reading.read(bits, &arrivals));
+    found.targets.extend(reading.places());
+    found.told.append(&mut reading.told);
+    found.computed.extend(reading.labels(if is_known { reading.jumps } else { u64::MAX }));
+}
+
+/// The address that an instruction names, which may be one of code: `lea`, and where constants are addresses, `mov`, `push` and `add`.
+///
+/// `got`: of 32-bit code, where it is known.
+pub(super) fn named(instruction: &Instruction, got: Option<u64>, data: &dyn ReadOnlyData) -> Option<u64> {
+    if instruction.mnemonic() != Mnemonic::Lea {
+        return constant(instruction).filter(|_| data.is_fixed());
+    }
+    let displacement = instruction.memory_displacement64();
+    match instruction.memory_base() {
+        Register::RIP => Some(displacement),
+        _ if displacement == 0 => None,
+        base => {
+            let from_got = got.filter(|_| base != Register::None).map(|got| from_got(got, displacement));
+            let absolute = data.is_fixed().then_some(displacement);
+            from_got.into_iter().chain(absolute).find(|address| data.may_be_code(*address))
         }
     }
 }
 
-struct Registers {
-    values: [Option<Value>; 16],
-    factory: InstructionInfoFactory,
-    fixed: bool,
+/// What lies so far from the GOT.
+fn from_got(got: u64, displacement: u64) -> u64 {
+    got.wrapping_add(displacement) & 0xffff_ffff
 }
 
-impl Registers {
-    fn get(&self, register: Register) -> Option<Value> {
-        let full = register.full_register();
-        if full.is_gpr64() { self.values[full.number()] } else { None }
-    }
-
-    /// What `register` holds after arithmetic on it.
-    fn computed(&self, register: Register) -> Option<Value> {
-        let (Value::Taken(base) | Value::Computed(base)) = self.get(register)?;
-        Some(Value::Computed(base))
-    }
-
-    /// Forgets the registers that a callee may change: rax, rcx, rdx, rsi, rdi and r8 to r11 (System V ABI, 3.2.1).
-    fn forget_over_call(&mut self) {
-        for number in [0, 1, 2, 6, 7, 8, 9, 10, 11] {
-            self.values[number] = None;
-        }
-    }
-
-    fn effect(&mut self, instruction: &Instruction) {
-        let destination = instruction.op0_register();
-        let value = match instruction.mnemonic() {
-            Mnemonic::Lea => self.address(instruction),
-            Mnemonic::Mov if instruction.op1_kind() == OpKind::Register => {
-                self.get(instruction.op1_register())
-            }
-            Mnemonic::Mov if self.fixed => constant(instruction).map(Value::Taken),
-            Mnemonic::Add | Mnemonic::Sub | Mnemonic::Or | Mnemonic::Xor | Mnemonic::And
-                if instruction.op0_kind() == OpKind::Register =>
-            {
-                self.computed(destination).or_else(|| match instruction.op1_kind() {
-                    OpKind::Register => self.computed(instruction.op1_register()),
-                    _ => None,
-                })
-            }
-            _ => {
-                if self.values == [None; 16] {
-                    return;
-                }
-                let (values, used) = (&mut self.values, self.factory.info(instruction).used_registers());
-                for written in used.iter().filter(|used| is_write(used.access())) {
-                    set(values, written.register(), None);
-                }
-                return;
-            }
-        };
-        if instruction.op0_kind() == OpKind::Register {
-            set(&mut self.values, destination, value);
-        }
-    }
-
-    /// The value of a `lea`.
-    fn address(&self, instruction: &Instruction) -> Option<Value> {
-        if instruction.memory_base() == Register::RIP {
-            return Some(Value::Taken(instruction.memory_displacement64()));
-        }
-        let plain = instruction.memory_index() == Register::None && instruction.memory_displacement64() == 0;
-        if plain {
-            return self.get(instruction.memory_base());
-        }
-        let absolute = self.fixed && instruction.memory_displacement64() != 0;
-        self.computed(instruction.memory_base())
-            .or_else(|| self.computed(instruction.memory_index()))
-            .or_else(|| absolute.then(|| Value::Computed(instruction.memory_displacement64())))
-    }
-}
-
-fn set(values: &mut [Option<Value>; 16], register: Register, value: Option<Value>) {
-    let full = register.full_register();
-    if full.is_gpr64() {
-        values[full.number()] = value;
-    }
-}
-
-/// The constant that an instruction moves or pushes, as an address.
+/// The constant that an instruction moves, pushes or adds, as an address.
 pub(super) fn constant(instruction: &Instruction) -> Option<u64> {
     let operand = match instruction.mnemonic() {
         Mnemonic::Mov => 1,
+        Mnemonic::Add if matches!(instruction.op1_kind(), OpKind::Immediate32 | OpKind::Immediate32to64) => 1,
         Mnemonic::Push => 0,
         _ => return None,
     };

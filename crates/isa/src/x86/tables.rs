@@ -16,7 +16,7 @@
 //! stops at the next referenced table. Where a `cmp` bounds the index shortly before the entry is loaded, entries
 //! up to the bound may also lead elsewhere: into the `.cold` part of the function.
 
-use super::computed::{self, Computes};
+use super::computed::{Computes, computed_jumps, named};
 use super::decode::decoder;
 use super::skim::{Skimmed, skim};
 use crate::{ReadOnlyData, Swept, View};
@@ -84,15 +84,15 @@ pub(super) fn sweep(bits: u32, code: &[u8], address: u64, data: &dyn ReadOnlyDat
             let target = instruction.near_branch_target();
             found.branches(target, instruction.is_call_near(), address, code);
         }
-        references.see(&instruction);
-        computes.see(&instruction, fixed, data);
-        found.targets.extend(taken(&instruction, fixed));
+        references.see(&instruction, data);
+        computes.see(&instruction, references.got, data);
+        found.targets.extend(named(&instruction, references.got, data));
     }
     if references.indirect_jump {
         references.read(code, address, data, &mut found.targets);
     }
     if computes.possibly() {
-        computed::computed_jumps(bits, code, address, fixed, &mut found.computed);
+        computed_jumps(bits, code, address, data, references.got, found);
     }
 }
 
@@ -103,17 +103,6 @@ impl Swept {
             true => self.turns.push(target),
             false => self.targets.push(target),
         }
-    }
-}
-
-/// The address that an instruction takes: of a function, or of a place inside one.
-fn taken(instruction: &Instruction, fixed: bool) -> Option<u64> {
-    match instruction.mnemonic() {
-        Mnemonic::Lea if instruction.memory_base() == Register::RIP => {
-            Some(instruction.memory_displacement64())
-        }
-        _ if fixed => computed::constant(instruction),
-        _ => None,
     }
 }
 
@@ -157,7 +146,7 @@ impl References {
         }
     }
 
-    fn see(&mut self, instruction: &Instruction) {
+    fn see(&mut self, instruction: &Instruction, data: &dyn ReadOnlyData) {
         self.count += 1;
         match instruction.mnemonic() {
             Mnemonic::Lea if instruction.memory_base() == Register::RIP => {
@@ -170,7 +159,7 @@ impl References {
             Mnemonic::Mov | Mnemonic::Add if instruction.op1_kind() == OpKind::Memory => {
                 self.entry_load(instruction);
             }
-            Mnemonic::Add => self.got_base(instruction),
+            Mnemonic::Add => self.got_base(instruction, data),
             Mnemonic::Cmp | Mnemonic::And => self.bounded(instruction),
             Mnemonic::Jmp if !is_direct_branch(instruction) => {
                 self.indirect_jump = true;
@@ -188,12 +177,14 @@ impl References {
     }
 
     /// `add r,imm` right behind a call, or behind `call next; pop r`.
-    fn got_base(&mut self, instruction: &Instruction) {
+    fn got_base(&mut self, instruction: &Instruction, data: &dyn ReadOnlyData) {
         if self.bits == 32
             && self.count - self.returned.0 <= 2
             && let Ok(distance) = instruction.try_immediate(1)
         {
-            self.got = Some(self.returned.1.wrapping_add(distance) & 0xffff_ffff);
+            let got = self.returned.1.wrapping_add(distance) & 0xffff_ffff;
+            // What is returned, or the stack pointer, may be added to as well.
+            self.got = if data.may_be_code(got) { self.got } else { Some(got) };
         }
     }
 

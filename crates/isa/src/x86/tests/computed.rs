@@ -1,8 +1,8 @@
 //! Where code computes a place to jump to, and what that means for the function there.
 
 use super::hex;
-use crate::x86::X86_64;
-use crate::{BranchTargets, Isa, ReadOnlyData, Reason, Site, Swept};
+use crate::x86::{I386, X86_64};
+use crate::{BranchTargets, Isa, ReadOnlyData, Reason, Site, Swept, Told};
 use alloc::{vec, vec::Vec};
 
 const AT: u64 = 0x40_1000;
@@ -33,17 +33,182 @@ fn arithmetic_on_the_address_of_code_is_a_computed_jump() {
         ("lea rax,[f]; jmp rax: the address itself", "488d0500010000 ffe0", vec![]),
         ("lea rdi,[f]; mov rax,[rsi]; jmp rax: a pointer", "488d3d00010000 488b06 ffe0", vec![]),
         ("lea rax,[f]; add rax,8; mov rax,[rax]; jmp rax", "488d0500010000 4883c008 488b00 ffe0", vec![]),
-        ("lea rax,[f]; add rax,8; call g; jmp rax", "488d0500010000 4883c008 e800000000 ffe0", vec![]),
+        ("lea rax,[f]; add rax,8; xor eax,eax; jmp rax", "488d0500010000 4883c008 31c0 ffe0", vec![]),
         ("lea rax,[f]; add rax,8; ret", "488d0500010000 4883c008 c3", vec![]),
     ] {
         assert_eq!(computed(code, false), expected, "{name}");
     }
 }
 
+const TABLE: u64 = 0x50_0000;
+/// Where the code ends, with room for labels behind what is given; nothing behind it is code.
+const LENGTH: usize = 0x100;
+/// The label that code of these tests computes from.
+const LABEL: u64 = AT + 0x80;
+
+struct File {
+    table: Vec<u8>,
+    is_fixed: bool,
+}
+
+impl ReadOnlyData for File {
+    fn at(&self, address: u64) -> &[u8] {
+        if address == TABLE { &self.table } else { &[] }
+    }
+    fn is_fixed(&self) -> bool {
+        self.is_fixed
+    }
+    fn may_be_code(&self, address: u64) -> bool {
+        // And a function behind it.
+        (AT..AT + LENGTH as u64).contains(&address) || address == AT + 0x1000
+    }
+}
+
+fn swept(isa: &dyn Isa, code: &str, table: &[i32], is_fixed: bool) -> Swept {
+    let mut code = hex(code);
+    code.resize(LENGTH, 0x90);
+    let table = table.iter().flat_map(|distance| distance.to_le_bytes()).collect();
+    let mut found = Swept::default();
+    isa.sweep(&code, AT, &File { table, is_fixed }, &mut found);
+    found
+}
+
+/// What the code leads to inside of it, and what it computes from, where there is a table.
+fn places(code: &str, table: &[i32]) -> (Vec<u64>, Vec<u64>) {
+    let found = swept(&X86_64, code, table, false);
+    (inside(&found), found.computed)
+}
+
+/// Where control may arrive behind the code that is given.
+fn inside(found: &Swept) -> Vec<u64> {
+    let mut inside: Vec<u64> = found.targets.iter().map(|target| target.wrapping_sub(AT)).collect();
+    inside.retain(|target| (0x40..0x100).contains(target));
+    inside.sort_unstable();
+    inside.dedup();
+    inside
+}
+
+#[test]
+fn labels_are_followed_wherever_compilers_keep_them() {
+    for (name, code) in [
+        (
+            "lea r14,[L]; jne X; pop r14; ret; X: add rax,r14; jmp rax",
+            "4c8d3579000000 85ff 7503 415e c3 488b06 4c01f0 ffe0",
+        ),
+        ("je X; lea rcx,[L]; add rcx,rax; X: jmp rcx", "488b0e 85ff 740a 488d0d72000000 4801c1 ffe1"),
+        ("X: add rax,rdx; lea rdx,[L]; je X; jmp rax", "31c9 488b040e 4801d0 85ff 488d156e000000 74ee ffe0"),
+        ("over nops", "488d0579000000 eb04 660f1f00 4801f8 ffe0"),
+        ("computed, and kept", "488d0579000000 4801f8 48894424f8 31c0 488b4c24f8 ffe1"),
+        ("computed, and in a table that is filled", "488d0579000000 4801f8 488906 ff24ca"),
+        ("kept, and added from there", "488d0579000000 48894424f8 4889f9 48034c24f8 ffe1"),
+        ("pushed", "488d0579000000 50 59 4801f9 ffe1"),
+        ("in a register that the callee is known to leave alone", "488d0d79000000 e8f40f0000 4801f9 ffe1"),
+        ("movq xmm0,rax; movq rcx,xmm0", "488d0579000000 66480f6ec0 66480f7ec1 4801f9 ffe1"),
+        ("cmove rcx,rax", "488d0579000000 39f7 480f44c8 4801f9 ffe1"),
+        ("xchg rax,rcx", "488d0579000000 4891 4801f9 ffe1"),
+        ("mov al,cl", "488d0579000000 88c8 ffe0"),
+    ] {
+        assert_eq!(places(code, &[]).1, [LABEL], "{name}");
+    }
+}
+
+#[test]
+fn what_is_no_label_any_more_or_a_function_is_not_computed_with() {
+    for (name, code) in [
+        (
+            "a pointer to a function is stored, and another one moved on",
+            "488d05f90f0000 488907 488b0e 4883c108 48890f 488b12 ffe2",
+        ),
+        ("what a callee has returned is added to", "488d05f90f0000 e8f40f0000 4883c008 488907 ff22"),
+        ("code that stores where it is", "4c8d1500000000 4d895500 488b06 4883c002 488906 488b12 ffe2"),
+        ("add eax,4", "488d0579000000 83c004 ffe0"),
+        ("sete al", "488d0579000000 85ff 0f94c0 ffe0"),
+        ("the label itself, kept", "488d0579000000 48894424f8 ff6424f8"),
+        (
+            "OCaml: lea r11,[L]; push r11; push [r14]; pop [r14]; mov rax,[r14]; add rax,2",
+            "4c8d1d79000000 4153 41ff36 418f06 4883c408 498b06 4883c002 488906 488b3b ffe7",
+        ),
+    ] {
+        assert_eq!(places(code, &[]).1, [0; 0], "{name}");
+    }
+}
+
+#[test]
+fn what_tells_a_place_is_a_stretch_of_code() {
+    // lea rdi,[TABLE]; lea rcx,[L]; je, to behind it; movsxd rax,[rdi+rax*4]; lea rdi,[TABLE]; …
+    let code = "7400 488d3df7ef0f00 488d0d70000000 48630487 4801c8 90 ffe0";
+    let told = |last| Told { from: LABEL, behind: AT + 2, last: AT + last };
+    assert_eq!(swept(&X86_64, code, &[0, 0x10], false).told, [told(0x14), told(0x18)]);
+    // Nothing is told of what is computed around the label by any other way.
+    assert_eq!(swept(&X86_64, "488d0d79000000 4801c8 ffe0", &[0], false).told, []);
+}
+
+#[test]
+fn thirty_two_bit_code_names_labels_by_their_distance_from_the_got() {
+    // call; add ebx,GOT; mov eax,[ebx+eax*4+T]; lea edx,[ebx+L]; add eax,edx; jmp eax
+    let code = "e8fb0f0000 81c3fb2f0000 8b848300c00f00 8d9380d0ffff 01d0 ffe0";
+    // lea edx,[ebx+L]; jmp edx
+    let exact = "e8fb0f0000 81c3fb2f0000 8d9380d0ffff ffe2";
+    for is_fixed in [false, true] {
+        assert_eq!(swept(&I386, code, &[0], is_fixed).computed, [LABEL], "{is_fixed}");
+        let found = swept(&I386, exact, &[0], is_fixed);
+        assert_eq!((inside(&found), found.computed), (vec![0x80], vec![]), "{is_fixed}");
+    }
+    // call; add esp,16; lea eax,[ecx+0x79]; add eax,4; jmp eax: no GOT.
+    let returned = "e8fb0f0000 83c410 8d4179 83c004 ffe0";
+    assert_eq!(swept(&I386, returned, &[0], false).computed, [0; 0]);
+}
+
+#[test]
+fn how_much_of_tables_is_looked_at_is_bounded() {
+    // Every jump of many may lead to every place of a table.
+    let table = vec![0x10; 1 << 16];
+    let mut code = alloc::string::String::new();
+    for jump in 0..8 {
+        // lea rdi,[TABLE]; lea rcx,[L]; movsxd rax,[rdi+rax*4]; add rax,rcx; jmp rax
+        let [to_table, to_label] = [(TABLE, 7), (LABEL, 14)].map(|(to, next)| {
+            let distance = (to as u32).wrapping_sub(AT as u32 + jump * 23 + next);
+            alloc::format!("{:08x}", distance.swap_bytes())
+        });
+        code += &alloc::format!("488d3d{to_table} 488d0d{to_label} 48630487 4801c8 ffe0");
+    }
+    let found = swept(&X86_64, &code, &table, false);
+    assert_eq!(found.computed, [LABEL]);
+    assert!(found.targets.len() < 1 << 18, "{}", found.targets.len());
+}
+
+#[test]
+fn what_a_table_adds_to_a_label_is_where_the_table_says() {
+    // lea rdi,[TABLE]; lea rcx,[L]; movsxd rax,[rdi+rax*4]; add rax,rcx; jmp rax
+    let begin = "488d3df9ef0f00 488d0d72000000";
+    let jumps = &alloc::format!("{begin} 48630487 4801c8 ffe0");
+    // The second one leads out of the function, and is not the last.
+    let table = [0, 0x7fff_ffff, 0x10, -0x20, 0x7f, 0x80];
+    assert_eq!(places(jumps, &table), (vec![0x60, 0x80, 0x90, 0xff], vec![]));
+    let sums = alloc::format!("{begin} 48630487 488d0408 ffe0");
+    assert_eq!(places(&sums, &table), (vec![0x60, 0x80, 0x90, 0xff], vec![]));
+    // Where the program lies where it was linked for: movsxd rax,[rax*4+TABLE]; and add rax,L; or lea rdx,[rax+L]
+    for fixed in ["4863048500005000 480580104000 ffe0", "4863048500005000 488d9080104000 ffe2"] {
+        let found = swept(&X86_64, fixed, &table, true);
+        assert_eq!((inside(&found), found.computed), (vec![0x60, 0x80, 0x90, 0xff], vec![]), "{fixed}");
+    }
+    // Whose table is not known is led anywhere, also if there is one.
+    let unknown = "488d3df9ef0f00 488d0d72000000 31ff 48630487 4801c8 ffe0";
+    assert_eq!(places(unknown, &table).1, [LABEL]);
+    // No table of this label, a load that is none of an array, and a place around the one that is known.
+    assert_eq!(places(jumps, &[0x7fff_ffff]).1, [LABEL]);
+    for otherwise in ["486307 4801c8 ffe0", "48630487 4801c8 4883c008 ffe0", "48630487 4829c8 ffe0"] {
+        assert_eq!(places(&alloc::format!("{begin} {otherwise}"), &table).1, [LABEL], "{otherwise}");
+    }
+    // je, to between the two.
+    let arrives = alloc::format!("{begin} 48630487 7400 4801c8 ffe0");
+    assert_eq!(places(&arrives, &table).1, [LABEL]);
+}
+
 #[test]
 fn constants_are_addresses_only_in_fixed_files() {
-    // mov eax,0x402000; lea rax,[rax+rdi]; jmp rax  /  lea rax,[rdi*4+0x402000]; jmp rax
-    for code in ["b800204000 488d0438 ffe0", "488d04bd00204000 ffe0"] {
+    // mov eax,F; lea rax,[rax+rdi]; jmp rax  /  lea rax,[rdi*4+F]; jmp rax  /  mov eax,[rsi]; add eax,F; jmp rax
+    for code in ["b800204000 488d0438 ffe0", "488d04bd00204000 ffe0", "8b06 0500204000 ffe0"] {
         assert_eq!(computed(code, true), [0x40_2000], "{code}");
         assert_eq!(computed(code, false), [0; 0], "{code}");
     }

@@ -13,6 +13,10 @@ impl ReadOnlyData for Data {
     fn at(&self, address: u64) -> &[u8] {
         usize::try_from(address.wrapping_sub(DATA)).ok().and_then(|at| self.0.get(at..)).unwrap_or_default()
     }
+
+    fn may_be_code(&self, address: u64) -> bool {
+        address < DATA
+    }
 }
 
 /// Entries, then data that is no table.

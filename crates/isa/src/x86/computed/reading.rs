@@ -1,0 +1,322 @@
+//! What the registers of a function may hold of addresses of code.
+//!
+//! The function is read from its start on, again and again: what registers may hold where a branch leads is kept for the next time. Where nobody
+//! knows who arrives, a register may hold whatever any instruction puts there.
+//!
+//! Memory is one place, and vector registers belong to it; what is pushed is another, and comes back by `pop`. Only labels inside the function are
+//! followed there (and none from the one to the other), and around branches that are not known: programs store pointers to functions everywhere,
+//! and none computes with those that it has loaded. Neither does one that stores where it is, as V8's code does for whoever unwinds its
+//! stack. What a callee, or another part of the function, computes from a label is not seen.
+
+use super::super::decode::{decoder, flow, is_filler};
+use crate::{Flow, ReadOnlyData, Told};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    vec::Vec,
+};
+use iced_x86::{Instruction, InstructionInfoFactory, OpKind};
+
+/// Labels that are told apart, as bits; the last stands for all others. Compilers do not write as many.
+const LABELS: u32 = 64;
+
+/// How many entries of tables are looked at, and places that jumps lead to, for each byte of a function, since nobody has to write what
+/// compilers do; and how many in any case.
+const MOST_FOR_A_BYTE: usize = 256;
+const MOST_AT_LEAST: usize = 1 << 14;
+
+/// What may be held of the labels.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Labels {
+    /// Themselves, or places that are known.
+    pub exact: u64,
+    /// Places around them.
+    pub around: u64,
+}
+
+impl Labels {
+    pub fn and(self, other: Labels) -> Labels {
+        Labels { exact: self.exact | other.exact, around: self.around | other.around }
+    }
+
+    /// What becomes of it by arithmetic.
+    pub fn computed(self) -> Labels {
+        Labels { exact: 0, around: self.exact | self.around }
+    }
+}
+
+/// What is known of a register.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Value {
+    /// Anything, and of the labels these.
+    Any(Labels),
+    /// An address that the code names.
+    Address(u64),
+    /// A 32-bit entry of the table that is there.
+    Entry(u64),
+    /// A place that an entry tells by its distance from this label.
+    Place(u64),
+}
+
+impl Value {
+    pub const NOTHING: Value = Value::Any(Labels { exact: 0, around: 0 });
+}
+
+/// A function being read.
+pub(super) struct Reading<'a> {
+    pub(super) code: &'a [u8],
+    pub(super) address: u64,
+    pub(super) data: &'a dyn ReadOnlyData,
+    pub(super) got: Option<u64>,
+    /// Whether addresses have 32 bits.
+    pub(super) is_low: bool,
+    /// Labels with bits of their own.
+    known: Vec<u64>,
+    /// Those of them that are followed through memory.
+    pub(super) local: u64,
+    /// What is held where direct branches lead.
+    at: BTreeMap<u64, [Labels; 16]>,
+    /// What is held where control leaves for a place that is not known: by a jump through a register, or to another part of the function.
+    leaving: [Labels; 16],
+    /// What any instruction puts into each register.
+    pub(super) anywhere: [Labels; 16],
+    /// The same for memory, and for registers that are not general ones.
+    pub(super) memory: Labels,
+    /// The same for what is pushed.
+    pub(super) pushed: Labels,
+    /// Whether any of these has got more.
+    pub(super) is_more: bool,
+
+    /// How many entries of tables were looked at, and places that jumps lead to, and how many may be.
+    pub(super) looked_at: usize,
+    pub(super) most: usize,
+
+    // Of this reading:
+    /// The registers at this instruction.
+    pub(super) values: [Value; 16],
+    /// Where the straight line of code began that they were set in.
+    pub(super) line: u64,
+    /// Labels without bits of their own.
+    others: BTreeSet<u64>,
+    /// The labels that jumps lead around.
+    pub(super) jumps: u64,
+    /// The places that tables tell by their distances from labels, and the stretches of code that do so.
+    pub(super) places: Vec<(u64, u64)>,
+    /// Of which tables these are, with the labels.
+    pub(super) tables: Vec<(u64, u64)>,
+    pub(super) told: Vec<Told>,
+}
+
+impl<'a> Reading<'a> {
+    pub(super) fn new(
+        bits: u32,
+        code: &'a [u8],
+        address: u64,
+        data: &'a dyn ReadOnlyData,
+        got: Option<u64>,
+    ) -> Self {
+        Self {
+            code,
+            address,
+            data,
+            got,
+            is_low: bits == 32 || data.is_fixed(),
+            known: Vec::new(),
+            local: 0,
+            at: BTreeMap::new(),
+            leaving: [Labels::default(); 16],
+            anywhere: [Labels::default(); 16],
+            memory: Labels::default(),
+            pushed: Labels::default(),
+            is_more: false,
+            values: [Value::NOTHING; 16],
+            line: address,
+            others: BTreeSet::new(),
+            jumps: 0,
+            places: Vec::new(),
+            tables: Vec::new(),
+            told: Vec::new(),
+            looked_at: 0,
+            most: MOST_AT_LEAST + MOST_FOR_A_BYTE * code.len(),
+        }
+    }
+
+    /// Reads the function, at whose `arrivals` control may arrive from jumps to places that are not known. Whether it has to be read again,
+    /// since more is known.
+    pub(super) fn read(&mut self, bits: u32, arrivals: &[u64]) -> bool {
+        // Nobody calls with a label of ours.
+        self.values = [Value::NOTHING; 16];
+        self.line = self.address;
+        (self.jumps, self.is_more) = (0, false);
+        self.others.clear();
+        self.places.clear();
+        self.tables.clear();
+        self.told.clear();
+        let mut factory = InstructionInfoFactory::new();
+        let mut decoder = decoder(bits, self.code, self.address);
+        let mut instruction = Instruction::default();
+        let mut falls_through = true;
+        while decoder.can_decode() {
+            let next = decoder.position() + 1;
+            decoder.decode_out(&mut instruction);
+            if instruction.is_invalid() {
+                // Data in text: try again at the next byte.
+                if decoder.set_position(next).is_err() {
+                    break;
+                }
+                decoder.set_ip(self.address.wrapping_add(next as u64));
+                falls_through = false;
+                continue;
+            }
+            let ip = instruction.ip();
+            let is_arrival = arrivals.binary_search(&ip).is_ok();
+            if !falls_through && !is_arrival && is_filler(&instruction) && !self.at.contains_key(&ip) {
+                // Between two blocks.
+                continue;
+            }
+            self.arrive(ip, falls_through, is_arrival);
+            falls_through = true;
+            match flow(&instruction) {
+                Flow::IndirectJump => {
+                    self.jump(&instruction);
+                    falls_through = false;
+                }
+                Flow::Jump { target } => {
+                    self.branch(target);
+                    falls_through = false;
+                }
+                Flow::Branch { target } => {
+                    self.effect(&mut factory, &instruction);
+                    self.branch(target);
+                }
+                Flow::Return | Flow::Stop => falls_through = false,
+                // What is called are functions.
+                Flow::Call { .. } | Flow::IndirectCall => self.call(),
+                Flow::Next | Flow::System => self.effect(&mut factory, &instruction),
+            }
+        }
+        self.is_more
+    }
+
+    /// What is held at `ip`, where control arrives from the instruction before it, or by branches, or in a way that is `unknown`.
+    fn arrive(&mut self, ip: u64, falls_through: bool, unknown: bool) {
+        let by_branch = self.at.get(&ip).copied();
+        if falls_through && !unknown && by_branch.is_none() {
+            return;
+        }
+        let mut held = [Labels::default(); 16];
+        if falls_through {
+            held = self.values();
+        }
+        if let Some(more) = by_branch {
+            join(&mut held, &more);
+        }
+        if unknown {
+            join(&mut held, &self.leaving);
+        } else if !falls_through && by_branch.is_none() {
+            join(&mut held, &self.anywhere);
+        }
+        self.values = held.map(Value::Any);
+        self.line = ip;
+    }
+
+    fn values(&mut self) -> [Labels; 16] {
+        self.values.map(|value| self.labels_of(value))
+    }
+
+    /// A direct branch.
+    fn branch(&mut self, target: u64) {
+        let values = self.values();
+        self.go(target, &values);
+    }
+
+    /// Control goes there, with these `values`.
+    fn go(&mut self, target: u64, values: &[Labels; 16]) {
+        let held = match self.is_inside(target) {
+            true => self.at.entry(target).or_default(),
+            false => &mut self.leaving,
+        };
+        self.is_more |= join(held, values);
+    }
+
+    /// A jump through a register or memory.
+    fn jump(&mut self, instruction: &Instruction) {
+        let place = self.operand(instruction, 0);
+        self.jumps |= self.labels_of(place).around;
+        let mut values = self.values();
+        let Value::Place(from) = place else {
+            self.is_more |= join(&mut self.leaving, &values);
+            return;
+        };
+        self.told.push(Told { from, behind: self.line, last: instruction.ip() });
+        if instruction.op0_kind() == OpKind::Register {
+            // Where it leads nobody needs it any more.
+            values[instruction.op0_register().number()] = Labels::default();
+        }
+        self.looked_at += self.places.len();
+        if self.looked_at > self.most {
+            self.jumps = u64::MAX;
+            return;
+        }
+        let places = core::mem::take(&mut self.places);
+        places.iter().filter(|(label, _)| *label == from).for_each(|(_, place)| self.go(*place, &values));
+        self.places = places;
+    }
+
+    /// Nothing is certain behind a call. Compilers know of callees that keep registers which they need not keep (the System V ABI, 3.2.1: rbx, rbp
+    /// and r12 to r15 have to be kept): labels may be there.
+    fn call(&mut self) {
+        let mut held = self.values();
+        for lost in [0, 1, 2, 6, 7, 8, 9, 10, 11] {
+            held[lost].exact &= self.local;
+        }
+        self.values = held.map(Value::Any);
+    }
+
+    pub(super) fn is_inside(&self, place: u64) -> bool {
+        place.wrapping_sub(self.address) < self.code.len() as u64
+    }
+
+    /// The bit of a label; none of what is no code.
+    pub(super) fn bit(&mut self, label: u64) -> u64 {
+        if !self.data.may_be_code(label) {
+            return 0;
+        }
+        if let Some(bit) = self.known.iter().position(|known| *known == label) {
+            return 1 << bit;
+        }
+        if self.known.len() < LABELS as usize - 1 {
+            let bit = 1 << self.known.len();
+            self.known.push(label);
+            self.local |= if label != self.address && self.is_inside(label) { bit } else { 0 };
+            return bit;
+        }
+        self.others.insert(label);
+        1 << (LABELS - 1)
+    }
+
+    pub(super) fn places(&self) -> impl Iterator<Item = u64> {
+        self.places.iter().map(|(_, place)| *place)
+    }
+
+    /// The labels that have these bits.
+    pub(super) fn labels(&self, bits: u64) -> impl Iterator<Item = u64> {
+        let known = self.known.iter().enumerate().filter(move |(bit, _)| bits & 1 << bit != 0);
+        let others = self.others.iter().filter(move |_| bits >> (LABELS - 1) != 0);
+        known.map(|(_, label)| label).chain(others).copied()
+    }
+
+    pub(super) fn labels_of(&mut self, value: Value) -> Labels {
+        match value {
+            Value::Any(labels) => labels,
+            Value::Address(label) | Value::Place(label) => Labels { exact: self.bit(label), around: 0 },
+            Value::Entry(_) => Labels::default(),
+        }
+    }
+}
+
+/// Adds to what is held. Whether that has made it more.
+fn join(held: &mut [Labels; 16], more: &[Labels; 16]) -> bool {
+    let before = *held;
+    held.iter_mut().zip(more).for_each(|(held, more)| *held = held.and(*more));
+    *held != before
+}

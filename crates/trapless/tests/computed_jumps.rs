@@ -1,0 +1,121 @@
+//! C9: code that computes where to jump to. Whatever is probed in it, it goes where it went, and what may be entered anywhere is left alone.
+
+mod support;
+
+use std::process::Command;
+use support::Program;
+use support::tool::{Ran, finish, run};
+
+const GOTOS: &str = include_str!("targets/gotos.c");
+const FUNCTIONS: [&str; 7] = ["rel", "two", "kept", "made", "exact", "narrow", "sw"];
+
+/// Sites of one run lie so far apart that none is in another's way.
+const APART: u64 = 8;
+
+/// How much of the program can be probed, when each address of its functions is named in one of many runs, is what is returned.
+#[track_caller]
+fn probe_everything(program: &Program) -> u64 {
+    let bare = finish(&mut Command::new(program.path()));
+    assert_eq!(bare.code, Some(0), "{bare:?}");
+    let (path, name) = (program.path().to_str().unwrap(), "gotos");
+    let mut probed = 0;
+    for function in FUNCTIONS {
+        let listed = run(&["list", &format!("{path}:{function}"), "-f", "json"]).json();
+        let size = listed[0]["size"].as_u64().unwrap();
+        for first in 0..APART {
+            let sites = (first..size).step_by(APART as usize).map(|at| format!("{name}:{function}+{at:#x}"));
+            let sites: Vec<String> = sites.collect();
+            let result = program.dir().join("result");
+            let mut arguments = vec!["count", "-f", "json", "-o", result.to_str().unwrap()];
+            arguments.extend(sites.iter().map(String::as_str).chain(["--", path]));
+            let ran = run(&arguments);
+            if ran.code == Some(1) && ran.out.is_empty() && ran.err.contains("can be probed") {
+                continue;
+            }
+            if ran.code == Some(1) && ran.out.is_empty() && ran.err.contains("cannot be probed") {
+                continue;
+            }
+            assert_eq!((ran.code, &ran.out), (Some(0), &bare.out), "{sites:?}: {ran:?}");
+            let written = std::fs::read_to_string(&result).unwrap();
+            let summary = Ran { out: written, ..ran }.summary();
+            probed += summary.0["probes"].as_array().unwrap().len() as u64;
+        }
+    }
+    probed
+}
+
+#[test]
+fn c9_gotos_go_where_they_went() {
+    let fixed = ["-O2", "-fno-pie", "-no-pie"];
+    for (compiler, flags) in [
+        ("gcc", &["-O1"][..]),
+        ("gcc", &["-Os"]),
+        ("gcc", &fixed),
+        ("clang", &["-O1"]),
+        ("clang", &fixed),
+        ("i686-linux-gnu-gcc", &["-O2"]),
+        ("i686-linux-gnu-gcc", &["-O2", "-static"]),
+    ] {
+        let built = Program::try_build(compiler, "gotos", GOTOS, flags);
+        let runs = |program: &Program| Command::new(program.path()).output().is_ok();
+        let Some(program) = built.ok().filter(runs) else {
+            assert_ne!(compiler, "gcc");
+            trapless_testing::skip!("{compiler} {flags:?}");
+            continue;
+        };
+        let probed = probe_everything(&program);
+        // Some of the functions say where they lead, and those that do not have entries.
+        assert!(probed >= 60, "{compiler} {flags:?}: {probed}");
+    }
+}
+
+/// `hot` adds an entry of a table to its label `base`. `cold`, a part of it, arrives between the load and the addition.
+const ENTERED: &str = r#"
+#include <stdio.h>
+asm(".text; .p2align 4; .globl hot; .type hot, @function;"
+    "hot: xor %eax, %eax; lea .Ltable(%rip), %rdx; lea .Lbase(%rip), %rcx; cmp $2, %rdi;"
+#ifdef HAS_COLD
+    "jae hot_cold;"
+#endif
+    "movslq (%rdx,%rdi,4), %rsi; .Linto: add %rcx, %rsi; jmp *%rsi; .skip 32, 0x90;"
+    ".Lbase: add $1, %eax; .Lone: add $2, %eax; .Lother: add $4, %eax; add $8, %eax; ret; .size hot, . - hot;"
+    ".skip 64, 0x90;"
+#ifdef HAS_COLD
+    ".type hot_cold, @function; hot_cold: mov $.Lother - .Lbase, %esi; jmp .Linto; .size hot_cold, . - hot_cold;"
+#endif
+    ".section .rodata; .p2align 2; .Ltable: .long 0, .Lone - .Lbase; .text");
+int hot(long which);
+int main(void)
+{
+    int sum = 0;
+#ifdef HAS_COLD
+    for (int i = 0; i < 100; i++) sum += hot(i % 3);
+#else
+    for (int i = 0; i < 100; i++) sum += hot(i % 2);
+#endif
+    printf("%d\n", sum);
+    return 0;
+}
+"#;
+
+#[test]
+fn c9_a_place_is_not_told_by_code_that_another_part_enters() {
+    for (flags, sum, refused) in [(&[][..], "1450\n", false), (&["-DHAS_COLD"], "1368\n", true)] {
+        let program = Program::build("entered", ENTERED, flags);
+        let path = program.path().to_str().unwrap();
+        // At `one`: a jump would reach over `other`.
+        let at =
+            run(&["list", &format!("{path}:hot"), "-f", "json"]).json()[0]["size"].as_u64().unwrap() - 10;
+        let site = format!("entered:hot+{at:#x}");
+        let explained = run(&["explain", &site, "--", path]);
+        assert_eq!(explained.code, Some(0), "{explained:?}");
+        assert_eq!(explained.out.contains("leads to a computed place"), refused, "{explained:?}");
+        let every: Vec<String> = (0..at).map(|at| format!("entered:hot+{at:#x}")).collect();
+        for apart in 0..5 {
+            let mut arguments = vec!["count", "-o", "/dev/null"];
+            arguments.extend(every.iter().skip(apart).step_by(5).map(String::as_str).chain(["--", path]));
+            let ran = run(&arguments);
+            assert!(ran.out == sum || ran.code == Some(1) && ran.out.is_empty(), "{ran:?}");
+        }
+    }
+}
