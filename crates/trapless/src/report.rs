@@ -108,6 +108,8 @@ pub struct Summary {
 pub struct Losses {
     /// Hits that a trace did not show, because they came faster than they could be read.
     pub not_shown: u64,
+    /// Hits that a trace did not show, because there was too little of the stack to record them.
+    pub without_stack: u64,
     /// Followed calls that were left by an exception, so that they have no return. Those that longjmp or the end of a thread has left are
     /// not among them.
     pub left_by_exception: u64,

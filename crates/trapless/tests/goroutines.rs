@@ -244,7 +244,7 @@ fn r4_functions_without_stack_are_traced_with_their_arguments_and_results() {
     let (calls, lost) = ((100..150).sum::<u64>(), summary.lost("main.Leaf"));
     assert_eq!(returned.len() as u64 + lost, calls, "{summary:?}");
     // What was lost is an entry that no line was written of.
-    assert_eq!(summary.0["not_shown"].as_u64(), Some(lost), "{summary:?}");
+    assert_eq!(summary.0["without_stack"].as_u64(), Some(lost), "{summary:?}");
     assert!((1..calls / 50).contains(&lost), "{lost}");
     // Nor is another entry taken for a lost one.
     assert!(returned.iter().all(|line| line["args"].is_array()));

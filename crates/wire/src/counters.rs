@@ -249,9 +249,14 @@ impl<W: Words + ?Sized> BlockView<'_, W> {
         self.index != 0 && self.word(BLOCK_ORIGIN) == 0
     }
 
-    /// Records that found the ring full.
+    /// Records that found the ring full, or no ring.
     pub fn ring_lost(&self) -> u64 {
         self.word(BLOCK_RING_LOST)
+    }
+
+    /// Entries that were not recorded, of calls that are not followed either.
+    pub fn unrecorded(&self) -> u64 {
+        self.word(BLOCK_UNRECORDED)
     }
 }
 

@@ -209,6 +209,9 @@ pub const BLOCK_RING_HEAD: u32 = 16;
 pub const BLOCK_RING_LOST: u32 = 24;
 /// Block: followed calls that an exception has left, or a tracer has put back for an unwinder, so that their return is not seen.
 pub const BLOCK_UNWOUND: u32 = 32;
+/// Block: entries that were not recorded, of calls that are not followed either, so that no return is recorded that could be
+/// taken for theirs. Only in the overflow block.
+pub const BLOCK_UNRECORDED: u32 = 40;
 /// Block: ring position up to which the tool has read. On a cache line of its own: the tool writes it.
 pub const BLOCK_RING_TAIL: u32 = 64;
 /// Block: where counters may start.

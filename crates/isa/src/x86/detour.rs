@@ -490,7 +490,8 @@ impl<'a> Template<'a> {
     /// The steps of the entry where there is no block, and on to where the call is `followed`, if it can be, or to where it is `not`.
     fn entry_shared(&mut self, scratch: usize, followed: Option<CodeLabel>, not: CodeLabel) -> Asm {
         let payload = &self.request.payload;
-        payload.entry.iter().try_for_each(|step| self.entry_step_shared(step, scratch))?;
+        let records = if followed.is_some() { BLOCK_RING_LOST } else { BLOCK_UNRECORDED };
+        payload.entry.iter().try_for_each(|step| self.entry_step_shared(step, records, scratch))?;
         let next = match (payload.followed, followed) {
             (Some(call), Some(next)) if call.follows_all() => next,
             (Some(call), _) => {

@@ -57,11 +57,11 @@ impl Template<'_> {
         }
     }
 
-    /// For a thread that has no block.
-    pub(super) fn entry_step_shared(&mut self, step: EntryStep, scratch: usize) -> Asm {
+    /// For a thread that has no block. What is not recorded is counted at `records`.
+    pub(super) fn entry_step_shared(&mut self, step: EntryStep, records: u32, scratch: usize) -> Asm {
         match step {
             EntryStep::Count(counter) => self.count_shared(counter, scratch),
-            EntryStep::Record { .. } | EntryStep::Fetch { .. } => self.count_shared(BLOCK_RING_LOST, scratch),
+            EntryStep::Record { .. } | EntryStep::Fetch { .. } => self.count_shared(records, scratch),
         }
     }
 

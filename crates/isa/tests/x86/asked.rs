@@ -142,12 +142,12 @@ fn r4_with_room_all_is_done_and_without_nothing_of_the_stack_is_touched() {
                 let counts = steps(|step| *step == EntryStep::Count(HITS));
                 let records = steps(|step| matches!(step, EntryStep::Record { .. }));
                 let followed = u64::from(payload.followed.is_some());
-                let found = [HITS, RETURNS, LATENCY + LATENCY_COUNT, LOST, BLOCK_RING_LOST];
+                let found = [HITS, RETURNS, LATENCY + LATENCY_COUNT, LOST, BLOCK_UNRECORDED, BLOCK_RING_LOST];
                 let found = found.map(|counter| machine.sum(counter));
                 let returned = [asks(&payload, COUNT_RETURN), asks(&payload, TIME)];
                 let wanted = match has_room {
-                    true => [2 * counts, 2 * returned[0], 2 * returned[1], 0, 0],
-                    false => [2 * counts, 0, 0, 2 * followed, 2 * records],
+                    true => [2 * counts, 2 * returned[0], 2 * returned[1], 0, 0, 0],
+                    false => [2 * counts, 0, 0, 2 * followed, 2 * records, 0],
                 };
                 assert_eq!(found, wanted, "{context}");
             }

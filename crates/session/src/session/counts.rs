@@ -30,6 +30,8 @@ pub struct Snapshot {
     pub in_children: u64,
     /// Records that found a ring full.
     pub records_lost: u64,
+    /// Entries that were not recorded, since there was too little of the stack.
+    pub unrecorded: u64,
 }
 
 impl Snapshot {
@@ -56,6 +58,7 @@ impl Snapshot {
             unwound: counters.unwound(),
             in_children: sum(in_children),
             records_lost: sum(counters.blocks().map(|block| block.ring_lost())),
+            unrecorded: sum(counters.blocks().map(|block| block.unrecorded())),
         }
     }
 

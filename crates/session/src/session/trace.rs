@@ -103,9 +103,7 @@ impl Calls {
             by_id.entry(probe.id).or_default().push(probe);
         }
         let blocks: Vec<_> = session.engine.counters().blocks().collect();
-        // What was lost in the overflow block is the entry of a call that is not followed, and no return is taken for another's by that.
-        let own = || blocks.iter().filter(|block| block.index() != 0);
-        let lost = || own().map(|block| block.ring_lost()).sum::<u64>();
+        let lost = || blocks.iter().map(|block| block.ring_lost()).sum::<u64>();
         let (lost_before, lost_at_first) = (lost(), self.lost);
         // Those that have waited do so until all rings were read once more.
         let mut records: Vec<_> = self.early.drain(..).map(|(block, record)| (block, record, true)).collect();

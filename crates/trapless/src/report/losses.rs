@@ -29,6 +29,10 @@ pub fn losses(summary: &Summary, traced: bool) -> Vec<String> {
         let what = if traced { "shown" } else { "counted" };
         lines.push(format!("{hits} not {what}, because {they} came faster than could be read"));
     }
+    if losses.without_stack > 0 {
+        let hits = plural(losses.without_stack, "hit");
+        lines.push(format!("{hits} not shown, because there was too little of the stack to record more"));
+    }
     if losses.left_by_exception > 0 {
         let calls = plural(losses.left_by_exception, "call");
         lines.push(format!("{calls} left by an exception, without a return that was seen"));
@@ -85,6 +89,7 @@ mod tests {
         }
         let one = Losses {
             not_shown: 1,
+            without_stack: 0,
             left_by_exception: 1,
             children: vec![child(Some(7), 1), child(None, 1)],
             sharing_children: 1,
@@ -105,6 +110,7 @@ mod tests {
         );
         let many = Losses {
             not_shown: 1234,
+            without_stack: 2,
             left_by_exception: 2,
             children: vec![child(Some(7), 2)],
             sharing_children: 20,
@@ -116,6 +122,7 @@ mod tests {
             [
                 "2 hits above are of forked child 7",
                 "1,234 hits not shown, because they came faster than could be read",
+                "2 hits not shown, because there was too little of the stack to record more",
                 "2 calls left by an exception, without a return that was seen",
                 "20 children started by vfork or posix_spawn shared the program's memory and could not be told from it: what they called is counted as its own",
                 "3 probes lost (libdl.so:f, libdl.so:g, …): the module was unloaded",

@@ -159,7 +159,7 @@ fn json_is_one_object_per_line_with_its_type_first() {
         r#""skipped":[{"module":"libc.so.6","function":"a","code":"too_short","reason":"too short"},"#,
         r#"{"module":"libc.so.6","function":"b","code":"too_short","reason":"too short"},"#,
         r#"{"module":"libc.so.6","function":"c","code":"too_short","reason":"too short"}],"#,
-        r#""not_shown":0,"left_by_exception":0,"children":[],"sharing_children":0,"lost_sites":[],"notes":[]}"#,
+        r#""not_shown":0,"without_stack":0,"left_by_exception":0,"children":[],"sharing_children":0,"lost_sites":[],"notes":[]}"#,
         "\n",
     );
     assert_eq!(String::from_utf8(output).unwrap(), expected);

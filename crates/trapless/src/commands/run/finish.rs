@@ -155,6 +155,7 @@ pub(super) fn losses_of(armed: &Armed, now: &Snapshot, traced: bool, memory: Vec
     };
     Losses {
         not_shown: now.records_lost,
+        without_stack: now.unrecorded,
         left_by_exception: now.unwound,
         children,
         sharing_children: armed.session.sharing_children(),
