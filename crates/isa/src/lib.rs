@@ -96,6 +96,11 @@ pub trait ReadOnlyData {
         false
     }
 
+    /// What position-independent code on 32-bit x86 finds its data by, if that is known.
+    fn got(&self) -> Option<u64> {
+        None
+    }
+
     /// Whether there may be code at `address`.
     fn may_be_code(&self, _address: u64) -> bool {
         true

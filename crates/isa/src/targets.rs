@@ -131,7 +131,6 @@ struct Known {
     /// By address.
     spans: Vec<Span<u64>>,
     computed: Vec<u64>,
-    computed_inside: Vec<u64>,
 }
 
 impl BranchTargets {
@@ -152,14 +151,6 @@ impl BranchTargets {
         self
     }
 
-    /// The same, with functions that do so themselves, from a label behind their entry (a computed `goto`).
-    #[must_use]
-    pub fn with_computed_inside(mut self, functions: Vec<u64>) -> Self {
-        let functions = self.in_file(functions);
-        Arc::make_mut(&mut self.known).computed_inside = functions;
-        self
-    }
-
     /// Some addresses as they are kept: each once, in order.
     fn in_file(&self, mut addresses: Vec<u64>) -> Vec<u64> {
         addresses.iter_mut().for_each(|address| *address = address.wrapping_sub(self.bias));
@@ -174,12 +165,9 @@ impl BranchTargets {
         Self { known: Arc::clone(&self.known), bias: self.bias.wrapping_add(bias) }
     }
 
-    /// Whether control may arrive anywhere around `address` in `function`. At a function's entry it does not because of what
-    /// only the function itself computes: its first instructions have run by then, and are no label of its own.
-    pub fn is_computed(&self, function: u64, address: u64) -> bool {
-        let in_file = function.wrapping_sub(self.bias);
-        self.known.computed.binary_search(&in_file).is_ok()
-            || address != function && self.known.computed_inside.binary_search(&in_file).is_ok()
+    /// Whether control may arrive at any instruction of `function`.
+    pub fn is_computed(&self, function: u64) -> bool {
+        self.known.computed.binary_search(&function.wrapping_sub(self.bias)).is_ok()
     }
 
     /// The first target strictly between `start` and `end`: an instruction boundary or not, a patch over
@@ -276,7 +264,7 @@ mod tests {
         arrivals.insert_turn(0x1004);
         arrivals.may_turn_to_entry(0x2000);
         let bias = 0x2000_u64.wrapping_neg();
-        let in_file = arrivals.targets().with_computed(vec![0x1000]).with_computed_inside(vec![0x2000]);
+        let in_file = arrivals.targets().with_computed(vec![0x1000]);
         let targets = in_file.moved_by(0x50).moved_by(bias.wrapping_sub(0x50));
         for (address, arrives, turns) in [
             (0xfff, false, false),
@@ -297,9 +285,8 @@ mod tests {
         assert_eq!(targets.first_inside(4, u64::MAX), Some(0x1000_u64.wrapping_add(bias)));
         assert_eq!(targets.first_inside(3, u64::MAX), Some(4), "the file's 0x2004");
         assert_eq!(in_file.first_inside(0, u64::MAX), Some(0x1000), "it has not moved itself");
-        let [computed, inside] = [0x1000, 0x2000].map(|function: u64| function.wrapping_add(bias));
-        assert!(targets.is_computed(computed, computed) && !targets.is_computed(inside, inside));
-        assert!(targets.is_computed(inside, inside.wrapping_add(4)) && !targets.is_computed(0x1000, 0x1000));
+        assert!(targets.is_computed(0x1000_u64.wrapping_add(bias)) && !targets.is_computed(0x1000));
+        assert!(!targets.is_computed(0x2000_u64.wrapping_add(bias)));
     }
 
     #[test]

@@ -26,6 +26,10 @@ impl ReadOnlyData for Data<'_> {
         self.module.kind() == ModuleKind::FixedExecutable
     }
 
+    fn got(&self) -> Option<u64> {
+        self.module.got()
+    }
+
     fn may_be_code(&self, address: u64) -> bool {
         self.code.contains(&address)
     }
@@ -46,10 +50,10 @@ pub fn branch_targets(module: &Module, isa: &dyn Isa) -> Result<BranchTargets, E
     #[derive(Default)]
     struct Read {
         swept: Swept,
-        /// Where a place is computed from, and by which piece.
-        computed: Vec<(u64, u64)>,
-        /// Where it was found out which, in which piece.
-        told: Vec<(Told, u64)>,
+        /// Where a place is computed from.
+        computed: Vec<u64>,
+        /// Where it was found out which.
+        told: Vec<Told>,
     }
     let read = |own: &mut Read, code: &[u8], address: u64| {
         let found = &mut own.swept;
@@ -60,9 +64,8 @@ pub fn branch_targets(module: &Module, isa: &dyn Isa) -> Result<BranchTargets, E
         if found.view == View::Partial {
             arrivals.may_turn_to_entry(address);
         }
-        let taken = found.computed.iter().filter(|from| data.may_be_code(**from));
-        own.computed.extend(taken.map(|&from| (from, address)));
-        own.told.extend(found.told.iter().map(|&told| (told, address)));
+        own.computed.extend(found.computed.iter().filter(|from| data.may_be_code(**from)));
+        own.told.append(&mut found.told);
     };
     let told = || {
         module.landing_pads().iter().for_each(|&pad| arrivals.insert(pad));
@@ -72,23 +75,16 @@ pub fn branch_targets(module: &Module, isa: &dyn Isa) -> Result<BranchTargets, E
     let mut shares = shares?;
     // One of them less would be places that nobody knows of.
     told.map_err(|_| unread(module.path()))?;
-    let (mut computed, mut inside) = (Vec::new(), Vec::new());
-    let start_of = |address| module.function_containing(address).map(|function| function.address());
     let targets = arrivals.targets();
     for share in &mut shares {
         // Another piece may lead into the middle of what tells it, with anything in the registers.
         let is_entered =
             |told: &Told| targets.first_inside(told.behind, told.last.saturating_add(1)).is_some();
-        let entered = share.told.iter().filter(|(told, _)| is_entered(told));
-        share.computed.extend(entered.map(|(told, by)| (told.from, *by)));
+        share.computed.extend(share.told.iter().filter(|told| is_entered(told)).map(|told| told.from));
     }
-    for (from, by) in shares.into_iter().flat_map(|share| share.computed) {
-        let Some(function) = start_of(from) else { continue };
-        let own_label = from != function && start_of(by) == Some(function);
-        let list = if own_label { &mut inside } else { &mut computed };
-        list.push(function);
-    }
-    Ok(targets.with_computed(computed).with_computed_inside(inside))
+    let computed = shares.into_iter().flat_map(|share| share.computed);
+    let functions = computed.filter_map(|from| Some(module.function_containing(from)?.address()));
+    Ok(targets.with_computed(functions.collect()))
 }
 
 /// What of a range of code the file has.

@@ -224,6 +224,11 @@ impl Module {
         self.code.iter().map(|section| section.range.clone())
     }
 
+    /// What code finds its data by on x86, `_GLOBAL_OFFSET_TABLE_`: where the linker put it, if the file has sections.
+    pub fn got(&self) -> Option<u64> {
+        [".got.plt", ".got"].iter().find_map(|name| Some(self.image.section(name)?.address))
+    }
+
     /// Its functions. Worked out on the first call.
     pub fn functions(&self) -> &Functions {
         self.functions.get_or_init(|| self.build_functions())

@@ -30,6 +30,8 @@ pub(super) struct Computes {
     jumps: bool,
     /// An address of code, to compute from.
     takes: bool,
+    /// Behind the last call: what it returns to.
+    behind: u64,
 }
 
 impl Computes {
@@ -37,14 +39,20 @@ impl Computes {
     pub(super) fn see(&mut self, instruction: &Instruction, got: Option<u64>, data: &dyn ReadOnlyData) {
         match instruction.mnemonic() {
             Mnemonic::Jmp => {
-                self.jumps |= matches!(instruction.op0_kind(), OpKind::Register | OpKind::Memory)
+                self.jumps |= matches!(instruction.op0_kind(), OpKind::Register | OpKind::Memory);
+                self.takes |= is_returned(instruction, self.behind);
             }
-            // Whatever is known of a register was once one of these.
             Mnemonic::Lea | Mnemonic::Mov | Mnemonic::Push | Mnemonic::Add => {
                 self.takes |= named(instruction, got, data).is_some_and(|named| data.may_be_code(named));
             }
             _ => {}
         }
+    }
+
+    /// A direct call.
+    pub(super) fn call(&mut self, behind: u64, target: u64) {
+        self.behind = behind;
+        self.takes |= target == behind;
     }
 
     pub(super) fn possibly(self) -> bool {
@@ -90,6 +98,12 @@ pub(super) fn named(instruction: &Instruction, got: Option<u64>, data: &dyn Read
             from_got.into_iter().chain(absolute).find(|address| data.may_be_code(*address))
         }
     }
+}
+
+/// Whether an instruction jumps to what a call has returned, right behind it: that may be its own return address, moved on
+/// (glibc's `__mpn_add_n` for 32-bit x86).
+fn is_returned(jump: &Instruction, behind: u64) -> bool {
+    jump.ip() == behind && jump.op0_kind() == OpKind::Register
 }
 
 /// What lies so far from the GOT.

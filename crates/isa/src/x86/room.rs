@@ -42,7 +42,7 @@ pub(super) fn room(
         let (start, end) = (room.start, room.end());
         reaches(displaced, entrance(room))
             && (end <= displaced.start || displaced.end() <= start)
-            && (start >= end_of(site) || !site.targets.is_computed(site.function, start))
+            && (start >= end_of(site) || !site.targets.is_computed(site.function))
             && !is_taken(start..end)
     };
     let starts = starts(bits, site, displaced);

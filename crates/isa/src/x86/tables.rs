@@ -6,6 +6,7 @@
 //! | form | entries |
 //! |---|---|
 //! | `lea t,[rip+T]; movsxd r,[t+i*4]; add r,t; jmp r` | 32-bit distances from T |
+//! | `lea t,[rip+T]; mov r,[t+i*8]; add r,t; jmp r` (the large code model) | 64-bit distances from T |
 //! | `lea t,[rip+T]; jmp [t+i*8]`, `jmp [T+i*8]`, `mov r,[T+i*8]; jmp r` | 64-bit addresses |
 //! | `jmp [T+i*4]`, `mov r,[T+i*4]; jmp r` (32-bit) | 32-bit addresses |
 //! | `mov r,[got+i*4+T@GOTOFF]; add r,got; jmp r` (32-bit) | 32-bit distances from the GOT |
@@ -46,7 +47,7 @@ struct Table {
 /// more where the code jumps through a register and names an address of code that it may compute the place from.
 pub(super) fn sweep(bits: u32, code: &[u8], address: u64, data: &dyn ReadOnlyData, found: &mut Swept) {
     let fixed = data.is_fixed();
-    let mut references = References::new(bits);
+    let mut references = References::new(bits, data.got());
     let mut computes = Computes::default();
     let mut decoder = decoder(bits, code, address);
     let mut instruction = Instruction::default();
@@ -60,7 +61,11 @@ pub(super) fn sweep(bits: u32, code: &[u8], address: u64, data: &dyn ReadOnlyDat
                 Skimmed::Plain(length) => at += length,
                 Skimmed::Branch { length, distance, is_call } => {
                     at += length;
-                    let target = address.wrapping_add(at as u64).wrapping_add_signed(distance);
+                    let behind = address.wrapping_add(at as u64);
+                    let target = behind.wrapping_add_signed(distance);
+                    if is_call {
+                        computes.call(behind, target);
+                    }
                     found.branches(target, is_call, address, code);
                 }
             }
@@ -83,6 +88,9 @@ pub(super) fn sweep(bits: u32, code: &[u8], address: u64, data: &dyn ReadOnlyDat
         if is_direct_branch(&instruction) {
             let target = instruction.near_branch_target();
             found.branches(target, instruction.is_call_near(), address, code);
+            if instruction.is_call_near() {
+                computes.call(instruction.next_ip(), target);
+            }
         }
         references.see(&instruction, data);
         computes.see(&instruction, references.got, data);
@@ -130,10 +138,12 @@ struct References {
     returned: (u32, u64),
     /// The GOT, once its address was computed (32-bit only).
     got: Option<u64>,
+    /// Whether the file told it.
+    is_got_told: bool,
 }
 
 impl References {
-    fn new(bits: u32) -> Self {
+    fn new(bits: u32, got: Option<u64>) -> Self {
         Self {
             bits,
             indirect_jump: false,
@@ -142,7 +152,8 @@ impl References {
             count: 0,
             bound: (0, 0),
             returned: (0, 0),
-            got: None,
+            got: got.filter(|_| bits == 32),
+            is_got_told: got.is_some(),
         }
     }
 
@@ -154,6 +165,7 @@ impl References {
                 self.loaded[instruction.op0_register().number() & 15] = address;
                 self.tables.push(Table { address, base: Some(address), entry: 4, bound: 0 });
                 self.tables.push(Table { address, base: None, entry: 8, bound: 0 });
+                self.tables.push(Table { address, base: Some(address), entry: 8, bound: 0 });
             }
             Mnemonic::Movsxd => self.entry_load(instruction),
             Mnemonic::Mov | Mnemonic::Add if instruction.op1_kind() == OpKind::Memory => {
@@ -179,6 +191,7 @@ impl References {
     /// `add r,imm` right behind a call, or behind `call next; pop r`.
     fn got_base(&mut self, instruction: &Instruction, data: &dyn ReadOnlyData) {
         if self.bits == 32
+            && !self.is_got_told
             && self.count - self.returned.0 <= 2
             && let Ok(distance) = instruction.try_immediate(1)
         {
@@ -203,7 +216,10 @@ impl References {
             let address = self.loaded[base.number()];
             match scale {
                 4 => Table { address, base: Some(address), entry: 4, bound },
-                8 => Table { address, base: None, entry: 8, bound },
+                8 => {
+                    self.tables.push(Table { address, base: Some(address), entry: 8, bound });
+                    Table { address, base: None, entry: 8, bound }
+                }
                 _ => return,
             }
         } else if let (32, 4, Some(got)) = (self.bits, scale, self.got) {

@@ -78,7 +78,7 @@ fn start_of_patch(bits: u32, site: &Site<'_>) -> Result<u64, Reason> {
 fn jump(bits: u32, site: &Site<'_>, start: u64, length: u8) -> Result<Displaced, Reason> {
     let displaced = region(bits, site, start, length)?;
     // Wherever that leads, an instruction begins there: one alone has no inside.
-    if site.targets.is_computed(site.function, site.address) && !is_one(bits, site, &displaced) {
+    if site.targets.is_computed(site.function) && !is_one(bits, site, &displaced) {
         return Err(Reason::ComputedJump);
     }
     match site.targets.first_inside(start, displaced.end()).or_else(|| entry_loop(bits, site, &displaced)) {
@@ -93,7 +93,7 @@ const MOST_AHEAD: u64 = 32;
 /// What a jump displaces that begins ahead of the site at `start`, at the nearest instruction that makes room enough. Control passes all
 /// of these instructions on its way to the site, and arrives at none but the first from elsewhere.
 fn lead_in(bits: u32, site: &Site<'_>, start: u64) -> Option<Displaced> {
-    if bits != 64 || start != site.address || site.targets.is_computed(site.function, start) {
+    if bits != 64 || start != site.address || site.targets.is_computed(site.function) {
         return None;
     }
     let mut ahead = Vec::new();

@@ -10,6 +10,8 @@ use iced_x86::{
 
 /// How many entries of a table are looked at whatever they are: as many as a byte chooses among.
 const CHOICES: usize = 256;
+/// How many of them may stand in a row that lead nowhere, behind those.
+const UNUSED: usize = 16;
 
 impl Reading<'_> {
     /// Whether an address may be in so many bytes: in four, if programs lie where they were linked for.
@@ -46,7 +48,7 @@ impl Reading<'_> {
         *held = held.and(labels);
     }
 
-    fn push(&mut self, value: Value) {
+    pub(super) fn push(&mut self, value: Value) {
         let mut labels = self.labels_of(value);
         labels.exact &= self.local;
         self.is_more |= self.pushed != self.pushed.and(labels);
@@ -89,6 +91,7 @@ impl Reading<'_> {
             Mnemonic::Movsxd if let Some(table) = self.table_loaded(instruction) => {
                 self.set(to, Value::Entry(table));
             }
+            Mnemonic::Add if self.finds_got(instruction) => self.set(to, Value::NOTHING),
             Mnemonic::Add if is_whole && to != Register::None => {
                 let [one, other] = [0, 1].map(|number| self.operand(instruction, number));
                 let sum = self.sum(one, other, instruction.ip());
@@ -139,6 +142,12 @@ impl Reading<'_> {
         if stores {
             self.set(Register::None, Value::Any(read));
         }
+    }
+
+    /// Whether an instruction adds the distance from where the code is to the GOT.
+    fn finds_got(&self, instruction: &Instruction) -> bool {
+        let (Some(got), Ok(distance)) = (self.got, instruction.try_immediate(1)) else { return false };
+        self.known.iter().any(|label| from_got(*label, distance) == got)
     }
 
     /// The table that an instruction loads an entry of.
@@ -207,6 +216,11 @@ impl Reading<'_> {
         Value::Any(self.labels_of(one).and(self.labels_of(other)).computed())
     }
 
+    /// Whether an instruction of the function begins there, as far as is known by now.
+    fn is_start(&self, place: u64) -> bool {
+        self.is_inside(place) && (self.starts.is_empty() || self.starts.binary_search(&place).is_ok())
+    }
+
     /// Notes the places that the entries of `table` tell by their distances from `label`, if it leads to code.
     fn look_at_table(&mut self, label: u64, table: u64) -> Option<()> {
         if self.tables.contains(&(label, table)) {
@@ -216,22 +230,31 @@ impl Reading<'_> {
         if data.at(table).len() < 4 {
             return None;
         }
-        let distances = data.at(table).as_chunks().0.iter().map(|entry| i32::from_le_bytes(*entry));
-        let mut is_table = true;
-        for (index, distance) in distances.enumerate() {
-            let place = label.wrapping_add_signed(distance.into());
-            let is_inside = self.is_inside(place);
-            // An entry behind its end leads anywhere; that may still be one of them.
-            is_table &= is_inside || data.may_be_code(place);
-            if !is_table && index >= CHOICES {
+        let entry = |bytes: &[u8; 4]| label.wrapping_add_signed(i32::from_le_bytes(*bytes).into());
+        // Whose middle is taken has entries below that.
+        for index in 1..=CHOICES as u64 {
+            let Some(place) = data.at(table.wrapping_sub(4 * index)).first_chunk().map(entry) else { break };
+            if !self.is_start(place) {
                 break;
+            }
+            self.places.push((label, place));
+        }
+        let mut is_table = true;
+        let mut led = 0;
+        for (index, place) in data.at(table).as_chunks().0.iter().map(entry).enumerate() {
+            let is_inside = self.is_inside(place);
+            // An entry that is never used, or behind the end, leads anywhere; others may still come.
+            is_table &= is_inside || data.may_be_code(place);
+            if is_table || self.is_start(place) {
+                led = index;
+                self.places.push((label, place));
             }
             self.looked_at += 1;
             if !is_table && index == 0 || self.looked_at > self.most {
                 return None;
             }
-            if is_table || is_inside {
-                self.places.push((label, place));
+            if index >= CHOICES && index - led > UNUSED {
+                break;
             }
         }
         self.tables.push((label, table));

@@ -6,9 +6,13 @@
 //! Memory is one place, and vector registers belong to it; what is pushed is another, and comes back by `pop`. Only labels inside the function are
 //! followed there (and none from the one to the other), and around branches that are not known: programs store pointers to functions everywhere,
 //! and none computes with those that it has loaded. Neither does one that stores where it is, as V8's code does for whoever unwinds its
-//! stack. What a callee, or another part of the function, computes from a label is not seen.
+//! stack.
+//!
+//! What is not seen: a label that only data names, and computed places that come from a callee, from another part of the function, or by way of a
+//! table that another function fills.
 
 use super::super::decode::{decoder, flow, is_filler};
+use super::is_returned;
 use crate::{Flow, ReadOnlyData, Told};
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -20,9 +24,13 @@ use iced_x86::{Instruction, InstructionInfoFactory, OpKind};
 const LABELS: u32 = 64;
 
 /// How many entries of tables are looked at, and places that jumps lead to, for each byte of a function, since nobody has to write what
-/// compilers do; and how many in any case.
+/// compilers do; how many in any case, and how many at most.
 const MOST_FOR_A_BYTE: usize = 256;
 const MOST_AT_LEAST: usize = 1 << 14;
+const MOST: usize = 1 << 21;
+
+/// How many places are told apart to which branches lead.
+const BRANCHES: usize = 1 << 16;
 
 /// What may be held of the labels.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -70,7 +78,7 @@ pub(super) struct Reading<'a> {
     /// Whether addresses have 32 bits.
     pub(super) is_low: bool,
     /// Labels with bits of their own.
-    known: Vec<u64>,
+    pub(super) known: Vec<u64>,
     /// Those of them that are followed through memory.
     pub(super) local: u64,
     /// What is held where direct branches lead.
@@ -89,10 +97,16 @@ pub(super) struct Reading<'a> {
     /// How many entries of tables were looked at, and places that jumps lead to, and how many may be.
     pub(super) looked_at: usize,
     pub(super) most: usize,
+    /// Where instructions begin, once the function was read.
+    pub(super) starts: Vec<u64>,
+    /// Whether something was left out for that.
+    is_too_much: bool,
 
     // Of this reading:
     /// The registers at this instruction.
     pub(super) values: [Value; 16],
+    /// Behind the last direct call.
+    behind: u64,
     /// Where the straight line of code began that they were set in.
     pub(super) line: u64,
     /// Labels without bits of their own.
@@ -128,7 +142,10 @@ impl<'a> Reading<'a> {
             memory: Labels::default(),
             pushed: Labels::default(),
             is_more: false,
+            starts: Vec::new(),
+            is_too_much: false,
             values: [Value::NOTHING; 16],
+            behind: address,
             line: address,
             others: BTreeSet::new(),
             jumps: 0,
@@ -136,7 +153,7 @@ impl<'a> Reading<'a> {
             tables: Vec::new(),
             told: Vec::new(),
             looked_at: 0,
-            most: MOST_AT_LEAST + MOST_FOR_A_BYTE * code.len(),
+            most: (MOST_AT_LEAST + MOST_FOR_A_BYTE * code.len()).min(MOST),
         }
     }
 
@@ -155,6 +172,7 @@ impl<'a> Reading<'a> {
         let mut decoder = decoder(bits, self.code, self.address);
         let mut instruction = Instruction::default();
         let mut falls_through = true;
+        let mut starts = Vec::new();
         while decoder.can_decode() {
             let next = decoder.position() + 1;
             decoder.decode_out(&mut instruction);
@@ -168,6 +186,7 @@ impl<'a> Reading<'a> {
                 continue;
             }
             let ip = instruction.ip();
+            starts.push(ip);
             let is_arrival = arrivals.binary_search(&ip).is_ok();
             if !falls_through && !is_arrival && is_filler(&instruction) && !self.at.contains_key(&ip) {
                 // Between two blocks.
@@ -189,12 +208,25 @@ impl<'a> Reading<'a> {
                     self.branch(target);
                 }
                 Flow::Return | Flow::Stop => falls_through = false,
+                Flow::Call { target } => {
+                    self.behind = instruction.next_ip();
+                    if target == self.behind {
+                        // To find out where it is.
+                        self.push(Value::Address(target));
+                    }
+                    self.call();
+                }
                 // What is called are functions.
-                Flow::Call { .. } | Flow::IndirectCall => self.call(),
+                Flow::IndirectCall => self.call(),
                 Flow::Next | Flow::System => self.effect(&mut factory, &instruction),
             }
         }
-        self.is_more
+        if self.is_too_much {
+            self.jumps = u64::MAX;
+        }
+        let is_first = self.starts.is_empty();
+        self.starts = starts;
+        (is_first || self.is_more) && !self.is_too_much
     }
 
     /// What is held at `ip`, where control arrives from the instruction before it, or by branches, or in a way that is `unknown`.
@@ -231,6 +263,10 @@ impl<'a> Reading<'a> {
 
     /// Control goes there, with these `values`.
     fn go(&mut self, target: u64, values: &[Labels; 16]) {
+        if self.at.len() >= BRANCHES {
+            self.is_too_much = true;
+            return;
+        }
         let held = match self.is_inside(target) {
             true => self.at.entry(target).or_default(),
             false => &mut self.leaving,
@@ -242,6 +278,9 @@ impl<'a> Reading<'a> {
     fn jump(&mut self, instruction: &Instruction) {
         let place = self.operand(instruction, 0);
         self.jumps |= self.labels_of(place).around;
+        if is_returned(instruction, self.behind) {
+            self.jumps |= self.bit(self.behind);
+        }
         let mut values = self.values();
         let Value::Place(from) = place else {
             self.is_more |= join(&mut self.leaving, &values);
@@ -254,7 +293,7 @@ impl<'a> Reading<'a> {
         }
         self.looked_at += self.places.len();
         if self.looked_at > self.most {
-            self.jumps = u64::MAX;
+            self.is_too_much = true;
             return;
         }
         let places = core::mem::take(&mut self.places);
