@@ -29,7 +29,7 @@ impl Reading<'_> {
     }
 
     /// Puts a value into a register; into memory, if it is no general one.
-    fn set(&mut self, register: Register, value: Value) {
+    pub(super) fn set(&mut self, register: Register, value: Value) {
         let full = register.full_register();
         let value = match value {
             // What writes less than four bytes leaves the others.

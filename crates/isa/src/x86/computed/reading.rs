@@ -18,7 +18,7 @@ use alloc::{
     collections::{BTreeMap, BTreeSet},
     vec::Vec,
 };
-use iced_x86::{Instruction, InstructionInfoFactory, OpKind};
+use iced_x86::{Instruction, InstructionInfoFactory, OpKind, Register};
 
 /// Labels that are told apart, as bits; the last stands for all others. Compilers do not write as many.
 const LABELS: u32 = 64;
@@ -28,6 +28,10 @@ const LABELS: u32 = 64;
 const MOST_FOR_A_BYTE: usize = 256;
 const MOST_AT_LEAST: usize = 1 << 14;
 const MOST: usize = 1 << 21;
+
+/// The opcodes of `pop r`.
+const POP_FIRST: u8 = 0x58;
+const POP_LAST: u8 = 0x5f;
 
 /// How many places are told apart to which branches lead.
 const BRANCHES: usize = 1 << 16;
@@ -211,8 +215,11 @@ impl<'a> Reading<'a> {
                 Flow::Call { target } => {
                     self.behind = instruction.next_ip();
                     if target == self.behind {
-                        // To find out where it is.
+                        // To find out where it is, on the stack.
                         self.push(Value::Address(target));
+                        if !matches!(self.code.get(decoder.position()), Some(POP_FIRST..=POP_LAST)) {
+                            self.set(Register::None, Value::Address(target));
+                        }
                     }
                     self.call();
                 }

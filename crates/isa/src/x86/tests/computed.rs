@@ -166,6 +166,9 @@ fn return_addresses_are_labels() {
     let returned = swept(&I386, "e8fb0f0000 ffe0", &[], false);
     let taken = swept(&I386, "e800000000 5a 8d140a ffe2", &[], false);
     assert_eq!((returned.computed, taken.computed), (vec![AT + 5], vec![AT + 5]));
+    // call next; add eax,[esp]; add esp,4; jmp eax
+    let read = swept(&I386, "e800000000 030424 83c404 ffe0", &[], false);
+    assert_eq!(read.computed, [AT + 5]);
     // call next; pop ebx; add ebx,GOT; mov eax,[ebx+eax*4+T]; add eax,ebx; jmp eax
     let got = swept(&I386, "e800000000 5b 81c3fb2f0000 8b848300c00f00 01d8 ffe0", &[], false);
     assert_eq!(got.computed, [0; 0]);
