@@ -179,7 +179,7 @@ fn l1_descriptors_are_given_back_and_for_want_of_them_nobody_stands() {
     assert_eq!(ran.code, Some(17), "{ran:?}");
     assert_eq!(counted(&lines), said(&ran.out), "{ran:?}");
     // Not enough for all of them. Those that are counted are counted right; the others are named.
-    let (ran, lines) = run("many", 26);
+    let (ran, lines) = run("together", 26);
     assert_eq!(ran.code, Some(17), "{ran:?}");
     let (counted, said) = (counted(&lines), said(&ran.out));
     assert!(counted.iter().all(|(pid, calls)| said.get(pid) == Some(calls)), "{ran:?}");

@@ -132,8 +132,8 @@ fn what_list_offers_of_a_go_program_is_armed() {
     let Some(program) = Program::go("goes", go, &[]) else { return };
     let target = program.start(&[]);
     let (entries, returns) = compare(target.pid(), &["goes:*"]);
-    // All that check for stack space are followed; the others can only be counted.
-    assert!(returns > 1000 && entries > returns * 11 / 10, "{entries} {returns}");
+    // All that the compiler made are followed; the run-time system's assembly can only be counted.
+    assert!(returns > 1000 && entries > returns * 51 / 50, "{entries} {returns}");
 }
 
 #[test]

@@ -154,6 +154,23 @@ static void many(int number) {
     }
 }
 
+/* Children that end only when all of them live. */
+static void together(int number) {
+    int ends[2];
+    pid_t children[number];
+    must(pipe(ends) == 0);
+    for (int n = 0; n < number; n++) {
+        children[n] = fork();
+        if (children[n] == 0) {
+            char nothing;
+            must(close(ends[1]) == 0 && read(ends[0], &nothing, 1) == 0);
+            leaf(n, n % 100);
+        }
+    }
+    must(close(ends[1]) == 0 && close(ends[0]) == 0);
+    for (int n = 0; n < number; n++) must(ended(children[n], n % 100));
+}
+
 static void killed(void) {
     pid_t child = fork();
     if (child == 0) { call(17); say(17); raise(SIGKILL); }
@@ -186,6 +203,7 @@ static int run(const char *way) {
     else if (strcmp(way, "exec") == 0) thread_execs();
     else if (strcmp(way, "daemon") == 0) daemons();
     else if (strcmp(way, "many") == 0) many(200);
+    else if (strcmp(way, "together") == 0) together(20);
     else if (strcmp(way, "killed") == 0) killed();
     else if (strcmp(way, "hidden") == 0) hides();
     else return 0;
