@@ -101,6 +101,11 @@ pub trait ReadOnlyData {
         None
     }
 
+    /// The code from `address` to the end of its section; empty when it lies in none, or nobody knows.
+    fn code_at(&self, _address: u64) -> &[u8] {
+        &[]
+    }
+
     /// Whether there may be code at `address`.
     fn may_be_code(&self, _address: u64) -> bool {
         true
@@ -162,6 +167,18 @@ pub trait Isa: Sync {
     /// Reads `code`, which stands at `address` and starts at an instruction, for where control can arrive because of it; usually
     /// it is one function. Bytes that do not decode are skipped. `data` serves the jump tables that the code refers to.
     fn sweep(&self, code: &[u8], address: u64, data: &dyn ReadOnlyData, found: &mut Swept);
+
+    /// The same of a function into which `pointers` lead, from data or from other code. Tells [`Swept::leads_around`], too.
+    fn sweep_pointed_into(
+        &self,
+        code: &[u8],
+        address: u64,
+        _pointers: &[u64],
+        data: &dyn ReadOnlyData,
+        found: &mut Swept,
+    ) {
+        self.sweep(code, address, data, found);
+    }
 
     /// Appends to `targets` those of them that a sweep names.
     fn branch_targets(&self, code: &[u8], address: u64, data: &dyn ReadOnlyData, targets: &mut Vec<u64>) {

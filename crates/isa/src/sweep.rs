@@ -10,10 +10,15 @@ pub struct Swept {
     pub targets: Vec<u64>,
     /// Where direct branches that are no calls lead inside the piece.
     pub turns: Vec<u64>,
-    /// The addresses from which the code computes places to jump to. They may be addresses of data, too.
+    /// The addresses of other code that the code names, other than by branches. They may be addresses of data.
+    pub taken: Vec<u64>,
+    /// The addresses from which the code computes places to jump to, or for others to. They may be addresses of data, too.
     pub computed: Vec<u64>,
     /// Where such places were found out, and are among the targets.
     pub told: Vec<Told>,
+    /// Whether it may jump to a place that it computes from what somebody gives it: from what it loads, its arguments or results of calls. Only
+    /// a sweep that knows what leads into the code looks closely.
+    pub leads_around: bool,
     /// Whether `turns` are all there are.
     pub view: View,
 }
@@ -44,8 +49,10 @@ impl Swept {
     pub fn clear(&mut self) {
         self.targets.clear();
         self.turns.clear();
+        self.taken.clear();
         self.computed.clear();
         self.told.clear();
+        self.leads_around = false;
         self.view = View::Partial;
     }
 }

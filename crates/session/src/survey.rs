@@ -30,6 +30,11 @@ impl ReadOnlyData for Data<'_> {
         self.module.got()
     }
 
+    fn code_at(&self, address: u64) -> &[u8] {
+        let section = self.module.executable_ranges().find(|section| section.contains(&address));
+        section.and_then(|section| self.module.code(address..section.end)).unwrap_or_default()
+    }
+
     fn may_be_code(&self, address: u64) -> bool {
         self.code.contains(&address)
     }
@@ -52,6 +57,10 @@ pub fn branch_targets(module: &Module, isa: &dyn Isa) -> Result<BranchTargets, E
         swept: Swept,
         /// Where a place is computed from.
         computed: Vec<u64>,
+        /// What of other functions is named.
+        taken: Vec<u64>,
+        /// The pieces that may jump to places around what is named.
+        leading: Vec<u64>,
         /// Where it was found out which.
         told: Vec<Told>,
     }
@@ -64,17 +73,46 @@ pub fn branch_targets(module: &Module, isa: &dyn Isa) -> Result<BranchTargets, E
         if found.view == View::Partial {
             arrivals.may_turn_to_entry(address);
         }
-        own.computed.extend(found.computed.iter().filter(|from| data.may_be_code(**from)));
+        let is_code = |address: &u64| data.may_be_code(*address);
+        own.computed.extend(found.computed.drain(..).filter(is_code));
+        own.taken.extend(found.taken.drain(..).filter(is_code));
+        own.leading.extend(found.leads_around.then_some(address));
         own.told.append(&mut found.told);
     };
     let told = || {
         module.landing_pads().iter().for_each(|&pad| arrivals.insert(pad));
-        module.code_pointers().into_iter().for_each(|at| arrivals.insert(at));
+        let pointers = module.code_pointers();
+        pointers.iter().for_each(|&at| arrivals.insert(at));
+        pointers
     };
     let (told, shares) = both(told, || sweep(module, &pieces, read));
     let mut shares = shares?;
     // One of them less would be places that nobody knows of.
-    told.map_err(|_| unread(module.path()))?;
+    let mut pointers = told.map_err(|_| unread(module.path()))?;
+    let mut leading = Vec::new();
+    for share in &mut shares {
+        pointers.append(&mut share.taken);
+        leading.append(&mut share.leading);
+    }
+    leading.sort_unstable();
+    let mut pointed = pointed_into(module, pointers);
+    pointed.retain(|pointed| {
+        let function = &pointed.function;
+        leading
+            .get(leading.partition_point(|piece| *piece < function.start))
+            .is_some_and(|at| function.contains(at))
+    });
+    let read_again = |own: &mut Read, pointed: &PointedInto| {
+        let Some(code) = module.code(pointed.function.clone()) else { return };
+        let found = &mut own.swept;
+        found.clear();
+        isa.sweep_pointed_into(code, pointed.function.start, &pointed.pointers, &data, found);
+        found.targets.iter().for_each(|&target| arrivals.insert(target));
+        own.computed.extend(found.computed.drain(..).filter(|from| data.may_be_code(*from)));
+        own.computed.extend(found.leads_around.then_some(pointed.function.start));
+        own.told.append(&mut found.told);
+    };
+    shares.extend(share_out(&pointed, read_again).map_err(|_| unread(module.path()))?);
     let targets = arrivals.targets();
     for share in &mut shares {
         // Another piece may lead into the middle of what tells it, with anything in the registers.
@@ -85,6 +123,30 @@ pub fn branch_targets(module: &Module, isa: &dyn Isa) -> Result<BranchTargets, E
     let computed = shares.into_iter().flat_map(|share| share.computed);
     let functions = computed.filter_map(|from| Some(module.function_containing(from)?.address()));
     Ok(targets.with_computed(functions.collect()))
+}
+
+/// A function, and what leads to places in it that are not its first.
+struct PointedInto {
+    function: Range<u64>,
+    pointers: Vec<u64>,
+}
+
+/// The functions that some of `pointers` lead into.
+fn pointed_into(module: &Module, mut pointers: Vec<u64>) -> Vec<PointedInto> {
+    pointers.sort_unstable();
+    pointers.dedup();
+    let mut all: Vec<PointedInto> = Vec::new();
+    for pointer in pointers {
+        match all.last_mut() {
+            Some(last) if last.function.contains(&pointer) => last.pointers.push(pointer),
+            _ => {
+                let function = module.function_containing(pointer).map(|function| function.range());
+                let function = function.filter(|function| function.start < pointer);
+                all.extend(function.map(|function| PointedInto { function, pointers: vec![pointer] }));
+            }
+        }
+    }
+    all
 }
 
 /// What of a range of code the file has.

@@ -7,19 +7,22 @@ use support::Program;
 use support::tool::{Ran, finish, run};
 
 const GOTOS: &str = include_str!("targets/gotos.c");
-const FUNCTIONS: [&str; 7] = ["rel", "two", "kept", "made", "exact", "narrow", "sw"];
+const GOTOS_IN: [&str; 7] = ["rel", "two", "kept", "made", "exact", "narrow", "sw"];
+const LABELS: &str = include_str!("targets/labels.c");
+const LABELS_IN: [&str; 9] =
+    ["data", "pairs", "copied", "asked", "threaded", "given", "masked", "heap", "plain"];
 
 /// Sites of one run lie so far apart that none is in another's way.
 const APART: u64 = 8;
 
-/// How much of the program can be probed, when each address of its functions is named in one of many runs, is what is returned.
+/// How much of some functions of the program can be probed, when each address in them is named in one of many runs, is what is returned.
 #[track_caller]
-fn probe_everything(program: &Program) -> u64 {
+fn probe_everything(program: &Program, name: &str, functions: &[&str]) -> u64 {
     let bare = finish(&mut Command::new(program.path()));
     assert_eq!(bare.code, Some(0), "{bare:?}");
-    let (path, name) = (program.path().to_str().unwrap(), "gotos");
+    let path = program.path().to_str().unwrap();
     let mut probed = 0;
-    for function in FUNCTIONS {
+    for function in functions {
         let listed = run(&["list", &format!("{path}:{function}"), "-f", "json"]).json();
         let size = listed[0]["size"].as_u64().unwrap();
         for first in 0..APART {
@@ -56,16 +59,40 @@ fn c9_gotos_go_where_they_went() {
         ("i686-linux-gnu-gcc", &["-O2"]),
         ("i686-linux-gnu-gcc", &["-O2", "-static"]),
     ] {
-        let built = Program::try_build(compiler, "gotos", GOTOS, flags);
-        let runs = |program: &Program| Command::new(program.path()).output().is_ok();
-        let Some(program) = built.ok().filter(runs) else {
-            assert_ne!(compiler, "gcc");
-            trapless_testing::skip!("{compiler} {flags:?}");
-            continue;
-        };
-        let probed = probe_everything(&program);
+        let Some(program) = build(compiler, "gotos", GOTOS, flags) else { continue };
+        let probed = probe_everything(&program, "gotos", &GOTOS_IN);
         // Some of the functions say where they lead, and those that do not have entries.
         assert!(probed >= 60, "{compiler} {flags:?}: {probed}");
+    }
+}
+
+/// The program, if it can be built and run here.
+fn build(compiler: &str, name: &str, source: &str, flags: &[&str]) -> Option<Program> {
+    let built = Program::try_build(compiler, name, source, flags);
+    let program = built.ok().filter(|program| Command::new(program.path()).output().is_ok());
+    if program.is_none() {
+        assert_ne!(compiler, "gcc");
+        trapless_testing::skip!("{compiler} {flags:?}");
+    }
+    program
+}
+
+#[test]
+fn c9_labels_that_come_from_elsewhere_are_gone_to() {
+    for (compiler, flags) in [
+        ("gcc", &["-O2", "-w"][..]),
+        ("gcc", &["-O0", "-w"]),
+        ("gcc", &["-O2", "-w", "-fno-pie", "-no-pie"]),
+        ("gcc", &["-O2", "-w", "-mindirect-branch=thunk"]),
+        ("gcc", &["-O2", "-w", "-mindirect-branch=thunk-inline"]),
+        ("clang", &["-O2", "-w"]),
+        ("clang", &["-O2", "-w", "-fno-pie", "-no-pie", "-mretpoline"]),
+        ("i686-linux-gnu-gcc", &["-O2", "-w"]),
+    ] {
+        let Some(program) = build(compiler, "labels", LABELS, flags) else { continue };
+        let probed = probe_everything(&program, "labels", &LABELS_IN);
+        // Each instruction alone that is long enough.
+        assert!(probed >= 40, "{compiler} {flags:?}: {probed}");
     }
 }
 

@@ -235,7 +235,7 @@ fn r4_go_is_counted_once_where_a_call_begins_again_and_what_is_assemblys_is_refu
         assert_eq!(summary.hits(function, "entry"), calls, "{summary:?}");
     }
     // What Go's assembler made, and instructions behind the entry of what does not check.
-    for asked in [["count", "runtime.gogo*"], ["count", "main.Tiny+3"], ["latency", "runtime.gogo*"]] {
+    for asked in [["count", "runtime.gogo*"], ["count", "main.Tiny+4"], ["latency", "runtime.gogo*"]] {
         let ran = run(&[asked[0], &format!("gophers:{}", asked[1]), "--", path]);
         ran.assert_refused(1, &["what is left of the stack, and the probe needs some (nosplit"]);
     }

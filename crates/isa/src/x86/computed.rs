@@ -9,25 +9,37 @@
 //! the table's entries says (GNU C's `goto *(&&label + table[i])`, as in glibc's `vfprintf`). Those places are targets like others, if
 //! nobody arrives between the load and the jump.
 //!
-//! Few functions both jump through a register or memory and name an address of code, so only those are read for it ([`Computes`]): what
-//! their registers may hold is followed along their branches until nothing is added ([`reading`]).
+//! A place need not be jumped to where it was computed: goroutines start behind the first byte of `goexit`, LuaJIT fills a table with places around
+//! the start of its interpreter, and translators make lists of places for one. So what is computed and handed on, or kept in memory, counts;
+//! and so does a label that is handed on as it is, if the function jumps to what others say. Where data or other code points into a function,
+//! it is read once more for jumps around what it is given.
+//!
+//! Few functions do more with an address of code than to hand it on ([`passed`]). The others are read: what their registers may hold is followed
+//! along their branches until nothing is added ([`reading`]).
 
 mod effects;
+mod labels;
+mod passed;
 mod reading;
+mod thunk;
 
 use crate::{ReadOnlyData, Swept};
 use alloc::vec::Vec;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+use passed::is_passed_on;
 use reading::Reading;
+use thunk::thunk;
 
 /// How often a function is read; one that has not been understood by then computes from all its labels.
 const READINGS: u32 = 32;
 
-/// Whether code has what it takes to jump to a computed place: seen by whoever reads it anyway.
+/// Whether code has what it takes to compute a place: seen by whoever reads it anyway.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Computes {
     /// A jump to what a register or memory says.
     jumps: bool,
+    /// One that is not to what a table says.
+    jumps_alone: bool,
     /// An address of code, to compute from.
     takes: bool,
     /// Behind the last call: what it returns to.
@@ -35,18 +47,39 @@ pub(super) struct Computes {
 }
 
 impl Computes {
-    /// `got`: of 32-bit code, where it is known.
-    pub(super) fn see(&mut self, instruction: &Instruction, got: Option<u64>, data: &dyn ReadOnlyData) {
+    /// An instruction of the code that begins at `address`. `got`: of 32-bit code, where it is known.
+    pub(super) fn see(
+        &mut self,
+        bits: u32,
+        instruction: &Instruction,
+        (code, address): (&[u8], u64),
+        got: Option<u64>,
+        data: &dyn ReadOnlyData,
+    ) {
         match instruction.mnemonic() {
             Mnemonic::Jmp => {
-                self.jumps |= matches!(instruction.op0_kind(), OpKind::Register | OpKind::Memory);
+                let jumps = matches!(instruction.op0_kind(), OpKind::Register | OpKind::Memory);
+                self.jumps |= jumps;
+                self.jumps_alone |= jumps && instruction.memory_index() == Register::None;
                 self.takes |= is_returned(instruction, self.behind);
             }
             Mnemonic::Lea | Mnemonic::Mov | Mnemonic::Push | Mnemonic::Add => {
-                self.takes |= named(instruction, got, data).is_some_and(|named| data.may_be_code(named));
+                let Some(named) = named(instruction, got, data).filter(|named| data.may_be_code(*named))
+                else {
+                    return;
+                };
+                let is_inside = named.wrapping_sub(address) < code.len() as u64;
+                let behind = instruction.next_ip().wrapping_sub(address) as usize;
+                let behind = code.get(behind..).unwrap_or_default();
+                self.takes = self.takes || is_inside || !is_passed_on(bits, instruction, behind);
             }
             _ => {}
         }
+    }
+
+    /// A direct jump out of the code.
+    pub(super) fn leave(&mut self, bits: u32, to: &[u8]) {
+        self.jumps_alone |= thunk(bits, to).is_some();
     }
 
     /// A direct call.
@@ -55,30 +88,49 @@ impl Computes {
         self.takes |= target == behind;
     }
 
-    pub(super) fn possibly(self) -> bool {
-        self.jumps && self.takes
+    /// Whether the code may compute a place from an address that it names.
+    pub(super) fn computes(self) -> bool {
+        self.takes
+    }
+
+    /// Whether it may jump to a place that is computed from what it does not name.
+    pub(super) fn leads_around(self, code: &[u8]) -> bool {
+        self.jumps_alone || returns_elsewhere(code)
     }
 }
 
-/// Appends the places that the code computes and jumps to, and the stretches of code that tell them; or, where they cannot be told, the
-/// addresses that it computes them from. What its branches lead to is in `found`.
-///
-/// `got`: of 32-bit code, where it is known.
-pub(super) fn computed_jumps(
-    bits: u32,
-    code: &[u8],
-    address: u64,
-    data: &dyn ReadOnlyData,
-    got: Option<u64>,
-    found: &mut Swept,
-) {
-    let mut reading = Reading::new(bits, code, address, data, got);
-    let mut arrivals: Vec<u64> = found.targets.iter().copied().filter(|to| reading.is_inside(*to)).collect();
-    arrivals.sort_unstable();
-    let is_known = (0..READINGS).any(|_| !reading.read(bits, &arrivals));
-    found.targets.extend(reading.places());
-    found.told.append(&mut reading.told);
-    found.computed.extend(reading.labels(if is_known { reading.jumps } else { u64::MAX }));
+impl Computes {
+    /// Appends the places that the code computes and jumps to, and the stretches of code that tell them; or, where they cannot be told, the
+    /// addresses that it computes them from. What its branches lead to is in `found`.
+    ///
+    /// `got`: of 32-bit code, where it is known. `pointers`: what leads into it besides, if that is known.
+    pub(super) fn find(
+        self,
+        bits: u32,
+        (code, address): (&[u8], u64),
+        data: &dyn ReadOnlyData,
+        got: Option<u64>,
+        pointers: Option<&[u64]>,
+        found: &mut Swept,
+    ) {
+        let mut reading = Reading::new(bits, code, address, data, got);
+        if self.jumps || self.jumps_alone {
+            reading.follow_foreign();
+        }
+        let all = found.targets.iter().chain(pointers.unwrap_or_default()).copied();
+        let mut arrivals: Vec<u64> = all.filter(|to| reading.is_inside(*to)).collect();
+        arrivals.sort_unstable();
+        let _ = (0..READINGS).any(|_| !reading.read(bits, &arrivals));
+        found.targets.extend(reading.places());
+        found.told.append(&mut reading.told);
+        found.computed.extend(reading.computed());
+        found.leads_around &= pointers.is_none() || reading.leads_around();
+    }
+}
+
+/// Whether code may return to what it has put on the stack: as its bytes say, `push r; ret` or `mov r, (%rsp); ret`.
+fn returns_elsewhere(code: &[u8]) -> bool {
+    code.windows(2).any(|pair| matches!(pair, [0x50..=0x57 | 0x24, 0xc3]))
 }
 
 /// The address that an instruction names, which may be one of code: `lea`, and where constants are addresses, `mov`, `push` and `add`.

@@ -112,7 +112,18 @@ impl Isa for X86 {
     }
 
     fn sweep(&self, code: &[u8], address: u64, data: &dyn ReadOnlyData, found: &mut Swept) {
-        tables::sweep(self.bits, code, address, data, found);
+        tables::sweep(self.bits, code, address, data, None, found);
+    }
+
+    fn sweep_pointed_into(
+        &self,
+        code: &[u8],
+        address: u64,
+        pointers: &[u64],
+        data: &dyn ReadOnlyData,
+        found: &mut Swept,
+    ) {
+        tables::sweep(self.bits, code, address, data, Some(pointers), found);
     }
 
     fn verdict(&self, site: &Site<'_>) -> Ladder {

@@ -17,7 +17,7 @@
 //! stops at the next referenced table. Where a `cmp` bounds the index shortly before the entry is loaded, entries
 //! up to the bound may also lead elsewhere: into the `.cold` part of the function.
 
-use super::computed::{Computes, computed_jumps, named};
+use super::computed::{Computes, named};
 use super::decode::decoder;
 use super::skim::{Skimmed, skim};
 use crate::{ReadOnlyData, Swept, View};
@@ -45,7 +45,16 @@ struct Table {
 
 /// Reads code for where control can arrive because of it; see [`crate::Isa::sweep`]. Each instruction is looked at once, and once
 /// more where the code jumps through a register and names an address of code that it may compute the place from.
-pub(super) fn sweep(bits: u32, code: &[u8], address: u64, data: &dyn ReadOnlyData, found: &mut Swept) {
+///
+/// `pointers`: what leads into it besides, if that is known.
+pub(super) fn sweep(
+    bits: u32,
+    code: &[u8],
+    address: u64,
+    data: &dyn ReadOnlyData,
+    pointers: Option<&[u64]>,
+    found: &mut Swept,
+) {
     let fixed = data.is_fixed();
     let mut references = References::new(bits, data.got());
     let mut computes = Computes::default();
@@ -66,7 +75,9 @@ pub(super) fn sweep(bits: u32, code: &[u8], address: u64, data: &dyn ReadOnlyDat
                     if is_call {
                         computes.call(behind, target);
                     }
-                    found.branches(target, is_call, address, code);
+                    if found.branches(target, is_call, address, code) {
+                        computes.leave(bits, data.code_at(target));
+                    }
                 }
             }
             continue;
@@ -87,30 +98,37 @@ pub(super) fn sweep(bits: u32, code: &[u8], address: u64, data: &dyn ReadOnlyDat
         at = decoder.position();
         if is_direct_branch(&instruction) {
             let target = instruction.near_branch_target();
-            found.branches(target, instruction.is_call_near(), address, code);
             if instruction.is_call_near() {
                 computes.call(instruction.next_ip(), target);
             }
+            if found.branches(target, instruction.is_call_near(), address, code) {
+                computes.leave(bits, data.code_at(target));
+            }
         }
         references.see(&instruction, data);
-        computes.see(&instruction, references.got, data);
-        found.targets.extend(named(&instruction, references.got, data));
+        computes.see(bits, &instruction, (code, address), references.got, data);
+        let named = named(&instruction, references.got, data);
+        found.targets.extend(named);
+        found.taken.extend(named.filter(|named| named.wrapping_sub(address) >= code.len() as u64));
     }
     if references.indirect_jump {
         references.read(code, address, data, &mut found.targets);
     }
-    if computes.possibly() {
-        computed_jumps(bits, code, address, data, references.got, found);
+    found.leads_around = computes.leads_around(code);
+    if computes.computes() || pointers.is_some() && found.leads_around {
+        computes.find(bits, (code, address), data, references.got, pointers, found);
     }
 }
 
 impl Swept {
-    /// Notes where a direct branch of `code`, or a call in it, leads.
-    fn branches(&mut self, target: u64, is_call: bool, address: u64, code: &[u8]) {
-        match !is_call && target.wrapping_sub(address) < code.len() as u64 {
+    /// Notes where a direct branch of `code`, or a call in it, leads. Whether it is a jump out of it.
+    fn branches(&mut self, target: u64, is_call: bool, address: u64, code: &[u8]) -> bool {
+        let is_inside = target.wrapping_sub(address) < code.len() as u64;
+        match !is_call && is_inside {
             true => self.turns.push(target),
             false => self.targets.push(target),
         }
+        !is_call && !is_inside
     }
 }
 

@@ -1,8 +1,9 @@
 //! What instructions do with addresses of code.
 
 use super::super::decode::is_write;
-use super::reading::{Labels, Reading, Value};
-use super::{from_got, named};
+use super::labels::{Labels, Value};
+use super::reading::Reading;
+use super::{from_got, named, thunk::is_at_top};
 use crate::Told;
 use iced_x86::{
     ConditionCode, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register, UsedMemory,
@@ -19,12 +20,32 @@ impl Reading<'_> {
         size >= 8 || size == 4 && self.is_low
     }
 
-    fn get(&self, register: Register) -> Value {
+    pub(super) fn get(&self, register: Register) -> Value {
         let full = register.full_register();
         match full.is_gpr64() {
             true if self.may_hold(register.size()) => self.values[full.number()],
             true => Value::NOTHING,
-            false => Value::Any(self.memory),
+            false => Value::Any(self.memory.and(self.foreign)),
+        }
+    }
+
+    /// What an instruction loads.
+    fn loaded(&self, instruction: &Instruction) -> Labels {
+        let frame = if is_in_frame(instruction) { self.frame } else { Labels::default() };
+        self.memory.and(self.foreign).and(frame)
+    }
+
+    /// Puts a value into memory.
+    fn store(&mut self, instruction: &Instruction, value: Value) {
+        let labels = self.labels_of(value);
+        if is_in_frame(instruction) {
+            let computed = Labels { exact: 0, around: labels.around & self.foreign.exact };
+            self.is_more |= self.frame != self.frame.and(computed);
+            self.frame = self.frame.and(computed);
+        }
+        self.set(Register::None, value);
+        if is_at_top(instruction) {
+            self.top = Some(value);
         }
     }
 
@@ -38,9 +59,13 @@ impl Reading<'_> {
         };
         let mut labels = self.labels_of(value);
         let held = if full.is_gpr64() {
+            let by_it = self.values.iter_mut().filter(|value| **value == Value::EntryBy(full));
+            by_it.for_each(|value| *value = Value::NOTHING);
             self.values[full.number()] = value;
             &mut self.anywhere[full.number()]
         } else {
+            // All that is not known may be there anyway.
+            labels = labels.named();
             &mut self.memory
         };
         labels.exact &= self.local;
@@ -60,7 +85,8 @@ impl Reading<'_> {
         match instruction.op_kind(number) {
             OpKind::Register => self.get(instruction.op_register(number)),
             OpKind::Memory if !self.may_hold(instruction.memory_size().size()) => Value::NOTHING,
-            _ if instruction.try_immediate(number).is_err() => Value::Any(self.memory),
+            OpKind::Memory => Value::Any(self.loaded(instruction)),
+            _ if instruction.try_immediate(number).is_err() => Value::Any(self.memory.and(self.foreign)),
             _ => named(instruction, self.got, self.data).map_or(Value::NOTHING, Value::Address),
         }
     }
@@ -74,22 +100,35 @@ impl Reading<'_> {
         // What writes less of a register computes with it.
         let is_whole = to == Register::None || to.size() >= 4;
         match instruction.mnemonic() {
+            Mnemonic::Add | Mnemonic::Lea if self.adds_table(instruction) => self.set(to, Value::NOTHING),
             Mnemonic::Lea if is_whole => self.set_address(instruction),
             Mnemonic::Mov if is_whole => {
                 let value = self.operand(instruction, 1);
-                // To memory, if it is none.
-                self.set(to, value);
+                match to {
+                    Register::None if instruction.op0_kind() == OpKind::Memory => {
+                        self.store(instruction, value)
+                    }
+                    // To a place that is told in an odd way, if it is none.
+                    to => self.set(to, value),
+                }
             }
             Mnemonic::Push => {
                 let value = self.operand(instruction, 0);
                 self.push(value);
+                if self.pushes_arguments {
+                    self.escaped = self.escaped.and(self.labels_of(value));
+                }
+                self.top = Some(value);
             }
             Mnemonic::Pop => {
                 let exact = if to == Register::None { 0 } else { self.pushed.exact };
-                self.set(to, Value::Any(Labels { exact, ..self.pushed }));
+                self.set(to, Value::Any(Labels { exact, ..self.pushed }.and(self.foreign)));
             }
             Mnemonic::Movsxd if let Some(table) = self.table_loaded(instruction) => {
                 self.set(to, Value::Entry(table));
+            }
+            Mnemonic::Movsxd if let Some(base) = table_base(instruction) => {
+                self.set(to, Value::EntryBy(base));
             }
             Mnemonic::Add if self.finds_got(instruction) => self.set(to, Value::NOTHING),
             Mnemonic::Add if is_whole && to != Register::None => {
@@ -127,11 +166,14 @@ impl Reading<'_> {
         }
         let moved = |memory: &&UsedMemory| self.may_hold(memory.memory_size().size());
         if info.used_memory().iter().filter(moved).any(|memory| memory.access() != OpAccess::Write) {
-            read = read.and(self.memory);
+            read = read.and(self.loaded(instruction));
         }
         let stores = info.used_memory().iter().filter(moved).any(|memory| is_write(memory.access()));
         let is_whole = to == Register::None || to.size() >= 4;
-        if !(is_whole && moves(instruction)) {
+        if multiplies(instruction) {
+            // What was an address does not become one again.
+            read = Labels::default();
+        } else if !(is_whole && moves(instruction)) {
             read = read.computed();
         }
         for used in info.used_registers().iter().filter(|used| is_write(used.access())) {
@@ -140,7 +182,7 @@ impl Reading<'_> {
             self.set(if is_to { to } else { register }, Value::Any(read));
         }
         if stores {
-            self.set(Register::None, Value::Any(read));
+            self.store(instruction, Value::Any(read));
         }
     }
 
@@ -148,6 +190,21 @@ impl Reading<'_> {
     fn finds_got(&self, instruction: &Instruction) -> bool {
         let (Some(got), Ok(distance)) = (self.got, instruction.try_immediate(1)) else { return false };
         self.known.iter().any(|label| from_got(*label, distance) == got)
+    }
+
+    /// Whether an instruction adds what a table says and where that table is: tables that name no label are read elsewhere.
+    fn adds_table(&self, instruction: &Instruction) -> bool {
+        let [one, other] = match instruction.mnemonic() {
+            Mnemonic::Add => [instruction.op0_register(), instruction.op1_register()],
+            _ if instruction.memory_index_scale() != 1 || instruction.memory_displacement64() != 0 => {
+                return false;
+            }
+            _ => [instruction.memory_base(), instruction.memory_index()],
+        };
+        let is_of = |entry: Register, table: Register| {
+            table != Register::None && self.get(entry) == Value::EntryBy(table.full_register())
+        };
+        is_of(one, other) || is_of(other, one)
     }
 
     /// The table that an instruction loads an entry of.
@@ -186,7 +243,7 @@ impl Reading<'_> {
                 if !is_indexed && self.got.map(|got| from_got(got, displacement)) == Some(address) =>
             {
                 let label = self.labels_of(Value::Address(address));
-                Value::Any(label.and(self.labels_of(base).computed()))
+                Value::Any(label.and(self.labels_of(base).computed().named()))
             }
             Some(address) if !is_indexed => self.sum(Value::Address(address), base, instruction.ip()),
             None if is_plain && !is_indexed => base,
@@ -262,6 +319,17 @@ impl Reading<'_> {
     }
 }
 
+/// The register by which an instruction finds a table that it loads a 32-bit entry of.
+fn table_base(instruction: &Instruction) -> Option<Register> {
+    let base = instruction.memory_base();
+    let is_entry = instruction.op1_kind() == OpKind::Memory
+        && instruction.memory_index_scale() == 4
+        && instruction.memory_displacement64() == 0
+        && base.is_gpr64()
+        && base != instruction.op0_register().full_register();
+    is_entry.then_some(base)
+}
+
 /// Whether an instruction uses a register for the address of memory and for nothing else.
 fn is_only_address(instruction: &Instruction, register: Register) -> bool {
     let is_operand = |number| {
@@ -272,10 +340,25 @@ fn is_only_address(instruction: &Instruction, register: Register) -> bool {
         && !(0..instruction.op_count()).any(is_operand)
 }
 
+/// Whether an instruction's memory is a place in the frame that it names, as those are where compilers keep what they have no register
+/// for.
+fn is_in_frame(instruction: &Instruction) -> bool {
+    let base = instruction.memory_base().full_register();
+    [Register::RSP, Register::RBP].contains(&base) && instruction.memory_index() == Register::None
+}
+
 /// `setcc`
 fn is_set(instruction: &Instruction) -> bool {
     let is_jump = instruction.is_jcc_short_or_near();
     instruction.condition_code() != ConditionCode::None && instruction.op_count() == 1 && !is_jump
+}
+
+/// A multiplication or a division, of integers.
+fn multiplies(instruction: &Instruction) -> bool {
+    matches!(
+        instruction.mnemonic(),
+        Mnemonic::Mul | Mnemonic::Imul | Mnemonic::Mulx | Mnemonic::Div | Mnemonic::Idiv
+    )
 }
 
 /// Whether an instruction that is none of the general moves leaves what it moves as it is: exchanges, conditional moves, and those of vectors, in

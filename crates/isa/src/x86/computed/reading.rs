@@ -8,20 +8,22 @@
 //! and none computes with those that it has loaded. Neither does one that stores where it is, as V8's code does for whoever unwinds its
 //! stack.
 //!
-//! What is not seen: a label that only data names, and computed places that come from a callee, from another part of the function, or by way of a
-//! table that another function fills.
+//! What comes from elsewhere is foreign: what is loaded, arguments, results of calls. A function that others point into, or that hands out a label
+//! of its own, may be told in that way where to go. It is followed like a label, but through memory only in the frame, where compilers keep
+//! what they have no register for.
+//!
+//! What is not seen: places that another part of the function computes, as compilers split off what is rarely run, from labels that only data
+//! names; and those that others compute from labels that only data names.
 
 use super::super::decode::{decoder, flow, is_filler};
-use super::is_returned;
+use super::labels::{FOREIGN, LABELS, Labels, OTHERS, Value, join};
+use super::{is_returned, thunk::thunk};
 use crate::{Flow, ReadOnlyData, Told};
 use alloc::{
     collections::{BTreeMap, BTreeSet},
     vec::Vec,
 };
 use iced_x86::{Instruction, InstructionInfoFactory, OpKind, Register};
-
-/// Labels that are told apart, as bits; the last stands for all others. Compilers do not write as many.
-const LABELS: u32 = 64;
 
 /// How many entries of tables are looked at, and places that jumps lead to, for each byte of a function, since nobody has to write what
 /// compilers do; how many in any case, and how many at most.
@@ -33,45 +35,12 @@ const MOST: usize = 1 << 21;
 const POP_FIRST: u8 = 0x58;
 const POP_LAST: u8 = 0x5f;
 
+/// The registers of arguments, and those of results, as calling conventions have them.
+const ARGUMENTS: [usize; 8] = [0, 1, 2, 6, 7, 8, 9, 10];
+const RESULTS: [usize; 2] = [0, 2];
+
 /// How many places are told apart to which branches lead.
 const BRANCHES: usize = 1 << 16;
-
-/// What may be held of the labels.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Labels {
-    /// Themselves, or places that are known.
-    pub exact: u64,
-    /// Places around them.
-    pub around: u64,
-}
-
-impl Labels {
-    pub fn and(self, other: Labels) -> Labels {
-        Labels { exact: self.exact | other.exact, around: self.around | other.around }
-    }
-
-    /// What becomes of it by arithmetic.
-    pub fn computed(self) -> Labels {
-        Labels { exact: 0, around: self.exact | self.around }
-    }
-}
-
-/// What is known of a register.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Value {
-    /// Anything, and of the labels these.
-    Any(Labels),
-    /// An address that the code names.
-    Address(u64),
-    /// A 32-bit entry of the table that is there.
-    Entry(u64),
-    /// A place that an entry tells by its distance from this label.
-    Place(u64),
-}
-
-impl Value {
-    pub const NOTHING: Value = Value::Any(Labels { exact: 0, around: 0 });
-}
 
 /// A function being read.
 pub(super) struct Reading<'a> {
@@ -81,6 +50,8 @@ pub(super) struct Reading<'a> {
     pub(super) got: Option<u64>,
     /// Whether addresses have 32 bits.
     pub(super) is_low: bool,
+    /// Whether callees get what is pushed.
+    pub(super) pushes_arguments: bool,
     /// Labels with bits of their own.
     pub(super) known: Vec<u64>,
     /// Those of them that are followed through memory.
@@ -93,8 +64,14 @@ pub(super) struct Reading<'a> {
     pub(super) anywhere: [Labels; 16],
     /// The same for memory, and for registers that are not general ones.
     pub(super) memory: Labels,
+    /// What is not known, as far as it matters: where the function jumps to what it is not known to hold.
+    pub(super) foreign: Labels,
     /// The same for what is pushed.
     pub(super) pushed: Labels,
+    /// What was computed from what is not known and put into the frame: compilers do so with what they have no register for.
+    pub(super) frame: Labels,
+    /// What others get in registers: whoever is called, or calls.
+    pub(super) escaped: Labels,
     /// Whether any of these has got more.
     pub(super) is_more: bool,
 
@@ -107,6 +84,8 @@ pub(super) struct Reading<'a> {
     is_too_much: bool,
 
     // Of this reading:
+    /// The instruction being read.
+    ip: u64,
     /// The registers at this instruction.
     pub(super) values: [Value; 16],
     /// Behind the last direct call.
@@ -115,8 +94,12 @@ pub(super) struct Reading<'a> {
     pub(super) line: u64,
     /// Labels without bits of their own.
     others: BTreeSet<u64>,
+    /// What is on top of the stack, if the instruction before put it there.
+    pub(super) top: Option<Value>,
     /// The labels that jumps lead around.
-    pub(super) jumps: u64,
+    jumps: u64,
+    /// Whether a jump leads to what is not known.
+    is_led: bool,
     /// The places that tables tell by their distances from labels, and the stretches of code that do so.
     pub(super) places: Vec<(u64, u64)>,
     /// Of which tables these are, with the labels.
@@ -138,21 +121,28 @@ impl<'a> Reading<'a> {
             data,
             got,
             is_low: bits == 32 || data.is_fixed(),
+            pushes_arguments: bits == 32,
             known: Vec::new(),
             local: 0,
             at: BTreeMap::new(),
             leaving: [Labels::default(); 16],
             anywhere: [Labels::default(); 16],
             memory: Labels::default(),
+            foreign: Labels::default(),
             pushed: Labels::default(),
+            frame: Labels::default(),
+            escaped: Labels::default(),
             is_more: false,
             starts: Vec::new(),
             is_too_much: false,
+            ip: address,
             values: [Value::NOTHING; 16],
             behind: address,
             line: address,
             others: BTreeSet::new(),
+            top: None,
             jumps: 0,
+            is_led: false,
             places: Vec::new(),
             tables: Vec::new(),
             told: Vec::new(),
@@ -164,10 +154,9 @@ impl<'a> Reading<'a> {
     /// Reads the function, at whose `arrivals` control may arrive from jumps to places that are not known. Whether it has to be read again,
     /// since more is known.
     pub(super) fn read(&mut self, bits: u32, arrivals: &[u64]) -> bool {
-        // Nobody calls with a label of ours.
-        self.values = [Value::NOTHING; 16];
+        self.values = [Value::Any(self.foreign); 16];
         self.line = self.address;
-        (self.jumps, self.is_more) = (0, false);
+        (self.jumps, self.is_led, self.is_more) = (0, false, false);
         self.others.clear();
         self.places.clear();
         self.tables.clear();
@@ -190,6 +179,7 @@ impl<'a> Reading<'a> {
                 continue;
             }
             let ip = instruction.ip();
+            self.ip = ip;
             starts.push(ip);
             let is_arrival = arrivals.binary_search(&ip).is_ok();
             if !falls_through && !is_arrival && is_filler(&instruction) && !self.at.contains_key(&ip) {
@@ -198,28 +188,46 @@ impl<'a> Reading<'a> {
             }
             self.arrive(ip, falls_through, is_arrival);
             falls_through = true;
+            let top = self.top.take();
             match flow(&instruction) {
                 Flow::IndirectJump => {
                     self.jump(&instruction);
                     falls_through = false;
                 }
                 Flow::Jump { target } => {
-                    self.branch(target);
+                    if let Some(register) = thunk(bits, self.data.code_at(target)) {
+                        let place = self.get(register);
+                        self.lead(place, ip);
+                    } else {
+                        self.branch(target);
+                    }
                     falls_through = false;
                 }
                 Flow::Branch { target } => {
                     self.effect(&mut factory, &instruction);
                     self.branch(target);
                 }
-                Flow::Return | Flow::Stop => falls_through = false,
+                Flow::Return => {
+                    // Not to the caller, if something was put there for it.
+                    if let Some(place) = top {
+                        self.follow_foreign();
+                        self.lead(place, ip);
+                    }
+                    self.escape(&RESULTS);
+                    falls_through = false;
+                }
+                Flow::Stop => falls_through = false,
                 Flow::Call { target } => {
                     self.behind = instruction.next_ip();
                     if target == self.behind {
                         // To find out where it is, on the stack.
                         self.push(Value::Address(target));
+                        self.top = Some(Value::Address(target));
                         if !matches!(self.code.get(decoder.position()), Some(POP_FIRST..=POP_LAST)) {
                             self.set(Register::None, Value::Address(target));
                         }
+                    } else if self.is_inside(target) {
+                        self.branch(target);
                     }
                     self.call();
                 }
@@ -228,12 +236,17 @@ impl<'a> Reading<'a> {
                 Flow::Next | Flow::System => self.effect(&mut factory, &instruction),
             }
         }
-        if self.is_too_much {
-            self.jumps = u64::MAX;
-        }
-        let is_first = self.starts.is_empty();
+        // A first reading does not know where instructions begin, nor to which of them no branch leads.
+        let is_guess = !self.tables.is_empty() || self.anywhere != [Labels::default(); 16];
+        self.is_more |= self.starts.is_empty() && is_guess;
         self.starts = starts;
-        (is_first || self.is_more) && !self.is_too_much
+        self.is_more && !self.is_too_much
+    }
+
+    /// Makes what is not known matter.
+    pub(super) fn follow_foreign(&mut self) {
+        self.is_more |= self.foreign == Labels::default();
+        self.foreign = Labels { exact: FOREIGN, around: 0 };
     }
 
     /// What is held at `ip`, where control arrives from the instruction before it, or by branches, or in a way that is `unknown`.
@@ -251,10 +264,12 @@ impl<'a> Reading<'a> {
         }
         if unknown {
             join(&mut held, &self.leaving);
-        } else if !falls_through && by_branch.is_none() {
+        } else if !falls_through && by_branch.is_none() && !self.starts.is_empty() {
+            // And no branch will lead there: all have been seen.
             join(&mut held, &self.anywhere);
         }
         self.values = held.map(Value::Any);
+        self.top = None;
         self.line = ip;
     }
 
@@ -264,6 +279,9 @@ impl<'a> Reading<'a> {
 
     /// A direct branch.
     fn branch(&mut self, target: u64) {
+        if !self.is_inside(target) {
+            self.escape(&ARGUMENTS);
+        }
         let values = self.values();
         self.go(target, &values);
     }
@@ -274,30 +292,38 @@ impl<'a> Reading<'a> {
             self.is_too_much = true;
             return;
         }
-        let held = match self.is_inside(target) {
-            true => self.at.entry(target).or_default(),
-            false => &mut self.leaving,
+        self.is_more |= match self.is_inside(target) {
+            // What is read later has it anyway.
+            true => join(self.at.entry(target).or_default(), values) && target <= self.ip,
+            false => join(&mut self.leaving, &values.map(Labels::named)),
         };
-        self.is_more |= join(held, values);
     }
 
     /// A jump through a register or memory.
     fn jump(&mut self, instruction: &Instruction) {
         let place = self.operand(instruction, 0);
-        self.jumps |= self.labels_of(place).around;
         if is_returned(instruction, self.behind) {
             self.jumps |= self.bit(self.behind);
         }
-        let mut values = self.values();
+        if matches!(place, Value::Place(_)) && instruction.op0_kind() == OpKind::Register {
+            // Where it leads nobody needs it any more.
+            self.values[instruction.op0_register().number()] = Value::NOTHING;
+        }
+        self.lead(place, instruction.ip());
+    }
+
+    /// Control goes to this place, from `ip`.
+    fn lead(&mut self, place: Value, ip: u64) {
+        let to = self.labels_of(place);
+        self.jumps |= to.around;
+        self.is_led |= to.is_foreign();
+        let values = self.values();
         let Value::Place(from) = place else {
+            self.escape(&ARGUMENTS);
             self.is_more |= join(&mut self.leaving, &values);
             return;
         };
-        self.told.push(Told { from, behind: self.line, last: instruction.ip() });
-        if instruction.op0_kind() == OpKind::Register {
-            // Where it leads nobody needs it any more.
-            values[instruction.op0_register().number()] = Labels::default();
-        }
+        self.told.push(Told { from, behind: self.line, last: ip });
         self.looked_at += self.places.len();
         if self.looked_at > self.most {
             self.is_too_much = true;
@@ -311,9 +337,11 @@ impl<'a> Reading<'a> {
     /// Nothing is certain behind a call. Compilers know of callees that keep registers which they need not keep (the System V ABI, 3.2.1: rbx, rbp
     /// and r12 to r15 have to be kept): labels may be there.
     fn call(&mut self) {
+        self.escape(&ARGUMENTS);
         let mut held = self.values();
         for lost in [0, 1, 2, 6, 7, 8, 9, 10, 11] {
             held[lost].exact &= self.local;
+            held[lost] = held[lost].and(self.foreign);
         }
         self.values = held.map(Value::Any);
     }
@@ -330,24 +358,49 @@ impl<'a> Reading<'a> {
         if let Some(bit) = self.known.iter().position(|known| *known == label) {
             return 1 << bit;
         }
-        if self.known.len() < LABELS as usize - 1 {
+        if self.known.len() < LABELS {
             let bit = 1 << self.known.len();
             self.known.push(label);
             self.local |= if label != self.address && self.is_inside(label) { bit } else { 0 };
             return bit;
         }
         self.others.insert(label);
-        1 << (LABELS - 1)
+        OTHERS
+    }
+
+    /// Somebody else gets what is in these registers.
+    fn escape(&mut self, registers: &[usize]) {
+        for register in registers {
+            self.escaped = self.escaped.and(self.labels_of(self.values[*register]));
+        }
     }
 
     pub(super) fn places(&self) -> impl Iterator<Item = u64> {
         self.places.iter().map(|(_, place)| *place)
     }
 
-    /// The labels that have these bits.
-    pub(super) fn labels(&self, bits: u64) -> impl Iterator<Item = u64> {
+    /// Whether all is known of where it jumps to what it computes; once it was read often enough.
+    pub(super) fn is_clear(&self) -> bool {
+        !self.is_more && !self.is_too_much
+    }
+
+    /// Whether it jumps around what it does not name.
+    pub(super) fn leads_around(&self) -> bool {
+        self.jumps & FOREIGN != 0 || !self.is_clear()
+    }
+
+    /// The labels that it jumps around; that others may, who get a place around them; and those that others get, if it jumps to what it gets
+    /// from them. What 64-bit code pushes as it is comes back as it is: the handlers of OCaml's exceptions do.
+    pub(super) fn computed(&self) -> impl Iterator<Item = u64> {
+        let mut bits = self.jumps | self.memory.around | self.pushed.around | self.escaped.around;
+        if self.is_led {
+            bits |= (self.memory.exact | self.escaped.exact) & self.local;
+        }
+        if !self.is_clear() {
+            bits = u64::MAX;
+        }
         let known = self.known.iter().enumerate().filter(move |(bit, _)| bits & 1 << bit != 0);
-        let others = self.others.iter().filter(move |_| bits >> (LABELS - 1) != 0);
+        let others = self.others.iter().filter(move |_| bits & OTHERS != 0);
         known.map(|(_, label)| label).chain(others).copied()
     }
 
@@ -355,14 +408,7 @@ impl<'a> Reading<'a> {
         match value {
             Value::Any(labels) => labels,
             Value::Address(label) | Value::Place(label) => Labels { exact: self.bit(label), around: 0 },
-            Value::Entry(_) => Labels::default(),
+            Value::Entry(_) | Value::EntryBy(_) => Labels::default(),
         }
     }
-}
-
-/// Adds to what is held. Whether that has made it more.
-fn join(held: &mut [Labels; 16], more: &[Labels; 16]) -> bool {
-    let before = *held;
-    held.iter_mut().zip(more).for_each(|(held, more)| *held = held.and(*more));
-    *held != before
 }

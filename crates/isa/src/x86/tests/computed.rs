@@ -34,7 +34,17 @@ fn arithmetic_on_the_address_of_code_is_a_computed_jump() {
         ("lea rdi,[f]; mov rax,[rsi]; jmp rax: a pointer", "488d3d00010000 488b06 ffe0", vec![]),
         ("lea rax,[f]; add rax,8; mov rax,[rax]; jmp rax", "488d0500010000 4883c008 488b00 ffe0", vec![]),
         ("lea rax,[f]; add rax,8; xor eax,eax; jmp rax", "488d0500010000 4883c008 31c0 ffe0", vec![]),
-        ("lea rax,[f]; add rax,8; ret", "488d0500010000 4883c008 c3", vec![]),
+        ("lea rax,[f]; add rax,8; ret: for the caller", "488d0500010000 4883c008 c3", vec![f]),
+        ("lea rax,[f]; add rax,8; mov [rsi],rax; ret", "488d0500010000 4883c008 488906 31c0 c3", vec![f]),
+        ("lea rdi,[f]; add rdi,8; call", "488d3d00010000 4883c708 e8f40f0000 c3", vec![f]),
+        ("lea rax,[f]; add rax,rdi; push rax; ret", "488d0500010000 4801f8 50 c3", vec![f]),
+        (
+            "lea rax,[f]; add rax,rdi; call, over ud2; mov [rsp],rax; ret",
+            "488d0500010000 4801f8 e802000000 0f0b 48890424 c3",
+            vec![f],
+        ),
+        ("lea rax,[f]; imul rax,rdi; ret", "488d0500010000 480fafc7 c3", vec![]),
+        ("lea rdi,[f]; call; jmp [rsi]: handed on", "488d3d00010000 e8f40f0000 ff26", vec![]),
     ] {
         assert_eq!(computed(code, false), expected, "{name}");
     }
@@ -124,13 +134,59 @@ fn what_is_no_label_any_more_or_a_function_is_not_computed_with() {
         ("code that stores where it is", "4c8d1500000000 4d895500 488b06 4883c002 488906 488b12 ffe2"),
         ("add eax,4", "488d0579000000 83c004 ffe0"),
         ("sete al", "488d0579000000 85ff 0f94c0 ffe0"),
-        ("the label itself, kept", "488d0579000000 48894424f8 ff6424f8"),
+        ("the label itself, kept, and nobody else's place", "488d0579000000 48894424f8 c3"),
+        ("the label itself, and nobody else gets it", "488d1d79000000 ff26"),
         (
             "OCaml: lea r11,[L]; push r11; push [r14]; pop [r14]; mov rax,[r14]; add rax,2",
             "4c8d1d79000000 4153 41ff36 418f06 4883c408 498b06 4883c002 488906 488b3b ffe7",
         ),
     ] {
         assert_eq!(places(code, &[]).1, [0; 0], "{name}");
+    }
+}
+
+#[test]
+fn what_others_may_compute_from_a_label_is_computed_if_the_code_goes_where_they_say() {
+    for (name, code) in [
+        ("lea rax,[L]; call; nop; jmp rax", "488d0579000000 e8f40f0000 90 ffe0"),
+        ("lea rdi,[L]; mov [rsi],rdi; jmp [rdx]", "488d3d79000000 48893e ff22"),
+        ("lea rax,[L]; jz, to jmp [rsi]; ret", "488d0579000000 7401 c3 ff26"),
+        ("lea rax,[L]; mov [rsp-8],rax; jmp [rsp-8]", "488d0579000000 48894424f8 ff6424f8"),
+        ("lea rdi,[L]; call; push rax; ret", "488d3d79000000 e8f40f0000 50 c3"),
+    ] {
+        assert_eq!(places(code, &[]).1, [LABEL], "{name}");
+    }
+}
+
+#[test]
+fn code_that_others_point_into_is_computed_if_it_jumps_around_what_they_say() {
+    let leads_around = |code: &str| {
+        let (mut code, mut found) = (hex(code), Swept::default());
+        code.resize(LENGTH, 0x90);
+        let file = File { table: vec![], is_fixed: false };
+        X86_64.sweep_pointed_into(&code, AT, &[LABEL], &file, &mut found);
+        assert_eq!(found.computed, [0; 0]);
+        found.leads_around
+    };
+    for (expected, name, code) in [
+        (true, "mov rax,[rsi]; add rax,rdi; jmp rax", "488b06 4801f8 ffe0"),
+        (true, "lea rax,[rdi+4]; push rax; ret", "488d4704 50 c3"),
+        (true, "mov rax,[rsi]; add rax,4; mov [rbp-8],rax; jmp [rbp-8]", "488b06 4883c004 488945f8 ff65f8"),
+        (
+            true,
+            "call; add rax,4; mov rbx,rax; call, into the code; ud2; mov [rsp],rbx; ret",
+            "e8fb0f0000 4883c004 4889c3 e802000000 0f0b 48891c24 c3",
+        ),
+        (false, "mov rax,[rsi]; jmp rax", "488b06 ffe0"),
+        (false, "mov rax,[rsi+rax*8]; jmp rax; add rax,4", "488b04c6 ffe0 4883c004"),
+        (false, "add rsi,4; jmp [rsi+rax*8]", "4883c604 ff24c6"),
+        (false, "movsxd rcx,[rdx+rcx*4]; add rcx,rdx; jmp rcx", "48630c8a 4801d1 ffe1"),
+        (false, "movsxd rcx,[rdx+rcx*4]; lea rcx,[rcx+rdx]; jmp rcx", "48630c8a 488d0c11 ffe1"),
+        (true, "movsxd rcx,[rdx+rcx*4]; mov rdx,[rsi]; add rcx,rdx; jmp rcx", "48630c8a 488b16 4801d1 ffe1"),
+        (false, "xor eax,eax; jmp rax", "31c0 ffe0"),
+        (false, "ret", "c3"),
+    ] {
+        assert_eq!(leads_around(code), expected, "{name}");
     }
 }
 
