@@ -14,6 +14,8 @@ pub struct Swept {
     pub taken: Vec<u64>,
     /// The addresses from which the code computes places to jump to, or for others to. They may be addresses of data, too.
     pub computed: Vec<u64>,
+    /// The same, of constants that may be such addresses.
+    pub guessed: Vec<u64>,
     /// Where such places were found out, and are among the targets.
     pub told: Vec<Told>,
     /// Whether it may jump to a place that it computes from what somebody gives it: from what it loads, its arguments or results of calls. Only
@@ -51,6 +53,7 @@ impl Swept {
         self.turns.clear();
         self.taken.clear();
         self.computed.clear();
+        self.guessed.clear();
         self.told.clear();
         self.leads_around = false;
         self.view = View::Partial;

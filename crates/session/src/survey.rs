@@ -4,11 +4,14 @@
 //! branches and for jump tables, from every function on and through what lies between functions; what only the file's
 //! tables know is added: landing pads, relocated code pointers, local symbols.
 
+mod computed;
+
 use crate::error::Error;
+use computed::{Clues, PointedInto};
 use std::ops::Range;
 use std::path::Path;
 use trapless_engine::spread::{both, share_out};
-use trapless_isa::{Arrivals, BranchTargets, Flow, Isa, ReadOnlyData, Swept, Told, View};
+use trapless_isa::{Arrivals, BranchTargets, Flow, Isa, ReadOnlyData, Swept, View};
 use trapless_symbols::{Module, ModuleKind};
 
 struct Data<'m> {
@@ -55,14 +58,7 @@ pub fn branch_targets(module: &Module, isa: &dyn Isa) -> Result<BranchTargets, E
     #[derive(Default)]
     struct Read {
         swept: Swept,
-        /// Where a place is computed from.
-        computed: Vec<u64>,
-        /// What of other functions is named.
-        taken: Vec<u64>,
-        /// The pieces that may jump to places around what is named.
-        leading: Vec<u64>,
-        /// Where it was found out which.
-        told: Vec<Told>,
+        clues: Clues,
     }
     let read = |own: &mut Read, code: &[u8], address: u64| {
         let found = &mut own.swept;
@@ -73,11 +69,7 @@ pub fn branch_targets(module: &Module, isa: &dyn Isa) -> Result<BranchTargets, E
         if found.view == View::Partial {
             arrivals.may_turn_to_entry(address);
         }
-        let is_code = |address: &u64| data.may_be_code(*address);
-        own.computed.extend(found.computed.drain(..).filter(is_code));
-        own.taken.extend(found.taken.drain(..).filter(is_code));
-        own.leading.extend(found.leads_around.then_some(address));
-        own.told.append(&mut found.told);
+        own.clues.take(found, address, &data);
     };
     let told = || {
         module.landing_pads().iter().for_each(|&pad| arrivals.insert(pad));
@@ -86,67 +78,23 @@ pub fn branch_targets(module: &Module, isa: &dyn Isa) -> Result<BranchTargets, E
         pointers
     };
     let (told, shares) = both(told, || sweep(module, &pieces, read));
-    let mut shares = shares?;
+    let mut clues = Clues::default();
+    shares?.into_iter().for_each(|share| clues.append(share.clues));
     // One of them less would be places that nobody knows of.
-    let mut pointers = told.map_err(|_| unread(module.path()))?;
-    let mut leading = Vec::new();
-    for share in &mut shares {
-        pointers.append(&mut share.taken);
-        leading.append(&mut share.leading);
-    }
-    leading.sort_unstable();
-    let mut pointed = pointed_into(module, pointers);
-    pointed.retain(|pointed| {
-        let function = &pointed.function;
-        leading
-            .get(leading.partition_point(|piece| *piece < function.start))
-            .is_some_and(|at| function.contains(at))
-    });
+    let pointers = told.map_err(|_| unread(module.path()))?;
     let read_again = |own: &mut Read, pointed: &PointedInto| {
         let Some(code) = module.code(pointed.function.clone()) else { return };
-        let found = &mut own.swept;
+        let (found, address) = (&mut own.swept, pointed.function.start);
         found.clear();
-        isa.sweep_pointed_into(code, pointed.function.start, &pointed.pointers, &data, found);
+        isa.sweep_pointed_into(code, address, &pointed.pointers, &data, found);
         found.targets.iter().for_each(|&target| arrivals.insert(target));
-        own.computed.extend(found.computed.drain(..).filter(|from| data.may_be_code(*from)));
-        own.computed.extend(found.leads_around.then_some(pointed.function.start));
-        own.told.append(&mut found.told);
+        own.clues.take_pointed_into(found, address, &data);
     };
-    shares.extend(share_out(&pointed, read_again).map_err(|_| unread(module.path()))?);
+    let again = share_out(&clues.pointed_into(module, pointers), read_again);
+    again.map_err(|_| unread(module.path()))?.into_iter().for_each(|share| clues.append(share.clues));
     let targets = arrivals.targets();
-    for share in &mut shares {
-        // Another piece may lead into the middle of what tells it, with anything in the registers.
-        let is_entered =
-            |told: &Told| targets.first_inside(told.behind, told.last.saturating_add(1)).is_some();
-        share.computed.extend(share.told.iter().filter(|told| is_entered(told)).map(|told| told.from));
-    }
-    let computed = shares.into_iter().flat_map(|share| share.computed);
-    let functions = computed.filter_map(|from| Some(module.function_containing(from)?.address()));
-    Ok(targets.with_computed(functions.collect()))
-}
-
-/// A function, and what leads to places in it that are not its first.
-struct PointedInto {
-    function: Range<u64>,
-    pointers: Vec<u64>,
-}
-
-/// The functions that some of `pointers` lead into.
-fn pointed_into(module: &Module, mut pointers: Vec<u64>) -> Vec<PointedInto> {
-    pointers.sort_unstable();
-    pointers.dedup();
-    let mut all: Vec<PointedInto> = Vec::new();
-    for pointer in pointers {
-        match all.last_mut() {
-            Some(last) if last.function.contains(&pointer) => last.pointers.push(pointer),
-            _ => {
-                let function = module.function_containing(pointer).map(|function| function.range());
-                let function = function.filter(|function| function.start < pointer);
-                all.extend(function.map(|function| PointedInto { function, pointers: vec![pointer] }));
-            }
-        }
-    }
-    all
+    let functions = clues.functions(module, isa, &targets);
+    Ok(targets.with_computed(functions))
 }
 
 /// What of a range of code the file has.

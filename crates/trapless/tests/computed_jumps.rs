@@ -146,3 +146,32 @@ fn c9_a_place_is_not_told_by_code_that_another_part_enters() {
         }
     }
 }
+
+/// `taker` keeps what it computes from a constant, which is the address of what stands INTO bytes inside of `taken`.
+const CONSTANT: &str = r#"
+#include <stdio.h>
+asm(".text; .globl taken; .type taken, @function;"
+    "taken: mov $1, %eax; add $2, %eax; add $3, %eax; add $4, %eax; ret; .size taken, . - taken;"
+    ".globl taker; .type taker, @function;"
+    "taker: mov $taken + INTO, %eax; add %rdi, %rax; mov %rax, kept(%rip); ret; .size taker, . - taker");
+long kept;
+int taken(void);
+void taker(long);
+int main(void)
+{
+    taker(3);
+    printf("%d\n", taken());
+    return 0;
+}
+"#;
+
+#[test]
+fn c9_a_number_is_an_address_of_code_only_if_an_instruction_is_there() {
+    for (into, refused) in [("5", true), ("6", false), ("8", true), ("0", true), ("10", false)] {
+        let source = CONSTANT.replace("INTO", into);
+        let program = Program::build("constant", &source, &["-fno-pie", "-no-pie"]);
+        let explained = run(&["explain", "constant:taken+0x5", "--", program.path().to_str().unwrap()]);
+        assert_eq!(explained.code, Some(0), "{explained:?}");
+        assert_eq!(explained.out.contains("leads to a computed place"), refused, "{into}: {explained:?}");
+    }
+}

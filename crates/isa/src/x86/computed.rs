@@ -123,8 +123,11 @@ impl Computes {
         let _ = (0..READINGS).any(|_| !reading.read(bits, &arrivals));
         found.targets.extend(reading.places());
         found.told.append(&mut reading.told);
-        found.computed.extend(reading.computed());
-        found.leads_around &= pointers.is_none() || reading.leads_around();
+        for (label, is_guess) in reading.computed() {
+            let found = if is_guess { &mut found.guessed } else { &mut found.computed };
+            found.push(label);
+        }
+        found.leads_around &= pointers.is_none_or(|pointers| reading.leads_around(pointers));
     }
 }
 

@@ -232,6 +232,9 @@ impl Reading<'_> {
         let is_alone = !is_indexed && [Register::None, Register::RIP].contains(&instruction.memory_base());
         let displacement = instruction.memory_displacement64();
         let is_plain = displacement == 0;
+        if let Some(address) = named(instruction, self.got, self.data) {
+            self.spelt |= self.bit(address);
+        }
         let value = match named(instruction, self.got, self.data) {
             Some(address) if is_alone => {
                 let is_here = address == instruction.next_ip();
@@ -274,7 +277,7 @@ impl Reading<'_> {
     }
 
     /// Whether an instruction of the function begins there, as far as is known by now.
-    fn is_start(&self, place: u64) -> bool {
+    pub(super) fn is_start(&self, place: u64) -> bool {
         self.is_inside(place) && (self.starts.is_empty() || self.starts.binary_search(&place).is_ok())
     }
 

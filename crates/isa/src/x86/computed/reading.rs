@@ -92,6 +92,8 @@ pub(super) struct Reading<'a> {
     behind: u64,
     /// Where the straight line of code began that they were set in.
     pub(super) line: u64,
+    /// Labels that more than constants name.
+    pub(super) spelt: u64,
     /// Labels without bits of their own.
     others: BTreeSet<u64>,
     /// What is on top of the stack, if the instruction before put it there.
@@ -139,6 +141,7 @@ impl<'a> Reading<'a> {
             values: [Value::NOTHING; 16],
             behind: address,
             line: address,
+            spelt: OTHERS,
             others: BTreeSet::new(),
             top: None,
             jumps: 0,
@@ -221,6 +224,7 @@ impl<'a> Reading<'a> {
                     self.behind = instruction.next_ip();
                     if target == self.behind {
                         // To find out where it is, on the stack.
+                        self.spelt |= self.bit(target);
                         self.push(Value::Address(target));
                         self.top = Some(Value::Address(target));
                         if !matches!(self.code.get(decoder.position()), Some(POP_FIRST..=POP_LAST)) {
@@ -303,7 +307,9 @@ impl<'a> Reading<'a> {
     fn jump(&mut self, instruction: &Instruction) {
         let place = self.operand(instruction, 0);
         if is_returned(instruction, self.behind) {
-            self.jumps |= self.bit(self.behind);
+            let behind = self.bit(self.behind);
+            self.jumps |= behind;
+            self.spelt |= behind;
         }
         if matches!(place, Value::Place(_)) && instruction.op0_kind() == OpKind::Register {
             // Where it leads nobody needs it any more.
@@ -384,14 +390,18 @@ impl<'a> Reading<'a> {
         !self.is_more && !self.is_too_much
     }
 
-    /// Whether it jumps around what it does not name.
-    pub(super) fn leads_around(&self) -> bool {
-        self.jumps & FOREIGN != 0 || !self.is_clear()
+    /// Whether it may jump around one of the `pointers`, being led to what it does not name.
+    pub(super) fn leads_around(&self, pointers: &[u64]) -> bool {
+        // Of a program that does not move, any number may be taken for a pointer.
+        let is_meant = |pointer: &u64| !self.data.is_fixed() || self.is_start(*pointer);
+        (self.jumps & FOREIGN != 0 || !self.is_clear()) && pointers.iter().any(is_meant)
     }
 
     /// The labels that it jumps around; that others may, who get a place around them; and those that others get, if it jumps to what it gets
     /// from them. What 64-bit code pushes as it is comes back as it is: the handlers of OCaml's exceptions do.
-    pub(super) fn computed(&self) -> impl Iterator<Item = u64> {
+    ///
+    /// And whether nothing but a constant names it.
+    pub(super) fn computed(&self) -> impl Iterator<Item = (u64, bool)> {
         let mut bits = self.jumps | self.memory.around | self.pushed.around | self.escaped.around;
         if self.is_led {
             bits |= (self.memory.exact | self.escaped.exact) & self.local;
@@ -400,8 +410,9 @@ impl<'a> Reading<'a> {
             bits = u64::MAX;
         }
         let known = self.known.iter().enumerate().filter(move |(bit, _)| bits & 1 << bit != 0);
-        let others = self.others.iter().filter(move |_| bits & OTHERS != 0);
-        known.map(|(_, label)| label).chain(others).copied()
+        let is_constant = |bit: usize| self.data.is_fixed() && self.spelt & 1 << bit == 0;
+        let known = known.map(move |(bit, label)| (*label, is_constant(bit)));
+        known.chain(self.others.iter().filter(move |_| bits & OTHERS != 0).map(|label| (*label, false)))
     }
 
     pub(super) fn labels_of(&mut self, value: Value) -> Labels {
