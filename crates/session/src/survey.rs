@@ -34,8 +34,7 @@ impl ReadOnlyData for Data<'_> {
     }
 
     fn code_at(&self, address: u64) -> &[u8] {
-        let section = self.module.executable_ranges().find(|section| section.contains(&address));
-        section.and_then(|section| self.module.code(address..section.end)).unwrap_or_default()
+        self.module.code_at(address)
     }
 
     fn may_be_code(&self, address: u64) -> bool {

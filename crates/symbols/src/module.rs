@@ -196,6 +196,12 @@ impl Module {
         self.bytes_at(range.start).get(..range.end.checked_sub(range.start)? as usize)
     }
 
+    /// The code from `address` to the end of its section; empty where there is none.
+    pub fn code_at(&self, address: u64) -> &[u8] {
+        let end = section_at(&self.code, address).map_or(address, |section| section.range.end);
+        self.code(address..end).unwrap_or_default()
+    }
+
     /// The bytes from `address` to the end of its section, if the section is constant once the program runs: neither
     /// code nor writable, or `.data.rel.ro`. Empty otherwise. Compilers put jump tables there.
     pub fn read_only_data_at(&self, address: u64) -> &[u8] {

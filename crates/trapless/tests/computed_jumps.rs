@@ -9,8 +9,8 @@ use support::tool::{Ran, finish, run};
 const GOTOS: &str = include_str!("targets/gotos.c");
 const GOTOS_IN: [&str; 7] = ["rel", "two", "kept", "made", "exact", "narrow", "sw"];
 const LABELS: &str = include_str!("targets/labels.c");
-const LABELS_IN: [&str; 9] =
-    ["data", "pairs", "copied", "asked", "threaded", "given", "masked", "heap", "plain"];
+const LABELS_IN: [&str; 10] =
+    ["data", "pairs", "copied", "asked", "threaded", "given", "masked", "heap", "crowded", "plain"];
 
 /// Sites of one run lie so far apart that none is in another's way.
 const APART: u64 = 8;
@@ -88,6 +88,8 @@ fn c9_labels_that_come_from_elsewhere_are_gone_to() {
         ("clang", &["-O2", "-w"]),
         ("clang", &["-O2", "-w", "-fno-pie", "-no-pie", "-mretpoline"]),
         ("i686-linux-gnu-gcc", &["-O2", "-w"]),
+        // It computes with constants that are labels.
+        ("i686-linux-gnu-gcc", &["-O3", "-w", "-fno-pie", "-no-pie"]),
     ] {
         let Some(program) = build(compiler, "labels", LABELS, flags) else { continue };
         let probed = probe_everything(&program, "labels", &LABELS_IN);
@@ -144,6 +146,37 @@ fn c9_a_place_is_not_told_by_code_that_another_part_enters() {
             let ran = run(&arguments);
             assert!(ran.out == sum || ran.code == Some(1) && ran.out.is_empty(), "{ran:?}");
         }
+    }
+}
+
+/// `inner` is a function in the middle of `outer`, which computes a place in it.
+const NESTED: &str = r#"
+#include <stdio.h>
+asm(".text; .globl outer; .type outer, @function;"
+    "outer: lea inner(%rip), %rax; add %rdi, %rax; jmp *%rax; .skip 64, 0x90; xor %eax, %eax; add $1, %eax; add $2, %eax;"
+    ".globl inner; .type inner, @function;"
+    "inner: xor %eax, %eax; inc %eax; add $2, %eax; add $4, %eax; ret; .size inner, . - inner; .size outer, . - outer");
+long outer(long);
+int main(void)
+{
+    printf("%ld %ld\n", outer(0), outer(2));
+    return 0;
+}
+"#;
+
+#[test]
+fn c9_functions_that_share_bytes_with_one_that_is_entered_anywhere_keep_theirs() {
+    let program = Program::build("nested", NESTED, &[]);
+    let path = program.path().to_str().unwrap();
+    let size = |name: &str| {
+        run(&["list", &format!("{path}:{name}"), "-f", "json"]).json()[0]["size"].as_u64().unwrap()
+    };
+    let inside = size("outer") - size("inner");
+    // By the name of one and of the other: `xor`, which is too short, and what stands ahead of it.
+    for site in ["nested:inner+0x0".to_owned(), format!("nested:outer+{:#x}", inside - 6)] {
+        let explained = run(&["explain", &site, "--", path]);
+        assert_eq!(explained.code, Some(0), "{explained:?}");
+        assert!(explained.out.contains("leads to a computed place"), "{site}: {explained:?}");
     }
 }
 

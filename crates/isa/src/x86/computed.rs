@@ -31,7 +31,9 @@ use reading::Reading;
 use thunk::thunk;
 
 /// How often a function is read; one that has not been understood by then computes from all its labels.
-const READINGS: u32 = 32;
+const READINGS: usize = 32;
+/// And how much of it in all, in bytes, but four times in any case.
+const READ: usize = 8 << 20;
 
 /// Whether code has what it takes to compute a place: seen by whoever reads it anyway.
 #[derive(Clone, Copy, Debug, Default)]
@@ -63,7 +65,12 @@ impl Computes {
                 self.jumps_alone |= jumps && instruction.memory_index() == Register::None;
                 self.takes |= is_returned(instruction, self.behind);
             }
-            Mnemonic::Lea | Mnemonic::Mov | Mnemonic::Push | Mnemonic::Add => {
+            Mnemonic::Lea
+            | Mnemonic::Mov
+            | Mnemonic::Push
+            | Mnemonic::Add
+            | Mnemonic::Sub
+            | Mnemonic::Xor => {
                 let Some(named) = named(instruction, got, data).filter(|named| data.may_be_code(*named))
                 else {
                     return;
@@ -120,7 +127,8 @@ impl Computes {
         let all = found.targets.iter().chain(pointers.unwrap_or_default()).copied();
         let mut arrivals: Vec<u64> = all.filter(|to| reading.is_inside(*to)).collect();
         arrivals.sort_unstable();
-        let _ = (0..READINGS).any(|_| !reading.read(bits, &arrivals));
+        let most = (READ / code.len().max(1)).clamp(4, READINGS);
+        let _ = (0..most).any(|_| !reading.read(bits, &arrivals));
         found.targets.extend(reading.places());
         found.told.append(&mut reading.told);
         for (label, is_guess) in reading.computed() {
@@ -131,9 +139,11 @@ impl Computes {
     }
 }
 
-/// Whether code may return to what it has put on the stack: as its bytes say, `push r; ret` or `mov r, (%rsp); ret`.
+/// Whether code may return to what it has put on the stack: as its bytes say, `push r; ret` or `mov r, (%rsp); ret`, also with a prefix.
 fn returns_elsewhere(code: &[u8]) -> bool {
-    code.windows(2).any(|pair| matches!(pair, [0x50..=0x57 | 0x24, 0xc3]))
+    let is_return =
+        |bytes: &[u8]| matches!(bytes, [0x50..=0x57 | 0x24, 0xc3, ..] | [0x50..=0x57 | 0x24, 0xf3, 0xc3]);
+    code.windows(3).any(is_return) || code.ends_with(&[0x24, 0xc3]) || matches!(code, [.., 0x50..=0x57, 0xc3])
 }
 
 /// The address that an instruction names, which may be one of code: `lea`, and where constants are addresses, `mov`, `push` and `add`.
@@ -166,13 +176,17 @@ fn from_got(got: u64, displacement: u64) -> u64 {
     got.wrapping_add(displacement) & 0xffff_ffff
 }
 
-/// The constant that an instruction moves, pushes or adds, as an address.
+/// The constant that an instruction moves, pushes or computes with, as an address.
 pub(super) fn constant(instruction: &Instruction) -> Option<u64> {
     let operand = match instruction.mnemonic() {
         Mnemonic::Mov => 1,
-        Mnemonic::Add if matches!(instruction.op1_kind(), OpKind::Immediate32 | OpKind::Immediate32to64) => 1,
+        Mnemonic::Add | Mnemonic::Sub | Mnemonic::Xor
+            if matches!(instruction.op1_kind(), OpKind::Immediate32 | OpKind::Immediate32to64) =>
+        {
+            1
+        }
         Mnemonic::Push => 0,
         _ => return None,
     };
-    instruction.try_immediate(operand).ok().filter(|&value| value <= u64::from(u32::MAX))
+    instruction.try_immediate(operand).ok()
 }

@@ -38,7 +38,7 @@ enum Form {
     Memory,
     /// An operand, and a byte. Where the number in the operand's byte is 4 or 7, the byte may bound an index.
     Arithmetic8,
-    /// The same with 32 bits. Where the number is 0 they may be an address, too.
+    /// The same with 32 bits. Where the number is 0, 5 or 6 they may be an address, too.
     Arithmetic32,
     /// An operand, and a byte.
     OperandAnd8,
@@ -57,7 +57,7 @@ enum Form {
     Move,
     MoveTo8,
     MoveTo32,
-    /// A constant that is added to the accumulator, with the same.
+    /// A constant that the accumulator is computed with, with the same.
     Add32,
     /// An address that is computed.
     Lea,
@@ -87,7 +87,8 @@ const ONE: [Form; 256] = {
         // With a constant and the accumulator; and, cmp may bound an index.
         if row != 4 && row != 7 {
             forms[first + 4] = Only8;
-            forms[first + 5] = if row == 0 { Add32 } else { Only32 };
+            // add, sub, xor: it may be an address.
+            forms[first + 5] = if matches!(row, 0 | 5 | 6) { Add32 } else { Only32 };
         }
         row += 1;
     }
@@ -297,9 +298,8 @@ fn skim_any(code: &[u8; WINDOW], fixed: bool) -> Option<Skimmed> {
         Unindexed => (!is_indexed(code, at, rex)).then(|| with(0))?,
         Memory => (!has_register).then(|| with(0))?,
         Arithmetic8 => (number != 4 && number != 7).then(|| with(1))?,
-        Arithmetic32 => {
-            (number != 4 && number != 7 && !(fixed && number == 0) && !is_short).then(|| with(4))?
-        }
+        Arithmetic32 => (number != 4 && number != 7 && !(fixed && matches!(number, 0 | 5 | 6)) && !is_short)
+            .then(|| with(4))?,
         Add32 => (!fixed && !is_short).then(|| plain(4))?,
         OperandAnd8 => with(1),
         OperandAnd32 => (!is_short).then(|| with(4))?,

@@ -68,10 +68,26 @@ impl Clues {
             let is_label = |from: &&u64| is_instruction(module, isa, &guessed.function, **from);
             self.computed.extend(guessed.pointers.iter().find(is_label));
         }
-        let start = |from: u64| Some(module.function_containing(from)?.address());
-        let guessed = self.guessed.iter().filter(|guessed| start(**guessed) == Some(**guessed));
-        self.computed.iter().chain(guessed).filter_map(|from| start(*from)).collect()
+        let containing = |from: u64| Some(module.function_containing(from)?.range());
+        let is_start = |from: &&u64| containing(**from).is_some_and(|function| function.start == **from);
+        let labels = self.computed.iter().chain(self.guessed.iter().filter(is_start));
+        let mut entered: Vec<_> = labels.filter_map(|from| containing(*from)).collect();
+        entered.sort_unstable_by_key(|function| (function.start, function.end));
+        overlapping(module, &entered)
     }
+}
+
+/// The first addresses of all functions that share bytes with one of `entered`, which are sorted.
+fn overlapping(module: &Module, entered: &[Range<u64>]) -> Vec<u64> {
+    // How far those up to each one reach.
+    let mut end = 0;
+    let ends: Vec<u64> = entered.iter().map(|function| (end = end.max(function.end), end).1).collect();
+    let shares = |function: &Range<u64>| {
+        let before = entered.partition_point(|other| other.start < function.end);
+        before > 0 && ends[before - 1] > function.start
+    };
+    let all = module.functions().iter().map(|function| function.range());
+    all.filter(shares).map(|function| function.start).collect()
 }
 
 /// Whether an instruction of `function` begins at `address`.

@@ -1,7 +1,7 @@
 //! What instructions do with addresses of code.
 
 use super::super::decode::is_write;
-use super::labels::{Labels, Value};
+use super::labels::{Labels, OTHERS, Value};
 use super::reading::Reading;
 use super::{from_got, named, thunk::is_at_top};
 use crate::Told;
@@ -24,8 +24,22 @@ impl Reading<'_> {
         let full = register.full_register();
         match full.is_gpr64() {
             true if self.may_hold(register.size()) => self.values[full.number()],
+            true if register.size() == 4 => Value::Any(self.half(self.values[full.number()])),
             true => Value::NOTHING,
             false => Value::Any(self.memory.and(self.foreign)),
+        }
+    }
+
+    /// What is left of an address in four bytes of eight: a distance from another one, of which an address may be made again.
+    fn half(&self, value: Value) -> Labels {
+        match value {
+            Value::Any(labels) => labels.named().computed(),
+            Value::Address(label) | Value::Place(label) => {
+                let bit = self.known.iter().position(|known| *known == label);
+                let others = if self.others.contains(&label) { OTHERS } else { 0 };
+                Labels { exact: 0, around: bit.map_or(others, |bit| 1 << bit) }
+            }
+            Value::Entry(_) | Value::EntryBy(_) => Labels::default(),
         }
     }
 
@@ -54,7 +68,11 @@ impl Reading<'_> {
         let full = register.full_register();
         let value = match value {
             // What writes less than four bytes leaves the others.
-            _ if register.size() == 4 && !self.may_hold(4) => Value::NOTHING,
+            Value::Any(_) | Value::Address(_) | Value::Place(_)
+                if register.size() == 4 && !self.may_hold(4) =>
+            {
+                Value::Any(self.half(value))
+            }
             value => value,
         };
         let mut labels = self.labels_of(value);
@@ -84,7 +102,10 @@ impl Reading<'_> {
     pub(super) fn operand(&self, instruction: &Instruction, number: u32) -> Value {
         match instruction.op_kind(number) {
             OpKind::Register => self.get(instruction.op_register(number)),
-            OpKind::Memory if !self.may_hold(instruction.memory_size().size()) => Value::NOTHING,
+            OpKind::Memory if !self.may_hold(instruction.memory_size().size()) => {
+                let around = if instruction.memory_size().size() == 4 { self.memory.around } else { 0 };
+                Value::Any(Labels { exact: 0, around })
+            }
             OpKind::Memory => Value::Any(self.loaded(instruction)),
             _ if instruction.try_immediate(number).is_err() => Value::Any(self.memory.and(self.foreign)),
             _ => named(instruction, self.got, self.data).map_or(Value::NOTHING, Value::Address),
@@ -139,6 +160,11 @@ impl Reading<'_> {
             Mnemonic::Xor | Mnemonic::Sub if is_whole && to == instruction.op1_register() => {
                 self.set(to, Value::NOTHING);
             }
+            Mnemonic::Xor | Mnemonic::Sub if is_whole && to != Register::None => {
+                let both = [0, 1].map(|number| self.operand(instruction, number));
+                let [one, other] = both.map(|value| self.labels_of(value));
+                self.set(to, Value::Any(one.and(other).computed()));
+            }
             // What holds an address is not asked for a bit: whoever does so is done with it.
             _ if is_set(instruction) => self.set(to, Value::NOTHING),
             _ => self.any_effect(factory, instruction, to),
@@ -147,7 +173,8 @@ impl Reading<'_> {
 
     /// Of what is not known better, that all that it writes is computed from all that it reads, but for the addresses of memory.
     fn any_effect(&mut self, factory: &mut InstructionInfoFactory, instruction: &Instruction, to: Register) {
-        if self.values == [Value::NOTHING; 16] && self.memory == Labels::default() {
+        if self.values == [Value::NOTHING; 16] && self.memory == Labels::default() && !is_at_top(instruction)
+        {
             return;
         }
         let info = factory.info(instruction);
@@ -287,6 +314,7 @@ impl Reading<'_> {
             return Some(());
         }
         let data = self.data;
+        self.looked_at += 1;
         if data.at(table).len() < 4 {
             return None;
         }
@@ -317,7 +345,7 @@ impl Reading<'_> {
                 break;
             }
         }
-        self.tables.push((label, table));
+        self.tables.insert((label, table));
         Some(())
     }
 }

@@ -2,8 +2,10 @@
 
 use iced_x86::Register;
 
-/// Labels that are told apart, as bits; one more stands for all others. Compilers do not write as many.
+/// Labels that are told apart, as bits; one more stands for all others. Few functions name as many addresses of code.
 pub(super) const LABELS: usize = 62;
+/// How many of the bits are kept for those inside the function.
+pub(super) const LOCAL: usize = 24;
 pub(super) const OTHERS: u64 = 1 << LABELS;
 /// What the function does not name itself: it was loaded, or comes from whoever calls it or is called.
 pub(super) const FOREIGN: u64 = 1 << (LABELS + 1);

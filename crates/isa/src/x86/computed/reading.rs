@@ -12,11 +12,12 @@
 //! of its own, may be told in that way where to go. It is followed like a label, but through memory only in the frame, where compilers keep
 //! what they have no register for.
 //!
-//! What is not seen: places that another part of the function computes, as compilers split off what is rarely run, from labels that only data
-//! names; and those that others compute from labels that only data names.
+//! What is not seen: places that others compute from labels that only data names, another part of the function among them, as compilers split off
+//! what is rarely run; and those that the function itself computes from such labels and fills a table with. Tables are what most of what is
+//! computed goes through, and what is loaded from them is mostly no place.
 
 use super::super::decode::{decoder, flow, is_filler};
-use super::labels::{FOREIGN, LABELS, Labels, OTHERS, Value, join};
+use super::labels::{FOREIGN, LABELS, LOCAL, Labels, OTHERS, Value, join};
 use super::{is_returned, thunk::thunk};
 use crate::{Flow, ReadOnlyData, Told};
 use alloc::{
@@ -38,6 +39,8 @@ const POP_LAST: u8 = 0x5f;
 /// The registers of arguments, and those of results, as calling conventions have them.
 const ARGUMENTS: [usize; 8] = [0, 1, 2, 6, 7, 8, 9, 10];
 const RESULTS: [usize; 2] = [0, 2];
+/// Those that a part of a function may get from another; r11 is for what is done with at once.
+const PARTS: [usize; 14] = [0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 12, 13, 14, 15];
 
 /// How many places are told apart to which branches lead.
 const BRANCHES: usize = 1 << 16;
@@ -95,7 +98,7 @@ pub(super) struct Reading<'a> {
     /// Labels that more than constants name.
     pub(super) spelt: u64,
     /// Labels without bits of their own.
-    others: BTreeSet<u64>,
+    pub(super) others: BTreeSet<u64>,
     /// What is on top of the stack, if the instruction before put it there.
     pub(super) top: Option<Value>,
     /// The labels that jumps lead around.
@@ -105,7 +108,7 @@ pub(super) struct Reading<'a> {
     /// The places that tables tell by their distances from labels, and the stretches of code that do so.
     pub(super) places: Vec<(u64, u64)>,
     /// Of which tables these are, with the labels.
-    pub(super) tables: Vec<(u64, u64)>,
+    pub(super) tables: BTreeSet<(u64, u64)>,
     pub(super) told: Vec<Told>,
 }
 
@@ -147,7 +150,7 @@ impl<'a> Reading<'a> {
             jumps: 0,
             is_led: false,
             places: Vec::new(),
-            tables: Vec::new(),
+            tables: BTreeSet::new(),
             told: Vec::new(),
             looked_at: 0,
             most: (MOST_AT_LEAST + MOST_FOR_A_BYTE * code.len()).min(MOST),
@@ -208,7 +211,13 @@ impl<'a> Reading<'a> {
                 }
                 Flow::Branch { target } => {
                     self.effect(&mut factory, &instruction);
-                    self.branch(target);
+                    match thunk(bits, self.data.code_at(target)) {
+                        Some(register) => {
+                            let place = self.get(register);
+                            self.lead(place, ip);
+                        }
+                        None => self.branch(target),
+                    }
                 }
                 Flow::Return => {
                     // Not to the caller, if something was put there for it.
@@ -284,7 +293,7 @@ impl<'a> Reading<'a> {
     /// A direct branch.
     fn branch(&mut self, target: u64) {
         if !self.is_inside(target) {
-            self.escape(&ARGUMENTS);
+            self.escape(&PARTS);
         }
         let values = self.values();
         self.go(target, &values);
@@ -364,13 +373,15 @@ impl<'a> Reading<'a> {
         if let Some(bit) = self.known.iter().position(|known| *known == label) {
             return 1 << bit;
         }
-        if self.known.len() < LABELS {
+        let is_local = label != self.address && self.is_inside(label);
+        if self.known.len() < if is_local { LABELS } else { LABELS - LOCAL } {
             let bit = 1 << self.known.len();
             self.known.push(label);
-            self.local |= if label != self.address && self.is_inside(label) { bit } else { 0 };
+            self.local |= if is_local { bit } else { 0 };
             return bit;
         }
         self.others.insert(label);
+        self.local |= if is_local { OTHERS } else { 0 };
         OTHERS
     }
 
