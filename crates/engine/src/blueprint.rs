@@ -85,6 +85,13 @@ impl<'p, 'm> Blueprint<'p, 'm> {
         if plan.signals().next().is_some() {
             header.signals = taken.anywhere(arenas::STUBS).ok_or(EngineError::Crowded)?;
         }
+        let counts_nearby = plan.sites.iter().find(|site| site.may_count_nearby());
+        if let Some(module) = counts_nearby.map(|site| &plan.modules[site.request.module]) {
+            let reach = module.machine.isa().facts().reach;
+            // Where there is no room for it, sites that need it are left out.
+            let near = taken.near(module.start..module.end, reach, header.block_stride);
+            header.near = near.unwrap_or(0);
+        }
         let mut layout = header.layout(tid_offset);
         layout.signals = layout.signals.map(|signals| Signals {
             stops: plan.stops,

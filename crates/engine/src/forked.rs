@@ -7,10 +7,16 @@
 //!
 //! In order, while the child stands before its first instruction:
 //! 1. Make the memory in the child, and fill it: whoever finds it finds a whole session.
-//! 2. Map it over the parent's. The thread table is empty (it is wiped in children), so no thread has a block in the old one.
+//! 2. Map it over the parent's, wherever that is mapped. The thread table is empty (it is wiped in children), so no thread has a block in the old one.
 //! 3. Say that what counts here is no child any more: the origin word, which is wiped, too.
 
-use crate::{EngineError, Session, arm::set_state, found, mapped::keep_out_of_dumps, region::Region};
+use crate::{
+    EngineError, Session,
+    arm::set_state,
+    found,
+    mapped::{keep_out_of_dumps, refuse_other_near},
+    region::Region,
+};
 use std::time::Instant;
 use trapless_isa::detour::BLOCK_ORIGIN;
 use trapless_process::{Process, RemoteAddr, Stopped, Tid};
@@ -56,12 +62,18 @@ impl Session {
             let mapped = filled.and_then(|()| {
                 let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE;
                 let protection = libc::PROT_READ | libc::PROT_WRITE;
-                remote.mmap(at, header.region_size, protection, flags, fd, 0)?;
-                keep_out_of_dumps(remote, at, header.region_size)
+                let (near, near_size) = header.near();
+                let all = [(at.0, header.region_size, 0), (near, near_size, header.blocks_offset)];
+                all.into_iter().filter(|(_, size, _)| *size > 0).try_for_each(|(at, size, offset)| {
+                    let got = remote.mmap(RemoteAddr(at), size, protection, flags, fd, offset)?;
+                    keep_out_of_dumps(remote, got, size)
+                })
             });
             remote.close_if_there(fd)?;
             mapped?;
-            shared.refuse_other_mapping(&child.maps()?, at)?;
+            let maps = child.maps()?;
+            shared.refuse_other_mapping(&maps, at)?;
+            refuse_other_near(&shared, &maps, &header)?;
             Ok::<_, EngineError>(shared.into_file())
         })?;
         child.write(RemoteAddr(header.threads), &u64::from(header.pid).to_le_bytes())?;

@@ -2,8 +2,8 @@
 
 use crate::{Blueprint, EngineError};
 use std::os::fd::OwnedFd;
-use trapless_process::{Process, Remote, RemoteAddr, RemoteError, Stopped};
-use trapless_wire::REGION_NAME;
+use trapless_process::{Mappings, Process, Remote, RemoteAddr, RemoteError, SharedMemory, Stopped};
+use trapless_wire::{Header, REGION_NAME};
 
 /// What was mapped so far, to be undone if a later step fails.
 #[derive(Default)]
@@ -38,7 +38,9 @@ impl Blueprint<'_, '_> {
             let mapped = self.map_regions(remote, fd, mapped);
             remote.close_if_there(fd)?;
             mapped?;
-            shared.refuse_other_mapping(&process.maps()?, RemoteAddr(header.region))?;
+            let maps = process.maps()?;
+            shared.refuse_other_mapping(&maps, RemoteAddr(header.region))?;
+            refuse_other_near(&shared, &maps, header)?;
             Ok(shared.into_file())
         })
     }
@@ -49,17 +51,18 @@ impl Blueprint<'_, '_> {
         fd: i32,
         mapped: &mut Mapped,
     ) -> Result<(), EngineError> {
-        use libc::{MAP_ANONYMOUS, MAP_FIXED_NOREPLACE, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED};
         let header = &self.header;
         let locked = remote.process().status()?.locks_memory;
-        let fixed = MAP_FIXED_NOREPLACE | MAP_NORESERVE;
-        let private = MAP_PRIVATE | MAP_ANONYMOUS | fixed;
-        for (at, size, flags, fd) in [
-            (header.region, header.region_size, MAP_SHARED | fixed, fd),
-            (header.threads, header.threads_size, private, -1),
-            (header.returns, header.returns_size, private, -1),
-        ] {
-            map_data(remote, at, size, flags, fd, locked, mapped)?;
+        let shared = |offset| Some((fd, offset));
+        let (near, near_size) = header.near();
+        let all = [
+            Data { at: header.region, size: header.region_size, file: shared(0) },
+            Data { at: near, size: near_size, file: shared(header.blocks_offset) },
+            Data { at: header.threads, size: header.threads_size, file: None },
+            Data { at: header.returns, size: header.returns_size, file: None },
+        ];
+        for data in all.iter().filter(|data| data.size > 0) {
+            data.map(remote, locked, mapped)?;
         }
         self.map_arenas(remote, mapped)?;
         remote.madvise(RemoteAddr(header.threads), header.threads_size, libc::MADV_WIPEONFORK)?;
@@ -81,28 +84,50 @@ impl Blueprint<'_, '_> {
     }
 }
 
-/// Maps readable and writable memory: gigabytes of address space that are hardly used.
-///
-/// A program that locked all memory to come (`mlockall(MCL_FUTURE)`) would get all of it filled in. There it is mapped without
-/// access first, which cannot be filled in, unlocked, and only then made accessible.
-fn map_data(
-    remote: &mut Remote<'_, '_>,
+/// Readable and writable memory: gigabytes of address space that are hardly used.
+struct Data {
     at: u64,
     size: u64,
-    flags: i32,
-    fd: i32,
-    locked: bool,
-    mapped: &mut Mapped,
-) -> Result<(), EngineError> {
-    let read_write = libc::PROT_READ | libc::PROT_WRITE;
-    let protection = if locked { libc::PROT_NONE } else { read_write };
-    let got = remote.mmap(RemoteAddr(at), size, protection, flags, fd, 0)?;
-    mapped.ranges.push((got.0, size));
-    if locked {
-        remote.munlock(got, size)?;
-        remote.mprotect(got, size, read_write)?;
+    /// The target's descriptor of what is shared, and the offset there.
+    file: Option<(i32, u64)>,
+}
+
+impl Data {
+    /// Maps it.
+    ///
+    /// A program that locked all memory to come (`mlockall(MCL_FUTURE)`) would get all of it filled in. There it is mapped without
+    /// access first, which cannot be filled in, unlocked, and only then made accessible.
+    fn map(&self, remote: &mut Remote<'_, '_>, locked: bool, mapped: &mut Mapped) -> Result<(), EngineError> {
+        let read_write = libc::PROT_READ | libc::PROT_WRITE;
+        let protection = if locked { libc::PROT_NONE } else { read_write };
+        let kind =
+            if self.file.is_some() { libc::MAP_SHARED } else { libc::MAP_PRIVATE | libc::MAP_ANONYMOUS };
+        let flags = kind | libc::MAP_FIXED_NOREPLACE | libc::MAP_NORESERVE;
+        let (fd, offset) = self.file.unwrap_or((-1, 0));
+        let got = remote.mmap(RemoteAddr(self.at), self.size, protection, flags, fd, offset)?;
+        mapped.ranges.push((got.0, self.size));
+        if locked {
+            remote.munlock(got, self.size)?;
+            remote.mprotect(got, self.size, read_write)?;
+        }
+        keep_out_of_dumps(remote, got, self.size)
     }
-    keep_out_of_dumps(remote, got, size)
+}
+
+/// Whether what is mapped in reach of arenas is a part of the shared memory.
+pub(crate) fn refuse_other_near(
+    shared: &SharedMemory,
+    maps: &Mappings,
+    header: &Header,
+) -> Result<(), RemoteError> {
+    let (near, size) = header.near();
+    match size {
+        0 => Ok(()),
+        _ => {
+            let part = header.blocks_offset..header.blocks_offset + size;
+            shared.refuse_other_part(maps, RemoteAddr(near), part)
+        }
+    }
 }
 
 /// Says of memory of ours that it is not for a core dump, and that pages are to be small.

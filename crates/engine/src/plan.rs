@@ -70,6 +70,11 @@ pub struct Plan<'m> {
 }
 
 impl<'m> PlannedSite<'m> {
+    /// Whether its detour may have neither stack nor registers, and so count in memory that is in its reach.
+    pub(crate) fn may_count_nearby(&self) -> bool {
+        matches!(self.stack, Stack::None | Stack::NoneInGo) && !self.traps()
+    }
+
     /// The site as `isa` sees it.
     pub fn site<'a>(&'a self, modules: &'a [Module<'m>]) -> Site<'a> {
         site_of(&self.request, modules)

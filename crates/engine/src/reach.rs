@@ -193,8 +193,10 @@ pub fn regions(header: &Header) -> Vec<Range<u64>> {
         (header.region, header.region_size),
         (header.threads, header.threads_size),
         (header.returns, header.returns_size),
+        header.near(),
     ];
     let data = data.into_iter().map(|(address, size)| address..address.saturating_add(size));
+    let data = data.filter(|data| !data.is_empty());
     let arenas = header.arenas().map(|arena| arena.address..arena.address.saturating_add(arena.size));
     data.chain(arenas).collect()
 }

@@ -372,6 +372,7 @@ fn unmap(stopped: &mut Stopped<'_>, header: &Header) -> Result<(), EngineError> 
     let regions = [
         (header.threads, header.threads_size),
         (header.returns, header.returns_size),
+        header.near(),
         (header.region, header.region_size),
     ];
     stopped.remote(|remote| {
@@ -379,7 +380,7 @@ fn unmap(stopped: &mut Stopped<'_>, header: &Header) -> Result<(), EngineError> 
             remote.munmap(RemoteAddr(arena.address), arena.size)?;
         }
         // The shared region last: as long as it is there, an interrupted removal can be taken up again.
-        for (address, size) in regions {
+        for (address, size) in regions.into_iter().filter(|(_, size)| *size > 0) {
             remote.munmap(RemoteAddr(address), size)?;
         }
         Ok(())

@@ -260,6 +260,11 @@ pub trait Isa: Sync {
         false
     }
 
+    /// Whether the function at `site` reads no flags that it is called with, however it goes on.
+    fn reads_no_flags(&self, _site: &Site<'_>) -> bool {
+        false
+    }
+
     /// Where the context of an unwinder has its code address, as `code` tells, that of libgcc's `_Unwind_SetIP`: all it does is to
     /// store its second argument at this offset, not 0, from its first. `None` for what does anything else, as another unwinder's does.
     fn code_address_in_context(&self, _code: &[u8]) -> Option<u32> {

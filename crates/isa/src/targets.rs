@@ -131,6 +131,8 @@ struct Known {
     /// By address.
     spans: Vec<Span<u64>>,
     computed: Vec<u64>,
+    /// Functions that read no flags.
+    flagless: Vec<u64>,
 }
 
 impl BranchTargets {
@@ -151,6 +153,14 @@ impl BranchTargets {
         self
     }
 
+    /// The same, with functions that read no flags which they are called with: their first addresses.
+    #[must_use]
+    pub fn with_flagless(mut self, functions: Vec<u64>) -> Self {
+        let functions = self.in_file(functions);
+        Arc::make_mut(&mut self.known).flagless = functions;
+        self
+    }
+
     /// Some addresses as they are kept: each once, in order.
     fn in_file(&self, mut addresses: Vec<u64>) -> Vec<u64> {
         addresses.iter_mut().for_each(|address| *address = address.wrapping_sub(self.bias));
@@ -168,6 +178,11 @@ impl BranchTargets {
     /// Whether control may arrive at any instruction of `function`.
     pub fn is_computed(&self, function: u64) -> bool {
         self.known.computed.binary_search(&function.wrapping_sub(self.bias)).is_ok()
+    }
+
+    /// Whether a function begins at `address` of which it is known that it reads no flags which it is called with.
+    pub fn reads_no_flags(&self, address: u64) -> bool {
+        self.known.flagless.binary_search(&address.wrapping_sub(self.bias)).is_ok()
     }
 
     /// The first target strictly between `start` and `end`: an instruction boundary or not, a patch over
@@ -264,7 +279,7 @@ mod tests {
         arrivals.insert_turn(0x1004);
         arrivals.may_turn_to_entry(0x2000);
         let bias = 0x2000_u64.wrapping_neg();
-        let in_file = arrivals.targets().with_computed(vec![0x1000]);
+        let in_file = arrivals.targets().with_computed(vec![0x1000]).with_flagless(vec![0x2000]);
         let targets = in_file.moved_by(0x50).moved_by(bias.wrapping_sub(0x50));
         for (address, arrives, turns) in [
             (0xfff, false, false),
@@ -287,6 +302,8 @@ mod tests {
         assert_eq!(in_file.first_inside(0, u64::MAX), Some(0x1000), "it has not moved itself");
         assert!(targets.is_computed(0x1000_u64.wrapping_add(bias)) && !targets.is_computed(0x1000));
         assert!(!targets.is_computed(0x2000_u64.wrapping_add(bias)));
+        assert!(targets.reads_no_flags(0x2000_u64.wrapping_add(bias)) && !targets.reads_no_flags(0x2000));
+        assert!(!targets.reads_no_flags(0x1000_u64.wrapping_add(bias)));
     }
 
     #[test]

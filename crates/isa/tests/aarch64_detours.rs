@@ -73,6 +73,7 @@ fn layout() -> Layout {
         arenas: DATA + 0x1800,
         signals: None,
         gate: 0,
+        near: 0,
         blocks: DATA + 0x10_0000,
         block_stride: 0x10_0000,
         block_count: 32,

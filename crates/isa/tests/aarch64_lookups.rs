@@ -52,6 +52,7 @@ fn layout() -> Layout {
         arenas: 0x15_0000_0000,
         signals: None,
         gate: 0,
+        near: 0,
     }
 }
 

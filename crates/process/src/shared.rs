@@ -19,6 +19,7 @@ use crate::{Errno, Mappings, Remote, RemoteAddr, RemoteError};
 use std::ffi::CStr;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
@@ -122,10 +123,23 @@ impl SharedMemory {
     /// # Errors
     /// [`RemoteError::Replaced`] if something else is mapped there.
     pub fn refuse_other_mapping(&self, maps: &Mappings, address: RemoteAddr) -> Result<(), RemoteError> {
+        self.refuse_other_part(maps, address, 0..self.size)
+    }
+
+    /// The same of a mapping of a part.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn refuse_other_part(
+        &self,
+        maps: &Mappings,
+        address: RemoteAddr,
+        part: Range<u64>,
+    ) -> Result<(), RemoteError> {
         let same = maps.find(address).is_some_and(|mapping| {
             mapping.start == address
-                && mapping.len() == self.size
-                && mapping.offset == 0
+                && mapping.len() == part.end - part.start
+                && mapping.offset == part.start
                 && mapping.inode == self.inode
                 && mapping.deleted
                 && mapping.perms.shared
@@ -306,5 +320,8 @@ mod tests {
             let maps = parse_maps(line.as_bytes()).unwrap();
             assert_eq!(shared.refuse_other_mapping(&maps, RemoteAddr(0x1000)).is_ok(), fits, "{line}");
         }
+        let part = parse_maps(b"5000-6000 rw-s 1000 00:01 77 /memfd:t (deleted)\n").unwrap();
+        let refuses = |range| shared.refuse_other_part(&part, RemoteAddr(0x5000), range).is_err();
+        assert_eq!([0x1000..0x2000, 0..0x1000, 0x1000..0x3000].map(refuses), [false, true, true]);
     }
 }

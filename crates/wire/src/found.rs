@@ -177,7 +177,8 @@ fn returns(header: &Header, _: &Range<u64>) -> Option<()> {
     pages(header.returns, header.returns_size).map(drop)
 }
 
-/// Arenas lie apart from each other and from the other memory of the session, and end with the first that is unused.
+/// Arenas lie apart from each other and from the other memory of the session, and end with the first that is unused. So does what is
+/// mapped in their reach.
 fn arenas(header: &Header, _: &Range<u64>) -> Option<()> {
     let used = header.arenas.iter().take_while(|arena| arena.address != 0).count();
     must(header.arenas[used..].iter().all(|arena| arena.address == 0) && used <= MAX_ARENAS)?;
@@ -186,6 +187,10 @@ fn arenas(header: &Header, _: &Range<u64>) -> Option<()> {
         pages(header.threads, header.threads_size)?,
         pages(header.returns, header.returns_size)?,
     ];
+    if header.near != 0 {
+        let (address, size) = header.near();
+        ranges.push(pages(address, size)?);
+    }
     for &Arena { address, size } in &header.arenas[..used] {
         must(size <= MAX_ARENA)?;
         ranges.push(pages(address, size)?);
@@ -232,6 +237,7 @@ mod tests {
         header.returns = header.threads + header.threads_size;
         header.arenas[0] = Arena { address: 0x40_0000, size: PAGE };
         header.arenas[1] = Arena { address: 0x40_0000 + PAGE, size: 2 * PAGE };
+        header.near = 0x40_0000 + 3 * PAGE;
         let mapped = header.region..header.region + header.region_size;
         (header, mapped)
     }
@@ -253,7 +259,7 @@ mod tests {
     #[test]
     fn every_part_is_looked_at() {
         type Forge = fn(&mut Header);
-        let forgeries: [(&str, Forge); 39] = [
+        let forgeries: [(&str, Forge); 42] = [
             ("its owner", |h| h.state = 0),
             ("its owner", |h| h.pid = 0),
             ("its owner", |h| h.tool = u32::MAX),
@@ -293,6 +299,9 @@ mod tests {
             ("its arenas", |h| h.arenas[1].address -= PAGE),
             ("its arenas", |h| h.arenas[1].address = h.region),
             ("its arenas", |h| h.arenas[95].address = PAGE),
+            ("its arenas", |h| h.near += 8),
+            ("its arenas", |h| h.near = h.arenas[0].address),
+            ("its arenas", |h| h.near = h.threads),
         ];
         for (index, (what, forge)) in forgeries.into_iter().enumerate() {
             let (mut header, mapped) = written(Sizes::ALL[0], true, true);

@@ -14,7 +14,7 @@ use trapless_isa::{
 pub const MAGIC: [u8; 8] = *b"TRAPLESS";
 
 /// Version of everything this crate describes. A tool does not touch what another version left.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 
 /// Name given to the memfd; `/proc/PID/maps` shows it as `/memfd:trapless (deleted)`.
 pub const REGION_NAME: &std::ffi::CStr = c"trapless";
@@ -111,11 +111,13 @@ pub struct Header {
     pub sharing_threads: u64,
     /// Address of the arena of the stubs of signal handlers ([`trapless_isa::detour::signals`]); 0 where there are none.
     pub signals: u64,
+    /// Address at which block 0 is mapped once more, in reach of an arena's code ([`trapless_isa::Layout::near`]); 0 where it is not.
+    pub near: u64,
     /// Our executable mappings when the session was armed, ended by an unused entry. With those that were added since they stand in
     /// the [`Header::arena_list`].
     pub arenas: [Arena; MAX_ARENAS],
     /// Ends the arenas, and keeps the cursor on a cache line of its own.
-    _pad: [u64; 7],
+    _pad: [u64; 6],
     /// Number of claimed blocks; starts at 1, since block 0 is the overflow block. May exceed the number of blocks.
     pub block_cursor: u64,
     /// The words of the gate ([`trapless_isa::detour::gate`]).
@@ -189,6 +191,11 @@ impl Header {
         self.signal_table().saturating_add(ARENA_LIST)
     }
 
+    /// Where block 0 is mapped once more, and its size; a size of 0 where it is not.
+    pub fn near(&self) -> (u64, u64) {
+        (self.near, if self.near == 0 { 0 } else { self.block_stride })
+    }
+
     /// The stubs of signal handlers, if there are any.
     pub fn signals(&self) -> Option<Signals> {
         (self.signals != 0).then(|| Signals {
@@ -221,6 +228,7 @@ impl Header {
             arenas: self.arena_list(),
             signals: self.signals(),
             gate: self.region + Self::GATE_OFFSET,
+            near: self.near,
         }
     }
 }

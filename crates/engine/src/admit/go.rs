@@ -41,10 +41,9 @@ pub fn stack_of(module: &Module<'_>, request: &Request<'_>) -> Stack {
     let (function, at) = (&request.function, request.address);
     match check_of(module, function) {
         Some(check) if at >= check.behind && !check.restart.contains(&at) => Stack::Enough,
-        None if !module.code.is_compiled_by_go(function.address) => Stack::None,
+        _ if !module.code.is_compiled_by_go(function.address) => Stack::None,
         None if asks(module, request) => Stack::AskedInGo,
-        None => Stack::NoneInGo,
-        Some(_) => Stack::None,
+        Some(_) | None => Stack::NoneInGo,
     }
 }
 
@@ -70,10 +69,13 @@ pub(super) fn leaves_room(
 ) -> Result<(), Refusal> {
     let module = &modules[request.module];
     let stack = stack_of(module, request);
+    let is_restarted =
+        request.address == request.function.address && check_of(module, &request.function).is_some();
     let counts = || {
         let isa = module.machine.isa();
         let is_own = stack == Stack::NoneInGo || !isa.starts_threads(request.function.code());
         only_counts(request)
+            && !is_restarted
             && is_own
             && isa.counts_without_stack(&site_of(request, modules), displaced, stack)
     };

@@ -20,7 +20,8 @@
 //! `THREAD_RESERVED` by compare-and-swap, fields, then owner; so a signal handler or another thread never sees an
 //! owned entry without its fields. Threads with a thread pointer of 0, and threads that find the table or the blocks
 //! exhausted, have no entry: their hits go to the *overflow block* by locked increments. So do hits of whoever is not found at first sight where
-//! there is no stack to call the routine on ([`Stack`](crate::Stack)).
+//! there is no stack to call the routine on ([`Stack`](crate::Stack)); and where not even registers are free there, all hits do, since the overflow block
+//! is mapped once more in reach of the code ([`Layout::near`]).
 //!
 //! # Children that share the memory
 //!
@@ -298,6 +299,8 @@ pub struct Layout {
     pub signals: Option<Signals>,
     /// Address of the gate's words ([`super::gate`]), on a cache line that no hit writes.
     pub gate: u64,
+    /// Address at which block 0 is mapped once more, as far as its counters go, in reach of arenas; 0: it is not.
+    pub near: u64,
 }
 
 impl Layout {

@@ -28,6 +28,7 @@ fn layout(high: u64, slot_shift: u32) -> Layout {
         arenas: high + 0x10_0100,
         signals: None,
         gate: 0,
+        near: 0,
     }
 }
 

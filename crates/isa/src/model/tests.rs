@@ -30,6 +30,7 @@ fn layout(return_bits: u32) -> Layout {
         arenas: 0x900,
         signals: None,
         gate: 0,
+        near: 0,
     }
 }
 

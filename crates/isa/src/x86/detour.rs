@@ -60,13 +60,14 @@
 
 use super::{
     emit::{Assembled, Assembler, GPR32, GPR64, at, call_runtime, number::*, unencodable},
-    frame::{Frame, RED_ZONE, does_without_stack},
+    frame::{Frame, RED_ZONE},
     goroutine,
     liveness::{Liveness, spare},
     narrow::Narrow,
     pieces::{Pieces, RUNS, parts},
     relocate::Relocated,
     runtime::Routine,
+    stackless::{Stackless, stackless},
 };
 use crate::detour::*;
 use crate::payload::*;
@@ -79,10 +80,14 @@ pub(super) type Asm = Result<(), IcedError>;
 /// Registers that carry integer arguments, in order.
 pub(super) const ARGUMENTS: [usize; 6] = [RDI, RSI, RDX, RCX, R8, R9];
 
-/// Whether a detour that counts needs no stack, whatever faults the program handles.
-pub(super) fn counts_without_stack(site: &Site<'_>, displaced: &Displaced, stack: Stack) -> bool {
+/// How a detour that counts does without a stack, whatever faults the program handles.
+pub(super) fn counts_without_stack(
+    site: &Site<'_>,
+    displaced: &Displaced,
+    stack: Stack,
+) -> Option<Stackless> {
     let payload = Payload { entry: Steps::of([EntryStep::Count(0)]), ..Payload::default() };
-    does_without_stack(&payload, stack, spare(64, site, displaced.start.max(site.address), stack, true))
+    stackless(&payload, stack, spare(64, site, displaced.start.max(site.address), stack, true))
 }
 
 /// What the detour of `request` may overwrite.
@@ -98,7 +103,10 @@ fn has_stack(bits: u32, request: &DetourRequest<'_>) -> bool {
     match stack {
         Stack::Enough => true,
         _ if bits == 32 => false,
-        Stack::None | Stack::NoneInGo => does_without_stack(payload, *stack, to_spare(bits, request)),
+        Stack::None | Stack::NoneInGo => {
+            let way = stackless(payload, *stack, to_spare(bits, request));
+            way.is_some_and(|way| way == Stackless::Own || request.layout.near != 0)
+        }
         Stack::AskedInGo => {
             let is_entry = site.address == site.function;
             let mut read = operands.iter().flat_map(|operand| operand.registers());
@@ -112,6 +120,18 @@ fn has_stack(bits: u32, request: &DetourRequest<'_>) -> bool {
                 .all(|part| goroutine::reads_nothing_free(part.original, part.displaced.start));
             asks && payload.hooks.is_empty() && (is_exit || is_entry && !is_read)
         }
+    }
+}
+
+/// Whether the detour counts in memory nearby, and then whether it keeps the flags.
+fn counts_nearby(bits: u32, request: &DetourRequest<'_>) -> Option<bool> {
+    if bits == 32 || !matches!(request.stack, Stack::None | Stack::NoneInGo) {
+        return None;
+    }
+    match stackless(&request.payload, request.stack, to_spare(bits, request))? {
+        Stackless::Own => None,
+        Stackless::Near => Some(false),
+        Stackless::NearKeepingFlags => Some(true),
     }
 }
 
@@ -178,7 +198,9 @@ fn finished(
     comment(&labels.displaced, "displaced instructions")?;
     comment(&labels.back, "back to the first instruction that stays")?;
     let way = request.payload.followed.map(|followed| followed.way);
-    if !request.payload.needs_no_thread() && !matches!(way, Some(Way::Left(_))) {
+    if counts_nearby(bits, request).is_some() {
+        comment(&labels.nearby, "all threads count in one place")?;
+    } else if !request.payload.needs_no_thread() && !matches!(way, Some(Way::Left(_))) {
         comment(&labels.resume, "the thread's memory is known")?;
         comment(&labels.slow, "the thread is not where its hash says")?;
     }
@@ -237,6 +259,8 @@ pub(super) struct Labels {
     pub elsewhere: CodeLabel,
     /// There is too little of the stack at the entry.
     pub scarce: CodeLabel,
+    /// All threads count in memory nearby.
+    pub nearby: CodeLabel,
 }
 
 /// A detour being written.
@@ -278,6 +302,7 @@ impl<'a> Template<'a> {
             unknown: label(),
             elsewhere: label(),
             scarce: label(),
+            nearby: label(),
         };
         Ok(Self { request, copies, asm, labels, return_point, bits })
     }
@@ -299,6 +324,11 @@ impl<'a> Template<'a> {
             self.left(&followed, noted)?;
             self.displaced()?;
             return self.left_otherwise(&followed, noted);
+        }
+        if let Some(keeps_flags) = counts_nearby(self.bits, self.request) {
+            self.asm.a.set_label(&mut self.labels.nearby)?;
+            self.count_nearby(keeps_flags)?;
+            return self.displaced();
         }
         let frame = Frame::choose(64, self.request.stack, payload, self.entry_liveness());
         self.ask_for_room(self.labels.scarce)?;

@@ -82,13 +82,6 @@ impl Scratch {
     }
 }
 
-/// Whether a detour with this payload does without a stack.
-pub(super) fn does_without_stack(payload: &Payload, stack: Stack, live: Liveness) -> bool {
-    let counts = payload.entry.iter().all(|step| matches!(step, EntryStep::Count(_)));
-    let only = payload.hooks.is_empty() && payload.followed.is_none();
-    counts && only && !Frame::choose(64, stack, payload, live).uses_stack()
-}
-
 impl Frame {
     /// Chooses dead registers first; what is not dead is saved.
     pub fn choose(bits: u32, stack: Stack, payload: &Payload, live: Liveness) -> Self {
@@ -123,7 +116,7 @@ impl Frame {
     }
 
     /// Whether anything is pushed.
-    fn uses_stack(&self) -> bool {
+    pub fn uses_stack(&self) -> bool {
         !self.saved.is_empty() || self.push_flags
     }
 

@@ -58,24 +58,53 @@ const RSP: u16 = 1 << 4;
 const PATIENCE: u32 = 96;
 
 /// Registers by number, and the arithmetic flags as iced numbers them.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Known {
     registers: u16,
     flags: u32,
 }
 
-/// What a detour may overwrite that begins with the instruction at `address`: what is dead there, and what is known of a Go function's entry.
+/// What nobody reads any more by convention.
+#[derive(Clone, Copy, Default)]
+struct Unread {
+    /// Who is called by a pointer.
+    called: Known,
+    /// Who is returned to.
+    returned: Known,
+}
+
+impl Unread {
+    /// Of functions that Go's compiler has made. What they call by name may be assembly that keeps all registers, and even the flags
+    /// (`runtime.duffzero`).
+    const IN_GO: Self = Self {
+        called: Known { registers: 0, flags: ARITHMETIC },
+        returned: Known { registers: goroutine::FREE_AT_ENTRY.0, flags: ARITHMETIC },
+    };
+}
+
+/// Whether a function reads no flags that it is called with, on any path.
+pub(crate) fn reads_no_flags(bits: u32, site: &Site<'_>) -> bool {
+    scan(bits, site, site.function, true, Unread::default()).flags_dead
+}
+
+/// What a detour may overwrite that begins with the instruction at `address`: what is dead there, and what is known of Go's functions.
 pub(crate) fn spare(bits: u32, site: &Site<'_>, address: u64, stack: Stack, faults: bool) -> Liveness {
-    let live = liveness(bits, site, address, faults);
     match stack {
-        Stack::NoneInGo | Stack::AskedInGo if address == site.function => goroutine::at_entry(live),
-        Stack::NoneInGo | Stack::AskedInGo | Stack::None | Stack::Enough => live,
+        Stack::NoneInGo | Stack::AskedInGo => {
+            let live = scan(bits, site, address, faults, Unread::IN_GO);
+            if address == site.function { goroutine::at_entry(live) } else { live }
+        }
+        Stack::None | Stack::Enough => liveness(bits, site, address, faults),
     }
 }
 
 /// What is dead before the instruction at `address`, which lies in the site's function. `bits` is 32 or 64. `faults`: the program handles
 /// faults, and may go on behind an instruction that has not written what it writes.
 pub fn liveness(bits: u32, site: &Site<'_>, address: u64, faults: bool) -> Liveness {
+    scan(bits, site, address, faults, Unread::default())
+}
+
+fn scan(bits: u32, site: &Site<'_>, address: u64, faults: bool, unread: Unread) -> Liveness {
     let all = if bits == 64 { 0xffff } else { 0x00ff };
     let mut scan = Scan {
         site,
@@ -87,6 +116,7 @@ pub fn liveness(bits: u32, site: &Site<'_>, address: u64, faults: bool) -> Liven
         patience: PATIENCE,
         bits,
         faults,
+        unread,
         decoder: decoder(bits, site.code, site.function),
         factory: InstructionInfoFactory::new(),
     };
@@ -111,6 +141,7 @@ struct Scan<'a> {
     patience: u32,
     bits: u32,
     faults: bool,
+    unread: Unread,
     decoder: Decoder<'a>,
     factory: InstructionInfoFactory,
 }
@@ -123,8 +154,11 @@ impl Scan<'_> {
             }
             self.visited.push((address, written));
             self.seen |= remainder(address);
+            if self.is_outside(address) {
+                return self.reads_anything(written, self.unread_at(address));
+            }
             let Some(instruction) = self.fetch(address) else {
-                return self.reads_anything(written);
+                return self.reads_anything(written, Known::default());
             };
             match instruction.flow_control() {
                 FlowControl::Next => {}
@@ -133,10 +167,14 @@ impl Scan<'_> {
                     continue;
                 }
                 FlowControl::ConditionalBranch => {}
-                _ => {
-                    // What a call or a return reads of registers is covered by reading anything.
-                    return self.reads_anything(written);
+                // What a call or a return reads of registers is covered by reading anything.
+                FlowControl::Call => {
+                    let unread = self.unread_at(instruction.near_branch_target());
+                    return self.reads_anything(written, unread);
                 }
+                FlowControl::IndirectCall => return self.reads_anything(written, self.unread.called),
+                FlowControl::Return => return self.reads_anything(written, self.unread.returned),
+                _ => return self.reads_anything(written, Known::default()),
             }
             self.accesses(&instruction, &mut written);
             if instruction.flow_control() == FlowControl::ConditionalBranch {
@@ -171,9 +209,20 @@ impl Scan<'_> {
         (!instruction.is_invalid()).then_some(instruction)
     }
 
-    fn reads_anything(&mut self, written: Known) {
-        self.live.registers |= !written.registers;
-        self.live.flags |= ARITHMETIC & !written.flags;
+    fn is_outside(&self, address: u64) -> bool {
+        address.wrapping_sub(self.site.function) >= self.site.code.len() as u64
+    }
+
+    /// What nobody reads in another function.
+    fn unread_at(&self, address: u64) -> Known {
+        let flags = if self.site.targets.reads_no_flags(address) { ARITHMETIC } else { 0 };
+        Known { registers: 0, flags }
+    }
+
+    /// All but what is `unread` there.
+    fn reads_anything(&mut self, written: Known, unread: Known) {
+        self.live.registers |= !(written.registers | unread.registers);
+        self.live.flags |= ARITHMETIC & !(written.flags | unread.flags);
     }
 
     fn accesses(&mut self, instruction: &Instruction, written: &mut Known) {

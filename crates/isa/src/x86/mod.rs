@@ -56,6 +56,7 @@ mod sharing;
 mod signals;
 mod skim;
 mod slot;
+mod stackless;
 mod steps;
 mod syscalls;
 mod tables;
@@ -176,8 +177,12 @@ impl Isa for X86 {
         self.bits == 64 && goroutine::reads_nothing_free(code, address)
     }
 
+    fn reads_no_flags(&self, site: &Site<'_>) -> bool {
+        liveness::reads_no_flags(self.bits, site)
+    }
+
     fn counts_without_stack(&self, site: &Site<'_>, displaced: &Displaced, stack: Stack) -> bool {
-        self.bits == 64 && detour::counts_without_stack(site, displaced, stack)
+        self.bits == 64 && detour::counts_without_stack(site, displaced, stack).is_some()
     }
 
     fn starts_threads(&self, code: &[u8]) -> bool {

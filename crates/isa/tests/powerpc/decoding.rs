@@ -119,6 +119,7 @@ fn boosted_slots_end_in_a_branch_back() {
         arenas: 0,
         signals: None,
         gate: 0,
+        near: 0,
     };
     for (name, word, slot) in [
         ("mflr r0", 0x7c08_02a6_u32, &[0x7c08_02a6_u32, 0x4bff_f000][..]),
@@ -318,6 +319,7 @@ fn some_layout() -> impl Strategy<Value = Layout> {
             arenas: a[6],
             signals: None,
             gate: 0,
+            near: 0,
         },
     )
 }

@@ -58,6 +58,7 @@ fn layout(thread_bits: u32, return_bits: u32, block_count: u32) -> Layout {
         arenas: HEADER + 0x100,
         signals: None,
         gate: 0,
+        near: 0,
     }
 }
 

@@ -54,6 +54,7 @@ pub fn layout(return_bits: u32) -> Layout {
         arenas: HEADER + 0x100,
         signals: None,
         gate: 0,
+        near: 0,
     }
 }
 

@@ -44,6 +44,7 @@ const LAYOUT: Layout = Layout {
     arenas: HEADER + 0x100,
     signals: None,
     gate: 0,
+    near: 0,
 };
 
 /// Functions whose entries leave none, some and all of registers and flags free.

@@ -90,8 +90,8 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
     Ok(0)
 }
 
-/// Addresses of probe memory in the explanation: round numbers that stand for what arming chooses.
-fn example_layout(machine: Machine) -> Layout {
+/// Addresses of probe memory in the explanation, but for what is `near`: round numbers that stand for what arming chooses.
+fn example_layout(machine: Machine, near: u64) -> Layout {
     if machine == Machine::I386 {
         return Layout {
             threads: 0xa000_1000,
@@ -107,7 +107,7 @@ fn example_layout(machine: Machine) -> Layout {
             arenas: 0xa010_0100,
             signals: None,
             gate: 0,
-            ..example_layout(Machine::X86_64)
+            ..example_layout(Machine::X86_64, near)
         };
     }
     Layout {
@@ -135,6 +135,7 @@ fn example_layout(machine: Machine) -> Layout {
             key: 1,
         }),
         gate: 0x2000_1000_0d08,
+        near,
     }
 }
 
@@ -305,7 +306,7 @@ fn detour(
     way: Option<Way>,
 ) -> Result<Code, Reason> {
     let arena = (site.address & !0xf_ffff) + 0x10_0000;
-    let layout = example_layout(isa.machine());
+    let layout = example_layout(isa.machine(), arena + 0x10_0000);
     let runtime = isa.runtime(arena, &layout)?;
     let address = arena + 0x4000;
     let followed = |way| Followed { lost: 144, steps: Steps::of([ReturnStep::Count(136)]), way };
