@@ -75,7 +75,8 @@ impl Place {
 /// stack pointer it was saved. 0: it holds what it holds there. [`SAVED_LOST`]: it was dead there, and is lost.
 ///
 /// The stack pointer is told by the depth. In its place stand the arithmetic flags, in the form of x86's `lahf` and `seto al`:
-/// [`SAVED_IN_RAX`] says that they are in rax, and [`SAVED_IN_AH`] that all are in ah but OF, which is back already.
+/// [`SAVED_IN_RAX`] says that they are in rax, and [`SAVED_IN_AH`] that all are in ah but OF, which is back already. [`SAVED_IN_XMM15`] says
+/// where rax is then, if there is no stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Saved(pub [u8; 16]);
 
@@ -85,6 +86,8 @@ pub const SAVED_LOST: u8 = 255;
 pub const SAVED_IN_RAX: u8 = 254;
 /// See [`Saved`].
 pub const SAVED_IN_AH: u8 = 253;
+/// See [`Saved`].
+pub const SAVED_IN_XMM15: u8 = 252;
 /// Where [`Saved`] has the flags.
 pub const SAVED_FLAGS: usize = 4;
 

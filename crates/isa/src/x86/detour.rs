@@ -67,7 +67,7 @@ use super::{
     pieces::{Pieces, RUNS, parts},
     relocate::Relocated,
     runtime::Routine,
-    stackless::{Stackless, stackless},
+    stackless::{Flags, Stackless, stackless},
 };
 use crate::detour::*;
 use crate::payload::*;
@@ -123,15 +123,14 @@ fn has_stack(bits: u32, request: &DetourRequest<'_>) -> bool {
     }
 }
 
-/// Whether the detour counts in memory nearby, and then whether it keeps the flags.
-fn counts_nearby(bits: u32, request: &DetourRequest<'_>) -> Option<bool> {
+/// What becomes of the flags where the detour counts in memory nearby; `None` where it does not.
+fn counts_nearby(bits: u32, request: &DetourRequest<'_>) -> Option<Flags> {
     if bits == 32 || !matches!(request.stack, Stack::None | Stack::NoneInGo) {
         return None;
     }
     match stackless(&request.payload, request.stack, to_spare(bits, request))? {
         Stackless::Own => None,
-        Stackless::Near => Some(false),
-        Stackless::NearKeepingFlags => Some(true),
+        Stackless::Near(flags) => Some(flags),
     }
 }
 
@@ -325,9 +324,9 @@ impl<'a> Template<'a> {
             self.displaced()?;
             return self.left_otherwise(&followed, noted);
         }
-        if let Some(keeps_flags) = counts_nearby(self.bits, self.request) {
+        if let Some(flags) = counts_nearby(self.bits, self.request) {
             self.asm.a.set_label(&mut self.labels.nearby)?;
-            self.count_nearby(keeps_flags)?;
+            self.count_nearby(flags)?;
             return self.displaced();
         }
         let frame = Frame::choose(64, self.request.stack, payload, self.entry_liveness());

@@ -6,7 +6,7 @@
 
 use super::decode::{decoder, is_write};
 use crate::Stack;
-use crate::frames::{Place, Point, SAVED_FLAGS, SAVED_IN_AH, SAVED_IN_RAX, SAVED_LOST, Saved};
+use crate::frames::{Place, Point, SAVED_FLAGS, SAVED_IN_AH, SAVED_IN_RAX, SAVED_IN_XMM15, SAVED_LOST, Saved};
 use alloc::{collections::BTreeMap, vec::Vec};
 use core::{array, ops::Range};
 use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register, RflagsBits};
@@ -19,7 +19,8 @@ struct State {
     depth: Option<i32>,
     /// Registers, by number, that hold something else than at the place; the stack pointer's bit is that of the flags.
     lost: u16,
-    /// How many words below the place's stack pointer each was pushed; 0 where it was not, or by two ways in two places.
+    /// How many words below the place's stack pointer each was pushed; 0 where it was not, or by two ways in two places. Of rax, also
+    /// [`SAVED_IN_XMM15`].
     pushed: [u8; 16],
     /// [`SAVED_IN_RAX`] or [`SAVED_IN_AH`] where rax holds the flags, or 0.
     flags_in_rax: u8,
@@ -265,7 +266,7 @@ impl State {
         match instruction.mnemonic() {
             Mnemonic::Push if is_whole => {
                 let at = words(self.depth).and_then(|words| u8::try_from(words).ok());
-                let at = at.filter(|at| *at < SAVED_IN_AH).unwrap_or(0);
+                let at = at.filter(|at| *at < SAVED_IN_XMM15).unwrap_or(0);
                 let number = register.number();
                 self.forget(at);
                 if before.flags_in_rax == SAVED_IN_RAX && number == 0 {
@@ -283,6 +284,13 @@ impl State {
                     self.lost &= !(1 << number);
                 }
                 self.forget(at);
+            }
+            Mnemonic::Movq if register == Register::ZMM15 && before.lost & 1 == 0 => {
+                self.pushed[0] = SAVED_IN_XMM15;
+            }
+            Mnemonic::Movq if register == Register::RAX && before.pushed[0] == SAVED_IN_XMM15 => {
+                self.lost &= !1;
+                self.pushed[0] = 0;
             }
             Mnemonic::Lahf if before.lost & FLAGS == 0 => self.flags_in_rax = SAVED_IN_RAX,
             Mnemonic::Seto => self.flags_in_rax = before.flags_in_rax,

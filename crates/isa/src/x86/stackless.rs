@@ -2,7 +2,9 @@
 //!
 //! With two registers that hold nothing a detour finds the thread and counts in its own block. Where the code does not show that there
 //! are any, as at the entries of Go's assembly, all threads count in the overflow block, by locked increments: it is mapped once more in reach
-//! of the code ([`Layout::near`](crate::Layout::near)), and that takes the flags alone. Where somebody reads those, they are kept in rax.
+//! of the code ([`Layout::near`](crate::Layout::near)), and that takes the flags alone. Where somebody reads those, they are kept in rax, and
+//! what is in there is kept in xmm15: code of Go's compiler has nothing but zeros in that one, or nothing that anybody reads
+//! (`src/cmd/compile/abi-internal.md` of Go).
 
 use super::detour::{Asm, Template};
 use super::frame::{Frame, restore_flags};
@@ -16,10 +18,19 @@ use iced_x86::{Code, Instruction, MemoryOperand, Register, code_asm::*};
 pub(super) enum Stackless {
     /// In the thread's block.
     Own,
-    /// In the overflow block, as it is mapped nearby. Nobody reads the flags.
-    Near,
-    /// The same, with the flags in rax, which holds nothing.
-    NearKeepingFlags,
+    /// In the overflow block, as it is mapped nearby.
+    Near(Flags),
+}
+
+/// What becomes of the flags meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flags {
+    /// Nobody reads them.
+    Dead,
+    /// They are in rax, which holds nothing.
+    InRax,
+    /// They are in rax, and what that held in xmm15, which is all zeros afterwards.
+    InRaxOfGo,
 }
 
 /// How a detour with this payload does without a stack, if it can.
@@ -28,19 +39,28 @@ pub(super) fn stackless(payload: &Payload, stack: Stack, live: Liveness) -> Opti
     if !counts || !payload.hooks.is_empty() || payload.followed.is_some() {
         return None;
     }
-    match Frame::choose(64, stack, payload, live).uses_stack() {
-        false => Some(Stackless::Own),
-        true if live.flags_dead => Some(Stackless::Near),
-        true => live.dead.contains(0).then_some(Stackless::NearKeepingFlags),
+    if !Frame::choose(64, stack, payload, live).uses_stack() {
+        return Some(Stackless::Own);
     }
+    let flags = match stack {
+        _ if live.flags_dead => Flags::Dead,
+        _ if live.dead.contains(0) => Flags::InRax,
+        Stack::NoneInGo => Flags::InRaxOfGo,
+        Stack::None | Stack::AskedInGo | Stack::Enough => return None,
+    };
+    Some(Stackless::Near(flags))
 }
 
 impl Template<'_> {
     /// Counts in the overflow block.
-    pub(super) fn count_nearby(&mut self, keeps_flags: bool) -> Asm {
-        if keeps_flags {
-            self.asm.a.lahf()?;
-            self.asm.a.seto(al)?;
+    pub(super) fn count_nearby(&mut self, flags: Flags) -> Asm {
+        let a = &mut self.asm.a;
+        if flags == Flags::InRaxOfGo {
+            a.movq(xmm15, rax)?;
+        }
+        if flags != Flags::Dead {
+            a.lahf()?;
+            a.seto(al)?;
         }
         for step in self.request.payload.entry.iter() {
             let EntryStep::Count(counter) = step else { continue };
@@ -48,8 +68,15 @@ impl Template<'_> {
             let counter = MemoryOperand::with_base_displ(Register::RIP, counter as i64);
             let mut increment = Instruction::with1(Code::Inc_rm64, counter)?;
             increment.set_has_lock_prefix(true);
-            self.asm.a.add_instruction(increment)?;
+            a.add_instruction(increment)?;
         }
-        if keeps_flags { restore_flags(&mut self.asm.a) } else { Ok(()) }
+        if flags != Flags::Dead {
+            restore_flags(a)?;
+        }
+        if flags == Flags::InRaxOfGo {
+            a.movq(rax, xmm15)?;
+            a.xorps(xmm15, xmm15)?;
+        }
+        Ok(())
     }
 }

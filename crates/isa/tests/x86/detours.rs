@@ -82,15 +82,27 @@ impl<'m> Probed<'m> {
 
     /// One that counts without a stack, at the entry of a function of Go's compiler; `None` if it needs one.
     pub fn without_stack(machine: &'m Machine, code: &[u8], layout: &Layout) -> Option<Self> {
+        Self::without_stack_at(machine, code, 0, Stack::NoneInGo, layout)
+    }
+
+    /// The same so many bytes `behind` the entry, with what the detour may use of the stack.
+    pub fn without_stack_at(
+        machine: &'m Machine,
+        code: &[u8],
+        behind: usize,
+        stack: Stack,
+        layout: &Layout,
+    ) -> Option<Self> {
         let isa = Isa::X86_64.isa();
         let targets = BranchTargets::default();
-        let site = Site { address: FUNCTION, function: FUNCTION, code, padding: &[], targets: &targets };
+        let address = FUNCTION + behind as u64;
+        let site = Site { address, function: FUNCTION, code, padding: &[], targets: &targets };
         let displaced = isa.verdict(&site).jump.expect("a site for a jump");
-        if !isa.counts_without_stack(&site, &displaced, Stack::NoneInGo) {
+        if !isa.counts_without_stack(&site, &displaced, stack) {
             return None;
         }
         machine.write(FUNCTION, code);
-        Some(Self::written(machine, &site, displaced, (detour_at(0), Stack::NoneInGo), layout, COUNT))
+        Some(Self::written(machine, &site, displaced, (detour_at(0), stack), layout, COUNT))
     }
 
     /// The same with what is displaced.

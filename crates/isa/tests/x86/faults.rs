@@ -44,10 +44,11 @@ pub fn catch(stack: u64, size: usize) {
 /// so no call of the standard library.
 extern "C" fn caught(signal: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel passes a ucontext.
-    let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
-    if signal == libc::SIGTRAP && registers[libc::REG_EFL as usize] as u64 & stepping::TRAP_FLAG != 0 {
-        return stepping::stepped(registers);
+    let context = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext };
+    if signal == libc::SIGTRAP && context.gregs[libc::REG_EFL as usize] as u64 & stepping::TRAP_FLAG != 0 {
+        return stepping::stepped(context);
     }
+    let registers = &mut context.gregs;
     let ip = registers[libc::REG_RIP as usize] as u64;
     let ours = [ORIGINAL, NEAR, REACH, BEYOND].iter().any(|page| ip.wrapping_sub(*page) < 2 * PAGE as u64);
     if !ours {

@@ -65,7 +65,7 @@ pub const fn layout(self_pointer: bool) -> Layout {
         arenas: REGION + 0x100,
         signals: None,
         gate: 0,
-        near: 0,
+        near: BLOCKS,
     }
 }
 

@@ -5,6 +5,7 @@ use crate::detours::*;
 use crate::exits::{PROBE, goroutine, noted_by, probed};
 use crate::machine::*;
 use crate::processor::Random;
+use crate::stackless::NEARBY;
 use crate::stepping::{Step, step};
 use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, OpAccess, RflagsBits};
 use trapless_isa::detour::*;
@@ -60,6 +61,7 @@ impl Shown {
             match at {
                 0 => {}
                 SAVED_LOST => self.registers[number] = None,
+                SAVED_IN_XMM15 => self.registers[number] = Some(step.xmm15),
                 at => self.registers[number] = Some(word(at)),
             }
         }
@@ -204,14 +206,31 @@ impl Looked {
         goroutine: Option<u64>,
         context: &str,
     ) {
+        let start = |random: &mut Random| {
+            let mut start = machine.random(random);
+            start.registers[14] = goroutine.unwrap_or(start.registers[14]);
+            start
+        };
+        self.from(machine, random, layout, (code, probed), start, context);
+    }
+
+    /// The same, from states that `start` makes.
+    fn from(
+        &mut self,
+        machine: &Machine,
+        random: &mut Random,
+        layout: &Layout,
+        (code, probed): (&[u8], &[Probed<'_>]),
+        start: impl Fn(&mut Random) -> State,
+        context: &str,
+    ) {
         let told = Told::of(machine, layout, probed);
         for table in Table::ALL {
             let thread = Machine::thread(random.next() % 8);
             table.prepare(machine, layout, thread);
             // Twice: a thread's first hit goes another way.
             for round in 0..2 {
-                let mut start = machine.random(random);
-                start.registers[14] = goroutine.unwrap_or(start.registers[14]);
+                let start = start(random);
                 let memory = machine.read(SLOT - 1024, 2048);
                 let run = || {
                     machine.write(SLOT - 1024, &memory);
@@ -315,6 +334,21 @@ fn w1_so_it_is_where_there_is_no_stack_to_save_anything() {
             let Some(probed) = Probed::without_stack(&machine, &code, &layout) else { continue };
             looked.at_each(&machine, &mut random, &layout, (&code, &[probed]), None, name);
         }
+    }
+    looked.tell();
+}
+
+#[test]
+fn w1_so_it_is_where_not_even_a_register_is_free() {
+    let Some(machine) = Machine::new() else { return };
+    let mut random = Random(35);
+    let mut looked = Looked::default();
+    let layout = layout(true);
+    for nearby in NEARBY.iter().cycle().take(1500) {
+        let (code, probed) = nearby.probed(&machine, &layout);
+        machine.write(FUNCTION, code);
+        let start = |random: &mut Random| nearby.start(&machine, random);
+        looked.from(&machine, &mut random, &layout, (code, &[probed]), start, nearby.name);
     }
     looked.tell();
 }

@@ -17,6 +17,8 @@ pub struct Step {
     pub ip: u64,
     pub registers: [u64; 16],
     pub flags: u64,
+    /// The lower half of the register.
+    pub xmm15: u64,
     stack: [u64; WORDS],
 }
 
@@ -38,11 +40,12 @@ struct Shared<T>(UnsafeCell<T>);
 unsafe impl<T> Sync for Shared<T> {}
 
 static STEPS: Shared<[Step; MOST]> =
-    Shared(UnsafeCell::new([Step { ip: 0, registers: [0; 16], flags: 0, stack: [0; WORDS] }; MOST]));
+    Shared(UnsafeCell::new([Step { ip: 0, registers: [0; 16], flags: 0, xmm15: 0, stack: [0; WORDS] }; MOST]));
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 
 /// Keeps what the instruction finds that is about to run.
-pub fn stepped(all: &mut [i64; 23]) {
+pub fn stepped(context: &mut libc::mcontext_t) {
+    let all = &mut context.gregs;
     let ip = all[libc::REG_RIP as usize] as u64;
     if (EXIT..EXIT + 0x1000).contains(&ip) {
         all[libc::REG_EFL as usize] &= !(TRAP_FLAG as i64);
@@ -55,6 +58,9 @@ pub fn stepped(all: &mut [i64; 23]) {
     let step = unsafe { &mut (*STEPS.0.get())[taken] };
     step.ip = ip;
     step.flags = all[libc::REG_EFL as usize] as u64 & !TRAP_FLAG;
+    // SAFETY: the kernel has saved them behind the general registers.
+    let [low, high, ..] = unsafe { (*context.fpregs)._xmm[15].element };
+    step.xmm15 = u64::from(high) << 32 | u64::from(low);
     for (register, place) in step.registers.iter_mut().zip(REGISTERS) {
         *register = all[place as usize] as u64;
     }

@@ -1,6 +1,7 @@
 //! Vector, mask and x87 state as XSAVE lays it out.
 
 use crate::processor::Random;
+use std::ops::Range;
 use std::sync::OnceLock;
 
 /// Bytes of an XSAVE area.
@@ -29,6 +30,12 @@ fn places() -> &'static [(usize, usize)] {
         }
         places
     })
+}
+
+/// Where an area has the lower half of a vector register.
+pub fn xmm(number: usize) -> Range<usize> {
+    let at = 160 + 16 * number;
+    at..at + 16
 }
 
 /// An area of random state: x87 and SSE without unmasked exceptions, with random rounding and precision.

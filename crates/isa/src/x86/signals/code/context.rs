@@ -5,6 +5,10 @@ pub const REGISTERS: [i32; 16] = [144, 152, 136, 128, 160, 120, 112, 104, 40, 48
 pub const SP: i32 = REGISTERS[4];
 pub const IP: i32 = 168;
 pub const FLAGS: i32 = 176;
+/// The address of the other registers, as `fxsave` writes them; 0: there are none.
+pub const EXTENDED: i32 = 224;
+/// There, the lower half of xmm15.
+pub const XMM15: i32 = 160 + 15 * 16;
 /// Words that the kernel does not use: our note. The first one says that there is one.
 pub const NOTE: i32 = 232;
 /// Where the thread really is.

@@ -162,12 +162,13 @@ impl Routines {
         let done = a.label();
         a.bind(self.exchange);
         a.jump_if_zero(RDI, done);
+        self.exchange_with_xmm15(a);
         for number in (0..16).filter(|&number| number != SAVED_FLAGS) {
             let next = a.label();
             let place = a.place(next);
             a.put(|a, _| a.movzx(eax, byte_ptr(rdi + number as i32)));
             a.put(|a, _| a.lea(ecx, dword_ptr(rax - 1)));
-            a.put(|a, _| a.cmp(ecx, i32::from(SAVED_IN_AH) - 1));
+            a.put(|a, _| a.cmp(ecx, i32::from(SAVED_IN_XMM15) - 1));
             a.put(|a, _| a.jae(place));
             a.put(|a, _| a.neg(rax));
             a.put(|a, _| a.mov(rcx, qword_ptr(rsi + rax * 8)));
@@ -178,6 +179,20 @@ impl Routines {
         }
         a.bind(done);
         a.put(|a, _| a.ret());
+    }
+
+    /// rax changes places with xmm15 as the kernel has saved that, if it is in there. In: as for `exchange`.
+    fn exchange_with_xmm15(&self, a: &mut Lower) {
+        let elsewhere = a.label();
+        let place = a.place(elsewhere);
+        a.put(|a, _| a.cmp(byte_ptr(rdi), i32::from(SAVED_IN_XMM15)));
+        a.put(|a, _| a.jne(place));
+        a.load(RCX, RBX, context::EXTENDED);
+        a.jump_if_zero(RCX, elsewhere);
+        a.load(RDX, RBX, context::REGISTERS[RAX]);
+        a.put(|a, _| a.xchg(qword_ptr(rcx + context::XMM15), rdx));
+        a.store(RDX, RBX, context::REGISTERS[RAX]);
+        a.bind(elsewhere);
     }
 }
 
