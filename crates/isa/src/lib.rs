@@ -260,8 +260,8 @@ pub trait Isa: Sync {
         false
     }
 
-    /// Whether the function at `site` reads no flags that it is called with, however it goes on.
-    fn reads_no_flags(&self, _site: &Site<'_>) -> bool {
+    /// Whether nobody reads the flags that the instruction at `site` finds, however the function goes on. `by_go`: Go's compiler has made it.
+    fn flags_are_unread(&self, _site: &Site<'_>, _by_go: bool) -> bool {
         false
     }
 
@@ -269,12 +269,6 @@ pub trait Isa: Sync {
     /// store its second argument at this offset, not 0, from its first. `None` for what does anything else, as another unwinder's does.
     fn code_address_in_context(&self, _code: &[u8]) -> Option<u32> {
         None
-    }
-
-    /// Whether `code`, a function's, makes threads or gives its own a thread pointer: some of it may run with the pointer of the thread that has
-    /// made this one, at the same time as that.
-    fn starts_threads(&self, _code: &[u8]) -> bool {
-        false
     }
 
     /// Offsets in `code` of system calls that may make children which share the memory of their parent.

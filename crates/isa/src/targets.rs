@@ -131,8 +131,10 @@ struct Known {
     /// By address.
     spans: Vec<Span<u64>>,
     computed: Vec<u64>,
-    /// Functions that read no flags.
-    flagless: Vec<u64>,
+    /// Functions that read no flags which they are called with.
+    reads_no_flags: Vec<u64>,
+    /// Functions whose callers read no flags which they return with.
+    returns_no_flags: Vec<u64>,
 }
 
 impl BranchTargets {
@@ -153,11 +155,13 @@ impl BranchTargets {
         self
     }
 
-    /// The same, with functions that read no flags which they are called with: their first addresses.
+    /// The same, with the first addresses of functions that read no flags which they are `called` with, and of those whose callers read
+    /// none which they have `returned` with.
     #[must_use]
-    pub fn with_flagless(mut self, functions: Vec<u64>) -> Self {
-        let functions = self.in_file(functions);
-        Arc::make_mut(&mut self.known).flagless = functions;
+    pub fn with_unread_flags(mut self, called: Vec<u64>, returned: Vec<u64>) -> Self {
+        let (called, returned) = (self.in_file(called), self.in_file(returned));
+        let known = Arc::make_mut(&mut self.known);
+        (known.reads_no_flags, known.returns_no_flags) = (called, returned);
         self
     }
 
@@ -182,7 +186,12 @@ impl BranchTargets {
 
     /// Whether a function begins at `address` of which it is known that it reads no flags which it is called with.
     pub fn reads_no_flags(&self, address: u64) -> bool {
-        self.known.flagless.binary_search(&address.wrapping_sub(self.bias)).is_ok()
+        self.known.reads_no_flags.binary_search(&address.wrapping_sub(self.bias)).is_ok()
+    }
+
+    /// Whether it is known that no caller of the function that begins at `address` reads flags which it returns with.
+    pub fn returns_no_flags(&self, address: u64) -> bool {
+        self.known.returns_no_flags.binary_search(&address.wrapping_sub(self.bias)).is_ok()
     }
 
     /// The first target strictly between `start` and `end`: an instruction boundary or not, a patch over
@@ -279,7 +288,7 @@ mod tests {
         arrivals.insert_turn(0x1004);
         arrivals.may_turn_to_entry(0x2000);
         let bias = 0x2000_u64.wrapping_neg();
-        let in_file = arrivals.targets().with_computed(vec![0x1000]).with_flagless(vec![0x2000]);
+        let in_file = arrivals.targets().with_computed(vec![0x1000]).with_unread_flags(vec![0x2000], vec![0x1000]);
         let targets = in_file.moved_by(0x50).moved_by(bias.wrapping_sub(0x50));
         for (address, arrives, turns) in [
             (0xfff, false, false),
@@ -304,6 +313,8 @@ mod tests {
         assert!(!targets.is_computed(0x2000_u64.wrapping_add(bias)));
         assert!(targets.reads_no_flags(0x2000_u64.wrapping_add(bias)) && !targets.reads_no_flags(0x2000));
         assert!(!targets.reads_no_flags(0x1000_u64.wrapping_add(bias)));
+        assert!(targets.returns_no_flags(0x1000_u64.wrapping_add(bias)) && !targets.returns_no_flags(0x1000));
+        assert!(!targets.returns_no_flags(0x2000_u64.wrapping_add(bias)));
     }
 
     #[test]

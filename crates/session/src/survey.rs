@@ -5,7 +5,7 @@
 //! tables know is added: landing pads, relocated code pointers, local symbols.
 
 mod computed;
-mod flagless;
+mod flags;
 
 use crate::error::Error;
 use computed::{Clues, PointedInto};
@@ -94,7 +94,7 @@ pub fn branch_targets(module: &Module, isa: &dyn Isa) -> Result<BranchTargets, E
     again.map_err(|_| unread(module.path()))?.into_iter().for_each(|share| clues.append(share.clues));
     let targets = arrivals.targets();
     let functions = clues.functions(module, isa, &targets);
-    Ok(flagless::known(module, isa, targets.with_computed(functions)))
+    Ok(flags::known(module, isa, targets.with_computed(functions)))
 }
 
 /// What of a range of code the file has.

@@ -73,10 +73,8 @@ pub(super) fn leaves_room(
         request.address == request.function.address && check_of(module, &request.function).is_some();
     let counts = || {
         let isa = module.machine.isa();
-        let is_own = stack == Stack::NoneInGo || !isa.starts_threads(request.function.code());
         only_counts(request)
             && !is_restarted
-            && is_own
             && isa.counts_without_stack(&site_of(request, modules), displaced, stack)
     };
     let is_enough = match stack {

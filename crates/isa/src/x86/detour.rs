@@ -87,7 +87,7 @@ pub(super) fn counts_without_stack(
     stack: Stack,
 ) -> Option<Stackless> {
     let payload = Payload { entry: Steps::of([EntryStep::Count(0)]), ..Payload::default() };
-    stackless(&payload, stack, spare(64, site, displaced.start.max(site.address), stack, true))
+    stackless(&payload, stack, site.code, spare(64, site, displaced.start.max(site.address), stack, true))
 }
 
 /// What the detour of `request` may overwrite.
@@ -104,7 +104,7 @@ fn has_stack(bits: u32, request: &DetourRequest<'_>) -> bool {
         Stack::Enough => true,
         _ if bits == 32 => false,
         Stack::None | Stack::NoneInGo => {
-            let way = stackless(payload, *stack, to_spare(bits, request));
+            let way = stackless(payload, *stack, site.code, to_spare(bits, request));
             way.is_some_and(|way| way == Stackless::Own || request.layout.near != 0)
         }
         Stack::AskedInGo => {
@@ -128,7 +128,7 @@ fn counts_nearby(bits: u32, request: &DetourRequest<'_>) -> Option<Flags> {
     if bits == 32 || !matches!(request.stack, Stack::None | Stack::NoneInGo) {
         return None;
     }
-    match stackless(&request.payload, request.stack, to_spare(bits, request))? {
+    match stackless(&request.payload, request.stack, request.site.code, to_spare(bits, request))? {
         Stackless::Own => None,
         Stackless::Near(flags) => Some(flags),
     }

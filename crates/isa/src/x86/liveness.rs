@@ -82,16 +82,25 @@ impl Unread {
     };
 }
 
-/// Whether a function reads no flags that it is called with, on any path.
-pub(crate) fn reads_no_flags(bits: u32, site: &Site<'_>) -> bool {
-    scan(bits, site, site.function, true, Unread::default()).flags_dead
+/// See [`crate::Isa::flags_are_unread`].
+pub(crate) fn flags_are_unread(bits: u32, site: &Site<'_>, by_go: bool) -> bool {
+    let live = match by_go {
+        true => scan_in_go(bits, site, site.address),
+        false => liveness(bits, site, site.address, true),
+    };
+    live.flags_dead
+}
+
+/// What is dead in a function that Go's compiler has made. A fault is a panic there: nothing goes on behind it.
+fn scan_in_go(bits: u32, site: &Site<'_>, address: u64) -> Liveness {
+    scan(bits, site, address, false, Unread::IN_GO)
 }
 
 /// What a detour may overwrite that begins with the instruction at `address`: what is dead there, and what is known of Go's functions.
 pub(crate) fn spare(bits: u32, site: &Site<'_>, address: u64, stack: Stack, faults: bool) -> Liveness {
     match stack {
         Stack::NoneInGo | Stack::AskedInGo => {
-            let live = scan(bits, site, address, faults, Unread::IN_GO);
+            let live = scan_in_go(bits, site, address);
             if address == site.function { goroutine::at_entry(live) } else { live }
         }
         Stack::None | Stack::Enough => liveness(bits, site, address, faults),
@@ -167,13 +176,17 @@ impl Scan<'_> {
                     continue;
                 }
                 FlowControl::ConditionalBranch => {}
+                FlowControl::Call if instruction.mnemonic() == Mnemonic::Syscall => {
+                    // The kernel keeps the flags; that it leaves them in r11, too, is nothing that anybody reads.
+                    self.live.registers |= !written.registers;
+                }
                 // What a call or a return reads of registers is covered by reading anything.
                 FlowControl::Call => {
                     let unread = self.unread_at(instruction.near_branch_target());
                     return self.reads_anything(written, unread);
                 }
                 FlowControl::IndirectCall => return self.reads_anything(written, self.unread.called),
-                FlowControl::Return => return self.reads_anything(written, self.unread.returned),
+                FlowControl::Return => return self.reads_anything(written, self.unread_behind()),
                 _ => return self.reads_anything(written, Known::default()),
             }
             self.accesses(&instruction, &mut written);
@@ -211,6 +224,13 @@ impl Scan<'_> {
 
     fn is_outside(&self, address: u64) -> bool {
         address.wrapping_sub(self.site.function) >= self.site.code.len() as u64
+    }
+
+    /// What nobody reads behind the function.
+    fn unread_behind(&self) -> Known {
+        let is_unread = self.site.targets.returns_no_flags(self.site.function);
+        let flags = if is_unread { ARITHMETIC } else { self.unread.returned.flags };
+        Known { flags, ..self.unread.returned }
     }
 
     /// What nobody reads in another function.

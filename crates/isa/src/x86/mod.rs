@@ -177,16 +177,12 @@ impl Isa for X86 {
         self.bits == 64 && goroutine::reads_nothing_free(code, address)
     }
 
-    fn reads_no_flags(&self, site: &Site<'_>) -> bool {
-        liveness::reads_no_flags(self.bits, site)
+    fn flags_are_unread(&self, site: &Site<'_>, by_go: bool) -> bool {
+        liveness::flags_are_unread(self.bits, site, by_go)
     }
 
     fn counts_without_stack(&self, site: &Site<'_>, displaced: &Displaced, stack: Stack) -> bool {
         self.bits == 64 && detour::counts_without_stack(site, displaced, stack).is_some()
-    }
-
-    fn starts_threads(&self, code: &[u8]) -> bool {
-        self.bits == 64 && sharing::starts_threads(code)
     }
 
     fn sharing_candidates(&self, code: &[u8]) -> Vec<usize> {

@@ -46,7 +46,8 @@ pub(super) fn candidates(bits: u32, code: &[u8]) -> Vec<usize> {
 /// The system call that gives a thread its pointer, `arch_prctl`.
 const SETS_POINTER: u32 = 158;
 
-/// Whether 64-bit code makes threads, or sets the pointer of its own.
+/// Whether 64-bit code, a function's, makes threads or gives its own a thread pointer: some of it may run with the pointer of the thread that has
+/// made this one, at the same time as that.
 pub(super) fn starts_threads(code: &[u8]) -> bool {
     let is_wanted = |number| number == SETS_POINTER || Call::of(64, number).is_some();
     !syscalls::entries(64, code, is_wanted).is_empty()

@@ -9,6 +9,7 @@
 use super::detour::{Asm, Template};
 use super::frame::{Frame, restore_flags};
 use super::liveness::Liveness;
+use super::sharing::starts_threads;
 use crate::Stack;
 use crate::payload::*;
 use iced_x86::{Code, Instruction, MemoryOperand, Register, code_asm::*};
@@ -33,13 +34,14 @@ pub(super) enum Flags {
     InRaxOfGo,
 }
 
-/// How a detour with this payload does without a stack, if it can.
-pub(super) fn stackless(payload: &Payload, stack: Stack, live: Liveness) -> Option<Stackless> {
+/// How a detour with this payload does without a stack, if it can: in `code`, a function's.
+pub(super) fn stackless(payload: &Payload, stack: Stack, code: &[u8], live: Liveness) -> Option<Stackless> {
     let counts = payload.entry.iter().all(|step| matches!(step, EntryStep::Count(_)));
     if !counts || !payload.hooks.is_empty() || payload.followed.is_some() {
         return None;
     }
-    if !Frame::choose(64, stack, payload, live).uses_stack() {
+    let has_own = || stack == Stack::NoneInGo || !starts_threads(code);
+    if !Frame::choose(64, stack, payload, live).uses_stack() && has_own() {
         return Some(Stackless::Own);
     }
     let flags = match stack {

@@ -2,7 +2,7 @@
 
 use super::hex;
 use crate::payload::Sharing;
-use crate::x86::sharing::{candidates, sharing_calls};
+use crate::x86::sharing::{candidates, sharing_calls, starts_threads};
 use crate::{Machine, SharingCalls};
 use alloc::vec;
 
@@ -77,7 +77,7 @@ fn what_may_run_with_the_pointer_of_another_thread_is_told() {
         ("the number alone", "b89e000000 c3", false),
     ];
     for (name, code, expected) in cases {
-        assert_eq!(Machine::X86_64.isa().starts_threads(&hex(code)), expected, "{name}");
+        assert_eq!(starts_threads(&hex(code)), expected, "{name}");
     }
 }
 
