@@ -3,6 +3,7 @@
 //! The addresses are those of free ranges in the target's map. The target may use one of them before it is
 //! stopped; then mapping ours fails, without harm, and the blueprint is drawn again.
 
+use crate::admit::handles_faults;
 use crate::{
     EngineError, Plan, PlannedSite, Refusal, Session, Space, Spare,
     arenas::{self, Drawn, Piece},
@@ -14,7 +15,7 @@ use crate::{
     trap::TrapSite,
 };
 use std::{borrow::Cow, collections::BTreeMap, ops::Range};
-use trapless_isa::{Layout, detour::signals::Signals};
+use trapless_isa::{Layout, SignalCall, detour::signals::Signals};
 use trapless_process::{Pid, Process};
 use trapless_wire::{
     Arena, Header, Journal, JournalSite, JournalSizes, MAGIC, MAX_ARENAS, MAX_SEMAPHORES, PAGE, RawPlace,
@@ -94,8 +95,9 @@ impl<'p, 'm> Blueprint<'p, 'm> {
         }
         let mut layout = header.layout(tid_offset);
         layout.signals = layout.signals.map(|signals| Signals {
-            stops: plan.stops,
-            faults: plan.faults,
+            stops: plan.facts.stops,
+            faults: handles_faults(&plan.facts),
+            hops: plan.hops(),
             key: key(),
             ..signals
         });
@@ -298,6 +300,7 @@ fn journal_sizes(plan: &Plan<'_>) -> JournalSizes {
 fn planned(site: &PlannedSite<'_>, piece: &Piece) -> JournalSite {
     let role = match site.request.wanted.is_lookup() {
         true if !site.traps() => SiteRole::Lookup,
+        _ if site.request.wanted.signal == Some(SignalCall::Handler) => SiteRole::Handler,
         _ if site.request.is_exit() => SiteRole::Exit,
         _ => SiteRole::Plain,
     };

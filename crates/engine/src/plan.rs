@@ -2,9 +2,7 @@
 //!
 //! Planning looks at code and facts only. It touches no process.
 
-use crate::admit::{
-    Best, Facts, best, exits, handles_faults, judge_returns, original, require_unwinders, stack_of,
-};
+use crate::admit::{Best, Facts, Runtime, best, exits, judge_returns, original, require_unwinders, stack_of};
 use crate::exits::keep_whole;
 use crate::rooms::{Rooms, overlaps};
 use crate::{Home, Module, Refusal, Request, Role, Unwinder, Wanted, spread};
@@ -61,10 +59,8 @@ pub struct Plan<'m> {
     pub skipped: Vec<(u32, Refusal)>,
     /// Sizes of the blocks.
     pub geometry: Geometry,
-    /// [`Facts::stops`].
-    pub stops: u32,
-    /// Whether the process handles faults.
-    pub faults: bool,
+    /// What was known of the process. Where not all probes can be had that handlers take, they are not shown the program.
+    pub facts: Facts,
     /// What the sites go into.
     pub home: Home,
 }
@@ -247,8 +243,7 @@ impl<'m> Plan<'m> {
         sites.sort_by_key(|site| site.displaced.start);
         skipped.extend(place_numbers(&mut geometry, &mut sites));
         geometry.keep_free(home.spare().bytes());
-        let (stops, faults) = (facts.stops, handles_faults(facts));
-        let mut plan = Self { modules, sites, skipped, geometry, stops, faults, home };
+        let mut plan = Self { modules, sites, skipped, geometry, facts: *facts, home };
         require_unwinders(facts, &mut plan, &requests);
         match facts.shows && !home.is_armed() && !plan.has_signals(all) {
             // What was allowed for them is not, then.
@@ -266,6 +261,20 @@ impl<'m> Plan<'m> {
     /// The sites that serve the stubs of signal handlers.
     pub(crate) fn signals(&self) -> impl Iterator<Item = &PlannedSite<'m>> {
         self.sites.iter().filter(|site| site.request.wanted.signal.is_some())
+    }
+
+    /// Whether a site of Go's leads from room to its detour.
+    pub(crate) fn hops_in_go(&self, site: &PlannedSite<'_>) -> bool {
+        site.room.is_some() && self.modules[site.request.module].runtimes.contains(Runtime::Go)
+    }
+
+    /// Where Go's code lies that leads from room to a detour: its address and its size.
+    pub(crate) fn hops(&self) -> (u64, u64) {
+        let hops = self.sites.iter().filter(|site| self.hops_in_go(site));
+        let changed = hops.flat_map(|site| site.changed());
+        let ends = changed.map(|(displaced, _)| (displaced.start, displaced.end()));
+        let all = ends.reduce(|all, one| (all.0.min(one.0), all.1.max(one.1)));
+        all.map_or((0, 0), |(start, end)| (start, end - start))
     }
 
     /// The sites that numbers are told of. Those of an exit are its entry's.

@@ -257,7 +257,7 @@ fn take_out(
     let _ = gate::open(process, header);
     let arenas = Ranges::new(header.arenas().map(|a| (a.address, a.address + a.size)));
     leave_slots(stopped, session)?;
-    let all_out = step_out(stopped, header, &arenas);
+    let all_out = step_out(stopped, session, &arenas);
     let held = entrances::leave(process, stopped, session)?;
 
     // What was written at a site that is not believed is not known.
@@ -335,10 +335,15 @@ const OUT_WITHIN: Duration = Duration::from_secs(10);
 
 /// Step 2. Whether every thread is out.
 ///
-/// One that faults in an arena is about to go to the stub of its handler, which needs to be there yet.
-fn step_out(stopped: &mut Stopped<'_>, header: &Header, arenas: &Ranges) -> bool {
+/// One that faults in an arena is about to go to its handler, which needs to be shown the program yet: by its stub, or by its own probe.
+fn step_out(stopped: &mut Stopped<'_>, session: &FoundSession, arenas: &Ranges) -> bool {
     let deadline = Instant::now() + OUT_WITHIN;
-    let is_inside = |registers: &Registers| arenas.find(registers.ip().0).is_some();
+    let handlers: Vec<u64> =
+        session.journal.planned().filter(|site| site.is_handler()).map(|site| site.site).collect();
+    let is_inside = |registers: &Registers| {
+        let ip = registers.ip().0;
+        arenas.find(ip).is_some() || handlers.contains(&ip)
+    };
     let inside: Vec<_> =
         stopped.threads().iter().filter(|t| is_inside(t.registers())).map(|t| t.tid()).collect();
     let mut all_out = true;
@@ -346,7 +351,7 @@ fn step_out(stopped: &mut Stopped<'_>, header: &Header, arenas: &Ranges) -> bool
         let ends = |registers: &Registers| !is_inside(registers) || Instant::now() >= deadline;
         let mut out = stopped.step_until(tid, MAX_STEPS, ends);
         if let Ok(Stepped::Faulted(signal)) = out
-            && signals::has_stub(stopped, header, signal)
+            && signals::is_shown(stopped, &session.header, &handlers, signal)
             && stopped.deliver(tid).is_ok_and(|delivered| delivered)
         {
             out = stopped.step_until(tid, MAX_STEPS, ends);

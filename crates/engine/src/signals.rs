@@ -2,7 +2,7 @@
 //!
 //! Each handler that the process has when it is probed gets its stub by `rt_sigaction` in the process itself, before the first patch is in:
 //! a stub harms nobody alone. Handlers that go elsewhere than to code which is probed keep what they have; where that is a
-//! handler of faults, nothing is displaced that may fault. When probes are taken out, whatever the process has then is asked of
+//! handler of faults, nothing is displaced that may fault. A handler that is probed itself needs no stub. When probes are taken out, whatever the process has then is asked of
 //! the kernel, and each stub is replaced by its handler, of which the table tells.
 
 use crate::admit::{Facts, MAY_FAULT};
@@ -23,13 +23,11 @@ impl Blueprint<'_, '_> {
         refused: &mut [Option<LeftAlone>],
     ) -> Result<(), EngineError> {
         let Some(signals) = self.header.signals() else { return Ok(()) };
-        let returns: Vec<u64> = self
-            .plan
-            .sites
-            .iter()
-            .filter(|site| site.request.wanted.signal == Some(SignalCall::Return))
-            .map(|site| site.displaced.start)
-            .collect();
+        let sites_of = |call: SignalCall| {
+            let is_one = move |site: &&PlannedSite<'_>| site.request.wanted.signal == Some(call);
+            self.plan.sites.iter().filter(is_one).map(|site| site.displaced.start).collect::<Vec<u64>>()
+        };
+        let returns = sites_of(SignalCall::Return);
         let is_there = |(index, site): (usize, &PlannedSite<'_>)| {
             site.request.wanted.signal.is_none()
                 || refused[index].is_none() && self.is_original(process, index)
@@ -41,7 +39,7 @@ impl Blueprint<'_, '_> {
             && !all.iter().any(other)
             && returns.len() <= SIGNAL_MOST_RETURNS as usize;
         let given = match can {
-            true => give(process, stopped, &signals, &returns)?,
+            true => give(process, stopped, &signals, &returns, &sites_of(SignalCall::Handler))?,
             false => false,
         };
         if !given {
@@ -50,7 +48,8 @@ impl Blueprint<'_, '_> {
             for (site, refusal) in self.plan.sites.iter().zip(refused) {
                 let is_seen = || {
                     let isa = self.plan.modules[site.request.module].machine.isa();
-                    !site.traps()
+                    let hops = self.plan.hops_in_go(site);
+                    hops || !site.traps()
                         && !site.request.wanted.is_hook()
                         && site.changed().any(|(displaced, original)| {
                             admit::seen_by_handlers(&facts, isa, displaced, original).is_err()
@@ -65,12 +64,14 @@ impl Blueprint<'_, '_> {
     }
 }
 
-/// Gives each handler its stub, or none any; whether they have them. Handlers of faults must have one, the others should.
+/// Gives each handler its stub, or none any; whether they have them. Handlers of faults must have one, the others should. Those that are
+/// `probed` need none.
 fn give(
     process: &Process,
     stopped: &mut Stopped<'_>,
     signals: &Signals,
     returns: &[u64],
+    probed: &[u64],
 ) -> Result<bool, EngineError> {
     let caught = process.status()?.sig_caught;
     let signals_caught: Vec<i32> = (1..=64).filter(|signal| caught & 1 << (signal - 1) != 0).collect();
@@ -90,6 +91,9 @@ fn give(
     let mut given = Vec::new();
     for (signal, action) in actions.into_iter().filter(|(_, action)| action.is_handled()) {
         let is_probed = returns.contains(&action.restorer);
+        if is_probed && probed.contains(&action.handler) {
+            continue;
+        }
         let known = handlers.iter().position(|handler| *handler == action.handler);
         let index = known.unwrap_or(handlers.len());
         if is_probed && known.is_none() && index < SIGNAL_STUBS as usize {
@@ -131,11 +135,11 @@ fn give(
     }
 }
 
-/// Whether the handler of a signal has a stub, which shows it the program wherever the signal comes.
-pub(crate) fn has_stub(stopped: &mut Stopped<'_>, header: &Header, signal: i32) -> bool {
+/// Whether the handler of a signal is one of those that are `probed`, or has a stub, and so is shown the program wherever the signal comes.
+pub(crate) fn is_shown(stopped: &mut Stopped<'_>, header: &Header, probed: &[u64], signal: i32) -> bool {
     let Some(signals) = header.signals() else { return false };
     let action = stopped.remote(|remote| remote.signal_action(signal, None));
-    action.is_ok_and(|action| signals.stubs().contains(&action.handler))
+    action.is_ok_and(|action| signals.stubs().contains(&action.handler) || probed.contains(&action.handler))
 }
 
 /// How many times the process has installed a handler that could be given no stub, as far as it tells.

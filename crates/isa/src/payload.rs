@@ -409,6 +409,8 @@ pub enum SignalCall {
     Action,
     /// Where handlers return to, ahead of the system call `rt_sigreturn`: the signal's frame lies at the stack pointer.
     Return,
+    /// Where a handler begins, as the kernel calls it.
+    Handler,
 }
 
 /// The flags of `clone` that decide (`linux/sched.h`): shared memory, a parent that waits, a thread pointer of the child's own.

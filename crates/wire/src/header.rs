@@ -203,6 +203,7 @@ impl Header {
             arena: self.signals,
             stops: 0,
             faults: false,
+            hops: (0, 0),
             key: 0,
         })
     }

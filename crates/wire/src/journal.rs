@@ -174,12 +174,14 @@ pub enum SiteRole {
     Lookup = 1,
     /// The function is left here of another site of the same probe, which all numbers are told of.
     Exit = 2,
+    /// A handler of signals begins here, and is shown the program. A thread that is about to begin it has to have done so ahead of removal.
+    Handler = 3,
 }
 
 impl SiteRole {
     /// The role with this number.
     pub fn from_raw(raw: u8) -> Option<Self> {
-        [Self::Plain, Self::Lookup, Self::Exit].into_iter().find(|role| *role as u8 == raw)
+        [Self::Plain, Self::Lookup, Self::Exit, Self::Handler].into_iter().find(|role| *role as u8 == raw)
     }
 }
 
@@ -197,6 +199,11 @@ impl JournalSite {
     /// Whether it is one of the places where a function is left, and not the probe's own.
     pub fn is_exit(&self) -> bool {
         self.role == SiteRole::Exit as u8
+    }
+
+    /// Whether a handler of signals begins here.
+    pub fn is_handler(&self) -> bool {
+        self.role == SiteRole::Handler as u8
     }
 
     /// Address of the probed instruction, or of the landing place of indirect branches behind which the patch begins.

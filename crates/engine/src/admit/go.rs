@@ -13,13 +13,14 @@
 //! Go moves stacks when they grow, and goroutines from thread to thread.
 //!
 //! Go stops goroutines at any instruction and asks its tables how large the frame is there. A detour is in none of them, so nothing is
-//! stopped in it; the room of a short jump is.
+//! stopped in it. The room of a short jump is, and so its handler must not see it ([`trapless_isa::detour::signals`]). Handlers, and what they return
+//! to, run on a stack that is made for them.
 
 use super::verdict::original;
-use super::{Runtime, Runtimes};
+use super::{Facts, Runtime};
 use crate::plan::site_of;
 use crate::{Function, Module, Refusal, Request, Role, Wanted};
-use trapless_isa::{Displaced, Identity, Stack, StackCheck};
+use trapless_isa::{Displaced, Identity, SignalCall, Stack, StackCheck};
 
 /// Where the probe of a function's entry stands.
 pub fn entry_of(module: &Module<'_>, function: &Function<'_>) -> u64 {
@@ -28,14 +29,18 @@ pub fn entry_of(module: &Module<'_>, function: &Function<'_>) -> u64 {
     check.filter(|behind| !module.targets.contains(*behind)).unwrap_or(function.address)
 }
 
-/// Why there must be no jump inside of a function that leads from one of its instructions to the detour of another.
-pub(super) fn lets_hop(runtimes: Runtimes) -> Result<(), Refusal> {
-    if runtimes.contains(Runtime::Go) { Err(Refusal::Preempted) } else { Ok(()) }
+/// Why there must be no jump inside of a function of the `module`th module that leads from one of its instructions to the detour of another.
+pub(super) fn lets_hop(facts: &Facts, modules: &[Module<'_>], module: usize) -> Result<(), Refusal> {
+    let is_go = |module: &Module<'_>| module.runtimes.contains(Runtime::Go);
+    // Handlers know of one such module.
+    let is_known = || facts.hops && modules.iter().position(is_go) == Some(module);
+    if !is_go(&modules[module]) || is_known() { Ok(()) } else { Err(Refusal::Preempted) }
 }
 
 /// What the detour of a request may use of the stack.
 pub fn stack_of(module: &Module<'_>, request: &Request<'_>) -> Stack {
-    if !module.runtimes.contains(Runtime::Go) {
+    let is_handlers = matches!(request.wanted.signal, Some(SignalCall::Handler | SignalCall::Return));
+    if !module.runtimes.contains(Runtime::Go) || is_handlers {
         return Stack::Enough;
     }
     let (function, at) = (&request.function, request.address);

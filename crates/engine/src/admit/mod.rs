@@ -51,6 +51,8 @@ pub struct Facts {
     /// Handlers of signals are shown the program where they interrupt a detour ([`trapless_isa::detour::signals`]), if all probes that this takes
     /// can be had.
     pub shows: bool,
+    /// Handlers are never shown the room of a short jump in Go's code, on the same condition.
+    pub hops: bool,
     /// A signal by which a run-time system of the process stops its threads, or 0 ([`trapless_isa::detour::signals::Signals::stops`]).
     pub stops: u32,
     /// Exceptions are thrown, and no unwinder was found that could be hooked.
@@ -60,7 +62,7 @@ pub struct Facts {
 impl Facts {
     /// The same where handlers see detours.
     pub(crate) fn without_stubs(&self) -> Self {
-        Self { shows: false, ..*self }
+        Self { shows: false, hops: false, ..*self }
     }
 }
 

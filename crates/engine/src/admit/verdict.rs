@@ -130,7 +130,7 @@ pub(crate) fn room<'m>(
 ) -> Result<Room<'m>, Refusal> {
     let module = &modules[request.module];
     let isa = module.machine.isa();
-    go::lets_hop(module.runtimes)?;
+    go::lets_hop(facts, modules, request.module)?;
     let room_in = |function: &Function<'m>| {
         let room = isa.room(&module.whole(function), &displaced, is_taken)?;
         let original = original(function, room);

@@ -38,7 +38,17 @@
 //! | [`SIGNAL_UNSEEN`] | how many handlers were installed that could be given no stub |
 //! | [`SIGNAL_RETURNS`] | where the handlers return to that have stubs: addresses that are probed, ended by 0 |
 //!
-//! The stubs and their routines lie in an arena of their own: entries at the offsets [`SIGNAL_WRAP`] to [`SIGNAL_RESUME`], then the stubs.
+//! # Handlers that are probed
+//!
+//! Go has one handler for all signals, and installs it where a probe would find no stack. There the handler itself is probed
+//! ([`SignalCall::Handler`](crate::SignalCall::Handler)), and does at its entry what a stub does. A program that passes a signal on to it has been shown
+//! the program already: only the kernel calls it with the context where the kernel puts that.
+//!
+//! Go looks up in its tables how large the frame is where a goroutine was interrupted, by the function that the address lies in. The room of a
+//! short jump may lie in another function, or behind the last one. Whoever is interrupted at a jump there, in the code at
+//! [`Signals::hops`], has gone on to where that leads before anybody looks.
+//!
+//! The stubs and their routines lie in an arena of their own: entries at the offsets [`SIGNAL_WRAP`] to [`SIGNAL_SHOW`], then the stubs.
 
 /// Length of the code that handlers return to: it makes the system call `rt_sigreturn`.
 pub const RETURN_LENGTH: usize = 9;
@@ -53,6 +63,8 @@ pub const SIGNAL_WRAP: u32 = 32;
 pub const SIGNAL_UNWRAP: u32 = 40;
 /// Arena of stubs: makes the context at r10 that of where the thread really is.
 pub const SIGNAL_RESUME: u32 = 48;
+/// Arena of stubs: shows the program to the handler that is about to begin.
+pub const SIGNAL_SHOW: u32 = 56;
 /// Arena of stubs: the first stub.
 pub const SIGNAL_FIRST_STUB: u32 = 64;
 /// Arena of stubs: its size.
@@ -83,6 +95,8 @@ pub struct Signals {
     /// Whether the process handles faults. Then a register is not dead because an instruction overwrites it that may fault: its handler may go on
     /// behind that.
     pub faults: bool,
+    /// Where code lies whose jumps into an arena nobody is to be seen at: its address and its size, which is 0 where there is none.
+    pub hops: (u64, u64),
     /// What notes are combined with: a number of the session's own, so that nobody takes another's note for one of his, and no address of ours
     /// stands on a stack.
     pub key: u64,

@@ -3,7 +3,25 @@
 use super::file::{code_of, function_around};
 use crate::target;
 use trapless_isa::SignalCall;
-use trapless_symbols::Module;
+use trapless_symbols::{Function, Module};
+
+/// What the kernel calls in programs of Go for any signal: the first, or where there is C, too, the second.
+const GOS: [&str; 2] = ["runtime.sigtramp", "runtime.cgoSigtramp"];
+
+/// The handlers of a module that are known by their names.
+fn handlers(module: &Module) -> Vec<u64> {
+    if !module.is_go() {
+        return Vec::new();
+    }
+    let is_handler = |name: &str| GOS.contains(&name.trim_end_matches(".abi0"));
+    let known = module.functions().iter().filter(|function| function.names().any(|name| is_handler(name.plain())));
+    known.map(|function| function.address()).collect()
+}
+
+/// Whether it is Go's way to install handlers, all of which are probed.
+fn is_gos(function: &Function<'_>) -> bool {
+    function.names().any(|name| name.plain().trim_end_matches(".abi0") == "runtime.rt_sigaction")
+}
 
 /// All of them, where the instruction set's handlers can be shown the program.
 pub(super) fn places(module: &Module) -> Vec<(u64, SignalCall)> {
@@ -12,6 +30,8 @@ pub(super) fn places(module: &Module) -> Vec<(u64, SignalCall)> {
     if !isa.shows_handlers_the_program() {
         return places;
     }
+    let handlers = handlers(module);
+    places.extend(handlers.iter().map(|&address| (address, SignalCall::Handler)));
     for range in module.executable_ranges() {
         let start = range.start;
         let Some(code) = module.code(range) else { continue };
@@ -22,6 +42,9 @@ pub(super) fn places(module: &Module) -> Vec<(u64, SignalCall)> {
         for at in isa.action_candidates(code) {
             let at = start + at as u64;
             let function = function_around(module, at);
+            if !handlers.is_empty() && function.as_ref().is_some_and(is_gos) {
+                continue;
+            }
             let own = function.and_then(|function| Some((function.address(), code_of(module, function)?)));
             let found = own.and_then(|(start, code)| isa.action_places(code, start, at));
             let Some((ahead, behind)) = found else { continue };

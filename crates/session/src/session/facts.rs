@@ -17,10 +17,11 @@ pub(super) fn of_process(process: Option<&Process>, images: &[Image], follows: b
     let Some(process) = process else { return Ok(Facts::default()) };
     let status = process.status().map_err(Error::other)?;
     let mut runtimes = Runtimes::default();
-    // Go's runtime stops goroutines by this signal, and makes them go on from wherever they are seen to be.
-    const SIGURG: i32 = 23;
-    let modules = || images.iter().filter_map(|image| image.module(Some(process)).ok());
-    let is_stopped = status.sig_caught & 1 << (SIGURG - 1) != 0 && modules().any(Module::is_go);
+    // Go's runtime stops goroutines by this signal, and makes them go on from wherever they are seen to be. A program that has just been
+    // launched has yet to say so.
+    const SIGURG: u32 = 23;
+    let mut modules = images.iter().filter_map(|image| image.module(Some(process)).ok());
+    let is_stopped = modules.any(Module::is_go);
     for image in images.iter().filter(|_| follows) {
         // What is no ELF file, such as a font or the code that a program has made, is no run-time system either.
         if let Ok(file) = image.opened(Some(process)) {
@@ -32,7 +33,8 @@ pub(super) fn of_process(process: Option<&Process>, images: &[Image], follows: b
         shadow_stack: status.shadow_stack,
         runtimes,
         shows: false,
-        stops: if is_stopped { SIGURG as u32 } else { 0 },
+        hops: false,
+        stops: if is_stopped { SIGURG } else { 0 },
         throws_unhooked: false,
     })
 }

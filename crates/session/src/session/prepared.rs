@@ -55,12 +55,10 @@ impl<'i> Prepared<'i> {
         follows: bool,
     ) -> Result<Self, Error> {
         let mut sites = if follows { hooks::with_unwinders(process, images, sites) } else { sites };
-        let signals = match process {
-            Some(process) => signals::Hooks::find(process, images, &mut sites),
-            None => signals::Hooks::default(),
-        };
+        let signals = signals::Hooks::find(process, images, &mut sites);
         let mut facts = facts::of_process(process, images, follows)?;
         facts.shows = signals.are_whole() && !signals::are_shown_already(process);
+        facts.hops = facts.shows && signals.are_gos();
         facts.throws_unhooked = follows && hooks::throw_unhooked(process, images, &sites);
         let home = Home::default();
         let none = BTreeMap::new();

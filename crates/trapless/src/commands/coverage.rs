@@ -49,7 +49,7 @@ pub fn run(listing: &Listing, place: &Place, prepared: &Prepared<'_>) -> Result<
         }
         let mut instructions = Tally::default();
         let sampled = sample(&modules, &requests);
-        let judged = spread::map(&sampled, |request| best_of(prepared.facts(), &modules, request, &TRAPLESS));
+        let judged = spread::map(&sampled, |request| best_of(&plan.facts, &modules, request, &TRAPLESS));
         judged.into_iter().for_each(|verdict| instructions.take(verdict));
         let module = place.images[image].name();
         rows.extend([entries.row(module, "entries"), instructions.row(module, "instructions")]);

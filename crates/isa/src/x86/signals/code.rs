@@ -4,6 +4,8 @@
 //! |---|---|---|
 //! | wrap, unwrap, resume | r10: an action, an action, a context | every register but r10 and r11 is kept |
 //! | deliver | eax: the stub's number; the rest as the kernel calls a handler | goes on to the handler |
+//! | handler | as the kernel calls one | every register but r10 and r11 is kept |
+//! | inside | rdi, rsi, rdx: as the kernel calls a handler that has interrupted a detour | rdi, rsi, rdx, r11 and what functions keep are kept |
 //! | row | rcx: an address | al: what it stands for; r8: bytes to the place's stack pointer; r9: what was saved; r10: its piece; r11: its arena |
 //! | locate | rcx: an address, rbp: its stack pointer, which is pushed, too | rax: the program's address or 0, rbp: its stack pointer; r12 to r15 |
 //! | exchange | rdi: what was saved ([`Saved`]) or 0, rsi: the stack pointer it is below of, rbx: a context | |
@@ -36,6 +38,8 @@ pub(in crate::x86) fn signal_code(layout: &Layout) -> Result<Runtime, Reason> {
     let mut a = Lower::new(64, start)?;
     let routines = Routines {
         deliver: a.label(),
+        handler: a.label(),
+        inside: a.label(),
         wrap: a.label(),
         unwrap: a.label(),
         resume: a.label(),
@@ -44,15 +48,17 @@ pub(in crate::x86) fn signal_code(layout: &Layout) -> Result<Runtime, Reason> {
         exchange: a.label(),
     };
     routines.deliver(&mut a, layout, &signals);
+    routines.handler(&mut a, layout, &signals);
+    routines.inside(&mut a, layout, &signals);
     routines.wrap(&mut a, &signals);
     routines.unwrap(&mut a, &signals);
     routines.resume(&mut a, &signals);
     routines.row(&mut a, layout);
     routines.locate(&mut a, layout);
     routines.exchange(&mut a);
-    let entries = [routines.deliver, routines.wrap, routines.unwrap, routines.resume];
+    let entries = [routines.deliver, routines.wrap, routines.unwrap, routines.resume, routines.handler];
     let (body, addresses) = a.finish(&entries)?;
-    let [deliver, wrap, unwrap, resume] = core::array::from_fn(|index| addresses[index]);
+    let [deliver, wrap, unwrap, resume, handler] = core::array::from_fn(|index| addresses[index]);
 
     let mut code = Vec::with_capacity((ROUTINES - SIGNAL_WRAP) as usize + body.len());
     let at = |code: &Vec<u8>| signals.arena + u64::from(SIGNAL_WRAP) + code.len() as u64;
@@ -62,7 +68,9 @@ pub(in crate::x86) fn signal_code(layout: &Layout) -> Result<Runtime, Reason> {
         code.extend_from_slice(&distance.to_le_bytes());
     };
     let fill = |code: &mut Vec<u8>, end: u32| code.resize((end - SIGNAL_WRAP) as usize, 0xcc);
-    for (offset, routine) in [(SIGNAL_WRAP, wrap), (SIGNAL_UNWRAP, unwrap), (SIGNAL_RESUME, resume)] {
+    let called =
+        [(SIGNAL_WRAP, wrap), (SIGNAL_UNWRAP, unwrap), (SIGNAL_RESUME, resume), (SIGNAL_SHOW, handler)];
+    for (offset, routine) in called {
         fill(&mut code, offset);
         jump(&mut code, routine);
     }
@@ -76,7 +84,7 @@ pub(in crate::x86) fn signal_code(layout: &Layout) -> Result<Runtime, Reason> {
     code.extend_from_slice(&body);
     // A probe's detour calls these as it calls the others.
     let offset = |address: u64| (address - start) as u32;
-    let roots = [wrap, unwrap, resume].map(|address| (offset(address), Place::Routine));
+    let roots = called.map(|(_, address)| (offset(address), Place::Routine));
     let points = frames::points(64, Stack::Enough, &body, &roots, &[]);
     let frames =
         points.into_iter().map(|point| Point { offset: point.offset + ROUTINES - SIGNAL_WRAP, ..point });
@@ -86,6 +94,8 @@ pub(in crate::x86) fn signal_code(layout: &Layout) -> Result<Runtime, Reason> {
 /// Where each begins.
 struct Routines {
     deliver: usize,
+    handler: usize,
+    inside: usize,
     wrap: usize,
     unwrap: usize,
     resume: usize,

@@ -72,8 +72,8 @@ impl Template<'_> {
         };
         let routine = |offset: u32| signals.arena + u64::from(offset);
         let a = &mut self.asm.a;
-        // Behind a handler nothing is left below the stack pointer.
-        let red_zone = if call == SignalCall::Return { 0 } else { RED_ZONE };
+        // Where a handler begins, and behind one, nothing is left below the stack pointer.
+        let red_zone = if matches!(call, SignalCall::Return | SignalCall::Handler) { 0 } else { RED_ZONE };
         a.lea(rsp, qword_ptr(rsp - red_zone))?;
         a.pushfq()?;
         a.push(r10)?;
@@ -85,6 +85,13 @@ impl Template<'_> {
             SignalCall::Return => {
                 a.lea(r10, qword_ptr(rsp + depth))?;
                 call_at(a, routine(SIGNAL_RESUME))?;
+            }
+            SignalCall::Handler => {
+                // Behind the address that it returns to (`struct rt_sigframe`, `arch/x86/include/asm/sigframe.h`).
+                a.lea(r10, qword_ptr(rsp + depth + 8))?;
+                a.cmp(r10, rdx)?;
+                a.jne(done)?;
+                call_at(a, routine(SIGNAL_SHOW))?;
             }
             SignalCall::BeforeAction => {
                 on_stack(a, done)?;

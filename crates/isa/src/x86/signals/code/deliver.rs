@@ -6,7 +6,7 @@ use crate::assemble::Assemble;
 use crate::detour::signals::*;
 use crate::frames::*;
 use crate::routines::in_arena;
-use crate::x86::{emit::number::*, lower::Lower};
+use crate::x86::{JUMP_LENGTH, emit::number::*, lower::Lower};
 use context::*;
 use iced_x86::code_asm::*;
 
@@ -23,7 +23,7 @@ mod signal {
 impl Routines {
     /// What a signal's handler sees; then the handler.
     pub(super) fn deliver(&self, a: &mut Lower, layout: &Layout, signals: &Signals) {
-        let [inside, plain, within, elsewhere, out, number, show] = [(); 7].map(|()| a.label());
+        let [inside, plain] = [(); 2].map(|()| a.label());
         a.bind(self.deliver);
         a.set(R11, signals.table + u64::from(SIGNAL_HANDLERS));
         a.put(|a, _| a.mov(r11, qword_ptr(r11 + rax * 8)));
@@ -32,13 +32,47 @@ impl Routines {
         // Handlers get what was in the other registers. It is not for them, but it goes on their stacks.
         [RAX, RCX, R8, R9, R10].iter().for_each(|&register| a.set(register, 0));
         a.put(|a, _| a.jmp(r11));
+        a.bind(inside);
+        self.call_inside(a);
+        a.jump(plain);
+    }
 
+    /// The same for a handler that is probed.
+    pub(super) fn handler(&self, a: &mut Lower, layout: &Layout, signals: &Signals) {
+        const SAVED: [usize; 4] = [RAX, RCX, R8, R9];
+        let [inside, plain] = [(); 2].map(|()| a.label());
+        a.bind(self.handler);
+        SAVED.iter().for_each(|&register| a.push(register));
+        // One handler may go on in another, which finds the note of this signal.
+        a.set(RAX, signals.key);
+        a.put(|a, _| a.xor(rax, rdx));
+        a.load(RCX, RDX, context::NOTE);
+        a.jump_if_equal(RAX, RCX, plain);
+        is_inside(a, layout, signals, plain, inside);
+        a.bind(plain);
+        SAVED.iter().rev().for_each(|&register| a.pop(register));
+        a.put(|a, _| a.ret());
+        a.bind(inside);
+        self.call_inside(a);
+        a.jump(plain);
+    }
+
+    /// Where it returned to does not stay behind on the stack.
+    fn call_inside(&self, a: &mut Lower) {
+        self.call(a, self.inside);
+        a.set(RAX, 0);
+        a.store(RAX, RSP, -8);
+    }
+
+    /// Shows the program where an instruction of ours was interrupted.
+    pub(super) fn inside(&self, a: &mut Lower, layout: &Layout, signals: &Signals) {
+        let [within, elsewhere, out, number, show] = [(); 5].map(|()| a.label());
         const SAVED: [usize; 10] = [RDI, RSI, RDX, R11, RBX, RBP, R12, R13, R14, R15];
         // The signal and its description, which may be those of another one that this one has interrupted.
         const OWN: [usize; 2] = [RSI, RDI];
         const SIGNAL: i32 = 0;
         const DESCRIPTION: i32 = 8;
-        a.bind(inside);
+        a.bind(self.inside);
         SAVED.iter().for_each(|&register| a.push(register));
         OWN.iter().for_each(|&register| a.push(register));
         a.bind(within);
@@ -96,7 +130,7 @@ impl Routines {
         forget_calls(a);
         OWN.iter().for_each(|&register| a.pop(register));
         SAVED.iter().rev().for_each(|&register| a.pop(register));
-        a.jump(plain);
+        a.put(|a, _| a.ret());
     }
 
     /// A signal that came together with another one interrupts that one's stub before its first instruction. Then the context at rbx, of
@@ -201,6 +235,7 @@ impl Routines {
 fn is_inside(a: &mut Lower, layout: &Layout, signals: &Signals, plain: usize, inside: usize) {
     a.set(RAX, 0);
     a.store(RAX, RDX, context::NOTE);
+    hop(a, layout, signals.hops);
     if signals.stops != 0 {
         let plain = a.place(plain);
         a.put(|a, _| a.cmp(edi, signals.stops as i32));
@@ -208,4 +243,26 @@ fn is_inside(a: &mut Lower, layout: &Layout, signals: &Signals, plain: usize, in
     }
     a.load(RCX, RDX, context::IP);
     in_arena(a, layout, RCX, [R8, R9, R10], inside);
+}
+
+/// Makes the context at rdx that of a thread which has gone on to a detour, if it stands at a jump to one in the code of so many bytes.
+fn hop(a: &mut Lower, layout: &Layout, (start, size): (u64, u64)) {
+    // A module is smaller than what a branch reaches.
+    let size = i32::try_from(size).ok().and_then(|size| u32::try_from(size).ok());
+    let Some(size) = size.and_then(|size| size.checked_sub(JUMP_LENGTH.into())) else { return };
+    let [stays, goes_on] = [(); 2].map(|()| a.label());
+    let stays_place = a.place(stays);
+    a.load(RCX, RDX, context::IP);
+    a.set(R8, start.wrapping_neg());
+    a.add(R8, RCX);
+    a.jump_if_not_below_small(R8, size, stays);
+    a.put(|a, _| a.cmp(byte_ptr(rcx), 0xe9));
+    a.put(|a, _| a.jne(stays_place));
+    a.put(|a, _| a.movsxd(r8, dword_ptr(rcx + 1)));
+    a.put(|a, _| a.lea(rcx, qword_ptr(rcx + r8 + i32::from(JUMP_LENGTH))));
+    in_arena(a, layout, RCX, [R8, R9, R10], goes_on);
+    a.jump(stays);
+    a.bind(goes_on);
+    a.store(RCX, RDX, context::IP);
+    a.bind(stays);
 }
