@@ -288,7 +288,8 @@ mod tests {
         arrivals.insert_turn(0x1004);
         arrivals.may_turn_to_entry(0x2000);
         let bias = 0x2000_u64.wrapping_neg();
-        let in_file = arrivals.targets().with_computed(vec![0x1000]).with_unread_flags(vec![0x2000], vec![0x1000]);
+        let in_file =
+            arrivals.targets().with_computed(vec![0x1000]).with_unread_flags(vec![0x2000], vec![0x1000]);
         let targets = in_file.moved_by(0x50).moved_by(bias.wrapping_sub(0x50));
         for (address, arrives, turns) in [
             (0xfff, false, false),

@@ -6,7 +6,9 @@
 
 use super::decode::{decoder, is_write};
 use crate::Stack;
-use crate::frames::{Place, Point, SAVED_FLAGS, SAVED_IN_AH, SAVED_IN_RAX, SAVED_IN_XMM15, SAVED_LOST, Saved};
+use crate::frames::{
+    Place, Point, SAVED_FLAGS, SAVED_IN_AH, SAVED_IN_RAX, SAVED_IN_XMM15, SAVED_LOST, Saved,
+};
 use alloc::{collections::BTreeMap, vec::Vec};
 use core::{array, ops::Range};
 use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register, RflagsBits};

@@ -39,8 +39,9 @@ struct Shared<T>(UnsafeCell<T>);
 // SAFETY: only the thread that holds the machine steps, and there is one machine.
 unsafe impl<T> Sync for Shared<T> {}
 
-static STEPS: Shared<[Step; MOST]> =
-    Shared(UnsafeCell::new([Step { ip: 0, registers: [0; 16], flags: 0, xmm15: 0, stack: [0; WORDS] }; MOST]));
+static STEPS: Shared<[Step; MOST]> = Shared(UnsafeCell::new(
+    [Step { ip: 0, registers: [0; 16], flags: 0, xmm15: 0, stack: [0; WORDS] }; MOST],
+));
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 
 /// Keeps what the instruction finds that is about to run.

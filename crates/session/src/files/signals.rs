@@ -14,7 +14,8 @@ fn handlers(module: &Module) -> Vec<u64> {
         return Vec::new();
     }
     let is_handler = |name: &str| GOS.contains(&name.trim_end_matches(".abi0"));
-    let known = module.functions().iter().filter(|function| function.names().any(|name| is_handler(name.plain())));
+    let known =
+        module.functions().iter().filter(|function| function.names().any(|name| is_handler(name.plain())));
     known.map(|function| function.address()).collect()
 }
 
