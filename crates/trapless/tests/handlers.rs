@@ -163,7 +163,7 @@ fn s3_a_second_session_leaves_what_may_fault_alone() {
     let pid = target.pid().to_string();
     let expected = does(&mut target, &DEEDS);
     let first = Tool::armed(&["count", "handlers:loads", "-p", &pid]);
-    run(&["count", "handlers:divides", "-p", &pid, "-d", "0.1"]).assert_refused(1, &["may fault", "SIGFPE"]);
+    run(&["count", "handlers:remains", "-p", &pid, "-d", "0.1"]).assert_refused(1, &["may fault", "SIGFPE"]);
     let second = Tool::armed(&["count", "handlers:elsewhere", "-p", &pid]);
     assert_eq!(does(&mut target, &DEEDS), expected);
     assert_eq!(first.interrupt().hits("loads", "entry"), 5);

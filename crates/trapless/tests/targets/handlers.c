@@ -16,6 +16,8 @@ __asm__(".text\n"
         ".globl loads\n.type loads, @function\nloads: .cfi_startproc\n movq (%rdi), %rax\n addq $1, %rax\n addq $2, %rax\n ret\n.cfi_endproc\n.size loads, .-loads\n"
         ".globl stores\n.type stores, @function\nstores: .cfi_startproc\n xchgq %rsi, %rax\n movq %rax, (%rdi)\n ret\n nop\n.cfi_endproc\n.size stores, .-stores\n"
         ".globl divides\n.type divides, @function\ndivides: .cfi_startproc\n idivq %rdi\n movq %rax, %rax\n ret\n.cfi_endproc\n.size divides, .-divides\n"
+        // The same, and nobody computes places in it.
+        ".globl remains\n.type remains, @function\nremains: .cfi_startproc\n idivq %rdi\n movq %rdx, %rax\n ret\n.cfi_endproc\n.size remains, .-remains\n"
         ".globl elsewhere\n.type elsewhere, @function\nelsewhere: .cfi_startproc\n movl $77, %eax\n ret\n.cfi_endproc\n.size elsewhere, .-elsewhere\n.globl elsewhere_end\nelsewhere_end:\n"
         // Reads every register and all flags, as far as anybody can tell; and one more instruction, behind all that is displaced.
         ".globl plain\n.type plain, @function\nplain: .cfi_startproc\n nop\n nop\n nop\n nop\n nop\n nop\n jmpq *plainly(%rip)\n.cfi_endproc\n.size plain, .-plain\n"
