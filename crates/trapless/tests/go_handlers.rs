@@ -22,6 +22,17 @@ fn work(target: &mut Target) -> String {
     target.line()
 }
 
+/// Whether the profile has samples at places that are not the program's. Some dozens of our instructions are shown as they are: hardly any sample is
+/// of those.
+fn is_outside(line: &str) -> bool {
+    line.ends_with("outside: true")
+}
+
+/// What came of a round but for that.
+fn result(line: &str) -> &str {
+    line.split(" outside").next().unwrap_or_default()
+}
+
 fn finished(tool: Tool) -> Ran {
     tool.signal(libc::SIGINT);
     let ran = tool.ran();
@@ -35,8 +46,9 @@ fn s3_panics_and_profiles_of_a_go_program_name_its_own_places() {
         let Some(program) = program(name, flags) else { return };
         let mut plain = program.start(&["profile"]);
         let expected = work(&mut plain);
-        let faults = ["main.First:", "main.Later:", "outside: false"];
-        assert!(faults.iter().all(|part| expected.contains(part)), "{expected}");
+        let parts = ["main.First:", "main.Later:", "outside: false"];
+        assert!(parts.iter().all(|part| expected.contains(part)), "{expected}");
+        let mut outside = 0;
         // A panic leaves the places of faults in Go's memory: each session gets a program that has had none.
         for verb in [&["count"][..], &["count", "--return"], &["latency"]] {
             let mut target = program.start(&["profile"]);
@@ -44,7 +56,9 @@ fn s3_panics_and_profiles_of_a_go_program_name_its_own_places() {
             let all = format!("{name}:*");
             let tool = Tool::armed(&[verb, &["-p", &pid, "--max-probes", "100000", &all]].concat());
             for _ in 0..4 {
-                assert_eq!(work(&mut target), expected, "{name} {verb:?}");
+                let line = work(&mut target);
+                assert_eq!(result(&line), result(&expected), "{name} {verb:?}");
+                outside += usize::from(is_outside(&line));
             }
             let summary = finished(tool).summary();
             if verb[0] == "count" {
@@ -55,6 +69,7 @@ fn s3_panics_and_profiles_of_a_go_program_name_its_own_places() {
             target.text().assert_is_of_files(target.pid());
             assert_eq!(work(&mut target), expected, "{name} {verb:?}");
         }
+        assert!(outside <= 1, "{name}: {outside} of 12");
     }
 }
 
@@ -66,7 +81,7 @@ fn s3_handlers_that_come_later_are_shown_the_program_and_no_call_is_counted_twic
     let path = program.path().to_str().unwrap();
     let ran = run(&["count", "-f", "json", "golater:main.*", "--", path, "profile", "3"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    assert_eq!(ran.err.matches(&expected).count(), 3, "{ran:?}");
+    assert_eq!(ran.err.matches(result(&expected)).count(), 3, "{ran:?}");
     let summary = ran.summary();
     for (function, calls) in CALLS {
         assert_eq!(summary.hits(function, "entry"), 3 * calls, "{function}");
