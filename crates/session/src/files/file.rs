@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use trapless_engine::admit::{Marks, Runtimes};
 use trapless_engine::spread::both;
 use trapless_isa::{BranchTargets, SharingCalls, SignalCall};
-use trapless_symbols::{Function, Module, ModuleError, ModuleKind};
+use trapless_symbols::{Function, Module, ModuleError, ModuleKind, Origin};
 
 /// An ELF file, and what was found out about it.
 #[derive(Debug)]
@@ -75,6 +75,17 @@ impl File {
     pub(crate) fn flows(&self) -> Option<&Flows> {
         let isa = target::machine(&self.module).isa();
         self.flows.get_or_init(|| survey::flows(&self.module, isa).ok()).as_ref()
+    }
+
+    /// Whether what the unwind table has for a function is a part of another one. One that needs no frame looks the same, but conditional
+    /// branches lead to it and nothing else does.
+    pub fn is_part(&self, function: Function<'_>) -> bool {
+        let address = function.address();
+        let is_pointed_to = || self.pointers().binary_search(&address).is_ok();
+        function.origin() == Origin::UnwindTable
+            && self
+                .flows()
+                .is_none_or(|flows| flows.branches(address) && !flows.calls(address) && !is_pointed_to())
     }
 
     /// Where the loader makes pointers to, sorted. Not asked of fixed executables: their pointers are not told from jump tables.

@@ -95,20 +95,8 @@ impl<'i> File<'i> {
         match (function.kind(), function.arrival(), function.origin()) {
             (Kind::Part, ..) | (_, Told::SetUp, _) => Arrival::Jumped,
             (_, Told::Unclear, _) | (_, Told::Untold, Origin::UnwindTable) => Arrival::Unclear,
-            // A part that needs no frame looks like a function. Conditional branches lead to it and nothing else does.
-            (_, Told::Called, Origin::UnwindTable) if self.is_branched_to(function.address()) => {
-                Arrival::Jumped
-            }
+            (_, Told::Called, _) if self.file.is_part(function) => Arrival::Jumped,
             _ => Arrival::Called,
-        }
-    }
-
-    /// Whether conditional branches lead to `address` and nothing else does.
-    fn is_branched_to(&self, address: u64) -> bool {
-        let is_pointed_to = || self.file.pointers().binary_search(&address).is_ok();
-        match self.file.flows() {
-            None => true,
-            Some(flows) => flows.branches(address) && !flows.calls(address) && !is_pointed_to(),
         }
     }
 

@@ -1,7 +1,8 @@
 //! `list --summary`: how much of each module can be probed without a trap, and what keeps the rest.
 //!
 //! Two numbers for each module: of the entries of the functions that were asked for, as they would be armed together, and of the
-//! instructions of those functions, each judged alone. Of many instructions every so-manieth is looked at.
+//! instructions of those functions, each judged alone. Of many instructions every so-manieth is looked at. Parts that others branch to, which a
+//! stripped file has among its functions, are no entries.
 
 use super::sites::Place;
 use crate::cli::validated::Listing;
@@ -40,7 +41,14 @@ pub fn run(listing: &Listing, place: &Place, prepared: &Prepared<'_>) -> Result<
     let mut rows = Vec::new();
     for (image, requests) in by_image {
         let mut entries = Tally::default();
+        let file = place.images[image].opened(place.process())?;
         for request in &requests {
+            // What nobody calls is no entry.
+            let site = &prepared.sites().sites[request.id as usize];
+            let function = file.module().functions().get(site.function);
+            if function.is_some_and(|function| file.is_part(function)) {
+                continue;
+            }
             match answers.get(&request.id) {
                 Some(Ok(planned)) => entries.take(Ok(planned.mechanism)),
                 Some(Err(refusal)) => entries.take(Err((*refusal).clone())),
