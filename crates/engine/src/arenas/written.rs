@@ -151,9 +151,6 @@ impl<'m> Drawing<'_, 'm> {
             let rows = if self.tells { rows(&moved.frames, arena.facts.word) } else { Vec::new() };
             piece.moved.push(MovedPiece { address, rows: Arc::new(rows) });
         }
-        // A jump that is changed in its place stands there yet.
-        let in_place = site.turns.iter().filter(|turn| turn.displaced.instructions == 0);
-        piece.places.extend(in_place.map(|turn| (turn.displaced.start, turn.displaced.start)));
         Ok(piece)
     }
 

@@ -15,6 +15,9 @@
 //! back there than direct branches that are the function's own: a jump table, what could not be decoded, a branch in bytes that it
 //! shares with another function.
 //!
+//! A thread that stands at the entry when a probe is put in may be in a round or in a new call. It goes on past the probe, as those do that have
+//! entered already.
+//!
 //! Each of these changes is harmless by itself, whether the probe is there or not: it leads to what the jump has always led to.
 
 use super::JUMP_LENGTH;
@@ -118,7 +121,17 @@ impl Walk<'_> {
         }
         let near = |begin: &u64| *begin >= taken && at - begin <= MOST_AHEAD;
         let begins = core::iter::once(at).chain(self.ahead.iter().rev().copied());
-        begins.take_while(near).find_map(|begin| self.moved(begin, at))
+        let may_move = begins.take_while(near).filter_map(|begin| self.moved(begin, at));
+        let may_move: Vec<Displaced> = may_move.collect();
+        // Where the function is left behind it, there may be a probe, too.
+        may_move.iter().find(|turn| !self.is_left(jump.next_ip(), turn.end())).or(may_move.first()).copied()
+    }
+
+    /// Whether control does not pass all instructions from one address up to another.
+    fn is_left(&self, from: u64, to: u64) -> bool {
+        let [from, to] = [from, to].map(|at| (at - self.site.function) as usize);
+        let code = self.site.code.get(from..to.min(self.site.code.len())).unwrap_or_default();
+        decoder(self.bits, code, 0).iter().any(|instruction| !flow(&instruction).falls_through())
     }
 
     /// The instructions that have to move from `begin` on, those `at` a jump among them.

@@ -76,6 +76,12 @@ fn jumps_back_to_the_entry_are_led_past_it() {
             &[(6, 12, 2)],
         ),
         (
+            case("what is ahead, where the function is left behind it", &[ENTRY, "5b 4883c408 75f4 c3"])
+                .padding("cccc"),
+            &[(6, 12, 2)],
+        ),
+        (case("with the return, where nothing else is", &[ENTRY, "75f9 c3"]).padding("cccc"), &[(5, 10, 2)]),
+        (
             case("what is jumped to at its first instruction", &[ENTRY, "75f9 31c0 5b 5d c3"])
                 .targets(&[0, 5, 10]),
             &[(5, 10, 3)],
