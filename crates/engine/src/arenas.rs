@@ -8,19 +8,19 @@
 mod written;
 
 use crate::frames::{self, Rows};
-use crate::{Plan, PlannedSite, Refusal, Room, space::Taken, spread, trap::TrapSite};
+use crate::{Plan, PlannedSite, Refusal, Stretch, space::Taken, spread, trap::TrapSite};
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
 use trapless_isa::detour::signals::SIGNAL_ARENA;
 use trapless_isa::{
-    DetourRequest, Facts, Isa, Kinds, Layout, Mechanism, Runtime, Sketch, Spare, Template, frames::Row,
+    DetourRequest, Facts, Isa, Kinds, Layout, Mechanism, Past, Runtime, Sketch, Spare, Template, frames::Row,
 };
-use trapless_wire::PAGE;
+use trapless_wire::{PAGE, WriteKind};
 
 /// Detours start at multiples of this: whole cache lines make the jump's target cheap to fetch.
 const ALIGNMENT: u64 = 32;
 /// Slots start at multiples of this, so that a far jump's target is read whole.
 const SLOT_ALIGNMENT: u64 = 8;
-/// Instructions that made room start at multiples of this.
+/// Instructions that are moved beside the displaced ones start at multiples of this.
 const MOVED_ALIGNMENT: u64 = 16;
 /// What is so far away has its longest branches.
 const FAR: u64 = PAGE;
@@ -39,8 +39,8 @@ pub(crate) struct Piece {
     pub address: u64,
     /// Length of that, and of what follows it.
     pub length: usize,
-    /// Address of the instructions behind it that made room, or 0.
-    pub moved_to: u64,
+    /// What stands behind it of [`PlannedSite::moved`], in that order.
+    pub moved: Vec<MovedPiece>,
     /// Length of the copy of the displaced instruction, of a slot.
     pub copy: u8,
     /// Address that a followed call returns to, or 0.
@@ -51,8 +51,22 @@ pub(crate) struct Piece {
     pub trap: Option<Box<TrapSite>>,
     /// What its instructions stand for.
     rows: Arc<Vec<Row>>,
-    /// The same of those that made room.
-    moved_rows: Arc<Vec<Row>>,
+}
+
+/// Instructions that are moved beside the displaced ones.
+#[derive(Debug)]
+pub(crate) struct MovedPiece {
+    /// Where their copy stands.
+    pub address: u64,
+    /// What its instructions stand for.
+    rows: Arc<Vec<Row>>,
+}
+
+impl Piece {
+    /// Address of the copy of the instruction at `original`.
+    pub fn copy_of(&self, original: u64) -> Option<u64> {
+        self.places.iter().find(|place| place.0 == original).map(|place| place.1)
+    }
 }
 
 /// Everything that will stand in arenas.
@@ -97,7 +111,7 @@ struct Measured {
     template: Option<usize>,
 }
 
-/// Where sites and their rooms begin: what is emulated together ends there at the latest.
+/// Where sites, their rooms and turns begin: what is emulated together ends there at the latest.
 fn changed(plan: &Plan<'_>) -> Vec<u64> {
     if !plan.traps() {
         return Vec::new();
@@ -234,12 +248,12 @@ impl<'m> Drawing<'_, 'm> {
             let site = &sites[index];
             let arena = arena(site)?;
             let isa = self.isa(site);
-            let moved = match site.moved() {
-                Some(Room { displaced, original }) => {
-                    isa.moved(&displaced, original, at(arena))?.code.len() as u64 + MOVED_ALIGNMENT
-                }
-                None => 0,
-            };
+            let mut moved = 0;
+            for (kind, Stretch { displaced, original }) in site.moved() {
+                let past = past(site, kind, at(arena));
+                let code = isa.moved(&displaced, original, at(arena), past)?.code;
+                moved += code.len() as u64 + MOVED_ALIGNMENT;
+            }
             if let Some(template) = self.template(number) {
                 return Ok(Measured { length: template.length() as u64 + moved, template: number });
             }
@@ -273,8 +287,8 @@ impl<'m> Drawing<'_, 'm> {
         for (&index, arena) in arenas.iter_mut() {
             let Ok(drafted) = arena else { continue };
             let module = &self.plan.modules[index];
-            let makes_room = |(_, index): &&(_, usize)| self.plan.sites[*index].room.is_some();
-            let told = drafted.pieces.len() + drafted.pieces.iter().filter(makes_room).count();
+            let pieces = drafted.pieces.iter();
+            let told = pieces.map(|(_, index)| 1 + self.plan.sites[*index].moved().count()).sum();
             let frames = if self.tells { frames::room(told) } else { 0 };
             drafted.room = (drafted.end() + frames).next_multiple_of(PAGE);
             // Next to the libraries go the mappings of the next moment, so nearness is sought only where it is needed.
@@ -304,6 +318,13 @@ impl Arena {
         let runtime = ALIGNMENT + self.runtime.code.len() as u64;
         self.pieces.last().map_or(runtime, |(range, _)| range.end)
     }
+}
+
+/// Where jumps to a site lead that are moved beside it, if its first displaced instruction has its copy at `copy`. Only its turns go past the
+/// probe: who lends it room may be another function, and calls it by a jump.
+fn past(site: &PlannedSite<'_>, kind: WriteKind, copy: u64) -> Option<Past> {
+    let past = Past { function: site.request.function.address, start: site.displaced.start, copy };
+    (kind == WriteKind::Turn).then_some(past)
 }
 
 fn is_boosted(site: &PlannedSite<'_>) -> bool {

@@ -13,7 +13,8 @@
 //! 5. Say in the journal of which sites that was not so. Give the program's handlers of signals their stubs ([`crate::signals`]).
 //! 6. Raise the semaphores of USDT probes ([`crate::semaphores`]).
 //! 7. Patch every site whose bytes are the file's.
-//! 8. Move threads that stand inside displaced instructions to the same instruction of the detour.
+//! 8. Move threads that stand inside displaced instructions to the same instruction of the detour; and those at an entry that its function
+//!    jumps back to, which may be in a round.
 //! 9. Let the target go.
 //!
 //! Sites that are added to an armed session ([`Blueprint::add`]) go the same way: of step 2 only arenas are mapped, and the handlers keep
@@ -29,6 +30,7 @@ use crate::{
     trap::TrapSite, writes,
 };
 use std::{
+    collections::BTreeMap,
     os::fd::OwnedFd,
     time::{Duration, Instant},
 };
@@ -355,16 +357,31 @@ impl Blueprint<'_, '_> {
         Ok(())
     }
 
-    /// For step 8: threads inside displaced instructions, their sites, and where they go on. A thread that stands
-    /// where no displaced instruction begins keeps its site unpatched.
+    /// The entries that their functions jump back to, by each address that these jumps lead to: the index of the site.
+    fn looping(&self) -> BTreeMap<u64, usize> {
+        let looping = self.plan.sites.iter().enumerate().filter(|(_, site)| !site.turns.is_empty());
+        let both = looping.map(|(index, site)| {
+            [site.request.address, site.displaced.start].map(|address| (address, index))
+        });
+        both.flatten().collect()
+    }
+
+    /// For step 8: threads inside displaced instructions, and at entries that their functions jump back to, their sites, and where they
+    /// go on. A thread that stands where no displaced instruction begins keeps its site unpatched.
     fn threads_inside(
         &self,
         stopped: &Stopped<'_>,
         refused: &mut [Option<LeftAlone>],
     ) -> Vec<(Tid, usize, u64)> {
-        let mut moves = Vec::new();
+        let (mut moves, looping) = (Vec::new(), self.looping());
+        let copy_of = |index: usize, ip: u64| self.places[index].iter().find(|place| place.0 == ip);
         for thread in stopped.threads() {
             let ip = thread.registers().ip().0;
+            if let Some(&index) = looping.get(&ip) {
+                let copy = copy_of(index, self.plan.sites[index].displaced.start);
+                moves.extend(copy.map(|copy| (thread.tid(), index, copy.1)));
+                continue;
+            }
             let after = self.writes.partition_point(|(range, _)| range.start < ip);
             let Some((range, index)) = after.checked_sub(1).map(|last| self.writes[last].clone()) else {
                 continue;
@@ -372,7 +389,7 @@ impl Blueprint<'_, '_> {
             if !range.contains(&ip) {
                 continue;
             }
-            match self.places[index].iter().find(|place| place.0 == ip) {
+            match copy_of(index, ip) {
                 Some(copy) => moves.push((thread.tid(), index, copy.1)),
                 None => refused[index] = Some(LeftAlone::OnStack),
             }

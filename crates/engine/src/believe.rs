@@ -5,7 +5,8 @@
 //!
 //! 1. The lists are read as far as they were written, a piece at a time, and of the bytes no more than the writes name.
 //! 2. A site is believed if it has all of its writes, if its detour lies in one of the session's arenas, and if what was written is
-//!    the very jump there that the instruction set makes, or the breakpoint. The same goes for a short jump and its room.
+//!    the very jump there that the instruction set makes, or the breakpoint. The same goes for a short jump and its room, and for jumps back to
+//!    the site that lead past the probe: into what is the site's of that arena.
 //! 3. Each write lies in private executable memory, not in an arena of anybody's, and its original bytes are those of the mapped file,
 //!    where that can be read.
 //!
@@ -17,7 +18,7 @@ use bytemuck::AnyBitPattern;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use trapless_isa::{Displaced, Machine, Mechanism};
+use trapless_isa::{Displaced, Flow, Machine, Mechanism};
 use trapless_process::{Mapping, Mappings, Process, ReadRange, RemoteAddr};
 use trapless_wire::{
     Checked, Header, Journal, JournalSite, JournalWrite, SiteRole, SiteState, Write, WriteKind, WriteShape,
@@ -142,7 +143,7 @@ impl Writes {
 
 /// Whether a site and its writes say only what arming would have written.
 fn is_of_our_making(site: &JournalSite, writes: &[Write<'_>], own: &Arenas, machine: Machine) -> bool {
-    // Every mechanism there is takes one, and one of them a second one for room.
+    // Every mechanism there is takes one, and one of them a second one for room. Behind those that do not trap come the turns.
     let Some((write, rest)) = writes.split_first() else { return false };
     let is_shaped = usize::from(site.writes) == writes.len()
         && write.address == site.site
@@ -159,16 +160,20 @@ fn is_of_our_making(site: &JournalSite, writes: &[Write<'_>], own: &Arenas, mach
     }
     let inside = site.detour..=site.detour + u64::from(site.detour_size);
     let returns = site.return_point == 0 || inside.contains(&site.return_point);
+    let are_turns = |turns: &[Write<'_>]| {
+        turns.iter().all(|turn| turn.kind == WriteKind::Turn && is_turn_of_our_making(site, turn, machine))
+    };
     let is_ours = match (site.mechanism(), write.kind, rest) {
-        (Some(Mechanism::Jump), WriteKind::Branch, []) => {
+        (Some(Mechanism::Jump), WriteKind::Branch, turns) => {
             let displaced = Displaced { start: site.site, length: site.displaced, instructions: 1 };
             let patch = machine.isa().patch(&displaced, site.detour);
-            site.copy == 0 && patch.is_ok_and(|patch| patch == write.patched)
+            site.copy == 0 && patch.is_ok_and(|patch| patch == write.patched) && are_turns(turns)
         }
-        (Some(Mechanism::Short), WriteKind::Branch, [room]) => {
+        (Some(Mechanism::Short), WriteKind::Branch, [room, turns @ ..]) => {
             site.copy == 0
                 && room.kind == WriteKind::Room
                 && is_room_of_our_making(site, write, room, machine)
+                && are_turns(turns)
         }
         (Some(Mechanism::Boost | Mechanism::Emulate | Mechanism::Step), WriteKind::Breakpoint, []) => {
             write.patched == machine.isa().facts().breakpoint
@@ -196,6 +201,22 @@ fn is_room_of_our_making(site: &JournalSite, short: &Write<'_>, room: &Write<'_>
                 .patches(&displaced, &place, site.detour, moved_to)
                 .is_ok_and(|[first, second]| first == short.patched && second == room.patched)
     })
+}
+
+/// Whether a jump leads into what is the site's of an arena, and was changed in its place or moved there as we do it.
+fn is_turn_of_our_making(site: &JournalSite, turn: &Write<'_>, machine: Machine) -> bool {
+    let Ok(length) = u8::try_from(turn.original.len()) else { return false };
+    let isa = machine.isa();
+    let to = match isa.decode(turn.patched, turn.address).map(|jump| jump.flow) {
+        Ok(Flow::Jump { target } | Flow::Branch { target }) => target,
+        _ => return false,
+    };
+    let inside = site.detour..site.detour + u64::from(site.detour_size);
+    let turned = |instructions: u8| {
+        let place = Displaced { start: turn.address, length, instructions };
+        isa.turned(&place, turn.original, to).is_ok_and(|turned| turned == turn.patched)
+    };
+    inside.contains(&to) && [0, 1].into_iter().any(turned)
 }
 
 /// Whether a write lies where code is that is the process's own. One that lies nowhere any more is believed: its module was unloaded.
@@ -377,6 +398,68 @@ mod tests {
         let (site, [first, second]) = short(1);
         let far = Entry { address: u64::MAX - 2, ..second };
         assert!(!is_believed(&site, &[first, far]));
+    }
+
+    /// A site with a jump whose function jumps back to it at two places: in one that was changed in its place, the other was moved.
+    fn turning() -> (JournalSite, [Entry; 3]) {
+        let isa = Machine::X86_64.isa();
+        let own = jump();
+        let site = JournalSite { writes: 3, ..own.site };
+        let turn = |address, original: &[u8], instructions, to| {
+            let length = original.len() as u8;
+            let patched =
+                isa.turned(&Displaced { start: address, length, instructions }, original, to).unwrap();
+            Entry { site, kind: WriteKind::Turn, address, original: original.to_vec(), patched }
+        };
+        let in_place = turn(SITE + 20, &[0x0f, 0x85, 0xe6, 0xff, 0xff, 0xff], 0, ARENA + 80);
+        let moved = turn(SITE + 30, &[0x75, 0xe0, 0x31, 0xc0, 0x5b, 0x5d], 4, ARENA + 112);
+        (site, [Entry { site, ..own }, in_place, moved])
+    }
+
+    #[test]
+    fn jumps_back_to_a_site_are_believed_that_lead_into_what_is_its_own() {
+        let own = Arenas::of(&[header()]);
+        let is_believed = |site: &JournalSite, entries: &[Entry]| {
+            let writes: Vec<_> = entries.iter().map(Entry::write).collect();
+            is_of_our_making(site, &writes, &own, Machine::X86_64)
+        };
+        let (site, entries) = turning();
+        assert!(is_believed(&site, &entries));
+        assert!(!is_believed(&site, &entries[..2]), "one is missing");
+        assert!(
+            !is_believed(&site, &[1, 0, 2].map(|index| entries[index].clone())),
+            "the site's own comes first"
+        );
+        assert!(!is_believed(&JournalSite { detour_size: 40, ..site }, &entries), "one leads elsewhere");
+        let trap = JournalSite { trap: 1, copy: 5, return_point: 0, ..site };
+        assert!(!is_believed(&trap, &[trap_write(&trap), entries[1].clone(), entries[2].clone()]));
+        for turn in [1, 2] {
+            let with = |change: &dyn Fn(&mut Entry)| {
+                let mut entries = entries.clone();
+                change(&mut entries[turn]);
+                is_believed(&site, &entries)
+            };
+            for byte in 0..entries[turn].patched.len() {
+                // The lowest byte of a distance may be another one that is its own, too.
+                let bit = if [1, 2].contains(&byte) { 0x80 } else { 0x40 };
+                assert!(!with(&|entry| entry.patched[byte] ^= bit), "{turn}, {byte}");
+            }
+            assert!(!with(&|entry| entry.kind = WriteKind::Branch));
+            assert!(!with(&|entry| entry.kind = WriteKind::Room));
+            assert!(!with(&|entry| entry.address = u64::MAX - 2));
+        }
+        let (short_site, short) = short(1);
+        let site = JournalSite { writes: 4, ..short_site };
+        let mut all = short.to_vec();
+        all.extend_from_slice(&entries[1..]);
+        assert!(is_believed(&site, &all), "with a room");
+        all.swap(1, 2);
+        assert!(!is_believed(&site, &all));
+    }
+
+    /// The write of a site that traps.
+    fn trap_write(site: &JournalSite) -> Entry {
+        Entry { site: *site, ..trap() }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use crate::admit::handles_faults;
 use crate::{
-    EngineError, Plan, PlannedSite, Refusal, Session, Space, Spare,
+    EngineError, Plan, PlannedSite, Refusal, Session, Space, Spare, Stretch,
     arenas::{self, Drawn, Piece},
     exits,
     home::Used,
@@ -15,7 +15,7 @@ use crate::{
     trap::TrapSite,
 };
 use std::{borrow::Cow, collections::BTreeMap, ops::Range};
-use trapless_isa::{Layout, SignalCall, detour::signals::Signals};
+use trapless_isa::{Displaced, Layout, SignalCall, detour::signals::Signals};
 use trapless_process::{Pid, Process};
 use trapless_wire::{
     Arena, Header, Journal, JournalSite, JournalSizes, MAGIC, MAX_ARENAS, MAX_SEMAPHORES, PAGE, RawPlace,
@@ -242,7 +242,7 @@ impl<'p, 'm> Blueprint<'p, 'm> {
     }
 }
 
-/// What is written at a site and in its room, in the order of [`PlannedSite::changed`].
+/// What is written at a site, in its room and at its turns, in the order of [`PlannedSite::changed`].
 fn patches(
     plan: &Plan<'_>,
     site: &PlannedSite<'_>,
@@ -254,14 +254,24 @@ fn patches(
         let is_whole = site.original().len() >= breakpoint.len();
         return is_whole.then(|| vec![(WriteKind::Breakpoint, breakpoint.to_vec())]).ok_or(Refusal::Modified);
     }
-    Ok(match site.room {
+    let mut moved = piece.moved.iter().map(|moved| moved.address);
+    let mut moved_to = |displaced: &Displaced| match displaced.instructions {
+        0 => None,
+        _ => moved.next(),
+    };
+    let mut patches = match site.room.map(|room| room.displaced) {
         Some(room) => {
-            let [short, long] =
-                isa.patches(&site.displaced, &room.displaced, piece.address, piece.moved_to)?;
+            let to = moved_to(&room).unwrap_or(0);
+            let [short, long] = isa.patches(&site.displaced, &room, piece.address, to)?;
             vec![(WriteKind::Branch, short), (WriteKind::Room, long)]
         }
         None => vec![(WriteKind::Branch, isa.patch(&site.displaced, piece.address)?)],
-    })
+    };
+    for Stretch { displaced, original } in &site.turns {
+        let to = moved_to(displaced).or(piece.copy_of(site.displaced.start)).ok_or(Refusal::Modified)?;
+        patches.push((WriteKind::Turn, isa.turned(displaced, original, to)?));
+    }
+    Ok(patches)
 }
 
 /// The semaphores of a plan, each once.
@@ -290,8 +300,10 @@ fn journal_sizes(plan: &Plan<'_>) -> JournalSizes {
     let mut sizes = JournalSizes::default();
     for site in &plan.sites {
         let facts = plan.modules[site.request.module].machine.isa().facts();
-        let own = if site.traps() { facts.breakpoint.len() } else { site.displaced.length.into() };
-        sizes.add([own].into_iter().chain(site.room.map(|room| room.displaced.length.into())));
+        match site.traps() {
+            true => sizes.add([facts.breakpoint.len()]),
+            false => sizes.add(site.changed().map(|(changed, _)| changed.length.into())),
+        }
     }
     sizes
 }

@@ -20,8 +20,7 @@ impl Plan<'_> {
         let same: Vec<bool> = same.collect();
         let mut same = same.into_iter();
         self.refuse(|site| {
-            let own = 1 + usize::from(site.room.is_some());
-            let is_same = same.by_ref().take(own).fold(true, |all, same| all & same);
+            let is_same = same.by_ref().take(site.changed().count()).fold(true, |all, same| all & same);
             (!is_same).then_some(Refusal::Modified)
         });
         Ok(self)

@@ -60,7 +60,7 @@ pub use found::{FoundSession, find_disbelieved, find_sessions};
 pub use gate::GateWatch;
 pub use home::{Home, Host, Spare};
 pub use kept::{Attempt, remove_kept};
-pub use plan::{Plan, PlannedSite, Room};
+pub use plan::{Plan, PlannedSite, Stretch};
 pub use reach::can_be_searched;
 pub use recheck::{Became, Recheck};
 pub use region::Region;

@@ -12,7 +12,7 @@ use trapless_isa::{
     Displaced, EntryStep, Followed, Hook, Mechanism, Noted, Payload, ReturnStep, Sharing, Site, Stack, Steps,
     Way,
 };
-use trapless_wire::{Geometry, Places};
+use trapless_wire::{Geometry, Places, WriteKind};
 
 /// Log2 of the number of records a thread's ring holds.
 const RING_BITS: u32 = 14;
@@ -31,18 +31,20 @@ pub struct PlannedSite<'m> {
     pub no_jump: Option<Refusal>,
     /// The instructions that a jump replaces, or the one that stands at the trap.
     pub displaced: Displaced,
-    /// Where the jump to the detour stands, if a short one leads to it.
-    pub room: Option<Room<'m>>,
+    /// Where the jump to the detour stands, if a short one leads to it: padding, or instructions that are moved away.
+    pub room: Option<Stretch<'m>>,
+    /// Where its function jumps back to the site, which is an entry: jumps that are led past the probe.
+    pub turns: Vec<Stretch<'m>>,
     /// What its detour may use of the stack.
     pub stack: Stack,
     /// What is collected, and where it is in each block.
     pub places: Places,
 }
 
-/// Where the jump to a detour stands that a short one leads to.
+/// Code that a site changes beside what it displaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room<'m> {
-    /// What the jump takes: padding, or instructions that are moved away.
+pub struct Stretch<'m> {
+    /// Where it is, and how many of its instructions are moved away.
     pub displaced: Displaced,
     /// What stands there, as the file has it.
     pub original: &'m [u8],
@@ -86,15 +88,21 @@ impl<'m> PlannedSite<'m> {
         original(&self.request.function, self.displaced)
     }
 
-    /// Its room, if instructions are moved away to make it.
-    pub(crate) fn moved(&self) -> Option<Room<'m>> {
-        self.room.filter(|room| room.displaced.instructions > 0)
+    /// What it changes beside what is displaced: its room, then its turns.
+    fn beside(&self) -> impl Iterator<Item = (WriteKind, Stretch<'m>)> {
+        let room = self.room.iter().map(|room| (WriteKind::Room, *room));
+        room.chain(self.turns.iter().map(|turn| (WriteKind::Turn, *turn)))
     }
 
-    /// All that is written over, as the file has it: what is displaced, and its room.
+    /// Those of them of which instructions are moved away.
+    pub(crate) fn moved(&self) -> impl Iterator<Item = (WriteKind, Stretch<'m>)> {
+        self.beside().filter(|(_, stretch)| stretch.displaced.instructions > 0)
+    }
+
+    /// All that is written over, as the file has it: what is displaced, its room, and its turns.
     pub(crate) fn changed(&self) -> impl Iterator<Item = (Displaced, &'m [u8])> {
-        let room = self.room.map(|room| (room.displaced, room.original));
-        std::iter::once((self.displaced, self.original())).chain(room)
+        let beside = self.beside().map(|(_, stretch)| (stretch.displaced, stretch.original));
+        std::iter::once((self.displaced, self.original())).chain(beside)
     }
 
     /// The displaced instruction, as the file has it, and those that are emulated together with it in one trap. `next` is the address of
@@ -205,7 +213,7 @@ impl<'m> Plan<'m> {
             }
             None => rooms.settle(facts, &modules, request, verdict?, allowed),
         });
-        let mut settled: Vec<Result<(Best, Option<Room<'m>>), Refusal>> = settled.collect();
+        let mut settled: Vec<Result<(Best<'m>, Option<Stretch<'m>>), Refusal>> = settled.collect();
         keep_refusals_whole(&requests, &mut settled);
         for (request, settled) in requests.iter().zip(settled) {
             // Nobody asked for a hook, so nobody waits for an answer; and an exit's is its entry's.
@@ -215,7 +223,7 @@ impl<'m> Plan<'m> {
                 }
             };
             match settled {
-                Ok((Best { mechanism, displaced, no_jump }, room)) => {
+                Ok((Best { mechanism, displaced, turns, no_jump }, room)) => {
                     let Wanted { record_entry, record_return, .. } = request.wanted;
                     let places = Places {
                         recorded_entries: record_entry,
@@ -224,7 +232,16 @@ impl<'m> Plan<'m> {
                     };
                     let stack = stack_of(&modules[request.module], request);
                     let request = *request;
-                    sites.push(PlannedSite { request, mechanism, no_jump, displaced, room, stack, places });
+                    sites.push(PlannedSite {
+                        request,
+                        mechanism,
+                        no_jump,
+                        displaced,
+                        room,
+                        turns,
+                        stack,
+                        places,
+                    });
                 }
                 Err(refusal) => refuse(refusal),
             }
@@ -450,12 +467,12 @@ fn keep_refusals_whole<T>(requests: &[Request<'_>], answers: &mut [Result<T, Ref
     keep_whole(answers, |index| &requests[index], |answer| answer.as_ref().err().cloned(), Err);
 }
 
-fn judge_all(
+fn judge_all<'m>(
     facts: &Facts,
-    modules: &[Module<'_>],
-    requests: &[Request<'_>],
+    modules: &[Module<'m>],
+    requests: &[Request<'m>],
     allowed: &[Mechanism],
-) -> Vec<Result<Best, Refusal>> {
+) -> Vec<Result<Best<'m>, Refusal>> {
     let jumps: Vec<Mechanism> = allowed.iter().copied().filter(|mechanism| !mechanism.traps()).collect();
     spread::map(requests, |request| match (request.wanted.unwinder, request.mechanism) {
         // What is only noted is not served by a tracer.

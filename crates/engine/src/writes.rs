@@ -4,7 +4,8 @@
 //! It is taken out write by write: each only where our own bytes stand, whatever became of the others.
 //!
 //! What a short jump leads to goes in before it and comes out after it, so whoever is killed between the two leaves nothing that leads
-//! to what is not there. Where somebody else's bytes stand over a short jump, its room stays: they may put the jump back.
+//! to what is not there. Jumps back to a site that lead past the probe go in and come out with the site: each leads to a copy of what it has
+//! always led to, whatever stands at the other places. Where somebody else's bytes stand over a short jump, its room stays: they may put the jump back.
 
 use crate::patch::{self, Change, Found};
 use trapless_isa::Mechanism;

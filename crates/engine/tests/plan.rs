@@ -39,8 +39,28 @@ const PIECES: &[&[u8]] = &[
     &[0x06],                         // no instruction
 ];
 
-fn code(random: &mut Random) -> Vec<u8> {
-    (0..1 + random.below(8)).flat_map(|_| random.choose(PIECES).to_vec()).collect()
+/// The opcodes of jumps, and how long their displacements are: jmp and jne, short and long.
+const JUMPS: [(&[u8], usize); 4] = [(&[0xeb], 1), (&[0x75], 1), (&[0xe9], 4), (&[0x0f, 0x85], 4)];
+
+/// Some instructions.
+fn pieces(random: &mut Random, count: u64) -> Vec<u8> {
+    (0..count).flat_map(|_| random.choose(PIECES).to_vec()).collect()
+}
+
+/// The code of a function, and whether it jumps back to its entry.
+fn code(random: &mut Random) -> (Vec<u8>, bool) {
+    let count = 1 + random.below(8);
+    let mut code = pieces(random, count);
+    let jumps_back = random.below(3) == 0;
+    if jumps_back {
+        let (opcode, size) = random.choose(&JUMPS);
+        code.extend_from_slice(opcode);
+        let distance = -((code.len() + size) as i32);
+        code.extend_from_slice(&distance.to_le_bytes()[..size]);
+        let count = random.below(4);
+        code.extend(pieces(random, count));
+    }
+    (code, jumps_back)
 }
 
 fn wanted(random: &mut Random) -> Wanted {
@@ -90,15 +110,18 @@ impl Code for All<'_> {
 #[test]
 fn no_two_sites_share_a_byte_and_every_request_has_one_answer() {
     let mut random = Random(20_261_121);
+    let mut turns = [0, 0];
     let (mut planned, mut exits, mut through, mut beside, mut refused) = (0, 0, 0, 0, BTreeSet::new());
     for round in 0..400 {
         // Functions one behind the other, without padding, so that jumps come close.
         let mut text = Vec::new();
-        let mut ranges = Vec::new();
+        let (mut ranges, mut jumped_to) = (Vec::new(), Vec::new());
         for _ in 0..20 {
             let start = text.len();
-            text.extend(code(&mut random));
+            let (code, jumps_back) = code(&mut random);
+            text.extend(code);
             ranges.push(start..text.len());
+            jumped_to.extend(jumps_back.then_some(TEXT + start as u64));
         }
         let function = |range: &Range<usize>| Function {
             address: TEXT + range.start as u64,
@@ -116,8 +139,8 @@ fn no_two_sites_share_a_byte_and_every_request_has_one_answer() {
             let arrival = random.choose(&[called, called, called, Arrival::Jumped, Arrival::Unclear]);
             functions.insert(function.address, Known { function, names: vec![name], arrival, goes_on });
         }
-        let addresses = (0..4).map(|_| TEXT + random.below(text.len() as u64)).collect();
-        let targets = BranchTargets::new(addresses).with_computed(vec![TEXT + ranges[5].start as u64]);
+        jumped_to.extend((0..4).map(|_| TEXT + random.below(text.len() as u64)));
+        let targets = BranchTargets::new(jumped_to).with_computed(vec![TEXT + ranges[5].start as u64]);
         let mut marks = Marks::default();
         let is_ocaml = round % 10 == 0;
         if is_ocaml {
@@ -158,13 +181,21 @@ fn no_two_sites_share_a_byte_and_every_request_has_one_answer() {
         for pair in plan.sites.windows(2) {
             assert!(pair[0].displaced.end() <= pair[1].displaced.start, "{pair:?}");
         }
-        let changed =
-            plan.sites.iter().flat_map(|site| [Some(site.displaced), site.room.map(|room| room.displaced)]);
-        let mut changed: Vec<_> = changed.flatten().map(|at| (at.start, at.end())).collect();
+        let changed = plan.sites.iter().flat_map(|site| {
+            let beside = site.room.iter().chain(&site.turns).map(|stretch| stretch.displaced);
+            [site.displaced].into_iter().chain(beside)
+        });
+        let mut changed: Vec<_> = changed.map(|at| (at.start, at.end())).collect();
         changed.sort_unstable();
         assert!(changed.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{changed:x?}");
         for site in &plan.sites {
             assert_eq!(site.room.is_some(), site.mechanism == Mechanism::Short, "{site:?}");
+            for turn in &site.turns {
+                assert!(!site.traps() && site.request.address == site.request.function.address, "{site:?}");
+                let at = (turn.displaced.start - TEXT) as usize;
+                assert_eq!(turn.original, &text[at..][..turn.displaced.length.into()]);
+                turns[usize::from(turn.displaced.instructions > 0)] += 1;
+            }
             if let Some(room) = site.room {
                 let at = (room.displaced.start - TEXT) as usize;
                 assert_eq!(room.original, &text[at..][..room.displaced.length.into()]);
@@ -223,6 +254,7 @@ fn no_two_sites_share_a_byte_and_every_request_has_one_answer() {
         refused.extend(plan.skipped.iter().map(|(_, refusal)| refusal.code()));
     }
     assert!(planned > 500 && exits + through > 0 && beside > 0, "{planned} {exits} {through} {beside}");
+    assert!(turns.iter().all(|&turns| turns >= 10), "{turns:?}");
     // The generator reaches what it is for.
     for code in [
         "branch_into",

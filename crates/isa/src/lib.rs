@@ -59,7 +59,9 @@ pub use payload::{
 pub use slot::Slot;
 pub use sweep::{Swept, Told, View};
 pub use targets::{Arrivals, BranchTargets};
-pub use verdict::{Displaced, Exit, Ladder, Leaves, Mechanism, Reason, Site, StackCheck, UnknownMechanism};
+pub use verdict::{
+    Displaced, Exit, Ladder, Leaves, Mechanism, Past, Reason, Site, StackCheck, UnknownMechanism,
+};
 
 /// The instruction sets trapless knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -350,8 +352,30 @@ pub trait Isa: Sync {
         0
     }
 
-    /// The instructions of a `room` with the bytes `original`, to run at `address` instead.
-    fn moved(&self, _room: &Displaced, _original: &[u8], _address: u64) -> Result<Moved, Reason> {
+    /// The instructions of a `room` or a turn ([`Self::turns`]) with the bytes `original`, to run at `address` instead. Where there is a probe that
+    /// their jumps go `past`, those lead there.
+    fn moved(
+        &self,
+        _room: &Displaced,
+        _original: &[u8],
+        _address: u64,
+        _past: Option<Past>,
+    ) -> Result<Moved, Reason> {
+        Err(Reason::NotImplemented)
+    }
+
+    /// The turns of a function: where it jumps back to its entry `site`, of which a patch takes `displaced`. A round of a loop is no call, so these
+    /// jumps are led past the probe. One that is changed in its place displaces no instruction; others are moved, with their neighbours. They
+    /// are in order of address and share no bytes, not with `displaced` either. None, where nothing jumps back or `site` is no entry.
+    ///
+    /// # Errors
+    /// Something jumps back that cannot be changed, or may.
+    fn turns(&self, _site: &Site<'_>, _displaced: &Displaced) -> Result<Vec<Displaced>, Reason> {
+        Ok(Vec::new())
+    }
+
+    /// The bytes that replace `original` where a `turn` stands. `to`: where its jump leads now, or where it was moved.
+    fn turned(&self, _turn: &Displaced, _original: &[u8], _to: u64) -> Result<Vec<u8>, Reason> {
         Err(Reason::NotImplemented)
     }
 

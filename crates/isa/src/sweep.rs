@@ -21,6 +21,9 @@ pub struct Swept {
     /// Whether it may jump to a place that it computes from what somebody gives it: from what it loads, its arguments or results of calls. Only
     /// a sweep that knows what leads into the code looks closely.
     pub leads_around: bool,
+    /// Whether one of its jumps to what a table or a register says may lead to its first instruction, or to the one behind a landing place of
+    /// indirect branches there.
+    pub begins_again: bool,
     /// Whether `turns` are all there are.
     pub view: View,
 }
@@ -56,6 +59,7 @@ impl Swept {
         self.guessed.clear();
         self.told.clear();
         self.leads_around = false;
+        self.begins_again = false;
         self.view = View::Partial;
     }
 }

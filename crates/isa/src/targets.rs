@@ -131,6 +131,8 @@ struct Known {
     /// By address.
     spans: Vec<Span<u64>>,
     computed: Vec<u64>,
+    /// Functions that may begin again by other ways than their own direct branches.
+    beginning_again: Vec<u64>,
     /// Functions that read no flags which they are called with.
     reads_no_flags: Vec<u64>,
     /// Functions whose callers read no flags which they return with.
@@ -152,6 +154,15 @@ impl BranchTargets {
     pub fn with_computed(mut self, functions: Vec<u64>) -> Self {
         let functions = self.in_file(functions);
         Arc::make_mut(&mut self.known).computed = functions;
+        self
+    }
+
+    /// The same, with functions whose own direct branches do not tell all ways back to their entries: a jump table may lead there, or a branch
+    /// in bytes that are another function's, too. Their first addresses.
+    #[must_use]
+    pub fn with_beginning_again(mut self, functions: Vec<u64>) -> Self {
+        let functions = self.in_file(functions);
+        Arc::make_mut(&mut self.known).beginning_again = functions;
         self
     }
 
@@ -182,6 +193,11 @@ impl BranchTargets {
     /// Whether control may arrive at any instruction of `function`.
     pub fn is_computed(&self, function: u64) -> bool {
         self.known.computed.binary_search(&function.wrapping_sub(self.bias)).is_ok()
+    }
+
+    /// Whether `function` may begin again by another way than its own direct branches.
+    pub fn may_begin_again(&self, function: u64) -> bool {
+        self.known.beginning_again.binary_search(&function.wrapping_sub(self.bias)).is_ok()
     }
 
     /// Whether a function begins at `address` of which it is known that it reads no flags which it is called with.
@@ -290,6 +306,7 @@ mod tests {
         let bias = 0x2000_u64.wrapping_neg();
         let in_file =
             arrivals.targets().with_computed(vec![0x1000]).with_unread_flags(vec![0x2000], vec![0x1000]);
+        let in_file = in_file.with_beginning_again(vec![0x2004]);
         let targets = in_file.moved_by(0x50).moved_by(bias.wrapping_sub(0x50));
         for (address, arrives, turns) in [
             (0xfff, false, false),
@@ -316,6 +333,7 @@ mod tests {
         assert!(!targets.reads_no_flags(0x1000_u64.wrapping_add(bias)));
         assert!(targets.returns_no_flags(0x1000_u64.wrapping_add(bias)) && !targets.returns_no_flags(0x1000));
         assert!(!targets.returns_no_flags(0x2000_u64.wrapping_add(bias)));
+        assert!(targets.may_begin_again(0x2004_u64.wrapping_add(bias)) && !targets.may_begin_again(0x2004));
     }
 
     #[test]

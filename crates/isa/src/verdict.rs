@@ -124,6 +124,24 @@ impl Displaced {
     }
 }
 
+/// Where jumps of a function back to its entry lead that go past the probe there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Past {
+    /// Address of the function, with the landing place of indirect branches that it may begin with.
+    pub function: u64,
+    /// Address of the first displaced instruction.
+    pub start: u64,
+    /// Address of its copy.
+    pub copy: u64,
+}
+
+impl Past {
+    /// Whether a jump to `target` leads back to the entry.
+    pub fn leads_back(&self, target: u64) -> bool {
+        [self.function, self.start].contains(&target)
+    }
+}
+
 /// Where a function checks for stack space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackCheck {

@@ -53,12 +53,20 @@ pub fn branch_targets(module: &Module, isa: &dyn Isa) -> Result<BranchTargets, E
     let data = Data { module, code: start..end };
     let arrivals = Arrivals::over(module.executable_ranges().map(|range| in_file(module, range)));
     let pieces = pieces(module);
-    functions_in_parts(module, &pieces).for_each(|function| arrivals.may_turn_to_entry(function));
+    let in_parts: Vec<u64> = functions_in_parts(module, &pieces).collect();
+    in_parts.iter().for_each(|&function| arrivals.may_turn_to_entry(function));
     /// What one thread keeps from piece to piece.
     #[derive(Default)]
     struct Read {
         swept: Swept,
         clues: Clues,
+        beginning_again: Vec<u64>,
+    }
+    impl Read {
+        fn append(&mut self, share: Read) {
+            self.clues.append(share.clues);
+            self.beginning_again.extend(share.beginning_again);
+        }
     }
     let read = |own: &mut Read, code: &[u8], address: u64| {
         let found = &mut own.swept;
@@ -69,6 +77,7 @@ pub fn branch_targets(module: &Module, isa: &dyn Isa) -> Result<BranchTargets, E
         if found.view == View::Partial {
             arrivals.may_turn_to_entry(address);
         }
+        own.beginning_again.extend(found.begins_again.then_some(address));
         own.clues.take(found, address, &data);
     };
     let told = || {
@@ -78,8 +87,8 @@ pub fn branch_targets(module: &Module, isa: &dyn Isa) -> Result<BranchTargets, E
         pointers
     };
     let (told, shares) = both(told, || sweep(module, &pieces, read));
-    let mut clues = Clues::default();
-    shares?.into_iter().for_each(|share| clues.append(share.clues));
+    let mut all = Read { beginning_again: in_parts, ..Read::default() };
+    shares?.into_iter().for_each(|share| all.append(share));
     // One of them less would be places that nobody knows of.
     let pointers = told.map_err(|_| unread(module.path()))?;
     let read_again = |own: &mut Read, pointed: &PointedInto| {
@@ -88,13 +97,15 @@ pub fn branch_targets(module: &Module, isa: &dyn Isa) -> Result<BranchTargets, E
         found.clear();
         isa.sweep_pointed_into(code, address, &pointed.pointers, &data, found);
         found.targets.iter().for_each(|&target| arrivals.insert(target));
+        own.beginning_again.extend(found.begins_again.then_some(address));
         own.clues.take_pointed_into(found, address, &data);
     };
-    let again = share_out(&clues.pointed_into(module, pointers), read_again);
-    again.map_err(|_| unread(module.path()))?.into_iter().for_each(|share| clues.append(share.clues));
+    let again = share_out(&all.clues.pointed_into(module, pointers), read_again);
+    again.map_err(|_| unread(module.path()))?.into_iter().for_each(|share| all.append(share));
     let targets = arrivals.targets();
-    let functions = clues.functions(module, isa, &targets);
-    Ok(flags::known(module, isa, targets.with_computed(functions)))
+    let functions = all.clues.functions(module, isa, &targets);
+    let targets = targets.with_computed(functions).with_beginning_again(all.beginning_again);
+    Ok(flags::known(module, isa, targets))
 }
 
 /// What of a range of code the file has.

@@ -62,12 +62,14 @@ pub enum WriteKind {
     Breakpoint = 2,
     /// The branches in the room that a short one leads to. It goes in before that, and comes out after it.
     Room = 3,
+    /// A jump of a function back to its entry, which leads past the probe there; or the jump to where it was moved with its neighbours.
+    Turn = 4,
 }
 
 impl WriteKind {
     /// The kind with this number.
     pub fn from_raw(raw: u8) -> Option<Self> {
-        [Self::Branch, Self::Breakpoint, Self::Room].into_iter().find(|kind| *kind as u8 == raw)
+        [Self::Branch, Self::Breakpoint, Self::Room, Self::Turn].into_iter().find(|kind| *kind as u8 == raw)
     }
 }
 

@@ -74,13 +74,9 @@ pub(super) fn leaves_room(
 ) -> Result<(), Refusal> {
     let module = &modules[request.module];
     let stack = stack_of(module, request);
-    let is_restarted =
-        request.address == request.function.address && check_of(module, &request.function).is_some();
     let counts = || {
         let isa = module.machine.isa();
-        only_counts(request)
-            && !is_restarted
-            && isa.counts_without_stack(&site_of(request, modules), displaced, stack)
+        only_counts(request) && isa.counts_without_stack(&site_of(request, modules), displaced, stack)
     };
     let is_enough = match stack {
         Stack::Enough => true,

@@ -7,6 +7,7 @@
 //! | file | question it answers |
 //! |---|---|
 //! | `verdict` | which mechanisms are possible at a site? |
+//! | `turns` | where its function jumps back to an entry, may that be led past the probe? |
 //! | `faults` | would a handler of the program's see a fault of a moved instruction? |
 //! | `shadow_stack` | which instructions does a shadow stack keep where they are? |
 //! | `go` | where may a Go program be probed? |
@@ -23,6 +24,7 @@ mod known_names;
 mod returns;
 mod runtimes;
 mod shadow_stack;
+mod turns;
 mod unwinders;
 mod verdict;
 
@@ -34,6 +36,7 @@ pub(crate) use faults::{MAY_FAULT, handles_faults, seen_by_handlers};
 pub use go::{entry_of, stack_of};
 pub use returns::judge_returns;
 pub use runtimes::{Marks, Runtime, Runtimes};
+pub use turns::turns_of;
 pub use unwinders::{LANDINGS, LOOKUPS, UNWINDERS, require_unwinders};
 pub(crate) use verdict::{Best, best, original, room};
 pub use verdict::{Rungs, best_of, room_of, rungs};

@@ -4,9 +4,9 @@
 //! do not. A jump has to answer for more than a trap: it moves instructions to where their faults are seen, it covers
 //! bytes that an unread table may lead into, and its detour takes stack.
 
-use super::{Facts, faults, go, shadow_stack};
+use super::{Facts, faults, go, shadow_stack, turns_of};
 use crate::plan::site_of;
-use crate::{Code, Function, Module, Refusal, Request, Role, Room};
+use crate::{Code, Function, Module, Refusal, Request, Role, Stretch};
 use std::ops::Range;
 use trapless_isa::{Displaced, Mechanism};
 
@@ -44,29 +44,42 @@ impl Rungs {
 }
 
 /// What is possible at a site, and why it is no jump where it is none.
-pub(crate) struct Best {
+pub(crate) struct Best<'m> {
     pub mechanism: Mechanism,
     pub displaced: Displaced,
+    pub turns: Vec<Stretch<'m>>,
     pub no_jump: Option<Refusal>,
+}
+
+impl Best<'_> {
+    /// The bytes that are changed, but for those of a room.
+    pub(crate) fn changed(&self) -> impl Iterator<Item = Range<u64>> {
+        let turns = self.turns.iter().map(|turn| turn.displaced);
+        std::iter::once(self.displaced).chain(turns).map(|changed| changed.start..changed.end())
+    }
 }
 
 /// The best possible mechanism among those `allowed`. Others are not looked at.
 ///
 /// # Errors
 /// Why the best allowed one is impossible.
-pub(crate) fn best(
+pub(crate) fn best<'m>(
     facts: &Facts,
-    modules: &[Module<'_>],
-    request: &Request<'_>,
+    modules: &[Module<'m>],
+    request: &Request<'m>,
     allowed: &[Mechanism],
-) -> Result<Best, Refusal> {
+) -> Result<Best<'m>, Refusal> {
     let mut first = None;
     for mechanism in Mechanism::ALL.into_iter().filter(|mechanism| allowed.contains(mechanism)) {
         match rung(facts, modules, request, mechanism) {
             Ok(displaced) => {
                 let no_jump = || rung(facts, modules, request, Mechanism::Jump).err();
                 let no_jump = (mechanism != Mechanism::Jump).then(no_jump).flatten();
-                return Ok(Best { mechanism, displaced, no_jump });
+                let turns = match mechanism.traps() {
+                    true => Vec::new(),
+                    false => turns_of(facts, modules, request, displaced)?,
+                };
+                return Ok(Best { mechanism, displaced, turns, no_jump });
             }
             Err(refusal) => first = first.or(Some(refusal)),
         }
@@ -112,6 +125,13 @@ fn rung(
         if !request.wanted.is_unwinders() && request.wanted.sharing.is_none() {
             faults::seen_by_handlers(facts, isa, displaced, original(&request.function, displaced))?;
         }
+        let turns = turns_of(facts, modules, request, displaced)?;
+        // A round would be led to the copy of the exit, behind what is done ahead of that.
+        if let (Role::Through { exit, .. }, [_, ..]) = (request.role, &turns[..])
+            && exit == displaced.start
+        {
+            return Err(trapless_isa::Reason::BranchInto(exit).into());
+        }
     }
     if mechanism == Mechanism::Short {
         room_of(facts, modules, request, displaced)?;
@@ -127,18 +147,23 @@ pub(crate) fn room<'m>(
     request: &Request<'m>,
     displaced: Displaced,
     is_taken: &dyn Fn(Range<u64>) -> bool,
-) -> Result<Room<'m>, Refusal> {
+) -> Result<Stretch<'m>, Refusal> {
     let module = &modules[request.module];
     let isa = module.machine.isa();
     go::lets_hop(facts, modules, request.module)?;
+    let turns = turns_of(facts, modules, request, displaced)?;
+    let is_turn = |range: &Range<u64>| {
+        turns.iter().any(|turn| turn.displaced.start < range.end && range.start < turn.displaced.end())
+    };
+    let is_taken = |range: Range<u64>| is_turn(&range) || is_taken(range);
     let room_in = |function: &Function<'m>| {
-        let room = isa.room(&module.whole(function), &displaced, is_taken)?;
+        let room = isa.room(&module.whole(function), &displaced, &is_taken)?;
         let original = original(function, room);
         // Padding has no instructions that could fault.
         if room.instructions > 0 {
             faults::seen_by_handlers(facts, isa, room, original)?;
         }
-        Ok(Room { displaced: room, original })
+        Ok(Stretch { displaced: room, original })
     };
     room_in(&request.function).or_else(|refusal| {
         let code: &'m dyn Code = module.code;
@@ -174,7 +199,7 @@ pub fn room_of<'m>(
     modules: &[Module<'m>],
     request: &Request<'m>,
     displaced: Displaced,
-) -> Result<Room<'m>, Refusal> {
+) -> Result<Stretch<'m>, Refusal> {
     room(facts, modules, request, displaced, &|_| false)
 }
 

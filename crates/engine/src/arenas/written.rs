@@ -1,8 +1,11 @@
 //! Arenas being written: every piece at its place.
 
-use super::{ALIGNMENT, Arena, Drawing, Drawn, MOVED_ALIGNMENT, Measured, Piece, SHARE, STUBS, is_boosted};
+use super::{
+    ALIGNMENT, Arena, Drawing, Drawn, MOVED_ALIGNMENT, Measured, MovedPiece, Piece, SHARE, STUBS, is_boosted,
+    past,
+};
 use crate::frames::{Frames, Shape};
-use crate::{PlannedSite, Refusal, Room, Unwinder, spread, trap::TrapSite};
+use crate::{PlannedSite, Refusal, Stretch, Unwinder, spread, trap::TrapSite};
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
 use trapless_isa::detour::signals::SIGNAL_WRAP;
 use trapless_isa::{DetourRequest, Facts, frames::rows};
@@ -42,9 +45,9 @@ impl<'m> Drawing<'_, 'm> {
                         let site = &self.plan.sites[*index];
                         let rows = std::mem::take(&mut piece.rows);
                         frames.add(piece.address - arena.address, site.displaced.start, rows);
-                        if let Some(room) = site.room.filter(|_| piece.moved_to != 0) {
-                            let rows = std::mem::take(&mut piece.moved_rows);
-                            frames.add(piece.moved_to - arena.address, room.displaced.start, rows);
+                        for ((_, stretch), moved) in site.moved().zip(&mut piece.moved) {
+                            let rows = std::mem::take(&mut moved.rows);
+                            frames.add(moved.address - arena.address, stretch.displaced.start, rows);
                         }
                     }
                     pieces[*index] = piece;
@@ -129,25 +132,24 @@ impl<'m> Drawing<'_, 'm> {
         let mut piece = Piece {
             address,
             length: detour.code.len(),
-            moved_to: 0,
+            moved: Vec::new(),
             copy: 0,
             return_point: detour.return_point.map_or(0, |offset| address + u64::from(offset)),
             places: detour.places.iter().map(moved_from(address)).collect(),
             trap: None,
             rows: if self.tells { self.rows.of(shape, found) } else { Arc::default() },
-            moved_rows: Arc::default(),
         };
-        if let Some(Room { displaced, original }) = site.moved() {
+        for (kind, Stretch { displaced, original }) in site.moved() {
+            let past = piece.copy_of(site.displaced.start).and_then(|copy| past(site, kind, copy));
             let offset = piece.length.next_multiple_of(MOVED_ALIGNMENT as usize);
             code.extend(arena.facts.filler(offset - piece.length));
-            piece.moved_to = address + offset as u64;
-            let moved = self.isa(site).moved(&displaced, original, piece.moved_to)?;
+            let address = address + offset as u64;
+            let moved = self.isa(site).moved(&displaced, original, address, past)?;
             code.extend_from_slice(&moved.code);
             piece.length = offset + moved.code.len();
-            piece.places.extend(moved.places.iter().map(moved_from(piece.moved_to)));
-            if self.tells {
-                piece.moved_rows = Arc::new(rows(&moved.frames, arena.facts.word));
-            }
+            piece.places.extend(moved.places.iter().map(moved_from(address)));
+            let rows = if self.tells { rows(&moved.frames, arena.facts.word) } else { Vec::new() };
+            piece.moved.push(MovedPiece { address, rows: Arc::new(rows) });
         }
         Ok(piece)
     }
@@ -169,7 +171,7 @@ impl<'m> Drawing<'_, 'm> {
         Ok(Piece {
             address,
             length: slot.code.len(),
-            moved_to: 0,
+            moved: Vec::new(),
             copy: slot.copy as u8,
             return_point: 0,
             places: vec![(site.displaced.start, site.displaced.start)],
@@ -187,7 +189,6 @@ impl<'m> Drawing<'_, 'm> {
                 machine: isa.machine(),
             })),
             rows: Arc::default(),
-            moved_rows: Arc::default(),
         })
     }
 }

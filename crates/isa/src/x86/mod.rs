@@ -23,6 +23,7 @@
 //! | `prologue` | which instructions are emulated together in one trap? |
 //! | `room` | where does a short jump find room for the jump to a detour? |
 //! | `slot` | which code runs one instruction out of line, after a trap? |
+//! | `turns` | how do jumps of a function back to its entry go past the probe there? |
 //! | `sharing` | where does code make children that share its memory, and how are they told apart? |
 //! | `narrow` | how do detours do all that in 32-bit programs? |
 //! | `liveness` | which registers and flags does nobody read any more? |
@@ -63,6 +64,7 @@ mod tables;
 mod template;
 #[cfg(test)]
 mod tests;
+mod turns;
 mod verdict;
 
 pub use emulate::emulate;
@@ -252,8 +254,22 @@ impl Isa for X86 {
         room::moved_to(self.bits, room, patched)
     }
 
-    fn moved(&self, room: &Displaced, original: &[u8], address: u64) -> Result<Moved, Reason> {
-        room::moved(self.bits, room, original, address)
+    fn moved(
+        &self,
+        room: &Displaced,
+        original: &[u8],
+        address: u64,
+        past: Option<Past>,
+    ) -> Result<Moved, Reason> {
+        room::moved(self.bits, room, original, address, past)
+    }
+
+    fn turns(&self, site: &Site<'_>, displaced: &Displaced) -> Result<Vec<Displaced>, Reason> {
+        turns::turns(self.bits, site, displaced)
+    }
+
+    fn turned(&self, turn: &Displaced, original: &[u8], to: u64) -> Result<Vec<u8>, Reason> {
+        turns::turned(self.bits, turn, original, to)
     }
 
     fn runtime(&self, address: u64, layout: &Layout) -> Result<Runtime, Reason> {

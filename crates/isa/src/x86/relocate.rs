@@ -18,11 +18,12 @@
 //! instruction, since its return address would otherwise lie in the patch. Flags and registers stay as they are.
 //!
 //! **A jump back to the first displaced instruction** goes to its copy: it is another round of a loop, not another
-//! arrival at the site. A *call* to it is an arrival and goes to the patch.
+//! arrival at the site. A *call* to it is an arrival and goes to the patch. A jump back to an entry that is probed elsewhere
+//! goes [`Past`] the probe.
 
 use super::decode::decode_one;
 use super::movable::{Form, form, legacy_prefixes};
-use crate::{Displaced, Reason};
+use crate::{Displaced, Past, Reason};
 use alloc::vec::Vec;
 use iced_x86::Register;
 
@@ -49,7 +50,18 @@ pub fn relocate(
     original: &[u8],
     destination: u64,
 ) -> Result<Relocated, Reason> {
-    let mut mover = Mover { bits, displaced, destination, out: Relocated::default() };
+    relocate_past(bits, displaced, original, destination, None)
+}
+
+/// The same where jumps back to an entry go `past` the probe there.
+pub(super) fn relocate_past(
+    bits: u32,
+    displaced: &Displaced,
+    original: &[u8],
+    destination: u64,
+    past: Option<Past>,
+) -> Result<Relocated, Reason> {
+    let mut mover = Mover { bits, displaced, destination, past, out: Relocated::default() };
     let mut offset = 0;
     for _ in 0..displaced.instructions {
         let rest = original.get(offset..).unwrap_or_default();
@@ -62,6 +74,7 @@ struct Mover<'a> {
     bits: u32,
     displaced: &'a Displaced,
     destination: u64,
+    past: Option<Past>,
     out: Relocated,
 }
 
@@ -115,7 +128,9 @@ impl Mover<'_> {
 
     /// Where a jump to `target` has to go.
     fn branch_target(&self, target: u64) -> Result<u64, Reason> {
-        if target == self.displaced.start {
+        if let Some(past) = self.past.filter(|past| past.leads_back(target)) {
+            Ok(past.copy)
+        } else if target == self.displaced.start {
             Ok(self.destination)
         } else if (self.displaced.start..self.displaced.end()).contains(&target) {
             Err(Reason::BranchInto(target))

@@ -12,6 +12,7 @@
 //! - writes to it;
 //! - `ret imm16`, and returns or tail calls above the return address;
 //! - in 32-bit mode, tail calls of functions that are not known, which may pop arguments;
+//! - jumps back to the entry with another stack pointer: who is interrupted there is in no call that could be paired;
 //! - stack pointers that come from elsewhere than the frame: `longjmp`, context and coroutine switches.
 //!
 //! Accepted are frames of any usual kind, realigned ones among them: gcc pushes a copy of the return address there
@@ -26,7 +27,7 @@ mod values;
 pub(super) use leaves::exits;
 
 use self::values::{State, Value};
-use super::decode::{decoder, flow};
+use super::decode::{decoder, flow, is_endbr};
 use crate::{Flow, Reason, Site};
 use alloc::{vec, vec::Vec};
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
@@ -209,10 +210,20 @@ impl<'a> Walk<'a> {
 
     fn jump(&mut self, target: u64, mut state: State) {
         if self.offset(target).is_some() {
+            let is_uneven = !matches!(*state.sp(), Value::At(0) | Value::Frame | Value::Unknown);
+            if is_uneven && self.exits.is_none() && self.is_entry(target) {
+                self.find(Reason::MovesStackPointer);
+            }
             self.paths.push((target, state));
         } else if let Value::At(1..) = *state.sp() {
             self.find(Reason::MovesStackPointer);
         }
+    }
+
+    /// Whether this is the first instruction, or the one behind a landing place of indirect branches.
+    fn is_entry(&self, address: u64) -> bool {
+        let first = decoder(self.bits, self.site.code, self.site.function).decode();
+        address == first.ip() || is_endbr(&first) && address == first.next_ip()
     }
 
     fn at_return(&mut self, instruction: &Instruction, state: &mut State) {

@@ -20,7 +20,7 @@ use super::decode::{decoder, flow, is_endbr, is_filler};
 use super::emit::jump_to;
 use super::verdict::{is_addressable, region};
 use super::{JUMP_LENGTH, SHORT_JUMP_LENGTH, frames, relocate};
-use crate::{Displaced, Flow, Moved, Reason, Site};
+use crate::{Displaced, Flow, Moved, Past, Reason, Site};
 use alloc::vec::Vec;
 use core::ops::Range;
 use iced_x86::Instruction;
@@ -152,7 +152,7 @@ fn moved_from(bits: u32, site: &Site<'_>, address: u64) -> Option<Displaced> {
 }
 
 /// Whether somebody comes to one of the instructions: back from a call, or where only such an instruction may be met.
-fn must_stay(bits: u32, site: &Site<'_>, room: &Displaced) -> bool {
+pub(super) fn must_stay(bits: u32, site: &Site<'_>, room: &Displaced) -> bool {
     let code = site.code.get((room.start - site.function) as usize..).unwrap_or_default();
     let must_stay = |instruction: Instruction| {
         is_endbr(&instruction) || matches!(flow(&instruction), Flow::Call { .. } | Flow::IndirectCall)
@@ -195,9 +195,15 @@ pub(super) fn moved_to(bits: u32, room: &Displaced, patched: &[u8]) -> u64 {
     if bits == 32 { u64::from(target as u32) } else { target }
 }
 
-/// The copy of the instructions that made room, and behind it the way back.
-pub(super) fn moved(bits: u32, room: &Displaced, original: &[u8], address: u64) -> Result<Moved, Reason> {
-    let relocated = relocate::relocate(bits, room, original, address)?;
+/// The copy of instructions that made room, or that hold jumps to an entry which lead `past` the probe there, and behind it the way back.
+pub(super) fn moved(
+    bits: u32,
+    room: &Displaced,
+    original: &[u8],
+    address: u64,
+    past: Option<Past>,
+) -> Result<Moved, Reason> {
+    let relocated = relocate::relocate_past(bits, room, original, address, past)?;
     let (mut code, mut places) = (relocated.code, relocated.places);
     let back = address + code.len() as u64;
     places.push((room.end(), code.len() as u32));

@@ -31,6 +31,9 @@ const BOUND_WINDOW: u32 = 12;
 /// Bounds above this are taken for a comparison with something else.
 const BOUND_LIMIT: u64 = 1 << 16;
 
+/// Length of the landing place of indirect branches that a function may begin with.
+const ENDBR_LENGTH: u64 = 4;
+
 /// A table that the code refers to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Table {
@@ -111,6 +114,7 @@ pub(super) fn sweep(
         found.targets.extend(named);
         found.taken.extend(named.filter(|named| named.wrapping_sub(address) >= code.len() as u64));
     }
+    let direct = found.targets.len();
     if references.indirect_jump {
         references.read(code, address, data, &mut found.targets);
     }
@@ -118,6 +122,8 @@ pub(super) fn sweep(
     if computes.computes() || pointers.is_some() && found.leads_around {
         computes.find(bits, (code, address), data, references.got, pointers, found);
     }
+    let begins = address..=address.saturating_add(ENDBR_LENGTH);
+    found.begins_again = found.targets[direct..].iter().any(|target| begins.contains(target));
 }
 
 impl Swept {

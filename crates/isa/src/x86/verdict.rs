@@ -9,12 +9,13 @@
 //!
 //! Where there are not even those, two may do for a short jump, if there is room for the other in its reach (`room`).
 //!
-//! At a function's entry nothing may jump back to the patch from behind it either: that would be counted as a call.
+//! Where a function jumps back to its entry, that would be counted as a call. There it must be possible to lead these jumps past the probe (`turns`).
 
 use super::decode::{decode_one, decoder, flow, is_endbr, is_filler};
 use super::emulate::emulated;
 use super::movable::form;
 use super::slot::boostable;
+use super::turns::turns;
 use super::{JUMP_LENGTH, SHORT_JUMP_LENGTH};
 use crate::{DecodeError, Displaced, Flow, Ladder, Mechanism, Reason, Site};
 use alloc::vec::Vec;
@@ -81,14 +82,14 @@ fn jump(bits: u32, site: &Site<'_>, start: u64, length: u8) -> Result<Displaced,
     if site.targets.is_computed(site.function) && !is_one(bits, site, &displaced) {
         return Err(Reason::ComputedJump);
     }
-    match site.targets.first_inside(start, displaced.end()).or_else(|| entry_loop(bits, site, &displaced)) {
-        Some(target) => Err(Reason::BranchInto(target)),
-        None => Ok(displaced),
+    if let Some(target) = site.targets.first_inside(start, displaced.end()) {
+        return Err(Reason::BranchInto(target));
     }
+    turns(bits, site, &displaced).map(|_| displaced)
 }
 
 /// How far ahead of the site a patch begins at most.
-const MOST_AHEAD: u64 = 32;
+pub(super) const MOST_AHEAD: u64 = 32;
 
 /// What a jump displaces that begins ahead of the site at `start`, at the nearest instruction that makes room enough. Control passes all
 /// of these instructions on its way to the site, and arrives at none but the first from elsewhere.
@@ -180,23 +181,6 @@ pub(super) fn region(bits: u32, site: &Site<'_>, start: u64, length: u8) -> Resu
         displace(bits, &code[..own], &displaced)?;
     }
     Ok(displaced)
-}
-
-/// Where a jump in the function leads back to its entry, if one does.
-///
-/// A patch at the entry would take each round of such a loop for a call, and a return probe would pair it with the
-/// return of the call. A displaced jump is no concern: it leads to its copy.
-pub(super) fn entry_loop(bits: u32, site: &Site<'_>, displaced: &Displaced) -> Option<u64> {
-    let entries = [site.function, displaced.start];
-    if site.address != site.function || !entries.iter().any(|entry| site.targets.is_turned_to(*entry)) {
-        return None;
-    }
-    let behind = displaced.end();
-    let code = site.code.get(behind.saturating_sub(site.function) as usize..)?;
-    decoder(bits, code, behind).iter().find_map(|instruction| match flow(&instruction) {
-        Flow::Jump { target } | Flow::Branch { target } if entries.contains(&target) => Some(target),
-        _ => None,
-    })
 }
 
 /// Whether the instructions of `displaced`, which are `code`, may be moved. What it holds behind them is filler.

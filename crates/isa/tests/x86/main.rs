@@ -48,6 +48,8 @@ mod sweep;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod templates;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod turning;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod unwound;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod vectors;

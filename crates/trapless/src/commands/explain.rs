@@ -9,11 +9,11 @@ use crate::session::Prepared;
 use crate::terminal::printable;
 use std::fmt::Write as _;
 use std::io::Write as _;
-use trapless_engine::admit::{Rungs, judge_returns, room_of, rungs, stack_of};
-use trapless_engine::{Module, PlannedSite, Refusal, Request, Role, Room, Wanted};
+use trapless_engine::admit::{Rungs, judge_returns, room_of, rungs, stack_of, turns_of};
+use trapless_engine::{Module, PlannedSite, Refusal, Request, Role, Stretch, Wanted};
 use trapless_isa::{
-    DetourRequest, Displaced, EntryStep, Followed, Isa, Layout, Machine, Mechanism, Payload, Reason,
-    ReturnStep, Site, Stack, Steps, Way,
+    Detour, DetourRequest, Displaced, EntryStep, Followed, Isa, Layout, Machine, Mechanism, Past, Payload,
+    Reason, ReturnStep, Site, Stack, Steps, Way,
     detour::{return_sizes, signals::Signals},
 };
 
@@ -76,7 +76,9 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
             },
             usdt,
         };
-        let text = explain(&title, &modules, request, site.kinds.returns, &verdicts);
+        let facts = prepared.facts();
+        let turns = |displaced| turns_of(facts, &modules, request, displaced).unwrap_or_default();
+        let text = explain(&title, &modules, request, site.kinds.returns, &verdicts, turns);
         for line in text.lines() {
             writeln!(output, "{}", printable(line)).map_err(|error| listing.output.error(error))?;
         }
@@ -153,7 +155,7 @@ enum Returns<'p> {
 struct Verdicts<'p> {
     rungs: Rungs,
     /// What a short jump takes, where one is possible.
-    room: Option<Room<'p>>,
+    room: Option<Stretch<'p>>,
     chosen: Option<Mechanism>,
     /// Why none is chosen.
     refused: Option<&'p Refusal>,
@@ -162,12 +164,13 @@ struct Verdicts<'p> {
     usdt: Vec<ListedUsdt>,
 }
 
-fn explain(
+fn explain<'m>(
     title: &str,
-    modules: &[Module<'_>],
-    request: &Request<'_>,
+    modules: &[Module<'m>],
+    request: &Request<'m>,
     returns: bool,
     verdicts: &Verdicts<'_>,
+    turns: impl FnOnce(Displaced) -> Vec<Stretch<'m>>,
 ) -> String {
     let module = &modules[request.module];
     let isa = module.machine.isa();
@@ -215,7 +218,7 @@ fn explain(
     }
     let short = verdicts.rungs.short.as_ref().ok().and_then(|displaced| verdicts.room.zip(Some(*displaced)));
     if let Some((room, displaced)) = short.filter(|_| verdicts.rungs.jump.is_err()) {
-        let Room { displaced: room, original } = room;
+        let Stretch { displaced: room, original } = room;
         let entrance = isa.entrance(&room);
         let _ = writeln!(text, "\n  a short jump leads from {:#x} to {entrance:#x}", displaced.start);
         let _ = match room.instructions {
@@ -256,9 +259,15 @@ fn explain(
                 Returns::No(_) => None,
             },
         ) {
-            Ok((address, code, comments)) => {
+            Ok((address, detour)) => {
+                let Detour { code, comments, .. } = &detour;
                 let _ = writeln!(text, "\n  detour: {}, counting", plural(code.len() as u64, "byte"));
-                listing(&mut text, isa, &code, address, &comments);
+                listing(&mut text, isa, code, address, comments);
+                for turn in turns(displaced) {
+                    let copy = address + u64::from(detour.copy_of(displaced.start).unwrap_or_default());
+                    let past = Past { function: site.function, start: displaced.start, copy };
+                    turned(&mut text, isa, &turn, past, address + code.len() as u64);
+                }
             }
             Err(reason) => {
                 let _ = writeln!(text, "\n  no detour: {reason}");
@@ -295,9 +304,32 @@ fn original<'m>(request: &Request<'m>, displaced: &Displaced) -> &'m [u8] {
     request.function.bytes.get(start..start + usize::from(displaced.length)).unwrap_or_default()
 }
 
-type Code = (u64, Vec<u8>, Vec<(u32, String)>);
+/// A jump back to the entry, and what it becomes where a detour ends at `end`.
+fn turned(text: &mut String, isa: &dyn Isa, turn: &Stretch<'_>, past: Past, end: u64) {
+    let Stretch { displaced, original } = turn;
+    let length = plural(displaced.length.into(), "byte");
+    let start = displaced.start;
+    let _ = match displaced.instructions {
+        0 => writeln!(text, "\n  jumps back to the entry at {start:#x}, {length}, and leads past the probe"),
+        moved => writeln!(
+            text,
+            "\n  jumps back to the entry at {start:#x}, {length}, {} moved away",
+            plural(moved.into(), "instruction")
+        ),
+    };
+    listing(text, isa, original, start, &[]);
+    let to = (end + 1).next_multiple_of(16);
+    match (displaced.instructions, isa.turned(displaced, original, past.copy)) {
+        (0, Ok(code)) => listing(text, isa, &code, start, &[(0, String::from("led past the probe"))]),
+        _ => {
+            if let Ok(moved) = isa.moved(displaced, original, to, Some(past)) {
+                listing(text, isa, &moved.code, to, &[(0, String::from("the copy, led past the probe"))]);
+            }
+        }
+    }
+}
 
-/// The detour as it would be a little behind the module.
+/// The detour as it would be a little behind the module, and where.
 fn detour(
     isa: &dyn Isa,
     site: &Site<'_>,
@@ -305,7 +337,7 @@ fn detour(
     original: &[u8],
     stack: Stack,
     way: Option<Way>,
-) -> Result<Code, Reason> {
+) -> Result<(u64, Detour), Reason> {
     let arena = (site.address & !0xf_ffff) + 0x10_0000;
     let layout = example_layout(isa.machine(), arena + 0x10_0000);
     let runtime = isa.runtime(arena, &layout)?;
@@ -328,8 +360,7 @@ fn detour(
         operands: &[],
         tells: false,
     };
-    let detour = isa.detour(&request)?;
-    Ok((address, detour.code, detour.comments))
+    Ok((address, isa.detour(&request)?))
 }
 
 /// Instructions with their addresses and bytes, comments above the instruction they belong to.

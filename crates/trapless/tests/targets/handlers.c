@@ -19,8 +19,10 @@ __asm__(".text\n"
         // The same, and nobody computes places in it.
         ".globl remains\n.type remains, @function\nremains: .cfi_startproc\n idivq %rdi\n movq %rdx, %rax\n ret\n.cfi_endproc\n.size remains, .-remains\n"
         ".globl elsewhere\n.type elsewhere, @function\nelsewhere: .cfi_startproc\n movl $77, %eax\n ret\n.cfi_endproc\n.size elsewhere, .-elsewhere\n.globl elsewhere_end\nelsewhere_end:\n"
-        // Reads every register and all flags, as far as anybody can tell; and one more instruction, behind all that is displaced.
-        ".globl plain\n.type plain, @function\nplain: .cfi_startproc\n nop\n nop\n nop\n nop\n nop\n nop\n jmpq *plainly(%rip)\n.cfi_endproc\n.size plain, .-plain\n"
+        // Reads every register and all flags, as far as anybody can tell; and one more instruction, behind all that is displaced. Jumps back to its
+        // entry once, by two bytes. The carry flag stays.
+        ".globl plain\n.type plain, @function\nplain: .cfi_startproc\n nop\n nop\n nop\n nop\n nop\n nop\n decl left(%rip)\n .byte 0x79, plain - . - 1\n"
+        " nop\n nop\n nop\n movl $1, left(%rip)\n jmpq *plainly(%rip)\n.cfi_endproc\n.size plain, .-plain\n"
         ".globl plain_end\nplain_end:\n"
         // Calls a function with every register set to a number of its own; rdi and rsi as they are given. What rdx is matters to divisions.
         ".globl with_all\n.type with_all, @function\nwith_all: .cfi_startproc\n"
@@ -43,6 +45,7 @@ long with_all(long rdi, long rsi, long rax);
 long (*calls_now)(long, long);
 extern char behind_call[], plain[], plain_end[], elsewhere_end[];
 long (*plainly)(void) = elsewhere;
+int left = 1;
 
 static char *page;
 static sigjmp_buf back;

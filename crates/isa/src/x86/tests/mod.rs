@@ -11,6 +11,7 @@ mod sharing;
 mod skim;
 mod slot;
 mod tables;
+mod turns;
 mod verdict;
 
 use alloc::vec::Vec;

@@ -35,6 +35,7 @@ fn frames_of_every_usual_kind_are_followed() {
         ("push of a target, ret", "50 c3"),
         ("mov rsp,rbp; pop rbp", "55 4889e5 4883ec10 4889ec 5d c3"),
         ("enter, leave", "c8100000 c9 c3"),
+        ("a loop to the entry, and one with something pushed", "53 ffcf 75fc 5b ffcf 75f7 c3"),
     ] {
         assert_eq!(verdict(Machine::X86_64, code), Ok(()), "{name}");
     }
@@ -62,6 +63,8 @@ fn other_ways_to_return_are_refused() {
         ("longjmp: mov rsp,[rdi]; jmp [rdi+8]", "488b27 ff6708", MovesStackPointer),
         ("coroutine switch: xchg rsp,rsi", "4887e6 c3", MovesStackPointer),
         ("mov rsp,rsi", "4889f4 c3", MovesStackPointer),
+        ("push rdx; dec edi; jne to the entry", "52 ffcf 75fb c3", MovesStackPointer),
+        ("the same behind endbr64", "f30f1efa 52 ffcf 75fb c3", MovesStackPointer),
     ] {
         assert_eq!(verdict(Machine::X86_64, code), Err(reason), "{name}");
     }

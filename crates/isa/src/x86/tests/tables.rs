@@ -134,3 +134,22 @@ fn branches_inside_a_piece_are_told_apart_from_calls_and_from_what_leaves_it() {
         assert_eq!(found, Swept::default());
     }
 }
+
+#[test]
+fn a_table_that_leads_to_the_first_instruction_is_told() {
+    // lea rdx,[rip+T]; movsxd rax,[rdx+rdi*4]; add rax,rdx; jmp rax
+    let (table, jump) = ("488d15f90f0000 486304ba 4801d0", "ffe0");
+    let behind_landing_place = "f30f1efa 488d15f50f0000 486304ba 4801d0 ffe0";
+    for (name, code, entries, begins_again) in [
+        ("to it", [table, jump].concat(), &[AT + 7, AT][..], true),
+        ("behind a landing place", behind_landing_place.into(), &[AT + 11, AT + 4], true),
+        ("elsewhere", [table, jump].concat(), &[AT + 7, AT + 11], false),
+        ("no table", [table, "c3"].concat(), &[AT], false),
+        ("a direct jump", "90 ebfd".into(), &[], false),
+        ("its own address, handed on: lea rdi,[rip-7]; call", "488d3df9ffffff e800010000".into(), &[], false),
+    ] {
+        let mut found = Swept::default();
+        Machine::X86_64.isa().sweep(&hex(&code), AT, &distances(entries, DATA), &mut found);
+        assert_eq!(found.begins_again, begins_again, "{name}");
+    }
+}

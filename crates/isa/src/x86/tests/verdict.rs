@@ -237,12 +237,6 @@ fn a_refused_jump_has_its_reason() {
         ),
         (case("a displaced branch into it", "7501 90 4889e5 c3"), Reason::BranchInto(AT + 3)),
         (case("a loop back to the entry", "4889e5 ffc8 75f9 c3").targets(&[0]), Reason::BranchInto(AT)),
-        // cmp rsp,[r14+16]; jbe; ret; call morestack; mov rax,[rsp+8]; jmp to the entry: the probe belongs behind the check.
-        (
-            case("a call made again with more stack", "493b6610 7601 c3 e800000000 488b442408 ebed")
-                .targets(&[0]),
-            Reason::BranchInto(AT),
-        ),
         (case("a loop that calls", "0f1f00 e800000000 ebf6").targets(&[0]), Reason::BranchInto(AT)),
         (
             case("a loop back behind endbr64", "f30f1efa 4889e5 ffc8 75f9 c3").targets(&[4]),
