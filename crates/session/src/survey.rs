@@ -82,7 +82,10 @@ pub fn branch_targets(module: &Module, isa: &dyn Isa) -> Result<BranchTargets, E
     };
     let told = || {
         module.landing_pads().iter().for_each(|&pad| arrivals.insert(pad));
-        let pointers = module.code_pointers();
+        let mut pointers = module.code_pointers();
+        if data.is_fixed() {
+            pointers.retain(|&address| !is_number(module, isa, address));
+        }
         pointers.iter().for_each(|&at| arrivals.insert(at));
         pointers
     };
@@ -106,6 +109,30 @@ pub fn branch_targets(module: &Module, isa: &dyn Isa) -> Result<BranchTargets, E
     let functions = all.clues.functions(module, isa, &targets);
     let targets = targets.with_computed(functions).with_beginning_again(all.beginning_again);
     Ok(flags::known(module, isa, targets))
+}
+
+/// So many instructions of a function are read to tell that a number is no address. Probes of entries change no more.
+const FIRST: usize = 16;
+
+/// Whether a number that may be the address of code in a program that does not move is none: it is in the middle of one of a function's first
+/// instructions, which control passes one after the other. So text is (`ame\0` at the end of a name is 0x656d61).
+fn is_number(module: &Module, isa: &dyn Isa, address: u64) -> bool {
+    let Some(function) = module.function_containing(address).map(|function| function.range()) else {
+        return false;
+    };
+    let (mut code, mut at) = (module.code(function.clone()).unwrap_or_default(), function.start);
+    for _ in 0..FIRST {
+        let Ok(instruction) = isa.decode(code, at) else { return false };
+        if at >= address || instruction.end() > address {
+            return at < address;
+        }
+        if !instruction.flow.falls_through() {
+            return false;
+        }
+        at = instruction.end();
+        code = code.get(usize::from(instruction.length)..).unwrap_or_default();
+    }
+    false
 }
 
 /// What of a range of code the file has.
