@@ -64,22 +64,10 @@ struct Known {
     flags: u32,
 }
 
-/// What nobody reads any more by convention.
-#[derive(Clone, Copy, Default)]
-struct Unread {
-    /// Who is called by a pointer.
-    called: Known,
-    /// Who is returned to.
-    returned: Known,
-}
-
-impl Unread {
-    /// Of functions that Go's compiler has made. What they call by name may be assembly that keeps all registers, and even the flags
-    /// (`runtime.duffzero`).
-    const IN_GO: Self = Self {
-        called: Known { registers: 0, flags: ARITHMETIC },
-        returned: Known { registers: goroutine::FREE_AT_ENTRY.0, flags: ARITHMETIC },
-    };
+impl Known {
+    /// What nobody reads whom functions return to that Go's compiler has made, but for results. What they call may be assembly that keeps all
+    /// registers, and even the flags (`runtime.duffzero`).
+    const UNREAD_BEHIND_GO: Self = Self { registers: goroutine::FREE_AT_ENTRY.0, flags: ARITHMETIC };
 }
 
 /// See [`crate::Isa::flags_are_unread`].
@@ -93,7 +81,7 @@ pub(crate) fn flags_are_unread(bits: u32, site: &Site<'_>, by_go: bool) -> bool 
 
 /// What is dead in a function that Go's compiler has made. A fault is a panic there: nothing goes on behind it.
 fn scan_in_go(bits: u32, site: &Site<'_>, address: u64) -> Liveness {
-    scan(bits, site, address, false, Unread::IN_GO)
+    scan(bits, site, address, false, Known::UNREAD_BEHIND_GO)
 }
 
 /// What a detour may overwrite that begins with the instruction at `address`: what is dead there, and what is known of Go's functions.
@@ -110,10 +98,10 @@ pub(crate) fn spare(bits: u32, site: &Site<'_>, address: u64, stack: Stack, faul
 /// What is dead before the instruction at `address`, which lies in the site's function. `bits` is 32 or 64. `faults`: the program handles
 /// faults, and may go on behind an instruction that has not written what it writes.
 pub fn liveness(bits: u32, site: &Site<'_>, address: u64, faults: bool) -> Liveness {
-    scan(bits, site, address, faults, Unread::default())
+    scan(bits, site, address, faults, Known::default())
 }
 
-fn scan(bits: u32, site: &Site<'_>, address: u64, faults: bool, unread: Unread) -> Liveness {
+fn scan(bits: u32, site: &Site<'_>, address: u64, faults: bool, unread_behind: Known) -> Liveness {
     let all = if bits == 64 { 0xffff } else { 0x00ff };
     let mut scan = Scan {
         site,
@@ -125,7 +113,7 @@ fn scan(bits: u32, site: &Site<'_>, address: u64, faults: bool, unread: Unread) 
         patience: PATIENCE,
         bits,
         faults,
-        unread,
+        unread_behind,
         decoder: decoder(bits, site.code, site.function),
         factory: InstructionInfoFactory::new(),
     };
@@ -150,7 +138,8 @@ struct Scan<'a> {
     patience: u32,
     bits: u32,
     faults: bool,
-    unread: Unread,
+    /// What nobody reads by convention whom the function returns to.
+    unread_behind: Known,
     decoder: Decoder<'a>,
     factory: InstructionInfoFactory,
 }
@@ -185,8 +174,11 @@ impl Scan<'_> {
                     let unread = self.unread_at(instruction.near_branch_target());
                     return self.reads_anything(written, unread);
                 }
-                FlowControl::IndirectCall => return self.reads_anything(written, self.unread.called),
                 FlowControl::Return => return self.reads_anything(written, self.unread_behind()),
+                // Who traps here wants to end, or is in a debugger: `runtime.abort`.
+                FlowControl::Interrupt if instruction.mnemonic() == Mnemonic::Int3 => {
+                    return self.reads_anything(written, Known { registers: 0, flags: ARITHMETIC });
+                }
                 _ => return self.reads_anything(written, Known::default()),
             }
             self.accesses(&instruction, &mut written);
@@ -229,8 +221,8 @@ impl Scan<'_> {
     /// What nobody reads behind the function.
     fn unread_behind(&self) -> Known {
         let is_unread = self.site.targets.returns_no_flags(self.site.function);
-        let flags = if is_unread { ARITHMETIC } else { self.unread.returned.flags };
-        Known { flags, ..self.unread.returned }
+        let flags = if is_unread { ARITHMETIC } else { self.unread_behind.flags };
+        Known { flags, ..self.unread_behind }
     }
 
     /// What nobody reads in another function.

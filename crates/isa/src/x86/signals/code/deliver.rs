@@ -27,6 +27,7 @@ impl Routines {
         a.bind(self.deliver);
         a.set(R11, signals.table + u64::from(SIGNAL_HANDLERS));
         a.put(|a, _| a.mov(r11, qword_ptr(r11 + rax * 8)));
+        self.hop(a, layout, signals.hops);
         is_inside(a, layout, signals, plain, inside);
         a.bind(plain);
         // Handlers get what was in the other registers. It is not for them, but it goes on their stacks.
@@ -43,11 +44,11 @@ impl Routines {
         let [inside, plain] = [(); 2].map(|()| a.label());
         a.bind(self.handler);
         SAVED.iter().for_each(|&register| a.push(register));
-        // One handler may go on in another, which finds the note of this signal.
-        a.set(RAX, signals.key);
-        a.put(|a, _| a.xor(rax, rdx));
-        a.load(RCX, RDX, context::NOTE);
-        a.jump_if_equal(RAX, RCX, plain);
+        self.hop(a, layout, signals.hops);
+        // One handler may go on in another, which finds what this signal's context was made.
+        is_shown(a, signals, plain);
+        // Nobody would take it back behind a handler that returns elsewhere.
+        returns_to_us(a, signals, plain);
         is_inside(a, layout, signals, plain, inside);
         a.bind(plain);
         SAVED.iter().rev().for_each(|&register| a.pop(register));
@@ -62,6 +63,47 @@ impl Routines {
         self.call(a, self.inside);
         a.set(RAX, 0);
         a.store(RAX, RSP, -8);
+    }
+
+    /// A thread at a jump in the code at `start` that leads into an arena, from a place which is not what it stands for there, has gone on to
+    /// where that leads: in the context at rdx. Changes rax, rcx, and r8 to r10.
+    fn hop(&self, a: &mut Lower, layout: &Layout, (start, size): (u64, u64)) {
+        // A module is smaller than what a branch reaches.
+        let jumps = size.checked_sub(u64::from(JUMP_LENGTH)).map(|last| last + 1);
+        let jumps = jumps.and_then(|jumps| i32::try_from(jumps).ok());
+        let Some(jumps) = jumps.and_then(|jumps| u32::try_from(jumps).ok()) else { return };
+        const SAVED: [usize; 4] = [RDX, RSI, RDI, R11];
+        let [stays, leads, own, goes_on] = [(); 4].map(|()| a.label());
+        let stays_place = a.place(stays);
+        a.load(RCX, RDX, context::IP);
+        a.set(R8, start.wrapping_neg());
+        a.add(R8, RCX);
+        a.jump_if_not_below_small(R8, jumps, stays);
+        a.put(|a, _| a.cmp(byte_ptr(rcx), 0xe9));
+        a.put(|a, _| a.jne(stays_place));
+        a.put(|a, _| a.movsxd(r8, dword_ptr(rcx + 1)));
+        a.put(|a, _| a.lea(rcx, qword_ptr(rcx + r8 + i32::from(JUMP_LENGTH))));
+        in_arena(a, layout, RCX, [R8, R9, R10], leads);
+        a.jump(stays);
+        a.bind(leads);
+        SAVED.iter().for_each(|&register| a.push(register));
+        a.push(RCX);
+        self.call(a, self.row);
+        a.pop(RCX);
+        SAVED.iter().rev().for_each(|&register| a.pop(register));
+        a.jump_if_not_below_small(RAX, PLACE_UNKNOWN.into(), goes_on);
+        a.load(R8, R10, ENTRY_SITE as i32);
+        a.add(R8, RAX);
+        a.load(R9, RDX, context::IP);
+        a.jump_if_equal(R8, R9, own);
+        a.bind(goes_on);
+        a.store(RCX, RDX, context::IP);
+        a.bind(own);
+        // What leads to us would be taken for a context that comes back.
+        let below = 8 * SAVED.len() as i32;
+        a.set(RCX, 0);
+        [8, 16].iter().for_each(|word| a.store(RCX, RSP, -below - word));
+        a.bind(stays);
     }
 
     /// Shows the program where an instruction of ours was interrupted.
@@ -235,7 +277,6 @@ impl Routines {
 fn is_inside(a: &mut Lower, layout: &Layout, signals: &Signals, plain: usize, inside: usize) {
     a.set(RAX, 0);
     a.store(RAX, RDX, context::NOTE);
-    hop(a, layout, signals.hops);
     if signals.stops != 0 {
         let plain = a.place(plain);
         a.put(|a, _| a.cmp(edi, signals.stops as i32));
@@ -245,24 +286,34 @@ fn is_inside(a: &mut Lower, layout: &Layout, signals: &Signals, plain: usize, in
     in_arena(a, layout, RCX, [R8, R9, R10], inside);
 }
 
-/// Makes the context at rdx that of a thread which has gone on to a detour, if it stands at a jump to one in the code of so many bytes.
-fn hop(a: &mut Lower, layout: &Layout, (start, size): (u64, u64)) {
-    // A module is smaller than what a branch reaches.
-    let size = i32::try_from(size).ok().and_then(|size| u32::try_from(size).ok());
-    let Some(size) = size.and_then(|size| size.checked_sub(JUMP_LENGTH.into())) else { return };
-    let [stays, goes_on] = [(); 2].map(|()| a.label());
-    let stays_place = a.place(stays);
+/// Off to `shown` where the context at rdx is what it was made for the handler of this signal: its note says so.
+fn is_shown(a: &mut Lower, signals: &Signals, shown: usize) {
+    let other = a.label();
+    a.set(R8, signals.key);
+    a.copy(RAX, R8);
+    a.put(|a, _| a.xor(rax, rdx));
+    a.load(RCX, RDX, context::NOTE);
+    a.jump_if_not_equal(RAX, RCX, other);
+    a.load(RAX, RDX, context::NOTE_SHOWN_IP);
+    a.put(|a, _| a.xor(rax, r8));
     a.load(RCX, RDX, context::IP);
-    a.set(R8, start.wrapping_neg());
-    a.add(R8, RCX);
-    a.jump_if_not_below_small(R8, size, stays);
-    a.put(|a, _| a.cmp(byte_ptr(rcx), 0xe9));
-    a.put(|a, _| a.jne(stays_place));
-    a.put(|a, _| a.movsxd(r8, dword_ptr(rcx + 1)));
-    a.put(|a, _| a.lea(rcx, qword_ptr(rcx + r8 + i32::from(JUMP_LENGTH))));
-    in_arena(a, layout, RCX, [R8, R9, R10], goes_on);
-    a.jump(stays);
-    a.bind(goes_on);
-    a.store(RCX, RDX, context::IP);
-    a.bind(stays);
+    a.jump_if_not_equal(RAX, RCX, other);
+    a.load(RAX, RDX, context::NOTE_SHOWN_SP);
+    a.load(RCX, RDX, context::SP);
+    a.jump_if_equal(RAX, RCX, shown);
+    a.bind(other);
+}
+
+/// On where the handler whose context is at rdx returns to code that is probed; else off to `elsewhere`.
+fn returns_to_us(a: &mut Lower, signals: &Signals, elsewhere: usize) {
+    let [next, found] = [(); 2].map(|()| a.label());
+    a.load(RCX, RDX, -8);
+    a.set(R8, signals.table + u64::from(SIGNAL_RETURNS));
+    a.bind(next);
+    a.load(RAX, R8, 0);
+    a.jump_if_zero(RAX, elsewhere);
+    a.jump_if_equal(RAX, RCX, found);
+    a.add_small(R8, 8);
+    a.jump(next);
+    a.bind(found);
 }
