@@ -128,9 +128,10 @@ fn c1_entries_with_jumps_back_are_probed_by_a_jump() {
 fn c1_calls_are_counted_once_and_rounds_not_at_all() {
     for program in Program::in_both_widths("loops", LOOPS, &[]) {
         let path = program.path().to_str().unwrap();
-        for flags in [&["count"][..], &["count", "--return"], &["latency"], &["trace", "--return"]] {
+        let verbs = [&["count"][..], &["count", "--return"], &["latency"], &["trace", "--return"]];
+        for (flags, by) in verbs.into_iter().flat_map(|flags| ["jump", "short"].map(|by| (flags, by))) {
             let rounds = ROUNDS.to_string();
-            let probes = LOOPING.map(|name| format!("loops:{name}"));
+            let probes = LOOPING.map(|name| format!("{by}:loops:{name}"));
             let mut arguments = flags.to_vec();
             arguments.extend(probes.iter().map(String::as_str));
             arguments.extend(["loops:leaf", "-f", "json", "--", path, &rounds]);
@@ -209,9 +210,10 @@ fn p5_a_storm_of_attaching_and_detaching_harms_no_loop() {
         let (pid, before) = (target.pid(), target.text());
         let text = pid.to_string();
         for cycle in 0..24 {
+            let probes = ["loops:*", "short:loops:*"][cycle / 3 % 2];
             let flags = [&["count"][..], &["count", "--return"], &["latency"]][cycle % 3];
             let ran =
-                run(&[flags, &["-p", &text, "loops:*", "-x", "loops:main", "-d", "0.002", "-f", "json"]]
+                run(&[flags, &["-p", &text, probes, "-x", "loops:main", "-d", "0.002", "-f", "json"]]
                     .concat());
             assert_eq!(ran.code, Some(0), "{cycle}: {ran:?}");
             assert!(target.is_alive(), "cycle {cycle}: {ran:?}");
