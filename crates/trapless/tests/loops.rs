@@ -151,6 +151,37 @@ fn c1_calls_are_counted_once_and_rounds_not_at_all() {
     }
 }
 
+/// A function that begins with a loop, in lines of assembly.
+const LINED: &str = "\
+.text
+.globl lined
+.type lined, @function
+lined:
+ lea 1(%rsi,%rsi), %rax; nop
+ sub $1, %rdi
+ .byte 0x0f, 0x85
+ .long lined - . - 4
+ mov $7, %eax
+ ret
+.size lined, . - lined
+.section .note.GNU-stack, \"\", @progbits
+";
+
+#[test]
+fn c1_a_line_at_the_entry_is_passed_in_each_round() {
+    let dir = tempfile::tempdir().unwrap();
+    let assembly = dir.path().join("lined.s");
+    std::fs::write(&assembly, LINED).unwrap();
+    let source = "long lined(long x); int main(void) { return lined(10) != 7; }";
+    let program = Program::build("lines", source, &["-g", assembly.to_str().unwrap()]);
+    let path = program.path().to_str().unwrap();
+    for (probe, hits) in [("lines:lined", 1), ("lines:lined.s:5", 10)] {
+        let ran = run(&["count", probe, "-f", "json", "--", path]);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert_eq!(ran.summary().0["probes"][0]["hits"], hits, "{probe}: {ran:?}");
+    }
+}
+
 /// Functions that look at their return addresses, so that they are followed to where they are left: `noted`, which loops by a long and a
 /// short jump; `through`, whose exit is among the first instructions; and `near`, which has no room for a jump back and for the exit behind it.
 const NOTED: &str = r#"
