@@ -30,7 +30,6 @@ use crate::{
     trap::TrapSite, writes,
 };
 use std::{
-    collections::BTreeMap,
     os::fd::OwnedFd,
     time::{Duration, Instant},
 };
@@ -357,15 +356,6 @@ impl Blueprint<'_, '_> {
         Ok(())
     }
 
-    /// The entries that their functions jump back to, by each address that these jumps lead to: the index of the site.
-    fn looping(&self) -> BTreeMap<u64, usize> {
-        let looping = self.plan.sites.iter().enumerate().filter(|(_, site)| !site.turns.is_empty());
-        let both = looping.map(|(index, site)| {
-            [site.request.address, site.displaced.start].map(|address| (address, index))
-        });
-        both.flatten().collect()
-    }
-
     /// For step 8: threads inside displaced instructions, and at entries that their functions jump back to, their sites, and where they
     /// go on. A thread that stands where no displaced instruction begins keeps its site unpatched.
     fn threads_inside(
@@ -373,13 +363,11 @@ impl Blueprint<'_, '_> {
         stopped: &Stopped<'_>,
         refused: &mut [Option<LeftAlone>],
     ) -> Vec<(Tid, usize, u64)> {
-        let (mut moves, looping) = (Vec::new(), self.looping());
-        let copy_of = |index: usize, ip: u64| self.places[index].iter().find(|place| place.0 == ip);
+        let mut moves = Vec::new();
         for thread in stopped.threads() {
             let ip = thread.registers().ip().0;
-            if let Some(&index) = looping.get(&ip) {
-                let copy = copy_of(index, self.plan.sites[index].displaced.start);
-                moves.extend(copy.map(|copy| (thread.tid(), index, copy.1)));
+            if let Some(&(index, copy)) = self.looping.get(&ip) {
+                moves.push((thread.tid(), index, copy));
                 continue;
             }
             let after = self.writes.partition_point(|(range, _)| range.start < ip);
@@ -389,7 +377,7 @@ impl Blueprint<'_, '_> {
             if !range.contains(&ip) {
                 continue;
             }
-            match copy_of(index, ip) {
+            match self.places[index].iter().find(|place| place.0 == ip) {
                 Some(copy) => moves.push((thread.tid(), index, copy.1)),
                 None => refused[index] = Some(LeftAlone::OnStack),
             }

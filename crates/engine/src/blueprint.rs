@@ -40,6 +40,9 @@ pub struct Blueprint<'p, 'm> {
     pub(crate) schema: Vec<RawPlace>,
     /// For each site, the places of its displaced instructions: (original address, address of the copy).
     pub(crate) places: Vec<Vec<(u64, u64)>>,
+    /// The entries that their functions jump back to, by each address that these jumps lead to: the index of the site, and the address of
+    /// the copy of its first displaced instruction.
+    pub(crate) looping: BTreeMap<u64, (usize, u64)>,
     /// The sites that trap, by address.
     pub(crate) traps: Vec<TrapSite>,
     /// What is raised while the sites are armed.
@@ -146,6 +149,7 @@ impl<'p, 'm> Blueprint<'p, 'm> {
             journal: Journal::default(),
             schema: Vec::new(),
             places: Vec::new(),
+            looping: BTreeMap::new(),
             traps: Vec::new(),
             semaphores: Vec::new(),
             writes: Vec::new(),
@@ -235,6 +239,7 @@ impl<'p, 'm> Blueprint<'p, 'm> {
             places[*index].iter().any(|place| inside.contains(&place.0)).then_some((inside.start, inside.end))
         });
         self.inside = Ranges::new(insides);
+        self.looping = looping(&self.plan, &places);
         self.semaphores = semaphores(&self.plan);
         self.journal = journal;
         self.places = places;
@@ -272,6 +277,17 @@ fn patches(
         patches.push((WriteKind::Turn, isa.turned(displaced, original, to)?));
     }
     Ok(patches)
+}
+
+/// See [`Blueprint::looping`]. `places`: of each site.
+fn looping(plan: &Plan<'_>, places: &[Vec<(u64, u64)>]) -> BTreeMap<u64, (usize, u64)> {
+    let looping = plan.sites.iter().zip(places).enumerate().filter(|(_, (site, _))| !site.turns.is_empty());
+    let entries = looping.filter_map(|(index, (site, places))| {
+        let start = site.displaced.start;
+        let copy = places.iter().find(|place| place.0 == start)?.1;
+        Some([site.request.address, start].map(|address| (address, (index, copy))))
+    });
+    entries.flatten().collect()
 }
 
 /// The semaphores of a plan, each once.

@@ -65,7 +65,7 @@ pub use reach::can_be_searched;
 pub use recheck::{Became, Recheck};
 pub use region::Region;
 pub use remove::{Kept, Removed, remove, remove_held};
-pub use request::{Code, Function, Module, Request, Role, Unwinder, Wanted};
+pub use request::{Code, Function, Meant, Module, Request, Role, Unwinder, Wanted};
 pub use session::Session;
 pub use space::Space;
 pub use trap::{Serving, arm_serving};

@@ -113,6 +113,16 @@ pub enum Role {
     },
 }
 
+/// Which arrivals at a site are meant, where it is a function's first instruction and the function jumps back there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Meant {
+    /// Those by calls: the probe is one of the function.
+    #[default]
+    Calls,
+    /// All: it is one of a place that happens to be there, such as a line of the source.
+    All,
+}
+
 /// What to collect at a site.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
@@ -208,6 +218,8 @@ pub struct Request<'m> {
     pub function: Function<'m>,
     /// Address of the probed instruction in the target; [`entry_of`](crate::admit::entry_of) the function for an entry.
     pub address: u64,
+    /// Which arrivals count.
+    pub meant: Meant,
     /// What to collect.
     pub wanted: Wanted,
     /// The only mechanism that may be used; `None` for any that the plan allows. Unwinders' entries follow how calls are followed.

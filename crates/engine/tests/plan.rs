@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 use trapless_engine::admit::{Arrival, Facts, Functions, Known, Marks, Runtimes};
-use trapless_engine::{Code, Function, Home, Module, Plan, Refusal, Request, Role, Unwinder, Wanted};
+use trapless_engine::{Code, Function, Home, Meant, Module, Plan, Refusal, Request, Role, Unwinder, Wanted};
 use trapless_isa::{BranchTargets, Exit, Leaves, Lookup, Machine, Mechanism, Reason, Site};
 
 /// A small generator (xorshift64*), so that every run sees the same plans.
@@ -172,6 +172,7 @@ fn no_two_sites_share_a_byte_and_every_request_has_one_answer() {
                 semaphores: &[],
                 operands: None,
                 unread: random.choose(&[None, None, None, None, Some("a table")]),
+                meant: random.choose(&[Meant::Calls, Meant::Calls, Meant::Calls, Meant::All]),
             })
             .collect();
         let allowed = random.choose(&[&[Mechanism::Jump][..], &Mechanism::ALL]);
@@ -191,6 +192,7 @@ fn no_two_sites_share_a_byte_and_every_request_has_one_answer() {
         for site in &plan.sites {
             assert_eq!(site.room.is_some(), site.mechanism == Mechanism::Short, "{site:?}");
             for turn in &site.turns {
+                assert_eq!(site.request.meant, Meant::Calls);
                 assert!(!site.traps() && site.request.address == site.request.function.address, "{site:?}");
                 let at = (turn.displaced.start - TEXT) as usize;
                 assert_eq!(turn.original, &text[at..][..turn.displaced.length.into()]);
@@ -329,6 +331,7 @@ fn of_sites_that_share_bytes_the_first_that_was_asked_for_is_armed() {
             semaphores: &[],
             operands: None,
             unread: None,
+            meant: Meant::Calls,
         };
         let requests: Vec<Request<'_>> = (0..).zip(&addresses).map(request).collect();
         let plan = Plan::new(&Facts::default(), vec![module], &requests, &[Mechanism::Jump], Home::default());

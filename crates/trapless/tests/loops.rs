@@ -128,9 +128,10 @@ fn c1_entries_with_jumps_back_are_probed_by_a_jump() {
 fn c1_calls_are_counted_once_and_rounds_not_at_all() {
     for program in Program::in_both_widths("loops", LOOPS, &[]) {
         let path = program.path().to_str().unwrap();
-        for flags in [&["count"][..], &["count", "--return"], &["latency"], &["trace", "--return"]] {
+        let verbs = [&["count"][..], &["count", "--return"], &["latency"], &["trace", "--return"]];
+        for (flags, by) in verbs.into_iter().flat_map(|flags| ["jump", "short"].map(|by| (flags, by))) {
             let rounds = ROUNDS.to_string();
-            let probes = LOOPING.map(|name| format!("loops:{name}"));
+            let probes = LOOPING.map(|name| format!("{by}:loops:{name}"));
             let mut arguments = flags.to_vec();
             arguments.extend(probes.iter().map(String::as_str));
             arguments.extend(["loops:leaf", "-f", "json", "--", path, &rounds]);
@@ -147,6 +148,37 @@ fn c1_calls_are_counted_once_and_rounds_not_at_all() {
                 }
             }
         }
+    }
+}
+
+/// A function that begins with a loop, in lines of assembly.
+const LINED: &str = "\
+.text
+.globl lined
+.type lined, @function
+lined:
+ lea 1(%rsi,%rsi), %rax; nop
+ sub $1, %rdi
+ .byte 0x0f, 0x85
+ .long lined - . - 4
+ mov $7, %eax
+ ret
+.size lined, . - lined
+.section .note.GNU-stack, \"\", @progbits
+";
+
+#[test]
+fn c1_a_line_at_the_entry_is_passed_in_each_round() {
+    let dir = tempfile::tempdir().unwrap();
+    let assembly = dir.path().join("lined.s");
+    std::fs::write(&assembly, LINED).unwrap();
+    let source = "long lined(long x); int main(void) { return lined(10) != 7; }";
+    let program = Program::build("lines", source, &["-g", assembly.to_str().unwrap()]);
+    let path = program.path().to_str().unwrap();
+    for (probe, hits) in [("lines:lined", 1), ("lines:lined.s:5", 10)] {
+        let ran = run(&["count", probe, "-f", "json", "--", path]);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert_eq!(ran.summary().0["probes"][0]["hits"], hits, "{probe}: {ran:?}");
     }
 }
 
@@ -209,9 +241,10 @@ fn p5_a_storm_of_attaching_and_detaching_harms_no_loop() {
         let (pid, before) = (target.pid(), target.text());
         let text = pid.to_string();
         for cycle in 0..24 {
+            let probes = ["loops:*", "short:loops:*"][cycle / 3 % 2];
             let flags = [&["count"][..], &["count", "--return"], &["latency"]][cycle % 3];
             let ran =
-                run(&[flags, &["-p", &text, "loops:*", "-x", "loops:main", "-d", "0.002", "-f", "json"]]
+                run(&[flags, &["-p", &text, probes, "-x", "loops:main", "-d", "0.002", "-f", "json"]]
                     .concat());
             assert_eq!(ran.code, Some(0), "{cycle}: {ran:?}");
             assert!(target.is_alive(), "cycle {cycle}: {ran:?}");

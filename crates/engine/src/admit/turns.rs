@@ -6,10 +6,10 @@
 use super::verdict::original;
 use super::{Facts, faults};
 use crate::plan::site_of;
-use crate::{Module, Refusal, Request, Stretch};
+use crate::{Meant, Module, Refusal, Request, Stretch};
 use trapless_isa::Displaced;
 
-/// The jumps back to the site of `request`, where a patch takes `displaced`; mostly there are none.
+/// The jumps back to the site of `request` that are led past the probe, where a patch takes `displaced`; mostly there are none.
 ///
 /// # Errors
 /// One of them cannot be changed, or must not move.
@@ -19,6 +19,9 @@ pub fn turns_of<'m>(
     request: &Request<'m>,
     displaced: Displaced,
 ) -> Result<Vec<Stretch<'m>>, Refusal> {
+    if request.meant == Meant::All {
+        return Ok(Vec::new());
+    }
     let isa = modules[request.module].machine.isa();
     let turns = isa.turns(&site_of(request, modules), &displaced)?;
     let stretch = |turn: Displaced| {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::admit::{Arrival, Facts, Functions, Known, Runtimes};
-use crate::{Function, Home, Module, Request, Role, Wanted};
+use crate::{Function, Home, Meant, Module, Request, Role, Wanted};
 use trapless_isa::{BranchTargets, DetourRequest, Machine, Mechanism, Stack};
 
 /// The beginnings of functions, each as long as a jump or longer, with registers that are dead there and some that are not.
@@ -89,6 +89,7 @@ fn with_plan(functions: usize, allowed: &[Mechanism], check: impl FnOnce(&Plan<'
             semaphores: &[],
             operands: None,
             unread: None,
+            meant: Meant::Calls,
         })
         .collect();
     let plan = Plan::new(&Facts::default(), modules.collect(), &requests, allowed, Home::default());

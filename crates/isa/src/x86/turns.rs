@@ -26,7 +26,7 @@ use super::emit::patch;
 use super::movable::form;
 use super::room::must_stay;
 use super::verdict::{MOST_AHEAD, region};
-use crate::{Displaced, Flow, Past, Reason, Site};
+use crate::{Displaced, Flow, Reason, Site};
 use alloc::vec::Vec;
 use iced_x86::Instruction;
 
@@ -35,9 +35,8 @@ const MOST: usize = 64;
 
 /// See [`Isa::turns`](crate::Isa::turns).
 pub(super) fn turns(bits: u32, site: &Site<'_>, displaced: &Displaced) -> Result<Vec<Displaced>, Reason> {
-    let back = Past { function: site.function, start: displaced.start, copy: 0 };
-    let is_turned = |entry: u64| site.targets.is_turned_to(entry);
-    if site.address != site.function || !(is_turned(back.function) || is_turned(back.start)) {
+    let entries = [site.function, displaced.start];
+    if site.address != site.function || !entries.iter().any(|entry| site.targets.is_turned_to(*entry)) {
         return Ok(Vec::new());
     }
     let mut walk = Walk { bits, site, is_code: true, falls_through: true, ahead: Vec::new() };
@@ -47,8 +46,8 @@ pub(super) fn turns(bits: u32, site: &Site<'_>, displaced: &Displaced) -> Result
         walk.arrive(&instruction);
         let is_displaced = (displaced.start..displaced.end()).contains(&instruction.ip());
         if let Flow::Jump { target } | Flow::Branch { target } = flow(&instruction)
-            && back.leads_back(target)
-            && !(is_displaced && target == back.start)
+            && entries.contains(&target)
+            && !(is_displaced && target == displaced.start)
         {
             let refused = Reason::BranchInto(target);
             first = first.or(Some(refused));

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 use trapless_engine::admit::{Facts, Functions, Runtime, Runtimes, entry_of};
-use trapless_engine::{Code, Function, Home, Module, Plan, Request, Role, Wanted};
+use trapless_engine::{Code, Function, Home, Meant, Module, Plan, Request, Role, Wanted};
 use trapless_isa::detour::signals::RETURN_LENGTH;
 use trapless_isa::{BranchTargets, Mechanism, Operand, SignalCall};
 use trapless_process::{Process, RemoteAddr};
@@ -168,6 +168,7 @@ impl<'i> Prepared<'i> {
             }
             let module = place[&site.image];
             let is_entry = site.address == function.address();
+            let is_place = site.no_return.is_some() || !site.usdt.is_empty();
             let address = match is_entry {
                 true => entry_of(&modules[module], &code),
                 false => site.address.wrapping_add(file.bias),
@@ -181,6 +182,7 @@ impl<'i> Prepared<'i> {
                 module,
                 function: code,
                 address,
+                meant: if is_place { Meant::All } else { Meant::Calls },
                 wanted,
                 mechanism: site.mechanism,
                 operands: notes.map(|notes| notes.operands.as_slice()).or(in_go),
