@@ -63,7 +63,8 @@ impl Session {
                 let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE;
                 let protection = libc::PROT_READ | libc::PROT_WRITE;
                 let (near, near_size) = header.near();
-                let all = [(at.0, header.region_size, 0), (near, near_size, header.blocks_offset)];
+                // What is a part of it first: as long as the whole is the parent's, so is what counts in it.
+                let all = [(near, near_size, header.blocks_offset), (at.0, header.region_size, 0)];
                 all.into_iter().filter(|(_, size, _)| *size > 0).try_for_each(|(at, size, offset)| {
                     let got = remote.mmap(RemoteAddr(at), size, protection, flags, fd, offset)?;
                     keep_out_of_dumps(remote, got, size)

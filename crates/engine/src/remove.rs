@@ -374,13 +374,20 @@ fn holds_only_notes(session: &FoundSession) -> bool {
 }
 
 fn unmap(stopped: &mut Stopped<'_>, header: &Header) -> Result<(), EngineError> {
-    let regions = [
-        (header.threads, header.threads_size),
-        (header.returns, header.returns_size),
-        header.near(),
-        (header.region, header.region_size),
-    ];
     stopped.remote(|remote| {
+        let maps = remote.process().maps()?;
+        let mapping = |address: u64| maps.find(RemoteAddr(address));
+        let (near, near_size) = header.near();
+        // The header may have been scribbled over.
+        let is_near = mapping(near).zip(mapping(header.region)).is_some_and(|(near, region)| {
+            near.inode == region.inode && near.device == region.device && near.offset == header.blocks_offset
+        });
+        let regions = [
+            (header.threads, header.threads_size),
+            (header.returns, header.returns_size),
+            (near, if is_near { near_size } else { 0 }),
+            (header.region, header.region_size),
+        ];
         for arena in header.arenas() {
             remote.munmap(RemoteAddr(arena.address), arena.size)?;
         }

@@ -115,3 +115,34 @@ fn c2_short_jumps_lead_through_other_functions_of_a_running_go_program() {
         target.text().assert_is_of_files(target.pid());
     }
 }
+
+/// What it does is told at its beginning.
+const STOPS: &str = include_str!("programs/gostops.go");
+
+#[test]
+fn w1_goroutines_are_stopped_at_places_that_go_knows_and_go_on_there_with_their_flags() {
+    let Some(program) = Program::go("gostops", STOPS, &[]) else { return };
+    let mut target = program.start(&[]);
+    let pid = target.pid().to_string();
+    let preempt = "gostops:runtime.asyncPreempt";
+    let listed = run(&["list", "-p", &pid, &format!("{preempt}*"), "-f", "json"]).json();
+    let start = listed[0]["address"].as_u64().unwrap();
+    let size = listed[0]["size"].as_u64().unwrap();
+    // The only room there is lies at the very end of what handlers hop over; and behind the last `popf`, Go's own code goes on with the flags.
+    let behind: Vec<String> = (1..12).map(|back| format!("gostops:{:#x}", start + size - back)).collect();
+    for patterns in [vec!["gostops:main.Last"], behind.iter().map(String::as_str).collect()] {
+        let arguments = [&["count", "-p", &pid, "--max-probes", "100"][..], &patterns].concat();
+        let ran = run(&[&arguments[..], &["-d", "0.1"]].concat());
+        if ran.code == Some(1) {
+            // None of them can be probed, and so none is.
+            continue;
+        }
+        let tool = Tool::armed(&arguments);
+        for _ in 0..3 {
+            assert_eq!(work(&mut target), "true true", "{patterns:?}");
+        }
+        finished(tool);
+    }
+    assert_eq!(work(&mut target), "true true");
+    target.text().assert_is_of_files(target.pid());
+}

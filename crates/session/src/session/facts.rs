@@ -20,6 +20,7 @@ pub(super) fn of_process(process: Option<&Process>, images: &[Image], follows: b
     // Go's runtime stops goroutines by this signal, and makes them go on from wherever they are seen to be. A program that has just been
     // launched has yet to say so.
     const SIGURG: u32 = 23;
+    const FAULTS: [u32; 3] = [7, 8, 11];
     let mut modules = images.iter().filter_map(|image| image.module(Some(process)).ok());
     let is_stopped = modules.any(Module::is_go);
     for image in images.iter().filter(|_| follows) {
@@ -28,8 +29,10 @@ pub(super) fn of_process(process: Option<&Process>, images: &[Image], follows: b
             runtimes = runtimes.with(file.runtimes(image.name()));
         }
     }
+    // SIGBUS, SIGFPE and SIGSEGV are panics there.
+    let gos = if is_stopped { FAULTS.iter().map(|signal| 1_u64 << (signal - 1)).sum() } else { 0 };
     Ok(Facts {
-        handled: status.sig_caught,
+        handled: status.sig_caught | gos,
         shadow_stack: status.shadow_stack,
         runtimes,
         shows: false,

@@ -8,15 +8,22 @@ use super::sharing::{add, is_c_library};
 use crate::files::function_around;
 use crate::resolve::{self, Sites};
 use crate::target::Image;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use trapless_engine::{Wanted, find_sessions, spread};
 use trapless_isa::SignalCall;
 use trapless_process::Process;
 use trapless_symbols::Module;
 
-/// Probes at such places: images, and addresses in their files.
+/// Probes at such places.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Hooks(BTreeMap<(usize, u64), SignalCall>);
+pub(super) struct Hooks {
+    /// By image and address in its file.
+    places: BTreeMap<(usize, u64), SignalCall>,
+    /// Whether handlers are found when they are installed, and when they return.
+    are_whole: bool,
+    /// Whether Go's handlers are probed.
+    are_gos: bool,
+}
 
 impl Hooks {
     /// Finds all, and adds sites for them where there are none. Without a process no handler is known, and only Go needs to know where they are.
@@ -30,39 +37,50 @@ impl Hooks {
             None => image.module(None).is_ok_and(Module::is_go),
         };
         let searched = (0..images.len()).filter(|&index| matters(&images[index]));
-        let searched: Vec<_> =
-            searched.filter_map(|index| Some((index, images[index].opened(process).ok()?))).collect();
+        let opened: Vec<_> = searched.map(|index| (index, images[index].opened(process).ok())).collect();
+        let is_read = opened.iter().all(|(_, file)| file.is_some());
+        let searched: Vec<_> = opened.into_iter().filter_map(|(index, file)| Some((index, file?))).collect();
         let unread: Vec<_> = searched.iter().filter(|(_, file)| !file.knows_signal_places()).collect();
         spread::each(&unread, |(_, file)| {
             file.signal_places();
         });
-        let mut hooks = BTreeMap::new();
+        let mut hooks = Self { are_whole: is_read, ..Self::default() };
+        let mut is_any = false;
         for (index, file) in searched {
+            let mut own = BTreeSet::new();
             for &(address, call) in file.signal_places() {
                 let holds = images[index].holds(process, address).unwrap_or(true);
                 let function = function_around(file.module(), address).filter(|_| holds);
                 let Some(function) = function else { continue };
-                hooks.insert((index, address), call);
+                hooks.places.insert((index, address), call);
+                own.insert(call);
                 add(sites, index, function, address);
             }
+            // C's handlers come by the C library, Go's by Go. A program that has neither in itself has no say.
+            let is_go = own.contains(&SignalCall::Handler);
+            let has = (is_go || own.contains(&SignalCall::Action)) && own.contains(&SignalCall::Return);
+            let must = is_c_library(images[index].name()) || file.module().is_go();
+            hooks.are_whole &= has || !must;
+            hooks.are_gos |= is_go && has;
+            is_any |= has;
         }
-        Self(hooks)
+        hooks.are_whole &= is_any;
+        hooks
     }
 
-    /// Whether handlers are found when they are installed, and when they return.
+    /// Whether handlers are found when they are installed, and when they return: in each of the libraries that do that.
     pub(super) fn are_whole(&self) -> bool {
-        let has = |call| self.0.values().any(|own| *own == call);
-        (has(SignalCall::Action) || self.are_gos()) && has(SignalCall::Return)
+        self.are_whole
     }
 
     /// Whether Go's handlers are probed.
     pub(super) fn are_gos(&self) -> bool {
-        self.0.values().any(|call| *call == SignalCall::Handler)
+        self.are_gos
     }
 
     /// What is done at a site.
     pub(super) fn at(&self, site: &resolve::Site) -> Option<SignalCall> {
-        self.0.get(&(site.image, site.address)).copied()
+        self.places.get(&(site.image, site.address)).copied()
     }
 
     /// What is wanted at a site, besides what was asked for.

@@ -34,9 +34,11 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
     let allowed = &listing.selection.mechanisms;
     let (entries, returns) = (prepared.offers(entry, allowed)?, prepared.offers(both, allowed)?);
     let followed = &returns;
+    // Those that attaching judges by.
+    let facts = entries.facts;
     let (entries, returns) = (entries.answers(), returns.answers());
     let (modules, requests) = prepared.requests(both);
-    let judged = judge_returns(prepared.facts(), &modules, &requests);
+    let judged = judge_returns(&facts, &modules, &requests);
     let mut output = listing.output.open()?;
     for (request, judged) in requests.iter().zip(judged) {
         let site = &prepared.sites().sites[request.id as usize];
@@ -57,13 +59,13 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
             .filter(|refusal| matches!(refusal, Refusal::Unwinder | Refusal::Exit(..) | Refusal::NoSplit));
         // What is in the way of following its calls is told apart.
         let counted = Wanted { returns: false, ..request.wanted };
-        let rungs = rungs(prepared.facts(), &modules, &Request { wanted: counted, ..*request });
+        let rungs = rungs(&facts, &modules, &Request { wanted: counted, ..*request });
         let verdicts = Verdicts {
             room: rungs
                 .short
                 .as_ref()
                 .ok()
-                .and_then(|displaced| room_of(prepared.facts(), &modules, request, *displaced).ok()),
+                .and_then(|displaced| room_of(&facts, &modules, request, *displaced).ok()),
             rungs,
             chosen: entry.and_then(|answer| answer.ok()).map(|planned| planned.mechanism),
             refused: entry.and_then(|answer| answer.err()),
@@ -76,7 +78,7 @@ pub fn run(listing: &Listing) -> Result<u8, Error> {
             },
             usdt,
         };
-        let facts = prepared.facts();
+        let facts = &facts;
         let turns = |displaced| turns_of(facts, &modules, request, displaced).unwrap_or_default();
         let text = explain(&title, &modules, request, site.kinds.returns, &verdicts, turns);
         for line in text.lines() {
