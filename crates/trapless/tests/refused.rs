@@ -234,8 +234,12 @@ fn r4_go_is_counted_once_where_a_call_begins_again_and_what_is_assemblys_is_refu
         let summary = Ran { out: fs::read_to_string(&result).unwrap(), ..ran }.summary();
         assert_eq!(summary.hits(function, "entry"), calls, "{summary:?}");
     }
-    // What Go's assembler made, and instructions behind the entry of what does not check.
-    for asked in [["count", "runtime.gogo*"], ["count", "main.Tiny+4"], ["latency", "runtime.gogo*"]] {
+    // Behind the entry of what does not check, all threads count in one place.
+    let behind = run(&["count", "gophers:main.Tiny+4", "-o", result.to_str().unwrap(), "--", path]);
+    let counted = fs::read_to_string(&result).unwrap();
+    assert!(behind.code == Some(0) && counted.contains("19,980  gophers  main.Tiny+0x4"), "{counted}");
+    // What Go's assembler made.
+    for asked in [["count", "runtime.gogo*"], ["latency", "runtime.gogo*"]] {
         let ran = run(&[asked[0], &format!("gophers:{}", asked[1]), "--", path]);
         ran.assert_refused(1, &["what is left of the stack, and the probe needs some (nosplit"]);
     }
