@@ -85,6 +85,7 @@ fn facts(random: &mut Random) -> Facts {
         runtimes: Runtimes::default(),
         throws_unhooked: random.below(9) == 0,
         shows: random.below(3) == 0,
+        hops: false,
         stops: 0,
     }
 }
