@@ -7,7 +7,8 @@
 //!
 //! In order, while the child stands before its first instruction:
 //! 1. Make the memory in the child, and fill it: whoever finds it finds a whole session.
-//! 2. Map it over the parent's, wherever that is mapped. The thread table is empty (it is wiped in children), so no thread has a block in the old one.
+//! 2. Map it over the parent's, wherever that is mapped. The thread table is empty (it is wiped in children), so no thread has a block
+//!    in the old one.
 //! 3. Say that what counts here is no child any more: the origin word, which is wiped, too.
 
 use crate::{

@@ -1,9 +1,9 @@
 //! The stubs of signal handlers in a stopped process: what they are for is told in [`trapless_isa::detour::signals`].
 //!
 //! Each handler that the process has when it is probed gets its stub by `rt_sigaction` in the process itself, before the first patch is in:
-//! a stub harms nobody alone. Handlers that go elsewhere than to code which is probed keep what they have; where that is a
-//! handler of faults, nothing is displaced that may fault. A handler that is probed itself needs no stub. When probes are taken out, whatever the process has then is asked of
-//! the kernel, and each stub is replaced by its handler, of which the table tells.
+//! a stub harms nobody alone. A handler that is probed itself needs none. Handlers that go elsewhere than to code which is probed keep
+//! what they have; where that is a handler of faults, nothing is displaced that may fault. When probes are taken out, whatever the
+//! process has then is asked of the kernel, and each stub is replaced by its handler, of which the table tells.
 
 use crate::admit::{Facts, MAY_FAULT};
 use crate::{Blueprint, EngineError, LeftAlone, PlannedSite, admit};

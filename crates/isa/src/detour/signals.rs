@@ -41,9 +41,9 @@
 //! # Handlers that are probed
 //!
 //! Go has one handler for all signals, and installs it where a probe would find no stack. There the handler itself is probed
-//! ([`SignalCall::Handler`](crate::SignalCall::Handler)), and does at its entry what a stub does. A program that passes a signal on to it has been shown
-//! the program already: only the kernel calls it with the context where the kernel puts that. One handler may go on in another; there the note says
-//! that the context is what it was made. Where a handler returns to code that is not probed, nothing is shown.
+//! ([`SignalCall::Handler`](crate::SignalCall::Handler)), and does at its entry what a stub does. Only the kernel calls it with the context
+//! where the kernel puts that; who else passes a signal on to it was shown the program before. One handler may go on in another: there the
+//! note says that the context has been changed already. Where a handler returns to code that is not probed, nothing is shown.
 //!
 //! Go looks up in its tables how large the frame is where a goroutine was interrupted, by the function that the address lies in. The room of a
 //! short jump may lie in another function, or behind the last one. Whoever is interrupted at a jump there, in the code at

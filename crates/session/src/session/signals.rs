@@ -1,8 +1,9 @@
 //! Where a program says which handlers its signals have, and where handlers return to: probes of our own stand there, so that handlers
 //! see the program where they interrupt a detour ([`trapless_isa::detour::signals`]).
 //!
-//! It is done in the C library, and in the program itself where that has one of its own, as static programs do, and Go's, whose handler is probed. Where it is found
-//! in neither, handlers see detours, and nothing is displaced that may fault in a way which the program handles.
+//! It is done in the C library, and in the program itself where that has one of its own, as static programs do. Of Go's programs the
+//! handler is probed. Where it is found in neither, handlers see detours, and nothing is displaced that may fault in a way which the
+//! program handles.
 
 use super::sharing::{add, is_c_library};
 use crate::files::function_around;
