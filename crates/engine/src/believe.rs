@@ -485,7 +485,7 @@ mod tests {
             (jump(), |e| e.site.trap = 5),
             (jump(), |e| e.site.trap = 1),
             (jump(), |e| e.kind = WriteKind::Breakpoint),
-            (jump(), |e| e.site.role = 3),
+            (jump(), |e| e.site.role = 4),
             (jump(), |e| e.site.ahead = 7),
             (jump(), |e| e.site.copy = 1),
             (jump(), |e| e.site.detour = 0),

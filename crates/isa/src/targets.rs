@@ -137,6 +137,8 @@ struct Known {
     reads_no_flags: Vec<u64>,
     /// Functions whose callers read no flags which they return with.
     returns_no_flags: Vec<u64>,
+    /// Whether nobody reads flags across a call by a pointer.
+    pointers_keep_no_flags: bool,
 }
 
 impl BranchTargets {
@@ -176,6 +178,13 @@ impl BranchTargets {
         self
     }
 
+    /// The same, where nobody reads flags across a call by a pointer: neither who is called, nor, behind it, who calls.
+    #[must_use]
+    pub fn with_no_flags_across_pointers(mut self) -> Self {
+        Arc::make_mut(&mut self.known).pointers_keep_no_flags = true;
+        self
+    }
+
     /// Some addresses as they are kept: each once, in order.
     fn in_file(&self, mut addresses: Vec<u64>) -> Vec<u64> {
         addresses.iter_mut().for_each(|address| *address = address.wrapping_sub(self.bias));
@@ -208,6 +217,11 @@ impl BranchTargets {
     /// Whether it is known that no caller of the function that begins at `address` reads flags which it returns with.
     pub fn returns_no_flags(&self, address: u64) -> bool {
         self.known.returns_no_flags.binary_search(&address.wrapping_sub(self.bias)).is_ok()
+    }
+
+    /// Whether it is known that nobody reads flags across a call by a pointer.
+    pub fn pointers_keep_no_flags(&self) -> bool {
+        self.known.pointers_keep_no_flags
     }
 
     /// The first target strictly between `start` and `end`: an instruction boundary or not, a patch over
@@ -333,6 +347,8 @@ mod tests {
         assert!(!targets.reads_no_flags(0x1000_u64.wrapping_add(bias)));
         assert!(targets.returns_no_flags(0x1000_u64.wrapping_add(bias)) && !targets.returns_no_flags(0x1000));
         assert!(!targets.returns_no_flags(0x2000_u64.wrapping_add(bias)));
+        assert!(!targets.pointers_keep_no_flags());
+        assert!(targets.clone().with_no_flags_across_pointers().pointers_keep_no_flags());
         assert!(targets.may_begin_again(0x2004_u64.wrapping_add(bias)) && !targets.may_begin_again(0x2004));
     }
 

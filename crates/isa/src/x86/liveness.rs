@@ -168,11 +168,16 @@ impl Scan<'_> {
                 FlowControl::Call if instruction.mnemonic() == Mnemonic::Syscall => {
                     // The kernel keeps the flags; that it leaves them in r11, too, is nothing that anybody reads.
                     self.live.registers |= !written.registers;
+                    address = instruction.next_ip();
+                    continue;
                 }
                 // What a call or a return reads of registers is covered by reading anything.
                 FlowControl::Call => {
                     let unread = self.unread_at(instruction.near_branch_target());
                     return self.reads_anything(written, unread);
+                }
+                FlowControl::IndirectCall if self.site.targets.pointers_keep_no_flags() => {
+                    return self.reads_anything(written, Known { registers: 0, flags: ARITHMETIC });
                 }
                 FlowControl::Return => return self.reads_anything(written, self.unread_behind()),
                 // Who traps here wants to end, or is in a debugger: `runtime.abort`.

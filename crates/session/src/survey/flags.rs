@@ -19,8 +19,13 @@ pub(super) fn known(module: &Module, isa: &dyn Isa, mut targets: BranchTargets) 
     if !module.is_go() {
         return targets;
     }
+    // Only direct calls of one's own know what a function does to flags.
+    let is_alone = !is_called_by_others(module);
+    if is_alone {
+        targets = targets.with_no_flags_across_pointers();
+    }
     let functions: Vec<_> = module.functions().iter().map(|function| function.range()).collect();
-    let called = calls(module, isa, &functions);
+    let called = if is_alone { calls(module, isa, &functions) } else { Vec::new() };
     let unread = |targets: &BranchTargets, function: &Range<u64>, address: u64| {
         let Some(code) = module.code(function.clone()) else { return false };
         let site = Site { address, function: function.start, code, padding: &[], targets };
@@ -71,9 +76,6 @@ fn calls(module: &Module, isa: &dyn Isa, functions: &[Range<u64>]) -> Vec<Calls>
         Some(index).filter(|&index| functions[index].contains(&address))
     };
     let is_asked = |index: usize| !module.is_compiled_by_go(functions[index].start);
-    if is_called_by_others(module) {
-        return Vec::new();
-    }
     let of_functions = spread::map(functions, |function| arrivals(module, isa, function));
     if of_functions.iter().any(Option::is_none) {
         return Vec::new();
