@@ -206,14 +206,22 @@ static ucontext_t coroutine[N];
 static volatile int current;
 static volatile unsigned long calls, wrong;
 __attribute__((noinline, noclone)) long f(long x) { volatile long a = x; return a + 1; }
-static void body(void) { for (long i = 0;; i++) { if (f(i) != i + 1) wrong++; calls++; } }
+static void body(void) {
+    sigset_t alarms;
+    sigemptyset(&alarms);
+    sigaddset(&alarms, SIGALRM);
+    sigprocmask(SIG_UNBLOCK, &alarms, 0);
+    for (long i = 0;; i++) { if (f(i) != i + 1) wrong++; calls++; }
+}
 static void tick(int s) { int from = current, to = (from + 1) % N; current = to; swapcontext(&coroutine[from], &coroutine[to]); }
 int main(void) {
     for (int i = 1; i < N; i++) {
         getcontext(&coroutine[i]);
         coroutine[i].uc_stack.ss_size = 1 << 17;
         coroutine[i].uc_stack.ss_sp = malloc(1 << 17);
+        // swapcontext sets the mask while it is on the old stack: an alarm that came there would take that for the new one.
         sigemptyset(&coroutine[i].uc_sigmask);
+        sigaddset(&coroutine[i].uc_sigmask, SIGALRM);
         makecontext(&coroutine[i], body, 0);
     }
     struct sigaction action = { .sa_handler = tick, .sa_flags = SA_RESTART };
