@@ -15,7 +15,8 @@ fn only_what_every_path_overwrites_is_dead() {
     let cases: &[(&str, &str, u16, bool)] = &[
         ("ret reads anything", "c3", 0, false),
         ("call reads anything", "e800000000 31c0", 0, false),
-        ("syscall reads anything", "0f05 31c0", 0, false),
+        ("syscall reads registers, and keeps the flags", "0f05 31c0 c3", 0, true),
+        ("syscall, and somebody reads the flags", "0f05 11c8 c3", 0, false),
         ("the end reads anything", "90", 0, false),
         ("xor eax,eax", "31c0 c3", RAX, true),
         ("mov eax,1: no flags", "b801000000 c3", RAX, false),
