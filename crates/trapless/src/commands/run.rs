@@ -1,7 +1,9 @@
 //! `count`, `latency` and `trace`: arm, wait, remove, report.
 
+mod collect;
 mod finish;
 mod follow;
+mod numbers;
 mod pending;
 mod present;
 mod tally;
@@ -12,7 +14,7 @@ use crate::cli::validated::{self, Run, Target};
 use crate::error::Error;
 use crate::files::Files;
 use crate::progress::Progress;
-use crate::report::{Exit, Reporter, Running};
+use crate::report::{Exit, Running};
 use crate::session::{Asked, Calls, Hold, Measure, Session, Snapshot};
 use crate::target;
 use std::collections::BTreeMap;
@@ -25,7 +27,9 @@ use trapless_process::Process;
 use trapless_process::launch::{self, Child};
 use trapless_session::clock::Clock;
 
+use collect::Collector;
 use finish::finish;
+use numbers::Numbers;
 use pending::{Pending, Wanted};
 use watch::watch;
 
@@ -42,15 +46,15 @@ pub fn run(run: &Run) -> Result<u8, Error> {
     }
 }
 
-/// What is to be told of a run, and whether it goes on.
-fn reporter(run: &Run) -> Result<(Box<dyn Reporter + Send>, Arc<Running>), Error> {
+/// Who reads what a run collects, and whether it goes on.
+fn collector(run: &Run) -> Result<(Numbers<'_>, Arc<Running>), Error> {
     let running = Running::new(super::signals::interrupted);
     let reporter = run.output.reporter(run.measure, run.rows, running.clone())?;
-    Ok((reporter, running))
+    Ok((Numbers::new(run, reporter), running))
 }
 
 fn attached(run: &Run, pids: &[i32], ended: super::signals::Ended) -> Result<u8, Error> {
-    let (mut reporter, running) = reporter(run)?;
+    let (mut collector, running) = collector(run)?;
     let (mut targets, files) = (Vec::new(), Files::default());
     let attached = pids.iter().try_for_each(|&pid| {
         let process = target::open(pid)?;
@@ -62,14 +66,13 @@ fn attached(run: &Run, pids: &[i32], ended: super::signals::Ended) -> Result<u8,
     // Nobody else is to be attached to.
     drop(files);
     let mut none = || None;
-    let result = attached.and_then(|()| watch(run, &mut targets, &mut *reporter, &mut none, ended, &running));
-    finish(run, targets, &mut *reporter, result, None, &running)?;
+    let result = attached.and_then(|()| watch(run, &mut targets, &mut collector, &mut none, ended, &running));
+    finish(run, targets, &mut collector, result, None, &running)?;
     Ok(0)
 }
 
 fn launched(run: &Run, command: &[std::ffi::OsString], ended: super::signals::Ended) -> Result<u8, Error> {
-    let (mut reporter, running) = reporter(run)?;
-    let reporter = &mut *reporter;
+    let (mut collector, running) = collector(run)?;
     if run.output.json && run.output.file.is_none() {
         crate::report::leave_stdout();
     }
@@ -83,7 +86,7 @@ fn launched(run: &Run, command: &[std::ffi::OsString], ended: super::signals::En
     let name = name_of(pid);
     let hold = Hold::Launched(&launched, options);
     let (session, pending) = attach(run, launched.process(), &Files::default(), hold)?;
-    watch::announce(pid, &session, reporter).map_err(|error| run.output.error(error))?;
+    collector.armed(pid, &session)?;
     if ended.get() {
         return Err(Error::Interrupted);
     }
@@ -101,7 +104,7 @@ fn launched(run: &Run, command: &[std::ffi::OsString], ended: super::signals::En
             None => Exit::Code(status.code().unwrap_or(0)),
         })
     };
-    let result = watch(run, &mut targets, reporter, &mut exited, ended, &running);
+    let result = watch(run, &mut targets, &mut collector, &mut exited, ended, &running);
     let mut exit = exited();
     // Its end is ours to hear of only when its tracer has.
     let patience = Instant::now() + Duration::from_secs(2);
@@ -113,7 +116,7 @@ fn launched(run: &Run, command: &[std::ffi::OsString], ended: super::signals::En
     if let [armed] = &mut targets[..] {
         armed.renamed = last_name.filter(|last| Some(last) != name.as_ref());
     }
-    finish(run, targets, reporter, result, exit, &running)?;
+    finish(run, targets, &mut collector, result, exit, &running)?;
     if exit.is_none() && super::signals::interrupted() {
         // As a shell would: a command launched in the foreground got the Ctrl-C, too. Wait for what it makes of it.
         let status = wait_for_end(&mut child)?;

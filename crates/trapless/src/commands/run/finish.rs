@@ -2,29 +2,29 @@
 //!
 //! Nothing is written before the last probe is out, since whoever reads may take as long as they like.
 
-use super::{Armed, watch};
-use crate::cli::validated::{Measure, Run};
+use super::Armed;
+use super::collect::Collector;
+use crate::cli::validated::Run;
 use crate::commands::signals;
 use crate::error::Error;
-use crate::report::{ChildHits, Exit, Losses, Note, Reporter, Running, Summary, Totals, losses, plural};
+use crate::report::{ChildHits, Exit, Losses, Note, Running, plural};
 use crate::session::Snapshot;
-use crate::terminal::{printable, tell};
-use std::time::{Duration, Instant};
+use crate::terminal::printable;
+use std::time::Duration;
 use trapless_session::outcome::Remark;
 
 /// How long a target that has given up its memory may take to be seen to have ended.
 const ENDING: Duration = Duration::from_millis(200);
 
-/// How long what is left in the rings may take to be read. A hostile target goes on filling them.
-pub(super) const READING: Duration = Duration::from_secs(1);
-
 /// A target without probes.
-struct Finished {
-    armed: Armed,
-    ran: Duration,
-    stopped: Duration,
+pub(super) struct Finished {
+    pub armed: Armed,
+    /// How long its probes were there.
+    pub ran: Duration,
+    /// How long it stood still for them.
+    pub stopped: Duration,
     /// What became of our memory in it.
-    memory: Vec<Note>,
+    pub memory: Vec<Note>,
 }
 
 /// Takes the probes out of every target and reports what there was. `result` is how watching ended: if the output is
@@ -35,7 +35,7 @@ struct Finished {
 pub(super) fn finish(
     run: &Run,
     targets: Vec<Armed>,
-    reporter: &mut dyn Reporter,
+    collector: &mut dyn Collector,
     result: Result<(), Error>,
     exit: Option<Exit>,
     running: &Running,
@@ -74,73 +74,10 @@ pub(super) fn finish(
     running.finish();
     let is_broken = matches!(first_error, Some(Error::Output { .. }));
     if !is_broken && finished.iter().all(|target| target.armed.announced) {
-        let reported = report(run, finished, reporter, exit);
+        let reported = collector.finish(finished, exit);
         first_error = first_error.or(reported.err());
     }
     first_error.map_or(Ok(()), Err)
-}
-
-fn report(
-    run: &Run,
-    finished: Vec<Finished>,
-    reporter: &mut dyn Reporter,
-    exit: Option<Exit>,
-) -> Result<(), Error> {
-    let output = |error| run.output.error(error);
-    let several = finished.len() > 1;
-    let latency = run.measure == Measure::Latency;
-    let (processes, mut all) = (finished.len(), Totals::default());
-    let (mut targets, times): (Vec<Armed>, Vec<_>) = finished
-        .into_iter()
-        .map(|target| (target.armed, (target.ran, target.stopped, target.memory)))
-        .unzip();
-    let until = Instant::now() + READING;
-    loop {
-        watch::show(run, &mut targets, 0, reporter).map_err(output)?;
-        if run.limits.max_events.is_some() || !targets.iter().any(|armed| armed.calls.is_behind()) {
-            break;
-        }
-        if Instant::now() >= until {
-            tell("hits at the end were not shown, because there were more than could be read");
-            break;
-        }
-    }
-    watch::show_rest(run, &mut targets, 0, reporter).map_err(output)?;
-    for (mut armed, (ran, stopped, memory)) in targets.into_iter().zip(times) {
-        let now = armed.session.snapshot();
-        let traced = matches!(run.measure, Measure::Trace { .. });
-        let rate = armed.session.clock().rate();
-        let mut probes = now.since(&Snapshot::default(), &armed.session, rate, latency);
-        if run.limits.max_events.is_some() {
-            std::mem::take(&mut armed.tally).put_into(&mut probes, latency);
-        }
-        let summary = Summary {
-            pid: armed.pid(),
-            command: None,
-            parent: None,
-            stopped_us: stopped.as_micros() as u64,
-            duration_ns: ran.as_nanos() as u64,
-            exit,
-            ran_another_program: armed.ran_another_program,
-            shown: traced.then_some(armed.shown),
-            probes,
-            skipped: armed.session.skipped().to_vec(),
-            losses: losses_of(&armed, &now, traced, memory),
-        };
-        reporter.summary(&summary).map_err(output)?;
-        let of = if several { format!("process {}: ", summary.pid) } else { String::new() };
-        for line in losses(&summary, traced) {
-            tell(format_args!("{of}{line}"));
-        }
-        if several {
-            all.add(&summary.probes);
-        }
-    }
-    if several {
-        let total = crate::report::Total { processes, probes: all.into_rows() };
-        reporter.total(&total).map_err(output)?;
-    }
-    Ok(())
 }
 
 /// What the numbers do not show.

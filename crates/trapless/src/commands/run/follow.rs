@@ -17,16 +17,17 @@
 
 mod arming;
 mod ends;
-mod kept;
 mod newcomers;
 mod sharing;
 mod worker;
 
+use super::collect::Collector;
+use super::numbers::Numbers;
 use super::wait_for_end;
 use crate::cli::validated::{Run, Target};
 use crate::commands::signals::{self, Ended};
 use crate::error::Error;
-use crate::report::{Exit, Reporter, Running};
+use crate::report::{Exit, Running};
 use crate::resolve::{self, Kinds};
 use crate::target::Image;
 use crate::whoever::Whoever;
@@ -76,8 +77,8 @@ impl Task<'_> {
     }
 
     /// Does it. The answer is whether all went well, and the exit code.
-    fn work(&self, reporter: Box<dyn Reporter + Send>) -> Vec<u8> {
-        match worker::work(self, reporter) {
+    fn work(&self, collector: &mut dyn Collector) -> Vec<u8> {
+        match worker::work(self, collector) {
             Ok(()) => vec![1, 0],
             Err(error) => {
                 error.tell();
@@ -124,7 +125,8 @@ pub(super) fn follow(run: &Run, ended: Ended) -> Result<u8, Error> {
     }
     let (progress, tells) = std::io::pipe().map_err(Error::other)?;
     // Moved in, so that our copies of the reporter and of the keeper's end are gone.
-    let keeper = Keeper::start(move |parent| Task { run, root, running, parent, tells }.work(reporter));
+    let mut collector = Numbers::new(run, reporter);
+    let keeper = Keeper::start(move |parent| Task { run, root, running, parent, tells }.work(&mut collector));
     wait_for(keeper.map_err(Error::other)?, progress, launched)
 }
 

@@ -1,17 +1,16 @@
 //! Probes in a process that is followed: those of the root, of a program that was just loaded, and of a forked child.
 
+use super::super::collect::{Aside, Who};
 use super::super::{
     Armed, measure,
     pending::{self, News, Pending},
     present::{is_absent, present},
-    watch,
 };
-use super::kept::Who;
 use super::worker::{Follower, Member};
 use crate::cli::validated::Run;
 use crate::error::Error;
 use crate::files::Files;
-use crate::report::{NotFollowed, Note, Reporter};
+use crate::report::{NotFollowed, Note};
 use crate::session::{Asked, Hold, Holder, Session};
 use crate::target;
 use std::collections::{BTreeMap, BTreeSet};
@@ -166,17 +165,13 @@ impl Follower<'_> {
     }
 
     /// Arms a program that stands where its libraries are loaded. What is in the way is told, and the program runs without probes.
-    pub(super) fn arm_program(
-        &mut self,
-        process: &Rc<Process>,
-        reporter: &mut dyn Reporter,
-    ) -> Result<(), Error> {
+    pub(super) fn arm_program(&mut self, process: &Rc<Process>) -> Result<(), Error> {
         let (family, matched) = (&mut self.family, &mut self.matched);
         let attached = Self::attach(self.run, matched, process, &self.files, |attach| {
             attach(&mut Standing { process, family })
         });
         match attached {
-            Ok(Ok(probed)) => self.add(process, probed, reporter)?,
+            Ok(Ok(probed)) => self.add(process, probed)?,
             Ok(Err(absent)) => self.note_absent(process.pid().0, absent),
             Err(error) => self.not_followed(process.pid().0, &error),
         }
@@ -200,15 +195,9 @@ impl Follower<'_> {
         }
     }
 
-    pub(super) fn add(
-        &mut self,
-        process: &Rc<Process>,
-        probed: Probed,
-        reporter: &mut dyn Reporter,
-    ) -> Result<(), Error> {
+    pub(super) fn add(&mut self, process: &Rc<Process>, probed: Probed) -> Result<(), Error> {
         if !std::mem::replace(&mut self.announced, true) {
-            watch::announce(process.pid().0, &probed.session, reporter)
-                .map_err(|error| self.run.output.error(error))?;
+            self.collector.armed(process.pid().0, &probed.session)?;
         }
         self.add_named(process, probed, name_of(process.pid().0));
         Ok(())
@@ -227,7 +216,7 @@ impl Follower<'_> {
 
     /// Takes note of a program in which nothing matches.
     pub(super) fn note_absent(&mut self, pid: i32, absent: Error) {
-        self.kept.without_match += 1;
+        self.collector.note(Aside::WithoutMatch);
         self.absent.get_or_insert(absent);
         if let Some(member) = self.members.get_mut(&trapless_process::Pid(pid)) {
             member.is_without_match = true;
@@ -243,7 +232,7 @@ impl Follower<'_> {
         let probes = self.run.selection.probes.iter().enumerate();
         for (_, probe) in probes.filter(|(index, _)| !self.matched.contains(index)) {
             let text = format!("'{}' matched nothing in any program", probe.spec.text);
-            self.kept.notes.push(Note { code: "no-match", text });
+            self.collector.note(Aside::Note(Note { code: "no-match", text }));
         }
     }
 
@@ -252,7 +241,7 @@ impl Follower<'_> {
         // Where no descriptor is left, nobody knows.
         if Process::known_start_of(trapless_process::Pid(pid)).map_or(true, |start| start.is_some()) {
             let (command, reason) = (name_of(pid), why.to_string());
-            self.kept.not_followed.push(NotFollowed { pid, command, reason });
+            self.collector.note(Aside::NotFollowed(NotFollowed { pid, command, reason }));
         }
     }
 
@@ -266,7 +255,7 @@ impl Follower<'_> {
             && file.mode() & libc::S_IXGRP != 0
             && file.gid() != status.gid[1];
         if (set_uid || set_gid) && !has_given_up_rights(pid.0) {
-            self.kept.notes.push(rights_lost(pid.0, &name_of(pid.0)));
+            self.collector.note(Aside::Note(rights_lost(pid.0, &name_of(pid.0))));
         }
     }
 

@@ -10,12 +10,12 @@
 //!
 //! No time decides whether there is a report. Where nobody has left for [`HOPELESS`], those who remain keep their probes, which is told.
 
+use super::super::collect::{Aside, End};
 use super::super::finish::{handlers_without_stub, memory_notes};
 use super::exit_of;
-use super::kept::End;
 use super::worker::Follower;
 use crate::error::Error;
-use crate::report::{Note, Reporter, count};
+use crate::report::{Note, count};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -49,7 +49,7 @@ impl Follower<'_> {
     ///
     /// # Errors
     /// Probes had to stay somewhere, or the output broke. All others are out.
-    pub(super) fn end(&mut self, reporter: &mut dyn Reporter) -> Result<(), Error> {
+    pub(super) fn end(&mut self) -> Result<(), Error> {
         if let Some(newcomers) = &mut self.newcomers {
             newcomers.end();
         }
@@ -66,7 +66,7 @@ impl Follower<'_> {
             let Some(event) = self.family.next_event() else {
                 let all_stand = self.family.pids().all(|pid| self.cleaned.contains_key(&pid));
                 if !self.cleaned.is_empty() && (all_stand || last_left.elapsed() >= QUIET) {
-                    result = result.and(self.release_cleaned(reporter));
+                    result = result.and(self.release_cleaned());
                 } else if last_left.elapsed() >= HOPELESS {
                     break;
                 } else {
@@ -75,7 +75,7 @@ impl Follower<'_> {
                 }
                 continue;
             };
-            let left = self.end_of(event, &mut waiting, reporter);
+            let left = self.end_of(event, &mut waiting);
             match left {
                 Ok(false) => {}
                 Ok(true) => last_left = Instant::now(),
@@ -90,19 +90,14 @@ impl Follower<'_> {
             let waits = || StopError::SharesMemory { pid, other: self.sharer_of(pid).unwrap_or(pid) };
             let why = trapless_session::error::Error::other(waits());
             result = result.and(Err(Error::StillProbed { pid: pid.0, why }));
-            let kept = self.retire(pid, End::default(), reporter);
+            let kept = self.retire(pid, End::default());
             result = result.and(kept);
         }
         result.and(self.clean_copies(&remaining))
     }
 
     /// Whether somebody has left, or was cleaned.
-    fn end_of(
-        &mut self,
-        event: FamilyEvent,
-        waiting: &mut BTreeSet<Pid>,
-        reporter: &mut dyn Reporter,
-    ) -> Result<bool, Error> {
+    fn end_of(&mut self, event: FamilyEvent, waiting: &mut BTreeSet<Pid>) -> Result<bool, Error> {
         let of = |follower: &Self, pid: &Pid| {
             follower.members.get(pid).and_then(|member| member.sharing.as_ref()).map(|sharing| sharing.of)
         };
@@ -113,7 +108,7 @@ impl Follower<'_> {
                     self.family.go_on(pid);
                     return Ok(false);
                 }
-                self.clean(pid, reporter).map(|()| true)
+                self.clean(pid).map(|()| true)
             }
             FamilyEvent::Stopped { pid } if self.cleaned.contains_key(&pid) => Ok(false),
             FamilyEvent::Stopped { pid } if self.sharer_of(pid).is_some() => {
@@ -123,17 +118,17 @@ impl Follower<'_> {
             }
             FamilyEvent::Stopped { pid }
             | FamilyEvent::Loaded { pid }
-            | FamilyEvent::NotLoaded { pid, .. } => self.clean(pid, reporter).map(|()| true),
+            | FamilyEvent::NotLoaded { pid, .. } => self.clean(pid).map(|()| true),
             FamilyEvent::Execed { pid } => {
                 let of = of(self, &pid);
-                let kept = self.retire(pid, End::default(), reporter);
+                let kept = self.retire(pid, End::default());
                 self.family.let_go(pid);
                 self.stop_waiting(of, waiting);
                 kept.map(|()| true)
             }
             FamilyEvent::Ended { pid, status } => {
                 let of = of(self, &pid);
-                let kept = self.ended(pid, exit_of(status), reporter);
+                let kept = self.ended(pid, exit_of(status));
                 self.stop_waiting(of, waiting);
                 kept.map(|()| true)
             }
@@ -158,13 +153,13 @@ impl Follower<'_> {
     }
 
     /// Takes the probes out of a process that stands. It stands on.
-    fn clean(&mut self, pid: Pid, reporter: &mut dyn Reporter) -> Result<(), Error> {
+    fn clean(&mut self, pid: Pid) -> Result<(), Error> {
         let since = Instant::now();
         let known = self.members.get(&pid).and_then(|member| member.process.clone());
         let Some(process) = known.or_else(|| Process::open(pid).ok().map(Rc::new)) else {
             // Those who leave give descriptors back; it is found again with the copies.
             self.family.let_go(pid);
-            return self.retire(pid, End::default(), reporter);
+            return self.retire(pid, End::default());
         };
         let session = match self.targets.iter().find(|armed| armed.pid() == pid.0) {
             Some(armed) => {
@@ -196,7 +191,7 @@ impl Follower<'_> {
     }
 
     /// Lets those go who are cleaned, and takes their numbers down.
-    fn release_cleaned(&mut self, reporter: &mut dyn Reporter) -> Result<(), Error> {
+    fn release_cleaned(&mut self) -> Result<(), Error> {
         let mut result = Ok(());
         let cleaned = std::mem::take(&mut self.cleaned);
         // One that has ended tells of it.
@@ -206,7 +201,7 @@ impl Follower<'_> {
             self.left.insert(pid);
             let stopped = cleaned.since.elapsed();
             let (end, kept) = self.end_cleaned(pid, cleaned);
-            let retired = self.retire(pid, End { stopped, ..end }, reporter);
+            let retired = self.retire(pid, End { stopped, ..end });
             result = result.and(retired).and(kept);
         }
         result
@@ -276,7 +271,7 @@ impl Follower<'_> {
                 "the probes were taken out of processes that had inherited them and could not be followed (CLONE_UNTRACED, or for want of descriptors): {}",
                 count(copies)
             );
-            self.kept.notes.push(Note { code: "copies", text });
+            self.collector.note(Aside::Note(Note { code: "copies", text }));
         }
         result
     }

@@ -8,9 +8,10 @@
 //!
 //! Without `--follow`, a process leaves the family when it runs something else.
 
+use super::super::collect::Aside;
 use super::worker::{Follower, Member};
 use crate::error::Error;
-use crate::report::{Note, Reporter, count};
+use crate::report::{Note, count};
 use crate::whoever::{Whoever, is_our_program};
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsRawFd, RawFd};
@@ -102,8 +103,8 @@ impl Newcomers {
 
 impl Follower<'_> {
     /// Takes in those who are there at the beginning.
-    pub(super) fn begin_with_whoever(&mut self, reporter: &mut dyn Reporter) -> Result<(), Error> {
-        self.look_for_newcomers(true, reporter)?;
+    pub(super) fn begin_with_whoever(&mut self) -> Result<(), Error> {
+        self.look_for_newcomers(true)?;
         if self.targets.is_empty()
             && let Some(newcomers) = &self.newcomers
         {
@@ -122,9 +123,9 @@ impl Follower<'_> {
     }
 
     /// Looks for others, if it is time.
-    pub(super) fn meet_newcomers(&mut self, reporter: &mut dyn Reporter) -> Result<(), Error> {
+    pub(super) fn meet_newcomers(&mut self) -> Result<(), Error> {
         if self.newcomers.as_ref().is_some_and(|newcomers| Instant::now() >= newcomers.next_look) {
-            self.look_for_newcomers(false, reporter)?;
+            self.look_for_newcomers(false)?;
         }
         Ok(())
     }
@@ -156,19 +157,19 @@ impl Follower<'_> {
     }
 
     /// Somebody stands who was to be traced before his program started, and was not.
-    pub(super) fn meet_late(&mut self, pid: Pid, reporter: &mut dyn Reporter) -> Result<(), Error> {
+    pub(super) fn meet_late(&mut self, pid: Pid) -> Result<(), Error> {
         let parent = self.members.get(&pid).map_or(0, |member| member.parent);
         if !self.targets.iter().any(|armed| armed.pid() == pid.0)
             && self.is_wanted(pid)
             && let Some(process) = self.open_member(pid, parent)
         {
-            self.arm_program(&process, reporter)?;
+            self.arm_program(&process)?;
         }
         self.go_on_or_leave(pid);
         Ok(())
     }
 
-    fn look_for_newcomers(&mut self, is_first: bool, reporter: &mut dyn Reporter) -> Result<(), Error> {
+    fn look_for_newcomers(&mut self, is_first: bool) -> Result<(), Error> {
         let since = Instant::now();
         let Some(newcomers) = &mut self.newcomers else { return Ok(()) };
         newcomers.mark_again();
@@ -201,7 +202,7 @@ impl Follower<'_> {
             }
             self.announced &= !is_first;
             // What is in one process's way is not in the others'.
-            match self.begin_with(pid, None, reporter) {
+            match self.begin_with(pid, None) {
                 Err(error @ Error::Output { .. }) => return Err(error),
                 Err(error) => self.not_followed(pid, &error),
                 Ok(()) => {}
@@ -260,7 +261,7 @@ impl Follower<'_> {
                 "programs that were started and could not be probed from their first instruction on: {}",
                 count(newcomers.missed)
             );
-            self.kept.notes.push(Note { code: "missed", text });
+            self.collector.note(Aside::Note(Note { code: "missed", text }));
         }
         if newcomers.late > 0 || !newcomers.is_told {
             let text = format!(
@@ -268,11 +269,11 @@ impl Follower<'_> {
                 newcomers.every.as_millis(),
                 count(newcomers.late)
             );
-            self.kept.notes.push(Note { code: "found-late", text });
+            self.collector.note(Aside::Note(Note { code: "found-late", text }));
         }
-        if self.who.is_empty() && self.kept.is_empty() {
+        if self.who.is_empty() && self.collector.is_empty() {
             let text = format!("there was no process {} that could be probed", newcomers.whoever.text());
-            self.kept.notes.push(Note { code: "nobody", text });
+            self.collector.note(Aside::Note(Note { code: "nobody", text }));
         }
     }
 }

@@ -3,7 +3,7 @@
 //! They are let run as they are. What such a child of vfork hits is counted apart from its parent by the detours, under the thread
 //! that has made it, which stands in the kernel meanwhile. So the difference between its birth and its end or exec is its own.
 
-use super::kept::Who;
+use super::super::collect::Who;
 use super::worker::{Follower, Member};
 use crate::cli::validated::Measure;
 use crate::report::{Exit, ProbeSummary};
@@ -75,6 +75,6 @@ impl Follower<'_> {
         let Some(who) = self.who.get_mut(&sharing.of.0) else { return };
         who.told_apart = who.told_apart.saturating_add(hits);
         let who = Who { command: who.command.clone(), parent: member.parent, told_apart: 0 };
-        self.kept.keep_sharing(pid.0, who, rows, exit);
+        self.collector.of_sharing(pid.0, who, rows, exit);
     }
 }

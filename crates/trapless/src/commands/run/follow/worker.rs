@@ -4,17 +4,17 @@
 //! parent that waits for its child of vfork in the kernel, the kernel lets him go. Only then is the report written, for which somebody may
 //! have to be waited for.
 
-use super::super::{Armed, pending::Pending, wake::Wake, watch};
+use super::super::collect::{Aside, Collector, End, Flow, Who};
+use super::super::{Armed, pending::Pending, wake::Wake};
 use super::arming::{Arriving, Newcomer};
 use super::ends::Cleaned;
-use super::kept::{End, Kept, Who};
 use super::newcomers::Newcomers;
 use super::sharing::Sharing;
 use super::{OUT, RUNS, Root, Task, ends, exit_of};
-use crate::cli::validated::{Measure, Run};
+use crate::cli::validated::Run;
 use crate::error::Error;
 use crate::files::Files;
-use crate::report::{Exit, Reporter};
+use crate::report::Exit;
 use crate::target;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::AsRawFd;
@@ -25,7 +25,7 @@ use trapless_process::launch::Handover;
 use trapless_process::{Pid, Process, same_memory};
 use trapless_session::clock::Clock;
 
-/// How often rings are emptied and limited numbers read.
+/// How often those are looked at who have somebody in their memory, and are to stop.
 const TICK: Duration = Duration::from_millis(5);
 
 /// How often the bytes at the sites are looked at again.
@@ -52,7 +52,8 @@ pub(super) struct Follower<'r> {
     pub members: HashMap<Pid, Member>,
     pub targets: Vec<Armed>,
     pub who: HashMap<i32, Who>,
-    pub kept: Kept,
+    /// Who reads what they collect.
+    pub collector: &'r mut dyn Collector,
     /// What all of them run.
     pub files: Files,
     pub beginning: Option<Clock>,
@@ -75,37 +76,35 @@ pub(super) struct Follower<'r> {
 ///
 /// # Errors
 /// Nothing could be probed, probes could not be taken out, or the output broke.
-pub(super) fn work(task: &Task<'_>, reporter: Box<dyn Reporter + Send>) -> Result<(), Error> {
+pub(super) fn work(task: &Task<'_>, collector: &mut dyn Collector) -> Result<(), Error> {
     trapless_process::family::raise_descriptor_limit();
-    let mut reporter = reporter;
     let signal = ChildSignal::new().map_err(Error::other)?;
     let traced = std::thread::scope(|scope| {
-        let reporter = &mut *reporter;
-        scope.spawn(move || trace(task, reporter, signal)).join()
+        let collector = &mut *collector;
+        scope.spawn(move || trace(task, collector, signal)).join()
     });
-    let (result, kept, absent) = traced.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    let (result, has_begun, absent) = traced.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     trapless_process::keeper::end_with_parent();
     task.running.finish();
     task.tell(OUT);
     if task.parent.gone() {
         return Ok(());
     }
-    let is_asked = !kept.is_empty() || matches!(task.root, Root::Whoever(_));
+    let is_asked = has_begun && !collector.is_empty() || matches!(task.root, Root::Whoever(_));
     if is_asked && !matches!(result, Err(Error::Output { .. })) {
-        let tree = kept.into_tree(matches!(task.run.measure, Measure::Trace { .. }));
-        let reported = reporter.tree(&tree).map_err(|error| task.run.output.error(error));
+        let reported = collector.finish_followed();
         return result.and(reported);
     }
     result?;
     absent.map_or(Ok(()), Err)
 }
 
-/// The tracer's thread.
+/// The tracer's thread: how its work went, and what was said of a program in which nothing matches.
 fn trace(
     task: &Task<'_>,
-    reporter: &mut dyn Reporter,
+    collector: &mut dyn Collector,
     signal: ChildSignal,
-) -> (Result<(), Error>, Kept, Option<Error>) {
+) -> (Result<(), Error>, bool, Option<Error>) {
     let run = task.run;
     let mut follower = Follower {
         run,
@@ -113,7 +112,7 @@ fn trace(
         members: HashMap::new(),
         targets: Vec::new(),
         who: HashMap::new(),
-        kept: Kept::default(),
+        collector,
         files: Files::default(),
         beginning: None,
         announced: false,
@@ -125,42 +124,36 @@ fn trace(
         arriving: BTreeMap::new(),
         task,
     };
-    let begun = follower.begin(reporter);
+    let begun = follower.begin();
     // A run that has not begun has nothing to report.
     let has_begun = begun.is_ok();
-    let watched = begun.and_then(|()| follower.watch(reporter));
-    let ended = follower.end(reporter);
+    let watched = begun.and_then(|()| follower.watch());
+    let ended = follower.end();
     follower.note_unmatched();
     follower.note_newcomers();
-    let kept = if has_begun { follower.kept } else { Kept::default() };
-    (watched.and(ended), kept, follower.absent)
+    (watched.and(ended), has_begun, follower.absent)
 }
 
 impl Follower<'_> {
-    fn begin(&mut self, reporter: &mut dyn Reporter) -> Result<(), Error> {
+    fn begin(&mut self) -> Result<(), Error> {
         match &self.task.root {
             Root::Processes(pids) => pids.iter().try_for_each(|&pid| {
                 self.announced = false;
-                self.begin_with(pid, None, reporter)
+                self.begin_with(pid, None)
             }),
             Root::Whoever(whoever) => {
                 self.newcomers = Some(Newcomers::new(whoever.clone()));
-                self.begin_with_whoever(reporter)
+                self.begin_with_whoever()
             }
             Root::Command(pid, handover) => {
-                self.begin_with(pid.0, Some(*handover), reporter)?;
+                self.begin_with(pid.0, Some(*handover))?;
                 self.task.tell(RUNS);
                 Ok(())
             }
         }
     }
 
-    pub(super) fn begin_with(
-        &mut self,
-        pid: i32,
-        handover: Option<Handover>,
-        reporter: &mut dyn Reporter,
-    ) -> Result<(), Error> {
+    pub(super) fn begin_with(&mut self, pid: i32, handover: Option<Handover>) -> Result<(), Error> {
         let process = Rc::new(target::open(pid)?);
         let parent = process.status().map_or(0, |status| status.ppid);
         let mut newcomer = Newcomer { process: &process, family: &self.family, stopped: None };
@@ -191,7 +184,7 @@ impl Follower<'_> {
         let known = Some(Rc::clone(&process));
         self.members.insert(Pid(pid), Member { parent, process: known, is_without_match, sharing: None });
         if let Some(probed) = probed {
-            self.add(&process, probed, reporter)?;
+            self.add(&process, probed)?;
         }
         if let Some(handover) = handover {
             if self.task.parent.should_end() {
@@ -203,27 +196,21 @@ impl Follower<'_> {
     }
 
     /// Until a limit is reached, somebody asks for the end, or nobody is left.
-    fn watch(&mut self, reporter: &mut dyn Reporter) -> Result<(), Error> {
+    fn watch(&mut self) -> Result<(), Error> {
         let run = self.run;
         let start = Instant::now();
         let deadline = run.limits.duration.and_then(|limit| start.checked_add(limit));
-        let mut next_interval = run.limits.interval.and_then(|interval| start.checked_add(interval));
         let mut next_look = start + LOOK;
-        let ticks = matches!(run.measure, Measure::Trace { .. }) || run.limits.max_events.is_some();
         loop {
-            self.meet_newcomers(reporter)?;
-            let is_busy = self.serve(reporter)?;
+            self.meet_newcomers()?;
+            let is_busy = self.serve()?;
             self.meet_libraries();
             let over = self.task.parent.should_end()
                 || deadline.is_some_and(|deadline| Instant::now() >= deadline)
                 || (self.family.is_empty() && self.newcomers.is_none());
             // What is not taken from the rings is counted as lost there, if it is too much.
-            if !self.task.running.is_behind() {
-                watch::show(run, &mut self.targets, self.kept.shown, reporter)
-                    .map_err(|error| run.output.error(error))?;
-            }
-            let shown = self.kept.shown + watch::shown(&self.targets);
-            if over || run.limits.max_events.is_some_and(|most| shown >= most) {
+            let is_behind = self.task.running.is_behind();
+            if !is_behind && self.collector.take(&mut self.targets)? == Flow::Enough || over {
                 return Ok(());
             }
             let now = Instant::now();
@@ -231,20 +218,13 @@ impl Follower<'_> {
                 self.targets.iter().for_each(|armed| armed.session.look_again(&armed.process, false));
                 next_look = now + LOOK;
             }
-            if let Some((at, every)) = next_interval.zip(run.limits.interval).filter(|(at, _)| now >= *at) {
-                // One that was missed is not made up for.
-                let missed = now.duration_since(at).as_nanos() / every.as_nanos().max(1);
-                next_interval = at.checked_add(every * u32::try_from(missed + 1).unwrap_or(u32::MAX));
-                let ended = self.kept.take_intervals();
-                watch::interval(run, &mut self.targets, ended, reporter)
-                    .map_err(|error| run.output.error(error))?;
-            }
+            self.collector.tick(now, &mut self.targets)?;
             if !is_busy {
                 let newcomers = self.newcomers.as_ref().map(Newcomers::next_look);
                 let libraries =
                     self.targets.iter().filter_map(|armed| armed.pending.as_ref()?.next_look()).min();
-                let tick = (ticks || self.waits_for_sharers()).then(|| now + TICK);
-                let times = [Some(next_look), next_interval, deadline, tick, newcomers, libraries];
+                let sharers = self.waits_for_sharers().then(|| now + TICK);
+                let times = [Some(next_look), self.collector.next(), deadline, sharers, newcomers, libraries];
                 self.sleep(times.into_iter().flatten().min());
             }
         }
@@ -276,17 +256,17 @@ impl Follower<'_> {
     }
 
     /// Serves what has happened, for a while; whether there may be more.
-    fn serve(&mut self, reporter: &mut dyn Reporter) -> Result<bool, Error> {
+    fn serve(&mut self) -> Result<bool, Error> {
         for _ in 0..AT_ONCE {
             self.meet_pending();
             let Some(event) = self.family.next_event() else { return Ok(false) };
             match event {
-                FamilyEvent::Born { pid, parent } => self.born(pid, parent, reporter)?,
-                FamilyEvent::Execed { pid } => self.execed(pid, reporter)?,
+                FamilyEvent::Born { pid, parent } => self.born(pid, parent)?,
+                FamilyEvent::Execed { pid } => self.execed(pid)?,
                 FamilyEvent::Loaded { pid } => {
                     let process = self.members.get(&pid).and_then(|member| member.process.clone());
                     if let Some(process) = process.filter(|_| self.is_wanted(pid)) {
-                        self.arm_program(&process, reporter)?;
+                        self.arm_program(&process)?;
                     }
                     self.go_on_or_leave(pid);
                 }
@@ -294,16 +274,16 @@ impl Follower<'_> {
                     self.not_followed(pid.0, &error);
                     self.go_on_or_leave(pid);
                 }
-                FamilyEvent::Ended { pid, status } => self.ended(pid, exit_of(status), reporter)?,
+                FamilyEvent::Ended { pid, status } => self.ended(pid, exit_of(status))?,
                 FamilyEvent::Stopped { pid } if self.arm_arrived(pid) => self.go_on_or_leave(pid),
-                FamilyEvent::Stopped { pid } => self.meet_late(pid, reporter)?,
+                FamilyEvent::Stopped { pid } => self.meet_late(pid)?,
                 _ => {}
             }
         }
         Ok(true)
     }
 
-    fn born(&mut self, pid: Pid, parent: Pid, reporter: &mut dyn Reporter) -> Result<(), Error> {
+    fn born(&mut self, pid: Pid, parent: Pid) -> Result<(), Error> {
         let mut may_leave = false;
         if let Some(process) = self.meet(pid, parent) {
             match self.inherited(&process) {
@@ -315,7 +295,7 @@ impl Follower<'_> {
                     self.not_followed(pid.0, &why);
                 }
                 // It was created when its parent had no probes yet.
-                None if !self.inherits_nothing(pid, parent) => self.arm_program(&process, reporter)?,
+                None if !self.inherits_nothing(pid, parent) => self.arm_program(&process)?,
                 None => {
                     self.note_without_match(pid);
                     may_leave = true;
@@ -346,9 +326,9 @@ impl Follower<'_> {
         self.members.entry(pid).and_modify(|member| member.is_without_match = true);
     }
 
-    fn execed(&mut self, pid: Pid, reporter: &mut dyn Reporter) -> Result<(), Error> {
+    fn execed(&mut self, pid: Pid) -> Result<(), Error> {
         let parent = self.members.get(&pid).map_or(0, |member| member.parent);
-        self.retire(pid, End::default(), reporter)?;
+        self.retire(pid, End::default())?;
         if !self.may_be_wanted(pid) {
             self.family.let_go(pid);
             return Ok(());
@@ -371,12 +351,12 @@ impl Follower<'_> {
         }
     }
 
-    pub(super) fn ended(&mut self, pid: Pid, exit: Exit, reporter: &mut dyn Reporter) -> Result<(), Error> {
-        self.retire(pid, End { exit: Some(exit), ..End::default() }, reporter)
+    pub(super) fn ended(&mut self, pid: Pid, exit: Exit) -> Result<(), Error> {
+        self.retire(pid, End { exit: Some(exit), ..End::default() })
     }
 
     /// Takes down the numbers of a process whose program is over, and forgets it.
-    pub(super) fn retire(&mut self, pid: Pid, end: End, reporter: &mut dyn Reporter) -> Result<(), Error> {
+    pub(super) fn retire(&mut self, pid: Pid, end: End) -> Result<(), Error> {
         self.arriving.remove(&pid);
         let Some(member) = self.members.remove(&pid) else { return Ok(()) };
         if let Some(sharing) = &member.sharing {
@@ -384,17 +364,16 @@ impl Follower<'_> {
         }
         let Some(index) = self.targets.iter().position(|armed| armed.pid() == pid.0) else { return Ok(()) };
         // In the order of time with what the others have to show.
-        let output = |error| self.run.output.error(error);
-        watch::show(self.run, &mut self.targets, self.kept.shown, reporter).map_err(output)?;
+        self.collector.take(&mut self.targets)?;
         let mut armed = self.targets.swap_remove(index);
         // What was waited for has not come.
         if armed.pending.as_ref().is_some_and(|pending| pending.is_vain(&armed.session)) {
             self.who.remove(&pid.0);
-            self.kept.without_match += 1;
+            self.collector.note(Aside::WithoutMatch);
             self.absent = self.absent.take().or(armed.absent.take());
             return Ok(());
         }
         let Some(who) = self.who.remove(&pid.0) else { return Ok(()) };
-        self.kept.keep(self.run, armed, who, end, reporter).map_err(output)
+        self.collector.gone(armed, who, end)
     }
 }

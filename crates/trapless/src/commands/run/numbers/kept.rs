@@ -1,27 +1,13 @@
 //! What is kept of processes that have ended, or run another program: plain numbers, whose number grows with the processes that had
 //! hits, and with the commands.
 
-use super::super::finish::losses_of;
-use super::super::{Armed, watch};
-use crate::cli::validated::{Measure, Run};
+use super::super::collect::Who;
 use crate::report::{
-    CommandTotal, Exit, Interval, Losses, NotFollowed, Note, ProbeSummary, Reporter, Skipped, Summary,
-    Totals, Tree, TreeTotal, losses, totals,
+    CommandTotal, Exit, Interval, Losses, NotFollowed, Note, ProbeSummary, Skipped, Summary, Totals, Tree,
+    TreeTotal, losses, totals,
 };
-use crate::session::Snapshot;
 use crate::terminal::tell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
-use std::time::{Duration, Instant};
-
-/// Who a target is among those that are followed.
-#[derive(Clone, Debug)]
-pub(super) struct Who {
-    pub command: String,
-    pub parent: i32,
-    /// Hits of children in its memory that were told apart, and are in their own summaries.
-    pub told_apart: u64,
-}
 
 /// Everything of the run that is over already.
 #[derive(Debug, Default)]
@@ -46,73 +32,27 @@ struct Command {
     skipped: Vec<Skipped>,
 }
 
-/// How a target's end came.
-#[derive(Debug, Default)]
-pub(super) struct End {
-    pub exit: Option<Exit>,
-    /// How long it stood still for removal.
-    pub stopped: Duration,
-    /// What became of memory of ours.
-    pub memory: Vec<Note>,
-}
-
 impl Kept {
-    /// Takes down the numbers of a target that has no probes any more.
-    ///
-    /// # Errors
-    /// The output broke.
-    pub fn keep(
-        &mut self,
-        run: &Run,
-        armed: Armed,
-        who: Who,
-        end: End,
-        reporter: &mut dyn Reporter,
-    ) -> io::Result<()> {
-        let mut armed = [armed];
-        let until = Instant::now() + super::super::finish::READING;
-        loop {
-            watch::show(run, &mut armed, self.shown, reporter)?;
-            if !armed[0].calls.is_behind() || Instant::now() >= until {
-                break;
-            }
-        }
-        watch::show_rest(run, &mut armed, self.shown, reporter)?;
-        let [mut armed] = armed;
-        if run.limits.interval.is_some() {
-            let interval = watch::interval_of(run, &mut armed);
-            if !interval.probes.is_empty() {
-                self.intervals.push(interval);
-            }
-        }
-        self.shown += armed.shown;
-        let now = armed.session.snapshot();
-        let traced = matches!(run.measure, Measure::Trace { .. });
-        let latency = run.measure == Measure::Latency;
-        let rate = armed.beginning.rate();
-        let mut probes = now.since(&Snapshot::default(), &armed.session, rate, latency);
-        if run.limits.max_events.is_some() {
-            std::mem::take(&mut armed.tally).put_into(&mut probes, latency);
-        }
-        let mut losses = losses_of(&armed, &now, traced, end.memory);
-        take_told_apart(&mut losses, who.told_apart);
-        // It is followed.
-        losses.notes.retain(|note| note.code != "exec");
-        let summary = Summary {
-            pid: armed.pid(),
-            command: Some(who.command.clone()),
+    /// Takes down the numbers of a target that has no probes any more, of which so many hits were `shown`.
+    pub fn keep(&mut self, summary: Summary, skipped: &[Skipped], shown: u64, who: Who) {
+        let mut summary = Summary {
+            command: Some(who.command),
             parent: Some(who.parent),
-            stopped_us: (armed.session.stopped() + end.stopped).as_micros() as u64,
-            duration_ns: armed.session.clock().elapsed().as_nanos() as u64,
-            exit: end.exit,
             ran_another_program: false,
-            shown: traced.then_some(armed.shown),
-            probes,
-            skipped: Vec::new(),
-            losses,
+            ..summary
         };
-        self.add(summary, armed.session.skipped());
-        Ok(())
+        take_told_apart(&mut summary.losses, who.told_apart);
+        // It is followed.
+        summary.losses.notes.retain(|note| note.code != "exec");
+        self.shown += shown;
+        self.add(summary, skipped);
+    }
+
+    /// Takes down what a target had to show of the interval that runs.
+    pub fn keep_interval(&mut self, interval: Interval) {
+        if !interval.probes.is_empty() {
+            self.intervals.push(interval);
+        }
     }
 
     /// Takes down what a child did in its parent's memory before it ran another program.
