@@ -8,5 +8,6 @@
 //! The crate reads no file and no environment by itself. Whoever uses it hands in the texts.
 #![forbid(unsafe_code)]
 
+pub mod diagnostics;
 pub mod source;
 pub mod syntax;
