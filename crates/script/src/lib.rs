@@ -11,6 +11,7 @@
 //! The crate reads no file and no environment by itself. Whoever uses it hands in the texts.
 #![forbid(unsafe_code)]
 
+pub mod diagnostics;
 pub mod ir;
 pub mod message;
 pub mod shape;
