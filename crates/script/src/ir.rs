@@ -397,6 +397,8 @@ pub enum Context {
     Symbol(u16),
     /// How many processors are online.
     Processors,
+    /// Nanoseconds since the script began.
+    Elapsed,
 }
 
 /// A clock, in nanoseconds.

@@ -71,8 +71,10 @@ pub struct Location {
     pub column: u32,
     /// The line itself.
     pub text: Arc<str>,
-    /// Where it ends in the line: the last column.
+    /// Where it ends in the line: the column behind the last one.
     pub end: u32,
+    /// The call of the macro that it stands in.
+    pub from: Option<Arc<Location>>,
 }
 
 /// A format with what it is filled with.
