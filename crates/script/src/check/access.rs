@@ -65,7 +65,10 @@ impl Checker<'_> {
                 Some(index) => self.part_of(of, index, span),
                 None => {
                     let count = parts.len();
-                    self.error(span, format!("Invalid tuple index: {index}. Found {count} elements in tuple."));
+                    self.error(
+                        span,
+                        format!("Invalid tuple index: {index}. Found {count} elements in tuple."),
+                    );
                     Expr::nothing(span)
                 }
             },
@@ -85,7 +88,10 @@ impl Checker<'_> {
             }
             Type::Record(parts) => {
                 let places = self.structs.places(parts.iter().map(|(name, of)| (&**name, of)), 0);
-                (parts.get(index).map(|part| part.1.clone()), places.fields.get(index).map(|field| field.offset))
+                (
+                    parts.get(index).map(|part| part.1.clone()),
+                    places.fields.get(index).map(|field| field.offset),
+                )
             }
             _ => (None, None),
         };
@@ -152,7 +158,9 @@ impl Checker<'_> {
             (_, other) => {
                 self.error(
                     span,
-                    format!("The array index operator [] only accepts non-negative integer indices. Got: {other}"),
+                    format!(
+                        "The array index operator [] only accepts non-negative integer indices. Got: {other}"
+                    ),
                 );
                 return Expr::nothing(span);
             }
@@ -207,6 +215,7 @@ impl Checker<'_> {
 
     /// `args`: all parameters of the function, by name.
     pub fn arguments(&mut self, span: Span) -> Expr {
+        self.at.body.depends_on_function = true;
         let Some(function) = self.at.function.clone() else {
             self.error(span, "Cannot read function parameters");
             return Expr::nothing(span);
@@ -249,7 +258,8 @@ impl Checker<'_> {
             Held::Argument(number) => self.from_word(word(Context::Argument(*number)), of, size, span),
             Held::Register(number) => self.from_word(word(Context::Register(*number)), of, size, span),
             Held::FloatRegister(number) => {
-                let double = Expr { of: Type::Float(8), span, kind: Kind::Context(Context::FloatRegister(*number)) };
+                let double =
+                    Expr { of: Type::Float(8), span, kind: Kind::Context(Context::FloatRegister(*number)) };
                 match of {
                     Type::Float(8) => double,
                     _ => {
@@ -261,9 +271,7 @@ impl Checker<'_> {
             Held::Frame(offset) => behind(word(Context::Frame), *offset),
             Held::Memory(register, offset) => behind(word(Context::Register(*register)), *offset),
             Held::Behind(number) => behind(word(Context::Argument(*number)), 0),
-            Held::Constant(value) => {
-                self.from_word(Expr::int(Type::INT64, *value, span), of, size, span)
-            }
+            Held::Constant(value) => self.from_word(Expr::int(Type::INT64, *value, span), of, size, span),
             Held::Pieces(pieces) => {
                 let mut parts = Vec::new();
                 let mut types = Vec::new();
@@ -301,7 +309,9 @@ impl Checker<'_> {
                 let kind = Kind::Unary(Unary::SingleBitsFloat, Box::new(word));
                 Expr { of: Type::Float(4), span, kind }
             }
-            Type::Float(_) => Expr { of: of.clone(), span, kind: Kind::Unary(Unary::BitsFloat, Box::new(word)) },
+            Type::Float(_) => {
+                Expr { of: of.clone(), span, kind: Kind::Unary(Unary::BitsFloat, Box::new(word)) }
+            }
             _ if size <= 8 => Expr { of: of.clone(), span, kind: Kind::Reinterpret(Box::new(word)) },
             // It does not fit in a register, so it is not there.
             _ => Expr { of: of.clone(), span, kind: Kind::Bytes(vec![0; size as usize]) },
@@ -321,10 +331,14 @@ impl Expr {
             | Kind::Variable(_)
             | Kind::Context(_)
             | Kind::Address(_) => true,
-            Kind::Get(key) | Kind::Number(key) | Kind::Words(key) => key.key.as_ref().is_none_or(|key| key.is_pure()),
-            Kind::Unary(_, of) | Kind::Convert(of) | Kind::Reinterpret(of) | Kind::Deref(of) | Kind::Part(of, ..) => {
-                of.is_pure()
+            Kind::Get(key) | Kind::Number(key) | Kind::Words(key) => {
+                key.key.as_ref().is_none_or(|key| key.is_pure())
             }
+            Kind::Unary(_, of)
+            | Kind::Convert(of)
+            | Kind::Reinterpret(of)
+            | Kind::Deref(of)
+            | Kind::Part(of, ..) => of.is_pure(),
             Kind::Binary(_, left, right)
             | Kind::And(left, right)
             | Kind::Or(left, right)

@@ -2,11 +2,10 @@
 
 use super::checker::Checker;
 use super::clauses::ClauseKind;
-use super::environment::SettingValue;
 use super::expression::literal;
 use super::tree::{Call, Expr, Kind};
 use super::types::{Clock, Int, Type};
-use crate::ir::{Context, Unary};
+use crate::ir::{ClockKind, Context, Unary};
 use crate::source::Span;
 use std::sync::Arc;
 
@@ -61,7 +60,7 @@ impl Checker<'_> {
             "numaid" => context(Type::UINT64, Context::NumaNode),
             "cgroup" => context(Type::UINT64, Context::Cgroup),
             "rand" => super::convert::converted(context(Type::UINT64, Context::Random), &Type::UINT32),
-            "nsecs" => context(time(Clock::Boot), Context::Time(self.settings.clock)),
+            "nsecs" => context(time(Clock::Boot), Context::Time(ClockKind::Boot)),
             "elapsed" => context(Type::UINT64, Context::Elapsed),
             "username" => {
                 let uid = context(Type::UINT64, Context::Uid);
@@ -71,12 +70,8 @@ impl Checker<'_> {
             "usermode" => literal(1, span),
             "cpid" => match self.environment.child() {
                 Some(child) => Expr::int(Type::UINT32, child.into(), span),
-                None => {
-                    self.warning(span, "No child command (`-c`); cpid is zero");
-                    Expr::int(Type::UINT32, 0, span)
-                }
+                None => Expr::int(Type::UINT32, 0, span),
             },
-            "has_cpid" => Expr::int(Type::Bool, self.environment.child().is_some().into(), span),
             "ctx" => Expr::int(Type::pointer(Type::Void), 0, span),
             "probe" => self.probe(span),
             "probetype" => self.text(self.at.clause.kind.provider().as_bytes().to_vec(), span),
@@ -103,7 +98,7 @@ impl Checker<'_> {
                 }
             },
             "ustack" | "dw_ustack" => self.stack(name, &[], span),
-            "default_str_length" => literal(self.settings.max_strlen.into(), span),
+            "default_str_length" => literal(self.longest().into(), span),
             "safe_mode" => Expr::int(Type::Bool, (!self.environment.is_unsafe_allowed()).into(), span),
             "arch" => self.text(self.environment.machine().name.as_bytes().to_vec(), span),
             "config" => self.configuration(span),
@@ -150,7 +145,9 @@ impl Checker<'_> {
         let word = |context| Expr { of: Type::UINT64, span, kind: Kind::Context(context) };
         match self.at.clause.kind {
             ClauseKind::Usdt if number < 12 => word(Context::Operand(number as u8)),
-            ClauseKind::Entry | ClauseKind::Inside | ClauseKind::Return if number < self.environment.machine().arguments.into() => {
+            ClauseKind::Entry | ClauseKind::Inside | ClauseKind::Return
+                if number < self.environment.machine().arguments.into() =>
+            {
                 word(Context::Argument(number as u8))
             }
             ClauseKind::Entry | ClauseKind::Inside | ClauseKind::Return | ClauseKind::Usdt => {
@@ -160,7 +157,9 @@ impl Checker<'_> {
             _ => {
                 self.error(
                     span,
-                    format!("The {name} builtin can only be used with 'kprobes', 'uprobes' and 'usdt' probes"),
+                    format!(
+                        "The {name} builtin can only be used with 'kprobes', 'uprobes' and 'usdt' probes"
+                    ),
                 );
                 Expr::nothing(span)
             }
@@ -197,6 +196,7 @@ impl Checker<'_> {
         if !self.only_at_returns("fretval", span) {
             return Expr::nothing(span);
         }
+        self.at.body.depends_on_function = true;
         // A float is told from a double by what debug information says, if it says it.
         let single = matches!(
             self.at.function.as_ref().and_then(|function| function.result.as_ref()),
@@ -238,18 +238,64 @@ impl Checker<'_> {
         }
     }
 
+    /// `config()`: every setting with its value.
     fn configuration(&mut self, span: Span) -> Expr {
-        let mut parts = Vec::new();
-        let mut types: Vec<(Arc<str>, Type)> = Vec::new();
-        for (index, (name, value)) in self.settings.all.iter().enumerate() {
-            let part = match value {
-                SettingValue::Number(number) => literal((*number).into(), span),
-                SettingValue::Truth(truth) => Expr::int(Type::Bool, (*truth).into(), span),
-                SettingValue::Text(text) => self.text(text.clone().into_bytes(), span),
-            };
-            types.push((name.as_str().into(), part.of.clone()));
-            parts.push((index, part));
-        }
-        Expr { of: Type::Record(types.into()), span, kind: Kind::Tuple(parts) }
+        use crate::syntax::config::{MissingProbes, StackMode, Unstable};
+        let settings = self.settings;
+        let truth = |value: bool| Expr::int(Type::Bool, value.into(), span);
+        let number = |value: u64| literal(value.into(), span);
+        let text = |value: &str| {
+            let room = value.len() as u32 + 1;
+            Expr { of: Type::String(room), span, kind: Kind::Text(value.as_bytes().to_vec()) }
+        };
+        let unstable = |value| {
+            text(match value {
+                Unstable::Enable => "enable",
+                Unstable::Warn => "warn",
+                Unstable::Error => "error",
+            })
+        };
+        let parts = [
+            ("cpp_demangle", truth(settings.cpp_demangle)),
+            ("lazy_symbolication", truth(settings.lazy_symbolication)),
+            ("print_maps_on_exit", truth(settings.print_maps_on_exit)),
+            ("use_blazesym", truth(settings.use_blazesym)),
+            ("show_debug_info", truth(settings.show_debug_info)),
+            ("log_size", number(settings.log_size)),
+            ("max_bpf_progs", number(settings.max_bpf_progs)),
+            ("max_cat_bytes", number(settings.max_cat_bytes)),
+            ("max_map_keys", number(settings.max_map_keys)),
+            ("max_probes", number(settings.max_probes)),
+            ("max_strlen", number(settings.max_strlen)),
+            ("on_stack_limit", number(settings.on_stack_limit)),
+            ("perf_rb_pages", number(settings.perf_rb_pages)),
+            ("str_trunc_trailer", text(&settings.str_trunc_trailer)),
+            ("unstable_import_statement", unstable(settings.unstable_import_statement)),
+            ("unstable_tseries", unstable(settings.unstable_tseries)),
+            ("unstable_typeinfo", unstable(settings.unstable_typeinfo)),
+            ("unstable_dw_ustack", unstable(settings.unstable_dw_ustack)),
+            (
+                "missing_probes",
+                text(match settings.missing_probes {
+                    MissingProbes::Error => "error",
+                    MissingProbes::Warn => "warn",
+                    MissingProbes::Ignore => "ignore",
+                }),
+            ),
+            (
+                "stack_mode",
+                text(match settings.stack_mode {
+                    StackMode::Bpftrace => "bpftrace",
+                    StackMode::Perf => "perf",
+                    StackMode::Raw => "raw",
+                    StackMode::BuildId => "build_id",
+                }),
+            ),
+            ("license", text(&settings.license)),
+        ];
+        let types = parts.iter().map(|(name, part)| (Arc::from(*name), part.of.clone()));
+        let of = Type::Record(types.collect::<Vec<_>>().into());
+        let parts = parts.into_iter().enumerate().map(|(index, (_, part))| (index, part));
+        Expr { of, span, kind: Kind::Tuple(parts.collect()) }
     }
 }

@@ -3,6 +3,7 @@
 mod aggregate;
 mod map;
 mod output;
+pub(crate) use output::location;
 mod place;
 mod text;
 mod world;
@@ -14,8 +15,7 @@ use crate::source::Span;
 use crate::syntax::ast::{self, Name};
 
 /// Functions with the least and the most arguments that they take.
-const FUNCTIONS: [(&str, usize, usize); 73] = [
-    ("assert", 2, 2),
+const FUNCTIONS: [(&str, usize, usize); 67] = [
     ("avg", 1, 1),
     ("bswap", 1, 1),
     ("buf", 1, 2),
@@ -24,19 +24,16 @@ const FUNCTIONS: [(&str, usize, usize); 73] = [
     ("cgroupid", 1, 1),
     ("clear", 1, 1),
     ("comm", 0, 1),
-    ("container_of", 3, 3),
     ("count", 0, 0),
     ("delete", 1, 2),
     ("dw_ustack", 0, 2),
     ("errorf", 1, 128),
     ("exit", 0, 1),
     ("fail", 1, 128),
-    ("find", 3, 3),
     ("getopt", 1, 3),
     ("has_key", 1, 2),
     ("hist", 1, 2),
     ("is_array", 1, 1),
-    ("is_err", 1, 1),
     ("is_integer", 1, 1),
     ("is_literal", 1, 1),
     ("is_ptr", 1, 1),
@@ -64,12 +61,10 @@ const FUNCTIONS: [(&str, usize, usize); 73] = [
     ("signal_thread", 1, 1),
     ("signal_num", 1, 1),
     ("stack_len", 1, 1),
-    ("static_assert", 2, 2),
     ("stats", 1, 1),
     ("str", 1, 2),
     ("str_concat", 2, 2),
     ("strcap", 1, 1),
-    ("strcontains", 2, 2),
     ("strerror", 1, 1),
     ("strftime", 2, 2),
     ("strlen", 1, 1),
@@ -89,6 +84,17 @@ const FUNCTIONS: [(&str, usize, usize); 73] = [
     ("zero", 1, 1),
     ("assert_str", 1, 1),
 ];
+
+/// Whether there is a function of that name that no macro of the library is.
+///
+/// ```
+/// assert!(trapless_script::check::is_native("printf"));
+/// assert!(!trapless_script::check::is_native("strcontains"));
+/// ```
+pub fn is_native(name: &str) -> bool {
+    let name = name.strip_prefix("__builtin_").unwrap_or(name);
+    FUNCTIONS.iter().any(|(known, ..)| *known == name) || Checker::refusal(name).is_some()
+}
 
 /// Functions that change something outside.
 const UNSAFE: [&str; 3] = ["system", "signal", "signal_thread"];
@@ -115,17 +121,17 @@ impl Checker<'_> {
                 self.error(span, format!("{function}() must be assigned directly to a map"));
                 Expr::nothing(span)
             }
-            "clear" | "zero" | "delete" | "has_key" | "find" | "len" | "is_scalar" => {
+            "clear" | "zero" | "delete" | "has_key" | "len" | "is_scalar" => {
                 self.on_map(function, arguments, span)
             }
-            "printf" | "errorf" | "warnf" | "cat" | "system" | "print" | "time" | "join" | "exit" | "fail"
-            | "assert" | "static_assert" => self.output(function, arguments, span),
-            "str" | "buf" | "strlen" | "strcap" | "strstr" | "strcontains" | "str_concat" | "strncmp" | "memcmp"
+            "printf" | "errorf" | "warnf" | "cat" | "system" | "print" | "time" | "join" | "exit"
+            | "fail" => self.output(function, arguments, span),
+            "str" | "buf" | "strlen" | "strcap" | "strstr" | "str_concat" | "strncmp" | "memcmp"
             | "strerror" | "signal_name" | "strftime" | "comm" | "assert_str" => {
                 self.on_text(function, arguments, span)
             }
             "ustack" | "dw_ustack" => self.stack(function, arguments, span),
-            "usym" | "reg" | "uaddr" | "uptr" | "stack_len" | "container_of" | "usdt_arg" | "is_err" => {
+            "usym" | "reg" | "uaddr" | "uptr" | "stack_len" | "usdt_arg" => {
                 self.on_place(function, arguments, span)
             }
             _ => self.of_world(function, arguments, span),

@@ -4,13 +4,15 @@
 //! rounds before it have found, and widens it. When a round finds nothing new, a last one tells what is wrong and makes the tree that is kept.
 
 use super::clauses::Clause;
-use super::environment::{Environment, Function, Settings};
+use super::environment::{Environment, Function};
 use super::maps::Maps;
 use super::structs::Structs;
 use super::tree::{Body, VarId, Variable};
 use super::types::Type;
 use crate::diagnostics::{Diagnostic, Diagnostics};
+use crate::ir::Symbol;
 use crate::source::{Sources, Span};
+use crate::syntax::config::Settings;
 use std::collections::HashMap;
 
 /// Works through a script.
@@ -27,6 +29,8 @@ pub struct Checker<'a> {
     pub maps: Maps,
     /// Named parameters that the script asks for.
     pub options: Vec<NamedOption>,
+    /// Symbols whose addresses it asks for.
+    pub symbols: Vec<Symbol>,
     /// The types of variables so far, by where they are declared and in which clause.
     known: HashMap<(usize, Span), Type>,
     /// Variables whose declaration told their type, which does not change then.
@@ -55,7 +59,7 @@ pub struct At {
     /// What it becomes.
     pub body: Body,
     /// Blocks around.
-    scopes: Vec<Scope>,
+    pub(super) scopes: Vec<Scope>,
     /// Loops around.
     pub loops: u32,
     /// Expressions around whose value is not computed, only its type asked for.
@@ -63,7 +67,7 @@ pub struct At {
 }
 
 #[derive(Default)]
-struct Scope {
+pub(super) struct Scope {
     names: HashMap<String, Named>,
     variables: Vec<VarId>,
 }
@@ -115,6 +119,7 @@ impl<'a> Checker<'a> {
             structs,
             maps: Maps::default(),
             options: Vec::new(),
+            symbols: Vec::new(),
             known: HashMap::new(),
             fixed: HashMap::new(),
             told: Diagnostics::default(),
@@ -123,6 +128,11 @@ impl<'a> Checker<'a> {
             at: At::default(),
             depth: 0,
         }
+    }
+
+    /// The longest string that is read, in bytes with its final zero.
+    pub fn longest(&self) -> u32 {
+        u32::try_from(self.settings.max_strlen).unwrap_or(u32::MAX).clamp(1, super::structs::MAX_SIZE)
     }
 
     /// Tells what is wrong, in the last round.

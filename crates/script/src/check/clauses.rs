@@ -2,13 +2,13 @@
 
 use crate::diagnostics::{Diagnostic, Diagnostics};
 use crate::source::Span;
-use crate::syntax::ast::{Item, ProbePoint, Program, UserPlace};
+use crate::syntax::ast::{Probe, ProbePoint, UserPlace};
 
 /// Attach points of one kind with their body.
 #[derive(Clone, Debug, Default)]
 pub struct Clause {
-    /// Which item of the script.
-    pub item: usize,
+    /// Which probe of the script.
+    pub probe: usize,
     /// What kind of place it is at.
     pub kind: ClauseKind,
     /// Where.
@@ -104,10 +104,9 @@ impl ClauseKind {
 }
 
 /// The clauses of a script. The kernel's probes are refused.
-pub fn clauses(program: &Program, told: &mut Diagnostics) -> Vec<Clause> {
+pub fn clauses(probes: &[Probe], told: &mut Diagnostics) -> Vec<Clause> {
     let mut clauses: Vec<Clause> = Vec::new();
-    for (item, probe) in program.items.iter().enumerate() {
-        let Item::Probe(probe) = probe else { continue };
+    for (number, probe) in probes.iter().enumerate() {
         let first = clauses.len();
         for attach in &probe.attach {
             for point in &attach.points {
@@ -121,7 +120,7 @@ pub fn clauses(program: &Program, told: &mut Diagnostics) -> Vec<Clause> {
                 let point = Point { text, point: point.clone(), span: attach.span };
                 match clauses[first..].iter_mut().find(|clause| clause.kind == kind) {
                     Some(clause) => clause.points.push(point),
-                    None => clauses.push(Clause { item, kind, points: vec![point] }),
+                    None => clauses.push(Clause { probe: number, kind, points: vec![point] }),
                 }
             }
         }

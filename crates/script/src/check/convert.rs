@@ -15,7 +15,9 @@ pub fn converted(value: Expr, to: &Type) -> Expr {
     }
     let span = value.span;
     match (&value.kind, to) {
-        (Kind::Int(number), Type::Int(int) | Type::Enum(int, _)) => Expr::int(to.clone(), int.wrap(*number), span),
+        (Kind::Int(number), Type::Int(int) | Type::Enum(int, _)) => {
+            Expr::int(to.clone(), int.wrap(*number), span)
+        }
         (Kind::Int(number), Type::Float(_)) => {
             let number = match value.of.as_int() {
                 Some(int) if !int.signed => *number as u64 as f64,
@@ -95,7 +97,9 @@ impl Checker<'_> {
                 }
                 self.coerced_parts(value, to)
             }
-            (Type::Pointer(..), Type::Pointer(..)) | (Type::Buffer(_), Type::Buffer(_)) => Some(converted(value, to)),
+            (Type::Pointer(..), Type::Pointer(..)) | (Type::Buffer(_), Type::Buffer(_)) => {
+                Some(converted(value, to))
+            }
             (Type::Timestamp(..), Type::Timestamp(..)) => Some(Expr { of: to.clone(), ..value }),
             _ => None,
         }
@@ -258,7 +262,8 @@ impl Checker<'_> {
         };
         if let Type::Struct(of) = &of
             && !self.structs.is_known(of)
-            && (depth == 0 || self.environment.described(&super::environment::TypeName::Named(String::new())).is_none())
+            && (depth == 0
+                || self.environment.described(&super::environment::TypeName::Named(String::new())).is_none())
         {
             self.error(span, format!("Cannot resolve unknown type \"{name}\""));
             return Type::None;
@@ -293,7 +298,9 @@ impl Checker<'_> {
         };
         match (&from, &to) {
             (Type::String(from_room), Type::String(room)) if from_room <= room => converted(value, &to),
-            (_, Type::Username) if from.is_int() => Expr { of: to, span, kind: Kind::Convert(Box::new(value)) },
+            (_, Type::Username) if from.is_int() => {
+                Expr { of: to, span, kind: Kind::Convert(Box::new(value)) }
+            }
             (_, Type::Array(of, count)) => self.cast_to_array(value, of.clone(), *count, span),
             (Type::Array(..), _) if to.is_int() => {
                 if self.structs.size(&from) != self.structs.size(&to) {
@@ -301,8 +308,16 @@ impl Checker<'_> {
                 }
                 Expr { of: to, span, kind: Kind::Reinterpret(Box::new(value)) }
             }
-            (Type::Int(_) | Type::Enum(..) | Type::Bool | Type::Float(_) | Type::Aggregate(_) | Type::Pointer(..), _)
-                if matches!(to, Type::Int(_) | Type::Enum(..) | Type::Bool | Type::Float(_)) && !from.is_chart() =>
+            (
+                Type::Int(_)
+                | Type::Enum(..)
+                | Type::Bool
+                | Type::Float(_)
+                | Type::Aggregate(_)
+                | Type::Pointer(..),
+                _,
+            ) if matches!(to, Type::Int(_) | Type::Enum(..) | Type::Bool | Type::Float(_))
+                && !from.is_chart() =>
             {
                 if matches!((&from, &to), (Type::Pointer(..), Type::Float(_))) {
                     return refuse(self, &to);
@@ -391,7 +406,8 @@ impl Checker<'_> {
         let room = element.saturating_mul(count);
         // A literal is as wide as it has to be.
         let widens = value.of.is_int() && room <= 8 && room > size;
-        let fits = room == size && matches!(value.of, Type::Int(_) | Type::Enum(..) | Type::Bool | Type::String(_));
+        let fits =
+            room == size && matches!(value.of, Type::Int(_) | Type::Enum(..) | Type::Bool | Type::String(_));
         if !widens && !fits {
             self.error(span, format!("Cannot cast from \"{}\" to \"{to}\"", value.of));
             return Expr { of: to, ..Expr::nothing(span) };
@@ -402,7 +418,10 @@ impl Checker<'_> {
                 Expr { of: to, span, kind: Kind::Bytes(bytes) }
             }
             _ if widens && value.of.is_int() => {
-                let wide = Type::int(room.next_power_of_two() as u8, value.of.as_int().is_some_and(|int| int.signed));
+                let wide = Type::int(
+                    room.next_power_of_two() as u8,
+                    value.of.as_int().is_some_and(|int| int.signed),
+                );
                 let value = converted(value, &wide);
                 Expr { of: to, span, kind: Kind::Reinterpret(Box::new(value)) }
             }

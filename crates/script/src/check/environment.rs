@@ -1,7 +1,6 @@
 //! What only the outside knows: the command line, the process, debug information. Whoever compiles a script answers for it.
 
-use crate::ir::{ClockKind, Context};
-use crate::shape::StackMode;
+use crate::ir::Context;
 use crate::syntax::ast::ProbePoint;
 
 /// Answers about the world outside of a script. What it does not know it says so by `None`.
@@ -35,6 +34,11 @@ pub trait Environment {
     /// The process that was started for the script (`-c`).
     fn child(&self) -> Option<u32> {
         None
+    }
+
+    /// Whether reads that fail and keys that are missing are told (`-k`).
+    fn tells_failures(&self) -> bool {
+        false
     }
 
     /// The id of the control group (v2) at a path.
@@ -212,69 +216,4 @@ pub enum Held {
     Constant(i64),
     /// Nowhere at this place.
     Gone,
-}
-
-/// What a script's configuration says, as far as it matters for what is compiled.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// The longest string that is read, in bytes with its final zero.
-    pub max_strlen: u32,
-    /// How many keys a map has room for.
-    pub max_map_keys: u32,
-    /// How stacks are printed that do not say it.
-    pub stack_mode: StackMode,
-    /// Whether maps are printed at the end.
-    pub print_maps_on_exit: bool,
-    /// What is done about `tseries`.
-    pub unstable_tseries: Unstable,
-    /// What is done about `typeinfo`.
-    pub unstable_typeinfo: Unstable,
-    /// Whether reads that fail and keys that are missing are told (`-k`).
-    pub tell_failures: bool,
-    /// Rounds that all loops of one run may take.
-    pub fuel: u32,
-    /// Every setting with its value, for `config()`.
-    pub all: Vec<(String, SettingValue)>,
-    /// The clock of `nsecs`.
-    pub clock: ClockKind,
-}
-
-/// The value of a setting.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SettingValue {
-    /// A number.
-    Number(u64),
-    /// A truth value.
-    Truth(bool),
-    /// A word.
-    Text(String),
-}
-
-/// What is done when a script uses something unstable.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Unstable {
-    /// It may.
-    Enable,
-    /// It may, and is told.
-    #[default]
-    Warn,
-    /// It may not.
-    Error,
-}
-
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
-            max_strlen: 1024,
-            max_map_keys: 4096,
-            stack_mode: StackMode::default(),
-            print_maps_on_exit: true,
-            unstable_tseries: Unstable::Warn,
-            unstable_typeinfo: Unstable::Warn,
-            tell_failures: false,
-            fuel: 1 << 20,
-            all: Vec::new(),
-            clock: ClockKind::Boot,
-        }
-    }
 }

@@ -131,7 +131,10 @@ impl Checker<'_> {
                 let block = self.block(block);
                 match block.value {
                     // A literal is one, also in braces.
-                    Some(value) if block.statements.is_empty() && (value.is_literal() || block.variables.is_empty()) => {
+                    Some(value)
+                        if block.statements.is_empty()
+                            && (value.is_literal() || block.variables.is_empty()) =>
+                    {
                         *value
                     }
                     _ => {
@@ -406,7 +409,8 @@ impl Checker<'_> {
         let sign = if up { 1 } else { -1 };
         let symbol = if up { "++" } else { "--" };
         let refuse = |checker: &mut Self, of: &Type| {
-            checker.error(span, format!("The {symbol} operator can not be used on expressions of type '{of}'"));
+            checker
+                .error(span, format!("The {symbol} operator can not be used on expressions of type '{of}'"));
             Expr::nothing(span)
         };
         match &place.kind {

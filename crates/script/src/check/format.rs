@@ -130,7 +130,10 @@ mod tests {
             told("%d", &[Type::String(2)]).unwrap(),
             "unsupported format specifier for type 'string[2]': d"
         );
-        assert_eq!(told("%d", &[]).unwrap(), "not enough arguments for format string (0 supplied, 1 expected)");
+        assert_eq!(
+            told("%d", &[]).unwrap(),
+            "not enough arguments for format string (0 supplied, 1 expected)"
+        );
         assert_eq!(
             told("", &[Type::Bool]).unwrap(),
             "too many arguments for format string (1 supplied, 0 expected)"

@@ -97,7 +97,11 @@ impl Checker<'_> {
         let value = Expr { of: result, span, kind };
         if both_bool {
             let zero = Expr::int(value.of.clone(), 0, span);
-            return Expr { of: Type::Bool, span, kind: Kind::Binary(Binary::NotEqual, Box::new(value), Box::new(zero)) };
+            return Expr {
+                of: Type::Bool,
+                span,
+                kind: Kind::Binary(Binary::NotEqual, Box::new(value), Box::new(zero)),
+            };
         }
         value
     }

@@ -56,7 +56,9 @@ impl Checker<'_> {
                 vec![Stmt::Effect(checked)]
             }
             StmtKind::Discard(value) => vec![Stmt::Effect(self.expr(value))],
-            StmtKind::Let { variable, of, value } => self.declaration(variable, of.as_ref(), value.as_ref(), span),
+            StmtKind::Let { variable, of, value } => {
+                self.declaration(variable, of.as_ref(), value.as_ref(), span)
+            }
             StmtKind::Assign { place, op, value } => match op {
                 None => self.assignment(place, value, span),
                 Some(op) => self.compound(place, *op, value, span),
@@ -86,10 +88,7 @@ impl Checker<'_> {
                     && !value.of.is_none()
                     && value.of != Type::Bool
                 {
-                    self.error(
-                        span,
-                        format!("Probe return values can only be integers. Found {}", value.of),
-                    );
+                    self.error(span, format!("Probe return values can only be integers. Found {}", value.of));
                 }
                 vec![Stmt::Return(value)]
             }
@@ -197,7 +196,10 @@ impl Checker<'_> {
         let (name, current) = (map.name.clone(), map.value.clone());
         let from = value.of.clone();
         let number = from.is_number_of_aggregate();
-        if from == Type::Void || from.is_chart() || (number && !current.is_int() && !matches!(current, Type::Float(_))) {
+        if from == Type::Void
+            || from.is_chart()
+            || (number && !current.is_int() && !matches!(current, Type::Float(_)))
+        {
             let Type::Aggregate(aggregate) = from else {
                 self.error(span, format!("Value '{from}' cannot be assigned to a map."));
                 return Vec::new();

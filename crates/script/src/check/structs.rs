@@ -51,13 +51,7 @@ pub struct Structs<'a> {
 impl<'a> Structs<'a> {
     /// Those of these definitions, and what debug information knows beyond.
     pub fn new(definitions: &'a Definitions, environment: &'a dyn Environment) -> Structs<'a> {
-        Structs {
-            definitions,
-            environment,
-            list: Vec::new(),
-            numbers: HashMap::new(),
-            enums: HashMap::new(),
-        }
+        Structs { definitions, environment, list: Vec::new(), numbers: HashMap::new(), enums: HashMap::new() }
     }
 
     /// The struct or union of that name, whether it is known or not.
@@ -224,8 +218,7 @@ impl<'a> Structs<'a> {
                 TypeName::Enum(name) | TypeName::Named(name) => self.number(name),
             }),
             Described::Enum { name, size, signed, values } => {
-                let values =
-                    values.iter().map(|(value, name)| (*value, name.as_str().into())).collect();
+                let values = values.iter().map(|(value, name)| (*value, name.as_str().into())).collect();
                 let size = if matches!(size, 1 | 2 | 4 | 8) { *size } else { 4 };
                 Type::Enum(
                     Int::new(size, *signed),
@@ -266,8 +259,7 @@ impl<'a> Structs<'a> {
         let values = definition.enumerators.iter().map(|(_, value)| *value);
         let (low, high) = values.fold((0, 0), |(low, high), value| (value.min(low), value.max(high)));
         let of = |size| Int::new(size, low < 0);
-        let int =
-            int.unwrap_or(if of(4).holds(low) && of(4).holds(high) { of(4) } else { of(8) });
+        let int = int.unwrap_or(if of(4).holds(low) && of(4).holds(high) { of(4) } else { of(8) });
         Some(Type::Enum(int, names))
     }
 
@@ -298,9 +290,8 @@ impl<'a> Structs<'a> {
             "long" | "long long" | "int64_t" | "s64" | "__s64" | "ssize_t" | "intptr_t" | "off_t" => {
                 int(8, true)
             }
-            "unsigned long" | "unsigned long long" | "uint64_t" | "u64" | "__u64" | "size_t" | "uintptr_t" => {
-                int(8, false)
-            }
+            "unsigned long" | "unsigned long long" | "uint64_t" | "u64" | "__u64" | "size_t"
+            | "uintptr_t" => int(8, false),
             "_Bool" => Some(Type::Bool),
             "float" => Some(Type::Float(4)),
             "double" => Some(Type::Float(8)),
@@ -374,9 +365,7 @@ impl<'a> Structs<'a> {
             Type::String(room) => Shape::Text { room: *room },
             Type::Buffer(room) => Shape::Buffer { room: *room },
             Type::Pointer(..) => Shape::Pointer,
-            Type::Array(of, count) => {
-                Shape::Array { count: *count, of: Arc::new(self.shape(of, depth + 1)) }
-            }
+            Type::Array(of, count) => Shape::Array { count: *count, of: Arc::new(self.shape(of, depth + 1)) },
             Type::Struct(of) => {
                 let layout = self.laid_out(of, depth + 1);
                 let fields = layout.members.iter().map(|member| Field {
@@ -390,9 +379,9 @@ impl<'a> Structs<'a> {
             Type::Tuple(parts) => {
                 Shape::Tuple(Arc::new(self.places(parts.iter().map(|of| ("", of)), depth + 1)))
             }
-            Type::Record(parts) => Shape::Record(Arc::new(
-                self.places(parts.iter().map(|(name, of)| (&**name, of)), depth + 1),
-            )),
+            Type::Record(parts) => {
+                Shape::Record(Arc::new(self.places(parts.iter().map(|(name, of)| (&**name, of)), depth + 1)))
+            }
             Type::Stack { mode, frames } => Shape::Stack { mode: *mode, frames: *frames },
             Type::Symbol => Shape::Symbol,
             Type::Timestamp(format, clock) => Shape::Time {

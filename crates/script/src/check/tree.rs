@@ -3,6 +3,8 @@
 //! The checker makes it from the syntax, and lowering makes the [`ir`](crate::ir) of it. Whatever is in it can be lowered: what cannot be done was
 //! refused before.
 
+mod walk;
+
 use super::types::Type;
 use crate::ir;
 use crate::shape::Bits;
@@ -24,6 +26,8 @@ pub struct Body {
     pub block: Block,
     /// Whether values that it returns are told.
     pub tells_result: bool,
+    /// Whether it asks for what differs between functions: arguments by name, what kind of float is returned.
+    pub depends_on_function: bool,
 }
 
 /// A variable.
@@ -217,8 +221,6 @@ pub enum Call {
     Delete(Key, bool),
     /// Whether a key is there.
     Has(Key),
-    /// Whether a key is there; then the variable is given its value.
-    Fetch(Key, VarId),
     /// How many keys there are.
     Length(ir::MapId),
     /// Send the process a signal.

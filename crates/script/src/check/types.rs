@@ -389,7 +389,9 @@ impl Type {
                 return Some(Type::Enum(left.promoted(*right), names.clone()));
             }
             // An integer and a float are a float.
-            (Type::Float(_), other) | (other, Type::Float(_)) if other.is_int() => return Some(Type::Float(8)),
+            (Type::Float(_), other) | (other, Type::Float(_)) if other.is_int() => {
+                return Some(Type::Float(8));
+            }
             (Type::Float(left), Type::Float(right)) => return Some(Type::Float(*left.max(right))),
             (left, right) => {
                 let of = |of: &Type| if of.is_number_of_aggregate() { of.number() } else { of.clone() };
@@ -431,7 +433,9 @@ impl Type {
             (Type::Int(left) | Type::Enum(left, _), Type::Int(right) | Type::Enum(right, _)) => {
                 left.fits_into(*right)
             }
-            (Type::String(left), Type::String(right)) | (Type::Buffer(left), Type::Buffer(right)) => left <= right,
+            (Type::String(left), Type::String(right)) | (Type::Buffer(left), Type::Buffer(right)) => {
+                left <= right
+            }
             (Type::Tuple(left), Type::Tuple(right)) => {
                 left.len() == right.len() && left.iter().zip(right.iter()).all(|(a, b)| a.fits_into(b))
             }

@@ -2,12 +2,12 @@
 
 use super::lossy;
 use crate::check::checker::Checker;
-use crate::check::environment::Unstable;
 use crate::check::tree::{Expr, Key, Stmt};
 use crate::check::types::{Aggregate, Of, Type};
 use crate::ir::{Aggregation, SeriesOf};
 use crate::source::Span;
 use crate::syntax::ast::{self, ExprKind};
+use crate::syntax::config::Unstable;
 
 const NAMES: [&str; 9] = ["count", "sum", "min", "max", "avg", "stats", "hist", "lhist", "tseries"];
 
@@ -66,7 +66,10 @@ impl Checker<'_> {
                     return None;
                 }
                 if !value.of.is_int() && !matches!(value.of, Type::Float(_)) {
-                    self.error(span, format!("{name}() only supports integer arguments ({} provided)", value.of));
+                    self.error(
+                        span,
+                        format!("{name}() only supports integer arguments ({} provided)", value.of),
+                    );
                     return None;
                 }
                 value
@@ -153,7 +156,9 @@ impl Checker<'_> {
 
     fn linear(&mut self, arguments: &[ast::Expr], span: Span) -> Option<Aggregation> {
         let mut bounds = [0i64; 3];
-        for ((bound, argument), what) in bounds.iter_mut().zip(arguments.get(1..)?).zip(["min", "max", "step"]) {
+        for ((bound, argument), what) in
+            bounds.iter_mut().zip(arguments.get(1..)?).zip(["min", "max", "step"])
+        {
             let value = self.expr(argument);
             let literal = value.literal().and_then(|value| i64::try_from(value).ok());
             match literal.filter(|value| *value >= 0) {
@@ -176,17 +181,16 @@ impl Checker<'_> {
             return None;
         }
         if min > max {
-            self.error(
-                span,
-                format!("lhist() min must be less than max (provided min {min} and max {max})"),
-            );
+            self.error(span, format!("lhist() min must be less than max (provided min {min} and max {max})"));
             return None;
         }
         if max - min < step {
             let range = max - min;
             self.error(
                 span,
-                format!("lhist() step is too large for the given range (provided step {step} for range {range})"),
+                format!(
+                    "lhist() step is too large for the given range (provided step {step} for range {range})"
+                ),
             );
             return None;
         }

@@ -2,8 +2,7 @@
 
 use super::called;
 use crate::check::checker::Checker;
-use crate::check::expression::literal;
-use crate::check::statement::{at, dollar};
+use crate::check::statement::at;
 use crate::check::tree::{Call, Expr, Key};
 use crate::check::types::Type;
 use crate::ir::MapId;
@@ -18,7 +17,8 @@ impl Checker<'_> {
             let key = self.keyed_map(map, key, span);
             return self.deleted(key, span);
         }
-        if let (ExprKind::Call { .. } | ExprKind::Builtin(_) | ExprKind::Variable(_), "len") = (&first.kind, function)
+        if let (ExprKind::Call { .. } | ExprKind::Builtin(_) | ExprKind::Variable(_), "len") =
+            (&first.kind, function)
         {
             return self.on_place("stack_len", arguments, span);
         }
@@ -89,7 +89,6 @@ impl Checker<'_> {
                 }
                 Expr::nothing(span)
             }
-            ("find", [key, variable]) => self.find_in(&name, key, variable, span),
             _ => Expr::nothing(span),
         }
     }
@@ -131,32 +130,5 @@ impl Checker<'_> {
             }
             None => Expr { of: Type::Bool, ..Expr::nothing(span) },
         }
-    }
-
-    fn find_in(&mut self, name: &Name, key: &ast::Expr, variable: &ast::Expr, span: Span) -> Expr {
-        let key = self.key_for("find", name, key, span);
-        let ExprKind::Variable(text) = &variable.kind else {
-            self.error(variable.span, "find() expects a variable as its third argument");
-            return Expr::nothing(span);
-        };
-        let text = dollar(text);
-        let Some(id) = self.assigned(&text) else {
-            self.error(variable.span, format!("Undefined or undeclared variable: {text}"));
-            return Expr::nothing(span);
-        };
-        let Some(key) = key else { return Expr { of: Type::Bool, ..literal(0, span) } };
-        let of = self.maps.get(key.map).value.number();
-        if !self.widen(id, &of) || (self.is_last && !self.type_of(id).is_same(&of)) {
-            let known = self.type_of(id);
-            self.error(
-                span,
-                format!(
-                    "Type mismatch for {text}: trying to assign value of type '{of}' when variable already has a type \
-                     '{known}'"
-                ),
-            );
-            return Expr::nothing(span);
-        }
-        called(Type::Bool, Call::Fetch(key, id), span)
     }
 }

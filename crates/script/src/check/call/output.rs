@@ -5,7 +5,7 @@ use crate::check::checker::Checker;
 use crate::check::convert::converted;
 use crate::check::format::{conversions, is_of_floats, problem};
 use crate::check::statement::at;
-use crate::check::tree::{Block, Call, Expr, Kind, Stmt};
+use crate::check::tree::{Call, Expr, Kind};
 use crate::check::types::{Aggregate, Type};
 use crate::message::{Channel, Format, Location, Message};
 use crate::source::{Sources, Span};
@@ -35,20 +35,7 @@ impl Checker<'_> {
                 };
                 called(Type::Void, Call::Exit(Box::new(code)), span)
             }
-            "fail" => self.fail(arguments, span),
-            "static_assert" => {
-                let [condition, message] = arguments else { return Expr::nothing(span) };
-                let (condition, message) = (self.expr(condition), self.expr(message));
-                match (condition.truth(), message.kind) {
-                    (Some(true), _) => {}
-                    (Some(false), Kind::Text(message)) => self.error(span, &*lossy(&message)),
-                    (Some(false), _) => self.error(span, "fail() arguments need to be literals"),
-                    (None, _) if condition.of.is_none() && !self.is_last => {}
-                    (None, _) => self.error(condition.span, "Unable to resolve comptime expression"),
-                }
-                Expr { of: Type::Void, ..Expr::nothing(span) }
-            }
-            _ => self.assertion(arguments, span),
+            _ => self.fail(arguments, span),
         }
     }
 
@@ -223,7 +210,9 @@ impl Checker<'_> {
             };
             match values.next() {
                 Some(Expr { kind: Kind::Text(value), .. }) => text.push_str(&lossy(value)),
-                Some(value) => text.push_str(&value.literal().map_or_else(String::new, |value| value.to_string())),
+                Some(value) => {
+                    text.push_str(&value.literal().map_or_else(String::new, |value| value.to_string()))
+                }
                 None => {}
             }
             rest = behind.get(end + 1..).unwrap_or("");
@@ -231,25 +220,6 @@ impl Checker<'_> {
         text.push_str(rest);
         self.error(span, text);
         done
-    }
-
-    /// `assert(condition, message)`, where the library does not define it.
-    fn assertion(&mut self, arguments: &[ast::Expr], span: Span) -> Expr {
-        let [condition, message] = arguments else { return Expr::nothing(span) };
-        let condition = self.condition(condition, span);
-        let message = self.expr(message);
-        if message.of.is_none() {
-            return Expr { of: Type::Void, ..Expr::nothing(span) };
-        }
-        let shape = self.structs.shape(&message.of, 0);
-        let format = Format { format: "assert failed: %s".into(), arguments: vec![shape] };
-        let channel = Channel::Error(location(self.sources, span));
-        let told = tell(Message::Print(channel, format), vec![message], span);
-        let exit = called(Type::Void, Call::Exit(Box::new(Expr::int(Type::INT64, 1, span))), span);
-        let otherwise =
-            Block { statements: vec![Stmt::Effect(told), Stmt::Effect(exit)], ..Block::default() };
-        let kind = Kind::If(Box::new(condition), Box::default(), Box::new(otherwise));
-        Expr { of: Type::None, span, kind }
     }
 }
 
@@ -268,8 +238,6 @@ pub fn location(sources: &Sources, span: Span) -> Location {
         column: start.column,
         text: source.line(start.line).into(),
         end,
-        from: span
-            .expansion
-            .map(|expansion| Arc::new(location(sources, sources.expansion(expansion).call))),
+        from: span.expansion.map(|expansion| Arc::new(location(sources, sources.expansion(expansion).call))),
     }
 }

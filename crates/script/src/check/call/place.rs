@@ -3,13 +3,13 @@
 use super::called;
 use crate::check::checker::Checker;
 use crate::check::clauses::ClauseKind;
-use crate::check::convert::converted;
 use crate::check::tree::{Call, Expr, Kind};
 use crate::check::types::Type;
 use crate::ir::{self, Context, StackWalk};
-use crate::shape::StackMode;
+use crate::shape;
 use crate::source::Span;
-use crate::syntax::ast::{self, BinaryOp, ExprKind, ProbePoint};
+use crate::syntax::ast::{self, ExprKind, ProbePoint};
+use crate::syntax::config::StackMode;
 
 /// The most frames that a stack is walked.
 const MAX_FRAMES: u64 = 127;
@@ -25,7 +25,7 @@ impl Checker<'_> {
         let mut rest = arguments;
         if let [first, more @ ..] = arguments {
             if let ExprKind::Identifier(name) = &first.kind {
-                match stack_mode(name) {
+                match StackMode::by_name(name) {
                     Some(known) => mode = known,
                     None => self.error(
                         first.span,
@@ -53,12 +53,12 @@ impl Checker<'_> {
                 _ => self.error(span, format!("{function}: invalid limit value")),
             }
         }
-        let of = Type::Stack { mode, frames: frames.clamp(1, MAX_FRAMES) as u8 };
+        let of = Type::Stack { mode: shape_of(mode), frames: frames.clamp(1, MAX_FRAMES) as u8 };
         called(of, Call::Stack(StackWalk::Tables), span)
     }
 
     pub(super) fn on_place(&mut self, function: &str, arguments: &[ast::Expr], span: Span) -> Expr {
-        let [first, rest @ ..] = arguments else { return Expr::nothing(span) };
+        let [first, ..] = arguments else { return Expr::nothing(span) };
         match function {
             "usym" => {
                 let address = self.number_of(first);
@@ -79,7 +79,10 @@ impl Checker<'_> {
                 let pointer = self.expr(first);
                 if !pointer.of.is_int() && !matches!(pointer.of, Type::Pointer(..) | Type::None) {
                     let kind = pointer.of.kind();
-                    self.error(span, format!("uptr() only supports integer or pointer arguments ({kind} provided)"));
+                    self.error(
+                        span,
+                        format!("uptr() only supports integer or pointer arguments ({kind} provided)"),
+                    );
                     return Expr::nothing(span);
                 }
                 pointer
@@ -98,16 +101,7 @@ impl Checker<'_> {
                     }
                 }
             }
-            "is_err" => {
-                let pointer = self.number_of(first);
-                let least = Expr::int(Type::UINT64, -4095, span);
-                let pointer = match pointer.of {
-                    Type::Pointer(..) => Expr { of: Type::UINT64, ..pointer },
-                    _ => converted(pointer, &Type::UINT64),
-                };
-                self.binary(BinaryOp::GreaterEqual, pointer, least, span)
-            }
-            "usdt_arg" => {
+            _ => {
                 let number = self.number_literal(function, first, span).unwrap_or(0);
                 if self.at.clause.kind != ClauseKind::Usdt || number >= 12 {
                     self.error(span, "usdt_arg() can only be used with 'usdt' probes, for arguments 0 to 11");
@@ -115,7 +109,6 @@ impl Checker<'_> {
                 }
                 Expr { of: Type::UINT64, span, kind: Kind::Context(Context::Operand(number as u8)) }
             }
-            _ => self.container_of(first, rest, span),
         }
     }
 
@@ -136,7 +129,10 @@ impl Checker<'_> {
             Some(context) => Expr { of: Type::UINT64, span, kind: Kind::Context(context) },
             None => {
                 let machine = self.environment.machine().name;
-                self.error(span, format!("'{name}' is not a valid register on this architecture ({machine})"));
+                self.error(
+                    span,
+                    format!("'{name}' is not a valid register on this architecture ({machine})"),
+                );
                 Expr::nothing(span)
             }
         }
@@ -200,38 +196,14 @@ impl Checker<'_> {
         let of = Type::pointer(Type::int(size, false));
         Expr { of, span, kind: Kind::Context(Context::Symbol(index)) }
     }
-
-    /// `container_of(pointer, type, member)`.
-    fn container_of(&mut self, pointer: &ast::Expr, rest: &[ast::Expr], span: Span) -> Expr {
-        let pointer = self.number_of(pointer);
-        let [of, member] = rest else { return Expr::nothing(span) };
-        let written = match &of.kind {
-            ExprKind::TypeArg(of) => (**of).clone(),
-            _ => ast::TypeOf { kind: ast::TypeOfKind::Expr(of.clone()), span: of.span },
-        };
-        let ExprKind::Identifier(name) = &member.kind else {
-            self.error(member.span, "container_of() expects the name of a member as its third argument");
-            return Expr::nothing(span);
-        };
-        let name = ast::Name { text: name.clone(), span: member.span };
-        let offset = self.offset_of(&written, std::slice::from_ref(&name), span);
-        let to = self.type_of_written(&written);
-        if pointer.of.is_none() || offset.of.is_none() || to.is_none() {
-            return Expr::nothing(span);
-        }
-        let pointer = self.cast(pointer, Type::pointer(Type::Void), span);
-        let base = self.binary(BinaryOp::Subtract, pointer, offset, span);
-        let of = Type::pointer(to);
-        Expr { of, span, kind: Kind::Convert(Box::new(base)) }
-    }
 }
 
-fn stack_mode(name: &str) -> Option<StackMode> {
-    Some(match name {
-        "bpftrace" => StackMode::Bpftrace,
-        "perf" => StackMode::Perf,
-        "raw" => StackMode::Raw,
-        "build_id" => StackMode::BuildId,
-        _ => return None,
-    })
+/// How stacks of a mode are printed.
+fn shape_of(mode: StackMode) -> shape::StackMode {
+    match mode {
+        StackMode::Bpftrace => shape::StackMode::Bpftrace,
+        StackMode::Perf => shape::StackMode::Perf,
+        StackMode::Raw => shape::StackMode::Raw,
+        StackMode::BuildId => shape::StackMode::BuildId,
+    }
 }

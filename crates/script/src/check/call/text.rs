@@ -19,15 +19,10 @@ impl Checker<'_> {
                 let text = self.expr(text);
                 self.length(function, text, span)
             }
-            ("strstr" | "strcontains", [haystack, needle]) => {
+            ("strstr", [haystack, needle]) => {
                 let (haystack, needle) = (self.string_like(haystack, span), self.string_like(needle, span));
                 let (Some(haystack), Some(needle)) = (haystack, needle) else { return Expr::nothing(span) };
-                let found = called(Type::INT64, Call::Find(Box::new(haystack), Box::new(needle)), span);
-                if function == "strstr" {
-                    return found;
-                }
-                let zero = Expr::int(Type::INT64, 0, span);
-                self.binary(BinaryOp::GreaterEqual, found, zero, span)
+                called(Type::INT64, Call::Find(Box::new(haystack), Box::new(needle)), span)
             }
             ("str_concat", [first, second]) => {
                 let (first, second) = (self.string_like(first, span), self.string_like(second, span));
@@ -37,7 +32,7 @@ impl Checker<'_> {
                     _ => 0,
                 };
                 let room = room(&first.of).saturating_add(room(&second.of)).saturating_add(1);
-                let of = Type::String(room.min(self.settings.max_strlen));
+                let of = Type::String(room.min(self.longest()));
                 called(of, Call::Concat(Box::new(first), Box::new(second)), span)
             }
             ("strncmp", [first, second, count]) => {
@@ -46,7 +41,10 @@ impl Checker<'_> {
                 for side in [&first, &second] {
                     if !matches!(side.of, Type::String(_) | Type::None) {
                         let kind = side.of.kind();
-                        self.error(span, format!("strncmp() only supports string arguments ({kind} provided)"));
+                        self.error(
+                            span,
+                            format!("strncmp() only supports string arguments ({kind} provided)"),
+                        );
                         return Expr::nothing(span);
                     }
                 }
@@ -93,7 +91,10 @@ impl Checker<'_> {
                 for argument in arguments {
                     self.expr(argument);
                 }
-                self.error(span, "comm() of another process is not known in the probed one: comm tells its own name");
+                self.error(
+                    span,
+                    "comm() of another process is not known in the probed one: comm tells its own name",
+                );
                 Expr::nothing(span)
             }
             ("assert_str", [text]) => {
@@ -109,7 +110,9 @@ impl Checker<'_> {
         // A parameter of the command line is the text that it is, and never a number.
         let value = match &source.kind {
             ExprKind::Positional(number) => self.positional_text(*number, source.span),
-            ExprKind::Binary { op: BinaryOp::Add, left, right } if matches!(left.kind, ExprKind::Positional(_)) => {
+            ExprKind::Binary { op: BinaryOp::Add, left, right }
+                if matches!(left.kind, ExprKind::Positional(_)) =>
+            {
                 let ExprKind::Positional(number) = left.kind else { return Expr::nothing(span) };
                 let text = self.positional_text(number, left.span);
                 let skip = self.expr(right);
@@ -132,7 +135,7 @@ impl Checker<'_> {
             text.truncate(fixed.and_then(|length| usize::try_from(length).ok()).unwrap_or(usize::MAX));
             return self.text(text, span);
         }
-        let most = self.settings.max_strlen.max(1);
+        let most = self.longest();
         let room = match fixed {
             Some(length) if length + 1 > i128::from(most) => {
                 self.warning(
@@ -152,7 +155,9 @@ impl Checker<'_> {
             Type::None => Expr { of, ..Expr::nothing(span) },
             Type::String(_) => converted(value, &of),
             other if other.is_int() || matches!(other, Type::Pointer(..)) => {
-                let length = length.filter(|_| fixed.is_none()).map(|length| Box::new(converted(length, &Type::UINT64)));
+                let length = length
+                    .filter(|_| fixed.is_none())
+                    .map(|length| Box::new(converted(length, &Type::UINT64)));
                 called(of, Call::Str(Box::new(value), length), span)
             }
             other => {
@@ -169,7 +174,7 @@ impl Checker<'_> {
         let [source, rest @ ..] = arguments else { return Expr::nothing(span) };
         let value = self.expr(source);
         let length = rest.first().map(|length| self.integer("buf", length, span));
-        let most = self.settings.max_strlen.saturating_sub(4);
+        let most = self.longest().saturating_sub(4);
         let fixed = length.as_ref().and_then(Expr::literal);
         if let Some(negative) = fixed.filter(|length| *length < 0) {
             self.error(span, format!("bufcannot use negative length ({negative})"));
@@ -202,7 +207,10 @@ impl Checker<'_> {
             }
             other => {
                 let kind = other.kind();
-                self.error(span, format!("buf() expects an integer, string, or array argument but saw {kind}"));
+                self.error(
+                    span,
+                    format!("buf() expects an integer, string, or array argument but saw {kind}"),
+                );
                 Expr::nothing(span)
             }
         }
@@ -224,7 +232,7 @@ impl Checker<'_> {
                 Some(Expr { of, span, kind: Kind::Reinterpret(Box::new(text)) })
             }
             Type::Pointer(of, _) if is_char(of) => {
-                let of = Type::String(self.settings.max_strlen.max(1));
+                let of = Type::String(self.longest());
                 Some(called(of, Call::Str(Box::new(text), None), span))
             }
             Type::Array(..) => {

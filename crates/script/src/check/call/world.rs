@@ -26,10 +26,8 @@ impl Checker<'_> {
                         first.span,
                         format!("Invalid PID namespace mode: {name} (expects: curr_ns or init)"),
                     ),
-                    _ => self.error(
-                        span,
-                        format!("{function}() only supports curr_ns and init as the argument"),
-                    ),
+                    _ => self
+                        .error(span, format!("{function}() only supports curr_ns and init as the argument")),
                 }
                 let context = if function == "pid" { Context::Pid } else { Context::Tid };
                 Expr { of: Type::UINT32, span, kind: Kind::Context(context) }
@@ -51,7 +49,10 @@ impl Checker<'_> {
                     }
                     other => {
                         let kind = other.kind();
-                        self.error(span, format!("bswap() only supports integer arguments ({kind} provided)"));
+                        self.error(
+                            span,
+                            format!("bswap() only supports integer arguments ({kind} provided)"),
+                        );
                         Expr::nothing(span)
                     }
                 }
@@ -147,7 +148,10 @@ impl Checker<'_> {
             }
             other => {
                 let kind = other.kind();
-                self.error(span, format!("macaddr() only supports array or pointer arguments ({kind} provided)"));
+                self.error(
+                    span,
+                    format!("macaddr() only supports array or pointer arguments ({kind} provided)"),
+                );
                 Expr::nothing(span)
             }
         }
@@ -232,7 +236,9 @@ impl Checker<'_> {
             (_, Some(number)) if !(1..=64).contains(&number) => {
                 self.error(
                     span,
-                    format!("{function}() accepts a string literal or an integer between 1 and 64 (inclusive)"),
+                    format!(
+                        "{function}() accepts a string literal or an integer between 1 and 64 (inclusive)"
+                    ),
                 );
                 return Expr::nothing(span);
             }
@@ -264,10 +270,8 @@ impl Checker<'_> {
         }
         let given = self.environment.named(&name);
         let invalid = |checker: &mut Self, what: &str, value: &str| {
-            checker.error(
-                span,
-                format!("program command line option --{name} invalid {what} (value: {value})"),
-            );
+            checker
+                .error(span, format!("program command line option --{name} invalid {what} (value: {value})"));
             Expr::nothing(span)
         };
         let default = match default {
