@@ -16,7 +16,9 @@ mod import;
 mod load;
 pub mod number;
 mod parser;
+mod print;
 pub mod words;
 
 pub use load::{Options, Script, load};
 pub use parser::{MAX_DEPTH, parse_expression, parse_program};
+pub use print::print;
