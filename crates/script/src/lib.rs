@@ -11,7 +11,10 @@
 //! The crate reads no file and no environment by itself. Whoever uses it hands in the texts.
 #![forbid(unsafe_code)]
 
+pub mod check;
+pub mod diagnostics;
 pub mod ir;
+pub mod lower;
 pub mod message;
 pub mod shape;
 pub mod source;
