@@ -26,7 +26,9 @@
 //! - Loops are bounded by the *fuel* of a body's run: [`Program::fuel`] rounds of all its loops together. One more ends the run, and is told.
 //! - A read of foreign memory that fails gives zeros and says so.
 //!
-//! Verification checks all that can be checked of a program once; back ends rely on it.
+//! [`verify`](verify::verify) checks all that can be checked of a program once; back ends rely on it.
+
+pub mod verify;
 
 /// A script, lowered.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -424,7 +426,7 @@ pub enum Statement {
         /// What.
         value: Expression,
     },
-    /// Copy bytes that do not overlap.
+    /// Copy bytes that do not overlap, wherever indices lead.
     Copy {
         /// Where to. Not a constant.
         to: Place,
@@ -585,9 +587,9 @@ pub enum Statement {
     ForEach {
         /// Which.
         map: MapId,
-        /// Where the key goes. Not a constant.
+        /// Where the key goes: [`Place::Scratch`].
         key: Place,
-        /// Where the value goes, as [`MapValue`] lays it out. Not a constant.
+        /// Where the value goes, as [`MapValue`] lays it out: [`Place::Scratch`], beside the key.
         value: Place,
         /// What is done.
         body: Vec<Statement>,
