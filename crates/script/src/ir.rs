@@ -454,7 +454,7 @@ pub enum Statement {
         /// Becomes 1, or 0 if it cannot be read.
         ok: Option<LocalId>,
     },
-    /// Read bytes of foreign memory. What cannot be read is 0, and so is what is beyond `length`.
+    /// Read bytes of foreign memory. From the first byte that cannot be read on, all is 0, and so is what is beyond `length`.
     ReadBytes {
         /// Where to. Not a constant.
         to: Place,
@@ -475,7 +475,7 @@ pub enum Statement {
         size: u32,
         /// Address.
         from: Expression,
-        /// How many bytes at most, with the final zero, unsigned.
+        /// How many bytes at most, with the final zero, unsigned. Of 0 and 1, nothing is read and the length is 0.
         most: Expression,
         /// Becomes the length without the final zero; -1 if not even its first byte can be read, when all is zeroed. A string that ends in unreadable memory
         /// ends there.
@@ -602,7 +602,7 @@ pub enum Statement {
         key: Place,
         /// The value, of the type that the aggregation is of. It does not matter for [`Aggregation::Count`].
         value: Expression,
-        /// How often.
+        /// How often: counts grow by it, and sums by the value times it. Unsigned; 1 if it is not said.
         weight: Option<Expression>,
     },
     /// What an aggregation says so far, over all threads.
