@@ -22,7 +22,7 @@
 //!
 //! - An access to scratch at a computed index stays inside of its place: an index beyond it counts as the last one that fits ([`Place::Indexed`]).
 //! - Division by 0 gives 0, and remainder by 0 too. `i64::MIN / -1` wraps, as all arithmetic does. Shifts take the amount modulo 64.
-//! - A double that is converted to an integer saturates; one that is not a number gives 0.
+//! - A double that is converted to an integer saturates; one that is not a number gives 0. Which bits one has that is not a number, is not said.
 //! - Loops are bounded by the *fuel* of a body's run: [`Program::fuel`] rounds of all its loops together. One more ends the run, and is told.
 //! - A read of foreign memory that fails gives zeros and says so.
 //!

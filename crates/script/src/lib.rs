@@ -11,6 +11,8 @@
 //! The crate reads no file and no environment by itself. Whoever uses it hands in the texts.
 #![forbid(unsafe_code)]
 
+#[cfg(any(test, feature = "arbitrary"))]
+pub mod arbitrary;
 pub mod interp;
 pub mod ir;
 pub mod message;
