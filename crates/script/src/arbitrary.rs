@@ -57,6 +57,8 @@ impl Default for Options {
             Context::Cgroup,
             Context::ThreadPointer,
             Context::Duration,
+            Context::Processors,
+            Context::Symbol(0),
         ];
         Options {
             contexts: numbered.chain(clocks.map(Context::Time)).chain(others).collect(),
@@ -94,7 +96,7 @@ pub fn program(seed: u64, options: &Options) -> Program {
         vec![PartKind::Text(16), PartKind::Text(32), PartKind::Bytes(0)],
     ];
     let locals = (0..INTS).map(|_| Scalar::Int).chain((0..FLOATS).map(|_| Scalar::Float)).collect();
-    let mut program = Program { maps, constants, messages, bodies: Vec::new(), fuel: options.fuel };
+    let mut program = Program { maps, constants, messages, fuel: options.fuel, ..Program::default() };
     let zero = Statement::Zero { to: Place::Scratch(0), size: SCRATCH };
     let mut maker =
         Maker { program: &program, options, random: &mut random, left: options.statements, loops: 0 };

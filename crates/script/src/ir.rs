@@ -42,8 +42,19 @@ pub struct Program {
     pub messages: Vec<Vec<PartKind>>,
     /// Its bodies, by [`BodyId`].
     pub bodies: Vec<Body>,
+    /// Names whose addresses it wants, for [`Context::Symbol`].
+    pub symbols: Vec<Symbol>,
     /// How many rounds all loops of one run of a body may take together.
     pub fuel: u32,
+}
+
+/// A name in a file whose address a script wants.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Symbol {
+    /// The file, as the probe names it: a path, the name of a library or nothing for the process's own file.
+    pub target: Option<String>,
+    /// The name.
+    pub name: String,
 }
 
 /// Index of a map.
@@ -384,6 +395,10 @@ pub enum Context {
     ThreadPointer,
     /// How long the call took so far, in nanoseconds. At returns.
     Duration,
+    /// Address of [`Program::symbols`] with this index, as loaded in the process; 0 if it is not there.
+    Symbol(u16),
+    /// How many processors are online.
+    Processors,
 }
 
 /// A clock, in nanoseconds.

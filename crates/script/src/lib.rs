@@ -14,6 +14,7 @@
 #[cfg(any(test, feature = "arbitrary"))]
 pub mod arbitrary;
 pub mod interp;
+pub mod diagnostics;
 pub mod ir;
 pub mod message;
 pub mod shape;

@@ -68,6 +68,7 @@ fn program(code: Vec<Statement>, maps: Vec<Map>) -> Program {
         messages: vec![vec![PartKind::Word], vec![PartKind::Bytes(3), PartKind::Text(8)]],
         bodies: vec![Body { locals, scratch: 64, code }],
         fuel: 10,
+        ..Program::default()
     };
     assert_eq!(verify::verify(&program), Ok(()));
     program

@@ -21,6 +21,7 @@ fn program(code: Vec<Statement>) -> Program {
         messages: vec![vec![PartKind::Word, PartKind::Bytes(4), PartKind::Text(8)]],
         bodies: vec![Body { locals: vec![Scalar::Int, Scalar::Float], scratch: 32, code }],
         fuel: 100,
+        ..Program::default()
     }
 }
 
