@@ -13,10 +13,12 @@
 
 #[cfg(any(test, feature = "arbitrary"))]
 pub mod arbitrary;
-pub mod interp;
 pub mod diagnostics;
+pub mod interp;
 pub mod ir;
+pub mod machine;
 pub mod message;
+pub mod output;
 pub mod shape;
 pub mod source;
 pub mod syntax;

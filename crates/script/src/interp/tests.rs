@@ -552,8 +552,11 @@ fn map(key: u32, value: MapValue) -> Map {
     Map { name: "@m".into(), key, value, capacity: 2, sharing: MapSharing::Shared }
 }
 
+/// Keys and values of a map.
+type Entries = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// Runs statements with one map and tells the four integers and the map's entries.
-fn with_map(code: Vec<Statement>, declared: Map) -> ([i64; 4], Vec<(Vec<u8>, Vec<u8>)>, u64) {
+fn with_map(code: Vec<Statement>, declared: Map) -> ([i64; 4], Entries, u64) {
     let words = (0..INTS)
         .map(|index| Statement::Emit { message: MessageId(0), parts: vec![Part::Word(local(index))] });
     let size = declared.value.size() as usize;
@@ -857,7 +860,7 @@ proptest! {
             let mut hit = At { time: 123_456_789, ..at(0x1000, &memory) };
             let host = Host { hit: &mut hit, maps: &mut maps, sink: &mut told };
             let outcome = run(&program, BodyId(0), host);
-            let entries: Vec<Vec<(Vec<u8>, Vec<u8>)>> = (0..)
+            let entries: Vec<Entries> = (0..)
                 .map(MapId)
                 .zip(&program.maps)
                 .map(|(id, map)| maps.entries(id, map.value.size() as usize))
