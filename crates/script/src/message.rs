@@ -93,6 +93,8 @@ pub enum ErrorKind {
     DivideByZero,
     /// Foreign memory could not be read. Says the address.
     Unreadable,
+    /// A string of foreign memory could not be read. Says the address.
+    UnreadableText,
     /// A map is full. Says nothing.
     MapFull(MapId),
     /// A key that is not there was deleted. Says nothing.

@@ -31,6 +31,7 @@ fn asked(kind: ErrorKind) -> Option<Asked> {
     let of = |name, result| Some(Asked { name, result });
     match kind {
         ErrorKind::Unreadable => of("probe_read_user", -14),
+        ErrorKind::UnreadableText => of("probe_read_user_str", -14),
         ErrorKind::MapFull(_) => of("map_update_elem", -7),
         ErrorKind::NotThere(_) => of("map_delete_elem", -2),
         ErrorKind::Missing(_) => of("map_lookup_elem", 0),
@@ -51,7 +52,7 @@ pub(super) fn sentence(kind: ErrorKind) -> String {
         }
         ErrorKind::NotThere(_) => "Can't delete map element because it does not exist.",
         ErrorKind::Missing(_) => "Can't lookup map element because it does not exist.",
-        ErrorKind::Unreadable => return error_text(14),
+        ErrorKind::Unreadable | ErrorKind::UnreadableText => return error_text(14),
         ErrorKind::Fuel => {
             "The loops of this probe went round more often than they may. The probe was ended."
         }
