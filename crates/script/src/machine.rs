@@ -238,6 +238,19 @@ impl Machine {
         self.exit.is_some()
     }
 
+    /// The exit code with which `exit()` was called, if it was since this was last asked. From then on messages are taken again.
+    pub fn take_exit(&mut self) -> Option<i32> {
+        self.exit.take()
+    }
+
+    /// Prints the maps as they are now, as at the end.
+    ///
+    /// # Errors
+    /// They cannot be printed.
+    pub fn print_maps(&mut self, outside: &mut Outside<'_>) -> io::Result<()> {
+        self.printer.maps(&mut self.tables, outside.resolver, &mut outside.streams)
+    }
+
     /// Whether nothing can happen any more by itself: there are only `begin` and `end` probes, and those for tests and benchmarks.
     pub fn is_idle(&self) -> bool {
         !self.probes.iter().any(|probe| matches!(probe.event, Event::Interval(_) | Event::Signal(_)))

@@ -4,9 +4,12 @@
 //! definitions. [`validated`] turns that once into [`validated::Command`], which the rest of the program works with
 //! and which cannot hold a contradiction.
 
+pub mod bpftrace;
 pub mod flags;
 mod mechanisms;
 pub mod reporter;
+pub mod script;
+pub mod scripted;
 mod targets;
 pub mod unknown;
 pub mod validated;
@@ -21,11 +24,14 @@ use clap::Parser;
 /// Counts, times and traces function calls in live or launched programs, without root, without restarting them, and
 /// at a cost of nanoseconds per call.
 #[derive(Debug, Parser)]
-#[command(name = "trapless", version, max_term_width = 100, after_help = EXAMPLES, after_long_help = LONG_HELP.as_str())]
+#[command(name = "trapless", version, max_term_width = 100, args_conflicts_with_subcommands = true, arg_required_else_help = true, after_help = EXAMPLES, after_long_help = LONG_HELP.as_str())]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
-    pub verb: verbs::Verb,
+    pub verb: Option<verbs::Verb>,
+    /// A script to run, where no verb is given.
+    #[command(flatten)]
+    pub script: scripted::ScriptFlags,
 }
 
 /// Command lines to start from.

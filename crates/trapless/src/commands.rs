@@ -8,9 +8,11 @@ mod explain;
 mod list;
 mod man;
 mod run;
+mod script;
 mod signals;
 mod sites;
 mod status;
+mod wake;
 
 use crate::cli::validated::Command;
 use crate::error::Error;
@@ -26,6 +28,7 @@ pub fn run(command: Command) -> Result<u8, Error> {
         Command::Completions(shell) => completions::write(shell, &mut std::io::stdout().lock()),
         Command::Man(None) => man::page(&mut std::io::stdout().lock()),
         Command::Man(Some(directory)) => man::pages(&directory),
+        Command::Script(script) => script::run(script),
         Command::Run(command) => run::run(&command),
         Command::List(listing) => list::run(&listing),
         Command::Explain(listing) => explain::run(&listing),

@@ -1,5 +1,6 @@
 //! Everything that can end a run, with its text for people and its exit code for programs.
 
+use crate::cli::script::Dialect;
 use crate::report::Exit;
 use std::io;
 use thiserror::Error;
@@ -64,6 +65,9 @@ pub enum Error {
     /// Something that the process has told already that did the work; its exit code.
     #[error("the work failed with exit code {0}")]
     Told(u8),
+    /// A script that cannot be run, and in whose manners that is said.
+    #[error("{1}")]
+    Script(Dialect, String),
     /// Anything else that the parts below report.
     #[error(transparent)]
     Other(Box<dyn std::error::Error + Send + Sync>),
@@ -121,6 +125,7 @@ impl Error {
             }
             Error::Bench(_) | Error::Other(_) | Error::StillProbed { .. } => 1,
             Error::Told(code) => *code,
+            Error::Script(dialect, _) => dialect.failure(),
             Error::Usage(_) => 2,
             Error::NotLoaded(_) => 5,
             Error::TargetEnded { .. } => 6,
@@ -139,6 +144,10 @@ impl Error {
             Error::Told(_) => {}
             // With a mark under the place.
             Error::Session(session::Error::Spec(error)) => crate::terminal::tell_lines(error),
+            Error::Script(Dialect::Own, what) => crate::terminal::tell_lines(what),
+            Error::Script(Dialect::Bpftrace, what) => {
+                crate::terminal::tell_plainly(&format!("ERROR: {what}\n"))
+            }
             // Where standard error is closed, the exit code still tells.
             _ => crate::terminal::tell(self),
         }
@@ -159,6 +168,15 @@ fn session_code(error: &session::Error) -> u8 {
         session::Error::Open(_) => 4,
         session::Error::Select(_) | session::Error::Source { .. } | session::Error::OnlyInlined { .. } => 5,
         _ => 1,
+    }
+}
+
+/// An error of the operating system as C programs tell it, without its number.
+pub(crate) fn plain(error: &io::Error) -> String {
+    let text = error.to_string();
+    match text.rfind(" (os error ") {
+        Some(at) => text[..at].to_owned(),
+        None => text,
     }
 }
 

@@ -30,6 +30,15 @@ pub fn tell_lines(what: impl Display) {
     let _ = writeln!(io::stderr(), "trapless: {}", lines.join("\n"));
 }
 
+/// Writes lines to standard error as they are, without our name ahead. Nothing in them acts on a terminal.
+pub(crate) fn tell_plainly(lines: &str) {
+    let shown: String = lines
+        .chars()
+        .map(|c| if is_harmless(c) || matches!(c, '\n' | '\t') { c } else { char::REPLACEMENT_CHARACTER })
+        .collect();
+    let _ = io::stderr().write_all(shown.as_bytes());
+}
+
 /// Writes a value as JSON, in whose strings everything that is not harmless is escaped.
 ///
 /// # Errors

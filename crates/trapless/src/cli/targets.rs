@@ -25,6 +25,14 @@ pub(super) fn target(flags: TargetFlags, probes: &[Probe]) -> Result<Target, Err
     }
 }
 
+/// What `flags` name, if they name anything.
+pub(super) fn processes_named(flags: TargetFlags) -> Result<Option<Target>, Error> {
+    let TargetFlags { pids, name, user, cgroup, command } = &flags;
+    let names_any = !pids.is_empty() || !command.is_empty();
+    let names_whom = name.is_some() || user.is_some() || cgroup.is_some();
+    if names_any || names_whom { target(flags, &[]).map(Some) } else { Ok(None) }
+}
+
 /// All who fulfil the conditions; without one, whoever runs the files that the probes name.
 fn whoever(flags: TargetFlags, probes: &[Probe]) -> Result<Target, Error> {
     let named = flags.name.map(|name| {

@@ -11,7 +11,7 @@ use trapless_isa::Mechanism;
 
 fn command(line: &str) -> Result<Command, Error> {
     let cli = Cli::try_parse_from(line.split(' ')).unwrap_or_else(|e| panic!("{line}: {e}"));
-    Command::try_from(cli.verb)
+    Command::try_from(cli)
 }
 
 fn run(line: &str) -> Run {

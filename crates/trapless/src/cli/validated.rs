@@ -1,7 +1,10 @@
 //! Commands as the program works with them: every value checked, every contradiction refused.
 
+use super::Cli;
 use super::flags::{FormatFlag, OutputFlags, ProbeFlags, RunFlags, TableFlags, TargetFlags};
 use super::mechanisms;
+use super::script::Script;
+use super::scripted::script;
 use super::targets::{distinct, target};
 use super::verbs::{
     BenchFlags, BitsFlag, CountFlags, CountSort, LatencyFlags, LatencySort, ListFlags, StatusFlags,
@@ -19,6 +22,8 @@ use trapless_isa::Mechanism;
 /// What to do.
 #[derive(Debug)]
 pub enum Command {
+    /// Run a script, or something about scripts.
+    Script(Script),
     /// Arm probes, wait, report, remove.
     Run(Run),
     /// Show what can be probed.
@@ -191,6 +196,17 @@ pub struct Bench {
     pub threads: Option<u32>,
     /// Where results go.
     pub output: OutputOptions,
+}
+
+impl TryFrom<Cli> for Command {
+    type Error = Error;
+
+    fn try_from(cli: Cli) -> Result<Self, Error> {
+        match cli.verb {
+            Some(verb) => verb.try_into(),
+            None => script(cli.script).map(Command::Script),
+        }
+    }
 }
 
 impl TryFrom<Verb> for Command {
@@ -437,7 +453,7 @@ fn limits(flags: &RunFlags) -> Limits {
     Limits { duration: flags.duration, interval: flags.interval, max_events: flags.max_events }
 }
 
-fn output(flags: OutputFlags) -> OutputOptions {
+pub(super) fn output(flags: OutputFlags) -> OutputOptions {
     // `-` is standard output, as everywhere.
     let file = flags.output.filter(|path| path.as_os_str() != "-");
     OutputOptions { file, json: flags.format == FormatFlag::Json, color: flags.color }

@@ -7,7 +7,6 @@ mod numbers;
 mod pending;
 mod present;
 mod tally;
-mod wake;
 mod watch;
 
 use crate::cli::validated::{self, Run, Target};

@@ -1,7 +1,7 @@
 //! Ctrl-C and SIGTERM end a run; they do not end it in the middle of something, and not without its report.
 
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 static ENDED: AtomicBool = AtomicBool::new(false);
 
@@ -30,6 +30,50 @@ extern "C" fn end(_signal: libc::c_int) {
 }
 
 static ONE: u64 = 1;
+
+/// Signals that a script has probes for and that have come, by their numbers' bits.
+static CAME: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn note(signal: libc::c_int) {
+    CAME.fetch_or(1 << (signal & 63), Ordering::Relaxed);
+    let fd = DESCRIPTOR.load(Ordering::Relaxed);
+    if fd >= 0 {
+        // SAFETY: as in `end`.
+        unsafe {
+            let errno = libc::__errno_location();
+            let before = *errno;
+            let _ = libc::write(fd, (&raw const ONE).cast(), size_of_val(&ONE));
+            *errno = before;
+        }
+    }
+}
+
+/// From now on a signal is noted for a script ([`take_noted`]), instead of what it means otherwise.
+pub fn note_for_script(signal: libc::c_int) {
+    // SAFETY: the handler does what is allowed in one; the structure is plain data.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = note as extern "C" fn(libc::c_int) as usize;
+        libc::sigaction(signal, &action, std::ptr::null_mut());
+    }
+}
+
+/// The signals that were noted since the last time, by their numbers. Whoever waits by [`descriptor`] waits again.
+pub fn take_noted() -> Vec<libc::c_int> {
+    let came = CAME.swap(0, Ordering::Relaxed);
+    if came != 0 && !interrupted() {
+        let mut count = 0u64;
+        let fd = DESCRIPTOR.load(Ordering::Relaxed);
+        // SAFETY: reads eight bytes into an integer of ours; the descriptor does not block.
+        let _ = unsafe { libc::read(fd, (&raw mut count).cast(), size_of_val(&count)) };
+        if interrupted() {
+            // One that asks for the end came in between: it is to be readable.
+            // SAFETY: writes eight bytes of a constant.
+            let _ = unsafe { libc::write(fd, (&raw const ONE).cast(), size_of_val(&ONE)) };
+        }
+    }
+    (0..64).filter(|signal| came & 1 << signal != 0).collect()
+}
 
 /// From now on SIGINT, SIGTERM and SIGHUP are noted instead of ending this process. Ignored ones stay ignored, as
 /// `nohup` wants it.

@@ -40,7 +40,7 @@ use trapless_process::keeper::{Keeper, ParentWatch};
 use trapless_process::launch::{self, Child, Handover, Launched};
 use trapless_process::{Pid, same_memory};
 
-use super::wake::Wake;
+use crate::commands::wake::Wake;
 
 /// What the keeper tells: the launched command runs.
 const RUNS: u8 = b'r';

@@ -4,9 +4,10 @@
 //! looked at now and then ([`LOOK`]).
 
 use super::collect::{Collector, Flow};
-use super::{Armed, pending::Pending, wake::Wake};
+use super::{Armed, pending::Pending};
 use crate::cli::validated::Run;
 use crate::commands::signals::Ended;
+use crate::commands::wake::Wake;
 use crate::error::Error;
 use crate::report::{Exit, Running};
 use crate::session::Hold;

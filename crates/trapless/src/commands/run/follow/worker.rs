@@ -5,13 +5,14 @@
 //! have to be waited for.
 
 use super::super::collect::{Aside, Collector, End, Flow, Who};
-use super::super::{Armed, pending::Pending, wake::Wake};
+use super::super::{Armed, pending::Pending};
 use super::arming::{Arriving, Newcomer};
 use super::ends::Cleaned;
 use super::newcomers::Newcomers;
 use super::sharing::Sharing;
 use super::{OUT, RUNS, Root, Task, ends, exit_of};
 use crate::cli::validated::Run;
+use crate::commands::wake::Wake;
 use crate::error::Error;
 use crate::files::Files;
 use crate::report::Exit;

@@ -1,6 +1,6 @@
 //! Sleeping until there is something to do: a signal for us, the end of a target or of its keeper, or a time.
 
-use super::super::signals;
+use super::signals;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 

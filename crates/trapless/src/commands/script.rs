@@ -1,0 +1,64 @@
+//! Scripts: what is done with one.
+//!
+//! A text becomes a [`Compiled`](trapless_script::lower::Compiled) script ([`load`]). Its probes that need no target run in this process ([`own`]), under a
+//! [`course`] that says when what happens, and prints.
+
+mod course;
+mod environment;
+mod info;
+mod load;
+mod names;
+mod own;
+mod streams;
+mod suite;
+mod texts;
+
+use crate::cli::script::{Script, Source, Task, Text};
+use crate::commands::signals;
+use crate::error::Error;
+use course::Course;
+
+use std::io::Write;
+
+/// Does what was asked.
+///
+/// # Errors
+/// The script is wrong, nothing could be probed, or the output broke.
+pub(super) fn run(script: Script) -> Result<u8, Error> {
+    match script {
+        Script::Say(text) => say(&text),
+        Script::Info => say(&info::text()),
+        Script::Search(search) => todo!("{search:?}"),
+        Script::Text(text) => work(&text),
+    }
+}
+
+fn say(text: &str) -> Result<u8, Error> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(|error| Error::output("standard output", error))?;
+    Ok(0)
+}
+
+fn work(text: &Text) -> Result<u8, Error> {
+    if text.task == Task::Format {
+        return say(&load::formatted(text)?);
+    }
+    let ended = signals::install();
+    let loaded = load::load(text)?;
+    match text.task {
+        Task::Compile => Ok(0),
+        Task::Test => suite::tests(text, loaded),
+        Task::Bench => suite::benchmarks(text, loaded),
+        _ => Course::new(text, loaded)?.alone(ended),
+    }
+}
+
+/// How a text is called in what is said of it.
+fn name_of(source: &Source) -> String {
+    match source {
+        Source::Argument(_) | Source::Stdin => "stdin".to_owned(),
+        Source::File(path) => path.display().to_string(),
+    }
+}

@@ -1,0 +1,256 @@
+//! The course of a script's run: what happens when.
+//!
+//! ```text
+//!     begin ─▶ intervals, signals, messages of targets ─▶ end ─▶ the maps
+//! ```
+//!
+//! It prints what the script says, and counts what got lost.
+
+use super::load::Loaded;
+use super::names::{Names, SiteNames, clock_ns};
+use super::own::Own;
+use super::streams::Streams;
+use crate::cli::script::{Task, Text, Warnings};
+use crate::commands::signals::{self, Ended};
+use crate::commands::wake::Wake;
+use crate::error::Error;
+use std::io;
+use std::time::{Duration, Instant};
+use trapless_script::check::clauses::ClauseKind;
+use trapless_script::lower::Compiled;
+use trapless_script::machine::{Event, Machine, Outside, OwnProbe};
+use trapless_script::output::{self, Layout, Options};
+use trapless_script::syntax::ast::{Frequency, ProbePoint};
+use trapless_script::syntax::config::Settings;
+
+/// Who wants to hear of it that all probes are attached sets this variable, and gets its name as a line.
+const NOTIFY: &str = "__BPFTRACE_NOTIFY_PROBES_ATTACHED";
+
+/// A map of this name, if it is given, is the clock of time series, so that what they show can be foretold.
+const CLOCK_MAP: &str = "BPFTRACE_DUMMY_TS_MAP";
+
+/// A script that runs.
+pub(super) struct Course<'t> {
+    text: &'t Text,
+    pub machine: Machine,
+    pub names: Names,
+    own: Own,
+    streams: Streams,
+    /// How many attach points there are in this process.
+    attached: u64,
+    /// What else there is that is not run.
+    suite: Suite,
+}
+
+/// Probes that are only run when they are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Suite {
+    None,
+    Tests,
+    Benchmarks,
+}
+
+/// The probes of a script that run in this process, each with its name.
+pub(super) fn own_probes(compiled: &Compiled) -> Vec<(OwnProbe, String)> {
+    let mut probes = Vec::new();
+    for clause in &compiled.clauses {
+        for point in &clause.points {
+            let event = match (&clause.kind, &point.point) {
+                (ClauseKind::Begin, _) => Event::Begin,
+                (ClauseKind::End, _) => Event::End,
+                (_, ProbePoint::Interval(frequency) | ProbePoint::Profile(frequency)) => {
+                    Event::Interval(nanoseconds(frequency))
+                }
+                (_, ProbePoint::SelfSignal(name)) => match signal_number(name) {
+                    Some(number) => Event::Signal(number),
+                    None => continue,
+                },
+                (_, ProbePoint::Test(name)) => Event::Test(name.clone()),
+                (_, ProbePoint::Bench(name)) => Event::Benchmark(name.clone()),
+                _ => continue,
+            };
+            let site = probes.len() as u64;
+            probes.push((OwnProbe { event, body: clause.body, site }, point.text.clone()));
+        }
+    }
+    probes
+}
+
+fn nanoseconds(frequency: &Frequency) -> u64 {
+    match frequency {
+        Frequency::Any => 1_000_000_000,
+        Frequency::Every(nanoseconds) => *nanoseconds,
+        Frequency::Hertz(times) => 1_000_000_000 / (*times).max(1),
+    }
+}
+
+/// The number of a signal by its name, with or without `SIG`.
+pub(super) fn signal_number(name: &str) -> Option<i32> {
+    const NAMES: [(&str, i32); 14] = [
+        ("HUP", libc::SIGHUP),
+        ("INT", libc::SIGINT),
+        ("QUIT", libc::SIGQUIT),
+        ("USR1", libc::SIGUSR1),
+        ("USR2", libc::SIGUSR2),
+        ("PIPE", libc::SIGPIPE),
+        ("ALRM", libc::SIGALRM),
+        ("TERM", libc::SIGTERM),
+        ("CHLD", libc::SIGCHLD),
+        ("CONT", libc::SIGCONT),
+        ("TSTP", libc::SIGTSTP),
+        ("TTIN", libc::SIGTTIN),
+        ("TTOU", libc::SIGTTOU),
+        ("WINCH", libc::SIGWINCH),
+    ];
+    let short = name.strip_prefix("SIG").unwrap_or(name);
+    NAMES.iter().find(|(known, _)| *known == short).map(|(_, number)| *number)
+}
+
+/// How a script's messages are printed.
+pub(super) fn options(text: &Text, settings: &Settings) -> Options {
+    Options {
+        layout: if text.output.json { Layout::Json } else { Layout::Text },
+        trailer: settings.str_trunc_trailer.clone(),
+        most_cat_bytes: usize::try_from(settings.max_cat_bytes).unwrap_or(usize::MAX),
+        has_warnings: text.warnings != Warnings::Off,
+        prints_maps: settings.print_maps_on_exit,
+        is_unsafe: text.is_unsafe,
+    }
+}
+
+impl<'t> Course<'t> {
+    /// Of a script that was loaded.
+    ///
+    /// # Errors
+    /// The output cannot be opened.
+    pub fn new(text: &'t Text, loaded: Loaded) -> Result<Self, Error> {
+        let Loaded { compiled, settings } = loaded;
+        let mut names = Names::default();
+        let has = |kind| compiled.clauses.iter().any(|clause| clause.kind == kind);
+        let suite = match (has(ClauseKind::Test), has(ClauseKind::Bench)) {
+            (true, _) => Suite::Tests,
+            (false, true) => Suite::Benchmarks,
+            (false, false) => Suite::None,
+        };
+        let mut own = Vec::new();
+        for (probe, name) in kept(text, own_probes(&compiled))? {
+            names.name_site(probe.site, SiteNames { probe: name, function: String::new() });
+            own.push(probe);
+        }
+        let attached = own.len() as u64;
+        let printed = options(text, &settings);
+        let mut machine =
+            Machine::new(compiled.program, compiled.messages, own, printed).map_err(Error::other)?;
+        if let Some(map) = std::env::var_os(CLOCK_MAP).and_then(|name| name.into_string().ok()) {
+            machine.set_clock(&map);
+        }
+        Ok(Self { text, machine, names, own: Own::new(), streams: Streams::open(text)?, attached, suite })
+    }
+
+    /// Lets the machine do something, with all that it needs.
+    pub fn step<T>(
+        &mut self,
+        work: impl FnOnce(&mut Machine, &mut Outside<'_>) -> io::Result<T>,
+    ) -> Result<T, Error> {
+        let Self { machine, names, own, streams, .. } = self;
+        let (mut out, mut err) = streams.both();
+        let both = output::Streams { out: &mut out, err: &mut err };
+        let done = work(machine, &mut Outside { hit: own, resolver: names, streams: both });
+        streams.printed(done)
+    }
+
+    /// Says that all probes are attached, `more` of them in targets.
+    pub fn tell_attached(&mut self, more: u64) -> Result<(), Error> {
+        let probes = self.attached + more;
+        if !self.text.quiet {
+            self.step(|machine, outside| machine.printer().attached(probes, &mut outside.streams))?;
+        }
+        if std::env::var_os(NOTIFY).is_some() {
+            // Whoever waits for it reads standard output, wherever the script's own goes.
+            use std::io::Write;
+            let mut out = io::stdout().lock();
+            let told = writeln!(out, "{NOTIFY}").and_then(|()| out.flush());
+            told.map_err(|error| Error::output("standard output", error))?;
+        }
+        Ok(())
+    }
+
+    /// Runs the beginning.
+    pub fn begin(&mut self) -> Result<(), Error> {
+        for probe in self.machine.probes() {
+            if let Event::Signal(number) = probe.event {
+                signals::note_for_script(number);
+            }
+        }
+        signals::note_for_script(libc::SIGUSR1);
+        self.step(|machine, outside| machine.begin(now(), outside))
+    }
+
+    /// Does what is due, and what signals ask for.
+    pub fn tick(&mut self) -> Result<(), Error> {
+        for number in signals::take_noted() {
+            let has_probe = self.step(|machine, outside| machine.signal(number, outside))?;
+            if !has_probe && number == libc::SIGUSR1 {
+                self.step(Machine::print_maps)?;
+            }
+        }
+        self.step(|machine, outside| machine.tick(now(), outside))
+    }
+
+    /// When something is due.
+    pub fn next(&self) -> Option<Instant> {
+        let at = self.machine.next_deadline()?;
+        Instant::now().checked_add(Duration::from_nanos(at.saturating_sub(now())))
+    }
+
+    /// Runs the end; the exit code.
+    pub fn finish(&mut self) -> Result<u8, Error> {
+        let code = self.step(Machine::finish)?;
+        self.streams.flush()?;
+        // As the kernel cuts it.
+        Ok((code & 0xff) as u8)
+    }
+
+    /// Runs a script that has no target.
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub fn alone(mut self, ended: Ended) -> Result<u8, Error> {
+        if self.attached == 0 {
+            let what = match self.suite {
+                Suite::Tests => "No probes attached; use --test to run test probes.",
+                Suite::Benchmarks => "No probes attached; use --bench to run benchmark probes.",
+                Suite::None => "No probes to attach",
+            };
+            return Err(Error::Script(self.text.dialect, what.to_owned()));
+        }
+        if self.text.task == Task::DryRun {
+            return Ok(0);
+        }
+        self.tell_attached(0)?;
+        self.begin()?;
+        while !self.machine.is_over() && !self.machine.is_idle() && !ended.get() {
+            Wake::new().sleep(self.next());
+            if !ended.get() {
+                self.tick()?;
+            }
+        }
+        self.finish()
+    }
+}
+
+/// Of the probes those that are to run: `--probe-filter` leaves out what it does not match, and tests and benchmarks are run by themselves.
+fn kept(text: &Text, probes: Vec<(OwnProbe, String)>) -> Result<Vec<(OwnProbe, String)>, Error> {
+    let only = super::suite::filter(text)?;
+    let is_kept = |(probe, name): &(OwnProbe, String)| match probe.event {
+        Event::Begin | Event::End => true,
+        Event::Test(_) | Event::Benchmark(_) => false,
+        _ => only.as_ref().is_none_or(|only| only.matches(name)),
+    };
+    Ok(probes.into_iter().filter(is_kept).collect())
+}
+
+/// Nanoseconds of a clock that does not go back.
+pub(super) fn now() -> u64 {
+    clock_ns(libc::CLOCK_MONOTONIC) as u64
+}

@@ -1,0 +1,148 @@
+//! From a text to a script that can run, or to what is wrong with it.
+
+use super::environment::Outside;
+use super::{name_of, texts};
+use crate::cli::script::{Source, Text, Warnings};
+use crate::cli::validated::Target;
+use crate::error::Error;
+use crate::terminal::tell_plainly;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use trapless_script::check;
+use trapless_script::diagnostics::Diagnostics;
+use trapless_script::lower::{Compiled, compile};
+use trapless_script::source::{SourceId, Sources};
+use trapless_script::syntax::attach::AttachContext;
+use trapless_script::syntax::config::Settings;
+use trapless_script::syntax::{self, c};
+
+/// A script that can run.
+pub(super) struct Loaded {
+    pub compiled: Compiled,
+    pub settings: Settings,
+}
+
+/// Reads and compiles a script.
+///
+/// # Errors
+/// It cannot be read, or is wrong; what is wrong has been told.
+pub(super) fn load(text: &Text) -> Result<Loaded, Error> {
+    let (mut sources, source) = sources(text)?;
+    let mut told = Diagnostics::default();
+    let options = syntax::Options {
+        attach: attach_context(text),
+        import_paths: paths(&text.include_directories),
+        environment: std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect(),
+        c: headers(text),
+        is_native: &check::is_native,
+        files: &texts::Disk,
+    };
+    let script = syntax::load(&mut sources, source, &options, &mut told);
+    let Some(script) = script.filter(|_| !told.has_errors()) else {
+        return Err(refused(text, &told, &sources));
+    };
+    let outside = Outside::new(text);
+    let compiled = match compile(&script, &sources, &outside) {
+        Ok(compiled) => compiled,
+        Err(mut errors) => {
+            told.append(std::mem::take(&mut errors));
+            return Err(refused(text, &told, &sources));
+        }
+    };
+    told.append(compiled.warnings.clone());
+    if text.warnings != Warnings::Off {
+        tell_plainly(&told.render(&sources));
+    }
+    check_named(text, &compiled)?;
+    Ok(Loaded { compiled, settings: script.settings })
+}
+
+/// A script in the usual form.
+///
+/// # Errors
+/// It cannot be read or parsed; what is wrong has been told.
+pub(super) fn formatted(text: &Text) -> Result<String, Error> {
+    let (mut sources, source) = sources(text)?;
+    let mut told = Diagnostics::default();
+    let (context, mut ids) = (attach_context(text), Default::default());
+    let program = syntax::parse_program(&mut sources, source, &context, &mut ids, &mut told);
+    match told.has_errors() {
+        true => Err(refused(text, &told, &sources)),
+        false => Ok(syntax::print(&program, &sources)),
+    }
+}
+
+/// Tells what is wrong.
+fn refused(text: &Text, told: &Diagnostics, sources: &Sources) -> Error {
+    tell_plainly(&told.render(sources));
+    Error::Told(text.dialect.failure())
+}
+
+fn sources(text: &Text) -> Result<(Sources, SourceId), Error> {
+    let bytes = match &text.source {
+        Source::Argument(program) => Ok(program.clone().into_bytes()),
+        Source::Stdin => texts::read(io::stdin().lock()),
+        Source::File(path) => File::open(path).and_then(texts::read),
+    };
+    let name = name_of(&text.source);
+    let bytes = bytes.map_err(|error| {
+        let why = crate::error::plain(&error);
+        Error::Script(text.dialect, format!("failed to open file '{name}': {why}"))
+    })?;
+    let program = String::from_utf8(bytes)
+        .map_err(|_| Error::Script(text.dialect, format!("'{name}' is no text in UTF-8")))?;
+    let mut sources = Sources::default();
+    let source = sources
+        .add(&name, &program)
+        .map_err(|error| Error::Script(text.dialect, format!("'{name}': {error}")))?;
+    Ok((sources, source))
+}
+
+fn attach_context(text: &Text) -> AttachContext {
+    AttachContext {
+        parameters: text.positional.clone(),
+        process: matches!(text.target, Some(Target::Processes(_) | Target::Launch(_))),
+    }
+}
+
+fn headers(text: &Text) -> c::Options {
+    let mut options = c::Options::default().machine(std::env::consts::ARCH);
+    let own = paths(&text.include_directories);
+    options.include_paths.splice(0..0, own);
+    options.include_files = paths(&text.include_files);
+    if let Source::File(path) = &text.source {
+        options.beside = path.parent().unwrap_or(Path::new("")).display().to_string();
+    }
+    options
+}
+
+fn paths(paths: &[std::path::PathBuf]) -> Vec<String> {
+    paths.iter().map(|path| path.display().to_string()).collect()
+}
+
+/// Fails where a named parameter is given that the script does not take.
+fn check_named(text: &Text, compiled: &Compiled) -> Result<(), Error> {
+    let name = |given: &String| given.split_once('=').map_or(given.as_str(), |(name, _)| name).to_owned();
+    let takes = |name: &String| compiled.options.iter().any(|option| option.name == *name);
+    let unknown: Vec<String> = text.named.iter().map(name).filter(|name| !takes(name)).collect();
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    let mut what = format!(
+        "unexpected program command line options: {}",
+        unknown.iter().map(|name| format!("--{name}")).collect::<Vec<_>>().join(", ")
+    );
+    if compiled.options.is_empty() {
+        what += "\nHINT: the program takes none";
+    } else {
+        let expected = compiled.options.iter().map(|option| match &option.description {
+            Some(description) => format!("--{}: {description}", option.name),
+            None => format!("--{}", option.name),
+        });
+        what += &format!("\nHINT: expected program options: {}", expected.collect::<Vec<_>>().join(", "));
+    }
+    Err(Error::Script(text.dialect, what))
+}

@@ -1,0 +1,248 @@
+//! What the printer of a script asks for: names of addresses, probes and users, the time of the wall, files and commands.
+//!
+//! Symbols are read by us, from the files that were mapped when a process was probed. Files stay open, so names are there after it has ended.
+
+use crate::files::Files;
+use crate::target::{self, Image};
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::CStr;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::rc::Rc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use trapless_process::Process;
+use trapless_script::output::{Ran, Resolver, Symbol, Zone};
+use trapless_script::shape::TimeBase;
+use trapless_symbols::demangle;
+
+/// How many call stacks are kept by number.
+const MOST_STACKS: usize = 1 << 16;
+
+/// How deep control groups are searched.
+const GROUP_DEPTH: usize = 16;
+
+/// Names of a run.
+#[derive(Default)]
+pub(super) struct Names {
+    files: Files,
+    processes: HashMap<u32, Mapped>,
+    /// Frames by the stack's number.
+    stacks: HashMap<u64, Vec<u64>>,
+    /// Probe and function of each site.
+    sites: BTreeMap<u64, SiteNames>,
+}
+
+/// What a site is called.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SiteNames {
+    /// As the script could have named the probe.
+    pub probe: String,
+    /// The function.
+    pub function: String,
+}
+
+/// The files that a process has mapped.
+struct Mapped {
+    process: Option<Rc<Process>>,
+    images: Vec<Image>,
+    /// What has been asked for.
+    known: HashMap<u64, Vec<Symbol>>,
+}
+
+impl Names {
+    /// Gives a site its names.
+    pub fn name_site(&mut self, site: u64, names: SiteNames) {
+        self.sites.insert(site, names);
+    }
+
+    /// Keeps a call stack.
+    pub fn keep_stack(&mut self, number: u64, frames: Vec<u64>) {
+        if self.stacks.len() < MOST_STACKS {
+            self.stacks.insert(number, frames);
+        }
+    }
+
+    /// Whether a call stack is known.
+    pub fn knows_stack(&self, number: u64) -> bool {
+        self.stacks.contains_key(&number)
+    }
+
+    /// Looks what a process has mapped, while it lives.
+    pub fn look_at(&mut self, process: &Rc<Process>) {
+        let pid = process.pid().0 as u32;
+        let Ok(images) = target::images(process, &self.files) else { return };
+        let process = Some(Rc::clone(process));
+        self.processes.insert(pid, Mapped { process, images, known: HashMap::new() });
+    }
+
+    fn mapped(&mut self, pid: u32) -> Option<&mut Mapped> {
+        if !self.processes.contains_key(&pid)
+            && let Ok(process) = target::open(pid as i32)
+        {
+            self.look_at(&Rc::new(process));
+        }
+        self.processes.get_mut(&pid)
+    }
+}
+
+impl Mapped {
+    /// The file that an address is in, and the address there.
+    fn image_at(&self, address: u64) -> Option<(&Image, u64)> {
+        let image = self.images.iter().find(|image| image.range.contains(&address))?;
+        let bias = image.bias(self.process.as_deref()).ok()?;
+        Some((image, address.wrapping_sub(bias)))
+    }
+
+    fn symbols(&self, address: u64) -> Vec<Symbol> {
+        let Some((image, at)) = self.image_at(address) else { return Vec::new() };
+        let Ok(module) = image.module(self.process.as_deref()) else { return Vec::new() };
+        let Some(function) = module.functions().containing(at) else { return Vec::new() };
+        vec![Symbol {
+            name: demangle(function.name().plain()).into_owned(),
+            offset: at - function.address(),
+            module: Some(image.path.clone()),
+            line: None,
+            is_inlined: false,
+        }]
+    }
+}
+
+impl Resolver for Names {
+    fn stack(&mut self, number: u64) -> Vec<u64> {
+        self.stacks.get(&number).cloned().unwrap_or_default()
+    }
+
+    fn symbols(&mut self, pid: u32, address: u64) -> Vec<Symbol> {
+        let Some(mapped) = self.mapped(pid) else { return Vec::new() };
+        if let Some(known) = mapped.known.get(&address) {
+            return known.clone();
+        }
+        let found = mapped.symbols(address);
+        // Anybody may print any number of addresses.
+        if mapped.known.len() < MOST_STACKS {
+            mapped.known.insert(address, found.clone());
+        }
+        found
+    }
+
+    fn build_id(&mut self, pid: u32, address: u64) -> Option<(Vec<u8>, u64)> {
+        let mapped = self.mapped(pid)?;
+        let (image, at) = mapped.image_at(address)?;
+        let module = image.module(mapped.process.as_deref()).ok()?;
+        let segment = module.segments().iter().find(|s| s.address <= at && at - s.address < s.file_size)?;
+        Some((module.build_id()?.to_vec(), at - segment.address + segment.offset))
+    }
+
+    fn probe(&mut self, site: u64) -> String {
+        self.sites.get(&site).map_or_else(String::new, |names| names.probe.clone())
+    }
+
+    fn function(&mut self, site: u64) -> String {
+        self.sites.get(&site).map_or_else(String::new, |names| names.function.clone())
+    }
+
+    fn user(&mut self, id: u64) -> Option<String> {
+        user_name(u32::try_from(id).ok()?)
+    }
+
+    fn cgroup(&mut self, id: u64) -> Option<String> {
+        group_path(Path::new("/sys/fs/cgroup"), id, GROUP_DEPTH)
+    }
+
+    fn now(&mut self) -> i64 {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+    }
+
+    fn clock_start(&mut self, clock: TimeBase) -> i64 {
+        let id = match clock {
+            TimeBase::Monotonic => libc::CLOCK_MONOTONIC,
+            TimeBase::Boot => libc::CLOCK_BOOTTIME,
+            TimeBase::Tai => libc::CLOCK_TAI,
+            TimeBase::Real => return 0,
+        };
+        self.now().wrapping_sub(clock_ns(id))
+    }
+
+    fn zone(&mut self, seconds: i64) -> Zone {
+        zone(seconds)
+    }
+
+    fn file(&mut self, path: &[u8], most: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let file = std::fs::File::open(Path::new(std::ffi::OsStr::from_bytes(path)))?;
+        file.take(most as u64).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn command(&mut self, command: &[u8]) -> io::Result<Ran> {
+        let mut shell = Command::new("/bin/sh");
+        shell.arg("-c").arg(std::ffi::OsStr::from_bytes(command)).stdin(Stdio::null());
+        let (mut reader, writer) = io::pipe()?;
+        shell.stdout(writer.try_clone()?).stderr(writer);
+        let mut child = shell.spawn()?;
+        // Our ends of the pipe are in there, and it ends only without them.
+        drop(shell);
+        let mut printed = Vec::new();
+        reader.read_to_end(&mut printed)?;
+        Ok(Ran { printed, code: child.wait()?.code() })
+    }
+}
+
+/// Nanoseconds of a clock.
+pub(super) fn clock_ns(id: libc::clockid_t) -> i64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a valid timespec to write to; clocks that are not there leave it as it is.
+    unsafe { libc::clock_gettime(id, &mut time) };
+    time.tv_sec.wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec)
+}
+
+/// The local time zone at a time.
+fn zone(seconds: i64) -> Zone {
+    let mut parts = std::mem::MaybeUninit::<libc::tm>::zeroed();
+    // SAFETY: a valid time to read and valid memory for the result, which is zero before: its name is null if nothing is written.
+    let name = unsafe {
+        libc::localtime_r(&seconds, parts.as_mut_ptr());
+        parts.assume_init_ref().tm_zone
+    };
+    // SAFETY: as above.
+    let offset = unsafe { parts.assume_init_ref().tm_gmtoff };
+    let name = match name.is_null() {
+        true => String::new(),
+        // SAFETY: the C library's own string, which lives until the zone is set anew, and nobody does that.
+        false => unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned(),
+    };
+    Zone { offset: offset as i32, name }
+}
+
+/// Name of a user.
+fn user_name(id: u32) -> Option<String> {
+    let (mut entry, mut buffer) = (std::mem::MaybeUninit::<libc::passwd>::zeroed(), vec![0; 16 << 10]);
+    let mut found = std::ptr::null_mut();
+    // SAFETY: all pointers are to memory of ours, whose length is given; `found` is null or points to the entry, whose name is in the buffer.
+    unsafe {
+        libc::getpwuid_r(id, entry.as_mut_ptr(), buffer.as_mut_ptr(), buffer.len(), &mut found);
+        found.as_ref().map(|entry| CStr::from_ptr(entry.pw_name).to_string_lossy().into_owned())
+    }
+}
+
+/// The path of the control group whose directory has this inode number, which is its id.
+fn group_path(root: &Path, id: u64, depth: usize) -> Option<String> {
+    let is_it = |path: &Path| std::fs::metadata(path).is_ok_and(|data| data.ino() == id);
+    let mut left: Vec<(PathBuf, usize)> = vec![(root.to_owned(), depth)];
+    while let Some((path, depth)) = left.pop() {
+        if is_it(&path) {
+            let inner = path.strip_prefix(root).ok()?;
+            return Some(format!("/{}", inner.display()));
+        }
+        let inside = std::fs::read_dir(&path).into_iter().flatten().flatten();
+        let directories = inside.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        if depth > 0 {
+            left.extend(directories.map(|entry| (entry.path(), depth - 1)));
+        }
+    }
+    None
+}
