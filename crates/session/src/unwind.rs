@@ -106,8 +106,12 @@ fn packed(rule: &Rule) -> Packed {
         UnwindBase::Stack => Base::Stack,
         UnwindBase::Frame => Base::Frame,
         UnwindBase::Pointer => Base::Pointer,
+        UnwindBase::Other(_) => Base::Other,
     };
     let mut packed = match frame.cfa {
+        Cfa::Register { base: from @ UnwindBase::Other(number), offset } => {
+            Packed { plus: number.into(), ..Packed::frame(base(from), offset) }
+        }
         Cfa::Register { base: from, offset } => Packed::frame(base(from), offset),
         Cfa::Memory { base: from, offset, plus } => {
             let packed = Packed::frame(base(from), offset);

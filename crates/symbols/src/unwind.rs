@@ -37,6 +37,14 @@ pub enum UnwindBase {
     Frame,
     /// rbx on x86-64. On other machines no third register is followed.
     Pointer,
+    /// Another one, by DWARF's number, below [`UnwindBase::MOST`]: where a function aligns its stack, and in hand-written code. Only in the
+    /// innermost frame it has the value that it had there.
+    Other(u8),
+}
+
+impl UnwindBase {
+    /// General registers have lower numbers, on all machines.
+    pub const MOST: u8 = 32;
 }
 
 /// The CFA: the caller's stack pointer.
@@ -105,7 +113,7 @@ pub enum Rule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum UnknownRule {
-    /// The CFA is found from a register that is not followed.
+    /// The CFA is found from a register that is not followed, and not as [`UnwindBase::Other`] can be.
     Register = 0,
     /// An expression of DWARF is not one of those that occur.
     Expression = 1,

@@ -61,3 +61,6 @@ pub const RULE_BITS: u32 = 24;
 
 /// Offset of the directory's word.
 pub const DIRECTORY_OFFSET: usize = 24;
+
+#[cfg(test)]
+mod tests;

@@ -469,8 +469,9 @@ impl Compiler {
                 return Ok(Found::Plt { offset: distance(offset)?, pushed });
             }
             Shape::Register(register, offset) => {
-                let base = self.base(register).ok_or(UnknownRule::Register)?;
-                let offset = distance(offset)?;
+                let other = || u8::try_from(register.0).ok().filter(|&number| number < UnwindBase::MOST);
+                let base = self.base(register).or_else(|| other().map(UnwindBase::Other));
+                let (base, offset) = (base.ok_or(UnknownRule::Register)?, distance(offset)?);
                 if self.machine == Machine::PowerPc64Le && (base, offset) != (UnwindBase::Stack, 0) {
                     (register, Cfa::Memory { base: UnwindBase::Stack, offset: 0, plus: 0 })
                 } else {
@@ -496,6 +497,8 @@ impl Compiler {
         cfa: Cfa,
         register: Register,
     ) -> Rule {
+        let word = i32::from(entry.encoding.address_size);
+        let is_empty = cfa == Cfa::Register { base: UnwindBase::Stack, offset: word };
         let saved = |place: Place| {
             let short = |offset: i64| {
                 // The ends of the range mean something else in memory.
@@ -504,6 +507,8 @@ impl Compiler {
             match place {
                 Place::Unsaid | Place::Same | Place::Undefined => Saved::Unchanged,
                 Place::AtCfa(offset) => short(offset).map_or(Saved::Lost, Saved::AtCfa),
+                // In front of its `ret` a function that has aligned its stack has everything restored, but gcc's entry does not say so.
+                Place::Expression(_) if is_empty => Saved::Unchanged,
                 Place::Expression(expression) => match self.shape(entry, expression) {
                     Shape::Register(base, offset) if base == register && base == self.base_of(cfa) => {
                         short(offset).map_or(Saved::Lost, Saved::AtBase)
@@ -518,7 +523,7 @@ impl Compiler {
             Place::Unsaid | Place::Same if self.registers.has_link => Saved::Unchanged,
             Place::Unsaid | Place::Same => return Rule::Unknown(UnknownRule::ReturnAddress),
             place => match saved(place) {
-                Saved::Lost => return Rule::Unknown(UnknownRule::ReturnAddress),
+                Saved::Lost | Saved::Unchanged => return Rule::Unknown(UnknownRule::ReturnAddress),
                 found => found,
             },
         };
@@ -537,6 +542,7 @@ impl Compiler {
             UnwindBase::Stack => self.registers.stack,
             UnwindBase::Frame => self.registers.frame,
             UnwindBase::Pointer => self.registers.pointer.unwrap_or(self.registers.stack),
+            UnwindBase::Other(number) => Register(number.into()),
         }
     }
 

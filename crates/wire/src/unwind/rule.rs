@@ -38,6 +38,8 @@ pub enum Base {
     Frame = 1,
     /// The base pointer of x86-64, rbx; other machines follow no third register.
     Pointer = 2,
+    /// Another one, whose number is in [`Rule::plus`]. Only the innermost frame has its value: compilers do that where they align a stack.
+    Other = 3,
 }
 
 /// What a rule says first.
@@ -71,7 +73,7 @@ pub struct Rule {
     pub fp: Slot,
     /// The base pointer.
     pub bp: Slot,
-    /// Added to the word that holds the CFA, with MEMORY.
+    /// Added to the word that holds the CFA, with MEMORY; DWARF's number of the register, with [`Base::Other`], which has no MEMORY.
     pub plus: i16,
 }
 

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `pc` | the address of this frame |
 //! | `sp`, `fp`, `bp`, `link` | its registers; `link` on machines that have one |
+//! | `general` | where the innermost frame's registers lie |
 //! | `state` | bits: what is known of them |
 //! | `module` | the module looked at last: mostly it is the next frame's, too |
 //! | `left` | how many frames may still be told |
@@ -25,7 +26,7 @@ pub const MOST_CHANGES: u32 = 8;
 
 /// The registers that a walk begins with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Registers {
+pub struct Registers<'a> {
     /// The instruction that is about to run.
     pub pc: u64,
     /// The stack pointer.
@@ -36,6 +37,8 @@ pub struct Registers {
     pub bp: u64,
     /// The link register. Not looked at where the machine has none.
     pub link: u64,
+    /// All general registers by DWARF's numbers, or as many as there are: for [`Base::Other`], in the innermost frame.
+    pub general: &'a [u64],
 }
 
 /// Where in its function the first frame stands.
@@ -95,10 +98,11 @@ const LOST: u32 = 1 << 1;
 const LOST_STACK: u32 = LOST << Base::Stack as u32;
 const LOST_FRAME: u32 = LOST << Base::Frame as u32;
 const LOST_POINTER: u32 = LOST << Base::Pointer as u32;
+const LOST_OTHER: u32 = LOST << Base::Other as u32;
 /// `pc` was found by the fallback from code of a file, and has to be in a module.
-const DOUBTED: u32 = 1 << 4;
+const DOUBTED: u32 = 1 << 5;
 /// One of the changes of stacks that the fallback has made; the bits above count.
-const CHANGE: u32 = 1 << 5;
+const CHANGE: u32 = 1 << 6;
 
 /// Tells the addresses of a stack, from the innermost frame outwards, at most `limit`. All but the first, and those that a signal has interrupted, are
 /// return addresses: the call is in front of them.
@@ -129,7 +133,7 @@ const CHANGE: u32 = 1 << 5;
 #[inline]
 pub fn walk(
     tables: &Tables<'_>,
-    start: Registers,
+    start: Registers<'_>,
     place: Place,
     method: Method,
     limit: u32,
@@ -139,7 +143,7 @@ pub fn walk(
 ) -> Walked {
     let facts = tables.facts();
     let mask = facts.mask;
-    let Registers { mut pc, mut sp, mut fp, mut bp, mut link } = start;
+    let Registers { mut pc, mut sp, mut fp, mut bp, mut link, general } = start;
     let mut state = EXACT;
     let mut arriving = place == Place::Entry;
     let mut module = Module::default();
@@ -179,7 +183,7 @@ pub fn walk(
         };
         // 5. Or the fallback, also for a rule that needs a stack pointer which the fallback could not tell. From here on `next` becomes the
         //    next frame's state.
-        let mut next = state & !(EXACT | DOUBTED);
+        let mut next = state & !(EXACT | DOUBTED) | LOST_OTHER;
         let base = u32::from(rule.flags & Rule::BASE);
         let stackless = base == Base::Stack as u32 && state & LOST_STACK != 0;
         let fell_back = rule.kind == Rule::NOTHING || rule.kind == Rule::FRAME && stackless;
@@ -203,7 +207,11 @@ pub fn walk(
         let base = match base {
             0 => sp,
             1 => fp,
-            _ => bp,
+            2 => bp,
+            _ => match general.get(usize::from(rule.plus as u16)) {
+                Some(&value) => value,
+                None => break Ended::RegisterLost,
+            },
         };
         if fell_back && base == 0 {
             break Ended::Outermost;
