@@ -404,10 +404,11 @@ fn stacks(target: &Target, method: Method) -> Vec<(i32, Vec<u64>, Walked)> {
         .collect()
 }
 
+/// A function that needs no frame does not save the frame pointer, and its caller is passed over: `spin` needs one.
 const GO: &str = r#"package main
 var sink int
 //go:noinline
-func spin(n int) int { for i := 0; ; i++ { sink += i & n } }
+func spin(n int) int { var a [64]int; for i := 0; sink != -12345; i++ { a[i & 63] += i & n; sink += a[(i + n) & 63] & 1 }; return a[n] }
 //go:noinline
 func middle(n int) int { return spin(n) + 1 }
 //go:noinline
@@ -415,36 +416,44 @@ func outer(n int) int { x := middle(n); return x * 2 }
 func main() { println(outer(3)) }
 "#;
 
+/// Go's linker writes `.debug_frame`, or nothing, as it is told.
 #[test]
-fn goroutines_are_walked_by_frame_pointers_where_a_file_has_no_rows() {
-    let folder = tempfile::tempdir().unwrap();
+fn goroutines_are_walked_by_rows_and_by_frame_pointers_where_there_are_none() {
     if Command::new("go").arg("version").output().is_err() {
         trapless_testing::skip!("no go");
         return;
     }
+    let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("a.go"), GO).unwrap();
-    let built = Command::new("go")
-        .current_dir(folder.path())
-        .env("GOCACHE", folder.path().join("cache"))
-        .env("GO111MODULE", "off")
-        .args(["build", "-o", "program", "a.go"])
-        .output()
-        .unwrap();
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    let target = Target::start(&folder.path().join("program"));
     let wanted = ["main.spin", "main.middle", "main.outer", "main.main", "runtime.main"];
-    for method in [Method::Rows, Method::FramePointers] {
-        let found = stacks(&target, method);
-        let named: Vec<Vec<String>> = found
-            .iter()
-            .map(|(_, frames, _)| frames.iter().map(|&frame| target.name(frame)).collect())
-            .collect();
-        // Its last return address leads to runtime.goexit, and there is no frame pointer there.
-        let is_whole = |names: &Vec<String>| {
-            let starts = names.iter().zip(wanted).all(|(name, wanted)| name.starts_with(wanted));
-            starts && names.len() >= wanted.len()
-        };
-        assert!(named.iter().any(is_whole), "{method:?}: {named:#?}");
+    for (linker, methods) in
+        [("", &[Method::Rows][..]), ("-ldflags=-w", &[Method::Rows, Method::FramePointers])]
+    {
+        let built = Command::new("go")
+            .current_dir(folder.path())
+            .env("GOCACHE", folder.path().join("cache"))
+            .env("GO111MODULE", "off")
+            .arg("build")
+            .args([linker].iter().filter(|flag| !flag.is_empty()))
+            .args(["-o", "program", "a.go"])
+            .output()
+            .unwrap();
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        let target = Target::start(&folder.path().join("program"));
+        let has_rows = Tables::new(target.area.bytes()).unwrap().module(0).unwrap().rows != 0;
+        assert_eq!(has_rows, linker.is_empty());
+        for &method in methods {
+            let found = stacks(&target, method);
+            let named: Vec<Vec<String>> = found
+                .iter()
+                .map(|(_, frames, _)| frames.iter().map(|&frame| target.name(frame)).collect())
+                .collect();
+            let is_whole = |names: &Vec<String>| {
+                let begins = names.iter().zip(wanted).all(|(name, wanted)| name.starts_with(wanted));
+                begins && names.len() >= wanted.len()
+            };
+            assert!(named.iter().any(is_whole), "{method:?} {linker}: {named:#?}");
+        }
     }
 }
 
@@ -468,7 +477,7 @@ for thread in gdb.selected_inferior().threads():
     thread.switch()
     frame, found = gdb.newest_frame(), []
     while frame is not None and len(found) < 200:
-        if frame.type() != gdb.INLINE_FRAME:
+        if frame.type() not in (gdb.INLINE_FRAME, gdb.TAILCALL_FRAME):
             found.append(hex(frame.pc()))
         try:
             frame = frame.older()

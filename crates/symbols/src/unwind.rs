@@ -12,7 +12,8 @@
 //! - registers in memory at a distance from a register: the same functions, and frames of signals.
 //!
 //! Everything else is [`Rule::Unknown`], with the reason. Where several tables tell of an instruction, `.eh_frame` is believed, and the entry that
-//! begins first. Trampolines that handlers of signals return to are known by their instructions where no entry tells of them, as in musl.
+//! begins first. Stubs of a PLT, which not all linkers write entries for, and trampolines that handlers of signals return to are known by their instructions where no entry tells of them, as in
+//! musl.
 //!
 //! On powerpc64le the word at the stack pointer is the caller's stack pointer as soon as there is a frame, so the rules say that, whatever register the
 //! CFA was told by: that holds in every frame, where rows are only needed to know whether there is one and whether the link register is saved yet.
@@ -20,6 +21,7 @@
 mod expression;
 mod program;
 mod spans;
+mod stubs;
 mod trampolines;
 
 use gimli::{DebugFrame, LittleEndian};
@@ -222,6 +224,13 @@ impl Module {
             }
             defects.extend(compiler.read(&table, &gimli::BaseAddresses::default()).err());
             spans.add(compiler.take_spans());
+        }
+        for section in self.code.iter().filter(|section| section.is_plt) {
+            let bytes = self.code(section.range.clone()).unwrap_or_default();
+            let found = stubs::rows(machine, section.range.start, bytes);
+            spans.add(
+                compiler.spans_of(section.range.start..section.range.start + bytes.len() as u64, &found),
+            );
         }
         let found = trampolines::find(machine, &self.code, |range| self.code(range), &spans);
         spans.add(found.into_iter().map(|(range, rule)| compiler.span_of(range, rule)).collect());

@@ -151,6 +151,17 @@ impl Compiler {
         std::mem::take(&mut self.spans)
     }
 
+    /// A span of these rows, if there are any.
+    pub(super) fn spans_of(&mut self, range: Range<u64>, rows: &[(u64, Rule)]) -> Vec<Span> {
+        let first = self.rows.len();
+        for &(address, rule) in rows {
+            let number = self.number(rule);
+            self.rows.push((address, number));
+        }
+        let rows = first..self.rows.len();
+        if rows.is_empty() || range.is_empty() { Vec::new() } else { vec![Span { range, rows }] }
+    }
+
     /// A span of one row.
     pub(super) fn span_of(&mut self, range: Range<u64>, rule: Rule) -> Span {
         let first = self.rows.len();

@@ -214,7 +214,7 @@ pub fn walk(
             },
         };
         if fell_back && base == 0 {
-            break Ended::Outermost;
+            break if next & DOUBTED != 0 { Ended::NoRow } else { Ended::Outermost };
         }
         let mut cfa = base.wrapping_add(rule.cfa as u64) & mask;
         if rule.flags & Rule::MEMORY != 0 {
