@@ -20,6 +20,7 @@
 
 mod expression;
 mod program;
+mod rules;
 mod spans;
 mod stubs;
 mod trampolines;

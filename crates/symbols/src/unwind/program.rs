@@ -10,10 +10,7 @@ use gimli::{
     Encoding, Register, UnwindExpression, UnwindOffset, UnwindSection,
 };
 
-use super::{
-    Cfa, FrameRule, Rule, Saved, UnknownRule, UnwindBase,
-    expression::{Shape, shape},
-};
+use super::{Rule, UnknownRule};
 use crate::{Machine, frames::Reader};
 
 /// One entry's rows.
@@ -28,13 +25,13 @@ pub(super) struct Span {
 const MOST_REMEMBERED: usize = 16;
 
 /// The numbers DWARF gives to the registers that are followed.
-struct Registers {
-    stack: Register,
-    frame: Register,
-    pointer: Option<Register>,
-    return_address: Register,
+pub(super) struct Registers {
+    pub(super) stack: Register,
+    pub(super) frame: Register,
+    pub(super) pointer: Option<Register>,
+    pub(super) return_address: Register,
     /// The return address is in a register when a function is entered.
-    has_link: bool,
+    pub(super) has_link: bool,
 }
 
 fn registers(machine: Machine) -> Registers {
@@ -55,7 +52,7 @@ fn registers(machine: Machine) -> Registers {
 
 /// Where a program says that a register is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+pub(super) enum Place {
     Unsaid,
     Undefined,
     Same,
@@ -65,7 +62,7 @@ enum Place {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum CfaPlace {
+pub(super) enum CfaPlace {
     Unsaid,
     Register(Register, i64),
     Expression(UnwindExpression<usize>),
@@ -73,11 +70,11 @@ enum CfaPlace {
 
 /// What a program has said so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct State {
-    cfa: CfaPlace,
-    return_address: Place,
-    frame: Place,
-    pointer: Place,
+pub(super) struct State {
+    pub(super) cfa: CfaPlace,
+    pub(super) return_address: Place,
+    pub(super) frame: Place,
+    pub(super) pointer: Place,
 }
 
 const NOTHING_SAID: State = State {
@@ -93,42 +90,54 @@ struct Common<'b> {
     state: Result<State, Malformed>,
 }
 
-/// Where a CFA is found.
-enum Found {
-    /// By the same rule everywhere, from this register.
-    Cfa(Cfa, Register),
-    /// By the stub's byte: see [`Shape::Plt`].
-    Plt { offset: i32, pushed: u64 },
-}
-
 /// A program makes no sense.
 #[derive(Clone, Copy, Debug)]
 struct Malformed;
 
 /// Collects rows and rules.
 pub(super) struct Compiler {
-    machine: Machine,
-    registers: Registers,
+    pub(super) machine: Machine,
+    pub(super) registers: Registers,
     /// Addresses and rules.
     pub(super) rows: Vec<(u64, u32)>,
     pub(super) rules: Vec<Rule>,
-    numbers: HashMap<Rule, u32>,
-    spans: Vec<Span>,
+    pub(super) numbers: HashMap<Rule, u32>,
+    pub(super) spans: Vec<Span>,
     /// Bytes of stubs that may still become rows; sound entries do not tell of more code than there is.
-    stubs: u64,
-    remembered: Vec<State>,
+    pub(super) stubs: u64,
+    pub(super) remembered: Vec<State>,
 }
 
 /// What does not change within an entry.
-struct Entry<'a, S> {
-    section: &'a S,
-    encoding: Encoding,
-    code_alignment: u64,
-    data_alignment: i64,
-    return_address: Register,
-    is_signal: bool,
-    range: Range<u64>,
-    initial: State,
+pub(super) struct Entry<'a, S> {
+    pub(super) section: &'a S,
+    pub(super) encoding: Encoding,
+    pub(super) code_alignment: u64,
+    pub(super) data_alignment: i64,
+    pub(super) return_address: Register,
+    pub(super) is_signal: bool,
+    pub(super) range: Range<u64>,
+    pub(super) initial: State,
+}
+
+impl<'a, S> Entry<'a, S> {
+    fn of(
+        section: &'a S,
+        cie: &CommonInformationEntry<Reader<'_>>,
+        range: Range<u64>,
+        is_signal: bool,
+    ) -> Entry<'a, S> {
+        Entry {
+            section,
+            encoding: cie.encoding(),
+            code_alignment: cie.code_alignment_factor(),
+            data_alignment: cie.data_alignment_factor(),
+            return_address: cie.return_address_register(),
+            is_signal,
+            range,
+            initial: NOTHING_SAID,
+        }
+    }
 }
 
 impl Compiler {
@@ -172,60 +181,60 @@ impl Compiler {
 
     /// Compiles all entries of a section.
     ///
+    /// An entry may refer to a CIE that was come across before it, and to nothing else, so that each is read once: one that is
+    /// made up could begin anywhere and be as long as the section.
+    ///
     /// # Errors
-    /// Where it ends early, because what follows cannot be read.
+    /// What could not be read first: an entry, or from there on everything.
     pub(super) fn read<'b, S: UnwindSection<Reader<'b>>>(
         &mut self,
         section: &S,
         bases: &BaseAddresses,
     ) -> Result<(), String> {
-        // Thousands of entries share a handful of CIEs.
         let mut known: HashMap<usize, Common<'b>> = HashMap::new();
         let mut entries = section.entries(bases);
         let told = |error: gimli::Error| format!("unwind table: {error}");
+        let mut unread = Ok(());
         while let Some(entry) = entries.next().map_err(told)? {
-            let CieOrFde::Fde(partial) = entry else { continue };
-            let parsed = partial.parse(|section, bases, offset| {
-                if let Some(common) = known.get(&UnwindOffset::into(offset)) {
-                    return Ok(common.cie.clone());
+            let partial = match entry {
+                CieOrFde::Cie(cie) => {
+                    let program = cie.instructions(section, bases);
+                    let state = self.initial(&Entry::of(section, &cie, 0..0, false), program);
+                    known.insert(cie.offset(), Common { cie, state });
+                    continue;
                 }
-                section.cie_from_offset(bases, offset)
+                CieOrFde::Fde(partial) => partial,
+            };
+            let parsed = partial.parse(|_, _, offset| {
+                let offset: usize = UnwindOffset::into(offset);
+                let common = known.get(&offset).ok_or(gimli::Error::NotCieId(offset as u64))?;
+                Ok(common.cie.clone())
             });
-            let fde = parsed.map_err(told)?;
-            let cie = fde.cie();
+            let fde = match parsed {
+                Ok(fde) => fde,
+                Err(error) => {
+                    unread = unread.and(Err(told(error)));
+                    continue;
+                }
+            };
             let range = fde.initial_address()..fde.end_address();
             if range.is_empty() {
                 continue;
             }
-            let mut entry = Entry {
-                section,
-                encoding: cie.encoding(),
-                code_alignment: cie.code_alignment_factor(),
-                data_alignment: cie.data_alignment_factor(),
-                return_address: cie.return_address_register(),
-                is_signal: fde.is_signal_trampoline(),
-                range: range.clone(),
-                initial: NOTHING_SAID,
-            };
-            let common = known.entry(cie.offset()).or_insert_with(|| {
-                let program = cie.instructions(section, bases);
-                Common { cie: cie.clone(), state: self.initial(&entry, program) }
-            });
             let first = self.rows.len();
-            let program = fde.instructions(section, bases);
-            match common.state {
-                Ok(state) => {
-                    entry.initial = state;
-                    self.run(&entry, program);
+            match known.get(&fde.cie().offset()).map(|common| common.state) {
+                Some(Ok(initial)) => {
+                    let entry = Entry::of(section, fde.cie(), range.clone(), fde.is_signal_trampoline());
+                    self.run(&Entry { initial, ..entry }, fde.instructions(section, bases));
                 }
-                Err(Malformed) => {
+                _ => {
                     let number = self.number(Rule::Unknown(UnknownRule::Damaged));
                     self.rows.push((range.start, number));
                 }
             }
             self.spans.push(Span { range, rows: first..self.rows.len() });
         }
-        Ok(())
+        unread
     }
 
     /// The state at the beginning of all entries of a CIE.
@@ -384,185 +393,5 @@ impl Compiler {
         } else {
             None
         }
-    }
-
-    /// Adds the rows of a range in which nothing changes.
-    fn emit<'b, S: UnwindSection<Reader<'b>>>(
-        &mut self,
-        entry: &Entry<'_, S>,
-        state: &State,
-        range: Range<u64>,
-    ) {
-        if range.is_empty() {
-            return;
-        }
-        let rule = match self.cfa(entry, state) {
-            Ok(Found::Cfa(cfa, register)) => self.rule(entry, state, cfa, register),
-            Ok(Found::Plt { offset, pushed }) => return self.emit_stubs(entry, state, range, offset, pushed),
-            Err(why) => Rule::Unknown(why),
-        };
-        let number = self.number(rule);
-        self.rows.push((range.start, number));
-    }
-
-    /// Adds the rows of stubs, in each of which a word is pushed at the same byte.
-    fn emit_stubs<'b, S: UnwindSection<Reader<'b>>>(
-        &mut self,
-        entry: &Entry<'_, S>,
-        state: &State,
-        range: Range<u64>,
-        offset: i32,
-        pushed: u64,
-    ) {
-        let word = i32::from(entry.encoding.address_size);
-        let base = UnwindBase::Stack;
-        let number_of = |compiler: &mut Self, offset| {
-            let rule = compiler.rule(entry, state, Cfa::Register { base, offset }, compiler.registers.stack);
-            compiler.number(rule)
-        };
-        let before = number_of(self, offset);
-        let behind = number_of(self, offset.saturating_add(word));
-        let mut at = range.start;
-        while at < range.end {
-            if self.stubs == 0 {
-                let number = self.number(Rule::Unknown(UnknownRule::Damaged));
-                self.rows.push((at, number));
-                return;
-            }
-            let is_behind = at & 15 >= pushed;
-            self.rows.push((at, if is_behind { behind } else { before }));
-            let stub = at & !15;
-            let Some(next) = stub.checked_add(if is_behind { 16 } else { pushed }) else { return };
-            self.stubs = self.stubs.saturating_sub(next - at);
-            at = next;
-        }
-    }
-
-    fn base(&self, register: Register) -> Option<UnwindBase> {
-        if register == self.registers.stack {
-            Some(UnwindBase::Stack)
-        } else if register == self.registers.frame {
-            Some(UnwindBase::Frame)
-        } else if Some(register) == self.registers.pointer {
-            Some(UnwindBase::Pointer)
-        } else {
-            None
-        }
-    }
-
-    fn shape<'b, S: UnwindSection<Reader<'b>>>(
-        &self,
-        entry: &Entry<'_, S>,
-        expression: UnwindExpression<usize>,
-    ) -> Shape {
-        // On x86 the return address's column is the instruction pointer's.
-        let found = expression.get(entry.section);
-        found.map_or(Shape::Other, |found| shape(found, entry.encoding, self.registers.return_address))
-    }
-
-    fn cfa<'b, S: UnwindSection<Reader<'b>>>(
-        &self,
-        entry: &Entry<'_, S>,
-        state: &State,
-    ) -> Result<Found, UnknownRule> {
-        let distance = |offset: i64| i32::try_from(offset).map_err(|_| UnknownRule::Distance);
-        let shape = match state.cfa {
-            CfaPlace::Unsaid => return Err(UnknownRule::Damaged),
-            CfaPlace::Register(register, offset) => Shape::Register(register, offset),
-            CfaPlace::Expression(expression) => match self.shape(entry, expression) {
-                // The expression's value is the CFA: the register's, and an offset.
-                known @ (Shape::Register(..) | Shape::Memory(..) | Shape::Plt { .. }) => known,
-                Shape::Other => return Err(UnknownRule::Expression),
-            },
-        };
-        let (register, cfa) = match shape {
-            Shape::Plt { register, offset, pushed } if register == self.registers.stack => {
-                return Ok(Found::Plt { offset: distance(offset)?, pushed });
-            }
-            Shape::Register(register, offset) => {
-                let other = || u8::try_from(register.0).ok().filter(|&number| number < UnwindBase::MOST);
-                let base = self.base(register).or_else(|| other().map(UnwindBase::Other));
-                let (base, offset) = (base.ok_or(UnknownRule::Register)?, distance(offset)?);
-                if self.machine == Machine::PowerPc64Le && (base, offset) != (UnwindBase::Stack, 0) {
-                    (register, Cfa::Memory { base: UnwindBase::Stack, offset: 0, plus: 0 })
-                } else {
-                    (register, Cfa::Register { base, offset })
-                }
-            }
-            Shape::Memory(register, offset, plus) => {
-                let base = self.base(register).ok_or(UnknownRule::Register)?;
-                let plus = i16::try_from(plus).map_err(|_| UnknownRule::Distance)?;
-                (register, Cfa::Memory { base, offset: distance(offset)?, plus })
-            }
-            Shape::Plt { .. } => return Err(UnknownRule::Register),
-            Shape::Other => return Err(UnknownRule::Expression),
-        };
-        Ok(Found::Cfa(cfa, register))
-    }
-
-    /// The rule of a state whose CFA is found from `register`.
-    fn rule<'b, S: UnwindSection<Reader<'b>>>(
-        &self,
-        entry: &Entry<'_, S>,
-        state: &State,
-        cfa: Cfa,
-        register: Register,
-    ) -> Rule {
-        let word = i32::from(entry.encoding.address_size);
-        let is_empty = cfa == Cfa::Register { base: UnwindBase::Stack, offset: word };
-        let saved = |place: Place| {
-            let short = |offset: i64| {
-                // The ends of the range mean something else in memory.
-                i16::try_from(offset).ok().filter(|offset| offset.unsigned_abs() < i16::MAX as u16)
-            };
-            match place {
-                Place::Unsaid | Place::Same | Place::Undefined => Saved::Unchanged,
-                Place::AtCfa(offset) => short(offset).map_or(Saved::Lost, Saved::AtCfa),
-                // In front of its `ret` a function that has aligned its stack has everything restored, but gcc's entry does not say so.
-                Place::Expression(_) if is_empty => Saved::Unchanged,
-                Place::Expression(expression) => match self.shape(entry, expression) {
-                    Shape::Register(base, offset) if base == register && base == self.base_of(cfa) => {
-                        short(offset).map_or(Saved::Lost, Saved::AtBase)
-                    }
-                    _ => Saved::Lost,
-                },
-                Place::Elsewhere => Saved::Lost,
-            }
-        };
-        let return_address = match state.return_address {
-            Place::Undefined => return Rule::End,
-            Place::Unsaid | Place::Same if self.registers.has_link => Saved::Unchanged,
-            Place::Unsaid | Place::Same => return Rule::Unknown(UnknownRule::ReturnAddress),
-            place => match saved(place) {
-                Saved::Lost | Saved::Unchanged => return Rule::Unknown(UnknownRule::ReturnAddress),
-                found => found,
-            },
-        };
-        Rule::Frame(FrameRule {
-            cfa,
-            return_address,
-            frame_pointer: saved(state.frame),
-            base_pointer: saved(state.pointer),
-            interrupted: entry.is_signal.then_some(Saved::Unchanged),
-        })
-    }
-
-    fn base_of(&self, cfa: Cfa) -> Register {
-        let (Cfa::Register { base, .. } | Cfa::Memory { base, .. }) = cfa;
-        match base {
-            UnwindBase::Stack => self.registers.stack,
-            UnwindBase::Frame => self.registers.frame,
-            UnwindBase::Pointer => self.registers.pointer.unwrap_or(self.registers.stack),
-            UnwindBase::Other(number) => Register(number.into()),
-        }
-    }
-
-    /// The number of a rule.
-    fn number(&mut self, rule: Rule) -> u32 {
-        let rules = &mut self.rules;
-        *self.numbers.entry(rule).or_insert_with(|| {
-            rules.push(rule);
-            rules.len() as u32 - 1
-        })
     }
 }

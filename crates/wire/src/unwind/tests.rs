@@ -111,7 +111,7 @@ fn damaged_areas_are_refused_or_read_without_harm() {
             let at = random(&mut seed) as usize % bytes.len();
             bytes[at] = random(&mut seed) as u8;
         }
-        if random(&mut seed) % 16 == 0 {
+        if random(&mut seed).is_multiple_of(16) {
             bytes.truncate(random(&mut seed) as usize % bytes.len());
         }
         let Ok(tables) = Tables::new(&bytes) else {

@@ -153,11 +153,12 @@ pub fn walk(
         //    behind it.
         let at = if state & EXACT != 0 { pc } else { pc.wrapping_sub(1) & mask };
         let mut known = module.start <= at && at < module.end;
-        if !known && method == Method::Rows {
-            if let Some(found) = tables.module_at(at) {
-                module = found;
-                known = true;
-            }
+        if !known
+            && method == Method::Rows
+            && let Some(found) = tables.module_at(at)
+        {
+            module = found;
+            known = true;
         }
         // 2. What the fallback has found may be anything.
         if state & DOUBTED != 0 && !known {
