@@ -12,6 +12,7 @@
 //! | [`session`] | probes armed in one process, from attaching to removal |
 //! | [`clock`] | from time stamps to nanoseconds |
 //! | [`outcome`] | what a session tells of its probes |
+//! | [`unwind`] | how stacks are walked in a process |
 //! | [`error`] | everything that can be in the way |
 //!
 //! Counting the calls of a function for a second:
@@ -55,3 +56,4 @@ pub mod session;
 pub mod spec;
 pub mod survey;
 pub mod target;
+pub mod unwind;

@@ -38,7 +38,7 @@ pub enum Arrival {
     Untold,
 }
 
-type Reader<'b> = EndianSlice<'b, LittleEndian>;
+pub(crate) type Reader<'b> = EndianSlice<'b, LittleEndian>;
 
 /// What the unwind table tells.
 #[derive(Debug, Default)]
@@ -53,11 +53,25 @@ pub(crate) struct Told {
 
 /// What the file's table tells.
 pub(crate) fn read(image: &Image, bytes: &[u8]) -> Told {
-    let (address, contents) = match section(image, bytes) {
+    let (frames, bases) = match table(image, bytes) {
         Ok(Some(found)) => found,
         Ok(None) => return Told::default(),
         Err(defect) => return Told { defect: Some(defect), ..Told::default() },
     };
+    let mut told = Told::default();
+    let failure = walk(image.machine, &frames, &bases, &mut told).err();
+    told.frames.sort_unstable_by_key(|frame| (frame.start, frame.end));
+    told.frames.dedup_by_key(|frame| frame.start);
+    told.defect = failure.map(|error| error.to_string());
+    told
+}
+
+/// The table, and what addresses in it are relative to. `None` in a file without one.
+pub(crate) fn table<'b>(
+    image: &Image,
+    bytes: &'b [u8],
+) -> Result<Option<(EhFrame<Reader<'b>>, BaseAddresses)>, String> {
+    let Some((address, contents)) = section(image, bytes)? else { return Ok(None) };
     let mut frames = EhFrame::new(contents, LittleEndian);
     frames.set_address_size(image.pointer_size() as u8);
     let mut bases = BaseAddresses::default().set_eh_frame(address);
@@ -74,12 +88,7 @@ pub(crate) fn read(image: &Image, bytes: &[u8]) -> Told {
             bases = set(bases, section.address);
         }
     }
-    let mut told = Told::default();
-    let failure = walk(image.machine, &frames, &bases, &mut told).err();
-    told.frames.sort_unstable_by_key(|frame| (frame.start, frame.end));
-    told.frames.dedup_by_key(|frame| frame.start);
-    told.defect = failure.map(|error| error.to_string());
-    told
+    Ok(Some((frames, bases)))
 }
 
 fn walk(

@@ -12,6 +12,7 @@
 //! | `module` | what is at this address, and what is this file? |
 //! | `symtab` | which symbols does a table hold, and with which versions? |
 //! | `frames` | which code do the unwind tables describe, and where do exceptions land? |
+//! | `unwind` | how does a frame lead to its caller's, at each instruction? |
 //! | `functions` | which functions are there, how long are they and what are they called? |
 //! | `go_table` | which functions does a Go program have, and which did Go's compiler make, or its assembler, or C's? |
 //! | `debug_file` | where are the symbols that were stripped off? |
@@ -49,6 +50,7 @@ mod strings;
 mod symtab;
 mod table;
 mod unread;
+mod unwind;
 mod usdt;
 
 pub use debug_file::DebugSearch;
@@ -65,4 +67,5 @@ pub use lines::SourceLine;
 pub use module::Module;
 pub use name::{Binding, Name};
 pub use unread::Unread;
+pub use unwind::{Cfa, FrameRule, Rule, Saved, UnknownRule, UnwindBase, UnwindRow, UnwindRows};
 pub use usdt::{UsdtArgument, UsdtProbe};

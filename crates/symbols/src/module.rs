@@ -336,7 +336,7 @@ impl Module {
         self.debug.get_or_init(find).as_ref()
     }
 
-    fn debug_file(&self) -> Option<DebugFile> {
+    pub(crate) fn debug_file(&self) -> Option<DebugFile> {
         debug_file::find(&self.path, &self.image, &self.source, &self.search)
     }
 

@@ -19,6 +19,8 @@
 //!
 //! The header starts with [`MAGIC`] and the mapping's name in `/proc/PID/maps` contains [`REGION_NAME`]: that is
 //! how `trapless status` and `trapless detach` find what an interrupted run left behind.
+//!
+//! Stacks are walked in the target by tables of their own, which are described in [`unwind`].
 #![forbid(unsafe_code)]
 #![deny(unreachable_pub)]
 
@@ -29,6 +31,7 @@ mod header;
 mod journal;
 mod schema;
 mod semaphore;
+pub mod unwind;
 
 pub use counters::{BlockView, Counters, Latency, RecordView, Totals, Words, WordsMut};
 pub use found::{BadHeader, Checked};

@@ -9,6 +9,7 @@ use trapless_engine::admit::{Marks, Runtimes};
 use trapless_engine::spread::both;
 use trapless_isa::{BranchTargets, SharingCalls, SignalCall};
 use trapless_symbols::{Function, Module, ModuleError, ModuleKind, Origin};
+use trapless_wire::unwind::{Table, TooLarge};
 
 /// An ELF file, and what was found out about it.
 #[derive(Debug)]
@@ -25,6 +26,7 @@ pub struct File {
     signal_places: OnceLock<Vec<(u64, SignalCall)>>,
     sharing_calls: OnceLock<Vec<(u64, SharingCalls)>>,
     goroutines: OnceLock<Option<[u64; 2]>>,
+    pub(crate) unwind: OnceLock<Result<(Table, u64), TooLarge>>,
 }
 
 impl File {
@@ -40,6 +42,7 @@ impl File {
             signal_places: OnceLock::new(),
             sharing_calls: OnceLock::new(),
             goroutines: OnceLock::new(),
+            unwind: OnceLock::new(),
         }
     }
 
