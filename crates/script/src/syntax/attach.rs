@@ -136,6 +136,29 @@ pub enum AttachError {
     Trigger(String),
 }
 
+/// What is said of a probe of the kernel, by its full name as in [`ProbePoint::Kernel`].
+pub fn refusal(provider: &str) -> String {
+    let (what, way) = match provider {
+        "kprobe" | "kretprobe" | "fentry" | "fexit" => (
+            "functions of the kernel",
+            "probe the program's own function with uprobe, or run the script with bpftrace",
+        ),
+        "tracepoint" | "rawtracepoint" => (
+            "events of the kernel",
+            "probe the library function that makes the system call, or run the script with bpftrace",
+        ),
+        "software" | "hardware" => {
+            ("counters of the kernel", "sample with profile, or run the script with bpftrace")
+        }
+        "watchpoint" | "asyncwatchpoint" => (
+            "the processor's watchpoints",
+            "probe what writes there with uprobe, or run the script with bpftrace",
+        ),
+        _ => ("objects of the kernel", "run the script with bpftrace"),
+    };
+    format!("{provider} probes {what}, and this tool probes programs in user space: {way}")
+}
+
 /// The providers of user space and the kernel's, with their short names.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Provider {
