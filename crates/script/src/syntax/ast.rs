@@ -7,10 +7,12 @@
 
 mod expr;
 mod point;
+mod types;
 pub mod visit;
 
 pub use expr::*;
 pub use point::*;
+pub use types::*;
 
 use crate::source::Span;
 

@@ -9,9 +9,11 @@
 //! that every later walk over the tree may recurse.
 
 mod cursor;
+mod definition;
 mod expression;
 mod item;
 mod literal;
+mod primary;
 mod statement;
 mod types;
 
