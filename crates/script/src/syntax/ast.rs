@@ -1,7 +1,7 @@
 //! The tree of a script: what the parser reads, macros expand and the checker walks.
 //!
-//! Nothing here has a type yet. Every expression has an [`ExprId`], unique in its script, so that later passes
-//! keep what they learn in tables beside the tree.
+//! Nothing here has a type yet. Every expression has an [`ExprId`], unique in its script, so that later
+//! passes keep what they learn in tables beside the tree.
 //!
 //! Two trees are equal if they mean the same text: spans, ids and the notation of literals do not count.
 

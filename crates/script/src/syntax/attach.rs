@@ -1,8 +1,8 @@
 //! The parts of an attach point: from the words between its colons to what it means.
 //!
-//! `provider:part:part`, where a part may be in quotes, and `$1` outside of quotes stands for a parameter of the
-//! command line. The source line of `uprobe:file@source:line` is set off by an `@` in the target; behind it, an
-//! `@` belongs to the name, as in `memcpy@@GLIBC_2.14`.
+//! `provider:part:part`, where a part may be in quotes, and `$1` outside of quotes stands for a parameter of
+//! the command line. The source line of `uprobe:file@source:line` is set off by an `@` in the target; behind
+//! it, an `@` belongs to the name, as in `memcpy@@GLIBC_2.14`.
 
 mod error;
 
@@ -93,8 +93,8 @@ pub fn parse(text: &str, context: &AttachContext) -> Result<Parsed, AttachError>
         let point = point(by_name(&provider)?, parts, context)?;
         return Ok(Parsed { name, points: vec![point] });
     }
-    // A pattern stands for the providers of user space if the target is a path or there is a process, else for the
-    // kernel's. Those whose parts do not fit are left out.
+    // A pattern stands for the providers of user space if the target is a path or there is a process, else
+    // for the kernel's. Those whose parts do not fit are left out.
     let user = context.process || parts.first().is_some_and(|target| target.contains('/'));
     let pattern = if parts.is_empty() { "*" } else { provider.as_str() };
     let fitting: Vec<Provider> = PROVIDERS

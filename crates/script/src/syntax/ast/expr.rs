@@ -65,8 +65,8 @@ pub enum ExprKind {
     Positional(u64),
     /// `$#`.
     PositionalCount,
-    /// A word that is none of the reserved builtins: a function without parentheses, a constant of C, a mode of
-    /// stacks, a type.
+    /// A word that is none of the reserved builtins: a function without parentheses, a constant of C, a mode
+    /// of stacks, a type.
     Identifier(String),
     /// A reserved builtin: `pid`, `arg0`, `args`, ….
     Builtin(String),

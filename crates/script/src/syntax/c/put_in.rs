@@ -1,7 +1,7 @@
 //! What `#define` makes of names, put in where a script uses them.
 //!
-//! A body is read as an expression of the language when its name is used, so that the many macros of headers that
-//! are no expressions do no harm. Parameters are replaced in the tree, and not in the text.
+//! A body is read as an expression of the language when its name is used, so that the many macros of headers
+//! that are no expressions do no harm. Parameters are replaced in the tree, and not in the text.
 
 use std::collections::HashMap;
 
