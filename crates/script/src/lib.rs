@@ -7,8 +7,13 @@
 //! 3. The checked tree is lowered to the [`ir`], which the [`interp`]reter runs and native code
 //!    is made from. What its bytes mean is told by
 //!    [`shape`]s, and what is done with what it tells by [`message`]s.
+//! 2. [`syntax`] turns the script into a [`syntax::Script`]: trees of its probes with macros expanded,
+//!    settings, and what definitions of C say.
 //!
-//! The crate reads no file and no environment by itself. Whoever uses it hands in the texts.
+//! Each step tells what is wrong in [`diagnostics`], as much of it at once as is sure, in bpftrace's form.
+//!
+//! The crate reads no file and no environment by itself. Whoever uses it hands in the texts. Whatever a text
+//! asks for, depth, length, headers or macros, has a limit, and no text makes it panic.
 #![forbid(unsafe_code)]
 
 #[cfg(any(test, feature = "arbitrary"))]

@@ -3,8 +3,9 @@
 //! Only what a script can use is kept: records, enums, typedefs, and what `#define` makes of names. Sizes and
 //! offsets are the checker's, because they depend on the target.
 //!
-//! A header is read as far as it is understood. What is not a type is skipped, and so is a type that cannot be
-//! understood: who uses it is told that it is not known. In the script itself everything must be understood.
+//! A header is read as far as it is understood. What is not a type is skipped, and so is a type that cannot
+//! be understood: who uses it is told that it is not known. In the script itself everything must be
+//! understood.
 
 mod builtin;
 mod constant;
@@ -84,6 +85,9 @@ impl Options {
     }
 }
 
+/// The line of a script's first statement in the file that bpftrace would make of them, which errors tell.
+const FIRST_LINE: u32 = 2;
+
 /// Reads all definitions of a script.
 pub(super) fn define(
     statements: &[CStatement],
@@ -115,7 +119,14 @@ pub(super) fn define(
         }
         input.append(&mut read);
     }
+    let mut line = FIRST_LINE;
+    let mut starts = Vec::new();
+    for statement in statements {
+        starts.push((statement.span, line));
+        line += statement.text.lines().count() as u32;
+    }
     let mut preprocessor = Preprocessor::new(options, files, sources, diagnostics);
+    preprocessor.statements = starts;
     preprocessor.lines(&input);
     let Preprocessor { out, headers, pack_changes, macros, failed, .. } = preprocessor;
     if failed {

@@ -1,7 +1,8 @@
 //! The settings of a script: its `config` block and variables of the environment.
 //!
-//! A name may be written as `stack_mode`, `STACK_MODE` or `BPFTRACE_STACK_MODE`. A variable of the environment comes
-//! before the block. Settings that are about the kernel's means are read and checked, and have no effect.
+//! A name may be written as `stack_mode`, `STACK_MODE` or `BPFTRACE_STACK_MODE`. A variable of the
+//! environment comes before the block. Settings that are about the kernel's means are read and checked, and
+//! have no effect.
 
 use super::ast::{Config, ConfigEntry, ConfigValue};
 use crate::diagnostics::Diagnostics;
@@ -186,8 +187,8 @@ fn plain(key: &str) -> String {
 impl Settings {
     /// The settings of a block and an environment, which is pairs of names and values.
     ///
-    /// Variables that are no options are passed over, as others may be meant for other programs. A wrong value in
-    /// the environment is an error without a place.
+    /// Variables that are no options are passed over, as others may be meant for other programs. A wrong
+    /// value in the environment is an error without a place.
     ///
     /// # Errors
     /// A variable of the environment has a wrong value. Errors of the block are told in `diagnostics`.

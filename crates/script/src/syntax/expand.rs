@@ -1,9 +1,9 @@
 //! Macros: calls become the bodies of what is called.
 //!
 //! A body is put in as a block, with a copy of each argument where its parameter stands. It is hygienic: a
-//! variable that a body assigns to gets a name of its own, which no script can write; a map can only be used if it
-//! is a parameter; and an argument is expanded where it was written, so that the body does not capture what is in
-//! it. A macro cannot come to call itself.
+//! variable that a body assigns to gets a name of its own, which no script can write; a map can only be used
+//! if it is a parameter; and an argument is expanded where it was written, so that the body does not capture
+//! what is in it. A macro cannot come to call itself.
 //!
 //! How deep calls nest and how much they write is limited: a few lines can ask for any amount of code.
 
@@ -29,7 +29,8 @@ const MAX_NODES: u32 = 1 << 18;
 
 /// Expands every call in probes and functions.
 ///
-/// `is_native` tells the functions that the checker knows: a call of one that fits no macro of that name is left.
+/// `is_native` tells the functions that the checker knows: a call of one that fits no macro of that name is
+/// left.
 pub fn expand<'a>(
     probes: impl Iterator<Item = &'a mut Probe>,
     functions: impl Iterator<Item = &'a mut Subprog>,

@@ -1,7 +1,7 @@
 //! Walking over a tree that may be changed on the way.
 //!
-//! Each method of [`VisitMut`] walks on by itself. Whoever replaces one calls the function of the same name to go
-//! on below. The height of a tree is limited where it is built, so that walking may recurse.
+//! Each method of [`VisitMut`] walks on by itself. Whoever replaces one calls the function of the same name
+//! to go on below. The height of a tree is limited where it is built, so that walking may recurse.
 
 use super::{
     Block, Expr, ExprId, ExprKind, Iterable, Name, Place, PlaceKind, Probe, Stmt, StmtKind, Type, TypeKind,

@@ -7,6 +7,8 @@ use crate::syntax::attach::AttachContext;
 use crate::syntax::files::memory::Memory;
 use crate::syntax::parse_program;
 
+use proptest::prelude::*;
+
 fn read(text: &str, files: &Memory) -> (Definitions, String) {
     let mut sources = Sources::default();
     let script = sources.add("stdin", text).unwrap();
@@ -50,8 +52,9 @@ fn shown(of: &Type) -> String {
 
 #[test]
 fn members_have_these_types() {
-    let table: [(&str, &[&str]); 19] = [
+    let table: [(&str, &[&str]); 20] = [
         ("int a;", &["a Int(Signed)"]),
+        ("int a", &["a Int(Signed)"]),
         ("int a, *b, c[4];", &["a Int(Signed)", "b *Int(Signed)", "c [4]Int(Signed)"]),
         ("unsigned long int a; long unsigned b;", &["a Long(Unsigned)", "b Long(Unsigned)"]),
         ("long long a; unsigned long long int b;", &["a LongLong(Signed)", "b LongLong(Unsigned)"]),
@@ -201,7 +204,7 @@ fn what_is_wrong_in_the_script_is_told() {
         ),
         ("struct S { int };", "stdin:1:16-17: ERROR: expected a member's name"),
         ("struct S { int a[n]; };", "stdin:1:20-21: ERROR: the length of an array must be a constant"),
-        ("struct S { int a };", "stdin:1:18-19: ERROR: expected ';'"),
+        ("struct S { int a int b; };", "stdin:1:18-21: ERROR: expected ';'"),
         ("struct S { int a; };\nstruct S { int b; };", "stdin:2:8-9: ERROR: redefinition of 'S'"),
         ("enum E { A = x };", "stdin:1:14-15: ERROR: the value of an enumerator must be a constant"),
         ("#endif", "stdin:1:1-7: ERROR: #endif without #if"),
@@ -229,10 +232,94 @@ fn nothing_is_read_without_bound() {
         (format!("struct S {{ int {}x{}; }};", "(*".repeat(10_000), ")".repeat(10_000)), "nested too deeply"),
         (bomb + "struct S { int A59; };", "macros of C write too much"),
         ("#include \"loop.h\"".to_string(), "'loop.h' is included from too many files"),
+        (
+            (0..20_000).map(|n| format!("#define B{n} B{}\n", n + 1)).collect::<String>()
+                + "struct S { int B0; };",
+            "macros of C nest too deeply",
+        ),
+        ("#if 1\n".repeat(20_000), "conditions nest too deeply"),
+        (
+            "#define F(x) x\nstruct S { ".to_string() + &"F( ".repeat(50_000) + "};",
+            "a call of a macro has no end",
+        ),
         (format!("#if {}1\n#endif", "(".repeat(100_000)), "invalid condition"),
     ];
     for (text, expected) in table {
         let told = read(&text, &files).1;
         assert!(told.contains(expected), "{expected}: {}", told.lines().next().unwrap_or_default());
+    }
+}
+
+/// Pieces that headers are made of, for texts that are nearly right.
+const PIECES: [&str; 52] = [
+    "struct S",
+    "union U",
+    "enum E",
+    "typedef",
+    "{",
+    "}",
+    "(",
+    ")",
+    "[",
+    "]",
+    ";",
+    ",",
+    ":",
+    "*",
+    "int",
+    "unsigned",
+    "long",
+    "x",
+    "y",
+    "1",
+    "0x10UL",
+    "'a'",
+    "\"s\"",
+    "=",
+    "+",
+    "-",
+    "<<",
+    "?",
+    "sizeof",
+    "__attribute__",
+    "((packed))",
+    "((aligned(8)))",
+    "\n#define A",
+    "\n#define F(x)",
+    "\n#define V(x, ...)",
+    "A",
+    "F",
+    "V",
+    "__VA_ARGS__",
+    "##",
+    "#",
+    "\n#if",
+    "\n#ifdef A",
+    "\n#else",
+    "\n#elif 1",
+    "\n#endif",
+    "\n#undef A",
+    "\n#pragma pack(1)",
+    "defined",
+    "\n",
+    "\\\n",
+    "/* */",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_header_is_read(pieces in proptest::collection::vec(proptest::sample::select(PIECES.to_vec()), 0..80)) {
+        let header = pieces.join(" ");
+        let files = Memory::new([("any.h", header.as_str())]);
+        read("#include \"any.h\"\nstruct Own { A x; };", &files);
+        read(&format!("struct Own {{ {header} }};\n#define M {header}"), &files);
+    }
+
+    #[test]
+    fn any_bytes_are_read(text in "\\PC{0,200}") {
+        let files = Memory::new([("any.h", text.as_str())]);
+        read("#include \"any.h\"\n", &files);
     }
 }

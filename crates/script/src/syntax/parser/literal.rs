@@ -43,12 +43,12 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// The length of a suffix: a unit of time, `u`, `l`, `ul`, `ll` or `ull`.
+    /// The length of a suffix: a unit of time or size, `u`, `l`, `ul`, `ll` or `ull`.
     fn suffix_length(&self) -> usize {
         let is_long = |offset| matches!(self.peek_at(offset), b'l' | b'L');
         match self.peek() {
             b'n' | b'u' | b'm' if self.peek_at(1) == b's' => 2,
-            b's' | b'm' | b'h' | b'd' => 1,
+            b's' | b'm' | b'h' | b'd' | b'k' | b'M' | b'G' => 1,
             b'u' | b'U' if is_long(1) => 2 + usize::from(is_long(2)),
             b'u' | b'U' => 1,
             b'l' | b'L' => 1 + usize::from(is_long(1)),
@@ -60,7 +60,7 @@ impl Parser<'_> {
     pub(super) fn integer(&mut self) -> Result<ExprKind> {
         let start = self.position;
         let text = self.integer_text()?;
-        match number::parse(&text) {
+        match number::parse_literal(&text) {
             Ok(value) => Ok(ExprKind::Integer(Integer { value, text })),
             Err(error) => Err(self.error_at(self.span_from(start), &error.to_string())),
         }
