@@ -22,11 +22,13 @@
 //!
 //! - An access to scratch at a computed index stays inside of its place: an index beyond it counts as the last one that fits ([`Place::Indexed`]).
 //! - Division by 0 gives 0, and remainder by 0 too. `i64::MIN / -1` wraps, as all arithmetic does. Shifts take the amount modulo 64.
-//! - A double that is converted to an integer saturates; one that is not a number gives 0.
+//! - A double that is converted to an integer saturates; one that is not a number gives 0. Which bits one has that is not a number, is not said.
 //! - Loops are bounded by the *fuel* of a body's run: [`Program::fuel`] rounds of all its loops together. One more ends the run, and is told.
 //! - A read of foreign memory that fails gives zeros and says so.
 //!
-//! Verification checks all that can be checked of a program once; back ends rely on it.
+//! [`verify`](verify::verify) checks all that can be checked of a program once; back ends rely on it.
+
+pub mod verify;
 
 /// A script, lowered.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -441,7 +443,7 @@ pub enum Statement {
         /// What.
         value: Expression,
     },
-    /// Copy bytes that do not overlap.
+    /// Copy bytes that do not overlap, wherever indices lead.
     Copy {
         /// Where to. Not a constant.
         to: Place,
@@ -469,7 +471,7 @@ pub enum Statement {
         /// Becomes 1, or 0 if it cannot be read.
         ok: Option<LocalId>,
     },
-    /// Read bytes of foreign memory. What cannot be read is 0, and so is what is beyond `length`.
+    /// Read bytes of foreign memory. From the first byte that cannot be read on, all is 0, and so is what is beyond `length`.
     ReadBytes {
         /// Where to. Not a constant.
         to: Place,
@@ -490,7 +492,7 @@ pub enum Statement {
         size: u32,
         /// Address.
         from: Expression,
-        /// How many bytes at most, with the final zero, unsigned.
+        /// How many bytes at most, with the final zero, unsigned. Of 0 and 1, nothing is read and the length is 0.
         most: Expression,
         /// Becomes the length without the final zero; -1 if not even its first byte can be read, when all is zeroed. A string that ends in unreadable memory
         /// ends there.
@@ -602,9 +604,9 @@ pub enum Statement {
     ForEach {
         /// Which.
         map: MapId,
-        /// Where the key goes. Not a constant.
+        /// Where the key goes: [`Place::Scratch`].
         key: Place,
-        /// Where the value goes, as [`MapValue`] lays it out. Not a constant.
+        /// Where the value goes, as [`MapValue`] lays it out: [`Place::Scratch`], beside the key.
         value: Place,
         /// What is done.
         body: Vec<Statement>,
@@ -617,7 +619,7 @@ pub enum Statement {
         key: Place,
         /// The value, of the type that the aggregation is of. It does not matter for [`Aggregation::Count`].
         value: Expression,
-        /// How often.
+        /// How often: counts grow by it, and sums by the value times it. Unsigned; 1 if it is not said.
         weight: Option<Expression>,
     },
     /// What an aggregation says so far, over all threads.

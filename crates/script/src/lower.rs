@@ -286,7 +286,6 @@ impl<'a> Compiler<'a> {
 
     fn body(&mut self, number: usize, body: &tree::Body) -> BodyId {
         let maps: Maps = self.checker.maps.clone();
-        let kind = self.clauses[number].kind;
         let longest = self.checker.longest();
         let tells_failures = self.checker.environment.tells_failures();
         let keeper = self.keepers[number];
@@ -296,7 +295,6 @@ impl<'a> Compiler<'a> {
             &maps,
             self.checker.sources,
             &body.variables,
-            kind,
             tells_failures,
             longest,
         );

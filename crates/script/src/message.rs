@@ -69,12 +69,12 @@ pub struct Location {
     pub line: u32,
     /// First column, from 1 on.
     pub column: u32,
-    /// The line itself.
+    /// The line itself; all of them, if it goes over several.
     pub text: Arc<str>,
-    /// Where it ends in the line: the column behind the last one.
+    /// Where it ends: the column behind the last. It does not matter if it goes over several lines.
     pub end: u32,
-    /// The call of the macro that it stands in.
-    pub from: Option<Arc<Location>>,
+    /// The call of the macro that it comes from.
+    pub expanded_from: Option<Arc<Location>>,
 }
 
 /// A format with what it is filled with.
@@ -93,6 +93,8 @@ pub enum ErrorKind {
     DivideByZero,
     /// Foreign memory could not be read. Says the address.
     Unreadable,
+    /// A string of foreign memory could not be read. Says the address.
+    UnreadableText,
     /// A map is full. Says nothing.
     MapFull(MapId),
     /// A key that is not there was deleted. Says nothing.
