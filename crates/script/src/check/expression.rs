@@ -64,7 +64,7 @@ impl Checker<'_> {
                 Expr::nothing(span)
             }
             ExprKind::Sizeof(of) => {
-                let of = self.type_of_written(of);
+                let of = self.meta("sizeof", |checker| checker.type_of_written(of));
                 if of.is_none() {
                     return Expr::nothing(span);
                 }
@@ -74,7 +74,13 @@ impl Checker<'_> {
             ExprKind::Offsetof { of, fields } => self.offset_of(of, fields, span),
             ExprKind::Typeinfo(of) => self.type_info(of, span),
             ExprKind::Variable(name) => match self.read(&dollar(name), span) {
-                Some(id) => Expr { of: self.type_of(id), span, kind: Kind::Variable(id) },
+                Some(id) => {
+                    let of = self.type_of(id);
+                    if of.is_none() && self.at.meta.is_none() && !self.told.has_errors() {
+                        self.error(span, "Could not resolve the type of this variable");
+                    }
+                    Expr { of, span, kind: Kind::Variable(id) }
+                }
                 None => Expr::nothing(span),
             },
             ExprKind::Map(name) => match self.scalar_map(name, span) {
@@ -544,6 +550,9 @@ impl Checker<'_> {
     }
 
     fn checked_condition(&mut self, condition: Expr, span: Span) -> Expr {
+        if let (Kind::Text(_), Some(truth)) = (&condition.kind, condition.truth()) {
+            return Expr::int(Type::Bool, truth.into(), condition.span);
+        }
         match condition.of {
             Type::Int(_) | Type::Enum(..) | Type::Bool | Type::Pointer(..) | Type::Float(_) | Type::None => {}
             _ => self.error(span, format!("Invalid condition: {}", condition.of.kind())),
@@ -630,6 +639,7 @@ impl Checker<'_> {
     }
 
     fn type_info(&mut self, of: &ast::TypeOf, span: Span) -> Expr {
+        self.unstable("typeinfo", "unstable_typeinfo", self.settings.unstable_typeinfo, span);
         let of = self.type_of_written(of);
         if of.is_none() {
             return Expr::nothing(span);
