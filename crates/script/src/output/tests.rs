@@ -90,7 +90,7 @@ fn printed_with(
     let mut printer = Printer::new(messages, options);
     let mut streams = Streams { out: &mut out, err: &mut err };
     let effect = printer.message(MessageId(0), parts, tables, &mut Known, &mut streams).expect("written");
-    let text = |bytes| String::from_utf8(bytes).expect("text");
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     (text(out), text(err), effect)
 }
 
@@ -288,21 +288,15 @@ fn printf_and_those_that_go_elsewhere() {
     assert_eq!((out.as_str(), err.as_str()), ("-1   abc\n", ""));
     assert_eq!(json_out, "{\"type\": \"printf\", \"data\": \"-1   abc\\n\"}\n");
 
-    let call = Location {
-        file: "stdin".into(),
-        line: 2,
-        column: 3,
-        text: "\tm();".into(),
-        end: 6,
-        expanded_from: None,
-    };
+    let call =
+        Location { file: "stdin".into(), line: 2, column: 3, text: "\tm();".into(), end: 6, from: None };
     let at = Location {
         file: "stdin".into(),
         line: 1,
         column: 15,
         text: "macro m() {".into(),
         end: 38,
-        expanded_from: Some(Arc::new(call)),
+        from: Some(Arc::new(call)),
     };
     for (channel, word, kind) in
         [(Channel::Error(at.clone()), "ERROR", "errorf"), (Channel::Warning(at.clone()), "WARNING", "warnf")]
@@ -384,7 +378,7 @@ fn what_went_wrong() {
         column: 9,
         text: "begin { @a[2]=1; }".into(),
         end: 16,
-        expanded_from: None,
+        from: None,
     };
     let source = "begin { @a[2]=1; }\n        ~~~~~~~\n";
     for (kind, text, expected_json) in [
@@ -528,7 +522,7 @@ impl Shown {
         let mut streams = Streams { out: &mut out, err: &mut err };
         let mut printer = Printer::new(messages, options);
         printer.end(&mut self.tables(), &mut Known, &mut streams).expect("written");
-        String::from_utf8(out).expect("text")
+        String::from_utf8_lossy(&out).into_owned()
     }
 }
 
@@ -981,3 +975,5 @@ fn tests_and_benchmarks() {
          {\"type\": \"benchmark_result\", \"data\": {\"a\": {\"average\": 12, \"iters\": 1000}}}\n"
     );
 }
+
+mod random;
