@@ -399,6 +399,8 @@ pub enum Context {
     Symbol(u16),
     /// How many processors are online.
     Processors,
+    /// Nanoseconds since the script began.
+    Elapsed,
 }
 
 /// A clock, in nanoseconds.

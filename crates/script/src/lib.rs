@@ -11,11 +11,13 @@
 //! The crate reads no file and no environment by itself. Whoever uses it hands in the texts.
 #![forbid(unsafe_code)]
 
+pub mod check;
 #[cfg(any(test, feature = "arbitrary"))]
 pub mod arbitrary;
 pub mod diagnostics;
 pub mod interp;
 pub mod ir;
+pub mod lower;
 pub mod machine;
 pub mod message;
 pub mod output;

@@ -7,6 +7,7 @@
 
 mod expr;
 mod point;
+pub mod visit;
 
 pub use expr::*;
 pub use point::*;

@@ -68,3 +68,22 @@ pub fn is_type(word: &str) -> bool {
     ];
     WORDS.contains(&word)
 }
+
+/// Whether `text` is one identifier.
+pub fn is_word(text: &str) -> bool {
+    !text.is_empty()
+        && leading_word(text).len() == text.len()
+        && !text.starts_with(|c: char| c.is_ascii_digit())
+}
+
+/// The letters, digits and `_` that `text` begins with.
+pub(crate) fn leading_word(text: &str) -> &str {
+    let end = text.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+    &text[..end.unwrap_or(text.len())]
+}
+
+/// Words that begin a statement and are no expression.
+pub(crate) fn is_statement_word(word: &str) -> bool {
+    const WORDS: [&str; 9] = ["import", "while", "unroll", "for", "break", "continue", "return", "let", "if"];
+    WORDS.contains(&word)
+}

@@ -1,5 +1,7 @@
 //! Expressions, places that can be assigned to, and types as written.
 
+use std::fmt;
+
 use super::{Block, Name};
 use crate::source::Span;
 
@@ -451,4 +453,37 @@ pub enum TypeKind {
     Pointer(Box<Type>),
     /// `type[length]`; 0 for `type[]`, as in bpftrace.
     Array(Box<Type>, u64),
+}
+
+impl Type {
+    /// What is below all stars and lengths.
+    pub fn base(&self) -> &Type {
+        match &self.kind {
+            TypeKind::Pointer(inner) | TypeKind::Array(inner, _) => inner.base(),
+            _ => self,
+        }
+    }
+
+    /// Replaces what is below all stars and lengths.
+    pub fn set_base(&mut self, kind: TypeKind) {
+        match &mut self.kind {
+            TypeKind::Pointer(inner) | TypeKind::Array(inner, _) => inner.set_base(kind),
+            other => *other = kind,
+        }
+    }
+}
+
+impl fmt::Display for Type {
+    /// As written, without spaces before suffixes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.kind {
+            TypeKind::Named(name) => f.write_str(name),
+            TypeKind::Struct(name) => write!(f, "struct {name}"),
+            TypeKind::Union(name) => write!(f, "union {name}"),
+            TypeKind::Enum(name) => write!(f, "enum {name}"),
+            TypeKind::Pointer(inner) => write!(f, "{inner}*"),
+            TypeKind::Array(inner, 0) => write!(f, "{inner}[]"),
+            TypeKind::Array(inner, length) => write!(f, "{inner}[{length}]"),
+        }
+    }
 }

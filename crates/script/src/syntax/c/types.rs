@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use crate::source::Span;
-use crate::syntax::ast::Expr;
 
 /// Everything that a script's definitions and headers define.
 #[derive(Clone, Debug, Default)]
@@ -18,9 +17,15 @@ pub struct Definitions {
     pub typedefs: BTreeMap<String, Type>,
     /// The enum and value of every name in an enum.
     pub enumerators: BTreeMap<String, Enumerator>,
-    /// `#define NAME body`, where the body is an expression of the language. Already put in where the script
-    /// uses them.
-    pub constants: BTreeMap<String, Expr>,
+    /// What `#define` made of names. Put in where the script uses them by the time it is checked.
+    pub(super) macros: BTreeMap<String, Macro>,
+}
+
+/// `#define NAME body` or `#define NAME(parameters) body`.
+#[derive(Clone, Debug)]
+pub(super) struct Macro {
+    pub(super) parameters: Option<Vec<String>>,
+    pub(super) body: String,
 }
 
 /// A struct or a union.

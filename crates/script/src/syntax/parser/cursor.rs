@@ -81,20 +81,35 @@ impl Parser<'_> {
         position
     }
 
-    /// The place behind the bracket that closes the one at `position`, or nothing.
+    /// The place behind the bracket that closes the one at `position`, or nothing. Strings and comments do not count.
     pub(super) fn scan_balanced(&self, position: usize, open: u8, close: u8) -> Option<usize> {
-        let mut depth = 0_usize;
-        for (offset, &byte) in self.bytes.get(position..)?.iter().enumerate() {
-            if byte == open {
-                depth += 1;
-            } else if byte == close {
-                depth = depth.checked_sub(1)?;
+        let (mut at, mut depth) = (position, 0_usize);
+        while at < self.bytes.len() {
+            match self.byte_at(at) {
+                b'/' if matches!(self.byte_at(at + 1), b'/' | b'*') => {
+                    at = self.scan_layout(at);
+                    continue;
+                }
+                b'"' => at = self.scan_string(at),
+                byte if byte == open => depth += 1,
+                byte if byte == close => depth = depth.checked_sub(1)?,
+                _ => {}
             }
+            at += 1;
             if depth == 0 {
-                return (offset > 0).then_some(position + offset + 1);
+                return (at > position + 1).then_some(at);
             }
         }
         None
+    }
+
+    /// The closing quote of the string at `position`, or the end of its line.
+    pub(super) fn scan_string(&self, position: usize) -> usize {
+        let mut at = position + 1;
+        while at < self.bytes.len() && !matches!(self.byte_at(at), b'"' | b'\n') {
+            at += if self.byte_at(at) == b'\\' { 2 } else { 1 };
+        }
+        at
     }
 
     /// Skips layout and keeps its comments.

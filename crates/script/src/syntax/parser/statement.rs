@@ -65,7 +65,10 @@ impl Parser<'_> {
                     self.layout();
                     continue;
                 }
-                b'"' => self.skip_string(),
+                b'"' => {
+                    let end = self.scan_string(self.position);
+                    self.bump(end - self.position);
+                }
                 b';' if depth == 0 => return self.bump(1),
                 b'{' => depth += 1,
                 b'}' if depth == 0 => return,
@@ -74,14 +77,6 @@ impl Parser<'_> {
                 _ => {}
             }
             self.bump(1);
-        }
-    }
-
-    /// Moves to the closing quote, or to the end of the line.
-    fn skip_string(&mut self) {
-        self.bump(1);
-        while !self.at_end() && !matches!(self.peek(), b'"' | b'\n') {
-            self.bump(if self.peek() == b'\\' { 2 } else { 1 });
         }
     }
 

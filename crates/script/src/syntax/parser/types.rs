@@ -26,7 +26,7 @@ impl Parser<'_> {
         }
         let mut at = self.scan_identifier(start);
         let word = std::str::from_utf8(self.bytes.get(start..at)?).ok()?;
-        if is_builtin(word) {
+        if is_builtin(word) || matches!(word, "true" | "false") {
             return None;
         }
         let mut certain = is_type(word);
@@ -120,7 +120,7 @@ impl Parser<'_> {
             return self.type_of();
         }
         let start = self.scan_layout(self.position);
-        let kind = self.type_or_expression(b";,=){}")?;
+        let kind = self.type_or_expression(b",)")?;
         Ok(TypeOf { kind, span: self.span_from(start) })
     }
 

@@ -1,0 +1,363 @@
+//! Parts of values: fields, elements, arguments by name.
+
+use super::checker::Checker;
+use super::environment::{Held, Parameter};
+use super::expression::literal;
+use super::tree::{Block, Expr, Kind};
+use super::types::{Space, Type, field};
+use crate::ir::{Binary, Context, Unary};
+use crate::source::Span;
+use crate::syntax::ast;
+use std::sync::Arc;
+
+impl Checker<'_> {
+    /// `of.name`, through any number of pointers.
+    pub fn field(&mut self, of: Expr, name: &ast::Name, span: Span) -> Expr {
+        let mut of = of;
+        while let Type::Pointer(to, _) = &of.of {
+            let to = (**to).clone();
+            of = Expr { of: to, span: of.span, kind: Kind::Deref(Box::new(of)) };
+        }
+        match of.of.clone() {
+            Type::None => Expr::nothing(span),
+            Type::Record(fields) => match field(&fields, &name.text) {
+                Some((index, _)) => self.part_of(of, index, span),
+                None => {
+                    let message = format!("Record does not contain a field named '{}'", name.text);
+                    self.error(span, message);
+                    Expr::nothing(span)
+                }
+            },
+            Type::Struct(structure) => {
+                if !self.structs.is_known(&structure) {
+                    self.error(span, format!("Unknown struct/union: '{}'", structure.name));
+                    return Expr::nothing(span);
+                }
+                let layout = self.structs.get(&structure);
+                let Some(member) = layout.members.iter().find(|member| *member.name == *name.text) else {
+                    self.error(
+                        span,
+                        format!(
+                            "Struct/union of type '{}' does not contain a field named '{}'",
+                            structure.name, name.text
+                        ),
+                    );
+                    return Expr::nothing(span);
+                };
+                let kind = Kind::Part(Box::new(of), member.offset, member.bits);
+                Expr { of: member.of.clone(), span, kind }
+            }
+            other => {
+                self.error(
+                    span,
+                    format!("Can not access field '{}' on expression of type '{other}'", name.text),
+                );
+                Expr::nothing(span)
+            }
+        }
+    }
+
+    /// `of.index` of a tuple.
+    pub fn tuple_part(&mut self, of: Expr, index: u64, span: Span) -> Expr {
+        match &of.of {
+            Type::None => Expr::nothing(span),
+            Type::Tuple(parts) => match usize::try_from(index).ok().filter(|index| *index < parts.len()) {
+                Some(index) => self.part_of(of, index, span),
+                None => {
+                    let count = parts.len();
+                    self.error(
+                        span,
+                        format!("Invalid tuple index: {index}. Found {count} elements in tuple."),
+                    );
+                    Expr::nothing(span)
+                }
+            },
+            other => {
+                self.error(span, format!("Can not access index '{index}' on expression of type '{other}'"));
+                Expr::nothing(span)
+            }
+        }
+    }
+
+    /// A part of a tuple or record.
+    fn part_of(&mut self, of: Expr, index: usize, span: Span) -> Expr {
+        let (part, offset) = match &of.of {
+            Type::Tuple(parts) => {
+                let places = self.structs.places(parts.iter().map(|of| ("", of)), 0);
+                (parts.get(index).cloned(), places.fields.get(index).map(|field| field.offset))
+            }
+            Type::Record(parts) => {
+                let places = self.structs.places(parts.iter().map(|(name, of)| (&**name, of)), 0);
+                (
+                    parts.get(index).map(|part| part.1.clone()),
+                    places.fields.get(index).map(|field| field.offset),
+                )
+            }
+            _ => (None, None),
+        };
+        let (Some(part), Some(offset)) = (part, offset) else { return Expr::nothing(span) };
+        match of.kind {
+            // Nothing needs to be put together to be taken apart.
+            Kind::Tuple(parts) if parts.iter().all(|(_, part)| part.is_pure()) => {
+                match parts.into_iter().find(|(at, _)| *at == index) {
+                    Some((_, part)) => Expr { span, ..part },
+                    None => Expr::nothing(span),
+                }
+            }
+            _ => Expr { of: part, span, kind: Kind::Part(Box::new(of), offset, None) },
+        }
+    }
+
+    /// `of[index]`.
+    pub fn index(&mut self, of: Expr, index: Expr, span: Span) -> Expr {
+        if of.of.is_none() || index.of.is_none() {
+            return Expr::nothing(span);
+        }
+        if let Type::Tuple(_) = of.of {
+            return match index.literal().and_then(|index| u64::try_from(index).ok()) {
+                Some(index) => self.tuple_part(of, index, span),
+                None => {
+                    self.error(span, "Array-style access for tuples only valid for integer literals");
+                    Expr::nothing(span)
+                }
+            };
+        }
+        let (element, count) = match &of.of {
+            Type::Array(element, count) => ((**element).clone(), Some(*count)),
+            Type::String(room) => (Type::INT8, Some(*room)),
+            Type::Pointer(element, _) => ((**element).clone(), None),
+            other => {
+                self.error(
+                    span,
+                    format!(
+                        "The array index operator [] can only be used on arrays, pointers, and tuples, found {other}."
+                    ),
+                );
+                return Expr::nothing(span);
+            }
+        };
+        let size = self.structs.size(&element);
+        if size == 0 && count.is_none() {
+            self.error(
+                span,
+                "The array index operator [] cannot be used on a pointer to an unsized type (void *).",
+            );
+            return Expr::nothing(span);
+        }
+        match (index.literal(), &index.of) {
+            (Some(index), Type::Int(_)) if index >= 0 => {
+                if let Some(count) = count
+                    && index >= i128::from(count)
+                    && count > 0
+                {
+                    self.error(span, format!("the index {index} is out of bounds for array of size {count}"));
+                    return Expr::nothing(span);
+                }
+            }
+            (_, Type::Int(int)) if !int.signed || int.flexible => {}
+            (_, other) => {
+                self.error(
+                    span,
+                    format!(
+                        "The array index operator [] only accepts non-negative integer indices. Got: {other}"
+                    ),
+                );
+                return Expr::nothing(span);
+            }
+        }
+        if let (Kind::Text(text), Some(index)) = (&of.kind, index.literal()) {
+            let byte = usize::try_from(index).ok().and_then(|index| text.get(index)).copied().unwrap_or(0);
+            return literal(byte.into(), span);
+        }
+        match (count, index.literal()) {
+            (Some(_), Some(index)) => {
+                let offset = (index as u32).saturating_mul(size);
+                Expr { of: element, span, kind: Kind::Part(Box::new(of), offset, None) }
+            }
+            (Some(count), None) => {
+                let kind = Kind::Index(Box::new(of), Box::new(index), Some(count));
+                Expr { of: element, span, kind }
+            }
+            (None, _) => {
+                let at = self.binary(ast::BinaryOp::Add, of, index, span);
+                Expr { of: element, span, kind: Kind::Deref(Box::new(at)) }
+            }
+        }
+    }
+
+    /// `offsetof(of, fields)`.
+    pub fn offset_of(&mut self, of: &ast::TypeOf, fields: &[ast::Name], span: Span) -> Expr {
+        let mut of = self.type_of_written(of);
+        let mut offset = 0u32;
+        for name in fields {
+            let structure = match &of {
+                Type::None => return Expr::nothing(span),
+                Type::Struct(structure) => structure.clone(),
+                other => {
+                    self.error(span, format!("'{other}' is not a C type."));
+                    return Expr::nothing(span);
+                }
+            };
+            let layout = self.structs.get(&structure);
+            if !layout.is_complete {
+                self.error(span, format!("'{}' does not exist.", structure.name));
+                return Expr::nothing(span);
+            }
+            let Some(member) = layout.members.iter().find(|member| *member.name == *name.text) else {
+                self.error(span, format!("'{}' has no field named '{}'", structure.name, name.text));
+                return Expr::nothing(span);
+            };
+            offset = offset.saturating_add(member.offset);
+            of = member.of.clone();
+        }
+        literal(offset.into(), span)
+    }
+
+    /// `args`: all parameters of the function, by name.
+    pub fn arguments(&mut self, span: Span) -> Expr {
+        self.at.body.depends_on_function = true;
+        let Some(function) = self.at.function.clone() else {
+            self.error(span, "Cannot read function parameters");
+            return Expr::nothing(span);
+        };
+        if function.parameters.is_empty() {
+            self.error(span, "Cannot read function parameters");
+            return Expr::nothing(span);
+        }
+        let mut types: Vec<(Arc<str>, Type)> = Vec::new();
+        let mut parts = Vec::new();
+        for (index, parameter) in function.parameters.iter().enumerate() {
+            let part = self.parameter(parameter, span);
+            types.push((parameter.name.as_str().into(), part.of.clone()));
+            parts.push((index, part));
+        }
+        Expr { of: Type::Record(types.into()), span, kind: Kind::Tuple(parts) }
+    }
+
+    /// A parameter of the function.
+    fn parameter(&mut self, parameter: &Parameter, span: Span) -> Expr {
+        let of = self.structs.described(&parameter.of, 0);
+        let size = self.structs.size(&of);
+        match self.held(&parameter.place, &of, size, span) {
+            Some(value) => value,
+            // What was optimised away is zeros.
+            None => Expr { of, span, kind: Kind::Bytes(vec![0; size as usize]) },
+        }
+    }
+
+    fn held(&mut self, place: &Held, of: &Type, size: u32, span: Span) -> Option<Expr> {
+        let word = |context| Expr { of: Type::UINT64, span, kind: Kind::Context(context) };
+        let behind = |base: Expr, offset: i64| {
+            let pointer = Type::Pointer(Arc::new(of.clone()), Space::Foreign);
+            let offset = Expr::int(Type::INT64, offset, span);
+            let kind = Kind::Binary(Binary::Add, Box::new(base), Box::new(offset));
+            let address = Expr { of: pointer, span, kind };
+            Expr { of: of.clone(), span, kind: Kind::Deref(Box::new(address)) }
+        };
+        Some(match place {
+            Held::Argument(number) => self.from_word(word(Context::Argument(*number)), of, size, span),
+            Held::Register(number) => self.from_word(word(Context::Register(*number)), of, size, span),
+            Held::FloatRegister(number) => {
+                let double =
+                    Expr { of: Type::Float(8), span, kind: Kind::Context(Context::FloatRegister(*number)) };
+                match of {
+                    Type::Float(8) => double,
+                    _ => {
+                        let kind = Kind::Unary(Unary::FloatBits, Box::new(double));
+                        self.from_word(Expr { of: Type::UINT64, span, kind }, of, size, span)
+                    }
+                }
+            }
+            Held::Frame(offset) => behind(word(Context::Frame), *offset),
+            Held::Memory(register, offset) => behind(word(Context::Register(*register)), *offset),
+            Held::Behind(number) => behind(word(Context::Argument(*number)), 0),
+            Held::Constant(value) => self.from_word(Expr::int(Type::INT64, *value, span), of, size, span),
+            Held::Pieces(pieces) => {
+                let mut parts = Vec::new();
+                let mut types = Vec::new();
+                for (index, (piece, size)) in pieces.iter().enumerate() {
+                    let of = match size {
+                        1 | 2 | 4 | 8 => Type::int(*size as u8, false),
+                        other => Type::Array(Arc::new(Type::UINT8), *other),
+                    };
+                    // Pieces of pieces there are not.
+                    if matches!(piece, Held::Pieces(_)) {
+                        return None;
+                    }
+                    let zeros = vec![0; *size as usize];
+                    let zeros = Expr { of: of.clone(), span, kind: Kind::Bytes(zeros) };
+                    parts.push((index, self.held(piece, &of, *size, span).unwrap_or(zeros)));
+                    types.push(of);
+                }
+                let tuple = Expr { of: Type::Tuple(types.into()), span, kind: Kind::Tuple(parts) };
+                Expr { of: of.clone(), span, kind: Kind::Reinterpret(Box::new(tuple)) }
+            }
+            Held::Gone => return None,
+        })
+    }
+
+    /// The low bytes of a word as a value.
+    pub fn from_word(&mut self, word: Expr, of: &Type, size: u32, span: Span) -> Expr {
+        match of {
+            Type::Int(_) | Type::Enum(..) => super::convert::converted(word, of),
+            Type::Pointer(..) => Expr { of: of.clone(), span, kind: Kind::Convert(Box::new(word)) },
+            Type::Bool => {
+                let byte = super::convert::converted(word, &Type::UINT8);
+                self.cast(byte, Type::Bool, span)
+            }
+            Type::Float(4) => {
+                let kind = Kind::Unary(Unary::SingleBitsFloat, Box::new(word));
+                Expr { of: Type::Float(4), span, kind }
+            }
+            Type::Float(_) => {
+                Expr { of: of.clone(), span, kind: Kind::Unary(Unary::BitsFloat, Box::new(word)) }
+            }
+            _ if size <= 8 => Expr { of: of.clone(), span, kind: Kind::Reinterpret(Box::new(word)) },
+            // It does not fit in a register, so it is not there.
+            _ => Expr { of: of.clone(), span, kind: Kind::Bytes(vec![0; size as usize]) },
+        }
+    }
+}
+
+impl Expr {
+    /// Whether it may be evaluated any number of times, or not at all.
+    pub fn is_pure(&self) -> bool {
+        match &self.kind {
+            Kind::Nothing
+            | Kind::Int(_)
+            | Kind::Float(_)
+            | Kind::Text(_)
+            | Kind::Bytes(_)
+            | Kind::Variable(_)
+            | Kind::Context(_)
+            | Kind::Address(_) => true,
+            Kind::Get(key) | Kind::Number(key) | Kind::Words(key) => {
+                key.key.as_ref().is_none_or(|key| key.is_pure())
+            }
+            Kind::Unary(_, of)
+            | Kind::Convert(of)
+            | Kind::Reinterpret(of)
+            | Kind::Deref(of)
+            | Kind::Part(of, ..) => of.is_pure(),
+            Kind::Binary(_, left, right)
+            | Kind::And(left, right)
+            | Kind::Or(left, right)
+            | Kind::SameBytes(left, right)
+            | Kind::SameText(left, right, None)
+            | Kind::Index(left, right, _) => left.is_pure() && right.is_pure(),
+            Kind::Tuple(parts) => parts.iter().all(|(_, part)| part.is_pure()),
+            Kind::If(condition, then, otherwise) => {
+                let pure = |block: &Block| {
+                    block.statements.is_empty() && block.value.as_ref().is_none_or(|value| value.is_pure())
+                };
+                condition.is_pure() && pure(then) && pure(otherwise)
+            }
+            Kind::SameText(..)
+            | Kind::Divide(..)
+            | Kind::Block(_)
+            | Kind::Step { .. }
+            | Kind::StepKey { .. }
+            | Kind::Call(_) => false,
+        }
+    }
+}
