@@ -11,9 +11,9 @@
 //! The crate reads no file and no environment by itself. Whoever uses it hands in the texts.
 #![forbid(unsafe_code)]
 
-pub mod check;
 #[cfg(any(test, feature = "arbitrary"))]
 pub mod arbitrary;
+pub mod check;
 pub mod diagnostics;
 pub mod interp;
 pub mod ir;

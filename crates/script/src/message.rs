@@ -74,7 +74,7 @@ pub struct Location {
     /// Where it ends: the column behind the last. It does not matter if it goes over several lines.
     pub end: u32,
     /// The call of the macro that it comes from.
-    pub from: Option<Arc<Location>>,
+    pub expanded_from: Option<Arc<Location>>,
 }
 
 /// A format with what it is filled with.

@@ -81,7 +81,7 @@ pub(super) fn write_told(severity: Severity, at: &Location, message: &[u8], out:
 const MOST_CALLS: usize = 100;
 
 fn write_calls(at: &Location, severity: Severity, out: &mut Vec<u8>) {
-    let calls = std::iter::successors(at.from.as_deref(), |at| at.from.as_deref());
+    let calls = std::iter::successors(at.expanded_from.as_deref(), |at| at.expanded_from.as_deref());
     for call in calls.take(MOST_CALLS) {
         write_place(call, severity, b"expanded from", true, out);
     }

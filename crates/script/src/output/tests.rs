@@ -288,15 +288,21 @@ fn printf_and_those_that_go_elsewhere() {
     assert_eq!((out.as_str(), err.as_str()), ("-1   abc\n", ""));
     assert_eq!(json_out, "{\"type\": \"printf\", \"data\": \"-1   abc\\n\"}\n");
 
-    let call =
-        Location { file: "stdin".into(), line: 2, column: 3, text: "\tm();".into(), end: 6, from: None };
+    let call = Location {
+        file: "stdin".into(),
+        line: 2,
+        column: 3,
+        text: "\tm();".into(),
+        end: 6,
+        expanded_from: None,
+    };
     let at = Location {
         file: "stdin".into(),
         line: 1,
         column: 15,
         text: "macro m() {".into(),
         end: 38,
-        from: Some(Arc::new(call)),
+        expanded_from: Some(Arc::new(call)),
     };
     for (channel, word, kind) in
         [(Channel::Error(at.clone()), "ERROR", "errorf"), (Channel::Warning(at.clone()), "WARNING", "warnf")]
@@ -378,7 +384,7 @@ fn what_went_wrong() {
         column: 9,
         text: "begin { @a[2]=1; }".into(),
         end: 16,
-        from: None,
+        expanded_from: None,
     };
     let source = "begin { @a[2]=1; }\n        ~~~~~~~\n";
     for (kind, text, expected_json) in [

@@ -238,6 +238,8 @@ pub fn location(sources: &Sources, span: Span) -> Location {
         column: start.column,
         text: lines.join("\n").into(),
         end: end.column,
-        expanded_from: span.expansion.map(|expansion| Arc::new(location(sources, sources.expansion(expansion).call))),
+        expanded_from: span
+            .expansion
+            .map(|expansion| Arc::new(location(sources, sources.expansion(expansion).call))),
     }
 }
