@@ -108,7 +108,7 @@ impl Checker<'_> {
     /// Literal parts have to fit.
     fn coerced_parts(&mut self, value: Expr, to: &Type) -> Option<Expr> {
         let Kind::Tuple(parts) = value.kind else {
-            return value.of.promoted(to).is_some_and(|both| both.is_same(to)).then(|| converted(value, to));
+            return to.promoted(&value.of).is_some_and(|both| both.is_same(to)).then(|| converted(value, to));
         };
         let from = value.of.clone();
         let mut all = Vec::new();

@@ -270,7 +270,7 @@ impl Checker<'_> {
             return None;
         }
         if matches!(key.of, Type::Void | Type::Mode) {
-            self.error(key.span, format!("Invalid map key type: {}", key.of));
+            self.error(span, format!("Value '{}' cannot be used as a map key.", key.of));
             return None;
         }
         if key.of.is_none() {
@@ -365,13 +365,6 @@ impl Checker<'_> {
             }
             // For old scripts that write `*args`.
             (UnaryOp::Dereference, Type::Record(_)) if matches!(operand.kind, Kind::Tuple(_)) => operand,
-            (UnaryOp::Dereference, Type::Struct(of)) => {
-                self.error(
-                    span,
-                    format!("Can not dereference struct/union of type '{}'. It is not a pointer.", of.name),
-                );
-                Expr::nothing(span)
-            }
             (UnaryOp::Not, Type::Int(_) | Type::Enum(..) | Type::Bool | Type::Float(_)) => {
                 if let Some(truth) = operand.truth() {
                     return Expr::int(Type::Bool, (!truth).into(), span);
@@ -438,7 +431,17 @@ impl Checker<'_> {
                         let of = self.type_of(variable);
                         Expr { of, span, kind: Kind::Step { variable, by: sign, after } }
                     }
-                    _ => refuse(self, &of),
+                    _ => {
+                        let from = if up { "uint64" } else { "int64" };
+                        self.error(
+                            span,
+                            format!(
+                                "Type mismatch for {name}: trying to assign value of type '{from}' when variable \
+                                 already has a type '{of}'"
+                            ),
+                        );
+                        Expr::nothing(span)
+                    }
                 }
             }
             PlaceKind::Map(_) | PlaceKind::MapElement { .. } => {

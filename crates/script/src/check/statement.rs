@@ -109,7 +109,8 @@ impl Checker<'_> {
         let name = dollar(&variable.text);
         if let Some((declared, origin)) = self.declared(&name) {
             let message = format!("Variable {name} was already declared. Variable shadowing is not allowed.");
-            self.tell(Diagnostic::error(span, message).related(declared, origin_text(origin)));
+            let place = span.to(of.map_or(variable.span, |of| of.span));
+            self.tell(Diagnostic::error(place, message).related(declared, origin_text(origin)));
             return Vec::new();
         }
         let id = self.declare(&name, variable.span, Origin::Declaration);
@@ -227,7 +228,13 @@ impl Checker<'_> {
         }
         if from.is_none() {
             if !self.told.has_errors() {
-                self.error(span, format!("Value '{from}' cannot be assigned to a map."));
+                self.error(
+                    span,
+                    format!(
+                        "Type mismatch for {name}: trying to assign value of type '{from}' when map already has a \
+                         value type '{current}'"
+                    ),
+                );
             }
             return Vec::new();
         }

@@ -34,8 +34,8 @@ impl Checker<'_> {
                     None => self.error(
                         first.span,
                         format!(
-                            "Error parsing stack mode: Invalid value for stack_mode. Found: {name}. Valid values: \
-                             build_id, raw, perf, bpftrace"
+                            "Error parsing stack mode: {function}: Invalid value for stack_mode: valid values are \
+                             bpftrace, raw, perf, and build_id."
                         ),
                     ),
                 }

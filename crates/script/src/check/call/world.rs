@@ -224,11 +224,6 @@ impl Checker<'_> {
     }
 
     fn signal(&mut self, function: &str, signal: &ast::Expr, span: Span) -> Expr {
-        if !self.at.clause.kind.is_in_target() {
-            let provider = self.at.clause.kind.provider();
-            self.error(span, format!("{function}() can not be used for this probetype {provider}"));
-            return Expr::nothing(span);
-        }
         let value = self.number_of(signal);
         let number = match (&value.kind, value.literal()) {
             (Kind::Text(name), _) => self.signal_number(&lossy(name), span),
@@ -254,8 +249,11 @@ impl Checker<'_> {
     /// `getopt(name, default, description)`: a parameter of the command line by its name.
     fn getopt(&mut self, arguments: &[ast::Expr], span: Span) -> Expr {
         let [name, rest @ ..] = arguments else { return Expr::nothing(span) };
-        let Some(name) = self.text_literal("getopt", name, span) else { return Expr::nothing(span) };
-        let name = lossy(&name).to_string();
+        let Kind::Text(text) = self.expr(name).kind else {
+            self.error(name.span, "First argument to 'getopt' must be a string literal.");
+            return Expr::nothing(span);
+        };
+        let name = lossy(&text).to_string();
         let default = rest.first().map(|default| self.expr(default));
         let description = match rest.get(1) {
             Some(description) => {
@@ -279,8 +277,8 @@ impl Checker<'_> {
         self.option(&name, &default, description, span);
         let given = self.environment.named(&name);
         let invalid = |checker: &mut Self, what: &str, value: &str| {
-            checker
-                .error(span, format!("program command line option --{name} invalid {what} (value: {value})"));
+            let message = format!("program command line option --{name} invalid {what} (value: {value})");
+            checker.tell(Diagnostic { span: None, ..Diagnostic::error(span, message) });
             Expr::nothing(span)
         };
         let Some(given) = given else { return default };
