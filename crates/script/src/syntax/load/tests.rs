@@ -140,6 +140,15 @@ fn constants_of_c_are_put_in() {
 }
 
 #[test]
+fn a_missing_header_is_told_by_its_place_among_the_definitions() {
+    let text = "struct S {\n  int x;\n}\n\n\n// why\n#include <none.h>\nbegin { }";
+    let told = loaded(text, &Memory::default()).1;
+    assert!(told.starts_with(
+        "dir/script.bt:7:1-18: ERROR: definitions.h:5:10: fatal error: 'none.h' file not found"
+    ));
+}
+
+#[test]
 fn constants_have_a_bound() {
     let mut text = String::from("#define A0 1 + 1\n");
     for level in 1..60 {
