@@ -45,6 +45,7 @@ impl Checker<'_> {
         let span = expr.span;
         match &expr.kind {
             ExprKind::Integer(integer) => literal(integer.value.into(), span),
+            ExprKind::Float(float) => Expr { of: Type::Float(8), span, kind: Kind::Float(float.value) },
             ExprKind::Boolean(value) => Expr::int(Type::Bool, (*value).into(), span),
             ExprKind::String(text) => self.text(text.clone(), span),
             ExprKind::Positional(number) => self.positional(*number, span),
