@@ -58,6 +58,7 @@ impl Default for Options {
             Context::ThreadPointer,
             Context::Duration,
             Context::Processors,
+            Context::Elapsed,
             Context::Symbol(0),
         ];
         Options {

@@ -119,6 +119,7 @@ impl<'a> Compiler<'a> {
         let structs = Structs::new(&script.definitions, environment);
         let mut checker = Checker::new(environment, &script.settings, sources, structs);
         let clauses = clauses::clauses(&script.probes, &mut checker.told);
+        clauses::check_names(&clauses, &mut checker.told);
         let bodies = checker.script(script, &clauses);
         if checker.told.has_errors() {
             return Err(checker.told);
@@ -286,7 +287,6 @@ impl<'a> Compiler<'a> {
 
     fn body(&mut self, number: usize, body: &tree::Body) -> BodyId {
         let maps: Maps = self.checker.maps.clone();
-        let kind = self.clauses[number].kind;
         let longest = self.checker.longest();
         let tells_failures = self.checker.environment.tells_failures();
         let keeper = self.keepers[number];
@@ -296,7 +296,6 @@ impl<'a> Compiler<'a> {
             &maps,
             self.checker.sources,
             &body.variables,
-            kind,
             tells_failures,
             longest,
         );

@@ -1,6 +1,5 @@
 //! A body as it is lowered: its code so far, its locals and its scratch.
 
-use crate::check::clauses::ClauseKind;
 use crate::check::maps::Maps;
 use crate::check::structs::Structs;
 use crate::check::tree::{self, VarId};
@@ -23,8 +22,6 @@ pub struct Lowering<'b, 'a> {
     pub sources: &'b Sources,
     /// The variables of the body.
     pub variables: &'b [tree::Variable],
-    /// What kind of place it runs at.
-    pub kind: ClauseKind,
     /// What is set at the entry and asked for at the return: each has a word, from this offset of scratch on.
     pub kept: Vec<ir::Context>,
     /// Where those words are.
@@ -46,6 +43,8 @@ pub struct Lowering<'b, 'a> {
     homes: HashMap<VarId, Home>,
     /// How often variables were given a value: what was read of them before may be old.
     changes: u32,
+    /// How deep we are in expressions.
+    pub nesting: u32,
 }
 
 /// Where a variable lives.
@@ -72,7 +71,6 @@ impl<'b, 'a> Lowering<'b, 'a> {
         maps: &'b Maps,
         sources: &'b Sources,
         variables: &'b [tree::Variable],
-        kind: ClauseKind,
         tells_failures: bool,
         longest: u32,
     ) -> Lowering<'b, 'a> {
@@ -82,7 +80,6 @@ impl<'b, 'a> Lowering<'b, 'a> {
             maps,
             sources,
             variables,
-            kind,
             kept: Vec::new(),
             kept_at: 0,
             tells_failures,
@@ -95,6 +92,7 @@ impl<'b, 'a> Lowering<'b, 'a> {
             addressed: 0,
             homes: HashMap::new(),
             changes: 0,
+            nesting: 0,
         };
         for (index, variable) in variables.iter().enumerate() {
             if variable.is_addressed {

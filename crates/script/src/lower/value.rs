@@ -7,9 +7,23 @@ use crate::ir::{Binary, Expression, Place, Scalar, Statement, Unary, Width};
 use crate::message::ErrorKind;
 use crate::shape::Bits;
 
+/// After so many levels, what there is of an expression is kept in a local.
+const NESTING: u32 = 16;
+
 impl Lowering<'_, '_> {
     /// A value that is one scalar.
     pub fn scalar(&mut self, value: &Expr) -> Expression {
+        self.nesting += 1;
+        let result = self.scalar_of(value);
+        self.nesting -= 1;
+        // Expressions may not be too deep.
+        if self.nesting % NESTING == NESTING - 1 {
+            return self.held(result, scalar(&value.of).unwrap_or(Scalar::Int));
+        }
+        result
+    }
+
+    fn scalar_of(&mut self, value: &Expr) -> Expression {
         match &value.kind {
             Kind::Int(number) => Expression::Int(*number),
             Kind::Float(number) => Expression::Float(*number),

@@ -90,7 +90,7 @@ fn printed_with(
     let mut printer = Printer::new(messages, options);
     let mut streams = Streams { out: &mut out, err: &mut err };
     let effect = printer.message(MessageId(0), parts, tables, &mut Known, &mut streams).expect("written");
-    let text = |bytes| String::from_utf8(bytes).expect("text");
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     (text(out), text(err), effect)
 }
 
@@ -522,7 +522,7 @@ impl Shown {
         let mut streams = Streams { out: &mut out, err: &mut err };
         let mut printer = Printer::new(messages, options);
         printer.end(&mut self.tables(), &mut Known, &mut streams).expect("written");
-        String::from_utf8(out).expect("text")
+        String::from_utf8_lossy(&out).into_owned()
     }
 }
 
@@ -975,3 +975,5 @@ fn tests_and_benchmarks() {
          {\"type\": \"benchmark_result\", \"data\": {\"a\": {\"average\": 12, \"iters\": 1000}}}\n"
     );
 }
+
+mod random;

@@ -33,7 +33,7 @@ impl Checker<'_> {
                     Some(code) => self.integer("exit", code, span),
                     None => Expr::int(Type::INT64, 0, span),
                 };
-                called(Type::Void, Call::Exit(Box::new(code)), span)
+                called(Type::None, Call::Exit(Box::new(code)), span)
             }
             _ => self.fail(arguments, span),
         }
@@ -231,13 +231,15 @@ fn tell(message: Message, values: Vec<Expr>, span: Span) -> Expr {
 pub fn location(sources: &Sources, span: Span) -> Location {
     let source = sources.get(span.source);
     let (start, end) = (sources.start(span), sources.end(span));
-    let end = if end.line == start.line { end.column } else { source.line(start.line).len() as u32 + 1 };
+    let lines: Vec<&str> = (start.line..=end.line).map(|line| source.line(line)).collect();
     Location {
         file: source.name().into(),
         line: start.line,
         column: start.column,
-        text: source.line(start.line).into(),
-        end,
-        from: span.expansion.map(|expansion| Arc::new(location(sources, sources.expansion(expansion).call))),
+        text: lines.join("\n").into(),
+        end: end.column,
+        from: span
+            .expansion
+            .map(|expansion| Arc::new(location(sources, sources.expansion(expansion).call))),
     }
 }
