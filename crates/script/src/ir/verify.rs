@@ -142,6 +142,11 @@ pub fn verify(program: &Program) -> Result<(), Invalid> {
     for (id, map) in (0..).map(MapId).zip(&program.maps) {
         verify_map(map).map_err(|fault| Invalid::Map { map: id, fault })?;
     }
+    for map in &program.evicting {
+        if map.0 as usize >= program.maps.len() {
+            return Err(Invalid::Map { map: *map, fault: Fault::Missing(What::Map, map.0) });
+        }
+    }
     for (id, constant) in (0..).map(ConstantId).zip(&program.constants) {
         if constant.len() > MOST_BYTES as usize {
             return Err(Invalid::Constant(id));

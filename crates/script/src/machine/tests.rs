@@ -286,7 +286,11 @@ fn what_full_maps_dropped_is_told_at_the_end() {
         machine.begin(0, outside).expect("written");
         machine.finish(outside).expect("written")
     });
-    assert_eq!(err, "WARNING: 1 update of @ dropped because it was full\n");
+    assert_eq!(
+        err,
+        "WARNING: Map full; can't update element. 1 update was dropped. Try increasing max_map_keys config or \
+         manually setting the max entries in a map declaration e.g. `let @ = hash(5000)`\n"
+    );
 }
 
 #[test]
