@@ -29,6 +29,7 @@ mod header;
 mod journal;
 mod schema;
 mod semaphore;
+mod table;
 
 pub use counters::{BlockView, Counters, Latency, RecordView, Totals, Words, WordsMut};
 pub use found::{BadHeader, Checked};
@@ -40,3 +41,4 @@ pub use journal::{
 };
 pub use schema::{Counter, Histogram, Numbers, PlaceKind, Places, RawPlace, Schema};
 pub use semaphore::{MAX_SEMAPHORES, SemaphorePhase, SemaphoreRecord, semaphores_size};
+pub use table::*;
