@@ -22,11 +22,13 @@
 //!
 //! - An access to scratch at a computed index stays inside of its place: an index beyond it counts as the last one that fits ([`Place::Indexed`]).
 //! - Division by 0 gives 0, and remainder by 0 too. `i64::MIN / -1` wraps, as all arithmetic does. Shifts take the amount modulo 64.
-//! - A double that is converted to an integer saturates; one that is not a number gives 0.
+//! - A double that is converted to an integer saturates; one that is not a number gives 0. Which bits one has that is not a number, is not said.
 //! - Loops are bounded by the *fuel* of a body's run: [`Program::fuel`] rounds of all its loops together. One more ends the run, and is told.
 //! - A read of foreign memory that fails gives zeros and says so.
 //!
-//! Verification checks all that can be checked of a program once; back ends rely on it.
+//! [`verify`](verify::verify) checks all that can be checked of a program once; back ends rely on it.
+
+pub mod verify;
 
 /// A script, lowered.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -40,8 +42,19 @@ pub struct Program {
     pub messages: Vec<Vec<PartKind>>,
     /// Its bodies, by [`BodyId`].
     pub bodies: Vec<Body>,
+    /// Names whose addresses it wants, for [`Context::Symbol`].
+    pub symbols: Vec<Symbol>,
     /// How many rounds all loops of one run of a body may take together.
     pub fuel: u32,
+}
+
+/// A name in a file whose address a script wants.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Symbol {
+    /// The file, as the probe names it: a path, the name of a library or nothing for the process's own file.
+    pub target: Option<String>,
+    /// The name.
+    pub name: String,
 }
 
 /// Index of a map.
@@ -382,6 +395,10 @@ pub enum Context {
     ThreadPointer,
     /// How long the call took so far, in nanoseconds. At returns.
     Duration,
+    /// Address of [`Program::symbols`] with this index, as loaded in the process; 0 if it is not there.
+    Symbol(u16),
+    /// How many processors are online.
+    Processors,
 }
 
 /// A clock, in nanoseconds.
@@ -424,7 +441,7 @@ pub enum Statement {
         /// What.
         value: Expression,
     },
-    /// Copy bytes that do not overlap.
+    /// Copy bytes that do not overlap, wherever indices lead.
     Copy {
         /// Where to. Not a constant.
         to: Place,
@@ -452,7 +469,7 @@ pub enum Statement {
         /// Becomes 1, or 0 if it cannot be read.
         ok: Option<LocalId>,
     },
-    /// Read bytes of foreign memory. What cannot be read is 0, and so is what is beyond `length`.
+    /// Read bytes of foreign memory. From the first byte that cannot be read on, all is 0, and so is what is beyond `length`.
     ReadBytes {
         /// Where to. Not a constant.
         to: Place,
@@ -473,7 +490,7 @@ pub enum Statement {
         size: u32,
         /// Address.
         from: Expression,
-        /// How many bytes at most, with the final zero, unsigned.
+        /// How many bytes at most, with the final zero, unsigned. Of 0 and 1, nothing is read and the length is 0.
         most: Expression,
         /// Becomes the length without the final zero; -1 if not even its first byte can be read, when all is zeroed. A string that ends in unreadable memory
         /// ends there.
@@ -585,9 +602,9 @@ pub enum Statement {
     ForEach {
         /// Which.
         map: MapId,
-        /// Where the key goes. Not a constant.
+        /// Where the key goes: [`Place::Scratch`].
         key: Place,
-        /// Where the value goes, as [`MapValue`] lays it out. Not a constant.
+        /// Where the value goes, as [`MapValue`] lays it out: [`Place::Scratch`], beside the key.
         value: Place,
         /// What is done.
         body: Vec<Statement>,
@@ -600,7 +617,7 @@ pub enum Statement {
         key: Place,
         /// The value, of the type that the aggregation is of. It does not matter for [`Aggregation::Count`].
         value: Expression,
-        /// How often.
+        /// How often: counts grow by it, and sums by the value times it. Unsigned; 1 if it is not said.
         weight: Option<Expression>,
     },
     /// What an aggregation says so far, over all threads.

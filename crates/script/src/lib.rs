@@ -4,15 +4,21 @@
 //!
 //! 1. [`source`] keeps every text that is read: the script, what it imports, the standard library, headers.
 //! 2. [`syntax`] turns text into an [`ast`](syntax::ast) with its macros expanded, or into diagnostics.
-//! 3. The checked tree is lowered to the [`ir`], which the interpreter runs and native code
+//! 3. The checked tree is lowered to the [`ir`], which the [`interp`]reter runs and native code
 //!    is made from. What its bytes mean is told by
 //!    [`shape`]s, and what is done with what it tells by [`message`]s.
 //!
 //! The crate reads no file and no environment by itself. Whoever uses it hands in the texts.
 #![forbid(unsafe_code)]
 
+#[cfg(any(test, feature = "arbitrary"))]
+pub mod arbitrary;
+pub mod diagnostics;
+pub mod interp;
 pub mod ir;
+pub mod machine;
 pub mod message;
+pub mod output;
 pub mod shape;
 pub mod source;
 pub mod syntax;

@@ -43,6 +43,8 @@ pub enum Message {
     PrintValue(Shape),
     /// `exit`. One part: the exit code, a word.
     Exit,
+    /// `return` with a value, in probes whose result matters (`test`). One part, a word: the value.
+    Result,
     /// Something went wrong where the script could not help it. One part, a word: the number that it says about itself.
     Error(ErrorKind, Location),
 }
@@ -67,10 +69,12 @@ pub struct Location {
     pub line: u32,
     /// First column, from 1 on.
     pub column: u32,
-    /// The line itself.
+    /// The line itself; all of them, if it goes over several.
     pub text: Arc<str>,
-    /// Where it ends in the line: the last column.
+    /// Where it ends: the column behind the last. It does not matter if it goes over several lines.
     pub end: u32,
+    /// The call of the macro that it comes from.
+    pub expanded_from: Option<Arc<Location>>,
 }
 
 /// A format with what it is filled with.
@@ -93,6 +97,8 @@ pub enum ErrorKind {
     MapFull(MapId),
     /// A key that is not there was deleted. Says nothing.
     NotThere(MapId),
+    /// A key that is not there was looked up. Says nothing. Only where the script is run to tell such things.
+    Missing(MapId),
     /// The loops of a body took more rounds than they may. Says nothing.
     Fuel,
     /// A index beyond an array's end. Says the index.
@@ -175,15 +181,27 @@ impl Message {
                 key.into_iter().chain([PartKind::Bytes(value)]).collect()
             }
             Message::PrintValue(shape) => vec![of(shape)],
-            Message::Exit | Message::Error(..) => vec![PartKind::Word],
+            Message::Exit | Message::Result | Message::Error(..) => vec![PartKind::Word],
         })
     }
 }
 
-/// As what a value of a shape is sent: strings as text, so that only what they hold is sent; all else as its bytes.
+/// As what a value of a shape is sent: strings as text, so that only what they hold is sent; what fits in a word as a word, whose low bytes are the
+/// value's; all else as its bytes.
 pub fn part_of(shape: &Shape) -> PartKind {
     match shape {
         Shape::Text { room } => PartKind::Text(*room),
+        Shape::Int { .. }
+        | Shape::Bool
+        | Shape::Float(8)
+        | Shape::Pointer
+        | Shape::Enum { .. }
+        | Shape::Time { .. }
+        | Shape::Probe
+        | Shape::Function
+        | Shape::User
+        | Shape::Error
+        | Shape::Cgroup => PartKind::Word,
         other => PartKind::Bytes(other.size()),
     }
 }
