@@ -27,7 +27,9 @@ mod found;
 mod geometry;
 mod header;
 mod journal;
+mod messages;
 mod schema;
+mod script;
 mod semaphore;
 mod table;
 
@@ -39,6 +41,8 @@ pub use journal::{
     Journal, JournalSite, JournalSizes, JournalWrite, MAX_SITES, MAX_WRITE, SiteRole, SiteState, SiteWrites,
     Write, WriteKind, WriteShape,
 };
+pub use messages::*;
 pub use schema::{Counter, Histogram, Numbers, PlaceKind, Places, RawPlace, Schema};
+pub use script::*;
 pub use semaphore::{MAX_SEMAPHORES, SemaphorePhase, SemaphoreRecord, semaphores_size};
 pub use table::*;

@@ -147,12 +147,12 @@ pub struct Table {
     pub change: Change,
 }
 
-/// Hash of a key, given as its words.
+/// Hash of a key, given as its words. Words that are 0 make no difference: long strings mostly end in them.
 ///
 /// Bits 0 to 11 of `>> 8` are the fingerprint, those of `>> 29` the preferred slot, those from 32 on the bucket.
 pub fn hash(key: &[u64]) -> u64 {
     let mut hash = 0u64;
-    for &word in key {
+    for &word in key.iter().filter(|word| **word != 0) {
         hash = (hash ^ word).wrapping_mul(HASH);
         hash ^= hash >> 32;
     }
