@@ -98,6 +98,13 @@ impl Code {
     }
 }
 
+/// The routine that makes a system call, on machines that have one. Its arguments are the number of the call and the address of six words, the
+/// arguments of the call; the first of these becomes its result. `None` where there is none.
+#[must_use]
+pub fn system_call(machine: crate::Machine) -> Option<Code> {
+    (machine == crate::Machine::X86_64).then(crate::x86::system_call::routine)
+}
+
 /// The registers that hold the six integer arguments of a body on x86-64, by their DWARF numbers: rdi, rsi, rdx, rcx, r8, r9.
 pub const ARGUMENTS: [u8; 6] = [5, 4, 1, 2, 8, 9];
 

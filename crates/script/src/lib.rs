@@ -18,6 +18,8 @@ pub mod interp;
 pub mod ir;
 pub mod machine;
 pub mod message;
+#[cfg(feature = "native")]
+pub mod native;
 pub mod output;
 pub mod shape;
 pub mod source;
