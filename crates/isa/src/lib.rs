@@ -24,6 +24,7 @@ extern crate alloc;
 
 pub mod aarch64;
 mod assemble;
+pub mod body;
 pub mod detour;
 mod detours;
 mod emulate;

@@ -25,6 +25,8 @@ pub mod ir;
 pub mod lower;
 pub mod machine;
 pub mod message;
+#[cfg(feature = "native")]
+pub mod native;
 pub mod output;
 pub mod shape;
 pub mod source;

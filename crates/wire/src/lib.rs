@@ -29,9 +29,12 @@ mod found;
 mod geometry;
 mod header;
 mod journal;
+mod messages;
 mod schema;
+mod script;
 mod semaphore;
 pub mod unwind;
+mod table;
 
 pub use counters::{BlockView, Counters, Latency, RecordView, Totals, Words, WordsMut};
 pub use found::{BadHeader, Checked};
@@ -41,5 +44,8 @@ pub use journal::{
     Journal, JournalSite, JournalSizes, JournalWrite, MAX_SITES, MAX_WRITE, SiteRole, SiteState, SiteWrites,
     Write, WriteKind, WriteShape,
 };
+pub use messages::*;
 pub use schema::{Counter, Histogram, Numbers, PlaceKind, Places, RawPlace, Schema};
+pub use script::*;
 pub use semaphore::{MAX_SEMAPHORES, SemaphorePhase, SemaphoreRecord, semaphores_size};
+pub use table::*;

@@ -60,6 +60,7 @@ mod slot;
 mod stackless;
 mod steps;
 mod syscalls;
+pub(crate) mod system_call;
 mod tables;
 mod template;
 #[cfg(test)]

@@ -1,0 +1,301 @@
+//! Compiled code that detours run, with holes for what only the target knows: a program.
+//!
+//! A [`Program`] is a list of pieces of machine code. Its *bodies* are called by detours, one for each clause of a script, and its
+//! *routines* by bodies and by each other. A piece is position-independent, but for its [holes](Hole): words in its code that hold an
+//! absolute address of the target and are filled in once that is known.
+//!
+//! # How a body is called, on x86-64
+//!
+//! - The body keeps every register, those of vectors too, the x87's and `MXCSR`. The arithmetic flags it may lose: they are the detour's
+//!   to keep. It returns nothing. The direction flag is the program's, so a body uses no string instructions.
+//! - r15 is the address of the thread's own block. Threads without a block run no bodies; what they would have run is counted.
+//! - At an entry the registers of the six integer arguments ([`ARGUMENTS`]) are what they were when the probe was hit.
+//! - At a return they hold what [`Returned`] says, in its order.
+//! - Behind the return address of the body's call lie its [extras](Extra): eight bytes each, those that [`Code::takes`] names and no
+//!   others, in the order of the enum.
+//! - The stack pointer is a multiple of 16 ahead of the call, and at most [`Code::frame`] bytes below that are used.
+//!
+//! A body waits for nothing and takes no lock. A signal may interrupt it at any instruction, whose handler may run the same body, and may
+//! leave it for good by `longjmp`.
+
+use alloc::vec::Vec;
+use core::iter;
+
+/// A piece of machine code for the target.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Code {
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// Offsets in them of words of eight bytes, and what is to be written there.
+    pub holes: Vec<(u32, Hole)>,
+    /// What lies on the stack when it is called. Routines take nothing.
+    pub takes: Takes,
+    /// How many bytes of stack it uses below its return address, and that one's own, with all that it calls.
+    pub frame: u32,
+}
+
+/// An absolute address that a piece of code holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hole {
+    /// So far behind the start of the session's shared region, as the target has it mapped.
+    Region(u64),
+    /// That of the routine with this number in [`Program::routines`].
+    Routine(u16),
+    /// So far behind the start of the same piece: a constant that lies behind its code.
+    Own(u32),
+}
+
+/// All code of a script that runs in one target.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Program {
+    /// What bodies and routines call.
+    pub routines: Vec<Code>,
+    /// What detours call.
+    pub bodies: Vec<Code>,
+}
+
+/// Most bytes of stack that a body may use ([`Code::frame`]). Signal stacks and thread stacks are small.
+pub const MOST_FRAME: u32 = 2048;
+
+impl Code {
+    /// Whether every hole lies within the code, shares no bytes with another one, and names a routine among `routines` or a place in the
+    /// code, and the frame is no larger than [`MOST_FRAME`].
+    #[must_use]
+    pub fn is_sound(&self, routines: usize) -> bool {
+        let mut at: Vec<u32> = self.holes.iter().map(|hole| hole.0).collect();
+        at.sort_unstable();
+        let length = self.bytes.len();
+        let fits = |at: u32| at as usize <= length.saturating_sub(8) && length >= 8;
+        let names = |hole: Hole| match hole {
+            Hole::Region(_) => true,
+            Hole::Routine(number) => usize::from(number) < routines,
+            Hole::Own(offset) => (offset as usize) < length,
+        };
+        at.iter().all(|&at| fits(at))
+            && at.windows(2).all(|two| two[1] - two[0] >= 8)
+            && self.holes.iter().all(|hole| names(hole.1))
+            && self.frame <= MOST_FRAME
+            && !self.bytes.is_empty()
+    }
+
+    /// The bytes as they are at `address` in a target that has the region at `region`. `routine`: the address of each routine.
+    ///
+    /// Holes that are not [sound](Self::is_sound) are left as they are.
+    #[must_use]
+    pub fn placed(&self, address: u64, region: u64, routine: impl Fn(u16) -> u64) -> Vec<u8> {
+        let mut bytes = self.bytes.clone();
+        for &(at, hole) in &self.holes {
+            let value = match hole {
+                Hole::Region(offset) => region.wrapping_add(offset),
+                Hole::Routine(number) => routine(number),
+                Hole::Own(offset) => address.wrapping_add(offset.into()),
+            };
+            if let Some(to) = bytes.get_mut(at as usize..).and_then(|rest| rest.first_chunk_mut()) {
+                *to = value.to_le_bytes();
+            }
+        }
+        bytes
+    }
+}
+
+/// The routine that makes a system call, on machines that have one. Its arguments are the number of the call and the address of six words, the
+/// arguments of the call; the first of these becomes its result. `None` where there is none.
+#[must_use]
+pub fn system_call(machine: crate::Machine) -> Option<Code> {
+    (machine == crate::Machine::X86_64).then(crate::x86::system_call::routine)
+}
+
+/// The registers that hold the six integer arguments of a body on x86-64, by their DWARF numbers: rdi, rsi, rdx, rcx, r8, r9.
+pub const ARGUMENTS: [u8; 6] = [5, 4, 1, 2, 8, 9];
+
+/// What the six arguments of a body are at a return.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Returned {
+    /// rax.
+    Result,
+    /// rdx.
+    Second,
+    /// The address of the stack slot of the return address, by which the call is known.
+    Slot,
+    /// Clock ticks at the call's entry.
+    Entered,
+    /// The low 64 bits of xmm0.
+    Float,
+    /// The return address.
+    ReturnAddress,
+}
+
+/// What a body is given on the stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Extra {
+    /// A constant of the site and the clause.
+    Site,
+    /// Clock ticks: the time stamp counter.
+    Time,
+    /// On which processor the thread was a moment ago: its number in bits 0..12, its node in those above; what `rdtscp` puts in ecx.
+    Processor,
+    /// The thread's number, as the C library's control block has it; 0 where nobody knows where that is.
+    Tid,
+    /// The stack pointer, as it was at the hit: at an entry the slot of the return address, at a return the address behind it.
+    StackPointer,
+    /// The address of the probe, a constant; at a return that of the probe at the entry.
+    InstructionPointer,
+    /// The address of 16 words: the registers as they were at the hit, in the order of DWARF ([`REGISTERS`]).
+    Registers,
+    /// The address of 8 words: the low halves of xmm0..xmm7.
+    Floats,
+    /// The address of the words that were fetched for the probe, in the order of its operands.
+    Operands,
+}
+
+/// DWARF's order of the general registers of x86-64, in which [`Extra::Registers`] has them.
+pub const REGISTERS: [&str; 16] = [
+    "rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", "r8", "r9", "r10", "r11", "r12", "r13", "r14",
+    "r15",
+];
+
+impl Extra {
+    /// All of them, in their order.
+    pub const ALL: [Extra; 9] = [
+        Extra::Site,
+        Extra::Time,
+        Extra::Processor,
+        Extra::Tid,
+        Extra::StackPointer,
+        Extra::InstructionPointer,
+        Extra::Registers,
+        Extra::Floats,
+        Extra::Operands,
+    ];
+}
+
+/// A set of extras.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Takes(u16);
+
+impl Takes {
+    /// None.
+    pub const NONE: Takes = Takes(0);
+
+    /// These.
+    ///
+    /// ```
+    /// use trapless_isa::body::{Extra, Takes};
+    /// let takes = Takes::of(&[Extra::Tid, Extra::Time]);
+    /// assert!(takes.has(Extra::Time) && !takes.has(Extra::Site));
+    /// // Where each lies: the return address is at 0.
+    /// assert_eq!((takes.offset(Extra::Time), takes.offset(Extra::Tid)), (Some(8), Some(16)));
+    /// ```
+    #[must_use]
+    pub const fn of(extras: &[Extra]) -> Takes {
+        let (mut bits, mut at) = (0, 0);
+        while at < extras.len() {
+            bits |= 1 << extras[at] as u16;
+            at += 1;
+        }
+        Takes(bits)
+    }
+
+    /// The same with one more.
+    #[must_use]
+    pub const fn with(self, extra: Extra) -> Takes {
+        Takes(self.0 | 1 << extra as u16)
+    }
+
+    /// What is in either.
+    #[must_use]
+    pub const fn or(self, other: Takes) -> Takes {
+        Takes(self.0 | other.0)
+    }
+
+    /// Whether it is one of them.
+    #[must_use]
+    pub const fn has(self, extra: Extra) -> bool {
+        self.0 & 1 << extra as u16 != 0
+    }
+
+    /// Each of them, in order.
+    pub fn iter(self) -> impl DoubleEndedIterator<Item = Extra> + Clone {
+        Extra::ALL.into_iter().filter(move |&extra| self.has(extra))
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub const fn count(self) -> u32 {
+        self.0.count_ones()
+    }
+
+    /// How far above the stack pointer an extra lies when the body begins, where the return address is at 0; `None` where it is none
+    /// of them.
+    #[must_use]
+    pub fn offset(self, extra: Extra) -> Option<u32> {
+        self.has(extra).then(|| 8 + 8 * (self.0 & ((1 << extra as u16) - 1)).count_ones())
+    }
+}
+
+impl FromIterator<Extra> for Takes {
+    fn from_iter<I: IntoIterator<Item = Extra>>(extras: I) -> Self {
+        extras.into_iter().fold(Takes::NONE, Takes::with)
+    }
+}
+
+impl From<Extra> for Takes {
+    fn from(extra: Extra) -> Self {
+        iter::once(extra).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    fn code(bytes: usize, holes: &[(u32, Hole)]) -> Code {
+        Code { bytes: vec![0x90; bytes], holes: holes.to_vec(), ..Code::default() }
+    }
+
+    #[test]
+    fn holes_lie_in_the_code_apart_and_name_what_there_is() {
+        let cases: &[(usize, &[(u32, Hole)], bool)] = &[
+            (1, &[], true),
+            (0, &[], false),
+            (8, &[(0, Hole::Region(0))], true),
+            (7, &[(0, Hole::Region(0))], false),
+            (16, &[(9, Hole::Region(0))], false),
+            (16, &[(8, Hole::Region(0)), (0, Hole::Routine(1))], true),
+            (16, &[(8, Hole::Region(0)), (1, Hole::Routine(1))], false),
+            (16, &[(0, Hole::Routine(2))], false),
+            (16, &[(0, Hole::Own(15))], true),
+            (16, &[(0, Hole::Own(16))], false),
+            (16, &[(u32::MAX, Hole::Own(0))], false),
+        ];
+        for &(bytes, holes, is_sound) in cases {
+            assert_eq!(code(bytes, holes).is_sound(2), is_sound, "{bytes} {holes:?}");
+        }
+        assert!(!Code { frame: MOST_FRAME + 1, ..code(1, &[]) }.is_sound(0));
+    }
+
+    #[test]
+    fn holes_are_filled_in() {
+        let holes = [(0, Hole::Region(3)), (9, Hole::Routine(7)), (17, Hole::Own(2))];
+        let placed = code(26, &holes).placed(0x1000, 0x20_0000, |number| 0x100 + u64::from(number));
+        assert_eq!(placed[..8], 0x20_0003u64.to_le_bytes());
+        assert_eq!(placed[8], 0x90);
+        assert_eq!(placed[9..17], 0x107u64.to_le_bytes());
+        assert_eq!(placed[17..25], 0x1002u64.to_le_bytes());
+        assert_eq!(placed[25], 0x90);
+    }
+
+    #[test]
+    fn extras_lie_in_their_order_whatever_others_there_are() {
+        for bits in 0..1u16 << Extra::ALL.len() {
+            let takes = Takes(bits);
+            let offsets: Vec<_> = takes.iter().filter_map(|extra| takes.offset(extra)).collect();
+            let expected: Vec<_> = (1..=takes.count()).map(|word| 8 * word).collect();
+            assert_eq!(offsets, expected, "{takes:?}");
+            assert_eq!(takes.iter().collect::<Takes>(), takes);
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Native code: bodies compiled for the target, with the routines that they call.
+//!
+//! [`compile`] makes a [`Program`](trapless_isa::body::Program) of pieces with holes. What its code does is what the [interpreter](crate::interp)
+//! does, in memory that is laid out by [`trapless_wire::ScriptLayout`]. How a body is called, and what it may rely on, is told in
+//! [`trapless_isa::body`]; the protocols of tables and messages in [`trapless_wire`].
+//!
+//! - `emit`: making one piece.
+//! - `body`, `expressions`, `bytes`, `aggregates`, `maps`, `messages`: what the IR says.
+//! - `tables`, `routines`: what is compiled once for each program.
+//! - `layout`: where it all lies.
+//!
+//! Aggregations of the least and the greatest hold their second word [masked](mask), so that zeros are what has no value yet.
+
+mod aggregates;
+mod body;
+mod bytes;
+mod emit;
+mod expressions;
+mod layout;
+mod maps;
+mod messages;
+mod routines;
+mod tables;
+
+use crate::ir::*;
+use cranelift_codegen::isa::OwnedTargetIsa;
+use cranelift_codegen::settings::{self, Configurable};
+use emit::Workshop;
+use layout::MapCode;
+use routines::Registry;
+use trapless_isa::Machine;
+use trapless_isa::body::{Code, MOST_FRAME};
+use trapless_wire::ScriptLayout;
+
+/// What code is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The machine.
+    pub machine: Machine,
+    /// Offset of the script's shared part in the session's region.
+    pub shared: u64,
+    /// Offset of the script's part in a thread's block.
+    pub block: u32,
+    /// Log2 of the size of each thread's ring of messages.
+    pub ring_bits: u32,
+}
+
+/// Where a body runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Moment {
+    /// At a function's entry, or at a USDT probe.
+    Entry,
+    /// At an instruction inside of a function.
+    Inside,
+    /// At a function's return.
+    Return,
+}
+
+/// A script's code.
+#[derive(Clone, Debug)]
+pub struct NativeProgram {
+    /// The pieces. Bodies are in the order in which they were asked for.
+    pub code: trapless_isa::body::Program,
+    /// The memory that it works on.
+    pub layout: ScriptLayout,
+}
+
+/// Why there is no native code.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The machine has no native code.
+    #[error("scripts are not compiled for {0:?}")]
+    Machine(Machine),
+    /// The maps, strings and rings need more memory than there can be.
+    #[error("its maps and strings take more memory than a script can have")]
+    TooLarge,
+    /// A value of the hit that cannot be had.
+    #[error("body {}: {what:?} cannot be had there", body.0)]
+    Context {
+        /// Whose.
+        body: BodyId,
+        /// What.
+        what: Context,
+    },
+    /// A map that each thread has its own of was read, or its keys taken out.
+    #[error("body {}: each thread has its own {map}, and one cannot see all of them", body.0)]
+    PerThread {
+        /// Whose.
+        body: BodyId,
+        /// The map.
+        map: String,
+    },
+    /// A body takes more of the stack than it may.
+    #[error("body {}: it takes {frame} bytes of stack, more than it may", body.0)]
+    Frame {
+        /// Whose.
+        body: BodyId,
+        /// How many.
+        frame: u32,
+    },
+    /// Something that native code does not do.
+    #[error("native code has no {0}")]
+    Missing(&'static str),
+    /// There is no such body.
+    #[error("there is no body {}", .0.0)]
+    NoBody(BodyId),
+    /// The compiler did not take what it was given. A bug.
+    #[error("the compiler failed: {0}")]
+    Compiler(String),
+}
+
+/// What the second word of an aggregation of the least or the greatest is combined with by exclusive or where it is stored: what no value is beyond of.
+///
+/// ```
+/// use trapless_script::ir::Aggregation;
+/// use trapless_script::native::mask;
+/// assert_eq!(mask(Aggregation::Min { signed: true }), Some(i64::MAX as u64));
+/// assert_eq!(mask(Aggregation::Count), None);
+/// ```
+pub fn mask(aggregation: Aggregation) -> Option<u64> {
+    match aggregation {
+        Aggregation::Min { signed: true } => Some(i64::MAX as u64),
+        Aggregation::Min { signed: false } => Some(u64::MAX),
+        Aggregation::Max { signed: true } => Some(i64::MIN as u64),
+        Aggregation::Max { signed: false } => Some(0),
+        Aggregation::MinOfFloats => Some(f64::INFINITY.to_bits()),
+        Aggregation::MaxOfFloats => Some(f64::NEG_INFINITY.to_bits()),
+        _ => None,
+    }
+}
+
+/// Turns the words of an aggregation as they are stored to those that [`Aggregation`] says.
+pub fn unmask(aggregation: Aggregation, words: &mut [u64]) {
+    if let (Some(mask), [count, value]) = (mask(aggregation), words) {
+        *value = if *count == 0 { 0 } else { *value ^ mask };
+    }
+}
+
+/// What all pieces of a program have in common.
+struct Common<'a> {
+    program: &'a Program,
+    target: Target,
+    layout: &'a ScriptLayout,
+    maps: Vec<MapCode>,
+}
+
+/// Compiles bodies of a [verified](crate::ir::verify::verify) program.
+///
+/// # Errors
+/// [`Refusal`] says which body, and what of it, there is no code for.
+pub fn compile(
+    program: &Program,
+    bodies: &[(BodyId, Moment)],
+    target: &Target,
+) -> Result<NativeProgram, Refusal> {
+    let mut workshop = Workshop::new(isa(target.machine)?);
+    let native: Vec<BodyId> = bodies.iter().map(|body| body.0).collect();
+    for &body in &native {
+        program.bodies.get(body.0 as usize).ok_or(Refusal::NoBody(body))?;
+        layout::check_own_maps(program, body)?;
+    }
+    let layout = layout::lay_out(program, &native, target.ring_bits)?;
+    let maps = layout::maps(program, &layout, target.shared, target.block);
+    let common = Common { program, target: *target, layout: &layout, maps };
+    let mut registry = Registry::default();
+    let mut pieces = Vec::new();
+    for &(body, moment) in bodies {
+        pieces.push(body::compile(&mut workshop, &common, &mut registry, body, moment)?);
+    }
+    let routines = registry.compile(&mut workshop, &common)?;
+    let frames = routines::frames(&routines);
+    let finish = |mut piece: emit::Piece| {
+        let deepest = piece.calls.iter().map(|call| frames[usize::from(*call)]).max().unwrap_or(0);
+        piece.code.frame += deepest;
+        piece.code
+    };
+    let bodies_code: Vec<Code> = pieces.into_iter().map(finish).collect();
+    let routines =
+        routines.into_iter().zip(&frames).map(|(piece, &frame)| Code { frame, ..piece.code }).collect();
+    for (code, &(body, _)) in bodies_code.iter().zip(bodies) {
+        if code.frame > MOST_FRAME {
+            return Err(Refusal::Frame { body, frame: code.frame });
+        }
+    }
+    let code = trapless_isa::body::Program { routines, bodies: bodies_code };
+    Ok(NativeProgram { code, layout })
+}
+
+/// Cranelift for a machine, with what our convention asks of it.
+fn isa(machine: Machine) -> Result<OwnedTargetIsa, Refusal> {
+    let name = match machine {
+        Machine::X86_64 => "x86_64-unknown-linux-gnu",
+        other => return Err(Refusal::Machine(other)),
+    };
+    let failed = |error: String| Refusal::Compiler(error);
+    let mut flags = settings::builder();
+    for (flag, value) in [
+        ("opt_level", "speed"),
+        ("is_pic", "false"),
+        ("enable_pinned_reg", "true"),
+        ("enable_probestack", "false"),
+        ("unwind_info", "false"),
+        ("enable_alias_analysis", "false"),
+        ("enable_verifier", if cfg!(debug_assertions) { "true" } else { "false" }),
+        ("preserve_frame_pointers", "false"),
+    ] {
+        flags.set(flag, value).map_err(|error| failed(format!("{error}")))?;
+    }
+    let builder = cranelift_codegen::isa::lookup_by_name(name).map_err(|error| failed(format!("{error}")))?;
+    builder.finish(settings::Flags::new(flags)).map_err(|error| failed(format!("{error}")))
+}

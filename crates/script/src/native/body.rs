@@ -1,0 +1,317 @@
+//! A body: its statements, what it is given, and how it ends.
+
+use super::emit::{At, Base, Emit, Piece, Workshop};
+use super::layout::{MapCode, SMALL_SCRATCH};
+use super::routines::Registry;
+use super::{Common, Moment, Refusal};
+use crate::ir::*;
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::types::{F64, I64};
+use cranelift_codegen::ir::{Block, InstBuilder, Value};
+use cranelift_frontend::Variable;
+use trapless_isa::body::{Extra, Takes};
+use trapless_wire::{SCRATCH_LEVELS, THREAD_LEVEL, THREAD_NO_SCRATCH, THREAD_OUT_OF_FUEL};
+
+/// A body that is being made.
+pub(super) struct Maker<'a, 'e> {
+    pub(super) e: &'a mut Emit<'e>,
+    pub(super) common: &'a Common<'a>,
+    pub(super) registry: &'a mut Registry,
+    pub(super) id: BodyId,
+    pub(super) moment: Moment,
+    /// What it is called with: six registers, then the extras.
+    pub(super) arguments: &'a [Value],
+    pub(super) takes: Takes,
+    pub(super) locals: Vec<Variable>,
+    pub(super) scratch: Option<At>,
+    /// How many rounds are left.
+    fuel: Option<Variable>,
+    /// Where it ends.
+    exit: Block,
+    out_of_fuel: Block,
+    /// Where `break` and `continue` go, for each loop around.
+    loops: Vec<(Block, Block)>,
+}
+
+/// What a body takes beside its arguments.
+fn takes(common: &Common<'_>, code: &[Statement], moment: Moment) -> Takes {
+    let mut takes = Takes::NONE;
+    each_context(code, &mut |what| {
+        if let Some(extra) = extra_of(what, moment) {
+            takes = takes.with(extra);
+        }
+    });
+    super::layout::each_statement(code, &mut |statement| match statement {
+        Statement::Read { .. } | Statement::ReadBytes { .. } | Statement::ReadString { .. } => {
+            takes = takes.with(Extra::Tid);
+        }
+        Statement::Emit { .. } => takes = takes.with(Extra::Site).with(Extra::Time).with(Extra::Tid),
+        Statement::Aggregate { map, .. } => {
+            let value = common.program.maps.get(map.0 as usize).map(|map| map.value);
+            if let Some(MapValue::Aggregate(Aggregation::TimeSeries { .. })) = value {
+                takes = takes.with(Extra::Time);
+            }
+        }
+        _ => {}
+    });
+    takes
+}
+
+/// Calls `see` with each value of the hit that some code asks for.
+fn each_context(code: &[Statement], see: &mut dyn FnMut(Context)) {
+    super::layout::each_statement(code, &mut |statement| {
+        super::expressions::each_expression(statement, &mut |expression| {
+            if let Expression::Context(what) = expression {
+                see(*what);
+            }
+        });
+    });
+}
+
+/// In which extra a value of the hit is.
+fn extra_of(what: Context, moment: Moment) -> Option<Extra> {
+    use super::expressions::argument_of;
+    Some(match what {
+        Context::Site => Extra::Site,
+        Context::Time(_) | Context::Duration => Extra::Time,
+        Context::Cpu | Context::NumaNode => Extra::Processor,
+        Context::Tid => Extra::Tid,
+        Context::InstructionPointer => Extra::InstructionPointer,
+        Context::Operand(_) => Extra::Operands,
+        Context::ReturnAddress | Context::Frame if moment != Moment::Return => Extra::StackPointer,
+        Context::FloatRegister(number) if number != 0 || moment != Moment::Return => Extra::Floats,
+        Context::Register(7) => Extra::StackPointer,
+        Context::Argument(_) | Context::Register(_) if argument_of(what, moment).is_none() => {
+            Extra::Registers
+        }
+        _ => return None,
+    })
+}
+
+/// Compiles a body.
+pub(super) fn compile(
+    workshop: &mut Workshop,
+    common: &Common<'_>,
+    registry: &mut Registry,
+    id: BodyId,
+    moment: Moment,
+) -> Result<Piece, Refusal> {
+    let body = common.program.bodies.get(id.0 as usize).ok_or(Refusal::NoBody(id))?;
+    let takes = takes(common, &body.code, moment);
+    let words = 6 + takes.count() as usize;
+    let mut piece = workshop.piece(words, false, |e, arguments| {
+        let [exit, out_of_fuel] = [(); 2].map(|()| e.block());
+        let mut locals = Vec::new();
+        for scalar in &body.locals {
+            let nothing = e.nothing(if *scalar == Scalar::Float { F64 } else { I64 });
+            locals.push(e.set_new(nothing));
+        }
+        let has_loops = {
+            let mut has_loops = false;
+            super::layout::each_statement(&body.code, &mut |statement| {
+                has_loops |= matches!(statement, Statement::Loop(_) | Statement::ForEach { .. });
+            });
+            has_loops
+        };
+        let fuel = has_loops.then(|| {
+            let fuel = e.int(common.program.fuel.into());
+            e.set_new(fuel)
+        });
+        let mut maker = Maker {
+            e,
+            common,
+            registry,
+            id,
+            moment,
+            arguments,
+            takes,
+            locals,
+            scratch: None,
+            fuel,
+            exit,
+            out_of_fuel,
+            loops: Vec::new(),
+        };
+        maker.claim_scratch(body.scratch);
+        maker.statements(&body.code)?;
+        maker.end(body.scratch);
+        Ok(())
+    })?;
+    piece.code.takes = takes;
+    Ok(piece)
+}
+
+impl Maker<'_, '_> {
+    /// Something at an offset of the thread's part.
+    pub(super) fn thread(&self, offset: u32) -> Base {
+        Base::Block(self.common.target.block + offset)
+    }
+
+    /// Something at an offset of the shared part.
+    pub(super) fn shared(&self, offset: u64) -> Base {
+        Base::Region(self.common.target.shared + offset)
+    }
+
+    pub(super) fn map(&self, map: MapId) -> Result<MapCode, Refusal> {
+        self.common.maps.get(map.0 as usize).copied().ok_or(Refusal::Missing("map of that number"))
+    }
+
+    /// Words in the frame that routines write their results to.
+    pub(super) fn results(&mut self) -> At {
+        self.e.results()
+    }
+
+    fn claim_scratch(&mut self, bytes: u32) {
+        if bytes == 0 {
+            return;
+        }
+        if bytes <= SMALL_SCRATCH {
+            self.scratch = Some(self.e.slot(bytes));
+            return;
+        }
+        let level_at = self.e.address(self.thread(THREAD_LEVEL));
+        let level = self.e.load(level_at);
+        let one = self.e.int(1);
+        self.e.add_word(level_at, one);
+        let none = self.e.is_imm(IntCC::UnsignedGreaterThanOrEqual, level, SCRATCH_LEVELS.into());
+        let (lost, exit) = (self.thread(THREAD_NO_SCRATCH), self.exit);
+        let [no_room, room] = [(); 2].map(|()| self.e.block());
+        self.e.b.ins().brif(none, no_room, &[], room, &[]);
+        self.e.b.switch_to_block(no_room);
+        self.e.count(lost);
+        self.e.jump(exit);
+        self.e.b.switch_to_block(room);
+        let offset = self.e.b.ins().imul_imm_s(level, i64::from(self.common.layout.scratch_level));
+        let first = self.e.address(self.thread(self.common.layout.scratch));
+        let at = self.e.b.ins().iadd(first.0, offset);
+        self.scratch = Some(At(at, first.1));
+    }
+
+    /// The ends of a body.
+    fn end(&mut self, scratch: u32) {
+        let (exit, out_of_fuel) = (self.exit, self.out_of_fuel);
+        self.e.jump(exit);
+        self.e.b.switch_to_block(out_of_fuel);
+        let counter = self.thread(THREAD_OUT_OF_FUEL);
+        if self.fuel.is_some() {
+            self.e.count(counter);
+        }
+        self.e.jump(exit);
+        self.e.b.switch_to_block(exit);
+        if scratch > SMALL_SCRATCH {
+            let level_at = self.e.address(self.thread(THREAD_LEVEL));
+            let less = self.e.int(-1);
+            self.e.add_word(level_at, less);
+        }
+        self.e.finish();
+    }
+
+    fn statements(&mut self, code: &[Statement]) -> Result<(), Refusal> {
+        code.iter().try_for_each(|statement| self.statement(statement))
+    }
+
+    /// Goes elsewhere; what follows is not reached.
+    fn leave(&mut self, to: Block) {
+        self.e.jump(to);
+        self.e.unreachable();
+    }
+
+    pub(super) fn set(&mut self, local: LocalId, value: Value) {
+        if let Some(variable) = self.locals.get(local.0 as usize) {
+            self.e.b.def_var(*variable, value);
+        }
+    }
+
+    pub(super) fn tell(&mut self, local: Option<LocalId>, value: Value) {
+        if let Some(local) = local {
+            self.set(local, value);
+        }
+    }
+
+    /// Takes one round's fuel.
+    fn burn(&mut self) {
+        let Some(fuel) = self.fuel else { return };
+        let left = self.e.b.use_var(fuel);
+        let is_over = self.e.is_imm(IntCC::Equal, left, 0);
+        self.e.leave_if(is_over, self.out_of_fuel);
+        let left = self.e.b.ins().iadd_imm_s(left, -1);
+        self.e.b.def_var(fuel, left);
+    }
+
+    fn statement(&mut self, statement: &Statement) -> Result<(), Refusal> {
+        match statement {
+            Statement::Set(local, value) => {
+                let value = self.value(value)?;
+                self.set(*local, value);
+            }
+            Statement::If(condition, then, other) => {
+                let condition = self.value(condition)?;
+                let [yes, no, after] = [(); 3].map(|()| self.e.block());
+                self.e.b.ins().brif(condition, yes, &[], no, &[]);
+                for (block, code) in [(yes, then), (no, other)] {
+                    self.e.b.switch_to_block(block);
+                    self.statements(code)?;
+                    self.e.jump(after);
+                }
+                self.e.b.switch_to_block(after);
+            }
+            Statement::Loop(code) => {
+                let [head, after] = [(); 2].map(|()| self.e.block());
+                self.e.go_on(head);
+                self.burn();
+                self.loops.push((after, head));
+                self.statements(code)?;
+                self.loops.pop();
+                self.e.jump(head);
+                self.e.b.switch_to_block(after);
+            }
+            Statement::ForEach { map, key, value, body } => {
+                let [head, after] = [(); 2].map(|()| self.e.block());
+                let number_at = self.e.slot(8);
+                let zero = self.e.int(0);
+                self.e.store(zero, number_at);
+                self.e.go_on(head);
+                self.next_key(*map, number_at, key, value, after)?;
+                self.burn();
+                self.loops.push((after, head));
+                self.statements(body)?;
+                self.loops.pop();
+                self.e.jump(head);
+                self.e.b.switch_to_block(after);
+            }
+            Statement::Break => {
+                let to = self.loops.last().map_or(self.exit, |(after, _)| *after);
+                self.leave(to);
+            }
+            Statement::Continue => {
+                let to = self.loops.last().map_or(self.exit, |(_, head)| *head);
+                self.leave(to);
+            }
+            Statement::Return => self.leave(self.exit),
+            Statement::Store { .. }
+            | Statement::Copy { .. }
+            | Statement::Zero { .. }
+            | Statement::Read { .. }
+            | Statement::ReadBytes { .. }
+            | Statement::ReadString { .. }
+            | Statement::StringLength { .. }
+            | Statement::Compare { .. }
+            | Statement::Find { .. }
+            | Statement::ThreadName { .. }
+            | Statement::Signal(_) => self.on_bytes(statement)?,
+            Statement::MapGet { .. }
+            | Statement::MapSet { .. }
+            | Statement::MapAdd { .. }
+            | Statement::MapDelete { .. }
+            | Statement::MapHas { .. }
+            | Statement::MapLength { .. }
+            | Statement::MapClear(_)
+            | Statement::MapZero(_)
+            | Statement::Aggregate { .. }
+            | Statement::AggregateGet { .. } => self.on_map(statement)?,
+            Statement::Stack { .. } => return Err(Refusal::Missing("walk of call stacks")),
+            Statement::Emit { message, parts } => self.emit(*message, parts)?,
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,217 @@
+//! Statements on bytes: scratch, strings and foreign memory.
+
+use super::Refusal;
+use super::body::Maker;
+use super::emit::{At, Emit};
+use super::routines::Routine;
+use crate::ir::*;
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::types::{I8, I64};
+use cranelift_codegen::ir::{InstBuilder, Value};
+use trapless_isa::body::Extra;
+
+/// Number of the system call `prctl` on x86-64.
+const PRCTL: i64 = 157;
+/// Ask for the thread's name.
+const GET_NAME: i64 = 16;
+/// Number of the system call `getpid`.
+const GETPID: i64 = 39;
+/// Number of the system call `kill`.
+const KILL: i64 = 62;
+
+/// A byte, extended with zeros.
+pub(super) fn byte(e: &mut Emit<'_>, base: At, index: Value) -> Value {
+    let at = e.b.ins().iadd(base.0, index);
+    let byte = e.load_as(I8, At(at, base.1));
+    e.b.ins().uextend(I64, byte)
+}
+
+/// Length of a string in so many bytes.
+fn string_length(e: &mut Emit<'_>, of: At, size: u32) -> Value {
+    let end = e.int(size.into());
+    let length = e.set_new(end);
+    e.each(end, 1, |e, index, after| {
+        let byte = byte(e, of, index);
+        let next = e.block();
+        let is_over = e.is_imm(IntCC::Equal, byte, 0);
+        let is_inside = e.is_imm(IntCC::Equal, is_over, 0);
+        e.leave_if(is_inside, next);
+        e.b.def_var(length, index);
+        e.jump(after);
+        e.b.switch_to_block(next);
+    });
+    e.b.use_var(length)
+}
+
+impl Maker<'_, '_> {
+    pub(super) fn on_bytes(&mut self, statement: &Statement) -> Result<(), Refusal> {
+        match statement {
+            Statement::Store { to, as_, value } => {
+                let value = self.value(value)?;
+                let to = self.place(to, as_.size())?;
+                self.store(value, to, *as_);
+            }
+            Statement::Copy { to, from, size } => {
+                let (to, from) = (self.place(to, *size)?, self.place(from, *size)?);
+                self.e.copy(to, from, *size, false);
+            }
+            Statement::Zero { to, size } => {
+                let to = self.place(to, *size)?;
+                self.e.zero(to, *size);
+            }
+            Statement::Read { into, from, as_, ok } => {
+                let address = self.value(from)?;
+                let word = self.e.slot(8);
+                let zero = self.e.int(0);
+                self.e.store(zero, word);
+                let length = self.e.int(as_.size().into());
+                let read = self.read(word.0, address, length)?;
+                let whole = self.e.is(IntCC::Equal, read, length);
+                let value = self.scalar(word, *as_);
+                let type_ = self.e.b.func.dfg.value_type(value);
+                let nothing = self.e.nothing(type_);
+                let value = self.e.b.ins().select(whole, value, nothing);
+                self.set(*into, value);
+                let whole = self.e.b.ins().uextend(I64, whole);
+                self.tell(*ok, whole);
+            }
+            Statement::ReadBytes { to, size, from, length, ok } => {
+                let address = self.value(from)?;
+                let (length, most) = (self.value(length)?, self.e.int((*size).into()));
+                let length = self.e.b.ins().umin(length, most);
+                let to = self.place(to, *size)?;
+                self.e.zero(to, *size);
+                let to = self.e.pointer(to);
+                let read = self.read(to, address, length)?;
+                let whole = self.e.is(IntCC::Equal, read, length);
+                let whole = self.e.b.ins().uextend(I64, whole);
+                self.tell(*ok, whole);
+            }
+            Statement::ReadString { to, size, from, most, length } => {
+                let address = self.value(from)?;
+                let (most, room) = (self.value(most)?, self.e.int((*size).into()));
+                let most = self.e.b.ins().umin(most, room);
+                let to = self.place(to, *size)?;
+                self.e.zero(to, *size);
+                let to = self.e.pointer(to);
+                let tid = self.extra(Extra::Tid)?;
+                let number = self.registry.number(Routine::ReadString);
+                let results = self.results();
+                self.e.call(number, &[to, address, most, tid, results.0]);
+                let told = self.e.load(results);
+                self.tell(*length, told);
+            }
+            Statement::StringLength { into, of, size } => {
+                let of = self.place(of, *size)?;
+                let length = string_length(self.e, of, *size);
+                self.set(*into, length);
+            }
+            Statement::Compare { into, left, right, size, most, strings } => {
+                let most = most.as_ref().map(|most| self.value(most)).transpose()?;
+                let size_value = self.e.int((*size).into());
+                let most = most.map_or(size_value, |most| self.e.b.ins().umin(most, size_value));
+                let (left, right) = (self.place(left, *size)?, self.place(right, *size)?);
+                let differs = compare(self.e, left, right, most, *strings);
+                self.set(*into, differs);
+            }
+            Statement::Find { into, haystack, haystack_size, needle, needle_size } => {
+                let (haystack, needle) =
+                    (self.place(haystack, *haystack_size)?, self.place(needle, *needle_size)?);
+                let found = find(self.e, haystack, *haystack_size, needle, *needle_size);
+                self.set(*into, found);
+            }
+            Statement::ThreadName { to } => {
+                let to = self.place(to, 16)?;
+                self.e.zero(to, 16);
+                let words = [GET_NAME, 0].map(|word| self.e.int(word));
+                let to = self.e.pointer(to);
+                self.system(PRCTL, &[words[0], to]);
+            }
+            Statement::Signal(signal) => {
+                let signal = self.value(signal)?;
+                let from_first = self.e.b.ins().iadd_imm_s(signal, -1);
+                let is_one = self.e.is_imm(IntCC::UnsignedLessThan, from_first, 64);
+                let [yes, after] = [(); 2].map(|()| self.e.block());
+                self.e.b.ins().brif(is_one, yes, &[], after, &[]);
+                self.e.b.switch_to_block(yes);
+                let process = self.system(GETPID, &[]);
+                self.system(KILL, &[process, signal]);
+                self.e.go_on(after);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Reads foreign memory. How many bytes were read.
+    fn read(&mut self, to: Value, address: Value, length: Value) -> Result<Value, Refusal> {
+        let tid = self.extra(Extra::Tid)?;
+        let number = self.registry.number(Routine::ReadMemory);
+        let results = self.results();
+        self.e.call(number, &[to, address, length, tid, results.0]);
+        Ok(self.e.load(results))
+    }
+
+    /// A system call. Its result.
+    fn system(&mut self, call: i64, arguments: &[Value]) -> Value {
+        let number = self.registry.number(Routine::System);
+        let words = self.e.slot(48);
+        let zero = self.e.int(0);
+        for index in 0..6 {
+            let value = arguments.get(index).copied().unwrap_or(zero);
+            self.e.store(value, words.plus(8 * index as u32));
+        }
+        let call = self.e.int(call);
+        self.e.call(number, &[call, words.0]);
+        self.e.load(words)
+    }
+}
+
+/// Whether two runs of bytes differ: 1 or 0.
+fn compare(e: &mut Emit<'_>, left: At, right: At, most: Value, strings: bool) -> Value {
+    let zero = e.int(0);
+    let differs = e.set_new(zero);
+    let over = e.block();
+    e.each(most, 1, |e, index, _| {
+        let [one, other] = [left, right].map(|base| byte(e, base, index));
+        let [unlike, next] = [(); 2].map(|()| e.block());
+        let differ = e.is(IntCC::NotEqual, one, other);
+        e.leave_if(differ, unlike);
+        if strings {
+            let is_over = e.is_imm(IntCC::Equal, one, 0);
+            e.leave_if(is_over, over);
+        }
+        e.jump(next);
+        e.b.switch_to_block(unlike);
+        let one = e.int(1);
+        e.b.def_var(differs, one);
+        e.jump(over);
+        e.b.switch_to_block(next);
+    });
+    e.go_on(over);
+    e.b.use_var(differs)
+}
+
+/// Where a string is first found in another one, or -1.
+fn find(e: &mut Emit<'_>, haystack: At, haystack_size: u32, needle: At, needle_size: u32) -> Value {
+    let needle_length = string_length(e, needle, needle_size);
+    let length = string_length(e, haystack, haystack_size);
+    let none = e.int(-1);
+    let found = e.set_new(none);
+    let over = e.block();
+    let is_longer = e.is(IntCC::UnsignedGreaterThan, needle_length, length);
+    e.leave_if(is_longer, over);
+    let last = e.b.ins().isub(length, needle_length);
+    let end = e.b.ins().iadd_imm_s(last, 1);
+    e.each(end, 1, |e, index, _| {
+        let start = At(e.b.ins().iadd(haystack.0, index), haystack.1);
+        let differs = compare(e, start, needle, needle_length, false);
+        let next = e.block();
+        e.leave_if(differs, next);
+        e.b.def_var(found, index);
+        e.jump(over);
+        e.b.switch_to_block(next);
+    });
+    e.go_on(over);
+    e.b.use_var(found)
+}

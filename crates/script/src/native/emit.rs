@@ -1,0 +1,462 @@
+//! Making one piece of code: cranelift's builder with what all pieces need of memory, loops and calls.
+//!
+//! # What the code relies on
+//!
+//! - Cranelift's *alias analysis is off*. A load is a load, wherever it stands: what it would give may have been changed by a signal handler or by another
+//!   thread in between. It also leaves `load, add, store` of one word together, which becomes one instruction ([`Emit::add_word`]).
+//! - In code for a thread's own tables no other thread changes anything, so its read-modify-write instructions need no `lock` ([`unlock`]): one
+//!   instruction is enough for signal handlers.
+
+use super::Refusal;
+use cranelift_codegen::binemit::Reloc;
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::types::{F64, I8, I16, I32, I64};
+use cranelift_codegen::ir::{
+    AbiParam, AtomicRmwOp, Block, ExtFuncData, ExternalName, Function, GlobalValueData, InstBuilder,
+    MemFlagsData, Signature, StackSlot, StackSlotData, StackSlotKind, Type, UserExternalName, UserFuncName,
+    Value,
+};
+use cranelift_codegen::isa::{CallConv, OwnedTargetIsa};
+use cranelift_codegen::{Context, FinalizedRelocTarget, control::ControlPlane};
+use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
+use trapless_isa::Isa;
+use trapless_isa::body::{Code, Hole, Takes};
+use trapless_isa::x86::X86_64;
+
+/// Namespace of cranelift's names: routines of the program.
+const ROUTINE: u32 = 0;
+/// Namespace of cranelift's names: the session's region.
+const REGION: u32 = 1;
+
+/// Where something lies that pieces work on.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Base {
+    /// At this offset of the region.
+    Region(u64),
+    /// At this offset of the thread's block.
+    Block(u32),
+}
+
+impl Base {
+    pub(super) fn plus(self, offset: u32) -> Base {
+        match self {
+            Base::Region(at) => Base::Region(at + u64::from(offset)),
+            Base::Block(at) => Base::Block(at + offset),
+        }
+    }
+
+    /// Whether only the thread itself changes what lies there.
+    pub(super) fn is_own(self) -> bool {
+        matches!(self, Base::Block(_))
+    }
+}
+
+/// A place in memory while code is made: an address, and how far behind it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct At(pub(super) Value, pub(super) i32);
+
+impl At {
+    pub(super) fn plus(self, offset: u32) -> At {
+        At(self.0, self.1 + offset as i32)
+    }
+}
+
+/// What pieces are made in, one after the other.
+pub(super) struct Workshop {
+    isa: OwnedTargetIsa,
+    builders: FunctionBuilderContext,
+    context: Context,
+}
+
+/// A piece that was made, and which routines it calls.
+pub(super) struct Piece {
+    pub(super) code: Code,
+    pub(super) calls: Vec<u16>,
+}
+
+impl Workshop {
+    pub(super) fn new(isa: OwnedTargetIsa) -> Self {
+        Self { isa, builders: FunctionBuilderContext::new(), context: Context::new() }
+    }
+
+    /// Makes a piece. It has so many words as arguments, of which the first six are in registers; `fill` is given them. `is_own`: all that it changes is
+    /// the thread's own.
+    pub(super) fn piece(
+        &mut self,
+        words: usize,
+        is_own: bool,
+        fill: impl FnOnce(&mut Emit<'_>, &[Value]) -> Result<(), Refusal>,
+    ) -> Result<Piece, Refusal> {
+        self.context.clear();
+        let signature = signature(words);
+        self.context.func = Function::with_name_signature(UserFuncName::default(), signature);
+        let mut builder = FunctionBuilder::new(&mut self.context.func, &mut self.builders);
+        let entry = builder.create_block();
+        builder.append_block_params_for_function_params(entry);
+        builder.switch_to_block(entry);
+        let arguments = builder.block_params(entry).to_vec();
+        let mut emit = Emit { b: builder, calls: Vec::new(), results: None };
+        let filled = fill(&mut emit, &arguments);
+        let Emit { mut b, calls, .. } = emit;
+        b.seal_all_blocks();
+        if filled.is_ok() {
+            b.finalize(self.isa.frontend_config());
+        } else {
+            self.builders = FunctionBuilderContext::new();
+        }
+        filled?;
+        self.context
+            .compile(&*self.isa, &mut ControlPlane::default())
+            .map_err(|error| Refusal::Compiler(format!("{:?}", error.inner)))?;
+        let compiled = self.context.compiled_code().ok_or(Refusal::Compiler("no code".into()))?;
+        let mut bytes = compiled.buffer.data().to_vec();
+        let mut holes = Vec::new();
+        for reloc in compiled.buffer.relocs() {
+            let hole = match (&reloc.kind, &reloc.target) {
+                (Reloc::Abs8, FinalizedRelocTarget::ExternalName(ExternalName::User(name))) => {
+                    let name = &self.context.func.params.user_named_funcs()[*name];
+                    match name.namespace {
+                        ROUTINE => Hole::Routine(name.index as u16),
+                        _ => Hole::Region(reloc.addend as u64),
+                    }
+                }
+                other => return Err(Refusal::Compiler(format!("a relocation of another kind: {other:?}"))),
+            };
+            holes.push((reloc.offset, hole));
+        }
+        if is_own {
+            unlock(&mut bytes)?;
+        }
+        // Below the return address: the saved frame pointer, and what is below that.
+        let below = compiled.buffer.frame_layout().map_or(0, |layout| layout.frame_to_fp_offset);
+        let code = Code { bytes, holes, takes: Takes::NONE, frame: 16 + below };
+        Ok(Piece { code, calls })
+    }
+}
+
+/// Of code that holds nothing but instructions: takes the `lock` prefixes away. In their place stands a prefix that means nothing there.
+fn unlock(bytes: &mut [u8]) -> Result<(), Refusal> {
+    const LOCK: u8 = 0xf0;
+    const DATA_SEGMENT: u8 = 0x3e;
+    let mut at = 0;
+    while at < bytes.len() {
+        let decoded = X86_64.decode(&bytes[at..], 0);
+        let decoded = decoded.map_err(|_| Refusal::Compiler("an instruction that does not decode".into()))?;
+        if bytes[at] == LOCK {
+            bytes[at] = DATA_SEGMENT;
+        }
+        at += usize::from(decoded.length);
+    }
+    Ok(())
+}
+
+fn signature(words: usize) -> Signature {
+    let mut signature = Signature::new(CallConv::PreserveAll);
+    signature.params.extend((0..words).map(|_| AbiParam::new(I64)));
+    signature
+}
+
+/// Memory that may be anything to the optimizer but faults never: addresses are computed from the block and the region.
+fn flags() -> MemFlagsData {
+    MemFlagsData::new().with_notrap()
+}
+
+/// A piece that is being made.
+pub(super) struct Emit<'a> {
+    pub(super) b: FunctionBuilder<'a>,
+    calls: Vec<u16>,
+    results: Option<StackSlot>,
+}
+
+impl Emit<'_> {
+    pub(super) fn int(&mut self, value: i64) -> Value {
+        self.b.ins().iconst(I64, value)
+    }
+
+    /// The address of something.
+    pub(super) fn address(&mut self, base: Base) -> At {
+        match base {
+            Base::Block(offset) => At(self.b.ins().get_pinned_reg(I64), offset as i32),
+            Base::Region(offset) => {
+                let name = self.name(REGION, 0);
+                let symbol = self.b.create_global_value(GlobalValueData::Symbol {
+                    name,
+                    offset: (offset as i64).into(),
+                    colocated: false,
+                    tls: false,
+                });
+                At(self.b.ins().symbol_value(I64, symbol), 0)
+            }
+        }
+    }
+
+    fn name(&mut self, namespace: u32, index: u32) -> ExternalName {
+        let name = self.b.func.declare_imported_user_function(UserExternalName { namespace, index });
+        ExternalName::user(name)
+    }
+
+    /// The address as one value.
+    pub(super) fn pointer(&mut self, at: At) -> Value {
+        if at.1 == 0 { at.0 } else { self.b.ins().iadd_imm_s(at.0, i64::from(at.1)) }
+    }
+
+    /// Bytes in the frame, a multiple of 8.
+    pub(super) fn slot(&mut self, bytes: u32) -> At {
+        let data = StackSlotData::new(StackSlotKind::ExplicitSlot, bytes.next_multiple_of(8), 3);
+        let slot = self.b.create_sized_stack_slot(data);
+        At(self.b.ins().stack_addr(I64, slot, 0), 0)
+    }
+
+    /// Words of the frame that routines write their results to. They are read before the next routine is called.
+    pub(super) fn results(&mut self) -> At {
+        let data = StackSlotData::new(StackSlotKind::ExplicitSlot, 16, 3);
+        let slot = match self.results {
+            Some(slot) => slot,
+            None => *self.results.insert(self.b.create_sized_stack_slot(data)),
+        };
+        At(self.b.ins().stack_addr(I64, slot, 0), 0)
+    }
+
+    /// Ends a piece with a block that nothing leads to.
+    pub(super) fn end_unreached(&mut self, block: Block) {
+        self.b.switch_to_block(block);
+        self.finish();
+    }
+
+    pub(super) fn load(&mut self, at: At) -> Value {
+        self.load_as(I64, at)
+    }
+
+    pub(super) fn load_as(&mut self, type_: Type, at: At) -> Value {
+        self.b.ins().load(type_, flags(), at.0, at.1)
+    }
+
+    pub(super) fn store(&mut self, value: Value, at: At) {
+        self.b.ins().store(flags(), value, at.0, at.1);
+    }
+
+    /// A word that others write, or that says something about others' words: it stays where it is among them.
+    pub(super) fn watch(&mut self, at: At) -> Value {
+        let pointer = self.pointer(at);
+        self.b.ins().atomic_load(I64, flags(), pointer)
+    }
+
+    /// Writes a word behind all that was written before. (On x86-64 a plain store is one, and nothing is read behind it that has to wait for it.)
+    pub(super) fn publish(&mut self, value: Value, at: At) {
+        self.store(value, at);
+    }
+
+    /// Adds to a word that no other thread changes, by one instruction.
+    pub(super) fn add_word(&mut self, at: At, amount: Value) {
+        let before = self.load(at);
+        let sum = self.b.ins().iadd(before, amount);
+        self.store(sum, at);
+    }
+
+    /// Adds to a word. What it was, where that is asked for.
+    pub(super) fn add_shared(&mut self, at: At, amount: Value) -> Value {
+        let pointer = self.pointer(at);
+        self.b.ins().atomic_rmw(I64, flags(), AtomicRmwOp::Add, pointer, amount)
+    }
+
+    /// Adds to a word of a map. What it was is not known.
+    pub(super) fn add(&mut self, is_own: bool, at: At, amount: Value) {
+        if is_own {
+            self.add_word(at, amount);
+        } else {
+            self.add_shared(at, amount);
+        }
+    }
+
+    /// Adds 1 to a word of the thread's part.
+    pub(super) fn count(&mut self, base: Base) {
+        let at = self.address(base);
+        let one = self.int(1);
+        self.add(base.is_own(), at, one);
+    }
+
+    /// Replaces a word if it is what it should be; what it was.
+    pub(super) fn exchange(&mut self, at: At, expected: Value, new: Value) -> Value {
+        let pointer = self.pointer(at);
+        self.b.ins().atomic_cas(flags(), pointer, expected, new)
+    }
+
+    pub(super) fn is(&mut self, condition: IntCC, left: Value, right: Value) -> Value {
+        self.b.ins().icmp(condition, left, right)
+    }
+
+    pub(super) fn is_imm(&mut self, condition: IntCC, left: Value, right: i64) -> Value {
+        self.b.ins().icmp_imm_s(condition, left, right)
+    }
+
+    /// Does something if a condition is not 0.
+    pub(super) fn when(&mut self, condition: Value, then: impl FnOnce(&mut Self)) {
+        let [yes, after] = [(); 2].map(|()| self.b.create_block());
+        self.b.ins().brif(condition, yes, &[], after, &[]);
+        self.b.switch_to_block(yes);
+        then(self);
+        self.b.ins().jump(after, &[]);
+        self.b.switch_to_block(after);
+    }
+
+    /// Goes to a block if a condition is not 0, else on.
+    pub(super) fn leave_if(&mut self, condition: Value, to: Block) {
+        let after = self.b.create_block();
+        self.b.ins().brif(condition, to, &[], after, &[]);
+        self.b.switch_to_block(after);
+    }
+
+    /// Goes on in a block, which the code so far leads to.
+    pub(super) fn go_on(&mut self, block: Block) {
+        self.b.ins().jump(block, &[]);
+        self.b.switch_to_block(block);
+    }
+
+    pub(super) fn block(&mut self) -> Block {
+        self.b.create_block()
+    }
+
+    pub(super) fn jump(&mut self, to: Block) {
+        self.b.ins().jump(to, &[]);
+    }
+
+    /// A block for what comes behind a jump, which nothing leads to.
+    pub(super) fn unreachable(&mut self) {
+        let block = self.b.create_block();
+        self.b.switch_to_block(block);
+    }
+
+    pub(super) fn variable(&mut self, type_: Type) -> Variable {
+        self.b.declare_var(type_)
+    }
+
+    /// A variable with a value.
+    pub(super) fn set_new(&mut self, value: Value) -> Variable {
+        let type_ = self.b.func.dfg.value_type(value);
+        let variable = self.b.declare_var(type_);
+        self.b.def_var(variable, value);
+        variable
+    }
+
+    /// Does something for each number from 0 on in steps, as long as it is below the end (unsigned). It can be left for the block that is given.
+    pub(super) fn each(&mut self, end: Value, step: i64, body: impl FnOnce(&mut Self, Value, Block)) {
+        let zero = self.int(0);
+        let index = self.set_new(zero);
+        let [head, round, after] = [(); 3].map(|()| self.b.create_block());
+        self.go_on(head);
+        let now = self.b.use_var(index);
+        let goes_on = self.is(IntCC::UnsignedLessThan, now, end);
+        self.b.ins().brif(goes_on, round, &[], after, &[]);
+        self.b.switch_to_block(round);
+        body(self, now, after);
+        let next = self.b.ins().iadd_imm_s(now, step);
+        self.b.def_var(index, next);
+        self.jump(head);
+        self.b.switch_to_block(after);
+    }
+
+    /// The last bytes of something, 1 to 7 of them, as a word filled up with zeros.
+    pub(super) fn load_tail(&mut self, at: At, bytes: u32) -> Value {
+        let mut word = self.int(0);
+        let mut done = 0;
+        for (size, type_) in [(4, I32), (2, I16), (1, I8)] {
+            if bytes & size != 0 {
+                let part = self.load_as(type_, at.plus(done));
+                let part = self.b.ins().uextend(I64, part);
+                word = match done {
+                    0 => part,
+                    _ => {
+                        let shifted = self.b.ins().ishl_imm_s(part, i64::from(8 * done));
+                        self.b.ins().bor(word, shifted)
+                    }
+                };
+                done += size;
+            }
+        }
+        word
+    }
+
+    /// Writes the low bytes of a word, 1 to 7 of them.
+    pub(super) fn store_tail(&mut self, word: Value, at: At, bytes: u32) {
+        let mut done = 0;
+        for (size, type_) in [(4, I32), (2, I16), (1, I8)] {
+            if bytes & size != 0 {
+                let shifted = self.b.ins().ushr_imm_s(word, i64::from(8 * done));
+                let part = self.b.ins().ireduce(type_, shifted);
+                self.store(part, at.plus(done));
+                done += size;
+            }
+        }
+    }
+
+    /// Copies bytes. Of the source none but these are read. `pads`: what is copied to is filled up to a whole word with zeros.
+    pub(super) fn copy(&mut self, to: At, from: At, bytes: u32, pads: bool) {
+        let (whole, rest) = (bytes & !7, bytes & 7);
+        if whole <= MOST_UNROLLED {
+            for at in (0..whole).step_by(8) {
+                let word = self.load(from.plus(at));
+                self.store(word, to.plus(at));
+            }
+        } else {
+            let end = self.int(whole.into());
+            self.each(end, 8, |emit, index, _| {
+                let [source, target] = [from.0, to.0].map(|base| emit.b.ins().iadd(base, index));
+                let word = emit.load(At(source, from.1));
+                emit.store(word, At(target, to.1));
+            });
+        }
+        if rest != 0 {
+            let word = self.load_tail(from.plus(whole), rest);
+            if pads {
+                self.store(word, to.plus(whole));
+            } else {
+                self.store_tail(word, to.plus(whole), rest);
+            }
+        }
+    }
+
+    /// Zeroes bytes.
+    pub(super) fn zero(&mut self, to: At, bytes: u32) {
+        let (whole, rest) = (bytes & !7, bytes & 7);
+        let zero = self.int(0);
+        if whole <= MOST_UNROLLED {
+            for at in (0..whole).step_by(8) {
+                self.store(zero, to.plus(at));
+            }
+        } else {
+            let end = self.int(whole.into());
+            self.each(end, 8, |emit, index, _| {
+                let at = emit.b.ins().iadd(to.0, index);
+                emit.store(zero, At(at, to.1));
+            });
+        }
+        if rest != 0 {
+            self.store_tail(zero, to.plus(whole), rest);
+        }
+    }
+
+    /// Calls a routine of the program.
+    pub(super) fn call(&mut self, routine: u16, arguments: &[Value]) {
+        if !self.calls.contains(&routine) {
+            self.calls.push(routine);
+        }
+        let name = self.name(ROUTINE, routine.into());
+        let signature = self.b.import_signature(signature(arguments.len()));
+        let function = ExtFuncData { name, signature, colocated: false, patchable: false };
+        let function = self.b.import_function(function);
+        self.b.ins().call(function, arguments);
+    }
+
+    /// The end of the piece.
+    pub(super) fn finish(&mut self) {
+        self.b.ins().return_(&[]);
+    }
+
+    /// 0 of a type.
+    pub(super) fn nothing(&mut self, type_: Type) -> Value {
+        if type_ == F64 { self.b.ins().f64const(0.0) } else { self.int(0) }
+    }
+}
+
+/// Up to so many bytes are copied or zeroed without a loop.
+const MOST_UNROLLED: u32 = 64;

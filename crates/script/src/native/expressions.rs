@@ -1,0 +1,439 @@
+//! Expressions and places.
+
+use super::body::Maker;
+use super::emit::At;
+use super::{Moment, Refusal};
+use crate::ir::*;
+use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
+use cranelift_codegen::ir::types::{F32, F64, I8, I16, I32, I64};
+use cranelift_codegen::ir::{InstBuilder, Type, Value};
+use trapless_isa::body::{ARGUMENTS, Extra, Returned};
+use trapless_isa::detour::BLOCK_OWNER;
+use trapless_wire::{
+    Clock, SCRIPT_CGROUP, SCRIPT_GID, SCRIPT_PARENT, SCRIPT_PID, SCRIPT_PROCESSORS, SCRIPT_SEED,
+    SCRIPT_SYMBOLS, SCRIPT_UID, THREAD_RANDOM,
+};
+
+/// Calls `see` with each expression of a statement, but not of the statements within it.
+pub(super) fn each_expression<'a>(statement: &'a Statement, see: &mut dyn FnMut(&'a Expression)) {
+    let mut places: Vec<&'a Place> = Vec::new();
+    let mut expressions: Vec<&'a Expression> = Vec::new();
+    match statement {
+        Statement::Set(_, value) | Statement::If(value, ..) | Statement::Signal(value) => {
+            expressions.push(value)
+        }
+        Statement::Store { to, value, .. } => {
+            places.push(to);
+            expressions.push(value);
+        }
+        Statement::Copy { to, from, .. } => places.extend([to, from]),
+        Statement::Zero { to, .. } | Statement::ThreadName { to } => places.push(to),
+        Statement::Read { from, .. } => expressions.push(from),
+        Statement::ReadBytes { to, from, length: most, .. }
+        | Statement::ReadString { to, from, most, .. } => {
+            places.push(to);
+            expressions.extend([from, most]);
+        }
+        Statement::StringLength { of, .. } => places.push(of),
+        Statement::Compare { left, right, most, .. } => {
+            places.extend([left, right]);
+            expressions.extend(most);
+        }
+        Statement::Find { haystack, needle, .. } => places.extend([haystack, needle]),
+        Statement::MapGet { key, to, .. } | Statement::AggregateGet { key, to, .. } => {
+            places.extend([key, to])
+        }
+        Statement::MapSet { key, value, .. } | Statement::ForEach { key, value, .. } => {
+            places.extend([key, value])
+        }
+        Statement::MapAdd { key, amount, .. } => {
+            places.push(key);
+            expressions.push(amount);
+        }
+        Statement::MapDelete { key, .. } | Statement::MapHas { key, .. } => places.push(key),
+        Statement::Aggregate { key, value, weight, .. } => {
+            places.push(key);
+            expressions.push(value);
+            expressions.extend(weight);
+        }
+        Statement::Emit { parts, .. } => {
+            for part in parts {
+                match part {
+                    Part::Word(value) => expressions.push(value),
+                    Part::Bytes(from, _) => places.push(from),
+                    Part::Text { from, length, .. } => {
+                        places.push(from);
+                        expressions.push(length);
+                    }
+                }
+            }
+        }
+        Statement::Loop(_)
+        | Statement::Break
+        | Statement::Continue
+        | Statement::Return
+        | Statement::MapLength { .. }
+        | Statement::MapClear(_)
+        | Statement::MapZero(_)
+        | Statement::Stack { .. } => {}
+    }
+    let index = |place: &'a Place| match place {
+        Place::Indexed { index, .. } => Some(&**index),
+        Place::Scratch(_) | Place::Constant(_) => None,
+    };
+    expressions.extend(places.into_iter().filter_map(index));
+    while let Some(expression) = expressions.pop() {
+        see(expression);
+        match expression {
+            Expression::Load { from, .. } => expressions.extend(index(from)),
+            Expression::Unary(_, operand) => expressions.push(operand),
+            Expression::Binary(_, left, right) => expressions.extend([&**left, right]),
+            Expression::Select(condition, then, other) => expressions.extend([&**condition, then, other]),
+            Expression::Int(_) | Expression::Float(_) | Expression::Local(_) | Expression::Context(_) => {}
+        }
+    }
+}
+
+/// In which of the six argument registers a value of the hit is.
+pub(super) fn argument_of(what: Context, moment: Moment) -> Option<usize> {
+    let at_return = |returned: Returned| Some(returned as usize);
+    match (what, moment) {
+        (Context::Argument(number), Moment::Entry | Moment::Inside) => (number < 6).then_some(number.into()),
+        (Context::Register(number), Moment::Entry | Moment::Inside) => {
+            ARGUMENTS.iter().position(|register| *register == number)
+        }
+        (Context::Register(0) | Context::Result, Moment::Return) => at_return(Returned::Result),
+        (Context::Register(1) | Context::SecondResult, Moment::Return) => at_return(Returned::Second),
+        (Context::FloatResult | Context::FloatRegister(0), Moment::Return) => at_return(Returned::Float),
+        (Context::Frame, Moment::Return) => at_return(Returned::Slot),
+        (Context::ReturnAddress, Moment::Return) => at_return(Returned::ReturnAddress),
+        _ => None,
+    }
+}
+
+impl Maker<'_, '_> {
+    /// An extra of the hit.
+    pub(super) fn extra(&self, extra: Extra) -> Result<Value, Refusal> {
+        let offset = self.takes.offset(extra).ok_or(Refusal::Missing("value on the stack"))?;
+        self.arguments.get(5 + offset as usize / 8).copied().ok_or(Refusal::Missing("value on the stack"))
+    }
+
+    fn shared_word(&mut self, offset: u32) -> Value {
+        let at = self.e.address(self.shared(offset.into()));
+        self.e.load(at)
+    }
+
+    fn context(&mut self, what: Context) -> Result<Value, Refusal> {
+        if let Some(argument) = argument_of(what, self.moment) {
+            return Ok(self.arguments[argument]);
+        }
+        let refused = Refusal::Context { body: self.id, what };
+        Ok(match what {
+            Context::Argument(_) | Context::Result | Context::SecondResult | Context::FloatResult => {
+                return Err(refused);
+            }
+            Context::Register(7) => self.extra(Extra::StackPointer)?,
+            Context::Register(number) if number < 16 => {
+                let words = self.extra(Extra::Registers)?;
+                self.e.load(At(words, 8 * i32::from(number)))
+            }
+            Context::FloatRegister(number) if number < 8 => {
+                let words = self.extra(Extra::Floats)?;
+                self.e.load(At(words, 8 * i32::from(number)))
+            }
+            Context::Register(_) | Context::FloatRegister(_) => return Err(refused),
+            Context::InstructionPointer => self.extra(Extra::InstructionPointer)?,
+            Context::ReturnAddress if self.moment == Moment::Entry => {
+                // The thread's own stack, at the stack pointer.
+                let slot = self.extra(Extra::StackPointer)?;
+                self.e.load(At(slot, 0))
+            }
+            Context::Frame if self.moment == Moment::Entry => self.extra(Extra::StackPointer)?,
+            Context::ReturnAddress | Context::Frame => return Err(refused),
+            Context::Operand(number) => {
+                let words = self.extra(Extra::Operands)?;
+                self.e.load(At(words, 8 * i32::from(number)))
+            }
+            Context::Site => self.extra(Extra::Site)?,
+            Context::Tid => self.extra(Extra::Tid)?,
+            Context::Pid => self.shared_word(SCRIPT_PID),
+            Context::ParentPid => self.shared_word(SCRIPT_PARENT),
+            Context::Uid => self.shared_word(SCRIPT_UID),
+            Context::Gid => self.shared_word(SCRIPT_GID),
+            Context::Cgroup => self.shared_word(SCRIPT_CGROUP),
+            Context::Processors => self.shared_word(SCRIPT_PROCESSORS),
+            Context::Symbol(number) if usize::from(number) < self.common.program.symbols.len() => {
+                self.shared_word(SCRIPT_SYMBOLS + 8 * u32::from(number))
+            }
+            Context::Symbol(_) => return Err(refused),
+            Context::Cpu => {
+                let processor = self.extra(Extra::Processor)?;
+                self.e.b.ins().band_imm_s(processor, 0xfff)
+            }
+            Context::NumaNode => {
+                let processor = self.extra(Extra::Processor)?;
+                self.e.b.ins().ushr_imm_s(processor, 12)
+            }
+            Context::Time(clock) => self.time(clock)?,
+            Context::Duration if self.moment == Moment::Return => {
+                let (now, entered) = (self.extra(Extra::Time)?, self.arguments[Returned::Entered as usize]);
+                let passed = self.e.b.ins().isub(now, entered);
+                self.nanoseconds(ClockKind::Monotonic, passed)
+            }
+            Context::Duration => return Err(refused),
+            Context::ThreadPointer => {
+                let block = self.e.b.ins().get_pinned_reg(I64);
+                self.e.load(At(block, BLOCK_OWNER as i32))
+            }
+            Context::Random => self.random(),
+        })
+    }
+
+    /// Nanoseconds of a clock.
+    pub(super) fn time(&mut self, clock: ClockKind) -> Result<Value, Refusal> {
+        let ticks = self.extra(Extra::Time)?;
+        let [first, base] = [0, 8].map(|word| self.shared_word(Clock::offset(clock as u32) + word));
+        let passed = self.e.b.ins().isub(ticks, first);
+        let passed = self.nanoseconds(clock, passed);
+        Ok(self.e.b.ins().iadd(base, passed))
+    }
+
+    /// So many ticks in nanoseconds.
+    fn nanoseconds(&mut self, clock: ClockKind, ticks: Value) -> Value {
+        let scale = self.shared_word(Clock::offset(clock as u32) + 16);
+        let low = self.e.b.ins().imul(ticks, scale);
+        let high = self.e.b.ins().umulhi(ticks, scale);
+        let low = self.e.b.ins().ushr_imm_s(low, 32);
+        let high = self.e.b.ins().ishl_imm_s(high, 32);
+        self.e.b.ins().bor(low, high)
+    }
+
+    /// SplitMix64, of a state that each thread has and a seed that nobody else knows.
+    fn random(&mut self) -> Value {
+        let state_at = self.e.address(self.thread(THREAD_RANDOM));
+        let state = self.e.load(state_at);
+        let step = self.e.int(0x9e37_79b9_7f4a_7c15_u64 as i64);
+        self.e.add_word(state_at, step);
+        let seed = self.shared_word(SCRIPT_SEED);
+        let mixed = self.e.b.ins().iadd(state, seed);
+        let mut mixed = self.e.b.ins().iadd(mixed, state_at.0);
+        for (shift, factor) in [(30, 0xbf58_476d_1ce4_e5b9_u64), (27, 0x94d0_49bb_1331_11eb)] {
+            let shifted = self.e.b.ins().ushr_imm_s(mixed, shift);
+            mixed = self.e.b.ins().bxor(mixed, shifted);
+            let factor = self.e.int(factor as i64);
+            mixed = self.e.b.ins().imul(mixed, factor);
+        }
+        let shifted = self.e.b.ins().ushr_imm_s(mixed, 31);
+        self.e.b.ins().bxor(mixed, shifted)
+    }
+
+    /// Where so many bytes of a place are.
+    pub(super) fn place(&mut self, place: &Place, size: u32) -> Result<At, Refusal> {
+        let scratch = |maker: &mut Self, offset: u32| match maker.scratch {
+            Some(at) => at.plus(offset),
+            // Of no bytes, wherever that is.
+            None => At(maker.e.int(0), 0),
+        };
+        Ok(match place {
+            Place::Scratch(offset) => scratch(self, *offset),
+            Place::Indexed { offset, size: run, index } => {
+                let index = self.value(index)?;
+                let (zero, last) = (self.e.int(0), self.e.int(run.saturating_sub(size).into()));
+                let index = self.e.b.ins().smax(index, zero);
+                let index = self.e.b.ins().smin(index, last);
+                let at = scratch(self, *offset);
+                At(self.e.b.ins().iadd(at.0, index), at.1)
+            }
+            Place::Constant(id) => {
+                let offsets = &self.common.layout.constants;
+                let offset = offsets.get(id.0 as usize).copied();
+                self.e.address(self.shared(offset.ok_or(Refusal::Missing("constant of that number"))?))
+            }
+        })
+    }
+
+    /// A scalar in memory.
+    pub(super) fn scalar(&mut self, at: At, as_: Width) -> Value {
+        let type_ = integer(as_.size());
+        match as_ {
+            Width::Float(4) => {
+                let single = self.e.load_as(F32, at);
+                self.e.b.ins().fpromote(F64, single)
+            }
+            Width::Float(_) => self.e.load_as(F64, at),
+            Width::Unsigned(8) | Width::Signed(8) => self.e.load(at),
+            Width::Unsigned(_) => {
+                let value = self.e.load_as(type_, at);
+                self.e.b.ins().uextend(I64, value)
+            }
+            Width::Signed(_) => {
+                let value = self.e.load_as(type_, at);
+                self.e.b.ins().sextend(I64, value)
+            }
+        }
+    }
+
+    /// Writes a scalar to memory.
+    pub(super) fn store(&mut self, value: Value, at: At, as_: Width) {
+        let value = match as_ {
+            Width::Float(4) => self.e.b.ins().fdemote(F32, value),
+            Width::Float(_) | Width::Unsigned(8) | Width::Signed(8) => value,
+            _ => self.e.b.ins().ireduce(integer(as_.size()), value),
+        };
+        self.e.store(value, at);
+    }
+
+    /// An expression's value.
+    pub(super) fn value(&mut self, expression: &Expression) -> Result<Value, Refusal> {
+        Ok(match expression {
+            Expression::Int(value) => self.e.int(*value),
+            Expression::Float(value) => self.e.b.ins().f64const(*value),
+            Expression::Local(local) => match self.locals.get(local.0 as usize) {
+                Some(variable) => self.e.b.use_var(*variable),
+                None => return Err(Refusal::Missing("local of that number")),
+            },
+            Expression::Context(what) => self.context(*what)?,
+            Expression::Load { from, as_ } => {
+                let at = self.place(from, as_.size())?;
+                self.scalar(at, *as_)
+            }
+            Expression::Unary(operation, operand) => {
+                let operand = self.value(operand)?;
+                self.unary(*operation, operand)
+            }
+            Expression::Binary(operation, left, right) => {
+                let (left, right) = (self.value(left)?, self.value(right)?);
+                self.binary(*operation, left, right)
+            }
+            Expression::Select(condition, then, other) => {
+                let (condition, then, other) =
+                    (self.value(condition)?, self.value(then)?, self.value(other)?);
+                self.e.b.ins().select(condition, then, other)
+            }
+        })
+    }
+
+    fn unary(&mut self, operation: Unary, x: Value) -> Value {
+        let zero = |maker: &mut Self| maker.e.is_imm(IntCC::Equal, x, 0);
+        match operation {
+            Unary::Negate => self.e.b.ins().ineg(x),
+            Unary::Not => self.e.b.ins().bnot(x),
+            Unary::IsZero => {
+                let is_zero = zero(self);
+                self.e.b.ins().uextend(I64, is_zero)
+            }
+            Unary::SignExtend(bits) => {
+                let low = self.e.b.ins().ireduce(integer(u32::from(bits) / 8), x);
+                self.e.b.ins().sextend(I64, low)
+            }
+            Unary::ZeroExtend(bits) => {
+                let low = self.e.b.ins().ireduce(integer(u32::from(bits) / 8), x);
+                self.e.b.ins().uextend(I64, low)
+            }
+            Unary::SwapBytes(bits) => {
+                let swapped = self.e.b.ins().bswap(x);
+                self.e.b.ins().ushr_imm_s(swapped, 64 - i64::from(bits).clamp(1, 64))
+            }
+            Unary::LeadingZeros => self.e.b.ins().clz(x),
+            Unary::FloatNegate => self.e.b.ins().fneg(x),
+            Unary::ToFloat => self.e.b.ins().fcvt_from_sint(F64, x),
+            Unary::UnsignedToFloat => self.e.b.ins().fcvt_from_uint(F64, x),
+            Unary::ToInt => self.e.b.ins().fcvt_to_sint_sat(I64, x),
+            Unary::FloatBits => self.bits(x),
+            Unary::BitsFloat => self.double(x),
+            Unary::SingleBitsFloat => {
+                let low = self.e.b.ins().ireduce(I32, x);
+                let single = self.e.b.ins().bitcast(F32, no_flags(), low);
+                self.e.b.ins().fpromote(F64, single)
+            }
+        }
+    }
+
+    /// The bits of a double.
+    pub(super) fn bits(&mut self, x: Value) -> Value {
+        self.e.b.ins().bitcast(I64, no_flags(), x)
+    }
+
+    /// The double with these bits.
+    pub(super) fn double(&mut self, x: Value) -> Value {
+        self.e.b.ins().bitcast(F64, no_flags(), x)
+    }
+
+    fn binary(&mut self, operation: Binary, left: Value, right: Value) -> Value {
+        let int = |maker: &mut Self, condition| {
+            let holds = maker.e.is(condition, left, right);
+            maker.e.b.ins().uextend(I64, holds)
+        };
+        let float = |maker: &mut Self, condition| {
+            let holds = maker.e.b.ins().fcmp(condition, left, right);
+            maker.e.b.ins().uextend(I64, holds)
+        };
+        match operation {
+            Binary::Add => self.e.b.ins().iadd(left, right),
+            Binary::Subtract => self.e.b.ins().isub(left, right),
+            Binary::Multiply => self.e.b.ins().imul(left, right),
+            Binary::Divide | Binary::Remainder => self.divide(operation == Binary::Divide, left, right),
+            Binary::UnsignedDivide | Binary::UnsignedRemainder => {
+                let by_zero = self.e.is_imm(IntCC::Equal, right, 0);
+                let (zero, one) = (self.e.int(0), self.e.int(1));
+                let divisor = self.e.b.ins().select(by_zero, one, right);
+                let result = match operation {
+                    Binary::UnsignedDivide => self.e.b.ins().udiv(left, divisor),
+                    _ => self.e.b.ins().urem(left, divisor),
+                };
+                self.e.b.ins().select(by_zero, zero, result)
+            }
+            Binary::And => self.e.b.ins().band(left, right),
+            Binary::Or => self.e.b.ins().bor(left, right),
+            Binary::Xor => self.e.b.ins().bxor(left, right),
+            // Cranelift's shifts take the amount modulo the type's width.
+            Binary::ShiftLeft => self.e.b.ins().ishl(left, right),
+            Binary::ShiftRight => self.e.b.ins().ushr(left, right),
+            Binary::SignedShiftRight => self.e.b.ins().sshr(left, right),
+            Binary::Equal => int(self, IntCC::Equal),
+            Binary::NotEqual => int(self, IntCC::NotEqual),
+            Binary::Less => int(self, IntCC::SignedLessThan),
+            Binary::LessOrEqual => int(self, IntCC::SignedLessThanOrEqual),
+            Binary::UnsignedLess => int(self, IntCC::UnsignedLessThan),
+            Binary::UnsignedLessOrEqual => int(self, IntCC::UnsignedLessThanOrEqual),
+            Binary::FloatAdd => self.e.b.ins().fadd(left, right),
+            Binary::FloatSubtract => self.e.b.ins().fsub(left, right),
+            Binary::FloatMultiply => self.e.b.ins().fmul(left, right),
+            Binary::FloatDivide => self.e.b.ins().fdiv(left, right),
+            Binary::FloatEqual => float(self, FloatCC::Equal),
+            Binary::FloatNotEqual => float(self, FloatCC::NotEqual),
+            Binary::FloatLess => float(self, FloatCC::LessThan),
+            Binary::FloatLessOrEqual => float(self, FloatCC::LessThanOrEqual),
+        }
+    }
+
+    /// A signed quotient or remainder. The divisors 0 and -1, which the instruction does not take, are looked at first.
+    fn divide(&mut self, quotient: bool, left: Value, right: Value) -> Value {
+        let [by_zero, by_minus] = [0, -1].map(|divisor| self.e.is_imm(IntCC::Equal, right, divisor));
+        let odd = self.e.b.ins().bor(by_zero, by_minus);
+        let (zero, one) = (self.e.int(0), self.e.int(1));
+        let divisor = self.e.b.ins().select(odd, one, right);
+        if !quotient {
+            // By 1, which stands for both, nothing remains.
+            return self.e.b.ins().srem(left, divisor);
+        }
+        let result = self.e.b.ins().sdiv(left, divisor);
+        let negative = self.e.b.ins().ineg(left);
+        let result = self.e.b.ins().select(by_minus, negative, result);
+        self.e.b.ins().select(by_zero, zero, result)
+    }
+}
+
+/// The integer type of so many bytes.
+fn integer(bytes: u32) -> Type {
+    match bytes {
+        1 => I8,
+        2 => I16,
+        4 => I32,
+        _ => I64,
+    }
+}
+
+fn no_flags() -> cranelift_codegen::ir::MemFlagsData {
+    cranelift_codegen::ir::MemFlagsData::new()
+}

@@ -1,0 +1,454 @@
+//! Routines: what is compiled once for a program, and called by its bodies.
+
+use super::aggregates::{self, Others};
+use super::bytes::byte;
+use super::emit::{At, Base, Emit, Piece, Workshop};
+use super::layout::MapCode;
+use super::tables::TableCode;
+use super::{Common, Refusal};
+use crate::ir::*;
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::types::F64;
+use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Value};
+use trapless_wire::{PATIENCE, RESERVED, THREAD_HEAD, THREAD_LOST, THREAD_RING, THREAD_TAIL, THREAD_UNREAD};
+
+/// A routine. Those of maps are of the map with this number. What they are called with is told at each; the last argument is where
+/// their result goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Routine {
+    /// A system call: its number, the address of six words with its arguments; the first becomes the result.
+    System,
+    /// Reads foreign memory: to, from, how many bytes, the thread's id. How many were read.
+    ReadMemory,
+    /// Reads a string to bytes that are 0: to, from, how many bytes at most with the final zero, the thread's id. Its length, or -1.
+    ReadString,
+    /// Reserves a record: its first word. Its address, or 0.
+    Reserve,
+    /// Finds a key or puts it in with zeros: the key. The address of the value, or 0.
+    Enter(u32),
+    /// The key, where the value goes. Whether it is there.
+    Get(u32),
+    /// The key. Whether it is there.
+    Has(u32),
+    /// The key, the value. Whether it was written.
+    Set(u32),
+    /// The key, an amount. What it was before.
+    Add(u32),
+    /// The key. Whether it was there.
+    Delete(u32),
+    /// Takes all keys out.
+    Clear(u32),
+    /// Zeroes all values.
+    Zero(u32),
+    /// Where the number of the next slot is, where the key goes, where the value goes. Of one that has ended the number is -1.
+    Next(u32),
+    /// The key, a value, its weight, the time.
+    Aggregate(u32),
+}
+
+/// The routines that a program needs, by number.
+#[derive(Default)]
+pub(super) struct Registry(Vec<Routine>);
+
+impl Registry {
+    /// The number of a routine.
+    pub(super) fn number(&mut self, routine: Routine) -> u16 {
+        let known = self.0.iter().position(|known| *known == routine);
+        let number = known.unwrap_or_else(|| {
+            self.0.push(routine);
+            self.0.len() - 1
+        });
+        number as u16
+    }
+
+    /// Compiles all of them, with those that they need.
+    pub(super) fn compile(
+        &mut self,
+        workshop: &mut Workshop,
+        common: &Common<'_>,
+    ) -> Result<Vec<Piece>, Refusal> {
+        let mut pieces = Vec::new();
+        while let Some(&routine) = self.0.get(pieces.len()) {
+            pieces.push(self.routine(workshop, common, routine)?);
+        }
+        Ok(pieces)
+    }
+
+    fn routine(
+        &mut self,
+        workshop: &mut Workshop,
+        common: &Common<'_>,
+        routine: Routine,
+    ) -> Result<Piece, Refusal> {
+        let map = |number: u32| {
+            let map = common.maps.get(number as usize).copied();
+            let map = map.ok_or(Refusal::Missing("map of that number"))?;
+            map.table().map(|table| (map, table)).ok_or(Refusal::Missing("table of that map"))
+        };
+        match routine {
+            Routine::System => {
+                let code = trapless_isa::body::system_call(common.target.machine);
+                let code = code.ok_or(Refusal::Machine(common.target.machine))?;
+                Ok(Piece { code, calls: Vec::new() })
+            }
+            Routine::ReadMemory => {
+                let system = self.number(Routine::System);
+                workshop.piece(5, false, |e, arguments| {
+                    let unread = Base::Block(common.target.block + THREAD_UNREAD);
+                    let [to, from, length, tid, out] = arguments else { return Ok(()) };
+                    let read = read_memory(e, system, unread, [*to, *from, *length, *tid]);
+                    e.store(read, At(*out, 0));
+                    e.finish();
+                    Ok(())
+                })
+            }
+            Routine::ReadString => {
+                let read = self.number(Routine::ReadMemory);
+                workshop.piece(5, false, |e, arguments| {
+                    let [to, from, most, tid, out] = arguments else { return Ok(()) };
+                    read_string(e, read, [*to, *from, *most, *tid, *out]);
+                    Ok(())
+                })
+            }
+            Routine::Reserve => workshop.piece(2, true, |e, arguments| {
+                reserve(e, common, arguments[0], At(arguments[1], 0));
+                Ok(())
+            }),
+            Routine::Enter(number)
+            | Routine::Get(number)
+            | Routine::Has(number)
+            | Routine::Set(number)
+            | Routine::Add(number)
+            | Routine::Delete(number)
+            | Routine::Clear(number)
+            | Routine::Zero(number)
+            | Routine::Next(number)
+            | Routine::Aggregate(number) => {
+                let (map, table) = map(number)?;
+                let words = match routine {
+                    Routine::Clear(_) | Routine::Zero(_) => 1,
+                    Routine::Enter(_) | Routine::Has(_) | Routine::Delete(_) => 2,
+                    Routine::Aggregate(_) => 5,
+                    _ => 3,
+                };
+                workshop.piece(words, map.base.is_own(), |e, arguments| {
+                    on_table(e, routine, &map, &table, arguments);
+                    Ok(())
+                })
+            }
+        }
+    }
+}
+
+/// How much of the stack each routine takes with all that it calls. None calls itself.
+pub(super) fn frames(routines: &[Piece]) -> Vec<u32> {
+    // A routine calls those that were asked for by it, so behind it or known before; twice through is enough for the depth there is.
+    let mut frames: Vec<u32> = routines.iter().map(|piece| piece.code.frame).collect();
+    for _ in 0..routines.len() {
+        for (index, piece) in routines.iter().enumerate() {
+            let deepest = piece.calls.iter().map(|call| frames[usize::from(*call)]).max().unwrap_or(0);
+            frames[index] = piece.code.frame + deepest;
+        }
+    }
+    frames
+}
+
+/// Writes a result, and ends the routine.
+fn answer(e: &mut Emit<'_>, out: Value, value: i64) {
+    let value = e.int(value);
+    e.store(value, At(out, 0));
+    e.finish();
+}
+
+fn on_table(e: &mut Emit<'_>, routine: Routine, map: &MapCode, table: &TableCode, arguments: &[Value]) {
+    let Some(&out) = arguments.last() else { return };
+    let key = At(arguments[0], 0);
+    let missing = e.block();
+    let aggregation = match map.value {
+        MapValue::Aggregate(aggregation) => Some(aggregation),
+        MapValue::Bytes(_) => None,
+    };
+    let read = move |e: &mut Emit<'_>, from: At, to: At| match aggregation {
+        Some(aggregation) => aggregates::copy_words(e, aggregation, from, to),
+        None => e.copy(to, from, map.value.size(), false),
+    };
+    match routine {
+        Routine::Enter(_) => {
+            let found = TableCode::found(e);
+            let written = e.int(0);
+            let written = e.set_new(written);
+            table.enter(
+                e,
+                key,
+                &found,
+                &|e, at| {
+                    e.zero(at, table.value_size());
+                    let at = e.pointer(at);
+                    e.b.def_var(written, at);
+                },
+                missing,
+            );
+            let (there, new) = (e.b.use_var(found.value_at), e.b.use_var(written));
+            let is_there = e.b.use_var(found.is_there);
+            let at = e.b.ins().select(is_there, there, new);
+            e.store(at, At(out, 0));
+            e.finish();
+        }
+        Routine::Get(_) => {
+            let to = At(arguments[1], 0);
+            table.read(e, key, &|e, from| read(e, from, to), missing);
+            answer(e, out, 1);
+            e.b.switch_to_block(missing);
+            e.zero(to, map.value.size());
+            answer(e, out, 0);
+            return;
+        }
+        Routine::Has(_) => {
+            table.read(e, key, &|_, _| {}, missing);
+            answer(e, out, 1);
+        }
+        Routine::Set(_) => {
+            let value = At(arguments[1], 0);
+            let write = |e: &mut Emit<'_>, at: At| e.copy(at, value, table.table.value, true);
+            table.set(e, key, &write, missing);
+            answer(e, out, 1);
+        }
+        Routine::Add(_) => {
+            let amount = arguments[1];
+            let before = e.int(0);
+            let before = e.set_new(before);
+            let first = |e: &mut Emit<'_>, at: At| {
+                e.store(amount, at);
+                let none = e.int(0);
+                e.b.def_var(before, none);
+            };
+            let add = |e: &mut Emit<'_>, at: At| {
+                let was = if map.is_by_word() {
+                    e.add_shared(at, amount)
+                } else {
+                    let was = e.load(at);
+                    let sum = e.b.ins().iadd(was, amount);
+                    e.store(sum, at);
+                    was
+                };
+                e.b.def_var(before, was);
+            };
+            if map.is_by_word() {
+                table.in_place(e, key, &first, &add, missing);
+            } else {
+                table.change(e, key, &first, &add, missing);
+            }
+            let before = e.b.use_var(before);
+            e.store(before, At(out, 0));
+            e.finish();
+        }
+        Routine::Delete(_) => {
+            table.delete(e, key, missing);
+            answer(e, out, 1);
+        }
+        Routine::Clear(_) | Routine::Zero(_) => {
+            table.all(e, matches!(routine, Routine::Clear(_)));
+            answer(e, out, 0);
+        }
+        Routine::Next(_) => {
+            let [key, value] = [1, 2].map(|index| At(arguments[index], 0));
+            table.next_key(e, At(arguments[0], 0), key, value, &read);
+            return e.end_unreached(missing);
+        }
+        Routine::Aggregate(_) => {
+            let (value, weight, time) = (arguments[1], arguments[2], arguments[3]);
+            let add = |e: &mut Emit<'_>, at: At| match aggregation {
+                Some(Aggregation::TimeSeries { interval, buckets, of }) => {
+                    aggregates::add_to_series(e, interval, buckets, of, at, value, weight, time);
+                }
+                Some(aggregation) => {
+                    let is_float = aggregation.is_of_floats();
+                    let value =
+                        if is_float { e.b.ins().bitcast(F64, MemFlagsData::new(), value) } else { value };
+                    aggregates::add(e, aggregation, Others::Nobody, at, value, Some(weight));
+                }
+                None => {}
+            };
+            let first = |e: &mut Emit<'_>, at: At| {
+                e.zero(at, table.value_size());
+                add(e, at);
+            };
+            table.change(e, key, &first, &add, missing);
+            answer(e, out, 1);
+        }
+        Routine::System | Routine::ReadMemory | Routine::ReadString | Routine::Reserve => {}
+    }
+    e.b.switch_to_block(missing);
+    answer(e, out, 0);
+}
+
+/// Number of the system call `process_vm_readv` on x86-64.
+const PROCESS_VM_READV: i64 = 310;
+
+/// Reads foreign memory in pieces that end at page borders, up to the first that cannot be read.
+fn read_memory(e: &mut Emit<'_>, system: u16, unread: Base, arguments: [Value; 4]) -> Value {
+    let [to, from, length, tid] = arguments;
+    let zero = e.int(0);
+    let done = e.set_new(zero);
+    let [again, unknown, over, short] = [(); 4].map(|()| e.block());
+    // 16 bytes that say where to, 16 that say where from, and the six arguments.
+    let words = e.slot(80);
+    let is_known = e.b.ins().ireduce(cranelift_codegen::ir::types::I32, tid);
+    let is_unknown = e.b.ins().icmp_imm_s(IntCC::Equal, is_known, 0);
+    e.leave_if(is_unknown, unknown);
+    e.go_on(again);
+    let so_far = e.b.use_var(done);
+    let left = e.b.ins().isub(length, so_far);
+    let is_over = e.is_imm(IntCC::Equal, left, 0);
+    e.leave_if(is_over, over);
+    let address = e.b.ins().iadd(from, so_far);
+    // Nothing is read beyond the end of the address space, nor from its beginning again.
+    let wraps = e.is(IntCC::UnsignedLessThan, address, from);
+    e.leave_if(wraps, over);
+    let in_page = e.b.ins().band_imm_s(address, 4095);
+    let page = e.int(4096);
+    let to_border = e.b.ins().isub(page, in_page);
+    let piece = e.b.ins().umin(left, to_border);
+    let target = e.b.ins().iadd(to, so_far);
+    let (one, local, remote) = (e.int(1), e.pointer(words), e.pointer(words.plus(16)));
+    for (index, value) in
+        [target, piece, address, piece, tid, local, one, remote, one, zero].into_iter().enumerate()
+    {
+        e.store(value, words.plus(8 * index as u32));
+    }
+    let (call, arguments) = (e.int(PROCESS_VM_READV), e.pointer(words.plus(32)));
+    e.call(system, &[call, arguments]);
+    let read = e.load(words.plus(32));
+    let is_whole = e.is(IntCC::Equal, read, piece);
+    let failed = e.is_imm(IntCC::Equal, is_whole, 0);
+    e.leave_if(failed, short);
+    let so_far = e.b.ins().iadd(so_far, read);
+    e.b.def_var(done, so_far);
+    e.jump(again);
+    e.b.switch_to_block(short);
+    // An error is negative.
+    let some = e.b.ins().smax(read, zero);
+    let so_far = e.b.use_var(done);
+    let so_far = e.b.ins().iadd(so_far, some);
+    e.b.def_var(done, so_far);
+    e.jump(over);
+    e.b.switch_to_block(unknown);
+    e.count(unread);
+    e.go_on(over);
+    e.b.use_var(done)
+}
+
+/// The first piece of a string has so many bytes: most strings end there.
+const FIRST_PIECE: i64 = 192;
+
+/// Reads a string, piece by piece up to its end.
+fn read_string(e: &mut Emit<'_>, read: u16, arguments: [Value; 5]) {
+    let [to, from, most, tid, out] = arguments;
+    let zero = e.int(0);
+    let one = e.int(1);
+    let is_none = e.is_imm(IntCC::Equal, most, 0);
+    let most = e.b.ins().select(is_none, one, most);
+    // Without the final zero.
+    let room = e.b.ins().iadd_imm_s(most, -1);
+    let length = e.set_new(zero);
+    let first = e.int(FIRST_PIECE);
+    let step = e.set_new(first);
+    let [again, over, unreadable] = [(); 3].map(|()| e.block());
+    let results = e.slot(8);
+    e.go_on(again);
+    let so_far = e.b.use_var(length);
+    let left = e.b.ins().isub(room, so_far);
+    let is_over = e.is_imm(IntCC::Equal, left, 0);
+    e.leave_if(is_over, over);
+    let address = e.b.ins().iadd(from, so_far);
+    let wraps = e.is(IntCC::UnsignedLessThan, address, from);
+    e.leave_if(wraps, over);
+    let wanted = e.b.use_var(step);
+    let piece = e.b.ins().umin(left, wanted);
+    let target = e.b.ins().iadd(to, so_far);
+    e.call(read, &[target, address, piece, tid, results.0]);
+    let got = e.load(results);
+    let nothing = e.b.ins().bor(got, so_far);
+    let is_unreadable = e.is_imm(IntCC::Equal, nothing, 0);
+    e.leave_if(is_unreadable, unreadable);
+    // The first zero among what was read, and zeros from there on.
+    let end = e.set_new(got);
+    e.each(got, 1, |e, index, after| {
+        let value = byte(e, At(target, 0), index);
+        let next = e.block();
+        e.leave_if(value, next);
+        e.b.def_var(end, index);
+        e.jump(after);
+        e.b.switch_to_block(next);
+    });
+    let found = e.b.use_var(end);
+    let behind = e.b.ins().isub(got, found);
+    let start = e.b.ins().iadd(target, found);
+    e.each(behind, 1, |e, index, _| {
+        let at = e.b.ins().iadd(start, index);
+        let nothing = e.b.ins().iconst(cranelift_codegen::ir::types::I8, 0);
+        e.store(nothing, At(at, 0));
+    });
+    let so_far = e.b.ins().iadd(so_far, found);
+    e.b.def_var(length, so_far);
+    let ends = e.is(IntCC::UnsignedLessThan, found, piece);
+    e.leave_if(ends, over);
+    let page = e.int(4096);
+    e.b.def_var(step, page);
+    e.jump(again);
+    e.b.switch_to_block(over);
+    let length = e.b.use_var(length);
+    e.store(length, At(out, 0));
+    e.finish();
+    e.b.switch_to_block(unreadable);
+    answer(e, out, -1);
+}
+
+/// Reserves a record in the thread's ring. The first word says how many bytes, in its low 31 bits.
+fn reserve(e: &mut Emit<'_>, common: &Common<'_>, first: Value, out: At) {
+    let part = Base::Block(common.target.block);
+    let size = 1i64 << common.layout.ring_bits;
+    let [again, lost, done] = [(); 3].map(|()| e.block());
+    let patience = e.int(PATIENCE.into());
+    let patience = e.set_new(patience);
+    let wanted = e.b.ins().band_imm_s(first, RESERVED as i64 - 1);
+    let [head_at, tail_at, ring] = [THREAD_HEAD, THREAD_TAIL, THREAD_RING].map(|at| e.address(part.plus(at)));
+    e.go_on(again);
+    let (head, tail) = (e.watch(head_at), e.watch(tail_at));
+    let position = e.b.ins().band_imm_s(head, size - 1);
+    let whole = e.int(size);
+    let to_end = e.b.ins().isub(whole, position);
+    let (zero, fits) = (e.int(0), e.is(IntCC::UnsignedLessThanOrEqual, wanted, to_end));
+    let filler = e.b.ins().select(fits, zero, to_end);
+    let start = e.b.ins().iadd(head, filler);
+    let end = e.b.ins().iadd(start, wanted);
+    let used = e.b.ins().isub(end, tail);
+    let is_full = e.is(IntCC::UnsignedGreaterThan, used, whole);
+    e.leave_if(is_full, lost);
+    let was = e.exchange(head_at, head, end);
+    let is_ours = e.is(IntCC::Equal, was, head);
+    let [ours, theirs] = [(); 2].map(|()| e.block());
+    e.b.ins().brif(is_ours, ours, &[], theirs, &[]);
+    e.b.switch_to_block(theirs);
+    let left = e.b.use_var(patience);
+    let left = e.b.ins().iadd_imm_s(left, -1);
+    e.b.def_var(patience, left);
+    e.b.ins().brif(left, again, &[], lost, &[]);
+    e.b.switch_to_block(ours);
+    e.when(filler, |e| {
+        let at = e.b.ins().iadd(ring.0, position);
+        e.publish(filler, At(at, ring.1));
+    });
+    let position = e.b.ins().band_imm_s(start, size - 1);
+    let record = e.b.ins().iadd(ring.0, position);
+    let record = e.pointer(At(record, ring.1));
+    let reserved = e.b.ins().bor_imm_s(first, RESERVED as i64);
+    e.publish(reserved, At(record, 0));
+    e.store(record, out);
+    e.jump(done);
+    e.b.switch_to_block(lost);
+    e.count(part.plus(THREAD_LOST));
+    e.store(zero, out);
+    e.go_on(done);
+    e.finish();
+}
