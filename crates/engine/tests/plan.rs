@@ -172,6 +172,7 @@ fn no_two_sites_share_a_byte_and_every_request_has_one_answer() {
                 mechanism: random.choose(&[None, None, None, Some(Mechanism::Step)]),
                 semaphores: &[],
                 operands: None,
+                clauses: Default::default(),
                 unread: random.choose(&[None, None, None, None, Some("a table")]),
                 meant: random.choose(&[Meant::Calls, Meant::Calls, Meant::Calls, Meant::All]),
             })
@@ -331,6 +332,7 @@ fn of_sites_that_share_bytes_the_first_that_was_asked_for_is_armed() {
             mechanism: None,
             semaphores: &[],
             operands: None,
+            clauses: Default::default(),
             unread: None,
             meant: Meant::Calls,
         };
