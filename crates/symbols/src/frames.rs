@@ -58,6 +58,42 @@ pub(crate) fn read(image: &Image, bytes: &[u8]) -> Told {
         Ok(None) => return Told::default(),
         Err(defect) => return Told { defect: Some(defect), ..Told::default() },
     };
+    let (frames, bases) = table(image, address, contents);
+    let mut told = Told::default();
+    let failure = walk(image.machine, &frames, &bases, &mut told).err();
+    told.frames.sort_unstable_by_key(|frame| (frame.start, frame.end));
+    told.frames.dedup_by_key(|frame| frame.start);
+    told.defect = failure.map(|error| error.to_string());
+    told
+}
+
+/// Where the canonical frame address is when control is at `address`: a register, and what to add to it. None where no row tells,
+/// or tells it by a computation.
+pub(crate) fn cfa(image: &Image, bytes: &[u8], address: u64) -> Option<(u16, i64)> {
+    let (start, contents) = section(image, bytes).ok()??;
+    let (frames, bases) = table(image, start, contents);
+    let by_header = || {
+        let header = image.frame_header.as_ref()?;
+        let contents = image.bytes_at(bytes, header.start);
+        let contents = contents.get(..(header.end - header.start) as usize).unwrap_or(contents);
+        let header = gimli::EhFrameHdr::new(contents, LittleEndian);
+        let header = header.parse(&bases, image.pointer_size() as u8).ok()?;
+        let table = header.table()?;
+        table.fde_for_address(&frames, &bases, address, EhFrame::cie_from_offset).ok()
+    };
+    let fde = by_header()
+        .filter(|fde| fde.contains(address))
+        .or_else(|| frames.fde_for_address(&bases, address, EhFrame::cie_from_offset).ok())?;
+    let mut context = gimli::UnwindContext::new();
+    let row = fde.unwind_info_for_address(&frames, &bases, &mut context, address).ok()?;
+    match row.cfa() {
+        gimli::CfaRule::RegisterAndOffset { register, offset } => Some((register.0, *offset)),
+        gimli::CfaRule::Expression(_) => None,
+    }
+}
+
+/// The table in the section `contents` at `address`, and what its pointers count from.
+fn table<'b>(image: &Image, address: u64, contents: &'b [u8]) -> (EhFrame<Reader<'b>>, BaseAddresses) {
     let mut frames = EhFrame::new(contents, LittleEndian);
     frames.set_address_size(image.pointer_size() as u8);
     let mut bases = BaseAddresses::default().set_eh_frame(address);
@@ -74,12 +110,7 @@ pub(crate) fn read(image: &Image, bytes: &[u8]) -> Told {
             bases = set(bases, section.address);
         }
     }
-    let mut told = Told::default();
-    let failure = walk(image.machine, &frames, &bases, &mut told).err();
-    told.frames.sort_unstable_by_key(|frame| (frame.start, frame.end));
-    told.frames.dedup_by_key(|frame| frame.start);
-    told.defect = failure.map(|error| error.to_string());
-    told
+    (frames, bases)
 }
 
 fn walk(

@@ -21,6 +21,10 @@
 //! | `notes`, `usdt` | what do the notes say? |
 //! | `lines` | which source line is this? |
 //! | `dwarf` | where is the code of a source line, and where was a function inlined? |
+//! | `types` | which types are there, and how are they written? |
+//! | `typed` | what does DWARF say of types, parameters, results and variables? |
+//! | `location` | where is a value, at an instruction? |
+//! | `abi` | where do functions take their arguments and give their results? |
 //! | `demangle` | what did the programmer call it? |
 //!
 //! What is in a file is never trusted. Headers that cannot be right make [`Module::open`] fail with a reason;
@@ -30,6 +34,7 @@
 
 #![deny(unsafe_code, unreachable_pub)]
 
+pub mod abi;
 mod debug_file;
 pub mod demangle;
 mod dwarf;
@@ -40,6 +45,7 @@ mod functions;
 mod go_table;
 mod image;
 mod lines;
+mod location;
 mod module;
 mod name;
 mod notes;
@@ -48,6 +54,8 @@ mod source;
 mod strings;
 mod symtab;
 mod table;
+mod typed;
+pub mod types;
 mod unread;
 mod usdt;
 
@@ -62,7 +70,10 @@ pub use frames::Arrival;
 pub use functions::{Function, Functions, Kind, Origin};
 pub use image::{Machine, ModuleKind, Segment};
 pub use lines::SourceLine;
+pub use location::{Context, LARGEST_VALUE, Location, Piece, ResultLocation, Unavailable};
 pub use module::Module;
 pub use name::{Binding, Name};
+pub use typed::{Scope, TypeReader, TypedFunction, TypesError, Variable};
+pub use types::{TypeId, Types};
 pub use unread::Unread;
 pub use usdt::{UsdtArgument, UsdtProbe};
