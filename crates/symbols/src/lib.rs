@@ -25,6 +25,7 @@
 //! | `typed` | what does DWARF say of types, parameters, results and variables? |
 //! | `location` | where is a value, at an instruction? |
 //! | `abi` | where do functions take their arguments and give their results? |
+//! | `render` | how is a value written? |
 //! | `demangle` | what did the programmer call it? |
 //!
 //! What is in a file is never trusted. Headers that cannot be right make [`Module::open`] fail with a reason;
@@ -50,6 +51,7 @@ mod module;
 mod name;
 mod notes;
 mod pointers;
+pub mod render;
 mod source;
 mod strings;
 mod symtab;

@@ -90,7 +90,7 @@ pub(super) fn arguments(result: &Value, given: &[Option<Value>]) -> Vec<Location
 /// The place of a byte of an argument that begins at a doubleword.
 fn in_row(first: u64, byte: u64) -> Location {
     let word = first + byte / 8;
-    match word < WORDS && byte % 8 == 0 {
+    match word < WORDS && byte.is_multiple_of(8) {
         true => Location::Register(R3 + word as u16),
         false => Location::Memory { register: R1, offset: SAVE_AREA + (first * 8 + byte) as i64 },
     }

@@ -48,6 +48,10 @@ impl Hash {
     }
 }
 
+/// A scope that is open: its depth, what its names come to (nothing in functions, whose types nobody can name), and, of an enum, what
+/// those of its numbers come to, and its DIE.
+type Around = (isize, Option<Hash>, Option<(Hash, usize)>);
+
 /// A hash is its own hash.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Same(u64);
@@ -176,9 +180,9 @@ impl NameIndex {
     ) -> gimli::Result<()> {
         let mut entries = unit.entries_raw(None)?;
         let mut attributes = Vec::new();
-        // Scopes that are open, by depth: what their names come to, or nothing in functions, whose types nobody can name.
-        let mut around: Vec<(isize, Option<Hash>, Option<(Hash, usize)>)> = Vec::new();
-        // Declarations of variables that are defined elsewhere in the unit.
+        let mut around: Vec<Around> = Vec::new();
+        // Declarations of variables, and definitions that leave their names to them, which may come later.
+        let mut defined: Vec<(usize, usize)> = Vec::new();
         let mut declared: HashMap<usize, (Hash, Hash)> = HashMap::new();
         while !entries.is_empty() {
             let (depth, offset) = (entries.next_depth(), entries.next_offset().0);
@@ -221,12 +225,10 @@ impl NameIndex {
                     declared.insert(offset, hashes);
                 } else if value(gimli::DW_AT_location).is_some() || value(gimli::DW_AT_const_value).is_some()
                 {
-                    let of = match value(gimli::DW_AT_specification) {
-                        Some(AttributeValue::UnitRef(of)) => declared.get(&of.0).copied(),
-                        _ => None,
-                    };
-                    if let Some((whole, last)) = hashes.or(of) {
-                        self.insert(whole, last, Class::Variable, die(offset));
+                    match (hashes, value(gimli::DW_AT_specification)) {
+                        (Some((whole, last)), _) => self.insert(whole, last, Class::Variable, die(offset)),
+                        (None, Some(AttributeValue::UnitRef(of))) => defined.push((of.0, offset)),
+                        _ => {}
                     }
                 }
                 continue;
@@ -273,6 +275,11 @@ impl NameIndex {
                 } else {
                     around.push((depth, Some(own), None));
                 }
+            }
+        }
+        for (of, offset) in defined {
+            if let Some(&(whole, last)) = declared.get(&of) {
+                self.insert(whole, last, Class::Variable, die(offset));
             }
         }
         Ok(())
