@@ -15,8 +15,8 @@ const SAVE_AREA: i64 = 32;
 /// f1 to f13.
 const F1: u16 = 33;
 const FLOATS: u64 = 13;
-/// v2 to v13.
-const V2: u16 = 1126;
+/// v2 to v13: v0 is 77.
+const V2: u16 = 79;
 const VECTORS: u64 = 12;
 
 /// The registers that a value is spread over: floats or vectors, how many, and bytes in each.

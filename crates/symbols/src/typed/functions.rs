@@ -377,7 +377,11 @@ impl<'m> TypeReader<'m> {
         let told = expressions::place(&part, unit, frame, value);
         // What lies below the frame's top is the function's own, and not yet there.
         let is_stored = match (&told.location, frame.cfa) {
-            (Location::Memory { register, offset }, Some((top, at))) => *register != top || *offset < at,
+            (Location::Memory { register, offset }, Some((top, at))) => {
+                // Powerpc's callers leave room there for what they give in registers.
+                let is_room = self.module.machine() == Machine::PowerPc64Le;
+                *register != top || *offset < at || is_room
+            }
             (Location::Indirect { .. } | Location::Pieces(_), _) => true,
             _ => false,
         };

@@ -213,6 +213,11 @@ impl<'m> TypeReader<'m> {
             _ => Kind::Unknown,
         };
         let name = self.full_name(&unit, &entry);
+        // Compilers say of some characters only that they are numbers.
+        let kind = match (kind, name.as_deref()) {
+            (Kind::Base(_), Some("char8_t" | "char16_t" | "char32_t")) => Kind::Base(Encoding::Utf),
+            (kind, _) => kind,
+        };
         Some(Type { name, size, align: number(gimli::DW_AT_alignment), language, kind })
     }
 
