@@ -154,7 +154,11 @@ impl<'m> TypeReader<'m> {
         let mut id = match (plain, stars) {
             ("void", 1..) => Types::VOID,
             _ => {
-                let die = self.find(classes, plain, near).ok_or_else(none)?;
+                let mut found = self.find(classes, plain, near);
+                for other in integer_names(plain) {
+                    found = found.or_else(|| self.find(&[Class::Plain], other, near));
+                }
+                let die = found.ok_or_else(none)?;
                 self.type_of_die(types, die)
             }
         };
@@ -263,5 +267,39 @@ impl<'m> TypeReader<'m> {
     fn names(&mut self) -> &'m NameIndex {
         let table = self.table;
         table.names.get_or_init(|| NameIndex::of_file(&mut self.parts, table))
+    }
+}
+
+/// What compilers call the C integer type that is written like this.
+fn integer_names(written: &str) -> &'static [&'static str] {
+    if written.is_empty() {
+        return &[];
+    }
+    let (mut longs, mut is_short, mut is_unsigned, mut is_signed, mut is_char) =
+        (0, false, false, false, false);
+    for word in written.split_whitespace() {
+        match word {
+            "long" => longs += 1,
+            "short" => is_short = true,
+            "unsigned" => is_unsigned = true,
+            "signed" => is_signed = true,
+            "char" => is_char = true,
+            "int" => {}
+            _ => return &[],
+        }
+    }
+    match (longs, is_short, is_char, is_unsigned) {
+        (0, false, true, false) if is_signed => &["signed char"],
+        (0, false, true, false) => &["char"],
+        (0, false, true, true) => &["unsigned char"],
+        (0, true, false, false) => &["short int", "short"],
+        (0, true, false, true) => &["short unsigned int", "unsigned short"],
+        (0, false, false, false) => &["int"],
+        (0, false, false, true) => &["unsigned int"],
+        (1, false, false, false) => &["long int", "long"],
+        (1, false, false, true) => &["long unsigned int", "unsigned long"],
+        (2, false, false, false) => &["long long int", "long long"],
+        (2, false, false, true) => &["long long unsigned int", "unsigned long long"],
+        _ => &[],
     }
 }

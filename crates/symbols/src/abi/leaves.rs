@@ -2,7 +2,7 @@
 
 use crate::{
     Machine,
-    types::{DEEPEST, Encoding, Kind, Language, Passing, TypeId, Types},
+    types::{DEEPEST, Encoding, Kind, Language, Member, Passing, Role, TypeId, Types},
 };
 
 /// More numbers than these are in nothing that goes into registers.
@@ -74,9 +74,11 @@ pub(super) fn value(machine: Machine, types: &Types, id: TypeId) -> Option<Value
     let (mut is_aggregate, mut by_reference, mut is_complex) = (false, false, false);
     let size = match &this.kind {
         Kind::Void => 0,
-        Kind::Struct(of) => {
+        Kind::Struct(_) => {
             is_aggregate = true;
-            by_reference = of.passing == Passing::Reference;
+            let mut budget = MOST_LEAVES * 16;
+            by_reference =
+                this.language == Language::Cpp && is_copied_with_care(types, stripped, DEEPEST, &mut budget);
             this.size?
         }
         Kind::Array(array) => {
@@ -105,6 +107,29 @@ pub(super) fn value(machine: Machine, types: &Types, id: TypeId) -> Option<Value
     let align = types.align(id).max(1);
     let is_cpp = this.language == Language::Cpp;
     Some(Value { size, align, is_aggregate, by_reference, is_cpp, leaves, is_complex })
+}
+
+/// Whether a C++ object, or something in it, may not be copied byte by byte.
+fn is_copied_with_care(types: &Types, id: TypeId, depth: usize, budget: &mut usize) -> bool {
+    if depth == 0 || *budget == 0 {
+        return false;
+    }
+    *budget -= 1;
+    match types.kind(id) {
+        Kind::Struct(of) => {
+            let has = |member: &Member| {
+                // What knows its class by a pointer, or its base by one.
+                member.role == Role::Artificial && member.name.is_some() || member.offset.is_none()
+            };
+            of.passing == Passing::Reference
+                || of
+                    .members
+                    .iter()
+                    .any(|member| has(member) || is_copied_with_care(types, member.of, depth - 1, budget))
+        }
+        Kind::Array(array) => is_copied_with_care(types, array.of, depth - 1, budget),
+        _ => false,
+    }
 }
 
 /// Bytes of an address.

@@ -173,7 +173,7 @@ pub(crate) fn load_split(image: &Image, bytes: &[u8]) -> DwarfSections<Contents>
 pub(crate) fn load_split_whole(image: &Image, bytes: &[u8]) -> DwarfSections<Contents> {
     let mut unpacked = 0;
     let one = |id: SectionId| {
-        let section = id.dwo_name().map_or(nothing(), |name| any_section(image, bytes, name));
+        let section = id.dwo_name().map_or(nothing(), |name| all_sections(image, bytes, name));
         Ok::<_, gimli::Error>(section.within(&mut unpacked))
     };
     DwarfSections::load(one).unwrap_or_else(|_: gimli::Error| empty())
@@ -201,6 +201,23 @@ fn section(image: &Image, bytes: &[u8], id: SectionId, name: &str) -> Contents {
         }
         _ => any_section(image, bytes, name),
     }
+}
+
+/// All sections of a name, one behind the other: each type that is described apart has its own in an object file.
+fn all_sections(image: &Image, bytes: &[u8], name: &str) -> Contents {
+    let is_meant = |section: &&Section| section.name == name && !section.file.is_empty();
+    if image.sections.iter().filter(is_meant).count() < 2 {
+        return any_section(image, bytes, name);
+    }
+    let mut all = Vec::new();
+    for section in image.sections.iter().filter(is_meant) {
+        // Sections may lie over each other, and then be more than the file.
+        match unpack(image, section, bytes) {
+            Some(part) if all.len() + part.len() <= LARGEST_SECTION as usize => all.extend_from_slice(&part),
+            _ => break,
+        }
+    }
+    Contents::Unpacked(all)
 }
 
 fn any_section(image: &Image, bytes: &[u8], name: &str) -> Contents {

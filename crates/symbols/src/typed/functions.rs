@@ -317,11 +317,23 @@ impl<'m> TypeReader<'m> {
         queue: &mut Queue,
     ) -> Result<(Vec<Variable>, bool), TypesError> {
         let (mut all, mut is_variadic) = (Vec::new(), false);
+        // A clone lists what it has no use for behind the rest. Their order is that of what they come from.
+        let mut order = Vec::new();
         let mut budget = MOST_DIES;
         let read = TypeReader::below(unit, entry.offset(), &mut budget, &mut |depth, entry| {
             match (depth, entry.tag()) {
                 (1, gimli::DW_TAG_formal_parameter) => {
-                    all.extend(self.variable_at(types, unit, entry, frame, Scope::Parameter, queue));
+                    if let Some(variable) =
+                        self.variable_at(types, unit, entry, frame, Scope::Parameter, queue)
+                    {
+                        order.extend(
+                            entry
+                                .attr_value(gimli::DW_AT_abstract_origin)
+                                .and_then(|origin| self.parts.referred(unit, &origin))
+                                .map(|die| (die.part, die.offset)),
+                        );
+                        all.push(variable);
+                    }
                 }
                 (1, gimli::DW_TAG_unspecified_parameters) => is_variadic = true,
                 _ => {}
@@ -329,6 +341,11 @@ impl<'m> TypeReader<'m> {
             if all.len() < MOST_VARIABLES { Walk::Past } else { Walk::Stop }
         });
         read.ok_or(TypesError::Malformed)?;
+        if order.len() == all.len() {
+            let mut both: Vec<_> = order.into_iter().zip(all).collect();
+            both.sort_by_key(|(order, _)| *order);
+            all = both.into_iter().map(|(_, variable)| variable).collect();
+        }
         Ok((all, is_variadic))
     }
 

@@ -12,7 +12,7 @@ use std::{
 use gimli::{AttributeValue, Dwarf, Unit};
 
 use super::{
-    parts::{Die, MAIN, Open, Parts},
+    parts::{Die, MAIN, Open, Parts, SHARED},
     unit_map::{is_named_type, is_scope},
     units::UnitTable,
 };
@@ -81,6 +81,10 @@ type Names = HashMap<(u64, Class), Die, BuildHasherDefault<Same>>;
 pub(super) struct NameIndex {
     whole: Names,
     last: Names,
+    /// Variables that are named in one unit and placed in another, as link-time optimization leaves them: the names by their DIEs'
+    /// places in `.debug_info`, and definitions with the DIEs that name them. Of use until the index is whole.
+    unplaced: HashMap<usize, (Hash, Hash)>,
+    unnamed: Vec<(usize, Die)>,
 }
 
 impl NameIndex {
@@ -126,24 +130,41 @@ impl NameIndex {
         for found in indices {
             index.merge(found);
         }
+        index.close();
+        let mut others = [parts.others(MAIN), parts.others(SHARED)].concat();
         for unit in split.into_iter().flatten() {
             if let Some(unit) = parts.whole(unit)
-                && let Some(part) = parts.part(unit.part)
+                && unit.part != MAIN
             {
-                index.add(&part.dwarf, &unit.unit, |offset| unit.die(gimli::UnitOffset(offset)));
+                others.extend(parts.others(unit.part));
             }
         }
-        for other in parts.others() {
+        for other in others {
             if let Some(unit) = parts.open(other)
                 && let Some(part) = parts.part(unit.part)
             {
                 index.add(&part.dwarf, &unit.unit, |offset| unit.die(gimli::UnitOffset(offset)));
             }
         }
+        parts.each_packed_type(|dwarf, unit, start| {
+            index.add(dwarf, unit, |offset| Die { offset: start.offset.saturating_add(offset), ..start });
+        });
         index
     }
 
+    /// Names what was named in other units.
+    fn close(&mut self) {
+        for (of, die) in std::mem::take(&mut self.unnamed) {
+            if let Some(&(whole, last)) = self.unplaced.get(&of) {
+                self.insert(whole, last, Class::Variable, die);
+            }
+        }
+        self.unplaced = HashMap::new();
+    }
+
     fn merge(&mut self, other: NameIndex) {
+        self.unplaced.extend(other.unplaced);
+        self.unnamed.extend(other.unnamed);
         for (into, from) in [(&mut self.whole, other.whole), (&mut self.last, other.last)] {
             if into.is_empty() {
                 *into = from;
@@ -181,7 +202,7 @@ impl NameIndex {
         let mut entries = unit.entries_raw(None)?;
         let mut attributes = Vec::new();
         let mut around: Vec<Around> = Vec::new();
-        // Declarations of variables, and definitions that leave their names to them, which may come later.
+        // Declarations, and definitions of variables that leave their names to them, which may come later.
         let mut defined: Vec<(usize, usize)> = Vec::new();
         let mut declared: HashMap<usize, (Hash, Hash)> = HashMap::new();
         while !entries.is_empty() {
@@ -217,18 +238,42 @@ impl NameIndex {
                 };
                 (whole, last)
             });
-            let is_declaration = value(gimli::DW_AT_declaration).is_some();
+            let is_declaration =
+                value(gimli::DW_AT_declaration).is_some() || value(gimli::DW_AT_signature).is_some();
+            // A type apart is in no scope itself, but its declaration there is.
+            let of = match value(gimli::DW_AT_specification) {
+                Some(AttributeValue::UnitRef(of)) if !is_variable => declared.get(&of.0).copied(),
+                _ => None,
+            };
+            let hashes = of.or(hashes);
+            if let Some(hashes) = hashes
+                && is_declaration
+            {
+                declared.insert(offset, hashes);
+            }
             if is_variable {
+                let is_placed = [gimli::DW_AT_location, gimli::DW_AT_const_value]
+                    .iter()
+                    .any(|&name| value(name).is_some());
                 if let Some(hashes) = hashes
-                    && is_declaration
+                    && !is_declaration
+                    && !is_placed
+                    && self.unplaced.len() < MOST_NAMES
                 {
-                    declared.insert(offset, hashes);
-                } else if value(gimli::DW_AT_location).is_some() || value(gimli::DW_AT_const_value).is_some()
-                {
+                    self.unplaced.insert(die(offset).offset, hashes);
+                }
+                if !is_declaration && is_placed {
                     match (hashes, value(gimli::DW_AT_specification)) {
                         (Some((whole, last)), _) => self.insert(whole, last, Class::Variable, die(offset)),
                         (None, Some(AttributeValue::UnitRef(of))) => defined.push((of.0, offset)),
-                        _ => {}
+                        _ => {
+                            if let Some(AttributeValue::DebugInfoRef(of)) =
+                                value(gimli::DW_AT_abstract_origin)
+                                && self.unnamed.len() < MOST_NAMES
+                            {
+                                self.unnamed.push((of.0, die(offset)));
+                            }
+                        }
                     }
                 }
                 continue;

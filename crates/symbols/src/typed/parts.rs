@@ -341,20 +341,42 @@ impl<'m> Parts<'m> {
         Some(Die { part: number, in_types, offset })
     }
 
-    /// The units of the part that is shared, and types apart: for whoever looks at all.
-    pub(super) fn others(&mut self) -> Vec<Die> {
+    /// All units of a part but those of the file's `.debug_info`: for whoever looks at all.
+    pub(super) fn others(&mut self, number: u32) -> Vec<Die> {
         let mut all = Vec::new();
-        for number in [MAIN, SHARED] {
-            let Some(part) = self.part(number) else { continue };
-            for in_types in [false, true] {
-                if (number, in_types) == (MAIN, false) {
-                    continue;
-                }
-                let units = part.units[usize::from(in_types)].iter();
-                all.extend(units.map(|&(offset, _)| Die { part: number, in_types, offset }));
+        let Some(part) = self.part(number) else { return all };
+        for in_types in [false, true] {
+            if (number, in_types) == (MAIN, false) {
+                continue;
             }
+            let units = part.units[usize::from(in_types)].iter();
+            all.extend(units.map(|&(offset, _)| Die { part: number, in_types, offset }));
         }
         all
+    }
+
+    /// Looks at each type apart of the package, with the DIE of its unit's beginning.
+    pub(super) fn each_packed_type(
+        &mut self,
+        mut look: impl FnMut(&Dwarf<Slice<'m>>, &Unit<Slice<'m>>, Die),
+    ) {
+        let (Some(main), Some(package)) = (self.part(MAIN), self.package()) else { return };
+        for index in 1..=package.tu_index.unit_count() {
+            let (Ok(dwarf), Some(number)) =
+                (package.tu_sections(index, &main.dwarf), FIRST_PACKED_TYPE.checked_add(index))
+            else {
+                continue;
+            };
+            let part = Part::new(dwarf, None);
+            for in_types in [false, true] {
+                for &(offset, _) in &part.units[usize::from(in_types)] {
+                    let header = part.header(in_types, offset);
+                    if let Some(unit) = header.and_then(|header| part.dwarf.unit(header).ok()) {
+                        look(&part.dwarf, &unit, Die { part: number, in_types, offset });
+                    }
+                }
+            }
+        }
     }
 }
 

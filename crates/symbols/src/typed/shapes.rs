@@ -120,6 +120,11 @@ impl<'m> TypeReader<'m> {
         let is_declaration = matches!(value(gimli::DW_AT_declaration), Some(AttributeValue::Flag(true)));
         let of = value(gimli::DW_AT_type);
         let address_size = u64::from(unit.unit.encoding().address_size);
+        // A type apart is described elsewhere in the same file, and only mentioned where it is used.
+        if let Some(signature) = value(gimli::DW_AT_signature) {
+            let of = self.type_of(types, &unit, Some(signature), queue);
+            return Some(Type { name: None, size: None, align: None, language, kind: Kind::Typedef(of) });
+        }
         let kind = match tag {
             gimli::DW_TAG_base_type => Kind::Base(encoding(&entry)),
             gimli::DW_TAG_pointer_type => {
@@ -164,15 +169,7 @@ impl<'m> TypeReader<'m> {
                     _ => Word::Class,
                 };
                 match is_declaration {
-                    // A type apart is declared where it is used, and described elsewhere in the same file.
-                    true => match value(gimli::DW_AT_signature) {
-                        Some(_) => {
-                            let of = self.type_of(types, &unit, value(gimli::DW_AT_signature), queue);
-                            let align = None;
-                            return Some(Type { name: None, size, align, language, kind: Kind::Typedef(of) });
-                        }
-                        None => Kind::Declared(word),
-                    },
+                    true => Kind::Declared(word),
                     false => {
                         let mut of = self.members(types, &unit, &entry, word, queue, budget)?;
                         let by_address = matches!(
@@ -186,10 +183,7 @@ impl<'m> TypeReader<'m> {
                     }
                 }
             }
-            gimli::DW_TAG_enumeration_type if is_declaration => match value(gimli::DW_AT_signature) {
-                Some(_) => Kind::Typedef(self.type_of(types, &unit, value(gimli::DW_AT_signature), queue)),
-                None => Kind::Declared(Word::Enum),
-            },
+            gimli::DW_TAG_enumeration_type if is_declaration => Kind::Declared(Word::Enum),
             gimli::DW_TAG_enumeration_type => {
                 let enumerators = self.enumerators(&unit, &entry, budget)?;
                 let of = of.map(|of| self.type_of(types, &unit, Some(of), queue));
@@ -251,7 +245,12 @@ impl<'m> TypeReader<'m> {
         if !is_scoped || unit.language.unwrap_or(self.language) == Language::C {
             return Some(name);
         }
-        match self.scope_name(unit, entry.offset()) {
+        // A type apart is in no scope itself, but its declaration there is.
+        let at = match entry.attr_value(gimli::DW_AT_specification) {
+            Some(AttributeValue::UnitRef(of)) => of,
+            _ => entry.offset(),
+        };
+        match self.scope_name(unit, at) {
             Some(scope) => Some(format!("{scope}::{name}").into()),
             None => Some(name),
         }
@@ -359,6 +358,11 @@ impl<'m> TypeReader<'m> {
                     of.arguments.push((name, argument));
                 }
                 (1, gimli::DW_TAG_GNU_template_parameter_pack) => return Walk::Into,
+                (1, gimli::DW_TAG_subprogram) if of.passing == Passing::Value => {
+                    if self.is_copied_with_care(unit, entry) {
+                        of.passing = Passing::Reference;
+                    }
+                }
                 (2, gimli::DW_TAG_template_type_parameter) => {
                     let argument = self.type_of(types, unit, entry.attr_value(gimli::DW_AT_type), queue);
                     of.arguments.push((None, argument));
@@ -396,6 +400,37 @@ impl<'m> TypeReader<'m> {
             narrow(&mut variants.all, width);
         }
         Some(of)
+    }
+
+    /// Whether a member function is a destructor or a copy or move constructor that somebody wrote: objects with one of these are passed
+    /// by their address. Only newer compilers say so of the class.
+    fn is_copied_with_care(&mut self, unit: &Rc<Open<'m>>, entry: &Entry<'m>) -> bool {
+        let is = |name| match entry.attr_value(name) {
+            Some(AttributeValue::Flag(is)) => is,
+            Some(value) => value.udata_value().is_some_and(|value| value != 0),
+            None => false,
+        };
+        // Defaulted in the class: what its members need, they say themselves.
+        let is_default = entry
+            .attr_value(gimli::DW_AT_defaulted)
+            .and_then(|value| value.udata_value())
+            .is_some_and(|value| value == u64::from(gimli::DW_DEFAULTED_in_class.0));
+        if is_default || is(gimli::DW_AT_artificial) || is(gimli::DW_AT_deleted) {
+            return false;
+        }
+        let Some(name) = self.text(unit, entry.attr_value(gimli::DW_AT_name)) else { return false };
+        if name.starts_with('~') {
+            return true;
+        }
+        let linkage = self.text(unit, entry.attr_value(gimli::DW_AT_linkage_name));
+        let parameters = linkage.as_deref().and_then(|linkage| linkage.rsplit_once("C4E"));
+        // Its only parameter is a reference to what was just named.
+        parameters.is_some_and(|(_, of)| {
+            let of = of.strip_prefix("RK").or_else(|| of.strip_prefix('O'));
+            of.is_some_and(|of| {
+                of == "Ss" || of.strip_prefix('S').is_some_and(|of| of.find('_') == Some(of.len() - 1))
+            })
+        })
     }
 
     fn member(
