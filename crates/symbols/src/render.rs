@@ -318,7 +318,7 @@ impl Writer<'_, '_> {
         let size = self.types.size(of).unwrap_or(0);
         let shown = count.min(self.limits.elements as u64);
         // As many as one read may have.
-        let shown = if size == 0 { shown } else { shown.min(LARGEST / size) };
+        let shown = LARGEST.checked_div(size).map_or(shown, |most| shown.min(most));
         let bytes = match shown.checked_mul(size) {
             Some(0) => Some(Vec::new()),
             Some(all) => self.memory(address, all),

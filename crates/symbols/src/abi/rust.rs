@@ -9,9 +9,12 @@ use super::{
     leaves::{Value, pointer},
 };
 use crate::{
-    Location, Machine, Piece, ResultLocation,
-    types::{DEEPEST, Encoding, Kind, Member, TypeId, Types},
+    Location, Machine, Piece, ResultLocation, Unavailable,
+    types::{DEEPEST, Encoding, Kind, Member, TypeId, Types, Variant},
 };
+
+/// Members that are looked at for one form.
+const MOST_PARTS: usize = 1 << 12;
 
 /// How rustc sees a value.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,15 +39,21 @@ impl Part {
     }
 }
 
-fn form(types: &Types, id: TypeId, depth: usize) -> Form {
+fn form(types: &Types, id: TypeId) -> Form {
+    let mut budget = MOST_PARTS;
+    form_at(types, id, DEEPEST, &mut budget)
+}
+
+fn form_at(types: &Types, id: TypeId, depth: usize, budget: &mut usize) -> Form {
     let stripped = types.stripped(id);
     let Some(size) = types.size(stripped) else { return Form::Memory };
     if size == 0 {
         return Form::Nothing;
     }
-    if depth == 0 {
+    if depth == 0 || *budget == 0 {
         return Form::Memory;
     }
+    *budget -= 1;
     match &types.get(stripped).kind {
         Kind::Base(encoding) => {
             let is_float = *encoding == Encoding::Float;
@@ -52,32 +61,33 @@ fn form(types: &Types, id: TypeId, depth: usize) -> Form {
         }
         Kind::Pointer(..) | Kind::Enum(_) => Form::Scalar(Part { offset: 0, size, is_float: false }),
         Kind::Struct(of) => match &of.variants {
-            None => fields(types, &of.members, depth),
+            None => fields(types, &of.members, 0, depth, budget),
             Some(variants) => {
                 let Some(tag) = &variants.discriminant else {
                     let only = variants.all.iter().map(|variant| variant.member.clone()).collect::<Vec<_>>();
-                    return fields(types, &only, depth);
+                    return fields(types, &only, 0, depth, budget);
                 };
-                enumeration(types, tag, variants.all.iter().map(|variant| &variant.member), size, depth)
+                enumeration(types, tag, &variants.all, size, depth, budget)
             }
         },
         _ => Form::Memory,
     }
 }
 
-fn placed(types: &Types, member: &Member, depth: usize) -> Form {
-    let offset = member.offset.unwrap_or(0).min(1 << 40);
-    match form(types, member.of, depth - 1) {
+/// The form of a member, from the beginning of what it is in, which is `base` bytes from where parts are counted.
+fn placed(types: &Types, member: &Member, base: u64, depth: usize, budget: &mut usize) -> Form {
+    let offset = member.offset.unwrap_or(0).min(1 << 40) + base;
+    match form_at(types, member.of, depth - 1, budget) {
         Form::Scalar(part) => Form::Scalar(part.at(offset)),
         Form::Pair(a, b) => Form::Pair(a.at(offset), b.at(offset)),
         other => other,
     }
 }
 
-fn fields(types: &Types, members: &[Member], depth: usize) -> Form {
+fn fields(types: &Types, members: &[Member], base: u64, depth: usize, budget: &mut usize) -> Form {
     let mut forms = Vec::new();
     for member in members {
-        match placed(types, member, depth) {
+        match placed(types, member, base, depth, budget) {
             Form::Nothing => {}
             form => forms.push(form),
         }
@@ -88,29 +98,29 @@ fn fields(types: &Types, members: &[Member], depth: usize) -> Form {
     match forms[..] {
         [] => Form::Nothing,
         [one] => one,
-        [Form::Scalar(a), Form::Scalar(b)] => {
-            let (a, b) = if a.offset <= b.offset { (a, b) } else { (b, a) };
-            let expected = a.size.next_multiple_of(b.size.next_power_of_two().clamp(1, 16));
-            if a.offset == 0 && b.offset == expected { Form::Pair(a, b) } else { Form::Memory }
-        }
+        [Form::Scalar(a), Form::Scalar(b)] if a.offset <= b.offset => Form::Pair(a, b),
+        [Form::Scalar(a), Form::Scalar(b)] => Form::Pair(b, a),
         _ => Form::Memory,
     }
 }
 
-fn enumeration<'t>(
+fn enumeration(
     types: &Types,
     tag: &Member,
-    variants: impl Iterator<Item = &'t Member>,
+    variants: &[Variant],
     size: u64,
     depth: usize,
+    budget: &mut usize,
 ) -> Form {
-    let Form::Scalar(tag) = placed(types, tag, depth) else { return Form::Memory };
+    let Form::Scalar(tag) = placed(types, tag, 0, depth, budget) else { return Form::Memory };
     let mut only: Option<Form> = None;
-    for member in variants.take(1 << 12) {
+    for member in variants.iter().map(|variant| &variant.member) {
         let form = match types.as_struct(member.of) {
-            // The tag is not among a variant's fields, but a niche is.
-            Some(of) if of.variants.is_none() => fields_of_variant(types, member, &of.members, depth),
-            _ => placed(types, member, depth),
+            Some(of) if of.variants.is_none() => {
+                let base = member.offset.unwrap_or(0).min(1 << 40);
+                fields(types, &of.members, base, depth, budget)
+            }
+            _ => placed(types, member, 0, depth, budget),
         };
         match (form, only) {
             (Form::Nothing, _) => {}
@@ -121,34 +131,12 @@ fn enumeration<'t>(
     }
     match only {
         None => Form::Scalar(tag),
+        // A niche of what is there says which variant it is, or a tag ahead of it.
         Some(Form::Scalar(part)) if part.offset == tag.offset => Form::Scalar(part),
         Some(Form::Pair(a, b)) if tag.offset == a.offset || tag.offset == b.offset => Form::Pair(a, b),
         Some(Form::Scalar(part)) if tag.offset == 0 && part.offset + part.size <= size => {
             Form::Pair(tag, part)
         }
-        _ => Form::Memory,
-    }
-}
-
-fn fields_of_variant(types: &Types, member: &Member, fields: &[Member], depth: usize) -> Form {
-    let base = member.offset.unwrap_or(0).min(1 << 40);
-    let mut forms = Vec::new();
-    for field in fields {
-        match placed(types, field, depth) {
-            Form::Nothing => {}
-            Form::Scalar(part) => forms.push(Form::Scalar(part.at(base))),
-            Form::Pair(a, b) => forms.push(Form::Pair(a.at(base), b.at(base))),
-            Form::Memory => return Form::Memory,
-        }
-        if forms.len() > 2 {
-            return Form::Memory;
-        }
-    }
-    match forms[..] {
-        [] => Form::Nothing,
-        [one] => one,
-        [Form::Scalar(a), Form::Scalar(b)] if a.offset <= b.offset => Form::Pair(a, b),
-        [Form::Scalar(a), Form::Scalar(b)] => Form::Pair(b, a),
         _ => Form::Memory,
     }
 }
@@ -178,7 +166,7 @@ pub(super) fn arguments(
     let Registers { general, vector, stack: (top, base) } = registers(machine);
     let (mut generals, mut vectors, mut stack) = (0, 0, 0_u64);
     let is_large = types.size(result).is_some_and(|size| size > pointer(machine));
-    if machine == Machine::X86_64 && form(types, result, DEEPEST) == Form::Memory && is_large {
+    if machine == Machine::X86_64 && form(types, result) == Form::Memory && is_large {
         generals = 1;
     }
     let mut all = Vec::new();
@@ -201,10 +189,13 @@ pub(super) fn arguments(
                 offset: base + (stack - part.size.next_multiple_of(8).min(16)) as i64,
             }
         };
-        all.push(match form(types, id, DEEPEST) {
+        all.push(match form(types, id) {
             Form::Nothing => Location::Constant(Vec::new()),
             Form::Scalar(part) => number(part),
-            Form::Pair(a, b) if a.size <= 8 && b.size <= 8 => pair(a, b, value.size, number(a), number(b)),
+            Form::Pair(a, b) => {
+                let first = number(a);
+                pair(a, b, value.size, first, number(b))
+            }
             Form::Memory if value.size <= pointer(machine) => {
                 number(Part { offset: 0, size: value.size, is_float: false })
             }
@@ -220,17 +211,17 @@ pub(super) fn arguments(
 
 /// Two numbers with what is between them and behind.
 fn pair(a: Part, b: Part, size: u64, first: Location, second: Location) -> Location {
-    let gap = |size| Piece { size, skip: 0, location: Location::Constant(Vec::new()) };
-    let mut pieces = vec![Piece { size: a.size, skip: 0, location: first }];
-    let between = b.offset.saturating_sub(a.offset + a.size);
-    if between > 0 {
-        pieces.push(gap(between));
-    }
-    pieces.push(Piece { size: b.size, skip: 0, location: second });
-    let behind = size.saturating_sub(b.offset + b.size);
-    if behind > 0 {
-        pieces.push(gap(behind));
-    }
+    let mut pieces = Vec::new();
+    let mut add = |size, location| match location {
+        Location::Pieces(parts) => pieces.extend(parts),
+        location if size > 0 => pieces.push(Piece { size, skip: 0, location }),
+        _ => {}
+    };
+    let gap = || Location::Constant(Vec::new());
+    add(a.size, first);
+    add(b.offset.saturating_sub(a.offset + a.size), gap());
+    add(b.size, second);
+    add(size.saturating_sub(b.offset + b.size), gap());
     joined(pieces)
 }
 
@@ -241,7 +232,7 @@ pub(super) fn result(machine: Machine, types: &Types, id: TypeId, value: &Value)
         _ => ([0, 1], [17, 18]),
     };
     let in_general = |size: u64| super::in_registers(size, 8, general.into_iter());
-    ResultLocation::At(match form(types, id, DEEPEST) {
+    ResultLocation::At(match form(types, id) {
         Form::Nothing => return ResultLocation::Nothing,
         Form::Scalar(part) if part.is_float => Location::Register(vector[0]),
         Form::Scalar(part) => in_general(part.size),
@@ -256,6 +247,8 @@ pub(super) fn result(machine: Machine, types: &Types, id: TypeId, value: &Value)
             pair(a, b, value.size, Location::Register(first), Location::Register(second))
         }
         Form::Memory if value.size <= pointer(machine) => in_general(value.size),
+        // How wider ones come back is LLVM's own affair.
+        Form::Pair(..) => return ResultLocation::Unavailable(Unavailable::Changed),
         _ if machine == Machine::AArch64 => return ResultLocation::Given { register: 8 },
         _ => Location::Memory { register: general[0], offset: 0 },
     })

@@ -129,7 +129,7 @@ mod tests {
         for (offset, first, count, expected) in [
             (0, 0, 8, Some(0xef)),
             (0, 4, 8, Some(0xde)),
-            (1, 2, 40, Some(0x0123_4567_89ab_cd >> 2 & 0xff_ffff_ffff)),
+            (1, 2, 40, Some(0x0001_2345_6789_abcd >> 2 & 0xff_ffff_ffff)),
             (0, 0, 64, Some(0x0123_4567_89ab_cdef)),
             (7, 7, 1, Some(0)),
             (7, 0, 9, None),

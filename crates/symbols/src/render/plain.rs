@@ -169,7 +169,8 @@ impl Writer<'_, '_> {
     /// A C or C++ struct. What it inherits, and what is in its anonymous structs, are among its own fields.
     fn fields(&mut self, of: &Struct, bytes: &[u8], depth: usize) {
         let mut fields: Vec<(&Member, u64)> = Vec::new();
-        flattened(self.types, of, 0, self.limits.depth, &mut fields);
+        let mut budget = MOST_MEMBERS;
+        flattened(self.types, of, 0, self.limits.depth, &mut budget, &mut fields);
         self.push("{");
         let mut is_first = true;
         for (member, offset) in fields {
@@ -294,14 +295,25 @@ impl<I: Iterator<Item = u64>> ProductWithin for I {
 /// Fields that one struct shows.
 const MOST_FIELDS: usize = 256;
 
-fn flattened<'t>(types: &'t Types, of: &'t Struct, at: u64, depth: usize, into: &mut Vec<(&'t Member, u64)>) {
+/// Members that are looked at for them.
+const MOST_MEMBERS: usize = 1 << 12;
+
+fn flattened<'t>(
+    types: &'t Types,
+    of: &'t Struct,
+    at: u64,
+    depth: usize,
+    budget: &mut usize,
+    into: &mut Vec<(&'t Member, u64)>,
+) {
     for member in &of.members {
-        if into.len() >= MOST_FIELDS {
+        if into.len() >= MOST_FIELDS || *budget == 0 {
             return;
         }
+        *budget -= 1;
         let Some(offset) = member.offset.and_then(|offset| offset.checked_add(at)) else { continue };
         match (&member.name, types.as_struct(member.of)) {
-            (None, Some(inner)) if depth > 0 => flattened(types, inner, offset, depth - 1, into),
+            (None, Some(inner)) if depth > 0 => flattened(types, inner, offset, depth - 1, budget, into),
             (None, _) => {}
             _ if member.role == Role::Artificial => {}
             _ => into.push((member, offset)),

@@ -70,7 +70,7 @@ pub(super) fn place<'m>(
 }
 
 /// Entries of a list of places that are looked at.
-const MOST_ENTRIES: usize = 1 << 16;
+const MOST_ENTRIES: usize = 1 << 13;
 
 /// The expression of a list that holds at an address.
 fn at<'m>(

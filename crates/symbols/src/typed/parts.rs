@@ -12,8 +12,8 @@ use std::{
 };
 
 use gimli::{
-    AttributeValue, DebugInfoOffset, DebugTypeSignature, DebugTypesOffset, DwLang, Dwarf, DwarfPackage,
-    DwarfPackageSections, DwarfSections, EndianSlice, LittleEndian, Unit, UnitHeader, UnitOffset, UnitType,
+    AttributeValue, DebugTypeSignature, DwLang, Dwarf, DwarfPackage, DwarfPackageSections, DwarfSections,
+    EndianSlice, LittleEndian, Unit, UnitHeader, UnitOffset, UnitType,
 };
 
 use super::{unit_map::UnitMap, units::UnitTable};
@@ -83,8 +83,8 @@ impl Open<'_> {
 /// A set of sections.
 pub(super) struct Part<'m> {
     pub dwarf: Dwarf<Slice<'m>>,
-    /// Where units are in `.debug_info` and in `.debug_types`, by offset.
-    units: [Vec<(usize, usize)>; 2],
+    /// The units of `.debug_info` and of `.debug_types`, by offset.
+    units: [Vec<UnitHeader<Slice<'m>>>; 2],
     /// Types apart, by their signature.
     signatures: HashMap<u64, (bool, usize)>,
     /// What a split unit takes from the rest of it, which is in the file.
@@ -96,42 +96,23 @@ impl<'m> Part<'m> {
         let mut part = Part { dwarf, units: [Vec::new(), Vec::new()], signatures: HashMap::new(), skeleton };
         let mut headers = part.dwarf.units();
         while let Ok(Some(header)) = headers.next() {
-            note(&mut part.units[0], &mut part.signatures, false, &header);
+            part.note(false, header);
         }
         let mut headers = part.dwarf.type_units();
         while let Ok(Some(header)) = headers.next() {
-            note(&mut part.units[1], &mut part.signatures, true, &header);
+            part.note(true, header);
         }
         part
     }
 
-    fn header(&self, in_types: bool, start: usize) -> Option<UnitHeader<Slice<'m>>> {
-        if !in_types {
-            return self.dwarf.unit_header(DebugInfoOffset(start)).ok();
+    fn note(&mut self, in_types: bool, header: UnitHeader<Slice<'m>>) {
+        if let UnitType::Type { type_signature, type_offset }
+        | UnitType::SplitType { type_signature, type_offset } = header.type_()
+        {
+            let at = header.offset().0.saturating_add(type_offset.0);
+            self.signatures.entry(type_signature.0).or_insert((in_types, at));
         }
-        // There is no other way to a header in `.debug_types`.
-        let mut headers = self.dwarf.type_units();
-        while let Ok(Some(header)) = headers.next() {
-            if header.debug_types_offset() == Some(DebugTypesOffset(start)) {
-                return Some(header);
-            }
-        }
-        None
-    }
-}
-
-fn note(
-    units: &mut Vec<(usize, usize)>,
-    signatures: &mut HashMap<u64, (bool, usize)>,
-    in_types: bool,
-    header: &UnitHeader<Slice<'_>>,
-) {
-    let start = header.offset().0;
-    units.push((start, start.saturating_add(header.length_including_self())));
-    if let UnitType::Type { type_signature, type_offset }
-    | UnitType::SplitType { type_signature, type_offset } = header.type_()
-    {
-        signatures.entry(type_signature.0).or_insert((in_types, start.saturating_add(type_offset.0)));
+        self.units[usize::from(in_types)].push(header);
     }
 }
 
@@ -242,23 +223,23 @@ impl<'m> Parts<'m> {
     pub(super) fn open(&mut self, die: Die) -> Option<Rc<Open<'m>>> {
         let part = self.part(die.part)?;
         let units = &part.units[usize::from(die.in_types)];
-        let index = units.partition_point(|(start, _)| *start <= die.offset).checked_sub(1)?;
-        let (start, end) = units[index];
-        if die.offset >= end {
+        let index = units.partition_point(|header| header.offset().0 <= die.offset).checked_sub(1)?;
+        let header = units[index];
+        let start = header.offset().0;
+        if die.offset - start >= header.length_including_self() {
             return None;
         }
         let key = (die.part, die.in_types, start);
         if let Some(known) = self.open.get(&key) {
             return known.clone();
         }
-        let open = part.header(die.in_types, start).and_then(|header| {
-            let mut unit = part.dwarf.unit(header).ok()?;
+        let open = part.dwarf.unit(header).ok().map(|mut unit| {
             if let Some(skeleton) = &part.skeleton {
                 unit.copy_relocated_attributes(&skeleton.unit);
             }
             let language = language(&unit);
             let is_llvm = is_llvm(&part.dwarf, &unit);
-            Some(Rc::new(Open { unit, part: die.part, in_types: die.in_types, start, language, is_llvm }))
+            Rc::new(Open { unit, part: die.part, in_types: die.in_types, start, language, is_llvm })
         });
         if self.open.len() >= MOST_OPEN {
             self.open.clear();
@@ -278,7 +259,7 @@ impl<'m> Parts<'m> {
         }
         let number = FIRST_SPLIT.checked_add(u32::try_from(index).ok()?)?;
         let Some(part) = self.part(number) else { return Some(unit) };
-        let starts: Vec<usize> = part.units[0].iter().map(|(start, _)| *start).collect();
+        let starts: Vec<usize> = part.units[0].iter().map(|header| header.offset().0).collect();
         for offset in starts {
             let found = self.open(Die { part: number, in_types: false, offset });
             if let Some(found) = found.filter(|found| found.unit.dwo_id == Some(id)) {
@@ -350,7 +331,7 @@ impl<'m> Parts<'m> {
                 continue;
             }
             let units = part.units[usize::from(in_types)].iter();
-            all.extend(units.map(|&(offset, _)| Die { part: number, in_types, offset }));
+            all.extend(units.map(|header| Die { part: number, in_types, offset: header.offset().0 }));
         }
         all
     }
@@ -369,9 +350,9 @@ impl<'m> Parts<'m> {
             };
             let part = Part::new(dwarf, None);
             for in_types in [false, true] {
-                for &(offset, _) in &part.units[usize::from(in_types)] {
-                    let header = part.header(in_types, offset);
-                    if let Some(unit) = header.and_then(|header| part.dwarf.unit(header).ok()) {
+                for header in &part.units[usize::from(in_types)] {
+                    let offset = header.offset().0;
+                    if let Ok(unit) = part.dwarf.unit(*header) {
                         look(&part.dwarf, &unit, Die { part: number, in_types, offset });
                     }
                 }

@@ -358,10 +358,10 @@ impl<'m> TypeReader<'m> {
                     of.arguments.push((name, argument));
                 }
                 (1, gimli::DW_TAG_GNU_template_parameter_pack) => return Walk::Into,
-                (1, gimli::DW_TAG_subprogram) if of.passing == Passing::Value => {
-                    if self.is_copied_with_care(unit, entry) {
-                        of.passing = Passing::Reference;
-                    }
+                (1, gimli::DW_TAG_subprogram)
+                    if of.passing == Passing::Value && self.is_copied_with_care(unit, entry) =>
+                {
+                    of.passing = Passing::Reference;
                 }
                 (2, gimli::DW_TAG_template_type_parameter) => {
                     let argument = self.type_of(types, unit, entry.attr_value(gimli::DW_AT_type), queue);

@@ -9,7 +9,7 @@ use gimli::{AttributeValue, DwTag, Dwarf, Unit, UnitOffset};
 use crate::dwarf::Slice;
 
 /// How many ranges and DIEs are believed of one unit.
-const MOST: usize = 1 << 24;
+const MOST: usize = 1 << 22;
 
 /// The map of a unit. Offsets are the unit's.
 #[derive(Default)]
@@ -51,6 +51,8 @@ impl UnitMap {
     fn fill(&mut self, dwarf: &Dwarf<Slice<'_>>, unit: &Unit<Slice<'_>>) -> gimli::Result<()> {
         let mut entries = unit.entries_raw(None)?;
         let mut attributes = Vec::new();
+        // Many functions may claim one long list.
+        let mut budget = MOST;
         // What is open: depth, offset, and whether names are qualified by it. A function's name qualifies nothing.
         let mut around: Vec<(isize, usize, bool)> = Vec::new();
         while !entries.is_empty() {
@@ -74,7 +76,10 @@ impl UnitMap {
                 };
                 if let Some(list) = value(gimli::DW_AT_ranges) {
                     if let Ok(Some(mut list)) = dwarf.attr_ranges(unit, list) {
-                        while let Ok(Some(range)) = list.next() {
+                        while let Ok(Some(range)) = list.next()
+                            && budget > 0
+                        {
+                            budget -= 1;
                             add(range.begin..range.end);
                         }
                     }

@@ -92,12 +92,11 @@ impl UnitTable {
         }
         let unlisted = self.unlisted.get_or_init(|| {
             let mut ranges = Vec::new();
+            let mut budget = MOST_RANGES;
             for (index, unit) in self.all.iter().enumerate().filter(|(_, unit)| !unit.is_listed) {
                 // A unit that cannot be read has no code that is known.
-                let _ = root_ranges(dwarf, unit.start, &mut |range| {
-                    if ranges.len() < MOST_RANGES {
-                        ranges.push((range, index as u32));
-                    }
+                let _ = root_ranges(dwarf, unit.start, &mut budget, &mut |range| {
+                    ranges.push((range, index as u32));
                 });
             }
             ranges.sort_by_key(|(range, _)| range.start);
@@ -119,12 +118,20 @@ fn within(ranges: &[(Range<u64>, u32)], address: u64) -> Vec<usize> {
     found
 }
 
-fn root_ranges(dwarf: &Dwarf<Slice<'_>>, start: usize, add: &mut dyn FnMut(Range<u64>)) -> gimli::Result<()> {
+fn root_ranges(
+    dwarf: &Dwarf<Slice<'_>>,
+    start: usize,
+    budget: &mut usize,
+    add: &mut dyn FnMut(Range<u64>),
+) -> gimli::Result<()> {
     let unit = dwarf.unit(dwarf.unit_header(gimli::DebugInfoOffset(start))?)?;
     let root = unit.entry(unit.header.root_offset())?;
     if let Some(list) = root.attr_value(gimli::DW_AT_ranges) {
         let Some(mut list) = dwarf.attr_ranges(&unit, list)? else { return Ok(()) };
-        while let Some(range) = list.next()? {
+        while let Some(range) = list.next()?
+            && *budget > 0
+        {
+            *budget -= 1;
             if range.begin < range.end {
                 add(range.begin..range.end);
             }
