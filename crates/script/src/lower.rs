@@ -205,9 +205,10 @@ impl<'a> Compiler<'a> {
                 Some(declared) => declared.capacity,
                 None => u32::try_from(self.script.settings.max_map_keys).unwrap_or(u32::MAX).max(1),
             };
-            let evicts = map.declared.as_ref().is_some_and(|declared| {
-                matches!(declared.kind, MapKind::LruHash | MapKind::PerCpuLruHash)
-            });
+            let evicts = map
+                .declared
+                .as_ref()
+                .is_some_and(|declared| matches!(declared.kind, MapKind::LruHash | MapKind::PerCpuLruHash));
             if evicts {
                 let id = MapId(self.output.program.maps.len() as u32);
                 self.output.program.evicting.push(id);

@@ -22,6 +22,8 @@ use crate::{
 pub struct DebugSearch {
     /// Folders laid out like `/usr/lib/debug`. None: separate debug files are not looked for.
     pub roots: Vec<PathBuf>,
+    /// Folders in which debuginfod's client keeps what it has fetched: `~/.cache/debuginfod_client`. Nothing is fetched.
+    pub fetched: Vec<PathBuf>,
     /// Files larger than this, in bytes, are left alone.
     pub largest: u64,
 }
@@ -29,14 +31,27 @@ pub struct DebugSearch {
 impl Default for DebugSearch {
     /// `/usr/lib/debug`, files up to 2 GiB.
     fn default() -> DebugSearch {
-        DebugSearch { roots: vec!["/usr/lib/debug".into()], largest: 2 << 30 }
+        DebugSearch { roots: vec!["/usr/lib/debug".into()], fetched: Vec::new(), largest: 2 << 30 }
     }
 }
 
 impl DebugSearch {
     /// Looks nowhere.
     pub fn nowhere() -> DebugSearch {
-        DebugSearch { roots: Vec::new(), largest: 0 }
+        DebugSearch { roots: Vec::new(), fetched: Vec::new(), largest: 0 }
+    }
+
+    fn is_nowhere(&self) -> bool {
+        self.roots.is_empty() && self.fetched.is_empty()
+    }
+
+    /// Where the debug file with a build id may be.
+    fn by_build_id(&self, id: &[u8]) -> Vec<PathBuf> {
+        let Some(relative) = build_id_path(id) else { return Vec::new() };
+        let digits: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+        let in_roots = self.roots.iter().map(|root| root.join(&relative));
+        let fetched = self.fetched.iter().map(|folder| folder.join(&digits).join("debuginfo"));
+        in_roots.chain(fetched).collect()
     }
 }
 
@@ -49,16 +64,15 @@ pub(crate) struct DebugFile {
 
 /// The debug file of the module at `path`, if it is there and belongs to it.
 pub(crate) fn find(path: &Path, image: &Image, bytes: &[u8], search: &DebugSearch) -> Option<DebugFile> {
-    if search.roots.is_empty() {
+    if search.is_nowhere() {
         return None;
     }
     let id = build_id(image, bytes);
-    let by_id = id.and_then(build_id_path).and_then(|relative| {
-        let paths = search.roots.iter().map(|root| root.join(&relative));
-        paths
-            .filter_map(|path| open(&path, search, image))
-            .find(|file| build_id(&file.image, &file.source) == id)
-    });
+    let paths = id.map(|id| search.by_build_id(id)).unwrap_or_default();
+    let by_id = paths
+        .iter()
+        .filter_map(|path| open(path, search, image))
+        .find(|file| build_id(&file.image, &file.source) == id);
     by_id.or_else(|| by_link(path, image, bytes, search))
 }
 
@@ -79,23 +93,22 @@ fn by_link(path: &Path, image: &Image, bytes: &[u8], search: &DebugSearch) -> Op
 
 /// The file that this one and others have a part of their DWARF in, by the name and build id in `.gnu_debugaltlink`.
 pub(crate) fn shared(path: &Path, image: &Image, bytes: &[u8], search: &DebugSearch) -> Option<DebugFile> {
-    if search.roots.is_empty() {
+    if search.is_nowhere() {
         return None;
     }
     let section = image.section_bytes(bytes, ".gnu_debugaltlink");
     let end = section.iter().position(|&byte| byte == 0)?;
     let (name, id) = (std::str::from_utf8(&section[..end]).ok()?, section.get(end + 1..)?);
     let folder = path.canonicalize().ok()?.parent()?.to_owned();
-    let by_id = build_id_path(id).map(|relative| search.roots.iter().map(move |root| root.join(&relative)));
     std::iter::once(folder.join(name))
-        .chain(by_id.into_iter().flatten())
+        .chain(search.by_build_id(id))
         .filter_map(|candidate| open_as(&candidate, search, Completeness::Object))
         .find(|file| file.image.machine == image.machine && build_id(&file.image, &file.source) == Some(id))
 }
 
 /// A file with split DWARF: `.dwo` or `.dwp`. Whether it belongs is for its reader to see.
 pub(crate) fn split(path: &Path, search: &DebugSearch) -> Option<DebugFile> {
-    if search.roots.is_empty() {
+    if search.is_nowhere() {
         return None;
     }
     open_as(path, search, Completeness::Object)

@@ -23,7 +23,7 @@ use thiserror::Error;
 
 pub use names::FunctionName;
 pub use rows::Place;
-pub(crate) use sections::{DebugSections, Slice, find, unpack};
+pub(crate) use sections::{Contents, DebugSections, Slice, find, load_split_whole, package_section, unpack};
 pub use text::{NoText, source_text};
 
 use crate::{Module, image::section_at};

@@ -66,6 +66,30 @@ pub(crate) fn read(image: &Image, bytes: &[u8]) -> Told {
     told
 }
 
+/// Where the canonical frame address is when control is at `address`: a register, and what to add to it. None where no row tells,
+/// or tells it by a computation.
+pub(crate) fn cfa(image: &Image, bytes: &[u8], address: u64) -> Option<(u16, i64)> {
+    let (frames, bases) = table(image, bytes).ok()??;
+    let by_header = || {
+        let header = image.frame_header.as_ref()?;
+        let contents = image.bytes_at(bytes, header.start);
+        let contents = contents.get(..(header.end - header.start) as usize).unwrap_or(contents);
+        let header = gimli::EhFrameHdr::new(contents, LittleEndian);
+        let header = header.parse(&bases, image.pointer_size() as u8).ok()?;
+        let table = header.table()?;
+        table.fde_for_address(&frames, &bases, address, EhFrame::cie_from_offset).ok()
+    };
+    let fde = by_header()
+        .filter(|fde| fde.contains(address))
+        .or_else(|| frames.fde_for_address(&bases, address, EhFrame::cie_from_offset).ok())?;
+    let mut context = gimli::UnwindContext::new();
+    let row = fde.unwind_info_for_address(&frames, &bases, &mut context, address).ok()?;
+    match row.cfa() {
+        gimli::CfaRule::RegisterAndOffset { register, offset } => Some((register.0, *offset)),
+        gimli::CfaRule::Expression(_) => None,
+    }
+}
+
 /// The table, and what addresses in it are relative to. `None` in a file without one.
 pub(crate) fn table<'b>(
     image: &Image,

@@ -22,6 +22,11 @@
 //! | `notes`, `usdt` | what do the notes say? |
 //! | `lines` | which source line is this? |
 //! | `dwarf` | where is the code of a source line, and where was a function inlined? |
+//! | `types` | which types are there, and how are they written? |
+//! | `typed` | what does DWARF say of types, parameters, results and variables? |
+//! | `location` | where is a value, at an instruction? |
+//! | `abi` | where do functions take their arguments and give their results? |
+//! | `render` | how is a value written? |
 //! | `demangle` | what did the programmer call it? |
 //!
 //! What is in a file is never trusted. Headers that cannot be right make [`Module::open`] fail with a reason;
@@ -31,6 +36,7 @@
 
 #![deny(unsafe_code, unreachable_pub)]
 
+pub mod abi;
 mod debug_file;
 pub mod demangle;
 mod dwarf;
@@ -41,14 +47,18 @@ mod functions;
 mod go_table;
 mod image;
 mod lines;
+mod location;
 mod module;
 mod name;
 mod notes;
 mod pointers;
+pub mod render;
 mod source;
 mod strings;
 mod symtab;
 mod table;
+mod typed;
+pub mod types;
 mod unread;
 mod unwind;
 mod usdt;
@@ -64,8 +74,11 @@ pub use frames::Arrival;
 pub use functions::{Function, Functions, Kind, Origin};
 pub use image::{Machine, ModuleKind, Segment};
 pub use lines::SourceLine;
+pub use location::{Context, LARGEST_VALUE, Location, Piece, ResultLocation, Unavailable};
 pub use module::Module;
 pub use name::{Binding, Name};
+pub use typed::{Scope, TypeReader, TypedFunction, TypesError, Variable};
+pub use types::{TypeId, Types};
 pub use unread::Unread;
 pub use unwind::{Cfa, FrameRule, Rule, Saved, UnknownRule, UnwindBase, UnwindRow, UnwindRows};
 pub use usdt::{UsdtArgument, UsdtProbe};

@@ -25,6 +25,7 @@ use crate::{
     source::Source,
     symtab::{self, Symbol, Table, for_each_symbol},
     table::Builder,
+    typed::UnitTable,
     usdt,
 };
 
@@ -47,6 +48,7 @@ pub struct Module {
     /// Of symbols that are not thread-local.
     addresses: OnceLock<HashMap<Box<[u8]>, u64>>,
     debug: OnceLock<Option<DebugSections>>,
+    pub(crate) units: OnceLock<UnitTable>,
     usdt: OnceLock<Result<Vec<UsdtProbe>, NotesError>>,
     pub(crate) go_table: OnceLock<GoTable>,
 }
@@ -96,6 +98,7 @@ impl Module {
             lines: OnceLock::new(),
             addresses: OnceLock::new(),
             debug: OnceLock::new(),
+            units: OnceLock::new(),
             usdt: OnceLock::new(),
             go_table: OnceLock::new(),
         })

@@ -5,10 +5,17 @@
 
 mod tools;
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
 
 use tools::{compile, skip_without};
-use trapless_symbols::{Module, ModuleError};
+use trapless_symbols::{
+    Machine, Module, ModuleError, ResultLocation, Types,
+    abi::{self, Convention},
+    render::render,
+};
 
 /// Asks a module everything there is to ask.
 fn exercise(module: &Module) -> usize {
@@ -66,6 +73,55 @@ fn places(module: &Module) -> usize {
         seen += module.function_lines(function.range()).map_or(0, |found| found.lines.count());
     }
     seen + module.inlined(|_| true).map_or(0, |(copies, _)| copies.len())
+}
+
+/// Asks a module for types, parameters, variables and values.
+fn typed(module: &Module) -> usize {
+    let Ok(mut reader) = module.type_reader() else { return 0 };
+    let mut types = Types::new();
+    let mut seen = 0;
+    let mut ids = Vec::new();
+    for function in module.functions().iter().take(8) {
+        for address in [function.address(), function.address() + 4, function.range().end.saturating_sub(1)] {
+            if let Ok(found) = reader.function(&mut types, address) {
+                seen += 1 + found.parameters.len();
+                ids.push(found.result);
+                ids.extend(found.parameters.iter().map(|parameter| parameter.of));
+            }
+            seen += reader.locals(&mut types, address).map_or(0, |all| all.len());
+        }
+    }
+    for name in ["Base", "struct Base *", "int", "std::runtime_error", "struct list", "enum color", "words"] {
+        for near in [None, Some(module.entry())] {
+            ids.extend(reader.type_named(&mut types, name, near));
+        }
+    }
+    for name in ["counter", "names", "of_thread"] {
+        ids.extend(reader.variable(&mut types, name, None).map(|variable| variable.of));
+    }
+    seen += usize::from(reader.enumerator(&mut types, "GREEN", None).is_some());
+    let machines = [Machine::X86_64, Machine::I386, Machine::AArch64, Machine::PowerPc64Le];
+    let mut unreadable =
+        |address: u64, size: usize| address.is_multiple_of(3).then(|| vec![address as u8; size]);
+    for &id in &ids {
+        seen += usize::from(reader.complete(&mut types, id));
+        seen += types.notation(id).len() + types.c_notation(id).len();
+        seen += types.field_names(id).len() + types.align(id) as usize % 3;
+        seen += usize::from(types.field(id, "number").is_some());
+        for machine in machines {
+            for convention in [Convention::C, Convention::Rust] {
+                seen += abi::arguments(machine, convention, &types, id, &[id, id, id]).len();
+                seen += usize::from(abi::result(machine, convention, &types, id) == ResultLocation::Nothing);
+            }
+        }
+        let size = types.size(id).unwrap_or(8).min(1 << 16) as usize;
+        for byte in [0, 1, 0x30, 0xff] {
+            let text = render(&types, id, &vec![byte; size], &mut unreadable);
+            assert!(text.chars().count() <= 200);
+            seen += text.len();
+        }
+    }
+    seen
 }
 
 /// A small generator (xorshift64*), so that every run sees the same files.
@@ -248,6 +304,71 @@ fn debug_sections(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
     let sections = (0..count).map(|index| section(shoff + 64 * index));
     let of_debug = sections.filter(|(name, ..)| bytes[*name..].starts_with(b".debug_"));
     of_debug.map(|(_, offset, size)| offset..offset + size).filter(|range| !range.is_empty()).collect()
+}
+
+const TYPED: &str = r#"
+enum color { RED, GREEN = 5, BLUE = -1 };
+struct list { struct list *next; union { long number; char bytes[8]; }; unsigned a : 3, b : 7; };
+typedef int (*callback)(const char *, struct list *, ...);
+typedef unsigned long words[2][4];
+int counter = 7;
+const char *const names[3][2] = {{"name"}};
+static __thread int of_thread = 1;
+words some_words;
+__attribute__((noinline)) int walk(struct list *head, struct list copy, callback each, enum color color, double d, long double l, __int128 w)
+{
+	int steps = 0;
+	for (struct list *at = head; at; at = at->next) { int got = each(names[0][0], at); steps += got + color + d + l + w; }
+	return steps + of_thread++ + copy.a + some_words[0][1] + counter;
+}
+int main(int argc, char **argv) { struct list l = {0}; return walk(&l, l, 0, argc, 1, 2, 3); }
+"#;
+
+/// Only DWARF is damaged, in all forms in which types and places are told.
+#[test]
+fn i1_mutated_types_are_read_or_unknown() {
+    if skip_without(&["gcc", "g++"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let rounds = std::env::var("TRAPLESS_MUTATIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(500);
+    for (compiler, source, flags) in [
+        ("gcc", ("t.c", TYPED), &["-O0", "-gdwarf-3"][..]),
+        ("gcc", ("t.c", TYPED), &["-O2", "-gdwarf-4"]),
+        ("gcc", ("t.c", TYPED), &["-O0", "-gdwarf-5"]),
+        ("gcc", ("t.c", TYPED), &["-O2", "-gdwarf-5", "-fdebug-types-section"]),
+        ("gcc", ("t.c", TYPED), &["-O1", "-gdwarf-4", "-fdebug-types-section"]),
+        ("g++", ("a.cc", RICH), &["-O2", "-gdwarf-5"]),
+    ] {
+        let seed = compile(compiler, folder.path(), source, "typed", flags);
+        let original = std::fs::read(&seed).unwrap();
+        let whole = typed(&Module::parse(&seed, original.clone()).unwrap());
+        assert!(whole > 100, "{flags:?}: {whole}");
+        let ranges = debug_sections(&original);
+        let mut random = Random(0x7261_706c_6573_7334);
+        let (mut less, mut same, mut slowest) = (0, 0, Duration::ZERO);
+        for _ in 0..rounds {
+            let mut bytes = original.clone();
+            for _ in 0..1 + random.below(4) {
+                let range = &ranges[random.below(ranges.len())];
+                let at = range.start + random.below(range.len());
+                let value = random.awkward().to_le_bytes();
+                let size = [1, 1, 2, 4, 8][random.below(5)].min(range.end - at);
+                bytes[at..at + size].copy_from_slice(&value[..size]);
+            }
+            let module = Module::parse(&seed, bytes).unwrap();
+            let begun = Instant::now();
+            if typed(&module) == whole {
+                same += 1
+            } else {
+                less += 1
+            }
+            slowest = slowest.max(begun.elapsed());
+        }
+        println!("{flags:?}: {same} read as before, {less} otherwise, the slowest in {slowest:?}");
+        assert!(less > rounds / 50 && same > 0);
+        assert!(slowest < Duration::from_secs(10), "{slowest:?}");
+    }
 }
 
 #[test]

@@ -33,8 +33,8 @@ mod messages;
 mod schema;
 mod script;
 mod semaphore;
-pub mod unwind;
 mod table;
+pub mod unwind;
 
 pub use counters::{BlockView, Counters, Latency, RecordView, Totals, Words, WordsMut};
 pub use found::{BadHeader, Checked};

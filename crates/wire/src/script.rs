@@ -35,6 +35,8 @@ pub const SCRIPT_CGROUP: u32 = 32;
 pub const SCRIPT_SEED: u32 = 40;
 /// Shared part: how many processors are online.
 pub const SCRIPT_PROCESSORS: u32 = 48;
+/// Shared part: when the script began, by the second of the clocks, in nanoseconds.
+pub const SCRIPT_BEGAN: u32 = 56;
 /// Shared part: the clocks.
 pub const SCRIPT_CLOCKS: u32 = 64;
 /// Size of a clock.

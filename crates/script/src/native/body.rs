@@ -73,7 +73,7 @@ fn extra_of(what: Context, moment: Moment) -> Option<Extra> {
     use super::expressions::argument_of;
     Some(match what {
         Context::Site => Extra::Site,
-        Context::Time(_) | Context::Duration => Extra::Time,
+        Context::Time(_) | Context::Elapsed | Context::Duration => Extra::Time,
         Context::Cpu | Context::NumaNode => Extra::Processor,
         Context::Tid => Extra::Tid,
         Context::InstructionPointer => Extra::InstructionPointer,

@@ -117,7 +117,7 @@ impl Workshop {
                     let name = &self.context.func.params.user_named_funcs()[*name];
                     match name.namespace {
                         ROUTINE => Hole::Routine(name.index as u16),
-                        _ => Hole::Region(reloc.addend as u64),
+                        _ => Hole::Shared(reloc.addend as u64),
                     }
                 }
                 other => return Err(Refusal::Compiler(format!("a relocation of another kind: {other:?}"))),

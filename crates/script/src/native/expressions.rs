@@ -10,8 +10,8 @@ use cranelift_codegen::ir::{InstBuilder, Type, Value};
 use trapless_isa::body::{ARGUMENTS, Extra, Returned};
 use trapless_isa::detour::BLOCK_OWNER;
 use trapless_wire::{
-    Clock, SCRIPT_CGROUP, SCRIPT_GID, SCRIPT_PARENT, SCRIPT_PID, SCRIPT_PROCESSORS, SCRIPT_SEED,
-    SCRIPT_SYMBOLS, SCRIPT_UID, THREAD_RANDOM,
+    Clock, SCRIPT_BEGAN, SCRIPT_CGROUP, SCRIPT_GID, SCRIPT_PARENT, SCRIPT_PID, SCRIPT_PROCESSORS,
+    SCRIPT_SEED, SCRIPT_SYMBOLS, SCRIPT_UID, THREAD_RANDOM,
 };
 
 /// Calls `see` with each expression of a statement, but not of the statements within it.
@@ -175,6 +175,10 @@ impl Maker<'_, '_> {
                 self.e.b.ins().ushr_imm_s(processor, 12)
             }
             Context::Time(clock) => self.time(clock)?,
+            Context::Elapsed => {
+                let (now, began) = (self.time(ClockKind::Boot)?, self.shared_word(SCRIPT_BEGAN));
+                self.e.b.ins().isub(now, began)
+            }
             Context::Duration if self.moment == Moment::Return => {
                 let (now, entered) = (self.extra(Extra::Time)?, self.arguments[Returned::Entered as usize]);
                 let passed = self.e.b.ins().isub(now, entered);

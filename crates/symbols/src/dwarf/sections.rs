@@ -1,11 +1,12 @@
 //! Where a file's DWARF is: in itself, in its debug file, and what several debug files share (dwz).
 //!
 //! Sections stay where they are in the file, which may be mapped; only compressed ones are unpacked into memory. Those that
-//! no question here needs (locations, macros, types apart) are never touched.
+//! only questions about types need (locations, types apart, the table of addresses) are touched when the first is asked, and
+//! those that no question needs (macros) never.
 
-use std::{borrow::Cow, io::Read, ops::Range, path::Path};
+use std::{borrow::Cow, io::Read, ops::Range, path::Path, sync::OnceLock};
 
-use gimli::{Dwarf, DwarfSections, EndianSlice, LittleEndian, SectionId};
+use gimli::{Dwarf, DwarfSections, EndianSlice, LittleEndian, LocationLists, SectionId};
 use object::elf;
 
 use crate::{
@@ -52,6 +53,15 @@ pub(crate) struct DebugSections {
     file: Option<DebugFile>,
     sections: DwarfSections<Contents>,
     shared: Option<(DebugFile, DwarfSections<Contents>)>,
+    apart: OnceLock<Apart>,
+}
+
+/// What only questions about types need.
+struct Apart {
+    loc: Contents,
+    loclists: Contents,
+    types: Contents,
+    aranges: Contents,
 }
 
 impl DebugSections {
@@ -68,17 +78,23 @@ impl DebugSections {
         };
         if has_lines(image) {
             let shared = shared(path, image, bytes, search);
-            return Some(DebugSections { file: None, sections: load(image, bytes), shared });
+            let sections = load(image, bytes);
+            return Some(DebugSections { file: None, sections, shared, apart: OnceLock::new() });
         }
         let file = debug_file::find(path, image, bytes, search).filter(|file| has_lines(&file.image))?;
         let shared = shared(&file.path, &file.image, &file.source, search);
         let sections = load(&file.image, &file.source);
-        Some(DebugSections { sections, file: Some(file), shared })
+        Some(DebugSections { sections, file: Some(file), shared, apart: OnceLock::new() })
     }
 
     /// The path of the file the DWARF is in, given the module's.
     pub(crate) fn path<'a>(&'a self, module: &'a Path) -> &'a Path {
         self.file.as_ref().map_or(module, |file| &file.path)
+    }
+
+    /// The file it is in, where that is not the module itself.
+    pub(crate) fn file(&self) -> Option<&DebugFile> {
+        self.file.as_ref()
     }
 
     /// The DWARF itself; `module` are the module's bytes.
@@ -89,6 +105,39 @@ impl DebugSections {
             dwarf.set_sup(sections.borrow(|section| section.slice(&file.source)));
         }
         dwarf.populate_abbreviations_cache(gimli::AbbreviationsCacheStrategy::Duplicates);
+        dwarf
+    }
+
+    /// The DWARF that the file shares with others.
+    pub(crate) fn shared(&self) -> Option<Dwarf<Slice<'_>>> {
+        let (file, sections) = self.shared.as_ref()?;
+        Some(sections.borrow(|section| section.slice(&file.source)))
+    }
+
+    /// The DWARF with what tells of types and places, and without abbreviations at hand; `module` and `bytes` are the module's.
+    pub(crate) fn whole<'a>(&'a self, module: &Image, bytes: &'a [u8]) -> Dwarf<Slice<'a>> {
+        let (image, bytes) = match &self.file {
+            Some(file) => (&file.image, &file.source[..]),
+            None => (module, bytes),
+        };
+        let apart = self.apart.get_or_init(|| {
+            let mut unpacked = 0;
+            let mut one = |id: SectionId| any_section(image, bytes, id.name()).within(&mut unpacked);
+            Apart {
+                loc: one(SectionId::DebugLoc),
+                loclists: one(SectionId::DebugLocLists),
+                types: one(SectionId::DebugTypes),
+                aranges: one(SectionId::DebugAranges),
+            }
+        });
+        let mut dwarf = self.sections.borrow(|section| section.slice(bytes));
+        dwarf.debug_types = apart.types.slice(bytes).into();
+        dwarf.debug_aranges = apart.aranges.slice(bytes).into();
+        dwarf.locations =
+            LocationLists::new(apart.loc.slice(bytes).into(), apart.loclists.slice(bytes).into());
+        if let Some((file, sections)) = &self.shared {
+            dwarf.set_sup(sections.borrow(|section| section.slice(&file.source)));
+        }
         dwarf
     }
 }
@@ -120,6 +169,16 @@ pub(crate) fn load_split(image: &Image, bytes: &[u8]) -> DwarfSections<Contents>
     DwarfSections::load(one).unwrap_or_else(|_: gimli::Error| empty())
 }
 
+/// Those of a `.dwo` file, with what tells of types and places.
+pub(crate) fn load_split_whole(image: &Image, bytes: &[u8]) -> DwarfSections<Contents> {
+    let mut unpacked = 0;
+    let one = |id: SectionId| {
+        let section = id.dwo_name().map_or(nothing(), |name| all_sections(image, bytes, name));
+        Ok::<_, gimli::Error>(section.within(&mut unpacked))
+    };
+    DwarfSections::load(one).unwrap_or_else(|_: gimli::Error| empty())
+}
+
 /// One of a `.dwp` file. All of them: its index says which part of each belongs to a unit.
 pub(crate) fn package_section(image: &Image, bytes: &[u8], id: SectionId) -> Contents {
     id.dwo_name().map_or(nothing(), |name| any_section(image, bytes, name))
@@ -142,6 +201,23 @@ fn section(image: &Image, bytes: &[u8], id: SectionId, name: &str) -> Contents {
         }
         _ => any_section(image, bytes, name),
     }
+}
+
+/// All sections of a name, one behind the other: each type that is described apart has its own in an object file.
+fn all_sections(image: &Image, bytes: &[u8], name: &str) -> Contents {
+    let is_meant = |section: &&Section| section.name == name && !section.file.is_empty();
+    if image.sections.iter().filter(is_meant).count() < 2 {
+        return any_section(image, bytes, name);
+    }
+    let mut all = Vec::new();
+    for section in image.sections.iter().filter(is_meant) {
+        // Sections may lie over each other, and then be more than the file.
+        match unpack(image, section, bytes) {
+            Some(part) if all.len() + part.len() <= LARGEST_SECTION as usize => all.extend_from_slice(&part),
+            _ => break,
+        }
+    }
+    Contents::Unpacked(all)
 }
 
 fn any_section(image: &Image, bytes: &[u8], name: &str) -> Contents {

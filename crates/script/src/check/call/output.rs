@@ -238,8 +238,6 @@ pub fn location(sources: &Sources, span: Span) -> Location {
         column: start.column,
         text: lines.join("\n").into(),
         end: end.column,
-        from: span
-            .expansion
-            .map(|expansion| Arc::new(location(sources, sources.expansion(expansion).call))),
+        from: span.expansion.map(|expansion| Arc::new(location(sources, sources.expansion(expansion).call))),
     }
 }
