@@ -9,7 +9,7 @@ use cranelift_codegen::ir::types::I64;
 use cranelift_codegen::ir::{Block, InstBuilder, Value};
 use cranelift_frontend::Variable;
 use trapless_wire::{
-    Change, HASH, META_FINGERPRINT, META_NAME, META_STATE, META_VERSION, METAS, PATIENCE, SLOTS, State,
+    Change, HASH, META, META_FINGERPRINT, META_NAME, META_STATE, META_VERSION, PATIENCE, SLOTS, State,
     TABLE_CONTENDED, TABLE_FULL, TABLE_HEADER, TABLE_LIVE, TABLE_ONE_META, TABLE_ONE_VALUE, Table,
 };
 
@@ -156,11 +156,9 @@ impl TableCode {
     }
 
     fn slot_at(&self, e: &mut Emit<'_>, named: &Named, index: Value) -> (Value, Value) {
-        let eighth = e.b.ins().ishl_imm_s(index, 3);
-        let meta_at = e.b.ins().iadd(named.bucket, eighth);
         let offset = e.b.ins().imul_imm_s(index, self.slot_size());
-        let first = e.b.ins().iadd_imm_s(named.bucket, i64::from(METAS));
-        let slot = e.b.ins().iadd(first, offset);
+        let meta_at = e.b.ins().iadd(named.bucket, offset);
+        let slot = e.b.ins().iadd_imm_s(meta_at, i64::from(META));
         (meta_at, slot)
     }
 

@@ -3,3 +3,7 @@
 
 mod machine;
 mod random;
+mod measure;
+mod scripts;
+mod shape;
+mod threads;
