@@ -14,7 +14,8 @@ pub const SHARED: u64 = PAGE;
 pub const BLOCK: u32 = 256;
 pub const RING_BITS: u32 = 16;
 
-pub const TARGET: Target = Target { machine: Machine::X86_64, shared: SHARED, block: BLOCK, ring_bits: RING_BITS };
+pub const TARGET: Target =
+    Target { machine: Machine::X86_64, shared: SHARED, block: BLOCK, ring_bits: RING_BITS };
 
 /// Memory from `mmap`.
 pub struct Mapping {

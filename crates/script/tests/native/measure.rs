@@ -86,7 +86,8 @@ fn what_a_run_costs() {
                 }
                 time += start.elapsed().as_nanos() as f64;
                 if measured.sends {
-                    let drained = measured.ready.ring(0).drain(&measured.ready.region, Incomplete::Wait, |_| {});
+                    let drained =
+                        measured.ready.ring(0).drain(&measured.ready.region, Incomplete::Wait, |_| {});
                     assert_eq!(drained.taken, part.len() as u64);
                 }
             }
@@ -103,8 +104,14 @@ fn what_a_run_costs() {
         let bytes: usize = measured.ready.native.code.bodies.iter().map(|body| body.bytes.len()).sum();
         println!("{:36} {:7.2} ns above {floor:.2}; {bytes} bytes", measured.name, median - floor);
     }
-    for (name, program) in [("count", one(Aggregation::Count, PerThread)), ("keyed", keyed(argument(0), Aggregation::Count, Shared)), ("latency", latency()), ("string", by_string(64))] {
-        let bodies: Vec<_> = (0..program.bodies.len() as u32).map(|body| (BodyId(body), Moment::Entry)).collect();
+    for (name, program) in [
+        ("count", one(Aggregation::Count, PerThread)),
+        ("keyed", keyed(argument(0), Aggregation::Count, Shared)),
+        ("latency", latency()),
+        ("string", by_string(64)),
+    ] {
+        let bodies: Vec<_> =
+            (0..program.bodies.len() as u32).map(|body| (BodyId(body), Moment::Entry)).collect();
         let mut times: Vec<f64> = (0..21)
             .map(|_| {
                 let start = Instant::now();

