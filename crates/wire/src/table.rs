@@ -57,7 +57,7 @@
 //!
 //! In a table that all threads share, the operations above are atomic among processors and in one order for all. In a thread's own nobody
 //! but the thread changes anything, and its signal handlers, which come back before it goes on or never let it go on. There it is enough that an
-//! operation is one instruction, and native code leaves out what makes it more than that. The tool only reads them.
+//! operation is one instruction, and native code leaves out what makes it more than that; and a claimed slot, which nobody else changes, becomes pending by a store. The tool only reads them.
 
 use crate::{Words, WordsMut};
 

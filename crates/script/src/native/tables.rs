@@ -479,7 +479,12 @@ impl TableCode {
         write(e, At(slot, self.key_size() as i32));
         let name = e.b.ins().bor_imm_s(named.fingerprint, State::Pending as i64);
         let pending = Self::next(e, claimed, name);
-        e.exchange(At(meta_at, 0), claimed, pending);
+        if self.base.is_own() {
+            e.publish(pending, At(meta_at, 0));
+        } else {
+            // Not a plain store: the looks at the other slots come behind it.
+            e.exchange(At(meta_at, 0), claimed, pending);
+        }
         self.look_for_others(e, named, own, key, live_elsewhere, give_up);
         let name = e.b.ins().bor_imm_s(named.fingerprint, State::Live as i64);
         let live = Self::next(e, pending, name);
