@@ -73,7 +73,8 @@ impl Checker<'_> {
                 continue;
             }
             // What is only ever counted up begins as an integer.
-            let unknown = self.maps.iter_mut().filter(|map| map.is_used && map.value.is_none());
+            let unknown =
+                self.maps.iter_mut().filter(|map| map.is_used && map.value.is_none() && !map.is_copied_to);
             let mut is_done = true;
             for map in unknown {
                 map.value = Type::INT8;

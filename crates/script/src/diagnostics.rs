@@ -136,9 +136,14 @@ pub struct Diagnostics {
 }
 
 impl Diagnostics {
-    /// Tells `diagnostic`, unless just the same was told.
+    /// How much is told at most, besides one error.
+    const MAX: usize = 200;
+
+    /// Tells `diagnostic`, unless just the same was told, or so much that nobody reads it.
     pub fn push(&mut self, diagnostic: Diagnostic) {
-        if self.list.last() != Some(&diagnostic) {
+        let room = self.list.len() < Diagnostics::MAX;
+        let first_error = || diagnostic.severity == Severity::Error && !self.has_errors();
+        if self.list.last() != Some(&diagnostic) && (room || first_error()) {
             self.list.push(diagnostic);
         }
     }
@@ -155,7 +160,7 @@ impl Diagnostics {
 
     /// Whether there is an error.
     pub fn has_errors(&self) -> bool {
-        self.error_count() > 0
+        self.list.iter().any(|diagnostic| diagnostic.severity == Severity::Error)
     }
 
     /// How many errors there are.
@@ -168,9 +173,9 @@ impl Diagnostics {
         self.list.iter()
     }
 
-    /// Adds all of `other`.
-    pub fn append(&mut self, mut other: Diagnostics) {
-        self.list.append(&mut other.list);
+    /// Tells all of `other`.
+    pub fn append(&mut self, other: Diagnostics) {
+        other.list.into_iter().for_each(|diagnostic| self.push(diagnostic));
     }
 
     /// The text of everything: errors, then warnings.
@@ -246,5 +251,17 @@ mod tests {
             "stdin:1:2-3: ERROR: second\nab\n ~\nstdin:1:1-2: WARNING: first\nab\n~\n"
         );
         assert_eq!(all.error_count(), 1);
+    }
+
+    #[test]
+    fn an_error_is_told_however_many_warnings_there_are() {
+        let mut sources = Sources::default();
+        let id = sources.add("stdin", "a".repeat(1000)).unwrap();
+        let mut all = Diagnostics::default();
+        for at in 0..1000 {
+            all.warning(Span::new(id, at, at + 1), "w");
+        }
+        all.error(Span::new(id, 0, 1), "e");
+        assert_eq!((all.iter().len(), all.has_errors()), (201, true));
     }
 }

@@ -28,6 +28,7 @@
 //!
 //! [`verify`](verify::verify) checks all that can be checked of a program once; back ends rely on it.
 
+mod print;
 pub mod verify;
 
 /// A script, lowered.

@@ -119,6 +119,7 @@ impl<'a> Compiler<'a> {
         let structs = Structs::new(&script.definitions, environment);
         let mut checker = Checker::new(environment, &script.settings, sources, structs);
         let clauses = clauses::clauses(&script.probes, &mut checker.told);
+        clauses::check_names(&clauses, &mut checker.told);
         let bodies = checker.script(script, &clauses);
         if checker.told.has_errors() {
             return Err(checker.told);

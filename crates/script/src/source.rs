@@ -151,6 +151,9 @@ impl Sources {
     }
 
     /// The text of `id`.
+    ///
+    /// # Panics
+    /// `id` is of other sources.
     pub fn get(&self, id: SourceId) -> &Source {
         &self.sources[id.0 as usize]
     }

@@ -72,7 +72,14 @@ impl Checker<'_> {
                 Some(child) => Expr::int(Type::UINT32, child.into(), span),
                 None => Expr::int(Type::UINT32, 0, span),
             },
-            "ctx" => Expr::int(Type::pointer(Type::Void), 0, span),
+            "ctx" => {
+                let kind = self.at.clause.kind;
+                if !kind.is_in_target() && kind != ClauseKind::Interval {
+                    let provider = kind.name();
+                    self.error(span, format!("The ctx builtin can not be used with '{provider}' probes"));
+                }
+                Expr::int(Type::pointer(Type::Void), 0, span)
+            }
             "probe" => self.probe(span),
             "probetype" => self.text(self.at.clause.kind.provider().as_bytes().to_vec(), span),
             "func" => self.func(span),
@@ -227,11 +234,7 @@ impl Checker<'_> {
                 Expr { of: Type::Function, span, kind: Kind::Context(Context::Site) }
             }
             kind => {
-                let provider = match kind {
-                    ClauseKind::Begin => "begin",
-                    ClauseKind::End => "end",
-                    kind => kind.provider(),
-                };
+                let provider = kind.name();
                 self.error(span, format!("The func builtin can not be used with '{provider}' probes"));
                 Expr::nothing(span)
             }

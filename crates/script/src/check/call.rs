@@ -103,6 +103,17 @@ impl Checker<'_> {
     /// `name(arguments)`.
     pub fn call(&mut self, name: &Name, arguments: &[ast::Expr], span: Span) -> Expr {
         let function = name.text.strip_prefix("__builtin_").unwrap_or(&name.text);
+        let aggregations = ["count", "sum", "min", "max", "avg", "stats", "hist", "lhist", "tseries"];
+        if aggregations.contains(&function) {
+            self.error(span, format!("{function}() must be assigned directly to a map"));
+            return Expr::nothing(span);
+        }
+        let is_signal = function.starts_with("signal");
+        if is_signal && UNSAFE.contains(&function) && !self.at.clause.kind.is_in_target() {
+            let provider = self.at.clause.kind.provider();
+            self.error(span, format!("{function}() can not be used for this probetype {provider}"));
+            return Expr::nothing(span);
+        }
         if UNSAFE.contains(&function) && !self.environment.is_unsafe_allowed() {
             let message = match function {
                 "system" => "system() is an unsafe function being used in safe mode".to_owned(),
@@ -117,10 +128,6 @@ impl Checker<'_> {
             return Expr::nothing(span);
         }
         match function {
-            "count" | "sum" | "min" | "max" | "avg" | "stats" | "hist" | "lhist" | "tseries" => {
-                self.error(span, format!("{function}() must be assigned directly to a map"));
-                Expr::nothing(span)
-            }
             "clear" | "zero" | "delete" | "has_key" | "len" | "is_scalar" => {
                 self.on_map(function, arguments, span)
             }

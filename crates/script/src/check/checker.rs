@@ -12,7 +12,7 @@ use super::types::Type;
 use crate::diagnostics::{Diagnostic, Diagnostics};
 use crate::ir::Symbol;
 use crate::source::{Sources, Span};
-use crate::syntax::config::Settings;
+use crate::syntax::config::{Settings, Unstable};
 use std::collections::HashMap;
 
 /// Works through a script.
@@ -62,8 +62,8 @@ pub struct At {
     pub(super) scopes: Vec<Scope>,
     /// Loops around.
     pub loops: u32,
-    /// Expressions around whose value is not computed, only its type asked for.
-    pub unevaluated: u32,
+    /// Inside of what no value is computed, only its type asked for.
+    pub meta: Option<&'static str>,
 }
 
 #[derive(Default)]
@@ -97,6 +97,8 @@ pub enum Origin {
 pub struct NamedOption {
     /// Its name, without the `--`.
     pub name: String,
+    /// What it is if it is not given, as it is printed.
+    pub default: String,
     /// What it is for.
     pub description: Option<String>,
 }
@@ -150,6 +152,36 @@ impl<'a> Checker<'a> {
         // A block that is unrolled or in two clauses is checked more than once.
         if self.is_last && !self.told.iter().any(|told| *told == diagnostic) {
             self.told.push(diagnostic);
+        }
+    }
+
+    /// Asks for a type inside of something, where no value is computed.
+    pub fn meta<T>(&mut self, around: &'static str, work: impl FnOnce(&mut Self) -> T) -> T {
+        let before = self.at.meta;
+        self.at.meta = before.or(Some(around));
+        let result = work(self);
+        self.at.meta = before;
+        result
+    }
+
+    /// Tells that something unstable is used, once, or refuses it.
+    pub fn unstable(&mut self, feature: &str, setting: &str, rule: Unstable, span: Span) {
+        match rule {
+            Unstable::Enable => {}
+            Unstable::Error => self.error(
+                span,
+                format!(
+                    "{feature} feature is not enabled by default. To enable this unstable feature, set the config \
+                     flag to enable. {setting}=enable"
+                ),
+            ),
+            Unstable::Warn => {
+                let message = format!(
+                    "Script is using an unstable feature: {feature}. To prevent this warning you must explicitly \
+                     enable it in the config e.g. {setting}=enable"
+                );
+                self.tell(Diagnostic { span: None, ..Diagnostic::warning(span, message) });
+            }
         }
     }
 
@@ -221,7 +253,7 @@ impl<'a> Checker<'a> {
 
     /// The variable of this name, to read it.
     pub fn read(&mut self, name: &str, span: Span) -> Option<VarId> {
-        let evaluated = self.at.unevaluated == 0;
+        let evaluated = self.at.meta.is_none();
         match self.find(name).map(|named| (named.id, named.is_assigned)) {
             Some((id, is_assigned)) => {
                 if !is_assigned && evaluated {

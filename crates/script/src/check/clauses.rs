@@ -90,6 +90,15 @@ impl ClauseKind {
         }
     }
 
+    /// Its provider, as a script writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            ClauseKind::Begin => "begin",
+            ClauseKind::End => "end",
+            other => other.provider(),
+        }
+    }
+
     /// Whether its body runs in the probed process.
     pub fn is_in_target(self) -> bool {
         matches!(
@@ -126,6 +135,28 @@ pub fn clauses(probes: &[Probe], told: &mut Diagnostics) -> Vec<Clause> {
         }
     }
     clauses
+}
+
+/// Tests and benchmarks are told apart by their names.
+pub fn check_names(clauses: &[Clause], told: &mut Diagnostics) {
+    let mut known: Vec<(&ProbePoint, Span)> = Vec::new();
+    for point in clauses.iter().flat_map(|clause| &clause.points) {
+        let (name, kind) = match &point.point {
+            ProbePoint::Test(name) => (name, "TEST"),
+            ProbePoint::Bench(name) => (name, "BENCH"),
+            _ => continue,
+        };
+        match known.iter().find(|(other, _)| **other == point.point) {
+            Some((_, other)) => told.push(
+                Diagnostic::error(
+                    point.span,
+                    format!("\"{name}\" was used as the name for more than one {kind} probe"),
+                )
+                .related(*other, "this is the other instance"),
+            ),
+            None => known.push((&point.point, point.span)),
+        }
+    }
 }
 
 /// The kernel is not ours.

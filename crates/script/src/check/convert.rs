@@ -108,7 +108,7 @@ impl Checker<'_> {
     /// Literal parts have to fit.
     fn coerced_parts(&mut self, value: Expr, to: &Type) -> Option<Expr> {
         let Kind::Tuple(parts) = value.kind else {
-            return value.of.promoted(to).is_some_and(|both| both.is_same(to)).then(|| converted(value, to));
+            return to.promoted(&value.of).is_some_and(|both| both.is_same(to)).then(|| converted(value, to));
         };
         let from = value.of.clone();
         let mut all = Vec::new();
@@ -156,18 +156,23 @@ impl Checker<'_> {
                 {
                     return of;
                 }
-                self.at.unevaluated += 1;
-                let of = match &expr.kind {
-                    crate::syntax::ast::ExprKind::Map(name) => {
-                        let id = self.map(&super::statement::at(name), expr.span);
-                        let map = self.maps.get(id);
-                        if map.is_scalar == Some(false) { map.key.clone() } else { self.expr(expr).of }
-                    }
-                    _ => self.expr(expr).of,
-                };
-                self.at.unevaluated -= 1;
-                of
+                if let crate::syntax::ast::ExprKind::Map(name) = &expr.kind {
+                    return self.type_of_map(name, expr.span);
+                }
+                self.meta("typeof or typeinfo", |checker| checker.expr(expr).of)
             }
+        }
+    }
+
+    /// The type of a map's keys; of a map of one value, that of the value.
+    fn type_of_map(&mut self, name: &str, span: Span) -> Type {
+        let id = self.map(&super::statement::at(name), span);
+        let map = self.maps.get(id);
+        match map.is_scalar {
+            Some(false) => map.key.clone(),
+            Some(true) => map.value.clone(),
+            // What it is, another use will tell.
+            None => Type::None,
         }
     }
 
@@ -326,6 +331,11 @@ impl Checker<'_> {
             }
             (_, Type::Pointer(target, _)) if from.is_int() || matches!(from, Type::Pointer(..)) => {
                 let of = Type::Pointer(target.clone(), space);
+                // An address has no sign: what is above the integer's own bits is 0.
+                let value = match from.as_int() {
+                    Some(int) if int.signed => converted(value, &Type::int(int.size, false)),
+                    _ => value,
+                };
                 match value.kind {
                     Kind::Int(number) => Expr::int(of, number, span),
                     _ => Expr { of, span, kind: Kind::Convert(Box::new(value)) },

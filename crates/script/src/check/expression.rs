@@ -45,6 +45,7 @@ impl Checker<'_> {
         let span = expr.span;
         match &expr.kind {
             ExprKind::Integer(integer) => literal(integer.value.into(), span),
+            ExprKind::Float(float) => Expr { of: Type::Float(8), span, kind: Kind::Float(float.value) },
             ExprKind::Boolean(value) => Expr::int(Type::Bool, (*value).into(), span),
             ExprKind::String(text) => self.text(text.clone(), span),
             ExprKind::Positional(number) => self.positional(*number, span),
@@ -64,7 +65,7 @@ impl Checker<'_> {
                 Expr::nothing(span)
             }
             ExprKind::Sizeof(of) => {
-                let of = self.type_of_written(of);
+                let of = self.meta("sizeof", |checker| checker.type_of_written(of));
                 if of.is_none() {
                     return Expr::nothing(span);
                 }
@@ -74,7 +75,13 @@ impl Checker<'_> {
             ExprKind::Offsetof { of, fields } => self.offset_of(of, fields, span),
             ExprKind::Typeinfo(of) => self.type_info(of, span),
             ExprKind::Variable(name) => match self.read(&dollar(name), span) {
-                Some(id) => Expr { of: self.type_of(id), span, kind: Kind::Variable(id) },
+                Some(id) => {
+                    let of = self.type_of(id);
+                    if of.is_none() && self.at.meta.is_none() && !self.told.has_errors() {
+                        self.error(span, "Could not resolve the type of this variable");
+                    }
+                    Expr { of, span, kind: Kind::Variable(id) }
+                }
                 None => Expr::nothing(span),
             },
             ExprKind::Map(name) => match self.scalar_map(name, span) {
@@ -264,7 +271,7 @@ impl Checker<'_> {
             return None;
         }
         if matches!(key.of, Type::Void | Type::Mode) {
-            self.error(key.span, format!("Invalid map key type: {}", key.of));
+            self.error(span, format!("Value '{}' cannot be used as a map key.", key.of));
             return None;
         }
         if key.of.is_none() {
@@ -359,13 +366,6 @@ impl Checker<'_> {
             }
             // For old scripts that write `*args`.
             (UnaryOp::Dereference, Type::Record(_)) if matches!(operand.kind, Kind::Tuple(_)) => operand,
-            (UnaryOp::Dereference, Type::Struct(of)) => {
-                self.error(
-                    span,
-                    format!("Can not dereference struct/union of type '{}'. It is not a pointer.", of.name),
-                );
-                Expr::nothing(span)
-            }
             (UnaryOp::Not, Type::Int(_) | Type::Enum(..) | Type::Bool | Type::Float(_)) => {
                 if let Some(truth) = operand.truth() {
                     return Expr::int(Type::Bool, (!truth).into(), span);
@@ -432,7 +432,17 @@ impl Checker<'_> {
                         let of = self.type_of(variable);
                         Expr { of, span, kind: Kind::Step { variable, by: sign, after } }
                     }
-                    _ => refuse(self, &of),
+                    _ => {
+                        let from = if up { "uint64" } else { "int64" };
+                        self.error(
+                            span,
+                            format!(
+                                "Type mismatch for {name}: trying to assign value of type '{from}' when variable \
+                                 already has a type '{of}'"
+                            ),
+                        );
+                        Expr::nothing(span)
+                    }
                 }
             }
             PlaceKind::Map(_) | PlaceKind::MapElement { .. } => {
@@ -544,6 +554,9 @@ impl Checker<'_> {
     }
 
     fn checked_condition(&mut self, condition: Expr, span: Span) -> Expr {
+        if let (Kind::Text(_), Some(truth)) = (&condition.kind, condition.truth()) {
+            return Expr::int(Type::Bool, truth.into(), condition.span);
+        }
         match condition.of {
             Type::Int(_) | Type::Enum(..) | Type::Bool | Type::Pointer(..) | Type::Float(_) | Type::None => {}
             _ => self.error(span, format!("Invalid condition: {}", condition.of.kind())),
@@ -630,6 +643,7 @@ impl Checker<'_> {
     }
 
     fn type_info(&mut self, of: &ast::TypeOf, span: Span) -> Expr {
+        self.unstable("typeinfo", "unstable_typeinfo", self.settings.unstable_typeinfo, span);
         let of = self.type_of_written(of);
         if of.is_none() {
             return Expr::nothing(span);

@@ -87,7 +87,12 @@ pub fn problem(conversions: &[Conversion], types: &[Type]) -> Option<String> {
                 return Some(format!("unable to print none type for specifier: {specifier}"));
             }
             "d" | "i" | "u" | "o" | "x" | "X" | "c" | "p" | "gr" => is_integer,
-            "e" | "E" | "f" | "F" | "g" | "G" | "a" | "A" => of.is_int() || matches!(of, Type::Float(_)),
+            "e" | "E" | "f" | "F" | "g" | "G" | "a" | "A" => {
+                if !of.is_int() && !matches!(of, Type::Float(_)) {
+                    return Some(format!("unsupported format specifier: {specifier}"));
+                }
+                true
+            }
             "r" | "rx" | "rh" => matches!(of, Type::Buffer(_)),
             "s" => true,
             other => return Some(format!("unsupported format specifier: {other}")),

@@ -26,6 +26,8 @@ pub struct Map {
     pub declared: Option<Declared>,
     /// Whether it is used beyond its declaration.
     pub is_used: bool,
+    /// Whether an aggregation of another map is assigned to it: if nothing else says what it holds, it holds nothing.
+    pub is_copied_to: bool,
 }
 
 /// A declaration.
@@ -103,6 +105,7 @@ impl Maps {
                 of: Type::None,
                 declared: None,
                 is_used: false,
+                is_copied_to: false,
             });
         }
         ir::MapId(index as u32)

@@ -342,7 +342,7 @@ impl Checker<'_> {
         let value = match op {
             BinaryOp::Add => Some(l + r),
             BinaryOp::Subtract => Some(l - r),
-            BinaryOp::Multiply => Some(l * r),
+            BinaryOp::Multiply => l.checked_mul(r),
             BinaryOp::Divide => l.checked_div(r),
             BinaryOp::Modulo => l.checked_rem(r),
             BinaryOp::BitAnd => Some(sign(low(l) & low(r))),
@@ -352,7 +352,12 @@ impl Checker<'_> {
             BinaryOp::ShiftRight if (0..64).contains(&r) => Some(l >> r),
             _ => None,
         };
-        match value.filter(|value| (-(1i128 << 63)..1 << 64).contains(value)) {
+        // With a side below 0, both are of 64 bits with a sign; but the product of two of them is not.
+        let is_signed = l < 0 || r < 0;
+        let most =
+            if is_signed && !(l < 0 && r < 0 && op == BinaryOp::Multiply) { 1i128 << 63 } else { 1 << 64 };
+        let is_mixed = is_signed && (l >= 1 << 63 || r >= 1 << 63);
+        match value.filter(|value| !is_mixed && (-(1i128 << 63)..most).contains(value)) {
             Some(value) if both_bool => truth(value != 0),
             Some(value) => Some(literal(value, span)),
             None => {

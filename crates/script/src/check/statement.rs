@@ -109,7 +109,8 @@ impl Checker<'_> {
         let name = dollar(&variable.text);
         if let Some((declared, origin)) = self.declared(&name) {
             let message = format!("Variable {name} was already declared. Variable shadowing is not allowed.");
-            self.tell(Diagnostic::error(span, message).related(declared, origin_text(origin)));
+            let place = span.to(of.map_or(variable.span, |of| of.span));
+            self.tell(Diagnostic::error(place, message).related(declared, origin_text(origin)));
             return Vec::new();
         }
         let id = self.declare(&name, variable.span, Origin::Declaration);
@@ -146,8 +147,10 @@ impl Checker<'_> {
             }
             PlaceKind::Map(_) | PlaceKind::MapElement { .. } => {
                 if self.is_aggregation(value) {
+                    self.refuse_in_meta(span);
                     return self.aggregation(place, value, span);
                 }
+                self.refuse_in_meta(span);
                 let Some(key) = self.map_place(place) else { return Vec::new() };
                 let value = self.expr(value);
                 self.set_key(key, value, span)
@@ -167,7 +170,7 @@ impl Checker<'_> {
             return Vec::new();
         }
         if value.of.is_none() {
-            if matches!(value.kind, Kind::Nothing) && !self.told.has_errors() {
+            if !self.told.has_errors() {
                 self.error(span, "Invalid expression for assignment");
             }
             return Vec::new();
@@ -219,14 +222,19 @@ impl Checker<'_> {
                 ));
             }
             // While types are still being found, the map may yet become one of integers.
-            if !current.is_none() || self.is_last {
-                self.tell(told);
-            }
+            self.maps.get_mut(key.map).is_copied_to = true;
+            self.tell(told);
             return Vec::new();
         }
         if from.is_none() {
-            if matches!(value.kind, Kind::Nothing) && !self.told.has_errors() {
-                self.error(span, format!("Value '{from}' cannot be assigned to a map."));
+            if !self.told.has_errors() {
+                self.error(
+                    span,
+                    format!(
+                        "Type mismatch for {name}: trying to assign value of type '{from}' when map already has a \
+                         value type '{current}'"
+                    ),
+                );
             }
             return Vec::new();
         }
@@ -380,9 +388,19 @@ impl Checker<'_> {
         }
     }
 
+    /// Where only a type is asked for, no map is written to.
+    fn refuse_in_meta(&mut self, span: Span) {
+        if let Some(around) = self.at.meta {
+            self.error(span, format!("Map assignments not allowed inside of {around}"));
+        }
+    }
+
     /// An expression that decides something.
     pub fn condition(&mut self, condition: &ast::Expr, span: Span) -> Expr {
         let checked = self.number_of(condition);
+        if let (Kind::Text(_), Some(truth)) = (&checked.kind, checked.truth()) {
+            return Expr::int(Type::Bool, truth.into(), checked.span);
+        }
         match checked.of {
             Type::Int(_) | Type::Enum(..) | Type::Bool | Type::Pointer(..) | Type::Float(_) | Type::None => {}
             Type::Struct(_) | Type::Tuple(_) | Type::Record(_) if !self.is_last => {}

@@ -399,6 +399,7 @@ impl<'a> Structs<'a> {
             Type::Probe => Shape::Probe,
             Type::Function => Shape::Function,
             Type::ErrorText => Shape::Error,
+            Type::Aggregate(_) if of.is_chart() => Shape::None,
             Type::Aggregate(_) => self.shape(&of.number(), depth + 1),
         }
     }

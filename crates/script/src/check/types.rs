@@ -276,7 +276,7 @@ impl Type {
     /// The number that an aggregation is read as.
     pub fn number(&self) -> Type {
         match self {
-            Type::Aggregate(aggregate) => match aggregate.of() {
+            Type::Aggregate(aggregate) if self.is_number_of_aggregate() => match aggregate.of() {
                 Of::Float => Type::Float(8),
                 Of::Signed => Type::INT64,
                 Of::Unsigned => Type::UINT64,

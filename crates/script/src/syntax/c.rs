@@ -84,6 +84,9 @@ impl Options {
     }
 }
 
+/// The line of a script's first statement in the file that bpftrace would make of them, which errors tell.
+const FIRST_LINE: u32 = 2;
+
 /// Reads all definitions of a script.
 pub(super) fn define(
     statements: &[CStatement],
@@ -115,7 +118,14 @@ pub(super) fn define(
         }
         input.append(&mut read);
     }
+    let mut line = FIRST_LINE;
+    let mut starts = Vec::new();
+    for statement in statements {
+        starts.push((statement.span, line));
+        line += statement.text.lines().count() as u32;
+    }
     let mut preprocessor = Preprocessor::new(options, files, sources, diagnostics);
+    preprocessor.statements = starts;
     preprocessor.lines(&input);
     let Preprocessor { out, headers, pack_changes, macros, failed, .. } = preprocessor;
     if failed {

@@ -7,7 +7,6 @@ use crate::check::types::{Aggregate, Of, Type};
 use crate::ir::{Aggregation, SeriesOf};
 use crate::source::Span;
 use crate::syntax::ast::{self, ExprKind};
-use crate::syntax::config::Unstable;
 
 const NAMES: [&str; 9] = ["count", "sum", "min", "max", "avg", "stats", "hist", "lhist", "tseries"];
 
@@ -198,21 +197,7 @@ impl Checker<'_> {
     }
 
     fn series(&mut self, arguments: &[ast::Expr], span: Span) -> Option<Aggregation> {
-        match self.settings.unstable_tseries {
-            Unstable::Enable => {}
-            Unstable::Warn => self.warning(
-                span,
-                "tseries is an unstable feature. Set the config flag unstable_tseries=enable to suppress this warning.",
-            ),
-            Unstable::Error => {
-                self.error(
-                    span,
-                    "tseries feature is not enabled by default. To enable this unstable feature, set the config flag \
-                     to enable. unstable_tseries=enable",
-                );
-                return None;
-            }
-        }
+        self.unstable("tseries", "unstable_tseries", self.settings.unstable_tseries, span);
         let mut numbers = [0u64; 2];
         let names = ["interval_ns", "num_intervals"];
         for ((number, argument), what) in numbers.iter_mut().zip(arguments.get(1..)?).zip(names) {

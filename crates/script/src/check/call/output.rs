@@ -33,7 +33,7 @@ impl Checker<'_> {
                     Some(code) => self.integer("exit", code, span),
                     None => Expr::int(Type::INT64, 0, span),
                 };
-                called(Type::Void, Call::Exit(Box::new(code)), span)
+                called(Type::None, Call::Exit(Box::new(code)), span)
             }
             _ => self.fail(arguments, span),
         }

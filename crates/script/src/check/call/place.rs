@@ -20,6 +20,10 @@ const MAX_LIMIT: u64 = 1024;
 impl Checker<'_> {
     /// `ustack`, `ustack(mode, limit)`.
     pub fn stack(&mut self, function: &str, arguments: &[ast::Expr], span: Span) -> Expr {
+        if function == "dw_ustack" {
+            let feature = "dw_ustack (DWARF stack unwinding)";
+            self.unstable(feature, "unstable_dw_ustack", self.settings.unstable_dw_ustack, span);
+        }
         let mut mode = self.settings.stack_mode;
         let mut frames = MAX_FRAMES;
         let mut rest = arguments;
@@ -30,8 +34,8 @@ impl Checker<'_> {
                     None => self.error(
                         first.span,
                         format!(
-                            "Error parsing stack mode: Invalid value for stack_mode. Found: {name}. Valid values: \
-                             build_id, raw, perf, bpftrace"
+                            "Error parsing stack mode: {function}: Invalid value for stack_mode: valid values are \
+                             bpftrace, raw, perf, and build_id."
                         ),
                     ),
                 }
@@ -117,11 +121,7 @@ impl Checker<'_> {
         let name = super::lossy(&name);
         let kind = self.at.clause.kind;
         if !kind.is_in_target() {
-            let provider = match kind {
-                ClauseKind::Begin => "begin",
-                ClauseKind::End => "end",
-                kind => kind.provider(),
-            };
+            let provider = kind.name();
             self.error(span, format!("reg can not be used with \"{provider}\" probes"));
             return Expr::nothing(span);
         }

@@ -6,6 +6,7 @@ use crate::check::convert::converted;
 use crate::check::expression::{literal, whole_number};
 use crate::check::tree::{Call, Expr, Kind};
 use crate::check::types::{Clock, Int, Type};
+use crate::diagnostics::Diagnostic;
 use crate::ir::{ClockKind, Context, Unary};
 use crate::source::Span;
 use crate::syntax::ast::{self, ExprKind};
@@ -94,9 +95,7 @@ impl Checker<'_> {
                 truth(value.is_literal())
             }
             _ => {
-                self.at.unevaluated += 1;
-                let of = self.expr(first).of;
-                self.at.unevaluated -= 1;
+                let of = self.meta("typeof or typeinfo", |checker| checker.expr(first).of);
                 if of.is_none() {
                     return Expr::nothing(span);
                 }
@@ -225,11 +224,6 @@ impl Checker<'_> {
     }
 
     fn signal(&mut self, function: &str, signal: &ast::Expr, span: Span) -> Expr {
-        if !self.at.clause.kind.is_in_target() {
-            let provider = self.at.clause.kind.provider();
-            self.error(span, format!("{function}() can not be used for this probetype {provider}"));
-            return Expr::nothing(span);
-        }
         let value = self.number_of(signal);
         let number = match (&value.kind, value.literal()) {
             (Kind::Text(name), _) => self.signal_number(&lossy(name), span),
@@ -255,8 +249,11 @@ impl Checker<'_> {
     /// `getopt(name, default, description)`: a parameter of the command line by its name.
     fn getopt(&mut self, arguments: &[ast::Expr], span: Span) -> Expr {
         let [name, rest @ ..] = arguments else { return Expr::nothing(span) };
-        let Some(name) = self.text_literal("getopt", name, span) else { return Expr::nothing(span) };
-        let name = lossy(&name).to_string();
+        let Kind::Text(text) = self.expr(name).kind else {
+            self.error(name.span, "First argument to 'getopt' must be a string literal.");
+            return Expr::nothing(span);
+        };
+        let name = lossy(&text).to_string();
         let default = rest.first().map(|default| self.expr(default));
         let description = match rest.get(1) {
             Some(description) => {
@@ -264,25 +261,25 @@ impl Checker<'_> {
             }
             None => None,
         };
-        match self.options.iter_mut().find(|option| option.name == name) {
-            Some(option) => option.description = option.description.take().or(description),
-            None => self.options.push(NamedOption { name: name.clone(), description }),
-        }
-        let given = self.environment.named(&name);
-        let invalid = |checker: &mut Self, what: &str, value: &str| {
-            checker
-                .error(span, format!("program command line option --{name} invalid {what} (value: {value})"));
-            Expr::nothing(span)
-        };
         let default = match default {
             None => Expr::int(Type::Bool, 0, span),
             Some(default) if default.is_literal() => default,
             Some(default) => {
                 if !default.of.is_none() {
-                    self.error(span, "Second argument to 'getopt' must be a string literal, integer literal, or a boolean literal.");
+                    self.error(
+                        span,
+                        "Second argument to 'getopt' must be a string literal, integer literal, or a boolean literal.",
+                    );
                 }
                 return Expr::nothing(span);
             }
+        };
+        self.option(&name, &default, description, span);
+        let given = self.environment.named(&name);
+        let invalid = |checker: &mut Self, what: &str, value: &str| {
+            let message = format!("program command line option --{name} invalid {what} (value: {value})");
+            checker.tell(Diagnostic { span: None, ..Diagnostic::error(span, message) });
+            Expr::nothing(span)
         };
         let Some(given) = given else { return default };
         match &default.kind {
@@ -296,6 +293,39 @@ impl Checker<'_> {
                 Some(number) => literal(number, span),
                 None => invalid(self, "integer", &given),
             },
+        }
+    }
+
+    /// Notes a named parameter, which has to be the same everywhere.
+    fn option(&mut self, name: &str, default: &Expr, description: Option<String>, span: Span) {
+        let default = match (&default.kind, default.literal()) {
+            (Kind::Text(text), _) => lossy(text).to_string(),
+            (_, Some(truth)) if default.of == Type::Bool => (truth != 0).to_string(),
+            (_, number) => number.unwrap_or_default().to_string(),
+        };
+        let Some(option) = self.options.iter_mut().find(|option| option.name == name) else {
+            self.options.push(NamedOption { name: name.to_owned(), default, description });
+            return;
+        };
+        if option.default != default {
+            let previous = option.default.clone();
+            self.error(
+                span,
+                format!(
+                    "Command line option '{name}' needs to have the same default value in all places it is used. \
+                     Previous default value: {previous}"
+                ),
+            );
+        } else if description.is_some() && option.description.is_some() && option.description != description {
+            self.error(
+                span,
+                format!(
+                    "Command line option '{name}' must have the same description in all places it's used. Hint: You \
+                     can wrap it in a macro"
+                ),
+            );
+        } else {
+            option.description = option.description.take().or(description);
         }
     }
 }

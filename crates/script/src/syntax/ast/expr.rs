@@ -59,6 +59,8 @@ impl PartialEq for Expr {
 pub enum ExprKind {
     /// `42`, `0x2a`, `1e6`, `5ms`.
     Integer(Integer),
+    /// `1.5`, `2.5e-3`. bpftrace has none.
+    Float(Float),
     /// `true`, `false`.
     Boolean(bool),
     /// `"text"`, with its escapes resolved; any bytes, also 0.
@@ -201,6 +203,21 @@ pub struct Integer {
 
 impl PartialEq for Integer {
     fn eq(&self, other: &Integer) -> bool {
+        self.value == other.value
+    }
+}
+
+/// A float of the text.
+#[derive(Clone, Debug)]
+pub struct Float {
+    /// Its value. Finite.
+    pub value: f64,
+    /// How it was written.
+    pub text: String,
+}
+
+impl PartialEq for Float {
+    fn eq(&self, other: &Float) -> bool {
         self.value == other.value
     }
 }

@@ -69,6 +69,7 @@ pub fn expr_parts(visitor: &mut impl VisitMut, expr: &mut Expr) {
     visitor.span(&mut expr.span);
     match &mut expr.kind {
         ExprKind::Integer(_)
+        | ExprKind::Float(_)
         | ExprKind::Boolean(_)
         | ExprKind::String(_)
         | ExprKind::Positional(_)

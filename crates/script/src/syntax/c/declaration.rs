@@ -21,6 +21,9 @@ const MAX_DEPTH: u32 = 64;
 /// After so many brackets without an end the rest is not read.
 const MAX_UNCLOSED: u32 = 16;
 
+/// After so many errors the rest is not read.
+const MAX_ERRORS: u32 = 20;
+
 /// A rule was not followed: where, and what was expected.
 pub(super) struct Unknown {
     span: Span,
@@ -70,12 +73,14 @@ impl<'a> Declarations<'a> {
 
     /// Reads all declarations.
     pub(super) fn all(mut self) {
+        let mut told = 0;
         // Each search for a closing bracket that is not there goes to the end.
-        while self.at < self.tokens.len() && self.unclosed <= MAX_UNCLOSED {
+        while self.at < self.tokens.len() && self.unclosed <= MAX_UNCLOSED && told < MAX_ERRORS {
             let start = self.at;
             if let Err(unknown) = self.external() {
                 if !self.headers.contains(&unknown.span.source) {
                     self.diagnostics.error(unknown.span, unknown.message);
+                    told += 1;
                 }
                 self.skip_declaration();
             }

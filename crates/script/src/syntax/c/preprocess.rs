@@ -51,6 +51,10 @@ pub(super) struct Preprocessor<'a> {
     bytes: usize,
     /// How many tokens macros have written.
     written: usize,
+    /// How many calls of macros had no end.
+    unclosed: u32,
+    /// Where each statement of the script starts, and its line in a file that has nothing else.
+    pub(super) statements: Vec<(Span, u32)>,
     /// `#pragma pack`: the values before, and the one now.
     packs: Vec<Option<u32>>,
     pack: Option<u32>,
@@ -79,6 +83,8 @@ impl<'a> Preprocessor<'a> {
             reading: Vec::new(),
             bytes: 0,
             written: 0,
+            unclosed: 0,
+            statements: Vec::new(),
             packs: Vec::new(),
             pack: None,
             pack_changes: Vec::new(),
@@ -179,7 +185,10 @@ impl<'a> Preprocessor<'a> {
     fn not_found(&mut self, span: Span, name: &str) {
         let message = match self.reading.last() {
             None => {
-                let line = self.sources.start(span).line + 1;
+                let begins = |(statement, _): &&(Span, u32)| {
+                    (statement.source, statement.start) == (span.source, span.start)
+                };
+                let line = self.statements.iter().find(begins).map_or(1, |(_, line)| *line);
                 let column = "#include <".len();
                 format!("definitions.h:{line}:{column}: fatal error: '{name}' file not found")
             }

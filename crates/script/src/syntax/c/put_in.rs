@@ -97,10 +97,12 @@ impl Putter<'_> {
             return false;
         };
         let id = self.sources.expand(name.clone(), expr.span);
-        let arguments = match std::mem::replace(&mut expr.kind, ExprKind::PositionalCount) {
+        let mut arguments = match std::mem::replace(&mut expr.kind, ExprKind::PositionalCount) {
             ExprKind::Call { arguments, .. } => arguments,
             _ => Vec::new(),
         };
+        // Before the macro counts as active: it may be called in its own argument.
+        arguments.iter_mut().for_each(|argument| self.expr(argument));
         let parameters = found.parameters.iter().flatten().cloned().zip(arguments).collect();
         Filler { id, parameters, ids: self.ids }.expr(&mut body);
         *expr = body;

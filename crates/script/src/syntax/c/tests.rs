@@ -50,8 +50,9 @@ fn shown(of: &Type) -> String {
 
 #[test]
 fn members_have_these_types() {
-    let table: [(&str, &[&str]); 19] = [
+    let table: [(&str, &[&str]); 20] = [
         ("int a;", &["a Int(Signed)"]),
+        ("int a", &["a Int(Signed)"]),
         ("int a, *b, c[4];", &["a Int(Signed)", "b *Int(Signed)", "c [4]Int(Signed)"]),
         ("unsigned long int a; long unsigned b;", &["a Long(Unsigned)", "b Long(Unsigned)"]),
         ("long long a; unsigned long long int b;", &["a LongLong(Signed)", "b LongLong(Unsigned)"]),
@@ -201,7 +202,7 @@ fn what_is_wrong_in_the_script_is_told() {
         ),
         ("struct S { int };", "stdin:1:16-17: ERROR: expected a member's name"),
         ("struct S { int a[n]; };", "stdin:1:20-21: ERROR: the length of an array must be a constant"),
-        ("struct S { int a };", "stdin:1:18-19: ERROR: expected ';'"),
+        ("struct S { int a int b; };", "stdin:1:18-21: ERROR: expected ';'"),
         ("struct S { int a; };\nstruct S { int b; };", "stdin:2:8-9: ERROR: redefinition of 'S'"),
         ("enum E { A = x };", "stdin:1:14-15: ERROR: the value of an enumerator must be a constant"),
         ("#endif", "stdin:1:1-7: ERROR: #endif without #if"),
@@ -229,6 +230,16 @@ fn nothing_is_read_without_bound() {
         (format!("struct S {{ int {}x{}; }};", "(*".repeat(10_000), ")".repeat(10_000)), "nested too deeply"),
         (bomb + "struct S { int A59; };", "macros of C write too much"),
         ("#include \"loop.h\"".to_string(), "'loop.h' is included from too many files"),
+        (
+            (0..20_000).map(|n| format!("#define B{n} B{}\n", n + 1)).collect::<String>()
+                + "struct S { int B0; };",
+            "macros of C nest too deeply",
+        ),
+        ("#if 1\n".repeat(20_000), "conditions nest too deeply"),
+        (
+            "#define F(x) x\nstruct S { ".to_string() + &"F( ".repeat(50_000) + "};",
+            "a call of a macro has no end",
+        ),
         (format!("#if {}1\n#endif", "(".repeat(100_000)), "invalid condition"),
     ];
     for (text, expected) in table {

@@ -37,6 +37,16 @@ pub(super) struct Token {
 pub(super) struct Hidden {
     pub(super) name: Rc<str>,
     pub(super) rest: Option<Rc<Hidden>>,
+    /// How many names there are.
+    pub(super) count: u32,
+}
+
+impl Hidden {
+    /// A list with one name more.
+    pub(super) fn with(name: Rc<str>, rest: Option<Rc<Hidden>>) -> Rc<Hidden> {
+        let count = rest.as_ref().map_or(0, |rest| rest.count) + 1;
+        Rc::new(Hidden { name, rest, count })
+    }
 }
 
 impl Token {

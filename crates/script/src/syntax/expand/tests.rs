@@ -83,7 +83,7 @@ fn calls_become_bodies() {
         ("macro a(x) { x + 1 } macro b(x) { a(x) * 2 } begin { print(b(3)); }", "print({ ({ 3 + 1 } * 2) });"),
         ("macro a(x) { x + 1 } begin { print(a(a(1))); }", "print({ ({ 1 + 1 } + 1) });"),
         ("macro a($x) { $x += 1; } macro b($y) { a($y); } begin { b($z); }", "{ { $z += 1; } }"),
-        ("macro m(x) { print(x) } begin { if (m(1)) { m(2) } }", "if ({ print(1) }) { { print(2); } }"),
+        ("macro m(x) { print(x) } begin { if (m(1)) { m(2) } }", "if ({ print(1) }) { { print(2) } }"),
     ];
     for (text, expected) in table {
         assert_eq!(body(text), expected, "{text}");

@@ -211,7 +211,7 @@ impl Parser<'_> {
                 return self.node(name.span, ExprKind::Variable(name.text), 0);
             }
             b'0'..=b'9' => {
-                let kind = self.integer()?;
+                let kind = self.number()?;
                 return self.node(self.span_from(start), kind, 0);
             }
             b'"' => {

@@ -1,6 +1,6 @@
 //! A whole text: its sections, probes, macros and declarations.
 
-use super::{Failed, Parser, Result};
+use super::{Failed, MAX_ERRORS, Parser, Result};
 use crate::source::Span;
 use crate::syntax::ast::{
     AttachPoint, CStatement, Config, ConfigEntry, ConfigValue, Item, Macro, MacroParameter, MapDecl, Probe,
@@ -384,8 +384,10 @@ impl Parser<'_> {
             match attach::parse(&point.text, self.attach) {
                 Ok(parsed) => (point.name, point.points) = (parsed.name, parsed.points),
                 Err(error) => {
+                    if self.errors < MAX_ERRORS {
+                        self.diagnostics.error(point.span, error.to_string());
+                    }
                     self.errors += 1;
-                    self.diagnostics.error(point.span, error.to_string());
                 }
             }
         }

@@ -3,7 +3,7 @@
 use super::cursor::is_identifier_body;
 use super::{Parser, Result};
 use crate::source::Span;
-use crate::syntax::ast::{ExprKind, Integer};
+use crate::syntax::ast::{ExprKind, Float, Integer};
 use crate::syntax::number;
 
 impl Parser<'_> {
@@ -56,9 +56,40 @@ impl Parser<'_> {
         }
     }
 
-    /// Takes an integer; the position is at a digit.
-    pub(super) fn integer(&mut self) -> Result<ExprKind> {
+    /// Takes a float, if there is one: digits around a point, and perhaps an exponent. `1..2` is none.
+    fn float(&mut self) -> Result<Option<ExprKind>> {
         let start = self.position;
+        let digits = |parser: &Self, from: usize| {
+            (from..).take_while(|&at| parser.peek_at(at).is_ascii_digit()).count()
+        };
+        let whole = digits(self, 0);
+        if self.peek_at(whole) != b'.' {
+            return Ok(None);
+        }
+        let fraction = digits(self, whole + 1);
+        if fraction == 0 {
+            return Ok(None);
+        }
+        let mut length = whole + 1 + fraction;
+        if matches!(self.peek_at(length), b'e' | b'E') {
+            let sign = usize::from(matches!(self.peek_at(length + 1), b'+' | b'-'));
+            let exponent = digits(self, length + 1 + sign);
+            length += if exponent > 0 { 1 + sign + exponent } else { 0 };
+        }
+        self.bump(length);
+        let text = self.slice(start, self.position);
+        match text.parse::<f64>() {
+            Ok(value) if value.is_finite() => Ok(Some(ExprKind::Float(Float { value, text }))),
+            _ => Err(self.error_at(self.span_from(start), "float is too large")),
+        }
+    }
+
+    /// Takes an integer or a float; the position is at a digit.
+    pub(super) fn number(&mut self) -> Result<ExprKind> {
+        let start = self.position;
+        if let Some(float) = self.float()? {
+            return Ok(float);
+        }
         let text = self.integer_text()?;
         match number::parse(&text) {
             Ok(value) => Ok(ExprKind::Integer(Integer { value, text })),

@@ -22,6 +22,7 @@ impl Printer<'_> {
     fn unparenthesized(&mut self, expr: &Expr) -> (String, u8) {
         let text = match &expr.kind {
             ExprKind::Integer(integer) => integer.text.clone(),
+            ExprKind::Float(float) => float.text.clone(),
             ExprKind::Boolean(value) => value.to_string(),
             ExprKind::String(bytes) => string(bytes),
             ExprKind::Positional(number) => format!("${number}"),

@@ -90,7 +90,10 @@ impl Declarations<'_> {
                     break;
                 }
             }
-            self.expect(";")?;
+            // Compilers let the last one be without it.
+            if !self.is("}") {
+                self.expect(";")?;
+            }
         }
         Ok(members)
     }

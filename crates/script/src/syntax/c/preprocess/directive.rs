@@ -7,6 +7,9 @@ use crate::source::Span;
 use crate::syntax::c::constant::{self, Names};
 use crate::syntax::c::token::{Token, TokenKind, text};
 
+/// How deep conditions may nest.
+const MAX_CONDITIONS: usize = 200;
+
 /// A part of `#if … #elif … #else … #endif`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Condition {
@@ -48,6 +51,9 @@ impl Preprocessor<'_> {
     pub(super) fn directive(&mut self, mark: Span, line: &[Token], conditions: &mut Vec<Condition>) {
         let Some((word, rest)) = line.split_first() else { return };
         let reads = conditions.iter().all(Condition::reads);
+        if conditions.len() > MAX_CONDITIONS {
+            return self.fail(mark, "conditions nest too deeply");
+        }
         let span = mark.to(line.last().map_or(mark, |last| last.span));
         match &*word.text {
             "if" | "ifdef" | "ifndef" if !reads => conditions.push(Condition::Done),

@@ -5,6 +5,11 @@ use std::rc::Rc;
 use super::{MAX_TOKENS, Macro, Preprocessor};
 use crate::syntax::c::token::{Hidden, Place, Token, TokenKind, text, tokens};
 
+/// By how many macros a token may have come.
+const MAX_HIDDEN: u32 = 500;
+/// How many calls may have no end, or the wrong number of arguments.
+const MAX_UNCLOSED: u32 = 1000;
+
 impl Preprocessor<'_> {
     /// Expands all macros in `input`.
     pub(super) fn expand(&mut self, input: Vec<Token>) -> Vec<Token> {
@@ -37,6 +42,11 @@ impl Preprocessor<'_> {
                 Some(parameters) => match take_arguments(&mut waiting, parameters.len(), found.variadic) {
                     Some(arguments) => arguments,
                     None => {
+                        // Each search for the end goes through all that is left.
+                        self.unclosed += 1;
+                        if self.unclosed > MAX_UNCLOSED {
+                            self.fail(token.span, "a call of a macro has no end");
+                        }
                         out.push(token);
                         continue;
                     }
@@ -52,12 +62,16 @@ impl Preprocessor<'_> {
                 self.fail(token.span, "macros of C write too much");
                 break;
             }
-            let hidden = Rc::new(Hidden { name: token.text.clone(), rest: token.hidden.clone() });
+            let hidden = Hidden::with(token.text.clone(), token.hidden.clone());
+            if hidden.count > MAX_HIDDEN {
+                self.fail(token.span, "macros of C nest too deeply");
+                break;
+            }
             for token in &mut body {
                 token.hidden = Some(match &token.hidden {
                     None => hidden.clone(),
                     // Hidden already by an argument's macro: both count.
-                    Some(own) => Rc::new(Hidden { name: hidden.name.clone(), rest: Some(own.clone()) }),
+                    Some(own) => Hidden::with(hidden.name.clone(), Some(own.clone())),
                 });
             }
             waiting.extend(body.into_iter().rev());
