@@ -8,8 +8,6 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug)]
 pub struct Tables {
     tables: Vec<Table>,
-    /// A map of one value whose nanoseconds are the clock of all time series.
-    clock: Option<MapId>,
 }
 
 #[derive(Clone, Debug)]
@@ -86,18 +84,7 @@ impl Tables {
             uses: program.evicting.contains(&MapId(id)).then(Uses::default),
             dropped: 0,
         };
-        Tables { tables: (0..).zip(&program.maps).map(empty).collect(), clock: None }
-    }
-
-    /// Makes the value of a map of one value the clock of all time series, in nanoseconds, in place of the time of day: so that what they show can
-    /// be foretold.
-    pub fn set_clock(&mut self, map: MapId) {
-        self.clock = Some(map);
-    }
-
-    /// How many additions to a map ([`Maps::add`], [`Maps::aggregate`]) were dropped because it was full, so far. Of [`Maps::set`], the body is told at once.
-    pub fn dropped(&self, map: MapId) -> u64 {
-        self.get(map).map_or(0, |table| table.dropped)
+        Tables { tables: (0..).zip(&program.maps).map(empty).collect() }
     }
 
     fn get(&self, map: MapId) -> Option<&Table> {
@@ -179,11 +166,6 @@ impl Maps for Tables {
 
     fn aggregate(&mut self, map: MapId, key: &[u8], added: Added) -> bool {
         let Some(aggregation) = self.aggregation(map) else { return false };
-        let mut added = added;
-        if let Some(clock) = self.clock {
-            let mut time = [0; 8];
-            added.time = if self.load(clock, &[], &mut time) { u64::from_le_bytes(time) } else { 0 };
-        }
         let Some(words) = self.get_mut(map).and_then(|table| table.value_or_drop(key)) else {
             return false;
         };
@@ -193,6 +175,10 @@ impl Maps for Tables {
 
     fn keys(&mut self, map: MapId) -> Vec<Vec<u8>> {
         self.get(map).map(|table| table.entries.keys().cloned().collect()).unwrap_or_default()
+    }
+
+    fn dropped(&mut self, map: MapId) -> u64 {
+        self.get(map).map_or(0, |table| table.dropped)
     }
 
     /// Being printed is no use.
