@@ -1,6 +1,6 @@
 //! What can be checked of a program once, so that nobody has to check it again at each hit.
 //!
-//! Back ends rely on it: after [`verify`], each id names something, each place is within its bytes, each expression has the type
+//! Back ends rely on it: after [`verify()`], each id names something, each place is within its bytes, each expression has the type
 //! that is expected of it, and nothing is deeper than [`DEEPEST_STATEMENT`] and [`DEEPEST_EXPRESSION`], so that walking a program
 //! by recursion needs a known amount of stack.
 //!
