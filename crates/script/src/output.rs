@@ -93,6 +93,8 @@ pub struct Printer {
     /// The format of each message that has one, taken apart.
     formats: Vec<printf::Parsed>,
     options: Options,
+    /// How many errors were told.
+    errors: u64,
 }
 
 impl Printer {
@@ -108,12 +110,22 @@ impl Printer {
                 _ => printf::Parsed::default(),
             })
             .collect();
-        Printer { messages, formats, options }
+        Printer { messages, formats, options, errors: 0 }
     }
 
     /// How it prints.
     pub fn options(&self) -> &Options {
         &self.options
+    }
+
+    /// How many errors it printed so far: by `errorf`, and what went wrong where the script could not help it.
+    pub fn errors(&self) -> u64 {
+        self.errors
+    }
+
+    /// Prints in another form from now on, and gives the one that it was.
+    pub fn set_layout(&mut self, layout: Layout) -> Layout {
+        std::mem::replace(&mut self.options.layout, layout)
     }
 
     /// Prints a message, of which these are the parts. Maps that it shows are shown as they are now.
@@ -135,6 +147,9 @@ impl Printer {
         else {
             return Ok(Effect::None);
         };
+        if matches!(message, Message::Print(Channel::Error(_), _) | Message::Error(..)) {
+            self.errors += 1;
+        }
         let part = |index: usize| parts.get(index).copied().unwrap_or_default();
         let word = |index: usize| {
             let bytes = part(index).get(..8).and_then(|bytes| bytes.try_into().ok());
