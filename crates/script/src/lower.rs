@@ -322,3 +322,6 @@ impl<'a> Compiler<'a> {
         self.push(lowered)
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

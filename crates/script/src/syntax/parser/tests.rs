@@ -42,6 +42,7 @@ fn short(kind: &ExprKind) -> String {
     let e = |expr: &Expr| short(&expr.kind);
     match kind {
         ExprKind::Integer(integer) => integer.value.to_string(),
+        ExprKind::Float(float) => float.text.clone(),
         ExprKind::Boolean(value) => value.to_string(),
         ExprKind::String(bytes) => format!("{:?}", String::from_utf8_lossy(bytes)),
         ExprKind::Positional(number) => format!("${number}"),
