@@ -181,3 +181,6 @@ impl Checker<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
