@@ -7,6 +7,7 @@ mod body;
 mod call;
 mod kept;
 mod map;
+mod memory;
 mod output;
 mod sharing;
 mod statement;
