@@ -13,5 +13,6 @@
 #![forbid(unsafe_code)]
 
 pub mod diagnostics;
+pub mod nearest;
 pub mod source;
 pub mod syntax;
