@@ -4,8 +4,8 @@ use super::{Failed, MAX_ERRORS, Parser, Result};
 use crate::diagnostics::Diagnostic;
 use crate::source::Span;
 use crate::syntax::ast::{
-    AttachPoint, Config, ConfigEntry, ConfigValue, Item, Macro, MacroParameter, MapDecl, Probe, Program,
-    Subprog,
+    AttachPoint, Config, ConfigEntry, ConfigValue, Expr, Item, Macro, MacroParameter, MapDecl, Probe,
+    Program, Subprog,
 };
 use crate::syntax::attach::{self, AttachError};
 use crate::syntax::number;
@@ -302,7 +302,7 @@ impl Parser<'_> {
         self.bump(1);
     }
 
-    fn predicate(&mut self) -> Result<Option<crate::syntax::ast::Expr>> {
+    fn predicate(&mut self) -> Result<Option<Expr>> {
         if !self.take(b'/') {
             return Ok(None);
         }
