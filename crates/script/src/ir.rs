@@ -45,6 +45,8 @@ pub struct Program {
     pub bodies: Vec<Body>,
     /// Names whose addresses it wants, for [`Context::Symbol`].
     pub symbols: Vec<Symbol>,
+    /// Maps that, when they are full, let go of the key that was not used for longest, instead of refusing a new one.
+    pub evicting: Vec<MapId>,
     /// How many rounds all loops of one run of a body may take together.
     pub fuel: u32,
 }
@@ -107,7 +109,7 @@ pub struct Map {
     pub key: u32,
     /// What it holds.
     pub value: MapValue,
-    /// How many keys it may have. One more is not put in, and counted.
+    /// How many keys it may have. One more is not put in, and counted, unless the map is one of [`Program::evicting`].
     pub capacity: u32,
     /// Who has it.
     pub sharing: MapSharing,

@@ -18,7 +18,7 @@ use self::output::Output;
 use crate::check::checker::{Checker, NamedOption};
 use crate::check::clauses::{self, ClauseKind, Point};
 use crate::check::environment::{Environment, Function};
-use crate::check::maps::{Map, Maps};
+use crate::check::maps::{Map, MapKind, Maps};
 use crate::check::structs::Structs;
 use crate::check::tree;
 use crate::check::types::{Aggregate, Of, Type};
@@ -206,6 +206,13 @@ impl<'a> Compiler<'a> {
                 Some(declared) => declared.capacity,
                 None => u32::try_from(self.script.settings.max_map_keys).unwrap_or(u32::MAX).max(1),
             };
+            let evicts = map.declared.as_ref().is_some_and(|declared| {
+                matches!(declared.kind, MapKind::LruHash | MapKind::PerCpuLruHash)
+            });
+            if evicts {
+                let id = MapId(self.output.program.maps.len() as u32);
+                self.output.program.evicting.push(id);
+            }
             let structs = &mut self.checker.structs;
             self.output.program.maps.push(ir::Map {
                 name: map.name.clone(),

@@ -15,10 +15,13 @@
 //! After `exit()` messages are no longer taken, until [`Machine::finish`] runs the `end` probes: as with bpftrace, what other
 //! probes say meanwhile is not printed.
 
+mod clock;
+
+use self::clock::Clocked;
 use crate::interp::maps::Tables;
 use crate::interp::{Hit, Host, Maps, Outcome, Sink, run};
 use crate::ir::verify::{Invalid, verify};
-use crate::ir::{BodyId, Context, MapId, MessageId, Program, StackWalk};
+use crate::ir::{BodyId, Context, Map, MapId, MapValue, MessageId, Program, StackWalk};
 use crate::message::Messages;
 use crate::output::{Effect, Options, Printer, Resolver, Streams};
 use std::io;
@@ -62,11 +65,12 @@ pub struct Outside<'a> {
 }
 
 /// A script that runs.
-#[derive(Debug)]
 pub struct Machine {
     program: Program,
     probes: Vec<OwnProbe>,
-    tables: Tables,
+    maps: Box<dyn Maps>,
+    /// A map of one value whose nanoseconds are the clock of all time series.
+    clock: Option<MapId>,
     printer: Printer,
     /// When each interval probe is next due, by its index; in the order of the script.
     due: Vec<(usize, u64)>,
@@ -77,7 +81,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine for a script. The probes are in the order of the script.
+    /// A machine for a script with its maps in the tool's own memory. The probes are in the order of the script.
     ///
     /// # Errors
     /// The program is not as back ends need it.
@@ -87,12 +91,28 @@ impl Machine {
         probes: Vec<OwnProbe>,
         options: Options,
     ) -> Result<Machine, Invalid> {
+        let maps = Box::new(Tables::new(&program));
+        Machine::with_maps(program, messages, probes, options, maps)
+    }
+
+    /// The same with maps that are elsewhere, in memory that is shared with a target.
+    ///
+    /// # Errors
+    /// The program is not as back ends need it.
+    pub fn with_maps(
+        program: Program,
+        messages: Messages,
+        probes: Vec<OwnProbe>,
+        options: Options,
+        maps: Box<dyn Maps>,
+    ) -> Result<Machine, Invalid> {
         verify(&program)?;
         Ok(Machine {
-            tables: Tables::new(&program),
             printer: Printer::new(messages, options),
             program,
             probes,
+            maps,
+            clock: None,
             due: Vec::new(),
             exit: None,
             result: None,
@@ -100,8 +120,8 @@ impl Machine {
     }
 
     /// The maps.
-    pub fn tables(&mut self) -> &mut Tables {
-        &mut self.tables
+    pub fn maps(&mut self) -> &mut dyn Maps {
+        &mut *self.maps
     }
 
     /// The printer, for what is told beside the script's own messages.
@@ -114,11 +134,15 @@ impl Machine {
         &self.probes
     }
 
-    /// Makes the map with this name the clock of all time series ([`Tables::set_clock`]). Gives whether there is one.
+    /// Makes the value of a map of one value the clock of all time series that the tool's own probes add to, in nanoseconds, in place of the time of day: so
+    /// that what they show can be foretold. Gives whether there is a map with this name.
     pub fn set_clock(&mut self, map: &str) -> bool {
-        let found = self.program.maps.iter().position(|declared| declared.name == map && declared.key == 0);
-        let found = found.and_then(|index| u32::try_from(index).ok());
-        found.inspect(|index| self.tables.set_clock(MapId(*index))).is_some()
+        let is_it = |declared: &Map| {
+            declared.name == map && declared.key == 0 && declared.value == MapValue::Bytes(8)
+        };
+        let found = (0..).map(MapId).zip(&self.program.maps).find(|(_, declared)| is_it(declared));
+        self.clock = found.map(|(id, _)| id);
+        self.clock.is_some()
     }
 
     /// Runs the `begin` probes and starts the intervals' clocks. Times are nanoseconds of a clock that does not go back.
@@ -198,7 +222,8 @@ impl Machine {
             result: &mut self.result,
             error: None,
         };
-        let host = Host { hit: &mut hit, maps: &mut self.tables, sink: &mut sink };
+        let mut clocked = Clocked { maps: &mut *self.maps, clock: self.clock };
+        let host = Host { hit: &mut hit, maps: &mut clocked, sink: &mut sink };
         let outcome = run(&self.program, body, host);
         if let Some(error) = sink.error {
             return Err(error);
@@ -218,7 +243,6 @@ impl Machine {
         &mut self,
         message: MessageId,
         parts: &[&[u8]],
-        maps: &mut dyn Maps,
         outside: &mut Outside<'_>,
     ) -> io::Result<()> {
         let mut sink = Printing {
@@ -229,7 +253,7 @@ impl Machine {
             result: &mut self.result,
             error: None,
         };
-        sink.emit(maps, message, parts);
+        sink.emit(&mut *self.maps, message, parts);
         sink.error.map_or(Ok(()), Err)
     }
 
@@ -252,12 +276,12 @@ impl Machine {
         let code = self.exit.take();
         self.run_all(&Event::End, outside)?;
         for map in (0..self.program.maps.len() as u32).map(MapId) {
-            let dropped = self.tables.dropped(map);
+            let dropped = self.maps.dropped(map);
             if dropped > 0 {
                 self.printer.dropped(map, dropped, &mut outside.streams)?;
             }
         }
-        self.printer.end(&mut self.tables, outside.resolver, &mut outside.streams)?;
+        self.printer.end(&mut *self.maps, outside.resolver, &mut outside.streams)?;
         Ok(self.exit.or(code).unwrap_or(0))
     }
 

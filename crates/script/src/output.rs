@@ -248,14 +248,13 @@ impl Printer {
         }
     }
 
-    /// Prints how many updates of a map were dropped because it was full.
+    /// Prints how many updates of a map were dropped because it was full, beyond those that the script told itself.
     ///
     /// # Errors
     /// It cannot be written.
     pub fn dropped(&mut self, map: MapId, updates: u64, streams: &mut Streams<'_>) -> io::Result<()> {
-        let name = self.messages.maps.get(map.0 as usize).map_or("", |map| &map.name);
-        let text = error::dropped(map, name, updates);
-        streams.err.write_all(format!("WARNING: {text}").as_bytes())
+        let name = self.messages.maps.get(map.0 as usize).map_or("@", |map| &map.name);
+        self.warning(&error::dropped(name, updates), streams)
     }
 
     /// Prints that a run of a probe was ended, since its loops went round more often than they may.
@@ -264,12 +263,17 @@ impl Printer {
     /// It cannot be written.
     pub fn out_of_fuel(&mut self, probe: &str, streams: &mut Streams<'_>) -> io::Result<()> {
         let sentence = error::sentence(ErrorKind::Fuel);
+        self.warning(&format!("{probe}: {sentence}"), streams)
+    }
+
+    /// A warning that is about no place.
+    fn warning(&self, sentence: &str, streams: &mut Streams<'_>) -> io::Result<()> {
         match self.options.layout {
-            Layout::Text => writeln!(streams.err, "WARNING: {probe}: {sentence}"),
+            Layout::Text => writeln!(streams.err, "WARNING: {sentence}"),
             Layout::Json => {
                 let mut out = Vec::new();
                 out.extend(br#"{"type": "runtime_error", "msg": "#);
-                json::write_string(format!("{probe}: {sentence}").as_bytes(), &mut out);
+                json::write_string(sentence.as_bytes(), &mut out);
                 out.extend(b"}\n");
                 streams.out.write_all(&out)
             }

@@ -68,6 +68,12 @@ pub trait Maps {
     /// All keys that are there now.
     fn keys(&mut self, map: MapId) -> Vec<Vec<u8>>;
 
+    /// How many additions ([`Maps::add`], [`Maps::aggregate`]) were dropped because the map was full, so far. Of [`Maps::set`], the body is told at once.
+    fn dropped(&mut self, map: MapId) -> u64 {
+        _ = map;
+        0
+    }
+
     /// All keys that are there now with their values, each of `size` bytes.
     fn entries(&mut self, map: MapId, size: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
         let keys = self.keys(map);

@@ -1,6 +1,6 @@
 //! What can be checked of a program once, so that nobody has to check it again at each hit.
 //!
-//! Back ends rely on it: after [`verify`], each id names something, each place is within its bytes, each expression has the type
+//! Back ends rely on it: after [`verify()`], each id names something, each place is within its bytes, each expression has the type
 //! that is expected of it, and nothing is deeper than [`DEEPEST_STATEMENT`] and [`DEEPEST_EXPRESSION`], so that walking a program
 //! by recursion needs a known amount of stack.
 //!
@@ -141,6 +141,11 @@ impl std::fmt::Display for What {
 pub fn verify(program: &Program) -> Result<(), Invalid> {
     for (id, map) in (0..).map(MapId).zip(&program.maps) {
         verify_map(map).map_err(|fault| Invalid::Map { map: id, fault })?;
+    }
+    for map in &program.evicting {
+        if map.0 as usize >= program.maps.len() {
+            return Err(Invalid::Map { map: *map, fault: Fault::Missing(What::Map, map.0) });
+        }
     }
     for (id, constant) in (0..).map(ConstantId).zip(&program.constants) {
         if constant.len() > MOST_BYTES as usize {

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::ir::{
-    Binary, Body, Expression, LocalId, Map, MapSharing, MapValue, Part, PartKind, Place, Scalar, Statement,
+    Aggregation, Binary, Body, Expression, LocalId, Map, MapSharing, MapValue, Part, PartKind, Place, Scalar,
+    SeriesOf, Statement,
 };
 use crate::message::{Channel, Format, MapPrint, Message, ValuePrint};
 use crate::output::{Layout, Ran, Symbol, Zone};
@@ -281,12 +282,16 @@ fn a_body_that_goes_round_too_often_is_ended_and_told() {
 fn what_full_maps_dropped_is_told_at_the_end() {
     let mut machine = machine(vec![(Event::Begin, vec![count()])], Layout::Text);
     // Nobody else has keys in a map of one value; here it shows that drops are told.
-    machine.tables().set(MapId(0), &[1], &[0; 8]);
+    machine.maps().set(MapId(0), &[1], &[0; 8]);
     let (_, err, _) = told(|outside| {
         machine.begin(0, outside).expect("written");
         machine.finish(outside).expect("written")
     });
-    assert_eq!(err, "WARNING: 1 update of @ dropped because it was full\n");
+    assert_eq!(
+        err,
+        "WARNING: Map full; can't update element. 1 update was dropped. Try increasing max_map_keys config or \
+         manually setting the max entries in a map declaration e.g. `let @ = hash(5000)`\n"
+    );
 }
 
 #[test]
@@ -322,7 +327,58 @@ fn programs_are_verified() {
 
 #[test]
 fn the_clock_of_time_series_may_be_a_map() {
-    let mut machine = machine(vec![], Layout::Text);
-    assert!(machine.set_clock("@"));
+    let map = |name: &str, value| Map {
+        name: name.into(),
+        key: 0,
+        value,
+        capacity: 1,
+        sharing: MapSharing::Shared,
+    };
+    let of = Aggregation::TimeSeries { interval: 10, buckets: 2, of: SeriesOf::Latest };
+    let tick = |time| {
+        let clock = Statement::MapAdd {
+            map: MapId(0),
+            key: Place::Scratch(0),
+            amount: Expression::Int(time),
+            before: None,
+        };
+        let add = Statement::Aggregate {
+            map: MapId(1),
+            key: Place::Scratch(0),
+            value: Expression::Int(time),
+            weight: None,
+        };
+        [clock, add]
+    };
+    let code = [tick(15), tick(10)].concat();
+    let program = Program {
+        maps: vec![map("@ts", MapValue::Bytes(8)), map("@s", MapValue::Aggregate(of))],
+        bodies: vec![Body { locals: vec![], scratch: 0, code }],
+        ..Program::default()
+    };
+    let probes = vec![OwnProbe { event: Event::Begin, body: BodyId(0), site: 0 }];
+    let mut machine =
+        Machine::new(program, Messages::default(), probes, Options::default()).expect("a verified program");
     assert!(!machine.set_clock("@nope"));
+    assert!(!machine.set_clock("@s"));
+    assert!(machine.set_clock("@ts"));
+    told(|outside| machine.begin(0, outside).expect("written"));
+    let mut words = [0; 48];
+    assert!(machine.maps().load(MapId(1), &[], &mut words));
+    let words: Vec<u8> = words.iter().copied().step_by(8).collect();
+    // Interval 3 (from 20 on) with one value, 10, and interval 2 with 15.
+    assert_eq!(words, [3, 1, 10, 2, 1, 15]);
+}
+
+#[test]
+fn messages_of_native_code_are_printed_in_between() {
+    let mut machine = machine(vec![(Event::Begin, say(1))], Layout::Text);
+    let (out, ..) = told(|outside| {
+        machine.begin(0, outside).expect("written");
+        machine.message(SAY, &[&7_u64.to_le_bytes()], outside).expect("written");
+        machine.message(EXIT, &[&0_u64.to_le_bytes()], outside).expect("written");
+        machine.message(SAY, &[&8_u64.to_le_bytes()], outside).expect("written");
+    });
+    assert_eq!(out, "101\n7\n");
+    assert!(machine.is_over());
 }

@@ -2,7 +2,6 @@
 
 use super::decode::error_text;
 use super::json::write_string;
-use crate::ir::MapId;
 use crate::message::{ErrorKind, Location};
 
 /// How bad it is.
@@ -147,8 +146,10 @@ fn write_json_place(at: &Location, out: &mut Vec<u8>) {
 }
 
 /// The sentence for what a full map dropped without being asked.
-pub(super) fn dropped(map: MapId, name: &str, count: u64) -> String {
-    let name = if name.is_empty() { format!("map {}", map.0) } else { name.to_string() };
-    let keys = if count == 1 { "update" } else { "updates" };
-    format!("{count} {keys} of {name} dropped because it was full\n")
+pub(super) fn dropped(name: &str, count: u64) -> String {
+    let updates = if count == 1 { "update was" } else { "updates were" };
+    format!(
+        "Map full; can't update element. {count} {updates} dropped. Try increasing max_map_keys config or \
+         manually setting the max entries in a map declaration e.g. `let {name} = hash(5000)`"
+    )
 }

@@ -72,6 +72,8 @@ impl Series {
         };
         let point = |number: u64| {
             let found = used.clone().find(|interval| interval[0] == number);
+            // In bpftrace, the clock's first interval cannot be told from one that was never used, and shows as 0.
+            let found = if number == 1 { found.map(|_| &[1, 1, 0][..]) } else { found };
             let start = (number - 1).wrapping_mul(interval) as i64;
             (start, found.map(|interval| value(interval[1], interval[2])))
         };

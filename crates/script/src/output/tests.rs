@@ -814,18 +814,18 @@ fn time_series() {
 #[test]
 fn a_series_across_zero_shows_where_it_is() {
     let points: Vec<(u64, i64)> =
-        [-5, -4, 0, 3, 5].iter().enumerate().map(|(at, value)| (at as u64 * TENTH, *value)).collect();
+        [-5, -4, 0, 3, 5].iter().zip(1..).map(|(value, at)| (at * TENTH, *value)).collect();
     let map = series(None, 5, SeriesOf::Latest, true).adding_at(&[], &points);
     let text = map.text();
     let lines: Vec<&str> = text.lines().skip(3).take(5).collect();
     assert_eq!(
         lines,
         [
-            "02:00:00.000 *                         .                         | -5",
-            "02:00:00.100 |    *                    .                         | -4",
-            "02:00:00.200 |                         *                         | 0",
-            "02:00:00.300 |                         .              *          | 3",
-            "02:00:00.400 |                         .                         * 5",
+            "02:00:00.100 *                         .                         | -5",
+            "02:00:00.200 |    *                    .                         | -4",
+            "02:00:00.300 |                         *                         | 0",
+            "02:00:00.400 |                         .              *          | 3",
+            "02:00:00.500 |                         .                         * 5",
         ]
     );
 }
@@ -860,10 +860,13 @@ fn series_with_keys_share_their_time() {
          [{\"interval_start\":\"1970-01-01 00:00:00.300000000\",\"value\":4},\
          {\"interval_start\":\"1970-01-01 00:00:00.400000000\",\"value\":6}]}}}\n"
     );
-    let averages = series(None, 2, SeriesOf::Average, true).adding_at(&[], &[(0, -3), (1, -4)]);
+    let averages = series(None, 2, SeriesOf::Average, true).adding_at(&[], &[(TENTH, -3), (TENTH + 1, -4)]);
     assert!(averages.text().contains("| -3\n"), "{}", averages.text());
-    let edges = series(None, 2, SeriesOf::Latest, true).adding_at(&[], &[(0, i64::MIN), (TENTH, i64::MAX)]);
+    let edges =
+        series(None, 2, SeriesOf::Latest, true).adding_at(&[], &[(TENTH, i64::MIN), (2 * TENTH, i64::MAX)]);
     assert!(edges.text().contains("| -9223372036854775808\n"), "{}", edges.text());
+    let first = series(None, 2, SeriesOf::Latest, true).adding_at(&[], &[(0, 7), (TENTH, 9)]);
+    assert!(first.text().contains("02:00:00.000 *                                                   | 0\n"));
     let zeroed = series(None, 2, SeriesOf::Latest, true).with(&[], &[0; 48]);
     assert_eq!(zeroed.text(), "@m:\n<no data>\n");
 }
