@@ -1,8 +1,8 @@
 //! Texts and places in them.
 //!
-//! Every text that takes part in a script is a [`Source`] in [`Sources`]. A [`Span`] is a range of bytes in one
-//! of them, with the way by which a macro brought it where it is. Lines and columns are counted from 1, columns
-//! in bytes, as bpftrace tells them.
+//! Every text that takes part in a script is a [`Source`] in [`Sources`]. A [`Span`] is a range of bytes in
+//! one of them, with the way by which a macro brought it where it is. Lines and columns are counted from 1,
+//! columns in bytes, as bpftrace tells them.
 
 use std::fmt;
 use std::num::NonZeroU32;

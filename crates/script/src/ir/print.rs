@@ -146,8 +146,9 @@ impl Lines<'_> {
                 format!("l{} = length of {}({size})", into.0, self.place(of))
             }
             Statement::Compare { into, left, right, size, most, strings } => {
-                let most =
-                    most.as_ref().map_or(String::new(), |most| format!(", at most {}", self.expression(most)));
+                let most = most
+                    .as_ref()
+                    .map_or(String::new(), |most| format!(", at most {}", self.expression(most)));
                 let what = if *strings { "strings" } else { "bytes" };
                 format!(
                     "l{} = {what} {} differ from {} in {size}{most}",
@@ -181,8 +182,9 @@ impl Lines<'_> {
                 format!("for each of map {}: {}, {}", map.0, self.place(key), self.place(value))
             }
             Statement::Aggregate { map, key: place, value, weight } => {
-                let times =
-                    weight.as_ref().map_or(String::new(), |weight| format!(" times {}", self.expression(weight)));
+                let times = weight
+                    .as_ref()
+                    .map_or(String::new(), |weight| format!(" times {}", self.expression(weight)));
                 format!("aggregate map {}{} {}{times}", map.0, key(place, map), self.expression(value))
             }
             Statement::AggregateGet { map, key: place, to, found } => {

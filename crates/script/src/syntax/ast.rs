@@ -1,16 +1,18 @@
 //! The tree of a script: what the parser reads, macros expand and the checker walks.
 //!
-//! Nothing here has a type yet. Every expression has an [`ExprId`], unique in its script, so that later passes
-//! keep what they learn in tables beside the tree.
+//! Nothing here has a type yet. Every expression has an [`ExprId`], unique in its script, so that later
+//! passes keep what they learn in tables beside the tree.
 //!
 //! Two trees are equal if they mean the same text: spans, ids and the notation of literals do not count.
 
 mod expr;
 mod point;
+mod types;
 pub mod visit;
 
 pub use expr::*;
 pub use point::*;
+pub use types::*;
 
 use crate::source::Span;
 

@@ -3,8 +3,9 @@
 //! Only what a script can use is kept: records, enums, typedefs, and what `#define` makes of names. Sizes and
 //! offsets are the checker's, because they depend on the target.
 //!
-//! A header is read as far as it is understood. What is not a type is skipped, and so is a type that cannot be
-//! understood: who uses it is told that it is not known. In the script itself everything must be understood.
+//! A header is read as far as it is understood. What is not a type is skipped, and so is a type that cannot
+//! be understood: who uses it is told that it is not known. In the script itself everything must be
+//! understood.
 
 mod builtin;
 mod constant;

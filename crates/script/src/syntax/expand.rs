@@ -1,9 +1,9 @@
 //! Macros: calls become the bodies of what is called.
 //!
 //! A body is put in as a block, with a copy of each argument where its parameter stands. It is hygienic: a
-//! variable that a body assigns to gets a name of its own, which no script can write; a map can only be used if it
-//! is a parameter; and an argument is expanded where it was written, so that the body does not capture what is in
-//! it. A macro cannot come to call itself.
+//! variable that a body assigns to gets a name of its own, which no script can write; a map can only be used
+//! if it is a parameter; and an argument is expanded where it was written, so that the body does not capture
+//! what is in it. A macro cannot come to call itself.
 //!
 //! How deep calls nest and how much they write is limited: a few lines can ask for any amount of code.
 
@@ -18,8 +18,8 @@ pub use registry::{Origin, Registry};
 use super::MAX_DEPTH;
 use super::ast::visit::{self, VisitMut};
 use super::ast::{
-    Block, Expr, ExprId, ExprIds, ExprKind, Iterable, MacroParameter, Place, PlaceKind, Probe, Stmt,
-    StmtKind, Subprog, TypeOf,
+    Block, Expr, ExprId, ExprIds, ExprKind, MacroParameter, Place, PlaceKind, Probe, Stmt, StmtKind, Subprog,
+    TypeOf,
 };
 use crate::diagnostics::{Diagnostic, Diagnostics};
 use crate::source::{ExpansionId, Sources, Span};
@@ -29,7 +29,8 @@ const MAX_NODES: u32 = 1 << 18;
 
 /// Expands every call in probes and functions.
 ///
-/// `is_native` tells the functions that the checker knows: a call of one that fits no macro of that name is left.
+/// `is_native` tells the functions that the checker knows: a call of one that fits no macro of that name is
+/// left.
 pub fn expand<'a>(
     probes: impl Iterator<Item = &'a mut Probe>,
     functions: impl Iterator<Item = &'a mut Subprog>,
@@ -254,18 +255,16 @@ impl VisitMut for Expander<'_> {
         // A name is the body's own from where it is first assigned to.
         match &stmt.kind {
             StmtKind::Assign { place: Place { kind: PlaceKind::Variable(name), .. }, .. } => {
-                self.own(&name.clone())
+                self.own(name);
             }
-            StmtKind::For { variable, over: Iterable::Map(_) | Iterable::Range { .. }, .. } => {
-                self.own(&variable.text.clone());
-            }
+            StmtKind::For { variable, .. } => self.own(&variable.text),
             StmtKind::Let { variable, .. } => {
                 let shadows = |frame: &Frame| frame.variables.contains_key(&variable.text);
                 if self.frames.last().is_some_and(shadows) {
                     let message = format!("Variable declaration shadows macro arg ${}", variable.text);
                     self.diagnostics.error(variable.span, message);
                 }
-                self.own(&variable.text.clone());
+                self.own(&variable.text);
             }
             _ => {}
         }

@@ -28,7 +28,8 @@ pub trait Files {
     /// It cannot be read.
     fn list(&self, path: &str) -> io::Result<Vec<String>>;
 
-    /// Whether anyone may write the file, or the directory in which it is. Scripts are not imported from there.
+    /// Whether anyone may write the file, or the directory in which it is. Scripts are not imported from
+    /// there.
     fn anyone_may_write(&self, path: &str) -> bool;
 }
 
@@ -75,7 +76,8 @@ pub(crate) mod memory {
 
     use super::{FileKind, Files, directory};
 
-    /// Paths and contents. Directories are there if a file is in them; those named `open…` may be written by anyone.
+    /// Paths and contents. Directories are there if a file is in them; those named `open…` may be written by
+    /// anyone.
     #[derive(Clone, Debug, Default)]
     pub(crate) struct Memory(pub(crate) BTreeMap<String, String>);
 

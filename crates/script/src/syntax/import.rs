@@ -1,7 +1,7 @@
 //! `import`: other scripts and headers that belong to a script.
 //!
-//! A name is looked for beside the script and then in the paths that the caller gives; a directory stands for all
-//! that can be imported in it. Each file is read once, so that files may import each other.
+//! A name is looked for beside the script and then in the paths that the caller gives; a directory stands for
+//! all that can be imported in it. Each file is read once, so that files may import each other.
 
 use std::collections::BTreeSet;
 
@@ -64,7 +64,8 @@ impl Importer<'_> {
         }
     }
 
-    /// Imports a file, or what is in a directory. What is in a directory and cannot be imported is passed over.
+    /// Imports a file, or what is in a directory. What is in a directory and cannot be imported is passed
+    /// over.
     fn path(&mut self, path: &str, import: &Import, named: bool, imported: &mut Imported) {
         let mut refuse = |message: String| self.diagnostics.error(import.span, message);
         if self.files.anyone_may_write(path) {

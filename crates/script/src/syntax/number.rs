@@ -77,6 +77,24 @@ pub fn parse(text: &str) -> Result<u64, NumberError> {
     value.checked_mul(factor).filter(|&value| value <= maximum).ok_or_else(|| overflow(maximum))
 }
 
+/// Reads an integer of a script, which may also be a size: `64k`, `1M`, `2G`, in powers of 1,024.
+///
+/// bpftrace has no sizes. Units of time are lower case there, so that none of them is a size.
+///
+/// # Errors
+/// See [`NumberError`].
+pub fn parse_literal(text: &str) -> Result<u64, NumberError> {
+    let (digits, shift) = match text.as_bytes() {
+        [.., b'k'] => (&text[..text.len() - 1], 10),
+        [.., b'M'] => (&text[..text.len() - 1], 20),
+        [.., b'G'] => (&text[..text.len() - 1], 30),
+        _ => return parse(text),
+    };
+    let value = parse(digits)?;
+    let overflow = || NumberError::Overflow { maximum: u64::MAX, text: text.to_string() };
+    value.checked_mul(1 << shift).ok_or_else(overflow)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,6 +127,17 @@ mod tests {
         for (text, value) in table {
             assert_eq!(parse(text), Ok(value), "{text}");
         }
+    }
+
+    #[test]
+    fn sizes_are_for_literals_only() {
+        for (text, value) in
+            [("64k", 65536), ("1_0M", 10 << 20), ("3G", 3 << 30), ("5ms", 5_000_000), ("7", 7)]
+        {
+            assert_eq!(parse_literal(text), Ok(value), "{text}");
+        }
+        assert!(parse("64k").is_err());
+        assert!(matches!(parse_literal("18446744073709551615k"), Err(NumberError::Overflow { .. })));
     }
 
     #[test]

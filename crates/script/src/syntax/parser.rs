@@ -1,17 +1,19 @@
 //! The parser: recursive descent over the bytes of a text, without a lexer before it.
 //!
-//! What a character means depends on where it stands: `/` divides, ends a predicate or is part of a path; `(x)`
-//! casts or groups. So each rule reads characters itself and looks ahead where two rules begin alike. Looking
-//! ahead never builds a tree: a rule is chosen first and then followed, so that the time is linear.
+//! What a character means depends on where it stands: `/` divides, ends a predicate or is part of a path;
+//! `(x)` casts or groups. So each rule reads characters itself and looks ahead where two rules begin alike.
+//! Looking ahead never builds a tree: a rule is chosen first and then followed, so that the time is linear.
 //!
-//! An error is told where it is found. The rule then fails up to the statement, or the item, which skips to its
-//! end and goes on. The depth of what is read is limited, and with it the height of the tree that is built, so
-//! that every later walk over the tree may recurse.
+//! An error is told where it is found. The rule then fails up to the statement, or the item, which skips to
+//! its end and goes on. The depth of what is read is limited, and with it the height of the tree that is
+//! built, so that every later walk over the tree may recurse.
 
 mod cursor;
+mod definition;
 mod expression;
 mod item;
 mod literal;
+mod primary;
 mod statement;
 mod types;
 

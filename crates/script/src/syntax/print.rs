@@ -1,7 +1,7 @@
 //! Trees as text: for `--fmt`, and for people who look at what macros made.
 //!
-//! What is printed is read again as the same tree. Parentheses are put where the grammar needs them, comments stay
-//! before or behind what they were written at, and one empty line is kept where there were some.
+//! What is printed is read again as the same tree. Parentheses are put where the grammar needs them, comments
+//! stay before or behind what they were written at, and one empty line is kept where there were some.
 
 mod expression;
 mod statement;

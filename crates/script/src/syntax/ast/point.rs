@@ -1,6 +1,7 @@
 //! Attach points: where a probe runs.
 //!
-//! Names and patterns are kept as written. Which files and functions they are is found when a script is armed.
+//! Names and patterns are kept as written. Which files and functions they are is found when a script is
+//! armed.
 
 use crate::source::Span;
 

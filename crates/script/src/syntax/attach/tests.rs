@@ -240,6 +240,18 @@ fn a_probe_may_have_a_name() {
 }
 
 #[test]
+fn every_provider_of_the_kernel_is_refused_with_a_way_out() {
+    let kernel = PROVIDERS.iter().filter_map(|(_, provider)| match provider {
+        Provider::Kernel(name, ..) => Some(*name),
+        _ => None,
+    });
+    for name in kernel.chain(["watchpoint", "asyncwatchpoint"]) {
+        let told = refusal(name);
+        assert!(told.starts_with(&format!("{name} probes ")) && told.ends_with("bpftrace"), "{told}");
+    }
+}
+
+#[test]
 fn patterns_fit_from_end_to_end() {
     let table = [
         ("*", "", true),

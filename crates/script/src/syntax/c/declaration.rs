@@ -1,7 +1,7 @@
 //! Declarations: records, enums and typedefs out of tokens.
 //!
-//! A declaration is specifiers, which tell a base type and may define a record, and declarators, which build on it.
-//! Functions and variables are read as far as is needed to find what they define on the way.
+//! A declaration is specifiers, which tell a base type and may define a record, and declarators, which build
+//! on it. Functions and variables are read as far as is needed to find what they define on the way.
 
 mod declarator;
 mod enumeration;

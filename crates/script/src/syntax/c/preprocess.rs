@@ -1,8 +1,8 @@
 //! The preprocessor: from lines with directives to tokens without.
 //!
-//! Macros are expanded as the standard says: a token remembers the macros that it came from, and is not expanded by
-//! them again. All that headers can ask for is limited: the depth of includes, the bytes that are read and the
-//! tokens that are written.
+//! Macros are expanded as the standard says: a token remembers the macros that it came from, and is not
+//! expanded by them again. All that headers can ask for is limited: the depth of includes, the bytes that are
+//! read and the tokens that are written.
 
 mod directive;
 mod macros;
@@ -169,8 +169,8 @@ impl<'a> Preprocessor<'a> {
         self.reading.pop();
     }
 
-    /// Finds a header: beside the file that asks, then in the directories in turn. Its path, and the number of its
-    /// directory, which is 0 beside the file.
+    /// Finds a header: beside the file that asks, then in the directories in turn. Its path, and the number
+    /// of its directory, which is 0 beside the file.
     fn find(&self, name: &str, quoted: bool, after: Option<usize>) -> Option<(String, usize)> {
         let beside = self.reading.last().map_or(self.options.beside.as_str(), |(path, _)| directory(path));
         let beside =

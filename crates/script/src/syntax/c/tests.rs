@@ -7,6 +7,8 @@ use crate::syntax::attach::AttachContext;
 use crate::syntax::files::memory::Memory;
 use crate::syntax::parse_program;
 
+use proptest::prelude::*;
+
 fn read(text: &str, files: &Memory) -> (Definitions, String) {
     let mut sources = Sources::default();
     let script = sources.add("stdin", text).unwrap();
@@ -245,5 +247,79 @@ fn nothing_is_read_without_bound() {
     for (text, expected) in table {
         let told = read(&text, &files).1;
         assert!(told.contains(expected), "{expected}: {}", told.lines().next().unwrap_or_default());
+    }
+}
+
+/// Pieces that headers are made of, for texts that are nearly right.
+const PIECES: [&str; 52] = [
+    "struct S",
+    "union U",
+    "enum E",
+    "typedef",
+    "{",
+    "}",
+    "(",
+    ")",
+    "[",
+    "]",
+    ";",
+    ",",
+    ":",
+    "*",
+    "int",
+    "unsigned",
+    "long",
+    "x",
+    "y",
+    "1",
+    "0x10UL",
+    "'a'",
+    "\"s\"",
+    "=",
+    "+",
+    "-",
+    "<<",
+    "?",
+    "sizeof",
+    "__attribute__",
+    "((packed))",
+    "((aligned(8)))",
+    "\n#define A",
+    "\n#define F(x)",
+    "\n#define V(x, ...)",
+    "A",
+    "F",
+    "V",
+    "__VA_ARGS__",
+    "##",
+    "#",
+    "\n#if",
+    "\n#ifdef A",
+    "\n#else",
+    "\n#elif 1",
+    "\n#endif",
+    "\n#undef A",
+    "\n#pragma pack(1)",
+    "defined",
+    "\n",
+    "\\\n",
+    "/* */",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_header_is_read(pieces in proptest::collection::vec(proptest::sample::select(PIECES.to_vec()), 0..80)) {
+        let header = pieces.join(" ");
+        let files = Memory::new([("any.h", header.as_str())]);
+        read("#include \"any.h\"\nstruct Own { A x; };", &files);
+        read(&format!("struct Own {{ {header} }};\n#define M {header}"), &files);
+    }
+
+    #[test]
+    fn any_bytes_are_read(text in "\\PC{0,200}") {
+        let files = Memory::new([("any.h", text.as_str())]);
+        read("#include \"any.h\"\n", &files);
     }
 }

@@ -73,8 +73,8 @@ pub struct Member {
 pub struct Enum {
     /// Names and values in order.
     pub enumerators: Vec<(String, i128)>,
-    /// The type behind `:` in C23, if told. Without, it is `unsigned int`, or `int` if a value is below 0, or the
-    /// 64 bit type of the same kind if a value needs it.
+    /// The type behind `:` in C23, if told. Without, it is `unsigned int`, or `int` if a value is below 0, or
+    /// the 64 bit type of the same kind if a value needs it.
     pub underlying: Option<Type>,
     /// Where it stands.
     pub span: Span,

@@ -54,8 +54,8 @@ fn distance(takes: &[MacroParameter], given: &[Given]) -> usize {
 }
 
 impl Registry {
-    /// Adds a macro. Of several with one name, the first that fits a call is meant, so a later one must not fit all
-    /// that an earlier one takes.
+    /// Adds a macro. Of several with one name, the first that fits a call is meant, so a later one must not
+    /// fit all that an earlier one takes.
     pub fn add(&mut self, added: Macro, origin: Origin, diagnostics: &mut Diagnostics) {
         let given: Vec<Given> = added
             .parameters

@@ -80,7 +80,10 @@ fn calls_become_bodies() {
         // A variable or map that is given for an expression cannot be assigned to.
         ("macro m(x) { x } begin { m($y); m(@y); }", "{ { $y } } { { @y } }"),
         // Nested calls.
-        ("macro a(x) { x + 1 } macro b(x) { a(x) * 2 } begin { print(b(3)); }", "print({ ({ 3 + 1 } * 2) });"),
+        (
+            "macro a(x) { x + 1 } macro b(x) { a(x) * 2 } begin { print(b(3)); }",
+            "print({ ({ 3 + 1 } * 2) });",
+        ),
         ("macro a(x) { x + 1 } begin { print(a(a(1))); }", "print({ ({ 1 + 1 } + 1) });"),
         ("macro a($x) { $x += 1; } macro b($y) { a($y); } begin { b($z); }", "{ { $z += 1; } }"),
         ("macro m(x) { print(x) } begin { if (m(1)) { m(2) } }", "if ({ print(1) }) { { print(2) } }"),

@@ -1,7 +1,7 @@
 //! Parameters of macros that stand for types, and for the field in `offsetof`.
 //!
-//! A type is given as `typeof(type)`. Where a type stands, a lone name is a parameter or a type, and never a macro
-//! without parameters.
+//! A type is given as `typeof(type)`. Where a type stands, a lone name is a parameter or a type, and never a
+//! macro without parameters.
 
 use super::Expander;
 use crate::diagnostics::Diagnostics;

@@ -1,5 +1,7 @@
 //! Whole scripts with what they import and include.
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::syntax::files::memory::Memory;
 
@@ -174,4 +176,53 @@ fn a_wrong_environment_is_an_error_without_a_place() {
     };
     assert!(load(&mut sources, script, &options, &mut diagnostics).is_none());
     assert!(diagnostics.render(&sources).starts_with("ERROR: stack_mode: Invalid value for stack_mode"));
+}
+
+/// Pieces of macros and of what calls them.
+const PIECES: [&str; 32] = [
+    "macro a($x) {",
+    "macro a(x) {",
+    "macro b(@x, y) {",
+    "macro c() {",
+    "begin {",
+    "}",
+    "a($x)",
+    "a(1)",
+    "b(@x, a(2))",
+    "c()",
+    "c",
+    "x",
+    "$x",
+    "@x",
+    "y",
+    "=",
+    "+",
+    ";",
+    "let $x",
+    "for ($x : @x) {",
+    "sizeof(x)",
+    "(x*)",
+    "typeof(x)",
+    "a(typeof(x))",
+    "offsetof(x, y)",
+    "{",
+    "if (x) {",
+    "$x++",
+    "&$x",
+    "\n#define x y + 1\n",
+    "\n#define y x\n",
+    "1",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_pieces_are_loaded_or_refused(pieces in proptest::collection::vec(proptest::sample::select(PIECES.to_vec()), 0..40)) {
+        let text = format!("#define x 1\nmacro a(x) {{ {} }} begin {{ {} }}", pieces.join(" "), pieces.join("; "));
+        for text in [pieces.join(" "), text] {
+            let (script, told) = loaded(&text, &Memory::default());
+            prop_assert_eq!(script.is_none(), told.contains("ERROR"), "{}", text);
+        }
+    }
 }

@@ -81,7 +81,8 @@ impl Parser<'_> {
         position
     }
 
-    /// The place behind the bracket that closes the one at `position`, or nothing. Strings and comments do not count.
+    /// The place behind the bracket that closes the one at `position`, or nothing. Strings and comments do
+    /// not count.
     pub(super) fn scan_balanced(&self, position: usize, open: u8, close: u8) -> Option<usize> {
         let (mut at, mut depth) = (position, 0_usize);
         while at < self.bytes.len() {

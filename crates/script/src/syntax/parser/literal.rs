@@ -1,6 +1,6 @@
 //! Integers, strings and parameters.
 
-use super::cursor::is_identifier_body;
+use super::cursor::{is_identifier_body, is_identifier_start};
 use super::{Parser, Result};
 use crate::source::Span;
 use crate::syntax::ast::{ExprKind, Float, Integer};
@@ -24,7 +24,7 @@ impl Parser<'_> {
         let suffix = self.suffix_length();
         self.bump(suffix);
         let behind = self.position;
-        if super::cursor::is_identifier_start(self.peek()) {
+        if is_identifier_start(self.peek()) {
             self.bump_while(is_identifier_body);
             let message = format!("invalid integer suffix '{}'", self.slice(behind, self.position));
             return Err(self.error_at(self.span_from(behind), &message));
@@ -43,12 +43,12 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// The length of a suffix: a unit of time, `u`, `l`, `ul`, `ll` or `ull`.
+    /// The length of a suffix: a unit of time or size, `u`, `l`, `ul`, `ll` or `ull`.
     fn suffix_length(&self) -> usize {
         let is_long = |offset| matches!(self.peek_at(offset), b'l' | b'L');
         match self.peek() {
             b'n' | b'u' | b'm' if self.peek_at(1) == b's' => 2,
-            b's' | b'm' | b'h' | b'd' => 1,
+            b's' | b'm' | b'h' | b'd' | b'k' | b'M' | b'G' => 1,
             b'u' | b'U' if is_long(1) => 2 + usize::from(is_long(2)),
             b'u' | b'U' => 1,
             b'l' | b'L' => 1 + usize::from(is_long(1)),
@@ -91,7 +91,7 @@ impl Parser<'_> {
             return Ok(float);
         }
         let text = self.integer_text()?;
-        match number::parse(&text) {
+        match number::parse_literal(&text) {
             Ok(value) => Ok(ExprKind::Integer(Integer { value, text })),
             Err(error) => Err(self.error_at(self.span_from(start), &error.to_string())),
         }

@@ -293,7 +293,8 @@ impl Parser<'_> {
         Some(op)
     }
 
-    /// Takes a statement that begins with a block. An operator behind it goes on, unless it can begin a statement.
+    /// Takes a statement that begins with a block. An operator behind it goes on, unless it can begin a
+    /// statement.
     fn block_statement(&mut self, start: usize) -> Result<Line> {
         let mut expression = self.block_expression()?;
         let at = self.scan_layout(self.position);

@@ -154,8 +154,8 @@ fn paste(out: &mut Vec<Token>, piece: Vec<Token>, call: &Token) {
     out.extend(piece);
 }
 
-/// Takes the arguments of a call from the end of `waiting`. Nothing, and nothing taken, if they do not end or are
-/// not as many as there are parameters.
+/// Takes the arguments of a call from the end of `waiting`. Nothing, and nothing taken, if they do not end or
+/// are not as many as there are parameters.
 fn take_arguments(waiting: &mut Vec<Token>, count: usize, variadic: bool) -> Option<Vec<Vec<Token>>> {
     let mut arguments: Vec<Vec<Token>> = vec![Vec::new()];
     let mut depth = 0_usize;
