@@ -7,6 +7,7 @@ mod body;
 mod call;
 mod kept;
 mod map;
+mod memory;
 mod output;
 mod sharing;
 mod statement;
@@ -330,3 +331,6 @@ impl<'a> Compiler<'a> {
         self.push(lowered)
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -258,15 +258,7 @@ impl Checker<'_> {
             Held::Argument(number) => self.from_word(word(Context::Argument(*number)), of, size, span),
             Held::Register(number) => self.from_word(word(Context::Register(*number)), of, size, span),
             Held::FloatRegister(number) => {
-                let double =
-                    Expr { of: Type::Float(8), span, kind: Kind::Context(Context::FloatRegister(*number)) };
-                match of {
-                    Type::Float(8) => double,
-                    _ => {
-                        let kind = Kind::Unary(Unary::FloatBits, Box::new(double));
-                        self.from_word(Expr { of: Type::UINT64, span, kind }, of, size, span)
-                    }
-                }
+                self.from_word(word(Context::FloatRegister(*number)), of, size, span)
             }
             Held::Frame(offset) => behind(word(Context::Frame), *offset),
             Held::Memory(register, offset) => behind(word(Context::Register(*register)), *offset),

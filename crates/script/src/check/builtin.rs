@@ -129,8 +129,12 @@ impl Checker<'_> {
                 self.error(span, format!("{} doesn't support {name}", self.environment.machine().name));
                 return Some(Expr::nothing(span));
             }
-            let kind = Kind::Context(Context::FloatRegister(number as u8));
-            return Some(Expr { of: Type::Float(8), span, kind });
+            let bits = word(Context::FloatRegister(number as u8));
+            return Some(Expr {
+                of: Type::Float(8),
+                span,
+                kind: Kind::Unary(Unary::BitsFloat, Box::new(bits)),
+            });
         }
         if let Some(number) = number("sarg") {
             self.in_target(name, span);
@@ -209,12 +213,11 @@ impl Checker<'_> {
             self.at.function.as_ref().and_then(|function| function.result.as_ref()),
             Some(super::environment::Described::Float(4))
         );
-        let double = Expr { of: Type::Float(8), span, kind: Kind::Context(Context::FloatResult) };
-        if !single {
-            return double;
+        let bits = Box::new(Expr { of: Type::UINT64, span, kind: Kind::Context(Context::FloatResult) });
+        match single {
+            true => Expr { of: Type::Float(4), span, kind: Kind::Unary(Unary::SingleBitsFloat, bits) },
+            false => Expr { of: Type::Float(8), span, kind: Kind::Unary(Unary::BitsFloat, bits) },
         }
-        let bits = Expr { of: Type::UINT64, span, kind: Kind::Unary(Unary::FloatBits, Box::new(double)) };
-        Expr { of: Type::Float(4), span, kind: Kind::Unary(Unary::SingleBitsFloat, Box::new(bits)) }
     }
 
     fn probe(&mut self, span: Span) -> Expr {

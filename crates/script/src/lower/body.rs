@@ -64,7 +64,6 @@ const OFFSET: i64 = 0xffff_ffff;
 
 impl<'b, 'a> Lowering<'b, 'a> {
     /// At the beginning of a body.
-    #[expect(clippy::too_many_arguments, reason = "each is something else, and it is called once")]
     pub fn new(
         output: &'b mut Output,
         structs: &'b mut Structs<'a>,

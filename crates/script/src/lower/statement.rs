@@ -275,11 +275,7 @@ impl Lowering<'_, '_> {
         match self.kept.iter().position(|kept| *kept == context) {
             Some(index) => {
                 let from = Place::Scratch(self.kept_at + 8 * index as u32);
-                let as_ = match super::kept::scalar_of(context) {
-                    Scalar::Float => crate::ir::Width::Float(8),
-                    Scalar::Int => crate::ir::Width::Unsigned(8),
-                };
-                Expression::Load { from, as_ }
+                Expression::Load { from, as_: crate::ir::Width::Unsigned(8) }
             }
             None => Expression::Context(context),
         }
