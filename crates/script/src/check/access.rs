@@ -1,10 +1,12 @@
 //! Parts of values: fields, elements, arguments by name.
 
+use super::call::nearest_hint;
 use super::checker::Checker;
 use super::environment::{Held, Parameter};
 use super::expression::literal;
 use super::tree::{Block, Expr, Kind};
 use super::types::{Space, Type, field};
+use crate::diagnostics::Diagnostic;
 use crate::ir::{Binary, Context, Unary};
 use crate::source::Span;
 use crate::syntax::ast;
@@ -35,13 +37,12 @@ impl Checker<'_> {
                 }
                 let layout = self.structs.get(&structure);
                 let Some(member) = layout.members.iter().find(|member| *member.name == *name.text) else {
-                    self.error(
-                        span,
-                        format!(
-                            "Struct/union of type '{}' does not contain a field named '{}'",
-                            structure.name, name.text
-                        ),
+                    let message = format!(
+                        "Struct/union of type '{}' does not contain a field named '{}'",
+                        structure.name, name.text
                     );
+                    let known = layout.members.iter().map(|member| &*member.name);
+                    self.tell(nearest_hint(Diagnostic::error(span, message), &name.text, known));
                     return Expr::nothing(span);
                 };
                 let kind = Kind::Part(Box::new(of), member.offset, member.bits);

@@ -31,6 +31,35 @@ const KERNELS: [(&str, &str); 18] = [
     ("kfunc_allowed", "functions of the kernel are not called"),
 ];
 
+/// Names of builtins that need no number.
+pub const NAMES: [&str; 25] = [
+    "pid",
+    "tid",
+    "ppid",
+    "uid",
+    "gid",
+    "cpu",
+    "ncpus",
+    "numaid",
+    "cgroup",
+    "rand",
+    "nsecs",
+    "elapsed",
+    "username",
+    "comm",
+    "usermode",
+    "cpid",
+    "ctx",
+    "probe",
+    "probetype",
+    "func",
+    "retval",
+    "fretval",
+    "duration",
+    "args",
+    "ustack",
+];
+
 impl Checker<'_> {
     /// The sentence that refuses what is the kernel's.
     pub fn refusal(name: &str) -> Option<String> {

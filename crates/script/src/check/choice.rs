@@ -60,7 +60,8 @@ impl Checker<'_> {
             return Expr::int(Type::Bool, truth.into(), condition.span);
         }
         match condition.of {
-            Type::Int(_) | Type::Enum(..) | Type::Bool | Type::Pointer(..) | Type::Float(_) | Type::None => {}
+            Type::Int(_) | Type::Enum(..) | Type::Bool | Type::Pointer(..) | Type::Float(_) => {}
+            Type::None if !self.is_last || self.told.has_errors() => {}
             _ => self.error(span, format!("Invalid condition: {}", condition.of.kind())),
         }
         self.truth(condition)
@@ -116,6 +117,8 @@ impl Checker<'_> {
         let has_none = then.value.is_none() || otherwise.value.is_none();
         let result = match (&left, &right) {
             (Type::Void, Type::Void) => Type::Void,
+            // Either is done for its effect.
+            (Type::Void, Type::None) | (Type::None, Type::Void) => Type::None,
             (Type::None, _) | (_, Type::None) if has_none || !self.is_last => Type::None,
             (left, right) => match left.promoted(right) {
                 Some(both) => both.number(),

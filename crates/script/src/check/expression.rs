@@ -1,9 +1,11 @@
 //! Expressions: what each is, and of which type.
 
+use super::call::nearest_hint;
 use super::checker::Checker;
 use super::statement::{at, dollar};
 use super::tree::{Expr, Kind};
 use super::types::{Int, Space, Type};
+use crate::diagnostics::Diagnostic;
 use crate::ir::{Binary, Unary};
 use crate::source::Span;
 use crate::syntax::ast::{self, ExprKind, UnaryOp};
@@ -185,7 +187,8 @@ impl Checker<'_> {
         if is_mode(name) {
             return Expr { of: Type::Mode, ..Expr::nothing(span) };
         }
-        self.error(span, format!("Unknown identifier: '{name}'"));
+        let told = Diagnostic::error(span, format!("Unknown identifier: '{name}'"));
+        self.tell(nearest_hint(told, name, super::builtin::NAMES));
         Expr::nothing(span)
     }
 

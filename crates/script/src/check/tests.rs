@@ -257,6 +257,19 @@ fn what_may_be_wrong_is_told() {
 }
 
 #[test]
+fn the_nearest_name_is_told() {
+    for (script, name) in [
+        ("begin { pritnf(\"a\") }", "printf"),
+        ("begin { @ = nsec }", "nsecs"),
+        ("begin { $count = 1; @ = $cuont }", "$count"),
+        ("struct s { int length; }; begin { @ = ((struct s *)0).lenght }", "length"),
+    ] {
+        let errors = compiled(script, &World::default()).unwrap_err();
+        assert!(errors.contains(&format!("HINT: did you mean '{name}'?")), "{errors}");
+    }
+}
+
+#[test]
 fn errors_stand_where_they_belong() {
     let errors = compiled("begin {\n  $a = 1;\n  $a = \"x\";\n}", &World::default()).unwrap_err();
     assert!(errors.starts_with("stdin:3:3-11: ERROR: Type mismatch"), "{errors}");

@@ -1,6 +1,6 @@
 //! Values as bytes in scratch: strings, tuples, structs, keys.
 
-use super::body::{Home, Lowering, binary, scalar, width};
+use super::body::{Home, Lowering, binary, scalar, stored, width};
 use super::value::{convert, load};
 use crate::check::tree::{Block, Expr, Kind};
 use crate::check::types::{Space, Type, field};
@@ -29,7 +29,7 @@ impl Lowering<'_, '_> {
                 self.own(pointer, 0)
             }
             Kind::Reinterpret(of) if scalar(&of.of).is_none() => self.memory(of),
-            Kind::Get(key) if scalar(&value.of).is_none() => self.get(key, value.span),
+            Kind::Get(key) if stored(&value.of).is_same(&value.of) => self.get(key, value.span),
             Kind::Words(key) => self.words(key).0,
             Kind::Index(of, index, Some(count)) if !self.is_at_address(of) => {
                 let base = self.memory(of);

@@ -94,6 +94,51 @@ fn a_field_is_read_alone() {
 }
 
 #[test]
+fn a_start_is_looked_up_once() {
+    is(
+        "uretprobe:./a:f /pid == 5 && @start[tid]/ { @ns = hist(nsecs - @start[tid]); _ = delete(@start, tid); \
+         @start[tid] = nsecs; @n = @start[tid] }",
+        "
+        map 0 @start[4 bytes] = 8 bytes
+        map 1 @ns = Hist { bits: 0 }, per thread
+        map 2 @n = 8 bytes
+        body 0
+          if (pid == 5)
+          else
+            return
+          s8:u32 = tid
+          s0 = map 0[s8]
+          if s0:u64
+          else
+            return
+          aggregate map 1 (time(boot) - s0:u64)
+          s16:u32 = tid
+          delete map 0[s16]
+          s16:u64 = time(boot)
+          s24:u32 = tid
+          l0 = map 0[s24] = s16
+          if l0
+          else
+            emit 0(0)
+          s24:u32 = tid
+          s16 = map 0[s24]
+          l1 = map 2 = s16
+          if l1
+          else
+            emit 1(0)
+        ",
+    );
+}
+
+#[test]
+fn what_may_not_have_been_read_is_read_again() {
+    let (compiled, _) =
+        compiled("uprobe:./a:f /@a[tid] || @b[tid]/ { print((@a[tid], @b[tid])) }", &World::default())
+            .unwrap();
+    assert_eq!(compiled.program.to_string().matches(" = map 1[").count(), 2);
+}
+
+#[test]
 fn counting_in_a_map_is_one_addition() {
     is(
         "uprobe:./a:f { @x++; @x += arg0; }",
