@@ -16,6 +16,7 @@
 //! probes say meanwhile is not printed.
 
 mod clock;
+mod suite;
 
 use self::clock::Clocked;
 use crate::interp::maps::Tables;
@@ -265,6 +266,14 @@ impl Machine {
     /// Whether nothing can happen any more by itself: there are only `begin` and `end` probes, and those for tests and benchmarks.
     pub fn is_idle(&self) -> bool {
         !self.probes.iter().any(|probe| matches!(probe.event, Event::Interval(_) | Event::Signal(_)))
+    }
+
+    /// Prints the maps, as at the end.
+    ///
+    /// # Errors
+    /// They cannot be printed.
+    pub fn print_maps(&mut self, outside: &mut Outside<'_>) -> io::Result<()> {
+        self.printer.maps(&mut *self.maps, outside.resolver, &mut outside.streams)
     }
 
     /// Runs the `end` probes, prints the maps and gives the exit code.

@@ -5,7 +5,7 @@ use crate::ir::{
     Aggregation, Binary, Body, Expression, LocalId, Map, MapSharing, MapValue, Part, PartKind, Place, Scalar,
     SeriesOf, Statement,
 };
-use crate::message::{Channel, Format, MapPrint, Message, ValuePrint};
+use crate::message::{Channel, Format, Location, MapPrint, Message, ValuePrint};
 use crate::output::{Layout, Ran, Symbol, Zone};
 use crate::shape::{Shape, TimeBase};
 
@@ -86,6 +86,7 @@ const SAY: MessageId = MessageId(0);
 const EXIT: MessageId = MessageId(1);
 const RESULT: MessageId = MessageId(2);
 const PRINT: MessageId = MessageId(3);
+const ERROR: MessageId = MessageId(4);
 
 fn emit(message: MessageId, value: Expression) -> Statement {
     Statement::Emit { message, parts: vec![Part::Word(value)] }
@@ -119,6 +120,16 @@ fn machine(probes: Vec<(Event, Vec<Statement>)>, layout: Layout) -> Machine {
             Message::Exit,
             Message::Result,
             Message::PrintMap(MapId(0)),
+            Message::Print(
+                Channel::Error(Location {
+                    file: "s".into(),
+                    line: 1,
+                    column: 2,
+                    end: 3,
+                    ..Location::default()
+                }),
+                Format { format: "bad %d".into(), arguments: vec![word.clone()] },
+            ),
         ],
         maps: vec![MapPrint { name: "@".into(), key: None, value: ValuePrint::Plain(word), at_exit: true }],
     };
@@ -132,6 +143,7 @@ fn machine(probes: Vec<(Event, Vec<Statement>)>, layout: Layout) -> Machine {
             vec![PartKind::Word],
             vec![PartKind::Word],
             vec![PartKind::Word, PartKind::Word],
+            vec![PartKind::Word],
         ],
         bodies: bodies.into_iter().map(|code| Body { locals: vec![Scalar::Int], scratch: 0, code }).collect(),
         fuel: 10,
@@ -165,6 +177,7 @@ fn probes_of_one_event_run_in_the_order_of_the_script() {
     let (out, _, code) = told(|outside| {
         machine.begin(0, outside).expect("written");
         assert_eq!(machine.next_deadline(), None);
+        machine.print_maps(outside).expect("written");
         machine.finish(outside).expect("written")
     });
     assert_eq!((out.as_str(), code), ("202\n404\n101\n303\n\n\n", 0));
@@ -249,21 +262,80 @@ fn signals_have_their_probes_or_their_usual_meaning() {
     assert_eq!((out.as_str(), known), ("101\n202\n", [true, false]));
 }
 
+/// A clock that goes on by so many nanoseconds each time that it is read.
+fn clock(step: u64) -> impl FnMut() -> u64 {
+    let mut now = 0;
+    move || {
+        now += step;
+        now
+    }
+}
+
+fn give(value: i64) -> Vec<Statement> {
+    vec![emit(RESULT, Expression::Int(value)), Statement::Return]
+}
+
 #[test]
-fn results_of_tests_are_given() {
-    let give = |value| vec![emit(RESULT, Expression::Int(value)), Statement::Return];
+fn tests_pass_that_give_0_and_complain_of_nothing() {
     let probes = vec![
         (Event::Test("a".into()), give(0)),
-        (Event::Test("b".into()), give(-1)),
-        (Event::Test("c".into()), say(1)),
+        (Event::Test("b".into()), [say(5), give(-1)].concat()),
+        (Event::Begin, say(1)),
+        (Event::Test("c".into()), say(7)),
+        (Event::Test("d".into()), exit(1)),
+        (Event::Test("e".into()), exit(0)),
+        (Event::Test("f".into()), vec![emit(ERROR, Expression::Int(3))]),
     ];
-    let mut machine = machine(probes, Layout::Text);
-    let bodies: Vec<(BodyId, u64)> = machine.probes().iter().map(|probe| (probe.body, probe.site)).collect();
-    let (_, _, results) = told(|outside| {
-        let run = |(body, site)| machine.run(body, site, outside).expect("written");
-        bodies.into_iter().map(run).collect::<Vec<Option<i64>>>()
-    });
-    assert_eq!(results, [Some(0), Some(-1), None]);
+    let mut tests = machine(probes.clone(), Layout::Text);
+    let (out, err, passed) = told(|outside| tests.test(&mut clock(30), outside).expect("written"));
+    let out = out.replace("\x1b[32m", "").replace("\x1b[31m", "").replace("\x1b[0m", "");
+    let lines: Vec<&str> = out.lines().filter(|line| !line.starts_with("[ RUN")).collect();
+    assert_eq!(
+        lines,
+        [
+            "[==========] Running 6 tests.",
+            "[       OK ] a (30 ns)",
+            "205",
+            "[  FAILED  ] b (30 ns)",
+            "[       OK ] c (30 ns)",
+            "[  FAILED  ] d (30 ns)",
+            "[       OK ] e (30 ns)",
+            "s:1:2-3: ERROR: bad 3",
+            "[  FAILED  ] f (30 ns)",
+            "[==========] 6 tests ran.",
+            "[  PASSED  ] 3 tests.",
+            "[  FAILED  ] 3 tests, listed below:",
+            "[  FAILED  ] b",
+            "[  FAILED  ] d",
+            "[  FAILED  ] f",
+        ]
+    );
+    assert_eq!((err.as_str(), passed), ("", false));
+    let mut tests = machine(probes[..1].to_vec(), Layout::Json);
+    let (out, _, passed) = told(|outside| tests.test(&mut clock(30), outside).expect("written"));
+    let expected = r#"{"a": {"duration": 30, "passed": true, "output": ""}}"#;
+    assert_eq!((out, passed), (format!("{{\"type\": \"test_result\", \"data\": {expected}}}\n"), true));
+}
+
+#[test]
+fn benchmarks_run_for_a_millisecond() {
+    let probes = vec![
+        (Event::Benchmark("quick".into()), [vec![count()], say(1)].concat()),
+        (Event::Benchmark("skipped".into()), give(1)),
+        (Event::Benchmark("bad".into()), vec![emit(ERROR, Expression::Int(3))]),
+    ];
+    let mut benches = machine(probes, Layout::Json);
+    let (out, err, is_good) =
+        told(|outside| benches.benchmark(&mut clock(1_000_000), outside).expect("written"));
+    let expected = r#"{"quick": {"average": 1000000, "iters": 1}}"#;
+    assert_eq!(out, format!("{{\"type\": \"benchmark_result\", \"data\": {expected}}}\n"));
+    assert_eq!((err.as_str(), is_good), ("ERROR: Benchmark 'bad' failed.\n", false));
+
+    // 30 µs however often it runs: each time more often, up to the most.
+    let probes = vec![(Event::Benchmark("a".into()), Vec::new())];
+    let mut benches = machine(probes, Layout::Json);
+    let (out, ..) = told(|outside| benches.benchmark(&mut clock(30_000), outside).expect("written"));
+    assert!(out.contains("\"iters\": 1048576"), "{out}");
 }
 
 #[test]
