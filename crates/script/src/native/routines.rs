@@ -142,7 +142,7 @@ impl Registry {
 
 /// How much of the stack each routine takes with all that it calls. None calls itself.
 pub(super) fn frames(routines: &[Piece]) -> Vec<u32> {
-    // A routine calls those that were asked for by it, so behind it or known before; twice through is enough for the depth there is.
+    // Each time through, what one calls is known one call deeper.
     let mut frames: Vec<u32> = routines.iter().map(|piece| piece.code.frame).collect();
     for _ in 0..routines.len() {
         for (index, piece) in routines.iter().enumerate() {
