@@ -174,13 +174,15 @@ pub enum Extra {
     Tid,
     /// The stack pointer, as it was at the hit: at an entry the slot of the return address, at a return the address behind it.
     StackPointer,
-    /// The address of the probe, a constant; at a return that of the probe at the entry.
+    /// The address of the probe, a constant. At a return it is that of the entry; where calls are noted, of the instruction by which the function
+    /// is left.
     InstructionPointer,
-    /// The address of 16 words: the registers as they were at the hit, in the order of DWARF ([`REGISTERS`]).
+    /// The address of 16 words: the registers as they were at the hit, in the order of DWARF ([`REGISTERS`]). At the entry of a function of Go's
+    /// whose stack is asked for room, r12 and r13 hold nothing, and are told as anything.
     Registers,
     /// The address of 8 words: the low halves of xmm0..xmm7.
     Floats,
-    /// The address of the words that were fetched for the probe, in the order of its operands.
+    /// The address of the words that were fetched for the probe, in the order of its operands. At a return there are none.
     Operands,
 }
 
