@@ -294,7 +294,8 @@ mod tests {
 
     #[test]
     fn holes_lie_in_the_code_apart_and_name_what_there_is() {
-        let cases: &[(usize, &[(u32, Hole)], bool)] = &[
+        type Case<'c> = (usize, &'c [(u32, Hole)], bool);
+        let cases: &[Case<'_>] = &[
             (1, &[], true),
             (0, &[], false),
             (8, &[(0, Hole::Shared(0))], true),
