@@ -92,6 +92,7 @@ fuzz_target!(|case: Case<'_>| {
     };
     let address = arena.wrapping_add(0x4000);
     let request = DetourRequest {
+        runs: trapless_isa::body::Runs::default(),
         address,
         displaced,
         original,

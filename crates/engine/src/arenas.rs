@@ -8,8 +8,9 @@
 mod written;
 
 use crate::frames::{self, Rows};
-use crate::{Plan, PlannedSite, Refusal, Stretch, space::Taken, spread, trap::TrapSite};
+use crate::{Clause, Plan, PlannedSite, Refusal, Stretch, space::Taken, spread, trap::TrapSite};
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
+use trapless_isa::body::Runs;
 use trapless_isa::detour::signals::SIGNAL_ARENA;
 use trapless_isa::{
     DetourRequest, Facts, Isa, Kinds, Layout, Mechanism, Past, Runtime, Sketch, Spare, Template, frames::Row,
@@ -78,6 +79,15 @@ pub(crate) struct Drawn {
     pub pieces: Vec<Result<Piece, Refusal>>,
 }
 
+/// Where a plan's script has its parts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ScriptPlace {
+    /// The arena of its code.
+    pub program: Option<u64>,
+    /// The memory that all threads share.
+    pub shared: u64,
+}
+
 /// What all steps look at.
 struct Drawing<'p, 'm> {
     plan: &'p Plan<'m>,
@@ -86,6 +96,7 @@ struct Drawing<'p, 'm> {
     tells: bool,
     /// How many arenas there may be.
     most: usize,
+    script: ScriptPlace,
     templates: Vec<Option<Template>>,
     /// Where other instructions stand than the program's, ascending.
     changed: Vec<u64>,
@@ -129,9 +140,10 @@ pub(crate) fn draw(
     taken: &mut Taken<'_>,
     tells: bool,
     most: usize,
+    script: ScriptPlace,
 ) -> Drawn {
     let (templates, rows) = (Vec::new(), Rows::default());
-    let mut drawing = Drawing { plan, layout, tells, most, templates, changed: changed(plan), rows };
+    let mut drawing = Drawing { plan, layout, tells, most, script, templates, changed: changed(plan), rows };
     let mut arenas = drawing.begin(taken);
     let measured = drawing.measure(&arenas);
     drawing.place(&mut arenas, &measured, taken);
@@ -155,10 +167,11 @@ impl<'m> Drawing<'_, 'm> {
             let runtime = if jumps { self.runtime(isa, address)? } else { Runtime::default() };
             Ok(Arena { address, room: 0, runtime, facts, pieces: Vec::new() })
         };
-        // One is left for the stubs of signal handlers.
+        // One is left for the stubs of signal handlers, and one for a script's code.
+        let left = 1 + usize::from(self.script.program.is_some());
         jumps
             .into_iter()
-            .take(self.most.saturating_sub(1))
+            .take(self.most.saturating_sub(left))
             .map(|(index, jumps)| (index, arena(index, jumps)))
             .collect()
     }
@@ -180,7 +193,15 @@ impl<'m> Drawing<'_, 'm> {
         runtime: &Runtime,
         work: impl FnOnce(&DetourRequest<'_>) -> R,
     ) -> R {
+        let clauses = &site.request.clauses;
+        let runs = |clauses: &[Clause]| match self.plan.script.zip(self.script.program) {
+            Some((script, address)) => script.runs(clauses, address, site.request.id),
+            None => Vec::new(),
+        };
+        // An entry needs to know how much of the stack its exits ask for.
+        let (entry, at_return) = (runs(clauses.entry), runs(clauses.at_return));
         work(&DetourRequest {
+            runs: Runs { entry: &entry, at_return: &at_return },
             address,
             displaced: site.displaced,
             original: site.original(),

@@ -6,7 +6,7 @@
 use crate::admit::handles_faults;
 use crate::{
     EngineError, Plan, PlannedSite, Refusal, Session, Space, Spare, Stretch,
-    arenas::{self, Drawn, Piece},
+    arenas::{self, Drawn, Piece, ScriptPlace},
     exits,
     home::Used,
     scan::Ranges,
@@ -96,6 +96,13 @@ impl<'p, 'm> Blueprint<'p, 'm> {
             let near = taken.near(module.start..module.end, reach, header.block_stride);
             header.near = near.unwrap_or(0);
         }
+        if let (Some(script), Some(module)) =
+            (plan.script.filter(|_| header.script > 0), plan.modules.first())
+        {
+            script.check()?;
+            let size = script.arena_size(module.machine.isa());
+            header.program = taken.anywhere(size).ok_or(EngineError::Crowded)?;
+        }
         let mut layout = header.layout(tid_offset);
         layout.signals = layout.signals.map(|signals| Signals {
             stops: plan.facts.stops,
@@ -161,7 +168,10 @@ impl<'p, 'm> Blueprint<'p, 'm> {
     fn fill(mut self, taken: &mut Taken<'_>) -> Self {
         let tells = lookups(&self.plan) > 0 || self.layout.signals.is_some() || self.plan.home.is_armed();
         let most = MAX_ARENAS - self.used.arenas;
-        let drawn = arenas::draw(&self.plan, &self.layout, taken, tells, most);
+        let program = Some(self.header.program).filter(|&program| program != 0);
+        let shared = self.header.region + self.header.script;
+        let drawn =
+            arenas::draw(&self.plan, &self.layout, taken, tells, most, ScriptPlace { program, shared });
         self.take(drawn);
         self
     }

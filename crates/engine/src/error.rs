@@ -45,6 +45,14 @@ pub enum Refusal {
     /// There is no more room for counters.
     #[error("the counters of all probes together are too large")]
     NoCounters,
+    /// A tracer would have to run what was compiled for the target.
+    #[error("a script's code does not run at a probe that traps")]
+    BodyTraps,
+    /// A function that goes on in another one has no result yet where it is left.
+    #[error(
+        "the function goes on in another one at {0:#x}, so its result is not known there, and a script's code would be told a wrong one"
+    )]
+    NoResult(u64),
     /// A Go function that does not check for stack space may have none left for a detour, and so may one that has not checked yet; and what
     /// is asked for takes some.
     #[error(
@@ -117,6 +125,8 @@ impl Refusal {
             Refusal::TooManyModules => "too_many_modules",
             Refusal::ArenaTooSmall => "arena_too_small",
             Refusal::NoCounters => "no_counters",
+            Refusal::BodyTraps => "body_traps",
+            Refusal::NoResult(_) => "no_result",
             Refusal::NoSplit => "nosplit",
             Refusal::Preempted => "preempted",
             Refusal::ShadowStack => "shadow_stack",
@@ -145,6 +155,9 @@ impl Refusal {
                 "a branch leads inside the displaced instructions".to_owned()
             }
             Refusal::Overlaps(_) => "another probe displaces these instructions".to_owned(),
+            Refusal::NoResult(_) => {
+                "it goes on in another function, and its result is not known there".to_owned()
+            }
             Refusal::GoesOn(_) => "it goes on in a function that cannot be followed".to_owned(),
             Refusal::Exit(_, why) => {
                 format!("its return address has to stay, and where it is left: {}", why.group())

@@ -3,7 +3,8 @@
 //! A child begins as a copy of its parent: patched code, arenas and return instances at the same addresses, and the *same* shared
 //! region, in which it counts apart from its parent and with all other children together. Here it gets a region of its own in the place
 //! of that one, with the same header, journal and schema and with empty blocks. None of the code need be changed for it. From
-//! then on the child is a process with a session like any other, and so are its own children.
+//! then on the child is a process with a session like any other, and so are its own children. A script's bodies, which a child without a
+//! session does not call, run in it from then on, in memory of its own that is new.
 //!
 //! In order, while the child stands before its first instruction:
 //! 1. Make the memory in the child, and fill it: whoever finds it finds a whole session.
@@ -12,7 +13,7 @@
 //! 3. Say that what counts here is no child any more: the origin word, which is wiped, too.
 
 use crate::{
-    EngineError, Session,
+    EngineError, Script, Session,
     arm::set_state,
     found,
     mapped::{keep_out_of_dumps, refuse_other_near},
@@ -24,7 +25,8 @@ use trapless_process::{Process, RemoteAddr, Stopped, Tid};
 use trapless_wire::{Arena, JournalSite, JournalSizes, REGION_NAME, RawPlace, SessionState, WordsMut};
 
 impl Session {
-    /// The session of a forked child of this one's process, which stands before its first instruction.
+    /// The session of a forked child of this one's process, which stands before its first instruction. `script`: that of this session, whose
+    /// memory in the child begins as it began here.
     ///
     /// # Errors
     /// The child cannot make the memory. It then goes on counting in its parent's, as a child.
@@ -32,6 +34,7 @@ impl Session {
         &self,
         child: &Process,
         stopped: &mut Stopped<'_>,
+        script: Option<&Script>,
     ) -> Result<Session, EngineError> {
         let since = Instant::now();
         let mut header = *self.header();
@@ -55,6 +58,9 @@ impl Session {
                 let parts = journal.parts(&header.journal, &JournalSizes::default());
                 parts.into_iter().try_for_each(|(offset, part)| region.write(offset, &part))?;
                 self.copy_schema(&region)?;
+                if let Some(script) = script.filter(|_| header.program != 0) {
+                    region.write(header.script, &script.shared)?;
+                }
                 // A block without it is a forked child's.
                 region.set_word(header.blocks_offset + u64::from(BLOCK_ORIGIN), u64::from(header.pid));
                 set_state(&region, &header, SessionState::Armed);

@@ -98,15 +98,19 @@ impl Frames {
     pub fn append(&self, code: &mut Vec<u8>, limit: u64) {
         let rows_at = code.len().next_multiple_of(8);
         let saved_at = rows_at + (self.rows.len() << ROW_SHIFT);
-        let mut saved: Vec<Saved> = Vec::new();
-        let mut places: HashMap<Saved, u32> = HashMap::from([(Saved::default(), 0)]);
+        // What only handlers are shown stands behind what is known of the registers.
+        let known = |row: &Row| (row.saved, row.for_handlers);
+        let mut saved: Vec<u8> = Vec::new();
+        let mut places: HashMap<_, u32> = HashMap::from([((Saved::default(), None), 0)]);
         for row in &self.rows {
-            places.entry(row.saved).or_insert_with(|| {
-                saved.push(row.saved);
-                (saved_at + size_of::<Saved>() * (saved.len() - 1)) as u32
+            places.entry(known(row)).or_insert_with(|| {
+                let at = (saved_at + saved.len()) as u32;
+                saved.extend_from_slice(&row.saved.0);
+                saved.extend(row.for_handlers);
+                at
             });
         }
-        let index_at = (saved_at + size_of::<Saved>() * saved.len()).next_multiple_of(8);
+        let index_at = (saved_at + saved.len()).next_multiple_of(8);
         let end = index_at + 16 * self.pieces.len();
         let fits = end as u64 <= limit && u32::try_from(end).is_ok();
         let told = if fits { [index_at as u32, self.pieces.len() as u32] } else { [0, 0] };
@@ -120,9 +124,9 @@ impl Frames {
         code.resize(rows_at, 0);
         for row in &self.rows {
             code.extend_from_slice(&row.word.to_le_bytes());
-            code.extend_from_slice(&places[&row.saved].to_le_bytes());
+            code.extend_from_slice(&places[&known(row)].to_le_bytes());
         }
-        saved.iter().for_each(|saved| code.extend_from_slice(&saved.0));
+        code.extend_from_slice(&saved);
         code.resize(index_at, 0);
         for &(offset, first, site) in &self.pieces {
             let rows = rows_at as u32 + (first << ROW_SHIFT);

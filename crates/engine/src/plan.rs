@@ -5,12 +5,13 @@
 use crate::admit::{Best, Facts, Runtime, best, exits, judge_returns, original, require_unwinders, stack_of};
 use crate::exits::keep_whole;
 use crate::rooms::{Rooms, overlaps};
-use crate::{Home, Module, Refusal, Request, Role, Unwinder, Wanted, spread};
+use crate::{Clauses, Home, Module, Refusal, Request, Role, Script, Unwinder, Wanted, spread};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use trapless_isa::detour::RECORD_NO_RESULT;
 use trapless_isa::{
-    Displaced, EntryStep, Followed, Hook, Mechanism, Noted, Payload, ReturnStep, Sharing, Site, Stack, Steps,
-    Way,
+    Displaced, EntryStep, Followed, Hook, Mechanism, Noted, Payload, Reason, ReturnStep, Sharing, Site,
+    Stack, Steps, Way,
 };
 use trapless_wire::{Geometry, Places, WriteKind};
 
@@ -65,6 +66,8 @@ pub struct Plan<'m> {
     pub facts: Facts,
     /// What the sites go into.
     pub home: Home,
+    /// The script whose bodies they call.
+    pub script: Option<&'m Script>,
 }
 
 impl<'m> PlannedSite<'m> {
@@ -122,6 +125,8 @@ impl<'m> PlannedSite<'m> {
 
     /// What the probe does.
     pub fn payload(&self) -> Payload {
+        let Clauses { entry, at_return } = self.request.clauses;
+        let Wanted { run_entry, run_return, .. } = self.request.wanted;
         let Wanted { record_entry, record_return, unwinder, sharing, signal, gate, .. } = self.request.wanted;
         let id = 2 * self.request.id;
         let noted = |by| Noted { probe: self.request.id, by };
@@ -153,6 +158,7 @@ impl<'m> PlannedSite<'m> {
                     Some(_) => EntryStep::Fetch { id },
                     None => EntryStep::Record { id, arguments },
                 }),
+                run_entry.then(|| EntryStep::Run(Clauses::takes(entry))),
             ]),
             followed: self.places.lost.map(|lost| Followed {
                 lost: lost.offset(),
@@ -160,6 +166,7 @@ impl<'m> PlannedSite<'m> {
                     self.places.returns.map(|counter| ReturnStep::Count(counter.offset())),
                     record_return.then_some(ReturnStep::Record { id: (id + 1) | no_result }),
                     self.places.latency.map(|histogram| ReturnStep::Time(histogram.offset())),
+                    run_return.then(|| ReturnStep::Run(Clauses::takes(at_return))),
                 ]),
                 way,
             }),
@@ -189,10 +196,26 @@ impl<'m> Plan<'m> {
         allowed: &[Mechanism],
         home: Home,
     ) -> Self {
+        Self::with_script(facts, modules, requests, allowed, home, None)
+    }
+
+    /// The same where the sites call bodies of a `script`.
+    pub fn with_script(
+        facts: &Facts,
+        modules: Vec<Module<'m>>,
+        requests: &[Request<'m>],
+        allowed: &[Mechanism],
+        home: Home,
+        script: Option<&'m Script>,
+    ) -> Self {
         let all = requests;
         let mut skipped = Vec::new();
         let mut sites = Vec::with_capacity(requests.len());
         let mut geometry = home.geometry();
+        let mut is_known = true;
+        if let Some(script) = script.filter(|_| !home.is_armed()) {
+            is_known = geometry.script(script.shared_size, script.block_size).is_some();
+        }
         if !geometry.has_ring()
             && !home.is_armed()
             && (requests.iter().any(|r| r.wanted.records()) || home.spare().wanted.records())
@@ -200,6 +223,13 @@ impl<'m> Plan<'m> {
             // Before the counters, so that a block that is too large shows in their refusal.
             let _ = geometry.ring(RING_BITS);
         }
+        let without = |request: &Request<'m>| request.wanted.runs() && (script.is_none() || !is_known);
+        skipped.extend(requests.iter().filter(|r| without(r)).map(|r| (r.id, Refusal::NoCounters)));
+        let requests: Cow<'_, [Request<'m>]> = match requests.iter().any(without) {
+            true => requests.iter().filter(|r| !without(r)).copied().collect(),
+            false => requests.into(),
+        };
+        let requests = &requests[..];
         let requests = with_ways(facts, &modules, requests, allowed, &mut skipped);
         let mut verdicts = judge_all(facts, &modules, &requests, allowed);
         keep_refusals_whole(&requests, &mut verdicts);
@@ -208,7 +238,7 @@ impl<'m> Plan<'m> {
         let settled = requests.iter().zip(verdicts).zip(overlaps);
         let settled = settled.map(|((request, verdict), overlaps)| match overlaps {
             Some(other) => verdict.and(Err(Refusal::Overlaps(other))),
-            None if request.role != Role::Whole => {
+            None if request.role != Role::Whole || request.wanted.runs() => {
                 rooms.settle(facts, &modules, request, verdict?, &TRAPLESS)
             }
             None => rooms.settle(facts, &modules, request, verdict?, allowed),
@@ -260,11 +290,14 @@ impl<'m> Plan<'m> {
         sites.sort_by_key(|site| site.displaced.start);
         skipped.extend(place_numbers(&mut geometry, &mut sites));
         geometry.keep_free(home.spare().bytes());
-        let mut plan = Self { modules, sites, skipped, geometry, facts: *facts, home };
+        let mut plan = Self { modules, sites, skipped, geometry, facts: *facts, home, script };
         require_unwinders(facts, &mut plan, &requests);
         match facts.shows && !home.is_armed() && !plan.has_signals(all) {
             // What was allowed for them is not, then.
-            true => Self::new(&facts.without_stubs(), plan.modules, &without_signals(all), allowed, home),
+            true => {
+                let (facts, all) = (facts.without_stubs(), without_signals(all));
+                Self::with_script(&facts, plan.modules, &all, allowed, home, script)
+            }
             false => plan,
         }
     }
@@ -482,6 +515,18 @@ fn judge_all<'m>(
         (_, None) if request.role != Role::Whole => best(facts, modules, request, &TRAPLESS),
         (Some(unwinder), _) => best(facts, modules, request, unwinder.mechanisms()),
         (None, _) if request.wanted.gate => best(facts, modules, request, &TRAPLESS),
+        (None, _) if request.wanted.runs() && !modules[request.module].machine.isa().runs_bodies() => {
+            Err(Reason::NoBodies.into())
+        }
+        // A tracer does not run what was compiled for the target.
+        (None, Some(only)) if request.wanted.runs() && only.traps() => Err(Refusal::BodyTraps),
+        (None, None) if request.wanted.runs() => {
+            let jumps: Vec<Mechanism> = jumps.clone();
+            match jumps.is_empty() {
+                true => Err(Refusal::BodyTraps),
+                false => best(facts, modules, request, &jumps),
+            }
+        }
         (None, Some(only)) => best(facts, modules, request, &[only]),
         (None, None) => best(facts, modules, request, allowed),
     })

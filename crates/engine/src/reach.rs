@@ -179,8 +179,12 @@ pub fn live_words(
 }
 
 /// Without the first byte: nothing runs there, but what was mapped there before may have left its address somewhere.
+///
+/// And without the code of a script: bodies are called by detours, and who is in one, or in a routine of one, has on his stack where in the
+/// detour it goes on, which detours forget behind each call. What calls of bodies and routines have left behind leads to nobody.
 fn ranges_of_arenas(header: &Header) -> impl Iterator<Item = (u64, u64)> + use<'_> {
-    header.arenas().map(|arena| (arena.address.saturating_add(1), arena.address.saturating_add(arena.size)))
+    let arenas = header.arenas().filter(|arena| arena.address != header.program);
+    arenas.map(|arena| (arena.address.saturating_add(1), arena.address.saturating_add(arena.size)))
 }
 
 fn arenas(header: &Header) -> Ranges {

@@ -81,6 +81,40 @@ impl Region {
         self.atomic(offset).map_or(0, |word| word.fetch_add(value, Ordering::Relaxed))
     }
 
+    /// Puts `new` in the place of `current` in the word at a byte offset, a multiple of 8, in one step. Whatever the target wrote before it wrote
+    /// `current` is seen, and sees who reads `new`.
+    ///
+    /// # Errors
+    /// What stands there instead. There is no such word: 0.
+    pub fn compare_exchange(&self, offset: u64, current: u64, new: u64) -> Result<(), u64> {
+        let word = self.atomic(offset).ok_or(0u64)?;
+        word.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire).map(drop)
+    }
+
+    /// Puts `new` into the word at a byte offset, a multiple of 8, and takes what stood there.
+    pub fn swap(&self, offset: u64, new: u64) -> u64 {
+        self.atomic(offset).map_or(0, |word| word.swap(new, Ordering::AcqRel))
+    }
+
+    /// Gives the pages in a range of offsets back: they read as 0 from then on, in the target, too. Only whole pages go.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn forget(&self, range: Range<u64>) -> Result<(), EngineError> {
+        let (start, end) =
+            (range.start.next_multiple_of(PAGE), range.end.min(self.size as u64) & !(PAGE - 1));
+        if start >= end {
+            return Ok(());
+        }
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        let (at, length) = (start as libc::off_t, (end - start) as libc::off_t);
+        // SAFETY: fallocate takes no pointers; the file is ours, and who reads it reads words that may be 0 at any time.
+        match unsafe { libc::fallocate(self.file.as_raw_fd(), mode, at, length) } {
+            0 => Ok(()),
+            _ => Err(EngineError::Map(io::Error::last_os_error())),
+        }
+    }
+
     /// The 32-bit word at a byte offset, a multiple of 4.
     pub(crate) fn half(&self, offset: u64) -> u32 {
         self.atomic_half(offset).map_or(0, |half| half.load(Ordering::Acquire))

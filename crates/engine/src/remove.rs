@@ -329,6 +329,9 @@ const MAX_COPY: u32 = 8;
 /// The most steps a detour takes: its routines look through some pages of stack.
 const MAX_STEPS: u32 = 20_000;
 
+/// The same where it calls bodies, whose loops are bounded, and whose routines read memory by system calls.
+const MAX_STEPS_WITH_BODIES: u32 = 400_000;
+
 /// How long all threads together may take for it. A thousand threads in detours need a tenth of it. Where a target has made more of them
 /// loop there, the others are not to stand for as long as that takes: what is inside then stays inside, and keeps our memory.
 const OUT_WITHIN: Duration = Duration::from_secs(10);
@@ -346,15 +349,16 @@ fn step_out(stopped: &mut Stopped<'_>, session: &FoundSession, arenas: &Ranges) 
     };
     let inside: Vec<_> =
         stopped.threads().iter().filter(|t| is_inside(t.registers())).map(|t| t.tid()).collect();
+    let most = if session.header.program == 0 { MAX_STEPS } else { MAX_STEPS_WITH_BODIES };
     let mut all_out = true;
     for tid in inside {
         let ends = |registers: &Registers| !is_inside(registers) || Instant::now() >= deadline;
-        let mut out = stopped.step_until(tid, MAX_STEPS, ends);
+        let mut out = stopped.step_until(tid, most, ends);
         if let Ok(Stepped::Faulted(signal)) = out
             && signals::is_shown(stopped, &session.header, &handlers, signal)
             && stopped.deliver(tid).is_ok_and(|delivered| delivered)
         {
-            out = stopped.step_until(tid, MAX_STEPS, ends);
+            out = stopped.step_until(tid, most, ends);
         }
         let is_out = stopped.thread(tid).is_some_and(|thread| !is_inside(thread.registers()));
         all_out &= matches!(out, Ok(Stepped::Done(_))) && is_out;

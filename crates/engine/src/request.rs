@@ -1,6 +1,7 @@
 //! What the engine is asked to probe.
 
 use crate::admit::{Functions, Runtimes};
+use crate::script::Clauses;
 use std::fmt::Debug;
 use std::ops::Range;
 use trapless_isa::{BranchTargets, Identity, Lookup, Machine, Mechanism, Operand, Sharing, SignalCall, Site};
@@ -136,6 +137,10 @@ pub struct Wanted {
     pub record_entry: Option<u8>,
     /// Record each return with its value.
     pub record_return: bool,
+    /// Call bodies of a script at the site: [`Request::clauses`] says which.
+    pub run_entry: bool,
+    /// Call some where the call returns.
+    pub run_return: bool,
     /// Serve an unwinder that starts or asks here.
     pub unwinder: Option<Unwinder>,
     /// Tell the children that are made here and share the memory from their parent.
@@ -170,7 +175,12 @@ impl Unwinder {
 impl Wanted {
     /// Whether calls are followed to their return.
     pub fn follows(&self) -> bool {
-        self.returns || self.latency || self.record_return
+        self.returns || self.latency || self.record_return || self.run_return
+    }
+
+    /// Whether bodies are called.
+    pub fn runs(&self) -> bool {
+        self.run_entry || self.run_return
     }
 
     /// What is not collected but done for the program.
@@ -194,9 +204,9 @@ impl Wanted {
         matches!(self.unwinder, Some(Unwinder::Lookup(_) | Unwinder::Landing(_)))
     }
 
-    /// Whether the time is taken.
+    /// Whether the time is taken. Bodies may be told it.
     pub fn is_timed(&self) -> bool {
-        self.latency || self.records()
+        self.latency || self.records() || self.runs()
     }
 
     /// Whether anything goes through a ring.
@@ -228,6 +238,8 @@ pub struct Request<'m> {
     pub semaphores: &'m [u64],
     /// What is recorded of each hit in place of the arguments that functions of C have: at a USDT probe, or in Go.
     pub operands: Option<&'m [Operand]>,
+    /// The bodies of a script that are called, where they are wanted.
+    pub clauses: Clauses<'m>,
     /// What tells where control arrives in the function and could not be read, if there is something.
     pub unread: Option<&'static str>,
 }

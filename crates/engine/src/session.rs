@@ -1,7 +1,9 @@
 //! A running session, as the tool that armed it sees it: the counters, and the way to end it.
 
 use crate::home::{Hosting, Used};
-use crate::{Added, Armed, EngineError, FoundSession, Host, Region, found::find_headers, writes};
+use crate::{
+    Added, Armed, EngineError, FoundSession, Host, Region, ScriptMemory, found::find_headers, writes,
+};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -177,6 +179,11 @@ impl Session {
     pub fn state(&self) -> Option<SessionState> {
         let word = trapless_wire::Words::word(&*self.region, Header::STATE_OFFSET & !7);
         SessionState::from_raw((word >> 32) as u32)
+    }
+
+    /// The memory of its script, if it has one.
+    pub fn script(&self) -> Option<ScriptMemory> {
+        ScriptMemory::of(&self.region, &self.header)
     }
 
     /// What [`remove`](fn@crate::remove) needs: what was armed, not what the target has made of our memory since.

@@ -8,12 +8,23 @@
 //!
 //! - The body keeps every register, those of vectors too, the x87's and `MXCSR`. The arithmetic flags it may lose: they are the detour's
 //!   to keep. It returns nothing. The direction flag is the program's, so a body uses no string instructions.
-//! - r15 is the address of the thread's own block. Threads without a block run no bodies; what they would have run is counted.
+//! - r15 is the address of the thread's own block, in which the script's own part begins at a constant offset (`SCRIPT_BLOCK` of
+//!   `trapless-wire`). Threads without a block run no bodies; what they would have run is counted.
 //! - At an entry the registers of the six integer arguments ([`ARGUMENTS`]) are what they were when the probe was hit.
 //! - At a return they hold what [`Returned`] says, in its order.
 //! - Behind the return address of the body's call lie its [extras](Extra): eight bytes each, those that [`Code::takes`] names and no
 //!   others, in the order of the enum.
-//! - The stack pointer is a multiple of 16 ahead of the call, and at most [`Code::frame`] bytes below that are used.
+//! - The stack pointer is a multiple of 8, and maybe none of 16: a probe may stand at any instruction. At most [`Code::frame`] bytes below
+//!   it are used.
+//! - It runs in the process that was attached, never in children that were forked or share its memory: what they would have run is
+//!   counted ([`BLOCK_UNRUN`](crate::detour::BLOCK_UNRUN)).
+//!
+//! # What must be known of its instructions
+//!
+//! A signal that interrupts a body has a handler that is shown the program ([`crate::detour::signals`]). For that the code of each piece is
+//! followed from its start ([`crate::Isa::body_frames`]), along branches and calls: how far the stack pointer is below where it was, and where each
+//! general register was saved that holds something else. It has to be saved by a push, or by a `mov` of all its 64 bits to the stack, with
+//! the stack pointer as the base. Where that cannot be told, as behind an indirect jump, a handler sees the body.
 //!
 //! A body waits for nothing and takes no lock. A signal may interrupt it at any instruction, whose handler may run the same body, and may
 //! leave it for good by `longjmp`.
@@ -37,8 +48,8 @@ pub struct Code {
 /// An absolute address that a piece of code holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hole {
-    /// So far behind the start of the session's shared region, as the target has it mapped.
-    Region(u64),
+    /// So far behind the start of the memory that all threads of the script share, as the target has it mapped.
+    Shared(u64),
     /// That of the routine with this number in [`Program::routines`].
     Routine(u16),
     /// So far behind the start of the same piece: a constant that lies behind its code.
@@ -54,6 +65,36 @@ pub struct Program {
     pub bodies: Vec<Code>,
 }
 
+/// A body that a detour calls: one clause of a script at one site.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Its address in the target.
+    pub body: u64,
+    /// What it takes: as its [`Code::takes`].
+    pub takes: Takes,
+    /// What it uses of the stack: as its [`Code::frame`].
+    pub frame: u32,
+    /// What [`Extra::Site`] says.
+    pub site: u32,
+}
+
+/// The bodies that the detour of a site calls, in the order in which they are called.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Runs<'a> {
+    /// At the entry, or wherever the probe stands: what [`EntryStep::Run`](crate::EntryStep::Run) does.
+    pub entry: &'a [Run],
+    /// At the return: what [`ReturnStep::Run`](crate::ReturnStep::Run) does.
+    pub at_return: &'a [Run],
+}
+
+impl Runs<'_> {
+    /// What any of some bodies takes.
+    #[must_use]
+    pub fn takes(runs: &[Run]) -> Takes {
+        runs.iter().fold(Takes::NONE, |all, run| all.or(run.takes))
+    }
+}
+
 /// Most bytes of stack that a body may use ([`Code::frame`]). Signal stacks and thread stacks are small.
 pub const MOST_FRAME: u32 = 2048;
 
@@ -67,7 +108,7 @@ impl Code {
         let length = self.bytes.len();
         let fits = |at: u32| at as usize <= length.saturating_sub(8) && length >= 8;
         let names = |hole: Hole| match hole {
-            Hole::Region(_) => true,
+            Hole::Shared(_) => true,
             Hole::Routine(number) => usize::from(number) < routines,
             Hole::Own(offset) => (offset as usize) < length,
         };
@@ -78,15 +119,15 @@ impl Code {
             && !self.bytes.is_empty()
     }
 
-    /// The bytes as they are at `address` in a target that has the region at `region`. `routine`: the address of each routine.
+    /// The bytes as they are at `address` in a target that has the script's shared memory at `shared`. `routine`: the address of each routine.
     ///
     /// Holes that are not [sound](Self::is_sound) are left as they are.
     #[must_use]
-    pub fn placed(&self, address: u64, region: u64, routine: impl Fn(u16) -> u64) -> Vec<u8> {
+    pub fn placed(&self, address: u64, shared: u64, routine: impl Fn(u16) -> u64) -> Vec<u8> {
         let mut bytes = self.bytes.clone();
         for &(at, hole) in &self.holes {
             let value = match hole {
-                Hole::Region(offset) => region.wrapping_add(offset),
+                Hole::Shared(offset) => shared.wrapping_add(offset),
                 Hole::Routine(number) => routine(number),
                 Hole::Own(offset) => address.wrapping_add(offset.into()),
             };
@@ -140,13 +181,15 @@ pub enum Extra {
     Tid,
     /// The stack pointer, as it was at the hit: at an entry the slot of the return address, at a return the address behind it.
     StackPointer,
-    /// The address of the probe, a constant; at a return that of the probe at the entry.
+    /// The address of the probe, a constant. At a return it is that of the entry; where calls are noted, of the instruction by which the function
+    /// is left.
     InstructionPointer,
-    /// The address of 16 words: the registers as they were at the hit, in the order of DWARF ([`REGISTERS`]).
+    /// The address of 16 words: the registers as they were at the hit, in the order of DWARF ([`REGISTERS`]). At the entry of a function of Go's
+    /// whose stack is asked for room, r12 and r13 hold nothing, and are told as anything.
     Registers,
     /// The address of 8 words: the low halves of xmm0..xmm7.
     Floats,
-    /// The address of the words that were fetched for the probe, in the order of its operands.
+    /// The address of the words that were fetched for the probe, in the order of its operands. At a return there are none.
     Operands,
 }
 
@@ -258,14 +301,15 @@ mod tests {
 
     #[test]
     fn holes_lie_in_the_code_apart_and_name_what_there_is() {
-        let cases: &[(usize, &[(u32, Hole)], bool)] = &[
+        type Case<'c> = (usize, &'c [(u32, Hole)], bool);
+        let cases: &[Case<'_>] = &[
             (1, &[], true),
             (0, &[], false),
-            (8, &[(0, Hole::Region(0))], true),
-            (7, &[(0, Hole::Region(0))], false),
-            (16, &[(9, Hole::Region(0))], false),
-            (16, &[(8, Hole::Region(0)), (0, Hole::Routine(1))], true),
-            (16, &[(8, Hole::Region(0)), (1, Hole::Routine(1))], false),
+            (8, &[(0, Hole::Shared(0))], true),
+            (7, &[(0, Hole::Shared(0))], false),
+            (16, &[(9, Hole::Shared(0))], false),
+            (16, &[(8, Hole::Shared(0)), (0, Hole::Routine(1))], true),
+            (16, &[(8, Hole::Shared(0)), (1, Hole::Routine(1))], false),
             (16, &[(0, Hole::Routine(2))], false),
             (16, &[(0, Hole::Own(15))], true),
             (16, &[(0, Hole::Own(16))], false),
@@ -279,7 +323,7 @@ mod tests {
 
     #[test]
     fn holes_are_filled_in() {
-        let holes = [(0, Hole::Region(3)), (9, Hole::Routine(7)), (17, Hole::Own(2))];
+        let holes = [(0, Hole::Shared(3)), (9, Hole::Routine(7)), (17, Hole::Own(2))];
         let placed = code(26, &holes).placed(0x1000, 0x20_0000, |number| 0x100 + u64::from(number));
         assert_eq!(placed[..8], 0x20_0003u64.to_le_bytes());
         assert_eq!(placed[8], 0x90);

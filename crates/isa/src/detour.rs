@@ -3,7 +3,7 @@
 //! What it does besides running the displaced instructions is told in [`crate::payload`], the memory it does it in and the protocol
 //! it follows there in [`memory`].
 
-use crate::{Displaced, Operand, Payload, Reason, frames::Point};
+use crate::{Displaced, Operand, Payload, Reason, body::Runs, frames::Point};
 use alloc::{string::String, vec::Vec};
 
 pub mod gate;
@@ -45,6 +45,8 @@ pub struct DetourRequest<'a> {
     pub payload: Payload,
     /// What [`crate::EntryStep::Fetch`] records. What is more than [`MOST_FETCHED`] is left out.
     pub operands: &'a [Operand],
+    /// The bodies that it calls.
+    pub runs: Runs<'a>,
     /// What it may use of the stack.
     pub stack: Stack,
     /// The target's probe memory.

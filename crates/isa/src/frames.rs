@@ -43,10 +43,13 @@ pub const ROW_DEPTH: (u32, u32) = (16, 8);
 /// Row: the same of what it stands for.
 pub const ROW_PLACE: (u32, u32) = (24, 8);
 
-/// Nothing is known: the walk ends here.
+/// Nothing is known: the walk ends here. Or nothing is told to unwinders, and handlers are shown more: then what is known of the registers is
+/// there, and [`SAVED_PLACE`] behind its start the place.
 pub const PLACE_UNKNOWN: u8 = 253;
 /// In a routine; at the place's stack pointer lies the address in a detour that it goes back to.
 pub const PLACE_ROUTINE: u8 = 254;
+/// Offset of the place behind what is known of the registers, where that is for handlers only.
+pub const SAVED_PLACE: u32 = 16;
 /// The call has returned: at the real return address, with the call's slot popped.
 pub const PLACE_CALLER: u8 = 255;
 
@@ -55,18 +58,39 @@ pub const PLACE_CALLER: u8 = 255;
 pub enum Place {
     /// The program's instruction so many bytes behind the site's first.
     Site(u8),
+    /// The same, for handlers only: a register that functions keep for their callers holds something else, and was saved.
+    SiteForHandlers(u8),
     /// [`PLACE_ROUTINE`].
     Routine,
+    /// In a body, or in a routine that bodies call: as [`Place::Routine`], for handlers only.
+    Body,
     /// [`PLACE_CALLER`].
     Caller,
+    /// As [`Place::Caller`], for handlers only.
+    CallerForHandlers,
 }
 
 impl Place {
     fn number(self) -> u8 {
         match self {
-            Place::Site(behind) => behind.min(PLACE_UNKNOWN),
-            Place::Routine => PLACE_ROUTINE,
-            Place::Caller => PLACE_CALLER,
+            Place::Site(behind) | Place::SiteForHandlers(behind) => behind.min(PLACE_UNKNOWN),
+            Place::Routine | Place::Body => PLACE_ROUTINE,
+            Place::Caller | Place::CallerForHandlers => PLACE_CALLER,
+        }
+    }
+
+    fn is_for_handlers(self) -> bool {
+        matches!(self, Place::SiteForHandlers(_) | Place::Body | Place::CallerForHandlers)
+    }
+
+    /// The same place where registers that functions keep were saved and hold something else; `None` where nobody is told of that.
+    #[must_use]
+    pub fn for_handlers(self) -> Option<Place> {
+        match self {
+            Place::Site(behind) | Place::SiteForHandlers(behind) => Some(Place::SiteForHandlers(behind)),
+            Place::Caller | Place::CallerForHandlers => Some(Place::CallerForHandlers),
+            Place::Body => Some(Place::Body),
+            Place::Routine => None,
         }
     }
 }
@@ -109,6 +133,8 @@ pub struct Row {
     pub word: u32,
     /// What its second word leads to.
     pub saved: Saved,
+    /// What it stands for, where only handlers are shown that.
+    pub for_handlers: Option<u8>,
 }
 
 impl Point {
@@ -117,27 +143,33 @@ impl Point {
         Self { offset, stands: None, saved: Saved::default() }
     }
 
-    /// The upper half of the row's first word.
-    fn bits(&self, word: u8) -> u32 {
+    /// The upper half of the row's first word, and what only handlers are shown.
+    fn bits(&self, word: u8) -> (u32, Option<u8>) {
         let depth = |bytes: i32| {
             u8::try_from(bytes / i32::from(word) + 1).ok().filter(|_| bytes % i32::from(word) == 0)
         };
-        let known = self.stands.and_then(|(place, bytes)| Some((place.number(), depth(bytes)?)));
-        let (place, depth) = known.unwrap_or((PLACE_UNKNOWN, 0));
-        u32::from(place) << ROW_PLACE.0 | u32::from(depth) << ROW_DEPTH.0
+        let known = self.stands.and_then(|(place, bytes)| Some((place, depth(bytes)?)));
+        let bits = |place: u8, depth: u8| u32::from(place) << ROW_PLACE.0 | u32::from(depth) << ROW_DEPTH.0;
+        match known {
+            Some((place, depth)) if place.is_for_handlers() && place.number() != PLACE_UNKNOWN => {
+                (bits(PLACE_UNKNOWN, depth), Some(place.number()))
+            }
+            Some((place, depth)) => (bits(place.number(), depth), None),
+            None => (bits(PLACE_UNKNOWN, 0), None),
+        }
     }
 }
 
 /// The rows of a piece whose instructions are known from `points`, in order, and where a word has so many bytes.
 pub fn rows(points: &[Point], word: u8) -> Vec<Row> {
     const END: u32 = (1 << ROW_END.1) - 1;
-    let unknown = Row { word: Point::unknown(0).bits(word), saved: Saved::default() };
+    let unknown = Row { word: Point::unknown(0).bits(word).0, saved: Saved::default(), for_handlers: None };
     let mut rows: Vec<Row> = Vec::new();
     let mut now = unknown;
     for point in points.iter().take_while(|point| point.offset < END) {
         let next = match point.bits(word) {
-            bits if bits == unknown.word => unknown,
-            bits => Row { word: bits, saved: point.saved },
+            (bits, None) if bits == unknown.word => unknown,
+            (word, for_handlers) => Row { word, saved: point.saved, for_handlers },
         };
         if next != now {
             if point.offset > 0 {
@@ -166,15 +198,20 @@ mod tests {
             point(7, Some((Place::Site(0), 136)), 17),
             point(9, Some((Place::Caller, -8)), 0),
             point(10, Some((Place::Site(0), 4)), 3),
-            point(12, None, 0),
+            point(12, Some((Place::SiteForHandlers(7), 24)), 2),
+            point(14, Some((Place::Body, 0)), 0),
+            point(16, None, 0),
         ];
         let unknown = u32::from(PLACE_UNKNOWN) << 24;
-        let row = |word, rcx| Row { word, saved: saved(rcx) };
+        let row = |word, rcx| Row { word, saved: saved(rcx), for_handlers: None };
         let expected = [
             row(4 | 1 << 16, 0),
             row(7 | 18 << 16, 0),
             row(9 | 18 << 16, 17),
             row(10 | u32::from(PLACE_CALLER) << 24, 0),
+            row(12 | unknown, 0),
+            Row { for_handlers: Some(7), ..row(14 | 4 << 16 | unknown, 2) },
+            Row { for_handlers: Some(PLACE_ROUTINE), ..row(16 | 1 << 16 | unknown, 0) },
             row(0xffff | unknown, 0),
         ];
         assert_eq!(rows(&points, 8), expected, "a depth that is not whole words is unknown");

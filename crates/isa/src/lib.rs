@@ -306,6 +306,16 @@ pub trait Isa: Sync {
         Vec::new()
     }
 
+    /// What each instruction of a body stands for, or of a routine that bodies call ([`body`]); nothing, where bodies are not called.
+    fn body_frames(&self, _code: &[u8]) -> Vec<frames::Point> {
+        Vec::new()
+    }
+
+    /// Whether detours call bodies.
+    fn runs_bodies(&self) -> bool {
+        false
+    }
+
     /// The code of the arena of stubs that `layout` tells of, from [`detour::signals::SIGNAL_WRAP`] on.
     fn signal_code(&self, _layout: &Layout) -> Result<Runtime, Reason> {
         Err(Reason::NotImplemented)

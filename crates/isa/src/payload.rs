@@ -30,6 +30,7 @@
 //! Then `PlannedSite::payload` (`engine/src/plan.rs`) asks for it where the user did, and the lists of this crate's tests that say
 //! "all payloads" get it: `detour/pinned.rs`, and for each instruction set those that run all of them.
 
+use crate::body::{Extra, Takes};
 use core::{array, fmt, iter};
 
 /// All that a detour does besides running the displaced instructions. The default does nothing.
@@ -152,6 +153,8 @@ pub enum EntryStep {
         /// What stands in the record: the probe's number, twice.
         id: u32,
     },
+    /// Call the bodies of [`Runs::entry`](crate::body::Runs), which take this together.
+    Run(Takes),
 }
 
 /// What is done at a return. Offsets are from the start of the thread's block.
@@ -167,6 +170,8 @@ pub enum ReturnStep {
     },
     /// Add the duration of the call to the histogram at this offset.
     Time(u32),
+    /// Call the bodies of [`Runs::at_return`](crate::body::Runs), which take this together.
+    Run(Takes),
 }
 
 /// What a step needs of the detour around it; of several steps, what any of them needs.
@@ -209,6 +214,13 @@ impl EntryStep {
                 Needs { block: true, own: true, time: true, arguments, ..Needs::default() }
             }
             EntryStep::Fetch { .. } => Needs { block: true, own: true, time: true, ..Needs::default() },
+            EntryStep::Run(takes) => Needs {
+                block: true,
+                own: true,
+                time: takes.has(Extra::Time),
+                arguments: MOST_ARGUMENTS,
+                ..Needs::default()
+            },
         }
     }
 
@@ -216,7 +228,7 @@ impl EntryStep {
     fn offset(&mut self) -> Option<&mut u32> {
         match self {
             EntryStep::Count(offset) => Some(offset),
-            EntryStep::Record { .. } | EntryStep::Fetch { .. } => None,
+            EntryStep::Record { .. } | EntryStep::Fetch { .. } | EntryStep::Run(_) => None,
         }
     }
 }
@@ -228,6 +240,13 @@ impl ReturnStep {
             ReturnStep::Record { .. } | ReturnStep::Time(_) => {
                 Needs { block: true, own: true, time: true, entered: true, ..Needs::default() }
             }
+            ReturnStep::Run(takes) => Needs {
+                block: true,
+                own: true,
+                time: takes.has(Extra::Time),
+                entered: true,
+                ..Needs::default()
+            },
         }
     }
 
@@ -235,7 +254,7 @@ impl ReturnStep {
     fn offset(&mut self) -> Option<&mut u32> {
         match self {
             ReturnStep::Count(offset) | ReturnStep::Time(offset) => Some(offset),
-            ReturnStep::Record { .. } => None,
+            ReturnStep::Record { .. } | ReturnStep::Run(_) => None,
         }
     }
 }
@@ -251,6 +270,19 @@ impl Payload {
         let needs_none = |hook| matches!(hook, Hook::Share(_) | Hook::Signal(_) | Hook::Gate);
         let only = self.entry.is_empty() && self.followed.is_none();
         only && !self.hooks.is_empty() && self.hooks.iter().all(needs_none)
+    }
+
+    /// What the bodies take that are called at the entry; `None` where there are none.
+    pub(crate) fn runs_at_entry(&self) -> Option<Takes> {
+        self.entry.iter().find_map(|step| match step {
+            EntryStep::Run(takes) => Some(takes),
+            _ => None,
+        })
+    }
+
+    /// Whether any bodies are called.
+    pub fn runs(&self) -> bool {
+        self.runs_at_entry().is_some() || self.followed.is_some_and(|followed| followed.runs().is_some())
     }
 
     /// Whether the displaced code is called.
@@ -285,6 +317,14 @@ impl Followed {
         self.steps.iter().map(ReturnStep::needs).fold(Needs::default(), Needs::or)
     }
 
+    /// What the bodies take that are called at the return; `None` where there are none.
+    pub(crate) fn runs(&self) -> Option<Takes> {
+        self.steps.iter().find_map(|step| match step {
+            ReturnStep::Run(takes) => Some(takes),
+            _ => None,
+        })
+    }
+
     /// The steps that may be done before the return instance is found: they need nothing of the call.
     pub(crate) fn early(&self) -> impl Iterator<Item = ReturnStep> {
         self.steps.iter().filter(|step| !step.needs().is_of_the_call())
@@ -300,6 +340,9 @@ impl Followed {
         !self.needs().own
     }
 }
+
+/// All registers that carry integer arguments, on every instruction set.
+const MOST_ARGUMENTS: u8 = 8;
 
 /// How many steps a list has room for.
 const CAPACITY: usize = 4;

@@ -236,6 +236,9 @@ pub enum Reason {
     /// The detour would need stack where there may be none.
     #[error("the probe needs stack where there may be none left")]
     NeedsStack,
+    /// Compiled bodies are called on another instruction set only.
+    #[error("a script's code does not run on this instruction set yet")]
+    NoBodies,
     /// Bytes that do not decode.
     #[error("the bytes are not an instruction")]
     NotAnInstruction,
@@ -310,6 +313,7 @@ impl Reason {
         match self {
             Reason::NotImplemented => "not_implemented",
             Reason::NeedsStack => "needs_stack",
+            Reason::NoBodies => "no_bodies",
             Reason::NotAnInstruction => "not_an_instruction",
             Reason::MidInstruction => "mid_instruction",
             Reason::OutsideFunction => "outside_function",

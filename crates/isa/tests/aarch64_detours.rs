@@ -192,6 +192,7 @@ fn plan(
         let detour_address = ARENA + arena.len() as u64;
         let Detour { code: machine_code, .. } = isa
             .detour(&DetourRequest {
+                runs: trapless_isa::body::Runs::default(),
                 address: detour_address,
                 displaced,
                 original: &code[offset..offset + 4],

@@ -63,6 +63,7 @@ fn machine(rounds: u64) -> Machine {
     let address = ARENA + runtime.code.len() as u64;
     let detour = isa
         .detour(&DetourRequest {
+            runs: trapless_isa::body::Runs::default(),
             address,
             displaced,
             original: &code[..4],

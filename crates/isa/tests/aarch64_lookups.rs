@@ -88,6 +88,7 @@ fn machine(lookup: Lookup) -> Machine {
         let site = Site { address: function, function, code: &code, padding: &[], targets: &targets };
         let displaced = isa.verdict(&site).jump.unwrap();
         let request = DetourRequest {
+            runs: trapless_isa::body::Runs::default(),
             address: at,
             displaced,
             original: &code[..4],

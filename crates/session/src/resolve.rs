@@ -53,6 +53,8 @@ pub struct Site {
     pub no_return: Option<Why>,
     /// Which service for unwinders is needed here.
     pub unwinder: Option<Unwinder>,
+    /// Which of the specifications mean it, and are not left out here, by their indices.
+    pub asked: Vec<u32>,
 }
 
 /// A USDT probe at a site.
@@ -116,7 +118,7 @@ pub fn resolve<'p>(
     read_functions(process, images, &probes);
     let excluded: Vec<Option<Ours>> =
         exclusions.iter().map(|exclusion| Ours::of(process, exclusion.module.as_ref()?)).collect();
-    for (spec, kinds) in &probes {
+    for (number, (spec, kinds)) in (0..).zip(&probes) {
         let (spec, kinds) = (&**spec, *kinds);
         let chosen = modules(process, images, spec)?;
         let ours = Ours::of(process, &spec.module);
@@ -186,6 +188,7 @@ pub fn resolve<'p>(
                 }
                 site.mechanism = spec.mechanism;
                 if site.kinds != Kinds::default() {
+                    site.asked = vec![number];
                     found.push(site);
                 }
             }
@@ -258,6 +261,9 @@ fn each_once(mut found: Vec<Site>) -> Vec<Site> {
         if same {
             site.kinds.entry |= next.kinds.entry;
             site.kinds.returns |= next.kinds.returns;
+            site.asked.append(&mut next.asked);
+            site.asked.sort_unstable();
+            site.asked.dedup();
             if site.usdt.is_empty() && next.usdt.is_empty() {
                 site.name = site.name.joined(&next.name);
             }
@@ -392,6 +398,7 @@ fn site_named(image: usize, function: Function<'_>, name: SiteName, offset: u64,
         mechanism: None,
         no_return: None,
         unwinder: None,
+        asked: Vec::new(),
     }
 }
 

@@ -30,7 +30,8 @@ use std::sync::Arc;
 use trapless_engine::admit::Runtimes;
 use trapless_engine::spread::both;
 use trapless_engine::{
-    EngineError, FoundSession, Home, Refusal, Removed, Serving, Spare, find_sessions, remove_kept,
+    EngineError, FoundSession, Home, Refusal, Removed, ScriptMemory, Serving, Spare, find_sessions,
+    remove_kept,
 };
 use trapless_isa::Mechanism;
 use trapless_process::launch::{Child, Launched};
@@ -42,7 +43,7 @@ use asked::{follows, leave_out_without_return, wanted, wanted_of};
 use gate::Gate;
 use told::{SiteFiles, Told};
 
-pub use asked::{Asked, Measure};
+pub use asked::{Asked, Measure, Run, RunAt};
 pub use counts::Snapshot;
 pub use gate::{Change, Changes};
 pub use hold::{Hold, Holder};
@@ -111,7 +112,7 @@ impl Session {
             Hold::Launched(..) | Hold::Held(_) => None,
         };
         let freed = running.as_ref().map_or(Ok(0), |options| remove_orphans(process, options))?;
-        let Asked { measure, allowed, later } = &asked;
+        let Asked { measure, allowed, later, run } = &asked;
         let mut sites = sites;
         leave_out_without_return(*measure, &mut sites);
         let makers = sharing::Makers::find(process, images, &mut sites, later.is_some());
@@ -123,7 +124,7 @@ impl Session {
         let (tid_offset, prepared) =
             both(|| clib::tid_offset(process), || Prepared::new(Some(process), images, sites, follows));
         let spare = later.map_or(Spare::default(), |kinds| added::spare(process, wanted_of(*measure, kinds)));
-        let prepared = prepared?.with_home(Home::New(spare));
+        let prepared = prepared?.with_home(Home::New(spare)).with_run(run.clone());
         let tid_offset = tid_offset.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let plan = prepared.plan(wanted, allowed);
         let nothing_probed = |refused: &[(u32, Refusal)]| {
@@ -188,7 +189,8 @@ impl Session {
     /// # Errors
     /// It cannot be given them. Then it is counted with the other children, as if nobody had asked.
     pub fn of_forked_child(&self, child: &Process, stopped: &mut Stopped<'_>) -> Result<Self, EngineError> {
-        let engine = self.engine.of_forked_child(child, stopped)?;
+        let script = self.asked.run.as_ref().map(|run| &run.script);
+        let engine = self.engine.of_forked_child(child, stopped, script)?;
         let recheck = RefCell::new(self.recheck.borrow().clone().first(engine.sites()));
         Ok(Self {
             engine,
@@ -207,6 +209,12 @@ impl Session {
             runtimes: self.runtimes,
             is_uncertain: self.is_uncertain,
         })
+    }
+
+    /// The memory of the script whose bodies are called, if there is one. It can be read and changed at any time, also when the process has
+    /// ended; the process may do both at the same moment.
+    pub fn script(&self) -> Option<ScriptMemory> {
+        self.engine.script()
     }
 
     /// Where the session's memory is in the process.

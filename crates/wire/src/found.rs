@@ -5,7 +5,7 @@
 //! from it stays within the mapping and within what the sizes of this version allow, and no sum overflows.
 
 use crate::{
-    ARENA_LIST_SIZE, Arena, Header, MAGIC, MAX_ARENAS, MAX_SEMAPHORES, PAGE, PlaceKind, RawPlace,
+    ARENA_LIST_SIZE, Arena, Header, MAGIC, MAX_ARENAS, MAX_SCRIPT, MAX_SEMAPHORES, PAGE, PlaceKind, RawPlace,
     SessionState, Sizes, VERSION,
 };
 use std::fmt;
@@ -141,6 +141,13 @@ fn blocks(header: &Header, _: &Range<u64>) -> Option<()> {
         }
     };
     let stride = header.block_stride;
+    let script =
+        u64::from(header.script_block)..u64::from(header.script_block) + u64::from(header.script_block_size);
+    must(
+        header.script_block.is_multiple_of(PAGE as u32)
+            && header.script_block_size.is_multiple_of(PAGE as u32),
+    )?;
+    must((header.script_block == 0) == (header.script_block_size == 0) && script.end <= stride)?;
     must(stride.is_multiple_of(PAGE) && (PAGE..=i32::MAX as u64 + 1).contains(&stride) && ring_end <= stride)
 }
 
@@ -149,7 +156,10 @@ fn region(header: &Header, mapped: &Range<u64>) -> Option<()> {
     // A site has at most one of each kind.
     must(header.places <= PlaceKind::ALL.len() as u64 * header.journal.sites)?;
     let places = header.places * size_of::<RawPlace>() as u64;
-    must(header.blocks_offset == (header.places_at() + places).next_multiple_of(PAGE))?;
+    let script = (header.places_at() + places).next_multiple_of(PAGE);
+    must(header.script_size <= MAX_SCRIPT && header.script_size.is_multiple_of(PAGE))?;
+    must(header.script == if header.script_size > 0 { script } else { 0 })?;
+    must(header.blocks_offset == script + header.script_size)?;
     must(header.block_count <= (1 << most(|sizes| sizes.thread_bits)) + 1)?;
     let size = header.block_stride.checked_mul(header.block_count)?.checked_add(header.blocks_offset)?;
     must(header.region_size == size && header.region == mapped.start)?;
@@ -197,6 +207,7 @@ fn arenas(header: &Header, _: &Range<u64>) -> Option<()> {
     }
     let is_arena = |address| header.arenas[..used].iter().any(|arena| arena.address == address);
     must(header.signals == 0 || is_arena(header.signals))?;
+    must(header.program == 0 || is_arena(header.program) && header.script_size > 0)?;
     ranges.sort_unstable_by_key(|range| range.start);
     must(ranges.windows(2).all(|pair| pair[0].end <= pair[1].start))
 }
@@ -217,6 +228,9 @@ mod tests {
     /// A header as arming writes it, with 3 sites, and where it is mapped.
     fn written(sizes: Sizes, followed: bool, ring: bool) -> (Header, Range<u64>) {
         let mut geometry = Geometry::default();
+        if ring {
+            geometry.script(5000, 100).unwrap();
+        }
         geometry.counter().unwrap();
         if ring {
             geometry.ring(14).unwrap();
@@ -237,6 +251,7 @@ mod tests {
         header.returns = header.threads + header.threads_size;
         header.arenas[0] = Arena { address: 0x40_0000, size: PAGE };
         header.arenas[1] = Arena { address: 0x40_0000 + PAGE, size: 2 * PAGE };
+        header.program = if ring { header.arenas[1].address } else { 0 };
         header.near = 0x40_0000 + 3 * PAGE;
         let mapped = header.region..header.region + header.region_size;
         (header, mapped)
@@ -259,7 +274,7 @@ mod tests {
     #[test]
     fn every_part_is_looked_at() {
         type Forge = fn(&mut Header);
-        let forgeries: [(&str, Forge); 42] = [
+        let forgeries: [(&str, Forge); 50] = [
             ("its owner", |h| h.state = 0),
             ("its owner", |h| h.pid = 0),
             ("its owner", |h| h.tool = u32::MAX),
@@ -270,6 +285,13 @@ mod tests {
             ("its blocks", |h| h.ring_bits = u32::MAX),
             ("its blocks", |h| h.ring = u32::MAX),
             ("its blocks", |h| h.ring = 8),
+            ("its blocks", |h| h.script_block = 0),
+            ("its blocks", |h| h.script_block += 8),
+            ("its blocks", |h| h.script_block_size = 0),
+            ("its blocks", |h| h.script_block_size = !4095),
+            ("its region", |h| h.script = 0),
+            ("its region", |h| h.script += PAGE),
+            ("its region", |h| h.script_size = !4095),
             ("its region", |h| h.journal.sites = u64::MAX),
             ("its region", |h| h.journal.sites = MAX_SITES),
             ("its region", |h| h.journal.writes = u64::MAX),
@@ -299,6 +321,7 @@ mod tests {
             ("its arenas", |h| h.arenas[1].address -= PAGE),
             ("its arenas", |h| h.arenas[1].address = h.region),
             ("its arenas", |h| h.arenas[95].address = PAGE),
+            ("its arenas", |h| h.program += PAGE),
             ("its arenas", |h| h.near += 8),
             ("its arenas", |h| h.near = h.arenas[0].address),
             ("its arenas", |h| h.near = h.threads),

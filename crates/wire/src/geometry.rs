@@ -44,14 +44,33 @@ pub struct Geometry {
     most: u32,
     ring: u32,
     ring_bits: u32,
+    /// Of a script: the size of its shared memory, and where it has what in a block.
+    script: u64,
+    script_block: u32,
+    script_block_size: u32,
 }
+
+/// Offset in each block of what a script has there: it is the first that is given a place. Code is compiled for it.
+pub const SCRIPT_BLOCK: u32 = PAGE as u32;
+
+/// The most shared memory that a script can have.
+pub const MAX_SCRIPT: u64 = 1 << 40;
 
 /// A block that is larger than this would overflow the detours' 32-bit displacements.
 const MAX_BLOCK: u32 = i32::MAX as u32;
 
 impl Default for Geometry {
     fn default() -> Self {
-        Self { next: BLOCK_COUNTERS, spare: 0, most: MAX_BLOCK, ring: 0, ring_bits: 0 }
+        Self {
+            next: BLOCK_COUNTERS,
+            spare: 0,
+            most: MAX_BLOCK,
+            ring: 0,
+            ring_bits: 0,
+            script: 0,
+            script_block: 0,
+            script_block_size: 0,
+        }
     }
 }
 
@@ -87,6 +106,30 @@ impl Geometry {
         Some(())
     }
 
+    /// Room for a script, ahead of anything else: `shared` bytes that all threads share, and `block` bytes for each, at [`SCRIPT_BLOCK`]. `None`
+    /// when blocks would become too large, or the shared memory is, or there is something else already.
+    ///
+    /// ```
+    /// use trapless_wire::Geometry;
+    /// let mut geometry = Geometry::default();
+    /// assert_eq!(geometry.script(1, 5000), Some(()));
+    /// assert_eq!(geometry.block_stride(), 3 * 4096);
+    /// ```
+    pub fn script(&mut self, shared: u64, block: u32) -> Option<()> {
+        let shared = Some(shared.max(1)).filter(|&shared| shared <= MAX_SCRIPT)?;
+        if self.next != BLOCK_COUNTERS {
+            return None;
+        }
+        self.script = shared.next_multiple_of(PAGE);
+        if block > 0 {
+            // On pages of its own, as a ring.
+            self.next = SCRIPT_BLOCK;
+            self.script_block_size = block.checked_next_multiple_of(PAGE as u32)?;
+            self.script_block = self.take(self.script_block_size)?;
+        }
+        Some(())
+    }
+
     /// Keeps `bytes` free for what is added later, or as many as there can be.
     pub fn keep_free(&mut self, bytes: u32) {
         self.spare = bytes.min(self.most.saturating_sub(self.next));
@@ -117,8 +160,13 @@ impl Geometry {
     pub fn describe(&self, header: &mut Header, sizes: Sizes, journal: JournalSizes, followed: Option<u32>) {
         let threads = 1u64 << sizes.thread_bits;
         header.journal = journal;
-        header.blocks_offset =
-            (header.places_at() + header.places * size_of::<RawPlace>() as u64).next_multiple_of(PAGE);
+        let places = header.places_at() + header.places * size_of::<RawPlace>() as u64;
+        let script = places.next_multiple_of(PAGE);
+        header.script = if self.script > 0 { script } else { 0 };
+        header.script_size = self.script;
+        header.script_block = self.script_block;
+        header.script_block_size = self.script_block_size;
+        header.blocks_offset = script + self.script;
         header.block_stride = self.block_stride();
         header.block_count = threads + 1;
         header.region_size = header.blocks_offset + header.block_stride * header.block_count;

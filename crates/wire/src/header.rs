@@ -14,7 +14,7 @@ use trapless_isa::{
 pub const MAGIC: [u8; 8] = *b"TRAPLESS";
 
 /// Version of everything this crate describes. A tool does not touch what another version left.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 
 /// Name given to the memfd; `/proc/PID/maps` shows it as `/memfd:trapless (deleted)`.
 pub const REGION_NAME: &std::ffi::CStr = c"trapless";
@@ -113,11 +113,21 @@ pub struct Header {
     pub signals: u64,
     /// Address at which block 0 is mapped once more, in reach of an arena's code ([`trapless_isa::Layout::near`]); 0 where it is not.
     pub near: u64,
+    /// Offset of the shared memory of a script; 0 where there is no script.
+    pub script: u64,
+    /// Its size, in whole pages.
+    pub script_size: u64,
+    /// Offset in a block of what a script has there, in whole pages; 0 where there is nothing.
+    pub script_block: u32,
+    /// Its size, in whole pages.
+    pub script_block_size: u32,
+    /// Address of the arena of a script's code; 0 where there is none.
+    pub program: u64,
     /// Our executable mappings when the session was armed, ended by an unused entry. With those that were added since they stand in
     /// the [`Header::arena_list`].
     pub arenas: [Arena; MAX_ARENAS],
     /// Ends the arenas, and keeps the cursor on a cache line of its own.
-    _pad: [u64; 6],
+    _pad: [u64; 2],
     /// Number of claimed blocks; starts at 1, since block 0 is the overflow block. May exceed the number of blocks.
     pub block_cursor: u64,
     /// The words of the gate ([`trapless_isa::detour::gate`]).

@@ -35,7 +35,7 @@ mod table;
 
 pub use counters::{BlockView, Counters, Latency, RecordView, Totals, Words, WordsMut};
 pub use found::{BadHeader, Checked};
-pub use geometry::{Geometry, PAGE, Sizes};
+pub use geometry::{Geometry, MAX_SCRIPT, PAGE, SCRIPT_BLOCK, Sizes};
 pub use header::{ARENA_LIST_SIZE, Arena, Header, MAGIC, MAX_ARENAS, REGION_NAME, SessionState, VERSION};
 pub use journal::{
     Journal, JournalSite, JournalSizes, JournalWrite, MAX_SITES, MAX_WRITE, SiteRole, SiteState, SiteWrites,

@@ -44,8 +44,11 @@ pub fn exits<'m>(
         Err(Reason::NotImplemented) => return Err(refusal),
         Err(reason) => return Err(reason.into()),
     }
-    let Wanted { returns, latency, record_return, .. } = request.wanted;
-    let wanted = Wanted { returns, latency, record_return, ..Wanted::default() };
+    let Wanted { returns, latency, record_return, run_return, .. } = request.wanted;
+    let wanted = Wanted { returns, latency, record_return, run_return, ..Wanted::default() };
+    if let (true, Some((_, address, _))) = (run_return, parts.found.iter().find(|(.., result)| !result)) {
+        return Err(Refusal::NoResult(*address));
+    }
     let exit = |(function, address, result)| Request {
         function,
         address,

@@ -23,7 +23,7 @@ impl<'m> Drawing<'_, 'm> {
             Err(placed.or(measured.as_ref().err()).cloned().unwrap_or(Refusal::TooManyModules))
         });
         let mut pieces: Vec<Result<Piece, Refusal>> = refusals.collect();
-        let mut drawn: Vec<_> = self.stubs().into_iter().collect();
+        let mut drawn: Vec<_> = self.stubs().into_iter().chain(self.program()).collect();
         for arena in arenas.values().flatten() {
             let shares: Vec<&[(Range<u64>, usize)]> = arena.pieces.chunks(SHARE).collect();
             let written = spread::each(&shares, |share| self.write_share(arena, share, measured));
@@ -72,6 +72,14 @@ impl<'m> Drawing<'_, 'm> {
         frames.add(u64::from(SIGNAL_WRAP), 0, Arc::new(rows(&stubs.frames, isa.facts().word)));
         frames.append(&mut code, STUBS);
         Some((address, code))
+    }
+
+    /// The arena of the plan's script, if that is not there already.
+    fn program(&self) -> Option<(u64, Vec<u8>)> {
+        let (script, address) =
+            (self.plan.script?, self.script.program.filter(|_| !self.plan.home.is_armed())?);
+        let isa = self.plan.modules.first()?.machine.isa();
+        Some((address, script.drawn(isa, address, script.arena_size(isa), self.script.shared)))
     }
 
     /// Writes some pieces of an arena that follow each other.

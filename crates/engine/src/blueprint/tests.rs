@@ -88,6 +88,7 @@ fn with_plan(functions: usize, allowed: &[Mechanism], check: impl FnOnce(&Plan<'
             mechanism: None,
             semaphores: &[],
             operands: None,
+            clauses: Default::default(),
             unread: None,
             meant: Meant::Calls,
         })
@@ -135,6 +136,7 @@ fn what_stands_in_an_arena_is_what_the_encoder_writes_for_that_place() {
                 let address = journaled.detour;
                 let detour = isa
                     .detour(&DetourRequest {
+                        runs: trapless_isa::body::Runs::default(),
                         address,
                         displaced: site.displaced,
                         original: site.original(),

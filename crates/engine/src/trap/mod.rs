@@ -78,7 +78,7 @@ impl TrapSite {
         }
         let counters = entry.iter().map(|step| match step {
             EntryStep::Count(counter) => Some(counter),
-            EntryStep::Record { .. } | EntryStep::Fetch { .. } => None,
+            EntryStep::Record { .. } | EntryStep::Fetch { .. } | EntryStep::Run(_) => None,
         });
         let counters = counters.collect::<Option<Vec<u32>>>()?;
         let leads_to = match self.mechanism {

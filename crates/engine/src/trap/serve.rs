@@ -20,7 +20,8 @@ use crate::{
     patch::{self, Change},
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
-use trapless_isa::{EntryStep, Mechanism, ReturnStep, detour::BLOCK_UNWOUND};
+use trapless_isa::detour::{BLOCK_UNRUN, BLOCK_UNWOUND};
+use trapless_isa::{EntryStep, Mechanism, ReturnStep};
 use trapless_process::{
     Pid, Process, Registers, RemoteAddr, StopError, TRAP_FLAG, Tid, ticks,
     trace::{TraceEvent, Tracer},
@@ -253,6 +254,8 @@ impl<'a, 'p> Server<'a, 'p> {
                     let values = operands(self.process, registers, &site.operands);
                     self.numbers.record(id, &Event { time, tid: tid.0 as u32, slot: sp, values });
                 }
+                // A plan refuses that; a tracer does not run what was compiled for the target.
+                EntryStep::Run(_) => self.numbers.count(BLOCK_UNRUN),
             }
         }
         if let Some(followed) = &site.payload.followed
@@ -290,6 +293,7 @@ impl<'a, 'p> Server<'a, 'p> {
                     ReturnStep::Time(histogram) => {
                         self.numbers.latency(histogram, time.saturating_sub(call.entered));
                     }
+                    ReturnStep::Run(_) => self.numbers.count(BLOCK_UNRUN),
                 }
             }
             if self.returns.site_of_pad(call.address).is_none() {

@@ -22,7 +22,7 @@ pub fn frame_size(payload: &Payload) -> i32 {
     });
     let entry = payload.entry.iter().map(|step| match step {
         EntryStep::Count(_) => FOUR,
-        EntryStep::Record { .. } | EntryStep::Fetch { .. } => EIGHT,
+        EntryStep::Record { .. } | EntryStep::Fetch { .. } | EntryStep::Run(_) => EIGHT,
     });
     let followed = payload.followed.map(|_| EIGHT);
     hooks.chain(entry).chain(followed).fold(FOUR, i32::max)
@@ -55,6 +55,7 @@ impl Template<'_> {
                 record(&mut self.code, self.layout, id, Values::Arguments(arguments))
             }
             EntryStep::Fetch { .. } => Err(Reason::NotImplemented),
+            EntryStep::Run(_) => Err(Reason::NoBodies),
         }
     }
 
@@ -75,6 +76,7 @@ impl Template<'_> {
                 latency(&mut self.code, histogram);
                 Ok(())
             }
+            ReturnStep::Run(_) => Err(Reason::NoBodies),
         }
     }
 }

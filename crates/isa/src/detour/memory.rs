@@ -213,6 +213,9 @@ pub const BLOCK_UNWOUND: u32 = 32;
 /// Block: entries that were not recorded, of calls that are not followed either, so that no return is recorded that could be
 /// taken for theirs. Only in the overflow block.
 pub const BLOCK_UNRECORDED: u32 = 40;
+/// Block: hits for which bodies were to be called and were not ([`crate::body`]): in the overflow block, of threads without a block of their
+/// own; in another one, of children that were forked or share the memory. Bodies count there what they had no room to do.
+pub const BLOCK_UNRUN: u32 = 48;
 /// Block: ring position up to which the tool has read. On a cache line of its own: the tool writes it.
 pub const BLOCK_RING_TAIL: u32 = 64;
 /// Block: where counters may start.

@@ -146,6 +146,7 @@ fn everything(machine: Machine, high: u64, functions: &[&[u8]]) -> (usize, usize
             let from = (displaced.start - site.function) as usize;
             for asked in Asked::all() {
                 let request = DetourRequest {
+                    runs: crate::body::Runs::default(),
                     address: 0x50_4000,
                     displaced,
                     original: &code[from..][..usize::from(displaced.length)],

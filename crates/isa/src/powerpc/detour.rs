@@ -64,6 +64,9 @@ pub(super) fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
     if request.stack != Stack::Enough {
         return Err(crate::Reason::NeedsStack);
     }
+    if request.payload.runs() {
+        return Err(crate::Reason::NoBodies);
+    }
     Template::new(request).write()
 }
 

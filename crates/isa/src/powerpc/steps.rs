@@ -15,12 +15,12 @@ const SAVED: [Gpr; 6] = [R9, R10, R11, R12, R8, R0];
 pub(super) fn saved_for(payload: &Payload) -> &'static [Gpr] {
     let entry = payload.entry.iter().map(|step| match step {
         EntryStep::Count(_) => 4,
-        EntryStep::Record { .. } | EntryStep::Fetch { .. } => 6,
+        EntryStep::Record { .. } | EntryStep::Fetch { .. } | EntryStep::Run(_) => 6,
     });
     let at_return = payload.followed.iter().flat_map(|followed| followed.steps.iter());
     let at_return = at_return.map(|step| match step {
         ReturnStep::Count(_) => 4,
-        ReturnStep::Record { .. } | ReturnStep::Time(_) => 6,
+        ReturnStep::Record { .. } | ReturnStep::Time(_) | ReturnStep::Run(_) => 6,
     });
     let followed = payload.followed.map(|_| 5);
     &SAVED[..entry.chain(at_return).chain(followed).fold(4, usize::max)]
@@ -42,6 +42,7 @@ impl Template<'_> {
             EntryStep::Count(counter) => self.count(counter),
             EntryStep::Record { id, arguments } => self.record(id, |template| template.arguments(arguments)),
             EntryStep::Fetch { .. } => return Err(Reason::NotImplemented),
+            EntryStep::Run(_) => return Err(Reason::NoBodies),
         }
         Ok(())
     }
@@ -52,6 +53,8 @@ impl Template<'_> {
             ReturnStep::Count(counter) => self.count(counter),
             ReturnStep::Record { id } => self.record(id, Self::result),
             ReturnStep::Time(histogram) => self.latency(histogram),
+            // Refused before.
+            ReturnStep::Run(_) => {}
         }
     }
 

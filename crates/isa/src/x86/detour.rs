@@ -142,6 +142,9 @@ pub(super) fn detour(bits: u32, request: &DetourRequest<'_>) -> Emitted<Detour> 
     if bits == 32 && (ahead.displaced.length > 0 || request.payload.follows_by_notes()) {
         return Err(crate::Reason::NotImplemented);
     }
+    if bits == 32 && request.payload.runs() {
+        return Err(crate::Reason::NoBodies);
+    }
     if !has_stack(bits, request) {
         return Err(crate::Reason::NeedsStack);
     }
@@ -271,6 +274,10 @@ pub(super) struct Template<'a> {
     pub return_point: u64,
     /// 32 or 64.
     pub bits: u32,
+    /// Bytes below what a frame has saved.
+    pub pushed: i32,
+    /// Where children come that call no bodies, and where they go on.
+    pub children: Vec<[CodeLabel; 2]>,
     /// The copies of each run of displaced instructions.
     copies: &'a [Relocated; RUNS],
 }
@@ -303,7 +310,7 @@ impl<'a> Template<'a> {
             scarce: label(),
             nearby: label(),
         };
-        Ok(Self { request, copies, asm, labels, return_point, bits })
+        Ok(Self { request, copies, asm, labels, return_point, bits, pushed: 0, children: Vec::new() })
     }
 
     fn finish(self) -> Emitted<(Assembled, Labels)> {
@@ -311,6 +318,11 @@ impl<'a> Template<'a> {
     }
 
     fn write(&mut self) -> Asm {
+        self.write_all()?;
+        self.count_children()
+    }
+
+    fn write_all(&mut self) -> Asm {
         let payload = &self.request.payload;
         self.asm.bytes(&self.copies[0].code)?;
         payload.hooks.iter().try_for_each(|hook| self.hook(hook))?;
@@ -535,7 +547,9 @@ impl<'a> Template<'a> {
     /// Goes on where Go has left so much of the stack as a detour needs, or off to `scarce`.
     pub(super) fn ask_for_room(&mut self, scarce: CodeLabel) -> Asm {
         match self.request.stack {
-            Stack::AskedInGo => goroutine::ask_for_room(&mut self.asm.a, scarce),
+            Stack::AskedInGo => {
+                goroutine::ask_for_room(&mut self.asm.a, super::bodies::room(self.request), scarce)
+            }
             Stack::Enough | Stack::None | Stack::NoneInGo => Ok(()),
         }
     }

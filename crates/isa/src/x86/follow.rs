@@ -16,11 +16,25 @@ const SAVED: [AsmRegister64; 3] = [rax, rcx, rdx];
 /// What is saved besides where a step needs the call: its time, the block, the time of the entry. Behind them lie the flags.
 const SAVED_FOR_CALL: [AsmRegister64; 3] = [rsi, rdi, r8];
 
+/// What is saved behind those where bodies are called.
+const SAVED_FOR_BODIES: [AsmRegister64; 2] = [r9, r15];
+/// Behind them, for bodies: the times of the return and of the entry, which may be lost on the way.
+const TIMES: usize = 2;
+
 /// How far [`save`] lowers the stack pointer.
 pub(super) fn depth(followed: &Followed) -> i32 {
     let call = if followed.needs().is_of_the_call() { SAVED_FOR_CALL.len() + 1 } else { 0 };
-    8 * (SAVED.len() + call) as i32
+    let bodies = if followed.runs().is_some() { SAVED_FOR_BODIES.len() + TIMES } else { 0 };
+    8 * (SAVED.len() + call + bodies) as i32
 }
+
+/// Where [`save`] has put registers for bodies: their numbers, and how many words below the stack pointer that it found.
+pub(super) const SAVED_AT: [(usize, i32); 8] =
+    [(RAX, 1), (RCX, 2), (RDX, 3), (RSI, 4), (RDI, 5), (R8, 6), (R9, 8), (R15, 9)];
+/// The same for the time of the return.
+pub(super) const RETURNED_AT: i32 = 10;
+/// The same for that of the entry, which a step fills in.
+pub(super) const ENTERED_AT: i32 = 11;
 
 /// Where a call returns: saves the registers and flags that the steps take. rsi = the time, where they need the call.
 pub(super) fn save(a: &mut CodeAssembler, followed: &Followed) -> Asm {
@@ -30,14 +44,29 @@ pub(super) fn save(a: &mut CodeAssembler, followed: &Followed) -> Asm {
     if followed.needs().is_of_the_call() {
         SAVED_FOR_CALL.into_iter().try_for_each(|register| a.push(register))?;
         a.push(rax)?;
-        read_clock(a)?;
-        a.mov(rsi, rax)?;
+        if followed.runs().is_some() {
+            SAVED_FOR_BODIES.into_iter().try_for_each(|register| a.push(register))?;
+        }
+        if followed.needs().time {
+            read_clock(a)?;
+            a.mov(rsi, rax)?;
+        }
+        if followed.runs().is_some() {
+            a.lea(rsp, qword_ptr(rsp - 8 * TIMES as i32))?;
+        }
+        if followed.runs().is_some() && followed.needs().time {
+            a.mov(qword_ptr(rsp + 8), rsi)?;
+        }
     }
     Ok(())
 }
 
 /// Undoes [`save`].
 pub(super) fn restore(a: &mut CodeAssembler, followed: &Followed) -> Asm {
+    if followed.runs().is_some() {
+        a.lea(rsp, qword_ptr(rsp + 8 * TIMES as i32))?;
+        SAVED_FOR_BODIES.into_iter().rev().try_for_each(|register| a.pop(register))?;
+    }
     if followed.needs().is_of_the_call() {
         a.pop(rax)?;
         SAVED_FOR_CALL.into_iter().rev().try_for_each(|register| a.pop(register))?;

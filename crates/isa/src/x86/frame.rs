@@ -1,12 +1,14 @@
 //! The registers that the entry part of a detour works with, and how it saves what it may not lose.
 
 use super::{
+    bodies,
     detour::Asm,
     emit::{GPR32, GPR64, number::*},
     goroutine::GOROUTINE,
     liveness::Liveness,
 };
 use crate::Stack;
+use crate::body::{Extra, Takes};
 use crate::payload::*;
 use alloc::vec::Vec;
 use iced_x86::code_asm::*;
@@ -83,8 +85,40 @@ impl Scratch {
 }
 
 impl Frame {
+    /// Where bodies are called: their arguments stay where they are, and the block is where they look for it.
+    fn with_bodies(stack: Stack, payload: &Payload, live: Liveness, takes: Takes) -> Self {
+        let by = payload.followed.map(|followed| followed.way.by());
+        let is_kept = |register: usize| by == Some(Identity::Goroutine) && register == GOROUTINE;
+        // What all registers were, is told of dead ones, too.
+        let all = takes.has(Extra::Registers);
+        let dead = |register: usize| !all && !is_kept(register) && live.dead.0 & (1 << register) != 0;
+        let Scratch { roles: count, clock } = Scratch::of_all(payload);
+        let clocked = [RAX, RDX].into_iter().filter(|_| clock != Clock::Never);
+        let mut used: Vec<usize> = bodies::lost_with(takes).chain(clocked).collect();
+        used.sort_unstable();
+        used.dedup();
+        let flags_in_rax = !live.flags_dead;
+        let first = (!flags_in_rax && !used.contains(&RAX)).then_some(RAX).into_iter();
+        let free = first.chain(bodies::ROLES).filter(|&register| !is_kept(register));
+        let (mut roles, second): (Vec<_>, Vec<_>) = free.partition(|&register| dead(register));
+        roles.extend(second);
+        let [entry, x, y] = [roles[0], roles[1], roles[2]];
+        used.extend([R15, entry]);
+        used.extend([x, y].into_iter().take(count.saturating_sub(2)));
+        let push_flags = flags_in_rax && used.contains(&RAX);
+        let mut saved: Vec<_> = used.into_iter().filter(|&register| !dead(register)).collect();
+        if flags_in_rax && !dead(RAX) && !saved.contains(&RAX) {
+            saved.push(RAX);
+        }
+        let red_zone = red_zone(64, stack);
+        Self { bits: 64, entry, block: R15, x, y, saved, red_zone, keep_flags: flags_in_rax, push_flags }
+    }
+
     /// Chooses dead registers first; what is not dead is saved.
     pub fn choose(bits: u32, stack: Stack, payload: &Payload, live: Liveness) -> Self {
+        if let (Some(takes), 64) = (payload.runs_at_entry(), bits) {
+            return Self::with_bodies(stack, payload, live, takes);
+        }
         // What names a goroutine's call is read while others are in use, and liveness knows nothing of that.
         let by = payload.followed.map(|followed| followed.way.by());
         let kept = if by == Some(Identity::Goroutine) { 1 << GOROUTINE } else { 0 };

@@ -2,7 +2,9 @@
 //!
 //! The code is our own, so little can happen: pushes and pops, `lea` and `add` on the stack pointer, branches, calls of the
 //! routines. What else is done to the stack pointer, and a register that functions keep for their callers between a
-//! write and the pop that restores it, make a place unknown. Of the other registers and the flags it is followed where they were saved.
+//! write and the pop that restores it, make a place unknown to unwinders. It is followed where registers and the flags were saved.
+//!
+//! The code of bodies ([`crate::body`]) is a compiler's, and followed in the same way; that saves with `mov`, and has a frame pointer.
 
 use super::decode::{decoder, is_write};
 use crate::Stack;
@@ -26,6 +28,8 @@ struct State {
     pushed: [u8; 16],
     /// [`SAVED_IN_RAX`] or [`SAVED_IN_AH`] where rax holds the flags, or 0.
     flags_in_rax: u8,
+    /// As `depth`, of where rbp points to, if it was made a frame pointer.
+    frame: Option<i32>,
 }
 
 const FLAGS: u16 = 1 << SAVED_FLAGS;
@@ -63,7 +67,10 @@ pub(super) fn points(
     let mut walk =
         Walk { code, bits, skip, states: BTreeMap::new(), ends: BTreeMap::new(), left: Vec::new() };
     for &(offset, place) in roots {
-        walk.arrive(offset, State { place, depth: Some(0), lost: 0, pushed: [0; 16], flags_in_rax: 0 });
+        walk.arrive(
+            offset,
+            State { place, depth: Some(0), lost: 0, pushed: [0; 16], flags_in_rax: 0, frame: None },
+        );
     }
     let mut info = InstructionInfoFactory::new();
     while let Some(offset) = walk.left.pop() {
@@ -75,12 +82,17 @@ pub(super) fn points(
         if offset > end {
             points.push(Point::unknown(end));
         }
-        let stands = state.depth.filter(|_| state.lost & kept == 0).map(|depth| (state.place, depth));
+        let stands = state.depth.and_then(|depth| Some((state.told(kept)?, depth)));
         points.push(Point { offset, stands, saved: state.saved() });
         end = walk.ends.get(&offset).copied().unwrap_or(offset);
     }
     points.push(Point::unknown(end));
     points
+}
+
+/// Points of a body, or of a routine that bodies call: from its start on, where it has been called.
+pub(super) fn of_body(code: &[u8]) -> Vec<Point> {
+    points(64, Stack::Enough, code, &[(0, Place::Body)], &[])
 }
 
 /// Points of displaced instructions and of the branch back: `places` are those of the detour, and `site` is the first one's address.
@@ -172,6 +184,7 @@ impl Walk<'_> {
                     _ => 0,
                 }),
                 flags_in_rax: if known.flags_in_rax == state.flags_in_rax { known.flags_in_rax } else { 0 },
+                frame: known.frame.filter(|_| known.frame == state.frame),
             },
         };
         if self.states.insert(offset, merged) != Some(merged) {
@@ -205,6 +218,12 @@ impl Walk<'_> {
             FlowControl::Call if target.is_none_or(|target| !self.is_skipped(target)) => {
                 self.arrive(end, state.behind_routine(self.bits));
             }
+            // Bodies keep all registers, and so do their routines. Others are called by way of r11.
+            FlowControl::IndirectCall
+                if state.place == Place::Body || instruction.op0_register() != Register::R11 =>
+            {
+                self.arrive(end, State { lost: state.lost | FLAGS, ..state });
+            }
             FlowControl::IndirectCall => self.arrive(end, state.behind_routine(self.bits)),
             _ => {}
         }
@@ -219,6 +238,11 @@ impl State {
             Mnemonic::Lea if is_sp(instruction.op0_register()) => {
                 let plain = is_sp(instruction.memory_base()) && instruction.memory_index() == Register::None;
                 plain.then(|| instruction.memory_displacement64() as i32)
+            }
+            Mnemonic::Mov if is_sp(instruction.op0_register()) => {
+                let frame = self.frame.filter(|_| instruction.op1_register() == Register::RBP);
+                // How far it moves.
+                frame.zip(self.depth).map(|(frame, depth)| depth - frame)
             }
             Mnemonic::Add if is_sp(instruction.op0_register()) => immediate(instruction),
             Mnemonic::Sub if is_sp(instruction.op0_register()) => {
@@ -243,8 +267,66 @@ impl State {
             used.register().full_register() == Register::RAX && is_write(used.access())
         };
         let writes_rax = info.info(instruction).used_registers().iter().any(writes_rax);
+        let writes_rbp = |used: &iced_x86::UsedRegister| {
+            used.register().full_register() == Register::RBP && is_write(used.access())
+        };
+        if info.info(instruction).used_registers().iter().any(writes_rbp) {
+            let makes = instruction.mnemonic() == Mnemonic::Mov && is_sp(instruction.op1_register());
+            after.frame = self.depth.filter(|_| makes);
+        }
         after.follow_saving(&self, instruction, writes_rax);
+        after.follow_stores(&self, instruction);
         after
+    }
+
+    /// What an unwinder or a handler may be told of.
+    fn told(&self, kept: u16) -> Option<Place> {
+        let is_saved = |number: usize| self.lost & 1 << number == 0 || self.pushed[number] != 0;
+        let all = (0..16).filter(|&number| number != SAVED_FLAGS);
+        match self.place {
+            // Nothing of the detour's is dead to who calls a body.
+            Place::Body => all.into_iter().all(is_saved).then_some(self.place),
+            place if self.lost & kept == 0 => Some(place),
+            place => {
+                let mut kept = all.filter(|number| kept & 1 << number != 0);
+                place.for_handlers().filter(|_| kept.all(is_saved))
+            }
+        }
+    }
+
+    /// What a `mov` saves on the stack, or takes back from there.
+    fn follow_stores(&mut self, before: &Self, instruction: &Instruction) {
+        let is_stack = instruction.memory_base() == Register::RSP
+            && instruction.memory_index() == Register::None
+            && instruction.segment_prefix() == Register::None;
+        let (Some(depth), true) = (before.depth, is_stack) else { return };
+        let below = depth.wrapping_sub(instruction.memory_displacement64() as i32);
+        let word = |below: i32| u8::try_from(below / 8).ok().filter(|at| (1..SAVED_IN_XMM15).contains(at));
+        let whole = word(below).filter(|_| below % 8 == 0);
+        let is_mov = instruction.mnemonic() == Mnemonic::Mov;
+        if instruction.op0_kind() == OpKind::Memory {
+            // Every word of which anything is written. What is only read is forgotten as well, which is none that was saved.
+            let size = instruction.memory_size().size().max(1) as i32;
+            if !is_mov || instruction.op1_kind() != OpKind::Register || size != 8 || whole.is_none() {
+                let written = |at: i32| 8 * at - 8 < below && below.wrapping_sub(size) < 8 * at;
+                if instruction.mnemonic() != Mnemonic::Cmp && instruction.mnemonic() != Mnemonic::Push {
+                    (1..i32::from(SAVED_IN_XMM15))
+                        .filter(|&at| written(at))
+                        .for_each(|at| self.forget(at as u8));
+                }
+                return;
+            }
+            let (at, register) = (whole.unwrap_or(0), instruction.op1_register().full_register());
+            self.forget(at);
+            if register.is_gpr() && before.lost & 1 << register.number() == 0 {
+                self.pushed[register.number()] = at;
+            }
+        } else if is_mov && instruction.op0_register().is_gpr64() {
+            let number = instruction.op0_register().number();
+            if whole.is_some_and(|at| before.pushed[number] == at) {
+                self.lost &= !(1 << number);
+            }
+        }
     }
 
     /// What is saved and restored by the instruction, of which only the writes are in yet.

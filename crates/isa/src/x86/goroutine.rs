@@ -35,11 +35,11 @@ pub(super) fn at_entry(live: Liveness) -> Liveness {
 /// that do not check; it is too little only where several of those call each other at the very end.
 pub(super) const ROOM: i32 = 128;
 
-/// Goes on where there is [`ROOM`] on the goroutine's stack, or off to `scarce`. Loses r12, r13 and the flags, which hold nothing where a
+/// Goes on where there is so much `room`, [`ROOM`] or more, on the goroutine's stack, or off to `scarce`. Loses r12, r13 and the flags, which hold nothing where a
 /// function begins or is left.
-pub(super) fn ask_for_room(a: &mut CodeAssembler, scarce: CodeLabel) -> Asm {
+pub(super) fn ask_for_room(a: &mut CodeAssembler, room: i32, scarce: CodeLabel) -> Asm {
     ask_for_stack(a, scarce)?;
-    a.cmp(r12, ROOM)?;
+    a.cmp(r12, room)?;
     a.jb(scarce)
 }
 

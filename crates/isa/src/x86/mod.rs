@@ -28,6 +28,7 @@
 //! | `narrow` | how do detours do all that in 32-bit programs? |
 //! | `liveness` | which registers and flags does nobody read any more? |
 
+mod bodies;
 mod computed;
 mod decode;
 mod detour;
@@ -210,6 +211,14 @@ impl Isa for X86 {
 
     fn handlers_return_to(&self, code: &[u8]) -> Vec<usize> {
         if self.bits == 64 { signals::returns(code) } else { Vec::new() }
+    }
+
+    fn body_frames(&self, code: &[u8]) -> Vec<crate::frames::Point> {
+        if self.bits == 64 { frames::of_body(code) } else { Vec::new() }
+    }
+
+    fn runs_bodies(&self) -> bool {
+        self.bits == 64
     }
 
     fn signal_code(&self, layout: &Layout) -> Result<Runtime, Reason> {

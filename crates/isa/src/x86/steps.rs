@@ -16,6 +16,8 @@ impl Scratch {
         match step {
             EntryStep::Count(_) => Self::THREAD,
             EntryStep::Record { .. } | EntryStep::Fetch { .. } => Self { roles: 4, clock: Clock::Aside },
+            // What they take besides, `Frame` knows.
+            EntryStep::Run(_) => Self::THREAD,
         }
     }
 }
@@ -54,6 +56,7 @@ impl Template<'_> {
             EntryStep::Count(counter) => self.asm.a.inc(at(frame.block, counter)),
             EntryStep::Record { id, arguments } => self.record_entry(frame, id, arguments),
             EntryStep::Fetch { id } => self.record_operands(frame, id),
+            EntryStep::Run(_) => self.run_at_entry(frame),
         }
     }
 
@@ -62,6 +65,7 @@ impl Template<'_> {
         match step {
             EntryStep::Count(counter) => self.count_shared(counter, scratch),
             EntryStep::Record { .. } | EntryStep::Fetch { .. } => self.count_shared(records, scratch),
+            EntryStep::Run(_) => self.count_shared(BLOCK_UNRUN, scratch),
         }
     }
 
@@ -71,6 +75,7 @@ impl Template<'_> {
             ReturnStep::Count(counter) => self.count_shared(counter, RDX),
             ReturnStep::Record { .. } => self.count_shared(BLOCK_RING_LOST, RDX),
             ReturnStep::Time(_) => Ok(()),
+            ReturnStep::Run(_) => self.count_shared(BLOCK_UNRUN, RDX),
         }
     }
 
@@ -88,6 +93,7 @@ impl Template<'_> {
         match step {
             ReturnStep::Count(counter) => self.asm.a.inc(at(block, counter)),
             ReturnStep::Record { id } => self.record_return(id, stacked),
+            ReturnStep::Run(_) => self.run_at_return(stacked, last),
             ReturnStep::Time(histogram) if last => self.add_latency(histogram),
             ReturnStep::Time(histogram) => {
                 self.asm.a.mov(rdx, rsi)?;
@@ -138,7 +144,7 @@ impl Template<'_> {
     }
 
     /// rax = the value of an operand as it was when the detour was entered. Loses rdx.
-    fn fetch(&mut self, frame: &Frame, operand: Operand) -> Asm {
+    pub(super) fn fetch(&mut self, frame: &Frame, operand: Operand) -> Asm {
         let (from, size) = match operand {
             Operand::Register(register) => return self.fetch_register(frame, RAX, register.into()),
             Operand::Memory { base, index, offset, size } => {
@@ -164,10 +170,11 @@ impl Template<'_> {
     }
 
     fn fetch_register(&mut self, frame: &Frame, to: usize, register: usize) -> Asm {
+        let pushed = self.pushed;
         let a = &mut self.asm.a;
         match frame.saved_place(register) {
-            _ if register == RSP => a.lea(GPR64[to], qword_ptr(rsp + frame.depth())),
-            Some(saved) => a.mov(GPR64[to], saved),
+            _ if register == RSP => a.lea(GPR64[to], qword_ptr(rsp + (frame.depth() + pushed))),
+            Some(saved) => a.mov(GPR64[to], saved + pushed),
             None => a.mov(GPR64[to], GPR64[register]),
         }
     }

@@ -17,6 +17,7 @@ use super::{
     pieces::{Pieces, RUNS, parts},
     relocate::Relocated,
 };
+use crate::body::{Extra, Run, Runs, Takes};
 use crate::detour::*;
 use crate::payload::*;
 use crate::{Reason, Site, frames::Point};
@@ -24,15 +25,25 @@ use alloc::vec::Vec;
 use iced_x86::{Decoder, Instruction};
 
 /// What the fields of a detour follow: its own address, the first instruction that stays, the arena's routines, the offsets and numbers
-/// that its payload has.
-const PARAMETERS: usize = 8;
+/// that its payload has; then the bodies that it calls, and what they are told of the site.
+const PARAMETERS: usize = 12;
 /// Index of the first offset.
 const OFFSETS: usize = 3;
+/// Index of the first of the body and the site's number at the entry, and of those at the return.
+const BODIES: usize = 8;
 type Parameters = [u64; PARAMETERS];
 
 /// How far each parameter is moved to see what follows it. Sums and differences of them are all different. Multiples of a cache line,
 /// so that nothing is aligned in another way.
-const STEPS: Parameters = [64, 3 * 64, 9 * 64, 27 * 64, 81 * 64, 243 * 64, 729 * 64, 2187 * 64];
+const STEPS: Parameters = {
+    let mut steps = [64; PARAMETERS];
+    let mut at = 1;
+    while at < PARAMETERS {
+        steps[at] = 3 * steps[at - 1];
+        at += 1;
+    }
+    steps
+};
 
 /// Branches shorter than this may be encoded in another way.
 const FAR: u64 = 4096;
@@ -48,6 +59,36 @@ pub(crate) struct Shape {
     /// How far behind the start of the patch the second and the third run begin.
     begin: [u8; 2],
     stack: Stack,
+    bodies: Bodies,
+}
+
+/// What detours of one shape have in common of the bodies that they call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Bodies {
+    /// At the entry and at the return, what one takes, and what it uses of the stack.
+    each: [Option<(Takes, u32)>; 2],
+    /// How far the probe is behind the first displaced instruction, where it is told.
+    behind: i8,
+}
+
+/// `None` where there are more than templates know, or they are told more of a site than its place.
+fn bodies(request: &DetourRequest<'_>) -> Option<Bodies> {
+    let Runs { entry, at_return } = request.runs;
+    let one = |runs: &[Run]| match runs {
+        [] => Some(None),
+        [run] => (!run.takes.has(Extra::Operands)).then_some(Some((run.takes, run.frame))),
+        _ => None,
+    };
+    let each = [one(entry)?, one(at_return)?];
+    let mut behind = 0;
+    if each.iter().flatten().any(|(takes, _)| takes.has(Extra::InstructionPointer)) {
+        // Its address follows that of the first instruction that stays, which is as far from there in all of a shape, but in these.
+        if matches!(request.payload.followed.map(|f| f.way), Some(Way::Through { .. })) {
+            return None;
+        }
+        behind = i8::try_from(request.site.address.wrapping_sub(request.displaced.start) as i64).ok()?;
+    }
+    Some(Bodies { each, behind })
 }
 
 /// All that a shape is made from, and soon found out.
@@ -58,25 +99,27 @@ pub(crate) struct Sketch {
     lengths: [usize; RUNS],
     begin: [u8; 2],
     stack: Stack,
+    bodies: Bodies,
 }
 
 impl Sketch {
     /// `None` for what templates are not made of. `spare`: what [`super::spare`] says of the site.
     pub fn of(request: &DetourRequest<'_>, spare: Liveness) -> Option<Self> {
-        let kinds = kinds(&request.payload)?;
+        let (kinds, bodies) = (kinds(&request.payload)?, bodies(request)?);
         if request.address.abs_diff(request.displaced.end()) < FAR {
             return None;
         }
         // Where exactly it will come to lie makes no difference, or filling in finds that it does.
         let lengths = moved_to(request, [0; RUNS])?.map(|moved| moved.code.len());
         let [ahead, probed, _] = parts(request).map(|part| part.displaced.length);
-        Some(Self { spare, kinds, lengths, begin: [ahead, ahead + probed], stack: request.stack })
+        Some(Self { spare, kinds, lengths, begin: [ahead, ahead + probed], stack: request.stack, bodies })
     }
 
     /// `payload`: that of the request that it is of.
     pub fn shape(&self, payload: &Payload) -> Shape {
         let frame = Frame::choose(64, self.stack, payload, self.spare);
-        Shape { frame, kinds: self.kinds, lengths: self.lengths, begin: self.begin, stack: self.stack }
+        let Self { kinds, lengths, begin, stack, bodies, .. } = *self;
+        Shape { frame, kinds, lengths, begin, stack, bodies }
     }
 }
 
@@ -115,11 +158,13 @@ fn routines(request: &DetourRequest<'_>) -> u64 {
 fn kinds(payload: &Payload) -> Option<u64> {
     let entry = |step| match step {
         EntryStep::Count(_) => Some(1),
+        EntryStep::Run(_) => Some(2),
         EntryStep::Record { .. } | EntryStep::Fetch { .. } => None,
     };
     let at_return = |step| match step {
         ReturnStep::Count(_) => Some(1),
         ReturnStep::Time(_) => Some(2),
+        ReturnStep::Run(_) => Some(3),
         ReturnStep::Record { .. } => None,
     };
     let way = |way| match way {
@@ -135,7 +180,7 @@ fn kinds(payload: &Payload) -> Option<u64> {
     });
     let mut all = payload.entry.iter().map(entry).chain(followed);
     let mut own = *payload;
-    let fits = payload.hooks.is_empty() && own.offsets().count() <= PARAMETERS - OFFSETS;
+    let fits = payload.hooks.is_empty() && own.offsets().count() <= BODIES - OFFSETS;
     all.try_fold(0, |kinds, kind| Some(kinds << 2 | kind?)).filter(|_| fits)
 }
 
@@ -144,6 +189,10 @@ fn parameters(request: &DetourRequest<'_>) -> Parameters {
     [all[0], all[1], all[2]] = [request.address, request.displaced.end(), routines(request)];
     for (to, offset) in all[OFFSETS..].iter_mut().zip(payload.offsets()) {
         *to = u64::from(*offset);
+    }
+    let runs = [request.runs.entry.first(), request.runs.at_return.first()];
+    for (to, run) in all[BODIES..].chunks_mut(2).zip(runs) {
+        to.copy_from_slice(&run.map_or([0; 2], |run| [run.body, run.site.into()]));
     }
     all
 }
@@ -164,6 +213,15 @@ fn encode_moved(request: &DetourRequest<'_>) -> Result<Detour, Reason> {
     };
     moved.site = &code;
     let addresses = request.runtime.routines.iter();
+    let [entry, at_return] = [request.runs.entry, request.runs.at_return].map(<[Run]>::to_vec);
+    let mut runs = [entry, at_return];
+    for (runs, steps) in runs.iter_mut().zip(STEPS[BODIES..].chunks(2)) {
+        for run in runs {
+            run.body = run.body.wrapping_add(steps[0]);
+            run.site = run.site.wrapping_add(steps[1] as u32);
+        }
+    }
+    moved.runs = Runs { entry: &runs[0], at_return: &runs[1] };
     let runtime = Runtime {
         routines: addresses.map(|address| address.wrapping_add(routines)).collect(),
         ..Runtime::default()
@@ -367,16 +425,22 @@ mod tests {
 
     #[test]
     fn a_difference_tells_which_steps_were_taken() {
-        let [a, b, c, _, _, _, f, _] = STEPS.map(|step| step as i64);
-        let cases: [(i64, Option<[i8; PARAMETERS]>); 8] = [
-            (0, Some([0; PARAMETERS])),
-            (a, Some([1, 0, 0, 0, 0, 0, 0, 0])),
-            (-a, Some([-1, 0, 0, 0, 0, 0, 0, 0])),
-            (b - a, Some([-1, 1, 0, 0, 0, 0, 0, 0])),
-            (f - c + a, Some([1, 0, -1, 0, 0, 0, 1, 0])),
+        let [a, b, c, _, _, _, f, _, _, _, y, z] = STEPS.map(|step| step as i64);
+        let taken = |of: &[(usize, i8)]| {
+            let mut by = [0; PARAMETERS];
+            of.iter().for_each(|&(parameter, times)| by[parameter] = times);
+            Some(by)
+        };
+        let cases = [
+            (0, taken(&[])),
+            (a, taken(&[(0, 1)])),
+            (-a, taken(&[(0, -1)])),
+            (b - a, taken(&[(0, -1), (1, 1)])),
+            (f - c + a, taken(&[(0, 1), (2, -1), (6, 1)])),
+            (z - y, taken(&[(10, -1), (11, 1)])),
             (a + 8, None),
-            (2 * f, Some([0, 0, 0, 0, 0, 0, -1, 1])),
-            (5 * f, None),
+            (2 * f, taken(&[(6, -1), (7, 1)])),
+            (5 * z, None),
         ];
         for (difference, expected) in cases {
             assert_eq!(followed(difference), expected, "{difference}");

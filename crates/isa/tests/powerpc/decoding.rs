@@ -129,6 +129,7 @@ fn boosted_slots_end_in_a_branch_back() {
     ] {
         let boosted = with_site(&[word], 0, |site| {
             let request = DetourRequest {
+                runs: trapless_isa::body::Runs::default(),
                 address: FUNCTION + 0x1000,
                 displaced: POWERPC64LE.verdict(site).boost.expect(name),
                 original: site.code,
@@ -387,6 +388,7 @@ proptest! {
         };
         for runtime in [&runtime, &Runtime::default()] {
             let request = DetourRequest {
+                runs: trapless_isa::body::Runs::default(),
                 address: (address & !3).wrapping_add(0x1_0000),
                 displaced,
                 original: &code,

@@ -186,6 +186,7 @@ fn plan(program: &Program, layout: &Layout) -> (Plan, Vec<bool>) {
         arena.resize(arena.len().next_multiple_of(32), 0);
         let offset = (displaced.start - site.function) as usize;
         let request = DetourRequest {
+            runs: trapless_isa::body::Runs::default(),
             address: ARENA + arena.len() as u64,
             displaced,
             original: &site.code[offset..offset + usize::from(displaced.length)],

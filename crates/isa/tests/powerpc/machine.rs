@@ -199,6 +199,7 @@ impl Script {
         let displaced = POWERPC64LE.verdict(&site).jump.expect("a site for a branch");
         let address = self.free.next_multiple_of(32);
         let request = DetourRequest {
+            runs: trapless_isa::body::Runs::default(),
             address,
             displaced,
             original: &code[..usize::from(displaced.length)],

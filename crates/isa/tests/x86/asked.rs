@@ -289,6 +289,7 @@ fn what_cannot_ask_is_refused() {
         let site = Site { address, function: FUNCTION, code, padding: &[], targets: &targets };
         let displaced = isa.verdict(&site).jump.unwrap();
         let request = DetourRequest {
+            runs: trapless_isa::body::Runs::default(),
             address: detour_at(0),
             displaced,
             original: &code[from..from + usize::from(displaced.length)],

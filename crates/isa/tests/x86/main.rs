@@ -3,6 +3,8 @@
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod asked;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod bodies;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod conditions;
 mod decided;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]

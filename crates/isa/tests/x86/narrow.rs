@@ -116,6 +116,7 @@ impl Probed {
         let site = Site { address: ORIGINAL, function: ORIGINAL, code, padding: &[], targets: &targets };
         let displaced = isa.verdict(&site).jump.expect("a site for a jump");
         let request = DetourRequest {
+            runs: trapless_isa::body::Runs::default(),
             address: DETOUR,
             displaced,
             original: &code[..usize::from(displaced.length)],

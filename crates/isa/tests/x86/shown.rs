@@ -79,12 +79,14 @@ fn shown(told: &Told, step: &Step) -> Option<Shown> {
         let at = sp.wrapping_add_signed(depth.into());
         shown.restore(&point.saved, at, step);
         match place {
-            Place::Routine => (ip, sp) = (step.word(at), at + 8),
-            Place::Site(behind) => shown.ip = Some(site + u64::from(behind)),
-            Place::Caller => shown.ip = Some(EXIT),
+            Place::Routine | Place::Body => (ip, sp) = (step.word(at), at + 8),
+            Place::Site(behind) | Place::SiteForHandlers(behind) => {
+                shown.ip = Some(site + u64::from(behind));
+            }
+            Place::Caller | Place::CallerForHandlers => shown.ip = Some(EXIT),
         }
         shown.registers[4] = Some(at);
-        if place != Place::Routine {
+        if !matches!(place, Place::Routine | Place::Body) {
             return Some(shown);
         }
     }
@@ -188,16 +190,24 @@ fn some_payloads(random: &mut Random) -> Vec<Payload> {
 
 /// What was looked at.
 #[derive(Default)]
-struct Looked {
+pub struct Looked {
     steps: usize,
     unknown: usize,
     /// Registers, by number, and flags that hold nothing, and may be shown as anything.
     free: (u16, u64),
+    /// Bodies and their routines.
+    pieces: Vec<(u64, Vec<Point>)>,
 }
 
 impl Looked {
+    /// What else stands in the arena.
+    pub fn with(mut self, piece: (u64, Vec<Point>)) -> Self {
+        self.pieces.push(piece);
+        self
+    }
+
     /// Looks at all steps of a function at [`FUNCTION`], with each way that a thread may find its entry. `goroutine` is what r14 is to hold.
-    fn at_each(
+    pub fn at_each(
         &mut self,
         machine: &Machine,
         random: &mut Random,
@@ -224,7 +234,8 @@ impl Looked {
         start: impl Fn(&mut Random) -> State,
         context: &str,
     ) {
-        let told = Told::of(machine, layout, probed);
+        let mut told = Told::of(machine, layout, probed);
+        told.0.extend(self.pieces.iter().map(|(at, points)| (*at, 0, points.clone())));
         for table in Table::ALL {
             let thread = Machine::thread(random.next() % 8);
             table.prepare(machine, layout, thread);
@@ -253,7 +264,7 @@ impl Looked {
 
     /// That there was much to look at, and hardly anything is unknown.
     #[track_caller]
-    fn tell(self) {
+    pub fn tell(self) {
         let Looked { steps, unknown, .. } = self;
         assert!(steps > 50_000 && unknown * 50 < steps, "{unknown} of {steps} steps are unknown");
     }

@@ -198,6 +198,7 @@ fn what_needs_a_stack_is_refused_without_one() {
         let displaced = isa.verdict(&site).jump.unwrap();
         let from = from as usize;
         let request = DetourRequest {
+            runs: trapless_isa::body::Runs::default(),
             address: detour_at(0),
             displaced,
             original: &code[from..from + usize::from(displaced.length)],

@@ -6,7 +6,7 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Words from the stack pointer on that are kept of each step.
-const WORDS: usize = 48;
+const WORDS: usize = 192;
 /// The most steps of a run.
 const MOST: usize = 4096;
 pub const TRAP_FLAG: u64 = 1 << 8;

@@ -3,6 +3,7 @@
 use crate::files::{LIBRARIES, Library};
 use crate::machine::layout;
 use std::collections::BTreeMap;
+use trapless_isa::body::{Extra, Run, Runs, Takes};
 use trapless_isa::detour::*;
 use trapless_isa::payload::*;
 use trapless_isa::{Displaced, Kinds, Machine, Mechanism, Site, Sketch, Spare, Template};
@@ -11,7 +12,7 @@ use trapless_isa::{Displaced, Kinds, Machine, Mechanism, Site, Sketch, Spare, Te
 const ARENA: u64 = 0x2000_0000;
 
 /// How many payloads are asked for.
-const ASKED: usize = 7;
+const ASKED: usize = 9;
 
 /// What is asked of the `n`-th function.
 fn asked(n: u32) -> [(&'static str, Payload); ASKED] {
@@ -32,9 +33,25 @@ fn asked(n: u32) -> [(&'static str, Payload); ASKED] {
         ("latency", payload(Steps::of([count]), times)),
         ("trace", payload(Steps::of([count, record]), times)),
         ("many", payload(Steps::of([count, count]), Some(Steps::of(many)))),
+        ("run", payload(Steps::of([EntryStep::Run(RUN.takes)]), None)),
+        (
+            "run both",
+            payload(
+                Steps::of([count, EntryStep::Run(RUN.takes)]),
+                Some(Steps::of([counted, ReturnStep::Run(RUN.takes)])),
+            ),
+        ),
         ("note", noted(payload(Steps::of([count]), times), Way::Noted(by_slot(n)))),
     ]
 }
+
+/// A body that every function calls.
+const RUN: Run = Run {
+    body: 0x7fff_1234_5678,
+    takes: Takes::of(&[Extra::Site, Extra::Time, Extra::InstructionPointer]),
+    frame: 256,
+    site: 0,
+};
 
 fn by_slot(probe: u32) -> Noted {
     Noted { probe, by: Identity::Slot }
@@ -86,10 +103,16 @@ fn filled_in_detours_are_those_that_the_encoder_writes() {
         library.filter_map(|(_, paths)| Library::open(paths)).find(|l| l.machine == Machine::X86_64);
     let Some(library) = library else { return };
     let functions = found(&library);
+    let runs: Vec<[Run; 1]> = (0..functions.len()).map(|n| [Run { site: n as u32, ..RUN }]).collect();
     let usual = (0..ASKED).map(|which| (which, Stack::Enough));
     for (which, stack) in usual.chain([(0, Stack::NoneInGo)]) {
         let what = asked(0)[which].0;
         let request = |n: usize, arena: usize| DetourRequest {
+            runs: match what {
+                "run" => Runs { entry: &runs[n], at_return: &[] },
+                "run both" => Runs { entry: &runs[n], at_return: &runs[n] },
+                _ => Runs::default(),
+            },
             address: arenas[arena].0 + 0x4000 + 2048 * n as u64,
             displaced: functions[n].displaced,
             original: functions[n].original,
@@ -181,6 +204,7 @@ fn exits_with_instructions_ahead_of_them_are_filled_in_as_the_encoder_writes_the
         }
     };
     let request = |n: usize| DetourRequest {
+        runs: Runs::default(),
         address: ARENA + 0x4000 + 1024 * n as u64,
         displaced: exits[n].0.displaced,
         original: exits[n].0.original,
@@ -229,6 +253,7 @@ fn a_template_is_for_arenas_whose_routines_lie_alike() {
     let functions = found(&library);
     let one = &functions[0];
     let request = DetourRequest {
+        runs: Runs::default(),
         address: ARENA + 0x4000,
         displaced: one.displaced,
         original: one.original,

@@ -7,6 +7,9 @@ use std::sync::OnceLock;
 /// Bytes of an XSAVE area.
 pub const SIZE: usize = 0x3000;
 
+/// Where [`compared`] has the vector registers: behind the control words and ST.
+pub const PACKED_XMM: usize = 2 + 1 + 4 + 8 * 10;
+
 /// State components that are set and compared: x87, SSE, AVX, and what there is of AVX-512. The processor must have
 /// xsave.
 pub fn components() -> u64 {

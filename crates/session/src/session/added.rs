@@ -63,7 +63,8 @@ impl Session {
         let allowed: Vec<Mechanism> = allowed.into_iter().filter(|mechanism| !mechanism.traps()).collect();
         let wanted = |site: &Site| makers.want(site, wanted(measure, site));
         let follows = follows(measure, &sites);
-        let prepared = Prepared::added(process, images, sites, follows, self)?;
+        let prepared =
+            Prepared::added(process, images, sites, follows, self)?.with_run(self.asked.run.clone());
         let plan = prepared.plan(wanted, &allowed);
         let (plan, added) = match self.put_in(process, &plan, hold) {
             Ok(done) => done,
@@ -222,6 +223,7 @@ impl<'i> Prepared<'i> {
             usdt: BTreeMap::new(),
             signals: signals::Hooks::default(),
             home: Home::Armed(host),
+            run: None,
             first: session.files.len(),
         }
         .read(follows)

@@ -1,7 +1,8 @@
 //! What is asked for in a session, and what that means at each site.
 
 use crate::resolve::{Kinds, Site, Sites};
-use trapless_engine::Wanted;
+use std::sync::Arc;
+use trapless_engine::{Clause, Script, Wanted};
 use trapless_isa::Mechanism;
 use trapless_isa::detour::MOST_FETCHED;
 
@@ -17,6 +18,8 @@ pub enum Measure {
         /// 0 to 6.
         args: u8,
     },
+    /// Nothing: the bodies of a script are called ([`Asked::run`]).
+    Run,
 }
 
 /// What is done with sites, besides what each of them says.
@@ -28,12 +31,59 @@ pub struct Asked {
     pub allowed: Vec<Mechanism>,
     /// What is asked for at sites that may be added later ([`Session::add`](super::Session::add)), if there may be any.
     pub later: Option<Kinds>,
+    /// The script whose bodies are called, for [`Measure::Run`].
+    pub run: Option<Arc<Run>>,
+}
+
+/// A script, and which of its bodies are called where.
+#[derive(Clone, Debug, Default)]
+pub struct Run {
+    /// Its code and memory.
+    pub script: Script,
+    /// For each of the specifications that sites were resolved from, in their order, the number of the body that is called at what it means: at
+    /// the entry or the instruction where it asks for that, and at the return where it asks for that. Several may mean one site, and are
+    /// called in this order. Of one without a body nothing is called.
+    pub clauses: Vec<RunAt>,
+}
+
+/// Where the body of a clause is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunAt {
+    /// At an entry, an instruction or a USDT probe.
+    Entry(u16),
+    /// At the return.
+    Return(u16),
+}
+
+impl Asked {
+    /// To call bodies of a script where its clauses say, and measure nothing. Code for the target is called by jumps only.
+    pub fn run(run: Run) -> Self {
+        let allowed = vec![Mechanism::Jump, Mechanism::Short];
+        Self { measure: Measure::Run, allowed, later: None, run: Some(Arc::new(run)) }
+    }
+}
+
+impl Run {
+    /// The clauses of a site that these specifications mean.
+    pub(super) fn clauses(&self, asked: &[u32]) -> [Vec<Clause>; 2] {
+        let mut all = [const { Vec::new() }; 2];
+        for number in asked {
+            let at = usize::try_from(*number).ok().and_then(|number| self.clauses.get(number));
+            let (list, body) = match at {
+                Some(RunAt::Entry(body)) => (0, *body),
+                Some(RunAt::Return(body)) => (1, *body),
+                None => continue,
+            };
+            all[list].extend(self.script.clause(body));
+        }
+        all
+    }
 }
 
 impl Asked {
     /// To measure this, by these mechanisms, at the sites that there are.
     pub fn of(measure: Measure, allowed: &[Mechanism]) -> Self {
-        Self { measure, allowed: allowed.to_vec(), later: None }
+        Self { measure, allowed: allowed.to_vec(), later: None, run: None }
     }
 }
 
@@ -67,6 +117,7 @@ pub(super) fn wanted_of(measure: Measure, kinds: Kinds) -> Wanted {
     let Kinds { entry, returns } = kinds;
     match measure {
         _ if !entry && !returns => Wanted::default(),
+        Measure::Run => Wanted { run_entry: entry, run_return: returns, ..Wanted::default() },
         Measure::Count => Wanted { entries: entry, returns, ..Wanted::default() },
         Measure::Latency => Wanted { entries: true, returns: true, latency: true, ..Wanted::default() },
         Measure::Trace { args } => Wanted {

@@ -1,6 +1,6 @@
 //! Sites with all that must be known of them, ready to be judged.
 
-use super::{SiteNotes, arm, facts, hooks, signals};
+use super::{Run, SiteNotes, arm, facts, hooks, signals};
 use crate::error::Error;
 use crate::resolve::{Site, Sites};
 use crate::survey;
@@ -8,8 +8,9 @@ use crate::target::{self, Image};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 use trapless_engine::admit::{Facts, Functions, Runtime, Runtimes, entry_of};
-use trapless_engine::{Code, Function, Home, Meant, Module, Plan, Request, Role, Wanted};
+use trapless_engine::{Clause, Clauses, Code, Function, Home, Meant, Module, Plan, Request, Role, Wanted};
 use trapless_isa::detour::signals::RETURN_LENGTH;
 use trapless_isa::{BranchTargets, Mechanism, Operand, SignalCall};
 use trapless_process::{Process, RemoteAddr};
@@ -26,8 +27,17 @@ pub struct Prepared<'i> {
     pub(super) usdt: BTreeMap<u32, SiteNotes>,
     pub(super) signals: signals::Hooks,
     pub(super) home: Home,
+    /// The bodies that are called, if any are.
+    pub(super) run: Option<Called>,
     /// The id of the first site.
     pub(super) first: u32,
+}
+
+/// A script, and which of its bodies are called at the sites.
+pub(super) struct Called {
+    run: Arc<Run>,
+    /// By which specifications mean a site: at its entry, and at its return.
+    clauses: BTreeMap<Vec<u32>, [Vec<Clause>; 2]>,
 }
 
 /// What is known of a file that has sites.
@@ -71,6 +81,7 @@ impl<'i> Prepared<'i> {
             usdt: none,
             signals,
             home,
+            run: None,
             first: 0,
         };
         read.read(follows)
@@ -126,6 +137,25 @@ impl<'i> Prepared<'i> {
         Self { home, ..self }
     }
 
+    /// Says which bodies are called at the sites.
+    #[must_use]
+    pub(super) fn with_run(self, run: Option<Arc<Run>>) -> Self {
+        let Some(run) = run else { return self };
+        let mut clauses: BTreeMap<Vec<u32>, [Vec<Clause>; 2]> = BTreeMap::new();
+        for site in &self.sites.sites {
+            if !clauses.contains_key(&site.asked) {
+                clauses.insert(site.asked.clone(), run.clauses(&site.asked));
+            }
+        }
+        Self { run: Some(Called { run, clauses }), ..self }
+    }
+
+    /// The bodies that are called at a site.
+    fn clauses(&self, site: &Site) -> Clauses<'_> {
+        let found = self.run.as_ref().and_then(|called| called.clauses.get(&site.asked));
+        found.map_or(Clauses::default(), |[entry, at_return]| Clauses { entry, at_return })
+    }
+
     /// The site with this id.
     pub(super) fn site(&self, id: u32) -> &Site {
         &self.sites.sites[(id - self.first) as usize]
@@ -173,7 +203,9 @@ impl<'i> Prepared<'i> {
                 true => entry_of(&modules[module], &code),
                 false => site.address.wrapping_add(file.bias),
             };
-            let wanted = self.signals.want(site, wanted(site));
+            let (mut wanted, clauses) = (self.signals.want(site, wanted(site)), self.clauses(site));
+            wanted.run_entry &= !clauses.entry.is_empty();
+            wanted.run_return &= !clauses.at_return.is_empty();
             let in_go = wanted.record_entry.filter(|_| is_entry);
             let in_go = in_go.and_then(|count| file.arguments_in_go(function, count.into()));
             requests.push(Request {
@@ -187,6 +219,7 @@ impl<'i> Prepared<'i> {
                 mechanism: site.mechanism,
                 operands: notes.map(|notes| notes.operands.as_slice()).or(in_go),
                 semaphores: notes.map_or(&[], |notes| notes.semaphores.as_slice()),
+                clauses,
                 unread: file.module.unread(&function.range()).map(Unread::name),
             });
         }
@@ -196,7 +229,8 @@ impl<'i> Prepared<'i> {
     /// Which of the sites can be probed, in which way, and why not the others.
     pub fn plan(&self, wanted: impl Fn(&Site) -> Wanted, allowed: &[Mechanism]) -> Plan<'_> {
         let (modules, requests) = self.requests(wanted);
-        Plan::new(&self.facts, modules, &requests, allowed, self.home)
+        let script = self.run.as_ref().map(|called| &called.run.script);
+        Plan::with_script(&self.facts, modules, &requests, allowed, self.home, script)
     }
 
     /// The same, less what would be refused on the way to the armed process: for want of memory, or for code that is not the

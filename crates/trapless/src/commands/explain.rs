@@ -351,6 +351,7 @@ fn detour(
         followed: way.map(followed),
     };
     let request = DetourRequest {
+        runs: trapless_isa::body::Runs::default(),
         address,
         displaced,
         original,

@@ -41,6 +41,8 @@ impl Narrow<'_, '_> {
             EntryStep::Count(counter) => count(self.a(), frame.block, counter),
             EntryStep::Record { id, arguments } => self.record_entry(frame, id, arguments),
             EntryStep::Fetch { id } => self.record_operands(frame, id),
+            // Refused before.
+            EntryStep::Run(_) => self.a().ud2(),
         }
     }
 
@@ -49,6 +51,7 @@ impl Narrow<'_, '_> {
         match step {
             EntryStep::Count(counter) => self.count_shared(counter),
             EntryStep::Record { .. } | EntryStep::Fetch { .. } => self.count_shared(BLOCK_RING_LOST),
+            EntryStep::Run(_) => self.count_shared(BLOCK_UNRUN),
         }
     }
 
@@ -58,6 +61,7 @@ impl Narrow<'_, '_> {
             ReturnStep::Count(counter) => self.count_shared(counter),
             ReturnStep::Record { .. } => self.count_shared(BLOCK_RING_LOST),
             ReturnStep::Time(_) => Ok(()),
+            ReturnStep::Run(_) => self.count_shared(BLOCK_UNRUN),
         }
     }
 
@@ -76,6 +80,8 @@ impl Narrow<'_, '_> {
                 self.add_latency(histogram, 8)?;
                 kept.into_iter().rev().try_for_each(|register| self.a().pop(register))
             }
+            // Refused before.
+            ReturnStep::Run(_) => self.a().ud2(),
         }
     }
 

@@ -7,11 +7,11 @@
 //! | handler | as the kernel calls one | every register but r10 and r11 is kept |
 //! | inside | rdi, rsi, rdx: as the kernel calls a handler that has interrupted a detour | rdi, rsi, rdx, r11 and what functions keep are kept |
 //! | row | rcx: an address | al: what it stands for; r8: bytes to the place's stack pointer; r9: what was saved; r10: its piece; r11: its arena |
-//! | locate | rcx: an address, rbp: its stack pointer, which is pushed, too | rax: the program's address or 0, rbp: its stack pointer; r12 to r15 |
+//! | locate | rcx: an address, rbp: its stack pointer, which is pushed, too; r12: room for levels | rax: the program's address or 0, rbp: its stack pointer; r13: behind the last level |
 //! | exchange | rdi: what was saved ([`Saved`]) or 0, rsi: the stack pointer it is below of, rbx: a context | |
 //!
-//! A thread in a routine that a detour calls stands in both, so two things are known of it: `locate` leaves in r12 and r13 what the inner one has
-//! saved, in r14 and r15 what the outer one has, as `exchange` takes it.
+//! A thread in a routine that a detour calls stands in both, and one in a routine of a body in all three. Each is a *level*: what it has saved, and
+//! where, as `exchange` takes it. `locate` leaves them from the innermost on, in room that its caller has made on the stack.
 
 mod actions;
 mod context;
@@ -109,6 +109,24 @@ impl Routines {
         let place = a.place(routine);
         a.put(|a, _| a.call(place));
     }
+}
+
+/// In how many pieces of code a thread may stand at once: a detour, a body, and routines that call each other.
+const LEVELS: i32 = 6;
+/// Bytes of a level: where the arena tells what was saved ([`Saved`]) or 0, and the stack pointer that it is below of.
+const LEVEL_SIZE: i32 = 16;
+
+/// Makes room for levels, at r12.
+fn make_levels(a: &mut Lower) {
+    a.address(RSP, RSP, -(LEVELS * LEVEL_SIZE));
+    a.copy(R12, RSP);
+}
+
+/// Takes that room back, which is at the stack pointer again. What leads to an arena does not stay in it.
+fn drop_levels(a: &mut Lower) {
+    a.set(RCX, 0);
+    (0..LEVELS).for_each(|level| a.store(RCX, RSP, level * LEVEL_SIZE));
+    a.address(RSP, RSP, LEVELS * LEVEL_SIZE);
 }
 
 /// Overwrites what was pushed below the stack pointer, at most four words. Handlers switch stacks: what leads to us would be taken for

@@ -1,6 +1,6 @@
 //! What a handler is shown.
 
-use super::{Routines, context, forget_calls, handler_of_stub};
+use super::{LEVEL_SIZE, Routines, context, drop_levels, forget_calls, handler_of_stub, make_levels};
 use crate::Layout;
 use crate::assemble::Assemble;
 use crate::detour::signals::*;
@@ -116,6 +116,7 @@ impl Routines {
         const DESCRIPTION: i32 = 8;
         a.bind(self.inside);
         SAVED.iter().for_each(|&register| a.push(register));
+        make_levels(a);
         OWN.iter().for_each(|&register| a.push(register));
         a.bind(within);
         a.store(RDI, RSP, SIGNAL);
@@ -162,15 +163,19 @@ impl Routines {
         a.bind(show);
         a.store(RAX, RBX, context::IP);
         a.store(RBP, RBX, context::SP);
-        for (saved, base) in [(R12, R13), (R14, R15)] {
-            a.copy(RDI, saved);
-            a.copy(RSI, base);
-            self.show_flags(a);
-            self.call(a, self.exchange);
-        }
+        let level = a.label();
+        a.copy(R14, R12);
+        a.bind(level);
+        a.load(RDI, R14, 0);
+        a.load(RSI, R14, 8);
+        self.show_flags(a);
+        self.call(a, self.exchange);
+        a.add_small(R14, LEVEL_SIZE);
+        a.jump_if_not_equal(R14, R13, level);
         a.bind(out);
         forget_calls(a);
         OWN.iter().for_each(|&register| a.pop(register));
+        drop_levels(a);
         SAVED.iter().rev().for_each(|&register| a.pop(register));
         a.put(|a, _| a.ret());
     }

@@ -1,6 +1,6 @@
 //! What an address in an arena stands for.
 
-use super::{LAST_ROW, Routines};
+use super::{LAST_ROW, LEVEL_SIZE, LEVELS, Routines};
 use crate::assemble::Assemble;
 use crate::detour::*;
 use crate::frames::*;
@@ -66,40 +66,48 @@ impl Routines {
         a.bits(R8, RAX, ROW_DEPTH.0, ROW_DEPTH.1);
         a.put(|a, _| a.lea(r8, qword_ptr(r8 * 8 - 8)));
         a.put(|a, _| a.shr(eax, ROW_PLACE.0));
+        // What unwinders are not told.
+        let told = a.label();
+        let told_place = a.place(told);
+        a.put(|a, _| a.cmp(eax, i32::from(PLACE_UNKNOWN)));
+        a.put(|a, _| a.jne(told_place));
+        a.jump_if_zero(R9, told);
+        a.put(|a, _| a.movzx(eax, byte_ptr(r9 + SAVED_PLACE as i32)));
+        a.bind(told);
         a.put(|a, _| a.ret());
     }
 
     /// Where in the program a thread is that stands in an arena.
+    ///
+    /// A routine goes back to a detour, and a body's routine to the body: so one after the other is looked at, up to the detour.
     pub(super) fn locate(&self, a: &mut Lower, layout: &Layout) {
-        let [none, one, placed, home] = [(); 4].map(|()| a.label());
-        let unless = |a: &mut Lower, place: u8, to: usize, equal: bool| {
+        let [none, again, outer, home] = [(); 4].map(|()| a.label());
+        let on = |a: &mut Lower, place: u8, to: usize| {
             let to = a.place(to);
             a.put(|a, _| a.cmp(eax, i32::from(place)));
-            a.put(|a, _| if equal { a.je(to) } else { a.jne(to) });
+            a.put(|a, _| a.je(to));
         };
         a.bind(self.locate);
+        a.copy(R13, R12);
+        a.bind(again);
+        a.address(RDX, R12, LEVELS * LEVEL_SIZE);
+        a.jump_if_equal(R13, RDX, none);
         self.call(a, self.row);
-        unless(a, PLACE_UNKNOWN, none, true);
-        a.copy(R12, R9);
-        a.put(|a, _| a.lea(r13, qword_ptr(rbp + r8)));
-        a.set(R14, 0);
-        unless(a, PLACE_ROUTINE, one, false);
-        a.load(RCX, R13, 0);
-        a.address(RBP, R13, 8);
-        self.call(a, self.row);
-        unless(a, PLACE_UNKNOWN, none, true);
-        unless(a, PLACE_ROUTINE, none, true);
-        a.copy(R14, R9);
-        a.put(|a, _| a.lea(r15, qword_ptr(rbp + r8)));
-        a.copy(RBP, R15);
-        a.jump(placed);
-        a.bind(one);
-        a.copy(RBP, R13);
-        a.bind(placed);
-        unless(a, PLACE_CALLER, home, true);
+        on(a, PLACE_UNKNOWN, none);
+        a.add(R8, RBP);
+        a.store(R9, R13, 0);
+        a.store(R8, R13, 8);
+        a.add_small(R13, LEVEL_SIZE);
+        on(a, PLACE_ROUTINE, outer);
+        a.copy(RBP, R8);
+        on(a, PLACE_CALLER, home);
         a.load(R8, R10, ENTRY_SITE as i32);
         a.add(RAX, R8);
         a.put(|a, _| a.ret());
+        a.bind(outer);
+        a.load(RCX, R8, 0);
+        a.address(RBP, R8, 8);
+        a.jump(again);
         a.bind(none);
         a.set(RAX, 0);
         a.put(|a, _| a.ret());

@@ -1,6 +1,6 @@
 //! Where a thread goes on behind its handler.
 
-use super::{LAST_ROW, Routines, context, forget_calls};
+use super::{LAST_ROW, LEVEL_SIZE, Routines, context, drop_levels, forget_calls, make_levels};
 use crate::assemble::Assemble;
 use crate::detour::signals::*;
 use crate::frames::*;
@@ -24,6 +24,7 @@ impl Routines {
         a.load(RCX, R10, context::NOTE);
         a.jump_if_not_equal(RAX, RCX, nothing);
         REST.iter().for_each(|&register| a.push(register));
+        make_levels(a);
         a.copy(RBX, R10);
         a.set(R8, signals.key);
         a.set(RAX, 0);
@@ -47,11 +48,13 @@ impl Routines {
         a.jump_if_zero(RAX, out);
         a.store(RCX, RBX, context::IP);
         a.store(RDI, RBX, context::SP);
-        for (saved, base) in [(R14, R15), (R12, R13)] {
-            a.copy(RDI, saved);
-            a.copy(RSI, base);
-            self.call(a, self.exchange);
-        }
+        let level = a.label();
+        a.bind(level);
+        a.add_small(R13, -LEVEL_SIZE);
+        a.load(RDI, R13, 0);
+        a.load(RSI, R13, 8);
+        self.call(a, self.exchange);
+        a.jump_if_not_equal(R13, R12, level);
         a.load(RCX, RBX, context::NOTE_FLAGS);
         a.jump_if_zero(RCX, flags);
         a.load(RAX, RBX, context::FLAGS);
@@ -65,6 +68,7 @@ impl Routines {
         a.bind(moved);
         self.go_on_at_copy(a, out);
         a.bind(out);
+        drop_levels(a);
         forget_calls(a);
         REST.iter().rev().for_each(|&register| a.pop(register));
         a.bind(nothing);

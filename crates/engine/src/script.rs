@@ -1,0 +1,243 @@
+//! What a script brings into a target: the code of its bodies, and memory that only they know what to do with.
+//!
+//! Its pieces lie in an arena of their own, the *program*, one behind the other: routines, then bodies. Detours call bodies by their
+//! addresses, so all sites of a clause share one, and the arena may lie anywhere. It is mapped when the session is armed, and sites that are
+//! added later call the bodies that it has.
+//!
+//! The memory is a part of the shared region ([`Header::script`]), and one of each thread's block ([`Header::script_block`]). What is in them
+//! is not the engine's business, but for what the shared part begins with.
+
+use crate::frames::Frames;
+use crate::{EngineError, Region};
+use std::ops::Range;
+use std::sync::Arc;
+use trapless_isa::body::{Code, Program, Run, Takes};
+use trapless_isa::frames::{Row, rows};
+use trapless_isa::{Facts, Isa};
+use trapless_wire::{Header, PAGE, Words};
+
+/// A program with the memory that it works in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Script {
+    /// Its code.
+    pub program: Program,
+    /// What its shared memory begins with. The rest is 0.
+    pub shared: Vec<u8>,
+    /// Size of its shared memory, in bytes.
+    pub shared_size: u64,
+    /// Size of what it has in each thread's block, in bytes. It begins as 0.
+    pub block_size: u32,
+}
+
+/// One clause of a script at a site: a body that is called there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Clause {
+    /// The number of its body, in [`Program::bodies`].
+    pub body: u16,
+    /// What that takes: [`Code::takes`].
+    pub takes: Takes,
+    /// What it uses of the stack: [`Code::frame`].
+    pub frame: u32,
+}
+
+/// The clauses of a site, in the order in which they run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Clauses<'m> {
+    /// At the entry, or wherever the site is.
+    pub entry: &'m [Clause],
+    /// At the return.
+    pub at_return: &'m [Clause],
+}
+
+impl Clauses<'_> {
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entry.is_empty() && self.at_return.is_empty()
+    }
+
+    /// What some of them take together.
+    pub(crate) fn takes(clauses: &[Clause]) -> Takes {
+        clauses.iter().fold(Takes::NONE, |all, clause| all.or(clause.takes))
+    }
+}
+
+/// Pieces start at multiples of this.
+const ALIGNMENT: u64 = 32;
+
+/// The most that the code of a program takes.
+const MOST_CODE: u64 = 64 << 20;
+
+impl Script {
+    /// A clause that calls the body with this number, if there is one.
+    #[must_use]
+    pub fn clause(&self, body: u16) -> Option<Clause> {
+        let &Code { takes, frame, .. } = self.program.bodies.get(usize::from(body))?;
+        Some(Clause { body, takes, frame })
+    }
+
+    /// Fails if a piece is not [sound](Code::is_sound), or there is too much.
+    ///
+    /// # Errors
+    /// [`EngineError::Unsupported`] says which.
+    pub fn check(&self) -> Result<(), EngineError> {
+        let Program { routines, bodies } = &self.program;
+        let mut pieces = routines.iter().chain(bodies);
+        if !pieces.all(|piece| piece.is_sound(routines.len()))
+            || routines.iter().any(|r| r.takes != Takes::NONE)
+        {
+            return Err(EngineError::Unsupported("a body of the script is not well-formed"));
+        }
+        if self.size() > MOST_CODE || routines.len().max(bodies.len()) > usize::from(u16::MAX) {
+            return Err(EngineError::Unsupported("the script's code is too large"));
+        }
+        if self.shared.len() as u64 > self.shared_size {
+            return Err(EngineError::Unsupported("the script's memory is smaller than what it begins with"));
+        }
+        Ok(())
+    }
+
+    /// Offset in the arena of each routine and then of each body, and behind them its end.
+    fn offsets(&self) -> (Vec<u64>, u64) {
+        let mut end = ALIGNMENT;
+        let pieces = self.program.routines.iter().chain(&self.program.bodies);
+        let offsets = pieces.map(|piece| {
+            let offset = end;
+            end = (offset + piece.bytes.len() as u64).next_multiple_of(ALIGNMENT);
+            offset
+        });
+        (offsets.collect(), end)
+    }
+
+    fn size(&self) -> u64 {
+        self.offsets().1
+    }
+
+    /// Bytes of address space that its arena takes, with what is told of its instructions.
+    pub(crate) fn arena_size(&self, isa: &dyn Isa) -> u64 {
+        let told: usize = self.rows(isa).iter().map(|rows| rows.len()).sum();
+        let pieces = self.program.routines.len() + self.program.bodies.len();
+        let most = |each: usize, count: usize| (each * count) as u64;
+        // For each row also what was saved there; for each piece its entry; and what aligns them.
+        (self.size() + most(8 + 16 + 1, told) + most(16, pieces) + PAGE).next_multiple_of(PAGE)
+    }
+
+    fn rows(&self, isa: &dyn Isa) -> Vec<Vec<Row>> {
+        let pieces = self.program.routines.iter().chain(&self.program.bodies);
+        pieces.map(|piece| rows(&isa.body_frames(&piece.bytes), isa.facts().word)).collect()
+    }
+
+    /// The arena's bytes: it stands at `address`, and takes `size`; the shared memory stands at `shared`.
+    pub(crate) fn drawn(&self, isa: &dyn Isa, address: u64, size: u64, shared: u64) -> Vec<u8> {
+        let facts: &Facts = isa.facts();
+        let (offsets, end) = self.offsets();
+        let mut code: Vec<u8> = Vec::with_capacity(size as usize);
+        let mut frames = Frames::default();
+        let routine = |number: u16| offsets.get(usize::from(number)).map_or(0, |offset| address + offset);
+        let pieces = self.program.routines.iter().chain(&self.program.bodies);
+        for ((piece, &offset), rows) in pieces.zip(&offsets).zip(self.rows(isa)) {
+            code.extend(facts.filler((offset as usize).saturating_sub(code.len())));
+            code.extend_from_slice(&piece.placed(address + offset, shared, routine));
+            frames.add(offset, 0, Arc::new(rows));
+        }
+        code.extend(facts.filler((end as usize).saturating_sub(code.len())));
+        frames.append(&mut code, size);
+        code
+    }
+
+    /// The calls of some clauses at the site with this number, where the arena stands at `address`.
+    pub(crate) fn runs(&self, clauses: &[Clause], address: u64, site: u32) -> Vec<Run> {
+        if clauses.is_empty() {
+            return Vec::new();
+        }
+        let (offsets, _) = self.offsets();
+        let first = self.program.routines.len();
+        let place = |body: u16| offsets.get(first + usize::from(body)).map_or(0, |offset| address + offset);
+        let run = |&Clause { body, takes, frame }: &Clause| Run { body: place(body), takes, frame, site };
+        clauses.iter().map(run).collect()
+    }
+}
+
+/// The memory of a script, as the tool that armed it sees it. It lives on when the target is gone.
+#[derive(Clone, Debug)]
+pub struct ScriptMemory {
+    region: Arc<Region>,
+    header: Header,
+}
+
+impl ScriptMemory {
+    /// `None` where the session has none.
+    pub(crate) fn of(region: &Arc<Region>, header: &Header) -> Option<Self> {
+        (header.program != 0).then(|| Self { region: region.clone(), header: *header })
+    }
+
+    /// All shared memory of the session: offsets of everything else are from its start.
+    #[must_use]
+    pub fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// The shared part, as offsets in the region.
+    #[must_use]
+    pub fn shared(&self) -> Range<u64> {
+        self.header.script..self.header.script + self.header.script_size
+    }
+
+    /// How many blocks have been claimed, the overflow block among them, which comes first and has no part of a script's own.
+    #[must_use]
+    pub fn claimed(&self) -> u64 {
+        self.region.word(Header::CURSOR_OFFSET).min(self.header.block_count)
+    }
+
+    /// The part in the block with this number, from 1 on, as offsets in the region.
+    #[must_use]
+    pub fn block(&self, number: u64) -> Range<u64> {
+        let start = self.header.blocks_offset
+            + number * self.header.block_stride
+            + u64::from(self.header.script_block);
+        start..start + u64::from(self.header.script_block_size)
+    }
+
+    /// Each of the parts in blocks that were claimed.
+    pub fn blocks(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        (1..self.claimed()).map(|number| self.block(number))
+    }
+
+    /// The thread pointer of the thread that has claimed the block with this number.
+    #[must_use]
+    pub fn owner(&self, number: u64) -> u64 {
+        let block = self.header.blocks_offset + number * self.header.block_stride;
+        self.region.word(block + u64::from(trapless_isa::detour::BLOCK_OWNER))
+    }
+
+    /// Hits for which bodies were not called, and what they found no room for ([`trapless_isa::detour::BLOCK_UNRUN`]): of threads without a block,
+    /// of children that were forked or share the memory, and of all others.
+    #[must_use]
+    pub fn unrun(&self) -> Unrun {
+        use trapless_isa::detour::{BLOCK_ORIGIN, BLOCK_UNRUN};
+        let word = |number: u64, offset: u32| {
+            self.region
+                .word(self.header.blocks_offset + number * self.header.block_stride + u64::from(offset))
+        };
+        let mut all = Unrun { without_block: word(0, BLOCK_UNRUN), ..Unrun::default() };
+        for number in 1..self.claimed() {
+            let count = word(number, BLOCK_UNRUN);
+            match word(number, BLOCK_ORIGIN) {
+                0 => all.in_children += count,
+                _ => all.by_bodies += count,
+            }
+        }
+        all
+    }
+}
+
+/// What a script has missed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unrun {
+    /// Hits on threads that have no block: more than there are blocks for, without a thread pointer, or without a stack in Go.
+    pub without_block: u64,
+    /// Hits in children that were forked and have no session of their own, or that share the memory.
+    pub in_children: u64,
+    /// What bodies themselves have counted there.
+    pub by_bodies: u64,
+}

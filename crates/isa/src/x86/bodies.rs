@@ -1,0 +1,315 @@
+//! How detours call bodies ([`crate::body`]) in 64-bit mode.
+//!
+//! ```text
+//!     r15 = the thread's block                                     ── a child's ──▶ count
+//!     for each body:
+//!         what its extras point to: operands, low halves of vector registers, all general registers
+//!         its extras, the last one first
+//!         [the registers of the arguments]
+//!         call the body, by its absolute address in a register
+//!         forget where it returned to
+//!         drop all that was pushed
+//! ```
+//!
+//! At an entry the arguments are where the program has them, so none of their registers plays a role in the frame. What reading the clock takes of
+//! them is put back from where it was saved. At a return they are loaded for each body.
+//!
+//! An address in a detour that stays behind on the stack would be taken for a context that comes back: what a body's call has pushed is
+//! overwritten once that has returned. Whoever is in a body has that address on his stack, and so nothing else needs to be
+//! looked for when probes are taken out: what bodies and routines leave behind leads to nowhere.
+
+use super::{
+    detour::{ARGUMENTS, Asm, Template},
+    emit::{GPR32, GPR64, at, number::*},
+    follow::{ENTERED_AT, RETURNED_AT, SAVED_AT},
+    frame::Frame,
+    goroutine::ROOM,
+    steps::{Stacked, read_clock},
+};
+use crate::body::{Extra, Run, Runs, Takes};
+use crate::detour::*;
+use iced_x86::{Code, IcedError, Instruction, Register, code_asm::*};
+
+/// The general registers in the order of DWARF, by their numbers in code.
+const BY_DWARF: [usize; 16] = [RAX, RDX, RCX, RBX, RSI, RDI, RBP, RSP, R8, R9, R10, R11, R12, R13, R14, R15];
+
+/// How many vector registers [`Extra::Floats`] tells of.
+const FLOATS: i32 = 8;
+
+/// What a body with these extras needs of the stack besides its own: what they point to, they themselves, and the return address.
+fn pushed_for(takes: Takes) -> i32 {
+    let areas = [
+        (Extra::Registers, 8 * BY_DWARF.len() as i32),
+        (Extra::Floats, 8 * FLOATS),
+        (Extra::Operands, 8 * MOST_FETCHED as i32),
+    ];
+    let areas: i32 = areas.iter().filter(|(extra, _)| takes.has(*extra)).map(|area| area.1).sum();
+    areas + 8 * takes.count() as i32 + 8
+}
+
+/// How much room the detour of a request needs on a goroutine's stack. Entry and exit ask for the same.
+pub(super) fn room(request: &DetourRequest<'_>) -> i32 {
+    // What the frame of a call with bodies saves more than others.
+    const MORE_SAVED: i32 = 64;
+    let Runs { entry, at_return } = request.runs;
+    let of =
+        |run: &Run| MORE_SAVED + pushed_for(run.takes) + i32::try_from(run.frame).unwrap_or(i32::MAX / 2);
+    ROOM + entry.iter().chain(at_return).map(of).max().unwrap_or(0)
+}
+
+/// What was there when the probe was hit, and where it is now.
+struct Hit<'f> {
+    /// At an entry, its frame.
+    frame: Option<&'f Frame>,
+    /// At a return.
+    stacked: Stacked,
+    /// A register that is nobody's.
+    temporary: usize,
+}
+
+impl Hit<'_> {
+    /// How far above the stack pointer a register was saved.
+    fn saved_at(&self, register: usize) -> Option<i32> {
+        match self.frame {
+            Some(frame) => frame.saved_at(register),
+            None => SAVED_AT.iter().find(|saved| saved.0 == register).map(|saved| self.at_return(saved.1)),
+        }
+    }
+
+    /// How far above the stack pointer so many words lie below where the return found it.
+    fn at_return(&self, words: i32) -> i32 {
+        // Which was saved first.
+        self.stacked.result + 8 - 8 * words
+    }
+
+    /// How far above the stack pointer it was.
+    fn stack_pointer(&self) -> i32 {
+        match self.frame {
+            Some(frame) => frame.depth(),
+            // The return has popped its slot.
+            None => self.stacked.slot + 8,
+        }
+    }
+}
+
+impl Template<'_> {
+    /// With the thread's block in r15, which is its register in such a frame.
+    pub(super) fn run_at_entry(&mut self, frame: &Frame) -> Asm {
+        let ran = self.leave_out_children()?;
+        let hit = Hit { frame: Some(frame), stacked: Stacked::above(0, 0), temporary: frame.entry };
+        for run in self.request.runs.entry {
+            self.run(run, &hit, Self::put_back_arguments)?;
+        }
+        self.go_on(ran)
+    }
+
+    /// As a late step of [`Template::return_step`]. `stacked`: what it is told.
+    pub(super) fn run_at_return(&mut self, stacked: Stacked, last: bool) -> Asm {
+        let hit = Hit { frame: None, stacked, temporary: RAX };
+        self.asm.a.mov(r15, rdi)?;
+        self.asm.a.mov(qword_ptr(rsp + hit.at_return(ENTERED_AT)), r8)?;
+        let ran = self.leave_out_children()?;
+        for run in self.request.runs.at_return {
+            self.run(run, &hit, |template, hit, _| template.load_arguments(hit))?;
+        }
+        self.go_on(ran)?;
+        if !last {
+            let a = &mut self.asm.a;
+            a.mov(rdi, r15)?;
+            a.mov(rsi, qword_ptr(rsp + hit.at_return(RETURNED_AT)))?;
+            a.mov(r8, qword_ptr(rsp + hit.at_return(ENTERED_AT)))?;
+        }
+        Ok(())
+    }
+
+    /// A child's block has no origin, and calls no bodies: it counts what it would have called. To the label that comes back it goes on.
+    fn leave_out_children(&mut self) -> Result<CodeLabel, IcedError> {
+        let a = &mut self.asm.a;
+        let labels @ [child, ran] = [a.create_label(), a.create_label()];
+        a.cmp(at(R15, BLOCK_ORIGIN), 0)?;
+        a.je(child)?;
+        self.children.push(labels);
+        Ok(ran)
+    }
+
+    fn go_on(&mut self, mut ran: CodeLabel) -> Asm {
+        self.asm.a.set_label(&mut ran)?;
+        self.asm.a.zero_bytes()
+    }
+
+    /// Last of all: where children count what they do not call.
+    pub(super) fn count_children(&mut self) -> Asm {
+        for [mut child, ran] in core::mem::take(&mut self.children) {
+            self.asm.a.set_label(&mut child)?;
+            self.asm.a.inc(at(R15, BLOCK_UNRUN))?;
+            self.asm.a.jmp(ran)?;
+        }
+        Ok(())
+    }
+
+    /// Calls one body. `arguments` puts these into their registers, once nothing else is done with any.
+    fn run(
+        &mut self,
+        run: &Run,
+        hit: &Hit<'_>,
+        arguments: impl FnOnce(&mut Self, &Hit<'_>, Takes) -> Asm,
+    ) -> Asm {
+        self.pushed = 0;
+        let operands = self.push_operands(run, hit)?;
+        let floats = self.push_floats(run)?;
+        let registers = self.push_registers(run, hit)?;
+        for extra in run.takes.iter().rev() {
+            match extra {
+                Extra::Site => self.push_constant(Code::Mov_r32_imm32, hit, run.site.into())?,
+                Extra::Time => self.push_time(hit)?,
+                Extra::Processor => self.push_processor()?,
+                Extra::Tid => self.push_tid(hit)?,
+                Extra::StackPointer => self.push_address(hit, self.pushed + hit.stack_pointer())?,
+                Extra::InstructionPointer => {
+                    self.push_constant(Code::Mov_r64_imm64, hit, self.request.site.address)?;
+                }
+                Extra::Registers => self.push_address(hit, self.pushed - registers)?,
+                Extra::Floats => self.push_address(hit, self.pushed - floats)?,
+                Extra::Operands => self.push_address(hit, self.pushed - operands)?,
+            }
+        }
+        arguments(self, hit, run.takes)?;
+        let temporary = hit.temporary;
+        self.constant(Code::Mov_r64_imm64, temporary, run.body)?;
+        let pushed = core::mem::take(&mut self.pushed);
+        let a = &mut self.asm.a;
+        a.call(GPR64[temporary])?;
+        a.mov(qword_ptr(rsp - 8), 0)?;
+        if pushed > 0 {
+            a.lea(rsp, qword_ptr(rsp + pushed))?;
+        }
+        Ok(())
+    }
+
+    /// `to` = a constant, in the same number of bytes whatever it is.
+    fn constant(&mut self, code: Code, to: usize, value: u64) -> Asm {
+        let instruction = match code {
+            Code::Mov_r32_imm32 => Instruction::with2(code, Register::from(GPR32[to]), value as u32)?,
+            _ => Instruction::with2(code, Register::from(GPR64[to]), value)?,
+        };
+        self.asm.a.add_instruction(instruction)
+    }
+
+    fn push(&mut self, register: usize) -> Asm {
+        self.pushed += 8;
+        self.asm.a.push(GPR64[register])
+    }
+
+    fn push_constant(&mut self, code: Code, hit: &Hit<'_>, value: u64) -> Asm {
+        self.constant(code, hit.temporary, value)?;
+        self.push(hit.temporary)
+    }
+
+    /// Pushes the address so far above the stack pointer.
+    fn push_address(&mut self, hit: &Hit<'_>, above: i32) -> Asm {
+        self.asm.a.lea(GPR64[hit.temporary], qword_ptr(rsp + above))?;
+        self.push(hit.temporary)
+    }
+
+    /// At a return it was read when that began. Else loses rax and rdx.
+    fn push_time(&mut self, hit: &Hit<'_>) -> Asm {
+        if hit.frame.is_none() {
+            let from = qword_ptr(rsp + (hit.at_return(RETURNED_AT) + self.pushed));
+            self.pushed += 8;
+            return self.asm.a.push(from);
+        }
+        read_clock(&mut self.asm.a)?;
+        self.push(RAX)
+    }
+
+    /// Loses rax, rcx and rdx.
+    fn push_processor(&mut self) -> Asm {
+        self.asm.a.rdtscp()?;
+        self.push(RCX)
+    }
+
+    fn push_tid(&mut self, hit: &Hit<'_>) -> Asm {
+        let to = GPR32[hit.temporary];
+        match self.request.layout.tid_offset {
+            Some(offset) => self.asm.a.mov(to, dword_ptr(offset).fs())?,
+            None => self.asm.a.xor(to, to)?,
+        }
+        self.push(hit.temporary)
+    }
+
+    /// All registers as they were at the hit. How much was pushed then, tells where they lie.
+    fn push_registers(&mut self, run: &Run, hit: &Hit<'_>) -> Result<i32, IcedError> {
+        if run.takes.has(Extra::Registers) {
+            for register in BY_DWARF.into_iter().rev() {
+                match hit.saved_at(register) {
+                    _ if register == RSP => self.push_address(hit, self.pushed + hit.stack_pointer())?,
+                    Some(saved) => {
+                        let from = qword_ptr(rsp + (saved + self.pushed));
+                        self.pushed += 8;
+                        self.asm.a.push(from)?;
+                    }
+                    None => self.push(register)?,
+                }
+            }
+        }
+        Ok(self.pushed)
+    }
+
+    fn push_floats(&mut self, run: &Run) -> Result<i32, IcedError> {
+        if run.takes.has(Extra::Floats) {
+            const VECTORS: [AsmRegisterXmm; FLOATS as usize] =
+                [xmm0, xmm1, xmm2, xmm3, xmm4, xmm5, xmm6, xmm7];
+            self.asm.a.lea(rsp, qword_ptr(rsp - 8 * FLOATS))?;
+            self.pushed += 8 * FLOATS;
+            for (n, vector) in (0..).zip(VECTORS) {
+                self.asm.a.movq(qword_ptr(rsp + 8 * n), vector)?;
+            }
+        }
+        Ok(self.pushed)
+    }
+
+    /// The words of the probe's operands. Loses rax and rdx.
+    fn push_operands(&mut self, run: &Run, hit: &Hit<'_>) -> Result<i32, IcedError> {
+        if let (true, Some(frame)) = (run.takes.has(Extra::Operands), hit.frame) {
+            for &operand in self.request.operands.iter().take(MOST_FETCHED).rev() {
+                self.fetch(frame, operand)?;
+                self.push(RAX)?;
+            }
+        }
+        Ok(self.pushed)
+    }
+
+    /// At an entry, what reading clocks and operands has lost.
+    fn put_back_arguments(&mut self, hit: &Hit<'_>, takes: Takes) -> Asm {
+        for register in lost_with(takes).filter(|register| ARGUMENTS.contains(register)) {
+            if let Some(saved) = hit.saved_at(register) {
+                self.asm.a.mov(GPR64[register], qword_ptr(rsp + (saved + self.pushed)))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// At a return, what [`Returned`](crate::body::Returned) says.
+    fn load_arguments(&mut self, hit: &Hit<'_>) -> Asm {
+        let above = |at: i32| qword_ptr(rsp + (at + self.pushed));
+        let (result, slot) = (above(hit.at_return(1)), hit.stacked.slot + self.pushed);
+        let [second, entered] = [above(hit.at_return(3)), above(hit.at_return(ENTERED_AT))];
+        let a = &mut self.asm.a;
+        a.mov(rdi, result)?;
+        a.mov(rsi, second)?;
+        a.lea(rdx, qword_ptr(rsp + slot))?;
+        a.mov(rcx, entered)?;
+        a.movq(r8, xmm0)?;
+        a.mov(r9, qword_ptr(rsp + slot))
+    }
+}
+
+/// The registers that are lost to what extras are made from, at an entry.
+pub(super) fn lost_with(takes: Takes) -> impl Iterator<Item = usize> {
+    let clock = takes.has(Extra::Time) || takes.has(Extra::Processor) || takes.has(Extra::Operands);
+    let all = [(RAX, clock), (RDX, clock), (RCX, takes.has(Extra::Processor))];
+    all.into_iter().filter(|lost| lost.1).map(|lost| lost.0)
+}
+
+/// Registers that play roles in the frame of an entry with bodies, but for rax: those of the arguments play none.
+pub(super) const ROLES: [usize; 5] = [RBX, R12, R13, R14, RBP];
