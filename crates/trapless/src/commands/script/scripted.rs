@@ -18,7 +18,7 @@ use trapless_script::ir::{ClockKind, Program};
 use trapless_script::native::{self, NativeProgram, memory};
 use trapless_session::clock;
 use trapless_session::session::{Run, RunAt};
-use trapless_wire::{Clock, SCRIPT_BLOCK, ScriptLayout};
+use trapless_wire::{Clock, ScriptLayout};
 
 /// Log2 of the size of each thread's ring of messages.
 const RING_BITS: u32 = 17;
@@ -46,8 +46,7 @@ impl Scripted {
     /// # Errors
     /// There is no native code for one of them.
     pub fn new(program: &Program, points: &Points) -> Result<Self, Error> {
-        let target =
-            native::Target { machine: Machine::X86_64, shared: 0, block: SCRIPT_BLOCK, ring_bits: RING_BITS };
+        let target = native::Target { machine: Machine::X86_64, ring_bits: RING_BITS };
         let native = native::compile(program, &points.bodies, &target).map_err(Error::other)?;
         let store = Store::new(program, native.layout.clone());
         Ok(Self {
