@@ -20,7 +20,8 @@ use crate::{
 /// Where to look for separate debug files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DebugSearch {
-    /// Folders laid out like `/usr/lib/debug`. None: separate debug files are not looked for.
+    /// Folders laid out like `/usr/lib/debug`, or with the files themselves. A relative one is beside the module. None: separate debug
+    /// files are not looked for.
     pub roots: Vec<PathBuf>,
     /// Folders in which debuginfod's client keeps what it has fetched: `~/.cache/debuginfod_client`. Nothing is fetched.
     pub fetched: Vec<PathBuf>,
@@ -82,7 +83,9 @@ fn by_link(path: &Path, image: &Image, bytes: &[u8], search: &DebugSearch) -> Op
     let folder = path.parent()?;
     let below_root = folder.strip_prefix("/").unwrap_or(folder);
     let beside = [folder.join(name), folder.join(".debug").join(name)];
-    let in_roots = search.roots.iter().map(|root| root.join(below_root).join(name));
+    // A root may be a plain folder, too, and lie relative to the file, as debuggers take it.
+    let roots = search.roots.iter().map(|root| folder.join(root));
+    let in_roots = roots.flat_map(|root| [root.join(below_root).join(name), root.join(name)]);
     beside
         .into_iter()
         .chain(in_roots)

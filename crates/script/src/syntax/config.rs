@@ -176,7 +176,7 @@ const RENAMED: [(&str, &str); 4] = [
 const ENVIRONMENT_ONLY: [&str; 4] = ["btf", "kernel_build", "kernel_source", "vmlinux"];
 
 const LICENSES: [&str; 6] =
-    ["GPL", "GPL v2", "GPL and additional rights", "Dual BSD/GPL", "Dual MIT/GPL", "Dual MPL/GPL"];
+    ["Dual MIT/GPL", "Dual BSD/GPL", "Dual MPL/GPL", "GPL and additional rights", "GPL v2", "GPL"];
 
 /// The name of an option without what may be around it.
 fn plain(key: &str) -> String {

@@ -5,10 +5,13 @@
 
 mod course;
 mod environment;
+mod files;
 mod info;
+mod listing;
 mod load;
 mod names;
 mod own;
+mod points;
 mod streams;
 mod suite;
 mod texts;
@@ -28,7 +31,7 @@ pub(super) fn run(script: Script) -> Result<u8, Error> {
     match script {
         Script::Say(text) => say(&text),
         Script::Info => say(&info::text()),
-        Script::Search(search) => todo!("{search:?}"),
+        Script::Search(search) => listing::search(&search),
         Script::Text(text) => work(&text),
     }
 }
@@ -44,6 +47,9 @@ fn say(text: &str) -> Result<u8, Error> {
 fn work(text: &Text) -> Result<u8, Error> {
     if text.task == Task::Format {
         return say(&load::formatted(text)?);
+    }
+    if text.task == Task::List {
+        return listing::program(text);
     }
     let ended = signals::install();
     let loaded = load::load(text)?;
