@@ -123,9 +123,8 @@ fn a_process_is_searched_whole() {
 fn a_script_lists_its_own() {
     let shapes = program(&[]);
     let path = shapes.path().display();
-    let script = format!(
-        "begin {{ }} interval:ms:5 {{ exit(); }} uprobe:{path}:area* {{ @ = count(); }} end {{ }}"
-    );
+    let script =
+        format!("begin {{ }} interval:ms:5 {{ exit(); }} uprobe:{path}:area* {{ @ = count(); }} end {{ }}");
     let expected =
         ["interval:ms:".to_owned(), format!("uprobe:{path}:area"), format!("uprobe:{path}:area_of_all")];
     assert_eq!(lines(&["-l", "-e", &script]), expected);

@@ -84,7 +84,10 @@ fn what_is_wrong_is_shown_at_its_place_and_nothing_runs() {
         assert!(own.err.starts_with(place) && own.err.contains(what), "{program}: {}", own.err);
         let mut shown = own.err.lines().skip(1);
         assert_eq!(shown.next(), Some(program), "the line");
-        assert!(shown.next().is_some_and(|mark| mark.trim_start().starts_with('~')), "a mark under the place");
+        assert!(
+            shown.next().is_some_and(|mark| mark.trim_start().starts_with('~')),
+            "a mark under the place"
+        );
     }
 }
 
@@ -92,7 +95,10 @@ fn what_is_wrong_is_shown_at_its_place_and_nothing_runs() {
 fn a_script_is_a_file_a_text_or_standard_input() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("hello.bt");
-    let text = format!("#!{}\n// Greets.\nbegin {{ printf(\"hello %s\\n\", str($1)); }}\n", env!("CARGO_BIN_EXE_trapless"));
+    let text = format!(
+        "#!{}\n// Greets.\nbegin {{ printf(\"hello %s\\n\", str($1)); }}\n",
+        env!("CARGO_BIN_EXE_trapless")
+    );
     std::fs::write(&file, &text).unwrap();
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
     let path = file.to_str().unwrap();
@@ -112,7 +118,8 @@ fn a_script_is_a_file_a_text_or_standard_input() {
 
 #[test]
 fn parameters_are_read_by_place_and_by_name() {
-    let program = "begin { printf(\"%d %s %d %d %d\\n\", $1, str($2), $#, getopt(\"size\", 5), getopt(\"fast\")); }";
+    let program =
+        "begin { printf(\"%d %s %d %d %d\\n\", $1, str($2), $#, getopt(\"size\", 5), getopt(\"fast\")); }";
     for (ran, out) in [
         (run(&["-e", program, "12", "word"]), "12 word 2 5 0"),
         (run(&["-e", program, "0x10", "w", "-P", "size=9", "-P", "fast"]), "16 w 2 9 1"),
@@ -122,7 +129,10 @@ fn parameters_are_read_by_place_and_by_name() {
     }
     let ran = run(&["-e", program, "1", "w", "-P", "colour=red"]);
     assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""));
-    assert!(ran.err.contains("--colour") && ran.err.contains("--size") && ran.err.contains("--fast"), "{ran:?}");
+    assert!(
+        ran.err.contains("--colour") && ran.err.contains("--size") && ran.err.contains("--fast"),
+        "{ran:?}"
+    );
     let help = finish(&mut bpftrace(&["-e", program, "--", "--help"]));
     assert_eq!((help.code, help.out.as_str()), (Some(1), ""));
     assert!(lines(&help.err).contains(&"--size") && lines(&help.err).contains(&"--fast"), "{help:?}");
@@ -130,10 +140,13 @@ fn parameters_are_read_by_place_and_by_name() {
 
 #[test]
 fn json_is_one_object_a_line() {
-    let ran = run(&["-f", "json", "-e", "begin { printf(\"a\\tb\\n\"); print((1, \"x\")); @m[\"k\", 2] = 5; }"]);
+    let ran =
+        run(&["-f", "json", "-e", "begin { printf(\"a\\tb\\n\"); print((1, \"x\")); @m[\"k\", 2] = 5; }"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    let told: Vec<_> = ran.json().into_iter().map(|line| (line["type"].clone(), line["data"].clone())).collect();
-    let told: Vec<String> = told.iter().map(|(kind, data)| format!("{} {data}", kind.as_str().unwrap())).collect();
+    let told: Vec<_> =
+        ran.json().into_iter().map(|line| (line["type"].clone(), line["data"].clone())).collect();
+    let told: Vec<String> =
+        told.iter().map(|(kind, data)| format!("{} {data}", kind.as_str().unwrap())).collect();
     assert_eq!(
         told,
         [
@@ -218,10 +231,8 @@ fn a_signal_ends_the_run_with_its_end_and_its_maps() {
 
 #[test]
 fn sigusr1_shows_the_maps_meanwhile_or_runs_its_probe() {
-    let mut running = Running::start(&mut trapless(&[
-        "-e",
-        "begin { @m = 3; print(\"running\"); } interval:s:100 { }",
-    ]));
+    let mut running =
+        Running::start(&mut trapless(&["-e", "begin { @m = 3; print(\"running\"); } interval:s:100 { }"]));
     assert_eq!(running.line(), "running");
     running.signal(libc::SIGUSR1);
     let mut line = running.line();
@@ -233,7 +244,8 @@ fn sigusr1_shows_the_maps_meanwhile_or_runs_its_probe() {
     let (rest, code) = running.finish();
     assert_eq!((lines(&rest), code), (vec!["@m: 3"], Some(0)));
 
-    let program = "begin { @m = 3; print(\"running\"); } self:signal:SIGUSR1 { print(\"heard\"); clear(@m); exit(4); }";
+    let program =
+        "begin { @m = 3; print(\"running\"); } self:signal:SIGUSR1 { print(\"heard\"); clear(@m); exit(4); }";
     let mut running = Running::start(&mut trapless(&["-e", program]));
     assert_eq!(running.line(), "running");
     running.signal(libc::SIGUSR1);
@@ -262,8 +274,14 @@ fn bpftrace_is_another_command_line() {
         (&["-p", "x", "-e", "begin { }"], "ERROR: Failed to parse pid: invalid integer: x"),
         (&["-f", "xml", "-e", "begin { }"], "ERROR: Invalid output format \"xml\""),
         (&["--colour", "-e", "begin { }"], "USAGE:"),
-        (&["/nowhere/script.bt"], "ERROR: failed to open file '/nowhere/script.bt': No such file or directory"),
-        (&["-e", "#include <no/such.h>\nbegin { }"], "definitions.h:2:10: fatal error: 'no/such.h' file not found"),
+        (
+            &["/nowhere/script.bt"],
+            "ERROR: failed to open file '/nowhere/script.bt': No such file or directory",
+        ),
+        (
+            &["-e", "#include <no/such.h>\nbegin { }"],
+            "definitions.h:2:10: fatal error: 'no/such.h' file not found",
+        ),
     ] {
         let ran = finish(&mut bpftrace(arguments));
         assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""), "{ran:?}");

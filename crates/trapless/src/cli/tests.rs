@@ -233,17 +233,18 @@ fn scripts_stand_where_a_command_would() {
         ("-e begin{} -- sleep 1".to_owned(), program("begin{}"), &[], &[]),
     ] {
         let text = script(&format!("trapless {line}"));
-        assert_eq!((&text.source, &*text.positional, &*text.named), (&source, &owned(positional)[..], &owned(named)[..]), "{line}");
+        assert_eq!(
+            (&text.source, &*text.positional, &*text.named),
+            (&source, &owned(positional)[..], &owned(named)[..]),
+            "{line}"
+        );
         assert_eq!((text.task, text.dialect), (Task::Run, Dialect::Own), "{line}");
     }
     assert_eq!(script("trapless -e x --dry-run").task, Task::DryRun);
     assert_eq!(script("trapless -e x --fmt").task, Task::Format);
     assert_eq!(script("trapless -e x").target, None);
     assert_eq!(script("trapless -e x -p 5").target, Some(Target::Processes(vec![5])));
-    assert_eq!(
-        script("trapless -e x -- ls -l").target,
-        Some(Target::Launch(vec!["ls".into(), "-l".into()]))
-    );
+    assert_eq!(script("trapless -e x -- ls -l").target, Some(Target::Launch(vec!["ls".into(), "-l".into()])));
     let text = script("trapless -e x --unsafe -q -f json -I inc --include a.h");
     assert!(text.is_unsafe && text.quiet && text.output.json);
     assert_eq!((text.include_directories, text.include_files), (vec!["inc".into()], vec!["a.h".into()]));

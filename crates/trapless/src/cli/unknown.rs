@@ -6,10 +6,10 @@ const STACKS: &str =
     "a script collects stacks: trapless -p PID -e 'uprobe:FILE:FUNCTION { @[ustack] = count(); }'";
 const FILTER: &str =
     "a script filters: trapless -p PID -e 'uprobe:FILE:FUNCTION /arg0 > 100/ { @ = count(); }'";
-const THREADS: &str =
-    "a script tells threads apart: trapless -p PID -e 'uprobe:FILE:FUNCTION /tid == 42/ { @[comm] = count(); }'";
+const THREADS: &str = "a script tells threads apart: trapless -p PID -e 'uprobe:FILE:FUNCTION /tid == 42/ { @[comm] = count(); }'";
 const FOLLOW: &str = "count, latency and trace probe children and the programs that they run with --follow";
-const SCRIPT: &str = "a script is run without a command: trapless -e 'PROGRAM' -p PID, or trapless FILE -p PID";
+const SCRIPT: &str =
+    "a script is run without a command: trapless -e 'PROGRAM' -p PID, or trapless FILE -p PID";
 const GROUP: &str =
     "a script groups by any value: trapless -p PID -e 'uprobe:FILE:FUNCTION { @[arg0] = count(); }'";
 const SAMPLE: &str = "every call is counted, since that costs nanoseconds; a script may leave some out: trapless -p PID -e 'uprobe:FILE:FUNCTION /rand % 100 == 0/ { @ = hist(arg0); }'";
@@ -22,21 +22,7 @@ const NAMES: &str = "functions are named without an option, as MODULE:FUNCTION";
 const KNOWN: [(&[&str], &str); 16] = [
     (&["-e", "--eval", "--script"], SCRIPT),
     (&["-T", "--timestamp", "--time", "-u", "-m", "--microseconds", "--milliseconds"], TIMES),
-    (
-        &[
-            "-U",
-            "-K",
-            "-s",
-            "-k",
-            "-g",
-            "-b",
-            "--stacks",
-            "--ustack",
-            "--backtrace",
-            "--call-graph",
-        ],
-        STACKS,
-    ),
+    (&["-U", "-K", "-s", "-k", "-g", "-b", "--stacks", "--ustack", "--backtrace", "--call-graph"], STACKS),
     (&["--filter", "--if", "--min"], FILTER),
     (&["-L", "-t", "--thread", "--per-thread"], THREADS),
     (&["--key", "--group", "--group-by"], GROUP),
@@ -128,14 +114,22 @@ mod tests {
     fn the_scripts_that_are_shown_can_be_parsed() {
         let mut shown = 0;
         for (_, way) in KNOWN {
-            let Some(program) = way.split("-e '").nth(1).and_then(|rest| rest.split('\'').next()) else { continue };
+            let Some(program) = way.split("-e '").nth(1).and_then(|rest| rest.split('\'').next()) else {
+                continue;
+            };
             if program == "PROGRAM" {
                 continue;
             }
             let (mut sources, mut told) = (Default::default(), Default::default());
             let source = trapless_script::source::Sources::add(&mut sources, "shown", program).unwrap();
             let context = trapless_script::syntax::attach::AttachContext::default();
-            trapless_script::syntax::parse_program(&mut sources, source, &context, &mut Default::default(), &mut told);
+            trapless_script::syntax::parse_program(
+                &mut sources,
+                source,
+                &context,
+                &mut Default::default(),
+                &mut told,
+            );
             assert!(!told.has_errors(), "{}", told.render(&sources));
             shown += 1;
         }

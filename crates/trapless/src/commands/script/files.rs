@@ -84,10 +84,8 @@ fn in_directory(directory: &Path, wanted: &Pattern) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(read).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
     let shown = |name: &String| !name.starts_with('.') || wanted.text().starts_with('.');
-    let mut found: Vec<PathBuf> = names
-        .filter(|name| shown(name) && wanted.matches(name))
-        .map(|name| directory.join(name))
-        .collect();
+    let mut found: Vec<PathBuf> =
+        names.filter(|name| shown(name) && wanted.matches(name)).map(|name| directory.join(name)).collect();
     found.sort();
     found
 }

@@ -56,8 +56,8 @@ pub(super) fn search(search: &Search) -> Result<u8, Error> {
     }
     let place = Place::open(*pid, &search.debug_directories, *verbose)?;
     let mut lines = Vec::new();
-    for wanted in wanted::wanted(pattern, pid.is_some())
-        .map_err(|what| Error::Script(Dialect::Bpftrace, what))?
+    for wanted in
+        wanted::wanted(pattern, pid.is_some()).map_err(|what| Error::Script(Dialect::Bpftrace, what))?
     {
         match wanted {
             Wanted::Own(found) => lines.extend(found),

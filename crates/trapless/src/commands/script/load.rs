@@ -13,9 +13,9 @@ use trapless_script::check;
 use trapless_script::diagnostics::Diagnostics;
 use trapless_script::lower::{Compiled, compile};
 use trapless_script::source::{SourceId, Sources};
+use trapless_script::syntax::ast::ProbePoint;
 use trapless_script::syntax::attach::AttachContext;
 use trapless_script::syntax::config::Settings;
-use trapless_script::syntax::ast::ProbePoint;
 use trapless_script::syntax::{self, Script, c};
 
 /// A script that can run.

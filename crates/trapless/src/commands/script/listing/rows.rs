@@ -72,7 +72,11 @@ impl Looked<'_> {
         let Some(spec) = points::specification(self.point, module) else { return Ok(Vec::new()) };
         let returns = spec.kind == Some(Kind::Return);
         let kinds = Kinds { entry: !returns, returns };
-        let sites = resolve::resolve(self.process, self.images, [(&spec, kinds)], &[], usize::MAX)?.sites;
+        let found = resolve::resolve(self.process, self.images, [(&spec, kinds)], &[], usize::MAX)?;
+        let sites = found.sites;
+        if let (true, Some(skipped)) = (sites.is_empty(), found.skipped.first()) {
+            warn(&format!("{}: {}", points::written(self.point), skipped.why.reason));
+        }
         let mut rows: BTreeMap<String, Vec<String>> = BTreeMap::new();
         // Sites come by image.
         for sites in sites.chunk_by(|one, other| one.image == other.image) {
@@ -118,9 +122,8 @@ impl Looked<'_> {
     /// The path by which we reach an image's file: as it was written, as it is, or through the process that maps it.
     fn path_of(&self, image: &Image) -> String {
         let Some(process) = self.process else { return image.path.clone() };
-        let is_it = |path: &str| {
-            std::fs::metadata(Path::new(path)).is_ok_and(|file| image.is_of(process, &file))
-        };
+        let is_it =
+            |path: &str| std::fs::metadata(Path::new(path)).is_ok_and(|file| image.is_of(process, &file));
         match self.target.filter(|target| target.contains('/') && !target.contains('*') && is_it(target)) {
             Some(written) => written.to_owned(),
             None if is_it(&image.path) => image.path.clone(),
@@ -168,5 +171,9 @@ fn usdt_arguments(arguments: &[UsdtArgument]) -> Vec<String> {
         (size, _, true) => format!("int{}", u32::from(size) * 8),
         (size, ..) => format!("uint{}", u32::from(size) * 8),
     };
-    arguments.iter().enumerate().map(|(number, argument)| format!("    {} arg{number}", kind(argument))).collect()
+    arguments
+        .iter()
+        .enumerate()
+        .map(|(number, argument)| format!("    {} arg{number}", kind(argument)))
+        .collect()
 }

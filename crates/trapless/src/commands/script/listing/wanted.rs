@@ -52,8 +52,10 @@ fn one_wanted(text: &str, process: bool) -> Result<Vec<Wanted>, String> {
     if Path::new(text).is_file() {
         return Ok(whole_file(text));
     }
-    let (provider, rest) = text.split_once(':').map_or((None, text), |(provider, rest)| (Some(provider), rest));
-    let (provider, rest) = if provider.is_none() && is_own(rest) { (Some(rest), "") } else { (provider, rest) };
+    let (provider, rest) =
+        text.split_once(':').map_or((None, text), |(provider, rest)| (Some(provider), rest));
+    let (provider, rest) =
+        if provider.is_none() && is_own(rest) { (Some(rest), "") } else { (provider, rest) };
     // A name alone is looked for with every provider.
     let provider = provider.filter(|provider| !provider.is_empty()).unwrap_or("*");
     let is_pattern = provider.contains('*');
@@ -73,7 +75,9 @@ fn one_wanted(text: &str, process: bool) -> Result<Vec<Wanted>, String> {
         // Nobody's provider is like that; those of this process may be.
         Err(AttachError::NoProviderFits(_)) if is_pattern => Vec::new(),
         Err(AttachError::Count { .. }) if !process && !rest.contains(':') => {
-            return Err(format!("{provider}:{rest} names no file; write {provider}:FILE:{rest}, or give -p PID"));
+            return Err(format!(
+                "{provider}:{rest} names no file; write {provider}:FILE:{rest}, or give -p PID"
+            ));
         }
         Err(error) => return Err(format!("{text}: {error}")),
     };
@@ -81,7 +85,7 @@ fn one_wanted(text: &str, process: bool) -> Result<Vec<Wanted>, String> {
     if parsed.iter().any(is_kernel) {
         let provider = match parsed.as_slice() {
             [ProbePoint::Kernel(provider)] => (*provider).to_owned(),
-            _ => "other".to_owned(),
+            _ => "Other".to_owned(),
         };
         found.push(Wanted::Kernel(provider));
     }
@@ -108,9 +112,8 @@ fn is_own(provider: &str) -> bool {
 fn own(provider: &str, rest: &str) -> Vec<String> {
     let (wanted, rest) = (pattern(&provider.to_ascii_lowercase()), if rest.is_empty() { "*" } else { rest });
     let rest = pattern(rest);
-    let meant = OWN.iter().filter(|(name, short, _)| {
-        wanted.matches(name) || !short.is_empty() && provider == *short
-    });
+    let meant =
+        OWN.iter().filter(|(name, short, _)| wanted.matches(name) || !short.is_empty() && provider == *short);
     let mut lines = Vec::new();
     for (name, _, endings) in meant {
         if endings.is_empty() && (rest.text() == "*" || rest.text() == "*:*") {
@@ -125,7 +128,10 @@ fn own(provider: &str, rest: &str) -> Vec<String> {
 /// What an attach point of a script means, which was written as `text`. What runs once and at no place is not listed.
 pub(super) fn of_point(text: &str, point: &ProbePoint) -> Option<Wanted> {
     let timed = |provider: &str| {
-        let unit = text.split(':').nth(1).filter(|unit| UNITS.iter().any(|known| known.trim_end_matches(':') == *unit));
+        let unit = text
+            .split(':')
+            .nth(1)
+            .filter(|unit| UNITS.iter().any(|known| known.trim_end_matches(':') == *unit));
         Wanted::Own(vec![format!("{provider}:{}:", unit.unwrap_or("us"))])
     };
     Some(match point {
@@ -187,9 +193,12 @@ mod tests {
             ("BEGIN", "begin"),
             ("begin:", "begin"),
             ("interval", "interval:hz: interval:ms: interval:s: interval:us:"),
-            ("vfs_read", "(other)"),
+            ("vfs_read", "(Other)"),
             ("self:*", "self:signal:SIGUSR1"),
-            ("*", "begin bench end interval:hz: interval:ms: interval:s: interval:us: profile:hz: profile:ms: profile:s: profile:us: self:signal:SIGUSR1 test (other)"),
+            (
+                "*",
+                "begin bench end interval:hz: interval:ms: interval:s: interval:us: profile:hz: profile:ms: profile:s: profile:us: self:signal:SIGUSR1 test (Other)",
+            ),
             ("kprobe:vfs_*", "(kprobe)"),
             ("uprobe:./app:f*", "uprobe:./app:f*"),
             ("u:./app:f,ur:./app:cpp:\"g(int, int)\"", "uprobe:./app:f uretprobe:./app:cpp:g(int, int)"),
