@@ -67,13 +67,13 @@ Probes:
 /// Scripts in short, as `--help` shows it.
 pub(crate) const SCRIPTS: &str = "\
 Scripts:
-  trapless FILE -p PID            runs a script; - is standard input, and a file may begin with #!/usr/bin/env trapless
-  trapless -e 'PROGRAM' -p PID    runs the program that is given
-  trapless FILE 10 app -P fast    with parameters: $1 is 10, $2 is app, and getopt(\"fast\") is true
-  The language is bpftrace's: PROBE /FILTER/ { STATEMENTS }, with maps such as @calls[tid] = count();
-  Probes are uprobe:FILE:FUNCTION, uretprobe:FILE:FUNCTION, usdt:FILE:PROVIDER:NAME, interval:s:1, begin and end.
-  What a script prints goes to standard output, and maps when it ends: by exit(), Ctrl-C, or with its target.
-  Ctrl-C ends it with code 0, exit(N) with N, and SIGUSR1 prints the maps meanwhile.
+  trapless FILE -p PID            a script; - is standard input; #!/usr/bin/env trapless works
+  trapless -e 'PROGRAM' -p PID    the program that is given
+  trapless FILE 10 app -P fast    with parameters: $1 is 10, $2 is app, getopt(\"fast\") is true
+  The language is bpftrace's: PROBE /FILTER/ { STATEMENTS }, with maps: @calls[tid] = count();
+  Probes are uprobe:FILE:FUNCTION, uretprobe:FILE:FUNCTION, usdt:FILE:PROVIDER:NAME,
+  interval:s:1, begin, end and others. Maps are printed when a script ends.
+  exit(N) ends it with code N, Ctrl-C with 0; SIGUSR1 prints the maps meanwhile.
   Called as bpftrace, by a link of that name, trapless takes bpftrace's command line.";
 
 #[cfg(test)]

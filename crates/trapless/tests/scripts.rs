@@ -180,7 +180,7 @@ fn an_output_that_cannot_be_written_ends_the_run() {
     ] {
         let ran = run(arguments);
         assert_eq!(ran.code, Some(7), "{ran:?}");
-        assert!(ran.err.contains("/dev/full") && ran.err.contains("no storage space"), "{ran:?}");
+        assert!(ran.err.contains("/dev/full") && ran.err.contains("make room"), "{ran:?}");
     }
     let ran = run(&["-e", "begin { print(1); }", "-o", "/nowhere/out"]);
     assert_eq!(ran.code, Some(7), "{ran:?}");
