@@ -150,8 +150,7 @@ fn words(arguments: &[String]) -> Result<Words, Misuse> {
             };
             words.options.push((option, value));
         } else if let Some(short) = word.strip_prefix('-').filter(|short| !short.is_empty()) {
-            let mut letters = short.char_indices();
-            while let Some((at, letter)) = letters.next() {
+            for (at, letter) in short.char_indices() {
                 let (_, takes, option) =
                     *SHORT.iter().find(|(known, ..)| *known == letter).ok_or_else(usage)?;
                 if !takes {

@@ -120,11 +120,11 @@ mod tests {
             if program == "PROGRAM" {
                 continue;
             }
-            let (mut sources, mut told) = (Default::default(), Default::default());
-            let source = trapless_script::source::Sources::add(&mut sources, "shown", program).unwrap();
+            let (mut sources, mut told) = (trapless_script::source::Sources::default(), Default::default());
+            let source = sources.add("shown", program).unwrap();
             let context = trapless_script::syntax::attach::AttachContext::default();
             trapless_script::syntax::parse_program(
-                &mut sources,
+                &sources,
                 source,
                 &context,
                 &mut Default::default(),

@@ -82,10 +82,10 @@ fn parsed(text: &Text) -> Result<(Script, Sources, Diagnostics), Error> {
 /// # Errors
 /// It cannot be read or parsed; what is wrong has been told.
 pub(super) fn formatted(text: &Text) -> Result<String, Error> {
-    let (mut sources, source) = sources(text)?;
+    let (sources, source) = sources(text)?;
     let mut told = Diagnostics::default();
     let (context, mut ids) = (attach_context(text), Default::default());
-    let program = syntax::parse_program(&mut sources, source, &context, &mut ids, &mut told);
+    let program = syntax::parse_program(&sources, source, &context, &mut ids, &mut told);
     match told.has_errors() {
         true => Err(refused(text, &told, &sources)),
         false => Ok(syntax::print(&program, &sources)),
