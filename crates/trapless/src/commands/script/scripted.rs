@@ -1,7 +1,7 @@
 //! A script's code for processes: compiled once, and told of each process what it is to know.
 
 use super::names::clock_ns;
-use super::points::Points;
+use super::probed::Points;
 use super::store::Store;
 use crate::cli::validated::CodeFor;
 use crate::error::Error;
