@@ -1,11 +1,11 @@
 //! What a script brings into a target: the code of its bodies, and memory that only they know what to do with.
 //!
 //! Its pieces lie in an arena of their own, the *program*, one behind the other: routines, then bodies. Detours call bodies by their
-//! addresses, so all sites of a clause share one, and the arena may lie anywhere. It is mapped when the session is armed, and sites that are
-//! added later call the bodies that it has.
+//! addresses, so all sites of a clause share one, and the arena may lie anywhere. It is mapped when the session is armed, and sites that
+//! are added later call the bodies that it has.
 //!
-//! The memory is a part of the shared region ([`Header::script`]), and one of each thread's block ([`Header::script_block`]). What is in them
-//! is not the engine's business, but for what the shared part begins with.
+//! The memory is a part of the shared region ([`Header::script`]), and one of each thread's block ([`Header::script_block`]). What is in
+//! them is not the engine's business, but for what the shared part begins with.
 
 use crate::frames::Frames;
 use crate::{EngineError, Region};
@@ -213,8 +213,8 @@ impl ScriptMemory {
         self.region.word(block + u64::from(trapless_isa::detour::BLOCK_OWNER))
     }
 
-    /// Hits for which bodies were not called, and what they found no room for ([`trapless_isa::detour::BLOCK_UNRUN`]): of threads without a block,
-    /// of children that were forked or share the memory, and of all others.
+    /// Hits for which bodies were not called, and what they found no room for ([`trapless_isa::detour::BLOCK_UNRUN`]): of threads without a
+    /// block, of children that were forked or share the memory, and of all others.
     #[must_use]
     pub fn unrun(&self) -> Unrun {
         use trapless_isa::detour::{BLOCK_ORIGIN, BLOCK_UNRUN};

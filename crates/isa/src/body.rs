@@ -22,9 +22,9 @@
 //! # What must be known of its instructions
 //!
 //! A signal that interrupts a body has a handler that is shown the program ([`crate::detour::signals`]). For that the code of each piece is
-//! followed from its start ([`crate::Isa::body_frames`]), along branches and calls: how far the stack pointer is below where it was, and where each
-//! general register was saved that holds something else. It has to be saved by a push, or by a `mov` of all its 64 bits to the stack, with
-//! the stack pointer as the base. Where that cannot be told, as behind an indirect jump, a handler sees the body.
+//! followed from its start ([`crate::Isa::body_frames`]), along branches and calls: how far the stack pointer is below where it was, and
+//! where each general register was saved that holds something else. It has to be saved by a push, or by a `mov` of all its 64 bits to the
+//! stack, with the stack pointer as the base. Where that cannot be told, as behind an indirect jump, a handler sees the body.
 //!
 //! A body waits for nothing and takes no lock. A signal may interrupt it at any instruction, whose handler may run the same body, and may
 //! leave it for good by `longjmp`.
@@ -119,7 +119,8 @@ impl Code {
             && !self.bytes.is_empty()
     }
 
-    /// The bytes as they are at `address` in a target that has the script's shared memory at `shared`. `routine`: the address of each routine.
+    /// The bytes as they are at `address` in a target that has the script's shared memory at `shared`. `routine`: the address of each
+    /// routine.
     ///
     /// Holes that are not [sound](Self::is_sound) are left as they are.
     #[must_use]
@@ -139,8 +140,8 @@ impl Code {
     }
 }
 
-/// The routine that makes a system call, on machines that have one. Its arguments are the number of the call and the address of six words, the
-/// arguments of the call; the first of these becomes its result. `None` where there is none.
+/// The routine that makes a system call, on machines that have one. Its arguments are the number of the call and the address of six words,
+/// the arguments of the call; the first of these becomes its result. `None` where there is none.
 #[must_use]
 pub fn system_call(machine: crate::Machine) -> Option<Code> {
     (machine == crate::Machine::X86_64).then(crate::x86::system_call::routine)
@@ -181,11 +182,11 @@ pub enum Extra {
     Tid,
     /// The stack pointer, as it was at the hit: at an entry the slot of the return address, at a return the address behind it.
     StackPointer,
-    /// The address of the probe, a constant. At a return it is that of the entry; where calls are noted, of the instruction by which the function
-    /// is left.
+    /// The address of the probe, a constant. At a return it is that of the entry; where calls are noted, of the instruction by which the
+    /// function is left.
     InstructionPointer,
-    /// The address of 16 words: the registers as they were at the hit, in the order of DWARF ([`REGISTERS`]). At the entry of a function of Go's
-    /// whose stack is asked for room, r12 and r13 hold nothing, and are told as anything.
+    /// The address of 16 words: the registers as they were at the hit, in the order of DWARF ([`REGISTERS`]). At the entry of a function of
+    /// Go's whose stack is asked for room, r12 and r13 hold nothing, and are told as anything.
     Registers,
     /// The address of 8 words: the low halves of xmm0..xmm7.
     Floats,

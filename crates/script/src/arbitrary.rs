@@ -1,8 +1,8 @@
 //! Random programs, for tests: verified ones, that use every statement and every operation, with constants at the edges.
 //!
-//! A program is made of a seed and nothing else, so a seed that fails is a bug report. What two back ends must agree on does not depend on what the IR
-//! leaves open: scratch is zeroed first, the bits of doubles that are not numbers are not looked at, and loops over maps do what comes to the
-//! same in any order.
+//! A program is made of a seed and nothing else, so a seed that fails is a bug report. What two back ends must agree on does not depend on
+//! what the IR leaves open: scratch is zeroed first, the bits of doubles that are not numbers are not looked at, and loops over maps do
+//! what comes to the same in any order.
 
 use crate::ir::*;
 

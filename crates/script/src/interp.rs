@@ -1,10 +1,11 @@
 //! The interpreter: what the [`ir`](crate::ir) means.
 //!
 //! [`run`] walks a body's statements and does each through a [`Host`]: what is known of the hit, the maps, and where messages go. It serves
-//! probes that run in the tool itself, probes at which the target is stopped, and whatever native code does not do. Native code is tested against it.
+//! probes that run in the tool itself, probes at which the target is stopped, and whatever native code does not do. Native code is tested
+//! against it.
 //!
-//! Programs have been verified ([`verify`](crate::ir::verify::verify)), so types and places need not be asked again. Nothing here panics all
-//! the same: an access that verification would have refused reads zeros and writes nothing.
+//! Programs have been verified ([`verify`](crate::ir::verify::verify)), so types and places need not be asked again. Nothing here panics
+//! all the same: an access that verification would have refused reads zeros and writes nothing.
 
 mod aggregate;
 mod bytes;

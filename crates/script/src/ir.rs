@@ -8,8 +8,8 @@
 //! A [`Body`] runs once for each hit of a probe. It works on
 //!
 //! - *locals*: typed scalars, 64-bit integers or doubles, 0 at the beginning;
-//! - *scratch*: a flat run of bytes of the body's own ([`Body::scratch`]), of no particular content at the beginning, where strings, tuples, keys and structs
-//!   are put together. A [`Place`] names bytes in it, or constant bytes of the program;
+//! - *scratch*: a flat run of bytes of the body's own ([`Body::scratch`]), of no particular content at the beginning, where strings,
+//!   tuples, keys and structs are put together. A [`Place`] names bytes in it, or constant bytes of the program;
 //! - *maps*: tables that outlive the hit, and are shared by all bodies ([`Map`]);
 //! - *messages*: what the tool is told, in the order in which it happened ([`Statement::Emit`]);
 //! - the *context* of the hit: registers, arguments, the time, the thread ([`Context`]);
@@ -20,10 +20,13 @@
 //!
 //! # Rules that keep it safe
 //!
-//! - An access to scratch at a computed index stays inside of its place: an index beyond it counts as the last one that fits ([`Place::Indexed`]).
+//! - An access to scratch at a computed index stays inside of its place: an index beyond it counts as the last one that fits
+//!   ([`Place::Indexed`]).
 //! - Division by 0 gives 0, and remainder by 0 too. `i64::MIN / -1` wraps, as all arithmetic does. Shifts take the amount modulo 64.
-//! - A double that is converted to an integer saturates; one that is not a number gives 0. Which bits one has that is not a number, is not said.
-//! - Loops are bounded by the *fuel* of a body's run: [`Program::fuel`] rounds of all its loops together. One more ends the run, and is told.
+//! - A double that is converted to an integer saturates; one that is not a number gives 0. Which bits one has that is not a number, is not
+//!   said.
+//! - Loops are bounded by the *fuel* of a body's run: [`Program::fuel`] rounds of all its loops together. One more ends the run, and is
+//!   told.
 //! - A read of foreign memory that fails gives zeros and says so.
 //!
 //! [`verify`](verify::verify) checks all that can be checked of a program once; back ends rely on it.
@@ -38,8 +41,8 @@ pub struct Program {
     pub maps: Vec<Map>,
     /// Its constant bytes, by [`ConstantId`].
     pub constants: Vec<Vec<u8>>,
-    /// How many values a message has, by [`MessageId`]: for each of its parts, what is expected of [`Statement::Emit`]. What a message means is the
-    /// printer's.
+    /// How many values a message has, by [`MessageId`]: for each of its parts, what is expected of [`Statement::Emit`]. What a message
+    /// means is the printer's.
     pub messages: Vec<Vec<PartKind>>,
     /// Its bodies, by [`BodyId`].
     pub bodies: Vec<Body>,
@@ -165,8 +168,8 @@ pub enum Aggregation {
         /// Length of a step. Above 0.
         step: i64,
     },
-    /// A series of times: `buckets` intervals of `interval` nanoseconds each, of which the latest are kept. For each bucket three words: which interval it
-    /// is of (its number since the clock's beginning, plus 1; 0: none), how many values, and what `of` says of them.
+    /// A series of times: `buckets` intervals of `interval` nanoseconds each, of which the latest are kept. For each bucket three words:
+    /// which interval it is of (its number since the clock's beginning, plus 1; 0: none), how many values, and what `of` says of them.
     TimeSeries {
         /// Nanoseconds of an interval. Above 0.
         interval: u64,
@@ -206,8 +209,8 @@ pub enum MapSharing {
 pub enum Place {
     /// Of the body's scratch, from this offset on. How many, the statement says.
     Scratch(u32),
-    /// Of the body's scratch, at a computed index in the run of `size` bytes from `offset` on. What does not fit there counts as the last that does; a negative
-    /// index (as a signed integer) counts as 0.
+    /// Of the body's scratch, at a computed index in the run of `size` bytes from `offset` on. What does not fit there counts as the last
+    /// that does; a negative index (as a signed integer) counts as 0.
     Indexed {
         /// Start of the run.
         offset: u32,
@@ -497,8 +500,8 @@ pub enum Statement {
         from: Expression,
         /// How many bytes at most, with the final zero, unsigned. Of 0 and 1, nothing is read and the length is 0.
         most: Expression,
-        /// Becomes the length without the final zero; -1 if not even its first byte can be read, when all is zeroed. A string that ends in unreadable memory
-        /// ends there.
+        /// Becomes the length without the final zero; -1 if not even its first byte can be read, when all is zeroed. A string that ends in
+        /// unreadable memory ends there.
         length: Option<LocalId>,
     },
 
@@ -562,7 +565,8 @@ pub enum Statement {
         /// Becomes 1 if it was written, 0 if there was no room.
         ok: Option<LocalId>,
     },
-    /// Add to the 8-byte integer of a key in a map of bytes, at once: no addition of another thread is lost. One that is not there begins at 0.
+    /// Add to the 8-byte integer of a key in a map of bytes, at once: no addition of another thread is lost. One that is not there begins
+    /// at 0.
     MapAdd {
         /// Which. Its values have 8 bytes.
         map: MapId,
@@ -740,8 +744,8 @@ pub fn hist_buckets(bits: u8) -> u32 {
     1 + (1 << bits) + ((63 - u32::from(bits)) << bits)
 }
 
-/// The bucket of a value, from 0 on: 0 for negative ones; then each value below `1 << bits` has its own, and each power of two above is divided in `1 << bits`
-/// equal parts.
+/// The bucket of a value, from 0 on: 0 for negative ones; then each value below `1 << bits` has its own, and each power of two above is
+/// divided in `1 << bits` equal parts.
 ///
 /// ```
 /// use trapless_script::ir::hist_bucket;

@@ -1,7 +1,7 @@
 //! From a checked script to the [`ir`](crate::ir) and its messages.
 //!
-//! [`compile`] does it all: it checks a script and lowers it. A clause whose body depends on the function that it is at, since its arguments lie
-//! elsewhere, can be lowered again for each function: [`Compiler::specialise`].
+//! [`compile`] does it all: it checks a script and lowers it. A clause whose body depends on the function that it is at, since its
+//! arguments lie elsewhere, can be lowered again for each function: [`Compiler::specialise`].
 
 mod body;
 mod call;
@@ -55,7 +55,8 @@ pub struct Clause {
     pub kind: ClauseKind,
     /// What runs.
     pub body: BodyId,
-    /// Whether it is no probe of the script's own, but kept for one at the returns: it is at the entries of that one's functions, and is not counted.
+    /// Whether it is no probe of the script's own, but kept for one at the returns: it is at the entries of that one's functions, and is
+    /// not counted.
     pub is_implied: bool,
     /// Whether the body depends on the function that it is at ([`Compiler::specialise`]).
     pub depends_on_function: bool,

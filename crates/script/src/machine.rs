@@ -1,7 +1,7 @@
 //! A script that runs in the tool itself: its maps, its clocks, what it prints, and when it ends.
 //!
-//! A [`Machine`] runs `begin`, `end`, `interval`, `self:signal`, `test` and `bench` probes, and any body for a hit that somebody else caught. It asks no clock: who
-//! drives it says what time it is.
+//! A [`Machine`] runs `begin`, `end`, `interval`, `self:signal`, `test` and `bench` probes, and any body for a hit that somebody else
+//! caught. It asks no clock: who drives it says what time it is.
 //!
 //! ```text
 //! machine.begin(now, …)?;
@@ -137,8 +137,8 @@ impl Machine {
         self.due.iter().map(|(_, at)| *at).min()
     }
 
-    /// Runs the interval probes that are due, the longest due first, those of one time in the order of the script. One that is due more than once
-    /// runs once.
+    /// Runs the interval probes that are due, the longest due first, those of one time in the order of the script. One that is due more
+    /// than once runs once.
     ///
     /// # Errors
     /// What was said cannot be printed.

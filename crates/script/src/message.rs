@@ -1,7 +1,7 @@
 //! Messages: what a script tells, and what the printer has to know for it.
 //!
-//! A body emits a message by number with the bytes of its parts ([`Statement::Emit`](crate::ir::Statement::Emit)); here stands what is done with them. Messages are
-//! worked through in the order in which they were emitted.
+//! A body emits a message by number with the bytes of its parts ([`Statement::Emit`](crate::ir::Statement::Emit)); here stands what is done
+//! with them. Messages are worked through in the order in which they were emitted.
 
 use crate::ir::{Aggregation, MapId, PartKind};
 use crate::shape::Shape;
@@ -188,8 +188,8 @@ impl Message {
     }
 }
 
-/// As what a value of a shape is sent: strings as text, so that only what they hold is sent; what fits in a word as a word, whose low bytes are the
-/// value's; all else as its bytes.
+/// As what a value of a shape is sent: strings as text, so that only what they hold is sent; what fits in a word as a word, whose low bytes
+/// are the value's; all else as its bytes.
 pub fn part_of(shape: &Shape) -> PartKind {
     match shape {
         Shape::Text { room } => PartKind::Text(*room),

@@ -1,8 +1,8 @@
 //! Native code: bodies compiled for the target, with the routines that they call.
 //!
-//! [`compile`] makes a [`Program`](trapless_isa::body::Program) of pieces with holes. What its code does is what the [interpreter](crate::interp)
-//! does, in memory that is laid out by [`trapless_wire::ScriptLayout`]. How a body is called, and what it may rely on, is told in
-//! [`trapless_isa::body`]; the protocols of tables and messages in [`trapless_wire`].
+//! [`compile`] makes a [`Program`](trapless_isa::body::Program) of pieces with holes. What its code does is what the
+//! [interpreter](crate::interp) does, in memory that is laid out by [`trapless_wire::ScriptLayout`]. How a body is called, and what it may
+//! rely on, is told in [`trapless_isa::body`]; the protocols of tables and messages in [`trapless_wire`].
 //!
 //! - `emit`: making one piece.
 //! - `body`, `expressions`, `bytes`, `aggregates`, `maps`, `messages`: what the IR says.
@@ -106,7 +106,8 @@ pub enum Refusal {
     Compiler(String),
 }
 
-/// What the second word of an aggregation of the least or the greatest is combined with by exclusive or where it is stored: what no value is beyond of.
+/// What the second word of an aggregation of the least or the greatest is combined with by exclusive or where it is stored: what no value
+/// is beyond of.
 ///
 /// ```
 /// use trapless_script::ir::Aggregation;

@@ -1,7 +1,7 @@
 //! What a script tells, as bpftrace prints it: text, or JSON with an object a line.
 //!
-//! A [`Printer`] takes messages in the order in which they were emitted, and knows by [`Messages`] what each means. It asks a [`Resolver`] for names and
-//! times, and writes to two [`Streams`]. Its tables of expected text come from bpftrace 0.27.
+//! A [`Printer`] takes messages in the order in which they were emitted, and knows by [`Messages`] what each means. It asks a [`Resolver`]
+//! for names and times, and writes to two [`Streams`]. Its tables of expected text come from bpftrace 0.27.
 
 mod beside;
 mod decode;

@@ -1,7 +1,7 @@
 //! Shapes: how values lie in memory, as far as one has to know to print them.
 //!
-//! The checker gives every value a type. What is left of it behind the [`ir`](crate::ir) is its shape: scratch, keys, values of maps and parts of messages are bytes, and
-//! a shape says what they mean. All numbers are little-endian.
+//! The checker gives every value a type. What is left of it behind the [`ir`](crate::ir) is its shape: scratch, keys, values of maps and
+//! parts of messages are bytes, and a shape says what they mean. All numbers are little-endian.
 
 use std::sync::Arc;
 
@@ -53,7 +53,8 @@ pub enum Shape {
         /// Of what.
         of: Arc<Shape>,
     },
-    /// A call stack: 8 bytes, its number, as [`Statement::Stack`](crate::ir::Statement::Stack) gives it; then 4 bytes with the process's id and 4 of nothing.
+    /// A call stack: 8 bytes, its number, as [`Statement::Stack`](crate::ir::Statement::Stack) gives it; then 4 bytes with the process's id
+    /// and 4 of nothing.
     Stack {
         /// How it is printed.
         mode: StackMode,

@@ -18,8 +18,8 @@ pub fn facts(machine: Machine) -> Facts {
     }
 }
 
-/// The tables of all files that `process` runs, of its vDSO, and its other code, for which there are none. A file that cannot be read counts as such
-/// code, and so does one without tables.
+/// The tables of all files that `process` runs, of its vDSO, and its other code, for which there are none. A file that cannot be read
+/// counts as such code, and so does one without tables.
 ///
 /// # Errors
 /// The process has ended, or the tables are too large.

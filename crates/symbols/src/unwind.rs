@@ -1,22 +1,24 @@
 //! Unwind tables as rows: for each range of instructions, one rule that leads from a frame to its caller's.
 //!
 //! `.eh_frame` and `.debug_frame` hold little programs, which are run here once, so that whoever walks a stack looks up an address and
-//! has a rule (DWARF 5, section 6.4; System V ABI, each processor's supplement, "DWARF register numbers"). Only what a walk needs is followed:
-//! the CFA, the return address, the frame pointer, and on x86-64 rbx, from which the CFA is found where glibc binds a symbol at its first call.
+//! has a rule (DWARF 5, section 6.4; System V ABI, each processor's supplement, "DWARF register numbers"). Only what a walk needs is
+//! followed: the CFA, the return address, the frame pointer, and on x86-64 rbx, from which the CFA is found where glibc binds a symbol at
+//! its first call.
 //!
 //! Of DWARF's expressions those are known that occur:
 //!
 //! - the linker's for stubs of a PLT, by the instruction pointer: they become rows of their own, two for each stub;
-//! - the CFA in memory, at a distance from a register: functions that align their stacks, and hand-written code that keeps its caller's stack
-//!   pointer on its stack;
+//! - the CFA in memory, at a distance from a register: functions that align their stacks, and hand-written code that keeps its caller's
+//!   stack pointer on its stack;
 //! - registers in memory at a distance from a register: the same functions, and frames of signals.
 //!
-//! Everything else is [`Rule::Unknown`], with the reason. Where several tables tell of an instruction, `.eh_frame` is believed, and the entry that
-//! begins first. Stubs of a PLT, which not all linkers write entries for, and trampolines that handlers of signals return to are known by their instructions where no entry tells of them, as in
-//! musl.
+//! Everything else is [`Rule::Unknown`], with the reason. Where several tables tell of an instruction, `.eh_frame` is believed, and the
+//! entry that begins first. Stubs of a PLT, which not all linkers write entries for, and trampolines that handlers of signals return to are
+//! known by their instructions where no entry tells of them, as in musl.
 //!
-//! On powerpc64le the word at the stack pointer is the caller's stack pointer as soon as there is a frame, so the rules say that, whatever register the
-//! CFA was told by: that holds in every frame, where rows are only needed to know whether there is one and whether the link register is saved yet.
+//! On powerpc64le the word at the stack pointer is the caller's stack pointer as soon as there is a frame, so the rules say that, whatever
+//! register the CFA was told by: that holds in every frame, where rows are only needed to know whether there is one and whether the link
+//! register is saved yet.
 
 mod expression;
 mod program;

@@ -1,18 +1,19 @@
 //! Tables: what maps of scripts lie in, and the protocol by which probed threads, their signal handlers and the tool work on them at once.
 //!
-//! There is no lock. Whoever works on a table may be interrupted by a signal handler that works on the same one, may be left by `longjmp`, and may
-//! stop for ever at any instruction. Nobody waits without bound for anybody.
+//! There is no lock. Whoever works on a table may be interrupted by a signal handler that works on the same one, may be left by `longjmp`,
+//! and may stop for ever at any instruction. Nobody waits without bound for anybody.
 //!
 //! # Layout
 //!
 //! A table begins with [`TABLE_HEADER`] bytes: three counters, each on a cache line of its own ([`TABLE_LIVE`], [`TABLE_FULL`],
 //! [`TABLE_CONTENDED`]). Then come `1 << bucket_bits` buckets of 8 *slots*. A slot
-//! has a *meta*, the key's words and the value's. A key's or a value's last word is filled up with zeros. A key belongs into one bucket, by its [`hash`], and there
-//! into the first slot that is free from its preferred one on, round about. So a key that is found where it is looked for first takes one cache line, if it is short.
+//! has a *meta*, the key's words and the value's. A key's or a value's last word is filled up with zeros. A key belongs into one bucket, by
+//! its [`hash`], and there into the first slot that is free from its preferred one on, round about. So a key that is found where it is
+//! looked for first takes one cache line, if it is short.
 //!
-//! A meta is a word: the slot's [`State`] in bits 0 to 3, the fingerprint of the key's hash in bits 4 to 15, 0 where it is free, and a version in bits 16 to 63. Each
-//! change of a meta adds 1 to the version, so a meta that is the same as before says that nothing happened in between. All zeros are an empty
-//! table.
+//! A meta is a word: the slot's [`State`] in bits 0 to 3, the fingerprint of the key's hash in bits 4 to 15, 0 where it is free, and a
+//! version in bits 16 to 63. Each change of a meta adds 1 to the version, so a meta that is the same as before says that nothing happened
+//! in between. All zeros are an empty table.
 //!
 //! A table whose key has no bytes has one meta and one slot: [`TABLE_ONE_META`] and [`TABLE_ONE_VALUE`].
 //!
@@ -34,30 +35,35 @@
 //! 2. Add 1 to the live keys. If there were as many as may be, take it back: *full*, counted.
 //! 3. Claim the first free slot. If there is none, take it back: *full*, counted.
 //! 4. Write key and value, and make it pending.
-//! 5. Look at the bucket's other slots. Where the same key is *pending*, end that: free it, and take its live key back. Where it is *live* or *writing*, free one's own, take it back, and
-//!    begin again with step 1, which finds it.
+//! 5. Look at the bucket's other slots. Where the same key is *pending*, end that: free it, and take its live key back. Where it is *live*
+//!    or *writing*, free one's own, take it back, and begin again with step 1, which finds it.
 //! 6. Make it live. If that fails, somebody has ended ours in step 5 (and taken the live key back): begin again with step 1.
 //!
-//! **No key is there twice.** Of two inserts of a key, one has made its slot pending first. The other one looks at all slots after it has made its own pending, so it sees that slot: pending, and ends it, so that it
-//! never becomes live; or live, and gives up its own. **Nobody waits**: a claimed slot is passed over, since whoever has it will look at ours after it is pending. So an insert in a handler
-//! that has interrupted an insert of the same key ends that, and the interrupted one begins again. Two that end each other's again and again try
-//! [`PATIENCE`] times; then the insert is *contended*, counted. An insert that stops for ever leaves a pending slot, which the next one of that key frees, or a claimed one, which
-//! is lost.
+//! **No key is there twice.** Of two inserts of a key, one has made its slot pending first. The other one looks at all slots after it has
+//! made its own pending, so it sees that slot: pending, and ends it, so that it never becomes live; or live, and gives up its own. **Nobody
+//! waits**: a claimed slot is passed over, since whoever has it will look at ours after it is pending. So an insert in a handler that has
+//! interrupted an insert of the same key ends that, and the interrupted one begins again. Two that end each other's again and again try
+//! [`PATIENCE`] times; then the insert is *contended*, counted. An insert that stops for ever leaves a pending slot, which the next one of
+//! that key frees, or a claimed one, which is lost.
 //!
 //! # Values
 //!
 //! There are two ways to change the value of a live key, and a table has one of them for all its life ([`Change`]):
 //!
-//! - *Word by word*, where no key is ever taken out or zeroed: a live slot is the key's for ever. Words are stored, added to, or compared and exchanged in place, and nothing is ever lost.
-//! - *Under the meta*, else: live → writing, the words, live. Who finds it being written tries again, [`PATIENCE`] times, and then gives up: *contended*, counted.
+//! - *Word by word*, where no key is ever taken out or zeroed: a live slot is the key's for ever. Words are stored, added to, or compared
+//!   and exchanged in place, and nothing is ever lost.
+//! - *Under the meta*, else: live → writing, the words, live. Who finds it being written tries again, [`PATIENCE`] times, and then gives
+//!   up: *contended*, counted.
 //!
-//! To read: the meta, the words, the meta. If it is live and the same both times the value is what somebody wrote. In tables that are changed word by word, each word is.
+//! To read: the meta, the words, the meta. If it is live and the same both times the value is what somebody wrote. In tables that are
+//! changed word by word, each word is.
 //!
 //! # Shared tables and a thread's own
 //!
 //! In a table that all threads share, the operations above are atomic among processors and in one order for all. In a thread's own nobody
-//! but the thread changes anything, and its signal handlers, which come back before it goes on or never let it go on. There it is enough that an
-//! operation is one instruction, and native code leaves out what makes it more than that; and a claimed slot, which nobody else changes, becomes pending by a store. The tool only reads them.
+//! but the thread changes anything, and its signal handlers, which come back before it goes on or never let it go on. There it is enough
+//! that an operation is one instruction, and native code leaves out what makes it more than that; and a claimed slot, which nobody else
+//! changes, becomes pending by a store. The tool only reads them.
 
 use crate::{Words, WordsMut};
 

@@ -11,8 +11,8 @@
 //!         drop all that was pushed
 //! ```
 //!
-//! At an entry the arguments are where the program has them, so none of their registers plays a role in the frame. What reading the clock takes of
-//! them is put back from where it was saved. At a return they are loaded for each body.
+//! At an entry the arguments are where the program has them, so none of their registers plays a role in the frame. What reading the clock
+//! takes of them is put back from where it was saved. At a return they are loaded for each body.
 //!
 //! An address in a detour that stays behind on the stack would be taken for a context that comes back: what a body's call has pushed is
 //! overwritten once that has returned. Whoever is in a body has that address on his stack, and so nothing else needs to be

@@ -1,7 +1,8 @@
 //! The checker's state: what is known of variables and maps, and where it is in the script.
 //!
-//! Types of variables and maps follow from how they are used, anywhere in the script. So the script is checked in rounds: each one knows what the
-//! rounds before it have found, and widens it. When a round finds nothing new, a last one tells what is wrong and makes the tree that is kept.
+//! Types of variables and maps follow from how they are used, anywhere in the script. So the script is checked in rounds: each one knows
+//! what the rounds before it have found, and widens it. When a round finds nothing new, a last one tells what is wrong and makes the tree
+//! that is kept.
 
 use super::clauses::Clause;
 use super::environment::{Environment, Function};

@@ -53,8 +53,8 @@ pub trait Environment {
         None
     }
 
-    /// The parameters of the function that an attach point names, the first one if it names several, with their places at its entry. At a return
-    /// they are asked for, too.
+    /// The parameters of the function that an attach point names, the first one if it names several, with their places at its entry. At a
+    /// return they are asked for, too.
     fn function(&self, point: &ProbePoint) -> Option<Function> {
         _ = point;
         None

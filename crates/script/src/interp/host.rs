@@ -1,7 +1,7 @@
 //! What a body works on, beside its own locals and scratch.
 //!
-//! Three traits, so that each can be had from elsewhere: a probe that traps takes registers and memory from a stopped target, its maps from the memory
-//! that it shares with it, and tells its messages to the same printer as a probe that runs in the tool itself.
+//! Three traits, so that each can be had from elsewhere: a probe that traps takes registers and memory from a stopped target, its maps from
+//! the memory that it shares with it, and tells its messages to the same printer as a probe that runs in the tool itself.
 
 use super::Added;
 use crate::ir::{Context, MapId, MessageId, StackWalk};
@@ -21,8 +21,8 @@ pub trait Hit {
     /// A value of the hit. What cannot be had is 0.
     fn context(&mut self, what: Context) -> u64;
 
-    /// Reads memory of the process from an address on, and gives how many bytes could be read: all ahead of the first one that could not. The rest of `into`
-    /// does not matter. The range does not wrap around the end of the address space.
+    /// Reads memory of the process from an address on, and gives how many bytes could be read: all ahead of the first one that could not.
+    /// The rest of `into` does not matter. The range does not wrap around the end of the address space.
     fn read(&mut self, address: u64, into: &mut [u8]) -> usize;
 
     /// The number of the call stack, cut to `frames` frames (1 to 127); 0 if it could not be kept.
@@ -38,13 +38,15 @@ pub trait Hit {
 /// The maps of a program. Keys have the length that the map's declaration says, values the length of
 /// [`MapValue::size`](crate::ir::MapValue::size).
 pub trait Maps {
-    /// The value of a key, or the words of its aggregation over all threads. Gives whether the key is there; if it is not, `into` does not matter.
+    /// The value of a key, or the words of its aggregation over all threads. Gives whether the key is there; if it is not, `into` does not
+    /// matter.
     fn load(&mut self, map: MapId, key: &[u8], into: &mut [u8]) -> bool;
 
     /// Writes the value of a key. Gives whether there was room.
     fn set(&mut self, map: MapId, key: &[u8], value: &[u8]) -> bool;
 
-    /// Adds to an 8-byte integer, wrapping, and gives what it was before; a key that is not there is put in with 0 first. `None` if there was no room.
+    /// Adds to an 8-byte integer, wrapping, and gives what it was before; a key that is not there is put in with 0 first. `None` if there
+    /// was no room.
     fn add(&mut self, map: MapId, key: &[u8], amount: u64) -> Option<u64>;
 
     /// Takes a key out. Gives whether it was there.
@@ -85,7 +87,7 @@ pub trait Maps {
 
 /// Where messages go.
 pub trait Sink {
-    /// Takes a message. Its parts are what [`Program::messages`](crate::ir::Program::messages) says: a word's 8 bytes, bytes, or what was sent of a text.
-    /// The maps are those of the run, as they are at this moment: `print(@m)` shows them so.
+    /// Takes a message. Its parts are what [`Program::messages`](crate::ir::Program::messages) says: a word's 8 bytes, bytes, or what was
+    /// sent of a text. The maps are those of the run, as they are at this moment: `print(@m)` shows them so.
     fn emit(&mut self, maps: &mut dyn Maps, message: MessageId, parts: &[&[u8]]);
 }

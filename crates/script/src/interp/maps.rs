@@ -89,8 +89,8 @@ impl Tables {
         Tables { tables: (0..).zip(&program.maps).map(empty).collect(), clock: None }
     }
 
-    /// Makes the value of a map of one value the clock of all time series, in nanoseconds, in place of the time of day: so that what they show can
-    /// be foretold.
+    /// Makes the value of a map of one value the clock of all time series, in nanoseconds, in place of the time of day: so that what they
+    /// show can be foretold.
     pub fn set_clock(&mut self, map: MapId) {
         self.clock = Some(map);
     }

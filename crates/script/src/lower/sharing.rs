@@ -1,7 +1,7 @@
 //! Who has the table of each map: each thread its own, or all of them one.
 //!
-//! An aggregation that probed code only adds to is cheapest if each thread has its own. The tool may read it, print it and, where a baseline that is
-//! subtracted does it, clear it. All else is one table for all.
+//! An aggregation that probed code only adds to is cheapest if each thread has its own. The tool may read it, print it and, where a
+//! baseline that is subtracted does it, clear it. All else is one table for all.
 
 use crate::ir::{Aggregation, Body, BodyId, MapId, MapSharing, MapValue, Program, Statement};
 

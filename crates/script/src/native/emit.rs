@@ -2,10 +2,11 @@
 //!
 //! # What the code relies on
 //!
-//! - Cranelift's *alias analysis is off*. A load is a load, wherever it stands: what it would give may have been changed by a signal handler or by another
-//!   thread in between. It also leaves `load, add, store` of one word together, which becomes one instruction ([`Emit::add_word`]).
-//! - In code for a thread's own tables no other thread changes anything, so its read-modify-write instructions need no `lock` ([`unlock`]): one
-//!   instruction is enough for signal handlers.
+//! - Cranelift's *alias analysis is off*. A load is a load, wherever it stands: what it would give may have been changed by a signal
+//!   handler or by another thread in between. It also leaves `load, add, store` of one word together, which becomes one instruction
+//!   ([`Emit::add_word`]).
+//! - In code for a thread's own tables no other thread changes anything, so its read-modify-write instructions need no `lock` ([`unlock`]):
+//!   one instruction is enough for signal handlers.
 
 use super::Refusal;
 use cranelift_codegen::binemit::Reloc;
@@ -20,8 +21,7 @@ use cranelift_codegen::isa::{CallConv, OwnedTargetIsa};
 use cranelift_codegen::{Context, FinalizedRelocTarget, control::ControlPlane};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
 use trapless_isa::body::{Code, Hole, Takes};
-use trapless_isa::x86::X86_64;
-use trapless_isa::{Flow, Isa};
+use trapless_isa::{Flow, Machine};
 
 /// Namespace of cranelift's names: routines of the program.
 const ROUTINE: u32 = 0;
@@ -79,8 +79,8 @@ impl Workshop {
         Self { isa, builders: FunctionBuilderContext::new(), context: Context::new() }
     }
 
-    /// Makes a piece. It has so many words as arguments, of which the first six are in registers; `fill` is given them. `is_own`: all that it changes is
-    /// the thread's own.
+    /// Makes a piece. It has so many words as arguments, of which the first six are in registers; `fill` is given them. `is_own`: all that
+    /// it changes is the thread's own.
     pub(super) fn piece(
         &mut self,
         words: usize,
@@ -134,10 +134,12 @@ impl Workshop {
     }
 }
 
-/// Takes the `lock` prefixes away. In their place stands a prefix that means nothing there. Code is followed from its start, since constants lie behind it.
+/// Takes the `lock` prefixes away. In their place stands a prefix that means nothing there. Code is followed from its start, since
+/// constants lie behind it.
 fn unlock(bytes: &mut [u8]) -> Result<(), Refusal> {
     const LOCK: u8 = 0xf0;
     const DATA_SEGMENT: u8 = 0x3e;
+    let isa = Machine::X86_64.isa();
     let mut is_seen = vec![false; bytes.len()];
     let mut open = vec![0];
     while let Some(at) = open.pop() {
@@ -145,7 +147,7 @@ fn unlock(bytes: &mut [u8]) -> Result<(), Refusal> {
         if std::mem::replace(seen, true) {
             continue;
         }
-        let decoded = X86_64.decode(&bytes[at..], at as u64);
+        let decoded = isa.decode(&bytes[at..], at as u64);
         let decoded = decoded.map_err(|_| Refusal::Compiler("an instruction that does not decode".into()))?;
         if bytes[at] == LOCK {
             bytes[at] = DATA_SEGMENT;
@@ -252,7 +254,8 @@ impl Emit<'_> {
         self.b.ins().atomic_load(I64, flags(), pointer)
     }
 
-    /// Writes a word behind all that was written before. (On x86-64 a plain store is one, and nothing is read behind it that has to wait for it.)
+    /// Writes a word behind all that was written before. (On x86-64 a plain store is one, and nothing is read behind it that has to wait
+    /// for it.)
     pub(super) fn publish(&mut self, value: Value, at: At) {
         self.store(value, at);
     }
@@ -349,7 +352,8 @@ impl Emit<'_> {
         variable
     }
 
-    /// Does something for each number from 0 on in steps, as long as it is below the end (unsigned). It can be left for the block that is given.
+    /// Does something for each number from 0 on in steps, as long as it is below the end (unsigned). It can be left for the block that is
+    /// given.
     pub(super) fn each(&mut self, end: Value, step: i64, body: impl FnOnce(&mut Self, Value, Block)) {
         let zero = self.int(0);
         let index = self.set_new(zero);

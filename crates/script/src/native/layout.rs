@@ -50,7 +50,8 @@ pub(super) fn each_statement<'a>(code: &'a [Statement], see: &mut dyn FnMut(&'a 
     }
 }
 
-/// Which maps have keys taken out or zeroed, by any body; by native ones only, of maps of one thread each: the tool does not write to those.
+/// Which maps have keys taken out or zeroed, by any body; by native ones only, of maps of one thread each: the tool does not write to
+/// those.
 fn changed_under_meta(program: &Program, native: &[BodyId]) -> Vec<bool> {
     let mut changed = vec![false; program.maps.len()];
     for (index, body) in (0..).zip(&program.bodies) {

@@ -45,8 +45,8 @@ impl Maker<'_, '_> {
         at.plus(8)
     }
 
-    /// Looks a key up in the body where that is done, and asks a routine else. `here` is given the address of the value, `there` does what the routine
-    /// does.
+    /// Looks a key up in the body where that is done, and asks a routine else. `here` is given the address of the value, `there` does what
+    /// the routine does.
     fn look_up(
         &mut self,
         map: &MapCode,

@@ -1,7 +1,7 @@
 //! Routines on tables: the protocol of [`trapless_wire::Table`] in machine code.
 //!
-//! Each routine is of one map, whose sizes and place are constants in it. Keys and values are given by address, and only their bytes are looked at;
-//! results are written to memory, since the calling convention has none.
+//! Each routine is of one map, whose sizes and place are constants in it. Keys and values are given by address, and only their bytes are
+//! looked at; results are written to memory, since the calling convention has none.
 
 use super::emit::{At, Base, Emit};
 use cranelift_codegen::ir::condcodes::IntCC;
@@ -162,8 +162,8 @@ impl TableCode {
         (meta_at, slot)
     }
 
-    /// Looks whether a slot in the table is the preferred one of a key of some words, live in a table that is changed word by word; where it is not, goes
-    /// to a block. Gives the address of the value. This is what bodies do themselves.
+    /// Looks whether a slot in the table is the preferred one of a key of some words, live in a table that is changed word by word; where
+    /// it is not, goes to a block. Gives the address of the value. This is what bodies do themselves.
     pub(super) fn preferred(&self, e: &mut Emit<'_>, words: &[Value], other: Block) -> Value {
         let hash = Self::hash_of(e, words);
         let named = self.bucket(e, hash);
@@ -182,7 +182,8 @@ impl TableCode {
         e.b.ins().iadd_imm_s(slot, i64::from(self.key_size()))
     }
 
-    /// Reads the first word of the value of a key of some words, live in its preferred slot and not being written; goes to a block where that is not so.
+    /// Reads the first word of the value of a key of some words, live in its preferred slot and not being written; goes to a block where
+    /// that is not so.
     pub(super) fn preferred_word(&self, e: &mut Emit<'_>, words: &[Value], other: Block) -> Value {
         let hash = Self::hash_of(e, words);
         let named = self.bucket(e, hash);
@@ -325,8 +326,8 @@ impl TableCode {
         (meta_at, meta_at.plus(META))
     }
 
-    /// Goes through the slots of a bucket, without a loop, and does something for each that is in one of these states with the key's fingerprint. That is given the
-    /// slot's number and where to go on, and goes somewhere.
+    /// Goes through the slots of a bucket, without a loop, and does something for each that is in one of these states with the key's
+    /// fingerprint. That is given the slot's number and where to go on, and goes somewhere.
     fn each_named(
         &self,
         e: &mut Emit<'_>,
@@ -375,8 +376,8 @@ impl TableCode {
         (meta, is_same)
     }
 
-    /// Finds a key, or puts it in with what `write` writes. Goes to a block if it was dropped, which is counted. Whether it was there, `found`
-    /// says.
+    /// Finds a key, or puts it in with what `write` writes. Goes to a block if it was dropped, which is counted. Whether it was there,
+    /// `found` says.
     pub(super) fn enter(
         &self,
         e: &mut Emit<'_>,
@@ -572,7 +573,8 @@ impl TableCode {
         e.b.switch_to_block(done);
     }
 
-    /// Finds a key or puts it in, in a table that is changed word by word. `first` writes the value of a key that is put in, `change` changes it in place.
+    /// Finds a key or puts it in, in a table that is changed word by word. `first` writes the value of a key that is put in, `change`
+    /// changes it in place.
     pub(super) fn in_place(
         &self,
         e: &mut Emit<'_>,

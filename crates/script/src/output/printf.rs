@@ -1,7 +1,7 @@
 //! Formats of `printf`.
 //!
-//! bpftrace formats by the streams of C++, so padding differs from C's where they do: zeros are put ahead of a sign, a precision matters to doubles
-//! only, and a field's width is used up by the first piece that a value is written in.
+//! bpftrace formats by the streams of C++, so padding differs from C's where they do: zeros are put ahead of a sign, a precision matters to
+//! doubles only, and a field's width is used up by the first piece that a value is written in.
 
 use super::value::{BufferForm, Value, float_text, write_buffer};
 

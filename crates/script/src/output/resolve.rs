@@ -10,7 +10,8 @@ pub trait Resolver {
     /// Addresses of a call stack by its number, the innermost first. Those of callers are return addresses.
     fn stack(&mut self, number: u64) -> Vec<u64>;
 
-    /// The functions at a code address of a process: those inlined there, the innermost first, and then the one that has symbol and address.
+    /// The functions at a code address of a process: those inlined there, the innermost first, and then the one that has symbol and
+    /// address.
     fn symbols(&mut self, pid: u32, address: u64) -> Vec<Symbol>;
 
     /// Build id of the file mapped at an address, and the address's offset in the file.
@@ -43,8 +44,8 @@ pub trait Resolver {
     /// It cannot be opened or read.
     fn file(&mut self, path: &[u8], most: usize) -> io::Result<Vec<u8>>;
 
-    /// Runs a shell's command to its end and gives what it printed, on standard output and standard error together. Something is printed to its exit code by
-    /// the printer.
+    /// Runs a shell's command to its end and gives what it printed, on standard output and standard error together. Something is printed to
+    /// its exit code by the printer.
     ///
     /// # Errors
     /// It cannot be run.

@@ -115,8 +115,8 @@ pub(super) fn format(format: &str, nanoseconds: i64, resolver: &mut dyn Resolver
     out
 }
 
-/// Formats a point in time for the language's `strftime`, which has `%f` for microseconds, `%l` for milliseconds and `%k` for nanoseconds. The first
-/// second of 1970 is none.
+/// Formats a point in time for the language's `strftime`, which has `%f` for microseconds, `%l` for milliseconds and `%k` for nanoseconds.
+/// The first second of 1970 is none.
 pub(super) fn stamp(text: &str, nanoseconds: i64, resolver: &mut dyn Resolver) -> String {
     if nanoseconds.div_euclid(1_000_000_000) == 0 {
         return "(?)".into();

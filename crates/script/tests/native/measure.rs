@@ -1,4 +1,5 @@
-//! What a run costs above that of a body that does nothing. Run by hand: `cargo test --release -p trapless-script --test native -- --ignored --nocapture`.
+//! What a run costs above that of a body that does nothing. Run by hand:
+//! `cargo test --release -p trapless-script --test native -- --ignored --nocapture`.
 
 use crate::machine::{Hit, Ready, TARGET};
 use crate::scripts::*;

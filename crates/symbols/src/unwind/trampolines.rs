@@ -1,7 +1,7 @@
 //! What handlers of signals return to, known by its instructions.
 //!
-//! musl's and Go's trampolines have no unwind entries, and arm64's in the vDSO has none since Linux 5.8, so that unwinders do what is done here
-//! (gcc's `linux-unwind.h` of each machine). There the stack pointer is at the kernel's frame.
+//! musl's and Go's trampolines have no unwind entries, and arm64's in the vDSO has none since Linux 5.8, so that unwinders do what is done
+//! here (gcc's `linux-unwind.h` of each machine). There the stack pointer is at the kernel's frame.
 
 use std::ops::Range;
 
@@ -27,7 +27,8 @@ const fn frame(sp: i32, pc: i16, fp: i16, pointer: Saved, link: Saved) -> FrameR
     }
 }
 
-/// `struct rt_sigframe` of `arch/x86/include/asm/sigframe.h`, behind the return address: 40 bytes of a `ucontext`, then `struct sigcontext_64`.
+/// `struct rt_sigframe` of `arch/x86/include/asm/sigframe.h`, behind the return address: 40 bytes of a `ucontext`, then
+/// `struct sigcontext_64`.
 const X86_64: FrameRule = frame(160, 168, 120, Saved::AtBase(128), Saved::Unchanged);
 
 /// `struct rt_sigframe` of `arch/arm64/kernel/signal.c`: 128 bytes of `siginfo`, 176 of a `ucontext`, 8, then `regs[31]`, `sp`, `pc`.

@@ -1,7 +1,8 @@
 //! bpftrace's command line, for whoever calls the program by that name: scripts, tools and habits go on working.
 //!
-//! It is that of bpftrace 0.27, with the rules of `getopt_long`: options may stand behind other words, short ones may stand together (`-lv`), long ones may be
-//! cut short where that is unique, and `--` ends them. What only makes sense for code in the kernel is taken and does nothing, or is refused.
+//! It is that of bpftrace 0.27, with the rules of `getopt_long`: options may stand behind other words, short ones may stand together
+//! (`-lv`), long ones may be cut short where that is unique, and `--` ends them. What only makes sense for code in the kernel is taken and
+//! does nothing, or is refused.
 
 use super::script::{Buffering, Dialect, Script, Search, Source, Stage, Task, Text, Warnings};
 use super::validated::{OutputOptions, Target};

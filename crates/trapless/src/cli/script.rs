@@ -1,7 +1,7 @@
 //! A script to run, as the program works with it.
 //!
-//! Two command lines lead here: trapless's own ([`super::scripted`]), and bpftrace's ([`super::bpftrace`]), where the program is called by that
-//! name.
+//! Two command lines lead here: trapless's own ([`super::scripted`]), and bpftrace's ([`super::bpftrace`]), where the program is called by
+//! that name.
 
 use crate::cli::validated::{OutputOptions, Target};
 use std::path::PathBuf;

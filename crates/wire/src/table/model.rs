@@ -1,5 +1,5 @@
-//! All that can happen when a few operations work on one table: each order of their steps, a signal handler that runs a whole operation at any step,
-//! and a thread that stops for ever at any step.
+//! All that can happen when a few operations work on one table: each order of their steps, a signal handler that runs a whole operation at
+//! any step, and a thread that stops for ever at any step.
 //!
 //! The operations are the real ones. One is brought one step further by running it again from its beginning: what it read so far is
 //! given to it again, one access is done on the memory, and whatever it does from there on is thrown away. States that

@@ -165,9 +165,11 @@ impl Area {
         })
     }
 
-    /// Makes these the modules. They are sorted here; of two that overlap, the one that begins first keeps its range, and the other is left out.
+    /// Makes these the modules. They are sorted here; of two that overlap, the one that begins first keeps its range, and the other is left
+    /// out.
     ///
-    /// Where the area is in use: write the bytes that are new, from the former length on, and then the word at [`DIRECTORY_OFFSET`], at once.
+    /// Where the area is in use: write the bytes that are new, from the former length on, and then the word at [`DIRECTORY_OFFSET`], at
+    /// once.
     ///
     /// # Errors
     /// The area would pass 4 GiB.
@@ -317,7 +319,8 @@ impl<'a> Tables<'a> {
         self.module(at).filter(|module| module.start <= address && address < module.end)
     }
 
-    /// The rule for an address in `module`; [`Kind::Nothing`](super::Kind::Nothing) where no row tells of it, `None` where the table is damaged.
+    /// The rule for an address in `module`; [`Kind::Nothing`](super::Kind::Nothing) where no row tells of it, `None` where the table is
+    /// damaged.
     #[inline]
     pub fn rule_in(&self, module: &Module, address: u64) -> Option<Rule> {
         if module.rows == 0 {

@@ -12,12 +12,12 @@
 //! | `left` | how many frames may still be told |
 //! | `tables`, `read`, `real`, `out` | where rows are, how memory is read, how return points are translated, where frames go |
 //!
-//! Why it ends: each round tells a frame, and `left` counts them. Besides, each frame's CFA lies above the last one's, so that a stack which
-//! has been overwritten is not walked in circles. Two cases are exempt, since stacks are changed there: a signal's frame, and the fallback, as where
-//! a runtime has moved from one stack to another; the latter is let pass [`MOST_CHANGES`] times.
+//! Why it ends: each round tells a frame, and `left` counts them. Besides, each frame's CFA lies above the last one's, so that a stack
+//! which has been overwritten is not walked in circles. Two cases are exempt, since stacks are changed there: a signal's frame, and the
+//! fallback, as where a runtime has moved from one stack to another; the latter is let pass [`MOST_CHANGES`] times.
 //!
-//! Where no row tells of the code, the fallback is tried, as perf does it: by frame pointers on most machines. Registers that were never frame pointers
-//! lead anywhere, so in code of a file that has a table the return address has to be in some module.
+//! Where no row tells of the code, the fallback is tried, as perf does it: by frame pointers on most machines. Registers that were never
+//! frame pointers lead anywhere, so in code of a file that has a table the return address has to be in some module.
 
 use super::{Base, Kind, Module, Rule, Slot, Tables};
 
@@ -104,12 +104,12 @@ const DOUBTED: u32 = 1 << 5;
 /// One of the changes of stacks that the fallback has made; the bits above count.
 const CHANGE: u32 = 1 << 6;
 
-/// Tells the addresses of a stack, from the innermost frame outwards, at most `limit`. All but the first, and those that a signal has interrupted, are
-/// return addresses: the call is in front of them.
+/// Tells the addresses of a stack, from the innermost frame outwards, at most `limit`. All but the first, and those that a signal has
+/// interrupted, are return addresses: the call is in front of them.
 ///
 /// - `read` reads a word of the target, as many bytes as [`Facts::word`](super::Facts::word) says.
-/// - `real` is asked about each return address that is found, with the address of its slot, or 0 where it was in the link register. It answers with
-///   the return address that the program believes to be there, where it is one of our return points.
+/// - `real` is asked about each return address that is found, with the address of its slot, or 0 where it was in the link register. It
+///   answers with the return address that the program believes to be there, where it is one of our return points.
 /// - `out` is told each frame's address.
 ///
 /// ```
@@ -149,8 +149,8 @@ pub fn walk(
     let mut module = Module::default();
     let mut left = limit;
     let ended = loop {
-        // 1. The module, which is mostly the last one. A call may be a function's last instruction, so the call is looked up and not what is
-        //    behind it.
+        // 1. The module, which is mostly the last one. A call may be a function's last instruction, so the call is looked up and not what
+        //    is behind it.
         let at = if state & EXACT != 0 { pc } else { pc.wrapping_sub(1) & mask };
         let mut known = module.start <= at && at < module.end;
         if !known

@@ -1,6 +1,7 @@
 //! What the printer of a script asks for: names of addresses, probes and users, the time of the wall, files and commands.
 //!
-//! Symbols are read by us, from the files that were mapped when a process was probed. Files stay open, so names are there after it has ended.
+//! Symbols are read by us, from the files that were mapped when a process was probed. Files stay open, so names are there after it has
+//! ended.
 
 use crate::files::Files;
 use crate::target::{self, Image};
@@ -225,7 +226,8 @@ fn zone(seconds: i64) -> Zone {
 fn user_name(id: u32) -> Option<String> {
     let (mut entry, mut buffer) = (std::mem::MaybeUninit::<libc::passwd>::zeroed(), vec![0; 16 << 10]);
     let mut found = std::ptr::null_mut();
-    // SAFETY: all pointers are to memory of ours, whose length is given; `found` is null or points to the entry, whose name is in the buffer.
+    // SAFETY: all pointers are to memory of ours, whose length is given; `found` is null or points to the entry, whose name is in the
+    // buffer.
     unsafe {
         libc::getpwuid_r(id, entry.as_mut_ptr(), buffer.as_mut_ptr(), buffer.len(), &mut found);
         found.as_ref().map(|entry| CStr::from_ptr(entry.pw_name).to_string_lossy().into_owned())

@@ -1,4 +1,5 @@
-//! A process that a script is about without probing it: `-p PID` or a command, beside `begin` and `interval` alone. The script ends with it.
+//! A process that a script is about without probing it: `-p PID` or a command, beside `begin` and `interval` alone. The script ends with
+//! it.
 
 use crate::cli::validated::Target;
 use crate::commands::wake::Wake;

@@ -1,7 +1,7 @@
 //! Where a script prints.
 //!
-//! What it says goes to standard output or a file, errors to standard error. A reader of both in one sees them in the order in which they were said: what is kept
-//! of the one is written before the other.
+//! What it says goes to standard output or a file, errors to standard error. A reader of both in one sees them in the order in which they
+//! were said: what is kept of the one is written before the other.
 
 use crate::cli::script::{Buffering, Text};
 use crate::error::Error;

@@ -71,8 +71,8 @@ impl Suite {
         streams.printed(done)
     }
 
-    /// Runs a body whose output goes nowhere but into `printed`; its result, the nanoseconds it took, and whether it ended the script or said that something
-    /// is wrong.
+    /// Runs a body whose output goes nowhere but into `printed`; its result, the nanoseconds it took, and whether it ended the script or
+    /// said that something is wrong.
     fn run(&mut self, probe: &OwnProbe, printed: &mut Vec<u8>) -> Result<Ran, Error> {
         let Self { machine, names, own, maps, .. } = self;
         let mut told = Vec::new();
