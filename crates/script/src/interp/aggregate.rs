@@ -72,7 +72,8 @@ pub fn add(aggregation: Aggregation, words: &mut [u8], added: Added) {
         | Aggregation::Max { .. }
         | Aggregation::MinOfFloats
         | Aggregation::MaxOfFloats => {
-            if words.get(0) == 0 || is_better(aggregation, value, words.get(1)) {
+            // Of no hits there is no least one.
+            if weight != 0 && (words.get(0) == 0 || is_better(aggregation, value, words.get(1))) {
                 words.set(1, value);
             }
             words.add(0, weight);

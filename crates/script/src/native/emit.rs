@@ -19,7 +19,7 @@ use cranelift_codegen::ir::{
 use cranelift_codegen::isa::{CallConv, OwnedTargetIsa};
 use cranelift_codegen::{Context, FinalizedRelocTarget, control::ControlPlane};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
-use trapless_isa::Isa;
+use trapless_isa::{Flow, Isa};
 use trapless_isa::body::{Code, Hole, Takes};
 use trapless_isa::x86::X86_64;
 
@@ -134,18 +134,29 @@ impl Workshop {
     }
 }
 
-/// Of code that holds nothing but instructions: takes the `lock` prefixes away. In their place stands a prefix that means nothing there.
+/// Takes the `lock` prefixes away. In their place stands a prefix that means nothing there. Code is followed from its start, since constants lie behind it.
 fn unlock(bytes: &mut [u8]) -> Result<(), Refusal> {
     const LOCK: u8 = 0xf0;
     const DATA_SEGMENT: u8 = 0x3e;
-    let mut at = 0;
-    while at < bytes.len() {
-        let decoded = X86_64.decode(&bytes[at..], 0);
+    let mut is_seen = vec![false; bytes.len()];
+    let mut open = vec![0];
+    while let Some(at) = open.pop() {
+        let Some(seen) = is_seen.get_mut(at) else { continue };
+        if std::mem::replace(seen, true) {
+            continue;
+        }
+        let decoded = X86_64.decode(&bytes[at..], at as u64);
         let decoded = decoded.map_err(|_| Refusal::Compiler("an instruction that does not decode".into()))?;
         if bytes[at] == LOCK {
             bytes[at] = DATA_SEGMENT;
         }
-        at += usize::from(decoded.length);
+        let next = at + usize::from(decoded.length);
+        if decoded.flow.falls_through() {
+            open.push(next);
+        }
+        if let Flow::Jump { target } | Flow::Branch { target } = decoded.flow {
+            open.push(target as usize);
+        }
     }
     Ok(())
 }

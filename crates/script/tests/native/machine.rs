@@ -1,0 +1,369 @@
+//! A target in our own process: a region, a thread's block and code that can be run.
+
+use std::arch::global_asm;
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use trapless_isa::Machine;
+use trapless_isa::body::{Extra, Takes};
+use trapless_script::ir::{BodyId, Program};
+use trapless_script::native::{Moment, NativeProgram, Refusal, Target, compile};
+use trapless_wire::{Atomics, Clock, MessageRing, PAGE, Words, WordsMut};
+
+/// Where the script's parts are.
+pub const SHARED: u64 = PAGE;
+pub const BLOCK: u32 = 256;
+pub const RING_BITS: u32 = 16;
+
+pub const TARGET: Target = Target { machine: Machine::X86_64, shared: SHARED, block: BLOCK, ring_bits: RING_BITS };
+
+/// Memory from `mmap`.
+pub struct Mapping {
+    pub address: *mut u8,
+    pub size: usize,
+}
+
+// SAFETY: all access to what threads share goes by atomic words or by the code under test.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    pub fn new(size: u64) -> Self {
+        let size = (size as usize).next_multiple_of(4096).max(4096);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping, which nobody else knows of.
+        let address =
+            unsafe { libc::mmap(ptr::null_mut(), size, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+        assert_ne!(address, libc::MAP_FAILED);
+        Self { address: address.cast(), size }
+    }
+
+    pub fn protect(&self, offset: usize, size: usize, protection: i32) {
+        assert!(offset + size <= self.size);
+        // SAFETY: within the mapping, which holds no Rust object.
+        let done = unsafe { libc::mprotect(self.address.add(offset).cast(), size, protection) };
+        assert_eq!(done, 0);
+    }
+
+    fn word_at(&self, offset: u64) -> Option<&AtomicU64> {
+        let end = offset.checked_add(8)?;
+        // SAFETY: an aligned word within the mapping, which lives as long as `self`.
+        (end <= self.size as u64 && offset.is_multiple_of(8))
+            .then(|| unsafe { &*self.address.add(offset as usize).cast::<AtomicU64>() })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: it is ours, and nothing borrows from it any more.
+        unsafe { libc::munmap(self.address.cast(), self.size) };
+    }
+}
+
+impl Words for Mapping {
+    fn word(&self, offset: u64) -> u64 {
+        self.word_at(offset).map_or(0, |word| word.load(SeqCst))
+    }
+}
+
+impl WordsMut for Mapping {
+    fn set_word(&self, offset: u64, value: u64) {
+        if let Some(word) = self.word_at(offset) {
+            word.store(value, SeqCst);
+        }
+    }
+}
+
+impl Atomics for Mapping {
+    fn compare_exchange(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
+        self.word_at(offset).map_or(Err(0), |word| word.compare_exchange(current, new, SeqCst, SeqCst))
+    }
+
+    fn fetch_add(&self, offset: u64, value: u64) -> u64 {
+        self.word_at(offset).map_or(0, |word| word.fetch_add(value, SeqCst))
+    }
+}
+
+/// A hit: what a detour would hand over.
+#[derive(Clone, Debug)]
+pub struct Hit {
+    pub arguments: [u64; 6],
+    pub registers: [u64; 16],
+    pub floats: [u64; 8],
+    pub operands: [u64; 8],
+    pub site: u64,
+    pub ticks: u64,
+    pub processor: u64,
+    pub tid: u64,
+    pub instruction: u64,
+    /// What lies at the stack pointer of the hit.
+    pub stack: [u64; 2],
+}
+
+impl Default for Hit {
+    fn default() -> Self {
+        // SAFETY: it has no preconditions.
+        let tid = unsafe { libc::gettid() } as u64;
+        Self {
+            arguments: [0; 6],
+            registers: [0; 16],
+            floats: [0; 8],
+            operands: [0; 8],
+            site: 3,
+            ticks: 1_000_000,
+            processor: 1 << 12 | 5,
+            tid,
+            instruction: 0x40_1000,
+            stack: [0x1234, 0],
+        }
+    }
+}
+
+impl Hit {
+    pub fn extras(&self, takes: Takes) -> Vec<u64> {
+        let address = |words: &[u64]| words.as_ptr() as u64;
+        takes
+            .iter()
+            .map(|extra| match extra {
+                Extra::Site => self.site,
+                Extra::Time => self.ticks,
+                Extra::Processor => self.processor,
+                Extra::Tid => self.tid,
+                Extra::StackPointer => address(&self.stack),
+                Extra::InstructionPointer => self.instruction,
+                Extra::Registers => address(&self.registers),
+                Extra::Floats => address(&self.floats),
+                Extra::Operands => address(&self.operands),
+            })
+            .collect()
+    }
+}
+
+/// A program that is ready to run, with memory for some threads.
+pub struct Ready {
+    pub native: NativeProgram,
+    pub region: Mapping,
+    #[expect(dead_code, reason = "it is run")]
+    code: Mapping,
+    bodies: Vec<(usize, Takes)>,
+    blocks: u64,
+    stride: u64,
+}
+
+pub fn clock(number: u32) -> Clock {
+    Clock { ticks_base: 77, base: 1_000 * u64::from(number), scale: (1 << 32) + (u64::from(number) << 30) }
+}
+
+impl Ready {
+    pub fn new(program: &Program, bodies: &[(BodyId, Moment)], threads: u64) -> Result<Self, Refusal> {
+        let native = compile(program, bodies, &TARGET)?;
+        let blocks = (SHARED + native.layout.shared).next_multiple_of(PAGE);
+        let stride = (u64::from(BLOCK) + u64::from(native.layout.thread)).next_multiple_of(PAGE);
+        let region = Mapping::new(blocks + stride * threads);
+        for number in 0..5 {
+            for (word, at) in clock(number).words().into_iter().zip((0..).step_by(8)) {
+                region.set_word(SHARED + u64::from(Clock::offset(number)) + at, word);
+            }
+        }
+        for (bytes, at) in program.constants.iter().zip(&native.layout.constants) {
+            // SAFETY: the layout has room for the constants there, and nobody else has the region.
+            unsafe { region.address.add((SHARED + at) as usize).copy_from(bytes.as_ptr(), bytes.len()) };
+        }
+        let pieces: Vec<_> = native.code.routines.iter().chain(&native.code.bodies).collect();
+        let mut starts = Vec::new();
+        let mut next = 0usize;
+        for piece in &pieces {
+            assert!(piece.is_sound(native.code.routines.len()), "{piece:?}");
+            starts.push(next);
+            next = (next + piece.bytes.len()).next_multiple_of(16);
+        }
+        let code = Mapping::new(next as u64);
+        for (piece, start) in pieces.iter().zip(&starts) {
+            let address = code.address as u64;
+            let routine = |number: u16| address + starts[usize::from(number)] as u64;
+            let bytes = piece.placed(address + *start as u64, region.address as u64, routine);
+            // SAFETY: the mapping has room for all pieces.
+            unsafe { code.address.add(*start).copy_from(bytes.as_ptr(), bytes.len()) };
+        }
+        code.protect(0, code.size, libc::PROT_READ | libc::PROT_EXEC);
+        let first = native.code.routines.len();
+        let bodies = starts[first..].iter().zip(&native.code.bodies);
+        let bodies = bodies.map(|(start, body)| (code.address as usize + start, body.takes)).collect();
+        Ok(Self { native, region, code, bodies, blocks, stride })
+    }
+
+    pub fn block(&self, thread: u64) -> u64 {
+        self.region.address as u64 + self.blocks + thread * self.stride
+    }
+
+    /// Offset of a thread's part in the region.
+    pub fn part(&self, thread: u64) -> u64 {
+        self.blocks + thread * self.stride + u64::from(BLOCK)
+    }
+
+    pub fn ring(&self, thread: u64) -> MessageRing {
+        MessageRing { at: self.part(thread), bits: self.native.layout.ring_bits }
+    }
+
+    pub fn run(&self, body: usize, thread: u64, hit: &Hit) {
+        let (code, takes) = self.bodies[body];
+        let extras = hit.extras(takes);
+        // SAFETY: code that was compiled for this region, called as it asks for.
+        unsafe { call_body(code, self.block(thread), &hit.arguments, extras.as_ptr(), extras.len()) };
+    }
+
+    /// The same with registers and vectors full of patterns; those afterwards.
+    pub fn run_watched(&self, body: usize, thread: u64, hit: &Hit, before: &[u64; 48]) -> [u64; 48] {
+        let (code, takes) = self.bodies[body];
+        let extras = hit.extras(takes);
+        let mut state = *before;
+        state[15] = self.block(thread);
+        let mut after = [0; 48];
+        // SAFETY: as above.
+        unsafe { call_watched(code, &state, &mut after, extras.as_ptr(), extras.len()) };
+        after
+    }
+
+    /// Runs a body many times with arguments that `next` gives, without anything around it. For measurements.
+    pub fn run_many(&self, body: usize, thread: u64, hits: &[[u64; 6]], extras: &[u64]) {
+        for arguments in hits {
+            // SAFETY: as above.
+            unsafe {
+                call_body(self.bodies[body].0, self.block(thread), arguments, extras.as_ptr(), extras.len())
+            };
+        }
+    }
+
+    pub fn takes(&self, body: usize) -> Takes {
+        self.bodies[body].1
+    }
+}
+
+unsafe extern "C" {
+    fn call_body(body: usize, block: u64, arguments: &[u64; 6], extras: *const u64, count: usize);
+    fn call_watched(body: usize, before: &[u64; 48], after: &mut [u64; 48], extras: *const u64, count: usize);
+}
+
+// Registers in `call_watched`: rax rbx rcx rdx rsi rdi rbp - r8 ... r15 by index (7 is unused), then xmm0..15 in two words each.
+global_asm!(
+    ".globl call_body",
+    "call_body:",
+    "push rbp",
+    "mov rbp, rsp",
+    "push r15",
+    "push r15",
+    "mov r15, rsi",
+    "mov rax, rdi",
+    "mov r10, rdx",
+    "2: test r8, r8",
+    "jz 3f",
+    "push qword ptr [rcx + 8*r8 - 8]",
+    "dec r8",
+    "jmp 2b",
+    "3: mov rdi, [r10]",
+    "mov rsi, [r10 + 8]",
+    "mov rdx, [r10 + 16]",
+    "mov rcx, [r10 + 24]",
+    "mov r8, [r10 + 32]",
+    "mov r9, [r10 + 40]",
+    "call rax",
+    "mov r15, [rbp - 8]",
+    "mov rsp, rbp",
+    "pop rbp",
+    "ret",
+    ".globl call_watched",
+    "call_watched:",
+    "push rbp",
+    "push rbx",
+    "push r12",
+    "push r13",
+    "push r14",
+    "push r15",
+    "mov rax, rsp",
+    "push rdx",
+    "push rax",
+    // An odd number of words: bodies cannot rely on a stack that is aligned to 16 bytes.
+    "push rdi",
+    "mov r9, rsp",
+    "2: test r8, r8",
+    "jz 3f",
+    "push qword ptr [rcx + 8*r8 - 8]",
+    "dec r8",
+    "jmp 2b",
+    "3: mov r14, rsi",
+    "movups xmm0, [r14 + 128]",
+    "movups xmm1, [r14 + 144]",
+    "movups xmm2, [r14 + 160]",
+    "movups xmm3, [r14 + 176]",
+    "movups xmm4, [r14 + 192]",
+    "movups xmm5, [r14 + 208]",
+    "movups xmm6, [r14 + 224]",
+    "movups xmm7, [r14 + 240]",
+    "movups xmm8, [r14 + 256]",
+    "movups xmm9, [r14 + 272]",
+    "movups xmm10, [r14 + 288]",
+    "movups xmm11, [r14 + 304]",
+    "movups xmm12, [r14 + 320]",
+    "movups xmm13, [r14 + 336]",
+    "movups xmm14, [r14 + 352]",
+    "movups xmm15, [r14 + 368]",
+    "mov rax, [r14]",
+    "mov rcx, [r14 + 16]",
+    "mov rdx, [r14 + 24]",
+    "mov rsi, [r14 + 32]",
+    "mov rdi, [r14 + 40]",
+    "mov r8, [r14 + 64]",
+    "mov rbx, r9",
+    "mov r9, [r14 + 72]",
+    "mov r10, [r14 + 80]",
+    "mov r11, [r14 + 88]",
+    "mov r12, [r14 + 96]",
+    "mov r13, [r14 + 104]",
+    "mov r15, [r14 + 120]",
+    // rbx stays where the stack was, rbp and r14 are patterns.
+    "mov rbp, [r14 + 48]",
+    "mov r14, [r14 + 112]",
+    "call qword ptr [rbx]",
+    "push r14",
+    "mov r14, [rbx + 16]",
+    "mov [r14], rax",
+    "mov [r14 + 8], rbx",
+    "mov [r14 + 16], rcx",
+    "mov [r14 + 24], rdx",
+    "mov [r14 + 32], rsi",
+    "mov [r14 + 40], rdi",
+    "mov [r14 + 48], rbp",
+    "mov [r14 + 64], r8",
+    "mov [r14 + 72], r9",
+    "mov [r14 + 80], r10",
+    "mov [r14 + 88], r11",
+    "mov [r14 + 96], r12",
+    "mov [r14 + 104], r13",
+    "pop rax",
+    "mov [r14 + 112], rax",
+    "mov [r14 + 120], r15",
+    "movups [r14 + 128], xmm0",
+    "movups [r14 + 144], xmm1",
+    "movups [r14 + 160], xmm2",
+    "movups [r14 + 176], xmm3",
+    "movups [r14 + 192], xmm4",
+    "movups [r14 + 208], xmm5",
+    "movups [r14 + 224], xmm6",
+    "movups [r14 + 240], xmm7",
+    "movups [r14 + 256], xmm8",
+    "movups [r14 + 272], xmm9",
+    "movups [r14 + 288], xmm10",
+    "movups [r14 + 304], xmm11",
+    "movups [r14 + 320], xmm12",
+    "movups [r14 + 336], xmm13",
+    "movups [r14 + 352], xmm14",
+    "movups [r14 + 368], xmm15",
+    "mov rsp, [rbx + 8]",
+    "pop r15",
+    "pop r14",
+    "pop r13",
+    "pop r12",
+    "pop rbx",
+    "pop rbp",
+    "ret",
+);

@@ -1,0 +1,5 @@
+//! Native code, run in our own process: beside the interpreter, under signals, by many threads, and looked at.
+#![cfg(target_arch = "x86_64")]
+
+mod machine;
+mod random;

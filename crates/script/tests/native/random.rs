@@ -1,0 +1,239 @@
+//! Native code does what the interpreter does: random programs on random hits.
+
+use crate::machine::{Hit, Ready, SHARED, clock};
+use std::collections::BTreeMap;
+use trapless_script::arbitrary::{Options, program};
+use trapless_script::interp::{self, Host, Maps, Outcome, Sink, maps::Tables};
+use trapless_script::ir::*;
+use trapless_script::native::{Moment, unmask};
+use trapless_wire::{
+    Incomplete, MapKind, MapPlace, MessagePart, TableView, THREAD_OUT_OF_FUEL, Words,
+};
+
+/// The hit for the interpreter.
+struct Told<'a>(&'a Hit);
+
+pub fn context(hit: &Hit, what: Context) -> u64 {
+    let register = |number: u8| match [5u8, 4, 1, 2, 8, 9].iter().position(|dwarf| *dwarf == number) {
+        Some(argument) => hit.arguments[argument],
+        None if number == 7 => hit.stack.as_ptr() as u64,
+        None => hit.registers[usize::from(number)],
+    };
+    match what {
+        Context::Argument(number) => hit.arguments[usize::from(number)],
+        Context::Register(number) => register(number),
+        Context::FloatRegister(number) => hit.floats[usize::from(number)],
+        Context::InstructionPointer => hit.instruction,
+        Context::ReturnAddress => hit.stack[0],
+        Context::Frame => hit.stack.as_ptr() as u64,
+        Context::Operand(number) => hit.operands[usize::from(number)],
+        Context::Site => hit.site,
+        Context::Tid => hit.tid,
+        Context::Cpu => hit.processor & 0xfff,
+        Context::NumaNode => hit.processor >> 12,
+        Context::Time(kind) => clock(kind as u32).nanoseconds(hit.ticks),
+        _ => 0,
+    }
+}
+
+impl interp::Hit for Told<'_> {
+    fn context(&mut self, what: Context) -> u64 {
+        context(self.0, what)
+    }
+
+    fn read(&mut self, address: u64, into: &mut [u8]) -> usize {
+        // Byte by byte: what the kernel says of each.
+        for (index, byte) in into.iter_mut().enumerate() {
+            let local = libc::iovec { iov_base: std::ptr::from_mut(byte).cast(), iov_len: 1 };
+            let remote = libc::iovec { iov_base: address.wrapping_add(index as u64) as *mut _, iov_len: 1 };
+            // SAFETY: the kernel writes one byte to `byte`, or nothing.
+            if unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) } != 1 {
+                return index;
+            }
+        }
+        into.len()
+    }
+
+    fn stack(&mut self, _: u8, _: StackWalk) -> u64 {
+        0
+    }
+
+    fn thread_name(&mut self) -> [u8; 16] {
+        let mut name = [0; 16];
+        // SAFETY: it writes 16 bytes at most.
+        unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+        name
+    }
+
+    fn signal(&mut self, _: i64) {}
+}
+
+type Sent = Vec<(u32, Vec<Vec<u8>>)>;
+
+struct Collected(Sent);
+
+impl Sink for Collected {
+    fn emit(&mut self, _: &mut dyn Maps, message: MessageId, parts: &[&[u8]]) {
+        self.0.push((message.0, parts.iter().map(|part| part.to_vec()).collect()));
+    }
+}
+
+pub fn kinds(parts: &[PartKind]) -> Vec<MessagePart> {
+    let kind = |part: &PartKind| match part {
+        PartKind::Word => MessagePart::Word,
+        PartKind::Bytes(size) => MessagePart::Bytes(*size),
+        PartKind::Text(most) => MessagePart::Text(*most),
+    };
+    parts.iter().map(kind).collect()
+}
+
+fn bytes(words: &[u64], size: u32) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).take(size as usize).collect()
+}
+
+/// What a map holds, of thread 0 if each has its own.
+pub fn contents(ready: &Ready, program: &Program, map: usize) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let declared = &program.maps[map];
+    let mut found = BTreeMap::new();
+    let mut see = |key: Vec<u64>, mut value: Vec<u64>| {
+        if let MapValue::Aggregate(aggregation) = declared.value {
+            unmask(aggregation, &mut value);
+        }
+        let before = found.insert(bytes(&key, declared.key), bytes(&value, declared.value.size()));
+        assert_eq!(before, None, "a key is there twice");
+    };
+    let (at, kind) = match ready.native.layout.maps[map] {
+        MapPlace::Shared(at, kind) => (SHARED + at, kind),
+        MapPlace::PerThread(at, kind) => (ready.part(0) + u64::from(at), kind),
+    };
+    match kind {
+        MapKind::Words(words) => {
+            if ready.region.word(at) != 0 {
+                see(vec![], (1..=u64::from(words)).map(|word| ready.region.word(at + 8 * word)).collect());
+            }
+        }
+        MapKind::Table(table) => {
+            let view = TableView::new(&ready.region, at, table);
+            assert_eq!(view.each(|entry| see(entry.key, entry.value)), 0);
+            assert_eq!(view.contended(), 0);
+            assert_eq!(view.live(), found.len() as u64);
+        }
+    }
+    found
+}
+
+/// A random program that tells all of its scratch and its locals at the end.
+fn told(seed: u64, options: &Options) -> Program {
+    let mut program = program(seed, options);
+    let body = &mut program.bodies[0];
+    let locals = (0..body.locals.len() as u32).map(LocalId);
+    let parts = locals.map(|local| Part::Word(Expression::Local(local)));
+    let parts: Vec<Part> = parts.chain([Part::Bytes(Place::Scratch(0), body.scratch)]).collect();
+    let kinds = parts.iter().map(|part| match part {
+        Part::Bytes(_, size) => PartKind::Bytes(*size),
+        _ => PartKind::Word,
+    });
+    program.messages.push(kinds.collect());
+    let message = MessageId(program.messages.len() as u32 - 1);
+    body.code.push(Statement::Emit { message, parts });
+    program
+}
+
+/// Runs a program on some hits both ways, and compares all that can be seen.
+pub fn agree(seed: u64, program: &Program, hits: &[Hit]) {
+    verify::verify(program).unwrap();
+    let ready = match Ready::new(program, &[(BodyId(0), Moment::Entry)], 1) {
+        Ok(ready) => ready,
+        Err(error) => panic!("seed {seed}: {error}"),
+    };
+    let mut tables = Tables::new(program);
+    let mut ends = 0;
+    for (turn, hit) in hits.iter().enumerate() {
+        let mut sink = Collected(Vec::new());
+        let host = Host { hit: &mut Told(hit), maps: &mut tables, sink: &mut sink };
+        ends += u64::from(interp::run(program, BodyId(0), host) == Outcome::OutOfFuel);
+        ready.run(0, 0, hit);
+        let mut sent: Sent = Vec::new();
+        let drained = ready.ring(0).drain(&ready.region, Incomplete::Wait, |message| {
+            assert_eq!((message.ticks, message.site, u64::from(message.tid)), (hit.ticks, 3, hit.tid & 0xffff_ffff));
+            let kinds = kinds(&program.messages[message.number as usize]);
+            sent.push((message.number, message.parts(&kinds).unwrap()));
+        });
+        assert!(!drained.is_waiting && drained.left == 0, "seed {seed}, turn {turn}");
+        assert_eq!(sent, sink.0, "seed {seed}, turn {turn}: messages\n{:#?}", program.bodies[0].code);
+        assert_eq!(ready.region.word(ready.part(0) + u64::from(THREAD_OUT_OF_FUEL)), ends, "seed {seed}");
+        for index in 0..program.maps.len() {
+            let map = MapId(index as u32);
+            let expected: BTreeMap<_, _> =
+                tables.entries(map, program.maps[index].value.size() as usize).into_iter().collect();
+            let found = contents(&ready, program, index);
+            assert_eq!(found, expected, "seed {seed}, turn {turn}: map {:?}", program.maps[index]);
+        }
+    }
+}
+
+fn random(state: &mut u64) -> u64 {
+    *state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+    let word = *state ^ *state >> 29;
+    match word % 5 {
+        0 => word >> 8 & 0xff,
+        1 => (word as i64 >> 40) as u64,
+        2 => 1 << (word >> 8 & 63),
+        3 => f64::from(word as i32).to_bits(),
+        _ => word,
+    }
+}
+
+pub fn hit(seed: u64) -> Hit {
+    let mut state = seed;
+    let mut hit = Hit::default();
+    let words = hit.arguments.iter_mut().chain(&mut hit.registers).chain(&mut hit.floats);
+    for word in words.chain(&mut hit.operands) {
+        *word = random(&mut state);
+    }
+    hit.ticks = 1_000_000 + random(&mut state) % 100_000_000;
+    hit
+}
+
+pub fn options(addresses: Vec<u64>) -> Options {
+    let contexts = Options::default().contexts.into_iter().filter(|what| {
+        !matches!(
+            what,
+            Context::Random
+                | Context::Result
+                | Context::SecondResult
+                | Context::FloatResult
+                | Context::Duration
+                | Context::ThreadPointer
+                | Context::Symbol(_)
+        )
+    });
+    Options { contexts: contexts.collect(), addresses, is_of_threads: false, ..Options::default() }
+}
+
+/// Three pages with a string over each border, of which the last is gone; and addresses that are none.
+pub fn memory() -> (crate::machine::Mapping, Vec<u64>) {
+    let mapping = crate::machine::Mapping::new(4 * 4096);
+    for index in 0..3 * 4096 {
+        // SAFETY: within the mapping, which nobody else has.
+        unsafe { mapping.address.add(index).write((index % 23) as u8) };
+    }
+    mapping.protect(3 * 4096, 4096, libc::PROT_NONE);
+    let at = mapping.address as u64;
+    let addresses =
+        vec![at, at + 4096, at + 3 * 4096, at + 3 * 4096 - 8, 0, 8, 0x8000_0000_0000_0000, u64::MAX - 7, 1 << 47];
+    (mapping, addresses)
+}
+
+#[test]
+fn random_programs_do_the_same_natively_as_interpreted() {
+    let seeds: u64 = std::env::var("TRAPLESS_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(600);
+    let start: u64 = std::env::var("TRAPLESS_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+    let (_memory, addresses) = memory();
+    let options = options(addresses);
+    for seed in start..start + seeds {
+        let program = told(seed, &options);
+        let hits: Vec<Hit> = (0..6).map(|turn| hit(seed.wrapping_mul(31).wrapping_add(turn))).collect();
+        agree(seed, &program, &hits);
+    }
+}
