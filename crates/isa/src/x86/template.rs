@@ -62,23 +62,33 @@ pub(crate) struct Shape {
     bodies: Bodies,
 }
 
-/// What detours of one shape have in common of the bodies that they call: at the entry and at the return, what one takes, and what it
-/// uses of the stack.
-type Bodies = [Option<(Takes, u32)>; 2];
+/// What detours of one shape have in common of the bodies that they call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Bodies {
+    /// At the entry and at the return, what one takes, and what it uses of the stack.
+    each: [Option<(Takes, u32)>; 2],
+    /// How far the probe is behind the first displaced instruction, where it is told.
+    behind: i8,
+}
 
 /// `None` where there are more than templates know, or they are told more of a site than its place.
 fn bodies(request: &DetourRequest<'_>) -> Option<Bodies> {
     let Runs { entry, at_return } = request.runs;
-    let is_through = matches!(request.payload.followed.map(|f| f.way), Some(Way::Through { .. }));
-    let is_known = |run: &Run| {
-        !run.takes.has(Extra::Operands) && !(is_through && run.takes.has(Extra::InstructionPointer))
-    };
     let one = |runs: &[Run]| match runs {
         [] => Some(None),
-        [run] => is_known(run).then_some(Some((run.takes, run.frame))),
+        [run] => (!run.takes.has(Extra::Operands)).then_some(Some((run.takes, run.frame))),
         _ => None,
     };
-    Some([one(entry)?, one(at_return)?])
+    let each = [one(entry)?, one(at_return)?];
+    let mut behind = 0;
+    if each.iter().flatten().any(|(takes, _)| takes.has(Extra::InstructionPointer)) {
+        // Its address follows that of the first instruction that stays, which is as far from there in all of a shape, but in these.
+        if matches!(request.payload.followed.map(|f| f.way), Some(Way::Through { .. })) {
+            return None;
+        }
+        behind = i8::try_from(request.site.address.wrapping_sub(request.displaced.start) as i64).ok()?;
+    }
+    Some(Bodies { each, behind })
 }
 
 /// All that a shape is made from, and soon found out.

@@ -1,0 +1,378 @@
+//! Compiled bodies in live programs, by hand-assembled ones: exact in each thread, and the program is what it was.
+#![cfg(target_arch = "x86_64")]
+
+mod support;
+
+use iced_x86::{IcedError, code_asm::*};
+use std::sync::Arc;
+use support::park::Stepper;
+use support::tool::detach;
+use support::{Program, Target, eventually};
+use trapless_engine::{Script, ScriptMemory, Unrun};
+use trapless_isa::body::{Code, Extra, Hole, Program as Pieces, Takes};
+use trapless_process::{Process, StopOptions};
+use trapless_session::files::Files;
+use trapless_session::resolve::{self, Kinds};
+use trapless_session::session::{Asked, Hold, Run, RunAt, Session};
+use trapless_session::spec::{ProbeSpec, Syntax};
+use trapless_session::target;
+use trapless_wire::{SCRIPT_BLOCK, Words};
+
+const BODIES: &str = include_str!("targets/bodies.c");
+
+/// What a body does, in assembly. rax, rcx and rdx are saved, and free where they are no arguments.
+type Write = fn(&mut CodeAssembler) -> Result<(), IcedError>;
+
+/// A word of the script's own in the thread's block.
+fn own(word: i32) -> AsmMemoryOperand {
+    qword_ptr(r15 + (SCRIPT_BLOCK as i32 + 8 * word))
+}
+
+/// A piece of code that does what `write` says, and keeps all registers.
+fn piece(takes: Takes, write: Write) -> Code {
+    let mut a = CodeAssembler::new(64).unwrap();
+    let mut all = || {
+        a.push(rax)?;
+        a.push(rcx)?;
+        a.push(rdx)?;
+        write(&mut a)?;
+        a.pop(rdx)?;
+        a.pop(rcx)?;
+        a.pop(rax)?;
+        a.ret()
+    };
+    all().unwrap();
+    let bytes = a.assemble(0).unwrap();
+    // `mov r64, imm64` of these constants are holes.
+    let hole = |constant: u64, hole| {
+        let at = bytes.windows(8).position(|window| window == constant.to_le_bytes());
+        at.map(|at| (at as u32, hole))
+    };
+    let holes = [hole(SHARED, Hole::Shared(64)), hole(ROUTINE, Hole::Routine(0))];
+    Code { holes: holes.into_iter().flatten().collect(), bytes, takes, frame: 256 }
+}
+
+/// Stand for what is filled in.
+const SHARED: u64 = 0x1122_3344_5566_7788;
+const ROUTINE: u64 = 0x2122_3344_5566_7788;
+
+/// How far an extra lies above the stack pointer of [`piece`].
+fn extra(takes: Takes, extra: Extra) -> AsmMemoryOperand {
+    qword_ptr(rsp + (takes.offset(extra).unwrap() as i32 + 24))
+}
+
+const TOLD: Takes = Takes::of(&[Extra::Site, Extra::Tid, Extra::InstructionPointer]);
+
+/// Counts, sums its first argument, and says which site it was.
+fn count() -> Code {
+    piece(TOLD, |a| {
+        a.inc(own(0))?;
+        a.add(own(1), rdi)?;
+        a.mov(rax, extra(TOLD, Extra::Site))?;
+        a.mov(own(2), rax)?;
+        a.mov(rax, extra(TOLD, Extra::Tid))?;
+        a.mov(own(3), rax)?;
+        a.mov(rax, extra(TOLD, Extra::InstructionPointer))?;
+        a.mov(own(4), rax)
+    })
+}
+
+/// Counts in what all threads share, by a routine.
+fn count_shared() -> Code {
+    piece(Takes::NONE, |a| {
+        a.mov(rax, ROUTINE)?;
+        a.call(rax)
+    })
+}
+
+fn routine() -> Code {
+    piece(Takes::NONE, |a| {
+        a.mov(rax, SHARED)?;
+        a.lock().inc(qword_ptr(rax))
+    })
+}
+
+/// Counts returns, and sums what they return.
+fn returned() -> Code {
+    piece(Takes::of(&[Extra::Time]), |a| {
+        a.inc(own(8))?;
+        a.add(own(9), rdi)?;
+        a.mov(own(10), r8)?;
+        // The call began before it ended.
+        a.mov(rax, extra(Takes::of(&[Extra::Time]), Extra::Time))?;
+        a.sub(rax, rcx)?;
+        a.sar(rax, 63)?;
+        a.sub(own(11), rax)
+    })
+}
+
+/// Goes round a thousand times.
+fn long() -> Code {
+    piece(Takes::NONE, |a| {
+        let mut again = a.create_label();
+        a.mov(ecx, 1000)?;
+        a.set_label(&mut again)?;
+        a.dec(ecx)?;
+        a.jne(again)?;
+        a.inc(own(0))
+    })
+}
+
+/// A session that calls bodies in a program.
+struct Armed {
+    process: Process,
+    session: Session,
+}
+
+impl Armed {
+    fn new(target: &Target, bodies: Vec<Code>, clauses: &[(&str, RunAt)]) -> Armed {
+        let process = target::open(target.pid()).unwrap();
+        let images = target::images(&process, &Files::default()).unwrap();
+        let kinds = |at: &RunAt| Kinds {
+            entry: matches!(at, RunAt::Entry(_)),
+            returns: matches!(at, RunAt::Return(_)),
+        };
+        let specs: Vec<(ProbeSpec, Kinds)> = clauses
+            .iter()
+            .map(|(text, at)| (ProbeSpec::parse(text, Syntax::Glob).unwrap(), kinds(at)))
+            .collect();
+        let asked = specs.iter().map(|(spec, kinds)| (spec, *kinds));
+        let sites = resolve::resolve(Some(&process), &images, asked, &[], 100_000).unwrap();
+        let script = Script {
+            program: Pieces { routines: vec![routine()], bodies },
+            shared: vec![7; 8],
+            shared_size: 4096,
+            block_size: 4096,
+        };
+        let run = Run { script, clauses: clauses.iter().map(|clause| clause.1).collect() };
+        let hold = Hold::Stop(StopOptions::default());
+        let session = Session::attach(&process, &images, sites, Asked::run(run), hold).unwrap();
+        Armed { process, session }
+    }
+
+    fn memory(&self) -> ScriptMemory {
+        self.session.script().unwrap()
+    }
+
+    /// The sum over all threads of a word that bodies have in blocks.
+    fn sum(&self, word: u64) -> u64 {
+        let memory = self.memory();
+        memory.blocks().map(|block| memory.region().word(block.start + 8 * word)).sum()
+    }
+
+    fn shared(&self, offset: u64) -> u64 {
+        let memory = self.memory();
+        memory.region().word(memory.shared().start + offset)
+    }
+
+    fn unrun(&self) -> Unrun {
+        self.memory().unrun()
+    }
+
+    /// Takes everything out; what keeps the memory, if something does.
+    fn remove(self) -> Option<trapless_engine::Kept> {
+        self.session.remove(&self.process, &StopOptions::default()).unwrap().kept
+    }
+}
+
+fn does(target: &mut Target, deed: &str) {
+    target.tell(deed);
+    assert_eq!(target.line(), "done 0", "{deed}");
+}
+
+const ENTRY: (&str, RunAt) = ("bodies:probed", RunAt::Entry(0));
+
+#[test]
+fn bodies_at_entries_and_returns_are_exact_whoever_calls() {
+    let program = Program::build("bodies", BODIES, &[]);
+    let mut target = program.start(&[]);
+    let before = target.text();
+    let clauses = [ENTRY, ("bodies:probed", RunAt::Entry(1)), ("bodies:probed", RunAt::Return(2))];
+    let armed = Armed::new(&target, vec![count(), count_shared(), returned()], &clauses);
+    assert_eq!(armed.shared(0), u64::from_le_bytes([7; 8]), "what it begins with");
+    assert!(armed.session.skipped().is_empty(), "{:?}", armed.session.skipped());
+    let mut calls = 0;
+    let mut sums = [0u64; 2];
+    let mut called = |count: u64, times: u64| {
+        calls += count * times;
+        sums[0] += count * (count - 1) / 2 * times;
+        sums[1] += (3 * count * (count - 1) / 2 + 2 * count) * times;
+        (calls, sums)
+    };
+    for (deed, count, times) in
+        [("call 1000", 1000, 1), ("threads 200000", 200_000, 16), ("ends 100", 3, 100)]
+    {
+        does(&mut target, deed);
+        let (calls, sums) = called(count, times);
+        let found = [0, 1, 8, 9, 11].map(|word| armed.sum(word));
+        assert_eq!(found, [calls, sums[0], calls, sums[1], 0], "{deed}");
+        assert_eq!(armed.shared(64), calls, "{deed}");
+    }
+    // What the last site was told.
+    let memory = armed.memory();
+    let first = memory.block(1).start;
+    let word = |word: u64| memory.region().word(first + 8 * word);
+    let (probe, address) = armed.session.probes_at().next().unwrap();
+    assert_eq!([word(2), word(3), word(4)], [probe.id.into(), target.pid() as u64, address]);
+    assert_eq!(armed.unrun(), Unrun::default());
+    assert_eq!(armed.remove(), None);
+    before.assert_restored(target.pid());
+    does(&mut target, "call 10");
+}
+
+#[test]
+fn handlers_that_call_what_they_interrupt_lose_nothing() {
+    let program = Program::build("bodies", BODIES, &[]);
+    let mut target = program.start(&[]);
+    let clauses = [ENTRY, ("bodies:probed", RunAt::Return(1)), ("bodies:in_handler", RunAt::Entry(2))];
+    let in_handler = piece(Takes::NONE, |a| a.inc(own(20)));
+    let armed = Armed::new(&target, vec![count(), returned(), in_handler], &clauses);
+    does(&mut target, "storm 3000000");
+    let handled = armed.sum(20);
+    assert!(handled > 100, "{handled}");
+    assert_eq!([0, 8].map(|word| armed.sum(word)), [3_000_000 + handled; 2]);
+    // Left for good from within bodies, too.
+    does(&mut target, "leave 300");
+    does(&mut target, "coroutine 1000");
+    does(&mut target, "call 1000");
+    assert_eq!(armed.unrun(), Unrun::default());
+    armed.remove();
+    does(&mut target, "call 10");
+}
+
+#[test]
+fn children_call_no_bodies_and_are_counted() {
+    let program = Program::build("bodies", BODIES, &[]);
+    let mut target = program.start(&[]);
+    let clauses = [ENTRY, ("bodies:probed", RunAt::Return(1)), ("libc.so.6:execve", RunAt::Entry(2))];
+    let executed = piece(Takes::NONE, |a| a.inc(own(20)));
+    let armed = Armed::new(&target, vec![count(), returned(), executed], &clauses);
+    does(&mut target, "fork 20");
+    does(&mut target, "call 100");
+    assert_eq!([0, 8].map(|word| armed.sum(word)), [100; 2]);
+    assert_eq!(armed.unrun(), Unrun { in_children: 20 * 5 * 2, ..Unrun::default() });
+    does(&mut target, "spawn 3");
+    assert_eq!([0, 8, 20].map(|word| armed.sum(word)), [100, 100, 0]);
+    assert_eq!(armed.remove(), None);
+}
+
+#[test]
+fn floating_point_arguments_and_results_are_told_and_kept() {
+    let program = Program::build("bodies", BODIES, &[]);
+    let mut target = program.start(&[]);
+    let takes = Takes::of(&[Extra::Floats]);
+    let entry = piece(Takes::of(&[Extra::Floats]), |a| {
+        a.mov(rax, extra(Takes::of(&[Extra::Floats]), Extra::Floats))?;
+        a.mov(rax, qword_ptr(rax))?;
+        a.mov(own(0), rax)
+    });
+    assert_eq!(entry.takes, takes);
+    let clauses = [("bodies:half", RunAt::Entry(0)), ("bodies:half", RunAt::Return(1))];
+    let armed = Armed::new(&target, vec![entry, returned()], &clauses);
+    does(&mut target, "half 1001");
+    assert_eq!([0, 10].map(|word| f64::from_bits(armed.sum(word))), [1000.0, 500.0]);
+    assert_eq!(armed.sum(8), 1001);
+    assert_eq!(armed.remove(), None);
+}
+
+#[test]
+fn any_instruction_and_ten_thousand_sites_call_one_body() {
+    let program = Program::build("bodies", BODIES, &[]);
+    let mut target = program.start(&[]);
+    let before = target.text();
+    // The instruction behind the entry's.
+    let clauses = [("libc.so.6:*", RunAt::Entry(0))];
+    let armed = Armed::new(&target, vec![count()], &clauses);
+    let sites = armed.session.probes().len();
+    assert!(sites > 1500, "{sites}");
+    does(&mut target, "threads 1000");
+    assert!(armed.sum(0) > 100);
+    armed.remove();
+    before.assert_restored(target.pid());
+    does(&mut target, "call 10");
+}
+
+#[test]
+fn probes_are_taken_out_while_threads_are_in_bodies() {
+    let program = Program::build("bodies", BODIES, &[]);
+    let mut target = program.start(&[]);
+    let before = target.text();
+    does(&mut target, "spin 8");
+    for round in 0..20 {
+        let clauses = [ENTRY, ("bodies:probed", RunAt::Return(1))];
+        let armed = Armed::new(&target, vec![long(), returned()], &clauses);
+        eventually("bodies run", || armed.sum(0) > 100);
+        assert_eq!(armed.remove(), None, "{round}");
+        before.assert_restored(target.pid());
+    }
+    does(&mut target, "call 10");
+}
+
+#[test]
+fn what_a_killed_tool_has_left_is_taken_out() {
+    let program = Program::build("bodies", BODIES, &[]);
+    let mut target = program.start(&[]);
+    let before = target.text();
+    does(&mut target, "spin 4");
+    let clauses = [ENTRY, ("bodies:probed", RunAt::Return(1))];
+    let armed = Armed::new(&target, vec![long(), returned()], &clauses);
+    eventually("bodies run", || armed.sum(0) > 100);
+    // The session is as it would be if its tool were gone.
+    drop(armed);
+    let ran = detach(target.pid());
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    before.assert_restored(target.pid());
+    does(&mut target, "call 10");
+}
+
+/// Executable memory that is no file's.
+fn arenas(target: &Target) -> Vec<std::ops::Range<u64>> {
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", target.pid())).unwrap();
+    let arena = |line: &str| {
+        let mut words = line.split_whitespace();
+        let (start, end) = words.next()?.split_once('-')?;
+        let is_ours = words.next()? == "r-xp" && words.nth(2) == Some("0") && words.next().is_none();
+        let parse = |text| u64::from_str_radix(text, 16).unwrap();
+        is_ours.then(|| parse(start)..parse(end))
+    };
+    maps.lines().filter_map(arena).collect()
+}
+
+#[test]
+fn w1_a_handler_that_interrupts_a_body_sees_the_program() {
+    const SEEING: &str = include_str!("targets/interrupted.c");
+    let program = Program::build("interrupted", SEEING, &["-fno-omit-frame-pointer"]);
+    let mut target = program.start(&[]);
+    let clauses = [
+        ("interrupted:subject", RunAt::Entry(0)),
+        ("interrupted:subject", RunAt::Return(1)),
+        ("interrupted:middle", RunAt::Entry(0)),
+    ];
+    let armed = Armed::new(&target, vec![count(), returned()], &clauses);
+    let arenas = arenas(&target);
+    target.freeze();
+    let stepper = Stepper::seize(&target, target.pid());
+    stepper.walk_to(target.address(0));
+    let mut met = 0;
+    for _ in 0..1500 {
+        stepper.step();
+        if arenas.iter().any(|arena| arena.contains(&stepper.ip())) {
+            met += 1;
+            stepper.interrupt(libc::SIGUSR1);
+            let said = target.line();
+            let seen = [
+                "subject middle outer spin",
+                "middle outer spin",
+                "outer spin",
+                "first spin",
+                "second spin",
+                "spin",
+            ];
+            assert!(seen.contains(&said.as_str()), "{said}");
+        }
+    }
+    assert!(met > 200, "{met}");
+    drop(stepper);
+    target.thaw();
+    drop(Arc::new(armed));
+}
