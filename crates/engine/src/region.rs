@@ -16,7 +16,7 @@ use std::{
     ptr::NonNull,
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
 };
-use trapless_wire::{PAGE, Words, WordsMut};
+use trapless_wire::{Atomics, PAGE, Words, WordsMut};
 
 /// The shared region, mapped into this process. Lives on when the target is gone.
 #[derive(Debug)]
@@ -233,6 +233,17 @@ impl WordsMut for Region {
                 libc::madvise(at, (end - start) as usize, libc::MADV_DONTNEED);
             }
         }
+    }
+}
+
+impl Atomics for Region {
+    fn compare_exchange(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
+        let word = self.atomic(offset).ok_or(0u64)?;
+        word.compare_exchange(current, new, Ordering::SeqCst, Ordering::SeqCst)
+    }
+
+    fn fetch_add(&self, offset: u64, value: u64) -> u64 {
+        self.atomic(offset).map_or(0, |word| word.fetch_add(value, Ordering::SeqCst))
     }
 }
 

@@ -6,8 +6,10 @@ mod access;
 mod builtin;
 mod call;
 pub mod checker;
+mod choice;
 pub mod clauses;
 pub mod convert;
+mod element;
 pub mod environment;
 mod expression;
 pub mod format;
@@ -181,3 +183,6 @@ impl Checker<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,12 +3,12 @@
 //! A script takes this way:
 //!
 //! 1. [`source`] keeps every text that is read: the script, what it imports, the standard library, headers.
-//! 2. [`syntax`] turns text into an [`ast`](syntax::ast) with its macros expanded, or into diagnostics.
-//! 3. The checked tree is lowered to the [`ir`], which the [`interp`]reter runs and native code
-//!    is made from. What its bytes mean is told by
-//!    [`shape`]s, and what is done with what it tells by [`message`]s.
 //! 2. [`syntax`] turns the script into a [`syntax::Script`]: trees of its probes with macros expanded,
 //!    settings, and what definitions of C say.
+//! 3. [`check`] finds its names and types, and refuses what cannot be done.
+//! 4. [`lower`] makes the [`ir`] of what was checked, which the [`interp`]reter runs and native code
+//!    is made from. What its bytes mean is told by
+//!    [`shape`]s, and what is done with what it tells by [`message`]s.
 //!
 //! Each step tells what is wrong in [`diagnostics`], as much of it at once as is sure, in bpftrace's form.
 //!
@@ -27,6 +27,7 @@ pub mod machine;
 pub mod message;
 #[cfg(feature = "native")]
 pub mod native;
+pub mod nearest;
 pub mod output;
 pub mod shape;
 pub mod source;

@@ -7,6 +7,7 @@ mod body;
 mod call;
 mod kept;
 mod map;
+mod memory;
 mod output;
 mod sharing;
 mod statement;
@@ -22,7 +23,7 @@ use crate::check::structs::Structs;
 use crate::check::tree;
 use crate::check::types::{Aggregate, Of, Type};
 use crate::diagnostics::{Diagnostics, Severity};
-use crate::ir::{self, Aggregation, BodyId, MapId, MapSharing, MapValue, Program, Statement};
+use crate::ir::{self, Aggregation, BodyId, MapId, MapSharing, MapValue, Program};
 use crate::message::{KeyPrint, MapPrint, Messages, Show, ValuePrint};
 use crate::source::Sources;
 use crate::syntax::Script;
@@ -318,15 +319,13 @@ impl<'a> Compiler<'a> {
         }
         lowering.house(&body.block.variables);
         if let Some(predicate) = &body.predicate {
-            lowering.scoped(|lowering| {
-                let condition = lowering.scalar(predicate);
-                if !matches!(condition, ir::Expression::Int(value) if value != 0) {
-                    lowering.emit(Statement::If(condition, Vec::new(), vec![Statement::Return]));
-                }
-            });
+            lowering.predicate(predicate);
         }
         lowering.run(&body.block);
         let lowered = lowering.finish();
         self.push(lowered)
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -15,7 +15,6 @@
 //! After `exit()` messages are no longer taken, until [`Machine::finish`] runs the `end` probes: as with bpftrace, what other
 //! probes say meanwhile is not printed.
 
-use crate::interp::maps::Tables;
 use crate::interp::{Hit, Host, Maps, Outcome, Sink, run};
 use crate::ir::verify::{Invalid, verify};
 use crate::ir::{BodyId, Context, MapId, MessageId, Program, StackWalk};
@@ -55,6 +54,8 @@ pub struct OwnProbe {
 pub struct Outside<'a> {
     /// The tool's own process, or the hit that was caught.
     pub hit: &'a mut dyn Hit,
+    /// The script's maps.
+    pub maps: &'a mut dyn Maps,
     /// Names, times, files and commands.
     pub resolver: &'a mut dyn Resolver,
     /// Where it is printed.
@@ -66,7 +67,6 @@ pub struct Outside<'a> {
 pub struct Machine {
     program: Program,
     probes: Vec<OwnProbe>,
-    tables: Tables,
     printer: Printer,
     /// When each interval probe is next due, by its index; in the order of the script.
     due: Vec<(usize, u64)>,
@@ -89,7 +89,6 @@ impl Machine {
     ) -> Result<Machine, Invalid> {
         verify(&program)?;
         Ok(Machine {
-            tables: Tables::new(&program),
             printer: Printer::new(messages, options),
             program,
             probes,
@@ -97,11 +96,6 @@ impl Machine {
             exit: None,
             result: None,
         })
-    }
-
-    /// The maps.
-    pub fn tables(&mut self) -> &mut Tables {
-        &mut self.tables
     }
 
     /// The printer, for what is told beside the script's own messages.
@@ -112,13 +106,6 @@ impl Machine {
     /// Its probes, in the order of the script.
     pub fn probes(&self) -> &[OwnProbe] {
         &self.probes
-    }
-
-    /// Makes the map with this name the clock of all time series ([`Tables::set_clock`]). Gives whether there is one.
-    pub fn set_clock(&mut self, map: &str) -> bool {
-        let found = self.program.maps.iter().position(|declared| declared.name == map && declared.key == 0);
-        let found = found.and_then(|index| u32::try_from(index).ok());
-        found.inspect(|index| self.tables.set_clock(MapId(*index))).is_some()
     }
 
     /// Runs the `begin` probes and starts the intervals' clocks. Times are nanoseconds of a clock that does not go back.
@@ -198,7 +185,7 @@ impl Machine {
             result: &mut self.result,
             error: None,
         };
-        let host = Host { hit: &mut hit, maps: &mut self.tables, sink: &mut sink };
+        let host = Host { hit: &mut hit, maps: outside.maps, sink: &mut sink };
         let outcome = run(&self.program, body, host);
         if let Some(error) = sink.error {
             return Err(error);
@@ -218,7 +205,6 @@ impl Machine {
         &mut self,
         message: MessageId,
         parts: &[&[u8]],
-        maps: &mut dyn Maps,
         outside: &mut Outside<'_>,
     ) -> io::Result<()> {
         let mut sink = Printing {
@@ -229,7 +215,7 @@ impl Machine {
             result: &mut self.result,
             error: None,
         };
-        sink.emit(maps, message, parts);
+        sink.emit(outside.maps, message, parts);
         sink.error.map_or(Ok(()), Err)
     }
 
@@ -248,7 +234,7 @@ impl Machine {
     /// # Errors
     /// They cannot be printed.
     pub fn print_maps(&mut self, outside: &mut Outside<'_>) -> io::Result<()> {
-        self.printer.maps(&mut self.tables, outside.resolver, &mut outside.streams)
+        self.printer.maps(outside.maps, outside.resolver, &mut outside.streams)
     }
 
     /// Whether nothing can happen any more by itself: there are only `begin` and `end` probes, and those for tests and benchmarks.
@@ -265,12 +251,12 @@ impl Machine {
         let code = self.exit.take();
         self.run_all(&Event::End, outside)?;
         for map in (0..self.program.maps.len() as u32).map(MapId) {
-            let dropped = self.tables.dropped(map);
+            let dropped = outside.maps.dropped(map);
             if dropped > 0 {
                 self.printer.dropped(map, dropped, &mut outside.streams)?;
             }
         }
-        self.printer.end(&mut self.tables, outside.resolver, &mut outside.streams)?;
+        self.printer.end(outside.maps, outside.resolver, &mut outside.streams)?;
         Ok(self.exit.or(code).unwrap_or(0))
     }
 

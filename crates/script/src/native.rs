@@ -18,6 +18,7 @@ mod emit;
 mod expressions;
 mod layout;
 mod maps;
+pub mod memory;
 mod messages;
 mod routines;
 mod tables;

@@ -3,6 +3,7 @@
 //! A [`Printer`] takes messages in the order in which they were emitted, and knows by [`Messages`] what each means. It asks a [`Resolver`] for names and
 //! times, and writes to two [`Streams`]. Its tables of expected text come from bpftrace 0.27.
 
+mod beside;
 mod decode;
 mod error;
 mod histogram;
@@ -21,7 +22,7 @@ pub use suite::{Benchmark, Tested};
 
 use crate::interp::Maps;
 use crate::ir::{MapId, MessageId};
-use crate::message::{Channel, ErrorKind, Format, Message, Messages};
+use crate::message::{Channel, Format, Message, Messages};
 use decode::Decoder;
 use error::Severity;
 use map::{Cell, Cells, Kind};
@@ -93,6 +94,8 @@ pub struct Printer {
     /// The format of each message that has one, taken apart.
     formats: Vec<printf::Parsed>,
     options: Options,
+    /// How many errors were told.
+    errors: u64,
 }
 
 impl Printer {
@@ -108,12 +111,22 @@ impl Printer {
                 _ => printf::Parsed::default(),
             })
             .collect();
-        Printer { messages, formats, options }
+        Printer { messages, formats, options, errors: 0 }
     }
 
     /// How it prints.
     pub fn options(&self) -> &Options {
         &self.options
+    }
+
+    /// How many errors it printed so far: by `errorf`, and what went wrong where the script could not help it.
+    pub fn errors(&self) -> u64 {
+        self.errors
+    }
+
+    /// Prints in another form from now on, and gives the one that it was.
+    pub fn set_layout(&mut self, layout: Layout) -> Layout {
+        std::mem::replace(&mut self.options.layout, layout)
     }
 
     /// Prints a message, of which these are the parts. Maps that it shows are shown as they are now.
@@ -135,6 +148,9 @@ impl Printer {
         else {
             return Ok(Effect::None);
         };
+        if matches!(message, Message::Print(Channel::Error(_), _) | Message::Error(..)) {
+            self.errors += 1;
+        }
         let part = |index: usize| parts.get(index).copied().unwrap_or_default();
         let word = |index: usize| {
             let bytes = part(index).get(..8).and_then(|bytes| bytes.try_into().ok());
@@ -215,69 +231,6 @@ impl Printer {
             },
         }
         streams.out.write_all(&out).map(|()| Effect::None)
-    }
-
-    /// Prints how many probes are attached.
-    ///
-    /// # Errors
-    /// It cannot be written.
-    pub fn attached(&mut self, probes: u64, streams: &mut Streams<'_>) -> io::Result<()> {
-        match self.options.layout {
-            Layout::Text => {
-                let end = if probes == 1 { "" } else { "s" };
-                writeln!(streams.err, "Attached {probes} probe{end}")
-            }
-            Layout::Json => writeln!(
-                streams.out,
-                r#"{{"type": "attached_probes", "count": {probes}, "data": {{"probes": {probes}}}}}"#
-            ),
-        }
-    }
-
-    /// Prints how many messages were lost since this was last told.
-    ///
-    /// # Errors
-    /// It cannot be written.
-    pub fn lost(&mut self, events: u64, streams: &mut Streams<'_>) -> io::Result<()> {
-        match self.options.layout {
-            Layout::Text => writeln!(streams.err, "Lost {events} events"),
-            Layout::Json => writeln!(
-                streams.out,
-                r#"{{"type": "lost_events", "count": {events}, "data": {{"events": {events}}}}}"#
-            ),
-        }
-    }
-
-    /// Prints how many updates of a map were dropped because it was full, beyond those that the script told itself.
-    ///
-    /// # Errors
-    /// It cannot be written.
-    pub fn dropped(&mut self, map: MapId, updates: u64, streams: &mut Streams<'_>) -> io::Result<()> {
-        let name = self.messages.maps.get(map.0 as usize).map_or("@", |map| &map.name);
-        self.warning(&error::dropped(name, updates), streams)
-    }
-
-    /// Prints that a run of a probe was ended, since its loops went round more often than they may.
-    ///
-    /// # Errors
-    /// It cannot be written.
-    pub fn out_of_fuel(&mut self, probe: &str, streams: &mut Streams<'_>) -> io::Result<()> {
-        let sentence = error::sentence(ErrorKind::Fuel);
-        self.warning(&format!("{probe}: {sentence}"), streams)
-    }
-
-    /// A warning that is about no place.
-    fn warning(&self, sentence: &str, streams: &mut Streams<'_>) -> io::Result<()> {
-        match self.options.layout {
-            Layout::Text => writeln!(streams.err, "WARNING: {sentence}"),
-            Layout::Json => {
-                let mut out = Vec::new();
-                out.extend(br#"{"type": "runtime_error", "msg": "#);
-                json::write_string(sentence.as_bytes(), &mut out);
-                out.extend(b"}\n");
-                streams.out.write_all(&out)
-            }
-        }
     }
 
     /// Prints what stands at the end of a script: its maps, in the order of their names.

@@ -4,7 +4,6 @@
 mod support;
 
 use iced_x86::{IcedError, code_asm::*};
-use std::sync::Arc;
 use support::park::Stepper;
 use support::tool::detach;
 use support::{Program, Target, eventually};
@@ -338,41 +337,206 @@ fn arenas(target: &Target) -> Vec<std::ops::Range<u64>> {
     maps.lines().filter_map(arena).collect()
 }
 
+/// A program whose handler walks its stack, and then traps.
+fn interrupted() -> Program {
+    const SOURCE: &str = include_str!("targets/interrupted.c");
+    let flags = ["-fno-toplevel-reorder", "-foptimize-sibling-calls", "-DASIDE=0"];
+    Program::build("interrupted", SOURCE, &flags)
+}
+
 #[test]
 fn w1_a_handler_that_interrupts_a_body_sees_the_program() {
-    const SEEING: &str = include_str!("targets/interrupted.c");
-    let program = Program::build("interrupted", SEEING, &["-fno-omit-frame-pointer"]);
+    let program = interrupted();
     let mut target = program.start(&[]);
+    let before = target.text();
     let clauses = [
         ("interrupted:subject", RunAt::Entry(0)),
         ("interrupted:subject", RunAt::Return(1)),
-        ("interrupted:middle", RunAt::Entry(0)),
+        ("interrupted:middle", RunAt::Entry(2)),
     ];
-    let armed = Armed::new(&target, vec![count(), returned()], &clauses);
+    let armed = Armed::new(&target, vec![count(), returned(), count_shared()], &clauses);
     let arenas = arenas(&target);
     target.freeze();
     let stepper = Stepper::seize(&target, target.pid());
     stepper.walk_to(target.address(0));
     let mut met = 0;
-    for _ in 0..1500 {
+    for _ in 0..2500 {
         stepper.step();
-        if arenas.iter().any(|arena| arena.contains(&stepper.ip())) {
-            met += 1;
-            stepper.interrupt(libc::SIGUSR1);
-            let said = target.line();
-            let seen = [
-                "subject middle outer spin",
-                "middle outer spin",
-                "outer spin",
-                "first spin",
-                "second spin",
-                "spin",
-            ];
-            assert!(seen.contains(&said.as_str()), "{said}");
+        let ip = stepper.ip();
+        if !arenas.iter().any(|arena| arena.contains(&ip)) {
+            continue;
         }
+        met += 1;
+        stepper.interrupt(libc::SIGUSR1);
+        let said = target.line();
+        let seen = [
+            "subject middle outer spin",
+            "middle outer spin",
+            "outer spin",
+            "first spin",
+            "second spin",
+            "spin",
+        ];
+        assert!(seen.contains(&said.as_str()), "at {ip:#x}, {met}: {said:?}");
+        stepper.walk_to(ip);
     }
     assert!(met > 200, "{met}");
     drop(stepper);
     target.thaw();
-    drop(Arc::new(armed));
+    armed.remove();
+    eventually("nothing is left", || {
+        detach(target.pid()).json().iter().all(|row| row["memory_kept"] != true)
+    });
+    before.assert_restored(target.pid());
+    target.signal(libc::SIGUSR2);
+    let end = target.line();
+    assert!(end.starts_with("wrong 0 calls "), "{end}");
+}
+
+#[test]
+fn nothing_is_unmapped_while_a_handler_runs_over_a_body() {
+    let program = interrupted();
+    let mut target = program.start(&[]);
+    let before = target.text();
+    // The body is the only piece that is called by a register, and goes on for long.
+    let clauses = [("interrupted:subject", RunAt::Entry(0))];
+    let armed = Armed::new(&target, vec![long()], &clauses);
+    let ours = arenas(&target);
+    target.freeze();
+    let stepper = Stepper::seize(&target, target.pid());
+    stepper.walk_to(target.address(0));
+    // Into the loop.
+    (0..600).for_each(|_| stepper.step());
+    assert!(ours.iter().any(|arena| arena.contains(&stepper.ip())));
+    stepper.interrupt(libc::SIGUSR1);
+    assert_eq!(target.line(), "subject middle outer spin");
+    drop(stepper);
+    // The thread stands in the handler, and goes back to the body.
+    assert_eq!(armed.remove(), Some(trapless_engine::Kept::Context));
+    target.thaw();
+    eventually("nothing is left", || {
+        detach(target.pid()).json().iter().all(|row| row["memory_kept"] != true)
+    });
+    before.assert_restored(target.pid());
+    assert!(target.is_alive());
+    target.signal(libc::SIGUSR2);
+    let end = target.line();
+    assert!(end.starts_with("wrong 0 calls "), "{end}");
+}
+
+#[test]
+fn bodies_are_told_what_usdt_probes_tell() {
+    const SOURCE: &str = include_str!("programs/usdt.c");
+    const OPERANDS: Takes = Takes::of(&[Extra::Operands]);
+    let program = Program::build("app", SOURCE, &[]);
+    let mut target = program.start(&[]);
+    let before = target.text();
+    let told = piece(OPERANDS, |a| {
+        a.mov(rcx, extra(OPERANDS, Extra::Operands))?;
+        a.inc(own(0))?;
+        // `8@%rdi -4@%esi 8@-8(%rsp)`: the first and the third are one.
+        a.mov(rax, qword_ptr(rcx))?;
+        a.sub(rax, qword_ptr(rcx + 16))?;
+        a.or(own(1), rax)?;
+        a.mov(eax, dword_ptr(rcx + 8))?;
+        a.mov(own(2), rax)
+    });
+    let armed = Armed::new(&target, vec![told], &[("usdt:app:app:five", RunAt::Entry(0))]);
+    target.tell("500");
+    assert!(target.line().starts_with("wrong 0 "));
+    assert_eq!([0, 1, 2].map(|word| armed.sum(word)), [500, 0, 77]);
+    assert_eq!(armed.remove(), None);
+    before.assert_restored(target.pid());
+}
+
+#[test]
+fn sites_that_are_added_call_bodies_that_are_there() {
+    let program = Program::build("bodies", BODIES, &[]);
+    let mut target = program.start(&[]);
+    let before = target.text();
+    let process = target::open(target.pid()).unwrap();
+    let images = target::images(&process, &Files::default()).unwrap();
+    let kinds = Kinds { entry: true, returns: false };
+    let specs = ["bodies:half", "bodies:probed"].map(|text| ProbeSpec::parse(text, Syntax::Glob).unwrap());
+    let sites = |process: &Process, number: u32| {
+        let asked = specs.iter().map(|spec| (spec, kinds));
+        let mut sites = resolve::resolve(Some(process), &images, asked, &[], 10).unwrap();
+        sites.sites.retain(|site| site.asked == [number]);
+        sites
+    };
+    let script = Script {
+        program: Pieces { routines: vec![routine()], bodies: vec![count_shared(), count()] },
+        shared_size: 4096,
+        block_size: 4096,
+        ..Script::default()
+    };
+    let run = Run { script, clauses: vec![RunAt::Entry(0), RunAt::Entry(1)] };
+    let asked = Asked { later: Some(kinds), ..Asked::run(run) };
+    let hold = || Hold::Stop(StopOptions::default());
+    let session = Session::attach(&process, &images, sites(&process, 0), asked, hold()).unwrap();
+    let mut armed = Armed { process, session };
+    does(&mut target, "half 10");
+    does(&mut target, "call 20");
+    assert_eq!([armed.shared(64), armed.sum(0)], [10, 0]);
+    let more = sites(&armed.process, 1);
+    let added = armed.session.add(&armed.process, &images, more, hold()).unwrap();
+    assert_eq!(added, 1, "{:?}", armed.session.skipped());
+    does(&mut target, "half 10");
+    does(&mut target, "call 20");
+    assert_eq!([armed.shared(64), armed.sum(0)], [20, 20]);
+    assert_eq!(armed.remove(), None);
+    before.assert_restored(target.pid());
+}
+
+#[test]
+fn sessions_with_scripts_go_side_by_side() {
+    let program = Program::build("bodies", BODIES, &[]);
+    let mut target = program.start(&[]);
+    let before = target.text();
+    let one = Armed::new(&target, vec![count()], &[ENTRY]);
+    let other = Armed::new(&target, vec![count()], &[("bodies:half", RunAt::Entry(0))]);
+    does(&mut target, "half 10");
+    does(&mut target, "call 20");
+    assert_eq!([one.sum(0), other.sum(0)], [20, 10]);
+    one.remove();
+    does(&mut target, "half 10");
+    assert_eq!(other.sum(0), 20);
+    other.remove();
+    before.assert_restored(target.pid());
+}
+
+/// By hand, to be printed: nanoseconds of a call of an empty body.
+#[test]
+#[ignore = "measures"]
+fn how_long_a_call_takes() {
+    const CALLS: u32 = 20_000_000;
+    let program = Program::build("bodies", BODIES, &[]);
+    let mut target = program.start(&[]);
+    let mut time = |bodies: Vec<Code>, clauses: &[(&str, RunAt)], what: &str| {
+        let armed = (!bodies.is_empty()).then(|| Armed::new(&target, bodies, clauses));
+        does(&mut target, "call 1000");
+        let deed = format!("call {CALLS}");
+        let each = (0..7).map(|_| {
+            let start = std::time::Instant::now();
+            does(&mut target, &deed);
+            start.elapsed().as_secs_f64() * 1e9 / f64::from(CALLS)
+        });
+        println!("{what}: {:.2} ns a call", each.fold(f64::MAX, f64::min));
+        armed.map(Armed::remove);
+    };
+    let empty = |takes| Code { bytes: vec![0xc3], takes, frame: 8, ..Code::default() };
+    let both = [ENTRY, ("bodies:probed", RunAt::Return(1))];
+    time(Vec::new(), &[], "without probes");
+    for (what, takes, clauses) in [
+        ("an empty body at the entry", Takes::NONE, &both[..1]),
+        ("the same, told site and thread", Takes::of(&[Extra::Site, Extra::Tid]), &both[..1]),
+        ("the same, told the time", Takes::of(&[Extra::Time]), &both[..1]),
+        ("the same, told the processor", Takes::of(&[Extra::Processor]), &both[..1]),
+        ("the same, told all registers", Takes::of(&[Extra::Registers]), &both[..1]),
+        ("empty bodies at entry and return", Takes::NONE, &both[..]),
+    ] {
+        time(vec![empty(takes), empty(takes)], clauses, what);
+    }
+    let counts = Code { bytes: vec![0x49, 0xff, 0x87, 0, 0x10, 0, 0, 0xc3], ..empty(Takes::NONE) };
+    time(vec![counts], &both[..1], "a body that counts");
 }

@@ -166,10 +166,8 @@ impl MapSize {
         if self.key == 0 && self.change == Change::ByWord {
             return Some(MapKind::Words(self.value.div_ceil(8)));
         }
-        // On average one key for each bucket of 8 at most, so that hardly ever a bucket is full before the table is; of a thread's own
-        // tables, which are seldom full, two.
-        let keys = if self.is_per_thread { self.capacity / 2 } else { self.capacity };
-        let bucket_bits = u64::from(keys.max(1)).next_power_of_two().ilog2();
+        // On average one key for each bucket of 8 at most, so that hardly ever a bucket is full before the table is.
+        let bucket_bits = u64::from(self.capacity.max(1)).next_power_of_two().ilog2();
         let table = Table {
             key: self.key,
             value: self.value,

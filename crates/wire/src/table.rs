@@ -6,9 +6,9 @@
 //! # Layout
 //!
 //! A table begins with [`TABLE_HEADER`] bytes: three counters, each on a cache line of its own ([`TABLE_LIVE`], [`TABLE_FULL`],
-//! [`TABLE_CONTENDED`]). Then come `1 << bucket_bits` buckets. A bucket has 8 *metas*, one cache line, and then 8 *slots*: the
-//! key's words and the value's. A key's or a value's last word is filled up with zeros. A key belongs into one bucket, by its [`hash`], and there into the
-//! first slot that is free from its preferred one on, round about. So a key is looked for in one cache line, and in the key's own.
+//! [`TABLE_CONTENDED`]). Then come `1 << bucket_bits` buckets of 8 *slots*. A slot
+//! has a *meta*, the key's words and the value's. A key's or a value's last word is filled up with zeros. A key belongs into one bucket, by its [`hash`], and there
+//! into the first slot that is free from its preferred one on, round about. So a key that is found where it is looked for first takes one cache line, if it is short.
 //!
 //! A meta is a word: the slot's [`State`] in bits 0 to 3, the fingerprint of the key's hash in bits 4 to 15, 0 where it is free, and a version in bits 16 to 63. Each
 //! change of a meta adds 1 to the version, so a meta that is the same as before says that nothing happened in between. All zeros are an empty
@@ -57,7 +57,7 @@
 //!
 //! In a table that all threads share, the operations above are atomic among processors and in one order for all. In a thread's own nobody
 //! but the thread changes anything, and its signal handlers, which come back before it goes on or never let it go on. There it is enough that an
-//! operation is one instruction, and native code leaves out what makes it more than that. The tool only reads them.
+//! operation is one instruction, and native code leaves out what makes it more than that; and a claimed slot, which nobody else changes, becomes pending by a store. The tool only reads them.
 
 use crate::{Words, WordsMut};
 
@@ -88,8 +88,8 @@ pub const TABLE_ONE_META: u32 = TABLE_HEADER;
 pub const TABLE_ONE_VALUE: u32 = TABLE_HEADER + 8;
 /// Slots of a bucket.
 pub const SLOTS: u32 = 8;
-/// Bytes of a bucket's metas.
-pub const METAS: u32 = 8 * SLOTS;
+/// Bytes of a slot's meta.
+pub const META: u32 = 8;
 /// How often something is tried before it is given up.
 pub const PATIENCE: u32 = 64;
 /// Log2 of the most buckets.
@@ -174,14 +174,14 @@ fn is(meta: u64, state: State) -> bool {
 }
 
 impl Table {
-    /// Bytes of a slot: a key and a value.
+    /// Bytes of a slot: its meta, a key and a value.
     pub fn slot_size(&self) -> u64 {
-        u64::from(self.key.next_multiple_of(8)) + u64::from(self.value.next_multiple_of(8))
+        u64::from(META) + u64::from(self.key.next_multiple_of(8)) + u64::from(self.value.next_multiple_of(8))
     }
 
     /// Bytes of a bucket.
     pub fn bucket_size(&self) -> u64 {
-        u64::from(METAS) + u64::from(SLOTS) * self.slot_size()
+        u64::from(SLOTS) * self.slot_size()
     }
 
     /// Bytes of the table. A multiple of a cache line's.
@@ -198,7 +198,7 @@ impl Table {
         bytes.div_ceil(8) as usize
     }
 
-    /// Where the meta of a key's first slot and its first slot are in the table.
+    /// Where a key's bucket is in the table.
     fn bucket(&self, hash: u64) -> u64 {
         let mask = (1u64 << self.bucket_bits.min(MAX_BUCKET_BITS)) - 1;
         u64::from(TABLE_HEADER) + (hash >> 32 & mask) * self.bucket_size()
@@ -292,9 +292,10 @@ impl<'a, W: Words + ?Sized> TableView<'a, W> {
         key.iter().zip(0..).all(|(&word, index)| self.words.word(at + 8 * index) == word)
     }
 
+    /// Where a slot's meta and its key are.
     fn slot(&self, bucket: u64, index: u64) -> (u64, u64) {
-        let slots = bucket + u64::from(METAS);
-        (bucket + 8 * index, slots + index * self.table.slot_size())
+        let meta_at = bucket + index * self.table.slot_size();
+        (meta_at, meta_at + u64::from(META))
     }
 
     fn key_size(&self) -> u64 {

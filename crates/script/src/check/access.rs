@@ -1,10 +1,12 @@
 //! Parts of values: fields, elements, arguments by name.
 
+use super::call::nearest_hint;
 use super::checker::Checker;
 use super::environment::{Held, Parameter};
 use super::expression::literal;
 use super::tree::{Block, Expr, Kind};
 use super::types::{Space, Type, field};
+use crate::diagnostics::Diagnostic;
 use crate::ir::{Binary, Context, Unary};
 use crate::source::Span;
 use crate::syntax::ast;
@@ -35,13 +37,12 @@ impl Checker<'_> {
                 }
                 let layout = self.structs.get(&structure);
                 let Some(member) = layout.members.iter().find(|member| *member.name == *name.text) else {
-                    self.error(
-                        span,
-                        format!(
-                            "Struct/union of type '{}' does not contain a field named '{}'",
-                            structure.name, name.text
-                        ),
+                    let message = format!(
+                        "Struct/union of type '{}' does not contain a field named '{}'",
+                        structure.name, name.text
                     );
+                    let known = layout.members.iter().map(|member| &*member.name);
+                    self.tell(nearest_hint(Diagnostic::error(span, message), &name.text, known));
                     return Expr::nothing(span);
                 };
                 let kind = Kind::Part(Box::new(of), member.offset, member.bits);
@@ -258,15 +259,7 @@ impl Checker<'_> {
             Held::Argument(number) => self.from_word(word(Context::Argument(*number)), of, size, span),
             Held::Register(number) => self.from_word(word(Context::Register(*number)), of, size, span),
             Held::FloatRegister(number) => {
-                let double =
-                    Expr { of: Type::Float(8), span, kind: Kind::Context(Context::FloatRegister(*number)) };
-                match of {
-                    Type::Float(8) => double,
-                    _ => {
-                        let kind = Kind::Unary(Unary::FloatBits, Box::new(double));
-                        self.from_word(Expr { of: Type::UINT64, span, kind }, of, size, span)
-                    }
-                }
+                self.from_word(word(Context::FloatRegister(*number)), of, size, span)
             }
             Held::Frame(offset) => behind(word(Context::Frame), *offset),
             Held::Memory(register, offset) => behind(word(Context::Register(*register)), *offset),

@@ -31,6 +31,35 @@ const KERNELS: [(&str, &str); 18] = [
     ("kfunc_allowed", "functions of the kernel are not called"),
 ];
 
+/// Names of builtins that need no number.
+pub const NAMES: [&str; 25] = [
+    "pid",
+    "tid",
+    "ppid",
+    "uid",
+    "gid",
+    "cpu",
+    "ncpus",
+    "numaid",
+    "cgroup",
+    "rand",
+    "nsecs",
+    "elapsed",
+    "username",
+    "comm",
+    "usermode",
+    "cpid",
+    "ctx",
+    "probe",
+    "probetype",
+    "func",
+    "retval",
+    "fretval",
+    "duration",
+    "args",
+    "ustack",
+];
+
 impl Checker<'_> {
     /// The sentence that refuses what is the kernel's.
     pub fn refusal(name: &str) -> Option<String> {
@@ -129,8 +158,12 @@ impl Checker<'_> {
                 self.error(span, format!("{} doesn't support {name}", self.environment.machine().name));
                 return Some(Expr::nothing(span));
             }
-            let kind = Kind::Context(Context::FloatRegister(number as u8));
-            return Some(Expr { of: Type::Float(8), span, kind });
+            let bits = word(Context::FloatRegister(number as u8));
+            return Some(Expr {
+                of: Type::Float(8),
+                span,
+                kind: Kind::Unary(Unary::BitsFloat, Box::new(bits)),
+            });
         }
         if let Some(number) = number("sarg") {
             self.in_target(name, span);
@@ -209,12 +242,11 @@ impl Checker<'_> {
             self.at.function.as_ref().and_then(|function| function.result.as_ref()),
             Some(super::environment::Described::Float(4))
         );
-        let double = Expr { of: Type::Float(8), span, kind: Kind::Context(Context::FloatResult) };
-        if !single {
-            return double;
+        let bits = Box::new(Expr { of: Type::UINT64, span, kind: Kind::Context(Context::FloatResult) });
+        match single {
+            true => Expr { of: Type::Float(4), span, kind: Kind::Unary(Unary::SingleBitsFloat, bits) },
+            false => Expr { of: Type::Float(8), span, kind: Kind::Unary(Unary::BitsFloat, bits) },
         }
-        let bits = Expr { of: Type::UINT64, span, kind: Kind::Unary(Unary::FloatBits, Box::new(double)) };
-        Expr { of: Type::Float(4), span, kind: Kind::Unary(Unary::SingleBitsFloat, Box::new(bits)) }
     }
 
     fn probe(&mut self, span: Span) -> Expr {

@@ -11,6 +11,8 @@ mod world;
 use super::checker::Checker;
 use super::tree::{Expr, Kind};
 use super::types::Type;
+use crate::diagnostics::Diagnostic;
+use crate::nearest::nearest;
 use crate::source::Span;
 use crate::syntax::ast::{self, Name};
 
@@ -159,7 +161,9 @@ impl Checker<'_> {
         for argument in arguments {
             self.expr(argument);
         }
-        self.error(span, format!("Unknown function: '{}'", name.text));
+        let known = FUNCTIONS.iter().map(|(known, ..)| *known).chain(super::builtin::NAMES);
+        let told = Diagnostic::error(span, format!("Unknown function: '{}'", name.text));
+        self.tell(nearest_hint(told, &name.text, known));
         Expr::nothing(span)
     }
 
@@ -223,6 +227,18 @@ impl Checker<'_> {
             return Expr::nothing(span);
         }
         value
+    }
+}
+
+/// With the name that was probably meant.
+pub fn nearest_hint<'n>(
+    told: Diagnostic,
+    wanted: &str,
+    known: impl IntoIterator<Item = &'n str>,
+) -> Diagnostic {
+    match nearest(wanted, known) {
+        Some(name) => told.hint(format!("did you mean '{name}'?")),
+        None => told,
     }
 }
 

@@ -262,7 +262,11 @@ impl<'a> Checker<'a> {
                 Some(id)
             }
             None => {
-                self.error(span, format!("Undefined or undeclared variable: {name}"));
+                let told = Diagnostic::error(span, format!("Undefined or undeclared variable: {name}"));
+                let all = self.at.scopes.iter().flat_map(|scope| scope.names.keys());
+                let known: Vec<&str> = all.map(String::as_str).filter(|known| !known.contains('_')).collect();
+                let told = super::call::nearest_hint(told, name, known);
+                self.tell(told);
                 None
             }
         }

@@ -66,21 +66,17 @@ impl Checker<'_> {
             (from, to) if (from.is_int() || from.is_number_of_aggregate()) && to.is_int() => {
                 let from = from.number();
                 let (from, target) = (from.as_int()?, to.as_int()?);
-                match value.literal() {
-                    Some(literal) if !matches!(value.of, Type::Enum(..)) => {
-                        if !target.holds(literal) {
-                            return None;
-                        }
-                    }
-                    _ if !fits(from, target) && value.of.is_int() => {
-                        let message = format!(
-                            "Expression of type: {} being cast to type: {to}. This may cause unexpected results. Use \
-                             an explicit cast to suppress this warning.",
-                            value.of
-                        );
-                        self.warning(value.span, message);
-                    }
-                    _ => {}
+                let literal = value.literal().filter(|_| !matches!(value.of, Type::Enum(..)));
+                if literal.is_some_and(|literal| !target.holds(literal)) {
+                    return None;
+                }
+                if literal.is_none() && !fits(from, target) && value.of.is_int() {
+                    let message = format!(
+                        "Expression of type: {} being cast to type: {to}. This may cause unexpected results. Use an \
+                         explicit cast to suppress this warning.",
+                        value.of
+                    );
+                    self.warning(value.span, message);
                 }
                 let value = self.as_number(value);
                 Some(converted(value, to))
@@ -402,7 +398,7 @@ impl Checker<'_> {
         let value = self.as_number(value);
         let size = self.structs.size(&value.of);
         let count = match count {
-            0 if element > 0 && size % element == 0 => size / element,
+            0 if element > 0 && size.is_multiple_of(element) => size / element,
             0 => {
                 self.error(
                     span,

@@ -1,12 +1,14 @@
 //! Expressions: what each is, and of which type.
 
+use super::call::nearest_hint;
 use super::checker::Checker;
 use super::statement::{at, dollar};
-use super::tree::{Block, Expr, Key, Kind, Stmt};
+use super::tree::{Expr, Kind};
 use super::types::{Int, Space, Type};
-use crate::ir::{Binary, MapId, Unary};
+use crate::diagnostics::Diagnostic;
+use crate::ir::{Binary, Unary};
 use crate::source::Span;
-use crate::syntax::ast::{self, ExprKind, PlaceKind, Step, StepOrder, UnaryOp};
+use crate::syntax::ast::{self, ExprKind, UnaryOp};
 use crate::syntax::number;
 use std::sync::Arc;
 
@@ -15,24 +17,6 @@ impl Checker<'_> {
     pub fn expr(&mut self, expr: &ast::Expr) -> Expr {
         let checked = self.deeper(expr.span, |checker| checker.kind(expr));
         checked.unwrap_or_else(|| Expr::nothing(expr.span))
-    }
-
-    /// An expression whose value nobody wants: branches need not agree.
-    pub fn expr_as_statement(&mut self, expr: &ast::Expr) -> Expr {
-        match &expr.kind {
-            ExprKind::Block(block) => {
-                let block = self.block(block);
-                let of = block.value.as_ref().map_or(Type::None, |value| value.of.clone());
-                Expr { of, span: expr.span, kind: Kind::Block(Box::new(block)) }
-            }
-            ExprKind::If { condition, then, otherwise } => {
-                let checked = self.deeper(expr.span, |checker| {
-                    checker.branches(condition, then, otherwise.as_deref(), expr.span)
-                });
-                checked.unwrap_or_else(|| Expr::nothing(expr.span))
-            }
-            _ => self.expr(expr),
-        }
     }
 
     /// An expression, as the number that it is if it is an aggregation.
@@ -203,124 +187,9 @@ impl Checker<'_> {
         if is_mode(name) {
             return Expr { of: Type::Mode, ..Expr::nothing(span) };
         }
-        self.error(span, format!("Unknown identifier: '{name}'"));
+        let told = Diagnostic::error(span, format!("Unknown identifier: '{name}'"));
+        self.tell(nearest_hint(told, name, super::builtin::NAMES));
         Expr::nothing(span)
-    }
-
-    /// The map of this name, used as a whole.
-    pub fn map(&mut self, name: &str, span: Span) -> MapId {
-        let id = self.maps.number(name, span);
-        self.maps.get_mut(id).is_used = true;
-        id
-    }
-
-    /// The one value of a map.
-    pub fn scalar_map(&mut self, name: &str, span: Span) -> Option<Key> {
-        let name = at(name);
-        let map = self.map(&name, span);
-        let found = self.maps.get_mut(map);
-        if found.is_scalar == Some(false) {
-            self.error(
-                span,
-                format!(
-                    "{name} used as a map without an explicit key (scalar map), previously used with an explicit key \
-                     (non-scalar map)"
-                ),
-            );
-            return None;
-        }
-        if found.is_scalar.is_none() {
-            found.is_scalar = Some(true);
-            self.has_changed = true;
-        }
-        self.widen_key(map, &Type::INT64);
-        Some(Key { map, key: None })
-    }
-
-    /// A key of a map.
-    pub fn keyed_map(&mut self, map: &ast::Name, key: &ast::Expr, span: Span) -> Option<Key> {
-        let key = self.expr(key);
-        self.key_of(map, key, span)
-    }
-
-    /// A key of a map, checked already.
-    pub fn key_of(&mut self, map: &ast::Name, key: Expr, span: Span) -> Option<Key> {
-        let name = at(&map.text);
-        let id = self.map(&name, map.span);
-        let found = self.maps.get_mut(id);
-        if found.is_scalar == Some(true) {
-            self.error(
-                span,
-                format!(
-                    "{name} used as a map with an explicit key (non-scalar map), previously used without an explicit \
-                     key (scalar map)"
-                ),
-            );
-            return None;
-        }
-        if found.is_scalar.is_none() {
-            found.is_scalar = Some(false);
-            self.has_changed = true;
-        }
-        let parts = match &key.of {
-            Type::Tuple(parts) => parts.to_vec(),
-            other => vec![other.clone()],
-        };
-        if let Some(chart) = parts.iter().find(|of| of.is_chart()) {
-            self.error(key.span, format!("{chart} cannot be part of a map key"));
-            return None;
-        }
-        if matches!(key.of, Type::Void | Type::Mode) {
-            self.error(span, format!("Value '{}' cannot be used as a map key.", key.of));
-            return None;
-        }
-        if key.of.is_none() {
-            if self.is_last && !self.told.has_errors() {
-                self.error(key.span, format!("Invalid map key type: {}", key.of));
-            }
-            return None;
-        }
-        let key = self.as_number(key);
-        let from = key.of.clone();
-        let fits = self.widen_key(id, &from);
-        let of = self.maps.get(id).key.clone();
-        match self.coerced(key, &of) {
-            Some(key) if fits => Some(Key { map: id, key: Some(Box::new(key)) }),
-            _ => {
-                self.error(
-                    span,
-                    format!(
-                        "Argument mismatch for {name}: trying to access with arguments: '{from}' when map expects \
-                         arguments: '{of}'"
-                    ),
-                );
-                None
-            }
-        }
-    }
-
-    /// The place in a map that is assigned to.
-    pub fn map_place(&mut self, place: &ast::Place) -> Option<Key> {
-        match &place.kind {
-            PlaceKind::Map(name) => self.scalar_map(name, place.span),
-            PlaceKind::MapElement { map, key } => self.keyed_map(map, key, place.span),
-            PlaceKind::Variable(_) => None,
-        }
-    }
-
-    /// What a map has for a key.
-    pub fn get(&mut self, key: Key, span: Span) -> Expr {
-        let map = self.maps.get(key.map);
-        let of = map.value.clone();
-        if of.is_none() || map.key.is_none() {
-            let name = map.name.clone();
-            if self.is_last {
-                self.error(span, format!("Undefined map: {name}"));
-            }
-            return Expr::nothing(span);
-        }
-        let kind = if matches!(of, Type::Aggregate(_)) { Kind::Number(key) } else { Kind::Get(key) };
-        Expr { of, span, kind }
     }
 
     fn address_of(&mut self, name: &ast::Name, span: Span) -> Expr {
@@ -403,87 +272,6 @@ impl Checker<'_> {
         }
     }
 
-    fn step(&mut self, place: &ast::Place, step: Step, order: StepOrder, span: Span) -> Expr {
-        let after = order == StepOrder::Before;
-        let up = step == Step::Up;
-        let sign = if up { 1 } else { -1 };
-        let symbol = if up { "++" } else { "--" };
-        let refuse = |checker: &mut Self, of: &Type| {
-            checker
-                .error(span, format!("The {symbol} operator can not be used on expressions of type '{of}'"));
-            Expr::nothing(span)
-        };
-        match &place.kind {
-            PlaceKind::Variable(name) => {
-                let name = dollar(name);
-                let Some(variable) = self.read(&name, place.span) else { return Expr::nothing(span) };
-                self.assigned(&name);
-                let of = self.type_of(variable);
-                match &of {
-                    Type::None => Expr::nothing(span),
-                    Type::Pointer(to, _) => {
-                        let by = sign * i64::from(self.structs.size(to).max(1));
-                        Expr { of, span, kind: Kind::Step { variable, by, after } }
-                    }
-                    Type::Int(int) => {
-                        if !self.is_fixed(variable) {
-                            self.widen(variable, &Type::int(8, int.signed || !up));
-                        }
-                        let of = self.type_of(variable);
-                        Expr { of, span, kind: Kind::Step { variable, by: sign, after } }
-                    }
-                    _ => {
-                        let from = if up { "uint64" } else { "int64" };
-                        self.error(
-                            span,
-                            format!(
-                                "Type mismatch for {name}: trying to assign value of type '{from}' when variable \
-                                 already has a type '{of}'"
-                            ),
-                        );
-                        Expr::nothing(span)
-                    }
-                }
-            }
-            PlaceKind::Map(_) | PlaceKind::MapElement { .. } => {
-                let Some(key) = self.map_place(place) else { return Expr::nothing(span) };
-                let of = self.maps.get(key.map).value.clone();
-                match &of {
-                    Type::Pointer(to, _) => {
-                        let by = sign * i64::from(self.structs.size(to).max(1));
-                        Expr { of, span, kind: Kind::StepKey { key, by, after } }
-                    }
-                    Type::None => {
-                        if !up {
-                            self.widen_value(key.map, &Type::INT64);
-                        }
-                        Expr { of: Type::None, span, kind: Kind::Nothing }
-                    }
-                    Type::Int(int) => {
-                        let result = Type::int(8, int.signed || !up);
-                        self.widen_value(key.map, &result);
-                        let of = self.maps.get(key.map).value.clone();
-                        Expr { of, span, kind: Kind::StepKey { key, by: sign, after } }
-                    }
-                    _ => {
-                        if matches!(of, Type::Aggregate(_)) {
-                            let name = self.maps.get(key.map).name.clone();
-                            self.error(
-                                span,
-                                format!(
-                                    "Type mismatch for {name}: trying to assign value of type 'int64' when map \
-                                     already has a type '{of}'"
-                                ),
-                            );
-                            return Expr::nothing(span);
-                        }
-                        refuse(self, &of)
-                    }
-                }
-            }
-        }
-    }
-
     fn tuple(&mut self, parts: &[ast::Expr], span: Span) -> Expr {
         let mut all = Vec::new();
         for (index, part) in parts.iter().enumerate() {
@@ -524,124 +312,6 @@ impl Checker<'_> {
         Expr { of: Type::Record(types.into()), span, kind: Kind::Tuple(all) }
     }
 
-    fn ternary(
-        &mut self,
-        condition: &ast::Expr,
-        then: Option<&ast::Expr>,
-        otherwise: &ast::Expr,
-        span: Span,
-    ) -> Expr {
-        let value = self.number_of(condition);
-        let Some(then) = then else {
-            // The condition is the value, and evaluated once.
-            let of = value.of.clone();
-            let hidden = self.hidden(span, of.clone());
-            let kept = Expr { of, span: value.span, kind: Kind::Variable(hidden) };
-            let condition = self.checked_condition(kept.clone(), span);
-            let otherwise = self.expr(otherwise);
-            let choice = self.choice(condition, block_of(kept), block_of(otherwise), span);
-            let of = choice.of.clone();
-            let statements = vec![Stmt::Set(hidden, value)];
-            let block = Block { variables: Vec::new(), statements, value: Some(Box::new(choice)) };
-            return Expr { of, span, kind: Kind::Block(Box::new(block)) };
-        };
-        let condition = self.checked_condition(value, span);
-        let (then, otherwise) = (self.expr(then), self.expr(otherwise));
-        if let (Some(truth), true, true) = (condition.truth(), then.is_literal(), otherwise.is_literal()) {
-            return if truth { then } else { otherwise };
-        }
-        self.choice(condition, block_of(then), block_of(otherwise), span)
-    }
-
-    fn checked_condition(&mut self, condition: Expr, span: Span) -> Expr {
-        if let (Kind::Text(_), Some(truth)) = (&condition.kind, condition.truth()) {
-            return Expr::int(Type::Bool, truth.into(), condition.span);
-        }
-        match condition.of {
-            Type::Int(_) | Type::Enum(..) | Type::Bool | Type::Pointer(..) | Type::Float(_) | Type::None => {}
-            _ => self.error(span, format!("Invalid condition: {}", condition.of.kind())),
-        }
-        self.truth(condition)
-    }
-
-    fn branches(
-        &mut self,
-        condition: &ast::Expr,
-        then: &ast::Block,
-        otherwise: Option<&ast::Expr>,
-        span: Span,
-    ) -> Expr {
-        if let ExprKind::Comptime(condition) = &condition.kind {
-            let condition = self.expr(condition);
-            let Some(truth) = condition.truth() else {
-                // Which one it is, later rounds will know.
-                if self.is_last {
-                    self.error(condition.span, "Unable to resolve comptime expression");
-                }
-                return Expr::nothing(span);
-            };
-            // The branch that is not taken is not looked at.
-            return match (truth, otherwise) {
-                (true, _) => {
-                    let block = self.block(then);
-                    valued(block, span)
-                }
-                (false, Some(otherwise)) => self.expr_as_statement(otherwise),
-                (false, None) => Expr::nothing(span),
-            };
-        }
-        let condition = self.condition(condition, span);
-        let then = self.block(then);
-        let otherwise = match otherwise {
-            Some(otherwise) => match self.expr_as_statement(otherwise) {
-                Expr { kind: Kind::Block(block), .. } => *block,
-                Expr { kind: Kind::Nothing, .. } => Block::default(),
-                other if other.of.is_none() => {
-                    Block { statements: vec![Stmt::Effect(other)], ..Block::default() }
-                }
-                other => block_of(other),
-            },
-            None => Block::default(),
-        };
-        self.choice(condition, then, otherwise, span)
-    }
-
-    /// One of two.
-    fn choice(&mut self, condition: Expr, mut then: Block, mut otherwise: Block, span: Span) -> Expr {
-        let of = |block: &Block| block.value.as_ref().map_or(Type::None, |value| value.of.clone());
-        let (left, right) = (of(&then), of(&otherwise));
-        let has_none = then.value.is_none() || otherwise.value.is_none();
-        let result = match (&left, &right) {
-            (Type::Void, Type::Void) => Type::Void,
-            (Type::None, _) | (_, Type::None) if has_none || !self.is_last => Type::None,
-            (left, right) => match left.promoted(right) {
-                Some(both) => both.number(),
-                None => {
-                    self.error(
-                        span,
-                        format!(
-                            "Branches must return the same type or compatible types: have '{left}' and '{right}'"
-                        ),
-                    );
-                    return Expr::nothing(span);
-                }
-            },
-        };
-        for block in [&mut then, &mut otherwise] {
-            let Some(value) = block.value.take() else { continue };
-            let value = self.as_number(*value);
-            if result.is_none() {
-                // Without a value on both sides, it is done for its effect.
-                block.statements.push(Stmt::Effect(value));
-            } else if result == Type::Void {
-                block.value = Some(Box::new(value));
-            } else {
-                block.value = Some(Box::new(super::convert::converted(value, &result)));
-            }
-        }
-        Expr { of: result, span, kind: Kind::If(Box::new(condition), Box::new(then), Box::new(otherwise)) }
-    }
-
     fn type_info(&mut self, of: &ast::TypeOf, span: Span) -> Expr {
         self.unstable("typeinfo", "unstable_typeinfo", self.settings.unstable_typeinfo, span);
         let of = self.type_of_written(of);
@@ -673,20 +343,6 @@ pub fn whole_number(text: &str) -> Option<i128> {
             (value <= 1 << 63).then_some(-value)
         }
         None => number::parse(text).ok().map(i128::from),
-    }
-}
-
-fn block_of(value: Expr) -> Block {
-    Block { value: Some(Box::new(value)), ..Block::default() }
-}
-
-fn valued(block: Block, span: Span) -> Expr {
-    match block.value {
-        Some(value) if block.statements.is_empty() && block.variables.is_empty() => *value,
-        _ => {
-            let of = block.value.as_ref().map_or(Type::None, |value| value.of.clone());
-            Expr { of, span, kind: Kind::Block(Box::new(block)) }
-        }
     }
 }
 

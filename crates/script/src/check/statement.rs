@@ -402,7 +402,8 @@ impl Checker<'_> {
             return Expr::int(Type::Bool, truth.into(), checked.span);
         }
         match checked.of {
-            Type::Int(_) | Type::Enum(..) | Type::Bool | Type::Pointer(..) | Type::Float(_) | Type::None => {}
+            Type::Int(_) | Type::Enum(..) | Type::Bool | Type::Pointer(..) | Type::Float(_) => {}
+            Type::None if !self.is_last || self.told.has_errors() => {}
             Type::Struct(_) | Type::Tuple(_) | Type::Record(_) if !self.is_last => {}
             _ => self.error(span, format!("Invalid condition: {}", checked.of.kind())),
         }

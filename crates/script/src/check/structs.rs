@@ -90,8 +90,8 @@ impl<'a> Structs<'a> {
             _ => (None, false, TypeName::Named(of.name.to_string())),
         };
         let layout = match record {
-            Some(record) if record.complete => self.from_c(record, is_union, depth),
-            _ => self.from_outside(&name, depth),
+            Some(record) if record.complete => self.placed(record, is_union, depth),
+            _ => self.looked_up(&name, depth),
         };
         let layout = Arc::new(layout);
         if let Some(slot) = self.list.get_mut(of.id as usize) {
@@ -100,7 +100,7 @@ impl<'a> Structs<'a> {
         layout
     }
 
-    fn from_outside(&mut self, name: &TypeName, depth: u32) -> Struct {
+    fn looked_up(&mut self, name: &TypeName, depth: u32) -> Struct {
         let Some(Described::Members { size, members }) = self.environment.described(name) else {
             return Struct::default();
         };
@@ -115,7 +115,7 @@ impl<'a> Structs<'a> {
         layout
     }
 
-    fn from_c(&mut self, record: &c::Record, is_union: bool, depth: u32) -> Struct {
+    fn placed(&mut self, record: &c::Record, is_union: bool, depth: u32) -> Struct {
         let mut placer = Placer { packed: record.layout.packed, is_union, bits: 0, size: 0, align: 1 };
         if let Some(aligned) = record.layout.aligned {
             placer.align = aligned.clamp(1, 4096);

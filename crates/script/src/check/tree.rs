@@ -268,4 +268,42 @@ impl Expr {
             _ => None,
         }
     }
+
+    /// Whether it is the same whenever it is asked for during a hit.
+    pub fn is_lasting(&self) -> bool {
+        match &self.kind {
+            Kind::Int(_) | Kind::Text(_) => true,
+            Kind::Context(context) => !matches!(
+                context,
+                ir::Context::Time(_)
+                    | ir::Context::Random
+                    | ir::Context::Cpu
+                    | ir::Context::Duration
+                    | ir::Context::Elapsed
+            ),
+            Kind::Convert(of) | Kind::Unary(_, of) => of.is_lasting(),
+            Kind::Binary(_, left, right) => left.is_lasting() && right.is_lasting(),
+            Kind::Tuple(parts) => parts.iter().all(|(_, part)| part.is_lasting()),
+            _ => false,
+        }
+    }
+
+    /// Whether it is the same as a lasting one.
+    pub fn is_like(&self, other: &Expr) -> bool {
+        self.of.is_same(&other.of)
+            && match (&self.kind, &other.kind) {
+                (Kind::Int(a), Kind::Int(b)) => a == b,
+                (Kind::Text(a), Kind::Text(b)) => a == b,
+                (Kind::Context(a), Kind::Context(b)) => a == b,
+                (Kind::Convert(a), Kind::Convert(b)) => a.is_like(b),
+                (Kind::Unary(op, a), Kind::Unary(other, b)) => op == other && a.is_like(b),
+                (Kind::Binary(op, a, b), Kind::Binary(other, c, d)) => {
+                    op == other && a.is_like(c) && b.is_like(d)
+                }
+                (Kind::Tuple(a), Kind::Tuple(b)) => {
+                    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.0 == b.0 && a.1.is_like(&b.1))
+                }
+                _ => false,
+            }
+    }
 }

@@ -65,6 +65,9 @@ pub trait Maps {
     /// Adds to an aggregation ([`add`](super::add)). A key that is not there is put in with zeros first. Gives whether there was room.
     fn aggregate(&mut self, map: MapId, key: &[u8], added: Added) -> bool;
 
+    /// How many additions to a map were dropped because it was full, so far. Of [`Maps::set`], the body is told at once.
+    fn dropped(&self, map: MapId) -> u64;
+
     /// All keys that are there now.
     fn keys(&mut self, map: MapId) -> Vec<Vec<u8>>;
 

@@ -95,11 +95,6 @@ impl Tables {
         self.clock = Some(map);
     }
 
-    /// How many additions to a map ([`Maps::add`], [`Maps::aggregate`]) were dropped because it was full, so far. Of [`Maps::set`], the body is told at once.
-    pub fn dropped(&self, map: MapId) -> u64 {
-        self.get(map).map_or(0, |table| table.dropped)
-    }
-
     fn get(&self, map: MapId) -> Option<&Table> {
         self.tables.get(map.0 as usize)
     }
@@ -189,6 +184,10 @@ impl Maps for Tables {
         };
         add(aggregation, words, added);
         true
+    }
+
+    fn dropped(&self, map: MapId) -> u64 {
+        self.get(map).map_or(0, |table| table.dropped)
     }
 
     fn keys(&mut self, map: MapId) -> Vec<Vec<u8>> {

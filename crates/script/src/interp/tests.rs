@@ -873,4 +873,21 @@ proptest! {
         }
         prop_assert_eq!(&results[0], &results[1]);
     }
+
+    /// Not even a program that verification refuses makes it panic: what is not there reads as zeros and is not written.
+    #[test]
+    fn programs_that_are_refused_do_not_panic(seed: u64, cut in 0_usize..6) {
+        let mut program = arbitrary::program(seed, &arbitrary::Options::default());
+        match cut {
+            0 => program.bodies[0].scratch = 7,
+            1 => program.bodies[0].locals.truncate(1),
+            2 => program.constants.truncate(1),
+            3 => program.maps.truncate(3),
+            4 => program.maps.iter_mut().for_each(|map| map.key += 5),
+            _ => program.maps.reverse(),
+        }
+        let (mut maps, mut told) = (Tables::new(&program), Told::default());
+        let host = Host { hit: &mut At::default(), maps: &mut maps, sink: &mut told };
+        run(&program, BodyId(0), host);
+    }
 }

@@ -32,6 +32,8 @@ pub struct Lowering<'b, 'a> {
     pub tells_result: bool,
     /// The longest string that is read.
     pub longest: u32,
+    /// Whether it is the predicate that is lowered, whose scratch lasts.
+    pub is_in_predicate: bool,
     /// What is done so far.
     pub code: Vec<Statement>,
     locals: Vec<Scalar>,
@@ -45,6 +47,8 @@ pub struct Lowering<'b, 'a> {
     changes: u32,
     /// How deep we are in expressions.
     pub nesting: u32,
+    /// What was read of maps, and is still there: the predicate and the body often ask for the same.
+    read: Vec<(tree::Key, Place)>,
 }
 
 /// Where a variable lives.
@@ -64,7 +68,6 @@ const OFFSET: i64 = 0xffff_ffff;
 
 impl<'b, 'a> Lowering<'b, 'a> {
     /// At the beginning of a body.
-    #[expect(clippy::too_many_arguments, reason = "each is something else, and it is called once")]
     pub fn new(
         output: &'b mut Output,
         structs: &'b mut Structs<'a>,
@@ -85,6 +88,7 @@ impl<'b, 'a> Lowering<'b, 'a> {
             tells_failures,
             tells_result: false,
             longest,
+            is_in_predicate: false,
             code: Vec::new(),
             locals: Vec::new(),
             top: 0,
@@ -93,6 +97,7 @@ impl<'b, 'a> Lowering<'b, 'a> {
             homes: HashMap::new(),
             changes: 0,
             nesting: 0,
+            read: Vec::new(),
         };
         for (index, variable) in variables.iter().enumerate() {
             if variable.is_addressed {
@@ -135,7 +140,10 @@ impl<'b, 'a> Lowering<'b, 'a> {
     /// The code of something that is done in a branch.
     pub fn branch(&mut self, work: impl FnOnce(&mut Self)) -> Vec<Statement> {
         let code = std::mem::take(&mut self.code);
+        // What is read in a branch may not have been read.
+        let is_in_predicate = std::mem::take(&mut self.is_in_predicate);
         self.scoped(work);
+        self.is_in_predicate = is_in_predicate;
         std::mem::replace(&mut self.code, code)
     }
 
@@ -175,9 +183,42 @@ impl<'b, 'a> Lowering<'b, 'a> {
         }
     }
 
-    /// Does something, once more.
+    /// Does something.
     pub fn emit(&mut self, statement: Statement) {
+        match &statement {
+            Statement::MapSet { map, .. }
+            | Statement::MapAdd { map, .. }
+            | Statement::MapDelete { map, .. }
+            | Statement::MapClear(map)
+            | Statement::MapZero(map) => self.read.retain(|(key, _)| key.map != *map),
+            _ => {}
+        }
         self.code.push(statement);
+    }
+
+    /// Keeps in mind that the value of a key was read to a place that lasts as long as the body.
+    pub fn remember(&mut self, key: &tree::Key, place: &Place) {
+        if key.key.as_ref().is_none_or(|key| key.is_lasting()) {
+            self.read.push((key.clone(), place.clone()));
+        }
+    }
+
+    /// Where the value of a key was read to.
+    pub fn remembered(&self, key: &tree::Key) -> Option<Place> {
+        let same = |known: &tree::Key| {
+            known.map == key.map
+                && match (&known.key, &key.key) {
+                    (None, None) => true,
+                    (Some(known), Some(key)) => known.is_like(key),
+                    _ => false,
+                }
+        };
+        self.read.iter().find(|(known, _)| same(known)).map(|(_, place)| place.clone())
+    }
+
+    /// What comes is done more than once, and may change what was read.
+    pub fn forget(&mut self) {
+        self.read.clear();
     }
 
     /// A variable was given a value.

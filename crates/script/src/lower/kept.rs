@@ -4,9 +4,7 @@
 //! the entry puts it in a map of its own, by the address of the call's stack frame, and the body at the return takes it out again.
 
 use crate::check::tree::{self, Kind};
-use crate::ir::{
-    Body, Context, Expression, Map, MapId, MapSharing, MapValue, Place, Scalar, Statement, Width,
-};
+use crate::ir::{Body, Context, Expression, Map, MapId, MapSharing, MapValue, Place, Statement, Width};
 
 /// How many calls may be under way at once.
 const CAPACITY: u32 = 65_536;
@@ -28,14 +26,6 @@ pub fn asked(body: &tree::Body) -> Vec<Context> {
     asked
 }
 
-/// What a local must be to hold it.
-pub fn scalar_of(context: Context) -> Scalar {
-    match context {
-        Context::FloatRegister(_) | Context::FloatResult => Scalar::Float,
-        _ => Scalar::Int,
-    }
-}
-
 /// The map that keeps so many words for each call.
 pub fn map(words: usize) -> Map {
     Map {
@@ -51,12 +41,8 @@ pub fn map(words: usize) -> Map {
 pub fn entry(map: MapId, asked: &[Context]) -> Body {
     let mut code = vec![frame()];
     for (index, context) in asked.iter().enumerate() {
-        let as_ = match scalar_of(*context) {
-            Scalar::Float => Width::Float(8),
-            Scalar::Int => Width::Unsigned(8),
-        };
         let to = Place::Scratch(8 + 8 * index as u32);
-        code.push(Statement::Store { to, as_, value: Expression::Context(*context) });
+        code.push(Statement::Store { to, as_: Width::Unsigned(8), value: Expression::Context(*context) });
     }
     code.push(Statement::MapSet { map, key: Place::Scratch(0), value: Place::Scratch(8), ok: None });
     Body { locals: Vec::new(), scratch: 8 + 8 * asked.len() as u32, code }

@@ -33,10 +33,16 @@ impl Lowering<'_, '_> {
 
     /// Reads the value of a key.
     pub fn get(&mut self, key: &Key, span: Span) -> Place {
+        if let Some(place) = self.remembered(key) {
+            return place;
+        }
         let of = stored(&self.maps.get(key.map).value);
         let size = self.structs.size(&of);
         let to = Place::Scratch(self.room(size));
         self.get_into(key, to.clone(), span);
+        if self.is_in_predicate {
+            self.remember(key, &to);
+        }
         to
     }
 

@@ -28,6 +28,21 @@ impl Lowering<'_, '_> {
         self.block(block, |lowering, value| lowering.effect(value));
     }
 
+    /// What must hold for the body to run. Of several conditions each one ends it by itself.
+    pub fn predicate(&mut self, predicate: &Expr) {
+        if let Kind::And(left, right) = &predicate.kind {
+            self.predicate(left);
+            self.predicate(right);
+            return;
+        }
+        self.is_in_predicate = true;
+        let condition = self.scalar(predicate);
+        self.is_in_predicate = false;
+        if !matches!(condition, Expression::Int(value) if value != 0) {
+            self.emit(Statement::If(condition, Vec::new(), vec![Statement::Return]));
+        }
+    }
+
     fn statement(&mut self, statement: &Stmt) {
         match statement {
             Stmt::Effect(value) => self.effect(value),
@@ -46,6 +61,7 @@ impl Lowering<'_, '_> {
                 }
             }
             Stmt::While(condition, block) => {
+                self.forget();
                 let code = self.branch(|lowering| {
                     let condition = lowering.scalar(condition);
                     lowering.emit(Statement::If(condition, Vec::new(), vec![Statement::Break]));
@@ -181,6 +197,7 @@ impl Lowering<'_, '_> {
     }
 
     fn range(&mut self, variable: VarId, first: &Expr, last: &Expr, block: &Block) {
+        self.forget();
         let of = self.variables[variable.0 as usize].of.clone();
         let signed = of.as_int().is_some_and(|int| int.signed);
         let next = self.local(Scalar::Int);
@@ -210,6 +227,7 @@ impl Lowering<'_, '_> {
     }
 
     fn each(&mut self, variable: VarId, map: MapId, block: &Block) {
+        self.forget();
         let found = self.maps.get(map).clone();
         let of = self.variables[variable.0 as usize].of.clone();
         let Type::Tuple(types) = &of else { return };
@@ -275,11 +293,7 @@ impl Lowering<'_, '_> {
         match self.kept.iter().position(|kept| *kept == context) {
             Some(index) => {
                 let from = Place::Scratch(self.kept_at + 8 * index as u32);
-                let as_ = match super::kept::scalar_of(context) {
-                    Scalar::Float => crate::ir::Width::Float(8),
-                    Scalar::Int => crate::ir::Width::Unsigned(8),
-                };
-                Expression::Load { from, as_ }
+                Expression::Load { from, as_: crate::ir::Width::Unsigned(8) }
             }
             None => Expression::Context(context),
         }

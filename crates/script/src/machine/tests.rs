@@ -1,6 +1,7 @@
 //! When which probes run, what is printed meanwhile, and how a script ends.
 
 use super::*;
+use crate::interp::maps::Tables;
 use crate::ir::{
     Binary, Body, Expression, LocalId, Map, MapSharing, MapValue, Part, PartKind, Place, Scalar, Statement,
 };
@@ -121,11 +122,9 @@ fn machine(probes: Vec<(Event, Vec<Statement>)>, layout: Layout) -> Machine {
         ],
         maps: vec![MapPrint { name: "@".into(), key: None, value: ValuePrint::Plain(word), at_exit: true }],
     };
-    let map =
-        Map { name: "@".into(), key: 0, value: MapValue::Bytes(8), capacity: 1, sharing: MapSharing::Shared };
     let (events, bodies): (Vec<Event>, Vec<Vec<Statement>>) = probes.into_iter().unzip();
     let program = Program {
-        maps: vec![map],
+        maps: vec![map()],
         messages: vec![
             vec![PartKind::Word],
             vec![PartKind::Word],
@@ -145,11 +144,24 @@ fn machine(probes: Vec<(Event, Vec<Statement>)>, layout: Layout) -> Machine {
     Machine::new(program, messages, probes.collect(), options).expect("a verified program")
 }
 
-/// Does something with a machine and gives what was printed on both streams.
+/// The only map.
+fn map() -> Map {
+    Map { name: "@".into(), key: 0, value: MapValue::Bytes(8), capacity: 1, sharing: MapSharing::Shared }
+}
+
+fn tables() -> Tables {
+    Tables::new(&Program { maps: vec![map()], ..Program::default() })
+}
+
+/// Does something with a machine whose map is empty and gives what was printed on both streams.
 fn told<T>(act: impl FnOnce(&mut Outside<'_>) -> T) -> (String, String, T) {
+    told_with(&mut tables(), act)
+}
+
+fn told_with<T>(tables: &mut Tables, act: impl FnOnce(&mut Outside<'_>) -> T) -> (String, String, T) {
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let streams = Streams { out: &mut out, err: &mut err };
-    let result = act(&mut Outside { hit: &mut Own, resolver: &mut Own, streams });
+    let result = act(&mut Outside { hit: &mut Own, maps: tables, resolver: &mut Own, streams });
     let text = |bytes| String::from_utf8(bytes).expect("text");
     (text(out), text(err), result)
 }
@@ -281,8 +293,9 @@ fn a_body_that_goes_round_too_often_is_ended_and_told() {
 fn what_full_maps_dropped_is_told_at_the_end() {
     let mut machine = machine(vec![(Event::Begin, vec![count()])], Layout::Text);
     // Nobody else has keys in a map of one value; here it shows that drops are told.
-    machine.tables().set(MapId(0), &[1], &[0; 8]);
-    let (_, err, _) = told(|outside| {
+    let mut tables = tables();
+    tables.set(MapId(0), &[1], &[0; 8]);
+    let (_, err, _) = told_with(&mut tables, |outside| {
         machine.begin(0, outside).expect("written");
         machine.finish(outside).expect("written")
     });
@@ -308,7 +321,8 @@ fn a_stream_that_cannot_be_written_ends_it() {
     let mut machine = machine(vec![(Event::Begin, [say(1), say(2)].concat())], Layout::Text);
     let (mut out, mut err) = (Closed, Vec::new());
     let streams = Streams { out: &mut out, err: &mut err };
-    let mut outside = Outside { hit: &mut Own, resolver: &mut Own, streams };
+    let (maps, resolver) = (&mut tables(), &mut Own);
+    let mut outside = Outside { hit: &mut Own, maps, resolver, streams };
     let error = machine.begin(0, &mut outside).expect_err("it is closed");
     assert_eq!(error.raw_os_error(), Some(32));
 }
@@ -322,11 +336,4 @@ fn programs_are_verified() {
         error.expect_err("there is no such local").to_string(),
         "body 0, statement 0: there is no local 9"
     );
-}
-
-#[test]
-fn the_clock_of_time_series_may_be_a_map() {
-    let mut machine = machine(vec![], Layout::Text);
-    assert!(machine.set_clock("@"));
-    assert!(!machine.set_clock("@nope"));
 }

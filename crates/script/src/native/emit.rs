@@ -19,9 +19,9 @@ use cranelift_codegen::ir::{
 use cranelift_codegen::isa::{CallConv, OwnedTargetIsa};
 use cranelift_codegen::{Context, FinalizedRelocTarget, control::ControlPlane};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
-use trapless_isa::{Flow, Isa};
 use trapless_isa::body::{Code, Hole, Takes};
 use trapless_isa::x86::X86_64;
+use trapless_isa::{Flow, Isa};
 
 /// Namespace of cranelift's names: routines of the program.
 const ROUTINE: u32 = 0;

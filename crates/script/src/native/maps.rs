@@ -182,7 +182,22 @@ impl Maker<'_, '_> {
             let is_there = maker.ask(Routine::Get(id), &pointers);
             maker.e.b.def_var(result, is_there);
         };
-        if is_word {
+        let table = map
+            .table()
+            .filter(|_| !map.is_by_word() && is_word && (1..=8 * WORDS_IN_BODY).contains(&map.key));
+        if let Some(table) = table {
+            let [other, done] = [(); 2].map(|()| self.e.block());
+            let words = table.key_words(self.e, key);
+            let word = table.preferred_word(self.e, &words, other);
+            self.put_word(word, to, size);
+            let one = self.e.int(1);
+            self.e.b.def_var(result, one);
+            self.e.jump(done);
+            self.e.b.set_cold_block(other);
+            self.e.b.switch_to_block(other);
+            ask(self);
+            self.e.go_on(done);
+        } else if is_word {
             self.look_up(
                 map,
                 key,

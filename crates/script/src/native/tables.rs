@@ -9,7 +9,7 @@ use cranelift_codegen::ir::types::I64;
 use cranelift_codegen::ir::{Block, InstBuilder, Value};
 use cranelift_frontend::Variable;
 use trapless_wire::{
-    Change, HASH, META_FINGERPRINT, META_NAME, META_STATE, META_VERSION, METAS, PATIENCE, SLOTS, State,
+    Change, HASH, META, META_FINGERPRINT, META_NAME, META_STATE, META_VERSION, PATIENCE, SLOTS, State,
     TABLE_CONTENDED, TABLE_FULL, TABLE_HEADER, TABLE_LIVE, TABLE_ONE_META, TABLE_ONE_VALUE, Table,
 };
 
@@ -156,11 +156,9 @@ impl TableCode {
     }
 
     fn slot_at(&self, e: &mut Emit<'_>, named: &Named, index: Value) -> (Value, Value) {
-        let eighth = e.b.ins().ishl_imm_s(index, 3);
-        let meta_at = e.b.ins().iadd(named.bucket, eighth);
         let offset = e.b.ins().imul_imm_s(index, self.slot_size());
-        let first = e.b.ins().iadd_imm_s(named.bucket, i64::from(METAS));
-        let slot = e.b.ins().iadd(first, offset);
+        let meta_at = e.b.ins().iadd(named.bucket, offset);
+        let slot = e.b.ins().iadd_imm_s(meta_at, i64::from(META));
         (meta_at, slot)
     }
 
@@ -184,14 +182,37 @@ impl TableCode {
         e.b.ins().iadd_imm_s(slot, i64::from(self.key_size()))
     }
 
+    /// Reads the first word of the value of a key of some words, live in its preferred slot and not being written; goes to a block where that is not so.
+    pub(super) fn preferred_word(&self, e: &mut Emit<'_>, words: &[Value], other: Block) -> Value {
+        let hash = Self::hash_of(e, words);
+        let named = self.bucket(e, hash);
+        let zero = e.int(0);
+        let (_, meta_at, slot) = self.slot(e, &named, zero);
+        let meta = e.watch(At(meta_at, 0));
+        let live = e.b.ins().bor_imm_s(named.fingerprint, State::Live as i64);
+        let differs = e.b.ins().bxor(meta, live);
+        let differs = e.b.ins().band_imm_s(differs, META_NAME as i64);
+        e.leave_if(differs, other);
+        for (&word, at) in words.iter().zip((0..).step_by(8)) {
+            let there = e.load(At(slot, at));
+            let differs = e.is(IntCC::NotEqual, there, word);
+            e.leave_if(differs, other);
+        }
+        let value = e.load(At(slot, self.key_size() as i32));
+        let now = e.watch(At(meta_at, 0));
+        let moved = e.is(IntCC::NotEqual, now, meta);
+        e.leave_if(moved, other);
+        value
+    }
+
     /// Whether the words of a key are at an address.
-    fn has_key(&self, e: &mut Emit<'_>, slot: Value, key: At) -> Value {
+    fn has_key(&self, e: &mut Emit<'_>, slot: At, key: At) -> Value {
         let words = self.key_size() / 8;
         if words <= 4 {
             let mut differs = e.int(0);
             let key = self.key_words(e, key);
-            for (other, at) in key.into_iter().zip((0..).step_by(8)) {
-                let one = e.load(At(slot, at));
+            for (other, at) in key.into_iter().zip((0u32..).step_by(8)) {
+                let one = e.load(slot.plus(at));
                 let differ = e.b.ins().bxor(one, other);
                 differs = e.b.ins().bor(differs, differ);
             }
@@ -202,14 +223,14 @@ impl TableCode {
         let end = e.int((self.table.key & !7).into());
         let over = e.block();
         e.each(end, 8, |e, index, _| {
-            let [one, other] = [slot, key.0].map(|base| e.b.ins().iadd(base, index));
-            let (one, other) = (e.load(At(one, 0)), e.load(At(other, key.1)));
+            let [one, other] = [slot, key].map(|at| At(e.b.ins().iadd(at.0, index), at.1));
+            let (one, other) = (e.load(one), e.load(other));
             let differ = e.b.ins().bxor(one, other);
             e.b.def_var(differs, differ);
             e.leave_if(differ, over);
         });
         if let Some((at, rest)) = self.tail() {
-            let (one, other) = (e.load(At(slot, at as i32)), e.load_tail(key.plus(at), rest));
+            let (one, other) = (e.load(slot.plus(at)), e.load_tail(key.plus(at), rest));
             let differ = e.b.ins().bxor(one, other);
             e.b.def_var(differs, differ);
         }
@@ -271,15 +292,15 @@ impl TableCode {
             e.b.def_var(found.value_at, value_at);
             return;
         };
-        let end = e.int(SLOTS.into());
-        e.each(end, 1, |e, turn, after| {
-            let (_, meta_at, slot) = self.slot(e, named, turn);
-            let states = [State::Live, State::Writing];
-            let [again, same, next] = [(); 3].map(|()| e.block());
-            let patience = Self::patience(e);
+        let states = [State::Live, State::Writing];
+        let patience = Self::patience(e);
+        let after = e.block();
+        self.each_named(e, named, &states, |e, index, next| {
+            let (meta_at, slot) = self.numbered_slot(named, index);
+            let [again, same] = [(); 2].map(|()| e.block());
             e.go_on(again);
             let (meta, is_same) = self.is_it(e, meta_at, slot, key, named, &states, next);
-            let now = e.watch(At(meta_at, 0));
+            let now = e.watch(meta_at);
             let still = e.is(IntCC::Equal, now, meta);
             e.leave_if(still, same);
             Self::try_again(e, patience, contended);
@@ -289,13 +310,45 @@ impl TableCode {
             e.leave_if(differs, next);
             let one = e.int(1);
             e.b.def_var(found.is_there, one);
+            let (meta_at, value_at) = (e.pointer(meta_at), e.pointer(slot.plus(self.key_size())));
             e.b.def_var(found.meta_at, meta_at);
             e.b.def_var(found.meta, meta);
-            let value_at = e.b.ins().iadd_imm_s(slot, i64::from(self.key_size()));
             e.b.def_var(found.value_at, value_at);
             e.jump(after);
-            e.b.switch_to_block(next);
         });
+        e.go_on(after);
+    }
+
+    /// The meta and the key of a slot whose number is known.
+    fn numbered_slot(&self, named: &Named, index: u32) -> (At, At) {
+        let meta_at = At(named.bucket, (i64::from(index) * self.slot_size()) as i32);
+        (meta_at, meta_at.plus(META))
+    }
+
+    /// Goes through the slots of a bucket, without a loop, and does something for each that is in one of these states with the key's fingerprint. That is given the
+    /// slot's number and where to go on, and goes somewhere.
+    fn each_named(
+        &self,
+        e: &mut Emit<'_>,
+        named: &Named,
+        states: &[State],
+        see: impl Fn(&mut Emit<'_>, u32, Block),
+    ) {
+        let least = states.iter().map(|state| *state as i64).min().unwrap_or(0);
+        let first = e.b.ins().bor_imm_s(named.fingerprint, least);
+        for index in 0..SLOTS {
+            let [seen, next] = [(); 2].map(|()| e.block());
+            let (meta_at, _) = self.numbered_slot(named, index);
+            let meta = e.watch(meta_at);
+            let beyond = e.b.ins().isub(meta, first);
+            let beyond = e.b.ins().band_imm_s(beyond, META_NAME as i64);
+            let is_one = e.is_imm(IntCC::UnsignedLessThan, beyond, states.len() as i64);
+            e.b.ins().brif(is_one, seen, &[], next, &[]);
+            e.b.set_cold_block(seen);
+            e.b.switch_to_block(seen);
+            see(e, index, next);
+            e.b.switch_to_block(next);
+        }
     }
 
     /// A slot's meta, and whether its key is this one; goes to a block if it is in none of these states or has another fingerprint.
@@ -303,14 +356,14 @@ impl TableCode {
     fn is_it(
         &self,
         e: &mut Emit<'_>,
-        meta_at: Value,
-        slot: Value,
+        meta_at: At,
+        slot: At,
         key: At,
         named: &Named,
         states: &[State],
         no: Block,
     ) -> (Value, Value) {
-        let meta = e.watch(At(meta_at, 0));
+        let meta = e.watch(meta_at);
         let name = e.b.ins().band_imm_s(meta, META_NAME as i64);
         // States that are asked for follow each other.
         let least = states.iter().map(|state| *state as i64).min().unwrap_or(0);
@@ -426,7 +479,12 @@ impl TableCode {
         write(e, At(slot, self.key_size() as i32));
         let name = e.b.ins().bor_imm_s(named.fingerprint, State::Pending as i64);
         let pending = Self::next(e, claimed, name);
-        e.exchange(At(meta_at, 0), claimed, pending);
+        if self.base.is_own() {
+            e.publish(pending, At(meta_at, 0));
+        } else {
+            // Not a plain store: the looks at the other slots come behind it.
+            e.exchange(At(meta_at, 0), claimed, pending);
+        }
         self.look_for_others(e, named, own, key, live_elsewhere, give_up);
         let name = e.b.ins().bor_imm_s(named.fingerprint, State::Live as i64);
         let live = Self::next(e, pending, name);
@@ -456,17 +514,16 @@ impl TableCode {
         live_elsewhere: Block,
         give_up: Block,
     ) {
-        let end = e.int(SLOTS.into());
-        e.each(end, 1, |e, index, _| {
-            let [again, next, retry] = [(); 3].map(|()| e.block());
-            let is_own = e.is(IntCC::Equal, index, own);
+        let states = [State::Pending, State::Live, State::Writing];
+        let patience = Self::patience(e);
+        self.each_named(e, named, &states, |e, index, next| {
+            let [again, retry] = [(); 2].map(|()| e.block());
+            let is_own = e.is_imm(IntCC::Equal, own, index.into());
             e.leave_if(is_own, next);
-            let (meta_at, slot) = self.slot_at(e, named, index);
-            let patience = Self::patience(e);
+            let (meta_at, slot) = self.numbered_slot(named, index);
             e.go_on(again);
-            let states = [State::Pending, State::Live, State::Writing];
             let (meta, is_same) = self.is_it(e, meta_at, slot, key, named, &states, next);
-            let now = e.watch(At(meta_at, 0));
+            let now = e.watch(meta_at);
             let moved = e.is(IntCC::NotEqual, now, meta);
             e.leave_if(moved, retry);
             let differs = e.is_imm(IntCC::Equal, is_same, 0);
@@ -476,7 +533,7 @@ impl TableCode {
             e.leave_if(is_live, live_elsewhere);
             let nobody = e.int(0);
             let free = Self::next(e, meta, nobody);
-            let was = e.exchange(At(meta_at, 0), meta, free);
+            let was = e.exchange(meta_at, meta, free);
             let lost = e.is(IntCC::NotEqual, was, meta);
             e.leave_if(lost, retry);
             self.count(e, TABLE_LIVE, -1);
@@ -484,7 +541,6 @@ impl TableCode {
             e.b.switch_to_block(retry);
             Self::try_again(e, patience, give_up);
             e.jump(again);
-            e.b.switch_to_block(next);
         });
     }
 

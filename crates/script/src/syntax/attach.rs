@@ -10,6 +10,7 @@ pub use error::{AttachError, refusal};
 
 use super::ast::{Frequency, ProbePoint, UserPlace, UserPoint};
 use super::number;
+use crate::nearest::nearest;
 
 /// What an attach point needs to know of the command line.
 #[derive(Clone, Debug, Default)]
@@ -67,6 +68,11 @@ const PROVIDERS: [(&[&str], Provider); 19] = [
     (&["hardware", "h"], Provider::Kernel("hardware", "1 or 2", 1, 2)),
     (&["iter", "it"], Provider::Kernel("iter", "1 or 2", 1, 2)),
 ];
+
+/// The provider that was probably meant by a name that is none.
+pub fn nearest_provider(name: &str) -> Option<&'static str> {
+    nearest(name, PROVIDERS.iter().map(|(names, _)| names[0]))
+}
 
 /// Older names of the kernel's providers, and those that take whatever is behind them.
 const WATCHPOINTS: [&str; 4] = ["watchpoint", "w", "asyncwatchpoint", "aw"];

@@ -5,7 +5,8 @@
 //! have no effect.
 
 use super::ast::{Config, ConfigEntry, ConfigValue};
-use crate::diagnostics::Diagnostics;
+use crate::diagnostics::{Diagnostic, Diagnostics};
+use crate::nearest::nearest;
 
 /// Every setting with its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -175,6 +176,32 @@ const RENAMED: [(&str, &str); 4] = [
 /// Names that only the environment has.
 const ENVIRONMENT_ONLY: [&str; 4] = ["btf", "kernel_build", "kernel_source", "vmlinux"];
 
+/// Every option, for the one that was probably meant.
+const OPTIONS: [&str; 22] = [
+    "cache_user_symbols",
+    "cpp_demangle",
+    "lazy_symbolication",
+    "license",
+    "log_size",
+    "max_bpf_progs",
+    "max_cat_bytes",
+    "max_map_keys",
+    "max_probes",
+    "max_strlen",
+    "missing_probes",
+    "on_stack_limit",
+    "perf_rb_pages",
+    "print_maps_on_exit",
+    "show_debug_info",
+    "stack_mode",
+    "str_trunc_trailer",
+    "use_blazesym",
+    "unstable_tseries",
+    "unstable_dw_ustack",
+    "unstable_typeinfo",
+    "unstable_import_statement",
+];
+
 const LICENSES: [&str; 6] =
     ["GPL", "GPL v2", "GPL and additional rights", "Dual BSD/GPL", "Dual MIT/GPL", "Dual MPL/GPL"];
 
@@ -236,7 +263,12 @@ impl Settings {
             "license" => reason,
             _ => SettingError { key: written.clone(), reason }.to_string(),
         };
-        diagnostics.error(entry.span, told);
+        let told = Diagnostic::error(entry.span, told);
+        let meant = nearest(&key, OPTIONS).filter(|_| !OPTIONS.contains(&key.as_str()));
+        diagnostics.push(match meant {
+            Some(meant) => told.hint(format!("did you mean '{meant}'?")),
+            None => told,
+        });
     }
 
     fn set(&mut self, key: &str, value: &ConfigValue) -> Result<(), Refused> {

@@ -18,8 +18,8 @@ pub use registry::{Origin, Registry};
 use super::MAX_DEPTH;
 use super::ast::visit::{self, VisitMut};
 use super::ast::{
-    Block, Expr, ExprId, ExprIds, ExprKind, Iterable, MacroParameter, Place, PlaceKind, Probe, Stmt,
-    StmtKind, Subprog, TypeOf,
+    Block, Expr, ExprId, ExprIds, ExprKind, MacroParameter, Place, PlaceKind, Probe, Stmt, StmtKind, Subprog,
+    TypeOf,
 };
 use crate::diagnostics::{Diagnostic, Diagnostics};
 use crate::source::{ExpansionId, Sources, Span};
@@ -255,18 +255,16 @@ impl VisitMut for Expander<'_> {
         // A name is the body's own from where it is first assigned to.
         match &stmt.kind {
             StmtKind::Assign { place: Place { kind: PlaceKind::Variable(name), .. }, .. } => {
-                self.own(&name.clone())
+                self.own(name);
             }
-            StmtKind::For { variable, over: Iterable::Map(_) | Iterable::Range { .. }, .. } => {
-                self.own(&variable.text.clone());
-            }
+            StmtKind::For { variable, .. } => self.own(&variable.text),
             StmtKind::Let { variable, .. } => {
                 let shadows = |frame: &Frame| frame.variables.contains_key(&variable.text);
                 if self.frames.last().is_some_and(shadows) {
                     let message = format!("Variable declaration shadows macro arg ${}", variable.text);
                     self.diagnostics.error(variable.span, message);
                 }
-                self.own(&variable.text.clone());
+                self.own(&variable.text);
             }
             _ => {}
         }

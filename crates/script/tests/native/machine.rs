@@ -14,7 +14,8 @@ pub const SHARED: u64 = PAGE;
 pub const BLOCK: u32 = 256;
 pub const RING_BITS: u32 = 16;
 
-pub const TARGET: Target = Target { machine: Machine::X86_64, shared: SHARED, block: BLOCK, ring_bits: RING_BITS };
+pub const TARGET: Target =
+    Target { machine: Machine::X86_64, shared: SHARED, block: BLOCK, ring_bits: RING_BITS };
 
 /// Memory from `mmap`.
 pub struct Mapping {
@@ -120,11 +121,12 @@ impl Default for Hit {
 }
 
 impl Hit {
-    pub fn extras(&self, takes: Takes) -> Vec<u64> {
+    /// What lies on the stack. Takes no memory of the heap: handlers ask for it, too.
+    pub fn extras(&self, takes: Takes) -> ([u64; 9], usize) {
         let address = |words: &[u64]| words.as_ptr() as u64;
-        takes
-            .iter()
-            .map(|extra| match extra {
+        let mut extras = [0; 9];
+        for (place, extra) in extras.iter_mut().zip(takes.iter()) {
+            *place = match extra {
                 Extra::Site => self.site,
                 Extra::Time => self.ticks,
                 Extra::Processor => self.processor,
@@ -134,8 +136,9 @@ impl Hit {
                 Extra::Registers => address(&self.registers),
                 Extra::Floats => address(&self.floats),
                 Extra::Operands => address(&self.operands),
-            })
-            .collect()
+            };
+        }
+        (extras, takes.count() as usize)
     }
 }
 
@@ -207,20 +210,32 @@ impl Ready {
 
     pub fn run(&self, body: usize, thread: u64, hit: &Hit) {
         let (code, takes) = self.bodies[body];
-        let extras = hit.extras(takes);
+        let (extras, count) = hit.extras(takes);
         // SAFETY: code that was compiled for this region, called as it asks for.
-        unsafe { call_body(code, self.block(thread), &hit.arguments, extras.as_ptr(), extras.len()) };
+        unsafe { call_body(code, self.block(thread), &hit.arguments, extras.as_ptr(), count) };
+    }
+
+    /// The same, with a SIGTRAP after each instruction.
+    pub fn run_stepped(&self, body: usize, thread: u64, hit: &Hit) {
+        let (code, takes) = self.bodies[body];
+        let (extras, count) = hit.extras(takes);
+        // SAFETY: the trap flag is set and taken away again; a handler is there. The rest as above.
+        unsafe {
+            std::arch::asm!("pushfq", "or qword ptr [rsp], 0x100", "popfq");
+            call_body(code, self.block(thread), &hit.arguments, extras.as_ptr(), count);
+            std::arch::asm!("pushfq", "and qword ptr [rsp], -0x101", "popfq");
+        }
     }
 
     /// The same with registers and vectors full of patterns; those afterwards.
     pub fn run_watched(&self, body: usize, thread: u64, hit: &Hit, before: &[u64; 48]) -> [u64; 48] {
         let (code, takes) = self.bodies[body];
-        let extras = hit.extras(takes);
+        let (extras, count) = hit.extras(takes);
         let mut state = *before;
         state[15] = self.block(thread);
         let mut after = [0; 48];
         // SAFETY: as above.
-        unsafe { call_watched(code, &state, &mut after, extras.as_ptr(), extras.len()) };
+        unsafe { call_watched(code, &state, &mut after, extras.as_ptr(), count) };
         after
     }
 

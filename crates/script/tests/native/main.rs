@@ -2,4 +2,8 @@
 #![cfg(target_arch = "x86_64")]
 
 mod machine;
+mod measure;
 mod random;
+mod scripts;
+mod shape;
+mod threads;

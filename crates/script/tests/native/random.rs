@@ -6,9 +6,7 @@ use trapless_script::arbitrary::{Options, program};
 use trapless_script::interp::{self, Host, Maps, Outcome, Sink, maps::Tables};
 use trapless_script::ir::*;
 use trapless_script::native::{Moment, unmask};
-use trapless_wire::{
-    Incomplete, MapKind, MapPlace, MessagePart, TableView, THREAD_OUT_OF_FUEL, Words,
-};
+use trapless_wire::{Incomplete, MapKind, MapPlace, MessagePart, THREAD_OUT_OF_FUEL, TableView, Words};
 
 /// The hit for the interpreter.
 struct Told<'a>(&'a Hit);
@@ -155,7 +153,10 @@ pub fn agree(seed: u64, program: &Program, hits: &[Hit]) {
         ready.run(0, 0, hit);
         let mut sent: Sent = Vec::new();
         let drained = ready.ring(0).drain(&ready.region, Incomplete::Wait, |message| {
-            assert_eq!((message.ticks, message.site, u64::from(message.tid)), (hit.ticks, 3, hit.tid & 0xffff_ffff));
+            assert_eq!(
+                (message.ticks, message.site, u64::from(message.tid)),
+                (hit.ticks, 3, hit.tid & 0xffff_ffff)
+            );
             let kinds = kinds(&program.messages[message.number as usize]);
             sent.push((message.number, message.parts(&kinds).unwrap()));
         });
@@ -220,8 +221,17 @@ pub fn memory() -> (crate::machine::Mapping, Vec<u64>) {
     }
     mapping.protect(3 * 4096, 4096, libc::PROT_NONE);
     let at = mapping.address as u64;
-    let addresses =
-        vec![at, at + 4096, at + 3 * 4096, at + 3 * 4096 - 8, 0, 8, 0x8000_0000_0000_0000, u64::MAX - 7, 1 << 47];
+    let addresses = vec![
+        at,
+        at + 4096,
+        at + 3 * 4096,
+        at + 3 * 4096 - 8,
+        0,
+        8,
+        0x8000_0000_0000_0000,
+        u64::MAX - 7,
+        1 << 47,
+    ];
     (mapping, addresses)
 }
 

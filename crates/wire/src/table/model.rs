@@ -184,8 +184,9 @@ impl Model {
         let preferred = hash(&[1]) >> 29;
         for turn in self.free..u64::from(SLOTS) {
             let index = (preferred + turn & 7) as usize;
-            memory.borrow_mut()[first + index] = 5 * META_VERSION | OTHER;
-            frozen[first + index] = true;
+            let at = first + index * (self.table.slot_size() / 8) as usize;
+            memory.borrow_mut()[at] = 5 * META_VERSION | OTHER;
+            frozen[at] = true;
             memory.borrow_mut()[TABLE_LIVE as usize / 8] += 1;
         }
         let plain = Plain(&memory);
@@ -273,14 +274,14 @@ impl Model {
 
     /// The live keys that are ours.
     fn live(&self, memory: &[u64]) -> Vec<(u64, Vec<u64>)> {
-        let (first, slots) = (TABLE_HEADER as usize / 8, (TABLE_HEADER + METAS) as usize / 8);
+        let first = TABLE_HEADER as usize / 8;
         let size = (self.table.slot_size() / 8) as usize;
         let is_ours = |index: &usize| {
-            let meta = memory[first + index];
+            let meta = memory[first + index * size];
             (is(meta, State::Live) || is(meta, State::Writing)) && meta & META_NAME != OTHER
         };
         let entry = |index: usize| {
-            let slot = &memory[slots + index * size..][..size];
+            let slot = &memory[first + index * size..][1..size];
             (slot[0], slot[1..].to_vec())
         };
         (0..SLOTS as usize).filter(is_ours).map(entry).collect()
@@ -365,8 +366,8 @@ fn drops(situation: &Situation) -> (u64, u64) {
 /// How many keys the table has counted, less the other slots' ([`Model::free`]).
 fn counted_live(situation: &Situation) -> u64 {
     let first = TABLE_HEADER as usize / 8;
-    let metas = &situation.memory[first..][..SLOTS as usize];
-    let others = metas.iter().filter(|meta| *meta & META_NAME == OTHER).count() as u64;
+    // Nothing but a meta of theirs has this name: our keys and values are none.
+    let others = situation.memory[first..].iter().filter(|word| *word & META_NAME == OTHER).count() as u64;
     situation.memory[TABLE_LIVE as usize / 8] - others
 }
 

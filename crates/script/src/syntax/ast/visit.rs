@@ -4,8 +4,8 @@
 //! to go on below. The height of a tree is limited where it is built, so that walking may recurse.
 
 use super::{
-    Block, Expr, ExprId, ExprKind, Iterable, Name, Place, PlaceKind, Probe, Stmt, StmtKind, Type, TypeKind,
-    TypeOf, TypeOfKind,
+    Block, Expr, ExprId, ExprIds, ExprKind, Iterable, Name, Place, PlaceKind, Probe, Stmt, StmtKind, Type,
+    TypeKind, TypeOf, TypeOfKind,
 };
 use crate::source::Span;
 
@@ -47,6 +47,17 @@ pub fn probe_parts(visitor: &mut impl VisitMut, probe: &mut Probe) {
         visitor.expr(predicate);
     }
     visitor.block(&mut probe.body);
+}
+
+/// Gives a copied tree numbers of its own.
+pub fn renumber(expr: &mut Expr, ids: &mut ExprIds) {
+    struct Renumber<'a>(&'a mut ExprIds);
+    impl VisitMut for Renumber<'_> {
+        fn id(&mut self, id: &mut ExprId) {
+            *id = self.0.fresh();
+        }
+    }
+    Renumber(ids).expr(expr);
 }
 
 fn name(visitor: &mut impl VisitMut, name: &mut Name) {

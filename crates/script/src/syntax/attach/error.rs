@@ -113,7 +113,8 @@ pub enum AttachError {
     Trigger(String),
 }
 
-/// What is said of a probe of the kernel, by its full name as in [`ProbePoint::Kernel`].
+/// What is said of a probe of the kernel, by its full name as in
+/// [`ProbePoint::Kernel`](crate::syntax::ast::ProbePoint::Kernel).
 pub fn refusal(provider: &str) -> String {
     let (what, way) = match provider {
         "kprobe" | "kretprobe" | "fentry" | "fexit" => (

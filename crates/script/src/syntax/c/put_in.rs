@@ -3,13 +3,13 @@
 //! A body is read as an expression of the language when its name is used, so that the many macros of headers
 //! that are no expressions do no harm. Parameters are replaced in the tree, and not in the text.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::{Definitions, Macro};
 use crate::diagnostics::Diagnostics;
 use crate::source::{ExpansionId, SourceId, Sources, Span};
 use crate::syntax::ast::visit::{self, VisitMut};
-use crate::syntax::ast::{Expr, ExprId, ExprIds, ExprKind, Probe, Subprog, TypeOf, TypeOfKind};
+use crate::syntax::ast::{Block, Expr, ExprIds, ExprKind, Probe, Subprog, TypeOf, TypeOfKind};
 use crate::syntax::{MAX_DEPTH, parse_expression};
 
 /// How many nodes macros may write in all.
@@ -45,7 +45,7 @@ impl Definitions {
 }
 
 struct Putter<'a> {
-    macros: &'a std::collections::BTreeMap<String, Macro>,
+    macros: &'a BTreeMap<String, Macro>,
     /// The sources that bodies have got.
     texts: HashMap<String, SourceId>,
     /// The macros whose bodies are being walked over.
@@ -147,7 +147,7 @@ impl VisitMut for Putter<'_> {
         }
     }
 
-    fn block(&mut self, block: &mut crate::syntax::ast::Block) {
+    fn block(&mut self, block: &mut Block) {
         if self.enter(block.span) {
             visit::block_parts(self, block);
             self.depth -= 1;
@@ -168,7 +168,7 @@ impl VisitMut for Filler<'_> {
             && let Some(argument) = self.parameters.get(name)
         {
             *expr = argument.clone();
-            Numbers { ids: self.ids }.expr(expr);
+            visit::renumber(expr, self.ids);
             return;
         }
         visit::expr_parts(self, expr);
@@ -176,16 +176,5 @@ impl VisitMut for Filler<'_> {
 
     fn span(&mut self, span: &mut Span) {
         span.expansion = Some(self.id);
-    }
-}
-
-/// Gives a copied tree numbers of its own.
-struct Numbers<'a> {
-    ids: &'a mut ExprIds,
-}
-
-impl VisitMut for Numbers<'_> {
-    fn id(&mut self, id: &mut ExprId) {
-        *id = self.ids.fresh();
     }
 }

@@ -107,3 +107,11 @@ fn what_is_wrong_is_told() {
         assert_eq!(settings(block, &[]).1, expected, "{block}");
     }
 }
+
+#[test]
+fn every_option_of_the_list_can_be_set() {
+    for option in OPTIONS {
+        let mut settings = Settings::default();
+        assert!(!matches!(settings.set(option, &ConfigValue::Integer(1)), Err(Refused::Key)), "{option}");
+    }
+}

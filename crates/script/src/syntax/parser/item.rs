@@ -1,13 +1,15 @@
 //! A whole text: its sections, probes, macros and declarations.
 
 use super::{Failed, MAX_ERRORS, Parser, Result};
+use crate::diagnostics::Diagnostic;
 use crate::source::Span;
 use crate::syntax::ast::{
-    AttachPoint, Config, ConfigEntry, ConfigValue, Item, Macro, MacroParameter, MapDecl, Probe, Program,
-    Subprog,
+    AttachPoint, Config, ConfigEntry, ConfigValue, Expr, Item, Macro, MacroParameter, MapDecl, Probe,
+    Program, Subprog,
 };
+use crate::syntax::attach::{self, AttachError};
+use crate::syntax::number;
 use crate::syntax::words::is_builtin;
-use crate::syntax::{attach, number};
 
 impl Parser<'_> {
     pub(super) fn program(mut self) -> Program {
@@ -276,7 +278,15 @@ impl Parser<'_> {
                 Ok(parsed) => (point.name, point.points) = (parsed.name, parsed.points),
                 Err(error) => {
                     if self.errors < MAX_ERRORS {
-                        self.diagnostics.error(point.span, error.to_string());
+                        let told = Diagnostic::error(point.span, error.to_string());
+                        let meant = match &error {
+                            AttachError::Provider(name) => attach::nearest_provider(name),
+                            _ => None,
+                        };
+                        self.diagnostics.push(match meant {
+                            Some(meant) => told.hint(format!("did you mean '{meant}'?")),
+                            None => told,
+                        });
                     }
                     self.errors += 1;
                 }
@@ -292,7 +302,7 @@ impl Parser<'_> {
         self.bump(1);
     }
 
-    fn predicate(&mut self) -> Result<Option<crate::syntax::ast::Expr>> {
+    fn predicate(&mut self) -> Result<Option<Expr>> {
         if !self.take(b'/') {
             return Ok(None);
         }

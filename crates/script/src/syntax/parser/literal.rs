@@ -1,6 +1,6 @@
 //! Integers, strings and parameters.
 
-use super::cursor::is_identifier_body;
+use super::cursor::{is_identifier_body, is_identifier_start};
 use super::{Parser, Result};
 use crate::source::Span;
 use crate::syntax::ast::{ExprKind, Float, Integer};
@@ -24,7 +24,7 @@ impl Parser<'_> {
         let suffix = self.suffix_length();
         self.bump(suffix);
         let behind = self.position;
-        if super::cursor::is_identifier_start(self.peek()) {
+        if is_identifier_start(self.peek()) {
             self.bump_while(is_identifier_body);
             let message = format!("invalid integer suffix '{}'", self.slice(behind, self.position));
             return Err(self.error_at(self.span_from(behind), &message));

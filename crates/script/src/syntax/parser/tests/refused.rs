@@ -123,3 +123,9 @@ fn several_errors_are_told_at_once() {
     );
     assert_eq!(program.items.len(), 4);
 }
+
+#[test]
+fn a_slip_in_a_provider_is_seen_through() {
+    let told = read("uporbe:/bin/x:f { }").1;
+    assert_eq!(told.lines().last(), Some("HINT: did you mean 'uprobe'?"));
+}

@@ -1,0 +1,7 @@
+//! Scripts lowered: to which IR, and what they do when they run.
+
+mod arguments;
+mod programs;
+mod random;
+mod runs;
+pub mod support;

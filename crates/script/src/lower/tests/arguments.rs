@@ -1,0 +1,116 @@
+//! Arguments and results: by number, by name, at entries and at returns.
+
+use super::support::{World, compiled, ran};
+use crate::check::environment::{Described, Function, Held, Member, Parameter, TypeName};
+use crate::ir::Context;
+
+const INT: Described = Described::Int { size: 4, signed: true };
+
+fn parameter(name: &str, of: Described, place: Held) -> Parameter {
+    Parameter { name: name.to_owned(), of, place }
+}
+
+/// `int f(int a, char *s, double d, struct pair p, struct big b)`.
+fn world() -> World {
+    let pair = TypeName::Struct("pair".into());
+    let member = |name: &str, offset| Member { name: name.to_owned(), offset, of: INT, bits: None };
+    let double = |value: f64| value.to_bits();
+    let mut world = World {
+        function: Some(Function {
+            parameters: vec![
+                parameter("a", INT, Held::Argument(0)),
+                parameter("s", Described::Pointer(Box::new(Described::Char)), Held::Argument(1)),
+                parameter("d", Described::Float(8), Held::FloatRegister(0)),
+                parameter("p", Described::Record(pair.clone()), Held::Argument(2)),
+                parameter("q", Described::Record(pair.clone()), Held::Frame(8)),
+                parameter("gone", INT, Held::Gone),
+            ],
+            result: Some(Described::Float(4)),
+        }),
+        types: vec![(pair, Described::Members { size: 8, members: vec![member("x", 0), member("y", 4)] })],
+        contexts: vec![
+            (Context::Argument(0), -5i32 as u32 as u64),
+            (Context::Argument(1), 0x1000),
+            (Context::Argument(2), 3 | 4 << 32),
+            (Context::FloatRegister(0), double(2.5)),
+            (Context::Frame, 0x7000),
+            (Context::Result, 77),
+            (Context::FloatResult, u64::from(1.5f32.to_bits())),
+            (Context::Site, 9),
+        ],
+        ..World::default()
+    };
+    world.memory.insert(0x1000, b"text\0".to_vec());
+    world.memory.insert(0x7008, [10i32.to_le_bytes(), 11i32.to_le_bytes()].concat());
+    world
+}
+
+#[test]
+fn arguments_have_their_types_and_places() {
+    for (script, expected) in [
+        ("print((args.a, str(args.s), args.d))", "(-5, text, 2.5)"),
+        ("print(args.p); print(args.p.y)", "{ .x = 3, .y = 4 }\n4"),
+        ("print(args.q.y); $q = args.q; print($q.x)", "11\n10"),
+        ("print(args.gone)", "0"),
+        ("print((arg0, farg0, sarg0))", "(4294967291, 2.5, 47244640266)"),
+        ("@[args.a] = count()", "@[-5]: 1"),
+        ("print(((struct pair *)0x7008)->y)", "11"),
+    ] {
+        assert_eq!(ran(&format!("uprobe:./a:f {{ {script} }}"), &world()), expected, "{script}");
+    }
+}
+
+#[test]
+fn all_arguments_are_one_record() {
+    let printed = ran("uprobe:./a:f { print(args) }", &world());
+    let expected =
+        "{ .a = -5, .s = 0x1000, .d = 2.5, .p = { .x = 3, .y = 4 }, .q = { .x = 10, .y = 11 }, .gone = 0 }";
+    assert_eq!(printed, expected);
+}
+
+#[test]
+fn results_are_integers_or_floats() {
+    let printed = ran("uretprobe:./a:f { print((retval, fretval)) }", &world());
+    assert_eq!(printed, "(77, 1.5)");
+}
+
+#[test]
+fn arguments_at_returns_are_kept_from_the_entry() {
+    // The implied body at the entry runs first, as it does in the program.
+    let script = "uretprobe:./a:f /arg0 == 4294967291/ { print((str(arg1), farg0, retval)) }";
+    assert_eq!(ran(script, &world()), "(text, 2.5, 77)");
+    let (compiled, _) = compiled(script, &world()).unwrap();
+    assert_eq!(compiled.clauses.iter().filter(|clause| clause.is_implied).count(), 1);
+    assert!(compiled.program.maps.iter().any(|map| map.name == "(arguments)" && map.key == 8));
+}
+
+#[test]
+fn nothing_is_kept_for_returns_that_do_not_ask() {
+    let (compiled, _) = compiled("uretprobe:./a:f { print(retval) }", &world()).unwrap();
+    assert_eq!((compiled.clauses.len(), compiled.program.maps.len()), (1, 0));
+}
+
+#[test]
+fn symbols_are_asked_for_by_name() {
+    let (compiled, _) = compiled("uprobe:./a:f { print(*uaddr(\"counter\")) }", &world()).unwrap();
+    assert_eq!(compiled.program.symbols.len(), 1);
+    assert_eq!(compiled.program.symbols[0].name, "counter");
+    assert_eq!(compiled.program.symbols[0].target.as_deref(), Some("./a"));
+}
+
+#[test]
+fn a_clause_says_what_it_depends_on() {
+    let depends = |script: &str| compiled(script, &world()).unwrap().0.clauses[0].depends_on_function;
+    assert!(depends("uprobe:./a:f { print(args.a) }"));
+    assert!(!depends("uprobe:./a:f { print(arg0) }"));
+}
+
+#[test]
+fn clauses_are_apart_by_the_kind_of_place() {
+    let (compiled, _) =
+        compiled("begin, end, uprobe:./a:f, uprobe:./a:g, uretprobe:./a:f { print(probe) }", &world())
+            .unwrap();
+    let kinds: Vec<String> =
+        compiled.clauses.iter().map(|clause| format!("{:?} {}", clause.kind, clause.points.len())).collect();
+    assert_eq!(kinds, ["Begin 1", "End 1", "Entry 2", "Return 1"]);
+}

@@ -1,0 +1,182 @@
+//! Scripts and the IR that they become: as little as does it.
+
+use super::support::{World, compiled};
+
+#[track_caller]
+fn is(script: &str, expected: &str) {
+    let (compiled, _) = compiled(script, &World::default()).unwrap();
+    let printed = compiled.program.to_string();
+    let strip = |text: &str| {
+        let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+        let indent = lines.iter().map(|line| line.len() - line.trim_start().len()).min().unwrap_or(0);
+        lines.iter().map(|line| &line[indent..]).collect::<Vec<_>>().join("\n")
+    };
+    assert_eq!(strip(&printed), strip(expected), "{script}\n{printed}");
+}
+
+#[test]
+fn a_counter_is_one_statement() {
+    is(
+        "uprobe:./a:f { @ = count(); }",
+        "
+        map 0 @ = Count, per thread
+        body 0
+          aggregate map 0 1
+        ",
+    );
+}
+
+#[test]
+fn a_filter_comes_first_and_needs_no_memory() {
+    is(
+        "uprobe:./a:f /arg0 > 4096/ { @[arg1] = count(); }",
+        "
+        map 0 @[8 bytes] = Count, per thread
+        body 0
+          if (4096 <u arg0)
+          else
+            return
+          s0:u64 = arg1
+          aggregate map 0[s0] 1
+        ",
+    );
+}
+
+#[test]
+fn integers_are_told_as_words() {
+    is(
+        "uprobe:./a:f { printf(\"%d %d\\n\", arg0, pid); }",
+        "
+        body 0
+          emit 0(arg0, pid)
+        ",
+    );
+}
+
+#[test]
+fn a_string_is_read_where_it_is_needed() {
+    is(
+        "uprobe:./a:f { @[str(arg0, 15)] = count(); }",
+        "
+        map 0 @[16 bytes] = Count, per thread
+        body 0
+          l0 = s0(16) = read string of arg0, at most 16
+          aggregate map 0[s0] 1
+        ",
+    );
+}
+
+#[test]
+fn keys_are_built_in_place() {
+    is(
+        "uprobe:./a:f { @[pid, comm] = sum(arg1); }",
+        "
+        map 0 @[20 bytes] = Sum, per thread
+        body 0
+          s0:u32 = pid
+          s4(16) = thread name
+          aggregate map 0[s0] arg1
+        ",
+    );
+}
+
+#[test]
+fn a_field_is_read_alone() {
+    is(
+        "struct s { int a; long b; };\nuprobe:./a:f { @ = sum(((struct s *)arg0)->b); }",
+        "
+        map 0 @ = Sum, per thread
+        body 0
+          l0 = read:i64 (arg0 + 8)
+          aggregate map 0 l0
+        ",
+    );
+}
+
+#[test]
+fn a_start_is_looked_up_once() {
+    is(
+        "uretprobe:./a:f /pid == 5 && @start[tid]/ { @ns = hist(nsecs - @start[tid]); _ = delete(@start, tid); \
+         @start[tid] = nsecs; @n = @start[tid] }",
+        "
+        map 0 @start[4 bytes] = 8 bytes
+        map 1 @ns = Hist { bits: 0 }, per thread
+        map 2 @n = 8 bytes
+        body 0
+          if (pid == 5)
+          else
+            return
+          s8:u32 = tid
+          s0 = map 0[s8]
+          if s0:u64
+          else
+            return
+          aggregate map 1 (time(boot) - s0:u64)
+          s16:u32 = tid
+          delete map 0[s16]
+          s16:u64 = time(boot)
+          s24:u32 = tid
+          l0 = map 0[s24] = s16
+          if l0
+          else
+            emit 0(0)
+          s24:u32 = tid
+          s16 = map 0[s24]
+          l1 = map 2 = s16
+          if l1
+          else
+            emit 1(0)
+        ",
+    );
+}
+
+#[test]
+fn what_may_not_have_been_read_is_read_again() {
+    let (compiled, _) =
+        compiled("uprobe:./a:f /@a[tid] || @b[tid]/ { print((@a[tid], @b[tid])) }", &World::default())
+            .unwrap();
+    assert_eq!(compiled.program.to_string().matches(" = map 1[").count(), 2);
+}
+
+#[test]
+fn counting_in_a_map_is_one_addition() {
+    is(
+        "uprobe:./a:f { @x++; @x += arg0; }",
+        "
+        map 0 @x = 8 bytes
+        body 0
+          map 0 += 1
+          map 0 += arg0
+        ",
+    );
+}
+
+#[test]
+fn what_is_known_is_not_computed() {
+    is(
+        "uprobe:./a:f { $x = arg0 * (2 + 2) / 1; if (1) { @ = sum($x + 0) } }",
+        "
+        map 0 @ = Sum, per thread
+        body 0
+          l0 = (arg0 * 4)
+          if 1
+            aggregate map 0 l0
+        ",
+    );
+}
+
+#[test]
+fn maps_are_shared_where_probed_code_reads_them() {
+    for (script, expected) in [
+        ("uprobe:./a:f { @ = count(); } interval:s:1 { print(@); clear(@); }", true),
+        ("uprobe:./a:f { @ = count(); if (@ > 5) { exit() } }", false),
+        ("uprobe:./a:f { @[1] = count(); delete(@, 1); }", false),
+        ("uprobe:./a:f { @ = max(arg0); } interval:s:1 { clear(@); }", false),
+        ("uprobe:./a:f { @ = max(arg0); } interval:s:1 { print(@); }", true),
+        ("uprobe:./a:f { @[tid] = 1; }", false),
+    ] {
+        let (compiled, _) = compiled(script, &World::default()).unwrap();
+        let is_own = compiled.program.maps[0].sharing == crate::ir::MapSharing::PerThread;
+        assert_eq!(is_own, expected, "{script}");
+    }
+}

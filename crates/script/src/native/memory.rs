@@ -1,0 +1,329 @@
+//! A script's memory in one process, as the tool sees it: what its shared part begins with, and its maps.
+//!
+//! The process writes to it at the same time, and may write anything.
+
+use super::unmask;
+use crate::interp::{Maps, merge};
+use crate::ir::{Aggregation, ClockKind, MapId, MapValue, Program};
+use std::collections::BTreeMap;
+use trapless_wire::{
+    Atomics, Clock, MapKind, MapPlace, SCRIPT_BEGAN, SCRIPT_CGROUP, SCRIPT_GID, SCRIPT_PARENT, SCRIPT_PID,
+    SCRIPT_PROCESSORS, SCRIPT_SEED, SCRIPT_SYMBOLS, SCRIPT_UID, ScriptLayout, TableView, Words, WordsMut,
+};
+
+/// What the script is told of a process.
+#[derive(Clone, Debug, Default)]
+pub struct About {
+    /// Id of the process, in the tool's namespace.
+    pub pid: u64,
+    /// Id of its parent.
+    pub parent: u64,
+    /// Its real user's.
+    pub uid: u64,
+    /// Its real group's.
+    pub gid: u64,
+    /// Id of its control group.
+    pub cgroup: u64,
+    /// A word that nobody can guess.
+    pub seed: u64,
+    /// How many processors there are.
+    pub processors: u64,
+    /// When the script began, in nanoseconds of [`ClockKind::Boot`].
+    pub began: u64,
+    /// The clocks, by [`ClockKind`].
+    pub clocks: Vec<(ClockKind, Clock)>,
+    /// The addresses of [`Program::symbols`]; 0 of those that are not there.
+    pub symbols: Vec<u64>,
+}
+
+/// What the shared part of a script's memory begins with in a process; all behind it is 0. `maps`: what maps hold already that are shared.
+pub fn image(program: &Program, layout: &ScriptLayout, about: &About, maps: &mut dyn Maps) -> Vec<u8> {
+    let image = Image::default();
+    let words = [
+        (SCRIPT_PID, about.pid),
+        (SCRIPT_PARENT, about.parent),
+        (SCRIPT_UID, about.uid),
+        (SCRIPT_GID, about.gid),
+        (SCRIPT_CGROUP, about.cgroup),
+        (SCRIPT_SEED, about.seed),
+        (SCRIPT_PROCESSORS, about.processors),
+        (SCRIPT_BEGAN, about.began),
+    ];
+    words.iter().for_each(|(at, value)| image.set_word((*at).into(), *value));
+    for (kind, clock) in &about.clocks {
+        for (index, word) in (0..).zip(clock.words()) {
+            image.set_word(u64::from(Clock::offset(*kind as u32)) + 8 * index, word);
+        }
+    }
+    for (index, address) in (0..).zip(&about.symbols) {
+        image.set_word(u64::from(SCRIPT_SYMBOLS) + 8 * index, *address);
+    }
+    for (bytes, at) in program.constants.iter().zip(&layout.constants) {
+        image.put(*at, bytes);
+    }
+    let memory = Memory { program, layout, words: &image, shared: 0, threads: Vec::new() };
+    for map in (0..program.maps.len() as u32).map(MapId) {
+        let Some(MapValue::Bytes(size)) = memory.value(map) else { continue };
+        for (key, value) in maps.entries(map, size as usize) {
+            // It has as much room as the one it comes from.
+            memory.set(map, &key, &value);
+        }
+    }
+    image.0.into_inner()
+}
+
+/// Memory that is put together here first.
+#[derive(Default)]
+struct Image(std::cell::RefCell<Vec<u8>>);
+
+impl Image {
+    fn put(&self, at: u64, bytes: &[u8]) {
+        let mut all = self.0.borrow_mut();
+        let end = at as usize + bytes.len();
+        if all.len() < end {
+            all.resize(end.next_multiple_of(8), 0);
+        }
+        all[at as usize..end].copy_from_slice(bytes);
+    }
+}
+
+impl Words for Image {
+    fn word(&self, offset: u64) -> u64 {
+        let all = self.0.borrow();
+        let bytes = all.get(offset as usize..).and_then(|rest| rest.first_chunk());
+        bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    }
+}
+
+impl WordsMut for Image {
+    fn set_word(&self, offset: u64, value: u64) {
+        self.put(offset, &value.to_le_bytes());
+    }
+}
+
+impl Atomics for Image {
+    fn compare_exchange(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
+        let there = self.word(offset);
+        if there != current {
+            return Err(there);
+        }
+        self.set_word(offset, new);
+        Ok(there)
+    }
+
+    fn fetch_add(&self, offset: u64, value: u64) -> u64 {
+        let there = self.word(offset);
+        self.set_word(offset, there.wrapping_add(value));
+        there
+    }
+}
+
+/// The maps of a script in the memory of one process.
+pub struct Memory<'a, W: ?Sized> {
+    /// The script.
+    pub program: &'a Program,
+    /// How its memory is laid out.
+    pub layout: &'a ScriptLayout,
+    /// The region that it lies in.
+    pub words: &'a W,
+    /// Offset of the shared part in the region.
+    pub shared: u64,
+    /// Offsets of the threads' parts.
+    pub threads: Vec<u64>,
+}
+
+fn to_words(bytes: &[u8]) -> Vec<u64> {
+    let word = |chunk: &[u8]| {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        u64::from_le_bytes(word)
+    };
+    bytes.chunks(8).map(word).collect()
+}
+
+fn to_bytes(words: &[u64], size: usize) -> Vec<u8> {
+    let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    bytes.resize(size, 0);
+    bytes
+}
+
+impl<W: Atomics + ?Sized> Memory<'_, W> {
+    fn value(&self, map: MapId) -> Option<MapValue> {
+        self.program.maps.get(map.0 as usize).map(|map| map.value)
+    }
+
+    fn key_size(&self, map: MapId) -> usize {
+        self.program.maps.get(map.0 as usize).map_or(0, |map| map.key as usize)
+    }
+
+    /// Where all parts of a map are.
+    fn places(&self, map: MapId) -> Vec<(u64, MapKind)> {
+        match self.layout.maps.get(map.0 as usize) {
+            Some(MapPlace::Shared(at, kind)) => vec![(self.shared + at, *kind)],
+            Some(MapPlace::PerThread(at, kind)) => {
+                self.threads.iter().map(|thread| (thread + u64::from(*at), *kind)).collect()
+            }
+            None => Vec::new(),
+        }
+    }
+
+    fn shared_place(&self, map: MapId) -> Option<(u64, MapKind)> {
+        match self.layout.maps.get(map.0 as usize)? {
+            MapPlace::Shared(at, kind) => Some((self.shared + at, *kind)),
+            MapPlace::PerThread(..) => None,
+        }
+    }
+
+    /// Whether each thread has its own.
+    pub fn is_per_thread(&self, map: MapId) -> bool {
+        matches!(self.layout.maps.get(map.0 as usize), Some(MapPlace::PerThread(..)))
+    }
+
+    /// All keys with their values, those of all threads put together. An aggregation's words are as [`Aggregation`] says.
+    pub fn entries(&self, map: MapId) -> BTreeMap<Vec<u8>, Vec<u8>> {
+        let mut all = BTreeMap::new();
+        let Some(value) = self.value(map) else { return all };
+        for (at, kind) in self.places(map) {
+            self.each(at, kind, |key, words| self.take(map, value, key, words, &mut all));
+        }
+        all
+    }
+
+    fn each(&self, at: u64, kind: MapKind, mut see: impl FnMut(&[u64], Vec<u64>)) {
+        match kind {
+            MapKind::Words(count) => {
+                if self.words.word(at) != 0 {
+                    see(&[], (0..count.into()).map(|index| self.words.word(at + 8 + 8 * index)).collect());
+                }
+            }
+            MapKind::Table(table) => {
+                TableView::new(self.words, at, table).each(|entry| see(&entry.key, entry.value));
+            }
+        }
+    }
+
+    fn take(
+        &self,
+        map: MapId,
+        value: MapValue,
+        key: &[u64],
+        words: Vec<u64>,
+        all: &mut BTreeMap<Vec<u8>, Vec<u8>>,
+    ) {
+        let key = to_bytes(key, self.key_size(map));
+        let size = value.size() as usize;
+        let MapValue::Aggregate(aggregation) = value else {
+            all.insert(key, to_bytes(&words, size));
+            return;
+        };
+        let words = unmasked(aggregation, words);
+        match all.get_mut(&key) {
+            Some(there) => merge(aggregation, there, &to_bytes(&words, size)),
+            None => drop(all.insert(key, to_bytes(&words, size))),
+        }
+    }
+
+    /// The value of a key, as [`Memory::entries`] has it.
+    pub fn load(&self, map: MapId, key: &[u8]) -> Option<Vec<u8>> {
+        let value = self.value(map)?;
+        let key = to_words(key);
+        let mut all = BTreeMap::new();
+        for (at, kind) in self.places(map) {
+            match kind {
+                MapKind::Words(_) => {
+                    self.each(at, kind, |key, words| self.take(map, value, key, words, &mut all));
+                }
+                MapKind::Table(table) => {
+                    if let Ok(Some(words)) = TableView::new(self.words, at, table).get(&key) {
+                        self.take(map, value, &key, words, &mut all);
+                    }
+                }
+            }
+        }
+        all.into_values().next()
+    }
+
+    /// Writes the value of a key of a map that all share; whether there was room.
+    pub fn set(&self, map: MapId, key: &[u8], value: &[u8]) -> bool {
+        let words = to_words(value);
+        match self.shared_place(map) {
+            Some((at, MapKind::Words(_))) => {
+                for (index, word) in (0..).zip(words) {
+                    self.words.set_word(at + 8 + 8 * index, word);
+                }
+                self.words.set_word(at, 1);
+                true
+            }
+            Some((at, MapKind::Table(table))) => {
+                TableView::new(self.words, at, table).set(&to_words(key), &words).is_ok()
+            }
+            None => false,
+        }
+    }
+
+    /// Adds to the integer of a key of a map that all share; what it was, unless there was no room.
+    pub fn add(&self, map: MapId, key: &[u8], amount: u64) -> Option<u64> {
+        match self.shared_place(map)? {
+            (at, MapKind::Words(_)) => {
+                let before = self.words.fetch_add(at + 8, amount);
+                self.words.set_word(at, 1);
+                Some(before)
+            }
+            (at, MapKind::Table(table)) => {
+                TableView::new(self.words, at, table).add(&to_words(key), amount).ok()
+            }
+        }
+    }
+
+    /// Takes a key out of a map that all share; whether it was there.
+    pub fn delete(&self, map: MapId, key: &[u8]) -> bool {
+        match self.shared_place(map) {
+            Some((at, MapKind::Words(count))) => {
+                let was_there = self.words.word(at) != 0;
+                (0..=u64::from(count)).for_each(|index| self.words.set_word(at + 8 * index, 0));
+                was_there
+            }
+            Some((at, MapKind::Table(table))) => {
+                TableView::new(self.words, at, table).delete(&to_words(key)).unwrap_or(false)
+            }
+            None => false,
+        }
+    }
+
+    /// Takes all keys out of a map that all share.
+    pub fn clear(&self, map: MapId) {
+        match self.shared_place(map) {
+            Some((_, MapKind::Words(_))) => drop(self.delete(map, &[])),
+            Some((at, MapKind::Table(table))) => drop(TableView::new(self.words, at, table).clear()),
+            None => {}
+        }
+    }
+
+    /// Makes all values of a map that all share 0.
+    pub fn zero(&self, map: MapId) {
+        match self.shared_place(map) {
+            Some((at, MapKind::Words(count))) => {
+                (1..=u64::from(count)).for_each(|index| self.words.set_word(at + 8 * index, 0));
+            }
+            Some((at, MapKind::Table(table))) => drop(TableView::new(self.words, at, table).zero()),
+            None => {}
+        }
+    }
+
+    /// How many updates found no room, or were given up.
+    pub fn dropped(&self, map: MapId) -> u64 {
+        let of = |(at, kind): (u64, MapKind)| match kind {
+            MapKind::Words(_) => 0,
+            MapKind::Table(table) => {
+                let view = TableView::new(self.words, at, table);
+                view.full().wrapping_add(view.contended())
+            }
+        };
+        self.places(map).into_iter().map(of).fold(0, u64::wrapping_add)
+    }
+}
+
+fn unmasked(aggregation: Aggregation, mut words: Vec<u64>) -> Vec<u64> {
+    unmask(aggregation, &mut words);
+    words
+}

@@ -1,0 +1,360 @@
+//! Nothing is lost between threads, nor between a thread and its signal handlers; and a body keeps every register.
+
+use crate::machine::{Hit, Ready, SHARED};
+use crate::random::contents;
+use crate::scripts::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::SeqCst};
+use trapless_script::interp::merge;
+use trapless_script::ir::*;
+use trapless_script::native::{Moment, unmask};
+use trapless_wire::{MapKind, MapPlace, TableView, Words};
+
+const ENTRY: [(BodyId, Moment); 1] = [(BodyId(0), Moment::Entry)];
+
+/// What a map with a key holds over all threads.
+fn merged(ready: &Ready, program: &Program, threads: u64) -> std::collections::BTreeMap<u64, Vec<u64>> {
+    let MapValue::Aggregate(of) = program.maps[0].value else { panic!("an aggregation") };
+    let places: Vec<_> = match ready.native.layout.maps[0] {
+        MapPlace::Shared(at, MapKind::Table(table)) => vec![(SHARED + at, table)],
+        MapPlace::PerThread(at, MapKind::Table(table)) => {
+            (0..threads).map(|thread| (ready.part(thread) + u64::from(at), table)).collect()
+        }
+        other => panic!("{other:?}"),
+    };
+    let mut all = std::collections::BTreeMap::new();
+    for (at, table) in places {
+        let view = TableView::new(&ready.region, at, table);
+        let mut here = std::collections::BTreeSet::new();
+        view.each(|mut entry| {
+            assert!(here.insert(entry.key[0]), "a key is there twice");
+            unmask(of, &mut entry.value);
+            let bytes = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+            let into = all.entry(entry.key[0]).or_insert_with(|| vec![0; entry.value.len()]);
+            let mut sum = bytes(into);
+            merge(of, &mut sum, &bytes(&entry.value));
+            *into = sum.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
+        });
+        assert_eq!((view.full(), view.contended()), (0, 0));
+    }
+    all
+}
+
+#[test]
+fn sixteen_threads_are_counted_to_the_last_call() {
+    const THREADS: u64 = 16;
+    let calls: u64 =
+        std::env::var("TRAPLESS_CALLS").ok().and_then(|text| text.parse().ok()).unwrap_or(200_000);
+    let key = || binary(Binary::UnsignedRemainder, argument(0), Expression::Int(100));
+    let aggregations = [
+        Aggregation::Count,
+        Aggregation::Sum,
+        Aggregation::Average,
+        Aggregation::Max { signed: true },
+        Aggregation::Hist { bits: 2 },
+    ];
+    for of in aggregations {
+        for sharing in [MapSharing::PerThread, MapSharing::Shared] {
+            let program = keyed(key(), of, sharing);
+            let ready = Ready::new(&program, &ENTRY, THREADS).unwrap();
+            std::thread::scope(|scope| {
+                for thread in 0..THREADS {
+                    let ready = &ready;
+                    scope.spawn(move || {
+                        for call in 0..calls / THREADS {
+                            let arguments = [call * 7 + thread, call % 50, 0, 0, 0, 0];
+                            ready.run(0, thread, &Hit { arguments, ..Hit::default() });
+                        }
+                    });
+                }
+            });
+            let found = merged(&ready, &program, THREADS);
+            let mut expected = std::collections::BTreeMap::new();
+            for thread in 0..THREADS {
+                for call in 0..calls / THREADS {
+                    let words = expected
+                        .entry((call * 7 + thread) % 100)
+                        .or_insert_with(|| vec![0u8; 8 * of.words() as usize]);
+                    let added = trapless_script::interp::Added { value: call % 50, weight: 1, time: 0 };
+                    trapless_script::interp::add(of, words, added);
+                }
+            }
+            assert_eq!(found.len(), expected.len(), "{of:?} {sharing:?}");
+            for (key, words) in expected {
+                let words: Vec<u64> =
+                    words.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
+                assert_eq!(found[&key], words, "{of:?} {sharing:?} {key}");
+            }
+        }
+    }
+}
+
+/// Handlers are the process's.
+static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+static STORM: AtomicPtr<Ready> = AtomicPtr::new(std::ptr::null_mut());
+static HANDLED: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn handler(_: i32) {
+    // SAFETY: it is set while the timer runs, to something that lives longer.
+    let ready = unsafe { &*STORM.load(SeqCst) };
+    let handled = HANDLED.fetch_add(1, SeqCst);
+    let hit = Hit { arguments: [handled, 1, 0, 0, 0, 0], tid: 1, ..Hit::default() };
+    for body in 0..ready.native.code.bodies.len() {
+        ready.run(body, 0, &hit);
+    }
+}
+
+/// Runs bodies over and over while a timer interrupts them and runs them once more in its handler.
+fn storm(ready: &Ready, seconds: f64, mut run: impl FnMut(u64)) -> (u64, u64) {
+    let _one = ONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    STORM.store(std::ptr::from_ref(ready).cast_mut(), SeqCst);
+    HANDLED.store(0, SeqCst);
+    let stop = Arc::new(AtomicBool::new(false));
+    // SAFETY: the handler calls nothing but the code under test, and atomics.
+    let me = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler as *const () as usize;
+        action.sa_flags = libc::SA_RESTART | libc::SA_NODEFER;
+        libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut());
+        libc::pthread_self()
+    };
+    let sender = {
+        let stop = stop.clone();
+        std::thread::spawn(move || {
+            while !stop.load(SeqCst) {
+                let before = HANDLED.load(SeqCst);
+                // SAFETY: the thread lives until this one is joined.
+                unsafe { libc::pthread_kill(me, libc::SIGUSR1) };
+                for _ in 0..2000 {
+                    if HANDLED.load(SeqCst) != before {
+                        break;
+                    }
+                    std::hint::spin_loop();
+                }
+            }
+        })
+    };
+    let start = std::time::Instant::now();
+    let mut turns = 0;
+    // On a busy machine the storm takes longer to come.
+    let is_calm = || HANDLED.load(SeqCst) < 2000 && start.elapsed().as_secs() < 60;
+    while start.elapsed().as_secs_f64() < seconds || is_calm() {
+        for _ in 0..100 {
+            run(turns);
+            turns += 1;
+        }
+    }
+    stop.store(true, SeqCst);
+    sender.join().unwrap();
+    (turns, HANDLED.load(SeqCst))
+}
+
+#[test]
+fn handlers_that_interrupt_bodies_lose_nothing_and_make_nothing_lost() {
+    let key = || binary(Binary::UnsignedRemainder, argument(0), Expression::Int(5));
+    for sharing in [MapSharing::PerThread, MapSharing::Shared] {
+        for of in [Aggregation::Count, Aggregation::Hist { bits: 0 }] {
+            let program = keyed(key(), of, sharing);
+            let ready = Ready::new(&program, &ENTRY, 1).unwrap();
+            let (turns, handled) = storm(&ready, 1.0, |turn| {
+                ready.run(0, 0, &Hit { arguments: [turn, 1, 0, 0, 0, 0], tid: 1, ..Hit::default() });
+            });
+            let found = merged(&ready, &program, 1);
+            let sum: u64 = found.values().flatten().sum();
+            assert_eq!(sum, turns + handled, "{sharing:?} {of:?}");
+            assert!(handled > 1000, "the storm was none: {handled}");
+        }
+    }
+}
+
+#[test]
+fn keys_come_and_go_under_a_storm() {
+    // Each turn puts its key in, finds it and takes it out; what handlers do to the same key meanwhile is their own turn.
+    let mut program = latency();
+    // The two bodies by two keys: handlers have another than those that they interrupt, or the same one.
+    for body in &mut program.bodies {
+        body.code[0] = store(0, binary(Binary::And, argument(0), Expression::Int(3)));
+    }
+    let bodies = [0, 1].map(|body| (BodyId(body), Moment::Entry));
+    let ready = Ready::new(&program, &bodies, 1).unwrap();
+    storm(&ready, 1.0, |turn| {
+        for body in 0..2 {
+            ready.run(body, 0, &Hit { arguments: [turn, 1, 0, 0, 0, 0], tid: 1, ..Hit::default() });
+        }
+    });
+    let MapPlace::PerThread(at, MapKind::Table(table)) = ready.native.layout.maps[0] else {
+        panic!("a table of a thread's own")
+    };
+    let view = TableView::new(&ready.region, ready.part(0) + u64::from(at), table);
+    let mut keys = 0;
+    view.each(|entry| {
+        assert!(entry.key[0] < 4);
+        keys += 1;
+    });
+    assert_eq!(view.live(), keys);
+    assert_eq!((view.full(), view.contended()), (0, 0));
+    let histogram: u64 = contents(&ready, &program, 1)
+        .values()
+        .flat_map(|value| value.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())))
+        .sum();
+    assert!(histogram > 1000);
+}
+
+/// How many instructions are still to pass until the handler runs its body.
+static STEPS_LEFT: AtomicU64 = AtomicU64::new(0);
+/// Which body it runs then, with which key.
+static NESTED: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+
+extern "C" fn step(_: i32) {
+    if STEPS_LEFT.fetch_sub(1, SeqCst) == 1 {
+        // SAFETY: it is set while code is stepped through, to something that lives longer.
+        let ready = unsafe { &*STORM.load(SeqCst) };
+        let [body, key] = [0, 1].map(|index: usize| NESTED[index].load(SeqCst));
+        ready.run(body as usize, 0, &with_key(key));
+    }
+}
+
+fn with_key(key: u64) -> Hit {
+    Hit { arguments: [key, 1, 0, 0, 0, 0], tid: 1, ..Hit::default() }
+}
+
+/// Runs a body with a key, and at each of its instructions in turn another one in a handler; `check` looks at what came of it.
+fn at_each_instruction(
+    ready: &Ready,
+    outer: usize,
+    nested: usize,
+    mut prepare: impl FnMut(u64) -> (u64, u64),
+    mut check: impl FnMut(u64, u64),
+) -> u64 {
+    let _one = ONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    STORM.store(std::ptr::from_ref(ready).cast_mut(), SeqCst);
+    // SAFETY: the handler calls nothing but the code under test, and atomics.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = step as *const () as usize;
+        libc::sigaction(libc::SIGTRAP, &action, std::ptr::null_mut());
+    }
+    // Each step is a trap, and to come to an instruction takes as many as there are ahead of it. Unless all are asked for, every 13th
+    // instruction is looked at, from another one on for each pair of bodies.
+    let (first, step) = match std::env::var_os("TRAPLESS_EACH_INSTRUCTION") {
+        Some(_) => (1, 1),
+        None => (1 + (5 * outer + 3 * nested) as u64, 13),
+    };
+    for at in (first..).step_by(step) {
+        let (key, nested_key) = prepare(at);
+        NESTED[0].store(nested as u64, SeqCst);
+        NESTED[1].store(nested_key, SeqCst);
+        STEPS_LEFT.store(at, SeqCst);
+        ready.run_stepped(outer, 0, &with_key(key));
+        let left = STEPS_LEFT.load(SeqCst) as i64;
+        if left > 0 {
+            return at;
+        }
+        check(key, nested_key);
+    }
+    0
+}
+
+#[test]
+fn a_handler_at_each_instruction_of_a_count_loses_nothing() {
+    for sharing in [MapSharing::PerThread, MapSharing::Shared] {
+        for is_same in [true, false] {
+            let program = keyed(argument(0), Aggregation::Count, sharing);
+            let ready = Ready::new(&program, &ENTRY, 1).unwrap();
+            // A new key each time, so that each is put in.
+            let mut expected = std::collections::BTreeMap::<u64, u64>::new();
+            let instructions = at_each_instruction(
+                &ready,
+                0,
+                0,
+                |at| (2 * at, if is_same { 2 * at } else { 2 * at + 1 }),
+                |key, nested| {
+                    *expected.entry(key).or_default() += 1;
+                    *expected.entry(nested).or_default() += 1;
+                },
+            );
+            assert!(instructions > 100, "{instructions}");
+            let mut found = merged(&ready, &program, 1);
+            found.retain(|key, _| *key < 2 * instructions);
+            let found: std::collections::BTreeMap<u64, u64> =
+                found.into_iter().map(|(key, words)| (key, words[0])).collect();
+            assert_eq!(found, expected, "{sharing:?} {is_same}");
+        }
+    }
+}
+
+#[test]
+fn a_handler_at_each_instruction_of_a_set_or_delete_leaves_a_sound_table() {
+    for sharing in [MapSharing::PerThread, MapSharing::Shared] {
+        for (outer, nested) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            for was_there in [false, true] {
+                let mut program = latency();
+                program.maps[0].sharing = sharing;
+                for body in &mut program.bodies {
+                    body.code[0] = store(0, argument(0));
+                }
+                let bodies = [0, 1].map(|body| (BodyId(body), Moment::Entry));
+                let ready = Ready::new(&program, &bodies, 1).unwrap();
+                let (at, table) = match ready.native.layout.maps[0] {
+                    MapPlace::PerThread(at, MapKind::Table(table)) => (ready.part(0) + u64::from(at), table),
+                    MapPlace::Shared(at, MapKind::Table(table)) => (SHARED + at, table),
+                    other => panic!("{other:?}"),
+                };
+                let view = TableView::new(&ready.region, at, table);
+                let mut contended = 0;
+                let prepare = |at: u64| {
+                    if was_there {
+                        ready.run(0, 0, &with_key(at));
+                    }
+                    (at, at)
+                };
+                let instructions = at_each_instruction(&ready, outer, nested, prepare, |key, _| {
+                    let mut keys = 0;
+                    view.each(|entry| keys += u64::from(entry.key[0] == key));
+                    // Both of a kind leave what one leaves; else either may have come last.
+                    match (outer, nested) {
+                        (0, 0) => assert_eq!(keys, 1),
+                        (1, 1) => assert_eq!(keys, 0),
+                        _ => assert!(keys < 2),
+                    }
+                    let mut all = 0;
+                    assert_eq!(view.each(|_| all += 1), 0);
+                    assert_eq!(view.live(), all);
+                    assert_eq!(view.full(), 0);
+                    // Only while a value is being written somebody else gives up.
+                    let now = view.contended();
+                    assert!(now <= contended + 2);
+                    contended = now;
+                });
+                assert!(instructions > 100, "{instructions}");
+                assert!(contended < instructions / 2, "{contended} of {instructions}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_body_keeps_every_register() {
+    let (_memory, addresses) = crate::random::memory();
+    let options = crate::random::options(addresses);
+    let programs = (1..150).map(|seed| trapless_script::arbitrary::program(seed, &options));
+    for (seed, program) in (1..).zip(programs.chain([latency(), printf(), by_string(64), by_string(1024)])) {
+        let ready = Ready::new(&program, &ENTRY, 1).unwrap();
+        let mut before = [0u64; 48];
+        for (index, word) in before.iter_mut().enumerate() {
+            *word = (index as u64 + 1).wrapping_mul(0x0101_0203_0407_0b0d);
+        }
+        for turn in 0..4 {
+            let after = ready.run_watched(0, 0, &crate::random::hit(seed * 7 + turn), &before);
+            for (index, (&now, &was)) in after.iter().zip(&before).enumerate() {
+                match index {
+                    // The stack pointer, and what the trampoline has in rbx.
+                    1 | 7 => {}
+                    15 => assert_eq!(now, ready.block(0), "seed {seed}"),
+                    _ => assert_eq!(now, was, "seed {seed}: register {index}"),
+                }
+            }
+        }
+        let _ = ready.region.word(0);
+    }
+}
