@@ -8,7 +8,7 @@
 mod written;
 
 use crate::frames::{self, Rows};
-use crate::{Clause, Plan, PlannedSite, Refusal, Stretch, space::Taken, spread, trap::TrapSite};
+use crate::{AT_RETURN, Clause, Plan, PlannedSite, Refusal, Stretch, space::Taken, spread, trap::TrapSite};
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
 use trapless_isa::body::Runs;
 use trapless_isa::detour::signals::SIGNAL_ARENA;
@@ -194,12 +194,13 @@ impl<'m> Drawing<'_, 'm> {
         work: impl FnOnce(&DetourRequest<'_>) -> R,
     ) -> R {
         let clauses = &site.request.clauses;
-        let runs = |clauses: &[Clause]| match self.plan.script.zip(self.script.program) {
-            Some((script, address)) => script.runs(clauses, address, site.request.id),
+        let runs = |clauses: &[Clause], number: u32| match self.plan.script.zip(self.script.program) {
+            Some((script, address)) => script.runs(clauses, address, number),
             None => Vec::new(),
         };
+        let id = site.request.id;
         // An entry needs to know how much of the stack its exits ask for.
-        let (entry, at_return) = (runs(clauses.entry), runs(clauses.at_return));
+        let (entry, at_return) = (runs(clauses.entry, id), runs(clauses.at_return, id | AT_RETURN));
         work(&DetourRequest {
             runs: Runs { entry: &entry, at_return: &at_return },
             address,

@@ -62,6 +62,9 @@ impl Clauses<'_> {
     }
 }
 
+/// What is in the number that a body is told of its site, besides the site's, if it runs at a return.
+pub const AT_RETURN: u32 = 1 << 30;
+
 /// Pieces start at multiples of this.
 const ALIGNMENT: u64 = 32;
 

@@ -3,7 +3,10 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 use trapless_engine::admit::{Arrival, Facts, Functions, Known, Marks, Runtimes};
-use trapless_engine::{Code, Function, Home, Meant, Module, Plan, Refusal, Request, Role, Unwinder, Wanted};
+use trapless_engine::{
+    Clauses, Function, Home, Meant, Module, Plan, Refusal, Request, Role, Script, Unwinder, Wanted,
+};
+use trapless_isa::body::{Code, Extra, Hole, Program, Takes};
 use trapless_isa::{BranchTargets, Exit, Leaves, Lookup, Machine, Mechanism, Reason, Site};
 
 /// A small generator (xorshift64*), so that every run sees the same plans.
@@ -94,7 +97,7 @@ fn facts(random: &mut Random) -> Facts {
 #[derive(Debug)]
 struct All<'t>(Vec<Function<'t>>);
 
-impl Code for All<'_> {
+impl trapless_engine::Code for All<'_> {
     fn functions(&self, range: Range<u64>) -> Vec<Function<'_>> {
         let near = |function: &&Function<'_>| {
             let end = function.address + function.bytes.len() as u64;
@@ -349,5 +352,88 @@ fn of_sites_that_share_bytes_the_first_that_was_asked_for_is_armed() {
             }
         }
         assert!(armed.len() > 10);
+    }
+}
+
+/// A script with one body, that returns at once.
+fn script() -> Script {
+    let body = Code { bytes: vec![0xc3], holes: Vec::new(), takes: Takes::NONE, frame: 8 };
+    let program = Program { routines: Vec::new(), bodies: vec![body] };
+    Script { program, shared: vec![1], shared_size: 5000, block_size: 100 }
+}
+
+#[test]
+fn a_scripts_code_runs_by_jumps_on_64_bit_x86_and_nowhere_else() {
+    // push rax, many times; then 0 for arm64.
+    let text = [0x50; 64];
+    let function = Function { address: TEXT, bytes: &text, size: text.len() };
+    let (targets, functions, script) = (BranchTargets::default(), Functions::new(), script());
+    let clause = [script.clause(0).unwrap()];
+    assert_eq!(script.clause(1), None);
+    assert!(script.check().is_ok());
+    let plan = |machine, mechanism, allowed: &[Mechanism], script| {
+        let module = Module {
+            machine,
+            start: TEXT,
+            end: TEXT + 0x1000,
+            targets: &targets,
+            runtimes: Runtimes::default(),
+            entry: 0,
+            goroutines: None,
+            functions: &functions,
+            code: &(),
+        };
+        let request = Request {
+            id: 3,
+            role: Role::Whole,
+            module: 0,
+            function,
+            address: TEXT,
+            wanted: Wanted { run_entry: true, ..Wanted::default() },
+            mechanism,
+            semaphores: &[],
+            operands: None,
+            clauses: Clauses { entry: &clause, at_return: &[] },
+            unread: None,
+            meant: Meant::Calls,
+        };
+        let facts = Facts::default();
+        let plan = Plan::with_script(&facts, vec![module], &[request], allowed, Home::default(), script);
+        (plan.skipped, plan.geometry.block_stride(), plan.sites.len())
+    };
+    let jump = [Mechanism::Jump];
+    let x86 = Machine::X86_64;
+    assert_eq!(plan(x86, None, &jump, Some(&script)), (vec![], 2 * 4096, 1));
+    let refused = |refusal| vec![(3, refusal)];
+    let traps = [Mechanism::Boost, Mechanism::Step];
+    assert_eq!(plan(x86, None, &traps, Some(&script)).0, refused(Refusal::BodyTraps));
+    assert_eq!(plan(x86, Some(Mechanism::Boost), &jump, Some(&script)).0, refused(Refusal::BodyTraps));
+    assert_eq!(plan(x86, None, &jump, None).0, refused(Refusal::NoCounters));
+    for machine in [Machine::I386, Machine::AArch64, Machine::PowerPc64Le] {
+        assert_eq!(plan(machine, None, &jump, Some(&script)).0, refused(Reason::NoBodies.into()));
+    }
+}
+
+#[test]
+fn a_script_that_is_not_well_formed_is_refused() {
+    let with = |change: fn(&mut Script)| {
+        let mut script = script();
+        change(&mut script);
+        script.check().is_ok()
+    };
+    assert!(with(|_| {}));
+    let cases: [fn(&mut Script); 6] = [
+        |script| script.program.bodies[0].bytes.clear(),
+        |script| script.program.bodies[0].frame = 1 << 20,
+        |script| script.program.bodies[0].holes.push((0, Hole::Shared(0))),
+        |script| script.program.bodies[0].bytes.resize(65 << 20, 0x90),
+        |script| script.shared.resize(6000, 0),
+        |script| {
+            let takes = Takes::of(&[Extra::Tid]);
+            script.program.routines.push(Code { takes, ..script.program.bodies[0].clone() });
+        },
+    ];
+    for (number, case) in cases.into_iter().enumerate() {
+        assert!(!with(case), "{number}");
     }
 }

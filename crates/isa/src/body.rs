@@ -181,13 +181,15 @@ pub enum Extra {
     Tid,
     /// The stack pointer, as it was at the hit: at an entry the slot of the return address, at a return the address behind it.
     StackPointer,
-    /// The address of the probe, a constant; at a return that of the probe at the entry.
+    /// The address of the probe, a constant. At a return it is that of the entry; where calls are noted, of the instruction by which the function
+    /// is left.
     InstructionPointer,
-    /// The address of 16 words: the registers as they were at the hit, in the order of DWARF ([`REGISTERS`]).
+    /// The address of 16 words: the registers as they were at the hit, in the order of DWARF ([`REGISTERS`]). At the entry of a function of Go's
+    /// whose stack is asked for room, r12 and r13 hold nothing, and are told as anything.
     Registers,
     /// The address of 8 words: the low halves of xmm0..xmm7.
     Floats,
-    /// The address of the words that were fetched for the probe, in the order of its operands.
+    /// The address of the words that were fetched for the probe, in the order of its operands. At a return there are none.
     Operands,
 }
 
@@ -299,7 +301,8 @@ mod tests {
 
     #[test]
     fn holes_lie_in_the_code_apart_and_name_what_there_is() {
-        let cases: &[(usize, &[(u32, Hole)], bool)] = &[
+        type Case<'c> = (usize, &'c [(u32, Hole)], bool);
+        let cases: &[Case<'_>] = &[
             (1, &[], true),
             (0, &[], false),
             (8, &[(0, Hole::Shared(0))], true),

@@ -18,11 +18,11 @@ use self::output::Output;
 use crate::check::checker::{Checker, NamedOption};
 use crate::check::clauses::{self, ClauseKind, Point};
 use crate::check::environment::{Environment, Function};
-use crate::check::maps::{Map, MapKind, Maps};
+use crate::check::maps::{Map, MapKind};
 use crate::check::structs::Structs;
 use crate::check::tree;
 use crate::check::types::{Aggregate, Of, Type};
-use crate::diagnostics::{Diagnostics, Severity};
+use crate::diagnostics::{Diagnostic, Diagnostics, Severity};
 use crate::ir::{self, Aggregation, BodyId, MapId, MapSharing, MapValue, Program};
 use crate::message::{KeyPrint, MapPrint, Messages, Show, ValuePrint};
 use crate::source::Sources;
@@ -136,7 +136,10 @@ impl<'a> Compiler<'a> {
         compiler.output.program.fuel = FUEL;
         compiler.maps();
         for (number, body) in bodies.iter().enumerate() {
-            compiler.clause(number, body);
+            if compiler.clause(number, body).is_none() {
+                compiler.checker.told.push(compiler.too_large(number));
+                return Err(compiler.checker.told);
+            }
         }
         compiler.output.program.symbols = compiler.checker.symbols.clone();
         Ok(compiler)
@@ -186,7 +189,11 @@ impl<'a> Compiler<'a> {
             return Err(told);
         }
         self.output.program.symbols = self.checker.symbols.clone();
-        Ok(self.body(number, &body))
+        self.body(number, &body).ok_or_else(|| {
+            let mut told = Diagnostics::default();
+            told.push(self.too_large(number));
+            told
+        })
     }
 
     /// The clause of the script that a compiled one is of.
@@ -261,7 +268,7 @@ impl<'a> Compiler<'a> {
         (MapValue::Aggregate(layout), ValuePrint::Aggregate { of: layout, show, signed })
     }
 
-    fn clause(&mut self, number: usize, body: &tree::Body) {
+    fn clause(&mut self, number: usize, body: &tree::Body) -> Option<()> {
         let found = &self.clauses[number];
         let (kind, points) = (found.kind, found.points.clone());
         let asked = if kind == ClauseKind::Return { kept::asked(body) } else { Vec::new() };
@@ -284,9 +291,15 @@ impl<'a> Compiler<'a> {
                 depends_on_function: false,
             });
         }
-        let id = self.body(number, body);
+        let id = self.body(number, body)?;
         let depends_on_function = body.depends_on_function;
         self.compiled.push(Clause { points, kind, body: id, is_implied: false, depends_on_function });
+        Some(())
+    }
+
+    fn too_large(&self, number: usize) -> Diagnostic {
+        let span = self.clauses[number].points[0].span;
+        Diagnostic::error(span, "what this probe does takes too much code or memory")
     }
 
     fn push(&mut self, body: ir::Body) -> BodyId {
@@ -294,15 +307,15 @@ impl<'a> Compiler<'a> {
         BodyId(self.output.program.bodies.len() as u32 - 1)
     }
 
-    fn body(&mut self, number: usize, body: &tree::Body) -> BodyId {
-        let maps: Maps = self.checker.maps.clone();
+    /// Lowers a body; nothing if it is too large.
+    fn body(&mut self, number: usize, body: &tree::Body) -> Option<BodyId> {
         let longest = self.checker.longest();
         let tells_failures = self.checker.environment.tells_failures();
         let keeper = self.keepers[number];
         let mut lowering = Lowering::new(
             &mut self.output,
             &mut self.checker.structs,
-            &maps,
+            &self.checker.maps,
             self.checker.sources,
             &body.variables,
             tells_failures,
@@ -322,8 +335,8 @@ impl<'a> Compiler<'a> {
             lowering.predicate(predicate);
         }
         lowering.run(&body.block);
-        let lowered = lowering.finish();
-        self.push(lowered)
+        let lowered = lowering.finish()?;
+        Some(self.push(lowered))
     }
 }
 

@@ -17,7 +17,7 @@
 
 use crate::interp::{Hit, Host, Maps, Outcome, Sink, run};
 use crate::ir::verify::{Invalid, verify};
-use crate::ir::{BodyId, Context, MapId, MessageId, Program, StackWalk};
+use crate::ir::{BodyId, Context, MapId, MessageId, PartKind, Program, StackWalk};
 use crate::message::Messages;
 use crate::output::{Effect, Options, Printer, Resolver, Streams};
 use std::io;
@@ -101,6 +101,11 @@ impl Machine {
     /// The printer, for what is told beside the script's own messages.
     pub fn printer(&mut self) -> &mut Printer {
         &mut self.printer
+    }
+
+    /// The parts of each kind of message.
+    pub fn messages(&self) -> &[Vec<PartKind>] {
+        &self.program.messages
     }
 
     /// Its probes, in the order of the script.

@@ -39,10 +39,6 @@ use trapless_wire::ScriptLayout;
 pub struct Target {
     /// The machine.
     pub machine: Machine,
-    /// Offset of the script's shared part in the session's region.
-    pub shared: u64,
-    /// Offset of the script's part in a thread's block.
-    pub block: u32,
     /// Log2 of the size of each thread's ring of messages.
     pub ring_bits: u32,
 }
@@ -162,7 +158,7 @@ pub fn compile(
         layout::check_own_maps(program, body)?;
     }
     let layout = layout::lay_out(program, &native, target.ring_bits)?;
-    let maps = layout::maps(program, &layout, target.shared, target.block);
+    let maps = layout::maps(program, &layout);
     let common = Common { program, target: *target, layout: &layout, maps };
     let mut registry = Registry::default();
     let mut pieces = Vec::new();

@@ -313,6 +313,11 @@ impl Session {
         self.freed
     }
 
+    /// Path of the file that a probe is in, as the process sees it.
+    pub fn path_of(&self, probe: &Probe) -> &str {
+        self.files.of(probe.id).map_or("", |(_, path)| path)
+    }
+
     /// When the probes were armed.
     pub fn clock(&self) -> Clock {
         self.clock

@@ -228,6 +228,9 @@ mod tests {
     /// A header as arming writes it, with 3 sites, and where it is mapped.
     fn written(sizes: Sizes, followed: bool, ring: bool) -> (Header, Range<u64>) {
         let mut geometry = Geometry::default();
+        if ring {
+            geometry.script(5000, 100).unwrap();
+        }
         geometry.counter().unwrap();
         if ring {
             geometry.ring(14).unwrap();
@@ -248,6 +251,7 @@ mod tests {
         header.returns = header.threads + header.threads_size;
         header.arenas[0] = Arena { address: 0x40_0000, size: PAGE };
         header.arenas[1] = Arena { address: 0x40_0000 + PAGE, size: 2 * PAGE };
+        header.program = if ring { header.arenas[1].address } else { 0 };
         header.near = 0x40_0000 + 3 * PAGE;
         let mapped = header.region..header.region + header.region_size;
         (header, mapped)
@@ -270,7 +274,7 @@ mod tests {
     #[test]
     fn every_part_is_looked_at() {
         type Forge = fn(&mut Header);
-        let forgeries: [(&str, Forge); 42] = [
+        let forgeries: [(&str, Forge); 50] = [
             ("its owner", |h| h.state = 0),
             ("its owner", |h| h.pid = 0),
             ("its owner", |h| h.tool = u32::MAX),
@@ -281,6 +285,13 @@ mod tests {
             ("its blocks", |h| h.ring_bits = u32::MAX),
             ("its blocks", |h| h.ring = u32::MAX),
             ("its blocks", |h| h.ring = 8),
+            ("its blocks", |h| h.script_block = 0),
+            ("its blocks", |h| h.script_block += 8),
+            ("its blocks", |h| h.script_block_size = 0),
+            ("its blocks", |h| h.script_block_size = !4095),
+            ("its region", |h| h.script = 0),
+            ("its region", |h| h.script += PAGE),
+            ("its region", |h| h.script_size = !4095),
             ("its region", |h| h.journal.sites = u64::MAX),
             ("its region", |h| h.journal.sites = MAX_SITES),
             ("its region", |h| h.journal.writes = u64::MAX),
@@ -310,6 +321,7 @@ mod tests {
             ("its arenas", |h| h.arenas[1].address -= PAGE),
             ("its arenas", |h| h.arenas[1].address = h.region),
             ("its arenas", |h| h.arenas[95].address = PAGE),
+            ("its arenas", |h| h.program += PAGE),
             ("its arenas", |h| h.near += 8),
             ("its arenas", |h| h.near = h.arenas[0].address),
             ("its arenas", |h| h.near = h.threads),

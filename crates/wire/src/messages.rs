@@ -314,7 +314,7 @@ mod tests {
 
     #[test]
     fn messages_come_as_they_were_written_round_and_round() {
-        let ring = Ring::new(u64::MAX & !4095);
+        let ring = Ring::new(!4095);
         let mut next = 0;
         for turn in 0..2000u64 {
             let expected: Vec<u32> = (0..turn % 7).map(|index| next + index as u32).collect();

@@ -126,7 +126,8 @@ impl Clock {
     /// assert_eq!(clock.nanoseconds(1010), 12);
     /// ```
     pub fn nanoseconds(&self, ticks: u64) -> u64 {
-        let passed = u128::from(ticks.wrapping_sub(self.ticks_base)) * u128::from(self.scale) >> 32;
+        let product = u128::from(ticks.wrapping_sub(self.ticks_base)) * u128::from(self.scale);
+        let passed = product >> 32;
         self.base.wrapping_add(passed as u64)
     }
 

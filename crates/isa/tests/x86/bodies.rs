@@ -31,7 +31,6 @@ const SAVED: [AsmRegister64; 13] = [rax, rcx, rdx, rbx, rsi, rdi, r8, r9, r10, r
 const VECTORS: [AsmRegisterXmm; 16] =
     [xmm0, xmm1, xmm2, xmm3, xmm4, xmm5, xmm6, xmm7, xmm8, xmm9, xmm10, xmm11, xmm12, xmm13, xmm14, xmm15];
 const FRAME: u32 = 8 + 8 + 0x80 + 0x100 + 64;
-const COUNTED: u32 = 0x2210;
 
 /// How many operands are fetched.
 const FETCHED: [Operand; 3] = [
@@ -186,7 +185,9 @@ fn check(told: &Told<'_>, tid: u64, hit: &State, pointer: u64, site: u32, contex
         assert!(time != 0 && time <= now && now - time < 10_000_000_000, "{context}: {time} {now}");
     }
     if let Some(processor) = told.extra(Extra::Processor) {
-        assert!(processor & 0xfff < 4096 && processor >> 32 == 0, "{context}: {processor:x}");
+        // SAFETY: sysconf takes a number.
+        let processors = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) } as u64;
+        assert!(processor & 0xfff < processors && processor >> 32 == 0, "{context}: {processor:x}");
     }
     if told.1.has(Extra::Registers) {
         let mut registers = hit.registers;

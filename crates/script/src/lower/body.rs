@@ -1,9 +1,10 @@
 //! A body as it is lowered: its code so far, its locals and its scratch.
 
 use crate::check::maps::Maps;
-use crate::check::structs::Structs;
+use crate::check::structs::{MAX_SIZE, Structs};
 use crate::check::tree::{self, VarId};
 use crate::check::types::Type;
+use crate::ir::verify::MOST_BYTES;
 use crate::ir::{self, Binary, Expression, LocalId, Place, Scalar, Statement, Unary, Width};
 use crate::source::Sources;
 use std::collections::HashMap;
@@ -47,6 +48,10 @@ pub struct Lowering<'b, 'a> {
     changes: u32,
     /// How deep we are in expressions.
     pub nesting: u32,
+    /// Statements so far, in all branches.
+    emitted: u32,
+    /// Whether there is no room for what it does. What is made of it from then on is of no use.
+    pub is_too_large: bool,
     /// What was read of maps, and is still there: the predicate and the body often ask for the same.
     read: Vec<(tree::Key, Place)>,
 }
@@ -59,6 +64,9 @@ pub enum Home {
     /// In scratch, from there on.
     Scratch(u32),
 }
+
+/// How many statements a body may have.
+const MOST_STATEMENTS: u32 = 1 << 18;
 
 /// Addresses of variables have this bit, and their offset in scratch below.
 pub const OWN: i64 = 1 << 62;
@@ -97,6 +105,8 @@ impl<'b, 'a> Lowering<'b, 'a> {
             homes: HashMap::new(),
             changes: 0,
             nesting: 0,
+            emitted: 0,
+            is_too_large: false,
             read: Vec::new(),
         };
         for (index, variable) in variables.iter().enumerate() {
@@ -110,9 +120,10 @@ impl<'b, 'a> Lowering<'b, 'a> {
         lowering
     }
 
-    /// The body as it is now.
-    pub fn finish(self) -> ir::Body {
-        ir::Body { locals: self.locals, scratch: self.high, code: self.code }
+    /// The body as it is now; nothing if it is too large.
+    pub fn finish(self) -> Option<ir::Body> {
+        let body = ir::Body { locals: self.locals, scratch: self.high, code: self.code };
+        (!self.is_too_large).then_some(body)
     }
 
     /// A new local.
@@ -124,7 +135,11 @@ impl<'b, 'a> Lowering<'b, 'a> {
     /// Room in scratch until the statement is done.
     pub fn room(&mut self, size: u32) -> u32 {
         let at = self.top.next_multiple_of(8);
-        self.top = at.saturating_add(size);
+        if size >= MAX_SIZE || at > MOST_BYTES - MAX_SIZE {
+            self.is_too_large = true;
+            return 0;
+        }
+        self.top = at + size;
         self.high = self.high.max(self.top.next_multiple_of(8));
         at
     }
@@ -185,6 +200,11 @@ impl<'b, 'a> Lowering<'b, 'a> {
 
     /// Does something.
     pub fn emit(&mut self, statement: Statement) {
+        if self.emitted >= MOST_STATEMENTS {
+            self.is_too_large = true;
+            return;
+        }
+        self.emitted += 1;
         match &statement {
             Statement::MapSet { map, .. }
             | Statement::MapAdd { map, .. }

@@ -57,6 +57,9 @@ impl Lowering<'_, '_> {
             Stmt::Aggregate(key, value, weight) => self.aggregate(key, value, weight.as_ref()),
             Stmt::Unroll(times, block) => {
                 for _ in 0..*times {
+                    if self.is_too_large {
+                        return;
+                    }
                     self.run(block);
                 }
             }

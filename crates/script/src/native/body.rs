@@ -152,12 +152,12 @@ pub(super) fn compile(
 impl Maker<'_, '_> {
     /// Something at an offset of the thread's part.
     pub(super) fn thread(&self, offset: u32) -> Base {
-        Base::Block(self.common.target.block + offset)
+        Base::Block(trapless_wire::SCRIPT_BLOCK + offset)
     }
 
     /// Something at an offset of the shared part.
     pub(super) fn shared(&self, offset: u64) -> Base {
-        Base::Region(self.common.target.shared + offset)
+        Base::Shared(offset)
     }
 
     pub(super) fn map(&self, map: MapId) -> Result<MapCode, Refusal> {

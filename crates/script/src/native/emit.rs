@@ -25,14 +25,14 @@ use trapless_isa::{Flow, Isa};
 
 /// Namespace of cranelift's names: routines of the program.
 const ROUTINE: u32 = 0;
-/// Namespace of cranelift's names: the session's region.
-const REGION: u32 = 1;
+/// Namespace of cranelift's names: the script's shared part.
+const SHARED: u32 = 1;
 
 /// Where something lies that pieces work on.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Base {
-    /// At this offset of the region.
-    Region(u64),
+    /// At this offset of the script's shared part.
+    Shared(u64),
     /// At this offset of the thread's block.
     Block(u32),
 }
@@ -40,7 +40,7 @@ pub(super) enum Base {
 impl Base {
     pub(super) fn plus(self, offset: u32) -> Base {
         match self {
-            Base::Region(at) => Base::Region(at + u64::from(offset)),
+            Base::Shared(at) => Base::Shared(at + u64::from(offset)),
             Base::Block(at) => Base::Block(at + offset),
         }
     }
@@ -188,8 +188,8 @@ impl Emit<'_> {
     pub(super) fn address(&mut self, base: Base) -> At {
         match base {
             Base::Block(offset) => At(self.b.ins().get_pinned_reg(I64), offset as i32),
-            Base::Region(offset) => {
-                let name = self.name(REGION, 0);
+            Base::Shared(offset) => {
+                let name = self.name(SHARED, 0);
                 let symbol = self.b.create_global_value(GlobalValueData::Symbol {
                     name,
                     offset: (offset as i64).into(),

@@ -5,7 +5,7 @@ use super::emit::Base;
 use super::stacks::STACK_SCRATCH;
 use super::tables::TableCode;
 use crate::ir::*;
-use trapless_wire::{Change, MapKind, MapPlace, MapSize, ScriptLayout, ScriptSizes};
+use trapless_wire::{Change, MapKind, MapPlace, MapSize, SCRIPT_BLOCK, ScriptLayout, ScriptSizes};
 
 /// Bodies with no more scratch than this have it in their frame.
 pub(super) const SMALL_SCRATCH: u32 = 256;
@@ -121,12 +121,12 @@ pub(super) fn lay_out(program: &Program, native: &[BodyId], ring_bits: u32) -> R
     ScriptLayout::new(&sizes).ok_or(Refusal::TooLarge)
 }
 
-/// Each map in code, with the shared part at `shared` of the region and the thread's at `block` of its block.
-pub(super) fn maps(program: &Program, layout: &ScriptLayout, shared: u64, block: u32) -> Vec<MapCode> {
+/// Each map in code.
+pub(super) fn maps(program: &Program, layout: &ScriptLayout) -> Vec<MapCode> {
     let code = |(map, place): (&Map, &MapPlace)| {
         let (base, kind) = match *place {
-            MapPlace::Shared(at, kind) => (Base::Region(shared + at), kind),
-            MapPlace::PerThread(at, kind) => (Base::Block(block + at), kind),
+            MapPlace::Shared(at, kind) => (Base::Shared(at), kind),
+            MapPlace::PerThread(at, kind) => (Base::Block(SCRIPT_BLOCK + at), kind),
         };
         MapCode { base, kind, key: map.key, value: map.value }
     };

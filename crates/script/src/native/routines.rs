@@ -101,7 +101,7 @@ impl Registry {
             Routine::ReadMemory => {
                 let system = self.number(Routine::System);
                 workshop.piece(5, false, |e, arguments| {
-                    let unread = Base::Block(common.target.block + THREAD_UNREAD);
+                    let unread = Base::Block(trapless_wire::SCRIPT_BLOCK + THREAD_UNREAD);
                     let [to, from, length, tid, out] = arguments else { return Ok(()) };
                     let read = read_memory(e, system, unread, [*to, *from, *length, *tid]);
                     e.store(read, At(*out, 0));
@@ -173,7 +173,7 @@ impl Registry {
 
 /// How much of the stack each routine takes with all that it calls. None calls itself.
 pub(super) fn frames(routines: &[Piece]) -> Vec<u32> {
-    // A routine calls those that were asked for by it, so behind it or known before; twice through is enough for the depth there is.
+    // Each time through, what one calls is known one call deeper.
     let mut frames: Vec<u32> = routines.iter().map(|piece| piece.code.frame).collect();
     for _ in 0..routines.len() {
         for (index, piece) in routines.iter().enumerate() {
@@ -443,7 +443,7 @@ fn read_string(e: &mut Emit<'_>, read: u16, arguments: [Value; 5]) {
 
 /// Reserves a record in the thread's ring. The first word says how many bytes, in its low 31 bits.
 fn reserve(e: &mut Emit<'_>, common: &Common<'_>, first: Value, out: At) {
-    let part = Base::Block(common.target.block);
+    let part = Base::Block(trapless_wire::SCRIPT_BLOCK);
     let size = 1i64 << common.layout.ring_bits;
     let [again, lost, done] = [(); 3].map(|()| e.block());
     let patience = e.int(PATIENCE.into());

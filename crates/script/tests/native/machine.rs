@@ -11,11 +11,10 @@ use trapless_wire::{Atomics, Clock, MessageRing, PAGE, Words, WordsMut};
 
 /// Where the script's parts are.
 pub const SHARED: u64 = PAGE;
-pub const BLOCK: u32 = 256;
+pub const BLOCK: u32 = trapless_wire::SCRIPT_BLOCK;
 pub const RING_BITS: u32 = 16;
 
-pub const TARGET: Target =
-    Target { machine: Machine::X86_64, shared: SHARED, block: BLOCK, ring_bits: RING_BITS };
+pub const TARGET: Target = Target { machine: Machine::X86_64, ring_bits: RING_BITS };
 
 /// Memory from `mmap`.
 pub struct Mapping {
@@ -184,7 +183,7 @@ impl Ready {
         for (piece, start) in pieces.iter().zip(&starts) {
             let address = code.address as u64;
             let routine = |number: u16| address + starts[usize::from(number)] as u64;
-            let bytes = piece.placed(address + *start as u64, region.address as u64, routine);
+            let bytes = piece.placed(address + *start as u64, region.address as u64 + SHARED, routine);
             // SAFETY: the mapping has room for all pieces.
             unsafe { code.address.add(*start).copy_from(bytes.as_ptr(), bytes.len()) };
         }

@@ -247,3 +247,80 @@ fn random_programs_do_the_same_natively_as_interpreted() {
         agree(seed, &program, &hits);
     }
 }
+
+/// A program that emits these words.
+fn words(of: &[Expression]) -> Program {
+    let parts = of.iter().cloned().map(Part::Word).collect();
+    Program {
+        messages: vec![vec![PartKind::Word; of.len()]],
+        bodies: vec![Body {
+            code: vec![Statement::Emit { message: MessageId(0), parts }],
+            ..Body::default()
+        }],
+        ..Program::default()
+    }
+}
+
+fn emitted(ready: &Ready) -> Vec<u64> {
+    let mut found = Vec::new();
+    ready.ring(0).drain(&ready.region, Incomplete::Wait, |message| found = message.words);
+    found
+}
+
+#[test]
+fn a_return_is_told_with_its_call() {
+    let asked = [
+        Context::Result,
+        Context::SecondResult,
+        Context::Frame,
+        Context::Duration,
+        Context::FloatResult,
+        Context::ReturnAddress,
+        Context::Register(0),
+        Context::Register(1),
+    ];
+    let program = words(&asked.map(Expression::Context));
+    let ready = Ready::new(&program, &[(BodyId(0), Moment::Return)], 1).unwrap();
+    let hit = Hit { arguments: [11, 22, 33, 44, 55, 66], ticks: 1044, ..Hit::default() };
+    ready.run(0, 0, &hit);
+    let duration = u64::try_from(u128::from(clock(0).scale) * 1000 >> 32).unwrap();
+    assert_eq!(emitted(&ready), [11, 22, 33, duration, 55, 66, 11, 22]);
+    for what in [Context::Argument(0), Context::Argument(7)] {
+        let refused =
+            Ready::new(&words(&[Expression::Context(what)]), &[(BodyId(0), Moment::Return)], 1).err();
+        assert_eq!(refused, Some(trapless_script::native::Refusal::Context { body: BodyId(0), what }));
+    }
+}
+
+#[test]
+fn a_threads_name_is_asked_for_and_signals_that_are_none_are_not_sent() {
+    let mut program = words(&[]);
+    program.messages = vec![vec![PartKind::Bytes(16)]];
+    program.bodies[0].scratch = 24;
+    let signals = [0, 65, -1, 1 << 32 | 9].map(|signal| Statement::Signal(Expression::Int(signal)));
+    let tell = Statement::Emit { message: MessageId(0), parts: vec![Part::Bytes(Place::Scratch(8), 16)] };
+    let name = Statement::ThreadName { to: Place::Scratch(8) };
+    program.bodies[0].code = signals.into_iter().chain([name, tell]).collect();
+    agree(0, &program, &[Hit::default()]);
+}
+
+#[test]
+fn what_a_thread_whose_id_is_unknown_would_read_is_counted() {
+    let read = Statement::Read {
+        into: LocalId(0),
+        from: Expression::Context(Context::Argument(0)),
+        as_: Width::Unsigned(8),
+        ok: Some(LocalId(1)),
+    };
+    let mut program = words(&[0, 1].map(|local| Expression::Local(LocalId(local))));
+    program.bodies[0].locals = vec![Scalar::Int; 2];
+    program.bodies[0].code.insert(0, read);
+    let ready = Ready::new(&program, &[(BodyId(0), Moment::Entry)], 1).unwrap();
+    let there = 77u64;
+    let arguments = [std::ptr::from_ref(&there) as u64, 0, 0, 0, 0, 0];
+    ready.run(0, 0, &Hit { arguments, ..Hit::default() });
+    assert_eq!(emitted(&ready), [77, 1]);
+    ready.run(0, 0, &Hit { arguments, tid: 0, ..Hit::default() });
+    assert_eq!(emitted(&ready), [0, 0]);
+    assert_eq!(ready.region.word(ready.part(0) + u64::from(trapless_wire::THREAD_UNREAD)), 1);
+}

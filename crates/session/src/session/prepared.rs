@@ -27,10 +27,17 @@ pub struct Prepared<'i> {
     pub(super) usdt: BTreeMap<u32, SiteNotes>,
     pub(super) signals: signals::Hooks,
     pub(super) home: Home,
-    /// The script whose bodies are called, with the clauses of its sites: of those that the same specifications mean, once.
-    pub(super) run: Option<(Arc<Run>, BTreeMap<Vec<u32>, [Vec<Clause>; 2]>)>,
+    /// The bodies that are called, if any are.
+    pub(super) run: Option<Called>,
     /// The id of the first site.
     pub(super) first: u32,
+}
+
+/// A script, and which of its bodies are called at the sites.
+pub(super) struct Called {
+    run: Arc<Run>,
+    /// By which specifications mean a site: at its entry, and at its return.
+    clauses: BTreeMap<Vec<u32>, [Vec<Clause>; 2]>,
 }
 
 /// What is known of a file that has sites.
@@ -140,12 +147,12 @@ impl<'i> Prepared<'i> {
                 clauses.insert(site.asked.clone(), run.clauses(&site.asked));
             }
         }
-        Self { run: Some((run, clauses)), ..self }
+        Self { run: Some(Called { run, clauses }), ..self }
     }
 
     /// The bodies that are called at a site.
     fn clauses(&self, site: &Site) -> Clauses<'_> {
-        let found = self.run.as_ref().and_then(|(_, clauses)| clauses.get(&site.asked));
+        let found = self.run.as_ref().and_then(|called| called.clauses.get(&site.asked));
         found.map_or(Clauses::default(), |[entry, at_return]| Clauses { entry, at_return })
     }
 
@@ -222,7 +229,7 @@ impl<'i> Prepared<'i> {
     /// Which of the sites can be probed, in which way, and why not the others.
     pub fn plan(&self, wanted: impl Fn(&Site) -> Wanted, allowed: &[Mechanism]) -> Plan<'_> {
         let (modules, requests) = self.requests(wanted);
-        let script = self.run.as_ref().map(|(run, _)| &run.script);
+        let script = self.run.as_ref().map(|called| &called.run.script);
         Plan::with_script(&self.facts, modules, &requests, allowed, self.home, script)
     }
 

@@ -99,7 +99,8 @@ impl OutputOptions {
         }
         let options = TextOptions {
             view: match measure {
-                Measure::Count => View::Count,
+                // What a script says, no reporter shows.
+                Measure::Count | Measure::Script => View::Count,
                 Measure::Latency => View::Latency,
                 Measure::Trace { .. } => View::Trace,
             },

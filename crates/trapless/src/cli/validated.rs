@@ -12,12 +12,17 @@ use super::verbs::{
 };
 use crate::error::Error;
 use crate::report::Sort;
+use crate::session::Run as ScriptRun;
 use crate::spec::{Exclusion, Kind, Location, Pattern, ProbeSpec, Syntax};
+use crate::target::Image;
 use crate::whoever::Whoever;
 use std::ffi::OsString;
+use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 use trapless_isa::Mechanism;
+use trapless_process::Process;
 
 /// What to do.
 #[derive(Debug)]
@@ -47,6 +52,8 @@ pub enum Command {
 pub struct Run {
     /// What is measured at each hit.
     pub measure: Measure,
+    /// The code that runs there, for [`Measure::Script`].
+    pub script: Option<Arc<dyn CodeFor>>,
     /// In which processes.
     pub target: Target,
     /// Whether what they create is probed, too.
@@ -77,6 +84,20 @@ pub enum Measure {
         /// How many arguments.
         args: u8,
     },
+    /// What a script says.
+    Script,
+}
+
+/// Code of a script for processes.
+pub trait CodeFor: fmt::Debug + Send + Sync {
+    /// What is called in a process, and what its memory begins with.
+    ///
+    /// # Errors
+    /// The script cannot run in it.
+    fn run_in(&self, process: &Process, images: &[Image]) -> Result<ScriptRun, Error>;
+
+    /// Whether another process may have it beside those that have.
+    fn may_be_shared(&self) -> bool;
 }
 
 /// Where probes are armed.
@@ -257,6 +278,7 @@ fn count(flags: CountFlags) -> Result<Run, Error> {
     let (selection, target) = selected(&flags.probes, kinds, flags.target, flags.follow.follow)?;
     Ok(Run {
         measure: Measure::Count,
+        script: None,
         target,
         follow: flags.follow.follow,
         pending: flags.follow.pending,
@@ -281,6 +303,7 @@ fn latency(flags: LatencyFlags) -> Result<Run, Error> {
     let (selection, target) = selected(&flags.probes, |_| (true, true), flags.target, flags.follow.follow)?;
     Ok(Run {
         measure: Measure::Latency,
+        script: None,
         target,
         follow: flags.follow.follow,
         pending: flags.follow.pending,
@@ -300,6 +323,7 @@ fn trace(flags: TraceFlags) -> Result<Run, Error> {
     let (selection, target) = selected(&flags.probes, kinds, flags.target, flags.follow.follow)?;
     Ok(Run {
         measure: Measure::Trace { args: flags.args },
+        script: None,
         target,
         follow: flags.follow.follow,
         pending: flags.follow.pending,

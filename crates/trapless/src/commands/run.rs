@@ -14,8 +14,9 @@ use crate::error::Error;
 use crate::files::Files;
 use crate::progress::Progress;
 use crate::report::{Exit, Running};
+use crate::resolve::Kinds;
 use crate::session::{Asked, Calls, Hold, Measure, Session, Snapshot};
-use crate::target;
+use crate::target::{self, Image};
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -26,7 +27,8 @@ use trapless_process::Process;
 use trapless_process::launch::{self, Child};
 use trapless_session::clock::Clock;
 
-use collect::Collector;
+pub(super) use collect::{Aside, Collector, End, Flow, Who};
+pub(super) use finish::Finished;
 use finish::finish;
 use numbers::Numbers;
 use pending::{Pending, Wanted};
@@ -38,40 +40,66 @@ use watch::watch;
 /// Nothing could be probed, or the output broke; then the probes are out.
 pub fn run(run: &Run) -> Result<u8, Error> {
     let ended = super::signals::install();
+    // Whoever is traced must not wait for a reader of our output.
+    let running = Running::new(if follows(run) { || true } else { super::signals::interrupted });
+    let reporter = run.output.reporter(run.measure, run.rows, running.clone())?;
+    collected(run, &mut Numbers::new(run, reporter), &running, ended)
+}
+
+/// Does what was asked, for this collector.
+///
+/// # Errors
+/// As [`run`].
+pub fn collected(
+    run: &Run,
+    collector: &mut dyn Collector,
+    running: &Arc<Running>,
+    ended: super::signals::Ended,
+) -> Result<u8, Error> {
     match &run.target {
-        Target::Processes(pids) if !run.follow => attached(run, pids, ended),
-        Target::Launch(command) if !run.follow => launched(run, command, ended),
-        _ => follow::follow(run, ended),
+        Target::Processes(pids) if !run.follow => attached(run, pids, collector, running, ended),
+        Target::Launch(command) if !run.follow => launched(run, command, collector, running, ended),
+        _ => follow::follow(run, collector, running, ended),
     }
 }
 
-/// Who reads what a run collects, and whether it goes on.
-fn collector(run: &Run) -> Result<(Numbers<'_>, Arc<Running>), Error> {
-    let running = Running::new(super::signals::interrupted);
-    let reporter = run.output.reporter(run.measure, run.rows, running.clone())?;
-    Ok((Numbers::new(run, reporter), running))
+/// Whether a run is one of a keeper's, which follows or finds whoever is meant.
+pub fn follows(run: &Run) -> bool {
+    run.follow || matches!(run.target, Target::Whoever(_))
 }
 
-fn attached(run: &Run, pids: &[i32], ended: super::signals::Ended) -> Result<u8, Error> {
-    let (mut collector, running) = collector(run)?;
+fn attached(
+    run: &Run,
+    pids: &[i32],
+    collector: &mut dyn Collector,
+    running: &Running,
+    ended: super::signals::Ended,
+) -> Result<u8, Error> {
     let (mut targets, files) = (Vec::new(), Files::default());
     let attached = pids.iter().try_for_each(|&pid| {
         let process = target::open(pid)?;
         let hold = Hold::Stop(super::stop_options(run.allow_seccomp));
         let (session, pending) = attach(run, &process, &files, hold)?;
-        targets.push(Armed { pending, ..Armed::new(Rc::new(process), session) });
-        Ok(())
+        let armed = Armed { pending, ..Armed::new(Rc::new(process), session) };
+        let joined = collector.joined(&armed);
+        targets.push(armed);
+        joined
     });
     // Nobody else is to be attached to.
     drop(files);
     let mut none = || None;
-    let result = attached.and_then(|()| watch(run, &mut targets, &mut collector, &mut none, ended, &running));
-    finish(run, targets, &mut collector, result, None, &running)?;
-    Ok(0)
+    let result = attached.and_then(|()| watch(run, &mut targets, collector, &mut none, ended, running));
+    finish(run, targets, collector, result, None, running)?;
+    Ok(collector.exit_code())
 }
 
-fn launched(run: &Run, command: &[std::ffi::OsString], ended: super::signals::Ended) -> Result<u8, Error> {
-    let (mut collector, running) = collector(run)?;
+fn launched(
+    run: &Run,
+    command: &[std::ffi::OsString],
+    collector: &mut dyn Collector,
+    running: &Running,
+    ended: super::signals::Ended,
+) -> Result<u8, Error> {
     if run.output.json && run.output.file.is_none() {
         crate::report::leave_stdout();
     }
@@ -85,13 +113,16 @@ fn launched(run: &Run, command: &[std::ffi::OsString], ended: super::signals::En
     let name = name_of(pid);
     let hold = Hold::Launched(&launched, options);
     let (session, pending) = attach(run, launched.process(), &Files::default(), hold)?;
-    collector.armed(pid, &session)?;
+    let process = Rc::new(target::open(pid)?);
+    let armed = Armed { announced: true, pending, ..Armed::new(process, session) };
+    collector.joined(&armed)?;
+    collector.armed(pid, &armed.session)?;
     if ended.get() {
         return Err(Error::Interrupted);
     }
-    let (process, mut child) = session.let_run(launched)?;
+    let (process, mut child) = armed.session.let_run(launched)?;
     let mut last_name = name.clone();
-    let mut targets = vec![Armed { announced: true, pending, ..Armed::new(Rc::new(process), session) }];
+    let mut targets = vec![Armed { process: Rc::new(process), ..armed }];
     let mut status = None;
     let mut exited = || {
         if status.is_none() {
@@ -103,7 +134,7 @@ fn launched(run: &Run, command: &[std::ffi::OsString], ended: super::signals::En
             None => Exit::Code(status.code().unwrap_or(0)),
         })
     };
-    let result = watch(run, &mut targets, &mut collector, &mut exited, ended, &running);
+    let result = watch(run, &mut targets, collector, &mut exited, ended, running);
     let mut exit = exited();
     // Its end is ours to hear of only when its tracer has.
     let patience = Instant::now() + Duration::from_secs(2);
@@ -115,17 +146,21 @@ fn launched(run: &Run, command: &[std::ffi::OsString], ended: super::signals::En
     if let [armed] = &mut targets[..] {
         armed.renamed = last_name.filter(|last| Some(last) != name.as_ref());
     }
-    finish(run, targets, &mut collector, result, exit, &running)?;
+    finish(run, targets, collector, result, exit, running)?;
     if exit.is_none() && super::signals::interrupted() {
         // As a shell would: a command launched in the foreground got the Ctrl-C, too. Wait for what it makes of it.
         let status = wait_for_end(&mut child)?;
         return Ok(status.and_then(|status| status.code()).map_or(0, |code| code as u8));
     }
-    Ok(exit.map_or(0, Exit::shell_code))
+    // A script has an exit code of its own.
+    Ok(match run.measure {
+        validated::Measure::Script => collector.exit_code(),
+        _ => exit.map_or(0, Exit::shell_code),
+    })
 }
 
 /// One process with its probes.
-struct Armed {
+pub(in crate::commands) struct Armed {
     process: Rc<Process>,
     session: Session,
     /// What is probed in libraries that are loaded later, if anything is.
@@ -167,13 +202,30 @@ impl Armed {
         }
     }
 
-    fn pid(&self) -> i32 {
+    pub(in crate::commands) fn pid(&self) -> i32 {
         self.process.pid().0
     }
+
+    pub(in crate::commands) fn session(&self) -> &Session {
+        &self.session
+    }
+}
+
+/// What is asked for in a process.
+///
+/// # Errors
+/// A script cannot run in it.
+fn asked(run: &Run, process: &Process, images: &[Image], later: Option<Kinds>) -> Result<Asked, Error> {
+    let asked = match &run.script {
+        Some(code) => Asked::run(code.run_in(process, images)?),
+        None => Asked::of(measure(run), &run.selection.mechanisms),
+    };
+    Ok(Asked { later, ..asked })
 }
 
 fn measure(run: &Run) -> Measure {
     match run.measure {
+        validated::Measure::Script => Measure::Run,
         // To end after so many hits, each must be known.
         validated::Measure::Count | validated::Measure::Latency if run.limits.max_events.is_some() => {
             Measure::Trace { args: 0 }
@@ -195,7 +247,7 @@ fn attach(
     let Wanted { sites, later, pending } = pending::wanted(run, process, &images)?;
     // Its thread must not be there when the keeper is forked.
     drop(progress);
-    let asked = Asked { later, ..Asked::of(measure(run), &run.selection.mechanisms) };
+    let asked = asked(run, process, &images, later)?;
     let session = Session::attach(process, &images, sites, asked, hold)?;
     let pending = later.map(|_| Pending::of(process, &session, (&images, files), pending));
     Ok((session, pending))

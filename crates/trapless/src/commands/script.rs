@@ -3,22 +3,34 @@
 //! A text becomes a [`Compiled`](trapless_script::lower::Compiled) script ([`load`]). Its probes that need no target run in this process ([`own`]), under a
 //! [`course`] that says when what happens, and prints.
 
+mod collector;
 mod course;
 mod environment;
 mod info;
 mod load;
 mod names;
+mod other;
 mod own;
+mod points;
+mod scripted;
+mod store;
 mod streams;
 mod suite;
+mod targets;
 mod texts;
 
 use crate::cli::script::{Script, Source, Task, Text};
 use crate::commands::signals;
 use crate::error::Error;
 use course::Course;
-
+use load::Loaded;
+use other::Other;
+use points::Points;
+use scripted::Scripted;
 use std::io::Write;
+use std::sync::{Arc, Mutex};
+use store::Store;
+use trapless_wire::ScriptLayout;
 
 /// Does what was asked.
 ///
@@ -51,8 +63,21 @@ fn work(text: &Text) -> Result<u8, Error> {
         Task::Compile => Ok(0),
         Task::Test => suite::tests(text, loaded),
         Task::Bench => suite::benchmarks(text, loaded),
-        _ => Course::new(text, loaded)?.alone(ended),
+        _ => course(text, loaded, ended),
     }
+}
+
+/// Runs a script.
+fn course(text: &Text, loaded: Loaded, ended: signals::Ended) -> Result<u8, Error> {
+    let points = Points::of(text, &loaded.compiled)?;
+    if points.probes.is_empty() {
+        let store = Store::new(&loaded.compiled.program, ScriptLayout::default());
+        let course = Course::new(text, loaded, Arc::new(Mutex::new(store)))?;
+        return course.alone(ended, Other::of(text.target.as_ref())?);
+    }
+    let scripted = Arc::new(Scripted::new(&loaded.compiled.program, &points)?);
+    let course = Course::new(text, loaded, Arc::clone(&scripted.store))?;
+    targets::run_in_targets(text, course, scripted, points, ended)
 }
 
 /// How a text is called in what is said of it.

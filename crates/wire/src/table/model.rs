@@ -183,9 +183,9 @@ impl Model {
         // Slots of others: live, with a fingerprint that is none of our keys'.
         let preferred = hash(&[1]) >> 29;
         for turn in self.free..u64::from(SLOTS) {
-            let index = (preferred + turn & 7) as usize;
+            let index = ((preferred + turn) & 7) as usize;
             let at = first + index * (self.table.slot_size() / 8) as usize;
-            memory.borrow_mut()[at] = 5 * META_VERSION | OTHER;
+            memory.borrow_mut()[at] = (5 * META_VERSION) | OTHER;
             frozen[at] = true;
             memory.borrow_mut()[TABLE_LIVE as usize / 8] += 1;
         }
@@ -423,6 +423,8 @@ fn two_threads_and_a_handler_add_exactly() {
         let mut model =
             Model::new(Change::ByWord, &[(Op::Add(1, 1), Some(Op::Add(1, 10))), (Op::Add(1, 100), None)]);
         let was = if before.is_empty() { 0 } else { 1 << 32 | 1 };
+        // Without a key at the beginning there is so much that can happen that one attempt has to do.
+        model.patience = if before.is_empty() { 1 } else { 2 };
         (model.before, model.free, model.table.value) = (before, 2, 8);
         model.explore(|situation, live| {
             let live: Vec<_> =
@@ -474,21 +476,20 @@ fn a_deleted_key_is_nobody_elses() {
         [(Op::Delete(1), Some(Op::Delete(1))), (Op::Set(1, 5), None)],
     ];
     for threads in ops {
-        for deaths in [0, 1] {
-            let mut model = Model::new(Change::UnderMeta, &threads);
-            (model.before, model.deaths, model.free) = (vec![1], deaths, 2);
-            model.explore(|situation, live| {
-                for (key, words) in live {
-                    let stuck = situation.threads.iter().any(|thread| thread.is_dead);
-                    assert!(stuck || words[0] >> 32 == *key || words[0] < 1000, "{situation:#?}");
-                }
-                if situation.threads.iter().all(|thread| !thread.is_dead) {
-                    assert_eq!(counted_live(situation), live.len() as u64, "{situation:#?}");
-                    let (said, counted) = drops(situation);
-                    assert_eq!(said, counted, "{situation:#?}");
-                }
-            });
-        }
+        // Threads that do not stop for ever are in it, too.
+        let mut model = Model::new(Change::UnderMeta, &threads);
+        (model.before, model.deaths, model.free) = (vec![1], 1, 2);
+        model.explore(|situation, live| {
+            for (key, words) in live {
+                let stuck = situation.threads.iter().any(|thread| thread.is_dead);
+                assert!(stuck || words[0] >> 32 == *key || words[0] < 1000, "{situation:#?}");
+            }
+            if situation.threads.iter().all(|thread| !thread.is_dead) {
+                assert_eq!(counted_live(situation), live.len() as u64, "{situation:#?}");
+                let (said, counted) = drops(situation);
+                assert_eq!(said, counted, "{situation:#?}");
+            }
+        });
     }
 }
 

@@ -91,6 +91,37 @@ fn nothing_is_kept_for_returns_that_do_not_ask() {
 }
 
 #[test]
+fn a_clause_is_lowered_again_for_each_function() {
+    use crate::diagnostics::Diagnostics;
+    use crate::lower::Compiler;
+    use crate::source::Sources;
+    use crate::syntax::{Options, files::NoFiles, load};
+
+    let mut sources = Sources::default();
+    let script = "uretprobe:./a:g { @ = arg0 } uprobe:./a:* { print(args.a) }";
+    let source = sources.add("stdin", script).unwrap();
+    let options = Options {
+        attach: Default::default(),
+        import_paths: Vec::new(),
+        environment: Vec::new(),
+        c: Default::default(),
+        is_native: &crate::check::is_native,
+        files: &NoFiles,
+    };
+    let script = load(&mut sources, source, &options, &mut Diagnostics::default()).unwrap();
+    let world = world();
+    let mut compiler = Compiler::new(&script, &sources, &world).unwrap();
+    let clause = compiler.clauses().iter().position(|clause| clause.depends_on_function).unwrap();
+    let function = |place| Function { parameters: vec![parameter("a", INT, place)], result: None };
+    let body = compiler.specialise(clause, function(Held::Argument(3))).unwrap();
+    assert!(compiler.specialise(clause, Function::default()).is_err());
+    let program = compiler.finish().program;
+    let printed = program.to_string();
+    let (_, own) = printed.split_once(&format!("body {}\n", body.0)).unwrap();
+    assert_eq!(own.trim(), "emit 1(SignExtend(32)(arg3))");
+}
+
+#[test]
 fn symbols_are_asked_for_by_name() {
     let (compiled, _) = compiled("uprobe:./a:f { print(*uaddr(\"counter\")) }", &world()).unwrap();
     assert_eq!(compiled.program.symbols.len(), 1);

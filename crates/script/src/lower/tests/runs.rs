@@ -215,6 +215,15 @@ fn parameters_come_from_the_command_line() {
 }
 
 #[test]
+fn what_is_too_large_is_refused() {
+    let nested = "unroll(100) { unroll(100) { unroll(100) { @ = 1 } } }";
+    let told = ran(&format!("begin {{ {nested} }}"), &World::default());
+    assert!(told.contains("what this probe does takes too much code or memory"), "{told}");
+    let large = "struct s { char a[1000000]; char b[1000000]; };\nbegin { $x = *(struct s *)0; print($x) }";
+    assert!(ran(large, &World::default()).contains("takes too much code or memory"));
+}
+
+#[test]
 fn exit_ends_the_body_and_is_the_code() {
     assert_eq!(
         ran("begin { print(1); exit(3); print(2) } end { print(\"end\") }", &World::default()),

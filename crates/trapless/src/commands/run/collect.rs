@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// Whether a run goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flow {
+pub(in crate::commands) enum Flow {
     /// It does.
     On,
     /// There is enough.
@@ -21,7 +21,7 @@ pub(super) enum Flow {
 
 /// Who a target is among those that are followed.
 #[derive(Clone, Debug)]
-pub(super) struct Who {
+pub(in crate::commands) struct Who {
     pub command: String,
     pub parent: i32,
     /// Hits of children in its memory that were told apart, and are in their own summaries.
@@ -30,7 +30,7 @@ pub(super) struct Who {
 
 /// How a target's end came.
 #[derive(Debug, Default)]
-pub(super) struct End {
+pub(in crate::commands) struct End {
     pub exit: Option<Exit>,
     /// How long it stood still for removal.
     pub stopped: Duration,
@@ -40,7 +40,7 @@ pub(super) struct End {
 
 /// Something about a run that follows, or about a process in it that has no probes.
 #[derive(Debug)]
-pub(super) enum Aside {
+pub(in crate::commands) enum Aside {
     /// A program was run in which nothing matches.
     WithoutMatch,
     /// A process lives and is not probed.
@@ -52,9 +52,14 @@ pub(super) enum Aside {
 /// Reads what targets collect.
 ///
 /// Each method fails with the error of what it writes to, or with what is wrong with a target.
-pub(super) trait Collector: Send {
+pub(in crate::commands) trait Collector: Send {
     /// A target's probes are armed.
     fn armed(&mut self, pid: i32, session: &Session) -> Result<(), Error>;
+
+    /// A target is there, whether or not that is told.
+    fn joined(&mut self, _armed: &Armed) -> Result<(), Error> {
+        Ok(())
+    }
 
     /// Takes what the targets have to show.
     fn take(&mut self, targets: &mut [Armed]) -> Result<Flow, Error>;
@@ -82,4 +87,9 @@ pub(super) trait Collector: Send {
 
     /// The run is over that followed. Nobody waits for it any more.
     fn finish_followed(&mut self) -> Result<(), Error>;
+
+    /// The exit code of a run that went well, where there was no command with its own.
+    fn exit_code(&self) -> u8 {
+        0
+    }
 }

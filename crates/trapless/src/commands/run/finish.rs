@@ -17,7 +17,7 @@ use trapless_session::outcome::Remark;
 const ENDING: Duration = Duration::from_millis(200);
 
 /// A target without probes.
-pub(super) struct Finished {
+pub(in crate::commands) struct Finished {
     pub armed: Armed,
     /// How long its probes were there.
     pub ran: Duration,

@@ -22,9 +22,8 @@ mod sharing;
 mod worker;
 
 use super::collect::Collector;
-use super::numbers::Numbers;
 use super::wait_for_end;
-use crate::cli::validated::{Run, Target};
+use crate::cli::validated::{Measure, Run, Target};
 use crate::commands::signals::{self, Ended};
 use crate::error::Error;
 use crate::report::{Exit, Running};
@@ -79,7 +78,7 @@ impl Task<'_> {
     /// Does it. The answer is whether all went well, and the exit code.
     fn work(&self, collector: &mut dyn Collector) -> Vec<u8> {
         match worker::work(self, collector) {
-            Ok(()) => vec![1, 0],
+            Ok(()) => vec![1, collector.exit_code()],
             Err(error) => {
                 error.tell();
                 vec![0, error.exit_code()]
@@ -92,16 +91,18 @@ impl Task<'_> {
 ///
 /// # Errors
 /// As without following; what the keeper has told is [`Error::Told`].
-pub(super) fn follow(run: &Run, ended: Ended) -> Result<u8, Error> {
+pub(super) fn follow(
+    run: &Run,
+    collector: &mut dyn Collector,
+    running: &Arc<Running>,
+    ended: Ended,
+) -> Result<u8, Error> {
     let own = Pid(std::process::id() as i32).leader();
     if same_memory(own, own).is_none() {
         return Err(Error::Usage(
             "--follow needs to know which processes share their memory, and the kernel, or a sandbox around trapless, does not tell (kcmp)".into(),
         ));
     }
-    // Whoever is traced must not wait for a reader of our output.
-    let running = Running::new(|| true);
-    let reporter = run.output.reporter(run.measure, run.rows, running.clone())?;
     let (root, launched) = match &run.target {
         Target::Processes(pids) => (Root::Processes(pids.clone()), None),
         Target::Whoever(whoever) => {
@@ -125,9 +126,9 @@ pub(super) fn follow(run: &Run, ended: Ended) -> Result<u8, Error> {
     }
     let (progress, tells) = std::io::pipe().map_err(Error::other)?;
     // Moved in, so that our copies of the reporter and of the keeper's end are gone.
-    let mut collector = Numbers::new(run, reporter);
-    let keeper = Keeper::start(move |parent| Task { run, root, running, parent, tells }.work(&mut collector));
-    wait_for(keeper.map_err(Error::other)?, progress, launched)
+    let running = Arc::clone(running);
+    let keeper = Keeper::start(move |parent| Task { run, root, running, parent, tells }.work(collector));
+    wait_for(run, keeper.map_err(Error::other)?, progress, launched)
 }
 
 /// Fails unless the files have what is to be probed: nobody needs to be waited for in vain.
@@ -143,7 +144,12 @@ fn check_files(run: &Run, whoever: &Whoever) -> Result<(), Error> {
 }
 
 /// Waits for the keeper, and for the command where it was interrupted.
-fn wait_for(mut keeper: Keeper, progress: PipeReader, launched: Option<Launched>) -> Result<u8, Error> {
+fn wait_for(
+    run: &Run,
+    mut keeper: Keeper,
+    progress: PipeReader,
+    launched: Option<Launched>,
+) -> Result<u8, Error> {
     let (mut launched, mut child) = (launched, None);
     let mut progress = Some(progress);
     let mut asked = false;
@@ -177,7 +183,10 @@ fn wait_for(mut keeper: Keeper, progress: PipeReader, launched: Option<Launched>
     if is_well == 0 {
         return Err(Error::Told(code));
     }
-    let Some(mut child) = child else { return Ok(0) };
+    let Some(mut child) = child else { return Ok(code) };
+    if run.measure == Measure::Script {
+        return Ok(code);
+    }
     let status = match child.try_wait().map_err(Error::other)? {
         None if signals::interrupted() => wait_for_end(&mut child)?,
         // What it was followed for has ended, so it has.

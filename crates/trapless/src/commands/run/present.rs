@@ -47,13 +47,14 @@ pub(super) fn present(
         Err(error) if is_absent(&error) => error,
         sites => return Ok(Present { sites: Some(sites?), absent: BTreeMap::new(), asked }),
     };
-    let (mut matching, mut absent) = (Vec::new(), BTreeMap::new());
+    let (mut matching, mut places, mut absent) = (Vec::new(), Vec::new(), BTreeMap::new());
     for (index, probe) in all.into_iter().enumerate() {
         match resolve(&[probe]) {
             Err(error) if is_absent(&error) => drop(absent.insert(index, error)),
             sites => {
                 sites?;
                 matching.push(probe);
+                places.push(index as u32);
             }
         }
     }
@@ -61,7 +62,10 @@ pub(super) fn present(
         // Each is there when it is asked for alone.
         return Err(of_all.into());
     }
-    let sites = if matching.is_empty() { None } else { Some(resolve(&matching)?) };
+    let mut sites = if matching.is_empty() { None } else { Some(resolve(&matching)?) };
+    for site in sites.iter_mut().flat_map(|sites| &mut sites.sites) {
+        site.asked.iter_mut().for_each(|asked| *asked = places[*asked as usize]);
+    }
     Ok(Present { sites, absent, asked })
 }
 

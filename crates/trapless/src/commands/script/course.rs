@@ -8,15 +8,19 @@
 
 use super::load::Loaded;
 use super::names::{Names, SiteNames, clock_ns};
+use super::other::Other;
 use super::own::Own;
+use super::store::Store;
 use super::streams::Streams;
 use crate::cli::script::{Task, Text, Warnings};
 use crate::commands::signals::{self, Ended};
 use crate::commands::wake::Wake;
 use crate::error::Error;
 use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use trapless_script::check::clauses::ClauseKind;
+use trapless_script::ir::PartKind;
 use trapless_script::lower::Compiled;
 use trapless_script::machine::{Event, Machine, Outside, OwnProbe};
 use trapless_script::output::{self, Layout, Options};
@@ -35,7 +39,10 @@ pub(super) struct Course<'t> {
     pub machine: Machine,
     pub names: Names,
     own: Own,
+    pub store: Arc<Mutex<Store>>,
     streams: Streams,
+    /// What the beginning said before all was attached: what went out, and what was wrong.
+    begun: (Vec<u8>, Vec<u8>),
     /// How many attach points there are in this process.
     attached: u64,
     /// What else there is that is not run.
@@ -52,6 +59,8 @@ enum Suite {
 
 /// The probes of a script that run in this process, each with its name.
 pub(super) fn own_probes(compiled: &Compiled) -> Vec<(OwnProbe, String)> {
+    // Their numbers are none of a session's.
+    const FIRST: u64 = 1 << 32;
     let mut probes = Vec::new();
     for clause in &compiled.clauses {
         for point in &clause.points {
@@ -69,7 +78,7 @@ pub(super) fn own_probes(compiled: &Compiled) -> Vec<(OwnProbe, String)> {
                 (_, ProbePoint::Bench(name)) => Event::Benchmark(name.clone()),
                 _ => continue,
             };
-            let site = probes.len() as u64;
+            let site = FIRST + probes.len() as u64;
             probes.push((OwnProbe { event, body: clause.body, site }, point.text.clone()));
         }
     }
@@ -123,7 +132,7 @@ impl<'t> Course<'t> {
     ///
     /// # Errors
     /// The output cannot be opened.
-    pub fn new(text: &'t Text, loaded: Loaded) -> Result<Self, Error> {
+    pub fn new(text: &'t Text, loaded: Loaded, store: Arc<Mutex<Store>>) -> Result<Self, Error> {
         let Loaded { compiled, settings } = loaded;
         let mut names = Names::default();
         let has = |kind| compiled.clauses.iter().any(|clause| clause.kind == kind);
@@ -139,12 +148,13 @@ impl<'t> Course<'t> {
         }
         let attached = own.len() as u64;
         let printed = options(text, &settings);
-        let mut machine =
+        let machine =
             Machine::new(compiled.program, compiled.messages, own, printed).map_err(Error::other)?;
         if let Some(map) = std::env::var_os(CLOCK_MAP).and_then(|name| name.into_string().ok()) {
-            machine.set_clock(&map);
+            store.lock().unwrap_or_else(PoisonError::into_inner).set_clock(&map);
         }
-        Ok(Self { text, machine, names, own: Own::new(), streams: Streams::open(text)?, attached, suite })
+        let (streams, begun) = (Streams::open(text)?, Default::default());
+        Ok(Self { text, machine, names, own: Own::new(), store, streams, begun, attached, suite })
     }
 
     /// Lets the machine do something, with all that it needs.
@@ -152,10 +162,12 @@ impl<'t> Course<'t> {
         &mut self,
         work: impl FnOnce(&mut Machine, &mut Outside<'_>) -> io::Result<T>,
     ) -> Result<T, Error> {
-        let Self { machine, names, own, streams, .. } = self;
+        let Self { machine, names, own, streams, store, .. } = self;
+        let mut store = store.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut out, mut err) = streams.both();
         let both = output::Streams { out: &mut out, err: &mut err };
-        let done = work(machine, &mut Outside { hit: own, resolver: names, streams: both });
+        let done =
+            work(machine, &mut Outside { hit: own, maps: &mut *store, resolver: names, streams: both });
         streams.printed(done)
     }
 
@@ -175,14 +187,66 @@ impl<'t> Course<'t> {
         Ok(())
     }
 
-    /// Runs the beginning.
-    pub fn begin(&mut self) -> Result<(), Error> {
+    /// The parts that each kind of message has.
+    pub fn messages(&self) -> &[Vec<PartKind>] {
+        self.machine.messages()
+    }
+
+    /// How many probes run in this process.
+    pub fn attached(&self) -> u64 {
+        self.attached
+    }
+
+    /// Whether nothing would ever run.
+    ///
+    /// # Errors
+    /// It would not: what can be done is told.
+    pub fn check(&self, in_targets: usize) -> Result<(), Error> {
+        if self.attached > 0 || in_targets > 0 {
+            return Ok(());
+        }
+        let what = match self.suite {
+            Suite::Tests => "No probes attached; use --test to run test probes.",
+            Suite::Benchmarks => "No probes attached; use --bench to run benchmark probes.",
+            Suite::None => "No probes to attach",
+        };
+        Err(Error::Script(self.text.dialect, what.to_owned()))
+    }
+
+    /// Runs the beginning before anything is attached, and keeps what it says.
+    pub fn begin_quietly(&mut self) -> Result<(), Error> {
+        self.note_signals();
+        let Self { machine, names, own, store, begun: (out, err), .. } = self;
+        let mut store = store.lock().unwrap_or_else(PoisonError::into_inner);
+        let streams = output::Streams { out, err };
+        let mut outside = Outside { hit: own, maps: &mut *store, resolver: names, streams };
+        machine.begin(now(), &mut outside).map_err(Error::other)
+    }
+
+    /// Prints what it said.
+    pub fn print_begun(&mut self) -> Result<(), Error> {
+        use std::io::Write;
+        let (out, err) = std::mem::take(&mut self.begun);
+        let (mut to_out, mut to_err) = self.streams.both();
+        let done = to_out
+            .write_all(&out)
+            .and_then(|()| if err.is_empty() { Ok(()) } else { to_err.write_all(&err) });
+        self.machine.start(now());
+        self.streams.printed(done)
+    }
+
+    fn note_signals(&self) {
         for probe in self.machine.probes() {
             if let Event::Signal(number) = probe.event {
                 signals::note_for_script(number);
             }
         }
         signals::note_for_script(libc::SIGUSR1);
+    }
+
+    /// Runs the beginning.
+    pub fn begin(&mut self) -> Result<(), Error> {
+        self.note_signals();
         self.step(|machine, outside| machine.begin(now(), outside))
     }
 
@@ -211,28 +275,27 @@ impl<'t> Course<'t> {
         Ok((code & 0xff) as u8)
     }
 
-    /// Runs a script that has no target.
+    /// Runs a script that has no probes elsewhere. `other`: a process with which it ends.
     ///
     /// # Errors
     /// Those of the output.
-    pub fn alone(mut self, ended: Ended) -> Result<u8, Error> {
-        if self.attached == 0 {
-            let what = match self.suite {
-                Suite::Tests => "No probes attached; use --test to run test probes.",
-                Suite::Benchmarks => "No probes attached; use --bench to run benchmark probes.",
-                Suite::None => "No probes to attach",
-            };
-            return Err(Error::Script(self.text.dialect, what.to_owned()));
-        }
+    pub fn alone(mut self, ended: Ended, mut other: Other) -> Result<u8, Error> {
+        self.check(0)?;
         if self.text.task == Task::DryRun {
             return Ok(0);
         }
         self.tell_attached(0)?;
         self.begin()?;
-        while !self.machine.is_over() && !self.machine.is_idle() && !ended.get() {
-            Wake::new().sleep(self.next());
+        other.let_run()?;
+        while !self.machine.is_over() && !(self.machine.is_idle() && other.is_none()) && !ended.get() {
+            let mut wake = Wake::new();
+            other.wakes(&mut wake);
+            wake.sleep(self.next());
             if !ended.get() {
                 self.tick()?;
+            }
+            if other.has_ended() {
+                break;
             }
         }
         self.finish()

@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use trapless_process::Process;
 use trapless_script::output::{Ran, Resolver, Symbol, Zone};
@@ -46,7 +46,7 @@ pub(super) struct SiteNames {
 
 /// The files that a process has mapped.
 struct Mapped {
-    process: Option<Rc<Process>>,
+    process: Option<Arc<Process>>,
     images: Vec<Image>,
     /// What has been asked for.
     known: HashMap<u64, Vec<Symbol>>,
@@ -71,18 +71,16 @@ impl Names {
     }
 
     /// Looks what a process has mapped, while it lives.
-    pub fn look_at(&mut self, process: &Rc<Process>) {
-        let pid = process.pid().0 as u32;
-        let Ok(images) = target::images(process, &self.files) else { return };
-        let process = Some(Rc::clone(process));
-        self.processes.insert(pid, Mapped { process, images, known: HashMap::new() });
+    pub fn look_at(&mut self, pid: i32) {
+        let Ok(process) = target::open(pid) else { return };
+        let Ok(images) = target::images(&process, &self.files) else { return };
+        let process = Some(Arc::new(process));
+        self.processes.insert(pid as u32, Mapped { process, images, known: HashMap::new() });
     }
 
     fn mapped(&mut self, pid: u32) -> Option<&mut Mapped> {
-        if !self.processes.contains_key(&pid)
-            && let Ok(process) = target::open(pid as i32)
-        {
-            self.look_at(&Rc::new(process));
+        if !self.processes.contains_key(&pid) {
+            self.look_at(pid as i32);
         }
         self.processes.get_mut(&pid)
     }

@@ -70,7 +70,8 @@ impl Store {
 
     /// Whether another process may be probed: plain maps lie in one at a time.
     pub fn may_attach(&self) -> bool {
-        self.attached.is_empty() || !self.program.maps.iter().any(|map| matches!(map.value, MapValue::Bytes(_)))
+        self.attached.is_empty()
+            || !self.program.maps.iter().any(|map| matches!(map.value, MapValue::Bytes(_)))
     }
 
     /// A process is probed. What the maps held went into its memory.
@@ -203,7 +204,8 @@ fn put_together(aggregation: Aggregation, all: &mut Entries, more: Entries) {
 /// Takes off what was set aside.
 fn take_off(aggregation: Aggregation, from: &mut [u8], what: &[u8]) {
     for (index, (from, what)) in from.chunks_exact_mut(8).zip(what.chunks_exact(8)).enumerate() {
-        let [there, off] = [&*from, what].map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap_or_default()));
+        let [there, off] =
+            [&*from, what].map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap_or_default()));
         let is_float = match aggregation {
             Aggregation::SumOfFloats => true,
             Aggregation::AverageOfFloats => index == 1,

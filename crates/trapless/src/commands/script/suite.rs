@@ -9,6 +9,7 @@ use crate::cli::script::Text;
 use crate::error::Error;
 use crate::spec::{Pattern, Syntax};
 use std::io;
+use trapless_script::interp::maps::Tables;
 use trapless_script::machine::{Event, Machine, Outside, OwnProbe};
 use trapless_script::output::{self, Benchmark, Options, Tested};
 
@@ -35,6 +36,7 @@ struct Suite {
     probes: Vec<(OwnProbe, String)>,
     streams: Streams,
     own: Own,
+    maps: Tables,
 }
 
 impl Suite {
@@ -51,9 +53,10 @@ impl Suite {
             }
         }
         let compiled = loaded.compiled;
+        let maps = Tables::new(&compiled.program);
         let machine =
             Machine::new(compiled.program, compiled.messages, begins, printed).map_err(Error::other)?;
-        Ok(Self { machine, names, probes, streams: Streams::open(text)?, own: Own::new() })
+        Ok(Self { machine, names, probes, streams: Streams::open(text)?, own: Own::new(), maps })
     }
 
     /// Lets the machine do something, and prints.
@@ -61,20 +64,20 @@ impl Suite {
         &mut self,
         work: impl FnOnce(&mut Machine, &mut Outside<'_>) -> io::Result<T>,
     ) -> Result<T, Error> {
-        let Self { machine, names, own, streams, .. } = self;
+        let Self { machine, names, own, streams, maps, .. } = self;
         let (mut out, mut err) = streams.both();
         let both = output::Streams { out: &mut out, err: &mut err };
-        let done = work(machine, &mut Outside { hit: own, resolver: names, streams: both });
+        let done = work(machine, &mut Outside { hit: own, maps, resolver: names, streams: both });
         streams.printed(done)
     }
 
     /// Runs a body whose output goes nowhere but into `printed`; its result, the nanoseconds it took, and whether it ended the script or said that something
     /// is wrong.
     fn run(&mut self, probe: &OwnProbe, printed: &mut Vec<u8>) -> Result<Ran, Error> {
-        let Self { machine, names, own, .. } = self;
+        let Self { machine, names, own, maps, .. } = self;
         let mut told = Vec::new();
         let streams = output::Streams { out: printed, err: &mut told };
-        let mut outside = Outside { hit: own, resolver: names, streams };
+        let mut outside = Outside { hit: own, maps, resolver: names, streams };
         let since = now();
         let result = machine.run(probe.body, probe.site, &mut outside).map_err(Error::other)?;
         let duration = now().saturating_sub(since);

@@ -147,9 +147,10 @@ impl Follower<'_> {
             (Some(absent), None) => return Ok(Err(absent)),
             (absent, _) => absent,
         };
+        let mut asked = Some(super::super::asked(run, process, &images, later)?);
         let session = holder(&mut |holder| {
             let sites = sites.take().unwrap_or_default();
-            let asked = Asked { later, ..Asked::of(measure(run), &run.selection.mechanisms) };
+            let asked = asked.take().unwrap_or_else(|| Asked::of(measure(run), &run.selection.mechanisms));
             Session::attach(process, &images, sites, asked, Hold::Held(holder))
         });
         match (session, absent) {
@@ -180,6 +181,11 @@ impl Follower<'_> {
 
     /// Gives a forked child numbers of its own: the copy of `of`'s probes that it has inherited counts there.
     pub(super) fn arm_child(&mut self, process: &Rc<Process>, of: usize) {
+        if self.run.script.as_ref().is_some_and(|code| !code.may_be_shared()) {
+            let why = "the script's maps hold plain values, which one process at a time can have";
+            self.not_followed(process.pid().0, &why);
+            return;
+        }
         let parent = &self.targets[of].session;
         let child = self.family.hold(process, |stopped| parent.of_forked_child(process, stopped));
         match child {
@@ -211,6 +217,9 @@ impl Follower<'_> {
         self.who.insert(pid.0, Who { command, parent, told_apart: 0 });
         let armed = Armed::new(Rc::clone(process), session);
         let armed = Armed { announced: true, beginning, pending, absent, ..armed };
+        if let Err(error) = self.collector.joined(&armed) {
+            self.not_followed(pid.0, &error);
+        }
         self.targets.push(armed);
     }
 

@@ -1,0 +1,320 @@
+//! A script's run with processes: its messages are read from their memory and printed, in the order in which they were told.
+
+use super::course::Course;
+use super::names::SiteNames;
+use super::scripted::Scripted;
+use crate::commands::run::{Armed, Aside, Collector, End, Finished, Flow, Who};
+use crate::error::Error;
+use crate::report::{Exit, ProbeSummary};
+use crate::session::Session;
+use crate::terminal::tell;
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+use trapless_engine::{AT_RETURN, ScriptMemory};
+use trapless_process::ticks;
+use trapless_script::ir::{MessageId, PartKind};
+use trapless_wire::{
+    Incomplete, Message, MessagePart, MessageRing, THREAD_NO_SCRATCH, THREAD_OUT_OF_FUEL, THREAD_UNREAD,
+    Words,
+};
+
+/// How often rings of messages are read.
+const TICK: Duration = Duration::from_millis(5);
+
+/// A record that is not complete for so long never will be.
+const HOPELESS: Duration = Duration::from_secs(1);
+
+/// A script's run with processes.
+pub(in crate::commands) struct Scripting<'t> {
+    course: Course<'t>,
+    scripted: Arc<Scripted>,
+    messages: Vec<Vec<MessagePart>>,
+    /// Messages that wait for earlier ones, with the process they come from.
+    waiting: Vec<(i32, Message)>,
+    /// Ticks when the rings were read last: what was told before is all here.
+    read_at: u64,
+    /// Since when a ring waits for a record.
+    stuck: HashMap<u64, Instant>,
+    /// Messages that were lost and told of.
+    lost: u64,
+    /// Of processes that are gone.
+    gone: Losses,
+    next_read: Option<Instant>,
+    /// How many probes the files have that are named, where no process is given.
+    in_files: Option<u64>,
+    is_told: bool,
+    exit_code: u8,
+}
+
+/// What was not done, or not told.
+#[derive(Clone, Copy, Debug, Default)]
+struct Losses {
+    messages: u64,
+    out_of_fuel: u64,
+    no_scratch: u64,
+    unread: u64,
+    without_block: u64,
+    in_children: u64,
+}
+
+impl Losses {
+    fn of(memory: &ScriptMemory, bits: u32) -> Self {
+        let region = memory.region();
+        let sum =
+            |offset: u32| memory.blocks().map(|block| region.word(block.start + u64::from(offset))).sum();
+        let unrun = memory.unrun();
+        Self {
+            messages: memory.blocks().map(|block| MessageRing { at: block.start, bits }.lost(region)).sum(),
+            out_of_fuel: sum(THREAD_OUT_OF_FUEL),
+            no_scratch: sum(THREAD_NO_SCRATCH),
+            unread: sum(THREAD_UNREAD),
+            without_block: unrun.without_block,
+            in_children: unrun.in_children,
+        }
+    }
+
+    fn add(&mut self, more: Self) {
+        self.messages += more.messages;
+        self.out_of_fuel += more.out_of_fuel;
+        self.no_scratch += more.no_scratch;
+        self.unread += more.unread;
+        self.without_block += more.without_block;
+        self.in_children += more.in_children;
+    }
+}
+
+impl<'t> Scripting<'t> {
+    /// `in_files`: how many probes are in the files that are named, where no process is given.
+    pub fn new(course: Course<'t>, scripted: Arc<Scripted>, in_files: Option<u64>) -> Self {
+        let kind = |kind: &PartKind| match kind {
+            PartKind::Word => MessagePart::Word,
+            PartKind::Bytes(size) => MessagePart::Bytes(*size),
+            PartKind::Text(size) => MessagePart::Text(*size),
+        };
+        let messages = course.messages().iter().map(|parts| parts.iter().map(kind).collect()).collect();
+        let tells = scripted.layout().ring_bits != 0;
+        Self {
+            course,
+            scripted,
+            messages,
+            waiting: Vec::new(),
+            read_at: 0,
+            stuck: HashMap::new(),
+            lost: 0,
+            gone: Losses::default(),
+            next_read: tells.then(Instant::now),
+            in_files,
+            is_told: false,
+            exit_code: 0,
+        }
+    }
+
+    /// The exit code, once the run is over.
+    pub fn exit_code(&self) -> u8 {
+        self.exit_code
+    }
+
+    /// Runs the beginning, before anything is armed. What it says is printed when it is told that all is attached.
+    pub fn begin(&mut self) -> Result<(), Error> {
+        self.course.begin_quietly()
+    }
+
+    /// Says that all is attached, and prints what was said before.
+    fn tell_attached(&mut self, probes: u64) -> Result<(), Error> {
+        if !std::mem::replace(&mut self.is_told, true) {
+            self.course.tell_attached(probes)?;
+            self.course.print_begun()?;
+        }
+        Ok(())
+    }
+
+    /// Whether the script has ended itself already.
+    pub fn is_over(&self) -> bool {
+        self.course.machine.is_over()
+    }
+
+    /// Ends a script that has ended itself at its beginning.
+    pub fn end_early(mut self) -> Result<u8, Error> {
+        self.end()?;
+        Ok(self.exit_code)
+    }
+
+    fn memories(&self) -> Vec<(i32, ScriptMemory)> {
+        let store = self.scripted.store.lock().unwrap_or_else(PoisonError::into_inner);
+        store.attached().map(|(pid, memory)| (pid, memory.clone())).collect()
+    }
+
+    /// Reads all rings, and prints what was told before the last time.
+    fn read(&mut self, is_last: bool) -> Result<(), Error> {
+        let bits = self.scripted.layout().ring_bits;
+        if bits == 0 {
+            return Ok(());
+        }
+        let (before, now) = (self.read_at, ticks());
+        let mut lost = self.gone.messages;
+        for (pid, memory) in self.memories() {
+            for block in memory.blocks() {
+                self.read_ring(pid, &memory, MessageRing { at: block.start, bits }, is_last);
+            }
+            lost += Losses::of(&memory, bits).messages;
+        }
+        self.read_at = now;
+        if lost > self.lost {
+            let more = lost - self.lost;
+            self.lost = lost;
+            self.course.step(|machine, outside| machine.printer().lost(more, &mut outside.streams))?;
+        }
+        self.print_before(if is_last { u64::MAX } else { before })
+    }
+
+    fn read_ring(&mut self, pid: i32, memory: &ScriptMemory, ring: MessageRing, is_last: bool) {
+        let since = self.stuck.get(&ring.at);
+        let is_hopeless = is_last || since.is_some_and(|since| since.elapsed() >= HOPELESS);
+        let incomplete = if is_hopeless { Incomplete::Leave } else { Incomplete::Wait };
+        let waiting = &mut self.waiting;
+        let drained = ring.drain(memory.region(), incomplete, |message| waiting.push((pid, message)));
+        match drained.is_waiting && drained.taken == 0 {
+            true => drop(self.stuck.entry(ring.at).or_insert_with(Instant::now)),
+            false => drop(self.stuck.remove(&ring.at)),
+        }
+    }
+
+    /// Prints those from before a moment.
+    fn print_before(&mut self, moment: u64) -> Result<(), Error> {
+        self.waiting.sort_by_key(|(_, message)| message.ticks);
+        let end = self.waiting.partition_point(|(_, message)| message.ticks < moment);
+        let messages: Vec<(i32, Message)> = self.waiting.drain(..end).collect();
+        if messages.is_empty() {
+            return Ok(());
+        }
+        let kinds = &self.messages;
+        self.course.step(|machine, outside| {
+            for (_, message) in &messages {
+                let Some(parts) = kinds.get(message.number as usize).and_then(|kinds| message.parts(kinds))
+                else {
+                    continue;
+                };
+                let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
+                machine.message(MessageId(message.number), &parts, outside)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// A process has no probes any more: what it has told and left is taken.
+    fn leave(&mut self, pid: i32) -> Result<(), Error> {
+        self.read(true)?;
+        let mut store = self.scripted.store.lock().unwrap_or_else(PoisonError::into_inner);
+        let memory = store.attached().find(|(other, _)| *other == pid).map(|(_, memory)| memory.clone());
+        if let Some(memory) = memory {
+            self.gone.add(Losses::of(&memory, self.scripted.layout().ring_bits));
+            self.gone.messages = self.gone.messages.max(0);
+        }
+        store.detach(pid);
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), Error> {
+        self.tell_attached(self.in_files.unwrap_or(0))?;
+        self.exit_code = self.course.finish()?;
+        let Losses { out_of_fuel, no_scratch, unread, without_block, in_children, .. } = self.gone;
+        let notes = [
+            (out_of_fuel, "runs of probes were ended, because their loops went round too often"),
+            (
+                no_scratch,
+                "hits did not run their probe, because too many signal handlers had interrupted each other in probes",
+            ),
+            (unread, "reads of memory were not tried, because it is not known which thread they were for"),
+            (without_block, "hits did not run their probe, because their threads had no memory for it"),
+            (
+                in_children,
+                "hits were in forked children, and did not run their probe there: give --follow for those",
+            ),
+        ];
+        for (count, what) in notes.iter().filter(|(count, _)| *count > 0) {
+            tell(format_args!("{count} {what}"));
+        }
+        Ok(())
+    }
+}
+
+impl Collector for Scripting<'_> {
+    fn armed(&mut self, _pid: i32, session: &Session) -> Result<(), Error> {
+        let kinds = session.probes().iter().map(|probe| probe.kinds);
+        let probes = kinds.map(|kinds| u64::from(kinds.entry) + u64::from(kinds.returns)).sum();
+        self.tell_attached(self.in_files.unwrap_or(probes))
+    }
+
+    fn joined(&mut self, armed: &Armed) -> Result<(), Error> {
+        let (pid, session) = (armed.pid(), armed.session());
+        let Some(memory) = session.script() else { return Ok(()) };
+        for probe in session.probes() {
+            let (id, function) = (u64::from(probe.id), probe.probed.function.text().to_owned());
+            let entry = if probe.usdt.is_some() { "usdt" } else { "uprobe" };
+            for (number, provider) in [(id, entry), (id | u64::from(AT_RETURN), "uretprobe")] {
+                let probe = format!("{provider}:{}:{function}", session.path_of(probe));
+                self.course.names.name_site(number, SiteNames { probe, function: function.clone() });
+            }
+        }
+        self.course.names.look_at(pid);
+        let mut store = self.scripted.store.lock().unwrap_or_else(PoisonError::into_inner);
+        store.attach(pid, memory);
+        Ok(())
+    }
+
+    fn take(&mut self, _targets: &mut [Armed]) -> Result<Flow, Error> {
+        if self.next_read.is_some_and(|at| Instant::now() >= at) {
+            self.read(false)?;
+            self.next_read = Some(Instant::now() + TICK);
+        }
+        Ok(if self.is_over() { Flow::Enough } else { Flow::On })
+    }
+
+    fn next(&self) -> Option<Instant> {
+        [self.next_read, self.course.next()].into_iter().flatten().min()
+    }
+
+    fn tick(&mut self, _now: Instant, _targets: &mut [Armed]) -> Result<(), Error> {
+        self.course.tick()
+    }
+
+    fn gone(&mut self, armed: Armed, _who: Who, _end: End) -> Result<(), Error> {
+        self.leave(armed.pid())
+    }
+
+    fn of_sharing(&mut self, _pid: i32, _who: Who, _probes: Vec<ProbeSummary>, _exit: Option<Exit>) {}
+
+    fn note(&mut self, aside: Aside) {
+        match aside {
+            Aside::WithoutMatch => {}
+            Aside::NotFollowed(process) => {
+                let of = if process.command.is_empty() {
+                    String::new()
+                } else {
+                    format!(" ({})", process.command)
+                };
+                tell(format_args!("process {}{of} is not probed: {}", process.pid, process.reason));
+            }
+            Aside::Note(note) if note.code == "nobody" => {}
+            Aside::Note(note) => tell(&note.text),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        false
+    }
+
+    fn finish(&mut self, targets: Vec<Finished>, _exit: Option<Exit>) -> Result<(), Error> {
+        targets.iter().try_for_each(|target| self.leave(target.armed.pid()))?;
+        self.end()
+    }
+
+    fn finish_followed(&mut self) -> Result<(), Error> {
+        self.end()
+    }
+
+    fn exit_code(&self) -> u8 {
+        self.exit_code
+    }
+}

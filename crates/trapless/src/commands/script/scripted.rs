@@ -1,0 +1,145 @@
+//! A script's code for processes: compiled once, and told of each process what it is to know.
+
+use super::names::clock_ns;
+use super::points::Points;
+use super::store::Store;
+use crate::cli::validated::CodeFor;
+use crate::error::Error;
+use crate::target::Image;
+use std::collections::hash_map::RandomState;
+use std::fmt;
+use std::hash::{BuildHasher, Hasher};
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, Mutex, PoisonError};
+use trapless_engine::Script;
+use trapless_isa::Machine;
+use trapless_process::{Process, ticks};
+use trapless_script::ir::{ClockKind, Program};
+use trapless_script::native::{self, NativeProgram, memory};
+use trapless_session::clock;
+use trapless_session::session::{Run, RunAt};
+use trapless_wire::{Clock, SCRIPT_BLOCK, ScriptLayout};
+
+/// Log2 of the size of each thread's ring of messages.
+const RING_BITS: u32 = 17;
+
+/// The code of a script, and where it runs.
+pub(in crate::commands) struct Scripted {
+    program: Program,
+    native: NativeProgram,
+    runs: Vec<RunAt>,
+    pub(super) store: Arc<Mutex<Store>>,
+    /// When the script began, and the clock that ticks are measured by.
+    began: u64,
+    clock: clock::Clock,
+}
+
+impl fmt::Debug for Scripted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scripted").field("runs", &self.runs).finish_non_exhaustive()
+    }
+}
+
+impl Scripted {
+    /// Compiles the bodies of a script that run in processes.
+    ///
+    /// # Errors
+    /// There is no native code for one of them.
+    pub fn new(program: &Program, points: &Points) -> Result<Self, Error> {
+        let target =
+            native::Target { machine: Machine::X86_64, shared: 0, block: SCRIPT_BLOCK, ring_bits: RING_BITS };
+        let native = native::compile(program, &points.bodies, &target).map_err(Error::other)?;
+        let store = Store::new(program, native.layout.clone());
+        Ok(Self {
+            program: program.clone(),
+            native,
+            runs: points.runs.clone(),
+            store: Arc::new(Mutex::new(store)),
+            began: clock_ns(libc::CLOCK_BOOTTIME) as u64,
+            clock: clock::Clock::now(),
+        })
+    }
+
+    /// How the memory of the script is laid out.
+    pub fn layout(&self) -> &ScriptLayout {
+        &self.native.layout
+    }
+
+    fn about(&self, process: &Process, images: &[Image]) -> memory::About {
+        let pid = process.pid().0;
+        let status = process.status().ok();
+        let symbol = |symbol: &trapless_script::ir::Symbol| {
+            let is_meant = |image: &&Image| match &symbol.target {
+                None => true,
+                Some(target) => {
+                    image.path == *target || image.name() == target || image.path.ends_with(target.as_str())
+                }
+            };
+            let find = |image: &Image| {
+                let address = image.module(Some(process)).ok()?.symbol_address(&symbol.name)?;
+                Some(address.wrapping_add(image.bias(Some(process)).ok()?))
+            };
+            images.iter().filter(is_meant).find_map(find).unwrap_or(0)
+        };
+        let cgroup = || {
+            let group = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+            let path = group.lines().find_map(|line| line.strip_prefix("0::"))?.to_owned();
+            std::fs::metadata(format!("/sys/fs/cgroup{path}")).ok().map(|directory| directory.ino())
+        };
+        memory::About {
+            pid: pid as u64,
+            parent: status.as_ref().map_or(0, |status| status.ppid as u64),
+            uid: status.as_ref().map_or(0, |status| status.uid[0].into()),
+            gid: std::fs::metadata(format!("/proc/{pid}")).map_or(0, |about| about.gid().into()),
+            cgroup: cgroup().unwrap_or(0),
+            seed: RandomState::new().build_hasher().finish(),
+            // SAFETY: sysconf takes an integer.
+            processors: unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }.max(1) as u64,
+            began: self.began,
+            clocks: self.clocks(),
+            symbols: self.program.symbols.iter().map(symbol).collect(),
+        }
+    }
+
+    /// The clocks as they are now. A tick is as long as it was since the script began.
+    fn clocks(&self) -> Vec<(ClockKind, Clock)> {
+        let rate = self.clock.rate();
+        // Nanoseconds of 2^32 ticks.
+        let scale = rate.nanoseconds(1 << 32);
+        let kinds = [
+            (ClockKind::Monotonic, libc::CLOCK_MONOTONIC),
+            (ClockKind::Boot, libc::CLOCK_BOOTTIME),
+            (ClockKind::Tai, libc::CLOCK_TAI),
+            (ClockKind::Real, libc::CLOCK_REALTIME),
+            (ClockKind::Coarse, libc::CLOCK_MONOTONIC_COARSE),
+        ];
+        let clock = |(kind, id)| {
+            let (ticks_base, base) = (ticks(), clock_ns(id) as u64);
+            (kind, Clock { ticks_base, base, scale })
+        };
+        kinds.map(clock).to_vec()
+    }
+}
+
+impl CodeFor for Scripted {
+    fn may_be_shared(&self) -> bool {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner).may_attach()
+    }
+
+    fn run_in(&self, process: &Process, images: &[Image]) -> Result<Run, Error> {
+        let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        if !store.may_attach() {
+            let text = "the script's maps hold plain values, which one process at a time can have: name one with -p, or use count(), sum() and the like alone";
+            return Err(Error::Usage(text.to_owned()));
+        }
+        let about = self.about(process, images);
+        let shared = memory::image(&self.program, &self.native.layout, &about, store.own());
+        let script = Script {
+            program: self.native.code.clone(),
+            shared,
+            shared_size: self.native.layout.shared,
+            block_size: self.native.layout.thread,
+        };
+        Ok(Run { script, clauses: self.runs.clone() })
+    }
+}

@@ -1,0 +1,89 @@
+//! A script with probes in other processes: which ones, and the run in them.
+
+use super::collector::Scripting;
+use super::course::Course;
+use super::points::Points;
+use super::scripted::Scripted;
+use crate::cli::script::{Task, Text};
+use crate::cli::validated::{CodeFor, Limits, Measure, Rows, Run, Selection, Target};
+use crate::commands::run;
+use crate::commands::signals::{self, Ended};
+use crate::error::Error;
+use crate::report::Running;
+use crate::resolve::{self, Kinds, Sites};
+use crate::target::Image;
+use crate::whoever::Whoever;
+use std::path::Path;
+use std::sync::Arc;
+use trapless_isa::Mechanism;
+
+/// More functions than that are not probed by one script.
+const MOST_PROBES: usize = 200_000;
+
+/// Runs a script in processes; its exit code.
+///
+/// # Errors
+/// Nothing can be probed, or the output broke.
+pub(super) fn run_in_targets(
+    text: &Text,
+    course: Course<'_>,
+    scripted: Arc<Scripted>,
+    points: Points,
+    ended: Ended,
+) -> Result<u8, Error> {
+    course.check(points.probes.len())?;
+    let (target, in_files) = match &text.target {
+        Some(target) => (target.clone(), None),
+        None => {
+            let Some(files) = points.files() else {
+                let what = "its probes do not all name files; give -p PID for a running process";
+                return Err(Error::Script(text.dialect, what.to_owned()));
+            };
+            let count = probes_in(&points)?;
+            (Target::Whoever(Whoever { files, ..Whoever::default() }), Some(count))
+        }
+    };
+    let code: Arc<dyn CodeFor> = scripted.clone();
+    let run = Run {
+        measure: Measure::Script,
+        script: Some(code),
+        target,
+        follow: text.follow,
+        pending: false,
+        allow_seccomp: text.allow_seccomp,
+        selection: Selection {
+            probes: points.probes,
+            exclusions: Vec::new(),
+            mechanisms: vec![Mechanism::Jump, Mechanism::Short],
+            max_probes: MOST_PROBES,
+        },
+        limits: Limits::default(),
+        output: text.output.clone(),
+        rows: Rows::default(),
+    };
+    let running = Running::new(if run::follows(&run) { || true } else { signals::interrupted });
+    let mut scripting = Scripting::new(course, scripted, in_files);
+    if text.task == Task::DryRun {
+        return Ok(0);
+    }
+    scripting.begin()?;
+    if scripting.is_over() {
+        return scripting.end_early();
+    }
+    run::collected(&run, &mut scripting, &running, ended)
+}
+
+/// How many probes there are in the files that are named.
+fn probes_in(points: &Points) -> Result<u64, Error> {
+    let mut count = 0;
+    for (probe, is_own) in points.probes.iter().zip(&points.is_own) {
+        let Some(path) = probe.spec.module.as_literal() else { continue };
+        let image = Image::file(Path::new(path))?;
+        let kinds = Kinds { entry: probe.entry, returns: probe.returns };
+        let found: Sites = resolve::resolve(None, &[image], [(&probe.spec, kinds)], &[], MOST_PROBES)?;
+        if *is_own {
+            count += found.sites.len() as u64;
+        }
+    }
+    Ok(count)
+}
