@@ -147,35 +147,6 @@ fn to_bytes(words: &[u64], size: usize) -> Vec<u8> {
     bytes
 }
 
-impl<W: Words + ?Sized> Memory<'_, W> {
-    fn stacks(&self) -> Option<TableView<'_, W>> {
-        let (at, table) = self.layout.stacks?;
-        Some(TableView::new(self.words, self.shared + at, table))
-    }
-
-    /// The addresses of a stack by its number, the innermost first. Those of callers are return addresses. `None`: there is none of this
-    /// number.
-    pub fn stack(&self, number: u64) -> Option<Vec<u64>> {
-        let words = self.stacks()?.get(&[number]).ok()??;
-        let (count, frames) = words.split_first()?;
-        Some(frames[..frames.len().min(usize::try_from(*count).ok()?)].to_vec())
-    }
-
-    /// The numbers of all stacks that are kept.
-    pub fn stack_numbers(&self) -> Vec<u64> {
-        let mut numbers = Vec::new();
-        if let Some(stacks) = self.stacks() {
-            stacks.each(|entry| numbers.extend(entry.key.first()));
-        }
-        numbers
-    }
-
-    /// How many stacks are kept, and how many hits had one that could not be: their number is 0.
-    pub fn kept_stacks(&self) -> (u64, u64) {
-        self.stacks().map_or((0, 0), |stacks| (stacks.live(), stacks.full() + stacks.contended()))
-    }
-}
-
 impl<W: Atomics + ?Sized> Memory<'_, W> {
     fn value(&self, map: MapId) -> Option<MapValue> {
         self.program.maps.get(map.0 as usize).map(|map| map.value)

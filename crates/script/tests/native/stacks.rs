@@ -5,11 +5,10 @@ use trapless_script::ir::{
     Body, BodyId, Expression, LocalId, MessageId, Part, PartKind, Program, Scalar, StackWalk, Statement,
 };
 use trapless_script::native::Moment;
-use trapless_script::native::memory::Memory;
 use trapless_wire::unwind::{
     Area, Base, Facts, Method, Module, Place, Registers, Rule, Slot, Table, Tables, walk,
 };
-use trapless_wire::{Incomplete, Words, WordsMut};
+use trapless_wire::{Incomplete, KeptStacks, Words, WordsMut};
 
 /// Where the code is that the stacks tell of. Nothing is ever read there.
 const CODE: u64 = 0x7000_0000_0000;
@@ -43,16 +42,13 @@ fn lay(ready: &Ready, area: &[u8]) {
 
 /// Walks once, and says what was found.
 pub fn walked(ready: &Ready, hit: &Hit) -> Vec<u64> {
-    let program = program(127, StackWalk::Tables);
     ready.run(0, 0, hit);
     let mut number = None;
     ready.ring(0).drain(&ready.region, Incomplete::Wait, |message| number = message.words.first().copied());
-    let layout = &ready.native.layout;
-    let memory =
-        Memory { program: &program, layout, words: &ready.region, shared: SHARED, threads: Vec::new() };
-    let frames = memory.stack(number.unwrap()).unwrap();
+    let stacks = KeptStacks::of(&ready.native.layout, &ready.region, SHARED).unwrap();
+    let frames = stacks.get(number.unwrap()).unwrap();
     // Room for others.
-    if memory.kept_stacks().0 > 8000 {
+    if stacks.count() > 8000 {
         forget(ready);
     }
     frames

@@ -8,6 +8,7 @@ mod course;
 mod environment;
 mod info;
 mod load;
+mod mapped;
 mod names;
 mod other;
 mod own;
@@ -18,6 +19,7 @@ mod streams;
 mod suite;
 mod targets;
 mod texts;
+mod walks;
 
 use crate::cli::script::{Script, Source, Task, Text};
 use crate::commands::signals;
