@@ -52,7 +52,11 @@ const DEBUG_FOLDER: &str = "usr/lib/debug";
 
 /// The files of some processes. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct Files(Arc<Mutex<Kept>>);
+pub struct Files {
+    kept: Arc<Mutex<Kept>>,
+    /// Where separate debug files are looked for, too, as we see it.
+    debug: Arc<[PathBuf]>,
+}
 
 #[derive(Debug, Default)]
 struct Kept {
@@ -94,6 +98,18 @@ struct Root(fs::File);
 type RootIdentity = (Option<Inode>, Inode);
 
 impl Files {
+    /// None yet. Separate debug files are looked for in these folders first (see [`DebugSearch::roots`]).
+    pub fn searching(debug: impl IntoIterator<Item = PathBuf>) -> Self {
+        Self { debug: debug.into_iter().collect(), ..Self::default() }
+    }
+
+    /// The file at `path`, which no process needs to map.
+    pub(crate) fn open_path(&self, path: &Path) -> Result<File, ModuleError> {
+        let mut search = DebugSearch::default();
+        search.roots.splice(0..0, self.debug.iter().cloned());
+        Ok(File::new(Module::open_with(path, search)?, None))
+    }
+
     /// The file that is mapped, even when its path leads elsewhere by now. `path`: the mapping's, as the process sees it.
     pub(crate) fn open(
         &self,
@@ -118,7 +134,8 @@ impl Files {
         }
         let since = SystemTime::now();
         let root = self.root(process).map_err(unreadable)?;
-        let search = DebugSearch { roots: vec![root.path(DEBUG_FOLDER)], ..DebugSearch::default() };
+        let roots = self.debug.iter().cloned().chain([root.path(DEBUG_FOLDER)]).collect();
+        let search = DebugSearch { roots, ..DebugSearch::default() };
         // Separate debug files are found from its path, where that still leads to it.
         let found_from = if is_there { root.path(path) } else { format!("{path} (deleted)").into() };
         let file = Arc::new(File::new(Module::of_file(&mapped, found_from, search)?, Some(root)));
@@ -173,7 +190,7 @@ impl Files {
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
         // Who panicked has left nothing half done.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -33,7 +33,15 @@ pub struct Image {
 impl Image {
     /// A file that no process runs.
     pub fn file(path: &Path) -> Result<Self, Error> {
-        let file = File::open(path).map_err(|error| file_error(path, &error))?;
+        Self::file_of(path, &Files::default())
+    }
+
+    /// A file that no process runs, read as `files` says.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn file_of(path: &Path, files: &Files) -> Result<Self, Error> {
+        let file = files.open_path(path).map_err(|error| file_error(path, &error))?;
         Ok(Self {
             path: path.display().to_string(),
             alias: None,
@@ -41,7 +49,7 @@ impl Image {
             mapping: None,
             code: Vec::new(),
             offset: 0,
-            files: Files::default(),
+            files: files.clone(),
             file: OnceLock::from(Ok(Arc::new(file))),
             bias: OnceLock::from(0),
         })

@@ -20,7 +20,8 @@ use crate::{
 /// Where to look for separate debug files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DebugSearch {
-    /// Folders laid out like `/usr/lib/debug`. None: separate debug files are not looked for.
+    /// Folders laid out like `/usr/lib/debug`, or with the files themselves. A relative one is beside the module. None: separate debug
+    /// files are not looked for.
     pub roots: Vec<PathBuf>,
     /// Folders in which debuginfod's client keeps what it has fetched: `~/.cache/debuginfod_client`. Nothing is fetched.
     pub fetched: Vec<PathBuf>,
@@ -73,20 +74,40 @@ pub(crate) fn find(path: &Path, image: &Image, bytes: &[u8], search: &DebugSearc
         .iter()
         .filter_map(|path| open(path, search, image))
         .find(|file| build_id(&file.image, &file.source) == id);
-    by_id.or_else(|| by_link(path, image, bytes, search))
+    by_id.or_else(|| by_link(path, image, bytes, search)).or_else(|| by_name(path, image, id?, search))
+}
+
+/// By its own name with `.debug` behind it, where nothing links to it. Its build id tells whether it belongs.
+fn by_name(path: &Path, image: &Image, id: &[u8], search: &DebugSearch) -> Option<DebugFile> {
+    let path = path.canonicalize().ok()?;
+    let mut name = path.file_name()?.to_owned();
+    name.push(".debug");
+    beside_and_in_roots(&path, Path::new(&name), search)
+        .filter_map(|candidate| open(&candidate, search, image))
+        .find(|file| build_id(&file.image, &file.source) == Some(id))
+}
+
+/// Where a debug file of that name may be. `path`: of the module, canonical.
+fn beside_and_in_roots(
+    path: &Path,
+    name: &Path,
+    search: &DebugSearch,
+) -> impl Iterator<Item = PathBuf> + use<> {
+    let folder = path.parent().unwrap_or(path);
+    let below_root = folder.strip_prefix("/").unwrap_or(folder);
+    // A root may be a plain folder, too, and lie relative to the file, as debuggers take it.
+    let roots = search.roots.iter().map(|root| folder.join(root));
+    let in_roots = roots.flat_map(|root| [root.join(below_root).join(name), root.join(name)]);
+    let all: Vec<PathBuf> =
+        [folder.join(name), folder.join(".debug").join(name)].into_iter().chain(in_roots).collect();
+    let path = path.to_owned();
+    all.into_iter().filter(move |candidate| *candidate != path)
 }
 
 fn by_link(path: &Path, image: &Image, bytes: &[u8], search: &DebugSearch) -> Option<DebugFile> {
     let (name, checksum) = link(image.section_bytes(bytes, ".gnu_debuglink"))?;
     let path = path.canonicalize().ok()?;
-    let folder = path.parent()?;
-    let below_root = folder.strip_prefix("/").unwrap_or(folder);
-    let beside = [folder.join(name), folder.join(".debug").join(name)];
-    let in_roots = search.roots.iter().map(|root| root.join(below_root).join(name));
-    beside
-        .into_iter()
-        .chain(in_roots)
-        .filter(|candidate| *candidate != path)
+    beside_and_in_roots(&path, Path::new(name), search)
         .filter_map(|candidate| open(&candidate, search, image))
         .find(|file| crc32fast::hash(&file.source) == checksum)
 }

@@ -97,6 +97,28 @@ fn stripped_symbols_are_found_in_debug_files_that_belong() {
 }
 
 #[test]
+fn debug_files_are_found_in_folders_beside_the_module_by_its_name() {
+    if skip_without(&["gcc", "strip", "objcopy"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    compile("gcc", here, ("t.c", TRAITS), "full", &["-O2", "-g", "-Wl,--build-id=0xabcdef0124"]);
+    tool(here, "strip", &["full", "-o", "bare"]);
+    std::fs::create_dir(here.join("extra")).unwrap();
+    tool(here, "objcopy", &["--only-keep-debug", "full", "extra/bare.debug"]);
+    let search = DebugSearch { roots: vec!["extra".into()], ..DebugSearch::default() };
+    let named = |search: &DebugSearch| {
+        let module = Module::open_with(here.join("bare"), search.clone()).unwrap();
+        module.function_named("local").is_some()
+    };
+    assert!(named(&search) && !named(&DebugSearch::default()));
+    // Of another build.
+    tool(here, "objcopy", &["--remove-section=.note.gnu.build-id", "extra/bare.debug"]);
+    assert!(!named(&search));
+}
+
+#[test]
 fn mini_debug_info_names_local_functions() {
     if skip_without(&["gcc", "strip", "objcopy", "xz"]) {
         return;

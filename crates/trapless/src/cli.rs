@@ -43,10 +43,11 @@ Examples:
   trapless trace -p 4242 'libc.so.6:open*' --args 3 --return
   trapless count /usr/bin/redis-server:processCommand
   trapless list -p 4242 'libssl:SSL_*'
+  trapless -p 4242 -e 'uprobe:libc.so.6:malloc { @ = hist(arg0); }'
   trapless explain ./bin:function";
 
 static LONG_HELP: std::sync::LazyLock<String> =
-    std::sync::LazyLock::new(|| format!("{EXAMPLES}\n\n{PROBES}\n\n{EXIT_CODES}"));
+    std::sync::LazyLock::new(|| format!("{EXAMPLES}\n\n{PROBES}\n\n{SCRIPTS}\n\n{EXIT_CODES}"));
 
 /// How probes are written, as `--help` shows it.
 pub(crate) const PROBES: &str = "\
@@ -62,6 +63,18 @@ Probes:
   MODULE is a path, a file name, a soname, or the unique beginning of one: libssl for libssl.so.3.
   FUNCTION is mangled or demangled, with or without its parameters: ns::Parser::parse.
   FILE is the end of a path, and no pattern: src/parser.c.";
+
+/// Scripts in short, as `--help` shows it.
+pub(crate) const SCRIPTS: &str = "\
+Scripts:
+  trapless FILE -p PID            a script; - is standard input; #!/usr/bin/env trapless works
+  trapless -e 'PROGRAM' -p PID    the program that is given
+  trapless FILE 10 app -P fast    with parameters: $1 is 10, $2 is app, getopt(\"fast\") is true
+  The language is bpftrace's: PROBE /FILTER/ { STATEMENTS }, with maps: @calls[tid] = count();
+  Probes are uprobe:FILE:FUNCTION, uretprobe:FILE:FUNCTION, usdt:FILE:PROVIDER:NAME,
+  interval:s:1, begin, end and others. Maps are printed when a script ends.
+  exit(N) ends it with code N, Ctrl-C with 0; SIGUSR1 prints the maps meanwhile.
+  Called as bpftrace, by a link of that name, trapless takes bpftrace's command line.";
 
 #[cfg(test)]
 mod tests;

@@ -124,7 +124,7 @@ impl Registry {
             Routine::Stack => {
                 let walk = self.number(Routine::Walk);
                 let (at, table) = common.layout.stacks.ok_or(Refusal::Missing("table of stacks"))?;
-                let table = TableCode { base: Base::Region(common.target.shared + at), table };
+                let table = TableCode { base: Base::Shared(at), table };
                 workshop.piece(5, false, |e, arguments| {
                     stacks::keep(e, walk, &table, arguments);
                     Ok(())
@@ -138,10 +138,9 @@ impl Registry {
                 })
             }
             Routine::Fetch => {
-                let walks = stacks::Walks::new(common, self)?;
                 let system = self.number(Routine::System);
                 workshop.piece(5, false, |e, arguments| {
-                    stacks::fetch(e, &walks, system, arguments);
+                    stacks::fetch(e, system, arguments);
                     Ok(())
                 })
             }

@@ -37,8 +37,8 @@ use trapless_isa::detour::{
 };
 use trapless_wire::unwind::{BUCKET_BITS, DIRECTORY_OFFSET, Facts, MOST_CHANGES, RULE_BITS, Rule, Slot};
 use trapless_wire::{
-    HASH, SCRIPT_ARENAS, SCRIPT_SHADOW_BITS, SCRIPT_SHADOWS, SCRIPT_STACK_END, THREAD_MAIN_STACK,
-    THREAD_STACK, THREAD_STRANGE, THREAD_UNREAD, UNWIND_ROOM,
+    HASH, SCRIPT_ARENAS, SCRIPT_BLOCK, SCRIPT_SHADOW_BITS, SCRIPT_SHADOWS, SCRIPT_STACK_END,
+    THREAD_MAIN_STACK, THREAD_STACK, THREAD_STRANGE, THREAD_UNREAD, UNWIND_ROOM,
 };
 
 /// The most frames of a stack, with the word that counts them: its room in scratch memory.
@@ -132,8 +132,6 @@ const MOST_ARENAS: i64 = 128;
 pub(super) struct Walks {
     /// Where the area is.
     area: Base,
-    shared: u64,
-    block: u32,
     facts: Facts,
     fetch: u16,
 }
@@ -146,13 +144,7 @@ impl Walks {
             other => return Err(Refusal::Machine(other)),
         };
         let at = common.layout.unwind.ok_or(Refusal::Missing("room for unwind tables"))?;
-        Ok(Self {
-            area: Base::Region(common.target.shared + at),
-            shared: common.target.shared,
-            block: common.target.block,
-            facts,
-            fetch: registry.number(Routine::Fetch),
-        })
+        Ok(Self { area: Base::Shared(at), facts, fetch: registry.number(Routine::Fetch) })
     }
 }
 
@@ -687,12 +679,11 @@ impl Walk<'_> {
     /// Where a return address that was found is one of our return points: goes round again with the one that was taken.
     fn translate(&self, e: &mut Emit<'_>, pc: Value, slot: Value, head: Block) {
         let [other, inside, found] = [(); 3].map(|()| e.block());
-        let word = |offset: u32| self.walks.shared + u64::from(offset);
-        let shadows_at = e.address(Base::Region(word(SCRIPT_SHADOWS)));
+        let shadows_at = e.address(Base::Shared(SCRIPT_SHADOWS.into()));
         let shadows = e.load(shadows_at);
         leave_unless(e, shadows, other);
         // In one of the arenas?
-        let arenas_at = e.address(Base::Region(word(SCRIPT_ARENAS)));
+        let arenas_at = e.address(Base::Shared(SCRIPT_ARENAS.into()));
         let arenas = e.load(arenas_at);
         let end = e.int(16 * MOST_ARENAS);
         e.each(end, 16, |e, index, after| {
@@ -706,7 +697,7 @@ impl Walk<'_> {
         e.jump(other);
         // The shadow of the slot's page.
         e.b.switch_to_block(inside);
-        let bits_at = e.address(Base::Region(word(SCRIPT_SHADOW_BITS)));
+        let bits_at = e.address(Base::Shared(SCRIPT_SHADOW_BITS.into()));
         let bits = e.load(bits_at);
         let page = e.b.ins().ushr_imm_s(slot, i64::from(STACK_PAGE_SHIFT));
         let short_page = e.b.ins().ireduce(I32, page);
@@ -779,13 +770,13 @@ struct Own {
 
 /// Opens a window that has an address: the address, the frame's stack pointer, the thread's id, memory for bytes, and the context of the window, which says
 /// afterwards what is there.
-pub(super) fn fetch(e: &mut Emit<'_>, walks: &Walks, system: u16, arguments: &[Value]) {
+pub(super) fn fetch(e: &mut Emit<'_>, system: u16, arguments: &[Value]) {
     let &[address, sp, tid, window, context] = arguments else { return };
     let context = At(context, 0);
     let short_tid = e.b.ins().ireduce(I32, tid);
     let tid = e.b.ins().uextend(I64, short_tid);
-    let part = |offset: u32| Base::Block(walks.block + offset);
-    let end_at = e.address(Base::Region(walks.shared + u64::from(SCRIPT_STACK_END)));
+    let part = |offset: u32| Base::Block(SCRIPT_BLOCK + offset);
+    let end_at = e.address(Base::Shared(SCRIPT_STACK_END.into()));
     let main_end = e.load(end_at);
     let owner_at = e.address(Base::Block(BLOCK_OWNER));
     let owner = e.load(owner_at);

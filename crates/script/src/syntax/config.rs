@@ -203,7 +203,7 @@ const OPTIONS: [&str; 22] = [
 ];
 
 const LICENSES: [&str; 6] =
-    ["GPL", "GPL v2", "GPL and additional rights", "Dual BSD/GPL", "Dual MIT/GPL", "Dual MPL/GPL"];
+    ["Dual MIT/GPL", "Dual BSD/GPL", "Dual MPL/GPL", "GPL and additional rights", "GPL v2", "GPL"];
 
 /// The name of an option without what may be around it.
 fn plain(key: &str) -> String {

@@ -6,6 +6,7 @@
 use super::script::{Buffering, Dialect, Script, Search, Source, Stage, Task, Text, Warnings};
 use super::validated::{OutputOptions, Target};
 use std::path::PathBuf;
+use trapless_script::syntax::number;
 
 /// What is wrong with a command line.
 #[derive(Debug, PartialEq, Eq)]
@@ -149,8 +150,7 @@ fn words(arguments: &[String]) -> Result<Words, Misuse> {
             };
             words.options.push((option, value));
         } else if let Some(short) = word.strip_prefix('-').filter(|short| !short.is_empty()) {
-            let mut letters = short.char_indices();
-            while let Some((at, letter)) = letters.next() {
+            for (at, letter) in short.char_indices() {
                 let (_, takes, option) =
                     *SHORT.iter().find(|(known, ..)| *known == letter).ok_or_else(usage)?;
                 if !takes {
@@ -345,8 +345,8 @@ impl Said {
                 Some(file) if is_script(&file) => Source::File(file.into()),
                 searched => {
                     let pattern = searched.filter(|text| text != "*").unwrap_or_else(|| "*:*".to_owned());
-                    let Said { verbose, output, .. } = self;
-                    return Ok(Script::Search(Search { pattern, pid, verbose, output }));
+                    let Said { verbose, output, debug_directories, .. } = self;
+                    return Ok(Script::Search(Search { pattern, pid, verbose, debug_directories, output }));
                 }
             }
         } else if let Some(script) = self.script {
@@ -411,8 +411,8 @@ fn is_script(word: &str) -> bool {
 fn pid(text: &str) -> Result<i32, Misuse> {
     /// The highest process id that any kernel gives.
     const MOST: u64 = 0x40_0000;
-    match text.parse::<u64>() {
-        Err(_) => Err(Misuse::plain(format!("Failed to parse pid: invalid integer: {text}"))),
+    match number::parse(text) {
+        Err(error) => Err(Misuse::plain(format!("Failed to parse pid: {error}"))),
         Ok(pid) if pid > MOST => Err(Misuse::plain(format!("Pid out of range: {pid}"))),
         Ok(pid) => Ok(pid as i32),
     }
@@ -542,7 +542,8 @@ mod tests {
     fn what_bpftrace_refuses_is_refused() {
         for (line, what) in [
             ("-p 1 -c ls -e x", "Cannot use both"),
-            ("-e x -p -1", "Failed to parse pid"),
+            ("-e x -p -1", "Failed to parse pid: invalid integer: -1"),
+            ("-e x -p 111a1", "Failed to parse pid: invalid trailing bytes: 111a1"),
             ("-e x -p 99999999", "Pid out of range"),
             ("-v", "filename or -e"),
             ("-e x -B x", "-B must be"),

@@ -157,6 +157,8 @@ pub struct Search {
     pub pid: Option<i32>,
     /// Whether arguments are shown.
     pub verbose: bool,
+    /// Directories in which debug information is searched.
+    pub debug_directories: Vec<PathBuf>,
     /// Where results go.
     pub output: OutputOptions,
 }

@@ -1,5 +1,6 @@
 //! Command lines as tables: what they mean, or why they are refused.
 
+use super::script::{Dialect, Script, Source, Task, Text};
 use super::validated::{Command, Limits, Listing, Measure, Run, Target};
 use super::*;
 use crate::error::Error;
@@ -202,7 +203,6 @@ fn nonsense_values_are_refused() {
         "trace -p 1 --args 7 a:b",
         "status",
         "detach",
-        "frobnicate",
         "",
     ] {
         let error = Cli::try_parse_from(format!("trapless {line}").trim_end().split(' ')).unwrap_err();
@@ -210,10 +210,79 @@ fn nonsense_values_are_refused() {
     }
 }
 
+fn script(line: &str) -> Text {
+    match command(line) {
+        Ok(Command::Script(Script::Text(text))) => *text,
+        other => panic!("{line}: {other:?}"),
+    }
+}
+
+#[test]
+fn scripts_stand_where_a_command_would() {
+    let own = std::env::current_exe().unwrap();
+    let file = own.display();
+    let program = |text: &str| Source::Argument(text.into());
+    for (line, source, positional, named) in [
+        (format!("{file}"), Source::File(own.clone()), &[][..], &[][..]),
+        (format!("{file} 10 app"), Source::File(own.clone()), &["10", "app"], &[]),
+        (format!("-p 7 {file} 10 -P a -P b=2"), Source::File(own.clone()), &["10"], &["a", "b=2"]),
+        ("-".to_owned(), Source::Stdin, &[], &[]),
+        ("- 1".to_owned(), Source::Stdin, &["1"], &[]),
+        ("-e begin{}".to_owned(), program("begin{}"), &[], &[]),
+        ("-e begin{} 1 two".to_owned(), program("begin{}"), &["1", "two"], &[]),
+        ("-e begin{} -- sleep 1".to_owned(), program("begin{}"), &[], &[]),
+    ] {
+        let text = script(&format!("trapless {line}"));
+        assert_eq!(
+            (&text.source, &*text.positional, &*text.named),
+            (&source, &owned(positional)[..], &owned(named)[..]),
+            "{line}"
+        );
+        assert_eq!((text.task, text.dialect), (Task::Run, Dialect::Own), "{line}");
+    }
+    assert_eq!(script("trapless -e x --dry-run").task, Task::DryRun);
+    assert_eq!(script("trapless -e x --fmt").task, Task::Format);
+    assert_eq!(script("trapless -e x").target, None);
+    assert_eq!(script("trapless -e x -p 5").target, Some(Target::Processes(vec![5])));
+    assert_eq!(script("trapless -e x -- ls -l").target, Some(Target::Launch(vec!["ls".into(), "-l".into()])));
+    let text = script("trapless -e x --unsafe -q -f json -I inc --include a.h");
+    assert!(text.is_unsafe && text.quiet && text.output.json);
+    assert_eq!((text.include_directories, text.include_files), (vec!["inc".into()], vec!["a.h".into()]));
+}
+
+fn owned(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+#[test]
+fn a_word_that_is_neither_command_nor_file_is_refused_with_the_nearest_command() {
+    for (word, hint) in [
+        ("cuont", "did you mean: trapless count?"),
+        ("latancy", "did you mean: trapless latency?"),
+        ("zzzzzzzz", "trapless --help shows the commands"),
+    ] {
+        let error = command(&format!("trapless {word}")).unwrap_err();
+        let text = format!("'{word}' is no command, and no script of that name is there; {hint}");
+        assert_eq!((error.to_string(), error.exit_code()), (text, 2));
+    }
+    assert_eq!(command("trapless -p 1").unwrap_err().exit_code(), 2, "neither script nor command");
+}
+
+#[test]
+fn options_of_scripts_that_contradict_each_other_are_refused() {
+    for line in ["-e x --fmt --dry-run", "-e x -q -v", "-e x count", "-P"] {
+        let error = Cli::try_parse_from(format!("trapless {line}").split(' ').map(String::from));
+        let refused = error.map(Command::try_from).is_err();
+        assert!(refused || line == "-e x count", "{line}");
+    }
+    // Behind a program, a verb's name is a parameter.
+    assert_eq!(script("trapless -e x count").positional, ["count"]);
+}
+
 #[test]
 fn long_help_documents_probes_and_exit_codes() {
     let help = Cli::command().render_long_help().to_string();
-    for line in PROBES.lines().chain(EXIT_CODES.lines()) {
+    for line in PROBES.lines().chain(SCRIPTS.lines()).chain(EXIT_CODES.lines()) {
         assert!(help.contains(line), "{line}");
     }
 }

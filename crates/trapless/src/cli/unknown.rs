@@ -2,14 +2,17 @@
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-const STACKS: &str = "stacks are not collected; perf record -g samples them";
-const FILTER: &str = "hits are not filtered in the target; filter what comes: trapless trace -f json … | jq 'select(.args[0] > 100)'";
-const THREADS: &str = "threads are not chosen; every hit of trace -f json has its \"tid\"";
+const STACKS: &str =
+    "a script collects stacks: trapless -p PID -e 'uprobe:FILE:FUNCTION { @[ustack] = count(); }'";
+const FILTER: &str =
+    "a script filters: trapless -p PID -e 'uprobe:FILE:FUNCTION /arg0 > 100/ { @ = count(); }'";
+const THREADS: &str = "a script tells threads apart: trapless -p PID -e 'uprobe:FILE:FUNCTION /tid == 42/ { @[comm] = count(); }'";
 const FOLLOW: &str = "count, latency and trace probe children and the programs that they run with --follow";
 const SCRIPT: &str =
-    "there is no script; functions are named as MODULE:FUNCTION, and --args and --return show their values";
-const GROUP: &str = "hits are not grouped by value; group what comes: trapless trace --args 1 -f json … | jq .args[0] | sort | uniq -c";
-const SAMPLE: &str = "every call is counted and none is sampled, since that costs nanoseconds";
+    "a script is run without a command: trapless -e 'PROGRAM' -p PID, or trapless FILE -p PID";
+const GROUP: &str =
+    "a script groups by any value: trapless -p PID -e 'uprobe:FILE:FUNCTION { @[arg0] = count(); }'";
+const SAMPLE: &str = "every call is counted, since that costs nanoseconds; a script may leave some out: trapless -p PID -e 'uprobe:FILE:FUNCTION /rand % 100 == 0/ { @ = hist(arg0); }'";
 const PROCESSES: &str = "count, latency and trace choose processes by -p PID, -n NAME, --user and --cgroup";
 const TIMES: &str = "every line of a trace has its time, and times choose their unit themselves; -i shows results every so often";
 const ARGUMENTS: &str = "arguments are shown by trace --args N, return values by --return";
@@ -19,27 +22,12 @@ const NAMES: &str = "functions are named without an option, as MODULE:FUNCTION";
 const KNOWN: [(&[&str], &str); 16] = [
     (&["-e", "--eval", "--script"], SCRIPT),
     (&["-T", "--timestamp", "--time", "-u", "-m", "--microseconds", "--milliseconds"], TIMES),
-    (
-        &[
-            "-U",
-            "-K",
-            "-s",
-            "-k",
-            "-g",
-            "-b",
-            "--stack",
-            "--stacks",
-            "--ustack",
-            "--backtrace",
-            "--call-graph",
-        ],
-        STACKS,
-    ),
-    (&["--filter", "--where", "--if", "--slower", "--min"], FILTER),
-    (&["-L", "-t", "--tid", "--thread", "--per-thread"], THREADS),
-    (&["--by", "--key", "--group", "--group-by", "--hist"], GROUP),
+    (&["-U", "-K", "-s", "-k", "-g", "-b", "--stacks", "--ustack", "--backtrace", "--call-graph"], STACKS),
+    (&["--filter", "--if", "--min"], FILTER),
+    (&["-L", "-t", "--thread", "--per-thread"], THREADS),
+    (&["--key", "--group", "--group-by"], GROUP),
     (&["--follow-fork", "--follow-forks", "--children", "--fork"], FOLLOW),
-    (&["--rate", "--sample", "--every", "--max-rate", "--freq", "--frequency"], SAMPLE),
+    (&["--every", "--max-rate", "--freq", "--frequency"], SAMPLE),
     (&["-C", "--comm", "-G", "--uid", "--exec-name", "--process-name"], PROCESSES),
     (&["-A", "-R", "--argument", "--arguments", "--retval", "--auto-args"], ARGUMENTS),
     (&["-P", "-I", "--patch", "--include", "--probe", "--func", "--function", "--add"], NAMES),
@@ -85,14 +73,15 @@ mod tests {
     #[test]
     fn options_of_other_tools_say_where_to_go() {
         for (line, way) in [
-            ("trapless count -e x", "no option '-e'; there is no script"),
+            ("trapless count -e x", "no option '-e'; a script is run without a command: trapless -e"),
             ("trapless count -T m:f", "every line of a trace has its time"),
-            ("trapless trace -U m:f", "perf record -g"),
-            ("trapless trace --stack m:f", "perf record -g"),
-            ("trapless trace --filter arg0>1 m:f", "jq"),
+            ("trapless trace -U m:f", "@[ustack] = count()"),
+            ("trapless trace --backtrace m:f", "@[ustack] = count()"),
+            ("trapless trace --filter arg0>1 m:f", "/arg0 > 100/"),
             ("trapless trace --filter=x m:f", "no option '--filter'"),
-            ("trapless trace -L 3 m:f", "tid"),
-            ("trapless count --by arg0 m:f", "uniq -c"),
+            ("trapless trace -L 3 m:f", "/tid == 42/"),
+            ("trapless count --key arg0 m:f", "@[arg0] = count()"),
+            ("trapless count --every 100 m:f", "/rand % 100 == 0/"),
             ("trapless count --follow-forks m:f", "with --follow"),
             ("trapless count --children m:f", "with --follow"),
             ("trapless count --json m:f", "-f json"),
@@ -119,6 +108,32 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn the_scripts_that_are_shown_can_be_parsed() {
+        let mut shown = 0;
+        for (_, way) in KNOWN {
+            let Some(program) = way.split("-e '").nth(1).and_then(|rest| rest.split('\'').next()) else {
+                continue;
+            };
+            if program == "PROGRAM" {
+                continue;
+            }
+            let (mut sources, mut told) = (trapless_script::source::Sources::default(), Default::default());
+            let source = sources.add("shown", program).unwrap();
+            let context = trapless_script::syntax::attach::AttachContext::default();
+            trapless_script::syntax::parse_program(
+                &sources,
+                source,
+                &context,
+                &mut Default::default(),
+                &mut told,
+            );
+            assert!(!told.has_errors(), "{}", told.render(&sources));
+            shown += 1;
+        }
+        assert!(shown >= 4, "{shown}");
     }
 
     #[test]

@@ -35,6 +35,10 @@ mod tests {
             for verb in Cli::command().get_subcommands() {
                 assert!(script.contains(verb.get_name()), "{shell}: {}", verb.get_name());
             }
+            // Those of a script stand without a verb.
+            for option in ["program", "param", "include", "dry-run", "fmt"] {
+                assert!(script.contains(option), "{shell}: --{option}");
+            }
         }
     }
 }

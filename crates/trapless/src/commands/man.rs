@@ -1,7 +1,7 @@
 //! `trapless man`: manual pages from the definition of the command line.
 
 use crate::cli::Cli;
-use crate::cli::{EXAMPLES, PROBES};
+use crate::cli::{EXAMPLES, PROBES, SCRIPTS};
 use crate::error::{EXIT_CODES, Error};
 use clap::CommandFactory;
 use clap_mangen::Man;
@@ -20,7 +20,7 @@ pub(super) fn page(output: &mut dyn Write) -> Result<u8, Error> {
 fn render(output: &mut dyn Write) -> io::Result<()> {
     let page = Man::new(Cli::command().after_help(None::<&str>).after_long_help(None::<&str>));
     page.render(output)?;
-    for block in [EXAMPLES, PROBES, EXIT_CODES] {
+    for block in [EXAMPLES, PROBES, SCRIPTS, EXIT_CODES] {
         let (title, lines) = block.split_once(":\n").unwrap_or((block, ""));
         // Unfilled: the lines are tables already.
         write!(output, ".SH {}\n.nf\n{}\n.fi\n", title.to_uppercase(), escape(lines))?;
@@ -59,5 +59,6 @@ mod tests {
             assert!(text.contains(&format!("trapless\\-{}(1)", verb.get_name())), "{}", verb.get_name());
         }
         assert!(text.contains("127  the command was not found"));
+        assert!(text.contains(".SH SCRIPTS\n") && text.contains("getopt(\"fast\")"));
     }
 }

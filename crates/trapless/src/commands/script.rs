@@ -6,13 +6,16 @@
 mod collector;
 mod course;
 mod environment;
+mod files;
 mod info;
+mod listing;
 mod load;
 mod mapped;
 mod names;
 mod other;
 mod own;
 mod points;
+mod probed;
 mod scripted;
 mod store;
 mod streams;
@@ -27,7 +30,7 @@ use crate::error::Error;
 use course::Course;
 use load::Loaded;
 use other::Other;
-use points::Points;
+use probed::Points;
 use scripted::Scripted;
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -42,7 +45,7 @@ pub(super) fn run(script: Script) -> Result<u8, Error> {
     match script {
         Script::Say(text) => say(&text),
         Script::Info => say(&info::text()),
-        Script::Search(search) => todo!("{search:?}"),
+        Script::Search(search) => listing::search(&search),
         Script::Text(text) => work(&text),
     }
 }
@@ -58,6 +61,9 @@ fn say(text: &str) -> Result<u8, Error> {
 fn work(text: &Text) -> Result<u8, Error> {
     if text.task == Task::Format {
         return say(&load::formatted(text)?);
+    }
+    if text.task == Task::List {
+        return listing::program(text);
     }
     let ended = signals::install();
     let loaded = load::load(text)?;

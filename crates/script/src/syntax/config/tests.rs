@@ -99,8 +99,8 @@ fn what_is_wrong_is_told() {
         ),
         (
             "license=MIT",
-            "stdin:1:12-23: ERROR: Invalid value for license. Found: MIT. Valid values: GPL, GPL v2, GPL and \
-             additional rights, Dual BSD/GPL, Dual MIT/GPL, Dual MPL/GPL.",
+            "stdin:1:12-23: ERROR: Invalid value for license. Found: MIT. Valid values: Dual MIT/GPL, Dual \
+             BSD/GPL, Dual MPL/GPL, GPL and additional rights, GPL v2, GPL.",
         ),
     ];
     for (block, expected) in table {

@@ -99,6 +99,7 @@ impl<'t> Scripting<'t> {
         };
         let messages = course.messages().iter().map(|parts| parts.iter().map(kind).collect()).collect();
         let tells = scripted.layout().ring_bits != 0;
+        let next_look = scripted.tables().map(|_| Instant::now() + LOOK);
         Self {
             course,
             scripted,
@@ -108,7 +109,7 @@ impl<'t> Scripting<'t> {
             stuck: HashMap::new(),
             lost: 0,
             gone: Losses::default(),
-            next_look: scripted.tables().map(|_| Instant::now() + LOOK),
+            next_look,
             next_read: tells.then(Instant::now),
             in_files,
             is_told: false,

@@ -2,7 +2,7 @@
 
 use super::environment::Outside;
 use super::{name_of, texts};
-use crate::cli::script::{Source, Text, Warnings};
+use crate::cli::script::{Dialect, Source, Text, Warnings};
 use crate::cli::validated::Target;
 use crate::error::Error;
 use crate::terminal::tell_plainly;
@@ -13,9 +13,10 @@ use trapless_script::check;
 use trapless_script::diagnostics::Diagnostics;
 use trapless_script::lower::{Compiled, compile};
 use trapless_script::source::{SourceId, Sources};
+use trapless_script::syntax::ast::ProbePoint;
 use trapless_script::syntax::attach::AttachContext;
 use trapless_script::syntax::config::Settings;
-use trapless_script::syntax::{self, c};
+use trapless_script::syntax::{self, Script, c};
 
 /// A script that can run.
 pub(super) struct Loaded {
@@ -28,22 +29,7 @@ pub(super) struct Loaded {
 /// # Errors
 /// It cannot be read, or is wrong; what is wrong has been told.
 pub(super) fn load(text: &Text) -> Result<Loaded, Error> {
-    let (mut sources, source) = sources(text)?;
-    let mut told = Diagnostics::default();
-    let options = syntax::Options {
-        attach: attach_context(text),
-        import_paths: paths(&text.include_directories),
-        environment: std::env::vars_os()
-            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-            .collect(),
-        c: headers(text),
-        is_native: &check::is_native,
-        files: &texts::Disk,
-    };
-    let script = syntax::load(&mut sources, source, &options, &mut told);
-    let Some(script) = script.filter(|_| !told.has_errors()) else {
-        return Err(refused(text, &told, &sources));
-    };
+    let (script, sources, mut told) = parsed(text)?;
     let outside = Outside::new(text);
     let compiled = match compile(&script, &sources, &outside) {
         Ok(compiled) => compiled,
@@ -60,15 +46,46 @@ pub(super) fn load(text: &Text) -> Result<Loaded, Error> {
     Ok(Loaded { compiled, settings: script.settings })
 }
 
+/// The attach points of a script, each with its text.
+///
+/// # Errors
+/// As [`load`]. What is only known when bodies are checked is no error here.
+pub(super) fn attach_points(text: &Text) -> Result<Vec<(String, ProbePoint)>, Error> {
+    let (script, ..) = parsed(text)?;
+    let points = script.probes.into_iter().flat_map(|probe| probe.attach);
+    Ok(points.flat_map(|one| one.points.into_iter().map(move |point| (one.text.clone(), point))).collect())
+}
+
+/// Reads a script, with what it imports and includes.
+fn parsed(text: &Text) -> Result<(Script, Sources, Diagnostics), Error> {
+    let (mut sources, source) = sources(text)?;
+    let mut told = Diagnostics::default();
+    let options = syntax::Options {
+        attach: attach_context(text),
+        import_paths: paths(&text.include_directories),
+        environment: std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect(),
+        c: headers(text),
+        is_native: &check::is_native,
+        files: &texts::Disk,
+    };
+    let script = syntax::load(&mut sources, source, &options, &mut told);
+    match script.filter(|_| !told.has_errors()) {
+        Some(script) => Ok((script, sources, told)),
+        None => Err(refused(text, &told, &sources)),
+    }
+}
+
 /// A script in the usual form.
 ///
 /// # Errors
 /// It cannot be read or parsed; what is wrong has been told.
 pub(super) fn formatted(text: &Text) -> Result<String, Error> {
-    let (mut sources, source) = sources(text)?;
+    let (sources, source) = sources(text)?;
     let mut told = Diagnostics::default();
     let (context, mut ids) = (attach_context(text), Default::default());
-    let program = syntax::parse_program(&mut sources, source, &context, &mut ids, &mut told);
+    let program = syntax::parse_program(&sources, source, &context, &mut ids, &mut told);
     match told.has_errors() {
         true => Err(refused(text, &told, &sources)),
         false => Ok(syntax::print(&program, &sources)),
@@ -77,6 +94,12 @@ pub(super) fn formatted(text: &Text) -> Result<String, Error> {
 
 /// Tells what is wrong.
 fn refused(text: &Text, told: &Diagnostics, sources: &Sources) -> Error {
+    if text.dialect == Dialect::Bpftrace {
+        // The compiler's own line, as bpftrace passes it on.
+        let of_compiler = |message: &&str| message.contains(": fatal error: ");
+        let messages = told.iter().map(|diagnostic| diagnostic.message.as_str());
+        messages.filter(of_compiler).for_each(|message| tell_plainly(&format!("{message}\n")));
+    }
     tell_plainly(&told.render(sources));
     Error::Told(text.dialect.failure())
 }
@@ -123,26 +146,37 @@ fn paths(paths: &[std::path::PathBuf]) -> Vec<String> {
     paths.iter().map(|path| path.display().to_string()).collect()
 }
 
-/// Fails where a named parameter is given that the script does not take.
+/// Fails where a named parameter is given that the script does not take, or its named parameters are asked for.
 fn check_named(text: &Text, compiled: &Compiled) -> Result<(), Error> {
     let name = |given: &String| given.split_once('=').map_or(given.as_str(), |(name, _)| name).to_owned();
     let takes = |name: &String| compiled.options.iter().any(|option| option.name == *name);
-    let unknown: Vec<String> = text.named.iter().map(name).filter(|name| !takes(name)).collect();
-    if unknown.is_empty() {
+    let mut unknown: Vec<String> = text.named.iter().map(name).filter(|name| !takes(name)).collect();
+    let given = unknown.len();
+    unknown.retain(|name| name != "help");
+    let is_help = unknown.len() < given;
+    if given == 0 {
         return Ok(());
     }
-    let mut what = format!(
-        "unexpected program command line options: {}",
-        unknown.iter().map(|name| format!("--{name}")).collect::<Vec<_>>().join(", ")
-    );
-    if compiled.options.is_empty() {
-        what += "\nHINT: the program takes none";
-    } else {
-        let expected = compiled.options.iter().map(|option| match &option.description {
+    let mut expected: Vec<String> = compiled
+        .options
+        .iter()
+        .map(|option| match &option.description {
             Some(description) => format!("--{}: {description}", option.name),
             None => format!("--{}", option.name),
-        });
-        what += &format!("\nHINT: expected program options: {}", expected.collect::<Vec<_>>().join(", "));
+        })
+        .collect();
+    expected.dedup();
+    let hint = match (expected.is_empty(), is_help) {
+        (true, _) => "HINT: no custom program options defined.".to_owned(),
+        (false, true) => format!("HINT: expected program options:\n{}", expected.join("\n")),
+        (false, false) => format!("HINT: expected program options: {}", expected.join(", ")),
+    };
+    if unknown.is_empty() {
+        // What was asked for is no error, and yet nothing was done.
+        tell_plainly(&format!("{hint}\n"));
+        return Err(Error::Told(text.dialect.failure()));
     }
+    let unknown: Vec<String> = unknown.iter().map(|name| format!("--{name}")).collect();
+    let what = format!("unexpected program command line options: {}\n{hint}", unknown.join(", "));
     Err(Error::Script(text.dialect, what))
 }

@@ -153,7 +153,12 @@ impl Resolver for Names {
     }
 
     fn cgroup(&mut self, id: u64) -> Option<String> {
-        group_path(Path::new("/sys/fs/cgroup"), id, GROUP_DEPTH)
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        let found = hierarchies(&mounts)
+            .into_iter()
+            .filter_map(|(name, root)| Some(format!("{name}:{}", group_path(&root, id, GROUP_DEPTH)?)))
+            .collect::<Vec<_>>();
+        (!found.is_empty()).then(|| found.join(","))
     }
 
     fn now(&mut self) -> i64 {
@@ -233,6 +238,25 @@ fn user_name(id: u32) -> Option<String> {
     }
 }
 
+/// The hierarchies of control groups that are mounted, by name: that of the second version is `unified`, and comes first.
+fn hierarchies(mounts: &str) -> Vec<(String, PathBuf)> {
+    let mut all: Vec<(String, PathBuf)> = Vec::new();
+    for line in mounts.lines() {
+        let mut words = line.split(' ').skip(1);
+        let (Some(path), Some(kind)) = (words.next(), words.next()) else { continue };
+        let name = match kind {
+            "cgroup2" => "unified",
+            "cgroup" => path.rsplit('/').next().unwrap_or(path),
+            _ => continue,
+        };
+        if all.iter().all(|(known, _)| known != name) {
+            all.push((name.to_owned(), PathBuf::from(path)));
+        }
+    }
+    all.sort_by(|(one, _), (other, _)| (one != "unified", one).cmp(&(other != "unified", other)));
+    all
+}
+
 /// The path of the control group whose directory has this inode number, which is its id.
 fn group_path(root: &Path, id: u64, depth: usize) -> Option<String> {
     let is_it = |path: &Path| std::fs::metadata(path).is_ok_and(|data| data.ino() == id);
@@ -249,4 +273,20 @@ fn group_path(root: &Path, id: u64, depth: usize) -> Option<String> {
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hierarchies_of_control_groups_have_their_names() {
+        let mounts = "proc /proc proc rw 0 0\ncgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0\n\
+            cgroup2 /sys/fs/cgroup/all cgroup2 rw 0 0\ncgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n\
+            cgroup2 /again cgroup2 rw 0 0\n";
+        let found = hierarchies(mounts);
+        let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["unified", "cpu", "memory"]);
+        assert_eq!(found[0].1, Path::new("/sys/fs/cgroup/all"));
+    }
 }

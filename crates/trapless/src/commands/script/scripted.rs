@@ -1,7 +1,7 @@
 //! A script's code for processes: compiled once, and told of each process what it is to know.
 
 use super::names::clock_ns;
-use super::points::Points;
+use super::probed::Points;
 use super::store::Store;
 use super::walks::Tables;
 use crate::cli::validated::CodeFor;
@@ -19,7 +19,7 @@ use trapless_script::ir::{ClockKind, Program};
 use trapless_script::native::{self, NativeProgram, memory};
 use trapless_session::clock;
 use trapless_session::session::{Run, RunAt};
-use trapless_wire::{Clock, SCRIPT_BLOCK, ScriptLayout};
+use trapless_wire::{Clock, ScriptLayout};
 
 /// Log2 of the size of each thread's ring of messages.
 const RING_BITS: u32 = 17;
@@ -49,8 +49,7 @@ impl Scripted {
     /// # Errors
     /// There is no native code for one of them.
     pub fn new(program: &Program, points: &Points) -> Result<Self, Error> {
-        let target =
-            native::Target { machine: Machine::X86_64, shared: 0, block: SCRIPT_BLOCK, ring_bits: RING_BITS };
+        let target = native::Target { machine: Machine::X86_64, ring_bits: RING_BITS };
         let native = native::compile(program, &points.bodies, &target).map_err(Error::other)?;
         let store = Store::new(program, native.layout.clone());
         Ok(Self {

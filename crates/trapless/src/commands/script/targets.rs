@@ -2,7 +2,7 @@
 
 use super::collector::Scripting;
 use super::course::Course;
-use super::points::Points;
+use super::probed::Points;
 use super::scripted::Scripted;
 use crate::cli::script::{Task, Text};
 use crate::cli::validated::{CodeFor, Limits, Measure, Rows, Run, Selection, Target};

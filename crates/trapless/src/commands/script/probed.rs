@@ -1,0 +1,125 @@
+//! What a script probes in other processes: which places in which files, and what runs there.
+
+use super::{files, points};
+use crate::cli::validated::Probe;
+use crate::error::Error;
+use crate::spec::{Kind, Pattern};
+use crate::{cli::script::Text, cli::validated::Target};
+use std::path::PathBuf;
+use trapless_script::check::clauses::ClauseKind;
+use trapless_script::ir::BodyId;
+use trapless_script::lower::{Clause, Compiled};
+use trapless_script::native::Moment;
+use trapless_script::syntax::ast::ProbePoint;
+use trapless_session::session::RunAt;
+
+/// What a script probes in other processes.
+#[derive(Debug, Default)]
+pub(super) struct Points {
+    /// What to probe, in the order of the script.
+    pub probes: Vec<Probe>,
+    /// What runs at each of them.
+    pub runs: Vec<RunAt>,
+    /// Whether each counts as a probe of the script, and is none that was made for another.
+    pub is_own: Vec<bool>,
+    /// The bodies, in the order of their numbers in [`Self::runs`].
+    pub bodies: Vec<(BodyId, Moment)>,
+}
+
+impl Points {
+    /// Those of a script.
+    ///
+    /// # Errors
+    /// A file is not found, or a name is no pattern.
+    pub fn of(text: &Text, compiled: &Compiled) -> Result<Self, Error> {
+        let mut points = Self::default();
+        for clause in &compiled.clauses {
+            let moment = match clause.kind {
+                ClauseKind::Entry => Moment::Entry,
+                ClauseKind::Inside | ClauseKind::Usdt => Moment::Inside,
+                ClauseKind::Return => Moment::Return,
+                _ => continue,
+            };
+            let number = points.bodies.len() as u16;
+            let first = points.probes.len();
+            for point in &clause.points {
+                points.add(text, clause, &point.point, &point.text, number)?;
+            }
+            if points.probes.len() > first {
+                points.bodies.push((clause.body, moment));
+            }
+        }
+        Ok(points)
+    }
+
+    fn add(
+        &mut self,
+        text: &Text,
+        clause: &Clause,
+        point: &ProbePoint,
+        name: &str,
+        number: u16,
+    ) -> Result<(), Error> {
+        let failed = |what: String| Error::Script(text.dialect, format!("{name}: {what}"));
+        let modules = match points::target(point) {
+            Some(target) => modules(text, target).map_err(failed)?,
+            None => vec![own_file(text).map_err(failed)?],
+        };
+        let is_return = clause.kind == ClauseKind::Return;
+        for module in modules {
+            let module = module.to_str().ok_or_else(|| failed("its path is no text".to_owned()))?;
+            let Some(mut spec) = points::specification(point, Pattern::literal(module)) else { continue };
+            spec.kind = Some(if is_return { Kind::Return } else { Kind::Entry });
+            spec.by_file = text.target.is_none();
+            self.probes.push(Probe { spec, entry: !is_return, returns: is_return });
+            self.runs.push(if is_return { RunAt::Return(number) } else { RunAt::Entry(number) });
+            self.is_own.push(!clause.is_implied);
+        }
+        Ok(())
+    }
+
+    /// The files that they name, where all of them do.
+    pub fn files(&self) -> Option<std::collections::BTreeSet<PathBuf>> {
+        let file = |probe: &Probe| {
+            let path = PathBuf::from(probe.spec.module.as_literal()?);
+            path.is_file().then_some(path)
+        };
+        self.probes.iter().map(file).collect()
+    }
+}
+
+/// The files that a target means. In a process it may be a name that only the process knows.
+fn modules(text: &Text, target: &str) -> Result<Vec<PathBuf>, String> {
+    let found = files::named(target).map_err(|several| {
+        let paths: Vec<_> = several.iter().map(|path| path.display().to_string()).collect();
+        format!("may be {}; write the whole name", paths.join(" or "))
+    })?;
+    if !found.is_empty() {
+        return Ok(found.into_iter().map(|file| std::path::absolute(&file).unwrap_or(file)).collect());
+    }
+    match (&text.target, target.contains('/')) {
+        // A path as the process sees it, or a library by a part of its name.
+        (Some(_), _) => Ok(vec![target.into()]),
+        (None, true) => Err("no such file; nobody can run it".to_owned()),
+        (None, false) => {
+            Err("no program and no library of that name is found; write its path, or give -p PID".to_owned())
+        }
+    }
+}
+
+/// The program of the process that is given.
+fn own_file(text: &Text) -> Result<PathBuf, String> {
+    match &text.target {
+        Some(Target::Processes(pids)) => {
+            let pid = pids.first().copied().unwrap_or(0);
+            std::fs::read_link(format!("/proc/{pid}/exe"))
+                .map_err(|error| format!("the program of process {pid} is not known: {error}"))
+        }
+        Some(Target::Launch(command)) => {
+            let name = command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            let found = files::named(&name).unwrap_or_default();
+            found.into_iter().next().ok_or_else(|| format!("{name}: no such program"))
+        }
+        _ => Err("no file is named, and no process is given whose own could be meant".to_owned()),
+    }
+}
