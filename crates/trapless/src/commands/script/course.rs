@@ -135,6 +135,7 @@ impl<'t> Course<'t> {
     pub fn new(text: &'t Text, loaded: Loaded, store: Arc<Mutex<Store>>) -> Result<Self, Error> {
         let Loaded { compiled, settings } = loaded;
         let mut names = Names::default();
+        names.tell_lines(settings.show_debug_info);
         let has = |kind| compiled.clauses.iter().any(|clause| clause.kind == kind);
         let suite = match (has(ClauseKind::Test), has(ClauseKind::Bench)) {
             (true, _) => Suite::Tests,
