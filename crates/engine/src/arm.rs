@@ -112,7 +112,7 @@ impl Blueprint<'_, '_> {
         let region = Region::map(&memory, self.header.blocks_offset + self.header.block_stride)?;
         region.write(0, bytemuck::bytes_of(&self.header))?;
         if let Some(script) = self.plan.script {
-            region.write(self.header.script, &script.shared)?;
+            script.write(&region, &self.header)?;
         }
         self.write_all(process, &region)?;
         process.write(RemoteAddr(self.header.threads), &u64::from(self.header.pid).to_le_bytes())?;

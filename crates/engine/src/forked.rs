@@ -59,7 +59,7 @@ impl Session {
                 parts.into_iter().try_for_each(|(offset, part)| region.write(offset, &part))?;
                 self.copy_schema(&region)?;
                 if let Some(script) = script.filter(|_| header.program != 0) {
-                    region.write(header.script, &script.shared)?;
+                    script.write(&region, &header)?;
                 }
                 // A block without it is a forked child's.
                 region.set_word(header.blocks_offset + u64::from(BLOCK_ORIGIN), u64::from(header.pid));

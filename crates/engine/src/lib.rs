@@ -67,7 +67,7 @@ pub use recheck::{Became, Recheck};
 pub use region::Region;
 pub use remove::{Kept, Removed, remove, remove_held};
 pub use request::{Code, Function, Meant, Module, Request, Role, Unwinder, Wanted};
-pub use script::{AT_RETURN, Clause, Clauses, Script, ScriptMemory, Unrun};
+pub use script::{AT_RETURN, Clause, Clauses, Script, ScriptMemory, Unrun, Walks};
 pub use session::Session;
 pub use space::Space;
 pub use trap::{Serving, arm_serving};

@@ -14,7 +14,9 @@ use std::sync::Arc;
 use trapless_isa::body::{Code, Program, Run, Takes};
 use trapless_isa::frames::{Row, rows};
 use trapless_isa::{Facts, Isa};
-use trapless_wire::{Header, PAGE, Words};
+use trapless_wire::{
+    Header, PAGE, SCRIPT_ARENAS, SCRIPT_SHADOW_BITS, SCRIPT_SHADOWS, SCRIPT_STACK_END, Words, WordsMut,
+};
 
 /// A program with the memory that it works in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,6 +29,37 @@ pub struct Script {
     pub shared_size: u64,
     /// Size of what it has in each thread's block, in bytes. It begins as 0.
     pub block_size: u32,
+    /// What its bodies need to walk stacks, if they do.
+    pub walks: Option<Walks>,
+}
+
+/// What walks of stacks need to know of a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Walks {
+    /// Its unwind tables ([`trapless_wire::unwind`]), and where they go in the shared memory.
+    pub tables: (u64, Arc<[u8]>),
+    /// The end of the first thread's stack; 0 if it is not known.
+    pub stack_end: u64,
+}
+
+impl Script {
+    /// Writes what the script's shared memory begins with.
+    pub(crate) fn write(&self, region: &Region, header: &Header) -> Result<(), EngineError> {
+        region.write(header.script, &self.shared)?;
+        let Some(Walks { tables: (at, tables), stack_end }) = &self.walks else { return Ok(()) };
+        region.write(header.script + at, tables)?;
+        let follows = header.slot_shift != 0;
+        let layout = header.layout(None);
+        for (at, value) in [
+            (SCRIPT_STACK_END, *stack_end),
+            (SCRIPT_SHADOWS, if follows { layout.shadow_block(0) } else { 0 }),
+            (SCRIPT_SHADOW_BITS, header.return_bits),
+            (SCRIPT_ARENAS, header.arena_list()),
+        ] {
+            region.set_word(header.script + u64::from(at), value);
+        }
+        Ok(())
+    }
 }
 
 /// One clause of a script at a site: a body that is called there.

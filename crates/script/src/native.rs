@@ -6,7 +6,7 @@
 //!
 //! - `emit`: making one piece.
 //! - `body`, `expressions`, `bytes`, `aggregates`, `maps`, `messages`: what the IR says.
-//! - `tables`, `routines`: what is compiled once for each program.
+//! - `tables`, `routines`, `stacks`: what is compiled once for each program.
 //! - `layout`: where it all lies.
 //!
 //! Aggregations of the least and the greatest hold their second word [masked](mask), so that zeros are what has no value yet.
@@ -21,6 +21,7 @@ mod maps;
 pub mod memory;
 mod messages;
 mod routines;
+mod stacks;
 mod tables;
 
 use crate::ir::*;
@@ -45,9 +46,9 @@ pub struct Target {
 /// Where a body runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Moment {
-    /// At a function's entry, or at a USDT probe.
+    /// At a function's entry.
     Entry,
-    /// At an instruction inside of a function.
+    /// At an instruction inside of a function, as USDT probes are.
     Inside,
     /// At a function's return.
     Return,

@@ -96,6 +96,12 @@ impl Image {
         opened.as_deref().map_err(|error| file_error(Path::new(&self.path), error))
     }
 
+    /// The file, to be held open, if it can be read.
+    pub fn held(&self, process: Option<&Process>) -> Option<Arc<File>> {
+        let _ = self.opened(process);
+        self.file.get()?.as_ref().ok().cloned()
+    }
+
     /// Its contents.
     ///
     /// # Errors

@@ -1,10 +1,13 @@
 //! The unwind tables of a process: what its files and the vDSO say, laid out for whoever walks its stacks.
 
 use crate::error::Error;
-use crate::files::File;
+use crate::files::{File, Files};
 use crate::target::{Image, machine};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
 use trapless_isa::Machine;
-use trapless_process::{Mapping, Process};
+use trapless_process::{Mapping, Mappings, Process};
 use trapless_symbols::{Cfa, FrameRule, Module, Rule, Saved, UnwindBase, UnwindRows};
 use trapless_wire::unwind::{Area, Base, Facts, Module as Listed, Rule as Packed, Slot, Table, TooLarge};
 
@@ -24,49 +27,141 @@ pub fn facts(machine: Machine) -> Facts {
 /// # Errors
 /// The process has ended, or the tables are too large.
 pub fn area(process: &Process, images: &[Image]) -> Result<Area, Error> {
-    let maps = process.maps().map_err(Error::other)?;
-    let main = images.iter().find_map(|image| image.module(Some(process)).ok());
-    let mut area = Area::new(&facts(main.map_or(Machine::X86_64, machine)));
-    let mut modules = Vec::new();
-    for image in images {
-        if let (Ok(file), Ok(bias)) = (image.opened(Some(process)), image.bias(Some(process))) {
-            let compiled = file.unwind_table().map_err(Error::other)?;
-            modules.extend(listed(&mut area, compiled, bias).map_err(Error::other)?);
-        }
-    }
-    if let Some(mapping) = maps.special("[vdso]")
-        && let Some(rows) = vdso(process, mapping)
-    {
-        // It is linked to begin at 0.
-        let compiled = table(&rows).map_err(Error::other)?;
-        modules.extend(listed(&mut area, (&compiled, rows.base), mapping.start.0).map_err(Error::other)?);
-    }
-    for mapping in maps.iter().filter(|mapping| mapping.perms.exec) {
-        // What lies around the tables is code that there is none for.
-        let mut at = mapping.start.0;
-        let mut between: Vec<_> = modules
-            .iter()
-            .filter(|module: &&Listed| module.start < mapping.end.0 && mapping.start.0 < module.end)
-            .map(|module| module.start..module.end)
-            .collect();
-        between.sort_by_key(|range| range.start);
-        for range in between {
-            modules.push(Listed::without_table(at..range.start.max(at)));
-            at = at.max(range.end);
-        }
-        modules.push(Listed::without_table(at.min(mapping.end.0)..mapping.end.0));
-    }
-    area.publish(&modules).map_err(Error::other)?;
-    Ok(area)
+    Ok(Unwinding::new(process, images, u64::from(u32::MAX))?.area)
 }
 
-/// Adds a table, if there is anything in it; `bias` is added to addresses of its file.
-fn listed(area: &mut Area, (table, base): (&Table, u64), bias: u64) -> Result<Option<Listed>, TooLarge> {
-    if table.is_empty() {
-        Ok(None)
-    } else {
-        area.add(table).map(|module| Some(module.at(base.wrapping_add(bias))))
+/// The unwind tables of a process while it runs: what it loads later is added.
+#[derive(Debug)]
+pub struct Unwinding {
+    area: Area,
+    /// Most bytes that the area may have. Tables that find no room are left out.
+    room: u64,
+    /// What was added, by the table's address: files stay open as long as their images are here.
+    added: HashMap<usize, Listed>,
+    held: Vec<Arc<File>>,
+    vdso: Option<Listed>,
+    /// The code that was there when the list was made.
+    code: Vec<Range<u64>>,
+    /// How many bytes were there before the last change.
+    before: usize,
+}
+
+impl Unwinding {
+    /// Those of now, in at most `room` bytes.
+    ///
+    /// # Errors
+    /// The process has ended, or the tables are too large.
+    pub fn new(process: &Process, images: &[Image], room: u64) -> Result<Self, Error> {
+        let main = images.iter().find_map(|image| image.module(Some(process)).ok());
+        let mut unwinding = Self {
+            area: Area::new(&facts(main.map_or(Machine::X86_64, machine))),
+            room,
+            added: HashMap::new(),
+            held: Vec::new(),
+            vdso: None,
+            code: Vec::new(),
+            before: 0,
+        };
+        unwinding.list(process, images, &process.maps().map_err(Error::other)?)?;
+        Ok(unwinding)
     }
+
+    /// Everything that whoever walks reads.
+    pub fn bytes(&self) -> &[u8] {
+        self.area.bytes()
+    }
+
+    /// What the last change has added: where it begins, and the bytes. Once they are there, the word at
+    /// [`trapless_wire::unwind::DIRECTORY_OFFSET`] is written.
+    pub fn fresh(&self) -> (u64, &[u8]) {
+        (self.before as u64, self.area.bytes().get(self.before..).unwrap_or_default())
+    }
+
+    /// Looks whether the process has other code than before, and adds what is new. Whether it had.
+    ///
+    /// # Errors
+    /// The process has ended, or the tables are too large.
+    pub fn update(&mut self, process: &Process, files: &Files) -> Result<bool, Error> {
+        let maps = process.maps().map_err(Error::other)?;
+        if code(&maps) == self.code {
+            return Ok(false);
+        }
+        let images = crate::target::images(process, files)?;
+        self.list(process, &images, &maps)?;
+        Ok(true)
+    }
+
+    fn list(&mut self, process: &Process, images: &[Image], maps: &Mappings) -> Result<(), Error> {
+        self.before = self.area.bytes().len();
+        let mut modules = Vec::new();
+        for image in images {
+            if let (Ok(file), Ok(bias)) = (image.opened(Some(process)), image.bias(Some(process))) {
+                let (table, base) = file.unwind_table().map_err(Error::other)?;
+                let known = std::ptr::from_ref(table) as usize;
+                let listed = match self.added.get(&known) {
+                    Some(listed) => Some(*listed),
+                    None => self.add(table)?,
+                };
+                if let Some(listed) = listed {
+                    self.added.insert(known, listed);
+                    modules.push(listed.at(base.wrapping_add(bias)));
+                }
+            }
+        }
+        if let Some(mapping) = maps.special("[vdso]") {
+            if self.vdso.is_none()
+                && let Some(rows) = vdso(process, mapping)
+            {
+                // It is linked to begin at 0.
+                let listed = self.add(&table(&rows).map_err(Error::other)?)?;
+                self.vdso = listed.map(|listed| listed.at(rows.base));
+            }
+            modules.extend(self.vdso.map(|listed| listed.at(listed.start.wrapping_add(mapping.start.0))));
+        }
+        self.code = code(maps);
+        for mapping in &self.code {
+            // What lies around the tables is code that there is none for.
+            let mut at = mapping.start;
+            let mut between: Vec<_> = modules
+                .iter()
+                .filter(|module: &&Listed| module.start < mapping.end && mapping.start < module.end)
+                .map(|module| module.start..module.end)
+                .collect();
+            between.sort_by_key(|range| range.start);
+            for range in between {
+                modules.push(Listed::without_table(at..range.start.max(at)));
+                at = at.max(range.end);
+            }
+            modules.push(Listed::without_table(at.min(mapping.end)..mapping.end));
+        }
+        if self.has_room(modules.len() * size_of::<Listed>()) {
+            self.area.publish(&modules).map_err(Error::other)?;
+        }
+        for file in images.iter().filter_map(|image| image.held(Some(process))) {
+            if !self.held.iter().any(|held| Arc::ptr_eq(held, &file)) {
+                self.held.push(file);
+            }
+        }
+        Ok(())
+    }
+
+    fn has_room(&self, more: usize) -> bool {
+        self.area.bytes().len() as u64 + more as u64 + 64 <= self.room
+    }
+
+    /// Adds a table, if there is anything in it and room for it.
+    fn add(&mut self, table: &Table) -> Result<Option<Listed>, Error> {
+        if table.is_empty() || !self.has_room(table.size()) {
+            return Ok(None);
+        }
+        self.area.add(table).map(Some).map_err(Error::other)
+    }
+}
+
+/// Where a process has code.
+fn code(maps: &Mappings) -> Vec<Range<u64>> {
+    let code = maps.iter().filter(|mapping| mapping.perms.exec);
+    code.map(|mapping| mapping.start.0..mapping.end.0).collect()
 }
 
 /// The kernel's own library, which is in no file.

@@ -73,7 +73,7 @@ pub use error::{ModuleError, NotesError};
 pub use frames::Arrival;
 pub use functions::{Function, Functions, Kind, Origin};
 pub use image::{Machine, ModuleKind, Segment};
-pub use lines::SourceLine;
+pub use lines::{SourceFrame, SourceLine};
 pub use location::{Context, LARGEST_VALUE, Location, Piece, ResultLocation, Unavailable};
 pub use module::Module;
 pub use name::{Binding, Name};

@@ -17,6 +17,18 @@ pub struct SourceLine {
     pub line: u32,
 }
 
+/// A function whose code an address is in: inlined there, or the one that has the code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceFrame {
+    /// Its name as the linker would have it, where the debug information says one.
+    pub function: Option<String>,
+    /// Where in its source the address is: in a function that another one is inlined in, the call.
+    pub line: Option<SourceLine>,
+}
+
+/// More functions are not inlined into each other.
+const MOST_INLINED: usize = 64;
+
 type Reader = EndianArcSlice<LittleEndian>;
 
 /// The line tables of one file.
@@ -36,7 +48,27 @@ impl Lines {
     }
 
     pub(crate) fn find(&self, address: u64) -> Option<SourceLine> {
-        let location = self.0.find_location(address).ok()??;
-        Some(SourceLine { file: location.file?.to_owned(), line: location.line.filter(|&line| line > 0)? })
+        line_of(self.0.find_location(address).ok()??)
     }
+
+    /// From the function that is inlined innermost to the one that has the code. What makes no sense is left out.
+    pub(crate) fn frames(&self, address: u64) -> Vec<SourceFrame> {
+        let mut frames = Vec::new();
+        let Ok(mut found) = self.0.find_frames(address).skip_all_loads() else { return frames };
+        while let Ok(Some(frame)) = found.next()
+            && frames.len() < MOST_INLINED
+        {
+            let name =
+                |name: &addr2line::FunctionName<Reader>| name.raw_name().ok().map(|name| name.into_owned());
+            frames.push(SourceFrame {
+                function: frame.function.as_ref().and_then(name),
+                line: frame.location.and_then(line_of),
+            });
+        }
+        frames
+    }
+}
+
+fn line_of(location: addr2line::Location<'_>) -> Option<SourceLine> {
+    Some(SourceLine { file: location.file?.to_owned(), line: location.line.filter(|&line| line > 0)? })
 }

@@ -20,7 +20,7 @@ use crate::{
     frames,
     go_table::{self, GoFunction, GoTable},
     image::{CodeSection, Completeness, Image, section_at},
-    lines::Lines,
+    lines::{Lines, SourceFrame},
     notes, pointers,
     source::Source,
     symtab::{self, Symbol, Table, for_each_symbol},
@@ -317,6 +317,16 @@ impl Module {
     /// The source line of the instruction at `address`, if there is DWARF here or in the debug file. The first call
     /// reads it, which can take a while for a large program.
     pub fn source_line(&self, address: u64) -> Option<SourceLine> {
+        self.with_lines(address, |lines| lines.find(address))?
+    }
+
+    /// The functions that the instruction at `address` belongs to: those inlined there, the innermost first, and last the one that has the
+    /// code. Empty where there is no DWARF that tells of it. The first call reads it.
+    pub fn source_frames(&self, address: u64) -> Vec<SourceFrame> {
+        self.with_lines(address, |lines| lines.frames(address)).unwrap_or_default()
+    }
+
+    fn with_lines<T>(&self, address: u64, ask: impl FnOnce(&Lines) -> T) -> Option<T> {
         // addr2line adds to addresses without looking, so it gets only those that can have a line.
         section_at(&self.code, address).filter(|_| address < u64::MAX)?;
         let lines = self.lines.get_or_init(|| {
@@ -325,7 +335,7 @@ impl Module {
                 .map(Mutex::new)
         });
         // A thread that panicked while reading DWARF has left nothing half written that matters.
-        lines.as_ref()?.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).find(address)
+        Some(ask(&lines.as_ref()?.lock().unwrap_or_else(|poisoned| poisoned.into_inner())))
     }
 
     /// The path of the separate debug file, if there is one that belongs.

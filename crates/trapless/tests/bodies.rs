@@ -142,6 +142,7 @@ impl Armed {
             shared: vec![7; 8],
             shared_size: 4096,
             block_size: 4096,
+            walks: None,
         };
         let run = Run { script, clauses: clauses.iter().map(|clause| clause.1).collect() };
         let hold = Hold::Stop(StopOptions::default());
@@ -468,6 +469,7 @@ fn sites_that_are_added_call_bodies_that_are_there() {
         program: Pieces { routines: vec![routine()], bodies: vec![count_shared(), count()] },
         shared_size: 4096,
         block_size: 4096,
+            walks: None,
         ..Script::default()
     };
     let run = Run { script, clauses: vec![RunAt::Entry(0), RunAt::Entry(1)] };

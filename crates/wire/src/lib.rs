@@ -33,6 +33,7 @@ mod messages;
 mod schema;
 mod script;
 mod semaphore;
+mod stacks;
 mod table;
 pub mod unwind;
 
@@ -47,5 +48,6 @@ pub use journal::{
 pub use messages::*;
 pub use schema::{Counter, Histogram, Numbers, PlaceKind, Places, RawPlace, Schema};
 pub use script::*;
+pub use stacks::KeptStacks;
 pub use semaphore::{MAX_SEMAPHORES, SemaphorePhase, SemaphoreRecord, semaphores_size};
 pub use table::*;

@@ -7,7 +7,8 @@
 //! | [`SCRIPT_PID`] … | words that say something of the process, written by the tool |
 //! | [`SCRIPT_CLOCKS`] | for each clock, [`SCRIPT_CLOCK_SIZE`] bytes ([`Clock`]) |
 //! | [`SCRIPT_SYMBOLS`] | addresses that the script wants to know |
-//! | behind them | constant bytes, shared maps, the table of stacks |
+//! | [`SCRIPT_STACK_END`] … | words about the process's memory, for walks of its stacks |
+//! | behind them | constant bytes, shared maps, the table of stacks, [unwind tables](crate::unwind) |
 //!
 //! The *thread's part* lies in each block:
 //!
@@ -43,6 +44,14 @@ pub const SCRIPT_CLOCKS: u32 = 64;
 pub const SCRIPT_CLOCK_SIZE: u32 = 32;
 /// How many clocks there are.
 pub const CLOCKS: u32 = 5;
+/// Shared part: the end of the first thread's stack, in whole pages; 0 where it is not known.
+pub const SCRIPT_STACK_END: u32 = 224;
+/// Shared part: address of the shadow blocks of stacks on which calls are followed ([`trapless_isa::detour`]); 0 where none are.
+pub const SCRIPT_SHADOWS: u32 = 232;
+/// Shared part: log2 of the number of shadow blocks.
+pub const SCRIPT_SHADOW_BITS: u32 = 240;
+/// Shared part: address of the list of arenas, ended by a zero address.
+pub const SCRIPT_ARENAS: u32 = 248;
 /// Shared part: addresses of symbols, 8 bytes each.
 pub const SCRIPT_SYMBOLS: u32 = 256;
 
@@ -63,7 +72,14 @@ pub const THREAD_RANDOM: u32 = 48;
 /// Thread's part: bytes of messages that the tool has read so far.
 pub const THREAD_TAIL: u32 = 64;
 /// Thread's part: where its ring begins.
-pub const THREAD_RING: u32 = 128;
+pub const THREAD_RING: u32 = 192;
+/// Thread's part: how many pages below its thread pointer's are its own stack, in the high half, and the thread's id in the low one. It is
+/// one word, since handlers change it, too.
+pub const THREAD_STACK: u32 = 128;
+/// Thread's part: the same of the first thread's stack, below [`SCRIPT_STACK_END`].
+pub const THREAD_MAIN_STACK: u32 = 136;
+/// Thread's part: number of the last page that was found to be on neither.
+pub const THREAD_STRANGE: u32 = 144;
 
 /// How many levels of scratch a thread has: so deep may signal handlers interrupt each other.
 pub const SCRATCH_LEVELS: u32 = 8;
@@ -78,6 +94,9 @@ const MOST_SHARED: u64 = 1 << 38;
 const MOST_THREAD: u64 = 1 << 30;
 /// How many different stacks are kept.
 const STACKS: u32 = 1 << 14;
+
+/// Room for unwind tables. What is not used takes address space only. (A browser of 200 MB has tables of 40 MB.)
+pub const UNWIND_ROOM: u64 = 256 << 20;
 
 /// From ticks to nanoseconds of one clock: `base + ((ticks - ticks_base) * scale >> 32)`, with the product in 128 bits.
 ///
@@ -211,6 +230,8 @@ pub struct ScriptLayout {
     /// The table of stacks, in the shared part: the key is a stack's number, the value how many frames it has, and then
     /// their addresses from the innermost on.
     pub stacks: Option<(u64, Table)>,
+    /// Where unwind tables are in the shared part, [`UNWIND_ROOM`] bytes, if it has stacks. They come last.
+    pub unwind: Option<u64>,
     /// Log2 of the size of a ring; 0: there is none.
     pub ring_bits: u32,
     /// Offset of the first level of scratch in a thread's part.
@@ -261,9 +282,13 @@ impl ScriptLayout {
             frames => {
                 let value = frames.checked_add(1)?.checked_mul(8)?;
                 let bucket_bits = STACKS.ilog2() - 2;
-                let table = Table { key: 8, value, bucket_bits, capacity: STACKS, change: Change::UnderMeta };
+                let table = Table { key: 8, value, bucket_bits, capacity: STACKS, change: Change::ByWord };
                 Some((shared.take(table.size())?, table))
             }
+        };
+        let unwind = match sizes.frames {
+            0 => None,
+            _ => Some(shared.take(UNWIND_ROOM)?),
         };
         Some(Self {
             shared: shared.next.next_multiple_of(PAGE),
@@ -271,6 +296,7 @@ impl ScriptLayout {
             constants,
             maps,
             stacks,
+            unwind,
             ring_bits: sizes.ring_bits,
             scratch: u32::try_from(scratch).ok()?,
             scratch_level: u32::try_from(scratch_level).ok()?,
@@ -309,6 +335,8 @@ mod tests {
         }
         let (at, stacks) = layout.stacks.unwrap();
         shared.push((at, at + stacks.size()));
+        let unwind = layout.unwind.unwrap();
+        shared.push((unwind, unwind + UNWIND_ROOM));
         for (mut parts, end) in [(shared, layout.shared), (thread, layout.thread.into())] {
             parts.sort_unstable();
             assert!(parts.windows(2).all(|two| two[0].1 <= two[1].0), "{parts:?}");

@@ -1,15 +1,16 @@
 //! A body: its statements, what it is given, and how it ends.
 
 use super::emit::{At, Base, Emit, Piece, Workshop};
-use super::layout::{MapCode, SMALL_SCRATCH};
-use super::routines::Registry;
+use super::layout::{MapCode, SMALL_SCRATCH, scratch_of};
+use super::routines::{Registry, Routine};
+use super::stacks::{ARRIVING, BY_FRAMES, START_WORDS, Start};
 use super::{Common, Moment, Refusal};
 use crate::ir::*;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{F64, I64};
 use cranelift_codegen::ir::{Block, InstBuilder, Value};
 use cranelift_frontend::Variable;
-use trapless_isa::body::{Extra, Takes};
+use trapless_isa::body::{Extra, REGISTERS, Returned, Takes};
 use trapless_wire::{SCRATCH_LEVELS, THREAD_LEVEL, THREAD_NO_SCRATCH, THREAD_OUT_OF_FUEL};
 
 /// A body that is being made.
@@ -44,6 +45,12 @@ fn takes(common: &Common<'_>, code: &[Statement], moment: Moment) -> Takes {
     super::layout::each_statement(code, &mut |statement| match statement {
         Statement::Read { .. } | Statement::ReadBytes { .. } | Statement::ReadString { .. } => {
             takes = takes.with(Extra::Tid);
+        }
+        Statement::Stack { .. } => {
+            takes = takes.with(Extra::Registers).with(Extra::Tid);
+            if moment != Moment::Return {
+                takes = takes.with(Extra::InstructionPointer);
+            }
         }
         Statement::Emit { .. } => takes = takes.with(Extra::Site).with(Extra::Time).with(Extra::Tid),
         Statement::Aggregate { map, .. } => {
@@ -132,9 +139,10 @@ pub(super) fn compile(
             out_of_fuel,
             loops: Vec::new(),
         };
-        maker.claim_scratch(body.scratch);
+        let scratch = scratch_of(body);
+        maker.claim_scratch(scratch);
         maker.statements(&body.code)?;
-        maker.end(body.scratch);
+        maker.end(scratch);
         Ok(())
     })?;
     piece.code.takes = takes;
@@ -309,9 +317,55 @@ impl Maker<'_, '_> {
             | Statement::MapZero(_)
             | Statement::Aggregate { .. }
             | Statement::AggregateGet { .. } => self.on_map(statement)?,
-            Statement::Stack { .. } => return Err(Refusal::Missing("walk of call stacks")),
+            Statement::Stack { into, frames, by } => self.stack(*into, *frames, *by)?,
             Statement::Emit { message, parts } => self.emit(*message, parts)?,
         }
+        Ok(())
+    }
+
+    /// The stack of the hit: at a return, as it is when the caller goes on.
+    fn stack(&mut self, into: LocalId, frames: u8, by: StackWalk) -> Result<(), Refusal> {
+        let own = self.common.program.bodies.get(self.id.0 as usize).map_or(0, |body| body.scratch);
+        let scratch = self.scratch.ok_or(Refusal::Missing("scratch for a stack"))?;
+        let scratch = self.e.pointer(scratch.plus(own.next_multiple_of(8)));
+        let general = self.extra(Extra::Registers)?;
+        let tid = self.extra(Extra::Tid)?;
+        let start = self.e.slot(8 * START_WORDS);
+        let (mut pc, mut slot) = (None, self.e.int(0));
+        if self.moment == Moment::Return {
+            pc = self.arguments.get(Returned::ReturnAddress as usize).copied();
+            slot = self.arguments.get(Returned::Slot as usize).copied().unwrap_or(slot);
+        }
+        let pc = pc.map_or_else(|| self.extra(Extra::InstructionPointer), Ok)?;
+        // Stack pointer, frame pointer and base pointer, by DWARF's numbers.
+        let [sp, fp, bp] = [7, 6, 3].map(|number| self.e.load(At(general, 8 * number)));
+        let (link, count) = (self.e.int(0), self.e.int(REGISTERS.len() as i64));
+        for (word, value) in [
+            (Start::Instruction, pc),
+            (Start::Stack, sp),
+            (Start::Frame, fp),
+            (Start::Pointer, bp),
+            (Start::Link, link),
+            (Start::General, general),
+            (Start::Count, count),
+            (Start::Slot, slot),
+        ] {
+            self.e.store(value, word.of(start));
+        }
+        let mut wanted = i64::from(frames);
+        if by == StackWalk::FramePointers {
+            wanted |= BY_FRAMES;
+        }
+        if self.moment == Moment::Entry {
+            wanted |= ARRIVING;
+        }
+        let (wanted, start) = (self.e.int(wanted), self.e.pointer(start));
+        let results = self.results();
+        let routine = self.registry.number(Routine::Stack);
+        let to = self.e.pointer(results);
+        self.e.call(routine, &[start, wanted, tid, scratch, to]);
+        let number = self.e.load(results);
+        self.set(into, number);
         Ok(())
     }
 }

@@ -2,6 +2,7 @@
 
 use super::Refusal;
 use super::emit::Base;
+use super::stacks::STACK_SCRATCH;
 use super::tables::TableCode;
 use crate::ir::*;
 use trapless_wire::{Change, MapKind, MapPlace, MapSize, SCRIPT_BLOCK, ScriptLayout, ScriptSizes};
@@ -50,6 +51,18 @@ pub(super) fn each_statement<'a>(code: &'a [Statement], see: &mut dyn FnMut(&'a 
     }
 }
 
+/// How much scratch a body needs: its own, and behind that what its stacks are walked in.
+pub(super) fn scratch_of(body: &Body) -> u32 {
+    let mut has_stacks = false;
+    each_statement(&body.code, &mut |statement| {
+        has_stacks |= matches!(statement, Statement::Stack { .. });
+    });
+    match has_stacks {
+        true => body.scratch.next_multiple_of(8).saturating_add(STACK_SCRATCH),
+        false => body.scratch,
+    }
+}
+
 /// Which maps have keys taken out or zeroed, by any body; by native ones only, of maps of one thread each: the tool does not write to
 /// those.
 fn changed_under_meta(program: &Program, native: &[BodyId]) -> Vec<bool> {
@@ -88,8 +101,9 @@ pub(super) fn lay_out(program: &Program, native: &[BodyId], ring_bits: u32) -> R
     };
     let (mut frames, mut sends, mut scratch) = (0, false, 0);
     for body in native.iter().filter_map(|body| program.bodies.get(body.0 as usize)) {
-        if body.scratch > SMALL_SCRATCH {
-            scratch = scratch.max(body.scratch);
+        let needed = scratch_of(body);
+        if needed > SMALL_SCRATCH {
+            scratch = scratch.max(needed);
         }
         each_statement(&body.code, &mut |statement| match statement {
             Statement::Stack { frames: wanted, .. } => frames = frames.max(u32::from(*wanted)),

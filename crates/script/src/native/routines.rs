@@ -4,6 +4,7 @@ use super::aggregates::{self, Others};
 use super::bytes::byte;
 use super::emit::{At, Base, Emit, Piece, Workshop};
 use super::layout::MapCode;
+use super::stacks;
 use super::tables::TableCode;
 use super::{Common, Refusal};
 use crate::ir::*;
@@ -44,6 +45,12 @@ pub(super) enum Routine {
     Next(u32),
     /// The key, a value, its weight, the time.
     Aggregate(u32),
+    /// Walks a stack and keeps it: [`super::stacks::keep`].
+    Stack,
+    /// Walks a stack: [`super::stacks::walk`].
+    Walk,
+    /// Makes memory of a stack readable: [`super::stacks::fetch`].
+    Fetch,
 }
 
 /// The routines that a program needs, by number.
@@ -114,6 +121,29 @@ impl Registry {
                 reserve(e, common, arguments[0], At(arguments[1], 0));
                 Ok(())
             }),
+            Routine::Stack => {
+                let walk = self.number(Routine::Walk);
+                let (at, table) = common.layout.stacks.ok_or(Refusal::Missing("table of stacks"))?;
+                let table = TableCode { base: Base::Shared(at), table };
+                workshop.piece(5, false, |e, arguments| {
+                    stacks::keep(e, walk, &table, arguments);
+                    Ok(())
+                })
+            }
+            Routine::Walk => {
+                let walks = stacks::Walks::new(common, self)?;
+                workshop.piece(6, false, |e, arguments| {
+                    stacks::walk(e, &walks, arguments);
+                    Ok(())
+                })
+            }
+            Routine::Fetch => {
+                let system = self.number(Routine::System);
+                workshop.piece(5, false, |e, arguments| {
+                    stacks::fetch(e, system, arguments);
+                    Ok(())
+                })
+            }
             Routine::Enter(number)
             | Routine::Get(number)
             | Routine::Has(number)
@@ -276,14 +306,20 @@ fn on_table(e: &mut Emit<'_>, routine: Routine, map: &MapCode, table: &TableCode
             table.change(e, key, &first, &add, missing);
             answer(e, out, 1);
         }
-        Routine::System | Routine::ReadMemory | Routine::ReadString | Routine::Reserve => {}
+        Routine::System
+        | Routine::ReadMemory
+        | Routine::ReadString
+        | Routine::Reserve
+        | Routine::Stack
+        | Routine::Walk
+        | Routine::Fetch => {}
     }
     e.b.switch_to_block(missing);
     answer(e, out, 0);
 }
 
 /// Number of the system call `process_vm_readv` on x86-64.
-const PROCESS_VM_READV: i64 = 310;
+pub(super) const PROCESS_VM_READV: i64 = 310;
 
 /// Reads foreign memory in pieces that end at page borders, up to the first that cannot be read.
 fn read_memory(e: &mut Emit<'_>, system: u16, unread: Base, arguments: [Value; 4]) -> Value {

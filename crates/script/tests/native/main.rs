@@ -6,4 +6,5 @@ mod measure;
 mod random;
 mod scripts;
 mod shape;
+mod stacks;
 mod threads;

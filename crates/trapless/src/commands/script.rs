@@ -10,6 +10,7 @@ mod files;
 mod info;
 mod listing;
 mod load;
+mod mapped;
 mod names;
 mod other;
 mod own;
@@ -21,6 +22,7 @@ mod streams;
 mod suite;
 mod targets;
 mod texts;
+mod walks;
 
 use crate::cli::script::{Script, Source, Task, Text};
 use crate::commands::signals;

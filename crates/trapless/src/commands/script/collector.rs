@@ -22,6 +22,9 @@ use trapless_wire::{
 /// How often rings of messages are read.
 const TICK: Duration = Duration::from_millis(5);
 
+/// How often it is looked whether a process has loaded code, where stacks are walked.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// A record that is not complete for so long never will be.
 const HOPELESS: Duration = Duration::from_secs(1);
 
@@ -41,6 +44,8 @@ pub(in crate::commands) struct Scripting<'t> {
     /// Of processes that are gone.
     gone: Losses,
     next_read: Option<Instant>,
+    /// When it is looked next whether a process has other code than before.
+    next_look: Option<Instant>,
     /// How many probes the files have that are named, where no process is given.
     in_files: Option<u64>,
     is_told: bool,
@@ -94,6 +99,7 @@ impl<'t> Scripting<'t> {
         };
         let messages = course.messages().iter().map(|parts| parts.iter().map(kind).collect()).collect();
         let tells = scripted.layout().ring_bits != 0;
+        let next_look = scripted.tables().map(|_| Instant::now() + LOOK);
         Self {
             course,
             scripted,
@@ -103,16 +109,12 @@ impl<'t> Scripting<'t> {
             stuck: HashMap::new(),
             lost: 0,
             gone: Losses::default(),
+            next_look,
             next_read: tells.then(Instant::now),
             in_files,
             is_told: false,
             exit_code: 0,
         }
-    }
-
-    /// The exit code, once the run is over.
-    pub fn exit_code(&self) -> u8 {
-        self.exit_code
     }
 
     /// Runs the beginning, before anything is armed. What it says is printed when it is told that all is attached.
@@ -209,9 +211,12 @@ impl<'t> Scripting<'t> {
         let memory = store.attached().find(|(other, _)| *other == pid).map(|(_, memory)| memory.clone());
         if let Some(memory) = memory {
             self.gone.add(Losses::of(&memory, self.scripted.layout().ring_bits));
-            self.gone.messages = self.gone.messages.max(0);
         }
         store.detach(pid);
+        self.course.names.leave_stacks(pid);
+        if let Some(mut tables) = self.scripted.tables() {
+            tables.leave(pid);
+        }
         Ok(())
     }
 
@@ -259,6 +264,10 @@ impl Collector for Scripting<'_> {
         }
         self.course.names.look_at(pid);
         let mut store = self.scripted.store.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(mut tables) = self.scripted.tables() {
+            tables.join(pid, memory.clone());
+            self.course.names.watch_stacks(pid, memory.clone(), self.scripted.layout());
+        }
         store.attach(pid, memory);
         Ok(())
     }
@@ -268,11 +277,17 @@ impl Collector for Scripting<'_> {
             self.read(false)?;
             self.next_read = Some(Instant::now() + TICK);
         }
+        if self.next_look.is_some_and(|at| Instant::now() >= at) {
+            self.next_look = Some(Instant::now() + LOOK);
+            if let Some(mut tables) = self.scripted.tables() {
+                tables.look(self.course.names.files());
+            }
+        }
         Ok(if self.is_over() { Flow::Enough } else { Flow::On })
     }
 
     fn next(&self) -> Option<Instant> {
-        [self.next_read, self.course.next()].into_iter().flatten().min()
+        [self.next_read, self.next_look, self.course.next()].into_iter().flatten().min()
     }
 
     fn tick(&mut self, _now: Instant, _targets: &mut [Armed]) -> Result<(), Error> {

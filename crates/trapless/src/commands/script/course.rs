@@ -135,6 +135,7 @@ impl<'t> Course<'t> {
     pub fn new(text: &'t Text, loaded: Loaded, store: Arc<Mutex<Store>>) -> Result<Self, Error> {
         let Loaded { compiled, settings } = loaded;
         let mut names = Names::default();
+        names.tell_lines(settings.show_debug_info);
         let has = |kind| compiled.clauses.iter().any(|clause| clause.kind == kind);
         let suite = match (has(ClauseKind::Test), has(ClauseKind::Bench)) {
             (true, _) => Suite::Tests,
@@ -190,11 +191,6 @@ impl<'t> Course<'t> {
     /// The parts that each kind of message has.
     pub fn messages(&self) -> &[Vec<PartKind>] {
         self.machine.messages()
-    }
-
-    /// How many probes run in this process.
-    pub fn attached(&self) -> u64 {
-        self.attached
     }
 
     /// Whether nothing would ever run.
@@ -287,7 +283,10 @@ impl<'t> Course<'t> {
         self.tell_attached(0)?;
         self.begin()?;
         other.let_run()?;
-        while !self.machine.is_over() && !(self.machine.is_idle() && other.is_none()) && !ended.get() {
+        while !self.machine.is_over() && !ended.get() {
+            if self.machine.is_idle() && other.is_none() {
+                break;
+            }
             let mut wake = Wake::new();
             other.wakes(&mut wake);
             wake.sleep(self.next());

@@ -3,8 +3,9 @@
 //! Symbols are read by us, from the files that were mapped when a process was probed. Files stay open, so names are there after it has
 //! ended.
 
+use super::mapped::Mapped;
 use crate::files::Files;
-use crate::target::{self, Image};
+use crate::target;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::CStr;
 use std::io::{self, Read};
@@ -12,12 +13,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
-use trapless_process::Process;
+use trapless_engine::{Region, ScriptMemory};
 use trapless_script::output::{Ran, Resolver, Symbol, Zone};
 use trapless_script::shape::TimeBase;
-use trapless_symbols::demangle;
+use trapless_wire::{KeptStacks, ScriptLayout};
 
 /// How many call stacks are kept by number.
 const MOST_STACKS: usize = 1 << 16;
@@ -32,6 +32,10 @@ pub(super) struct Names {
     processes: HashMap<u32, Mapped>,
     /// Frames by the stack's number.
     stacks: HashMap<u64, Vec<u64>>,
+    /// Processes that keep more of them.
+    kept: BTreeMap<i32, (ScriptMemory, ScriptLayout)>,
+    /// Whether lines and inlined functions are told.
+    tells_lines: bool,
     /// Probe and function of each site.
     sites: BTreeMap<u64, SiteNames>,
 }
@@ -45,38 +49,47 @@ pub(super) struct SiteNames {
     pub function: String,
 }
 
-/// The files that a process has mapped.
-struct Mapped {
-    process: Option<Arc<Process>>,
-    images: Vec<Image>,
-    /// What has been asked for.
-    known: HashMap<u64, Vec<Symbol>>,
-}
-
 impl Names {
     /// Gives a site its names.
     pub fn name_site(&mut self, site: u64, names: SiteNames) {
         self.sites.insert(site, names);
     }
 
-    /// Keeps a call stack.
-    pub fn keep_stack(&mut self, number: u64, frames: Vec<u64>) {
-        if self.stacks.len() < MOST_STACKS {
-            self.stacks.insert(number, frames);
+    /// A process keeps stacks in this memory.
+    pub fn watch_stacks(&mut self, pid: i32, memory: ScriptMemory, layout: &ScriptLayout) {
+        self.kept.insert(pid, (memory, layout.clone()));
+    }
+
+    /// A process keeps no more stacks: those that it has kept are kept here.
+    pub fn leave_stacks(&mut self, pid: i32) {
+        let Some((memory, layout)) = self.kept.remove(&pid) else { return };
+        let Some(stacks) = kept(&memory, &layout) else { return };
+        for number in stacks.numbers() {
+            if self.stacks.len() >= MOST_STACKS {
+                break;
+            }
+            if let Some(frames) = stacks.get(number) {
+                self.stacks.insert(number, frames);
+            }
         }
     }
 
-    /// Whether a call stack is known.
-    pub fn knows_stack(&self, number: u64) -> bool {
-        self.stacks.contains_key(&number)
+    /// The files of all processes.
+    pub fn files(&self) -> &Files {
+        &self.files
     }
 
-    /// Looks what a process has mapped, while it lives.
+    /// Whether lines and inlined functions are told.
+    pub fn tell_lines(&mut self, tells: bool) {
+        self.tells_lines = tells;
+    }
+
+    /// Looks what a process has mapped, while it lives. Files are opened now, and stay so.
     pub fn look_at(&mut self, pid: i32) {
         let Ok(process) = target::open(pid) else { return };
-        let Ok(images) = target::images(&process, &self.files) else { return };
-        let process = Some(Arc::new(process));
-        self.processes.insert(pid as u32, Mapped { process, images, known: HashMap::new() });
+        if let Some(mapped) = Mapped::now(process, &self.files) {
+            self.processes.insert(pid as u32, mapped);
+        }
     }
 
     fn mapped(&mut self, pid: u32) -> Option<&mut Mapped> {
@@ -87,39 +100,33 @@ impl Names {
     }
 }
 
-impl Mapped {
-    /// The file that an address is in, and the address there.
-    fn image_at(&self, address: u64) -> Option<(&Image, u64)> {
-        let image = self.images.iter().find(|image| image.range.contains(&address))?;
-        let bias = image.bias(self.process.as_deref()).ok()?;
-        Some((image, address.wrapping_sub(bias)))
-    }
-
-    fn symbols(&self, address: u64) -> Vec<Symbol> {
-        let Some((image, at)) = self.image_at(address) else { return Vec::new() };
-        let Ok(module) = image.module(self.process.as_deref()) else { return Vec::new() };
-        let Some(function) = module.functions().containing(at) else { return Vec::new() };
-        vec![Symbol {
-            name: demangle(function.name().plain()).into_owned(),
-            offset: at - function.address(),
-            module: Some(image.path.clone()),
-            line: None,
-            is_inlined: false,
-        }]
-    }
+/// The stacks that a process keeps.
+fn kept<'m>(memory: &'m ScriptMemory, layout: &ScriptLayout) -> Option<KeptStacks<'m, Region>> {
+    KeptStacks::of(layout, memory.region(), memory.shared().start)
 }
 
 impl Resolver for Names {
     fn stack(&mut self, number: u64) -> Vec<u64> {
-        self.stacks.get(&number).cloned().unwrap_or_default()
+        if let Some(frames) = self.stacks.get(&number) {
+            return frames.clone();
+        }
+        let of = |(memory, layout)| kept(memory, layout)?.get(number);
+        let frames =
+            self.kept.values().map(|(memory, layout)| (memory, layout)).find_map(of).unwrap_or_default();
+        // It is asked for again, mostly.
+        if !frames.is_empty() && self.stacks.len() < MOST_STACKS {
+            self.stacks.insert(number, frames.clone());
+        }
+        frames
     }
 
     fn symbols(&mut self, pid: u32, address: u64) -> Vec<Symbol> {
+        let (files, tells_lines) = (self.files.clone(), self.tells_lines);
         let Some(mapped) = self.mapped(pid) else { return Vec::new() };
         if let Some(known) = mapped.known.get(&address) {
             return known.clone();
         }
-        let found = mapped.symbols(address);
+        let found = mapped.symbols(&files, address, tells_lines);
         // Anybody may print any number of addresses.
         if mapped.known.len() < MOST_STACKS {
             mapped.known.insert(address, found.clone());
@@ -129,8 +136,7 @@ impl Resolver for Names {
 
     fn build_id(&mut self, pid: u32, address: u64) -> Option<(Vec<u8>, u64)> {
         let mapped = self.mapped(pid)?;
-        let (image, at) = mapped.image_at(address)?;
-        let module = image.module(mapped.process.as_deref()).ok()?;
+        let (module, at) = mapped.module_at(address)?;
         let segment = module.segments().iter().find(|s| s.address <= at && at - s.address < s.file_size)?;
         Some((module.build_id()?.to_vec(), at - segment.address + segment.offset))
     }

@@ -35,8 +35,8 @@ impl Points {
         let mut points = Self::default();
         for clause in &compiled.clauses {
             let moment = match clause.kind {
-                ClauseKind::Entry | ClauseKind::Usdt => Moment::Entry,
-                ClauseKind::Inside => Moment::Inside,
+                ClauseKind::Entry => Moment::Entry,
+                ClauseKind::Inside | ClauseKind::Usdt => Moment::Inside,
                 ClauseKind::Return => Moment::Return,
                 _ => continue,
             };

@@ -3,6 +3,7 @@
 use super::names::clock_ns;
 use super::probed::Points;
 use super::store::Store;
+use super::walks::Tables;
 use crate::cli::validated::CodeFor;
 use crate::error::Error;
 use crate::target::Image;
@@ -10,7 +11,7 @@ use std::collections::hash_map::RandomState;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher};
 use std::os::unix::fs::MetadataExt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use trapless_engine::Script;
 use trapless_isa::Machine;
 use trapless_process::{Process, ticks};
@@ -29,6 +30,8 @@ pub(in crate::commands) struct Scripted {
     native: NativeProgram,
     runs: Vec<RunAt>,
     pub(super) store: Arc<Mutex<Store>>,
+    /// Where stacks are walked, what that needs of each process.
+    tables: Option<Mutex<Tables>>,
     /// When the script began, and the clock that ticks are measured by.
     began: u64,
     clock: clock::Clock,
@@ -51,9 +54,10 @@ impl Scripted {
         let store = Store::new(program, native.layout.clone());
         Ok(Self {
             program: program.clone(),
-            native,
             runs: points.runs.clone(),
             store: Arc::new(Mutex::new(store)),
+            tables: native.layout.unwind.map(|at| Mutex::new(Tables::new(at))),
+            native,
             began: clock_ns(libc::CLOCK_BOOTTIME) as u64,
             clock: clock::Clock::now(),
         })
@@ -62,6 +66,11 @@ impl Scripted {
     /// How the memory of the script is laid out.
     pub fn layout(&self) -> &ScriptLayout {
         &self.native.layout
+    }
+
+    /// What walks of stacks need, if there are any.
+    pub fn tables(&self) -> Option<MutexGuard<'_, Tables>> {
+        Some(self.tables.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn about(&self, process: &Process, images: &[Image]) -> memory::About {
@@ -138,6 +147,7 @@ impl CodeFor for Scripted {
             shared,
             shared_size: self.native.layout.shared,
             block_size: self.native.layout.thread,
+            walks: self.tables().map(|mut tables| tables.prepare(process, images)).transpose()?,
         };
         Ok(Run { script, clauses: self.runs.clone() })
     }
