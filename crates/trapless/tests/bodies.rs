@@ -469,7 +469,7 @@ fn sites_that_are_added_call_bodies_that_are_there() {
         program: Pieces { routines: vec![routine()], bodies: vec![count_shared(), count()] },
         shared_size: 4096,
         block_size: 4096,
-            walks: None,
+        walks: None,
         ..Script::default()
     };
     let run = Run { script, clauses: vec![RunAt::Entry(0), RunAt::Entry(1)] };

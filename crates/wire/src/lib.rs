@@ -48,6 +48,6 @@ pub use journal::{
 pub use messages::*;
 pub use schema::{Counter, Histogram, Numbers, PlaceKind, Places, RawPlace, Schema};
 pub use script::*;
-pub use stacks::KeptStacks;
 pub use semaphore::{MAX_SEMAPHORES, SemaphorePhase, SemaphoreRecord, semaphores_size};
+pub use stacks::KeptStacks;
 pub use table::*;
