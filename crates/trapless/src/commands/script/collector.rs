@@ -273,6 +273,10 @@ impl Collector for Scripting<'_> {
     }
 
     fn take(&mut self, _targets: &mut [Armed]) -> Result<Flow, Error> {
+        // Whoever runs one of the files is probed from here on. Who starts one when he hears of it is not to wait for himself.
+        if let Some(probes) = self.in_files {
+            self.tell_attached(probes)?;
+        }
         if self.next_read.is_some_and(|at| Instant::now() >= at) {
             self.read(false)?;
             self.next_read = Some(Instant::now() + TICK);
