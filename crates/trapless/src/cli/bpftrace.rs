@@ -383,7 +383,7 @@ impl Said {
             positional,
             named: named.iter().map(|word| word[2..].to_owned()).collect(),
             target,
-            follow: true,
+            follow: false,
             include_directories: self.include_directories,
             include_files: self.include_files,
             debug_directories: self.debug_directories,
