@@ -91,7 +91,7 @@ pub fn x86_64_register(name: &str) -> Option<Context> {
     const NAMES: [&str; 16] = [
         "ax", "dx", "cx", "bx", "si", "di", "bp", "sp", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15",
     ];
-    if name == "ip" {
+    if matches!(name, "ip" | "pc") {
         return Some(Context::InstructionPointer);
     }
     NAMES.iter().position(|known| *known == name).map(|number| Context::Register(number as u8))

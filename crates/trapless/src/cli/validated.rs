@@ -62,6 +62,8 @@ pub struct Run {
     pub pending: bool,
     /// Whether a seccomp filter may be risked.
     pub allow_seccomp: bool,
+    /// Whether a launched command that still runs at the end is ended, too.
+    pub ends_command: bool,
     /// At which sites.
     pub selection: Selection,
     /// When it ends.
@@ -283,6 +285,7 @@ fn count(flags: CountFlags) -> Result<Run, Error> {
         follow: flags.follow.follow,
         pending: flags.follow.pending,
         allow_seccomp: flags.risk.allow_seccomp,
+        ends_command: false,
         selection,
         limits: limits(&flags.run),
         output: output(flags.output),
@@ -308,6 +311,7 @@ fn latency(flags: LatencyFlags) -> Result<Run, Error> {
         follow: flags.follow.follow,
         pending: flags.follow.pending,
         allow_seccomp: flags.risk.allow_seccomp,
+        ends_command: false,
         selection,
         limits: limits(&flags.run),
         output: output(flags.output),
@@ -328,6 +332,7 @@ fn trace(flags: TraceFlags) -> Result<Run, Error> {
         follow: flags.follow.follow,
         pending: flags.follow.pending,
         allow_seccomp: flags.risk.allow_seccomp,
+        ends_command: false,
         selection,
         limits: limits(&flags.run),
         output: output(flags.output),

@@ -3,6 +3,7 @@
 //! A text becomes a [`Compiled`](trapless_script::lower::Compiled) script ([`load`]). Its probes that need no target run in this process
 //! ([`own`]), under a [course](mod@course) that says when what happens, and prints.
 
+mod bounds;
 mod collector;
 mod course;
 mod environment;
@@ -77,7 +78,7 @@ fn work(text: &Text) -> Result<u8, Error> {
 
 /// Runs a script.
 fn course(text: &Text, loaded: Loaded, ended: signals::Ended) -> Result<u8, Error> {
-    let points = Points::of(text, &loaded.compiled)?;
+    let points = Points::of(text, &loaded)?;
     if points.probes.is_empty() {
         let store = Store::new(&loaded.compiled.program, ScriptLayout::default());
         let course = Course::new(text, loaded, Arc::new(Mutex::new(store)))?;

@@ -1,16 +1,20 @@
 //! What a script probes in other processes: which places in which files, and what runs there.
 
-use super::{files, points};
+use super::load::Loaded;
+use super::{bounds, files, points};
+use crate::cli::script::{Dialect, Text};
 use crate::cli::validated::Probe;
+use crate::cli::validated::Target;
 use crate::error::Error;
 use crate::spec::{Kind, Pattern};
-use crate::{cli::script::Text, cli::validated::Target};
+use crate::terminal::tell_plainly;
 use std::path::PathBuf;
 use trapless_script::check::clauses::ClauseKind;
 use trapless_script::ir::BodyId;
-use trapless_script::lower::{Clause, Compiled};
+use trapless_script::lower::Clause;
 use trapless_script::native::Moment;
 use trapless_script::syntax::ast::ProbePoint;
+use trapless_script::syntax::config::MissingProbes;
 use trapless_session::session::RunAt;
 
 /// What a script probes in other processes.
@@ -31,9 +35,9 @@ impl Points {
     ///
     /// # Errors
     /// A file is not found, or a name is no pattern.
-    pub fn of(text: &Text, compiled: &Compiled) -> Result<Self, Error> {
+    pub fn of(text: &Text, loaded: &Loaded) -> Result<Self, Error> {
         let mut points = Self::default();
-        for clause in &compiled.clauses {
+        for clause in &loaded.compiled.clauses {
             let moment = match clause.kind {
                 ClauseKind::Entry => Moment::Entry,
                 ClauseKind::Inside | ClauseKind::Usdt => Moment::Inside,
@@ -43,6 +47,9 @@ impl Points {
             let number = points.bodies.len() as u16;
             let first = points.probes.len();
             for point in &clause.points {
+                if points.is_outside(text, loaded.settings.missing_probes, &point.point, &point.text)? {
+                    continue;
+                }
                 points.add(text, clause, &point.point, &point.text, number)?;
             }
             if points.probes.len() > first {
@@ -50,6 +57,36 @@ impl Points {
             }
         }
         Ok(points)
+    }
+
+    /// Whether a point is left out that is no place in its file.
+    ///
+    /// # Errors
+    /// It is none, and the script does not say that this is no matter.
+    fn is_outside(
+        &self,
+        text: &Text,
+        missing: MissingProbes,
+        point: &ProbePoint,
+        name: &str,
+    ) -> Result<bool, Error> {
+        if text.dialect != Dialect::Bpftrace {
+            return Ok(false);
+        }
+        let files = points::target(point).and_then(|target| files::named(target).ok()).unwrap_or_default();
+        let Some(why) = files.iter().find_map(|file| bounds::outside(file, point)) else { return Ok(false) };
+        let what = format!("Unable to attach probe: {name}.");
+        match missing {
+            MissingProbes::Error => {
+                let way = "If this is expected, set the 'missing_probes' config variable to 'warn'.";
+                Err(Error::Script(text.dialect, format!("{why}\nERROR: {what} {way}")))
+            }
+            MissingProbes::Warn => {
+                tell_plainly(&format!("WARNING: {why}\nWARNING: {what} Skipping.\n"));
+                Ok(true)
+            }
+            MissingProbes::Ignore => Ok(true),
+        }
     }
 
     fn add(
