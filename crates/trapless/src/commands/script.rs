@@ -84,7 +84,7 @@ fn course(text: &Text, loaded: Loaded, ended: signals::Ended) -> Result<u8, Erro
         let course = Course::new(text, loaded, Arc::new(Mutex::new(store)))?;
         return course.alone(ended, Other::of(text.target.as_ref())?);
     }
-    let scripted = Arc::new(Scripted::new(&loaded.compiled.program, &points)?);
+    let scripted = Arc::new(Scripted::new(&loaded.compiled.program, &points, text.allow_seccomp)?);
     let course = Course::new(text, loaded, Arc::clone(&scripted.store))?;
     targets::run_in_targets(text, course, scripted, points, ended)
 }
