@@ -166,6 +166,26 @@ impl Decoder<'_> {
         text
     }
 
+    /// The functions of a stack, the outermost first, each as a frame of a folded line.
+    pub(super) fn folded(&mut self, bytes: &[u8], most: u8) -> Vec<Vec<u8>> {
+        let (number, pid) = (integer(bytes, 8, false), integer(slice(bytes, 8, 4), 4, false) as u32);
+        let mut frames = Vec::new();
+        for (index, at) in self.resolver.stack(number).into_iter().take(most.into()).enumerate() {
+            let symbols = match index {
+                0 => self.resolver.symbols(pid, at),
+                _ => self.resolver.caller(pid, at),
+            };
+            match symbols.is_empty() {
+                true => frames.push(address(at).into_bytes()),
+                false => {
+                    frames.extend(symbols.iter().map(|symbol| super::folded::clean(symbol.name.as_bytes())))
+                }
+            }
+        }
+        frames.reverse();
+        frames
+    }
+
     fn frames(
         &mut self,
         pid: u32,

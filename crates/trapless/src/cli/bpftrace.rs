@@ -256,8 +256,9 @@ impl Said {
             Opt::ProbeFilter => self.only = Some(value.to_owned()),
             Opt::Output => self.output.file = (value != "-").then(|| value.into()),
             Opt::OutputFormat => match value {
-                "text" => self.output.json = false,
-                "json" => self.output.json = true,
+                "text" => (self.output.json, self.output.folded) = (false, false),
+                "json" => (self.output.json, self.output.folded) = (true, false),
+                "folded" => (self.output.json, self.output.folded) = (false, true),
                 _ => {
                     return Err(Misuse::plain(format!(
                         "Invalid output format \"{value}\"\nValid formats: 'text', 'json'"

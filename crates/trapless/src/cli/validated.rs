@@ -163,6 +163,8 @@ pub struct OutputOptions {
     pub file: Option<PathBuf>,
     /// JSON lines rather than text.
     pub json: bool,
+    /// Whether maps of stacks are lines for flame graphs.
+    pub folded: bool,
     /// When to color text.
     pub color: super::flags::ColorFlag,
 }
@@ -485,7 +487,12 @@ fn limits(flags: &RunFlags) -> Limits {
 pub(super) fn output(flags: OutputFlags) -> OutputOptions {
     // `-` is standard output, as everywhere.
     let file = flags.output.filter(|path| path.as_os_str() != "-");
-    OutputOptions { file, json: flags.format == FormatFlag::Json, color: flags.color }
+    OutputOptions {
+        file,
+        json: flags.format == FormatFlag::Json,
+        folded: flags.format == FormatFlag::Folded,
+        color: flags.color,
+    }
 }
 
 fn rows(flags: &TableFlags, sort: Sort, histograms: usize) -> Rows {

@@ -124,6 +124,7 @@ pub(super) fn options(text: &Text, settings: &Settings) -> Options {
         has_warnings: text.warnings != Warnings::Off,
         prints_maps: settings.print_maps_on_exit,
         is_unsafe: text.is_unsafe,
+        is_folded: text.output.folded,
     }
 }
 
