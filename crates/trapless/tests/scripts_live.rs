@@ -95,7 +95,7 @@ impl Told {
 
     /// Messages that it said were lost.
     fn lost(&self) -> u64 {
-        let number = |line: &str| line.strip_prefix("Lost ")?.strip_suffix(" events")?.parse().ok();
+        let number = |line: &str| line.strip_prefix("Lost ")?.strip_suffix(" events")?.parse::<u64>().ok();
         self.err.lines().filter_map(number).sum::<u64>()
     }
 
