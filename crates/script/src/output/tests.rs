@@ -613,7 +613,8 @@ fn stacks_are_folded_for_flame_graphs() {
     let stack = Shape::Stack { mode: StackMode::Bpftrace, frames: 127 };
     let folded = || Options { is_folded: true, ..Options::default() };
     let key = bytes(&[&word(1), &7_u32.to_le_bytes(), &[0; 4]]);
-    let map = Shown::of(Some(stack.clone()), Aggregation::Count, Show::Number, false).adding(&key, &[0, 0, 0]);
+    let map =
+        Shown::of(Some(stack.clone()), Aggregation::Count, Show::Number, false).adding(&key, &[0, 0, 0]);
     assert_eq!(map.print(folded(), 0, 1), "0x9999;main;outer;inner 3\n");
     // With another part of the key, which stands where it is in it.
     let both = Shown::plain(Some(tuple(&[int(8, true), stack.clone()])), int(1, true));

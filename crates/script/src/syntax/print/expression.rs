@@ -72,7 +72,12 @@ impl Printer<'_> {
                 return (format!("{}{sign}{}", self.expression(of, POSTFIX), name.text), POSTFIX);
             }
             ExprKind::TupleIndex { of, index } => {
-                return (format!("{}.{index}", self.expression(of, POSTFIX)), POSTFIX);
+                let of = match &of.kind {
+                    // A point and digits behind digits make a float.
+                    ExprKind::Integer(integer) => format!("({})", integer.text),
+                    _ => self.expression(of, POSTFIX),
+                };
+                return (format!("{of}.{index}"), POSTFIX);
             }
             ExprKind::Index { of, index } => {
                 let of = match &of.kind {

@@ -31,6 +31,7 @@ fn formatted(text: &str) -> String {
 #[test]
 fn parentheses_stand_where_they_are_needed() {
     let table = [
+        ("(1).0", "(1).0"),
         ("((1)+(2))*3", "(1 + 2) * 3"),
         ("1-(2-3)", "1 - (2 - 3)"),
         ("(1-2)-3", "1 - 2 - 3"),
