@@ -99,6 +99,15 @@ impl Told {
         self.err.lines().filter_map(number).sum::<u64>()
     }
 
+    /// Hits that it said found no scratch.
+    fn unrun(&self) -> u64 {
+        let number = |line: &str| {
+            let (number, _) = line.strip_prefix("trapless: ")?.split_once(" hits did not run their probe")?;
+            number.parse::<u64>().ok()
+        };
+        self.err.lines().filter_map(number).sum()
+    }
+
     /// Fails where anything is said to be left out.
     #[track_caller]
     fn assert_whole(&self) {
@@ -230,10 +239,11 @@ fn bodies_that_are_left_for_good_take_nothing_with_them() {
         does(&mut target, "call 10");
     }
     let told = live.end();
-    assert_eq!(told.value("@three"), 10, "{}", told.err);
-    let lost = told.lost();
+    // Whose frames are gone is only known from frames above: until such a hit comes, those that find no room are counted.
+    let three = told.value("@three") as u64;
+    assert!(three > 0 && three + told.unrun() >= 10, "{three}: {}", told.err);
     let printed = told.out.lines().filter(|line| *line == "three").count() as u64;
-    assert!(printed <= 10 && printed + lost >= 10, "{printed} and {lost}");
+    assert!(printed <= three && printed + told.lost() >= three, "{printed}: {}", told.err);
     assert!(!told.out.contains("@at["), "{}", told.out);
     before.assert_restored(target.pid());
     does(&mut target, "call 10");
@@ -485,8 +495,8 @@ fn narrow_programs_are_refused_and_left_alone() {
     let mut target = program.start(&[]);
     let before = target.text();
     let ran: Ran = run(&["-p", &target.pid().to_string(), "-e", "uprobe:narrow:called { @ = count(); }"]);
-    assert_ne!(ran.code, Some(0), "{ran:?}");
-    assert!(ran.err.contains("32-bit"), "{ran:?}");
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.err.contains("does not run on this instruction set"), "{ran:?}");
     before.assert_restored(target.pid());
     target.tell("");
     assert_eq!(target.line(), "3");
@@ -527,7 +537,8 @@ fn a_sandbox_is_not_risked_unless_that_is_asked_for() {
     let before = target.text();
     let script = "uprobe:sandboxed:called { @[str(arg0)] = count(); }";
     let ran = run(&["-p", &target.pid().to_string(), "-e", script]);
-    ran.assert_refused(2, &["seccomp", "--allow-seccomp", "str()"]);
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    assert!(ran.err.contains("seccomp filter") && ran.err.contains("--allow-seccomp"), "{ran:?}");
     before.assert_restored(target.pid());
     // What makes no calls of its own does no harm.
     let live =

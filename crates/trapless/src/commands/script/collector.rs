@@ -237,7 +237,7 @@ impl<'t> Scripting<'t> {
             (out_of_fuel, "runs of probes were ended, because their loops went round too often"),
             (
                 no_scratch,
-                "hits did not run their probe, because too many signal handlers had interrupted each other in probes",
+                "hits did not run their probe, because too many signal handlers had interrupted each other in probes, or had left them for good",
             ),
             (unread, "reads of memory were not tried, because it is not known which thread they were for"),
             (without_block, "hits did not run their probe, because their threads had no memory for it"),
