@@ -81,7 +81,7 @@ fn attached(
         let hold = Hold::Stop(super::stop_options(run.allow_seccomp));
         let (session, pending) = attach(run, &process, &files, hold)?;
         let armed = Armed { pending, ..Armed::new(Rc::new(process), session) };
-        let joined = collector.joined(&armed);
+        let joined = collector.joined(pid, &armed.session);
         targets.push(armed);
         joined
     });
@@ -113,16 +113,14 @@ fn launched(
     let name = name_of(pid);
     let hold = Hold::Launched(&launched, options);
     let (session, pending) = attach(run, launched.process(), &Files::default(), hold)?;
-    let process = Rc::new(target::open(pid)?);
-    let armed = Armed { announced: true, pending, ..Armed::new(process, session) };
-    collector.joined(&armed)?;
-    collector.armed(pid, &armed.session)?;
+    collector.joined(pid, &session)?;
+    collector.armed(pid, &session)?;
     if ended.get() {
         return Err(Error::Interrupted);
     }
-    let (process, mut child) = armed.session.let_run(launched)?;
+    let (process, mut child) = session.let_run(launched)?;
     let mut last_name = name.clone();
-    let mut targets = vec![Armed { process: Rc::new(process), ..armed }];
+    let mut targets = vec![Armed { announced: true, pending, ..Armed::new(Rc::new(process), session) }];
     let mut status = None;
     let mut exited = || {
         if status.is_none() {
@@ -209,10 +207,6 @@ impl Armed {
 
     pub(in crate::commands) fn pid(&self) -> i32 {
         self.process.pid().0
-    }
-
-    pub(in crate::commands) fn session(&self) -> &Session {
-        &self.session
     }
 }
 

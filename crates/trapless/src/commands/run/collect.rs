@@ -57,7 +57,7 @@ pub(in crate::commands) trait Collector: Send {
     fn armed(&mut self, pid: i32, session: &Session) -> Result<(), Error>;
 
     /// A target is there, whether or not that is told.
-    fn joined(&mut self, _armed: &Armed) -> Result<(), Error> {
+    fn joined(&mut self, _pid: i32, _session: &Session) -> Result<(), Error> {
         Ok(())
     }
 

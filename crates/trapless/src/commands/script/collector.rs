@@ -280,8 +280,7 @@ impl Collector for Scripting<'_> {
         self.tell_attached(self.in_files.unwrap_or(probes))
     }
 
-    fn joined(&mut self, armed: &Armed) -> Result<(), Error> {
-        let (pid, session) = (armed.pid(), armed.session());
+    fn joined(&mut self, pid: i32, session: &Session) -> Result<(), Error> {
         let Some(memory) = session.script() else { return Ok(()) };
         for probe in session.probes() {
             let (id, function) = (u64::from(probe.id), probe.probed.function.text().to_owned());

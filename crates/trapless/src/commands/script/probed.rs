@@ -105,7 +105,8 @@ impl Points {
         let is_return = clause.kind == ClauseKind::Return;
         for module in modules {
             let module = module.to_str().ok_or_else(|| failed("its path is no text".to_owned()))?;
-            let Some(mut spec) = points::specification(point, Pattern::literal(module)) else { continue };
+            let of = if module.contains('/') { Pattern::literal(module) } else { files::pattern(module) };
+            let Some(mut spec) = points::specification(point, of) else { continue };
             spec.kind = Some(if is_return { Kind::Return } else { Kind::Entry });
             spec.by_file = text.target.is_none();
             self.probes.push(Probe { spec, entry: !is_return, returns: is_return });
@@ -127,6 +128,10 @@ impl Points {
 
 /// The files that a target means. In a process it may be a name that only the process knows.
 fn modules(text: &Text, target: &str) -> Result<Vec<PathBuf>, String> {
+    if text.target.is_some() && !target.contains('/') {
+        // What the process has mapped under that name is meant, and not what a shell or the loader would find first.
+        return Ok(vec![target.into()]);
+    }
     let found = files::named(target).map_err(|several| {
         let paths: Vec<_> = several.iter().map(|path| path.display().to_string()).collect();
         format!("may be {}; write the whole name", paths.join(" or "))

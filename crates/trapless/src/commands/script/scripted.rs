@@ -179,6 +179,7 @@ impl CodeFor for Scripted {
             return Err(Error::Usage(text.to_owned()));
         }
         self.check_sandbox(process)?;
+        check_runtime(process, images)?;
         let about = self.about(process, images);
         let shared = memory::image(&self.program, &self.native.layout, &about, store.own());
         let script = Script {
@@ -189,5 +190,20 @@ impl CodeFor for Scripted {
             walks: self.tables().map(|mut tables| tables.prepare(process, images)).transpose()?,
         };
         Ok(Run { script, clauses: self.runs.clone() })
+    }
+}
+
+/// Refuses a program whose functions get their arguments, and whose threads have their numbers, where a script does not look for them.
+fn check_runtime(process: &Process, images: &[Image]) -> Result<(), Error> {
+    let is_gos = |image: &&Image| {
+        let module = image.module(Some(process));
+        module.is_ok_and(|module| module.section_names().any(|name| name == ".gopclntab"))
+    };
+    match images.iter().find(is_gos) {
+        Some(image) => Err(Error::Usage(format!(
+            "{} is a Go program, whose functions get their arguments in other registers and whose threads do not tell their numbers: scripts would tell wrong ones. trapless count, latency and trace know them",
+            image.path
+        ))),
+        None => Ok(()),
     }
 }

@@ -217,7 +217,7 @@ impl Follower<'_> {
         self.who.insert(pid.0, Who { command, parent, told_apart: 0 });
         let armed = Armed::new(Rc::clone(process), session);
         let armed = Armed { announced: true, beginning, pending, absent, ..armed };
-        if let Err(error) = self.collector.joined(&armed) {
+        if let Err(error) = self.collector.joined(pid.0, &armed.session) {
             self.not_followed(pid.0, &error);
         }
         self.targets.push(armed);
