@@ -198,9 +198,9 @@ impl<'m> Drawing<'_, 'm> {
             Some((script, address)) => script.runs(clauses, address, number),
             None => Vec::new(),
         };
-        let id = site.request.id;
         // An entry needs to know how much of the stack its exits ask for.
-        let (entry, at_return) = (runs(clauses.entry, id), runs(clauses.at_return, id | AT_RETURN));
+        let entry = runs(clauses.entry, clauses.site);
+        let at_return = runs(clauses.at_return, clauses.site | AT_RETURN);
         work(&DetourRequest {
             runs: Runs { entry: &entry, at_return: &at_return },
             address,

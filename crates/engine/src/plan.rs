@@ -125,7 +125,7 @@ impl<'m> PlannedSite<'m> {
 
     /// What the probe does.
     pub fn payload(&self) -> Payload {
-        let Clauses { entry, at_return } = self.request.clauses;
+        let Clauses { entry, at_return, .. } = self.request.clauses;
         let Wanted { run_entry, run_return, .. } = self.request.wanted;
         let Wanted { record_entry, record_return, unwinder, sharing, signal, gate, .. } = self.request.wanted;
         let id = 2 * self.request.id;

@@ -80,6 +80,8 @@ pub struct Clauses<'m> {
     pub entry: &'m [Clause],
     /// At the return.
     pub at_return: &'m [Clause],
+    /// The number of the site that their bodies are told: the caller's, and below [`AT_RETURN`].
+    pub site: u32,
 }
 
 impl Clauses<'_> {

@@ -4,6 +4,7 @@
 mod support;
 
 use iced_x86::{IcedError, code_asm::*};
+use std::sync::Arc;
 use support::park::Stepper;
 use support::tool::detach;
 use support::{Program, Target, eventually};
@@ -11,8 +12,9 @@ use trapless_engine::{Script, ScriptMemory, Unrun};
 use trapless_isa::body::{Code, Extra, Hole, Program as Pieces, Takes};
 use trapless_process::{Process, StopOptions};
 use trapless_session::files::Files;
+use trapless_session::name::SiteName;
 use trapless_session::resolve::{self, Kinds};
-use trapless_session::session::{Asked, Hold, Run, RunAt, Session};
+use trapless_session::session::{Asked, Hold, Run, RunAt, Session, SiteNumbers};
 use trapless_session::spec::{ProbeSpec, Syntax};
 use trapless_session::target;
 use trapless_wire::{SCRIPT_BLOCK, Words};
@@ -121,6 +123,8 @@ fn long() -> Code {
 struct Armed {
     process: Process,
     session: Session,
+    /// By which bodies know sites.
+    numbers: Arc<SiteNumbers>,
 }
 
 impl Armed {
@@ -144,10 +148,14 @@ impl Armed {
             block_size: 4096,
             walks: None,
         };
-        let run = Run { script, clauses: clauses.iter().map(|clause| clause.1).collect() };
+        let clauses = clauses.iter().map(|clause| clause.1).collect();
+        let numbers = Arc::new(SiteNumbers::default());
+        // They are not what the session itself calls its probes.
+        (0..1000).for_each(|i| drop(numbers.of("another file", &SiteName::new("function", i))));
+        let run = Run { script, clauses, numbers: numbers.clone() };
         let hold = Hold::Stop(StopOptions::default());
         let session = Session::attach(&process, &images, sites, Asked::run(run), hold).unwrap();
-        Armed { process, session }
+        Armed { process, session, numbers }
     }
 
     fn memory(&self) -> ScriptMemory {
@@ -213,7 +221,8 @@ fn bodies_at_entries_and_returns_are_exact_whoever_calls() {
     let first = memory.block(1).start;
     let word = |word: u64| memory.region().word(first + 8 * word);
     let (probe, address) = armed.session.probes_at().next().unwrap();
-    assert_eq!([word(2), word(3), word(4)], [probe.id.into(), target.pid() as u64, address]);
+    let site = armed.numbers.of(armed.session.path_of(probe), &probe.probed.function);
+    assert_eq!([word(2), word(3), word(4)], [site.into(), target.pid() as u64, address]);
     assert_eq!(armed.unrun(), Unrun::default());
     assert_eq!(armed.remove(), None);
     before.assert_restored(target.pid());
@@ -472,11 +481,13 @@ fn sites_that_are_added_call_bodies_that_are_there() {
         walks: None,
         ..Script::default()
     };
-    let run = Run { script, clauses: vec![RunAt::Entry(0), RunAt::Entry(1)] };
+    let numbers = Arc::new(SiteNumbers::default());
+    let clauses = vec![RunAt::Entry(0), RunAt::Entry(1)];
+    let run = Run { script, clauses, numbers: numbers.clone() };
     let asked = Asked { later: Some(kinds), ..Asked::run(run) };
     let hold = || Hold::Stop(StopOptions::default());
     let session = Session::attach(&process, &images, sites(&process, 0), asked, hold()).unwrap();
-    let mut armed = Armed { process, session };
+    let mut armed = Armed { process, session, numbers };
     does(&mut target, "half 10");
     does(&mut target, "call 20");
     assert_eq!([armed.shared(64), armed.sum(0)], [10, 0]);

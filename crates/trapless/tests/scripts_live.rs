@@ -374,6 +374,35 @@ fn children_and_those_that_become_others_are_what_they_would_be() {
 }
 
 #[test]
+fn probes_have_their_own_names_in_each_of_several_processes() {
+    let program = Program::build("scripted", SCRIPTED, &[]);
+    let paths = ["first", "second"].map(|name| program.dir().join(name));
+    let mut targets = paths.each_ref().map(|path| {
+        support::copy_program(program.path(), path);
+        Target::start(&mut std::process::Command::new(path))
+    });
+    let before = targets.each_ref().map(Target::text);
+    let [first, second] = paths.each_ref().map(|path| path.display());
+    // Each is the first probe of its process.
+    let script = format!(
+        "uprobe:{first}:called,uprobe:{second}:called {{ @e[probe] = count(); @f[func] = count(); }}
+        uretprobe:{second}:called {{ @e[probe] = count(); }}"
+    );
+    let live = Live::run_with(&[], &script);
+    for (target, before) in targets.iter_mut().zip(&before) {
+        support::eventually("probes", || target.text() != *before);
+    }
+    targets.iter_mut().zip(["call 10", "call 100"]).for_each(|(target, deed)| does(target, deed));
+    let told = live.end();
+    assert_eq!(told.value(&format!("@e[uprobe:{first}:called]")), 10);
+    assert_eq!(told.value(&format!("@e[uprobe:{second}:called]")), 100);
+    assert_eq!(told.value(&format!("@e[uretprobe:{second}:called]")), 100);
+    // Functions of two files are two, however they are called.
+    let lines = |line: &&str| line.starts_with("@f[");
+    assert_eq!(told.out.lines().filter(lines).collect::<Vec<_>>(), ["@f[called]: 10", "@f[called]: 100"]);
+}
+
+#[test]
 fn a_targets_end_ends_the_script_and_keeps_what_it_has_told() {
     let program = Program::build("scripted", SCRIPTED, &[]);
     for signal in [libc::SIGKILL, libc::SIGTERM] {

@@ -1,7 +1,9 @@
 //! What is asked for in a session, and what that means at each site.
 
+use crate::name::SiteName;
 use crate::resolve::{Kinds, Site, Sites};
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use trapless_engine::{Clause, Script, Wanted};
 use trapless_isa::Mechanism;
 use trapless_isa::detour::MOST_FETCHED;
@@ -44,6 +46,34 @@ pub struct Run {
     /// the entry or the instruction where it asks for that, and at the return where it asks for that. Several may mean one site, and are
     /// called in this order. Of one without a body nothing is called.
     pub clauses: Vec<RunAt>,
+    /// What bodies are told of where they are called.
+    pub numbers: Arc<SiteNumbers>,
+}
+
+/// Numbers of sites, which bodies are told: one for each name in a file, the same in all processes that are given these.
+///
+/// The ids of probes are a session's own: what one process calls 3 is something else in the next.
+#[derive(Debug, Default)]
+pub struct SiteNumbers(Mutex<HashMap<(String, String), u32>>);
+
+impl SiteNumbers {
+    /// The number of the site with this name in the file at this path.
+    ///
+    /// ```
+    /// use trapless_session::name::SiteName;
+    /// use trapless_session::session::SiteNumbers;
+    ///
+    /// let (numbers, main) = (SiteNumbers::default(), SiteName::new("main", 0));
+    /// let first = numbers.of("/bin/ls", &main);
+    /// assert_ne!(numbers.of("/bin/cat", &main), first);
+    /// assert_eq!(numbers.of("/bin/ls", &main), first);
+    /// ```
+    pub fn of(&self, path: &str, name: &SiteName) -> u32 {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // There is no memory for as many names as there are numbers.
+        let next = known.len() as u32;
+        *known.entry((path.to_owned(), name.text().to_owned())).or_insert(next)
+    }
 }
 
 /// Where the body of a clause is called.

@@ -152,8 +152,14 @@ impl<'i> Prepared<'i> {
 
     /// The bodies that are called at a site.
     fn clauses(&self, site: &Site) -> Clauses<'_> {
-        let found = self.run.as_ref().and_then(|called| called.clauses.get(&site.asked));
-        found.map_or(Clauses::default(), |[entry, at_return]| Clauses { entry, at_return })
+        let Some(called) = &self.run else { return Clauses::default() };
+        match called.clauses.get(&site.asked) {
+            Some([entry, at_return]) if !entry.is_empty() || !at_return.is_empty() => {
+                let site = called.run.numbers.of(&self.images[site.image].path, &site.name);
+                Clauses { entry, at_return, site }
+            }
+            _ => Clauses::default(),
+        }
     }
 
     /// The site with this id.

@@ -283,11 +283,13 @@ impl Collector for Scripting<'_> {
     fn joined(&mut self, pid: i32, session: &Session) -> Result<(), Error> {
         let Some(memory) = session.script() else { return Ok(()) };
         for probe in session.probes() {
-            let (id, function) = (u64::from(probe.id), probe.probed.function.text().to_owned());
+            let (path, name) = (session.path_of(probe), &probe.probed.function);
+            let site = self.scripted.numbers.of(path, name);
             let entry = if probe.usdt.is_some() { "usdt" } else { "uprobe" };
-            for (number, provider) in [(id, entry), (id | u64::from(AT_RETURN), "uretprobe")] {
-                let probe = format!("{provider}:{}:{function}", session.path_of(probe));
-                self.course.names.name_site(number, SiteNames { probe, function: function.clone() });
+            for (number, provider) in [(site, entry), (site | AT_RETURN, "uretprobe")] {
+                let function = name.text().to_owned();
+                let names = SiteNames { probe: format!("{provider}:{path}:{function}"), function };
+                self.course.names.name_site(number.into(), names);
             }
         }
         self.course.names.look_at(pid);

@@ -19,7 +19,7 @@ use trapless_process::{Process, Seccomp, ticks};
 use trapless_script::ir::{ClockKind, Program};
 use trapless_script::native::{self, NativeProgram, memory};
 use trapless_session::clock;
-use trapless_session::session::{Run, RunAt};
+use trapless_session::session::{Run, RunAt, SiteNumbers};
 use trapless_wire::{Clock, ScriptLayout};
 
 /// Log2 of the size of each thread's ring of messages.
@@ -30,6 +30,8 @@ pub(in crate::commands) struct Scripted {
     program: Program,
     native: NativeProgram,
     runs: Vec<RunAt>,
+    /// What sites are told as in all processes.
+    pub(super) numbers: Arc<SiteNumbers>,
     /// Whether a seccomp filter may be risked.
     allow_seccomp: bool,
     pub(super) store: Arc<Mutex<Store>>,
@@ -63,6 +65,7 @@ impl Scripted {
         Ok(Self {
             program: program.clone(),
             runs: points.runs.clone(),
+            numbers: Arc::default(),
             allow_seccomp,
             store: Arc::new(Mutex::new(store)),
             tables: native.layout.unwind.map(|at| Mutex::new(Tables::new(at))),
@@ -189,7 +192,7 @@ impl CodeFor for Scripted {
             block_size: self.native.layout.thread,
             walks: self.tables().map(|mut tables| tables.prepare(process, images)).transpose()?,
         };
-        Ok(Run { script, clauses: self.runs.clone() })
+        Ok(Run { script, clauses: self.runs.clone(), numbers: self.numbers.clone() })
     }
 }
 
