@@ -151,7 +151,9 @@ impl Armed {
         let clauses = clauses.iter().map(|clause| clause.1).collect();
         let numbers = Arc::new(SiteNumbers::default());
         // They are not what the session itself calls its probes.
-        (0..1000).for_each(|i| drop(numbers.of("another file", &SiteName::new("function", i))));
+        for offset in 0..1000 {
+            numbers.of("another file", &SiteName::new("function", offset));
+        }
         let run = Run { script, clauses, numbers: numbers.clone() };
         let hold = Hold::Stop(StopOptions::default());
         let session = Session::attach(&process, &images, sites, Asked::run(run), hold).unwrap();
