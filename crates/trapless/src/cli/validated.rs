@@ -98,8 +98,11 @@ pub trait CodeFor: fmt::Debug + Send + Sync {
     /// The script cannot run in it.
     fn run_in(&self, process: &Process, images: &[Image]) -> Result<ScriptRun, Error>;
 
-    /// Whether another process may have it beside those that have.
-    fn may_be_shared(&self) -> bool;
+    /// Refuses to be in another process beside those that have it.
+    ///
+    /// # Errors
+    /// What the script keeps can be in one at a time.
+    fn check_shared(&self) -> Result<(), Error>;
 }
 
 /// Where probes are armed.

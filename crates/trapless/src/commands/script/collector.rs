@@ -9,7 +9,7 @@ use crate::report::{Exit, ProbeSummary};
 use crate::session::Session;
 use crate::terminal::tell;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use trapless_engine::{AT_RETURN, ScriptMemory};
 use trapless_process::ticks;
@@ -147,7 +147,7 @@ impl<'t> Scripting<'t> {
     }
 
     fn memories(&self) -> Vec<(i32, ScriptMemory)> {
-        let store = self.scripted.store.lock().unwrap_or_else(PoisonError::into_inner);
+        let store = self.scripted.store();
         store.attached().map(|(pid, memory)| (pid, memory.clone())).collect()
     }
 
@@ -215,7 +215,7 @@ impl<'t> Scripting<'t> {
     /// A process has no probes any more: what it has told and left is taken.
     fn leave(&mut self, pid: i32) -> Result<(), Error> {
         self.read(Some(pid))?;
-        let mut store = self.scripted.store.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut store = self.scripted.store();
         let memory = store.attached().find(|(other, _)| *other == pid).map(|(_, memory)| memory.clone());
         if let Some(memory) = memory {
             self.gone.add(Losses::of(&memory, self.scripted.layout().ring_bits));
@@ -294,7 +294,7 @@ impl Collector for Scripting<'_> {
         }
         self.course.names.look_at(pid);
         tell_skipped(session.skipped());
-        let mut store = self.scripted.store.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut store = self.scripted.store();
         if let Some(mut tables) = self.scripted.tables() {
             tables.join(pid, memory.clone());
             self.course.names.watch_stacks(pid, memory.clone(), self.scripted.layout());

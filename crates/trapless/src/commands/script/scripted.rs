@@ -80,6 +80,11 @@ impl Scripted {
         &self.native.layout
     }
 
+    /// The script's maps.
+    pub fn store(&self) -> MutexGuard<'_, Store> {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// What walks of stacks need, if there are any.
     pub fn tables(&self) -> Option<MutexGuard<'_, Tables>> {
         Some(self.tables.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
@@ -171,20 +176,20 @@ impl Scripted {
 }
 
 impl CodeFor for Scripted {
-    fn may_be_shared(&self) -> bool {
-        self.store.lock().unwrap_or_else(PoisonError::into_inner).may_attach()
+    fn check_shared(&self) -> Result<(), Error> {
+        if self.store().may_attach() {
+            return Ok(());
+        }
+        let text = "the script's maps hold plain values, which one process at a time can have: name one with -p, or use count(), sum() and the like alone";
+        Err(Error::Usage(text.to_owned()))
     }
 
     fn run_in(&self, process: &Process, images: &[Image]) -> Result<Run, Error> {
-        let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
-        if !store.may_attach() {
-            let text = "the script's maps hold plain values, which one process at a time can have: name one with -p, or use count(), sum() and the like alone";
-            return Err(Error::Usage(text.to_owned()));
-        }
+        self.check_shared()?;
         self.check_sandbox(process)?;
         check_runtime(process, images)?;
         let about = self.about(process, images);
-        let shared = memory::image(&self.program, &self.native.layout, &about, store.own());
+        let shared = memory::image(&self.program, &self.native.layout, &about, self.store().own());
         let script = Script {
             program: self.native.code.clone(),
             shared,

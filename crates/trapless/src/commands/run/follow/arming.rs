@@ -2,7 +2,7 @@
 
 use super::super::collect::{Aside, Who};
 use super::super::{
-    Armed, measure,
+    Armed,
     pending::{self, News, Pending},
     present::{is_absent, present},
 };
@@ -11,7 +11,7 @@ use crate::cli::validated::Run;
 use crate::error::Error;
 use crate::files::Files;
 use crate::report::{NotFollowed, Note};
-use crate::session::{Asked, Hold, Holder, Session};
+use crate::session::{Hold, Holder, Session};
 use crate::target;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -147,11 +147,10 @@ impl Follower<'_> {
             (Some(absent), None) => return Ok(Err(absent)),
             (absent, _) => absent,
         };
-        let mut asked = Some(super::super::asked(run, process, &images, later)?);
+        let asked = super::super::asked(run, process, &images, later)?;
         let session = holder(&mut |holder| {
             let sites = sites.take().unwrap_or_default();
-            let asked = asked.take().unwrap_or_else(|| Asked::of(measure(run), &run.selection.mechanisms));
-            Session::attach(process, &images, sites, asked, Hold::Held(holder))
+            Session::attach(process, &images, sites, asked.clone(), Hold::Held(holder))
         });
         match (session, absent) {
             (Ok(session), absent) => {
@@ -181,9 +180,8 @@ impl Follower<'_> {
 
     /// Gives a forked child numbers of its own: the copy of `of`'s probes that it has inherited counts there.
     pub(super) fn arm_child(&mut self, process: &Rc<Process>, of: usize) {
-        if self.run.script.as_ref().is_some_and(|code| !code.may_be_shared()) {
-            let why = "the script's maps hold plain values, which one process at a time can have";
-            self.not_followed(process.pid().0, &why);
+        if let Some(Err(error)) = self.run.script.as_ref().map(|code| code.check_shared()) {
+            self.not_followed(process.pid().0, &error);
             return;
         }
         let parent = &self.targets[of].session;
