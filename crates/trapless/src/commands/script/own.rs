@@ -3,6 +3,7 @@
 use super::names::clock_ns;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
+use std::os::unix::fs::MetadataExt;
 use trapless_script::interp::Hit;
 use trapless_script::ir::{ClockKind, Context, StackWalk};
 
@@ -23,7 +24,7 @@ impl Own {
 }
 
 /// A clock by its kind.
-fn clock(kind: ClockKind) -> libc::clockid_t {
+pub(super) fn clock(kind: ClockKind) -> libc::clockid_t {
     match kind {
         ClockKind::Monotonic => libc::CLOCK_MONOTONIC,
         ClockKind::Boot => libc::CLOCK_BOOTTIME,
@@ -42,17 +43,17 @@ fn place() -> (u32, u32) {
 }
 
 /// How many processors there are, whether or not we may use them.
-fn processors() -> u64 {
+pub(super) fn processors() -> u64 {
     // SAFETY: sysconf takes an integer.
     unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }.max(1) as u64
 }
 
-/// The id of the control group that we are in: the inode of its directory.
-fn cgroup() -> u64 {
-    use std::os::unix::fs::MetadataExt;
-    let group = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let path = group.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/");
-    std::fs::metadata(format!("/sys/fs/cgroup{path}")).map_or(0, |directory| directory.ino())
+/// The id of the control group that a process is in: the inode of its directory. 0 if that is not to be found.
+pub(super) fn cgroup_of(pid: u32) -> u64 {
+    let group = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let path = group.lines().find_map(|line| line.strip_prefix("0::"));
+    let directory = path.and_then(|path| std::fs::metadata(format!("/sys/fs/cgroup{path}")).ok());
+    directory.map_or(0, |directory| directory.ino())
 }
 
 impl Hit for Own {
@@ -78,7 +79,7 @@ impl Hit for Own {
                 hasher.write_u64(self.drawn);
                 hasher.finish()
             }
-            Context::Cgroup => cgroup(),
+            Context::Cgroup => cgroup_of(std::process::id()),
             _ => 0,
         }
     }

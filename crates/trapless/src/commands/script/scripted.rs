@@ -1,6 +1,7 @@
 //! A script's code for processes: compiled once, and told of each process what it is to know.
 
 use super::names::clock_ns;
+use super::own;
 use super::probed::Points;
 use super::store::Store;
 use super::walks::Tables;
@@ -135,20 +136,14 @@ impl Scripted {
             };
             images.iter().filter(is_meant).find_map(find).unwrap_or(0)
         };
-        let cgroup = || {
-            let group = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-            let path = group.lines().find_map(|line| line.strip_prefix("0::"))?.to_owned();
-            std::fs::metadata(format!("/sys/fs/cgroup{path}")).ok().map(|directory| directory.ino())
-        };
         memory::About {
             pid: pid as u64,
             parent: status.as_ref().map_or(0, |status| status.ppid as u64),
             uid: status.as_ref().map_or(0, |status| status.uid[0].into()),
             gid: std::fs::metadata(format!("/proc/{pid}")).map_or(0, |about| about.gid().into()),
-            cgroup: cgroup().unwrap_or(0),
+            cgroup: own::cgroup_of(pid as u32),
             seed: RandomState::new().build_hasher().finish(),
-            // SAFETY: sysconf takes an integer.
-            processors: unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }.max(1) as u64,
+            processors: own::processors(),
             began: self.began,
             clocks: self.clocks(),
             symbols: self.program.symbols.iter().map(symbol).collect(),
@@ -160,15 +155,10 @@ impl Scripted {
         let rate = self.clock.rate();
         // Nanoseconds of 2^32 ticks.
         let scale = rate.nanoseconds(1 << 32);
-        let kinds = [
-            (ClockKind::Monotonic, libc::CLOCK_MONOTONIC),
-            (ClockKind::Boot, libc::CLOCK_BOOTTIME),
-            (ClockKind::Tai, libc::CLOCK_TAI),
-            (ClockKind::Real, libc::CLOCK_REALTIME),
-            (ClockKind::Coarse, libc::CLOCK_MONOTONIC_COARSE),
-        ];
-        let clock = |(kind, id)| {
-            let (ticks_base, base) = (ticks(), clock_ns(id) as u64);
+        let kinds =
+            [ClockKind::Monotonic, ClockKind::Boot, ClockKind::Tai, ClockKind::Real, ClockKind::Coarse];
+        let clock = |kind| {
+            let (ticks_base, base) = (ticks(), clock_ns(own::clock(kind)) as u64);
             (kind, Clock { ticks_base, base, scale })
         };
         kinds.map(clock).to_vec()
