@@ -15,7 +15,7 @@ mod expression;
 pub mod format;
 pub mod maps;
 mod operator;
-mod signals;
+pub mod signals;
 mod statement;
 pub mod structs;
 pub mod tree;

@@ -19,7 +19,7 @@ use crate::error::Error;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use trapless_script::check::clauses::ClauseKind;
+use trapless_script::check::{self, clauses::ClauseKind};
 use trapless_script::ir::PartKind;
 use trapless_script::lower::Compiled;
 use trapless_script::machine::{Event, Machine, Outside, OwnProbe};
@@ -70,10 +70,12 @@ pub(super) fn own_probes(compiled: &Compiled) -> Vec<(OwnProbe, String)> {
                 (_, ProbePoint::Interval(frequency) | ProbePoint::Profile(frequency)) => {
                     Event::Interval(nanoseconds(frequency))
                 }
-                (_, ProbePoint::SelfSignal(name)) => match signal_number(name) {
-                    Some(number) => Event::Signal(number),
-                    None => continue,
-                },
+                (_, ProbePoint::SelfSignal(name)) => {
+                    match check::signals::number(name).and_then(|number| i32::try_from(number).ok()) {
+                        Some(number) => Event::Signal(number),
+                        None => continue,
+                    }
+                }
                 (_, ProbePoint::Test(name)) => Event::Test(name.clone()),
                 (_, ProbePoint::Bench(name)) => Event::Benchmark(name.clone()),
                 _ => continue,
@@ -91,28 +93,6 @@ fn nanoseconds(frequency: &Frequency) -> u64 {
         Frequency::Every(nanoseconds) => *nanoseconds,
         Frequency::Hertz(times) => 1_000_000_000 / (*times).max(1),
     }
-}
-
-/// The number of a signal by its name, with or without `SIG`.
-pub(super) fn signal_number(name: &str) -> Option<i32> {
-    const NAMES: [(&str, i32); 14] = [
-        ("HUP", libc::SIGHUP),
-        ("INT", libc::SIGINT),
-        ("QUIT", libc::SIGQUIT),
-        ("USR1", libc::SIGUSR1),
-        ("USR2", libc::SIGUSR2),
-        ("PIPE", libc::SIGPIPE),
-        ("ALRM", libc::SIGALRM),
-        ("TERM", libc::SIGTERM),
-        ("CHLD", libc::SIGCHLD),
-        ("CONT", libc::SIGCONT),
-        ("TSTP", libc::SIGTSTP),
-        ("TTIN", libc::SIGTTIN),
-        ("TTOU", libc::SIGTTOU),
-        ("WINCH", libc::SIGWINCH),
-    ];
-    let short = name.strip_prefix("SIG").unwrap_or(name);
-    NAMES.iter().find(|(known, _)| *known == short).map(|(_, number)| *number)
 }
 
 /// How a script's messages are printed.
