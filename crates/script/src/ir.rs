@@ -33,6 +33,9 @@
 
 mod print;
 pub mod verify;
+mod walk;
+
+pub(crate) use walk::each_statement;
 
 /// A script, lowered.
 #[derive(Clone, Debug, Default, PartialEq)]

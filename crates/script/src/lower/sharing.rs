@@ -3,7 +3,7 @@
 //! An aggregation that probed code only adds to is cheapest if each thread has its own. The tool may read it, print it and, where a
 //! baseline that is subtracted does it, clear it. All else is one table for all.
 
-use crate::ir::{Aggregation, Body, BodyId, MapId, MapSharing, MapValue, Program, Statement};
+use crate::ir::{Aggregation, BodyId, MapId, MapSharing, MapValue, Program, Statement, each_statement};
 
 /// How a map is used.
 #[derive(Clone, Copy, Default)]
@@ -19,7 +19,7 @@ pub fn decide(program: &mut Program, in_target: impl Fn(BodyId) -> bool) {
     let mut uses = vec![Uses::default(); program.maps.len()];
     for (index, body) in program.bodies.iter().enumerate() {
         let is_in_target = in_target(BodyId(index as u32));
-        body.walk(&mut |statement| see(statement, is_in_target, &mut uses));
+        each_statement(&body.code, &mut |statement| see(statement, is_in_target, &mut uses));
     }
     for (map, uses) in program.maps.iter_mut().zip(uses) {
         let MapValue::Aggregate(aggregation) = map.value else { continue };
@@ -53,26 +53,5 @@ fn see(statement: &Statement, is_in_target: bool, uses: &mut [Uses]) {
         | Statement::MapLength { map, .. }
         | Statement::ForEach { map, .. } => note(*map, false),
         _ => {}
-    }
-}
-
-impl Body {
-    /// Shows every statement, those in branches and loops among them.
-    pub fn walk(&self, see: &mut dyn FnMut(&Statement)) {
-        walk(&self.code, see);
-    }
-}
-
-fn walk(code: &[Statement], see: &mut dyn FnMut(&Statement)) {
-    for statement in code {
-        see(statement);
-        match statement {
-            Statement::If(_, then, otherwise) => {
-                walk(then, see);
-                walk(otherwise, see);
-            }
-            Statement::Loop(body) | Statement::ForEach { body, .. } => walk(body, see),
-            _ => {}
-        }
     }
 }

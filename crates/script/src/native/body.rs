@@ -44,7 +44,7 @@ fn takes(common: &Common<'_>, code: &[Statement], moment: Moment) -> Takes {
             takes = takes.with(extra);
         }
     });
-    super::layout::each_statement(code, &mut |statement| match statement {
+    each_statement(code, &mut |statement| match statement {
         Statement::Read { .. } | Statement::ReadBytes { .. } | Statement::ReadString { .. } => {
             takes = takes.with(Extra::Tid);
         }
@@ -68,7 +68,7 @@ fn takes(common: &Common<'_>, code: &[Statement], moment: Moment) -> Takes {
 
 /// Calls `see` with each value of the hit that some code asks for.
 fn each_context(code: &[Statement], see: &mut dyn FnMut(Context)) {
-    super::layout::each_statement(code, &mut |statement| {
+    each_statement(code, &mut |statement| {
         super::expressions::each_expression(statement, &mut |expression| {
             if let Expression::Context(what) = expression {
                 see(*what);
@@ -117,7 +117,7 @@ pub(super) fn compile(
         }
         let has_loops = {
             let mut has_loops = false;
-            super::layout::each_statement(&body.code, &mut |statement| {
+            each_statement(&body.code, &mut |statement| {
                 has_loops |= matches!(statement, Statement::Loop(_) | Statement::ForEach { .. });
             });
             has_loops

@@ -36,21 +36,6 @@ impl MapCode {
     }
 }
 
-/// Calls `see` with each statement of some code and of what it contains.
-pub(super) fn each_statement<'a>(code: &'a [Statement], see: &mut dyn FnMut(&'a Statement)) {
-    for statement in code {
-        see(statement);
-        match statement {
-            Statement::If(_, then, other) => {
-                each_statement(then, see);
-                each_statement(other, see);
-            }
-            Statement::Loop(body) | Statement::ForEach { body, .. } => each_statement(body, see),
-            _ => {}
-        }
-    }
-}
-
 /// How much scratch a body needs: its own, and behind that what its stacks are walked in.
 pub(super) fn scratch_of(body: &Body) -> u32 {
     let mut has_stacks = false;
