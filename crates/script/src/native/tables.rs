@@ -28,6 +28,18 @@ pub(super) struct Found {
     pub(super) value_at: Variable,
 }
 
+/// Attempts at what others change meanwhile.
+struct Retry {
+    /// How many are left.
+    patience: Variable,
+    /// Where each begins.
+    again: Block,
+    /// Where one goes when something was not as it was found.
+    moved: Block,
+    /// Where it goes when there are no more.
+    contended: Block,
+}
+
 /// What is known of a key before it is looked for.
 pub(super) struct Named {
     hash: Value,
@@ -264,6 +276,20 @@ impl TableCode {
     fn patience(e: &mut Emit<'_>) -> Variable {
         let value = e.int(PATIENCE.into());
         e.set_new(value)
+    }
+
+    fn retry(e: &mut Emit<'_>) -> Retry {
+        Retry { patience: Self::patience(e), again: e.block(), moved: e.block(), contended: e.block() }
+    }
+
+    /// What is done where something was not as it was found; in the end it is counted, and left for a block.
+    fn end_of_retry(&self, e: &mut Emit<'_>, retry: &Retry, otherwise: Block) {
+        e.b.switch_to_block(retry.moved);
+        Self::try_again(e, retry.patience, retry.contended);
+        e.jump(retry.again);
+        e.b.switch_to_block(retry.contended);
+        self.count(e, TABLE_CONTENDED, 1);
+        e.jump(otherwise);
     }
 
     pub(super) fn found(e: &mut Emit<'_>) -> Found {
@@ -554,22 +580,16 @@ impl TableCode {
         change: &dyn Fn(&mut Emit<'_>, At),
         dropped: Block,
     ) {
-        let [again, retry, done, contended] = [(); 4].map(|()| e.block());
-        let patience = Self::patience(e);
+        let (retry, done) = (Self::retry(e), e.block());
         let found = Self::found(e);
-        e.go_on(again);
+        e.go_on(retry.again);
         self.enter(e, key, &found, first, dropped);
         let is_there = e.b.use_var(found.is_there);
         let is_new = e.is_imm(IntCC::Equal, is_there, 0);
         e.leave_if(is_new, done);
-        self.write(e, &found, change, retry);
+        self.write(e, &found, change, retry.moved);
         e.jump(done);
-        e.b.switch_to_block(retry);
-        Self::try_again(e, patience, contended);
-        e.jump(again);
-        e.b.switch_to_block(contended);
-        self.count(e, TABLE_CONTENDED, 1);
-        e.jump(dropped);
+        self.end_of_retry(e, &retry, dropped);
         e.b.switch_to_block(done);
     }
 
@@ -623,52 +643,40 @@ impl TableCode {
     /// Reads the value of a key. Goes to `missing` if it is not there, or does not stand still, which is counted.
     pub(super) fn read(&self, e: &mut Emit<'_>, key: At, read: &dyn Fn(&mut Emit<'_>, At), missing: Block) {
         let named = self.named(e, key);
-        let [again, retry, contended, done] = [(); 4].map(|()| e.block());
-        let patience = Self::patience(e);
+        let (retry, done) = (Self::retry(e), e.block());
         let found = Self::found(e);
-        e.go_on(again);
-        self.find(e, named.as_ref(), key, &found, contended);
+        e.go_on(retry.again);
+        self.find(e, named.as_ref(), key, &found, retry.contended);
         let is_there = e.b.use_var(found.is_there);
         let is_missing = e.is_imm(IntCC::Equal, is_there, 0);
         e.leave_if(is_missing, missing);
         let meta = e.b.use_var(found.meta);
         let is_live = Self::state(e, meta, State::Live);
         let is_busy = e.is_imm(IntCC::Equal, is_live, 0);
-        e.leave_if(is_busy, retry);
+        e.leave_if(is_busy, retry.moved);
         let value_at = At(e.b.use_var(found.value_at), 0);
         read(e, value_at);
         let meta_at = At(e.b.use_var(found.meta_at), 0);
         let now = e.watch(meta_at);
         let still = e.is(IntCC::Equal, now, meta);
-        e.b.ins().brif(still, done, &[], retry, &[]);
-        e.b.switch_to_block(retry);
-        Self::try_again(e, patience, contended);
-        e.jump(again);
-        e.b.switch_to_block(contended);
-        self.count(e, TABLE_CONTENDED, 1);
-        e.jump(missing);
+        e.b.ins().brif(still, done, &[], retry.moved, &[]);
+        self.end_of_retry(e, &retry, missing);
         e.b.switch_to_block(done);
     }
 
     /// Takes a key out. Goes to `missing` if it is not there, or does not stand still, which is counted.
     pub(super) fn delete(&self, e: &mut Emit<'_>, key: At, missing: Block) {
         let named = self.named(e, key);
-        let [again, retry, contended, done] = [(); 4].map(|()| e.block());
-        let patience = Self::patience(e);
+        let (retry, done) = (Self::retry(e), e.block());
         let found = Self::found(e);
-        e.go_on(again);
-        self.find(e, named.as_ref(), key, &found, contended);
+        e.go_on(retry.again);
+        self.find(e, named.as_ref(), key, &found, retry.contended);
         let is_there = e.b.use_var(found.is_there);
         let is_missing = e.is_imm(IntCC::Equal, is_there, 0);
         e.leave_if(is_missing, missing);
-        self.free(e, &found, retry);
+        self.free(e, &found, retry.moved);
         e.jump(done);
-        e.b.switch_to_block(retry);
-        Self::try_again(e, patience, contended);
-        e.jump(again);
-        e.b.switch_to_block(contended);
-        self.count(e, TABLE_CONTENDED, 1);
-        e.jump(missing);
+        self.end_of_retry(e, &retry, missing);
         e.b.switch_to_block(done);
     }
 
@@ -726,31 +734,23 @@ impl TableCode {
     pub(super) fn all(&self, e: &mut Emit<'_>, frees: bool) {
         let end = e.int(self.slots());
         e.each(end, 1, |e, number, _| {
-            let [again, retry, next, busy, contended] = [(); 5].map(|()| e.block());
-            let patience = Self::patience(e);
+            let (retry, next) = (Self::retry(e), e.block());
             let found = Self::found(e);
-            e.go_on(again);
+            e.go_on(retry.again);
             self.numbered(e, number, &found);
             let meta = e.b.use_var(found.meta);
             let is_writing = Self::state(e, meta, State::Writing);
-            e.leave_if(is_writing, busy);
+            e.leave_if(is_writing, retry.moved);
             let is_live = Self::state(e, meta, State::Live);
             let is_none = e.is_imm(IntCC::Equal, is_live, 0);
             e.leave_if(is_none, next);
             if frees {
-                self.free(e, &found, retry);
+                self.free(e, &found, retry.moved);
             } else {
-                self.write(e, &found, &|e, at| e.zero(at, self.value_size()), retry);
+                self.write(e, &found, &|e, at| e.zero(at, self.value_size()), retry.moved);
             }
             e.jump(next);
-            e.b.switch_to_block(busy);
-            e.jump(retry);
-            e.b.switch_to_block(retry);
-            Self::try_again(e, patience, contended);
-            e.jump(again);
-            e.b.switch_to_block(contended);
-            self.count(e, TABLE_CONTENDED, 1);
-            e.jump(next);
+            self.end_of_retry(e, &retry, next);
             e.b.switch_to_block(next);
         });
     }
