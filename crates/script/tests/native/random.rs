@@ -30,6 +30,8 @@ pub fn context(hit: &Hit, what: Context) -> u64 {
         Context::Cpu => hit.processor & 0xfff,
         Context::NumaNode => hit.processor >> 12,
         Context::Time(kind) => clock(kind as u32).nanoseconds(hit.ticks),
+        // The tool has begun at 0.
+        Context::Elapsed => clock(ClockKind::Boot as u32).nanoseconds(hit.ticks),
         _ => 0,
     }
 }
