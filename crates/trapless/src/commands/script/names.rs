@@ -143,6 +143,10 @@ impl Resolver for Names {
             return self.symbols(pid, address);
         }
         let mut symbols = self.symbols(pid, address.wrapping_sub(1));
+        if symbols.is_empty() {
+            // A stack that was made by hand begins at a function's first instruction.
+            return self.symbols(pid, address);
+        }
         if let Some(own) = symbols.last_mut() {
             own.offset += 1;
         }
