@@ -8,6 +8,7 @@ mod course;
 mod environment;
 mod files;
 mod info;
+mod known;
 mod listing;
 mod load;
 mod mapped;
@@ -22,6 +23,7 @@ mod streams;
 mod suite;
 mod targets;
 mod texts;
+mod variants;
 mod walks;
 
 use crate::cli::script::{Script, Source, Task, Text};
@@ -77,7 +79,7 @@ fn work(text: &Text) -> Result<u8, Error> {
 
 /// Runs a script.
 fn course(text: &Text, loaded: Loaded, ended: signals::Ended) -> Result<u8, Error> {
-    let points = Points::of(text, &loaded.compiled)?;
+    let points = Points::of(text, &loaded.compiled, &loaded.variants)?;
     if points.probes.is_empty() {
         let store = Store::new(&loaded.compiled.program, ScriptLayout::default());
         let course = Course::new(text, loaded, Arc::new(Mutex::new(store)))?;
