@@ -11,6 +11,7 @@ use super::verbs::{
     TraceFlags, Verb,
 };
 use crate::error::Error;
+use crate::files::Files;
 use crate::report::Sort;
 use crate::session::Run as ScriptRun;
 use crate::spec::{Exclusion, Kind, Location, Pattern, ProbeSpec, Syntax};
@@ -62,6 +63,8 @@ pub struct Run {
     pub pending: bool,
     /// Whether a seccomp filter may be risked.
     pub allow_seccomp: bool,
+    /// Directories in which debug information is searched, too.
+    pub debug_directories: Vec<PathBuf>,
     /// At which sites.
     pub selection: Selection,
     /// When it ends.
@@ -70,6 +73,13 @@ pub struct Run {
     pub output: OutputOptions,
     /// What text results show.
     pub rows: Rows,
+}
+
+impl Run {
+    /// The files that are looked at, of which none is known yet.
+    pub fn files(&self) -> Files {
+        Files::searching(self.debug_directories.iter().cloned())
+    }
 }
 
 /// What is measured at each hit.
@@ -283,6 +293,7 @@ fn count(flags: CountFlags) -> Result<Run, Error> {
         follow: flags.follow.follow,
         pending: flags.follow.pending,
         allow_seccomp: flags.risk.allow_seccomp,
+        debug_directories: Vec::new(),
         selection,
         limits: limits(&flags.run),
         output: output(flags.output),
@@ -308,6 +319,7 @@ fn latency(flags: LatencyFlags) -> Result<Run, Error> {
         follow: flags.follow.follow,
         pending: flags.follow.pending,
         allow_seccomp: flags.risk.allow_seccomp,
+        debug_directories: Vec::new(),
         selection,
         limits: limits(&flags.run),
         output: output(flags.output),
@@ -328,6 +340,7 @@ fn trace(flags: TraceFlags) -> Result<Run, Error> {
         follow: flags.follow.follow,
         pending: flags.follow.pending,
         allow_seccomp: flags.risk.allow_seccomp,
+        debug_directories: Vec::new(),
         selection,
         limits: limits(&flags.run),
         output: output(flags.output),

@@ -70,7 +70,7 @@ impl Points {
         let is_return = clause.kind == ClauseKind::Return;
         for module in modules {
             let module = module.to_str().ok_or_else(|| failed("its path is no text".to_owned()))?;
-            let Some(mut spec) = points::specification(point, Pattern::literal(module)) else { continue };
+            let Some(mut spec) = points::specification(point, files::pattern(module)) else { continue };
             spec.by_file = text.target.is_none();
             self.push(spec, is_return, number, !clause.is_implied);
         }
@@ -150,6 +150,10 @@ pub(super) fn modules_of(text: &Text, point: &ProbePoint) -> Result<Vec<PathBuf>
 
 /// The files that a target means. In a process it may be a name that only the process knows.
 fn modules(text: &Text, target: &str) -> Result<Vec<PathBuf>, String> {
+    if text.target.is_some() && target.contains('*') && !target.contains('/') {
+        // Those that fit of the files which the process has.
+        return Ok(vec![target.into()]);
+    }
     let found = files::named(target).map_err(|several| {
         let paths: Vec<_> = several.iter().map(|path| path.display().to_string()).collect();
         format!("may be {}; write the whole name", paths.join(" or "))

@@ -1,6 +1,6 @@
 //! Which functions of which files an attach point means.
 
-use super::super::{points, probed};
+use super::super::{files, points, probed};
 use super::{Known, Types};
 use crate::cli::validated::Target;
 use crate::files::Files;
@@ -47,7 +47,7 @@ pub(in super::super) struct Home {
 #[derive(Clone, Debug)]
 pub(in super::super) struct Place {
     pub home: Home,
-    /// The file as the attach point's specification names it.
+    /// The file, as the process sees it that is given.
     pub module: String,
     pub site: Site,
     /// It alone, in its file.
@@ -81,7 +81,8 @@ impl Known<'_> {
             .map(|site| {
                 let home = Home { group, image: site.image };
                 let location = self.location(home, &site);
-                Place { home, module: module.to_owned(), site, location }
+                let module = self.path_of(home).unwrap_or_else(|| module.to_owned());
+                Place { home, module, site, location }
             })
             .collect()
     }
@@ -90,7 +91,7 @@ impl Known<'_> {
     fn found(&self, point: &ProbePoint, module: &str, number: usize) -> Option<(usize, Vec<Site>)> {
         let group = self.groups.borrow().get(number)?.clone();
         let wanted = match group.process {
-            Some(_) => Pattern::literal(module),
+            Some(_) => files::pattern(module),
             None => Pattern::everything(),
         };
         let spec = points::specification(point, wanted)?;
@@ -98,6 +99,13 @@ impl Known<'_> {
         let kinds = Kinds { entry: !returns, returns };
         let found = resolve::resolve(group.process.as_ref(), &group.images, [(&spec, kinds)], &[], MOST);
         Some((number, found.ok()?.sites))
+    }
+
+    /// A file that a process has, as that process sees it.
+    fn path_of(&self, home: Home) -> Option<String> {
+        let group = self.groups.borrow().get(home.group)?.clone();
+        group.process.as_ref()?;
+        Some(group.images.get(home.image)?.path.clone())
     }
 
     /// A site by the name of its function where no other has it, and by its address else.
