@@ -1,4 +1,4 @@
-//! From a checked script to the [`ir`](crate::ir) and its messages.
+//! From a checked script to the [`ir`] and its messages.
 //!
 //! [`compile`] does it all: it checks a script and lowers it. A clause whose body depends on the function that it is at, since its
 //! arguments lie elsewhere, can be lowered again for each function: [`Compiler::specialise`].

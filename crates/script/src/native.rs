@@ -29,7 +29,7 @@ use cranelift_codegen::isa::OwnedTargetIsa;
 use cranelift_codegen::settings::{self, Configurable};
 use emit::Workshop;
 use layout::MapCode;
-use routines::Registry;
+use routines::{Registry, Routine};
 use trapless_isa::Machine;
 use trapless_isa::body::{Code, MOST_FRAME};
 use trapless_wire::ScriptLayout;
@@ -61,6 +61,8 @@ pub struct NativeProgram {
     pub code: trapless_isa::body::Program,
     /// The memory that it works on.
     pub layout: ScriptLayout,
+    /// Whether it makes system calls, as it does to read foreign memory: a seccomp filter may kill who makes them.
+    pub makes_system_calls: bool,
 }
 
 /// Why there is no native code.
@@ -182,7 +184,7 @@ pub fn compile(
         }
     }
     let code = trapless_isa::body::Program { routines, bodies: bodies_code };
-    Ok(NativeProgram { code, layout })
+    Ok(NativeProgram { code, layout, makes_system_calls: registry.has(Routine::System) })
 }
 
 /// Cranelift for a machine, with what our convention asks of it.

@@ -6,6 +6,7 @@
 mod beside;
 mod decode;
 mod error;
+mod folded;
 mod histogram;
 mod json;
 mod map;
@@ -44,6 +45,8 @@ pub struct Options {
     pub prints_maps: bool,
     /// Whether `system` may run commands.
     pub is_unsafe: bool,
+    /// Whether maps that are keyed by stacks are printed as lines for flame graphs, where the layout is [`Layout::Text`].
+    pub is_folded: bool,
 }
 
 impl Default for Options {
@@ -55,6 +58,7 @@ impl Default for Options {
             has_warnings: true,
             prints_maps: true,
             is_unsafe: false,
+            is_folded: false,
         }
     }
 }
@@ -286,6 +290,9 @@ impl Printer {
         let entries = maps.entries(id, print.value.size());
         let divisor = divisor.max(1);
         let mut decoder = Decoder { resolver, trailer: &self.options.trailer, divisor };
+        if self.options.is_folded && self.options.layout == Layout::Text && folded::is_folded(print) {
+            return folded::write_map(print, entries, &mut decoder, out);
+        }
         let mut printed = map::prepare(print, entries, top, &mut decoder);
         let has_number = matches!(printed.kind, Kind::Values | Kind::Statistics);
         if shows_zero && has_number && printed.cells == Cells::One(None) {

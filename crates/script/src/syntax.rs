@@ -1,6 +1,6 @@
 //! From text to a tree that is checked for its form.
 //!
-//! [`load`] does it all. Its steps:
+//! [`load()`] does it all. Its steps:
 //!
 //! 1. The parser reads the script and what it imports into trees ([`ast`]).
 //! 2. Calls of macros become the bodies of the macros ([`expand`]).

@@ -15,7 +15,7 @@
 //! | `name_index` | which type or variable has this name? |
 //!
 //! Nothing in DWARF is trusted: there is no recursion, each question reads a limited number of DIEs, and what makes no sense is
-//! [`Kind::Unknown`](crate::types::Kind::Unknown) or [`Unavailable::Malformed`](crate::Unavailable::Malformed).
+//! [`Kind::Unknown`] or [`Unavailable::Malformed`](crate::Unavailable::Malformed).
 
 mod expressions;
 mod functions;

@@ -1,6 +1,6 @@
 //! Messages: what bodies of scripts tell the tool, in a ring of bytes for each thread.
 //!
-//! [`THREAD_HEAD`](crate::THREAD_HEAD) and [`THREAD_TAIL`](crate::THREAD_TAIL) count bytes and never go back; where a byte is in the ring,
+//! [`THREAD_HEAD`] and [`THREAD_TAIL`] count bytes and never go back; where a byte is in the ring,
 //! the low bits of its number say. A record lies in whole words, and does not go over the ring's end:
 //!
 //! | word | what |
@@ -11,7 +11,7 @@
 //! | then | the parts: a word; bytes, padded with anything to whole words; of a text first a word with its length, then its bytes, padded |
 //!
 //! The thread reserves by a compare-and-swap of the head, a bounded number of times, writes the first word with [`RESERVED`], the rest, and
-//! then the first word without. Where there is no room it adds 1 to [`THREAD_LOST`](crate::THREAD_LOST). The tool makes all that it has
+//! then the first word without. Where there is no room it adds 1 to [`THREAD_LOST`]. The tool makes all that it has
 //! read 0 before it moves the tail, so a first word that is 0 says that the record was reserved and nothing of it was written.
 //!
 //! A thread may be left in the middle of a record for good. Those behind it are complete, or were left as well. So when the tool has waited

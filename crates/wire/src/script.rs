@@ -83,6 +83,8 @@ pub const THREAD_STRANGE: u32 = 144;
 
 /// How many levels of scratch a thread has: so deep may signal handlers interrupt each other.
 pub const SCRATCH_LEVELS: u32 = 8;
+/// Bytes of a level ahead of what is a body's: the stack pointer of who claimed it, by which it is seen that it was left for good.
+pub const SCRATCH_HEAD: u32 = 8;
 /// Log2 of the smallest ring.
 pub const MIN_RING_BITS: u32 = 12;
 /// Log2 of the largest ring.
@@ -266,7 +268,10 @@ impl ScriptLayout {
             let is_possible = (MIN_RING_BITS..=MAX_RING_BITS).contains(&sizes.ring_bits);
             is_possible.then(|| thread.take(1 << sizes.ring_bits))??;
         }
-        let scratch_level = u64::from(sizes.scratch).next_multiple_of(64);
+        let scratch_level = match sizes.scratch {
+            0 => 0,
+            bytes => (u64::from(bytes) + u64::from(SCRATCH_HEAD)).next_multiple_of(64),
+        };
         let scratch = thread.take(scratch_level * u64::from(SCRATCH_LEVELS))?;
         let place = |map: &MapSize| {
             let kind = map.kind()?;

@@ -34,6 +34,19 @@ impl Child {
         Ok(self.status)
     }
 
+    /// Asks it to end, if it has not.
+    ///
+    /// # Errors
+    /// The kernel's reason: it belongs to somebody else now, or was reaped.
+    pub fn ask_to_end(&mut self) -> Result<(), LaunchError> {
+        if self.try_wait()?.is_none() {
+            // SAFETY: kill takes two integers; the child is not reaped yet, so the id is its own.
+            let asked = unsafe { libc::kill(self.pid.0, libc::SIGTERM) };
+            Errno::check(asked.into()).map_err(|errno| LaunchError::System { what: "kill", errno })?;
+        }
+        Ok(())
+    }
+
     /// Its exit status if it ends within `patience`.
     ///
     /// # Errors

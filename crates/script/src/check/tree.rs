@@ -1,6 +1,6 @@
 //! The checked tree: what a script does, with every name resolved, every type known and every conversion written out.
 //!
-//! The checker makes it from the syntax, and lowering makes the [`ir`](crate::ir) of it. Whatever is in it can be lowered: what cannot be
+//! The checker makes it from the syntax, and lowering makes the [`ir`] of it. Whatever is in it can be lowered: what cannot be
 //! done was refused before.
 
 mod walk;

@@ -11,7 +11,7 @@ use cranelift_codegen::ir::types::{F64, I64};
 use cranelift_codegen::ir::{Block, InstBuilder, Value};
 use cranelift_frontend::Variable;
 use trapless_isa::body::{Extra, REGISTERS, Returned, Takes};
-use trapless_wire::{SCRATCH_LEVELS, THREAD_LEVEL, THREAD_NO_SCRATCH, THREAD_OUT_OF_FUEL};
+use trapless_wire::{SCRATCH_HEAD, SCRATCH_LEVELS, THREAD_LEVEL, THREAD_NO_SCRATCH, THREAD_OUT_OF_FUEL};
 
 /// A body that is being made.
 pub(super) struct Maker<'a, 'e> {
@@ -25,6 +25,8 @@ pub(super) struct Maker<'a, 'e> {
     pub(super) takes: Takes,
     pub(super) locals: Vec<Variable>,
     pub(super) scratch: Option<At>,
+    /// How many levels of scratch were claimed before it claimed its own.
+    level: Option<Variable>,
     /// How many rounds are left.
     fuel: Option<Variable>,
     /// Where it ends.
@@ -134,6 +136,7 @@ pub(super) fn compile(
             takes,
             locals,
             scratch: None,
+            level: None,
             fuel,
             exit,
             out_of_fuel,
@@ -142,7 +145,7 @@ pub(super) fn compile(
         let scratch = scratch_of(body);
         maker.claim_scratch(scratch);
         maker.statements(&body.code)?;
-        maker.end(scratch);
+        maker.end();
         Ok(())
     })?;
     piece.code.takes = takes;
@@ -178,25 +181,54 @@ impl Maker<'_, '_> {
             return;
         }
         let level_at = self.e.address(self.thread(THREAD_LEVEL));
-        let level = self.e.load(level_at);
-        let one = self.e.int(1);
-        self.e.add_word(level_at, one);
-        let none = self.e.is_imm(IntCC::UnsignedGreaterThanOrEqual, level, SCRATCH_LEVELS.into());
+        let found = self.e.load(level_at);
+        let level = self.e.set_new(found);
+        let own = self.e.b.ins().get_stack_pointer(I64);
+        let [all_taken, no_room, room] = [(); 3].map(|()| self.e.block());
+        let is_none = self.e.is_imm(IntCC::UnsignedGreaterThanOrEqual, found, SCRATCH_LEVELS.into());
+        self.e.b.ins().brif(is_none, all_taken, &[], room, &[]);
+        self.e.b.set_cold_block(all_taken);
+        self.e.b.set_cold_block(no_room);
+        // Who jumped out of a handler for good left its levels claimed. Who is still there was interrupted by us, so its frame is above ours.
+        self.e.b.switch_to_block(all_taken);
+        let searched = self.e.block();
+        for number in (0..SCRATCH_LEVELS).rev() {
+            let owner = self.level_at(number);
+            let owner = self.e.load(owner);
+            let is_there = self.e.is(IntCC::UnsignedGreaterThan, owner, own);
+            self.e.leave_if(is_there, searched);
+            let number = self.e.int(number.into());
+            self.e.b.def_var(level, number);
+        }
+        self.e.go_on(searched);
+        let free = self.e.b.use_var(level);
+        let is_none = self.e.is_imm(IntCC::UnsignedGreaterThanOrEqual, free, SCRATCH_LEVELS.into());
+        self.e.b.ins().brif(is_none, no_room, &[], room, &[]);
         let (lost, exit) = (self.thread(THREAD_NO_SCRATCH), self.exit);
-        let [no_room, room] = [(); 2].map(|()| self.e.block());
-        self.e.b.ins().brif(none, no_room, &[], room, &[]);
         self.e.b.switch_to_block(no_room);
         self.e.count(lost);
         self.e.jump(exit);
         self.e.b.switch_to_block(room);
-        let offset = self.e.b.ins().imul_imm_s(level, i64::from(self.common.layout.scratch_level));
-        let first = self.e.address(self.thread(self.common.layout.scratch));
-        let at = self.e.b.ins().iadd(first.0, offset);
-        self.scratch = Some(At(at, first.1));
+        let free = self.e.b.use_var(level);
+        let next = self.e.b.ins().iadd_imm_s(free, 1);
+        self.e.store(next, level_at);
+        let offset = self.e.b.ins().imul_imm_s(free, i64::from(self.common.layout.scratch_level));
+        let first = self.level_at(0);
+        let at = At(self.e.b.ins().iadd(first.0, offset), first.1);
+        self.e.store(own, at);
+        self.scratch = Some(at.plus(SCRATCH_HEAD));
+        self.level = Some(level);
+    }
+
+    /// Where a level begins.
+    fn level_at(&mut self, number: u32) -> At {
+        let layout = &self.common.layout;
+        let base = self.thread(layout.scratch + number * layout.scratch_level);
+        self.e.address(base)
     }
 
     /// The ends of a body.
-    fn end(&mut self, scratch: u32) {
+    fn end(&mut self) {
         let (exit, out_of_fuel) = (self.exit, self.out_of_fuel);
         self.e.jump(exit);
         self.e.b.switch_to_block(out_of_fuel);
@@ -206,10 +238,11 @@ impl Maker<'_, '_> {
         }
         self.e.jump(exit);
         self.e.b.switch_to_block(exit);
-        if scratch > SMALL_SCRATCH {
+        if let Some(level) = self.level {
+            // As it was: those that interrupted us and were left for good have given theirs back.
             let level_at = self.e.address(self.thread(THREAD_LEVEL));
-            let less = self.e.int(-1);
-            self.e.add_word(level_at, less);
+            let level = self.e.b.use_var(level);
+            self.e.store(level, level_at);
         }
         self.e.finish();
     }

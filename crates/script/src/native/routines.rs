@@ -68,6 +68,11 @@ impl Registry {
         number as u16
     }
 
+    /// Whether it is one of those that are needed.
+    pub(super) fn has(&self, routine: Routine) -> bool {
+        self.0.contains(&routine)
+    }
+
     /// Compiles all of them, with those that they need.
     pub(super) fn compile(
         &mut self,

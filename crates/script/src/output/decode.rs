@@ -141,7 +141,7 @@ impl Decoder<'_> {
 
     fn stack(&mut self, number: u64, pid: u32, mode: StackMode, frames: u8) -> String {
         let mut text = String::from("\n");
-        for at in self.resolver.stack(number).into_iter().take(frames.into()) {
+        for (index, at) in self.resolver.stack(number).into_iter().take(frames.into()).enumerate() {
             match mode {
                 StackMode::Raw => text.push_str(&format!("{at:x}\n")),
                 StackMode::BuildId => match self.resolver.build_id(pid, at) {
@@ -152,12 +152,12 @@ impl Decoder<'_> {
                     None => text.push_str(&format!("{at:x}\n")),
                 },
                 StackMode::Bpftrace => {
-                    for frame in self.frames(pid, at, bpftrace_frame, "") {
+                    for frame in self.frames(pid, (index, at), bpftrace_frame, "") {
                         text.push_str(&format!("        {frame}\n"));
                     }
                 }
                 StackMode::Perf => {
-                    for frame in self.frames(pid, at, perf_frame, " ([unknown])") {
+                    for frame in self.frames(pid, (index, at), perf_frame, " ([unknown])") {
                         text.push_str(&format!("\t{at:x} {frame}\n"));
                     }
                 }
@@ -166,8 +166,37 @@ impl Decoder<'_> {
         text
     }
 
-    fn frames(&mut self, pid: u32, at: u64, form: fn(&Symbol) -> String, unknown: &str) -> Vec<String> {
-        let symbols = self.resolver.symbols(pid, at);
+    /// The functions of a stack, the outermost first, each as a frame of a folded line.
+    pub(super) fn folded(&mut self, bytes: &[u8], most: u8) -> Vec<Vec<u8>> {
+        let (number, pid) = (integer(bytes, 8, false), integer(slice(bytes, 8, 4), 4, false) as u32);
+        let mut frames = Vec::new();
+        for (index, at) in self.resolver.stack(number).into_iter().take(most.into()).enumerate() {
+            let symbols = match index {
+                0 => self.resolver.symbols(pid, at),
+                _ => self.resolver.caller(pid, at),
+            };
+            match symbols.is_empty() {
+                true => frames.push(address(at).into_bytes()),
+                false => {
+                    frames.extend(symbols.iter().map(|symbol| super::folded::clean(symbol.name.as_bytes())))
+                }
+            }
+        }
+        frames.reverse();
+        frames
+    }
+
+    fn frames(
+        &mut self,
+        pid: u32,
+        (index, at): (usize, u64),
+        form: fn(&Symbol) -> String,
+        unknown: &str,
+    ) -> Vec<String> {
+        let symbols = match index {
+            0 => self.resolver.symbols(pid, at),
+            _ => self.resolver.caller(pid, at),
+        };
         match symbols.is_empty() {
             true => vec![format!("{}{unknown}", address(at))],
             false => symbols.iter().map(form).collect(),

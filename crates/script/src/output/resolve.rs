@@ -14,6 +14,12 @@ pub trait Resolver {
     /// address.
     fn symbols(&mut self, pid: u32, address: u64) -> Vec<Symbol>;
 
+    /// The functions that a return address leads back to: those of the call in front of it, with the distance of the address itself. Where nothing was called, as in
+    /// what handlers of signals return to, those at the address.
+    fn caller(&mut self, pid: u32, address: u64) -> Vec<Symbol> {
+        self.symbols(pid, address)
+    }
+
     /// Build id of the file mapped at an address, and the address's offset in the file.
     fn build_id(&mut self, pid: u32, address: u64) -> Option<(Vec<u8>, u64)>;
 

@@ -609,6 +609,23 @@ fn all_else_is_sorted_by_key() {
 }
 
 #[test]
+fn stacks_are_folded_for_flame_graphs() {
+    let stack = Shape::Stack { mode: StackMode::Bpftrace, frames: 127 };
+    let folded = || Options { is_folded: true, ..Options::default() };
+    let key = bytes(&[&word(1), &7_u32.to_le_bytes(), &[0; 4]]);
+    let map = Shown::of(Some(stack.clone()), Aggregation::Count, Show::Number, false).adding(&key, &[0, 0, 0]);
+    assert_eq!(map.print(folded(), 0, 1), "0x9999;main;outer;inner 3\n");
+    // With another part of the key, which stands where it is in it.
+    let both = Shown::plain(Some(tuple(&[int(8, true), stack.clone()])), int(1, true));
+    let both = both.with(&bytes(&[&word(5), &key]), &[4]);
+    assert_eq!(both.print(folded(), 0, 1), "5;0x9999;main;outer;inner 4\n");
+    // What is no number of a stack is text, and so is all in JSON.
+    let text = Shown::plain(Some(stack), Shape::Bool).with(&key, &[1]);
+    assert_eq!(text.print(folded(), 0, 1), text.text());
+    assert_eq!(map.print(Options { layout: Layout::Json, ..folded() }, 0, 1), map.json());
+}
+
+#[test]
 fn numbers_of_aggregations() {
     let number = |of, signed| Shown::of(byte(), of, Show::Number, signed);
     let count = number(Aggregation::Count, false).adding(&[1], &[0, 0]).adding(&[2], &[0]);

@@ -256,8 +256,9 @@ impl Said {
             Opt::ProbeFilter => self.only = Some(value.to_owned()),
             Opt::Output => self.output.file = (value != "-").then(|| value.into()),
             Opt::OutputFormat => match value {
-                "text" => self.output.json = false,
-                "json" => self.output.json = true,
+                "text" => (self.output.json, self.output.folded) = (false, false),
+                "json" => (self.output.json, self.output.folded) = (true, false),
+                "folded" => (self.output.json, self.output.folded) = (false, true),
                 _ => {
                     return Err(Misuse::plain(format!(
                         "Invalid output format \"{value}\"\nValid formats: 'text', 'json'"
@@ -383,7 +384,7 @@ impl Said {
             positional,
             named: named.iter().map(|word| word[2..].to_owned()).collect(),
             target,
-            follow: true,
+            follow: false,
             include_directories: self.include_directories,
             include_files: self.include_files,
             debug_directories: self.debug_directories,

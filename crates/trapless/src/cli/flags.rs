@@ -182,6 +182,8 @@ pub enum FormatFlag {
     Text,
     /// One object per line, the last with "type":"summary"
     Json,
+    /// Of scripts: maps that are keyed by call stacks as lines for flame graphs, all else as text
+    Folded,
 }
 
 /// When to color, as typed.

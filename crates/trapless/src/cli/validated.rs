@@ -65,6 +65,8 @@ pub struct Run {
     pub allow_seccomp: bool,
     /// Directories in which debug information is searched, too.
     pub debug_directories: Vec<PathBuf>,
+    /// Whether a launched command that still runs at the end is ended, too.
+    pub ends_command: bool,
     /// At which sites.
     pub selection: Selection,
     /// When it ends.
@@ -171,6 +173,8 @@ pub struct OutputOptions {
     pub file: Option<PathBuf>,
     /// JSON lines rather than text.
     pub json: bool,
+    /// Whether maps of stacks are lines for flame graphs.
+    pub folded: bool,
     /// When to color text.
     pub color: super::flags::ColorFlag,
 }
@@ -294,6 +298,7 @@ fn count(flags: CountFlags) -> Result<Run, Error> {
         pending: flags.follow.pending,
         allow_seccomp: flags.risk.allow_seccomp,
         debug_directories: Vec::new(),
+        ends_command: false,
         selection,
         limits: limits(&flags.run),
         output: output(flags.output),
@@ -320,6 +325,7 @@ fn latency(flags: LatencyFlags) -> Result<Run, Error> {
         pending: flags.follow.pending,
         allow_seccomp: flags.risk.allow_seccomp,
         debug_directories: Vec::new(),
+        ends_command: false,
         selection,
         limits: limits(&flags.run),
         output: output(flags.output),
@@ -341,6 +347,7 @@ fn trace(flags: TraceFlags) -> Result<Run, Error> {
         pending: flags.follow.pending,
         allow_seccomp: flags.risk.allow_seccomp,
         debug_directories: Vec::new(),
+        ends_command: false,
         selection,
         limits: limits(&flags.run),
         output: output(flags.output),
@@ -493,7 +500,12 @@ fn limits(flags: &RunFlags) -> Limits {
 pub(super) fn output(flags: OutputFlags) -> OutputOptions {
     // `-` is standard output, as everywhere.
     let file = flags.output.filter(|path| path.as_os_str() != "-");
-    OutputOptions { file, json: flags.format == FormatFlag::Json, color: flags.color }
+    OutputOptions {
+        file,
+        json: flags.format == FormatFlag::Json,
+        folded: flags.format == FormatFlag::Folded,
+        color: flags.color,
+    }
 }
 
 fn rows(flags: &TableFlags, sort: Sort, histograms: usize) -> Rows {

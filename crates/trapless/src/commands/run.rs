@@ -146,8 +146,13 @@ fn launched(
     if let [armed] = &mut targets[..] {
         armed.renamed = last_name.filter(|last| Some(last) != name.as_ref());
     }
-    finish(run, targets, collector, result, exit, running)?;
-    if exit.is_none() && super::signals::interrupted() {
+    let finished = finish(run, targets, collector, result, exit, running);
+    // Its probes are out.
+    if exit.is_none() && run.ends_command {
+        child.ask_to_end().map_err(Error::other)?;
+    }
+    finished?;
+    if exit.is_none() && !run.ends_command && super::signals::interrupted() {
         // As a shell would: a command launched in the foreground got the Ctrl-C, too. Wait for what it makes of it.
         let status = wait_for_end(&mut child)?;
         return Ok(status.and_then(|status| status.code()).map_or(0, |code| code as u8));

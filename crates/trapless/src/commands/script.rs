@@ -1,8 +1,9 @@
 //! Scripts: what is done with one.
 //!
 //! A text becomes a [`Compiled`](trapless_script::lower::Compiled) script ([`load`]). Its probes that need no target run in this process
-//! ([`own`]), under a [`course`] that says when what happens, and prints.
+//! ([`own`]), under a [course](mod@course) that says when what happens, and prints.
 
+mod bounds;
 mod collector;
 mod course;
 mod environment;
@@ -79,13 +80,13 @@ fn work(text: &Text) -> Result<u8, Error> {
 
 /// Runs a script.
 fn course(text: &Text, loaded: Loaded, ended: signals::Ended) -> Result<u8, Error> {
-    let points = Points::of(text, &loaded.compiled, &loaded.variants)?;
+    let points = Points::of(text, &loaded)?;
     if points.probes.is_empty() {
         let store = Store::new(&loaded.compiled.program, ScriptLayout::default());
         let course = Course::new(text, loaded, Arc::new(Mutex::new(store)))?;
         return course.alone(ended, Other::of(text.target.as_ref())?);
     }
-    let scripted = Arc::new(Scripted::new(&loaded.compiled.program, &points)?);
+    let scripted = Arc::new(Scripted::new(&loaded.compiled.program, &points, text.allow_seccomp)?);
     let course = Course::new(text, loaded, Arc::clone(&scripted.store))?;
     targets::run_in_targets(text, course, scripted, points, ended)
 }

@@ -185,6 +185,9 @@ fn wait_for(
     }
     let Some(mut child) = child else { return Ok(code) };
     if run.measure == Measure::Script {
+        if run.ends_command {
+            child.ask_to_end().map_err(Error::other)?;
+        }
         return Ok(code);
     }
     let status = match child.try_wait().map_err(Error::other)? {

@@ -8,12 +8,13 @@ use crate::error::Error;
 use crate::report::{Exit, ProbeSummary};
 use crate::session::Session;
 use crate::terminal::tell;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 use trapless_engine::{AT_RETURN, ScriptMemory};
 use trapless_process::ticks;
 use trapless_script::ir::{MessageId, PartKind};
+use trapless_session::outcome::Skipped;
 use trapless_wire::{
     Incomplete, Message, MessagePart, MessageRing, THREAD_NO_SCRATCH, THREAD_OUT_OF_FUEL, THREAD_UNREAD,
     Words,
@@ -37,8 +38,10 @@ pub(in crate::commands) struct Scripting<'t> {
     waiting: Vec<(i32, Message)>,
     /// Ticks when the rings were read last: what was told before is all here.
     read_at: u64,
-    /// Since when a ring waits for a record.
-    stuck: HashMap<u64, Instant>,
+    /// Since when a ring, by its process and place, waits for a record.
+    stuck: HashMap<(i32, u64), Instant>,
+    /// Messages that were begun and never completed.
+    left: u64,
     /// Messages that were lost and told of.
     lost: u64,
     /// Of processes that are gone.
@@ -107,6 +110,7 @@ impl<'t> Scripting<'t> {
             waiting: Vec::new(),
             read_at: 0,
             stuck: HashMap::new(),
+            left: 0,
             lost: 0,
             gone: Losses::default(),
             next_look,
@@ -147,8 +151,8 @@ impl<'t> Scripting<'t> {
         store.attached().map(|(pid, memory)| (pid, memory.clone())).collect()
     }
 
-    /// Reads all rings, and prints what was told before the last time.
-    fn read(&mut self, is_last: bool) -> Result<(), Error> {
+    /// Reads all rings, and prints what was told before the last time. `leaving`: whose probes are gone, so that nothing more comes from it.
+    fn read(&mut self, leaving: Option<i32>) -> Result<(), Error> {
         let bits = self.scripted.layout().ring_bits;
         if bits == 0 {
             return Ok(());
@@ -157,28 +161,32 @@ impl<'t> Scripting<'t> {
         let mut lost = self.gone.messages;
         for (pid, memory) in self.memories() {
             for block in memory.blocks() {
+                let is_last = leaving == Some(pid);
                 self.read_ring(pid, &memory, MessageRing { at: block.start, bits }, is_last);
             }
             lost += Losses::of(&memory, bits).messages;
         }
+        lost += self.left;
         self.read_at = now;
         if lost > self.lost {
             let more = lost - self.lost;
             self.lost = lost;
             self.course.step(|machine, outside| machine.printer().lost(more, &mut outside.streams))?;
         }
-        self.print_before(if is_last { u64::MAX } else { before })
+        self.print_before(before)
     }
 
     fn read_ring(&mut self, pid: i32, memory: &ScriptMemory, ring: MessageRing, is_last: bool) {
-        let since = self.stuck.get(&ring.at);
+        let place = (pid, ring.at);
+        let since = self.stuck.get(&place);
         let is_hopeless = is_last || since.is_some_and(|since| since.elapsed() >= HOPELESS);
         let incomplete = if is_hopeless { Incomplete::Leave } else { Incomplete::Wait };
         let waiting = &mut self.waiting;
         let drained = ring.drain(memory.region(), incomplete, |message| waiting.push((pid, message)));
+        self.left += drained.left;
         match drained.is_waiting && drained.taken == 0 {
-            true => drop(self.stuck.entry(ring.at).or_insert_with(Instant::now)),
-            false => drop(self.stuck.remove(&ring.at)),
+            true => drop(self.stuck.entry(place).or_insert_with(Instant::now)),
+            false => drop(self.stuck.remove(&place)),
         }
     }
 
@@ -206,7 +214,7 @@ impl<'t> Scripting<'t> {
 
     /// A process has no probes any more: what it has told and left is taken.
     fn leave(&mut self, pid: i32) -> Result<(), Error> {
-        self.read(true)?;
+        self.read(Some(pid))?;
         let mut store = self.scripted.store.lock().unwrap_or_else(PoisonError::into_inner);
         let memory = store.attached().find(|(other, _)| *other == pid).map(|(_, memory)| memory.clone());
         if let Some(memory) = memory {
@@ -222,6 +230,7 @@ impl<'t> Scripting<'t> {
 
     fn end(&mut self) -> Result<(), Error> {
         self.tell_attached(self.in_files.unwrap_or(0))?;
+        self.print_before(u64::MAX)?;
         self.exit_code = self.course.finish()?;
         let Losses { out_of_fuel, no_scratch, unread, without_block, in_children, .. } = self.gone;
         let notes = [
@@ -244,6 +253,26 @@ impl<'t> Scripting<'t> {
     }
 }
 
+/// How many sites are named that were left alone for one reason.
+const NAMED: usize = 8;
+
+/// Says which sites have no probe, and why: what the script counts is without them.
+fn tell_skipped(skipped: &[Skipped]) {
+    let mut groups: BTreeMap<&str, Vec<&Skipped>> = BTreeMap::new();
+    for site in skipped {
+        groups.entry(&site.why.group).or_default().push(site);
+    }
+    for (why, sites) in groups {
+        let name = |site: &&Skipped| format!("{}:{}", site.module, site.function);
+        let mut names: Vec<String> = sites.iter().take(NAMED).map(name).collect();
+        if let more @ 1.. = sites.len().saturating_sub(NAMED) {
+            names.push(format!("{more} more"));
+        }
+        let noun = if sites.len() == 1 { "site has" } else { "sites have" };
+        tell(format_args!("{} {noun} no probe: {why}: {}", sites.len(), names.join(", ")));
+    }
+}
+
 impl Collector for Scripting<'_> {
     fn armed(&mut self, _pid: i32, session: &Session) -> Result<(), Error> {
         let kinds = session.probes().iter().map(|probe| probe.kinds);
@@ -263,6 +292,7 @@ impl Collector for Scripting<'_> {
             }
         }
         self.course.names.look_at(pid);
+        tell_skipped(session.skipped());
         let mut store = self.scripted.store.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(mut tables) = self.scripted.tables() {
             tables.join(pid, memory.clone());
@@ -278,7 +308,7 @@ impl Collector for Scripting<'_> {
             self.tell_attached(probes)?;
         }
         if self.next_read.is_some_and(|at| Instant::now() >= at) {
-            self.read(false)?;
+            self.read(None)?;
             self.next_read = Some(Instant::now() + TICK);
         }
         if self.next_look.is_some_and(|at| Instant::now() >= at) {

@@ -12,7 +12,7 @@ use super::other::Other;
 use super::own::Own;
 use super::store::Store;
 use super::streams::Streams;
-use crate::cli::script::{Task, Text, Warnings};
+use crate::cli::script::{Dialect, Task, Text, Warnings};
 use crate::commands::signals::{self, Ended};
 use crate::commands::wake::Wake;
 use crate::error::Error;
@@ -124,6 +124,7 @@ pub(super) fn options(text: &Text, settings: &Settings) -> Options {
         has_warnings: text.warnings != Warnings::Off,
         prints_maps: settings.print_maps_on_exit,
         is_unsafe: text.is_unsafe,
+        is_folded: text.output.folded,
     }
 }
 
@@ -296,6 +297,9 @@ impl<'t> Course<'t> {
             if other.has_ended() {
                 break;
             }
+        }
+        if self.text.dialect == Dialect::Bpftrace {
+            other.ask_to_end()?;
         }
         self.finish()
     }

@@ -134,6 +134,21 @@ impl Resolver for Names {
         found
     }
 
+    fn caller(&mut self, pid: u32, address: u64) -> Vec<Symbol> {
+        // The file says which code handlers return to.
+        let returns = |mapped: &mut Mapped| {
+            mapped.module_at(address).is_some_and(|(module, at)| module.is_signal_trampoline(at))
+        };
+        if self.mapped(pid).is_some_and(returns) {
+            return self.symbols(pid, address);
+        }
+        let mut symbols = self.symbols(pid, address.wrapping_sub(1));
+        if let Some(own) = symbols.last_mut() {
+            own.offset += 1;
+        }
+        symbols
+    }
+
     fn build_id(&mut self, pid: u32, address: u64) -> Option<(Vec<u8>, u64)> {
         let mapped = self.mapped(pid)?;
         let (module, at) = mapped.module_at(address)?;

@@ -58,6 +58,14 @@ impl Other {
         matches!(self, Self::None)
     }
 
+    /// Asks a command that was launched to end.
+    pub fn ask_to_end(&mut self) -> Result<(), Error> {
+        match self {
+            Self::Launched(_, child) => child.ask_to_end().map_err(Error::other),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether it has ended.
     pub fn has_ended(&mut self) -> bool {
         match self {

@@ -1,18 +1,22 @@
 //! What a script probes in other processes: which places in which files, and what runs there.
 
-use super::variants::{Variant, Variants};
-use super::{files, points};
+use super::load::Loaded;
+use super::variants::Variant;
+use super::{bounds, files, points};
+use crate::cli::script::{Dialect, Text};
 use crate::cli::validated::Probe;
+use crate::cli::validated::Target;
 use crate::error::Error;
 use crate::spec::{Kind, Pattern, ProbeSpec};
-use crate::{cli::script::Text, cli::validated::Target};
+use crate::terminal::tell_plainly;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use trapless_script::check::clauses::ClauseKind;
 use trapless_script::ir::BodyId;
-use trapless_script::lower::{Clause, Compiled};
+use trapless_script::lower::Clause;
 use trapless_script::native::Moment;
 use trapless_script::syntax::ast::ProbePoint;
+use trapless_script::syntax::config::MissingProbes;
 use trapless_session::session::RunAt;
 
 /// What a script probes in other processes.
@@ -33,7 +37,8 @@ impl Points {
     ///
     /// # Errors
     /// A file is not found, or a name is no pattern.
-    pub fn of(text: &Text, compiled: &Compiled, variants: &Variants) -> Result<Self, Error> {
+    pub fn of(text: &Text, loaded: &Loaded) -> Result<Self, Error> {
+        let (compiled, variants) = (&loaded.compiled, &loaded.variants);
         let mut points = Self::default();
         for (index, clause) in compiled.clauses.iter().enumerate() {
             if let Some(variants) = variants.get(&index) {
@@ -48,6 +53,9 @@ impl Points {
             let number = points.next(text)?;
             let first = points.probes.len();
             for point in &clause.points {
+                if points.is_outside(text, loaded.settings.missing_probes, &point.point, &point.text)? {
+                    continue;
+                }
                 points.add(text, clause, &point.point, &point.text, number)?;
             }
             if points.probes.len() > first {
@@ -55,6 +63,36 @@ impl Points {
             }
         }
         Ok(points)
+    }
+
+    /// Whether a point is left out that is no place in its file.
+    ///
+    /// # Errors
+    /// It is none, and the script does not say that this is no matter.
+    fn is_outside(
+        &self,
+        text: &Text,
+        missing: MissingProbes,
+        point: &ProbePoint,
+        name: &str,
+    ) -> Result<bool, Error> {
+        if text.dialect != Dialect::Bpftrace {
+            return Ok(false);
+        }
+        let files = points::target(point).and_then(|target| files::named(target).ok()).unwrap_or_default();
+        let Some(why) = files.iter().find_map(|file| bounds::outside(file, point)) else { return Ok(false) };
+        let what = format!("Unable to attach probe: {name}.");
+        match missing {
+            MissingProbes::Error => {
+                let way = "If this is expected, set the 'missing_probes' config variable to 'warn'.";
+                Err(Error::Script(text.dialect, format!("{why}\nERROR: {what} {way}")))
+            }
+            MissingProbes::Warn => {
+                tell_plainly(&format!("WARNING: {why}\nWARNING: {what} Skipping.\n"));
+                Ok(true)
+            }
+            MissingProbes::Ignore => Ok(true),
+        }
     }
 
     fn add(

@@ -14,7 +14,8 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use trapless_engine::Script;
 use trapless_isa::Machine;
-use trapless_process::{Process, ticks};
+use trapless_isa::body::Extra;
+use trapless_process::{Process, Seccomp, ticks};
 use trapless_script::ir::{ClockKind, Program};
 use trapless_script::native::{self, NativeProgram, memory};
 use trapless_session::clock;
@@ -29,6 +30,8 @@ pub(in crate::commands) struct Scripted {
     program: Program,
     native: NativeProgram,
     runs: Vec<RunAt>,
+    /// Whether a seccomp filter may be risked.
+    allow_seccomp: bool,
     pub(super) store: Arc<Mutex<Store>>,
     /// Where stacks are walked, what that needs of each process.
     tables: Option<Mutex<Tables>>,
@@ -48,13 +51,19 @@ impl Scripted {
     ///
     /// # Errors
     /// There is no native code for one of them.
-    pub fn new(program: &Program, points: &Points) -> Result<Self, Error> {
+    pub fn new(program: &Program, points: &Points, allow_seccomp: bool) -> Result<Self, Error> {
         let target = native::Target { machine: Machine::X86_64, ring_bits: RING_BITS };
         let native = native::compile(program, &points.bodies, &target).map_err(Error::other)?;
+        // Which of a probe's operands are constants, how wide and of which sign they are, differs from site to site, and one body is called at all.
+        if native.code.bodies.iter().any(|body| body.takes.has(Extra::Operands)) {
+            let what = "the arguments of USDT probes are not told to scripts yet; trapless trace shows them";
+            return Err(Error::Usage(what.to_owned()));
+        }
         let store = Store::new(program, native.layout.clone());
         Ok(Self {
             program: program.clone(),
             runs: points.runs.clone(),
+            allow_seccomp,
             store: Arc::new(Mutex::new(store)),
             tables: native.layout.unwind.map(|at| Mutex::new(Tables::new(at))),
             native,
@@ -71,6 +80,35 @@ impl Scripted {
     /// What walks of stacks need, if there are any.
     pub fn tables(&self) -> Option<MutexGuard<'_, Tables>> {
         Some(self.tables.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Refuses a process that a sandbox might kill for what the script does in it.
+    fn check_sandbox(&self, process: &Process) -> Result<(), Error> {
+        if !self.native.makes_system_calls {
+            return Ok(());
+        }
+        let pid = process.pid();
+        // A thread that has ended meanwhile is in no sandbox.
+        let threads = process.threads().map_err(Error::other)?;
+        let modes =
+            threads.into_iter().filter_map(|thread| Some(process.thread_status(thread).ok()?.seccomp));
+        let reads = "and the script reads memory by system calls, for which the process might be killed";
+        for mode in modes {
+            match mode {
+                Seccomp::Off => {}
+                Seccomp::Filter if self.allow_seccomp => {}
+                Seccomp::Filter => {
+                    let text = format!(
+                        "process {pid} is under a seccomp filter, {reads}: accept that with --allow-seccomp, or let the script do without str() and what pointers lead to"
+                    );
+                    return Err(Error::Usage(text));
+                }
+                Seccomp::Strict => {
+                    return Err(Error::Usage(format!("process {pid} is in seccomp's strict mode, {reads}")));
+                }
+            }
+        }
+        Ok(())
     }
 
     fn about(&self, process: &Process, images: &[Image]) -> memory::About {
@@ -140,6 +178,7 @@ impl CodeFor for Scripted {
             let text = "the script's maps hold plain values, which one process at a time can have: name one with -p, or use count(), sum() and the like alone";
             return Err(Error::Usage(text.to_owned()));
         }
+        self.check_sandbox(process)?;
         let about = self.about(process, images);
         let shared = memory::image(&self.program, &self.native.layout, &about, store.own());
         let script = Script {

@@ -4,7 +4,7 @@ use super::collector::Scripting;
 use super::course::Course;
 use super::probed::Points;
 use super::scripted::Scripted;
-use crate::cli::script::{Task, Text};
+use crate::cli::script::{Dialect, Task, Text};
 use crate::cli::validated::{CodeFor, Limits, Measure, Rows, Run, Selection, Target};
 use crate::commands::run;
 use crate::commands::signals::{self, Ended};
@@ -53,6 +53,7 @@ pub(super) fn run_in_targets(
         pending: false,
         allow_seccomp: text.allow_seccomp,
         debug_directories: text.debug_directories.clone(),
+        ends_command: text.dialect == Dialect::Bpftrace,
         selection: Selection {
             probes: points.probes,
             exclusions: Vec::new(),

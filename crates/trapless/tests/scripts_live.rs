@@ -1,0 +1,540 @@
+//! Scripts whose probes are in living processes: what they tell is exact, and the process is what it would be without them.
+#![cfg(target_arch = "x86_64")]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use support::tool::{Ran, Tool, detach, run, trapless};
+use support::{Program, Target};
+
+const BODIES: &str = include_str!("targets/bodies.c");
+const SCRIPTED: &str = include_str!("targets/scripted.c");
+
+/// A script that runs in a process.
+struct Live {
+    tool: Tool,
+    errors: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl Live {
+    /// Runs `script` in `target`, armed.
+    #[track_caller]
+    fn run(target: &Target, script: &str) -> Live {
+        Live::run_with(&["-p", &target.pid().to_string()], script)
+    }
+
+    #[track_caller]
+    fn run_with(arguments: &[&str], script: &str) -> Live {
+        let dir = tempfile::tempdir().unwrap();
+        let errors = dir.path().join("errors");
+        let script = format!("begin {{ printf(\"armed\\n\"); }} {script}");
+        let mut tool = Tool::armed_to(&mut trapless(&[&["-e", &script][..], arguments].concat()), &errors);
+        let line = tool.line();
+        let live = Live { tool, errors, _dir: dir };
+        assert_eq!(line, "armed", "{script}: {}", live.errors());
+        live
+    }
+
+    fn errors(&self) -> String {
+        std::fs::read_to_string(&self.errors).unwrap_or_default()
+    }
+
+    /// Ends it as Ctrl-C would: what it has printed since it was armed, and what it said beside.
+    #[track_caller]
+    fn end(self) -> Told {
+        self.tool.signal(libc::SIGINT);
+        self.ended()
+    }
+
+    /// Waits for its own end.
+    #[track_caller]
+    fn ended(self) -> Told {
+        let ran = self.tool.ran();
+        let err = std::fs::read_to_string(&self.errors).unwrap();
+        assert_eq!(ran.code, Some(0), "{ran:?} {err}");
+        Told { out: ran.out, err }
+    }
+}
+
+/// What a script has told.
+#[derive(Debug)]
+struct Told {
+    out: String,
+    err: String,
+}
+
+impl Told {
+    /// The value of a map's key, or of the map: `@name`, `@name[key]`.
+    #[track_caller]
+    fn value(&self, name: &str) -> i64 {
+        let found = self.out.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+        found.unwrap_or_else(|| panic!("no {name}: {self:?}")).parse().unwrap()
+    }
+
+    /// All of a map with numbers for keys.
+    fn numbers(&self, map: &str) -> BTreeMap<i64, i64> {
+        let entry = |line: &str| {
+            let (key, value) = line.strip_prefix(map)?.strip_prefix('[')?.split_once("]: ")?;
+            Some((key.parse().ok()?, value.parse().ok()?))
+        };
+        self.out.lines().filter_map(entry).collect()
+    }
+
+    /// How many a map's histogram has in each of its rows.
+    fn histogram(&self, map: &str) -> BTreeMap<String, i64> {
+        let lines = self.out.lines().skip_while(|line| *line != format!("{map}:")).skip(1);
+        let row = |line: &str| {
+            let end = line.find([')', ']'])? + 1;
+            let (label, rest) = line.split_at(end);
+            Some((label.to_owned(), rest.split_whitespace().next()?.parse().ok()?))
+        };
+        lines.map_while(|line| line.starts_with(['[', '(']).then(|| row(line))?).collect()
+    }
+
+    /// Messages that it said were lost.
+    fn lost(&self) -> u64 {
+        let number = |line: &str| line.strip_prefix("Lost ")?.strip_suffix(" events")?.parse::<u64>().ok();
+        self.err.lines().filter_map(number).sum::<u64>()
+    }
+
+    /// Fails where anything is said to be left out.
+    #[track_caller]
+    fn assert_whole(&self) {
+        let says = |line: &&str| !line.starts_with("Attached ") && !line.is_empty();
+        assert_eq!(self.err.lines().filter(says).collect::<Vec<_>>(), Vec::<&str>::new());
+    }
+}
+
+#[track_caller]
+fn does(target: &mut Target, deed: &str) {
+    target.tell(deed);
+    assert_eq!(target.line(), "done 0", "{deed}");
+}
+
+#[test]
+fn aggregations_of_many_threads_are_exact_to_the_last_call() {
+    const EACH: i64 = 50_000;
+    let program = Program::build("scripted", SCRIPTED, &[]);
+    let mut target = program.start(&[]);
+    let before = target.text();
+    let live = Live::run(
+        &target,
+        "uprobe:scripted:called {
+            @c = count(); @k[arg0 % 100] = count(); @s = sum(arg0); @low = min(arg0 + 3); @high = max(arg0);
+            @mean = avg(arg0); @h = hist(arg0); @l = lhist(arg0, 1000, 49000, 1000); @n++; @t[arg0 % 7] += 2;
+            @ks[arg0 % 10] = sum(arg0); @last = arg1; @pairs[arg0 % 2, \"text\"] = count();
+        }
+        uretprobe:scripted:called { @r = count(); @rs = sum(retval); }",
+    );
+    does(&mut target, &format!("threads {EACH}"));
+    let told = live.end();
+    told.assert_whole();
+    before.assert_restored(target.pid());
+    let all = EACH * 8;
+    let sum = EACH * (EACH - 1) / 2 * 8;
+    for (name, value) in [
+        ("@c", all),
+        ("@s", sum),
+        ("@low", 3),
+        ("@high", EACH - 1),
+        ("@mean", sum / all),
+        ("@n", all),
+        ("@last", EACH),
+        ("@r", all),
+        ("@rs", (0..EACH).map(|x| x ^ 5).sum::<i64>() * 8),
+        ("@pairs[0, text]", all / 2),
+        ("@pairs[1, text]", all / 2),
+    ] {
+        assert_eq!(told.value(name), value, "{name}");
+    }
+    assert_eq!(told.numbers("@k"), (0..100).map(|key| (key, all / 100)).collect());
+    let of = |key| (0..EACH).filter(move |x| x % 7 == key).count() as i64;
+    assert_eq!(told.numbers("@t"), (0..7).map(|key| (key, of(key) * 16)).collect());
+    let of = |key| (0..EACH).filter(move |x| x % 10 == key).sum::<i64>() * 8;
+    assert_eq!(told.numbers("@ks"), (0..10).map(|key| (key, of(key))).collect());
+    let rows = told.histogram("@h");
+    assert_eq!(rows.values().sum::<i64>(), all, "{rows:?}");
+    assert_eq!([rows["[0]"], rows["[1]"], rows["[2, 4)"], rows["[16K, 32K)"]], [8, 8, 16, 16384 * 8]);
+    let rows = told.histogram("@l");
+    assert_eq!(rows.values().sum::<i64>(), all, "{rows:?}");
+    assert_eq!([rows["(..., 1000)"], rows["[1000, 2000)"], rows["[49000, ...)"]], [8000; 3], "{rows:?}");
+}
+
+#[test]
+fn nothing_is_lost_to_handlers_that_call_what_they_interrupt() {
+    const CALLS: i64 = 1_000_000;
+    let program = Program::build("bodies", BODIES, &[]);
+    let mut target = program.start(&[]);
+    let live = Live::run(
+        &target,
+        "uprobe:bodies:probed {
+            @c = count(); @k[arg0 % 100] = count(); @s = sum(arg0); @n++; @t[arg0 % 7] += 1; @low = min(arg0);
+            @high = max(arg0); @h = hist(arg0); @shared[tid, arg0 % 3] = sum(arg0); @mean = avg(arg0);
+        }
+        uretprobe:bodies:probed { @r = count(); }
+        uprobe:bodies:in_handler { @handled = count(); }",
+    );
+    does(&mut target, &format!("storm {CALLS}"));
+    let told = live.end();
+    told.assert_whole();
+    let handled = told.value("@handled");
+    assert!(handled > 100, "{handled}");
+    let all = CALLS + handled;
+    let signal = i64::from(libc::SIGUSR1);
+    let sum = CALLS * (CALLS - 1) / 2 + handled * signal;
+    for (name, value) in [
+        ("@c", all),
+        ("@n", all),
+        ("@r", all),
+        ("@s", sum),
+        ("@low", 0),
+        ("@high", CALLS - 1),
+        ("@mean", sum / all),
+    ] {
+        assert_eq!(told.value(name), value, "{name}, {handled} handled");
+    }
+    let more = |is: bool| if is { handled } else { 0 };
+    assert_eq!(
+        told.numbers("@k"),
+        (0..100).map(|key| (key, CALLS / 100 + more(key == signal % 100))).collect()
+    );
+    let of = |key| (0..CALLS).filter(move |x| x % 7 == key).count() as i64 + more(key == signal % 7);
+    assert_eq!(told.numbers("@t"), (0..7).map(|key| (key, of(key))).collect());
+    assert_eq!(told.histogram("@h").values().sum::<i64>(), all);
+    let shared = told.out.lines().filter(|line| line.starts_with("@shared["));
+    let total: i64 = shared.map(|line| line.rsplit(' ').next().unwrap().parse::<i64>().unwrap()).sum();
+    assert_eq!(total, sum);
+}
+
+/// Whatever a body has claimed when it is left for good, is there again for those that come.
+#[test]
+fn bodies_that_are_left_for_good_take_nothing_with_them() {
+    let program = Program::build("bodies", BODIES, &[]);
+    let mut target = program.start(&[]);
+    let before = target.text();
+    let live = Live::run(
+        &target,
+        "uprobe:bodies:probed {
+            @hits = count();
+            $text = str(reg(\"sp\"), 400);
+            @texts[$text == \"none\"] = count();
+            @at[tid] = arg0; _ = delete(@at, tid);
+            if (arg0 == 3) { printf(\"three\\n\"); @three = count(); }
+            if (arg0 == 5) { printf(\"%d\\n\", $text == \"none\"); }
+        }",
+    );
+    for _ in 0..10 {
+        does(&mut target, "leave 30");
+        does(&mut target, "call 10");
+    }
+    let told = live.end();
+    assert_eq!(told.value("@three"), 10, "{}", told.err);
+    let lost = told.lost();
+    let printed = told.out.lines().filter(|line| *line == "three").count() as u64;
+    assert!(printed <= 10 && printed + lost >= 10, "{printed} and {lost}");
+    assert!(!told.out.contains("@at["), "{}", told.out);
+    before.assert_restored(target.pid());
+    does(&mut target, "call 10");
+}
+
+#[test]
+fn each_calls_end_finds_its_own_beginning() {
+    let program = Program::build("scripted", SCRIPTED, &[]);
+    let mut target = program.start(&[]);
+    let live = Live::run(
+        &target,
+        "uprobe:scripted:called { @start[tid] = nsecs; @in[tid] = arg0; }
+         uretprobe:scripted:called /@start[tid]/ {
+            @ended = count(); @long = max(nsecs - @start[tid]); @wrong = sum(@in[tid] ^ 5 ^ retval);
+            @ns = hist(nsecs - @start[tid]); _ = delete(@start, tid); _ = delete(@in, tid);
+         }
+         uprobe:scripted:nested { @depth[tid]++; @deepest = max(@depth[tid]); @down[arg0] = count(); }
+         uretprobe:scripted:nested { @depth[tid]--; @up[retval] = count(); }",
+    );
+    for _ in 0..3 {
+        does(&mut target, "threads 20000");
+    }
+    does(&mut target, "nested 200");
+    let told = live.end();
+    told.assert_whole();
+    assert_eq!([told.value("@ended"), told.value("@wrong")], [480_000, 0], "{}", told.out);
+    assert_eq!(told.histogram("@ns").values().sum::<i64>(), 480_000);
+    assert!((1..60_000_000_000).contains(&told.value("@long")));
+    assert_eq!(told.value("@deepest"), 201);
+    assert_eq!(told.numbers("@depth").into_values().collect::<Vec<_>>(), [0]);
+    assert_eq!(told.numbers("@down"), (0..201).map(|depth| (depth, 1)).collect());
+    assert_eq!(told.numbers("@up"), (1..202).map(|depth| (depth, 1)).collect());
+    assert!(told.numbers("@start").is_empty() && told.numbers("@in").is_empty(), "{}", told.out);
+}
+
+#[test]
+fn pointers_that_lead_nowhere_harm_nobody() {
+    let program = Program::build("scripted", SCRIPTED, &[]);
+    let mut target = program.start(&[]);
+    let live = Live::run(
+        &target,
+        "uprobe:scripted:look {
+            @words[arg1] = sum(*(uint8 *)arg0); @wide[arg1, *(uint64 *)arg0] = count();
+            @texts[arg1, str(arg0)] = count(); @short[arg1, str(arg0, 3)] = count();
+            @none = sum(*(uint64 *)(*(uint64 *)arg0));
+         }",
+    );
+    does(&mut target, "look 100");
+    let told = live.end();
+    let bytes = [(0, 0), (1, 0), (2, 0), (3, 0), (4, b'Z'), (5, b'e'), (6, b'a'), (7, b'p'), (8, 0), (9, 0)];
+    assert_eq!(
+        told.numbers("@words"),
+        bytes.map(|(which, byte)| (which, 100 * i64::from(byte))).into(),
+        "{told:?}"
+    );
+    for (which, long, short) in [
+        (0, "", ""),
+        (1, "", ""),
+        (2, "", ""),
+        (3, "", ""),
+        (4, "Z", "Z"),
+        (5, "edgeZ", "edg"),
+        (6, "across pages", "acr"),
+        (7, "plain", "pla"),
+        (8, "", ""),
+        (9, "", ""),
+    ] {
+        assert_eq!(told.value(&format!("@texts[{which}, {long}]")), 100, "{told:?}");
+        assert_eq!(told.value(&format!("@short[{which}, {short}]")), 100, "{told:?}");
+    }
+    assert_eq!(told.value("@none"), 0, "{told:?}");
+    does(&mut target, "look 1");
+}
+
+#[test]
+fn every_message_arrives_in_its_threads_order_or_is_counted() {
+    let program = Program::build("scripted", SCRIPTED, &[]);
+    let mut target = program.start(&[]);
+    for each in [100, 20_000] {
+        let live = Live::run(
+            &target,
+            "uprobe:scripted:called { @calls = count(); printf(\"%d %d\\n\", tid, arg0); }",
+        );
+        does(&mut target, &format!("threads {each}"));
+        let told = live.end();
+        assert_eq!(told.value("@calls"), each * 8);
+        let mut last: BTreeMap<i64, i64> = BTreeMap::new();
+        let mut messages = 0;
+        for line in told.out.lines() {
+            let mut words = line.split(' ').map(str::parse);
+            let (Some(Ok(tid)), Some(Ok(number))) = (words.next(), words.next()) else { continue };
+            let before = last.insert(tid, number);
+            assert!(before.is_none_or(|before| before < number), "{tid}: {before:?} {number}");
+            messages += 1;
+        }
+        assert_eq!(messages + told.lost(), each as u64 * 8, "{messages} {}", told.err);
+        assert!(each > 100 || told.lost() == 0, "{}", told.err);
+    }
+}
+
+#[test]
+fn children_and_those_that_become_others_are_what_they_would_be() {
+    let program = Program::build("scripted", SCRIPTED, &[]);
+    let mut target = program.start(&[]);
+    let before = target.text();
+    let script = "uprobe:scripted:called { @c = count(); @s = sum(arg0); @t[str(\"x\")] = count(); }
+        uretprobe:scripted:called { @r = count(); }";
+    let live = Live::run(&target, script);
+    for deed in ["fork 20", "vfork 20", "exec 20", "threads 10"] {
+        does(&mut target, deed);
+    }
+    let told = live.end();
+    // A child of `vfork` calls in its parent's memory: it is known as who it is, or counted as in a child.
+    let calls = told.value("@c");
+    assert!([80, 100].contains(&calls), "{told:?}");
+    assert_eq!(told.value("@r"), calls, "{told:?}");
+    assert!(told.err.contains("in forked children"), "{told:?}");
+    before.assert_restored(target.pid());
+    // Who becomes another has been told of.
+    let live = Live::run(&target, script);
+    does(&mut target, "call 10");
+    target.tell("become 1");
+    assert!(target.line().starts_with("ready"));
+    does(&mut target, "call 10");
+    let told = live.end();
+    assert_eq!([told.value("@c"), told.value("@r"), told.value("@s")], [10, 10, 45], "{told:?}");
+    does(&mut target, "call 10");
+}
+
+#[test]
+fn a_targets_end_ends_the_script_and_keeps_what_it_has_told() {
+    let program = Program::build("scripted", SCRIPTED, &[]);
+    for signal in [libc::SIGKILL, libc::SIGTERM] {
+        let mut target = program.start(&[]);
+        let live = Live::run(
+            &target,
+            "uprobe:scripted:called { @c = count(); printf(\"%d\\n\", arg0); @last = arg0; } end { printf(\"over\\n\"); }",
+        );
+        does(&mut target, "call 100");
+        target.signal(signal);
+        let told = live.ended();
+        assert_eq!([told.value("@c"), told.value("@last")], [100, 99], "{told:?}");
+        let numbers: Vec<i64> = told.out.lines().filter_map(|line| line.parse().ok()).collect();
+        assert_eq!(numbers, (0..100).collect::<Vec<i64>>());
+        assert!(told.out.contains("over\n"), "{told:?}");
+    }
+}
+
+#[test]
+fn what_a_killed_tool_leaves_is_taken_out() {
+    let program = Program::build("scripted", SCRIPTED, &[]);
+    let mut target = program.start(&[]);
+    let before = target.text();
+    does(&mut target, "spin 4");
+    for _ in 0..5 {
+        let live = Live::run(
+            &target,
+            "uprobe:scripted:called { @c = count(); printf(\"%d\\n\", arg0); @[str(reg(\"sp\"))] = count(); @x[tid] = arg0; _ = delete(@x, tid); }
+             uretprobe:scripted:called { @r = hist(retval); }",
+        );
+        live.tool.kill();
+        detach(target.pid());
+        before.assert_restored(target.pid());
+    }
+    does(&mut target, "call 10");
+}
+
+#[test]
+fn registers_flags_vectors_and_errno_are_kept() {
+    let program = Program::build("scripted", SCRIPTED, &[]);
+    let mut target = program.start(&[]);
+    let live = Live::run(
+        &target,
+        "uprobe:scripted:bare {
+            @c = count(); @h = hist(arg0); @a = avg(reg(\"ax\")); @t[str(arg0), tid, reg(\"cx\"), reg(\"dx\")] = count();
+            @l = lhist(arg0, 0, 1000, 10); printf(\"\"); @w = sum(*(uint64 *)arg0); @d[arg0] = 1; _ = delete(@d, arg0);
+            @f[arg1, arg2, arg3, arg4, arg5] = count();
+         }
+         uretprobe:scripted:bare { @r = sum(retval); @q[str(retval)] = count(); }",
+    );
+    does(&mut target, "around 3000");
+    let told = live.end();
+    assert_eq!([told.value("@c"), told.value("@a"), told.value("@r")], [3000, 101, 303_000], "{told:?}");
+    assert_eq!(told.value("@f[104, 103, 102, 108, 109]"), 3000, "{told:?}");
+}
+
+#[test]
+fn any_instruction_tells_its_registers() {
+    let program = Program::build("scripted", SCRIPTED, &[]);
+    let mut target = program.start(&[]);
+    let before = target.text();
+    let sum = 499_500;
+    // Those that lie within each other's detours are not probed at once.
+    for (script, values) in [
+        (
+            "uprobe:scripted:steps { @a = sum(arg0); } uprobe:scripted:steps+8 { @b = sum(reg(\"di\")); }
+             uprobe:scripted:steps+16 { @c = sum(arg1); } uretprobe:scripted:steps { @r = sum(retval); }",
+            &[("@a", sum), ("@b", sum + 2000), ("@c", 2 * sum + 3000), ("@r", 2 * sum + 8000 - 12)][..],
+        ),
+        (
+            "uprobe:scripted:steps+4 { @a = sum(reg(\"ax\")); } uprobe:scripted:steps+12 { @b = sum(reg(\"si\")); }",
+            &[("@a", sum + 1000), ("@b", 2 * sum + 3000)],
+        ),
+    ] {
+        let live = Live::run(&target, script);
+        does(&mut target, "steps 1000");
+        let told = live.end();
+        told.assert_whole();
+        for (name, value) in values {
+            assert_eq!(told.value(name), *value, "{name}: {told:?}");
+        }
+        before.assert_restored(target.pid());
+    }
+    let live = Live::run(
+        &target,
+        "uprobe:scripted:steps { @a = sum(arg0); } uprobe:scripted:steps+4 { @b = sum(arg0); }",
+    );
+    does(&mut target, "steps 1000");
+    let told = live.end();
+    assert_eq!(told.value("@a"), sum, "{told:?}");
+    assert!(told.err.contains("1 site has no probe") && told.err.contains("scripted:steps+0x4"), "{told:?}");
+}
+
+#[test]
+fn static_and_stripped_programs_are_as_others() {
+    for flags in [&["-static"][..], &["-s", "-rdynamic"], &["-no-pie"], &["-fcf-protection=full"]] {
+        let program = Program::build("scripted", SCRIPTED, flags);
+        let mut target = program.start(&[]);
+        let before = target.text();
+        let live = Live::run(
+            &target,
+            "uprobe:scripted:called { @c = count(); @k[arg0 % 4] = sum(arg0); } uretprobe:scripted:called { @s = sum(retval); }",
+        );
+        does(&mut target, "threads 1000");
+        let told = live.end();
+        told.assert_whole();
+        assert_eq!(told.value("@c"), 8000, "{flags:?}");
+        assert_eq!(told.value("@s"), (0..1000).map(|x| x ^ 5).sum::<i64>() * 8, "{flags:?}");
+        before.assert_restored(target.pid());
+    }
+}
+
+#[test]
+fn narrow_programs_are_refused_and_left_alone() {
+    const NARROW: &str = "#include <stdio.h>
+        __attribute__((noinline)) int called(int x) { __asm__ volatile(\"\" : \"+r\"(x)); return x; }
+        int main(void) { printf(\"ready\\n\"); fflush(stdout); while (getchar() != EOF) { printf(\"%d\\n\", called(3)); fflush(stdout); } }";
+    let Some(program) = Program::narrow("narrow", NARROW, &[]) else { return };
+    let mut target = program.start(&[]);
+    let before = target.text();
+    let ran: Ran = run(&["-p", &target.pid().to_string(), "-e", "uprobe:narrow:called { @ = count(); }"]);
+    assert_ne!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.err.contains("32-bit"), "{ran:?}");
+    before.assert_restored(target.pid());
+    target.tell("");
+    assert_eq!(target.line(), "3");
+}
+
+/// Its filter kills it for any call that it does not make itself.
+const SANDBOXED: &str = r#"
+    #include <linux/filter.h>
+    #include <linux/seccomp.h>
+    #include <stddef.h>
+    #include <stdio.h>
+    #include <sys/prctl.h>
+    #include <sys/syscall.h>
+    #include <unistd.h>
+    __attribute__((noinline, noclone)) long called(const char *x) { __asm__ volatile("" : "+r"(x)); return x[0]; }
+    int main(void) {
+        struct sock_filter all[] = {
+            BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+            BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
+            BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+            BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+        };
+        struct sock_fprog program = {sizeof all / sizeof *all, all};
+        prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) return 1;
+        printf("ready\n");
+        fflush(stdout);
+        while (getchar() != EOF) {
+            printf("%ld\n", called("seven"));
+            fflush(stdout);
+        }
+    }"#;
+
+#[test]
+fn a_sandbox_is_not_risked_unless_that_is_asked_for() {
+    let program = Program::build("sandboxed", SANDBOXED, &[]);
+    let mut target = program.start(&[]);
+    let before = target.text();
+    let script = "uprobe:sandboxed:called { @[str(arg0)] = count(); }";
+    let ran = run(&["-p", &target.pid().to_string(), "-e", script]);
+    ran.assert_refused(2, &["seccomp", "--allow-seccomp", "str()"]);
+    before.assert_restored(target.pid());
+    // What makes no calls of its own does no harm.
+    let live =
+        Live::run(&target, "uprobe:sandboxed:called { @ = count(); @k[tid] = count(); printf(\"hit\\n\"); }");
+    target.tell("");
+    assert_eq!(target.line(), "115");
+    let told = live.end();
+    assert_eq!(told.value("@"), 1, "{told:?}");
+    assert!(told.out.contains("hit\n"), "{told:?}");
+}
