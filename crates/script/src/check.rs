@@ -91,19 +91,25 @@ impl Checker<'_> {
     fn round(&mut self, script: &Script, clauses: &[Clause]) -> Vec<Body> {
         let mut bodies = Vec::new();
         for (number, clause) in clauses.iter().enumerate() {
-            let function = self.function_of(clause);
-            bodies.push(self.clause(script, number, clause, function));
+            bodies.push(self.clause(script, number, clause, None));
         }
         bodies
     }
 
-    fn function_of(&self, clause: &Clause) -> Option<Function> {
-        let point = clause.points.first()?;
+    /// What debug information says of the clause's function, the first one if there are several. It is looked for when it is first asked for.
+    fn function(&mut self) -> Option<Function> {
+        let At { function, is_function_known, clause, .. } = &mut self.at;
         let is_function = matches!(clause.kind, ClauseKind::Entry | ClauseKind::Inside | ClauseKind::Return);
-        is_function.then(|| self.environment.function(&point.point)).flatten()
+        if !std::mem::replace(is_function_known, true)
+            && is_function
+            && let Some(first) = clause.points.first()
+        {
+            *function = self.environment.function(&first.point);
+        }
+        function.clone()
     }
 
-    /// Checks one clause, as it is for a function.
+    /// Checks one clause, as it is for a function if one is given, and else for its first one.
     pub fn clause(
         &mut self,
         script: &Script,
@@ -112,7 +118,8 @@ impl Checker<'_> {
         function: Option<Function>,
     ) -> Body {
         let Some(probe) = script.probes.get(clause.probe) else { return Body::default() };
-        self.at = At { number, clause: clause.clone(), function, ..At::default() };
+        let is_function_known = function.is_some();
+        self.at = At { number, clause: clause.clone(), function, is_function_known, ..At::default() };
         self.open();
         let predicate = probe.predicate.as_ref().map(|predicate| {
             let checked = self.condition(predicate, predicate.span);

@@ -62,6 +62,15 @@ pub struct Clause {
     pub depends_on_function: bool,
 }
 
+/// A clause as it is for one function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Specialised {
+    /// What runs.
+    pub body: BodyId,
+    /// At returns: what runs at the entry of the function, and keeps what is asked of it there.
+    pub keeper: Option<BodyId>,
+}
+
 /// Checks and lowers a script.
 ///
 /// ```
@@ -104,8 +113,6 @@ pub struct Compiler<'a> {
     clauses: Vec<clauses::Clause>,
     output: Output,
     compiled: Vec<Clause>,
-    /// By clause of the script: the map that keeps its arguments.
-    keepers: Vec<Option<MapId>>,
 }
 
 impl<'a> Compiler<'a> {
@@ -126,14 +133,8 @@ impl<'a> Compiler<'a> {
         if checker.told.has_errors() {
             return Err(checker.told);
         }
-        let mut compiler = Compiler {
-            script,
-            checker,
-            keepers: vec![None; clauses.len()],
-            clauses,
-            output: Output::default(),
-            compiled: Vec::new(),
-        };
+        let mut compiler =
+            Compiler { script, checker, clauses, output: Output::default(), compiled: Vec::new() };
         compiler.output.program.fuel = FUEL;
         compiler.maps();
         for (number, body) in bodies.iter().enumerate() {
@@ -179,7 +180,7 @@ impl<'a> Compiler<'a> {
     ///
     /// # Errors
     /// What is wrong with it for this function.
-    pub fn specialise(&mut self, clause: usize, function: Function) -> Result<BodyId, Diagnostics> {
+    pub fn specialise(&mut self, clause: usize, function: Function) -> Result<Specialised, Diagnostics> {
         let Some(number) = self.number_of(clause) else { return Err(Diagnostics::default()) };
         let found = self.clauses[number].clone();
         let before = std::mem::take(&mut self.checker.told);
@@ -190,7 +191,7 @@ impl<'a> Compiler<'a> {
             return Err(told);
         }
         self.output.program.symbols = self.checker.symbols.clone();
-        self.body(number, &body).ok_or_else(|| {
+        self.lowered(found.kind, &body).ok_or_else(|| {
             let mut told = Diagnostics::default();
             told.push(self.too_large(number));
             told
@@ -272,30 +273,37 @@ impl<'a> Compiler<'a> {
     fn clause(&mut self, number: usize, body: &tree::Body) -> Option<()> {
         let found = &self.clauses[number];
         let (kind, points) = (found.kind, found.points.clone());
-        let asked = if kind == ClauseKind::Return { kept::asked(body) } else { Vec::new() };
-        if !asked.is_empty() {
-            let map = MapId(self.output.program.maps.len() as u32);
-            self.output.program.maps.push(kept::map(asked.len()));
-            self.output.messages.maps.push(MapPrint {
-                name: "(arguments)".into(),
-                key: None,
-                value: ValuePrint::Plain(crate::shape::Shape::None),
-                at_exit: false,
-            });
-            self.keepers[number] = Some(map);
-            let entry = self.push(kept::entry(map, &asked));
+        let Specialised { body: id, keeper } = self.lowered(kind, body)?;
+        if let Some(body) = keeper {
             self.compiled.push(Clause {
                 points: points.clone(),
                 kind: ClauseKind::Entry,
-                body: entry,
+                body,
                 is_implied: true,
                 depends_on_function: false,
             });
         }
-        let id = self.body(number, body)?;
         let depends_on_function = body.depends_on_function;
         self.compiled.push(Clause { points, kind, body: id, is_implied: false, depends_on_function });
         Some(())
+    }
+
+    /// Lowers a body, and what keeps arguments for it; nothing if it is too large.
+    fn lowered(&mut self, kind: ClauseKind, body: &tree::Body) -> Option<Specialised> {
+        let asked = if kind == ClauseKind::Return { kept::asked(body) } else { Vec::new() };
+        if asked.is_empty() {
+            return Some(Specialised { body: self.body(None, body)?, keeper: None });
+        }
+        let map = MapId(self.output.program.maps.len() as u32);
+        self.output.program.maps.push(kept::map(asked.len()));
+        self.output.messages.maps.push(MapPrint {
+            name: "(arguments)".into(),
+            key: None,
+            value: ValuePrint::Plain(crate::shape::Shape::None),
+            at_exit: false,
+        });
+        let keeper = Some(self.push(kept::entry(map, &asked)));
+        Some(Specialised { body: self.body(Some(map), body)?, keeper })
     }
 
     fn too_large(&self, number: usize) -> Diagnostic {
@@ -308,11 +316,10 @@ impl<'a> Compiler<'a> {
         BodyId(self.output.program.bodies.len() as u32 - 1)
     }
 
-    /// Lowers a body; nothing if it is too large.
-    fn body(&mut self, number: usize, body: &tree::Body) -> Option<BodyId> {
+    /// Lowers a body; nothing if it is too large. `keeper`: the map that keeps what it asks of the entry.
+    fn body(&mut self, keeper: Option<MapId>, body: &tree::Body) -> Option<BodyId> {
         let longest = self.checker.longest();
         let tells_failures = self.checker.environment.tells_failures();
-        let keeper = self.keepers[number];
         let mut lowering = Lowering::new(
             &mut self.output,
             &mut self.checker.structs,

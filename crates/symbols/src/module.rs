@@ -29,6 +29,9 @@ use crate::{
     usdt,
 };
 
+/// An address, and how many bytes are there.
+type Extent = (u64, u64);
+
 /// An executable or shared library on disk.
 ///
 /// Opening reads the headers; everything else is worked out when it is first asked for, and kept.
@@ -45,8 +48,8 @@ pub struct Module {
     functions: OnceLock<Functions>,
     // addr2line fills its own caches behind a shared reference, on one thread at a time.
     lines: OnceLock<Option<Mutex<Lines>>>,
-    /// Of symbols that are not thread-local.
-    addresses: OnceLock<HashMap<Box<[u8]>, u64>>,
+    /// Of symbols that are not thread-local, with their sizes.
+    addresses: OnceLock<HashMap<Box<[u8]>, Extent>>,
     debug: OnceLock<Option<DebugSections>>,
     pub(crate) units: OnceLock<UnitTable>,
     usdt: OnceLock<Result<Vec<UsdtProbe>, NotesError>>,
@@ -290,13 +293,22 @@ impl Module {
 
     /// The address of a symbol of any kind but thread-local ones, as the file's own tables have it.
     pub fn symbol_address(&self, name: &str) -> Option<u64> {
+        self.symbol(name).map(|(address, _)| address)
+    }
+
+    /// How many bytes such a symbol says that it has.
+    pub fn symbol_size(&self, name: &str) -> Option<u64> {
+        self.symbol(name).map(|(_, size)| size)
+    }
+
+    fn symbol(&self, name: &str) -> Option<Extent> {
         let addresses = self.addresses.get_or_init(|| {
             let mut addresses = HashMap::new();
             for table in [Table::Static, Table::Dynamic] {
                 // What cannot be read is not there.
                 let _ = for_each_symbol(&self.image, &self.source, table, &mut |symbol| {
                     if symbol.kind != elf::STT_TLS {
-                        addresses.entry(symbol.name.into()).or_insert(symbol.address);
+                        addresses.entry(symbol.name.into()).or_insert((symbol.address, symbol.size));
                     }
                 });
             }

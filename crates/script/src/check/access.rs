@@ -2,7 +2,7 @@
 
 use super::call::nearest_hint;
 use super::checker::Checker;
-use super::environment::{Held, Parameter};
+use super::environment::Held;
 use super::expression::literal;
 use super::tree::{Block, Expr, Kind};
 use super::types::{Space, Type, field};
@@ -24,6 +24,11 @@ impl Checker<'_> {
             Type::None => Expr::nothing(span),
             Type::Record(fields) => match field(&fields, &name.text) {
                 Some((index, _)) => self.part_of(of, index, span),
+                None if self.why_gone(&name.text).is_some() => {
+                    let why = self.why_gone(&name.text).unwrap_or_default();
+                    self.error(span, format!("Cannot read function parameter '{}': {why}", name.text));
+                    Expr::nothing(span)
+                }
                 None => {
                     let message = format!("Record does not contain a field named '{}'", name.text);
                     self.error(span, message);
@@ -217,32 +222,35 @@ impl Checker<'_> {
     /// `args`: all parameters of the function, by name.
     pub fn arguments(&mut self, span: Span) -> Expr {
         self.at.body.depends_on_function = true;
-        let Some(function) = self.at.function.clone() else {
-            self.error(span, "Cannot read function parameters");
-            return Expr::nothing(span);
-        };
+        let function = self.function().unwrap_or_default();
         if function.parameters.is_empty() {
             self.error(span, "Cannot read function parameters");
             return Expr::nothing(span);
         }
         let mut types: Vec<(Arc<str>, Type)> = Vec::new();
         let mut parts = Vec::new();
-        for (index, parameter) in function.parameters.iter().enumerate() {
-            let part = self.parameter(parameter, span);
+        for parameter in &function.parameters {
+            let of = self.structs.described(&parameter.of, 0);
+            // What is not there is no part of them: it is told when it is asked for.
+            let Some(part) = self.value_at(&parameter.place, of, span) else { continue };
             types.push((parameter.name.as_str().into(), part.of.clone()));
-            parts.push((index, part));
+            parts.push((parts.len(), part));
         }
         Expr { of: Type::Record(types.into()), span, kind: Kind::Tuple(parts) }
     }
 
-    /// A parameter of the function.
-    fn parameter(&mut self, parameter: &Parameter, span: Span) -> Expr {
-        let of = self.structs.described(&parameter.of, 0);
+    /// A value of the function, where it is.
+    pub fn value_at(&mut self, place: &Held, of: Type, span: Span) -> Option<Expr> {
         let size = self.structs.size(&of);
-        match self.held(&parameter.place, &of, size, span) {
-            Some(value) => value,
-            // What was optimised away is zeros.
-            None => Expr { of, span, kind: Kind::Bytes(vec![0; size as usize]) },
+        self.held(place, &of, size, span)
+    }
+
+    /// Why a parameter of the function is nowhere.
+    fn why_gone(&self, name: &str) -> Option<String> {
+        let parameters = &self.at.function.as_ref()?.parameters;
+        match &parameters.iter().find(|parameter| parameter.name == name)?.place {
+            Held::Gone(why) => Some(why.clone()),
+            _ => None,
         }
     }
 
@@ -264,6 +272,10 @@ impl Checker<'_> {
             Held::Frame(offset) => behind(word(Context::Frame), *offset),
             Held::Memory(register, offset) => behind(word(Context::Register(*register)), *offset),
             Held::Behind(number) => behind(word(Context::Argument(*number)), 0),
+            Held::Result => self.from_word(word(Context::Result), of, size, span),
+            Held::SecondResult => self.from_word(word(Context::SecondResult), of, size, span),
+            Held::FloatResult => self.from_word(word(Context::FloatResult), of, size, span),
+            Held::BehindResult => behind(word(Context::Result), 0),
             Held::Constant(value) => self.from_word(Expr::int(Type::INT64, *value, span), of, size, span),
             Held::Pieces(pieces) => {
                 let mut parts = Vec::new();
@@ -285,7 +297,7 @@ impl Checker<'_> {
                 let tuple = Expr { of: Type::Tuple(types.into()), span, kind: Kind::Tuple(parts) };
                 Expr { of: of.clone(), span, kind: Kind::Reinterpret(Box::new(tuple)) }
             }
-            Held::Gone => return None,
+            Held::Gone(_) => return None,
         })
     }
 

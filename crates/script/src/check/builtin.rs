@@ -2,6 +2,7 @@
 
 use super::checker::Checker;
 use super::clauses::ClauseKind;
+use super::environment::{Described, Held};
 use super::expression::literal;
 use super::tree::{Call, Expr, Kind};
 use super::types::{Clock, Int, Type};
@@ -118,10 +119,11 @@ impl Checker<'_> {
                 self.only_at_returns("duration", span);
                 context(Type::UINT64, Context::Duration)
             }
-            "args" => match self.at.clause.kind {
-                ClauseKind::Entry | ClauseKind::Inside => self.arguments(span),
-                ClauseKind::Return if self.at.function.is_some() => self.arguments(span),
-                kind => {
+            "args" => match (self.at.clause.kind, self.function().is_some()) {
+                (ClauseKind::Entry | ClauseKind::Inside, _) | (ClauseKind::Return, true) => {
+                    self.arguments(span)
+                }
+                (kind, _) => {
                     let provider = kind.provider();
                     self.error(
                         span,
@@ -229,7 +231,21 @@ impl Checker<'_> {
         if !self.only_at_returns("retval", span) {
             return Expr::nothing(span);
         }
+        // It has its type where all functions return the same, and is a word where they do not.
+        if let Some((of, place)) = self.common_result() {
+            let of = self.structs.described(&of, 0);
+            if let Some(value) = self.value_at(&place, of, span) {
+                return value;
+            }
+        }
         Expr { of: Type::UINT64, span, kind: Kind::Context(Context::Result) }
+    }
+
+    /// What all functions of the clause return.
+    fn common_result(&self) -> Option<(Described, Held)> {
+        let mut results = self.at.clause.points.iter().map(|point| self.environment.result(&point.point));
+        let first = results.next()??;
+        results.all(|other| other.as_ref() == Some(&first)).then_some(first)
     }
 
     fn float_result(&mut self, span: Span) -> Expr {
@@ -238,10 +254,8 @@ impl Checker<'_> {
         }
         self.at.body.depends_on_function = true;
         // A float is told from a double by what debug information says, if it says it.
-        let single = matches!(
-            self.at.function.as_ref().and_then(|function| function.result.as_ref()),
-            Some(super::environment::Described::Float(4))
-        );
+        let single =
+            matches!(self.function().and_then(|function| function.result), Some(Described::Float(4)));
         let bits = Box::new(Expr { of: Type::UINT64, span, kind: Kind::Context(Context::FloatResult) });
         match single {
             true => Expr { of: Type::Float(4), span, kind: Kind::Unary(Unary::SingleBitsFloat, bits) },

@@ -57,6 +57,8 @@ pub struct At {
     pub clause: Clause,
     /// What debug information says of its function.
     pub function: Option<Function>,
+    /// Whether that was looked for.
+    pub is_function_known: bool,
     /// What it becomes.
     pub body: Body,
     /// Blocks around.

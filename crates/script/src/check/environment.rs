@@ -60,6 +60,19 @@ pub trait Environment {
         None
     }
 
+    /// What the functions return that an attach point names, and where it is at their return. Nothing where they return different things, or it is
+    /// not known.
+    fn result(&self, point: &ProbePoint) -> Option<(Described, Held)> {
+        _ = point;
+        None
+    }
+
+    /// The value of a name of an enum, with the enum, for those that the script does not define.
+    fn enumerator(&self, name: &str) -> Option<(Described, i64)> {
+        _ = name;
+        None
+    }
+
     /// How long the symbol in the attach point's file is, in bytes; 0 if that is not known.
     fn symbol(&self, point: &ProbePoint, name: &str) -> Option<u64> {
         _ = (point, name);
@@ -214,6 +227,14 @@ pub enum Held {
     Pieces(Vec<(Held, u32)>),
     /// Known: the value itself.
     Constant(i64),
-    /// Nowhere at this place.
-    Gone,
+    /// At a return: in the register of integer results.
+    Result,
+    /// At a return: in the register of a result's second word.
+    SecondResult,
+    /// At a return: in the low 64 bits of the register of floating-point results.
+    FloatResult,
+    /// At a return: in memory, at the address that the register of integer results holds.
+    BehindResult,
+    /// Nowhere at this place: why.
+    Gone(String),
 }

@@ -265,7 +265,10 @@ impl<'a> Structs<'a> {
 
     /// The value of a name of an enum, with the enum.
     pub fn enumerator(&mut self, name: &str) -> Option<(Type, i64)> {
-        let enumerator = self.definitions.enumerators.get(name)?;
+        let Some(enumerator) = self.definitions.enumerators.get(name) else {
+            let (of, value) = self.environment.enumerator(name)?;
+            return Some((self.described(&of, 0), value));
+        };
         let of = self.enumeration(&enumerator.of).unwrap_or(Type::int(8, true));
         Some((of, enumerator.value as i64))
     }

@@ -11,6 +11,7 @@ use super::verbs::{
     TraceFlags, Verb,
 };
 use crate::error::Error;
+use crate::files::Files;
 use crate::report::Sort;
 use crate::session::Run as ScriptRun;
 use crate::spec::{Exclusion, Kind, Location, Pattern, ProbeSpec, Syntax};
@@ -62,6 +63,8 @@ pub struct Run {
     pub pending: bool,
     /// Whether a seccomp filter may be risked.
     pub allow_seccomp: bool,
+    /// Directories in which debug information is searched, too.
+    pub debug_directories: Vec<PathBuf>,
     /// Whether a launched command that still runs at the end is ended, too.
     pub ends_command: bool,
     /// At which sites.
@@ -72,6 +75,13 @@ pub struct Run {
     pub output: OutputOptions,
     /// What text results show.
     pub rows: Rows,
+}
+
+impl Run {
+    /// The files that are looked at, of which none is known yet.
+    pub fn files(&self) -> Files {
+        Files::searching(self.debug_directories.iter().cloned())
+    }
 }
 
 /// What is measured at each hit.
@@ -290,6 +300,7 @@ fn count(flags: CountFlags) -> Result<Run, Error> {
         follow: flags.follow.follow,
         pending: flags.follow.pending,
         allow_seccomp: flags.risk.allow_seccomp,
+        debug_directories: Vec::new(),
         ends_command: false,
         selection,
         limits: limits(&flags.run),
@@ -316,6 +327,7 @@ fn latency(flags: LatencyFlags) -> Result<Run, Error> {
         follow: flags.follow.follow,
         pending: flags.follow.pending,
         allow_seccomp: flags.risk.allow_seccomp,
+        debug_directories: Vec::new(),
         ends_command: false,
         selection,
         limits: limits(&flags.run),
@@ -337,6 +349,7 @@ fn trace(flags: TraceFlags) -> Result<Run, Error> {
         follow: flags.follow.follow,
         pending: flags.follow.pending,
         allow_seccomp: flags.risk.allow_seccomp,
+        debug_directories: Vec::new(),
         ends_command: false,
         selection,
         limits: limits(&flags.run),

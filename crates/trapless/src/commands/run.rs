@@ -75,7 +75,7 @@ fn attached(
     running: &Running,
     ended: super::signals::Ended,
 ) -> Result<u8, Error> {
-    let (mut targets, files) = (Vec::new(), Files::default());
+    let (mut targets, files) = (Vec::new(), run.files());
     let attached = pids.iter().try_for_each(|&pid| {
         let process = target::open(pid)?;
         let hold = Hold::Stop(super::stop_options(run.allow_seccomp));
@@ -112,7 +112,7 @@ fn launched(
     let pid = launched.process().pid().0;
     let name = name_of(pid);
     let hold = Hold::Launched(&launched, options);
-    let (session, pending) = attach(run, launched.process(), &Files::default(), hold)?;
+    let (session, pending) = attach(run, launched.process(), &run.files(), hold)?;
     collector.joined(pid, &session)?;
     collector.armed(pid, &session)?;
     if ended.get() {

@@ -9,6 +9,7 @@ mod course;
 mod environment;
 mod files;
 mod info;
+mod known;
 mod listing;
 mod load;
 mod mapped;
@@ -23,6 +24,7 @@ mod streams;
 mod suite;
 mod targets;
 mod texts;
+mod variants;
 mod walks;
 
 use crate::cli::script::{Script, Source, Task, Text};

@@ -23,7 +23,7 @@ fn world() -> World {
                 parameter("d", Described::Float(8), Held::FloatRegister(0)),
                 parameter("p", Described::Record(pair.clone()), Held::Argument(2)),
                 parameter("q", Described::Record(pair.clone()), Held::Frame(8)),
-                parameter("gone", INT, Held::Gone),
+                parameter("gone", INT, Held::Gone("it was optimized out".into())),
             ],
             result: Some(Described::Float(4)),
         }),
@@ -51,7 +51,6 @@ fn arguments_have_their_types_and_places() {
         ("print((args.a, str(args.s), args.d))", "(-5, text, 2.5)"),
         ("print(args.p); print(args.p.y)", "{ .x = 3, .y = 4 }\n4"),
         ("print(args.q.y); $q = args.q; print($q.x)", "11\n10"),
-        ("print(args.gone)", "0"),
         ("print((arg0, farg0, sarg0))", "(4294967291, 2.5, 47244640266)"),
         ("@[args.a] = count()", "@[-5]: 1"),
         ("print(((struct pair *)0x7008)->y)", "11"),
@@ -63,8 +62,7 @@ fn arguments_have_their_types_and_places() {
 #[test]
 fn all_arguments_are_one_record() {
     let printed = ran("uprobe:./a:f { print(args) }", &world());
-    let expected =
-        "{ .a = -5, .s = 0x1000, .d = 2.5, .p = { .x = 3, .y = 4 }, .q = { .x = 10, .y = 11 }, .gone = 0 }";
+    let expected = "{ .a = -5, .s = 0x1000, .d = 2.5, .p = { .x = 3, .y = 4 }, .q = { .x = 10, .y = 11 } }";
     assert_eq!(printed, expected);
 }
 
@@ -113,12 +111,34 @@ fn a_clause_is_lowered_again_for_each_function() {
     let mut compiler = Compiler::new(&script, &sources, &world).unwrap();
     let clause = compiler.clauses().iter().position(|clause| clause.depends_on_function).unwrap();
     let function = |place| Function { parameters: vec![parameter("a", INT, place)], result: None };
-    let body = compiler.specialise(clause, function(Held::Argument(3))).unwrap();
+    let body = compiler.specialise(clause, function(Held::Argument(3))).unwrap().body;
     assert!(compiler.specialise(clause, Function::default()).is_err());
     let program = compiler.finish().program;
     let printed = program.to_string();
     let (_, own) = printed.split_once(&format!("body {}\n", body.0)).unwrap();
     assert_eq!(own.trim(), "emit 1(SignExtend(32)(arg3))");
+}
+
+#[test]
+fn results_have_the_type_that_all_functions_return() {
+    let world = World { result: Some((INT, Held::Result)), ..world() };
+    assert_eq!(ran("uretprobe:./a:f { print(retval - 100) }", &world), "-23");
+    let pair = Described::Record(TypeName::Struct("pair".into()));
+    let pieces = Held::Pieces(vec![(Held::Result, 4), (Held::FloatResult, 4)]);
+    let world = World { result: Some((pair, pieces)), ..world };
+    assert_eq!(ran("uretprobe:./a:f { print(retval.x) }", &world), "77");
+}
+
+#[test]
+fn a_parameter_that_is_nowhere_is_refused_with_the_reason() {
+    let told = compiled("uprobe:./a:f { print(args.gone) }", &world()).unwrap_err();
+    assert!(told.contains("Cannot read function parameter 'gone': it was optimized out"), "{told}");
+}
+
+#[test]
+fn names_of_the_programs_enums_are_numbers() {
+    let world = World { enumerator: Some(("BLUE", 4)), ..world() };
+    assert_eq!(ran("uprobe:./a:f { print(BLUE + 1) }", &world), "5");
 }
 
 #[test]

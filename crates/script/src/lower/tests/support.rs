@@ -1,7 +1,7 @@
 //! Compiles and runs scripts in tests.
 
 use crate::check::clauses::ClauseKind;
-use crate::check::environment::{Described, Environment, Function, TypeName};
+use crate::check::environment::{Described, Environment, Function, Held, TypeName};
 use crate::check::is_native;
 use crate::diagnostics::Diagnostics;
 use crate::interp::Hit;
@@ -31,6 +31,10 @@ pub struct World {
     pub tells_failures: bool,
     /// What debug information says of every function.
     pub function: Option<Function>,
+    /// What it says of every function's result.
+    pub result: Option<(Described, Held)>,
+    /// The one name of an enum that it knows.
+    pub enumerator: Option<(&'static str, i64)>,
     /// What it says of types.
     pub types: Vec<(TypeName, Described)>,
     /// Values of the hit.
@@ -62,6 +66,15 @@ impl Environment for World {
 
     fn function(&self, _: &ProbePoint) -> Option<Function> {
         self.function.clone()
+    }
+
+    fn result(&self, _: &ProbePoint) -> Option<(Described, Held)> {
+        self.result.clone()
+    }
+
+    fn enumerator(&self, name: &str) -> Option<(Described, i64)> {
+        let (known, value) = self.enumerator?;
+        (known == name).then_some((Described::Int { size: 4, signed: true }, value))
     }
 
     fn symbol(&self, _: &ProbePoint, name: &str) -> Option<u64> {

@@ -134,7 +134,7 @@ pub(super) fn follow(
 /// Fails unless the files have what is to be probed: nobody needs to be waited for in vain.
 fn check_files(run: &Run, whoever: &Whoever) -> Result<(), Error> {
     for file in &whoever.files {
-        let image = Image::file(file)?;
+        let image = Image::file_of(file, &run.files())?;
         let probes = run.selection.probes.iter();
         let probes = probes.filter(|probe| probe.spec.module.as_literal().map(Path::new) == Some(file));
         let probes = probes.map(|probe| (&probe.spec, Kinds { entry: probe.entry, returns: probe.returns }));

@@ -114,7 +114,7 @@ impl<'t> Course<'t> {
     /// # Errors
     /// The output cannot be opened.
     pub fn new(text: &'t Text, loaded: Loaded, store: Arc<Mutex<Store>>) -> Result<Self, Error> {
-        let Loaded { compiled, settings } = loaded;
+        let Loaded { compiled, settings, .. } = loaded;
         let mut names = Names::default();
         names.tell_lines(settings.show_debug_info);
         let has = |kind| compiled.clauses.iter().any(|clause| clause.kind == kind);

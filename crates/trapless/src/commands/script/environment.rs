@@ -1,22 +1,25 @@
 //! What a script's checker asks about the world: the command line, control groups, and what files tell of functions and types.
 
+use super::known::Known;
 use crate::cli::script::{Text, Warnings};
 use std::os::unix::fs::MetadataExt;
-use trapless_script::check::environment::Environment;
+use trapless_script::check::environment::{Described, Environment, Function, Held, TypeName};
+use trapless_script::syntax::ast::ProbePoint;
 
-/// The world of a command line.
-pub(super) struct Outside<'t> {
+/// The world of a command line and of the files that its script probes.
+pub(super) struct Outside<'t, 'k> {
     text: &'t Text,
+    known: &'k Known<'t>,
 }
 
-impl<'t> Outside<'t> {
+impl<'t, 'k> Outside<'t, 'k> {
     /// Of this one.
-    pub fn new(text: &'t Text) -> Self {
-        Self { text }
+    pub fn new(text: &'t Text, known: &'k Known<'t>) -> Self {
+        Self { text, known }
     }
 }
 
-impl Environment for Outside<'_> {
+impl Environment for Outside<'_, '_> {
     fn parameters(&self) -> &[String] {
         &self.text.positional
     }
@@ -40,5 +43,25 @@ impl Environment for Outside<'_> {
 
     fn cgroup(&self, path: &str) -> Option<u64> {
         std::fs::metadata(path).ok().filter(|about| about.is_dir()).map(|about| about.ino())
+    }
+
+    fn described(&self, name: &TypeName) -> Option<Described> {
+        self.known.described(name)
+    }
+
+    fn function(&self, point: &ProbePoint) -> Option<Function> {
+        self.known.function(point)
+    }
+
+    fn result(&self, point: &ProbePoint) -> Option<(Described, Held)> {
+        self.known.result(point)
+    }
+
+    fn enumerator(&self, name: &str) -> Option<(Described, i64)> {
+        self.known.enumerator(name)
+    }
+
+    fn symbol(&self, point: &ProbePoint, name: &str) -> Option<u64> {
+        self.known.symbol(point, name)
     }
 }

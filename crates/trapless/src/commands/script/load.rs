@@ -1,6 +1,8 @@
 //! From a text to a script that can run, or to what is wrong with it.
 
 use super::environment::Outside;
+use super::known::Known;
+use super::variants::{Variants, variants};
 use super::{name_of, texts};
 use crate::cli::script::{Dialect, Source, Text, Warnings};
 use crate::cli::validated::Target;
@@ -11,7 +13,7 @@ use std::io;
 use std::path::Path;
 use trapless_script::check;
 use trapless_script::diagnostics::Diagnostics;
-use trapless_script::lower::{Compiled, compile};
+use trapless_script::lower::{Compiled, Compiler};
 use trapless_script::source::{SourceId, Sources};
 use trapless_script::syntax::ast::ProbePoint;
 use trapless_script::syntax::attach::AttachContext;
@@ -22,6 +24,8 @@ use trapless_script::syntax::{self, Script, c};
 pub(super) struct Loaded {
     pub compiled: Compiled,
     pub settings: Settings,
+    /// The bodies for single functions.
+    pub variants: Variants,
 }
 
 /// Reads and compiles a script.
@@ -30,8 +34,14 @@ pub(super) struct Loaded {
 /// It cannot be read, or is wrong; what is wrong has been told.
 pub(super) fn load(text: &Text) -> Result<Loaded, Error> {
     let (script, sources, mut told) = parsed(text)?;
-    let outside = Outside::new(text);
-    let compiled = match compile(&script, &sources, &outside) {
+    let points = script.probes.iter().flat_map(|probe| &probe.attach).flat_map(|attach| &attach.points);
+    let known = Known::new(text, points);
+    let outside = Outside::new(text, &known);
+    let compiled = Compiler::new(&script, &sources, &outside).and_then(|mut compiler| {
+        let variants = variants(&mut compiler, &known)?;
+        Ok((compiler.finish(), variants))
+    });
+    let (compiled, variants) = match compiled {
         Ok(compiled) => compiled,
         Err(mut errors) => {
             told.append(std::mem::take(&mut errors));
@@ -43,7 +53,7 @@ pub(super) fn load(text: &Text) -> Result<Loaded, Error> {
         tell_plainly(&told.render(&sources));
     }
     check_named(text, &compiled)?;
-    Ok(Loaded { compiled, settings: script.settings })
+    Ok(Loaded { compiled, settings: script.settings, variants })
 }
 
 /// The attach points of a script, each with its text.

@@ -1,13 +1,15 @@
 //! What a script probes in other processes: which places in which files, and what runs there.
 
 use super::load::Loaded;
+use super::variants::Variant;
 use super::{bounds, files, points};
 use crate::cli::script::{Dialect, Text};
 use crate::cli::validated::Probe;
 use crate::cli::validated::Target;
 use crate::error::Error;
-use crate::spec::{Kind, Pattern};
+use crate::spec::{Kind, Pattern, ProbeSpec};
 use crate::terminal::tell_plainly;
+use std::collections::HashMap;
 use std::path::PathBuf;
 use trapless_script::check::clauses::ClauseKind;
 use trapless_script::ir::BodyId;
@@ -36,15 +38,19 @@ impl Points {
     /// # Errors
     /// A file is not found, or a name is no pattern.
     pub fn of(text: &Text, loaded: &Loaded) -> Result<Self, Error> {
+        let (compiled, variants) = (&loaded.compiled, &loaded.variants);
         let mut points = Self::default();
-        for clause in &loaded.compiled.clauses {
-            let moment = match clause.kind {
-                ClauseKind::Entry => Moment::Entry,
-                ClauseKind::Inside | ClauseKind::Usdt => Moment::Inside,
-                ClauseKind::Return => Moment::Return,
-                _ => continue,
-            };
-            let number = points.bodies.len() as u16;
+        for (index, clause) in compiled.clauses.iter().enumerate() {
+            if let Some(variants) = variants.get(&index) {
+                points.add_variants(text, clause, variants)?;
+                continue;
+            }
+            // Variants keep what they ask of the entry themselves.
+            if clause.is_implied && variants.contains_key(&(index + 1)) {
+                continue;
+            }
+            let Some(moment) = moment(clause.kind) else { continue };
+            let number = points.next(text)?;
             let first = points.probes.len();
             for point in &clause.points {
                 if points.is_outside(text, loaded.settings.missing_probes, &point.point, &point.text)? {
@@ -98,22 +104,56 @@ impl Points {
         number: u16,
     ) -> Result<(), Error> {
         let failed = |what: String| Error::Script(text.dialect, format!("{name}: {what}"));
-        let modules = match points::target(point) {
-            Some(target) => modules(text, target).map_err(failed)?,
-            None => vec![own_file(text).map_err(failed)?],
-        };
+        let modules = modules_of(text, point).map_err(failed)?;
         let is_return = clause.kind == ClauseKind::Return;
         for module in modules {
             let module = module.to_str().ok_or_else(|| failed("its path is no text".to_owned()))?;
             let of = if module.contains('/') { Pattern::literal(module) } else { files::pattern(module) };
             let Some(mut spec) = points::specification(point, of) else { continue };
-            spec.kind = Some(if is_return { Kind::Return } else { Kind::Entry });
             spec.by_file = text.target.is_none();
-            self.probes.push(Probe { spec, entry: !is_return, returns: is_return });
-            self.runs.push(if is_return { RunAt::Return(number) } else { RunAt::Entry(number) });
-            self.is_own.push(!clause.is_implied);
+            self.push(spec, is_return, number, !clause.is_implied);
         }
         Ok(())
+    }
+
+    fn push(&mut self, mut spec: ProbeSpec, is_return: bool, number: u16, is_own: bool) {
+        spec.kind = Some(if is_return { Kind::Return } else { Kind::Entry });
+        self.probes.push(Probe { spec, entry: !is_return, returns: is_return });
+        self.runs.push(if is_return { RunAt::Return(number) } else { RunAt::Entry(number) });
+        self.is_own.push(is_own);
+    }
+
+    /// A clause with a body for each function.
+    fn add_variants(&mut self, text: &Text, clause: &Clause, variants: &[Variant]) -> Result<(), Error> {
+        let Some(moment) = moment(clause.kind) else { return Ok(()) };
+        let mut numbers: HashMap<BodyId, u16> = HashMap::new();
+        for variant in variants {
+            let Some(point) = clause.points.get(variant.point) else { continue };
+            let keeper = variant.made.keeper.map(|body| (body, Moment::Entry, false));
+            for (body, moment, is_own) in keeper.into_iter().chain([(variant.made.body, moment, true)]) {
+                let number = match numbers.get(&body) {
+                    Some(known) => *known,
+                    None => {
+                        let number = self.next(text)?;
+                        self.bodies.push((body, moment));
+                        numbers.insert(body, number);
+                        number
+                    }
+                };
+                let module = Pattern::literal(&variant.place.module);
+                let Some(mut spec) = points::specification(&point.point, module) else { continue };
+                spec.location = variant.place.location.clone();
+                spec.by_file = text.target.is_none();
+                self.push(spec, matches!(moment, Moment::Return), number, is_own);
+            }
+        }
+        Ok(())
+    }
+
+    /// The number of the next body.
+    fn next(&self, text: &Text) -> Result<u16, Error> {
+        let many = |_| Error::Script(text.dialect, "its probes need more than 65,536 bodies".to_owned());
+        u16::try_from(self.bodies.len()).map_err(many)
     }
 
     /// The files that they name, where all of them do.
@@ -123,6 +163,27 @@ impl Points {
             path.is_file().then_some(path)
         };
         self.probes.iter().map(file).collect()
+    }
+}
+
+/// When the bodies of a clause run; `None` for those that run in this process.
+fn moment(kind: ClauseKind) -> Option<Moment> {
+    Some(match kind {
+        ClauseKind::Entry => Moment::Entry,
+        ClauseKind::Inside | ClauseKind::Usdt => Moment::Inside,
+        ClauseKind::Return => Moment::Return,
+        _ => return None,
+    })
+}
+
+/// The files that an attach point means, by path or as the process knows them.
+///
+/// # Errors
+/// Why there are none.
+pub(super) fn modules_of(text: &Text, point: &ProbePoint) -> Result<Vec<PathBuf>, String> {
+    match points::target(point) {
+        Some(target) => modules(text, target),
+        None => Ok(vec![own_file(text)?]),
     }
 }
 

@@ -9,6 +9,7 @@ use crate::cli::validated::{CodeFor, Limits, Measure, Rows, Run, Selection, Targ
 use crate::commands::run;
 use crate::commands::signals::{self, Ended};
 use crate::error::Error;
+use crate::files::Files;
 use crate::report::Running;
 use crate::resolve::{self, Kinds, Sites};
 use crate::target::Image;
@@ -39,7 +40,7 @@ pub(super) fn run_in_targets(
                 let what = "its probes do not all name files; give -p PID for a running process";
                 return Err(Error::Script(text.dialect, what.to_owned()));
             };
-            let count = probes_in(&points)?;
+            let count = probes_in(text, &points)?;
             (Target::Whoever(Whoever { files, ..Whoever::default() }), Some(count))
         }
     };
@@ -51,6 +52,7 @@ pub(super) fn run_in_targets(
         follow: text.follow,
         pending: false,
         allow_seccomp: text.allow_seccomp,
+        debug_directories: text.debug_directories.clone(),
         ends_command: text.dialect == Dialect::Bpftrace,
         selection: Selection {
             probes: points.probes,
@@ -75,11 +77,12 @@ pub(super) fn run_in_targets(
 }
 
 /// How many probes there are in the files that are named.
-fn probes_in(points: &Points) -> Result<u64, Error> {
+fn probes_in(text: &Text, points: &Points) -> Result<u64, Error> {
+    let files = Files::searching(text.debug_directories.iter().cloned());
     let mut count = 0;
     for (probe, is_own) in points.probes.iter().zip(&points.is_own) {
         let Some(path) = probe.spec.module.as_literal() else { continue };
-        let image = Image::file(Path::new(path))?;
+        let image = Image::file_of(Path::new(path), &files)?;
         let kinds = Kinds { entry: probe.entry, returns: probe.returns };
         let found: Sites = resolve::resolve(None, &[image], [(&probe.spec, kinds)], &[], MOST_PROBES)?;
         if *is_own {

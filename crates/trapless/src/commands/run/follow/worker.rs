@@ -114,7 +114,7 @@ fn trace(
         targets: Vec::new(),
         who: HashMap::new(),
         collector,
-        files: Files::default(),
+        files: run.files(),
         beginning: None,
         announced: false,
         matched: BTreeSet::new(),
