@@ -275,21 +275,22 @@ fn debug_files_are_found_by_link_by_build_id_and_where_debuginfod_leaves_them() 
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     let program = build(here, &["-g", "-Wl,--build-id=0xabcdef0123456789"]);
-    tool(here, "objcopy", &["--only-keep-debug", "a", "a.debug"]);
+    // Not `a.debug`, which is found beside `a` without a link.
+    tool(here, "objcopy", &["--only-keep-debug", "a", "kept.debug"]);
     tool(here, "strip", &["--strip-debug", "a"]);
     assert!(matches!(Module::open(&program).unwrap().type_reader(), Err(TypesError::NoDebugInfo)));
     let fetched = here.join("client/abcdef0123456789");
     std::fs::create_dir_all(&fetched).unwrap();
-    std::fs::copy(here.join("a.debug"), fetched.join("debuginfo")).unwrap();
+    std::fs::copy(here.join("kept.debug"), fetched.join("debuginfo")).unwrap();
     let search =
         DebugSearch { roots: Vec::new(), fetched: vec![here.join("client")], ..DebugSearch::default() };
     check(&Module::open_with(&program, search).unwrap());
     let by_id = here.join("root/.build-id/ab");
     std::fs::create_dir_all(&by_id).unwrap();
-    std::fs::copy(here.join("a.debug"), by_id.join("cdef0123456789.debug")).unwrap();
+    std::fs::copy(here.join("kept.debug"), by_id.join("cdef0123456789.debug")).unwrap();
     let search = DebugSearch { roots: vec![here.join("root")], ..DebugSearch::default() };
     check(&Module::open_with(&program, search).unwrap());
-    tool(here, "objcopy", &["--add-gnu-debuglink=a.debug", "a"]);
+    tool(here, "objcopy", &["--add-gnu-debuglink=kept.debug", "a"]);
     check(&Module::open(&program).unwrap());
 }
 

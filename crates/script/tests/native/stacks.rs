@@ -136,7 +136,10 @@ fn code(seed: &mut u64) -> u64 {
     }
 }
 
-/// A stack of some pages, with a page behind it that is gone.
+/// Pages that are gone, before and behind a stack: more than rules reach, so that what is read there is nobody else's.
+const GUARD: u64 = 16;
+
+/// A stack of some pages.
 struct Stack {
     mapping: Mapping,
     pages: u64,
@@ -144,14 +147,15 @@ struct Stack {
 
 impl Stack {
     fn new(pages: u64) -> Stack {
-        let mapping = Mapping::new((pages + 2) * 4096);
-        mapping.protect(0, 4096, libc::PROT_NONE);
-        mapping.protect(((pages + 1) * 4096) as usize, 4096, libc::PROT_NONE);
+        let mapping = Mapping::new((pages + 2 * GUARD) * 4096);
+        let guard = (GUARD * 4096) as usize;
+        mapping.protect(0, guard, libc::PROT_NONE);
+        mapping.protect(((pages + GUARD) * 4096) as usize, guard, libc::PROT_NONE);
         Stack { mapping, pages }
     }
 
     fn start(&self) -> u64 {
-        self.mapping.address as u64 + 4096
+        self.mapping.address as u64 + GUARD * 4096
     }
 
     fn end(&self) -> u64 {
