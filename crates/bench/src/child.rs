@@ -4,6 +4,7 @@
 //! answers every `THREADS WORK TIMES` with the nanoseconds of processor time that all threads used, and the
 //! nanoseconds that passed. It ends at an empty line, and with its input, so it never outlives the benchmark.
 
+use super::scripts::called;
 use super::stops::stops;
 use super::triggers::{TRIGGERS, calls, increments, syscalls};
 use std::io::{self, BufRead, Write};
@@ -19,6 +20,8 @@ pub enum Work {
     Syscalls,
     /// Stops of a process that is traced: `ptrace-count`.
     Stops,
+    /// Calls of the function that scripts probe.
+    Called,
     /// Calls of the trigger with this index.
     Calls(usize),
 }
@@ -31,6 +34,7 @@ impl Work {
     /// As a word of the protocol.
     pub fn number(self) -> i64 {
         match self {
+            Work::Called => -4,
             Work::Stops => -3,
             Work::Increments => -2,
             Work::Syscalls => -1,
@@ -40,6 +44,7 @@ impl Work {
 
     fn from_number(number: i64) -> Self {
         match number {
+            -4 => Work::Called,
             -3 => Work::Stops,
             -2 => Work::Increments,
             -1 => Work::Syscalls,
@@ -53,6 +58,7 @@ impl Work {
             Work::Syscalls => syscalls(times),
             // Timed by itself.
             Work::Stops => {}
+            Work::Called => called::calls(times),
             Work::Calls(index) => {
                 if let Some(trigger) = TRIGGERS.get(index) {
                     calls(trigger, times);

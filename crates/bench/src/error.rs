@@ -42,6 +42,28 @@ pub enum Error {
         /// What the trigger's row is called.
         row: String,
     },
+    /// A tool that runs no script, or no longer.
+    #[error("{tool} does not run the script '{script}': {said}")]
+    Script {
+        /// Which tool.
+        tool: &'static str,
+        /// The script's name.
+        script: String,
+        /// What it said of it.
+        said: String,
+    },
+    /// A script whose tool has told of other hits than there were.
+    #[error("{made} hits were made, but '{script}' by {tool} has told of {told}")]
+    Told {
+        /// Which tool.
+        tool: &'static str,
+        /// The script's name.
+        script: String,
+        /// How many hits there were.
+        made: u64,
+        /// How many it has told of.
+        told: u64,
+    },
     /// Anything else that the parts below report.
     #[error(transparent)]
     Other(Box<dyn std::error::Error + Send + Sync>),

@@ -22,6 +22,7 @@
 //! | `stops` | what a trap costs at least that a tracer serves |
 //! | [`contender`] | a child with its probes |
 //! | [`rounds`] | samples in turn, medians |
+//! | [`scripts`] | what a script costs, through the whole tool and beside bpftrace |
 //! | [`attach`] | how long arming takes, and how long the target stands still for it |
 //! | [`error`] | why something could not be measured |
 
@@ -34,6 +35,7 @@ pub mod error;
 pub mod kernel;
 pub mod narrow;
 pub mod rounds;
+pub mod scripts;
 mod stops;
 pub mod target;
 pub mod triggers;

@@ -275,7 +275,7 @@ pub fn median(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 /// To thousandths, which is more than is known.
-fn rounded(value: f64) -> f64 {
+pub(crate) fn rounded(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }
 

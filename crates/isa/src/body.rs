@@ -150,7 +150,7 @@ pub fn system_call(machine: crate::Machine) -> Option<Code> {
 /// The registers that hold the six integer arguments of a body on x86-64, by their DWARF numbers: rdi, rsi, rdx, rcx, r8, r9.
 pub const ARGUMENTS: [u8; 6] = [5, 4, 1, 2, 8, 9];
 
-/// What the six arguments of a body are at a return.
+/// What the first arguments of a body are at a return. The last register holds anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Returned {
@@ -160,8 +160,6 @@ pub enum Returned {
     Second,
     /// The address of the stack slot of the return address, by which the call is known.
     Slot,
-    /// Clock ticks at the call's entry.
-    Entered,
     /// The low 64 bits of xmm0.
     Float,
     /// The return address.
@@ -176,6 +174,8 @@ pub enum Extra {
     Site,
     /// Clock ticks: the time stamp counter.
     Time,
+    /// At a return, the clock ticks at the call's entry, whose detour reads the clock only where that is taken. At an entry 0.
+    Entered,
     /// On which processor the thread was a moment ago: its number in bits 0..12, its node in those above; what `rdtscp` puts in ecx.
     Processor,
     /// The thread's number, as the C library's control block has it; 0 where nobody knows where that is.
@@ -202,9 +202,10 @@ pub const REGISTERS: [&str; 16] = [
 
 impl Extra {
     /// All of them, in their order.
-    pub const ALL: [Extra; 9] = [
+    pub const ALL: [Extra; 10] = [
         Extra::Site,
         Extra::Time,
+        Extra::Entered,
         Extra::Processor,
         Extra::Tid,
         Extra::StackPointer,

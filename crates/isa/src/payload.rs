@@ -244,7 +244,7 @@ impl ReturnStep {
                 block: true,
                 own: true,
                 time: takes.has(Extra::Time),
-                entered: true,
+                entered: takes.has(Extra::Entered),
                 ..Needs::default()
             },
         }

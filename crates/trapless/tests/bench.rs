@@ -154,3 +154,65 @@ fn tables_fit_a_terminal() {
     let wide = out.lines().skip(1).find(|line| line.chars().count() > 80 && !line.starts_with("no "));
     assert_eq!(wide, None);
 }
+
+/// The rows of `--script`, each counted to the last hit by the run itself.
+const SCRIPTS: [&str; 9] = ["filter", "count", "hist", "keyed", "tid", "delta", "printf", "str", "ustack"];
+
+#[test]
+fn every_script_is_measured_through_the_whole_tool_beside_bpftrace() {
+    let lines = lines(&["--script"]);
+    let names = |tool: &str| -> BTreeSet<String> {
+        let rows = of(&lines, "script").filter(|line| line["tool"] == tool);
+        rows.map(|line| line["name"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(names("trapless"), SCRIPTS.map(str::to_owned).into());
+    for line in of(&lines, "script") {
+        assert!(line["hit_ns"].is_f64() && line["hits"].as_u64() > Some(0), "{line}");
+        assert_eq!(line["budget_ns"].is_f64(), line["tool"] == "trapless", "{line}");
+    }
+    let armed: Vec<&Value> = of(&lines, "armed").filter(|line| line["tool"] == "trapless").collect();
+    assert!(armed.len() == 1 && armed[0]["ms"].is_f64() && armed[0]["budget_ms"].is_f64(), "{armed:?}");
+    // What bpftrace does not run, it says.
+    let missing: BTreeSet<&str> = of(&lines, "missing").map(|m| m["name"].as_str().unwrap()).collect();
+    for name in SCRIPTS {
+        let is_there = names("bpftrace").contains(name) || missing.contains(name) || missing.contains("*");
+        assert!(is_there, "{name}: {lines:?}");
+    }
+    if missing.contains("*") {
+        trapless_testing::skip!("bpftrace's column: {:?}", of(&lines, "missing").next());
+    }
+}
+
+#[test]
+fn scripts_can_be_chosen_and_typed_and_what_is_none_is_refused() {
+    let chosen = lines(&["--script", "co*"]);
+    assert!(of(&chosen, "script").all(|line| line["name"] == "count"));
+    assert_eq!((of(&chosen, "armed").count(), of(&chosen, "hit").count()), (0, 0));
+
+    let text = "uprobe:bench:called { @[arg0 % 3] = sum(arg2); }";
+    let typed = lines(&["--script", text]);
+    let own = of(&typed, "script").find(|line| line["tool"] == "trapless").unwrap();
+    assert_eq!((&own["name"], &own["script"]), (&"typed".into(), &text.into()));
+    assert!(own.get("hits").is_none() && own.get("budget_ns").is_none(), "{own}");
+
+    let refused = |arguments: &[&str], words: &str| {
+        let (code, out, err) = bench(&[&["--script", "--rounds", "1"], arguments].concat());
+        assert!(code != Some(0) && out.is_empty() && err.contains(words), "{arguments:?}: {code:?} {err}");
+    };
+    refused(&["nothing"], "no script matches");
+    refused(&["uprobe:libc:malloc { @ = count(); }"], "uprobe:bench:called");
+    refused(&["uprobe:bench:called { @ = no_such_thing(); }"], "no_such_thing");
+    refused(&["uprobe:bench:nowhere { @ = count(); }"], "nowhere");
+    refused(&["--bits", "64"], "--bits");
+}
+
+#[test]
+fn scripts_are_a_table_that_fits_a_terminal() {
+    let (code, out, err) = bench(&["--script", "--rounds", "1", "filter", "armed"]);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    for words in ["BPFTRACE/TRAPLESS", "\nfilter", "\narmed", "filter: uprobe:bench:called"] {
+        assert!(out.contains(words), "no {words:?} in:\n{out}");
+    }
+    let is_table = |line: &&str| !line.contains(": ") && !line.starts_with("trapless");
+    assert_eq!(out.lines().filter(is_table).find(|line| line.chars().count() > 80), None);
+}

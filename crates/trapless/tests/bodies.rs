@@ -95,13 +95,14 @@ fn routine() -> Code {
 
 /// Counts returns, and sums what they return.
 fn returned() -> Code {
-    piece(Takes::of(&[Extra::Time]), |a| {
+    const TIMES: Takes = Takes::of(&[Extra::Time, Extra::Entered]);
+    piece(TIMES, |a| {
         a.inc(own(8))?;
         a.add(own(9), rdi)?;
-        a.mov(own(10), r8)?;
+        a.mov(own(10), rcx)?;
         // The call began before it ended.
-        a.mov(rax, extra(Takes::of(&[Extra::Time]), Extra::Time))?;
-        a.sub(rax, rcx)?;
+        a.mov(rax, extra(TIMES, Extra::Time))?;
+        a.sub(rax, extra(TIMES, Extra::Entered))?;
         a.sar(rax, 63)?;
         a.sub(own(11), rax)
     })

@@ -107,7 +107,10 @@ impl Template<'_> {
     pub(super) fn run_at_return(&mut self, stacked: Stacked, last: bool) -> Asm {
         let hit = Hit { frame: None, stacked, temporary: RAX };
         self.asm.a.mov(r15, rdi)?;
-        self.asm.a.mov(qword_ptr(rsp + hit.at_return(ENTERED_AT)), r8)?;
+        let entered = self.request.payload.followed.is_some_and(|followed| followed.needs().entered);
+        if entered {
+            self.asm.a.mov(qword_ptr(rsp + hit.at_return(ENTERED_AT)), r8)?;
+        }
         let ran = self.leave_out_children()?;
         for run in self.request.runs.at_return {
             self.run(run, &hit, |template, hit, _| template.load_arguments(hit))?;
@@ -117,7 +120,9 @@ impl Template<'_> {
             let a = &mut self.asm.a;
             a.mov(rdi, r15)?;
             a.mov(rsi, qword_ptr(rsp + hit.at_return(RETURNED_AT)))?;
-            a.mov(r8, qword_ptr(rsp + hit.at_return(ENTERED_AT)))?;
+            if entered {
+                a.mov(r8, qword_ptr(rsp + hit.at_return(ENTERED_AT)))?;
+            }
         }
         Ok(())
     }
@@ -162,6 +167,7 @@ impl Template<'_> {
             match extra {
                 Extra::Site => self.push_constant(Code::Mov_r32_imm32, hit, run.site.into())?,
                 Extra::Time => self.push_time(hit)?,
+                Extra::Entered => self.push_entered(hit)?,
                 Extra::Processor => self.push_processor()?,
                 Extra::Tid => self.push_tid(hit)?,
                 Extra::StackPointer => self.push_address(hit, self.pushed + hit.stack_pointer())?,
@@ -220,6 +226,16 @@ impl Template<'_> {
         }
         read_clock(&mut self.asm.a)?;
         self.push(RAX)
+    }
+
+    /// At an entry there is none.
+    fn push_entered(&mut self, hit: &Hit<'_>) -> Asm {
+        if hit.frame.is_some() {
+            return self.push_constant(Code::Mov_r32_imm32, hit, 0);
+        }
+        let from = qword_ptr(rsp + (hit.at_return(ENTERED_AT) + self.pushed));
+        self.pushed += 8;
+        self.asm.a.push(from)
     }
 
     /// Loses rax, rcx and rdx.
@@ -293,14 +309,13 @@ impl Template<'_> {
     fn load_arguments(&mut self, hit: &Hit<'_>) -> Asm {
         let above = |at: i32| qword_ptr(rsp + (at + self.pushed));
         let (result, slot) = (above(hit.at_return(1)), hit.stacked.slot + self.pushed);
-        let [second, entered] = [above(hit.at_return(3)), above(hit.at_return(ENTERED_AT))];
+        let second = above(hit.at_return(3));
         let a = &mut self.asm.a;
         a.mov(rdi, result)?;
         a.mov(rsi, second)?;
         a.lea(rdx, qword_ptr(rsp + slot))?;
-        a.mov(rcx, entered)?;
-        a.movq(r8, xmm0)?;
-        a.mov(r9, qword_ptr(rsp + slot))
+        a.movq(rcx, xmm0)?;
+        a.mov(r8, qword_ptr(rsp + slot))
     }
 }
 

@@ -83,7 +83,7 @@ impl Template<'_> {
         a.jne(self.labels.elsewhere)?;
 
         a.set_label(&mut self.labels.over)?;
-        if call {
+        if followed.needs().entered {
             a.mov(r8, at(RCX, RETURN_ENTERED))?;
         }
         a.mov(at(RCX, RETURN_POINT), 0)?;

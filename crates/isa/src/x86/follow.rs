@@ -13,7 +13,7 @@ use iced_x86::{Code, IcedError, code_asm::*};
 
 /// What is saved where a call returns, in order: rax first, since it then holds the flags.
 const SAVED: [AsmRegister64; 3] = [rax, rcx, rdx];
-/// What is saved besides where a step needs the call: its time, the block, the time of the entry. Behind them lie the flags.
+/// What is saved besides where a step needs the call: for its time, the block, the time of the entry. Behind them lie the flags.
 const SAVED_FOR_CALL: [AsmRegister64; 3] = [rsi, rdi, r8];
 
 /// What is saved behind those where bodies are called.
@@ -268,7 +268,7 @@ impl Template<'_> {
         a.set_label(&mut found)?;
         a.mov(rdx, at(RCX, RETURN_ADDRESS))?;
         a.mov(qword_ptr(rsp + depth), rdx)?;
-        if call {
+        if followed.needs().entered {
             a.mov(r8, at(RCX, RETURN_ENTERED))?;
         }
         a.mov(at(RCX, RETURN_POINT), 0)?;

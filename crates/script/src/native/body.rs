@@ -40,9 +40,7 @@ pub(super) struct Maker<'a, 'e> {
 fn takes(common: &Common<'_>, code: &[Statement], moment: Moment) -> Takes {
     let mut takes = Takes::NONE;
     each_context(code, &mut |what| {
-        if let Some(extra) = extra_of(what, moment) {
-            takes = takes.with(extra);
-        }
+        takes = takes.or(extras_of(what, moment));
     });
     each_statement(code, &mut |statement| match statement {
         Statement::Read { .. } | Statement::ReadBytes { .. } | Statement::ReadString { .. } => {
@@ -77,11 +75,12 @@ fn each_context(code: &[Statement], see: &mut dyn FnMut(Context)) {
     });
 }
 
-/// In which extra a value of the hit is.
-fn extra_of(what: Context, moment: Moment) -> Option<Extra> {
+/// By which extras a value of the hit is told.
+fn extras_of(what: Context, moment: Moment) -> Takes {
     use super::expressions::argument_of;
-    Some(match what {
+    let extra = match what {
         Context::Site => Extra::Site,
+        Context::Duration if moment == Moment::Return => return Takes::of(&[Extra::Time, Extra::Entered]),
         Context::Time(_) | Context::Elapsed | Context::Duration => Extra::Time,
         Context::Cpu | Context::NumaNode => Extra::Processor,
         Context::Tid => Extra::Tid,
@@ -93,8 +92,9 @@ fn extra_of(what: Context, moment: Moment) -> Option<Extra> {
         Context::Argument(_) | Context::Register(_) if argument_of(what, moment).is_none() => {
             Extra::Registers
         }
-        _ => return None,
-    })
+        _ => return Takes::NONE,
+    };
+    extra.into()
 }
 
 /// Compiles a body.

@@ -180,7 +180,7 @@ impl Maker<'_, '_> {
                 self.e.b.ins().isub(now, began)
             }
             Context::Duration if self.moment == Moment::Return => {
-                let (now, entered) = (self.extra(Extra::Time)?, self.arguments[Returned::Entered as usize]);
+                let (now, entered) = (self.extra(Extra::Time)?, self.extra(Extra::Entered)?);
                 let passed = self.e.b.ins().isub(now, entered);
                 self.nanoseconds(ClockKind::Monotonic, passed)
             }

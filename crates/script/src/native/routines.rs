@@ -412,24 +412,8 @@ fn read_string(e: &mut Emit<'_>, read: u16, arguments: [Value; 5]) {
     let nothing = e.b.ins().bor(got, so_far);
     let is_unreadable = e.is_imm(IntCC::Equal, nothing, 0);
     e.leave_if(is_unreadable, unreadable);
-    // The first zero among what was read, and zeros from there on.
-    let end = e.set_new(got);
-    e.each(got, 1, |e, index, after| {
-        let value = byte(e, At(target, 0), index);
-        let next = e.block();
-        e.leave_if(value, next);
-        e.b.def_var(end, index);
-        e.jump(after);
-        e.b.switch_to_block(next);
-    });
-    let found = e.b.use_var(end);
-    let behind = e.b.ins().isub(got, found);
-    let start = e.b.ins().iadd(target, found);
-    e.each(behind, 1, |e, index, _| {
-        let at = e.b.ins().iadd(start, index);
-        let nothing = e.b.ins().iconst(cranelift_codegen::ir::types::I8, 0);
-        e.store(nothing, At(at, 0));
-    });
+    let found = first_zero(e, target, got);
+    zero_between(e, target, found, got);
     let so_far = e.b.ins().iadd(so_far, found);
     e.b.def_var(length, so_far);
     let ends = e.is(IntCC::UnsignedLessThan, found, piece);
@@ -443,6 +427,60 @@ fn read_string(e: &mut Emit<'_>, read: u16, arguments: [Value; 5]) {
     e.finish();
     e.b.switch_to_block(unreadable);
     answer(e, out, -1);
+}
+
+/// Where the first zero is among so many bytes; their number where there is none. Eight bytes are looked at at once: of
+/// `(w - 0x01…) & !w & 0x80…` the lowest bit that is set is that of the first byte which is 0, whatever those above it are.
+fn first_zero(e: &mut Emit<'_>, bytes: Value, count: Value) -> Value {
+    let end = e.set_new(count);
+    let done = e.block();
+    let whole = e.b.ins().band_imm_s(count, !7);
+    e.each(whole, 8, |e, index, _| {
+        let at = e.b.ins().iadd(bytes, index);
+        let word = e.load(At(at, 0));
+        let [ones, tops] = [0x0101_0101_0101_0101, 0x8080_8080_8080_8080_u64 as i64].map(|bits| e.int(bits));
+        let less = e.b.ins().isub(word, ones);
+        let less = e.b.ins().band_not(less, word);
+        let zeros = e.b.ins().band(less, tops);
+        let next = e.block();
+        let is_none = e.is_imm(IntCC::Equal, zeros, 0);
+        e.leave_if(is_none, next);
+        let bit = e.b.ins().ctz(zeros);
+        let byte = e.b.ins().ushr_imm_s(bit, 3);
+        let found = e.b.ins().iadd(index, byte);
+        e.b.def_var(end, found);
+        e.jump(done);
+        e.b.switch_to_block(next);
+    });
+    let (rest, last) = (e.b.ins().isub(count, whole), e.b.ins().iadd(bytes, whole));
+    e.each(rest, 1, |e, index, _| {
+        let value = byte(e, At(last, 0), index);
+        let next = e.block();
+        e.leave_if(value, next);
+        let found = e.b.ins().iadd(whole, index);
+        e.b.def_var(end, found);
+        e.jump(done);
+        e.b.switch_to_block(next);
+    });
+    e.go_on(done);
+    e.b.use_var(end)
+}
+
+/// Zeroes bytes from one index to another, which is not below it.
+fn zero_between(e: &mut Emit<'_>, bytes: Value, from: Value, to: Value) {
+    let start = e.b.ins().iadd(bytes, from);
+    let count = e.b.ins().isub(to, from);
+    let whole = e.b.ins().band_imm_s(count, !7);
+    e.each(whole, 8, |e, index, _| {
+        let (at, nothing) = (e.b.ins().iadd(start, index), e.int(0));
+        e.store(nothing, At(at, 0));
+    });
+    let (rest, last) = (e.b.ins().isub(count, whole), e.b.ins().iadd(start, whole));
+    e.each(rest, 1, |e, index, _| {
+        let at = e.b.ins().iadd(last, index);
+        let nothing = e.b.ins().iconst(cranelift_codegen::ir::types::I8, 0);
+        e.store(nothing, At(at, 0));
+    });
 }
 
 /// Reserves a record in the thread's ring. The first word says how many bytes, in its low 31 bits.

@@ -93,6 +93,7 @@ pub struct Hit {
     pub operands: [u64; 8],
     pub site: u64,
     pub ticks: u64,
+    pub entered: u64,
     pub processor: u64,
     pub tid: u64,
     pub instruction: u64,
@@ -111,6 +112,7 @@ impl Default for Hit {
             operands: [0; 8],
             site: 3,
             ticks: 1_000_000,
+            entered: 999_000,
             processor: 1 << 12 | 5,
             tid,
             instruction: 0x40_1000,
@@ -121,13 +123,14 @@ impl Default for Hit {
 
 impl Hit {
     /// What lies on the stack. Takes no memory of the heap: handlers ask for it, too.
-    pub fn extras(&self, takes: Takes) -> ([u64; 9], usize) {
+    pub fn extras(&self, takes: Takes) -> ([u64; Extra::ALL.len()], usize) {
         let address = |words: &[u64]| words.as_ptr() as u64;
-        let mut extras = [0; 9];
+        let mut extras = [0; Extra::ALL.len()];
         for (place, extra) in extras.iter_mut().zip(takes.iter()) {
             *place = match extra {
                 Extra::Site => self.site,
                 Extra::Time => self.ticks,
+                Extra::Entered => self.entered,
                 Extra::Processor => self.processor,
                 Extra::Tid => self.tid,
                 Extra::StackPointer => address(&self.stack),

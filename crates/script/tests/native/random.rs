@@ -283,7 +283,7 @@ fn a_return_is_told_with_its_call() {
     ];
     let program = words(&asked.map(Expression::Context));
     let ready = Ready::new(&program, &[(BodyId(0), Moment::Return)], 1).unwrap();
-    let hit = Hit { arguments: [11, 22, 33, 44, 55, 66], ticks: 1044, ..Hit::default() };
+    let hit = Hit { arguments: [11, 22, 33, 55, 66, 77], ticks: 1044, entered: 44, ..Hit::default() };
     ready.run(0, 0, &hit);
     let duration = u64::try_from((u128::from(clock(0).scale) * 1000) >> 32).unwrap();
     assert_eq!(emitted(&ready), [11, 22, 33, duration, 55, 66, 11, 22]);

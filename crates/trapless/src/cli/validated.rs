@@ -224,16 +224,28 @@ pub struct Processes {
 /// `bench`.
 #[derive(Debug)]
 pub struct Bench {
-    /// Which triggers; empty for all.
+    /// What is measured.
+    pub of: BenchOf,
+    /// Which of it, by name; empty for all.
     pub names: Vec<Pattern>,
     /// Rounds, 1–1000.
     pub rounds: u32,
-    /// Bits of the programs: 64, 32, or both.
-    pub bits: Vec<u32>,
-    /// Highest number of threads; `None` for all cores.
-    pub threads: Option<u32>,
     /// Where results go.
     pub output: OutputOptions,
+}
+
+/// What `bench` measures.
+#[derive(Debug)]
+pub enum BenchOf {
+    /// Triggers, and arming.
+    Triggers {
+        /// Bits of the programs: 64, 32, or both.
+        bits: Vec<u32>,
+        /// Highest number of threads; `None` for all cores.
+        threads: Option<u32>,
+    },
+    /// Scripts: those that are named, and these texts.
+    Scripts(Vec<String>),
 }
 
 impl TryFrom<Cli> for Command {
@@ -401,15 +413,21 @@ fn bench(flags: BenchFlags) -> Result<Bench, Error> {
         Pattern::new(name, Syntax::Glob)
             .map_err(|e| Error::Usage(format!("bad benchmark '{name}': {}", e.what)))
     };
+    // Only texts have blocks.
+    let (texts, names): (Vec<String>, Vec<String>) =
+        flags.names.into_iter().partition(|name| flags.script && name.contains('{'));
+    let bits = match flags.bits {
+        BitsFlag::Wide => vec![64],
+        BitsFlag::Narrow => vec![32],
+        BitsFlag::All => vec![64, 32],
+    };
     Ok(Bench {
-        names: flags.names.iter().map(pattern).collect::<Result<_, _>>()?,
-        rounds: flags.rounds,
-        bits: match flags.bits {
-            BitsFlag::Wide => vec![64],
-            BitsFlag::Narrow => vec![32],
-            BitsFlag::All => vec![64, 32],
+        of: match flags.script {
+            true => BenchOf::Scripts(texts),
+            false => BenchOf::Triggers { bits, threads: flags.threads },
         },
-        threads: flags.threads,
+        names: names.iter().map(pattern).collect::<Result<_, _>>()?,
+        rounds: flags.rounds,
         output: output(flags.output),
     })
 }

@@ -1,9 +1,10 @@
 //! `bench`: the trigger benchmark, and the cost of attaching.
 
 mod report;
+mod scripts;
 mod tables;
 
-use crate::cli::validated::Bench;
+use crate::cli::validated::{Bench, BenchOf};
 use crate::error::Error;
 use std::io::{IsTerminal, Write};
 use trapless_bench::attach;
@@ -22,7 +23,15 @@ pub fn run(bench: &Bench) -> Result<u8, Error> {
     if TRIGGERS.is_empty() {
         return Err(Error::Usage("bench has trigger functions for x86-64 only".into()));
     }
-    let choice = choose(bench);
+    match &bench.of {
+        BenchOf::Triggers { bits, threads } => triggers(bench, bits, *threads),
+        BenchOf::Scripts(texts) => scripts::run(bench, texts),
+    }
+}
+
+/// Measures triggers, and arming.
+fn triggers(bench: &Bench, bits: &[u32], threads: Option<u32>) -> Result<u8, Error> {
+    let choice = choose(bench, bits, threads);
     let attaches = bench.names.is_empty() || wanted(bench, "attach");
     let measures = !choice.rows.is_empty() || !choice.baselines.is_empty();
     if !measures && !attaches {
@@ -31,7 +40,7 @@ pub fn run(bench: &Bench) -> Result<u8, Error> {
         return Err(Error::Usage(format!("no benchmark matches; there are {baselines} {known} attach")));
     }
     let measured = match measures {
-        true => rounds::measure(&choice, &mut progress())?,
+        true => rounds::measure(&choice, &mut progress("hits"))?,
         false => Measured::default(),
     };
     let mut attached = Vec::new();
@@ -57,20 +66,20 @@ fn wanted(bench: &Bench, name: &str) -> bool {
     bench.names.is_empty() || bench.names.iter().any(|pattern| pattern.matches(name))
 }
 
-fn choose(bench: &Bench) -> Choice {
+fn choose(bench: &Bench, bits: &[u32], threads: Option<u32>) -> Choice {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let baselines = BASELINES.into_iter().filter(|_| bench.bits.contains(&64));
+    let baselines = BASELINES.into_iter().filter(|_| bits.contains(&64));
     Choice {
         rows: all().filter(|(trigger, side)| wanted(bench, &side.row(TRIGGERS[*trigger].name))).collect(),
-        bits: bench.bits.clone(),
+        bits: bits.to_vec(),
         baselines: baselines.filter(|(_, name)| wanted(bench, name)).collect(),
         rounds: bench.rounds,
-        threads: bench.threads.unwrap_or(processors as u32),
+        threads: threads.unwrap_or(processors as u32),
     }
 }
 
 /// Says how far it is, to a person who waits.
-fn progress() -> impl FnMut(f64) {
+fn progress(of: &'static str) -> impl FnMut(f64) {
     let terminal = std::io::stderr().is_terminal();
     let mut shown = 0;
     move |part| {
@@ -78,7 +87,7 @@ fn progress() -> impl FnMut(f64) {
         if terminal && percent != shown {
             shown = percent;
             let end = if percent == 100 { "\r\x1b[K" } else { "" };
-            let _ = write!(std::io::stderr(), "\rmeasuring hits: {percent} %{end}");
+            let _ = write!(std::io::stderr(), "\rmeasuring {of}: {percent} %{end}");
         }
     }
 }

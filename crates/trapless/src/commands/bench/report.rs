@@ -2,6 +2,7 @@
 
 use super::tables;
 use serde::Serialize;
+use std::fmt;
 use std::io::{self, Write};
 use trapless_bench::attach::Attach;
 use trapless_bench::rounds::{Cell, Measured, Missing};
@@ -37,6 +38,14 @@ impl Machine {
             kernel: kernel.trim().to_owned(),
             version: env!("CARGO_PKG_VERSION"),
         }
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hypervisor = if self.virtual_machine { ", virtual" } else { "" };
+        let Machine { processor, processors, kernel, version, .. } = self;
+        write!(f, "trapless {version}, {processor} × {processors}{hypervisor}, Linux {kernel}")
     }
 }
 
@@ -81,9 +90,7 @@ pub fn text(
     measured: &Measured,
     attached: &[Attach],
 ) -> io::Result<()> {
-    let hypervisor = if machine.virtual_machine { ", virtual" } else { "" };
-    let Machine { processor, processors, kernel, version, .. } = machine;
-    writeln!(output, "trapless {version}, {processor} × {processors}{hypervisor}, Linux {kernel}")?;
+    writeln!(output, "{machine}")?;
     let rounds = measured.cells.first().map_or(0, |cell| cell.rounds);
     for cell in measured.cells.iter().filter(|c| c.collector.is_none() && !c.name.starts_with("call-")) {
         writeln!(output, "{:<16} {:>9.3} M/s", cell.name, cell.millions_per_second)?;

@@ -34,7 +34,7 @@ fn find<'m>(cells: &'m [Cell], bits: u32, name: &str, collector: Option<Collecto
 }
 
 /// Three digits at least, no more than are known.
-fn number(value: f64) -> String {
+pub(super) fn number(value: f64) -> String {
     match value.abs() {
         v if v >= 100.0 => format!("{value:.0}"),
         v if v >= 10.0 => format!("{value:.1}"),
@@ -56,7 +56,7 @@ fn ratio(this: Option<&Cell>, other: Option<&Cell>) -> Option<f64> {
     (other > 0.0).then(|| this / other)
 }
 
-fn table(first: &str, others: &[&str]) -> Table {
+pub(super) fn table(first: &str, others: &[&str]) -> Table {
     let others = others.iter().map(|&heading| (heading, Align::Right));
     let columns: Vec<_> = std::iter::once((first, Align::Left)).chain(others).collect();
     Table::new(&columns)
