@@ -393,7 +393,7 @@ fn a_scripts_code_runs_by_jumps_on_64_bit_x86_and_nowhere_else() {
             mechanism,
             semaphores: &[],
             operands: None,
-            clauses: Clauses { entry: &clause, at_return: &[], site: 0 },
+            clauses: Clauses { entry: &clause, ..Clauses::default() },
             unread: None,
             meant: Meant::Calls,
         };
