@@ -215,6 +215,93 @@ fn semaphores_and_several_names_of_a_place() {
     assert!(err.contains("name one of them"), "{err}");
 }
 
+/// What kills the process for the system call by which memory is read.
+const SANDBOX: &str = r#"
+    struct sock_filter all[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof all / sizeof *all, all};
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) return 1;
+"#;
+
+#[test]
+fn in_a_sandbox_places_with_operands_in_memory_are_left_out_and_the_others_are_not() {
+    let headers = ["linux/filter.h", "linux/seccomp.h", "stddef.h", "sys/prctl.h", "sys/syscall.h"];
+    let headers: String = headers.iter().map(|header| format!("#include <{header}>\n")).collect();
+    let source = SOURCE.replace("int main(void) {", &format!("int main(void) {{ {SANDBOX}"));
+    let program = Program::build("operands", &format!("{headers}{source}"), &["-O2"]);
+    let mut target = program.start(&[]);
+    let before = target.text();
+    let live = Live::run(&target, "usdt:operands:app:mixed { @[arg0] = count(); @last = arg1; }");
+    work(&mut target, 50);
+    let (found, err) = live.end();
+    before.assert_restored(target.pid());
+    assert!(err.contains("seccomp filter") && err.contains("--allow-seccomp"), "{err}");
+    let of = |place: &str| found.get(place).copied().unwrap_or(0);
+    // A constant, and what is in memory by its constraint.
+    assert_eq!(["5", "9", "6", "7"].map(of), [50, 50, 0, 0], "{found:?} {err}");
+    work(&mut target, 10);
+}
+
+/// What threads, signals' handlers and forked children do is as it is without probes.
+#[test]
+fn operands_are_told_under_signals_and_of_many_threads() {
+    let storm = r#"
+        #include <pthread.h>
+        #include <signal.h>
+        #include <sys/time.h>
+        static volatile long handled;
+        static long everything(long x);
+        static void handler(int signal) { everything(3); handled++; (void)signal; }
+        static void *thread(void *calls) {
+            long sum = 0;
+            for (long x = 0; x < (long)calls; x++) sum += everything(x % 100);
+            return (void *)sum;
+        }
+        static long storm(long calls) {
+            pthread_t threads[4];
+            struct sigaction action = { .sa_handler = handler, .sa_flags = SA_RESTART };
+            sigaction(SIGALRM, &action, 0);
+            struct itimerval often = { { 0, 200 }, { 0, 200 } }, never = { { 0, 0 }, { 0, 0 } };
+            setitimer(ITIMER_REAL, &often, 0);
+            for (int i = 0; i < 4; i++) pthread_create(&threads[i], 0, thread, (void *)calls);
+            long sum = 0;
+            for (int i = 0; i < 4; i++) { void *own; pthread_join(threads[i], &own); sum += (long)own; }
+            setitimer(ITIMER_REAL, &never, 0);
+            return sum / 4;
+        }
+        int main(void) {"#;
+    let source = SOURCE.replace("int main(void) {", storm).replace(
+        "for (long x = 0; x < calls; x++) sum += everything(x % 100);\n        printf(\"sum %ld\\n\", sum);",
+        "sum = storm(calls); printf(\"sum %ld\\n\", sum); printf(\"handled %ld\\n\", handled);",
+    );
+    for flags in ["-O0", "-O2"] {
+        let program = Program::build("operands", &source, &[flags]);
+        let mut target = program.start(&[]);
+        let before = target.text();
+        let live = Live::run(&target, "usdt:operands:app:mixed { @[arg0, (int64)arg1] = count(); }");
+        work(&mut target, 20_000);
+        let handled = target.line().strip_prefix("handled ").unwrap().parse::<i64>().unwrap();
+        let (found, err) = live.end();
+        before.assert_restored(target.pid());
+        let calls = 4 * 20_000 / 100;
+        for x in 0..100i64 {
+            let own = if x == 3 { calls + handled } else { calls };
+            assert_eq!(found.get(&format!("1, {}", -x)), Some(&own), "{flags} {x}: {err}");
+            assert_eq!(found.get(&format!("8, {}", x * 1_000_000_007)), Some(&own), "{flags} {x}: {err}");
+        }
+        assert_eq!(
+            found.get(&format!("6, {}", 1i64 << 40)),
+            Some(&(100 * calls + handled)),
+            "{flags}: {err}"
+        );
+    }
+}
+
 /// The libraries of the machine have probes, too.
 #[test]
 fn probes_of_a_library_tell_their_arguments() {

@@ -40,9 +40,12 @@ pub(super) struct Called {
     run: Arc<Run>,
     /// By which specifications mean a site: at its entry, and at its return.
     clauses: BTreeMap<Vec<u32>, [Vec<Clause>; 2]>,
-    /// By the ids of sites of USDT probes: what their bodies are given of the operands.
-    operands: BTreeMap<u32, Result<Vec<Vec<Passed>>, (u8, NotRead)>>,
+    /// By the ids of sites of USDT probes whose bodies ask for operands.
+    operands: BTreeMap<u32, Given>,
 }
+
+/// What each of a site's bodies at the entry is given of the operands, or which of them cannot be told there.
+type Given = Result<Vec<Vec<Passed>>, (u8, NotRead)>;
 
 /// What is known of a file that has sites.
 #[derive(Debug)]
