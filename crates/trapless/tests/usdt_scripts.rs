@@ -215,6 +215,84 @@ fn semaphores_and_several_names_of_a_place() {
     assert!(err.contains("name one of them"), "{err}");
 }
 
+/// A library that is loaded later is probed as it comes, by its own notes.
+#[test]
+fn operands_of_a_library_that_comes_later_are_told() {
+    const LIBRARY: &str = r#"
+        __attribute__((noipa)) long plug_work(long x) {
+            __asm__ volatile("990: .byte 0x0f, 0x1f, 0x44, 0x00, 0x00\n"
+                ".pushsection .note.stapsdt,\"\",\"note\"\n.balign 4\n.4byte 992f-991f, 994f-993f, 3\n"
+                "991: .asciz \"stapsdt\"\n992: .balign 4\n993: .8byte 990b\n.8byte _.stapsdt.base\n.8byte 0\n"
+                ".asciz \"plug\"\n.asciz \"work\"\n.asciz \"-4@%k0 1@$200\"\n994: .balign 4\n.popsection\n"
+                ".ifndef _.stapsdt.base\n.pushsection .stapsdt.base,\"aG\",\"progbits\",.stapsdt.base,comdat\n"
+                ".weak _.stapsdt.base\n.hidden _.stapsdt.base\n_.stapsdt.base: .space 1\n.popsection\n.endif\n" :: "r"(x));
+            return x * 3;
+        }"#;
+    const HOST: &str = r#"
+        #include <dlfcn.h>
+        #include <stdio.h>
+        #include <stdlib.h>
+        int main(int count, char **words) {
+            printf("ready\n");
+            fflush(stdout);
+            char line[64];
+            while (count > 1 && fgets(line, sizeof line, stdin)) {
+                void *library = dlopen(words[1], RTLD_NOW);
+                long (*work)(long) = (long (*)(long))dlsym(library, "plug_work");
+                long sum = 0;
+                for (long x = 0; x < atol(line); x++) sum += work(-x);
+                dlclose(library);
+                printf("sum %ld\n", sum);
+                fflush(stdout);
+            }
+        }"#;
+    let library = Program::build("libpassed.so", LIBRARY, &["-shared", "-fPIC"]);
+    let path = library.path().to_str().unwrap();
+    let mut target = Program::build("passes", HOST, &["-ldl"]).start(&[path]);
+    let script = format!("usdt:{path}:plug:work {{ @[(int64)arg0, arg1] = count(); }}");
+    let live = Live::run(&target, &script);
+    for _ in 0..2 {
+        target.tell("50");
+        assert_eq!(target.line(), format!("sum {}", -3 * 49 * 50 / 2));
+    }
+    let (found, err) = live.end();
+    assert_eq!(
+        found,
+        entries((0..50).flat_map(|x| [format!("{}, 200", -x), format!("{}, 200", -x)])),
+        "{err}"
+    );
+    target.tell("5");
+    assert_eq!(target.line(), "sum -30");
+}
+
+/// What no jump fits is left out, and nothing traps unless it is known what that means.
+#[test]
+fn probes_of_scripts_do_not_trap() {
+    const SHORT: &str = r#"
+        #include <stdio.h>
+        void other(void);
+        __asm__(".globl tiny\n.type tiny,@function\ntiny: ret\n.size tiny,.-tiny\n"
+                ".globl other\n.type other,@function\nother: ret\n.size other,.-other\n");
+        void tiny(void);
+        int main(void) {
+            printf("ready\n");
+            fflush(stdout);
+            while (getchar() != EOF) { tiny(); other(); printf("on\n"); fflush(stdout); }
+        }"#;
+    let program = Program::build("short", SHORT, &[]);
+    let mut target = program.start(&[]);
+    let (before, pid) = (target.text(), target.pid().to_string());
+    let ran = run(&["-p", &pid, "-e", "uprobe:short:tiny { @ = count(); }"]);
+    assert_ne!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.err.contains("too short for a jump"), "{ran:?}");
+    let ran = run(&["-p", &pid, "--allow-trap", "-e", "uprobe:short:tiny { @ = count(); }"]);
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    assert!(ran.err.contains("jumps alone") && ran.err.contains("--allow-trap"), "{ran:?}");
+    before.assert_restored(target.pid());
+    target.tell("");
+    assert_eq!(target.line(), "on");
+}
+
 /// What kills the process for the system call by which memory is read.
 const SANDBOX: &str = r#"
     struct sock_filter all[] = {

@@ -16,11 +16,10 @@ const SAMPLE: &str = "every call is counted, since that costs nanoseconds; a scr
 const PROCESSES: &str = "count, latency and trace choose processes by -p PID, -n NAME, --user and --cgroup";
 const TIMES: &str = "every line of a trace has its time, and times choose their unit themselves; -i shows results every so often";
 const ARGUMENTS: &str = "arguments are shown by trace --args N, return values by --return";
-const TRAPS: &str = "a script's probes take jumps alone, and what no jump fits is left out: count, latency and trace may trap there";
 const NAMES: &str = "functions are named without an option, as MODULE:FUNCTION";
 
 /// Options of other tools, and the way here.
-const KNOWN: [(&[&str], &str); 17] = [
+const KNOWN: [(&[&str], &str); 16] = [
     (&["-e", "--eval", "--script"], SCRIPT),
     (&["-T", "--timestamp", "--time", "-u", "-m", "--microseconds", "--milliseconds"], TIMES),
     (&["-U", "-K", "-s", "-k", "-g", "-b", "--stacks", "--ustack", "--backtrace", "--call-graph"], STACKS),
@@ -32,7 +31,6 @@ const KNOWN: [(&[&str], &str); 17] = [
     (&["-C", "--comm", "-G", "--uid", "--exec-name", "--process-name"], PROCESSES),
     (&["-A", "-R", "--argument", "--arguments", "--retval", "--auto-args"], ARGUMENTS),
     (&["-P", "-I", "--patch", "--include", "--probe", "--func", "--function", "--add"], NAMES),
-    (&["--allow-trap", "--mechanism"], TRAPS),
     (&["-X"], "functions are left out with -x PATTERN"),
     (&["-l", "--list"], "trapless list shows what can be probed"),
     (&["-c", "--cmd", "--command", "--spawn"], "a command is launched by writing it last: -- COMMAND"),
@@ -80,10 +78,6 @@ mod tests {
             ("trapless trace -U m:f", "@[ustack] = count()"),
             ("trapless trace --backtrace m:f", "@[ustack] = count()"),
             ("trapless trace --filter arg0>1 m:f", "/arg0 > 100/"),
-            (
-                "trapless -e begin{} --allow-trap",
-                "no option '--allow-trap'; a script's probes take jumps alone",
-            ),
             ("trapless trace --filter=x m:f", "no option '--filter'"),
             ("trapless trace -L 3 m:f", "/tid == 42/"),
             ("trapless count --key arg0 m:f", "@[arg0] = count()"),
