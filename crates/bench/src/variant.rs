@@ -239,6 +239,7 @@ fn usdt(name: &str, bits: u32) -> UsdtSite {
         name: name.to_owned(),
         semaphore: None,
         arguments: operands.map(argument).to_vec(),
+        asked: Vec::new(),
     }
 }
 

@@ -8,7 +8,7 @@
 mod written;
 
 use crate::frames::{self, Rows};
-use crate::{AT_RETURN, Clause, Plan, PlannedSite, Refusal, Stretch, space::Taken, spread, trap::TrapSite};
+use crate::{AT_RETURN, Plan, PlannedSite, Refusal, Stretch, space::Taken, spread, trap::TrapSite};
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
 use trapless_isa::body::Runs;
 use trapless_isa::detour::signals::SIGNAL_ARENA;
@@ -194,13 +194,16 @@ impl<'m> Drawing<'_, 'm> {
         work: impl FnOnce(&DetourRequest<'_>) -> R,
     ) -> R {
         let clauses = &site.request.clauses;
-        let runs = |clauses: &[Clause], number: u32| match self.plan.script.zip(self.script.program) {
-            Some((script, address)) => script.runs(clauses, address, number),
-            None => Vec::new(),
-        };
+        let operands = clauses.operands.unwrap_or_default();
+        let called = self.plan.script.zip(self.script.program);
         // An entry needs to know how much of the stack its exits ask for.
-        let entry = runs(clauses.entry, clauses.site);
-        let at_return = runs(clauses.at_return, clauses.site | AT_RETURN);
+        let [entry, at_return] = match called {
+            Some((script, address)) => [
+                script.runs(clauses.entry, address, clauses.site, operands),
+                script.runs(clauses.at_return, address, clauses.site | AT_RETURN, &[]),
+            ],
+            None => [const { Vec::new() }; 2],
+        };
         work(&DetourRequest {
             runs: Runs { entry: &entry, at_return: &at_return },
             address,

@@ -3,6 +3,7 @@
 use crate::{admit::Runtime, answer::Malformed, channel::ChannelError};
 use thiserror::Error;
 use trapless_isa::Reason;
+use trapless_isa::operand::NotRead;
 use trapless_process as process;
 
 /// Why a site was left out. The text completes "skipped: …".
@@ -105,6 +106,9 @@ pub enum Refusal {
     /// A part of the file that tells where control arrives could not be read.
     #[error("{0} could not be read")]
     Unread(&'static str),
+    /// A script asks for an argument of a USDT probe that is not told at this place.
+    #[error("the script asks for arg{0} there: {1}")]
+    Operand(u8, NotRead),
     /// The semaphore of a USDT probe cannot be raised.
     #[error("its semaphore is not in writable memory of the module's own, or counts no further")]
     Semaphore,
@@ -144,6 +148,7 @@ impl Refusal {
             Refusal::GoesOn(_) => "tail_call_unknown",
             Refusal::Exit(..) => "exit",
             Refusal::Unread(_) => "unread",
+            Refusal::Operand(..) => "operand",
             Refusal::Semaphore => "semaphore",
         }
     }

@@ -223,10 +223,15 @@ impl<'m> Plan<'m> {
             // Before the counters, so that a block that is too large shows in their refusal.
             let _ = geometry.ring(RING_BITS);
         }
-        let without = |request: &Request<'m>| request.wanted.runs() && (script.is_none() || !is_known);
-        skipped.extend(requests.iter().filter(|r| without(r)).map(|r| (r.id, Refusal::NoCounters)));
-        let requests: Cow<'_, [Request<'m>]> = match requests.iter().any(without) {
-            true => requests.iter().filter(|r| !without(r)).copied().collect(),
+        let without = |request: &Request<'m>| {
+            let is_wanted = request.wanted.runs();
+            let untold = request.clauses.operands.err().filter(|_| request.wanted.run_entry);
+            let untold = untold.map(|(argument, why)| Refusal::Operand(argument, why));
+            untold.or((is_wanted && (script.is_none() || !is_known)).then_some(Refusal::NoCounters))
+        };
+        skipped.extend(requests.iter().filter_map(|r| Some((r.id, without(r)?))));
+        let requests: Cow<'_, [Request<'m>]> = match requests.iter().any(|r| without(r).is_some()) {
+            true => requests.iter().filter(|r| without(r).is_none()).copied().collect(),
             false => requests.into(),
         };
         let requests = &requests[..];

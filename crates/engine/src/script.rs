@@ -13,6 +13,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use trapless_isa::body::{Code, Program, Run, Takes};
 use trapless_isa::frames::{Row, rows};
+use trapless_isa::operand::NotRead;
+use trapless_isa::passed::Passed;
 use trapless_isa::{Facts, Isa};
 use trapless_wire::{
     Header, PAGE, SCRIPT_ARENAS, SCRIPT_SHADOW_BITS, SCRIPT_SHADOWS, SCRIPT_STACK_END, Words, WordsMut,
@@ -74,7 +76,7 @@ pub struct Clause {
 }
 
 /// The clauses of a site, in the order in which they run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Clauses<'m> {
     /// At the entry, or wherever the site is.
     pub entry: &'m [Clause],
@@ -82,6 +84,14 @@ pub struct Clauses<'m> {
     pub at_return: &'m [Clause],
     /// The number of the site that their bodies are told: the caller's, and below [`AT_RETURN`].
     pub site: u32,
+    /// What each of [`Self::entry`] is given of a USDT probe's operands, if any asks for some; or which of them cannot be told there, and why.
+    pub operands: Result<&'m [Vec<Passed>], (u8, NotRead)>,
+}
+
+impl Default for Clauses<'_> {
+    fn default() -> Self {
+        Self { entry: &[], at_return: &[], site: 0, operands: Ok(&[]) }
+    }
 }
 
 impl Clauses<'_> {
@@ -183,16 +193,26 @@ impl Script {
         code
     }
 
-    /// The calls of some clauses at the site with this number, where the arena stands at `address`.
-    pub(crate) fn runs(&self, clauses: &[Clause], address: u64, site: u32) -> Vec<Run> {
+    /// The calls of some clauses at the site with this number, where the arena stands at `address`. `operands`: what each of them is given, if
+    /// any is given some.
+    pub(crate) fn runs<'o>(
+        &self,
+        clauses: &[Clause],
+        address: u64,
+        site: u32,
+        operands: &'o [Vec<Passed>],
+    ) -> Vec<Run<'o>> {
         if clauses.is_empty() {
             return Vec::new();
         }
         let (offsets, _) = self.offsets();
         let first = self.program.routines.len();
         let place = |body: u16| offsets.get(first + usize::from(body)).map_or(0, |offset| address + offset);
-        let run = |&Clause { body, takes, frame }: &Clause| Run { body: place(body), takes, frame, site };
-        clauses.iter().map(run).collect()
+        let run = |(index, &Clause { body, takes, frame }): (usize, &Clause)| {
+            let operands = operands.get(index).map_or(&[][..], Vec::as_slice);
+            Run { body: place(body), takes, frame, site, operands }
+        };
+        clauses.iter().enumerate().map(run).collect()
     }
 }
 

@@ -357,7 +357,7 @@ fn of_sites_that_share_bytes_the_first_that_was_asked_for_is_armed() {
 
 /// A script with one body, that returns at once.
 fn script() -> Script {
-    let body = Code { bytes: vec![0xc3], holes: Vec::new(), takes: Takes::NONE, frame: 8 };
+    let body = Code { bytes: vec![0xc3], takes: Takes::NONE, frame: 8, ..Code::default() };
     let program = Program { routines: Vec::new(), bodies: vec![body] };
     Script { program, shared: vec![1], shared_size: 5000, block_size: 100, walks: None }
 }
@@ -393,7 +393,7 @@ fn a_scripts_code_runs_by_jumps_on_64_bit_x86_and_nowhere_else() {
             mechanism,
             semaphores: &[],
             operands: None,
-            clauses: Clauses { entry: &clause, at_return: &[], site: 0 },
+            clauses: Clauses { entry: &clause, ..Clauses::default() },
             unread: None,
             meant: Meant::Calls,
         };

@@ -29,6 +29,7 @@
 //! A body waits for nothing and takes no lock. A signal may interrupt it at any instruction, whose handler may run the same body, and may
 //! leave it for good by `longjmp`.
 
+use crate::passed::{MOST_PASSED, Passed, Wanted};
 use alloc::vec::Vec;
 use core::iter;
 
@@ -43,6 +44,8 @@ pub struct Code {
     pub takes: Takes,
     /// How many bytes of stack it uses below its return address, and that one's own, with all that it calls.
     pub frame: u32,
+    /// The operands of a USDT probe that it asks for, where it takes [`Extra::Operands`].
+    pub operands: Vec<Wanted>,
 }
 
 /// An absolute address that a piece of code holds.
@@ -67,7 +70,7 @@ pub struct Program {
 
 /// A body that a detour calls: one clause of a script at one site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct Run<'a> {
     /// Its address in the target.
     pub body: u64,
     /// What it takes: as its [`Code::takes`].
@@ -76,21 +79,23 @@ pub struct Run {
     pub frame: u32,
     /// What [`Extra::Site`] says.
     pub site: u32,
+    /// What each of its [`Code::operands`] is at the site.
+    pub operands: &'a [Passed],
 }
 
 /// The bodies that the detour of a site calls, in the order in which they are called.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Runs<'a> {
     /// At the entry, or wherever the probe stands: what [`EntryStep::Run`](crate::EntryStep::Run) does.
-    pub entry: &'a [Run],
+    pub entry: &'a [Run<'a>],
     /// At the return: what [`ReturnStep::Run`](crate::ReturnStep::Run) does.
-    pub at_return: &'a [Run],
+    pub at_return: &'a [Run<'a>],
 }
 
 impl Runs<'_> {
     /// What any of some bodies takes.
     #[must_use]
-    pub fn takes(runs: &[Run]) -> Takes {
+    pub fn takes(runs: &[Run<'_>]) -> Takes {
         runs.iter().fold(Takes::NONE, |all, run| all.or(run.takes))
     }
 }
@@ -100,7 +105,7 @@ pub const MOST_FRAME: u32 = 2048;
 
 impl Code {
     /// Whether every hole lies within the code, shares no bytes with another one, and names a routine among `routines` or a place in the
-    /// code, and the frame is no larger than [`MOST_FRAME`].
+    /// code, the frame is no larger than [`MOST_FRAME`], and it asks for operands if it takes any.
     #[must_use]
     pub fn is_sound(&self, routines: usize) -> bool {
         let mut at: Vec<u32> = self.holes.iter().map(|hole| hole.0).collect();
@@ -116,6 +121,8 @@ impl Code {
             && at.windows(2).all(|two| two[1] - two[0] >= 8)
             && self.holes.iter().all(|hole| names(hole.1))
             && self.frame <= MOST_FRAME
+            && self.operands.is_empty() != self.takes.has(Extra::Operands)
+            && self.operands.len() <= MOST_PASSED
             && !self.bytes.is_empty()
     }
 
@@ -190,7 +197,8 @@ pub enum Extra {
     Registers,
     /// The address of 8 words: the low halves of xmm0..xmm7.
     Floats,
-    /// The address of the words that were fetched for the probe, in the order of its operands. At a return there are none.
+    /// The address of what the probe's operands are that the body asks for, in the order of [`Code::operands`]: two words each
+    /// ([`crate::passed`]). At a return there are none.
     Operands,
 }
 

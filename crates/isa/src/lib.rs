@@ -34,6 +34,7 @@ pub mod frames;
 pub mod instruction;
 pub mod model;
 pub mod operand;
+pub mod passed;
 pub mod payload;
 pub mod powerpc;
 mod routines;

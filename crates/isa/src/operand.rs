@@ -59,11 +59,14 @@ pub enum Source {
 }
 
 /// Why an argument is not read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum NotRead {
     /// It is a floating-point number.
     #[error("a floating-point number")]
     Float,
+    /// It is none, and is taken for one.
+    #[error("it is no floating-point number, as it is at other places of the probe")]
+    Integer,
     /// It is in a register that is not general.
     #[error("it is in a register that is not a general one")]
     Register,
@@ -85,6 +88,17 @@ pub enum NotRead {
     /// A record has no room for it.
     #[error("there are more than a record holds")]
     TooMany,
+    /// The note has fewer.
+    #[error("its note has no such argument")]
+    Absent,
+    /// Several probes stand at the place, and differ.
+    #[error("several probes are at this place, and their notes tell different arguments: name one of them")]
+    Ambiguous,
+    /// What reads memory may not be done in the process.
+    #[error(
+        "it is in memory, which the script would read by a system call, and the process is under a seccomp filter that might kill it for that: accept it with --allow-seccomp"
+    )]
+    Sandboxed,
     /// There was no memory when the probe was hit.
     #[error("it could not be read")]
     Fault,

@@ -29,12 +29,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         let numbered = (0..4).flat_map(|number| {
-            [
-                Context::Argument(number),
-                Context::Register(number),
-                Context::FloatRegister(number),
-                Context::Operand(number),
-            ]
+            [Context::Argument(number), Context::Register(number), Context::FloatRegister(number)]
         });
         let clocks =
             [ClockKind::Monotonic, ClockKind::Boot, ClockKind::Tai, ClockKind::Real, ClockKind::Coarse];

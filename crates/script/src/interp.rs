@@ -80,7 +80,7 @@ pub fn run(program: &Program, body: BodyId, host: Host<'_>) -> Outcome {
         return Outcome::Done;
     };
     let frame = Frame::new(body);
-    let mut run = Run { program, frame, host, fuel: program.fuel };
+    let mut run = Run { program, body, frame, host, fuel: program.fuel };
     match run.statements(&body.code) {
         Flow::OutOfFuel => Outcome::OutOfFuel,
         _ => Outcome::Done,
@@ -100,6 +100,7 @@ enum Flow {
 /// One run of a body.
 struct Run<'a, 'h> {
     program: &'a Program,
+    body: &'a Body,
     frame: Frame,
     host: Host<'h>,
     /// How many rounds of loops are left.
@@ -161,6 +162,7 @@ impl Run<'_, '_> {
             | Statement::Read { .. }
             | Statement::ReadBytes { .. }
             | Statement::ReadString { .. }
+            | Statement::Operand { .. }
             | Statement::StringLength { .. }
             | Statement::Compare { .. }
             | Statement::Find { .. } => self.on_bytes(statement),

@@ -13,7 +13,8 @@
 //! - *maps*: tables that outlive the hit, and are shared by all bodies ([`Map`]);
 //! - *messages*: what the tool is told, in the order in which it happened ([`Statement::Emit`]);
 //! - the *context* of the hit: registers, arguments, the time, the thread ([`Context`]);
-//! - *foreign memory*: the probed process's, which may be anything and may be missing. Only the statements that say `Read` touch it.
+//! - *foreign memory*: the probed process's, which may be anything and may be missing. Only the statements that say `Read` touch it, and
+//!   [`Statement::Operand`].
 //!
 //! Expressions are trees of scalars. They have no effect, cannot fail, and are evaluated as often as they are met. Everything else is a
 //! statement.
@@ -376,8 +377,6 @@ pub enum Context {
     ReturnAddress,
     /// Address of the return address's stack slot; of the same call the same at its entry and its return. At entries and returns.
     Frame,
-    /// Operand of a USDT probe, sign-extended or zero-extended as its note says.
-    Operand(u8),
     /// Which of the session's attached sites was hit: a number that the printer knows by name.
     Site,
     /// Id of the process, in the tool's namespace.
@@ -506,6 +505,17 @@ pub enum Statement {
         /// Becomes the length without the final zero; -1 if not even its first byte can be read, when all is zeroed. A string that ends in
         /// unreadable memory ends there.
         length: Option<LocalId>,
+    },
+
+    /// What an argument of a USDT probe is, wherever the note of the place that was hit says it is: in a register, in memory, or always the
+    /// same. Integers are extended as the note says. 0 if it cannot be read.
+    Operand {
+        /// Becomes the argument. If it is a local of doubles, the argument is a floating-point number.
+        into: LocalId,
+        /// Which argument, from 0 to 11.
+        argument: u8,
+        /// Becomes 1, or 0 if it cannot be read.
+        ok: Option<LocalId>,
     },
 
     /// Length of the string in a place: how many bytes are ahead of the first zero; `size` if there is none.

@@ -29,7 +29,7 @@ use cranelift_codegen::isa::OwnedTargetIsa;
 use cranelift_codegen::settings::{self, Configurable};
 use emit::Workshop;
 use layout::MapCode;
-use routines::{Registry, Routine};
+use routines::Registry;
 use trapless_isa::Machine;
 use trapless_isa::body::{Code, MOST_FRAME};
 use trapless_wire::ScriptLayout;
@@ -61,7 +61,8 @@ pub struct NativeProgram {
     pub code: trapless_isa::body::Program,
     /// The memory that it works on.
     pub layout: ScriptLayout,
-    /// Whether it makes system calls, as it does to read foreign memory: a seccomp filter may kill who makes them.
+    /// Whether it makes system calls, as it does to read foreign memory: a seccomp filter may kill who makes them. Not for operands of USDT
+    /// probes: it depends on the site whether they are in memory.
     pub makes_system_calls: bool,
 }
 
@@ -170,6 +171,7 @@ pub fn compile(
     }
     let routines = registry.compile(&mut workshop, &common)?;
     let frames = routines::frames(&routines);
+    let makes_system_calls = registry.makes_system_calls(&pieces, &routines);
     let finish = |mut piece: emit::Piece| {
         let deepest = piece.calls.iter().map(|call| frames[usize::from(*call)]).max().unwrap_or(0);
         piece.code.frame += deepest;
@@ -184,7 +186,7 @@ pub fn compile(
         }
     }
     let code = trapless_isa::body::Program { routines, bodies: bodies_code };
-    Ok(NativeProgram { code, layout, makes_system_calls: registry.has(Routine::System) })
+    Ok(NativeProgram { code, layout, makes_system_calls })
 }
 
 /// Cranelift for a machine, with what our convention asks of it.

@@ -68,9 +68,17 @@ pub struct UsdtSite {
     pub semaphore: Option<u64>,
     /// What it tells of the program.
     pub arguments: Vec<UsdtArgument>,
+    /// Which of the specifications mean it, by their indices.
+    pub asked: Vec<u32>,
 }
 
 impl UsdtSite {
+    /// Whether it is the same probe, whoever means it.
+    fn is_same(&self, other: &Self) -> bool {
+        (&self.provider, &self.name, self.semaphore, &self.arguments)
+            == (&other.provider, &other.name, other.semaphore, &other.arguments)
+    }
+
     /// Its name for people.
     pub fn site_name(&self) -> SiteName {
         SiteName::of_usdt(&self.provider, &self.name)
@@ -189,6 +197,7 @@ pub fn resolve<'p>(
                 site.mechanism = spec.mechanism;
                 if site.kinds != Kinds::default() {
                     site.asked = vec![number];
+                    site.usdt.iter_mut().for_each(|usdt| usdt.asked = vec![number]);
                     found.push(site);
                 }
             }

@@ -10,6 +10,7 @@ use support::tool::detach;
 use support::{Program, Target, eventually};
 use trapless_engine::{Script, ScriptMemory, Unrun};
 use trapless_isa::body::{Code, Extra, Hole, Program as Pieces, Takes};
+use trapless_isa::passed::{Number, Wanted};
 use trapless_process::{Process, StopOptions};
 use trapless_session::files::Files;
 use trapless_session::name::SiteName;
@@ -50,7 +51,7 @@ fn piece(takes: Takes, write: Write) -> Code {
         at.map(|at| (at as u32, hole))
     };
     let holes = [hole(SHARED, Hole::Shared(64)), hole(ROUTINE, Hole::Routine(0))];
-    Code { holes: holes.into_iter().flatten().collect(), bytes, takes, frame: 256 }
+    Code { holes: holes.into_iter().flatten().collect(), bytes, takes, frame: 256, ..Code::default() }
 }
 
 /// Stand for what is filled in.
@@ -155,7 +156,7 @@ impl Armed {
         for offset in 0..1000 {
             numbers.of("another file", &SiteName::new("function", offset));
         }
-        let run = Run { script, clauses, numbers: numbers.clone() };
+        let run = Run { script, clauses, numbers: numbers.clone(), ..Run::default() };
         let hold = Hold::Stop(StopOptions::default());
         let session = Session::attach(&process, &images, sites, Asked::run(run), hold).unwrap();
         Armed { process, session, numbers }
@@ -444,20 +445,27 @@ fn bodies_are_told_what_usdt_probes_tell() {
     let program = Program::build("app", SOURCE, &[]);
     let mut target = program.start(&[]);
     let before = target.text();
+    let wanted = [0, 1, 2, 4].map(|argument| Wanted { argument, number: Number::Integer });
     let told = piece(OPERANDS, |a| {
         a.mov(rcx, extra(OPERANDS, Extra::Operands))?;
         a.inc(own(0))?;
-        // `8@%rdi -4@%esi 8@-8(%rsp)`: the first and the third are one.
-        a.mov(rax, qword_ptr(rcx))?;
-        a.sub(rax, qword_ptr(rcx + 16))?;
+        // `8@%rdi -4@%esi 8@-8(%rsp)`: the first is at the address of the third.
+        a.mov(rax, qword_ptr(rcx + 32))?;
+        a.mov(rax, qword_ptr(rax))?;
+        a.sub(rax, qword_ptr(rcx))?;
         a.or(own(1), rax)?;
-        a.mov(eax, dword_ptr(rcx + 8))?;
-        a.mov(own(2), rax)
+        a.mov(rax, qword_ptr(rcx + 16))?;
+        a.mov(own(2), rax)?;
+        // `-4@$-5`
+        a.mov(rax, qword_ptr(rcx + 48))?;
+        a.neg(rax)?;
+        a.mov(own(3), rax)
     });
+    let told = Code { operands: wanted.to_vec(), ..told };
     let armed = Armed::new(&target, vec![told], &[("usdt:app:app:five", RunAt::Entry(0))]);
     target.tell("500");
     assert!(target.line().starts_with("wrong 0 "));
-    assert_eq!([0, 1, 2].map(|word| armed.sum(word)), [500, 0, 77]);
+    assert_eq!([0, 1, 2, 3].map(|word| armed.sum(word)), [500, 0, 77, 5]);
     assert_eq!(armed.remove(), None);
     before.assert_restored(target.pid());
 }
@@ -486,7 +494,7 @@ fn sites_that_are_added_call_bodies_that_are_there() {
     };
     let numbers = Arc::new(SiteNumbers::default());
     let clauses = vec![RunAt::Entry(0), RunAt::Entry(1)];
-    let run = Run { script, clauses, numbers: numbers.clone() };
+    let run = Run { script, clauses, numbers: numbers.clone(), ..Run::default() };
     let asked = Asked { later: Some(kinds), ..Asked::run(run) };
     let hold = || Hold::Stop(StopOptions::default());
     let session = Session::attach(&process, &images, sites(&process, 0), asked, hold()).unwrap();

@@ -28,10 +28,14 @@ use super::{
 };
 use crate::body::{Extra, Run, Runs, Takes};
 use crate::detour::*;
+use crate::passed::{MOST_PASSED, Passed, SIGNED, SIZE};
 use iced_x86::{Code, IcedError, Instruction, Register, code_asm::*};
 
 /// The general registers in the order of DWARF, by their numbers in code.
 const BY_DWARF: [usize; 16] = [RAX, RDX, RCX, RBX, RSI, RDI, RBP, RSP, R8, R9, R10, R11, R12, R13, R14, R15];
+
+const XMM: [AsmRegisterXmm; 16] =
+    [xmm0, xmm1, xmm2, xmm3, xmm4, xmm5, xmm6, xmm7, xmm8, xmm9, xmm10, xmm11, xmm12, xmm13, xmm14, xmm15];
 
 /// How many vector registers [`Extra::Floats`] tells of.
 const FLOATS: i32 = 8;
@@ -41,7 +45,7 @@ fn pushed_for(takes: Takes) -> i32 {
     let areas = [
         (Extra::Registers, 8 * BY_DWARF.len() as i32),
         (Extra::Floats, 8 * FLOATS),
-        (Extra::Operands, 8 * MOST_FETCHED as i32),
+        (Extra::Operands, 16 * MOST_PASSED as i32),
     ];
     let areas: i32 = areas.iter().filter(|(extra, _)| takes.has(*extra)).map(|area| area.1).sum();
     areas + 8 * takes.count() as i32 + 8
@@ -53,7 +57,7 @@ pub(super) fn room(request: &DetourRequest<'_>) -> i32 {
     const MORE_SAVED: i32 = 64;
     let Runs { entry, at_return } = request.runs;
     let of =
-        |run: &Run| MORE_SAVED + pushed_for(run.takes) + i32::try_from(run.frame).unwrap_or(i32::MAX / 2);
+        |run: &Run<'_>| MORE_SAVED + pushed_for(run.takes) + i32::try_from(run.frame).unwrap_or(i32::MAX / 2);
     ROOM + entry.iter().chain(at_return).map(of).max().unwrap_or(0)
 }
 
@@ -155,7 +159,7 @@ impl Template<'_> {
     /// Calls one body. `arguments` puts these into their registers, once nothing else is done with any.
     fn run(
         &mut self,
-        run: &Run,
+        run: &Run<'_>,
         hit: &Hit<'_>,
         arguments: impl FnOnce(&mut Self, &Hit<'_>, Takes) -> Asm,
     ) -> Asm {
@@ -254,7 +258,7 @@ impl Template<'_> {
     }
 
     /// All registers as they were at the hit. How much was pushed then, tells where they lie.
-    fn push_registers(&mut self, run: &Run, hit: &Hit<'_>) -> Result<i32, IcedError> {
+    fn push_registers(&mut self, run: &Run<'_>, hit: &Hit<'_>) -> Result<i32, IcedError> {
         if run.takes.has(Extra::Registers) {
             for register in BY_DWARF.into_iter().rev() {
                 match hit.saved_at(register) {
@@ -271,28 +275,53 @@ impl Template<'_> {
         Ok(self.pushed)
     }
 
-    fn push_floats(&mut self, run: &Run) -> Result<i32, IcedError> {
+    fn push_floats(&mut self, run: &Run<'_>) -> Result<i32, IcedError> {
         if run.takes.has(Extra::Floats) {
-            const VECTORS: [AsmRegisterXmm; FLOATS as usize] =
-                [xmm0, xmm1, xmm2, xmm3, xmm4, xmm5, xmm6, xmm7];
             self.asm.a.lea(rsp, qword_ptr(rsp - 8 * FLOATS))?;
             self.pushed += 8 * FLOATS;
-            for (n, vector) in (0..).zip(VECTORS) {
+            for (n, vector) in (0..FLOATS).zip(XMM) {
                 self.asm.a.movq(qword_ptr(rsp + 8 * n), vector)?;
             }
         }
         Ok(self.pushed)
     }
 
-    /// The words of the probe's operands. Loses rax and rdx.
-    fn push_operands(&mut self, run: &Run, hit: &Hit<'_>) -> Result<i32, IcedError> {
+    /// What the probe's operands are, two words each. Loses rax and rdx.
+    fn push_operands(&mut self, run: &Run<'_>, hit: &Hit<'_>) -> Result<i32, IcedError> {
         if let (true, Some(frame)) = (run.takes.has(Extra::Operands), hit.frame) {
-            for &operand in self.request.operands.iter().take(MOST_FETCHED).rev() {
-                self.fetch(frame, operand)?;
+            for &operand in run.operands.iter().take(MOST_PASSED).rev() {
+                self.pushed += 8;
+                self.asm.a.push(i32::from(operand.form()))?;
+                self.pass(frame, operand)?;
                 self.push(RAX)?;
             }
         }
         Ok(self.pushed)
+    }
+
+    /// rax = the first word of an operand. Loses rdx.
+    fn pass(&mut self, frame: &Frame, operand: Passed) -> Asm {
+        match operand {
+            Passed::Known(value) => self.asm.a.mov(rax, value),
+            Passed::Register { register, shift, width } => {
+                self.fetch_register(frame, RAX, register.into())?;
+                let a = &mut self.asm.a;
+                if shift > 0 {
+                    a.shr(rax, i32::from(shift))?;
+                }
+                match (width & SIZE, width & SIGNED != 0) {
+                    (1, false) => a.movzx(eax, al),
+                    (1, true) => a.movsx(rax, al),
+                    (2, false) => a.movzx(eax, ax),
+                    (2, true) => a.movsx(rax, ax),
+                    (4, false) => a.mov(eax, eax),
+                    (4, true) => a.movsxd(rax, eax),
+                    _ => a.zero_bytes(),
+                }
+            }
+            Passed::Vector(number, _) => self.asm.a.movq(rax, XMM[usize::from(number) % XMM.len()]),
+            Passed::Memory(operand, _) => self.fetch_address(frame, operand),
+        }
     }
 
     /// At an entry, what reading clocks and operands has lost.

@@ -96,9 +96,16 @@ fn to_spare(bits: u32, request: &DetourRequest<'_>) -> Liveness {
     spare(bits, site, displaced.start.max(site.address), *stack, layout.handles_faults())
 }
 
+/// The registers of the operands that steps and bodies are given.
+fn read(request: &DetourRequest<'_>) -> impl Iterator<Item = u8> {
+    let fetched = request.operands.iter().flat_map(|operand| operand.registers());
+    let passed = request.runs.entry.iter().flat_map(|run| run.operands);
+    fetched.chain(passed.flat_map(|operand| operand.registers()))
+}
+
 /// Whether what a detour may use of the stack is what it needs.
 fn has_stack(bits: u32, request: &DetourRequest<'_>) -> bool {
-    let DetourRequest { site, payload, stack, operands, .. } = request;
+    let DetourRequest { site, payload, stack, .. } = request;
     let is_exit = payload.followed.is_some_and(|followed| matches!(followed.way, Way::Left(_)));
     match stack {
         Stack::Enough => true,
@@ -109,8 +116,7 @@ fn has_stack(bits: u32, request: &DetourRequest<'_>) -> bool {
         }
         Stack::AskedInGo => {
             let is_entry = site.address == site.function;
-            let mut read = operands.iter().flat_map(|operand| operand.registers());
-            let is_read = read.any(|register| goroutine::FREE_AT_ENTRY.contains(register));
+            let is_read = read(request).any(|register| goroutine::FREE_AT_ENTRY.contains(register));
             let way = payload.followed.map(|followed| followed.way);
             // By convention nobody does, but a jump may go by any register.
             let [_, probed, exit] = parts(request);
@@ -384,7 +390,7 @@ impl<'a> Template<'a> {
     /// Registers that a step reads are not dead, whatever the function does with them.
     pub(super) fn entry_liveness(&self) -> Liveness {
         let mut live = to_spare(self.bits, self.request);
-        for register in self.request.operands.iter().flat_map(|operand| operand.registers()) {
+        for register in read(self.request) {
             live.dead.0 &= !1u16.checked_shl(register.into()).unwrap_or(0);
         }
         if self.bits == 32 {

@@ -144,32 +144,37 @@ impl Template<'_> {
     }
 
     /// rax = the value of an operand as it was when the detour was entered. Loses rdx.
-    pub(super) fn fetch(&mut self, frame: &Frame, operand: Operand) -> Asm {
-        let (from, size) = match operand {
+    fn fetch(&mut self, frame: &Frame, operand: Operand) -> Asm {
+        let size = match operand {
             Operand::Register(register) => return self.fetch_register(frame, RAX, register.into()),
-            Operand::Memory { base, index, offset, size } => {
-                self.fetch_register(frame, RAX, base.into())?;
-                if let Some((index, scale)) = index {
-                    self.fetch_register(frame, RDX, index.into())?;
-                    self.asm.a.lea(rax, qword_ptr(rax + rdx * (1 << scale)))?;
-                }
-                (rax + offset, size)
-            }
-            Operand::At { address, size } => {
-                self.asm.a.mov(rax, address)?;
-                (rax + 0, size)
-            }
+            Operand::Memory { size, .. } | Operand::At { size, .. } => size,
         };
+        self.fetch_address(frame, operand)?;
         let a = &mut self.asm.a;
         match size {
-            1 => a.movzx(eax, byte_ptr(from)),
-            2 => a.movzx(eax, word_ptr(from)),
-            4 => a.mov(eax, dword_ptr(from)),
-            _ => a.mov(rax, qword_ptr(from)),
+            1 => a.movzx(eax, byte_ptr(rax)),
+            2 => a.movzx(eax, word_ptr(rax)),
+            4 => a.mov(eax, dword_ptr(rax)),
+            _ => a.mov(rax, qword_ptr(rax)),
         }
     }
 
-    fn fetch_register(&mut self, frame: &Frame, to: usize, register: usize) -> Asm {
+    /// rax = where an operand is in memory. Loses rdx.
+    pub(super) fn fetch_address(&mut self, frame: &Frame, operand: Operand) -> Asm {
+        match operand {
+            Operand::Register(_) => Ok(()),
+            Operand::Memory { base, index, offset, size: _ } => {
+                self.fetch_register(frame, RAX, base.into())?;
+                let a = &mut self.asm.a;
+                let Some((index, scale)) = index else { return a.lea(rax, qword_ptr(rax + offset)) };
+                self.fetch_register(frame, RDX, index.into())?;
+                self.asm.a.lea(rax, qword_ptr(rax + rdx * (1 << scale) + offset))
+            }
+            Operand::At { address, size: _ } => self.asm.a.mov(rax, address),
+        }
+    }
+
+    pub(super) fn fetch_register(&mut self, frame: &Frame, to: usize, register: usize) -> Asm {
         let pushed = self.pushed;
         let a = &mut self.asm.a;
         match frame.saved_place(register) {

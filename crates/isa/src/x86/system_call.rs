@@ -42,7 +42,7 @@ const CODE: [u8; 58] = [
 /// The routine.
 pub(crate) fn routine() -> Code {
     // Nine registers and the return address.
-    Code { bytes: CODE.into(), holes: vec![], takes: Takes::NONE, frame: 80 }
+    Code { bytes: CODE.into(), holes: vec![], takes: Takes::NONE, frame: 80, operands: vec![] }
 }
 
 #[cfg(test)]

@@ -74,7 +74,7 @@ struct Bodies {
 /// `None` where there are more than templates know, or they are told more of a site than its place.
 fn bodies(request: &DetourRequest<'_>) -> Option<Bodies> {
     let Runs { entry, at_return } = request.runs;
-    let one = |runs: &[Run]| match runs {
+    let one = |runs: &[Run<'_>]| match runs {
         [] => Some(None),
         [run] => (!run.takes.has(Extra::Operands)).then_some(Some((run.takes, run.frame))),
         _ => None,
@@ -213,7 +213,7 @@ fn encode_moved(request: &DetourRequest<'_>) -> Result<Detour, Reason> {
     };
     moved.site = &code;
     let addresses = request.runtime.routines.iter();
-    let [entry, at_return] = [request.runs.entry, request.runs.at_return].map(<[Run]>::to_vec);
+    let [entry, at_return] = [request.runs.entry, request.runs.at_return].map(<[Run<'_>]>::to_vec);
     let mut runs = [entry, at_return];
     for (runs, steps) in runs.iter_mut().zip(STEPS[BODIES..].chunks(2)) {
         for run in runs {

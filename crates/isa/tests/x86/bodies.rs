@@ -9,6 +9,7 @@ use crate::vectors;
 use iced_x86::code_asm::*;
 use trapless_isa::body::{Extra, Run, Runs, Takes};
 use trapless_isa::detour::*;
+use trapless_isa::passed::{FLOAT, Passed, SIGNED, extended};
 use trapless_isa::payload::*;
 use trapless_isa::{Machine as Isa, Operand, frames::Point};
 
@@ -23,8 +24,8 @@ const EXTRAS: u32 = 0x2040;
 const REGISTERS: u32 = 0x20c0;
 const FLOATS: u32 = 0x2140;
 const OPERANDS: u32 = 0x2180;
-const CALLED: u32 = 0x2200;
-const CALLED_ROUTINE: u32 = 0x2208;
+const CALLED: u32 = 0x2300;
+const CALLED_ROUTINE: u32 = 0x2308;
 
 /// General registers but r15 and the stack's, by number.
 const SAVED: [AsmRegister64; 13] = [rax, rcx, rdx, rbx, rsi, rdi, r8, r9, r10, r11, r12, r13, r14];
@@ -32,12 +33,41 @@ const VECTORS: [AsmRegisterXmm; 16] =
     [xmm0, xmm1, xmm2, xmm3, xmm4, xmm5, xmm6, xmm7, xmm8, xmm9, xmm10, xmm11, xmm12, xmm13, xmm14, xmm15];
 const FRAME: u32 = 8 + 8 + 0x80 + 0x100 + 64;
 
-/// How many operands are fetched.
-const FETCHED: [Operand; 3] = [
-    Operand::Register(2),
-    Operand::Memory { base: 4, index: Some((3, 0)), offset: 8, size: 8 },
-    Operand::Register(9),
+/// Operands of every form: what a body is told of them is [`passed`].
+const PASSED: [Passed; 12] = [
+    Passed::Register { register: 2, shift: 0, width: 8 },
+    Passed::Memory(Operand::Memory { base: 4, index: Some((3, 0)), offset: 8, size: 8 }, 8),
+    Passed::Register { register: 9, shift: 0, width: 4 | SIGNED },
+    Passed::Register { register: 0, shift: 8, width: 1 | SIGNED },
+    Passed::Register { register: 4, shift: 0, width: 8 },
+    Passed::Register { register: 15, shift: 0, width: 2 },
+    Passed::Known(0xffff_fffb),
+    Passed::Known(u64::MAX),
+    Passed::Memory(Operand::At { address: 0x1234_5678_9abc, size: 4 }, 4 | SIGNED),
+    Passed::Memory(Operand::Memory { base: 13, index: Some((12, 3)), offset: -0x7000_0000, size: 1 }, 1),
+    Passed::Vector(9, 8 | FLOAT),
+    Passed::Vector(2, 4 | FLOAT),
 ];
+
+/// What operands are in a state: two words each.
+fn passed(operands: &[Passed], hit: &State, pointer: u64) -> Vec<[u64; 2]> {
+    let register = |number: u8| if number == 4 { pointer } else { hit.registers[usize::from(number)] };
+    let operand = |operand: &Passed| {
+        let value = match *operand {
+            Passed::Known(value) => value,
+            Passed::Register { register: number, shift, width } => extended(register(number) >> shift, width),
+            Passed::Vector(number, _) => vector(hit, number.into()),
+            Passed::Memory(Operand::At { address, .. }, _) => address,
+            Passed::Memory(Operand::Memory { base, index, offset, .. }, _) => {
+                let index = index.map_or(0, |(number, scale)| register(number) << scale);
+                register(base).wrapping_add(index).wrapping_add_signed(offset.into())
+            }
+            Passed::Memory(Operand::Register(_), _) => panic!("a register is no memory"),
+        };
+        [value, operand.form().into()]
+    };
+    operands.iter().map(operand).collect()
+}
 
 fn at(offset: u32) -> AsmMemoryOperand {
     qword_ptr(r15 + offset as i32)
@@ -66,7 +96,7 @@ fn body(takes: Takes, address: u64) -> Vec<u8> {
             let (to, words) = match extra {
                 Extra::Registers => (REGISTERS, 16),
                 Extra::Floats => (FLOATS, 8),
-                Extra::Operands => (OPERANDS, FETCHED.len() as u32),
+                Extra::Operands => (OPERANDS, 2 * PASSED.len() as u32),
                 _ => continue,
             };
             for word in 0..words {
@@ -141,17 +171,22 @@ fn takes() -> Vec<Takes> {
     all
 }
 
-fn run(takes: Takes, site: u32) -> Run {
-    Run { body: BODY, takes, frame: FRAME, site }
+fn run(takes: Takes, site: u32) -> Run<'static> {
+    let operands = if takes.has(Extra::Operands) { &PASSED[..] } else { &[] };
+    Run { body: BODY, takes, frame: FRAME, site, operands }
 }
 
 /// The numbers of the registers in DWARF's order.
 const BY_DWARF: [usize; 16] = [0, 2, 1, 3, 6, 7, 5, 4, 8, 9, 10, 11, 12, 13, 14, 15];
 
-/// The low halves of vector registers: of a state to start from, which is laid out as XSAVE does, or of one at an exit, which is packed.
-fn floats(state: &State) -> [u64; 8] {
+/// The low half of a vector register: of a state to start from, which is laid out as XSAVE does, or of one at an exit, which is packed.
+fn vector(state: &State, number: usize) -> u64 {
     let first = if state.extended.len() == vectors::SIZE { 160 } else { vectors::PACKED_XMM };
-    std::array::from_fn(|n| u64::from_le_bytes(state.extended[first + 16 * n..][..8].try_into().unwrap()))
+    u64::from_le_bytes(state.extended[first + 16 * number..][..8].try_into().unwrap())
+}
+
+fn floats(state: &State) -> [u64; 8] {
+    std::array::from_fn(|n| vector(state, n))
 }
 
 /// What a body was told: by its extras, in order.
@@ -245,17 +280,14 @@ fn a_body_at_an_entry_finds_what_it_is_told_and_the_program_everything_as_it_was
                     let followed = at_return.map(|steps| Followed { lost: LOST, steps, way: Way::Paired });
                     let payload = Payload { entry, followed, ..Payload::default() };
                     machine.write(FUNCTION, &code);
-                    let called = Called { runs: Runs { entry: runs, at_return: &[] }, operands: &FETCHED };
+                    let called = Runs { entry: runs, at_return: &[] };
                     let where_to = ((FUNCTION, FUNCTION), (detour_at(0), Stack::Enough));
                     let probed =
                         Probed::calling(&machine, &code, where_to.0, where_to.1, &layout, payload, called);
                     let number = random.next() % 8;
                     let context = format!("{name}, {payload:?}, {} bodies", runs.len());
                     for round in 1..=2 {
-                        let mut start = machine.random(&mut random);
-                        // An operand that can be read.
-                        start.registers[3] = SLOT + 64 - start.registers[4];
-                        let operand = machine.get(SLOT + 72);
+                        let start = machine.random(&mut random);
                         run_both(&machine, &[&probed], Machine::thread(number), &start, &context);
                         let told = Told(&machine, takes);
                         let arguments = [7, 6, 2, 1, 8, 9].map(|register| start.registers[register]);
@@ -265,8 +297,8 @@ fn a_body_at_an_entry_finds_what_it_is_told_and_the_program_everything_as_it_was
                         check(&told, tid, &start, SLOT, site, &context);
                         assert!(told.extra(Extra::Entered).is_none_or(|entered| entered == 0), "{context}");
                         if takes.has(Extra::Operands) {
-                            let expected = [start.registers[2], operand, start.registers[9]];
-                            assert_eq!(told.words(OPERANDS), expected, "{context}");
+                            let told = told.words::<24>(OPERANDS);
+                            assert_eq!(told.as_chunks().0, passed(&PASSED, &start, SLOT), "{context}");
                         }
                         let called = [CALLED, CALLED_ROUTINE].map(|counter| machine.sum(counter));
                         assert_eq!(called, [round * runs.len() as u64; 2], "{context}");
@@ -321,7 +353,7 @@ fn a_body_at_a_return_finds_what_it_is_told_and_the_program_everything_as_it_was
                 let payload = Payload { entry: entries[entry], followed, ..Payload::default() };
                 let at_entry = if entry == 2 { &runs[..1] } else { &[] };
                 let runs = Runs { entry: at_entry, at_return: &runs };
-                let called = Called { runs, ..Called::default() };
+                let called = runs;
                 let place = (detour_at(0), Stack::Enough);
                 let probed =
                     Probed::calling(&machine, &code, (FUNCTION, FUNCTION), place, &layout, payload, called);
@@ -361,7 +393,7 @@ fn noted<'m>(
         Payload { followed: followed(Way::Left(call)), ..Payload::default() },
     ];
     let at = |address, detour, payload| {
-        let called = Called { runs, ..Called::default() };
+        let called = runs;
         Probed::calling(machine, code, (FUNCTION, address), (detour, stack), layout, payload, called)
     };
     [at(FUNCTION, detour_at(0), payloads[0]), at(FUNCTION + exit as u64, detour_at(2), payloads[1])]
@@ -418,7 +450,7 @@ fn threads_without_a_block_and_children_call_no_bodies_and_are_counted() {
     let steps = Steps::of([ReturnStep::Run(takes)]);
     let followed = Some(Followed { lost: LOST, steps, way: Way::Paired });
     let payload = Payload { entry: Steps::of([EntryStep::Run(takes)]), followed, ..Payload::default() };
-    let called = Called { runs: Runs { entry: &runs, at_return: &runs }, ..Called::default() };
+    let called = Runs { entry: &runs, at_return: &runs };
     let layout = layout(false);
     let place = ((FUNCTION, FUNCTION), (detour_at(0), Stack::Enough));
     let probed = Probed::calling(&machine, &code, place.0, place.1, &layout, payload, called);
@@ -463,7 +495,7 @@ fn w1_at_every_instruction_of_a_body_a_handler_is_shown_the_programs_registers()
                 let followed = steps.map(|steps| Followed { lost: LOST, steps, way: Way::Paired });
                 let own = entry.then_some(EntryStep::Run(takes));
                 let payload = Payload { entry: Steps::some_of([own]), followed, ..Payload::default() };
-                let called = Called { runs: Runs { entry: at_entry, at_return }, ..Called::default() };
+                let called = Runs { entry: at_entry, at_return };
                 let place = ((FUNCTION, FUNCTION), (detour_at(0), Stack::Enough));
                 let probed = [Probed::calling(&machine, &code, place.0, place.1, &layout, payload, called)];
                 let context = format!("{name}, {payload:?}");

@@ -6,7 +6,7 @@ use trapless_isa::body::Runs;
 use trapless_isa::detour::*;
 use trapless_isa::frames::Point;
 use trapless_isa::payload::*;
-use trapless_isa::{BranchTargets, Displaced, Machine as Isa, Operand, Site};
+use trapless_isa::{BranchTargets, Displaced, Machine as Isa, Site};
 
 /// Prologues, and what undoes them before a plain `ret`. Registers and flags are live at some and dead at others.
 pub const PROLOGUES: &[(&str, &[u8], &[u8])] = &[
@@ -32,13 +32,6 @@ pub const HITS: u32 = 128;
 pub const LOST: u32 = 136;
 pub const RETURNS: u32 = 144;
 pub const LATENCY: u32 = 512;
-
-/// What a detour calls, and the operands that it fetches for that.
-#[derive(Clone, Copy, Default)]
-pub struct Called<'a> {
-    pub runs: Runs<'a>,
-    pub operands: &'a [Operand],
-}
 
 /// A function with a probe that can be put in and taken out.
 pub struct Probed<'m> {
@@ -110,15 +103,7 @@ impl<'m> Probed<'m> {
             return None;
         }
         machine.write(FUNCTION, code);
-        Some(Self::written(
-            machine,
-            &site,
-            displaced,
-            (detour_at(0), stack),
-            layout,
-            COUNT,
-            Called::default(),
-        ))
+        Some(Self::written(machine, &site, displaced, (detour_at(0), stack), layout, COUNT, Runs::default()))
     }
 
     /// The same with what is displaced.
@@ -130,7 +115,7 @@ impl<'m> Probed<'m> {
         layout: &Layout,
         payload: Payload,
     ) -> Self {
-        Self::written(machine, site, displaced, (detour, Stack::Enough), layout, payload, Called::default())
+        Self::written(machine, site, displaced, (detour, Stack::Enough), layout, payload, Runs::default())
     }
 
     /// One that calls bodies, at an instruction of a function that stands there already.
@@ -141,13 +126,13 @@ impl<'m> Probed<'m> {
         (detour, stack): (u64, Stack),
         layout: &Layout,
         payload: Payload,
-        called: Called<'_>,
+        runs: Runs<'_>,
     ) -> Self {
         let isa = Isa::X86_64.isa();
         let targets = BranchTargets::default();
         let site = Site { address, function, code, padding: &[], targets: &targets };
         let displaced = isa.verdict(&site).jump.expect("a site for a jump");
-        Self::written(machine, &site, displaced, (detour, stack), layout, payload, called)
+        Self::written(machine, &site, displaced, (detour, stack), layout, payload, runs)
     }
 
     /// One that asks the goroutine for room on its stack, with what is displaced.
@@ -159,15 +144,7 @@ impl<'m> Probed<'m> {
         layout: &Layout,
         payload: Payload,
     ) -> Self {
-        Self::written(
-            machine,
-            site,
-            displaced,
-            (detour, Stack::AskedInGo),
-            layout,
-            payload,
-            Called::default(),
-        )
+        Self::written(machine, site, displaced, (detour, Stack::AskedInGo), layout, payload, Runs::default())
     }
 
     fn written(
@@ -177,14 +154,14 @@ impl<'m> Probed<'m> {
         (detour, stack): (u64, Stack),
         layout: &Layout,
         payload: Payload,
-        called: Called<'_>,
+        runs: Runs<'_>,
     ) -> Self {
         let (isa, code, function) = (Isa::X86_64.isa(), site.code, site.function);
         let runtime = machine.runtime(layout);
         let from = (displaced.start - function) as usize;
         let original = code[from..][..usize::from(displaced.length)].to_vec();
         let request = DetourRequest {
-            runs: called.runs,
+            runs,
             address: detour,
             displaced,
             original: &original,
@@ -193,7 +170,7 @@ impl<'m> Probed<'m> {
             stack,
             layout,
             runtime: &runtime,
-            operands: called.operands,
+            operands: &[],
             tells: true,
         };
         let written = isa.detour(&request).unwrap();

@@ -46,7 +46,8 @@ fn asked(n: u32) -> [(&'static str, Payload); ASKED] {
 }
 
 /// A body that every function calls.
-const RUN: Run = Run {
+const RUN: Run<'_> = Run {
+    operands: &[],
     body: 0x7fff_1234_5678,
     takes: Takes::of(&[Extra::Site, Extra::Time, Extra::InstructionPointer]),
     frame: 256,
@@ -103,7 +104,7 @@ fn filled_in_detours_are_those_that_the_encoder_writes() {
         library.filter_map(|(_, paths)| Library::open(paths)).find(|l| l.machine == Machine::X86_64);
     let Some(library) = library else { return };
     let functions = found(&library);
-    let runs: Vec<[Run; 1]> = (0..functions.len()).map(|n| [Run { site: n as u32, ..RUN }]).collect();
+    let runs: Vec<[Run<'_>; 1]> = (0..functions.len()).map(|n| [Run { site: n as u32, ..RUN }]).collect();
     let usual = (0..ASKED).map(|which| (which, Stack::Enough));
     for (which, stack) in usual.chain([(0, Stack::NoneInGo)]) {
         let what = asked(0)[which].0;

@@ -149,7 +149,16 @@ impl Maker<'_> {
 
     fn read(&mut self, code: &mut Vec<Statement>) {
         let (run, from) = (self.run(), self.address());
-        match self.random.below(4) {
+        match self.random.below(6) {
+            4 => {
+                let (into, argument) = (self.int_local(), self.random.below(4) as u8);
+                code.push(Statement::Operand { into, argument, ok: self.optional() });
+            }
+            5 => {
+                let (into, argument) = (self.float_local(), self.random.below(4) as u8);
+                code.push(Statement::Operand { into, argument, ok: self.optional() });
+                code.push(self.number(into));
+            }
             0 => {
                 let (into, as_) = (self.int_local(), self.width());
                 code.push(Statement::Read { into, from, as_, ok: self.optional() });

@@ -335,6 +335,7 @@ impl Expr {
             | Kind::Bytes(_)
             | Kind::Variable(_)
             | Kind::Context(_)
+            | Kind::Operand(_)
             | Kind::Address(_) => true,
             Kind::Get(key) | Kind::Number(key) | Kind::Words(key) => {
                 key.key.as_ref().is_none_or(|key| key.is_pure())

@@ -9,6 +9,7 @@ use super::types::{Clock, Int, Type};
 use crate::ir::{ClockKind, Context, Unary};
 use crate::source::Span;
 use std::sync::Arc;
+use trapless_isa::passed::MOST_PASSED;
 
 /// What the kernel alone knows, and what to do instead.
 const KERNELS: [(&str, &str); 18] = [
@@ -186,7 +187,7 @@ impl Checker<'_> {
     fn argument(&mut self, name: &str, number: u64, span: Span) -> Expr {
         let word = |context| Expr { of: Type::UINT64, span, kind: Kind::Context(context) };
         match self.at.clause.kind {
-            ClauseKind::Usdt if number < 12 => word(Context::Operand(number as u8)),
+            ClauseKind::Usdt if number < MOST_PASSED as u64 => self.operand(number as u8, span),
             ClauseKind::Entry | ClauseKind::Inside | ClauseKind::Return
                 if number < self.environment.machine().arguments.into() =>
             {
@@ -206,6 +207,14 @@ impl Checker<'_> {
                 Expr::nothing(span)
             }
         }
+    }
+
+    /// An argument of a USDT probe: a word, or a double where the notes of all places say so.
+    pub(super) fn operand(&mut self, argument: u8, span: Span) -> Expr {
+        let mut points = self.at.clause.points.iter();
+        let is_float = points.all(|point| self.environment.is_float_operand(&point.point, argument));
+        let of = if is_float { Type::Float(8) } else { Type::UINT64 };
+        Expr { of, span, kind: Kind::Operand(argument) }
     }
 
     fn in_target(&mut self, name: &str, span: Span) {

@@ -67,6 +67,12 @@ pub trait Environment {
         None
     }
 
+    /// Whether the notes of a USDT probe say of all its places that the argument is a floating-point number.
+    fn is_float_operand(&self, point: &ProbePoint, argument: u8) -> bool {
+        _ = (point, argument);
+        false
+    }
+
     /// The value of a name of an enum, with the enum, for those that the script does not define.
     fn enumerator(&self, name: &str) -> Option<(Described, i64)> {
         _ = name;

@@ -126,6 +126,8 @@ pub enum Kind {
     Words(Key),
     /// Something of the hit.
     Context(ir::Context),
+    /// An argument of the USDT probe.
+    Operand(u8),
     /// An operation.
     Unary(ir::Unary, Box<Expr>),
     /// An operation.
@@ -272,7 +274,7 @@ impl Expr {
     /// Whether it is the same whenever it is asked for during a hit.
     pub fn is_lasting(&self) -> bool {
         match &self.kind {
-            Kind::Int(_) | Kind::Text(_) => true,
+            Kind::Int(_) | Kind::Text(_) | Kind::Operand(_) => true,
             Kind::Context(context) => !matches!(
                 context,
                 ir::Context::Time(_)
@@ -295,6 +297,7 @@ impl Expr {
                 (Kind::Int(a), Kind::Int(b)) => a == b,
                 (Kind::Text(a), Kind::Text(b)) => a == b,
                 (Kind::Context(a), Kind::Context(b)) => a == b,
+                (Kind::Operand(a), Kind::Operand(b)) => a == b,
                 (Kind::Convert(a), Kind::Convert(b)) => a.is_like(b),
                 (Kind::Unary(op, a), Kind::Unary(other, b)) => op == other && a.is_like(b),
                 (Kind::Binary(op, a, b), Kind::Binary(other, c, d)) => {

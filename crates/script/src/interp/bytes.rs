@@ -77,6 +77,12 @@ impl Run<'_, '_> {
                     self.frame.set(*length, told as u64);
                 }
             }
+            Statement::Operand { into, argument, ok } => {
+                let scalar = self.body.locals.get(into.0 as usize).copied().unwrap_or(Scalar::Int);
+                let value = self.host.hit.operand(*argument, scalar);
+                self.frame.set(*into, value.unwrap_or(0));
+                self.tell(*ok, value.is_some());
+            }
             Statement::StringLength { into, of, size } => {
                 let length = string(self.bytes(of, *size)).len() as u64;
                 self.frame.set(*into, length);

@@ -4,7 +4,7 @@
 //! the memory that it shares with it, and tells its messages to the same printer as a probe that runs in the tool itself.
 
 use super::Added;
-use crate::ir::{Context, MapId, MessageId, StackWalk};
+use crate::ir::{Context, MapId, MessageId, Scalar, StackWalk};
 
 /// All that a run of a body is given.
 pub struct Host<'a> {
@@ -24,6 +24,13 @@ pub trait Hit {
     /// Reads memory of the process from an address on, and gives how many bytes could be read: all ahead of the first one that could not.
     /// The rest of `into` does not matter. The range does not wrap around the end of the address space.
     fn read(&mut self, address: u64, into: &mut [u8]) -> usize;
+
+    /// An argument of the USDT probe, from 0 on: an integer of 64 bits, or the bits of a double. `None` where it cannot be read, as where no such
+    /// probe was hit.
+    fn operand(&mut self, argument: u8, scalar: Scalar) -> Option<u64> {
+        _ = (argument, scalar);
+        None
+    }
 
     /// The number of the call stack, cut to `frames` frames (1 to 127); 0 if it could not be kept.
     fn stack(&mut self, frames: u8, by: StackWalk) -> u64;

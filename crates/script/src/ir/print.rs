@@ -191,6 +191,9 @@ impl Lines<'_> {
                 format!("{}{} = words of map {}{}", into(found), self.place(to), map.0, key(place, map))
             }
             Statement::Stack { into, frames, .. } => format!("l{} = stack of {frames}", into.0),
+            Statement::Operand { into: to, argument, ok } => {
+                format!("{}l{} = operand {argument}", into(ok), to.0)
+            }
             Statement::ThreadName { to } => format!("{}(16) = thread name", self.place(to)),
             Statement::Emit { message, parts } => {
                 let parts: Vec<String> = parts.iter().map(|part| self.part(part)).collect();

@@ -142,6 +142,7 @@ impl Checker<'_> {
             | Statement::Read { .. }
             | Statement::ReadBytes { .. }
             | Statement::ReadString { .. }
+            | Statement::Operand { .. }
             | Statement::StringLength { .. }
             | Statement::Compare { .. }
             | Statement::Find { .. } => self.bytes(statement),
@@ -222,6 +223,14 @@ impl Checker<'_> {
                 self.int(from)?;
                 self.int(most)?;
                 self.optional(*length)
+            }
+            Statement::Operand { into, argument, ok } => {
+                self.local(*into)?;
+                self.optional(*ok)?;
+                match usize::from(*argument) < trapless_isa::passed::MOST_PASSED {
+                    true => Ok(()),
+                    false => Err(Fault::Operand(*argument)),
+                }
             }
             Statement::StringLength { into, of, size } => {
                 self.int_local(*into)?;

@@ -142,7 +142,8 @@ impl Lowering<'_, '_> {
             | Kind::Float(_)
             | Kind::Text(_)
             | Kind::Bytes(_)
-            | Kind::Context(_) => false,
+            | Kind::Context(_)
+            | Kind::Operand(_) => false,
             Kind::Variable(other) => *other == variable,
             Kind::Call(Call::Comm | Call::Stack(_)) => false,
             Kind::Call(Call::Str(from, None)) => self.reads(from, variable),

@@ -32,6 +32,7 @@ impl Lowering<'_, '_> {
                 Home::Scratch(at) => load(Place::Scratch(at), &value.of),
             },
             Kind::Context(context) => self.context(*context),
+            Kind::Operand(argument) => self.operand(*argument, &value.of),
             Kind::Unary(op, of) => {
                 let of = self.scalar(of);
                 unary(*op, of)
@@ -245,6 +246,19 @@ impl Lowering<'_, '_> {
         let ok = self.local(Scalar::Int);
         self.emit(Statement::Read { into, from: from.clone(), as_, ok: Some(ok) });
         self.tell_unread(ok, from);
+        Expression::Local(into)
+    }
+
+    fn operand(&mut self, argument: u8, of: &Type) -> Expression {
+        let into = self.local(scalar(of).unwrap_or(Scalar::Int));
+        if !self.tells_failures {
+            self.emit(Statement::Operand { into, argument, ok: None });
+            return Expression::Local(into);
+        }
+        let ok = self.local(Scalar::Int);
+        self.emit(Statement::Operand { into, argument, ok: Some(ok) });
+        // Where in memory it is, is each site's own.
+        self.tell_unread(ok, Expression::Int(0));
         Expression::Local(into)
     }
 

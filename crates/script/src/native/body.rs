@@ -7,10 +7,11 @@ use super::stacks::{ARRIVING, BY_FRAMES, START_WORDS, Start};
 use super::{Common, Moment, Refusal};
 use crate::ir::*;
 use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::types::{F64, I64};
-use cranelift_codegen::ir::{Block, InstBuilder, Value};
+use cranelift_codegen::ir::types::{F32, F64, I32, I64};
+use cranelift_codegen::ir::{Block, InstBuilder, MemFlagsData, Value};
 use cranelift_frontend::Variable;
 use trapless_isa::body::{Extra, REGISTERS, Returned, Takes};
+use trapless_isa::passed::{MEMORY, MOST_PASSED, Number, SIZE, Wanted};
 use trapless_wire::{SCRATCH_HEAD, SCRATCH_LEVELS, THREAD_LEVEL, THREAD_NO_SCRATCH, THREAD_OUT_OF_FUEL};
 
 /// A body that is being made.
@@ -23,6 +24,7 @@ pub(super) struct Maker<'a, 'e> {
     /// What it is called with: six registers, then the extras.
     pub(super) arguments: &'a [Value],
     pub(super) takes: Takes,
+    operands: &'a [Wanted],
     pub(super) locals: Vec<Variable>,
     pub(super) scratch: Option<At>,
     /// How many levels of scratch were claimed before it claimed its own.
@@ -46,6 +48,7 @@ fn takes(common: &Common<'_>, code: &[Statement], moment: Moment) -> Takes {
         Statement::Read { .. } | Statement::ReadBytes { .. } | Statement::ReadString { .. } => {
             takes = takes.with(Extra::Tid);
         }
+        Statement::Operand { .. } => takes = takes.with(Extra::Operands).with(Extra::Tid),
         Statement::Stack { .. } => {
             takes = takes.with(Extra::Registers).with(Extra::Tid);
             if moment != Moment::Return {
@@ -62,6 +65,28 @@ fn takes(common: &Common<'_>, code: &[Statement], moment: Moment) -> Takes {
         _ => {}
     });
     takes
+}
+
+/// The operands that a body asks for, each once.
+fn operands(body: &Body) -> Vec<Wanted> {
+    let mut wanted = Vec::new();
+    each_statement(&body.code, &mut |statement| {
+        if let Statement::Operand { into, argument, .. } = statement {
+            wanted.push(wanted_of(body, *into, *argument));
+        }
+    });
+    wanted.sort_unstable();
+    wanted.dedup();
+    wanted
+}
+
+/// What a statement asks for that puts an operand into a local.
+fn wanted_of(body: &Body, into: LocalId, argument: u8) -> Wanted {
+    let number = match body.locals.get(into.0 as usize) {
+        Some(Scalar::Float) => Number::Float,
+        _ => Number::Integer,
+    };
+    Wanted { argument, number }
 }
 
 /// Calls `see` with each value of the hit that some code asks for.
@@ -85,7 +110,6 @@ fn extras_of(what: Context, moment: Moment) -> Takes {
         Context::Cpu | Context::NumaNode => Extra::Processor,
         Context::Tid => Extra::Tid,
         Context::InstructionPointer => Extra::InstructionPointer,
-        Context::Operand(_) => Extra::Operands,
         Context::ReturnAddress | Context::Frame if moment != Moment::Return => Extra::StackPointer,
         Context::FloatRegister(number) if number != 0 || moment != Moment::Return => Extra::Floats,
         Context::Register(7) => Extra::StackPointer,
@@ -106,7 +130,12 @@ pub(super) fn compile(
     moment: Moment,
 ) -> Result<Piece, Refusal> {
     let body = common.program.bodies.get(id.0 as usize).ok_or(Refusal::NoBody(id))?;
-    let takes = takes(common, &body.code, moment);
+    let (takes, operands) = (takes(common, &body.code, moment), operands(body));
+    if operands.len() > MOST_PASSED {
+        return Err(Refusal::Missing(
+            "room for an argument both as an integer and as a floating-point number",
+        ));
+    }
     let words = 6 + takes.count() as usize;
     let mut piece = workshop.piece(words, false, |e, arguments| {
         let [exit, out_of_fuel] = [(); 2].map(|()| e.block());
@@ -134,6 +163,7 @@ pub(super) fn compile(
             moment,
             arguments,
             takes,
+            operands: &operands,
             locals,
             scratch: None,
             level: None,
@@ -149,6 +179,7 @@ pub(super) fn compile(
         Ok(())
     })?;
     piece.code.takes = takes;
+    piece.code.operands = operands;
     Ok(piece)
 }
 
@@ -350,10 +381,62 @@ impl Maker<'_, '_> {
             | Statement::MapZero(_)
             | Statement::Aggregate { .. }
             | Statement::AggregateGet { .. } => self.on_map(statement)?,
+            Statement::Operand { into, argument, ok } => self.operand(*into, *argument, *ok)?,
             Statement::Stack { into, frames, by } => self.stack(*into, *frames, *by)?,
             Statement::Emit { message, parts } => self.emit(*message, parts)?,
         }
         Ok(())
+    }
+
+    /// An operand of the site's note, of which the detour has made two words.
+    fn operand(&mut self, into: LocalId, argument: u8, ok: Option<LocalId>) -> Result<(), Refusal> {
+        let body = self.common.program.bodies.get(self.id.0 as usize).ok_or(Refusal::NoBody(self.id))?;
+        let wanted = wanted_of(body, into, argument);
+        let index = self.operands.iter().position(|own| *own == wanted);
+        let index = index.ok_or(Refusal::Missing("operand of that number"))?;
+        let all = self.extra(Extra::Operands)?;
+        let own = At(all, 16 * index as i32);
+        let [word, form] = [self.e.load(own), self.e.load(own.plus(8))];
+        let one = self.e.int(1);
+        let (value, whole) = (self.e.set_new(word), self.e.set_new(one));
+        let [in_memory, known] = [(); 2].map(|()| self.e.block());
+        let is_in_memory = self.e.b.ins().band_imm_s(form, i64::from(MEMORY));
+        self.e.b.ins().brif(is_in_memory, in_memory, &[], known, &[]);
+        self.e.b.switch_to_block(in_memory);
+        let (tid, number) = (self.extra(Extra::Tid)?, self.registry.number(Routine::ReadOperand));
+        let (own, results) = (self.e.pointer(own), self.results());
+        self.e.call(number, &[own, tid, results.0]);
+        for (variable, word) in [(value, 0), (whole, 8)] {
+            let read = self.e.load(results.plus(word));
+            self.e.b.def_var(variable, read);
+        }
+        self.e.go_on(known);
+        let value = self.e.b.use_var(value);
+        match wanted.number {
+            Number::Integer => self.set(into, value),
+            Number::Float => self.float_operand(into, value, form),
+        }
+        let whole = self.e.b.use_var(whole);
+        self.tell(ok, whole);
+        Ok(())
+    }
+
+    /// A double, by the bits of one or of a float.
+    fn float_operand(&mut self, into: LocalId, bits: Value, form: Value) {
+        let [single, double, known] = [(); 3].map(|()| self.e.block());
+        let size = self.e.b.ins().band_imm_s(form, i64::from(SIZE));
+        let is_single = self.e.is_imm(IntCC::Equal, size, 4);
+        self.e.b.ins().brif(is_single, single, &[], double, &[]);
+        self.e.b.switch_to_block(single);
+        let low = self.e.b.ins().ireduce(I32, bits);
+        let low = self.e.b.ins().bitcast(F32, MemFlagsData::new(), low);
+        let value = self.e.b.ins().fpromote(F64, low);
+        self.set(into, value);
+        self.e.jump(known);
+        self.e.b.switch_to_block(double);
+        let value = self.e.b.ins().bitcast(F64, MemFlagsData::new(), bits);
+        self.set(into, value);
+        self.e.go_on(known);
     }
 
     /// The stack of the hit: at a return, as it is when the caller goes on.

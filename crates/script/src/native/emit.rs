@@ -20,7 +20,7 @@ use cranelift_codegen::ir::{
 use cranelift_codegen::isa::{CallConv, OwnedTargetIsa};
 use cranelift_codegen::{Context, FinalizedRelocTarget, control::ControlPlane};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
-use trapless_isa::body::{Code, Hole, Takes};
+use trapless_isa::body::{Code, Hole};
 use trapless_isa::{Flow, Machine};
 
 /// Namespace of cranelift's names: routines of the program.
@@ -129,7 +129,7 @@ impl Workshop {
         }
         // Below the return address: the saved frame pointer, and what is below that.
         let below = compiled.buffer.frame_layout().map_or(0, |layout| layout.frame_to_fp_offset);
-        let code = Code { bytes, holes, takes: Takes::NONE, frame: 16 + below };
+        let code = Code { bytes, holes, frame: 16 + below, ..Code::default() };
         Ok(Piece { code, calls })
     }
 }

@@ -75,6 +75,7 @@ pub(super) fn each_expression<'a>(statement: &'a Statement, see: &mut dyn FnMut(
         | Statement::MapLength { .. }
         | Statement::MapClear(_)
         | Statement::MapZero(_)
+        | Statement::Operand { .. }
         | Statement::Stack { .. } => {}
     }
     let index = |place: &'a Place| match place {
@@ -150,10 +151,6 @@ impl Maker<'_, '_> {
             }
             Context::Frame if self.moment == Moment::Entry => self.extra(Extra::StackPointer)?,
             Context::ReturnAddress | Context::Frame => return Err(refused),
-            Context::Operand(number) => {
-                let words = self.extra(Extra::Operands)?;
-                self.e.load(At(words, 8 * i32::from(number)))
-            }
             Context::Site => self.extra(Extra::Site)?,
             Context::Tid => self.extra(Extra::Tid)?,
             Context::Pid => self.shared_word(SCRIPT_PID),

@@ -9,8 +9,9 @@ use super::tables::TableCode;
 use super::{Common, Refusal};
 use crate::ir::*;
 use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::types::F64;
+use cranelift_codegen::ir::types::{F64, I8, I16, I32, I64};
 use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Value};
+use trapless_isa::passed::{SIGNED, SIZE};
 use trapless_wire::{PATIENCE, RESERVED, THREAD_HEAD, THREAD_LOST, THREAD_RING, THREAD_TAIL, THREAD_UNREAD};
 
 /// A routine. Those of maps are of the map with this number. What they are called with is told at each; the last argument is where
@@ -21,6 +22,8 @@ pub(super) enum Routine {
     System,
     /// Reads foreign memory: to, from, how many bytes, the thread's id. How many were read.
     ReadMemory,
+    /// Reads an operand in memory: where its two words are, the thread's id. Two words: its bits, extended to 64, and whether it could be read.
+    ReadOperand,
     /// Reads a string to bytes that are 0: to, from, how many bytes at most with the final zero, the thread's id. Its length, or -1.
     ReadString,
     /// Reserves a record: its first word. Its address, or 0.
@@ -68,9 +71,22 @@ impl Registry {
         number as u16
     }
 
-    /// Whether it is one of those that are needed.
-    pub(super) fn has(&self, routine: Routine) -> bool {
-        self.0.contains(&routine)
+    /// Whether some bodies lead to a system call, by the calls of all routines, and not only where an operand is read.
+    pub(super) fn makes_system_calls(&self, bodies: &[Piece], routines: &[Piece]) -> bool {
+        let mut reached: Vec<u16> = bodies.iter().flat_map(|body| &body.calls).copied().collect();
+        let mut next = 0;
+        while let Some(&number) = reached.get(next) {
+            next += 1;
+            match self.0.get(usize::from(number)) {
+                Some(Routine::System) => return true,
+                Some(Routine::ReadOperand) => continue,
+                _ => {}
+            }
+            let calls = routines.get(usize::from(number)).map_or(&[][..], |routine| &routine.calls);
+            let new: Vec<u16> = calls.iter().filter(|call| !reached.contains(call)).copied().collect();
+            reached.extend(new);
+        }
+        false
     }
 
     /// Compiles all of them, with those that they need.
@@ -110,6 +126,15 @@ impl Registry {
                     let [to, from, length, tid, out] = arguments else { return Ok(()) };
                     let read = read_memory(e, system, unread, [*to, *from, *length, *tid]);
                     e.store(read, At(*out, 0));
+                    e.finish();
+                    Ok(())
+                })
+            }
+            Routine::ReadOperand => {
+                let read = self.number(Routine::ReadMemory);
+                workshop.piece(3, false, |e, arguments| {
+                    let [words, tid, out] = arguments else { return Ok(()) };
+                    read_operand(e, read, [*words, *tid], At(*out, 0));
                     e.finish();
                     Ok(())
                 })
@@ -313,6 +338,7 @@ fn on_table(e: &mut Emit<'_>, routine: Routine, map: &MapCode, table: &TableCode
         }
         Routine::System
         | Routine::ReadMemory
+        | Routine::ReadOperand
         | Routine::ReadString
         | Routine::Reserve
         | Routine::Stack
@@ -377,6 +403,54 @@ fn read_memory(e: &mut Emit<'_>, system: u16, unread: Base, arguments: [Value; 4
     e.count(unread);
     e.go_on(over);
     e.b.use_var(done)
+}
+
+/// Reads an operand of the form that its second word says. The page that its words are in has just been written to by the detour, and so
+/// what is in it may be read plainly: it is the stack, on which compilers keep most operands that are in memory.
+fn read_operand(e: &mut Emit<'_>, read: u16, [words, tid]: [Value; 2], out: At) {
+    let [address, form] = [0, 8].map(|offset| e.load(At(words, offset)));
+    let size = e.b.ins().band_imm_s(form, i64::from(SIZE));
+    let [elsewhere, known] = [(); 2].map(|()| e.block());
+    let (found, results) = (e.slot(8), e.results());
+    let zero = e.int(0);
+    e.store(zero, found);
+    let last = e.b.ins().iadd(address, size);
+    let last = e.b.ins().iadd_imm_s(last, -1);
+    for end in [address, last] {
+        let apart = e.b.ins().bxor(end, words);
+        let pages = e.b.ins().ushr_imm_s(apart, 12);
+        e.leave_if(pages, elsewhere);
+    }
+    for (bytes, type_) in [(1, I8), (2, I16), (4, I32), (8, I64)] {
+        let is_it = e.is_imm(IntCC::Equal, size, bytes);
+        e.when(is_it, |e| {
+            let part = e.load_as(type_, At(address, 0));
+            e.store(part, found);
+        });
+    }
+    let whole = e.int(1);
+    let whole = e.set_new(whole);
+    e.jump(known);
+    e.b.switch_to_block(elsewhere);
+    let to = e.pointer(found);
+    e.call(read, &[to, address, size, tid, results.0]);
+    let count = e.load(results);
+    let is_whole = e.is(IntCC::Equal, count, size);
+    let is_whole = e.b.ins().uextend(I64, is_whole);
+    e.b.def_var(whole, is_whole);
+    e.go_on(known);
+    let whole = e.b.use_var(whole);
+    // Bytes ahead of one that is missing are no operand.
+    let word = e.load(found);
+    let word = e.b.ins().select(whole, word, zero);
+    let (bits, all) = (e.b.ins().ishl_imm_s(size, 3), e.int(64));
+    let above = e.b.ins().isub(all, bits);
+    let up = e.b.ins().ishl(word, above);
+    let signed = e.b.ins().sshr(up, above);
+    let is_signed = e.b.ins().band_imm_s(form, i64::from(SIGNED));
+    let word = e.b.ins().select(is_signed, signed, word);
+    e.store(word, out);
+    e.store(whole, out.plus(8));
 }
 
 /// The first piece of a string has so many bytes: most strings end there.

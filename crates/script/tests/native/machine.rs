@@ -1,10 +1,12 @@
 //! A target in our own process: a region, a thread's block and code that can be run.
 
 use std::arch::global_asm;
+use std::cell::Cell;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use trapless_isa::Machine;
 use trapless_isa::body::{Extra, Takes};
+use trapless_isa::passed::{FLOAT, MEMORY, MOST_PASSED, Number, Wanted};
 use trapless_script::ir::{BodyId, Program};
 use trapless_script::native::{Moment, NativeProgram, Refusal, Target, compile};
 use trapless_wire::{Atomics, Clock, MessageRing, PAGE, Words, WordsMut};
@@ -84,13 +86,24 @@ impl Atomics for Mapping {
     }
 }
 
+/// Operands as a body is given them, in one page.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(align(256))]
+pub struct Passed(pub [[u64; 2]; MOST_PASSED]);
+
+/// How many arguments USDT probes have here.
+pub const OPERANDS: usize = 4;
+
 /// A hit: what a detour would hand over.
 #[derive(Clone, Debug)]
 pub struct Hit {
     pub arguments: [u64; 6],
     pub registers: [u64; 16],
     pub floats: [u64; 8],
-    pub operands: [u64; 8],
+    /// What a detour makes of the first arguments of a USDT probe: a word and its form.
+    pub operands: [[u64; 2]; OPERANDS],
+    /// Where they are for the body that is called: those that it asks for.
+    pub passed: Cell<Passed>,
     pub site: u64,
     pub ticks: u64,
     pub entered: u64,
@@ -109,7 +122,8 @@ impl Default for Hit {
             arguments: [0; 6],
             registers: [0; 16],
             floats: [0; 8],
-            operands: [0; 8],
+            operands: [[0; 2]; OPERANDS],
+            passed: Cell::default(),
             site: 3,
             ticks: 1_000_000,
             entered: 999_000,
@@ -123,7 +137,12 @@ impl Default for Hit {
 
 impl Hit {
     /// What lies on the stack. Takes no memory of the heap: handlers ask for it, too.
-    pub fn extras(&self, takes: Takes) -> ([u64; Extra::ALL.len()], usize) {
+    pub fn extras(&self, takes: Takes, wanted: &[Wanted]) -> ([u64; Extra::ALL.len()], usize) {
+        let mut passed = self.passed.get();
+        for (to, wanted) in passed.0.iter_mut().zip(wanted) {
+            *to = self.operand(*wanted);
+        }
+        self.passed.set(passed);
         let address = |words: &[u64]| words.as_ptr() as u64;
         let mut extras = [0; Extra::ALL.len()];
         for (place, extra) in extras.iter_mut().zip(takes.iter()) {
@@ -137,10 +156,27 @@ impl Hit {
                 Extra::InstructionPointer => self.instruction,
                 Extra::Registers => address(&self.registers),
                 Extra::Floats => address(&self.floats),
-                Extra::Operands => address(&self.operands),
+                Extra::Operands => self.passed.as_ptr() as u64,
             };
         }
         (extras, takes.count() as usize)
+    }
+
+    /// An operand as it is passed for what it is taken for: a note that says otherwise would have been refused.
+    pub fn operand(&self, wanted: Wanted) -> [u64; 2] {
+        let [word, form] = self.operands[usize::from(wanted.argument) % OPERANDS];
+        let size = form & 8 | if form & 12 == 4 { 4 } else { 0 };
+        let memory = form & u64::from(MEMORY);
+        let form = match wanted.number {
+            Number::Integer if memory == 0 => 0,
+            Number::Integer => form & !u64::from(FLOAT),
+            // A double in a register, a float in one, or either in memory.
+            Number::Float if memory == 0 && size == 8 => 0,
+            Number::Float if memory == 0 => 4 | u64::from(FLOAT),
+            Number::Float if size == 8 => memory | u64::from(FLOAT) | 8,
+            Number::Float => memory | u64::from(FLOAT) | 4,
+        };
+        [word, form]
     }
 }
 
@@ -150,7 +186,7 @@ pub struct Ready {
     pub region: Mapping,
     #[expect(dead_code, reason = "it is run")]
     code: Mapping,
-    bodies: Vec<(usize, Takes)>,
+    bodies: Vec<(usize, Takes, Vec<Wanted>)>,
     blocks: u64,
     stride: u64,
 }
@@ -193,7 +229,9 @@ impl Ready {
         code.protect(0, code.size, libc::PROT_READ | libc::PROT_EXEC);
         let first = native.code.routines.len();
         let bodies = starts[first..].iter().zip(&native.code.bodies);
-        let bodies = bodies.map(|(start, body)| (code.address as usize + start, body.takes)).collect();
+        let bodies = bodies
+            .map(|(start, body)| (code.address as usize + start, body.takes, body.operands.clone()))
+            .collect();
         Ok(Self { native, region, code, bodies, blocks, stride })
     }
 
@@ -211,16 +249,14 @@ impl Ready {
     }
 
     pub fn run(&self, body: usize, thread: u64, hit: &Hit) {
-        let (code, takes) = self.bodies[body];
-        let (extras, count) = hit.extras(takes);
+        let (code, (extras, count)) = (self.bodies[body].0, self.extras(body, hit));
         // SAFETY: code that was compiled for this region, called as it asks for.
         unsafe { call_body(code, self.block(thread), &hit.arguments, extras.as_ptr(), count) };
     }
 
     /// The same, with a SIGTRAP after each instruction.
     pub fn run_stepped(&self, body: usize, thread: u64, hit: &Hit) {
-        let (code, takes) = self.bodies[body];
-        let (extras, count) = hit.extras(takes);
+        let (code, (extras, count)) = (self.bodies[body].0, self.extras(body, hit));
         // SAFETY: the trap flag is set and taken away again; a handler is there. The rest as above.
         unsafe {
             std::arch::asm!("pushfq", "or qword ptr [rsp], 0x100", "popfq");
@@ -231,8 +267,7 @@ impl Ready {
 
     /// The same with registers and vectors full of patterns; those afterwards.
     pub fn run_watched(&self, body: usize, thread: u64, hit: &Hit, before: &[u64; 48]) -> [u64; 48] {
-        let (code, takes) = self.bodies[body];
-        let (extras, count) = hit.extras(takes);
+        let (code, (extras, count)) = (self.bodies[body].0, self.extras(body, hit));
         let mut state = *before;
         state[15] = self.block(thread);
         let mut after = [0; 48];
@@ -251,8 +286,9 @@ impl Ready {
         }
     }
 
-    pub fn takes(&self, body: usize) -> Takes {
-        self.bodies[body].1
+    /// What lies on the stack of a body's hit.
+    pub fn extras(&self, body: usize, hit: &Hit) -> ([u64; 9], usize) {
+        hit.extras(self.bodies[body].1, &self.bodies[body].2)
     }
 }
 

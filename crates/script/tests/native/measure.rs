@@ -65,7 +65,7 @@ fn what_a_run_costs() {
             let hit = Hit::default();
             let bodies = measured.ready.native.code.bodies.len();
             let extras = (0..bodies).map(|body| {
-                let (extras, count) = hit.extras(measured.ready.takes(body));
+                let (extras, count) = measured.ready.extras(body, &hit);
                 extras[..count].to_vec()
             });
             let extras: Vec<Vec<u64>> = extras.collect();

@@ -2,6 +2,7 @@
 
 use crate::machine::{Hit, Ready, SHARED, clock};
 use std::collections::BTreeMap;
+use trapless_isa::passed::{FLOAT, MEMORY, MOST_PASSED, Number, SIGNED, SIZE, Wanted, extended};
 use trapless_script::arbitrary::{Options, program};
 use trapless_script::interp::{self, Host, Maps, Outcome, Sink, maps::Tables};
 use trapless_script::ir::*;
@@ -24,7 +25,6 @@ pub fn context(hit: &Hit, what: Context) -> u64 {
         Context::InstructionPointer => hit.instruction,
         Context::ReturnAddress => hit.stack[0],
         Context::Frame => hit.stack.as_ptr() as u64,
-        Context::Operand(number) => hit.operands[usize::from(number)],
         Context::Site => hit.site,
         Context::Tid => hit.tid,
         Context::Cpu => hit.processor & 0xfff,
@@ -52,6 +52,26 @@ impl interp::Hit for Told<'_> {
             }
         }
         into.len()
+    }
+
+    fn operand(&mut self, argument: u8, scalar: Scalar) -> Option<u64> {
+        let number = if scalar == Scalar::Float { Number::Float } else { Number::Integer };
+        let [word, form] = self.0.operand(Wanted { argument, number });
+        let (size, form) = ((form & u64::from(SIZE)) as usize, form as u8);
+        let bits = match form & MEMORY {
+            0 => word,
+            _ => {
+                let mut bytes = [0; 8];
+                if self.read(word, &mut bytes[..size]) < size {
+                    return None;
+                }
+                extended(u64::from_le_bytes(bytes), form & (SIZE | SIGNED))
+            }
+        };
+        Some(match size {
+            4 if form & FLOAT != 0 => f64::from(f32::from_bits(bits as u32)).to_bits(),
+            _ => bits,
+        })
     }
 
     fn stack(&mut self, _: u8, _: StackWalk) -> u64 {
@@ -187,12 +207,27 @@ fn random(state: &mut u64) -> u64 {
     }
 }
 
-pub fn hit(seed: u64) -> Hit {
+pub fn hit(seed: u64, addresses: &[u64]) -> Hit {
     let mut state = seed;
     let mut hit = Hit::default();
     let words = hit.arguments.iter_mut().chain(&mut hit.registers).chain(&mut hit.floats);
-    for word in words.chain(&mut hit.operands) {
+    for word in words {
         *word = random(&mut state);
+    }
+    for operand in &mut hit.operands {
+        let size = 1u64 << (random(&mut state) >> 3 & 3);
+        let signed = random(&mut state) >> 2 & 1;
+        *operand = [random(&mut state), size | signed << 4];
+        // In memory: anywhere, or where it can be read and crosses a page now and then.
+        if random(&mut state) & 4 != 0 {
+            operand[1] |= u64::from(MEMORY);
+            if let [_, some @ ..] = addresses
+                && random(&mut state) & 4 != 0
+            {
+                operand[0] =
+                    some[random(&mut state) as usize % some.len()].wrapping_sub(random(&mut state) & 7);
+            }
+        }
     }
     hit.ticks = 1_000_000 + random(&mut state) % 100_000_000;
     hit
@@ -242,10 +277,11 @@ fn random_programs_do_the_same_natively_as_interpreted() {
     let seeds: u64 = std::env::var("TRAPLESS_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(600);
     let start: u64 = std::env::var("TRAPLESS_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     let (_memory, addresses) = memory();
-    let options = options(addresses);
+    let options = options(addresses.clone());
     for seed in start..start + seeds {
         let program = told(seed, &options);
-        let hits: Vec<Hit> = (0..6).map(|turn| hit(seed.wrapping_mul(31).wrapping_add(turn))).collect();
+        let hits: Vec<Hit> =
+            (0..6).map(|turn| hit(seed.wrapping_mul(31).wrapping_add(turn), &addresses)).collect();
         agree(seed, &program, &hits);
     }
 }
@@ -304,6 +340,42 @@ fn a_threads_name_is_asked_for_and_signals_that_are_none_are_not_sent() {
     let name = Statement::ThreadName { to: Place::Scratch(8) };
     program.bodies[0].code = signals.into_iter().chain([name, tell]).collect();
     agree(0, &program, &[Hit::default()]);
+}
+
+#[test]
+fn operands_in_a_page_of_the_detours_own_are_read_plainly_and_others_by_the_kernel() {
+    let own: Vec<Statement> = (0..4)
+        .map(|argument| Statement::Operand {
+            into: LocalId(argument.into()),
+            argument,
+            ok: (argument == 3).then_some(LocalId(4)),
+        })
+        .collect();
+    let mut program = words(&[0, 1, 2, 3, 4].map(|local| Expression::Local(LocalId(local))));
+    program.bodies[0].locals = vec![Scalar::Int, Scalar::Int, Scalar::Float, Scalar::Int, Scalar::Int];
+    program.bodies[0].code.splice(0..0, own);
+    let ready = Ready::new(&program, &[(BodyId(0), Moment::Inside)], 1).unwrap();
+    assert!(!ready.native.makes_system_calls, "whether operands are in memory is each site's own");
+    // Of the body's own operands, the last words are nobody's.
+    let mut hit = Box::new(Hit::default());
+    let mut passed = hit.passed.get();
+    passed.0[MOST_PASSED - 1] = [0x8765_4321_89ab_cdef, 7];
+    hit.passed.set(passed);
+    let at = hit.passed.as_ptr() as u64 + 16 * (MOST_PASSED as u64 - 1);
+    let memory = u64::from(MEMORY);
+    let (float, elsewhere) = (2.5f32, Box::new([0xfedc_ba98_7654_3210_u64; 1024]));
+    hit.operands = [
+        [at, memory | 4 | u64::from(SIGNED)],
+        [at + 7, memory | 1],
+        [float.to_bits().into(), 4 | u64::from(FLOAT)],
+        [elsewhere.as_ptr() as u64 + 4096, memory | 8],
+    ];
+    for (tid, expected) in [(hit.tid, [elsewhere[0], 1]), (0, [0, 0])] {
+        hit.tid = tid;
+        ready.run(0, 0, &hit);
+        let own = [0xffff_ffff_89ab_cdef, 0x87, f64::from(float).to_bits()];
+        assert_eq!(emitted(&ready), [&own[..], &expected].concat(), "thread {tid}");
+    }
 }
 
 #[test]

@@ -425,7 +425,7 @@ fn what_a_stack_costs() {
         let (area, hit) = calls(&stack, sp, 20, 96);
         let ready = ready(127, StackWalk::Tables, Moment::Entry, area.bytes());
         own(&ready, owner);
-        let (extras, count) = hit.extras(ready.takes(0));
+        let (extras, count) = ready.extras(0, &hit);
         let mut best = f64::MAX;
         for _ in 0..300 {
             let since = std::time::Instant::now();

@@ -345,7 +345,7 @@ fn a_body_keeps_every_register() {
             *word = (index as u64 + 1).wrapping_mul(0x0101_0203_0407_0b0d);
         }
         for turn in 0..4 {
-            let after = ready.run_watched(0, 0, &crate::random::hit(seed * 7 + turn), &before);
+            let after = ready.run_watched(0, 0, &crate::random::hit(seed * 7 + turn, &[]), &before);
             for (index, (&now, &was)) in after.iter().zip(&before).enumerate() {
                 match index {
                     // The stack pointer, and what the trampoline has in rbx.

@@ -67,7 +67,7 @@ pub(super) fn sites_in(
 
 fn site_of(module: &Module, image: usize, kinds: Kinds, probe: &UsdtProbe) -> Result<Site, (SiteName, Why)> {
     let UsdtProbe { provider, name, location, semaphore, arguments, .. } = probe.clone();
-    let usdt = UsdtSite { provider, name, semaphore, arguments };
+    let usdt = UsdtSite { provider, name, semaphore, arguments, asked: Vec::new() };
     let nowhere = |code, reason| Err((usdt.site_name(), Why::plain(code, reason)));
     let Some(function) = module.function_containing(location) else {
         let reason = "its note names a place in no function that is known: the file has neither symbols nor unwind tables for it";
@@ -98,8 +98,9 @@ pub(super) fn join(site: &mut Site, next: &mut Site) {
         site.others.extend(new);
     }
     for usdt in next.usdt.drain(..) {
-        if !site.usdt.contains(&usdt) {
-            site.usdt.push(usdt);
+        match site.usdt.iter_mut().find(|known| known.is_same(&usdt)) {
+            Some(known) => known.asked.extend(usdt.asked),
+            None => site.usdt.push(usdt),
         }
     }
 }

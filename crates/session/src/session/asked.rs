@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use trapless_engine::{Clause, Script, Wanted};
 use trapless_isa::Mechanism;
 use trapless_isa::detour::MOST_FETCHED;
+use trapless_isa::passed;
 
 /// What is measured at every site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +49,19 @@ pub struct Run {
     pub clauses: Vec<RunAt>,
     /// What bodies are told of where they are called.
     pub numbers: Arc<SiteNumbers>,
+    /// What becomes of sites at which they would have to read an argument of a USDT probe from memory.
+    pub memory_operands: MemoryOperands,
+}
+
+/// Whether bodies read arguments of USDT probes that are in memory. Where one is not on the detour's own page of the stack, this takes a system
+/// call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MemoryOperands {
+    /// They do.
+    #[default]
+    Read,
+    /// Such sites are left out: the process might be killed for the call.
+    LeftOut,
 }
 
 /// Numbers of sites, which bodies are told: one for each name in a file, the same in all processes that are given these.
@@ -98,15 +112,32 @@ impl Run {
     pub(super) fn clauses(&self, asked: &[u32]) -> [Vec<Clause>; 2] {
         let mut all = [const { Vec::new() }; 2];
         for number in asked {
-            let at = usize::try_from(*number).ok().and_then(|number| self.clauses.get(number));
-            let (list, body) = match at {
-                Some(RunAt::Entry(body)) => (0, *body),
-                Some(RunAt::Return(body)) => (1, *body),
+            let (list, body) = match self.at(*number) {
+                Some(RunAt::Entry(body)) => (0, body),
+                Some(RunAt::Return(body)) => (1, body),
                 None => continue,
             };
             all[list].extend(self.script.clause(body));
         }
         all
+    }
+
+    /// For each of the entry's clauses of such a site, in their order: the specification's number, and the operands that its body asks for.
+    pub(super) fn operands<'a>(
+        &'a self,
+        asked: &'a [u32],
+    ) -> impl Iterator<Item = (u32, &'a [passed::Wanted])> {
+        asked.iter().filter_map(|number| match self.at(*number) {
+            Some(RunAt::Entry(body)) => {
+                let code = self.script.program.bodies.get(usize::from(body))?;
+                Some((*number, code.operands.as_slice()))
+            }
+            _ => None,
+        })
+    }
+
+    fn at(&self, number: u32) -> Option<RunAt> {
+        usize::try_from(number).ok().and_then(|number| self.clauses.get(number)).copied()
     }
 }
 

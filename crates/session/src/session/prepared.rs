@@ -1,6 +1,6 @@
 //! Sites with all that must be known of them, ready to be judged.
 
-use super::{Run, SiteNotes, arm, facts, hooks, signals};
+use super::{Run, SiteNotes, arm, facts, hooks, signals, usdt};
 use crate::error::Error;
 use crate::resolve::{Site, Sites};
 use crate::survey;
@@ -12,6 +12,8 @@ use std::sync::Arc;
 use trapless_engine::admit::{Facts, Functions, Runtime, Runtimes, entry_of};
 use trapless_engine::{Clause, Clauses, Code, Function, Home, Meant, Module, Plan, Request, Role, Wanted};
 use trapless_isa::detour::signals::RETURN_LENGTH;
+use trapless_isa::operand::NotRead;
+use trapless_isa::passed::Passed;
 use trapless_isa::{BranchTargets, Mechanism, Operand, SignalCall};
 use trapless_process::{Process, RemoteAddr};
 use trapless_symbols::Unread;
@@ -38,7 +40,12 @@ pub(super) struct Called {
     run: Arc<Run>,
     /// By which specifications mean a site: at its entry, and at its return.
     clauses: BTreeMap<Vec<u32>, [Vec<Clause>; 2]>,
+    /// By the ids of sites of USDT probes whose bodies ask for operands.
+    operands: BTreeMap<u32, Given>,
 }
+
+/// What each of a site's bodies at the entry is given of the operands, or which of them cannot be told there.
+type Given = Result<Vec<Vec<Passed>>, (u8, NotRead)>;
 
 /// What is known of a file that has sites.
 #[derive(Debug)]
@@ -147,16 +154,30 @@ impl<'i> Prepared<'i> {
                 clauses.insert(site.asked.clone(), run.clauses(&site.asked));
             }
         }
-        Self { run: Some(Called { run, clauses }), ..self }
+        let mut operands = BTreeMap::new();
+        for (id, site) in (self.first..).zip(&self.sites.sites).filter(|(_, site)| !site.usdt.is_empty()) {
+            let Some(file) = self.files.get(&site.image) else { continue };
+            if run.operands(&site.asked).all(|(_, wanted)| wanted.is_empty()) {
+                continue;
+            }
+            let of = |clause| usdt::passed(file.module, file.bias, &site.usdt, clause, run.memory_operands);
+            operands.insert(id, run.operands(&site.asked).map(of).collect());
+        }
+        Self { run: Some(Called { run, clauses, operands }), ..self }
     }
 
     /// The bodies that are called at a site.
-    fn clauses(&self, site: &Site) -> Clauses<'_> {
+    fn clauses(&self, id: u32, site: &Site) -> Clauses<'_> {
         let Some(called) = &self.run else { return Clauses::default() };
         match called.clauses.get(&site.asked) {
             Some([entry, at_return]) if !entry.is_empty() || !at_return.is_empty() => {
                 let site = called.run.numbers.of(&self.images[site.image].path, &site.name);
-                Clauses { entry, at_return, site }
+                let operands = match called.operands.get(&id) {
+                    Some(Ok(operands)) => Ok(operands.as_slice()),
+                    Some(Err(untold)) => Err(*untold),
+                    None => Ok(&[][..]),
+                };
+                Clauses { entry, at_return, site, operands }
             }
             _ => Clauses::default(),
         }
@@ -209,7 +230,7 @@ impl<'i> Prepared<'i> {
                 true => entry_of(&modules[module], &code),
                 false => site.address.wrapping_add(file.bias),
             };
-            let (mut wanted, clauses) = (self.signals.want(site, wanted(site)), self.clauses(site));
+            let (mut wanted, clauses) = (self.signals.want(site, wanted(site)), self.clauses(id, site));
             wanted.run_entry &= !clauses.entry.is_empty();
             wanted.run_return &= !clauses.at_return.is_empty();
             let in_go = wanted.record_entry.filter(|_| is_entry);

@@ -1,6 +1,7 @@
 //! What the notes of USDT probes tell, in a process: their semaphores, and their arguments, from operands to what detours record, and from
 //! records to values.
 
+use super::MemoryOperands;
 use crate::outcome::UsdtValue;
 use crate::resolve::UsdtSite;
 use crate::target;
@@ -8,6 +9,7 @@ use std::sync::Arc;
 use trapless_isa::Operand;
 use trapless_isa::detour::MOST_FETCHED;
 use trapless_isa::operand::{NotRead, Source};
+use trapless_isa::passed::{Noted, Number, Passed, Wanted};
 use trapless_symbols::{Module, UsdtArgument};
 use trapless_wire::RecordView;
 
@@ -93,25 +95,62 @@ impl SiteNotes {
     }
 }
 
+/// What a body that asks for these arguments is given at a site, where the specification with this number means one of its probes.
+///
+/// # Errors
+/// The first argument that it cannot be told, and why.
+pub(super) fn passed(
+    module: &Module,
+    bias: u64,
+    probes: &[UsdtSite],
+    (asked, wanted): (u32, &[Wanted]),
+    memory: MemoryOperands,
+) -> Result<Vec<Passed>, (u8, NotRead)> {
+    let symbol = |name: &str| module.symbol_address(name).map(|at| at.wrapping_add(bias));
+    let read = |argument: Option<&UsdtArgument>, number: Number| {
+        let UsdtArgument { size, is_signed, is_float, operand } = argument.ok_or(NotRead::Absent)?;
+        let noted = Noted { size: *size, is_signed: *is_signed, is_float: *is_float };
+        let found = Passed::parse(target::machine(module), operand, noted, number, &symbol)?;
+        match found {
+            Passed::Memory(operand, _) if !holds(module, bias, operand) => Err(NotRead::Address),
+            Passed::Memory(..) if memory == MemoryOperands::LeftOut => Err(NotRead::Sandboxed),
+            found => Ok(found),
+        }
+    };
+    let of = |probe: &UsdtSite, wanted: &Wanted| {
+        read(probe.arguments.get(usize::from(wanted.argument)), wanted.number)
+    };
+    let one = |wanted: &Wanted| {
+        let mut meant = probes.iter().filter(|probe| probe.asked.contains(&asked));
+        let first = meant.next().map_or(Err(NotRead::Absent), |probe| of(probe, wanted))?;
+        match meant.all(|probe| of(probe, wanted) == Ok(first)) {
+            true => Ok(first),
+            false => Err(NotRead::Ambiguous),
+        }
+    };
+    wanted.iter().map(|wanted| one(wanted).map_err(|why| (wanted.argument, why))).collect()
+}
+
 /// Where the value of an argument is in a process.
 fn source(module: &Module, bias: u64, argument: &UsdtArgument) -> Result<Source, NotRead> {
     if argument.is_float {
         return Err(NotRead::Float);
     }
+    let symbol = |name: &str| module.symbol_address(name).map(|at| at.wrapping_add(bias));
+    match Source::parse(target::machine(module), &argument.operand, argument.size, &symbol)? {
+        Source::Read(operand, _) if !holds(module, bias, operand) => Err(NotRead::Address),
+        source => Ok(source),
+    }
+}
+
+/// Whether an operand at a fixed address is in the file: a symbol and an offset may lead out of it. Others are where registers say.
+fn holds(module: &Module, bias: u64, operand: Operand) -> bool {
+    let Operand::At { address, size } = operand else { return true };
     let holds = |at: u64| {
         module.segments().iter().any(|s| s.readable && at >= s.address && at - s.address < s.memory_size)
     };
-    let symbol = |name: &str| module.symbol_address(name).map(|at| at.wrapping_add(bias));
-    let source = Source::parse(target::machine(module), &argument.operand, argument.size, &symbol)?;
-    match source {
-        // A symbol and an offset may lead out of the file.
-        Source::Read(Operand::At { address, size }, _) => {
-            let first = address.wrapping_sub(bias);
-            let last = first.wrapping_add(u64::from(size) - 1);
-            if holds(first) && holds(last) { Ok(source) } else { Err(NotRead::Address) }
-        }
-        _ => Ok(source),
-    }
+    let first = address.wrapping_sub(bias);
+    holds(first) && holds(first.wrapping_add(u64::from(size) - 1))
 }
 
 impl Argument {

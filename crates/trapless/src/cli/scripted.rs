@@ -57,6 +57,10 @@ pub struct ScriptFlags {
     #[arg(short, long, conflicts_with = "quiet")]
     pub verbose: bool,
 
+    /// For who knows it from the commands: it is refused
+    #[arg(long, hide = true)]
+    pub allow_trap: bool,
+
     /// Target.
     #[command(flatten)]
     pub target: TargetFlags,
@@ -76,6 +80,10 @@ pub struct ScriptFlags {
 /// # Errors
 /// They ask for none, contradict each other, or name a file that is not there.
 pub(super) fn script(flags: ScriptFlags) -> Result<Script, Error> {
+    if flags.allow_trap {
+        let text = "a script's probes take jumps alone, and what no jump fits is left out, with the reason: leave out --allow-trap, or let count, latency or trace trap there";
+        return Err(Error::Usage(text.to_owned()));
+    }
     let mut positional = flags.parameters;
     let source = match (flags.program, flags.file) {
         (None, None) => {

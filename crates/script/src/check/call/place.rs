@@ -10,6 +10,7 @@ use crate::shape;
 use crate::source::Span;
 use crate::syntax::ast::{self, ExprKind, ProbePoint};
 use crate::syntax::config::StackMode;
+use trapless_isa::passed::MOST_PASSED;
 
 /// The most frames that a stack is walked.
 const MAX_FRAMES: u64 = 127;
@@ -107,11 +108,11 @@ impl Checker<'_> {
             }
             _ => {
                 let number = self.number_literal(function, first, span).unwrap_or(0);
-                if self.at.clause.kind != ClauseKind::Usdt || number >= 12 {
+                if self.at.clause.kind != ClauseKind::Usdt || number >= MOST_PASSED as u64 {
                     self.error(span, "usdt_arg() can only be used with 'usdt' probes, for arguments 0 to 11");
                     return Expr::nothing(span);
                 }
-                Expr { of: Type::UINT64, span, kind: Kind::Context(Context::Operand(number as u8)) }
+                self.operand(number as u8, span)
             }
         }
     }

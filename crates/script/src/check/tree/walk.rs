@@ -101,6 +101,7 @@ impl Expr {
             | Kind::Bytes(_)
             | Kind::Variable(_)
             | Kind::Context(_)
+            | Kind::Operand(_)
             | Kind::Address(_)
             | Kind::Step { .. } => {}
         }

@@ -85,6 +85,9 @@ pub enum Fault {
     /// A stack of no frames, or of more than 127.
     #[error("a stack of {0} frames")]
     Frames(u8),
+    /// An argument of a USDT probe that none can have.
+    #[error("argument {0}, and a USDT probe has 12 at most")]
+    Operand(u8),
 }
 
 /// What a number should have named.

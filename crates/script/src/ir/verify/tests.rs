@@ -217,6 +217,10 @@ fn an_error_says_where() {
         let stack = Statement::Stack { into: LocalId(0), frames, by: StackWalk::Tables };
         assert_eq!(fault(stack), Some(Fault::Frames(frames)));
     }
+    let operand = |into, argument| Statement::Operand { into: LocalId(into), argument, ok: None };
+    assert_eq!(fault(operand(0, 11)), None);
+    assert_eq!(fault(operand(0, 12)), Some(Fault::Operand(12)));
+    assert_eq!(fault(operand(1000, 0)), Some(Fault::Missing(What::Local, 1000)));
     let too_long =
         Program { bodies: vec![Body { scratch: MOST_BYTES + 1, ..Body::default() }], ..Program::default() };
     assert_eq!(

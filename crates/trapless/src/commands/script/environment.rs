@@ -57,6 +57,10 @@ impl Environment for Outside<'_, '_> {
         self.known.result(point)
     }
 
+    fn is_float_operand(&self, point: &ProbePoint, argument: u8) -> bool {
+        self.known.is_float_operand(point, argument)
+    }
+
     fn enumerator(&self, name: &str) -> Option<(Described, i64)> {
         self.known.enumerator(name)
     }

@@ -18,8 +18,8 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use trapless_script::check::environment::{Described, Function, Held, Parameter, TypeName};
 use trapless_script::syntax::ast::{ProbePoint, UserPlace};
-use trapless_symbols::Types;
 use trapless_symbols::types::Kind;
+use trapless_symbols::{Types, UsdtArgument};
 
 pub(super) use places::Place;
 
@@ -80,6 +80,17 @@ impl<'t> Known<'t> {
             [only] => self.told(point, only)?.result.clone(),
             _ => None,
         }
+    }
+
+    /// Whether all USDT probes that an attach point names say that an argument is a floating-point number. Those that it names in files that
+    /// are not known yet are refused if they differ.
+    pub fn is_float_operand(&self, point: &ProbePoint, argument: u8) -> bool {
+        let places = self.places(point);
+        let mut probes = places.iter().flat_map(|place| &place.site.usdt).peekable();
+        let is_float = |arguments: &[UsdtArgument]| {
+            arguments.get(usize::from(argument)).is_some_and(|argument| argument.is_float)
+        };
+        probes.peek().is_some() && probes.all(|probe| is_float(&probe.arguments))
     }
 
     /// What a function that an attach point names takes and returns.

@@ -15,12 +15,11 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use trapless_engine::Script;
 use trapless_isa::Machine;
-use trapless_isa::body::Extra;
 use trapless_process::{Process, Seccomp, ticks};
 use trapless_script::ir::{ClockKind, Program};
 use trapless_script::native::{self, NativeProgram, memory};
 use trapless_session::clock;
-use trapless_session::session::{Run, RunAt, SiteNumbers};
+use trapless_session::session::{MemoryOperands, Run, RunAt, SiteNumbers};
 use trapless_wire::{Clock, ScriptLayout};
 
 /// Log2 of the size of each thread's ring of messages.
@@ -57,11 +56,6 @@ impl Scripted {
     pub fn new(program: &Program, points: &Points, allow_seccomp: bool) -> Result<Self, Error> {
         let target = native::Target { machine: Machine::X86_64, ring_bits: RING_BITS };
         let native = native::compile(program, &points.bodies, &target).map_err(Error::other)?;
-        // Which of a probe's operands are constants, how wide and of which sign they are, differs from site to site, and one body is called at all.
-        if native.code.bodies.iter().any(|body| body.takes.has(Extra::Operands)) {
-            let what = "the arguments of USDT probes are not told to scripts yet; trapless trace shows them";
-            return Err(Error::Usage(what.to_owned()));
-        }
         let store = Store::new(program, native.layout.clone());
         Ok(Self {
             program: program.clone(),
@@ -91,10 +85,11 @@ impl Scripted {
         Some(self.tables.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Refuses a process that a sandbox might kill for what the script does in it.
-    fn check_sandbox(&self, process: &Process) -> Result<(), Error> {
-        if !self.native.makes_system_calls {
-            return Ok(());
+    /// Refuses a process that a sandbox might kill for what the script does in it. Where that depends on the site, it says what becomes of sites.
+    fn check_sandbox(&self, process: &Process) -> Result<MemoryOperands, Error> {
+        let asks = !self.native.code.bodies.iter().all(|body| body.operands.is_empty());
+        if !self.native.makes_system_calls && !asks {
+            return Ok(MemoryOperands::Read);
         }
         let pid = process.pid();
         // A thread that has ended meanwhile is in no sandbox.
@@ -106,6 +101,9 @@ impl Scripted {
             match mode {
                 Seccomp::Off => {}
                 Seccomp::Filter if self.allow_seccomp => {}
+                Seccomp::Filter | Seccomp::Strict if !self.native.makes_system_calls => {
+                    return Ok(MemoryOperands::LeftOut);
+                }
                 Seccomp::Filter => {
                     let text = format!(
                         "process {pid} is under a seccomp filter, {reads}: accept that with --allow-seccomp, or let the script do without str() and what pointers lead to"
@@ -117,7 +115,7 @@ impl Scripted {
                 }
             }
         }
-        Ok(())
+        Ok(MemoryOperands::Read)
     }
 
     fn about(&self, process: &Process, images: &[Image]) -> memory::About {
@@ -176,7 +174,7 @@ impl CodeFor for Scripted {
 
     fn run_in(&self, process: &Process, images: &[Image]) -> Result<Run, Error> {
         self.check_shared()?;
-        self.check_sandbox(process)?;
+        let memory_operands = self.check_sandbox(process)?;
         check_runtime(process, images)?;
         let about = self.about(process, images);
         let shared = memory::image(&self.program, &self.native.layout, &about, self.store().own());
@@ -187,7 +185,7 @@ impl CodeFor for Scripted {
             block_size: self.native.layout.thread,
             walks: self.tables().map(|mut tables| tables.prepare(process, images)).transpose()?,
         };
-        Ok(Run { script, clauses: self.runs.clone(), numbers: self.numbers.clone() })
+        Ok(Run { script, clauses: self.runs.clone(), numbers: self.numbers.clone(), memory_operands })
     }
 }
 
