@@ -76,8 +76,10 @@ impl Known<'_> {
 
     /// Whether an attach point names files that can be read, and means nothing in any of them.
     pub fn is_missing(&self, point: &ProbePoint) -> bool {
-        if points::specification(point, Pattern::everything()).is_none() {
-            return false;
+        match points::specification(point, Pattern::everything()).map(|spec| spec.location) {
+            // Whether an address is one in the code is told of by itself, with the reason.
+            None | Some(Location::Address(_)) => return false,
+            Some(_) => {}
         }
         let Ok(modules) = probed::modules_of(self.text, point) else { return false };
         !modules.is_empty() && modules.iter().all(|module| self.is_missing_in(point, module).unwrap_or(false))
