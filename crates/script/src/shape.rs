@@ -26,6 +26,11 @@ pub enum Shape {
         /// Room.
         room: u32,
     },
+    /// An array of characters in a C type: a string up to the first zero, or all of them.
+    Characters {
+        /// How many.
+        count: u32,
+    },
     /// Bytes: 4 bytes with their number, then room for the most.
     Buffer {
         /// Room for bytes, behind the number.
@@ -161,6 +166,7 @@ impl Shape {
             Shape::Int { size, .. } | Shape::Enum { size, .. } | Shape::Float(size) => (*size).into(),
             Shape::Bool => 1,
             Shape::Text { room } => *room,
+            Shape::Characters { count } => *count,
             Shape::Buffer { room } => 4 + room,
             Shape::Tuple(fields) | Shape::Record(fields) => fields.size,
             Shape::Array { count, of } => count.saturating_mul(of.size()),
@@ -181,7 +187,7 @@ impl Shape {
     pub fn alignment(&self) -> u32 {
         match self {
             Shape::Int { size, .. } | Shape::Enum { size, .. } | Shape::Float(size) => (*size).into(),
-            Shape::None | Shape::Bool | Shape::Text { .. } | Shape::Mac => 1,
+            Shape::None | Shape::Bool | Shape::Text { .. } | Shape::Characters { .. } | Shape::Mac => 1,
             Shape::Buffer { .. } | Shape::Inet => 4,
             Shape::Tuple(fields) | Shape::Record(fields) => {
                 fields.fields.iter().map(|field| field.shape.alignment()).max().unwrap_or(1)

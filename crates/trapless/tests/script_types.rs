@@ -3,7 +3,7 @@
 mod support;
 
 use support::Program;
-use support::tool::{Ran, run};
+use support::tool::{Ran, finish, run};
 
 const C: &str = r#"
 #include <stdio.h>
@@ -28,6 +28,7 @@ struct all {
 };
 struct pair { long first, second; };
 struct mixed { long count; double share; };
+struct exact { char text[4]; char bytes[6]; char after[2]; };
 struct large { long words[6]; };
 short counter = 1234;
 
@@ -48,6 +49,7 @@ PROBED int first_is_second(long filler, int value) { __asm__ volatile("" ::: "me
 PROBED int first_is_first(int value, long filler) { __asm__ volatile("" ::: "memory"); return value + (int)filler; }
 PROBED double half(int value) { __asm__ volatile("" ::: "memory"); return value / 2.0; }
 PROBED struct large *grown(struct large *large) { __asm__ volatile("" ::: "memory"); return large; }
+PROBED int filled(struct exact *exact) { __asm__ volatile("" ::: "memory"); return exact->text[3]; }
 PROBED int falls(int from) { __asm__ volatile("" ::: "memory"); return -from; }
 
 int main(void) {
@@ -55,6 +57,7 @@ int main(void) {
     struct all all = { "a name", { 1, 2, 3 }, { { 4, 5 }, { 6, 7 } }, GREEN, { 640, 480 }, { 21, &last }, 5, 17,
                        { 0x01020304 }, 0.25, 1, 0 };
     struct large large = { { 1, 2, 3, 4, 5, 6 } };
+    struct exact exact = { "full", { 1, 0, 2, 0, 0, 3 }, "z" };
     printf("ready\n");
     fflush(stdout);
     for (;;) {
@@ -64,6 +67,7 @@ int main(void) {
         first_is_second(1, 42);
         first_is_first(43, 1);
         half(5);
+        filled(&exact);
         grown(&large);
         falls(3);
         usleep(2000);
@@ -186,6 +190,55 @@ fn types_of_the_program_are_known_by_name() {
             ("uprobe:FILE:named { $n = args.all->node.next; print($n->value); exit(); }", "22"),
         ],
     );
+}
+
+#[test]
+fn text_that_fills_its_array_is_whole_and_bytes_are_not_cut_at_a_zero() {
+    let program = Program::build("types", C, &["-g"]);
+    let declared = "struct exact { char text[4]; char bytes[6]; char after[2]; } ";
+    for prefix in ["", declared] {
+        let at = format!("{prefix}uprobe:FILE:filled {{ $e = (struct exact *)arg0; ");
+        let cases = [
+            ("print($e->text);", "full"),
+            ("printf(\"%s|%s\\n\", $e->text, $e->after);", "full|z"),
+            ("print(*$e);", "{ .text = full, .bytes = \u{1}, .after = z }"),
+            (
+                "print(($e->text == \"full\", $e->text == \"fully\", $e->text == \"ful\"));",
+                "(true, false, false)",
+            ),
+            ("print((strlen($e->text), $e->text[3], str($e->text, 2)));", "(4, 108, fu)"),
+            ("printf(\"%r\\n\", buf($e->bytes, 6));", "\\x01\\x00\\x02\\x00\\x00\\x03"),
+            ("print(macaddr($e->bytes));", "01:00:02:00:00:03"),
+            ("print((uint8[6])$e->bytes);", "[1,0,2,0,0,3]"),
+            // A copy in the script's own memory, and a key: nothing of what is behind the text is in it.
+            ("$own = *$e; print(($own.text, $own.after)); print($own.text[0]);", "(full, z)\n102"),
+            ("$own = *$e; @[$own.bytes] = 1; print(@[\"\\x01\"]); clear(@);", "1"),
+            ("@[$e->bytes] = 1; print(@[\"\\x01\"]); clear(@);", "1"),
+        ];
+        let cases: Vec<_> = cases.map(|(body, says)| (format!("{at}{body} exit(); }}"), says)).into();
+        check(&program, &cases.iter().map(|(script, says)| (script.as_str(), *says)).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn what_cannot_be_read_and_what_is_beyond_an_array_is_told_where_it_is() {
+    let program = Program::build("types", C, &["-g"]);
+    let target = program.start(&[]);
+    let run = |script: &str| {
+        let script = script.replace("FILE", program.path().to_str().unwrap());
+        let (link, pid) = (program.dir().join("bpftrace"), target.pid().to_string());
+        let _ = std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_trapless"), &link);
+        let mut command = std::process::Command::new(link);
+        finish(command.args(["-k", "-q", "-p", &pid, "-e", &script]))
+    };
+    let place = "uprobe:FILE:falls { ".replace("FILE", program.path().to_str().unwrap()).len() + 1;
+    let ran = run("uprobe:FILE:falls { $n = ((struct node *)16)->value; $i = (uint64)5; exit(); }");
+    let says = format!("stdin:1:{}", place + 6);
+    assert!(ran.err.contains(&says) && ran.err.contains("WARNING: Bad address"), "{says} {ran:?}");
+    let ran = run("uprobe:FILE:named { $i = (uint64)5; print(args.all->numbers[$i]); exit(); }");
+    assert!(ran.err.contains("WARNING: Array access out of bounds"), "{ran:?}");
+    let ran = run("uprobe:FILE:named { $i = (uint64)2; print(args.all->numbers[$i]); exit(); }");
+    assert_eq!((ran.out.trim(), ran.err.as_str()), ("3", ""));
 }
 
 #[test]

@@ -578,3 +578,29 @@ fn a_sandbox_is_not_risked_unless_that_is_asked_for() {
     assert_eq!(told.value("@"), 1, "{told:?}");
     assert!(told.out.contains("hit\n"), "{told:?}");
 }
+
+#[test]
+fn attach_points_that_mean_nothing_are_an_error_or_left_out_as_the_script_says() {
+    let program = Program::build("scripted", SCRIPTED, &[]);
+    let target = program.start(&[]);
+    let pid = target.pid().to_string();
+    let script = |missing: &str| {
+        let points = "uprobe:scripted:called, uprobe:scripted:not_there";
+        format!("{missing} {points} {{ @ = count(); }} interval:ms:50 {{ exit(); }}")
+    };
+    let refused = run(&["-p", &pid, "-e", &script("")]);
+    assert_eq!(refused.code, Some(5), "{refused:?}");
+    assert!(refused.err.contains("no function matches 'uprobe:scripted:not_there'"), "{refused:?}");
+    let warned = run(&["-p", &pid, "-e", &script("config = { missing_probes = \"warn\" }")]);
+    assert_eq!(warned.code, Some(0), "{warned:?}");
+    assert!(
+        warned.err.contains("WARNING: No matches for uprobe scripted:not_there. Skipping."),
+        "{warned:?}"
+    );
+    assert!(warned.err.contains("Attached 2 probes"), "{warned:?}");
+    let ignored = run(&["-p", &pid, "-e", &script("config = { missing_probes = \"ignore\" }")]);
+    assert_eq!((ignored.code, ignored.err.contains("No matches")), (Some(0), false), "{ignored:?}");
+    let none = "config = { missing_probes = \"warn\" } uprobe:scripted:not_there { exit(); }";
+    let none = run(&["-p", &pid, "-e", none]);
+    assert!(none.err.contains("No probes to attach") && none.code != Some(0), "{none:?}");
+}

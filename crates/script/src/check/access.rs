@@ -18,7 +18,7 @@ impl Checker<'_> {
         let mut of = of;
         while let Type::Pointer(to, _) = &of.of {
             let to = (**to).clone();
-            of = Expr { of: to, span: of.span, kind: Kind::Deref(Box::new(of)) };
+            of = dereferenced(of, to);
         }
         match of.of.clone() {
             Type::None => Expr::nothing(span),
@@ -51,7 +51,7 @@ impl Checker<'_> {
                     return Expr::nothing(span);
                 };
                 let kind = Kind::Part(Box::new(of), member.offset, member.bits);
-                Expr { of: member.of.clone(), span, kind }
+                Expr { of: member.of.clone(), span, kind }.read_as_text()
             }
             other => {
                 self.error(
@@ -116,6 +116,7 @@ impl Checker<'_> {
 
     /// `of[index]`.
     pub fn index(&mut self, of: Expr, index: Expr, span: Span) -> Expr {
+        let of = of.as_bytes();
         if of.of.is_none() || index.of.is_none() {
             return Expr::nothing(span);
         }
@@ -178,15 +179,15 @@ impl Checker<'_> {
         match (count, index.literal()) {
             (Some(_), Some(index)) => {
                 let offset = (index as u32).saturating_mul(size);
-                Expr { of: element, span, kind: Kind::Part(Box::new(of), offset, None) }
+                Expr { of: element, span, kind: Kind::Part(Box::new(of), offset, None) }.read_as_text()
             }
             (Some(count), None) => {
                 let kind = Kind::Index(Box::new(of), Box::new(index), Some(count));
-                Expr { of: element, span, kind }
+                Expr { of: element, span, kind }.read_as_text()
             }
             (None, _) => {
                 let at = self.binary(ast::BinaryOp::Add, of, index, span);
-                Expr { of: element, span, kind: Kind::Deref(Box::new(at)) }
+                Expr { span, ..dereferenced(at, element) }
             }
         }
     }
@@ -242,7 +243,7 @@ impl Checker<'_> {
     /// A value of the function, where it is.
     pub fn value_at(&mut self, place: &Held, of: Type, span: Span) -> Option<Expr> {
         let size = self.structs.size(&of);
-        self.held(place, &of, size, span)
+        self.held(place, &of, size, span).map(Expr::read_as_text)
     }
 
     /// Why a parameter of the function is nowhere.
@@ -324,7 +325,31 @@ impl Checker<'_> {
     }
 }
 
+/// What a pointer leads to.
+pub fn dereferenced(pointer: Expr, of: Type) -> Expr {
+    let is_own = matches!(pointer.of, Type::Pointer(_, Space::Own));
+    let value = Expr { of, span: pointer.span, kind: Kind::Deref(Box::new(pointer)) };
+    // Strings of scripts have an end; those in the program's memory may fill their arrays.
+    if is_own { value } else { value.read_as_text() }
+}
+
 impl Expr {
+    /// An array of characters of a C type as the string that is in it, with room for its end; anything else as it is.
+    fn read_as_text(self) -> Self {
+        let Type::String(count) = self.of else { return self };
+        let array = Type::Array(Arc::new(Type::INT8), count);
+        let text = Type::String(count.saturating_add(1));
+        Self { of: text, span: self.span, kind: Kind::Characters(Box::new(Self { of: array, ..self })) }
+    }
+
+    /// What [`Self::read_as_text`] was made of, where all bytes count and not those ahead of a zero.
+    pub fn as_bytes(self) -> Self {
+        match self.kind {
+            Kind::Characters(of) => *of,
+            _ => self,
+        }
+    }
+
     /// Whether it may be evaluated any number of times, or not at all.
     pub fn is_pure(&self) -> bool {
         match &self.kind {
@@ -343,6 +368,7 @@ impl Expr {
             Kind::Unary(_, of)
             | Kind::Convert(of)
             | Kind::Reinterpret(of)
+            | Kind::Characters(of)
             | Kind::Deref(of)
             | Kind::Part(of, ..) => of.is_pure(),
             Kind::Binary(_, left, right)

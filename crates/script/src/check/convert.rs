@@ -395,7 +395,8 @@ impl Checker<'_> {
             self.error(span, format!("Cannot cast from \"{}\" to \"{}\"", value.of, Type::Array(of, count)));
             return Expr::nothing(span);
         }
-        let value = self.as_number(value);
+        let is_text = matches!(value.of, Type::String(_));
+        let value = self.as_number(value).as_bytes();
         let size = self.structs.size(&value.of);
         let count = match count {
             0 if element > 0 && size.is_multiple_of(element) => size / element,
@@ -413,7 +414,7 @@ impl Checker<'_> {
         // A literal is as wide as it has to be.
         let widens = value.of.is_int() && room <= 8 && room > size;
         let fits =
-            room == size && matches!(value.of, Type::Int(_) | Type::Enum(..) | Type::Bool | Type::String(_));
+            room == size && (is_text || matches!(value.of, Type::Int(_) | Type::Enum(..) | Type::Bool));
         if !widens && !fits {
             self.error(span, format!("Cannot cast from \"{}\" to \"{to}\"", value.of));
             return Expr { of: to, ..Expr::nothing(span) };

@@ -1,5 +1,6 @@
 //! Expressions: what each is, and of which type.
 
+use super::access::dereferenced;
 use super::call::nearest_hint;
 use super::checker::Checker;
 use super::statement::{at, dollar};
@@ -228,7 +229,7 @@ impl Checker<'_> {
                 if matches!(to, Type::Void) {
                     return refuse(self);
                 }
-                Expr { of: to, span, kind: Kind::Deref(Box::new(operand)) }
+                Expr { span, ..dereferenced(operand, to) }
             }
             (UnaryOp::Dereference, Type::Int(_)) => {
                 Expr { of: Type::UINT64, span, kind: Kind::Deref(Box::new(operand)) }

@@ -352,6 +352,14 @@ impl<'a> Structs<'a> {
         fields
     }
 
+    /// The same inside of a C type, where a string is all that is in an array of characters.
+    fn inside(&mut self, of: &Type, depth: u32) -> Shape {
+        match of {
+            Type::String(count) => Shape::Characters { count: *count },
+            of => self.shape(of, depth),
+        }
+    }
+
     /// How a value of a type lies in memory and is printed.
     pub fn shape(&mut self, of: &Type, depth: u32) -> Shape {
         if depth > MAX_NESTING {
@@ -368,13 +376,15 @@ impl<'a> Structs<'a> {
             Type::String(room) => Shape::Text { room: *room },
             Type::Buffer(room) => Shape::Buffer { room: *room },
             Type::Pointer(..) => Shape::Pointer,
-            Type::Array(of, count) => Shape::Array { count: *count, of: Arc::new(self.shape(of, depth + 1)) },
+            Type::Array(of, count) => {
+                Shape::Array { count: *count, of: Arc::new(self.inside(of, depth + 1)) }
+            }
             Type::Struct(of) => {
                 let layout = self.laid_out(of, depth + 1);
                 let fields = layout.members.iter().map(|member| Field {
                     name: member.name.clone(),
                     offset: member.offset,
-                    shape: self.shape(&member.of, depth + 1),
+                    shape: self.inside(&member.of, depth + 1),
                     bits: member.bits,
                 });
                 Shape::Record(Arc::new(Fields { fields: fields.collect(), size: layout.size }))

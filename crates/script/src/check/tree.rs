@@ -114,6 +114,8 @@ pub enum Kind {
     Float(f64),
     /// A string. Its type has room for it.
     Text(Vec<u8>),
+    /// The string in an array of characters: up to its first zero, or all of them.
+    Characters(Box<Expr>),
     /// The bytes of an array.
     Bytes(Vec<u8>),
     /// What a variable holds.

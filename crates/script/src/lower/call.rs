@@ -196,6 +196,7 @@ impl Lowering<'_, '_> {
     }
 
     fn read_text(&mut self, from: &Expr, length: Option<&Expr>, at: u32, size: u32) -> Expression {
+        let span = from.span;
         let is_own = matches!(from.of, Type::Pointer(_, crate::check::types::Space::Own));
         let from = self.scalar(from);
         let (from, most) = self.both(from, Scalar::Int, |lowering| match length {
@@ -219,10 +220,7 @@ impl Lowering<'_, '_> {
         let length = Expression::Local(into);
         let is_bad = binary(Binary::Less, length.clone(), Expression::Int(0));
         if self.tells_failures {
-            let told = self.branch(|lowering| {
-                let message = Message::Error(ErrorKind::Unreadable, Default::default());
-                lowering.tell(message, vec![Part::Word(from)]);
-            });
+            let told = self.branch(|lowering| lowering.tell_error(ErrorKind::UnreadableText, span, from));
             self.emit(Statement::If(is_bad.clone(), told, Vec::new()));
         }
         Expression::Select(Box::new(is_bad), Box::new(Expression::Int(0)), Box::new(length))

@@ -1,11 +1,12 @@
 //! Values as bytes in scratch: strings, tuples, structs, keys.
 
 use super::body::{Home, Lowering, binary, scalar, stored, width};
-use super::value::{convert, load};
+use super::value::{convert, load, read_at};
 use crate::check::tree::{Block, Expr, Kind};
 use crate::check::types::{Space, Type, field};
 use crate::ir::{Binary, Expression, Place, Scalar, Statement, Width};
 use crate::message::ErrorKind;
+use crate::source::Span;
 
 impl Lowering<'_, '_> {
     /// The bytes of a value, wherever they are.
@@ -52,14 +53,18 @@ impl Lowering<'_, '_> {
         }
     }
 
-    /// An index that is told if it is beyond the end. It counts as the last one then.
-    fn checked_index(&mut self, index: Expression, count: u32, at: &Expr) -> Expression {
+    /// An index that is told if it is beyond the end, and whether it is.
+    pub fn told_index(&mut self, index: Expression, count: u32, at: Span) -> (Expression, Expression) {
         let index = self.held(index, Scalar::Int);
         let beyond = binary(Binary::UnsignedLessOrEqual, Expression::Int(count.into()), index.clone());
-        let told = self.branch(|lowering| {
-            lowering.tell_error(ErrorKind::OutOfBounds, at.span, index.clone());
-        });
+        let told = self.branch(|lowering| lowering.tell_error(ErrorKind::OutOfBounds, at, index.clone()));
         self.emit(Statement::If(beyond.clone(), told, Vec::new()));
+        (index, beyond)
+    }
+
+    /// An index that is told if it is beyond the end. It counts as the last one then.
+    fn checked_index(&mut self, index: Expression, count: u32, at: &Expr) -> Expression {
+        let (index, beyond) = self.told_index(index, count, at.span);
         let last = i64::from(count.saturating_sub(1));
         Expression::Select(Box::new(beyond), Box::new(Expression::Int(last)), Box::new(index))
     }
@@ -127,6 +132,7 @@ impl Lowering<'_, '_> {
             }
             Kind::Tuple(parts) => self.tuple(&value.of, parts, at),
             Kind::Convert(of) => self.convert_into(of, &value.of, at),
+            Kind::Characters(of) => self.text_in(of, at, size),
             Kind::Reinterpret(of) => {
                 let inner = self.structs.size(&of.of);
                 if inner < size {
@@ -140,7 +146,7 @@ impl Lowering<'_, '_> {
                 }
             }
             Kind::Deref(_) | Kind::Part(..) | Kind::Index(..) => match self.address(value) {
-                Some((address, space)) => self.read_into(address, space, &value.of, at),
+                Some((address, space)) => self.read_into(address, space, value, at),
                 None => {
                     let from = self.memory(value);
                     self.emit(Statement::Copy { to, from, size });
@@ -173,8 +179,8 @@ impl Lowering<'_, '_> {
         }
     }
 
-    fn read_into(&mut self, from: Expression, space: Space, of: &Type, at: u32) {
-        let size = self.structs.size(of);
+    fn read_into(&mut self, from: Expression, space: Space, value: &Expr, at: u32) {
+        let size = self.structs.size(&value.of);
         let to = Place::Scratch(at);
         if space == Space::Own {
             let from = self.own(from, 0);
@@ -182,10 +188,6 @@ impl Lowering<'_, '_> {
             return;
         }
         let length = Expression::Int(size.into());
-        if let Type::String(_) = of {
-            self.emit(Statement::ReadString { to, size, from, most: length, length: None });
-            return;
-        }
         if !self.tells_failures {
             self.emit(Statement::ReadBytes { to, size, from, length, ok: None });
             return;
@@ -193,7 +195,51 @@ impl Lowering<'_, '_> {
         let from = self.held(from, Scalar::Int);
         let ok = self.local(Scalar::Int);
         self.emit(Statement::ReadBytes { to, size, from: from.clone(), length, ok: Some(ok) });
-        self.tell_unread(ok, from);
+        self.tell_unread(ok, read_at(value), from);
+    }
+
+    /// The string in an array of characters, with zeros behind it. `size` is one more than there are characters.
+    fn text_in(&mut self, of: &Expr, at: u32, size: u32) {
+        let to = Place::Scratch(at);
+        match self.address(of) {
+            Some((from, Space::Foreign)) => {
+                let most = Expression::Int(size.into());
+                if !self.tells_failures {
+                    self.emit(Statement::ReadString { to, size, from, most, length: None });
+                    return;
+                }
+                let from = self.held(from, Scalar::Int);
+                let length = self.local(Scalar::Int);
+                let read = Statement::ReadString { to, size, from: from.clone(), most, length: Some(length) };
+                self.emit(read);
+                let ok = self.local(Scalar::Int);
+                let first = binary(Binary::Less, Expression::Int(-1), Expression::Local(length));
+                self.emit(Statement::Set(ok, first));
+                self.tell_unread(ok, read_at(of), from);
+            }
+            _ => {
+                let count = size.saturating_sub(1);
+                let from = self.memory(of);
+                self.emit(Statement::Copy { to: to.clone(), from, size: count });
+                self.end_text(at, size);
+            }
+        }
+    }
+
+    /// Zeroes the last byte of a string's room, and what is behind the first zero.
+    fn end_text(&mut self, at: u32, size: u32) {
+        let store = |to| Statement::Store { to, as_: Width::Unsigned(1), value: Expression::Int(0) };
+        self.emit(store(Place::Scratch(at + size - 1)));
+        let index = self.local(Scalar::Int);
+        self.emit(Statement::StringLength { into: index, of: Place::Scratch(at), size });
+        let byte = Expression::Local(index);
+        let code = self.branch(|lowering| {
+            let more = binary(Binary::UnsignedLess, byte.clone(), Expression::Int(size.into()));
+            lowering.emit(Statement::If(more, Vec::new(), vec![Statement::Break]));
+            lowering.emit(store(Place::Indexed { offset: at, size, index: Box::new(byte.clone()) }));
+            lowering.emit(Statement::Set(index, binary(Binary::Add, byte.clone(), Expression::Int(1))));
+        });
+        self.emit(Statement::Loop(code));
     }
 
     /// Puts the parts of a tuple or record beside each other, with zeros between.

@@ -278,11 +278,8 @@ impl Lowering<'_, '_> {
     }
 
     /// Tells that an address could not be read.
-    pub fn tell_unread(&mut self, ok: crate::ir::LocalId, address: Expression) {
-        let told = self.branch(|lowering| {
-            let message = Message::Error(ErrorKind::Unreadable, Default::default());
-            lowering.tell(message, vec![Part::Word(address)]);
-        });
+    pub fn tell_unread(&mut self, ok: crate::ir::LocalId, span: Span, address: Expression) {
+        let told = self.branch(|lowering| lowering.tell_error(ErrorKind::Unreadable, span, address));
         self.emit(Statement::If(Expression::Local(ok), Vec::new(), told));
     }
 

@@ -6,6 +6,7 @@ use crate::check::types::{Space, Type};
 use crate::ir::{Binary, Expression, Place, Scalar, Statement, Unary};
 use crate::message::ErrorKind;
 use crate::shape::Bits;
+use crate::source::Span;
 
 /// After so many levels, what there is of an expression is kept in a local.
 const NESTING: u32 = 16;
@@ -65,7 +66,7 @@ impl Lowering<'_, '_> {
             },
             Kind::Part(of, offset, bits) => self.part(value, of, *offset, *bits),
             Kind::Deref(_) | Kind::Index(..) => match self.address(value) {
-                Some((address, space)) => self.read(address, space, &value.of),
+                Some((address, space)) => self.read(address, space, &value.of, read_at(value)),
                 None => {
                     let place = self.memory(value);
                     load(place, &value.of)
@@ -110,6 +111,7 @@ impl Lowering<'_, '_> {
             | Kind::Text(_)
             | Kind::Bytes(_)
             | Kind::Words(_)
+            | Kind::Characters(_)
             | Kind::Reinterpret(_)
             | Kind::Tuple(_) => {
                 let place = self.memory(value);
@@ -171,7 +173,7 @@ impl Lowering<'_, '_> {
         let word = match self.address(of) {
             Some((address, space)) => {
                 let address = binary(Binary::Add, address, Expression::Int(offset.into()));
-                self.read(address, space, &whole)
+                self.read(address, space, &whole, read_at(value))
             }
             None => {
                 let place = self.memory(of);
@@ -219,10 +221,17 @@ impl Lowering<'_, '_> {
                 let (address, space) = self.address(of)?;
                 Some((binary(Binary::Add, address, Expression::Int((*offset).into())), space))
             }
-            Kind::Index(of, index, _) => {
+            Kind::Index(of, index, count) => {
                 let (address, space) = self.address(of)?;
                 let size = self.structs.size(&value.of);
-                let (address, index) = self.both(address, Scalar::Int, |lowering| lowering.scalar(index));
+                let (address, index) = self.both(address, Scalar::Int, |lowering| {
+                    let index = lowering.scalar(index);
+                    // C's arrays of no or one element mean as many as there are behind: what is there is read all the same.
+                    match count {
+                        Some(count) if *count > 0 => lowering.told_index(index, *count, value.span).0,
+                        _ => index,
+                    }
+                });
                 let offset = binary(Binary::Multiply, index, Expression::Int(size.into()));
                 Some((binary(Binary::Add, address, offset), space))
             }
@@ -231,7 +240,7 @@ impl Lowering<'_, '_> {
     }
 
     /// Reads a scalar at an address.
-    fn read(&mut self, from: Expression, space: Space, of: &Type) -> Expression {
+    fn read(&mut self, from: Expression, space: Space, of: &Type, span: Span) -> Expression {
         if space == Space::Own {
             let place = self.own(from, 0);
             return load(place, of);
@@ -245,7 +254,7 @@ impl Lowering<'_, '_> {
         let from = self.held(from, Scalar::Int);
         let ok = self.local(Scalar::Int);
         self.emit(Statement::Read { into, from: from.clone(), as_, ok: Some(ok) });
-        self.tell_unread(ok, from);
+        self.tell_unread(ok, span, from);
         Expression::Local(into)
     }
 
@@ -276,6 +285,18 @@ impl Lowering<'_, '_> {
         let into = self.local(Scalar::Int);
         self.emit(Statement::Compare { into, left, right, size, most, strings });
         unary(Unary::IsZero, Expression::Local(into))
+    }
+}
+
+/// Which part of the text is told of a value that could not be read: from the pointer that leads to it on.
+pub fn read_at(value: &Expr) -> Span {
+    let mut from = value;
+    while let Kind::Deref(of) | Kind::Part(of, ..) | Kind::Index(of, ..) | Kind::Characters(of) = &from.kind {
+        from = of;
+    }
+    match from.span.source == value.span.source && from.span.start < value.span.end {
+        true => Span { start: from.span.start, ..value.span },
+        false => value.span,
     }
 }
 

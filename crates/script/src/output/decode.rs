@@ -58,6 +58,10 @@ impl Decoder<'_> {
             }
             Shape::Float(_) => Value::Float(f64::from_bits(word(0)) / f64::from(self.divisor)),
             Shape::Text { room } => Value::Text(self.string(bytes, *room)),
+            Shape::Characters { count } => {
+                let text = slice(bytes, 0, *count).iter().take_while(|byte| **byte != 0);
+                Value::Text(text.copied().collect())
+            }
             Shape::Buffer { room } => {
                 let length = (integer(bytes, 4, false) as u32).min(*room);
                 Value::Buffer(slice(bytes, 4, length).to_vec())

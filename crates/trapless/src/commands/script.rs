@@ -13,6 +13,7 @@ mod known;
 mod listing;
 mod load;
 mod mapped;
+mod missing;
 mod names;
 mod other;
 mod own;

@@ -194,7 +194,7 @@ impl Checker<'_> {
                     return Expr::nothing(span);
                 }
                 let length = length.map(|length| Box::new(converted(length, &Type::UINT64)));
-                called(of, Call::BufOf(Box::new(value), length), span)
+                called(of, Call::BufOf(Box::new(value.as_bytes()), length), span)
             }
             other if other.is_int() || matches!(other, Type::Pointer(..)) => {
                 let Some(length) = length else {

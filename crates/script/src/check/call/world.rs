@@ -130,7 +130,7 @@ impl Checker<'_> {
     }
 
     fn mac(&mut self, address: &ast::Expr, span: Span) -> Expr {
-        let value = self.number_of(address);
+        let value = self.number_of(address).as_bytes();
         let size = self.structs.size(&value.of);
         match &value.of {
             Type::None => Expr { of: Type::Mac, ..Expr::nothing(span) },
@@ -162,7 +162,7 @@ impl Checker<'_> {
             [address, ..] => (None, address),
             [] => return Expr::nothing(span),
         };
-        let value = self.number_of(address);
+        let value = self.number_of(address).as_bytes();
         let size = self.structs.size(&value.of);
         match &value.of {
             Type::None => return Expr { of: Type::Inet, ..Expr::nothing(span) },

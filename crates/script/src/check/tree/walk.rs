@@ -68,6 +68,7 @@ impl Expr {
             Kind::Unary(_, of)
             | Kind::Convert(of)
             | Kind::Reinterpret(of)
+            | Kind::Characters(of)
             | Kind::Deref(of)
             | Kind::Part(of, ..) => of.walk(see),
             Kind::Binary(_, left, right)

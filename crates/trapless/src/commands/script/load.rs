@@ -3,7 +3,7 @@
 use super::environment::Outside;
 use super::known::Known;
 use super::variants::{Variants, variants};
-use super::{name_of, texts};
+use super::{missing, name_of, texts};
 use crate::cli::script::{Dialect, Source, Text, Warnings};
 use crate::cli::validated::Target;
 use crate::error::Error;
@@ -41,7 +41,7 @@ pub(super) fn load(text: &Text) -> Result<Loaded, Error> {
         let variants = variants(&mut compiler, &known)?;
         Ok((compiler.finish(), variants))
     });
-    let (compiled, variants) = match compiled {
+    let (mut compiled, variants) = match compiled {
         Ok(compiled) => compiled,
         Err(mut errors) => {
             told.append(std::mem::take(&mut errors));
@@ -49,6 +49,16 @@ pub(super) fn load(text: &Text) -> Result<Loaded, Error> {
         }
     };
     told.append(compiled.warnings.clone());
+    told.append(missing::leave_out(
+        text,
+        &known,
+        script.settings.missing_probes,
+        &mut compiled.clauses,
+        &variants,
+    ));
+    if told.has_errors() {
+        return Err(refused(text, &told, &sources));
+    }
     if text.warnings != Warnings::Off {
         tell_plainly(&told.render(&sources));
     }

@@ -12,6 +12,8 @@ use std::path::Path;
 use std::rc::Rc;
 use trapless_process::Process;
 use trapless_script::syntax::ast::ProbePoint;
+use trapless_session::error::Error as SessionError;
+use trapless_session::select::SelectError;
 use trapless_symbols::Module;
 
 /// More functions than that are not looked at for one attach point.
@@ -72,6 +74,38 @@ impl Known<'_> {
         places
     }
 
+    /// Whether an attach point names files that can be read, and means nothing in any of them.
+    pub fn is_missing(&self, point: &ProbePoint) -> bool {
+        match points::specification(point, Pattern::everything()).map(|spec| spec.location) {
+            // Whether an address is one in the code is told of by itself, with the reason.
+            None | Some(Location::Address(_)) => return false,
+            Some(_) => {}
+        }
+        let Ok(modules) = probed::modules_of(self.text, point) else { return false };
+        !modules.is_empty() && modules.iter().all(|module| self.is_missing_in(point, module).unwrap_or(false))
+    }
+
+    /// `None`: the file is not known here.
+    fn is_missing_in(&self, point: &ProbePoint, module: &Path) -> Option<bool> {
+        let module = module.to_str()?;
+        let of_process = self.process().map(|number| self.resolved(point, module, number));
+        let resolved = match of_process.flatten() {
+            // Not mapped in the process yet: the file says it.
+            None | Some(Err(SessionError::Select(SelectError::NoModule { .. }))) => {
+                self.resolved(point, module, self.file(module)?)?
+            }
+            Some(resolved) => resolved,
+        };
+        Some(resolved.is_err_and(|error| {
+            matches!(
+                error,
+                SessionError::Select(SelectError::NoFunction { .. } | SelectError::NoUsdt { .. })
+                    | SessionError::Source { .. }
+                    | SessionError::OnlyInlined { .. }
+            )
+        }))
+    }
+
     fn places_in(&self, point: &ProbePoint, module: &str) -> Vec<Place> {
         let found = self.process().and_then(|number| self.found(point, module, number));
         let found = found.or_else(|| self.found(point, module, self.file(module)?));
@@ -89,6 +123,16 @@ impl Known<'_> {
 
     /// What it means in the files of a group.
     fn found(&self, point: &ProbePoint, module: &str, number: usize) -> Option<(usize, Vec<Site>)> {
+        Some((number, self.resolved(point, module, number)?.ok()?))
+    }
+
+    /// The same, or why it means nothing there.
+    fn resolved(
+        &self,
+        point: &ProbePoint,
+        module: &str,
+        number: usize,
+    ) -> Option<Result<Vec<Site>, SessionError>> {
         let group = self.groups.borrow().get(number)?.clone();
         let wanted = match group.process {
             Some(_) => files::pattern(module),
@@ -98,7 +142,7 @@ impl Known<'_> {
         let returns = spec.kind == Some(Kind::Return);
         let kinds = Kinds { entry: !returns, returns };
         let found = resolve::resolve(group.process.as_ref(), &group.images, [(&spec, kinds)], &[], MOST);
-        Some((number, found.ok()?.sites))
+        Some(found.map(|found| found.sites))
     }
 
     /// A file that a process has, as that process sees it.
