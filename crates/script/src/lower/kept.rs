@@ -4,7 +4,9 @@
 //! the entry puts it in a map of its own, by the address of the call's stack frame, and the body at the return takes it out again.
 
 use crate::check::tree::{self, Kind};
-use crate::ir::{Body, Context, Expression, LocalId, Map, MapId, MapSharing, MapValue, Place, Statement, Width};
+use crate::ir::{
+    Body, Context, Expression, LocalId, Map, MapId, MapSharing, MapValue, Place, Statement, Width,
+};
 
 /// How many calls may be under way at once.
 const CAPACITY: u32 = 65_536;
