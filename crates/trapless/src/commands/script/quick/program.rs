@@ -304,7 +304,7 @@ pub(super) fn script(
         declarations.push_str(&format!("let {map} = {kind}({keys});\n"));
     };
     // What stands ahead of what is done with a hit that is meant.
-    let mut head: String = filters.map(|filter| format!("if (!({filter})) {{ return; }} ")).collect();
+    let mut head: String = filters.map(|filter| format!("if ({filter}) {{ }} else {{ return; }} ")).collect();
     if let Some(share) = asked.sample {
         let (taken, of) = (share.taken, share.of);
         head.push_str(&format!("if (rand % {of} >= {taken}) {{ @unsampled = count(); return; }} "));
