@@ -154,7 +154,7 @@ impl Armed {
         for offset in 0..1000 {
             numbers.of("another file", &SiteName::new("function", offset));
         }
-        let run = Run { script, clauses, numbers: numbers.clone() };
+        let run = Run { script, clauses, numbers: numbers.clone(), ..Run::default() };
         let hold = Hold::Stop(StopOptions::default());
         let session = Session::attach(&process, &images, sites, Asked::run(run), hold).unwrap();
         Armed { process, session, numbers }
@@ -485,7 +485,7 @@ fn sites_that_are_added_call_bodies_that_are_there() {
     };
     let numbers = Arc::new(SiteNumbers::default());
     let clauses = vec![RunAt::Entry(0), RunAt::Entry(1)];
-    let run = Run { script, clauses, numbers: numbers.clone() };
+    let run = Run { script, clauses, numbers: numbers.clone(), ..Run::default() };
     let asked = Asked { later: Some(kinds), ..Asked::run(run) };
     let hold = || Hold::Stop(StopOptions::default());
     let session = Session::attach(&process, &images, sites(&process, 0), asked, hold()).unwrap();

@@ -78,18 +78,18 @@ fn check(run: &Run, asked: &Quick) -> Result<(), Error> {
     if run.output.folded && !(asked.form == Form::Count && stacks) {
         return usage("-f folded is for counts by call stack: trapless count … --stack -f folded");
     }
-    let one = !run.follow && matches!(&run.target, Target::Launch(_)) || is_one_process(&run.target);
-    let is_trace = matches!(asked.form, Form::Trace(_));
-    if run.limits.max_events.is_some() && !is_trace && !(one && !run.follow) {
+    let is_one = match &run.target {
+        Target::Processes(pids) => pids.len() == 1,
+        Target::Launch(_) => true,
+        Target::Whoever(_) => false,
+    };
+    let counts = !matches!(asked.form, Form::Trace(_));
+    if run.limits.max_events.is_some() && counts && (run.follow || !is_one) {
         return usage(
             "with expressions, -M counts the hits of one process; give one -p PID, without --follow, or leave out -M",
         );
     }
     Ok(())
-}
-
-fn is_one_process(target: &Target) -> bool {
-    matches!(target, Target::Processes(pids) if pids.len() == 1)
 }
 
 /// The command line as that of a script.

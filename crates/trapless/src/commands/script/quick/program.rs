@@ -277,7 +277,7 @@ pub(super) fn script(
         conditions.push(format!("({})", threads.join(" || ")));
     }
     conditions.extend(asked.slower.map(|slower| format!("duration >= {slower}")));
-    let mut filters = written.filters.iter().map(|filter| fill(filter)).collect::<Vec<String>>().into_iter();
+    let mut filters = written.filters.iter().map(&mut fill).collect::<Vec<String>>().into_iter();
     // Each has a place of its own, so that what is wrong with it is told there.
     conditions.extend(filters.next().map(|filter| format!("({filter})")));
     let mut by: Vec<(Arc<str>, String)> =

@@ -54,7 +54,7 @@ struct Process {
     rings: Rings,
     sites: Sites,
     /// What its maps held when it was asked for the last time.
-    before: HashMap<(MapId, Vec<u8>), Vec<u64>>,
+    before: Before,
     /// Reads that failed at hits.
     failed: BTreeMap<&'static str, u64>,
 }
@@ -74,6 +74,9 @@ struct Site {
     address: u64,
     sites: u32,
 }
+
+/// The words of maps' values, by map and key.
+type Before = HashMap<(MapId, Vec<u8>), Vec<u64>>;
 
 /// The numbers of a row.
 #[derive(Default)]
@@ -167,11 +170,7 @@ impl Quickly {
     }
 
     /// The rows of a process, less what there was before, if it is said what that was.
-    fn rows_of(
-        &mut self,
-        pid: i32,
-        before: Option<&HashMap<(MapId, Vec<u8>), Vec<u64>>>,
-    ) -> Vec<ProbeSummary> {
+    fn rows_of(&mut self, pid: i32, before: Option<&Before>) -> Vec<ProbeSummary> {
         let main = match self.meaning.form {
             Form::Count => "@hits",
             Form::Latency => "@times",
