@@ -302,7 +302,6 @@ fn what_is_wrong_is_told_where_it_was_written() {
         ),
         (&["count", "quick:load", "--where", "kstack == 1"], &["is about the kernel"]),
         (&["count", "quick:load", "--by", "size", "--allow-trap"], &["leave out --allow-trap"]),
-        (&["count", "quick:loda", "--where", "size > 3"], &["loda", "load"]),
         (&["count", "quick:load", "--by", "size", "-f", "folded"], &["--stack -f folded"]),
         (&["hist", "quick:load", "str(path)"], &["EXPR:1:1-10: ERROR: hist() only supports integer"]),
         (&["hist", "quick:load"], &["behind them an expression"]),
@@ -312,6 +311,12 @@ fn what_is_wrong_is_told_where_it_was_written() {
     ] {
         refused(arguments, told);
     }
+    // That there is no such function is the matter, and not that its arguments have no names.
+    let program = Program::build("quick", C, &["-g"]);
+    let target = program.start(&[]);
+    let pid = target.pid().to_string();
+    support::tool::run(&["count", "-p", &pid, "quick:loda", "--where", "size > 3"])
+        .assert_refused(5, &["no function matches 'quick:loda'", "load"]);
 }
 
 #[test]
