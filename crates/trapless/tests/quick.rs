@@ -305,7 +305,7 @@ fn what_is_wrong_is_told_where_it_was_written() {
         (&["count", "quick:load", "--by", "size", "-f", "folded"], &["--stack -f folded"]),
         (&["hist", "quick:load", "str(path)"], &["EXPR:1:1-10: ERROR: hist() only supports integer"]),
         (&["hist", "quick:load"], &["behind them an expression"]),
-        (&["latency", "quick:load", "quick:slow", "--by", "us"], &["--by:1:1-3", "this is so at load"]),
+        (&["latency", "quick:slow", "quick:load", "--by", "us"], &["--by:1:1-3", "this is so at load"]),
         (&["trace", "quick:load", "--arg", "path:st"], &["no format 'st'", "did you mean str?"]),
         (&["trace", "quick:load", "--slower", "5"], &["with its unit"]),
     ] {
