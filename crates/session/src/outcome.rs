@@ -2,11 +2,14 @@
 //!
 //! The structs are plain data, and as JSON they are objects with fields of the same names.
 
+mod told;
+
 use crate::name::{SiteName, Source};
 use crate::spec::Kind;
 use serde::{Serialize, Serializer, ser::SerializeStruct};
 use std::ops::Deref;
 use std::sync::Arc;
+pub use told::{Datum, HitTold, Keyed, Told, Values};
 use trapless_engine::Refusal;
 use trapless_isa::operand::NotRead;
 
@@ -38,6 +41,8 @@ pub struct ProbeSummary {
     pub lost: u64,
     /// From entry to return, where it was measured and at least one call returned.
     pub latency: Option<Box<LatencySummary>>,
+    /// What else the row is about, where hits were grouped or their values collected.
+    pub keyed: Option<Box<Keyed>>,
 }
 
 impl ProbeSummary {
@@ -56,7 +61,7 @@ impl Deref for ProbeSummary {
 
 impl Serialize for ProbeSummary {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut row = serializer.serialize_struct("ProbeSummary", 14)?;
+        let mut row = serializer.serialize_struct("ProbeSummary", 16)?;
         row.serialize_field("module", &*self.module)?;
         row.serialize_field("function", self.function.text())?;
         serialize_source(&self.function.source(), &mut row)?;
@@ -70,6 +75,14 @@ impl Serialize for ProbeSummary {
         row.serialize_field("lost", &self.lost)?;
         if let Some(latency) = &self.latency {
             row.serialize_field("latency_ns", latency)?;
+        }
+        if let Some(keyed) = &self.keyed {
+            if !keyed.by.is_empty() {
+                row.serialize_field("by", &keyed.by)?;
+            }
+            if !keyed.values.is_empty() {
+                row.serialize_field("values", &keyed.values)?;
+            }
         }
         row.end()
     }
@@ -200,11 +213,13 @@ pub struct Hit {
     pub retval: Option<u64>,
     /// From entry to return, in nanoseconds.
     pub duration_ns: Option<u64>,
+    /// What expressions have told of it.
+    pub told: Option<Box<HitTold>>,
 }
 
 impl Serialize for Hit {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut hit = serializer.serialize_struct("Hit", 19)?;
+        let mut hit = serializer.serialize_struct("Hit", 22)?;
         hit.serialize_field("time_ns", &self.time_ns)?;
         hit.serialize_field("pid", &self.pid)?;
         hit.serialize_field("tid", &self.tid)?;
@@ -229,6 +244,17 @@ impl Serialize for Hit {
         }
         if let Some(ns) = self.duration_ns {
             hit.serialize_field("duration_ns", &ns)?;
+        }
+        if let Some(told) = &self.told {
+            if !told.arguments.is_empty() {
+                hit.serialize_field("values", &told.arguments)?;
+            }
+            if let Some(result) = &told.result {
+                hit.serialize_field("result", &result.value)?;
+            }
+            if !told.stack.is_empty() {
+                hit.serialize_field("stack", &told.stack)?;
+            }
         }
         hit.end()
     }

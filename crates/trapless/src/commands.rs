@@ -30,6 +30,7 @@ pub fn run(command: Command) -> Result<u8, Error> {
         Command::Man(Some(directory)) => man::pages(&directory),
         Command::Script(script) => script::run(script),
         Command::Run(command) => run::run(&command),
+        Command::Quick(command, asked) => script::quick(*command, &asked),
         Command::List(listing) => list::run(&listing),
         Command::Explain(listing) => explain::run(&listing),
         Command::Status(processes) => status::run(&processes),

@@ -255,7 +255,7 @@ fn d8_what_is_left_out_is_not_what_does_not_exist() {
 
 #[test]
 fn options_of_other_tools_are_one_line_and_code_2() {
-    for option in ["-e", "-T", "-U", "--filter", "-L", "--stack", "--by", "--children", "--fork"] {
+    for option in ["-e", "-T", "-U", "--filter", "-L", "--stacks", "--key", "--children", "--fork"] {
         run(&["count", option, "libc:malloc"]).assert_refused(2, &["no option", option]);
     }
 }

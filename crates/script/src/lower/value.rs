@@ -33,7 +33,7 @@ impl Lowering<'_, '_> {
                 Home::Scratch(at) => load(Place::Scratch(at), &value.of),
             },
             Kind::Context(context) => self.context(*context),
-            Kind::Operand(argument) => self.operand(*argument, &value.of),
+            Kind::Operand(argument) => self.operand(*argument, value),
             Kind::Unary(op, of) => {
                 let of = self.scalar(of);
                 unary(*op, of)
@@ -258,8 +258,8 @@ impl Lowering<'_, '_> {
         Expression::Local(into)
     }
 
-    fn operand(&mut self, argument: u8, of: &Type) -> Expression {
-        let into = self.local(scalar(of).unwrap_or(Scalar::Int));
+    fn operand(&mut self, argument: u8, value: &Expr) -> Expression {
+        let into = self.local(scalar(&value.of).unwrap_or(Scalar::Int));
         if !self.tells_failures {
             self.emit(Statement::Operand { into, argument, ok: None });
             return Expression::Local(into);
@@ -267,7 +267,7 @@ impl Lowering<'_, '_> {
         let ok = self.local(Scalar::Int);
         self.emit(Statement::Operand { into, argument, ok: Some(ok) });
         // Where in memory it is, is each site's own.
-        self.tell_unread(ok, Expression::Int(0));
+        self.tell_unread(ok, read_at(value), Expression::Int(0));
         Expression::Local(into)
     }
 

@@ -287,7 +287,7 @@ impl Ready {
     }
 
     /// What lies on the stack of a body's hit.
-    pub fn extras(&self, body: usize, hit: &Hit) -> ([u64; 9], usize) {
+    pub fn extras(&self, body: usize, hit: &Hit) -> ([u64; Extra::ALL.len()], usize) {
         hit.extras(self.bodies[body].1, &self.bodies[body].2)
     }
 }

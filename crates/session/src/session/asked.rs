@@ -51,6 +51,8 @@ pub struct Run {
     pub numbers: Arc<SiteNumbers>,
     /// What becomes of sites at which they would have to read an argument of a USDT probe from memory.
     pub memory_operands: MemoryOperands,
+    /// What becomes of a body that several specifications call at one site.
+    pub overlap: Overlap,
 }
 
 /// Whether bodies read arguments of USDT probes that are in memory. Where one is not on the detour's own page of the stack, this takes a system
@@ -62,6 +64,16 @@ pub enum MemoryOperands {
     Read,
     /// Such sites are left out: the process might be killed for the call.
     LeftOut,
+}
+
+/// What becomes of a body that several specifications call at one site.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Overlap {
+    /// It is called for each of them, as scripts mean it.
+    #[default]
+    Each,
+    /// It is called once: a site is meant or it is not.
+    Once,
 }
 
 /// Numbers of sites, which bodies are told: one for each name in a file, the same in all processes that are given these.
@@ -111,8 +123,14 @@ impl Run {
     /// The clauses of a site that these specifications mean.
     pub(super) fn clauses(&self, asked: &[u32]) -> [Vec<Clause>; 2] {
         let mut all = [const { Vec::new() }; 2];
+        let mut called: Vec<RunAt> = Vec::new();
         for number in asked {
-            let (list, body) = match self.at(*number) {
+            let at = self.at(*number);
+            if self.overlap == Overlap::Once && at.is_some_and(|at| called.contains(&at)) {
+                continue;
+            }
+            called.extend(at);
+            let (list, body) = match at {
                 Some(RunAt::Entry(body)) => (0, body),
                 Some(RunAt::Return(body)) => (1, body),
                 None => continue,

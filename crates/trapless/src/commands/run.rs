@@ -6,6 +6,7 @@ mod follow;
 mod numbers;
 mod pending;
 mod present;
+mod source;
 mod tally;
 mod watch;
 
@@ -13,7 +14,7 @@ use crate::cli::validated::{self, Run, Target};
 use crate::error::Error;
 use crate::files::Files;
 use crate::progress::Progress;
-use crate::report::{Exit, Running};
+use crate::report::{Exit, Running, View};
 use crate::resolve::Kinds;
 use crate::session::{Asked, Calls, Hold, Measure, Session, Snapshot};
 use crate::target::{self, Image};
@@ -32,6 +33,8 @@ pub(super) use finish::Finished;
 use finish::finish;
 use numbers::Numbers;
 use pending::{Pending, Wanted};
+use source::Sessions;
+pub(super) use source::{Source, Untold};
 use watch::watch;
 
 /// Does what was asked.
@@ -39,11 +42,25 @@ use watch::watch;
 /// # Errors
 /// Nothing could be probed, or the output broke; then the probes are out.
 pub fn run(run: &Run) -> Result<u8, Error> {
+    let view = match run.measure {
+        // What a script says, no reporter shows.
+        validated::Measure::Count | validated::Measure::Script | validated::Measure::Quick => View::Count,
+        validated::Measure::Latency => View::Latency,
+        validated::Measure::Trace { .. } => View::Trace,
+    };
+    of_source(run, view, Box::new(Sessions(run)))
+}
+
+/// Does what was asked, and shows what this source tells.
+///
+/// # Errors
+/// As [`run`].
+pub fn of_source<'r>(run: &'r Run, view: View, source: Box<dyn Source + 'r>) -> Result<u8, Error> {
     let ended = super::signals::install();
     // Whoever is traced must not wait for a reader of our output.
     let running = Running::new(if follows(run) { || true } else { super::signals::interrupted });
-    let reporter = run.output.reporter(run.measure, run.rows, running.clone())?;
-    collected(run, &mut Numbers::new(run, reporter), &running, ended)
+    let reporter = run.output.reporter(view, run.rows, running.clone())?;
+    collected(run, &mut Numbers::new(run, view, source, reporter), &running, ended)
 }
 
 /// Does what was asked, for this collector.
@@ -208,6 +225,10 @@ impl Armed {
     pub(in crate::commands) fn pid(&self) -> i32 {
         self.process.pid().0
     }
+
+    pub(in crate::commands) fn session(&self) -> &Session {
+        &self.session
+    }
 }
 
 /// What is asked for in a process.
@@ -224,7 +245,7 @@ fn asked(run: &Run, process: &Process, images: &[Image], later: Option<Kinds>) -
 
 fn measure(run: &Run) -> Measure {
     match run.measure {
-        validated::Measure::Script => Measure::Run,
+        validated::Measure::Script | validated::Measure::Quick => Measure::Run,
         // To end after so many hits, each must be known.
         validated::Measure::Count | validated::Measure::Latency if run.limits.max_events.is_some() => {
             Measure::Trace { args: 0 }

@@ -1,14 +1,17 @@
 //! Traced hits as lines: time, thread, call.
 
-use super::Hit;
 use super::number::{duration, word};
 use super::table::printable;
+use super::{Hit, Told};
 use crate::spec::Kind;
 use std::fmt::Write;
 use trapless_session::outcome::UsdtValue;
 
 /// The line above the first hit.
 pub(super) const HEADING: &str = "      TIME (s)      TID  CALL";
+
+/// What stands before each frame of the call stack below a line.
+pub(super) const BELOW: &str = "                                ";
 
 /// One hit as `time tid module:function(args) = value <duration>`.
 ///
@@ -19,17 +22,26 @@ pub(super) fn line(hit: &Hit) -> String {
     let name = printable(&hit.function);
     let mut line =
         format!("{seconds:>4}.{nanoseconds:09}  {:>7}  {}:{name}", hit.tid, printable(&hit.module));
-    if !hit.args.is_empty() {
-        let args: Vec<String> = hit.args.iter().map(|&a| word(a)).collect();
-        let _ = write!(line, "({})", args.join(", "));
+    let mut values: Vec<String> = hit.args.iter().map(|&a| word(a)).collect();
+    if let Some(told) = &hit.told {
+        let of = |told: &Told| format!("{}={}", printable(&told.name), printable(&told.text));
+        values.extend(told.arguments.iter().map(of));
+    }
+    if !values.is_empty() {
+        let _ = write!(line, "({})", values.join(", "));
     }
     if let Some(values) = hit.usdt.as_ref().filter(|values| !values.is_empty()) {
         let values: Vec<String> = values.iter().map(usdt_value).collect();
         let _ = write!(line, "({})", values.join(", "));
     }
+    if let Some(result) = hit.told.as_ref().and_then(|told| told.result.as_ref()) {
+        let _ = write!(line, " = {}", printable(&result.text));
+    }
     match hit.retval {
         Some(value) => line.push_str(&format!(" = {}", word(value))),
-        None if hit.kind == Kind::Return => line.push_str(" returns"),
+        None if hit.kind == Kind::Return && hit.told.as_ref().is_none_or(|told| told.result.is_none()) => {
+            line.push_str(" returns");
+        }
         None => {}
     }
     if let Some(ns) = hit.duration_ns {
@@ -68,6 +80,7 @@ mod tests {
             usdt: None,
             retval,
             duration_ns,
+            told: None,
         };
         for (hit, expected) in [
             (hit(Kind::Entry, &[], None, None), "libc.so.6:open64"),

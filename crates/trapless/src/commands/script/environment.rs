@@ -61,6 +61,10 @@ impl Environment for Outside<'_, '_> {
         self.known.is_float_operand(point, argument)
     }
 
+    fn tells_results_apart(&self) -> bool {
+        self.known.is_choosing()
+    }
+
     fn enumerator(&self, name: &str) -> Option<(Described, i64)> {
         self.known.enumerator(name)
     }
