@@ -200,11 +200,51 @@ pub struct Hit {
     pub retval: Option<u64>,
     /// From entry to return, in nanoseconds.
     pub duration_ns: Option<u64>,
+    /// What its types say, where they are known and were asked for.
+    pub typed: Option<TypedCall>,
+}
+
+/// A call's arguments and result as their types say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TypedCall {
+    /// The arguments, in order; nothing where they were not seen, as of a call that was there before its probe.
+    pub arguments: Option<Vec<TypedValue>>,
+    /// The result, at a return of a function that gives one.
+    pub result: Option<TypedValue>,
+}
+
+/// A value as its type says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TypedValue {
+    /// Its name, if it has one.
+    pub name: Option<String>,
+    /// Its type, as its language writes it.
+    pub of: String,
+    /// The value, as its language writes it, or why it is not known.
+    pub text: Result<String, String>,
+}
+
+impl Serialize for TypedValue {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut object = serializer.serialize_struct("TypedValue", 4)?;
+        if let Some(name) = &self.name {
+            object.serialize_field("name", name)?;
+        }
+        object.serialize_field("type", &self.of)?;
+        match &self.text {
+            Ok(text) => object.serialize_field("text", text)?,
+            Err(why) => {
+                object.serialize_field("text", &None::<&str>)?;
+                object.serialize_field("reason", why)?;
+            }
+        }
+        object.end()
+    }
 }
 
 impl Serialize for Hit {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut hit = serializer.serialize_struct("Hit", 19)?;
+        let mut hit = serializer.serialize_struct("Hit", 21)?;
         hit.serialize_field("time_ns", &self.time_ns)?;
         hit.serialize_field("pid", &self.pid)?;
         hit.serialize_field("tid", &self.tid)?;
@@ -222,6 +262,12 @@ impl Serialize for Hit {
         }
         if let Some(values) = &self.usdt {
             hit.serialize_field("usdt_args", values)?;
+        }
+        if let Some(arguments) = self.typed.as_ref().and_then(|typed| typed.arguments.as_ref()) {
+            hit.serialize_field("arguments", arguments)?;
+        }
+        if let Some(result) = self.typed.as_ref().and_then(|typed| typed.result.as_ref()) {
+            hit.serialize_field("result", result)?;
         }
         if let Some(value) = self.retval {
             hit.serialize_field("retval", &value)?;

@@ -12,6 +12,7 @@ mod script;
 mod signals;
 mod sites;
 mod status;
+mod typed;
 mod wake;
 
 use crate::cli::validated::Command;
@@ -29,7 +30,7 @@ pub fn run(command: Command) -> Result<u8, Error> {
         Command::Man(None) => man::page(&mut std::io::stdout().lock()),
         Command::Man(Some(directory)) => man::pages(&directory),
         Command::Script(script) => script::run(script),
-        Command::Run(command) => run::run(&command),
+        Command::Run(command) => run::run(command),
         Command::List(listing) => list::run(&listing),
         Command::Explain(listing) => explain::run(&listing),
         Command::Status(processes) => status::run(&processes),

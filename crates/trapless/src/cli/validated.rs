@@ -13,6 +13,7 @@ use super::verbs::{
 use crate::error::Error;
 use crate::files::Files;
 use crate::report::Sort;
+use crate::resolve::Sites;
 use crate::session::Run as ScriptRun;
 use crate::spec::{Exclusion, Kind, Location, Pattern, ProbeSpec, Syntax};
 use crate::target::Image;
@@ -53,6 +54,8 @@ pub enum Command {
 pub struct Run {
     /// What is measured at each hit.
     pub measure: Measure,
+    /// How traced values are shown.
+    pub values: Values,
     /// The code that runs there, for [`Measure::Script`].
     pub script: Option<Arc<dyn CodeFor>>,
     /// In which processes.
@@ -100,13 +103,23 @@ pub enum Measure {
     Script,
 }
 
+/// How the values of traced calls are shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Values {
+    /// As words.
+    #[default]
+    Words,
+    /// As their types say.
+    Typed,
+}
+
 /// Code of a script for processes.
 pub trait CodeFor: fmt::Debug + Send + Sync {
-    /// What is called in a process, and what its memory begins with.
+    /// What is called in a process at these sites, and what its memory begins with.
     ///
     /// # Errors
     /// The script cannot run in it.
-    fn run_in(&self, process: &Process, images: &[Image]) -> Result<ScriptRun, Error>;
+    fn run_in(&self, process: &Process, images: &[Image], sites: &Sites) -> Result<ScriptRun, Error>;
 
     /// Refuses to be in another process beside those that have it.
     ///
@@ -295,6 +308,7 @@ fn count(flags: CountFlags) -> Result<Run, Error> {
     let (selection, target) = selected(&flags.probes, kinds, flags.target, flags.follow.follow)?;
     Ok(Run {
         measure: Measure::Count,
+        values: Values::Words,
         script: None,
         target,
         follow: flags.follow.follow,
@@ -322,6 +336,7 @@ fn latency(flags: LatencyFlags) -> Result<Run, Error> {
     let (selection, target) = selected(&flags.probes, |_| (true, true), flags.target, flags.follow.follow)?;
     Ok(Run {
         measure: Measure::Latency,
+        values: Values::Words,
         script: None,
         target,
         follow: flags.follow.follow,
@@ -341,9 +356,14 @@ fn trace(flags: TraceFlags) -> Result<Run, Error> {
         Some(kind) => (kind == Kind::Entry, kind == Kind::Return || flags.returns),
         None => (true, flags.returns),
     };
-    let (selection, target) = selected(&flags.probes, kinds, flags.target, flags.follow.follow)?;
+    let values = if flags.typed { Values::Typed } else { Values::Words };
+    let (mut selection, target) = selected(&flags.probes, kinds, flags.target, flags.follow.follow)?;
+    if flags.typed {
+        typed_by_jumps(&mut selection)?;
+    }
     Ok(Run {
         measure: Measure::Trace { args: flags.args },
+        values,
         script: None,
         target,
         follow: flags.follow.follow,
@@ -356,6 +376,19 @@ fn trace(flags: TraceFlags) -> Result<Run, Error> {
         output: output(flags.output),
         rows: Rows::default(),
     })
+}
+
+/// Calls with their types are shown when they return, so that their results are there. What tells them is called by jumps alone.
+fn typed_by_jumps(selection: &mut Selection) -> Result<(), Error> {
+    if selection.may_trap() {
+        let text = "--typed probes by jumps alone; leave out --allow-trap and mechanisms that trap";
+        return Err(Error::Usage(text.to_owned()));
+    }
+    for probe in &mut selection.probes {
+        let is_function = matches!(probe.spec.location, Location::Function { offset: 0, .. });
+        probe.returns |= is_function && probe.spec.kind.is_none();
+    }
+    Ok(())
 }
 
 fn listing(flags: ListFlags, whole_modules: bool) -> Result<Listing, Error> {

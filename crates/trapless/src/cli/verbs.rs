@@ -146,6 +146,10 @@ pub struct TraceFlags {
     /// Show returns, with the return value and the duration
     #[arg(long = "return", help_heading = "Probes")]
     pub returns: bool,
+    /// Show arguments by name and results, as their types in the debug information say: text, structs, vectors, enums. A value whose place is
+    /// not told there is ?
+    #[arg(long, help_heading = "Probes")]
+    pub typed: bool,
     /// Risks.
     #[command(flatten)]
     pub risk: RiskFlags,

@@ -9,12 +9,13 @@ mod present;
 mod tally;
 mod watch;
 
-use crate::cli::validated::{self, Run, Target};
+use crate::cli::validated::{self, CodeFor, Run, Target, Values};
+use crate::commands::typed::{self, Typed};
 use crate::error::Error;
 use crate::files::Files;
 use crate::progress::Progress;
 use crate::report::{Exit, Running};
-use crate::resolve::Kinds;
+use crate::resolve::{Kinds, Sites};
 use crate::session::{Asked, Calls, Hold, Measure, Session, Snapshot};
 use crate::target::{self, Image};
 use std::collections::BTreeMap;
@@ -38,12 +39,20 @@ use watch::watch;
 ///
 /// # Errors
 /// Nothing could be probed, or the output broke; then the probes are out.
-pub fn run(run: &Run) -> Result<u8, Error> {
+pub fn run(run: Run) -> Result<u8, Error> {
+    let typed = match (run.values, run.measure) {
+        (Values::Typed, validated::Measure::Trace { args }) => {
+            Some(Arc::new(Typed::new(&run.selection, args, run.allow_seccomp)?))
+        }
+        _ => None,
+    };
+    let script = typed.clone().map(|typed| -> Arc<dyn CodeFor> { typed }).or(run.script);
+    let run = &Run { script, ..run };
     let ended = super::signals::install();
     // Whoever is traced must not wait for a reader of our output.
     let running = Running::new(if follows(run) { || true } else { super::signals::interrupted });
     let reporter = run.output.reporter(run.measure, run.rows, running.clone())?;
-    collected(run, &mut Numbers::new(run, reporter), &running, ended)
+    collected(run, &mut Numbers::new(run, typed, reporter), &running, ended)
 }
 
 /// Does what was asked, for this collector.
@@ -173,6 +182,8 @@ pub(in crate::commands) struct Armed {
     /// When time began for the run.
     beginning: Clock,
     calls: Calls,
+    /// Those with their types, where these are shown.
+    typed: typed::Calls,
     announced: bool,
     /// It was seen to have started another program.
     ran_another_program: bool,
@@ -195,6 +206,7 @@ impl Armed {
             pending: None,
             absent: None,
             calls: Calls::default(),
+            typed: typed::Calls::default(),
             announced: false,
             ran_another_program: false,
             shown: 0,
@@ -214,9 +226,22 @@ impl Armed {
 ///
 /// # Errors
 /// A script cannot run in it.
-fn asked(run: &Run, process: &Process, images: &[Image], later: Option<Kinds>) -> Result<Asked, Error> {
+fn asked(
+    run: &Run,
+    process: &Process,
+    images: &[Image],
+    sites: &Sites,
+    later: Option<Kinds>,
+) -> Result<Asked, Error> {
     let asked = match &run.script {
-        Some(code) => Asked::run(code.run_in(process, images)?),
+        Some(code) => {
+            let asked = Asked::run(code.run_in(process, images, sites)?);
+            match run.measure {
+                validated::Measure::Script => asked,
+                // The summary says how often each function was called.
+                _ => Asked { measure: Measure::CountAndRun, ..asked },
+            }
+        }
         None => Asked::of(measure(run), &run.selection.mechanisms),
     };
     Ok(Asked { later, ..asked })
@@ -246,7 +271,7 @@ fn attach(
     let Wanted { sites, later, pending } = pending::wanted(run, process, &images)?;
     // Its thread must not be there when the keeper is forked.
     drop(progress);
-    let asked = asked(run, process, &images, later)?;
+    let asked = asked(run, process, &images, &sites, later)?;
     let session = Session::attach(process, &images, sites, asked, hold)?;
     let pending = later.map(|_| Pending::of(process, &session, (&images, files), pending));
     Ok((session, pending))

@@ -12,6 +12,7 @@ mod info;
 mod known;
 mod listing;
 mod load;
+mod losses;
 mod mapped;
 mod names;
 mod other;
@@ -39,6 +40,9 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 use store::Store;
 use trapless_wire::ScriptLayout;
+
+pub(super) use losses::Losses;
+pub(super) use scripted::{Beginning, check_runtime, check_sandbox};
 
 /// Does what was asked.
 ///

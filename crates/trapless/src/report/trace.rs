@@ -5,7 +5,7 @@ use super::number::{duration, word};
 use super::table::printable;
 use crate::spec::Kind;
 use std::fmt::Write;
-use trapless_session::outcome::UsdtValue;
+use trapless_session::outcome::{TypedValue, UsdtValue};
 
 /// The line above the first hit.
 pub(super) const HEADING: &str = "      TIME (s)      TID  CALL";
@@ -19,6 +19,9 @@ pub(super) fn line(hit: &Hit) -> String {
     let name = printable(&hit.function);
     let mut line =
         format!("{seconds:>4}.{nanoseconds:09}  {:>7}  {}:{name}", hit.tid, printable(&hit.module));
+    if let Some(arguments) = hit.typed.as_ref().and_then(|typed| typed.arguments.as_ref()) {
+        let _ = write!(line, "({})", arguments.iter().map(typed).collect::<Vec<_>>().join(", "));
+    }
     if !hit.args.is_empty() {
         let args: Vec<String> = hit.args.iter().map(|&a| word(a)).collect();
         let _ = write!(line, "({})", args.join(", "));
@@ -27,7 +30,9 @@ pub(super) fn line(hit: &Hit) -> String {
         let values: Vec<String> = values.iter().map(usdt_value).collect();
         let _ = write!(line, "({})", values.join(", "));
     }
+    let result = hit.typed.as_ref().and_then(|typed| typed.result.as_ref());
     match hit.retval {
+        _ if result.is_some() => line.push_str(&format!(" = {}", result.map_or_else(String::new, typed))),
         Some(value) => line.push_str(&format!(" = {}", word(value))),
         None if hit.kind == Kind::Return => line.push_str(" returns"),
         None => {}
@@ -36,6 +41,15 @@ pub(super) fn line(hit: &Hit) -> String {
         line.push_str(&format!(" <{}>", duration(ns)));
     }
     line
+}
+
+/// A value as its type says. What is in a program's memory is no more to be trusted than its names are.
+fn typed(value: &TypedValue) -> String {
+    let text = value.text.as_ref().map_or_else(|_| "?".to_owned(), |text| printable(text));
+    match &value.name {
+        Some(name) => format!("{}: {text}", printable(name)),
+        None => text,
+    }
 }
 
 /// A note says whether a value has a sign, so nothing has to be guessed but what is an address.
@@ -68,6 +82,7 @@ mod tests {
             usdt: None,
             retval,
             duration_ns,
+            typed: None,
         };
         for (hit, expected) in [
             (hit(Kind::Entry, &[], None, None), "libc.so.6:open64"),

@@ -6,12 +6,14 @@ use super::Armed;
 use super::collect::{Aside, Collector, End, Flow, Who};
 use super::finish::{Finished, losses_of};
 use crate::cli::validated::{Measure, Run};
+use crate::commands::typed::Typed;
 use crate::error::Error;
 use crate::report::{Attached, Exit, Hit, Interval, ProbeSummary, Reporter, Summary, Total, Totals, losses};
 use crate::session::{Origin, Session, Snapshot};
 use crate::terminal::tell;
 use kept::Kept;
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use trapless_session::clock::Clock;
 
@@ -24,6 +26,8 @@ const READING: Duration = Duration::from_secs(1);
 /// What a run shows of its numbers.
 pub(super) struct Numbers<'r> {
     run: &'r Run,
+    /// What is known of types, where they are shown.
+    typed: Option<Arc<Typed>>,
     reporter: Box<dyn Reporter + Send>,
     /// Of targets that are gone.
     kept: Kept,
@@ -33,12 +37,12 @@ pub(super) struct Numbers<'r> {
 
 impl<'r> Numbers<'r> {
     /// Those of a run that begins now.
-    pub fn new(run: &'r Run, reporter: Box<dyn Reporter + Send>) -> Self {
+    pub fn new(run: &'r Run, typed: Option<Arc<Typed>>, reporter: Box<dyn Reporter + Send>) -> Self {
         let now = Instant::now();
         let next_interval = run.limits.interval.and_then(|interval| now.checked_add(interval));
         let ticks = matches!(run.measure, Measure::Trace { .. }) || run.limits.max_events.is_some();
         let next_tick = ticks.then_some(now + TICK);
-        Self { run, reporter, kept: Kept::default(), next_interval, next_tick }
+        Self { run, typed, reporter, kept: Kept::default(), next_interval, next_tick }
     }
 
     fn output(&self, error: io::Error) -> Error {
@@ -52,7 +56,11 @@ impl<'r> Numbers<'r> {
             _ if self.run.limits.max_events.is_some() => 0,
             _ => return Ok(()),
         };
-        let mut hits = hits_of(targets, |armed, origin| armed.calls.take(&armed.session, origin, args));
+        let typed = self.typed.as_deref();
+        let mut hits = hits_of(targets, |armed, origin| match typed {
+            Some(typed) => armed.typed.take(typed, &armed.session, origin),
+            None => armed.calls.take(&armed.session, origin, args),
+        });
         if targets.len() > 1 {
             hits.sort_by_key(|(_, hit)| hit.time_ns);
         }
@@ -63,7 +71,11 @@ impl<'r> Numbers<'r> {
     fn show_rest(&mut self, targets: &mut [Armed]) -> io::Result<()> {
         let Measure::Trace { args } = self.run.measure else { return Ok(()) };
         let args = usize::from(args);
-        let hits = hits_of(targets, |armed, origin| armed.calls.rest(&armed.session, origin, args));
+        let typed = self.typed.as_deref();
+        let hits = hits_of(targets, |armed, origin| match typed {
+            Some(typed) => armed.typed.rest(typed, &armed.session, origin),
+            None => armed.calls.rest(&armed.session, origin, args),
+        });
         self.show_all(targets, hits)
     }
 

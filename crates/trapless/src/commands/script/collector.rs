@@ -1,6 +1,7 @@
 //! A script's run with processes: its messages are read from their memory and printed, in the order in which they were told.
 
 use super::course::Course;
+use super::losses::Losses;
 use super::names::SiteNames;
 use super::scripted::Scripted;
 use crate::commands::run::{Armed, Aside, Collector, End, Finished, Flow, Who};
@@ -15,10 +16,7 @@ use trapless_engine::{AT_RETURN, ScriptMemory};
 use trapless_process::ticks;
 use trapless_script::ir::{MessageId, PartKind};
 use trapless_session::outcome::Skipped;
-use trapless_wire::{
-    Incomplete, Message, MessagePart, MessageRing, THREAD_NO_SCRATCH, THREAD_OUT_OF_FUEL, THREAD_UNREAD,
-    Words,
-};
+use trapless_wire::{Incomplete, Message, MessagePart, MessageRing};
 
 /// How often rings of messages are read.
 const TICK: Duration = Duration::from_millis(5);
@@ -53,43 +51,6 @@ pub(in crate::commands) struct Scripting<'t> {
     in_files: Option<u64>,
     is_told: bool,
     exit_code: u8,
-}
-
-/// What was not done, or not told.
-#[derive(Clone, Copy, Debug, Default)]
-struct Losses {
-    messages: u64,
-    out_of_fuel: u64,
-    no_scratch: u64,
-    unread: u64,
-    without_block: u64,
-    in_children: u64,
-}
-
-impl Losses {
-    fn of(memory: &ScriptMemory, bits: u32) -> Self {
-        let region = memory.region();
-        let sum =
-            |offset: u32| memory.blocks().map(|block| region.word(block.start + u64::from(offset))).sum();
-        let unrun = memory.unrun();
-        Self {
-            messages: memory.blocks().map(|block| MessageRing { at: block.start, bits }.lost(region)).sum(),
-            out_of_fuel: sum(THREAD_OUT_OF_FUEL),
-            no_scratch: sum(THREAD_NO_SCRATCH),
-            unread: sum(THREAD_UNREAD),
-            without_block: unrun.without_block,
-            in_children: unrun.in_children,
-        }
-    }
-
-    fn add(&mut self, more: Self) {
-        self.messages += more.messages;
-        self.out_of_fuel += more.out_of_fuel;
-        self.no_scratch += more.no_scratch;
-        self.unread += more.unread;
-        self.without_block += more.without_block;
-        self.in_children += more.in_children;
-    }
 }
 
 impl<'t> Scripting<'t> {
@@ -232,23 +193,7 @@ impl<'t> Scripting<'t> {
         self.tell_attached(self.in_files.unwrap_or(0))?;
         self.print_before(u64::MAX)?;
         self.exit_code = self.course.finish()?;
-        let Losses { out_of_fuel, no_scratch, unread, without_block, in_children, .. } = self.gone;
-        let notes = [
-            (out_of_fuel, "runs of probes were ended, because their loops went round too often"),
-            (
-                no_scratch,
-                "hits did not run their probe, because too many signal handlers had interrupted each other in probes, or had left them for good",
-            ),
-            (unread, "reads of memory were not tried, because it is not known which thread they were for"),
-            (without_block, "hits did not run their probe, because their threads had no memory for it"),
-            (
-                in_children,
-                "hits were in forked children, and did not run their probe there: give --follow for those",
-            ),
-        ];
-        for (count, what) in notes.iter().filter(|(count, _)| *count > 0) {
-            tell(format_args!("{count} {what}"));
-        }
+        self.gone.lines().iter().for_each(tell);
         Ok(())
     }
 }

@@ -1,0 +1,1 @@
+//! The body against what layouts mean.
