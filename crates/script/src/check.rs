@@ -21,6 +21,7 @@ pub mod structs;
 pub mod tree;
 pub mod types;
 
+pub use builtin::NAMES as BUILTINS;
 pub use call::is_native;
 pub(crate) use call::location;
 

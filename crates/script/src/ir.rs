@@ -53,6 +53,8 @@ pub struct Program {
     pub symbols: Vec<Symbol>,
     /// Maps that, when they are full, let go of the key that was not used for longest, instead of refusing a new one.
     pub evicting: Vec<MapId>,
+    /// Maps of plain values that mean something in the process alone whose hits they hold: each process has its own, and nobody else reads them.
+    pub of_process: Vec<MapId>,
     /// How many rounds all loops of one run of a body may take together.
     pub fuel: u32,
 }

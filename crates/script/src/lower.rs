@@ -296,6 +296,7 @@ impl<'a> Compiler<'a> {
         }
         let map = MapId(self.output.program.maps.len() as u32);
         self.output.program.maps.push(kept::map(asked.len()));
+        self.output.program.of_process.push(map);
         self.output.messages.maps.push(MapPrint {
             name: "(arguments)".into(),
             key: None,
@@ -334,7 +335,8 @@ impl<'a> Compiler<'a> {
             lowering.kept = kept::asked(body);
             let at = lowering.room(8 + 8 * lowering.kept.len() as u32);
             lowering.kept_at = at + 8;
-            for statement in kept::take(map, at) {
+            let found = lowering.local(ir::Scalar::Int);
+            for statement in kept::take(map, at, found) {
                 lowering.emit(statement);
             }
         }

@@ -13,13 +13,16 @@ mod map;
 pub mod printf;
 mod resolve;
 mod series;
+mod shown;
 mod suite;
 mod text;
 mod time;
 mod value;
 
 pub use resolve::{Ran, Resolver, Symbol, Zone};
+pub use shown::{folded, frames, shown};
 pub use suite::{Benchmark, Tested};
+pub use value::Value;
 
 use crate::interp::Maps;
 use crate::ir::{MapId, MessageId};
@@ -28,7 +31,6 @@ use decode::Decoder;
 use error::Severity;
 use map::{Cell, Cells, Kind};
 use std::io::{self, Write};
-use value::Value;
 
 /// How it is printed.
 #[derive(Clone, Debug, PartialEq, Eq)]

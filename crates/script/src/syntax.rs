@@ -12,6 +12,7 @@ pub mod c;
 pub mod config;
 pub mod expand;
 pub mod files;
+mod frame;
 mod import;
 mod load;
 pub mod number;
@@ -19,6 +20,7 @@ mod parser;
 mod print;
 pub mod words;
 
+pub use frame::{Frame, fill};
 pub use load::{Options, Script, load};
 pub use parser::{MAX_DEPTH, parse_expression, parse_program};
 pub use print::print;

@@ -2,13 +2,18 @@
 //!
 //! The structs are plain data, and as JSON they are objects with fields of the same names.
 
+mod told;
+mod typed;
+
 use crate::name::{SiteName, Source};
 use crate::spec::Kind;
 use serde::{Serialize, Serializer, ser::SerializeStruct};
 use std::ops::Deref;
 use std::sync::Arc;
+pub use told::{Datum, HitTold, Keyed, Told, Values};
 use trapless_engine::Refusal;
 use trapless_isa::operand::NotRead;
+pub use typed::{TypedCall, TypedValue};
 
 /// What is told of a probe beside all of its numbers, whatever the process: rows of it share one.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,6 +43,8 @@ pub struct ProbeSummary {
     pub lost: u64,
     /// From entry to return, where it was measured and at least one call returned.
     pub latency: Option<Box<LatencySummary>>,
+    /// What else the row is about, where hits were grouped or their values collected.
+    pub keyed: Option<Box<Keyed>>,
 }
 
 impl ProbeSummary {
@@ -56,7 +63,7 @@ impl Deref for ProbeSummary {
 
 impl Serialize for ProbeSummary {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut row = serializer.serialize_struct("ProbeSummary", 14)?;
+        let mut row = serializer.serialize_struct("ProbeSummary", 16)?;
         row.serialize_field("module", &*self.module)?;
         row.serialize_field("function", self.function.text())?;
         serialize_source(&self.function.source(), &mut row)?;
@@ -70,6 +77,14 @@ impl Serialize for ProbeSummary {
         row.serialize_field("lost", &self.lost)?;
         if let Some(latency) = &self.latency {
             row.serialize_field("latency_ns", latency)?;
+        }
+        if let Some(keyed) = &self.keyed {
+            if !keyed.by.is_empty() {
+                row.serialize_field("by", &keyed.by)?;
+            }
+            if !keyed.values.is_empty() {
+                row.serialize_field("values", &keyed.values)?;
+            }
         }
         row.end()
     }
@@ -202,49 +217,13 @@ pub struct Hit {
     pub duration_ns: Option<u64>,
     /// What its types say, where they are known and were asked for.
     pub typed: Option<TypedCall>,
-}
-
-/// A call's arguments and result as their types say.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TypedCall {
-    /// The arguments, in order; nothing where they were not seen, as of a call that was there before its probe.
-    pub arguments: Option<Vec<TypedValue>>,
-    /// The result, at a return of a function that gives one.
-    pub result: Option<TypedValue>,
-}
-
-/// A value as its type says.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TypedValue {
-    /// Its name, if it has one.
-    pub name: Option<String>,
-    /// Its type, as its language writes it.
-    pub of: String,
-    /// The value, as its language writes it, or why it is not known.
-    pub text: Result<String, String>,
-}
-
-impl Serialize for TypedValue {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut object = serializer.serialize_struct("TypedValue", 4)?;
-        if let Some(name) = &self.name {
-            object.serialize_field("name", name)?;
-        }
-        object.serialize_field("type", &self.of)?;
-        match &self.text {
-            Ok(text) => object.serialize_field("text", text)?,
-            Err(why) => {
-                object.serialize_field("text", &None::<&str>)?;
-                object.serialize_field("reason", why)?;
-            }
-        }
-        object.end()
-    }
+    /// What expressions have told of it.
+    pub told: Option<Box<HitTold>>,
 }
 
 impl Serialize for Hit {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut hit = serializer.serialize_struct("Hit", 21)?;
+        let mut hit = serializer.serialize_struct("Hit", 24)?;
         hit.serialize_field("time_ns", &self.time_ns)?;
         hit.serialize_field("pid", &self.pid)?;
         hit.serialize_field("tid", &self.tid)?;
@@ -275,6 +254,17 @@ impl Serialize for Hit {
         }
         if let Some(ns) = self.duration_ns {
             hit.serialize_field("duration_ns", &ns)?;
+        }
+        if let Some(told) = &self.told {
+            if !told.arguments.is_empty() {
+                hit.serialize_field("values", &told.arguments)?;
+            }
+            if let Some(result) = &told.result {
+                hit.serialize_field("result", &result.value)?;
+            }
+            if !told.stack.is_empty() {
+                hit.serialize_field("stack", &told.stack)?;
+            }
         }
         hit.end()
     }

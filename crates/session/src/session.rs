@@ -43,7 +43,7 @@ use asked::{follows, leave_out_without_return, wanted, wanted_of};
 use gate::Gate;
 use told::{SiteFiles, Told};
 
-pub use asked::{Asked, Measure, Run, RunAt, SiteNumbers};
+pub use asked::{Asked, Measure, Overlap, Run, RunAt, SiteNumbers};
 pub use counts::Snapshot;
 pub use gate::{Change, Changes};
 pub use hold::{Hold, Holder};

@@ -7,6 +7,7 @@
 pub mod bpftrace;
 pub mod flags;
 mod mechanisms;
+pub mod quick;
 pub mod reporter;
 pub mod script;
 pub mod scripted;
@@ -41,6 +42,8 @@ Examples:
   trapless count -p 4242 'redis-server:*'
   trapless latency -p 4242 'redis-server:processCommand' -d 10
   trapless trace -p 4242 'libc.so.6:open*' --args 3 --return
+  trapless count -p 4242 'libc.so.6:malloc' --where 'arg0 > 64k' --by 'ustack(5)'
+  trapless hist -p 4242 'libc.so.6:malloc' arg0
   trapless count /usr/bin/redis-server:processCommand
   trapless list -p 4242 'libssl:SSL_*'
   trapless -p 4242 -e 'uprobe:libc.so.6:malloc { @ = hist(arg0); }'

@@ -6,6 +6,7 @@
 mod coverage;
 mod histogram;
 mod json;
+mod keyed;
 mod latency;
 mod listing;
 mod losses;
@@ -27,13 +28,14 @@ pub use listing::{
     json_rows_after, text_rows,
 };
 pub use losses::losses;
-pub use number::{count, duration, plural};
+pub use number::{count, duration, plural, word};
 pub use output::{Output, Running, leave_stdout};
 pub use table::{Align, Table};
 pub use text::{Sort, Text, TextOptions, View};
 pub use totals::{Totals, totals};
 pub use trapless_session::outcome::{
-    Bucket, Hit, LatencySummary, LostSite, ProbeSummary, Probed, Skipped, Why,
+    Bucket, Datum, Hit, HitTold, Keyed, LatencySummary, LostSite, ProbeSummary, Probed, Skipped, Told,
+    Values, Why,
 };
 
 /// Receives a run's events in order: `attached`, any number of `interval` and `hit`, `summary`.

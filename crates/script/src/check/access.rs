@@ -31,7 +31,8 @@ impl Checker<'_> {
                 }
                 None => {
                     let message = format!("Record does not contain a field named '{}'", name.text);
-                    self.error(span, message);
+                    let known = fields.iter().map(|(known, _)| &**known);
+                    self.tell(nearest_hint(Diagnostic::error(span, message), &name.text, known));
                     Expr::nothing(span)
                 }
             },

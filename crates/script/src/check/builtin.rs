@@ -232,7 +232,7 @@ impl Checker<'_> {
             return Expr::nothing(span);
         }
         // It has its type where all functions return the same, and is a word where they do not.
-        if let Some((of, place)) = self.common_result() {
+        if let Some((of, place)) = self.common_result().or_else(|| self.own_result()) {
             let of = self.structs.described(&of, 0);
             if let Some(value) = self.value_at(&place, of, span) {
                 return value;
@@ -246,6 +246,16 @@ impl Checker<'_> {
         let mut results = self.at.clause.points.iter().map(|point| self.environment.result(&point.point));
         let first = results.next()??;
         results.all(|other| other.as_ref() == Some(&first)).then_some(first)
+    }
+
+    /// What the function returns that the clause is checked for.
+    fn own_result(&mut self) -> Option<(Described, Held)> {
+        if !self.environment.tells_results_apart() {
+            return None;
+        }
+        self.at.body.depends_on_function = true;
+        let function = self.function()?;
+        function.result.zip(function.returned)
     }
 
     fn float_result(&mut self, span: Span) -> Expr {

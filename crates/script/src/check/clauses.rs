@@ -2,7 +2,7 @@
 
 use crate::diagnostics::{Diagnostic, Diagnostics};
 use crate::source::Span;
-use crate::syntax::ast::{Probe, ProbePoint, UserPlace};
+use crate::syntax::ast::{ChosenAt, Probe, ProbePoint, UserPlace};
 
 /// Attach points of one kind with their body.
 #[derive(Clone, Debug, Default)]
@@ -71,6 +71,12 @@ impl ClauseKind {
             ProbePoint::SelfSignal(_) => ClauseKind::SelfSignal,
             ProbePoint::Test(_) => ClauseKind::Test,
             ProbePoint::Bench(_) => ClauseKind::Bench,
+            ProbePoint::Chosen { at, .. } => match at {
+                ChosenAt::Entry => ClauseKind::Entry,
+                ChosenAt::Return => ClauseKind::Return,
+                ChosenAt::Inside => ClauseKind::Inside,
+                ChosenAt::Usdt => ClauseKind::Usdt,
+            },
             ProbePoint::Kernel(_) => return None,
         })
     }

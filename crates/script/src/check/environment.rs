@@ -67,6 +67,12 @@ pub trait Environment {
         None
     }
 
+    /// Whether `retval` has the type of each function's own result, and a body for each, where they return different things. In bpftrace's
+    /// scripts it is a word then.
+    fn tells_results_apart(&self) -> bool {
+        false
+    }
+
     /// The value of a name of an enum, with the enum, for those that the script does not define.
     fn enumerator(&self, name: &str) -> Option<(Described, i64)> {
         _ = name;
@@ -195,6 +201,8 @@ pub struct Function {
     pub parameters: Vec<Parameter>,
     /// What it returns.
     pub result: Option<Described>,
+    /// Where that is at its return.
+    pub returned: Option<Held>,
 }
 
 /// A parameter of a function.

@@ -4,7 +4,9 @@
 //! the entry puts it in a map of its own, by the address of the call's stack frame, and the body at the return takes it out again.
 
 use crate::check::tree::{self, Kind};
-use crate::ir::{Body, Context, Expression, Map, MapId, MapSharing, MapValue, Place, Statement, Width};
+use crate::ir::{
+    Body, Context, Expression, LocalId, Map, MapId, MapSharing, MapValue, Place, Statement, Width,
+};
 
 /// How many calls may be under way at once.
 const CAPACITY: u32 = 65_536;
@@ -48,8 +50,9 @@ pub fn entry(map: MapId, asked: &[Context]) -> Body {
     Body { locals: Vec::new(), scratch: 8 + 8 * asked.len() as u32, code }
 }
 
-/// What stands at the beginning of the body at the return: the words are from 8 bytes behind `at` on.
-pub fn take(map: MapId, at: u32) -> Vec<Statement> {
+/// What stands at the beginning of the body at the return: the words are from 8 bytes behind `at` on. A call of which nothing could be kept, since
+/// the map was full, is none to say anything of: its body ends, and the map has counted it.
+pub fn take(map: MapId, at: u32, found: LocalId) -> Vec<Statement> {
     let (key, to) = (Place::Scratch(at), Place::Scratch(at + 8));
     let frame = Statement::Store {
         to: key.clone(),
@@ -58,7 +61,8 @@ pub fn take(map: MapId, at: u32) -> Vec<Statement> {
     };
     vec![
         frame,
-        Statement::MapGet { map, key: key.clone(), to, found: None },
+        Statement::MapGet { map, key: key.clone(), to, found: Some(found) },
+        Statement::If(Expression::Local(found), Vec::new(), vec![Statement::Return]),
         Statement::MapDelete { map, key, found: None },
     ]
 }

@@ -4,16 +4,26 @@ use std::sync::Arc;
 
 /// A value that can be printed.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Value {
+pub enum Value {
+    /// Nothing.
     None,
+    /// A truth value.
     Bool(bool),
+    /// An integer with a sign.
     Int(i64),
+    /// An integer without one.
     Unsigned(u64),
+    /// A float.
     Float(f64),
+    /// Text, which may be no UTF-8.
     Text(Vec<u8>),
+    /// Bytes.
     Buffer(Vec<u8>),
+    /// Values of one kind.
     Array(Vec<Value>),
+    /// Values side by side.
     Tuple(Vec<Value>),
+    /// Values by name.
     Record(Vec<(Arc<str>, Value)>),
     /// A number with a name: an enum's value, an address, a limit of a histogram.
     Named(String, u64),
@@ -21,7 +31,7 @@ pub(crate) enum Value {
 
 impl Value {
     /// As text.
-    pub(crate) fn text(&self) -> Vec<u8> {
+    pub fn text(&self) -> Vec<u8> {
         let mut out = Vec::new();
         self.write_text(&mut out);
         out

@@ -1,7 +1,7 @@
 //! All steps from a text to a script that can be checked.
 
 use super::ast::visit::{self, VisitMut};
-use super::ast::{CStatement, ExprIds, Item, MapDecl, Probe, Stmt, StmtKind, Subprog};
+use super::ast::{CStatement, Config, ExprIds, Item, MapDecl, Probe, Stmt, StmtKind, Subprog};
 use super::attach::AttachContext;
 use super::c::{self, Definitions};
 use super::config::Settings;
@@ -89,18 +89,7 @@ pub fn load(
         diagnostics,
     };
     let imported = importer.all(&name, &program);
-    let environment = options.environment.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-    let settings = Settings::new(program.config.as_ref(), environment, diagnostics);
-    let settings = settings.unwrap_or_else(|error| {
-        diagnostics.push(Diagnostic {
-            severity: Severity::Error,
-            span: None,
-            message: error.to_string(),
-            related: Vec::new(),
-            hints: Vec::new(),
-        });
-        Settings::default()
-    });
+    let settings = settings(program.config.as_ref(), options, diagnostics);
 
     let mut registry = Registry::default();
     let (mut probes, mut maps, mut functions): (Vec<Probe>, Vec<MapDecl>, Vec<Subprog>) = Default::default();
@@ -142,9 +131,28 @@ pub fn load(
     Some(Script { probes, maps, functions, definitions, settings, ids })
 }
 
+/// The settings of a script's block and of the environment.
+pub(super) fn settings(
+    block: Option<&Config>,
+    options: &Options<'_>,
+    diagnostics: &mut Diagnostics,
+) -> Settings {
+    let environment = options.environment.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    Settings::new(block, environment, diagnostics).unwrap_or_else(|error| {
+        diagnostics.push(Diagnostic {
+            severity: Severity::Error,
+            span: None,
+            message: error.to_string(),
+            related: Vec::new(),
+            hints: Vec::new(),
+        });
+        Settings::default()
+    })
+}
+
 const LIBRARY: [(&str, &str); 1] = [("stdlib/base.bt", include_str!("../stdlib/base.bt"))];
 
-fn add_library(
+pub(super) fn add_library(
     registry: &mut Registry,
     sources: &mut Sources,
     ids: &mut ExprIds,

@@ -50,6 +50,18 @@ pub struct Run {
     pub clauses: Vec<RunAt>,
     /// What bodies are told of where they are called.
     pub numbers: Arc<SiteNumbers>,
+    /// What becomes of a body that several specifications call at one site.
+    pub overlap: Overlap,
+}
+
+/// What becomes of a body that several specifications call at one site.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Overlap {
+    /// It is called for each of them, as scripts mean it.
+    #[default]
+    Each,
+    /// It is called once: a site is meant or it is not.
+    Once,
 }
 
 /// Numbers of sites, which bodies are told: one for each name in a file, the same in all processes that are given these.
@@ -101,8 +113,13 @@ impl Run {
     /// The clauses of a site that these specifications mean.
     pub(super) fn clauses(&self, asked: &[u32]) -> [Vec<Clause>; 2] {
         let mut all = [const { Vec::new() }; 2];
+        let mut called: Vec<RunAt> = Vec::new();
         for number in asked {
             let at = usize::try_from(*number).ok().and_then(|number| self.clauses.get(number));
+            if self.overlap == Overlap::Once && at.is_some_and(|at| called.contains(at)) {
+                continue;
+            }
+            called.extend(at);
             let [entry, at_return] = match at {
                 Some(RunAt::Entry(body)) => [Some(*body), None],
                 Some(RunAt::Return(body)) => [None, Some(*body)],

@@ -82,6 +82,7 @@ impl Snapshot {
                 hits,
                 lost,
                 latency,
+                keyed: None,
             };
             let lost = now.lost.saturating_sub(then.lost);
             let returns = now.returns.saturating_sub(then.returns);

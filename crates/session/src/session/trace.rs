@@ -250,6 +250,7 @@ impl Calls {
             retval: None,
             duration_ns: None,
             typed: None,
+            told: None,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! From output flags to the reporter they ask for.
 
 use super::flags::ColorFlag;
-use super::validated::{Measure, OutputOptions, Rows};
+use super::validated::{OutputOptions, Rows};
 use crate::error::Error;
 use crate::report::{
     JsonLines, Output, Reporter, Row, Running, Text, TextOptions, View, json_rows, json_rows_after, text_rows,
@@ -88,7 +88,7 @@ impl OutputOptions {
     /// Those of [`OutputOptions::open`].
     pub fn reporter(
         &self,
-        measure: Measure,
+        view: View,
         rows: Rows,
         running: Arc<Running>,
     ) -> Result<Box<dyn Reporter + Send>, Error> {
@@ -98,18 +98,14 @@ impl OutputOptions {
             return Ok(Box::new(JsonLines::new(output)));
         }
         let options = TextOptions {
-            view: match measure {
-                // What a script says, no reporter shows.
-                Measure::Count | Measure::Script => View::Count,
-                Measure::Latency => View::Latency,
-                Measure::Trace { .. } => View::Trace,
-            },
+            view,
             width: self.width(&output),
             color: self.colored(&output),
             sort: rows.sort,
             top: rows.top,
             all: rows.all,
             histograms: rows.histograms,
+            folded: self.folded,
         };
         Ok(Box::new(Text::new(output, io::stderr(), options)))
     }

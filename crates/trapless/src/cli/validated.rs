@@ -3,12 +3,13 @@
 use super::Cli;
 use super::flags::{FormatFlag, OutputFlags, ProbeFlags, RunFlags, TableFlags, TargetFlags};
 use super::mechanisms;
+use super::quick::{FilterFlags, Form, GroupFlags, Lines, Quick, Shown, expressions};
 use super::script::Script;
 use super::scripted::script;
 use super::targets::{distinct, target};
 use super::verbs::{
-    BenchFlags, BitsFlag, CountFlags, CountSort, LatencyFlags, LatencySort, ListFlags, StatusFlags,
-    TraceFlags, Verb,
+    BenchFlags, BitsFlag, CountFlags, CountSort, HistFlags, LatencyFlags, LatencySort, ListFlags,
+    StatusFlags, TraceFlags, Verb,
 };
 use crate::error::Error;
 use crate::files::Files;
@@ -33,6 +34,10 @@ pub enum Command {
     Script(Script),
     /// Arm probes, wait, report, remove.
     Run(Run),
+    /// Trace, with arguments and results as their types say.
+    Typed(Box<Run>),
+    /// Run with expressions.
+    Quick(Box<Run>, Quick),
     /// Show what can be probed.
     List(Listing),
     /// Show how sites are probed.
@@ -54,8 +59,6 @@ pub enum Command {
 pub struct Run {
     /// What is measured at each hit.
     pub measure: Measure,
-    /// How traced values are shown.
-    pub values: Values,
     /// The code that runs there, for [`Measure::Script`].
     pub script: Option<Arc<dyn CodeFor>>,
     /// In which processes.
@@ -101,16 +104,8 @@ pub enum Measure {
     },
     /// What a script says.
     Script,
-}
-
-/// How the values of traced calls are shown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Values {
-    /// As words.
-    #[default]
-    Words,
-    /// As their types say.
-    Typed,
+    /// What expressions say.
+    Quick,
 }
 
 /// Code of a script for processes.
@@ -265,9 +260,10 @@ impl TryFrom<Verb> for Command {
 
     fn try_from(verb: Verb) -> Result<Self, Error> {
         Ok(match verb {
-            Verb::Count(flags) => Command::Run(count(flags)?),
-            Verb::Latency(flags) => Command::Run(latency(flags)?),
-            Verb::Trace(flags) => Command::Run(trace(flags)?),
+            Verb::Count(flags) => count(flags)?,
+            Verb::Latency(flags) => latency(flags)?,
+            Verb::Trace(flags) => trace(flags)?,
+            Verb::Hist(flags) => hist(flags)?,
             Verb::List(flags) => {
                 let (lines, summary) = (flags.lines, flags.summary);
                 let listed = listing(flags.list, !lines)?;
@@ -296,7 +292,8 @@ fn processes(flags: StatusFlags) -> Processes {
     }
 }
 
-fn count(flags: CountFlags) -> Result<Run, Error> {
+fn count(flags: CountFlags) -> Result<Command, Error> {
+    let asked = Quick { stack: flags.stack, ..quick(&flags.filter, Some(&flags.group), Form::Count)? };
     let kinds = |kind| match kind {
         Some(kind) => (kind == Kind::Entry, kind == Kind::Return || flags.returns),
         None => (true, flags.returns),
@@ -306,9 +303,8 @@ fn count(flags: CountFlags) -> Result<Run, Error> {
         CountSort::Name => Sort::Name,
     };
     let (selection, target) = selected(&flags.probes, kinds, flags.target, flags.follow.follow)?;
-    Ok(Run {
+    let run = Run {
         measure: Measure::Count,
-        values: Values::Words,
         script: None,
         target,
         follow: flags.follow.follow,
@@ -320,10 +316,12 @@ fn count(flags: CountFlags) -> Result<Run, Error> {
         limits: limits(&flags.run),
         output: output(flags.output),
         rows: rows(&flags.table, sort, 0),
-    })
+    };
+    Ok(either(run, asked))
 }
 
-fn latency(flags: LatencyFlags) -> Result<Run, Error> {
+fn latency(flags: LatencyFlags) -> Result<Command, Error> {
+    let asked = Quick { slower: flags.slower, ..quick(&flags.filter, Some(&flags.group), Form::Latency)? };
     let sort = match flags.sort {
         LatencySort::Total => Sort::Total,
         LatencySort::Hits => Sort::Hits,
@@ -334,9 +332,8 @@ fn latency(flags: LatencyFlags) -> Result<Run, Error> {
     };
     // Times run from entry to return, whichever of the two bpftrace's spelling names.
     let (selection, target) = selected(&flags.probes, |_| (true, true), flags.target, flags.follow.follow)?;
-    Ok(Run {
+    let run = Run {
         measure: Measure::Latency,
-        values: Values::Words,
         script: None,
         target,
         follow: flags.follow.follow,
@@ -348,22 +345,26 @@ fn latency(flags: LatencyFlags) -> Result<Run, Error> {
         limits: limits(&flags.run),
         output: output(flags.output),
         rows: rows(&flags.table, sort, usize::try_from(flags.histograms).unwrap_or(usize::MAX)),
-    })
+    };
+    Ok(either(run, asked))
 }
 
-fn trace(flags: TraceFlags) -> Result<Run, Error> {
+fn trace(flags: TraceFlags) -> Result<Command, Error> {
+    let asked = Quick {
+        stack: flags.stack,
+        slower: flags.slower,
+        ..quick(&flags.filter, None, Form::Trace(lines(&flags)?))?
+    };
     let kinds = |kind| match kind {
         Some(kind) => (kind == Kind::Entry, kind == Kind::Return || flags.returns),
         None => (true, flags.returns),
     };
-    let values = if flags.typed { Values::Typed } else { Values::Words };
     let (mut selection, target) = selected(&flags.probes, kinds, flags.target, flags.follow.follow)?;
     if flags.typed {
         typed_by_jumps(&mut selection)?;
     }
-    Ok(Run {
+    let run = Run {
         measure: Measure::Trace { args: flags.args },
-        values,
         script: None,
         target,
         follow: flags.follow.follow,
@@ -375,6 +376,63 @@ fn trace(flags: TraceFlags) -> Result<Run, Error> {
         limits: limits(&flags.run),
         output: output(flags.output),
         rows: Rows::default(),
+    };
+    match (flags.typed, either(run, asked)) {
+        (true, Command::Run(run)) => Ok(Command::Typed(Box::new(run))),
+        (true, _) => Err(Error::Usage(
+            "--typed shows whole calls as their types say; leave it out where expressions choose calls or values (--where, --arg, --slower, --stack, …)"
+                .to_owned(),
+        )),
+        (false, command) => Ok(command),
+    }
+}
+
+fn hist(flags: HistFlags) -> Result<Command, Error> {
+    let mut probes = flags.probes;
+    let value = probes.probes.pop().filter(|_| !probes.probes.is_empty()).ok_or_else(|| {
+        let text =
+            "hist needs functions, and behind them an expression: trapless hist 'libc.so.6:malloc' arg0";
+        Error::Usage(text.to_owned())
+    })?;
+    expressions("hist", std::slice::from_ref(&value))?;
+    let form = Form::Hist { value, linear: flags.linear };
+    let asked = Quick { slower: flags.slower, ..quick(&flags.filter, Some(&flags.group), form)? };
+    let sort = match flags.sort {
+        CountSort::Hits => Sort::Hits,
+        CountSort::Name => Sort::Name,
+    };
+    let kinds = |kind| (kind != Some(Kind::Return), kind == Some(Kind::Return));
+    let (selection, target) = selected(&probes, kinds, flags.target, flags.follow.follow)?;
+    let run = Run {
+        measure: Measure::Quick,
+        script: None,
+        target,
+        follow: flags.follow.follow,
+        pending: flags.follow.pending,
+        allow_seccomp: flags.risk.allow_seccomp,
+        debug_directories: Vec::new(),
+        ends_command: false,
+        selection,
+        limits: limits(&flags.run),
+        output: output(flags.output),
+        rows: rows(&flags.table, sort, 0),
+    };
+    Ok(Command::Quick(Box::new(run), asked))
+}
+
+/// What flags about expressions ask for.
+fn quick(filter: &FilterFlags, group: Option<&GroupFlags>, form: Form) -> Result<Quick, Error> {
+    expressions("--where", &filter.filters)?;
+    let by = group.map(|group| group.by.clone()).unwrap_or_default();
+    expressions("--by", &by)?;
+    Ok(Quick {
+        form,
+        filters: filter.filters.clone(),
+        threads: filter.threads.clone(),
+        sample: filter.sample,
+        by,
+        max_keys: group.map_or(0, |group| group.max_keys),
+        ..Quick::default()
     })
 }
 
@@ -389,6 +447,29 @@ fn typed_by_jumps(selection: &mut Selection) -> Result<(), Error> {
         probe.returns |= is_function && probe.spec.kind.is_none();
     }
     Ok(())
+}
+
+/// What lines of a trace show by expressions.
+fn lines(flags: &TraceFlags) -> Result<Lines, Error> {
+    let values: Vec<Shown> = flags.values.iter().map(|text| Shown::parse(text)).collect::<Result<_, _>>()?;
+    let texts: Vec<String> = values.iter().map(|value| value.text.clone()).collect();
+    expressions("--arg", &texts)?;
+    Ok(Lines { args: flags.args, values, rate: flags.rate })
+}
+
+/// A run with expressions, if there are any.
+fn either(run: Run, asked: Quick) -> Command {
+    let Quick { form, filters, threads, sample, slower, by, stack, max_keys: _ } = &asked;
+    let shows_more = matches!(form, Form::Trace(lines) if !lines.values.is_empty() || lines.rate.is_some());
+    let is_quick = shows_more
+        || !(filters.is_empty() && threads.is_empty() && by.is_empty())
+        || sample.is_some()
+        || slower.is_some()
+        || stack.is_some();
+    match is_quick {
+        true => Command::Quick(Box::new(Run { measure: Measure::Quick, ..run }), asked),
+        false => Command::Run(run),
+    }
 }
 
 fn listing(flags: ListFlags, whole_modules: bool) -> Result<Listing, Error> {

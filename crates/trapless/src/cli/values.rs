@@ -25,6 +25,25 @@ pub fn time(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Nanoseconds of a time with its unit: `500ns`, `20us`, `1ms`, `1.5s`.
+///
+/// # Errors
+/// What is wrong, to follow clap's "invalid value '…' for '…':".
+pub fn nanoseconds(text: &str) -> Result<u64, String> {
+    let units = [("ns", 1.0), ("us", 1e3), ("µs", 1e3), ("ms", 1e6), ("s", 1e9), ("m", 60e9), ("h", 3600e9)];
+    let with_unit = units.iter().find_map(|&(unit, factor)| Some((text.strip_suffix(unit)?, factor)));
+    let wrong = || "write a time with its unit: ns, us, ms, s, m or h, such as 1ms".to_owned();
+    let (number, factor) = with_unit.ok_or_else(wrong)?;
+    if !number.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
+        return Err(wrong());
+    }
+    match number.parse::<f64>().map_err(|_| wrong())? * factor {
+        ns if ns < 1.0 => Err("must be above 0".to_owned()),
+        ns if ns > LONGEST * 1e9 => Err("longer than a century".to_owned()),
+        ns => Ok(ns as u64),
+    }
+}
+
 /// A process number, 1 or above.
 ///
 /// # Errors
@@ -76,6 +95,18 @@ mod tests {
         }
         for text in ["", "0", "-1", "inf", "NaN", "1e3", "ten", ".", "1d", "s", "99999999999999999999"] {
             assert!(time(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn short_times_have_units() {
+        for (text, expected) in
+            [("500ns", 500), ("20us", 20_000), ("1µs", 1000), ("1.5ms", 1_500_000), ("2s", 2_000_000_000)]
+        {
+            assert_eq!(nanoseconds(text), Ok(expected), "{text}");
+        }
+        for text in ["", "5", "ms", "-1ms", "0ns", "1e3s", "99999999999999h"] {
+            assert!(nanoseconds(text).is_err(), "{text}");
         }
     }
 

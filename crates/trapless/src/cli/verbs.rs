@@ -1,6 +1,7 @@
 //! The verbs, literally as typed.
 
 use super::flags::{FollowFlags, OutputFlags, ProbeFlags, RiskFlags, RunFlags, TableFlags, TargetFlags};
+use super::quick::{FilterFlags, GroupFlags, Linear, Rate};
 use super::values;
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use std::ffi::OsString;
@@ -15,6 +16,12 @@ pub enum Verb {
     Latency(LatencyFlags),
     /// Show a line per call: time, thread, arguments, return value, duration
     Trace(TraceFlags),
+    /// Show how the values of an expression are distributed, at the calls of functions or their returns
+    ///
+    /// The expression stands behind the probes: hist 'libc.so.6:malloc' arg0. With retval or duration in it, it is computed when functions
+    /// return; else when they are called.
+    #[command(override_usage = "trapless hist [OPTIONS] PROBE... EXPR [-- COMMAND...]")]
+    Hist(HistFlags),
     /// Show what can be probed, by which mechanism, and why not by a better one
     ///
     /// In a process (-p PID), a command to launch (-- COMMAND), or files: list FILE:FUNCTION, or list FILE and then
@@ -51,6 +58,15 @@ pub struct CountFlags {
     /// Count returns too
     #[arg(long = "return", help_heading = "Probes")]
     pub returns: bool,
+    /// Filter.
+    #[command(flatten)]
+    pub filter: FilterFlags,
+    /// Groups.
+    #[command(flatten)]
+    pub group: GroupFlags,
+    /// A row for each call stack, of the innermost N frames: as --by ustack(N)
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "127", value_parser = clap::value_parser!(u8).range(1..=127), help_heading = "Expressions")]
+    pub stack: Option<u8>,
     /// Risks.
     #[command(flatten)]
     pub risk: RiskFlags,
@@ -90,6 +106,15 @@ pub struct LatencyFlags {
     /// Children.
     #[command(flatten)]
     pub follow: FollowFlags,
+    /// Filter.
+    #[command(flatten)]
+    pub filter: FilterFlags,
+    /// Groups.
+    #[command(flatten)]
+    pub group: GroupFlags,
+    /// Only calls that take so long, with a unit: 1ms, 20us
+    #[arg(long, value_name = "TIME", value_parser = values::nanoseconds, help_heading = "Expressions")]
+    pub slower: Option<u64>,
     /// Risks.
     #[command(flatten)]
     pub risk: RiskFlags,
@@ -150,6 +175,26 @@ pub struct TraceFlags {
     /// not told there is ?
     #[arg(long, help_heading = "Probes")]
     pub typed: bool,
+    /// Filter.
+    #[command(flatten)]
+    pub filter: FilterFlags,
+    /// Only calls that take so long, with a unit: 1ms, 20us. Implies --return
+    #[arg(long, value_name = "TIME", value_parser = values::nanoseconds, help_heading = "Expressions")]
+    pub slower: Option<u64>,
+    /// Show an argument by its name, or the value of an expression, and how: as str, buf(N), hex, dec or char. May be given several times
+    #[arg(
+        long = "arg",
+        value_name = "EXPR[:FORMAT]",
+        allow_hyphen_values = true,
+        help_heading = "Expressions"
+    )]
+    pub values: Vec<String>,
+    /// Show the call stack below each line, its innermost N frames
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "127", value_parser = clap::value_parser!(u8).range(1..=127), help_heading = "Expressions")]
+    pub stack: Option<u8>,
+    /// Show so many lines of each thread, such as 1000/s. How many were left out is told
+    #[arg(long, value_name = "N/s", help_heading = "Expressions")]
+    pub rate: Option<Rate>,
     /// Risks.
     #[command(flatten)]
     pub risk: RiskFlags,
@@ -159,6 +204,47 @@ pub struct TraceFlags {
     /// Output.
     #[command(flatten)]
     pub output: OutputFlags,
+}
+
+/// Flags of `hist`.
+#[derive(Args, Debug)]
+pub struct HistFlags {
+    /// Probes, and the expression as the last of them.
+    #[command(flatten)]
+    pub probes: ProbeFlags,
+    /// Target.
+    #[command(flatten)]
+    pub target: TargetFlags,
+    /// Children.
+    #[command(flatten)]
+    pub follow: FollowFlags,
+    /// Buckets of one width from LOW to HIGH; without this option each power of two has one
+    #[arg(long, value_name = "LOW,HIGH,STEP", allow_hyphen_values = true, help_heading = "Expressions")]
+    pub linear: Option<Linear>,
+    /// Filter.
+    #[command(flatten)]
+    pub filter: FilterFlags,
+    /// Groups.
+    #[command(flatten)]
+    pub group: GroupFlags,
+    /// Only calls that take so long, with a unit: 1ms, 20us
+    #[arg(long, value_name = "TIME", value_parser = values::nanoseconds, help_heading = "Expressions")]
+    pub slower: Option<u64>,
+    /// Risks.
+    #[command(flatten)]
+    pub risk: RiskFlags,
+    /// Run.
+    #[command(flatten)]
+    pub run: RunFlags,
+    /// Output.
+    #[command(flatten)]
+    pub output: OutputFlags,
+    /// Table.
+    #[command(flatten)]
+    pub table: TableFlags,
+    /// Order histograms
+    #[arg(long, value_name = "BY", value_enum, default_value_t, help_heading = "Output")]
+    pub sort: CountSort,
 }
 
 /// Flags of `list`.

@@ -6,15 +6,15 @@ mod follow;
 mod numbers;
 mod pending;
 mod present;
+mod source;
 mod tally;
 mod watch;
 
-use crate::cli::validated::{self, CodeFor, Run, Target, Values};
-use crate::commands::typed::{self, Typed};
+use crate::cli::validated::{self, Run, Target};
 use crate::error::Error;
 use crate::files::Files;
 use crate::progress::Progress;
-use crate::report::{Exit, Running};
+use crate::report::{Exit, Running, View};
 use crate::resolve::{Kinds, Sites};
 use crate::session::{Asked, Calls, Hold, Measure, Session, Snapshot};
 use crate::target::{self, Image};
@@ -33,26 +33,33 @@ pub(super) use finish::Finished;
 use finish::finish;
 use numbers::Numbers;
 use pending::{Pending, Wanted};
+pub(super) use source::{Sessions, Source, Untold};
 use watch::watch;
 
 /// Does what was asked.
 ///
 /// # Errors
 /// Nothing could be probed, or the output broke; then the probes are out.
-pub fn run(run: Run) -> Result<u8, Error> {
-    let typed = match (run.values, run.measure) {
-        (Values::Typed, validated::Measure::Trace { args }) => {
-            Some(Arc::new(Typed::new(&run.selection, args, run.allow_seccomp)?))
-        }
-        _ => None,
+pub fn run(run: &Run) -> Result<u8, Error> {
+    let view = match run.measure {
+        // What a script says, no reporter shows.
+        validated::Measure::Count | validated::Measure::Script | validated::Measure::Quick => View::Count,
+        validated::Measure::Latency => View::Latency,
+        validated::Measure::Trace { .. } => View::Trace,
     };
-    let script = typed.clone().map(|typed| -> Arc<dyn CodeFor> { typed }).or(run.script);
-    let run = &Run { script, ..run };
+    of_source(run, view, Box::new(Sessions(run)))
+}
+
+/// Does what was asked, and shows what this source tells.
+///
+/// # Errors
+/// As [`run`].
+pub fn of_source<'r>(run: &'r Run, view: View, source: Box<dyn Source + 'r>) -> Result<u8, Error> {
     let ended = super::signals::install();
     // Whoever is traced must not wait for a reader of our output.
     let running = Running::new(if follows(run) { || true } else { super::signals::interrupted });
-    let reporter = run.output.reporter(run.measure, run.rows, running.clone())?;
-    collected(run, &mut Numbers::new(run, typed, reporter), &running, ended)
+    let reporter = run.output.reporter(view, run.rows, running.clone())?;
+    collected(run, &mut Numbers::new(run, view, source, reporter), &running, ended)
 }
 
 /// Does what was asked, for this collector.
@@ -182,8 +189,6 @@ pub(in crate::commands) struct Armed {
     /// When time began for the run.
     beginning: Clock,
     calls: Calls,
-    /// Those with their types, where these are shown.
-    typed: typed::Calls,
     announced: bool,
     /// It was seen to have started another program.
     ran_another_program: bool,
@@ -206,7 +211,6 @@ impl Armed {
             pending: None,
             absent: None,
             calls: Calls::default(),
-            typed: typed::Calls::default(),
             announced: false,
             ran_another_program: false,
             shown: 0,
@@ -219,6 +223,10 @@ impl Armed {
 
     pub(in crate::commands) fn pid(&self) -> i32 {
         self.process.pid().0
+    }
+
+    pub(in crate::commands) fn session(&self) -> &Session {
+        &self.session
     }
 }
 
@@ -237,8 +245,8 @@ fn asked(
         Some(code) => {
             let asked = Asked::run(code.run_in(process, images, sites)?);
             match run.measure {
-                validated::Measure::Script => asked,
-                // The summary says how often each function was called.
+                validated::Measure::Script | validated::Measure::Quick => asked,
+                // The session counts hits, and code tells what else is shown of them.
                 _ => Asked { measure: Measure::CountAndRun, ..asked },
             }
         }
@@ -249,7 +257,7 @@ fn asked(
 
 fn measure(run: &Run) -> Measure {
     match run.measure {
-        validated::Measure::Script => Measure::Run,
+        validated::Measure::Script | validated::Measure::Quick => Measure::Run,
         // To end after so many hits, each must be known.
         validated::Measure::Count | validated::Measure::Latency if run.limits.max_events.is_some() => {
             Measure::Trace { args: 0 }

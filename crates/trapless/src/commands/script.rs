@@ -12,13 +12,14 @@ mod info;
 mod known;
 mod listing;
 mod load;
-mod losses;
 mod mapped;
 mod names;
 mod other;
 mod own;
 mod points;
 mod probed;
+mod quick;
+mod rings;
 mod scripted;
 mod store;
 mod streams;
@@ -35,13 +36,14 @@ use course::Course;
 use load::Loaded;
 use other::Other;
 use probed::Points;
+pub(super) use quick::run as quick;
 use scripted::Scripted;
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 use store::Store;
 use trapless_wire::ScriptLayout;
 
-pub(super) use losses::Losses;
+pub(super) use rings::{Losses, Rings, Told};
 pub(super) use scripted::{Beginning, check_runtime, check_sandbox};
 
 /// Does what was asked.

@@ -22,5 +22,25 @@ mod tape;
 #[cfg(test)]
 mod tests;
 
-pub(super) use calls::Calls;
-pub(super) use code::Typed;
+use crate::cli::validated::{CodeFor, Measure, Run};
+use crate::commands::run::of_source;
+use crate::error::Error;
+use crate::report::View;
+use calls::Typing;
+use code::Typed;
+use std::sync::Arc;
+
+/// Shows calls with their types.
+///
+/// # Errors
+/// Nothing could be probed, or the output broke.
+pub(super) fn run(run: Run) -> Result<u8, Error> {
+    let args = match run.measure {
+        Measure::Trace { args } => args,
+        _ => 0,
+    };
+    let typed = Arc::new(Typed::new(&run.selection, args, run.allow_seccomp)?);
+    let code: Arc<dyn CodeFor> = typed.clone();
+    let run = Run { script: Some(code), ..run };
+    of_source(&run, View::Trace, Box::new(Typing::new(&run, typed)))
+}

@@ -2,7 +2,7 @@
 
 use super::number::{count, duration};
 use super::table::{Align, Table, printable};
-use super::{ProbeSummary, histogram};
+use super::{ProbeSummary, histogram, keyed};
 use std::io::{self, Write};
 
 /// The columns a histogram takes where there is no terminal to ask.
@@ -28,6 +28,7 @@ pub(super) fn table(
     }
     columns.extend(["AVG", "P50", "P90", "P99", "P99.9", "MAX"].map(|h| (h, Align::Right)));
     columns.push((&heading, Align::Left));
+    columns.extend(keyed::headings(probes));
     let mut table = Table::new(&columns);
     for probe in probes {
         let mut cells = vec![count(probe.hits)];
@@ -43,7 +44,9 @@ pub(super) fn table(
         } else {
             format!("{}:{}", probe.module, probe.function)
         });
+        cells.extend(keyed::cells(probe));
         table.row(cells);
+        keyed::stacks(&mut table, probe);
     }
     table.write(output, width)
 }
@@ -57,7 +60,10 @@ pub(super) fn histograms(
 ) -> io::Result<()> {
     let measured = probes.iter().filter_map(|p| p.latency.as_ref().map(|l| (p, l)));
     for (probe, latency) in measured.take(most) {
-        writeln!(output, "\n{}:{}", printable(&probe.module), printable(probe.function.text()))?;
+        let by = keyed::by(probe).iter().filter(|told| told.frames.is_none());
+        let by: String =
+            by.map(|told| format!("  {} = {}", printable(&told.name), printable(&told.text))).collect();
+        writeln!(output, "\n{}:{}{by}", printable(&probe.module), printable(probe.function.text()))?;
         histogram::write(output, &latency.buckets, width.unwrap_or(HISTOGRAM_WIDTH))?;
     }
     Ok(())

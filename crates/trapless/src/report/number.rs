@@ -49,7 +49,7 @@ pub(super) fn bound(ns: u64) -> String {
 
 /// An argument or return value: small ones in decimal, the rest, addresses mostly, in hexadecimal. Values that are
 /// small negative numbers in 64 or in 32 bits are shown as those.
-pub(super) fn word(value: u64) -> String {
+pub fn word(value: u64) -> String {
     const SMALL: i64 = 4096;
     let signed = value as i64;
     let signed32 = i64::from(value as u32 as i32);

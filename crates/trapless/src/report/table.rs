@@ -22,7 +22,7 @@ pub struct Table {
     columns: Vec<(String, Align)>,
     rows: Vec<Vec<String>>,
     /// Lines under rows, by row.
-    notes: BTreeMap<usize, String>,
+    notes: BTreeMap<usize, Vec<String>>,
 }
 
 impl Table {
@@ -41,8 +41,13 @@ impl Table {
     /// Puts a line under the last row. It is never shortened.
     pub fn note(&mut self, text: &str) {
         if let Some(row) = self.rows.len().checked_sub(1) {
-            self.notes.insert(row, printable(text));
+            self.notes.entry(row).or_default().push(printable(text));
         }
+    }
+
+    /// Puts lines under the last row, each as [`Table::note`] does.
+    pub fn notes(&mut self, lines: &[String]) {
+        lines.iter().for_each(|line| self.note(line));
     }
 
     /// Writes headings and rows, at most `width` characters a line if there is a width.
@@ -56,7 +61,7 @@ impl Table {
         for (i, row) in self.rows.iter().enumerate() {
             let cells: Vec<&str> = row.iter().map(String::as_str).collect();
             self.line(output, &cells, &widths)?;
-            if let Some(note) = self.notes.get(&i) {
+            for note in self.notes.get(&i).into_iter().flatten() {
                 writeln!(output, "    {note}")?;
             }
         }

@@ -10,7 +10,16 @@ use trapless_session::name::SiteName;
 pub(super) fn row(module: &str, function: &str, kind: Kind, hits: u64) -> ProbeSummary {
     let function = SiteName::new(function, 0);
     let probe = Arc::new(Probed { module: module.into(), function, mechanism: "jump" });
-    ProbeSummary { probe, kind, address: 0x7f00_0000_1000, sites: 1, hits, lost: 0, latency: None }
+    ProbeSummary {
+        probe,
+        kind,
+        address: 0x7f00_0000_1000,
+        sites: 1,
+        hits,
+        lost: 0,
+        latency: None,
+        keyed: None,
+    }
 }
 
 fn probe(function: &str, kind: Kind, hits: u64) -> ProbeSummary {
@@ -53,6 +62,7 @@ fn text(view: View, summary: &Summary) -> String {
         top: Some(2),
         all: false,
         histograms: 1,
+        folded: false,
     };
     let mut output = Vec::new();
     Text::new(&mut output, Vec::new(), options).summary(summary).unwrap();
@@ -138,6 +148,7 @@ fn json_is_one_object_per_line_with_its_type_first() {
         retval: Some(3),
         duration_ns: Some(9),
         typed: None,
+        told: None,
     };
     lines.hit(&hit).unwrap();
     let measured = ProbeSummary { latency: Some(Box::new(latency())), ..probe("f", Kind::Return, 4) };
@@ -196,6 +207,7 @@ fn an_output_that_cannot_be_written_is_an_error_with_its_own_kind() {
         top: None,
         all: true,
         histograms: 0,
+        folded: false,
     };
     for room in [0, 1, 20, 60] {
         let json = JsonLines::new(Full(room)).summary(&summary).unwrap_err();
@@ -221,6 +233,7 @@ fn intervals(intervals: &[Interval]) -> String {
         top: None,
         all: false,
         histograms: 0,
+        folded: false,
     };
     let mut output = Vec::new();
     Text::new(&mut output, Vec::new(), options).interval(intervals).unwrap();

@@ -6,7 +6,7 @@
 use super::number::{count, duration, plural};
 use super::table::{Align, Table, printable};
 use super::{
-    Attached, Exit, Hit, Interval, ProbeSummary, Reporter, Skipped, Summary, Total, Tree, latency,
+    Attached, Exit, Hit, Interval, ProbeSummary, Reporter, Skipped, Summary, Total, Tree, keyed, latency,
     totals::totals, trace,
 };
 use std::collections::BTreeMap;
@@ -21,6 +21,8 @@ pub enum View {
     Latency,
     /// A line per hit.
     Trace,
+    /// A histogram of values per function.
+    Values,
 }
 
 /// What orders the rows of a table.
@@ -58,6 +60,8 @@ pub struct TextOptions {
     pub all: bool,
     /// How many histograms follow a latency table.
     pub histograms: usize,
+    /// Whether rows about call stacks are lines for flame graphs, and nothing else is written.
+    pub folded: bool,
 }
 
 /// Writes events for people.
@@ -81,6 +85,16 @@ impl<W: Write, N: Write> Text<W, N> {
         }
     }
 
+    /// Writes rows about call stacks as lines for flame graphs.
+    fn fold(&mut self, probes: &[ProbeSummary]) -> io::Result<()> {
+        for probe in probes.iter().filter(|probe| probe.hits > 0) {
+            if let Some(frames) = probe.keyed.as_ref().and_then(|keyed| keyed.folded.as_ref()) {
+                writeln!(self.output, "{} {}", printable(frames), probe.hits)?;
+            }
+        }
+        Ok(())
+    }
+
     fn probes(&mut self, probes: &[ProbeSummary], histograms: usize) -> io::Result<()> {
         let mut shown: Vec<&ProbeSummary> =
             probes.iter().filter(|p| self.options.all || p.was_hit()).collect();
@@ -92,6 +106,7 @@ impl<W: Write, N: Write> Text<W, N> {
             match self.options.view {
                 View::Latency => latency::table(&mut self.output, &shown, self.options.width)?,
                 View::Count | View::Trace => counts(&mut self.output, &shown, self.options.width)?,
+                View::Values => keyed::histograms(&mut self.output, &shown, self.options.width)?,
             }
             latency::histograms(&mut self.output, &shown, histograms, self.options.width)?;
         }
@@ -128,10 +143,16 @@ impl<W: Write, N: Write> Reporter for Text<W, N> {
             self.traced = true;
             self.heading(trace::HEADING)?;
         }
-        writeln!(self.output, "{}", trace::line(hit))
+        writeln!(self.output, "{}", trace::line(hit))?;
+        let stack = hit.told.as_ref().map_or(&[][..], |told| &told.stack);
+        stack.iter().try_for_each(|frame| writeln!(self.output, "{}{}", trace::BELOW, printable(frame)))
     }
 
     fn interval(&mut self, intervals: &[Interval]) -> io::Result<()> {
+        if self.options.folded {
+            // Flame graphs are of a whole run.
+            return Ok(());
+        }
         let busy: Vec<&Interval> = intervals.iter().filter(|interval| !interval.probes.is_empty()).collect();
         for interval in &busy {
             self.heading(&format!("\nprocess {} after {}", interval.pid, duration(interval.time_ns)))?;
@@ -146,6 +167,11 @@ impl<W: Write, N: Write> Reporter for Text<W, N> {
     }
 
     fn summary(&mut self, summary: &Summary) -> io::Result<()> {
+        if self.options.folded {
+            self.fold(&summary.probes)?;
+            skipped(&mut self.notes, &summary.skipped, None)?;
+            return self.flush();
+        }
         if self.options.view == View::Trace {
             // The lines are the result. They come before the notes where both go to one terminal.
             self.flush()?;
@@ -167,7 +193,7 @@ impl<W: Write, N: Write> Reporter for Text<W, N> {
     }
 
     fn total(&mut self, total: &Total) -> io::Result<()> {
-        if self.options.view != View::Trace {
+        if self.options.view != View::Trace && !self.options.folded {
             self.heading(&format!("\nall {} processes", count(total.processes as u64)))?;
             self.probes(&total.probes, 0)?;
         }
@@ -175,6 +201,10 @@ impl<W: Write, N: Write> Reporter for Text<W, N> {
     }
 
     fn tree(&mut self, tree: &Tree) -> io::Result<()> {
+        if self.options.folded {
+            tree.summaries.iter().try_for_each(|summary| self.fold(&summary.probes))?;
+            return self.flush();
+        }
         let is_trace = self.options.view == View::Trace;
         if !is_trace && !tree.summaries.is_empty() {
             self.heading("\nprocesses")?;
@@ -239,15 +269,24 @@ fn counts(output: &mut dyn Write, probes: &[&ProbeSummary], width: Option<usize>
         [(lost, "LOST", Align::Right), (kinds, "KIND", Align::Right), (mechanisms, "BY", Align::Right)];
     let mut columns = vec![("HITS", Align::Right)];
     columns.extend(optional.iter().filter(|o| o.0).map(|&(_, heading, align)| (heading, align)));
-    columns.extend([("MODULE", Align::Left), ("FUNCTION", Align::Left)]);
+    let (by, one) = (keyed::headings(probes), keyed::is_one_function(probes));
+    let is_named = !one || probes.iter().all(|probe| keyed::by(probe).is_empty());
+    if is_named {
+        columns.extend([("MODULE", Align::Left), ("FUNCTION", Align::Left)]);
+    }
+    columns.extend(&by);
     let mut table = Table::new(&columns);
     for probe in probes {
         let mut cells = vec![count(probe.hits)];
         cells.extend(lost.then(|| count(probe.lost)));
         cells.extend(kinds.then(|| probe.kind.to_string()));
         cells.extend(mechanisms.then(|| probe.mechanism.to_owned()));
-        cells.extend([probe.module.to_string(), probe.function.to_string()]);
+        if is_named {
+            cells.extend([probe.module.to_string(), probe.function.to_string()]);
+        }
+        cells.extend(keyed::cells(probe));
         table.row(cells);
+        keyed::stacks(&mut table, probe);
     }
     table.write(output, width)
 }

@@ -1,6 +1,6 @@
 //! What several processes did together.
 
-use super::{Bucket, LatencySummary, ProbeSummary, Probed};
+use super::{Bucket, LatencySummary, ProbeSummary, Probed, Values};
 use crate::spec::Kind;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -13,13 +13,13 @@ pub struct Totals(BTreeMap<Key, ProbeSummary>);
 
 /// What is the same in rows that are added.
 #[derive(Debug)]
-struct Key(Arc<Probed>, Kind);
+struct Key(Arc<Probed>, Kind, Vec<Vec<String>>);
 
 impl Totals {
     /// Adds what one more process did.
     pub fn add(&mut self, rows: &[ProbeSummary]) {
         for row in rows {
-            let key = Key(Arc::clone(&row.probe), row.kind);
+            let key = Key(Arc::clone(&row.probe), row.kind, by(row));
             self.0.entry(key).and_modify(|total| add(total, row)).or_insert_with(|| row.clone());
         }
     }
@@ -39,7 +39,7 @@ pub fn totals<'p>(processes: impl IntoIterator<Item = &'p [ProbeSummary]>) -> Ve
 
 impl Key {
     fn name(&self) -> (&str, &str, Kind, &str) {
-        let Key(probe, kind) = self;
+        let Key(probe, kind, _) = self;
         (&probe.module, probe.function.text(), *kind, probe.mechanism)
     }
 }
@@ -47,10 +47,11 @@ impl Key {
 impl Ord for Key {
     fn cmp(&self, other: &Self) -> Ordering {
         // Processes that run one program mostly tell of the same.
-        match Arc::ptr_eq(&self.0, &other.0) {
+        let of_probe = match Arc::ptr_eq(&self.0, &other.0) {
             true => self.1.cmp(&other.1),
             false => self.name().cmp(&other.name()),
-        }
+        };
+        of_probe.then_with(|| self.2.cmp(&other.2))
     }
 }
 
@@ -68,7 +69,16 @@ impl PartialEq for Key {
 
 impl Eq for Key {}
 
+/// What a row is grouped by, as it is shown.
+fn by(row: &ProbeSummary) -> Vec<Vec<String>> {
+    let told = row.keyed.iter().flat_map(|keyed| &keyed.by);
+    told.map(|told| told.frames.clone().unwrap_or_else(|| vec![told.text.clone()])).collect()
+}
+
 fn add(total: &mut ProbeSummary, row: &ProbeSummary) {
+    if let (Some(values), Some(more)) = (&mut total.keyed, &row.keyed) {
+        values.values = add_values(&values.values, &more.values);
+    }
     total.hits = total.hits.saturating_add(row.hits);
     total.lost = total.lost.saturating_add(row.lost);
     match (&mut total.latency, &row.latency) {
@@ -76,6 +86,16 @@ fn add(total: &mut ProbeSummary, row: &ProbeSummary) {
         (times @ None, more) => times.clone_from(more),
         (Some(_), None) => {}
     }
+}
+
+/// Two lists of buckets as one, in rising order. Buckets of one expression begin at the same values.
+fn add_values(a: &[Values], b: &[Values]) -> Vec<Values> {
+    let mut all: BTreeMap<(Option<i64>, Option<i64>), u64> = BTreeMap::new();
+    for bucket in a.iter().chain(b) {
+        let count = all.entry((bucket.low, bucket.high)).or_default();
+        *count = count.saturating_add(bucket.count);
+    }
+    all.into_iter().map(|((low, high), count)| Values { low, high, count }).collect()
 }
 
 /// Two distributions as one.

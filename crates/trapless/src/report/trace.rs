@@ -1,14 +1,17 @@
 //! Traced hits as lines: time, thread, call.
 
-use super::Hit;
 use super::number::{duration, word};
 use super::table::printable;
+use super::{Hit, Told};
 use crate::spec::Kind;
 use std::fmt::Write;
 use trapless_session::outcome::{TypedValue, UsdtValue};
 
 /// The line above the first hit.
 pub(super) const HEADING: &str = "      TIME (s)      TID  CALL";
+
+/// What stands before each frame of the call stack below a line.
+pub(super) const BELOW: &str = "                                ";
 
 /// One hit as `time tid module:function(args) = value <duration>`.
 ///
@@ -19,22 +22,34 @@ pub(super) fn line(hit: &Hit) -> String {
     let name = printable(&hit.function);
     let mut line =
         format!("{seconds:>4}.{nanoseconds:09}  {:>7}  {}:{name}", hit.tid, printable(&hit.module));
-    if let Some(arguments) = hit.typed.as_ref().and_then(|typed| typed.arguments.as_ref()) {
+    if let Some(arguments) = hit.typed.as_ref().and_then(|call| call.arguments.as_ref()) {
         let _ = write!(line, "({})", arguments.iter().map(typed).collect::<Vec<_>>().join(", "));
     }
-    if !hit.args.is_empty() {
-        let args: Vec<String> = hit.args.iter().map(|&a| word(a)).collect();
-        let _ = write!(line, "({})", args.join(", "));
+    let mut values: Vec<String> = hit.args.iter().map(|&a| word(a)).collect();
+    if let Some(told) = &hit.told {
+        let of = |told: &Told| format!("{}={}", printable(&told.name), printable(&told.text));
+        values.extend(told.arguments.iter().map(of));
+    }
+    if !values.is_empty() {
+        let _ = write!(line, "({})", values.join(", "));
     }
     if let Some(values) = hit.usdt.as_ref().filter(|values| !values.is_empty()) {
         let values: Vec<String> = values.iter().map(usdt_value).collect();
         let _ = write!(line, "({})", values.join(", "));
     }
-    let result = hit.typed.as_ref().and_then(|typed| typed.result.as_ref());
+    if let Some(result) = hit.told.as_ref().and_then(|told| told.result.as_ref()) {
+        let _ = write!(line, " = {}", printable(&result.text));
+    }
+    let result = hit.typed.as_ref().and_then(|call| call.result.as_ref());
+    if let Some(result) = result {
+        let _ = write!(line, " = {}", typed(result));
+    }
     match hit.retval {
-        _ if result.is_some() => line.push_str(&format!(" = {}", result.map_or_else(String::new, typed))),
         Some(value) => line.push_str(&format!(" = {}", word(value))),
-        None if hit.kind == Kind::Return => line.push_str(" returns"),
+        None if result.is_some() => {}
+        None if hit.kind == Kind::Return && hit.told.as_ref().is_none_or(|told| told.result.is_none()) => {
+            line.push_str(" returns");
+        }
         None => {}
     }
     if let Some(ns) = hit.duration_ns {
@@ -82,6 +97,7 @@ mod tests {
             usdt: None,
             retval,
             duration_ns,
+            told: None,
             typed: None,
         };
         for (hit, expected) in [

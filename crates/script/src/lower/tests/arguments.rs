@@ -26,6 +26,7 @@ fn world() -> World {
                 parameter("gone", INT, Held::Gone("it was optimized out".into())),
             ],
             result: Some(Described::Float(4)),
+            returned: None,
         }),
         types: vec![(pair, Described::Members { size: 8, members: vec![member("x", 0), member("y", 4)] })],
         contexts: vec![
@@ -110,7 +111,7 @@ fn a_clause_is_lowered_again_for_each_function() {
     let world = world();
     let mut compiler = Compiler::new(&script, &sources, &world).unwrap();
     let clause = compiler.clauses().iter().position(|clause| clause.depends_on_function).unwrap();
-    let function = |place| Function { parameters: vec![parameter("a", INT, place)], result: None };
+    let function = |place| Function { parameters: vec![parameter("a", INT, place)], ..Function::default() };
     let body = compiler.specialise(clause, function(Held::Argument(3))).unwrap().body;
     assert!(compiler.specialise(clause, Function::default()).is_err());
     let program = compiler.finish().program;

@@ -56,6 +56,26 @@ pub enum ProbePoint {
     Bench(String),
     /// A provider of the kernel, by its full name.
     Kernel(&'static str),
+    /// Places that were named outside of the script, by whoever put it together. No text means them.
+    Chosen {
+        /// Which ones: a number that only whoever chose them knows.
+        number: u32,
+        /// What kind of place they are.
+        at: ChosenAt,
+    },
+}
+
+/// What kind of place was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ChosenAt {
+    /// Entries of functions.
+    Entry,
+    /// Their returns.
+    Return,
+    /// Any instruction.
+    Inside,
+    /// Static probes.
+    Usdt,
 }
 
 /// A place in a file.

@@ -90,16 +90,14 @@ pub(super) fn losses_of(armed: &Armed, now: &Snapshot, traced: bool, memory: Vec
         false if now.in_children > 0 => vec![ChildHits { pid: None, hits: now.in_children }],
         false => Vec::new(),
     };
-    let typed = armed.typed.losses(&armed.session);
-    let untold = typed.lines().into_iter().map(|text| Note { code: "untold", text });
     Losses {
-        not_shown: now.records_lost.saturating_add(typed.messages),
+        not_shown: now.records_lost,
         without_stack: now.unrecorded,
         left_by_exception: now.unwound,
         children,
         sharing_children: armed.session.sharing_children(),
         lost_sites: armed.session.lost_sites(),
-        notes: notes(armed).into_iter().chain(untold).chain(memory).chain(hidden_children(armed)).collect(),
+        notes: notes(armed).into_iter().chain(memory).chain(hidden_children(armed)).collect(),
     }
 }
 

@@ -5,15 +5,16 @@ mod kept;
 use super::Armed;
 use super::collect::{Aside, Collector, End, Flow, Who};
 use super::finish::{Finished, losses_of};
-use crate::cli::validated::{Measure, Run};
-use crate::commands::typed::Typed;
+use super::source::Source;
+use crate::cli::validated::Run;
 use crate::error::Error;
-use crate::report::{Attached, Exit, Hit, Interval, ProbeSummary, Reporter, Summary, Total, Totals, losses};
-use crate::session::{Origin, Session, Snapshot};
+use crate::report::{
+    Attached, Exit, Hit, Interval, Losses, ProbeSummary, Reporter, Summary, Total, Totals, View, losses,
+};
+use crate::session::{Origin, Session};
 use crate::terminal::tell;
 use kept::Kept;
 use std::io;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use trapless_session::clock::Clock;
 
@@ -26,8 +27,8 @@ const READING: Duration = Duration::from_secs(1);
 /// What a run shows of its numbers.
 pub(super) struct Numbers<'r> {
     run: &'r Run,
-    /// What is known of types, where they are shown.
-    typed: Option<Arc<Typed>>,
+    view: View,
+    source: Box<dyn Source + 'r>,
     reporter: Box<dyn Reporter + Send>,
     /// Of targets that are gone.
     kept: Kept,
@@ -37,12 +38,17 @@ pub(super) struct Numbers<'r> {
 
 impl<'r> Numbers<'r> {
     /// Those of a run that begins now.
-    pub fn new(run: &'r Run, typed: Option<Arc<Typed>>, reporter: Box<dyn Reporter + Send>) -> Self {
+    pub fn new(
+        run: &'r Run,
+        view: View,
+        source: Box<dyn Source + 'r>,
+        reporter: Box<dyn Reporter + Send>,
+    ) -> Self {
         let now = Instant::now();
         let next_interval = run.limits.interval.and_then(|interval| now.checked_add(interval));
-        let ticks = matches!(run.measure, Measure::Trace { .. }) || run.limits.max_events.is_some();
+        let ticks = view == View::Trace || run.limits.max_events.is_some() || source.needs_ticks();
         let next_tick = ticks.then_some(now + TICK);
-        Self { run, typed, reporter, kept: Kept::default(), next_interval, next_tick }
+        Self { run, view, source, reporter, kept: Kept::default(), next_interval, next_tick }
     }
 
     fn output(&self, error: io::Error) -> Error {
@@ -51,38 +57,25 @@ impl<'r> Numbers<'r> {
 
     /// Shows or tallies what the rings hold, up to what `-M` leaves.
     fn show(&mut self, targets: &mut [Armed]) -> io::Result<()> {
-        let args = match self.run.measure {
-            Measure::Trace { args } => usize::from(args),
-            _ if self.run.limits.max_events.is_some() => 0,
-            _ => return Ok(()),
-        };
-        let typed = self.typed.as_deref();
-        let mut hits = hits_of(targets, |armed, origin| match typed {
-            Some(typed) => armed.typed.take(typed, &armed.session, origin),
-            None => armed.calls.take(&armed.session, origin, args),
-        });
+        let source = &mut self.source;
+        let mut hits = hits_of(targets, |armed, origin| source.hits(armed, origin));
         if targets.len() > 1 {
             hits.sort_by_key(|(_, hit)| hit.time_ns);
         }
         self.show_all(targets, hits)
     }
 
-    /// Shows or tallies at the end the calls that have not returned, up to what `-M` leaves.
+    /// Shows or tallies at the end what is left, as calls that have not returned, up to what `-M` leaves.
     fn show_rest(&mut self, targets: &mut [Armed]) -> io::Result<()> {
-        let Measure::Trace { args } = self.run.measure else { return Ok(()) };
-        let args = usize::from(args);
-        let typed = self.typed.as_deref();
-        let hits = hits_of(targets, |armed, origin| match typed {
-            Some(typed) => armed.typed.rest(typed, &armed.session, origin),
-            None => armed.calls.rest(&armed.session, origin, args),
-        });
+        let source = &mut self.source;
+        let hits = hits_of(targets, |armed, origin| source.last_hits(armed, origin));
         self.show_all(targets, hits)
     }
 
     fn show_all(&mut self, targets: &mut [Armed], hits: Vec<(usize, Hit)>) -> io::Result<()> {
         let limit = self.run.limits.max_events;
         let left = limit.map_or(u64::MAX, |most| most.saturating_sub(self.shown(targets)));
-        let traced = matches!(self.run.measure, Measure::Trace { .. });
+        let traced = self.view == View::Trace;
         let mut all = 0;
         for (index, hit) in hits {
             if all >= left {
@@ -119,7 +112,7 @@ impl<'r> Numbers<'r> {
         let mut has_all = true;
         loop {
             self.show(targets)?;
-            if is_limited || !targets.iter().any(|armed| armed.calls.is_behind()) {
+            if is_limited || !targets.iter().any(|armed| self.source.is_behind(armed)) {
                 break;
             }
             if Instant::now() >= until {
@@ -132,14 +125,19 @@ impl<'r> Numbers<'r> {
     }
 
     /// All numbers of a target that has no probes any more.
-    fn summary(&self, armed: &mut Armed, clock: Clock, end: End) -> Summary {
-        let now = armed.session.snapshot();
-        let traced = matches!(self.run.measure, Measure::Trace { .. });
-        let latency = self.run.measure == Measure::Latency;
-        let mut probes = now.since(&Snapshot::default(), &armed.session, clock.rate(), latency);
-        if self.run.limits.max_events.is_some() {
-            std::mem::take(&mut armed.tally).put_into(&mut probes, latency);
+    fn summary(&mut self, armed: &mut Armed, clock: Clock, end: End) -> Summary {
+        let traced = self.view == View::Trace;
+        let mut probes = self.source.rows(armed, clock.rate());
+        if self.run.limits.max_events.is_some() && self.source.is_tallied() {
+            std::mem::take(&mut armed.tally).put_into(&mut probes, self.view == View::Latency);
         }
+        let told = self.source.losses(armed);
+        let losses = losses_of(armed, &armed.session.snapshot(), traced, end.memory);
+        let losses = Losses {
+            not_shown: losses.not_shown.saturating_add(told.not_shown),
+            notes: losses.notes.into_iter().chain(told.notes).collect(),
+            ..losses
+        };
         Summary {
             pid: armed.pid(),
             command: None,
@@ -151,18 +149,15 @@ impl<'r> Numbers<'r> {
             shown: traced.then_some(armed.shown),
             probes,
             skipped: Vec::new(),
-            losses: losses_of(armed, &now, traced, end.memory),
+            losses,
         }
     }
 
     /// What came in one target since the last interval.
-    fn interval_of(&self, armed: &mut Armed) -> Interval {
+    fn interval_of(&mut self, armed: &mut Armed) -> Interval {
         let time = armed.beginning.elapsed();
-        let now = armed.session.snapshot();
-        let latency = self.run.measure == Measure::Latency;
-        let rows = now.since(&armed.before, &armed.session, armed.beginning.rate(), latency);
+        let rows = self.source.rows_since(armed);
         let probes = rows.into_iter().filter(ProbeSummary::was_hit).collect();
-        armed.before = now;
         Interval { pid: armed.pid(), time_ns: time.as_nanos() as u64, probes }
     }
 
@@ -179,7 +174,7 @@ impl<'r> Numbers<'r> {
         if !self.show_last(&mut targets)? {
             tell("hits at the end were not shown, because there were more than could be read");
         }
-        let traced = matches!(self.run.measure, Measure::Trace { .. });
+        let traced = self.view == View::Trace;
         for (mut armed, (ran, end)) in targets.into_iter().zip(ends) {
             let clock = armed.session.clock();
             let summary = Summary {
@@ -211,6 +206,7 @@ impl<'r> Numbers<'r> {
         let clock = armed.beginning;
         let summary = self.summary(&mut armed, clock, End { stopped, ..end });
         self.kept.keep(summary, armed.session.skipped(), armed.shown, who);
+        self.source.gone(armed.pid());
         Ok(())
     }
 }
@@ -225,9 +221,17 @@ impl Collector for Numbers<'_> {
         told.map_err(|error| self.output(error))
     }
 
+    fn joined(&mut self, pid: i32, session: &Session) -> Result<(), Error> {
+        self.source.joined(pid, session)
+    }
+
     fn take(&mut self, targets: &mut [Armed]) -> Result<Flow, Error> {
         self.show(targets).map_err(|error| self.output(error))?;
-        let enough = self.run.limits.max_events.is_some_and(|most| self.shown(targets) >= most);
+        self.source.tend();
+        let Some(most) = self.run.limits.max_events else { return Ok(Flow::On) };
+        let counted = targets.iter().map(|armed| self.source.counted(armed)).collect::<Option<Vec<u64>>>();
+        let counted = counted.filter(|hits| !hits.is_empty()).map(|hits| hits.iter().sum::<u64>());
+        let enough = counted.unwrap_or_else(|| self.shown(targets)) >= most;
         Ok(if enough { Flow::Enough } else { Flow::On })
     }
 
@@ -248,7 +252,9 @@ impl Collector for Numbers<'_> {
         let missed = now.duration_since(at).as_nanos() / interval.as_nanos().max(1);
         self.next_interval = at.checked_add(interval * u32::try_from(missed + 1).unwrap_or(u32::MAX));
         let mut intervals = self.kept.take_intervals();
-        intervals.extend(targets.iter_mut().map(|armed| self.interval_of(armed)));
+        for armed in targets {
+            intervals.push(self.interval_of(armed));
+        }
         self.reporter.interval(&intervals).map_err(|error| self.output(error))
     }
 
@@ -277,7 +283,7 @@ impl Collector for Numbers<'_> {
     }
 
     fn finish_followed(&mut self) -> Result<(), Error> {
-        let traced = matches!(self.run.measure, Measure::Trace { .. });
+        let traced = self.view == View::Trace;
         let tree = std::mem::take(&mut self.kept).into_tree(traced);
         self.reporter.tree(&tree).map_err(|error| self.output(error))
     }

@@ -1,22 +1,19 @@
 //! A script's run with processes: its messages are read from their memory and printed, in the order in which they were told.
 
 use super::course::Course;
-use super::losses::Losses;
 use super::names::SiteNames;
+use super::rings::{Losses, Rings, Told};
 use super::scripted::Scripted;
 use crate::commands::run::{Armed, Aside, Collector, End, Finished, Flow, Who};
 use crate::error::Error;
 use crate::report::{Exit, ProbeSummary};
 use crate::session::Session;
 use crate::terminal::tell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use trapless_engine::{AT_RETURN, ScriptMemory};
-use trapless_process::ticks;
-use trapless_script::ir::{MessageId, PartKind};
 use trapless_session::outcome::Skipped;
-use trapless_wire::{Incomplete, Message, MessagePart, MessageRing};
 
 /// How often rings of messages are read.
 const TICK: Duration = Duration::from_millis(5);
@@ -24,22 +21,11 @@ const TICK: Duration = Duration::from_millis(5);
 /// How often it is looked whether a process has loaded code, where stacks are walked.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A record that is not complete for so long never will be.
-const HOPELESS: Duration = Duration::from_secs(1);
-
 /// A script's run with processes.
 pub(in crate::commands) struct Scripting<'t> {
     course: Course<'t>,
     scripted: Arc<Scripted>,
-    messages: Vec<Vec<MessagePart>>,
-    /// Messages that wait for earlier ones, with the process they come from.
-    waiting: Vec<(i32, Message)>,
-    /// Ticks when the rings were read last: what was told before is all here.
-    read_at: u64,
-    /// Since when a ring, by its process and place, waits for a record.
-    stuck: HashMap<(i32, u64), Instant>,
-    /// Messages that were begun and never completed.
-    left: u64,
+    rings: Rings,
     /// Messages that were lost and told of.
     lost: u64,
     /// Of processes that are gone.
@@ -56,26 +42,16 @@ pub(in crate::commands) struct Scripting<'t> {
 impl<'t> Scripting<'t> {
     /// `in_files`: how many probes are in the files that are named, where no process is given.
     pub fn new(course: Course<'t>, scripted: Arc<Scripted>, in_files: Option<u64>) -> Self {
-        let kind = |kind: &PartKind| match kind {
-            PartKind::Word => MessagePart::Word,
-            PartKind::Bytes(size) => MessagePart::Bytes(*size),
-            PartKind::Text(size) => MessagePart::Text(*size),
-        };
-        let messages = course.messages().iter().map(|parts| parts.iter().map(kind).collect()).collect();
-        let tells = scripted.layout().ring_bits != 0;
+        let rings = Rings::new(course.messages(), scripted.layout().ring_bits);
         let next_look = scripted.tables().map(|_| Instant::now() + LOOK);
         Self {
             course,
             scripted,
-            messages,
-            waiting: Vec::new(),
-            read_at: 0,
-            stuck: HashMap::new(),
-            left: 0,
+            next_read: rings.tell().then(Instant::now),
+            rings,
             lost: 0,
             gone: Losses::default(),
             next_look,
-            next_read: tells.then(Instant::now),
             in_files,
             is_told: false,
             exit_code: 0,
@@ -114,60 +90,28 @@ impl<'t> Scripting<'t> {
 
     /// Reads all rings, and prints what was told before the last time. `leaving`: whose probes are gone, so that nothing more comes from it.
     fn read(&mut self, leaving: Option<i32>) -> Result<(), Error> {
-        let bits = self.scripted.layout().ring_bits;
-        if bits == 0 {
+        if !self.rings.tell() {
             return Ok(());
         }
-        let (before, now) = (self.read_at, ticks());
-        let mut lost = self.gone.messages;
-        for (pid, memory) in self.memories() {
-            for block in memory.blocks() {
-                let is_last = leaving == Some(pid);
-                self.read_ring(pid, &memory, MessageRing { at: block.start, bits }, is_last);
-            }
-            lost += Losses::of(&memory, bits).messages;
-        }
-        lost += self.left;
-        self.read_at = now;
+        let memories = self.memories();
+        let told = self.rings.read(&memories, leaving);
+        let lost = self.gone.messages + self.rings.lost(&memories);
         if lost > self.lost {
             let more = lost - self.lost;
             self.lost = lost;
             self.course.step(|machine, outside| machine.printer().lost(more, &mut outside.streams))?;
         }
-        self.print_before(before)
+        self.print(&told)
     }
 
-    fn read_ring(&mut self, pid: i32, memory: &ScriptMemory, ring: MessageRing, is_last: bool) {
-        let place = (pid, ring.at);
-        let since = self.stuck.get(&place);
-        let is_hopeless = is_last || since.is_some_and(|since| since.elapsed() >= HOPELESS);
-        let incomplete = if is_hopeless { Incomplete::Leave } else { Incomplete::Wait };
-        let waiting = &mut self.waiting;
-        let drained = ring.drain(memory.region(), incomplete, |message| waiting.push((pid, message)));
-        self.left += drained.left;
-        match drained.is_waiting && drained.taken == 0 {
-            true => drop(self.stuck.entry(place).or_insert_with(Instant::now)),
-            false => drop(self.stuck.remove(&place)),
-        }
-    }
-
-    /// Prints those from before a moment.
-    fn print_before(&mut self, moment: u64) -> Result<(), Error> {
-        self.waiting.sort_by_key(|(_, message)| message.ticks);
-        let end = self.waiting.partition_point(|(_, message)| message.ticks < moment);
-        let messages: Vec<(i32, Message)> = self.waiting.drain(..end).collect();
-        if messages.is_empty() {
+    fn print(&mut self, told: &[Told]) -> Result<(), Error> {
+        if told.is_empty() {
             return Ok(());
         }
-        let kinds = &self.messages;
         self.course.step(|machine, outside| {
-            for (_, message) in &messages {
-                let Some(parts) = kinds.get(message.number as usize).and_then(|kinds| message.parts(kinds))
-                else {
-                    continue;
-                };
+            for Told { message, parts, .. } in told {
                 let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
-                machine.message(MessageId(message.number), &parts, outside)?;
+                machine.message(*message, &parts, outside)?;
             }
             Ok(())
         })
@@ -191,9 +135,12 @@ impl<'t> Scripting<'t> {
 
     fn end(&mut self) -> Result<(), Error> {
         self.tell_attached(self.in_files.unwrap_or(0))?;
-        self.print_before(u64::MAX)?;
+        let rest = self.rings.rest();
+        self.print(&rest)?;
         self.exit_code = self.course.finish()?;
-        self.gone.lines().iter().for_each(tell);
+        for (count, what) in self.gone.sentences() {
+            tell(format_args!("{count} {what}"));
+        }
         Ok(())
     }
 }

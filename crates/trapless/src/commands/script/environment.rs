@@ -57,6 +57,10 @@ impl Environment for Outside<'_, '_> {
         self.known.result(point)
     }
 
+    fn tells_results_apart(&self) -> bool {
+        self.known.is_choosing()
+    }
+
     fn enumerator(&self, name: &str) -> Option<(Described, i64)> {
         self.known.enumerator(name)
     }

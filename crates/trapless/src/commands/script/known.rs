@@ -11,13 +11,14 @@ mod held;
 mod places;
 
 use crate::cli::script::Text;
+use crate::spec::{Exclusion, ProbeSpec};
 use described::{Describer, Names};
 use places::{Group, Home};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 use trapless_script::check::environment::{Described, Function, Held, Parameter, TypeName};
-use trapless_script::syntax::ast::{ProbePoint, UserPlace};
+use trapless_script::syntax::ast::{ChosenAt, ProbePoint, UserPlace};
 use trapless_symbols::Types;
 use trapless_symbols::types::Kind;
 
@@ -28,11 +29,20 @@ pub(super) struct Known<'t> {
     text: &'t Text,
     /// The attach points in programs, in their order.
     points: Vec<ProbePoint>,
+    /// What chosen attach points mean.
+    chosen: Chosen,
     groups: RefCell<Vec<Rc<Group>>>,
     places: RefCell<HashMap<String, Rc<[Place]>>>,
     names: RefCell<Names>,
     asked: RefCell<HashMap<TypeName, Option<Described>>>,
     functions: RefCell<HashMap<At, Option<Rc<Told>>>>,
+}
+
+/// What chosen attach points mean: specifications by their numbers, and what is left out of them.
+#[derive(Clone, Debug, Default)]
+pub(in crate::commands) struct Chosen {
+    pub specs: Vec<ProbeSpec>,
+    pub exclusions: Vec<Exclusion>,
 }
 
 /// A place in a file's code: its address, and whether it is asked about as the entry of a function.
@@ -55,17 +65,34 @@ impl<'t> Known<'t> {
     /// Of the files that these attach points name.
     pub fn new<'p>(text: &'t Text, points: impl IntoIterator<Item = &'p ProbePoint>) -> Self {
         let is_in_program = |point: &&ProbePoint| {
-            matches!(point, ProbePoint::Uprobe(_) | ProbePoint::Uretprobe(_) | ProbePoint::Usdt { .. })
+            matches!(
+                point,
+                ProbePoint::Uprobe(_)
+                    | ProbePoint::Uretprobe(_)
+                    | ProbePoint::Usdt { .. }
+                    | ProbePoint::Chosen { .. }
+            )
         };
         Self {
             text,
             points: points.into_iter().filter(is_in_program).cloned().collect(),
+            chosen: Chosen::default(),
             groups: RefCell::default(),
             places: RefCell::default(),
             names: RefCell::default(),
             asked: RefCell::default(),
             functions: RefCell::default(),
         }
+    }
+
+    /// The same, where these are the places that were chosen.
+    pub fn choosing(self, chosen: Chosen) -> Self {
+        Self { chosen, ..self }
+    }
+
+    /// Whether places were chosen.
+    pub fn is_choosing(&self) -> bool {
+        !self.chosen.specs.is_empty()
     }
 
     /// The first function that an attach point names.
@@ -86,6 +113,7 @@ impl<'t> Known<'t> {
     pub fn told(&self, point: &ProbePoint, place: &Place) -> Option<Rc<Told>> {
         let is_entry = match point {
             ProbePoint::Uprobe(user) => matches!(user.place, UserPlace::Function { offset: 0, .. }),
+            ProbePoint::Chosen { at, .. } => *at != ChosenAt::Inside,
             _ => true,
         };
         let key = At { home: place.home, address: place.site.address, is_entry };
@@ -170,6 +198,7 @@ impl Describer<'_, '_> {
         let result = (typed.result != Types::VOID).then(|| self.described(typed.result));
         let place = held::returned(&typed.result_location, self.types.size(typed.result));
         function.result.clone_from(&result);
+        function.returned.clone_from(&place);
         Some(Told { function, result: result.zip(place) })
     }
 

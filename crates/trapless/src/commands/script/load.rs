@@ -33,27 +33,56 @@ pub(super) struct Loaded {
 /// # Errors
 /// It cannot be read, or is wrong; what is wrong has been told.
 pub(super) fn load(text: &Text) -> Result<Loaded, Error> {
-    let (script, sources, mut told) = parsed(text)?;
+    let (script, sources, told) = parsed(text)?;
     let points = script.probes.iter().flat_map(|probe| &probe.attach).flat_map(|attach| &attach.points);
     let known = Known::new(text, points);
-    let outside = Outside::new(text, &known);
-    let compiled = Compiler::new(&script, &sources, &outside).and_then(|mut compiler| {
-        let variants = variants(&mut compiler, &known)?;
+    let loaded = compiled(text, script, &sources, told, &known)?;
+    check_named(text, &loaded.compiled)?;
+    Ok(loaded)
+}
+
+/// Compiles a script that was parsed.
+///
+/// # Errors
+/// As [`load`].
+pub(super) fn compiled(
+    text: &Text,
+    script: Script,
+    sources: &Sources,
+    mut told: Diagnostics,
+    known: &Known<'_>,
+) -> Result<Loaded, Error> {
+    let outside = Outside::new(text, known);
+    let compiled = Compiler::new(&script, sources, &outside).and_then(|mut compiler| {
+        let variants = variants(&mut compiler, known)?;
         Ok((compiler.finish(), variants))
     });
     let (compiled, variants) = match compiled {
         Ok(compiled) => compiled,
         Err(mut errors) => {
             told.append(std::mem::take(&mut errors));
-            return Err(refused(text, &told, &sources));
+            return Err(refused(text, &told, sources));
         }
     };
     told.append(compiled.warnings.clone());
     if text.warnings != Warnings::Off {
-        tell_plainly(&told.render(&sources));
+        tell_plainly(&told.render(sources));
     }
-    check_named(text, &compiled)?;
     Ok(Loaded { compiled, settings: script.settings, variants })
+}
+
+/// What the texts of a script are read with.
+pub(super) fn options(text: &Text) -> syntax::Options<'static> {
+    syntax::Options {
+        attach: attach_context(text),
+        import_paths: paths(&text.include_directories),
+        environment: std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect(),
+        c: headers(text),
+        is_native: &check::is_native,
+        files: &texts::Disk,
+    }
 }
 
 /// The attach points of a script, each with its text.
@@ -70,16 +99,7 @@ pub(super) fn attach_points(text: &Text) -> Result<Vec<(String, ProbePoint)>, Er
 fn parsed(text: &Text) -> Result<(Script, Sources, Diagnostics), Error> {
     let (mut sources, source) = sources(text)?;
     let mut told = Diagnostics::default();
-    let options = syntax::Options {
-        attach: attach_context(text),
-        import_paths: paths(&text.include_directories),
-        environment: std::env::vars_os()
-            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-            .collect(),
-        c: headers(text),
-        is_native: &check::is_native,
-        files: &texts::Disk,
-    };
+    let options = options(text);
     let script = syntax::load(&mut sources, source, &options, &mut told);
     match script.filter(|_| !told.has_errors()) {
         Some(script) => Ok((script, sources, told)),
@@ -103,7 +123,7 @@ pub(super) fn formatted(text: &Text) -> Result<String, Error> {
 }
 
 /// Tells what is wrong.
-fn refused(text: &Text, told: &Diagnostics, sources: &Sources) -> Error {
+pub(super) fn refused(text: &Text, told: &Diagnostics, sources: &Sources) -> Error {
     if text.dialect == Dialect::Bpftrace {
         // The compiler's own line, as bpftrace passes it on.
         let of_compiler = |message: &&str| message.contains(": fatal error: ");

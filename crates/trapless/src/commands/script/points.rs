@@ -66,6 +66,7 @@ pub(super) fn written(point: &ProbePoint) -> String {
             let namespace = namespace.iter().map(|namespace| format!(":{namespace}")).collect::<String>();
             format!("usdt:{target}{namespace}:{name}")
         }
+        ProbePoint::Chosen { number, at } => format!("chosen:{number}:{at:?}"),
         _ => String::new(),
     }
 }

@@ -17,7 +17,7 @@ use trapless_script::lower::Clause;
 use trapless_script::native::Moment;
 use trapless_script::syntax::ast::ProbePoint;
 use trapless_script::syntax::config::MissingProbes;
-use trapless_session::session::RunAt;
+use trapless_session::session::{Overlap, RunAt};
 
 /// What a script probes in other processes.
 #[derive(Debug, Default)]
@@ -30,6 +30,10 @@ pub(super) struct Points {
     pub is_own: Vec<bool>,
     /// The bodies, in the order of their numbers in [`Self::runs`].
     pub bodies: Vec<(BodyId, Moment)>,
+    /// What chosen attach points mean, by their numbers.
+    chosen: Vec<ProbeSpec>,
+    /// What becomes of bodies at sites that several of them mean.
+    pub overlap: Overlap,
 }
 
 impl Points {
@@ -38,8 +42,20 @@ impl Points {
     /// # Errors
     /// A file is not found, or a name is no pattern.
     pub fn of(text: &Text, loaded: &Loaded) -> Result<Self, Error> {
+        Self::at(Self::default(), text, loaded)
+    }
+
+    /// Those of a script, in which these are the places that were chosen.
+    ///
+    /// # Errors
+    /// As [`Points::of`].
+    pub fn chosen(text: &Text, loaded: &Loaded, chosen: &[ProbeSpec]) -> Result<Self, Error> {
+        let points = Self { chosen: chosen.to_vec(), overlap: Overlap::Once, ..Self::default() };
+        Self::at(points, text, loaded)
+    }
+
+    fn at(mut points: Self, text: &Text, loaded: &Loaded) -> Result<Self, Error> {
         let (compiled, variants) = (&loaded.compiled, &loaded.variants);
-        let mut points = Self::default();
         for (index, clause) in compiled.clauses.iter().enumerate() {
             if let Some(variants) = variants.get(&index) {
                 points.add_variants(text, clause, variants)?;
@@ -104,8 +120,14 @@ impl Points {
         number: u16,
     ) -> Result<(), Error> {
         let failed = |what: String| Error::Script(text.dialect, format!("{name}: {what}"));
-        let modules = modules_of(text, point).map_err(failed)?;
         let is_return = clause.kind == ClauseKind::Return;
+        if let ProbePoint::Chosen { .. } = point {
+            if let Some(spec) = self.chosen_spec(point) {
+                self.push(spec, is_return, number, !clause.is_implied);
+            }
+            return Ok(());
+        }
+        let modules = modules_of(text, point).map_err(failed)?;
         for module in modules {
             let module = module.to_str().ok_or_else(|| failed("its path is no text".to_owned()))?;
             let of = if module.contains('/') { Pattern::literal(module) } else { files::pattern(module) };
@@ -114,6 +136,12 @@ impl Points {
             self.push(spec, is_return, number, !clause.is_implied);
         }
         Ok(())
+    }
+
+    /// What a chosen attach point means.
+    fn chosen_spec(&self, point: &ProbePoint) -> Option<ProbeSpec> {
+        let ProbePoint::Chosen { number, .. } = point else { return None };
+        usize::try_from(*number).ok().and_then(|number| self.chosen.get(number)).cloned()
     }
 
     fn push(&mut self, mut spec: ProbeSpec, is_return: bool, number: u16, is_own: bool) {
@@ -141,9 +169,13 @@ impl Points {
                     }
                 };
                 let module = Pattern::literal(&variant.place.module);
-                let Some(mut spec) = points::specification(&point.point, module) else { continue };
+                let spec = match self.chosen_spec(&point.point) {
+                    Some(spec) => Some(ProbeSpec { module, ..spec }),
+                    None => points::specification(&point.point, module)
+                        .map(|spec| ProbeSpec { by_file: text.target.is_none(), ..spec }),
+                };
+                let Some(mut spec) = spec else { continue };
                 spec.location = variant.place.location.clone();
-                spec.by_file = text.target.is_none();
                 self.push(spec, matches!(moment, Moment::Return), number, is_own);
             }
         }

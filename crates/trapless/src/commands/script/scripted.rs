@@ -21,7 +21,7 @@ use trapless_process::{Process, Seccomp, ticks};
 use trapless_script::ir::{ClockKind, Program};
 use trapless_script::native::{self, NativeProgram, memory};
 use trapless_session::clock;
-use trapless_session::session::{Run, RunAt, SiteNumbers};
+use trapless_session::session::{Overlap, Run, RunAt, SiteNumbers};
 use trapless_wire::{Clock, ScriptLayout};
 
 /// Log2 of the size of each thread's ring of messages.
@@ -32,6 +32,7 @@ pub(in crate::commands) struct Scripted {
     program: Program,
     native: NativeProgram,
     runs: Vec<RunAt>,
+    overlap: Overlap,
     /// What sites are told as in all processes.
     pub(super) numbers: Arc<SiteNumbers>,
     /// Whether a seccomp filter may be risked.
@@ -74,6 +75,7 @@ impl Scripted {
         Ok(Self {
             program: program.clone(),
             runs: points.runs.clone(),
+            overlap: points.overlap,
             numbers: Arc::default(),
             allow_seccomp,
             store: Arc::new(Mutex::new(store)),
@@ -180,7 +182,8 @@ impl CodeFor for Scripted {
             block_size: self.native.layout.thread,
             walks: self.tables().map(|mut tables| tables.prepare(process, images)).transpose()?,
         };
-        Ok(Run { script, clauses: self.runs.clone(), numbers: self.numbers.clone() })
+        let (clauses, numbers) = (self.runs.clone(), self.numbers.clone());
+        Ok(Run { script, clauses, numbers, overlap: self.overlap })
     }
 }
 

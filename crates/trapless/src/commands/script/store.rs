@@ -3,6 +3,7 @@
 //! | map | where it is |
 //! |---|---|
 //! | of plain values | here while nobody is probed; in the shared memory of the process that is; here again when that has gone |
+//! | of plain values that mean something in one process alone | in the shared memory of that process, and nowhere else |
 //! | of aggregations | what was added here, what those have left who have gone, and what lies in the memory of all who are probed, put together when it is read |
 //!
 //! Aggregations that each thread has for itself nobody takes away from a thread. What is cleared of them is *set aside*, and taken off from
@@ -17,7 +18,7 @@ use trapless_script::native::memory::Memory;
 use trapless_wire::ScriptLayout;
 
 /// Keys with their values.
-type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
+pub(in crate::commands) type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// All maps.
 pub(super) struct Store {
@@ -70,8 +71,14 @@ impl Store {
 
     /// Whether another process may be probed: plain maps lie in one at a time.
     pub fn may_attach(&self) -> bool {
-        self.attached.is_empty()
-            || !self.program.maps.iter().any(|map| matches!(map.value, MapValue::Bytes(_)))
+        self.attached.is_empty() || self.plain().next().is_none()
+    }
+
+    /// What a map holds in the memory of one process, and how many updates were dropped there.
+    pub fn in_process(&self, pid: i32, map: MapId) -> (Entries, u64) {
+        let Some(memory) = self.attached.get(&pid) else { return Default::default() };
+        let view = view(&self.program, &self.layout, memory);
+        (view.entries(map), view.dropped(map))
     }
 
     /// A process is probed. What the maps held went into its memory.
@@ -88,6 +95,9 @@ impl Store {
         for map in self.ids() {
             let view = view(&self.program, &self.layout, &memory);
             *self.dropped.entry(map).or_default() += view.dropped(map);
+            if self.program.of_process.contains(&map) {
+                continue;
+            }
             let entries = view.entries(map);
             match self.aggregation(map) {
                 None => {
@@ -110,8 +120,10 @@ impl Store {
         (0..self.program.maps.len() as u32).map(MapId)
     }
 
+    /// Maps of plain values, without those that each process has for itself.
     fn plain(&self) -> impl Iterator<Item = MapId> + '_ {
-        self.ids().filter(|map| self.aggregation(*map).is_none())
+        let is_everybodys = |map: &MapId| !self.program.of_process.contains(map);
+        self.ids().filter(is_everybodys).filter(|map| self.aggregation(*map).is_none())
     }
 
     fn aggregation(&self, map: MapId) -> Option<Aggregation> {

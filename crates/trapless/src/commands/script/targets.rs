@@ -5,7 +5,7 @@ use super::course::Course;
 use super::probed::Points;
 use super::scripted::Scripted;
 use crate::cli::script::{Dialect, Task, Text};
-use crate::cli::validated::{CodeFor, Limits, Measure, Rows, Run, Selection, Target, Values};
+use crate::cli::validated::{CodeFor, Limits, Measure, Rows, Run, Selection, Target};
 use crate::commands::run;
 use crate::commands::signals::{self, Ended};
 use crate::error::Error;
@@ -47,7 +47,6 @@ pub(super) fn run_in_targets(
     let code: Arc<dyn CodeFor> = scripted.clone();
     let run = Run {
         measure: Measure::Script,
-        values: Values::Words,
         script: Some(code),
         target,
         follow: text.follow,

@@ -50,7 +50,9 @@ pub(super) fn variants(compiler: &mut Compiler<'_>, known: &Known<'_>) -> Result
             let made = match known {
                 Some(made) => made,
                 None => {
-                    let new = compiler.specialise(number, function.clone().unwrap_or_default())?;
+                    let new = compiler
+                        .specialise(number, function.clone().unwrap_or_default())
+                        .map_err(|told| at(told, &place))?;
                     made.push((function, new));
                     new
                 }
@@ -59,4 +61,13 @@ pub(super) fn variants(compiler: &mut Compiler<'_>, known: &Known<'_>) -> Result
         }
     }
     Ok(all)
+}
+
+/// What is wrong at one of several functions says at which.
+fn at(told: Diagnostics, place: &Place) -> Diagnostics {
+    let mut all = Diagnostics::default();
+    for diagnostic in told.iter() {
+        all.push(diagnostic.clone().hint(format!("this is so at {}", place.site.name.text())));
+    }
+    all
 }

@@ -20,7 +20,6 @@ use super::table::{Kind, LIST_HEAD, STEP, WORDS};
 use trapless_script::ir::*;
 use trapless_script::native::Moment;
 use trapless_symbols::render::{DEEPEST_READ, MOST_BYTES, MOST_READS, MOST_RECORDED, MOST_TEXT, MOST_WORK};
-use trapless_wire::MessagePart;
 
 /// Bytes of a record ahead of its bytes.
 pub(super) const HEAD: u32 = 24;
@@ -50,14 +49,10 @@ pub(super) const AT_RETURN: BodyId = BodyId(2);
 pub(super) const MOMENTS: [(BodyId, Moment); 3] =
     [(AT_ENTRY, Moment::Entry), (INSIDE, Moment::Inside), (AT_RETURN, Moment::Return)];
 
-/// The parts of a message: at entries and returns the stack slot of the call, at returns its duration, and the tape.
-pub(super) fn parts(message: u32) -> &'static [MessagePart] {
-    const TAPE_PART: MessagePart = MessagePart::Text(TAPE);
-    match message {
-        0 => &[MessagePart::Word, TAPE_PART],
-        1 => &[TAPE_PART],
-        _ => &[MessagePart::Word, MessagePart::Word, TAPE_PART],
-    }
+/// The parts of messages: at entries and returns the stack slot of the call, at returns its duration, and the tape.
+pub(super) fn told() -> Vec<Vec<PartKind>> {
+    let with = |words| std::iter::repeat_n(PartKind::Word, words).chain([PartKind::Text(TAPE)]).collect();
+    [1, 0, 2].into_iter().map(with).collect()
 }
 
 /// Locals.
@@ -88,17 +83,9 @@ pub(super) fn program(entries: &[u32], returns: &[u32], table: Vec<u8>) -> Progr
     // A step is looked at before its list is known to be over.
     table.resize(table.len() + STEP, 0);
     let body = |at| Body { locals: vec![Scalar::Int; LOCALS], scratch: 8 * FILE + TAPE, code: code(at) };
-    let told = |number| {
-        let kind = |part: &MessagePart| match part {
-            MessagePart::Word => PartKind::Word,
-            MessagePart::Bytes(size) => PartKind::Bytes(*size),
-            MessagePart::Text(size) => PartKind::Text(*size),
-        };
-        parts(number).iter().map(kind).collect()
-    };
     Program {
         constants: vec![offsets(entries), offsets(returns), table],
-        messages: (0..3).map(told).collect(),
+        messages: told(),
         bodies: vec![body(Moment::Entry), body(Moment::Inside), body(Moment::Return)],
         fuel: FUEL,
         ..Program::default()
@@ -211,12 +198,15 @@ fn put_together() -> Vec<Statement> {
     let is_full = of(Binary::UnsignedLess, int(MOST_RECORDED as i64), local(CURSOR));
     vec![
         Statement::If(of(Binary::Or, is_over, is_full), vec![Statement::Break], vec![]),
-        choose(kind(), vec![
-            (Kind::Begin, begin),
-            (Kind::Register, take),
-            (Kind::Memory, memory),
-            (Kind::Indirect, through),
-        ]),
+        choose(
+            kind(),
+            vec![
+                (Kind::Begin, begin),
+                (Kind::Register, take),
+                (Kind::Memory, memory),
+                (Kind::Indirect, through),
+            ],
+        ),
         Statement::Set(STEP_AT, plus(STEP_AT, STEP as i64)),
     ]
 }
@@ -232,10 +222,7 @@ fn follow() -> Vec<Statement> {
     let is_over = of(Binary::UnsignedLess, local(STORED), end.clone());
     let nothing = of(Binary::Or, is_zero(local(LAYOUT)), is_zero(local(SIZE)));
     let on = vec![
-        Statement::Set(
-            RECORD,
-            of(Binary::Add, plus(RECORD, HEAD.into()), padded(local(STORED))),
-        ),
+        Statement::Set(RECORD, of(Binary::Add, plus(RECORD, HEAD.into()), padded(local(STORED)))),
         Statement::Set(ELEMENT, int(0)),
         Statement::Set(NEXT, int(0)),
         Statement::Continue,
@@ -248,11 +235,8 @@ fn follow() -> Vec<Statement> {
     let skip = of(Binary::Add, local(NEXT), field(STEP_AT, 2, Width::Unsigned(2)));
     let unless = vec![Statement::If(of(Binary::Or, below, above), vec![Statement::Set(NEXT, skip)], vec![])];
     let is_unless = equal(field(STEP_AT, 0, Width::Unsigned(1)), int(Kind::Unless as i64));
-    let is_done = of(
-        Binary::Or,
-        of(Binary::UnsignedLessOrEqual, local(CURSOR), local(RECORD)),
-        is_zero(local(WORK)),
-    );
+    let is_done =
+        of(Binary::Or, of(Binary::UnsignedLessOrEqual, local(CURSOR), local(RECORD)), is_zero(local(WORK)));
     vec![
         Statement::If(is_done, vec![Statement::Break], vec![]),
         Statement::Set(WORK, plus(WORK, -1)),
@@ -291,7 +275,12 @@ fn read(value: Expression) -> Vec<Statement> {
             room(),
             [
                 vec![
-                    Statement::Read { into: COUNT, from: local(ADDRESS), as_: Width::Unsigned(8), ok: Some(OK) },
+                    Statement::Read {
+                        into: COUNT,
+                        from: local(ADDRESS),
+                        as_: Width::Unsigned(8),
+                        ok: Some(OK),
+                    },
                     store(plus(CURSOR, HEAD.into()), local(COUNT)),
                     Statement::Set(SIZE, int(8)),
                     Statement::Set(LAYOUT, int(0)),
@@ -315,19 +304,28 @@ fn read(value: Expression) -> Vec<Statement> {
         text,
         Statement::Set(OK, of(Binary::LessOrEqual, int(0), local(SIZE))),
         Statement::Set(SIZE, of(Binary::Add, local(SIZE), of(Binary::And, with_zero, local(OK)))),
-        Statement::Set(SIZE, Expression::Select(Box::new(local(OK)), Box::new(local(SIZE)), Box::new(int(0)))),
+        Statement::Set(
+            SIZE,
+            Expression::Select(Box::new(local(OK)), Box::new(local(SIZE)), Box::new(int(0))),
+        ),
         Statement::Set(LAYOUT, int(0)),
     ];
     let most = word(STEP_AT, 2);
     let fewer = of(Binary::UnsignedLess, local(COUNT), most.clone());
     let at_most = Expression::Select(Box::new(fewer), Box::new(local(COUNT)), Box::new(most));
     let elements = vec![
-        choose(kind(), vec![
-            (Kind::One, vec![Statement::Set(COUNT, int(1))]),
-            (Kind::Counted, vec![Statement::Set(COUNT, told())]),
-            (Kind::Until, vec![Statement::Set(COUNT, of(Binary::UnsignedDivide, between, word(STEP_AT, 1)))]),
-            (Kind::Before, ahead),
-        ]),
+        choose(
+            kind(),
+            vec![
+                (Kind::One, vec![Statement::Set(COUNT, int(1))]),
+                (Kind::Counted, vec![Statement::Set(COUNT, told())]),
+                (
+                    Kind::Until,
+                    vec![Statement::Set(COUNT, of(Binary::UnsignedDivide, between, word(STEP_AT, 1)))],
+                ),
+                (Kind::Before, ahead),
+            ],
+        ),
         Statement::Set(ADDRESS, of(Binary::Add, local(POINTER), word(STEP_AT, 0))),
         Statement::Set(SIZE, of(Binary::Multiply, at_most, word(STEP_AT, 1))),
         Statement::If(of(Binary::And, is_not_zero(local(SIZE)), room()), vec![], vec![Statement::Continue]),

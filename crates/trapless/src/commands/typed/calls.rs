@@ -1,20 +1,19 @@
 //! From messages to calls: an entry and its return are one line, as they are where calls are traced without types.
 
+use super::body;
 use super::code::{Known, RING_BITS, Typed};
 use super::tape::Tape;
-use crate::commands::script::Losses;
-use crate::report::Hit;
+use crate::cli::validated::Run;
+use crate::commands::run::{Armed, Sessions, Source, Untold};
+use crate::commands::script::{Losses, Rings, Told as Message};
+use crate::report::{Hit, Note, ProbeSummary};
 use crate::session::{Origin, Probe, Session};
 use crate::spec::Kind;
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
-use trapless_engine::AT_RETURN;
-use trapless_process::ticks;
+use std::sync::Arc;
+use trapless_engine::{AT_RETURN, ScriptMemory};
+use trapless_session::clock::Rate;
 use trapless_session::outcome::TypedCall;
-use trapless_wire::{Incomplete, Message, MessageRing};
-
-/// A record that is not complete for so long never will be.
-const HOPELESS: Duration = Duration::from_secs(1);
 
 /// Entries that are kept waiting at most. A program that leaves functions by longjmp leaves entries behind.
 const MOST_OPEN: usize = 1 << 16;
@@ -22,17 +21,61 @@ const MOST_OPEN: usize = 1 << 16;
 /// Entries that wait at one slot at most.
 const MOST_AT_A_SLOT: usize = 8;
 
+/// The calls of all targets, as their types say.
+pub(super) struct Typing<'r> {
+    typed: Arc<Typed>,
+    /// Hits are counted by sessions.
+    sessions: Sessions<'r>,
+    targets: HashMap<i32, Calls>,
+}
+
+impl<'r> Typing<'r> {
+    pub fn new(run: &'r Run, typed: Arc<Typed>) -> Self {
+        Self { typed, sessions: Sessions(run), targets: HashMap::new() }
+    }
+}
+
+impl Source for Typing<'_> {
+    fn hits(&mut self, armed: &mut Armed, origin: Origin) -> Vec<Hit> {
+        let of = Of { typed: &self.typed, session: armed.session(), origin };
+        self.targets.entry(armed.pid()).or_insert_with(Calls::new).take(of)
+    }
+
+    fn last_hits(&mut self, armed: &mut Armed, origin: Origin) -> Vec<Hit> {
+        let of = Of { typed: &self.typed, session: armed.session(), origin };
+        self.targets.entry(armed.pid()).or_insert_with(Calls::new).rest(of)
+    }
+
+    fn is_behind(&self, _armed: &Armed) -> bool {
+        // All that is in the rings is taken each time.
+        false
+    }
+
+    fn rows(&mut self, armed: &Armed, rate: Rate) -> Vec<ProbeSummary> {
+        self.sessions.rows(armed, rate)
+    }
+
+    fn rows_since(&mut self, armed: &mut Armed) -> Vec<ProbeSummary> {
+        self.sessions.rows_since(armed)
+    }
+
+    fn losses(&mut self, armed: &Armed) -> Untold {
+        let Some(memory) = armed.session().script() else { return Untold::default() };
+        let losses = Losses::of(&memory, RING_BITS);
+        let calls = self.targets.get(&armed.pid());
+        let lost = calls.map_or(losses.messages, |calls| calls.rings.lost(&[(armed.pid(), memory)]));
+        let note = |(count, what)| Note { code: "untold", text: format!("{count} {what}") };
+        Untold { not_shown: lost, notes: losses.sentences().map(note).collect() }
+    }
+
+    fn gone(&mut self, pid: i32) {
+        self.targets.remove(&pid);
+    }
+}
+
 /// The calls of one target.
-#[derive(Debug, Default)]
-pub(in crate::commands) struct Calls {
-    /// Messages that wait for earlier ones.
-    waiting: Vec<Message>,
-    /// Ticks when the rings were read last: what was told before is all here.
-    read_at: u64,
-    /// Since when a ring waits for a record.
-    stuck: HashMap<u64, Instant>,
-    /// Records that were begun and never completed.
-    left: u64,
+struct Calls {
+    rings: Rings,
     /// Entries that wait for their return, by stack slot and site.
     open: HashMap<(u64, u32), Vec<Open>>,
     /// How many those are.
@@ -65,29 +108,31 @@ struct Of<'a> {
     origin: Origin,
 }
 
+impl Of<'_> {
+    fn memory(&self) -> Option<[(i32, ScriptMemory); 1]> {
+        Some([(self.origin.pid, self.session.script()?)])
+    }
+}
+
 impl Calls {
-    /// What has been missed so far.
-    pub fn losses(&self, session: &Session) -> Losses {
-        session.script().map_or_else(Losses::default, |memory| {
-            let mut losses = Losses::of(&memory, RING_BITS);
-            losses.messages += self.left;
-            losses
-        })
+    fn new() -> Self {
+        let rings = Rings::new(&body::told(), RING_BITS);
+        Self { rings, open: HashMap::new(), count: 0, probes: Default::default() }
     }
 
     /// Reads what was told, and gives the calls up to the last time that this was done, in the order of their time.
-    pub fn take(&mut self, typed: &Typed, session: &Session, origin: Origin) -> Vec<Hit> {
-        let (before, now) = (self.read_at, ticks());
-        self.read(session, Incomplete::Wait);
-        self.read_at = now;
-        self.calls_before(before, Of { typed, session, origin })
+    fn take(&mut self, of: Of<'_>) -> Vec<Hit> {
+        let Some(memory) = of.memory() else { return Vec::new() };
+        let messages = self.rings.read(&memory, None);
+        self.calls(of, messages)
     }
 
     /// At the end: all that is left, and the entries whose return was never seen.
-    pub fn rest(&mut self, typed: &Typed, session: &Session, origin: Origin) -> Vec<Hit> {
-        let of = Of { typed, session, origin };
-        self.read(session, Incomplete::Leave);
-        let mut hits = self.calls_before(u64::MAX, of);
+    fn rest(&mut self, of: Of<'_>) -> Vec<Hit> {
+        let Some(memory) = of.memory() else { return Vec::new() };
+        let mut messages = self.rings.read(&memory, Some(of.origin.pid));
+        messages.extend(self.rings.rest());
+        let mut hits = self.calls(of, messages);
         let mut open: Vec<Told> = self.open.drain().flat_map(|(_, all)| all).map(|open| open.told).collect();
         self.count = 0;
         open.sort_by_key(|told| told.ticks);
@@ -95,38 +140,27 @@ impl Calls {
         hits
     }
 
-    fn read(&mut self, session: &Session, incomplete: Incomplete) {
-        let Some(memory) = session.script() else { return };
-        for block in memory.blocks() {
-            let is_hopeless = self.stuck.get(&block.start).is_some_and(|since| since.elapsed() >= HOPELESS);
-            let incomplete = if is_hopeless { Incomplete::Leave } else { incomplete };
-            let ring = MessageRing { at: block.start, bits: RING_BITS };
-            let waiting = &mut self.waiting;
-            let drained = ring.drain(memory.region(), incomplete, |message| waiting.push(message));
-            self.left += drained.left;
-            match drained.is_waiting && drained.taken == 0 {
-                true => drop(self.stuck.entry(block.start).or_insert_with(Instant::now)),
-                false => drop(self.stuck.remove(&block.start)),
-            }
-        }
-    }
-
-    fn calls_before(&mut self, moment: u64, of: Of<'_>) -> Vec<Hit> {
-        self.waiting.sort_by_key(|message| message.ticks);
-        let end = self.waiting.partition_point(|message| message.ticks < moment);
-        if end == 0 {
+    fn calls(&mut self, of: Of<'_>, messages: Vec<Message>) -> Vec<Hit> {
+        if messages.is_empty() {
             return Vec::new();
         }
         self.name_probes(of);
-        let lost = self.losses(of.session).all();
-        let messages: Vec<Message> = self.waiting.drain(..end).collect();
+        let lost = self.lost(of);
         messages.into_iter().flat_map(|message| self.call(of, &message, lost)).collect()
+    }
+
+    /// How many hits have told nothing so far: an entry may be among them, and its return would find another one.
+    fn lost(&self, of: Of<'_>) -> u64 {
+        let Some(memory) = of.memory() else { return 0 };
+        let unrun = |(_, memory): &(i32, ScriptMemory)| {
+            Losses::of(memory, RING_BITS).sentences().map(|(count, _)| count).sum::<u64>()
+        };
+        self.rings.lost(&memory) + memory.iter().map(unrun).sum::<u64>()
     }
 
     /// The hits that a message tells of: those that need not wait for another.
     fn call(&mut self, of: Of<'_>, message: &Message, lost: u64) -> Vec<Hit> {
-        let Some(parts) = message.parts(super::body::parts(message.number)) else { return Vec::new() };
-        let Some((tape, words)) = parts.split_last() else { return Vec::new() };
+        let Some((tape, words)) = message.parts.split_last() else { return Vec::new() };
         let word = |index: usize| {
             words.get(index).and_then(|bytes| bytes.first_chunk()).map_or(0, |word| u64::from_le_bytes(*word))
         };
@@ -222,6 +256,7 @@ impl Calls {
             usdt: None,
             retval: None,
             duration_ns: None,
+            told: None,
             typed: None,
         })
     }

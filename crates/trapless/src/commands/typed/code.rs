@@ -8,7 +8,7 @@ use crate::commands::script::{Beginning, check_runtime, check_sandbox};
 use crate::error::Error;
 use crate::report::plural;
 use crate::resolve::{Kinds, Site, Sites};
-use crate::session::{Run, RunAt, SiteNumbers};
+use crate::session::{Overlap, Run, RunAt, SiteNumbers};
 use crate::spec::Location;
 use crate::target::Image;
 use crate::terminal::tell;
@@ -34,7 +34,7 @@ const ARGUMENTS: [u8; 6] = [5, 4, 1, 2, 8, 9];
 const EXAMPLES: usize = 3;
 
 /// A run of `trace --typed`: its code, and what is known of the functions that it is called at.
-pub(in crate::commands) struct Typed {
+pub(super) struct Typed {
     /// For each of the specifications, what is called where it leads.
     clauses: Vec<RunAt>,
     /// How many words are shown where nothing is known of a function.
@@ -116,7 +116,13 @@ impl Typed {
     }
 
     /// Plans for the sites of a file.
-    fn plan(&self, image: &Image, process: &Process, sites: &[&Site], plans: &mut Plans) -> Result<(), Error> {
+    fn plan(
+        &self,
+        image: &Image,
+        process: &Process,
+        sites: &[&Site],
+        plans: &mut Plans,
+    ) -> Result<(), Error> {
         let module = image.module(Some(process))?;
         let mut reader = match module.type_reader() {
             Ok(reader) => reader,
@@ -158,7 +164,9 @@ impl Typed {
             };
             let (function, lists) = planner.plan(&function, moment);
             let name = site.name.text();
-            for value in function.arguments.iter().chain(function.result.iter().filter(|_| site.kinds.returns)) {
+            for value in
+                function.arguments.iter().chain(function.result.iter().filter(|_| site.kinds.returns))
+            {
                 if let Source::Nowhere(why) = value.from {
                     let value = value.name.as_deref().unwrap_or("the result");
                     plans.unknown.values.entry(why).or_default().push(format!("{value} of {name}"));
@@ -176,8 +184,10 @@ impl Typed {
 
     /// Plans for a site of which nothing is known.
     fn plan_words(&self, image: &Image, site: &Site, why: &str, plans: &mut Plans) {
-        let word = |register| {
-            Root { size: 8, parts: vec![(0, Part::Register { register, shift: 0, plus: 0 })], layout: None }
+        let word = |register| Root {
+            size: 8,
+            parts: vec![(0, Part::Register { register, shift: 0, plus: 0 })],
+            layout: None,
         };
         let is_call = site.no_return.is_none();
         let arguments = ARGUMENTS.iter().take(usize::from(self.args)).filter(|_| is_call);
@@ -245,7 +255,8 @@ impl CodeFor for Typed {
 
     fn run_in(&self, process: &Process, images: &[Image], sites: &Sites) -> Result<Run, Error> {
         if process.is_32bit() {
-            let what = "--typed shows calls of 64-bit programs; trapless trace shows those of others as words";
+            let what =
+                "--typed shows calls of 64-bit programs; trapless trace shows those of others as words";
             return Err(Error::Usage(format!("process {}: {what}", process.pid())));
         }
         check_sandbox(process, self.allow_seccomp, "trace without --typed")?;
@@ -285,6 +296,11 @@ impl CodeFor for Typed {
             block_size: native.layout.thread,
             walks: None,
         };
-        Ok(Run { script, clauses: self.clauses.clone(), numbers: Arc::clone(&self.numbers) })
+        Ok(Run {
+            script,
+            clauses: self.clauses.clone(),
+            numbers: Arc::clone(&self.numbers),
+            overlap: Overlap::Once,
+        })
     }
 }

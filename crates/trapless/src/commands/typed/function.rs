@@ -70,7 +70,9 @@ impl fmt::Display for Why {
             Why::NoFrame => Unavailable::NoFrame,
             Why::Changed => Unavailable::Changed,
             Why::NoType => Unavailable::NoType,
-            Why::Register => return f.write_str("it is in a register, or a half of one, that probes do not keep"),
+            Why::Register => {
+                return f.write_str("it is in a register, or a half of one, that probes do not keep");
+            }
             Why::Address => return f.write_str("it is in memory whose address probes do not compute"),
             Why::TooMany => return f.write_str("the function takes more than a record of a call holds"),
             Why::Lost => return f.write_str("it was not recorded"),
@@ -288,9 +290,17 @@ mod tests {
             ),
             (both(Location::Register(0), Location::Register(1)), 16, Moment::Return, Err(Why::Malformed)),
             (Location::Memory { register: 7, offset: 8 }, 40, Moment::Entry, Ok(vec![(0, memory(8, 40))])),
-            (Location::Memory { register: 7, offset: 8 }, 9000, Moment::Entry, Ok(vec![(0, memory(8, 1024))])),
             (
-                Location::Pieces(vec![piece(4, 0, Location::Register(5)), piece(4, 4, Location::Register(5))]),
+                Location::Memory { register: 7, offset: 8 },
+                9000,
+                Moment::Entry,
+                Ok(vec![(0, memory(8, 1024))]),
+            ),
+            (
+                Location::Pieces(vec![
+                    piece(4, 0, Location::Register(5)),
+                    piece(4, 4, Location::Register(5)),
+                ]),
                 8,
                 Moment::Entry,
                 Ok(vec![(0, word(5)), (4, Part::Register { register: 5, shift: 32, plus: 0 })]),

@@ -105,11 +105,6 @@ impl Table {
         self.bytes
     }
 
-    /// How many lists of functions there are that differ.
-    pub fn lists(&self) -> usize {
-        self.lists.len()
-    }
-
     /// Whether there is room for more.
     pub fn has_room(&self) -> bool {
         self.bytes.len() < MOST_BYTES
@@ -133,7 +128,8 @@ impl Table {
                     }
                     Part::Memory { register, plus, size, then } => {
                         let kind = if then.is_some() { Kind::Indirect } else { Kind::Memory };
-                        let words = [8 * u64::from(register), plus as u64, size.into(), then.unwrap_or(0) as u64];
+                        let words =
+                            [8 * u64::from(register), plus as u64, size.into(), then.unwrap_or(0) as u64];
                         step(kind, at, 0, words)
                     }
                 });

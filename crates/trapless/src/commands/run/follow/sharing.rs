@@ -69,6 +69,7 @@ impl Follower<'_> {
                 hits: now.saturating_sub(*before),
                 lost: 0,
                 latency: None,
+                keyed: None,
             })
             .collect();
         let hits = rows.iter().fold(0u64, |sum, row| sum.saturating_add(row.hits));

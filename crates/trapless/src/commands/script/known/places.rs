@@ -2,13 +2,14 @@
 
 use super::super::{files, points, probed};
 use super::{Known, Types};
+use crate::cli::script::Text;
 use crate::cli::validated::Target;
 use crate::files::Files;
 use crate::resolve::{self, Kinds, Site};
-use crate::spec::{Kind, Location, Pattern};
+use crate::spec::{Kind, Location, Pattern, ProbeSpec};
 use crate::target::{self, Image};
 use std::cell::RefCell;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use trapless_process::Process;
 use trapless_script::syntax::ast::ProbePoint;
@@ -54,6 +55,14 @@ pub(in super::super) struct Place {
     pub location: Location,
 }
 
+/// The files that an attach point of a script means, as far as that is known.
+fn modules_of(text: &Text, point: &ProbePoint) -> Vec<PathBuf> {
+    match point {
+        ProbePoint::Chosen { .. } => Vec::new(),
+        other => probed::modules_of(text, other).unwrap_or_default(),
+    }
+}
+
 impl Known<'_> {
     /// What an attach point means, in the order of addresses; nothing where that is not known.
     pub fn places(&self, point: &ProbePoint) -> Rc<[Place]> {
@@ -62,7 +71,10 @@ impl Known<'_> {
             return Rc::clone(known);
         }
         let mut places = Vec::new();
-        for module in probed::modules_of(self.text, point).unwrap_or_default() {
+        if let ProbePoint::Chosen { number, .. } = point {
+            places = self.chosen_places(*number);
+        }
+        for module in modules_of(self.text, point) {
             if let Some(module) = module.to_str() {
                 places.extend(self.places_in(point, module));
             }
@@ -70,6 +82,53 @@ impl Known<'_> {
         let places: Rc<[Place]> = places.into();
         self.places.borrow_mut().insert(key, Rc::clone(&places));
         places
+    }
+
+    /// What a specification means that was chosen, in the process that is given or in the file that it names.
+    fn chosen_places(&self, number: u32) -> Vec<Place> {
+        let spec = usize::try_from(number).ok().and_then(|number| self.chosen.specs.get(number));
+        let Some(spec) = spec else { return Vec::new() };
+        let returns = spec.kind == Some(Kind::Return);
+        let kinds = Kinds { entry: !returns, returns };
+        let in_group = |number: usize, spec: &ProbeSpec| {
+            let group = self.groups.borrow().get(number)?.clone();
+            let (process, images) = (group.process.as_ref(), &group.images);
+            let exclusions = &self.chosen.exclusions;
+            let found = resolve::resolve(process, images, [(spec, kinds)], exclusions, MOST).ok()?;
+            Some((number, found.sites))
+        };
+        let found = match self.process() {
+            Some(process) => in_group(process, spec),
+            None => self.named_file(spec).and_then(|path| {
+                let file = self.file(&path)?;
+                in_group(file, &ProbeSpec { module: Pattern::everything(), by_file: false, ..spec.clone() })
+            }),
+        };
+        let Some((group, sites)) = found else { return Vec::new() };
+        let place = |site: Site| {
+            let home = Home { group, image: site.image };
+            let location = self.location(home, &site);
+            let module = self.path_of(home).unwrap_or_else(|| spec.module.text().to_owned());
+            Place { home, module, site, location }
+        };
+        sites.into_iter().map(place).collect()
+    }
+
+    /// The file that a specification names, where no process says which one is meant.
+    fn named_file(&self, spec: &ProbeSpec) -> Option<String> {
+        let name = spec.module.as_literal()?;
+        if name.contains('/') {
+            return Some(name.to_owned());
+        }
+        let command = match &self.text.target {
+            Some(Target::Launch(command)) => command.first().map(Path::new),
+            _ => None,
+        };
+        let is_own = |path: &&Path| path.file_name().is_some_and(|file| file == name) && path.is_file();
+        match command.filter(is_own) {
+            Some(own) => own.to_str().map(str::to_owned),
+            None => files::named(name).ok()?.first()?.to_str().map(str::to_owned),
+        }
     }
 
     fn places_in(&self, point: &ProbePoint, module: &str) -> Vec<Place> {
@@ -164,7 +223,7 @@ impl Known<'_> {
         }
         if homes.is_empty() {
             // A file without such a function has types, too.
-            let modules = probed::modules_of(self.text, point).unwrap_or_default();
+            let modules = modules_of(self.text, point);
             let numbers = modules.iter().filter_map(|module| self.file(module.to_str()?));
             homes.extend(numbers.map(|group| (Home { group, image: 0 }, None)));
         }

@@ -135,7 +135,9 @@ pub(super) fn of_point(text: &str, point: &ProbePoint) -> Option<Wanted> {
         Wanted::Own(vec![format!("{provider}:{}:", unit.unwrap_or("us"))])
     };
     Some(match point {
-        ProbePoint::Begin | ProbePoint::End | ProbePoint::SelfSignal(_) => return None,
+        ProbePoint::Begin | ProbePoint::End | ProbePoint::SelfSignal(_) | ProbePoint::Chosen { .. } => {
+            return None;
+        }
         ProbePoint::Interval(_) => timed("interval"),
         ProbePoint::Profile(_) => timed("profile"),
         ProbePoint::Test(name) => Wanted::Own(vec![format!("test:{name}")]),
