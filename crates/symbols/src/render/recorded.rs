@@ -171,6 +171,9 @@ impl Follower<'_, '_> {
                 break;
             }
         }
+        // Where it ends in memory that cannot be read, it ends there.
+        let is_cut = !text.is_empty() && text.last() != Some(&0) && (text.len() as u64) < MOST_TEXT;
+        text.extend(is_cut.then_some(0));
         let text = (!text.is_empty()).then_some(text);
         self.note(address, text);
         None

@@ -95,8 +95,8 @@ pub(super) fn program(entries: &[u32], returns: &[u32], table: Vec<u8>) -> Progr
 fn code(at: Moment) -> Vec<Statement> {
     let mut code = file(at);
     let lists = if at == Moment::Return { RETURNS } else { ENTRIES };
-    // Bit 31 says that it is a return.
-    let site = of(Binary::And, Expression::Context(Context::Site), int(0x7fff_ffff));
+    let number = i64::from(!trapless_engine::AT_RETURN);
+    let site = of(Binary::And, Expression::Context(Context::Site), int(number));
     let list = constant(lists, of(Binary::Multiply, site, int(4)), Width::Unsigned(4));
     code.extend([
         Statement::Set(CURSOR, int(0)),
@@ -184,7 +184,12 @@ fn put_together() -> Vec<Statement> {
             }],
             vec![],
         ),
-        Statement::If(local(OK), vec![], vec![store(plus(ROOT, -16), failed)]),
+        // The next value begins where this one would have.
+        Statement::If(
+            local(OK),
+            vec![],
+            vec![store(plus(ROOT, -16), failed), Statement::Set(CURSOR, local(ROOT))],
+        ),
     ];
     let address = Statement::Set(ADDRESS, of(Binary::Add, register(), word(STEP_AT, 1)));
     let memory = [vec![address.clone(), Statement::Set(OK, int(1))], read.clone()].concat();

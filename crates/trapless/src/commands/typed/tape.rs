@@ -37,8 +37,14 @@ impl Tape {
         Self { records, were_tried: tid != 0 }
     }
 
+    /// The bytes of a record.
+    #[cfg(test)]
+    pub(super) fn bytes(&self, number: usize) -> Option<&[u8]> {
+        self.records.get(number)?.1.as_deref()
+    }
+
     /// The memory that was read, behind so many values.
-    fn memory(&self, values: usize) -> Recorded {
+    pub(super) fn memory(&self, values: usize) -> Recorded {
         let mut recorded = Recorded::default();
         for (address, bytes) in self.records.iter().skip(values) {
             if bytes.is_some() || self.were_tried {
