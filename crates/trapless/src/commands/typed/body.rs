@@ -208,6 +208,7 @@ fn put_together() -> Vec<Statement> {
             vec![
                 (Kind::Begin, begin),
                 (Kind::Register, take),
+                (Kind::Constant, vec![store(to(), word(STEP_AT, 0))]),
                 (Kind::Memory, memory),
                 (Kind::Indirect, through),
             ],

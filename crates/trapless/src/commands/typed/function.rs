@@ -219,7 +219,8 @@ fn parts(location: &Location, size: u64, moment: Moment) -> Result<Vec<(u32, Par
         parts.push((to, part(&piece.location, piece_size, piece.skip, moment)?));
         at += piece_size;
     }
-    if at == size { Ok(parts) } else { Err(Why::Malformed) }
+    // Of what is behind the pieces, nothing is left.
+    if at == size { Ok(parts) } else { Err(Why::OptimizedOut) }
 }
 
 fn part(location: &Location, size: u64, skip: u64, moment: Moment) -> Result<Part, Why> {
@@ -242,6 +243,12 @@ fn part(location: &Location, size: u64, skip: u64, moment: Moment) -> Result<Par
         }
         Location::Unavailable(why) => Err((*why).into()),
         Location::Address(_) | Location::ThreadLocal(_) => Err(Why::Address),
+        // Gaps between the parts of a value are such ones, too.
+        Location::Constant(bytes) if size <= 8 && bytes.len() <= 8 => {
+            let mut word = [0; 8];
+            word[..bytes.len()].copy_from_slice(bytes);
+            Ok(Part::Constant(u64::from_le_bytes(word)))
+        }
         Location::Constant(_) | Location::Pieces(_) => Err(Why::Computed),
     }
 }
@@ -288,7 +295,7 @@ mod tests {
                 Moment::Return,
                 Ok(vec![(0, word(0)), (8, word(16))]),
             ),
-            (both(Location::Register(0), Location::Register(1)), 16, Moment::Return, Err(Why::Malformed)),
+            (both(Location::Register(0), Location::Register(1)), 16, Moment::Return, Err(Why::OptimizedOut)),
             (Location::Memory { register: 7, offset: 8 }, 40, Moment::Entry, Ok(vec![(0, memory(8, 40))])),
             (
                 Location::Memory { register: 7, offset: 8 },
@@ -310,6 +317,15 @@ mod tests {
                 12,
                 Moment::Entry,
                 Err(Why::OptimizedOut),
+            ),
+            (
+                Location::Pieces(vec![
+                    piece(1, 0, Location::Register(5)),
+                    piece(7, 0, Location::Constant(vec![])),
+                ]),
+                8,
+                Moment::Entry,
+                Ok(vec![(0, word(5)), (1, Part::Constant(0))]),
             ),
             (Location::Address(0x1000), 4, Moment::Entry, Err(Why::Address)),
         ] {

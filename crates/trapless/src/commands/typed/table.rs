@@ -28,6 +28,8 @@ pub(super) enum Kind {
     Begin = 1,
     /// A word of it from a register. Words: the register's offset in the file, what is added, by how many bits it is shifted right.
     Register,
+    /// A word of it that is always the same: the first one.
+    Constant,
     /// Bytes of it from memory. Words: the register's offset in the file, what is added, how many.
     Memory,
     /// The same, from the address that is in memory there. The fourth word: what is added to that one.
@@ -59,6 +61,8 @@ pub(super) enum Part {
         /// What is added, wrapping.
         plus: i64,
     },
+    /// Always the same, 8 bytes.
+    Constant(u64),
     /// Memory at `register + plus`.
     Memory {
         /// Its number in the file of registers.
@@ -126,6 +130,7 @@ impl Table {
                     Part::Register { register, shift, plus } => {
                         step(Kind::Register, at, 0, [8 * u64::from(register), plus as u64, shift.into(), 0])
                     }
+                    Part::Constant(word) => step(Kind::Constant, at, 0, [word, 0, 0, 0]),
                     Part::Memory { register, plus, size, then } => {
                         let kind = if then.is_some() { Kind::Indirect } else { Kind::Memory };
                         let words =

@@ -249,7 +249,7 @@ fn values_are_put_together_by_their_parts() {
         root(12, &[(0, word(16, 0, 0)), (8, word(5, 32, 1))]),
         root(16, &[(0, through)]),
         root(8, &[(0, nowhere)]),
-        root(8, &[(0, word(9, 0, -1))]),
+        root(8, &[(0, word(9, 0, -1)), (4, Part::Constant(0x11))]),
     ];
     let mut table = Table::new();
     let list = table.list(&roots);
@@ -271,7 +271,7 @@ fn values_are_put_together_by_their_parts() {
         assert_eq!(tape.bytes(1), Some(&second[..]));
         assert_eq!(tape.bytes(2), Some(&b"sixteen letters!"[..]));
         assert_eq!(tape.bytes(3), None);
-        assert_eq!(tape.bytes(4), Some(&u64::MAX.to_le_bytes()[..]));
+        assert_eq!(tape.bytes(4), Some(&0x11_ffff_ffff_u64.to_le_bytes()[..]));
     }
 }
 
