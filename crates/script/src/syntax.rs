@@ -20,7 +20,7 @@ mod parser;
 mod print;
 pub mod words;
 
-pub use frame::{Frame, fill};
+pub use frame::{FRAME, Frame, fill};
 pub use load::{Options, Script, load};
 pub use parser::{MAX_DEPTH, parse_expression, parse_program};
 pub use print::print;

@@ -12,6 +12,9 @@ use super::parse_program;
 use crate::diagnostics::Diagnostics;
 use crate::source::{Sources, Span};
 
+/// The name of the text of a frame in what is told of it.
+pub const FRAME: &str = "(frame)";
+
 /// A script with holes.
 pub struct Frame<'a> {
     /// The script, in the language. Its probes are written `test:NAME`.
@@ -32,7 +35,7 @@ pub fn fill(
     options: &Options<'_>,
     diagnostics: &mut Diagnostics,
 ) -> Option<Script> {
-    let Ok(source) = sources.add("frame", frame.text) else {
+    let Ok(source) = sources.add(FRAME, frame.text) else {
         return None;
     };
     let program = parse_program(sources, source, &options.attach, ids, diagnostics);

@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 use trapless_script::check;
-use trapless_script::diagnostics::Diagnostics;
+use trapless_script::diagnostics::{Diagnostic, Diagnostics};
 use trapless_script::lower::{Compiled, Compiler};
 use trapless_script::source::{SourceId, Sources};
 use trapless_script::syntax::ast::ProbePoint;
@@ -66,7 +66,7 @@ pub(super) fn compiled(
     };
     told.append(compiled.warnings.clone());
     if text.warnings != Warnings::Off {
-        tell_plainly(&told.render(sources));
+        tell_plainly(&of_people(&told, sources).render(sources));
     }
     Ok(Loaded { compiled, settings: script.settings, variants })
 }
@@ -122,8 +122,21 @@ pub(super) fn formatted(text: &Text) -> Result<String, Error> {
     }
 }
 
+/// What is told of what people have written. What of the text around it is wrong follows from that; it is told where it is all there is.
+fn of_people(told: &Diagnostics, sources: &Sources) -> Diagnostics {
+    let is_of_frame = |diagnostic: &&Diagnostic| {
+        diagnostic.span.is_some_and(|span| sources.get(span.source).name() == syntax::FRAME)
+    };
+    let mut kept = Diagnostics::default();
+    told.iter()
+        .filter(|diagnostic| !is_of_frame(diagnostic))
+        .for_each(|diagnostic| kept.push(diagnostic.clone()));
+    if told.has_errors() && !kept.has_errors() { told.clone() } else { kept }
+}
+
 /// Tells what is wrong.
 pub(super) fn refused(text: &Text, told: &Diagnostics, sources: &Sources) -> Error {
+    let told = &of_people(told, sources);
     if text.dialect == Dialect::Bpftrace {
         // The compiler's own line, as bpftrace passes it on.
         let of_compiler = |message: &&str| message.contains(": fatal error: ");

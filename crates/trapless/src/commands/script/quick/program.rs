@@ -1,7 +1,7 @@
 //! From expressions to a script: each is parsed where it was written, and put into a frame.
 
 use super::super::load;
-use crate::cli::quick::{Form, Format, Lines, Quick};
+use crate::cli::quick::{Form, Format, Linear, Lines, Quick};
 use crate::cli::script::Text;
 use crate::cli::validated::{Probe, Run, Selection};
 use crate::error::Error;
@@ -189,6 +189,17 @@ pub(super) struct Meaning {
     /// How many keys there may be.
     pub keys: u32,
     pub form: Form,
+    /// Whether hits are looked at when functions are called, and when they return.
+    pub looks: Looks,
+    /// What was taken off the values of a linear histogram, since buckets begin at 0.
+    pub shift: i64,
+}
+
+/// When hits are looked at.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Looks {
+    pub at_entry: bool,
+    pub at_return: bool,
 }
 
 /// A part of a message about a hit.
@@ -217,6 +228,8 @@ pub(super) fn script(
     run: &Run,
     places: &Places,
 ) -> Result<(Script, Meaning), Error> {
+    let has = |name: &str| places.iter().any(|(known, points)| *known == name && !points.is_empty());
+    let looks = Looks { at_entry: has("entry"), at_return: has("return") };
     let mut fillings: Vec<(String, Expr)> = Vec::new();
     let mut fill = |expr: &Expr| {
         let hole = format!("hole_{}", fillings.len());
@@ -271,7 +284,7 @@ pub(super) fn script(
     if let Some(most) = run.limits.max_events.filter(|_| !is_trace) {
         head.push_str(&format!("$taken = ++@taken; if ($taken > {most}) {{ return; }} "));
     }
-    let mut parts = Vec::new();
+    let (mut parts, mut shift) = (Vec::new(), 0);
     let (at_entry, at_return) = match &asked.form {
         Form::Count => {
             declare("percpuhash", "@hits", keys);
@@ -291,7 +304,12 @@ pub(super) fn script(
             declare("percpuhash", "@values", keys);
             let value = written.value.as_ref().map(&mut fill).unwrap_or_default();
             let value = match linear {
-                Some(linear) => format!("lhist({value}, {}, {}, {})", linear.low, linear.high, linear.step),
+                Some(Linear { low: low @ ..0, high, step }) => {
+                    shift = *low;
+                    let high = high.saturating_sub(*low);
+                    format!("lhist((int64)({value}) + {}, 0, {high}, {step})", low.unsigned_abs())
+                }
+                Some(Linear { low, high, step }) => format!("lhist({value}, {low}, {high}, {step})"),
                 None => format!("hist({value})"),
             };
             let body = format!("{head}@values[{}] = {value};", key("probe"));
@@ -319,8 +337,7 @@ pub(super) fn script(
                 format!("{head}printf(\"{}\", {});", "%s".repeat(all.len()), all.join(", "))
             };
             let entry = line(&values, &more);
-            let is_return = places.iter().any(|(name, points)| *name == "return" && !points.is_empty());
-            if is_return {
+            if looks.at_return {
                 let results = [(Part::Result, "retval"), (Part::Duration, "duration")];
                 more.splice(0..0, results.map(|(part, text)| (part, text.to_owned())));
             }
@@ -341,7 +358,8 @@ pub(super) fn script(
     let script = syntax::fill(sources, &frame, ids, &options, told);
     let script = script.ok_or_else(|| load::refused(text, told, sources))?;
     let by = by.into_iter().map(|(name, _)| name).collect();
-    Ok((script, Meaning { by, parts, most: None, keys, form: asked.form.clone() }))
+    let form = asked.form.clone();
+    Ok((script, Meaning { by, parts, most: None, keys, form, looks, shift }))
 }
 
 /// Whether an expression is a word of the call, of which no type is known.

@@ -4,7 +4,7 @@ use super::super::names::{Names, SiteNames};
 use super::super::rings::{Losses, Rings, Told};
 use super::super::scripted::Scripted;
 use super::super::store::Entries;
-use super::program::{Meaning, Part, TIME_BITS};
+use super::program::{Looks, Meaning, Part, TIME_BITS};
 use super::values;
 use crate::cli::quick::Form;
 use crate::commands::run::{Armed, Source, Untold};
@@ -131,8 +131,10 @@ impl Quickly {
         for (probe, address) in session.probes_at() {
             let number = self.scripted.numbers.of(session.path_of(probe), &probe.probed.function);
             let (kinds, probed) = (probe.kinds, &probe.probed);
-            let entry = kinds.entry.then_some((number, Kind::Entry));
-            let returns = kinds.returns.then_some((number | AT_RETURN, Kind::Return));
+            let Looks { at_entry, at_return } = self.meaning.looks;
+            // What keeps arguments for returns is no row.
+            let entry = (kinds.entry && at_entry).then_some((number, Kind::Entry));
+            let returns = (kinds.returns && at_return).then_some((number | AT_RETURN, Kind::Return));
             for (number, kind) in entry.into_iter().chain(returns) {
                 let number = u64::from(number);
                 let function = probed.function.text().to_owned();
@@ -238,7 +240,7 @@ impl Quickly {
                 if matches!(self.meaning.form, Form::Hist { .. }) =>
             {
                 let hits = row.hits.iter().fold(0, |sum: u64, count| sum.saturating_add(*count));
-                let keyed = Keyed { by, values: buckets(of, &row.hits), folded };
+                let keyed = Keyed { by, values: buckets(of, &row.hits, self.meaning.shift), folded };
                 Some(site.row(hits, None, Some(keyed)))
             }
             MapValue::Aggregate(Aggregation::Hist { .. }) => {
@@ -362,7 +364,7 @@ fn site_of(key: &[u8]) -> Option<u64> {
 }
 
 /// The buckets of a histogram from the first one that is used to the last.
-fn buckets(of: Aggregation, words: &[u64]) -> Vec<Values> {
+fn buckets(of: Aggregation, words: &[u64], shift: i64) -> Vec<Values> {
     let (Some(first), Some(last)) =
         (words.iter().position(|count| *count > 0), words.iter().rposition(|count| *count > 0))
     else {
@@ -381,6 +383,8 @@ fn buckets(of: Aggregation, words: &[u64]) -> Vec<Values> {
     };
     let values = |bucket: usize| {
         let (low, high) = bounds(bucket);
+        let shifted = |bound: Option<i64>| bound.map(|bound| bound.saturating_add(shift));
+        let (low, high) = (shifted(low), shifted(high));
         Values { low, high, count: words[bucket] }
     };
     (first..=last).map(values).collect()
