@@ -6,6 +6,7 @@ use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
+use support::schema::Schema;
 use support::tool::{Ran, run};
 use support::{Program, Target};
 
@@ -201,6 +202,8 @@ fn json_has_each_value_with_its_type() {
     let target = program.start(&[]);
     let pid = target.pid().to_string();
     let ran = run(&["trace", "--typed", "-p", &pid, "typed:paint", "-M", "1", "-f", "json"]);
+    let schema = Schema::read();
+    ran.json().iter().for_each(|line| schema.check(line));
     let hit = ran.json().into_iter().find(|line| line["type"] == "hit").unwrap();
     let expected = serde_json::json!([
         { "name": "color", "type": "enum color", "text": "BLUE" },
@@ -511,6 +514,7 @@ int main(int argc, char **argv) {
     let ran = run(&["trace", "--typed", "-p", &pid, "typed:used*", "-M", "1", "-f", "json"]);
     let hit = ran.json().into_iter().find(|line| line["type"] == "hit").unwrap();
     let arguments = hit["arguments"].as_array().unwrap();
+    ran.json().iter().for_each(|line| Schema::read().check(line));
     let of = |name: &str| arguments.iter().find(|argument| argument["name"] == name).unwrap_or(&Value::Null);
     // `used` takes what its clone takes, or says that it does not know; it never tells of another register.
     let kept = &of("kept")["text"];
