@@ -80,11 +80,14 @@ struct Calls {
     open: HashMap<(u64, u32), Vec<Open>>,
     /// How many those are.
     count: usize,
+    /// What had been lost when reading began, this time and the two times before: what is given now was written after the first of them.
+    lost: [u64; 3],
     /// By the numbers of sites, the indices of their probes; and of how many probes.
     probes: (HashMap<u32, usize>, usize),
 }
 
-/// An entry, and what had been lost before it was read.
+/// An entry, and what had been lost before it was written. If more was lost until the return that is found for it was read, the return may be
+/// that of a later call at the same slot.
 #[derive(Debug)]
 struct Open {
     told: Told,
@@ -117,12 +120,13 @@ impl Of<'_> {
 impl Calls {
     fn new() -> Self {
         let rings = Rings::new(&body::told(), RING_BITS);
-        Self { rings, open: HashMap::new(), count: 0, probes: Default::default() }
+        Self { rings, open: HashMap::new(), count: 0, lost: [0; 3], probes: Default::default() }
     }
 
     /// Reads what was told, and gives the calls up to the last time that this was done, in the order of their time.
     fn take(&mut self, of: Of<'_>) -> Vec<Hit> {
         let Some(memory) = of.memory() else { return Vec::new() };
+        self.lost = [self.lost_now(of), self.lost[0], self.lost[1]];
         let messages = self.rings.read(&memory, None);
         self.calls(of, messages)
     }
@@ -145,15 +149,16 @@ impl Calls {
             return Vec::new();
         }
         self.name_probes(of);
-        let lost = self.lost(of);
+        let lost = self.lost_now(of);
         messages.into_iter().flat_map(|message| self.call(of, &message, lost)).collect()
     }
 
-    /// How many hits have told nothing so far: an entry may be among them, and its return would find another one.
-    fn lost(&self, of: Of<'_>) -> u64 {
+    /// How many hits have told nothing so far.
+    fn lost_now(&self, of: Of<'_>) -> u64 {
         let Some(memory) = of.memory() else { return 0 };
         let unrun = |(_, memory): &(i32, ScriptMemory)| {
-            Losses::of(memory, RING_BITS).sentences().map(|(count, _)| count).sum::<u64>()
+            let Losses { out_of_fuel, no_scratch, without_block, .. } = Losses::of(memory, RING_BITS);
+            out_of_fuel + no_scratch + without_block
         };
         self.rings.lost(&memory) + memory.iter().map(unrun).sum::<u64>()
     }
@@ -169,13 +174,22 @@ impl Calls {
         let told = Told { ticks: message.ticks, tid: message.tid, site, tape };
         let slot = (word(0), site);
         if message.site & AT_RETURN != 0 {
-            let entry = self.entry_of(slot).filter(|entry| entry.lost == lost);
-            return self.returned(of, told, entry, word(1)).into_iter().collect();
+            let Some(entry) = self.entry_of(slot) else {
+                return self.returned(of, told, None, word(1)).into_iter().collect();
+            };
+            if entry.lost == lost {
+                return self.returned(of, told, Some(entry), word(1)).into_iter().collect();
+            }
+            // Both are shown, and not taken for one call.
+            let hits = [self.entered(of, entry.told), self.returned(of, told, None, word(1))];
+            return hits.into_iter().flatten().collect();
         }
         let waits = self.probe(of, site).is_some_and(|probe| probe.kinds.returns);
         let is_call = words.len() == 1;
         match waits && is_call {
-            true => self.wait(slot, Open { told, lost }).and_then(|left| self.entered(of, left.told)),
+            true => self
+                .wait(slot, Open { told, lost: self.lost[2] })
+                .and_then(|left| self.entered(of, left.told)),
             false => self.entered(of, told),
         }
         .into_iter()
