@@ -4,6 +4,7 @@ use super::super::{files, points, probed};
 use super::{Known, Types};
 use crate::cli::script::Text;
 use crate::cli::validated::Target;
+use crate::error::Error;
 use crate::files::Files;
 use crate::resolve::{self, Kinds, Site};
 use crate::spec::{Kind, Location, Pattern, ProbeSpec};
@@ -112,6 +113,17 @@ impl Known<'_> {
             Place { home, module, site, location }
         };
         sites.into_iter().map(place).collect()
+    }
+
+    /// Why the process that is given has nothing of what was chosen, if that is so.
+    pub fn problem(&self) -> Option<Error> {
+        let number = self.process()?;
+        let group = self.groups.borrow().get(number)?.clone();
+        let kinds = Kinds { entry: true, returns: false };
+        let specs = self.chosen.specs.iter().map(|spec| (spec, kinds));
+        let (process, images) = (group.process.as_ref(), &group.images);
+        let found = resolve::resolve(process, images, specs, &self.chosen.exclusions, MOST);
+        found.err().map(Error::from)
     }
 
     /// The file that a specification names, where no process says which one is meant.

@@ -34,6 +34,11 @@ pub(super) fn settle(
         let arguments = arguments(known, points.iter().copied());
         let mut naming = Naming { arguments: &arguments };
         written.all().for_each(|expr| naming.expr(expr));
+        if arguments.is_empty()
+            && let Some(why) = known.problem()
+        {
+            return Err(why);
+        }
         for (name, span) in free.0.iter().map(|free| (&free.name, free.span())) {
             let is_known = arguments.contains(name) || known.enumerator(name).is_some() || is_own(name);
             if !is_known {
@@ -41,19 +46,25 @@ pub(super) fn settle(
             }
         }
     }
-    let mut has_typed_results = None;
-    let mut is_typed = || {
-        *has_typed_results.get_or_insert_with(|| {
-            let mut places = points.iter().flat_map(|point| {
-                known.places(point).iter().map(|place| known.told(point, place)).collect::<Vec<_>>()
-            });
-            let typed = |told: Option<_>| {
-                told.is_some_and(|told: std::rc::Rc<super::super::known::Told>| told.result.is_some())
-            };
-            places.next().is_some_and(typed) && places.all(typed)
-        })
+    let mut untyped = None;
+    let mut untyped = || {
+        untyped
+            .get_or_insert_with(|| {
+                let mut names = Vec::new();
+                let (mut places, mut is_any) = (points.iter(), false);
+                places.by_ref().for_each(|point| {
+                    for place in known.places(point).iter() {
+                        is_any = true;
+                        if known.told(point, place).is_none_or(|told| told.result.is_none()) {
+                            names.push(place.site.name.text().to_owned());
+                        }
+                    }
+                });
+                if is_any { Some(names) } else { None }
+            })
+            .clone()
     };
-    let mut signs = Signs { is_typed: &mut is_typed, told: &mut told };
+    let mut signs = Signs { untyped: &mut untyped, told: &mut told };
     written.all().for_each(|expr| signs.expr(expr));
     match told.has_errors() {
         true => Err(load::refused(text, &told, &written.sources)),
@@ -175,8 +186,8 @@ impl VisitMut for Naming<'_> {
 
 /// Refuses comparisons of words without a sign that ask for one.
 struct Signs<'a> {
-    /// Whether results have types.
-    is_typed: &'a mut dyn FnMut() -> bool,
+    /// The functions whose results have no type that is known; `None`: no function is known.
+    untyped: &'a mut dyn FnMut() -> Option<Vec<String>>,
     told: &'a mut Diagnostics,
 }
 
@@ -190,21 +201,42 @@ impl VisitMut for Signs<'_> {
                 }
                 _ => (left, false),
             };
-            if is_asked && (is_word(word) || !(self.is_typed)()) {
+            let untyped = if is_asked && !is_word(word) { (self.untyped)() } else { None };
+            let is_typed = untyped.as_ref().is_some_and(Vec::is_empty);
+            if is_asked && !is_typed {
                 let name = match &word.kind {
                     ExprKind::Builtin(name) | ExprKind::Identifier(name) => name.as_str(),
                     _ => "it",
                 };
                 let message = format!("'{name}' is a word without a sign here, which is never below 0");
-                let hint = match name {
-                    "retval" => "debug information does not tell what the functions return; write (int32)retval or (int64)retval".to_owned(),
-                    _ => format!("write (int32){name} or (int64){name}, or the argument's name where debug information tells it"),
+                let hint = match (name, untyped) {
+                    ("retval", Some(functions)) => format!(
+                        "debug information tells no result of {}; write (int32)retval or (int64)retval, or leave them out with -x",
+                        some_of(&functions)
+                    ),
+                    ("retval", None) => {
+                        "what the functions return is not known; write (int32)retval or (int64)retval"
+                            .to_owned()
+                    }
+                    _ => format!(
+                        "write (int32){name} or (int64){name}, or the argument's name where debug information tells it"
+                    ),
                 };
                 self.told.push(Diagnostic::error(expr.span, message).hint(hint));
             }
         }
         visit::expr_parts(self, expr);
     }
+}
+
+/// The first of some names, and how many more there are.
+fn some_of(names: &[String]) -> String {
+    const SHOWN: usize = 3;
+    let mut shown: Vec<String> = names.iter().take(SHOWN).cloned().collect();
+    if names.len() > SHOWN {
+        shown.push(format!("{} more", names.len() - SHOWN));
+    }
+    shown.join(", ")
 }
 
 /// Whether `word op other` means something for a word with a sign alone.

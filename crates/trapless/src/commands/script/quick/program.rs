@@ -7,7 +7,7 @@ use crate::cli::validated::{Probe, Run, Selection};
 use crate::error::Error;
 use crate::spec::{Kind, Location, ProbeSpec};
 use std::sync::Arc;
-use trapless_script::diagnostics::Diagnostics;
+use trapless_script::diagnostics::{Diagnostic, Diagnostics};
 use trapless_script::source::{Sources, Span};
 use trapless_script::syntax::ast::visit::{self, VisitMut};
 use trapless_script::syntax::ast::{ChosenAt, Expr, ExprIds, ExprKind, ProbePoint};
@@ -72,6 +72,9 @@ impl Written {
             Form::Hist { value: text, .. } => value = read("EXPR", text)?,
             Form::Count | Form::Latency => {}
         }
+        let mut effects = Effects(&mut told);
+        let all = filters.iter().chain(&grouped).chain(values.iter().map(|(_, expr, _)| expr)).chain(&value);
+        all.for_each(|expr| effects.expr(&mut expr.clone()));
         if told.has_errors() {
             return Err(load::refused(text, &told, &sources));
         }
@@ -104,6 +107,38 @@ impl Written {
             returns.expr(&mut expr.clone());
             returns.0
         })
+    }
+}
+
+/// Refuses what belongs to scripts: an expression has a value and does nothing else, as it may be computed or not.
+struct Effects<'a>(&'a mut Diagnostics);
+
+/// Functions that do something.
+const DEEDS: [&str; 21] = [
+    "print", "printf", "errorf", "warnf", "time", "join", "cat", "exit", "system", "signal", "clear", "zero",
+    "delete", "count", "sum", "min", "max", "avg", "stats", "hist", "lhist",
+];
+
+impl VisitMut for Effects<'_> {
+    fn expr(&mut self, expr: &mut Expr) {
+        let what = match &expr.kind {
+            ExprKind::Map(_) | ExprKind::MapElement { .. } | ExprKind::MapAddress(_) => Some("maps"),
+            ExprKind::Variable(_) | ExprKind::VariableAddress(_) | ExprKind::Step { .. } => Some("variables"),
+            ExprKind::Positional(_) | ExprKind::PositionalCount => Some("parameters"),
+            ExprKind::Block(_) | ExprKind::If { .. } => Some("statements"),
+            ExprKind::Call { name, .. } if DEEDS.contains(&name.text.as_str()) => {
+                Some("functions that do something")
+            }
+            _ => None,
+        };
+        if let Some(what) = what {
+            let message =
+                format!("{what} are for scripts; an expression tells a value and does nothing else");
+            let hint = "a script does more: trapless -e 'uprobe:FILE:FUNCTION /FILTER/ { … }' -p PID";
+            self.0.push(Diagnostic::error(expr.span, message).hint(hint));
+            return;
+        }
+        visit::expr_parts(self, expr);
     }
 }
 
@@ -242,7 +277,9 @@ pub(super) fn script(
         conditions.push(format!("({})", threads.join(" || ")));
     }
     conditions.extend(asked.slower.map(|slower| format!("duration >= {slower}")));
-    conditions.extend(written.filters.iter().map(|filter| format!("({})", fill(filter))));
+    let mut filters = written.filters.iter().map(|filter| fill(filter)).collect::<Vec<String>>().into_iter();
+    // Each has a place of its own, so that what is wrong with it is told there.
+    conditions.extend(filters.next().map(|filter| format!("({filter})")));
     let mut by: Vec<(Arc<str>, String)> =
         written.by.iter().map(|(name, expr)| (Arc::clone(name), fill(expr))).collect();
     let is_trace = matches!(asked.form, Form::Trace(_));
@@ -267,7 +304,7 @@ pub(super) fn script(
         declarations.push_str(&format!("let {map} = {kind}({keys});\n"));
     };
     // What stands ahead of what is done with a hit that is meant.
-    let mut head = String::new();
+    let mut head: String = filters.map(|filter| format!("if (!({filter})) {{ return; }} ")).collect();
     if let Some(share) = asked.sample {
         let (taken, of) = (share.taken, share.of);
         head.push_str(&format!("if (rand % {of} >= {taken}) {{ @unsampled = count(); return; }} "));
