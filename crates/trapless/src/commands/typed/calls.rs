@@ -282,10 +282,17 @@ impl Calls {
     /// Learns which numbers the session's probes have.
     fn name_probes(&mut self, of: Of<'_>) {
         let probes = of.session.probes();
-        for (index, probe) in probes.iter().enumerate().skip(self.probes.1) {
+        let first = self.probes.1;
+        if first == probes.len() {
+            return;
+        }
+        let mut names = Vec::new();
+        for (index, probe) in probes.iter().enumerate().skip(first) {
             let number = of.typed.numbers().of(of.session.path_of(probe), &probe.probed.function);
             self.probes.0.insert(number, index);
+            names.push((number, probe.probed.function.text().to_owned()));
         }
         self.probes.1 = probes.len();
+        of.typed.tell_unplanned(names.into_iter());
     }
 }

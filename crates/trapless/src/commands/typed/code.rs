@@ -115,6 +115,18 @@ impl Typed {
         own.map_or(Known::Words, |(_, known)| known.clone())
     }
 
+    /// Says which sites came later than the plan, in libraries that were loaded since: the code for them knows nothing of theirs.
+    pub(super) fn tell_unplanned(&self, sites: impl Iterator<Item = (u32, String)>) {
+        let planned =
+            |site| self.told.lock().unwrap_or_else(PoisonError::into_inner).sites.contains_key(&site);
+        let names = sites.filter(|(site, _)| !planned(*site)).map(|(_, name)| name).collect::<Vec<_>>();
+        if !names.is_empty() {
+            let why = "their library was loaded later; attach again for them".to_owned();
+            let functions = BTreeMap::from([(why, names)]);
+            self.tell(&Unknown { functions, ..Unknown::default() });
+        }
+    }
+
     /// Plans for the sites of a file.
     fn plan(
         &self,
