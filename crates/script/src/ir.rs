@@ -21,8 +21,8 @@
 //!
 //! # Rules that keep it safe
 //!
-//! - An access to scratch at a computed index stays inside of its place: an index beyond it counts as the last one that fits
-//!   ([`Place::Indexed`]).
+//! - An access at a computed index stays inside of its place: an index beyond it counts as the last one that fits
+//!   ([`Place::Indexed`], [`Place::IndexedConstant`]).
 //! - Division by 0 gives 0, and remainder by 0 too. `i64::MIN / -1` wraps, as all arithmetic does. Shifts take the amount modulo 64.
 //! - A double that is converted to an integer saturates; one that is not a number gives 0. Which bits one has that is not a number, is not
 //!   said.
@@ -227,6 +227,14 @@ pub enum Place {
     },
     /// Constant bytes of the program, from their beginning.
     Constant(ConstantId),
+    /// Constant bytes of the program, at a computed index. What does not fit there counts as the last that does; a negative index (as a
+    /// signed integer) counts as 0.
+    IndexedConstant {
+        /// Which.
+        of: ConstantId,
+        /// How far in, in bytes.
+        index: Box<Expression>,
+    },
 }
 
 /// A scalar, computed.

@@ -3,6 +3,7 @@
 //! The structs are plain data, and as JSON they are objects with fields of the same names.
 
 mod told;
+mod typed;
 
 use crate::name::{SiteName, Source};
 use crate::spec::Kind;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 pub use told::{Datum, HitTold, Keyed, Told, Values};
 use trapless_engine::Refusal;
 use trapless_isa::operand::NotRead;
+pub use typed::{TypedCall, TypedValue};
 
 /// What is told of a probe beside all of its numbers, whatever the process: rows of it share one.
 #[derive(Clone, Debug, PartialEq)]
@@ -213,13 +215,15 @@ pub struct Hit {
     pub retval: Option<u64>,
     /// From entry to return, in nanoseconds.
     pub duration_ns: Option<u64>,
+    /// What its types say, where they are known and were asked for.
+    pub typed: Option<TypedCall>,
     /// What expressions have told of it.
     pub told: Option<Box<HitTold>>,
 }
 
 impl Serialize for Hit {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut hit = serializer.serialize_struct("Hit", 22)?;
+        let mut hit = serializer.serialize_struct("Hit", 24)?;
         hit.serialize_field("time_ns", &self.time_ns)?;
         hit.serialize_field("pid", &self.pid)?;
         hit.serialize_field("tid", &self.tid)?;
@@ -237,6 +241,12 @@ impl Serialize for Hit {
         }
         if let Some(values) = &self.usdt {
             hit.serialize_field("usdt_args", values)?;
+        }
+        if let Some(arguments) = self.typed.as_ref().and_then(|typed| typed.arguments.as_ref()) {
+            hit.serialize_field("arguments", arguments)?;
+        }
+        if let Some(result) = self.typed.as_ref().and_then(|typed| typed.result.as_ref()) {
+            hit.serialize_field("result", result)?;
         }
         if let Some(value) = self.retval {
             hit.serialize_field("retval", &value)?;

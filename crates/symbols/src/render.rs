@@ -4,14 +4,22 @@
 //! (`Point { x: 1, y: 2 }`, `Some(3)`). What is more than its bytes, a string, a vector, an owning pointer, is recognised by the
 //! library's own fields ([`Rendering`]) and shown as what it stands for.
 //!
-//! The memory may be anything, and so may the types. What cannot be read is `<unreadable>`. Depth, elements, reads and the length of
-//! the text are limited ([`Limits`]), so a list that leads to itself ends.
+//! The memory may be anything, and so may the types. What cannot be read is its address, `(unreadable)`; what nobody has looked at is
+//! `...`. Depth, elements, reads and the length of the text are limited ([`Limits`]), so a list that leads to itself ends.
+//!
+//! What memory a value of a type needs is known beforehand ([`Layouts`]), so it can be read at one time and shown at another.
 
 mod cpp;
 mod numbers;
 mod plain;
+mod reads;
+mod recorded;
 mod rust;
 mod text;
+
+use plain::{Followed, followed};
+pub use reads::{Extent, Layout, LayoutId, Layouts, MOST_BYTES, MOST_TEXT, Read, Step};
+pub use recorded::{DEEPEST_READ, MOST_READS, MOST_RECORDED, MOST_WORK, Recorded, follow};
 
 use crate::types::{Kind, Language, TypeId, Types};
 
@@ -118,8 +126,25 @@ impl Default for Limits {
     }
 }
 
-/// Reads memory: an address, and how many bytes. None where any of them cannot be read.
-pub type Memory<'r> = dyn FnMut(u64, usize) -> Option<Vec<u8>> + 'r;
+/// What a look at memory has found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// Its bytes: all that were asked for, or the first of them where nobody has looked at the rest.
+    Bytes(Vec<u8>),
+    /// Some of them cannot be read.
+    Unreadable,
+    /// Nobody has looked.
+    Unseen,
+}
+
+impl From<Option<Vec<u8>>> for Seen {
+    fn from(read: Option<Vec<u8>>) -> Seen {
+        read.map_or(Seen::Unreadable, Seen::Bytes)
+    }
+}
+
+/// Looks at memory: an address, and how many bytes.
+pub type Memory<'r> = dyn FnMut(u64, usize) -> Seen + 'r;
 
 /// How a value of a type is shown.
 pub fn recognise(types: &Types, id: TypeId) -> Rendering {
@@ -134,7 +159,7 @@ pub fn recognise(types: &Types, id: TypeId) -> Rendering {
     found.unwrap_or(Rendering::Plain)
 }
 
-/// A value as text, within the usual [`Limits`]. `bytes` are the value's own; `read` gives what it points to.
+/// A value as text, within the usual [`Limits`]. `bytes` are the value's own, or the first of them; `read` gives what it points to.
 ///
 /// ```
 /// use trapless_symbols::{render::render, types::{Encoding, Types}};
@@ -145,10 +170,11 @@ pub fn recognise(types: &Types, id: TypeId) -> Rendering {
 /// let text = types.pointer_to(char);
 /// let entry = types.structure("entry", &[("name", text), ("count", int)]);
 /// let bytes = [0x1000_u64.to_le_bytes(), 7_u64.to_le_bytes()].concat();
-/// let mut read = |address: u64, size| {
-///     let page = b"apples\0";
-///     page.get(address.checked_sub(0x1000)? as usize..)?.get(..size).map(<[u8]>::to_vec)
+/// let page = |address: u64, size: usize| {
+///     b"apples\0".get(address.checked_sub(0x1000)? as usize..)?.get(..size).map(<[u8]>::to_vec)
 /// };
+/// // Of a text, the first bytes are enough.
+/// let mut read = |address, size: usize| page(address, size.min(7)).into();
 /// assert_eq!(render(&types, entry, &bytes, &mut read), r#"{ .name = "apples", .count = 7 }"#);
 /// ```
 pub fn render(types: &Types, id: TypeId, bytes: &[u8], read: &mut Memory<'_>) -> String {
@@ -179,11 +205,9 @@ struct Writer<'r, 'm> {
     count: usize,
 }
 
-/// What stands for memory that cannot be read.
-const UNREADABLE: &str = "<unreadable>";
-/// Characters that say that something was cut.
+/// Characters that say that something was cut, or that nobody has looked at it.
 const CUT: &str = "...";
-/// Larger values are not read from memory, in bytes.
+/// What is behind this is not read of larger values, in bytes.
 const LARGEST: u64 = 4096;
 
 impl Writer<'_, '_> {
@@ -208,12 +232,31 @@ impl Writer<'_, '_> {
     }
 
     /// Memory, within the limits.
-    fn memory(&mut self, address: u64, size: u64) -> Option<Vec<u8>> {
-        if size > LARGEST {
-            return None;
+    fn memory(&mut self, address: u64, size: u64) -> Seen {
+        let Some(left) = self.reads.checked_sub(1) else { return Seen::Unseen };
+        self.reads = left;
+        let size = size.min(LARGEST) as usize;
+        match (self.read)(address, size) {
+            Seen::Bytes(bytes) if bytes.is_empty() && size > 0 => Seen::Unseen,
+            Seen::Bytes(mut bytes) => {
+                bytes.truncate(size);
+                Seen::Bytes(bytes)
+            }
+            other => other,
         }
-        self.reads = self.reads.checked_sub(1)?;
-        (self.read)(address, size as usize).filter(|bytes| bytes.len() as u64 == size)
+    }
+
+    /// What stands for memory at an address that cannot be read.
+    fn unreadable(&mut self, address: u64) {
+        self.push(&format!("{address:#x} (unreadable)"));
+    }
+
+    /// What stands for memory that is not there to be shown.
+    fn missing(&mut self, seen: &Seen, address: u64) {
+        match seen {
+            Seen::Unreadable => self.unreadable(address),
+            _ => self.push(CUT),
+        }
     }
 
     /// A value of a type. `depth`: how many values it lies in.
@@ -228,20 +271,22 @@ impl Writer<'_, '_> {
         let Some(size) = types.size(id) else {
             return self.push("<incomplete>");
         };
-        if (bytes.len() as u64) < size {
-            return self.push(UNREADABLE);
+        // Of a struct or an array, what is there is shown.
+        let is_put_together = matches!(types.kind(id), Kind::Struct(_) | Kind::Array(_));
+        if (bytes.len() as u64) < size && (!is_put_together || bytes.is_empty()) {
+            return self.push(CUT);
         }
-        let bytes = &bytes[..size as usize];
+        let bytes = &bytes[..bytes.len().min(usize::try_from(size).unwrap_or(usize::MAX))];
         let language = types.get(types.stripped(id)).language;
         let word = |offset: u64| numbers::word(bytes, offset);
         match recognise(types, id) {
             Rendering::Plain => self.plain(id, bytes, depth),
             Rendering::Text { data, length } => {
-                let Some(address) = word(data) else { return self.push(UNREADABLE) };
+                let Some(address) = word(data) else { return self.push(CUT) };
                 match self.length(length, bytes, address, 1) {
-                    Some(length) => self.text_at(address, Some(length)),
-                    None if length == Length::Zero => self.text_at(address, None),
-                    None => self.push(UNREADABLE),
+                    Ok(length) => self.text_at(address, Some(length)),
+                    Err(_) if length == Length::Zero => self.text_at(address, None),
+                    Err(seen) => self.missing(&seen, address),
                 }
             }
             Rendering::ShortText(of) => {
@@ -250,31 +295,33 @@ impl Writer<'_, '_> {
                 if bit((at, first, 1)) == Some(1) {
                     match (word(of.data), word(of.length)) {
                         (Some(address), Some(length)) => self.text_at(address, Some(length)),
-                        _ => self.push(UNREADABLE),
+                        _ => self.push(CUT),
                     }
                 } else {
                     let length = bit(of.short_length).unwrap_or(0) as usize;
                     let text = bytes.get(of.short as usize..).unwrap_or_default();
-                    self.quoted(text.get(..length).unwrap_or(text), false);
+                    self.quoted(text.get(..length).unwrap_or(text), text.len() < length);
                 }
             }
             Rendering::Elements { data, count, of } => {
-                let Some(address) = word(data) else { return self.push(UNREADABLE) };
+                let Some(address) = word(data) else { return self.push(CUT) };
                 let size = types.size(of).unwrap_or(0);
                 match self.length(count, bytes, address, size) {
-                    Some(count) => self.elements_at(language, address, count, of, depth),
-                    None => self.push(UNREADABLE),
+                    Ok(count) => self.elements_at(language, address, count, of, depth),
+                    Err(seen) => self.missing(&seen, address),
                 }
             }
             Rendering::Owned { pointer, inner, of } => match word(pointer) {
                 Some(0) => self.push(null(language)),
                 Some(address) => self.behind(address.wrapping_add(inner), of, depth),
-                None => self.push(UNREADABLE),
+                None => self.push(CUT),
             },
             Rendering::Optional { engaged, inner, of } => match numbers::bits(bytes, engaged, 0, 8) {
                 Some(0) => self.push("nullopt"),
                 Some(1) => self.value(of, bytes.get(inner as usize..).unwrap_or_default(), depth + 1),
-                _ => self.push(UNREADABLE),
+                // Neither there nor not: no such object is alive here.
+                Some(other) => self.push(&format!("<engaged is {other}>")),
+                None => self.push(CUT),
             },
             Rendering::Wrapped { inner, of } => {
                 self.value(of, bytes.get(inner as usize..).unwrap_or_default(), depth + 1);
@@ -286,62 +333,66 @@ impl Writer<'_, '_> {
         }
     }
 
-    /// The number that a length says; none where it makes no sense.
-    fn length(&mut self, length: Length, bytes: &[u8], address: u64, size: u64) -> Option<u64> {
+    /// The number that a length says, or why it is not known. An end before the beginning leads nowhere.
+    fn length(&mut self, length: Length, bytes: &[u8], address: u64, size: u64) -> Result<u64, Seen> {
         match length {
-            Length::Zero => None,
-            Length::At(offset) => numbers::word(bytes, offset),
+            Length::Zero => Err(Seen::Unseen),
+            Length::At(offset) => numbers::word(bytes, offset).ok_or(Seen::Unseen),
             Length::Until(offset) => {
-                let end = numbers::word(bytes, offset)?;
-                end.checked_sub(address)?.checked_div(size)
+                let end = numbers::word(bytes, offset).ok_or(Seen::Unseen)?;
+                let between = end.checked_sub(address).ok_or(Seen::Unreadable)?;
+                between.checked_div(size).ok_or(Seen::Unseen)
             }
             Length::Before(distance) => {
-                let ahead = self.memory(address.checked_sub(distance)?, 8)?;
-                numbers::word(&ahead, 0)
+                let ahead = self.memory(address.checked_sub(distance).ok_or(Seen::Unreadable)?, 8);
+                match ahead {
+                    Seen::Bytes(ahead) => numbers::word(&ahead, 0).ok_or(Seen::Unseen),
+                    other => Err(other),
+                }
             }
         }
     }
 
     /// A value that an address leads to.
     fn behind(&mut self, address: u64, of: TypeId, depth: usize) {
-        let bytes = self.types.size(of).and_then(|size| self.memory(address, size));
-        match bytes {
-            Some(bytes) => self.value(of, &bytes, depth + 1),
-            None => self.push(UNREADABLE),
+        let Some(size) = self.types.size(of) else { return self.push("<incomplete>") };
+        match self.memory(address, size) {
+            Seen::Bytes(bytes) => self.value(of, &bytes, depth + 1),
+            other => self.missing(&other, address),
         }
     }
 
-    /// Elements in memory.
+    /// Elements in memory. Those that were not looked at are dots.
     fn elements_at(&mut self, language: Language, address: u64, count: u64, of: TypeId, depth: usize) {
         let (open, close) = brackets(language);
-        self.push(open);
         let size = self.types.size(of).unwrap_or(0);
         let shown = count.min(self.limits.elements as u64);
-        // As many as one read may have.
-        let shown = LARGEST.checked_div(size).map_or(shown, |most| shown.min(most));
-        let bytes = match shown.checked_mul(size) {
-            Some(0) => Some(Vec::new()),
-            Some(all) => self.memory(address, all),
-            None => None,
+        let seen = match shown.saturating_mul(size) {
+            0 => Seen::Bytes(Vec::new()),
+            all => self.memory(address, all),
         };
-        match bytes {
-            None if count > 0 => self.push(UNREADABLE),
-            None => {}
-            Some(bytes) => {
-                for index in 0..shown as usize {
-                    if index > 0 {
-                        self.push(", ");
-                    }
-                    let at = index * size as usize;
-                    self.value(of, bytes.get(at..).unwrap_or_default(), depth + 1);
-                    if !self.has_room() {
-                        return;
-                    }
-                }
-                if shown < count {
-                    self.push(if shown > 0 { ", ..." } else { CUT });
-                }
+        let bytes = match seen {
+            Seen::Bytes(bytes) => bytes,
+            Seen::Unreadable => return self.unreadable(address),
+            Seen::Unseen => Vec::new(),
+        };
+        self.push(open);
+        for index in 0..shown {
+            let rest = bytes.get((index * size) as usize..).unwrap_or_default();
+            if index > 0 {
+                self.push(", ");
             }
+            if size > 0 && rest.is_empty() {
+                self.push(CUT);
+                return self.push(close);
+            }
+            self.value(of, rest, depth + 1);
+            if !self.has_room() {
+                return;
+            }
+        }
+        if shown < count {
+            self.push(if shown > 0 { ", ..." } else { CUT });
         }
         self.push(close);
     }

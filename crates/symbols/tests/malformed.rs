@@ -14,7 +14,7 @@ use tools::{compile, skip_without};
 use trapless_symbols::{
     Machine, Module, ModuleError, ResultLocation, Types,
     abi::{self, Convention},
-    render::render,
+    render::{Layouts, MOST_READS, Seen, follow, render},
 };
 
 /// Asks a module everything there is to ask.
@@ -102,7 +102,8 @@ fn typed(module: &Module) -> usize {
     seen += usize::from(reader.enumerator(&mut types, "GREEN", None).is_some());
     let machines = [Machine::X86_64, Machine::I386, Machine::AArch64, Machine::PowerPc64Le];
     let mut unreadable =
-        |address: u64, size: usize| address.is_multiple_of(3).then(|| vec![address as u8; size]);
+        |address: u64, size: usize| Seen::from(address.is_multiple_of(3).then(|| vec![address as u8; size]));
+    let mut layouts = Layouts::default();
     for &id in &ids {
         seen += usize::from(reader.complete(&mut types, id));
         seen += types.notation(id).len() + types.c_notation(id).len();
@@ -119,6 +120,14 @@ fn typed(module: &Module) -> usize {
             let text = render(&types, id, &vec![byte; size], &mut unreadable);
             assert!(text.chars().count() <= 200);
             seen += text.len();
+            // What is read beforehand ends, too.
+            let mut complete = |types: &mut Types, id| {
+                reader.complete(types, id);
+            };
+            let layout = layouts.of_value(&mut types, &mut complete, id);
+            let recorded = follow(&layouts, &[(layout, vec![byte; size.min(1024)])], &mut unreadable);
+            assert!(recorded.reads().len() <= MOST_READS);
+            seen += recorded.reads().len();
         }
     }
     seen

@@ -11,7 +11,10 @@ use std::{
 };
 
 use tools::{compile, open, skip_without};
-use trapless_symbols::{Location, Types, render::render};
+use trapless_symbols::{
+    Location, Types,
+    render::{Layouts, Seen, follow, render},
+};
 
 /// A program that waits at the end of its `main`.
 struct Waiting(Child);
@@ -39,18 +42,31 @@ fn expect(program: &Path, expected: &[(&str, &str)]) {
     let memory = File::open(format!("/proc/{}/mem", waiting.0.id())).unwrap();
     let mut read = |address: u64, size: usize| {
         let mut bytes = vec![0; size];
-        memory.read_exact_at(&mut bytes, address).ok().map(|()| bytes)
+        Seen::from(memory.read_exact_at(&mut bytes, address).ok().map(|()| bytes))
     };
     let module = open(program);
     let mut types = Types::new();
     let mut reader = module.type_reader().unwrap();
     let mut wrong = Vec::new();
+    let mut layouts = Layouts::default();
     for (name, expected) in expected {
         let variable = reader.variable(&mut types, name, None).unwrap();
         reader.complete(&mut types, variable.of);
         let Location::Address(address) = variable.location else { panic!("{name}: {:?}", variable.location) };
-        let bytes = read(address, types.size(variable.of).unwrap() as usize).unwrap();
+        let Seen::Bytes(bytes) = read(address, types.size(variable.of).unwrap() as usize) else {
+            panic!("{name}")
+        };
         let found = render(&types, variable.of, &bytes, &mut read);
+        // The same from what is read beforehand, and nothing else.
+        let mut complete = |types: &mut Types, id| {
+            reader.complete(types, id);
+        };
+        let layout = layouts.of_value(&mut types, &mut complete, variable.of);
+        let recorded = follow(&layouts, &[(layout, bytes.clone())], &mut read);
+        let later = render(&types, variable.of, &bytes, &mut |address, size| recorded.look(address, size));
+        if later != found {
+            wrong.push(format!("{name}:\n   found {found}\n   later {later}"));
+        }
         if found != *expected {
             wrong.push(format!(
                 "{name}: {}\n   found {found}\nexpected {expected}",
@@ -138,7 +154,7 @@ fn values_of_c_are_written_like_initializers() {
                 ("wide", "-85070591730234615865843651857942052864"),
                 ("text", r#""a \"quoted\"\n\x01 text""#),
                 ("none", "NULL"),
-                ("wild", "<unreadable>"),
+                ("wild", "0x8 (unreadable)"),
                 ("longer", &cut),
                 ("buffer", "\"in place\""),
                 ("numbers", "{1, 2, 3}"),
@@ -150,7 +166,7 @@ fn values_of_c_are_written_like_initializers() {
                 ("flags", "READ | EXEC"),
                 ("point", "{ .x = 1, .y = 2 }"),
                 ("to_point", &to_point),
-                ("nowhere", "0x10 -> <unreadable>"),
+                ("nowhere", "0x10 (unreadable)"),
                 ("renamed", "{ .x = 3, .y = 4 }"),
                 ("bits", "{ .a = 5, .b = -3, .c = true, .d = WRITE, .e = -1 }"),
                 ("outer", "{ .at = { .x = 1, .y = 2 }, .c = 'c', .i = 1065353216, .f = 1.0, .to = NULL }"),

@@ -12,6 +12,7 @@ mod script;
 mod signals;
 mod sites;
 mod status;
+mod typed;
 mod wake;
 
 use crate::cli::validated::Command;
@@ -30,6 +31,7 @@ pub fn run(command: Command) -> Result<u8, Error> {
         Command::Man(Some(directory)) => man::pages(&directory),
         Command::Script(script) => script::run(script),
         Command::Run(command) => run::run(&command),
+        Command::Typed(command) => typed::run(*command),
         Command::Quick(command, asked) => script::quick(*command, &asked),
         Command::List(listing) => list::run(&listing),
         Command::Explain(listing) => explain::run(&listing),

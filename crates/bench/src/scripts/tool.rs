@@ -1,7 +1,7 @@
 //! A tool that runs a script, as a process of its own.
 //!
 //! Both tools take the same words and print the same JSON lines. A tool says that its probes are attached by the line that
-//! bpftrace's own tests wait for ([`NOTIFY`]), and ends by SIGINT, when it prints its maps.
+//! bpftrace's own tests wait for (`NOTIFY`), and ends by SIGINT, when it prints its maps.
 
 use super::catalog::{Script, placed};
 use crate::error::Error;

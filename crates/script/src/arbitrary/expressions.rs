@@ -205,6 +205,9 @@ impl Maker<'_> {
             let fits: Vec<ConstantId> =
                 fits.filter(|(_, bytes)| bytes.len() >= size as usize).map(|(id, _)| id).collect();
             if let Some(id) = self.random.pick(&fits) {
+                if self.random.below(2) == 0 && depth < 4 {
+                    return Place::IndexedConstant { of: id, index: Box::new(self.int(depth + 1)) };
+                }
                 return Place::Constant(id);
             }
         }

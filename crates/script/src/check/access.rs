@@ -343,7 +343,7 @@ impl Expr {
         Self { of: text, span: self.span, kind: Kind::Characters(Box::new(Self { of: array, ..self })) }
     }
 
-    /// What [`Self::read_as_text`] was made of, where all bytes count and not those ahead of a zero.
+    /// What `read_as_text` was made of, where all bytes count and not those ahead of a zero.
     pub fn as_bytes(self) -> Self {
         match self.kind {
             Kind::Characters(of) => *of,

@@ -36,17 +36,23 @@ impl Run<'_, '_> {
                 let index = (self.value(index) as i64).clamp(0, last);
                 Some(*offset as usize + index as usize)
             }
-            Place::Constant(_) => None,
+            Place::Constant(_) | Place::IndexedConstant { .. } => None,
         }
     }
 
     /// The bytes of a place.
     pub(super) fn bytes(&mut self, place: &Place, size: u32) -> &[u8] {
-        let found = match (place, self.offset(place, size)) {
-            (Place::Constant(id), _) => {
-                self.program.constants.get(id.0 as usize).and_then(|constant| constant.get(..size as usize))
-            }
-            (_, Some(offset)) => self.frame.scratch.get(offset..offset + size as usize),
+        let (program, size) = (self.program, size as usize);
+        let constant = |id: &ConstantId| program.constants.get(id.0 as usize).map(Vec::as_slice);
+        if let Place::IndexedConstant { of, index } = place {
+            let bytes = constant(of).unwrap_or_default();
+            let last = bytes.len().saturating_sub(size) as i64;
+            let index = (self.value(index) as i64).clamp(0, last) as usize;
+            return bytes.get(index..index + size).unwrap_or_default();
+        }
+        let found = match (place, self.offset(place, size as u32)) {
+            (Place::Constant(id), _) => constant(id).and_then(|constant| constant.get(..size)),
+            (_, Some(offset)) => self.frame.scratch.get(offset..offset + size),
             (_, None) => None,
         };
         found.unwrap_or_default()

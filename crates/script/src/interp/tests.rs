@@ -262,6 +262,18 @@ fn an_index_beyond_a_place_counts_as_the_last_that_fits() {
 }
 
 #[test]
+fn an_index_into_a_constant_stays_in_it() {
+    for (index, expected) in
+        [(0, b"hay"), (1, b"ay\0"), (2, b"ay\0"), (i64::MAX, b"ay\0"), (-1, b"hay"), (i64::MIN, b"hay")]
+    {
+        let from = Place::IndexedConstant { of: ConstantId(0), index: boxed(index) };
+        let (_, scratch) =
+            after(vec![Statement::Copy { to: Place::Scratch(0), from, size: 3 }], &mut At::default());
+        assert_eq!(&scratch[..3], expected, "index {index}");
+    }
+}
+
+#[test]
 fn scalars_in_memory_have_their_widths() {
     for (as_, stored, expected) in [
         (Width::Unsigned(1), -2, 0xfe),

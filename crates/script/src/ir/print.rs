@@ -65,6 +65,9 @@ impl Lines<'_> {
                 format!("s{offset}..{}[{}]", offset.saturating_add(*size), self.expression(index))
             }
             Place::Constant(id) => self.constant(*id),
+            Place::IndexedConstant { of, index } => {
+                format!("{}[{}]", self.constant(*of), self.expression(index))
+            }
         }
     }
 

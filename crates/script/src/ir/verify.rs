@@ -160,7 +160,8 @@ impl Checker<'_> {
                 let map = self.map(*map)?;
                 let (&Place::Scratch(key_at), &Place::Scratch(value_at)) = (key, value) else {
                     return Err(match (key, value) {
-                        (Place::Constant(_), _) | (_, Place::Constant(_)) => Fault::Written,
+                        (Place::Constant(_) | Place::IndexedConstant { .. }, _)
+                        | (_, Place::Constant(_) | Place::IndexedConstant { .. }) => Fault::Written,
                         _ => Fault::MovingPlace,
                     });
                 };
@@ -361,7 +362,7 @@ impl Checker<'_> {
 
     fn writable(&self, place: &Place, size: u32) -> Result<(), Fault> {
         match place {
-            Place::Constant(_) => Err(Fault::Written),
+            Place::Constant(_) | Place::IndexedConstant { .. } => Err(Fault::Written),
             _ => self.place(place, size, 0),
         }
     }
@@ -381,14 +382,21 @@ impl Checker<'_> {
                 }
                 same(Scalar::Int, self.expression(index, depth + 1)?)
             }
-            Place::Constant(id) => {
-                let constants = &self.program.constants;
-                let constant = constants.get(id.0 as usize).ok_or(Fault::Missing(What::Constant, id.0))?;
-                match size as usize <= constant.len() {
-                    true => Ok(()),
-                    false => Err(Fault::Outside(size)),
-                }
+            Place::Constant(id) => self.constant(*id, size),
+            Place::IndexedConstant { of, index } => {
+                self.constant(*of, size)?;
+                same(Scalar::Int, self.expression(index, depth + 1)?)
             }
+        }
+    }
+
+    /// Whether a constant has so many bytes.
+    fn constant(&self, id: ConstantId, size: u32) -> Result<(), Fault> {
+        let constants = &self.program.constants;
+        let constant = constants.get(id.0 as usize).ok_or(Fault::Missing(What::Constant, id.0))?;
+        match size as usize <= constant.len() {
+            true => Ok(()),
+            false => Err(Fault::Outside(size)),
         }
     }
 
@@ -467,7 +475,7 @@ fn reach(place: &Place, size: u32) -> Option<(u32, u32)> {
     match place {
         Place::Scratch(offset) => Some((*offset, size)),
         Place::Indexed { offset, size: run, .. } => Some((*offset, *run)),
-        Place::Constant(_) => None,
+        Place::Constant(_) | Place::IndexedConstant { .. } => None,
     }
 }
 

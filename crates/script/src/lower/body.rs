@@ -295,7 +295,7 @@ pub fn further(place: Place, by: u32) -> Option<Place> {
             let index = Box::new(binary(Binary::Add, *index, Expression::Int(by.into())));
             Some(Place::Indexed { offset, size, index })
         }
-        Place::Constant(_) => None,
+        Place::Constant(_) | Place::IndexedConstant { .. } => None,
     }
 }
 

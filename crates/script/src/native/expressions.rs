@@ -79,7 +79,7 @@ pub(super) fn each_expression<'a>(statement: &'a Statement, see: &mut dyn FnMut(
         | Statement::Stack { .. } => {}
     }
     let index = |place: &'a Place| match place {
-        Place::Indexed { index, .. } => Some(&**index),
+        Place::Indexed { index, .. } | Place::IndexedConstant { index, .. } => Some(&**index),
         Place::Scratch(_) | Place::Constant(_) => None,
     };
     expressions.extend(places.into_iter().filter_map(index));
@@ -239,18 +239,32 @@ impl Maker<'_, '_> {
             Place::Scratch(offset) => scratch(self, *offset),
             Place::Indexed { offset, size: run, index } => {
                 let index = self.value(index)?;
-                let (zero, last) = (self.e.int(0), self.e.int(run.saturating_sub(size).into()));
-                let index = self.e.b.ins().smax(index, zero);
-                let index = self.e.b.ins().smin(index, last);
+                let index = self.clamped(index, run.saturating_sub(size).into());
                 let at = scratch(self, *offset);
                 At(self.e.b.ins().iadd(at.0, index), at.1)
             }
-            Place::Constant(id) => {
-                let offsets = &self.common.layout.constants;
-                let offset = offsets.get(id.0 as usize).copied();
-                self.e.address(self.shared(offset.ok_or(Refusal::Missing("constant of that number"))?))
+            Place::Constant(id) => self.constant(*id)?,
+            Place::IndexedConstant { of, index } => {
+                let length = self.common.program.constants.get(of.0 as usize).map_or(0, Vec::len) as i64;
+                let index = self.value(index)?;
+                let index = self.clamped(index, length.saturating_sub(size.into()));
+                let at = self.constant(*of)?;
+                At(self.e.b.ins().iadd(at.0, index), at.1)
             }
         })
+    }
+
+    /// An index, from 0 to the last one.
+    fn clamped(&mut self, index: Value, last: i64) -> Value {
+        let (zero, last) = (self.e.int(0), self.e.int(last));
+        let index = self.e.b.ins().smax(index, zero);
+        self.e.b.ins().smin(index, last)
+    }
+
+    /// Where a constant begins.
+    fn constant(&mut self, id: ConstantId) -> Result<At, Refusal> {
+        let offset = self.common.layout.constants.get(id.0 as usize).copied();
+        Ok(self.e.address(self.shared(offset.ok_or(Refusal::Missing("constant of that number"))?)))
     }
 
     /// A scalar in memory.

@@ -23,6 +23,8 @@ pub enum Measure {
     },
     /// Nothing: the bodies of a script are called ([`Asked::run`]).
     Run,
+    /// Hits, and the bodies of a script are called.
+    CountAndRun,
 }
 
 /// What is done with sites, besides what each of them says.
@@ -34,7 +36,7 @@ pub struct Asked {
     pub allowed: Vec<Mechanism>,
     /// What is asked for at sites that may be added later ([`Session::add`](super::Session::add)), if there may be any.
     pub later: Option<Kinds>,
-    /// The script whose bodies are called, for [`Measure::Run`].
+    /// The script whose bodies are called, for [`Measure::Run`] and [`Measure::CountAndRun`].
     pub run: Option<Arc<Run>>,
 }
 
@@ -109,6 +111,8 @@ pub enum RunAt {
     Entry(u16),
     /// At the return.
     Return(u16),
+    /// One at the entry and one at the return, as far as the specification asks for them.
+    Call(u16, u16),
 }
 
 impl Asked {
@@ -130,12 +134,15 @@ impl Run {
                 continue;
             }
             called.extend(at);
-            let (list, body) = match at {
-                Some(RunAt::Entry(body)) => (0, body),
-                Some(RunAt::Return(body)) => (1, body),
+            let [entry, at_return] = match at {
+                Some(RunAt::Entry(body)) => [Some(body), None],
+                Some(RunAt::Return(body)) => [None, Some(body)],
+                Some(RunAt::Call(entry, at_return)) => [Some(entry), Some(at_return)],
                 None => continue,
             };
-            all[list].extend(self.script.clause(body));
+            for (list, body) in all.iter_mut().zip([entry, at_return]) {
+                list.extend(body.and_then(|body| self.script.clause(body)));
+            }
         }
         all
     }
@@ -197,6 +204,9 @@ pub(super) fn wanted_of(measure: Measure, kinds: Kinds) -> Wanted {
     match measure {
         _ if !entry && !returns => Wanted::default(),
         Measure::Run => Wanted { run_entry: entry, run_return: returns, ..Wanted::default() },
+        Measure::CountAndRun => {
+            Wanted { entries: entry, returns, run_entry: entry, run_return: returns, ..Wanted::default() }
+        }
         Measure::Count => Wanted { entries: entry, returns, ..Wanted::default() },
         Measure::Latency => Wanted { entries: true, returns: true, latency: true, ..Wanted::default() },
         Measure::Trace { args } => Wanted {

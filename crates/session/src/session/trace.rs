@@ -249,6 +249,7 @@ impl Calls {
             usdt: probe.usdt.as_ref().map(|told| told.iter().map(|a| a.value(&record.view)).collect()),
             retval: None,
             duration_ns: None,
+            typed: None,
             told: None,
         }
     }

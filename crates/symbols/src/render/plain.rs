@@ -1,12 +1,56 @@
 //! Values as their types' fields say.
 
-use super::{CUT, UNREADABLE, Writer, brackets, null, numbers};
+use super::{CUT, Seen, Writer, brackets, null, numbers};
 use crate::types::{
     Array, DEEPEST, Encoding, Enum, Kind, Language, Member, Pointer, Role, Struct, TypeId, Types, Variants,
 };
 
 /// Pointers to structs show these where no more values lie around them.
 const DEEPEST_POINTER: usize = 1;
+
+/// What is shown of that to which a plain pointer leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Followed {
+    /// Nothing: the address is shown.
+    No,
+    /// Characters up to a zero.
+    Text,
+    /// A struct, behind the address.
+    Struct,
+    /// The value, as that of a Rust reference.
+    Borrowed,
+    /// The value, as that of a Rust box.
+    Owned,
+}
+
+/// What is shown of what a pointer of this name leads to. `depth`: how many values it lies in.
+pub(super) fn followed(
+    types: &Types,
+    to: TypeId,
+    language: Language,
+    name: Option<&str>,
+    depth: usize,
+) -> Followed {
+    if language == Language::Rust {
+        // What a Rust pointer may be followed to, its name tells.
+        return match name {
+            Some(name) if name.starts_with('&') => Followed::Borrowed,
+            Some(name) if name.starts_with("alloc::boxed::Box<") => Followed::Owned,
+            _ => Followed::No,
+        };
+    }
+    let target = types.get(types.stripped(to));
+    match target.kind {
+        Kind::Base(Encoding::SignedChar | Encoding::UnsignedChar)
+            if matches!(target.name.as_deref(), Some("char" | "char8_t")) =>
+        {
+            Followed::Text
+        }
+        Kind::Base(Encoding::Utf) if target.size == Some(1) => Followed::Text,
+        Kind::Struct(_) if depth < DEEPEST_POINTER && types.size(to).is_some() => Followed::Struct,
+        _ => Followed::No,
+    }
+}
 
 impl Writer<'_, '_> {
     pub(super) fn plain(&mut self, id: TypeId, bytes: &[u8], depth: usize) {
@@ -18,20 +62,21 @@ impl Writer<'_, '_> {
             Kind::Void => self.push(if this.language == Language::Rust { "()" } else { "void" }),
             Kind::Base(encoding) => {
                 let is_wide = self.is_called(id, "wchar_t");
-                self.base(*encoding, this.name.as_deref().unwrap_or_default(), is_wide, bytes);
+                let name = this.name.as_deref().unwrap_or_default();
+                self.base(*encoding, this.language, name, is_wide, bytes);
             }
             Kind::Pointer(kind, to) => {
-                let Some(address) = numbers::unsigned(bytes, size) else { return self.push(UNREADABLE) };
+                let Some(address) = numbers::unsigned(bytes, size) else { return self.push(CUT) };
                 let name = this.name.as_deref();
                 self.pointer(*kind, *to, address as u64, this.language, name, depth);
             }
             Kind::MemberPointer(..) => match numbers::word(bytes, 0) {
                 Some(word) => self.push(&format!("{word:#x}")),
-                None => self.push(UNREADABLE),
+                None => self.push(CUT),
             },
             Kind::Array(array) => self.array(array, bytes, this.language, depth),
             Kind::Enum(of) => {
-                let Some(value) = numbers::unsigned(bytes, size) else { return self.push(UNREADABLE) };
+                let Some(value) = numbers::unsigned(bytes, size) else { return self.push(CUT) };
                 let name = this.name.as_deref().filter(|_| of.is_class && this.language == Language::Cpp);
                 let text = enumerator(of, value, size as u32 * 8, name);
                 self.push(&text);
@@ -62,7 +107,7 @@ impl Writer<'_, '_> {
         false
     }
 
-    fn base(&mut self, encoding: Encoding, name: &str, is_wide: bool, bytes: &[u8]) {
+    fn base(&mut self, encoding: Encoding, language: Language, name: &str, is_wide: bool, bytes: &[u8]) {
         let size = bytes.len() as u64;
         if name == "()" {
             return self.push(name);
@@ -75,7 +120,9 @@ impl Writer<'_, '_> {
             Some(value) if is_char => return self.character(value),
             _ => numbers::text(encoding, size, bytes, name.contains("long double")),
         };
-        self.push(text.as_deref().unwrap_or(UNREADABLE));
+        let text = text
+            .map(|text| if language == Language::Rust && text == "nan" { "NaN".to_owned() } else { text });
+        self.push(text.as_deref().unwrap_or(CUT));
     }
 
     fn pointer(
@@ -87,41 +134,30 @@ impl Writer<'_, '_> {
         name: Option<&str>,
         depth: usize,
     ) {
-        let types = self.types;
-        let is_rust = language == Language::Rust;
         if kind != Pointer::Plain {
             return self.behind(address, to, depth);
         }
-        // What a Rust pointer may be followed to, its name tells.
-        let is_followed =
-            name.is_some_and(|name| name.starts_with('&') || name.starts_with("alloc::boxed::Box<"));
-        if is_rust && !is_followed {
-            return self.push(&format!("{address:#x}"));
-        }
-        if is_rust {
-            if name.is_some_and(|name| name.starts_with('&')) {
+        match followed(self.types, to, language, name, depth) {
+            Followed::Borrowed => {
                 self.push("&");
+                self.behind(address, to, depth);
             }
-            return self.behind(address, to, depth);
-        }
-        if address == 0 {
-            return self.push(null(language));
-        }
-        let target = types.get(types.stripped(to));
-        let is_text = match target.kind {
-            Kind::Base(Encoding::SignedChar | Encoding::UnsignedChar) => {
-                matches!(target.name.as_deref(), Some("char" | "char8_t"))
+            Followed::Owned => self.behind(address, to, depth),
+            _ if language == Language::Rust => self.push(&format!("{address:#x}")),
+            _ if address == 0 => self.push(null(language)),
+            Followed::Text => self.text_at(address, None),
+            Followed::No => self.push(&format!("{address:#x}")),
+            Followed::Struct => {
+                let size = self.types.size(to).unwrap_or(0);
+                match self.memory(address, size) {
+                    Seen::Bytes(bytes) => {
+                        self.push(&format!("{address:#x} -> "));
+                        self.value(to, &bytes, depth + 2);
+                    }
+                    Seen::Unreadable => self.unreadable(address),
+                    Seen::Unseen => self.push(&format!("{address:#x}")),
+                }
             }
-            Kind::Base(Encoding::Utf) => target.size == Some(1),
-            _ => false,
-        };
-        if is_text {
-            return self.text_at(address, None);
-        }
-        self.push(&format!("{address:#x}"));
-        if matches!(target.kind, Kind::Struct(_)) && depth < DEEPEST_POINTER {
-            self.push(" -> ");
-            self.behind(address, to, depth + 1);
         }
     }
 
@@ -131,8 +167,9 @@ impl Writer<'_, '_> {
         let is_text = matches!(of.kind, Kind::Base(Encoding::SignedChar | Encoding::UnsignedChar))
             && of.name.as_deref() == Some("char");
         if is_text && array.counts.len() == 1 {
-            let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
-            return self.quoted(&bytes[..end], false);
+            let end = bytes.iter().position(|&byte| byte == 0);
+            let is_cut = end.is_none() && array.counts[0].is_some_and(|count| (bytes.len() as u64) < count);
+            return self.quoted(&bytes[..end.unwrap_or(bytes.len())], is_cut);
         }
         let size = types.size(array.of).unwrap_or(0);
         let count = array.counts.first().copied().flatten().unwrap_or(0);
@@ -153,6 +190,10 @@ impl Writer<'_, '_> {
             }
             let at = usize::try_from(index.saturating_mul(step)).unwrap_or(usize::MAX);
             let rest = bytes.get(at..).unwrap_or_default();
+            if step > 0 && rest.is_empty() {
+                self.push(CUT);
+                break;
+            }
             if array.counts.len() == 1 {
                 self.value(array.of, rest, depth + 1);
             } else if depth >= self.limits.depth {
@@ -191,7 +232,7 @@ impl Writer<'_, '_> {
         let rest = usize::try_from(offset).ok().and_then(|offset| bytes.get(offset..)).unwrap_or_default();
         let Some(bits) = member.bits else { return self.value(member.of, rest, depth + 1) };
         let Some(value) = numbers::bits(rest, 0, bits.first, bits.count) else {
-            return self.push(UNREADABLE);
+            return self.push(CUT);
         };
         let text = match types.kind(member.of) {
             Kind::Enum(of) => enumerator(of, value, bits.count, None),
@@ -214,7 +255,7 @@ impl Writer<'_, '_> {
                 let rest = at.and_then(|at| bytes.get(at..)).unwrap_or_default();
                 match numbers::unsigned(rest, size) {
                     Some(value) => Some(value),
-                    None => return self.push(UNREADABLE),
+                    None => return self.push(CUT),
                 }
             }
         };

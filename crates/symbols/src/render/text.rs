@@ -1,6 +1,6 @@
 //! Characters between quotes.
 
-use super::{UNREADABLE, Writer};
+use super::{Seen, Writer};
 
 /// Memory is mapped in pages of this size, or of multiples of it.
 const PAGE: u64 = 4096;
@@ -19,13 +19,11 @@ impl Writer<'_, '_> {
             let at = address.wrapping_add(bytes.len() as u64);
             // What lies behind the text may not be mapped.
             let step = (PAGE - at % PAGE).min(STEP).min(wanted - bytes.len() as u64);
-            let found = self.memory(at, step);
-            // Near the end of what can be read, byte by byte would cost a read each.
-            let Some(found) = found else {
-                if bytes.is_empty() {
-                    return self.push(UNREADABLE);
-                }
-                break;
+            let found = match self.memory(at, step) {
+                Seen::Bytes(found) => found,
+                // Near the end of what can be read, byte by byte would cost a read each.
+                _ if !bytes.is_empty() => break,
+                missing => return self.missing(&missing, address),
             };
             match found.iter().position(|&byte| byte == 0).filter(|_| length.is_none()) {
                 Some(end) => {

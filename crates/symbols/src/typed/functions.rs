@@ -130,8 +130,8 @@ impl<'m> TypeReader<'m> {
             let is_external = matches!(described.is_external, Some(AttributeValue::Flag(true)));
             let is_kept = is_external && language != Language::Rust;
             let is_changed = match unit.is_llvm {
-                true => !is_kept && !self.is_stored(&unit, &entry),
-                false => self.is_clone(start),
+                true => is_marked_as_changed(&entry) || !is_kept && !self.is_stored(&unit, &entry),
+                false => self.is_clone(start, &[b".isra.", b".constprop.", b".part."]),
             };
             let told = match is_changed {
                 true => vec![Location::Unavailable(Unavailable::Changed); parameters.len()],
@@ -146,7 +146,15 @@ impl<'m> TypeReader<'m> {
                 }
             }
         }
-        let result_location = abi::result(self.module.machine(), convention, types, result);
+        // A result that nobody needs is not given any more.
+        let is_given = match unit.is_llvm {
+            true => !is_marked_as_changed(&entry),
+            false => result == Types::VOID || !self.is_clone(start, &[b".isra.", b".part."]),
+        };
+        let result_location = match is_given {
+            true => abi::result(self.module.machine(), convention, types, result),
+            false => ResultLocation::Unavailable(Unavailable::Changed),
+        };
         Ok(TypedFunction { name, language, entry: start, parameters, is_variadic, result, result_location })
     }
 
@@ -289,12 +297,11 @@ impl<'m> TypeReader<'m> {
         is_all && is_stored && read.is_some()
     }
 
-    /// Whether the symbol there is that of a clone with other parameters.
-    fn is_clone(&self, entry: u64) -> bool {
+    /// Whether the symbol there is that of a clone, by what is in its name.
+    fn is_clone(&self, entry: u64, marks: &[&[u8]]) -> bool {
         let mut found = false;
         let mut look = |image, bytes| {
             let mut see = |symbol: crate::symtab::Symbol<'_>| {
-                let marks: [&[u8]; 3] = [b".isra.", b".constprop.", b".part."];
                 found |= symbol.address == entry
                     && marks.iter().any(|mark| memchr::memmem::find(symbol.name, mark).is_some());
             };
@@ -462,6 +469,13 @@ impl<'m> TypeReader<'m> {
         self.work(types, &mut queue);
         Some(Variable { name, of, location, is_artificial: described.is_artificial, scope: Scope::Global })
     }
+}
+
+/// Whether LLVM says that a function does not keep to the calling convention: it has taken parameters away, or the result, of a function
+/// that nobody else calls.
+fn is_marked_as_changed(entry: &Entry<'_>) -> bool {
+    let told = entry.attr_value(gimli::DW_AT_calling_convention);
+    matches!(told, Some(AttributeValue::CallingConvention(gimli::DW_CC_nocall)))
 }
 
 /// Whether the code of a block is at `address`.

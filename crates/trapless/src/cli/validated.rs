@@ -14,6 +14,7 @@ use super::verbs::{
 use crate::error::Error;
 use crate::files::Files;
 use crate::report::Sort;
+use crate::resolve::Sites;
 use crate::session::Run as ScriptRun;
 use crate::spec::{Exclusion, Kind, Location, Pattern, ProbeSpec, Syntax};
 use crate::target::Image;
@@ -33,7 +34,9 @@ pub enum Command {
     Script(Script),
     /// Arm probes, wait, report, remove.
     Run(Run),
-    /// The same with expressions.
+    /// Trace, with arguments and results as their types say.
+    Typed(Box<Run>),
+    /// Run with expressions.
     Quick(Box<Run>, Quick),
     /// Show what can be probed.
     List(Listing),
@@ -107,11 +110,11 @@ pub enum Measure {
 
 /// Code of a script for processes.
 pub trait CodeFor: fmt::Debug + Send + Sync {
-    /// What is called in a process, and what its memory begins with.
+    /// What is called in a process at these sites, and what its memory begins with.
     ///
     /// # Errors
     /// The script cannot run in it.
-    fn run_in(&self, process: &Process, images: &[Image]) -> Result<ScriptRun, Error>;
+    fn run_in(&self, process: &Process, images: &[Image], sites: &Sites) -> Result<ScriptRun, Error>;
 
     /// Refuses to be in another process beside those that have it.
     ///
@@ -368,7 +371,10 @@ fn trace(flags: TraceFlags) -> Result<Command, Error> {
         Some(kind) => (kind == Kind::Entry, kind == Kind::Return || flags.returns),
         None => (true, flags.returns),
     };
-    let (selection, target) = selected(&flags.probes, kinds, flags.target, flags.follow.follow)?;
+    let (mut selection, target) = selected(&flags.probes, kinds, flags.target, flags.follow.follow)?;
+    if flags.typed {
+        typed_by_jumps(&mut selection)?;
+    }
     let run = Run {
         measure: Measure::Trace { args: flags.args },
         script: None,
@@ -383,7 +389,14 @@ fn trace(flags: TraceFlags) -> Result<Command, Error> {
         output: output(flags.output),
         rows: Rows::default(),
     };
-    Ok(either(run, asked))
+    match (flags.typed, either(run, asked)) {
+        (true, Command::Run(run)) => Ok(Command::Typed(Box::new(run))),
+        (true, _) => Err(Error::Usage(
+            "--typed shows whole calls as their types say; leave it out where expressions choose calls or values (--where, --arg, --slower, --stack, …)"
+                .to_owned(),
+        )),
+        (false, command) => Ok(command),
+    }
 }
 
 fn hist(flags: HistFlags) -> Result<Command, Error> {
@@ -433,6 +446,19 @@ fn quick(filter: &FilterFlags, group: Option<&GroupFlags>, form: Form) -> Result
         max_keys: group.map_or(0, |group| group.max_keys),
         ..Quick::default()
     })
+}
+
+/// Calls with their types are shown when they return, so that their results are there. What tells them is called by jumps alone.
+fn typed_by_jumps(selection: &mut Selection) -> Result<(), Error> {
+    if selection.may_trap() {
+        let text = "--typed probes by jumps alone; leave out --allow-trap and mechanisms that trap";
+        return Err(Error::Usage(text.to_owned()));
+    }
+    for probe in &mut selection.probes {
+        let is_function = matches!(probe.spec.location, Location::Function { offset: 0, .. });
+        probe.returns |= is_function && probe.spec.kind.is_none();
+    }
+    Ok(())
 }
 
 /// What lines of a trace show by expressions.

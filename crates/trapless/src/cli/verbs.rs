@@ -171,6 +171,10 @@ pub struct TraceFlags {
     /// Show returns, with the return value and the duration
     #[arg(long = "return", help_heading = "Probes")]
     pub returns: bool,
+    /// Show arguments by name and results, as their types in the debug information say: text, structs, vectors, enums. A value whose place is
+    /// not told there is ?
+    #[arg(long, help_heading = "Probes")]
+    pub typed: bool,
     /// Filter.
     #[command(flatten)]
     pub filter: FilterFlags,
@@ -292,7 +296,7 @@ pub struct StatusFlags {
 /// Flags of `bench`.
 #[derive(Args, Debug)]
 pub struct BenchFlags {
-    /// Measure only what matches these globs: 'usermode-count', 'uprobe-*'; with --script also a script's text: 'uprobe:bench:called { @[arg0] = sum(arg2); }'
+    /// Measure only what matches these globs: 'usermode-count', 'uprobe-*'; with --script also a script's text: 'uprobe:bench:called { @ = sum(arg2); }'
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
     /// Measure what scripts cost at a hit, beside bpftrace where that is installed and allowed. A text's probes are those of

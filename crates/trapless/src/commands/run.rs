@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::files::Files;
 use crate::progress::Progress;
 use crate::report::{Exit, Running, View};
-use crate::resolve::Kinds;
+use crate::resolve::{Kinds, Sites};
 use crate::session::{Asked, Calls, Hold, Measure, Session, Snapshot};
 use crate::target::{self, Image};
 use std::collections::BTreeMap;
@@ -33,8 +33,7 @@ pub(super) use finish::Finished;
 use finish::finish;
 use numbers::Numbers;
 use pending::{Pending, Wanted};
-use source::Sessions;
-pub(super) use source::{Source, Untold};
+pub(super) use source::{Sessions, Source, Untold};
 use watch::watch;
 
 /// Does what was asked.
@@ -235,9 +234,22 @@ impl Armed {
 ///
 /// # Errors
 /// A script cannot run in it.
-fn asked(run: &Run, process: &Process, images: &[Image], later: Option<Kinds>) -> Result<Asked, Error> {
+fn asked(
+    run: &Run,
+    process: &Process,
+    images: &[Image],
+    sites: &Sites,
+    later: Option<Kinds>,
+) -> Result<Asked, Error> {
     let asked = match &run.script {
-        Some(code) => Asked::run(code.run_in(process, images)?),
+        Some(code) => {
+            let asked = Asked::run(code.run_in(process, images, sites)?);
+            match run.measure {
+                validated::Measure::Script | validated::Measure::Quick => asked,
+                // The session counts hits, and code tells what else is shown of them.
+                _ => Asked { measure: Measure::CountAndRun, ..asked },
+            }
+        }
         None => Asked::of(measure(run), &run.selection.mechanisms),
     };
     Ok(Asked { later, ..asked })
@@ -267,7 +279,7 @@ fn attach(
     let Wanted { sites, later, pending } = pending::wanted(run, process, &images)?;
     // Its thread must not be there when the keeper is forked.
     drop(progress);
-    let asked = asked(run, process, &images, later)?;
+    let asked = asked(run, process, &images, &sites, later)?;
     let session = Session::attach(process, &images, sites, asked, hold)?;
     let pending = later.map(|_| Pending::of(process, &session, (&images, files), pending));
     Ok((session, pending))

@@ -44,6 +44,9 @@ use std::sync::{Arc, Mutex};
 use store::Store;
 use trapless_wire::ScriptLayout;
 
+pub(super) use rings::{Losses, Rings, Told};
+pub(super) use scripted::{Beginning, check_runtime, check_sandbox};
+
 /// Does what was asked.
 ///
 /// # Errors

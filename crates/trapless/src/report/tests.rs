@@ -147,6 +147,7 @@ fn json_is_one_object_per_line_with_its_type_first() {
         usdt: None,
         retval: Some(3),
         duration_ns: Some(9),
+        typed: None,
         told: None,
     };
     lines.hit(&hit).unwrap();

@@ -5,7 +5,7 @@ use super::table::printable;
 use super::{Hit, Told};
 use crate::spec::Kind;
 use std::fmt::Write;
-use trapless_session::outcome::UsdtValue;
+use trapless_session::outcome::{TypedValue, UsdtValue};
 
 /// The line above the first hit.
 pub(super) const HEADING: &str = "      TIME (s)      TID  CALL";
@@ -22,6 +22,9 @@ pub(super) fn line(hit: &Hit) -> String {
     let name = printable(&hit.function);
     let mut line =
         format!("{seconds:>4}.{nanoseconds:09}  {:>7}  {}:{name}", hit.tid, printable(&hit.module));
+    if let Some(arguments) = hit.typed.as_ref().and_then(|call| call.arguments.as_ref()) {
+        let _ = write!(line, "({})", arguments.iter().map(typed).collect::<Vec<_>>().join(", "));
+    }
     let mut values: Vec<String> = hit.args.iter().map(|&a| word(a)).collect();
     if let Some(told) = &hit.told {
         let of = |told: &Told| format!("{}={}", printable(&told.name), printable(&told.text));
@@ -37,8 +40,13 @@ pub(super) fn line(hit: &Hit) -> String {
     if let Some(result) = hit.told.as_ref().and_then(|told| told.result.as_ref()) {
         let _ = write!(line, " = {}", printable(&result.text));
     }
+    let result = hit.typed.as_ref().and_then(|call| call.result.as_ref());
+    if let Some(result) = result {
+        let _ = write!(line, " = {}", typed(result));
+    }
     match hit.retval {
         Some(value) => line.push_str(&format!(" = {}", word(value))),
+        None if result.is_some() => {}
         None if hit.kind == Kind::Return && hit.told.as_ref().is_none_or(|told| told.result.is_none()) => {
             line.push_str(" returns");
         }
@@ -48,6 +56,15 @@ pub(super) fn line(hit: &Hit) -> String {
         line.push_str(&format!(" <{}>", duration(ns)));
     }
     line
+}
+
+/// A value as its type says. What is in a program's memory is no more to be trusted than its names are.
+fn typed(value: &TypedValue) -> String {
+    let text = value.text.as_ref().map_or_else(|_| "?".to_owned(), |text| printable(text));
+    match &value.name {
+        Some(name) => format!("{}: {text}", printable(name)),
+        None => text,
+    }
 }
 
 /// A note says whether a value has a sign, so nothing has to be guessed but what is an address.
@@ -81,6 +98,7 @@ mod tests {
             retval,
             duration_ns,
             told: None,
+            typed: None,
         };
         for (hit, expected) in [
             (hit(Kind::Entry, &[], None, None), "libc.so.6:open64"),

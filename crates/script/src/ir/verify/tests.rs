@@ -43,6 +43,10 @@ fn indexed(offset: u32, size: u32) -> Place {
     Place::Indexed { offset, size, index: Box::new(int(3)) }
 }
 
+fn indexed_constant(of: u32) -> Place {
+    Place::IndexedConstant { of: ConstantId(of), index: Box::new(int(3)) }
+}
+
 #[test]
 fn places_stay_within_scratch() {
     for (place, expected) in [
@@ -54,6 +58,7 @@ fn places_stay_within_scratch() {
         (indexed(25, 8), Some(Fault::Outside(8))),
         (indexed(0, 7), Some(Fault::Outside(8))),
         (Place::Constant(ConstantId(0)), Some(Fault::Written)),
+        (indexed_constant(0), Some(Fault::Written)),
     ] {
         assert_eq!(fault(store(place.clone())), expected, "{place:?}");
     }
@@ -106,6 +111,9 @@ fn copies_do_not_overlap() {
         (copy(Place::Scratch(9), indexed(8, 24), 8), Some(Fault::Overlap)),
         (copy(Place::Scratch(0), Place::Constant(ConstantId(0)), 5), None),
         (copy(Place::Scratch(0), Place::Constant(ConstantId(0)), 6), Some(Fault::Outside(6))),
+        (copy(Place::Scratch(0), indexed_constant(0), 5), None),
+        (copy(Place::Scratch(0), indexed_constant(0), 6), Some(Fault::Outside(6))),
+        (copy(Place::Scratch(0), indexed_constant(1), 1), Some(Fault::Missing(What::Constant, 1))),
         (copy(Place::Scratch(0), Place::Constant(ConstantId(1)), 1), Some(Fault::Missing(What::Constant, 1))),
     ] {
         assert_eq!(fault(statement.clone()), expected, "{statement:?}");

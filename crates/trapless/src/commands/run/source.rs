@@ -1,4 +1,4 @@
-//! Where the numbers of a run come from, and its lines: from what sessions measure, or from what expressions tell ([`crate::commands::quick`]).
+//! Where the numbers of a run come from, and its lines: from what sessions measure, or from what expressions tell (`commands/script/quick.rs`).
 
 use super::Armed;
 use crate::cli::validated::{Measure, Run};
@@ -69,7 +69,7 @@ pub(in crate::commands) trait Source: Send {
 }
 
 /// What sessions measure.
-pub(super) struct Sessions<'r>(pub &'r Run);
+pub(in crate::commands) struct Sessions<'r>(pub &'r Run);
 
 impl Sessions<'_> {
     /// How many arguments belong to each hit, where hits are looked at.

@@ -67,13 +67,13 @@ pub(super) fn compiled(
     told.append(compiled.warnings.clone());
     told.append(missing::leave_out(
         text,
-        &known,
+        known,
         script.settings.missing_probes,
         &mut compiled.clauses,
         &variants,
     ));
     if told.has_errors() {
-        return Err(refused(text, &told, &sources));
+        return Err(refused(text, &told, sources));
     }
     if text.warnings != Warnings::Off {
         tell_plainly(&of_people(&told, sources).render(sources));

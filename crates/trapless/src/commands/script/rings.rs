@@ -18,6 +18,10 @@ const HOPELESS: Duration = Duration::from_secs(1);
 pub(in crate::commands) struct Told {
     /// Whose.
     pub pid: i32,
+    /// Of which thread; 0 where nobody knows its number.
+    pub tid: u32,
+    /// At which site.
+    pub site: u32,
     /// When it was told.
     pub ticks: u64,
     /// What kind of message it is.
@@ -106,7 +110,14 @@ impl Rings {
         let kinds = &self.kinds;
         let told = |(pid, message): (i32, Message)| {
             let parts = message.parts(kinds.get(message.number as usize)?)?;
-            Some(Told { pid, ticks: message.ticks, message: MessageId(message.number), parts })
+            Some(Told {
+                pid,
+                tid: message.tid,
+                site: message.site,
+                ticks: message.ticks,
+                message: MessageId(message.number),
+                parts,
+            })
         };
         self.waiting.drain(..end).filter_map(told).collect()
     }

@@ -7,6 +7,7 @@ use super::store::Store;
 use super::walks::Tables;
 use crate::cli::validated::CodeFor;
 use crate::error::Error;
+use crate::resolve::Sites;
 use crate::target::Image;
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -38,8 +39,15 @@ pub(in crate::commands) struct Scripted {
     pub(super) store: Arc<Mutex<Store>>,
     /// Where stacks are walked, what that needs of each process.
     tables: Option<Mutex<Tables>>,
-    /// When the script began, and the clock that ticks are measured by.
+    beginning: Beginning,
+}
+
+/// When a script began.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::commands) struct Beginning {
+    /// In nanoseconds of the boot clock.
     began: u64,
+    /// The clock that ticks are measured by.
     clock: clock::Clock,
 }
 
@@ -67,8 +75,7 @@ impl Scripted {
             store: Arc::new(Mutex::new(store)),
             tables: native.layout.unwind.map(|at| Mutex::new(Tables::new(at))),
             native,
-            began: clock_ns(libc::CLOCK_BOOTTIME) as u64,
-            clock: clock::Clock::now(),
+            beginning: Beginning::now(),
         })
     }
 
@@ -87,42 +94,24 @@ impl Scripted {
         Some(self.tables.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Refuses a process that a sandbox might kill for what the script does in it. Where that depends on the site, it says what becomes of sites.
-    fn check_sandbox(&self, process: &Process) -> Result<MemoryOperands, Error> {
-        let asks = !self.native.code.bodies.iter().all(|body| body.operands.is_empty());
-        if !self.native.makes_system_calls && !asks {
+    /// What becomes of sites at which an argument of a USDT probe would have to be read from memory.
+    ///
+    /// # Errors
+    /// A sandbox might kill the process for what the script does wherever it runs.
+    fn memory_operands(&self, process: &Process) -> Result<MemoryOperands, Error> {
+        if self.native.makes_system_calls {
+            let without = "let the script do without str() and what pointers lead to";
+            check_sandbox(process, self.allow_seccomp, without)?;
             return Ok(MemoryOperands::Read);
         }
-        let pid = process.pid();
-        // A thread that has ended meanwhile is in no sandbox.
-        let threads = process.threads().map_err(Error::other)?;
-        let modes =
-            threads.into_iter().filter_map(|thread| Some(process.thread_status(thread).ok()?.seccomp));
-        let reads = "and the script reads memory by system calls, for which the process might be killed";
-        for mode in modes {
-            match mode {
-                Seccomp::Off => {}
-                Seccomp::Filter if self.allow_seccomp => {}
-                Seccomp::Filter | Seccomp::Strict if !self.native.makes_system_calls => {
-                    return Ok(MemoryOperands::LeftOut);
-                }
-                Seccomp::Filter => {
-                    let text = format!(
-                        "process {pid} is under a seccomp filter, {reads}: accept that with --allow-seccomp, or let the script do without str() and what pointers lead to"
-                    );
-                    return Err(Error::Usage(text));
-                }
-                Seccomp::Strict => {
-                    return Err(Error::Usage(format!("process {pid} is in seccomp's strict mode, {reads}")));
-                }
-            }
-        }
-        Ok(MemoryOperands::Read)
+        let asks = self.native.code.bodies.iter().any(|body| !body.operands.is_empty());
+        Ok(match asks && sandbox(process, self.allow_seccomp)?.is_some() {
+            true => MemoryOperands::LeftOut,
+            false => MemoryOperands::Read,
+        })
     }
 
     fn about(&self, process: &Process, images: &[Image]) -> memory::About {
-        let pid = process.pid().0;
-        let status = process.status().ok();
         let symbol = |symbol: &trapless_script::ir::Symbol| {
             let is_meant = |image: &&Image| match &symbol.target {
                 None => true,
@@ -136,6 +125,20 @@ impl Scripted {
             };
             images.iter().filter(is_meant).find_map(find).unwrap_or(0)
         };
+        self.beginning.about(process, self.program.symbols.iter().map(symbol).collect())
+    }
+}
+
+impl Beginning {
+    /// This moment.
+    pub fn now() -> Self {
+        Self { began: clock_ns(libc::CLOCK_BOOTTIME) as u64, clock: clock::Clock::now() }
+    }
+
+    /// What code is told of a process, with the addresses of symbols that it has asked for.
+    pub fn about(&self, process: &Process, symbols: Vec<u64>) -> memory::About {
+        let pid = process.pid().0;
+        let status = process.status().ok();
         memory::About {
             pid: pid as u64,
             parent: status.as_ref().map_or(0, |status| status.ppid as u64),
@@ -146,7 +149,7 @@ impl Scripted {
             processors: own::processors(),
             began: self.began,
             clocks: self.clocks(),
-            symbols: self.program.symbols.iter().map(symbol).collect(),
+            symbols,
         }
     }
 
@@ -174,9 +177,9 @@ impl CodeFor for Scripted {
         Err(Error::Usage(text.to_owned()))
     }
 
-    fn run_in(&self, process: &Process, images: &[Image]) -> Result<Run, Error> {
+    fn run_in(&self, process: &Process, images: &[Image], _sites: &Sites) -> Result<Run, Error> {
         self.check_shared()?;
-        let memory_operands = self.check_sandbox(process)?;
+        let memory_operands = self.memory_operands(process)?;
         check_runtime(process, images)?;
         let about = self.about(process, images);
         let shared = memory::image(&self.program, &self.native.layout, &about, self.store().own());
@@ -192,8 +195,40 @@ impl CodeFor for Scripted {
     }
 }
 
+/// A sandbox of a thread that might kill the process for system calls which read its memory.
+fn sandbox(process: &Process, allow_seccomp: bool) -> Result<Option<Seccomp>, Error> {
+    // A thread that has ended meanwhile is in no sandbox.
+    let threads = process.threads().map_err(Error::other)?;
+    let mut modes =
+        threads.into_iter().filter_map(|thread| Some(process.thread_status(thread).ok()?.seccomp));
+    Ok(modes.find(|mode| match mode {
+        Seccomp::Off => false,
+        Seccomp::Filter => !allow_seccomp,
+        Seccomp::Strict => true,
+    }))
+}
+
+/// Refuses a process that a sandbox might kill for system calls that read its memory. `without`: what else could be done.
+pub(in crate::commands) fn check_sandbox(
+    process: &Process,
+    allow_seccomp: bool,
+    without: &str,
+) -> Result<(), Error> {
+    let pid = process.pid();
+    let reads = "and the script reads memory by system calls, for which the process might be killed";
+    match sandbox(process, allow_seccomp)? {
+        None | Some(Seccomp::Off) => Ok(()),
+        Some(Seccomp::Filter) => Err(Error::Usage(format!(
+            "process {pid} is under a seccomp filter, {reads}: accept that with --allow-seccomp, or {without}"
+        ))),
+        Some(Seccomp::Strict) => {
+            Err(Error::Usage(format!("process {pid} is in seccomp's strict mode, {reads}")))
+        }
+    }
+}
+
 /// Refuses a program whose functions get their arguments, and whose threads have their numbers, where a script does not look for them.
-fn check_runtime(process: &Process, images: &[Image]) -> Result<(), Error> {
+pub(in crate::commands) fn check_runtime(process: &Process, images: &[Image]) -> Result<(), Error> {
     let is_gos = |image: &&Image| {
         let module = image.module(Some(process));
         module.is_ok_and(|module| module.section_names().any(|name| name == ".gopclntab"))

@@ -11,6 +11,7 @@ use crate::cli::validated::Run;
 use crate::error::Error;
 use crate::files::Files;
 use crate::report::{NotFollowed, Note};
+use crate::resolve::Sites;
 use crate::session::{Hold, Holder, Session};
 use crate::target;
 use std::collections::{BTreeMap, BTreeSet};
@@ -147,7 +148,8 @@ impl Follower<'_> {
             (Some(absent), None) => return Ok(Err(absent)),
             (absent, _) => absent,
         };
-        let asked = super::super::asked(run, process, &images, later)?;
+        let none = Sites::default();
+        let asked = super::super::asked(run, process, &images, sites.as_ref().unwrap_or(&none), later)?;
         let session = holder(&mut |holder| {
             let sites = sites.take().unwrap_or_default();
             Session::attach(process, &images, sites, asked.clone(), Hold::Held(holder))

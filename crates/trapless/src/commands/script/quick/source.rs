@@ -297,6 +297,7 @@ impl Quickly {
             usdt: None,
             retval: None,
             duration_ns: None,
+            typed: None,
             told: None,
         };
         let mut more = HitTold::default();
