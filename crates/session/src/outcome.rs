@@ -10,7 +10,7 @@ use crate::spec::Kind;
 use serde::{Serialize, Serializer, ser::SerializeStruct};
 use std::ops::Deref;
 use std::sync::Arc;
-pub use told::{Datum, HitTold, Keyed, Told, Values};
+pub use told::{Collected, Datum, HitTold, Told, Values};
 use trapless_engine::Refusal;
 use trapless_isa::operand::NotRead;
 pub use typed::{TypedCall, TypedValue};
@@ -41,16 +41,20 @@ pub struct ProbeSummary {
     pub hits: u64,
     /// How many of its hits could not be recorded.
     pub lost: u64,
-    /// From entry to return, where it was measured and at least one call returned.
-    pub latency: Option<Box<LatencySummary>>,
-    /// What else the row is about, where hits were grouped or their values collected.
-    pub keyed: Option<Box<Keyed>>,
+    /// What else there is, where times were measured, hits were grouped or their values collected. Most rows have nothing, and of a fleet there
+    /// are millions.
+    pub collected: Option<Box<Collected>>,
 }
 
 impl ProbeSummary {
     /// Whether there is anything to tell of it.
     pub fn was_hit(&self) -> bool {
         self.hits > 0 || self.lost > 0
+    }
+
+    /// From entry to return, where it was measured and at least one call returned.
+    pub fn latency(&self) -> Option<&LatencySummary> {
+        self.collected.as_ref()?.latency.as_ref()
     }
 }
 
@@ -75,15 +79,15 @@ impl Serialize for ProbeSummary {
         }
         row.serialize_field("hits", &self.hits)?;
         row.serialize_field("lost", &self.lost)?;
-        if let Some(latency) = &self.latency {
+        if let Some(latency) = self.latency() {
             row.serialize_field("latency_ns", latency)?;
         }
-        if let Some(keyed) = &self.keyed {
-            if !keyed.by.is_empty() {
-                row.serialize_field("by", &keyed.by)?;
+        if let Some(collected) = &self.collected {
+            if !collected.by.is_empty() {
+                row.serialize_field("by", &collected.by)?;
             }
-            if !keyed.values.is_empty() {
-                row.serialize_field("values", &keyed.values)?;
+            if !collected.values.is_empty() {
+                row.serialize_field("values", &collected.values)?;
             }
         }
         row.end()

@@ -34,7 +34,7 @@ pub use table::{Align, Table};
 pub use text::{Sort, Text, TextOptions, View};
 pub use totals::{Totals, totals};
 pub use trapless_session::outcome::{
-    Bucket, Datum, Hit, HitTold, Keyed, LatencySummary, LostSite, ProbeSummary, Probed, Skipped, Told,
+    Bucket, Collected, Datum, Hit, HitTold, LatencySummary, LostSite, ProbeSummary, Probed, Skipped, Told,
     Values, Why,
 };
 

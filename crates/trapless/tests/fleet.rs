@@ -27,7 +27,7 @@ const MISSED: u64 = NEWCOMERS / 10;
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// What the tool may need, in KiB.
-const MEMORY: u64 = 330 << 10;
+const MEMORY: u64 = 300 << 10;
 
 fn start(program: &Program) -> Vec<Target> {
     (0..PROCESSES).map(|_| program.start(&[&ROUNDS[0].to_string(), "wait"])).collect()

@@ -1,5 +1,6 @@
 //! Values that expressions had: what rows are grouped by, and what is shown of a hit.
 
+use super::LatencySummary;
 use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Serialize, Serializer};
 use std::sync::Arc;
@@ -72,15 +73,24 @@ impl Serialize for Told {
     }
 }
 
-/// What a row is about, beside its function, and the values that were seen.
+/// What a row tells beside its function and numbers of hits.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Keyed {
+pub struct Collected {
+    /// From entry to return, where it was measured and at least one call returned.
+    pub latency: Option<LatencySummary>,
     /// What the hits of the row have in common.
     pub by: Vec<Told>,
     /// How often which values were seen, in rising order.
     pub values: Vec<Values>,
     /// The row as frames of a line for flame graphs, the outermost first, where it is about a call stack.
     pub folded: Option<String>,
+}
+
+impl Collected {
+    /// The times of calls, if there are any.
+    pub fn times(latency: Option<LatencySummary>) -> Option<Box<Self>> {
+        latency.map(|latency| Box::new(Self { latency: Some(latency), ..Self::default() }))
+    }
 }
 
 /// Values from `low` on, below `high`.

@@ -2,7 +2,7 @@
 
 use super::{Probe, Session};
 use crate::clock::Rate;
-use crate::outcome::{Bucket, LatencySummary, ProbeSummary};
+use crate::outcome::{Bucket, Collected, LatencySummary, ProbeSummary};
 use crate::spec::Kind;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -74,21 +74,19 @@ impl Snapshot {
                 continue;
             }
             let then = before.get(index).unwrap_or(&nothing);
-            let row = |kind, hits, lost, latency| ProbeSummary {
+            let row = |kind, hits, lost, times| ProbeSummary {
                 probe: Arc::clone(&probe.probed),
                 kind,
                 address,
                 sites: 1,
                 hits,
                 lost,
-                latency,
-                keyed: None,
+                collected: Collected::times(times),
             };
             let lost = now.lost.saturating_sub(then.lost);
             let returns = now.returns.saturating_sub(then.returns);
             if latency {
-                let times =
-                    now.latency.as_ref().map(|l| Box::new(summarize(l, then.latency.as_deref(), rate)));
+                let times = now.latency.as_ref().map(|l| summarize(l, then.latency.as_deref(), rate));
                 rows.push(row(Kind::Return, returns, lost, times));
                 continue;
             }

@@ -16,7 +16,7 @@ const SHORTEST: usize = 10;
 
 /// What a row is grouped by.
 pub(super) fn by(probe: &ProbeSummary) -> &[Told] {
-    probe.keyed.as_ref().map_or(&[], |keyed| &keyed.by)
+    probe.collected.as_ref().map_or(&[], |collected| &collected.by)
 }
 
 /// The headings of what rows are grouped by. Call stacks have none: they stand below their rows.
@@ -61,7 +61,7 @@ pub(super) fn histograms(
         for frames in by(probe).iter().filter_map(|told| told.frames.as_ref()) {
             frames.iter().try_for_each(|frame| writeln!(output, "    {}", printable(frame)))?;
         }
-        let values = probe.keyed.as_ref().map_or(&[][..], |keyed| &keyed.values);
+        let values = probe.collected.as_ref().map_or(&[][..], |collected| &collected.values);
         bars(output, values, width.unwrap_or(WIDTH))?;
     }
     Ok(())

@@ -35,7 +35,7 @@ pub(super) fn table(
         if lost {
             cells.push(count(probe.lost));
         }
-        match &probe.latency {
+        match probe.latency() {
             Some(l) => cells.extend([l.avg, l.p50, l.p90, l.p99, l.p999, l.max].map(duration)),
             None => cells.extend(std::iter::repeat_n("-".to_owned(), 6)),
         }
@@ -58,7 +58,7 @@ pub(super) fn histograms(
     most: usize,
     width: Option<usize>,
 ) -> io::Result<()> {
-    let measured = probes.iter().filter_map(|p| p.latency.as_ref().map(|l| (p, l)));
+    let measured = probes.iter().filter_map(|p| p.latency().map(|l| (p, l)));
     for (probe, latency) in measured.take(most) {
         let by = keyed::by(probe).iter().filter(|told| told.frames.is_none());
         let by: String =

@@ -10,16 +10,7 @@ use trapless_session::name::SiteName;
 pub(super) fn row(module: &str, function: &str, kind: Kind, hits: u64) -> ProbeSummary {
     let function = SiteName::new(function, 0);
     let probe = Arc::new(Probed { module: module.into(), function, mechanism: "jump" });
-    ProbeSummary {
-        probe,
-        kind,
-        address: 0x7f00_0000_1000,
-        sites: 1,
-        hits,
-        lost: 0,
-        latency: None,
-        keyed: None,
-    }
+    ProbeSummary { probe, kind, address: 0x7f00_0000_1000, sites: 1, hits, lost: 0, collected: None }
 }
 
 fn probe(function: &str, kind: Kind, hits: u64) -> ProbeSummary {
@@ -113,7 +104,8 @@ HITS  LOST    KIND    BY  MODULE     FUNCTION
 #[test]
 fn latencies_read_as_a_table_with_histograms() {
     let long = "ns::Parser<std::allocator<char>, std::less<void>>::parse(std::string)";
-    let measured = |name| ProbeSummary { latency: Some(Box::new(latency())), ..probe(name, Kind::Return, 4) };
+    let measured =
+        |name| ProbeSummary { collected: Collected::times(Some(latency())), ..probe(name, Kind::Return, 4) };
     let summary = Summary { skipped: vec![], exit: Some(Exit::Signal(9)), ..summary(vec![measured(long)]) };
     assert_eq!(
         text(View::Latency, &summary),
@@ -151,7 +143,8 @@ fn json_is_one_object_per_line_with_its_type_first() {
         told: None,
     };
     lines.hit(&hit).unwrap();
-    let measured = ProbeSummary { latency: Some(Box::new(latency())), ..probe("f", Kind::Return, 4) };
+    let measured =
+        ProbeSummary { collected: Collected::times(Some(latency())), ..probe("f", Kind::Return, 4) };
     lines.interval(&[Interval { pid: 42, time_ns: 7, probes: vec![] }]).unwrap();
     lines
         .summary(&Summary { duration_ns: 9, ..summary(vec![probe("a\"b", Kind::Entry, 1), measured]) })

@@ -88,7 +88,7 @@ impl<W: Write, N: Write> Text<W, N> {
     /// Writes rows about call stacks as lines for flame graphs.
     fn fold(&mut self, probes: &[ProbeSummary]) -> io::Result<()> {
         for probe in probes.iter().filter(|probe| probe.hits > 0) {
-            if let Some(frames) = probe.keyed.as_ref().and_then(|keyed| keyed.folded.as_ref()) {
+            if let Some(frames) = probe.collected.as_ref().and_then(|collected| collected.folded.as_ref()) {
                 writeln!(self.output, "{} {}", printable(frames), probe.hits)?;
             }
         }
@@ -245,7 +245,7 @@ pub(super) fn ended(exit: Option<Exit>) -> String {
 }
 
 fn sort(probes: &mut [&ProbeSummary], sort: Sort) {
-    let latency = |p: &ProbeSummary, f: fn(&super::LatencySummary) -> u64| p.latency.as_deref().map_or(0, f);
+    let latency = |p: &ProbeSummary, f: fn(&super::LatencySummary) -> u64| p.latency().map_or(0, f);
     let key = |p: &ProbeSummary| -> u128 {
         match sort {
             Sort::Hits => p.hits.into(),

@@ -1,6 +1,6 @@
 //! What several processes did together.
 
-use super::{Bucket, LatencySummary, ProbeSummary, Probed, Values};
+use super::{Bucket, Collected, LatencySummary, ProbeSummary, Probed, Values};
 use crate::spec::Kind;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -71,18 +71,25 @@ impl Eq for Key {}
 
 /// What a row is grouped by, as it is shown.
 fn by(row: &ProbeSummary) -> Vec<Vec<String>> {
-    let told = row.keyed.iter().flat_map(|keyed| &keyed.by);
+    let told = row.collected.iter().flat_map(|collected| &collected.by);
     told.map(|told| told.frames.clone().unwrap_or_else(|| vec![told.text.clone()])).collect()
 }
 
 fn add(total: &mut ProbeSummary, row: &ProbeSummary) {
-    if let (Some(values), Some(more)) = (&mut total.keyed, &row.keyed) {
-        values.values = add_values(&values.values, &more.values);
-    }
     total.hits = total.hits.saturating_add(row.hits);
     total.lost = total.lost.saturating_add(row.lost);
-    match (&mut total.latency, &row.latency) {
-        (Some(times), Some(more)) => **times = together(times, more),
+    match (&mut total.collected, &row.collected) {
+        (Some(all), Some(more)) => add_collected(all, more),
+        (all @ None, more) => all.clone_from(more),
+        (Some(_), None) => {}
+    }
+}
+
+/// Both are about the same.
+fn add_collected(total: &mut Collected, more: &Collected) {
+    total.values = add_values(&total.values, &more.values);
+    match (&mut total.latency, &more.latency) {
+        (Some(times), Some(more)) => *times = together(times, more),
         (times @ None, more) => times.clone_from(more),
         (Some(_), None) => {}
     }
@@ -143,8 +150,8 @@ mod tests {
     use crate::report::tests::row;
 
     fn probe(function: &str, hits: u64, latency: Option<LatencySummary>) -> ProbeSummary {
-        let latency = latency.map(Box::new);
-        ProbeSummary { address: hits, lost: 1, latency, ..row("m", function, Kind::Entry, hits) }
+        let collected = Collected::times(latency);
+        ProbeSummary { address: hits, lost: 1, collected, ..row("m", function, Kind::Entry, hits) }
     }
 
     #[test]
@@ -166,7 +173,7 @@ mod tests {
         let (fast, slow) =
             (probe("f", 90, Some(of(64, 90, 100, 127))), probe("f", 10, Some(of(512, 10, 600, 900))));
         let sums = totals([&[fast][..], &[slow][..]]);
-        let latency = sums[0].latency.as_ref().unwrap();
+        let latency = sums[0].latency().unwrap();
         assert_eq!((latency.avg, latency.max, latency.buckets.len()), (150, 900, 2));
         assert!((64..128).contains(&latency.p50) && (64..=128).contains(&latency.p90), "{latency:?}");
         assert!((512..=900).contains(&latency.p99) && latency.p999 <= 900, "{latency:?}");

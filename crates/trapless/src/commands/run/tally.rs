@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use trapless_isa::detour::{LATENCY_LENGTH, latency_bucket, latency_bucket_start};
-use trapless_session::outcome::{Bucket, Hit, LatencySummary, ProbeSummary};
+use trapless_session::outcome::{Bucket, Collected, Hit, LatencySummary, ProbeSummary};
 use trapless_session::spec::Kind;
 
 /// Hits by module and function.
@@ -41,8 +41,8 @@ impl Tally {
             let numbers =
                 self.0.get_mut(&(row.module.to_string(), row.function.text().to_owned())).unwrap_or(nothing);
             row.hits = if row.kind == Kind::Return { numbers.returns } else { numbers.entries };
-            row.latency = (latency && !numbers.durations.is_empty())
-                .then(|| Box::new(summarize(&mut numbers.durations)));
+            let times = (latency && !numbers.durations.is_empty()).then(|| summarize(&mut numbers.durations));
+            row.collected = Collected::times(times);
         }
     }
 }

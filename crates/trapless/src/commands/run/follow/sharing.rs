@@ -68,8 +68,7 @@ impl Follower<'_> {
                 sites: 1,
                 hits: now.saturating_sub(*before),
                 lost: 0,
-                latency: None,
-                keyed: None,
+                collected: None,
             })
             .collect();
         let hits = rows.iter().fold(0u64, |sum, row| sum.saturating_add(row.hits));

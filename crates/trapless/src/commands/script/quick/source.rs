@@ -9,7 +9,9 @@ use super::values;
 use crate::cli::quick::Form;
 use crate::commands::run::{Armed, Source, Untold};
 use crate::error::Error;
-use crate::report::{Bucket, Hit, HitTold, Keyed, LatencySummary, Note, ProbeSummary, Probed, Values, count};
+use crate::report::{
+    Bucket, Collected, Hit, HitTold, LatencySummary, Note, ProbeSummary, Probed, Values, count,
+};
 use crate::session::{Origin, Session};
 use crate::spec::Kind;
 use std::collections::{BTreeMap, HashMap};
@@ -216,7 +218,7 @@ impl Quickly {
     fn rows_of_nothing(&self, pid: i32) -> Vec<ProbeSummary> {
         let Some(process) = self.processes.get(&pid) else { return Vec::new() };
         let sites = process.sites.order.iter().filter_map(|number| process.sites.known.get(number));
-        sites.map(|site| site.row(0, None, None)).collect()
+        sites.map(|site| site.row(0, Collected::default())).collect()
     }
 
     fn row(&mut self, pid: i32, main: &str, key: &[u8], row: &Row) -> Option<ProbeSummary> {
@@ -233,25 +235,22 @@ impl Quickly {
             }
         }
         let site = self.processes.get(&pid)?.sites.known.get(&site)?;
-        let folded = self.is_folded.then(|| folded.join(";"));
+        let folded = (self.is_folded && !by.is_empty()).then(|| folded.join(";"));
         match map.value {
             MapValue::Aggregate(of @ (Aggregation::Hist { .. } | Aggregation::LinearHist { .. }))
                 if matches!(self.meaning.form, Form::Hist { .. }) =>
             {
                 let hits = row.hits.iter().fold(0, |sum: u64, count| sum.saturating_add(*count));
-                let keyed = Keyed { by, values: buckets(of, &row.hits, self.meaning.shift), folded };
-                Some(site.row(hits, None, Some(keyed)))
+                let values = buckets(of, &row.hits, self.meaning.shift);
+                Some(site.row(hits, Collected { by, values, folded, latency: None }))
             }
             MapValue::Aggregate(Aggregation::Hist { .. }) => {
-                let times = times(row);
                 let hits = row.hits.iter().fold(0, |sum: u64, count| sum.saturating_add(*count));
-                let keyed = (!by.is_empty()).then_some(Keyed { by, values: Vec::new(), folded });
-                Some(site.row(hits, times, keyed))
+                Some(site.row(hits, Collected { by, folded, latency: times(row), values: Vec::new() }))
             }
             _ => {
                 let hits = row.hits.first().copied().unwrap_or(0);
-                let keyed = (!by.is_empty()).then_some(Keyed { by, values: Vec::new(), folded });
-                Some(site.row(hits, None, keyed))
+                Some(site.row(hits, Collected { by, folded, ..Collected::default() }))
             }
         }
     }
@@ -343,7 +342,7 @@ impl Quickly {
 }
 
 impl Site {
-    fn row(&self, hits: u64, latency: Option<LatencySummary>, keyed: Option<Keyed>) -> ProbeSummary {
+    fn row(&self, hits: u64, collected: Collected) -> ProbeSummary {
         ProbeSummary {
             probe: Arc::clone(&self.probe),
             kind: self.kind,
@@ -351,8 +350,7 @@ impl Site {
             address: self.address,
             hits,
             lost: 0,
-            latency: latency.map(Box::new),
-            keyed: keyed.map(Box::new),
+            collected: (collected != Collected::default()).then(|| Box::new(collected)),
         }
     }
 }
