@@ -54,8 +54,6 @@ pub struct Program {
     pub symbols: Vec<Symbol>,
     /// Maps that, when they are full, let go of the key that was not used for longest, instead of refusing a new one.
     pub evicting: Vec<MapId>,
-    /// Maps of plain values that mean something in the process alone whose hits they hold: each process has its own, and nobody else reads them.
-    pub of_process: Vec<MapId>,
     /// How many rounds all loops of one run of a body may take together.
     pub fuel: u32,
 }
@@ -206,8 +204,19 @@ pub enum SeriesOf {
 pub enum MapSharing {
     /// Each thread its own. It is put together when it is read, by the tool. Probed code only adds to it, or its key holds the thread's id.
     PerThread,
+    /// All threads of a process one, and each process its own: of plain values whose keys mean something there alone.
+    PerProcess(Readers),
     /// All threads and the tool one.
     Shared,
+}
+
+/// Who reads a map of which each process has its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readers {
+    /// The tool, too, which puts together what all of them hold. It does not write to it, but may take keys out.
+    Tool,
+    /// The process alone.
+    Nobody,
 }
 
 /// Bytes that a statement works on.

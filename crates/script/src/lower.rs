@@ -157,7 +157,7 @@ impl<'a> Compiler<'a> {
             .collect();
         // Bodies that were made for single functions run in the target, too.
         let known: Vec<BodyId> = self.compiled.iter().map(|clause| clause.body).collect();
-        sharing::decide(&mut self.output.program, |body| in_target.contains(&body) || !known.contains(&body));
+        sharing::decide(&mut self.output, |body| in_target.contains(&body) || !known.contains(&body));
         let mut warnings = Diagnostics::default();
         for told in self.checker.told.iter().filter(|told| told.severity == Severity::Warning) {
             warnings.push(told.clone());
@@ -296,7 +296,6 @@ impl<'a> Compiler<'a> {
         }
         let map = MapId(self.output.program.maps.len() as u32);
         self.output.program.maps.push(kept::map(asked.len()));
-        self.output.program.of_process.push(map);
         self.output.messages.maps.push(MapPrint {
             name: "(arguments)".into(),
             key: None,

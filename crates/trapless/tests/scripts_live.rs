@@ -403,6 +403,36 @@ fn probes_have_their_own_names_in_each_of_several_processes() {
 }
 
 #[test]
+fn maps_by_thread_are_had_in_several_processes_at_once() {
+    let program = Program::build("scripted", SCRIPTED, &[]);
+    let path = program.path().display();
+    let mut targets = [(); 3].map(|()| program.start(&[]));
+    let before = targets.each_ref().map(Target::text);
+    let script = format!(
+        "uprobe:{path}:called {{ @last[tid] = arg0; @open[tid] = 1; }}
+        uretprobe:{path}:called /@open[tid]/ {{ @calls[pid] = count(); delete(@open, tid); }}"
+    );
+    let live = Live::run_with(&[], &script);
+    for (target, before) in targets.iter_mut().zip(&before) {
+        support::eventually("probes", || target.text() != *before);
+    }
+    let calls = [10, 100, 1];
+    for (target, calls) in targets.iter_mut().zip(calls) {
+        does(target, &format!("call {calls}"));
+    }
+    // What one has left who has gone is there as well.
+    targets[2].signal(libc::SIGKILL);
+    targets[2].wait();
+    let told = live.end();
+    for (target, calls) in targets.iter().zip(calls) {
+        let pid = target.pid();
+        assert_eq!(told.value(&format!("@calls[{pid}]")), calls, "{told:?}");
+        assert_eq!(told.value(&format!("@last[{pid}]")), calls - 1, "{told:?}");
+    }
+    assert!(!told.out.contains("@open["), "{told:?}");
+}
+
+#[test]
 fn a_targets_end_ends_the_script_and_keeps_what_it_has_told() {
     let program = Program::build("scripted", SCRIPTED, &[]);
     for signal in [libc::SIGKILL, libc::SIGTERM] {

@@ -22,8 +22,10 @@ impl Display for Program {
                 MapValue::Bytes(size) => write!(f, " = {size} bytes")?,
                 MapValue::Aggregate(aggregation) => write!(f, " = {aggregation:?}")?,
             }
-            if map.sharing == MapSharing::PerThread {
-                f.write_str(", per thread")?;
+            match map.sharing {
+                MapSharing::PerThread => f.write_str(", per thread")?,
+                MapSharing::PerProcess(_) => f.write_str(", per process")?,
+                MapSharing::Shared => {}
             }
             f.write_char('\n')?;
         }

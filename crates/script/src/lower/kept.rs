@@ -5,7 +5,7 @@
 
 use crate::check::tree::{self, Kind};
 use crate::ir::{
-    Body, Context, Expression, LocalId, Map, MapId, MapSharing, MapValue, Place, Statement, Width,
+    Body, Context, Expression, LocalId, Map, MapId, MapSharing, MapValue, Place, Readers, Statement, Width,
 };
 
 /// How many calls may be under way at once.
@@ -35,7 +35,7 @@ pub fn map(words: usize) -> Map {
         key: 8,
         value: MapValue::Bytes(8 * words as u32),
         capacity: CAPACITY,
-        sharing: MapSharing::Shared,
+        sharing: MapSharing::PerProcess(Readers::Nobody),
     }
 }
 

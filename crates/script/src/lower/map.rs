@@ -3,15 +3,29 @@
 use super::body::{Lowering, binary, scalar, stored, width};
 use super::value::{convert, load};
 use crate::check::convert::converted;
-use crate::check::tree::{Expr, Key};
+use crate::check::tree::{Expr, Key, Kind};
 use crate::check::types::{Aggregate, Of, Type};
-use crate::ir::{Binary, Expression, LocalId, Place, Scalar, Statement, Unary, Width};
+use crate::ir::{Binary, Context, Expression, LocalId, Place, Scalar, Statement, Unary, Width};
 use crate::message::ErrorKind;
 use crate::source::Span;
+
+/// Whether a key holds the thread's or the process's number, so that no two processes have it.
+fn is_of_process(key: &Expr) -> bool {
+    match &key.kind {
+        Kind::Context(Context::Tid | Context::Pid) => true,
+        // No bit of it gets lost.
+        Kind::Convert(of) => width(&key.of).size() >= 4 && is_of_process(of),
+        Kind::Tuple(parts) => parts.iter().any(|(_, part)| is_of_process(part)),
+        _ => false,
+    }
+}
 
 impl Lowering<'_, '_> {
     /// Where the bytes of a key are.
     pub fn key(&mut self, key: &Key) -> Place {
+        if !key.key.as_ref().is_some_and(|key| is_of_process(key)) {
+            self.output.note_foreign(key.map);
+        }
         match &key.key {
             None => Place::Scratch(0),
             Some(key) => self.constant(key).unwrap_or_else(|| self.memory(key)),
@@ -20,7 +34,6 @@ impl Lowering<'_, '_> {
 
     /// A value that is known already, as constant bytes.
     fn constant(&mut self, value: &Expr) -> Option<Place> {
-        use crate::check::tree::Kind;
         match &value.kind {
             Kind::Int(number) => {
                 let size = width(&value.of).size() as usize;

@@ -1,8 +1,8 @@
 //! What all bodies of a script share: constants, messages, maps.
 
-use crate::ir::{ConstantId, MessageId, PartKind, Program};
+use crate::ir::{BodyId, ConstantId, MapId, MessageId, PartKind, Program};
 use crate::message::{Message, Messages};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// The program and its messages, as far as they are made.
 #[derive(Clone, Debug, Default)]
@@ -12,9 +12,22 @@ pub struct Output {
     /// What its messages mean.
     pub messages: Messages,
     constants: HashMap<Vec<u8>, ConstantId>,
+    /// Bodies that ask a map for keys which another process may have, too.
+    foreign: HashSet<(BodyId, MapId)>,
 }
 
 impl Output {
+    /// The body that is made now asks the map for a key which another process may have, too.
+    pub fn note_foreign(&mut self, map: MapId) {
+        let body = BodyId(self.program.bodies.len() as u32);
+        self.foreign.insert((body, map));
+    }
+
+    /// Whether a body asks a map for such keys.
+    pub fn is_foreign(&self, body: BodyId, map: MapId) -> bool {
+        self.foreign.contains(&(body, map))
+    }
+
     /// Constant bytes. Equal ones are kept once.
     pub fn constant(&mut self, bytes: Vec<u8>) -> ConstantId {
         if let Some(known) = self.constants.get(&bytes) {

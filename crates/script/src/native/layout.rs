@@ -58,7 +58,7 @@ fn changed_under_meta(program: &Program, native: &[BodyId]) -> Vec<bool> {
             if let Statement::MapDelete { map, .. } | Statement::MapClear(map) | Statement::MapZero(map) =
                 statement
                 && let Some(declared) = program.maps.get(map.0 as usize)
-                && (is_native || declared.sharing == MapSharing::Shared)
+                && (is_native || declared.sharing != MapSharing::PerThread)
             {
                 changed[map.0 as usize] = true;
             }

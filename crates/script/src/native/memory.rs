@@ -4,7 +4,7 @@
 
 use super::unmask;
 use crate::interp::{Maps, merge};
-use crate::ir::{Aggregation, ClockKind, MapId, MapValue, Program};
+use crate::ir::{Aggregation, ClockKind, MapId, MapSharing, MapValue, Program};
 use std::collections::BTreeMap;
 use trapless_wire::{
     Atomics, Clock, MapKind, MapPlace, SCRIPT_BEGAN, SCRIPT_CGROUP, SCRIPT_GID, SCRIPT_PARENT, SCRIPT_PID,
@@ -64,6 +64,10 @@ pub fn image(program: &Program, layout: &ScriptLayout, about: &About, maps: &mut
     let memory = Memory { program, layout, words: &image, shared: 0, threads: Vec::new() };
     for map in (0..program.maps.len() as u32).map(MapId) {
         let Some(MapValue::Bytes(size)) = memory.value(map) else { continue };
+        if program.maps[map.0 as usize].sharing != MapSharing::Shared {
+            // What others have left means nothing there.
+            continue;
+        }
         for (key, value) in maps.entries(map, size as usize) {
             // It has as much room as the one it comes from.
             memory.set(map, &key, &value);

@@ -99,7 +99,7 @@ fn a_start_is_looked_up_once() {
         "uretprobe:./a:f /pid == 5 && @start[tid]/ { @ns = hist(nsecs - @start[tid]); _ = delete(@start, tid); \
          @start[tid] = nsecs; @n = @start[tid] }",
         "
-        map 0 @start[4 bytes] = 8 bytes
+        map 0 @start[4 bytes] = 8 bytes, per process
         map 1 @ns = Hist { bits: 0 }, per thread
         map 2 @n = 8 bytes
         body 0
@@ -178,5 +178,32 @@ fn maps_are_shared_where_probed_code_reads_them() {
         let (compiled, _) = compiled(script, &World::default()).unwrap();
         let is_own = compiled.program.maps[0].sharing == crate::ir::MapSharing::PerThread;
         assert_eq!(is_own, expected, "{script}");
+    }
+}
+
+#[test]
+fn plain_maps_by_thread_or_process_are_each_processs_own() {
+    for (script, expected) in [
+        (
+            "uprobe:./a:f { @[tid] = nsecs; } uretprobe:./a:f /@[tid]/ { @t = sum(nsecs - @[tid]); delete(@, tid); }",
+            true,
+        ),
+        ("uprobe:./a:f { @[pid, arg0] = 1; } end { print(@); clear(@); }", true),
+        ("uprobe:./a:f { @[(uint64)tid]++; } interval:s:1 { for ($kv : @) { print($kv); } }", true),
+        ("uprobe:./a:f { @[tid] = arg0; if (has_key(@, tid)) { exit() } }", true),
+        ("uprobe:./a:f { @[arg0] = 1; }", false),
+        ("uprobe:./a:f { @ = 1; }", false),
+        ("uprobe:./a:f { @[(uint8)tid] = 1; }", false),
+        ("uprobe:./a:f { @[tid + 1] = 1; }", false),
+        ("uprobe:./a:f { @[tid] = 1; } uprobe:./a:g { print(@[arg0]); }", false),
+        ("uprobe:./a:f { @[tid] = 1; print(len(@)); }", false),
+        ("uprobe:./a:f { @[tid] = 1; clear(@); }", false),
+        ("begin { @[tid] = 1; } uprobe:./a:f /@[tid]/ { exit(); }", false),
+        ("begin { @[tid] = 1; }", false),
+    ] {
+        let (compiled, _) = compiled(script, &World::default()).unwrap();
+        let sharing = compiled.program.maps[0].sharing;
+        let of_process = crate::ir::MapSharing::PerProcess(crate::ir::Readers::Tool);
+        assert_eq!(sharing == of_process, expected, "{script}: {sharing:?}");
     }
 }

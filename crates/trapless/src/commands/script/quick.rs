@@ -28,6 +28,7 @@ use crate::error::Error;
 use crate::report::View;
 use program::{Meaning, Written};
 use std::sync::Arc;
+use trapless_script::ir::{MapSharing, Readers};
 
 /// Does what was asked.
 ///
@@ -46,10 +47,10 @@ pub fn run(run: Run, asked: &Quick) -> Result<u8, Error> {
     let Written { sources, told, .. } = written;
     let mut loaded = load::compiled(&text, script, &sources, told, &known)?;
     drop(known);
-    let maps = (0..).zip(&loaded.compiled.program.maps);
-    let own = maps.filter(|(_, map)| program::OF_PROCESS.contains(&map.name.as_str()));
-    let own: Vec<_> = own.map(|(number, _)| trapless_script::ir::MapId(number)).collect();
-    loaded.compiled.program.of_process.extend(own);
+    let maps = loaded.compiled.program.maps.iter_mut();
+    for map in maps.filter(|map| program::OF_PROCESS.contains(&map.name.as_str())) {
+        map.sharing = MapSharing::PerProcess(Readers::Nobody);
+    }
     let points = Points::chosen(&text, &loaded, &chosen)?;
     let scripted = Arc::new(Scripted::new(&loaded.compiled.program, &points, run.allow_seccomp)?);
     let code: Arc<dyn CodeFor> = scripted.clone();

@@ -3,7 +3,7 @@
 //! | map | where it is |
 //! |---|---|
 //! | of plain values | here while nobody is probed; in the shared memory of the process that is; here again when that has gone |
-//! | of plain values that mean something in one process alone | in the shared memory of that process, and nowhere else |
+//! | of plain values that mean something in one process alone | in the shared memory of that process; here what those have left who have gone, where anybody reads it |
 //! | of aggregations | what was added here, what those have left who have gone, and what lies in the memory of all who are probed, put together when it is read |
 //!
 //! Aggregations that each thread has for itself nobody takes away from a thread. What is cleared of them is *set aside*, and taken off from
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use trapless_engine::ScriptMemory;
 use trapless_script::interp::maps::Tables;
 use trapless_script::interp::{Added, Maps, merge};
-use trapless_script::ir::{Aggregation, MapId, MapSharing, MapValue, Program};
+use trapless_script::ir::{Aggregation, Map, MapId, MapSharing, MapValue, Program, Readers};
 use trapless_script::native::memory::Memory;
 use trapless_wire::ScriptLayout;
 
@@ -33,6 +33,16 @@ pub(super) struct Store {
     aside: HashMap<MapId, Aside>,
     /// Updates that were dropped by those who have gone.
     dropped: HashMap<MapId, u64>,
+}
+
+/// How a map is kept.
+enum Kept {
+    /// Plain values, in one place.
+    One,
+    /// Plain values, where each process has its own.
+    Each(Readers),
+    /// An aggregation, which is put together.
+    Put(Aggregation),
 }
 
 /// What is taken off.
@@ -95,18 +105,22 @@ impl Store {
         for map in self.ids() {
             let view = view(&self.program, &self.layout, &memory);
             *self.dropped.entry(map).or_default() += view.dropped(map);
-            if self.program.of_process.contains(&map) {
-                continue;
-            }
             let entries = view.entries(map);
-            match self.aggregation(map) {
-                None => {
+            match self.kept(map) {
+                Kept::One => {
                     self.own.clear(map);
                     for (key, value) in entries {
                         self.own.set(map, &key, &value);
                     }
                 }
-                Some(aggregation) => put_together(aggregation, self.left.entry(map).or_default(), entries),
+                Kept::Each(Readers::Nobody) => {}
+                Kept::Each(Readers::Tool) => {
+                    let lost = entries.iter().filter(|(key, value)| !self.own.set(map, key, value)).count();
+                    *self.dropped.entry(map).or_default() += lost as u64;
+                }
+                Kept::Put(aggregation) => {
+                    put_together(aggregation, self.left.entry(map).or_default(), entries)
+                }
             }
         }
     }
@@ -122,14 +136,15 @@ impl Store {
 
     /// Maps of plain values, without those that each process has for itself.
     fn plain(&self) -> impl Iterator<Item = MapId> + '_ {
-        let is_everybodys = |map: &MapId| !self.program.of_process.contains(map);
-        self.ids().filter(is_everybodys).filter(|map| self.aggregation(*map).is_none())
+        self.ids().filter(|map| matches!(self.kept(*map), Kept::One))
     }
 
-    fn aggregation(&self, map: MapId) -> Option<Aggregation> {
-        match self.program.maps.get(map.0 as usize)?.value {
-            MapValue::Aggregate(aggregation) => Some(aggregation),
-            MapValue::Bytes(_) => None,
+    /// How a map is kept.
+    fn kept(&self, map: MapId) -> Kept {
+        match self.program.maps.get(map.0 as usize) {
+            Some(Map { value: MapValue::Aggregate(aggregation), .. }) => Kept::Put(*aggregation),
+            Some(Map { sharing: MapSharing::PerProcess(readers), .. }) => Kept::Each(*readers),
+            _ => Kept::One,
         }
     }
 
@@ -141,10 +156,30 @@ impl Store {
         self.program.maps.get(map.0 as usize).is_some_and(|map| map.sharing == MapSharing::PerThread)
     }
 
+    /// The maps of all who are probed.
+    fn views(&self) -> impl Iterator<Item = Memory<'_, trapless_engine::Region>> {
+        self.attached.values().map(|memory| view(&self.program, &self.layout, memory))
+    }
+
     /// The memory that plain maps lie in, if they lie in one.
     fn home(&self) -> Option<Memory<'_, trapless_engine::Region>> {
-        let memory = self.attached.values().next()?;
-        Some(view(&self.program, &self.layout, memory))
+        self.views().next()
+    }
+
+    /// Whether values of a map may be here.
+    fn is_here(&self, map: MapId) -> bool {
+        match self.kept(map) {
+            Kept::One => self.attached.is_empty(),
+            Kept::Each(_) => true,
+            Kept::Put(_) => false,
+        }
+    }
+
+    /// What all processes hold in a map of which each has its own, and have left.
+    fn gathered(&self, map: MapId) -> Entries {
+        let mut all: Entries = self.own.clone().entries(map, self.value_size(map)).into_iter().collect();
+        self.views().for_each(|view| all.extend(view.entries(map)));
+        all
     }
 
     /// All that was ever added to an aggregation and is not out of it: what was cleared is in it, where it cannot be taken out.
@@ -233,19 +268,19 @@ fn take_off(aggregation: Aggregation, from: &mut [u8], what: &[u8]) {
 
 impl Maps for Store {
     fn load(&mut self, map: MapId, key: &[u8], into: &mut [u8]) -> bool {
-        let found = match self.aggregation(map) {
-            Some(aggregation) => self.aggregated(map, aggregation).remove(key),
-            None => match self.home() {
-                Some(home) => home.load(map, key),
-                None => return self.own.load(map, key, into),
-            },
+        let found = match (self.kept(map), self.home()) {
+            (Kept::Put(aggregation), _) => self.aggregated(map, aggregation).remove(key),
+            (Kept::One, Some(home)) => home.load(map, key),
+            (Kept::Each(_), _) => self.views().find_map(|view| view.load(map, key)),
+            (Kept::One, None) => None,
         };
         match found {
             Some(value) if value.len() == into.len() => {
                 into.copy_from_slice(&value);
                 true
             }
-            _ => false,
+            Some(_) => false,
+            None => self.is_here(map) && self.own.load(map, key, into),
         }
     }
 
@@ -264,67 +299,57 @@ impl Maps for Store {
     }
 
     fn delete(&mut self, map: MapId, key: &[u8]) -> bool {
-        let Some(aggregation) = self.aggregation(map) else {
-            return match self.home() {
-                Some(home) => home.delete(map, key),
-                None => self.own.delete(map, key),
-            };
-        };
-        let was_there = self.aggregated(map, aggregation).contains_key(key);
-        if self.is_per_thread(map) {
-            self.set_aside(map, aggregation, Some(key), false);
-        } else {
-            self.own.delete(map, key);
-            self.left.entry(map).or_default().remove(key);
-            for memory in self.attached.values() {
-                view(&self.program, &self.layout, memory).delete(map, key);
+        let was_there = self.has(map, key);
+        match self.kept(map) {
+            Kept::Put(aggregation) if self.is_per_thread(map) => {
+                self.set_aside(map, aggregation, Some(key), false)
+            }
+            _ => {
+                self.own.delete(map, key);
+                self.left.entry(map).or_default().remove(key);
+                self.views().for_each(|view| {
+                    view.delete(map, key);
+                });
             }
         }
         was_there
     }
 
     fn has(&mut self, map: MapId, key: &[u8]) -> bool {
-        match (self.aggregation(map), self.home()) {
-            (Some(aggregation), _) => self.aggregated(map, aggregation).contains_key(key),
-            (None, Some(home)) => home.load(map, key).is_some(),
-            (None, None) => self.own.has(map, key),
+        match (self.kept(map), self.home()) {
+            (Kept::Put(aggregation), _) => self.aggregated(map, aggregation).contains_key(key),
+            (Kept::Each(_), _) => self.gathered(map).contains_key(key),
+            (Kept::One, Some(home)) => home.load(map, key).is_some(),
+            (Kept::One, None) => self.own.has(map, key),
         }
     }
 
     fn length(&mut self, map: MapId) -> u64 {
-        match (self.aggregation(map), self.home()) {
-            (Some(aggregation), _) => self.aggregated(map, aggregation).len() as u64,
-            (None, Some(home)) => home.entries(map).len() as u64,
-            (None, None) => self.own.length(map),
-        }
+        self.entries(map, self.value_size(map)).len() as u64
     }
 
     fn clear(&mut self, map: MapId) {
-        match self.aggregation(map) {
-            Some(aggregation) if self.is_per_thread(map) => self.set_aside(map, aggregation, None, false),
-            aggregation => {
+        match self.kept(map) {
+            Kept::Put(aggregation) if self.is_per_thread(map) => {
+                self.set_aside(map, aggregation, None, false)
+            }
+            _ => {
                 self.own.clear(map);
                 self.left.remove(&map);
-                if aggregation.is_some() || !self.attached.is_empty() {
-                    for memory in self.attached.values() {
-                        view(&self.program, &self.layout, memory).clear(map);
-                    }
-                }
+                self.views().for_each(|view| view.clear(map));
             }
         }
     }
 
     fn zero(&mut self, map: MapId) {
-        match self.aggregation(map) {
-            Some(aggregation) if self.is_per_thread(map) => self.set_aside(map, aggregation, None, true),
+        match self.kept(map) {
+            Kept::Put(aggregation) if self.is_per_thread(map) => self.set_aside(map, aggregation, None, true),
             _ => {
                 self.own.zero(map);
                 if let Some(left) = self.left.get_mut(&map) {
                     left.values_mut().for_each(|value| value.fill(0));
                 }
-                for memory in self.attached.values() {
-                    view(&self.program, &self.layout, memory).zero(map);
-                }
+                self.views().for_each(|view| view.zero(map));
             }
         }
     }
@@ -338,18 +363,18 @@ impl Maps for Store {
         self.entries(map, size).into_iter().map(|(key, _)| key).collect()
     }
 
-    fn entries(&mut self, map: MapId, size: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let _ = size;
-        match (self.aggregation(map), self.home()) {
-            (Some(aggregation), _) => self.aggregated(map, aggregation).into_iter().collect(),
-            (None, Some(home)) => home.entries(map).into_iter().collect(),
-            (None, None) => self.own.entries(map, self.value_size(map)),
+    fn entries(&mut self, map: MapId, _size: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
+        match (self.kept(map), self.home()) {
+            (Kept::Put(aggregation), _) => self.aggregated(map, aggregation).into_iter().collect(),
+            (Kept::Each(_), _) => self.gathered(map).into_iter().collect(),
+            (Kept::One, Some(home)) => home.entries(map).into_iter().collect(),
+            (Kept::One, None) => self.own.entries(map, self.value_size(map)),
         }
     }
 
     fn dropped(&self, map: MapId) -> u64 {
         let gone = self.dropped.get(&map).copied().unwrap_or(0);
-        let now = self.attached.values().map(|memory| view(&self.program, &self.layout, memory).dropped(map));
+        let now = self.views().map(|view| view.dropped(map));
         self.own.dropped(map).wrapping_add(gone).wrapping_add(now.fold(0, u64::wrapping_add))
     }
 }
