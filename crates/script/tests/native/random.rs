@@ -249,15 +249,19 @@ pub fn options(addresses: Vec<u64>) -> Options {
     Options { contexts: contexts.collect(), addresses, is_of_threads: false, ..Options::default() }
 }
 
-/// Three pages with a string over each border, of which the last is gone; and addresses that are none.
+/// Three pages with a string over each border, with a mebibyte before and behind them that is gone, so that what others map meanwhile is out
+/// of reach; and addresses that are none.
 pub fn memory() -> (crate::machine::Mapping, Vec<u64>) {
-    let mapping = crate::machine::Mapping::new(4 * 4096);
-    for index in 0..3 * 4096 {
+    const GONE: usize = 1 << 20;
+    const PAGES: usize = 3 * 4096;
+    let mapping = crate::machine::Mapping::new((PAGES + 2 * GONE) as u64);
+    for index in 0..PAGES {
         // SAFETY: within the mapping, which nobody else has.
-        unsafe { mapping.address.add(index).write((index % 23) as u8) };
+        unsafe { mapping.address.add(GONE + index).write((index % 23) as u8) };
     }
-    mapping.protect(3 * 4096, 4096, libc::PROT_NONE);
-    let at = mapping.address as u64;
+    mapping.protect(0, GONE, libc::PROT_NONE);
+    mapping.protect(GONE + PAGES, GONE, libc::PROT_NONE);
+    let at = mapping.address as u64 + GONE as u64;
     let addresses = vec![
         at,
         at + 4096,
