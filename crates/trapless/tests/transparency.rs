@@ -344,8 +344,11 @@ fn a_busy_redis_is_probed_and_left_as_it_was() {
         let cli = installed("redis-cli").unwrap();
         let asked = finish(Command::new(cli).arg("-s").arg(&redis.socket).args(["incr", "answers"]));
         assert!(asked.out.trim().parse::<u64>().is_ok(), "{asked:?}");
-        // A thread may have to return once more before the last of the memory goes.
-        support::tool::detach(pid);
+        // Threads may have to return, and their stacks to be written over, before the last of the memory goes.
+        eventually("nothing leads into memory of ours", || {
+            support::tool::detach(pid);
+            run(&["status", "-p", &process, "-f", "json"]).out.is_empty()
+        });
         text.assert_restored(pid);
     }
 }
