@@ -73,6 +73,8 @@ pub struct Clause {
     pub takes: Takes,
     /// What it uses of the stack: [`Code::frame`].
     pub frame: u32,
+    /// [`Code::vectors`].
+    pub vectors: bool,
 }
 
 /// The clauses of a site, in the order in which they run.
@@ -120,8 +122,8 @@ impl Script {
     /// A clause that calls the body with this number, if there is one.
     #[must_use]
     pub fn clause(&self, body: u16) -> Option<Clause> {
-        let &Code { takes, frame, .. } = self.program.bodies.get(usize::from(body))?;
-        Some(Clause { body, takes, frame })
+        let &Code { takes, frame, vectors, .. } = self.program.bodies.get(usize::from(body))?;
+        Some(Clause { body, takes, frame, vectors })
     }
 
     /// Fails if a piece is not [sound](Code::is_sound), or there is too much.
@@ -208,9 +210,9 @@ impl Script {
         let (offsets, _) = self.offsets();
         let first = self.program.routines.len();
         let place = |body: u16| offsets.get(first + usize::from(body)).map_or(0, |offset| address + offset);
-        let run = |(index, &Clause { body, takes, frame }): (usize, &Clause)| {
+        let run = |(index, &Clause { body, takes, frame, vectors }): (usize, &Clause)| {
             let operands = operands.get(index).map_or(&[][..], Vec::as_slice);
-            Run { body: place(body), takes, frame, site, operands }
+            Run { body: place(body), takes, frame, vectors, site, operands }
         };
         clauses.iter().enumerate().map(run).collect()
     }

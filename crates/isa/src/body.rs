@@ -4,18 +4,22 @@
 //! *routines* by bodies and by each other. A piece is position-independent, but for its [holes](Hole): words in its code that hold an
 //! absolute address of the target and are filled in once that is known.
 //!
-//! # How a body is called, on x86-64
+//! # How a body is called
 //!
-//! - The body keeps every register, those of vectors too, the x87's and `MXCSR`. The arithmetic flags it may lose: they are the detour's
-//!   to keep. It returns nothing. The direction flag is the program's, so a body uses no string instructions.
-//! - r15 is the address of the thread's own block, in which the script's own part begins at a constant offset (`SCRIPT_BLOCK` of
-//!   `trapless-wire`). Threads without a block run no bodies; what they would have run is counted.
-//! - At an entry the registers of the six integer arguments ([`ARGUMENTS`]) are what they were when the probe was hit.
+//! What differs between machines is in [`Convention`].
+//!
+//! - The body keeps every register, those of vectors too, but for the few that are [lost](Convention::lost). The arithmetic flags it may
+//!   lose: they are the detour's to keep. It returns nothing. On x86-64 it keeps the x87's registers and `MXCSR`, and the direction flag is
+//!   the program's, so a body uses no string instructions. On arm64 the flags that calculations with floating-point numbers leave (`FPSR`)
+//!   are the detour's to keep, too.
+//! - One [register](Convention::block) is the address of the thread's own block, in which the script's own part begins at a constant offset
+//!   (`SCRIPT_BLOCK` of `trapless-wire`). Threads without a block run no bodies; what they would have run is counted.
+//! - At an entry the registers of the integer [arguments](Convention::arguments) are what they were when the probe was hit.
 //! - At a return they hold what [`Returned`] says, in its order.
-//! - Behind the return address of the body's call lie its [extras](Extra): eight bytes each, those that [`Code::takes`] names and no
-//!   others, in the order of the enum.
-//! - The stack pointer is a multiple of 8, and maybe none of 16: a probe may stand at any instruction. At most [`Code::frame`] bytes below
-//!   it are used.
+//! - On the stack, behind the return address where calls push one, lie its [extras](Extra): eight bytes each, those that [`Code::takes`]
+//!   names and no others, in the order of the enum.
+//! - On x86-64 the stack pointer is a multiple of 8, and maybe none of 16: a probe may stand at any instruction. At most [`Code::frame`]
+//!   bytes below it are used.
 //! - It runs in the process that was attached, never in children that were forked or share its memory: what they would have run is
 //!   counted ([`BLOCK_UNRUN`](crate::detour::BLOCK_UNRUN)).
 //!
@@ -46,6 +50,9 @@ pub struct Code {
     pub frame: u32,
     /// The operands of a USDT probe that it asks for, where it takes [`Extra::Operands`].
     pub operands: Vec<Wanted>,
+    /// Whether it, or what it calls, loses what longer vectors hold beyond what bodies keep of them: it works with vector registers, or makes
+    /// system calls, on a machine whose vectors may be longer (arm64).
+    pub vectors: bool,
 }
 
 /// An absolute address that a piece of code holds.
@@ -77,6 +84,8 @@ pub struct Run<'a> {
     pub takes: Takes,
     /// What it uses of the stack: as its [`Code::frame`].
     pub frame: u32,
+    /// As its [`Code::vectors`].
+    pub vectors: bool,
     /// What [`Extra::Site`] says.
     pub site: u32,
     /// What each of its [`Code::operands`] is at the site.
@@ -151,23 +160,100 @@ impl Code {
 /// the arguments of the call; the first of these becomes its result. `None` where there is none.
 #[must_use]
 pub fn system_call(machine: crate::Machine) -> Option<Code> {
-    (machine == crate::Machine::X86_64).then(crate::x86::system_call::routine)
+    match machine {
+        crate::Machine::X86_64 => Some(crate::x86::system_call::routine()),
+        crate::Machine::AArch64 => Some(crate::aarch64::system_call::routine()),
+        _ => None,
+    }
 }
 
-/// The registers that hold the six integer arguments of a body on x86-64, by their DWARF numbers: rdi, rsi, rdx, rcx, r8, r9.
-pub const ARGUMENTS: [u8; 6] = [5, 4, 1, 2, 8, 9];
+/// What of the convention by which bodies are called is a machine's own. Registers are by their DWARF numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Convention {
+    /// The registers of the integer arguments, in their order.
+    pub arguments: &'static [u8],
+    /// The names of the general registers in the order of DWARF, in which [`Extra::Registers`] has them.
+    pub registers: &'static [&'static str],
+    /// The register that holds the address of the thread's block.
+    pub block: u8,
+    /// The stack pointer.
+    pub stack_pointer: u8,
+    /// The frame pointer.
+    pub frame_pointer: u8,
+    /// The register by which compilers know their frame where the stack pointer moves and the frame pointer is another's.
+    pub base_pointer: u8,
+    /// The register that holds the return address at an entry; `None` where that lies at the stack pointer.
+    pub link: Option<u8>,
+    /// Registers that bodies and routines may lose.
+    pub lost: &'static [u8],
+}
 
-/// What the first arguments of a body are at a return. The last register holds anything.
+impl Convention {
+    /// Bytes between the stack pointer and the first extra when a body begins: the return address, where calls push it.
+    #[must_use]
+    pub const fn pushed(&self) -> u32 {
+        if self.link.is_some() { 0 } else { 8 }
+    }
+
+    /// That of a machine; `None` where detours call no bodies.
+    ///
+    /// ```
+    /// use trapless_isa::{Machine, body::Convention};
+    /// let convention = Convention::of(Machine::X86_64).unwrap();
+    /// assert_eq!(convention.registers[usize::from(convention.arguments[0])], "rdi");
+    /// assert_eq!(Convention::of(Machine::I386), None);
+    /// ```
+    #[must_use]
+    pub const fn of(machine: crate::Machine) -> Option<&'static Convention> {
+        match machine {
+            crate::Machine::X86_64 => Some(&X86_64),
+            crate::Machine::AArch64 => Some(&AARCH64),
+            _ => None,
+        }
+    }
+}
+
+static X86_64: Convention = Convention {
+    arguments: &[5, 4, 1, 2, 8, 9],
+    registers: &[
+        "rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", "r8", "r9", "r10", "r11", "r12", "r13",
+        "r14", "r15",
+    ],
+    block: 15,
+    stack_pointer: 7,
+    frame_pointer: 6,
+    base_pointer: 3,
+    link: None,
+    lost: &[],
+};
+
+static AARCH64: Convention = Convention {
+    arguments: &[0, 1, 2, 3, 4, 5, 6, 7],
+    registers: &[
+        "x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7", "x8", "x9", "x10", "x11", "x12", "x13", "x14", "x15",
+        "x16", "x17", "x18", "x19", "x20", "x21", "x22", "x23", "x24", "x25", "x26", "x27", "x28", "x29",
+        "x30", "sp",
+    ],
+    block: 21,
+    stack_pointer: 31,
+    frame_pointer: 29,
+    base_pointer: 19,
+    link: Some(30),
+    lost: &[16, 17],
+};
+
+/// What the first arguments of a body are at a return. The registers behind them hold anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Returned {
-    /// rax.
+    /// rax, x0.
     Result,
-    /// rdx.
+    /// rdx, x1.
     Second,
-    /// The address of the stack slot of the return address, by which the call is known.
+    /// The address by which the call is known: of the stack slot of the return address, or where calls push none the stack pointer of the
+    /// entry.
     Slot,
-    /// The low 64 bits of xmm0.
+    /// The low 64 bits of xmm0, v0.
     Float,
     /// The return address.
     ReturnAddress,
@@ -179,11 +265,12 @@ pub enum Returned {
 pub enum Extra {
     /// A constant of the site and the clause.
     Site,
-    /// Clock ticks: the time stamp counter.
+    /// Clock ticks: the time stamp counter, or the virtual counter of arm64.
     Time,
     /// At a return, the clock ticks at the call's entry, whose detour reads the clock only where that is taken. At an entry 0.
     Entered,
-    /// On which processor the thread was a moment ago: its number in bits 0..12, its node in those above; what `rdtscp` puts in ecx.
+    /// On which processor the thread was a moment ago: its number in bits 0..12, its node in those above; what `rdtscp` puts in ecx. Not on
+    /// arm64.
     Processor,
     /// The thread's number, as the C library's control block has it; 0 where nobody knows where that is.
     Tid,
@@ -192,21 +279,15 @@ pub enum Extra {
     /// The address of the probe, a constant. At a return it is that of the entry; where calls are noted, of the instruction by which the
     /// function is left.
     InstructionPointer,
-    /// The address of 16 words: the registers as they were at the hit, in the order of DWARF ([`REGISTERS`]). At the entry of a function of
-    /// Go's whose stack is asked for room, r12 and r13 hold nothing, and are told as anything.
+    /// The address of a word for each of the [general registers](Convention::registers) as it was at the hit, in the order of DWARF. At the
+    /// entry of a function of Go's whose stack is asked for room, r12 and r13 hold nothing, and are told as anything.
     Registers,
-    /// The address of 8 words: the low halves of xmm0..xmm7.
+    /// The address of 8 words: the low halves of xmm0..xmm7, v0..v7.
     Floats,
     /// The address of what the probe's operands are that the body asks for, in the order of [`Code::operands`]: two words each
     /// ([`crate::passed`]). At a return there are none.
     Operands,
 }
-
-/// DWARF's order of the general registers of x86-64, in which [`Extra::Registers`] has them.
-pub const REGISTERS: [&str; 16] = [
-    "rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", "r8", "r9", "r10", "r11", "r12", "r13", "r14",
-    "r15",
-];
 
 impl Extra {
     /// All of them, in their order.
@@ -238,8 +319,8 @@ impl Takes {
     /// use trapless_isa::body::{Extra, Takes};
     /// let takes = Takes::of(&[Extra::Tid, Extra::Time]);
     /// assert!(takes.has(Extra::Time) && !takes.has(Extra::Site));
-    /// // Where each lies: the return address is at 0.
-    /// assert_eq!((takes.offset(Extra::Time), takes.offset(Extra::Tid)), (Some(8), Some(16)));
+    /// // In which order they lie.
+    /// assert_eq!((takes.index(Extra::Time), takes.index(Extra::Tid)), (Some(0), Some(1)));
     /// ```
     #[must_use]
     pub const fn of(extras: &[Extra]) -> Takes {
@@ -280,11 +361,12 @@ impl Takes {
         self.0.count_ones()
     }
 
-    /// How far above the stack pointer an extra lies when the body begins, where the return address is at 0; `None` where it is none
-    /// of them.
+    /// How many of them lie before an extra; `None` where it is none of them.
+    ///
+    /// It lies eight times as many bytes behind the first, which begins [`Convention::pushed`] above the stack pointer.
     #[must_use]
-    pub fn offset(self, extra: Extra) -> Option<u32> {
-        self.has(extra).then(|| 8 + 8 * (self.0 & ((1 << extra as u16) - 1)).count_ones())
+    pub fn index(self, extra: Extra) -> Option<u32> {
+        self.has(extra).then(|| (self.0 & ((1 << extra as u16) - 1)).count_ones())
     }
 }
 
@@ -346,9 +428,9 @@ mod tests {
     fn extras_lie_in_their_order_whatever_others_there_are() {
         for bits in 0..1u16 << Extra::ALL.len() {
             let takes = Takes(bits);
-            let offsets: Vec<_> = takes.iter().filter_map(|extra| takes.offset(extra)).collect();
-            let expected: Vec<_> = (1..=takes.count()).map(|word| 8 * word).collect();
-            assert_eq!(offsets, expected, "{takes:?}");
+            let places: Vec<_> = takes.iter().filter_map(|extra| takes.index(extra)).collect();
+            let expected: Vec<_> = (0..takes.count()).collect();
+            assert_eq!(places, expected, "{takes:?}");
             assert_eq!(takes.iter().collect::<Takes>(), takes);
         }
     }

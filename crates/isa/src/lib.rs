@@ -79,6 +79,19 @@ pub enum Machine {
 }
 
 impl Machine {
+    /// That of this program; `None` where it is none of them.
+    pub const HOST: Option<Machine> = if cfg!(target_arch = "x86_64") {
+        Some(Machine::X86_64)
+    } else if cfg!(target_arch = "x86") {
+        Some(Machine::I386)
+    } else if cfg!(target_arch = "aarch64") {
+        Some(Machine::AArch64)
+    } else if cfg!(all(target_arch = "powerpc64", target_endian = "little")) {
+        Some(Machine::PowerPc64Le)
+    } else {
+        None
+    };
+
     /// The instruction set itself.
     pub fn isa(self) -> &'static dyn Isa {
         match self {

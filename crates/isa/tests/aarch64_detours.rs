@@ -8,6 +8,7 @@ mod aarch64;
 
 use aarch64::{Function, compile, functions, qemu, run};
 use std::{collections::BTreeMap, fs, path::Path};
+use trapless_isa::body::{Extra, Run, Runs, Takes};
 use trapless_isa::{BranchTargets, Detour, DetourRequest, Layout, Machine, Site, detour, payload::*};
 
 /// Functions with their entries and returns in one round. No returns: probed at the entry only.
@@ -61,6 +62,8 @@ const DATA: u64 = 0x50_0000_0000;
 const HITS: u32 = detour::BLOCK_COUNTERS;
 /// Bytes of one function's counters: entries, returns, lost, and a histogram.
 const STRIDE: u32 = 24 + detour::LATENCY_BUCKETS + 8 * detour::LATENCY_LENGTH;
+/// Where bodies count that are called at entries and returns: in the histogram, which is not made then.
+const BODIES: [u32; 2] = [24, 32];
 const RING: u32 = 0x4_0000;
 const RING_BITS: u32 = 10;
 
@@ -142,12 +145,22 @@ fn patched_run(
     payload: impl Fn(u32, u32, bool) -> Payload,
     walk: Payload,
 ) -> Option<Outcome> {
+    patched_run_with(layout, payload, walk, Takes::NONE)
+}
+
+/// The same, with bodies that take something.
+fn patched_run_with(
+    layout: Layout,
+    payload: impl Fn(u32, u32, bool) -> Payload,
+    walk: Payload,
+    takes: Takes,
+) -> Option<Outcome> {
     let (qemu, program) = (qemu()?, compile("selfpatch.c")?);
     let functions = functions(&program);
     let mut names: Vec<_> = ROUND.iter().map(|&(name, _, returns)| (name, returns.is_some())).collect();
     names.extend(["leaf_signal", "yields"].into_iter().chain(WALKERS.map(|w| w.0)).map(|name| (name, true)));
     names.push(("walk", false));
-    let plan = plan(&layout, &functions, &names, payload, walk);
+    let plan = plan(&layout, &functions, &names, payload, walk, takes);
     let files = ["plan", "out"].map(|end| program.with_extension(end));
     fs::write(&files[0], plan.0).unwrap();
     let output = run(&qemu, &program, &[&files[0], &files[1]]);
@@ -178,6 +191,7 @@ fn plan(
     names: &[(&str, bool)],
     payload: impl Fn(u32, u32, bool) -> Payload,
     walk: Payload,
+    takes: Takes,
 ) -> Plan {
     let isa = Machine::AArch64.isa();
     let runtime = isa.runtime(ARENA, layout).unwrap();
@@ -190,16 +204,26 @@ fn plan(
         let displaced = isa.verdict(&site).jump.unwrap_or_else(|reason| panic!("{name}: {reason}"));
         let offset = (displaced.start - address) as usize;
         let detour_address = ARENA + arena.len() as u64;
+        let counters = HITS + index as u32 * STRIDE;
+        let run = |name: &str, counter| Run {
+            body: functions[name].address,
+            takes,
+            frame: 1024,
+            vectors: true,
+            site: counters + counter,
+            operands: &[],
+        };
+        let runs = [run("body_at_entry", BODIES[0]), run("body_at_return", BODIES[1])];
         let Detour { code: machine_code, .. } = isa
             .detour(&DetourRequest {
-                runs: trapless_isa::body::Runs::default(),
+                runs: Runs { entry: &runs[..1], at_return: &runs[1..] },
                 address: detour_address,
                 displaced,
                 original: &code[offset..offset + 4],
                 site: &site,
                 payload: match name {
                     "walk" => walk,
-                    _ => payload(HITS + index as u32 * STRIDE, 2 * index as u32, returns),
+                    _ => payload(counters, 2 * index as u32, returns),
                 },
                 stack: detour::Stack::Enough,
                 layout,
@@ -373,6 +397,69 @@ fn threads_without_a_block_share_the_overflow_block() {
     let layout = Layout { block_count: 3, ..layout() };
     let Some(outcome) = patched_run(layout, count_pairs, Payload::default()) else { return };
     returns_are_exact(&outcome);
+}
+
+const TAKES: Takes = Takes::of(&[
+    Extra::Site,
+    Extra::Time,
+    Extra::Entered,
+    Extra::Tid,
+    Extra::StackPointer,
+    Extra::InstructionPointer,
+    Extra::Registers,
+    Extra::Floats,
+]);
+
+fn call_bodies(offset: u32, id: u32, returns: bool) -> Payload {
+    let Payload { followed, .. } = count_pairs(offset, id, returns);
+    let (count, run) = (EntryStep::Count(offset), EntryStep::Run(TAKES));
+    let (count_return, run_at_return) = (ReturnStep::Count(offset + 8), ReturnStep::Run(TAKES));
+    let (entry, steps) = match id / 2 % 2 {
+        0 => ([count, run], [count_return, run_at_return]),
+        _ => ([run, count], [run_at_return, count_return]),
+    };
+    let followed = followed.map(|followed| Followed { steps: Steps::of(steps), ..followed });
+    Payload { entry: Steps::of(entry), followed, ..Payload::default() }
+}
+
+/// How often bodies were called at entries and returns of all functions, and how often they were not.
+fn called(outcome: &Outcome) -> [u64; 3] {
+    let mut called = [0, 0];
+    for name in &outcome.names {
+        let base = u64::from(HITS) + outcome.index(name) * u64::from(STRIDE);
+        for (called, counter) in called.iter_mut().zip(BODIES) {
+            *called += outcome.sum(&outcome.after, base + u64::from(counter));
+        }
+    }
+    [called[0], called[1], outcome.sum(&outcome.after, u64::from(detour::BLOCK_UNRUN))]
+}
+
+#[test]
+fn bodies_are_called_at_each_entry_and_return_and_told_what_there_was() {
+    let Some(outcome) = patched_run_with(layout(), call_bodies, Payload::default(), TAKES) else { return };
+    returns_are_exact(&outcome);
+    for name in outcome.names.iter().filter(|name| *name != "walk") {
+        let base = u64::from(HITS) + outcome.index(name) * u64::from(STRIDE);
+        let sum = |at: u32| outcome.sum(&outcome.after, base + u64::from(at));
+        assert_eq!([sum(BODIES[0]), sum(BODIES[1])], [sum(0), sum(8)], "{name}");
+    }
+    assert_eq!(called(&outcome)[2], 0);
+}
+
+#[test]
+fn threads_without_a_block_call_no_bodies_and_are_counted() {
+    let layout = Layout { block_count: 3, ..layout() };
+    let Some(outcome) = patched_run_with(layout, call_bodies, Payload::default(), TAKES) else { return };
+    returns_are_exact(&outcome);
+    let hits: u64 = outcome
+        .names
+        .iter()
+        .map(|name| u64::from(HITS) + outcome.index(name) * u64::from(STRIDE))
+        .map(|base| outcome.sum(&outcome.after, base) + outcome.sum(&outcome.after, base + 8))
+        .sum();
+    let [at_entry, at_return, unrun] = called(&outcome);
+    assert!(unrun > 0 && at_entry > 0 && at_return > 0, "{:?}", called(&outcome));
+    assert_eq!(at_entry + at_return + unrun, hits);
 }
 
 #[test]

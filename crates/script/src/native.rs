@@ -31,7 +31,7 @@ use emit::Workshop;
 use layout::MapCode;
 use routines::Registry;
 use trapless_isa::Machine;
-use trapless_isa::body::{Code, MOST_FRAME};
+use trapless_isa::body::{Code, Convention, MOST_FRAME};
 use trapless_wire::ScriptLayout;
 
 /// What code is made for.
@@ -41,6 +41,17 @@ pub struct Target {
     pub machine: Machine,
     /// Log2 of the size of each thread's ring of messages.
     pub ring_bits: u32,
+}
+
+impl Target {
+    /// That of the machine that this program runs on.
+    ///
+    /// # Errors
+    /// It is none that is known.
+    pub fn here(ring_bits: u32) -> Result<Target, Refusal> {
+        let machine = Machine::HOST.ok_or(Refusal::Missing("code for this machine"))?;
+        Ok(Target { machine, ring_bits })
+    }
 }
 
 /// Where a body runs.
@@ -142,6 +153,7 @@ pub fn unmask(aggregation: Aggregation, words: &mut [u64]) {
 struct Common<'a> {
     program: &'a Program,
     target: Target,
+    convention: &'static Convention,
     layout: &'a ScriptLayout,
     maps: Vec<MapCode>,
 }
@@ -155,7 +167,8 @@ pub fn compile(
     bodies: &[(BodyId, Moment)],
     target: &Target,
 ) -> Result<NativeProgram, Refusal> {
-    let mut workshop = Workshop::new(isa(target.machine)?);
+    let convention = Convention::of(target.machine).ok_or(Refusal::Machine(target.machine))?;
+    let mut workshop = Workshop::new(isa(target.machine)?, target.machine);
     let native: Vec<BodyId> = bodies.iter().map(|body| body.0).collect();
     for &body in &native {
         program.bodies.get(body.0 as usize).ok_or(Refusal::NoBody(body))?;
@@ -163,23 +176,26 @@ pub fn compile(
     }
     let layout = layout::lay_out(program, &native, target.ring_bits)?;
     let maps = layout::maps(program, &layout);
-    let common = Common { program, target: *target, layout: &layout, maps };
+    let common = Common { program, target: *target, convention, layout: &layout, maps };
     let mut registry = Registry::default();
     let mut pieces = Vec::new();
     for &(body, moment) in bodies {
         pieces.push(body::compile(&mut workshop, &common, &mut registry, body, moment)?);
     }
     let routines = registry.compile(&mut workshop, &common)?;
-    let frames = routines::frames(&routines);
+    let (frames, vectors) = (routines::frames(&routines), routines::vectors(&routines));
     let makes_system_calls = registry.makes_system_calls(&pieces, &routines);
     let finish = |mut piece: emit::Piece| {
         let deepest = piece.calls.iter().map(|call| frames[usize::from(*call)]).max().unwrap_or(0);
         piece.code.frame += deepest;
+        piece.code.vectors |= piece.calls.iter().any(|call| vectors[usize::from(*call)]);
         piece.code
     };
     let bodies_code: Vec<Code> = pieces.into_iter().map(finish).collect();
+    let told = frames.iter().zip(&vectors);
+    let routines = routines.into_iter().zip(told);
     let routines =
-        routines.into_iter().zip(&frames).map(|(piece, &frame)| Code { frame, ..piece.code }).collect();
+        routines.map(|(piece, (&frame, &vectors))| Code { frame, vectors, ..piece.code }).collect();
     for (code, &(body, _)) in bodies_code.iter().zip(bodies) {
         if code.frame > MOST_FRAME {
             return Err(Refusal::Frame { body, frame: code.frame });
@@ -193,6 +209,7 @@ pub fn compile(
 fn isa(machine: Machine) -> Result<OwnedTargetIsa, Refusal> {
     let name = match machine {
         Machine::X86_64 => "x86_64-unknown-linux-gnu",
+        Machine::AArch64 => "aarch64-unknown-linux-gnu",
         other => return Err(Refusal::Machine(other)),
     };
     let failed = |error: String| Refusal::Compiler(error);

@@ -60,7 +60,7 @@ const ROUTINE: u64 = 0x2122_3344_5566_7788;
 
 /// How far an extra lies above the stack pointer of [`piece`].
 fn extra(takes: Takes, extra: Extra) -> AsmMemoryOperand {
-    qword_ptr(rsp + (takes.offset(extra).unwrap() as i32 + 24))
+    qword_ptr(rsp + (8 * takes.index(extra).unwrap() as i32 + 32))
 }
 
 const TOLD: Takes = Takes::of(&[Extra::Site, Extra::Tid, Extra::InstructionPointer]);

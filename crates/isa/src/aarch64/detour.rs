@@ -50,6 +50,7 @@ use super::frame::register::*;
 use super::relocate::relocate;
 use super::runtime;
 use super::steps::frame_size;
+use crate::body::Runs;
 use crate::detour::*;
 use crate::payload::*;
 use crate::{DetourRequest, Reason};
@@ -59,6 +60,11 @@ use alloc::{string::ToString, vec, vec::Vec};
 pub(super) struct Template<'a> {
     pub code: Code,
     pub layout: &'a Layout,
+    /// Address of the probe.
+    pub(super) site: u64,
+    /// Whether that is where its function begins.
+    pub(super) is_entry: bool,
+    pub(super) runs: Runs<'a>,
     routines: &'a [u64],
     /// Bytes of the frame: 32 for four registers, 64 for eight.
     pub frame: i32,
@@ -73,6 +79,7 @@ enum Slow {
     Resolve,
     Claim { lost: Label },
     Lost { counter: u32 },
+    Unrun,
     Leave { point: Label },
 }
 
@@ -94,6 +101,9 @@ pub fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
     let mut t = Template {
         code: Code::new(request.address),
         layout: request.layout,
+        site: request.site.address,
+        is_entry: request.site.address == request.site.function,
+        runs: request.runs,
         routines: &request.runtime.routines,
         frame: frame_size(payload),
         slow: vec![],
@@ -332,6 +342,11 @@ impl Template<'_> {
         Ok(())
     }
 
+    /// Counts at `from` what bodies were not called for, and goes on.
+    pub(super) fn unrun(&mut self, from: Label, to: Label) {
+        self.slow.push((from, to, Slow::Unrun));
+    }
+
     /// What the fast path branches to when it does not suffice.
     fn slow_paths(&mut self) -> Emitted<()> {
         for (from, to, what) in core::mem::take(&mut self.slow) {
@@ -354,6 +369,10 @@ impl Template<'_> {
                     self.comment("not followed");
                     add_one(&mut self.code, counter);
                     self.restore();
+                }
+                Slow::Unrun => {
+                    self.comment("bodies that are not called");
+                    add_one(&mut self.code, BLOCK_UNRUN);
                 }
                 Slow::Leave { point } => {
                     self.comment("the instance is not at hand");

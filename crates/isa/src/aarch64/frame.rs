@@ -19,6 +19,8 @@ pub mod register {
     pub const TIME: u32 = 15;
     /// Time stamp of the entry; the return address while an instance is claimed.
     pub const ENTERED: u32 = 16;
+    /// The thread's block while a body runs ([`crate::body::Convention::block`]).
+    pub const BODY_BLOCK: u32 = 21;
     /// Link register.
     pub const LINK: u32 = 30;
     /// Stack pointer, or zero.

@@ -3,6 +3,7 @@
 //! Every instruction has four bytes and a branch reaches 128 MB, so a patch is one `b` in the place of one
 //! instruction, written at once: no instruction boundary moves and no thread can be inside.
 
+mod bodies;
 pub mod count;
 pub mod decode;
 pub mod detour;
@@ -18,6 +19,7 @@ pub mod relocate;
 pub mod returns;
 pub mod runtime;
 mod steps;
+pub(crate) mod system_call;
 pub mod targets;
 mod text;
 pub mod verdict;
@@ -44,6 +46,10 @@ impl Isa for AArch64 {
 
     fn facts(&self) -> &'static Facts {
         &facts::FACTS
+    }
+
+    fn runs_bodies(&self) -> bool {
+        true
     }
 
     fn decode(&self, code: &[u8], address: u64) -> Result<Instruction, DecodeError> {

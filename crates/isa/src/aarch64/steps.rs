@@ -55,7 +55,7 @@ impl Template<'_> {
                 record(&mut self.code, self.layout, id, Values::Arguments(arguments))
             }
             EntryStep::Fetch { .. } => Err(Reason::NotImplemented),
-            EntryStep::Run(_) => Err(Reason::NoBodies),
+            EntryStep::Run(_) => self.run_at_entry(),
         }
     }
 
@@ -76,7 +76,7 @@ impl Template<'_> {
                 latency(&mut self.code, histogram);
                 Ok(())
             }
-            ReturnStep::Run(_) => Err(Reason::NoBodies),
+            ReturnStep::Run(_) => self.run_at_return(),
         }
     }
 }

@@ -42,7 +42,14 @@ const CODE: [u8; 58] = [
 /// The routine.
 pub(crate) fn routine() -> Code {
     // Nine registers and the return address.
-    Code { bytes: CODE.into(), holes: vec![], takes: Takes::NONE, frame: 80, operands: vec![] }
+    Code {
+        bytes: CODE.into(),
+        holes: vec![],
+        takes: Takes::NONE,
+        frame: 80,
+        operands: vec![],
+        vectors: false,
+    }
 }
 
 #[cfg(test)]

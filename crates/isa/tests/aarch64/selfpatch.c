@@ -213,6 +213,115 @@ __attribute__((noinline, noclone)) long walks(long depth) {
     return foreign;
 }
 
+// Bodies of scripts, as detours call them: they look at all that they are told, count at the offset that is the number of the site, and
+// leave nothing as it was that they may lose.
+struct kept {
+    unsigned long x[18], v[32][2], x29, x30;
+};
+
+enum { SITE, TIME, ENTERED, TID, STACK_POINTER, INSTRUCTION_POINTER, REGISTERS, FLOATS };
+
+// What bodies were told wrongly: one bit for each kind of thing.
+static _Atomic long odd;
+
+static void look(struct kept *k, unsigned long *extras, char *block, int is_return) {
+    unsigned long *registers = (void *)extras[REGISTERS], *floats = (void *)extras[FLOATS];
+    int is_code = extras[INSTRUCTION_POINTER] >= 0x400000 && extras[INSTRUCTION_POINTER] < ARENA;
+    long wrong = !extras[TIME] | !!extras[TID] << 1 | !is_code << 2 | (extras[STACK_POINTER] != registers[31]) << 3;
+    wrong |= (registers[29] != k->x29) << 4;
+    for (int i = 0; i < 8; i++) wrong |= (floats[i] != k->v[i][0]) << 5;
+    if (is_return) {
+        wrong |= (k->x[0] != registers[0]) << 6 | (k->x[1] != registers[1]) << 7 | (k->x[2] != extras[STACK_POINTER]) << 8;
+        wrong |= (k->x[3] != k->v[0][0]) << 9 | (k->x[4] != registers[30]) << 10;
+        wrong |= (!extras[ENTERED] || extras[ENTERED] > extras[TIME]) << 11;
+    } else {
+        for (int i = 0; i < 8; i++) wrong |= (k->x[i] != registers[i]) << 12;
+        wrong |= !!extras[ENTERED] << 13;
+    }
+    odd |= wrong;
+    ++*(_Atomic long *)(block + extras[SITE]);
+}
+
+__attribute__((used)) static void look_at_entry(struct kept *k, unsigned long *extras, char *block) {
+    look(k, extras, block, 0);
+}
+
+__attribute__((used)) static void look_at_return(struct kept *k, unsigned long *extras, char *block) {
+    look(k, extras, block, 1);
+}
+
+asm(".macro BODY name, look\n"
+    "    .global \\name\n"
+    "    .type \\name, %function\n"
+    "\\name:\n"
+    "    stp x29, x30, [sp, #-16]!\n"
+    "    sub sp, sp, #656\n"
+    "    stp x0, x1, [sp, #0]\n"
+    "    stp x2, x3, [sp, #16]\n"
+    "    stp x4, x5, [sp, #32]\n"
+    "    stp x6, x7, [sp, #48]\n"
+    "    stp x8, x9, [sp, #64]\n"
+    "    stp x10, x11, [sp, #80]\n"
+    "    stp x12, x13, [sp, #96]\n"
+    "    stp x14, x15, [sp, #112]\n"
+    "    stp x16, x17, [sp, #128]\n"
+    "    stp q0, q1, [sp, #144]\n"
+    "    stp q2, q3, [sp, #176]\n"
+    "    stp q4, q5, [sp, #208]\n"
+    "    stp q6, q7, [sp, #240]\n"
+    "    stp q8, q9, [sp, #272]\n"
+    "    stp q10, q11, [sp, #304]\n"
+    "    stp q12, q13, [sp, #336]\n"
+    "    stp q14, q15, [sp, #368]\n"
+    "    stp q16, q17, [sp, #400]\n"
+    "    stp q18, q19, [sp, #432]\n"
+    "    stp q20, q21, [sp, #464]\n"
+    "    stp q22, q23, [sp, #496]\n"
+    "    stp q24, q25, [sp, #528]\n"
+    "    stp q26, q27, [sp, #560]\n"
+    "    stp q28, q29, [sp, #592]\n"
+    "    stp q30, q31, [sp, #624]\n"
+    "    mov x0, sp\n"
+    "    add x1, sp, #672\n"
+    "    mov x2, x21\n"
+    "    bl \\look\n"
+    "    ldp q0, q1, [sp, #144]\n"
+    "    ldp q2, q3, [sp, #176]\n"
+    "    ldp q4, q5, [sp, #208]\n"
+    "    ldp q6, q7, [sp, #240]\n"
+    "    ldp q8, q9, [sp, #272]\n"
+    "    ldp q10, q11, [sp, #304]\n"
+    "    ldp q12, q13, [sp, #336]\n"
+    "    ldp q14, q15, [sp, #368]\n"
+    "    ldp q16, q17, [sp, #400]\n"
+    "    ldp q18, q19, [sp, #432]\n"
+    "    ldp q20, q21, [sp, #464]\n"
+    "    ldp q22, q23, [sp, #496]\n"
+    "    ldp q24, q25, [sp, #528]\n"
+    "    ldp q26, q27, [sp, #560]\n"
+    "    ldp q28, q29, [sp, #592]\n"
+    "    ldp q30, q31, [sp, #624]\n"
+    "    ldp x0, x1, [sp, #0]\n"
+    "    ldp x2, x3, [sp, #16]\n"
+    "    ldp x4, x5, [sp, #32]\n"
+    "    ldp x6, x7, [sp, #48]\n"
+    "    ldp x8, x9, [sp, #64]\n"
+    "    ldp x10, x11, [sp, #80]\n"
+    "    ldp x12, x13, [sp, #96]\n"
+    "    ldp x14, x15, [sp, #112]\n"
+    "    ldp x16, x17, [sp, #128]\n"
+    "    add sp, sp, #656\n"
+    "    mov x16, #0x1f\n"
+    "    msr fpsr, x16\n"
+    "    mov x17, #-1\n"
+    "    cmp x16, x17\n"
+    "    ldp x29, x30, [sp], #16\n"
+    "    ret\n"
+    "    .size \\name, . - \\name\n"
+    ".endm\n"
+    "BODY body_at_entry, look_at_entry\n"
+    "BODY body_at_return, look_at_return\n");
+
 struct record {
     uint64_t kind, address, length;
 };
@@ -293,6 +402,7 @@ int main(int count, char **arguments) {
     for (int i = 0; i < THREADS; i++) pthread_join(threads[i], 0);
     long foreign = walks(3) + walks_signed_a() + walks_signed_b() + walks_by_tail() + walks_after_tail();
     for_each(plan, size, 3, dump);
+    check("what bodies were told", odd, 0);
     printf("%d %d %ld %ld\n", THREADS, ITERATIONS, handled, foreign);
     return 0;
 }

@@ -90,7 +90,7 @@ fn body(takes: Takes, address: u64) -> Vec<u8> {
             a.mov(at(ARGUMENTS + 8 * n), register)?;
         }
         for (n, extra) in takes.iter().enumerate() {
-            let lies = takes.offset(extra).unwrap();
+            let lies = 8 + 8 * takes.index(extra).unwrap();
             a.mov(rax, qword_ptr(rbp + (8 + lies as i32)))?;
             a.mov(at(EXTRAS + 8 * n as u32), rax)?;
             let (to, words) = match extra {
@@ -173,7 +173,7 @@ fn takes() -> Vec<Takes> {
 
 fn run(takes: Takes, site: u32) -> Run<'static> {
     let operands = if takes.has(Extra::Operands) { &PASSED[..] } else { &[] };
-    Run { body: BODY, takes, frame: FRAME, site, operands }
+    Run { body: BODY, takes, frame: FRAME, vectors: false, site, operands }
 }
 
 /// The numbers of the registers in DWARF's order.
@@ -194,8 +194,8 @@ struct Told<'m>(&'m Machine, Takes);
 
 impl Told<'_> {
     fn extra(&self, extra: Extra) -> Option<u64> {
-        let at = self.1.offset(extra)?;
-        Some(self.0.block(1, EXTRAS + at - 8))
+        let at = 8 * self.1.index(extra)?;
+        Some(self.0.block(1, EXTRAS + at))
     }
 
     fn words<const N: usize>(&self, from: u32) -> [u64; N] {

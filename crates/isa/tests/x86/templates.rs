@@ -51,6 +51,7 @@ const RUN: Run<'_> = Run {
     body: 0x7fff_1234_5678,
     takes: Takes::of(&[Extra::Site, Extra::Time, Extra::InstructionPointer]),
     frame: 256,
+    vectors: false,
     site: 0,
 };
 

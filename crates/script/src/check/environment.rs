@@ -28,7 +28,7 @@ pub trait Environment {
 
     /// A register by the name that `reg` takes.
     fn register(&self, name: &str) -> Option<Context> {
-        x86_64_register(name)
+        self.machine().register(name)
     }
 
     /// The process that was started for the script (`-c`).
@@ -103,23 +103,58 @@ pub struct Machine {
     pub float_arguments: u8,
     /// How far the first argument in memory is from the frame's address, in bytes.
     pub stack_arguments: i64,
+    /// Its general registers in the order of DWARF, by the names that bpftrace has from the kernel.
+    pub registers: &'static [&'static str],
+}
+
+impl Machine {
+    /// x86 in 64-bit mode.
+    pub const X86_64: Machine = Machine {
+        name: "x86_64",
+        arguments: 6,
+        float_arguments: 8,
+        stack_arguments: 8,
+        registers: &[
+            "ax", "dx", "cx", "bx", "si", "di", "bp", "sp", "r8", "r9", "r10", "r11", "r12", "r13", "r14",
+            "r15",
+        ],
+    };
+
+    /// Arm A64.
+    pub const AARCH64: Machine = Machine {
+        name: "aarch64",
+        arguments: 8,
+        float_arguments: 8,
+        stack_arguments: 0,
+        registers: &[
+            "r0", "r1", "r2", "r3", "r4", "r5", "r6", "r7", "r8", "r9", "r10", "r11", "r12", "r13", "r14",
+            "r15", "r16", "r17", "r18", "r19", "r20", "r21", "r22", "r23", "r24", "r25", "r26", "r27", "r28",
+            "r29", "r30", "sp",
+        ],
+    };
+
+    /// A register by its name.
+    ///
+    /// ```
+    /// use trapless_script::{check::environment::Machine, ir::Context};
+    /// assert_eq!(Machine::X86_64.register("di"), Some(Context::Register(5)));
+    /// assert_eq!(Machine::AARCH64.register("sp"), Some(Context::Register(31)));
+    /// assert_eq!(Machine::AARCH64.register("di"), None);
+    /// ```
+    #[must_use]
+    pub fn register(&self, name: &str) -> Option<Context> {
+        if matches!(name, "ip" | "pc") {
+            return Some(Context::InstructionPointer);
+        }
+        let number = self.registers.iter().position(|known| *known == name)?;
+        Some(Context::Register(number as u8))
+    }
 }
 
 impl Default for Machine {
     fn default() -> Machine {
-        Machine { name: "x86_64", arguments: 6, float_arguments: 8, stack_arguments: 8 }
+        Machine::X86_64
     }
-}
-
-/// The registers of x86-64, which bpftrace calls as the kernel does.
-pub fn x86_64_register(name: &str) -> Option<Context> {
-    const NAMES: [&str; 16] = [
-        "ax", "dx", "cx", "bx", "si", "di", "bp", "sp", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15",
-    ];
-    if matches!(name, "ip" | "pc") {
-        return Some(Context::InstructionPointer);
-    }
-    NAMES.iter().position(|known| *known == name).map(|number| Context::Register(number as u8))
 }
 
 /// An [`Environment`] that knows nothing.

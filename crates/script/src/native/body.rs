@@ -10,7 +10,7 @@ use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{F32, F64, I32, I64};
 use cranelift_codegen::ir::{Block, InstBuilder, MemFlagsData, Value};
 use cranelift_frontend::Variable;
-use trapless_isa::body::{Extra, REGISTERS, Returned, Takes};
+use trapless_isa::body::{Extra, Returned, Takes};
 use trapless_isa::passed::{MEMORY, MOST_PASSED, Number, SIZE, Wanted};
 use trapless_wire::{SCRATCH_HEAD, SCRATCH_LEVELS, THREAD_LEVEL, THREAD_NO_SCRATCH, THREAD_OUT_OF_FUEL};
 
@@ -21,7 +21,7 @@ pub(super) struct Maker<'a, 'e> {
     pub(super) registry: &'a mut Registry,
     pub(super) id: BodyId,
     pub(super) moment: Moment,
-    /// What it is called with: six registers, then the extras.
+    /// What it is called with: the registers of arguments, then the extras.
     pub(super) arguments: &'a [Value],
     pub(super) takes: Takes,
     operands: &'a [Wanted],
@@ -42,7 +42,7 @@ pub(super) struct Maker<'a, 'e> {
 fn takes(common: &Common<'_>, code: &[Statement], moment: Moment) -> Takes {
     let mut takes = Takes::NONE;
     each_context(code, &mut |what| {
-        takes = takes.or(extras_of(what, moment));
+        takes = takes.or(extras_of(common, what, moment));
     });
     each_statement(code, &mut |statement| match statement {
         Statement::Read { .. } | Statement::ReadBytes { .. } | Statement::ReadString { .. } => {
@@ -101,8 +101,9 @@ fn each_context(code: &[Statement], see: &mut dyn FnMut(Context)) {
 }
 
 /// By which extras a value of the hit is told.
-fn extras_of(what: Context, moment: Moment) -> Takes {
-    use super::expressions::argument_of;
+fn extras_of(common: &Common<'_>, what: Context, moment: Moment) -> Takes {
+    let convention = common.convention;
+    let argument = super::expressions::argument_of(convention, what, moment);
     let extra = match what {
         Context::Site => Extra::Site,
         Context::Duration if moment == Moment::Return => return Takes::of(&[Extra::Time, Extra::Entered]),
@@ -110,12 +111,11 @@ fn extras_of(what: Context, moment: Moment) -> Takes {
         Context::Cpu | Context::NumaNode => Extra::Processor,
         Context::Tid => Extra::Tid,
         Context::InstructionPointer => Extra::InstructionPointer,
+        Context::ReturnAddress if moment != Moment::Return && convention.link.is_some() => Extra::Registers,
         Context::ReturnAddress | Context::Frame if moment != Moment::Return => Extra::StackPointer,
         Context::FloatRegister(number) if number != 0 || moment != Moment::Return => Extra::Floats,
-        Context::Register(7) => Extra::StackPointer,
-        Context::Argument(_) | Context::Register(_) if argument_of(what, moment).is_none() => {
-            Extra::Registers
-        }
+        Context::Register(number) if number == convention.stack_pointer => Extra::StackPointer,
+        Context::Argument(_) | Context::Register(_) if argument.is_none() => Extra::Registers,
         _ => return Takes::NONE,
     };
     extra.into()
@@ -136,7 +136,7 @@ pub(super) fn compile(
             "room for an argument both as an integer and as a floating-point number",
         ));
     }
-    let words = 6 + takes.count() as usize;
+    let words = common.convention.arguments.len() + takes.count() as usize;
     let mut piece = workshop.piece(words, false, |e, arguments| {
         let [exit, out_of_fuel] = [(); 2].map(|()| e.block());
         let mut locals = Vec::new();
@@ -453,9 +453,14 @@ impl Maker<'_, '_> {
             slot = self.arguments.get(Returned::Slot as usize).copied().unwrap_or(slot);
         }
         let pc = pc.map_or_else(|| self.extra(Extra::InstructionPointer), Ok)?;
-        // Stack pointer, frame pointer and base pointer, by DWARF's numbers.
-        let [sp, fp, bp] = [7, 6, 3].map(|number| self.e.load(At(general, 8 * number)));
-        let (link, count) = (self.e.int(0), self.e.int(REGISTERS.len() as i64));
+        let convention = self.common.convention;
+        let [sp, fp, bp] = [convention.stack_pointer, convention.frame_pointer, convention.base_pointer]
+            .map(|number| self.e.load(At(general, 8 * i32::from(number))));
+        let link = match convention.link {
+            Some(link) => self.e.load(At(general, 8 * i32::from(link))),
+            None => self.e.int(0),
+        };
+        let count = self.e.int(convention.registers.len() as i64);
         for (word, value) in [
             (Start::Instruction, pc),
             (Start::Stack, sp),

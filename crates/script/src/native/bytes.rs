@@ -10,14 +10,8 @@ use cranelift_codegen::ir::types::{I8, I64};
 use cranelift_codegen::ir::{InstBuilder, Value};
 use trapless_isa::body::Extra;
 
-/// Number of the system call `prctl` on x86-64.
-const PRCTL: i64 = 157;
-/// Ask for the thread's name.
+/// Of `prctl`: ask for the thread's name.
 const GET_NAME: i64 = 16;
-/// Number of the system call `getpid`.
-const GETPID: i64 = 39;
-/// Number of the system call `kill`.
-const KILL: i64 = 62;
 
 /// A byte, extended with zeros.
 pub(super) fn byte(e: &mut Emit<'_>, base: At, index: Value) -> Value {
@@ -123,9 +117,10 @@ impl Maker<'_, '_> {
             Statement::ThreadName { to } => {
                 let to = self.place(to, 16)?;
                 self.e.zero(to, 16);
+                let calls = self.e.system_calls();
                 let words = [GET_NAME, 0].map(|word| self.e.int(word));
                 let to = self.e.pointer(to);
-                self.system(PRCTL, &[words[0], to]);
+                self.system(calls.prctl, &[words[0], to]);
             }
             Statement::Signal(signal) => {
                 let signal = self.value(signal)?;
@@ -134,8 +129,9 @@ impl Maker<'_, '_> {
                 let [yes, after] = [(); 2].map(|()| self.e.block());
                 self.e.b.ins().brif(is_one, yes, &[], after, &[]);
                 self.e.b.switch_to_block(yes);
-                let process = self.system(GETPID, &[]);
-                self.system(KILL, &[process, signal]);
+                let calls = self.e.system_calls();
+                let process = self.system(calls.getpid, &[]);
+                self.system(calls.kill, &[process, signal]);
                 self.e.go_on(after);
             }
             _ => {}

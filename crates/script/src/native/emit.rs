@@ -7,6 +7,9 @@
 //!   ([`Emit::add_word`]).
 //! - In code for a thread's own tables no other thread changes anything, so its read-modify-write instructions need no `lock` ([`unlock`]):
 //!   one instruction is enough for signal handlers.
+//! - On x86-64 other processors see stores in their order, and loads are done in theirs. Elsewhere that is asked for where it matters:
+//!   what [`Emit::publish`] writes is seen behind what was written before, what [`Emit::watch`] reads was read before what follows, and
+//!   what [`Emit::watch_again`] reads behind what came before. What follows an [`Emit::exchange`] is seen behind it.
 
 use super::Refusal;
 use cranelift_codegen::binemit::Reloc;
@@ -27,6 +30,14 @@ use trapless_isa::{Flow, Machine};
 const ROUTINE: u32 = 0;
 /// Namespace of cranelift's names: the script's shared part.
 const SHARED: u32 = 1;
+
+/// Numbers of the kernel's system calls.
+pub(super) struct SystemCalls {
+    pub(super) process_vm_readv: i64,
+    pub(super) prctl: i64,
+    pub(super) getpid: i64,
+    pub(super) kill: i64,
+}
 
 /// Where something lies that pieces work on.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +75,7 @@ impl At {
 /// What pieces are made in, one after the other.
 pub(super) struct Workshop {
     isa: OwnedTargetIsa,
+    machine: Machine,
     builders: FunctionBuilderContext,
     context: Context,
 }
@@ -75,11 +87,11 @@ pub(super) struct Piece {
 }
 
 impl Workshop {
-    pub(super) fn new(isa: OwnedTargetIsa) -> Self {
-        Self { isa, builders: FunctionBuilderContext::new(), context: Context::new() }
+    pub(super) fn new(isa: OwnedTargetIsa, machine: Machine) -> Self {
+        Self { isa, machine, builders: FunctionBuilderContext::new(), context: Context::new() }
     }
 
-    /// Makes a piece. It has so many words as arguments, of which the first six are in registers; `fill` is given them. `is_own`: all that
+    /// Makes a piece. It has so many words as arguments, of which the first are in registers; `fill` is given them. `is_own`: all that
     /// it changes is the thread's own.
     pub(super) fn piece(
         &mut self,
@@ -95,7 +107,8 @@ impl Workshop {
         builder.append_block_params_for_function_params(entry);
         builder.switch_to_block(entry);
         let arguments = builder.block_params(entry).to_vec();
-        let mut emit = Emit { b: builder, calls: Vec::new(), results: None };
+        let machine = self.machine;
+        let mut emit = Emit { b: builder, calls: Vec::new(), results: None, machine, is_own };
         let filled = fill(&mut emit, &arguments);
         let Emit { mut b, calls, .. } = emit;
         b.seal_all_blocks();
@@ -124,12 +137,13 @@ impl Workshop {
             };
             holes.push((reloc.offset, hole));
         }
-        if is_own {
+        if is_own && self.machine == Machine::X86_64 {
             unlock(&mut bytes)?;
         }
         // Below the return address: the saved frame pointer, and what is below that.
         let below = compiled.buffer.frame_layout().map_or(0, |layout| layout.frame_to_fp_offset);
-        let code = Code { bytes, holes, frame: 16 + below, ..Code::default() };
+        let vectors = self.machine == Machine::AArch64 && has_vectors(&bytes);
+        let code = Code { bytes, holes, frame: 16 + below, vectors, ..Code::default() };
         Ok(Piece { code, calls })
     }
 }
@@ -163,6 +177,13 @@ fn unlock(bytes: &mut [u8]) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// Whether one of the instructions of arm64 works with vector registers, or a constant among them looks so. In the manual's main table of
+/// encodings these are "Loads and Stores" with bit 26 set, and "Data Processing -- Scalar Floating-Point and Advanced SIMD".
+fn has_vectors(bytes: &[u8]) -> bool {
+    // Bits 26 and 27 of each word.
+    bytes.chunks_exact(4).any(|word| word[3] & 0b1100 == 0b1100)
+}
+
 fn signature(words: usize) -> Signature {
     let mut signature = Signature::new(CallConv::PreserveAll);
     signature.params.extend((0..words).map(|_| AbiParam::new(I64)));
@@ -179,9 +200,26 @@ pub(super) struct Emit<'a> {
     pub(super) b: FunctionBuilder<'a>,
     calls: Vec<u16>,
     results: Option<StackSlot>,
+    machine: Machine,
+    /// Whether nobody but the thread itself sees what is changed.
+    is_own: bool,
 }
 
 impl Emit<'_> {
+    /// Those of the machine.
+    pub(super) fn system_calls(&self) -> &'static SystemCalls {
+        match self.machine {
+            Machine::X86_64 => &SystemCalls { process_vm_readv: 310, prctl: 157, getpid: 39, kill: 62 },
+            // What all have that came later.
+            _ => &SystemCalls { process_vm_readv: 270, prctl: 167, getpid: 172, kill: 129 },
+        }
+    }
+
+    /// Whether the order of loads and stores has to be asked for.
+    fn is_weak(&self) -> bool {
+        self.machine != Machine::X86_64 && !self.is_own
+    }
+
     pub(super) fn int(&mut self, value: i64) -> Value {
         self.b.ins().iconst(I64, value)
     }
@@ -254,14 +292,31 @@ impl Emit<'_> {
         self.b.ins().atomic_load(I64, flags(), pointer)
     }
 
+    /// The same behind all that was read before: what was read is what it was if this word is still the same.
+    pub(super) fn watch_again(&mut self, at: At) -> Value {
+        if self.is_weak() {
+            self.b.ins().fence();
+        }
+        self.watch(at)
+    }
+
     /// Writes a word behind all that was written before. (On x86-64 a plain store is one, and nothing is read behind it that has to wait
     /// for it.)
     pub(super) fn publish(&mut self, value: Value, at: At) {
-        self.store(value, at);
+        if self.is_weak() {
+            let pointer = self.pointer(at);
+            self.b.ins().atomic_store(flags(), value, pointer);
+        } else {
+            self.store(value, at);
+        }
     }
 
-    /// Adds to a word that no other thread changes, by one instruction.
+    /// Adds to a word that no other thread changes, so that a signal handler's addition is not lost: by one instruction, where there is one.
     pub(super) fn add_word(&mut self, at: At, amount: Value) {
+        if self.machine != Machine::X86_64 {
+            self.add_shared(at, amount);
+            return;
+        }
         let before = self.load(at);
         let sum = self.b.ins().iadd(before, amount);
         self.store(sum, at);
@@ -292,7 +347,12 @@ impl Emit<'_> {
     /// Replaces a word if it is what it should be; what it was.
     pub(super) fn exchange(&mut self, at: At, expected: Value, new: Value) -> Value {
         let pointer = self.pointer(at);
-        self.b.ins().atomic_cas(flags(), pointer, expected, new)
+        let was = self.b.ins().atomic_cas(flags(), pointer, expected, new);
+        if self.is_weak() {
+            // The store of a pair of exclusive accesses may be seen behind later ones.
+            self.b.ins().fence();
+        }
+        was
     }
 
     pub(super) fn is(&mut self, condition: IntCC, left: Value, right: Value) -> Value {

@@ -7,7 +7,7 @@ use crate::ir::*;
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use cranelift_codegen::ir::types::{F32, F64, I8, I16, I32, I64};
 use cranelift_codegen::ir::{InstBuilder, Type, Value};
-use trapless_isa::body::{ARGUMENTS, Extra, Returned};
+use trapless_isa::body::{Convention, Extra, Returned};
 use trapless_isa::detour::BLOCK_OWNER;
 use trapless_wire::{
     Clock, SCRIPT_BEGAN, SCRIPT_CGROUP, SCRIPT_GID, SCRIPT_PARENT, SCRIPT_PID, SCRIPT_PROCESSORS,
@@ -95,13 +95,15 @@ pub(super) fn each_expression<'a>(statement: &'a Statement, see: &mut dyn FnMut(
     }
 }
 
-/// In which of the six argument registers a value of the hit is.
-pub(super) fn argument_of(what: Context, moment: Moment) -> Option<usize> {
+/// In which of the registers of arguments a value of the hit is.
+pub(super) fn argument_of(convention: &Convention, what: Context, moment: Moment) -> Option<usize> {
     let at_return = |returned: Returned| Some(returned as usize);
     match (what, moment) {
-        (Context::Argument(number), Moment::Entry | Moment::Inside) => (number < 6).then_some(number.into()),
+        (Context::Argument(number), Moment::Entry | Moment::Inside) => {
+            (usize::from(number) < convention.arguments.len()).then_some(number.into())
+        }
         (Context::Register(number), Moment::Entry | Moment::Inside) => {
-            ARGUMENTS.iter().position(|register| *register == number)
+            convention.arguments.iter().position(|register| *register == number)
         }
         (Context::Register(0) | Context::Result, Moment::Return) => at_return(Returned::Result),
         (Context::Register(1) | Context::SecondResult, Moment::Return) => at_return(Returned::Second),
@@ -115,8 +117,10 @@ pub(super) fn argument_of(what: Context, moment: Moment) -> Option<usize> {
 impl Maker<'_, '_> {
     /// An extra of the hit.
     pub(super) fn extra(&self, extra: Extra) -> Result<Value, Refusal> {
-        let offset = self.takes.offset(extra).ok_or(Refusal::Missing("value on the stack"))?;
-        self.arguments.get(5 + offset as usize / 8).copied().ok_or(Refusal::Missing("value on the stack"))
+        let missing = Refusal::Missing("value on the stack");
+        let first = self.common.convention.arguments.len();
+        let value = self.takes.index(extra).and_then(|index| self.arguments.get(first + index as usize));
+        value.copied().ok_or(missing)
     }
 
     fn shared_word(&mut self, offset: u32) -> Value {
@@ -125,7 +129,8 @@ impl Maker<'_, '_> {
     }
 
     fn context(&mut self, what: Context) -> Result<Value, Refusal> {
-        if let Some(argument) = argument_of(what, self.moment) {
+        let convention = self.common.convention;
+        if let Some(argument) = argument_of(convention, what, self.moment) {
             return Ok(self.arguments[argument]);
         }
         let refused = Refusal::Context { body: self.id, what };
@@ -133,8 +138,10 @@ impl Maker<'_, '_> {
             Context::Argument(_) | Context::Result | Context::SecondResult | Context::FloatResult => {
                 return Err(refused);
             }
-            Context::Register(7) => self.extra(Extra::StackPointer)?,
-            Context::Register(number) if number < 16 => {
+            Context::Register(number) if number == convention.stack_pointer => {
+                self.extra(Extra::StackPointer)?
+            }
+            Context::Register(number) if usize::from(number) < convention.registers.len() => {
                 let words = self.extra(Extra::Registers)?;
                 self.e.load(At(words, 8 * i32::from(number)))
             }
@@ -144,11 +151,17 @@ impl Maker<'_, '_> {
             }
             Context::Register(_) | Context::FloatRegister(_) => return Err(refused),
             Context::InstructionPointer => self.extra(Extra::InstructionPointer)?,
-            Context::ReturnAddress if self.moment == Moment::Entry => {
+            Context::ReturnAddress if self.moment == Moment::Entry => match convention.link {
+                Some(link) => {
+                    let words = self.extra(Extra::Registers)?;
+                    self.e.load(At(words, 8 * i32::from(link)))
+                }
                 // The thread's own stack, at the stack pointer.
-                let slot = self.extra(Extra::StackPointer)?;
-                self.e.load(At(slot, 0))
-            }
+                None => {
+                    let slot = self.extra(Extra::StackPointer)?;
+                    self.e.load(At(slot, 0))
+                }
+            },
             Context::Frame if self.moment == Moment::Entry => self.extra(Extra::StackPointer)?,
             Context::ReturnAddress | Context::Frame => return Err(refused),
             Context::Site => self.extra(Extra::Site)?,

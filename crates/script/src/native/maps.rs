@@ -41,7 +41,7 @@ impl Maker<'_, '_> {
     fn mark(&mut self, map: &MapCode) -> At {
         let at = self.e.address(map.base);
         let one = self.e.int(1);
-        self.e.store(one, at);
+        self.e.publish(one, at);
         at.plus(8)
     }
 
@@ -156,7 +156,7 @@ impl Maker<'_, '_> {
     /// Whether a map of one value has one.
     fn is_marked(&mut self, map: &MapCode) -> Value {
         let at = self.e.address(map.base);
-        let mark = self.e.load(at);
+        let mark = self.e.watch(at);
         let is_there = self.e.is_imm(IntCC::NotEqual, mark, 0);
         self.e.b.ins().uextend(I64, is_there)
     }

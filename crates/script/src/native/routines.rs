@@ -213,6 +213,17 @@ pub(super) fn frames(routines: &[Piece]) -> Vec<u32> {
     frames
 }
 
+/// Of which routines vectors may suffer, with all that they call.
+pub(super) fn vectors(routines: &[Piece]) -> Vec<bool> {
+    let mut vectors: Vec<bool> = routines.iter().map(|piece| piece.code.vectors).collect();
+    for _ in 0..routines.len() {
+        for (index, piece) in routines.iter().enumerate() {
+            vectors[index] |= piece.calls.iter().any(|call| vectors[usize::from(*call)]);
+        }
+    }
+    vectors
+}
+
 /// Writes a result, and ends the routine.
 fn answer(e: &mut Emit<'_>, out: Value, value: i64) {
     let value = e.int(value);
@@ -349,9 +360,6 @@ fn on_table(e: &mut Emit<'_>, routine: Routine, map: &MapCode, table: &TableCode
     answer(e, out, 0);
 }
 
-/// Number of the system call `process_vm_readv` on x86-64.
-pub(super) const PROCESS_VM_READV: i64 = 310;
-
 /// Reads foreign memory in pieces that end at page borders, up to the first that cannot be read.
 fn read_memory(e: &mut Emit<'_>, system: u16, unread: Base, arguments: [Value; 4]) -> Value {
     let [to, from, length, tid] = arguments;
@@ -383,7 +391,8 @@ fn read_memory(e: &mut Emit<'_>, system: u16, unread: Base, arguments: [Value; 4
     {
         e.store(value, words.plus(8 * index as u32));
     }
-    let (call, arguments) = (e.int(PROCESS_VM_READV), e.pointer(words.plus(32)));
+    let call = e.system_calls().process_vm_readv;
+    let (call, arguments) = (e.int(call), e.pointer(words.plus(32)));
     e.call(system, &[call, arguments]);
     let read = e.load(words.plus(32));
     let is_whole = e.is(IntCC::Equal, read, piece);

@@ -212,7 +212,7 @@ impl TableCode {
             e.leave_if(differs, other);
         }
         let value = e.load(At(slot, self.key_size() as i32));
-        let now = e.watch(At(meta_at, 0));
+        let now = e.watch_again(At(meta_at, 0));
         let moved = e.is(IntCC::NotEqual, now, meta);
         e.leave_if(moved, other);
         value
@@ -327,7 +327,7 @@ impl TableCode {
             let [again, same] = [(); 2].map(|()| e.block());
             e.go_on(again);
             let (meta, is_same) = self.is_it(e, meta_at, slot, key, named, &states, next);
-            let now = e.watch(meta_at);
+            let now = e.watch_again(meta_at);
             let still = e.is(IntCC::Equal, now, meta);
             e.leave_if(still, same);
             Self::try_again(e, patience, contended);
@@ -550,7 +550,7 @@ impl TableCode {
             let (meta_at, slot) = self.numbered_slot(named, index);
             e.go_on(again);
             let (meta, is_same) = self.is_it(e, meta_at, slot, key, named, &states, next);
-            let now = e.watch(meta_at);
+            let now = e.watch_again(meta_at);
             let moved = e.is(IntCC::NotEqual, now, meta);
             e.leave_if(moved, retry);
             let differs = e.is_imm(IntCC::Equal, is_same, 0);
@@ -657,7 +657,7 @@ impl TableCode {
         let value_at = At(e.b.use_var(found.value_at), 0);
         read(e, value_at);
         let meta_at = At(e.b.use_var(found.meta_at), 0);
-        let now = e.watch(meta_at);
+        let now = e.watch_again(meta_at);
         let still = e.is(IntCC::Equal, now, meta);
         e.b.ins().brif(still, done, &[], retry.moved, &[]);
         self.end_of_retry(e, &retry, missing);
@@ -789,7 +789,7 @@ impl TableCode {
         let value_at = At(e.b.use_var(found.value_at), 0);
         read(e, value_at, value);
         let meta_at = At(e.b.use_var(found.meta_at), 0);
-        let after = e.watch(meta_at);
+        let after = e.watch_again(meta_at);
         let still = e.is(IntCC::Equal, after, meta);
         e.leave_if(still, done);
         e.jump(retry);

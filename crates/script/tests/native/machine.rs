@@ -1,11 +1,15 @@
 //! A target in our own process: a region, a thread's block and code that can be run.
 
-use std::arch::global_asm;
+#[cfg_attr(target_arch = "aarch64", path = "machine/aarch64.rs")]
+#[cfg_attr(target_arch = "x86_64", path = "machine/x86_64.rs")]
+mod own;
+
+pub use own::{ARGUMENTS, MACHINE, STATE};
+
 use std::cell::Cell;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use trapless_isa::Machine;
-use trapless_isa::body::{Extra, Takes};
+use trapless_isa::body::{Convention, Extra, Takes};
 use trapless_isa::passed::{FLOAT, MEMORY, MOST_PASSED, Number, Wanted};
 use trapless_script::ir::{BodyId, Program};
 use trapless_script::native::{Moment, NativeProgram, Refusal, Target, compile};
@@ -16,7 +20,24 @@ pub const SHARED: u64 = PAGE;
 pub const BLOCK: u32 = trapless_wire::SCRIPT_BLOCK;
 pub const RING_BITS: u32 = 16;
 
-pub const TARGET: Target = Target { machine: Machine::X86_64, ring_bits: RING_BITS };
+pub const TARGET: Target = Target { machine: MACHINE, ring_bits: RING_BITS };
+
+/// How many general registers a body is told of.
+pub const REGISTERS: usize = convention().registers.len();
+
+/// How bodies are called here.
+pub const fn convention() -> &'static Convention {
+    Convention::of(MACHINE).unwrap()
+}
+
+/// Whether the kernel reads memory for us: emulators of programs mostly do not.
+pub fn reads_memory() -> bool {
+    let (from, mut to) = (1u64, 0u64);
+    let local = libc::iovec { iov_base: (&raw mut to).cast(), iov_len: 8 };
+    let remote = libc::iovec { iov_base: (&raw const from).cast_mut().cast(), iov_len: 8 };
+    // SAFETY: the kernel writes eight bytes to `to`, or nothing.
+    unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) == 8 }
+}
 
 /// Memory from `mmap`.
 pub struct Mapping {
@@ -97,8 +118,8 @@ pub const OPERANDS: usize = 4;
 /// A hit: what a detour would hand over.
 #[derive(Clone, Debug)]
 pub struct Hit {
-    pub arguments: [u64; 6],
-    pub registers: [u64; 16],
+    pub arguments: [u64; ARGUMENTS],
+    pub registers: [u64; REGISTERS],
     pub floats: [u64; 8],
     /// What a detour makes of the first arguments of a USDT probe: a word and its form.
     pub operands: [[u64; 2]; OPERANDS],
@@ -119,8 +140,8 @@ impl Default for Hit {
         // SAFETY: it has no preconditions.
         let tid = unsafe { libc::gettid() } as u64;
         Self {
-            arguments: [0; 6],
-            registers: [0; 16],
+            arguments: [0; ARGUMENTS],
+            registers: [0; REGISTERS],
             floats: [0; 8],
             operands: [[0; 2]; OPERANDS],
             passed: Cell::default(),
@@ -136,6 +157,13 @@ impl Default for Hit {
 }
 
 impl Hit {
+    /// With these first arguments.
+    pub fn with(first: &[u64]) -> Self {
+        let mut hit = Self::default();
+        hit.arguments[..first.len()].copy_from_slice(first);
+        hit
+    }
+
     /// What lies on the stack. Takes no memory of the heap: handlers ask for it, too.
     pub fn extras(&self, takes: Takes, wanted: &[Wanted]) -> ([u64; Extra::ALL.len()], usize) {
         let mut passed = self.passed.get();
@@ -251,37 +279,44 @@ impl Ready {
     pub fn run(&self, body: usize, thread: u64, hit: &Hit) {
         let (code, (extras, count)) = (self.bodies[body].0, self.extras(body, hit));
         // SAFETY: code that was compiled for this region, called as it asks for.
-        unsafe { call_body(code, self.block(thread), &hit.arguments, extras.as_ptr(), count) };
+        unsafe { own::call_body(code, self.block(thread), &hit.arguments, extras.as_ptr(), count) };
     }
 
     /// The same, with a SIGTRAP after each instruction.
+    #[cfg(target_arch = "x86_64")]
     pub fn run_stepped(&self, body: usize, thread: u64, hit: &Hit) {
         let (code, (extras, count)) = (self.bodies[body].0, self.extras(body, hit));
         // SAFETY: the trap flag is set and taken away again; a handler is there. The rest as above.
         unsafe {
             std::arch::asm!("pushfq", "or qword ptr [rsp], 0x100", "popfq");
-            call_body(code, self.block(thread), &hit.arguments, extras.as_ptr(), count);
+            own::call_body(code, self.block(thread), &hit.arguments, extras.as_ptr(), count);
             std::arch::asm!("pushfq", "and qword ptr [rsp], -0x101", "popfq");
         }
     }
 
     /// The same with registers and vectors full of patterns; those afterwards.
-    pub fn run_watched(&self, body: usize, thread: u64, hit: &Hit, before: &[u64; 48]) -> [u64; 48] {
+    pub fn run_watched(&self, body: usize, thread: u64, hit: &Hit, before: &[u64; STATE]) -> [u64; STATE] {
         let (code, (extras, count)) = (self.bodies[body].0, self.extras(body, hit));
         let mut state = *before;
-        state[15] = self.block(thread);
-        let mut after = [0; 48];
+        state[usize::from(convention().block)] = self.block(thread);
+        let mut after = [0; STATE];
         // SAFETY: as above.
-        unsafe { call_watched(code, &state, &mut after, extras.as_ptr(), count) };
+        unsafe { own::call_watched(code, &state, &mut after, extras.as_ptr(), count) };
         after
     }
 
     /// Runs a body many times with arguments that `next` gives, without anything around it. For measurements.
-    pub fn run_many(&self, body: usize, thread: u64, hits: &[[u64; 6]], extras: &[u64]) {
+    pub fn run_many(&self, body: usize, thread: u64, hits: &[[u64; ARGUMENTS]], extras: &[u64]) {
         for arguments in hits {
             // SAFETY: as above.
             unsafe {
-                call_body(self.bodies[body].0, self.block(thread), arguments, extras.as_ptr(), extras.len())
+                own::call_body(
+                    self.bodies[body].0,
+                    self.block(thread),
+                    arguments,
+                    extras.as_ptr(),
+                    extras.len(),
+                )
             };
         }
     }
@@ -291,132 +326,3 @@ impl Ready {
         hit.extras(self.bodies[body].1, &self.bodies[body].2)
     }
 }
-
-unsafe extern "C" {
-    fn call_body(body: usize, block: u64, arguments: &[u64; 6], extras: *const u64, count: usize);
-    fn call_watched(body: usize, before: &[u64; 48], after: &mut [u64; 48], extras: *const u64, count: usize);
-}
-
-// Registers in `call_watched`: rax rbx rcx rdx rsi rdi rbp - r8 ... r15 by index (7 is unused), then xmm0..15 in two words each.
-global_asm!(
-    ".globl call_body",
-    "call_body:",
-    "push rbp",
-    "mov rbp, rsp",
-    "push r15",
-    "push r15",
-    "mov r15, rsi",
-    "mov rax, rdi",
-    "mov r10, rdx",
-    "2: test r8, r8",
-    "jz 3f",
-    "push qword ptr [rcx + 8*r8 - 8]",
-    "dec r8",
-    "jmp 2b",
-    "3: mov rdi, [r10]",
-    "mov rsi, [r10 + 8]",
-    "mov rdx, [r10 + 16]",
-    "mov rcx, [r10 + 24]",
-    "mov r8, [r10 + 32]",
-    "mov r9, [r10 + 40]",
-    "call rax",
-    "mov r15, [rbp - 8]",
-    "mov rsp, rbp",
-    "pop rbp",
-    "ret",
-    ".globl call_watched",
-    "call_watched:",
-    "push rbp",
-    "push rbx",
-    "push r12",
-    "push r13",
-    "push r14",
-    "push r15",
-    "mov rax, rsp",
-    "push rdx",
-    "push rax",
-    // An odd number of words: bodies cannot rely on a stack that is aligned to 16 bytes.
-    "push rdi",
-    "mov r9, rsp",
-    "2: test r8, r8",
-    "jz 3f",
-    "push qword ptr [rcx + 8*r8 - 8]",
-    "dec r8",
-    "jmp 2b",
-    "3: mov r14, rsi",
-    "movups xmm0, [r14 + 128]",
-    "movups xmm1, [r14 + 144]",
-    "movups xmm2, [r14 + 160]",
-    "movups xmm3, [r14 + 176]",
-    "movups xmm4, [r14 + 192]",
-    "movups xmm5, [r14 + 208]",
-    "movups xmm6, [r14 + 224]",
-    "movups xmm7, [r14 + 240]",
-    "movups xmm8, [r14 + 256]",
-    "movups xmm9, [r14 + 272]",
-    "movups xmm10, [r14 + 288]",
-    "movups xmm11, [r14 + 304]",
-    "movups xmm12, [r14 + 320]",
-    "movups xmm13, [r14 + 336]",
-    "movups xmm14, [r14 + 352]",
-    "movups xmm15, [r14 + 368]",
-    "mov rax, [r14]",
-    "mov rcx, [r14 + 16]",
-    "mov rdx, [r14 + 24]",
-    "mov rsi, [r14 + 32]",
-    "mov rdi, [r14 + 40]",
-    "mov r8, [r14 + 64]",
-    "mov rbx, r9",
-    "mov r9, [r14 + 72]",
-    "mov r10, [r14 + 80]",
-    "mov r11, [r14 + 88]",
-    "mov r12, [r14 + 96]",
-    "mov r13, [r14 + 104]",
-    "mov r15, [r14 + 120]",
-    // rbx stays where the stack was, rbp and r14 are patterns.
-    "mov rbp, [r14 + 48]",
-    "mov r14, [r14 + 112]",
-    "call qword ptr [rbx]",
-    "push r14",
-    "mov r14, [rbx + 16]",
-    "mov [r14], rax",
-    "mov [r14 + 8], rbx",
-    "mov [r14 + 16], rcx",
-    "mov [r14 + 24], rdx",
-    "mov [r14 + 32], rsi",
-    "mov [r14 + 40], rdi",
-    "mov [r14 + 48], rbp",
-    "mov [r14 + 64], r8",
-    "mov [r14 + 72], r9",
-    "mov [r14 + 80], r10",
-    "mov [r14 + 88], r11",
-    "mov [r14 + 96], r12",
-    "mov [r14 + 104], r13",
-    "pop rax",
-    "mov [r14 + 112], rax",
-    "mov [r14 + 120], r15",
-    "movups [r14 + 128], xmm0",
-    "movups [r14 + 144], xmm1",
-    "movups [r14 + 160], xmm2",
-    "movups [r14 + 176], xmm3",
-    "movups [r14 + 192], xmm4",
-    "movups [r14 + 208], xmm5",
-    "movups [r14 + 224], xmm6",
-    "movups [r14 + 240], xmm7",
-    "movups [r14 + 256], xmm8",
-    "movups [r14 + 272], xmm9",
-    "movups [r14 + 288], xmm10",
-    "movups [r14 + 304], xmm11",
-    "movups [r14 + 320], xmm12",
-    "movups [r14 + 336], xmm13",
-    "movups [r14 + 352], xmm14",
-    "movups [r14 + 368], xmm15",
-    "mov rsp, [rbx + 8]",
-    "pop r15",
-    "pop r14",
-    "pop r13",
-    "pop r12",
-    "pop rbx",
-    "pop rbp",
-    "ret",
-);

@@ -1,10 +1,13 @@
 //! Native code, run in our own process: beside the interpreter, under signals, by many threads, and looked at.
-#![cfg(target_arch = "x86_64")]
+#![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 
 mod machine;
 mod measure;
 mod random;
 mod scripts;
+#[cfg(target_arch = "x86_64")]
 mod shape;
 mod stacks;
+#[cfg(target_arch = "x86_64")]
+mod stepped;
 mod threads;

@@ -1,7 +1,7 @@
 //! What a run costs above that of a body that does nothing. Run by hand:
 //! `cargo test --release -p trapless-script --test native -- --ignored --nocapture`.
 
-use crate::machine::{Hit, Ready, TARGET};
+use crate::machine::{ARGUMENTS, Hit, Ready, TARGET};
 use crate::scripts::*;
 use std::time::Instant;
 use trapless_script::ir::*;
@@ -14,7 +14,7 @@ const HITS: usize = 4096;
 struct Measured {
     name: &'static str,
     ready: Ready,
-    hits: Vec<[u64; 6]>,
+    hits: Vec<[u64; ARGUMENTS]>,
     times: Vec<f64>,
     sends: bool,
 }
@@ -28,7 +28,7 @@ fn what_a_run_costs() {
         let ready = Ready::new(program, &bodies, 1).unwrap();
         let hits = (0..HITS as u64).map(|index| {
             let mixed = index.wrapping_mul(0x9e37_79b9) >> 3 & 4095;
-            [mixed, 7, 8, 9, 10, 11]
+            Hit::with(&[mixed, 7, 8, 9, 10, 11]).arguments
         });
         Measured { name, ready, hits: hits.collect(), times: vec![], sends }
     };

@@ -1,6 +1,7 @@
 //! Walks of stacks, beside the reference: with rules and stacks at random, damaged ones, and such as end where memory does.
 
-use crate::machine::{Hit, Mapping, Ready, SHARED};
+use crate::machine::{ARGUMENTS, Hit, MACHINE, Mapping, Ready, SHARED, convention, reads_memory};
+use trapless_isa::Machine;
 use trapless_script::ir::{
     Body, BodyId, Expression, LocalId, MessageId, Part, PartKind, Program, Scalar, StackWalk, Statement,
 };
@@ -8,7 +9,17 @@ use trapless_script::native::Moment;
 use trapless_wire::unwind::{
     Area, Base, Facts, Method, Module, Place, Registers, Rule, Slot, Table, Tables, walk,
 };
-use trapless_wire::{Incomplete, KeptStacks, Words, WordsMut};
+use trapless_wire::{Incomplete, KeptStacks, WordsMut};
+
+const SP: usize = convention().stack_pointer as usize;
+const FP: usize = convention().frame_pointer as usize;
+const BP: usize = convention().base_pointer as usize;
+
+/// What holds of all stacks of the machine.
+const FACTS: Facts = match MACHINE {
+    Machine::X86_64 => Facts::X86_64,
+    _ => Facts::AARCH64,
+};
 
 /// Where the code is that the stacks tell of. Nothing is ever read there.
 const CODE: u64 = 0x7000_0000_0000;
@@ -107,7 +118,7 @@ fn rule(seed: &mut u64) -> Rule {
 
 /// A few files with code that is told of, and others.
 fn area(seed: &mut u64) -> Area {
-    let mut area = Area::new(&Facts::X86_64);
+    let mut area = Area::new(&FACTS);
     let mut modules = Vec::new();
     for file in 0..1 + random(seed) % 4 {
         let rules: Vec<Rule> = (0..1 + random(seed) % 12).map(|_| rule(seed)).collect();
@@ -193,7 +204,7 @@ fn hit(seed: &mut u64, stack: &Stack) -> Hit {
     for register in &mut hit.registers {
         *register = one_of([stack.within(seed), stack.within(seed), 0, code(seed)], seed);
     }
-    hit.registers[7] =
+    hit.registers[SP] =
         one_of([stack.within(seed), stack.within(seed), stack.end() - 8, stack.start() + 8], seed);
     hit
 }
@@ -206,8 +217,15 @@ fn expected(
     method: Method,
     limit: u32,
 ) -> Vec<u64> {
-    let [pc, sp, fp, bp] = [hit.instruction, hit.registers[7], hit.registers[6], hit.registers[3]];
-    let start = Registers { pc, sp, fp, bp, link: 0, general: &hit.registers };
+    let [pc, sp, fp, bp] = [hit.instruction, hit.registers[SP], hit.registers[FP], hit.registers[BP]];
+    let start = Registers {
+        pc,
+        sp,
+        fp,
+        bp,
+        link: convention().link.map_or(0, |link| hit.registers[usize::from(link)]),
+        general: &hit.registers,
+    };
     let mut frames = Vec::new();
     let read = |address| stack.word(address);
     walk(tables, start, place, method, limit, read, |_, found| found, |pc| frames.push(pc));
@@ -216,6 +234,9 @@ fn expected(
 
 #[test]
 fn random_stacks_are_walked_as_the_reference_does() {
+    if !reads_memory() {
+        return trapless_testing::skip!("the kernel, or what emulates it, has no process_vm_readv");
+    }
     let mut seed = 0x5354_4143_4b53_0001;
     let stack = Stack::new(4);
     let (mut deepest, mut frames) = (0, 0);
@@ -272,8 +293,8 @@ fn damaged_areas_and_stacks_do_no_harm() {
         stack.fill(&mut seed);
         let mut hit = hit(&mut seed, &stack);
         // Registers that lead anywhere, but for the stack pointer.
-        hit.registers[6] = random(&mut seed);
-        hit.registers[3] = random(&mut seed) << (random(&mut seed) & 63);
+        hit.registers[FP] = random(&mut seed);
+        hit.registers[BP] = random(&mut seed) << (random(&mut seed) & 63);
         assert!(walked(&ready, &hit).len() <= 127);
     }
 }
@@ -286,7 +307,7 @@ fn own(ready: &Ready, thread_pointer: u64) {
 
 /// A stack of so many frames, so far apart, from `sp` on: each calls from another place of three files. Nothing keeps frame pointers.
 fn calls(stack: &Stack, sp: u64, count: u64, apart: u64) -> (Area, Hit) {
-    let mut area = Area::new(&Facts::X86_64);
+    let mut area = Area::new(&FACTS);
     let called = Rule { ra: Slot(-8), ..Rule::frame(Base::Stack, apart as i32) };
     let saving = Rule { ra: Slot(-8), fp: Slot(-16), bp: Slot(-24), ..called };
     let rules = vec![Rule::default(), called, saving, Rule::of_kind(Rule::END)];
@@ -303,12 +324,15 @@ fn calls(stack: &Stack, sp: u64, count: u64, apart: u64) -> (Area, Hit) {
     }
     assert!(slot <= stack.end());
     let mut hit = Hit { instruction: CODE + 0x123, ..Hit::default() };
-    hit.registers[7] = sp;
+    hit.registers[SP] = sp;
     (area, hit)
 }
 
 #[test]
 fn stacks_are_whole_wherever_they_lie_and_end_where_memory_does() {
+    if !reads_memory() {
+        return trapless_testing::skip!("the kernel, or what emulates it, has no process_vm_readv");
+    }
     let stack = Stack::new(20);
     // On one page, over several, and the thread's own.
     for (sp, count, apart, thread_pointer) in [
@@ -354,11 +378,13 @@ fn forget_own(ready: &Ready) {
 }
 
 #[test]
+#[cfg(target_arch = "x86_64")]
 fn calls_that_are_followed_stand_on_stacks_with_their_own_addresses() {
     use trapless_isa::detour::{
         HASH_FACTOR, RETURN_ADDRESS, RETURN_OLDER, RETURN_POINT, RETURN_SHIFT, SHADOW_INSTANCES,
         STACK_PAGE_SHIFT, shadow_block_size,
     };
+    use trapless_wire::Words;
     let stack = Stack::new(4);
     let (area, hit) = calls(&stack, stack.start() + 4096 - 24, 20, 64);
     let ready = ready(127, StackWalk::Tables, Moment::Entry, area.bytes());
@@ -379,7 +405,7 @@ fn calls_that_are_followed_stand_on_stacks_with_their_own_addresses() {
     ] {
         ready.region.set_word(SHARED + u64::from(at), value);
     }
-    let sp = hit.registers[7];
+    let sp = hit.registers[SP];
     for frame in [0, 1, 5, 11, 19] {
         let slot = sp + frame * 64;
         let page = slot >> STACK_PAGE_SHIFT;
@@ -429,7 +455,7 @@ fn what_a_stack_costs() {
         let mut best = f64::MAX;
         for _ in 0..300 {
             let since = std::time::Instant::now();
-            ready.run_many(0, 0, &[[0; 6]; 64], &extras[..count]);
+            ready.run_many(0, 0, &[[0; ARGUMENTS]; 64], &extras[..count]);
             best = best.min(since.elapsed().as_nanos() as f64 / 64.0);
             ready.ring(0).drain(&ready.region, Incomplete::Wait, |_| {});
         }

@@ -1,6 +1,6 @@
 //! Nothing is lost between threads, nor between a thread and its signal handlers; and a body keeps every register.
 
-use crate::machine::{Hit, Ready, SHARED};
+use crate::machine::{Hit, Ready, SHARED, STATE, convention, reads_memory};
 use crate::random::contents;
 use crate::scripts::*;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use trapless_script::ir::*;
 use trapless_script::native::{Moment, unmask};
 use trapless_wire::{MapKind, MapPlace, TableView, Words};
 
-const ENTRY: [(BodyId, Moment); 1] = [(BodyId(0), Moment::Entry)];
+pub const ENTRY: [(BodyId, Moment); 1] = [(BodyId(0), Moment::Entry)];
 
 /// What a map with a key holds over all threads.
-fn merged(ready: &Ready, program: &Program, threads: u64) -> std::collections::BTreeMap<u64, Vec<u64>> {
+pub fn merged(ready: &Ready, program: &Program, threads: u64) -> std::collections::BTreeMap<u64, Vec<u64>> {
     let MapValue::Aggregate(of) = program.maps[0].value else { panic!("an aggregation") };
     let places: Vec<_> = match ready.native.layout.maps[0] {
         MapPlace::Shared(at, MapKind::Table(table)) => vec![(SHARED + at, table)],
@@ -62,8 +62,7 @@ fn sixteen_threads_are_counted_to_the_last_call() {
                     let ready = &ready;
                     scope.spawn(move || {
                         for call in 0..calls / THREADS {
-                            let arguments = [call * 7 + thread, call % 50, 0, 0, 0, 0];
-                            ready.run(0, thread, &Hit { arguments, ..Hit::default() });
+                            ready.run(0, thread, &Hit::with(&[call * 7 + thread, call % 50]));
                         }
                     });
                 }
@@ -90,15 +89,15 @@ fn sixteen_threads_are_counted_to_the_last_call() {
 }
 
 /// Handlers are the process's.
-static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
-static STORM: AtomicPtr<Ready> = AtomicPtr::new(std::ptr::null_mut());
+pub static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+pub static STORM: AtomicPtr<Ready> = AtomicPtr::new(std::ptr::null_mut());
 static HANDLED: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn handler(_: i32) {
     // SAFETY: it is set while the timer runs, to something that lives longer.
     let ready = unsafe { &*STORM.load(SeqCst) };
     let handled = HANDLED.fetch_add(1, SeqCst);
-    let hit = Hit { arguments: [handled, 1, 0, 0, 0, 0], tid: 1, ..Hit::default() };
+    let hit = Hit { tid: 1, ..Hit::with(&[handled, 1]) };
     for body in 0..ready.native.code.bodies.len() {
         ready.run(body, 0, &hit);
     }
@@ -114,7 +113,9 @@ fn storm(ready: &Ready, seconds: f64, mut run: impl FnMut(u64)) -> (u64, u64) {
     let me = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler as *const () as usize;
-        action.sa_flags = libc::SA_RESTART | libc::SA_NODEFER;
+        // Handlers interrupt each other, but where an emulator is so slow that they would pile up, each with a slot of a table.
+        let nested = if reads_memory() { libc::SA_NODEFER } else { 0 };
+        action.sa_flags = libc::SA_RESTART | nested;
         libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut());
         libc::pthread_self()
     };
@@ -157,7 +158,7 @@ fn handlers_that_interrupt_bodies_lose_nothing_and_make_nothing_lost() {
             let program = keyed(key(), of, sharing);
             let ready = Ready::new(&program, &ENTRY, 1).unwrap();
             let (turns, handled) = storm(&ready, 1.0, |turn| {
-                ready.run(0, 0, &Hit { arguments: [turn, 1, 0, 0, 0, 0], tid: 1, ..Hit::default() });
+                ready.run(0, 0, &Hit { tid: 1, ..Hit::with(&[turn, 1]) });
             });
             let found = merged(&ready, &program, 1);
             let sum: u64 = found.values().flatten().sum();
@@ -179,7 +180,7 @@ fn keys_come_and_go_under_a_storm() {
     let ready = Ready::new(&program, &bodies, 1).unwrap();
     storm(&ready, 1.0, |turn| {
         for body in 0..2 {
-            ready.run(body, 0, &Hit { arguments: [turn, 1, 0, 0, 0, 0], tid: 1, ..Hit::default() });
+            ready.run(body, 0, &Hit { tid: 1, ..Hit::with(&[turn, 1]) });
         }
     });
     let MapPlace::PerThread(at, MapKind::Table(table)) = ready.native.layout.maps[0] else {
@@ -200,138 +201,8 @@ fn keys_come_and_go_under_a_storm() {
     assert!(histogram > 1000);
 }
 
-/// How many instructions are still to pass until the handler runs its body.
-static STEPS_LEFT: AtomicU64 = AtomicU64::new(0);
-/// Which body it runs then, with which key.
-static NESTED: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
-
-extern "C" fn step(_: i32) {
-    if STEPS_LEFT.fetch_sub(1, SeqCst) == 1 {
-        // SAFETY: it is set while code is stepped through, to something that lives longer.
-        let ready = unsafe { &*STORM.load(SeqCst) };
-        let [body, key] = [0, 1].map(|index: usize| NESTED[index].load(SeqCst));
-        ready.run(body as usize, 0, &with_key(key));
-    }
-}
-
-fn with_key(key: u64) -> Hit {
-    Hit { arguments: [key, 1, 0, 0, 0, 0], tid: 1, ..Hit::default() }
-}
-
-/// Runs a body with a key, and at each of its instructions in turn another one in a handler; `check` looks at what came of it.
-fn at_each_instruction(
-    ready: &Ready,
-    outer: usize,
-    nested: usize,
-    mut prepare: impl FnMut(u64) -> (u64, u64),
-    mut check: impl FnMut(u64, u64),
-) -> u64 {
-    let _one = ONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    STORM.store(std::ptr::from_ref(ready).cast_mut(), SeqCst);
-    // SAFETY: the handler calls nothing but the code under test, and atomics.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = step as *const () as usize;
-        libc::sigaction(libc::SIGTRAP, &action, std::ptr::null_mut());
-    }
-    // Each step is a trap, and to come to an instruction takes as many as there are ahead of it. Unless all are asked for, every 13th
-    // instruction is looked at, from another one on for each pair of bodies.
-    let (first, step) = match std::env::var_os("TRAPLESS_EACH_INSTRUCTION") {
-        Some(_) => (1, 1),
-        None => (1 + (5 * outer + 3 * nested) as u64, 13),
-    };
-    for at in (first..).step_by(step) {
-        let (key, nested_key) = prepare(at);
-        NESTED[0].store(nested as u64, SeqCst);
-        NESTED[1].store(nested_key, SeqCst);
-        STEPS_LEFT.store(at, SeqCst);
-        ready.run_stepped(outer, 0, &with_key(key));
-        let left = STEPS_LEFT.load(SeqCst) as i64;
-        if left > 0 {
-            return at;
-        }
-        check(key, nested_key);
-    }
-    0
-}
-
-#[test]
-fn a_handler_at_each_instruction_of_a_count_loses_nothing() {
-    for sharing in [MapSharing::PerThread, MapSharing::Shared] {
-        for is_same in [true, false] {
-            let program = keyed(argument(0), Aggregation::Count, sharing);
-            let ready = Ready::new(&program, &ENTRY, 1).unwrap();
-            // A new key each time, so that each is put in.
-            let mut expected = std::collections::BTreeMap::<u64, u64>::new();
-            let instructions = at_each_instruction(
-                &ready,
-                0,
-                0,
-                |at| (2 * at, if is_same { 2 * at } else { 2 * at + 1 }),
-                |key, nested| {
-                    *expected.entry(key).or_default() += 1;
-                    *expected.entry(nested).or_default() += 1;
-                },
-            );
-            assert!(instructions > 100, "{instructions}");
-            let mut found = merged(&ready, &program, 1);
-            found.retain(|key, _| *key < 2 * instructions);
-            let found: std::collections::BTreeMap<u64, u64> =
-                found.into_iter().map(|(key, words)| (key, words[0])).collect();
-            assert_eq!(found, expected, "{sharing:?} {is_same}");
-        }
-    }
-}
-
-#[test]
-fn a_handler_at_each_instruction_of_a_set_or_delete_leaves_a_sound_table() {
-    for sharing in [MapSharing::PerThread, MapSharing::Shared] {
-        for (outer, nested) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-            for was_there in [false, true] {
-                let mut program = latency();
-                program.maps[0].sharing = sharing;
-                for body in &mut program.bodies {
-                    body.code[0] = store(0, argument(0));
-                }
-                let bodies = [0, 1].map(|body| (BodyId(body), Moment::Entry));
-                let ready = Ready::new(&program, &bodies, 1).unwrap();
-                let (at, table) = match ready.native.layout.maps[0] {
-                    MapPlace::PerThread(at, MapKind::Table(table)) => (ready.part(0) + u64::from(at), table),
-                    MapPlace::Shared(at, MapKind::Table(table)) => (SHARED + at, table),
-                    other => panic!("{other:?}"),
-                };
-                let view = TableView::new(&ready.region, at, table);
-                let mut contended = 0;
-                let prepare = |at: u64| {
-                    if was_there {
-                        ready.run(0, 0, &with_key(at));
-                    }
-                    (at, at)
-                };
-                let instructions = at_each_instruction(&ready, outer, nested, prepare, |key, _| {
-                    let mut keys = 0;
-                    view.each(|entry| keys += u64::from(entry.key[0] == key));
-                    // Both of a kind leave what one leaves; else either may have come last.
-                    match (outer, nested) {
-                        (0, 0) => assert_eq!(keys, 1),
-                        (1, 1) => assert_eq!(keys, 0),
-                        _ => assert!(keys < 2),
-                    }
-                    let mut all = 0;
-                    assert_eq!(view.each(|_| all += 1), 0);
-                    assert_eq!(view.live(), all);
-                    assert_eq!(view.full(), 0);
-                    // Only while a value is being written somebody else gives up.
-                    let now = view.contended();
-                    assert!(now <= contended + 2);
-                    contended = now;
-                });
-                assert!(instructions > 100, "{instructions}");
-                assert!(contended < instructions / 2, "{contended} of {instructions}");
-            }
-        }
-    }
-}
+/// Where the registers are that say nothing: the stack pointer, what the trampoline has in rbx; what bodies may lose, and the link.
+const LEFT_OUT: &[usize] = if cfg!(target_arch = "x86_64") { &[1, 7] } else { &[16, 17, 30, 31] };
 
 #[test]
 fn a_body_keeps_every_register() {
@@ -340,18 +211,18 @@ fn a_body_keeps_every_register() {
     let programs = (1..150).map(|seed| trapless_script::arbitrary::program(seed, &options));
     for (seed, program) in (1..).zip(programs.chain([latency(), printf(), by_string(64), by_string(1024)])) {
         let ready = Ready::new(&program, &ENTRY, 1).unwrap();
-        let mut before = [0u64; 48];
+        let mut before = [0u64; STATE];
         for (index, word) in before.iter_mut().enumerate() {
             *word = (index as u64 + 1).wrapping_mul(0x0101_0203_0407_0b0d);
         }
         for turn in 0..4 {
             let after = ready.run_watched(0, 0, &crate::random::hit(seed * 7 + turn, &[]), &before);
             for (index, (&now, &was)) in after.iter().zip(&before).enumerate() {
-                match index {
-                    // The stack pointer, and what the trampoline has in rbx.
-                    1 | 7 => {}
-                    15 => assert_eq!(now, ready.block(0), "seed {seed}"),
-                    _ => assert_eq!(now, was, "seed {seed}: register {index}"),
+                let convention = convention();
+                if index == usize::from(convention.block) {
+                    assert_eq!(now, ready.block(0), "seed {seed}");
+                } else if !LEFT_OUT.contains(&index) {
+                    assert_eq!(now, was, "seed {seed}: register {index}");
                 }
             }
         }

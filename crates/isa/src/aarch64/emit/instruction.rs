@@ -236,6 +236,41 @@ pub const fn ldp_post(rt: u32, rt2: u32, rn: u32, offset: i32) -> u32 {
     pair(0xa8c0_0000, rt, rt2, rn, offset)
 }
 
+/// `stp dt, dt2, [xn, #offset]`, a multiple of 8.
+pub const fn stp_d(rt: u32, rt2: u32, rn: u32, offset: i32) -> u32 {
+    0x6d00_0000 | ((offset as u32 / 8) & 0x7f) << 15 | rt2 << 10 | rn << 5 | rt
+}
+
+/// `fmov xd, dn`
+pub const fn fmov_from_d(rd: u32, rn: u32) -> u32 {
+    0x9e66_0000 | rn << 5 | rd
+}
+
+/// `blr xn`
+pub const fn blr(rn: u32) -> u32 {
+    0xd63f_0000 | rn << 5
+}
+
+/// `mrs xt, nzcv`
+pub const fn mrs_flags(rt: u32) -> u32 {
+    0xd53b_4200 | rt
+}
+
+/// `msr nzcv, xt`
+pub const fn msr_flags(rt: u32) -> u32 {
+    mrs_flags(rt) & !(1 << 21)
+}
+
+/// `mrs xt, fpsr`
+pub const fn mrs_float_flags(rt: u32) -> u32 {
+    0xd53b_4420 | rt
+}
+
+/// `msr fpsr, xt`
+pub const fn msr_float_flags(rt: u32) -> u32 {
+    mrs_float_flags(rt) & !(1 << 21)
+}
+
 /// `ldxr xt, [xn]`
 pub const fn ldxr(rt: u32, rn: u32) -> u32 {
     0xc85f_7c00 | rn << 5 | rt

@@ -20,6 +20,7 @@ impl Walk<'_> {
     /// Where a return address that was found is one of our return points: goes round again with the one that was taken.
     pub(super) fn translate(&self, e: &mut Emit<'_>, pc: Value, slot: Value, head: Block) {
         let [other, inside, found] = [(); 3].map(|()| e.block());
+        let shift = self.walks.slot_shift;
         let shadows_at = e.address(Base::Shared(SCRIPT_SHADOWS.into()));
         let shadows = e.load(shadows_at);
         leave_unless(e, shadows, other);
@@ -54,7 +55,7 @@ impl Walk<'_> {
         e.each(end, 1, |e, turn, after| {
             let index = e.b.ins().iadd(first, turn);
             let index = e.b.ins().band(index, mask);
-            let offset = e.b.ins().imul_imm_s(index, shadow_block_size(3) as i64);
+            let offset = e.b.ins().imul_imm_s(index, shadow_block_size(shift) as i64);
             let at = e.b.ins().iadd(shadows, offset);
             e.b.def_var(block, at);
             let tag = e.load(At(at, SHADOW_TAG as i32));
@@ -66,7 +67,7 @@ impl Walk<'_> {
         e.b.switch_to_block(found);
         let block = e.b.use_var(block);
         let in_page = e.b.ins().band_imm_s(slot, (1 << STACK_PAGE_SHIFT) - 1);
-        let number = e.b.ins().ushr_imm_s(in_page, 3);
+        let number = e.b.ins().ushr_imm_s(in_page, i64::from(shift));
         let offset = e.b.ins().ishl_imm_s(number, i64::from(RETURN_SHIFT));
         let instance = e.b.ins().iadd(block, offset);
         let instance = e.b.ins().iadd_imm_s(instance, i64::from(SHADOW_INSTANCES));

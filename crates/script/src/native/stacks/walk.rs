@@ -45,6 +45,8 @@ pub(in crate::native) struct Walks {
     area: Base,
     facts: Facts,
     fetch: u16,
+    /// Log2 of the distance between the addresses by which calls are known.
+    pub(super) slot_shift: u32,
 }
 
 impl Walks {
@@ -55,7 +57,8 @@ impl Walks {
             other => return Err(Refusal::Machine(other)),
         };
         let at = common.layout.unwind.ok_or(Refusal::Missing("room for unwind tables"))?;
-        Ok(Self { area: Base::Shared(at), facts, fetch: registry.number(Routine::Fetch) })
+        let slot_shift = common.target.machine.isa().facts().slot_shift;
+        Ok(Self { area: Base::Shared(at), facts, fetch: registry.number(Routine::Fetch), slot_shift })
     }
 }
 /// Goes to a block where a bit is set.
@@ -65,7 +68,7 @@ fn leave_if_set(e: &mut Emit<'_>, value: Value, bits: i64, to: Block) {
 }
 /// What lives from one round to the next.
 pub(super) struct Walk<'w> {
-    walks: &'w Walks,
+    pub(super) walks: &'w Walks,
     pub(super) pc: Variable,
     sp: Variable,
     fp: Variable,
@@ -374,6 +377,11 @@ impl Walk<'_> {
         let slot = e.b.ins().select(interrupted, zero, slot);
         e.b.def_var(self.slot, slot);
         e.go_on(have_found);
+        if facts.arrival.ra == Slot::UNCHANGED {
+            // Where calls push no return address, they are known by the stack pointer of their entry.
+            let slot = e.b.ins().select(interrupted, zero, cfa);
+            e.b.def_var(self.slot, slot);
+        }
 
         // 9. The saved registers. Mostly there are none.
         let unchanged = i64::from(Slot::UNCHANGED.0) << 32 | i64::from(Slot::UNCHANGED.0) << 16;

@@ -1,7 +1,6 @@
 //! Windows: where words of stacks can be loaded plainly, and how the next one is opened.
 
 use super::super::emit::{At, Base, Emit};
-use super::super::routines::PROCESS_VM_READV;
 use super::{CONTEXT_BYTES, CONTEXT_HIT, CONTEXT_ROOM, leave_unless};
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I32, I64};
@@ -191,7 +190,8 @@ fn read(
     for (value, at) in [tid, local, one, from, count, zero].into_iter().zip((32..).step_by(8)) {
         e.store(value, words.plus(at));
     }
-    let (call, arguments) = (e.int(PROCESS_VM_READV), e.pointer(words.plus(32)));
+    let call = e.system_calls().process_vm_readv;
+    let (call, arguments) = (e.int(call), e.pointer(words.plus(32)));
     e.call(system, &[call, arguments]);
     e.load(words.plus(32))
 }

@@ -3,7 +3,7 @@
 use super::known::Known;
 use crate::cli::script::{Text, Warnings};
 use std::os::unix::fs::MetadataExt;
-use trapless_script::check::environment::{Described, Environment, Function, Held, TypeName};
+use trapless_script::check::environment::{Described, Environment, Function, Held, Machine, TypeName};
 use trapless_script::syntax::ast::ProbePoint;
 
 /// The world of a command line and of the files that its script probes.
@@ -20,6 +20,10 @@ impl<'t, 'k> Outside<'t, 'k> {
 }
 
 impl Environment for Outside<'_, '_> {
+    fn machine(&self) -> Machine {
+        if cfg!(target_arch = "aarch64") { Machine::AARCH64 } else { Machine::X86_64 }
+    }
+
     fn parameters(&self) -> &[String] {
         &self.text.positional
     }

@@ -15,7 +15,6 @@ use std::hash::{BuildHasher, Hasher};
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use trapless_engine::Script;
-use trapless_isa::Machine;
 use trapless_process::{Process, Seccomp, ticks};
 use trapless_script::ir::{ClockKind, Program};
 use trapless_script::native::{self, NativeProgram, memory};
@@ -63,7 +62,7 @@ impl Scripted {
     /// # Errors
     /// There is no native code for one of them.
     pub fn new(program: &Program, points: &Points, allow_seccomp: bool) -> Result<Self, Error> {
-        let target = native::Target { machine: Machine::X86_64, ring_bits: RING_BITS };
+        let target = native::Target::here(RING_BITS).map_err(Error::other)?;
         let native = native::compile(program, &points.bodies, &target).map_err(Error::other)?;
         let store = Store::new(program, native.layout.clone());
         Ok(Self {

@@ -16,7 +16,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use trapless_engine::Script;
-use trapless_isa::Machine;
 use trapless_process::Process;
 use trapless_script::interp::maps::Tables;
 use trapless_script::ir::verify::verify;
@@ -290,7 +289,7 @@ impl CodeFor for Typed {
         let [entries, returns] = plans.lists;
         let program = body::program(&entries, &returns, plans.table.into_bytes());
         verify(&program).map_err(Error::other)?;
-        let target = native::Target { machine: Machine::X86_64, ring_bits: RING_BITS };
+        let target = native::Target::here(RING_BITS).map_err(Error::other)?;
         let native = native::compile(&program, &body::MOMENTS, &target).map_err(Error::other)?;
         let about = self.beginning.about(process, Vec::new());
         let shared = memory::image(&program, &native.layout, &about, &mut Tables::new(&program));

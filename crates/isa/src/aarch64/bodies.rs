@@ -1,0 +1,182 @@
+//! How detours call bodies ([`crate::body`]).
+//!
+//! ```text
+//!     no block of the thread's own, or a child's ──▶ count
+//!     sp moves; the registers as they were, what the detour itself has to keep, floats
+//!     x21 = the thread's block
+//!     for each body:
+//!         its extras, at sp
+//!         [the registers of the arguments]
+//!         blr body
+//!         overwrite what it has left below sp
+//!     back to what was kept
+//! ```
+//!
+//! Bodies lose x16 and x17, the flags, and what calculations leave in `FPSR`; a call loses x30. All of these are kept here. At an entry the
+//! arguments are where the program has them: no detour touches x0 to x8. At a return they are loaded for each body.
+//!
+//! # Long vectors
+//! Where vectors are longer than 128 bits (SVE), whatever writes to the first 128 bits makes zeros of the rest, and a system call may, too.
+//! By the procedure call standard nothing is there at entries and returns. Anywhere else a body that does either ([`Run::vectors`]) is
+//! refused.
+
+use super::detour::Template;
+use super::emit::instruction as a;
+use super::frame::register::*;
+use crate::Reason;
+use crate::body::{Extra, Run};
+use crate::detour::*;
+
+/// The general registers, in DWARF's order: x0 to x30, sp.
+const REGISTERS: i32 = 0;
+/// The flags, and `FPSR` behind them.
+const FLAGS: i32 = 256;
+/// The time of the entry, which is in a register that bodies lose.
+const KEPT_ENTERED: i32 = 272;
+/// The low halves of v0 to v7.
+const FLOATS: i32 = 288;
+/// Bytes of all.
+const AREA: i32 = FLOATS + 64;
+
+/// How far above the stack pointer a register was kept.
+const fn kept(register: u32) -> u32 {
+    REGISTERS as u32 + 8 * register
+}
+
+/// Where the bodies are called.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum At {
+    Entry,
+    Return,
+}
+
+impl Template<'_> {
+    /// With the block, or the overflow block, in `BLOCK`. Changes `TEMPORARY`, `ADDRESS` and `STATUS`.
+    pub(super) fn run_at_entry(&mut self) -> Emitted<()> {
+        let runs = self.runs.entry;
+        if !self.is_entry && runs.iter().any(|run| run.vectors) {
+            return Err(Reason::NoBodies);
+        }
+        self.run_all(runs, At::Entry)
+    }
+
+    /// With the block, the slot, the time and that of the entry in their registers. Changes `TEMPORARY`, `ADDRESS` and `STATUS`.
+    pub(super) fn run_at_return(&mut self) -> Emitted<()> {
+        self.run_all(self.runs.at_return, At::Return)
+    }
+
+    fn run_all(&mut self, runs: &[Run<'_>], at: At) -> Emitted<()> {
+        self.comment("call bodies");
+        let (unrun, done) = (self.code.label(), self.code.label());
+        self.code.emit([a::ldr(TEMPORARY, BLOCK, BLOCK_ORIGIN)]);
+        self.code.emit_to(a::cbz(TEMPORARY), unrun);
+        self.code.load(TEMPORARY, self.layout.blocks);
+        self.code.emit([a::eor(TEMPORARY, TEMPORARY, BLOCK)]);
+        self.code.emit_to(a::cbz(TEMPORARY), unrun);
+        self.keep(runs.iter().any(|run| run.takes.has(Extra::Floats)));
+        for run in runs {
+            self.run(run, at)?;
+        }
+        self.put_back(at);
+        self.code.bind(done);
+        self.unrun(unrun, done);
+        Ok(())
+    }
+
+    fn keep(&mut self, floats: bool) {
+        self.code.emit([a::sub_immediate(SP, SP, AREA as u32)]);
+        for register in (0..8).step_by(2) {
+            self.code.emit([a::stp(register, register + 1, SP, kept(register) as i32)]);
+        }
+        self.code.emit([a::str(8, SP, kept(8))]);
+        // Those that the detour has saved.
+        for register in (9..17).step_by(2) {
+            let saved = AREA + 8 * (register as i32 - 9);
+            self.code.emit([
+                a::ldp(ADDRESS, STATUS, SP, saved),
+                a::stp(ADDRESS, STATUS, SP, kept(register) as i32),
+            ]);
+        }
+        for register in (17..31).step_by(2) {
+            self.code.emit([a::stp(register, register + 1, SP, kept(register) as i32)]);
+        }
+        self.code.emit([
+            a::add_immediate(ADDRESS, SP, (AREA + self.frame) as u32),
+            a::str(ADDRESS, SP, kept(31)),
+            a::mrs_flags(ADDRESS),
+            a::mrs_float_flags(STATUS),
+            a::stp(ADDRESS, STATUS, SP, FLAGS),
+            a::str(ENTERED, SP, KEPT_ENTERED as u32),
+        ]);
+        if floats {
+            for vector in (0..8).step_by(2) {
+                self.code.emit([a::stp_d(vector, vector + 1, SP, FLOATS + 8 * vector as i32)]);
+            }
+        }
+        self.code.emit([a::mov(BODY_BLOCK, BLOCK)]);
+    }
+
+    fn put_back(&mut self, at: At) {
+        self.code.emit([
+            a::ldp(ADDRESS, STATUS, SP, FLAGS),
+            a::msr_flags(ADDRESS),
+            a::msr_float_flags(STATUS),
+            a::ldr(ENTERED, SP, KEPT_ENTERED as u32),
+            a::ldr(17, SP, kept(17)),
+            a::ldr(BODY_BLOCK, SP, kept(BODY_BLOCK)),
+            a::ldr(LINK, SP, kept(LINK)),
+        ]);
+        if at == At::Return {
+            self.code.emit([a::ldp(2, 3, SP, kept(2) as i32), a::ldr(4, SP, kept(4))]);
+        }
+        self.code.emit([a::add_immediate(SP, SP, AREA as u32)]);
+    }
+
+    /// Calls one body.
+    fn run(&mut self, run: &Run<'_>, at: At) -> Emitted<()> {
+        let pushed = (8 * run.takes.count()).next_multiple_of(16);
+        if pushed > 0 {
+            self.code.emit([a::sub_immediate(SP, SP, pushed)]);
+        }
+        for (extra, place) in run.takes.iter().zip((0..).step_by(8)) {
+            match extra {
+                Extra::Site => self.code.load(TEMPORARY, run.site.into()),
+                Extra::Time if at == At::Return => self.code.emit([a::mov(TEMPORARY, TIME)]),
+                Extra::Time => self.code.emit([a::mrs_time(TEMPORARY)]),
+                Extra::Entered if at == At::Return => {
+                    self.code.emit([a::ldr(TEMPORARY, SP, pushed + KEPT_ENTERED as u32)]);
+                }
+                Extra::Entered => self.code.load(TEMPORARY, 0),
+                Extra::Tid => self.thread_id(),
+                Extra::StackPointer => self.code.emit([a::ldr(TEMPORARY, SP, pushed + kept(31))]),
+                Extra::InstructionPointer => self.code.load(TEMPORARY, self.site),
+                Extra::Registers => {
+                    self.code.emit([a::add_immediate(TEMPORARY, SP, pushed + REGISTERS as u32)]);
+                }
+                Extra::Floats => self.code.emit([a::add_immediate(TEMPORARY, SP, pushed + FLOATS as u32)]),
+                Extra::Processor | Extra::Operands => return Err(Reason::NotImplemented),
+            }
+            self.code.emit([a::str(TEMPORARY, SP, place)]);
+        }
+        if at == At::Return {
+            self.code.emit([a::mov(2, SLOT), a::fmov_from_d(3, 0), a::ldr(4, SP, pushed + kept(LINK))]);
+        }
+        self.code.load(TEMPORARY, run.body);
+        // The body has put away where it returns to, just below. What leads into a detour would be taken for a context that comes back.
+        self.code.emit([a::blr(TEMPORARY), a::stp_pre(31, 31, SP, -16)]);
+        self.code.emit([a::add_immediate(SP, SP, 16 + pushed)]);
+        Ok(())
+    }
+
+    /// `TEMPORARY` = the thread's number, or 0. Changes `STATUS`.
+    fn thread_id(&mut self) {
+        let Some(offset) = self.layout.tid_offset else { return self.code.load(TEMPORARY, 0) };
+        let none = self.code.label();
+        self.code.emit([a::mrs_thread_pointer(TEMPORARY)]);
+        self.code.emit_to(a::cbz(TEMPORARY), none);
+        // Any distance, either way.
+        self.code.load(STATUS, i64::from(offset) as u64);
+        self.code.emit([a::add(TEMPORARY, TEMPORARY, STATUS, 0), a::ldr_w(TEMPORARY, TEMPORARY, 0)]);
+        self.code.bind(none);
+    }
+}
