@@ -149,6 +149,7 @@ impl Armed {
             shared_size: 4096,
             block_size: 4096,
             walks: None,
+            interpreter: None,
         };
         let clauses = clauses.iter().map(|clause| clause.1).collect();
         let numbers = Arc::new(SiteNumbers::default());

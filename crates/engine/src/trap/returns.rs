@@ -82,6 +82,20 @@ impl Returns {
         Some(())
     }
 
+    /// Where the call returns to whose return address is at `slot`: what stands there, unless that was exchanged.
+    pub fn home_of(&self, process: &Process, slot: u64) -> Option<u64> {
+        let address = self.read(process, slot)?;
+        match self.pads.contains_key(&address) {
+            true => self.by_slot.get(&slot)?.first().map(|first| first.address),
+            false => Some(address),
+        }
+    }
+
+    /// The address that the first of the calls returns to that are under way at `slot`.
+    pub fn first_home(&self, slot: u64) -> Option<u64> {
+        self.by_slot.get(&slot)?.first().map(|first| first.address)
+    }
+
     /// The last call that was entered with its return address at `slot`.
     pub fn leave(&mut self, slot: u64) -> Option<Instance> {
         let calls = self.by_slot.get_mut(&slot)?;

@@ -1,4 +1,5 @@
-//! Native code, run in our own process: beside the interpreter, under signals, by many threads, and looked at.
+//! Native code, run in our own process: beside the interpreter, which also works in its memory, under signals, by many threads, and
+//! looked at.
 #![cfg(target_arch = "x86_64")]
 
 mod machine;
@@ -8,3 +9,4 @@ mod scripts;
 mod shape;
 mod stacks;
 mod threads;
+mod traced;

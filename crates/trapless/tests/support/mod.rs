@@ -5,6 +5,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub mod family;
+pub mod live;
 pub mod park;
 pub mod schema;
 pub mod spinners;

@@ -4,7 +4,9 @@ use super::names::clock_ns;
 use super::own;
 use super::probed::Points;
 use super::store::Store;
+use super::traced::Traced;
 use super::walks::Tables;
+use crate::cli::script::Text;
 use crate::cli::validated::CodeFor;
 use crate::error::Error;
 use crate::resolve::Sites;
@@ -36,6 +38,9 @@ pub(in crate::commands) struct Scripted {
     pub(super) numbers: Arc<SiteNumbers>,
     /// Whether a seccomp filter may be risked.
     allow_seccomp: bool,
+    /// Whether it may run in processes by itself, and not only be interpreted for threads that stand.
+    may_jump: bool,
+    traced: Arc<Traced>,
     pub(super) store: Arc<Mutex<Store>>,
     /// Where stacks are walked, what that needs of each process.
     tables: Option<Mutex<Tables>>,
@@ -62,16 +67,24 @@ impl Scripted {
     ///
     /// # Errors
     /// There is no native code for one of them.
-    pub fn new(program: &Program, points: &Points, allow_seccomp: bool) -> Result<Self, Error> {
+    pub fn new(program: &Program, points: &Points, text: &Text) -> Result<Self, Error> {
         let target = native::Target { machine: Machine::X86_64, ring_bits: RING_BITS };
         let native = native::compile(program, &points.bodies, &target).map_err(Error::other)?;
         let store = Store::new(program, native.layout.clone());
+        let operands = native.code.bodies.iter().map(|body| body.operands.clone());
+        let bodies =
+            points.bodies.iter().zip(operands).map(|((body, moment), wanted)| (*body, *moment, wanted));
+        let traced = Arc::new(Traced::new(program, &native.layout, bodies.collect()));
+        let named = points.probes.iter().filter_map(|probe| probe.spec.mechanism.as_ref());
+        let may_jump = text.mechanisms.iter().chain(named).any(|mechanism| !mechanism.traps());
         Ok(Self {
             program: program.clone(),
             runs: points.runs.clone(),
             overlap: points.overlap,
             numbers: Arc::default(),
-            allow_seccomp,
+            allow_seccomp: text.allow_seccomp,
+            may_jump,
+            traced,
             store: Arc::new(Mutex::new(store)),
             tables: native.layout.unwind.map(|at| Mutex::new(Tables::new(at))),
             native,
@@ -99,6 +112,10 @@ impl Scripted {
     /// # Errors
     /// A sandbox might kill the process for what the script does wherever it runs.
     fn memory_operands(&self, process: &Process) -> Result<MemoryOperands, Error> {
+        if !self.may_jump {
+            // The process makes no system call for it.
+            return Ok(MemoryOperands::Read);
+        }
         if self.native.makes_system_calls {
             let without = "let the script do without str() and what pointers lead to";
             check_sandbox(process, self.allow_seccomp, without)?;
@@ -188,6 +205,7 @@ impl CodeFor for Scripted {
             shared,
             shared_size: self.native.layout.shared,
             block_size: self.native.layout.thread,
+            interpreter: Some(self.traced.clone()),
             walks: self.tables().map(|mut tables| tables.prepare(process, images)).transpose()?,
         };
         let (clauses, numbers) = (self.runs.clone(), self.numbers.clone());
