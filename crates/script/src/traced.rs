@@ -34,6 +34,8 @@ pub enum Untraced {
     Stack,
     /// It sends a signal.
     Signal,
+    /// It goes through all of a map that may have more keys than [`FUEL`].
+    LargeMap,
     /// It asks for a floating-point value of a 32-bit program.
     Float,
     /// It asks for an argument of a USDT probe of a 32-bit program.
@@ -42,6 +44,8 @@ pub enum Untraced {
     Argument,
     /// It asks for a register that the program does not have.
     Register,
+    /// It asks for what is known at the entry of a function, or at its return, and runs elsewhere.
+    Elsewhere,
     /// There is no such body.
     Missing,
 }
@@ -52,6 +56,9 @@ impl Untraced {
         match self {
             Untraced::Stack => "it walks the call stack, which only code in the program does",
             Untraced::Signal => "it sends a signal, which only the thread itself does",
+            Untraced::LargeMap => {
+                "it goes through a map of more than 16,384 keys, for which the thread would stand"
+            }
             Untraced::Float => "it asks for a floating-point value, which is not read from a 32-bit program",
             Untraced::Operand => {
                 "it asks for an argument of a USDT probe, which is not read from a 32-bit program"
@@ -60,6 +67,7 @@ impl Untraced {
                 "it asks for an argument inside of a function, where the stack of a 32-bit program is not known"
             }
             Untraced::Register => "it asks for a register that the program does not have",
+            Untraced::Elsewhere => "it asks for a value that is not known at this place",
             Untraced::Missing => "there is no such body",
         }
     }
@@ -76,10 +84,25 @@ pub fn check(program: &Program, body: BodyId, moment: Moment, machine: Machine) 
     each_statement(&body.code, &mut |statement| match statement {
         Statement::Stack { .. } => refused = Some(Untraced::Stack),
         Statement::Signal(_) => refused = Some(Untraced::Signal),
+        Statement::ForEach { map, .. } | Statement::MapClear(map) | Statement::MapZero(map) => {
+            let keys = program.maps.get(map.0 as usize).map_or(0, |map| map.capacity);
+            if keys > FUEL {
+                refused = Some(Untraced::LargeMap);
+            }
+        }
         Statement::Operand { .. } if is_narrow => refused = Some(Untraced::Operand),
         _ => {}
     });
     each_context(&body.code, &mut |what| match what {
+        Context::Result | Context::SecondResult | Context::FloatResult | Context::Duration
+            if moment != Moment::Return =>
+        {
+            refused = Some(Untraced::Elsewhere)
+        }
+        Context::ReturnAddress | Context::Frame if moment == Moment::Inside => {
+            refused = Some(Untraced::Elsewhere)
+        }
+        Context::Argument(_) if moment == Moment::Return => refused = Some(Untraced::Elsewhere),
         Context::FloatRegister(_) | Context::FloatResult if is_narrow => refused = Some(Untraced::Float),
         Context::Argument(_) if is_narrow && moment != Moment::Entry => refused = Some(Untraced::Argument),
         Context::Register(number) if is_narrow && number > 7 => refused = Some(Untraced::Register),

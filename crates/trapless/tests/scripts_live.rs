@@ -444,7 +444,7 @@ fn narrow_programs_are_refused_and_left_alone() {
     let before = target.text();
     let ran: Ran = run(&["-p", &target.pid().to_string(), "-e", "uprobe:narrow:called { @ = count(); }"]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
-    assert!(ran.err.contains("does not run on this instruction set"), "{ran:?}");
+    assert!(ran.err.contains("not compiled for this instruction set"), "{ran:?}");
     before.assert_restored(target.pid());
     target.tell("");
     assert_eq!(target.line(), "3");

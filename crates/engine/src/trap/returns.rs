@@ -55,7 +55,8 @@ impl Returns {
         Some(u64::from_le_bytes(bytes))
     }
 
-    fn write(&self, process: &Process, slot: u64, address: u64) -> Option<()> {
+    /// Writes a return address into its slot; `None` where that cannot be.
+    pub fn write(&self, process: &Process, slot: u64, address: u64) -> Option<()> {
         process.store(RemoteAddr(slot), &address.to_le_bytes()[..self.word as usize]).ok()
     }
 

@@ -309,7 +309,12 @@ impl<'a, 'p> Server<'a, 'p> {
         let time = ticks();
         let registers = self.tracer.registers(tid)?;
         match self.home(tid, &registers, time) {
-            Some(home) => self.go_on_at(tid, home),
+            Some(home) => {
+                // The return has popped it, so it is nobody's; but a later frame may leave it as it is, and then it would lead to us for good.
+                let slot = registers.sp_value().wrapping_sub(self.returns.word());
+                let _ = self.returns.write(self.process, slot, home);
+                self.go_on_at(tid, home)
+            }
             // Nobody but a program that copies its own stacks gets here.
             None => self.tracer.cont(tid, libc::SIGTRAP),
         }

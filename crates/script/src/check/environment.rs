@@ -103,11 +103,19 @@ pub struct Machine {
     pub float_arguments: u8,
     /// How far the first argument in memory is from the frame's address, in bytes.
     pub stack_arguments: i64,
+    /// Bytes of an address: 4 or 8.
+    pub word: u8,
+}
+
+impl Machine {
+    /// 32-bit x86: all arguments are in memory.
+    pub const I386: Machine =
+        Machine { name: "i386", arguments: 64, float_arguments: 0, stack_arguments: 4, word: 4 };
 }
 
 impl Default for Machine {
     fn default() -> Machine {
-        Machine { name: "x86_64", arguments: 6, float_arguments: 8, stack_arguments: 8 }
+        Machine { name: "x86_64", arguments: 6, float_arguments: 8, stack_arguments: 8, word: 8 }
     }
 }
 
@@ -116,6 +124,15 @@ pub fn x86_64_register(name: &str) -> Option<Context> {
     const NAMES: [&str; 16] = [
         "ax", "dx", "cx", "bx", "si", "di", "bp", "sp", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15",
     ];
+    if matches!(name, "ip" | "pc") {
+        return Some(Context::InstructionPointer);
+    }
+    NAMES.iter().position(|known| *known == name).map(|number| Context::Register(number as u8))
+}
+
+/// The same of 32-bit x86, in DWARF's order.
+pub fn i386_register(name: &str) -> Option<Context> {
+    const NAMES: [&str; 8] = ["ax", "cx", "dx", "bx", "sp", "bp", "si", "di"];
     if matches!(name, "ip" | "pc") {
         return Some(Context::InstructionPointer);
     }

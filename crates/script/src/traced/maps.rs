@@ -33,9 +33,12 @@ impl<'a, W: Atomics + ?Sized> Own<'a, W> {
 
     /// Changes a word by what comes of it, until nobody has come between; nothing is done where nothing comes of it.
     fn exchange(&self, at: u64, change: impl Fn(u64) -> Option<u64>) {
+        /// More than that somebody comes between only to keep us busy: the target may write what it likes.
+        const ATTEMPTS: u32 = 1 << 16;
         let words = self.0.words;
         let mut there = words.word(at);
-        while let Some(new) = change(there) {
+        for _ in 0..ATTEMPTS {
+            let Some(new) = change(there) else { return };
             match words.compare_exchange(at, there, new) {
                 Ok(_) => return,
                 Err(now) => there = now,

@@ -148,9 +148,21 @@ fn what_only_the_thread_itself_could_do_is_refused() {
     )]);
     let signal = program(vec![Statement::Signal(Expression::Int(9))]);
     let operand = program(vec![Statement::Operand { into: LocalId(0), argument: 0, ok: None }]);
-    let cases: [(&Program, Moment, Option<Untraced>, Option<Untraced>); 9] = [
+    let clears = |capacity| {
+        let map = Map {
+            name: "@".into(),
+            key: 8,
+            value: MapValue::Bytes(8),
+            capacity,
+            sharing: MapSharing::Shared,
+        };
+        Program { maps: vec![map], ..program(vec![Statement::MapClear(MapId(0))]) }
+    };
+    let cases: [(&Program, Moment, Option<Untraced>, Option<Untraced>); 14] = [
         (&stack, Entry, Some(Untraced::Stack), Some(Untraced::Stack)),
         (&signal, Entry, Some(Untraced::Signal), Some(Untraced::Signal)),
+        (&clears(FUEL), Entry, None, None),
+        (&clears(FUEL + 1), Entry, Some(Untraced::LargeMap), Some(Untraced::LargeMap)),
         (&operand, Inside, None, Some(Untraced::Operand)),
         (&ask(Context::FloatRegister(0)), Entry, None, Some(Untraced::Float)),
         (&ask(Context::FloatResult), Return, None, Some(Untraced::Float)),
@@ -158,6 +170,9 @@ fn what_only_the_thread_itself_could_do_is_refused() {
         (&ask(Context::Argument(1)), Inside, None, Some(Untraced::Argument)),
         (&ask(Context::Register(8)), Entry, None, Some(Untraced::Register)),
         (&ask(Context::Register(7)), Entry, None, None),
+        (&ask(Context::Duration), Entry, Some(Untraced::Elsewhere), Some(Untraced::Elsewhere)),
+        (&ask(Context::Frame), Inside, Some(Untraced::Elsewhere), Some(Untraced::Elsewhere)),
+        (&ask(Context::Argument(0)), Return, Some(Untraced::Elsewhere), Some(Untraced::Elsewhere)),
     ];
     for (program, moment, wide, narrow) in cases {
         let refused =

@@ -12,6 +12,7 @@ mod info;
 mod known;
 mod listing;
 mod load;
+mod machine;
 mod mapped;
 mod missing;
 mod names;

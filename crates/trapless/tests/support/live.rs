@@ -23,7 +23,8 @@ impl Live {
     pub fn run_with(arguments: &[&str], script: &str) -> Live {
         let dir = tempfile::tempdir().unwrap();
         let errors = dir.path().join("errors");
-        let script = format!("begin {{ printf(\"armed\\n\"); }} {script}");
+        // Behind definitions, which come first.
+        let script = format!("{script} begin {{ printf(\"armed\\n\"); }}");
         let mut tool = Tool::armed_to(&mut trapless(&[&["-e", &script][..], arguments].concat()), &errors);
         let line = tool.line();
         let live = Live { tool, errors, _dir: dir };

@@ -1,21 +1,26 @@
 //! What a script's checker asks about the world: the command line, control groups, and what files tell of functions and types.
 
 use super::known::Known;
+use super::machine;
 use crate::cli::script::{Text, Warnings};
 use std::os::unix::fs::MetadataExt;
-use trapless_script::check::environment::{Described, Environment, Function, Held, TypeName};
+use trapless_script::check::environment::{
+    Described, Environment, Function, Held, Machine, TypeName, i386_register, x86_64_register,
+};
+use trapless_script::ir::Context;
 use trapless_script::syntax::ast::ProbePoint;
 
 /// The world of a command line and of the files that its script probes.
 pub(super) struct Outside<'t, 'k> {
     text: &'t Text,
+    is_narrow: bool,
     known: &'k Known<'t>,
 }
 
 impl<'t, 'k> Outside<'t, 'k> {
     /// Of this one.
     pub fn new(text: &'t Text, known: &'k Known<'t>) -> Self {
-        Self { text, known }
+        Self { text, is_narrow: machine::of(text) == trapless_isa::Machine::I386, known }
     }
 }
 
@@ -31,6 +36,14 @@ impl Environment for Outside<'_, '_> {
             _ => None,
         };
         self.text.named.iter().rev().find_map(of)
+    }
+
+    fn machine(&self) -> Machine {
+        if self.is_narrow { Machine::I386 } else { Machine::default() }
+    }
+
+    fn register(&self, name: &str) -> Option<Context> {
+        if self.is_narrow { i386_register(name) } else { x86_64_register(name) }
     }
 
     fn is_unsafe_allowed(&self) -> bool {
