@@ -361,7 +361,7 @@ fn of_sites_that_share_bytes_the_first_that_was_asked_for_is_armed() {
 fn script() -> Script {
     let body = Code { bytes: vec![0xc3], takes: Takes::NONE, frame: 8, ..Code::default() };
     let program = Program { routines: Vec::new(), bodies: vec![body] };
-    Script { program, shared: vec![1], shared_size: 5000, block_size: 100, walks: None }
+    Script { program, shared: vec![1], shared_size: 5000, block_size: 100, walks: None, interpreter: None }
 }
 
 #[test]

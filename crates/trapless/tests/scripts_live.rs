@@ -4,8 +4,8 @@
 mod support;
 
 use std::collections::BTreeMap;
-use support::live::{Live, Told, does};
-use support::tool::{Ran, Tool, detach, run, trapless};
+use support::live::{Live, does};
+use support::tool::{Ran, detach, run};
 use support::{Program, Target};
 
 const BODIES: &str = include_str!("targets/bodies.c");
