@@ -197,6 +197,33 @@ fn jumps_and_traps_share_maps_and_keep_each_threads_order() {
     lines.into_values().for_each(|lines| assert_eq!(lines, expected));
 }
 
+/// Threads have numbers of their own in a container, and jumps know no others.
+#[test]
+fn in_a_container_both_call_threads_as_it_does() {
+    let program = Program::build("mixed", MIXED, &[]);
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--pid", "--fork", "--kill-child"]).arg(program.path());
+    let Some(mut target) = Target::try_start(&mut command) else {
+        trapless_testing::inapplicable!("no namespaces here");
+        return;
+    };
+    // The program is the child of unshare.
+    let children = format!("/proc/{0}/task/{0}/children", target.pid());
+    let inner: i32 = std::fs::read_to_string(children).unwrap().trim().parse().unwrap();
+    let before = support::text::Text::of(inner);
+    let live = Live::run_with(
+        &["-p", &inner.to_string(), "--allow-trap"],
+        "uprobe:mixed:begins { @at[tid] = arg0; }
+        uprobe:mixed:tiny { @same[@at[tid] == arg0] = count(); @low[tid < 100] = count(); @by[tid] = count(); }",
+    );
+    does(&mut target, "work 50");
+    let told = live.end();
+    told.assert_whole();
+    before.assert_restored(inner);
+    assert_eq!([told.value("@same[true]"), told.value("@low[true]")], [200; 2], "{told:?}");
+    assert_eq!(told.numbers("@by").into_values().collect::<Vec<_>>(), [50; 4], "{told:?}");
+}
+
 #[test]
 fn a_body_that_goes_round_too_often_ends_and_is_counted() {
     let program = Program::build("scripted", SCRIPTED, &[]);

@@ -19,7 +19,8 @@ pub trait Interpreter: fmt::Debug + Send + Sync {
     /// Why it does not run a body for threads of this machine. The text completes "there is no probe that traps, as …".
     fn refuses(&self, body: u16, machine: Machine) -> Option<&'static str>;
 
-    /// Runs a body once. Meanwhile the thread stands, and so do all others that are hit: it must come to an end soon.
+    /// Runs a body once. Meanwhile the thread stands, and so do all others that are hit: it must come to an end soon. A panic is counted with
+    /// what was not run ([`Unrun`](crate::Unrun)).
     fn run(&self, body: u16, memory: &TrapMemory<'_>, hit: &TrapHit<'_>);
 }
 

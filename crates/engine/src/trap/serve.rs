@@ -21,6 +21,7 @@ use crate::{
     patch::{self, Change},
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use trapless_isa::detour::{BLOCK_UNRUN, BLOCK_UNWOUND};
 use trapless_isa::{EntryStep, Mechanism, ReturnStep};
 use trapless_process::{
@@ -289,9 +290,15 @@ impl<'a, 'p> Server<'a, 'p> {
         if self.tracer.is_adopted(tid) {
             return self.numbers.unrun_in_child();
         }
-        match (self.interpreter, self.numbers.memory()) {
-            (Some(interpreter), Some(memory)) => interpreter.run(body, &memory, hit),
-            _ => self.numbers.count(BLOCK_UNRUN),
+        let ran = match (self.interpreter, self.numbers.memory()) {
+            // It is not ours, and if it failed the target would be left with breakpoints that nobody serves.
+            (Some(interpreter), Some(memory)) => {
+                catch_unwind(AssertUnwindSafe(|| interpreter.run(body, &memory, hit))).is_ok()
+            }
+            _ => false,
+        };
+        if !ran {
+            self.numbers.count(BLOCK_UNRUN);
         }
     }
 

@@ -34,7 +34,9 @@ fn own_loader() -> Vec<String> {
     match loader {
         Some(loader) if !Path::new("/lib/ld-linux.so.2").exists() => {
             let libraries = loader.parent().unwrap().display().to_string();
-            vec![format!("-Wl,--dynamic-linker={}", loader.display()), format!("-Wl,-rpath={libraries}")]
+            // Also for what the library loads by itself, so as to end threads.
+            let loader = format!("-Wl,--dynamic-linker={}", loader.display());
+            vec![loader, format!("-Wl,-rpath={libraries},--disable-new-dtags")]
         }
         _ => Vec::new(),
     }
