@@ -46,9 +46,9 @@ pub enum Refusal {
     /// There is no more room for counters.
     #[error("the counters of all probes together are too large")]
     NoCounters,
-    /// A tracer would have to run what was compiled for the target.
-    #[error("a script's code does not run at a probe that traps")]
-    BodyTraps,
+    /// A tracer would have to run what it does not.
+    #[error("a script's code does not run at a probe that traps: {0}")]
+    BodyTraps(&'static str),
     /// A function that goes on in another one has no result yet where it is left.
     #[error(
         "the function goes on in another one at {0:#x}, so its result is not known there, and a script's code would be told a wrong one"
@@ -129,7 +129,7 @@ impl Refusal {
             Refusal::TooManyModules => "too_many_modules",
             Refusal::ArenaTooSmall => "arena_too_small",
             Refusal::NoCounters => "no_counters",
-            Refusal::BodyTraps => "body_traps",
+            Refusal::BodyTraps(_) => "body_traps",
             Refusal::NoResult(_) => "no_result",
             Refusal::NoSplit => "nosplit",
             Refusal::Preempted => "preempted",

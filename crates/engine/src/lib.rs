@@ -29,6 +29,7 @@ mod frames;
 mod gate;
 mod goroutines;
 mod home;
+mod judge;
 mod kept;
 mod mapped;
 mod patch;
@@ -70,4 +71,4 @@ pub use request::{Code, Function, Meant, Module, Request, Role, Unwinder, Wanted
 pub use script::{AT_RETURN, Clause, Clauses, Script, ScriptMemory, Unrun, Walks};
 pub use session::Session;
 pub use space::Space;
-pub use trap::{Serving, arm_serving};
+pub use trap::{Interpreter, Serving, TrapHit, TrapMemory, arm_serving};

@@ -2,16 +2,17 @@
 //!
 //! Planning looks at code and facts only. It touches no process.
 
-use crate::admit::{Best, Facts, Runtime, best, exits, judge_returns, original, require_unwinders, stack_of};
+use crate::admit::{Best, Facts, Runtime, original, require_unwinders, stack_of};
 use crate::exits::keep_whole;
+use crate::judge::Judge;
 use crate::rooms::{Rooms, overlaps};
-use crate::{Clauses, Home, Module, Refusal, Request, Role, Script, Unwinder, Wanted, spread};
+use crate::{Clauses, Home, Module, Refusal, Request, Role, Script, Unwinder, Wanted};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use trapless_isa::detour::RECORD_NO_RESULT;
 use trapless_isa::{
-    Displaced, EntryStep, Followed, Hook, Mechanism, Noted, Payload, Reason, ReturnStep, Sharing, Site,
-    Stack, Steps, Way,
+    Displaced, EntryStep, Followed, Hook, Mechanism, Noted, Payload, ReturnStep, Sharing, Site, Stack, Steps,
+    Way,
 };
 use trapless_wire::{Geometry, Places, WriteKind};
 
@@ -235,16 +236,21 @@ impl<'m> Plan<'m> {
             false => requests.into(),
         };
         let requests = &requests[..];
-        let requests = with_ways(facts, &modules, requests, allowed, &mut skipped);
-        let mut verdicts = judge_all(facts, &modules, &requests, allowed);
+        let judge = Judge { facts, modules: &modules, allowed, script };
+        let requests = judge.with_ways(requests, &mut skipped);
+        let mut verdicts = judge.all(&requests);
         keep_refusals_whole(&requests, &mut verdicts);
         let overlaps = overlaps(&requests, &verdicts);
         let mut rooms = Rooms::new(&verdicts, &overlaps);
         let settled = requests.iter().zip(verdicts).zip(overlaps);
         let settled = settled.map(|((request, verdict), overlaps)| match overlaps {
             Some(other) => verdict.and(Err(Refusal::Overlaps(other))),
-            None if request.role != Role::Whole || request.wanted.runs() => {
+            None if request.role != Role::Whole => {
                 rooms.settle(facts, &modules, request, verdict?, &TRAPLESS)
+            }
+            None if request.wanted.runs() => {
+                let ways = judge.ways_of_bodies(request)?;
+                rooms.settle(facts, &modules, request, verdict?, &ways.mechanisms)
             }
             None => rooms.settle(facts, &modules, request, verdict?, allowed),
         });
@@ -449,50 +455,6 @@ fn without_signals<'m>(requests: &[Request<'m>]) -> Vec<Request<'m>> {
     requests.iter().filter_map(without).collect()
 }
 
-/// The requests, with how calls are followed: where they cannot be paired, by the exits, which come last. Those for which neither can be are
-/// missing. An unwinder's entry stays, to be hooked.
-fn with_ways<'m>(
-    facts: &Facts,
-    modules: &[Module<'m>],
-    requests: &[Request<'m>],
-    allowed: &[Mechanism],
-    skipped: &mut Vec<(u32, Refusal)>,
-) -> Vec<Request<'m>> {
-    let follows = |request: &&Request<'m>| request.wanted.follows();
-    let followed: Vec<Request<'m>> = requests.iter().filter(follows).copied().collect();
-    let verdicts = judge_returns(facts, modules, &followed);
-    let verdicts: Vec<_> = followed.into_iter().zip(verdicts).collect();
-    let jumps = allowed.iter().any(|mechanism| !mechanism.traps());
-    let ways = spread::map(&verdicts, |(request, verdict)| match verdict {
-        Ok(()) => Ok(vec![*request]),
-        Err(refusal) if !jumps && request.mechanism.is_none() => Err(refusal.clone()),
-        Err(refusal) => exits(facts, modules, request, refusal.clone()),
-    });
-    let mut ways = ways.into_iter();
-    let mut left = Vec::new();
-    let mut judged = Vec::with_capacity(requests.len());
-    for request in requests {
-        if !request.wanted.follows() {
-            judged.push(*request);
-            continue;
-        }
-        match ways.next() {
-            Some(Ok(sites)) => {
-                judged.extend(sites.first());
-                left.extend(sites.into_iter().skip(1));
-            }
-            Some(Err(refusal)) => {
-                skipped.push((request.id, refusal));
-                let hook = request.wanted.hooks();
-                judged.extend(hook.is_hook().then_some(Request { wanted: hook, ..*request }));
-            }
-            None => {}
-        }
-    }
-    judged.extend(left);
-    judged
-}
-
 /// Refuses the entry and all exits of a function of which one is refused.
 fn keep_refusals_whole<T>(requests: &[Request<'_>], answers: &mut [Result<T, Refusal>]) {
     for (request, answer) in requests.iter().zip(&mut *answers) {
@@ -503,36 +465,4 @@ fn keep_refusals_whole<T>(requests: &[Request<'_>], answers: &mut [Result<T, Ref
         }
     }
     keep_whole(answers, |index| &requests[index], |answer| answer.as_ref().err().cloned(), Err);
-}
-
-fn judge_all<'m>(
-    facts: &Facts,
-    modules: &[Module<'m>],
-    requests: &[Request<'m>],
-    allowed: &[Mechanism],
-) -> Vec<Result<Best<'m>, Refusal>> {
-    let jumps: Vec<Mechanism> = allowed.iter().copied().filter(|mechanism| !mechanism.traps()).collect();
-    spread::map(requests, |request| match (request.wanted.unwinder, request.mechanism) {
-        // What is only noted is not served by a tracer.
-        (_, None) if request.role != Role::Whole && !jumps.is_empty() => {
-            best(facts, modules, request, &jumps)
-        }
-        (_, None) if request.role != Role::Whole => best(facts, modules, request, &TRAPLESS),
-        (Some(unwinder), _) => best(facts, modules, request, unwinder.mechanisms()),
-        (None, _) if request.wanted.gate => best(facts, modules, request, &TRAPLESS),
-        (None, _) if request.wanted.runs() && !modules[request.module].machine.isa().runs_bodies() => {
-            Err(Reason::NoBodies.into())
-        }
-        // A tracer does not run what was compiled for the target.
-        (None, Some(only)) if request.wanted.runs() && only.traps() => Err(Refusal::BodyTraps),
-        (None, None) if request.wanted.runs() => {
-            let jumps: Vec<Mechanism> = jumps.clone();
-            match jumps.is_empty() {
-                true => Err(Refusal::BodyTraps),
-                false => best(facts, modules, request, &jumps),
-            }
-        }
-        (None, Some(only)) => best(facts, modules, request, &[only]),
-        (None, None) => best(facts, modules, request, allowed),
-    })
 }

@@ -8,20 +8,20 @@
 //! them is not the engine's business, but for what the shared part begins with.
 
 use crate::frames::Frames;
-use crate::{EngineError, Region};
+use crate::{EngineError, Interpreter, Region};
 use std::ops::Range;
 use std::sync::Arc;
 use trapless_isa::body::{Code, Program, Run, Takes};
 use trapless_isa::frames::{Row, rows};
 use trapless_isa::operand::NotRead;
 use trapless_isa::passed::Passed;
-use trapless_isa::{Facts, Isa};
+use trapless_isa::{Facts, Isa, Machine};
 use trapless_wire::{
     Header, PAGE, SCRIPT_ARENAS, SCRIPT_SHADOW_BITS, SCRIPT_SHADOWS, SCRIPT_STACK_END, Words, WordsMut,
 };
 
 /// A program with the memory that it works in.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Script {
     /// Its code.
     pub program: Program,
@@ -33,6 +33,8 @@ pub struct Script {
     pub block_size: u32,
     /// What its bodies need to walk stacks, if they do.
     pub walks: Option<Walks>,
+    /// What runs its bodies at sites that trap, if anything does.
+    pub interpreter: Option<Arc<dyn Interpreter>>,
 }
 
 /// What walks of stacks need to know of a process.
@@ -119,11 +121,29 @@ const ALIGNMENT: u64 = 32;
 const MOST_CODE: u64 = 64 << 20;
 
 impl Script {
-    /// A clause that calls the body with this number, if there is one.
+    /// A clause that calls the body with this number, if there is one. A script that has no code at all, but is interpreted, has all.
     #[must_use]
     pub fn clause(&self, body: u16) -> Option<Clause> {
-        let &Code { takes, frame, vectors, .. } = self.program.bodies.get(usize::from(body))?;
-        Some(Clause { body, takes, frame, vectors })
+        match self.program.bodies.get(usize::from(body)) {
+            Some(&Code { takes, frame, vectors, .. }) => Some(Clause { body, takes, frame, vectors }),
+            None if self.program.bodies.is_empty() && self.interpreter.is_some() => {
+                Some(Clause { body, takes: Takes::NONE, frame: 0, vectors: false })
+            }
+            None => None,
+        }
+    }
+
+    /// Whether detours can call all of these.
+    pub(crate) fn has_code(&self, clauses: &Clauses<'_>) -> bool {
+        let mut all = clauses.entry.iter().chain(clauses.at_return);
+        all.all(|clause| usize::from(clause.body) < self.program.bodies.len())
+    }
+
+    /// Why one of these does not run at a trap.
+    pub(crate) fn untraced(&self, clauses: &Clauses<'_>, machine: Machine) -> Option<&'static str> {
+        let Some(interpreter) = &self.interpreter else { return Some("nothing interprets it there") };
+        let mut all = clauses.entry.iter().chain(clauses.at_return);
+        all.find_map(|clause| interpreter.refuses(clause.body, machine))
     }
 
     /// Fails if a piece is not [sound](Code::is_sound), or there is too much.

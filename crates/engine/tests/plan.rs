@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::Arc;
 use trapless_engine::admit::{Arrival, Facts, Functions, Known, Marks, Runtimes};
 use trapless_engine::{
-    Clauses, Function, Home, Meant, Module, Plan, Refusal, Request, Role, Script, Unwinder, Wanted,
+    Clauses, Function, Home, Interpreter, Meant, Module, Plan, Refusal, Request, Role, Script, TrapHit,
+    TrapMemory, Unwinder, Wanted,
 };
 use trapless_isa::body::{Code, Extra, Hole, Program, Takes};
 use trapless_isa::{BranchTargets, Exit, Leaves, Lookup, Machine, Mechanism, Reason, Site};
@@ -359,7 +361,7 @@ fn of_sites_that_share_bytes_the_first_that_was_asked_for_is_armed() {
 fn script() -> Script {
     let body = Code { bytes: vec![0xc3], takes: Takes::NONE, frame: 8, ..Code::default() };
     let program = Program { routines: Vec::new(), bodies: vec![body] };
-    Script { program, shared: vec![1], shared_size: 5000, block_size: 100, walks: None }
+    Script { program, shared: vec![1], shared_size: 5000, block_size: 100, walks: None, interpreter: None }
 }
 
 #[test]
@@ -406,12 +408,39 @@ fn a_scripts_code_runs_by_jumps_and_where_there_is_native_code() {
     assert_eq!(plan(x86, None, &jump, Some(&script)), (vec![], 2 * 4096, 1));
     let refused = |refusal| vec![(3, refusal)];
     let traps = [Mechanism::Boost, Mechanism::Step];
-    assert_eq!(plan(x86, None, &traps, Some(&script)).0, refused(Refusal::BodyTraps));
-    assert_eq!(plan(x86, Some(Mechanism::Boost), &jump, Some(&script)).0, refused(Refusal::BodyTraps));
+    for (mechanism, allowed) in [(None, &traps[..]), (Some(Mechanism::Boost), &jump)] {
+        let skipped = plan(x86, mechanism, allowed, Some(&script)).0;
+        assert!(matches!(skipped[..], [(3, Refusal::BodyTraps(_))]), "nobody interprets it: {skipped:?}");
+    }
+    let interpreted =
+        |refuses| Script { interpreter: Some(Arc::new(Interprets { refuses })), ..script.clone() };
+    let (runs, refuses) = (interpreted(false), interpreted(true));
+    for machine in [x86, Machine::I386] {
+        assert_eq!(plan(machine, None, &traps, Some(&runs)), (vec![], 2 * 4096, 1), "{machine:?}");
+        let skipped = plan(machine, None, &traps, Some(&refuses)).0;
+        assert_eq!(skipped, refused(Refusal::BodyTraps("it does not like it")), "{machine:?}");
+    }
+    // Where a jump fits it does not matter what a trap could not do.
+    assert_eq!(plan(x86, None, &Mechanism::ALL, Some(&refuses)).2, 1);
+    assert_eq!(plan(Machine::I386, None, &jump, Some(&runs)).0, refused(Reason::NoBodies.into()));
     assert_eq!(plan(x86, None, &jump, None).0, refused(Refusal::NoCounters));
     for machine in [Machine::I386, Machine::PowerPc64Le] {
         assert_eq!(plan(machine, None, &jump, Some(&script)).0, refused(Reason::NoBodies.into()));
     }
+}
+
+/// What would run bodies at traps.
+#[derive(Debug)]
+struct Interprets {
+    refuses: bool,
+}
+
+impl Interpreter for Interprets {
+    fn refuses(&self, _body: u16, _machine: Machine) -> Option<&'static str> {
+        self.refuses.then_some("it does not like it")
+    }
+
+    fn run(&self, _body: u16, _memory: &TrapMemory<'_>, _hit: &TrapHit<'_>) {}
 }
 
 #[test]

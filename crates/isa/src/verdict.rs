@@ -237,7 +237,7 @@ pub enum Reason {
     #[error("the probe needs stack where there may be none left")]
     NeedsStack,
     /// Compiled bodies are called on another instruction set only.
-    #[error("a script's code does not run on this instruction set yet")]
+    #[error("a script's code is not compiled for this instruction set")]
     NoBodies,
     /// Bytes that do not decode.
     #[error("the bytes are not an instruction")]

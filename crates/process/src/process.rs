@@ -211,6 +211,27 @@ impl Process {
         parse_status(&self.read_proc(&format!("task/{tid}/status"))?)
     }
 
+    /// The name of one of its threads, filled up with zeros.
+    ///
+    /// # Errors
+    /// [`ProcError`] if the thread ended.
+    pub fn thread_name(&self, tid: Tid) -> Result<[u8; 16], ProcError> {
+        let text = self.read_proc(&format!("task/{tid}/comm"))?;
+        let name = text.strip_suffix(b"\n").unwrap_or(&text);
+        let mut all = [0; 16];
+        // The last byte is always 0 (`TASK_COMM_LEN` of `include/linux/sched.h`).
+        name.iter().take(15).zip(&mut all).for_each(|(from, to)| *to = *from);
+        Ok(all)
+    }
+
+    /// The processor that one of its threads ran on last.
+    ///
+    /// # Errors
+    /// [`ProcError`] if the thread ended or the text makes no sense.
+    pub fn thread_processor(&self, tid: Tid) -> Result<u64, ProcError> {
+        Ok(self.thread_stat(tid)?.processor)
+    }
+
     pub(crate) fn stat(&self) -> Result<Stat, ProcError> {
         parse_stat(&self.read_proc("stat")?)
     }

@@ -73,6 +73,18 @@ pub(crate) fn set_regset<T: Copy>(tid: Tid, regs: &T) -> Result<(), Errno> {
     unsafe { raw(libc::PTRACE_SETREGSET as _, tid, NT_PRSTATUS, &raw mut iov as usize) }.map(drop)
 }
 
+/// `user_fpregs_struct`, of which libc keeps to itself how its fields are to be had.
+pub(crate) fn get_float_registers(tid: Tid) -> Result<libc::user_fpregs_struct, Errno> {
+    /// `NT_PRFPREG` of `include/uapi/linux/elf.h`.
+    const NT_PRFPREG: usize = 2;
+    let mut buffer = MaybeUninit::<libc::user_fpregs_struct>::zeroed();
+    let mut iov = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: size_of_val(&buffer) };
+    // SAFETY: the kernel writes at most `iov_len` bytes to `buffer`, and the length back to `iov`.
+    unsafe { raw(libc::PTRACE_GETREGSET as _, tid, NT_PRFPREG, &raw mut iov as usize) }?;
+    // SAFETY: a thread in 32-bit mode has fewer bytes; zeros were valid before, as any bytes are.
+    Ok(unsafe { buffer.assume_init() })
+}
+
 /// One word of `struct user` (`arch/x86/include/asm/user_64.h`), whose first part are the general registers. The layout is that of the
 /// tracer, whatever mode the thread runs in.
 pub(crate) fn peek_user(tid: Tid, offset: usize) -> Result<u64, Errno> {

@@ -13,6 +13,7 @@ mod evaluate;
 mod host;
 pub mod maps;
 
+pub(crate) use aggregate::is_better;
 pub use aggregate::{Added, add, merge};
 pub use host::{Hit, Host, Maps, Sink};
 
@@ -24,7 +25,7 @@ use bytes::Frame;
 pub enum Outcome {
     /// All of it was done.
     Done,
-    /// Its loops took more rounds than [`Program::fuel`] allows. What was done so far stays done.
+    /// Its loops took more rounds than there was fuel for, mostly [`Program::fuel`]. What was done so far stays done.
     OutOfFuel,
 }
 
@@ -76,11 +77,16 @@ pub enum Outcome {
 /// assert_eq!(u64::from_le_bytes(words), 3);
 /// ```
 pub fn run(program: &Program, body: BodyId, host: Host<'_>) -> Outcome {
+    run_with(program, body, program.fuel, host)
+}
+
+/// The same with another number of rounds that all loops of the run may take together.
+pub fn run_with(program: &Program, body: BodyId, fuel: u32, host: Host<'_>) -> Outcome {
     let Some(body) = program.bodies.get(body.0 as usize) else {
         return Outcome::Done;
     };
     let frame = Frame::new(body);
-    let mut run = Run { program, body, frame, host, fuel: program.fuel };
+    let mut run = Run { program, body, frame, host, fuel };
     match run.statements(&body.code) {
         Flow::OutOfFuel => Outcome::OutOfFuel,
         _ => Outcome::Done,

@@ -36,7 +36,7 @@ mod print;
 pub mod verify;
 mod walk;
 
-pub(crate) use walk::each_statement;
+pub(crate) use walk::{each_context, each_statement};
 
 /// A script, lowered.
 #[derive(Clone, Debug, Default, PartialEq)]

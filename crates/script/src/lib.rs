@@ -32,3 +32,5 @@ pub mod output;
 pub mod shape;
 pub mod source;
 pub mod syntax;
+#[cfg(feature = "native")]
+pub mod traced;

@@ -196,7 +196,7 @@ pub fn part_of(shape: &Shape) -> PartKind {
         Shape::Int { .. }
         | Shape::Bool
         | Shape::Float(8)
-        | Shape::Pointer
+        | Shape::Pointer(_)
         | Shape::Enum { .. }
         | Shape::Time { .. }
         | Shape::Probe

@@ -205,6 +205,15 @@ pub fn compile(
     Ok(NativeProgram { code, layout, makes_system_calls })
 }
 
+/// Lays out the memory of a program of which no code is made: it is interpreted, and bodies ask for nothing but what that can tell.
+///
+/// # Errors
+/// A map is read that each thread has its own of, or there is no room.
+pub fn lay_out(program: &Program, bodies: &[BodyId], ring_bits: u32) -> Result<ScriptLayout, Refusal> {
+    bodies.iter().try_for_each(|body| layout::check_own_maps(program, *body))?;
+    layout::lay_out(program, bodies, ring_bits)
+}
+
 /// Cranelift for a machine, with what our convention asks of it.
 fn isa(machine: Machine) -> Result<OwnedTargetIsa, Refusal> {
     let name = match machine {

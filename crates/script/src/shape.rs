@@ -36,8 +36,8 @@ pub enum Shape {
         /// Room for bytes, behind the number.
         room: u32,
     },
-    /// An address of 8 bytes, printed as one.
-    Pointer,
+    /// An address of so many bytes, 4 or 8, printed as one.
+    Pointer(u8),
     /// An enum's value, printed by name where it has one.
     Enum {
         /// Its length in bytes.
@@ -163,7 +163,10 @@ impl Shape {
     pub fn size(&self) -> u32 {
         match self {
             Shape::None => 0,
-            Shape::Int { size, .. } | Shape::Enum { size, .. } | Shape::Float(size) => (*size).into(),
+            Shape::Int { size, .. }
+            | Shape::Enum { size, .. }
+            | Shape::Float(size)
+            | Shape::Pointer(size) => (*size).into(),
             Shape::Bool => 1,
             Shape::Text { room } => *room,
             Shape::Characters { count } => *count,
@@ -173,8 +176,7 @@ impl Shape {
             Shape::Stack { .. } | Shape::Symbol => 16,
             Shape::Inet => 20,
             Shape::Mac => 6,
-            Shape::Pointer
-            | Shape::Time { .. }
+            Shape::Time { .. }
             | Shape::Probe
             | Shape::Function
             | Shape::User
@@ -186,15 +188,17 @@ impl Shape {
     /// What its length is a multiple of when it lies in a tuple: 1, 2, 4 or 8.
     pub fn alignment(&self) -> u32 {
         match self {
-            Shape::Int { size, .. } | Shape::Enum { size, .. } | Shape::Float(size) => (*size).into(),
+            Shape::Int { size, .. }
+            | Shape::Enum { size, .. }
+            | Shape::Float(size)
+            | Shape::Pointer(size) => (*size).into(),
             Shape::None | Shape::Bool | Shape::Text { .. } | Shape::Characters { .. } | Shape::Mac => 1,
             Shape::Buffer { .. } | Shape::Inet => 4,
             Shape::Tuple(fields) | Shape::Record(fields) => {
                 fields.fields.iter().map(|field| field.shape.alignment()).max().unwrap_or(1)
             }
             Shape::Array { of, .. } => of.alignment(),
-            Shape::Pointer
-            | Shape::Stack { .. }
+            Shape::Stack { .. }
             | Shape::Symbol
             | Shape::Time { .. }
             | Shape::Probe

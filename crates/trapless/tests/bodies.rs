@@ -8,9 +8,10 @@ use std::sync::Arc;
 use support::park::Stepper;
 use support::tool::detach;
 use support::{Program, Target, eventually};
-use trapless_engine::{Script, ScriptMemory, Unrun};
+use trapless_engine::{AT_RETURN, Interpreter, Script, ScriptMemory, TrapHit, TrapMemory, Unrun};
 use trapless_isa::body::{Code, Extra, Hole, Program as Pieces, Takes};
 use trapless_isa::passed::{Number, Wanted};
+use trapless_isa::{Machine, Mechanism};
 use trapless_process::{Process, StopOptions};
 use trapless_session::files::Files;
 use trapless_session::name::SiteName;
@@ -18,7 +19,7 @@ use trapless_session::resolve::{self, Kinds};
 use trapless_session::session::{Asked, Hold, Run, RunAt, Session, SiteNumbers};
 use trapless_session::spec::{ProbeSpec, Syntax};
 use trapless_session::target;
-use trapless_wire::{SCRIPT_BLOCK, Words};
+use trapless_wire::{SCRIPT_BLOCK, Words, WordsMut};
 
 const BODIES: &str = include_str!("targets/bodies.c");
 
@@ -131,6 +132,16 @@ struct Armed {
 
 impl Armed {
     fn new(target: &Target, bodies: Vec<Code>, clauses: &[(&str, RunAt)]) -> Armed {
+        let jumps = [Mechanism::Jump, Mechanism::Short];
+        Armed::by(target, (bodies, None), clauses, &jumps)
+    }
+
+    fn by(
+        target: &Target,
+        (bodies, interpreter): (Vec<Code>, Option<Arc<dyn Interpreter>>),
+        clauses: &[(&str, RunAt)],
+        allowed: &[Mechanism],
+    ) -> Armed {
         let process = target::open(target.pid()).unwrap();
         let images = target::images(&process, &Files::default()).unwrap();
         let kinds = |at: &RunAt| Kinds {
@@ -149,6 +160,7 @@ impl Armed {
             shared_size: 4096,
             block_size: 4096,
             walks: None,
+            interpreter,
         };
         let clauses = clauses.iter().map(|clause| clause.1).collect();
         let numbers = Arc::new(SiteNumbers::default());
@@ -158,7 +170,8 @@ impl Armed {
         }
         let run = Run { script, clauses, numbers: numbers.clone(), ..Run::default() };
         let hold = Hold::Stop(StopOptions::default());
-        let session = Session::attach(&process, &images, sites, Asked::run(run), hold).unwrap();
+        let asked = Asked { allowed: allowed.to_vec(), ..Asked::run(run) };
+        let session = Session::attach(&process, &images, sites, asked, hold).unwrap();
         Armed { process, session, numbers }
     }
 
@@ -228,6 +241,65 @@ fn bodies_at_entries_and_returns_are_exact_whoever_calls() {
     let site = armed.numbers.of(armed.session.path_of(probe), &probe.probed.function);
     assert_eq!([word(2), word(3), word(4)], [site.into(), target.pid() as u64, address]);
     assert_eq!(armed.unrun(), Unrun::default());
+    assert_eq!(armed.remove(), None);
+    before.assert_restored(target.pid());
+    does(&mut target, "call 10");
+}
+
+/// Does at traps what [`count`] and [`returned`] do in the target, and fails at each seventh hit.
+#[derive(Debug)]
+struct Counts;
+
+impl Interpreter for Counts {
+    fn refuses(&self, body: u16, _machine: Machine) -> Option<&'static str> {
+        (body > 1).then_some("it is the wrong one")
+    }
+
+    fn run(&self, body: u16, memory: &TrapMemory<'_>, hit: &TrapHit<'_>) {
+        let add = |word: u64, value: u64| memory.region.add(memory.own + 8 * word, value);
+        let set = |word: u64, value: u64| memory.region.set_word(memory.own + 8 * word, value);
+        match body {
+            0 => {
+                assert!(add(0, 1) % 7 != 6, "each seventh");
+                add(1, hit.argument(0));
+                add(12, u64::from(hit.argument(0) == hit.register(5) && hit.entered() == 0));
+                [hit.site.into(), hit.tid.into(), hit.instruction]
+                    .iter()
+                    .zip(2..)
+                    .for_each(|(&v, at)| set(at, v));
+                set(13, hit.frame());
+                set(14, hit.return_address());
+            }
+            _ => {
+                add(8, 1);
+                add(9, hit.result(0));
+                add(15, u64::from(hit.frame() == memory.region.word(memory.own + 8 * 13)));
+                add(16, u64::from(hit.return_address() == memory.region.word(memory.own + 8 * 14)));
+                add(17, u64::from(hit.entered() <= hit.time && hit.site & AT_RETURN != 0));
+            }
+        }
+    }
+}
+
+#[test]
+fn what_interprets_bodies_at_traps_is_told_what_bodies_are_and_may_fail() {
+    const CALLS: u64 = 700;
+    let program = Program::build("bodies", BODIES, &[]);
+    let mut target = program.start(&[]);
+    let before = target.text();
+    let clauses = [ENTRY, ("bodies:probed", RunAt::Return(1))];
+    let interpreter: Arc<dyn Interpreter> = Arc::new(Counts);
+    let armed =
+        Armed::by(&target, (vec![count(), returned()], Some(interpreter)), &clauses, &[Mechanism::Step]);
+    does(&mut target, &format!("call {CALLS}"));
+    let told = CALLS / 7 * 6;
+    assert_eq!([0, 12, 8].map(|word| armed.sum(word)), [CALLS, told, CALLS]);
+    assert_eq!(armed.sum(9), 3 * CALLS * (CALLS - 1) / 2 + 2 * CALLS);
+    assert_eq!([15, 16, 17].map(|word| armed.sum(word)), [CALLS; 3], "frames and callers are the entry's");
+    let (probe, address) = armed.session.probes_at().next().unwrap();
+    let site = armed.numbers.of(armed.session.path_of(probe), &probe.probed.function);
+    assert_eq!([2, 3, 4].map(|word| armed.sum(word)), [site.into(), target.pid() as u64, address]);
+    assert_eq!(armed.unrun(), Unrun { by_bodies: CALLS - told, ..Unrun::default() });
     assert_eq!(armed.remove(), None);
     before.assert_restored(target.pid());
     does(&mut target, "call 10");

@@ -301,7 +301,6 @@ fn what_is_wrong_is_told_where_it_was_written() {
             &["names no whole function", "'retval' is known when"],
         ),
         (&["count", "quick:load", "--where", "kstack == 1"], &["is about the kernel"]),
-        (&["count", "quick:load", "--by", "size", "--allow-trap"], &["leave out --allow-trap"]),
         (&["count", "quick:load", "--by", "size", "-f", "folded"], &["--stack -f folded"]),
         (&["hist", "quick:load", "str(path)"], &["EXPR:1:1-10: ERROR: hist() only supports integer"]),
         (&["hist", "quick:load"], &["behind them an expression"]),

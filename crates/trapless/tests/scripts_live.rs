@@ -4,123 +4,12 @@
 mod support;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use support::tool::{Ran, Tool, detach, run, trapless};
+use support::live::{Live, does};
+use support::tool::{Ran, detach, run};
 use support::{Program, Target};
 
 const BODIES: &str = include_str!("targets/bodies.c");
 const SCRIPTED: &str = include_str!("targets/scripted.c");
-
-/// A script that runs in a process.
-struct Live {
-    tool: Tool,
-    errors: PathBuf,
-    _dir: tempfile::TempDir,
-}
-
-impl Live {
-    /// Runs `script` in `target`, armed.
-    #[track_caller]
-    fn run(target: &Target, script: &str) -> Live {
-        Live::run_with(&["-p", &target.pid().to_string()], script)
-    }
-
-    #[track_caller]
-    fn run_with(arguments: &[&str], script: &str) -> Live {
-        let dir = tempfile::tempdir().unwrap();
-        let errors = dir.path().join("errors");
-        let script = format!("begin {{ printf(\"armed\\n\"); }} {script}");
-        let mut tool = Tool::armed_to(&mut trapless(&[&["-e", &script][..], arguments].concat()), &errors);
-        let line = tool.line();
-        let live = Live { tool, errors, _dir: dir };
-        assert_eq!(line, "armed", "{script}: {}", live.errors());
-        live
-    }
-
-    fn errors(&self) -> String {
-        std::fs::read_to_string(&self.errors).unwrap_or_default()
-    }
-
-    /// Ends it as Ctrl-C would: what it has printed since it was armed, and what it said beside.
-    #[track_caller]
-    fn end(self) -> Told {
-        self.tool.signal(libc::SIGINT);
-        self.ended()
-    }
-
-    /// Waits for its own end.
-    #[track_caller]
-    fn ended(self) -> Told {
-        let ran = self.tool.ran();
-        let err = std::fs::read_to_string(&self.errors).unwrap();
-        assert_eq!(ran.code, Some(0), "{ran:?} {err}");
-        Told { out: ran.out, err }
-    }
-}
-
-/// What a script has told.
-#[derive(Debug)]
-struct Told {
-    out: String,
-    err: String,
-}
-
-impl Told {
-    /// The value of a map's key, or of the map: `@name`, `@name[key]`.
-    #[track_caller]
-    fn value(&self, name: &str) -> i64 {
-        let found = self.out.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
-        found.unwrap_or_else(|| panic!("no {name}: {self:?}")).parse().unwrap()
-    }
-
-    /// All of a map with numbers for keys.
-    fn numbers(&self, map: &str) -> BTreeMap<i64, i64> {
-        let entry = |line: &str| {
-            let (key, value) = line.strip_prefix(map)?.strip_prefix('[')?.split_once("]: ")?;
-            Some((key.parse().ok()?, value.parse().ok()?))
-        };
-        self.out.lines().filter_map(entry).collect()
-    }
-
-    /// How many a map's histogram has in each of its rows.
-    fn histogram(&self, map: &str) -> BTreeMap<String, i64> {
-        let lines = self.out.lines().skip_while(|line| *line != format!("{map}:")).skip(1);
-        let row = |line: &str| {
-            let end = line.find([')', ']'])? + 1;
-            let (label, rest) = line.split_at(end);
-            Some((label.to_owned(), rest.split_whitespace().next()?.parse().ok()?))
-        };
-        lines.map_while(|line| line.starts_with(['[', '(']).then(|| row(line))?).collect()
-    }
-
-    /// Messages that it said were lost.
-    fn lost(&self) -> u64 {
-        let number = |line: &str| line.strip_prefix("Lost ")?.strip_suffix(" events")?.parse::<u64>().ok();
-        self.err.lines().filter_map(number).sum::<u64>()
-    }
-
-    /// Hits that it said found no scratch.
-    fn unrun(&self) -> u64 {
-        let number = |line: &str| {
-            let (number, _) = line.strip_prefix("trapless: ")?.split_once(" hits did not run their probe")?;
-            number.parse::<u64>().ok()
-        };
-        self.err.lines().filter_map(number).sum()
-    }
-
-    /// Fails where anything is said to be left out.
-    #[track_caller]
-    fn assert_whole(&self) {
-        let says = |line: &&str| !line.starts_with("Attached ") && !line.is_empty();
-        assert_eq!(self.err.lines().filter(says).collect::<Vec<_>>(), Vec::<&str>::new());
-    }
-}
-
-#[track_caller]
-fn does(target: &mut Target, deed: &str) {
-    target.tell(deed);
-    assert_eq!(target.line(), "done 0", "{deed}");
-}
 
 #[test]
 fn aggregations_of_many_threads_are_exact_to_the_last_call() {
@@ -555,7 +444,7 @@ fn narrow_programs_are_refused_and_left_alone() {
     let before = target.text();
     let ran: Ran = run(&["-p", &target.pid().to_string(), "-e", "uprobe:narrow:called { @ = count(); }"]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
-    assert!(ran.err.contains("does not run on this instruction set"), "{ran:?}");
+    assert!(ran.err.contains("not compiled for this instruction set"), "{ran:?}");
     before.assert_restored(target.pid());
     target.tell("");
     assert_eq!(target.line(), "3");

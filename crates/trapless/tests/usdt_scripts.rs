@@ -20,11 +20,17 @@ struct Live {
 impl Live {
     #[track_caller]
     fn run(target: &Target, script: &str) -> Live {
+        Live::run_with(target, &[], script)
+    }
+
+    #[track_caller]
+    fn run_with(target: &Target, flags: &[&str], script: &str) -> Live {
         let dir = tempfile::tempdir().unwrap();
         let errors = dir.path().join("errors");
         let script = format!("begin {{ printf(\"armed\\n\"); }} {script}");
         let pid = target.pid().to_string();
-        let mut tool = Tool::armed_to(&mut trapless(&["-e", &script, "-p", &pid]), &errors);
+        let mut tool =
+            Tool::armed_to(&mut trapless(&[&["-e", &script, "-p", &pid][..], flags].concat()), &errors);
         let line = tool.line();
         let live = Live { tool, errors, _dir: dir };
         assert_eq!(line, "armed", "{script}: {}", std::fs::read_to_string(&live.errors).unwrap());
@@ -78,9 +84,14 @@ fn each_place_of_a_probe_tells_its_own_operands_extended_as_their_notes_say() {
     for program in programs() {
         let mut target = program.start(&[]);
         let before = target.text();
-        let live = Live::run(&target, "usdt:operands:app:mixed { @[arg0, (int64)arg1] = count(); }");
+        let script = "usdt:operands:app:mixed { @[arg0, (int64)arg1] = count(); }";
+        let live = Live::run(&target, script);
         work(&mut target, CALLS);
         let (found, err) = live.end();
+        before.assert_restored(target.pid());
+        let live = Live::run_with(&target, &["--mechanism", "step"], script);
+        work(&mut target, CALLS);
+        assert_eq!(live.end(), (found.clone(), err.clone()), "by traps");
         before.assert_restored(target.pid());
         let values = (0..CALLS).map(|call| call % 100).flat_map(|x| {
             let table = [11, -12, 13, -14][(x & 3) as usize];
@@ -120,11 +131,13 @@ fn floating_point_operands_are_doubles() {
         let mut target = program.start(&[]);
         let script =
             "usdt:operands:app:floats /arg0 > 10.5/ { @[(int64)(arg0 * 2), (int64)(arg1 * 4)] = count(); }";
-        let live = Live::run(&target, script);
-        work(&mut target, 100);
-        let (found, err) = live.end();
-        let all = (22..100).flat_map(|x| [x, x]).map(|x| format!("{x}, {x}"));
-        assert_eq!(found, entries(all), "{flags}: {err}");
+        for by in [&[][..], &["--mechanism", "step"]] {
+            let live = Live::run_with(&target, by, script);
+            work(&mut target, 100);
+            let (found, err) = live.end();
+            let all = (22..100).flat_map(|x| [x, x]).map(|x| format!("{x}, {x}"));
+            assert_eq!(found, entries(all), "{flags} {by:?}: {err}");
+        }
     }
 }
 
@@ -267,7 +280,7 @@ fn operands_of_a_library_that_comes_later_are_told() {
 
 /// What no jump fits is left out, and nothing traps unless it is known what that means.
 #[test]
-fn probes_of_scripts_do_not_trap() {
+fn probes_of_scripts_do_not_trap_unasked() {
     const SHORT: &str = r#"
         #include <stdio.h>
         void other(void);
@@ -285,9 +298,6 @@ fn probes_of_scripts_do_not_trap() {
     let ran = run(&["-p", &pid, "-e", "uprobe:short:tiny { @ = count(); }"]);
     assert_ne!(ran.code, Some(0), "{ran:?}");
     assert!(ran.err.contains("too short for a jump"), "{ran:?}");
-    let ran = run(&["-p", &pid, "--allow-trap", "-e", "uprobe:short:tiny { @ = count(); }"]);
-    assert_eq!(ran.code, Some(2), "{ran:?}");
-    assert!(ran.err.contains("jumps alone") && ran.err.contains("--allow-trap"), "{ran:?}");
     before.assert_restored(target.pid());
     target.tell("");
     assert_eq!(target.line(), "on");

@@ -16,6 +16,9 @@
 //!
 //! A thread may be left in the middle of a record for good. Those behind it are complete, or were left as well. So when the tool has waited
 //! long enough it goes on: behind a record whose size is known, or with the first word that is not 0.
+//!
+//! A ring that one writer alone has, whom nothing interrupts, needs no reservation: there records are complete before the head says that they
+//! are there ([`MessageRing::write`]).
 
 use crate::{PAGE, Words, WordsMut};
 use crate::{THREAD_HEAD, THREAD_LOST, THREAD_RING, THREAD_TAIL};
@@ -81,7 +84,34 @@ impl Message {
     }
 }
 
-/// The ring of one thread, of a reader.
+impl MessagePart {
+    /// Adds a part to a message's words: bytes beyond what the part may have are left out, and what is missing of a word is 0.
+    ///
+    /// ```
+    /// use trapless_wire::MessagePart;
+    /// let mut words = Vec::new();
+    /// MessagePart::Text(64).append(b"hi", &mut words);
+    /// assert_eq!(words, [2, 0x6968]);
+    /// ```
+    pub fn append(&self, bytes: &[u8], words: &mut Vec<u64>) {
+        let (most, is_text) = match self {
+            MessagePart::Word => (8, false),
+            MessagePart::Bytes(size) => (*size as usize, false),
+            MessagePart::Text(most) => (*most as usize, true),
+        };
+        let bytes = &bytes[..bytes.len().min(most)];
+        words.extend(is_text.then_some(bytes.len() as u64));
+        let end = words.len() + if is_text { bytes.len() } else { most }.div_ceil(8);
+        words.extend(bytes.chunks(8).map(|chunk| {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            u64::from_le_bytes(word)
+        }));
+        words.resize(end, 0);
+    }
+}
+
+/// The ring of one thread.
 #[derive(Clone, Copy, Debug)]
 pub struct MessageRing {
     /// Offset of the thread's part in the region.
@@ -122,6 +152,38 @@ impl MessageRing {
     /// Messages of the thread that found no room.
     pub fn lost(&self, words: &(impl Words + ?Sized)) -> u64 {
         words.word(self.at + u64::from(THREAD_LOST))
+    }
+
+    /// Writes a message into a ring that nobody else writes to, not even a signal handler. Gives whether there was room; where there was none,
+    /// that is counted.
+    ///
+    /// The tail may be anything, as the target can write it: nothing is written outside of the ring for that.
+    pub fn write(&self, words: &(impl WordsMut + ?Sized), message: &Message) -> bool {
+        let size = u64::from(RECORD_HEAD) + 8 * message.words.len() as u64;
+        let head = words.word(self.at + u64::from(THREAD_HEAD)) & !7;
+        let tail = words.word(self.at + u64::from(THREAD_TAIL)) & !7;
+        let to_end = self.size() - (head & (self.size() - 1));
+        let filler = if to_end < size { to_end } else { 0 };
+        if size >= RESERVED
+            || head.wrapping_sub(tail).saturating_add(filler).saturating_add(size) > self.size()
+        {
+            let lost = self.at + u64::from(THREAD_LOST);
+            words.set_word(lost, words.word(lost).wrapping_add(1));
+            return false;
+        }
+        if filler > 0 {
+            words.set_word(self.word_at(head), filler);
+        }
+        let start = head.wrapping_add(filler);
+        let first = size | (u64::from(message.number) + 1) << 32;
+        let who = u64::from(message.tid) | u64::from(message.site) << 32;
+        let all = [first, message.ticks, who].into_iter().chain(message.words.iter().copied());
+        for (word, index) in all.zip(0..) {
+            words.set_word(self.word_at(start.wrapping_add(8 * index)), word);
+        }
+        // Last: it says that the record is complete.
+        words.set_word(self.at + u64::from(THREAD_HEAD), start.wrapping_add(size));
+        true
     }
 
     /// Takes complete messages out of the ring, the oldest first, as far as it was written when this began.
@@ -368,6 +430,37 @@ mod tests {
                 let _ = message.parts(&[MessagePart::Text(100), MessagePart::Bytes(9), MessagePart::Word]);
             });
             assert!(messages <= 4096 / 24 && !drained.is_waiting);
+        }
+    }
+
+    #[test]
+    fn a_sole_writers_messages_come_out_as_they_went_in_and_a_full_ring_counts() {
+        let ring = Ring::new(!4095);
+        let kinds = [MessagePart::Word, MessagePart::Text(20), MessagePart::Bytes(5)];
+        let (mut sent, mut seen) = (Vec::new(), Vec::new());
+        for turn in 0..3000u32 {
+            let text = vec![b'x'; turn as usize % 21];
+            let parts = [&turn.to_le_bytes()[..], &text, b"12345"];
+            let mut words = Vec::new();
+            kinds.iter().zip(parts).for_each(|(kind, bytes)| kind.append(bytes, &mut words));
+            let message = Message { ticks: 5, number: turn, tid: 7, site: 9, words };
+            let lost = RING.lost(&ring);
+            match RING.write(&ring, &message) {
+                true => sent.push(message),
+                false => assert_eq!(RING.lost(&ring), lost + 1),
+            }
+            if turn % 70 == 0 {
+                RING.drain(&ring, Incomplete::Wait, |message| seen.push(message));
+            }
+        }
+        RING.drain(&ring, Incomplete::Wait, |message| seen.push(message));
+        assert_eq!(seen, sent);
+        assert!(RING.lost(&ring) > 0, "70 messages are more than the ring holds");
+        assert_eq!(sent.len() as u64 + RING.lost(&ring), 3000);
+        for message in &seen {
+            let parts = message.parts(&kinds).unwrap();
+            assert_eq!(parts[0][..4], message.number.to_le_bytes());
+            assert_eq!((parts[1].len(), &parts[2][..]), (message.number as usize % 21, &b"12345"[..]));
         }
     }
 

@@ -596,6 +596,49 @@ impl<W: Atomics + ?Sized> TableView<'_, W> {
         Err(self.drop_it(Dropped::Contended))
     }
 
+    /// Where the value of a key is, as an offset in the region, in a table that is changed word by word; the key is put in with zeros if it is
+    /// not there.
+    ///
+    /// # Errors
+    /// [`Dropped`], which is counted.
+    pub fn enter(&self, key: &[u64]) -> Result<u64, Dropped> {
+        let zeros = vec![0; Table::words(self.table.value)];
+        match self.insert(key, &zeros).map_err(|why| self.drop_it(why))? {
+            Inserted::Before(found) => Ok(found.value_at),
+            // It stays where it is for ever.
+            Inserted::Now => match self.find(key) {
+                Ok(Some(found)) => Ok(found.value_at),
+                Ok(None) | Err(_) => Err(self.drop_it(Dropped::Contended)),
+            },
+        }
+    }
+
+    /// Changes the words of a key's value, in a table that is changed under the meta; a key that is not there is put in with what becomes of
+    /// zeros.
+    ///
+    /// # Errors
+    /// [`Dropped`], which is counted.
+    pub fn update(&self, key: &[u64], change: impl Fn(&mut [u64])) -> Result<(), Dropped> {
+        let mut first = vec![0; Table::words(self.table.value)];
+        change(&mut first);
+        for _ in 0..self.patience {
+            match self.insert(key, &first).map_err(|why| self.drop_it(why))? {
+                Inserted::Now => return Ok(()),
+                Inserted::Before(found) => {
+                    let changed = self.change(found, |at| {
+                        let mut words = self.read(at, self.table.value);
+                        change(&mut words);
+                        self.write(at, &words);
+                    });
+                    if changed.is_some() {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        Err(self.drop_it(Dropped::Contended))
+    }
+
     /// Takes a key out; whether it was there.
     ///
     /// # Errors

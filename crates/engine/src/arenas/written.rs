@@ -5,7 +5,10 @@ use super::{
     past,
 };
 use crate::frames::{Frames, Shape};
-use crate::{PlannedSite, Refusal, Stretch, Unwinder, spread, trap::TrapSite};
+use crate::{
+    PlannedSite, Refusal, Stretch, Unwinder, spread,
+    trap::{TrapBodies, TrapSite},
+};
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
 use trapless_isa::detour::signals::SIGNAL_WRAP;
 use trapless_isa::{DetourRequest, Facts, frames::rows};
@@ -193,6 +196,7 @@ impl<'m> Drawing<'_, 'm> {
                 pad,
                 payload: site.payload(),
                 operands: site.request.operands.unwrap_or_default().to_vec(),
+                bodies: TrapBodies::of(&site.request.clauses),
                 unwinds: site.request.wanted.unwinder == Some(Unwinder::Entry),
                 machine: isa.machine(),
             })),

@@ -233,7 +233,8 @@ fn serve(
         // A parent that is gone needs no answer.
         let _ = standing.channel.tell(&Answer::Runs);
     }
-    let mut server = Server::new(process, tracer, &sites, &session, numbers);
+    let interpreter = blueprint.plan.script.and_then(|script| script.interpreter.as_deref());
+    let mut server = Server::new(tracer, &sites, &session, numbers, interpreter);
     let mut result = serve_until_asked(&mut server, parent);
     let gone = |server: &Server<'_, '_>| {
         if process.is_alive() {

@@ -15,6 +15,7 @@
 //!
 //! | file | question it answers |
 //! |---|---|
+//! | `bodies` | which bodies of a script run at a trap, and what do they see? |
 //! | `allowed` | may breakpoints be set in this process? |
 //! | `keeper` | who serves, from when to when? |
 //! | `leave` | where does a thread go that a removal finds at a landing pad? |
@@ -25,6 +26,7 @@
 //! | `numbers` | where are hits counted and recorded? |
 
 mod allowed;
+mod bodies;
 mod keeper;
 mod leave;
 mod numbers;
@@ -33,6 +35,8 @@ mod serve;
 mod step;
 mod thread;
 
+pub(crate) use bodies::TrapBodies;
+pub use bodies::{Interpreter, TrapHit, TrapMemory};
 pub use keeper::{Serving, arm_serving};
 
 use trapless_isa::{Displaced, EntryStep, Hook, Isa, Machine, Mechanism, Operand, Payload, Slot};
@@ -58,6 +62,8 @@ pub(crate) struct TrapSite {
     pub payload: Payload,
     /// What is recorded of a USDT probe.
     pub operands: Vec<Operand>,
+    /// What [`EntryStep::Run`] and [`ReturnStep::Run`](trapless_isa::ReturnStep::Run) are here.
+    pub bodies: TrapBodies,
     /// Whether an unwinder starts here, which must find real return addresses.
     pub unwinds: bool,
     /// Instruction set.

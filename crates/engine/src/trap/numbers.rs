@@ -1,6 +1,8 @@
 //! Where hits are counted and recorded: a block of the shared region that the keeper has claimed for itself.
 
+use super::bodies::TrapMemory;
 use crate::Region;
+use std::cell::Cell;
 use trapless_isa::{Arguments, Operand, detour::*};
 use trapless_process::{Process, Registers, RemoteAddr};
 use trapless_wire::{Header, Words, WordsMut};
@@ -8,7 +10,12 @@ use trapless_wire::{Header, Words, WordsMut};
 /// The keeper's block.
 pub(super) struct Numbers<'r> {
     region: &'r Region,
+    header: Header,
     base: u64,
+    /// Where the script's part of the block is, if it has one.
+    script: Option<u64>,
+    /// Another block, for what children that share the memory have not run.
+    children: Cell<Option<u64>>,
     ring: u32,
     ring_bits: u32,
 }
@@ -29,18 +36,40 @@ pub(super) struct Event {
 /// The values of a record.
 pub(super) type Values = [u64; RECORD_MAX_VALUES as usize];
 
+/// Claims a block with this origin; the overflow block when all are taken.
+fn claim(region: &Region, header: &Header, origin: u64) -> u64 {
+    let index = region.add(Header::CURSOR_OFFSET, 1);
+    let index = if index < header.block_count { index } else { 0 };
+    let base = header.blocks_offset + index * header.block_stride;
+    if index != 0 {
+        region.set_word(base + u64::from(BLOCK_OWNER), u64::from(header.pid));
+        region.set_word(base + u64::from(BLOCK_ORIGIN), origin);
+    }
+    base
+}
+
 impl<'r> Numbers<'r> {
     /// Claims a block; the overflow block when all are taken.
     pub fn claim(region: &'r Region, header: &Header) -> Self {
-        let index = region.add(Header::CURSOR_OFFSET, 1);
-        let index = if index < header.block_count { index } else { 0 };
-        let base = header.blocks_offset + index * header.block_stride;
-        if index != 0 {
-            region.set_word(base + u64::from(BLOCK_OWNER), u64::from(header.pid));
-            // Zero would mark a forked child's.
-            region.set_word(base + u64::from(BLOCK_ORIGIN), u64::from(header.pid));
-        }
-        Self { region, base, ring: header.ring, ring_bits: header.ring_bits }
+        // Zero would mark a forked child's.
+        let base = claim(region, header, u64::from(header.pid));
+        let has_script = base != header.blocks_offset && header.script_block_size > 0;
+        let script = has_script.then(|| base + u64::from(header.script_block));
+        let (header, children) = (*header, Cell::new(None));
+        Self { region, header, base, script, children, ring: header.ring, ring_bits: header.ring_bits }
+    }
+
+    /// Where bodies of a script run. `None`: no block was left that has a part for them.
+    pub fn memory(&self) -> Option<TrapMemory<'r>> {
+        let own = self.script?;
+        Some(TrapMemory { region: self.region, shared: self.header.script, own })
+    }
+
+    /// Counts what a child that shares the memory would have run.
+    pub fn unrun_in_child(&self) {
+        let block = self.children.get().unwrap_or_else(|| claim(self.region, &self.header, 0));
+        self.children.set(Some(block));
+        self.region.add(block + u64::from(BLOCK_UNRUN), 1);
     }
 
     fn at(&self, offset: u32) -> u64 {
@@ -90,21 +119,30 @@ impl<'r> Numbers<'r> {
 
 /// The first integer arguments of the function a thread has just entered.
 pub(super) fn arguments(process: &Process, registers: &Registers, place: Arguments, count: u8) -> Values {
-    let word = process.word_size();
     let mut values = Values::default();
     for (index, value) in values.iter_mut().enumerate().take(usize::from(count)) {
-        *value = match place {
-            Arguments::Registers(numbers) => numbers.get(index).map_or(0, |&n| registers.general(n)),
-            Arguments::Stack(above) => {
-                let mut bytes = [0; 8];
-                let at = registers.sp() + u64::from(above) + (word * index) as u64;
-                // The argument may not exist, and nothing be there.
-                let _ = process.load(at, &mut bytes[..word]);
-                u64::from_le_bytes(bytes)
-            }
-        };
+        *value = argument(process, registers, place, index).unwrap_or(0);
     }
     values
+}
+
+/// One of them. `None`: it may not exist, and nothing be there.
+pub(super) fn argument(
+    process: &Process,
+    registers: &Registers,
+    place: Arguments,
+    index: usize,
+) -> Option<u64> {
+    match place {
+        Arguments::Registers(numbers) => numbers.get(index).map(|&number| registers.general(number)),
+        Arguments::Stack(above) => {
+            let word = process.word_size();
+            let mut bytes = [0; 8];
+            let at = registers.sp() + u64::from(above) + (word * index) as u64;
+            process.load(at, &mut bytes[..word]).ok()?;
+            Some(u64::from_le_bytes(bytes))
+        }
+    }
 }
 
 /// The operands of a USDT probe that a thread has just met; which of them could not be read is the last value.
@@ -121,7 +159,7 @@ pub(super) fn operands(process: &Process, registers: &Registers, operands: &[Ope
     values
 }
 
-fn operand_of(process: &Process, registers: &Registers, operand: Operand) -> Option<u64> {
+pub(super) fn operand_of(process: &Process, registers: &Registers, operand: Operand) -> Option<u64> {
     let (address, size) = match operand {
         Operand::Register(number) => return Some(registers.general(number)),
         Operand::Memory { base, index, offset, size } => {

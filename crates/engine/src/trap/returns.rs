@@ -55,7 +55,8 @@ impl Returns {
         Some(u64::from_le_bytes(bytes))
     }
 
-    fn write(&self, process: &Process, slot: u64, address: u64) -> Option<()> {
+    /// Writes a return address into its slot; `None` where that cannot be.
+    pub fn write(&self, process: &Process, slot: u64, address: u64) -> Option<()> {
         process.store(RemoteAddr(slot), &address.to_le_bytes()[..self.word as usize]).ok()
     }
 
@@ -80,6 +81,20 @@ impl Returns {
         }
         calls.push(Instance { site, address, entered, tid });
         Some(())
+    }
+
+    /// Where the call returns to whose return address is at `slot`: what stands there, unless that was exchanged.
+    pub fn home_of(&self, process: &Process, slot: u64) -> Option<u64> {
+        let address = self.read(process, slot)?;
+        match self.pads.contains_key(&address) {
+            true => self.by_slot.get(&slot)?.first().map(|first| first.address),
+            false => Some(address),
+        }
+    }
+
+    /// The address that the first of the calls returns to that are under way at `slot`.
+    pub fn first_home(&self, slot: u64) -> Option<u64> {
+        self.by_slot.get(&slot)?.first().map(|first| first.address)
     }
 
     /// The last call that was entered with its return address at `slot`.

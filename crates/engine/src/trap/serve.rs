@@ -14,12 +14,14 @@ mod children;
 
 pub(super) use children::clean_copy;
 
+use super::bodies::{Interpreter, Moment, TrapHit};
 use super::{TrapSite, numbers::*, returns::Returns, step::*, thread::Thread};
 use crate::{
     EngineError, FoundSession,
     patch::{self, Change},
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use trapless_isa::detour::{BLOCK_UNRUN, BLOCK_UNWOUND};
 use trapless_isa::{EntryStep, Mechanism, ReturnStep};
 use trapless_process::{
@@ -59,6 +61,10 @@ pub(super) struct Server<'a, 'p> {
     /// For each site, [`TrapSite::only_counts`].
     quick: Vec<Option<(u64, Vec<u32>)>>,
     numbers: Numbers<'a>,
+    /// What runs bodies of a script, if there are any.
+    interpreter: Option<&'a dyn Interpreter>,
+    /// The numbers that threads have in their own process, where it numbers its threads itself.
+    tids: Option<HashMap<Tid, u32>>,
     steps: HashMap<Tid, Step>,
     /// Threads whose hit ended in a fault.
     faulted: HashMap<Tid, Fault>,
@@ -74,12 +80,13 @@ type Outcome = Result<Served, StopError>;
 
 impl<'a, 'p> Server<'a, 'p> {
     pub fn new(
-        process: &'p Process,
         mut tracer: Tracer<'p>,
         sites: &'a [TrapSite],
         session: &'a FoundSession,
         numbers: Numbers<'a>,
+        interpreter: Option<&'a dyn Interpreter>,
     ) -> Self {
+        let process = tracer.process();
         let index = |key: fn(&TrapSite) -> u64| sites.iter().map(key).zip(0..);
         let unmistakable = sites.iter().filter(|site| site.is_unmistakable()).map(|site| site.address);
         // Nothing ever runs behind a pad.
@@ -95,6 +102,8 @@ impl<'a, 'p> Server<'a, 'p> {
             slots: index(|site| site.slot_address).collect(),
             quick: sites.iter().map(TrapSite::only_counts).collect(),
             numbers,
+            interpreter,
+            tids: process.status().is_ok_and(|status| status.ns_pid.len() > 1).then(HashMap::new),
             steps: HashMap::new(),
             faulted: HashMap::new(),
             told: HashSet::new(),
@@ -121,6 +130,9 @@ impl<'a, 'p> Server<'a, 'p> {
             TraceEvent::ThreadGone { tid } => {
                 self.steps.remove(&tid);
                 self.faulted.remove(&tid);
+                if let Some(tids) = &mut self.tids {
+                    tids.remove(&tid);
+                }
                 Ok(())
             }
             TraceEvent::Execed { .. } | TraceEvent::ProcessGone => return Ok(Served::Gone),
@@ -254,8 +266,15 @@ impl<'a, 'p> Server<'a, 'p> {
                     let values = operands(self.process, registers, &site.operands);
                     self.numbers.record(id, &Event { time, tid: tid.0 as u32, slot: sp, values });
                 }
-                // A plan refuses that; a tracer does not run what was compiled for the target.
-                EntryStep::Run(_) => self.numbers.count(BLOCK_UNRUN),
+                EntryStep::Run(_) => {
+                    let told = self.told(tid);
+                    let at = (site.address, site.bodies.site);
+                    for (body, operands) in &site.bodies.entry {
+                        let moment = Moment::Entry(&self.returns);
+                        let hit = TrapHit::new(&self.tracer, (tid, told), registers, moment, at, time);
+                        self.run(tid, *body, &hit.with_operands(operands));
+                    }
+                }
             }
         }
         if let Some(followed) = &site.payload.followed
@@ -265,12 +284,44 @@ impl<'a, 'p> Server<'a, 'p> {
         }
     }
 
+    /// Runs a body of a script for a thread that stands, or counts that it was not.
+    fn run(&self, tid: Tid, body: u16, hit: &TrapHit<'_>) {
+        // As in native code, which children that share the memory do not run either.
+        if self.tracer.is_adopted(tid) {
+            return self.numbers.unrun_in_child();
+        }
+        let ran = match (self.interpreter, self.numbers.memory()) {
+            // It is not ours, and if it failed the target would be left with breakpoints that nobody serves.
+            (Some(interpreter), Some(memory)) => {
+                catch_unwind(AssertUnwindSafe(|| interpreter.run(body, &memory, hit))).is_ok()
+            }
+            _ => false,
+        };
+        if !ran {
+            self.numbers.count(BLOCK_UNRUN);
+        }
+    }
+
+    /// The number that a thread has in its own process.
+    fn told(&mut self, tid: Tid) -> u32 {
+        let Some(tids) = &mut self.tids else { return tid.0 as u32 };
+        *tids.entry(tid).or_insert_with(|| {
+            let status = self.process.thread_status(tid);
+            status.ok().and_then(|status| status.ns_pid.last().copied()).unwrap_or(tid.0) as u32
+        })
+    }
+
     /// A followed call has returned.
     fn landed(&mut self, tid: Tid) -> Result<(), StopError> {
         let time = ticks();
         let registers = self.tracer.registers(tid)?;
         match self.home(tid, &registers, time) {
-            Some(home) => self.go_on_at(tid, home),
+            Some(home) => {
+                // The return has popped it, so it is nobody's; but a later frame may leave it as it is, and then it would lead to us for good.
+                let slot = registers.sp_value().wrapping_sub(self.returns.word());
+                let _ = self.returns.write(self.process, slot, home);
+                self.go_on_at(tid, home)
+            }
             // Nobody but a program that copies its own stacks gets here.
             None => self.tracer.cont(tid, libc::SIGTRAP),
         }
@@ -293,7 +344,20 @@ impl<'a, 'p> Server<'a, 'p> {
                     ReturnStep::Time(histogram) => {
                         self.numbers.latency(histogram, time.saturating_sub(call.entered));
                     }
-                    ReturnStep::Run(_) => self.numbers.count(BLOCK_UNRUN),
+                    ReturnStep::Run(_) => {
+                        let site = &self.sites[call.site];
+                        let home = match self.returns.site_of_pad(call.address) {
+                            // Of calls that went on in each other, the first one knows.
+                            Some(_) => self.returns.first_home(slot).unwrap_or(call.address),
+                            None => call.address,
+                        };
+                        let (told, at) = (self.told(tid), (site.address, site.bodies.site));
+                        let moment = Moment::Return { entered: call.entered, home };
+                        for body in &site.bodies.at_return {
+                            let hit = TrapHit::new(&self.tracer, (tid, told), registers, moment, at, time);
+                            self.run(tid, *body, &hit);
+                        }
+                    }
                 }
             }
             if self.returns.site_of_pad(call.address).is_none() {

@@ -44,6 +44,14 @@ impl Tracer<'_> {
         Registers::write_ip(tid, ip).map_err(|errno| self.lost(tid, "PTRACE_POKEUSER", errno))
     }
 
+    /// The low 64 bits of a vector register of a standing thread in 64-bit mode, by its number.
+    ///
+    /// # Errors
+    /// [`StopError`] if it was killed.
+    pub fn vector(&self, tid: Tid, number: u8) -> Result<u64, StopError> {
+        Registers::read_vector(tid, number).map_err(|errno| self.lost(tid, "PTRACE_GETREGSET", errno))
+    }
+
     /// The signal that a thread told as [`TraceEvent::Signal`](super::TraceEvent::Signal) is about to get; `None` if it was killed.
     pub fn signal_of(&self, tid: Tid) -> Option<Held> {
         SignalInfo::of(tid).ok().map(Held)
@@ -78,6 +86,11 @@ impl Tracer<'_> {
     /// Whether adopted children still use the target's memory.
     pub fn has_adopted(&self) -> bool {
         !self.adopted.is_empty()
+    }
+
+    /// Whether a thread is one of a child that shares the target's memory ([`Tracer::adopt`]).
+    pub fn is_adopted(&self, tid: Tid) -> bool {
+        self.adopted.contains(&tid)
     }
 
     /// Lets a standing thread run, with a signal or 0. One that was killed is no error: its end will be told.

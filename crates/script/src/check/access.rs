@@ -259,7 +259,7 @@ impl Checker<'_> {
     fn held(&mut self, place: &Held, of: &Type, size: u32, span: Span) -> Option<Expr> {
         let word = |context| Expr { of: Type::UINT64, span, kind: Kind::Context(context) };
         let behind = |base: Expr, offset: i64| {
-            let pointer = Type::Pointer(Arc::new(of.clone()), Space::Foreign);
+            let pointer = self.structs.pointer(of.clone());
             let offset = Expr::int(Type::INT64, offset, span);
             let kind = Kind::Binary(Binary::Add, Box::new(base), Box::new(offset));
             let address = Expr { of: pointer, span, kind };

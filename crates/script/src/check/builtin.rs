@@ -109,7 +109,7 @@ impl Checker<'_> {
                     let provider = kind.name();
                     self.error(span, format!("The ctx builtin can not be used with '{provider}' probes"));
                 }
-                Expr::int(Type::pointer(Type::Void), 0, span)
+                Expr::int(self.structs.pointer(Type::Void), 0, span)
             }
             "probe" => self.probe(span),
             "probetype" => self.text(self.at.clause.kind.provider().as_bytes().to_vec(), span),
@@ -174,12 +174,14 @@ impl Checker<'_> {
                 self.error(span, format!("{name} is too far up the stack"));
                 return Some(Expr::nothing(span));
             }
-            let first = self.environment.machine().stack_arguments;
-            let offset = Expr::int(Type::INT64, first + 8 * number as i64, span);
+            let machine = self.environment.machine();
+            let offset = machine.stack_arguments + i64::from(machine.word) * number as i64;
+            let offset = Expr::int(Type::INT64, offset, span);
             let frame = word(Context::Frame);
             let kind = Kind::Binary(crate::ir::Binary::Add, Box::new(frame), Box::new(offset));
-            let address = Expr { of: Type::pointer(Type::UINT64), span, kind };
-            return Some(Expr { of: Type::UINT64, span, kind: Kind::Deref(Box::new(address)) });
+            let of = Type::int(machine.word, false);
+            let address = Expr { of: self.structs.pointer(of.clone()), span, kind };
+            return Some(Expr { of, span, kind: Kind::Deref(Box::new(address)) });
         }
         None
     }

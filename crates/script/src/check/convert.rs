@@ -2,7 +2,7 @@
 
 use super::checker::Checker;
 use super::tree::{Expr, Kind};
-use super::types::{Int, Space, Type, field};
+use super::types::{Int, Type, field};
 use crate::ir::{Binary, Unary};
 use crate::source::Span;
 use crate::syntax::ast::{TypeKind, TypeOf, TypeOfKind};
@@ -235,7 +235,7 @@ impl Checker<'_> {
             },
             TypeKind::Pointer(to) => {
                 let to = self.written(to, span, depth + 1);
-                if to.is_none() { Type::None } else { Type::pointer(to) }
+                if to.is_none() { Type::None } else { self.structs.pointer(to) }
             }
             TypeKind::Array(of, count) => {
                 let count = u32::try_from(*count).unwrap_or(u32::MAX);
@@ -295,7 +295,7 @@ impl Checker<'_> {
         }
         let space = match &from {
             Type::Pointer(_, space) => *space,
-            _ => Space::Foreign,
+            _ => self.structs.space(),
         };
         match (&from, &to) {
             (Type::String(from_room), Type::String(room)) if from_room <= room => converted(value, &to),

@@ -105,6 +105,8 @@ pub struct Machine {
     pub stack_arguments: i64,
     /// Its general registers in the order of DWARF, by the names that bpftrace has from the kernel.
     pub registers: &'static [&'static str],
+    /// Bytes of an address: 4 or 8.
+    pub word: u8,
 }
 
 impl Machine {
@@ -118,6 +120,17 @@ impl Machine {
             "ax", "dx", "cx", "bx", "si", "di", "bp", "sp", "r8", "r9", "r10", "r11", "r12", "r13", "r14",
             "r15",
         ],
+        word: 8,
+    };
+
+    /// 32-bit x86: all arguments are in memory.
+    pub const I386: Machine = Machine {
+        name: "i386",
+        arguments: 64,
+        float_arguments: 0,
+        stack_arguments: 4,
+        registers: &["ax", "cx", "dx", "bx", "sp", "bp", "si", "di"],
+        word: 4,
     };
 
     /// Arm A64.
@@ -131,6 +144,7 @@ impl Machine {
             "r15", "r16", "r17", "r18", "r19", "r20", "r21", "r22", "r23", "r24", "r25", "r26", "r27", "r28",
             "r29", "r30", "sp",
         ],
+        word: 8,
     };
 
     /// A register by its name.

@@ -1,7 +1,7 @@
 //! Structs and unions: where their members are, by the rules of C on the target.
 
 use super::environment::{Described, Environment, TypeName};
-use super::types::{Int, StructRef, Type};
+use super::types::{Int, Space, StructRef, Type};
 use crate::shape::{Bits, EnumNames, Field, Fields, Shape};
 use crate::syntax::c::{self, Definitions, Sign};
 use std::collections::HashMap;
@@ -52,6 +52,21 @@ impl<'a> Structs<'a> {
     /// Those of these definitions, and what debug information knows beyond.
     pub fn new(definitions: &'a Definitions, environment: &'a dyn Environment) -> Structs<'a> {
         Structs { definitions, environment, list: Vec::new(), numbers: HashMap::new(), enums: HashMap::new() }
+    }
+
+    /// Bytes of an address in the probed program.
+    pub fn word(&self) -> u8 {
+        self.environment.machine().word
+    }
+
+    /// What pointers into the probed program lead to.
+    pub fn space(&self) -> Space {
+        if self.word() == 4 { Space::Narrow } else { Space::Foreign }
+    }
+
+    /// A pointer into the probed program.
+    pub fn pointer(&self, to: Type) -> Type {
+        Type::Pointer(Arc::new(to), self.space())
     }
 
     /// The struct or union of that name, whether it is known or not.
@@ -124,6 +139,8 @@ impl<'a> Structs<'a> {
         for member in &record.members {
             let of = self.c_type(&member.of, depth + 1);
             let (size, mut align) = self.measure(&of, depth + 1);
+            // In 32-bit x86 what has 8 bytes begins at multiples of 4 in structs (System V ABI, "Fundamental Types").
+            align = align.min(self.word().into());
             if placer.packed || member.layout.packed {
                 align = 1;
             }
@@ -172,17 +189,22 @@ impl<'a> Structs<'a> {
             c::Type::Char(sign) => int(1, sign),
             c::Type::Short(sign) => int(2, sign),
             c::Type::Int(sign) => int(4, sign),
-            c::Type::Long(sign) | c::Type::LongLong(sign) => int(8, sign),
+            c::Type::Long(sign) => int(self.word(), sign),
+            c::Type::LongLong(sign) => int(8, sign),
             c::Type::Int128(_) => Type::Array(Arc::new(Type::UINT64), 2),
             c::Type::Float => Type::Float(4),
             c::Type::Double => Type::Float(8),
+            c::Type::LongDouble if self.word() == 4 => Type::Array(Arc::new(Type::UINT32), 3),
             c::Type::LongDouble => Type::Array(Arc::new(Type::UINT64), 2),
             c::Type::Sized { sign, bytes } => int(*bytes, sign),
             c::Type::Named(name) => self.named(name, depth + 1).unwrap_or(Type::None),
             c::Type::Struct(name) => Type::Struct(self.number(&format!("struct {name}"))),
             c::Type::Union(name) => Type::Struct(self.number(&format!("union {name}"))),
             c::Type::Enum(name) => self.enumeration(name).unwrap_or(Type::int(4, false)),
-            c::Type::Pointer(to) => Type::pointer(self.c_type(to, depth + 1)),
+            c::Type::Pointer(to) => {
+                let to = self.c_type(to, depth + 1);
+                self.pointer(to)
+            }
             // Text is a string, where it lies and not where it is pointed to.
             c::Type::Array(of, count) if matches!(**of, c::Type::Char(Sign::Plain | Sign::Signed)) => {
                 Type::String(count_of(*count))
@@ -207,7 +229,10 @@ impl<'a> Structs<'a> {
             Described::Bool => Type::Bool,
             Described::Float(size @ (4 | 8)) => Type::Float(*size),
             Described::Float(size) => Type::Array(Arc::new(Type::UINT8), (*size).into()),
-            Described::Pointer(to) => Type::pointer(self.described(to, depth + 1)),
+            Described::Pointer(to) => {
+                let to = self.described(to, depth + 1);
+                self.pointer(to)
+            }
             Described::Array(of, count) if **of == Described::Char => Type::String(count_of(*count)),
             Described::Array(of, count) => {
                 Type::Array(Arc::new(self.described(of, depth + 1)), count_of(*count))
@@ -290,11 +315,10 @@ impl<'a> Structs<'a> {
             "unsigned short" | "uint16_t" | "u16" | "__u16" => int(2, false),
             "int" | "int32_t" | "s32" | "__s32" | "pid_t" => int(4, true),
             "unsigned int" | "unsigned" | "uint32_t" | "u32" | "__u32" | "uid_t" | "gid_t" => int(4, false),
-            "long" | "long long" | "int64_t" | "s64" | "__s64" | "ssize_t" | "intptr_t" | "off_t" => {
-                int(8, true)
-            }
-            "unsigned long" | "unsigned long long" | "uint64_t" | "u64" | "__u64" | "size_t"
-            | "uintptr_t" => int(8, false),
+            "long" | "ssize_t" | "intptr_t" | "off_t" => int(self.word(), true),
+            "long long" | "int64_t" | "s64" | "__s64" => int(8, true),
+            "unsigned long" | "size_t" | "uintptr_t" => int(self.word(), false),
+            "unsigned long long" | "uint64_t" | "u64" | "__u64" => int(8, false),
             "_Bool" => Some(Type::Bool),
             "float" => Some(Type::Float(4)),
             "double" => Some(Type::Float(8)),
@@ -375,7 +399,8 @@ impl<'a> Structs<'a> {
             Type::Float(size) => Shape::Float(*size),
             Type::String(room) => Shape::Text { room: *room },
             Type::Buffer(room) => Shape::Buffer { room: *room },
-            Type::Pointer(..) => Shape::Pointer,
+            Type::Pointer(_, Space::Narrow) => Shape::Pointer(4),
+            Type::Pointer(..) => Shape::Pointer(8),
             Type::Array(of, count) => {
                 Shape::Array { count: *count, of: Arc::new(self.inside(of, depth + 1)) }
             }

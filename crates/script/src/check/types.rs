@@ -85,6 +85,8 @@ pub struct Int {
 pub enum Space {
     /// The probed process's.
     Foreign,
+    /// The probed process's, where that is a 32-bit program: addresses have 4 bytes.
+    Narrow,
     /// The body's own variables'.
     Own,
 }

@@ -178,7 +178,7 @@ fn add_to_interval(of: SeriesOf, words: &mut Words<'_>, at: usize, count: u64, v
 }
 
 /// Whether a value is less than the least so far, or greater than the greatest.
-fn is_better(aggregation: Aggregation, value: u64, than: u64) -> bool {
+pub(crate) fn is_better(aggregation: Aggregation, value: u64, than: u64) -> bool {
     let (float, float_than) = (f64::from_bits(value), f64::from_bits(than));
     match aggregation {
         Aggregation::Min { signed: true } => (value as i64) < than as i64,

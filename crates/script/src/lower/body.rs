@@ -3,7 +3,7 @@
 use crate::check::maps::Maps;
 use crate::check::structs::{MAX_SIZE, Structs};
 use crate::check::tree::{self, VarId};
-use crate::check::types::Type;
+use crate::check::types::{Space, Type};
 use crate::ir::verify::MOST_BYTES;
 use crate::ir::{self, Binary, Expression, LocalId, Place, Scalar, Statement, Unary, Width};
 use crate::source::Sources;
@@ -316,6 +316,7 @@ pub fn width(of: &Type) -> Width {
         },
         Type::Bool => Width::Unsigned(1),
         Type::Float(size) => Width::Float(*size),
+        Type::Pointer(_, Space::Narrow) => Width::Unsigned(4),
         _ => Width::Unsigned(8),
     }
 }

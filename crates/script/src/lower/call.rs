@@ -418,14 +418,15 @@ impl Lowering<'_, '_> {
         self.emit(Statement::Set(count, Expression::Int(0)));
         let mut parts = vec![Part::Word(Expression::Local(count))];
         let size = self.longest;
+        let word = self.structs.word();
         for index in 0..JOINED as i64 {
             let at = self.room(size);
             let length = self.local(Scalar::Int);
             self.emit(Statement::Set(length, Expression::Int(0)));
             let code = self.branch(|lowering| {
                 let address = lowering.local(Scalar::Int);
-                let from = binary(Binary::Add, base.clone(), Expression::Int(8 * index));
-                lowering.emit(Statement::Read { into: address, from, as_: Width::Unsigned(8), ok: None });
+                let from = binary(Binary::Add, base.clone(), Expression::Int(i64::from(word) * index));
+                lowering.emit(Statement::Read { into: address, from, as_: Width::Unsigned(word), ok: None });
                 let read = lowering.branch(|lowering| {
                     let (to, from) = (Place::Scratch(at), Expression::Local(address));
                     let most = Expression::Int(size.into());

@@ -202,7 +202,7 @@ impl Lowering<'_, '_> {
     fn text_in(&mut self, of: &Expr, at: u32, size: u32) {
         let to = Place::Scratch(at);
         match self.address(of) {
-            Some((from, Space::Foreign)) => {
+            Some((from, Space::Foreign | Space::Narrow)) => {
                 let most = Expression::Int(size.into());
                 if !self.tells_failures {
                     self.emit(Statement::ReadString { to, size, from, most, length: None });

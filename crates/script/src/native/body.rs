@@ -89,17 +89,6 @@ fn wanted_of(body: &Body, into: LocalId, argument: u8) -> Wanted {
     Wanted { argument, number }
 }
 
-/// Calls `see` with each value of the hit that some code asks for.
-fn each_context(code: &[Statement], see: &mut dyn FnMut(Context)) {
-    each_statement(code, &mut |statement| {
-        super::expressions::each_expression(statement, &mut |expression| {
-            if let Expression::Context(what) = expression {
-                see(*what);
-            }
-        });
-    });
-}
-
 /// By which extras a value of the hit is told.
 fn extras_of(common: &Common<'_>, what: Context, moment: Moment) -> Takes {
     let convention = common.convention;

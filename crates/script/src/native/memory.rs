@@ -136,7 +136,7 @@ pub struct Memory<'a, W: ?Sized> {
     pub threads: Vec<u64>,
 }
 
-fn to_words(bytes: &[u8]) -> Vec<u64> {
+pub(crate) fn to_words(bytes: &[u8]) -> Vec<u64> {
     let word = |chunk: &[u8]| {
         let mut word = [0; 8];
         word[..chunk.len()].copy_from_slice(chunk);
@@ -145,7 +145,7 @@ fn to_words(bytes: &[u8]) -> Vec<u64> {
     bytes.chunks(8).map(word).collect()
 }
 
-fn to_bytes(words: &[u64], size: usize) -> Vec<u8> {
+pub(crate) fn to_bytes(words: &[u64], size: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     bytes.resize(size, 0);
     bytes

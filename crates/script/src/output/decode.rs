@@ -66,7 +66,10 @@ impl Decoder<'_> {
                 let length = (integer(bytes, 4, false) as u32).min(*room);
                 Value::Buffer(slice(bytes, 4, length).to_vec())
             }
-            Shape::Pointer => Value::Named(format!("{:#x}", word(0)), word(0)),
+            Shape::Pointer(size) => {
+                let address = integer(bytes, *size, false);
+                Value::Named(format!("{address:#x}"), address)
+            }
             Shape::Enum { size, names, .. } => named(integer(bytes, *size, false), *size, names),
             Shape::Tuple(fields) => {
                 let of = |field: &Field| self.field(field, bytes, depth);

@@ -258,7 +258,8 @@ fn by_key(shape: &Shape, left: &[u8], right: &[u8]) -> Ordering {
             let order = fields.fields.iter().map(by_field).find(|order| *order != Ordering::Equal);
             order.unwrap_or(Ordering::Equal)
         }
-        Shape::Pointer | Shape::User | Shape::Error | Shape::Cgroup | Shape::Stack { .. } | Shape::Symbol => {
+        Shape::Pointer(size) => extended(left, *size, false).cmp(&extended(right, *size, false)),
+        Shape::User | Shape::Error | Shape::Cgroup | Shape::Stack { .. } | Shape::Symbol => {
             extended(left, 8, false).cmp(&extended(right, 8, false))
         }
         _ => left.cmp(right),

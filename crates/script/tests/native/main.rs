@@ -1,4 +1,5 @@
-//! Native code, run in our own process: beside the interpreter, under signals, by many threads, and looked at.
+//! Native code, run in our own process: beside the interpreter, which also works in its memory, under signals, by many threads, and
+//! looked at.
 #![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 
 mod machine;
@@ -11,3 +12,4 @@ mod stacks;
 #[cfg(target_arch = "x86_64")]
 mod stepped;
 mod threads;
+mod traced;

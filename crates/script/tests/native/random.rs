@@ -10,7 +10,7 @@ use trapless_script::native::{Moment, unmask};
 use trapless_wire::{Incomplete, MapKind, MapPlace, MessagePart, THREAD_OUT_OF_FUEL, TableView, Words};
 
 /// The hit for the interpreter.
-struct Told<'a>(&'a Hit);
+pub struct Told<'a>(pub &'a Hit);
 
 pub fn context(hit: &Hit, what: Context) -> u64 {
     let convention = convention();
@@ -144,7 +144,7 @@ pub fn contents(ready: &Ready, program: &Program, map: usize) -> BTreeMap<Vec<u8
 }
 
 /// A random program that tells all of its scratch and its locals at the end.
-fn told(seed: u64, options: &Options) -> Program {
+pub fn told(seed: u64, options: &Options) -> Program {
     let mut program = program(seed, options);
     let body = &mut program.bodies[0];
     let locals = (0..body.locals.len() as u32).map(LocalId);
@@ -162,6 +162,11 @@ fn told(seed: u64, options: &Options) -> Program {
 
 /// Runs a program on some hits both ways, and compares all that can be seen.
 pub fn agree(seed: u64, program: &Program, hits: &[Hit]) {
+    agree_by(seed, program, hits, |ready, _, hit| ready.run(0, 0, hit));
+}
+
+/// The same, where `run` does with each hit what is compared with the interpreter alone, in the memory of thread 0.
+pub fn agree_by(seed: u64, program: &Program, hits: &[Hit], run: impl Fn(&Ready, usize, &Hit)) {
     verify::verify(program).unwrap();
     let ready = match Ready::new(program, &[(BodyId(0), Moment::Entry)], 1) {
         Ok(ready) => ready,
@@ -173,7 +178,7 @@ pub fn agree(seed: u64, program: &Program, hits: &[Hit]) {
         let mut sink = Collected(Vec::new());
         let host = Host { hit: &mut Told(hit), maps: &mut tables, sink: &mut sink };
         ends += u64::from(interp::run(program, BodyId(0), host) == Outcome::OutOfFuel);
-        ready.run(0, 0, hit);
+        run(&ready, turn, hit);
         let mut sent: Sent = Vec::new();
         let drained = ready.ring(0).drain(&ready.region, Incomplete::Wait, |message| {
             assert_eq!(

@@ -116,7 +116,7 @@ pub enum RunAt {
 }
 
 impl Asked {
-    /// To call bodies of a script where its clauses say, and measure nothing. Code for the target is called by jumps only.
+    /// To call bodies of a script where its clauses say, and measure nothing: by jumps alone, unless other mechanisms are allowed.
     pub fn run(run: Run) -> Self {
         let allowed = vec![Mechanism::Jump, Mechanism::Short];
         Self { measure: Measure::Run, allowed, later: None, run: Some(Arc::new(run)) }

@@ -4,6 +4,7 @@
 //! (`-lv`), long ones may be cut short where that is unique, and `--` ends them. What only makes sense for code in the kernel is taken and
 //! does nothing, or is refused.
 
+use super::mechanisms;
 use super::script::{Buffering, Dialect, Script, Search, Source, Stage, Task, Text, Warnings};
 use super::validated::{OutputOptions, Target};
 use std::path::PathBuf;
@@ -397,6 +398,7 @@ impl Said {
             output: self.output,
             buffering: self.buffering,
             allow_seccomp: false,
+            mechanisms: mechanisms::allowed(&[], false),
             dialect: Dialect::Bpftrace,
         })))
     }

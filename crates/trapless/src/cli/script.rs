@@ -5,6 +5,7 @@
 
 use crate::cli::validated::{OutputOptions, Target};
 use std::path::PathBuf;
+use trapless_isa::Mechanism;
 
 /// What is asked for.
 #[derive(Debug)]
@@ -58,6 +59,8 @@ pub struct Text {
     pub buffering: Buffering,
     /// Whether a seccomp filter may be risked.
     pub allow_seccomp: bool,
+    /// The mechanisms that its probes may use, best first.
+    pub mechanisms: Vec<Mechanism>,
     /// Whose manners it has.
     pub dialect: Dialect,
 }

@@ -1,9 +1,10 @@
 //! Scripts by trapless's own command line: `trapless FILE`, `trapless -e PROGRAM`.
 
-use super::flags::{FollowFlags, OutputFlags, RiskFlags, TargetFlags};
+use super::flags::{FollowFlags, MechanismFlag, OutputFlags, RiskFlags, TargetFlags};
+use super::mechanisms;
 use super::script::{Buffering, Dialect, Script, Source, Task, Text, Warnings};
 use super::targets::processes_named;
-use super::validated::output;
+use super::validated::{check_traps, output};
 use crate::error::Error;
 use clap::{Args, CommandFactory, ValueHint};
 use std::path::PathBuf;
@@ -57,9 +58,13 @@ pub struct ScriptFlags {
     #[arg(short, long, conflicts_with = "quiet")]
     pub verbose: bool,
 
-    /// For who knows it from the commands: it is refused
-    #[arg(long, hide = true)]
+    /// Also probe sites that need a trap, where the script is interpreted. The tracer then stays attached
+    #[arg(long)]
     pub allow_trap: bool,
+
+    /// Use only these mechanisms, the best that a site allows of them
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub mechanism: Vec<MechanismFlag>,
 
     /// Target.
     #[command(flatten)]
@@ -80,9 +85,10 @@ pub struct ScriptFlags {
 /// # Errors
 /// They ask for none, contradict each other, or name a file that is not there.
 pub(super) fn script(flags: ScriptFlags) -> Result<Script, Error> {
-    if flags.allow_trap {
-        let text = "a script's probes take jumps alone, and what no jump fits is left out, with the reason: leave out --allow-trap, or let count, latency or trace trap there";
-        return Err(Error::Usage(text.to_owned()));
+    let mechanisms = mechanisms::allowed(&flags.mechanism, flags.allow_trap);
+    let target = processes_named(flags.target)?;
+    if let Some(target) = &target {
+        check_traps(&mechanisms, flags.follow.follow, target)?;
     }
     let mut positional = flags.parameters;
     let source = match (flags.program, flags.file) {
@@ -112,7 +118,7 @@ pub(super) fn script(flags: ScriptFlags) -> Result<Script, Error> {
         task,
         positional,
         named: flags.named,
-        target: processes_named(flags.target)?,
+        target,
         follow: flags.follow.follow,
         include_directories: flags.include_directories,
         include_files: flags.include_files,
@@ -126,6 +132,7 @@ pub(super) fn script(flags: ScriptFlags) -> Result<Script, Error> {
         output: output(flags.output),
         buffering: Buffering::Line,
         allow_seccomp: flags.risk.allow_seccomp,
+        mechanisms,
         dialect: Dialect::Own,
     })))
 }

@@ -127,6 +127,23 @@ fn nothing_traps_unless_it_is_asked_to() {
 }
 
 #[test]
+fn scripts_take_the_mechanisms_that_commands_take() {
+    use Mechanism::*;
+    for (flags, expected) in [
+        ("", &[Jump, Short][..]),
+        (" --allow-trap", &[Jump, Short, Boost, Emulate, Step]),
+        (" --mechanism step,emulate", &[Emulate, Step]),
+    ] {
+        assert_eq!(script(&format!("trapless -e x -p 1{flags}")).mechanisms, expected, "{flags}");
+        assert_eq!(script(&format!("trapless -e x{flags} -- ls")).mechanisms, expected, "{flags}");
+    }
+    for line in ["trapless -e x --allow-trap -n name", "trapless -e x -p 1 -F --mechanism step"] {
+        let error = command(line).unwrap_err();
+        assert!(error.exit_code() == 2 && error.to_string().contains("by jumps alone"), "{line}: {error}");
+    }
+}
+
+#[test]
 fn list_takes_a_process_a_command_or_a_file() {
     let file = std::env::current_exe().unwrap().display().to_string();
     for (line, target, probes) in [

@@ -613,19 +613,32 @@ fn selected(
         let by_file = !whoever.files.is_empty();
         selection.probes.iter_mut().for_each(|probe| probe.spec.by_file = by_file);
     }
-    // Two tracers cannot serve one process, so probes that trap are not had in what is followed.
+    let named = selection.probes.iter().filter_map(|probe| probe.spec.mechanism.as_ref());
+    check_traps(selection.mechanisms.iter().chain(named), follow, &target)?;
+    Ok((selection, target))
+}
+
+/// Two tracers cannot serve one process, so probes that trap are not had in what is followed.
+///
+/// # Errors
+/// They are asked for there.
+pub fn check_traps<'m>(
+    mechanisms: impl IntoIterator<Item = &'m Mechanism>,
+    follow: bool,
+    target: &Target,
+) -> Result<(), Error> {
     let traced = match target {
         _ if follow => "--follow probes",
         Target::Whoever(_) => "whoever runs a file, or is named by -n, --user or --cgroup, is probed",
-        _ => return Ok((selection, target)),
+        Target::Processes(_) | Target::Launch(_) => return Ok(()),
     };
-    if selection.may_trap() {
+    if mechanisms.into_iter().any(|mechanism| mechanism.traps()) {
         return Err(Error::Usage(format!(
             "{traced} by jumps alone; leave out --allow-trap and mechanisms that trap{}",
             if follow { ", or --follow" } else { ", or give -p PID" }
         )));
     }
-    Ok((selection, target))
+    Ok(())
 }
 
 fn limits(flags: &RunFlags) -> Limits {

@@ -243,7 +243,10 @@ fn asked(
 ) -> Result<Asked, Error> {
     let asked = match &run.script {
         Some(code) => {
-            let asked = Asked::run(code.run_in(process, images, sites)?);
+            let asked = Asked {
+                allowed: run.selection.mechanisms.clone(),
+                ..Asked::run(code.run_in(process, images, sites)?)
+            };
             match run.measure {
                 validated::Measure::Script | validated::Measure::Quick => asked,
                 // The session counts hits, and code tells what else is shown of them.

@@ -12,6 +12,7 @@ mod info;
 mod known;
 mod listing;
 mod load;
+mod machine;
 mod mapped;
 mod missing;
 mod names;
@@ -27,6 +28,7 @@ mod streams;
 mod suite;
 mod targets;
 mod texts;
+mod traced;
 mod variants;
 mod walks;
 
@@ -93,7 +95,7 @@ fn course(text: &Text, loaded: Loaded, ended: signals::Ended) -> Result<u8, Erro
         let course = Course::new(text, loaded, Arc::new(Mutex::new(store)))?;
         return course.alone(ended, Other::of(text.target.as_ref())?);
     }
-    let scripted = Arc::new(Scripted::new(&loaded.compiled.program, &points, text.allow_seccomp)?);
+    let scripted = Arc::new(Scripted::new(&loaded.compiled.program, &points, text)?);
     let course = Course::new(text, loaded, Arc::clone(&scripted.store))?;
     targets::run_in_targets(text, course, scripted, points, ended)
 }

@@ -5,6 +5,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub mod family;
+pub mod live;
 pub mod park;
 pub mod schema;
 pub mod spinners;
@@ -24,6 +25,22 @@ pub const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The compiler of 32-bit programs.
 const NARROW: &str = "i686-linux-gnu-gcc";
+
+/// What makes 32-bit programs run with the compiler's own C library, where the machine has none for them.
+fn own_loader() -> Vec<String> {
+    let asked = Command::new(NARROW).arg("-print-file-name=ld-linux.so.2").output();
+    let loader =
+        asked.ok().and_then(|told| std::fs::canonicalize(String::from_utf8_lossy(&told.stdout).trim()).ok());
+    match loader {
+        Some(loader) if !Path::new("/lib/ld-linux.so.2").exists() => {
+            let libraries = loader.parent().unwrap().display().to_string();
+            // Also for what the library loads by itself, so as to end threads.
+            let loader = format!("-Wl,--dynamic-linker={}", loader.display());
+            vec![loader, format!("-Wl,-rpath={libraries},--disable-new-dtags")]
+        }
+        _ => Vec::new(),
+    }
+}
 
 /// A compiled program, in a directory of its own that everybody may read.
 pub struct Program {
@@ -68,6 +85,9 @@ impl Program {
         std::fs::write(&c, source).unwrap();
         let path = dir.path().join(name);
         let mut command = Command::new(compiler);
+        if compiler == NARROW {
+            command.args(own_loader());
+        }
         let output = command.args(["-O1", "-pthread", "-o"]).arg(&path).arg(&c).args(flags).output();
         let output = output.map_err(|error| format!("{compiler}: {error}"))?;
         if !output.status.success() {

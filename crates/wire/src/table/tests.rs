@@ -82,7 +82,7 @@ fn operations_are_those_of_a_map() {
         for turn in 0..20_000 {
             random = hash(&[random, turn]);
             let key: Vec<u64> = (0..u64::from(key) / 8).map(|word| (random >> 8) % 40 + word).collect();
-            match random % 5 {
+            match random % 7 {
                 0 => {
                     let value = vec![turn, random, 3];
                     let set = view.set(&key, &value);
@@ -105,6 +105,21 @@ fn operations_are_those_of_a_map() {
                 3 if turn % 500 == 0 => {
                     assert_eq!(view.zero(), 0);
                     map.values_mut().for_each(|value| value.fill(0));
+                }
+                5 if change == Change::ByWord => {
+                    if let Ok(value_at) = view.enter(&key) {
+                        region.fetch_add(value_at + 8, turn);
+                        let value = map.entry(key.clone()).or_insert_with(|| vec![0; 3]);
+                        value[1] = value[1].wrapping_add(turn);
+                    }
+                }
+                6 if change == Change::UnderMeta => {
+                    let add = |words: &mut [u64]| words[2] = words[2].wrapping_add(random);
+                    if view.update(&key, add).is_ok() {
+                        add(map.entry(key.clone()).or_insert_with(|| vec![0; 3]));
+                    } else {
+                        assert!(!map.contains_key(&key), "a key that is there has room");
+                    }
                 }
                 4 if turn % 999 == 0 && change == Change::UnderMeta => {
                     assert_eq!(view.clear(), 0);

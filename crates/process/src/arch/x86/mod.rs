@@ -158,6 +158,28 @@ impl Registers {
         copy.general_mut(number, |register| register.value())
     }
 
+    /// A general register by its DWARF number (System V ABI, "DWARF Register Number Mapping", of either mode); 0 for one that the mode does not
+    /// have.
+    pub fn by_dwarf(&self, number: u8) -> u64 {
+        let number = match (self, number) {
+            (Registers::Long(_), 1) => 2,
+            (Registers::Long(_), 2) => 1,
+            // rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp; behind them both count alike, and 32-bit mode's count as instructions do.
+            (Registers::Long(_), 4) => 6,
+            (Registers::Long(_), 5) => 7,
+            (Registers::Long(_), 6) => 5,
+            (Registers::Long(_), 7) => 4,
+            (_, number) => number,
+        };
+        self.general(number)
+    }
+
+    /// A word of what a function returns in registers for integers: 0 or 1.
+    pub fn returned(&self, word: u8) -> u64 {
+        // rax and rdx, eax and edx.
+        self.general(if word == 0 { 0 } else { 2 })
+    }
+
     /// Sets a general register by its number; the upper half is dropped for a 32-bit thread.
     pub fn set_general(&mut self, number: u8, value: u64) {
         self.general_mut(number, |register| {
@@ -267,6 +289,14 @@ impl Registers {
         if (-4095..0).contains(&signed) { Err(Errno(-signed as i32)) } else { Ok(value) }
     }
 
+    /// The low 64 bits of a vector register of a stopped thread in 64-bit mode, from xmm0 on; 0 for one that there is not.
+    pub(crate) fn read_vector(tid: Tid, number: u8) -> Result<u64, Errno> {
+        let all = ptrace::get_float_registers(tid)?.xmm_space;
+        let word = |index: usize| all.get(index).map_or(0, |half| u64::from(*half));
+        let at = 4 * usize::from(number);
+        Ok(word(at) | word(at + 1) << 32)
+    }
+
     /// Reads the registers of a stopped thread.
     pub(crate) fn read(tid: Tid) -> Result<Registers, Errno> {
         let mut buffer = MaybeUninit::<libc::user_regs_struct>::zeroed();
@@ -346,6 +376,29 @@ mod tests {
     fn the_kernels_compat_layout_is_68_bytes() {
         assert_eq!(size_of::<Registers32>(), 68);
         assert_eq!(size_of::<libc::user_regs_struct>(), 27 * 8);
+    }
+
+    #[test]
+    fn registers_by_their_dwarf_numbers() {
+        // SAFETY: any bytes are a valid register set.
+        let mut long = Registers::Long(unsafe { std::mem::zeroed() });
+        let mut compat = Registers::Compat { regs: Registers32::default(), thread_pointer: 0 };
+        for number in 0..16 {
+            long.set_general(number, 100 + u64::from(number));
+            compat.set_general(number, 100 + u64::from(number));
+        }
+        // rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 …, by the numbers of instructions.
+        let expected = [0, 2, 1, 3, 6, 7, 5, 4, 8, 9, 10, 11, 12, 13, 14, 15].map(|number| 100 + number);
+        assert_eq!(
+            [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15].map(|n| long.by_dwarf(n)),
+            expected
+        );
+        assert_eq!(
+            [0, 1, 2, 3, 4, 5, 6, 7].map(|n| compat.by_dwarf(n)),
+            [100, 101, 102, 103, 104, 105, 106, 107]
+        );
+        assert_eq!((compat.by_dwarf(8), long.by_dwarf(16)), (0, 0));
+        assert_eq!([long, compat].map(|r| [r.returned(0), r.returned(1)]), [[100, 102]; 2]);
     }
 
     #[test]

@@ -194,7 +194,7 @@ impl Checker<'_> {
             self.error(span, "too many symbols");
             return Expr::nothing(span);
         };
-        let of = Type::pointer(Type::int(size, false));
+        let of = self.structs.pointer(Type::int(size, false));
         Expr { of, span, kind: Kind::Context(Context::Symbol(index)) }
     }
 }

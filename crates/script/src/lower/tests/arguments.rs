@@ -166,3 +166,56 @@ fn clauses_are_apart_by_the_kind_of_place() {
         compiled.clauses.iter().map(|clause| format!("{:?} {}", clause.kind, clause.points.len())).collect();
     assert_eq!(kinds, ["Begin 1", "End 1", "Entry 2", "Return 1"]);
 }
+
+/// In 32-bit programs pointers have 4 bytes, wherever they lie, C's types the sizes of that machine, and all arguments are on the stack.
+#[test]
+fn narrow_programs_have_narrow_pointers_and_types() {
+    let mut world = World {
+        is_narrow: true,
+        contexts: vec![
+            (Context::Argument(0), 0x9000_1000),
+            (Context::Argument(7), 7),
+            (Context::Frame, 0x7000),
+            (Context::Register(4), 0x7000),
+            (Context::Register(6), 66),
+        ],
+        ..World::default()
+    };
+    // kind, next, big (at a multiple of 4), n, words.
+    let own = |kind: u8, next: u32, big: i64, n: i32| {
+        let mut bytes = vec![kind, 0, 0, 0];
+        bytes.extend(next.to_le_bytes());
+        bytes.extend(big.to_le_bytes());
+        bytes.extend(n.to_le_bytes());
+        bytes.extend([0x3000u32, 0x3010, 0].map(u32::to_le_bytes).concat());
+        bytes
+    };
+    world.memory.insert(0x9000_1000, own(1, 0x9000_2000, 5_000_000_000, -3));
+    world.memory.insert(0x9000_2000, own(2, 0, -1, 9));
+    world.memory.insert(0x3000, b"one\0".to_vec());
+    world.memory.insert(0x3010, b"two\0".to_vec());
+    world.memory.insert(0x7004, [1u32, 0xffff_ffff].map(u32::to_le_bytes).concat());
+    let own = "struct own { char kind; struct own *next; long long big; long n; char *words[3]; };";
+    for (script, expected) in [
+        (
+            "print((sizeof(struct own), sizeof(struct own *), sizeof(size_t), sizeof(uint64)))",
+            "(32, 4, 4, 8)",
+        ),
+        ("print((offsetof(struct own, big), offsetof(struct own, words)))", "(8, 20)"),
+        ("$o = (struct own *)arg0; print(($o->next, $o->big, $o->n))", "(0x90002000, 5000000000, -3)"),
+        ("$o = (struct own *)arg0; print(($o->next->kind, $o->next->next, $o->next->n))", "(2, 0x0, 9)"),
+        ("$o = (struct own *)arg0; $o = $o->next; @[$o] = count()", "@[0x90002000]: 1"),
+        ("print(((struct own *)arg0)->next + 1)", "0x90002020"),
+        ("@next = ((struct own *)arg0)->next; print(@next->n); clear(@next)", "9"),
+        (
+            "print(*((struct own *)arg0 + 0).next)",
+            "{ .kind = 2, .next = 0x0, .big = -1, .n = 9, .words = [0x3000,0x3010,0x0] }",
+        ),
+        ("$o = (struct own *)arg0; print(str($o->words[1]))", "two"),
+        ("join(arg0 + 20)", "one two"),
+        ("print((sarg0, sarg1, arg7, reg(\"si\"), reg(\"sp\") == 0x7000))", "(1, 4294967295, 7, 66, true)"),
+        ("print(arch)", "i386"),
+    ] {
+        assert_eq!(ran(&format!("{own} uprobe:./a:f {{ {script} }}"), &world), expected, "{script}");
+    }
+}

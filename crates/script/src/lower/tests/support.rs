@@ -1,7 +1,7 @@
 //! Compiles and runs scripts in tests.
 
 use crate::check::clauses::ClauseKind;
-use crate::check::environment::{Described, Environment, Function, Held, TypeName};
+use crate::check::environment::{self, Described, Environment, Function, Held, TypeName};
 use crate::check::is_native;
 use crate::diagnostics::Diagnostics;
 use crate::interp::Hit;
@@ -37,6 +37,8 @@ pub struct World {
     pub enumerator: Option<(&'static str, i64)>,
     /// What it says of types.
     pub types: Vec<(TypeName, Described)>,
+    /// Whether the process is a 32-bit program.
+    pub is_narrow: bool,
     /// Values of the hit.
     pub contexts: Vec<(Context, u64)>,
     /// Memory of the process, by address.
@@ -58,6 +60,10 @@ impl Environment for World {
 
     fn tells_failures(&self) -> bool {
         self.tells_failures
+    }
+
+    fn machine(&self) -> environment::Machine {
+        if self.is_narrow { environment::Machine::I386 } else { environment::Machine::default() }
     }
 
     fn described(&self, name: &TypeName) -> Option<Described> {

@@ -14,7 +14,8 @@ fn shapes() -> impl Strategy<Value = Shape> {
     let leaf = prop_oneof![
         Just(Shape::None),
         Just(Shape::Bool),
-        Just(Shape::Pointer),
+        Just(Shape::Pointer(8)),
+        Just(Shape::Pointer(4)),
         Just(Shape::Symbol),
         Just(Shape::Inet),
         Just(Shape::Mac),

@@ -1,6 +1,7 @@
 //! What a script's checker asks about the world: the command line, control groups, and what files tell of functions and types.
 
 use super::known::Known;
+use super::machine;
 use crate::cli::script::{Text, Warnings};
 use std::os::unix::fs::MetadataExt;
 use trapless_script::check::environment::{Described, Environment, Function, Held, Machine, TypeName};
@@ -9,21 +10,18 @@ use trapless_script::syntax::ast::ProbePoint;
 /// The world of a command line and of the files that its script probes.
 pub(super) struct Outside<'t, 'k> {
     text: &'t Text,
+    machine: trapless_isa::Machine,
     known: &'k Known<'t>,
 }
 
 impl<'t, 'k> Outside<'t, 'k> {
     /// Of this one.
     pub fn new(text: &'t Text, known: &'k Known<'t>) -> Self {
-        Self { text, known }
+        Self { text, machine: machine::of(text), known }
     }
 }
 
 impl Environment for Outside<'_, '_> {
-    fn machine(&self) -> Machine {
-        if cfg!(target_arch = "aarch64") { Machine::AARCH64 } else { Machine::X86_64 }
-    }
-
     fn parameters(&self) -> &[String] {
         &self.text.positional
     }
@@ -35,6 +33,14 @@ impl Environment for Outside<'_, '_> {
             _ => None,
         };
         self.text.named.iter().rev().find_map(of)
+    }
+
+    fn machine(&self) -> Machine {
+        match self.machine {
+            trapless_isa::Machine::I386 => Machine::I386,
+            trapless_isa::Machine::AArch64 => Machine::AARCH64,
+            _ => Machine::X86_64,
+        }
     }
 
     fn is_unsafe_allowed(&self) -> bool {

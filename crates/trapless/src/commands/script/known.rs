@@ -142,10 +142,12 @@ impl<'t> Known<'t> {
     /// Does something with the types of a file, if there is debug information.
     fn reading<T>(&self, home: Home, work: impl FnOnce(Describer<'_, '_>) -> T) -> Option<T> {
         let group = self.groups.borrow().get(home.group)?.clone();
-        let mut reader = group.module(home.image)?.type_reader().ok()?;
+        let module = group.module(home.image)?;
+        let (machine, mut reader) = (module.machine(), module.type_reader().ok()?);
         let mut types = group.types.get(home.image)?.borrow_mut();
         let mut names = self.names.borrow_mut();
-        let describer = Describer { reader: &mut reader, types: &mut types, names: &mut names, home };
+        let describer =
+            Describer { reader: &mut reader, types: &mut types, names: &mut names, home, machine };
         Some(work(describer))
     }
 
@@ -203,11 +205,11 @@ impl Describer<'_, '_> {
         for parameter in &typed.parameters {
             let Some(name) = &parameter.name else { continue };
             let of = self.described(parameter.of);
-            let place = held::at(&parameter.location, self.types.size(parameter.of), is_entry);
+            let place = held::at(self.machine, &parameter.location, self.types.size(parameter.of), is_entry);
             function.parameters.push(Parameter { name: name.to_string(), of, place });
         }
         let result = (typed.result != Types::VOID).then(|| self.described(typed.result));
-        let place = held::returned(&typed.result_location, self.types.size(typed.result));
+        let place = held::returned(self.machine, &typed.result_location, self.types.size(typed.result));
         function.result.clone_from(&result);
         function.returned.clone_from(&place);
         Some(Told { function, result: result.zip(place) })

@@ -3,7 +3,7 @@
 use super::environment::Outside;
 use super::known::Known;
 use super::variants::{Variants, variants};
-use super::{missing, name_of, texts};
+use super::{machine, missing, name_of, texts};
 use crate::cli::script::{Dialect, Source, Text, Warnings};
 use crate::cli::validated::Target;
 use crate::error::Error;
@@ -11,6 +11,7 @@ use crate::terminal::tell_plainly;
 use std::fs::File;
 use std::io;
 use std::path::Path;
+use trapless_isa::Machine;
 use trapless_script::check;
 use trapless_script::diagnostics::{Diagnostic, Diagnostics};
 use trapless_script::lower::{Compiled, Compiler};
@@ -185,7 +186,11 @@ fn attach_context(text: &Text) -> AttachContext {
 }
 
 fn headers(text: &Text) -> c::Options {
-    let mut options = c::Options::default().machine(std::env::consts::ARCH);
+    let name = match machine::of(text) {
+        Machine::I386 => "i386",
+        _ => std::env::consts::ARCH,
+    };
+    let mut options = c::Options::default().machine(name);
     let own = paths(&text.include_directories);
     options.include_paths.splice(0..0, own);
     options.include_files = paths(&text.include_files);

@@ -42,6 +42,13 @@ fn place() -> (u32, u32) {
     (cpu, node)
 }
 
+/// The NUMA node of a processor; 0 where the machine does not say.
+pub(super) fn node_of(processor: u64) -> u64 {
+    let entries = std::fs::read_dir(format!("/sys/devices/system/cpu/cpu{processor}"));
+    let mut names = entries.into_iter().flatten().flatten().map(|entry| entry.file_name());
+    names.find_map(|name| name.to_str()?.strip_prefix("node")?.parse().ok()).unwrap_or(0)
+}
+
 /// How many processors there are, whether or not we may use them.
 pub(super) fn processors() -> u64 {
     // SAFETY: sysconf takes an integer.

@@ -52,7 +52,7 @@ pub fn run(run: Run, asked: &Quick) -> Result<u8, Error> {
         map.sharing = MapSharing::PerProcess(Readers::Nobody);
     }
     let points = Points::chosen(&text, &loaded, &chosen)?;
-    let scripted = Arc::new(Scripted::new(&loaded.compiled.program, &points, run.allow_seccomp)?);
+    let scripted = Arc::new(Scripted::new(&loaded.compiled.program, &points, &text)?);
     let code: Arc<dyn CodeFor> = scripted.clone();
     let run =
         Run { script: Some(code), selection: Selection { probes: points.probes, ..run.selection }, ..run };
@@ -70,11 +70,6 @@ pub fn run(run: Run, asked: &Quick) -> Result<u8, Error> {
 /// Refuses what cannot be.
 fn check(run: &Run, asked: &Quick) -> Result<(), Error> {
     let usage = |text: &str| Err(Error::Usage(text.to_owned()));
-    if run.selection.may_trap() {
-        return usage(
-            "expressions are computed by code that a jump leads to; leave out --allow-trap and mechanisms that trap",
-        );
-    }
     let stacks = asked.stack.is_some() || asked.by.iter().any(|by| by.trim_start().starts_with("ustack"));
     if run.output.folded && !(asked.form == Form::Count && stacks) {
         return usage("-f folded is for counts by call stack: trapless count … --stack -f folded");
@@ -119,6 +114,7 @@ fn text(run: &Run) -> Text {
         output: OutputOptions::default(),
         buffering: Buffering::Line,
         allow_seccomp: run.allow_seccomp,
+        mechanisms: run.selection.mechanisms.clone(),
         dialect: Dialect::Own,
     }
 }

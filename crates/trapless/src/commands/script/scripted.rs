@@ -1,10 +1,13 @@
 //! A script's code for processes: compiled once, and told of each process what it is to know.
 
+use super::machine;
 use super::names::clock_ns;
 use super::own;
 use super::probed::Points;
 use super::store::Store;
+use super::traced::Traced;
 use super::walks::Tables;
+use crate::cli::script::Text;
 use crate::cli::validated::CodeFor;
 use crate::error::Error;
 use crate::resolve::Sites;
@@ -15,9 +18,11 @@ use std::hash::{BuildHasher, Hasher};
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use trapless_engine::Script;
+use trapless_isa::Machine;
 use trapless_process::{Process, Seccomp, ticks};
-use trapless_script::ir::{ClockKind, Program};
-use trapless_script::native::{self, NativeProgram, memory};
+use trapless_script::ir::{BodyId, ClockKind, MapSharing, Program};
+use trapless_script::native::{self, Moment, NativeProgram, memory};
+use trapless_script::traced;
 use trapless_session::clock;
 use trapless_session::session::{MemoryOperands, Overlap, Run, RunAt, SiteNumbers};
 use trapless_wire::{Clock, ScriptLayout};
@@ -28,13 +33,21 @@ const RING_BITS: u32 = 17;
 /// The code of a script, and where it runs.
 pub(in crate::commands) struct Scripted {
     program: Program,
-    native: NativeProgram,
+    /// What detours call; nothing where there is no code for the machine.
+    code: trapless_isa::body::Program,
+    layout: ScriptLayout,
+    /// Whether the code makes system calls.
+    makes_system_calls: bool,
+    machine: Machine,
     runs: Vec<RunAt>,
     overlap: Overlap,
     /// What sites are told as in all processes.
     pub(super) numbers: Arc<SiteNumbers>,
     /// Whether a seccomp filter may be risked.
     allow_seccomp: bool,
+    /// Whether it may run in processes by itself, and not only be interpreted for threads that stand.
+    may_jump: bool,
+    traced: Arc<Traced>,
     pub(super) store: Arc<Mutex<Store>>,
     /// Where stacks are walked, what that needs of each process.
     tables: Option<Mutex<Tables>>,
@@ -61,26 +74,39 @@ impl Scripted {
     ///
     /// # Errors
     /// There is no native code for one of them.
-    pub fn new(program: &Program, points: &Points, allow_seccomp: bool) -> Result<Self, Error> {
-        let target = native::Target::here(RING_BITS).map_err(Error::other)?;
-        let native = native::compile(program, &points.bodies, &target).map_err(Error::other)?;
-        let store = Store::new(program, native.layout.clone());
+    pub fn new(program: &Program, points: &Points, text: &Text) -> Result<Self, Error> {
+        let machine = machine::of(text);
+        let program = &placed(program.clone(), machine);
+        let NativeProgram { code, layout, makes_system_calls } = made(program, points, machine)?;
+        let store = Store::new(program, layout.clone());
+        let bodies = points.bodies.iter().enumerate().map(|(index, (body, moment))| {
+            let wanted = code.bodies.get(index).map_or(Vec::new(), |code| code.operands.clone());
+            (*body, *moment, wanted)
+        });
+        let traced = Arc::new(Traced::new(program, &layout, bodies.collect()));
+        let named = points.probes.iter().filter_map(|probe| probe.spec.mechanism.as_ref());
+        let may_jump = text.mechanisms.iter().chain(named).any(|mechanism| !mechanism.traps());
         Ok(Self {
             program: program.clone(),
             runs: points.runs.clone(),
             overlap: points.overlap,
             numbers: Arc::default(),
-            allow_seccomp,
+            allow_seccomp: text.allow_seccomp,
+            may_jump,
+            traced,
             store: Arc::new(Mutex::new(store)),
-            tables: native.layout.unwind.map(|at| Mutex::new(Tables::new(at))),
-            native,
+            tables: layout.unwind.map(|at| Mutex::new(Tables::new(at))),
+            code,
+            layout,
+            makes_system_calls,
+            machine,
             beginning: Beginning::now(),
         })
     }
 
     /// How the memory of the script is laid out.
     pub fn layout(&self) -> &ScriptLayout {
-        &self.native.layout
+        &self.layout
     }
 
     /// The script's maps.
@@ -98,16 +124,33 @@ impl Scripted {
     /// # Errors
     /// A sandbox might kill the process for what the script does wherever it runs.
     fn memory_operands(&self, process: &Process) -> Result<MemoryOperands, Error> {
-        if self.native.makes_system_calls {
+        if !self.may_jump {
+            // The process makes no system call for it.
+            return Ok(MemoryOperands::Read);
+        }
+        if self.makes_system_calls {
             let without = "let the script do without str() and what pointers lead to";
             check_sandbox(process, self.allow_seccomp, without)?;
             return Ok(MemoryOperands::Read);
         }
-        let asks = self.native.code.bodies.iter().any(|body| !body.operands.is_empty());
+        let asks = self.code.bodies.iter().any(|body| !body.operands.is_empty());
         Ok(match asks && sandbox(process, self.allow_seccomp)?.is_some() {
             true => MemoryOperands::LeftOut,
             false => MemoryOperands::Read,
         })
+    }
+
+    /// Refuses a process of another machine than the one that the script was compiled for.
+    fn check_machine(&self, process: &Process) -> Result<(), Error> {
+        let bits = |is_narrow: bool| if is_narrow { 32 } else { 64 };
+        let (own, theirs) = (bits(self.machine == Machine::I386), bits(process.is_32bit()));
+        if own == theirs {
+            return Ok(());
+        }
+        let pid = process.pid();
+        Err(Error::Usage(format!(
+            "process {pid} is a {theirs}-bit program, and the script was read for a {own}-bit one: run it for {pid} alone"
+        )))
     }
 
     fn about(&self, process: &Process, images: &[Image]) -> memory::About {
@@ -126,6 +169,26 @@ impl Scripted {
         };
         self.beginning.about(process, self.program.symbols.iter().map(symbol).collect())
     }
+}
+
+/// Where there is no code, one serves all threads, and a part of each thread's block would take what a 32-bit program has of addresses: his
+/// maps are in the shared part.
+fn placed(mut program: Program, machine: Machine) -> Program {
+    let own = program.maps.iter_mut().filter(|map| map.sharing == MapSharing::PerThread);
+    own.filter(|_| machine == Machine::I386).for_each(|map| map.sharing = MapSharing::Shared);
+    program
+}
+
+/// The code of a script's bodies and the memory that they work in; without code, where the machine has none.
+fn made(program: &Program, points: &Points, machine: Machine) -> Result<NativeProgram, Error> {
+    if machine != Machine::I386 {
+        let target = native::Target { machine, ring_bits: RING_BITS };
+        return native::compile(program, &points.bodies, &target).map_err(Error::other);
+    }
+    let runs = |(body, moment): &&(BodyId, Moment)| traced::check(program, *body, *moment, machine).is_ok();
+    let bodies: Vec<BodyId> = points.bodies.iter().filter(runs).map(|(body, _)| *body).collect();
+    let layout = native::lay_out(program, &bodies, RING_BITS).map_err(Error::other)?;
+    Ok(NativeProgram { code: Default::default(), layout, makes_system_calls: false })
 }
 
 impl Beginning {
@@ -178,15 +241,17 @@ impl CodeFor for Scripted {
 
     fn run_in(&self, process: &Process, images: &[Image], _sites: &Sites) -> Result<Run, Error> {
         self.check_shared()?;
+        self.check_machine(process)?;
         let memory_operands = self.memory_operands(process)?;
         check_runtime(process, images)?;
         let about = self.about(process, images);
-        let shared = memory::image(&self.program, &self.native.layout, &about, self.store().own());
+        let shared = memory::image(&self.program, &self.layout, &about, self.store().own());
         let script = Script {
-            program: self.native.code.clone(),
+            program: self.code.clone(),
             shared,
-            shared_size: self.native.layout.shared,
-            block_size: self.native.layout.thread,
+            shared_size: self.layout.shared,
+            block_size: self.layout.thread,
+            interpreter: Some(self.traced.clone()),
             walks: self.tables().map(|mut tables| tables.prepare(process, images)).transpose()?,
         };
         let (clauses, numbers) = (self.runs.clone(), self.numbers.clone());

@@ -5,7 +5,7 @@ use super::course::Course;
 use super::probed::Points;
 use super::scripted::Scripted;
 use crate::cli::script::{Dialect, Task, Text};
-use crate::cli::validated::{CodeFor, Limits, Measure, Rows, Run, Selection, Target};
+use crate::cli::validated::{CodeFor, Limits, Measure, Rows, Run, Selection, Target, check_traps};
 use crate::commands::run;
 use crate::commands::signals::{self, Ended};
 use crate::error::Error;
@@ -16,7 +16,6 @@ use crate::target::Image;
 use crate::whoever::Whoever;
 use std::path::Path;
 use std::sync::Arc;
-use trapless_isa::Mechanism;
 
 /// More functions than that are not probed by one script.
 const MOST_PROBES: usize = 200_000;
@@ -44,6 +43,7 @@ pub(super) fn run_in_targets(
             (Target::Whoever(Whoever { files, ..Whoever::default() }), Some(count))
         }
     };
+    check_traps(&text.mechanisms, text.follow, &target)?;
     let code: Arc<dyn CodeFor> = scripted.clone();
     let run = Run {
         measure: Measure::Script,
@@ -57,7 +57,7 @@ pub(super) fn run_in_targets(
         selection: Selection {
             probes: points.probes,
             exclusions: Vec::new(),
-            mechanisms: vec![Mechanism::Jump, Mechanism::Short],
+            mechanisms: text.mechanisms.clone(),
             max_probes: MOST_PROBES,
         },
         limits: Limits::default(),

@@ -306,6 +306,7 @@ impl CodeFor for Typed {
             shared_size: native.layout.shared,
             block_size: native.layout.thread,
             walks: None,
+            interpreter: None,
         };
         Ok(Run {
             script,

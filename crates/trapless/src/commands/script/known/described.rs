@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use trapless_script::check::environment::{Described, Member, TypeName};
 use trapless_symbols::types::{Array, DEEPEST, Encoding, Enum, Kind, Role, Struct, Word};
-use trapless_symbols::{TypeId, TypeReader, Types};
+use trapless_symbols::{Machine, TypeId, TypeReader, Types};
 
 /// Members that are told of one struct.
 const MOST_MEMBERS: usize = 1 << 14;
@@ -75,6 +75,7 @@ pub(super) struct Describer<'k, 'm> {
     pub types: &'k mut Types,
     pub names: &'k mut Names,
     pub home: Home,
+    pub machine: Machine,
 }
 
 impl Describer<'_, '_> {

@@ -1,14 +1,66 @@
 //! Where a value is, from DWARF's words to the checker's: by the number of an argument register, and from the return address's stack slot.
 
 use trapless_script::check::environment::Held;
-use trapless_symbols::{Location, Piece, ResultLocation};
+use trapless_symbols::{Location, Machine, Piece, ResultLocation};
 
-/// The argument registers of x86-64, by their DWARF numbers: rdi, rsi, rdx, rcx, r8, r9.
-const ARGUMENTS: [u16; 6] = [5, 4, 1, 2, 8, 9];
-const STACK_POINTER: u16 = 7;
-const GENERAL: u16 = 16;
-/// xmm0, and how many of them take arguments.
-const FLOATS: (u16, u16) = (17, 8);
+/// Where a machine has values, by DWARF's numbers of registers.
+#[derive(Clone, Copy)]
+struct Registers {
+    /// Those of arguments.
+    arguments: &'static [u16],
+    stack_pointer: u16,
+    /// How many are general ones: the first.
+    general: u16,
+    /// The first of floating-point numbers, and how many of them take arguments; a result is in the first one.
+    floats: (u16, u16),
+    /// Those of a result in two words.
+    results: [u16; 2],
+    /// Bytes of a general register.
+    word: u64,
+}
+
+impl Registers {
+    fn of(machine: Machine) -> &'static Registers {
+        match machine {
+            Machine::I386 => &I386,
+            _ => &X86_64,
+        }
+    }
+
+    fn argument(&self, register: u16) -> Option<u8> {
+        self.arguments.iter().position(|number| *number == register).map(|number| number as u8)
+    }
+
+    fn held(&self, number: u16) -> Held {
+        let float = number.checked_sub(self.floats.0).filter(|number| *number < self.floats.1);
+        match (self.argument(number), float) {
+            (Some(number), _) => Held::Argument(number),
+            (_, Some(number)) => Held::FloatRegister(number as u8),
+            _ if number < self.general => Held::Register(number as u8),
+            _ => gone(NO_WORD),
+        }
+    }
+}
+
+/// rdi, rsi, rdx, rcx, r8, r9; xmm0 and those behind it; rax and rdx.
+const X86_64: Registers = Registers {
+    arguments: &[5, 4, 1, 2, 8, 9],
+    stack_pointer: 7,
+    general: 16,
+    floats: (17, 8),
+    results: [0, 1],
+    word: 8,
+};
+
+/// No arguments in registers; eax and edx. Floating-point numbers are on the x87's stack, of which nothing is read.
+const I386: Registers = Registers {
+    arguments: &[],
+    stack_pointer: 4,
+    general: 8,
+    floats: (u16::MAX, 0),
+    results: [0, 2],
+    word: 4,
+};
 
 /// What is told of places that the checker has no word for.
 const NO_WORD: &str = "its place is told by a computation that probes do not do";
@@ -18,17 +70,21 @@ fn gone(why: impl ToString) -> Held {
 }
 
 /// Where a value of that size is. `is_entry`: control is at the function's entry.
-pub(super) fn at(location: &Location, size: Option<u64>, is_entry: bool) -> Held {
+pub(super) fn at(machine: Machine, location: &Location, size: Option<u64>, is_entry: bool) -> Held {
+    let registers = Registers::of(machine);
     match location {
         Location::Register(_) if size.is_some_and(|size| size > 8) => {
             gone("it is in a vector register, of which 8 bytes are known")
         }
-        Location::Register(number) => register(*number),
-        Location::Memory { register: STACK_POINTER, offset } if is_entry => Held::Frame(*offset),
-        Location::Memory { register, offset: 0 } if argument(*register).is_some() => {
-            argument(*register).map_or_else(|| gone(NO_WORD), Held::Behind)
+        Location::Register(_) if size.is_some_and(|size| size > registers.word) => gone(NO_WORD),
+        Location::Register(number) => registers.held(*number),
+        Location::Memory { register, offset } if is_entry && *register == registers.stack_pointer => {
+            Held::Frame(*offset)
         }
-        Location::Memory { register, offset } if *register < GENERAL => {
+        Location::Memory { register, offset: 0 } if registers.argument(*register).is_some() => {
+            registers.argument(*register).map_or_else(|| gone(NO_WORD), Held::Behind)
+        }
+        Location::Memory { register, offset } if *register < registers.general => {
             Held::Memory(*register as u8, *offset)
         }
         Location::Constant(bytes) if bytes.len() <= 8 => {
@@ -36,22 +92,8 @@ pub(super) fn at(location: &Location, size: Option<u64>, is_entry: bool) -> Held
             word[..bytes.len()].copy_from_slice(bytes);
             Held::Constant(i64::from_le_bytes(word))
         }
-        Location::Pieces(pieces) => joined(pieces, |location| at(location, None, is_entry)),
+        Location::Pieces(pieces) => joined(pieces, |location| at(machine, location, None, is_entry)),
         Location::Unavailable(why) => gone(why),
-        _ => gone(NO_WORD),
-    }
-}
-
-fn argument(register: u16) -> Option<u8> {
-    ARGUMENTS.iter().position(|number| *number == register).map(|number| number as u8)
-}
-
-fn register(number: u16) -> Held {
-    let float = number.checked_sub(FLOATS.0).filter(|number| *number < FLOATS.1);
-    match (argument(number), float) {
-        (Some(number), _) => Held::Argument(number),
-        (_, Some(number)) => Held::FloatRegister(number as u8),
-        _ if number < GENERAL => Held::Register(number as u8),
         _ => gone(NO_WORD),
     }
 }
@@ -74,18 +116,19 @@ fn joined(pieces: &[Piece], one: impl Fn(&Location) -> Held) -> Held {
 }
 
 /// Where the result of a function is at its return.
-pub(super) fn returned(location: &ResultLocation, size: Option<u64>) -> Option<Held> {
+pub(super) fn returned(machine: Machine, location: &ResultLocation, size: Option<u64>) -> Option<Held> {
     let ResultLocation::At(location) = location else { return None };
+    let registers = Registers::of(machine);
     let one = |location: &Location| match location {
-        Location::Register(0) => Held::Result,
-        Location::Register(1) => Held::SecondResult,
-        Location::Register(number) if *number == FLOATS.0 => Held::FloatResult,
+        Location::Register(number) if *number == registers.results[0] => Held::Result,
+        Location::Register(number) if *number == registers.results[1] => Held::SecondResult,
+        Location::Register(number) if *number == registers.floats.0 => Held::FloatResult,
         Location::Memory { register: 0, offset: 0 } => Held::BehindResult,
         _ => gone(NO_WORD),
     };
     let held = match location {
         Location::Pieces(pieces) => joined(pieces, one),
-        Location::Register(_) if size.is_none_or(|size| size > 8) => return None,
+        Location::Register(_) if size.is_none_or(|size| size > registers.word) => return None,
         other => one(other),
     };
     (!matches!(held, Held::Gone(_))).then_some(held)
@@ -118,8 +161,9 @@ mod tests {
                 Held::Pieces(vec![(Held::Argument(0), 8), (Held::FloatRegister(0), 4)]),
             ),
         ] {
-            assert_eq!(at(&location, Some(8), true), held, "{location:?}");
+            assert_eq!(at(Machine::X86_64, &location, Some(8), true), held, "{location:?}");
         }
+        let at = |location: &_, size, is_entry| at(Machine::X86_64, location, size, is_entry);
         assert_eq!(at(&memory(7, 16), Some(8), false), Held::Memory(7, 16));
         assert!(matches!(at(&Location::Register(17), Some(16), true), Held::Gone(_)));
         assert!(matches!(at(&Location::ThreadLocal(0), Some(4), true), Held::Gone(_)));
@@ -128,8 +172,26 @@ mod tests {
     }
 
     #[test]
+    fn narrow_programs_have_arguments_in_the_frame_and_results_in_two_registers() {
+        let at = |location: &_, size, is_entry| at(Machine::I386, location, Some(size), is_entry);
+        let memory = |register, offset| Location::Memory { register, offset };
+        assert_eq!(at(&memory(4, 8), 4, true), Held::Frame(8));
+        assert_eq!(at(&memory(4, 8), 4, false), Held::Memory(4, 8));
+        assert_eq!(at(&memory(5, -12), 8, false), Held::Memory(5, -12));
+        assert_eq!(at(&Location::Register(3), 4, true), Held::Register(3));
+        assert!(matches!(at(&Location::Register(3), 8, true), Held::Gone(_)));
+        assert!(matches!(at(&Location::Register(21), 4, true), Held::Gone(_)));
+        let returned = |location, size| returned(Machine::I386, &ResultLocation::At(location), Some(size));
+        assert_eq!(returned(Location::Register(0), 4), Some(Held::Result));
+        assert_eq!(returned(Location::Register(11), 8), None);
+        let pieces = vec![piece(4, Location::Register(0)), piece(4, Location::Register(2))];
+        let held = Held::Pieces(vec![(Held::Result, 4), (Held::SecondResult, 4)]);
+        assert_eq!(returned(Location::Pieces(pieces), 8), Some(held));
+    }
+
+    #[test]
     fn results_are_in_the_registers_of_results() {
-        let returned = |location, size| returned(&ResultLocation::At(location), Some(size));
+        let returned = |location, size| returned(Machine::X86_64, &ResultLocation::At(location), Some(size));
         assert_eq!(returned(Location::Register(0), 4), Some(Held::Result));
         assert_eq!(returned(Location::Register(17), 8), Some(Held::FloatResult));
         assert_eq!(returned(Location::Register(17), 16), None);

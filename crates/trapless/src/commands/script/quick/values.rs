@@ -111,7 +111,7 @@ fn datum(shape: &Shape, value: Value) -> Datum {
         Value::Unsigned(value) => Datum::Unsigned(value),
         Value::Float(value) => Datum::Float(value),
         // Addresses are numbers, names of enums are names.
-        Value::Named(_, number) if matches!(shape, Shape::Pointer) => Datum::Unsigned(number),
+        Value::Named(_, number) if matches!(shape, Shape::Pointer(_)) => Datum::Unsigned(number),
         Value::Named(name, _) => Datum::Text(name),
         Value::Text(text) => Datum::Text(String::from_utf8_lossy(&text).into_owned()),
         buffer @ Value::Buffer(_) => Datum::Text(String::from_utf8_lossy(&buffer.text()).into_owned()),

@@ -1,0 +1,126 @@
+//! A verdict on every request of a plan: by which mechanism, and how calls are followed.
+//!
+//! What a site is asked for decides which mechanisms come into question. A script's bodies are code that detours call, where there is code for
+//! the machine; at a trap an interpreter runs them, as far as it does.
+
+use crate::admit::{Best, Facts, best, exits, judge_returns};
+use crate::plan::TRAPLESS;
+use crate::{Module, Refusal, Request, Role, Script, spread};
+use trapless_isa::{Mechanism, Reason};
+
+/// What verdicts depend on, beside the request.
+#[derive(Clone, Copy)]
+pub(crate) struct Judge<'a, 'm> {
+    pub facts: &'a Facts,
+    pub modules: &'a [Module<'m>],
+    /// The mechanisms that may be used where a request does not name one.
+    pub allowed: &'a [Mechanism],
+    /// Whose bodies run.
+    pub script: Option<&'a Script>,
+}
+
+/// By which mechanisms bodies can run at a site.
+pub(crate) struct BodyWays {
+    /// At least one.
+    pub mechanisms: Vec<Mechanism>,
+    /// Why those are not among them that trap, though they were allowed.
+    untraced: Option<&'static str>,
+}
+
+impl<'m> Judge<'_, 'm> {
+    /// The requests, with how calls are followed: where they cannot be paired, by the exits, which come last. Those for which neither can be are
+    /// missing. An unwinder's entry stays, to be hooked.
+    pub fn with_ways(&self, requests: &[Request<'m>], skipped: &mut Vec<(u32, Refusal)>) -> Vec<Request<'m>> {
+        let Judge { facts, modules, allowed, .. } = *self;
+        let follows = |request: &&Request<'m>| request.wanted.follows();
+        let followed: Vec<Request<'m>> = requests.iter().filter(follows).copied().collect();
+        let verdicts = judge_returns(facts, modules, &followed);
+        let verdicts: Vec<_> = followed.into_iter().zip(verdicts).collect();
+        let jumps = allowed.iter().any(|mechanism| !mechanism.traps());
+        let ways = spread::map(&verdicts, |(request, verdict)| match verdict {
+            Ok(()) => Ok(vec![*request]),
+            Err(refusal) if !jumps && request.mechanism.is_none() => Err(refusal.clone()),
+            // Exits are probed by jumps.
+            Err(refusal) if self.is_interpreted(request) => Err(refusal.clone()),
+            Err(refusal) => exits(facts, modules, request, refusal.clone()),
+        });
+        let mut ways = ways.into_iter();
+        let mut left = Vec::new();
+        let mut judged = Vec::with_capacity(requests.len());
+        for request in requests {
+            if !request.wanted.follows() {
+                judged.push(*request);
+                continue;
+            }
+            match ways.next() {
+                Some(Ok(sites)) => {
+                    judged.extend(sites.first());
+                    left.extend(sites.into_iter().skip(1));
+                }
+                Some(Err(refusal)) => {
+                    skipped.push((request.id, refusal));
+                    let hook = request.wanted.hooks();
+                    judged.extend(hook.is_hook().then_some(Request { wanted: hook, ..*request }));
+                }
+                None => {}
+            }
+        }
+        judged.extend(left);
+        judged
+    }
+
+    /// A verdict on each.
+    pub fn all(&self, requests: &[Request<'m>]) -> Vec<Result<Best<'m>, Refusal>> {
+        spread::map(requests, |request| self.verdict(request))
+    }
+
+    fn verdict(&self, request: &Request<'m>) -> Result<Best<'m>, Refusal> {
+        let best = |mechanisms: &[Mechanism]| best(self.facts, self.modules, request, mechanisms);
+        match (request.wanted.unwinder, request.mechanism) {
+            // What is only noted is not served by a tracer.
+            (_, None) if request.role != Role::Whole => {
+                let jumps = self.allowed.iter().copied().filter(|mechanism| !mechanism.traps());
+                let jumps: Vec<Mechanism> = jumps.collect();
+                if jumps.is_empty() { best(&TRAPLESS) } else { best(&jumps) }
+            }
+            (Some(unwinder), _) => best(unwinder.mechanisms()),
+            (None, _) if request.wanted.gate => best(&TRAPLESS),
+            (None, _) if request.wanted.runs() => {
+                let BodyWays { mechanisms, untraced } = self.ways_of_bodies(request)?;
+                // What may be had by another script says more than what may not be had by any.
+                best(&mechanisms).map_err(|refusal| untraced.map_or(refusal, Refusal::BodyTraps))
+            }
+            (None, Some(only)) => best(&[only]),
+            (None, None) => best(self.allowed),
+        }
+    }
+
+    /// Whether there is no code for the bodies of a request that detours could call.
+    fn is_interpreted(&self, request: &Request<'m>) -> bool {
+        let has_code = self.script.is_none_or(|script| script.has_code(&request.clauses));
+        let runs_code = self.modules[request.module].machine.isa().runs_bodies();
+        request.wanted.runs() && !(has_code && runs_code)
+    }
+
+    /// By which of the allowed mechanisms the bodies of a request can run.
+    ///
+    /// # Errors
+    /// By none of them.
+    pub fn ways_of_bodies(&self, request: &Request<'m>) -> Result<BodyWays, Refusal> {
+        let allowed = request.mechanism.as_ref().map_or(self.allowed, std::slice::from_ref);
+        let traps = allowed.iter().any(|mechanism| mechanism.traps());
+        let machine = self.modules[request.module].machine;
+        let untraced = match (traps, self.script) {
+            (true, Some(script)) => script.untraced(&request.clauses, machine),
+            _ => None,
+        };
+        let jumps = !self.is_interpreted(request);
+        let is_way = |mechanism: &Mechanism| if mechanism.traps() { untraced.is_none() } else { jumps };
+        let mechanisms: Vec<Mechanism> = allowed.iter().copied().filter(is_way).collect();
+        match (mechanisms.is_empty(), untraced) {
+            (false, _) => Ok(BodyWays { mechanisms, untraced }),
+            (true, Some(why)) => Err(Refusal::BodyTraps(why)),
+            (true, None) => Err(Reason::NoBodies.into()),
+        }
+    }
+}
