@@ -41,6 +41,17 @@ pub struct Target {
     pub machine: Machine,
     /// Log2 of the size of each thread's ring of messages.
     pub ring_bits: u32,
+    /// By which conventions the functions get their arguments at which bodies run. There are all bodies for the first one, then for the next.
+    pub conventions: &'static [Convention],
+}
+
+/// By which convention a function gets its arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Convention {
+    /// The platform's.
+    C,
+    /// That of Go's compiler, from 1.17 on (ABIInternal, `src/cmd/compile/abi-internal.md` of Go).
+    Go,
 }
 
 /// Where a body runs.
@@ -61,6 +72,8 @@ pub struct NativeProgram {
     pub code: trapless_isa::body::Program,
     /// The memory that it works on.
     pub layout: ScriptLayout,
+    /// Of each body that was asked for, the last of the function's arguments that it asks for, if it does for any.
+    pub arguments: Vec<Option<u8>>,
     /// Whether it makes system calls, as it does to read foreign memory: a seccomp filter may kill who makes them. Not for operands of USDT
     /// probes: it depends on the site whether they are in memory.
     pub makes_system_calls: bool,
@@ -166,8 +179,11 @@ pub fn compile(
     let common = Common { program, target: *target, layout: &layout, maps };
     let mut registry = Registry::default();
     let mut pieces = Vec::new();
-    for &(body, moment) in bodies {
-        pieces.push(body::compile(&mut workshop, &common, &mut registry, body, moment)?);
+    for &convention in target.conventions {
+        for &(body, moment) in bodies {
+            let at = body::Hit { moment, convention };
+            pieces.push(body::compile(&mut workshop, &common, &mut registry, body, at)?);
+        }
     }
     let routines = registry.compile(&mut workshop, &common)?;
     let frames = routines::frames(&routines);
@@ -180,13 +196,14 @@ pub fn compile(
     let bodies_code: Vec<Code> = pieces.into_iter().map(finish).collect();
     let routines =
         routines.into_iter().zip(&frames).map(|(piece, &frame)| Code { frame, ..piece.code }).collect();
-    for (code, &(body, _)) in bodies_code.iter().zip(bodies) {
+    for (code, &(body, _)) in bodies_code.iter().zip(bodies.iter().cycle()) {
         if code.frame > MOST_FRAME {
             return Err(Refusal::Frame { body, frame: code.frame });
         }
     }
     let code = trapless_isa::body::Program { routines, bodies: bodies_code };
-    Ok(NativeProgram { code, layout, makes_system_calls })
+    let arguments = bodies.iter().map(|&(body, _)| body::last_argument(program, body)).collect();
+    Ok(NativeProgram { code, layout, arguments, makes_system_calls })
 }
 
 /// Cranelift for a machine, with what our convention asks of it.

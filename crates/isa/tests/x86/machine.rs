@@ -66,6 +66,7 @@ pub const fn layout(self_pointer: bool) -> Layout {
         signals: None,
         gate: 0,
         near: BLOCKS,
+        stacks: 0,
     }
 }
 

@@ -8,7 +8,7 @@ use trapless_isa::Machine;
 use trapless_isa::body::{Extra, Takes};
 use trapless_isa::passed::{FLOAT, MEMORY, MOST_PASSED, Number, Wanted};
 use trapless_script::ir::{BodyId, Program};
-use trapless_script::native::{Moment, NativeProgram, Refusal, Target, compile};
+use trapless_script::native::{Convention, Moment, NativeProgram, Refusal, Target, compile};
 use trapless_wire::{Atomics, Clock, MessageRing, PAGE, Words, WordsMut};
 
 /// Where the script's parts are.
@@ -16,7 +16,8 @@ pub const SHARED: u64 = PAGE;
 pub const BLOCK: u32 = trapless_wire::SCRIPT_BLOCK;
 pub const RING_BITS: u32 = 16;
 
-pub const TARGET: Target = Target { machine: Machine::X86_64, ring_bits: RING_BITS };
+pub const TARGET: Target =
+    Target { machine: Machine::X86_64, ring_bits: RING_BITS, conventions: &[Convention::C] };
 
 /// Memory from `mmap`.
 pub struct Mapping {

@@ -13,14 +13,14 @@ use std::collections::hash_map::RandomState;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher};
 use std::os::unix::fs::MetadataExt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use trapless_engine::Script;
 use trapless_isa::Machine;
 use trapless_process::{Process, Seccomp, ticks};
-use trapless_script::ir::{ClockKind, Program};
-use trapless_script::native::{self, NativeProgram, memory};
+use trapless_script::ir::{BodyId, ClockKind, Program};
+use trapless_script::native::{self, Convention, Moment, NativeProgram, memory};
 use trapless_session::clock;
-use trapless_session::session::{MemoryOperands, Overlap, Run, RunAt, SiteNumbers};
+use trapless_session::session::{InGo, MemoryOperands, Overlap, Run, RunAt, SiteNumbers};
 use trapless_wire::{Clock, ScriptLayout};
 
 /// Log2 of the size of each thread's ring of messages.
@@ -29,7 +29,10 @@ const RING_BITS: u32 = 17;
 /// The code of a script, and where it runs.
 pub(in crate::commands) struct Scripted {
     program: Program,
+    bodies: Vec<(BodyId, Moment)>,
     native: NativeProgram,
+    /// The same with bodies for functions of Go's, once a process has some.
+    with_go: OnceLock<NativeProgram>,
     runs: Vec<RunAt>,
     overlap: Overlap,
     /// What sites are told as in all processes.
@@ -63,11 +66,11 @@ impl Scripted {
     /// # Errors
     /// There is no native code for one of them.
     pub fn new(program: &Program, points: &Points, allow_seccomp: bool) -> Result<Self, Error> {
-        let target = native::Target { machine: Machine::X86_64, ring_bits: RING_BITS };
-        let native = native::compile(program, &points.bodies, &target).map_err(Error::other)?;
+        let native = compiled(program, &points.bodies, &[Convention::C])?;
         let store = Store::new(program, native.layout.clone());
         Ok(Self {
             program: program.clone(),
+            bodies: points.bodies.clone(),
             runs: points.runs.clone(),
             overlap: points.overlap,
             numbers: Arc::default(),
@@ -75,6 +78,7 @@ impl Scripted {
             store: Arc::new(Mutex::new(store)),
             tables: native.layout.unwind.map(|at| Mutex::new(Tables::new(at))),
             native,
+            with_go: OnceLock::new(),
             beginning: Beginning::now(),
         })
     }
@@ -92,6 +96,21 @@ impl Scripted {
     /// What walks of stacks need, if there are any.
     pub fn tables(&self) -> Option<MutexGuard<'_, Tables>> {
         Some(self.tables.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The code for a process that has the files of `images`.
+    ///
+    /// # Errors
+    /// There is no native code for functions of Go's.
+    fn code_for(&self, process: &Process, images: &[Image]) -> Result<&NativeProgram, Error> {
+        if !is_go(process, images) {
+            return Ok(&self.native);
+        }
+        if let Some(known) = self.with_go.get() {
+            return Ok(known);
+        }
+        let with_go = compiled(&self.program, &self.bodies, &[Convention::C, Convention::Go])?;
+        Ok(self.with_go.get_or_init(|| with_go))
     }
 
     /// What becomes of sites at which an argument of a USDT probe would have to be read from memory.
@@ -180,18 +199,21 @@ impl CodeFor for Scripted {
     fn run_in(&self, process: &Process, images: &[Image], _sites: &Sites) -> Result<Run, Error> {
         self.check_shared()?;
         let memory_operands = self.memory_operands(process)?;
-        check_runtime(process, images)?;
+        let native = self.code_for(process, images)?;
         let about = self.about(process, images);
         let shared = memory::image(&self.program, &self.native.layout, &about, self.store().own());
         let script = Script {
-            program: self.native.code.clone(),
+            program: native.code.clone(),
             shared,
             shared_size: self.native.layout.shared,
             block_size: self.native.layout.thread,
             walks: self.tables().map(|mut tables| tables.prepare(process, images)).transpose()?,
         };
         let (clauses, numbers) = (self.runs.clone(), self.numbers.clone());
-        Ok(Run { script, clauses, numbers, overlap: self.overlap, memory_operands })
+        let has_go = native.code.bodies.len() > self.bodies.len();
+        let in_go = has_go
+            .then(|| InGo { first: self.bodies.len() as u16, arguments: native.arguments.clone() });
+        Ok(Run { script, clauses, numbers, overlap: self.overlap, memory_operands, in_go })
     }
 }
 
@@ -227,17 +249,20 @@ pub(in crate::commands) fn check_sandbox(
     }
 }
 
-/// Refuses a program whose functions get their arguments, and whose threads have their numbers, where a script does not look for them.
-pub(in crate::commands) fn check_runtime(process: &Process, images: &[Image]) -> Result<(), Error> {
-    let is_gos = |image: &&Image| {
+/// Compiles bodies for functions of these conventions.
+fn compiled(
+    program: &Program,
+    bodies: &[(BodyId, Moment)],
+    conventions: &'static [Convention],
+) -> Result<NativeProgram, Error> {
+    let target = native::Target { machine: Machine::X86_64, ring_bits: RING_BITS, conventions };
+    native::compile(program, bodies, &target).map_err(Error::other)
+}
+
+/// Whether some file of a process is one of Go's.
+pub(in crate::commands) fn is_go(process: &Process, images: &[Image]) -> bool {
+    images.iter().any(|image| {
         let module = image.module(Some(process));
         module.is_ok_and(|module| module.section_names().any(|name| name == ".gopclntab"))
-    };
-    match images.iter().find(is_gos) {
-        Some(image) => Err(Error::Usage(format!(
-            "{} is a Go program, whose functions get their arguments in other registers and whose threads do not tell their numbers: scripts would tell wrong ones. trapless count, latency and trace know them",
-            image.path
-        ))),
-        None => Ok(()),
-    }
+    })
 }
