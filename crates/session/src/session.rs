@@ -27,7 +27,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use trapless_engine::admit::{Runtime, Runtimes};
+use trapless_engine::admit::Runtimes;
 use trapless_engine::spread::both;
 use trapless_engine::{
     EngineError, FoundSession, Home, Refusal, Removed, ScriptMemory, Serving, Spare, find_sessions,
@@ -126,7 +126,7 @@ impl Session {
         let spare = later.map_or(Spare::default(), |kinds| added::spare(process, wanted_of(*measure, kinds)));
         let prepared = prepared?.with_home(Home::New(spare)).with_run(run.clone());
         let tid_offset = tid_offset.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        let asks_in_go = run.is_some() && prepared.facts.runtimes.contains(Runtime::Go);
+        let asks_in_go = run.as_ref().is_some_and(|run| run.in_go.is_some());
         let threads = match tid_offset {
             None if asks_in_go => clib::in_go(process),
             known => ThreadMemory::of_c_library(known),

@@ -203,7 +203,8 @@ impl Describer<'_, '_> {
         for parameter in &typed.parameters {
             let Some(name) = &parameter.name else { continue };
             let of = self.described(parameter.of);
-            let place = held::at(&parameter.location, self.types.size(parameter.of), is_entry);
+            let arguments = held::arguments(typed.language);
+            let place = held::at(&parameter.location, self.types.size(parameter.of), is_entry, arguments);
             function.parameters.push(Parameter { name: name.to_string(), of, place });
         }
         let result = (typed.result != Types::VOID).then(|| self.described(typed.result));

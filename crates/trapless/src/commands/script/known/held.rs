@@ -1,10 +1,10 @@
 //! Where a value is, from DWARF's words to the checker's: by the number of an argument register, and from the return address's stack slot.
 
 use trapless_script::check::environment::Held;
+use trapless_isa::body::{ARGUMENTS, ARGUMENTS_IN_GO};
+use trapless_symbols::types::Language;
 use trapless_symbols::{Location, Piece, ResultLocation};
 
-/// The argument registers of x86-64, by their DWARF numbers: rdi, rsi, rdx, rcx, r8, r9.
-const ARGUMENTS: [u16; 6] = [5, 4, 1, 2, 8, 9];
 const STACK_POINTER: u16 = 7;
 const GENERAL: u16 = 16;
 /// xmm0, and how many of them take arguments.
@@ -17,13 +17,22 @@ fn gone(why: impl ToString) -> Held {
     Held::Gone(why.to_string())
 }
 
-/// Where a value of that size is. `is_entry`: control is at the function's entry.
-pub(super) fn at(location: &Location, size: Option<u64>, is_entry: bool) -> Held {
+/// The registers by their DWARF numbers that scripts count as arguments, of functions in this language.
+pub(super) fn arguments(language: Language) -> &'static [u8] {
+    match language {
+        Language::Go => &ARGUMENTS_IN_GO,
+        Language::C | Language::Cpp | Language::Rust => &ARGUMENTS,
+    }
+}
+
+/// Where a value of that size is. `is_entry`: control is at the function's entry. `arguments`: [those of its language](arguments).
+pub(super) fn at(location: &Location, size: Option<u64>, is_entry: bool, arguments: &[u8]) -> Held {
+    let argument = |register| argument(register, arguments);
     match location {
         Location::Register(_) if size.is_some_and(|size| size > 8) => {
             gone("it is in a vector register, of which 8 bytes are known")
         }
-        Location::Register(number) => register(*number),
+        Location::Register(number) => register(*number, arguments),
         Location::Memory { register: STACK_POINTER, offset } if is_entry => Held::Frame(*offset),
         Location::Memory { register, offset: 0 } if argument(*register).is_some() => {
             argument(*register).map_or_else(|| gone(NO_WORD), Held::Behind)
@@ -36,19 +45,19 @@ pub(super) fn at(location: &Location, size: Option<u64>, is_entry: bool) -> Held
             word[..bytes.len()].copy_from_slice(bytes);
             Held::Constant(i64::from_le_bytes(word))
         }
-        Location::Pieces(pieces) => joined(pieces, |location| at(location, None, is_entry)),
+        Location::Pieces(pieces) => joined(pieces, |location| at(location, None, is_entry, arguments)),
         Location::Unavailable(why) => gone(why),
         _ => gone(NO_WORD),
     }
 }
 
-fn argument(register: u16) -> Option<u8> {
-    ARGUMENTS.iter().position(|number| *number == register).map(|number| number as u8)
+fn argument(register: u16, arguments: &[u8]) -> Option<u8> {
+    arguments.iter().position(|number| u16::from(*number) == register).map(|number| number as u8)
 }
 
-fn register(number: u16) -> Held {
+fn register(number: u16, arguments: &[u8]) -> Held {
     let float = number.checked_sub(FLOATS.0).filter(|number| *number < FLOATS.1);
-    match (argument(number), float) {
+    match (argument(number, arguments), float) {
         (Some(number), _) => Held::Argument(number),
         (_, Some(number)) => Held::FloatRegister(number as u8),
         _ if number < GENERAL => Held::Register(number as u8),
@@ -118,13 +127,21 @@ mod tests {
                 Held::Pieces(vec![(Held::Argument(0), 8), (Held::FloatRegister(0), 4)]),
             ),
         ] {
-            assert_eq!(at(&location, Some(8), true), held, "{location:?}");
+            assert_eq!(at(&location, Some(8), true, &ARGUMENTS), held, "{location:?}");
         }
-        assert_eq!(at(&memory(7, 16), Some(8), false), Held::Memory(7, 16));
-        assert!(matches!(at(&Location::Register(17), Some(16), true), Held::Gone(_)));
-        assert!(matches!(at(&Location::ThreadLocal(0), Some(4), true), Held::Gone(_)));
+        assert_eq!(at(&memory(7, 16), Some(8), false, &ARGUMENTS), Held::Memory(7, 16));
+        assert!(matches!(at(&Location::Register(17), Some(16), true, &ARGUMENTS), Held::Gone(_)));
+        assert!(matches!(at(&Location::ThreadLocal(0), Some(4), true, &ARGUMENTS), Held::Gone(_)));
         let missing = Location::Pieces(vec![piece(8, Location::Unavailable(Unavailable::NotHere))]);
-        assert!(matches!(at(&missing, Some(16), true), Held::Gone(_)));
+        assert!(matches!(at(&missing, Some(16), true, &ARGUMENTS), Held::Gone(_)));
+    }
+
+    #[test]
+    fn go_has_registers_of_its_own_for_arguments() {
+        let at = |number| at(&Location::Register(number), Some(8), true, arguments(Language::Go));
+        for (number, held) in [(0, Held::Argument(0)), (3, Held::Argument(1)), (2, Held::Argument(2)), (1, Held::Register(1))] {
+            assert_eq!(at(number), held, "{number}");
+        }
     }
 
     #[test]
