@@ -17,7 +17,7 @@ use crate::frames::{
 };
 use alloc::{collections::BTreeMap, vec::Vec};
 use core::{array, ops::Range};
-use iced_x86::{Code, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register, RflagsBits};
+use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register, RflagsBits};
 
 /// What is known before an instruction.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -236,7 +236,7 @@ impl Walk<'_> {
 
 /// Whether an instruction goes to another stack: compilers of bodies move the stack pointer by rbp only.
 fn switches(instruction: &Instruction) -> bool {
-    instruction.code() == Code::Mov_r64_rm64
+    instruction.mnemonic() == Mnemonic::Mov
         && instruction.op0_register() == Register::RSP
         && instruction.op1_kind() == OpKind::Register
 }
@@ -263,7 +263,9 @@ impl Known {
             _ => {
                 let saved = (0..16).filter(|&number| here.pushed[number] != 0);
                 let lost = saved.fold(here.lost, |lost, number| lost | 1 << number);
-                let here = State { lost, ..here };
+                // Where rax is not needed for the flags, what follows may overwrite it.
+                let in_rax = if here.pushed[SAVED_FLAGS] == 0 { here.flags_in_rax } else { 0 };
+                let here = State { lost, flags_in_rax: in_rax, ..here };
                 let known = Known { here: State::at(Place::Switched), below: Some(here) };
                 Some((Known { here, below: None }, known))
             }
