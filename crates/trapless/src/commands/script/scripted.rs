@@ -211,8 +211,8 @@ impl CodeFor for Scripted {
         };
         let (clauses, numbers) = (self.runs.clone(), self.numbers.clone());
         let has_go = native.code.bodies.len() > self.bodies.len();
-        let in_go = has_go
-            .then(|| InGo { first: self.bodies.len() as u16, arguments: native.arguments.clone() });
+        let in_go =
+            has_go.then(|| InGo { first: self.bodies.len() as u16, arguments: native.arguments.clone() });
         Ok(Run { script, clauses, numbers, overlap: self.overlap, memory_operands, in_go })
     }
 }

@@ -1,7 +1,7 @@
 //! Where a value is, from DWARF's words to the checker's: by the number of an argument register, and from the return address's stack slot.
 
-use trapless_script::check::environment::Held;
 use trapless_isa::body::{ARGUMENTS, ARGUMENTS_IN_GO};
+use trapless_script::check::environment::Held;
 use trapless_symbols::types::Language;
 use trapless_symbols::{Location, Piece, ResultLocation};
 
@@ -139,7 +139,9 @@ mod tests {
     #[test]
     fn go_has_registers_of_its_own_for_arguments() {
         let at = |number| at(&Location::Register(number), Some(8), true, arguments(Language::Go));
-        for (number, held) in [(0, Held::Argument(0)), (3, Held::Argument(1)), (2, Held::Argument(2)), (1, Held::Register(1))] {
+        for (number, held) in
+            [(0, Held::Argument(0)), (3, Held::Argument(1)), (2, Held::Argument(2)), (1, Held::Register(1))]
+        {
             assert_eq!(at(number), held, "{number}");
         }
     }
