@@ -27,7 +27,7 @@
 use crate::{
     Blueprint, EngineError, LeftAlone, Module, Session, admit::Runtime, clock, exits, find_sessions,
     found::find_headers, home::Hosting, mapped::Mapped, reach, region::Region, scan, semaphores, spread,
-    trap::TrapSite, writes,
+    tids, trap::TrapSite, writes,
 };
 use std::{
     os::fd::OwnedFd,
@@ -105,6 +105,7 @@ impl Blueprint<'_, '_> {
     ) -> Result<Armed, EngineError> {
         let all = find_headers(process)?;
         self.refuse_second_follower(process, &all)?;
+        tids::require(process, stopped, &self.layout)?;
         let memory = self.map(process, stopped, mapped)?;
         if self.plan.sites.iter().any(clock::is_read_by) || self.plan.home.spare().wanted.is_timed() {
             clock::require(process, stopped, RemoteAddr(self.header.threads))?;

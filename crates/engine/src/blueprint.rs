@@ -19,7 +19,7 @@ use trapless_isa::{Displaced, Layout, SignalCall, detour::signals::Signals};
 use trapless_process::{Pid, Process};
 use trapless_wire::{
     Arena, Header, Journal, JournalSite, JournalSizes, MAGIC, MAX_ARENAS, MAX_SEMAPHORES, PAGE, RawPlace,
-    SessionState, SiteRole, SiteState, Sizes, VERSION, Write, WriteKind,
+    SessionState, SiteRole, SiteState, Sizes, ThreadMemory, VERSION, Write, WriteKind,
 };
 
 /// Everything that will be mapped and written.
@@ -60,7 +60,7 @@ impl<'p, 'm> Blueprint<'p, 'm> {
         space: &Space,
         plan: &'p Plan<'m>,
         sizes: Sizes,
-        tid_offset: Option<i32>,
+        threads: ThreadMemory,
     ) -> Result<Self, EngineError> {
         let mut taken = Taken::new(space);
         let mut header = new_header(space)?;
@@ -103,7 +103,7 @@ impl<'p, 'm> Blueprint<'p, 'm> {
             let size = script.arena_size(module.machine.isa());
             header.program = taken.anywhere(size).ok_or(EngineError::Crowded)?;
         }
-        let mut layout = header.layout(tid_offset);
+        let mut layout = header.layout(threads);
         layout.signals = layout.signals.map(|signals| Signals {
             stops: plan.facts.stops,
             faults: handles_faults(&plan.facts),

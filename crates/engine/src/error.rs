@@ -106,6 +106,11 @@ pub enum Refusal {
     /// A part of the file that tells where control arrives could not be read.
     #[error("{0} could not be read")]
     Unread(&'static str),
+    /// Bodies of a script have no stacks of their own in a session that began without Go.
+    #[error(
+        "Go's run-time system came after the script had begun, which has no stacks for goroutines: begin again"
+    )]
+    NoBodyStacks,
     /// A script asks for an argument of a USDT probe that is not told at this place.
     #[error("the script asks for arg{0} there: {1}")]
     Operand(u8, NotRead),
@@ -132,6 +137,7 @@ impl Refusal {
             Refusal::BodyTraps(_) => "body_traps",
             Refusal::NoResult(_) => "no_result",
             Refusal::NoSplit => "nosplit",
+            Refusal::NoBodyStacks => "no_body_stacks",
             Refusal::Preempted => "preempted",
             Refusal::ShadowStack => "shadow_stack",
             Refusal::Unwinder => "unwinder",

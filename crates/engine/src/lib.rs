@@ -50,6 +50,7 @@ mod signals;
 mod space;
 pub mod spread;
 mod target;
+mod tids;
 mod trap;
 mod writes;
 

@@ -14,7 +14,7 @@ use trapless_isa::{
     Displaced, EntryStep, Followed, Hook, Mechanism, Noted, Payload, ReturnStep, Sharing, Site, Stack, Steps,
     Way,
 };
-use trapless_wire::{Geometry, Places, WriteKind};
+use trapless_wire::{BodyStacks, Geometry, Places, WriteKind};
 
 /// Log2 of the number of records a thread's ring holds.
 const RING_BITS: u32 = 14;
@@ -216,6 +216,9 @@ impl<'m> Plan<'m> {
         let mut is_known = true;
         if let Some(script) = script.filter(|_| !home.is_armed()) {
             is_known = geometry.script(script.shared_size, script.block_size).is_some();
+            if has_go(facts, &modules) {
+                geometry.run_on(BodyStacks::Own);
+            }
         }
         if !geometry.has_ring()
             && !home.is_armed()
@@ -228,7 +231,11 @@ impl<'m> Plan<'m> {
             let is_wanted = request.wanted.runs();
             let untold = request.clauses.operands.err().filter(|_| request.wanted.run_entry);
             let untold = untold.map(|(argument, why)| Refusal::Operand(argument, why));
-            untold.or((is_wanted && (script.is_none() || !is_known)).then_some(Refusal::NoCounters))
+            let is_late = is_wanted
+                && geometry.body_stacks() == BodyStacks::Programs
+                && modules[request.module].runtimes.contains(Runtime::Go);
+            let late = is_late.then_some(Refusal::NoBodyStacks);
+            untold.or(late).or((is_wanted && (script.is_none() || !is_known)).then_some(Refusal::NoCounters))
         };
         skipped.extend(requests.iter().filter_map(|r| Some((r.id, without(r)?))));
         let requests: Cow<'_, [Request<'m>]> = match requests.iter().any(|r| without(r).is_some()) {
@@ -453,6 +460,12 @@ fn without_signals<'m>(requests: &[Request<'m>]) -> Vec<Request<'m>> {
         is_left.then_some(Request { wanted, ..*request })
     };
     requests.iter().filter_map(without).collect()
+}
+
+/// Whether there are goroutines in the process, on whose stacks a body may find no room.
+fn has_go(facts: &Facts, modules: &[Module<'_>]) -> bool {
+    let in_modules = modules.iter().any(|module| module.runtimes.contains(Runtime::Go));
+    in_modules || facts.runtimes.contains(Runtime::Go)
 }
 
 /// Refuses the entry and all exits of a function of which one is refused.

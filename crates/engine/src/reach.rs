@@ -34,7 +34,8 @@ use crate::{
 };
 use std::collections::HashSet;
 use std::ops::Range;
-use trapless_process::{Mapping, Mappings, MemoryError, Process, RemoteAddr, Stopped};
+use trapless_isa::detour::{STACK_LEVEL, STACK_LEVELS, STACK_SHIFT, STACK_USED};
+use trapless_process::{Mapping, Mappings, MemoryError, Process, ReadRange, RemoteAddr, Stopped};
 use trapless_wire::{Checked, Header, PAGE};
 
 /// Whether a process has so little memory that all of it could be looked through, if it stood still.
@@ -52,7 +53,12 @@ pub fn leads_into(
     all: &[Checked],
 ) -> Result<Vec<Option<Kept>>, MemoryError> {
     let Ok(maps) = process.maps() else { return Err(MemoryError::Gone) };
-    let arenas: Vec<Ranges> = sessions.iter().map(|session| arenas(&session.header)).collect();
+    let stacks = sessions.iter().map(|session| stacks_in_use(process, &session.header));
+    let stacks: Vec<Vec<(u64, u64)>> = stacks.collect::<Result<_, _>>()?;
+    let of = |(session, stacks): (&&FoundSession, &Vec<(u64, u64)>)| {
+        Ranges::new(ranges_of_arenas(&session.header).chain(stacks.iter().copied()))
+    };
+    let arenas: Vec<Ranges> = sessions.iter().zip(&stacks).map(of).collect();
     let points: Vec<HashSet<u64>> = sessions.iter().map(|session| returns::points(session)).collect();
     let registers = registers(stopped);
     let mut kept: Vec<Option<Kept>> = (0..sessions.len())
@@ -78,7 +84,8 @@ pub fn leads_into(
     if let [only] = own.as_slice() {
         skip.extend(only.iter().cloned());
     }
-    let every = Ranges::new(sessions.iter().flat_map(|session| ranges_of_arenas(&session.header)));
+    let every = sessions.iter().flat_map(|session| ranges_of_arenas(&session.header));
+    let every = Ranges::new(every.chain(stacks.iter().flatten().copied()));
     let is_into = |index: usize, word: &Word| {
         arenas[index].find(word.value).is_some() && !own[index].iter().any(|own| own.contains(&word.at))
     };
@@ -123,7 +130,7 @@ pub fn may_be_unwinding(
     if registers(stopped).iter().any(|&value| is_point(&points, value)) {
         return Ok(true);
     }
-    let words = words_near_stack_pointers(process, stopped, &arenas(&session.header))?;
+    let words = words_near_stack_pointers(process, stopped, &session.header, &arenas(&session.header))?;
     let is_unwinders = |word: Word| returns::is_unwinders(process, session, &points, word, true);
     Ok(words.is_none_or(|words| words.into_iter().any(is_unwinders)))
 }
@@ -181,10 +188,37 @@ pub fn live_words(
 /// Without the first byte: nothing runs there, but what was mapped there before may have left its address somewhere.
 ///
 /// And without the code of a script: bodies are called by detours, and who is in one, or in a routine of one, has on his stack where in the
-/// detour it goes on, which detours forget behind each call. What calls of bodies and routines have left behind leads to nobody.
+/// detour it goes on, which detours forget behind each call. What calls of bodies and routines have left behind leads to nobody. Where bodies
+/// have stacks of their own, whoever will come back to one has saved his stack pointer, which leads to where it is in use ([`stacks_in_use`]).
 fn ranges_of_arenas(header: &Header) -> impl Iterator<Item = (u64, u64)> + use<'_> {
     let arenas = header.arenas().filter(|arena| arena.address != header.program);
     arenas.map(|arena| (arena.address.saturating_add(1), arena.address.saturating_add(arena.size)))
+}
+
+/// What is in use of the stacks that bodies run on.
+///
+/// Threads that were in a body have been stepped out of it, and so it is in use for those that are in a handler which has interrupted a body; and for
+/// those that never came back to it: then nothing leads there.
+fn stacks_in_use(process: &Process, header: &Header) -> Result<Vec<(u64, u64)>, MemoryError> {
+    let stacks = header.stacks();
+    let claimed =
+        process.read_word(RemoteAddr(header.region + Header::CURSOR_OFFSET))?.min(header.block_count);
+    if stacks.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut used = vec![[0; 8]; claimed as usize];
+    let stack = |number: usize| stacks.start + ((number as u64) << STACK_SHIFT);
+    let at = |number: usize| RemoteAddr(stack(number) + u64::from(STACK_USED));
+    let mut reads: Vec<_> =
+        used.iter_mut().enumerate().map(|(number, word)| ReadRange::new(at(number), word)).collect();
+    process.read_vectored(&mut reads)?;
+    let is_whole = reads.iter().all(|read| read.done == 8);
+    let most = u64::from(STACK_LEVEL * STACK_LEVELS);
+    // What could not be read, or makes no sense, may be in use.
+    let used =
+        used.into_iter().map(u64::from_le_bytes).map(|used| if is_whole { used.min(most) } else { most });
+    let used = used.enumerate().filter(|used| used.1 > 0);
+    Ok(used.map(|(number, used)| (stack(number + 1) - used, stack(number + 1))).collect())
 }
 
 fn arenas(header: &Header) -> Ranges {

@@ -212,9 +212,13 @@ fn clear(
         unmap(stopped, &session.header)?;
     } else if holds_only_notes(session) {
         // Calls that were only noted have no return address there, and whoever still comes finds a free instance. A program with many goroutines
-        // gets most of the memory back.
-        let (address, size) = (RemoteAddr(session.header.returns), session.header.returns_size);
-        stopped.remote(|remote| remote.madvise(address, size, libc::MADV_DONTNEED))?;
+        // gets most of the memory back. Stacks for bodies lie behind, and somebody may come back to one.
+        let header = &session.header;
+        let size = match header.stacks_size {
+            0 => header.returns_size,
+            _ => header.stacks().start - header.returns,
+        };
+        stopped.remote(|remote| remote.madvise(RemoteAddr(header.returns), size, libc::MADV_DONTNEED))?;
     }
     Ok(kept)
 }

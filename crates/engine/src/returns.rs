@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use trapless_isa::detour::{GOROUTINE_BIT, PAGES_COUNT, PAGES_FIRST, STACK_PAGE_SHIFT};
 use trapless_isa::model::{self, Read};
 use trapless_process::{Process, ReadRange, RemoteAddr};
+use trapless_wire::ThreadMemory;
 
 /// Pages that are read at a time.
 const BATCH: usize = 256;
@@ -27,7 +28,7 @@ pub(crate) fn put_back(process: &Process, session: &FoundSession) -> Result<usiz
     if points.is_empty() {
         return Ok(0);
     }
-    let layout = session.header.layout(None);
+    let layout = session.header.layout(ThreadMemory::default());
     let word = process.word_size();
     let mut remote = Remote { process, word, left: MAX_LOADS, is_whole: true };
     let mut count = 0;
@@ -77,7 +78,7 @@ pub(crate) fn is_unwinders(
     }
     let facts = crate::target::isa(process).facts();
     let size = process.word_size();
-    let layout = session.header.layout(None);
+    let layout = session.header.layout(ThreadMemory::default());
     facts.contexts.iter().any(|&words| {
         let mut remote = Remote { process, word: size, left: MAX_LOADS_OF_A_WORD, is_whole: true };
         let frame = remote.load(at.wrapping_add_signed(-i64::from(words) * size as i64));
@@ -99,7 +100,7 @@ pub(crate) fn points(session: &FoundSession) -> HashSet<u64> {
 /// Numbers of the stack pages on which calls were followed.
 fn pages(process: &Process, session: &FoundSession) -> Result<Vec<u64>, EngineError> {
     let header = &session.header;
-    let layout = header.layout(None);
+    let layout = header.layout(ThreadMemory::default());
     let count = process.read_word(RemoteAddr(layout.pages + u64::from(PAGES_COUNT)))?;
     let count = count.min(1 << layout.return_bits);
     let mut list = vec![0u8; 8 * count as usize];

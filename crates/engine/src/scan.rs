@@ -22,6 +22,8 @@ use crate::{
     target,
 };
 use std::ops::Range;
+use std::slice;
+use trapless_isa::detour::{LEVEL_POINTER, STACK_LEVEL, STACK_LEVELS, STACK_SHIFT};
 use trapless_process::{Mapping, Mappings, MemoryError, Process, ReadRange, RemoteAddr, Stopped};
 use trapless_wire::Checked;
 
@@ -136,7 +138,7 @@ pub fn led_into(
         return Ok(Led { starts: Vec::new(), is_whole: true });
     }
     let Ok(maps) = process.maps() else { return Err(MemoryError::Gone) };
-    let mut words = on_stacks(process, stopped, &maps, ranges, MOST_OF_STACKS)?;
+    let mut words = on_stacks(process, stopped, &maps, all, ranges, MOST_OF_STACKS)?;
     let mut is_whole = !handles_signals(process);
     if !is_whole
         && fit(process, &maps, skip, MOST_AT_ARMING)
@@ -162,12 +164,13 @@ pub fn led_into(
 pub fn words_near_stack_pointers(
     process: &Process,
     stopped: &Stopped<'_>,
+    session: &Checked,
     ranges: &Ranges,
 ) -> Result<Option<Vec<Word>>, MemoryError> {
     const NEAR: u64 = 64 << 10;
     const MOST_WORDS: usize = 1 << 12;
     let Ok(maps) = process.maps() else { return Err(MemoryError::Gone) };
-    let words = on_stacks(process, stopped, &maps, ranges, NEAR)?;
+    let words = on_stacks(process, stopped, &maps, slice::from_ref(session), ranges, NEAR)?;
     Ok((words.len() <= MOST_WORDS).then_some(words))
 }
 
@@ -176,20 +179,40 @@ fn on_stacks(
     process: &Process,
     stopped: &Stopped<'_>,
     maps: &Mappings,
+    all: &[Checked],
     ranges: &Ranges,
     most: u64,
 ) -> Result<Vec<Word>, MemoryError> {
     let mut words = Vec::new();
     let mut left = MOST_OF_STACKS;
-    let stacks = stopped.threads().iter().map(|thread| thread.registers().sp_value());
+    let stacks = stopped.threads().iter().map(|thread| programs(process, all, thread.registers().sp_value()));
+    let stacks: Vec<u64> = stacks.collect::<Result<_, _>>()?;
     // Words below the stack pointer that may still hold a program's own addresses.
     let red_zone = target::isa(process).facts().red_zone.into();
-    for (start, end) in stacks.filter_map(|sp| stack(maps, sp, red_zone)) {
+    for (start, end) in stacks.into_iter().filter_map(|sp| stack(maps, sp, red_zone)) {
         let end = end.min(start.saturating_add(left.min(most)));
         left -= end - start;
         on_stack(process, start..end, ranges, &mut words)?;
     }
     Ok(words)
+}
+
+/// The stack pointer on the program's stack of a thread with this one: a body of some session may run on a stack of ours
+/// ([`trapless_wire::Header::stacks`]).
+fn programs(process: &Process, all: &[Checked], mut sp: u64) -> Result<u64, MemoryError> {
+    // One session's bodies may be called from the handler that has interrupted another one's.
+    for _ in 0..=all.len() * STACK_LEVELS as usize {
+        let Some(stacks) = all.iter().map(|header| header.stacks()).find(|stacks| stacks.contains(&sp))
+        else {
+            break;
+        };
+        let number = (sp - stacks.start) >> STACK_SHIFT;
+        let end = stacks.start + ((number + 1) << STACK_SHIFT);
+        let above = (end - sp - 1) / u64::from(STACK_LEVEL);
+        sp =
+            process.read_word(RemoteAddr(end - above * u64::from(STACK_LEVEL) - u64::from(LEVEL_POINTER)))?;
+    }
+    Ok(sp)
 }
 
 /// What is in use of the stack that `sp` points into.

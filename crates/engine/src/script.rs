@@ -17,7 +17,8 @@ use trapless_isa::operand::NotRead;
 use trapless_isa::passed::Passed;
 use trapless_isa::{Facts, Isa, Machine};
 use trapless_wire::{
-    Header, PAGE, SCRIPT_ARENAS, SCRIPT_SHADOW_BITS, SCRIPT_SHADOWS, SCRIPT_STACK_END, Words, WordsMut,
+    Header, PAGE, SCRIPT_ARENAS, SCRIPT_GOROUTINES, SCRIPT_SHADOW_BITS, SCRIPT_SHADOWS, SCRIPT_STACK_END,
+    ThreadMemory, Words, WordsMut,
 };
 
 /// A program with the memory that it works in.
@@ -53,12 +54,13 @@ impl Script {
         let Some(Walks { tables: (at, tables), stack_end }) = &self.walks else { return Ok(()) };
         region.write(header.script + at, tables)?;
         let follows = header.slot_shift != 0;
-        let layout = header.layout(None);
+        let layout = header.layout(ThreadMemory::default());
         for (at, value) in [
             (SCRIPT_STACK_END, *stack_end),
             (SCRIPT_SHADOWS, if follows { layout.shadow_block(0) } else { 0 }),
             (SCRIPT_SHADOW_BITS, header.return_bits),
             (SCRIPT_ARENAS, header.arena_list()),
+            (SCRIPT_GOROUTINES, u64::from(header.stacks_size > 0)),
         ] {
             region.set_word(header.script + u64::from(at), value);
         }

@@ -242,6 +242,13 @@ static AARCH64: Convention = Convention {
     lost: &[16, 17],
 };
 
+/// The registers that hold the integer arguments of functions of Go's on x86-64, by their DWARF numbers: those of
+/// [`Facts::arguments_in_go`](crate::Facts::arguments_in_go).
+pub const ARGUMENTS_IN_GO: [u8; 9] = [0, 3, 2, 5, 4, 8, 9, 10, 11];
+
+/// The register that holds the goroutine there, by its DWARF number.
+pub const GOROUTINE: u8 = 14;
+
 /// What the first arguments of a body are at a return. The registers behind them hold anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -411,6 +418,16 @@ mod tests {
             assert_eq!(code(bytes, holes).is_sound(2), is_sound, "{bytes} {holes:?}");
         }
         assert!(!Code { frame: MOST_FRAME + 1, ..code(1, &[]) }.is_sound(0));
+    }
+
+    #[test]
+    fn arguments_of_go_are_those_that_records_have() {
+        use crate::Operand;
+        // By the numbers that instructions have.
+        const HARDWARE: [u8; 16] = [0, 2, 1, 3, 6, 7, 5, 4, 8, 9, 10, 11, 12, 13, 14, 15];
+        let known = crate::Machine::X86_64.isa().facts().arguments_in_go;
+        let expected = ARGUMENTS_IN_GO.map(|number| Operand::Register(HARDWARE[usize::from(number)]));
+        assert_eq!(known, expected);
     }
 
     #[test]

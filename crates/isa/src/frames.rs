@@ -43,6 +43,9 @@ pub const ROW_DEPTH: (u32, u32) = (16, 8);
 /// Row: the same of what it stands for.
 pub const ROW_PLACE: (u32, u32) = (24, 8);
 
+/// The stack was switched, for handlers only: at the place's stack pointer lie the address of the instruction that has done so, and the stack
+/// pointer that it had.
+pub const PLACE_SWITCHED: u8 = 252;
 /// Nothing is known: the walk ends here. Or nothing is told to unwinders, and handlers are shown more: then what is known of the registers is
 /// there, and [`SAVED_PLACE`] behind its start the place.
 pub const PLACE_UNKNOWN: u8 = 253;
@@ -64,6 +67,8 @@ pub enum Place {
     Routine,
     /// In a body, or in a routine that bodies call: as [`Place::Routine`], for handlers only.
     Body,
+    /// In a detour, on a stack of ours ([`crate::Layout::stacks`]): as the instruction that has switched to it, for handlers only.
+    Switched,
     /// [`PLACE_CALLER`].
     Caller,
     /// As [`Place::Caller`], for handlers only.
@@ -73,14 +78,16 @@ pub enum Place {
 impl Place {
     fn number(self) -> u8 {
         match self {
-            Place::Site(behind) | Place::SiteForHandlers(behind) => behind.min(PLACE_UNKNOWN),
+            Place::Site(behind) | Place::SiteForHandlers(behind) if behind >= PLACE_SWITCHED => PLACE_UNKNOWN,
+            Place::Site(behind) | Place::SiteForHandlers(behind) => behind,
+            Place::Switched => PLACE_SWITCHED,
             Place::Routine | Place::Body => PLACE_ROUTINE,
             Place::Caller | Place::CallerForHandlers => PLACE_CALLER,
         }
     }
 
     fn is_for_handlers(self) -> bool {
-        matches!(self, Place::SiteForHandlers(_) | Place::Body | Place::CallerForHandlers)
+        matches!(self, Place::SiteForHandlers(_) | Place::Body | Place::Switched | Place::CallerForHandlers)
     }
 
     /// The same place where registers that functions keep were saved and hold something else; `None` where nobody is told of that.
@@ -89,7 +96,7 @@ impl Place {
         match self {
             Place::Site(behind) | Place::SiteForHandlers(behind) => Some(Place::SiteForHandlers(behind)),
             Place::Caller | Place::CallerForHandlers => Some(Place::CallerForHandlers),
-            Place::Body => Some(Place::Body),
+            Place::Body | Place::Switched => Some(self),
             Place::Routine => None,
         }
     }

@@ -91,6 +91,9 @@ pub enum NotRead {
     /// The note has fewer.
     #[error("its note has no such argument")]
     Absent,
+    /// It is in no register that is known: Go's compiler before 1.18, or an assembler, has made the function.
+    #[error("this function of Go is assembly or older than 1.18, and gets its arguments on the stack")]
+    OnStackOfGo,
     /// Several probes stand at the place, and differ.
     #[error("several probes are at this place, and their notes tell different arguments: name one of them")]
     Ambiguous,

@@ -77,6 +77,7 @@ fn layout() -> Layout {
         signals: None,
         gate: 0,
         near: 0,
+        stacks: 0,
         blocks: DATA + 0x10_0000,
         block_stride: 0x10_0000,
         block_count: 32,

@@ -45,6 +45,7 @@ fn layout() -> Layout {
         signals: None,
         gate: 0,
         near: 0,
+        stacks: 0,
     }
 }
 

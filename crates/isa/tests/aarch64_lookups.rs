@@ -53,6 +53,7 @@ fn layout() -> Layout {
         signals: None,
         gate: 0,
         near: 0,
+        stacks: 0,
     }
 }
 

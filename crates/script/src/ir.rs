@@ -396,6 +396,9 @@ pub enum Context {
     ReturnAddress,
     /// Address of the return address's stack slot; of the same call the same at its entry and its return. At entries and returns.
     Frame,
+    /// What names a call among all that are under way: the same at its entry and its return, also where its stack is moved meanwhile, as in Go.
+    /// Elsewhere it is [`Context::Frame`].
+    Call,
     /// Which of the session's attached sites was hit: a number that the printer knows by name.
     Site,
     /// Id of the process, in the tool's namespace.

@@ -41,16 +41,27 @@ pub struct Target {
     pub machine: Machine,
     /// Log2 of the size of each thread's ring of messages.
     pub ring_bits: u32,
+    /// By which interfaces the functions get their arguments at which bodies run. There are all bodies for the first one, then for the next.
+    pub abis: &'static [Abi],
+}
+
+/// The binary interface by which a function gets its arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Abi {
+    /// The platform's.
+    C,
+    /// That of Go's compiler, from 1.17 on (ABIInternal, `src/cmd/compile/abi-internal.md` of Go).
+    Go,
 }
 
 impl Target {
-    /// That of the machine that this program runs on.
+    /// That of the machine that this program runs on, for functions of C's.
     ///
     /// # Errors
     /// It is none that is known.
     pub fn here(ring_bits: u32) -> Result<Target, Refusal> {
         let machine = Machine::HOST.ok_or(Refusal::Missing("code for this machine"))?;
-        Ok(Target { machine, ring_bits })
+        Ok(Target { machine, ring_bits, abis: &[Abi::C] })
     }
 }
 
@@ -72,6 +83,8 @@ pub struct NativeProgram {
     pub code: trapless_isa::body::Program,
     /// The memory that it works on.
     pub layout: ScriptLayout,
+    /// Of each body that was asked for, the last of the function's arguments that it asks for, if it does for any.
+    pub arguments: Vec<Option<u8>>,
     /// Whether it makes system calls, as it does to read foreign memory: a seccomp filter may kill who makes them. Not for operands of USDT
     /// probes: it depends on the site whether they are in memory.
     pub makes_system_calls: bool,
@@ -179,8 +192,11 @@ pub fn compile(
     let common = Common { program, target: *target, convention, layout: &layout, maps };
     let mut registry = Registry::default();
     let mut pieces = Vec::new();
-    for &(body, moment) in bodies {
-        pieces.push(body::compile(&mut workshop, &common, &mut registry, body, moment)?);
+    for &abi in target.abis {
+        for &(body, moment) in bodies {
+            let at = body::Hit { moment, abi };
+            pieces.push(body::compile(&mut workshop, &common, &mut registry, body, at)?);
+        }
     }
     let routines = registry.compile(&mut workshop, &common)?;
     let (frames, vectors) = (routines::frames(&routines), routines::vectors(&routines));
@@ -196,22 +212,25 @@ pub fn compile(
     let routines = routines.into_iter().zip(told);
     let routines =
         routines.map(|(piece, (&frame, &vectors))| Code { frame, vectors, ..piece.code }).collect();
-    for (code, &(body, _)) in bodies_code.iter().zip(bodies) {
+    for (code, &(body, _)) in bodies_code.iter().zip(bodies.iter().cycle()) {
         if code.frame > MOST_FRAME {
             return Err(Refusal::Frame { body, frame: code.frame });
         }
     }
     let code = trapless_isa::body::Program { routines, bodies: bodies_code };
-    Ok(NativeProgram { code, layout, makes_system_calls })
+    let arguments = bodies.iter().map(|&(body, _)| body::last_argument(program, body)).collect();
+    Ok(NativeProgram { code, layout, arguments, makes_system_calls })
 }
 
-/// Lays out the memory of a program of which no code is made: it is interpreted, and bodies ask for nothing but what that can tell.
+/// What there is of a program of which no code is made: it is interpreted, and these bodies ask for nothing but what that can tell.
 ///
 /// # Errors
 /// A map is read that each thread has its own of, or there is no room.
-pub fn lay_out(program: &Program, bodies: &[BodyId], ring_bits: u32) -> Result<ScriptLayout, Refusal> {
+pub fn laid_out(program: &Program, bodies: &[BodyId], ring_bits: u32) -> Result<NativeProgram, Refusal> {
     bodies.iter().try_for_each(|body| layout::check_own_maps(program, *body))?;
-    layout::lay_out(program, bodies, ring_bits)
+    let layout = layout::lay_out(program, bodies, ring_bits)?;
+    let arguments = bodies.iter().map(|&body| body::last_argument(program, body)).collect();
+    Ok(NativeProgram { code: Default::default(), layout, arguments, makes_system_calls: false })
 }
 
 /// Cranelift for a machine, with what our convention asks of it.

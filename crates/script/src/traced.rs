@@ -99,7 +99,7 @@ pub fn check(program: &Program, body: BodyId, moment: Moment, machine: Machine) 
         {
             refused = Some(Untraced::Elsewhere)
         }
-        Context::ReturnAddress | Context::Frame if moment == Moment::Inside => {
+        Context::ReturnAddress | Context::Frame | Context::Call if moment == Moment::Inside => {
             refused = Some(Untraced::Elsewhere)
         }
         Context::Argument(_) if moment == Moment::Return => refused = Some(Untraced::Elsewhere),

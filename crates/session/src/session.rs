@@ -36,14 +36,14 @@ use trapless_engine::{
 use trapless_isa::Mechanism;
 use trapless_process::launch::{Child, Launched};
 use trapless_process::{Process, RemoteAddr, StopOptions, Stopped};
-use trapless_wire::Places;
+use trapless_wire::{Places, ThreadMemory};
 
 use arm::{arm, nothing_probed};
 use asked::{follows, leave_out_without_return, wanted, wanted_of};
 use gate::Gate;
 use told::{SiteFiles, Told};
 
-pub use asked::{Asked, Measure, MemoryOperands, Overlap, Run, RunAt, SiteNumbers};
+pub use asked::{Asked, InGo, Measure, MemoryOperands, Overlap, Run, RunAt, SiteNumbers};
 pub use counts::Snapshot;
 pub use gate::{Change, Changes};
 pub use hold::{Hold, Holder};
@@ -126,6 +126,11 @@ impl Session {
         let spare = later.map_or(Spare::default(), |kinds| added::spare(process, wanted_of(*measure, kinds)));
         let prepared = prepared?.with_home(Home::New(spare)).with_run(run.clone());
         let tid_offset = tid_offset.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let asks_in_go = run.as_ref().is_some_and(|run| run.in_go.is_some());
+        let threads = match tid_offset {
+            None if asks_in_go => clib::in_go(process),
+            known => ThreadMemory::of_c_library(known),
+        };
         let plan = prepared.plan(wanted, allowed);
         let nothing_probed = |refused: &[(u32, Refusal)]| {
             let would_help = || {
@@ -140,7 +145,7 @@ impl Session {
         };
         // Before the first hit, so that no hit has a time before it.
         let clock = Clock::now();
-        let (plan, armed, serving) = arm(process, &plan, tid_offset, hold).map_err(|error| match error {
+        let (plan, armed, serving) = arm(process, &plan, threads, hold).map_err(|error| match error {
             EngineError::NothingToDo(refused) => nothing_probed(&refused),
             other => Error::other(other),
         })?;

@@ -183,7 +183,10 @@ fn returns(header: &Header, _: &Range<u64>) -> Option<()> {
         _ => return None,
     };
     must(header.semaphores <= MAX_SEMAPHORES)?;
-    must(header.returns_size == crate::geometry::returns_size(size, header.semaphores))?;
+    let stacks = header.stacks_size;
+    must(stacks == 0 || stacks == crate::geometry::stacks_size(header.block_count))?;
+    must(stacks == 0 || header.script_size > 0)?;
+    must(header.returns_size == crate::geometry::returns_size(size, stacks, header.semaphores))?;
     pages(header.returns, header.returns_size).map(drop)
 }
 

@@ -1,7 +1,7 @@
 //! How large the parts are for a given set of probes.
 
 use crate::{Counter, Header, Histogram, JournalSizes, RawPlace, semaphores_size};
-use trapless_isa::detour::{BLOCK_COUNTERS, RECORD_SHIFT, THREAD_SHIFT, return_sizes};
+use trapless_isa::detour::{BLOCK_COUNTERS, RECORD_SHIFT, STACK_SHIFT, THREAD_SHIFT, return_sizes};
 
 /// Page size the layout is rounded to. Targets with larger pages are not attached.
 pub const PAGE: u64 = 4096;
@@ -48,6 +48,18 @@ pub struct Geometry {
     script: u64,
     script_block: u32,
     script_block_size: u32,
+    /// What its bodies run on.
+    stacks: BodyStacks,
+}
+
+/// What bodies of a script run on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BodyStacks {
+    /// The stacks of the program.
+    #[default]
+    Programs,
+    /// Stacks of their own, one for each thread ([`Header::stacks`]): the program's may be too small.
+    Own,
 }
 
 /// Offset in each block of what a script has there: it is the first that is given a place. Code is compiled for it.
@@ -70,14 +82,20 @@ impl Default for Geometry {
             script: 0,
             script_block: 0,
             script_block_size: 0,
+            stacks: BodyStacks::Programs,
         }
     }
 }
 
-/// Size of the return region: of what belongs to followed calls, behind it the private page ([`Header::signal_table`]), and last the
+/// Size of the return region: of what belongs to followed calls, behind it stacks for bodies, the private page ([`Header::signal_table`]), and last the
 /// semaphores' records.
-pub(crate) fn returns_size(followed: u64, semaphores: u64) -> u64 {
-    followed.max(1).next_multiple_of(PAGE) + PAGE + semaphores_size(semaphores)
+pub(crate) fn returns_size(followed: u64, stacks: u64, semaphores: u64) -> u64 {
+    followed.max(1).next_multiple_of(PAGE) + stacks + PAGE + semaphores_size(semaphores)
+}
+
+/// Size of the stacks that bodies run on, one for each block.
+pub(crate) fn stacks_size(blocks: u64) -> u64 {
+    blocks << STACK_SHIFT
 }
 
 impl Geometry {
@@ -130,6 +148,16 @@ impl Geometry {
         Some(())
     }
 
+    /// Has bodies run on such stacks.
+    pub fn run_on(&mut self, stacks: BodyStacks) {
+        self.stacks = stacks;
+    }
+
+    /// What bodies run on.
+    pub fn body_stacks(&self) -> BodyStacks {
+        self.stacks
+    }
+
     /// Keeps `bytes` free for what is added later, or as many as there can be.
     pub fn keep_free(&mut self, bytes: u32) {
         self.spare = bytes.min(self.most.saturating_sub(self.next));
@@ -175,7 +203,11 @@ impl Geometry {
         header.return_bits = u64::from(sizes.return_bits);
         header.slot_shift = u64::from(followed.unwrap_or(0));
         let returns = followed.map_or(0, |shift| return_sizes(sizes.return_bits, shift).into_iter().sum());
-        header.returns_size = returns_size(returns, header.semaphores);
+        header.stacks_size = match self.stacks {
+            BodyStacks::Programs => 0,
+            BodyStacks::Own => stacks_size(header.block_count),
+        };
+        header.returns_size = returns_size(returns, header.stacks_size, header.semaphores);
         header.ring = self.ring;
         header.ring_bits = self.ring_bits;
         header.block_cursor = 1;

@@ -2,6 +2,7 @@
 
 use crate::JournalSizes;
 use bytemuck::{Pod, Zeroable};
+use std::ops::Range;
 use trapless_isa::{
     Layout,
     detour::{
@@ -14,7 +15,7 @@ use trapless_isa::{
 pub const MAGIC: [u8; 8] = *b"TRAPLESS";
 
 /// Version of everything this crate describes. A tool does not touch what another version left.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 
 /// Name given to the memfd; `/proc/PID/maps` shows it as `/memfd:trapless (deleted)`.
 pub const REGION_NAME: &std::ffi::CStr = c"trapless";
@@ -51,6 +52,23 @@ pub struct Arena {
     pub address: u64,
     /// Size in bytes, a multiple of the page size.
     pub size: u64,
+}
+
+/// What is known of the memory that a program's thread pointers lead to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ThreadMemory {
+    /// Whether the word there holds the thread pointer, for every thread that will ever run ([`Layout::self_pointer`]).
+    pub self_pointer: bool,
+    /// Where each thread's number is, from its thread pointer on ([`Layout::tid_offset`]).
+    pub tid_offset: Option<i32>,
+}
+
+impl ThreadMemory {
+    /// That of a C library whose threads have their numbers there, or of which nothing is known.
+    #[must_use]
+    pub fn of_c_library(tid_offset: Option<i32>) -> Self {
+        Self { self_pointer: tid_offset.is_some(), tid_offset }
+    }
 }
 
 /// The header. All addresses are the target's.
@@ -93,7 +111,7 @@ pub struct Header {
     pub threads_size: u64,
     /// Log2 of the thread table's number of entries.
     pub thread_bits: u64,
-    /// Address of the return region: the list of pages, the pool, the shadow blocks. Hardly more than an address when nothing is followed.
+    /// Address of the return region: the list of pages, the pool, the shadow blocks, and stacks for bodies. Hardly more than an address when nothing is followed.
     pub returns: u64,
     /// Its size, with that of the semaphores' records at its end.
     pub returns_size: u64,
@@ -123,11 +141,13 @@ pub struct Header {
     pub script_block_size: u32,
     /// Address of the arena of a script's code; 0 where there is none.
     pub program: u64,
+    /// Size of the stacks that bodies run on, in the return region ([`Header::stacks`]); 0 where they run on the program's.
+    pub stacks_size: u64,
     /// Our executable mappings when the session was armed, ended by an unused entry. With those that were added since they stand in
     /// the [`Header::arena_list`].
     pub arenas: [Arena; MAX_ARENAS],
     /// Ends the arenas, and keeps the cursor on a cache line of its own.
-    _pad: [u64; 2],
+    _pad: [u64; 8],
     /// Number of claimed blocks; starts at 1, since block 0 is the overflow block. May exceed the number of blocks.
     pub block_cursor: u64,
     /// The words of the gate ([`trapless_isa::detour::gate`]).
@@ -136,6 +156,7 @@ pub struct Header {
 }
 
 const _: () = assert!(size_of::<Header>() <= crate::PAGE as usize);
+const _: () = assert!(std::mem::offset_of!(Header, block_cursor).is_multiple_of(64));
 
 /// Where on the private page the list of arenas begins, behind the table of handlers.
 const ARENA_LIST: u64 = 2304;
@@ -195,6 +216,13 @@ impl Header {
         self.semaphores_at().saturating_sub(crate::PAGE)
     }
 
+    /// Where the stacks lie that bodies run on ([`trapless_isa::Layout::stacks`]): one for each block, ahead of the private page. Empty where there
+    /// are none.
+    pub fn stacks(&self) -> Range<u64> {
+        let end = self.signal_table();
+        end.saturating_sub(self.stacks_size)..end
+    }
+
     /// Address of the list of all arenas, in the form of [`Header::arenas`], on the private page. A forked child has those that were there
     /// when it was forked, and no others are mapped in it.
     pub fn arena_list(&self) -> u64 {
@@ -218,8 +246,9 @@ impl Header {
         })
     }
 
-    /// The layout as detours see it, in a program whose C library is known by where it keeps the thread id, or is not.
-    pub fn layout(&self, tid_offset: Option<i32>) -> Layout {
+    /// The layout as detours see it, in a program of which this is known.
+    pub fn layout(&self, threads: ThreadMemory) -> Layout {
+        let ThreadMemory { self_pointer, tid_offset } = threads;
         Layout {
             threads: self.threads + crate::PAGE,
             thread_bits: self.thread_bits as u32,
@@ -230,7 +259,7 @@ impl Header {
             block_count: self.block_count as u32,
             ring: self.ring,
             ring_bits: self.ring_bits,
-            self_pointer: tid_offset.is_some(),
+            self_pointer,
             tid_offset,
             pages: self.returns,
             returns: self.returns + return_sizes(self.return_bits as u32, self.slot_shift as u32)[0],
@@ -240,6 +269,7 @@ impl Header {
             signals: self.signals(),
             gate: self.region + Self::GATE_OFFSET,
             near: self.near,
+            stacks: if self.stacks_size == 0 { 0 } else { self.stacks().start },
         }
     }
 }

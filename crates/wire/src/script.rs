@@ -52,8 +52,10 @@ pub const SCRIPT_SHADOWS: u32 = 232;
 pub const SCRIPT_SHADOW_BITS: u32 = 240;
 /// Shared part: address of the list of arenas, ended by a zero address.
 pub const SCRIPT_ARENAS: u32 = 248;
+/// Shared part: not 0 in a process with Go, whose threads run on stacks that lie anywhere and are given back, and whose thread pointers lead to no stack.
+pub const SCRIPT_GOROUTINES: u32 = 256;
 /// Shared part: addresses of symbols, 8 bytes each.
-pub const SCRIPT_SYMBOLS: u32 = 256;
+pub const SCRIPT_SYMBOLS: u32 = 320;
 
 /// Thread's part: bytes of messages that were reserved so far.
 pub const THREAD_HEAD: u32 = 0;

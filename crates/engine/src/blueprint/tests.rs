@@ -99,7 +99,8 @@ fn with_plan(functions: usize, allowed: &[Mechanism], check: impl FnOnce(&Plan<'
 }
 
 fn draw<'p, 'm>(plan: &'p Plan<'m>) -> Blueprint<'p, 'm> {
-    let blueprint = Blueprint::draw(&space(), plan, Sizes::ALL[0], Some(8)).unwrap();
+    let blueprint =
+        Blueprint::draw(&space(), plan, Sizes::ALL[0], ThreadMemory::of_c_library(Some(8))).unwrap();
     assert_eq!(blueprint.plan().skipped, []);
     assert_eq!((blueprint.journal.len(), blueprint.places.len()), (plan.sites.len(), plan.sites.len()));
     blueprint
@@ -121,7 +122,7 @@ fn what_stands_in_an_arena_is_what_the_encoder_writes_for_that_place() {
     for functions in [1, 12, 900] {
         with_plan(functions, &[Mechanism::Jump], |plan| {
             let blueprint = draw(plan);
-            let layout = blueprint.header.layout(Some(8));
+            let layout = blueprint.header.layout(ThreadMemory::of_c_library(Some(8)));
             let isa = Machine::X86_64.isa();
             let runtimes = blueprint.header.arenas().map(|arena| {
                 // The routines stand first, behind a line in which nothing runs.

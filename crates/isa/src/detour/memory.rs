@@ -109,6 +109,14 @@
 //! A throw walks twice, first to find who catches; the second walk begins below where the first has ended, and so the record begins again.
 //! Instances and slots are let be: those of calls that were left are free for the next ones, as after longjmp.
 //!
+//! # Stacks for bodies
+//!
+//! A goroutine's stack is as small as it can be, and a body takes more of it than Go leaves. So in a process with Go's run-time system bodies run
+//! on stacks of ours: each block has one, in private memory, since a forked child goes on with a copy of what it was called on. It has
+//! [`STACK_LEVELS`] levels. A detour takes one by adding to [`STACK_USED`], notes at the level's end where it comes from
+//! ([`LEVEL_POINTER`], [`LEVEL_SWITCH`]), calls the bodies, goes back, and only then gives the level back: a handler that interrupts it at any
+//! instruction finds a level that is nobody's, and leaves the word as it was.
+//!
 //! A frame that was interrupted in a detour itself is told in the same way, by what the arena says of each of its instructions
 //! ([`crate::frames`]): the unwinder gets the place of the program that the thread stands for, and the stack pointer that it has there.
 
@@ -216,10 +224,27 @@ pub const BLOCK_UNRECORDED: u32 = 40;
 /// Block: hits for which bodies were to be called and were not ([`crate::body`]): in the overflow block, of threads without a block of their
 /// own; in another one, of children that were forked or share the memory. Bodies count there what they had no room to do.
 pub const BLOCK_UNRUN: u32 = 48;
+/// Block: address of the thread's stack for bodies, where there are such ([`Layout::stacks`]).
+pub const BLOCK_STACK: u32 = 56;
 /// Block: ring position up to which the tool has read. On a cache line of its own: the tool writes it.
 pub const BLOCK_RING_TAIL: u32 = 64;
 /// Block: where counters may start.
 pub const BLOCK_COUNTERS: u32 = 128;
+
+/// Log2 of the size of a thread's stack for bodies.
+pub const STACK_SHIFT: u32 = 14;
+/// Stack for bodies: how many bytes of it are in use, in whole levels from its end downwards.
+pub const STACK_USED: u32 = 0;
+/// Size of a level, in bytes: what the bodies of one hit have. Those of a signal's handler that interrupts them get the next one.
+pub const STACK_LEVEL: u32 = 4064;
+/// How many levels a stack has. A hit that finds them all in use runs no bodies, and is counted.
+pub const STACK_LEVELS: u32 = 4;
+/// Level: so far below its end is the stack pointer of whoever uses it, as it was on the program's stack.
+pub const LEVEL_POINTER: u32 = 8;
+/// Level: so far below its end is the address of the instruction that has switched to it.
+pub const LEVEL_SWITCH: u32 = 16;
+
+const _: () = assert!(STACK_LEVEL * STACK_LEVELS + 64 <= 1 << STACK_SHIFT && STACK_LEVEL.is_multiple_of(16));
 
 /// Log2 of the size of a ring record.
 pub const RECORD_SHIFT: u32 = 7;
@@ -304,6 +329,8 @@ pub struct Layout {
     pub gate: u64,
     /// Address at which block 0 is mapped once more, as far as its counters go, in reach of arenas; 0: it is not.
     pub near: u64,
+    /// Address of the stacks that bodies run on, `1 << STACK_SHIFT` bytes for each block; 0: they run on the program's.
+    pub stacks: u64,
 }
 
 impl Layout {

@@ -29,6 +29,7 @@ fn layout(high: u64, slot_shift: u32) -> Layout {
         signals: None,
         gate: 0,
         near: 0,
+        stacks: 0,
     }
 }
 

@@ -31,6 +31,7 @@ fn layout(return_bits: u32) -> Layout {
         signals: None,
         gate: 0,
         near: 0,
+        stacks: 0,
     }
 }
 

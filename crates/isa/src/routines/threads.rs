@@ -90,11 +90,20 @@ fn take_block<A: Assemble>(a: &mut A, layout: &Layout, r: &Threads<A::Reg>, exha
     a.jump_if_not_below_small(r.y, layout.block_count, exhausted);
     a.take_number(r.y, r.x, r.left);
     a.jump_if_not_below_small(r.y, layout.block_count, exhausted);
+    if layout.stacks != 0 {
+        a.copy(r.left, r.y);
+        a.shift_left(r.left, STACK_SHIFT);
+        a.set(r.x, layout.stacks);
+        a.add(r.left, r.x);
+    }
     a.set(r.x, layout.block_stride);
     a.multiply(r.y, r.x);
     a.set(r.x, layout.blocks);
     a.add(r.y, r.x);
     a.store(r.pointer, r.y, BLOCK_OWNER as i32);
+    if layout.stacks != 0 {
+        a.store(r.left, r.y, BLOCK_STACK as i32);
+    }
 }
 
 /// `y` = what stands in a shared entry for its owner. Nobody's thread pointer: those are even.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!     r15 = the thread's block                                     ── a child's ──▶ count
+//!     [take a level of the thread's stack for bodies, and go there ── none left ──▶ count]
 //!     for each body:
 //!         what its extras point to: operands, low halves of vector registers, all general registers
 //!         its extras, the last one first
@@ -9,10 +10,14 @@
 //!         call the body, by its absolute address in a register
 //!         forget where it returned to
 //!         drop all that was pushed
+//!     [go back, and give the level back]
 //! ```
 //!
 //! At an entry the arguments are where the program has them, so none of their registers plays a role in the frame. What reading the clock
 //! takes of them is put back from where it was saved. At a return they are loaded for each body.
+//!
+//! Where bodies have stacks of their own ([`Layout::stacks`]), a register that they keep holds the program's stack pointer, by which the frame is
+//! found. What a detour does there is followed as the rest of it: [`super::frames`].
 //!
 //! An address in a detour that stays behind on the stack would be taken for a context that comes back: what a body's call has pushed is
 //! overwritten once that has returned. Whoever is in a body has that address on his stack, and so nothing else needs to be
@@ -56,8 +61,11 @@ pub(super) fn room(request: &DetourRequest<'_>) -> i32 {
     // What the frame of a call with bodies saves more than others.
     const MORE_SAVED: i32 = 64;
     let Runs { entry, at_return } = request.runs;
-    let of =
-        |run: &Run<'_>| MORE_SAVED + pushed_for(run.takes) + i32::try_from(run.frame).unwrap_or(i32::MAX / 2);
+    let below = |run: &Run<'_>| match request.layout.stacks {
+        0 => pushed_for(run.takes) + i32::try_from(run.frame).unwrap_or(i32::MAX / 2),
+        _ => 0,
+    };
+    let of = |run: &Run<'_>| MORE_SAVED + below(run);
     ROOM + entry.iter().chain(at_return).map(of).max().unwrap_or(0)
 }
 
@@ -69,10 +77,12 @@ struct Hit<'f> {
     stacked: Stacked,
     /// A register that is nobody's.
     temporary: usize,
+    /// One that holds the program's stack pointer where bodies have a stack of their own.
+    base: usize,
 }
 
 impl Hit<'_> {
-    /// How far above the stack pointer a register was saved.
+    /// How far above the program's stack pointer a register was saved.
     fn saved_at(&self, register: usize) -> Option<i32> {
         match self.frame {
             Some(frame) => frame.saved_at(register),
@@ -80,13 +90,13 @@ impl Hit<'_> {
         }
     }
 
-    /// How far above the stack pointer so many words lie below where the return found it.
+    /// How far above the program's stack pointer so many words lie below where the return found it.
     fn at_return(&self, words: i32) -> i32 {
         // Which was saved first.
         self.stacked.result + 8 - 8 * words
     }
 
-    /// How far above the stack pointer it was.
+    /// How far above the program's stack pointer that was at the hit.
     fn stack_pointer(&self) -> i32 {
         match self.frame {
             Some(frame) => frame.depth(),
@@ -100,25 +110,30 @@ impl Template<'_> {
     /// With the thread's block in r15, which is its register in such a frame.
     pub(super) fn run_at_entry(&mut self, frame: &Frame) -> Asm {
         let ran = self.leave_out_children()?;
-        let hit = Hit { frame: Some(frame), stacked: Stacked::above(0, 0), temporary: frame.entry };
+        let hit =
+            Hit { frame: Some(frame), stacked: Stacked::above(0, 0), temporary: frame.entry, base: frame.x };
+        self.switch_stack(&hit, ran)?;
         for run in self.request.runs.entry {
             self.run(run, &hit, Self::put_back_arguments)?;
         }
+        self.switch_back(&hit)?;
         self.go_on(ran)
     }
 
     /// As a late step of [`Template::return_step`]. `stacked`: what it is told.
     pub(super) fn run_at_return(&mut self, stacked: Stacked, last: bool) -> Asm {
-        let hit = Hit { frame: None, stacked, temporary: RAX };
+        let hit = Hit { frame: None, stacked, temporary: RAX, base: R9 };
         self.asm.a.mov(r15, rdi)?;
         let entered = self.request.payload.followed.is_some_and(|followed| followed.needs().entered);
         if entered {
             self.asm.a.mov(qword_ptr(rsp + hit.at_return(ENTERED_AT)), r8)?;
         }
         let ran = self.leave_out_children()?;
+        self.switch_stack(&hit, ran)?;
         for run in self.request.runs.at_return {
             self.run(run, &hit, |template, hit, _| template.load_arguments(hit))?;
         }
+        self.switch_back(&hit)?;
         self.go_on(ran)?;
         if !last {
             let a = &mut self.asm.a;
@@ -141,15 +156,72 @@ impl Template<'_> {
         Ok(ran)
     }
 
+    /// Where bodies have stacks of their own, goes there; or off to be counted and on to `ran`, if the thread's is in use to its end.
+    ///
+    /// A handler that interrupts it leaves how much is in use as it was, and so what is read twice is the same.
+    fn switch_stack(&mut self, hit: &Hit<'_>, ran: CodeLabel) -> Asm {
+        if self.request.layout.stacks == 0 {
+            return Ok(());
+        }
+        const END: i32 = 1 << STACK_SHIFT;
+        let [level, levels] = [STACK_LEVEL, STACK_LEVEL * STACK_LEVELS].map(|bytes| bytes as i32);
+        let (top, base) = (hit.temporary, hit.base);
+        let a = &mut self.asm.a;
+        let [full, mut switch] = [(); 2].map(|()| a.create_label());
+        a.mov(GPR64[top], at(R15, BLOCK_STACK))?;
+        a.add(at(top, STACK_USED), level)?;
+        a.mov(GPR64[base], at(top, STACK_USED))?;
+        a.cmp(GPR64[base], levels)?;
+        a.ja(full)?;
+        self.crowded.push((full, top, ran));
+        a.sub(GPR64[top], GPR64[base])?;
+        a.lea(GPR64[top], qword_ptr(GPR64[top] + (END + level - LEVEL_SWITCH as i32)))?;
+        a.lea(GPR64[base], qword_ptr(switch))?;
+        a.mov(qword_ptr(GPR64[top]), GPR64[base])?;
+        a.mov(qword_ptr(GPR64[top] + (LEVEL_SWITCH - LEVEL_POINTER)), rsp)?;
+        a.mov(GPR64[base], rsp)?;
+        a.set_label(&mut switch)?;
+        a.mov(rsp, GPR64[top])?;
+        self.base = base;
+        Ok(())
+    }
+
+    /// Back from there. Only then may others have the level.
+    fn switch_back(&mut self, hit: &Hit<'_>) -> Asm {
+        if self.request.layout.stacks == 0 {
+            return Ok(());
+        }
+        let a = &mut self.asm.a;
+        a.mov(rsp, GPR64[hit.base])?;
+        a.mov(GPR64[hit.temporary], at(R15, BLOCK_STACK))?;
+        a.sub(at(hit.temporary, STACK_USED), STACK_LEVEL as i32)?;
+        self.base = RSP;
+        Ok(())
+    }
+
+    /// So far above the program's stack pointer.
+    pub(super) fn above(&self, offset: i32) -> AsmMemoryOperand {
+        match self.base {
+            RSP => qword_ptr(rsp + (offset + self.pushed)),
+            base => qword_ptr(GPR64[base] + offset),
+        }
+    }
+
     fn go_on(&mut self, mut ran: CodeLabel) -> Asm {
         self.asm.a.set_label(&mut ran)?;
         self.asm.a.zero_bytes()
     }
 
-    /// Last of all: where children count what they do not call.
+    /// Last of all: where children count what they do not call, and others what they have no stack for.
     pub(super) fn count_children(&mut self) -> Asm {
         for [mut child, ran] in core::mem::take(&mut self.children) {
             self.asm.a.set_label(&mut child)?;
+            self.asm.a.inc(at(R15, BLOCK_UNRUN))?;
+            self.asm.a.jmp(ran)?;
+        }
+        for (mut full, stack, ran) in core::mem::take(&mut self.crowded) {
+            self.asm.a.set_label(&mut full)?;
+            self.asm.a.sub(at(stack, STACK_USED), STACK_LEVEL as i32)?;
             self.asm.a.inc(at(R15, BLOCK_UNRUN))?;
             self.asm.a.jmp(ran)?;
         }
@@ -174,7 +246,7 @@ impl Template<'_> {
                 Extra::Entered => self.push_entered(hit)?,
                 Extra::Processor => self.push_processor()?,
                 Extra::Tid => self.push_tid(hit)?,
-                Extra::StackPointer => self.push_address(hit, self.pushed + hit.stack_pointer())?,
+                Extra::StackPointer => self.push_stack_pointer(hit)?,
                 Extra::InstructionPointer => {
                     self.push_constant(Code::Mov_r64_imm64, hit, self.request.site.address)?;
                 }
@@ -221,10 +293,17 @@ impl Template<'_> {
         self.push(hit.temporary)
     }
 
+    /// What that was at the hit.
+    fn push_stack_pointer(&mut self, hit: &Hit<'_>) -> Asm {
+        let was = self.above(hit.stack_pointer());
+        self.asm.a.lea(GPR64[hit.temporary], was)?;
+        self.push(hit.temporary)
+    }
+
     /// At a return it was read when that began. Else loses rax and rdx.
     fn push_time(&mut self, hit: &Hit<'_>) -> Asm {
         if hit.frame.is_none() {
-            let from = qword_ptr(rsp + (hit.at_return(RETURNED_AT) + self.pushed));
+            let from = self.above(hit.at_return(RETURNED_AT));
             self.pushed += 8;
             return self.asm.a.push(from);
         }
@@ -237,7 +316,7 @@ impl Template<'_> {
         if hit.frame.is_some() {
             return self.push_constant(Code::Mov_r32_imm32, hit, 0);
         }
-        let from = qword_ptr(rsp + (hit.at_return(ENTERED_AT) + self.pushed));
+        let from = self.above(hit.at_return(ENTERED_AT));
         self.pushed += 8;
         self.asm.a.push(from)
     }
@@ -262,9 +341,9 @@ impl Template<'_> {
         if run.takes.has(Extra::Registers) {
             for register in BY_DWARF.into_iter().rev() {
                 match hit.saved_at(register) {
-                    _ if register == RSP => self.push_address(hit, self.pushed + hit.stack_pointer())?,
+                    _ if register == RSP => self.push_stack_pointer(hit)?,
                     Some(saved) => {
-                        let from = qword_ptr(rsp + (saved + self.pushed));
+                        let from = self.above(saved);
                         self.pushed += 8;
                         self.asm.a.push(from)?;
                     }
@@ -328,7 +407,8 @@ impl Template<'_> {
     fn put_back_arguments(&mut self, hit: &Hit<'_>, takes: Takes) -> Asm {
         for register in lost_with(takes).filter(|register| ARGUMENTS.contains(register)) {
             if let Some(saved) = hit.saved_at(register) {
-                self.asm.a.mov(GPR64[register], qword_ptr(rsp + (saved + self.pushed)))?;
+                let was = self.above(saved);
+                self.asm.a.mov(GPR64[register], was)?;
             }
         }
         Ok(())
@@ -336,15 +416,14 @@ impl Template<'_> {
 
     /// At a return, what [`Returned`](crate::body::Returned) says.
     fn load_arguments(&mut self, hit: &Hit<'_>) -> Asm {
-        let above = |at: i32| qword_ptr(rsp + (at + self.pushed));
-        let (result, slot) = (above(hit.at_return(1)), hit.stacked.slot + self.pushed);
-        let second = above(hit.at_return(3));
+        let [result, second, slot] =
+            [hit.at_return(1), hit.at_return(3), hit.stacked.slot].map(|at| self.above(at));
         let a = &mut self.asm.a;
         a.mov(rdi, result)?;
         a.mov(rsi, second)?;
-        a.lea(rdx, qword_ptr(rsp + slot))?;
+        a.lea(rdx, slot)?;
         a.movq(rcx, xmm0)?;
-        a.mov(r8, qword_ptr(rsp + slot))
+        a.mov(r8, slot)
     }
 }
 

@@ -60,7 +60,7 @@
 
 use super::{
     emit::{Assembled, Assembler, GPR32, GPR64, at, call_runtime, number::*, unencodable},
-    frame::{Frame, RED_ZONE},
+    frame::{Frame, RED_ZONE, Stacks},
     goroutine,
     liveness::{Liveness, spare},
     narrow::Narrow,
@@ -282,8 +282,12 @@ pub(super) struct Template<'a> {
     pub bits: u32,
     /// Bytes below what a frame has saved.
     pub pushed: i32,
+    /// The register that the program's stack pointer is in: another one than that while bodies are called on a stack of ours.
+    pub base: usize,
     /// Where children come that call no bodies, and where they go on.
     pub children: Vec<[CodeLabel; 2]>,
+    /// Where threads come whose stack for bodies has no level left, the register that its address is in, and where they go on.
+    pub crowded: Vec<(CodeLabel, usize, CodeLabel)>,
     /// The copies of each run of displaced instructions.
     copies: &'a [Relocated; RUNS],
 }
@@ -316,7 +320,8 @@ impl<'a> Template<'a> {
             scarce: label(),
             nearby: label(),
         };
-        Ok(Self { request, copies, asm, labels, return_point, bits, pushed: 0, children: Vec::new() })
+        let (children, crowded) = (Vec::new(), Vec::new());
+        Ok(Self { request, copies, asm, labels, return_point, bits, pushed: 0, base: RSP, children, crowded })
     }
 
     fn finish(self) -> Emitted<(Assembled, Labels)> {
@@ -347,7 +352,7 @@ impl<'a> Template<'a> {
             self.count_nearby(flags)?;
             return self.displaced();
         }
-        let frame = Frame::choose(64, self.request.stack, payload, self.entry_liveness());
+        let frame = Frame::choose(64, Stacks::of(self.request), payload, self.entry_liveness());
         self.ask_for_room(self.labels.scarce)?;
         frame.save(&mut self.asm.a)?;
         self.entry(&frame)?;

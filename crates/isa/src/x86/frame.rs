@@ -9,6 +9,7 @@ use super::{
 };
 use crate::Stack;
 use crate::body::{Extra, Takes};
+use crate::detour::{DetourRequest, Layout};
 use crate::payload::*;
 use alloc::vec::Vec;
 use iced_x86::code_asm::*;
@@ -49,6 +50,42 @@ pub(super) struct Frame {
     push_flags: bool,
 }
 
+/// Which stacks a detour works on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Stacks {
+    /// What it may use of the program's.
+    pub detour: Stack,
+    /// What it calls bodies on.
+    pub bodies: BodyStack,
+}
+
+/// What bodies are called on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum BodyStack {
+    /// The program's stack.
+    Programs,
+    /// One of ours.
+    Own,
+}
+
+impl Stacks {
+    /// Those of a detour.
+    pub fn of(request: &DetourRequest<'_>) -> Self {
+        Self { detour: request.stack, bodies: BodyStack::in_process(request.layout) }
+    }
+
+    /// The program's, of a detour that calls no bodies.
+    pub fn without_bodies(detour: Stack) -> Self {
+        Self { detour, bodies: BodyStack::Programs }
+    }
+}
+
+impl BodyStack {
+    fn in_process(layout: &Layout) -> Self {
+        if layout.stacks == 0 { BodyStack::Programs } else { BodyStack::Own }
+    }
+}
+
 /// When the entry part reads the clock, which takes rax and rdx.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Clock {
@@ -86,7 +123,7 @@ impl Scratch {
 
 impl Frame {
     /// Where bodies are called: their arguments stay where they are, and the block is where they look for it.
-    fn with_bodies(stack: Stack, payload: &Payload, live: Liveness, takes: Takes) -> Self {
+    fn with_bodies(stacks: Stacks, payload: &Payload, live: Liveness, takes: Takes) -> Self {
         let by = payload.followed.map(|followed| followed.way.by());
         let is_kept = |register: usize| by == Some(Identity::Goroutine) && register == GOROUTINE;
         // What all registers were, is told of dead ones, too.
@@ -104,20 +141,22 @@ impl Frame {
         roles.extend(second);
         let [entry, x, y] = [roles[0], roles[1], roles[2]];
         used.extend([R15, entry]);
-        used.extend([x, y].into_iter().take(count.saturating_sub(2)));
+        // The first of them holds the program's stack pointer while bodies run elsewhere.
+        let more = count.saturating_sub(2).max(usize::from(stacks.bodies == BodyStack::Own));
+        used.extend([x, y].into_iter().take(more));
         let push_flags = flags_in_rax && used.contains(&RAX);
         let mut saved: Vec<_> = used.into_iter().filter(|&register| !dead(register)).collect();
         if flags_in_rax && !dead(RAX) && !saved.contains(&RAX) {
             saved.push(RAX);
         }
-        let red_zone = red_zone(64, stack);
+        let red_zone = red_zone(64, stacks.detour);
         Self { bits: 64, entry, block: R15, x, y, saved, red_zone, keep_flags: flags_in_rax, push_flags }
     }
 
     /// Chooses dead registers first; what is not dead is saved.
-    pub fn choose(bits: u32, stack: Stack, payload: &Payload, live: Liveness) -> Self {
+    pub fn choose(bits: u32, stacks: Stacks, payload: &Payload, live: Liveness) -> Self {
         if let (Some(takes), 64) = (payload.runs_at_entry(), bits) {
-            return Self::with_bodies(stack, payload, live, takes);
+            return Self::with_bodies(stacks, payload, live, takes);
         }
         // What names a goroutine's call is read while others are in use, and liveness knows nothing of that.
         let by = payload.followed.map(|followed| followed.way.by());
@@ -145,7 +184,7 @@ impl Frame {
         if keep_flags && !dead(RAX) && !saved.contains(&RAX) {
             saved.push(RAX);
         }
-        let red_zone = red_zone(bits, stack);
+        let red_zone = red_zone(bits, stacks.detour);
         Self { bits, entry, block, x, y, saved, red_zone, keep_flags, push_flags }
     }
 

@@ -4,6 +4,10 @@
 //! routines. What else is done to the stack pointer, and a register that functions keep for their callers between a
 //! write and the pop that restores it, make a place unknown to unwinders. It is followed where registers and the flags were saved.
 //!
+//! Where a detour switches to a stack of ours, by a `mov` to the stack pointer, depths and what is saved begin anew, until another one switches
+//! back. A handler that is shown what that stands for is led to the instruction that has switched. What was pushed there counts as saved
+//! and lost: between the switches the detour loses no other registers.
+//!
 //! The code of bodies ([`crate::body`]) is a compiler's, and followed in the same way; that saves with `mov`, and has a frame pointer.
 
 use super::decode::{decoder, is_write};
@@ -30,6 +34,13 @@ struct State {
     flags_in_rax: u8,
     /// As `depth`, of where rbp points to, if it was made a frame pointer.
     frame: Option<i32>,
+}
+
+/// What is known before an instruction: of the stack it is on, and, if that is one of ours, of the program's.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Known {
+    here: State,
+    below: Option<State>,
 }
 
 const FLAGS: u16 = 1 << SAVED_FLAGS;
@@ -67,10 +78,7 @@ pub(super) fn points(
     let mut walk =
         Walk { code, bits, skip, states: BTreeMap::new(), ends: BTreeMap::new(), left: Vec::new() };
     for &(offset, place) in roots {
-        walk.arrive(
-            offset,
-            State { place, depth: Some(0), lost: 0, pushed: [0; 16], flags_in_rax: 0, frame: None },
-        );
+        walk.arrive(offset, Known { here: State::at(place), below: None });
     }
     let mut info = InstructionInfoFactory::new();
     while let Some(offset) = walk.left.pop() {
@@ -78,7 +86,7 @@ pub(super) fn points(
     }
     let mut points = Vec::new();
     let mut end = 0;
-    for (&offset, state) in &walk.states {
+    for (&offset, Known { here: state, .. }) in &walk.states {
         if offset > end {
             points.push(Point::unknown(end));
         }
@@ -158,7 +166,7 @@ struct Walk<'c> {
     code: &'c [u8],
     bits: u32,
     skip: &'c [Range<u32>],
-    states: BTreeMap<u32, State>,
+    states: BTreeMap<u32, Known>,
     ends: BTreeMap<u32, u32>,
     left: Vec<u32>,
 }
@@ -168,69 +176,124 @@ impl Walk<'_> {
         self.skip.iter().any(|skip| skip.contains(&offset))
     }
 
-    /// Notes that `offset` may be reached in `state`.
-    fn arrive(&mut self, offset: u32, state: State) {
+    /// Notes that `offset` may be reached with this `known`.
+    fn arrive(&mut self, offset: u32, known: Known) {
         if self.is_skipped(offset) {
             return;
         }
-        let merged = match self.states.get(&offset) {
-            None => state,
-            Some(known) => State {
-                place: known.place,
-                depth: known.depth.filter(|_| known.place == state.place && known.depth == state.depth),
-                lost: known.lost | state.lost,
-                pushed: array::from_fn(|register| match (known.pushed[register], state.pushed[register]) {
-                    (one, other) if one == other => one,
-                    _ => 0,
-                }),
-                flags_in_rax: if known.flags_in_rax == state.flags_in_rax { known.flags_in_rax } else { 0 },
-                frame: known.frame.filter(|_| known.frame == state.frame),
-            },
-        };
+        let merged = self.states.get(&offset).map_or(known, |before| before.merged(&known));
         if self.states.insert(offset, merged) != Some(merged) {
             self.left.push(offset);
         }
     }
 
     fn pass(&mut self, offset: u32, info: &mut InstructionInfoFactory) {
-        let Some(&state) = self.states.get(&offset) else { return };
+        let Some(&known) = self.states.get(&offset) else { return };
         let instruction = decoder(self.bits, &self.code[offset as usize..], u64::from(offset)).decode();
         let end = offset + instruction.len() as u32;
         self.ends.insert(offset, end);
+        if switches(&instruction)
+            && let Some((at_switch, after)) = known.switched()
+        {
+            self.states.insert(offset, at_switch);
+            self.arrive(end, after);
+            return;
+        }
+        let state = known.here;
         let after = state.after(&instruction, info);
+        let go = |state: State| Known { here: state, ..known };
         // Addresses count from the start of the code here.
         let inside = |target: &u32| (*target as usize) < self.code.len();
         let target = u32::try_from(instruction.near_branch_target()).ok().filter(inside);
         match instruction.flow_control() {
             _ if matches!(instruction.mnemonic(), Mnemonic::Syscall | Mnemonic::Int) => {
                 // It says what came of it in rax.
-                self.arrive(end, State { lost: after.lost | 1, ..after });
+                self.arrive(end, go(State { lost: after.lost | 1, ..after }));
             }
-            FlowControl::Next => self.arrive(end, after),
+            FlowControl::Next => self.arrive(end, go(after)),
             FlowControl::ConditionalBranch => {
-                self.arrive(end, after);
-                target.into_iter().for_each(|target| self.arrive(target, after));
+                self.arrive(end, go(after));
+                target.into_iter().for_each(|target| self.arrive(target, go(after)));
             }
             FlowControl::UnconditionalBranch => {
-                target.into_iter().for_each(|target| self.arrive(target, after))
+                target.into_iter().for_each(|target| self.arrive(target, go(after)))
             }
             // The displaced code is called where the call is followed, and comes back at the return point.
             FlowControl::Call if target.is_none_or(|target| !self.is_skipped(target)) => {
-                self.arrive(end, state.behind_routine(self.bits));
+                self.arrive(end, go(state.behind_routine(self.bits)));
             }
             // Bodies keep all registers, and so do their routines. Others are called by way of r11.
             FlowControl::IndirectCall
                 if state.place == Place::Body || instruction.op0_register() != Register::R11 =>
             {
-                self.arrive(end, State { lost: state.lost | FLAGS, ..state });
+                self.arrive(end, go(State { lost: state.lost | FLAGS, ..state }));
             }
-            FlowControl::IndirectCall => self.arrive(end, state.behind_routine(self.bits)),
+            FlowControl::IndirectCall => self.arrive(end, go(state.behind_routine(self.bits))),
             _ => {}
         }
     }
 }
 
+/// Whether an instruction goes to another stack: compilers of bodies move the stack pointer by rbp only.
+fn switches(instruction: &Instruction) -> bool {
+    instruction.mnemonic() == Mnemonic::Mov
+        && instruction.op0_register() == Register::RSP
+        && instruction.op1_kind() == OpKind::Register
+}
+
+impl Known {
+    fn merged(&self, other: &Known) -> Known {
+        let below = match (self.below, other.below) {
+            (Some(one), Some(other)) => Some(one.merged(&other)),
+            // Never: what is on one stack by one way is so by all.
+            (one, other) => one.or(other),
+        };
+        Known { here: self.here.merged(&other.here), below }
+    }
+
+    /// What is known at an instruction that goes to the other stack, and behind it; `None` where a body moves its own stack pointer.
+    fn switched(&self) -> Option<(Known, Known)> {
+        let Known { here, below } = *self;
+        match (here.place, below) {
+            (Place::Body, _) => None,
+            (Place::Switched, Some(program)) => {
+                let here = State { lost: program.lost | here.lost, ..program };
+                Some((*self, Known { here, below: None }))
+            }
+            _ => {
+                let saved = (0..16).filter(|&number| here.pushed[number] != 0);
+                let lost = saved.fold(here.lost, |lost, number| lost | 1 << number);
+                // Where rax is not needed for the flags, what follows may overwrite it.
+                let in_rax = if here.pushed[SAVED_FLAGS] == 0 { here.flags_in_rax } else { 0 };
+                let here = State { lost, flags_in_rax: in_rax, ..here };
+                let known = Known { here: State::at(Place::Switched), below: Some(here) };
+                Some((Known { here, below: None }, known))
+            }
+        }
+    }
+}
+
 impl State {
+    /// At a place, with nothing done.
+    fn at(place: Place) -> State {
+        State { place, depth: Some(0), lost: 0, pushed: [0; 16], flags_in_rax: 0, frame: None }
+    }
+
+    /// What is known whichever of two it is.
+    fn merged(&self, other: &State) -> State {
+        State {
+            place: self.place,
+            depth: self.depth.filter(|_| self.place == other.place && self.depth == other.depth),
+            lost: self.lost | other.lost,
+            pushed: array::from_fn(|register| match (self.pushed[register], other.pushed[register]) {
+                (one, other) if one == other => one,
+                _ => 0,
+            }),
+            flags_in_rax: if self.flags_in_rax == other.flags_in_rax { self.flags_in_rax } else { 0 },
+            frame: self.frame.filter(|_| self.frame == other.frame),
+        }
+    }
+
     fn after(self, instruction: &Instruction, info: &mut InstructionInfoFactory) -> State {
         let mut after = self;
         let is_sp = |register: Register| register.full_register() == Register::RSP;
@@ -286,6 +349,8 @@ impl State {
         match self.place {
             // Nothing of the detour's is dead to who calls a body.
             Place::Body => all.into_iter().all(is_saved).then_some(self.place),
+            // What it loses was saved ahead of the switch.
+            Place::Switched => Some(self.place),
             place if self.lost & kept == 0 => Some(place),
             place => {
                 let mut kept = all.filter(|number| kept & 1 << number != 0);

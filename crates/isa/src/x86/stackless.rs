@@ -7,7 +7,7 @@
 //! (`src/cmd/compile/abi-internal.md` of Go).
 
 use super::detour::{Asm, Template};
-use super::frame::{Frame, restore_flags};
+use super::frame::{Frame, Stacks, restore_flags};
 use super::liveness::Liveness;
 use super::sharing::starts_threads;
 use crate::Stack;
@@ -41,7 +41,7 @@ pub(super) fn stackless(payload: &Payload, stack: Stack, code: &[u8], live: Live
         return None;
     }
     let has_own = || stack == Stack::NoneInGo || !starts_threads(code);
-    if !Frame::choose(64, stack, payload, live).uses_stack() && has_own() {
+    if !Frame::choose(64, Stacks::without_bodies(stack), payload, live).uses_stack() && has_own() {
         return Some(Stackless::Own);
     }
     let flags = match stack {

@@ -175,12 +175,13 @@ impl Template<'_> {
     }
 
     pub(super) fn fetch_register(&mut self, frame: &Frame, to: usize, register: usize) -> Asm {
-        let pushed = self.pushed;
+        let [was, saved] =
+            [Some(frame.depth()), frame.saved_at(register)].map(|at| at.map(|at| self.above(at)));
         let a = &mut self.asm.a;
-        match frame.saved_place(register) {
-            _ if register == RSP => a.lea(GPR64[to], qword_ptr(rsp + (frame.depth() + pushed))),
-            Some(saved) => a.mov(GPR64[to], saved + pushed),
-            None => a.mov(GPR64[to], GPR64[register]),
+        match (was, saved) {
+            (Some(was), _) if register == RSP => a.lea(GPR64[to], was),
+            (_, Some(saved)) => a.mov(GPR64[to], saved),
+            (_, None) => a.mov(GPR64[to], GPR64[register]),
         }
     }
 

@@ -12,7 +12,7 @@
 use super::{
     decode::decoder,
     detour::detour,
-    frame::Frame,
+    frame::{Frame, Stacks},
     liveness::Liveness,
     pieces::{Pieces, RUNS, parts},
     relocate::Relocated,
@@ -58,7 +58,7 @@ pub(crate) struct Shape {
     lengths: [usize; RUNS],
     /// How far behind the start of the patch the second and the third run begin.
     begin: [u8; 2],
-    stack: Stack,
+    stacks: Stacks,
     bodies: Bodies,
 }
 
@@ -98,7 +98,7 @@ pub(crate) struct Sketch {
     kinds: u64,
     lengths: [usize; RUNS],
     begin: [u8; 2],
-    stack: Stack,
+    stacks: Stacks,
     bodies: Bodies,
 }
 
@@ -112,14 +112,21 @@ impl Sketch {
         // Where exactly it will come to lie makes no difference, or filling in finds that it does.
         let lengths = moved_to(request, [0; RUNS])?.map(|moved| moved.code.len());
         let [ahead, probed, _] = parts(request).map(|part| part.displaced.length);
-        Some(Self { spare, kinds, lengths, begin: [ahead, ahead + probed], stack: request.stack, bodies })
+        Some(Self {
+            spare,
+            kinds,
+            lengths,
+            begin: [ahead, ahead + probed],
+            stacks: Stacks::of(request),
+            bodies,
+        })
     }
 
     /// `payload`: that of the request that it is of.
     pub fn shape(&self, payload: &Payload) -> Shape {
-        let frame = Frame::choose(64, self.stack, payload, self.spare);
-        let Self { kinds, lengths, begin, stack, bodies, .. } = *self;
-        Shape { frame, kinds, lengths, begin, stack, bodies }
+        let frame = Frame::choose(64, self.stacks, payload, self.spare);
+        let Self { kinds, lengths, begin, stacks, bodies, .. } = *self;
+        Shape { frame, kinds, lengths, begin, stacks, bodies }
     }
 }
 

@@ -120,6 +120,7 @@ fn boosted_slots_end_in_a_branch_back() {
         signals: None,
         gate: 0,
         near: 0,
+        stacks: 0,
     };
     for (name, word, slot) in [
         ("mflr r0", 0x7c08_02a6_u32, &[0x7c08_02a6_u32, 0x4bff_f000][..]),
@@ -321,6 +322,7 @@ fn some_layout() -> impl Strategy<Value = Layout> {
             signals: None,
             gate: 0,
             near: 0,
+            stacks: 0,
         },
     )
 }

@@ -59,6 +59,7 @@ fn layout(thread_bits: u32, return_bits: u32, block_count: u32) -> Layout {
         signals: None,
         gate: 0,
         near: 0,
+        stacks: 0,
     }
 }
 

@@ -55,6 +55,7 @@ pub fn layout(return_bits: u32) -> Layout {
         signals: None,
         gate: 0,
         near: 0,
+        stacks: 0,
     }
 }
 

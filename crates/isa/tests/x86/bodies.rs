@@ -176,6 +176,12 @@ fn run(takes: Takes, site: u32) -> Run<'static> {
     Run { body: BODY, takes, frame: FRAME, vectors: false, site, operands }
 }
 
+/// One in which bodies run on the program's stack or on their own, in a program that is known or not.
+fn some_layout(random: &mut Random) -> Layout {
+    let layout = layout(random.next().is_multiple_of(2));
+    if random.next().is_multiple_of(2) { with_stacks(layout) } else { layout }
+}
+
 /// The numbers of the registers in DWARF's order.
 const BY_DWARF: [usize; 16] = [0, 2, 1, 3, 6, 7, 5, 4, 8, 9, 10, 11, 12, 13, 14, 15];
 
@@ -247,7 +253,7 @@ fn run_both(machine: &Machine, probes: &[&Probed<'_>], thread: u64, start: &Stat
     assert_eq!(found.0.1.registers, expected.0.1.registers, "{context}");
     assert_eq!(found.0.1.flags, expected.0.1.flags, "{context}");
     assert!(found == expected, "{context}: vectors or stack");
-    assert_eq!(machine.open_calls(), 0, "{context}");
+    assert_eq!([machine.open_calls() as u64, machine.stacks_in_use()], [0; 2], "{context}");
     let below = machine.read(SLOT - 2048, 2048);
     let mut words = below.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
     // Those of the body and its routine lead nowhere: `reach` of the engine knows. An operand may be any number.
@@ -278,7 +284,7 @@ fn a_body_at_an_entry_finds_what_it_is_told_and_the_program_everything_as_it_was
             for (entry, at_return) in lists {
                 for runs in [&both[..1], &both[..]] {
                     machine.forget();
-                    let layout = layout(random.next().is_multiple_of(2));
+                    let layout = some_layout(&mut random);
                     let code = [prologue, epilogue, &[0xc3][..]].concat();
                     let followed = at_return.map(|steps| Followed { lost: LOST, steps, way: Way::Paired });
                     let payload = Payload { entry, followed, ..Payload::default() };
@@ -347,7 +353,7 @@ fn a_body_at_a_return_finds_what_it_is_told_and_the_program_everything_as_it_was
         for &(name, prologue, epilogue) in PROLOGUES {
             for (steps, entry) in at_returns(takes).into_iter().zip([0, 1, 2, 0]) {
                 machine.forget();
-                let layout = layout(random.next().is_multiple_of(2));
+                let layout = some_layout(&mut random);
                 let code = [prologue, epilogue, &[0xc3][..]].concat();
                 machine.write(FUNCTION, &code);
                 let followed = Some(Followed { lost: LOST, steps, way: Way::Paired });
@@ -415,7 +421,7 @@ fn so_it_is_where_calls_are_noted_and_exits_call_bodies() {
             code.resize(code.len() + 7, 0xcc);
             for steps in at_returns(takes) {
                 machine.forget();
-                let layout = layout(random.next().is_multiple_of(2));
+                let layout = some_layout(&mut random);
                 let runs = Runs { entry: &[], at_return: &runs };
                 let by = (Identity::Slot, Stack::Enough);
                 let both = noted(&machine, (&code, exit), by, &layout, steps, runs);
@@ -491,7 +497,7 @@ fn w1_at_every_instruction_of_a_body_a_handler_is_shown_the_programs_registers()
             for (entry, steps) in
                 [(true, None), (false, Some(at_returns(takes)[0])), (true, Some(at_returns(takes)[2]))]
             {
-                let layout = layout(random.next().is_multiple_of(2));
+                let layout = some_layout(&mut random);
                 machine.write(FUNCTION, &code);
                 let at_entry = if entry { &runs[..] } else { &[] };
                 let at_return = if steps.is_some() { &runs[..1] } else { &[] };
@@ -520,14 +526,30 @@ fn r4_bodies_run_where_goroutines_have_room_for_them() {
     code.resize(code.len() + 7, 0xcc);
     let runs = Runs { entry: &runs, at_return: &runs };
     let steps = Steps::of([ReturnStep::Run(takes)]);
+    for (layout, bounds) in
+        [(layout(true), u64::from(FRAME)..1024), (with_stacks(layout(true)), 128..FRAME.into())]
+    {
+        let least = least_room(&machine, &mut random, &code, &layout, steps, runs);
+        assert!(bounds.contains(&least), "{least}");
+    }
+}
+
+/// How much has to be left of a goroutine's stack for bodies to be called; with less they are not, and that is counted.
+fn least_room(
+    machine: &Machine,
+    random: &mut Random,
+    code: &[u8],
+    layout: &Layout,
+    steps: Steps<ReturnStep>,
+    runs: Runs<'_>,
+) -> u64 {
     let mut least = None;
     for room in (64..2048).step_by(8) {
         machine.forget();
-        let layout = layout(true);
         let by = (Identity::Goroutine, Stack::AskedInGo);
-        let both = noted(&machine, (&code, 10), by, &layout, steps, runs);
-        let mut start = machine.random(&mut random);
-        start.registers[14] = goroutine(&machine, 1, SLOT + 4096);
+        let both = noted(machine, (code, 10), by, layout, steps, runs);
+        let mut start = machine.random(random);
+        start.registers[14] = goroutine(machine, 1, SLOT + 4096);
         machine.set(start.registers[14], SLOT - room);
         machine.set(SLOT, EXIT);
         let below = machine.read(SLOT - 4096, (4096 - room) as usize);
@@ -543,6 +565,40 @@ fn r4_bodies_run_where_goroutines_have_room_for_them() {
             other => panic!("{room}: {other:?}"),
         }
     }
-    let least = least.expect("room");
-    assert!((u64::from(FRAME)..1024).contains(&least), "{least}");
+    least.expect("room")
+}
+
+#[test]
+fn a_hit_that_finds_no_level_of_its_stack_free_calls_no_bodies_and_is_counted() {
+    let Some(machine) = Machine::new() else { return };
+    let mut random = Random(67);
+    let takes = Takes::of(&[Extra::Registers]);
+    put(&machine, takes);
+    let runs = [run(takes, 1)];
+    let code = [0x0f, 0x1f, 0x44, 0, 0, 0xc3];
+    machine.write(FUNCTION, &code);
+    let steps = Steps::of([ReturnStep::Run(takes)]);
+    let followed = Some(Followed { lost: LOST, steps, way: Way::Paired });
+    let payload = Payload { entry: Steps::of([EntryStep::Run(takes)]), followed, ..Payload::default() };
+    let called = Runs { entry: &runs, at_return: &runs };
+    let layout = with_stacks(layout(true));
+    let place = ((FUNCTION, FUNCTION), (detour_at(0), Stack::Enough));
+    let probed = Probed::calling(&machine, &code, place.0, place.1, &layout, payload, called);
+    for level in 0..=STACK_LEVELS {
+        machine.forget();
+        let used = u64::from(level * STACK_LEVEL);
+        // The first hit has the thread claim its block.
+        for round in 1..=2 {
+            let start = machine.random(&mut random);
+            machine.set(SLOT, EXIT);
+            probed.arm();
+            let (exit, end) = machine.run(Machine::thread(1), &start);
+            probed.disarm();
+            assert_eq!((exit, end.registers[4]), (1, SLOT + 8), "{level}");
+            let told = if round == 1 || level < STACK_LEVELS { [2 * round, 0] } else { [2, 2] };
+            assert_eq!([CALLED, BLOCK_UNRUN].map(|counter| machine.sum(counter)), told, "{level}");
+            assert_eq!(machine.stacks_in_use(), if round == 1 { 0 } else { used }, "{level}");
+            machine.set(machine.block(1, BLOCK_STACK) + u64::from(STACK_USED), used);
+        }
+    }
 }

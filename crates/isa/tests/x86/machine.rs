@@ -24,6 +24,9 @@ const STACK_SIZE: u64 = 0x10_0000;
 pub const TLS: u64 = 0x7600_0000;
 const THREADS: u64 = 0x7700_0000;
 const RETURNS: u64 = 0x7800_0000;
+/// Stacks for bodies.
+const STACKS: u64 = 0x7900_0000;
+const STACKS_SIZE: u64 = (BLOCK_COUNT as u64) << STACK_SHIFT;
 const REGION: u64 = 0x7a00_0000;
 const BLOCKS: u64 = REGION + 0x1000;
 const STRIDE: u64 = 0x8000;
@@ -66,7 +69,13 @@ pub const fn layout(self_pointer: bool) -> Layout {
         signals: None,
         gate: 0,
         near: BLOCKS,
+        stacks: 0,
     }
+}
+
+/// The same where bodies run on stacks of their own.
+pub const fn with_stacks(layout: Layout) -> Layout {
+    Layout { stacks: STACKS, ..layout }
 }
 
 /// General registers by number, flags, and the vector, mask and x87 state.
@@ -154,6 +163,8 @@ impl Machine {
             (TLS, 0x10_0000),
             (THREADS, 0x2000),
             (RETURNS, RETURNS_SIZE),
+            // What lies above a stack pointer can be read.
+            (STACKS, STACKS_SIZE + 0x1000),
             (REGION, 0x10_0000),
         ] {
             // SAFETY: nothing of this process is at these low addresses, or the flag makes mmap fail; a second call
@@ -177,9 +188,17 @@ impl Machine {
         Some(machine)
     }
 
+    /// How much is in use of all stacks for bodies.
+    pub fn stacks_in_use(&self) -> u64 {
+        let used = |number: u64| STACKS + (number << STACK_SHIFT) + u64::from(STACK_USED);
+        (0..u64::from(BLOCK_COUNT)).map(|number| self.get(used(number))).sum()
+    }
+
     /// Makes the probe memory new.
     pub fn forget(&self) {
-        for (address, size) in [(THREADS, 0x2000), (RETURNS, RETURNS_SIZE), (REGION, 0x4_0000)] {
+        for (address, size) in
+            [(THREADS, 0x2000), (RETURNS, RETURNS_SIZE), (STACKS, STACKS_SIZE), (REGION, 0x4_0000)]
+        {
             // SAFETY: pages of this object, private and anonymous: they are zero again.
             unsafe { libc::madvise(address as *mut _, size as usize, libc::MADV_DONTNEED) };
         }

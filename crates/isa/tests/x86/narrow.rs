@@ -45,6 +45,7 @@ const LAYOUT: Layout = Layout {
     signals: None,
     gate: 0,
     near: 0,
+    stacks: 0,
 };
 
 /// Functions whose entries leave none, some and all of registers and flags free.

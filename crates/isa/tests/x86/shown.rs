@@ -83,10 +83,11 @@ fn shown(told: &Told, step: &Step) -> Option<Shown> {
             Place::Site(behind) | Place::SiteForHandlers(behind) => {
                 shown.ip = Some(site + u64::from(behind));
             }
+            Place::Switched => (ip, sp) = (step.word(at), step.word(at + 8)),
             Place::Caller | Place::CallerForHandlers => shown.ip = Some(EXIT),
         }
         shown.registers[4] = Some(at);
-        if !matches!(place, Place::Routine | Place::Body) {
+        if !matches!(place, Place::Routine | Place::Body | Place::Switched) {
             return Some(shown);
         }
     }

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Words from the stack pointer on that are kept of each step.
 const WORDS: usize = 192;
+/// Where the words of the program's stack begin that are kept, too: below what detours push there.
+const PROGRAM: u64 = SLOT - 512;
 /// The most steps of a run.
 const MOST: usize = 4096;
 pub const TRAP_FLAG: u64 = 1 << 8;
@@ -20,16 +22,18 @@ pub struct Step {
     /// The lower half of the register.
     pub xmm15: u64,
     stack: [u64; WORDS],
+    /// Those of the program's, where that is another one.
+    program: [u64; WORDS],
 }
 
 impl Step {
     /// A word of the stack.
     pub fn word(&self, address: u64) -> u64 {
-        let index = address.wrapping_sub(self.registers[4]) / 8;
-        *self
-            .stack
-            .get(index as usize)
-            .unwrap_or_else(|| panic!("{address:#x} from {:#x}", self.registers[4]))
+        let (at, stack) = match address.wrapping_sub(PROGRAM) / 8 {
+            at if at < WORDS as u64 => (at, &self.program),
+            _ => (address.wrapping_sub(self.registers[4]) / 8, &self.stack),
+        };
+        *stack.get(at as usize).unwrap_or_else(|| panic!("{address:#x} from {:#x}", self.registers[4]))
     }
 }
 
@@ -40,7 +44,7 @@ struct Shared<T>(UnsafeCell<T>);
 unsafe impl<T> Sync for Shared<T> {}
 
 static STEPS: Shared<[Step; MOST]> = Shared(UnsafeCell::new(
-    [Step { ip: 0, registers: [0; 16], flags: 0, xmm15: 0, stack: [0; WORDS] }; MOST],
+    [Step { ip: 0, registers: [0; 16], flags: 0, xmm15: 0, stack: [0; WORDS], program: [0; WORDS] }; MOST],
 ));
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 
@@ -68,6 +72,10 @@ pub fn stepped(context: &mut libc::mcontext_t) {
     for (index, word) in step.stack.iter_mut().enumerate() {
         // SAFETY: code under test runs on the machine's stack, far from its ends.
         *word = unsafe { ((step.registers[4] + 8 * index as u64) as *const u64).read() };
+    }
+    for (index, word) in step.program.iter_mut().enumerate() {
+        // SAFETY: as above.
+        *word = unsafe { ((PROGRAM + 8 * index as u64) as *const u64).read() };
     }
     TAKEN.store(taken + 1, Ordering::Relaxed);
 }

@@ -1,7 +1,7 @@
 //! Arguments at returns.
 //!
 //! At a return the argument registers hold something else. What a body at a return asks of the entry is kept there: an implied body at
-//! the entry puts it in a map of its own, by the address of the call's stack frame, and the body at the return takes it out again.
+//! the entry puts it in a map of its own, by what names the call, and the body at the return takes it out again.
 
 use crate::check::tree::{self, Kind};
 use crate::ir::{
@@ -57,7 +57,7 @@ pub fn take(map: MapId, at: u32, found: LocalId) -> Vec<Statement> {
     let frame = Statement::Store {
         to: key.clone(),
         as_: Width::Unsigned(8),
-        value: Expression::Context(Context::Frame),
+        value: Expression::Context(Context::Call),
     };
     vec![
         frame,
@@ -71,6 +71,6 @@ fn frame() -> Statement {
     Statement::Store {
         to: Place::Scratch(0),
         as_: Width::Unsigned(8),
-        value: Expression::Context(Context::Frame),
+        value: Expression::Context(Context::Call),
     }
 }

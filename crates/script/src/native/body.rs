@@ -4,7 +4,7 @@ use super::emit::{At, Base, Emit, Piece, Workshop};
 use super::layout::{MapCode, SMALL_SCRATCH, scratch_of};
 use super::routines::{Registry, Routine};
 use super::stacks::{ARRIVING, BY_FRAMES, START_WORDS, Start};
-use super::{Common, Moment, Refusal};
+use super::{Abi, Common, Moment, Refusal};
 use crate::ir::*;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{F32, F64, I32, I64};
@@ -14,13 +14,20 @@ use trapless_isa::body::{Extra, Returned, Takes};
 use trapless_isa::passed::{MEMORY, MOST_PASSED, Number, SIZE, Wanted};
 use trapless_wire::{SCRATCH_HEAD, SCRATCH_LEVELS, THREAD_LEVEL, THREAD_NO_SCRATCH, THREAD_OUT_OF_FUEL};
 
+/// At what kind of hit a body runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Hit {
+    pub(super) moment: Moment,
+    pub(super) abi: Abi,
+}
+
 /// A body that is being made.
 pub(super) struct Maker<'a, 'e> {
     pub(super) e: &'a mut Emit<'e>,
     pub(super) common: &'a Common<'a>,
     pub(super) registry: &'a mut Registry,
     pub(super) id: BodyId,
-    pub(super) moment: Moment,
+    pub(super) at: Hit,
     /// What it is called with: the registers of arguments, then the extras.
     pub(super) arguments: &'a [Value],
     pub(super) takes: Takes,
@@ -39,10 +46,11 @@ pub(super) struct Maker<'a, 'e> {
 }
 
 /// What a body takes beside its arguments.
-fn takes(common: &Common<'_>, code: &[Statement], moment: Moment) -> Takes {
+fn takes(common: &Common<'_>, code: &[Statement], at: Hit) -> Takes {
+    let moment = at.moment;
     let mut takes = Takes::NONE;
     each_context(code, &mut |what| {
-        takes = takes.or(extras_of(common, what, moment));
+        takes = takes.or(extras_of(common, what, at));
     });
     each_statement(code, &mut |statement| match statement {
         Statement::Read { .. } | Statement::ReadBytes { .. } | Statement::ReadString { .. } => {
@@ -89,10 +97,21 @@ fn wanted_of(body: &Body, into: LocalId, argument: u8) -> Wanted {
     Wanted { argument, number }
 }
 
+/// The last of the function's arguments that a body asks for.
+pub(super) fn last_argument(program: &Program, id: BodyId) -> Option<u8> {
+    let mut last = None;
+    each_context(&program.bodies.get(id.0 as usize)?.code, &mut |what| {
+        if let Context::Argument(number) = what {
+            last = last.max(Some(number));
+        }
+    });
+    last
+}
+
 /// By which extras a value of the hit is told.
-fn extras_of(common: &Common<'_>, what: Context, moment: Moment) -> Takes {
-    let convention = common.convention;
-    let argument = super::expressions::argument_of(convention, what, moment);
+fn extras_of(common: &Common<'_>, what: Context, at: Hit) -> Takes {
+    let (convention, moment) = (common.convention, at.moment);
+    let argument = super::expressions::argument_of(convention, what, at);
     let extra = match what {
         Context::Site => Extra::Site,
         Context::Duration if moment == Moment::Return => return Takes::of(&[Extra::Time, Extra::Entered]),
@@ -100,11 +119,19 @@ fn extras_of(common: &Common<'_>, what: Context, moment: Moment) -> Takes {
         Context::Cpu | Context::NumaNode => Extra::Processor,
         Context::Tid => Extra::Tid,
         Context::InstructionPointer => Extra::InstructionPointer,
+        Context::Call if at.abi == Abi::Go => {
+            let slot = if moment == Moment::Return { Takes::NONE } else { Extra::StackPointer.into() };
+            return slot.with(Extra::Registers);
+        }
         Context::ReturnAddress if moment != Moment::Return && convention.link.is_some() => Extra::Registers,
-        Context::ReturnAddress | Context::Frame if moment != Moment::Return => Extra::StackPointer,
+        Context::ReturnAddress | Context::Frame | Context::Call if moment != Moment::Return => {
+            Extra::StackPointer
+        }
         Context::FloatRegister(number) if number != 0 || moment != Moment::Return => Extra::Floats,
         Context::Register(number) if number == convention.stack_pointer => Extra::StackPointer,
-        Context::Argument(_) | Context::Register(_) if argument.is_none() => Extra::Registers,
+        Context::Argument(_) | Context::Register(_) | Context::SecondResult if argument.is_none() => {
+            Extra::Registers
+        }
         _ => return Takes::NONE,
     };
     extra.into()
@@ -116,10 +143,10 @@ pub(super) fn compile(
     common: &Common<'_>,
     registry: &mut Registry,
     id: BodyId,
-    moment: Moment,
+    at: Hit,
 ) -> Result<Piece, Refusal> {
     let body = common.program.bodies.get(id.0 as usize).ok_or(Refusal::NoBody(id))?;
-    let (takes, operands) = (takes(common, &body.code, moment), operands(body));
+    let (takes, operands) = (takes(common, &body.code, at), operands(body));
     if operands.len() > MOST_PASSED {
         return Err(Refusal::Missing(
             "room for an argument both as an integer and as a floating-point number",
@@ -149,7 +176,7 @@ pub(super) fn compile(
             common,
             registry,
             id,
-            moment,
+            at,
             arguments,
             takes,
             operands: &operands,
@@ -437,7 +464,7 @@ impl Maker<'_, '_> {
         let tid = self.extra(Extra::Tid)?;
         let start = self.e.slot(8 * START_WORDS);
         let (mut pc, mut slot) = (None, self.e.int(0));
-        if self.moment == Moment::Return {
+        if self.at.moment == Moment::Return {
             pc = self.arguments.get(Returned::ReturnAddress as usize).copied();
             slot = self.arguments.get(Returned::Slot as usize).copied().unwrap_or(slot);
         }
@@ -466,7 +493,7 @@ impl Maker<'_, '_> {
         if by == StackWalk::FramePointers {
             wanted |= BY_FRAMES;
         }
-        if self.moment == Moment::Entry {
+        if self.at.moment == Moment::Entry {
             wanted |= ARRIVING;
         }
         let (wanted, start) = (self.e.int(wanted), self.e.pointer(start));

@@ -1,23 +1,25 @@
 //! Expressions and places.
 
-use super::body::Maker;
+use super::body::{Hit, Maker};
 use super::emit::At;
-use super::{Moment, Refusal};
+use super::{Abi, Moment, Refusal};
 use crate::ir::*;
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use cranelift_codegen::ir::types::{F32, F64, I8, I16, I32, I64};
 use cranelift_codegen::ir::{InstBuilder, Type, Value};
-use trapless_isa::body::{Convention, Extra, Returned};
-use trapless_isa::detour::BLOCK_OWNER;
+use trapless_isa::body::{ARGUMENTS_IN_GO, Convention, Extra, GOROUTINE, Returned};
+use trapless_isa::detour::{BLOCK_OWNER, GOROUTINE_FACTOR, GOROUTINE_STACK_END};
 use trapless_wire::{
     Clock, SCRIPT_BEGAN, SCRIPT_CGROUP, SCRIPT_GID, SCRIPT_PARENT, SCRIPT_PID, SCRIPT_PROCESSORS,
     SCRIPT_SEED, SCRIPT_SYMBOLS, SCRIPT_UID, THREAD_RANDOM,
 };
 
 /// In which of the registers of arguments a value of the hit is.
-pub(super) fn argument_of(convention: &Convention, what: Context, moment: Moment) -> Option<usize> {
+pub(super) fn argument_of(convention: &Convention, what: Context, at: Hit) -> Option<usize> {
     let at_return = |returned: Returned| Some(returned as usize);
-    match (what, moment) {
+    match (what, at.moment) {
+        // They are in registers that bodies are not told of by these.
+        (Context::Argument(_) | Context::SecondResult | Context::Call, _) if at.abi == Abi::Go => None,
         (Context::Argument(number), Moment::Entry | Moment::Inside) => {
             (usize::from(number) < convention.arguments.len()).then_some(number.into())
         }
@@ -27,7 +29,7 @@ pub(super) fn argument_of(convention: &Convention, what: Context, moment: Moment
         (Context::Register(0) | Context::Result, Moment::Return) => at_return(Returned::Result),
         (Context::Register(1) | Context::SecondResult, Moment::Return) => at_return(Returned::Second),
         (Context::FloatResult | Context::FloatRegister(0), Moment::Return) => at_return(Returned::Float),
-        (Context::Frame, Moment::Return) => at_return(Returned::Slot),
+        (Context::Frame | Context::Call, Moment::Return) => at_return(Returned::Slot),
         (Context::ReturnAddress, Moment::Return) => at_return(Returned::ReturnAddress),
         _ => None,
     }
@@ -42,6 +44,28 @@ impl Maker<'_, '_> {
         value.copied().ok_or(missing)
     }
 
+    /// A general register by its DWARF number, as it was at the hit.
+    fn register(&mut self, number: u8) -> Result<Value, Refusal> {
+        let words = self.extra(Extra::Registers)?;
+        Ok(self.e.load(At(words, 8 * i32::from(number))))
+    }
+
+    /// What names a call of a goroutine's ([`goroutine_slot`](trapless_isa::detour::goroutine_slot)). Calls are followed only where the goroutine
+    /// is in its register.
+    fn goroutines_call(&mut self) -> Result<Value, Refusal> {
+        let slot = match self.at.moment {
+            Moment::Return => self.arguments[Returned::Slot as usize],
+            Moment::Entry | Moment::Inside => self.extra(Extra::StackPointer)?,
+        };
+        let goroutine = self.register(GOROUTINE)?;
+        let end = self.e.load(At(goroutine, GOROUTINE_STACK_END as i32));
+        let factor = self.e.int(GOROUTINE_FACTOR as i64);
+        let named = self.e.b.ins().imul(goroutine, factor);
+        let named = self.e.b.ins().iadd(named, end);
+        let named = self.e.b.ins().isub(named, slot);
+        Ok(self.e.b.ins().bor_imm_s(named, i64::MIN))
+    }
+
     fn shared_word(&mut self, offset: u32) -> Value {
         let at = self.e.address(self.shared(offset.into()));
         self.e.load(at)
@@ -49,20 +73,29 @@ impl Maker<'_, '_> {
 
     fn context(&mut self, what: Context) -> Result<Value, Refusal> {
         let convention = self.common.convention;
-        if let Some(argument) = argument_of(convention, what, self.moment) {
+        if let Some(argument) = argument_of(convention, what, self.at) {
             return Ok(self.arguments[argument]);
         }
         let refused = Refusal::Context { body: self.id, what };
         Ok(match what {
+            Context::Argument(number) if self.at.abi == Abi::Go => {
+                let is_there = self.at.moment != Moment::Return;
+                let register =
+                    ARGUMENTS_IN_GO.get(usize::from(number)).filter(|_| is_there).ok_or(refused)?;
+                self.register(*register)?
+            }
+            Context::SecondResult if self.at.abi == Abi::Go && self.at.moment == Moment::Return => {
+                self.register(ARGUMENTS_IN_GO[1])?
+            }
             Context::Argument(_) | Context::Result | Context::SecondResult | Context::FloatResult => {
                 return Err(refused);
             }
+            Context::Call if self.at.abi == Abi::Go => self.goroutines_call()?,
             Context::Register(number) if number == convention.stack_pointer => {
                 self.extra(Extra::StackPointer)?
             }
             Context::Register(number) if usize::from(number) < convention.registers.len() => {
-                let words = self.extra(Extra::Registers)?;
-                self.e.load(At(words, 8 * i32::from(number)))
+                self.register(number)?
             }
             Context::FloatRegister(number) if number < 8 => {
                 let words = self.extra(Extra::Floats)?;
@@ -70,19 +103,18 @@ impl Maker<'_, '_> {
             }
             Context::Register(_) | Context::FloatRegister(_) => return Err(refused),
             Context::InstructionPointer => self.extra(Extra::InstructionPointer)?,
-            Context::ReturnAddress if self.moment == Moment::Entry => match convention.link {
-                Some(link) => {
-                    let words = self.extra(Extra::Registers)?;
-                    self.e.load(At(words, 8 * i32::from(link)))
-                }
+            Context::ReturnAddress if self.at.moment == Moment::Entry => match convention.link {
+                Some(link) => self.register(link)?,
                 // The thread's own stack, at the stack pointer.
                 None => {
                     let slot = self.extra(Extra::StackPointer)?;
                     self.e.load(At(slot, 0))
                 }
             },
-            Context::Frame if self.moment == Moment::Entry => self.extra(Extra::StackPointer)?,
-            Context::ReturnAddress | Context::Frame => return Err(refused),
+            Context::Frame | Context::Call if self.at.moment == Moment::Entry => {
+                self.extra(Extra::StackPointer)?
+            }
+            Context::ReturnAddress | Context::Frame | Context::Call => return Err(refused),
             Context::Site => self.extra(Extra::Site)?,
             Context::Tid => self.extra(Extra::Tid)?,
             Context::Pid => self.shared_word(SCRIPT_PID),
@@ -108,7 +140,7 @@ impl Maker<'_, '_> {
                 let (now, began) = (self.time(ClockKind::Boot)?, self.shared_word(SCRIPT_BEGAN));
                 self.e.b.ins().isub(now, began)
             }
-            Context::Duration if self.moment == Moment::Return => {
+            Context::Duration if self.at.moment == Moment::Return => {
                 let (now, entered) = (self.extra(Extra::Time)?, self.extra(Extra::Entered)?);
                 let passed = self.e.b.ins().isub(now, entered);
                 self.nanoseconds(ClockKind::Monotonic, passed)

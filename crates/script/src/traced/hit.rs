@@ -100,7 +100,7 @@ impl<W: Atomics + ?Sized> Hit for Standing<'_, W> {
             Context::SecondResult => self.thread.result(1),
             Context::FloatResult => self.thread.vector(0),
             Context::ReturnAddress => self.thread.return_address(),
-            Context::Frame => at.frame,
+            Context::Frame | Context::Call => at.frame,
             Context::Site => at.site.into(),
             Context::Tid => at.tid.into(),
             Context::Pid => self.server.shared_word(SCRIPT_PID),

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use trapless_isa::body::{Convention, Extra, Takes};
 use trapless_isa::passed::{FLOAT, MEMORY, MOST_PASSED, Number, Wanted};
 use trapless_script::ir::{BodyId, Program};
-use trapless_script::native::{Moment, NativeProgram, Refusal, Target, compile};
+use trapless_script::native::{Abi, Moment, NativeProgram, Refusal, Target, compile};
 use trapless_wire::{Atomics, Clock, MessageRing, PAGE, Words, WordsMut};
 
 /// Where the script's parts are.
@@ -20,7 +20,7 @@ pub const SHARED: u64 = PAGE;
 pub const BLOCK: u32 = trapless_wire::SCRIPT_BLOCK;
 pub const RING_BITS: u32 = 16;
 
-pub const TARGET: Target = Target { machine: MACHINE, ring_bits: RING_BITS };
+pub const TARGET: Target = Target { machine: MACHINE, ring_bits: RING_BITS, abis: &[Abi::C] };
 
 /// How many general registers a body is told of.
 pub const REGISTERS: usize = convention().registers.len();

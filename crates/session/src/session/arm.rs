@@ -7,22 +7,22 @@ use crate::resolve::{Kinds, skip};
 use std::{borrow::Cow, collections::BTreeMap};
 use trapless_engine::{Armed, Attempt, Blueprint, EngineError, Plan, Refusal, Serving, Space, arm_serving};
 use trapless_process::{Process, StopOptions};
-use trapless_wire::Sizes;
+use trapless_wire::{Sizes, ThreadMemory};
 
 /// How often addresses are chosen anew because the target has taken one.
 pub(super) const ATTEMPTS: usize = 8;
 
-/// Draws and arms until the addresses hold, with smaller tables where memory is short. `tid_offset`: [`clib::tid_offset`].
+/// Draws and arms until the addresses hold, with smaller tables where memory is short. `threads`: of [`clib`].
 pub(super) fn arm<'p, 'm>(
     process: &Process,
     plan: &'p Plan<'m>,
-    tid_offset: Option<i32>,
+    threads: ThreadMemory,
     mut hold: Hold<'_>,
 ) -> Result<(Cow<'p, Plan<'m>>, Armed, Option<Serving>), EngineError> {
     let mut sizes = if process.is_32bit() { Sizes::ALL_32_BIT.iter() } else { Sizes::ALL.iter() };
     let mut size = sizes.next().copied().ok_or(EngineError::Crowded)?;
     for _ in 0..ATTEMPTS {
-        let blueprint = match Blueprint::draw(&Space::of(process)?, plan, size, tid_offset) {
+        let blueprint = match Blueprint::draw(&Space::of(process)?, plan, size, threads) {
             Err(EngineError::Crowded) => {
                 size = sizes.next().copied().ok_or(EngineError::Crowded)?;
                 continue;
@@ -57,10 +57,10 @@ pub(super) fn arm<'p, 'm>(
 /// What of a plan would be armed, as far as that can be told from outside: there is memory for its detours, and the code is
 /// the file's.
 pub(super) fn offered<'m>(process: &Process, plan: Plan<'m>) -> Result<Plan<'m>, EngineError> {
-    let tid_offset = clib::tid_offset(process);
+    let threads = ThreadMemory::of_c_library(clib::tid_offset(process));
     let sizes = if process.is_32bit() { &Sizes::ALL_32_BIT[..] } else { &Sizes::ALL[..] };
     for size in sizes {
-        match Blueprint::draw(&Space::of(process)?, &plan, *size, tid_offset) {
+        match Blueprint::draw(&Space::of(process)?, &plan, *size, threads) {
             Ok(blueprint) => return blueprint.into_plan().into_owned().compared(process),
             Err(EngineError::Crowded) => {}
             Err(EngineError::NothingToDo(skipped)) => return Ok(Plan { sites: Vec::new(), skipped, ..plan }),

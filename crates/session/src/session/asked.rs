@@ -55,6 +55,28 @@ pub struct Run {
     pub memory_operands: MemoryOperands,
     /// What becomes of a body that several specifications call at one site.
     pub overlap: Overlap,
+    /// The same bodies for functions of Go's, if the process has such.
+    pub in_go: Option<InGo>,
+}
+
+/// Bodies for functions that Go's compiler has made, which get their arguments in other registers.
+#[derive(Clone, Debug)]
+pub struct InGo {
+    /// What is added to the number of a body for that of the same one in such a function.
+    pub first: u16,
+    /// By the number of each body, the last of the function's arguments that it asks for, if it does for any.
+    pub arguments: Vec<Option<u8>>,
+}
+
+/// By which convention a function gets its arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Convention {
+    /// That of C.
+    C,
+    /// That of Go's compiler, 1.18 or later.
+    Go,
+    /// In a program of Go's, one that is not known: assembly, or an older compiler.
+    Unknown,
 }
 
 /// Whether bodies read arguments of USDT probes that are in memory. Where one is not on the detour's own page of the stack, this takes a system
@@ -124,8 +146,8 @@ impl Asked {
 }
 
 impl Run {
-    /// The clauses of a site that these specifications mean.
-    pub(super) fn clauses(&self, asked: &[u32]) -> [Vec<Clause>; 2] {
+    /// The clauses of a site that these specifications mean, in a function of such a convention.
+    pub(super) fn clauses(&self, asked: &[u32], convention: Convention) -> [Vec<Clause>; 2] {
         let mut all = [const { Vec::new() }; 2];
         let mut called: Vec<RunAt> = Vec::new();
         for number in asked {
@@ -140,11 +162,23 @@ impl Run {
                 Some(RunAt::Call(entry, at_return)) => [Some(entry), Some(at_return)],
                 None => continue,
             };
+            let first = self.in_go.as_ref().filter(|_| convention != Convention::C).map_or(0, |go| go.first);
             for (list, body) in all.iter_mut().zip([entry, at_return]) {
-                list.extend(body.and_then(|body| self.script.clause(body)));
+                list.extend(body.and_then(|body| self.script.clause(body.checked_add(first)?)));
             }
         }
         all
+    }
+
+    /// An argument that some body asks for at the entry of what these specifications mean.
+    pub(super) fn argument_asked(&self, asked: &[u32]) -> Option<u8> {
+        let go = self.in_go.as_ref()?;
+        asked.iter().find_map(|number| match self.at(*number)? {
+            RunAt::Entry(body) | RunAt::Call(body, _) => {
+                go.arguments.get(usize::from(body)).copied().flatten()
+            }
+            RunAt::Return(_) => None,
+        })
     }
 
     /// For each of the entry's clauses of such a site, in their order: the specification's number, and the operands that its body asks for.

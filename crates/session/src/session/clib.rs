@@ -2,6 +2,7 @@
 
 use memchr::memmem;
 use trapless_process::{Mappings, Process};
+use trapless_wire::ThreadMemory;
 
 /// Where a thread's id is, from its thread pointer on: `tid` in the C library's `struct pthread`.
 ///
@@ -11,6 +12,11 @@ pub(super) fn tid_offset(process: &Process) -> Option<i32> {
     if !process.is_32bit() && moves_thread_pointer(process, &maps) {
         return None;
     }
+    of_library(process, &maps)
+}
+
+/// Where the C library that is mapped has it.
+fn of_library(process: &Process, maps: &Mappings) -> Option<i32> {
     maps.iter().find_map(|mapping| {
         let name = mapping.path()?.file_name()?.to_str()?;
         match name {
@@ -20,6 +26,16 @@ pub(super) fn tid_offset(process: &Process) -> Option<i32> {
             _ => None,
         }
     })
+}
+
+/// The same in a process with Go's run-time system. With a C library its threads are that one's.
+///
+/// Without one the thread pointer lies behind the first word of `m.tls`, and `procid` lies ahead of that: four fields with 64 bytes
+/// (`gsignal`, `goSigStack` and `sigmask` follow it, `runtime/runtime2.go`), so from Go 1.11 to 1.25 at least. Arming looks whether it holds.
+pub(super) fn in_go(process: &Process) -> ThreadMemory {
+    const PROCID: i32 = -72;
+    let offset = process.maps().ok().and_then(|maps| of_library(process, &maps)).unwrap_or(PROCID);
+    ThreadMemory { self_pointer: false, tid_offset: Some(offset) }
 }
 
 /// Code that is looked through at the most, in bytes.

@@ -1,5 +1,6 @@
 //! Sites with all that must be known of them, ready to be judged.
 
+use super::asked::Convention;
 use super::{Run, SiteNotes, arm, facts, hooks, signals, usdt};
 use crate::error::Error;
 use crate::resolve::{Site, Sites};
@@ -38,8 +39,8 @@ pub struct Prepared<'i> {
 /// A script, and which of its bodies are called at the sites.
 pub(super) struct Called {
     run: Arc<Run>,
-    /// By which specifications mean a site: at its entry, and at its return.
-    clauses: BTreeMap<Vec<u32>, [Vec<Clause>; 2]>,
+    /// By which specifications mean a site, and how it gets its arguments: at its entry, and at its return.
+    clauses: BTreeMap<(Vec<u32>, Convention), [Vec<Clause>; 2]>,
     /// By the ids of sites of USDT probes whose bodies ask for operands.
     operands: BTreeMap<u32, Given>,
 }
@@ -148,11 +149,10 @@ impl<'i> Prepared<'i> {
     #[must_use]
     pub(super) fn with_run(self, run: Option<Arc<Run>>) -> Self {
         let Some(run) = run else { return self };
-        let mut clauses: BTreeMap<Vec<u32>, [Vec<Clause>; 2]> = BTreeMap::new();
+        let mut clauses: BTreeMap<(Vec<u32>, Convention), [Vec<Clause>; 2]> = BTreeMap::new();
         for site in &self.sites.sites {
-            if !clauses.contains_key(&site.asked) {
-                clauses.insert(site.asked.clone(), run.clauses(&site.asked));
-            }
+            let key = (site.asked.clone(), self.convention(site));
+            clauses.entry(key).or_insert_with_key(|(asked, convention)| run.clauses(asked, *convention));
         }
         let mut operands = BTreeMap::new();
         for (id, site) in (self.first..).zip(&self.sites.sites).filter(|(_, site)| !site.usdt.is_empty()) {
@@ -166,13 +166,35 @@ impl<'i> Prepared<'i> {
         Self { run: Some(Called { run, clauses, operands }), ..self }
     }
 
+    /// How the function of a site gets its arguments.
+    fn convention(&self, site: &Site) -> Convention {
+        let Some(file) = self.files.get(&site.image).filter(|file| file.runtimes.contains(Runtime::Go))
+        else {
+            return Convention::C;
+        };
+        let function = file.module.functions().get(site.function);
+        match function.is_some_and(|function| file.arguments_in_go(function, 1).is_some()) {
+            true => Convention::Go,
+            false => Convention::Unknown,
+        }
+    }
+
     /// The bodies that are called at a site.
     fn clauses(&self, id: u32, site: &Site) -> Clauses<'_> {
         let Some(called) = &self.run else { return Clauses::default() };
-        match called.clauses.get(&site.asked) {
+        let convention = self.convention(site);
+        match called.clauses.get(&(site.asked.clone(), convention)) {
             Some([entry, at_return]) if !entry.is_empty() || !at_return.is_empty() => {
+                let argument = called.run.argument_asked(&site.asked);
                 let site = called.run.numbers.of(&self.images[site.image].path, &site.name);
                 let operands = match called.operands.get(&id) {
+                    _ if let (Convention::Unknown, Some(argument)) = (convention, argument) => {
+                        Err((argument, NotRead::OnStackOfGo))
+                    }
+                    // A program that does not look like Go's to who has compiled them.
+                    _ if convention != Convention::C && called.run.in_go.is_none() => {
+                        Err((0, NotRead::OnStackOfGo))
+                    }
                     Some(Ok(operands)) => Ok(operands.as_slice()),
                     Some(Err(untold)) => Err(*untold),
                     None => Ok(&[][..]),

@@ -47,7 +47,7 @@ use store::Store;
 use trapless_wire::ScriptLayout;
 
 pub(super) use rings::{Losses, Rings, Told};
-pub(super) use scripted::{Beginning, check_runtime, check_sandbox};
+pub(super) use scripted::{Beginning, check_sandbox, is_go};
 
 /// Does what was asked.
 ///

@@ -25,10 +25,9 @@ mod steps;
 use super::{
     detour::{Asm, Template},
     emit::{GPR32, call_runtime, number::*},
-    frame::Frame,
+    frame::{Frame, Stacks},
     runtime::Routine,
 };
-use crate::Stack;
 use crate::detour::*;
 use crate::payload::*;
 use iced_x86::code_asm::*;
@@ -62,7 +61,7 @@ impl Narrow<'_, '_> {
         if payload.needs_no_thread() {
             return self.0.displaced();
         }
-        let frame = Frame::choose(32, Stack::Enough, payload, self.0.entry_liveness());
+        let frame = Frame::choose(32, Stacks::of(self.0.request), payload, self.0.entry_liveness());
         frame.save(self.a())?;
         self.entry(&frame)?;
         match payload.followed {

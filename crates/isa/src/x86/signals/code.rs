@@ -111,8 +111,8 @@ impl Routines {
     }
 }
 
-/// In how many pieces of code a thread may stand at once: a detour, a body, and routines that call each other.
-const LEVELS: i32 = 6;
+/// In how many pieces of code a thread may stand at once: a detour, the same on a stack of ours, a body, and routines that call each other.
+const LEVELS: i32 = 7;
 /// Bytes of a level: where the arena tells what was saved ([`Saved`]) or 0, and the stack pointer that it is below of.
 const LEVEL_SIZE: i32 = 16;
 

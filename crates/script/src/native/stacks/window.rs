@@ -7,7 +7,8 @@ use cranelift_codegen::ir::types::{I32, I64};
 use cranelift_codegen::ir::{InstBuilder, Value};
 use trapless_isa::detour::BLOCK_OWNER;
 use trapless_wire::{
-    SCRIPT_BLOCK, SCRIPT_STACK_END, THREAD_MAIN_STACK, THREAD_STACK, THREAD_STRANGE, THREAD_UNREAD,
+    SCRIPT_BLOCK, SCRIPT_GOROUTINES, SCRIPT_STACK_END, THREAD_MAIN_STACK, THREAD_STACK, THREAD_STRANGE,
+    THREAD_UNREAD,
 };
 
 /// As many words as `process_vm_readv` is given, and two pairs that say where and how much.
@@ -55,6 +56,10 @@ pub(in crate::native) fn fetch(e: &mut Emit<'_>, system: u16, arguments: &[Value
     // Once it is known, it is found; each stack can be asked for once.
     let patience = e.int(3);
     let patience = e.set_new(patience);
+    // Where goroutines run, neither is a stack.
+    let at = e.address(Base::Shared(SCRIPT_GOROUTINES.into()));
+    let goroutines = e.load(at);
+    e.leave_if(goroutines, others);
     e.go_on(again);
     for own in &stacks {
         let known = e.load(own.known_at);

@@ -205,7 +205,8 @@ impl Describer<'_, '_> {
         for parameter in &typed.parameters {
             let Some(name) = &parameter.name else { continue };
             let of = self.described(parameter.of);
-            let place = held::at(self.machine, &parameter.location, self.types.size(parameter.of), is_entry);
+            let registers = held::Registers::of(self.machine, typed.language);
+            let place = registers.at(&parameter.location, self.types.size(parameter.of), is_entry);
             function.parameters.push(Parameter { name: name.to_string(), of, place });
         }
         let result = (typed.result != Types::VOID).then(|| self.described(typed.result));

@@ -16,15 +16,15 @@ use std::collections::hash_map::RandomState;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher};
 use std::os::unix::fs::MetadataExt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use trapless_engine::Script;
 use trapless_isa::Machine;
 use trapless_process::{Process, Seccomp, ticks};
 use trapless_script::ir::{BodyId, ClockKind, MapSharing, Program};
-use trapless_script::native::{self, Moment, NativeProgram, memory};
+use trapless_script::native::{self, Abi, Moment, NativeProgram, memory};
 use trapless_script::traced;
 use trapless_session::clock;
-use trapless_session::session::{MemoryOperands, Overlap, Run, RunAt, SiteNumbers};
+use trapless_session::session::{InGo, MemoryOperands, Overlap, Run, RunAt, SiteNumbers};
 use trapless_wire::{Clock, ScriptLayout};
 
 /// Log2 of the size of each thread's ring of messages.
@@ -33,11 +33,11 @@ const RING_BITS: u32 = 17;
 /// The code of a script, and where it runs.
 pub(in crate::commands) struct Scripted {
     program: Program,
+    bodies: Vec<(BodyId, Moment)>,
     /// What detours call; nothing where there is no code for the machine.
-    code: trapless_isa::body::Program,
-    layout: ScriptLayout,
-    /// Whether the code makes system calls.
-    makes_system_calls: bool,
+    native: NativeProgram,
+    /// The same with bodies for functions of Go's, once a process has some.
+    with_go: OnceLock<NativeProgram>,
     machine: Machine,
     runs: Vec<RunAt>,
     overlap: Overlap,
@@ -77,17 +77,18 @@ impl Scripted {
     pub fn new(program: &Program, points: &Points, text: &Text) -> Result<Self, Error> {
         let machine = machine::of(text);
         let program = &placed(program.clone(), machine);
-        let NativeProgram { code, layout, makes_system_calls } = made(program, points, machine)?;
-        let store = Store::new(program, layout.clone());
+        let native = made(program, &points.bodies, machine, &[Abi::C])?;
+        let store = Store::new(program, native.layout.clone());
         let bodies = points.bodies.iter().enumerate().map(|(index, (body, moment))| {
-            let wanted = code.bodies.get(index).map_or(Vec::new(), |code| code.operands.clone());
+            let wanted = native.code.bodies.get(index).map_or(Vec::new(), |code| code.operands.clone());
             (*body, *moment, wanted)
         });
-        let traced = Arc::new(Traced::new(program, &layout, bodies.collect()));
+        let traced = Arc::new(Traced::new(program, &native.layout, bodies.collect()));
         let named = points.probes.iter().filter_map(|probe| probe.spec.mechanism.as_ref());
         let may_jump = text.mechanisms.iter().chain(named).any(|mechanism| !mechanism.traps());
         Ok(Self {
             program: program.clone(),
+            bodies: points.bodies.clone(),
             runs: points.runs.clone(),
             overlap: points.overlap,
             numbers: Arc::default(),
@@ -95,10 +96,9 @@ impl Scripted {
             may_jump,
             traced,
             store: Arc::new(Mutex::new(store)),
-            tables: layout.unwind.map(|at| Mutex::new(Tables::new(at))),
-            code,
-            layout,
-            makes_system_calls,
+            tables: native.layout.unwind.map(|at| Mutex::new(Tables::new(at))),
+            native,
+            with_go: OnceLock::new(),
             machine,
             beginning: Beginning::now(),
         })
@@ -106,7 +106,7 @@ impl Scripted {
 
     /// How the memory of the script is laid out.
     pub fn layout(&self) -> &ScriptLayout {
-        &self.layout
+        &self.native.layout
     }
 
     /// The script's maps.
@@ -119,6 +119,21 @@ impl Scripted {
         Some(self.tables.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// The code for a process that has the files of `images`.
+    ///
+    /// # Errors
+    /// There is no native code for functions of Go's.
+    fn code_for(&self, process: &Process, images: &[Image]) -> Result<&NativeProgram, Error> {
+        if !is_go(process, images) {
+            return Ok(&self.native);
+        }
+        if let Some(known) = self.with_go.get() {
+            return Ok(known);
+        }
+        let with_go = made(&self.program, &self.bodies, self.machine, &[Abi::C, Abi::Go])?;
+        Ok(self.with_go.get_or_init(|| with_go))
+    }
+
     /// What becomes of sites at which an argument of a USDT probe would have to be read from memory.
     ///
     /// # Errors
@@ -128,12 +143,12 @@ impl Scripted {
             // The process makes no system call for it.
             return Ok(MemoryOperands::Read);
         }
-        if self.makes_system_calls {
+        if self.native.makes_system_calls {
             let without = "let the script do without str() and what pointers lead to";
             check_sandbox(process, self.allow_seccomp, without)?;
             return Ok(MemoryOperands::Read);
         }
-        let asks = self.code.bodies.iter().any(|body| !body.operands.is_empty());
+        let asks = self.native.code.bodies.iter().any(|body| !body.operands.is_empty());
         Ok(match asks && sandbox(process, self.allow_seccomp)?.is_some() {
             true => MemoryOperands::LeftOut,
             false => MemoryOperands::Read,
@@ -180,15 +195,19 @@ fn placed(mut program: Program, machine: Machine) -> Program {
 }
 
 /// The code of a script's bodies and the memory that they work in; without code, where the machine has none.
-fn made(program: &Program, points: &Points, machine: Machine) -> Result<NativeProgram, Error> {
+fn made(
+    program: &Program,
+    bodies: &[(BodyId, Moment)],
+    machine: Machine,
+    abis: &'static [Abi],
+) -> Result<NativeProgram, Error> {
     if machine != Machine::I386 {
-        let target = native::Target { machine, ring_bits: RING_BITS };
-        return native::compile(program, &points.bodies, &target).map_err(Error::other);
+        let target = native::Target { machine, ring_bits: RING_BITS, abis };
+        return native::compile(program, bodies, &target).map_err(Error::other);
     }
     let runs = |(body, moment): &&(BodyId, Moment)| traced::check(program, *body, *moment, machine).is_ok();
-    let bodies: Vec<BodyId> = points.bodies.iter().filter(runs).map(|(body, _)| *body).collect();
-    let layout = native::lay_out(program, &bodies, RING_BITS).map_err(Error::other)?;
-    Ok(NativeProgram { code: Default::default(), layout, makes_system_calls: false })
+    let bodies: Vec<BodyId> = bodies.iter().filter(runs).map(|(body, _)| *body).collect();
+    native::laid_out(program, &bodies, RING_BITS).map_err(Error::other)
 }
 
 impl Beginning {
@@ -243,19 +262,23 @@ impl CodeFor for Scripted {
         self.check_shared()?;
         self.check_machine(process)?;
         let memory_operands = self.memory_operands(process)?;
-        check_runtime(process, images)?;
+        let native = self.code_for(process, images)?;
         let about = self.about(process, images);
-        let shared = memory::image(&self.program, &self.layout, &about, self.store().own());
+        let shared = memory::image(&self.program, &self.native.layout, &about, self.store().own());
         let script = Script {
-            program: self.code.clone(),
+            program: native.code.clone(),
             shared,
-            shared_size: self.layout.shared,
-            block_size: self.layout.thread,
-            interpreter: Some(self.traced.clone()),
+            shared_size: self.native.layout.shared,
+            block_size: self.native.layout.thread,
+            // Functions of Go's have their arguments elsewhere than it looks for them.
+            interpreter: if is_go(process, images) { None } else { Some(self.traced.clone()) },
             walks: self.tables().map(|mut tables| tables.prepare(process, images)).transpose()?,
         };
         let (clauses, numbers) = (self.runs.clone(), self.numbers.clone());
-        Ok(Run { script, clauses, numbers, overlap: self.overlap, memory_operands })
+        let has_go = native.code.bodies.len() > self.bodies.len();
+        let in_go =
+            has_go.then(|| InGo { first: self.bodies.len() as u16, arguments: native.arguments.clone() });
+        Ok(Run { script, clauses, numbers, overlap: self.overlap, memory_operands, in_go })
     }
 }
 
@@ -291,17 +314,10 @@ pub(in crate::commands) fn check_sandbox(
     }
 }
 
-/// Refuses a program whose functions get their arguments, and whose threads have their numbers, where a script does not look for them.
-pub(in crate::commands) fn check_runtime(process: &Process, images: &[Image]) -> Result<(), Error> {
-    let is_gos = |image: &&Image| {
+/// Whether some file of a process is one of Go's.
+pub(in crate::commands) fn is_go(process: &Process, images: &[Image]) -> bool {
+    images.iter().any(|image| {
         let module = image.module(Some(process));
         module.is_ok_and(|module| module.section_names().any(|name| name == ".gopclntab"))
-    };
-    match images.iter().find(is_gos) {
-        Some(image) => Err(Error::Usage(format!(
-            "{} is a Go program, whose functions get their arguments in other registers and whose threads do not tell their numbers: scripts would tell wrong ones. trapless count, latency and trace know them",
-            image.path
-        ))),
-        None => Ok(()),
-    }
+    })
 }

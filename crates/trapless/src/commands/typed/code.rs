@@ -4,7 +4,7 @@ use super::body::{self, AT_ENTRY, AT_RETURN, INSIDE, is_kept};
 use super::function::{Function, Moment, Planner, Source, Why};
 use super::table::{Part, Placed, Root, Table};
 use crate::cli::validated::{CodeFor, Selection};
-use crate::commands::script::{Beginning, check_runtime, check_sandbox};
+use crate::commands::script::{Beginning, check_sandbox, is_go};
 use crate::error::Error;
 use crate::report::plural;
 use crate::resolve::{Kinds, Site, Sites};
@@ -271,7 +271,10 @@ impl CodeFor for Typed {
             return Err(Error::Usage(format!("process {}: {what}", process.pid())));
         }
         check_sandbox(process, self.allow_seccomp, "trace without --typed")?;
-        check_runtime(process, images)?;
+        if is_go(process, images) {
+            let why = "process is a Go program, whose calls are not told with their types yet: leave out --typed, or have a script tell some";
+            return Err(Error::Usage(why.to_owned()));
+        }
         let mut plans = Plans {
             table: Table::new(),
             lists: Default::default(),
@@ -313,6 +316,7 @@ impl CodeFor for Typed {
             clauses: self.clauses.clone(),
             numbers: Arc::clone(&self.numbers),
             overlap: Overlap::Once,
+            in_go: None,
             memory_operands: MemoryOperands::LeftOut,
         })
     }

@@ -91,7 +91,7 @@ impl Routines {
         self.call(a, self.row);
         a.pop(RCX);
         SAVED.iter().rev().for_each(|&register| a.pop(register));
-        a.jump_if_not_below_small(RAX, PLACE_UNKNOWN.into(), goes_on);
+        a.jump_if_not_below_small(RAX, PLACE_SWITCHED.into(), goes_on);
         a.load(R8, R10, ENTRY_SITE as i32);
         a.add(R8, RAX);
         a.load(R9, RDX, context::IP);
@@ -137,6 +137,7 @@ impl Routines {
         a.copy(RDX, RCX);
         a.put(|a, _| a.xor(rdx, r8));
         a.store(RDX, RBX, context::NOTE_IP);
+        a.put(|a, _| a.xor(rdi, r8));
         a.store(RDI, RBX, context::NOTE_SP);
         a.set(RDX, 0);
         a.store(RDX, RBX, context::NOTE_FLAGS);

@@ -79,9 +79,10 @@ impl Routines {
 
     /// Where in the program a thread is that stands in an arena.
     ///
-    /// A routine goes back to a detour, and a body's routine to the body: so one after the other is looked at, up to the detour.
+    /// A routine goes back to a detour, and a body's routine to the body: so one after the other is looked at, up to the detour, and where that
+    /// has switched stacks, up to where it did.
     pub(super) fn locate(&self, a: &mut Lower, layout: &Layout) {
-        let [none, again, outer, home] = [(); 4].map(|()| a.label());
+        let [none, again, outer, switched, home] = [(); 5].map(|()| a.label());
         let on = |a: &mut Lower, place: u8, to: usize| {
             let to = a.place(to);
             a.put(|a, _| a.cmp(eax, i32::from(place)));
@@ -99,6 +100,7 @@ impl Routines {
         a.store(R8, R13, 8);
         a.add_small(R13, LEVEL_SIZE);
         on(a, PLACE_ROUTINE, outer);
+        on(a, PLACE_SWITCHED, switched);
         a.copy(RBP, R8);
         on(a, PLACE_CALLER, home);
         a.load(R8, R10, ENTRY_SITE as i32);
@@ -107,6 +109,10 @@ impl Routines {
         a.bind(outer);
         a.load(RCX, R8, 0);
         a.address(RBP, R8, 8);
+        a.jump(again);
+        a.bind(switched);
+        a.load(RCX, R8, 0);
+        a.load(RBP, R8, (LEVEL_SWITCH - LEVEL_POINTER) as i32);
         a.jump(again);
         a.bind(none);
         a.set(RAX, 0);

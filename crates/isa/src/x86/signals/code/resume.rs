@@ -40,6 +40,7 @@ impl Routines {
         a.jump_if_not_equal(RAX, RDX, out);
 
         a.load(RBP, RBX, context::NOTE_SP);
+        a.put(|a, _| a.xor(rbp, r8));
         a.push(RCX);
         a.push(RBP);
         self.call(a, self.locate);
@@ -81,7 +82,7 @@ impl Routines {
         let [next, found] = [(); 2].map(|()| a.label());
         self.call(a, self.row);
         a.put(|a, _| a.movzx(eax, al));
-        a.jump_if_not_below_small(RAX, u32::from(PLACE_UNKNOWN), out);
+        a.jump_if_not_below_small(RAX, u32::from(PLACE_SWITCHED), out);
         a.load(RDI, RBX, context::IP);
         a.load(RAX, R10, ENTRY_SITE as i32);
         a.sub(RDI, RAX);

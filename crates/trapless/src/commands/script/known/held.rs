@@ -1,13 +1,15 @@
 //! Where a value is, from DWARF's words to the checker's: by the number of an argument register, and from the return address's stack slot.
 
+use trapless_isa::body::ARGUMENTS_IN_GO;
 use trapless_script::check::environment::Held;
+use trapless_symbols::types::Language;
 use trapless_symbols::{Location, Machine, Piece, ResultLocation};
 
 /// Where a machine has values, by DWARF's numbers of registers.
 #[derive(Clone, Copy)]
-struct Registers {
+pub(super) struct Registers {
     /// Those of arguments.
-    arguments: &'static [u16],
+    arguments: &'static [u8],
     stack_pointer: u16,
     /// How many are general ones: the first.
     general: u16,
@@ -20,15 +22,17 @@ struct Registers {
 }
 
 impl Registers {
-    fn of(machine: Machine) -> &'static Registers {
-        match machine {
-            Machine::I386 => &I386,
-            _ => &X86_64,
+    /// Those of functions in this language.
+    pub fn of(machine: Machine, language: Language) -> &'static Registers {
+        match (machine, language) {
+            (Machine::I386, _) => &I386,
+            (_, Language::Go) => &GO,
+            (_, Language::C | Language::Cpp | Language::Rust) => &X86_64,
         }
     }
 
     fn argument(&self, register: u16) -> Option<u8> {
-        self.arguments.iter().position(|number| *number == register).map(|number| number as u8)
+        self.arguments.iter().position(|number| u16::from(*number) == register).map(|number| number as u8)
     }
 
     fn held(&self, number: u16) -> Held {
@@ -52,6 +56,9 @@ const X86_64: Registers = Registers {
     word: 8,
 };
 
+/// Results are told as arguments are, by the compiler of Go.
+const GO: Registers = Registers { arguments: &ARGUMENTS_IN_GO, ..X86_64 };
+
 /// No arguments in registers; eax and edx. Floating-point numbers are on the x87's stack, of which nothing is read.
 const I386: Registers = Registers {
     arguments: &[],
@@ -69,32 +76,33 @@ fn gone(why: impl ToString) -> Held {
     Held::Gone(why.to_string())
 }
 
-/// Where a value of that size is. `is_entry`: control is at the function's entry.
-pub(super) fn at(machine: Machine, location: &Location, size: Option<u64>, is_entry: bool) -> Held {
-    let registers = Registers::of(machine);
-    match location {
-        Location::Register(_) if size.is_some_and(|size| size > 8) => {
-            gone("it is in a vector register, of which 8 bytes are known")
+impl Registers {
+    /// Where a value of that size is. `is_entry`: control is at the function's entry.
+    pub fn at(&self, location: &Location, size: Option<u64>, is_entry: bool) -> Held {
+        match location {
+            Location::Register(_) if size.is_some_and(|size| size > 8) => {
+                gone("it is in a vector register, of which 8 bytes are known")
+            }
+            Location::Register(_) if size.is_some_and(|size| size > self.word) => gone(NO_WORD),
+            Location::Register(number) => self.held(*number),
+            Location::Memory { register, offset } if is_entry && *register == self.stack_pointer => {
+                Held::Frame(*offset)
+            }
+            Location::Memory { register, offset: 0 } if self.argument(*register).is_some() => {
+                self.argument(*register).map_or_else(|| gone(NO_WORD), Held::Behind)
+            }
+            Location::Memory { register, offset } if *register < self.general => {
+                Held::Memory(*register as u8, *offset)
+            }
+            Location::Constant(bytes) if bytes.len() <= 8 => {
+                let mut word = [0; 8];
+                word[..bytes.len()].copy_from_slice(bytes);
+                Held::Constant(i64::from_le_bytes(word))
+            }
+            Location::Pieces(pieces) => joined(pieces, |location| self.at(location, None, is_entry)),
+            Location::Unavailable(why) => gone(why),
+            _ => gone(NO_WORD),
         }
-        Location::Register(_) if size.is_some_and(|size| size > registers.word) => gone(NO_WORD),
-        Location::Register(number) => registers.held(*number),
-        Location::Memory { register, offset } if is_entry && *register == registers.stack_pointer => {
-            Held::Frame(*offset)
-        }
-        Location::Memory { register, offset: 0 } if registers.argument(*register).is_some() => {
-            registers.argument(*register).map_or_else(|| gone(NO_WORD), Held::Behind)
-        }
-        Location::Memory { register, offset } if *register < registers.general => {
-            Held::Memory(*register as u8, *offset)
-        }
-        Location::Constant(bytes) if bytes.len() <= 8 => {
-            let mut word = [0; 8];
-            word[..bytes.len()].copy_from_slice(bytes);
-            Held::Constant(i64::from_le_bytes(word))
-        }
-        Location::Pieces(pieces) => joined(pieces, |location| at(machine, location, None, is_entry)),
-        Location::Unavailable(why) => gone(why),
-        _ => gone(NO_WORD),
     }
 }
 
@@ -118,7 +126,7 @@ fn joined(pieces: &[Piece], one: impl Fn(&Location) -> Held) -> Held {
 /// Where the result of a function is at its return.
 pub(super) fn returned(machine: Machine, location: &ResultLocation, size: Option<u64>) -> Option<Held> {
     let ResultLocation::At(location) = location else { return None };
-    let registers = Registers::of(machine);
+    let registers = Registers::of(machine, Language::C);
     let one = |location: &Location| match location {
         Location::Register(number) if *number == registers.results[0] => Held::Result,
         Location::Register(number) if *number == registers.results[1] => Held::SecondResult,
@@ -145,6 +153,8 @@ mod tests {
 
     #[test]
     fn places_at_entries_are_argument_registers_and_the_frame() {
+        let registers = Registers::of(Machine::X86_64, Language::C);
+        let at = |location: &_, size, is_entry| registers.at(location, size, is_entry);
         let memory = |register, offset| Location::Memory { register, offset };
         for (location, held) in [
             (Location::Register(5), Held::Argument(0)),
@@ -161,9 +171,8 @@ mod tests {
                 Held::Pieces(vec![(Held::Argument(0), 8), (Held::FloatRegister(0), 4)]),
             ),
         ] {
-            assert_eq!(at(Machine::X86_64, &location, Some(8), true), held, "{location:?}");
+            assert_eq!(at(&location, Some(8), true), held, "{location:?}");
         }
-        let at = |location: &_, size, is_entry| at(Machine::X86_64, location, size, is_entry);
         assert_eq!(at(&memory(7, 16), Some(8), false), Held::Memory(7, 16));
         assert!(matches!(at(&Location::Register(17), Some(16), true), Held::Gone(_)));
         assert!(matches!(at(&Location::ThreadLocal(0), Some(4), true), Held::Gone(_)));
@@ -172,8 +181,20 @@ mod tests {
     }
 
     #[test]
+    fn go_has_registers_of_its_own_for_arguments() {
+        let registers = Registers::of(Machine::X86_64, Language::Go);
+        let at = |number| registers.at(&Location::Register(number), Some(8), true);
+        for (number, held) in
+            [(0, Held::Argument(0)), (3, Held::Argument(1)), (2, Held::Argument(2)), (1, Held::Register(1))]
+        {
+            assert_eq!(at(number), held, "{number}");
+        }
+    }
+
+    #[test]
     fn narrow_programs_have_arguments_in_the_frame_and_results_in_two_registers() {
-        let at = |location: &_, size, is_entry| at(Machine::I386, location, Some(size), is_entry);
+        let registers = Registers::of(Machine::I386, Language::C);
+        let at = |location: &_, size, is_entry| registers.at(location, Some(size), is_entry);
         let memory = |register, offset| Location::Memory { register, offset };
         assert_eq!(at(&memory(4, 8), 4, true), Held::Frame(8));
         assert_eq!(at(&memory(4, 8), 4, false), Held::Memory(4, 8));
