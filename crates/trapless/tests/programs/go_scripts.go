@@ -85,7 +85,6 @@ func round() (sum int) {
 var kept [][]byte
 
 func storm() {
-	runtime.SetCPUProfileRate(997)
 	pprof.StartCPUProfile(io.Discard)
 	go func() {
 		for {

@@ -18,6 +18,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use trapless_engine::Script;
+use trapless_engine::admit::{Marks, Runtime};
 use trapless_isa::Machine;
 use trapless_process::{Process, Seccomp, ticks};
 use trapless_script::ir::{BodyId, ClockKind, MapSharing, Program};
@@ -317,7 +318,10 @@ pub(in crate::commands) fn check_sandbox(
 /// Whether some file of a process is one of Go's.
 pub(in crate::commands) fn is_go(process: &Process, images: &[Image]) -> bool {
     images.iter().any(|image| {
-        let module = image.module(Some(process));
-        module.is_ok_and(|module| module.section_names().any(|name| name == ".gopclntab"))
+        let mut marks = Marks::default();
+        if let Ok(module) = image.module(Some(process)) {
+            module.section_names().for_each(|section| marks.section(section));
+        }
+        marks.runtimes().contains(Runtime::Go)
     })
 }
