@@ -25,7 +25,8 @@ use bytes::Frame;
 pub enum Outcome {
     /// All of it was done.
     Done,
-    /// Its loops took more rounds than there was fuel for, mostly [`Program::fuel`]. What was done so far stays done.
+    /// Its loops took more rounds than there was fuel for, mostly [`Program::fuel`], or too long ([`Hit::is_out_of_time`]). What was done so
+    /// far stays done.
     OutOfFuel,
 }
 
@@ -189,11 +190,11 @@ impl Run<'_, '_> {
     /// Whether one more round of a loop may be done.
     fn take_fuel(&mut self) -> bool {
         match self.fuel.checked_sub(1) {
-            Some(left) => {
+            Some(left) if !self.host.hit.is_out_of_time() => {
                 self.fuel = left;
                 true
             }
-            None => false,
+            Some(_) | None => false,
         }
     }
 

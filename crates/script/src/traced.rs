@@ -6,7 +6,8 @@
 //! messages are in a ring of his own, and have the time of the trap. So those of one thread come out in its order: it stands until they
 //! are written.
 //!
-//! A thread stands as long as its body runs, and so do all others that are hit meanwhile. So loops take no more than [`FUEL`] rounds.
+//! A thread stands as long as its body runs, and so do all others that are hit meanwhile. So loops take no more than [`FUEL`] rounds, and end
+//! where a round takes long ([`Thread::stands_too_long`]).
 //!
 //! What the thread itself would have to do, or what is not known of it from outside, is refused ahead ([`check`]).
 

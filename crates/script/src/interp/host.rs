@@ -40,6 +40,11 @@ pub trait Hit {
 
     /// Sends the process a signal. A number that is none does nothing.
     fn signal(&mut self, signal: i64);
+
+    /// Whether the run has to end though there is fuel. It is asked ahead of each round of a loop.
+    fn is_out_of_time(&mut self) -> bool {
+        false
+    }
 }
 
 /// The maps of a program. Keys have the length that the map's declaration says, values the length of

@@ -55,6 +55,9 @@ pub trait Thread {
 
     /// The processor that it ran on last, and the node of that one.
     fn processor(&mut self) -> (u64, u64);
+
+    /// Whether it has stood for so long that the run has to end. It is asked ahead of each round of a loop.
+    fn stands_too_long(&mut self) -> bool;
 }
 
 /// The hit for which a body runs.
@@ -147,5 +150,9 @@ impl<W: Atomics + ?Sized> Hit for Standing<'_, W> {
 
     fn signal(&mut self, _signal: i64) {
         // Refused ahead.
+    }
+
+    fn is_out_of_time(&mut self) -> bool {
+        self.thread.stands_too_long()
     }
 }

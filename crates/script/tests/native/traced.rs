@@ -9,7 +9,8 @@ use trapless_script::native::Moment;
 use trapless_script::traced::{At, FUEL, Server, Thread, Untraced, check};
 use trapless_wire::{Incomplete, THREAD_LOST, THREAD_OUT_OF_FUEL, Words};
 
-struct Standing<'a>(&'a Hit);
+/// A thread that stands, and for how many rounds it may.
+struct Standing<'a>(&'a Hit, u32);
 
 impl Thread for Standing<'_> {
     fn register(&mut self, number: u8) -> u64 {
@@ -47,10 +48,20 @@ impl Thread for Standing<'_> {
     fn processor(&mut self) -> (u64, u64) {
         (context(self.0, Context::Cpu), context(self.0, Context::NumaNode))
     }
+
+    fn stands_too_long(&mut self) -> bool {
+        self.1 = self.1.saturating_sub(1);
+        self.1 == 0
+    }
 }
 
 /// Runs the first body of a program for a hit, in the memory that native code has for thread 0.
 fn run(program: &Program, ready: &Ready, hit: &Hit) {
+    run_for(program, ready, hit, u32::MAX);
+}
+
+/// The same where the thread stands too long ahead of this round.
+fn run_for(program: &Program, ready: &Ready, hit: &Hit, rounds: u32) {
     let at = At {
         site: hit.site as u32,
         tid: hit.tid as u32,
@@ -62,7 +73,7 @@ fn run(program: &Program, ready: &Ready, hit: &Hit) {
     };
     let layout = &ready.native.layout;
     let server = Server { program, layout, words: &ready.region, shared: SHARED, own: ready.part(0) };
-    server.run(BodyId(0), &at, &mut Standing(hit));
+    server.run(BodyId(0), &at, &mut Standing(hit, rounds));
 }
 
 #[test]
@@ -119,6 +130,20 @@ fn a_body_that_goes_round_for_ever_is_ended_early_and_counted() {
     let mut seen = Vec::new();
     ready.ring(0).drain(&ready.region, Incomplete::Wait, |message| seen.push(message.words[0]));
     assert_eq!(seen, [u64::from(FUEL)], "the last round, and nothing behind the loop");
+    assert_eq!(ready.region.word(ready.part(0) + u64::from(THREAD_OUT_OF_FUEL)), 1);
+}
+
+#[test]
+fn a_body_ends_where_its_thread_has_stood_too_long() {
+    let count =
+        Statement::MapAdd { map: MapId(0), key: Place::Scratch(0), amount: Expression::Int(1), before: None };
+    let map =
+        Map { name: "@".into(), key: 0, value: MapValue::Bytes(8), capacity: 1, sharing: MapSharing::Shared };
+    let program = Program { maps: vec![map], ..program(vec![Statement::Loop(vec![count])]) };
+    let ready = Ready::new(&program, &[(BodyId(0), Moment::Entry)], 1).unwrap();
+    run_for(&program, &ready, &Hit::default(), 8);
+    let counted = crate::random::contents(&ready, &program, 0);
+    assert_eq!(counted[&vec![]], 7u64.to_le_bytes());
     assert_eq!(ready.region.word(ready.part(0) + u64::from(THREAD_OUT_OF_FUEL)), 1);
 }
 

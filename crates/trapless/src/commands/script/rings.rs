@@ -165,7 +165,10 @@ impl Losses {
     /// Those that there were, but for messages: how many, and what they are.
     pub fn sentences(&self) -> impl Iterator<Item = (u64, &'static str)> {
         let all = [
-            (self.out_of_fuel, "runs of probes were ended, because their loops went round too often"),
+            (
+                self.out_of_fuel,
+                "runs of probes were ended, because their loops went round too often or for too long",
+            ),
             (
                 self.no_scratch,
                 "hits did not run their probe, because too many signal handlers had interrupted each other in probes, or had left them for good",

@@ -1,5 +1,6 @@
 //! Bodies at probes that trap: what the engine's keeper asks for, and what the language's interpreter asks of a thread that stands.
 
+use super::names::clock_ns;
 use super::own::node_of;
 use std::fmt;
 use trapless_engine::{Interpreter, TrapHit, TrapMemory};
@@ -9,6 +10,10 @@ use trapless_script::ir::{BodyId, Program, Scalar};
 use trapless_script::native::Moment;
 use trapless_script::traced::{self, At, Server, Thread};
 use trapless_wire::ScriptLayout;
+
+/// So long the loops of one run may be worked on, in nanoseconds of the keeper's own time. It is far more than their rounds take, where they do
+/// not read much memory.
+const STANDING: i64 = 100_000_000;
 
 /// A script as the keeper interprets it.
 pub(super) struct Traced {
@@ -53,7 +58,7 @@ impl Interpreter for Traced {
             thread_pointer: hit.thread_pointer(),
         };
         let server = Server { program: &self.program, layout: &self.layout, words: region, shared, own };
-        server.run(*body, &at, &mut Standing { hit, operands });
+        server.run(*body, &at, &mut Standing { hit, operands, until: worked() + STANDING });
     }
 }
 
@@ -61,6 +66,13 @@ impl Interpreter for Traced {
 struct Standing<'a> {
     hit: &'a TrapHit<'a>,
     operands: &'a [Wanted],
+    /// When loops end, by [`worked`].
+    until: i64,
+}
+
+/// How long this process has worked, in nanoseconds. What others do meanwhile takes nothing off it.
+fn worked() -> i64 {
+    clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
 
 impl Thread for Standing<'_> {
@@ -101,5 +113,9 @@ impl Thread for Standing<'_> {
     fn processor(&mut self) -> (u64, u64) {
         let processor = self.hit.processor();
         (processor, node_of(processor))
+    }
+
+    fn stands_too_long(&mut self) -> bool {
+        worked() >= self.until
     }
 }
