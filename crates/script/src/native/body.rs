@@ -370,6 +370,7 @@ impl Maker<'_, '_> {
             | Statement::Compare { .. }
             | Statement::Find { .. }
             | Statement::ThreadName { .. }
+            | Statement::ProcessName { .. }
             | Statement::Signal(_) => self.on_bytes(statement)?,
             Statement::MapGet { .. }
             | Statement::MapSet { .. }
