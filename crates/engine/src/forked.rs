@@ -22,7 +22,10 @@ use crate::{
 use std::time::Instant;
 use trapless_isa::detour::BLOCK_ORIGIN;
 use trapless_process::{Process, RemoteAddr, Stopped, Tid};
-use trapless_wire::{Arena, JournalSite, JournalSizes, REGION_NAME, RawPlace, SessionState, WordsMut};
+use trapless_wire::{
+    Arena, JournalSite, JournalSizes, REGION_NAME, RawPlace, SCRIPT_PARENT, SCRIPT_PID, SCRIPT_SEED,
+    SessionState, WordsMut,
+};
 
 impl Session {
     /// The session of a forked child of this one's process, which stands before its first instruction. `script`: that of this session, whose
@@ -49,6 +52,7 @@ impl Session {
         header.start_time = child.start_time();
         header.sharing_threads = 0;
         let at = RemoteAddr(header.region);
+        let parent = child.status().map_or(0, |status| status.ppid as u64);
         let memory = stopped.remote(|remote| {
             let shared = remote.create_shared(REGION_NAME, header.region_size)?;
             let fd = shared.descriptor_in_target();
@@ -60,6 +64,13 @@ impl Session {
                 self.copy_schema(&region)?;
                 if let Some(script) = script.filter(|_| header.program != 0) {
                     script.write(&region, &header)?;
+                    // It begins as its parent's, but the process is another one, with other random numbers.
+                    let seed = script.seed() ^ u64::from(header.pid).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                    let about =
+                        [(SCRIPT_PID, header.pid.into()), (SCRIPT_PARENT, parent), (SCRIPT_SEED, seed)];
+                    about
+                        .into_iter()
+                        .for_each(|(at, word)| region.set_word(header.script + u64::from(at), word));
                 }
                 // A block without it is a forked child's.
                 region.set_word(header.blocks_offset + u64::from(BLOCK_ORIGIN), u64::from(header.pid));

@@ -17,8 +17,8 @@ use trapless_isa::operand::NotRead;
 use trapless_isa::passed::Passed;
 use trapless_isa::{Facts, Isa, Machine};
 use trapless_wire::{
-    Header, PAGE, SCRIPT_ARENAS, SCRIPT_GOROUTINES, SCRIPT_SHADOW_BITS, SCRIPT_SHADOWS, SCRIPT_STACK_END,
-    ThreadMemory, Words, WordsMut,
+    Header, PAGE, SCRIPT_ARENAS, SCRIPT_GOROUTINES, SCRIPT_SEED, SCRIPT_SHADOW_BITS, SCRIPT_SHADOWS,
+    SCRIPT_STACK_END, ThreadMemory, Words, WordsMut,
 };
 
 /// A program with the memory that it works in.
@@ -48,6 +48,13 @@ pub struct Walks {
 }
 
 impl Script {
+    /// What its random numbers begin with.
+    pub(crate) fn seed(&self) -> u64 {
+        let at = SCRIPT_SEED as usize;
+        let bytes = self.shared.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
+        bytes.map_or(0, u64::from_le_bytes)
+    }
+
     /// Writes what the script's shared memory begins with.
     pub(crate) fn write(&self, region: &Region, header: &Header) -> Result<(), EngineError> {
         region.write(header.script, &self.shared)?;

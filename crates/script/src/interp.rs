@@ -158,6 +158,10 @@ impl Run<'_, '_> {
                 let name = self.host.hit.thread_name();
                 self.write(to, &name);
             }
+            Statement::ProcessName { of, to } => {
+                let name = self.host.hit.process_name(*of);
+                self.write(to, &name);
+            }
             Statement::Emit { message, parts } => self.emit(*message, parts),
             Statement::Signal(signal) => {
                 let signal = self.value(signal);

@@ -448,6 +448,9 @@ pub enum ClockKind {
     Coarse,
 }
 
+/// Of a stack's number ([`Statement::Stack`]) the bits that say how many frames it has.
+pub const STACK_LENGTH: i64 = 0x7f;
+
 /// Something that is done.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Statement {
@@ -676,7 +679,8 @@ pub enum Statement {
         found: Option<LocalId>,
     },
 
-    /// The call stack of the hit, as a number that the printer knows the frames by. Equal stacks have equal numbers.
+    /// The call stack of the hit, as a number that the printer knows the frames by. Equal stacks have equal numbers. The bits of
+    /// [`STACK_LENGTH`] say how many frames it has.
     Stack {
         /// Becomes the number; 0 if it could not be kept.
         into: LocalId,
@@ -690,6 +694,13 @@ pub enum Statement {
         /// Where to: 16 bytes. Not a constant.
         to: Place,
     },
+    /// Name of a process, which is that of its first thread, zero-padded. Zeros where nobody tells it.
+    ProcessName {
+        /// Whose.
+        of: Kin,
+        /// Where to: 16 bytes. Not a constant.
+        to: Place,
+    },
     /// Tell the tool.
     Emit {
         /// What.
@@ -699,6 +710,15 @@ pub enum Statement {
     },
     /// Send the thread's process a signal.
     Signal(Expression),
+}
+
+/// A process, as seen from the one that was hit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kin {
+    /// It itself.
+    Own,
+    /// The one that has it for a child now.
+    Parent,
 }
 
 /// How a stack is walked.

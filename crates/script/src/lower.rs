@@ -60,6 +60,8 @@ pub struct Clause {
     pub is_implied: bool,
     /// Whether the body depends on the function that it is at ([`Compiler::specialise`]).
     pub depends_on_function: bool,
+    /// Whether it depends on what the probe there is called ([`Function::probe`]).
+    pub depends_on_name: bool,
 }
 
 /// A clause as it is for one function.
@@ -281,10 +283,19 @@ impl<'a> Compiler<'a> {
                 body,
                 is_implied: true,
                 depends_on_function: false,
+                depends_on_name: false,
             });
         }
-        let depends_on_function = body.depends_on_function;
-        self.compiled.push(Clause { points, kind, body: id, is_implied: false, depends_on_function });
+        let (depends_on_function, depends_on_name) = (body.depends_on_function, body.depends_on_name);
+        let is_implied = false;
+        self.compiled.push(Clause {
+            points,
+            kind,
+            body: id,
+            is_implied,
+            depends_on_function,
+            depends_on_name,
+        });
         Some(())
     }
 

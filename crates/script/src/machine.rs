@@ -17,7 +17,7 @@
 
 use crate::interp::{Hit, Host, Maps, Outcome, Sink, run};
 use crate::ir::verify::{Invalid, verify};
-use crate::ir::{BodyId, Context, MapId, MessageId, PartKind, Program, StackWalk};
+use crate::ir::{BodyId, Context, Kin, MapId, MessageId, PartKind, Program, StackWalk};
 use crate::message::Messages;
 use crate::output::{Effect, Options, Printer, Resolver, Streams};
 use std::io;
@@ -292,6 +292,10 @@ impl Hit for AtSite<'_> {
 
     fn stack(&mut self, frames: u8, by: StackWalk) -> u64 {
         self.hit.stack(frames, by)
+    }
+
+    fn process_name(&mut self, of: Kin) -> [u8; 16] {
+        self.hit.process_name(of)
     }
 
     fn thread_name(&mut self) -> [u8; 16] {

@@ -11,11 +11,11 @@
 
 use super::decode::decoder;
 use super::frames;
-use super::relocate::{Relocated, relocate};
+use super::relocate::{Relocated, relocate_past};
 use crate::detour::*;
 use crate::frames::{Place, Point};
 use crate::payload::Way;
-use crate::{Displaced, Reason};
+use crate::{Displaced, Past, Reason};
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -27,12 +27,16 @@ pub(super) const RUNS: usize = 3;
 pub(super) struct Part<'a> {
     pub displaced: Displaced,
     pub original: &'a [u8],
+    /// Whether a jump back to where these begin meets the probe again: at an entry it is no call, elsewhere it is a hit.
+    is_met_again: bool,
 }
 
 impl Part<'_> {
     /// Rewritten to run at `destination`.
     pub fn moved(&self, bits: u32, destination: u64) -> Result<Relocated, Reason> {
-        relocate(bits, &self.displaced, self.original, destination)
+        let start = self.displaced.start;
+        let again = self.is_met_again.then_some(Past { function: start, start, copy: start });
+        relocate_past(bits, &self.displaced, self.original, destination, again)
     }
 }
 
@@ -45,6 +49,7 @@ pub(super) fn parts<'a>(request: &DetourRequest<'a>) -> [Part<'a>; RUNS] {
         Some(Way::Through { exit, .. }) => usize::from(exit).clamp(probed, length),
         _ => length,
     };
+    let is_inside = request.site.address != request.site.function;
     let mut left = all.instructions;
     [0..probed, probed..exit, exit..length].map(|run| {
         let original = &request.original[run.clone()];
@@ -56,7 +61,8 @@ pub(super) fn parts<'a>(request: &DetourRequest<'a>) -> [Part<'a>; RUNS] {
             false => decoder(64, original, start).iter().count() as u8,
         };
         left = left.saturating_sub(instructions);
-        Part { displaced: Displaced { start, length: run.len() as u8, instructions }, original }
+        let is_met_again = is_inside && start == request.site.address;
+        Part { displaced: Displaced { start, length: run.len() as u8, instructions }, original, is_met_again }
     })
 }
 

@@ -321,13 +321,17 @@ impl Maker<'_> {
 
     fn thread(&mut self, code: &mut Vec<Statement>) {
         let run = self.run();
-        code.push(match self.random.below(3) {
+        code.push(match self.random.below(4) {
             0 => Statement::Stack {
                 into: self.int_local(),
                 frames: 1 + self.random.below(127) as u8,
                 by: if self.random.below(2) == 0 { StackWalk::Tables } else { StackWalk::FramePointers },
             },
             1 => Statement::ThreadName { to: self.writable(run, 16, 1) },
+            2 => Statement::ProcessName {
+                of: if self.random.below(2) == 0 { Kin::Own } else { Kin::Parent },
+                to: self.writable(run, 16, 1),
+            },
             _ => Statement::Signal(self.int(1)),
         });
     }

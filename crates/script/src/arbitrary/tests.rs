@@ -16,9 +16,18 @@ fn random_programs_are_verified_and_use_all_there_is() {
     let source = include_str!("../ir.rs");
     // Each statement, expression, operation and value of a hit, by the source itself.
     let mut missing = Vec::new();
-    for kind in
-        ["Statement", "Expression", "Unary", "Binary", "Context", "ClockKind", "StackWalk", "Part", "Place"]
-    {
+    for kind in [
+        "Statement",
+        "Expression",
+        "Unary",
+        "Binary",
+        "Context",
+        "ClockKind",
+        "StackWalk",
+        "Kin",
+        "Part",
+        "Place",
+    ] {
         let start = source.find(&format!("pub enum {kind} {{")).expect("it is there");
         let body = &source[start..start + source[start..].find("\n}").expect("it ends")];
         let variants = body.lines().filter_map(|line| {

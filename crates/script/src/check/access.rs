@@ -226,7 +226,9 @@ impl Checker<'_> {
         self.at.body.depends_on_function = true;
         let function = self.function().unwrap_or_default();
         if function.parameters.is_empty() {
-            self.error(span, "Cannot read function parameters");
+            self.tell(Diagnostic::error(span, "Cannot read function parameters").hint(
+                "no debug information tells of parameters here; arg0, arg1, … are the words of the call",
+            ));
             return Expr::nothing(span);
         }
         let mut types: Vec<(Arc<str>, Type)> = Vec::new();

@@ -6,13 +6,13 @@ use super::environment::{Described, Held};
 use super::expression::literal;
 use super::tree::{Call, Expr, Kind};
 use super::types::{Clock, Int, Type};
-use crate::ir::{ClockKind, Context, Unary};
+use crate::ir::{ClockKind, Context, Kin, Unary};
 use crate::source::Span;
 use std::sync::Arc;
 use trapless_isa::passed::MOST_PASSED;
 
 /// What the kernel alone knows, and what to do instead.
-const KERNELS: [(&str, &str); 18] = [
+const KERNELS: [(&str, &str); 15] = [
     ("kstack", "ustack tells the stack of the program"),
     ("ksym", "usym tells the symbol of an address in the program"),
     ("kaddr", "uaddr tells the address of a symbol in the program"),
@@ -26,17 +26,17 @@ const KERNELS: [(&str, &str); 18] = [
     ("override", "what a function returns is not changed"),
     ("unwatch", "watchpoints are not set"),
     ("debugf", "printf tells the same"),
-    ("pcomm", "ppid tells the parent process"),
-    ("leader_comm", "comm tells the name of the thread"),
-    ("leader_tid", "pid is the id of the leading thread"),
     ("write_user", "the program's memory is not written to"),
     ("kfunc_allowed", "functions of the kernel are not called"),
 ];
 
 /// Names of builtins that need no number.
-pub const NAMES: [&str; 25] = [
+pub const NAMES: [&str; 28] = [
+    "pcomm",
+    "leader_comm",
     "pid",
     "tid",
+    "leader_tid",
     "ppid",
     "uid",
     "gid",
@@ -83,6 +83,8 @@ impl Checker<'_> {
         Some(match name {
             "pid" => context(Type::UINT32, Context::Pid),
             "tid" => context(Type::UINT32, Context::Tid),
+            // A process is called after its first thread.
+            "leader_tid" => context(Type::UINT32, Context::Pid),
             "ppid" => context(Type::UINT32, Context::ParentPid),
             "uid" => context(Type::UINT64, Context::Uid),
             "gid" => context(Type::UINT64, Context::Gid),
@@ -98,6 +100,10 @@ impl Checker<'_> {
                 Expr { of: Type::Username, span, kind: Kind::Convert(Box::new(uid)) }
             }
             "comm" => Expr { of: Type::String(16), span, kind: Kind::Call(Call::Comm) },
+            "pcomm" | "leader_comm" => {
+                let kin = if name == "pcomm" { Kin::Parent } else { Kin::Own };
+                Expr { of: Type::String(16), span, kind: Kind::Call(Call::NameOf(kin)) }
+            }
             "usermode" => literal(1, span),
             "cpid" => match self.environment.child() {
                 Some(child) => Expr::int(Type::UINT32, child.into(), span),
@@ -293,6 +299,17 @@ impl Checker<'_> {
             }
             _ => Expr { of: Type::Probe, span, kind: Kind::Context(Context::Site) },
         }
+    }
+
+    /// A value as the text that it is, where it is the name of the probe: the script computes with that, so each probe has a body of its own.
+    pub(super) fn with_name(&mut self, value: Expr) -> Expr {
+        if !matches!((&value.of, &value.kind), (Type::Probe, Kind::Context(Context::Site))) {
+            return value;
+        }
+        self.at.body.depends_on_name = true;
+        let known = self.at.function.as_ref().and_then(|function| function.probe.clone());
+        let name = known.or_else(|| Some(self.at.clause.points.first()?.text.clone()));
+        self.text(name.unwrap_or_default().into_bytes(), value.span)
     }
 
     fn func(&mut self, span: Span) -> Expr {

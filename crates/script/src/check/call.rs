@@ -87,7 +87,7 @@ const FUNCTIONS: [(&str, usize, usize); 67] = [
     ("assert_str", 1, 1),
 ];
 
-/// Whether there is a function of that name that no macro of the library is.
+/// Whether there is a function of that name that no macro of the library is. Builtins may be called, too: `cpu()`.
 ///
 /// ```
 /// assert!(trapless_script::check::is_native("printf"));
@@ -95,7 +95,9 @@ const FUNCTIONS: [(&str, usize, usize); 67] = [
 /// ```
 pub fn is_native(name: &str) -> bool {
     let name = name.strip_prefix("__builtin_").unwrap_or(name);
-    FUNCTIONS.iter().any(|(known, ..)| *known == name) || Checker::refusal(name).is_some()
+    FUNCTIONS.iter().any(|(known, ..)| *known == name)
+        || super::builtin::NAMES.contains(&name)
+        || Checker::refusal(name).is_some()
 }
 
 /// Functions that change something outside.

@@ -258,6 +258,8 @@ pub struct Function {
     pub result: Option<Described>,
     /// Where that is at its return.
     pub returned: Option<Held>,
+    /// What the probe there is called, where that is asked for.
+    pub probe: Option<String>,
 }
 
 /// A parameter of a function.

@@ -189,6 +189,10 @@ impl Checker<'_> {
             return Expr { of: Type::Mode, ..Expr::nothing(span) };
         }
         let told = Diagnostic::error(span, format!("Unknown identifier: '{name}'"));
+        if super::is_native(name) {
+            self.tell(told.hint(format!("{name} is a function: {name}()")));
+            return Expr::nothing(span);
+        }
         self.tell(nearest_hint(told, name, super::builtin::NAMES));
         Expr::nothing(span)
     }

@@ -198,6 +198,11 @@ impl Checker<'_> {
     }
 
     fn on_others(&mut self, op: BinaryOp, left: Expr, right: Expr, span: Span) -> Expr {
+        let (left, right) = match (&left.of, &right.of) {
+            (Type::Probe, Type::String(_)) => (self.with_name(left), right),
+            (Type::String(_), Type::Probe) => (left, self.with_name(right)),
+            _ => (left, right),
+        };
         let is_equality = matches!(op, BinaryOp::Equal | BinaryOp::NotEqual);
         if let (Type::Array(l, count), Type::Array(r, other)) = (&left.of, &right.of) {
             let problem = if !is_equality {

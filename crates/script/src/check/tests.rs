@@ -257,6 +257,48 @@ fn what_may_be_wrong_is_told() {
 }
 
 #[test]
+fn names_of_probes_are_texts_where_scripts_compute_with_them() {
+    let depends = |script: &str| {
+        let compiled = compiled(script, &World::default()).unwrap().0;
+        compiled.clauses.iter().any(|clause| clause.depends_on_name)
+    };
+    for (script, is_asked) in [
+        ("uprobe:./a:f* { print(probe); @[probe] = count(); }", false),
+        ("uprobe:./a:f* { if (is_str(probe)) { exit(); } }", false),
+        ("uprobe:./a:f* { if (probe == probe) { exit(); } }", false),
+        ("uprobe:./a:f* { if (probe == \"a\") { exit(); } }", true),
+        ("uprobe:./a:f* { if (\"a\" != probe) { exit(); } }", true),
+        ("uprobe:./a:f* { if (strcontains(probe, \"a\")) { exit(); } }", true),
+        ("uprobe:./a:f* { print((strlen(probe), str(probe, 5), strncmp(probe, \"a\", 1))); }", true),
+        ("usdt:./a:b:* /strstr(probe, \"c\") > 3/ { exit(); }", true),
+        // Of those in the tool the name is known.
+        ("begin { if (strcontains(probe, \"a\")) { exit(); } }", false),
+    ] {
+        assert_eq!(depends(script), is_asked, "{script}");
+    }
+    told(&[(
+        "uprobe:./a:f { print(strlen(func)) }",
+        "ERROR: string-like values must be either strings, arrays or pointers",
+    )]);
+}
+
+#[test]
+fn builtins_are_there_beside_macros_of_their_names() {
+    accepted(&[
+        "macro cpu(x) { x } begin { print(cpu(1)); print(cpu()); print(cpu); }",
+        "uprobe:./a:f { print((leader_tid, len(ustack), len(ustack(3)))); $s = ustack; print(len($s)); }",
+        "begin { print(cgroup_path(cgroup, \"uni*\")); }",
+    ]);
+    told(&[
+        (
+            "begin { print(cgroup_path(1, 2)) }",
+            "ERROR: cgroup_path() only supports string arguments (int provided)",
+        ),
+        ("begin { print(len(1)) }", "ERROR: call to len() expects a map, ustack, or kstack"),
+    ]);
+}
+
+#[test]
 fn the_nearest_name_is_told() {
     for (script, name) in [
         ("begin { pritnf(\"a\") }", "printf"),

@@ -28,6 +28,8 @@ pub struct Body {
     pub tells_result: bool,
     /// Whether it asks for what differs between functions: arguments by name, what kind of float is returned.
     pub depends_on_function: bool,
+    /// Whether it computes with the name of the probe that was hit.
+    pub depends_on_name: bool,
 }
 
 /// A variable.
@@ -209,6 +211,8 @@ pub enum Call {
     Stack(ir::StackWalk),
     /// Name of the thread.
     Comm,
+    /// Name of a process.
+    NameOf(ir::Kin),
     /// Tell: a message and its parts.
     Tell(Arc<crate::message::Message>, Vec<Expr>),
     /// Tell a map.

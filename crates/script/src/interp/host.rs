@@ -4,7 +4,7 @@
 //! the memory that it shares with it, and tells its messages to the same printer as a probe that runs in the tool itself.
 
 use super::Added;
-use crate::ir::{Context, MapId, MessageId, Scalar, StackWalk};
+use crate::ir::{Context, Kin, MapId, MessageId, Scalar, StackWalk};
 
 /// All that a run of a body is given.
 pub struct Host<'a> {
@@ -37,6 +37,12 @@ pub trait Hit {
 
     /// Name of the thread, zero-padded.
     fn thread_name(&mut self) -> [u8; 16];
+
+    /// Name of a process, zero-padded. Without an implementation nobody tells it.
+    fn process_name(&mut self, of: Kin) -> [u8; 16] {
+        _ = of;
+        [0; 16]
+    }
 
     /// Sends the process a signal. A number that is none does nothing.
     fn signal(&mut self, signal: i64);

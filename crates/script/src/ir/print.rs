@@ -199,6 +199,13 @@ impl Lines<'_> {
             Statement::Operand { into: to, argument, ok } => {
                 format!("{}l{} = operand {argument}", into(ok), to.0)
             }
+            Statement::ProcessName { of, to } => {
+                let of = match of {
+                    Kin::Own => "process",
+                    Kin::Parent => "parent",
+                };
+                format!("{}(16) = {of} name", self.place(to))
+            }
             Statement::ThreadName { to } => format!("{}(16) = thread name", self.place(to)),
             Statement::Emit { message, parts } => {
                 let parts: Vec<String> = parts.iter().map(|part| self.part(part)).collect();

@@ -179,7 +179,9 @@ impl Checker<'_> {
                     _ => Err(Fault::Frames(*frames)),
                 }
             }
-            Statement::ThreadName { to } => self.writable(to, 16),
+            Statement::ThreadName { to } | Statement::ProcessName { to, of: Kin::Own | Kin::Parent } => {
+                self.writable(to, 16)
+            }
             Statement::Emit { message, parts } => self.emit(*message, parts),
             Statement::Signal(signal) => self.int(signal),
         }

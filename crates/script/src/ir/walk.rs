@@ -30,7 +30,9 @@ pub(crate) fn each_expression<'a>(statement: &'a Statement, see: &mut dyn FnMut(
             expressions.push(value);
         }
         Statement::Copy { to, from, .. } => places.extend([to, from]),
-        Statement::Zero { to, .. } | Statement::ThreadName { to } => places.push(to),
+        Statement::Zero { to, .. } | Statement::ThreadName { to } | Statement::ProcessName { to, .. } => {
+            places.push(to)
+        }
         Statement::Read { from, .. } => expressions.push(from),
         Statement::ReadBytes { to, from, length: most, .. }
         | Statement::ReadString { to, from, most, .. } => {

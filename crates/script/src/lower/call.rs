@@ -95,7 +95,7 @@ impl Lowering<'_, '_> {
                     self.effect(key);
                 }
             }
-            Call::Length(_) | Call::Comm | Call::Stack(_) => {}
+            Call::Length(_) | Call::Comm | Call::NameOf(_) | Call::Stack(_) => {}
             Call::Find(left, right) | Call::Concat(left, right) | Call::Buf(left, right) => {
                 self.effect(left);
                 self.effect(right);
@@ -117,6 +117,7 @@ impl Lowering<'_, '_> {
         match call {
             Call::Str(from, length) => _ = self.read_text(from, length.as_deref(), at, size),
             Call::Comm => self.emit(Statement::ThreadName { to }),
+            Call::NameOf(of) => self.emit(Statement::ProcessName { of: *of, to }),
             Call::Buf(from, length) => {
                 let from = self.scalar(from);
                 let (from, length) = self.both(from, Scalar::Int, |lowering| lowering.scalar(length));

@@ -145,7 +145,7 @@ impl Lowering<'_, '_> {
             | Kind::Context(_)
             | Kind::Operand(_) => false,
             Kind::Variable(other) => *other == variable,
-            Kind::Call(Call::Comm | Call::Stack(_)) => false,
+            Kind::Call(Call::Comm | Call::NameOf(_) | Call::Stack(_)) => false,
             Kind::Call(Call::Str(from, None)) => self.reads(from, variable),
             Kind::Convert(of) | Kind::Unary(_, of) => self.reads(of, variable),
             Kind::Binary(_, left, right) => self.reads(left, variable) || self.reads(right, variable),

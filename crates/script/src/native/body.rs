@@ -386,6 +386,7 @@ impl Maker<'_, '_> {
             | Statement::Compare { .. }
             | Statement::Find { .. }
             | Statement::ThreadName { .. }
+            | Statement::ProcessName { .. }
             | Statement::Signal(_) => self.on_bytes(statement)?,
             Statement::MapGet { .. }
             | Statement::MapSet { .. }

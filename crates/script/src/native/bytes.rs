@@ -10,6 +10,10 @@ use cranelift_codegen::ir::types::{I8, I64};
 use cranelift_codegen::ir::{InstBuilder, Value};
 use trapless_isa::body::Extra;
 
+/// Most digits of a process's id.
+const PID_DIGITS: u32 = 7;
+/// Of `openat`: the descriptor ends with the program.
+const O_CLOEXEC: i64 = 0x8_0000;
 /// Of `prctl`: ask for the thread's name.
 const GET_NAME: i64 = 16;
 
@@ -18,6 +22,11 @@ pub(super) fn byte(e: &mut Emit<'_>, base: At, index: Value) -> Value {
     let at = e.b.ins().iadd(base.0, index);
     let byte = e.load_as(I8, At(at, base.1));
     e.b.ins().uextend(I64, byte)
+}
+
+fn store_byte(e: &mut Emit<'_>, word: Value, to: At) {
+    let byte = e.b.ins().ireduce(I8, word);
+    e.store(byte, to);
 }
 
 /// Length of a string in so many bytes.
@@ -122,6 +131,11 @@ impl Maker<'_, '_> {
                 let to = self.e.pointer(to);
                 self.system(calls.prctl, &[words[0], to]);
             }
+            Statement::ProcessName { of, to } => {
+                let to = self.place(to, 16)?;
+                self.e.zero(to, 16);
+                self.process_name(*of, to);
+            }
             Statement::Signal(signal) => {
                 let signal = self.value(signal)?;
                 let from_first = self.e.b.ins().iadd_imm_s(signal, -1);
@@ -137,6 +151,61 @@ impl Maker<'_, '_> {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Reads the name of a process into 16 bytes that are zeros, from where the kernel tells it in the process's own view: with one
+    /// descriptor for a moment, which no other program inherits.
+    fn process_name(&mut self, of: Kin, to: At) {
+        let calls = self.e.system_calls();
+        let path = self.e.slot(24);
+        let put = |e: &mut Emit<'_>, at: u32, text: &[u8]| {
+            for (index, byte) in text.iter().enumerate() {
+                let byte = e.int((*byte).into());
+                store_byte(e, byte, path.plus(at + index as u32));
+            }
+        };
+        match of {
+            Kin::Own => put(self.e, 0, b"/proc/self/comm\0"),
+            Kin::Parent => {
+                put(self.e, 0, b"/proc/");
+                put(self.e, 6 + PID_DIGITS, b"/comm\0");
+                let mut rest = self.system(calls.getppid, &[]);
+                // Slashes in the place of leading zeros: several are one.
+                for place in (0..PID_DIGITS).rev() {
+                    // A tenth of any word of 32 bits.
+                    let above = self.e.b.ins().imul_imm_s(rest, 0xcccc_cccd);
+                    let above = self.e.b.ins().ushr_imm_s(above, 35);
+                    let tens = self.e.b.ins().imul_imm_s(above, 10);
+                    let digit = self.e.b.ins().isub(rest, tens);
+                    let digit = self.e.b.ins().iadd_imm_s(digit, i64::from(b'0'));
+                    let (is_none, slash) =
+                        (self.e.is_imm(IntCC::Equal, rest, 0), self.e.int(i64::from(b'/')));
+                    let letter = self.e.b.ins().select(is_none, slash, digit);
+                    store_byte(self.e, letter, path.plus(6 + place));
+                    rest = above;
+                }
+            }
+        }
+        let [nowhere, close_on_exec, most] = [0, O_CLOEXEC, 16].map(|word| self.e.int(word));
+        let path = self.e.pointer(path);
+        let file = self.system(calls.openat, &[nowhere, path, close_on_exec]);
+        let (open, after) = (self.e.block(), self.e.block());
+        let is_open = self.e.is_imm(IntCC::SignedGreaterThanOrEqual, file, 0);
+        self.e.b.ins().brif(is_open, open, &[], after, &[]);
+        self.e.b.switch_to_block(open);
+        let into = self.e.pointer(to);
+        let read = self.system(calls.read, &[file, into, most]);
+        self.system(calls.close, &[file]);
+        // The last byte is the end of the line.
+        let is_some = self.e.is_imm(IntCC::SignedGreaterThan, read, 0);
+        let cut = self.e.block();
+        let not = self.e.is_imm(IntCC::Equal, is_some, 0);
+        self.e.leave_if(not, after);
+        self.e.go_on(cut);
+        let end = self.e.b.ins().iadd(into, read);
+        let zero = self.e.int(0);
+        store_byte(self.e, zero, At(end, -1));
+        self.e.go_on(after);
     }
 
     /// Reads foreign memory. How many bytes were read.

@@ -36,7 +36,11 @@ pub(super) struct SystemCalls {
     pub(super) process_vm_readv: i64,
     pub(super) prctl: i64,
     pub(super) getpid: i64,
+    pub(super) getppid: i64,
     pub(super) kill: i64,
+    pub(super) openat: i64,
+    pub(super) read: i64,
+    pub(super) close: i64,
 }
 
 /// Where something lies that pieces work on.
@@ -209,9 +213,27 @@ impl Emit<'_> {
     /// Those of the machine.
     pub(super) fn system_calls(&self) -> &'static SystemCalls {
         match self.machine {
-            Machine::X86_64 => &SystemCalls { process_vm_readv: 310, prctl: 157, getpid: 39, kill: 62 },
+            Machine::X86_64 => &SystemCalls {
+                process_vm_readv: 310,
+                prctl: 157,
+                getpid: 39,
+                getppid: 110,
+                kill: 62,
+                openat: 257,
+                read: 0,
+                close: 3,
+            },
             // What all have that came later.
-            _ => &SystemCalls { process_vm_readv: 270, prctl: 167, getpid: 172, kill: 129 },
+            _ => &SystemCalls {
+                process_vm_readv: 270,
+                prctl: 167,
+                getpid: 172,
+                getppid: 173,
+                kill: 129,
+                openat: 56,
+                read: 63,
+                close: 57,
+            },
         }
     }
 

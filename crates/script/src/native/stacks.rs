@@ -21,7 +21,8 @@
 //!
 //! # Identity
 //!
-//! A stack's number is a hash of its addresses, and the key of the table that has them. It is never 0.
+//! A stack's number is a hash of its addresses with how many they are in its lowest bits, and the key of the table that has them. It is
+//! never 0.
 mod points;
 mod rows;
 mod walk;
@@ -32,6 +33,7 @@ pub(super) use window::fetch;
 
 use super::emit::{At, Emit};
 use super::tables::TableCode;
+use crate::ir::STACK_LENGTH;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::I64;
 use cranelift_codegen::ir::{Block, InstBuilder, Type, Value};
@@ -113,8 +115,11 @@ pub(super) fn keep(e: &mut Emit<'_>, walk: u16, table: &TableCode, arguments: &[
     e.call(walk, &[start, frames, wanted, tid, window, to]);
     let (count, hash) = (e.load(results), e.load(results.plus(8)));
     e.store(count, At(scratch, 0));
-    let (one, nothing) = (e.int(1), not(e, hash));
-    let number = e.b.ins().select(nothing, one, hash);
+    let rest = e.b.ins().band_imm_s(hash, !STACK_LENGTH);
+    let number = e.b.ins().bor(rest, count);
+    // Of a stack without frames, too.
+    let (one, nothing) = (e.int(STACK_LENGTH + 1), not(e, number));
+    let number = e.b.ins().select(nothing, one, number);
     let key = e.slot(8);
     e.store(number, key);
     let found = TableCode::found(e);

@@ -86,6 +86,17 @@ impl interp::Hit for Told<'_> {
         name
     }
 
+    fn process_name(&mut self, of: Kin) -> [u8; 16] {
+        let path = match of {
+            Kin::Own => "/proc/self/comm".to_owned(),
+            Kin::Parent => format!("/proc/{}/comm", std::os::unix::process::parent_id()),
+        };
+        let mut name = [0; 16];
+        let read = std::fs::read(path).unwrap();
+        name[..read.len() - 1].copy_from_slice(&read[..read.len() - 1]);
+        name
+    }
+
     fn signal(&mut self, _: i64) {}
 }
 
@@ -346,9 +357,15 @@ fn a_threads_name_is_asked_for_and_signals_that_are_none_are_not_sent() {
     program.messages = vec![vec![PartKind::Bytes(16)]];
     program.bodies[0].scratch = 24;
     let signals = [0, 65, -1, 1 << 32 | 9].map(|signal| Statement::Signal(Expression::Int(signal)));
-    let tell = Statement::Emit { message: MessageId(0), parts: vec![Part::Bytes(Place::Scratch(8), 16)] };
-    let name = Statement::ThreadName { to: Place::Scratch(8) };
-    program.bodies[0].code = signals.into_iter().chain([name, tell]).collect();
+    let tell = || Statement::Emit { message: MessageId(0), parts: vec![Part::Bytes(Place::Scratch(8), 16)] };
+    let to = || Place::Scratch(8);
+    let names = [
+        Statement::ThreadName { to: to() },
+        Statement::ProcessName { of: Kin::Own, to: to() },
+        Statement::ProcessName { of: Kin::Parent, to: to() },
+    ];
+    let told = names.into_iter().flat_map(|name| [name, tell()]);
+    program.bodies[0].code = signals.into_iter().chain(told).collect();
     agree(0, &program, &[Hit::default()]);
 }
 

@@ -5,7 +5,7 @@ use crate::check::checker::Checker;
 use crate::check::clauses::ClauseKind;
 use crate::check::tree::{Call, Expr, Kind};
 use crate::check::types::Type;
-use crate::ir::{self, Context, StackWalk};
+use crate::ir::{self, Binary, Context, STACK_LENGTH, StackWalk};
 use crate::shape;
 use crate::source::Span;
 use crate::syntax::ast::{self, ExprKind, ProbePoint};
@@ -97,8 +97,10 @@ impl Checker<'_> {
                 match stack.of {
                     Type::None => Expr { of: Type::INT64, ..Expr::nothing(span) },
                     Type::Stack { .. } => {
-                        self.error(span, "len() of a stack is not known while it is taken: print it");
-                        Expr::nothing(span)
+                        let number = Kind::Part(Box::new(stack), 0, None);
+                        let number = Box::new(Expr { of: Type::INT64, span, kind: number });
+                        let frames = Box::new(Expr::int(Type::INT64, STACK_LENGTH, span));
+                        Expr { of: Type::INT64, span, kind: Kind::Binary(Binary::And, number, frames) }
                     }
                     _ => {
                         self.error(span, "call to len() expects a map, ustack, or kstack");

@@ -17,6 +17,7 @@ impl Checker<'_> {
             ("buf", _) => self.buf(arguments, span),
             ("strlen" | "strcap", [text]) => {
                 let text = self.expr(text);
+                let text = self.with_name(text);
                 self.length(function, text, span)
             }
             ("strstr", [haystack, needle]) => {
@@ -37,6 +38,7 @@ impl Checker<'_> {
             }
             ("strncmp", [first, second, count]) => {
                 let (first, second) = (self.expr(first), self.expr(second));
+                let (first, second) = (self.with_name(first), self.with_name(second));
                 let count = self.expr(count);
                 for side in [&first, &second] {
                     if !matches!(side.of, Type::String(_) | Type::None) {
@@ -120,6 +122,7 @@ impl Checker<'_> {
             }
             _ => self.expr(source),
         };
+        let value = self.with_name(value);
         let length = rest.first().map(|length| self.integer("str", length, span));
         let fixed = length.as_ref().and_then(Expr::literal);
         if let Some(negative) = fixed.filter(|length| *length < 0) {
@@ -219,6 +222,7 @@ impl Checker<'_> {
     /// A string, or the one that an array of characters or a pointer to them is.
     fn string_like(&mut self, text: &ast::Expr, span: Span) -> Option<Expr> {
         let text = self.expr(text);
+        let text = self.with_name(text);
         self.as_string(text, span)
     }
 

@@ -75,7 +75,14 @@ impl Checker<'_> {
             "cgroup_path" => {
                 let id = self.integer(function, first, span);
                 for filter in arguments.iter().skip(1) {
-                    self.expr(filter);
+                    let filter = self.expr(filter);
+                    if !matches!(filter.of, Type::String(_) | Type::None) {
+                        let kind = filter.of.kind();
+                        self.error(
+                            span,
+                            format!("cgroup_path() only supports string arguments ({kind} provided)"),
+                        );
+                    }
                 }
                 let id = converted(id, &Type::UINT64);
                 Expr { of: Type::CgroupPath, span, kind: Kind::Convert(Box::new(id)) }
@@ -100,7 +107,7 @@ impl Checker<'_> {
                     return Expr::nothing(span);
                 }
                 truth(match function {
-                    "is_str" => matches!(of, Type::String(_)),
+                    "is_str" => matches!(of, Type::String(_) | Type::Probe),
                     "is_ptr" => matches!(of, Type::Pointer(..)),
                     "is_array" => matches!(of, Type::Array(..)),
                     "is_integer" => of.is_int(),

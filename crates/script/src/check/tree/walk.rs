@@ -133,6 +133,7 @@ impl Call {
             Call::Delete(key, _) | Call::Has(key) => key.walk(see),
             Call::Stack(_)
             | Call::Comm
+            | Call::NameOf(_)
             | Call::PrintMap(..)
             | Call::Clear(_)
             | Call::Zero(_)

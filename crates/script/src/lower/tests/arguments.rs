@@ -27,6 +27,7 @@ fn world() -> World {
             ],
             result: Some(Described::Float(4)),
             returned: None,
+            probe: None,
         }),
         types: vec![(pair, Described::Members { size: 8, members: vec![member("x", 0), member("y", 4)] })],
         contexts: vec![

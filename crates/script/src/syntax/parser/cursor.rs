@@ -234,10 +234,15 @@ impl Parser<'_> {
         self.error_at(Span::new(self.source, start, end), message)
     }
 
-    /// Tells an error at `span`. After too many, the text is taken to be at its end.
+    /// Tells an error at `span`.
     pub(super) fn error_at(&mut self, span: Span, message: &str) -> Failed {
+        self.fail(Diagnostic::error(span, format!("syntax: {message}")))
+    }
+
+    /// Tells an error. After too many, the text is taken to be at its end.
+    pub(super) fn fail(&mut self, told: Diagnostic) -> Failed {
         if self.errors < MAX_ERRORS {
-            self.diagnostics.push(Diagnostic::error(span, format!("syntax: {message}")));
+            self.diagnostics.push(told);
         }
         self.errors += 1;
         if self.errors >= MAX_ERRORS {

@@ -2,6 +2,8 @@
 
 use super::expression::place_expression;
 use super::{Parser, Result};
+use crate::diagnostics::Diagnostic;
+use crate::source::Span;
 use crate::syntax::ast::{
     BinaryOp, Block, Expr, ExprKind, Import, Iterable, Name, Place, PlaceKind, Stmt, StmtKind,
 };
@@ -313,6 +315,12 @@ impl Parser<'_> {
         if !self.take(b';') {
             if self.byte_at(self.scan_layout(self.position)) == b'}' {
                 return Ok(Line::Value(expression));
+            }
+            let next = self.scan_layout(self.position);
+            if self.byte_at(next) == b'=' && matches!(expression.kind, ExprKind::Identifier(_)) {
+                let span = Span::new(self.source, next, next + 1);
+                let hint = "names of variables begin with $, and those of maps with @";
+                return Err(self.fail(Diagnostic::error(span, "syntax: expected ';'").hint(hint)));
             }
             if !matches!(expression.kind, ExprKind::If { .. } | ExprKind::Block(_)) {
                 return Err(self.missing_semicolon());

@@ -2,6 +2,7 @@
 
 use super::course::Course;
 use super::names::SiteNames;
+use super::probed::Written;
 use super::rings::{Losses, Rings, Told};
 use super::scripted::Scripted;
 use crate::commands::run::{Armed, Aside, Collector, End, Finished, Flow, Who};
@@ -9,7 +10,7 @@ use crate::error::Error;
 use crate::report::{Exit, ProbeSummary};
 use crate::session::Session;
 use crate::terminal::tell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use trapless_engine::{AT_RETURN, ScriptMemory};
@@ -33,6 +34,8 @@ pub(in crate::commands) struct Scripting<'t> {
     next_read: Option<Instant>,
     /// When it is looked next whether a process has other code than before.
     next_look: Option<Instant>,
+    /// How the script writes the files that it names.
+    written: Written,
     /// How many probes the files have that are named, where no process is given.
     in_files: Option<u64>,
     is_told: bool,
@@ -41,7 +44,7 @@ pub(in crate::commands) struct Scripting<'t> {
 
 impl<'t> Scripting<'t> {
     /// `in_files`: how many probes are in the files that are named, where no process is given.
-    pub fn new(course: Course<'t>, scripted: Arc<Scripted>, in_files: Option<u64>) -> Self {
+    pub fn new(course: Course<'t>, scripted: Arc<Scripted>, written: Written, in_files: Option<u64>) -> Self {
         let rings = Rings::new(course.messages(), scripted.layout().ring_bits);
         let next_look = scripted.tables().map(|_| Instant::now() + LOOK);
         Self {
@@ -52,6 +55,7 @@ impl<'t> Scripting<'t> {
             lost: 0,
             gone: Losses::default(),
             next_look,
+            written,
             in_files,
             is_told: false,
             exit_code: 0,
@@ -167,8 +171,13 @@ fn tell_skipped(skipped: &[Skipped]) {
 
 impl Collector for Scripting<'_> {
     fn armed(&mut self, _pid: i32, session: &Session) -> Result<(), Error> {
-        let kinds = session.probes().iter().map(|probe| probe.kinds);
-        let probes = kinds.map(|kinds| u64::from(kinds.entry) + u64::from(kinds.returns)).sum();
+        // A USDT probe is one, at however many places it stands.
+        let (mut probes, mut usdt) = (0, BTreeSet::new());
+        for probe in session.probes() {
+            if probe.usdt.is_none() || usdt.insert((session.path_of(probe), probe.probed.function.text())) {
+                probes += u64::from(probe.kinds.entry) + u64::from(probe.kinds.returns);
+            }
+        }
         self.tell_attached(self.in_files.unwrap_or(probes))
     }
 
@@ -180,7 +189,8 @@ impl Collector for Scripting<'_> {
             let entry = if probe.usdt.is_some() { "usdt" } else { "uprobe" };
             for (number, provider) in [(site, entry), (site | AT_RETURN, "uretprobe")] {
                 let function = name.text().to_owned();
-                let names = SiteNames { probe: format!("{provider}:{path}:{function}"), function };
+                let probe = self.written.probe(provider, path, &function);
+                let names = SiteNames { probe, function };
                 self.course.names.name_site(number.into(), names);
             }
         }

@@ -22,6 +22,14 @@ pub(super) fn pattern(text: &str) -> Pattern {
     Pattern::new(&glob, Syntax::Glob).unwrap_or_else(|_| Pattern::literal(text))
 }
 
+/// The pattern of the paths that processes know those files by which `target` means, a path with a `*` in it.
+pub(super) fn pattern_of_paths(target: &str) -> Option<Pattern> {
+    // The directories ahead of the pattern may be links.
+    let (fixed, rest) = target.split_at(target[..target.find('*')?].rfind('/')? + 1);
+    let fixed = Path::new(fixed).canonicalize().ok()?;
+    Some(pattern(&format!("{}/{rest}", fixed.to_str()?.trim_end_matches('/'))))
+}
+
 /// The ELF files that `target` names, by path. None, if there are none; several only for a pattern.
 ///
 /// # Errors
@@ -171,6 +179,16 @@ mod tests {
         ] {
             assert_eq!(pattern(text).matches(name), is_meant, "{text} {name}");
         }
+    }
+
+    #[test]
+    fn paths_are_matched_as_processes_know_them() {
+        let own = std::env::current_exe().unwrap().canonicalize().unwrap();
+        let directory = own.parent().unwrap();
+        let around = format!("{}/../{}/*", directory.display(), directory.file_name().unwrap().display());
+        let of = pattern_of_paths(&around).unwrap();
+        assert!(of.matches(own.to_str().unwrap()) && !of.matches("/bin/sh"), "{of:?}");
+        assert!(pattern_of_paths("/bin/sh").is_none() && pattern_of_paths("lib*").is_none());
     }
 
     #[test]

@@ -1,7 +1,9 @@
-//! Attach points that mean nothing in their files: an error, or left out, as the script says (`missing_probes`).
+//! Attach points that mean nothing in their files: an error, or left out, as the script says (`missing_probes`). Files that are not there are
+//! always an error.
 
 use super::known::Known;
 use super::variants::Variants;
+use super::{points, probed};
 use crate::cli::script::{Dialect, Text};
 use trapless_script::diagnostics::{Diagnostic, Diagnostics};
 use trapless_script::lower::Clause;
@@ -17,7 +19,10 @@ pub(super) fn leave_out(
     clauses: &mut [Clause],
     variants: &Variants,
 ) -> Diagnostics {
-    let mut told = Diagnostics::default();
+    let mut told = without_files(text, clauses);
+    if told.has_errors() {
+        return told;
+    }
     // trapless says more of them by its own name: which ones there are.
     if missing == MissingProbes::Error && text.dialect == Dialect::Own {
         return told;
@@ -40,8 +45,15 @@ pub(super) fn leave_out(
         // A pattern may well match nothing, as long as something is left.
         for point in gone.iter().filter(|point| !is_pattern(&point.point)) {
             let what = format!("No matches for {}.", named(&point.point));
+            let near = || known.nearest(&point.point).map(|name| format!("did you mean '{name}'?"));
             match missing {
-                MissingProbes::Error => told.error(point.span, what),
+                MissingProbes::Error => {
+                    let error = Diagnostic::error(point.span, what);
+                    told.push(match near() {
+                        Some(hint) => error.hint(hint),
+                        None => error,
+                    });
+                }
                 MissingProbes::Warn => told.warning(point.span, format!("{what} Skipping.")),
                 MissingProbes::Ignore => {}
             }
@@ -59,6 +71,24 @@ pub(super) fn leave_out(
             ),
             MissingProbes::Ignore => {}
         }
+    }
+    told
+}
+
+/// What is said of attach points whose files are not found.
+fn without_files(text: &Text, clauses: &[Clause]) -> Diagnostics {
+    let mut told = Diagnostics::default();
+    for point in clauses.iter().filter(|clause| !clause.is_implied).flat_map(|clause| &clause.points) {
+        let provider = match &point.point {
+            ProbePoint::Uprobe(_) => "uprobe",
+            ProbePoint::Uretprobe(_) => "uretprobe",
+            ProbePoint::Usdt { .. } => "usdt",
+            _ => continue,
+        };
+        let Err(why) = probed::modules_of(text, &point.point) else { continue };
+        let target = points::target(&point.point).unwrap_or("*");
+        let what = format!("{provider} target file '{target}' does not exist or is not executable");
+        told.push(Diagnostic::error(point.span, what).hint(why));
     }
     told
 }

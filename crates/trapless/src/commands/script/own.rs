@@ -5,7 +5,7 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::os::unix::fs::MetadataExt;
 use trapless_script::interp::Hit;
-use trapless_script::ir::{ClockKind, Context, StackWalk};
+use trapless_script::ir::{ClockKind, Context, Kin, StackWalk};
 
 /// This process.
 pub(super) struct Own {
@@ -119,6 +119,17 @@ impl Hit for Own {
         let mut name = [0; 16];
         // SAFETY: the call writes at most 16 bytes, with the final zero.
         unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+        name
+    }
+
+    fn process_name(&mut self, of: Kin) -> [u8; 16] {
+        let path = match of {
+            Kin::Own => "/proc/self/comm".to_owned(),
+            Kin::Parent => format!("/proc/{}/comm", std::os::unix::process::parent_id()),
+        };
+        let read = std::fs::read(path).unwrap_or_default();
+        let mut name = [0; 16];
+        name.iter_mut().zip(read.strip_suffix(b"\n").unwrap_or(&read)).for_each(|(to, from)| *to = *from);
         name
     }
 

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::spec::{Kind, Pattern, ProbeSpec};
 use crate::terminal::tell_plainly;
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use trapless_script::check::clauses::ClauseKind;
 use trapless_script::ir::BodyId;
 use trapless_script::lower::Clause;
@@ -34,6 +34,35 @@ pub(super) struct Points {
     chosen: Vec<ProbeSpec>,
     /// What becomes of bodies at sites that several of them mean.
     pub overlap: Overlap,
+    /// How the script writes the files that it names.
+    pub written: Written,
+}
+
+/// How a script writes the paths of files, by what they are called in processes: `probe` says it as the script does.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Written(HashMap<PathBuf, String>);
+
+impl Written {
+    /// The files that clauses name by their paths.
+    pub fn by(clauses: &[Clause]) -> Self {
+        let mut written = Self::default();
+        let points = clauses.iter().flat_map(|clause| &clause.points);
+        let targets = points.filter_map(|point| points::target(&point.point));
+        for file in targets.filter(|target| target.contains('/')).flat_map(files::named).flatten() {
+            let (Ok(real), Some(text)) = (file.canonicalize(), file.to_str()) else { continue };
+            written.0.entry(real).or_insert_with(|| text.to_owned());
+        }
+        written
+    }
+
+    /// What a probe is called in the file that a process knows by this path.
+    pub fn probe(&self, provider: &str, path: &str, function: &str) -> String {
+        let written = |path: &Path| self.0.get(path).map(String::as_str);
+        // A file that was found by a name may be a link.
+        let real = || Path::new(path).canonicalize().ok().and_then(|real| written(&real));
+        let path = written(Path::new(path)).or_else(real).unwrap_or(path);
+        format!("{provider}:{path}:{function}")
+    }
 }
 
 impl Points {
@@ -56,6 +85,7 @@ impl Points {
 
     fn at(mut points: Self, text: &Text, loaded: &Loaded) -> Result<Self, Error> {
         let (compiled, variants) = (&loaded.compiled, &loaded.variants);
+        points.written = Written::by(&compiled.clauses);
         for (index, clause) in compiled.clauses.iter().enumerate() {
             if let Some(variants) = variants.get(&index) {
                 points.add_variants(text, clause, variants)?;
@@ -128,9 +158,21 @@ impl Points {
             return Ok(());
         }
         let modules = modules_of(text, point).map_err(failed)?;
+        // A process has one of the files that a pattern means, mostly, and not all of them.
+        let several = points::target(point)
+            .filter(|target| text.target.is_some() && target.contains('/') && target.contains('*'))
+            .and_then(files::pattern_of_paths)
+            .filter(|of| {
+                modules.iter().filter_map(|module| module.to_str()).any(|module| of.matches(module))
+            });
+        let modules = if several.is_some() { &modules[..1] } else { &modules[..] };
         for module in modules {
             let module = module.to_str().ok_or_else(|| failed("its path is no text".to_owned()))?;
-            let of = if module.contains('/') { Pattern::literal(module) } else { files::pattern(module) };
+            let of = match &several {
+                Some(several) => several.clone(),
+                None if module.contains('/') => Pattern::literal(module),
+                None => files::pattern(module),
+            };
             let Some(mut spec) = points::specification(point, of) else { continue };
             spec.by_file = text.target.is_none();
             self.push(spec, is_return, number, !clause.is_implied);
@@ -235,7 +277,8 @@ fn modules(text: &Text, target: &str) -> Result<Vec<PathBuf>, String> {
     match (&text.target, target.contains('/')) {
         // A path as the process sees it, or a library by a part of its name.
         (Some(_), _) => Ok(vec![target.into()]),
-        (None, true) => Err("no such file; nobody can run it".to_owned()),
+        (None, true) if Path::new(target).is_file() => Err("it is no ELF file".to_owned()),
+        (None, true) => Err("there is no such file, so nobody can run it".to_owned()),
         (None, false) => {
             Err("no program and no library of that name is found; write its path, or give -p PID".to_owned())
         }

@@ -11,9 +11,10 @@ use crate::commands::signals::{self, Ended};
 use crate::error::Error;
 use crate::files::Files;
 use crate::report::Running;
-use crate::resolve::{self, Kinds, Sites};
-use crate::target::Image;
+use crate::resolve::{self, Kinds, Site, Sites};
+use crate::target::{self, Image};
 use crate::whoever::Whoever;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -64,9 +65,11 @@ pub(super) fn run_in_targets(
         output: text.output.clone(),
         rows: Rows::default(),
     };
+    let written = points.written;
     let running = Running::new(if run::follows(&run) { || true } else { signals::interrupted });
-    let mut scripting = Scripting::new(course, scripted, in_files);
+    let mut scripting = Scripting::new(course, scripted, written, in_files);
     if text.task == Task::DryRun {
+        check_in_processes(text, &run)?;
         return Ok(0);
     }
     scripting.begin()?;
@@ -74,6 +77,26 @@ pub(super) fn run_in_targets(
         return scripting.end_early();
     }
     run::collected(&run, &mut scripting, &running, ended)
+}
+
+/// Whether the processes that are given have what is to be probed, of which nothing is probed now.
+///
+/// # Errors
+/// What one of them has not, or that it is not there.
+fn check_in_processes(text: &Text, run: &Run) -> Result<(), Error> {
+    let Target::Processes(pids) = &run.target else { return Ok(()) };
+    let files = Files::searching(text.debug_directories.iter().cloned());
+    for pid in pids {
+        let process = target::open(*pid)?;
+        let images = target::images(&process, &files)?;
+        let specs = run
+            .selection
+            .probes
+            .iter()
+            .map(|probe| (&probe.spec, Kinds { entry: probe.entry, returns: probe.returns }));
+        resolve::resolve(Some(&process), &images, specs, &[], MOST_PROBES)?;
+    }
+    Ok(())
 }
 
 /// How many probes there are in the files that are named.
@@ -86,7 +109,13 @@ fn probes_in(text: &Text, points: &Points) -> Result<u64, Error> {
         let kinds = Kinds { entry: probe.entry, returns: probe.returns };
         let found: Sites = resolve::resolve(None, &[image], [(&probe.spec, kinds)], &[], MOST_PROBES)?;
         if *is_own {
-            count += found.sites.len() as u64;
+            // A USDT probe is one, at however many places it stands.
+            let places = found.sites.iter().filter(|site| site.usdt.is_empty()).count();
+            let of = |site: &'_ Site| {
+                site.usdt.iter().map(|usdt| (usdt.provider.clone(), usdt.name.clone())).collect::<Vec<_>>()
+            };
+            let usdt: BTreeSet<_> = found.sites.iter().flat_map(of).collect();
+            count += (places + usdt.len()) as u64;
         }
     }
     Ok(count)

@@ -13,7 +13,8 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use trapless_process::Process;
-use trapless_script::syntax::ast::ProbePoint;
+use trapless_script::nearest::nearest;
+use trapless_script::syntax::ast::{ProbePoint, UserPlace};
 use trapless_session::error::Error as SessionError;
 use trapless_session::select::SelectError;
 use trapless_symbols::Module;
@@ -96,6 +97,32 @@ impl Known<'_> {
         }
         let Ok(modules) = probed::modules_of(self.text, point) else { return false };
         !modules.is_empty() && modules.iter().all(|module| self.is_missing_in(point, module).unwrap_or(false))
+    }
+
+    /// The name that was probably meant by an attach point that means nothing: of a function, or of a USDT probe.
+    pub fn nearest(&self, point: &ProbePoint) -> Option<String> {
+        for (home, _) in self.homes_of(point) {
+            let group = self.groups.borrow().get(home.group)?.clone();
+            let module = group.module(home.image)?;
+            let near = match point {
+                ProbePoint::Uprobe(user) | ProbePoint::Uretprobe(user) => match &user.place {
+                    UserPlace::Function { name, .. } => {
+                        let names = module.functions().iter().flat_map(|function| function.names());
+                        nearest(name, names.map(|name| name.plain())).map(str::to_owned)
+                    }
+                    _ => None,
+                },
+                ProbePoint::Usdt { name, .. } => {
+                    let probes = module.usdt().unwrap_or_default();
+                    nearest(name, probes.iter().map(|probe| probe.name.as_str())).map(str::to_owned)
+                }
+                _ => None,
+            };
+            if near.is_some() {
+                return near;
+            }
+        }
+        None
     }
 
     /// `None`: the file is not known here.
