@@ -25,9 +25,9 @@
 //! patch is written.
 
 use crate::{
-    Blueprint, EngineError, LeftAlone, Module, Session, admit::Runtime, clock, exits, find_sessions, tids,
+    Blueprint, EngineError, LeftAlone, Module, Session, admit::Runtime, clock, exits, find_sessions,
     found::find_headers, home::Hosting, mapped::Mapped, reach, region::Region, scan, semaphores, spread,
-    trap::TrapSite, writes,
+    tids, trap::TrapSite, writes,
 };
 use std::{
     os::fd::OwnedFd,

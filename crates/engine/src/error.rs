@@ -107,7 +107,9 @@ pub enum Refusal {
     #[error("{0} could not be read")]
     Unread(&'static str),
     /// Bodies of a script have no stacks of their own in a session that began without Go.
-    #[error("Go's run-time system came after the script had begun, which has no stacks for goroutines: begin again")]
+    #[error(
+        "Go's run-time system came after the script had begun, which has no stacks for goroutines: begin again"
+    )]
     NoBodyStacks,
     /// A script asks for an argument of a USDT probe that is not told at this place.
     #[error("the script asks for arg{0} there: {1}")]

@@ -201,7 +201,8 @@ fn ranges_of_arenas(header: &Header) -> impl Iterator<Item = (u64, u64)> + use<'
 /// those that never came back to it: then nothing leads there.
 fn stacks_in_use(process: &Process, header: &Header) -> Result<Vec<(u64, u64)>, MemoryError> {
     let stacks = header.stacks();
-    let claimed = process.read_word(RemoteAddr(header.region + Header::CURSOR_OFFSET))?.min(header.block_count);
+    let claimed =
+        process.read_word(RemoteAddr(header.region + Header::CURSOR_OFFSET))?.min(header.block_count);
     if stacks.is_empty() {
         return Ok(Vec::new());
     }
@@ -214,7 +215,8 @@ fn stacks_in_use(process: &Process, header: &Header) -> Result<Vec<(u64, u64)>, 
     let is_whole = reads.iter().all(|read| read.done == 8);
     let most = u64::from(STACK_LEVEL * STACK_LEVELS);
     // What could not be read, or makes no sense, may be in use.
-    let used = used.into_iter().map(u64::from_le_bytes).map(|used| if is_whole { used.min(most) } else { most });
+    let used =
+        used.into_iter().map(u64::from_le_bytes).map(|used| if is_whole { used.min(most) } else { most });
     let used = used.enumerate().filter(|used| used.1 > 0);
     Ok(used.map(|(number, used)| (stack(number + 1) - used, stack(number + 1))).collect())
 }

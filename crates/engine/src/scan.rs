@@ -202,13 +202,15 @@ fn on_stacks(
 fn programs(process: &Process, all: &[Checked], mut sp: u64) -> Result<u64, MemoryError> {
     // One session's bodies may be called from the handler that has interrupted another one's.
     for _ in 0..=all.len() * STACK_LEVELS as usize {
-        let Some(stacks) = all.iter().map(|header| header.stacks()).find(|stacks| stacks.contains(&sp)) else {
+        let Some(stacks) = all.iter().map(|header| header.stacks()).find(|stacks| stacks.contains(&sp))
+        else {
             break;
         };
         let number = (sp - stacks.start) >> STACK_SHIFT;
         let end = stacks.start + ((number + 1) << STACK_SHIFT);
         let above = (end - sp - 1) / u64::from(STACK_LEVEL);
-        sp = process.read_word(RemoteAddr(end - above * u64::from(STACK_LEVEL) - u64::from(LEVEL_POINTER)))?;
+        sp =
+            process.read_word(RemoteAddr(end - above * u64::from(STACK_LEVEL) - u64::from(LEVEL_POINTER)))?;
     }
     Ok(sp)
 }

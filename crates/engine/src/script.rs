@@ -17,8 +17,8 @@ use trapless_isa::operand::NotRead;
 use trapless_isa::passed::Passed;
 use trapless_isa::{Facts, Isa};
 use trapless_wire::{
-    Header, PAGE, SCRIPT_ARENAS, SCRIPT_GOROUTINES, SCRIPT_SHADOW_BITS, SCRIPT_SHADOWS, SCRIPT_STACK_END, ThreadMemory, Words,
-    WordsMut,
+    Header, PAGE, SCRIPT_ARENAS, SCRIPT_GOROUTINES, SCRIPT_SHADOW_BITS, SCRIPT_SHADOWS, SCRIPT_STACK_END,
+    ThreadMemory, Words, WordsMut,
 };
 
 /// A program with the memory that it works in.

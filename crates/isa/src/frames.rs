@@ -87,10 +87,7 @@ impl Place {
     }
 
     fn is_for_handlers(self) -> bool {
-        matches!(
-            self,
-            Place::SiteForHandlers(_) | Place::Body | Place::Switched | Place::CallerForHandlers
-        )
+        matches!(self, Place::SiteForHandlers(_) | Place::Body | Place::Switched | Place::CallerForHandlers)
     }
 
     /// The same place where registers that functions keep were saved and hold something else; `None` where nobody is told of that.

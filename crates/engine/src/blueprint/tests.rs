@@ -99,7 +99,8 @@ fn with_plan(functions: usize, allowed: &[Mechanism], check: impl FnOnce(&Plan<'
 }
 
 fn draw<'p, 'm>(plan: &'p Plan<'m>) -> Blueprint<'p, 'm> {
-    let blueprint = Blueprint::draw(&space(), plan, Sizes::ALL[0], ThreadMemory::of_c_library(Some(8))).unwrap();
+    let blueprint =
+        Blueprint::draw(&space(), plan, Sizes::ALL[0], ThreadMemory::of_c_library(Some(8))).unwrap();
     assert_eq!(blueprint.plan().skipped, []);
     assert_eq!((blueprint.journal.len(), blueprint.places.len()), (plan.sites.len(), plan.sites.len()));
     blueprint

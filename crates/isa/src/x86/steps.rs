@@ -175,7 +175,8 @@ impl Template<'_> {
     }
 
     pub(super) fn fetch_register(&mut self, frame: &Frame, to: usize, register: usize) -> Asm {
-        let [was, saved] = [Some(frame.depth()), frame.saved_at(register)].map(|at| at.map(|at| self.above(at)));
+        let [was, saved] =
+            [Some(frame.depth()), frame.saved_at(register)].map(|at| at.map(|at| self.above(at)));
         let a = &mut self.asm.a;
         match (was, saved) {
             (Some(was), _) if register == RSP => a.lea(GPR64[to], was),

@@ -112,7 +112,14 @@ impl Sketch {
         // Where exactly it will come to lie makes no difference, or filling in finds that it does.
         let lengths = moved_to(request, [0; RUNS])?.map(|moved| moved.code.len());
         let [ahead, probed, _] = parts(request).map(|part| part.displaced.length);
-        Some(Self { spare, kinds, lengths, begin: [ahead, ahead + probed], stacks: Stacks::of(request), bodies })
+        Some(Self {
+            spare,
+            kinds,
+            lengths,
+            begin: [ahead, ahead + probed],
+            stacks: Stacks::of(request),
+            bodies,
+        })
     }
 
     /// `payload`: that of the request that it is of.

@@ -526,7 +526,9 @@ fn r4_bodies_run_where_goroutines_have_room_for_them() {
     code.resize(code.len() + 7, 0xcc);
     let runs = Runs { entry: &runs, at_return: &runs };
     let steps = Steps::of([ReturnStep::Run(takes)]);
-    for (layout, bounds) in [(layout(true), u64::from(FRAME)..1024), (with_stacks(layout(true)), 128..FRAME.into())] {
+    for (layout, bounds) in
+        [(layout(true), u64::from(FRAME)..1024), (with_stacks(layout(true)), 128..FRAME.into())]
+    {
         let least = least_room(&machine, &mut random, &code, &layout, steps, runs);
         assert!(bounds.contains(&least), "{least}");
     }

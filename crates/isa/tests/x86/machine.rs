@@ -196,7 +196,8 @@ impl Machine {
 
     /// Makes the probe memory new.
     pub fn forget(&self) {
-        for (address, size) in [(THREADS, 0x2000), (RETURNS, RETURNS_SIZE), (STACKS, STACKS_SIZE), (REGION, 0x4_0000)]
+        for (address, size) in
+            [(THREADS, 0x2000), (RETURNS, RETURNS_SIZE), (STACKS, STACKS_SIZE), (REGION, 0x4_0000)]
         {
             // SAFETY: pages of this object, private and anonymous: they are zero again.
             unsafe { libc::madvise(address as *mut _, size as usize, libc::MADV_DONTNEED) };

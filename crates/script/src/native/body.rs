@@ -134,7 +134,9 @@ fn extras_of(what: Context, at: Hit) -> Takes {
             let slot = if moment == Moment::Return { Takes::NONE } else { Extra::StackPointer.into() };
             return slot.with(Extra::Registers);
         }
-        Context::ReturnAddress | Context::Frame | Context::Call if moment != Moment::Return => Extra::StackPointer,
+        Context::ReturnAddress | Context::Frame | Context::Call if moment != Moment::Return => {
+            Extra::StackPointer
+        }
         Context::FloatRegister(number) if number != 0 || moment != Moment::Return => Extra::Floats,
         Context::Register(7) => Extra::StackPointer,
         Context::Argument(_) | Context::Register(_) | Context::SecondResult

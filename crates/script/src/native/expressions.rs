@@ -100,7 +100,11 @@ pub(super) fn argument_of(what: Context, at: Hit) -> Option<usize> {
     let at_return = |returned: Returned| Some(returned as usize);
     match (what, at.moment) {
         // They are in registers that bodies are not told of by these.
-        (Context::Argument(_) | Context::SecondResult | Context::Call, _) if at.convention == Convention::Go => None,
+        (Context::Argument(_) | Context::SecondResult | Context::Call, _)
+            if at.convention == Convention::Go =>
+        {
+            None
+        }
         (Context::Argument(number), Moment::Entry | Moment::Inside) => (number < 6).then_some(number.into()),
         (Context::Register(number), Moment::Entry | Moment::Inside) => {
             ARGUMENTS.iter().position(|register| *register == number)
@@ -156,7 +160,8 @@ impl Maker<'_, '_> {
         Ok(match what {
             Context::Argument(number) if self.at.convention == Convention::Go => {
                 let is_there = self.at.moment != Moment::Return;
-                let register = ARGUMENTS_IN_GO.get(usize::from(number)).filter(|_| is_there).ok_or(refused)?;
+                let register =
+                    ARGUMENTS_IN_GO.get(usize::from(number)).filter(|_| is_there).ok_or(refused)?;
                 self.register(*register)?
             }
             Context::SecondResult
@@ -181,7 +186,9 @@ impl Maker<'_, '_> {
                 let slot = self.extra(Extra::StackPointer)?;
                 self.e.load(At(slot, 0))
             }
-            Context::Frame | Context::Call if self.at.moment == Moment::Entry => self.extra(Extra::StackPointer)?,
+            Context::Frame | Context::Call if self.at.moment == Moment::Entry => {
+                self.extra(Extra::StackPointer)?
+            }
             Context::ReturnAddress | Context::Frame | Context::Call => return Err(refused),
             Context::Site => self.extra(Extra::Site)?,
             Context::Tid => self.extra(Extra::Tid)?,

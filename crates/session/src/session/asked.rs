@@ -174,7 +174,9 @@ impl Run {
     pub(super) fn argument_asked(&self, asked: &[u32]) -> Option<u8> {
         let go = self.in_go.as_ref()?;
         asked.iter().find_map(|number| match self.at(*number)? {
-            RunAt::Entry(body) | RunAt::Call(body, _) => go.arguments.get(usize::from(body)).copied().flatten(),
+            RunAt::Entry(body) | RunAt::Call(body, _) => {
+                go.arguments.get(usize::from(body)).copied().flatten()
+            }
             RunAt::Return(_) => None,
         })
     }

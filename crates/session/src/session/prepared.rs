@@ -168,7 +168,8 @@ impl<'i> Prepared<'i> {
 
     /// How the function of a site gets its arguments.
     fn convention(&self, site: &Site) -> Convention {
-        let Some(file) = self.files.get(&site.image).filter(|file| file.runtimes.contains(Runtime::Go)) else {
+        let Some(file) = self.files.get(&site.image).filter(|file| file.runtimes.contains(Runtime::Go))
+        else {
             return Convention::C;
         };
         let function = file.module.functions().get(site.function);

@@ -8,7 +8,8 @@ use cranelift_codegen::ir::types::{I32, I64};
 use cranelift_codegen::ir::{InstBuilder, Value};
 use trapless_isa::detour::BLOCK_OWNER;
 use trapless_wire::{
-    SCRIPT_BLOCK, SCRIPT_GOROUTINES, SCRIPT_STACK_END, THREAD_MAIN_STACK, THREAD_STACK, THREAD_STRANGE, THREAD_UNREAD,
+    SCRIPT_BLOCK, SCRIPT_GOROUTINES, SCRIPT_STACK_END, THREAD_MAIN_STACK, THREAD_STACK, THREAD_STRANGE,
+    THREAD_UNREAD,
 };
 
 /// As many words as `process_vm_readv` is given, and two pairs that say where and how much.
