@@ -177,7 +177,10 @@ impl Losses {
                 self.unread,
                 "reads of memory were not tried, because it is not known which thread they were for",
             ),
-            (self.without_block, "hits did not run their probe, because their threads had no memory for it"),
+            (
+                self.without_block,
+                "hits did not run their probe, because their threads had no memory for it, or in Go too little of a stack",
+            ),
             (
                 self.in_children,
                 "hits were in forked children, and did not run their probe there: give --follow for those",
