@@ -35,6 +35,8 @@ pub enum Untraced {
     Stack,
     /// It sends a signal.
     Signal,
+    /// It asks for the name of a process.
+    ProcessName,
     /// It goes through all of a map that may have more keys than [`FUEL`].
     LargeMap,
     /// It asks for a floating-point value of a 32-bit program.
@@ -56,6 +58,7 @@ impl Untraced {
     pub const fn text(self) -> &'static str {
         match self {
             Untraced::Stack => "it walks the call stack, which only code in the program does",
+            Untraced::ProcessName => "it asks for the name of a process, which only code in the program does",
             Untraced::Signal => "it sends a signal, which only the thread itself does",
             Untraced::LargeMap => {
                 "it goes through a map of more than 16,384 keys, for which the thread would stand"
@@ -85,6 +88,7 @@ pub fn check(program: &Program, body: BodyId, moment: Moment, machine: Machine) 
     each_statement(&body.code, &mut |statement| match statement {
         Statement::Stack { .. } => refused = Some(Untraced::Stack),
         Statement::Signal(_) => refused = Some(Untraced::Signal),
+        Statement::ProcessName { .. } => refused = Some(Untraced::ProcessName),
         Statement::ForEach { map, .. } | Statement::MapClear(map) | Statement::MapZero(map) => {
             let keys = program.maps.get(map.0 as usize).map_or(0, |map| map.capacity);
             if keys > FUEL {

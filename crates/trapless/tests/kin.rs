@@ -54,7 +54,7 @@ fn processes_are_told_by_their_names_and_those_of_their_parents() {
     let script = "uprobe:kin:told /pcomm != leader_comm/ { @[comm, leader_comm] = count(); }
         uprobe:kin:told /pcomm == \"eldest\"/ { @of_eldest[leader_comm] = count(); }
         uprobe:kin:told /leader_comm == \"grandchild\"/ { @above[pcomm] = count(); }";
-    let ran = run(&["-F", "-e", script, "--", program.path().to_str().unwrap()]);
+    let ran = run(&["-F", "--unsafe", "-e", script, "--", program.path().to_str().unwrap()]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let mut own: Vec<&str> = ran.out.lines().filter(|line| line.starts_with('@')).collect();
     own.sort_unstable();

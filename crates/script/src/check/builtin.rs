@@ -101,6 +101,12 @@ impl Checker<'_> {
             }
             "comm" => Expr { of: Type::String(16), span, kind: Kind::Call(Call::Comm) },
             "pcomm" | "leader_comm" => {
+                if self.at.clause.kind.is_in_program() && !self.environment.is_unsafe_allowed() {
+                    let text = format!(
+                        "{name} is unsafe in a probe: it is read through a descriptor that the program has for a moment. To use you need the --unsafe flag"
+                    );
+                    self.error(span, text);
+                }
                 let kin = if name == "pcomm" { Kin::Parent } else { Kin::Own };
                 Expr { of: Type::String(16), span, kind: Kind::Call(Call::NameOf(kin)) }
             }

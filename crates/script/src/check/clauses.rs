@@ -81,6 +81,11 @@ impl ClauseKind {
         })
     }
 
+    /// Whether it is in a program, and not in the tool itself.
+    pub fn is_in_program(self) -> bool {
+        matches!(self, ClauseKind::Entry | ClauseKind::Inside | ClauseKind::Return | ClauseKind::Usdt)
+    }
+
     /// Its provider, as `probetype` tells it.
     pub fn provider(self) -> &'static str {
         match self {
