@@ -313,7 +313,7 @@ impl ScriptMemory {
             let count = word(number, BLOCK_UNRUN);
             match word(number, BLOCK_ORIGIN) {
                 0 => all.in_children += count,
-                _ => all.by_bodies += count,
+                _ => all.crowded += count,
             }
         }
         all
@@ -327,6 +327,6 @@ pub struct Unrun {
     pub without_block: u64,
     /// Hits in children that were forked and have no session of their own, or that share the memory.
     pub in_children: u64,
-    /// What bodies themselves have counted there.
-    pub by_bodies: u64,
+    /// Hits that found all levels of their thread's stack for bodies in use ([`trapless_isa::detour::STACK_LEVELS`]).
+    pub crowded: u64,
 }

@@ -145,7 +145,8 @@ impl Losses {
         Self {
             messages: memory.blocks().map(|block| MessageRing { at: block.start, bits }.lost(region)).sum(),
             out_of_fuel: sum(THREAD_OUT_OF_FUEL),
-            no_scratch: sum(THREAD_NO_SCRATCH),
+            // Where bodies have stacks of their own, all levels of a thread's were in use.
+            no_scratch: sum(THREAD_NO_SCRATCH) + unrun.crowded,
             unread: sum(THREAD_UNREAD),
             without_block: unrun.without_block,
             in_children: unrun.in_children,
