@@ -40,6 +40,7 @@ impl Default for Options {
             Context::FloatResult,
             Context::ReturnAddress,
             Context::Frame,
+            Context::Call,
             Context::Site,
             Context::Pid,
             Context::Tid,

@@ -150,7 +150,10 @@ fn functions_take_what_they_can() {
         ("begin { @ = sum(\"a\") }", "ERROR: sum() only supports integer arguments (string[2] provided)"),
         ("begin { system(\"ls\") }", "ERROR: system() is an unsafe function being used in safe mode"),
         ("uprobe:./a:f { signal(9) }", "ERROR: signal() is unsafe. To use you need the --unsafe flag"),
-        ("uprobe:./a:f { @ = pcomm; }", "ERROR: pcomm is unsafe in a probe"),
+        (
+            "uprobe:./a:f { @ = pcomm; }",
+            "ERROR: pcomm is unsafe in a probe: it is read through a descriptor that the program has for a moment. To use you need the --unsafe flag",
+        ),
         ("begin { clear(1) }", "ERROR: clear() expects a map argument"),
         ("begin { @ = 1; len(@) }", "ERROR: call to len() expects a map with explicit keys (non-scalar map)"),
         (

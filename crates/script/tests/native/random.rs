@@ -25,7 +25,7 @@ pub fn context(hit: &Hit, what: Context) -> u64 {
         Context::FloatRegister(number) => hit.floats[usize::from(number)],
         Context::InstructionPointer => hit.instruction,
         Context::ReturnAddress => convention.link.map_or(hit.stack[0], register),
-        Context::Frame => hit.stack.as_ptr() as u64,
+        Context::Frame | Context::Call => hit.stack.as_ptr() as u64,
         Context::Site => hit.site,
         Context::Tid => hit.tid,
         Context::Cpu => hit.processor & 0xfff,
