@@ -327,6 +327,7 @@ pub struct Unrun {
     pub without_block: u64,
     /// Hits in children that were forked and have no session of their own, or that share the memory.
     pub in_children: u64,
-    /// Hits that found all levels of their thread's stack for bodies in use ([`trapless_isa::detour::STACK_LEVELS`]).
+    /// Hits that found all levels of their thread's stack for bodies in use ([`trapless_isa::detour::STACK_LEVELS`]), or whose interpreter
+    /// failed at a trap.
     pub crowded: u64,
 }

@@ -299,7 +299,7 @@ fn what_interprets_bodies_at_traps_is_told_what_bodies_are_and_may_fail() {
     let (probe, address) = armed.session.probes_at().next().unwrap();
     let site = armed.numbers.of(armed.session.path_of(probe), &probe.probed.function);
     assert_eq!([2, 3, 4].map(|word| armed.sum(word)), [site.into(), target.pid() as u64, address]);
-    assert_eq!(armed.unrun(), Unrun { by_bodies: CALLS - told, ..Unrun::default() });
+    assert_eq!(armed.unrun(), Unrun { crowded: CALLS - told, ..Unrun::default() });
     assert_eq!(armed.remove(), None);
     before.assert_restored(target.pid());
     does(&mut target, "call 10");
