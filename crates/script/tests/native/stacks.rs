@@ -235,7 +235,7 @@ fn expected(
 #[test]
 fn random_stacks_are_walked_as_the_reference_does() {
     if !reads_memory() {
-        return trapless_testing::skip!("the kernel, or what emulates it, has no process_vm_readv");
+        return trapless_testing::inapplicable!("the kernel, or what emulates it, has no process_vm_readv");
     }
     let mut seed = 0x5354_4143_4b53_0001;
     let stack = Stack::new(4);
@@ -331,7 +331,7 @@ fn calls(stack: &Stack, sp: u64, count: u64, apart: u64) -> (Area, Hit) {
 #[test]
 fn stacks_are_whole_wherever_they_lie_and_end_where_memory_does() {
     if !reads_memory() {
-        return trapless_testing::skip!("the kernel, or what emulates it, has no process_vm_readv");
+        return trapless_testing::inapplicable!("the kernel, or what emulates it, has no process_vm_readv");
     }
     let stack = Stack::new(20);
     // On one page, over several, and the thread's own.
