@@ -1,9 +1,16 @@
 //! Where a value is, from DWARF's words to the checker's: by the number of an argument register, and from the return address's stack slot.
 
-use trapless_isa::body::ARGUMENTS_IN_GO;
+use trapless_isa::body::{ARGUMENTS_IN_GO, Convention};
 use trapless_script::check::environment::Held;
 use trapless_symbols::types::Language;
 use trapless_symbols::{Location, Machine, Piece, ResultLocation};
+
+/// What is told of places that the checker has no word for.
+const NO_WORD: &str = "its place is told by a computation that probes do not do";
+
+fn gone(why: impl ToString) -> Held {
+    Held::Gone(why.to_string())
+}
 
 /// Where a machine has values, by DWARF's numbers of registers.
 #[derive(Clone, Copy)]
@@ -26,6 +33,7 @@ impl Registers {
     pub fn of(machine: Machine, language: Language) -> &'static Registers {
         match (machine, language) {
             (Machine::I386, _) => &I386,
+            (Machine::AArch64, _) => &AARCH64,
             (_, Language::Go) => &GO,
             (_, Language::C | Language::Cpp | Language::Rust) => &X86_64,
         }
@@ -44,39 +52,7 @@ impl Registers {
             _ => gone(NO_WORD),
         }
     }
-}
 
-/// rdi, rsi, rdx, rcx, r8, r9; xmm0 and those behind it; rax and rdx.
-const X86_64: Registers = Registers {
-    arguments: &[5, 4, 1, 2, 8, 9],
-    stack_pointer: 7,
-    general: 16,
-    floats: (17, 8),
-    results: [0, 1],
-    word: 8,
-};
-
-/// Results are told as arguments are, by the compiler of Go.
-const GO: Registers = Registers { arguments: &ARGUMENTS_IN_GO, ..X86_64 };
-
-/// No arguments in registers; eax and edx. Floating-point numbers are on the x87's stack, of which nothing is read.
-const I386: Registers = Registers {
-    arguments: &[],
-    stack_pointer: 4,
-    general: 8,
-    floats: (u16::MAX, 0),
-    results: [0, 2],
-    word: 4,
-};
-
-/// What is told of places that the checker has no word for.
-const NO_WORD: &str = "its place is told by a computation that probes do not do";
-
-fn gone(why: impl ToString) -> Held {
-    Held::Gone(why.to_string())
-}
-
-impl Registers {
     /// Where a value of that size is. `is_entry`: control is at the function's entry.
     pub fn at(&self, location: &Location, size: Option<u64>, is_entry: bool) -> Held {
         match location {
@@ -105,6 +81,44 @@ impl Registers {
         }
     }
 }
+
+/// The registers that bodies have a machine's arguments in.
+const fn arguments(machine: trapless_isa::Machine) -> &'static [u8] {
+    Convention::of(machine).unwrap().arguments
+}
+
+/// xmm0 and those behind it; rax and rdx.
+const X86_64: Registers = Registers {
+    arguments: arguments(trapless_isa::Machine::X86_64),
+    stack_pointer: 7,
+    general: 16,
+    floats: (17, 8),
+    results: [0, 1],
+    word: 8,
+};
+
+/// Results are told as arguments are, by the compiler of Go.
+const GO: Registers = Registers { arguments: &ARGUMENTS_IN_GO, ..X86_64 };
+
+/// v0 and those behind it; x0 and x1.
+const AARCH64: Registers = Registers {
+    arguments: arguments(trapless_isa::Machine::AArch64),
+    stack_pointer: 31,
+    general: 32,
+    floats: (64, 8),
+    results: [0, 1],
+    word: 8,
+};
+
+/// No arguments in registers; eax and edx. Floating-point numbers are on the x87's stack, of which nothing is read.
+const I386: Registers = Registers {
+    arguments: &[],
+    stack_pointer: 4,
+    general: 8,
+    floats: (u16::MAX, 0),
+    results: [0, 2],
+    word: 4,
+};
 
 /// A value in pieces; one that is missing makes it useless.
 fn joined(pieces: &[Piece], one: impl Fn(&Location) -> Held) -> Held {
@@ -189,6 +203,21 @@ mod tests {
         {
             assert_eq!(at(number), held, "{number}");
         }
+    }
+
+    #[test]
+    fn arm64_has_eight_arguments_in_registers_and_others_in_the_frame() {
+        let registers = Registers::of(Machine::AArch64, Language::C);
+        let at = |location: &_| registers.at(location, Some(8), true);
+        let memory = |register, offset| Location::Memory { register, offset };
+        assert_eq!(at(&Location::Register(7)), Held::Argument(7));
+        assert_eq!(at(&Location::Register(19)), Held::Register(19));
+        assert_eq!(at(&Location::Register(65)), Held::FloatRegister(1));
+        assert_eq!(at(&memory(31, 8)), Held::Frame(8));
+        assert_eq!(at(&memory(2, 0)), Held::Behind(2));
+        let returned =
+            |number| returned(Machine::AArch64, &ResultLocation::At(Location::Register(number)), Some(8));
+        assert_eq!([0, 64, 19].map(returned), [Some(Held::Result), Some(Held::FloatResult), None]);
     }
 
     #[test]
