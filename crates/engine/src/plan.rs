@@ -9,12 +9,12 @@ use crate::rooms::{Rooms, overlaps};
 use crate::{Clauses, Home, Module, Refusal, Request, Role, Script, Unwinder, Wanted};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use trapless_isa::detour::RECORD_NO_RESULT;
+use trapless_isa::detour::{BodyStacks, RECORD_NO_RESULT};
 use trapless_isa::{
     Displaced, EntryStep, Followed, Hook, Mechanism, Noted, Payload, ReturnStep, Sharing, Site, Stack, Steps,
     Way,
 };
-use trapless_wire::{BodyStacks, Geometry, Places, WriteKind};
+use trapless_wire::{Geometry, Places, WriteKind};
 
 /// Log2 of the number of records a thread's ring holds.
 const RING_BITS: u32 = 14;

@@ -1,7 +1,9 @@
 //! How large the parts are for a given set of probes.
 
 use crate::{Counter, Header, Histogram, JournalSizes, RawPlace, semaphores_size};
-use trapless_isa::detour::{BLOCK_COUNTERS, RECORD_SHIFT, STACK_SHIFT, THREAD_SHIFT, return_sizes};
+use trapless_isa::detour::{
+    BLOCK_COUNTERS, BodyStacks, RECORD_SHIFT, STACK_SHIFT, THREAD_SHIFT, return_sizes,
+};
 
 /// Page size the layout is rounded to. Targets with larger pages are not attached.
 pub const PAGE: u64 = 4096;
@@ -50,16 +52,6 @@ pub struct Geometry {
     script_block_size: u32,
     /// What its bodies run on.
     stacks: BodyStacks,
-}
-
-/// What bodies of a script run on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum BodyStacks {
-    /// The stacks of the program.
-    #[default]
-    Programs,
-    /// Stacks of their own, one for each thread ([`Header::stacks`]): the program's may be too small.
-    Own,
 }
 
 /// Offset in each block of what a script has there: it is the first that is given a place. Code is compiled for it.

@@ -39,7 +39,7 @@ pub mod unwind;
 
 pub use counters::{BlockView, Counters, Latency, RecordView, Totals, Words, WordsMut};
 pub use found::{BadHeader, Checked};
-pub use geometry::{BodyStacks, Geometry, MAX_SCRIPT, PAGE, SCRIPT_BLOCK, Sizes};
+pub use geometry::{Geometry, MAX_SCRIPT, PAGE, SCRIPT_BLOCK, Sizes};
 pub use header::{
     ARENA_LIST_SIZE, Arena, Header, MAGIC, MAX_ARENAS, REGION_NAME, SessionState, ThreadMemory, VERSION,
 };

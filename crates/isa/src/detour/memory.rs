@@ -333,7 +333,22 @@ pub struct Layout {
     pub stacks: u64,
 }
 
+/// What bodies of a script run on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum BodyStacks {
+    /// The stacks of the program.
+    #[default]
+    Programs,
+    /// Stacks of their own, one for each thread ([`Layout::stacks`]): the program's may be too small.
+    Own,
+}
+
 impl Layout {
+    /// What bodies run on.
+    pub fn body_stacks(&self) -> BodyStacks {
+        if self.stacks == 0 { BodyStacks::Programs } else { BodyStacks::Own }
+    }
+
     /// Whether the process handles faults ([`Signals::faults`]).
     pub(crate) fn handles_faults(&self) -> bool {
         self.signals.is_some_and(|signals| signals.faults)

@@ -61,9 +61,9 @@ pub(super) fn room(request: &DetourRequest<'_>) -> i32 {
     // What the frame of a call with bodies saves more than others.
     const MORE_SAVED: i32 = 64;
     let Runs { entry, at_return } = request.runs;
-    let below = |run: &Run<'_>| match request.layout.stacks {
-        0 => pushed_for(run.takes) + i32::try_from(run.frame).unwrap_or(i32::MAX / 2),
-        _ => 0,
+    let below = |run: &Run<'_>| match request.layout.body_stacks() {
+        BodyStacks::Programs => pushed_for(run.takes) + i32::try_from(run.frame).unwrap_or(i32::MAX / 2),
+        BodyStacks::Own => 0,
     };
     let of = |run: &Run<'_>| MORE_SAVED + below(run);
     ROOM + entry.iter().chain(at_return).map(of).max().unwrap_or(0)
@@ -160,7 +160,7 @@ impl Template<'_> {
     ///
     /// A handler that interrupts it leaves how much is in use as it was, and so what is read twice is the same.
     fn switch_stack(&mut self, hit: &Hit<'_>, ran: CodeLabel) -> Asm {
-        if self.request.layout.stacks == 0 {
+        if self.request.layout.body_stacks() == BodyStacks::Programs {
             return Ok(());
         }
         const END: i32 = 1 << STACK_SHIFT;
@@ -188,7 +188,7 @@ impl Template<'_> {
 
     /// Back from there. Only then may others have the level.
     fn switch_back(&mut self, hit: &Hit<'_>) -> Asm {
-        if self.request.layout.stacks == 0 {
+        if self.request.layout.body_stacks() == BodyStacks::Programs {
             return Ok(());
         }
         let a = &mut self.asm.a;

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::Stack;
 use crate::body::{Extra, Takes};
-use crate::detour::{DetourRequest, Layout};
+use crate::detour::{BodyStacks, DetourRequest};
 use crate::payload::*;
 use alloc::vec::Vec;
 use iced_x86::code_asm::*;
@@ -56,33 +56,18 @@ pub(super) struct Stacks {
     /// What it may use of the program's.
     pub detour: Stack,
     /// What it calls bodies on.
-    pub bodies: BodyStack,
-}
-
-/// What bodies are called on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum BodyStack {
-    /// The program's stack.
-    Programs,
-    /// One of ours.
-    Own,
+    pub bodies: BodyStacks,
 }
 
 impl Stacks {
     /// Those of a detour.
     pub fn of(request: &DetourRequest<'_>) -> Self {
-        Self { detour: request.stack, bodies: BodyStack::in_process(request.layout) }
+        Self { detour: request.stack, bodies: request.layout.body_stacks() }
     }
 
     /// The program's, of a detour that calls no bodies.
     pub fn without_bodies(detour: Stack) -> Self {
-        Self { detour, bodies: BodyStack::Programs }
-    }
-}
-
-impl BodyStack {
-    fn in_process(layout: &Layout) -> Self {
-        if layout.stacks == 0 { BodyStack::Programs } else { BodyStack::Own }
+        Self { detour, bodies: BodyStacks::Programs }
     }
 }
 
@@ -142,7 +127,7 @@ impl Frame {
         let [entry, x, y] = [roles[0], roles[1], roles[2]];
         used.extend([R15, entry]);
         // The first of them holds the program's stack pointer while bodies run elsewhere.
-        let more = count.saturating_sub(2).max(usize::from(stacks.bodies == BodyStack::Own));
+        let more = count.saturating_sub(2).max(usize::from(stacks.bodies == BodyStacks::Own));
         used.extend([x, y].into_iter().take(more));
         let push_flags = flags_in_rax && used.contains(&RAX);
         let mut saved: Vec<_> = used.into_iter().filter(|&register| !dead(register)).collect();

@@ -447,12 +447,9 @@ fn so_it_is_where_calls_are_noted_and_exits_call_bodies() {
     }
 }
 
-#[test]
-fn threads_without_a_block_and_children_call_no_bodies_and_are_counted() {
-    let Some(machine) = Machine::new() else { return };
-    let mut random = Random(64);
-    let takes = Takes::of(&[Extra::Time]);
-    put(&machine, takes);
+/// A function whose entry and return call a body that takes these.
+fn followed<'m>(machine: &'m Machine, takes: Takes, layout: &Layout) -> Probed<'m> {
+    put(machine, takes);
     let runs = [run(takes, 1)];
     let code = [0x0f, 0x1f, 0x44, 0, 0, 0xc3];
     machine.write(FUNCTION, &code);
@@ -460,9 +457,17 @@ fn threads_without_a_block_and_children_call_no_bodies_and_are_counted() {
     let followed = Some(Followed { lost: LOST, steps, way: Way::Paired });
     let payload = Payload { entry: Steps::of([EntryStep::Run(takes)]), followed, ..Payload::default() };
     let called = Runs { entry: &runs, at_return: &runs };
-    let layout = layout(false);
     let place = ((FUNCTION, FUNCTION), (detour_at(0), Stack::Enough));
-    let probed = Probed::calling(&machine, &code, place.0, place.1, &layout, payload, called);
+    Probed::calling(machine, &code, place.0, place.1, layout, payload, called)
+}
+
+#[test]
+fn threads_without_a_block_and_children_call_no_bodies_and_are_counted() {
+    let Some(machine) = Machine::new() else { return };
+    let mut random = Random(64);
+    let takes = Takes::of(&[Extra::Time]);
+    let layout = layout(false);
+    let probed = followed(&machine, takes, &layout);
     for round in 1..=3 {
         let start = machine.random(&mut random);
         run_both(&machine, &[&probed], 0, &start, "no block");
@@ -573,17 +578,8 @@ fn a_hit_that_finds_no_level_of_its_stack_free_calls_no_bodies_and_is_counted() 
     let Some(machine) = Machine::new() else { return };
     let mut random = Random(67);
     let takes = Takes::of(&[Extra::Registers]);
-    put(&machine, takes);
-    let runs = [run(takes, 1)];
-    let code = [0x0f, 0x1f, 0x44, 0, 0, 0xc3];
-    machine.write(FUNCTION, &code);
-    let steps = Steps::of([ReturnStep::Run(takes)]);
-    let followed = Some(Followed { lost: LOST, steps, way: Way::Paired });
-    let payload = Payload { entry: Steps::of([EntryStep::Run(takes)]), followed, ..Payload::default() };
-    let called = Runs { entry: &runs, at_return: &runs };
     let layout = with_stacks(layout(true));
-    let place = ((FUNCTION, FUNCTION), (detour_at(0), Stack::Enough));
-    let probed = Probed::calling(&machine, &code, place.0, place.1, &layout, payload, called);
+    let probed = followed(&machine, takes, &layout);
     for level in 0..=STACK_LEVELS {
         machine.forget();
         let used = u64::from(level * STACK_LEVEL);
