@@ -66,11 +66,10 @@ impl Session {
                     script.write(&region, &header)?;
                     // It begins as its parent's, but the process is another one, with other random numbers.
                     let seed = script.seed() ^ u64::from(header.pid).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-                    let about =
-                        [(SCRIPT_PID, header.pid.into()), (SCRIPT_PARENT, parent), (SCRIPT_SEED, seed)];
-                    about
-                        .into_iter()
-                        .for_each(|(at, word)| region.set_word(header.script + u64::from(at), word));
+                    let pid = header.pid.into();
+                    for (at, word) in [(SCRIPT_PID, pid), (SCRIPT_PARENT, parent), (SCRIPT_SEED, seed)] {
+                        region.set_word(header.script + u64::from(at), word);
+                    }
                 }
                 // A block without it is a forked child's.
                 region.set_word(header.blocks_offset + u64::from(BLOCK_ORIGIN), u64::from(header.pid));

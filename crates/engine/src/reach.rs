@@ -201,11 +201,11 @@ fn ranges_of_arenas(header: &Header) -> impl Iterator<Item = (u64, u64)> + use<'
 /// those that never came back to it: then nothing leads there.
 fn stacks_in_use(process: &Process, header: &Header) -> Result<Vec<(u64, u64)>, MemoryError> {
     let stacks = header.stacks();
-    let claimed =
-        process.read_word(RemoteAddr(header.region + Header::CURSOR_OFFSET))?.min(header.block_count);
     if stacks.is_empty() {
         return Ok(Vec::new());
     }
+    let claimed =
+        process.read_word(RemoteAddr(header.region + Header::CURSOR_OFFSET))?.min(header.block_count);
     let mut used = vec![[0; 8]; claimed as usize];
     let stack = |number: usize| stacks.start + ((number as u64) << STACK_SHIFT);
     let at = |number: usize| RemoteAddr(stack(number) + u64::from(STACK_USED));

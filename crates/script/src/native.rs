@@ -199,19 +199,10 @@ pub fn compile(
         }
     }
     let routines = registry.compile(&mut workshop, &common)?;
-    let (frames, vectors) = (routines::frames(&routines), routines::vectors(&routines));
+    let known = routines::usage(&routines);
     let makes_system_calls = registry.makes_system_calls(&pieces, &routines);
-    let finish = |mut piece: emit::Piece| {
-        let deepest = piece.calls.iter().map(|call| frames[usize::from(*call)]).max().unwrap_or(0);
-        piece.code.frame += deepest;
-        piece.code.vectors |= piece.calls.iter().any(|call| vectors[usize::from(*call)]);
-        piece.code
-    };
-    let bodies_code: Vec<Code> = pieces.into_iter().map(finish).collect();
-    let told = frames.iter().zip(&vectors);
-    let routines = routines.into_iter().zip(told);
-    let routines =
-        routines.map(|(piece, (&frame, &vectors))| Code { frame, vectors, ..piece.code }).collect();
+    let whole = |pieces: Vec<emit::Piece>| pieces.into_iter().map(|piece| piece.whole(&known)).collect();
+    let (bodies_code, routines): (Vec<Code>, Vec<Code>) = (whole(pieces), whole(routines));
     for (code, &(body, _)) in bodies_code.iter().zip(bodies.iter().cycle()) {
         if code.frame > MOST_FRAME {
             return Err(Refusal::Frame { body, frame: code.frame });

@@ -87,7 +87,7 @@ impl Returns {
     pub fn home_of(&self, process: &Process, slot: u64) -> Option<u64> {
         let address = self.read(process, slot)?;
         match self.pads.contains_key(&address) {
-            true => self.by_slot.get(&slot)?.first().map(|first| first.address),
+            true => self.first_home(slot),
             false => Some(address),
         }
     }

@@ -189,19 +189,15 @@ impl Maker<'_, '_> {
         let [nowhere, close_on_exec, most] = [0, O_CLOEXEC, 16].map(|word| self.e.int(word));
         let path = self.e.pointer(path);
         let file = self.system(calls.openat, &[nowhere, path, close_on_exec]);
-        let (open, after) = (self.e.block(), self.e.block());
-        let is_open = self.e.is_imm(IntCC::SignedGreaterThanOrEqual, file, 0);
-        self.e.b.ins().brif(is_open, open, &[], after, &[]);
-        self.e.b.switch_to_block(open);
+        let after = self.e.block();
+        let failed = self.e.is_imm(IntCC::SignedLessThan, file, 0);
+        self.e.leave_if(failed, after);
         let into = self.e.pointer(to);
         let read = self.system(calls.read, &[file, into, most]);
         self.system(calls.close, &[file]);
         // The last byte is the end of the line.
-        let is_some = self.e.is_imm(IntCC::SignedGreaterThan, read, 0);
-        let cut = self.e.block();
-        let not = self.e.is_imm(IntCC::Equal, is_some, 0);
-        self.e.leave_if(not, after);
-        self.e.go_on(cut);
+        let is_nothing = self.e.is_imm(IntCC::SignedLessThanOrEqual, read, 0);
+        self.e.leave_if(is_nothing, after);
         let end = self.e.b.ins().iadd(into, read);
         let zero = self.e.int(0);
         store_byte(self.e, zero, At(end, -1));

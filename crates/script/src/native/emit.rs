@@ -90,6 +90,35 @@ pub(super) struct Piece {
     pub(super) calls: Vec<u16>,
 }
 
+/// What a piece uses of its thread: of a [`Code`], what depends on what it calls.
+#[derive(Clone, Copy)]
+pub(super) struct Usage {
+    frame: u32,
+    vectors: bool,
+}
+
+impl Piece {
+    /// By itself.
+    pub(super) fn own_usage(&self) -> Usage {
+        Usage { frame: self.code.frame, vectors: self.code.vectors }
+    }
+
+    /// With what it calls, of which each routine's is known.
+    pub(super) fn usage(&self, known: &[Usage]) -> Usage {
+        let own = self.own_usage();
+        self.calls.iter().map(|call| known[usize::from(*call)]).fold(own, |all, called| Usage {
+            frame: all.frame.max(own.frame + called.frame),
+            vectors: all.vectors | called.vectors,
+        })
+    }
+
+    /// Its code, which says what it uses with what it calls.
+    pub(super) fn whole(self, known: &[Usage]) -> Code {
+        let Usage { frame, vectors } = self.usage(known);
+        Code { frame, vectors, ..self.code }
+    }
+}
+
 impl Workshop {
     pub(super) fn new(isa: OwnedTargetIsa, machine: Machine) -> Self {
         Self { isa, machine, builders: FunctionBuilderContext::new(), context: Context::new() }

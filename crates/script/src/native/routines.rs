@@ -2,7 +2,7 @@
 
 use super::aggregates::{self, Others};
 use super::bytes::byte;
-use super::emit::{At, Base, Emit, Piece, Workshop};
+use super::emit::{At, Base, Emit, Piece, Usage, Workshop};
 use super::layout::MapCode;
 use super::stacks;
 use super::tables::TableCode;
@@ -200,28 +200,16 @@ impl Registry {
     }
 }
 
-/// How much of the stack each routine takes with all that it calls. None calls itself.
-pub(super) fn frames(routines: &[Piece]) -> Vec<u32> {
+/// What each routine uses with all that it calls. None calls itself.
+pub(super) fn usage(routines: &[Piece]) -> Vec<Usage> {
     // Each time through, what one calls is known one call deeper.
-    let mut frames: Vec<u32> = routines.iter().map(|piece| piece.code.frame).collect();
+    let mut known: Vec<Usage> = routines.iter().map(Piece::own_usage).collect();
     for _ in 0..routines.len() {
         for (index, piece) in routines.iter().enumerate() {
-            let deepest = piece.calls.iter().map(|call| frames[usize::from(*call)]).max().unwrap_or(0);
-            frames[index] = piece.code.frame + deepest;
+            known[index] = piece.usage(&known);
         }
     }
-    frames
-}
-
-/// Of which routines vectors may suffer, with all that they call.
-pub(super) fn vectors(routines: &[Piece]) -> Vec<bool> {
-    let mut vectors: Vec<bool> = routines.iter().map(|piece| piece.code.vectors).collect();
-    for _ in 0..routines.len() {
-        for (index, piece) in routines.iter().enumerate() {
-            vectors[index] |= piece.calls.iter().any(|call| vectors[usize::from(*call)]);
-        }
-    }
-    vectors
+    known
 }
 
 /// Writes a result, and ends the routine.

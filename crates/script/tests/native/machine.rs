@@ -279,7 +279,7 @@ impl Ready {
     pub fn run(&self, body: usize, thread: u64, hit: &Hit) {
         let (code, (extras, count)) = (self.bodies[body].0, self.extras(body, hit));
         // SAFETY: code that was compiled for this region, called as it asks for.
-        unsafe { own::call_body(code, self.block(thread), &hit.arguments, extras.as_ptr(), count) };
+        unsafe { call_body(code, self.block(thread), &hit.arguments, extras.as_ptr(), count) };
     }
 
     /// The same, with a SIGTRAP after each instruction.
@@ -289,7 +289,7 @@ impl Ready {
         // SAFETY: the trap flag is set and taken away again; a handler is there. The rest as above.
         unsafe {
             std::arch::asm!("pushfq", "or qword ptr [rsp], 0x100", "popfq");
-            own::call_body(code, self.block(thread), &hit.arguments, extras.as_ptr(), count);
+            call_body(code, self.block(thread), &hit.arguments, extras.as_ptr(), count);
             std::arch::asm!("pushfq", "and qword ptr [rsp], -0x101", "popfq");
         }
     }
@@ -301,7 +301,7 @@ impl Ready {
         state[usize::from(convention().block)] = self.block(thread);
         let mut after = [0; STATE];
         // SAFETY: as above.
-        unsafe { own::call_watched(code, &state, &mut after, extras.as_ptr(), count) };
+        unsafe { call_watched(code, &state, &mut after, extras.as_ptr(), count) };
         after
     }
 
@@ -310,13 +310,7 @@ impl Ready {
         for arguments in hits {
             // SAFETY: as above.
             unsafe {
-                own::call_body(
-                    self.bodies[body].0,
-                    self.block(thread),
-                    arguments,
-                    extras.as_ptr(),
-                    extras.len(),
-                )
+                call_body(self.bodies[body].0, self.block(thread), arguments, extras.as_ptr(), extras.len())
             };
         }
     }
@@ -325,4 +319,16 @@ impl Ready {
     pub fn extras(&self, body: usize, hit: &Hit) -> ([u64; Extra::ALL.len()], usize) {
         hit.extras(self.bodies[body].1, &self.bodies[body].2)
     }
+}
+
+// Of each machine.
+unsafe extern "C" {
+    fn call_body(body: usize, block: u64, arguments: &[u64; ARGUMENTS], extras: *const u64, count: usize);
+    fn call_watched(
+        body: usize,
+        before: &[u64; STATE],
+        after: &mut [u64; STATE],
+        extras: *const u64,
+        count: usize,
+    );
 }

@@ -1,7 +1,7 @@
 //! Bodies that are interpreted for threads that stand do what native code does in the same memory, in any order of the two.
 
 use crate::machine::{Hit, Ready, SHARED};
-use crate::random::{Told, agree_by, context, hit, memory, options, told};
+use crate::random::{Told, agree_by, context, each_program};
 use trapless_isa::Machine;
 use trapless_script::interp::Hit as _;
 use trapless_script::ir::*;
@@ -78,20 +78,13 @@ fn run_for(program: &Program, ready: &Ready, hit: &Hit, rounds: u32) {
 
 #[test]
 fn random_programs_do_the_same_whoever_runs_them_at_each_hit() {
-    let seeds: u64 = std::env::var("TRAPLESS_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(600);
-    let start: u64 = std::env::var("TRAPLESS_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
-    let (_memory, addresses) = memory();
-    let options = options(addresses.clone());
-    for seed in start..start + seeds {
-        let program = told(seed, &options);
-        let hits: Vec<Hit> =
-            (0..6).map(|turn| hit(seed.wrapping_mul(37).wrapping_add(turn), &addresses)).collect();
+    each_program(37, |seed, program, hits| {
         // Now this one first, now the other.
-        agree_by(seed, &program, &hits, |ready, turn, hit| match (turn as u64 + seed) % 2 {
-            0 => run(&program, ready, hit),
+        agree_by(seed, program, hits, |ready, turn, hit| match (turn as u64 + seed) % 2 {
+            0 => run(program, ready, hit),
             _ => ready.run(0, 0, hit),
         });
-    }
+    });
 }
 
 /// A program of one body.

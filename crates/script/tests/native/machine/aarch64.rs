@@ -8,19 +8,19 @@ pub const ARGUMENTS: usize = 8;
 /// Words of the registers that are watched: general ones by their numbers in DWARF, the last one unused, and vectors in two words each.
 pub const STATE: usize = 96;
 
-unsafe extern "C" {
-    pub fn call_body(body: usize, block: u64, arguments: &[u64; ARGUMENTS], extras: *const u64, count: usize);
-    pub fn call_watched(
-        body: usize,
-        before: &[u64; STATE],
-        after: &mut [u64; STATE],
-        extras: *const u64,
-        count: usize,
-    );
-}
-
 // In `call_watched` there lie ten words for the extras, x19 to x30, where the registers go, and d8 to d15.
 global_asm!(
+    // The extras at the stack pointer.
+    ".macro EXTRAS",
+    "mov x6, #0",
+    "2: cmp x6, x4",
+    "b.eq 3f",
+    "ldr x7, [x3, x6, lsl #3]",
+    "str x7, [sp, x6, lsl #3]",
+    "add x6, x6, #1",
+    "b 2b",
+    "3:",
+    ".endm",
     ".globl call_body",
     "call_body:",
     "stp x29, x30, [sp, #-32]!",
@@ -29,14 +29,8 @@ global_asm!(
     "add x5, x4, #1",
     "lsr x5, x5, #1",
     "sub sp, sp, x5, lsl #4",
-    "mov x6, #0",
-    "2: cmp x6, x4",
-    "b.eq 3f",
-    "ldr x7, [x3, x6, lsl #3]",
-    "str x7, [sp, x6, lsl #3]",
-    "add x6, x6, #1",
-    "b 2b",
-    "3: mov x21, x1",
+    "EXTRAS",
+    "mov x21, x1",
     "mov x9, x0",
     "mov x10, x2",
     "ldp x0, x1, [x10]",
@@ -62,14 +56,8 @@ global_asm!(
     "stp d10, d11, [sp, #208]",
     "stp d12, d13, [sp, #224]",
     "stp d14, d15, [sp, #240]",
-    "mov x6, #0",
-    "2: cmp x6, x4",
-    "b.eq 3f",
-    "ldr x7, [x3, x6, lsl #3]",
-    "str x7, [sp, x6, lsl #3]",
-    "add x6, x6, #1",
-    "b 2b",
-    "3: mov x16, x0",
+    "EXTRAS",
+    "mov x16, x0",
     "mov x17, x1",
     "ldp q0, q1, [x17, #256]",
     "ldp q2, q3, [x17, #288]",

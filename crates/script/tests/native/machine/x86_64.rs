@@ -8,17 +8,6 @@ pub const ARGUMENTS: usize = 6;
 /// Words of the registers that are watched: general ones by their numbers in DWARF, and vectors in two words each.
 pub const STATE: usize = 48;
 
-unsafe extern "C" {
-    pub fn call_body(body: usize, block: u64, arguments: &[u64; ARGUMENTS], extras: *const u64, count: usize);
-    pub fn call_watched(
-        body: usize,
-        before: &[u64; STATE],
-        after: &mut [u64; STATE],
-        extras: *const u64,
-        count: usize,
-    );
-}
-
 // Registers in `call_watched`: rax rbx rcx rdx rsi rdi rbp - r8 ... r15 by index (7 is unused), then xmm0..15 in two words each.
 global_asm!(
     ".globl call_body",

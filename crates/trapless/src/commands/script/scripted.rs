@@ -120,12 +120,12 @@ impl Scripted {
         Some(self.tables.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The code for a process that has the files of `images`.
+    /// The code for a process, which has files of Go's or not.
     ///
     /// # Errors
     /// There is no native code for functions of Go's.
-    fn code_for(&self, process: &Process, images: &[Image]) -> Result<&NativeProgram, Error> {
-        if !is_go(process, images) {
+    fn code_for(&self, is_go: bool) -> Result<&NativeProgram, Error> {
+        if !is_go {
             return Ok(&self.native);
         }
         if let Some(known) = self.with_go.get() {
@@ -263,7 +263,8 @@ impl CodeFor for Scripted {
         self.check_shared()?;
         self.check_machine(process)?;
         let memory_operands = self.memory_operands(process)?;
-        let native = self.code_for(process, images)?;
+        let is_go = is_go(process, images);
+        let native = self.code_for(is_go)?;
         let about = self.about(process, images);
         let shared = memory::image(&self.program, &self.native.layout, &about, self.store().own());
         let script = Script {
@@ -272,7 +273,7 @@ impl CodeFor for Scripted {
             shared_size: self.native.layout.shared,
             block_size: self.native.layout.thread,
             // Functions of Go's have their arguments elsewhere than it looks for them.
-            interpreter: if is_go(process, images) { None } else { Some(self.traced.clone()) },
+            interpreter: if is_go { None } else { Some(self.traced.clone()) },
             walks: self.tables().map(|mut tables| tables.prepare(process, images)).transpose()?,
         };
         let (clauses, numbers) = (self.runs.clone(), self.numbers.clone());
