@@ -63,7 +63,7 @@ impl Session {
         });
         let inside = Ranges::new(behind.filter(|(start, end)| start < end));
         if !scan::led_into(process, stopped, &inside, &reach::regions(self.header()), &all, &[])?
-            .starts
+            .to
             .is_empty()
         {
             return Ok(false);

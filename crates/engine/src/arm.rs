@@ -30,6 +30,7 @@ use crate::{
     tids, trap::TrapSite, writes,
 };
 use std::{
+    collections::BTreeSet,
     os::fd::OwnedFd,
     time::{Duration, Instant},
 };
@@ -321,22 +322,32 @@ impl Blueprint<'_, '_> {
         let go: Vec<_> = self.plan.modules.iter().filter(is_go).collect();
         let lists: Vec<_> = go.iter().filter_map(|module| module.goroutines).collect();
         let ours = reach::regions(&self.header);
+        // Goroutines that no list tells of may be anywhere.
+        let lists = if lists.len() == go.len() { lists } else { Vec::new() };
         let led = scan::led_into(process, stopped, &self.inside, &ours, all, &lists)?;
-        let is_seen = go.is_empty() || led.is_whole && (lists.is_empty() || lists.len() == go.len());
-        if led.starts.is_empty() && is_seen {
+        let is_seen = go.is_empty() || led.is_whole;
+        if led.to.is_empty() && is_seen {
             return Ok(vec![None; self.journal.len()]);
         }
+        let to: BTreeSet<usize> = led.to.iter().filter_map(|&to| self.interrupted(to)).collect();
         let of_go = |address: u64| go.iter().any(|module| (module.start..module.end).contains(&address));
         let refusal = |site: SiteWrites<'_>| {
-            let is_led = |write: Write<'_>| led.starts.binary_search(&(write.address + 1)).is_ok();
             let has_inside = |write: Write<'_>| self.inside.find(write.address + 1).is_some();
             let is_unseen = |write: Write<'_>| !is_seen && of_go(write.address) && has_inside(write);
-            match site.writes().any(is_led) {
+            match to.contains(&site.index) {
                 true => Some(LeftAlone::OnStack),
                 false => site.writes().any(is_unseen).then_some(LeftAlone::Unsearched),
             }
         };
         Ok(self.journal.sites().map(refusal).collect())
+    }
+
+    /// The site that somebody was interrupted in who goes on at an address inside of what is written: an instruction begins there.
+    fn interrupted(&self, address: u64) -> Option<usize> {
+        let after = self.writes.partition_point(|(range, _)| range.start < address);
+        let (range, index) = &self.writes[after.checked_sub(1)?];
+        let begins = || self.places[*index].iter().any(|place| place.0 == address);
+        (range.contains(&address) && begins()).then_some(*index)
     }
 
     /// Refuses sites that trap whose instructions are not the file's behind the first byte, too: those run from copies.

@@ -40,7 +40,7 @@ pub(crate) fn leave(
     let all = find_headers(process)?;
     // The journals of all sessions tell where rooms are, also those of sessions that are removed.
     let ours: Vec<_> = all.iter().flat_map(|header| reach::regions(header)).collect();
-    let led = scan::led_into(process, stopped, &ranges, &ours, &all, &[])?.starts;
+    let led = scan::led_into(process, stopped, &ranges, &ours, &all, &[])?.to;
     let mut held: Vec<usize> = led.iter().filter_map(|&to| Some(entrances[at(to).ok()?].1)).collect();
     held.sort_unstable();
     Ok(Held(held))

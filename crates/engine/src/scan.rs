@@ -9,11 +9,12 @@
 //! 2. Anywhere, where a handler has switched to another context (`swapcontext`, or by hand). That can be only in a program that
 //!    handles signals. All its memory is looked through as it is when sessions are taken out ([`live_words`]), if it is at most
 //!    [`MOST_AT_ARMING`]: the stop is to be short. A program that is larger and switches contexts in signal handlers
-//!    is the one case that is not seen. Go's does so all the time; of it the stacks of all goroutines are looked at ([`goroutines`]), or
-//!    nothing is displaced that has an inside.
+//!    is the one case that is not seen. Go's does so all the time; of it the stacks of all goroutines are looked at ([`goroutines`]), and
+//!    of its heap nothing else; or nothing is displaced that has an inside.
 //!
-//! There is no telling a saved instruction pointer from a number that happens to look like one, so either keeps its site
-//! unpatched. Sites that displace one instruction have no inside.
+//! A number that leads between two instructions is none of these: nobody is interrupted there. Among the others there is no telling a
+//! saved instruction pointer from a number that happens to look like one, so either keeps its site unpatched. Sites that displace one
+//! instruction have no inside.
 
 use crate::{
     goroutines,
@@ -24,7 +25,7 @@ use crate::{
 use std::ops::Range;
 use std::slice;
 use trapless_isa::detour::{LEVEL_POINTER, STACK_LEVEL, STACK_LEVELS, STACK_SHIFT};
-use trapless_process::{Mapping, Mappings, MemoryError, Process, ReadRange, RemoteAddr, Stopped};
+use trapless_process::{Mapping, Mappings, MemoryError, Process, ReadRange, RemoteAddr, Stopped, Thread};
 use trapless_wire::Checked;
 
 /// How much memory is looked through at arming: about 3 ms.
@@ -118,8 +119,8 @@ impl Ranges {
 
 /// Ranges that saved contexts may lead into.
 pub struct Led {
-    /// The starts of those for which one was found, sorted.
-    pub starts: Vec<u64>,
+    /// Where they lead, ascending.
+    pub to: Vec<u64>,
     /// Whether all memory was looked at where contexts may be.
     pub is_whole: bool,
 }
@@ -135,28 +136,35 @@ pub fn led_into(
     goroutines: &[[u64; 2]],
 ) -> Result<Led, MemoryError> {
     if ranges.ranges.is_empty() {
-        return Ok(Led { starts: Vec::new(), is_whole: true });
+        return Ok(Led { to: Vec::new(), is_whole: true });
     }
     let Ok(maps) = process.maps() else { return Err(MemoryError::Gone) };
-    let mut words = on_stacks(process, stopped, &maps, all, ranges, MOST_OF_STACKS)?;
+    let goroutines = match goroutines {
+        [] => None,
+        lists => goroutines::Stacks::of(process, lists)?,
+    };
+    let heap = goroutines.as_ref().map(|stacks| stacks.heap(&maps)).unwrap_or_default();
+    let most = |thread: &Thread, sp: u64| match heap.find(sp) {
+        Some(_) => Ok(goroutines::end_of_stack(process, thread.registers(), sp)? - sp),
+        None => Ok(MOST_OF_STACKS),
+    };
+    let mut words = on_stacks(process, stopped, &maps, all, ranges, most)?;
     let mut is_whole = !handles_signals(process);
     if !is_whole
         && fit(process, &maps, skip, MOST_AT_ARMING)
-        && let Searched::Whole(found) = live_words(process, stopped, &maps, ranges, skip, all, |_| true)?
+        && let Searched::Whole(found) =
+            live_words(process, stopped, &maps, ranges, skip, all, |word| heap.find(word.at).is_none())?
     {
         words.extend(found);
         is_whole = true;
     }
-    if !is_whole && !goroutines.is_empty() {
-        is_whole = true;
-        for &list in goroutines {
-            is_whole &= goroutines::words_into(process, list, ranges, &mut words)?;
-        }
+    if let Some(stacks) = goroutines {
+        is_whole = stacks.words_into(process, ranges, &mut words)?;
     }
-    let mut found: Vec<u64> = words.iter().filter_map(|word| ranges.find(word.value)).collect();
-    found.sort_unstable();
-    found.dedup();
-    Ok(Led { starts: found, is_whole })
+    let mut to: Vec<u64> = words.iter().map(|word| word.value).collect();
+    to.sort_unstable();
+    to.dedup();
+    Ok(Led { to, is_whole })
 }
 
 /// The words near the stack pointers of all threads that lead into `ranges`: where an unwinder has its frames. `None` where they are so
@@ -170,26 +178,28 @@ pub fn words_near_stack_pointers(
     const NEAR: u64 = 64 << 10;
     const MOST_WORDS: usize = 1 << 12;
     let Ok(maps) = process.maps() else { return Err(MemoryError::Gone) };
-    let words = on_stacks(process, stopped, &maps, slice::from_ref(session), ranges, NEAR)?;
+    let words = on_stacks(process, stopped, &maps, slice::from_ref(session), ranges, |_, _| Ok(NEAR))?;
     Ok((words.len() <= MOST_WORDS).then_some(words))
 }
 
-/// The words of what is in use of the stacks that threads run on, of each so many bytes at the most.
+/// The words of what is in use of the stacks that threads run on; of each so many bytes from its stack pointer on, at the most, as
+/// `most` says.
 fn on_stacks(
     process: &Process,
     stopped: &Stopped<'_>,
     maps: &Mappings,
     all: &[Checked],
     ranges: &Ranges,
-    most: u64,
+    most: impl Fn(&Thread, u64) -> Result<u64, MemoryError>,
 ) -> Result<Vec<Word>, MemoryError> {
     let mut words = Vec::new();
     let mut left = MOST_OF_STACKS;
-    let stacks = stopped.threads().iter().map(|thread| programs(process, all, thread.registers().sp_value()));
-    let stacks: Vec<u64> = stacks.collect::<Result<_, _>>()?;
     // Words below the stack pointer that may still hold a program's own addresses.
     let red_zone = target::isa(process).facts().red_zone.into();
-    for (start, end) in stacks.into_iter().filter_map(|sp| stack(maps, sp, red_zone)) {
+    for thread in stopped.threads() {
+        let sp = programs(process, all, thread.registers().sp_value())?;
+        let Some((start, end)) = stack(maps, sp, red_zone) else { continue };
+        let most = most(thread, sp)?.saturating_add(sp.saturating_sub(start));
         let end = end.min(start.saturating_add(left.min(most)));
         left -= end - start;
         on_stack(process, start..end, ranges, &mut words)?;

@@ -340,3 +340,48 @@ fn r4_a_goroutine_that_was_stopped_anywhere_goes_on_there_however_large_the_prog
     let expected = work(&mut program.start(&[]));
     assert_eq!(work(&mut target), expected);
 }
+
+/// Notes each address of a function in its heap, as profiles and traces do, and calls it for each line of input.
+const NOTES: &str = r#"
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"reflect"
+)
+
+var notes []uintptr
+
+//go:noinline
+func Noted(n int) int {
+	if n == 0 {
+		return 0
+	}
+	return Noted(n-1) + n
+}
+
+func main() {
+	entry := reflect.ValueOf(Noted).Pointer()
+	for offset := uintptr(0); offset < 200; offset++ {
+		notes = append(notes, entry+offset)
+	}
+	fmt.Println("ready")
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		fmt.Println(Noted(9), len(notes))
+	}
+}
+"#;
+
+#[test]
+fn r4_addresses_that_a_go_program_has_noted_keep_no_function_out() {
+    let Some(program) = Program::go("gonotes", NOTES, &[]) else { return };
+    let mut target = program.start(&[]);
+    let tool = Tool::armed(&["count", "--return", "-p", &target.pid().to_string(), "gonotes:main.Noted"]);
+    assert_eq!(work(&mut target), "45 200");
+    let summary = finished(tool).summary();
+    assert_eq!(summary.skipped("main.Noted"), None);
+    assert_eq!(["entry", "return"].map(|kind| summary.hits("main.Noted", kind)), [10; 2]);
+    target.text().assert_is_of_files(target.pid());
+}

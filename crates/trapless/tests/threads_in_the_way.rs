@@ -66,6 +66,21 @@ fn p3_a_signal_frame_that_holds_an_interior_address_keeps_its_site_unpatched() {
 }
 
 #[test]
+fn p3_a_number_in_memory_keeps_a_site_unpatched_where_somebody_might_go_on_there() {
+    let program = spinners::build(PLAIN, "", "");
+    // A program that handles signals may have saved a context anywhere, but nobody is interrupted between two instructions.
+    for (offset, refused) in [(1, true), (2, false), (3, true), (4, false), (5, false), (6, false)] {
+        let mut spinners = Spinners::start(&program, 1);
+        let unused = spinners.target.address(1) + 40 * 64;
+        spinners.target.write(unused, &(spinners.subject() + offset).to_le_bytes());
+        let summary =
+            Tool::armed(&["count", "-p", &spinners.pid(), "spinners:subject", "spinners:second"]).interrupt();
+        assert_eq!(summary.skipped("subject").is_some(), refused, "offset {offset}");
+        spinners.finish();
+    }
+}
+
+#[test]
 fn p3_a_signal_frame_inside_the_detour_keeps_its_memory_until_the_handler_returns() {
     let program = spinners::build(PLAIN, "", "");
     for steps in [1, 5, 9] {
