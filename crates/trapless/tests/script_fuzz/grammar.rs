@@ -140,8 +140,6 @@ struct Clause {
 pub struct Script {
     exact: Vec<Clause>,
     wild: String,
-    /// Whether wild clauses print, so that messages of exact ones may be lost.
-    pub is_loud: bool,
 }
 
 /// Types that both ways of writing have.
@@ -156,8 +154,8 @@ impl Script {
         }
         let count = 1 + maker.random.below(4);
         let exact = (0..count).map(|number| maker.clause(number)).collect();
-        let (wild, is_loud) = maker.wild();
-        Script { exact, wild, is_loud }
+        let wild = maker.wild();
+        Script { exact, wild }
     }
 
     /// As it is armed.
@@ -373,7 +371,7 @@ impl Maker {
     }
 
     /// Clauses on what comes and goes.
-    fn wild(&mut self) -> (String, bool) {
+    fn wild(&mut self) -> String {
         const DEEDS: [&str; 24] = [
             "@w0[*(uint64 *)arg0] = count();",
             "@w1[str(arg0)] = count();",
@@ -403,11 +401,9 @@ impl Maker {
         // Others look at these maps, in whichever order deeds come.
         let mut text =
             "uprobe:fuzzed:wild { @w0[*(uint64 *)arg0] = count(); @w10[arg1 % 10] = arg1; }\n".to_owned();
-        let mut is_loud = false;
         for _ in 0..1 + self.random.below(3) {
             let deeds: Vec<usize> =
                 (0..1 + self.random.below(6)).map(|_| self.random.below(24) as usize).collect();
-            is_loud |= deeds.contains(&23);
             // A block each: names of one are not those of another.
             let body: String = deeds.iter().map(|deed| format!("if (1) {{ {} }} ", DEEDS[*deed])).collect();
             text += &format!("uprobe:fuzzed:wild {{ {body}}}\n");
@@ -419,6 +415,6 @@ impl Maker {
             text +=
                 "uprobe:fuzzed:left { @l0[tid] = nsecs; } uretprobe:fuzzed:left { @l1 = max(duration); }\n";
         }
-        (text, is_loud)
+        text
     }
 }

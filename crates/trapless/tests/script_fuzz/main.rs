@@ -129,11 +129,9 @@ fn attempt(target: &mut Target, before: &Text, dir: &Path, seed: u64) -> Outcome
     let said = said();
     assert!(!said.contains("had no memory for it"), "{context}\n{said}");
     assert_eq!(told.exact(), expected.exact(), "{tickets} tickets, {context}\n{foretold}\n{said}");
-    if told.lost == 0 {
-        assert_eq!(told.lines, expected.lines, "{context}");
-    } else if !script.is_loud {
-        assert_eq!(told.lines.len() as u64 + told.lost, expected.lines.len() as u64, "{context}\n{said}");
-    }
+    // What could not be read is told as well, so that others may be lost than these lines.
+    let missing = expected.lines.len().saturating_sub(told.lines.len()) as u64;
+    assert!(missing <= told.lost, "{missing} lines are missing, {} lost, {context}\n{said}", told.lost);
     let mut rest = expected.lines.iter();
     assert!(told.lines.iter().all(|line| rest.any(|other| other == line)), "{context}\n{:?}", told.lines);
     Outcome::Ran
