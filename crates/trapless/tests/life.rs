@@ -2,8 +2,9 @@
 
 mod support;
 
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
-use support::tool::{Tool, detach, finish, run};
+use support::tool::{Tool, detach, finish, run, trapless};
 use support::{Program, Target, copy_program, end_with_us, is_root};
 
 /// Does what each line of input says, and calls `subject` around it.
@@ -81,6 +82,33 @@ int main(int argc, char **argv) {
     before.assert_restored(target.pid());
     target.tell("x");
     assert_eq!(target.wait().code(), Some(5));
+}
+
+#[test]
+fn l1_a_tool_that_a_script_runs_in_the_background_ends_by_its_signals() {
+    let program = lives();
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        let target = program.start(&[]);
+        let before = target.text();
+        let pid = target.pid().to_string();
+        let mut command = trapless(&["count", "-p", &pid, "lives:subject", "-f", "json"]);
+        // As shells do for `trapless … &` in scripts, and `nohup`.
+        // SAFETY: the calls are safe between fork and exec.
+        let mut tool = Tool::armed_with(unsafe {
+            command.pre_exec(|| {
+                for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+                    libc::signal(signal, libc::SIG_IGN);
+                }
+                Ok(())
+            })
+        });
+        tool.signal(libc::SIGHUP);
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        assert!(tool.is_running(), "one that is to outlive its terminal");
+        tool.signal(signal);
+        assert_eq!(tool.ended().hits("subject", "entry"), 0);
+        before.assert_restored(target.pid());
+    }
 }
 
 #[test]

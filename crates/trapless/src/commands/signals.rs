@@ -75,8 +75,8 @@ pub fn take_noted() -> Vec<libc::c_int> {
     (0..64).filter(|signal| came & 1 << signal != 0).collect()
 }
 
-/// From now on SIGINT, SIGTERM and SIGHUP are noted instead of ending this process. Ignored ones stay ignored, as
-/// `nohup` wants it.
+/// From now on SIGINT, SIGTERM and SIGHUP are noted instead of ending this process. SIGHUP stays ignored if it is, as `nohup` wants it. SIGINT does not:
+/// shells ignore it for what scripts run in the background, and those end it by `kill -INT` all the same.
 pub fn install() -> Ended {
     if DESCRIPTOR.load(Ordering::Relaxed) < 0 {
         // SAFETY: eventfd takes two integers.
@@ -90,7 +90,9 @@ pub fn install() -> Ended {
         // plain data that the calls fill in or read; without SA_RESTART a wait ends at once.
         unsafe {
             let mut now: libc::sigaction = std::mem::zeroed();
-            if libc::sigaction(signal, std::ptr::null(), &mut now) == 0 && now.sa_sigaction == libc::SIG_IGN {
+            let is_ignored =
+                libc::sigaction(signal, std::ptr::null(), &mut now) == 0 && now.sa_sigaction == libc::SIG_IGN;
+            if signal == libc::SIGHUP && is_ignored {
                 continue;
             }
             let mut action: libc::sigaction = std::mem::zeroed();
