@@ -109,11 +109,13 @@ const FLOATS: u32 = 3;
 const SCRATCH: u32 = 160;
 const WORK: u32 = 96;
 
-/// Maps of each kind. Those of one thread each are only added to.
+/// Maps of each kind. Of those of one thread each nobody asks for more than for a key, and aggregations are only added to.
 fn maps(options: &Options) -> Vec<Map> {
     let of = |key, value, sharing| Map { name: String::new(), key, value, capacity: 6, sharing };
     let bytes = [(0, 8), (8, 8), (4, 4), (16, 24), (24, 32)]
         .map(|(key, size)| of(key, MapValue::Bytes(size), MapSharing::Shared));
+    let own_bytes =
+        [(8, 8), (4, 4), (24, 32)].map(|(key, size)| of(key, MapValue::Bytes(size), MapSharing::PerThread));
     let shared = [
         Aggregation::Count,
         Aggregation::Sum,
@@ -145,7 +147,7 @@ fn maps(options: &Options) -> Vec<Map> {
     let aggregations = aggregations.zip([0, 8, 16].into_iter().cycle());
     let aggregations =
         aggregations.map(|((aggregation, sharing), key)| of(key, MapValue::Aggregate(aggregation), sharing));
-    let mut maps: Vec<Map> = bytes.into_iter().chain(aggregations).collect();
+    let mut maps: Vec<Map> = bytes.into_iter().chain(own_bytes).chain(aggregations).collect();
     for (index, map) in maps.iter_mut().enumerate() {
         map.name = format!("@{index}");
     }

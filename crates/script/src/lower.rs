@@ -27,6 +27,8 @@ use crate::ir::{self, Aggregation, BodyId, MapId, MapSharing, MapValue, Program}
 use crate::message::{KeyPrint, MapPrint, Messages, Show, ValuePrint};
 use crate::source::Sources;
 use crate::syntax::Script;
+use sharing::Runs;
+use std::collections::HashMap;
 
 /// How many rounds all loops of one run of a body may take.
 const FUEL: u32 = 1 << 20;
@@ -151,15 +153,14 @@ impl<'a> Compiler<'a> {
 
     /// What came of it.
     pub fn finish(mut self) -> Compiled {
-        let in_target: Vec<BodyId> = self
-            .compiled
-            .iter()
-            .filter(|clause| clause.kind.is_in_target())
-            .map(|clause| clause.body)
-            .collect();
-        // Bodies that were made for single functions run in the target, too.
-        let known: Vec<BodyId> = self.compiled.iter().map(|clause| clause.body).collect();
-        sharing::decide(&mut self.output, |body| in_target.contains(&body) || !known.contains(&body));
+        // Bodies that were made for single functions run in the target, too, and are no clause's.
+        let kinds: HashMap<BodyId, ClauseKind> =
+            self.compiled.iter().map(|clause| (clause.body, clause.kind)).collect();
+        sharing::decide(&mut self.output, |body| match kinds.get(&body) {
+            Some(ClauseKind::End) => Runs::AtEnd,
+            Some(kind) if !kind.is_in_target() => Runs::InTool,
+            _ => Runs::InTarget,
+        });
         let mut warnings = Diagnostics::default();
         for told in self.checker.told.iter().filter(|told| told.severity == Severity::Warning) {
             warnings.push(told.clone());

@@ -64,6 +64,14 @@
 //! but the thread changes anything, and its signal handlers, which come back before it goes on or never let it go on. There it is enough
 //! that an operation is one instruction, and native code leaves out what makes it more than that; and a claimed slot, which nobody else
 //! changes, becomes pending by a store. The tool only reads them.
+//!
+//! Where a thread's own has no live key, one is put in without a search. Live keys are counted before slots are claimed and after they are freed,
+//! so that none are counted says that none is there, nor is being inserted:
+//!
+//! 1. Make the live keys 1, if they are 0.
+//! 2. Claim the preferred slot, write, and make it pending, as above.
+//! 3. Make it live if the live keys are 1 yet. Else a handler has inserted in between, maybe the same key: free it, take the live key back, and
+//!    insert as above. A handler that comes behind this look finds the slot pending, and ends it if it inserts the same key.
 
 use crate::{Words, WordsMut};
 
@@ -238,6 +246,7 @@ pub struct TableView<'a, W: ?Sized> {
     at: u64,
     table: Table,
     patience: u32,
+    is_own: bool,
 }
 
 /// A live key's slot.
@@ -262,7 +271,13 @@ enum Inserted {
 impl<'a, W: Words + ?Sized> TableView<'a, W> {
     /// The table at a byte offset of the region, a multiple of 8.
     pub fn new(words: &'a W, at: u64, table: Table) -> Self {
-        Self { words, at, table, patience: PATIENCE }
+        Self { words, at, table, patience: PATIENCE, is_own: false }
+    }
+
+    /// The same of a table that one thread has for its own: whoever works on it, the thread stands meanwhile, or it is in a handler of its own.
+    #[must_use]
+    pub fn of_one_thread(self) -> Self {
+        Self { is_own: true, ..self }
     }
 
     /// The same, with another number of attempts.
@@ -436,6 +451,9 @@ impl<W: Atomics + ?Sized> TableView<'_, W> {
         }
         let hash = hash(key);
         let bucket = self.at + self.table.bucket(hash);
+        if self.is_own && self.insert_first(bucket, hash, key, value) {
+            return Ok(Inserted::Now);
+        }
         for _ in 0..self.patience {
             if let Some(found) = self.find(key)? {
                 return Ok(Inserted::Before(found));
@@ -468,6 +486,31 @@ impl<W: Atomics + ?Sized> TableView<'_, W> {
             }
         }
         Err(Dropped::Contended)
+    }
+
+    /// Puts a key into a thread's own table that has none; `false` if it has, or its preferred slot is not free.
+    fn insert_first(&self, bucket: u64, hash: u64, key: &[u64], value: &[u64]) -> bool {
+        if self.live() != 0 || !self.exchange(self.at + u64::from(TABLE_LIVE), 0, 1) {
+            return false;
+        }
+        let (meta_at, slot) = self.slot(bucket, hash >> 29 & 7);
+        let meta = self.words.word(meta_at);
+        let claimed = next(meta, State::Claimed as u64);
+        if !is(meta, State::Free) || !self.exchange(meta_at, meta, claimed) {
+            self.count(TABLE_LIVE, -1);
+            return false;
+        }
+        self.write(slot, key);
+        self.write(slot + self.key_size(), value);
+        let pending = next(claimed, name(hash, State::Pending));
+        self.exchange(meta_at, claimed, pending);
+        if self.live() == 1 && self.exchange(meta_at, pending, next(pending, name(hash, State::Live))) {
+            return true;
+        }
+        if self.exchange(meta_at, pending, next(pending, 0)) {
+            self.count(TABLE_LIVE, -1);
+        }
+        false
     }
 
     fn insert_one(&self, value: &[u64]) -> Result<Inserted, Dropped> {

@@ -260,7 +260,8 @@ impl Maker<'_> {
 
     fn on_any_map(&mut self, code: &mut Vec<Statement>, map: MapId, declared: &Map) {
         let key = self.readable(declared.key, 1);
-        match self.random.below(7) {
+        let kinds = if declared.sharing == MapSharing::PerThread { 2 } else { 7 };
+        match self.random.below(kinds) {
             0 => code.push(Statement::MapDelete { map, key, found: self.optional() }),
             1 => code.push(Statement::MapHas { map, key, found: self.int_local() }),
             2 => code.push(Statement::MapLength { map, into: self.int_local() }),

@@ -9,13 +9,13 @@ use crate::ir::{Binary, Context, Expression, LocalId, Place, Scalar, Statement, 
 use crate::message::ErrorKind;
 use crate::source::Span;
 
-/// Whether a key holds the thread's or the process's number, so that no two processes have it.
-fn is_of_process(key: &Expr) -> bool {
+/// Whether a key holds one of these numbers, the thread's or the process's, so that nobody else has it.
+fn holds(key: &Expr, numbers: &[Context]) -> bool {
     match &key.kind {
-        Kind::Context(Context::Tid | Context::Pid) => true,
+        Kind::Context(context) => numbers.contains(context),
         // No bit of it gets lost.
-        Kind::Convert(of) => width(&key.of).size() >= 4 && is_of_process(of),
-        Kind::Tuple(parts) => parts.iter().any(|(_, part)| is_of_process(part)),
+        Kind::Convert(of) => width(&key.of).size() >= 4 && holds(of, numbers),
+        Kind::Tuple(parts) => parts.iter().any(|(_, part)| holds(part, numbers)),
         _ => false,
     }
 }
@@ -23,8 +23,9 @@ fn is_of_process(key: &Expr) -> bool {
 impl Lowering<'_, '_> {
     /// Where the bytes of a key are.
     pub fn key(&mut self, key: &Key) -> Place {
-        if !key.key.as_ref().is_some_and(|key| is_of_process(key)) {
-            self.output.note_foreign(key.map);
+        let holds = |numbers: &[Context]| key.key.as_ref().is_some_and(|key| holds(key, numbers));
+        if !holds(&[Context::Tid]) {
+            self.output.note_foreign(key.map, !holds(&[Context::Pid]));
         }
         match &key.key {
             None => Place::Scratch(0),

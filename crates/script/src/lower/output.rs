@@ -12,18 +12,28 @@ pub struct Output {
     /// What its messages mean.
     pub messages: Messages,
     constants: HashMap<Vec<u8>, ConstantId>,
-    /// Bodies that ask a map for keys which another process may have, too.
+    /// Bodies that ask a map for keys which another thread may have, too.
+    of_threads: HashSet<(BodyId, MapId)>,
+    /// Those of them that another process may have.
     foreign: HashSet<(BodyId, MapId)>,
 }
 
 impl Output {
-    /// The body that is made now asks the map for a key which another process may have, too.
-    pub fn note_foreign(&mut self, map: MapId) {
+    /// The body that is made now asks the map for a key which another thread may have, too, and maybe one of another process.
+    pub fn note_foreign(&mut self, map: MapId, of_process: bool) {
         let body = BodyId(self.program.bodies.len() as u32);
-        self.foreign.insert((body, map));
+        self.of_threads.insert((body, map));
+        if of_process {
+            self.foreign.insert((body, map));
+        }
     }
 
-    /// Whether a body asks a map for such keys.
+    /// Whether a body asks a map for keys which another thread may have, too.
+    pub fn is_of_threads(&self, body: BodyId, map: MapId) -> bool {
+        self.of_threads.contains(&(body, map))
+    }
+
+    /// Whether a body asks a map for keys which another process may have, too.
     pub fn is_foreign(&self, body: BodyId, map: MapId) -> bool {
         self.foreign.contains(&(body, map))
     }

@@ -2,8 +2,10 @@
 //!
 //! - An aggregation that probed code only adds to is cheapest if each thread has its own. The tool may read it, print it and, where a
 //!   baseline that is subtracted does it, clear it.
-//! - Plain values that probed code asks for by keys with the thread's or the process's number alone are each process's own, so that many
-//!   processes may have them. The tool may read them all, and take them out.
+//! - Plain values that probed code asks for by keys with the thread's number alone are each thread's own, too, if they are not too many to have
+//!   for each. The tool may read them, and does what it likes with them once nobody is probed.
+//! - Those that it asks for by keys with the thread's or the process's number alone are else each process's own, so that many processes may
+//!   have them. The tool may read them all, and take them out.
 //! - All else is one table for all.
 
 use super::output::Output;
@@ -20,17 +22,41 @@ struct Uses {
     is_more_in_target: bool,
     /// Keys are taken out, or values made 0, anywhere.
     is_cleared: bool,
+    /// The tool does so while there are probes.
+    is_cleared_live: bool,
+    /// Probed code has to do with keys of any thread.
+    is_of_threads: bool,
     /// The tool writes values, or probed code has to do with keys of any process.
     is_everybodys: bool,
 }
 
-/// Decides it for every map. `in_target` says of each body whether it runs in the probed process.
-pub fn decide(output: &mut Output, in_target: impl Fn(BodyId) -> bool) {
-    let uses = uses(output, in_target);
+/// The most bytes that a table takes which each thread has: room for what a map has by default, of keys of two words with a word.
+const MOST_PER_THREAD: u64 = 512 << 10;
+
+/// Where a body runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Runs {
+    /// In the probed process.
+    InTarget,
+    /// In the tool, while there are probes or before.
+    InTool,
+    /// In the tool, when there are none any more.
+    AtEnd,
+}
+
+/// Decides it for every map. `runs` says of each body where it does.
+pub fn decide(output: &mut Output, runs: impl Fn(BodyId) -> Runs) {
+    let uses = uses(output, runs);
     for (map, uses) in output.program.maps.iter_mut().zip(uses) {
         let MapValue::Aggregate(aggregation) = map.value else {
             if map.sharing == MapSharing::Shared && uses.is_in_target && !uses.is_everybodys {
-                map.sharing = MapSharing::PerProcess(Readers::Tool);
+                let slot = 8 + u64::from(map.key.next_multiple_of(8)) + u64::from(map.value.size());
+                // There are up to four slots for a key.
+                let fits = 4 * u64::from(map.capacity) * slot <= MOST_PER_THREAD;
+                map.sharing = match fits && !uses.is_of_threads && !uses.is_cleared_live {
+                    true => MapSharing::PerThread,
+                    false => MapSharing::PerProcess(Readers::Tool),
+                };
             }
             continue;
         };
@@ -48,25 +74,28 @@ pub fn decide(output: &mut Output, in_target: impl Fn(BodyId) -> bool) {
     }
 }
 
-fn uses(output: &Output, in_target: impl Fn(BodyId) -> bool) -> Vec<Uses> {
+fn uses(output: &Output, runs: impl Fn(BodyId) -> Runs) -> Vec<Uses> {
     let program: &Program = &output.program;
     let mut uses = vec![Uses::default(); program.maps.len()];
     for (body, code) in (0..).map(BodyId).zip(&program.bodies) {
-        let is_in_target = in_target(body);
-        each_statement(&code.code, &mut |statement| see(statement, is_in_target, &mut uses));
+        let runs = runs(body);
+        each_statement(&code.code, &mut |statement| see(statement, runs, &mut uses));
         for (map, uses) in (0..).map(MapId).zip(&mut uses) {
-            uses.is_everybodys |= is_in_target && output.is_foreign(body, map);
+            uses.is_everybodys |= runs == Runs::InTarget && output.is_foreign(body, map);
+            uses.is_of_threads |= runs == Runs::InTarget && output.is_of_threads(body, map);
         }
     }
     uses
 }
 
-fn see(statement: &Statement, is_in_target: bool, uses: &mut [Uses]) {
+fn see(statement: &Statement, runs: Runs, uses: &mut [Uses]) {
+    let is_in_target = runs == Runs::InTarget;
     let mut note = |map: MapId, clears: bool, by_key: bool| {
         if let Some(uses) = uses.get_mut(map.0 as usize) {
             uses.is_in_target |= is_in_target;
             uses.is_more_in_target |= is_in_target;
             uses.is_cleared |= clears;
+            uses.is_cleared_live |= clears && runs == Runs::InTool;
             uses.is_everybodys |= is_in_target && !by_key;
         }
     };

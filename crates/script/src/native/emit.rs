@@ -351,10 +351,10 @@ impl Emit<'_> {
         self.watch(at)
     }
 
-    /// Writes a word behind all that was written before. (On x86-64 a plain store is one, and nothing is read behind it that has to wait
-    /// for it.)
+    /// Writes a word behind all that was written before, also for the tool, which reads what is the thread's own. (On x86-64 a plain store is one,
+    /// and nothing is read behind it that has to wait for it.)
     pub(super) fn publish(&mut self, value: Value, at: At) {
-        if self.is_weak() {
+        if self.machine != Machine::X86_64 {
             let pointer = self.pointer(at);
             self.b.ins().atomic_store(flags(), value, pointer);
         } else {

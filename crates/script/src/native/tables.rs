@@ -321,7 +321,23 @@ impl TableCode {
         };
         let states = [State::Live, State::Writing];
         let patience = Self::patience(e);
-        let after = e.block();
+        let [after, elsewhere] = [(); 2].map(|()| e.block());
+        let first = e.int(0);
+        let (_, meta_at, slot) = self.slot(e, named, first);
+        let (meta, is_same) = self.is_it(e, At(meta_at, 0), At(slot, 0), key, named, &states, elsewhere);
+        let differs = e.is_imm(IntCC::Equal, is_same, 0);
+        e.leave_if(differs, elsewhere);
+        let now = e.watch_again(At(meta_at, 0));
+        let moved = e.is(IntCC::NotEqual, now, meta);
+        e.leave_if(moved, elsewhere);
+        let value_at = e.b.ins().iadd_imm_s(slot, i64::from(self.key_size()));
+        let one = e.int(1);
+        e.b.def_var(found.is_there, one);
+        e.b.def_var(found.meta_at, meta_at);
+        e.b.def_var(found.meta, meta);
+        e.b.def_var(found.value_at, value_at);
+        e.jump(after);
+        e.b.switch_to_block(elsewhere);
         self.each_named(e, named, &states, |e, index, next| {
             let (meta_at, slot) = self.numbered_slot(named, index);
             let [again, same] = [(); 2].map(|()| e.block());
@@ -415,6 +431,11 @@ impl TableCode {
         let named = self.named(e, key);
         let [again, done, full, contended] = [(); 4].map(|()| e.block());
         let patience = Self::patience(e);
+        if let Some(named) = named.as_ref().filter(|_| self.base.is_own()) {
+            let zero = e.int(0);
+            e.b.def_var(found.is_there, zero);
+            self.insert_first(e, named, key, write, done);
+        }
         e.go_on(again);
         self.find(e, named.as_ref(), key, found, contended);
         let is_there = e.b.use_var(found.is_there);
@@ -431,6 +452,60 @@ impl TableCode {
             e.jump(dropped);
         }
         e.b.switch_to_block(done);
+    }
+
+    /// Puts a key into a thread's own table that has none; comes back where it has, or where its preferred slot is not free.
+    fn insert_first(
+        &self,
+        e: &mut Emit<'_>,
+        named: &Named,
+        key: At,
+        write: &dyn Fn(&mut Emit<'_>, At),
+        done: Block,
+    ) {
+        let [not_claimed, not_first, has_keys] = [(); 3].map(|()| e.block());
+        let live_at = e.address(self.base.plus(TABLE_LIVE));
+        let live = e.watch(live_at);
+        e.leave_if(live, has_keys);
+        let [none, one] = [0, 1].map(|count| e.int(count));
+        let was = e.exchange(live_at, none, one);
+        e.leave_if(was, has_keys);
+        let (_, meta_at, slot) = self.slot(e, named, none);
+        let meta = e.watch(At(meta_at, 0));
+        let is_free = Self::state(e, meta, State::Free);
+        let is_taken = e.is_imm(IntCC::Equal, is_free, 0);
+        e.leave_if(is_taken, not_claimed);
+        let name = e.int(State::Claimed as i64);
+        let claimed = Self::next(e, meta, name);
+        let was = e.exchange(At(meta_at, 0), meta, claimed);
+        let lost = e.is(IntCC::NotEqual, was, meta);
+        e.leave_if(lost, not_claimed);
+        e.copy(At(slot, 0), key, self.table.key, true);
+        write(e, At(slot, self.key_size() as i32));
+        let [pending, live] =
+            [State::Pending, State::Live].map(|state| e.b.ins().bor_imm_s(named.fingerprint, state as i64));
+        let pending = Self::next(e, claimed, pending);
+        e.publish(pending, At(meta_at, 0));
+        let count = e.watch(live_at);
+        let has_more = e.is_imm(IntCC::NotEqual, count, 1);
+        e.leave_if(has_more, not_first);
+        let live = Self::next(e, pending, live);
+        let was = e.exchange(At(meta_at, 0), pending, live);
+        let is_live = e.is(IntCC::Equal, was, pending);
+        e.b.ins().brif(is_live, done, &[], not_first, &[]);
+
+        e.b.set_cold_block(not_first);
+        e.b.switch_to_block(not_first);
+        let nobody = e.int(0);
+        let free = Self::next(e, pending, nobody);
+        let was = e.exchange(At(meta_at, 0), pending, free);
+        let is_ours = e.is(IntCC::Equal, was, pending);
+        e.b.ins().brif(is_ours, not_claimed, &[], has_keys, &[]);
+        e.b.set_cold_block(not_claimed);
+        e.b.switch_to_block(not_claimed);
+        self.count(e, TABLE_LIVE, -1);
+        e.jump(has_keys);
+        e.b.switch_to_block(has_keys);
     }
 
     fn insert_one(&self, e: &mut Emit<'_>, found: &Found, write: &dyn Fn(&mut Emit<'_>, At), done: Block) {

@@ -24,6 +24,17 @@ impl<'a, W: Atomics + ?Sized> Own<'a, W> {
         })
     }
 
+    /// The table of a map of plain values that each thread has its own of.
+    fn own_table(&self, map: MapId) -> Option<TableView<'a, W>> {
+        match (*self.0.layout.maps.get(map.0 as usize)?, self.aggregation(map)) {
+            (MapPlace::PerThread(at, MapKind::Table(table)), None) => {
+                let view = TableView::new(self.0.words, self.0.own + u64::from(at), table);
+                Some(view.of_one_thread())
+            }
+            _ => None,
+        }
+    }
+
     fn aggregation(&self, map: MapId) -> Option<Aggregation> {
         match self.0.program.maps.get(map.0 as usize)?.value {
             MapValue::Aggregate(aggregation) => Some(aggregation),
@@ -114,15 +125,24 @@ impl<W: Atomics + ?Sized> Maps for Own<'_, W> {
     }
 
     fn set(&mut self, map: MapId, key: &[u8], value: &[u8]) -> bool {
-        self.memory().set(map, key, value)
+        match self.own_table(map) {
+            Some(own) => own.set(&to_words(key), &to_words(value)).is_ok(),
+            None => self.memory().set(map, key, value),
+        }
     }
 
     fn add(&mut self, map: MapId, key: &[u8], amount: u64) -> Option<u64> {
-        self.memory().add(map, key, amount)
+        match self.own_table(map) {
+            Some(own) => own.add(&to_words(key), amount).ok(),
+            None => self.memory().add(map, key, amount),
+        }
     }
 
     fn delete(&mut self, map: MapId, key: &[u8]) -> bool {
-        self.memory().delete(map, key)
+        match self.own_table(map) {
+            Some(own) => own.delete(&to_words(key)).unwrap_or(false),
+            None => self.memory().delete(map, key),
+        }
     }
 
     fn has(&mut self, map: MapId, key: &[u8]) -> bool {

@@ -95,7 +95,8 @@ fn a_handler_at_each_instruction_of_a_count_loses_nothing() {
 fn a_handler_at_each_instruction_of_a_set_or_delete_leaves_a_sound_table() {
     for sharing in [MapSharing::PerThread, MapSharing::Shared] {
         for (outer, nested) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-            for was_there in [false, true] {
+            // With an empty table each time, or one that has other keys.
+            for (was_there, is_emptied) in [(false, false), (true, false), (false, true), (true, true)] {
                 let mut program = latency();
                 program.maps[0].sharing = sharing;
                 for body in &mut program.bodies {
@@ -133,6 +134,10 @@ fn a_handler_at_each_instruction_of_a_set_or_delete_leaves_a_sound_table() {
                     let now = view.contended();
                     assert!(now <= contended + 2);
                     contended = now;
+                    if is_emptied {
+                        ready.run(1, 0, &with_key(key));
+                        assert_eq!(view.live(), 0);
+                    }
                 });
                 assert!(instructions > 100, "{instructions}");
                 assert!(contended < instructions / 2, "{contended} of {instructions}");

@@ -16,6 +16,8 @@ enum Op {
     Set(u64, u64),
     Add(u64, u64),
     Delete(u64),
+    /// Puts a key in, and takes it out again.
+    Pass(u64, u64),
     Get(u64),
     Each,
 }
@@ -60,6 +62,8 @@ struct Step<'a> {
     log: &'a RefCell<Vec<u64>>,
     /// Words that nobody changes: reading them is no step.
     frozen: &'a [bool],
+    /// Whether what the table counts is of concern.
+    counts: bool,
     next: Cell<usize>,
     steps: Cell<u32>,
     is_over: Cell<bool>,
@@ -72,8 +76,9 @@ impl Step<'_> {
             return Some(before);
         }
         let word = (offset / 8) as usize;
-        // What counters give is of no concern: the table has room for all.
-        if !(reads && self.frozen[word] || offset < u64::from(TABLE_HEADER)) {
+        // The table has room for all.
+        let is_of_no_concern = offset < u64::from(TABLE_HEADER) && !self.counts;
+        if !(reads && self.frozen[word] || is_of_no_concern) {
             if self.steps.get() == 0 {
                 self.is_over.set(true);
                 return None;
@@ -143,6 +148,8 @@ struct Model {
     free: u64,
     deaths: u32,
     patience: u32,
+    /// Whether the table is the one thread's own.
+    is_own: bool,
 }
 
 /// The value of a key: two words that say whose they are.
@@ -153,16 +160,34 @@ fn value(key: u64, number: u64) -> Vec<u64> {
 impl Model {
     fn new(change: Change, threads: &[(Op, Option<Op>)]) -> Self {
         let table = Table { key: 8, value: 16, bucket_bits: 0, capacity: 100, change };
-        Self { table, threads: threads.to_vec(), before: Vec::new(), free: 3, deaths: 0, patience: 2 }
+        Self {
+            table,
+            threads: threads.to_vec(),
+            before: Vec::new(),
+            free: 3,
+            deaths: 0,
+            patience: 2,
+            is_own: false,
+        }
+    }
+
+    /// The same of a thread's own table, in which nothing is at the beginning.
+    fn of_one(change: Change, op: Op, handler: Op) -> Self {
+        Self { is_own: true, free: SLOTS.into(), ..Self::new(change, &[(op, Some(handler))]) }
     }
 
     fn act<W: Atomics>(&self, op: Op, words: &W) -> Outcome {
         let view = TableView::new(words, 0, self.table).with_patience(self.patience);
+        let view = if self.is_own { view.of_one_thread() } else { view };
         let done = |result: Result<Outcome, Dropped>| result.unwrap_or(Outcome::Dropped);
         match op {
             Op::Set(key, number) => done(view.set(&[key], &value(key, number)).map(|()| Outcome::Done)),
             Op::Add(key, amount) => done(view.add(&[key], amount).map(Outcome::Was)),
             Op::Delete(key) => done(view.delete(&[key]).map(Outcome::Deleted)),
+            Op::Pass(key, number) => {
+                let set = view.set(&[key], &value(key, number));
+                done(set.and_then(|()| view.delete(&[key]).map(Outcome::Deleted)))
+            }
             Op::Get(key) => match view.get(&[key]) {
                 Ok(value) => Outcome::Read(value.map(|value| (key, value)).into_iter().collect()),
                 Err(_) => Outcome::Read(Vec::new()),
@@ -210,6 +235,7 @@ impl Model {
             memory: &cell,
             log: &log,
             frozen,
+            counts: self.is_own,
             next: Cell::new(0),
             steps: Cell::new(1),
             is_over: Cell::new(false),
@@ -516,4 +542,48 @@ fn an_insert_that_has_stopped_for_ever_does_not_stop_the_next_one() {
         assert_eq!(total(&after, 1), total(live, 1) + 100, "{situation:#?}");
     });
     assert!(ends.get() > 30);
+}
+
+#[test]
+fn the_first_key_of_a_threads_own_table_is_put_in_once_whatever_its_handlers_do() {
+    for handler in [Op::Add(1, 10), Op::Add(2, 10), Op::Pass(1, 4), Op::Pass(2, 4), Op::Delete(1), Op::Each] {
+        for deaths in [0, 1] {
+            let mut model = Model::of_one(Change::UnderMeta, Op::Add(1, 1), handler);
+            model.deaths = deaths;
+            let (situations, _) = model.explore(|situation, live| {
+                let thread = &situation.threads[0];
+                let handled = thread.in_handler.as_ref().and_then(|run| run.outcome.clone());
+                if let (Op::Add(..), Some(Outcome::Was(_))) = (handler, &handled) {
+                    exact(situation, live);
+                }
+                if thread.is_dead {
+                    return;
+                }
+                assert_eq!(drops(situation), (0, 0), "{situation:#?}");
+                assert_eq!(counted_live(situation), live.len() as u64, "{situation:#?}");
+                match handler {
+                    Op::Pass(1, number) => assert!(
+                        // It came between others, and so the sum may have been its value's.
+                        live.is_empty() || [1, (1 << 32 | number) + 1].contains(&total(live, 1)),
+                        "{situation:#?}"
+                    ),
+                    Op::Delete(1) => assert!(live.is_empty() || total(live, 1) == 1, "{situation:#?}"),
+                    _ => assert!(total(live, 1) == 1 || total(live, 1) == 11, "{situation:#?}"),
+                }
+            });
+            assert!(situations > 30, "{situations}");
+        }
+    }
+}
+
+#[test]
+fn what_has_stopped_for_ever_in_a_threads_own_table_is_no_ones_key() {
+    let mut model = Model::of_one(Change::UnderMeta, Op::Add(1, 1), Op::Pass(1, 4));
+    model.deaths = 1;
+    model.explore(|situation, live| {
+        let memory = RefCell::new(situation.memory.clone());
+        assert!(matches!(model.act(Op::Add(1, 100), &Plain(&memory)), Outcome::Was(_)), "{situation:#?}");
+        let after = model.live(&memory.borrow());
+        assert_eq!(total(&after, 1), total(live, 1) + 100, "{situation:#?}");
+    });
 }

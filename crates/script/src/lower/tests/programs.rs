@@ -99,7 +99,7 @@ fn a_start_is_looked_up_once() {
         "uretprobe:./a:f /pid == 5 && @start[tid]/ { @ns = hist(nsecs - @start[tid]); _ = delete(@start, tid); \
          @start[tid] = nsecs; @n = @start[tid] }",
         "
-        map 0 @start[4 bytes] = 8 bytes, per process
+        map 0 @start[4 bytes] = 8 bytes, per thread
         map 1 @ns = Hist { bits: 0 }, per thread
         map 2 @n = 8 bytes
         body 0
@@ -166,14 +166,20 @@ fn what_is_known_is_not_computed() {
 }
 
 #[test]
-fn maps_are_shared_where_probed_code_reads_them() {
+fn maps_are_each_threads_own_where_nobody_else_asks_for_their_keys() {
     for (script, expected) in [
         ("uprobe:./a:f { @ = count(); } interval:s:1 { print(@); clear(@); }", true),
         ("uprobe:./a:f { @ = count(); if (@ > 5) { exit() } }", false),
         ("uprobe:./a:f { @[1] = count(); delete(@, 1); }", false),
         ("uprobe:./a:f { @ = max(arg0); } interval:s:1 { clear(@); }", false),
         ("uprobe:./a:f { @ = max(arg0); } interval:s:1 { print(@); }", true),
-        ("uprobe:./a:f { @[tid] = 1; }", false),
+        ("uprobe:./a:f { @[tid] = 1; }", true),
+        ("uprobe:./a:f { @[pid] = 1; }", false),
+        ("uprobe:./a:f { @[tid, arg0] = 1; } uprobe:./a:g { @[(uint32)tid, arg0]++; }", true),
+        ("uprobe:./a:f { @[tid, arg0] = 1; } uprobe:./a:g { @[pid, arg0]++; }", false),
+        ("uprobe:./a:f { @[tid] = 1; } interval:s:1 { print(@); } end { clear(@); }", true),
+        ("uprobe:./a:f { @[tid] = 1; } interval:s:1 { clear(@); }", false),
+        ("let @ = hash(100000); uprobe:./a:f { @[tid] = 1; }", false),
     ] {
         let (compiled, _) = compiled(script, &World::default()).unwrap();
         let is_own = compiled.program.maps[0].sharing == crate::ir::MapSharing::PerThread;
@@ -203,7 +209,6 @@ fn plain_maps_by_thread_or_process_are_each_processs_own() {
     ] {
         let (compiled, _) = compiled(script, &World::default()).unwrap();
         let sharing = compiled.program.maps[0].sharing;
-        let of_process = crate::ir::MapSharing::PerProcess(crate::ir::Readers::Tool);
-        assert_eq!(sharing == of_process, expected, "{script}: {sharing:?}");
+        assert_eq!(sharing != crate::ir::MapSharing::Shared, expected, "{script}: {sharing:?}");
     }
 }

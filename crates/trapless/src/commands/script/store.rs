@@ -3,7 +3,7 @@
 //! | map | where it is |
 //! |---|---|
 //! | of plain values | here while nobody is probed; in the shared memory of the process that is; here again when that has gone |
-//! | of plain values that mean something in one process alone | in the shared memory of that process; here what those have left who have gone, where anybody reads it |
+//! | of plain values that mean something in one process or thread alone | in the shared memory of that process; here what those have left who have gone, where anybody reads it |
 //! | of aggregations | what was added here, what those have left who have gone, and what lies in the memory of all who are probed, put together when it is read |
 //!
 //! Aggregations that each thread has for itself nobody takes away from a thread. What is cleared of them is *set aside*, and taken off from
@@ -39,7 +39,7 @@ pub(super) struct Store {
 enum Kept {
     /// Plain values, in one place.
     One,
-    /// Plain values, where each process has its own.
+    /// Plain values, where each process or each thread has its own.
     Each(Readers),
     /// An aggregation, which is put together.
     Put(Aggregation),
@@ -144,6 +144,7 @@ impl Store {
         match self.program.maps.get(map.0 as usize) {
             Some(Map { value: MapValue::Aggregate(aggregation), .. }) => Kept::Put(*aggregation),
             Some(Map { sharing: MapSharing::PerProcess(readers), .. }) => Kept::Each(*readers),
+            Some(Map { sharing: MapSharing::PerThread, .. }) => Kept::Each(Readers::Tool),
             _ => Kept::One,
         }
     }
