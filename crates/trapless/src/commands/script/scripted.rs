@@ -21,7 +21,7 @@ use trapless_engine::Script;
 use trapless_engine::admit::{Marks, Runtime};
 use trapless_isa::Machine;
 use trapless_process::{Process, Seccomp, ticks};
-use trapless_script::ir::{BodyId, ClockKind, MapSharing, Program};
+use trapless_script::ir::{BodyId, ClockKind, MapSharing, MapValue, Program, Readers};
 use trapless_script::native::{self, Abi, Moment, NativeProgram, memory};
 use trapless_script::traced;
 use trapless_session::clock;
@@ -77,7 +77,10 @@ impl Scripted {
     /// There is no native code for one of them.
     pub fn new(program: &Program, points: &Points, text: &Text) -> Result<Self, Error> {
         let machine = machine::of(text);
-        let program = &placed(program.clone(), machine);
+        let named = points.probes.iter().filter_map(|probe| probe.spec.mechanism.as_ref());
+        let mechanisms = || text.mechanisms.iter().chain(named.clone());
+        let may_trap = mechanisms().any(|mechanism| mechanism.traps());
+        let program = &placed(program.clone(), machine, may_trap);
         let native = made(program, &points.bodies, machine, &[Abi::C])?;
         let store = Store::new(program, native.layout.clone());
         let bodies = points.bodies.iter().enumerate().map(|(index, (body, moment))| {
@@ -85,8 +88,7 @@ impl Scripted {
             (*body, *moment, wanted)
         });
         let traced = Arc::new(Traced::new(program, &native.layout, bodies.collect()));
-        let named = points.probes.iter().filter_map(|probe| probe.spec.mechanism.as_ref());
-        let may_jump = text.mechanisms.iter().chain(named).any(|mechanism| !mechanism.traps());
+        let may_jump = mechanisms().any(|mechanism| !mechanism.traps());
         Ok(Self {
             program: program.clone(),
             bodies: points.bodies.clone(),
@@ -187,11 +189,19 @@ impl Scripted {
     }
 }
 
-/// Where there is no code, one serves all threads, and a part of each thread's block would take what a 32-bit program has of addresses: his
-/// maps are in the shared part.
-fn placed(mut program: Program, machine: Machine) -> Program {
-    let own = program.maps.iter_mut().filter(|map| map.sharing == MapSharing::PerThread);
-    own.filter(|_| machine == Machine::I386).for_each(|map| map.sharing = MapSharing::Shared);
+/// Who serves traps has one part for all threads that trap, and may have to find there what a thread has put into its own by a jump: so plain
+/// values are each process's where there may be traps. Where there is no code at all, a part of each thread's block would take what a 32-bit program has
+/// of addresses, and his maps are in the shared part.
+fn placed(mut program: Program, machine: Machine, may_trap: bool) -> Program {
+    for map in program.maps.iter_mut().filter(|map| map.sharing == MapSharing::PerThread) {
+        match map.value {
+            MapValue::Bytes(_) if may_trap || machine == Machine::I386 => {
+                map.sharing = MapSharing::PerProcess(Readers::Tool);
+            }
+            MapValue::Aggregate(_) if machine == Machine::I386 => map.sharing = MapSharing::Shared,
+            _ => {}
+        }
+    }
     program
 }
 
