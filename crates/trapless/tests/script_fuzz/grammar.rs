@@ -226,11 +226,12 @@ impl Maker {
             body += &self.statement(3, PLACES[place].has_text);
         }
         if self.random.one_in(3) && PLACES[place].point == "uprobe:fuzzed:exact" {
-            // Words that only this call has: a handler that interrupts it has others.
+            // Words that only this call has: a handler that interrupts it has others. One key is short enough for each thread to have its own table.
             let (value, name) = (self.number(2, false), self.name());
+            let key = self.random.of(&["tid, {A}, {B}", "tid, {A} * 4096 + {B}"]);
             body += &format!(
-                "@temporary{number}[tid, {{A}}, {{B}}] = (int64){value}; {name} = @temporary{number}[tid, {{A}}, {{B}}]; \
-                 @kept{number} = sum((int64){name}); delete(@temporary{number}, (tid, {{A}}, {{B}})); "
+                "@temporary{number}[{key}] = (int64){value}; {name} = @temporary{number}[{key}]; \
+                 @kept{number} = sum((int64){name}); delete(@temporary{number}, ({key})); "
             );
         }
         Clause { place, filter, body }
