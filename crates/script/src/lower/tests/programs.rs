@@ -179,6 +179,7 @@ fn maps_are_each_threads_own_where_nobody_else_asks_for_their_keys() {
         ("uprobe:./a:f { @[tid, arg0] = 1; } uprobe:./a:g { @[pid, arg0]++; }", false),
         ("uprobe:./a:f { @[tid] = 1; } interval:s:1 { print(@); } end { clear(@); }", true),
         ("uprobe:./a:f { @[tid] = 1; } interval:s:1 { clear(@); }", false),
+        ("uprobe:./a:f { @[tid] = 1; } profile:hz:9 { @[tid] = 2; }", false),
         ("let @ = hash(100000); uprobe:./a:f { @[tid] = 1; }", false),
     ] {
         let (compiled, _) = compiled(script, &World::default()).unwrap();
@@ -206,6 +207,7 @@ fn plain_maps_by_thread_or_process_are_each_processs_own() {
         ("uprobe:./a:f { @[tid] = 1; clear(@); }", false),
         ("begin { @[tid] = 1; } uprobe:./a:f /@[tid]/ { exit(); }", false),
         ("begin { @[tid] = 1; }", false),
+        ("profile:hz:9 { @[tid] = 1; } uprobe:./a:f { @[tid] = 2; }", false),
     ] {
         let (compiled, _) = compiled(script, &World::default()).unwrap();
         let sharing = compiled.program.maps[0].sharing;
