@@ -2,8 +2,9 @@
 //!
 //! - An aggregation that probed code only adds to is cheapest if each thread has its own. The tool may read it, print it and, where a
 //!   baseline that is subtracted does it, clear it.
-//! - Plain values that probed code asks for by keys with the thread's number alone are each thread's own, too, if they are not too many to have
-//!   for each. The tool may read them, and does what it likes with them once nobody is probed.
+//! - Plain values that probed code sets, asks for and deletes by keys with the thread's number alone are each thread's own, too, if they are not too
+//!   many to have for each. The tool may read them, and does what it likes with them once nobody is probed. What is added to is not: a thread that gets the
+//!   number of one that has ended goes on with what that has left.
 //! - Those that it asks for by keys with the thread's or the process's number alone are else each process's own, so that many processes may
 //!   have them. The tool may read them all, and take them out.
 //! - All else is one table for all.
@@ -24,7 +25,7 @@ struct Uses {
     is_cleared: bool,
     /// The tool does so while there are probes.
     is_cleared_live: bool,
-    /// Probed code has to do with keys of any thread.
+    /// Probed code has to do with keys of any thread, or adds to what is there.
     is_of_threads: bool,
     /// The tool writes values, or probed code has to do with keys of any process.
     is_everybodys: bool,
@@ -109,6 +110,7 @@ fn see(statement: &Statement, runs: Runs, uses: &mut [Uses]) {
             if let Some(uses) = uses.get_mut(map.0 as usize) {
                 uses.is_in_target |= is_in_target;
                 uses.is_everybodys |= !is_in_target && !reads;
+                uses.is_of_threads |= is_in_target && matches!(statement, Statement::MapAdd { .. });
             }
         }
         _ => {}
