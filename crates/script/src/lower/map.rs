@@ -9,13 +9,26 @@ use crate::ir::{Binary, Context, Expression, LocalId, Place, Scalar, Statement, 
 use crate::message::ErrorKind;
 use crate::source::Span;
 
-/// Whether a key holds one of these numbers, the thread's or the process's, so that nobody else has it.
-fn holds(key: &Expr, numbers: &[Context]) -> bool {
+/// Where in a key the thread's or the process's number is, if anywhere, so that no other process has it: the way through its tuples.
+fn number_in(key: &Expr) -> Option<Vec<usize>> {
     match &key.kind {
-        Kind::Context(context) => numbers.contains(context),
+        Kind::Context(Context::Tid | Context::Pid) => Some(Vec::new()),
         // No bit of it gets lost.
-        Kind::Convert(of) => width(&key.of).size() >= 4 && holds(of, numbers),
-        Kind::Tuple(parts) => parts.iter().any(|(_, part)| holds(part, numbers)),
+        Kind::Convert(of) if width(&key.of).size() >= 4 => number_in(of),
+        Kind::Tuple(parts) => parts.iter().enumerate().find_map(|(index, (_, part))| {
+            let mut way = number_in(part)?;
+            way.insert(0, index);
+            Some(way)
+        }),
+        _ => None,
+    }
+}
+
+/// Whether a key is the thread's number and nothing else.
+fn is_tid(key: &Expr) -> bool {
+    match &key.kind {
+        Kind::Context(Context::Tid) => true,
+        Kind::Convert(of) => width(&key.of).size() >= 4 && is_tid(of),
         _ => false,
     }
 }
@@ -23,10 +36,8 @@ fn holds(key: &Expr, numbers: &[Context]) -> bool {
 impl Lowering<'_, '_> {
     /// Where the bytes of a key are.
     pub fn key(&mut self, key: &Key) -> Place {
-        let holds = |numbers: &[Context]| key.key.as_ref().is_some_and(|key| holds(key, numbers));
-        if !holds(&[Context::Tid]) {
-            self.output.note_foreign(key.map, !holds(&[Context::Pid]));
-        }
+        let (map, of) = (key.map, key.key.as_ref());
+        self.output.note_key(map, of.and_then(|key| number_in(key)), of.is_some_and(|key| is_tid(key)));
         match &key.key {
             None => Place::Scratch(0),
             Some(key) => self.constant(key).unwrap_or_else(|| self.memory(key)),

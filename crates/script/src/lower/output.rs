@@ -12,6 +12,8 @@ pub struct Output {
     /// What its messages mean.
     pub messages: Messages,
     constants: HashMap<Vec<u8>, ConstantId>,
+    /// Where in a map's keys the thread's or the process's number is.
+    numbers: HashMap<MapId, Vec<usize>>,
     /// Bodies that ask a map for keys which another thread may have, too.
     of_threads: HashSet<(BodyId, MapId)>,
     /// Those of them that another process may have.
@@ -19,11 +21,18 @@ pub struct Output {
 }
 
 impl Output {
-    /// The body that is made now asks the map for a key which another thread may have, too, and maybe one of another process.
-    pub fn note_foreign(&mut self, map: MapId, of_process: bool) {
+    /// The body that is made now asks the map for a key that has the thread's or the process's number there, and maybe is the thread's number.
+    pub fn note_key(&mut self, map: MapId, number: Option<Vec<usize>>, is_tid: bool) {
         let body = BodyId(self.program.bodies.len() as u32);
-        self.of_threads.insert((body, map));
-        if of_process {
+        if !is_tid {
+            self.of_threads.insert((body, map));
+        }
+        // Where others have it at another place, what is the number of one may be what another one asks for.
+        let is_theirs = match number {
+            Some(number) => *self.numbers.entry(map).or_insert_with(|| number.clone()) != number,
+            None => true,
+        };
+        if is_theirs {
             self.foreign.insert((body, map));
         }
     }

@@ -2,9 +2,9 @@
 //!
 //! - An aggregation that probed code only adds to is cheapest if each thread has its own. The tool may read it, print it and, where a
 //!   baseline that is subtracted does it, clear it.
-//! - Plain values that probed code sets, asks for and deletes by keys with the thread's number alone are each thread's own, too, if they are not too
-//!   many to have for each. The tool may read them, and does what it likes with them once nobody is probed. What is added to is not: a thread that gets the
-//!   number of one that has ended goes on with what that has left.
+//! - Plain values that probed code puts in by the thread's number, asks for and takes out again are each thread's own, too. The tool may read them,
+//!   and does what it likes with them once nobody is probed. What is not taken out is not: a thread that gets the number of one that has ended
+//!   goes on with what that has left.
 //! - Those that it asks for by keys with the thread's or the process's number alone are else each process's own, so that many processes may
 //!   have them. The tool may read them all, and take them out.
 //! - All else is one table for all.
@@ -27,12 +27,17 @@ struct Uses {
     is_cleared_live: bool,
     /// Probed code has to do with keys of any thread, or adds to what is there.
     is_of_threads: bool,
+    /// Probed code takes keys out.
+    is_taken_out: bool,
     /// The tool writes values, or probed code has to do with keys of any process.
     is_everybodys: bool,
 }
 
-/// The most bytes that a table takes which each thread has: room for what a map has by default, of keys of two words with a word.
-const MOST_PER_THREAD: u64 = 512 << 10;
+/// The most bytes that a table takes which each thread has: room for what a map has by default, with values of two words.
+const MOST_PER_THREAD: u64 = 1 << 20;
+
+/// A map that is to have fewer keys has them in one table, where they are counted.
+const LEAST_PER_THREAD: u32 = 1024;
 
 /// Where a body runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,13 +53,16 @@ pub enum Runs {
 /// Decides it for every map. `runs` says of each body where it does.
 pub fn decide(output: &mut Output, runs: impl Fn(BodyId) -> Runs) {
     let uses = uses(output, runs);
-    for (map, uses) in output.program.maps.iter_mut().zip(uses) {
+    let Program { maps, evicting, .. } = &mut output.program;
+    for ((index, map), uses) in (0..).map(MapId).zip(maps).zip(uses) {
         let MapValue::Aggregate(aggregation) = map.value else {
             if map.sharing == MapSharing::Shared && uses.is_in_target && !uses.is_everybodys {
+                // As tables are laid out: for each key a bucket of eight slots, each of which begins with a word.
                 let slot = 8 + u64::from(map.key.next_multiple_of(8)) + u64::from(map.value.size());
-                // There are up to four slots for a key.
-                let fits = 4 * u64::from(map.capacity) * slot <= MOST_PER_THREAD;
-                map.sharing = match fits && !uses.is_of_threads && !uses.is_cleared_live {
+                let size = 8 * slot * u64::from(map.capacity).next_power_of_two();
+                let fits = map.capacity >= LEAST_PER_THREAD && size <= MOST_PER_THREAD;
+                let is_own = uses.is_taken_out && !uses.is_of_threads && !uses.is_cleared_live;
+                map.sharing = match fits && is_own && !evicting.contains(&index) {
                     true => MapSharing::PerThread,
                     false => MapSharing::PerProcess(Readers::Tool),
                 };
@@ -101,7 +109,12 @@ fn see(statement: &Statement, runs: Runs, uses: &mut [Uses]) {
         }
     };
     match statement {
-        Statement::MapDelete { map, .. } => note(*map, true, true),
+        Statement::MapDelete { map, .. } => {
+            note(*map, true, true);
+            if let Some(uses) = uses.get_mut(map.0 as usize) {
+                uses.is_taken_out |= is_in_target;
+            }
+        }
         Statement::MapClear(map) | Statement::MapZero(map) => note(*map, true, false),
         Statement::AggregateGet { map, .. } | Statement::MapHas { map, .. } => note(*map, false, true),
         Statement::MapLength { map, .. } | Statement::ForEach { map, .. } => note(*map, false, false),

@@ -399,7 +399,7 @@ impl Emit<'_> {
     pub(super) fn exchange(&mut self, at: At, expected: Value, new: Value) -> Value {
         let pointer = self.pointer(at);
         let was = self.b.ins().atomic_cas(flags(), pointer, expected, new);
-        if self.is_weak() {
+        if self.machine != Machine::X86_64 {
             // The store of a pair of exclusive accesses may be seen behind later ones.
             self.b.ins().fence();
         }

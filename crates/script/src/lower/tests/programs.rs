@@ -173,15 +173,25 @@ fn maps_are_each_threads_own_where_nobody_else_asks_for_their_keys() {
         ("uprobe:./a:f { @[1] = count(); delete(@, 1); }", false),
         ("uprobe:./a:f { @ = max(arg0); } interval:s:1 { clear(@); }", false),
         ("uprobe:./a:f { @ = max(arg0); } interval:s:1 { print(@); }", true),
-        ("uprobe:./a:f { @[tid] = 1; }", true),
-        ("uprobe:./a:f { @[pid] = 1; }", false),
-        ("uprobe:./a:f { @[tid, arg0] = 1; } uprobe:./a:g { @[(uint32)tid, arg0] = 2; }", true),
-        ("uprobe:./a:f { @[tid]++; }", false),
-        ("uprobe:./a:f { @[tid, arg0] = 1; } uprobe:./a:g { @[pid, arg0]++; }", false),
-        ("uprobe:./a:f { @[tid] = 1; } interval:s:1 { print(@); } end { clear(@); }", true),
-        ("uprobe:./a:f { @[tid] = 1; } interval:s:1 { clear(@); }", false),
-        ("uprobe:./a:f { @[tid] = 1; } profile:hz:9 { @[tid] = 2; }", false),
-        ("let @ = hash(100000); uprobe:./a:f { @[tid] = 1; }", false),
+        // Plain values by the thread's number, where it takes them out again.
+        ("uprobe:./a:f { @[tid] = 1; } uprobe:./a:g { delete(@, tid); }", true),
+        (
+            "uprobe:./a:f { @[tid] = (1, nsecs); } uprobe:./a:g { print(@[(uint64)tid]); delete(@, tid); }",
+            true,
+        ),
+        ("uprobe:./a:f { @[tid] = 1; delete(@, tid); } interval:s:1 { print(@); } end { clear(@); }", true),
+        ("uprobe:./a:f { @[tid] = 1; delete(@, tid); } interval:s:1 { clear(@); }", false),
+        ("uprobe:./a:f { @[tid] = 1; delete(@, tid); } profile:hz:9 { @[tid] = 2; }", false),
+        ("uprobe:./a:f { @[tid] = 1; } interval:s:1 { delete(@, 7); }", false),
+        ("uprobe:./a:f { @[tid] = 1; }", false),
+        ("uprobe:./a:f { @[pid] = 1; delete(@, pid); }", false),
+        ("uprobe:./a:f { @[tid]++; delete(@, tid); }", false),
+        // One thread puts in what another one asks for.
+        ("uprobe:./a:f { @[tid, arg0] = 1; } uprobe:./a:g { delete(@, (arg0, tid)); }", false),
+        ("uprobe:./a:f { @[tid, arg0] = 1; } uprobe:./a:g { delete(@, (tid, arg0)); }", false),
+        ("let @ = hash(100000); uprobe:./a:f { @[tid] = 1; delete(@, tid); }", false),
+        ("let @ = hash(100); uprobe:./a:f { @[tid] = 1; delete(@, tid); }", false),
+        ("let @ = lruhash(4096); uprobe:./a:f { @[tid] = 1; delete(@, tid); }", false),
     ] {
         let (compiled, _) = compiled(script, &World::default()).unwrap();
         let is_own = compiled.program.maps[0].sharing == crate::ir::MapSharing::PerThread;
@@ -200,6 +210,8 @@ fn plain_maps_by_thread_or_process_are_each_processs_own() {
         ("uprobe:./a:f { @[(uint64)tid]++; } interval:s:1 { for ($kv : @) { print($kv); } }", true),
         ("uprobe:./a:f { @[tid] = arg0; if (has_key(@, tid)) { exit() } }", true),
         ("uprobe:./a:f { @[arg0] = 1; }", false),
+        ("uprobe:./a:f { @[tid, arg0] = 1; } uprobe:./a:g { delete(@, (pid, arg0)); }", true),
+        ("uprobe:./a:f { @[pid, arg0] = 1; } uprobe:./a:g { delete(@, (arg0, pid)); }", false),
         ("uprobe:./a:f { @ = 1; }", false),
         ("uprobe:./a:f { @[(uint8)tid] = 1; }", false),
         ("uprobe:./a:f { @[tid + 1] = 1; }", false),
