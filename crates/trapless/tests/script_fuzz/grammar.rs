@@ -226,12 +226,11 @@ impl Maker {
             body += &self.statement(3, PLACES[place].has_text);
         }
         if self.random.one_in(3) && PLACES[place].point == "uprobe:fuzzed:exact" {
-            // Words that only this call has: a handler that interrupts it has others. One key is short enough for each thread to have its own table.
+            // Words that only this call has: a handler that interrupts it has others.
             let (value, name) = (self.number(2, false), self.name());
-            let key = self.random.of(&["tid, {A}, {B}", "tid, {A} * 4096 + {B}"]);
             body += &format!(
-                "@temporary{number}[{key}] = (int64){value}; {name} = @temporary{number}[{key}]; \
-                 @kept{number} = sum((int64){name}); delete(@temporary{number}, ({key})); "
+                "@temporary{number}[tid, {{A}}, {{B}}] = (int64){value}; {name} = @temporary{number}[tid, {{A}}, {{B}}]; \
+                 @kept{number} = sum((int64){name}); delete(@temporary{number}, (tid, {{A}}, {{B}})); "
             );
         }
         Clause { place, filter, body }
@@ -392,7 +391,7 @@ impl Maker {
             "@w12[arg1] = hist(arg1);",
             "@w13 = tseries(arg1, 1ms, 10);",
             "@w14[(arg1 % 3, str(arg0, 7)), rand % 2] = max(arg1);",
-            "@w15[tid] = nsecs; @w16 = max(nsecs - @w15[tid]);",
+            "@w15[tid] = nsecs; @w16 = max(nsecs - @w15[tid]); delete(@w15, tid);",
             "$n = (struct node *)arg0; $k = 0; while ($k < 9) { $n = $n->next; $k++; } @w17 = sum($n->value);",
             "@w18[has_key(@w10, 3), len(@w10)] = count();",
             "$t = (arg1, str(arg0, 12), (cpu, pid)); @w19[$t.1, $t.2.1] = count();",
@@ -413,8 +412,7 @@ impl Maker {
             text += "uretprobe:fuzzed:wild { @r0 = hist(retval); @r1[ustack(4)] = count(); }\n";
         }
         if self.random.one_in(2) {
-            text +=
-                "uprobe:fuzzed:left { @l0[tid] = nsecs; } uretprobe:fuzzed:left { @l1 = max(duration); }\n";
+            text += "uprobe:fuzzed:left { @l0[tid] = nsecs; } uretprobe:fuzzed:left { @l1 = max(duration); delete(@l0, tid); }\n";
         }
         text
     }
