@@ -365,7 +365,9 @@ impl Checker<'_> {
             Iterable::Range { start, end, span } => {
                 let (first, last) = (self.number_of(start), self.number_of(end));
                 for (bound, which) in [(&first, "start"), (&last, "end")] {
-                    if !bound.of.is_int() && !bound.of.is_none() {
+                    // What it is may be known later, but what is nothing in the end is none.
+                    let may_be = bound.of.is_none() && (!self.is_last || self.told.has_errors());
+                    if !bound.of.is_int() && !may_be {
                         self.error(*span, format!("Loop range requires an integer for the {which} value"));
                     }
                 }
