@@ -344,10 +344,19 @@ impl Blueprint<'_, '_> {
 
     /// The site that somebody was interrupted in who goes on at an address inside of what is written: an instruction begins there.
     fn interrupted(&self, address: u64) -> Option<usize> {
+        self.written_around(address).filter(|&index| self.copy_of(index, address).is_some())
+    }
+
+    /// The site of what is written over an address, but for where it begins.
+    fn written_around(&self, address: u64) -> Option<usize> {
         let after = self.writes.partition_point(|(range, _)| range.start < address);
         let (range, index) = &self.writes[after.checked_sub(1)?];
-        let begins = || self.places[*index].iter().any(|place| place.0 == address);
-        (range.contains(&address) && begins()).then_some(*index)
+        range.contains(&address).then_some(*index)
+    }
+
+    /// Where the copy is of a site's displaced instruction that begins at an address.
+    fn copy_of(&self, index: usize, address: u64) -> Option<u64> {
+        Some(self.places[index].iter().find(|place| place.0 == address)?.1)
     }
 
     /// Refuses sites that trap whose instructions are not the file's behind the first byte, too: those run from copies.
@@ -385,15 +394,9 @@ impl Blueprint<'_, '_> {
                 moves.push((thread.tid(), index, copy));
                 continue;
             }
-            let after = self.writes.partition_point(|(range, _)| range.start < ip);
-            let Some((range, index)) = after.checked_sub(1).map(|last| self.writes[last].clone()) else {
-                continue;
-            };
-            if !range.contains(&ip) {
-                continue;
-            }
-            match self.places[index].iter().find(|place| place.0 == ip) {
-                Some(copy) => moves.push((thread.tid(), index, copy.1)),
+            let Some(index) = self.written_around(ip) else { continue };
+            match self.copy_of(index, ip) {
+                Some(copy) => moves.push((thread.tid(), index, copy)),
                 None => refused[index] = Some(LeftAlone::OnStack),
             }
         }

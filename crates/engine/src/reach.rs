@@ -35,7 +35,7 @@ use crate::{
 use std::collections::HashSet;
 use std::ops::Range;
 use trapless_isa::detour::{STACK_LEVEL, STACK_LEVELS, STACK_SHIFT, STACK_USED};
-use trapless_process::{Mapping, Mappings, MemoryError, Process, ReadRange, RemoteAddr, Stopped};
+use trapless_process::{Mapping, Mappings, MemoryError, Process, ReadRange, Registers, RemoteAddr, Stopped};
 use trapless_wire::{Checked, Header, PAGE};
 
 /// Whether a process has so little memory that all of it could be looked through, if it stood still.
@@ -247,12 +247,14 @@ fn may_be_saved(stack_pointer: u64, word_size: usize, touched: &Ranges) -> bool 
 
 /// What all threads hold, but their stack pointers.
 fn registers(stopped: &Stopped<'_>) -> Vec<u64> {
+    let registers = stopped.threads().iter().map(|thread| thread.registers());
+    registers.flat_map(|registers| general(registers).chain([registers.ip_value()])).collect()
+}
+
+/// What a thread's general registers hold, but for its stack pointer.
+pub(crate) fn general(registers: &Registers) -> impl Iterator<Item = u64> + '_ {
     const STACK_POINTER: u8 = 4;
-    let of_thread = |registers: trapless_process::Registers| {
-        let general = (0..16).filter(|&number| number != STACK_POINTER);
-        general.map(move |number| registers.general(number)).chain([registers.ip_value()])
-    };
-    stopped.threads().iter().flat_map(|thread| of_thread(*thread.registers())).collect()
+    (0..16).filter(|&number| number != STACK_POINTER).map(|number| registers.general(number))
 }
 
 /// Where frames of functions that run may lie: on the stacks of threads, above what their calls have left behind. In a program that lies low

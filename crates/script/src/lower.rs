@@ -158,7 +158,6 @@ impl<'a> Compiler<'a> {
             self.compiled.iter().map(|clause| (clause.body, clause.kind)).collect();
         sharing::decide(&mut self.output, |body| match kinds.get(&body) {
             Some(ClauseKind::End) => Runs::AtEnd,
-            Some(ClauseKind::Profile) => Runs::InTool,
             Some(kind) if !kind.is_in_target() => Runs::InTool,
             _ => Runs::InTarget,
         });

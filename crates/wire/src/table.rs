@@ -466,21 +466,16 @@ impl<W: Atomics + ?Sized> TableView<'_, W> {
                 self.count(TABLE_LIVE, -1);
                 return Err(Dropped::Full);
             };
-            let (meta_at, slot) = self.slot(bucket, index);
-            self.write(slot, key);
-            self.write(slot + self.key_size(), value);
-            let pending = next(claimed, name(hash, State::Pending));
-            self.exchange(meta_at, claimed, pending);
+            let slot = self.slot(bucket, index);
+            let pending = self.fill(slot, hash, claimed, key, value);
             match self.look_for_others(bucket, hash, index, key) {
                 Ok(false) => {
-                    if self.exchange(meta_at, pending, next(pending, name(hash, State::Live))) {
+                    if self.make_live(slot.0, hash, pending) {
                         return Ok(Inserted::Now);
                     }
                 }
                 seen => {
-                    if self.exchange(meta_at, pending, next(pending, 0)) {
-                        self.count(TABLE_LIVE, -1);
-                    }
+                    self.withdraw(slot.0, pending);
                     seen?;
                 }
             }
@@ -493,24 +488,38 @@ impl<W: Atomics + ?Sized> TableView<'_, W> {
         if self.live() != 0 || !self.exchange(self.at + u64::from(TABLE_LIVE), 0, 1) {
             return false;
         }
-        let (meta_at, slot) = self.slot(bucket, hash >> 29 & 7);
-        let meta = self.words.word(meta_at);
-        let claimed = next(meta, State::Claimed as u64);
-        if !is(meta, State::Free) || !self.exchange(meta_at, meta, claimed) {
+        let slot = self.slot(bucket, hash >> 29 & 7);
+        let Some(claimed) = self.claim_slot(slot.0) else {
             self.count(TABLE_LIVE, -1);
             return false;
+        };
+        let pending = self.fill(slot, hash, claimed, key, value);
+        if self.live() == 1 && self.make_live(slot.0, hash, pending) {
+            return true;
         }
+        self.withdraw(slot.0, pending);
+        false
+    }
+
+    /// Writes a key with its value into a slot that was claimed, and makes it pending: its meta then.
+    fn fill(&self, (meta_at, slot): (u64, u64), hash: u64, claimed: u64, key: &[u64], value: &[u64]) -> u64 {
         self.write(slot, key);
         self.write(slot + self.key_size(), value);
         let pending = next(claimed, name(hash, State::Pending));
         self.exchange(meta_at, claimed, pending);
-        if self.live() == 1 && self.exchange(meta_at, pending, next(pending, name(hash, State::Live))) {
-            return true;
-        }
+        pending
+    }
+
+    /// Makes a pending slot live, unless somebody has ended it.
+    fn make_live(&self, meta_at: u64, hash: u64, pending: u64) -> bool {
+        self.exchange(meta_at, pending, next(pending, name(hash, State::Live)))
+    }
+
+    /// Frees a pending slot and takes its live key back, unless somebody has done so.
+    fn withdraw(&self, meta_at: u64, pending: u64) {
         if self.exchange(meta_at, pending, next(pending, 0)) {
             self.count(TABLE_LIVE, -1);
         }
-        false
     }
 
     fn insert_one(&self, value: &[u64]) -> Result<Inserted, Dropped> {
@@ -520,8 +529,7 @@ impl<W: Atomics + ?Sized> TableView<'_, W> {
             if is(meta, State::Live) || is(meta, State::Writing) {
                 return Ok(Inserted::Before(Found { meta_at, meta, value_at }));
             }
-            let claimed = next(meta, State::Claimed as u64);
-            if is(meta, State::Free) && self.exchange(meta_at, meta, claimed) {
+            if let Some(claimed) = self.claim_slot(meta_at) {
                 self.write(value_at, value);
                 self.words.set_word(meta_at, next(claimed, State::Live as u64));
                 return Ok(Inserted::Now);
@@ -534,11 +542,15 @@ impl<W: Atomics + ?Sized> TableView<'_, W> {
     fn claim(&self, bucket: u64, hash: u64) -> Option<(u64, u64)> {
         (0..u64::from(SLOTS)).find_map(|turn| {
             let index = (hash >> 29).wrapping_add(turn) & 7;
-            let meta_at = self.slot(bucket, index).0;
-            let meta = self.words.word(meta_at);
-            let claimed = next(meta, State::Claimed as u64);
-            (is(meta, State::Free) && self.exchange(meta_at, meta, claimed)).then_some((index, claimed))
+            Some((index, self.claim_slot(self.slot(bucket, index).0)?))
         })
+    }
+
+    /// Claims a slot if it is free: its meta then.
+    fn claim_slot(&self, meta_at: u64) -> Option<u64> {
+        let meta = self.words.word(meta_at);
+        let claimed = next(meta, State::Claimed as u64);
+        (is(meta, State::Free) && self.exchange(meta_at, meta, claimed)).then_some(claimed)
     }
 
     /// Looks at all slots but one's own: ends inserts of the same key; whether it is live in one of them.

@@ -117,7 +117,7 @@ impl Checker<'_> {
             },
             "ctx" => {
                 let kind = self.at.clause.kind;
-                if !kind.is_in_target() && kind != ClauseKind::Interval {
+                if !kind.has_registers() && kind != ClauseKind::Interval {
                     let provider = kind.name();
                     self.error(span, format!("The ctx builtin can not be used with '{provider}' probes"));
                 }
@@ -299,7 +299,7 @@ impl Checker<'_> {
     fn probe(&mut self, span: Span) -> Expr {
         // Of the probed program's probes it is known when they are attached.
         match &self.at.clause.points[..] {
-            [only] if !self.at.clause.kind.is_in_target() || self.at.clause.kind == ClauseKind::Profile => {
+            [only] if !self.at.clause.kind.is_in_target() => {
                 let text = only.text.clone().into_bytes();
                 self.text(text, span)
             }

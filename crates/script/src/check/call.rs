@@ -113,7 +113,7 @@ impl Checker<'_> {
             return Expr::nothing(span);
         }
         let is_signal = function.starts_with("signal");
-        if is_signal && UNSAFE.contains(&function) && !self.at.clause.kind.is_in_target() {
+        if is_signal && UNSAFE.contains(&function) && !self.at.clause.kind.has_registers() {
             let provider = self.at.clause.kind.provider();
             self.error(span, format!("{function}() can not be used for this probetype {provider}"));
             return Expr::nothing(span);

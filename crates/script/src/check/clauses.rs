@@ -112,14 +112,12 @@ impl ClauseKind {
 
     /// Whether its body runs in the probed process.
     pub fn is_in_target(self) -> bool {
-        matches!(
-            self,
-            ClauseKind::Entry
-                | ClauseKind::Return
-                | ClauseKind::Inside
-                | ClauseKind::Usdt
-                | ClauseKind::Profile
-        )
+        matches!(self, ClauseKind::Entry | ClauseKind::Return | ClauseKind::Inside | ClauseKind::Usdt)
+    }
+
+    /// Whether it may ask for registers and what else comes from where something was interrupted.
+    pub fn has_registers(self) -> bool {
+        self.is_in_target() || self == ClauseKind::Profile
     }
 }
 

@@ -266,11 +266,6 @@ impl Emit<'_> {
         }
     }
 
-    /// Whether the order of loads and stores has to be asked for.
-    fn is_weak(&self) -> bool {
-        self.machine != Machine::X86_64 && !self.is_own
-    }
-
     pub(super) fn int(&mut self, value: i64) -> Value {
         self.b.ins().iconst(I64, value)
     }
@@ -345,7 +340,7 @@ impl Emit<'_> {
 
     /// The same behind all that was read before: what was read is what it was if this word is still the same.
     pub(super) fn watch_again(&mut self, at: At) -> Value {
-        if self.is_weak() {
+        if self.machine != Machine::X86_64 && !self.is_own {
             self.b.ins().fence();
         }
         self.watch(at)

@@ -28,6 +28,17 @@ pub(super) struct Found {
     pub(super) value_at: Variable,
 }
 
+impl Found {
+    /// It is there.
+    fn is_at(&self, e: &mut Emit<'_>, meta_at: Value, meta: Value, value_at: Value) {
+        let one = e.int(1);
+        e.b.def_var(self.is_there, one);
+        e.b.def_var(self.meta_at, meta_at);
+        e.b.def_var(self.meta, meta);
+        e.b.def_var(self.value_at, value_at);
+    }
+}
+
 /// Attempts at what others change meanwhile.
 struct Retry {
     /// How many are left.
@@ -331,11 +342,7 @@ impl TableCode {
         let moved = e.is(IntCC::NotEqual, now, meta);
         e.leave_if(moved, elsewhere);
         let value_at = e.b.ins().iadd_imm_s(slot, i64::from(self.key_size()));
-        let one = e.int(1);
-        e.b.def_var(found.is_there, one);
-        e.b.def_var(found.meta_at, meta_at);
-        e.b.def_var(found.meta, meta);
-        e.b.def_var(found.value_at, value_at);
+        found.is_at(e, meta_at, meta, value_at);
         e.jump(after);
         e.b.switch_to_block(elsewhere);
         self.each_named(e, named, &states, |e, index, next| {
@@ -351,12 +358,8 @@ impl TableCode {
             e.b.switch_to_block(same);
             let differs = e.is_imm(IntCC::Equal, is_same, 0);
             e.leave_if(differs, next);
-            let one = e.int(1);
-            e.b.def_var(found.is_there, one);
             let (meta_at, value_at) = (e.pointer(meta_at), e.pointer(slot.plus(self.key_size())));
-            e.b.def_var(found.meta_at, meta_at);
-            e.b.def_var(found.meta, meta);
-            e.b.def_var(found.value_at, value_at);
+            found.is_at(e, meta_at, meta, value_at);
             e.jump(after);
         });
         e.go_on(after);
@@ -471,36 +474,17 @@ impl TableCode {
         let was = e.exchange(live_at, none, one);
         e.leave_if(was, has_keys);
         let (_, meta_at, slot) = self.slot(e, named, none);
-        let meta = e.watch(At(meta_at, 0));
-        let is_free = Self::state(e, meta, State::Free);
-        let is_taken = e.is_imm(IntCC::Equal, is_free, 0);
-        e.leave_if(is_taken, not_claimed);
-        let name = e.int(State::Claimed as i64);
-        let claimed = Self::next(e, meta, name);
-        let was = e.exchange(At(meta_at, 0), meta, claimed);
-        let lost = e.is(IntCC::NotEqual, was, meta);
-        e.leave_if(lost, not_claimed);
-        e.copy(At(slot, 0), key, self.table.key, true);
-        write(e, At(slot, self.key_size() as i32));
-        let [pending, live] =
-            [State::Pending, State::Live].map(|state| e.b.ins().bor_imm_s(named.fingerprint, state as i64));
-        let pending = Self::next(e, claimed, pending);
-        e.publish(pending, At(meta_at, 0));
+        let claimed = Self::claim(e, At(meta_at, 0), not_claimed);
+        let pending = self.fill(e, named, key, write, [meta_at, slot], claimed);
         let count = e.watch(live_at);
         let has_more = e.is_imm(IntCC::NotEqual, count, 1);
         e.leave_if(has_more, not_first);
-        let live = Self::next(e, pending, live);
-        let was = e.exchange(At(meta_at, 0), pending, live);
-        let is_live = e.is(IntCC::Equal, was, pending);
-        e.b.ins().brif(is_live, done, &[], not_first, &[]);
+        Self::make_live(e, named, meta_at, pending, done, not_first);
 
         e.b.set_cold_block(not_first);
         e.b.switch_to_block(not_first);
-        let nobody = e.int(0);
-        let free = Self::next(e, pending, nobody);
-        let was = e.exchange(At(meta_at, 0), pending, free);
-        let is_ours = e.is(IntCC::Equal, was, pending);
-        e.b.ins().brif(is_ours, not_claimed, &[], has_keys, &[]);
+        self.withdraw(e, meta_at, pending);
+        e.jump(has_keys);
         e.b.set_cold_block(not_claimed);
         e.b.switch_to_block(not_claimed);
         self.count(e, TABLE_LIVE, -1);
@@ -508,18 +492,65 @@ impl TableCode {
         e.b.switch_to_block(has_keys);
     }
 
-    fn insert_one(&self, e: &mut Emit<'_>, found: &Found, write: &dyn Fn(&mut Emit<'_>, At), done: Block) {
-        let meta = e.b.use_var(found.meta);
-        let meta_at = At(e.b.use_var(found.meta_at), 0);
-        let again = e.block();
+    /// Claims a slot: its meta then. Goes to a block if it is not free.
+    fn claim(e: &mut Emit<'_>, meta_at: At, otherwise: Block) -> Value {
+        let meta = e.watch(meta_at);
         let is_free = Self::state(e, meta, State::Free);
         let is_taken = e.is_imm(IntCC::Equal, is_free, 0);
-        e.leave_if(is_taken, again);
-        let claimed = e.int(State::Claimed as i64);
-        let claimed = Self::next(e, meta, claimed);
+        e.leave_if(is_taken, otherwise);
+        let name = e.int(State::Claimed as i64);
+        let claimed = Self::next(e, meta, name);
         let was = e.exchange(meta_at, meta, claimed);
         let lost = e.is(IntCC::NotEqual, was, meta);
-        e.leave_if(lost, again);
+        e.leave_if(lost, otherwise);
+        claimed
+    }
+
+    /// Writes a key with its value into a slot that was claimed, given by its meta's address and its own, and makes it pending: its meta then.
+    fn fill(
+        &self,
+        e: &mut Emit<'_>,
+        named: &Named,
+        key: At,
+        write: &dyn Fn(&mut Emit<'_>, At),
+        [meta_at, slot]: [Value; 2],
+        claimed: Value,
+    ) -> Value {
+        e.copy(At(slot, 0), key, self.table.key, true);
+        write(e, At(slot, self.key_size() as i32));
+        let name = e.b.ins().bor_imm_s(named.fingerprint, State::Pending as i64);
+        let pending = Self::next(e, claimed, name);
+        if self.base.is_own() {
+            e.publish(pending, At(meta_at, 0));
+        } else {
+            // Not a plain store: the looks at the other slots come behind it.
+            e.exchange(At(meta_at, 0), claimed, pending);
+        }
+        pending
+    }
+
+    /// Makes a pending slot live, and goes on at `done`, or at `ended` if somebody has ended it.
+    fn make_live(e: &mut Emit<'_>, named: &Named, meta_at: Value, pending: Value, done: Block, ended: Block) {
+        let name = e.b.ins().bor_imm_s(named.fingerprint, State::Live as i64);
+        let live = Self::next(e, pending, name);
+        let was = e.exchange(At(meta_at, 0), pending, live);
+        let is_live = e.is(IntCC::Equal, was, pending);
+        e.b.ins().brif(is_live, done, &[], ended, &[]);
+    }
+
+    /// Frees a pending slot and takes its live key back, unless somebody has done so.
+    fn withdraw(&self, e: &mut Emit<'_>, meta_at: Value, pending: Value) {
+        let nobody = e.int(0);
+        let free = Self::next(e, pending, nobody);
+        let was = e.exchange(At(meta_at, 0), pending, free);
+        let is_ours = e.is(IntCC::Equal, was, pending);
+        e.when(is_ours, |e| self.count(e, TABLE_LIVE, -1));
+    }
+
+    fn insert_one(&self, e: &mut Emit<'_>, found: &Found, write: &dyn Fn(&mut Emit<'_>, At), done: Block) {
+        let meta_at = At(e.b.use_var(found.meta_at), 0);
+        let again = e.block();
+        let claimed = Self::claim(e, meta_at, again);
         let value_at = At(e.b.use_var(found.value_at), 0);
         write(e, value_at);
         let live = e.int(State::Live as i64);
@@ -554,17 +585,10 @@ impl TableCode {
         e.each(end, 1, |e, turn, _| {
             let (index, meta_at, _) = self.slot(e, named, turn);
             let next = e.block();
-            let meta = e.watch(At(meta_at, 0));
-            let is_free = Self::state(e, meta, State::Free);
-            let is_taken = e.is_imm(IntCC::Equal, is_free, 0);
-            e.leave_if(is_taken, next);
-            let name = e.int(State::Claimed as i64);
-            let new = Self::next(e, meta, name);
-            let was = e.exchange(At(meta_at, 0), meta, new);
+            let new = Self::claim(e, At(meta_at, 0), next);
             e.b.def_var(own, index);
             e.b.def_var(claimed, new);
-            let is_ours = e.is(IntCC::Equal, was, meta);
-            e.b.ins().brif(is_ours, claimed_one, &[], next, &[]);
+            e.jump(claimed_one);
             e.b.switch_to_block(next);
         });
         e.jump(no_room);
@@ -577,30 +601,13 @@ impl TableCode {
         let own = e.b.use_var(own);
         let claimed = e.b.use_var(claimed);
         let (meta_at, slot) = self.slot_at(e, named, own);
-        e.copy(At(slot, 0), key, self.table.key, true);
-        write(e, At(slot, self.key_size() as i32));
-        let name = e.b.ins().bor_imm_s(named.fingerprint, State::Pending as i64);
-        let pending = Self::next(e, claimed, name);
-        if self.base.is_own() {
-            e.publish(pending, At(meta_at, 0));
-        } else {
-            // Not a plain store: the looks at the other slots come behind it.
-            e.exchange(At(meta_at, 0), claimed, pending);
-        }
+        let pending = self.fill(e, named, key, write, [meta_at, slot], claimed);
         self.look_for_others(e, named, own, key, live_elsewhere, give_up);
-        let name = e.b.ins().bor_imm_s(named.fingerprint, State::Live as i64);
-        let live = Self::next(e, pending, name);
-        let was = e.exchange(At(meta_at, 0), pending, live);
-        let is_live = e.is(IntCC::Equal, was, pending);
-        e.b.ins().brif(is_live, done, &[], again, &[]);
+        Self::make_live(e, named, meta_at, pending, done, again);
 
         for (block, then) in [(live_elsewhere, again), (give_up, contended)] {
             e.b.switch_to_block(block);
-            let nobody = e.int(0);
-            let free = Self::next(e, pending, nobody);
-            let was = e.exchange(At(meta_at, 0), pending, free);
-            let is_ours = e.is(IntCC::Equal, was, pending);
-            e.when(is_ours, |e| self.count(e, TABLE_LIVE, -1));
+            self.withdraw(e, meta_at, pending);
             e.jump(then);
         }
         e.b.switch_to_block(again);

@@ -123,7 +123,7 @@ impl Checker<'_> {
         let Some(name) = self.text_literal("reg", name, span) else { return Expr::nothing(span) };
         let name = super::lossy(&name);
         let kind = self.at.clause.kind;
-        if !kind.is_in_target() {
+        if !kind.has_registers() {
             let provider = kind.name();
             self.error(span, format!("reg can not be used with \"{provider}\" probes"));
             return Expr::nothing(span);
