@@ -30,7 +30,7 @@ use self::clauses::{Clause, ClauseKind};
 use self::environment::Function;
 use self::maps::{Declared, MapKind};
 use self::structs::MAX_SIZE;
-use self::tree::Body;
+use self::tree::{Body, Kind};
 use self::types::Type;
 use crate::diagnostics::Diagnostic;
 use crate::syntax::Script;
@@ -61,7 +61,22 @@ impl Checker<'_> {
         self.is_last = true;
         let bodies = self.round(script, clauses);
         self.check_maps();
+        if !self.told.has_errors() {
+            bodies.iter().for_each(|body| self.refuse_nothing(body));
+        }
         bodies
+    }
+
+    /// Refuses what was made of a value that is none in the end, as a call's without a result: while types are not settled it passes for one that
+    /// is not known yet.
+    fn refuse_nothing(&mut self, body: &Body) {
+        let mut spans = Vec::new();
+        body.walk(&mut |value| {
+            if matches!(value.kind, Kind::Nothing) && !value.of.is_none() {
+                spans.push(value.span);
+            }
+        });
+        spans.into_iter().for_each(|span| self.error(span, "a value is needed here, and none is given"));
     }
 
     /// Does it again until nothing new is found.

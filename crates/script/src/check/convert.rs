@@ -276,7 +276,7 @@ impl Checker<'_> {
     pub fn cast(&mut self, value: Expr, to: Type, span: Span) -> Expr {
         let from = value.of.clone();
         if to.is_none() || from.is_none() {
-            if self.is_last && matches!(value.kind, Kind::Nothing) && !self.told.has_errors() {
+            if self.is_last && from.is_none() && !self.told.has_errors() {
                 self.error(span, format!("Cannot cast from \"{from}\" type"));
             }
             return Expr { of: to, ..Expr::nothing(span) };

@@ -118,6 +118,12 @@ fn operators_take_what_they_can() {
         ("begin { print((int32)\"abc\") }", "ERROR: Cannot cast from \"string[4]\" to \"int32\""),
         ("begin { print((struct nobody *)1) }", "ERROR: Cannot resolve unknown type \"struct nobody\""),
         ("begin { for ($i : \"a\"..3) { } }", "ERROR: Loop range requires an integer for the start value"),
+        ("begin { print((int32)exit(0)) }", "ERROR: Cannot cast from \"none\" type"),
+        ("begin { print(str(exit(0))) }", "ERROR: a value is needed here, and none is given"),
+        (
+            "begin { print(strncmp(\"a\", \"b\", exit(0))) }",
+            "ERROR: a value is needed here, and none is given",
+        ),
         ("begin { for ($i : 0..exit(0)) { } }", "ERROR: Loop range requires an integer for the end value"),
         (
             "begin { for ($i : 0[exit(0)]..1) { } }",
