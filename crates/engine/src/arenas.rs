@@ -198,10 +198,14 @@ impl<'m> Drawing<'_, 'm> {
         let called = self.plan.script.zip(self.script.program);
         // An entry needs to know how much of the stack its exits ask for.
         let [entry, at_return] = match called {
-            Some((script, address)) => [
-                script.runs(clauses.entry, address, clauses.site, operands),
-                script.runs(clauses.at_return, address, clauses.site | AT_RETURN, &[]),
-            ],
+            Some((script, address)) => {
+                let [entry, at_return] =
+                    [clauses.entry, clauses.at_return].map(|all| (all, site.counting(all).map(|one| one.0)));
+                [
+                    script.runs(entry, address, clauses.site, operands),
+                    script.runs(at_return, address, clauses.site | AT_RETURN, &[]),
+                ]
+            }
             None => [const { Vec::new() }; 2],
         };
         work(&DetourRequest {

@@ -6,7 +6,7 @@ use crate::admit::{Best, Facts, Runtime, original, require_unwinders, stack_of};
 use crate::exits::keep_whole;
 use crate::judge::Judge;
 use crate::rooms::{Rooms, overlaps};
-use crate::{Clauses, Home, Module, Refusal, Request, Role, Script, Unwinder, Wanted};
+use crate::{Clause, Clauses, Home, Module, Refusal, Request, Role, Script, Unwinder, Wanted};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use trapless_isa::detour::{BodyStacks, RECORD_NO_RESULT};
@@ -124,10 +124,23 @@ impl<'m> PlannedSite<'m> {
         code.get(..usize::from(together.length)).unwrap_or(alone)
     }
 
+    /// Which of some clauses the detour does itself, if any does nothing but count: by its index, and in which word of the block. At a trap all
+    /// are an interpreter's. Of what is timed as well, lists of steps have no room for it.
+    pub fn counting(&self, clauses: &[Clause]) -> Option<(usize, u32)> {
+        if self.traps() || self.places.latency.is_some() { None } else { Clauses::counting(clauses) }
+    }
+
     /// What the probe does.
     pub fn payload(&self) -> Payload {
         let Clauses { entry, at_return, .. } = self.request.clauses;
         let Wanted { run_entry, run_return, .. } = self.request.wanted;
+        let run = |clauses: &[Clause], wanted: bool| {
+            let counting = if wanted { self.counting(clauses) } else { None };
+            let (index, counter) = counting.unzip();
+            (counter, wanted.then(|| Clauses::takes(clauses, index)).flatten())
+        };
+        let (counter, takes) = run(entry, run_entry);
+        let (counter_at_return, takes_at_return) = run(at_return, run_return);
         let Wanted { record_entry, record_return, unwinder, sharing, signal, gate, .. } = self.request.wanted;
         let id = 2 * self.request.id;
         let noted = |by| Noted { probe: self.request.id, by };
@@ -159,15 +172,19 @@ impl<'m> PlannedSite<'m> {
                     Some(_) => EntryStep::Fetch { id },
                     None => EntryStep::Record { id, arguments },
                 }),
-                run_entry.then(|| EntryStep::Run(Clauses::takes(entry))),
+                counter.map(EntryStep::Count),
+                takes.map(EntryStep::Run),
             ]),
             followed: self.places.lost.map(|lost| Followed {
                 lost: lost.offset(),
                 steps: Steps::some_of([
                     self.places.returns.map(|counter| ReturnStep::Count(counter.offset())),
                     record_return.then_some(ReturnStep::Record { id: (id + 1) | no_result }),
-                    self.places.latency.map(|histogram| ReturnStep::Time(histogram.offset())),
-                    run_return.then(|| ReturnStep::Run(Clauses::takes(at_return))),
+                    match self.places.latency {
+                        Some(histogram) => Some(ReturnStep::Time(histogram.offset())),
+                        None => counter_at_return.map(ReturnStep::Count),
+                    },
+                    takes_at_return.map(ReturnStep::Run),
                 ]),
                 way,
             }),

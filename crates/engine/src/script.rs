@@ -17,8 +17,8 @@ use trapless_isa::operand::NotRead;
 use trapless_isa::passed::Passed;
 use trapless_isa::{Facts, Isa, Machine};
 use trapless_wire::{
-    Header, PAGE, SCRIPT_ARENAS, SCRIPT_GOROUTINES, SCRIPT_SEED, SCRIPT_SHADOW_BITS, SCRIPT_SHADOWS,
-    SCRIPT_STACK_END, ThreadMemory, Words, WordsMut,
+    Header, PAGE, SCRIPT_ARENAS, SCRIPT_BLOCK, SCRIPT_GOROUTINES, SCRIPT_SEED, SCRIPT_SHADOW_BITS,
+    SCRIPT_SHADOWS, SCRIPT_STACK_END, ThreadMemory, Words, WordsMut,
 };
 
 /// A program with the memory that it works in.
@@ -86,6 +86,8 @@ pub struct Clause {
     pub frame: u32,
     /// [`Code::vectors`].
     pub vectors: bool,
+    /// [`Code::counts`].
+    pub counts: Option<u32>,
 }
 
 /// The clauses of a site, in the order in which they run.
@@ -114,9 +116,15 @@ impl Clauses<'_> {
         self.entry.is_empty() && self.at_return.is_empty()
     }
 
-    /// What some of them take together.
-    pub(crate) fn takes(clauses: &[Clause]) -> Takes {
-        clauses.iter().fold(Takes::NONE, |all, clause| all.or(clause.takes))
+    /// The first of some clauses that does nothing but count, by its index, and in which word of the block.
+    pub(crate) fn counting(clauses: &[Clause]) -> Option<(usize, u32)> {
+        clauses.iter().enumerate().find_map(|(index, clause)| Some((index, clause.counts?)))
+    }
+
+    /// What some of them take together, but for the one with this index; `None` where there are no others.
+    pub(crate) fn takes(clauses: &[Clause], without: Option<usize>) -> Option<Takes> {
+        let called = clauses.iter().enumerate().filter(|(index, _)| Some(*index) != without);
+        called.map(|(_, clause)| clause.takes).reduce(Takes::or)
     }
 }
 
@@ -134,9 +142,11 @@ impl Script {
     #[must_use]
     pub fn clause(&self, body: u16) -> Option<Clause> {
         match self.program.bodies.get(usize::from(body)) {
-            Some(&Code { takes, frame, vectors, .. }) => Some(Clause { body, takes, frame, vectors }),
+            Some(&Code { takes, frame, vectors, counts, .. }) => {
+                Some(Clause { body, takes, frame, vectors, counts })
+            }
             None if self.program.bodies.is_empty() && self.interpreter.is_some() => {
-                Some(Clause { body, takes: Takes::NONE, frame: 0, vectors: false })
+                Some(Clause { body, takes: Takes::NONE, frame: 0, vectors: false, counts: None })
             }
             None => None,
         }
@@ -169,6 +179,10 @@ impl Script {
         }
         if self.size() > MOST_CODE || routines.len().max(bodies.len()) > usize::from(u16::MAX) {
             return Err(EngineError::Unsupported("the script's code is too large"));
+        }
+        let own = SCRIPT_BLOCK..SCRIPT_BLOCK.saturating_add(self.block_size);
+        if bodies.iter().filter_map(|body| body.counts).any(|word| !own.contains(&word)) {
+            return Err(EngineError::Unsupported("a body of the script counts in what is not the script's"));
         }
         if self.shared.len() as u64 > self.shared_size {
             return Err(EngineError::Unsupported("the script's memory is smaller than what it begins with"));
@@ -224,11 +238,11 @@ impl Script {
         code
     }
 
-    /// The calls of some clauses at the site with this number, where the arena stands at `address`. `operands`: what each of them is given, if
-    /// any is given some.
+    /// The calls of some clauses, but for the one `without`, at the site with this number, where the arena stands at `address`. `operands`: what
+    /// each clause is given, if any is given some.
     pub(crate) fn runs<'o>(
         &self,
-        clauses: &[Clause],
+        (clauses, without): (&[Clause], Option<usize>),
         address: u64,
         site: u32,
         operands: &'o [Vec<Passed>],
@@ -239,11 +253,12 @@ impl Script {
         let (offsets, _) = self.offsets();
         let first = self.program.routines.len();
         let place = |body: u16| offsets.get(first + usize::from(body)).map_or(0, |offset| address + offset);
-        let run = |(index, &Clause { body, takes, frame, vectors }): (usize, &Clause)| {
+        let run = |(index, &Clause { body, takes, frame, vectors, .. }): (usize, &Clause)| {
             let operands = operands.get(index).map_or(&[][..], Vec::as_slice);
             Run { body: place(body), takes, frame, vectors, site, operands }
         };
-        clauses.iter().enumerate().map(run).collect()
+        let called = clauses.iter().enumerate().filter(|(index, _)| Some(*index) != without);
+        called.map(run).collect()
     }
 }
 
@@ -272,7 +287,7 @@ impl ScriptMemory {
         self.header.script..self.header.script + self.header.script_size
     }
 
-    /// How many blocks have been claimed, the overflow block among them, which comes first and has no part of a script's own.
+    /// How many blocks have been claimed, the overflow block among them, which comes first.
     #[must_use]
     pub fn claimed(&self) -> u64 {
         self.region.word(Header::CURSOR_OFFSET).min(self.header.block_count)
@@ -287,31 +302,47 @@ impl ScriptMemory {
         start..start + u64::from(self.header.script_block_size)
     }
 
-    /// Each of the parts in blocks that were claimed.
+    /// Each of the parts in blocks that threads of the process have claimed.
     pub fn blocks(&self) -> impl Iterator<Item = Range<u64>> + '_ {
-        (1..self.claimed()).map(|number| self.block(number))
+        (1..self.claimed()).filter(|number| self.origin(*number) != 0).map(|number| self.block(number))
+    }
+
+    /// Each of those that belong to children, which were forked or share the memory. They run no bodies; what their detours have counted
+    /// without calling any ([`Code::counts`]) is there.
+    pub fn children(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        (1..self.claimed()).filter(|number| self.origin(*number) == 0).map(|number| self.block(number))
+    }
+
+    /// The part in the overflow block: what all threads without a block of their own have counted that way.
+    #[must_use]
+    pub fn overflow(&self) -> Range<u64> {
+        self.block(0)
+    }
+
+    /// 0 in a child's block.
+    fn origin(&self, number: u64) -> u64 {
+        self.block_word(number, trapless_isa::detour::BLOCK_ORIGIN)
+    }
+
+    fn block_word(&self, number: u64, offset: u32) -> u64 {
+        self.region.word(self.header.blocks_offset + number * self.header.block_stride + u64::from(offset))
     }
 
     /// The thread pointer of the thread that has claimed the block with this number.
     #[must_use]
     pub fn owner(&self, number: u64) -> u64 {
-        let block = self.header.blocks_offset + number * self.header.block_stride;
-        self.region.word(block + u64::from(trapless_isa::detour::BLOCK_OWNER))
+        self.block_word(number, trapless_isa::detour::BLOCK_OWNER)
     }
 
     /// Hits for which bodies were not called, and what they found no room for ([`trapless_isa::detour::BLOCK_UNRUN`]): of threads without a
     /// block, of children that were forked or share the memory, and of all others.
     #[must_use]
     pub fn unrun(&self) -> Unrun {
-        use trapless_isa::detour::{BLOCK_ORIGIN, BLOCK_UNRUN};
-        let word = |number: u64, offset: u32| {
-            self.region
-                .word(self.header.blocks_offset + number * self.header.block_stride + u64::from(offset))
-        };
-        let mut all = Unrun { without_block: word(0, BLOCK_UNRUN), ..Unrun::default() };
+        use trapless_isa::detour::BLOCK_UNRUN;
+        let mut all = Unrun { without_block: self.block_word(0, BLOCK_UNRUN), ..Unrun::default() };
         for number in 1..self.claimed() {
-            let count = word(number, BLOCK_UNRUN);
-            match word(number, BLOCK_ORIGIN) {
+            let count = self.block_word(number, BLOCK_UNRUN);
+            match self.origin(number) {
                 0 => all.in_children += count,
                 _ => all.crowded += count,
             }

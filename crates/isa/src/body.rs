@@ -53,6 +53,9 @@ pub struct Code {
     /// Whether it, or what it calls, loses what longer vectors hold beyond what bodies keep of them: it works with vector registers, or makes
     /// system calls, on a machine whose vectors may be longer (arm64).
     pub vectors: bool,
+    /// Where all that it does is to add 1 to a word of the thread's block, the word's offset. Detours do that themselves, by
+    /// [`EntryStep::Count`](crate::EntryStep::Count) and [`ReturnStep::Count`](crate::ReturnStep::Count), also for threads without a block.
+    pub counts: Option<u32>,
 }
 
 /// An absolute address that a piece of code holds.
@@ -114,7 +117,7 @@ pub const MOST_FRAME: u32 = 2048;
 
 impl Code {
     /// Whether every hole lies within the code, shares no bytes with another one, and names a routine among `routines` or a place in the
-    /// code, the frame is no larger than [`MOST_FRAME`], and it asks for operands if it takes any.
+    /// code, the frame is no larger than [`MOST_FRAME`], it asks for operands if it takes any, and what it counts in is a word.
     #[must_use]
     pub fn is_sound(&self, routines: usize) -> bool {
         let mut at: Vec<u32> = self.holes.iter().map(|hole| hole.0).collect();
@@ -132,6 +135,7 @@ impl Code {
             && self.frame <= MOST_FRAME
             && self.operands.is_empty() != self.takes.has(Extra::Operands)
             && self.operands.len() <= MOST_PASSED
+            && self.counts.is_none_or(|offset| offset.is_multiple_of(8))
             && !self.bytes.is_empty()
     }
 
@@ -418,6 +422,8 @@ mod tests {
             assert_eq!(code(bytes, holes).is_sound(2), is_sound, "{bytes} {holes:?}");
         }
         assert!(!Code { frame: MOST_FRAME + 1, ..code(1, &[]) }.is_sound(0));
+        assert!(Code { counts: Some(4096), ..code(1, &[]) }.is_sound(0));
+        assert!(!Code { counts: Some(4100), ..code(1, &[]) }.is_sound(0));
     }
 
     #[test]

@@ -27,12 +27,12 @@ mod tables;
 use crate::ir::*;
 use cranelift_codegen::isa::OwnedTargetIsa;
 use cranelift_codegen::settings::{self, Configurable};
-use emit::Workshop;
+use emit::{Base, Workshop};
 use layout::MapCode;
 use routines::Registry;
 use trapless_isa::Machine;
 use trapless_isa::body::{Code, Convention, MOST_FRAME};
-use trapless_wire::ScriptLayout;
+use trapless_wire::{MapKind, ScriptLayout};
 
 /// What code is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,8 +202,9 @@ pub fn compile(
     let known = routines::usage(&routines);
     let makes_system_calls = registry.makes_system_calls(&pieces, &routines);
     let whole = |pieces: Vec<emit::Piece>| pieces.into_iter().map(|piece| piece.whole(&known)).collect();
-    let (bodies_code, routines): (Vec<Code>, Vec<Code>) = (whole(pieces), whole(routines));
-    for (code, &(body, _)) in bodies_code.iter().zip(bodies.iter().cycle()) {
+    let (mut bodies_code, routines): (Vec<Code>, Vec<Code>) = (whole(pieces), whole(routines));
+    for (code, &(body, _)) in bodies_code.iter_mut().zip(bodies.iter().cycle()) {
+        code.counts = counts(&common, body);
         if code.frame > MOST_FRAME {
             return Err(Refusal::Frame { body, frame: code.frame });
         }
@@ -211,6 +212,25 @@ pub fn compile(
     let code = trapless_isa::body::Program { routines, bodies: bodies_code };
     let arguments = bodies.iter().map(|&(body, _)| body::last_argument(program, body)).collect();
     Ok(NativeProgram { code, layout, arguments, makes_system_calls })
+}
+
+/// Where in the thread's block a body counts, if it does nothing else. Whoever does that for it marks nothing: that something was counted is known by
+/// the number.
+fn counts(common: &Common<'_>, body: BodyId) -> Option<u32> {
+    let [Statement::Aggregate { map, weight: None, .. }] =
+        &common.program.bodies.get(body.0 as usize)?.code[..]
+    else {
+        return None;
+    };
+    match *common.maps.get(map.0 as usize)? {
+        MapCode {
+            base: Base::Block(at),
+            kind: MapKind::Words(1),
+            value: MapValue::Aggregate(Aggregation::Count),
+            ..
+        } => Some(at + 8),
+        _ => None,
+    }
 }
 
 /// What there is of a program of which no code is made: it is interpreted, and these bodies ask for nothing but what that can tell.

@@ -110,6 +110,11 @@ fn returned() -> Code {
     })
 }
 
+/// Says that all it does is to count in a word. Whoever ran it nevertheless would die.
+fn only_counts(word: u32) -> Code {
+    Code { counts: Some(SCRIPT_BLOCK + 8 * word), ..piece(Takes::NONE, |a| a.ud2()) }
+}
+
 /// Goes round a thousand times.
 fn long() -> Code {
     piece(Takes::NONE, |a| {
@@ -246,6 +251,49 @@ fn bodies_at_entries_and_returns_are_exact_whoever_calls() {
     does(&mut target, "call 10");
 }
 
+#[test]
+fn what_only_counts_is_done_by_detours_themselves() {
+    let program = Program::build("bodies", BODIES, &[]);
+    let mut target = program.start(&[]);
+    let before = target.text();
+    // Alone, and beside bodies that are called, of which one could be a step itself.
+    let alone = [ENTRY, ("bodies:probed", RunAt::Return(1))];
+    let beside = [
+        ("bodies:probed", RunAt::Entry(2)),
+        ("bodies:probed", RunAt::Entry(0)),
+        ("bodies:probed", RunAt::Entry(4)),
+        ("bodies:probed", RunAt::Return(3)),
+        ("bodies:probed", RunAt::Return(1)),
+    ];
+    let also = || Code { counts: Some(SCRIPT_BLOCK + 8 * 34), ..piece(Takes::NONE, |a| a.inc(own(33))) };
+    let bodies = || vec![only_counts(30), only_counts(31), count(), returned(), also()];
+    for (clauses, are_called) in [(&alone[..], 0), (&beside[..], 1)] {
+        let armed = Armed::new(&target, bodies(), clauses);
+        assert!(armed.session.skipped().is_empty(), "{:?}", armed.session.skipped());
+        does(&mut target, "threads 20000");
+        does(&mut target, "storm 300000");
+        let all = armed.sum(30);
+        assert!(all > 16 * 20_000 + 300_000, "{all}");
+        let called = are_called * all;
+        assert_eq!([31, 0, 33, 8, 34].map(|word| armed.sum(word)), [all, called, called, called, 0]);
+        // Calls that are left do not return, and one may be left between a counter and a body.
+        const LEFT: u64 = 50;
+        does(&mut target, &format!("leave {LEFT}"));
+        let [all, returned, ran] = [30, 31, 0].map(|word| armed.sum(word));
+        assert!((all - LEFT..=all).contains(&returned), "{returned} of {all}");
+        assert!((are_called * (all - LEFT)..=are_called * all).contains(&ran), "{ran} of {all}");
+        does(&mut target, "fork 20");
+        assert_eq!(armed.sum(30), all, "children count for themselves");
+        let memory = armed.memory();
+        let word = |block: std::ops::Range<u64>| memory.region().word(block.start + 8 * 30);
+        assert_eq!(memory.children().map(word).sum::<u64>(), 20 * 5);
+        assert_eq!(armed.unrun().in_children, are_called * 20 * 5 * 2);
+        assert_eq!(armed.remove(), None);
+        before.assert_restored(target.pid());
+    }
+    does(&mut target, "call 10");
+}
+
 /// Does at traps what [`count`] and [`returned`] do in the target, and fails at each seventh hit.
 #[derive(Debug)]
 struct Counts;
@@ -289,11 +337,13 @@ fn what_interprets_bodies_at_traps_is_told_what_bodies_are_and_may_fail() {
     let before = target.text();
     let clauses = [ENTRY, ("bodies:probed", RunAt::Return(1))];
     let interpreter: Arc<dyn Interpreter> = Arc::new(Counts);
+    // There a step would be in the way of what is told of hits.
+    let count = Code { counts: Some(SCRIPT_BLOCK + 8 * 30), ..count() };
     let armed =
-        Armed::by(&target, (vec![count(), returned()], Some(interpreter)), &clauses, &[Mechanism::Step]);
+        Armed::by(&target, (vec![count, returned()], Some(interpreter)), &clauses, &[Mechanism::Step]);
     does(&mut target, &format!("call {CALLS}"));
     let told = CALLS / 7 * 6;
-    assert_eq!([0, 12, 8].map(|word| armed.sum(word)), [CALLS, told, CALLS]);
+    assert_eq!([0, 12, 8, 30].map(|word| armed.sum(word)), [CALLS, told, CALLS, 0]);
     assert_eq!(armed.sum(9), 3 * CALLS * (CALLS - 1) / 2 + 2 * CALLS);
     assert_eq!([15, 16, 17].map(|word| armed.sum(word)), [CALLS; 3], "frames and callers are the entry's");
     let (probe, address) = armed.session.probes_at().next().unwrap();

@@ -6,7 +6,7 @@
 use super::emit::instruction as a;
 use super::frame::register::SP;
 use crate::body::{Code, Takes};
-use alloc::{vec, vec::Vec};
+use alloc::vec::Vec;
 
 /// Bytes that it saves registers in.
 const FRAME: i32 = 64;
@@ -32,5 +32,5 @@ pub(crate) fn routine() -> Code {
         a::RET,
     ];
     let bytes: Vec<u8> = code.into_iter().flat_map(u32::to_le_bytes).collect();
-    Code { bytes, holes: vec![], takes: Takes::NONE, frame: FRAME as u32, operands: vec![], vectors: true }
+    Code { bytes, takes: Takes::NONE, frame: FRAME as u32, vectors: true, ..Code::default() }
 }

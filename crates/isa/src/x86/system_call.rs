@@ -4,7 +4,6 @@
 //! its result goes to. The kernel takes rcx and r11, so these are kept with the others; rflags come back from r11 as they were.
 
 use crate::body::{Code, Takes};
-use alloc::vec;
 
 /// rdi: the number of the call. rsi: the address of six words, its arguments; the first becomes the result.
 #[rustfmt::skip]
@@ -42,14 +41,7 @@ const CODE: [u8; 58] = [
 /// The routine.
 pub(crate) fn routine() -> Code {
     // Nine registers and the return address.
-    Code {
-        bytes: CODE.into(),
-        holes: vec![],
-        takes: Takes::NONE,
-        frame: 80,
-        operands: vec![],
-        vectors: false,
-    }
+    Code { bytes: CODE.into(), takes: Takes::NONE, frame: 80, ..Code::default() }
 }
 
 #[cfg(test)]

@@ -61,7 +61,7 @@ pub fn image(program: &Program, layout: &ScriptLayout, about: &About, maps: &mut
     for (bytes, at) in program.constants.iter().zip(&layout.constants) {
         image.put(*at, bytes);
     }
-    let memory = Memory { program, layout, words: &image, shared: 0, threads: Vec::new() };
+    let memory = Memory { program, layout, words: &image, shared: 0, threads: Vec::new(), overflow: None };
     for map in (0..program.maps.len() as u32).map(MapId) {
         let Some(MapValue::Bytes(size)) = memory.value(map) else { continue };
         if program.maps[map.0 as usize].sharing != MapSharing::Shared {
@@ -134,6 +134,8 @@ pub struct Memory<'a, W: ?Sized> {
     pub shared: u64,
     /// Offsets of the threads' parts.
     pub threads: Vec<u64>,
+    /// Offset of the part where all count who have none of their own, if that is to be looked at: a detour that counts without calling a body does for threads without a block.
+    pub overflow: Option<u64>,
 }
 
 pub(crate) fn to_words(bytes: &[u8]) -> Vec<u64> {
@@ -165,7 +167,9 @@ impl<W: Atomics + ?Sized> Memory<'_, W> {
         match self.layout.maps.get(map.0 as usize) {
             Some(MapPlace::Shared(at, kind)) => vec![(self.shared + at, *kind)],
             Some(MapPlace::PerThread(at, kind)) => {
-                self.threads.iter().map(|thread| (thread + u64::from(*at), *kind)).collect()
+                let overflow = self.overflow.filter(|_| is_counter(self.value(map), *kind));
+                let parts = self.threads.iter().copied().chain(overflow);
+                parts.map(|part| (part + u64::from(*at), *kind)).collect()
             }
             None => Vec::new(),
         }
@@ -188,16 +192,20 @@ impl<W: Atomics + ?Sized> Memory<'_, W> {
         let mut all = BTreeMap::new();
         let Some(value) = self.value(map) else { return all };
         for (at, kind) in self.places(map) {
-            self.each(at, kind, |key, words| self.take(map, value, key, words, &mut all));
+            self.each(at, kind, value, |key, words| self.take(map, value, key, words, &mut all));
         }
         all
     }
 
-    fn each(&self, at: u64, kind: MapKind, mut see: impl FnMut(&[u64], Vec<u64>)) {
+    fn each(&self, at: u64, kind: MapKind, value: MapValue, mut see: impl FnMut(&[u64], Vec<u64>)) {
         match kind {
             MapKind::Words(count) => {
-                if self.words.word(at) != 0 {
-                    see(&[], (0..count.into()).map(|index| self.words.word(at + 8 + 8 * index)).collect());
+                let words: Vec<u64> =
+                    (0..count.into()).map(|index| self.words.word(at + 8 + 8 * index)).collect();
+                // A detour that counts by itself marks nothing.
+                let has_counted = is_counter(Some(value), kind) && words != [0];
+                if self.words.word(at) != 0 || has_counted {
+                    see(&[], words);
                 }
             }
             MapKind::Table(table) => {
@@ -235,7 +243,7 @@ impl<W: Atomics + ?Sized> Memory<'_, W> {
         for (at, kind) in self.places(map) {
             match kind {
                 MapKind::Words(_) => {
-                    self.each(at, kind, |key, words| self.take(map, value, key, words, &mut all));
+                    self.each(at, kind, value, |key, words| self.take(map, value, key, words, &mut all));
                 }
                 MapKind::Table(table) => {
                     if let Ok(Some(words)) = TableView::new(self.words, at, table).get(&key) {
@@ -327,7 +335,67 @@ impl<W: Atomics + ?Sized> Memory<'_, W> {
     }
 }
 
+/// Whether a map of each thread's own is one number of calls.
+fn is_counter(value: Option<MapValue>, kind: MapKind) -> bool {
+    value == Some(MapValue::Aggregate(Aggregation::Count)) && kind == MapKind::Words(1)
+}
+
 fn unmasked(aggregation: Aggregation, mut words: Vec<u64>) -> Vec<u64> {
     unmask(aggregation, &mut words);
     words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ir::{Body, Map, Statement};
+    use crate::native::{Target, compile};
+
+    /// Offsets of two threads' parts, and of the one of all who have none.
+    const THREADS: [u64; 2] = [0x2_0000, 0x4_0000];
+    const OVERFLOW: u64 = 0x6_0000;
+
+    #[test]
+    fn what_detours_count_themselves_is_there_unmarked_also_of_threads_without_a_part() {
+        let map = |value| Map {
+            name: "@".into(),
+            key: 0,
+            value: MapValue::Aggregate(value),
+            capacity: 1,
+            sharing: MapSharing::PerThread,
+        };
+        let body = Body { locals: Vec::new(), scratch: 0, code: Vec::<Statement>::new() };
+        let maps = vec![map(Aggregation::Count), map(Aggregation::Sum)];
+        let program = Program { maps, bodies: vec![body], ..Program::default() };
+        let Ok(target) = Target::here(12) else { return };
+        let layout = compile(&program, &[], &target).unwrap().layout;
+        let words = Image::default();
+        let memory = |overflow| Memory {
+            program: &program,
+            layout: &layout,
+            words: &words,
+            shared: 0,
+            threads: THREADS.to_vec(),
+            overflow,
+        };
+        let [count, sum] = [0, 1].map(MapId);
+        let read = |map| memory(Some(OVERFLOW)).load(map, &[]).map(|bytes| to_words(&bytes));
+        let at = |part: u64, map: usize| match layout.maps[map] {
+            MapPlace::PerThread(at, MapKind::Words(1)) => part + u64::from(at),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!([read(count), read(sum)], [None, None]);
+        words.set_word(at(OVERFLOW, 0) + 8, 5);
+        words.set_word(at(OVERFLOW, 1) + 8, 5);
+        assert_eq!([read(count), read(sum)], [Some(vec![5]), None], "only counters are anybody's");
+        assert_eq!(memory(None).load(count, &[]), None);
+        words.set_word(at(THREADS[0], 0) + 8, 7);
+        words.set_word(at(THREADS[0], 1) + 8, 7);
+        assert_eq!([read(count), read(sum)], [Some(vec![12]), None], "only counters are unmarked");
+        for map in [0, 1] {
+            words.set_word(at(THREADS[1], map), 1);
+        }
+        assert_eq!([read(count), read(sum)], [Some(vec![12]), Some(vec![0])]);
+        assert_eq!(memory(Some(OVERFLOW)).entries(count).len(), 1);
+    }
 }

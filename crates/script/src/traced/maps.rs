@@ -14,7 +14,7 @@ impl<'a, W: Atomics + ?Sized> Own<'a, W> {
     /// The memory with no other thread's part in it.
     fn memory(&self) -> Memory<'a, W> {
         let Server { program, layout, words, shared, own } = self.0;
-        Memory { program, layout, words, shared, threads: vec![own] }
+        Memory { program, layout, words, shared, threads: vec![own], overflow: None }
     }
 
     fn place(&self, map: MapId) -> Option<(u64, MapKind)> {

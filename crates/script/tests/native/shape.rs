@@ -96,3 +96,30 @@ fn code_has_nothing_that_bodies_may_not_have() {
         }
     }
 }
+
+#[test]
+fn what_only_counts_says_so_and_where() {
+    let own = || one(Aggregation::Count, MapSharing::PerThread);
+    let (bodies, _) = compiled(&own());
+    let offset = bodies[0].counts.unwrap();
+    let text = instructions(&bodies[0]);
+    assert_eq!(count(&text, &format!("+{offset:#x}], 1")), 1, "{text:#?}");
+    let mut weighted = own();
+    if let Statement::Aggregate { weight, .. } = &mut weighted.bodies[0].code[0] {
+        *weight = Some(Expression::Int(2));
+    }
+    let mut twice = own();
+    let counting = twice.bodies[0].code[0].clone();
+    twice.bodies[0].code.push(counting);
+    for (what, program) in [
+        ("shared", one(Aggregation::Count, MapSharing::Shared)),
+        ("another aggregation", one(Aggregation::Sum, MapSharing::PerThread)),
+        ("with a key", keyed(argument(0), Aggregation::Count, MapSharing::PerThread)),
+        ("behind a filter", filter()),
+        ("twice", twice),
+        ("by 2", weighted),
+        ("nothing", empty()),
+    ] {
+        assert_eq!(compiled(&program).0[0].counts, None, "{what}");
+    }
+}

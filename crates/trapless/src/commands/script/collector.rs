@@ -127,7 +127,8 @@ impl<'t> Scripting<'t> {
         let mut store = self.scripted.store();
         let memory = store.attached().find(|(other, _)| *other == pid).map(|(_, memory)| memory.clone());
         if let Some(memory) = memory {
-            self.gone.add(Losses::of(&memory, self.scripted.layout().ring_bits));
+            let layout = self.scripted.layout();
+            self.gone.add(Losses::of(&memory, layout.ring_bits, &layout.maps));
         }
         store.detach(pid);
         self.course.names.leave_stacks(pid);

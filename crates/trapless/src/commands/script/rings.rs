@@ -6,8 +6,8 @@ use trapless_engine::ScriptMemory;
 use trapless_process::ticks;
 use trapless_script::ir::{MessageId, PartKind};
 use trapless_wire::{
-    Incomplete, Message, MessagePart, MessageRing, THREAD_NO_SCRATCH, THREAD_OUT_OF_FUEL, THREAD_UNREAD,
-    Words,
+    Incomplete, MapKind, MapPlace, Message, MessagePart, MessageRing, THREAD_NO_SCRATCH, THREAD_OUT_OF_FUEL,
+    THREAD_UNREAD, Words,
 };
 
 /// A record that is not complete for so long never will be.
@@ -85,7 +85,7 @@ impl Rings {
 
     /// How many messages were lost: those of these processes, and those that were left half written.
     pub fn lost(&self, memories: &[(i32, ScriptMemory)]) -> u64 {
-        let of = |(_, memory): &(i32, ScriptMemory)| Losses::of(memory, self.bits).messages;
+        let of = |(_, memory): &(i32, ScriptMemory)| Losses::of(memory, self.bits, &[]).messages;
         memories.iter().map(of).sum::<u64>() + self.left
     }
 
@@ -136,12 +136,17 @@ pub(in crate::commands) struct Losses {
 }
 
 impl Losses {
-    /// Those in the memory of a process.
-    pub fn of(memory: &ScriptMemory, bits: u32) -> Self {
+    /// Those in the memory of a process. `bits`: log2 of the size of a ring; `maps`: where those lie in which children may have counted.
+    pub fn of(memory: &ScriptMemory, bits: u32, maps: &[MapPlace]) -> Self {
         let region = memory.region();
         let sum =
             |offset: u32| memory.blocks().map(|block| region.word(block.start + u64::from(offset))).sum();
         let unrun = memory.unrun();
+        let counters = maps.iter().filter_map(|map| match map {
+            MapPlace::PerThread(at, MapKind::Words(1)) => Some(u64::from(at + 8)),
+            _ => None,
+        });
+        let counted = |at: u64| memory.children().map(move |block| region.word(block.start + at));
         Self {
             messages: memory.blocks().map(|block| MessageRing { at: block.start, bits }.lost(region)).sum(),
             out_of_fuel: sum(THREAD_OUT_OF_FUEL),
@@ -149,7 +154,7 @@ impl Losses {
             no_scratch: sum(THREAD_NO_SCRATCH) + unrun.crowded,
             unread: sum(THREAD_UNREAD),
             without_block: unrun.without_block,
-            in_children: unrun.in_children,
+            in_children: counters.flat_map(counted).fold(unrun.in_children, u64::saturating_add),
         }
     }
 

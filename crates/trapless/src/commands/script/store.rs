@@ -237,6 +237,7 @@ fn view<'a>(
         words: memory.region(),
         shared: memory.shared().start,
         threads: memory.blocks().map(|block| block.start).collect(),
+        overflow: Some(memory.overflow().start),
     }
 }
 

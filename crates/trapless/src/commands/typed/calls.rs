@@ -61,7 +61,7 @@ impl Source for Typing<'_> {
 
     fn losses(&mut self, armed: &Armed) -> Untold {
         let Some(memory) = armed.session().script() else { return Untold::default() };
-        let losses = Losses::of(&memory, RING_BITS);
+        let losses = Losses::of(&memory, RING_BITS, &[]);
         let calls = self.targets.get(&armed.pid());
         let lost = calls.map_or(losses.messages, |calls| calls.rings.lost(&[(armed.pid(), memory)]));
         let note = |(count, what)| Note { code: "untold", text: format!("{count} {what}") };
@@ -157,7 +157,7 @@ impl Calls {
     fn lost_now(&self, of: Of<'_>) -> u64 {
         let Some(memory) = of.memory() else { return 0 };
         let unrun = |(_, memory): &(i32, ScriptMemory)| {
-            let Losses { out_of_fuel, no_scratch, without_block, .. } = Losses::of(memory, RING_BITS);
+            let Losses { out_of_fuel, no_scratch, without_block, .. } = Losses::of(memory, RING_BITS, &[]);
             out_of_fuel + no_scratch + without_block
         };
         self.rings.lost(&memory) + memory.iter().map(unrun).sum::<u64>()

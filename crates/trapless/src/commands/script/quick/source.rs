@@ -493,7 +493,8 @@ impl Source for Quickly {
     fn losses(&mut self, armed: &Armed) -> Untold {
         let pid = armed.pid();
         let Some(process) = self.processes.get(&pid) else { return Untold::default() };
-        let losses = Losses::of(&process.memory, self.scripted.layout().ring_bits);
+        let layout = self.scripted.layout();
+        let losses = Losses::of(&process.memory, layout.ring_bits, &layout.maps);
         let not_shown = process.rings.lost(&[(pid, process.memory.clone())]);
         let note = |code: &'static str, text: String| Note { code, text };
         let mut notes: Vec<Note> = losses
