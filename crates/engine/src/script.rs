@@ -18,7 +18,7 @@ use trapless_isa::passed::Passed;
 use trapless_isa::{Facts, Isa, Machine};
 use trapless_wire::{
     Header, PAGE, SCRIPT_ARENAS, SCRIPT_BLOCK, SCRIPT_GOROUTINES, SCRIPT_SEED, SCRIPT_SHADOW_BITS,
-    SCRIPT_SHADOWS, SCRIPT_STACK_END, ThreadMemory, Words, WordsMut,
+    SCRIPT_SHADOWS, ThreadMemory, Words, WordsMut,
 };
 
 /// A program with the memory that it works in.
@@ -43,8 +43,6 @@ pub struct Script {
 pub struct Walks {
     /// Its unwind tables ([`trapless_wire::unwind`]), and where they go in the shared memory.
     pub tables: (u64, Arc<[u8]>),
-    /// The end of the first thread's stack; 0 if it is not known.
-    pub stack_end: u64,
 }
 
 impl Script {
@@ -58,16 +56,16 @@ impl Script {
     /// Writes what the script's shared memory begins with.
     pub(crate) fn write(&self, region: &Region, header: &Header) -> Result<(), EngineError> {
         region.write(header.script, &self.shared)?;
-        let Some(Walks { tables: (at, tables), stack_end }) = &self.walks else { return Ok(()) };
+        let goroutines = u64::from(header.stacks_size > 0);
+        region.set_word(header.script + u64::from(SCRIPT_GOROUTINES), goroutines);
+        let Some(Walks { tables: (at, tables) }) = &self.walks else { return Ok(()) };
         region.write(header.script + at, tables)?;
         let follows = header.slot_shift != 0;
         let layout = header.layout(ThreadMemory::default());
         for (at, value) in [
-            (SCRIPT_STACK_END, *stack_end),
             (SCRIPT_SHADOWS, if follows { layout.shadow_block(0) } else { 0 }),
             (SCRIPT_SHADOW_BITS, header.return_bits),
             (SCRIPT_ARENAS, header.arena_list()),
-            (SCRIPT_GOROUTINES, u64::from(header.stacks_size > 0)),
         ] {
             region.set_word(header.script + u64::from(at), value);
         }

@@ -2,7 +2,7 @@
 
 use crate::{ProcError, RemoteAddr};
 use std::ffi::{OsStr, OsString};
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
@@ -90,6 +90,39 @@ impl Mappings {
     pub fn find(&self, address: RemoteAddr) -> Option<&Mapping> {
         let after = self.0.partition_point(|mapping| mapping.start <= address);
         self.0[..after].last().filter(|mapping| mapping.contains(address))
+    }
+
+    /// What is mapped of a file for reading and not for writing, from the mapping that holds `address` on upwards and downwards as long as one
+    /// lies behind the other in memory and in the file. Empty if that mapping is none of those.
+    pub fn constant_around(&self, address: RemoteAddr) -> Range<u64> {
+        let after = self.0.partition_point(|mapping| mapping.start <= address);
+        let (before, behind) = self.0.split_at(after);
+        let Some((here, before)) = before.split_last() else { return 0..0 };
+        let is_constant = |mapping: &Mapping| {
+            let Perms { read, write, shared, .. } = mapping.perms;
+            read && !write && !shared && mapping.inode != 0
+        };
+        if !is_constant(here) || !here.contains(address) {
+            return 0..0;
+        }
+        let follows = |first: &Mapping, next: &Mapping| {
+            let [one, other] = [first, next].map(|mapping| (mapping.device, mapping.inode));
+            one == other && first.end == next.start && first.offset < next.offset
+        };
+        let (mut first, mut last) = (here, here);
+        for mapping in before.iter().rev() {
+            if !is_constant(mapping) || !follows(mapping, first) {
+                break;
+            }
+            first = mapping;
+        }
+        for mapping in behind {
+            if !is_constant(mapping) || !follows(last, mapping) {
+                break;
+            }
+            last = mapping;
+        }
+        first.start.0..last.end.0
     }
 
     /// The special mapping with this name, such as `[vdso]` or `[heap]`.
@@ -247,6 +280,34 @@ mod tests {
             b"5000-6000 rwxp 0 0:0 0\n1000-2000 rwxp 0 0:0 0",
         ] {
             assert!(parse_maps(line).is_err(), "{}", String::from_utf8_lossy(line));
+        }
+    }
+
+    #[test]
+    fn what_is_constant_of_a_file_ends_where_something_else_begins() {
+        let maps = parse_maps(
+            b"1000-2000 r--p 0 8:1 7 /program\n2000-3000 r--p 0 8:1 7 /program\n3000-5000 r-xp 1000 8:1 7 /program\n\
+            5000-6000 r--p 3000 8:1 7 /program\n6000-7000 r--p 3000 8:1 7 /program\n7000-8000 rw-p 4000 8:1 7 /program\n\
+            8000-9000 r--p 5000 8:1 7 /program\na000-b000 r--p 6000 8:1 7 /program\nb000-c000 r--p 7000 8:1 8 /program\n\
+            c000-d000 r--s 8000 8:1 8 /program\nd000-e000 --xp 9000 8:1 8 /program\ne000-f000 r--p 0 0:0 0\n",
+        )
+        .unwrap();
+        for (address, expected) in [
+            // The program was mapped once more at 1000, by itself, and will not be for long. Of what was protected later, the offset is lower.
+            (0x3500, 0x2000..0x6000),
+            (0x2000, 0x2000..0x6000),
+            (0x6000, 0x6000..0x7000),
+            (0x7000, 0..0),
+            (0x8fff, 0x8000..0x9000),
+            (0x9000, 0..0),
+            (0xa000, 0xa000..0xb000),
+            (0xb000, 0xb000..0xc000),
+            (0xc000, 0..0),
+            (0xd000, 0..0),
+            (0xe000, 0..0),
+            (0x800, 0..0),
+        ] {
+            assert_eq!(maps.constant_around(RemoteAddr(address)), expected, "{address:x}");
         }
     }
 

@@ -7,6 +7,7 @@
 //! - `emit`: making one piece.
 //! - `body`, `expressions`, `bytes`, `aggregates`, `maps`, `messages`: what the IR says.
 //! - `tables`, `routines`, `stacks`: what is compiled once for each program.
+//! - `mapped`: which memory can be loaded from without a system call.
 //! - `layout`: where it all lies.
 //!
 //! Aggregations of the least and the greatest hold their second word [masked](mask), so that zeros are what has no value yet.
@@ -17,6 +18,7 @@ mod bytes;
 mod emit;
 mod expressions;
 mod layout;
+mod mapped;
 mod maps;
 pub mod memory;
 mod messages;

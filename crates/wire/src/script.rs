@@ -54,6 +54,12 @@ pub const SCRIPT_SHADOW_BITS: u32 = 240;
 pub const SCRIPT_ARENAS: u32 = 248;
 /// Shared part: not 0 in a process with Go, whose threads run on stacks that lie anywhere and are given back, and whose thread pointers lead to no stack.
 pub const SCRIPT_GOROUTINES: u32 = 256;
+/// Shared part: where the longest part begins of the program's own file that is mapped for reading and not for writing; 0 where it is not known.
+pub const SCRIPT_CONSTANT: u32 = 264;
+/// Shared part: how long that is.
+pub const SCRIPT_CONSTANT_SIZE: u32 = 272;
+/// Shared part: the id of the first thread, as the process itself knows it.
+pub const SCRIPT_LEADER: u32 = 280;
 /// Shared part: addresses of symbols, 8 bytes each.
 pub const SCRIPT_SYMBOLS: u32 = 320;
 

@@ -23,6 +23,8 @@ use cranelift_codegen::ir::{
 use cranelift_codegen::isa::{CallConv, OwnedTargetIsa};
 use cranelift_codegen::{Context, FinalizedRelocTarget, control::ControlPlane};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
+use std::iter::StepBy;
+use std::ops::Range;
 use trapless_isa::body::{Code, Hole};
 use trapless_isa::{Flow, Machine};
 
@@ -510,22 +512,36 @@ impl Emit<'_> {
         }
     }
 
+    /// Does something for so many bytes behind some places, a round after the other: with where a round's are, and the offsets of its words from
+    /// there. The bytes are whole words.
+    pub(super) fn rounds<const N: usize>(
+        &mut self,
+        bytes: u32,
+        places: [At; N],
+        mut body: impl FnMut(&mut Self, [At; N], StepBy<Range<u32>>),
+    ) {
+        let in_loop = if bytes > ROUND { bytes / ROUND * ROUND } else { 0 };
+        if in_loop > 0 {
+            let end = self.int(in_loop.into());
+            self.each(end, ROUND.into(), |emit, index, _| {
+                let places = places.map(|At(base, offset)| At(emit.b.ins().iadd(base, index), offset));
+                body(emit, places, (0..ROUND).step_by(8));
+            });
+        }
+        if bytes > in_loop {
+            body(self, places, (in_loop..bytes).step_by(8));
+        }
+    }
+
     /// Copies bytes. Of the source none but these are read. `pads`: what is copied to is filled up to a whole word with zeros.
     pub(super) fn copy(&mut self, to: At, from: At, bytes: u32, pads: bool) {
         let (whole, rest) = (bytes & !7, bytes & 7);
-        if whole <= MOST_UNROLLED {
-            for at in (0..whole).step_by(8) {
-                let word = self.load(from.plus(at));
-                self.store(word, to.plus(at));
+        self.rounds(whole, [from, to], |emit, [from, to], offsets| {
+            for at in offsets {
+                let word = emit.load(from.plus(at));
+                emit.store(word, to.plus(at));
             }
-        } else {
-            let end = self.int(whole.into());
-            self.each(end, 8, |emit, index, _| {
-                let [source, target] = [from.0, to.0].map(|base| emit.b.ins().iadd(base, index));
-                let word = emit.load(At(source, from.1));
-                emit.store(word, At(target, to.1));
-            });
-        }
+        });
         if rest != 0 {
             let word = self.load_tail(from.plus(whole), rest);
             if pads {
@@ -540,17 +556,7 @@ impl Emit<'_> {
     pub(super) fn zero(&mut self, to: At, bytes: u32) {
         let (whole, rest) = (bytes & !7, bytes & 7);
         let zero = self.int(0);
-        if whole <= MOST_UNROLLED {
-            for at in (0..whole).step_by(8) {
-                self.store(zero, to.plus(at));
-            }
-        } else {
-            let end = self.int(whole.into());
-            self.each(end, 8, |emit, index, _| {
-                let at = emit.b.ins().iadd(to.0, index);
-                emit.store(zero, At(at, to.1));
-            });
-        }
+        self.rounds(whole, [to], |emit, [to], offsets| offsets.for_each(|at| emit.store(zero, to.plus(at))));
         if rest != 0 {
             self.store_tail(zero, to.plus(whole), rest);
         }
@@ -579,5 +585,5 @@ impl Emit<'_> {
     }
 }
 
-/// Up to so many bytes are copied or zeroed without a loop.
-const MOST_UNROLLED: u32 = 64;
+/// So many bytes are worked on in each round of a loop, and up to as many without one.
+const ROUND: u32 = 64;

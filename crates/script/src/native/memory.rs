@@ -6,9 +6,11 @@ use super::unmask;
 use crate::interp::{Maps, merge};
 use crate::ir::{Aggregation, ClockKind, MapId, MapSharing, MapValue, Program};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use trapless_wire::{
-    Atomics, Clock, MapKind, MapPlace, SCRIPT_BEGAN, SCRIPT_CGROUP, SCRIPT_GID, SCRIPT_PARENT, SCRIPT_PID,
-    SCRIPT_PROCESSORS, SCRIPT_SEED, SCRIPT_SYMBOLS, SCRIPT_UID, ScriptLayout, TableView, Words, WordsMut,
+    Atomics, Clock, MapKind, MapPlace, SCRIPT_BEGAN, SCRIPT_CGROUP, SCRIPT_CONSTANT, SCRIPT_CONSTANT_SIZE,
+    SCRIPT_GID, SCRIPT_LEADER, SCRIPT_PARENT, SCRIPT_PID, SCRIPT_PROCESSORS, SCRIPT_SEED, SCRIPT_STACK_END,
+    SCRIPT_SYMBOLS, SCRIPT_UID, ScriptLayout, TableView, Words, WordsMut,
 };
 
 /// What the script is told of a process.
@@ -30,6 +32,12 @@ pub struct About {
     pub processors: u64,
     /// When the script began, in nanoseconds of [`ClockKind::Boot`].
     pub began: u64,
+    /// The id of its first thread, as it knows that itself.
+    pub leader: u64,
+    /// The end of the first thread's stack; 0 if it is not known.
+    pub stack_end: u64,
+    /// The longest part of its program's file that is mapped for reading and not for writing, one mapping behind the other.
+    pub constant: Range<u64>,
     /// The clocks, by [`ClockKind`].
     pub clocks: Vec<(ClockKind, Clock)>,
     /// The addresses of [`Program::symbols`]; 0 of those that are not there.
@@ -48,6 +56,10 @@ pub fn image(program: &Program, layout: &ScriptLayout, about: &About, maps: &mut
         (SCRIPT_SEED, about.seed),
         (SCRIPT_PROCESSORS, about.processors),
         (SCRIPT_BEGAN, about.began),
+        (SCRIPT_LEADER, about.leader),
+        (SCRIPT_STACK_END, about.stack_end),
+        (SCRIPT_CONSTANT, about.constant.start),
+        (SCRIPT_CONSTANT_SIZE, about.constant.end.saturating_sub(about.constant.start)),
     ];
     words.iter().for_each(|(at, value)| image.set_word((*at).into(), *value));
     for (kind, clock) in &about.clocks {

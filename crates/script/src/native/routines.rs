@@ -4,6 +4,7 @@ use super::aggregates::{self, Others};
 use super::bytes::byte;
 use super::emit::{At, Base, Emit, Piece, Usage, Workshop};
 use super::layout::MapCode;
+use super::mapped::{self, Asking, PAGE, READ_WORDS, Stacks, Stretch};
 use super::stacks;
 use super::tables::TableCode;
 use super::{Common, Refusal};
@@ -348,17 +349,21 @@ fn on_table(e: &mut Emit<'_>, routine: Routine, map: &MapCode, table: &TableCode
     answer(e, out, 0);
 }
 
-/// Reads foreign memory in pieces that end at page borders, up to the first that cannot be read.
+/// So many pages of the thread's own stack are asked for at once: memory for that is in the frame.
+const MOST_PAGES: u32 = 8;
+
+/// Reads foreign memory in pieces that end at page borders, up to the first that cannot be read: plainly what is [known to be
+/// mapped](super::mapped), else by a system call, which fails where a fault would be.
 fn read_memory(e: &mut Emit<'_>, system: u16, unread: Base, arguments: [Value; 4]) -> Value {
     let [to, from, length, tid] = arguments;
     let zero = e.int(0);
     let done = e.set_new(zero);
-    let [again, unknown, over, short] = [(); 4].map(|()| e.block());
-    // 16 bytes that say where to, 16 that say where from, and the six arguments.
-    let words = e.slot(80);
-    let is_known = e.b.ins().ireduce(cranelift_codegen::ir::types::I32, tid);
-    let is_unknown = e.b.ins().icmp_imm_s(IntCC::Equal, is_known, 0);
-    e.leave_if(is_unknown, unknown);
+    let [again, plainly, by_call, unknown, over, got_some] = [(); 6].map(|()| e.block());
+    let (words, room) = (e.slot(READ_WORDS), e.slot(17 * MOST_PAGES));
+    let (words, room, sp) = (words, e.pointer(room), e.pointer(words));
+    let patience = e.int(1);
+    let patience = e.set_new(patience);
+    let got = e.set_new(zero);
     e.go_on(again);
     let so_far = e.b.use_var(done);
     let left = e.b.ins().isub(length, so_far);
@@ -368,38 +373,55 @@ fn read_memory(e: &mut Emit<'_>, system: u16, unread: Base, arguments: [Value; 4
     // Nothing is read beyond the end of the address space, nor from its beginning again.
     let wraps = e.is(IntCC::UnsignedLessThan, address, from);
     e.leave_if(wraps, over);
-    let in_page = e.b.ins().band_imm_s(address, 4095);
-    let page = e.int(4096);
+    let in_page = e.b.ins().band_imm_s(address, PAGE - 1);
+    let page = e.int(PAGE);
     let to_border = e.b.ins().isub(page, in_page);
-    let piece = e.b.ins().umin(left, to_border);
+    let size = e.b.ins().umin(left, to_border);
     let target = e.b.ins().iadd(to, so_far);
-    let (one, local, remote) = (e.int(1), e.pointer(words), e.pointer(words.plus(16)));
-    for (index, value) in
-        [target, piece, address, piece, tid, local, one, remote, one, zero].into_iter().enumerate()
-    {
-        e.store(value, words.plus(8 * index as u32));
-    }
-    let call = e.system_calls().process_vm_readv;
-    let (call, arguments) = (e.int(call), e.pointer(words.plus(32)));
-    e.call(system, &[call, arguments]);
-    let read = e.load(words.plus(32));
-    let is_whole = e.is(IntCC::Equal, read, piece);
-    let failed = e.is_imm(IntCC::Equal, is_whole, 0);
-    e.leave_if(failed, short);
+    let piece = Stretch { start: address, size };
+    mapped::leave_if_constant(e, piece, plainly);
+    let stacks = Stacks::of_thread(e, tid, by_call);
+    let asking = Asking { system, words, room, most: MOST_PAGES.into(), patience };
+    stacks.each(e, (address, sp), &asking, |e, stack| piece.leave_if_in(e, stack, plainly));
+    e.go_on(by_call);
+    let short_tid = e.b.ins().ireduce(I32, tid);
+    let is_unknown = e.b.ins().icmp_imm_s(IntCC::Equal, short_tid, 0);
+    e.leave_if(is_unknown, unknown);
+    e.store(address, words.plus(16));
+    e.store(size, words.plus(24));
+    let (remote, one) = (e.pointer(words.plus(16)), e.int(1));
+    let read = mapped::read(e, system, words, tid, [target, size], (remote, one));
+    // An error is negative.
+    let read = e.b.ins().smax(read, zero);
+    e.b.def_var(got, read);
+    e.jump(got_some);
+    e.b.switch_to_block(plainly);
+    copy(e, target, address, size);
+    e.b.def_var(got, size);
+    e.go_on(got_some);
+    let read = e.b.use_var(got);
     let so_far = e.b.ins().iadd(so_far, read);
     e.b.def_var(done, so_far);
-    e.jump(again);
-    e.b.switch_to_block(short);
-    // An error is negative.
-    let some = e.b.ins().smax(read, zero);
-    let so_far = e.b.use_var(done);
-    let so_far = e.b.ins().iadd(so_far, some);
-    e.b.def_var(done, so_far);
-    e.jump(over);
+    let is_whole = e.is(IntCC::Equal, read, size);
+    e.b.ins().brif(is_whole, again, &[], over, &[]);
     e.b.switch_to_block(unknown);
     e.count(unread);
     e.go_on(over);
     e.b.use_var(done)
+}
+
+/// Copies so many bytes.
+fn copy(e: &mut Emit<'_>, to: Value, from: Value, bytes: Value) {
+    let whole = e.b.ins().band_imm_s(bytes, -8);
+    for (start, end, step, type_) in [(None, whole, 8, I64), (Some(whole), bytes, 1, I8)] {
+        let count = start.map_or(end, |start| e.b.ins().isub(end, start));
+        e.each(count, step, |e, index, _| {
+            let index = start.map_or(index, |start| e.b.ins().iadd(index, start));
+            let [from, to] = [from, to].map(|base| At(e.b.ins().iadd(base, index), 0));
+            let part = e.load_as(type_, from);
+            e.store(part, to);
+        });
+    }
 }
 
 /// Reads an operand of the form that its second word says. The page that its words are in has just been written to by the detour, and so

@@ -8,10 +8,7 @@
 //! Through a *window*, in which words are loaded plainly. Where a word is in none, the routine `Fetch` opens the next one. It is the first
 //! of these that has the word:
 //!
-//! 1. **The thread's own stack**, which stays mapped as long as the thread runs: from the first thread's stack's end downwards, or from the
-//!    thread pointer downwards, since C libraries put a thread's control block on top of its stack. How far down it reaches is found out
-//!    once, by reading a byte of each page by a system call, up to the first that cannot be read, and noted with the thread's id
-//!    (`THREAD_STACK`). Below it lies a page that protects it, so no other stack is taken for it. In a process with Go nothing is taken for one.
+//! 1. **The thread's own stack**, as far as it is known to be mapped ([`super::mapped`]).
 //! 2. **The page of the stack pointer**, from there on.
 //! 3. **A copy**, made by a system call that fails where a fault would be: all other stacks, such as those of coroutines and signal
 //!    handlers.

@@ -101,6 +101,12 @@ impl TableCode {
         e.b.ins().imul(hash, factor)
     }
 
+    /// What is not 0 if any of some words is not.
+    fn any(e: &mut Emit<'_>, words: &[Value]) -> Value {
+        let all = words.iter().copied().reduce(|all, word| e.b.ins().bor(all, word));
+        all.unwrap_or_else(|| e.int(0))
+    }
+
     /// The hash of a key in memory.
     fn hash(&self, e: &mut Emit<'_>, key: At) -> Value {
         let words = self.key_size() / 8;
@@ -120,11 +126,11 @@ impl TableCode {
                 e.b.def_var(hash, next);
             });
         };
-        let end = e.int((self.table.key & !7).into());
-        e.each(end, 8, |e, index, _| {
-            let at = e.b.ins().iadd(key.0, index);
-            let word = e.load(At(at, key.1));
-            add(e, word);
+        // What is 0 adds nothing: most of a string's room.
+        e.rounds(self.table.key & !7, [key], |e, [key], offsets| {
+            let words: Vec<Value> = offsets.map(|at| e.load(key.plus(at))).collect();
+            let any = Self::any(e, &words);
+            e.when(any, |e| words.iter().for_each(|word| add(e, *word)));
         });
         if let Some((at, rest)) = self.tail() {
             let word = e.load_tail(key.plus(at), rest);
@@ -244,12 +250,14 @@ impl TableCode {
         }
         let zero = e.int(0);
         let differs = e.set_new(zero);
-        let end = e.int((self.table.key & !7).into());
         let over = e.block();
-        e.each(end, 8, |e, index, _| {
-            let [one, other] = [slot, key].map(|at| At(e.b.ins().iadd(at.0, index), at.1));
-            let (one, other) = (e.load(one), e.load(other));
-            let differ = e.b.ins().bxor(one, other);
+        e.rounds(self.table.key & !7, [slot, key], |e, [slot, key], offsets| {
+            let word = |at: u32| {
+                let (one, other) = (e.load(slot.plus(at)), e.load(key.plus(at)));
+                e.b.ins().bxor(one, other)
+            };
+            let words: Vec<Value> = offsets.map(word).collect();
+            let differ = Self::any(e, &words);
             e.b.def_var(differs, differ);
             e.leave_if(differ, over);
         });

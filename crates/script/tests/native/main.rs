@@ -3,6 +3,7 @@
 #![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 
 mod machine;
+mod mapped;
 mod measure;
 mod random;
 mod scripts;

@@ -38,11 +38,7 @@ impl Tables {
     /// It has ended, or they are too large.
     pub fn prepare(&mut self, process: &Process, images: &[Image]) -> Result<Walks, Error> {
         let unwinding = Unwinding::new(process, images, UNWIND_ROOM)?;
-        let maps = process.maps().map_err(Error::other)?;
-        let walks = Walks {
-            tables: (self.at, Arc::from(unwinding.bytes())),
-            stack_end: maps.special("[stack]").map_or(0, |stack| stack.end.0),
-        };
+        let walks = Walks { tables: (self.at, Arc::from(unwinding.bytes())) };
         self.all.insert(process.pid().0, Table { unwinding, probed: None });
         Ok(walks)
     }

@@ -1,0 +1,53 @@
+//! What scripts read plainly of a program's memory, and what the program takes away: it lives, and what is told is what was there.
+#![cfg(target_arch = "x86_64")]
+
+mod support;
+
+use support::Program;
+use support::live::{Live, does};
+
+const BETWEEN: &str = include_str!("targets/between.c");
+
+#[test]
+fn texts_are_read_wherever_they_are() {
+    let program = Program::build("between", BETWEEN, &[]);
+    let mut target = program.start(&[]);
+    let before = target.text();
+    let live =
+        Live::run(&target, "uprobe:between:probed { @[str(arg0)] = count(); @first[*arg0] = count(); }");
+    for deed in ["file 0", "heap 0", "stacks 0", "coroutine 0", "file 0"] {
+        does(&mut target, deed);
+    }
+    let told = live.end();
+    before.assert_restored(target.pid());
+    for (text, count) in
+        [("in its file", 20), ("in the heap", 10), ("far up", 20), ("near by", 20), ("between", 10)]
+    {
+        assert_eq!(told.value(&format!("@[{text}]")), count, "{text}: {told:?}");
+    }
+    // What `framed` gives is empty, and so is what was taken away.
+    assert_eq!(told.value("@[]"), 30, "{told:?}");
+}
+
+/// A first thread's control block lies on no stack, whatever is mapped below it.
+#[test]
+fn stacks_are_walked_while_what_lies_between_goes_away() {
+    let program = Program::build("between", BETWEEN, &[]);
+    for stack in ["ustack", "ustack(perf)"] {
+        let mut target = program.start(&[]);
+        let before = target.text();
+        let live = Live::run(
+            &target,
+            &format!("uprobe:between:probed {{ @[{stack}] = count(); @calls = count(); }}"),
+        );
+        for deed in ["stacks 0", "coroutine 0", "stacks 0"] {
+            does(&mut target, deed);
+        }
+        let told = live.end();
+        before.assert_restored(target.pid());
+        assert_eq!(told.value("@calls"), 120, "{told:?}");
+        for function in ["coroutine+", "framed+", "thread+"] {
+            assert!(told.out.contains(function), "{function}: {told:?}");
+        }
+    }
+}

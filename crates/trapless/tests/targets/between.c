@@ -1,0 +1,82 @@
+/* Calls `probed` with texts everywhere: in its file, on stacks, and between its first thread's control block and a coroutine's stack, where
+   something is mapped that goes away while the coroutine runs. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#define SIZE (1L << 16)
+
+__attribute__((noinline, noclone)) long probed(const char *text) {
+    asm volatile("" : "+r"(text) : : "memory");
+    return text != NULL;
+}
+
+/* The same, with that address in the frame pointer. */
+__attribute__((noinline, noclone)) void framed(const char *text) {
+    asm volatile("push %%rbp\n mov %%rdi, %%rbp\n call probed\n pop %%rbp"
+                 : "+D"(text) : : "rax", "rcx", "rdx", "rsi", "r8", "r9", "r10", "r11", "memory");
+}
+
+static ucontext_t home, routine;
+static char *between, *below;
+static const char *const unwritten[] = {"in its file", NULL};
+
+static void coroutine(void) {
+    for (int i = 0; i < 10; i++) probed(between), framed(between + 64);
+    munmap(between, SIZE);
+    for (int i = 0; i < 10; i++) probed(between), framed(between + 64);
+    swapcontext(&routine, &home);
+}
+
+static void *thread(void *unused) {
+    char far[40000] = "far up", near[16] = "near by";
+    for (int i = 0; i < 10; i++) probed(far), probed(near);
+    return unused;
+}
+
+static char *map(char *at, long size) {
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
+    return mmap(at, size, PROT_READ | PROT_WRITE, flags, -1, 0);
+}
+
+int main(void) {
+    char line[64];
+    /* Right below what the control block is in: the first place that is free. */
+    char *block = (char *)((long)pthread_self() & -4096L), *page;
+    while ((page = map(block - 4096, 4096)) == MAP_FAILED) block -= 4096;
+    munmap(page, 4096);
+    between = map(block - SIZE, SIZE);
+    below = map(block - 2 * SIZE, SIZE);
+    if (between == MAP_FAILED || below == MAP_FAILED) return 2;
+    strcpy(between, "between");
+    printf("ready\n");
+    fflush(stdout);
+    while (fgets(line, sizeof line, stdin)) {
+        if (!strncmp(line, "file", 4))
+            for (int i = 0; i < 10; i++) probed(unwritten[0]);
+        if (!strncmp(line, "heap", 4)) {
+            char *text = strdup("in the heap");
+            for (int i = 0; i < 10; i++) probed(text);
+            free(text);
+        }
+        if (!strncmp(line, "stacks", 6)) {
+            pthread_t one;
+            pthread_create(&one, NULL, thread, NULL);
+            pthread_join(one, NULL);
+            thread(NULL);
+        }
+        if (!strncmp(line, "coroutine", 9)) {
+            getcontext(&routine);
+            routine.uc_stack.ss_sp = below;
+            routine.uc_stack.ss_size = SIZE;
+            makecontext(&routine, coroutine, 0);
+            swapcontext(&home, &routine);
+        }
+        printf("done 0\n");
+        fflush(stdout);
+    }
+}
