@@ -1,6 +1,7 @@
 //! x86: the two register sets a 64-bit tracer meets.
 
 mod abi;
+mod context;
 
 use crate::ptrace;
 use crate::{Errno, RemoteAddr, Tid};
@@ -8,6 +9,7 @@ use abi::{I386, X86_64};
 use std::mem::{MaybeUninit, offset_of};
 
 pub use abi::Abi;
+pub use context::Interrupted;
 
 /// The breakpoint instruction.
 pub const BREAKPOINT: &[u8] = &[0xcc];

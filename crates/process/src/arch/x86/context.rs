@@ -1,0 +1,169 @@
+//! Contexts that the kernel has saved in the frames of signals (`struct sigcontext_64` and `struct
+//! sigcontext_32`, `arch/x86/include/uapi/asm/sigcontext.h`).
+//!
+//! What surrounds a context differs, and a handler's return address is gone from the stack when it returns.
+//! What is always there is the user's code segment and the user's stack segment, at their places behind the
+//! stack pointer:
+//!
+//! | word, counted from the stack pointer | of 8 bytes | of 4 bytes |
+//! |---|---|---|
+//! | instruction pointer | 1 | 7 |
+//! | code segment | 3, lowest 16 bits | 8 |
+//! | stack segment | 3, highest 16 bits | 11 |
+//!
+//! Between the two segments, in 64 bits, are those of gs and fs, for which the kernel writes 0.
+
+/// What a signal has interrupted, and where its handler goes back to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interrupted {
+    /// The instruction pointer.
+    pub ip: u64,
+    /// The stack pointer.
+    pub sp: u64,
+}
+
+impl Interrupted {
+    /// How much is read of a context from its stack pointer on, at the most, in bytes.
+    pub const SPAN: u64 = 48;
+
+    /// All that may be such contexts in `bytes` of memory with words of this size, ascending; it begins at an
+    /// address that is a multiple of that.
+    pub fn all_in(bytes: &[u8], word_size: usize) -> Vec<Self> {
+        /// Looked at together: nearly never is there anything.
+        const TOGETHER: usize = 256;
+        let mut all = Vec::new();
+        for (block, at) in bytes.chunks(TOGETHER).zip((0..).step_by(TOGETHER)) {
+            match word_size {
+                8 if block.as_chunks().0.iter().fold(false, |any, word| any | are_segments(*word)) => {
+                    let words = block.as_chunks().0.iter().zip((at..).step_by(8));
+                    let found = words.filter(|(word, _)| are_segments(**word));
+                    all.extend(found.filter_map(|(_, at)| long_at(bytes, at)));
+                }
+                4 if block.as_chunks().0.iter().fold(false, |any, word| any | is_code(*word)) => {
+                    let words = block.as_chunks().0.iter().zip((at..).step_by(4));
+                    let found = words.filter(|(word, _)| is_code(**word));
+                    all.extend(found.filter_map(|(_, at)| compat_at(bytes, at)));
+                }
+                _ => {}
+            }
+        }
+        all
+    }
+}
+
+// `__USER32_CS`, `__USER_CS` and `__USER_DS` of `arch/x86/include/asm/segment.h`. The two code segments
+// differ in one bit.
+const CODE: u16 = 0x23;
+const CODE_LONG: u16 = 0x33;
+const STACK: u16 = 0x2b;
+/// The bits by which Xen's own differ from these, that a guest's thread may be seen in.
+const XEN: u16 = 0xe000;
+
+/// Whether a word of 64 bits holds the segments.
+fn are_segments(word: [u8; 8]) -> bool {
+    const ANY: u64 = (CODE ^ CODE_LONG | XEN) as u64 | (XEN as u64) << 48;
+    const WANTED: u64 = CODE as u64 | (STACK as u64) << 48;
+    u64::from_le_bytes(word) & !ANY == WANTED
+}
+
+/// Whether a word of 32 bits is the code segment.
+fn is_code(word: [u8; 4]) -> bool {
+    const ANY: u32 = (CODE ^ CODE_LONG) as u32;
+    u32::from_le_bytes(word) & !ANY == CODE as u32
+}
+
+/// The context whose segments are at this offset.
+fn long_at(bytes: &[u8], segments: usize) -> Option<Interrupted> {
+    let word = |at: usize| Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
+    let sp = segments.checked_sub(3 * 8)?;
+    Some(Interrupted { ip: word(sp + 8)?, sp: word(sp)? })
+}
+
+/// The context whose code segment is at this offset.
+fn compat_at(bytes: &[u8], code: usize) -> Option<Interrupted> {
+    let word = |at: usize| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
+    let sp = code.checked_sub(8 * 4)?;
+    let is_context = word(sp + 11 * 4)? == u32::from(STACK);
+    is_context.then_some(Interrupted { ip: word(sp + 7 * 4)?.into(), sp: word(sp)?.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicPtr, Ordering};
+
+    fn long(ip: u64, sp: u64, segments: u64) -> Vec<u8> {
+        [sp, ip, 0x202, segments].iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    fn compat(ip: u32, sp: u32, code: u32, stack: u32) -> Vec<u8> {
+        let words = [sp, 1, 2, 3, 4, 14, 4, ip, code, 0x202, sp, stack];
+        words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn contexts_are_known_by_their_segments() {
+        let found = Some(Interrupted { ip: 0x40_1001, sp: 0x7ff0_0010 });
+        let wide = |segments| (8, long(0x40_1001, 0x7ff0_0010, segments));
+        let narrow = |code, stack| (4, compat(0x40_1001, 0x7ff0_0010, code, stack));
+        for ((word_size, context), expected) in [
+            (wide(0x002b_0000_0000_0033), found),
+            (wide(0x002b_0000_0000_0023), found),
+            (wide(0xe02b_0000_0000_e033), found),
+            (wide(0x0000_0000_0000_0033), None),
+            (wide(0x002b_0000_0001_0033), None),
+            (wide(0x002b_0000_0000_0010), None),
+            (narrow(0x23, 0x2b), found),
+            (narrow(0x33, 0x2b), found),
+            (narrow(0x23, 0), None),
+            (narrow(0x1_0023, 0x2b), None),
+            (narrow(0x2b, 0x2b), None),
+        ] {
+            // At each place of what is looked at together, and over its end.
+            for before in (0..600).step_by(word_size) {
+                let mut bytes = vec![0; before];
+                bytes.extend(&context);
+                assert_eq!(Interrupted::all_in(&bytes, word_size), Vec::from_iter(expected));
+                // What is cut off at either end is none.
+                assert_eq!(Interrupted::all_in(&bytes[..bytes.len() - word_size], word_size), []);
+                if before == 0 {
+                    assert_eq!(Interrupted::all_in(&bytes[word_size..], word_size), []);
+                }
+            }
+        }
+    }
+
+    /// What the kernel has told the handler, and what was found there.
+    static SEEN: AtomicPtr<Vec<Interrupted>> = AtomicPtr::new(std::ptr::null_mut());
+
+    extern "C" fn look(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+        // SAFETY: the kernel hands a whole ucontext to a handler with SA_SIGINFO, and the bytes of it are
+        // initialised.
+        let (context, bytes) = unsafe {
+            let bytes = std::slice::from_raw_parts(context.cast::<u8>(), size_of::<libc::ucontext_t>());
+            (&*context.cast::<libc::ucontext_t>(), bytes)
+        };
+        let register = |index: i32| context.uc_mcontext.gregs[index as usize] as u64;
+        let told = Interrupted { ip: register(libc::REG_RIP), sp: register(libc::REG_RSP) };
+        // The thread has sent the signal itself, and is not in the allocator.
+        let seen = Box::new([vec![told], Interrupted::all_in(bytes, 8)].concat());
+        SEEN.store(Box::into_raw(seen), Ordering::Release);
+    }
+
+    #[test]
+    fn the_kernel_writes_contexts_that_are_known() {
+        // SAFETY: the handler is one for SA_SIGINFO, touches nothing but what it is given and an atomic, and
+        // the signal is nobody else's here.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = look as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO;
+            assert_eq!(libc::sigaction(libc::SIGWINCH, &action, std::ptr::null_mut()), 0);
+            assert_eq!(libc::raise(libc::SIGWINCH), 0);
+        }
+        // SAFETY: the handler has run, and has stored what came out of a box.
+        let seen = unsafe { Box::from_raw(SEEN.swap(std::ptr::null_mut(), Ordering::Acquire)) };
+        let [told, found @ ..] = seen.as_slice() else { unreachable!() };
+        assert_eq!(found, [*told]);
+    }
+}
