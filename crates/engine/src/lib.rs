@@ -49,6 +49,7 @@ mod session;
 mod signals;
 mod space;
 pub mod spread;
+mod stacks;
 mod target;
 mod tids;
 mod trap;

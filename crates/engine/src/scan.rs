@@ -4,8 +4,10 @@
 //! else comes to the inside: it holds no branch target, and no displaced call returns to it. So the question is where the instruction
 //! pointers are that signals have saved:
 //!
-//! 1. In the frame of a handler that is still running, on the stack of its thread. The stack is looked at from
-//!    the stack pointer to its end, however far that is and however many mappings it has.
+//! 1. In the frame of a handler that is still running, on the stack of its thread; or on another stack that the thread
+//!    comes back to, where a second handler has interrupted the first one and has a stack of its own
+//!    ([`crate::stacks`]). Stacks are looked at from the stack pointer to their end, however far that is and however
+//!    many mappings they have.
 //! 2. Anywhere, where a handler has switched to another context (`swapcontext`, or by hand). That can be only in a program that
 //!    handles signals. All its memory is looked through as it is when sessions are taken out ([`live_words`]), if it is at most
 //!    [`MOST_AT_ARMING`]: the stop is to be short. A program that is larger and switches contexts in signal handlers
@@ -19,20 +21,16 @@
 use crate::{
     goroutines,
     reach::live_words,
-    search::{Searched, Word, fit, words_of},
-    target,
+    search::{Searched, Word, fit},
+    stacks::{MOST_OF_STACKS, Stacks},
 };
 use std::ops::Range;
 use std::slice;
-use trapless_isa::detour::{LEVEL_POINTER, STACK_LEVEL, STACK_LEVELS, STACK_SHIFT};
-use trapless_process::{Mapping, Mappings, MemoryError, Process, ReadRange, RemoteAddr, Stopped, Thread};
+use trapless_process::{MemoryError, Process, Stopped, Thread};
 use trapless_wire::Checked;
 
 /// How much memory is looked through at arming: about 3 ms.
 const MOST_AT_ARMING: u64 = 16 << 20;
-
-/// The most that is looked at of all stacks together.
-const MOST_OF_STACKS: u64 = 64 << 20;
 
 /// Address ranges, sorted, that do not overlap.
 #[derive(Debug, Default)]
@@ -144,11 +142,15 @@ pub fn led_into(
         lists => goroutines::Stacks::of(process, lists)?,
     };
     let heap = goroutines.as_ref().map(|stacks| stacks.heap(&maps)).unwrap_or_default();
-    let most = |thread: &Thread, sp: u64| match heap.find(sp) {
-        Some(_) => Ok(goroutines::end_of_stack(process, thread.registers(), sp)? - sp),
-        None => Ok(MOST_OF_STACKS),
+    let most = |thread: Option<&Thread>, sp: u64| match (heap.find(sp), thread) {
+        (Some(_), Some(thread)) => Ok(goroutines::end_of_stack(process, thread.registers(), sp)? - sp),
+        // A goroutine's, which are all looked at, or what a thread schedules on: Go has no handler without a stack of
+        // its own, and so nothing is saved there.
+        (Some(_), None) => Ok(0),
+        (None, _) => Ok(MOST_OF_STACKS),
     };
-    let mut words = on_stacks(process, stopped, &maps, all, ranges, most)?;
+    let stacks = Stacks::new(process, stopped, &maps, all);
+    let mut words = stacks.words_into(ranges, most)?;
     let mut is_whole = !handles_signals(process);
     if !is_whole
         && fit(process, &maps, skip, MOST_AT_ARMING)
@@ -158,8 +160,8 @@ pub fn led_into(
         words.extend(found);
         is_whole = true;
     }
-    if let Some(stacks) = goroutines {
-        is_whole = stacks.words_into(process, ranges, &mut words)?;
+    if let Some(goroutines) = goroutines {
+        is_whole = goroutines.words_into(process, ranges, &mut words)?;
     }
     let mut to: Vec<u64> = words.iter().map(|word| word.value).collect();
     to.sort_unstable();
@@ -167,8 +169,8 @@ pub fn led_into(
     Ok(Led { to, is_whole })
 }
 
-/// The words near the stack pointers of all threads that lead into `ranges`: where an unwinder has its frames. `None` where they are so
-/// many that they tell nothing.
+/// The words near the stack pointers of all threads, and near those that they come back to, that lead into
+/// `ranges`: where an unwinder has its frames. `None` where they are so many that they tell nothing.
 pub fn words_near_stack_pointers(
     process: &Process,
     stopped: &Stopped<'_>,
@@ -178,86 +180,9 @@ pub fn words_near_stack_pointers(
     const NEAR: u64 = 64 << 10;
     const MOST_WORDS: usize = 1 << 12;
     let Ok(maps) = process.maps() else { return Err(MemoryError::Gone) };
-    let words = on_stacks(process, stopped, &maps, slice::from_ref(session), ranges, |_, _| Ok(NEAR))?;
+    let stacks = Stacks::new(process, stopped, &maps, slice::from_ref(session));
+    let words = stacks.words_into(ranges, |_, _| Ok(NEAR))?;
     Ok((words.len() <= MOST_WORDS).then_some(words))
-}
-
-/// The words of what is in use of the stacks that threads run on; of each so many bytes from its stack pointer on, at the most, as
-/// `most` says.
-fn on_stacks(
-    process: &Process,
-    stopped: &Stopped<'_>,
-    maps: &Mappings,
-    all: &[Checked],
-    ranges: &Ranges,
-    most: impl Fn(&Thread, u64) -> Result<u64, MemoryError>,
-) -> Result<Vec<Word>, MemoryError> {
-    let mut words = Vec::new();
-    let mut left = MOST_OF_STACKS;
-    // Words below the stack pointer that may still hold a program's own addresses.
-    let red_zone = target::isa(process).facts().red_zone.into();
-    for thread in stopped.threads() {
-        let sp = programs(process, all, thread.registers().sp_value())?;
-        let Some((start, end)) = stack(maps, sp, red_zone) else { continue };
-        let most = most(thread, sp)?.saturating_add(sp.saturating_sub(start));
-        let end = end.min(start.saturating_add(left.min(most)));
-        left -= end - start;
-        on_stack(process, start..end, ranges, &mut words)?;
-    }
-    Ok(words)
-}
-
-/// The stack pointer on the program's stack of a thread with this one: a body of some session may run on a stack of ours
-/// ([`trapless_wire::Header::stacks`]).
-fn programs(process: &Process, all: &[Checked], mut sp: u64) -> Result<u64, MemoryError> {
-    // One session's bodies may be called from the handler that has interrupted another one's.
-    for _ in 0..=all.len() * STACK_LEVELS as usize {
-        let Some(stacks) = all.iter().map(|header| header.stacks()).find(|stacks| stacks.contains(&sp))
-        else {
-            break;
-        };
-        let number = (sp - stacks.start) >> STACK_SHIFT;
-        let end = stacks.start + ((number + 1) << STACK_SHIFT);
-        let above = (end - sp - 1) / u64::from(STACK_LEVEL);
-        sp =
-            process.read_word(RemoteAddr(end - above * u64::from(STACK_LEVEL) - u64::from(LEVEL_POINTER)))?;
-    }
-    Ok(sp)
-}
-
-/// What is in use of the stack that `sp` points into.
-fn stack(maps: &Mappings, sp: u64, red_zone: u64) -> Option<(u64, u64)> {
-    let first = maps.find(RemoteAddr(sp))?;
-    let is_of_stack = |mapping: &&Mapping| mapping.perms.read && mapping.perms.write;
-    let rest = maps.iter().skip_while(|mapping| mapping.start < first.end).take_while(is_of_stack);
-    let end = rest.fold(first.end, |end, mapping| if mapping.start == end { mapping.end } else { end });
-    let start = sp.saturating_sub(red_zone).max(first.start.0) & !7;
-    Some((start, end.0))
-}
-
-/// Adds the words of a part of a stack. Pages that are not there hold none, and a stack without a hole ends at the first.
-fn on_stack(
-    process: &Process,
-    part: Range<u64>,
-    ranges: &Ranges,
-    words: &mut Vec<Word>,
-) -> Result<(), MemoryError> {
-    /// Most stacks end within.
-    const PIECE: u64 = 64 << 10;
-    let mut buffer = vec![0; PIECE.min(part.end - part.start) as usize];
-    let mut at = part.start;
-    while at < part.end {
-        let length = (part.end - at).min(PIECE) as usize;
-        let mut read = [ReadRange::new(RemoteAddr(at), &mut buffer[..length])];
-        process.read_vectored(&mut read)?;
-        let done = read[0].done;
-        words_of(ranges, at, &buffer[..done], process.word_size(), words);
-        if done < length {
-            break;
-        }
-        at += length as u64;
-    }
-    Ok(())
 }
 
 /// Whether the program has a handler for any signal, but those of the C library's own (32 and 33).
