@@ -16,7 +16,8 @@
 //!
 //! 1. it lies below the stack pointer of a thread that runs on its own stack (the main thread's `[stack]`, or the mapping
 //!    that holds the thread's control block above the stack, as C libraries allocate them), or on a stack without a thread:
-//!    `[stack]` or an anonymous mapping into which no stack pointer points; and
+//!    `[stack]` or an anonymous mapping into which no stack pointer points, neither a thread's nor one that a handler on another stack goes back
+//!    to ([`crate::stacks`]); and
 //! 2. nothing points there. A context that was switched away from keeps its stack pointer somewhere, and that is not above
 //!    what it will pop. So if no word outside of such remains, and no register, points to the word or deeper into
 //!    this stack, nobody will come to it. (A program may keep stacks of coroutines in a local variable.) A word that points to
@@ -31,6 +32,7 @@ use crate::{
     returns,
     scan::{Ranges, words_near_stack_pointers},
     search::{MOST, Searched, Unwritten, Word, fit, touched, words_into},
+    stacks::Stacks,
 };
 use std::collections::HashSet;
 use std::ops::Range;
@@ -53,12 +55,13 @@ pub fn leads_into(
     all: &[Checked],
 ) -> Result<Vec<Option<Kept>>, MemoryError> {
     let Ok(maps) = process.maps() else { return Err(MemoryError::Gone) };
-    let stacks = sessions.iter().map(|session| stacks_in_use(process, &session.header));
-    let stacks: Vec<Vec<(u64, u64)>> = stacks.collect::<Result<_, _>>()?;
-    let of = |(session, stacks): (&&FoundSession, &Vec<(u64, u64)>)| {
-        Ranges::new(ranges_of_arenas(&session.header).chain(stacks.iter().copied()))
+    let stacks = Stacks::new(process, stopped, &maps, all);
+    let of_bodies = sessions.iter().map(|session| stacks_in_use(process, &session.header));
+    let of_bodies: Vec<Vec<(u64, u64)>> = of_bodies.collect::<Result<_, _>>()?;
+    let of = |(session, of_bodies): (&&FoundSession, &Vec<(u64, u64)>)| {
+        Ranges::new(ranges_of_arenas(&session.header).chain(of_bodies.iter().copied()))
     };
-    let arenas: Vec<Ranges> = sessions.iter().zip(&stacks).map(of).collect();
+    let arenas: Vec<Ranges> = sessions.iter().zip(&of_bodies).map(of).collect();
     let points: Vec<HashSet<u64>> = sessions.iter().map(|session| returns::points(session)).collect();
     let registers = registers(stopped);
     let mut kept: Vec<Option<Kept>> = (0..sessions.len())
@@ -85,13 +88,17 @@ pub fn leads_into(
         skip.extend(only.iter().cloned());
     }
     let every = sessions.iter().flat_map(|session| ranges_of_arenas(&session.header));
-    let every = Ranges::new(every.chain(stacks.iter().flatten().copied()));
+    let every = Ranges::new(every.chain(of_bodies.iter().flatten().copied()));
     let is_into = |index: usize, word: &Word| {
         arenas[index].find(word.value).is_some() && !own[index].iter().any(|own| own.contains(&word.at))
     };
     let counts = |word: &Word| (0..sessions.len()).any(|index| is_into(index, word));
-    let found = live_words(process, stopped, &maps, &every, &skip, all, counts)?;
-    let frames = Frames::of(process, stopped, &maps);
+    let found = live_words(&stacks, &every, &skip, counts)?;
+    // Most often there is no word, and where frames are need not be known.
+    let frames = match &found {
+        Searched::Whole(words) if !words.is_empty() => Frames::of(&stacks)?,
+        _ => Frames::default(),
+    };
     for (index, kept) in kept.iter_mut().enumerate() {
         let found = match &found {
             Searched::TooMuch => Some(Kept::Unsearched),
@@ -142,16 +149,14 @@ fn is_point(points: &HashSet<u64>, value: u64) -> bool {
 
 /// The words that lead into `ranges`, without those for which `counts` says no, and without those that were left behind.
 ///
-/// `all` are the sessions of the process: they note addresses of stack slots, and switch to none.
+/// The sessions of the process note addresses of stack slots, and switch to none.
 pub fn live_words(
-    process: &Process,
-    stopped: &Stopped<'_>,
-    maps: &Mappings,
+    stacks: &Stacks<'_>,
     ranges: &Ranges,
     skip: &[Range<u64>],
-    all: &[Checked],
     counts: impl Fn(&Word) -> bool,
 ) -> Result<Searched, MemoryError> {
+    let &Stacks { process, stopped, maps, all, .. } = stacks;
     let Searched::Whole(mut words) = words_into(process, maps, ranges, skip)? else {
         return Ok(Searched::TooMuch);
     };
@@ -164,7 +169,11 @@ pub fn live_words(
         let ours = all.iter().flat_map(|header| regions(header)).chain(skip.iter().cloned());
         let skip: Vec<_> = remains.iter().map(|remains| remains.range.clone()).chain(ours).collect();
         let deep = Ranges::new(remains.iter().map(|remains| (remains.deep.start, remains.deep.end)));
-        let is_held = registers(stopped).iter().any(|&value| deep.find(value).is_some());
+        // Where a handler on another stack goes back to, not all is left behind, and what leads on from there was not
+        // looked at.
+        let is_among = |sp: &u64| remains.iter().any(|remains| remains.range.contains(sp));
+        let is_held = registers(stopped).iter().any(|&value| deep.find(value).is_some())
+            || stacks.left()?.iter().any(is_among);
         let leads = |words: &[Word]| {
             let Ok(touched) = touched(process, remains.iter().map(|remains| remains.deep.clone())) else {
                 return true;
@@ -259,6 +268,7 @@ pub(crate) fn general(registers: &Registers) -> impl Iterator<Item = u64> + '_ {
 
 /// Where frames of functions that run may lie: on the stacks of threads, above what their calls have left behind. In a program that lies low
 /// in its address space, elsewhere any number may look like an address of ours.
+#[derive(Default)]
 struct Frames<'m> {
     stacks: Vec<&'m Mapping>,
     over: Vec<Remains>,
@@ -266,19 +276,24 @@ struct Frames<'m> {
 }
 
 impl<'m> Frames<'m> {
-    fn of(process: &Process, stopped: &Stopped<'_>, maps: &'m Mappings) -> Self {
+    fn of(stacks: &Stacks<'m>) -> Result<Self, MemoryError> {
+        let &Stacks { process, stopped, maps, .. } = stacks;
+        let left = stacks.left()?;
         let threads = stopped.threads().iter().map(|thread| thread.registers());
         let places: Vec<RemoteAddr> = threads
             .flat_map(|registers| [RemoteAddr(registers.sp_value()), registers.thread_pointer()])
+            .chain(left.iter().copied().map(RemoteAddr))
             .collect();
         let is_stack = |mapping: &&Mapping| {
             mapping.is_special("[stack]") || places.iter().any(|&place| mapping.contains(place))
         };
-        Self {
+        let mut over = below_stack_pointers(stopped, maps);
+        over.retain(|remains| !left.iter().any(|sp| remains.range.contains(sp)));
+        Ok(Self {
             stacks: maps.iter().filter(is_stack).collect(),
-            over: below_stack_pointers(stopped, maps),
+            over,
             red_zone: crate::target::isa(process).facts().red_zone.into(),
-        }
+        })
     }
 
     fn hold(&self, at: u64) -> bool {

@@ -155,7 +155,7 @@ pub fn led_into(
     if !is_whole
         && fit(process, &maps, skip, MOST_AT_ARMING)
         && let Searched::Whole(found) =
-            live_words(process, stopped, &maps, ranges, skip, all, |word| heap.find(word.at).is_none())?
+            live_words(&stacks, ranges, skip, |word| heap.find(word.at).is_none())?
     {
         words.extend(found);
         is_whole = true;

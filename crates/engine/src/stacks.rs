@@ -21,6 +21,7 @@ use crate::{
     search::{Word, words_of},
     target,
 };
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use trapless_isa::detour::{LEVEL_POINTER, STACK_LEVEL, STACK_LEVELS, STACK_SHIFT};
@@ -52,6 +53,7 @@ pub struct Stacks<'s> {
     pub maps: &'s Mappings,
     /// Its sessions, on whose stacks bodies run.
     pub all: &'s [Checked],
+    left: OnceCell<Vec<u64>>,
 }
 
 impl<'s> Stacks<'s> {
@@ -62,7 +64,7 @@ impl<'s> Stacks<'s> {
         maps: &'s Mappings,
         all: &'s [Checked],
     ) -> Self {
-        Self { process, stopped, maps, all }
+        Self { process, stopped, maps, all, left: OnceCell::new() }
     }
 
     /// The words in use that lead into `ranges`; of each stack so many bytes from the stack pointer on, at
@@ -77,16 +79,25 @@ impl<'s> Stacks<'s> {
         Ok(words)
     }
 
-    /// Looks at all stacks, and adds the words.
+    /// The stack pointers that threads come back to, on stacks that they are not on, or not in that part of.
+    pub fn left(&self) -> Result<&[u64], MemoryError> {
+        if let Some(left) = self.left.get() {
+            return Ok(left);
+        }
+        let left = self.look(&Ranges::default(), |_, _| Ok(MOST_OF_STACKS), &mut Vec::new())?;
+        Ok(self.left.get_or_init(|| left))
+    }
+
+    /// Looks at all stacks. Adds the words, and tells the stack pointers that contexts led to.
     fn look(
         &self,
         ranges: &Ranges,
         most: impl Fn(Option<&Thread>, u64) -> Result<u64, MemoryError>,
         words: &mut Vec<Word>,
-    ) -> Result<(), MemoryError> {
+    ) -> Result<Vec<u64>, MemoryError> {
         let word_size = self.process.word_size();
         let threads = self.stopped.threads();
-        let (mut near, mut far) = (VecDeque::new(), VecDeque::new());
+        let (mut near, mut far, mut left) = (VecDeque::new(), VecDeque::new(), Vec::new());
         for thread in threads {
             let sp = self.programs(thread.registers().sp_value())?;
             near.extend(self.in_use(sp, most(Some(thread), sp)?));
@@ -130,14 +141,17 @@ impl<'s> Stacks<'s> {
                 let most = most(None, sp)?;
                 let Some(stack) = self.in_use(sp, most).filter(|_| most > 0) else { continue };
                 match seen.first_unseen(&stack, 1) {
-                    Some(first) if first.start == stack.start => near.push_back(stack),
+                    Some(first) if first.start == stack.start => {
+                        left.push(sp);
+                        near.push_back(stack);
+                    }
                     // The rest of one that is looked at already.
                     Some(first) => far.push_back(first.start..stack.end),
                     None => {}
                 }
             }
         }
-        Ok(())
+        Ok(left)
     }
 
     /// The stack pointer on the program's stack of a thread with this one: a body of some session may run on

@@ -5,7 +5,7 @@
 mod support;
 
 use support::park::park;
-use support::tool::{Ran, detach, run};
+use support::tool::{Ran, Tool, detach, run};
 use support::{Program, Target, eventually};
 
 /// Calls `subject` without a pause, on the stack that the first argument says. SIGUSR1 is handled there,
@@ -182,6 +182,13 @@ fn count_for_a_moment(target: &Target) -> Ran {
     run(&["count", "-p", &target.pid().to_string(), "nested:subject", "-d", "0.05", "-f", "json"])
 }
 
+/// How many sessions `status` says to have left memory in the process.
+fn kept(pid: i32) -> usize {
+    let status = run(&["status", "-p", &pid.to_string(), "-f", "json"]);
+    assert_eq!(status.code, Some(0), "{status:?}");
+    status.json().iter().filter(|row| row["type"] == "kept").count()
+}
+
 /// What is interrupted by so many handlers is not patched, goes on, and can be probed then.
 fn keeps_its_site_unpatched(
     program: &Program,
@@ -243,4 +250,32 @@ fn contexts_that_a_program_has_made_up_lead_nowhere() {
     run_on(&mut target, "forged");
     detach(target.pid());
     before.assert_restored(target.pid());
+}
+
+#[test]
+fn a_detour_below_handlers_on_stacks_of_their_own_can_be_gone_on_in_after_removal() {
+    for program in Program::in_both_widths("nested", NESTED, &[]) {
+        // The program's place is the site itself, an instruction of the detour that is none of the program's,
+        // and the inside of what is displaced.
+        for (index, &(calls_on, place, handlers)) in CASES.iter().enumerate() {
+            let steps = [1, 4, 8][index % 3];
+            let case =
+                format!("{calls_on}, {place}, {handlers}, {steps}, in 32 bits: {}", program.is_32bit());
+            let mut target = program.start(&[calls_on, place]);
+            let (pid, before) = (target.pid(), target.text());
+            let tool = Tool::armed(&["count", "-p", &pid.to_string(), "nested:subject"]);
+            run_on(&mut target, &case);
+            interrupt(&target, steps, handlers);
+            tool.interrupt();
+            // In 32-bit programs handlers see our detours, and what a signal interrupted in one leads back
+            // there.
+            if program.is_32bit() {
+                assert_eq!(kept(pid), 1, "{case}");
+            }
+            let_go(&mut target, handlers, &case);
+            detach(pid);
+            assert_eq!(kept(pid), 0, "{case}");
+            before.assert_restored(pid);
+        }
+    }
 }
