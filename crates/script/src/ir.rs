@@ -204,7 +204,7 @@ pub enum SeriesOf {
 pub enum MapSharing {
     /// Each thread its own. It is put together when it is read, by the tool. Probed code only adds to it, or its key holds the thread's id.
     PerThread,
-    /// All threads of a process one, and each process its own: of plain values whose keys mean something there alone.
+    /// All threads of a process one, and each process its own: of plain values whose keys mean something there alone, or that are only added to.
     PerProcess(Readers),
     /// All threads and the tool one.
     Shared,
@@ -215,6 +215,8 @@ pub enum MapSharing {
 pub enum Readers {
     /// The tool, too, which puts together what all of them hold. It does not write to it, but may take keys out.
     Tool,
+    /// The same where probed code only adds to it: what all of them hold of a key is added up.
+    Sum,
     /// The process alone.
     Nobody,
 }

@@ -322,6 +322,46 @@ fn maps_by_thread_are_had_in_several_processes_at_once() {
 }
 
 #[test]
+fn numbers_of_several_processes_are_added_up_also_of_those_that_have_ended() {
+    let program = Program::build("scripted", SCRIPTED, &[]);
+    let path = program.path().display();
+    let mut targets = [(); 3].map(|()| program.start(&[]));
+    let before = targets.each_ref().map(Target::text);
+    let script = format!(
+        "uprobe:{path}:called {{ @calls++; @by[arg0 % 2, \"key\"] += 2; @down--; @cleared++; @zeroed += arg0; @taken[arg0 % 2]++; }}
+        self:signal:SIGUSR1 {{ clear(@cleared); zero(@zeroed); delete(@taken, 1); printf(\"%d %d\\n\", @calls, has_key(@taken, 0)); }}"
+    );
+    let live = Live::run_with(&[], &script);
+    for (target, before) in targets.iter_mut().zip(&before) {
+        support::eventually("probes", || target.text() != *before);
+    }
+    for (target, calls) in targets.iter_mut().zip([10, 100, 2]) {
+        does(target, &format!("threads {calls}"));
+    }
+    targets[2].signal(libc::SIGKILL);
+    targets[2].wait();
+    live.tool.signal(libc::SIGUSR1);
+    let mut live = live;
+    assert_eq!(live.tool.line(), "896 1");
+    does(&mut targets[0], "call 6");
+    let told = live.end();
+    // Eight threads each, and six calls more.
+    let all = 8 * (10 + 100 + 2) + 6;
+    for (name, value) in [
+        ("@calls", all),
+        ("@by[0, key]", all),
+        ("@by[1, key]", all),
+        ("@down", -all),
+        ("@cleared", 6),
+        ("@zeroed", 15),
+        ("@taken[0]", all / 2),
+        ("@taken[1]", 3),
+    ] {
+        assert_eq!(told.value(name), value, "{name}: {told:?}");
+    }
+}
+
+#[test]
 fn a_targets_end_ends_the_script_and_keeps_what_it_has_told() {
     let program = Program::build("scripted", SCRIPTED, &[]);
     for signal in [libc::SIGKILL, libc::SIGTERM] {

@@ -5,6 +5,7 @@
 //! - Plain values that probed code puts in by the thread's number, asks for and takes out again are each thread's own, too. The tool may read them,
 //!   and does what it likes with them once nobody is probed. What is not taken out is not: a thread that gets the number of one that has ended
 //!   goes on with what that has left.
+//! - Plain numbers that probed code only adds to are each process's own, too, and added up when the tool reads them.
 //! - Those that it asks for by keys with the thread's or the process's number alone are else each process's own, so that many processes may
 //!   have them. The tool may read them all, and take them out.
 //! - All else is one table for all.
@@ -31,6 +32,8 @@ struct Uses {
     is_taken_out: bool,
     /// The tool writes values, or probed code has to do with keys of any process.
     is_everybodys: bool,
+    /// The tool writes values.
+    is_written: bool,
 }
 
 /// The most bytes that a table takes which each thread has: room for what a map has by default, with values of two words.
@@ -56,7 +59,11 @@ pub fn decide(output: &mut Output, runs: impl Fn(BodyId) -> Runs) {
     let Program { maps, evicting, .. } = &mut output.program;
     for ((index, map), uses) in (0..).map(MapId).zip(maps).zip(uses) {
         let MapValue::Aggregate(aggregation) = map.value else {
-            if map.sharing == MapSharing::Shared && uses.is_in_target && !uses.is_everybodys {
+            let is_sum = map.value == MapValue::Bytes(8) && !uses.is_more_in_target && !uses.is_written;
+            if map.sharing == MapSharing::Shared && uses.is_in_target && is_sum && !evicting.contains(&index)
+            {
+                map.sharing = MapSharing::PerProcess(Readers::Sum);
+            } else if map.sharing == MapSharing::Shared && uses.is_in_target && !uses.is_everybodys {
                 // As tables are laid out: for each key a bucket of eight slots, each of which begins with a word.
                 let slot = 8 + u64::from(map.key.next_multiple_of(8)) + u64::from(map.value.size());
                 let size = 8 * slot * u64::from(map.capacity).next_power_of_two();
@@ -120,9 +127,12 @@ fn see(statement: &Statement, runs: Runs, uses: &mut [Uses]) {
         Statement::MapLength { map, .. } | Statement::ForEach { map, .. } => note(*map, false, false),
         Statement::MapGet { map, .. } | Statement::MapSet { map, .. } | Statement::MapAdd { map, .. } => {
             let reads = matches!(statement, Statement::MapGet { .. });
+            let adds = matches!(statement, Statement::MapAdd { before: None, .. });
             if let Some(uses) = uses.get_mut(map.0 as usize) {
                 uses.is_in_target |= is_in_target;
+                uses.is_more_in_target |= is_in_target && !adds;
                 uses.is_everybodys |= !is_in_target && !reads;
+                uses.is_written |= !is_in_target && !reads;
                 uses.is_of_threads |= is_in_target && matches!(statement, Statement::MapAdd { .. });
             }
         }

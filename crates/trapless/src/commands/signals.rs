@@ -1,7 +1,8 @@
 //! Ctrl-C and SIGTERM end a run; they do not end it in the middle of something, and not without its report.
 
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 
 static ENDED: AtomicBool = AtomicBool::new(false);
 
@@ -16,7 +17,12 @@ pub struct Ended(());
 
 extern "C" fn end(_signal: libc::c_int) {
     ENDED.store(true, Ordering::Relaxed);
-    let fd = DESCRIPTOR.load(Ordering::Relaxed);
+    wake(&DESCRIPTOR);
+}
+
+/// Makes an eventfd readable, as is allowed in a handler.
+fn wake(descriptor: &AtomicI32) {
+    let fd = descriptor.load(Ordering::Relaxed);
     if fd >= 0 {
         // SAFETY: write is allowed in a handler and reads eight bytes of a constant; the error number of whatever was
         // interrupted is put back.
@@ -31,47 +37,62 @@ extern "C" fn end(_signal: libc::c_int) {
 
 static ONE: u64 = 1;
 
-/// Signals that a script has probes for and that have come, by their numbers' bits.
-static CAME: AtomicU64 = AtomicU64::new(0);
+/// An eventfd: what makes one readable of ours, does so for those that were forked since.
+fn eventfd() -> RawFd {
+    // SAFETY: eventfd takes two integers.
+    unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }
+}
+
+/// Signals that a script has probes for and that have come, by their numbers' bits: in memory that is shared with those that are forked later, since
+/// somebody else may run the script than who is sent the signals. Null before any is noted.
+static CAME: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
+
+/// An eventfd that is readable while some of them were not taken; -1 before any is noted.
+static NOTED: AtomicI32 = AtomicI32::new(-1);
+
+fn came() -> Option<&'static AtomicU64> {
+    // SAFETY: null, or a word of a mapping that is never unmapped.
+    unsafe { CAME.load(Ordering::Acquire).as_ref() }
+}
 
 extern "C" fn note(signal: libc::c_int) {
-    CAME.fetch_or(1 << (signal & 63), Ordering::Relaxed);
-    let fd = DESCRIPTOR.load(Ordering::Relaxed);
-    if fd >= 0 {
-        // SAFETY: as in `end`.
-        unsafe {
-            let errno = libc::__errno_location();
-            let before = *errno;
-            let _ = libc::write(fd, (&raw const ONE).cast(), size_of_val(&ONE));
-            *errno = before;
-        }
+    if let Some(came) = came() {
+        came.fetch_or(1 << (signal & 63), Ordering::Release);
+        wake(&NOTED);
     }
 }
 
 /// From now on a signal is noted for a script ([`take_noted`]), instead of what it means otherwise.
 pub fn note_for_script(signal: libc::c_int) {
+    if came().is_none() {
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let page = unsafe {
+            let (rights, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+            libc::mmap(ptr::null_mut(), size_of::<AtomicU64>(), rights, kind, -1, 0)
+        };
+        if page == libc::MAP_FAILED {
+            return;
+        }
+        NOTED.store(eventfd(), Ordering::Relaxed);
+        CAME.store(page.cast(), Ordering::Release);
+    }
     // SAFETY: the handler does what is allowed in one; the structure is plain data.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = note as extern "C" fn(libc::c_int) as usize;
-        libc::sigaction(signal, &action, std::ptr::null_mut());
+        libc::sigaction(signal, &action, ptr::null_mut());
     }
 }
 
-/// The signals that were noted since the last time, by their numbers. Whoever waits by [`descriptor`] waits again.
+/// The signals that were noted since the last time, by their numbers. Whoever waits by [`noted`] waits again.
 pub fn take_noted() -> Vec<libc::c_int> {
-    let came = CAME.swap(0, Ordering::Relaxed);
-    if came != 0 && !interrupted() {
-        let mut count = 0u64;
-        let fd = DESCRIPTOR.load(Ordering::Relaxed);
-        // SAFETY: reads eight bytes into an integer of ours; the descriptor does not block.
-        let _ = unsafe { libc::read(fd, (&raw mut count).cast(), size_of_val(&count)) };
-        if interrupted() {
-            // One that asks for the end came in between: it is to be readable.
-            // SAFETY: writes eight bytes of a constant.
-            let _ = unsafe { libc::write(fd, (&raw const ONE).cast(), size_of_val(&ONE)) };
-        }
-    }
+    let Some(came) = came() else { return Vec::new() };
+    let mut count = 0u64;
+    // SAFETY: reads eight bytes into an integer of ours; the descriptor does not block.
+    let _ =
+        unsafe { libc::read(NOTED.load(Ordering::Relaxed), (&raw mut count).cast(), size_of_val(&count)) };
+    // Behind that: one that comes in between makes it readable again.
+    let came = came.swap(0, Ordering::Acquire);
     (0..64).filter(|signal| came & 1 << signal != 0).collect()
 }
 
@@ -79,9 +100,7 @@ pub fn take_noted() -> Vec<libc::c_int> {
 /// shells ignore it for what scripts run in the background, and those end it by `kill -INT` all the same.
 pub fn install() -> Ended {
     if DESCRIPTOR.load(Ordering::Relaxed) < 0 {
-        // SAFETY: eventfd takes two integers.
-        DESCRIPTOR
-            .store(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }, Ordering::Relaxed);
+        DESCRIPTOR.store(eventfd(), Ordering::Relaxed);
     }
     // What `release` may have begun. SAFETY: alarm takes an integer.
     unsafe { libc::alarm(0) };
@@ -91,13 +110,13 @@ pub fn install() -> Ended {
         unsafe {
             let mut now: libc::sigaction = std::mem::zeroed();
             let is_ignored =
-                libc::sigaction(signal, std::ptr::null(), &mut now) == 0 && now.sa_sigaction == libc::SIG_IGN;
+                libc::sigaction(signal, ptr::null(), &mut now) == 0 && now.sa_sigaction == libc::SIG_IGN;
             if signal == libc::SIGHUP && is_ignored {
                 continue;
             }
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = end as extern "C" fn(libc::c_int) as usize;
-            libc::sigaction(signal, &action, std::ptr::null_mut());
+            libc::sigaction(signal, &action, ptr::null_mut());
         }
     }
     Ended(())
@@ -111,11 +130,11 @@ pub fn release() {
         // SAFETY: as above; only what `install` has set is replaced. The second signal finds no handler any more.
         unsafe {
             let mut now: libc::sigaction = std::mem::zeroed();
-            let read = libc::sigaction(signal, std::ptr::null(), &mut now) == 0;
+            let read = libc::sigaction(signal, ptr::null(), &mut now) == 0;
             if read && now.sa_sigaction == end as extern "C" fn(libc::c_int) as usize {
                 now.sa_sigaction = end_soon as extern "C" fn(libc::c_int) as usize;
                 now.sa_flags = libc::SA_RESETHAND | libc::SA_RESTART;
-                libc::sigaction(signal, &now, std::ptr::null_mut());
+                libc::sigaction(signal, &now, ptr::null_mut());
             }
         }
     }
@@ -155,9 +174,14 @@ pub fn forget() {
     ENDED.store(false, Ordering::Relaxed);
 }
 
-/// What becomes readable with a signal.
+/// What becomes readable with a signal that asks for the end.
 pub fn descriptor() -> Option<RawFd> {
     Some(DESCRIPTOR.load(Ordering::Relaxed)).filter(|&fd| fd >= 0)
+}
+
+/// What is readable while signals are noted for a script.
+pub fn noted() -> Option<RawFd> {
+    Some(NOTED.load(Ordering::Relaxed)).filter(|&fd| fd >= 0)
 }
 
 impl Ended {

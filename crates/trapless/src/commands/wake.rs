@@ -19,7 +19,15 @@ impl Wake {
     pub(super) fn new() -> Self {
         let mut wake = Self::default();
         wake.on(signals::descriptor());
+        wake.on_noted();
         wake
+    }
+
+    /// Wakes when a signal is noted for a script, if any is.
+    pub(super) fn on_noted(&mut self) {
+        if let Some(noted) = signals::noted() {
+            self.on(Some(noted));
+        }
     }
 
     /// Wakes when `descriptor` becomes readable.

@@ -143,7 +143,7 @@ fn counting_in_a_map_is_one_addition() {
     is(
         "uprobe:./a:f { @x++; @x += arg0; }",
         "
-        map 0 @x = 8 bytes
+        map 0 @x = 8 bytes, per process
         body 0
           map 0 += 1
           map 0 += arg0
@@ -225,5 +225,31 @@ fn plain_maps_by_thread_or_process_are_each_processs_own() {
         let (compiled, _) = compiled(script, &World::default()).unwrap();
         let sharing = compiled.program.maps[0].sharing;
         assert_eq!(sharing != crate::ir::MapSharing::Shared, expected, "{script}: {sharing:?}");
+    }
+}
+
+#[test]
+fn numbers_that_probes_only_add_to_are_added_up() {
+    use crate::ir::{MapSharing, Readers};
+    for (script, expected) in [
+        ("uprobe:./a:f { @++; }", true),
+        ("uprobe:./a:f { @ += arg0; --@; } interval:s:1 { print(@); clear(@); }", true),
+        ("uprobe:./a:f { @[arg0, str(arg1)] -= 2; } end { for ($kv : @) { print($kv); } zero(@); }", true),
+        ("uprobe:./a:f { @[arg0]++; } interval:s:1 { if (@[1] > 5) { delete(@, 1); } }", true),
+        // Somebody sees what it is.
+        ("uprobe:./a:f { $x = @++; print($x); }", false),
+        ("uprobe:./a:f /@ < 5/ { @++; }", false),
+        ("uprobe:./a:f { @[arg0]++; } uprobe:./a:g { delete(@, arg0); }", false),
+        ("uprobe:./a:f { @[arg0]++; } uprobe:./a:g { print(len(@)); }", false),
+        // It is not only added to.
+        ("uprobe:./a:f { @++; } uprobe:./a:g { @ = 0; }", false),
+        ("uprobe:./a:f { @++; } interval:s:1 { print(@); @ = 0; }", false),
+        ("begin { @ = 100; } uprobe:./a:f { @++; }", false),
+        ("let @ = lruhash(4096); uprobe:./a:f { @[arg0]++; }", false),
+        ("interval:s:1 { @++; }", false),
+    ] {
+        let (compiled, _) = compiled(script, &World::default()).unwrap();
+        let sharing = compiled.program.maps[0].sharing;
+        assert_eq!(sharing == MapSharing::PerProcess(Readers::Sum), expected, "{script}: {sharing:?}");
     }
 }

@@ -171,7 +171,11 @@ fn wait_for(
             keeper.ask_to_end();
             asked = true;
         }
-        let mut wake = if asked { Wake::default() } else { Wake::new() };
+        // What is noted for a script is the keeper's.
+        let mut wake = Wake::default();
+        if !asked {
+            wake.on(signals::descriptor());
+        }
         wake.on(Some(keeper.descriptor().as_raw_fd()));
         if let Some(progress) = &progress {
             wake.on(Some(progress.as_raw_fd()));

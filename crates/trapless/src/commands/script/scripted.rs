@@ -270,7 +270,7 @@ impl CodeFor for Scripted {
         if self.store().may_attach() {
             return Ok(());
         }
-        let text = "the script's maps hold plain values, which one process at a time can have: name one with -p, use keys with tid or pid, or count(), sum() and the like alone";
+        let text = "the script's maps hold plain values, which one process at a time can have: name one with -p, use keys with tid or pid, only add to them (@n++), or use count(), sum() and the like alone";
         Err(Error::Usage(text.to_owned()))
     }
 

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | of plain values | here while nobody is probed; in the shared memory of the process that is; here again when that has gone |
 //! | of plain values that mean something in one process or thread alone | in the shared memory of that process; here what those have left who have gone, where anybody reads it |
+//! | of plain numbers that probed processes only add to | the same, added up when it is read |
 //! | of aggregations | what was added here, what those have left who have gone, and what lies in the memory of all who are probed, put together when it is read |
 //!
 //! Aggregations that each thread has for itself nobody takes away from a thread. What is cleared of them is *set aside*, and taken off from
@@ -118,6 +119,11 @@ impl Store {
                     let lost = entries.iter().filter(|(key, value)| !self.own.set(map, key, value)).count();
                     *self.dropped.entry(map).or_default() += lost as u64;
                 }
+                Kept::Each(Readers::Sum) => {
+                    let mut add = |(key, value): (&Vec<u8>, &Vec<u8>)| self.own.add(map, key, number(value));
+                    let lost = entries.iter().filter(|entry| add(*entry).is_none()).count();
+                    *self.dropped.entry(map).or_default() += lost as u64;
+                }
                 Kept::Put(aggregation) => {
                     put_together(aggregation, self.left.entry(map).or_default(), entries)
                 }
@@ -171,8 +177,8 @@ impl Store {
     fn is_here(&self, map: MapId) -> bool {
         match self.kept(map) {
             Kept::One => self.attached.is_empty(),
+            Kept::Each(Readers::Sum) | Kept::Put(_) => false,
             Kept::Each(_) => true,
-            Kept::Put(_) => false,
         }
     }
 
@@ -180,6 +186,16 @@ impl Store {
     fn gathered(&self, map: MapId) -> Entries {
         let mut all: Entries = self.own.clone().entries(map, self.value_size(map)).into_iter().collect();
         self.views().for_each(|view| all.extend(view.entries(map)));
+        all
+    }
+
+    /// What all processes have added to numbers, with those that have gone.
+    fn added_up(&self, map: MapId) -> Entries {
+        let mut all: Entries = self.own.clone().entries(map, self.value_size(map)).into_iter().collect();
+        for (key, value) in self.views().flat_map(|view| view.entries(map)) {
+            let sum = all.get(&key).map_or(0, |there| number(there)).wrapping_add(number(&value));
+            all.insert(key, sum.to_le_bytes().to_vec());
+        }
         all
     }
 
@@ -250,6 +266,11 @@ fn put_together(aggregation: Aggregation, all: &mut Entries, more: Entries) {
     }
 }
 
+/// A number of eight bytes.
+fn number(bytes: &[u8]) -> u64 {
+    bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}
+
 /// Takes off what was set aside.
 fn take_off(aggregation: Aggregation, from: &mut [u8], what: &[u8]) {
     for (index, (from, what)) in from.chunks_exact_mut(8).zip(what.chunks_exact(8)).enumerate() {
@@ -272,6 +293,7 @@ impl Maps for Store {
     fn load(&mut self, map: MapId, key: &[u8], into: &mut [u8]) -> bool {
         let found = match (self.kept(map), self.home()) {
             (Kept::Put(aggregation), _) => self.aggregated(map, aggregation).remove(key),
+            (Kept::Each(Readers::Sum), _) => self.added_up(map).remove(key),
             (Kept::One, Some(home)) => home.load(map, key),
             (Kept::Each(_), _) => self.views().find_map(|view| view.load(map, key)),
             (Kept::One, None) => None,
@@ -320,6 +342,7 @@ impl Maps for Store {
     fn has(&mut self, map: MapId, key: &[u8]) -> bool {
         match (self.kept(map), self.home()) {
             (Kept::Put(aggregation), _) => self.aggregated(map, aggregation).contains_key(key),
+            (Kept::Each(Readers::Sum), _) => self.added_up(map).contains_key(key),
             (Kept::Each(_), _) => self.gathered(map).contains_key(key),
             (Kept::One, Some(home)) => home.load(map, key).is_some(),
             (Kept::One, None) => self.own.has(map, key),
@@ -368,6 +391,7 @@ impl Maps for Store {
     fn entries(&mut self, map: MapId, _size: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
         match (self.kept(map), self.home()) {
             (Kept::Put(aggregation), _) => self.aggregated(map, aggregation).into_iter().collect(),
+            (Kept::Each(Readers::Sum), _) => self.added_up(map).into_iter().collect(),
             (Kept::Each(_), _) => self.gathered(map).into_iter().collect(),
             (Kept::One, Some(home)) => home.entries(map).into_iter().collect(),
             (Kept::One, None) => self.own.entries(map, self.value_size(map)),

@@ -246,6 +246,7 @@ impl Follower<'_> {
         for descriptor in self.task.parent.descriptors() {
             wake.on(Some(descriptor.as_raw_fd()));
         }
+        wake.on_noted();
         wake.sleep(until);
     }
 
