@@ -52,22 +52,35 @@ pub(super) fn leave_if_constant(e: &mut Emit<'_>, stretch: Stretch, there: Block
     stretch.leave_if_in(e, constant, there);
 }
 
-/// The stacks that stay mapped while a thread runs.
-pub(super) struct Stacks {
-    /// The thread's id, in 32 bits and in 64.
-    tids: [Value; 2],
-    own: [Own; 2],
-    strange_at: At,
-}
+/// The stacks that stay mapped while the thread with this id runs. What there is to know of them is loaded anew each time: values that are kept
+/// would take memory of the frame.
+#[derive(Clone, Copy)]
+pub(super) struct Stacks(Value);
 
 /// One of them.
-struct Own {
-    /// Where the first page that has to be asked for ends.
-    floor: Value,
-    /// Where the stack ends.
-    end: Value,
-    /// How far down it is known.
-    known_at: At,
+#[derive(Clone, Copy, PartialEq)]
+enum Own {
+    /// The first thread's.
+    First,
+    /// That below the thread's control block.
+    BelowBlock,
+}
+
+impl Own {
+    /// Where it is noted how far down it is known.
+    fn known_at(self, e: &mut Emit<'_>) -> At {
+        e.address(part(if self == Own::First { THREAD_MAIN_STACK } else { THREAD_STACK }))
+    }
+}
+
+/// What is at an offset of the thread's part.
+fn part(offset: u32) -> Base {
+    Base::Block(SCRIPT_BLOCK + offset)
+}
+
+fn word(e: &mut Emit<'_>, base: Base) -> Value {
+    let at = e.address(base);
+    e.load(at)
 }
 
 /// How pages are asked for.
@@ -76,46 +89,53 @@ pub(super) struct Asking {
     pub(super) system: u16,
     /// [`READ_WORDS`] bytes.
     pub(super) words: At,
-    /// 17 bytes for each page that is asked for at once.
-    pub(super) room: Value,
-    /// How many these are.
-    pub(super) most: i64,
+    /// How many pages at once, where there is memory for that.
+    pub(super) room: Room,
     /// How often it may be asked.
     pub(super) patience: Variable,
+}
+
+/// How many pages are asked for at once.
+#[derive(Clone, Copy)]
+pub(super) enum Room {
+    /// So many, with 17 bytes for each of them at this address.
+    For(i64, Value),
+    /// One, with a word of memory.
+    ForOne(At),
 }
 
 impl Stacks {
     /// Those of the thread with this id, for code of its own. Where there are none it goes to `none`.
     pub(super) fn of_thread(e: &mut Emit<'_>, tid: Value, none: Block) -> Self {
-        let part = |offset: u32| Base::Block(SCRIPT_BLOCK + offset);
-        let word = |e: &mut Emit<'_>, base: Base| {
-            let at = e.address(base);
-            e.load(at)
-        };
         let goroutines = word(e, Base::Shared(SCRIPT_GOROUTINES.into()));
         e.leave_if(goroutines, none);
-        let short = e.b.ins().ireduce(I32, tid);
-        let long = e.b.ins().uextend(I64, short);
-        let main_end = word(e, Base::Shared(SCRIPT_STACK_END.into()));
-        let leader = word(e, Base::Shared(SCRIPT_LEADER.into()));
-        let (owner, zero) = (word(e, Base::Block(BLOCK_OWNER)), e.int(0));
-        let is_leader = e.is(IntCC::Equal, leader, long);
-        let owner = e.b.ins().select(is_leader, zero, owner);
-        let owner_page = e.b.ins().band_imm_s(owner, -PAGE);
-        Self {
-            tids: [short, long],
-            own: [
-                Own { floor: main_end, end: main_end, known_at: e.address(part(THREAD_MAIN_STACK)) },
-                Own { floor: owner_page, end: owner, known_at: e.address(part(THREAD_STACK)) },
-            ],
-            strange_at: e.address(part(THREAD_STRANGE)),
+        Self(tid)
+    }
+
+    /// The thread's id.
+    fn tid(self, e: &mut Emit<'_>) -> Value {
+        let short = e.b.ins().ireduce(I32, self.0);
+        e.b.ins().uextend(I64, short)
+    }
+
+    /// Where the first page of a stack that has to be asked for ends, and where the stack does.
+    fn bounds(self, e: &mut Emit<'_>, own: Own) -> (Value, Value) {
+        if own == Own::First {
+            let end = word(e, Base::Shared(SCRIPT_STACK_END.into()));
+            return (end, end);
         }
+        let (leader, owner) =
+            (word(e, Base::Shared(SCRIPT_LEADER.into())), word(e, Base::Block(BLOCK_OWNER)));
+        let (tid, zero) = (self.tid(e), e.int(0));
+        let is_leader = e.is(IntCC::Equal, leader, tid);
+        let owner = e.b.ins().select(is_leader, zero, owner);
+        (e.b.ins().band_imm_s(owner, -PAGE), owner)
     }
 
     /// Gives `see` each of the stacks as far as it is known: where that begins, and its size. Where that does not leave, and the address lies in
     /// what is in use of the stack, from `sp` on, it is asked whether its pages down to there can be read.
     pub(super) fn each(
-        &self,
+        self,
         e: &mut Emit<'_>,
         (address, sp): (Value, Value),
         asking: &Asking,
@@ -123,49 +143,43 @@ impl Stacks {
     ) {
         let again = e.block();
         e.go_on(again);
-        for own in &self.own {
-            let (pages, low) = self.known(e, own);
-            let size = e.b.ins().isub(own.end, low);
+        for own in [Own::First, Own::BelowBlock] {
+            let (low, end) = self.known(e, own);
+            let size = e.b.ins().isub(end, low);
             see(e, [low, size]);
             let next = e.block();
             let is_unused = e.is(IntCC::UnsignedLessThan, address, sp);
             e.leave_if(is_unused, next);
-            self.ask(e, own, address, [pages, low], asking, [again, next]);
+            self.ask(e, own, address, asking, [again, next]);
             e.b.switch_to_block(next);
         }
     }
 
-    /// How many pages of a stack are known, and where they begin.
-    fn known(&self, e: &mut Emit<'_>, own: &Own) -> (Value, Value) {
-        let known = e.load(own.known_at);
-        let whose = e.b.ins().ireduce(I32, known);
-        let is_ours = e.is(IntCC::Equal, whose, self.tids[0]);
+    /// Where the known pages of a stack begin, and where the stack ends.
+    fn known(self, e: &mut Emit<'_>, own: Own) -> (Value, Value) {
+        let (floor, end) = self.bounds(e, own);
+        let at = own.known_at(e);
+        let (known, tid) = (e.load(at), self.tid(e));
+        let whose = e.b.ins().band_imm_s(known, i64::from(u32::MAX));
+        let is_ours = e.is(IntCC::Equal, whose, tid);
         let (pages, zero) = (e.b.ins().ushr_imm_s(known, 32), e.int(0));
         let pages = e.b.ins().select(is_ours, pages, zero);
         let depth = e.b.ins().ishl_imm_s(pages, 12);
-        (pages, e.b.ins().isub(own.floor, depth))
+        (e.b.ins().isub(floor, depth), end)
     }
 
     /// Asks for pages of a stack below the known ones, and goes to `again` if some can be read, to `next` if not.
-    fn ask(
-        &self,
-        e: &mut Emit<'_>,
-        own: &Own,
-        address: Value,
-        [pages, low]: [Value; 2],
-        asking: &Asking,
-        [again, next]: [Block; 2],
-    ) {
-        let (tid, words, room) = (self.tids[1], asking.words, asking.room);
+    fn ask(self, e: &mut Emit<'_>, own: Own, address: Value, asking: &Asking, [again, next]: [Block; 2]) {
+        let ((low, _), words) = (self.known(e, own), asking.words);
         let above = e.b.ins().isub(low, address);
         let above = e.b.ins().iadd_imm_s(above, -1);
         let is_far = e.is_imm(IntCC::UnsignedGreaterThanOrEqual, above, FAR - PAGE);
         e.leave_if(is_far, next);
         let page = e.b.ins().ushr_imm_s(address, 12);
-        let strange = e.load(self.strange_at);
+        let strange = word(e, part(THREAD_STRANGE));
         let is_strange = e.is(IntCC::Equal, strange, page);
         e.leave_if(is_strange, next);
-        let left = e.b.use_var(asking.patience);
+        let (tid, left) = (self.tid(e), e.b.use_var(asking.patience));
         for needed in [tid, left] {
             let is_none = e.is_imm(IntCC::Equal, needed, 0);
             e.leave_if(is_none, next);
@@ -173,31 +187,51 @@ impl Stacks {
         let left = e.b.ins().iadd_imm_s(left, -1);
         e.b.def_var(asking.patience, left);
         // A byte of each page from the known ones down to the address.
-        let bottom = e.b.ins().band_imm_s(address, -PAGE);
-        let wanted = e.b.ins().isub(low, bottom);
-        let (wanted, most) = (e.b.ins().ushr_imm_s(wanted, 12), e.int(asking.most));
-        let wanted = e.b.ins().umin(wanted, most);
-        let end = e.b.ins().ishl_imm_s(wanted, 4);
         let one = e.int(1);
-        let at = e.set_new(low);
-        e.each(end, 16, |e, index, _| {
-            let page = e.b.use_var(at);
-            let page = e.b.ins().iadd_imm_s(page, -PAGE);
-            e.b.def_var(at, page);
-            let entry = e.b.ins().iadd(room, index);
-            e.store(page, At(entry, 0));
-            e.store(one, At(entry, 8));
-        });
-        let bytes = e.b.ins().iadd_imm_s(room, asking.most * 16);
-        let read = read(e, asking.system, words, tid, [bytes, wanted], (room, wanted));
+        let (read, wanted) = match asking.room {
+            Room::ForOne(byte) => {
+                let next = e.b.ins().iadd_imm_s(low, -PAGE);
+                e.store(next, words.plus(16));
+                e.store(one, words.plus(24));
+                let (byte, from) = (e.pointer(byte), e.pointer(words.plus(16)));
+                (read(e, asking.system, words, tid, [byte, one], (from, one)), one)
+            }
+            Room::For(most, room) => {
+                let bottom = e.b.ins().band_imm_s(address, -PAGE);
+                let wanted = e.b.ins().isub(low, bottom);
+                let (wanted, all) = (e.b.ins().ushr_imm_s(wanted, 12), e.int(most));
+                let wanted = e.b.ins().umin(wanted, all);
+                let end = e.b.ins().ishl_imm_s(wanted, 4);
+                let at = e.set_new(low);
+                e.each(end, 16, |e, index, _| {
+                    let page = e.b.use_var(at);
+                    let page = e.b.ins().iadd_imm_s(page, -PAGE);
+                    e.b.def_var(at, page);
+                    let entry = e.b.ins().iadd(room, index);
+                    e.store(page, At(entry, 0));
+                    e.store(one, At(entry, 8));
+                });
+                let bytes = e.b.ins().iadd_imm_s(room, most * 16);
+                (read(e, asking.system, words, tid, [bytes, wanted], (room, wanted)), wanted)
+            }
+        };
         let is_less = e.is(IntCC::SignedLessThan, read, wanted);
-        e.when(is_less, |e| e.store(page, self.strange_at));
+        e.when(is_less, |e| {
+            let strange_at = e.address(part(THREAD_STRANGE));
+            let page = e.b.ins().ushr_imm_s(address, 12);
+            e.store(page, strange_at);
+        });
         let is_none = e.is_imm(IntCC::SignedLessThanOrEqual, read, 0);
         e.leave_if(is_none, next);
-        let pages = e.b.ins().iadd(pages, read);
-        let known = e.b.ins().ishl_imm_s(pages, 32);
+        // From where it was asked: a handler may have noted more meanwhile, and that is not known to go on from here.
+        let (floor, _) = self.bounds(e, own);
+        let before = e.b.ins().isub(floor, low);
+        let before = e.b.ins().ushr_imm_s(before, 12);
+        let pages = e.b.ins().iadd(before, read);
+        let (known, tid) = (e.b.ins().ishl_imm_s(pages, 32), self.tid(e));
         let known = e.b.ins().bor(known, tid);
-        e.store(known, own.known_at);
+        let at = own.known_at(e);
+        e.store(known, at);
         e.jump(again);
     }
 }

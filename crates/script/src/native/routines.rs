@@ -4,7 +4,7 @@ use super::aggregates::{self, Others};
 use super::bytes::byte;
 use super::emit::{At, Base, Emit, Piece, Usage, Workshop};
 use super::layout::MapCode;
-use super::mapped::{self, Asking, PAGE, READ_WORDS, Stacks, Stretch};
+use super::mapped::{self, Asking, PAGE, READ_WORDS, Room, Stacks, Stretch};
 use super::stacks;
 use super::tables::TableCode;
 use super::{Common, Refusal};
@@ -349,9 +349,6 @@ fn on_table(e: &mut Emit<'_>, routine: Routine, map: &MapCode, table: &TableCode
     answer(e, out, 0);
 }
 
-/// So many pages of the thread's own stack are asked for at once: memory for that is in the frame.
-const MOST_PAGES: u32 = 8;
-
 /// Reads foreign memory in pieces that end at page borders, up to the first that cannot be read: plainly what is [known to be
 /// mapped](super::mapped), else by a system call, which fails where a fault would be.
 fn read_memory(e: &mut Emit<'_>, system: u16, unread: Base, arguments: [Value; 4]) -> Value {
@@ -359,8 +356,8 @@ fn read_memory(e: &mut Emit<'_>, system: u16, unread: Base, arguments: [Value; 4
     let zero = e.int(0);
     let done = e.set_new(zero);
     let [again, plainly, by_call, unknown, over, got_some] = [(); 6].map(|()| e.block());
-    let (words, room) = (e.slot(READ_WORDS), e.slot(17 * MOST_PAGES));
-    let (words, room, sp) = (words, e.pointer(room), e.pointer(words));
+    let (words, byte) = (e.slot(READ_WORDS), e.slot(8));
+    let sp = e.pointer(words);
     let patience = e.int(1);
     let patience = e.set_new(patience);
     let got = e.set_new(zero);
@@ -381,7 +378,7 @@ fn read_memory(e: &mut Emit<'_>, system: u16, unread: Base, arguments: [Value; 4
     let piece = Stretch { start: address, size };
     mapped::leave_if_constant(e, piece, plainly);
     let stacks = Stacks::of_thread(e, tid, by_call);
-    let asking = Asking { system, words, room, most: MOST_PAGES.into(), patience };
+    let asking = Asking { system, words, room: Room::ForOne(byte), patience };
     stacks.each(e, (address, sp), &asking, |e, stack| piece.leave_if_in(e, stack, plainly));
     e.go_on(by_call);
     let short_tid = e.b.ins().ireduce(I32, tid);

@@ -1,7 +1,7 @@
 //! Windows: where words of stacks can be loaded plainly, and how the next one is opened.
 
 use super::super::emit::{At, Base, Emit};
-use super::super::mapped::{Asking, PAGE, READ_WORDS, Stacks, read};
+use super::super::mapped::{Asking, PAGE, READ_WORDS, Room, Stacks, read};
 use super::{CONTEXT_BYTES, CONTEXT_HIT, CONTEXT_ROOM, leave_unless};
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I32, I64};
@@ -29,7 +29,7 @@ pub(in crate::native) fn fetch(e: &mut Emit<'_>, system: u16, arguments: &[Value
     let patience = e.int(3);
     let patience = e.set_new(patience);
     let stacks = Stacks::of_thread(e, tid, others);
-    let asking = Asking { system, words, room: window, most: MOST_PAGES, patience };
+    let asking = Asking { system, words, room: Room::For(MOST_PAGES, window), patience };
     stacks.each(e, (address, hit), &asking, |e, [low, size]| {
         let room = room(e, size);
         open_if_inside(e, context, address, [low, room, low]);
