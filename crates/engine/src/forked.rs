@@ -23,8 +23,8 @@ use std::time::Instant;
 use trapless_isa::detour::BLOCK_ORIGIN;
 use trapless_process::{Process, RemoteAddr, Stopped, Tid};
 use trapless_wire::{
-    Arena, JournalSite, JournalSizes, REGION_NAME, RawPlace, SCRIPT_PARENT, SCRIPT_PID, SCRIPT_SEED,
-    SessionState, WordsMut,
+    Arena, JournalSite, JournalSizes, REGION_NAME, RawPlace, SCRIPT_LEADER, SCRIPT_PARENT, SCRIPT_PID,
+    SCRIPT_SEED, SessionState, WordsMut,
 };
 
 impl Session {
@@ -52,7 +52,10 @@ impl Session {
         header.start_time = child.start_time();
         header.sharing_threads = 0;
         let at = RemoteAddr(header.region);
-        let parent = child.status().map_or(0, |status| status.ppid as u64);
+        let status = child.status().ok();
+        let parent = status.as_ref().map_or(0, |status| status.ppid as u64);
+        let leader =
+            status.as_ref().and_then(|status| status.ns_pid.last()).map_or(child.pid().0, |own| *own) as u64;
         let memory = stopped.remote(|remote| {
             let shared = remote.create_shared(REGION_NAME, header.region_size)?;
             let fd = shared.descriptor_in_target();
@@ -67,7 +70,13 @@ impl Session {
                     // It begins as its parent's, but the process is another one, with other random numbers.
                     let seed = script.seed() ^ u64::from(header.pid).wrapping_mul(0x9e37_79b9_7f4a_7c15);
                     let pid = header.pid.into();
-                    for (at, word) in [(SCRIPT_PID, pid), (SCRIPT_PARENT, parent), (SCRIPT_SEED, seed)] {
+                    let words = [
+                        (SCRIPT_PID, pid),
+                        (SCRIPT_PARENT, parent),
+                        (SCRIPT_LEADER, leader),
+                        (SCRIPT_SEED, seed),
+                    ];
+                    for (at, word) in words {
                         region.set_word(header.script + u64::from(at), word);
                     }
                 }

@@ -51,3 +51,18 @@ fn stacks_are_walked_while_what_lies_between_goes_away() {
         }
     }
 }
+
+/// A child's first thread has the control block of the one that forked it, and another number.
+#[test]
+fn of_a_followed_child_nothing_below_the_first_threads_control_block_is_a_stack() {
+    let program = Program::build("between", BETWEEN, &[]);
+    let mut target = program.start(&[]);
+    let before = target.text();
+    let pid = target.pid().to_string();
+    let live = Live::run_with(&["--follow", "-p", &pid], "uprobe:between:probed { @[str(arg0)] = count(); }");
+    does(&mut target, "forked 0");
+    let told = live.end();
+    before.assert_restored(target.pid());
+    assert_eq!(told.value("@[between]"), 10, "{told:?}");
+    assert_eq!(told.value("@[]"), 30, "{told:?}");
+}

@@ -6,7 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <ucontext.h>
+#include <unistd.h>
 
 #define SIZE (1L << 16)
 
@@ -30,6 +32,14 @@ static void coroutine(void) {
     munmap(between, SIZE);
     for (int i = 0; i < 10; i++) probed(between), framed(between + 64);
     swapcontext(&routine, &home);
+}
+
+static void run_coroutine(void) {
+    getcontext(&routine);
+    routine.uc_stack.ss_sp = below;
+    routine.uc_stack.ss_size = SIZE;
+    makecontext(&routine, coroutine, 0);
+    swapcontext(&home, &routine);
 }
 
 static void *thread(void *unused) {
@@ -69,14 +79,15 @@ int main(void) {
             pthread_join(one, NULL);
             thread(NULL);
         }
-        if (!strncmp(line, "coroutine", 9)) {
-            getcontext(&routine);
-            routine.uc_stack.ss_sp = below;
-            routine.uc_stack.ss_size = SIZE;
-            makecontext(&routine, coroutine, 0);
-            swapcontext(&home, &routine);
+        int status = 0;
+        if (!strncmp(line, "coroutine", 9)) run_coroutine();
+        /* The child's first thread has the control block of this one. */
+        if (!strncmp(line, "forked", 6)) {
+            pid_t child = fork();
+            if (!child) run_coroutine(), _exit(0);
+            waitpid(child, &status, 0);
         }
-        printf("done 0\n");
+        printf("done %d\n", status);
         fflush(stdout);
     }
 }
