@@ -66,3 +66,13 @@ fn of_a_followed_child_nothing_below_the_first_threads_control_block_is_a_stack(
     assert_eq!(told.value("@[between]"), 10, "{told:?}");
     assert_eq!(told.value("@[]"), 30, "{told:?}");
 }
+
+#[test]
+fn nothing_below_the_stack_pointer_is_read_plainly() {
+    let program = Program::build("between", BETWEEN, &[]);
+    let mut target = program.start(&[]);
+    let live = Live::run(&target, "uprobe:between:probed { @[str(arg0)] = count(); }");
+    does(&mut target, "guard 0");
+    let told = live.end();
+    assert_eq!([told.value("@[deep]"), told.value("@[]")], [10, 10], "{told:?}");
+}

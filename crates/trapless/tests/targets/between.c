@@ -42,6 +42,23 @@ static void run_coroutine(void) {
     swapcontext(&home, &routine);
 }
 
+/* A stack has been this deep. */
+static __attribute__((noinline)) char *deep(void) {
+    char texts[40000] = "deep", *left = texts;
+    for (int i = 0; i < 10; i++) probed(texts);
+    asm volatile("" : "+r"(left));
+    return left;
+}
+
+/* Takes pages away below the stack pointer that could be read before, as run-time systems do with guards of their own. */
+static void *guard(void *unused) {
+    char *left = deep(), *page = (char *)((long)left & -4096L);
+    mprotect(page, 8192, PROT_NONE);
+    for (int i = 0; i < 10; i++) probed(left);
+    mprotect(page, 8192, PROT_READ | PROT_WRITE);
+    return unused;
+}
+
 static void *thread(void *unused) {
     char far[40000] = "far up", near[16] = "near by";
     for (int i = 0; i < 10; i++) probed(far), probed(near);
@@ -80,6 +97,11 @@ int main(void) {
             thread(NULL);
         }
         int status = 0;
+        if (!strncmp(line, "guard", 5)) {
+            pthread_t one;
+            pthread_create(&one, NULL, guard, NULL);
+            pthread_join(one, NULL);
+        }
         if (!strncmp(line, "coroutine", 9)) run_coroutine();
         /* The child's first thread has the control block of this one. */
         if (!strncmp(line, "forked", 6)) {
