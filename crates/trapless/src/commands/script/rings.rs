@@ -133,20 +133,26 @@ pub(in crate::commands) struct Losses {
     pub unread: u64,
     pub without_block: u64,
     pub in_children: u64,
+    /// Hits that were counted where nobody can tell a forked child's threads from the process's.
+    pub of_anybody: u64,
 }
 
 impl Losses {
-    /// Those in the memory of a process. `bits`: log2 of the size of a ring; `maps`: where those lie in which children may have counted.
+    /// Those in the memory of a process. `bits`: log2 of the size of a ring; `maps`: where those lie in which detours may have counted by
+    /// themselves.
     pub fn of(memory: &ScriptMemory, bits: u32, maps: &[MapPlace]) -> Self {
         let region = memory.region();
         let sum =
             |offset: u32| memory.blocks().map(|block| region.word(block.start + u64::from(offset))).sum();
         let unrun = memory.unrun();
-        let counters = maps.iter().filter_map(|map| match map {
-            MapPlace::PerThread(at, MapKind::Words(1)) => Some(u64::from(at + 8)),
-            _ => None,
-        });
+        let counters = || {
+            maps.iter().filter_map(|map| match map {
+                MapPlace::PerThread(at, MapKind::Words(1)) => Some(u64::from(at + 8)),
+                _ => None,
+            })
+        };
         let counted = |at: u64| memory.children().map(move |block| region.word(block.start + at));
+        let overflow = memory.overflow().start;
         Self {
             messages: memory.blocks().map(|block| MessageRing { at: block.start, bits }.lost(region)).sum(),
             out_of_fuel: sum(THREAD_OUT_OF_FUEL),
@@ -154,7 +160,8 @@ impl Losses {
             no_scratch: sum(THREAD_NO_SCRATCH) + unrun.crowded,
             unread: sum(THREAD_UNREAD),
             without_block: unrun.without_block,
-            in_children: counters.flat_map(counted).fold(unrun.in_children, u64::saturating_add),
+            in_children: counters().flat_map(counted).fold(unrun.in_children, u64::saturating_add),
+            of_anybody: counters().fold(0, |sum, at| sum.saturating_add(region.word(overflow + at))),
         }
     }
 
@@ -166,6 +173,7 @@ impl Losses {
         self.unread += more.unread;
         self.without_block += more.without_block;
         self.in_children += more.in_children;
+        self.of_anybody += more.of_anybody;
     }
 
     /// Those that there were, but for messages: how many, and what they are.
@@ -190,6 +198,10 @@ impl Losses {
             (
                 self.in_children,
                 "hits were in forked children, and did not run their probe there: give --follow for those",
+            ),
+            (
+                self.of_anybody,
+                "of the hits that are counted were on threads without memory of their own, and may have been in forked children",
             ),
         ];
         all.into_iter().filter(|(count, _)| *count > 0)
