@@ -24,6 +24,7 @@
 //! the journal tells what to undo, and each patch is harmless by itself: detours are complete before the first
 //! patch is written.
 
+use crate::own_stacks::OwnStacks;
 use crate::{
     Blueprint, EngineError, LeftAlone, Module, Session, admit::Runtime, clock, exits, find_sessions,
     found::find_headers, home::Hosting, mapped::Mapped, reach, region::Region, scan, semaphores, spread,
@@ -106,7 +107,7 @@ impl Blueprint<'_, '_> {
     ) -> Result<Armed, EngineError> {
         let all = find_headers(process)?;
         self.refuse_second_follower(process, &all)?;
-        tids::require(process, stopped, &self.layout)?;
+        tids::require(process, stopped, &self.layout, self.plan.script.is_some())?;
         let memory = self.map(process, stopped, mapped)?;
         if self.plan.sites.iter().any(clock::is_read_by) || self.plan.home.spare().wanted.is_timed() {
             clock::require(process, stopped, RemoteAddr(self.header.threads))?;
@@ -114,7 +115,7 @@ impl Blueprint<'_, '_> {
         let region = Region::map(&memory, self.header.blocks_offset + self.header.block_stride)?;
         region.write(0, bytemuck::bytes_of(&self.header))?;
         if let Some(script) = self.plan.script {
-            script.write(&region, &self.header)?;
+            script.write(&region, &self.header, OwnStacks::of(process, stopped)?)?;
         }
         self.write_all(process, &region)?;
         process.write(RemoteAddr(self.header.threads), &u64::from(self.header.pid).to_le_bytes())?;

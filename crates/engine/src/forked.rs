@@ -12,6 +12,7 @@
 //!    in the old one.
 //! 3. Say that what counts here is no child any more: the origin word, which is wiped, too.
 
+use crate::own_stacks::OwnStacks;
 use crate::{
     EngineError, Script, Session,
     arm::set_state,
@@ -23,7 +24,7 @@ use std::time::Instant;
 use trapless_isa::detour::BLOCK_ORIGIN;
 use trapless_process::{Process, RemoteAddr, Stopped, Tid};
 use trapless_wire::{
-    Arena, JournalSite, JournalSizes, REGION_NAME, RawPlace, SCRIPT_LEADER, SCRIPT_PARENT, SCRIPT_PID,
+    Arena, JournalSite, JournalSizes, REGION_NAME, RawPlace, SCRIPT_BOUNDS, SCRIPT_PARENT, SCRIPT_PID,
     SCRIPT_SEED, SessionState, WordsMut,
 };
 
@@ -54,8 +55,10 @@ impl Session {
         let at = RemoteAddr(header.region);
         let status = child.status().ok();
         let parent = status.as_ref().map_or(0, |status| status.ppid as u64);
-        let leader =
-            status.as_ref().and_then(|status| status.ns_pid.last()).map_or(child.pid().0, |own| *own) as u64;
+        // Its threads are made by the same C library.
+        let bounds =
+            trapless_wire::Words::word(&**self.region(), header.script + u64::from(SCRIPT_BOUNDS)) as i64;
+        let stacks = OwnStacks { bounds, ..OwnStacks::of(child, stopped)? };
         let memory = stopped.remote(|remote| {
             let shared = remote.create_shared(REGION_NAME, header.region_size)?;
             let fd = shared.descriptor_in_target();
@@ -66,16 +69,11 @@ impl Session {
                 parts.into_iter().try_for_each(|(offset, part)| region.write(offset, &part))?;
                 self.copy_schema(&region)?;
                 if let Some(script) = script.filter(|_| header.program != 0) {
-                    script.write(&region, &header)?;
+                    script.write(&region, &header, stacks)?;
                     // It begins as its parent's, but the process is another one, with other random numbers.
                     let seed = script.seed() ^ u64::from(header.pid).wrapping_mul(0x9e37_79b9_7f4a_7c15);
                     let pid = header.pid.into();
-                    let words = [
-                        (SCRIPT_PID, pid),
-                        (SCRIPT_PARENT, parent),
-                        (SCRIPT_LEADER, leader),
-                        (SCRIPT_SEED, seed),
-                    ];
+                    let words = [(SCRIPT_PID, pid), (SCRIPT_PARENT, parent), (SCRIPT_SEED, seed)];
                     for (at, word) in words {
                         region.set_word(header.script + u64::from(at), word);
                     }

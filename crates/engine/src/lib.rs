@@ -32,6 +32,7 @@ mod home;
 mod judge;
 mod kept;
 mod mapped;
+mod own_stacks;
 mod patch;
 mod plan;
 mod reach;

@@ -8,6 +8,7 @@
 //! them is not the engine's business, but for what the shared part begins with.
 
 use crate::frames::Frames;
+use crate::own_stacks::OwnStacks;
 use crate::{EngineError, Interpreter, Region};
 use std::ops::Range;
 use std::sync::Arc;
@@ -54,8 +55,16 @@ impl Script {
     }
 
     /// Writes what the script's shared memory begins with.
-    pub(crate) fn write(&self, region: &Region, header: &Header) -> Result<(), EngineError> {
+    pub(crate) fn write(
+        &self,
+        region: &Region,
+        header: &Header,
+        stacks: OwnStacks,
+    ) -> Result<(), EngineError> {
         region.write(header.script, &self.shared)?;
+        for (at, value) in stacks.words() {
+            region.set_word(header.script + u64::from(at), value);
+        }
         let goroutines = u64::from(header.stacks_size > 0);
         region.set_word(header.script + u64::from(SCRIPT_GOROUTINES), goroutines);
         let Some(Walks { tables: (at, tables) }) = &self.walks else { return Ok(()) };

@@ -76,3 +76,24 @@ fn nothing_below_the_stack_pointer_is_read_plainly() {
     let told = live.end();
     assert_eq!([told.value("@[deep]"), told.value("@[]")], [10, 10], "{told:?}");
 }
+
+/// Whatever a program does with its own memory, it lives.
+#[test]
+fn memory_of_a_threads_own_that_cannot_be_read_is_not() {
+    let program = Program::build("between", BETWEEN, &[]);
+    for (deed, there, missing) in [("bare 0", 10, 30), ("hide 0", 0, 20)] {
+        for what in ["str(arg0)", "ustack(perf)", "ustack"] {
+            let mut target = program.start(&[]);
+            let before = target.text();
+            let script = format!("uprobe:between:probed {{ @[{what}] = count(); @calls = count(); }}");
+            let live = Live::run(&target, &script);
+            does(&mut target, deed);
+            let told = live.end();
+            before.assert_restored(target.pid());
+            assert_eq!(told.value("@calls"), there + missing, "{deed} {what}: {told:?}");
+            if what == "str(arg0)" {
+                assert_eq!(told.value("@[]"), missing, "{deed}: {told:?}");
+            }
+        }
+    }
+}

@@ -54,12 +54,16 @@ pub const SCRIPT_SHADOW_BITS: u32 = 240;
 pub const SCRIPT_ARENAS: u32 = 248;
 /// Shared part: not 0 in a process with Go, whose threads run on stacks that lie anywhere and are given back, and whose thread pointers lead to no stack.
 pub const SCRIPT_GOROUTINES: u32 = 256;
-/// Shared part: where the longest part begins of the program's own file that is mapped for reading and not for writing; 0 where it is not known.
+/// Shared part: where the part of the program's own file begins that is mapped for reading and not for writing, around its entry point; 0 where it is
+/// not known.
 pub const SCRIPT_CONSTANT: u32 = 264;
 /// Shared part: how long that is.
 pub const SCRIPT_CONSTANT_SIZE: u32 = 272;
-/// Shared part: the id of the first thread, as the process itself knows it.
-pub const SCRIPT_LEADER: u32 = 280;
+/// Shared part: where the first thread's stack began when the process was probed. It may reach further down since.
+pub const SCRIPT_STACK_START: u32 = 280;
+/// Shared part: how far behind its thread pointer a thread's control block says where its stack lies, in three words: the lowest address, how long it is, and
+/// how much of that, at its lower end, may not be used. 0 where it is not known; signed.
+pub const SCRIPT_BOUNDS: u32 = 288;
 /// Shared part: addresses of symbols, 8 bytes each.
 pub const SCRIPT_SYMBOLS: u32 = 320;
 
@@ -81,13 +85,8 @@ pub const THREAD_RANDOM: u32 = 48;
 pub const THREAD_TAIL: u32 = 64;
 /// Thread's part: where its ring begins.
 pub const THREAD_RING: u32 = 192;
-/// Thread's part: how many pages below its thread pointer's are its own stack, in the high half, and the thread's id in the low one. It is
-/// one word, since handlers change it, too.
-pub const THREAD_STACK: u32 = 128;
-/// Thread's part: the same of the first thread's stack, below [`SCRIPT_STACK_END`].
-pub const THREAD_MAIN_STACK: u32 = 136;
-/// Thread's part: number of the last page that was found to be on neither.
-pub const THREAD_STRANGE: u32 = 144;
+/// What is said of a thread's stack ([`SCRIPT_BOUNDS`]) is believed if the stack ends no further above the thread pointer than this.
+pub const MOST_ABOVE_POINTER: u64 = 1 << 16;
 
 /// How many levels of scratch a thread has: so deep may signal handlers interrupt each other.
 pub const SCRATCH_LEVELS: u32 = 8;

@@ -36,6 +36,7 @@ const SHARED: u32 = 1;
 /// Numbers of the kernel's system calls.
 pub(super) struct SystemCalls {
     pub(super) process_vm_readv: i64,
+    pub(super) rt_sigprocmask: i64,
     pub(super) prctl: i64,
     pub(super) getpid: i64,
     pub(super) getppid: i64,
@@ -246,6 +247,7 @@ impl Emit<'_> {
         match self.machine {
             Machine::X86_64 => &SystemCalls {
                 process_vm_readv: 310,
+                rt_sigprocmask: 14,
                 prctl: 157,
                 getpid: 39,
                 getppid: 110,
@@ -257,6 +259,7 @@ impl Emit<'_> {
             // What all have that came later.
             _ => &SystemCalls {
                 process_vm_readv: 270,
+                rt_sigprocmask: 135,
                 prctl: 167,
                 getpid: 172,
                 getppid: 173,

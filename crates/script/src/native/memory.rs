@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use trapless_wire::{
     Atomics, Clock, MapKind, MapPlace, SCRIPT_BEGAN, SCRIPT_CGROUP, SCRIPT_CONSTANT, SCRIPT_CONSTANT_SIZE,
-    SCRIPT_GID, SCRIPT_LEADER, SCRIPT_PARENT, SCRIPT_PID, SCRIPT_PROCESSORS, SCRIPT_SEED, SCRIPT_STACK_END,
-    SCRIPT_SYMBOLS, SCRIPT_UID, ScriptLayout, TableView, Words, WordsMut,
+    SCRIPT_GID, SCRIPT_PARENT, SCRIPT_PID, SCRIPT_PROCESSORS, SCRIPT_SEED, SCRIPT_SYMBOLS, SCRIPT_UID,
+    ScriptLayout, TableView, Words, WordsMut,
 };
 
 /// What the script is told of a process.
@@ -32,11 +32,7 @@ pub struct About {
     pub processors: u64,
     /// When the script began, in nanoseconds of [`ClockKind::Boot`].
     pub began: u64,
-    /// The id of its first thread, as it knows that itself.
-    pub leader: u64,
-    /// The end of the first thread's stack; 0 if it is not known.
-    pub stack_end: u64,
-    /// The longest part of its program's file that is mapped for reading and not for writing, one mapping behind the other.
+    /// The part of its program's file around its entry point that is mapped for reading and not for writing, one mapping behind the other.
     pub constant: Range<u64>,
     /// The clocks, by [`ClockKind`].
     pub clocks: Vec<(ClockKind, Clock)>,
@@ -56,8 +52,6 @@ pub fn image(program: &Program, layout: &ScriptLayout, about: &About, maps: &mut
         (SCRIPT_SEED, about.seed),
         (SCRIPT_PROCESSORS, about.processors),
         (SCRIPT_BEGAN, about.began),
-        (SCRIPT_LEADER, about.leader),
-        (SCRIPT_STACK_END, about.stack_end),
         (SCRIPT_CONSTANT, about.constant.start),
         (SCRIPT_CONSTANT_SIZE, about.constant.end.saturating_sub(about.constant.start)),
     ];

@@ -4,7 +4,7 @@ use super::aggregates::{self, Others};
 use super::bytes::byte;
 use super::emit::{At, Base, Emit, Piece, Usage, Workshop};
 use super::layout::MapCode;
-use super::mapped::{self, Asking, PAGE, READ_WORDS, Room, Stacks, Stretch};
+use super::mapped::{self, PAGE, READ_WORDS, Stretch};
 use super::stacks;
 use super::tables::TableCode;
 use super::{Common, Refusal};
@@ -349,17 +349,15 @@ fn on_table(e: &mut Emit<'_>, routine: Routine, map: &MapCode, table: &TableCode
     answer(e, out, 0);
 }
 
-/// Reads foreign memory in pieces that end at page borders, up to the first that cannot be read: plainly what is [known to be
+/// Reads foreign memory in pieces that end at page borders, up to the first that cannot be read: plainly what [stays
 /// mapped](super::mapped), else by a system call, which fails where a fault would be.
 fn read_memory(e: &mut Emit<'_>, system: u16, unread: Base, arguments: [Value; 4]) -> Value {
     let [to, from, length, tid] = arguments;
     let zero = e.int(0);
     let done = e.set_new(zero);
-    let [again, plainly, by_call, unknown, over, got_some] = [(); 6].map(|()| e.block());
-    let (words, byte) = (e.slot(READ_WORDS), e.slot(8));
+    let [again, mapped, plainly, by_call, unknown, over, got_some] = [(); 7].map(|()| e.block());
+    let words = e.slot(READ_WORDS);
     let sp = e.pointer(words);
-    let patience = e.int(1);
-    let patience = e.set_new(patience);
     let got = e.set_new(zero);
     e.go_on(again);
     let so_far = e.b.use_var(done);
@@ -376,10 +374,8 @@ fn read_memory(e: &mut Emit<'_>, system: u16, unread: Base, arguments: [Value; 4
     let size = e.b.ins().umin(left, to_border);
     let target = e.b.ins().iadd(to, so_far);
     let piece = Stretch { start: address, size };
-    mapped::leave_if_constant(e, piece, plainly);
-    let stacks = Stacks::of_thread(e, tid, by_call);
-    let asking = Asking { system, words, room: Room::ForOne(byte), patience };
-    stacks.each(e, (address, sp), &asking, |e, stack| piece.leave_if_in(e, stack, plainly));
+    mapped::leave_if_constant(e, piece, mapped);
+    mapped::each_stack(e, sp, |e, stack| piece.leave_if_in(e, stack, mapped));
     e.go_on(by_call);
     let short_tid = e.b.ins().ireduce(I32, tid);
     let is_unknown = e.b.ins().icmp_imm_s(IntCC::Equal, short_tid, 0);
@@ -392,7 +388,12 @@ fn read_memory(e: &mut Emit<'_>, system: u16, unread: Base, arguments: [Value; 4
     let read = e.b.ins().smax(read, zero);
     e.b.def_var(got, read);
     e.jump(got_some);
-    e.b.switch_to_block(plainly);
+    e.b.switch_to_block(mapped);
+    let apart = e.b.ins().bxor(address, sp);
+    let is_just_written = e.is_imm(IntCC::UnsignedLessThan, apart, PAGE);
+    e.leave_if(is_just_written, plainly);
+    mapped::leave_unless_readable(e, system, words, address, by_call);
+    e.go_on(plainly);
     copy(e, target, address, size);
     e.b.def_var(got, size);
     e.go_on(got_some);

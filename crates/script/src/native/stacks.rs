@@ -8,8 +8,8 @@
 //! Through a *window*, in which words are loaded plainly. Where a word is in none, the routine `Fetch` opens the next one. It is the first
 //! of these that has the word:
 //!
-//! 1. **The thread's own stack**, as far as it is known to be mapped ([`super::mapped`]).
-//! 2. **The page of the stack pointer**, from there on.
+//! 1. **The page of the stack pointer**, from there on.
+//! 2. **A page of the thread's own stack**, which stays mapped ([`super::mapped`]).
 //! 3. **A copy**, made by a system call that fails where a fault would be: all other stacks, such as those of coroutines and signal
 //!    handlers.
 //!

@@ -1,12 +1,13 @@
 //! What is known to be mapped is read plainly, and nothing else is. Whoever has an id that no thread has cannot read by a system call.
 
 use crate::machine::{BLOCK, Hit, Mapping, Ready, SHARED, reads_memory};
+use std::ops::Range;
 use trapless_isa::detour::BLOCK_OWNER;
 use trapless_script::ir::*;
 use trapless_script::native::Moment;
 use trapless_wire::{
-    SCRIPT_CONSTANT, SCRIPT_CONSTANT_SIZE, SCRIPT_GOROUTINES, SCRIPT_LEADER, THREAD_MAIN_STACK, THREAD_STACK,
-    THREAD_STRANGE, Words, WordsMut,
+    SCRIPT_BOUNDS, SCRIPT_CONSTANT, SCRIPT_CONSTANT_SIZE, SCRIPT_GOROUTINES, SCRIPT_STACK_END,
+    SCRIPT_STACK_START, WordsMut,
 };
 
 /// Nobody's.
@@ -56,6 +57,9 @@ fn set_shared(ready: &Ready, at: u32, value: u64) {
 #[test]
 fn what_nobody_writes_of_the_programs_file_is_read_plainly_up_to_its_ends() {
     const PAGES: u64 = 4;
+    if !reads_memory() {
+        return;
+    }
     let mapping = Mapping::new(PAGES * 4096);
     (0..PAGES * 512).for_each(|word| mapping.set_word(8 * word, word + 1));
     let start = mapping.address as u64;
@@ -83,14 +87,19 @@ fn what_nobody_writes_of_the_programs_file_is_read_plainly_up_to_its_ends() {
     ] {
         assert_eq!(read(&ready, from, length, NO_TID), expected, "{:x} {length}", from - start);
     }
+    // The program has taken its rights off a page.
+    mapping.protect(2 * 4096, 4096, libc::PROT_NONE);
+    assert_eq!(read(&ready, start + 4096, 16, NO_TID), [1, 513, 514, 0]);
+    assert_eq!(read(&ready, start + 2 * 4096, 8, NO_TID), [0; 4]);
+    assert_eq!(read(&ready, start + 2 * 4096 - 8, 16, NO_TID), [0, 1024, 0, 0]);
+    mapping.protect(2 * 4096, 4096, libc::PROT_READ);
+    assert_eq!(read(&ready, start + 2 * 4096 - 8, 16, NO_TID), [1, 1024, 1025, 0]);
     // What is not known is read by the kernel.
-    if reads_memory() {
-        assert_eq!(read(&ready, end - 8, 16, Hit::default().tid), [1, 1536, 1537, 0]);
-    }
+    assert_eq!(read(&ready, end - 8, 16, Hit::default().tid), [1, 1536, 1537, 0]);
 }
 
-/// The end of this thread's stack.
-fn stack_end() -> u64 {
+/// This thread's stack.
+fn own_stack() -> Range<u64> {
     // SAFETY: attributes of the thread that runs, which are written before they are read, and given back.
     unsafe {
         let mut attributes = std::mem::zeroed();
@@ -98,64 +107,90 @@ fn stack_end() -> u64 {
         let (mut low, mut size) = (std::ptr::null_mut(), 0);
         assert_eq!(libc::pthread_attr_getstack(&attributes, &mut low, &mut size), 0);
         libc::pthread_attr_destroy(&mut attributes);
-        low as u64 + size as u64
+        low as u64..low as u64 + size as u64
     }
 }
 
 #[test]
-fn of_a_threads_own_stack_what_is_in_use_is_read_plainly() {
+fn what_is_in_use_of_a_threads_own_stack_is_read_plainly() {
+    // What a control block says: at this distance from the thread pointer.
+    const BOUNDS: u64 = 24;
     if !reads_memory() {
         return;
     }
-    // Of a size of its own, on a thread of its own.
     let own = std::thread::Builder::new().stack_size(2 << 20).spawn(|| {
         const WORDS: usize = 40 * 512;
         let words: [u64; WORDS] = std::array::from_fn(|word| word as u64);
         let at = |word: usize| std::ptr::from_ref(&std::hint::black_box(&words)[word]) as u64;
-        let (ready, tid) = (ready(), Hit::default().tid);
-        let (part, owner) = (ready.part(0), stack_end() - 256);
-        let owner_at = part - u64::from(BLOCK) + u64::from(BLOCK_OWNER);
-        ready.region.set_word(owner_at, owner);
-        let known = || ready.region.word(part + u64::from(THREAD_STACK));
-        let forget = || {
-            for at in [THREAD_STACK, THREAD_MAIN_STACK, THREAD_STRANGE] {
-                ready.region.set_word(part + u64::from(at), 0);
+        let (ready, stack) = (ready(), own_stack());
+        let control = Mapping::new(4096);
+        let owner_at = ready.part(0) - u64::from(BLOCK) + u64::from(BLOCK_OWNER);
+        // The block is elsewhere here, so that it can say what it likes. The stack ends at the thread pointer.
+        let owner = control.address as u64;
+        let tell = |owner: u64, first: Range<u64>, offset: u64| {
+            ready.region.set_word(owner_at, owner);
+            for (at, word) in [
+                (SCRIPT_STACK_START, first.start),
+                (SCRIPT_STACK_END, first.end),
+                (SCRIPT_BOUNDS, offset.wrapping_sub(owner)),
+            ] {
+                set_shared(&ready, at, if offset == 0 && at == SCRIPT_BOUNDS { 0 } else { word });
             }
         };
+        let bounds = |low: u64, size: u64, guard: u64| {
+            (0..)
+                .zip([low, size, guard])
+                .for_each(|(word, value)| control.set_word(BOUNDS + 8 * word, value));
+        };
+        let is_read = |from: u64, length: u64| match read(&ready, from, length, NO_TID) {
+            [1, ..] => true,
+            [0, ..] => false,
+            told => panic!("{told:?}"),
+        };
         let expected = |word: usize| [1, word as u64, word as u64 + 1, 0];
-        // It is asked bit by bit, and until then the kernel reads.
-        let first = 3;
-        let depth = |address: u64| (owner & !4095).saturating_sub(address & !4095) >> 12;
-        let mut reads = 0;
-        while known() >> 32 < depth(at(first)) {
-            assert_eq!(read(&ready, at(first), 16, tid), expected(first));
-            reads += 1;
-            assert!(reads < 60, "{:x}", known());
-        }
-        assert!(reads > 2);
-        assert_eq!(known(), depth(at(first)) << 32 | tid, "no further than it was asked for");
-        // What is not in use is not asked for, whatever lies there.
-        let before = known();
-        read(&ready, at(0) - (800 << 10), 8, tid);
-        assert_eq!(known(), before);
-        // What is known is read without the kernel.
-        assert_eq!(read(&ready, at(first), 16, NO_TID), [0; 4], "of another thread");
-        ready.region.set_word(part + u64::from(THREAD_STACK), before & !0xffff_ffff | NO_TID);
-        for word in [first, 600, 20_000] {
+        let size = stack.end - stack.start;
+        let thread_pointer = stack.end - 256;
+        let none = || 0..0;
+        // Nothing is known.
+        tell(thread_pointer, none(), 0);
+        assert!(!is_read(at(3), 16));
+        // The first thread's.
+        tell(0, stack.clone(), 0);
+        for word in [3, 600, 20_000] {
             assert_eq!(read(&ready, at(word), 16, NO_TID), expected(word));
         }
-        assert_eq!(read(&ready, at(first), 8192, NO_TID), expected(first));
-        assert_eq!(read(&ready, owner - 8, 16, NO_TID)[0], 0, "it ends there");
-        assert_eq!(read(&ready, at(first) & !4095, 8, NO_TID)[0], 1);
-        assert_eq!(read(&ready, (at(first) & !4095) - 1, 1, NO_TID), [0; 4], "it begins there");
-        // The first thread's control block lies on no stack, and goroutines move theirs.
-        for (what, value) in [(SCRIPT_LEADER, tid), (SCRIPT_GOROUTINES, 1)] {
-            forget();
-            set_shared(&ready, what, value);
-            assert_eq!(read(&ready, at(600), 16, tid), expected(600));
-            assert_eq!(known(), 0);
-            set_shared(&ready, what, 0);
+        assert_eq!(read(&ready, at(3), 8192, NO_TID), expected(3));
+        assert!(is_read(stack.end - 8, 8) && !is_read(stack.end - 8, 16));
+        assert!(!is_read(at(0) - (800 << 10), 8), "below the stack pointer, whatever was there");
+        // Of a stack that the thread is not on, nothing: it began higher up, or lies elsewhere.
+        tell(0, at(0) + 4096..stack.end, 0);
+        assert!(!is_read(at(WORDS - 1), 8));
+        tell(0, stack.start - size..stack.start, 0);
+        assert!(!is_read(at(3), 16) && !is_read(stack.start - 16, 8));
+        // As the control block says.
+        tell(thread_pointer, none(), owner + BOUNDS);
+        for (low, size, guard, expected) in [
+            (stack.start, size, 0, true),
+            (stack.start, size, 4096, true),
+            (stack.start, size + 0xf000, 4096, true),
+            (stack.start, size + 0x1_0000, 4096, false),
+            (0, size, 4096, false),
+            (0, thread_pointer + 4096, 0, false),
+            (stack.start, size - 4096, 0, false),
+            (stack.start, size, size, false),
+            (stack.start, size, u64::MAX, false),
+            (at(0), stack.end - at(0), 0, false),
+            (stack.start, size, at(0) - stack.start, false),
+            (stack.end, 4096, 0, false),
+        ] {
+            bounds(low, size, guard);
+            assert_eq!(is_read(at(WORDS - 2), 16), expected, "{low:x} {size:x} {guard:x}");
         }
+        bounds(stack.start, size, 4096);
+        assert!(is_read(thread_pointer - 8, 8) && !is_read(thread_pointer - 8, 16), "it ends there");
+        // Goroutines move their stacks.
+        set_shared(&ready, SCRIPT_GOROUTINES, 1);
+        assert!(!is_read(at(600), 16));
     });
     own.unwrap().join().unwrap();
 }

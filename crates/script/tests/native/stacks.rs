@@ -249,7 +249,7 @@ fn random_stacks_are_walked_as_the_reference_does() {
                 let ready = ready(limit, by, moment, area.bytes());
                 // A thread whose stack this is, or somebody else's.
                 if limit < 127 || random(&mut seed).is_multiple_of(2) {
-                    own(&ready, stack.end() - 40);
+                    own(&ready, &stack.mapping, stack.end() - 40);
                 }
                 for turn in 0..40 {
                     let area = self::area(&mut seed);
@@ -299,10 +299,21 @@ fn damaged_areas_and_stacks_do_no_harm() {
     }
 }
 
-/// Makes this the thread pointer of the thread.
-fn own(ready: &Ready, thread_pointer: u64) {
+/// Makes this the thread pointer of the thread, whose control block says that its stack begins in `mapping`. 0: nothing is known of it.
+fn own(ready: &Ready, mapping: &Mapping, thread_pointer: u64) {
+    const BOUNDS: u64 = 16;
     let block = ready.block(0) - ready.region.address as u64;
     ready.region.set_word(block, thread_pointer);
+    ready.region.set_word(
+        SHARED + u64::from(trapless_wire::SCRIPT_BOUNDS),
+        if thread_pointer == 0 { 0 } else { BOUNDS },
+    );
+    if thread_pointer != 0 {
+        let start = mapping.address as u64;
+        for (word, value) in (0..).zip([start, mapping.size as u64, 0]) {
+            mapping.set_word(thread_pointer + BOUNDS - start + 8 * word, value);
+        }
+    }
 }
 
 /// A stack of so many frames, so far apart, from `sp` on: each calls from another place of three files. Nothing keeps frame pointers.
@@ -346,7 +357,7 @@ fn stacks_are_whole_wherever_they_lie_and_end_where_memory_does() {
     ] {
         let (area, hit) = calls(&stack, sp, count, apart);
         let ready = ready(127, StackWalk::Tables, Moment::Entry, area.bytes());
-        own(&ready, thread_pointer);
+        own(&ready, &stack.mapping, thread_pointer);
         let tables = Tables::new(area.bytes()).unwrap();
         let all = expected(&tables, &hit, &stack, Place::Entry, Method::Rows, 127);
         assert_eq!(all.len() as u64, count + 1);
@@ -356,24 +367,14 @@ fn stacks_are_whole_wherever_they_lie_and_end_where_memory_does() {
         if count * apart > 3 * 4096 {
             let gone = (sp / 4096 + 2) * 4096 - stack.mapping.address as u64;
             stack.mapping.protect(gone as usize, 4096, libc::PROT_NONE);
-            own(&ready, if thread_pointer == 0 { 0 } else { thread_pointer - 8 });
-            forget_own(&ready);
             let found = walked(&ready, &hit);
             assert!(all.starts_with(&found) && found.len() > 1 && found.len() < all.len(), "{}", found.len());
             stack.mapping.protect(gone as usize, 4096, libc::PROT_READ | libc::PROT_WRITE);
         }
         // A thread whose id nobody knows: the stack pointer's page is all that can be read.
-        forget_own(&ready);
+        own(&ready, &stack.mapping, 0);
         let found = walked(&ready, &Hit { tid: 0, ..hit });
         assert!(all.starts_with(&found) && !found.is_empty());
-    }
-}
-
-/// What is known of the thread's own stack.
-fn forget_own(ready: &Ready) {
-    let part = ready.part(0);
-    for at in [trapless_wire::THREAD_STACK, trapless_wire::THREAD_MAIN_STACK, trapless_wire::THREAD_STRANGE] {
-        ready.region.set_word(part + u64::from(at), 0);
     }
 }
 
@@ -450,7 +451,7 @@ fn what_a_stack_costs() {
     ] {
         let (area, hit) = calls(&stack, sp, 20, 96);
         let ready = ready(127, StackWalk::Tables, Moment::Entry, area.bytes());
-        own(&ready, owner);
+        own(&ready, &stack.mapping, owner);
         let (extras, count) = ready.extras(0, &hit);
         let mut best = f64::MAX;
         for _ in 0..300 {

@@ -59,6 +59,18 @@ static void *guard(void *unused) {
     return unused;
 }
 
+/* On a stack that nobody protects, with the coroutine's and what goes away below it in the same piece of memory. */
+static void *guardless(void *area) {
+    below = area;
+    between = below + SIZE;
+    strcpy(between, "between");
+    run_coroutine();
+    return NULL;
+}
+
+/* Nobody reads it. */
+static const char constant[3 * 4096] = {1};
+
 static void *thread(void *unused) {
     char far[40000] = "far up", near[16] = "near by";
     for (int i = 0; i < 10; i++) probed(far), probed(near);
@@ -68,6 +80,11 @@ static void *thread(void *unused) {
 static char *map(char *at, long size) {
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
     return mmap(at, size, PROT_READ | PROT_WRITE, flags, -1, 0);
+}
+
+static void *wait_for_ever(void *unused) {
+    for (;;) pause();
+    return unused;
 }
 
 int main(void) {
@@ -80,6 +97,9 @@ int main(void) {
     below = map(block - 2 * SIZE, SIZE);
     if (between == MAP_FAILED || below == MAP_FAILED) return 2;
     strcpy(between, "between");
+    /* By which it is seen where the C library notes where stacks lie. */
+    pthread_t waiting;
+    pthread_create(&waiting, NULL, wait_for_ever, NULL);
     printf("ready\n");
     fflush(stdout);
     while (fgets(line, sizeof line, stdin)) {
@@ -101,6 +121,24 @@ int main(void) {
             pthread_t one;
             pthread_create(&one, NULL, guard, NULL);
             pthread_join(one, NULL);
+        }
+        if (!strncmp(line, "bare", 4)) {
+            pthread_t one;
+            pthread_attr_t attributes;
+            char *area = mmap(NULL, 8 * SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            pthread_attr_init(&attributes);
+            pthread_attr_setstack(&attributes, area + 2 * SIZE, 6 * SIZE);
+            pthread_create(&one, &attributes, guardless, area);
+            pthread_join(one, NULL);
+        }
+        /* Its own constants, and its own stack. */
+        if (!strncmp(line, "hide", 4)) {
+            char local[3 * 4096], *pages[] = {(char *)((long)constant + 4095 & -4096L), (char *)((long)local + 4095 & -4096L)};
+            for (int which = 0; which < 2; which++) {
+                mprotect(pages[which], 4096, PROT_NONE);
+                for (int i = 0; i < 5; i++) probed(pages[which] + 16), framed(pages[which] + 64);
+                mprotect(pages[which], 4096, which ? PROT_READ | PROT_WRITE : PROT_READ);
+            }
         }
         if (!strncmp(line, "coroutine", 9)) run_coroutine();
         /* The child's first thread has the control block of this one. */

@@ -1,15 +1,13 @@
 //! Windows: where words of stacks can be loaded plainly, and how the next one is opened.
 
 use super::super::emit::{At, Base, Emit};
-use super::super::mapped::{Asking, PAGE, READ_WORDS, Room, Stacks, read};
+use super::super::mapped::{self, PAGE, READ_WORDS, read};
 use super::{CONTEXT_BYTES, CONTEXT_HIT, CONTEXT_ROOM, leave_unless};
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I32, I64};
 use cranelift_codegen::ir::{InstBuilder, Value};
 use trapless_wire::{SCRIPT_BLOCK, THREAD_UNREAD};
 
-/// So many pages of the thread's own stack are asked for at once.
-const MOST_PAGES: i64 = 256;
 /// What is read is at least so long, if it can be.
 const LEAST_READ: i64 = 1024;
 /// The saved registers of a frame lie so far below its return address at most, mostly.
@@ -24,22 +22,29 @@ pub(in crate::native) fn fetch(e: &mut Emit<'_>, system: u16, arguments: &[Value
     let tid = e.b.ins().uextend(I64, short_tid);
     let words = e.slot(READ_WORDS);
     let (zero, hit) = (e.int(0), e.load(context.plus(CONTEXT_HIT)));
-    let [others, copy] = [(); 2].map(|()| e.block());
-    // Once it is known, it is found; each stack can be asked for once.
-    let patience = e.int(3);
-    let patience = e.set_new(patience);
-    let stacks = Stacks::of_thread(e, tid, others);
-    let asking = Asking { system, words, room: Room::For(MOST_PAGES, window), patience };
-    stacks.each(e, (address, hit), &asking, |e, [low, size]| {
-        let room = room(e, size);
-        open_if_inside(e, context, address, [low, room, low]);
-    });
-    e.go_on(others);
+    let [copied, copy] = [(); 2].map(|()| e.block());
     let page = e.b.ins().bor_imm_s(hit, PAGE - 1);
     let page = e.b.ins().iadd_imm_s(page, 1);
     let size = e.b.ins().isub(page, hit);
     let in_page = room(e, size);
     open_if_inside(e, context, address, [hit, in_page, hit]);
+    // The address's page, as far as the stack has it.
+    mapped::each_stack(e, hit, |e, [start, size]| {
+        let end = e.b.ins().iadd(start, size);
+        let page = e.b.ins().band_imm_s(address, -PAGE);
+        let first = e.b.ins().umax(start, page);
+        let behind = e.b.ins().iadd_imm_s(page, PAGE);
+        let last = e.b.ins().umin(end, behind);
+        let size = e.b.ins().isub(last, first);
+        let room = room(e, size);
+        let (distance, outside) = (e.b.ins().isub(address, first), e.block());
+        let is_outside = e.is(IntCC::UnsignedGreaterThanOrEqual, distance, room);
+        e.leave_if(is_outside, outside);
+        mapped::leave_unless_readable(e, system, words, address, copied);
+        open_if_inside(e, context, address, [first, room, first]);
+        e.go_on(outside);
+    });
+    e.go_on(copied);
 
     // A copy, that begins a bit before if it can.
     let unknown = e.block();

@@ -231,8 +231,9 @@ impl Beginning {
     pub fn about(&self, process: &Process, symbols: Vec<u64>) -> memory::About {
         let pid = process.pid().0;
         let status = process.status().ok();
-        let maps = process.maps().unwrap_or_default();
-        let entry = process.auxv().ok().and_then(|auxv| auxv.entry());
+        // Of one that has ended meanwhile nothing is there.
+        let (maps, auxv) = (process.maps().ok(), process.auxv().ok());
+        let constant = maps.zip(auxv.and_then(|auxv| auxv.entry()));
         memory::About {
             pid: pid as u64,
             parent: status.as_ref().map_or(0, |status| status.ppid as u64),
@@ -242,9 +243,7 @@ impl Beginning {
             seed: RandomState::new().build_hasher().finish(),
             processors: own::processors(),
             began: self.began,
-            leader: status.as_ref().and_then(|status| status.ns_pid.last()).map_or(pid, |own| *own) as u64,
-            stack_end: maps.special("[stack]").map_or(0, |stack| stack.end.0),
-            constant: entry.map_or(0..0, |entry| maps.constant_around(entry)),
+            constant: constant.map_or(0..0, |(maps, entry)| maps.constant_around(entry)),
             clocks: self.clocks(),
             symbols,
         }
