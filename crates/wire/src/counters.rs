@@ -123,8 +123,15 @@ impl<'a, W: Words + ?Sized> Counters<'a, W> {
         let (start, last) = offsets.fold((u32::MAX, 0), |(first, last), at| (first.min(at), last.max(at)));
         let counters = start..if start > last { start } else { last + Counter::SIZE };
         let length = counters.len().div_ceil(8);
-        let mut totals = Totals { start, own: vec![0; length], children: vec![0; length] };
+        let mut totals = Totals { start, own: vec![0; length], ..Totals::default() };
+        totals.children.clone_from(&totals.own);
+        let may_be_anybodys = self.has_no_block_left() && self.blocks().any(|block| block.is_of_child());
         for block in self.blocks() {
+            if may_be_anybodys && block.index == 0 {
+                block.each_written(counters.clone(), |_, value| {
+                    totals.anybody = totals.anybody.wrapping_add(value)
+                });
+            }
             let sums = if block.is_of_child() { &mut totals.children } else { &mut totals.own };
             block.each_written(counters.clone(), |counter, value| {
                 let sum: &mut u64 = &mut sums[((counter - start) / 8) as usize];
@@ -132,6 +139,11 @@ impl<'a, W: Words + ?Sized> Counters<'a, W> {
             });
         }
         totals
+    }
+
+    /// Whether all blocks are taken: whoever comes now counts in the overflow block.
+    fn has_no_block_left(&self) -> bool {
+        self.words.word(Header::CURSOR_OFFSET) >= self.header.block_count
     }
 
     /// How often children have hit these that share the memory of the thread with this thread pointer.
@@ -181,6 +193,7 @@ pub struct Totals {
     start: u32,
     own: Vec<u64>,
     children: Vec<u64>,
+    anybody: u64,
 }
 
 impl Totals {
@@ -191,6 +204,11 @@ impl Totals {
     /// Of the attached process's threads. 0 for what was not gathered.
     pub fn own(&self, counter: Counter) -> u64 {
         self.index(counter).and_then(|index| self.own.get(index)).copied().unwrap_or(0)
+    }
+
+    /// What of [`Self::own`], of all counters together, may be children's, too: it was counted by threads that found no block left.
+    pub fn of_anybody(&self) -> u64 {
+        self.anybody
     }
 
     /// Of the threads of forked children. 0 for what was not gathered.
@@ -317,6 +335,36 @@ mod tests {
             latency.buckets[latency_bucket(d) as usize] += 1;
         }
         latency
+    }
+
+    struct Region(std::collections::BTreeMap<u64, u64>);
+
+    impl Words for Region {
+        fn word(&self, offset: u64) -> u64 {
+            self.0.get(&offset).copied().unwrap_or(0)
+        }
+    }
+
+    #[test]
+    fn what_is_counted_where_no_block_is_left_may_be_childrens() {
+        const COUNTER: Counter = Counter(1024);
+        let mut header: Header = bytemuck::Zeroable::zeroed();
+        (header.block_count, header.block_stride, header.blocks_offset) = (3, 4096, 8192);
+        // How many blocks are taken, the origins of those two behind the overflow block, and what may be anybody's then.
+        for (taken, origins, expected) in
+            [(3, [7, 0], 5), (9, [0, 7], 5), (3, [7, 7], 0), (2, [7, 0], 0), (2, [0, 7], 0)]
+        {
+            let mut words = std::collections::BTreeMap::from([(Header::CURSOR_OFFSET, taken)]);
+            for (block, (origin, hits)) in (0..).zip([(7, 5), (origins[0], 10), (origins[1], 100)]) {
+                let at = header.blocks_offset + block * header.block_stride;
+                words.insert(at + u64::from(BLOCK_ORIGIN), origin);
+                words.insert(at + u64::from(COUNTER.0), hits);
+            }
+            let region = Region(words);
+            let totals = Counters::new(&header, &region).totals([COUNTER]);
+            assert_eq!(totals.of_anybody(), expected, "{taken} {origins:?}");
+            assert_eq!(totals.own(COUNTER) % 10, 5, "they are counted nevertheless");
+        }
     }
 
     #[test]

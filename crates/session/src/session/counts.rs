@@ -28,6 +28,8 @@ pub struct Snapshot {
     pub unwound: u64,
     /// Calls in children that were forked or share the memory, which are not in the numbers.
     pub in_children: u64,
+    /// Calls and returns in the numbers that may have been children's: of threads that found no memory of their own left.
+    pub of_anybody: u64,
     /// Records that found a ring full.
     pub records_lost: u64,
     /// Entries that were not recorded, since there was too little of the stack.
@@ -57,6 +59,7 @@ impl Snapshot {
             numbers: numbers.collect(),
             unwound: counters.unwound(),
             in_children: sum(in_children),
+            of_anybody: totals.of_anybody(),
             records_lost: sum(counters.blocks().map(|block| block.ring_lost())),
             unrecorded: sum(counters.blocks().map(|block| block.unrecorded())),
         }

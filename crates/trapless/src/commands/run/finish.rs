@@ -97,7 +97,12 @@ pub(super) fn losses_of(armed: &Armed, now: &Snapshot, traced: bool, memory: Vec
         children,
         sharing_children: armed.session.sharing_children(),
         lost_sites: armed.session.lost_sites(),
-        notes: notes(armed).into_iter().chain(memory).chain(hidden_children(armed)).collect(),
+        notes: notes(armed)
+            .into_iter()
+            .chain(memory)
+            .chain(hidden_children(armed))
+            .chain(of_anybody(now))
+            .collect(),
     }
 }
 
@@ -134,6 +139,15 @@ fn hidden_children(armed: &Armed) -> Option<Note> {
         crate::report::count(ended as u64)
     );
     (ended > 0).then_some(Note { code: "hidden-children", text })
+}
+
+/// What is counted of threads that nobody can tell from a child's.
+fn of_anybody(now: &Snapshot) -> Option<Note> {
+    let text = format!(
+        "{} above, counted on threads that found no memory of their own left, and maybe in forked children: give --follow where a program makes thousands",
+        plural(now.of_anybody, "hit")
+    );
+    (now.of_anybody > 0).then_some(Note { code: "maybe-in-children", text })
 }
 
 /// What else is to be known of a run.
