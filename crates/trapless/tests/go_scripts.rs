@@ -240,3 +240,35 @@ fn arguments_that_lie_on_the_stack_are_refused_with_the_reason() {
     let calls = run(&["trace", "--typed", "-p", &pid, "goasm:main.Keyed"]);
     calls.assert_refused(2, &["Go program", "--typed"]);
 }
+
+/// Go starts programs by a child that shares its memory, and no hook can tell that from it.
+#[test]
+fn children_that_cannot_be_told_from_the_program_are_told_of() {
+    const STARTS: &str = "package main
+
+import (
+	\"bufio\"
+	\"fmt\"
+	\"os\"
+	\"os/exec\"
+)
+
+//go:noinline
+func probed(x int) int { return x * 3 }
+
+func main() {
+	fmt.Println(\"ready\")
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		probed(1)
+		err := exec.Command(\"true\").Run()
+		fmt.Println(\"done\", err)
+	}
+}
+";
+    let Some(program) = Program::go("starts", STARTS, &[]) else { return };
+    let mut target = program.start(&[]);
+    let ran = told(&mut target, "uprobe:starts:main.probed { @ = count(); }", 2, "done <nil>");
+    assert_eq!(values(&ran, "@"), keyed(&[("", 2)]), "{ran:?}");
+    assert!(ran.err.contains("2 children started by vfork or posix_spawn shared"), "{ran:?}");
+}

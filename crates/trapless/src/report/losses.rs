@@ -37,18 +37,22 @@ pub fn losses(summary: &Summary, traced: bool) -> Vec<String> {
         let calls = plural(losses.left_by_exception, "call");
         lines.push(format!("{calls} left by an exception, without a return that was seen"));
     }
-    if losses.sharing_children > 0 {
-        let (children, they) = match losses.sharing_children {
-            1 => ("1 child".to_owned(), "it"),
-            n => (format!("{} children", super::count(n)), "they"),
-        };
-        lines.push(format!(
-            "{children} started by vfork or posix_spawn shared the program's memory and could not be told from it: what {they} called is counted as its own"
-        ));
-    }
+    lines.extend(sharing(losses.sharing_children));
     lines.extend(lost(&losses.lost_sites));
     lines.extend(losses.notes.iter().map(|note| note.text.clone()));
     lines
+}
+
+/// What is told of so many children that shared the memory, if there were any.
+pub fn sharing(children: u64) -> Option<String> {
+    let (children, they) = match children {
+        0 => return None,
+        1 => ("1 child".to_owned(), "it"),
+        n => (format!("{} children", super::count(n)), "they"),
+    };
+    Some(format!(
+        "{children} started by vfork or posix_spawn shared the program's memory and could not be told from it: what {they} called is counted as its own"
+    ))
 }
 
 /// Lost sites by reason.

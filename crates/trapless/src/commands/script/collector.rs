@@ -31,6 +31,8 @@ pub(in crate::commands) struct Scripting<'t> {
     lost: u64,
     /// Of processes that are gone.
     gone: Losses,
+    /// Children of theirs that could not be told from them.
+    sharing: u64,
     next_read: Option<Instant>,
     /// When it is looked next whether a process has other code than before.
     next_look: Option<Instant>,
@@ -54,6 +56,7 @@ impl<'t> Scripting<'t> {
             rings,
             lost: 0,
             gone: Losses::default(),
+            sharing: 0,
             next_look,
             written,
             in_files,
@@ -122,7 +125,9 @@ impl<'t> Scripting<'t> {
     }
 
     /// A process has no probes any more: what it has told and left is taken.
-    fn leave(&mut self, pid: i32) -> Result<(), Error> {
+    fn leave(&mut self, armed: &Armed) -> Result<(), Error> {
+        let pid = armed.pid();
+        self.sharing += armed.session().sharing_children();
         self.read(Some(pid))?;
         let mut store = self.scripted.store();
         let memory = store.attached().find(|(other, _)| *other == pid).map(|(_, memory)| memory.clone());
@@ -146,6 +151,7 @@ impl<'t> Scripting<'t> {
         for (count, what) in self.gone.sentences() {
             tell(format_args!("{count} {what}"));
         }
+        crate::report::sharing(self.sharing).iter().for_each(tell);
         Ok(())
     }
 }
@@ -233,7 +239,7 @@ impl Collector for Scripting<'_> {
     }
 
     fn gone(&mut self, armed: Armed, _who: Who, _end: End) -> Result<(), Error> {
-        self.leave(armed.pid())
+        self.leave(&armed)
     }
 
     fn of_sharing(&mut self, _pid: i32, _who: Who, _probes: Vec<ProbeSummary>, _exit: Option<Exit>) {}
@@ -259,7 +265,7 @@ impl Collector for Scripting<'_> {
     }
 
     fn finish(&mut self, targets: Vec<Finished>, _exit: Option<Exit>) -> Result<(), Error> {
-        targets.iter().try_for_each(|target| self.leave(target.armed.pid()))?;
+        targets.iter().try_for_each(|target| self.leave(&target.armed))?;
         self.end()
     }
 
