@@ -70,6 +70,13 @@ pub(super) fn each_stack(e: &mut Emit<'_>, sp: Value, mut see: impl FnMut(&mut E
     e.leave_if(is_unknown, none);
     let owner = word(e, Base::Block(BLOCK_OWNER));
     let bounds = At(e.b.ins().iadd(owner, offset), 0);
+    // A thread that was made without the C library may have less behind its thread pointer, whose page alone was looked at before.
+    for word in [0, 16] {
+        let at = e.pointer(bounds.plus(word));
+        let apart = e.b.ins().bxor(at, owner);
+        let is_elsewhere = e.is_imm(IntCC::UnsignedGreaterThanOrEqual, apart, PAGE);
+        e.leave_if(is_elsewhere, none);
+    }
     let [low, size, guard] = [0, 8, 16].map(|at| e.load(bounds.plus(at)));
     // The block of the first thread says nothing, or something else.
     let is_none = e.is_imm(IntCC::Equal, low, 0);

@@ -113,34 +113,33 @@ fn own_stack() -> Range<u64> {
 
 #[test]
 fn what_is_in_use_of_a_threads_own_stack_is_read_plainly() {
-    // What a control block says: at this distance from the thread pointer.
+    // How far behind the thread pointer the control block says it.
     const BOUNDS: u64 = 24;
     if !reads_memory() {
         return;
     }
     let own = std::thread::Builder::new().stack_size(2 << 20).spawn(|| {
         const WORDS: usize = 40 * 512;
-        let words: [u64; WORDS] = std::array::from_fn(|word| word as u64);
-        let at = |word: usize| std::ptr::from_ref(&std::hint::black_box(&words)[word]) as u64;
+        let mut words: [u64; WORDS] = std::array::from_fn(|word| word as u64);
+        let start = std::ptr::from_mut(std::hint::black_box(&mut words)) as u64;
+        let at = |word: usize| start + 8 * word as u64;
         let (ready, stack) = (ready(), own_stack());
-        let control = Mapping::new(4096);
         let owner_at = ready.part(0) - u64::from(BLOCK) + u64::from(BLOCK_OWNER);
-        // The block is elsewhere here, so that it can say what it likes. The stack ends at the thread pointer.
-        let owner = control.address as u64;
-        let tell = |owner: u64, first: Range<u64>, offset: u64| {
+        let tell = |owner: u64, first: Range<u64>, bounds: u64| {
             ready.region.set_word(owner_at, owner);
-            for (at, word) in [
-                (SCRIPT_STACK_START, first.start),
-                (SCRIPT_STACK_END, first.end),
-                (SCRIPT_BOUNDS, offset.wrapping_sub(owner)),
-            ] {
-                set_shared(&ready, at, if offset == 0 && at == SCRIPT_BOUNDS { 0 } else { word });
+            for (at, word) in
+                [(SCRIPT_STACK_START, first.start), (SCRIPT_STACK_END, first.end), (SCRIPT_BOUNDS, bounds)]
+            {
+                set_shared(&ready, at, word);
             }
         };
+        // The thread pointer is an address in the array, at the beginning of a page: what lies behind it is not read.
+        let thread_pointer = (at(WORDS - 1024) + 4095) & !4095;
         let bounds = |low: u64, size: u64, guard: u64| {
-            (0..)
-                .zip([low, size, guard])
-                .for_each(|(word, value)| control.set_word(BOUNDS + 8 * word, value));
+            for (word, value) in (0..).zip([low, size, guard]) {
+                // SAFETY: words of the array, which is read by nobody else meanwhile.
+                unsafe { ((thread_pointer + BOUNDS + 8 * word) as *mut u64).write_volatile(value) };
+            }
         };
         let is_read = |from: u64, length: u64| match read(&ready, from, length, NO_TID) {
             [1, ..] => true,
@@ -149,7 +148,6 @@ fn what_is_in_use_of_a_threads_own_stack_is_read_plainly() {
         };
         let expected = |word: usize| [1, word as u64, word as u64 + 1, 0];
         let size = stack.end - stack.start;
-        let thread_pointer = stack.end - 256;
         let none = || 0..0;
         // Nothing is known.
         tell(thread_pointer, none(), 0);
@@ -168,7 +166,8 @@ fn what_is_in_use_of_a_threads_own_stack_is_read_plainly() {
         tell(0, stack.start - size..stack.start, 0);
         assert!(!is_read(at(3), 16) && !is_read(stack.start - 16, 8));
         // As the control block says.
-        tell(thread_pointer, none(), owner + BOUNDS);
+        tell(thread_pointer, none(), BOUNDS);
+        let size = thread_pointer + 4096 - stack.start;
         for (low, size, guard, expected) in [
             (stack.start, size, 0, true),
             (stack.start, size, 4096, true),
@@ -176,18 +175,25 @@ fn what_is_in_use_of_a_threads_own_stack_is_read_plainly() {
             (stack.start, size + 0x1_0000, 4096, false),
             (0, size, 4096, false),
             (0, thread_pointer + 4096, 0, false),
-            (stack.start, size - 4096, 0, false),
+            (stack.start, size - 8192, 0, false),
             (stack.start, size, size, false),
             (stack.start, size, u64::MAX, false),
-            (at(0), stack.end - at(0), 0, false),
+            (at(0), thread_pointer + 4096 - at(0), 0, false),
             (stack.start, size, at(0) - stack.start, false),
             (stack.end, 4096, 0, false),
         ] {
             bounds(low, size, guard);
-            assert_eq!(is_read(at(WORDS - 2), 16), expected, "{low:x} {size:x} {guard:x}");
+            assert_eq!(is_read(at(600), 16), expected, "{low:x} {size:x} {guard:x}");
         }
         bounds(stack.start, size, 4096);
         assert!(is_read(thread_pointer - 8, 8) && !is_read(thread_pointer - 8, 16), "it ends there");
+        // What would be said on another page is not asked for.
+        for offset in [0u64.wrapping_sub(8), 4096 - 16, 4096] {
+            tell(thread_pointer, none(), offset);
+            assert!(!is_read(at(600), 16), "{offset:x}");
+        }
+        tell(thread_pointer, none(), BOUNDS);
+        assert!(is_read(at(600), 16));
         // Goroutines move their stacks.
         set_shared(&ready, SCRIPT_GOROUTINES, 1);
         assert!(!is_read(at(600), 16));
