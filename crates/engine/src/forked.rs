@@ -25,7 +25,7 @@ use trapless_isa::detour::BLOCK_ORIGIN;
 use trapless_process::{Process, RemoteAddr, Stopped, Tid};
 use trapless_wire::{
     Arena, JournalSite, JournalSizes, REGION_NAME, RawPlace, SCRIPT_BOUNDS, SCRIPT_PARENT, SCRIPT_PID,
-    SCRIPT_SEED, SessionState, WordsMut,
+    SCRIPT_SEED, SessionState, Words, WordsMut,
 };
 
 impl Session {
@@ -53,12 +53,15 @@ impl Session {
         header.start_time = child.start_time();
         header.sharing_threads = 0;
         let at = RemoteAddr(header.region);
-        let status = child.status().ok();
-        let parent = status.as_ref().map_or(0, |status| status.ppid as u64);
-        // Its threads are made by the same C library.
-        let bounds =
-            trapless_wire::Words::word(&**self.region(), header.script + u64::from(SCRIPT_BOUNDS)) as i64;
-        let stacks = OwnStacks { bounds, ..OwnStacks::of(child, stopped)? };
+        let parent = child.status().map_or(0, |status| status.ppid as u64);
+        let script = match script.filter(|_| header.program != 0) {
+            // Its threads are made by the same C library.
+            Some(script) => {
+                let bounds = self.region().word(header.script + u64::from(SCRIPT_BOUNDS)) as i64;
+                Some((script, OwnStacks { bounds, ..OwnStacks::of(child, stopped)? }))
+            }
+            None => None,
+        };
         let memory = stopped.remote(|remote| {
             let shared = remote.create_shared(REGION_NAME, header.region_size)?;
             let fd = shared.descriptor_in_target();
@@ -68,13 +71,12 @@ impl Session {
                 let parts = journal.parts(&header.journal, &JournalSizes::default());
                 parts.into_iter().try_for_each(|(offset, part)| region.write(offset, &part))?;
                 self.copy_schema(&region)?;
-                if let Some(script) = script.filter(|_| header.program != 0) {
+                if let Some((script, stacks)) = script {
                     script.write(&region, &header, stacks)?;
                     // It begins as its parent's, but the process is another one, with other random numbers.
                     let seed = script.seed() ^ u64::from(header.pid).wrapping_mul(0x9e37_79b9_7f4a_7c15);
                     let pid = header.pid.into();
-                    let words = [(SCRIPT_PID, pid), (SCRIPT_PARENT, parent), (SCRIPT_SEED, seed)];
-                    for (at, word) in words {
+                    for (at, word) in [(SCRIPT_PID, pid), (SCRIPT_PARENT, parent), (SCRIPT_SEED, seed)] {
                         region.set_word(header.script + u64::from(at), word);
                     }
                 }

@@ -128,10 +128,14 @@ impl Clauses<'_> {
         clauses.iter().enumerate().find_map(|(index, clause)| Some((index, clause.counts?)))
     }
 
-    /// What some of them take together, but for the one with this index; `None` where there are no others.
+    /// Each of them by its index, but for the one `without`.
+    fn called(clauses: &[Clause], without: Option<usize>) -> impl Iterator<Item = (usize, &Clause)> {
+        clauses.iter().enumerate().filter(move |(index, _)| Some(*index) != without)
+    }
+
+    /// What some of them take together, but for the one `without`; `None` where there are no others.
     pub(crate) fn takes(clauses: &[Clause], without: Option<usize>) -> Option<Takes> {
-        let called = clauses.iter().enumerate().filter(|(index, _)| Some(*index) != without);
-        called.map(|(_, clause)| clause.takes).reduce(Takes::or)
+        Self::called(clauses, without).map(|(_, clause)| clause.takes).reduce(Takes::or)
     }
 }
 
@@ -264,8 +268,7 @@ impl Script {
             let operands = operands.get(index).map_or(&[][..], Vec::as_slice);
             Run { body: place(body), takes, frame, vectors, site, operands }
         };
-        let called = clauses.iter().enumerate().filter(|(index, _)| Some(*index) != without);
-        called.map(run).collect()
+        Clauses::called(clauses, without).map(run).collect()
     }
 }
 

@@ -127,15 +127,12 @@ impl<'a, W: Words + ?Sized> Counters<'a, W> {
         totals.children.clone_from(&totals.own);
         let may_be_anybodys = self.has_no_block_left() && self.blocks().any(|block| block.is_of_child());
         for block in self.blocks() {
-            if may_be_anybodys && block.index == 0 {
-                block.each_written(counters.clone(), |_, value| {
-                    totals.anybody = totals.anybody.wrapping_add(value)
-                });
-            }
+            let is_anybodys = may_be_anybodys && block.index == 0;
             let sums = if block.is_of_child() { &mut totals.children } else { &mut totals.own };
             block.each_written(counters.clone(), |counter, value| {
                 let sum: &mut u64 = &mut sums[((counter - start) / 8) as usize];
                 *sum = sum.wrapping_add(value);
+                totals.anybody = totals.anybody.wrapping_add(if is_anybodys { value } else { 0 });
             });
         }
         totals

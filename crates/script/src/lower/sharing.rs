@@ -30,7 +30,7 @@ struct Uses {
     is_of_threads: bool,
     /// Probed code takes keys out.
     is_taken_out: bool,
-    /// The tool writes values, or probed code has to do with keys of any process.
+    /// Probed code has to do with keys of any process.
     is_everybodys: bool,
     /// The tool writes values.
     is_written: bool,
@@ -59,11 +59,12 @@ pub fn decide(output: &mut Output, runs: impl Fn(BodyId) -> Runs) {
     let Program { maps, evicting, .. } = &mut output.program;
     for ((index, map), uses) in (0..).map(MapId).zip(maps).zip(uses) {
         let MapValue::Aggregate(aggregation) = map.value else {
-            let is_sum = map.value == MapValue::Bytes(8) && !uses.is_more_in_target && !uses.is_written;
-            if map.sharing == MapSharing::Shared && uses.is_in_target && is_sum && !evicting.contains(&index)
-            {
+            if map.sharing != MapSharing::Shared || !uses.is_in_target || uses.is_written {
+                continue;
+            }
+            if map.value == MapValue::Bytes(8) && !uses.is_more_in_target && !evicting.contains(&index) {
                 map.sharing = MapSharing::PerProcess(Readers::Sum);
-            } else if map.sharing == MapSharing::Shared && uses.is_in_target && !uses.is_everybodys {
+            } else if !uses.is_everybodys {
                 // As tables are laid out: for each key a bucket of eight slots, each of which begins with a word.
                 let slot = 8 + u64::from(map.key.next_multiple_of(8)) + u64::from(map.value.size());
                 let size = 8 * slot * u64::from(map.capacity).next_power_of_two();
@@ -131,7 +132,6 @@ fn see(statement: &Statement, runs: Runs, uses: &mut [Uses]) {
             if let Some(uses) = uses.get_mut(map.0 as usize) {
                 uses.is_in_target |= is_in_target;
                 uses.is_more_in_target |= is_in_target && !adds;
-                uses.is_everybodys |= !is_in_target && !reads;
                 uses.is_written |= !is_in_target && !reads;
                 uses.is_of_threads |= is_in_target && matches!(statement, Statement::MapAdd { .. });
             }
