@@ -2,8 +2,15 @@
 
 use crate::Reason;
 
-/// A stopped thread: its registers and its memory. Register numbers are those of the instruction encoding (on x86: rax 0, rcx 1,
-/// rdx 2, rbx 3, rsp 4, rbp 5, rsi 6, rdi 7, r8 to r15). In 32-bit mode values have 32 bits.
+/// A stopped thread: its registers and its memory.
+///
+/// | machine | registers by their numbers | flags |
+/// |---|---|---|
+/// | x86 | as instructions encode them: rax 0, rcx 1, rdx 2, rbx 3, rsp 4, rbp 5, rsi 6, rdi 7, r8 to r15 | rflags |
+/// | arm64 | x0 to x30, and sp 31: as the kernel's `user_pt_regs` has them | pstate |
+/// | powerpc | r0 to r31, ctr 35, lr 36, xer 37: as the kernel's `pt_regs` has them | cr |
+///
+/// In 32-bit mode values have 32 bits.
 pub trait Thread {
     /// A general-purpose register.
     fn register(&self, number: u8) -> u64;
@@ -20,6 +27,9 @@ pub trait Thread {
     /// Reads `size` bytes, 1 to 8, little endian; `None` where the thread would fault.
     fn read(&self, address: u64, size: u8) -> Option<u64>;
     /// Writes the low `size` bytes of `value`, 1 to 8; `None`, and nothing written, where the thread would fault.
+    ///
+    /// An instruction may write twice. All that those of one [`together`](crate::Isa::together) write is one piece of memory when the last
+    /// has written, in whatever order; and where that turns out otherwise, they may be refused.
     fn write(&mut self, address: u64, size: u8, value: u64) -> Option<()>;
 }
 
@@ -32,4 +42,35 @@ pub enum EmulateError {
     /// Memory that it accesses cannot be accessed: let it run and fault by itself.
     #[error("memory is not accessible")]
     Fault,
+}
+
+/// A thread of zeros, without memory: it can be asked what is emulated, and nothing else.
+pub(crate) struct Blank;
+
+impl Thread for Blank {
+    fn register(&self, _number: u8) -> u64 {
+        0
+    }
+
+    fn set_register(&mut self, _number: u8, _value: u64) {}
+
+    fn flags(&self) -> u64 {
+        0
+    }
+
+    fn set_flags(&mut self, _flags: u64) {}
+
+    fn set_ip(&mut self, _address: u64) {}
+
+    fn segment_base(&self, _gs: bool) -> Option<u64> {
+        None
+    }
+
+    fn read(&self, _address: u64, _size: u8) -> Option<u64> {
+        None
+    }
+
+    fn write(&mut self, _address: u64, _size: u8, _value: u64) -> Option<()> {
+        None
+    }
 }

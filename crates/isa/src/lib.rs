@@ -37,6 +37,7 @@ pub mod operand;
 pub mod passed;
 pub mod payload;
 pub mod powerpc;
+mod prologue;
 mod routines;
 pub mod slot;
 mod stack_check;
@@ -441,7 +442,8 @@ pub trait Isa: Sync {
     }
 
     /// Whether a thread whose instruction pointer is where the breakpoint at the start of `instruction` would leave it has met that
-    /// breakpoint: no program runs a part of `instruction` from there on. `false` where nobody has looked.
+    /// breakpoint: no program runs a part of `instruction` from there on. `false` where nobody has looked, and where a breakpoint leaves the
+    /// pointer at itself ([`Facts::advance`]): who got another signal there has yet to meet it.
     fn is_unmistakable(&self, _instruction: &[u8]) -> bool {
         false
     }

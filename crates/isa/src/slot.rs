@@ -3,11 +3,14 @@
 //! A slot holds the relocated copy of the one instruction at the trap. A *stepped* slot is the copy alone: a second trap,
 //! the single step's, ends it. A *boosted* slot goes on with a jump to the next instruction, so there is no second trap.
 //!
+//! A copy may take several instructions, and several steps. Where control leaves it at its end only, a breakpoint stands there: with it the
+//! thread may run the copy, and there are two traps however long that is ([`Slot::ends_in_break`]). What branches away has to be stepped.
+//!
 //! A thread that stands in a slot when the probe is taken out is put back by the rule of the booster's first description
 //! (SystemTap bug 5509): found at the copy, which has not run, it goes back to the original instruction; found at the jump, when the copy
 //! has run, it goes on to the next.
 
-use crate::Displaced;
+use crate::{Displaced, Facts};
 use alloc::vec::Vec;
 
 /// A slot for one instruction.
@@ -22,9 +25,15 @@ pub struct Slot {
 }
 
 impl Slot {
+    /// Whether the copy may be run instead of stepped: whoever does comes to a breakpoint behind it.
+    pub fn ends_in_break(&self, facts: &Facts) -> bool {
+        !self.boosted && self.code.get(self.copy as usize..) == Some(facts.breakpoint)
+    }
+
     /// Where in the original code a thread stands that stands at `offset` in the slot.
     ///
-    /// `None` outside of the slot, and between the instructions of a copy that takes several.
+    /// `None` outside of the slot, between the instructions of a copy that takes several, and where a conditional branch in the copy
+    /// leads to a branch to its target: its own instruction has run.
     pub fn original_of(&self, displaced: &Displaced, offset: u64) -> Option<u64> {
         match offset {
             0 => Some(displaced.start),

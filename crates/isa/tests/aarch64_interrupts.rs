@@ -7,10 +7,10 @@
 #[path = "aarch64/machine.rs"]
 mod machine;
 
-use machine::Machine;
+use machine::{Machine, state::Registers};
 use trapless_isa::{
     BranchTargets, DetourRequest, Layout, Machine as Isas, Site,
-    aarch64::{emulate::Registers, runtime::LANDED},
+    aarch64::runtime::LANDED,
     detour::{self, return_sizes},
     payload::*,
 };

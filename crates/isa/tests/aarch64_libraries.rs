@@ -6,7 +6,11 @@
 
 mod aarch64;
 
-use aarch64::oracle::Random;
+use aarch64::{
+    copied,
+    oracle::Random,
+    state::{Fault, Memory, emulate},
+};
 use object::{Object, ObjectSection, ObjectSymbol, SectionKind};
 use std::{collections::BTreeSet, fs, path::PathBuf};
 use trapless_isa::{
@@ -14,8 +18,7 @@ use trapless_isa::{
     aarch64::{
         AARCH64,
         decode::{Form, form, word},
-        emulate::{Fault, Memory, emulate, supported},
-        relocate::{SlotEnd, slot},
+        emulate::supported,
         returns::saved,
     },
 };
@@ -101,7 +104,7 @@ fn every_instruction_is_copied_right() {
                 all += 1;
                 let far = from + (120 << 20) + (random.below(1 << 20) & !3);
                 for to in [from + 0x1000, from - 0x1000, far] {
-                    match slot(word, from, to, SlotEnd::Branch) {
+                    match copied(word, from, to) {
                         Ok(code) => {
                             copy_is_valid(word, from, to, &code);
                             moved += 1;

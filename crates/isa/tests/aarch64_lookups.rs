@@ -4,10 +4,9 @@
 #[path = "aarch64/machine.rs"]
 mod machine;
 
-use machine::Machine;
+use machine::{Machine, state::Registers};
 use trapless_isa::{
     BranchTargets, DetourRequest, Layout, Machine as Isas, Site,
-    aarch64::emulate::Registers,
     detour::{self, BLOCK_UNWOUND, return_sizes},
     model,
     payload::*,

@@ -1,16 +1,20 @@
-//! The original instruction under qemu-user against its emulation and against its copy in a slot, bit by bit.
+//! The original instruction under qemu-user against its emulation and against its copy in a detour and in slots, bit by bit.
 //!
 //! `TRAPLESS_SOAK=n` multiplies the number of cases by n.
 
 mod aarch64;
 
-use aarch64::oracle::{Case, DATA, MIDDLE, Outcome, REGION, REGION_SIZE, Random, World, execute};
+use aarch64::{
+    copied,
+    oracle::{Case, DATA, MIDDLE, Outcome, REGION, REGION_SIZE, Random, World, execute},
+    state::{Registers, State, emulate},
+};
 use trapless_isa::{
-    Reason,
+    BranchTargets, Displaced, Isa, Reason, Site, Slot,
     aarch64::{
+        AARCH64,
         decode::{Form, RegisterBranch, form},
-        emulate::{Registers, emulate, supported},
-        relocate::{SlotEnd, slot},
+        emulate::supported,
     },
 };
 
@@ -164,9 +168,15 @@ fn copies() -> Vec<u64> {
     places
 }
 
-#[test]
-fn a_slot_does_what_the_instruction_does() {
-    let mut random = Random(0x5eed_0002);
+/// A copy that runs at `to`. A thread that comes to `end` is at the next instruction.
+struct Copy {
+    code: Vec<u8>,
+    end: Option<u64>,
+}
+
+/// Runs originals and copies from the same state, and compares. Groups of which `make` refuses any may be tried less often.
+fn prove_copies(seed: u64, make: impl Fn(u32, u64) -> Result<Copy, Reason>) {
+    let mut random = Random(seed);
     let copies = copies();
     let (mut cases, mut names) = (vec![], vec![]);
     for &(name, value, free) in FORMS {
@@ -181,7 +191,7 @@ fn a_slot_does_what_the_instruction_does() {
                 | Form::Literal { .. }
         );
         let wanted = soak() * if moved { 4_000 } else { 250 };
-        let (mut made, mut out_of_reach) = (0, 0);
+        let (mut made, mut out_of_reach, mut refused) = (0, 0, 0);
         for _ in 0..60 * wanted {
             let mut word = draw(&mut random, value, free);
             // Half of the literals are vectors.
@@ -193,36 +203,40 @@ fn a_slot_does_what_the_instruction_does() {
             if meets(word, MIDDLE, &[MIDDLE, to]) || memory_access && supported(word).is_err() {
                 continue;
             }
-            let code = match slot(word, MIDDLE, to, SlotEnd::Branch) {
-                Ok(code) => code,
+            let Copy { code, end } = match make(word, to) {
+                Ok(copy) => copy,
                 Err(Reason::OutOfReach) => {
                     let target = form(word).flow(MIDDLE).target().unwrap();
                     assert!(to.abs_diff(target) > (1 << 27) - 64, "{word:#x} to {to:#x}");
                     out_of_reach += 1;
                     continue;
                 }
-                Err(_) => continue,
+                Err(_) => {
+                    refused += 1;
+                    continue;
+                }
             };
             let Some(mut registers) = registers_for(&mut random, word, MIDDLE) else { continue };
-            // Below sp is free for the slot.
+            // Below sp is free for the copy.
             if !(memory_access && word >> 5 & 31 == 31) {
                 registers.sp = DATA + 2048;
             }
             let seed = random.next();
             cases.push(Case { code: word.to_le_bytes().to_vec(), registers, seed });
             cases.push(Case { code, registers: Registers { pc: to, ..registers }, seed });
-            names.push((name, word, to));
+            names.push((name, word, to, end));
             made += 1;
             if made == wanted {
                 break;
             }
         }
-        assert!(made == wanted, "{name}: only {made} cases");
+        assert!(made == wanted || refused > 0, "{name}: only {made} cases");
         // From the farthest copies, a direct branch has targets beyond the reach of `b`.
-        assert_eq!(out_of_reach > 0, form(value).flow(MIDDLE).target().is_some(), "{name}");
+        let is_direct = form(value).flow(MIDDLE).target().is_some();
+        assert_eq!(out_of_reach > 0, is_direct && made > 0, "{name}");
     }
     let Some(outcomes) = execute(&cases) else { return };
-    for ((runs, cases), (name, word, to)) in
+    for ((runs, cases), (name, word, to, end)) in
         outcomes.as_chunks::<2>().0.iter().zip(cases.as_chunks::<2>().0).zip(names)
     {
         let [mut original, mut copy] = *runs;
@@ -231,26 +245,93 @@ fn a_slot_does_what_the_instruction_does() {
             assert_eq!(original.registers.pc, MIDDLE);
             original.registers.pc = 0;
             copy.registers.pc = 0;
+        } else if let Some(end) = end {
+            assert_eq!((copy.registers.pc, original.registers.pc), (end, MIDDLE + 4), "{name} {word:#010x}");
+            copy.registers.pc = MIDDLE + 4;
         }
         assert_eq!(original, copy, "{name} {word:#010x} at {to:#x} from {:x?}", cases[0].registers);
     }
-    println!("{} slots did as the original", outcomes.len() / 2);
+    println!("{} copies did as the original", outcomes.len() / 2);
 }
 
 #[test]
-fn a_slot_that_ends_in_a_break_stops_there() {
-    let word = 0x9100_4063u32; // add x3, x3, #16
-    let to = MIDDLE + 0x1000;
-    let code = slot(word, MIDDLE, to, SlotEnd::Break(0x123)).unwrap();
-    let registers = Random(7).registers(to);
-    let Some(outcomes) = execute(&[Case { code, registers, seed: 0 }]) else { return };
-    assert_eq!(outcomes[0].registers.pc, to + 4);
-    assert_eq!(outcomes[0].registers.x[3], registers.x[3].wrapping_add(16));
+fn a_copy_does_what_the_instruction_does() {
+    prove_copies(0x5eed_0002, |word, to| copied(word, MIDDLE, to).map(|code| Copy { code, end: None }));
+}
+
+fn slot(word: u32, to: u64, boosted: bool) -> Result<Slot, Reason> {
+    let displaced = Displaced { start: MIDDLE, length: 4, instructions: 1 };
+    AARCH64.slot(&displaced, &word.to_le_bytes(), to, boosted)
+}
+
+#[test]
+fn a_boosted_slot_does_what_the_instruction_does() {
+    prove_copies(0x5eed_0004, |word, to| {
+        slot(word, to, true).map(|slot| Copy { code: slot.code, end: None })
+    });
+}
+
+/// Run, not stepped, to the breakpoint at its end; a branch, to where it leads.
+#[test]
+fn a_stepped_slot_does_what_the_instruction_does() {
+    prove_copies(0x5eed_0005, |word, to| {
+        let slot = slot(word, to, false)?;
+        let end = slot.ends_in_break(AARCH64.facts()).then(|| to + u64::from(slot.copy));
+        Ok(Copy { code: slot.code, end })
+    });
+}
+
+/// Words of which prologues are made: sums of sp and other registers, moves, addresses, stores to the stack.
+fn word_of_prologue(random: &mut Random) -> u32 {
+    let bits = |random: &mut Random, mask: u32| random.next() as u32 & mask;
+    match random.below(10) {
+        0 => 0xa980_03e0 | bits(random, 0x7c1f) | (127 - random.below(2) as u32) << 15, // stp push
+        1 => 0xa900_03e0 | bits(random, 0x7c1f) | (random.below(6) as u32) << 15,       // stp [sp, #n]
+        2 => 0xf900_03e0 | bits(random, 0x1f) | (random.below(12) as u32) << 10,        // str [sp, #n]
+        3 => 0xd100_03ff | (16 * random.below(8) as u32) << 10,                         // sub sp, sp, #n
+        4 => 0x9100_03e0 | bits(random, 0x0000_001f) | (16 * random.below(4) as u32) << 10, // add x, sp, #n
+        5 => 0xaa00_03e0 | bits(random, 0x001f_001f),                                   // mov
+        6 => 0x1000_0000 | bits(random, 0xe0ff_ffff),                                   // adr, adrp
+        7 => 0xeb00_0000 | bits(random, 0x001f_03ff),                                   // subs
+        8 => 0xd503_201f | bits(random, 0x40),                                          // nop, wfe
+        _ => 0x5280_0000 | bits(random, 0x807f_ffff),                                   // movz
+    }
+}
+
+#[test]
+fn instructions_emulated_together_do_what_they_do() {
+    let mut random = Random(0x5eed_0006);
+    let (mut cases, mut expected, mut longest) = (vec![], vec![], 0);
+    while cases.len() < 20_000 * soak() as usize {
+        let code: Vec<u8> = (0..12).flat_map(|_| word_of_prologue(&mut random).to_le_bytes()).collect();
+        let targets = BranchTargets::default();
+        let site = Site { address: MIDDLE, function: MIDDLE, code: &code, padding: &[], targets: &targets };
+        let first = Displaced { start: MIDDLE, length: 4, instructions: 1 };
+        let together = AARCH64.together(&site, first, None);
+        let code = &code[..together.length.into()];
+        let (registers, seed) = (random.registers(MIDDLE), random.next());
+        let (mut after, mut world) = (registers, World::new(seed));
+        if AARCH64.emulate(code, MIDDLE, &mut State::new(&mut after, &mut world)).is_err() {
+            assert_eq!(together.instructions, 1, "{code:x?}");
+            continue;
+        }
+        longest = longest.max(together.instructions);
+        expected.push((after, world.hash()));
+        cases.push(Case { code: code.to_vec(), registers, seed });
+    }
+    assert!(longest >= 9, "no more than {longest} together");
+    let Some(outcomes) = execute(&cases) else { return };
+    for ((case, outcome), (after, memory)) in cases.iter().zip(outcomes).zip(expected) {
+        let context = format!("{:x?} from {:x?}", case.code, case.registers);
+        assert_eq!(outcome.signal, 5, "{context}");
+        assert_eq!((outcome.registers, outcome.memory), (after, memory), "{context}");
+    }
+    println!("{} prologues emulated as executed, of up to {longest} instructions", cases.len());
 }
 
 #[test]
 fn calls_through_the_link_register_are_refused() {
     let word = 0xd63f_03c0; // blr x30
     assert!(matches!(form(word), Form::RegisterBranch { kind: RegisterBranch::Call, rn: 30, .. }));
-    assert!(matches!(slot(word, MIDDLE, MIDDLE + 64, SlotEnd::Branch), Err(Reason::Unmovable(_))));
+    assert!(matches!(slot(word, MIDDLE + 64, false), Err(Reason::Unmovable(_))));
 }

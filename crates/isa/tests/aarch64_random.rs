@@ -1,14 +1,15 @@
 //! Properties that hold for any word at any address.
 
+mod aarch64;
+
+use aarch64::{
+    copied,
+    state::{Fault, Memory, Registers, emulate},
+};
 use proptest::prelude::*;
 use trapless_isa::{
-    BranchTargets, Isa, Site,
-    aarch64::{
-        AARCH64,
-        emulate::{Fault, Memory, Registers, emulate, supported},
-        operands::operands,
-        relocate::{SlotEnd, slot},
-    },
+    BranchTargets, Displaced, Isa, Site,
+    aarch64::{AARCH64, emulate::supported, operands::operands},
 };
 
 /// Memory of zeros that remembers what is stored.
@@ -60,9 +61,12 @@ proptest! {
             let bytes = word.to_le_bytes();
             let _ = AARCH64.decode(&bytes, address);
             prop_assert!(!AARCH64.disassemble(&bytes, address).is_empty());
-            let _ = slot(word, at, copy, SlotEnd::Branch);
+            let _ = copied(word, at, copy);
+            let displaced = Displaced { start: at, length: 4, instructions: 1 };
             let near = at.wrapping_add((copy % (1 << 20)) & !3);
-            let _ = slot(word, at, near, SlotEnd::Break(0));
+            for (to, boosted) in [(copy, true), (near, true), (copy, false), (near, false)] {
+                let _ = AARCH64.slot(&displaced, &bytes, to, boosted);
+            }
             let _ = emulate(word, &mut registers.clone(), &mut Log::default());
         }
     }

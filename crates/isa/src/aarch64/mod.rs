@@ -14,13 +14,17 @@ pub mod frame;
 mod landing;
 mod lower;
 pub mod operands;
+mod prologue;
 pub mod record;
 pub mod relocate;
 pub mod returns;
 pub mod runtime;
+mod slot;
 mod steps;
 pub(crate) mod system_call;
 pub mod targets;
+#[cfg(test)]
+mod tests;
 mod text;
 pub mod verdict;
 
@@ -91,5 +95,27 @@ impl Isa for AArch64 {
 
     fn detour(&self, request: &DetourRequest<'_>) -> Result<Detour, Reason> {
         detour::detour(request)
+    }
+
+    fn slot(
+        &self,
+        displaced: &Displaced,
+        original: &[u8],
+        address: u64,
+        boosted: bool,
+    ) -> Result<Slot, Reason> {
+        slot::slot(displaced, original, address, boosted)
+    }
+
+    fn together(&self, site: &Site<'_>, first: Displaced, next: Option<u64>) -> Displaced {
+        prologue::EMULATOR.together(site, first, next)
+    }
+
+    fn emulate(&self, code: &[u8], address: u64, thread: &mut dyn Thread) -> Result<(), EmulateError> {
+        prologue::EMULATOR.all(code, address, thread)
+    }
+
+    fn leads_to(&self, code: &[u8], address: u64) -> Option<u64> {
+        prologue::leads_to(code, address)
     }
 }

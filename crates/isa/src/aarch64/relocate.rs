@@ -13,7 +13,6 @@
 use super::decode::{Form, LENGTH, Literal, RegisterBranch, form};
 use super::emit::{Code, instruction as a};
 use crate::{Reason, detour::Emitted};
-use alloc::vec::Vec;
 
 /// Appends to `code` what does the same as `word` does at `from`.
 ///
@@ -30,7 +29,7 @@ pub fn relocate(word: u32, from: u64, code: &mut Code) -> Emitted<()> {
             }
             code.branch(target(offset))
         }
-        // 14 and 15 mean always, and have no inverse.
+        // They mean always.
         Form::ConditionalBranch { condition: 14.., offset } => code.branch(target(offset)),
         Form::ConditionalBranch { offset, .. } => conditional(word, word ^ 1, 19, target(offset), code),
         Form::CompareBranch { offset, .. } => conditional(word, word ^ 1 << 24, 19, target(offset), code),
@@ -72,6 +71,16 @@ pub fn movable(form: Form) -> Result<(), Reason> {
         Form::Hint(hint::WFI) => Err(Reason::Unmovable("wfi")),
         Form::TimedWait => Err(Reason::Unmovable("wfet")),
         _ => Ok(()),
+    }
+}
+
+/// The field of a conditional branch that has its distance, as its lowest bit and its width; `None` for what is none. 14 and 15 mean
+/// always, and have no inverse: they are copied as `b`.
+pub(super) fn field_of_branch(form: Form) -> Option<(u32, u32)> {
+    match form {
+        Form::ConditionalBranch { condition: ..14, .. } | Form::CompareBranch { .. } => Some((5, 19)),
+        Form::TestBranch { .. } => Some((5, 14)),
+        _ => None,
     }
 }
 
@@ -149,28 +158,4 @@ fn literal(word: u32, kind: Literal, rt: u32, target: u64, code: &mut Code) {
         code.load(16, target);
         code.emit([through(16), a::ldp_post(16, 17, 31, 16)]);
     }
-}
-
-/// How an out-of-line slot ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SlotEnd {
-    /// Boosted: a branch to the instruction behind the site.
-    Branch,
-    /// A `brk` with this immediate, where the tracer takes over. A branch that is taken leaves the slot
-    /// without it.
-    Break(u16),
-}
-
-/// The out-of-line slot, to stand at `address`, of the instruction `word` at `from`.
-///
-/// # Errors
-/// As [`relocate`].
-pub fn slot(word: u32, from: u64, address: u64, end: SlotEnd) -> Emitted<Vec<u8>> {
-    let mut code = Code::new(address);
-    relocate(word, from, &mut code)?;
-    match end {
-        SlotEnd::Branch => code.branch(from.wrapping_add(LENGTH))?,
-        SlotEnd::Break(immediate) => code.emit([a::brk(immediate)]),
-    }
-    code.finish()
 }

@@ -6,7 +6,7 @@
 //! guarded page; the probe goes behind them.
 
 use super::decode::{Form, LENGTH, form, hint, word};
-use super::{emulate, relocate};
+use super::{emulate, relocate, slot};
 use crate::{Displaced, Ladder, Reason, Site};
 
 /// How far behind its load an exclusive-access window is assumed to stay open.
@@ -24,16 +24,14 @@ pub fn verdict(site: &Site<'_>) -> Ladder {
     let window = exclusive_window(site, displaced.start);
     let form = form(word);
     let moved = window.and(relocate::movable(form)).and(reach(word, displaced.start)).map(|()| displaced);
+    // What is emulated has a slot, too, where an access to memory turns out to fault.
+    let stepped = slot::steppable(form).and(moved);
     Ladder {
         jump: moved,
         short: Err(Reason::NotImplemented),
-        boost: moved,
-        emulate: window.and(emulate::supported(word)).map(|()| displaced),
-        // The second trap would come between the load and its store, every time.
-        step: match form {
-            Form::LoadExclusive => Err(Reason::ExclusiveWindow),
-            _ => moved,
-        },
+        boost: slot::boostable(form).and(moved),
+        emulate: emulate::supported(word).and(stepped),
+        step: stepped,
     }
 }
 
@@ -54,7 +52,7 @@ pub fn displaced(site: &Site<'_>) -> Result<(Displaced, u32), Reason> {
         }
     }
     relocate::movable(form(word)).or_else(|reason| match reason {
-        // These may still be emulated.
+        // Each rung says so itself.
         Reason::Unmovable(_) => Ok(()),
         reason => Err(reason),
     })?;

@@ -1,22 +1,24 @@
 //! The emulated instructions that change registers only: fixed-point arithmetic, logic, rotates, comparisons, and moves
 //! from and to the condition register and the special registers.
 
-use super::decode::Fields;
-use super::emulate::{Registers, Version, XER_CA, XER_CA32, XER_SO};
-use crate::Reason;
+use super::decode::{Fields, NOP};
+use super::emulate::{CTR, LR, Version, XER, XER_CA, XER_CA32, XER_SO};
+use crate::{Reason, Thread};
 
 /// Executes `word`; on an error nothing has changed.
-pub(super) fn run(word: u32, registers: &mut Registers, version: Version) -> Result<(), Reason> {
-    let mut machine = Machine { word, registers, version };
+pub(super) fn run(word: u32, thread: &mut dyn Thread, version: Option<Version>) -> Result<(), Reason> {
+    let mut machine = Machine { word, thread, version };
     match word.primary() {
         7 => machine.set(word.rt(), machine.a().wrapping_mul(word.d() as u64)),
-        8 => machine.carrying(!machine.a(), word.d() as u64, 1, false),
+        8 => return machine.carrying(!machine.a(), word.d() as u64, 1, false),
         10 | 11 => machine.compare_immediate(),
-        12 | 13 => machine.carrying(machine.a(), word.d() as u64, 0, word.primary() == 13),
+        12 | 13 => return machine.carrying(machine.a(), word.d() as u64, 0, word.primary() == 13),
         14 => machine.set(word.rt(), machine.a_or_zero().wrapping_add(word.d() as u64)),
         15 => machine.set(word.rt(), machine.a_or_zero().wrapping_add((word.d() << 16) as u64)),
         19 => return machine.condition_logic(),
         20 | 21 | 23 => machine.rotate_word(),
+        // It writes nothing, though its form does.
+        24 if word == NOP => {}
         24..=29 => machine.logic_immediate(),
         30 => return machine.rotate_doubleword(),
         31 => return machine.extended(),
@@ -31,17 +33,29 @@ pub(super) fn run(word: u32, registers: &mut Registers, version: Version) -> Res
 
 struct Machine<'a> {
     word: u32,
-    registers: &'a mut Registers,
-    version: Version,
+    thread: &'a mut dyn Thread,
+    version: Option<Version>,
 }
 
 impl Machine<'_> {
     fn get(&self, register: u32) -> u64 {
-        self.registers.gpr[register as usize]
+        self.thread.register(register as u8)
     }
 
     fn set(&mut self, register: u32, value: u64) {
-        self.registers.gpr[register as usize] = value;
+        self.thread.set_register(register as u8, value);
+    }
+
+    fn conditions(&self) -> u32 {
+        self.thread.flags() as u32
+    }
+
+    fn set_conditions(&mut self, cr: u32) {
+        self.thread.set_flags(cr.into());
+    }
+
+    fn exceptions(&self) -> u64 {
+        self.thread.register(XER)
     }
 
     fn a(&self) -> u64 {
@@ -63,17 +77,20 @@ impl Machine<'_> {
     }
 
     fn carry(&self) -> u64 {
-        u64::from(self.registers.xer & XER_CA != 0)
+        u64::from(self.exceptions() & XER_CA != 0)
     }
 
-    fn set_carry(&mut self, carry: bool, carry_32: bool) {
+    /// The first that an instruction does.
+    fn set_carry(&mut self, carry: bool, carry_32: bool) -> Result<(), Reason> {
+        let version = self.version.ok_or(Reason::NotEmulated("an instruction that carries"))?;
         let mut bits = if carry { XER_CA } else { 0 };
         let mut mask = XER_CA;
-        if self.version == Version::V3_0 {
+        if version == Version::V3_0 {
             bits |= if carry_32 { XER_CA32 } else { 0 };
             mask |= XER_CA32;
         }
-        self.registers.xer = self.registers.xer & !mask | bits;
+        self.thread.set_register(XER, self.exceptions() & !mask | bits);
+        Ok(())
     }
 
     /// Sets a field of the condition register from a comparison.
@@ -82,9 +99,9 @@ impl Machine<'_> {
             core::cmp::Ordering::Less => 8,
             core::cmp::Ordering::Greater => 4,
             core::cmp::Ordering::Equal => 2,
-        } | u32::from(self.registers.xer & XER_SO != 0);
+        } | u32::from(self.exceptions() & XER_SO != 0);
         let shift = 28 - 4 * field;
-        self.registers.cr = self.registers.cr & !(15 << shift) | bits << shift;
+        self.set_conditions(self.conditions() & !(15 << shift) | bits << shift);
     }
 
     /// Sets a register, and with `record` cr0.
@@ -96,11 +113,12 @@ impl Machine<'_> {
     }
 
     /// `RT = x + y + carry`, with the carry out.
-    fn carrying(&mut self, x: u64, y: u64, carry: u64, record: bool) {
+    fn carrying(&mut self, x: u64, y: u64, carry: u64, record: bool) -> Result<(), Reason> {
         let wide = u128::from(x) + u128::from(y) + u128::from(carry);
         let low = (x & 0xffff_ffff) + (y & 0xffff_ffff) + carry;
-        self.set_carry(wide >> 64 != 0, low >> 32 != 0);
+        self.set_carry(wide >> 64 != 0, low >> 32 != 0)?;
         self.result(self.word.rt(), wide as u64, record);
+        Ok(())
     }
 
     /// BF and L of the compare instructions.
@@ -162,14 +180,14 @@ impl Machine<'_> {
 
     /// `mcrf` and the logic of single bits.
     fn condition_logic(&mut self) -> Result<(), Reason> {
-        let (word, cr) = (self.word, self.registers.cr);
+        let (word, cr) = (self.word, self.conditions());
         let bit = |n: u32| cr << n & 1 << 31 != 0;
         let (a, b) = (bit(word.ra()), bit(word.rb()));
         let value = match word.xo() {
             0 => {
                 let field = cr >> (28 - 4 * (word.ra() >> 2)) & 15;
                 let shift = 28 - 4 * (word.rt() >> 2);
-                self.registers.cr = cr & !(15 << shift) | field << shift;
+                self.set_conditions(cr & !(15 << shift) | field << shift);
                 return Ok(());
             }
             33 => !(a | b),
@@ -183,7 +201,7 @@ impl Machine<'_> {
             _ => return Err(Reason::NotEmulated("a barrier")),
         };
         let shift = 31 - word.rt();
-        self.registers.cr = cr & !(1 << shift) | u32::from(value) << shift;
+        self.set_conditions(cr & !(1 << shift) | u32::from(value) << shift);
         Ok(())
     }
 
@@ -240,21 +258,21 @@ impl Machine<'_> {
         match word.xo() {
             0 => self.compare(a, b, true),
             32 => self.compare(a, b, false),
-            8 => self.carrying(!a, b, 1, word.last()),
-            10 => self.carrying(a, b, 0, word.last()),
-            136 => self.carrying(!a, b, carry, word.last()),
-            138 => self.carrying(a, b, carry, word.last()),
-            200 => self.carrying(!a, 0, carry, word.last()),
-            202 => self.carrying(a, 0, carry, word.last()),
-            232 => self.carrying(!a, u64::MAX, carry, word.last()),
-            234 => self.carrying(a, u64::MAX, carry, word.last()),
-            792 => self.shift_right_word(b as u32 & 63),
-            824 => self.shift_right_word(word.rb()),
-            794 => self.shift_right_doubleword(b as u32 & 127),
-            826 | 827 => self.shift_right_doubleword(word.rb() | word << 4 & 0x20),
+            8 => return self.carrying(!a, b, 1, word.last()),
+            10 => return self.carrying(a, b, 0, word.last()),
+            136 => return self.carrying(!a, b, carry, word.last()),
+            138 => return self.carrying(a, b, carry, word.last()),
+            200 => return self.carrying(!a, 0, carry, word.last()),
+            202 => return self.carrying(a, 0, carry, word.last()),
+            232 => return self.carrying(!a, u64::MAX, carry, word.last()),
+            234 => return self.carrying(a, u64::MAX, carry, word.last()),
+            792 => return self.shift_right_word(b as u32 & 63),
+            824 => return self.shift_right_word(word.rb()),
+            794 => return self.shift_right_doubleword(b as u32 & 127),
+            826 | 827 => return self.shift_right_doubleword(word.rb() | word << 4 & 0x20),
             // isel: the condition's number is in the upper half of the extended opcode.
             xo if xo & 31 == 15 => {
-                let chosen = self.registers.cr << (xo >> 5) & 1 << 31 != 0;
+                let chosen = self.conditions() << (xo >> 5) & 1 << 31 != 0;
                 self.set(word.rt(), if chosen { self.a_or_zero() } else { b });
             }
             19 => self.read_condition()?,
@@ -266,20 +284,22 @@ impl Machine<'_> {
     }
 
     /// The carry says whether ones were shifted out of a negative number.
-    fn shift_right_word(&mut self, by: u32) {
+    fn shift_right_word(&mut self, by: u32) -> Result<(), Reason> {
         let s = i64::from(self.s() as i32);
         let value = s >> by.min(63);
         let carry = s < 0 && value << by.min(63) != s;
-        self.set_carry(carry, carry);
+        self.set_carry(carry, carry)?;
         self.result(self.word.ra(), value as u64, self.word.last());
+        Ok(())
     }
 
-    fn shift_right_doubleword(&mut self, by: u32) {
+    fn shift_right_doubleword(&mut self, by: u32) -> Result<(), Reason> {
         let s = self.s() as i64;
         let value = s >> by.min(63);
         let carry = s < 0 && (by > 63 || value << by != s);
-        self.set_carry(carry, carry);
+        self.set_carry(carry, carry)?;
         self.result(self.word.ra(), value as u64, self.word.last());
+        Ok(())
     }
 
     /// The one-field forms have an undefined result when they name another number of fields.
@@ -294,7 +314,7 @@ impl Machine<'_> {
     fn read_condition(&mut self) -> Result<(), Reason> {
         self.one_field()?;
         let mask = if self.word & 1 << 20 != 0 { self.fields() } else { u32::MAX };
-        self.set(self.word.rt(), u64::from(self.registers.cr & mask));
+        self.set(self.word.rt(), u64::from(self.conditions() & mask));
         Ok(())
     }
 
@@ -302,7 +322,7 @@ impl Machine<'_> {
     fn write_condition(&mut self, s: u64) -> Result<(), Reason> {
         self.one_field()?;
         let mask = self.fields();
-        self.registers.cr = self.registers.cr & !mask | s as u32 & mask;
+        self.set_conditions(self.conditions() & !mask | s as u32 & mask);
         Ok(())
     }
 
@@ -311,24 +331,19 @@ impl Machine<'_> {
         (0..8).filter(|field| self.word >> (12 + field) & 1 != 0).map(|field| 15 << (4 * field)).sum()
     }
 
-    /// `mfspr` and `mtspr` of lr, ctr and tar; `mfspr` of xer.
+    /// `mfspr` and `mtspr` of lr and ctr; `mfspr` of xer.
     fn special(&mut self) -> Result<(), Reason> {
         let read = self.word.xo() == 339;
-        if read && self.word.spr() == 1 {
-            self.set(self.word.rt(), self.registers.xer);
-            return Ok(());
-        }
-        let (s, registers) = (self.s(), &mut *self.registers);
         let special = match self.word.spr() {
-            8 => &mut registers.lr,
-            9 => &mut registers.ctr,
-            815 => &mut registers.tar,
+            1 if read => XER,
+            8 => LR,
+            9 => CTR,
             _ => return Err(Reason::NotEmulated("a special register")),
         };
         if read {
-            registers.gpr[self.word.rt() as usize] = *special
+            self.set(self.word.rt(), self.thread.register(special))
         } else {
-            *special = s
+            self.thread.set_register(special, self.s())
         }
         Ok(())
     }

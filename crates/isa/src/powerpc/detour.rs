@@ -70,14 +70,6 @@ pub(super) fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
     Template::new(request).write()
 }
 
-/// Relocated code of one displaced instruction and the branch back: what a trap's out-of-line slot holds when it
-/// is boosted.
-pub(super) fn boosted_slot(request: &DetourRequest<'_>) -> Emitted<Detour> {
-    let mut template = Template::new(request);
-    template.displaced()?;
-    template.finish(None)
-}
-
 /// A detour being written.
 pub(super) struct Template<'a> {
     pub request: &'a DetourRequest<'a>,

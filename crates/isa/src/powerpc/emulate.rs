@@ -1,33 +1,23 @@
 //! What does this instruction do to a set of saved registers and memory?
 //!
-//! All branches, the loads and stores of general registers, and the arithmetic on them that starts functions: everything
-//! whose result the manual defines without reference to the floating-point, vector or privileged state. Not emulated are
-//! divisions and multiplications with partly undefined results, overflow-recording forms, barriers, cache operations and
-//! reservations; the reason names them.
+//! All branches but those by the target address register, the loads and stores of general registers, and the arithmetic on them that
+//! starts functions: everything whose result the manual defines without reference to the floating-point, vector or privileged state. Not
+//! emulated are divisions and multiplications with partly undefined results, overflow-recording forms, barriers, cache operations and
+//! reservations; the reason names them. What carries is not emulated either where the processor's [`Version`] is not known.
+//!
+//! An instruction has its whole effect or none: memory is accessed first.
 
 use super::arithmetic;
 use super::decode::{Branch, Destination, Fields, Form, displacement_34, form, sign_extend, word_at};
-use crate::Reason;
-use thiserror::Error;
+use crate::emulate::Blank;
+use crate::{EmulateError, Reason, Thread};
 
-/// A thread's registers, as far as emulation reads or writes them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Registers {
-    /// r0 to r31.
-    pub gpr: [u64; 32],
-    /// Address of the instruction.
-    pub pc: u64,
-    /// Link register.
-    pub lr: u64,
-    /// Count register.
-    pub ctr: u64,
-    /// Target address register.
-    pub tar: u64,
-    /// Condition register; cr0 is the most significant nibble.
-    pub cr: u32,
-    /// Fixed-point exception register: summary overflow, overflow, carry.
-    pub xer: u64,
-}
+/// The number of the count register of a [`Thread`].
+pub(super) const CTR: u8 = 35;
+/// That of the link register.
+pub(super) const LR: u8 = 36;
+/// That of the fixed-point exception register: summary overflow, overflow, carry.
+pub(super) const XER: u8 = 37;
 
 /// Summary overflow, copied into every comparison.
 pub(super) const XER_SO: u64 = 0x8000_0000;
@@ -45,113 +35,73 @@ pub enum Version {
     V3_0,
 }
 
-/// The program's memory.
-pub trait Memory {
-    /// Fills `bytes` from `address` on.
-    ///
-    /// # Errors
-    /// [`Fault`] when any of them is not readable; `bytes` is unspecified then.
-    fn load(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), Fault>;
-
-    /// Stores `bytes` from `address` on.
-    ///
-    /// # Errors
-    /// [`Fault`] when any of them is not writable; nothing was stored then.
-    fn store(&mut self, address: u64, bytes: &[u8]) -> Result<(), Fault>;
-}
-
-/// An access to memory that the program would have died of, or handled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("no access to {address:#x}")]
-pub struct Fault {
-    /// Address of the access.
-    pub address: u64,
-}
-
-/// Why an instruction had no effect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum Stopped {
-    /// It is not emulated.
-    #[error(transparent)]
-    Refused(#[from] Reason),
-    /// It faults.
-    #[error(transparent)]
-    Fault(#[from] Fault),
-}
-
-/// Executes the instruction that `code` starts with, which stands at `registers.pc`, and moves the pc on.
+/// Does to `thread` what the instruction that `code` starts with does at `address`; its length.
 ///
 /// # Errors
-/// [`Stopped`], with registers and memory as they were.
+/// Nothing in `thread` was changed then.
 pub fn emulate(
     code: &[u8],
-    registers: &mut Registers,
-    memory: &mut dyn Memory,
-    version: Version,
-) -> Result<(), Stopped> {
-    let (form, length) = form(code, registers.pc).map_err(|_| Reason::NotAnInstruction)?;
+    address: u64,
+    thread: &mut dyn Thread,
+    version: Option<Version>,
+) -> Result<u8, EmulateError> {
+    let (form, length) = form(code, address).map_err(|_| Reason::NotAnInstruction)?;
     let word = word_at(code, 0).ok_or(Reason::NotAnInstruction)?;
-    let next = registers.pc.wrapping_add(u64::from(length));
+    let next = address.wrapping_add(u64::from(length));
     match form {
         Form::Branch(taken) => {
-            branch(taken, registers, next);
-            return Ok(());
+            branch(taken, thread, next)?;
+            return Ok(length);
         }
-        Form::AddPcIs { register, value } => registers.gpr[register as usize] = value,
+        Form::AddPcIs { register, value } => thread.set_register(register as u8, value),
         Form::Prefixed { relative } => {
             let suffix = word_at(code, 4).ok_or(Reason::NotAnInstruction)?;
-            prefixed(word, suffix, relative, registers, memory)?;
+            prefixed(word, suffix, relative.then_some(address), thread)?;
         }
         Form::Trap { .. } => return Err(Reason::Traps.into()),
         Form::System(name) => return Err(Reason::NotEmulated(name).into()),
         Form::LoadReserve | Form::StoreConditional => return Err(Reason::NotEmulated("a reservation").into()),
         Form::Plain => match access(word) {
-            Some(access) => access.run(registers, memory)?,
-            None => arithmetic::run(word, registers, version)?,
+            Some(access) => access.run(thread)?,
+            None => arithmetic::run(word, thread, version)?,
         },
     }
-    registers.pc = next;
-    Ok(())
+    thread.set_ip(next);
+    Ok(length)
 }
 
-/// Whether [`emulate`] knows the instruction that `code` starts with.
+/// Whether [`emulate`] knows the instruction that `code` starts with, for any version.
 pub(super) fn emulated(code: &[u8], address: u64) -> Result<(), Reason> {
-    struct Zeros;
-    impl Memory for Zeros {
-        fn load(&mut self, _: u64, bytes: &mut [u8]) -> Result<(), Fault> {
-            bytes.fill(0);
-            Ok(())
-        }
-        fn store(&mut self, _: u64, _: &[u8]) -> Result<(), Fault> {
-            Ok(())
-        }
-    }
-    let mut registers = Registers { pc: address, ..Registers::default() };
-    match emulate(code, &mut registers, &mut Zeros, Version::V3_0) {
-        Err(Stopped::Refused(reason)) => Err(reason),
+    match emulate(code, address, &mut Blank, None) {
+        Err(EmulateError::Refused(reason)) => Err(reason),
         _ => Ok(()),
     }
 }
 
 /// Book I, 2.4: the count is decremented first, then both tests are made; lr is set whether the branch is taken or not, and
 /// after its old value was read.
-fn branch(branch: Branch, registers: &mut Registers, next: u64) {
+fn branch(branch: Branch, thread: &mut dyn Thread, next: u64) -> Result<(), Reason> {
     let target = match branch.to {
         Destination::Address(target) => target,
-        Destination::Link => registers.lr & !3,
-        Destination::Count => registers.ctr & !3,
-        Destination::Tar => registers.tar & !3,
+        Destination::Link => thread.register(LR) & !3,
+        Destination::Count => thread.register(CTR) & !3,
+        Destination::Tar => return Err(Reason::NotEmulated("a branch to the target address register")),
     };
     let bo = |bit: u32| branch.bo & bit != 0;
+    let count = match branch.counts() {
+        true => thread.register(CTR).wrapping_sub(1),
+        false => 0,
+    };
+    let count_agrees = !branch.counts() || (count == 0) == bo(2);
+    let condition_agrees = bo(16) || ((thread.flags() as u32) << branch.bi & 1 << 31 != 0) == bo(8);
     if branch.counts() {
-        registers.ctr = registers.ctr.wrapping_sub(1);
+        thread.set_register(CTR, count);
     }
-    let count_agrees = !branch.counts() || (registers.ctr == 0) == bo(2);
-    let condition_agrees = bo(16) || (registers.cr << branch.bi & 1 << 31 != 0) == bo(8);
-    registers.pc = if count_agrees && condition_agrees { target } else { next };
     if branch.link {
-        registers.lr = next;
+        thread.set_register(LR, next);
     }
+    thread.set_ip(if count_agrees && condition_agrees { target } else { next });
+    Ok(())
 }
 
 /// A load or store of a general register.
@@ -162,7 +112,8 @@ struct Access {
     base: Option<u32>,
     /// What is added to it.
     offset: Offset,
-    bytes: usize,
+    /// How many are loaded or stored.
+    bytes: u8,
     store: bool,
     /// Whether a loaded value is sign-extended.
     signed: bool,
@@ -178,36 +129,28 @@ enum Offset {
 }
 
 impl Access {
-    fn run(&self, registers: &mut Registers, memory: &mut dyn Memory) -> Result<(), Stopped> {
+    fn run(&self, thread: &mut dyn Thread) -> Result<(), EmulateError> {
         let invalid = self.update && self.base.is_none_or(|base| !self.store && base == self.register);
         if invalid {
             return Err(Reason::NotEmulated("an invalid form").into());
         }
-        let base = self.base.map_or(0, |base| registers.gpr[base as usize]);
+        let base = self.base.map_or(0, |base| thread.register(base as u8));
         let address = match self.offset {
             Offset::Constant(offset) => base.wrapping_add_signed(offset),
-            Offset::Register(index) => base.wrapping_add(registers.gpr[index as usize]),
+            Offset::Register(index) => base.wrapping_add(thread.register(index as u8)),
         };
-        let register = self.register as usize;
-        let mut buffer = [0; 8];
-        let bytes = &mut buffer[..self.bytes];
+        let bits = 8 * u32::from(self.bytes);
+        let ordered = |value: u64| if self.reversed { value.swap_bytes() >> (64 - bits) } else { value };
         if self.store {
-            bytes.copy_from_slice(&registers.gpr[register].to_le_bytes()[..self.bytes]);
-            if self.reversed {
-                bytes.reverse();
-            }
-            memory.store(address, bytes)?;
+            let value = thread.register(self.register as u8);
+            thread.write(address, self.bytes, ordered(value)).ok_or(EmulateError::Fault)?;
         } else {
-            memory.load(address, bytes)?;
-            if self.reversed {
-                bytes.reverse();
-            }
-            let value = u64::from_le_bytes(buffer);
-            registers.gpr[register] =
-                if self.signed { sign_extend(value, 8 * self.bytes as u32) as u64 } else { value };
+            let value = ordered(thread.read(address, self.bytes).ok_or(EmulateError::Fault)?);
+            let value = if self.signed { sign_extend(value, bits) as u64 } else { value };
+            thread.set_register(self.register as u8, value);
         }
         if let (true, Some(base)) = (self.update, self.base) {
-            registers.gpr[base as usize] = address;
+            thread.set_register(base as u8, address);
         }
         Ok(())
     }
@@ -251,7 +194,7 @@ fn access(word: u32) -> Option<Access> {
 }
 
 /// Bytes, and the letters that [`access_kind`] explains.
-type Kind = (usize, &'static str);
+type Kind = (u8, &'static str);
 
 fn d_form(primary: u32) -> Option<Kind> {
     Some(match primary {
@@ -309,20 +252,15 @@ fn x_form(xo: u32) -> Option<Kind> {
 fn prefixed(
     prefix: u32,
     suffix: u32,
-    relative: bool,
-    registers: &mut Registers,
-    memory: &mut dyn Memory,
-) -> Result<(), Stopped> {
-    let displacement = displacement_34(prefix, suffix);
-    let offset = match relative {
-        true => displacement.wrapping_add(registers.pc as i64),
-        false => displacement,
-    };
+    relative_to: Option<u64>,
+    thread: &mut dyn Thread,
+) -> Result<(), EmulateError> {
+    let offset = displacement_34(prefix, suffix).wrapping_add(relative_to.unwrap_or(0) as i64);
     let base = (suffix.ra() != 0).then_some(suffix.ra());
     let (bytes, kind) = match (prefix >> 24 & 3, suffix.primary()) {
         (2, 14) => {
-            let base = base.map_or(0, |base| registers.gpr[base as usize]);
-            registers.gpr[suffix.rt() as usize] = base.wrapping_add_signed(offset);
+            let base = base.map_or(0, |base| thread.register(base as u8));
+            thread.set_register(suffix.rt() as u8, base.wrapping_add_signed(offset));
             return Ok(());
         }
         (2, 32 | 34 | 36 | 38 | 40 | 42 | 44) => {
@@ -344,5 +282,5 @@ fn prefixed(
         update: false,
         reversed: false,
     };
-    access.run(registers, memory)
+    access.run(thread)
 }

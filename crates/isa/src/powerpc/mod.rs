@@ -15,17 +15,21 @@ mod facts;
 mod follow;
 mod landing;
 mod lower;
+mod prologue;
 mod registers;
 mod relocate;
 mod reservation;
 mod returns;
 mod runtime;
+mod slot;
 mod steps;
 mod tables;
+#[cfg(test)]
+mod tests;
 mod text;
 mod verdict;
 
-pub use emulate::{Fault, Memory, Registers, Stopped, Version, emulate};
+pub use emulate::{Version, emulate};
 pub use relocate::{Relocated, relocate};
 
 use crate::*;
@@ -36,16 +40,6 @@ pub struct PowerPc64Le;
 
 /// The instruction set.
 pub static POWERPC64LE: PowerPc64Le = PowerPc64Le;
-
-impl PowerPc64Le {
-    /// A boosted slot at the request's address: the displaced instruction and the branch back, without any action.
-    ///
-    /// # Errors
-    /// As for [`Isa::detour`].
-    pub fn boosted_slot(&self, request: &DetourRequest<'_>) -> Result<Detour, Reason> {
-        detour::boosted_slot(request)
-    }
-}
 
 impl Isa for PowerPc64Le {
     fn machine(&self) -> Machine {
@@ -90,5 +84,27 @@ impl Isa for PowerPc64Le {
 
     fn detour(&self, request: &DetourRequest<'_>) -> Result<Detour, Reason> {
         detour::detour(request)
+    }
+
+    fn slot(
+        &self,
+        displaced: &Displaced,
+        original: &[u8],
+        address: u64,
+        boosted: bool,
+    ) -> Result<Slot, Reason> {
+        slot::slot(displaced, original, address, boosted)
+    }
+
+    fn together(&self, site: &Site<'_>, first: Displaced, next: Option<u64>) -> Displaced {
+        prologue::EMULATOR.together(site, first, next)
+    }
+
+    fn emulate(&self, code: &[u8], address: u64, thread: &mut dyn Thread) -> Result<(), EmulateError> {
+        prologue::EMULATOR.all(code, address, thread)
+    }
+
+    fn leads_to(&self, code: &[u8], address: u64) -> Option<u64> {
+        prologue::leads_to(code, address)
     }
 }

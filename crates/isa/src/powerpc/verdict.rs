@@ -20,6 +20,7 @@ use super::decode::{Fields, Form, WORD, form, word_at};
 use super::emulate::emulated;
 use super::relocate::movable;
 use super::reservation::inside_reservation;
+use super::slot::{boostable, steppable};
 use crate::{Displaced, Ladder, Reason, Site};
 
 pub(super) fn verdict(site: &Site<'_>) -> Ladder {
@@ -38,25 +39,14 @@ pub(super) fn verdict(site: &Site<'_>) -> Ladder {
         false => Ok(displaced),
     };
     let moved = movable(form).and(reserved);
+    // What is emulated has a slot, too, where an access to memory turns out to fault.
+    let stepped = steppable(form).and(moved);
     Ladder {
         jump: moved,
         short: Err(Reason::NotImplemented),
-        boost: moved,
-        emulate: emulated(code, displaced.start).and(reserved),
-        step: steppable(form).and(moved),
-    }
-}
-
-/// Whether one step of a copy does it: the copy must be a single instruction.
-fn steppable(form: Form) -> Result<(), Reason> {
-    match form {
-        Form::Branch(_) => Err(Reason::Unmovable("a branch, as a single instruction,")),
-        Form::AddPcIs { .. } | Form::Prefixed { relative: true } => {
-            Err(Reason::Unmovable("a pc-relative instruction, as a single one,"))
-        }
-        // The trap after the step would take the reservation away.
-        Form::LoadReserve => Err(Reason::ExclusiveWindow),
-        _ => Ok(()),
+        boost: boostable(form).and(moved),
+        emulate: emulated(code, displaced.start).and(stepped),
+        step: stepped,
     }
 }
 

@@ -3,11 +3,12 @@
 //! It runs on the crate's own emulator (which `aarch64_oracle` proves) and adds what that leaves out:
 //! exclusive and ordered accesses, the thread pointer, the clock.
 
+#[path = "state.rs"]
+pub mod state;
+
+use state::{Fault, Memory, Registers, emulate};
 use std::{collections::HashMap, ops::Range};
-use trapless_isa::aarch64::{
-    decode::word,
-    emulate::{Failure, Fault, Memory, Registers, emulate},
-};
+use trapless_isa::{EmulateError, aarch64::decode::word};
 
 /// Memory in 8-byte words; what was never written is 0, and code is what was loaded.
 #[derive(Clone, Default)]
@@ -102,8 +103,8 @@ impl Machine {
             _ if word & !31 == 0xd53b_e040 => self.set(rt, self.time),
             _ => match emulate(word, &mut self.registers, &mut self.memory) {
                 Ok(()) => return,
-                Err(Failure::NotEmulated(reason)) => panic!("{word:#010x} at {pc:#x}: {reason}"),
-                Err(Failure::Fault(fault)) => panic!("{word:#010x} at {pc:#x}: {fault}"),
+                Err(EmulateError::Refused(reason)) => panic!("{word:#010x} at {pc:#x}: {reason}"),
+                Err(EmulateError::Fault) => panic!("{word:#010x} at {pc:#x}: no access"),
             },
         }
         self.registers.pc = pc + 4;

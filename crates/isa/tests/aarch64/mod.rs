@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 pub mod oracle;
+pub mod state;
 
 use object::{Object, ObjectSection, ObjectSymbol};
 use std::{
@@ -11,6 +12,10 @@ use std::{
     path::{Path, PathBuf},
     process::{Command, Output},
     sync::atomic::{AtomicU32, Ordering},
+};
+use trapless_isa::{
+    Reason,
+    aarch64::{emit::Code, relocate::relocate},
 };
 
 /// The folder that `scripts/cross-setup` filled, if it was told.
@@ -71,6 +76,14 @@ pub fn run(qemu: &Path, program: &Path, arguments: &[&Path]) -> Output {
         String::from_utf8_lossy(&output.stderr)
     );
     output
+}
+
+/// The copy of the instruction `word` at `from`, to stand at `to`, and the branch back, as in a detour.
+pub fn copied(word: u32, from: u64, to: u64) -> Result<Vec<u8>, Reason> {
+    let mut code = Code::new(to);
+    relocate(word, from, &mut code)?;
+    code.branch(from.wrapping_add(4))?;
+    code.finish()
 }
 
 /// A function of a program.

@@ -1,9 +1,11 @@
 //! The oracle: instructions executed under qemu-user from given registers. See `oracle.c`, whose world this
 //! mirrors.
 
-use super::{compile, qemu};
+use super::{
+    compile, qemu,
+    state::{Fault, Memory, Registers},
+};
 use std::{fs, process::Command};
-use trapless_isa::aarch64::emulate::{Fault, Memory, Registers};
 
 /// Start of the region full of traps.
 pub const REGION: u64 = 0x10_0000_0000;
@@ -156,7 +158,7 @@ impl World {
         if start <= (DATA_SIZE - length) as u64 {
             Ok(start as usize..start as usize + length)
         } else {
-            Err(Fault { address })
+            Err(Fault)
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Followed calls that do not simply return (hard cases R1, R2, R3), run under qemu-user, and the protocol of return instances
 //! against its model.
 
+use crate::state::Registers;
 use crate::{cross::Cross, machine::*, oracle::Random};
 use std::{collections::BTreeMap, ops::Range};
 use trapless_isa::{
@@ -8,7 +9,6 @@ use trapless_isa::{
     detour::*,
     model::{self, Home, Memory, Read},
     payload::*,
-    powerpc::Registers,
 };
 
 /// The memory of return instances, for the model. The place of a return address is lr: what is stored there is kept apart.

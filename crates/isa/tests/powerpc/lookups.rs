@@ -1,7 +1,8 @@
 //! Look-ups by unwinders: a return point becomes the real address wherever the unwinder has it.
 
+use crate::state::Registers;
 use crate::{cross::Cross, machine::*, oracle::Random};
-use trapless_isa::{Hook, Lookup, Payload, Steps, detour::BLOCK_UNWOUND, powerpc::Registers};
+use trapless_isa::{Hook, Lookup, Payload, Steps, detour::BLOCK_UNWOUND};
 
 /// How an unwinder keeps its context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

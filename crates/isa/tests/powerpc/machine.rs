@@ -2,13 +2,10 @@
 //!
 //! The steps are written down first and played in one run, so what a step answers is looked at afterwards. `machine.c` plays them.
 
-use crate::{cross::Cross, oracle::Random};
+use crate::{cross::Cross, oracle::Random, state::Registers};
 use std::{fs, ops::Range};
 use trapless_isa::{
-    BranchTargets, DetourRequest, Isa, Layout, Runtime, Site,
-    detour::*,
-    payload::*,
-    powerpc::{POWERPC64LE, Registers},
+    BranchTargets, DetourRequest, Isa, Layout, Runtime, Site, detour::*, payload::*, powerpc::POWERPC64LE,
 };
 
 /// Where functions under test stand.

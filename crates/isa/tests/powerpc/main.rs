@@ -10,3 +10,4 @@ mod lookups;
 mod machine;
 mod oracle;
 mod same;
+mod state;

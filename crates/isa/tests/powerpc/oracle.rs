@@ -3,10 +3,11 @@
 //! emulation.
 
 use crate::cross::Cross;
+use crate::state::{Fault, Memory, Registers, State, emulate};
 use std::fs;
 use trapless_isa::{
-    Displaced, Isa,
-    powerpc::{Fault, Memory, POWERPC64LE, Registers, Version, emulate, relocate},
+    Displaced, Isa, Reason, Slot,
+    powerpc::{POWERPC64LE, Version, relocate},
 };
 
 pub const WINDOW: u64 = 0x2000_1000;
@@ -127,7 +128,7 @@ impl Window {
         let start = address.wrapping_sub(WINDOW);
         match start < (WINDOW_SIZE - length) as u64 {
             true => Ok(start as usize..start as usize + length),
-            false => Err(Fault { address }),
+            false => Err(Fault),
         }
     }
 }
@@ -179,6 +180,20 @@ fn execute(cross: &Cross, name: &str, processor: &str, cases: &[Case], inputs: &
     cases.iter().zip(results.chunks_exact(RESULT_SIZE)).map(|(c, bytes)| read_outcome(c, bytes)).collect()
 }
 
+/// Runs instructions and compares their emulation together with that.
+pub fn check_together(cross: &Cross, name: &str, cases: &[Case]) {
+    let mut inputs = vec![];
+    cases.iter().for_each(|case| case.write(&case.bytes(), case.address, &mut inputs));
+    for (case, (registers, window)) in cases.iter().zip(execute(cross, name, "power10", cases, &inputs)) {
+        let (mut emulated, mut memory) = (case.registers, case.window());
+        let mut thread = State::new(&mut emulated, &mut memory);
+        let outcome = POWERPC64LE.emulate(&case.bytes(), case.address, &mut thread);
+        assert_eq!(outcome, Ok(()), "{name}: {:x?}", case.words);
+        assert_eq!(emulated, registers, "{name}: {:x?} from {:#x?}", case.words, case.registers);
+        assert_eq!(memory, window, "{name}: {:x?}", case.words);
+    }
+}
+
 /// Runs the originals and compares the emulation with them. Counts what was compared.
 pub fn check_emulation(cross: &Cross, name: &str, version: Version, cases: &[Case]) -> usize {
     let processor = if version == Version::V3_0 { "power10" } else { "power8" };
@@ -187,7 +202,7 @@ pub fn check_emulation(cross: &Cross, name: &str, version: Version, cases: &[Cas
     let mut compared = 0;
     for (case, (registers, window)) in cases.iter().zip(execute(cross, name, processor, cases, &inputs)) {
         let (mut emulated, mut memory) = (case.registers, case.window());
-        let outcome = emulate(&case.bytes(), &mut emulated, &mut memory, version);
+        let outcome = emulate(&case.bytes(), &mut emulated, &mut memory, Some(version));
         let text = POWERPC64LE.disassemble(&case.bytes(), case.address);
         if registers.pc == FAULTED + 4 {
             // A reserved bit is set that the manual says to ignore: qemu does not, in some forms.
@@ -201,20 +216,48 @@ pub fn check_emulation(cross: &Cross, name: &str, version: Version, cases: &[Cas
     compared
 }
 
-/// Runs originals and copies at each destination, and compares.
+/// Runs originals and relocated copies at each destination, and compares.
 pub fn check_relocation(cross: &Cross, name: &str, cases: &[(Case, u64)]) {
+    check_copies(cross, name, cases, |displaced, bytes, destination| {
+        let mut code = relocate(displaced, bytes, destination)?.code;
+        code.extend(back(destination + code.len() as u64, displaced.end()));
+        Ok(code)
+    });
+}
+
+/// The same of slots. Where a stepped one ends, with a breakpoint or without, there is what the tracer does.
+pub fn check_slots(cross: &Cross, name: &str, boosted: bool, cases: &[(Case, u64)]) {
+    check_copies(cross, name, cases, |displaced, bytes, destination| {
+        let slot = POWERPC64LE.slot(displaced, bytes, destination, boosted)?;
+        let ends = slot.ends_in_break(POWERPC64LE.facts()) || slot.code.len() == slot.copy as usize;
+        let Slot { mut code, copy, .. } = slot;
+        if ends {
+            code.truncate(copy as usize);
+            code.extend(back(destination + u64::from(copy), displaced.end()));
+        }
+        Ok(code)
+    });
+}
+
+/// The branch from where the copy falls through, as in a detour; out of reach where the copy always branches far away.
+fn back(from: u64, to: u64) -> Vec<u8> {
+    let back = Displaced { start: from, length: 4, instructions: 1 };
+    POWERPC64LE.patch(&back, to).unwrap_or_else(|_| vec![0; 4])
+}
+
+fn check_copies(
+    cross: &Cross,
+    name: &str,
+    cases: &[(Case, u64)],
+    make: impl Fn(&Displaced, &[u8], u64) -> Result<Vec<u8>, Reason>,
+) {
     let (mut originals, mut copies) = (vec![], vec![]);
     for (case, destination) in cases {
         let length = case.bytes().len() as u8;
         let displaced = Displaced { start: case.address, length, instructions: 1 };
-        let relocated = relocate(&displaced, &case.bytes(), *destination).unwrap_or_else(|e| {
+        let code = make(&displaced, &case.bytes(), *destination).unwrap_or_else(|e| {
             panic!("{name}: {:x?} at {:#x} to {destination:#x}: {e}", case.words, case.address)
         });
-        let mut code = relocated.code;
-        let end = destination + code.len() as u64;
-        // Where the copy falls through, as in a detour; out of reach where the copy always branches far away.
-        let back = Displaced { start: end, length: 4, instructions: 1 };
-        code.extend(POWERPC64LE.patch(&back, case.next()).unwrap_or_else(|_| vec![0; 4]));
         case.write(&case.bytes(), case.address, &mut originals);
         case.write(&code, *destination, &mut copies);
     }

@@ -1,10 +1,10 @@
 //! Integer data processing, with immediates and with registers.
 
 use super::super::decode::field;
-use super::{C, Failure, N, Registers, V, Z, not_emulated};
-use crate::Reason;
+use super::{C, N, State, V, Z, not_emulated};
+use crate::{EmulateError, Reason};
 
-const UNALLOCATED: Failure = Failure::NotEmulated(Reason::NotAnInstruction);
+const UNALLOCATED: EmulateError = EmulateError::Refused(Reason::NotAnInstruction);
 
 /// The operands' size, and what follows from it.
 #[derive(Clone, Copy)]
@@ -58,8 +58,9 @@ impl Width {
     }
 }
 
-fn set_flags(r: &mut Registers, flags: u64) {
-    r.pstate = r.pstate & !(N | Z | C | V) | flags;
+fn set_flags(r: &mut State<'_>, flags: u64) {
+    let flags = r.thread.flags() & !(N | Z | C | V) | flags;
+    r.thread.set_flags(flags);
 }
 
 fn rd(word: u32) -> u8 {
@@ -75,7 +76,7 @@ fn rm(word: u32) -> u8 {
 }
 
 /// Data processing with an immediate, but for `adr`.
-pub fn immediate(word: u32, r: &mut Registers) -> Result<(), Failure> {
+pub fn immediate(word: u32, r: &mut State<'_>) -> Result<(), EmulateError> {
     let width = Width::of(word);
     match field(word, 23, 3) {
         0b010 => {
@@ -112,7 +113,7 @@ pub fn immediate(word: u32, r: &mut Registers) -> Result<(), Failure> {
 }
 
 /// ADD, ADDS, SUB, SUBS. `sp`: whether register 31 is the stack pointer as a destination without flags.
-fn add_or_sub(word: u32, width: Width, a: u64, b: u64, sp: bool, r: &mut Registers) {
+fn add_or_sub(word: u32, width: Width, a: u64, b: u64, sp: bool, r: &mut State<'_>) {
     let subtract = field(word, 30, 1) != 0;
     let (value, flags) = width.add(a, if subtract { !b } else { b }, subtract);
     if field(word, 29, 1) != 0 {
@@ -126,7 +127,7 @@ fn add_or_sub(word: u32, width: Width, a: u64, b: u64, sp: bool, r: &mut Registe
 }
 
 /// AND, ORR, EOR, ANDS.
-fn logical(operation: u32, width: Width, a: u64, b: u64, r: &mut Registers) -> u64 {
+fn logical(operation: u32, width: Width, a: u64, b: u64, r: &mut State<'_>) -> u64 {
     let value = width.cut(match operation {
         1 => a | b,
         2 => a ^ b,
@@ -162,7 +163,7 @@ fn bitmask(word: u32, width: Width) -> Option<u64> {
     Some(width.cut(mask))
 }
 
-fn move_wide(word: u32, width: Width, r: &mut Registers) -> Result<(), Failure> {
+fn move_wide(word: u32, width: Width, r: &mut State<'_>) -> Result<(), EmulateError> {
     let shift = 16 * field(word, 21, 2);
     if shift >= width.0 {
         return Err(UNALLOCATED);
@@ -178,7 +179,7 @@ fn move_wide(word: u32, width: Width, r: &mut Registers) -> Result<(), Failure> 
     Ok(())
 }
 
-fn bitfield(word: u32, width: Width, r: &mut Registers) -> Result<(), Failure> {
+fn bitfield(word: u32, width: Width, r: &mut State<'_>) -> Result<(), EmulateError> {
     let (rotation, last) = (field(word, 16, 6), field(word, 10, 6));
     if field(word, 22, 1) != word >> 31 || rotation >= width.0 || last >= width.0 {
         return Err(UNALLOCATED);
@@ -201,7 +202,7 @@ fn bitfield(word: u32, width: Width, r: &mut Registers) -> Result<(), Failure> {
 }
 
 /// Data processing with registers.
-pub fn register(word: u32, r: &mut Registers) -> Result<(), Failure> {
+pub fn register(word: u32, r: &mut State<'_>) -> Result<(), EmulateError> {
     let width = Width::of(word);
     let (a, b) = (r.get(rn(word)), r.get(rm(word)));
     let amount = field(word, 10, 6);
@@ -222,7 +223,7 @@ pub fn register(word: u32, r: &mut Registers) -> Result<(), Failure> {
         }
         (1, 0b0000) if amount == 0 => {
             let subtract = field(word, 30, 1) != 0;
-            let (value, flags) = width.add(a, if subtract { !b } else { b }, r.pstate & C != 0);
+            let (value, flags) = width.add(a, if subtract { !b } else { b }, r.has(C));
             r.set(rd(word), value);
             if field(word, 29, 1) != 0 {
                 set_flags(r, flags);
@@ -268,7 +269,7 @@ fn extend(value: u64, option: u32) -> u64 {
 }
 
 /// Divisions and shifts by a register; reversals and counts of one register.
-fn source_registers(word: u32, width: Width, a: u64, b: u64, r: &mut Registers) -> Result<(), Failure> {
+fn source_registers(word: u32, width: Width, a: u64, b: u64, r: &mut State<'_>) -> Result<(), EmulateError> {
     let (a, b) = (width.cut(a), width.cut(b));
     let amount = b as u32 % width.0;
     let value = match (field(word, 30, 1), field(word, 10, 6)) {
@@ -302,7 +303,7 @@ fn source_registers(word: u32, width: Width, a: u64, b: u64, r: &mut Registers) 
 }
 
 /// MADD, MSUB, and the long and high multiplications.
-fn multiply(word: u32, width: Width, a: u64, b: u64, r: &mut Registers) -> Result<(), Failure> {
+fn multiply(word: u32, width: Width, a: u64, b: u64, r: &mut State<'_>) -> Result<(), EmulateError> {
     if field(word, 29, 2) != 0 {
         return Err(UNALLOCATED);
     }

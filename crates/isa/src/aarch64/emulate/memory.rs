@@ -1,13 +1,13 @@
 //! Loads and stores of general registers, one or two.
 
 use super::super::decode::{field, signed};
-use super::{Failure, Fault, Memory, Registers, not_emulated};
-use crate::Reason;
+use super::{SP, State, not_emulated};
+use crate::{EmulateError, Reason};
 
-const UNALLOCATED: Failure = Failure::NotEmulated(Reason::NotAnInstruction);
+const UNALLOCATED: EmulateError = EmulateError::Refused(Reason::NotAnInstruction);
 /// The manual leaves the result open.
-const UNPREDICTABLE: Failure =
-    Failure::NotEmulated(Reason::NotEmulated("a load with an unpredictable result"));
+const UNPREDICTABLE: EmulateError =
+    EmulateError::Refused(Reason::NotEmulated("a load with an unpredictable result"));
 
 /// The top byte of an address is a tag that the CPU ignores.
 fn untagged(address: u64) -> u64 {
@@ -15,35 +15,33 @@ fn untagged(address: u64) -> u64 {
 }
 
 /// Reads 1 << `size` bytes.
-pub fn load(memory: &mut dyn Memory, address: u64, size: u32) -> Result<u64, Failure> {
-    let mut bytes = [0; 8];
-    memory.read(untagged(address), &mut bytes[..1 << size])?;
-    Ok(u64::from_le_bytes(bytes))
+pub fn load(r: &State<'_>, address: u64, size: u32) -> Result<u64, EmulateError> {
+    r.thread.read(untagged(address), 1 << size).ok_or(EmulateError::Fault)
 }
 
-fn store(memory: &mut dyn Memory, address: u64, size: u32, value: u64) -> Result<(), Failure> {
-    Ok(memory.write(untagged(address), &value.to_le_bytes()[..1 << size])?)
+fn store(r: &mut State<'_>, address: u64, size: u32, value: u64) -> Result<(), EmulateError> {
+    r.thread.write(untagged(address), 1 << size, value).ok_or(EmulateError::Fault)
 }
 
 /// A load or store of general registers.
-pub fn access(word: u32, r: &mut Registers, memory: &mut dyn Memory) -> Result<(), Failure> {
+pub fn access(word: u32, r: &mut State<'_>) -> Result<(), EmulateError> {
     match field(word, 24, 6) {
-        0b101000 | 0b101001 => pair(word, r, memory),
-        0b111000 | 0b111001 => single(word, r, memory),
+        0b101000 | 0b101001 => pair(word, r),
+        0b111000 | 0b111001 => single(word, r),
         _ => not_emulated("an ordered or atomic access"),
     }
 }
 
 /// The base register; sp must be aligned.
-fn base(rn: u8, r: &Registers) -> Result<u64, Failure> {
+fn base(rn: u8, r: &State<'_>) -> Result<u64, EmulateError> {
     let base = r.get_or_sp(rn);
-    if rn == 31 && !base.is_multiple_of(16) {
-        return Err(Fault { address: base }.into());
+    if rn == SP && !base.is_multiple_of(16) {
+        return Err(EmulateError::Fault);
     }
     Ok(base)
 }
 
-fn pair(word: u32, r: &mut Registers, memory: &mut dyn Memory) -> Result<(), Failure> {
+fn pair(word: u32, r: &mut State<'_>) -> Result<(), EmulateError> {
     let (rt, rn, rt2) = (field(word, 0, 5) as u8, field(word, 5, 5) as u8, field(word, 10, 5) as u8);
     let (loads, mode) = (field(word, 22, 1) != 0, field(word, 23, 2));
     let (size, sign) = match field(word, 30, 2) {
@@ -53,28 +51,22 @@ fn pair(word: u32, r: &mut Registers, memory: &mut dyn Memory) -> Result<(), Fai
         _ => return Err(UNALLOCATED),
     };
     let writes_back = mode & 1 != 0;
-    if loads && rt == rt2 || writes_back && rn != 31 && (rt == rn || rt2 == rn) {
+    if loads && rt == rt2 || writes_back && rn != SP && (rt == rn || rt2 == rn) {
         return Err(UNPREDICTABLE);
     }
     let base = base(rn, r)?;
     let moved = base.wrapping_add_signed(signed(word, 15, 7) << size);
     let address = if mode == 1 { base } else { moved };
-    let mut bytes = [0; 16];
-    let length = 1usize << size;
-    let bytes = &mut bytes[..2 * length];
+    let second = address.wrapping_add(1 << size);
     if loads {
-        memory.read(untagged(address), bytes)?;
-        for (register, part) in [rt, rt2].into_iter().zip(bytes.chunks_exact(length)) {
-            let mut value = [0; 8];
-            value[..length].copy_from_slice(part);
-            let value = u64::from_le_bytes(value);
+        let values = [load(r, address, size)?, load(r, second, size)?];
+        for (register, value) in [rt, rt2].into_iter().zip(values) {
             r.set(register, if sign { value as i32 as u64 } else { value });
         }
     } else {
-        for (register, part) in [rt, rt2].into_iter().zip(bytes.chunks_exact_mut(length)) {
-            part.copy_from_slice(&r.get(register).to_le_bytes()[..length]);
-        }
-        memory.write(untagged(address), bytes)?;
+        // Downwards, as a stack grows: see `Thread::write`.
+        store(r, second, size, r.get(rt2))?;
+        store(r, address, size, r.get(rt))?;
     }
     if writes_back {
         r.set_or_sp(rn, moved);
@@ -91,7 +83,7 @@ enum Address {
     Before(u64),
 }
 
-fn single(word: u32, r: &mut Registers, memory: &mut dyn Memory) -> Result<(), Failure> {
+fn single(word: u32, r: &mut State<'_>) -> Result<(), EmulateError> {
     let (rt, rn) = (field(word, 0, 5) as u8, field(word, 5, 5) as u8);
     let (size, operation) = (field(word, 30, 2), field(word, 22, 2));
     let unscaled = signed(word, 12, 9) as u64;
@@ -116,7 +108,7 @@ fn single(word: u32, r: &mut Registers, memory: &mut dyn Memory) -> Result<(), F
     match (operation, size) {
         (2, 3) if !writes_back => return Ok(()), // prfm
         (2, 3) | (3, 2 | 3) => return Err(UNALLOCATED),
-        _ if writes_back && rn == rt && rn != 31 => return Err(UNPREDICTABLE),
+        _ if writes_back && rn == rt && rn != SP => return Err(UNPREDICTABLE),
         _ => {}
     }
     let base = base(rn, r)?;
@@ -126,9 +118,9 @@ fn single(word: u32, r: &mut Registers, memory: &mut dyn Memory) -> Result<(), F
         Address::Before(offset) => (base.wrapping_add(offset), base.wrapping_add(offset)),
     };
     if operation == 0 {
-        store(memory, at, size, r.get(rt))?;
+        store(r, at, size, r.get(rt))?;
     } else {
-        let value = load(memory, at, size)?;
+        let value = load(r, at, size)?;
         let unused = 64 - (8 << size);
         let extended = ((value << unused) as i64 >> unused) as u64;
         r.set(

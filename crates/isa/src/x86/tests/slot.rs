@@ -1,7 +1,7 @@
 //! Slots as tables: original bytes, where the slot stands, and what it then holds.
 
 use crate::{
-    Displaced, EmulateError, Isa, Machine, Reason, Slot,
+    Displaced, Isa, Reason, Slot,
     x86::{I386, X86_64},
 };
 use alloc::vec::Vec;
@@ -102,46 +102,5 @@ fn what_can_be_entered_behind_its_first_byte_is_mistakable() {
     ];
     for (name, code, is) in cases {
         assert_eq!(X86_64.is_unmistakable(code), is, "{name}");
-    }
-}
-
-/// Nobody has looked at the others, so they refuse.
-#[test]
-fn other_instruction_sets_promise_nothing_of_traps() {
-    struct Nobody;
-    impl crate::Thread for Nobody {
-        fn register(&self, _: u8) -> u64 {
-            unreachable!()
-        }
-        fn set_register(&mut self, _: u8, _: u64) {
-            unreachable!()
-        }
-        fn flags(&self) -> u64 {
-            unreachable!()
-        }
-        fn set_flags(&mut self, _: u64) {
-            unreachable!()
-        }
-        fn set_ip(&mut self, _: u64) {
-            unreachable!()
-        }
-        fn segment_base(&self, _: bool) -> Option<u64> {
-            unreachable!()
-        }
-        fn read(&self, _: u64, _: u8) -> Option<u64> {
-            unreachable!()
-        }
-        fn write(&mut self, _: u64, _: u8, _: u64) -> Option<()> {
-            unreachable!()
-        }
-    }
-    let nop = [(Machine::AArch64, [0x1f, 0x20, 0x03, 0xd5]), (Machine::PowerPc64Le, [0, 0, 0, 0x60])];
-    for (machine, nop) in nop {
-        let isa = machine.isa();
-        let refused = isa.emulate(&nop, SITE, &mut Nobody);
-        assert_eq!(refused, Err(EmulateError::Refused(Reason::NotImplemented)), "{machine:?}");
-        assert_eq!(isa.leads_to(&nop, SITE), None, "{machine:?}");
-        assert!(!isa.is_unmistakable(&nop), "{machine:?}");
-        assert_eq!(isa.slot(&displaced(&nop), &nop, NEAR, true), Err(Reason::NotImplemented), "{machine:?}");
     }
 }
