@@ -10,6 +10,7 @@ pub mod detour;
 pub mod emit;
 pub mod emulate;
 mod facts;
+mod faults;
 pub mod frame;
 mod landing;
 mod lower;
@@ -74,6 +75,10 @@ impl Isa for AArch64 {
 
     fn return_verdict(&self, site: &Site<'_>) -> Result<(), Reason> {
         returns::return_verdict(site)
+    }
+
+    fn may_fault(&self, code: &[u8], _address: u64) -> Faults {
+        faults::faults(code)
     }
 
     fn code_address_in_context(&self, code: &[u8]) -> Option<u32> {

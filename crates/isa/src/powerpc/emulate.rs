@@ -105,7 +105,7 @@ fn branch(branch: Branch, thread: &mut dyn Thread, next: u64) -> Result<(), Reas
 }
 
 /// A load or store of a general register.
-struct Access {
+pub(super) struct Access {
     /// The register loaded or stored.
     register: u32,
     /// The base register, if there is one.
@@ -154,6 +154,14 @@ impl Access {
         }
         Ok(())
     }
+
+    /// Whether the address is one register and a constant: those.
+    pub fn at_constant(&self) -> Option<(u32, i64)> {
+        match self.offset {
+            Offset::Constant(offset) => self.base.map(|base| (base, offset)),
+            Offset::Register(_) => None,
+        }
+    }
 }
 
 /// What kind of load or store of a general register a word instruction is, if it is one.
@@ -173,7 +181,7 @@ pub(super) fn access_kind(word: u32) -> Option<&'static str> {
 }
 
 /// The access that a word instruction makes, if it is a load or store of a general register.
-fn access(word: u32) -> Option<Access> {
+pub(super) fn access(word: u32) -> Option<Access> {
     let primary = word.primary();
     let (bytes, kind) = kind(word)?;
     let offset = match primary {

@@ -12,6 +12,7 @@ mod detour;
 mod emit;
 mod emulate;
 mod facts;
+mod faults;
 mod follow;
 mod landing;
 mod lower;
@@ -68,6 +69,10 @@ impl Isa for PowerPc64Le {
 
     fn return_verdict(&self, site: &Site<'_>) -> Result<(), Reason> {
         returns::return_verdict(site)
+    }
+
+    fn may_fault(&self, code: &[u8], address: u64) -> Faults {
+        faults::faults(code, address)
     }
 
     fn code_address_in_context(&self, code: &[u8]) -> Option<u32> {

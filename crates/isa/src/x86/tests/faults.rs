@@ -52,12 +52,6 @@ fn a_32_bit_processor_need_not_have_sse() {
 }
 
 #[test]
-fn an_instruction_set_that_nobody_looked_at_may_raise_any() {
-    let nop = 0xd503_201fu32.to_le_bytes();
-    assert_eq!(crate::Machine::AArch64.isa().may_fault(&nop, AT), Faults::ALL);
-}
-
-#[test]
 fn go_functions_that_grow_their_stack_are_told_on_other_machines_too() {
     let bytes = |words: &[u32]| words.iter().flat_map(|w| w.to_le_bytes()).collect::<alloc::vec::Vec<u8>>();
     let targets = crate::BranchTargets::new(alloc::vec![AT]);
