@@ -3,26 +3,23 @@
 
 use crate::{
     cross::Cross,
-    oracle::{
-        CODE, Case, LOW_CODE, PAD_SIZE, REACH, Random, WINDOW, check_emulation, check_relocation,
-        check_slots, check_together,
-    },
+    oracle::{CODE, Case, LOW_CODE, PAD_SIZE, REACH, Random, WINDOW, check_emulation, check_relocation},
     state::emulate,
 };
 use trapless_isa::{
-    BranchTargets, Displaced, EmulateError, Isa, Reason, Site,
-    powerpc::{POWERPC64LE, Version, relocate},
+    Displaced, EmulateError, Reason,
+    powerpc::{Version, relocate},
 };
 
 /// How many instructions of each form are executed.
-const CASES: usize = 2000;
+pub const CASES: usize = 2000;
 
 /// A branch target that leaves room for the pads and the code.
 fn apart(target: u64, address: u64) -> bool {
     target >= address + 4 + PAD_SIZE || target + PAD_SIZE <= address - 12
 }
 
-fn conditional(random: &mut Random, link: u32) -> Case {
+pub fn conditional(random: &mut Random, link: u32) -> Case {
     let address = CODE + 4 * random.below(1 << 16);
     let (bo, bi) = (random.below(32) as u32, random.below(32) as u32);
     let boundaries = [-0x8000_i64, 0x7ffc, 4, 32, -40, -44, 0x7ff8, -0x7ffc];
@@ -45,7 +42,7 @@ fn conditional(random: &mut Random, link: u32) -> Case {
 }
 
 /// b or bc at a low address to an absolute one.
-fn absolute(random: &mut Random, link: u32) -> Case {
+pub fn absolute(random: &mut Random, link: u32) -> Case {
     let address = LOW_CODE + 4 * random.below(1 << 10);
     let (target, word) = match random.below(2) {
         0 => {
@@ -66,7 +63,7 @@ fn absolute(random: &mut Random, link: u32) -> Case {
 }
 
 /// bclr, bcctr, bctar: the extended opcode says which.
-fn to_register(random: &mut Random, xo: u32, link: u32) -> Case {
+pub fn to_register(random: &mut Random, xo: u32, link: u32) -> Case {
     let address = CODE + 4 * random.below(1 << 16);
     let target = CODE + 0x20_0000 + 4 * random.below(1 << 16);
     let always_ignores_count = if xo == 528 { 4 } else { 0 };
@@ -100,7 +97,7 @@ fn unconditional(random: &mut Random, link: u32) -> Case {
 }
 
 /// bdnz or bdz to itself, which ends by the count.
-fn to_itself(random: &mut Random) -> Case {
+pub fn to_itself(random: &mut Random) -> Case {
     let address = CODE + 4 * random.below(1 << 16);
     let bo = random.pick(&[16, 18, 25, 27]);
     let mut case = Case::new(random, vec![16 << 26 | bo << 21], address);
@@ -109,7 +106,7 @@ fn to_itself(random: &mut Random) -> Case {
 }
 
 /// Puts a base register into the window and returns it with one that is not it.
-fn aim(random: &mut Random, case: &mut Case) -> (u32, u32) {
+pub fn aim(random: &mut Random, case: &mut Case) -> (u32, u32) {
     let base = 3 + random.below(29) as u32;
     let index = (base + 1 + random.below(28) as u32 - 3) % 29 + 3;
     case.registers.gpr[base as usize] = WINDOW + 400 + random.below(200);
@@ -117,7 +114,7 @@ fn aim(random: &mut Random, case: &mut Case) -> (u32, u32) {
     (base, index)
 }
 
-fn pc_relative(random: &mut Random) -> Case {
+pub fn pc_relative(random: &mut Random) -> Case {
     let address = CODE + 4 * (random.below(1 << 16) & !1);
     let (kind, suffix) = random.pick(&[
         (2, 14),
@@ -141,7 +138,7 @@ fn pc_relative(random: &mut Random) -> Case {
     Case::new(random, vec![prefix, suffix], address)
 }
 
-fn addpcis(random: &mut Random) -> Case {
+pub fn addpcis(random: &mut Random) -> Case {
     let address = CODE + 4 * random.below(1 << 16);
     let fields = random.next() as u32 & 0x03ff_ffc1;
     Case::new(random, vec![19 << 26 | fields | 4], address)
@@ -168,103 +165,8 @@ fn branches_are_emulated_like_the_processor_does() {
 }
 
 /// Where a copy of a case may stand.
-fn near(random: &mut Random, case: &Case) -> u64 {
+pub fn near(random: &mut Random, case: &Case) -> u64 {
     case.address + 0x40_0000 + 4 * random.below(1 << 16)
-}
-
-/// A load or store at a register and another one.
-fn indexed(random: &mut Random) -> Case {
-    let address = CODE + 4 * random.below(1 << 16);
-    let mut case = Case::new(random, vec![0], address);
-    let (base, index) = aim(random, &mut case);
-    let xo = random.pick(&[21, 23, 149, 151, 181, 532, 660]);
-    case.words[0] = 31 << 26 | (random.below(32) as u32) << 21 | base << 16 | index << 11 | xo << 1;
-    case
-}
-
-#[test]
-fn slots_do_what_the_originals_do() {
-    let Some(cross) = Cross::find() else { return };
-    let mut random = Random(6);
-    let mut total = 0;
-    for (name, boosts, make) in [
-        ("bc", true, (|random| conditional(random, 0)) as fn(&mut Random) -> Case),
-        ("bcl", false, |random| conditional(random, 1)),
-        ("b", true, |random| absolute(random, 0)),
-        ("bl", false, |random| absolute(random, 1)),
-        ("bclr", true, |random| to_register(random, 16, 0)),
-        ("bcctr", true, |random| to_register(random, 528, 0)),
-        ("bcctrl", false, |random| to_register(random, 528, 1)),
-        ("self", true, to_itself),
-        ("prefixed", true, pc_relative),
-        ("addpcis", false, addpcis),
-        ("indexed", true, indexed),
-    ] {
-        for boosted in [true, false] {
-            let cases: Vec<_> = (0..CASES)
-                .map(|_| {
-                    let case = make(&mut random);
-                    // Slots stand at multiples of eight bytes.
-                    let destination = near(&mut random, &case).next_multiple_of(8);
-                    (case, destination)
-                })
-                .collect();
-            if boosts || !boosted {
-                check_slots(&cross, &format!("slot-{name}-{boosted}"), boosted, &cases);
-                total += cases.len();
-                continue;
-            }
-            for (case, destination) in cases {
-                let displaced = Displaced { start: case.address, length: 4, instructions: 1 };
-                let slot = POWERPC64LE.slot(&displaced, &case.bytes(), destination, true);
-                assert!(matches!(slot, Err(Reason::NotBoosted(_))), "{name}: {slot:?}");
-            }
-        }
-    }
-    println!("{total} slots executed");
-}
-
-/// A word of those that prologues are made of: sums, moves, constants, comparisons, stores to the stack.
-fn word_of_prologue(random: &mut Random) -> u32 {
-    let bits = |random: &mut Random, mask: u32| random.next() as u32 & mask;
-    let register = |random: &mut Random| (2 + random.below(30) as u32) << 21;
-    match random.below(9) {
-        // std r,n(r1); stdu r1,-32(r1)
-        0..3 => 0xf801_0000 | register(random) | (-8 * random.below(12) as i32) as u32 & 0xffff,
-        3 => 0xf821_ffe1,
-        // mflr, mfcr; mr
-        4 => random.pick(&[0x7c08_02a6, 0x7c00_0026]) | register(random),
-        5 => 0x7c00_0378 | bits(random, 0x03c0_f800) | 2 << 16,
-        // addi, addis; cmpdi; nop
-        6 => random.pick(&[0x3800_0000, 0x3c00_0000]) | register(random) | bits(random, 0x1f_ffff),
-        7 => 0x2c20_0000 | bits(random, 0x039f_ffff),
-        _ => 0x6000_0000,
-    }
-}
-
-#[test]
-fn instructions_emulated_together_do_what_they_do() {
-    let Some(cross) = Cross::find() else { return };
-    let mut random = Random(7);
-    let mut longest = 0;
-    let cases: Vec<Case> = (0..10_000)
-        .map(|_| {
-            let words: Vec<u32> = (0..12).map(|_| word_of_prologue(&mut random)).collect();
-            let address = CODE + 4 * random.below(1 << 16);
-            let mut case = Case::new(&mut random, words, address);
-            case.registers.gpr[1] = WINDOW + 512;
-            let (code, targets) = (case.bytes(), BranchTargets::default());
-            let site = Site { address, function: address, code: &code, padding: &[], targets: &targets };
-            let first = Displaced { start: address, length: 4, instructions: 1 };
-            let together = POWERPC64LE.together(&site, first, None);
-            longest = longest.max(together.instructions);
-            case.words.truncate(together.instructions.into());
-            case
-        })
-        .collect();
-    check_together(&cross, "together", &cases);
-    println!("{} prologues emulated as executed, of up to {longest} instructions", cases.len());
-    assert!(longest >= 9, "no more than {longest} together");
 }
 
 #[test]

@@ -10,4 +10,5 @@ mod lookups;
 mod machine;
 mod oracle;
 mod same;
+mod slots;
 mod state;

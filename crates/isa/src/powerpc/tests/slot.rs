@@ -8,8 +8,12 @@ const SITE: u64 = 0x1000_0000;
 const NEAR: u64 = SITE + 0x1000;
 const TRAP: u32 = 0x7fe0_0008;
 const NOP: u32 = 0x6000_0000;
+const PADDI: [u32; 2] = [0x0600_0000, 0x3860_0001];
 /// From anywhere in the near slot to the same place at the site.
 const BACK: u32 = 0x4bff_f000;
+
+/// Instructions by name, and where the slot stands.
+type Case = (&'static str, &'static [u32], u64);
 
 fn displaced(words: &[u32]) -> Displaced {
     Displaced { start: SITE, length: 4 * words.len() as u8, instructions: 1 }
@@ -45,20 +49,27 @@ fn a_boosted_slot_is_the_copy_and_a_branch_to_the_next_instruction() {
 
 #[test]
 fn a_stepped_slot_traps_at_its_end_unless_it_is_a_branch() {
-    let paddi = [0x0600_0000, 0x3860_0001];
-    let call = [0xf821_fde1, 0xf981_0020, 0x3d80_1000, 0x618c_0004, 0x7d88_03a6, 0xe981_0020, 0x3821_0220];
-    let call = [&call[..], &[0x4bff_f024]].concat();
-    let cases: [(&str, &[u32], u64, &[u32], bool); 7] = [
-        ("nop", &[NOP], NEAR, &[NOP], true),
-        ("paddi r3,0,1", &paddi, NEAR, &paddi, true),
-        ("paddi, where it would cross a line", &paddi, NEAR + 60, &[NOP, paddi[0], paddi[1]], true),
-        // r3 = 0x1000_0004
-        ("addpcis r3,0", &[0x4c60_0004], NEAR, &[0x3c60_1000, 0x6063_0004], true),
-        ("b .+16", &[0x4800_0010], NEAR, &[0x4bff_f010], false),
-        ("bctr", &[0x4e80_0420], NEAR, &[0x4e80_0420], false),
-        ("bl .+64", &[0x4800_0041], NEAR, &call, false),
+    const CALL: [u32; 8] = [
+        0xf821_fde1,
+        0xf981_0020,
+        0x3d80_1000,
+        0x618c_0004,
+        0x7d88_03a6,
+        0xe981_0020,
+        0x3821_0220,
+        0x4bff_f024,
     ];
-    for (name, words, address, copy, breaks) in cases {
+    let cases: [(Case, &[u32], bool); 7] = [
+        (("nop", &[NOP], NEAR), &[NOP], true),
+        (("paddi r3,0,1", &PADDI, NEAR), &PADDI, true),
+        (("paddi, where it would cross a line", &PADDI, NEAR + 60), &[NOP, PADDI[0], PADDI[1]], true),
+        // r3 = 0x1000_0004
+        (("addpcis r3,0", &[0x4c60_0004], NEAR), &[0x3c60_1000, 0x6063_0004], true),
+        (("b .+16", &[0x4800_0010], NEAR), &[0x4bff_f010], false),
+        (("bctr", &[0x4e80_0420], NEAR), &[0x4e80_0420], false),
+        (("bl .+64", &[0x4800_0041], NEAR), &CALL, false),
+    ];
+    for ((name, words, address), copy, breaks) in cases {
         let slot = slot(words, address, false).expect(name);
         let end = if breaks { &[TRAP][..] } else { &[] };
         assert_eq!(slot.code, bytes(&[copy, end].concat()), "{name}");
@@ -112,20 +123,20 @@ fn what_has_no_slot_says_why() {
     const REACH: u64 = 32 << 20;
     let several = Reason::NotBoosted("an instruction whose copy takes several");
     let link = Reason::Unmovable("a branch to the link register that sets it");
-    let cases: [(&str, &[u32], u64, [Option<Reason>; 2]); 11] = [
-        ("bl", &[0x4800_0041], NEAR, [Some(Reason::NotBoosted("a call")), None]),
-        ("bctrl", &[0x4e80_0421], NEAR, [Some(Reason::NotBoosted("a call")), None]),
-        ("addpcis", &[0x4c60_0004], NEAR, [Some(Reason::NotBoosted("addpcis")), None]),
-        ("paddi at a line", &[0x0600_0000, 0x3860_0001], NEAR + 60, [Some(several), None]),
-        ("lwarx", &[0x7ca0_1828], NEAR, [None, Some(Reason::ExclusiveWindow)]),
-        ("sc", &[0x4400_0002], NEAR, [Some(Reason::Unmovable("a system call")); 2]),
-        ("trap", &[TRAP], NEAR, [Some(Reason::Traps); 2]),
-        ("blrl", &[0x4e80_0021], NEAR, [Some(Reason::NotBoosted("a call")), Some(link)]),
-        ("nop, far", &[NOP], SITE + REACH + 4, [Some(Reason::OutOfReach), None]),
-        ("beq, far", &[0x4182_0010], SITE + REACH + 4, [Some(Reason::OutOfReach); 2]),
-        ("nop, at half a word", &[NOP], NEAR + 2, [Some(Reason::MidInstruction); 2]),
+    let cases: [(Case, [Option<Reason>; 2]); 11] = [
+        (("bl", &[0x4800_0041], NEAR), [Some(Reason::NotBoosted("a call")), None]),
+        (("bctrl", &[0x4e80_0421], NEAR), [Some(Reason::NotBoosted("a call")), None]),
+        (("addpcis", &[0x4c60_0004], NEAR), [Some(Reason::NotBoosted("addpcis")), None]),
+        (("paddi at a line", &PADDI, NEAR + 60), [Some(several), None]),
+        (("lwarx", &[0x7ca0_1828], NEAR), [None, Some(Reason::ExclusiveWindow)]),
+        (("sc", &[0x4400_0002], NEAR), [Some(Reason::Unmovable("a system call")); 2]),
+        (("trap", &[TRAP], NEAR), [Some(Reason::Traps); 2]),
+        (("blrl", &[0x4e80_0021], NEAR), [Some(Reason::NotBoosted("a call")), Some(link)]),
+        (("nop, far", &[NOP], SITE + REACH + 4), [Some(Reason::OutOfReach), None]),
+        (("beq, far", &[0x4182_0010], SITE + REACH + 4), [Some(Reason::OutOfReach); 2]),
+        (("nop, at half a word", &[NOP], NEAR + 2), [Some(Reason::MidInstruction); 2]),
     ];
-    for (name, words, address, reasons) in cases {
+    for ((name, words, address), reasons) in cases {
         let found = [true, false].map(|boosted| slot(words, address, boosted).err());
         assert_eq!(found, reasons, "{name}");
     }
