@@ -11,7 +11,10 @@
 //! | `decode` | how long is this instruction, and where can control go after it? |
 //! | `verdict` | which rungs of the ladder are proven safe at this site, and why not the others? |
 //! | `relocate` | which bytes do the same thing at another address? |
+//! | `slot` | which code runs one instruction out of line, after a trap? |
 //! | `emulate` | what does this instruction do to a set of saved registers and memory? |
+//! | `prologue` | which instructions are emulated together in one trap? |
+//! | `faults` | which faults may these instructions raise? |
 //! | `emit` | the machine code of detours, slots and patches |
 //! | `steps` | what does each step of a [`payload`] take, and what is its code? |
 //!

@@ -8,7 +8,6 @@
 //! | file | question it answers |
 //! |---|---|
 //! | `facts` | what is always so? |
-//! | `faults` | which faults may these instructions raise? |
 //! | `movable` | what does moving this instruction take, and why must it stay? |
 //! | `computed` | where does code compute a place to jump to? |
 //! | `tables` | where do a function's branches and jump tables lead? |
@@ -20,9 +19,7 @@
 //! | `frames` | where does the program stand at each instruction of a detour? |
 //! | `template` | how are many detours made without encoding each? |
 //! | `landing` | where has an unwinder's context its code address? |
-//! | `prologue` | which instructions are emulated together in one trap? |
 //! | `room` | where does a short jump find room for the jump to a detour? |
-//! | `slot` | which code runs one instruction out of line, after a trap? |
 //! | `turns` | how do jumps of a function back to its entry go past the probe there? |
 //! | `sharing` | where does code make children that share its memory, and how are they told apart? |
 //! | `narrow` | how do detours do all that in 32-bit programs? |
