@@ -1,0 +1,11 @@
+"""Tests that have nothing to test on a machine, and why. A test that can tell by itself says so with `inapplicable!` instead."""
+import fnmatch
+
+# (machine, program, test, reason), the first three as the shell's patterns.
+TESTS = []
+
+
+def inapplicable(machine, program, tests):
+    """Those of a program's tests that are not to be run, and why."""
+    return {test: reason for *patterns, reason in TESTS for test in tests
+            if all(map(fnmatch.fnmatchcase, (machine, program, test), patterns))}

@@ -1,0 +1,43 @@
+"""The machines that can be emulated: what makes them different, and nothing else of what is done with them."""
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Machine:
+    """`tuple` is what names GNU's cross tools, `target` is Rust's name. `emulator` is a program of qemu with its options for the
+    board and the processor, `console` the serial port's name in the kernel. `go` is Go's name."""
+    name: str
+    target: str
+    tuple: str
+    emulator: list
+    console: str
+    go: str
+    kernel: list = field(default_factory=list)
+
+    def compilers(self):
+        """What the guest finds as a program and the host runs: its name in the guest, and the host's command."""
+        gcc, gxx = f"{self.tuple}-gcc", f"{self.tuple}-g++"
+        return {
+            "gcc": [gcc], "cc": [gcc], "g++": [gxx], "c++": [gxx],
+            "clang": ["clang", f"--target={self.tuple}"],
+            "clang++": ["clang++", f"--target={self.tuple}"],
+            "rustc": ["rustc", "--target", self.target, "-C", f"linker={gcc}"],
+            "go": ["go"],
+        }
+
+
+MACHINES = {machine.name: machine for machine in [
+    Machine(
+        name="arm64", target="aarch64-unknown-linux-gnu", tuple="aarch64-linux-gnu", go="arm64",
+        # Pointer authentication by its own algorithm takes most of the time of code that has it.
+        emulator=["qemu-system-aarch64", "-machine", "virt", "-cpu", "max,pauth-impdef=on"],
+        console="ttyAMA0",
+    ),
+    Machine(
+        name="powerpc64le", target="powerpc64le-unknown-linux-gnu", tuple="powerpc64le-linux-gnu", go="ppc64le",
+        # Without the firmware, which takes seconds; the capabilities are those that the emulator cannot give.
+        emulator=["qemu-system-ppc64", "-machine",
+                  "pseries,x-vof=on,cap-cfpc=broken,cap-sbbc=broken,cap-ibs=broken,cap-ccf-assist=off", "-cpu", "power9"],
+        console="hvc0",
+    ),
+]}
