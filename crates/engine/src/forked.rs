@@ -124,13 +124,12 @@ fn has(arenas: &[Arena], site: &JournalSite) -> bool {
 /// Takes the mark of a child that shares its parent's memory off one that does not: it may have been forked by such a child, and has
 /// inherited it.
 fn unmark(stopped: &mut Stopped<'_>, tid: Tid) -> Result<(), EngineError> {
-    /// The identification flag: `X86_EFLAGS_ID`.
-    const MARK: u64 = 1 << 21;
+    let mark = crate::target::isa(stopped.process()).facts().mark;
     let Some(thread) = stopped.thread(tid) else { return Ok(()) };
     let mut registers = *thread.registers();
-    if registers.flags() & MARK == 0 {
+    if registers.flags() & mark == 0 {
         return Ok(());
     }
-    registers.set_flags(registers.flags() & !MARK);
+    registers.set_flags(registers.flags() & !mark);
     Ok(stopped.set_registers(tid, registers)?)
 }

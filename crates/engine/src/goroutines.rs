@@ -17,7 +17,6 @@
 //! given back or moved: it may be there for as long as the program runs, so in mappings that hold stacks of goroutines nothing else is looked at, but for
 //! the stacks that Go's threads schedule and handle signals on ([`end_of_stack`]).
 
-use crate::reach::general;
 use crate::scan::{Ranges, little_endian};
 use crate::search::{Word, words_of};
 use std::collections::BTreeSet;
@@ -102,7 +101,7 @@ impl Stacks {
 /// none, as far on as such a stack could go.
 pub(crate) fn end_of_stack(process: &Process, registers: &Registers, sp: u64) -> Result<u64, MemoryError> {
     let named = process.read_word(RemoteAddr(registers.thread_pointer().0.wrapping_sub(8)));
-    let pointers: Vec<u64> = general(registers).chain(named).collect();
+    let pointers: Vec<u64> = registers.all_but_sp().chain(named).collect();
     let mut bounds = vec![[0; 16]; pointers.len()];
     let reads = pointers.iter().zip(&mut bounds);
     let mut reads: Vec<_> =

@@ -6,8 +6,8 @@
 //! thread that there is.
 
 use std::collections::BTreeSet;
-use trapless_process::{MemoryError, Process, ReadRange, RemoteAddr, Stopped};
-use trapless_wire::{MOST_ABOVE_POINTER, PAGE, SCRIPT_BOUNDS, SCRIPT_STACK_END, SCRIPT_STACK_START};
+use trapless_process::{MemoryError, Process, ReadRange, RemoteAddr, Stopped, page_size};
+use trapless_wire::{MOST_ABOVE_POINTER, SCRIPT_BOUNDS, SCRIPT_STACK_END, SCRIPT_STACK_START};
 
 /// Where a script's code finds the stacks of threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,7 +80,7 @@ fn bounds_near(process: &Process, pointer: u64) -> Result<BTreeSet<i64>, MemoryE
 /// Whether three words may be what is noted of the stack of a thread with this thread pointer.
 fn says_bounds(words: &[u64], pointer: u64) -> bool {
     let &[low, size, guard] = words else { return false };
-    let is_whole = [low, size, guard].iter().all(|word| word.is_multiple_of(PAGE));
+    let is_whole = [low, size, guard].iter().all(|word| word.is_multiple_of(page_size()));
     let above = pointer.wrapping_sub(low);
     let behind = size.wrapping_sub(above);
     is_whole && low != 0 && low < pointer && above <= size && behind <= MOST_ABOVE_POINTER && guard < above

@@ -2,8 +2,7 @@
 
 use crate::spread;
 use std::ops::Range;
-use trapless_process::{MemoryError, Process, RemoteAddr};
-use trapless_wire::PAGE;
+use trapless_process::{MemoryError, Process, RemoteAddr, page_size};
 
 /// What stands at a site and what shall stand there.
 #[derive(Clone, Copy, Debug)]
@@ -73,12 +72,13 @@ pub fn apply(process: &Process, changes: &[Change<'_>]) -> Result<Vec<Found>, Me
 /// The changes at the start of `changes` whose pages touch, so that one that crosses a page boundary is in one run; and their
 /// pages. Addresses may be anything: a change that reaches beyond the address space is a run of its own without pages.
 fn run_of(changes: &[Change<'_>]) -> (Range<u64>, usize) {
+    let page = page_size();
     let mut run = 0..0;
     let mut count = 0;
     for change in changes {
-        let first = change.address & !(PAGE - 1);
+        let first = change.address & !(page - 1);
         let end = change.address.checked_add(change.from.len() as u64);
-        let Some(end) = end.and_then(|end| end.checked_next_multiple_of(PAGE)) else { break };
+        let Some(end) = end.and_then(|end| end.checked_next_multiple_of(page)) else { break };
         if count == 0 {
             run = first..end;
         } else if first < run.start || first > run.end || end.max(run.end) - run.start > LONGEST_RUN {
@@ -115,6 +115,7 @@ fn apply_run(
     if bytes.is_empty() || process.read_exact(RemoteAddr(start), bytes).is_err() {
         return apply_singly(process, run);
     }
+    let page = page_size() as usize;
     let mut dirty: Vec<(usize, usize)> = Vec::new();
     for change in run {
         let at = (change.address - start) as usize;
@@ -125,8 +126,8 @@ fn apply_run(
         };
         results.push(if place == change.from {
             place.copy_from_slice(change.to);
-            let last = (at + change.from.len()).saturating_sub(1) / PAGE as usize;
-            let first = at / PAGE as usize;
+            let last = (at + change.from.len()).saturating_sub(1) / page;
+            let first = at / page;
             match dirty.last_mut() {
                 Some(range) if range.1 + 1 >= first => range.1 = last.max(range.1),
                 _ => dirty.push((first, last)),
@@ -139,7 +140,7 @@ fn apply_run(
         });
     }
     for (first, last) in dirty {
-        let (from, to) = (first * PAGE as usize, (last + 1) * PAGE as usize);
+        let (from, to) = (first * page, (last + 1) * page);
         process.write(RemoteAddr(start + from as u64), &bytes[from..to])?;
     }
     Ok(results)
@@ -206,7 +207,7 @@ mod tests {
 
     #[test]
     fn no_run_is_longer_than_it_may_be() {
-        let sites: Vec<_> = (1..=4096).map(|page| (page * PAGE, 5)).collect();
+        let sites: Vec<_> = (1..=4096).map(|page| (page * page_size(), 5)).collect();
         let runs = runs(&sites);
         assert!(runs.iter().all(|(start, end, _)| end - start <= LONGEST_RUN), "{runs:x?}");
         assert_eq!(runs.iter().map(|run| run.2).sum::<usize>(), 4096);

@@ -37,8 +37,8 @@ use crate::{
 use std::collections::HashSet;
 use std::ops::Range;
 use trapless_isa::detour::{STACK_LEVEL, STACK_LEVELS, STACK_SHIFT, STACK_USED};
-use trapless_process::{Mapping, Mappings, MemoryError, Process, ReadRange, Registers, RemoteAddr, Stopped};
-use trapless_wire::{Checked, Header, PAGE};
+use trapless_process::{Mapping, Mappings, MemoryError, Process, ReadRange, RemoteAddr, Stopped, page_size};
+use trapless_wire::{Checked, Header};
 
 /// Whether a process has so little memory that all of it could be looked through, if it stood still.
 pub fn can_be_searched(process: &Process) -> bool {
@@ -257,13 +257,7 @@ fn may_be_saved(stack_pointer: u64, word_size: usize, touched: &Ranges) -> bool 
 /// What all threads hold, but their stack pointers.
 fn registers(stopped: &Stopped<'_>) -> Vec<u64> {
     let registers = stopped.threads().iter().map(|thread| thread.registers());
-    registers.flat_map(|registers| general(registers).chain([registers.ip_value()])).collect()
-}
-
-/// What a thread's general registers hold, but for its stack pointer.
-pub(crate) fn general(registers: &Registers) -> impl Iterator<Item = u64> + '_ {
-    const STACK_POINTER: u8 = 4;
-    (0..16).filter(|&number| number != STACK_POINTER).map(|number| registers.general(number))
+    registers.flat_map(|registers| registers.all_but_sp().chain([registers.ip_value()])).collect()
 }
 
 /// Where frames of functions that run may lie: on the stacks of threads, above what their calls have left behind. In a program that lies low
@@ -350,7 +344,7 @@ fn below_stack_pointers(stopped: &Stopped<'_>, maps: &Mappings) -> Vec<Remains> 
         // Stacks without guard pages are one mapping: the next one below ends behind its thread's control block.
         let others = places.iter().flat_map(|&(sp, thread_pointer)| [sp, thread_pointer]);
         let next = others.filter(|&at| at < sp && mapping.contains(RemoteAddr(at))).max();
-        let start = next.map_or(mapping.start.0, |at| at.next_multiple_of(PAGE));
+        let start = next.map_or(mapping.start.0, |at| at.next_multiple_of(page_size()));
         remains.push(Remains { range: start..sp.max(start), deep: start + 1..start + 1 });
     }
     remains

@@ -23,7 +23,7 @@
 //! who comes out of the uprobe's copy, into bytes that would kill it. Under a debugger nothing is written: it keeps our
 //! first byte and puts it back.
 
-use trapless_process::{Mappings, Process, ReadRange, RemoteAddr};
+use trapless_process::{Mappings, Process, ReadRange, RemoteAddr, page_size};
 use trapless_wire::{Journal, SessionState, WriteKind};
 
 use crate::{LeftAlone, Session, target};
@@ -316,7 +316,7 @@ pub(crate) fn is_of_a_file(process: &Process, address: u64) -> bool {
     const PRESENT: u64 = 1 << 63;
     let Ok(pages) = std::fs::File::open(format!("/proc/{}/pagemap", process.pid())) else { return false };
     let mut entry = [0; 8];
-    if pages.read_exact_at(&mut entry, address / trapless_wire::PAGE * 8).is_err() {
+    if pages.read_exact_at(&mut entry, address / page_size() * 8).is_err() {
         return false;
     }
     let entry = u64::from_le_bytes(entry);

@@ -16,7 +16,8 @@ use std::{
     ptr::NonNull,
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
 };
-use trapless_wire::{Atomics, PAGE, Words, WordsMut};
+use trapless_process::page_size;
+use trapless_wire::{Atomics, Words, WordsMut};
 
 /// The shared region, mapped into this process. Lives on when the target is gone.
 #[derive(Debug)]
@@ -40,7 +41,7 @@ impl Region {
             .map_err(|_| EngineError::Map(io::Error::from(io::ErrorKind::OutOfMemory)))?;
         let file = File::from(fd.try_clone().map_err(EngineError::Map)?);
         let mut present = Vec::new();
-        present.resize_with(size.div_ceil(PAGE as usize * 64), AtomicU64::default);
+        present.resize_with(size.div_ceil(page_size() as usize * 64), AtomicU64::default);
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
         let base = unsafe {
             libc::mmap(
@@ -102,7 +103,7 @@ impl Region {
     /// The kernel's.
     pub fn forget(&self, range: Range<u64>) -> Result<(), EngineError> {
         let (start, end) =
-            (range.start.next_multiple_of(PAGE), range.end.min(self.size as u64) & !(PAGE - 1));
+            (range.start.next_multiple_of(page_size()), range.end.min(self.size as u64) & !(page_size() - 1));
         if start >= end {
             return Ok(());
         }
@@ -179,7 +180,7 @@ impl Region {
     }
 
     fn is_present(&self, offset: u64) -> bool {
-        let Some((pages, bit)) = self.presence(offset / PAGE) else { return false };
+        let Some((pages, bit)) = self.presence(offset / page_size()) else { return false };
         if pages.load(Ordering::Relaxed) & bit != 0 {
             return true;
         }
@@ -204,7 +205,7 @@ impl Words for Region {
         let mut at = range.start;
         while let Some(start) = self.seek(at, libc::SEEK_DATA).filter(|&start| start < range.end) {
             let end = self.seek(start, libc::SEEK_HOLE).unwrap_or(range.end).min(range.end);
-            for page in start / PAGE..end.div_ceil(PAGE) {
+            for page in start / page_size()..end.div_ceil(page_size()) {
                 if let Some((pages, bit)) = self.presence(page) {
                     pages.fetch_or(bit, Ordering::Relaxed);
                 }
@@ -225,7 +226,7 @@ impl WordsMut for Region {
 
     fn release(&self, range: Range<u64>) {
         let (start, end) =
-            (range.start.next_multiple_of(PAGE), range.end.min(self.size as u64) & !(PAGE - 1));
+            (range.start.next_multiple_of(page_size()), range.end.min(self.size as u64) & !(page_size() - 1));
         if start < end {
             // SAFETY: in bounds of our mapping. It is shared, so what is in it stays in the file and is found there again.
             unsafe {
@@ -258,6 +259,7 @@ impl Drop for Region {
 mod tests {
     use super::*;
     use std::os::{fd::FromRawFd, unix::fs::MetadataExt};
+    use trapless_wire::PAGE;
 
     fn memory(size: u64) -> File {
         // SAFETY: a new file from a name that ends in 0; its descriptor is nobody else's.

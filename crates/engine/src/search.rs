@@ -18,9 +18,8 @@ use std::io::IoSliceMut;
 use std::ops::Range;
 use trapless_process::{
     Errno, Mapping, Mappings, MemoryError, PageRanges, Pagemap, Pages, ProcError, Process, ReadRange,
-    RemoteAddr,
+    RemoteAddr, page_size,
 };
-use trapless_wire::PAGE;
 
 /// A word of the target's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +119,7 @@ pub fn words_into(
         _ => return Ok(Searched::TooMuch),
     };
     let threads = processors().min((found.bytes / SHARE) as usize).max(1);
-    let shares = split(&found.ranges, found.bytes.div_ceil(threads as u64).next_multiple_of(PAGE));
+    let shares = split(&found.ranges, found.bytes.div_ceil(threads as u64).next_multiple_of(page_size()));
     let read = |own: &mut Vec<_>, share: &Vec<Range<u64>>| own.push(words_in(process, ranges, share));
     let all = spread::share_out(&shares, read).map_err(|_| MemoryError::Gone)?;
     let words: Vec<Option<Vec<Word>>> = all.into_iter().flatten().collect::<Result<_, _>>()?;
@@ -153,7 +152,7 @@ pub fn touched(process: &Process, stacks: impl Iterator<Item = Range<u64>>) -> R
     map.is_quick();
     let mut found = PageRanges::default();
     for stack in stacks.filter(|stack| !stack.is_empty()) {
-        let pages = stack.start & !(PAGE - 1)..stack.end.next_multiple_of(PAGE);
+        let pages = stack.start & !(page_size() - 1)..stack.end.next_multiple_of(page_size());
         map.find(pages, Pages::Own, &mut found).map_err(|errno| unreadable(process, errno))?;
     }
     Ok(Ranges::new(found.ranges.iter().map(|range| (range.start, range.end))))
@@ -179,7 +178,7 @@ fn pages_of(mapping: &Mapping) -> Option<Pages> {
 /// What is left of `range` without the whole pages that lie in `skip`.
 fn without(range: Range<u64>, skip: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut left = vec![range];
-    let whole = |skip: &Range<u64>| skip.start.next_multiple_of(PAGE)..skip.end & !(PAGE - 1);
+    let whole = |skip: &Range<u64>| skip.start.next_multiple_of(page_size())..skip.end & !(page_size() - 1);
     for skip in skip.iter().map(whole).filter(|skip| skip.start < skip.end) {
         left = left
             .into_iter()
@@ -227,9 +226,9 @@ fn words_in(
             let mut read = [ReadRange::new(RemoteAddr(at), bytes)];
             process.read_vectored(&mut read)?;
             // What nobody can read, such as a guard page that the kernel keeps in a page table, holds nothing.
-            let done = read[0].done as u64 & !(PAGE - 1);
+            let done = read[0].done as u64 & !(page_size() - 1);
             words_of(ranges, at, &buffer[..done as usize], process.word_size(), &mut words);
-            at += done.max(PAGE);
+            at += done.max(page_size());
             if words.len() > MOST_WORDS {
                 return Ok(None);
             }
@@ -261,6 +260,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::process::{Command, Stdio};
     use trapless_process::Pid;
+    use trapless_wire::PAGE;
 
     #[test]
     fn words_are_found_in_both_widths() {

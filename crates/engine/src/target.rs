@@ -5,7 +5,7 @@ use trapless_process::Process;
 
 /// The one that its pointers show: processes are those of the host, which runs 32-bit programs beside its own.
 pub(crate) fn machine(process: &Process) -> Machine {
-    if process.is_32bit() { Machine::I386 } else { Machine::X86_64 }
+    Machine::beside(process.is_32bit())
 }
 
 /// [`machine`], as what answers.

@@ -23,6 +23,10 @@ pub struct Facts {
     pub slot_below_frame: u8,
     /// How many words below the code address of a frame its frame address lies in the contexts of unwinders: libgcc's first, and LLVM's.
     pub contexts: [i8; 2],
+    /// The flag of each task's own that marks children which share their parent's memory ([`crate::detour`]); 0 where there is none.
+    pub mark: u64,
+    /// Where glibc and musl have a thread's number, from its thread pointer on.
+    pub thread_numbers: [ThreadNumber; 2],
     /// Where a function finds its first integer arguments.
     pub arguments: Arguments,
     /// Where one of Go's compiler finds them, from Go 1.17 on, a word each: a string takes two. Empty where nobody has looked.
@@ -36,6 +40,16 @@ pub enum Arguments {
     Registers(&'static [u8]),
     /// On the stack, a word each, the first so many bytes above the stack pointer.
     Stack(u8),
+}
+
+/// Where a C library has a thread's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ThreadNumber {
+    /// So far from the thread pointer, in bytes.
+    At(i32),
+    /// In its structure of a thread, which ends so far ahead of the thread pointer; its size and the place in it differ from version to
+    /// version, and the library says them.
+    Below(i32),
 }
 
 impl Facts {

@@ -55,7 +55,7 @@ use core::ops::Range;
 pub use detour::{Detour, DetourRequest, Layout, Moved, Runtime, Stack};
 pub use detours::{Kinds, Sketch, Spare, Template};
 pub use emulate::{EmulateError, Thread};
-pub use facts::{Arguments, Facts};
+pub use facts::{Arguments, Facts, ThreadNumber};
 pub use fault::Faults;
 pub use instruction::{DecodeError, Flow, Instruction, Reference};
 pub use operand::Operand;
@@ -96,6 +96,15 @@ impl Machine {
         None
     };
 
+    /// That of a process which runs beside this program: the host runs 32-bit programs beside its own, if at all.
+    pub fn beside(is_32bit: bool) -> Machine {
+        match Self::HOST {
+            Some(Machine::X86_64) | None if is_32bit => Machine::I386,
+            Some(host) => host,
+            None => Machine::X86_64,
+        }
+    }
+
     /// The instruction set itself.
     pub fn isa(self) -> &'static dyn Isa {
         match self {
@@ -106,6 +115,13 @@ impl Machine {
         }
     }
 }
+
+/// The largest page that kernels of the host may use, which memory that is shared with programs is laid out by. They use 4 KiB on x86; 4, 16 or 64 on
+/// arm64; 4 or 64 on powerpc64.
+pub const LARGEST_PAGE: u64 = match Machine::HOST {
+    Some(Machine::AArch64 | Machine::PowerPc64Le) => 64 << 10,
+    _ => 4 << 10,
+};
 
 /// A module's read-only data, where compilers put jump tables.
 pub trait ReadOnlyData {

@@ -23,6 +23,7 @@ mod drive;
 mod event;
 mod pending;
 
+use crate::arch::Waiting;
 use crate::launch::loader::{Loaded, Loading};
 use crate::stop::Parked;
 use crate::wait::Happened;
@@ -71,6 +72,8 @@ struct Member {
     program: Program,
     /// Whether all of it is to stand.
     stops: bool,
+    /// What its threads were waiting in when they were asked to.
+    waiting: HashMap<Tid, Waiting>,
 }
 
 /// How far its program has come.

@@ -2,6 +2,7 @@
 
 use crate::{Mappings, ProcError, Process, RemoteAddr};
 use std::ops::Range;
+use std::sync::OnceLock;
 
 /// Address space that may be taken, beyond what is not mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +43,7 @@ impl Process {
             page: page_size(),
             // Never page 0, whatever the setting.
             lowest: RemoteAddr(lowest.max(65536)),
-            end: RemoteAddr(if self.is_32bit() { 0xffff_e000 } else { 0x7fff_ffff_f000 }),
+            end: RemoteAddr(if self.is_32bit() { 0xffff_e000 } else { crate::ADDRESSES_END }),
             stack_growth: stack.clamp(SMALLEST_STACK, LARGEST_STACK) + GUARD,
             heap_start: RemoteAddr(self.stat()?.start_brk),
             heap_growth: if self.is_32bit() { 64 << 20 } else { 512 << 20 },
@@ -151,10 +152,13 @@ fn distance(a: Range<u64>, b: Range<u64>) -> u64 {
 }
 
 /// Bytes of a page of the running kernel.
-pub(crate) fn page_size() -> u64 {
-    // SAFETY: sysconf takes a number and has no preconditions.
-    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    u64::try_from(size).ok().filter(|size| size.is_power_of_two()).unwrap_or(4096)
+pub fn page_size() -> u64 {
+    static SIZE: OnceLock<u64> = OnceLock::new();
+    *SIZE.get_or_init(|| {
+        // SAFETY: sysconf takes a number and has no preconditions.
+        let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        u64::try_from(size).ok().filter(|size| size.is_power_of_two()).unwrap_or(4096)
+    })
 }
 
 #[cfg(test)]
@@ -165,7 +169,7 @@ mod tests {
     const RULES: GapRules = GapRules {
         page: 0x1000,
         lowest: RemoteAddr(0x1_0000),
-        end: RemoteAddr(0x7fff_ffff_f000),
+        end: RemoteAddr(crate::ADDRESSES_END),
         stack_growth: 0x10_0000,
         heap_start: RemoteAddr(0),
         heap_growth: 0x20_0000,
@@ -252,7 +256,7 @@ mod tests {
                 "2aaaaaaab000-2aaaaaaac000 r-xp 0 0:0 0\n7ffff0000000-7ffff0021000 rw-p 0 0:0 0 [stack]\n",
                 0x7fff_f000_0000,
             ),
-            ("", 0x7fff_ffff_f000),
+            ("", crate::ADDRESSES_END),
         ] {
             let parsed = parse_maps(maps.as_bytes()).unwrap();
             for size in [0x1000, 1 << 30, 100 << 30] {

@@ -35,10 +35,12 @@ pub mod trace;
 mod wait;
 mod watchdog;
 
-pub use arch::{Abi, BREAKPOINT, BREAKPOINT_ADVANCE, Interrupted, Registers, TRAP_FLAG, ticks};
+pub use arch::{
+    ADDRESSES_END, Abi, BREAKPOINT, BREAKPOINT_ADVANCE, Interrupted, Registers, TRAP_FLAG, ticks,
+};
 pub use calls::SignalAction;
 pub use error::{MappedFileError, MemoryError, OpenError, ProcError, RemoteError, StopError};
-pub use gap::GapRules;
+pub use gap::{GapRules, page_size};
 pub use id::{Errno, Pid, RemoteAddr, Tid};
 pub use maps::{Device, Mapping, Mappings, Perms, parse_maps};
 pub use memory::{Pod, ReadRange};

@@ -3,14 +3,11 @@
 //! Reading a page that is not there would bring it in: from a disk, from a file server that does not answer, or from a
 //! `userfaultfd` whose other end is a thread that we hold. So what is to be read whole is asked for here first.
 
-use crate::{Errno, ProcError, Process};
+use crate::{Errno, ProcError, Process, page_size};
 use std::fs::File;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-
-/// Page size of the targets there are.
-const PAGE: u64 = 4096;
 
 /// Which pages are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +75,7 @@ struct PageRegion {
     categories: u64,
 }
 
-/// `PAGEMAP_SCAN`, of Linux 6.7.
+/// `page_size()MAP_SCAN`, of Linux 6.7.
 const SCAN: libc::Ioctl = 0xc060_6610_u32 as libc::Ioctl;
 const IS_FILE: u64 = 1 << 2;
 const IS_PRESENT: u64 = 1 << 3;
@@ -96,7 +93,7 @@ impl Pagemap {
 
     /// Whether time and not address space is what a look takes. Without that, a gigabyte of nothing takes a millisecond.
     pub fn is_quick(&mut self) -> bool {
-        self.scans = self.scans && self.scan(0..PAGE, Pages::Own, &mut PageRanges::default()).is_ok();
+        self.scans = self.scans && self.scan(0..page_size(), Pages::Own, &mut PageRanges::default()).is_ok();
         self.scans
     }
 
@@ -147,8 +144,8 @@ impl Pagemap {
         let mut entries = vec![0u8; 64 << 10];
         let mut start = range.start;
         while start < range.end {
-            let wanted = entries.len().min(((range.end - start) / PAGE * 8) as usize);
-            let read = self.file.read_at(&mut entries[..wanted], start / PAGE * 8);
+            let wanted = entries.len().min(((range.end - start) / page_size() * 8) as usize);
+            let read = self.file.read_at(&mut entries[..wanted], start / page_size() * 8);
             let read = read.map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EIO)))? & !7;
             if read == 0 {
                 break;
@@ -162,9 +159,9 @@ impl Pagemap {
                     Pages::Shared => present,
                 };
                 if wanted {
-                    found.add(start..start + PAGE, swapped);
+                    found.add(start..start + page_size(), swapped);
                 }
-                start += PAGE;
+                start += page_size();
             }
         }
         Ok(())
@@ -180,7 +177,7 @@ mod tests {
 
     impl Memory {
         fn map(pages: usize, flags: i32) -> Self {
-            let size = pages * PAGE as usize;
+            let size = pages * page_size() as usize;
             // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
             let at = unsafe {
                 libc::mmap(
@@ -193,19 +190,22 @@ mod tests {
                 )
             };
             assert_ne!(at, libc::MAP_FAILED);
+            // Where pages are huge, what was not written is there, too.
+            // SAFETY: the mapping is ours, and nothing in it changes.
+            unsafe { libc::madvise(at, size, libc::MADV_NOHUGEPAGE) };
             Self(at.cast(), size)
         }
 
         fn write(&self, page: usize) {
-            assert!(page * (PAGE as usize) < self.1);
+            assert!(page * (page_size() as usize) < self.1);
             // SAFETY: in bounds, as was just asserted, and nobody else has the address.
-            unsafe { self.0.add(page * PAGE as usize).write_volatile(1) };
+            unsafe { self.0.add(page * page_size() as usize).write_volatile(1) };
         }
 
         fn read(&self, page: usize) -> u8 {
-            assert!(page * (PAGE as usize) < self.1);
+            assert!(page * (page_size() as usize) < self.1);
             // SAFETY: as above.
-            unsafe { self.0.add(page * PAGE as usize).read_volatile() }
+            unsafe { self.0.add(page * page_size() as usize).read_volatile() }
         }
 
         fn range(&self) -> Range<u64> {
@@ -229,7 +229,7 @@ mod tests {
             for page in [3, 10, 11, 1500] {
                 memory.write(page);
             }
-            let at = |page: u64| memory.range().start + page * PAGE;
+            let at = |page: u64| memory.range().start + page * page_size();
             for scans in [true, false] {
                 let mut map = Pagemap { file: File::open("/proc/self/pagemap").unwrap(), scans };
                 println!("asked for a scan: {scans}, done: {}", map.is_quick());

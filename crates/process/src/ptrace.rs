@@ -7,7 +7,9 @@ use crate::{Errno, Pid, Tid};
 use std::mem::MaybeUninit;
 
 /// `NT_PRSTATUS` of `include/uapi/linux/elf.h`: the general registers.
-const NT_PRSTATUS: usize = 1;
+pub(crate) const NT_PRSTATUS: usize = 1;
+/// `NT_PRFPREG`: the registers for floating-point numbers.
+pub(crate) const NT_PRFPREG: usize = 2;
 /// Bytes of the kernel's signal mask.
 const SIGSET_BYTES: usize = 8;
 
@@ -58,35 +60,24 @@ pub(crate) fn event_message(tid: Tid) -> Result<u64, Errno> {
     Ok(message)
 }
 
-/// Fills the start of `buffer` with the general registers and tells how many bytes the thread's kind has.
-pub(crate) fn get_regset<T>(tid: Tid, buffer: &mut MaybeUninit<T>) -> Result<usize, Errno> {
+/// Fills the start of `buffer` with a set of registers, by its `NT_*`, and tells how many bytes the thread's kind has.
+pub(crate) fn get_regset<T>(tid: Tid, set: usize, buffer: &mut MaybeUninit<T>) -> Result<usize, Errno> {
     let mut iov = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: size_of::<T>() };
     // SAFETY: the kernel writes at most `iov_len` bytes to `buffer`, and the length back to `iov`.
-    unsafe { raw(libc::PTRACE_GETREGSET as _, tid, NT_PRSTATUS, &raw mut iov as usize) }?;
+    unsafe { raw(libc::PTRACE_GETREGSET as _, tid, set, &raw mut iov as usize) }?;
     Ok(iov.iov_len)
 }
 
-/// Sets the general registers from the whole of `regs`.
-pub(crate) fn set_regset<T: Copy>(tid: Tid, regs: &T) -> Result<(), Errno> {
+/// Sets registers from the whole of `regs`.
+pub(crate) fn set_regset<T: Copy>(tid: Tid, set: usize, regs: &T) -> Result<(), Errno> {
     let mut iov = libc::iovec { iov_base: (&raw const *regs).cast_mut().cast(), iov_len: size_of::<T>() };
     // SAFETY: the kernel only reads `iov_len` bytes of `regs`.
-    unsafe { raw(libc::PTRACE_SETREGSET as _, tid, NT_PRSTATUS, &raw mut iov as usize) }.map(drop)
+    unsafe { raw(libc::PTRACE_SETREGSET as _, tid, set, &raw mut iov as usize) }.map(drop)
 }
 
-/// `user_fpregs_struct`, of which libc keeps to itself how its fields are to be had.
-pub(crate) fn get_float_registers(tid: Tid) -> Result<libc::user_fpregs_struct, Errno> {
-    /// `NT_PRFPREG` of `include/uapi/linux/elf.h`.
-    const NT_PRFPREG: usize = 2;
-    let mut buffer = MaybeUninit::<libc::user_fpregs_struct>::zeroed();
-    let mut iov = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: size_of_val(&buffer) };
-    // SAFETY: the kernel writes at most `iov_len` bytes to `buffer`, and the length back to `iov`.
-    unsafe { raw(libc::PTRACE_GETREGSET as _, tid, NT_PRFPREG, &raw mut iov as usize) }?;
-    // SAFETY: a thread in 32-bit mode has fewer bytes; zeros were valid before, as any bytes are.
-    Ok(unsafe { buffer.assume_init() })
-}
-
-/// One word of `struct user` (`arch/x86/include/asm/user_64.h`), whose first part are the general registers. The layout is that of the
-/// tracer, whatever mode the thread runs in.
+/// One word of `struct user`, whose first part are the general registers. The layout is that of the tracer, whatever mode the thread
+/// runs in. Not every kernel has it.
+#[allow(dead_code, reason = "instruction sets without it read all registers")]
 pub(crate) fn peek_user(tid: Tid, offset: usize) -> Result<u64, Errno> {
     let mut word = 0u64;
     // SAFETY: by the raw system call, this request writes one word to the data argument.
@@ -97,6 +88,7 @@ pub(crate) fn peek_user(tid: Tid, offset: usize) -> Result<u64, Errno> {
 }
 
 /// Sets one word of `struct user`.
+#[allow(dead_code, reason = "as above")]
 pub(crate) fn poke_user(tid: Tid, offset: usize, value: u64) -> Result<(), Errno> {
     // SAFETY: this request takes numbers only.
     unsafe { raw(libc::PTRACE_POKEUSER as _, tid, offset, value as usize) }.map(drop)

@@ -1,5 +1,6 @@
 //! Running one stopped thread instruction by instruction, to move it out of code that is about to change.
 
+use crate::arch::{Stepping, Trapped, trapped};
 use crate::ptrace::{self, SignalInfo};
 use crate::stop::Parked;
 use crate::wait::Stop;
@@ -15,9 +16,6 @@ pub enum Stepped {
     /// The instruction the thread stands at raises this signal, which it gets when it goes on.
     Faulted(i32),
 }
-
-const PUSHF: u8 = 0x9c;
-const POPF: u8 = 0x9d;
 
 /// Whether an instruction raises this signal each time that it is tried.
 fn is_raised_by_instruction(signal: i32, code: i32) -> bool {
@@ -95,7 +93,7 @@ impl Stopped<'_> {
             }
             self.threads[index].parked = Parked::Plain;
         }
-        let opcode = self.opcode(index);
+        let stepping = self.stepping(index);
         let is_own = self.threads[index].regs.flags() & TRAP_FLAG != 0;
         let fault = loop {
             ptrace::singlestep(tid, std::mem::take(&mut passing))
@@ -103,14 +101,14 @@ impl Stopped<'_> {
             let stop = match self.next_stop(tid) {
                 Ok(stop) => stop,
                 Err(error) => {
-                    self.see_again(index, opcode, is_own);
+                    self.see_again(index, stepping, is_own);
                     return Err(error);
                 }
             };
             let Stop::Signal(signal) = stop else { continue };
             let info = SignalInfo::of(tid).map_err(|errno| self.explain(tid, "PTRACE_GETSIGINFO", errno))?;
             match (signal, info.code()) {
-                (libc::SIGTRAP, libc::TRAP_TRACE | libc::TRAP_BRKPT | libc::TRAP_HWBKPT) => break None,
+                (libc::SIGTRAP, code) if trapped(code) == Some(Trapped::Step) => break None,
                 // The instruction's own: it would be raised again and again.
                 (signal, code)
                     if is_raised_by_instruction(signal, code) || signal == libc::SIGTRAP && code > 0 =>
@@ -125,7 +123,7 @@ impl Stopped<'_> {
         };
         self.read_registers(index)?;
         if !is_own {
-            self.clear_trap_flag(index, opcode, fault.is_some())?;
+            self.clear_trap_flag(index, stepping, fault.is_some())?;
         }
         Ok(fault)
     }
@@ -138,37 +136,33 @@ impl Stopped<'_> {
     }
 
     /// Looks at a thread whose step came too late: it may have come to its end after all.
-    fn see_again(&mut self, index: usize, opcode: u8, is_own: bool) {
+    fn see_again(&mut self, index: usize, stepping: Stepping, is_own: bool) {
         let Ok(registers) = Registers::read(self.threads[index].tid) else { return };
         let moved = registers.ip() != self.threads[index].regs.ip();
         self.threads[index].regs = registers;
         if moved && !is_own {
             // A thread that is gone has no flag.
-            let _ = self.clear_trap_flag(index, opcode, false);
+            let _ = self.clear_trap_flag(index, stepping, false);
         }
     }
 
-    /// First byte behind the prefixes of the instruction that the thread stands at.
-    fn opcode(&self, index: usize) -> u8 {
+    /// The instruction that the thread stands at.
+    fn stepping(&self, index: usize) -> Stepping {
         let regs = &self.threads[index].regs;
-        let mut code = [0; 3];
+        let mut code = [0; Stepping::CODE];
         // Near the end of a mapping less is there; then it is left zero.
         let _ = self.process.read(regs.ip(), &mut code);
-        let is_prefix = |byte: &u8| *byte == 0x66 || !regs.is_32bit() && byte & 0xf0 == 0x40;
-        code.into_iter().find(|byte| !is_prefix(byte)).unwrap_or_default()
+        Stepping::over(regs, code)
     }
 
-    /// The kernel takes the trap flag it sets for a step out of the registers, but neither out of what the step has pushed, nor where the
-    /// thread steps on behind a `popf`: from there on it takes the flag for the thread's own. Left there, it would make
-    /// the thread step on without a tracer, and die of it.
-    fn clear_trap_flag(&mut self, index: usize, opcode: u8, faulted: bool) -> Result<(), StopError> {
+    /// Takes out what the step has left of itself. Left there, it would make the thread step on without a tracer, and die of it.
+    fn clear_trap_flag(&mut self, index: usize, stepping: Stepping, faulted: bool) -> Result<(), StopError> {
         let thread = &mut self.threads[index];
         let (tid, flags) = (thread.tid, thread.regs.flags());
-        if opcode == PUSHF && !faulted {
+        if stepping.pushes_flags && !faulted {
             self.process.clear_pushed_trap_flag(&thread.regs);
         }
-        // What a `popf` has popped is the thread's own.
-        let popped = opcode == POPF && !faulted;
+        let popped = stepping.pops_flags && !faulted;
         if flags & TRAP_FLAG != 0 && !popped {
             thread.regs.set_flags(flags & !TRAP_FLAG);
             let written = thread.regs.write(tid);

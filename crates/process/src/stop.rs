@@ -20,12 +20,13 @@
 
 mod seizure;
 
+use crate::arch::Waiting;
 use crate::sharers::Seen;
 use crate::wait::{self, Backoff, OnExit};
 use crate::watchdog::Watchdog;
 use crate::{Pid, ProcError, Process, Registers, State, StopError, Stopped, Tid, ptrace};
 use seizure::Seizure;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// How to stop a process.
@@ -169,7 +170,7 @@ impl Process {
             process: self,
             options: BASE_OPTIONS | options.ptrace_options,
             on_exit: self.on_leader_exit()?,
-            known: HashSet::new(),
+            known: HashMap::new(),
             watchdog,
             park: &|_, signal| Parked::Signal(signal),
             newborn: None,
@@ -201,7 +202,7 @@ impl Process {
             process: self,
             options: BASE_OPTIONS | options.ptrace_options,
             on_exit: self.on_leader_exit()?,
-            known: running.iter().copied().chain(stopped.iter().map(Thread::tid)).collect(),
+            known: stopped.iter().map(|thread| (thread.tid(), Waiting::default())).collect(),
             watchdog: None,
             park,
             newborn: Some(newborn),
@@ -209,6 +210,7 @@ impl Process {
             stopped,
         };
         for &tid in &seizure.running {
+            seizure.known.insert(tid, Waiting::of(self.pid(), tid));
             // It can only fail because the thread has ended, and the wait will tell us that.
             let _ = ptrace::interrupt(tid, 0);
         }

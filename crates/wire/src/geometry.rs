@@ -5,8 +5,8 @@ use trapless_isa::detour::{
     BLOCK_COUNTERS, BodyStacks, RECORD_SHIFT, STACK_SHIFT, THREAD_SHIFT, return_sizes,
 };
 
-/// Page size the layout is rounded to. Targets with larger pages are not attached.
-pub const PAGE: u64 = 4096;
+/// Page size the layout is rounded to, which no kernel's exceeds.
+pub const PAGE: u64 = trapless_isa::LARGEST_PAGE;
 
 /// Log2 sizes of the tables: how many threads and how deep stacks are served. Tried from large to small, since
 /// address space may be limited (`RLIMIT_AS`, `vm.overcommit_memory=2`).

@@ -12,7 +12,7 @@ use std::fmt;
 use trapless_isa::Machine;
 use trapless_isa::Operand;
 use trapless_isa::passed::{FLOAT, Passed, SIZE, extended};
-use trapless_process::{Process, Registers, RemoteAddr, Tid, trace::Tracer};
+use trapless_process::{Process, Registers, RemoteAddr, Tid, page_size, trace::Tracer};
 
 /// Runs bodies of a script for threads that stand at a trap.
 pub trait Interpreter: fmt::Debug + Send + Sync {
@@ -166,15 +166,14 @@ impl<'a> TrapHit<'a> {
 
     /// Reads memory as the thread would, and gives how many bytes there were ahead of the first that is not there.
     pub fn read(&self, address: u64, into: &mut [u8]) -> usize {
-        /// No page is smaller.
-        const PAGE: u64 = 4096;
+        let page = page_size();
         if self.process.load(RemoteAddr(address), into).is_ok() {
             return into.len();
         }
         let mut done = 0;
         while done < into.len() {
             let at = address.wrapping_add(done as u64);
-            let piece = (into.len() - done).min((PAGE - at % PAGE) as usize);
+            let piece = (into.len() - done).min((page - at % page) as usize);
             if self.process.load(RemoteAddr(at), &mut into[done..done + piece]).is_err() {
                 break;
             }

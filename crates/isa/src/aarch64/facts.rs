@@ -1,7 +1,7 @@
 //! What is always so on Arm A64.
 
 use super::{REACH, SLOT_SHIFT, decode, record::ARGUMENTS};
-use crate::{Arguments, Facts};
+use crate::{Arguments, Facts, ThreadNumber};
 
 pub(super) static FACTS: Facts = Facts {
     word: 8,
@@ -15,6 +15,9 @@ pub(super) static FACTS: Facts = Facts {
     slot_shift: SLOT_SHIFT,
     slot_below_frame: 0,
     contexts: [1, 1],
+    mark: 0,
+    // `struct pthread` of musl has 200 bytes, and the number at 32.
+    thread_numbers: [ThreadNumber::Below(0), ThreadNumber::At(-168)],
     arguments: Arguments::Registers(&ARGUMENTS),
     arguments_in_go: &[],
 };

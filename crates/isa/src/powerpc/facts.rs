@@ -1,7 +1,11 @@
 //! What is always so on 64-bit PowerPC with ELFv2.
 
 use super::{detour::ARGUMENTS, emit::REACH, lower::REGISTERS_APART};
-use crate::{Arguments, Facts};
+use crate::{Arguments, Facts, ThreadNumber};
+
+/// So far behind its thread's block is a thread pointer (ELFv2, 3.7.2), and so large is what glibc has there (`tcbhead_t`).
+const BEHIND_TCB: i32 = 0x7000;
+const TCB: i32 = 128;
 
 pub(super) static FACTS: Facts = Facts {
     word: 8,
@@ -16,6 +20,9 @@ pub(super) static FACTS: Facts = Facts {
     slot_shift: 4,
     slot_below_frame: 0,
     contexts: [1, REGISTERS_APART as i8],
+    mark: 0,
+    // `struct pthread` of musl has 200 bytes, and the number at 32.
+    thread_numbers: [ThreadNumber::Below(BEHIND_TCB + TCB), ThreadNumber::At(-BEHIND_TCB - 168)],
     arguments: Arguments::Registers(&ARGUMENTS),
     arguments_in_go: &[],
 };

@@ -1,10 +1,13 @@
 //! What is always so on x86.
 
 use super::{JUMP_LENGTH, detour::ARGUMENTS, emit::number::*};
-use crate::{Arguments, Facts, Operand};
+use crate::{Arguments, Facts, Operand, ThreadNumber};
 
 /// `int3`.
 const BREAKPOINT: &[u8] = &[0xcc];
+
+/// The identification flag (`X86_EFLAGS_ID`), whose only meaning is that it can be changed.
+const IDENTIFICATION: u64 = 1 << 21;
 
 /// As instructions encode them.
 static REGISTERS: [u8; ARGUMENTS.len()] = {
@@ -38,6 +41,9 @@ pub(super) static X86_64: Facts = Facts {
     slot_below_frame: 8,
     // `Registers_x86_64`
     contexts: [1, 9],
+    mark: IDENTIFICATION,
+    // They have not moved since glibc 2.3.4 and musl 1.1.
+    thread_numbers: [ThreadNumber::At(0x2d0), ThreadNumber::At(0x30)],
     arguments: Arguments::Registers(&REGISTERS),
     arguments_in_go: &ARGUMENTS_IN_GO,
 };
@@ -55,7 +61,9 @@ pub(super) static I386: Facts = Facts {
     slot_below_frame: 4,
     // `Registers_x86`
     contexts: [1, 3],
+    thread_numbers: [ThreadNumber::At(0x68), ThreadNumber::At(0x18)],
     // Behind the return address.
+    mark: IDENTIFICATION,
     arguments: Arguments::Stack(4),
     arguments_in_go: &[],
 };

@@ -1,9 +1,35 @@
 //! What differs between instruction sets outside of instructions: registers, what the kernel saves of them for signals, system call
 //! numbers and conventions.
 //!
-//! Each file offers the same items; the host's is chosen here and nowhere else.
+//! Each folder offers the same items; the host's is chosen here and nowhere else.
 
+mod abi;
+mod interrupted;
+
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+#[cfg(target_arch = "powerpc64")]
+mod powerpc;
 #[cfg(target_arch = "x86_64")]
 mod x86;
+
+#[cfg(target_arch = "aarch64")]
+use aarch64 as host;
+#[cfg(target_arch = "powerpc64")]
+use powerpc as host;
 #[cfg(target_arch = "x86_64")]
-pub use x86::{Abi, BREAKPOINT, BREAKPOINT_ADVANCE, Interrupted, Registers, TRAP_FLAG, ticks};
+use x86 as host;
+
+pub use abi::Abi;
+pub use host::{ADDRESSES_END, BREAKPOINT, BREAKPOINT_ADVANCE, Registers, TRAP_FLAG, ticks};
+pub(crate) use host::{Stepping, Waiting, trapped};
+pub use interrupted::Interrupted;
+
+/// What a SIGTRAP that an instruction has raised tells of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trapped {
+    /// It is a breakpoint.
+    Breakpoint,
+    /// It was stepped over, or has met a breakpoint of the processor's own.
+    Step,
+}

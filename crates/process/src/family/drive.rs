@@ -1,6 +1,7 @@
 //! Letting processes join a family, hold still, go on and leave.
 
 use super::{Family, FamilyEvent, Member, OPTIONS, Program, Run};
+use crate::arch::Waiting;
 use crate::launch::LaunchError;
 use crate::launch::loader::Loading;
 use crate::stop::{BASE_OPTIONS, Parked, Thread};
@@ -145,6 +146,7 @@ impl Family {
         let Some(member) = self.members.get_mut(&pid) else { return };
         member.stops = true;
         for (&tid, _) in member.threads.iter().filter(|(_, run)| **run == Run::Running) {
+            member.waiting.insert(tid, Waiting::of(pid, tid));
             // It can only fail because the thread has ended, which is told.
             let _ = ptrace::interrupt(tid, 0);
         }

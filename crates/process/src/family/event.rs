@@ -1,6 +1,7 @@
 //! What the processes of a family have done, and what is settled without a word.
 
 use super::{Family, Member, Program, Run};
+use crate::arch::Waiting;
 use crate::launch::LaunchError;
 use crate::launch::loader::Next;
 use crate::open::status_of;
@@ -88,6 +89,7 @@ impl Family {
         let Some(&pid) = self.threads.get(&tid) else { return self.first_stop(tid) };
         let member = self.members.get_mut(&pid)?;
         let stops = member.stops;
+        let waiting = member.waiting.remove(&tid).unwrap_or_default();
         let parked = match stop {
             Stop::Interrupted(signal) if signal != libc::SIGTRAP && !stops => {
                 // ESRCH means killed, here and below: its end follows.
@@ -97,11 +99,11 @@ impl Family {
             _ if matches!(member.program, Program::Loads(..)) => return self.loads(pid, stop),
             Stop::Signal(signal) => {
                 // A signal that is ignored would not have waked it.
-                restart_if_interrupted(tid);
+                restart_if_interrupted(tid, waiting);
                 Parked::Signal(signal)
             }
             Stop::Interrupted(_) => {
-                restart_if_interrupted(tid);
+                restart_if_interrupted(tid, waiting);
                 Parked::Plain
             }
             Stop::Event(event) => {
@@ -272,9 +274,9 @@ impl Family {
     }
 }
 
-fn restart_if_interrupted(tid: Tid) {
+fn restart_if_interrupted(tid: Tid, waiting: Waiting) {
     if let Ok(mut registers) = Registers::read(tid)
-        && registers.restart_if_interrupted()
+        && registers.restart_if_interrupted(waiting)
     {
         let _ = registers.write(tid);
     }

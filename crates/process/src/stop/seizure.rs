@@ -1,10 +1,11 @@
 //! Attaching to all threads and waiting until each stands: steps 2 to 4 of [stopping](super).
 
 use super::{Newborn, Parked, Thread, own_tid};
+use crate::arch::Waiting;
 use crate::wait::{self, Backoff, Event, OnExit, Stop};
 use crate::watchdog::Watchdog;
 use crate::{Errno, Pid, ProcError, Process, Registers, StopError, Tid, ptrace};
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// Threads attached to so far. Dropping it lets them go.
@@ -12,7 +13,8 @@ pub(super) struct Seizure<'p, 'n> {
     pub process: &'p Process,
     pub options: i32,
     pub on_exit: OnExit,
-    pub known: HashSet<Tid>,
+    /// Those attached to, and what they were waiting in.
+    pub known: HashMap<Tid, Waiting>,
     pub watchdog: Option<Watchdog>,
     pub park: &'n dyn Fn(Tid, i32) -> Parked,
     /// What is told of new processes, if the threads were traced: breakpoints and steps of ours may be what they stop for.
@@ -53,15 +55,15 @@ impl Seizure<'_, '_> {
     pub(super) fn attach_listed(&mut self, listed: &[Tid]) -> Result<bool, StopError> {
         let mut found = false;
         for &tid in listed {
-            if !self.known.insert(tid) {
+            if self.known.contains_key(&tid) {
                 continue;
             }
-            if self.attach(tid)? {
+            if let Some(waiting) = self.attach(tid)? {
+                self.known.insert(tid, waiting);
                 self.running.push(tid);
                 found = true;
             } else {
                 // A leader that has ended lives again, attached, once another thread of its has called exec.
-                self.known.remove(&tid);
                 // The kernel lists by walking from thread to thread, and counts anew where the one it has come to is gone by then: so it may
                 // have passed over one that lives.
                 found |= matches!(self.process.thread_stat(tid), Err(ProcError::Gone(_)));
@@ -70,9 +72,9 @@ impl Seizure<'_, '_> {
         Ok(found)
     }
 
-    /// Whether the thread is attached now; it is not if it has ended.
-    fn attach(&mut self, tid: Tid) -> Result<bool, StopError> {
-        if self.known.len() > 1 && self.watchdog.is_none() {
+    /// Attaches to a thread, and tells what it was waiting in. `None`: it has ended.
+    fn attach(&mut self, tid: Tid) -> Result<Option<Waiting>, StopError> {
+        if !self.known.is_empty() && self.watchdog.is_none() {
             self.watchdog = Some(Watchdog::start());
         }
         match ptrace::seize(tid, self.options as usize) {
@@ -83,14 +85,14 @@ impl Seizure<'_, '_> {
                     watchdog.add(tid);
                 }
             }
-            Err(Errno(libc::ESRCH)) => return Ok(false),
+            Err(Errno(libc::ESRCH)) => return Ok(None),
             Err(errno) => {
-                let Ok(status) = self.process.thread_status(tid) else { return Ok(false) };
+                let Ok(status) = self.process.thread_status(tid) else { return Ok(None) };
                 return match status.state {
                     // The leader stays listed after its end for as long as other threads live.
-                    state if state.has_ended() => Ok(false),
+                    state if state.has_ended() => Ok(None),
                     // Created by a thread whose options attach us to its offspring; it stops by itself.
-                    _ if status.tracer == own_tid() => Ok(true),
+                    _ if status.tracer == own_tid() => Ok(Some(Waiting::default())),
                     _ if status.tracer != 0 => {
                         Err(StopError::AlreadyTraced { pid: self.pid(), tid, tracer: Tid(status.tracer) })
                     }
@@ -99,8 +101,9 @@ impl Seizure<'_, '_> {
             }
         }
         // It can only fail because the thread has ended, and the wait will tell us that.
+        let waiting = Waiting::of(self.pid(), tid);
         let _ = ptrace::interrupt(tid, 0);
-        Ok(true)
+        Ok(Some(waiting))
     }
 
     pub fn wait_for_all(&mut self, deadline: Instant, patience: Duration) -> Result<(), StopError> {
@@ -173,7 +176,7 @@ impl Seizure<'_, '_> {
             }
             Err(errno) => return Err(StopError::Ptrace { tid, request: "PTRACE_GETREGSET", errno }),
         };
-        if regs.restart_if_interrupted() {
+        if regs.restart_if_interrupted(self.known.get(&tid).copied().unwrap_or_default()) {
             // ESRCH means killed, and then nobody will miss it.
             let _ = regs.write(tid);
         }

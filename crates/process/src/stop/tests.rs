@@ -1,6 +1,7 @@
 //! The stop that overtakes a signal, and lists of threads that are old when they are read.
 
 use super::*;
+use crate::arch::Waiting;
 use crate::keeper::Keeper;
 use crate::wait::{Event, Stop};
 use crate::{RemoteAddr, ptrace::SignalInfo};
@@ -69,7 +70,7 @@ fn seizure(process: &Process) -> Seizure<'_, 'static> {
         process,
         options: BASE_OPTIONS,
         on_exit: OnExit::Leave,
-        known: HashSet::new(),
+        known: HashMap::new(),
         watchdog: None,
         park: &|_, signal| Parked::Signal(signal),
         newborn: None,
@@ -100,7 +101,7 @@ fn a_list_that_names_a_thread_that_is_gone_is_read_again() {
     assert!(!seizure(&process).attach_listed(&[leader]).unwrap(), "it is not reaped yet");
     // Another thread may get the id of one that has ended while others were waited for.
     let mut seizure = seizure(&process);
-    seizure.known.insert(leader);
+    seizure.known.insert(leader, Waiting::default());
     seizure.running.push(leader);
     let patience = Duration::from_secs(60);
     seizure.wait_for_all(Instant::now() + patience, patience).unwrap();

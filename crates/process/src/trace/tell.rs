@@ -1,6 +1,7 @@
 //! What a stop means: an event to be told, or something that is settled here.
 
 use super::{ALL, ALL_BUT_SIGTRAP, Run, TraceEvent, Tracer};
+use crate::arch::{Trapped, trapped};
 use crate::ptrace::{self, SignalInfo};
 use crate::stop::Parked;
 use crate::wait::{Event, Stop};
@@ -95,14 +96,16 @@ impl Tracer<'_> {
             Registers::read_ip(tid).map_err(|errno| self.lost(tid, "PTRACE_PEEKUSER", errno))?
         };
         let breakpoint = TraceEvent::Breakpoint { tid, address: ip - BREAKPOINT_ADVANCE };
-        if self.known.contains(&ip) {
+        // Where a breakpoint leaves the thread in front of itself, a step may lead there as well.
+        if BREAKPOINT_ADVANCE > 0 && self.known.contains(&ip) {
             return Ok(breakpoint);
         }
-        match SignalInfo::of(tid).map_err(|errno| self.lost(tid, "PTRACE_GETSIGINFO", errno))?.code() {
-            libc::SI_KERNEL => Ok(breakpoint),
-            libc::TRAP_TRACE | libc::TRAP_BRKPT | libc::TRAP_HWBKPT => Ok(TraceEvent::Stepped { tid }),
+        let info = SignalInfo::of(tid).map_err(|errno| self.lost(tid, "PTRACE_GETSIGINFO", errno))?;
+        match trapped(info.code()) {
+            Some(Trapped::Breakpoint) => Ok(breakpoint),
+            Some(Trapped::Step) => Ok(TraceEvent::Stepped { tid }),
             // Sent by somebody.
-            _ => {
+            None => {
                 self.threads.insert(tid, Run::Standing(Parked::Signal(libc::SIGTRAP)));
                 Ok(TraceEvent::Signal { tid, signal: libc::SIGTRAP })
             }

@@ -1,15 +1,16 @@
 //! Where the C library keeps what detours read.
 
 use memchr::memmem;
-use trapless_process::{Mappings, Process};
+use object::{Object, ObjectSection, ObjectSymbol};
+use std::io::Read;
+use trapless_isa::{Machine, ThreadNumber};
+use trapless_process::{Mapping, Mappings, Process};
 use trapless_wire::ThreadMemory;
 
 /// Where a thread's id is, from its thread pointer on: `tid` in the C library's `struct pthread`.
-///
-/// glibc exports the place as `_thread_db_pthread_tid`, and it has not moved since 2.3.4 on x86; musl's has not since 1.1.
 pub(super) fn tid_offset(process: &Process) -> Option<i32> {
     let maps = process.maps().ok()?;
-    if !process.is_32bit() && moves_thread_pointer(process, &maps) {
+    if Machine::beside(process.is_32bit()) == Machine::X86_64 && moves_thread_pointer(process, &maps) {
         return None;
     }
     of_library(process, &maps)
@@ -17,15 +18,36 @@ pub(super) fn tid_offset(process: &Process) -> Option<i32> {
 
 /// Where the C library that is mapped has it.
 fn of_library(process: &Process, maps: &Mappings) -> Option<i32> {
+    let [glibc, musl] = Machine::beside(process.is_32bit()).isa().facts().thread_numbers;
     maps.iter().find_map(|mapping| {
         let name = mapping.path()?.file_name()?.to_str()?;
-        match name {
-            "libc.so.6" => Some(if process.is_32bit() { 0x68 } else { 0x2d0 }),
-            _ if name.starts_with("ld-musl-i386") => Some(0x18),
-            _ if name.starts_with("ld-musl-x86_64") => Some(0x30),
+        match (name, glibc, musl) {
+            ("libc.so.6", ThreadNumber::At(offset), _) => Some(offset),
+            ("libc.so.6", ThreadNumber::Below(distance), _) => {
+                let [size, at] = said_by_glibc(process, mapping)?;
+                at.checked_sub(size)?.checked_sub(distance)
+            }
+            (name, _, ThreadNumber::At(offset)) if name.starts_with("ld-musl-") => Some(offset),
             _ => None,
         }
     })
+}
+
+/// The size of `struct pthread`, and where in it the number is, as glibc says to debuggers (`nptl_db/structs.def`).
+fn said_by_glibc(process: &Process, mapping: &Mapping) -> Option<[i32; 2]> {
+    /// Far beyond any library's.
+    const LARGEST: u64 = 64 << 20;
+    let mut bytes = Vec::new();
+    process.open_mapped_file(mapping).ok()?.take(LARGEST).read_to_end(&mut bytes).ok()?;
+    let elf = object::File::parse(&*bytes).ok()?;
+    let word = |name: &str, word: u64| {
+        let symbol = elf.dynamic_symbols().find(|symbol| symbol.name() == Ok(name))?;
+        let section = elf.section_by_index(symbol.section_index()?).ok()?;
+        let found = section.data_range(symbol.address() + 4 * word, 4).ok()??;
+        Some(i32::from_le_bytes(found.try_into().ok()?))
+    };
+    // The number's bits, how many there are, and its offset.
+    Some([word("_thread_db_sizeof_pthread", 0)?, word("_thread_db_pthread_tid", 2)?])
 }
 
 /// The same in a process with Go's run-time system. With a C library its threads are that one's.

@@ -13,42 +13,32 @@
 //!
 //! Between the two segments, in 64 bits, are those of gs and fs, for which the kernel writes 0.
 
-/// What a signal has interrupted, and where its handler goes back to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Interrupted {
-    /// The instruction pointer.
-    pub ip: u64,
-    /// The stack pointer.
-    pub sp: u64,
-}
+use crate::arch::Interrupted;
 
-impl Interrupted {
-    /// How much is read of a context from its stack pointer on, at the most, in bytes.
-    pub const SPAN: u64 = 48;
+/// How much is read of a context from its stack pointer on, at the most, in bytes.
+pub const SPAN: u64 = 48;
 
-    /// All that may be such contexts in `bytes` of memory with words of this size, ascending; it begins at an
-    /// address that is a multiple of that.
-    pub fn all_in(bytes: &[u8], word_size: usize) -> Vec<Self> {
-        /// Looked at together: nearly never is there anything.
-        const TOGETHER: usize = 256;
-        let mut all = Vec::new();
-        for (block, at) in bytes.chunks(TOGETHER).zip((0..).step_by(TOGETHER)) {
-            match word_size {
-                8 if block.as_chunks().0.iter().fold(false, |any, word| any | are_segments(*word)) => {
-                    let words = block.as_chunks().0.iter().zip((at..).step_by(8));
-                    let found = words.filter(|(word, _)| are_segments(**word));
-                    all.extend(found.filter_map(|(_, at)| long_at(bytes, at)));
-                }
-                4 if block.as_chunks().0.iter().fold(false, |any, word| any | is_code(*word)) => {
-                    let words = block.as_chunks().0.iter().zip((at..).step_by(4));
-                    let found = words.filter(|(word, _)| is_code(**word));
-                    all.extend(found.filter_map(|(_, at)| compat_at(bytes, at)));
-                }
-                _ => {}
+/// See [`Interrupted::all_in`].
+pub fn all_in(bytes: &[u8], word_size: usize) -> Vec<Interrupted> {
+    /// Looked at together: nearly never is there anything.
+    const TOGETHER: usize = 256;
+    let mut all = Vec::new();
+    for (block, at) in bytes.chunks(TOGETHER).zip((0..).step_by(TOGETHER)) {
+        match word_size {
+            8 if block.as_chunks().0.iter().fold(false, |any, word| any | are_segments(*word)) => {
+                let words = block.as_chunks().0.iter().zip((at..).step_by(8));
+                let found = words.filter(|(word, _)| are_segments(**word));
+                all.extend(found.filter_map(|(_, at)| long_at(bytes, at)));
             }
+            4 if block.as_chunks().0.iter().fold(false, |any, word| any | is_code(*word)) => {
+                let words = block.as_chunks().0.iter().zip((at..).step_by(4));
+                let found = words.filter(|(word, _)| is_code(**word));
+                all.extend(found.filter_map(|(_, at)| compat_at(bytes, at)));
+            }
+            _ => {}
         }
-        all
     }
+    all
 }
 
 // `__USER32_CS`, `__USER_CS` and `__USER_DS` of `arch/x86/include/asm/segment.h`. The two code segments
@@ -87,10 +77,16 @@ fn compat_at(bytes: &[u8], code: usize) -> Option<Interrupted> {
     is_context.then_some(Interrupted { ip: word(sp + 7 * 4)?.into(), sp: word(sp)?.into() })
 }
 
+/// What the kernel tells a handler that it has interrupted.
+#[cfg(test)]
+pub fn told(context: &libc::ucontext_t) -> Interrupted {
+    let register = |index: i32| context.uc_mcontext.gregs[index as usize] as u64;
+    Interrupted { ip: register(libc::REG_RIP), sp: register(libc::REG_RSP) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicPtr, Ordering};
 
     fn long(ip: u64, sp: u64, segments: u64) -> Vec<u8> {
         [sp, ip, 0x202, segments].iter().flat_map(|word| word.to_le_bytes()).collect()
@@ -123,47 +119,13 @@ mod tests {
             for before in (0..600).step_by(word_size) {
                 let mut bytes = vec![0; before];
                 bytes.extend(&context);
-                assert_eq!(Interrupted::all_in(&bytes, word_size), Vec::from_iter(expected));
+                assert_eq!(all_in(&bytes, word_size), Vec::from_iter(expected));
                 // What is cut off at either end is none.
-                assert_eq!(Interrupted::all_in(&bytes[..bytes.len() - word_size], word_size), []);
+                assert_eq!(all_in(&bytes[..bytes.len() - word_size], word_size), []);
                 if before == 0 {
-                    assert_eq!(Interrupted::all_in(&bytes[word_size..], word_size), []);
+                    assert_eq!(all_in(&bytes[word_size..], word_size), []);
                 }
             }
         }
-    }
-
-    /// What the kernel has told the handler, and what was found there.
-    static SEEN: AtomicPtr<Vec<Interrupted>> = AtomicPtr::new(std::ptr::null_mut());
-
-    extern "C" fn look(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-        // SAFETY: the kernel hands a whole ucontext to a handler with SA_SIGINFO, and the bytes of it are
-        // initialised.
-        let (context, bytes) = unsafe {
-            let bytes = std::slice::from_raw_parts(context.cast::<u8>(), size_of::<libc::ucontext_t>());
-            (&*context.cast::<libc::ucontext_t>(), bytes)
-        };
-        let register = |index: i32| context.uc_mcontext.gregs[index as usize] as u64;
-        let told = Interrupted { ip: register(libc::REG_RIP), sp: register(libc::REG_RSP) };
-        // The thread has sent the signal itself, and is not in the allocator.
-        let seen = Box::new([vec![told], Interrupted::all_in(bytes, 8)].concat());
-        SEEN.store(Box::into_raw(seen), Ordering::Release);
-    }
-
-    #[test]
-    fn the_kernel_writes_contexts_that_are_known() {
-        // SAFETY: the handler is one for SA_SIGINFO, touches nothing but what it is given and an atomic, and
-        // the signal is nobody else's here.
-        unsafe {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            action.sa_sigaction = look as *const () as usize;
-            action.sa_flags = libc::SA_SIGINFO;
-            assert_eq!(libc::sigaction(libc::SIGWINCH, &action, std::ptr::null_mut()), 0);
-            assert_eq!(libc::raise(libc::SIGWINCH), 0);
-        }
-        // SAFETY: the handler has run, and has stored what came out of a box.
-        let seen = unsafe { Box::from_raw(SEEN.swap(std::ptr::null_mut(), Ordering::Acquire)) };
-        let [told, found @ ..] = seen.as_slice() else { unreachable!() };
-        assert_eq!(found, [*told]);
     }
 }

@@ -1,20 +1,43 @@
 //! x86: the two register sets a 64-bit tracer meets.
 
 mod abi;
-mod context;
+pub(super) mod context;
+mod stepping;
 
-use crate::ptrace;
-use crate::{Errno, RemoteAddr, Tid};
+use super::{Abi, Trapped};
+use crate::ptrace::{self, NT_PRFPREG, NT_PRSTATUS};
+use crate::{Errno, Pid, RemoteAddr, Tid};
 use abi::{I386, X86_64};
 use std::mem::{MaybeUninit, offset_of};
 
-pub use abi::Abi;
-pub use context::Interrupted;
+pub(crate) use stepping::Stepping;
 
 /// The breakpoint instruction.
 pub const BREAKPOINT: &[u8] = &[0xcc];
 /// How far past the breakpoint's address the instruction pointer is when it has trapped.
 pub const BREAKPOINT_ADVANCE: u64 = 1;
+/// Where the addresses of a program with 64 bits end, but for what it asks for by address.
+pub const ADDRESSES_END: u64 = 0x7fff_ffff_f000;
+
+/// What the description of a SIGTRAP tells by its code; `None`: somebody has sent it.
+pub(crate) fn trapped(code: i32) -> Option<Trapped> {
+    match code {
+        libc::SI_KERNEL => Some(Trapped::Breakpoint),
+        libc::TRAP_TRACE | libc::TRAP_BRKPT | libc::TRAP_HWBKPT => Some(Trapped::Step),
+        _ => None,
+    }
+}
+
+/// What a thread was waiting in before it was asked to stop. The registers of one that stands tell it here.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Waiting;
+
+impl Waiting {
+    /// That of a thread that runs.
+    pub fn of(_pid: Pid, _tid: Tid) -> Self {
+        Self
+    }
+}
 
 /// The time-stamp counter now, as detours read it.
 pub fn ticks() -> u64 {
@@ -105,7 +128,6 @@ macro_rules! field {
 impl Registers {
     field!(ip_value, set_ip_value, rip, eip, "The instruction pointer as a number.");
     field!(sp_value, set_sp_value, rsp, esp, "The stack pointer as a number.");
-    field!(frame_pointer, set_frame_pointer, rbp, ebp, "rbp or ebp.");
     field!(result, set_result, rax, eax, "rax or eax: return value, and number of the system call to make.");
     field!(flags, set_flags, eflags, eflags, "The flags.");
 
@@ -182,6 +204,12 @@ impl Registers {
         self.general(if word == 0 { 0 } else { 2 })
     }
 
+    /// What the general registers hold, but for the stack pointer.
+    pub fn all_but_sp(&self) -> impl Iterator<Item = u64> + '_ {
+        const STACK_POINTER: u8 = 4;
+        (0..16).filter(|&number| number != STACK_POINTER).map(|number| self.general(number))
+    }
+
     /// Sets a general register by its number; the upper half is dropped for a 32-bit thread.
     pub fn set_general(&mut self, number: u8, value: u64) {
         self.general_mut(number, |register| {
@@ -253,7 +281,7 @@ impl Registers {
     /// a handler runs, a restart if none does. A restarted call waits its full timeout again.
     ///
     /// True if the registers were changed.
-    pub(crate) fn restart_if_interrupted(&mut self) -> bool {
+    pub(crate) fn restart_if_interrupted(&mut self, _waiting: Waiting) -> bool {
         /// `ERESTARTNOHAND` of `include/linux/errno.h`.
         const ERESTARTNOHAND: i64 = 514;
         let cut_short = self.abi().plain_eintr.contains(&self.syscall_number())
@@ -293,7 +321,10 @@ impl Registers {
 
     /// The low 64 bits of a vector register of a stopped thread in 64-bit mode, from xmm0 on; 0 for one that there is not.
     pub(crate) fn read_vector(tid: Tid, number: u8) -> Result<u64, Errno> {
-        let all = ptrace::get_float_registers(tid)?.xmm_space;
+        let mut buffer = MaybeUninit::<libc::user_fpregs_struct>::zeroed();
+        ptrace::get_regset(tid, NT_PRFPREG, &mut buffer)?;
+        // SAFETY: a thread in 32-bit mode has fewer bytes; zeros were valid before, as any bytes are.
+        let all = unsafe { buffer.assume_init() }.xmm_space;
         let word = |index: usize| all.get(index).map_or(0, |half| u64::from(*half));
         let at = 4 * usize::from(number);
         Ok(word(at) | word(at + 1) << 32)
@@ -302,7 +333,7 @@ impl Registers {
     /// Reads the registers of a stopped thread.
     pub(crate) fn read(tid: Tid) -> Result<Registers, Errno> {
         let mut buffer = MaybeUninit::<libc::user_regs_struct>::zeroed();
-        let len = ptrace::get_regset(tid, &mut buffer)?;
+        let len = ptrace::get_regset(tid, NT_PRSTATUS, &mut buffer)?;
         // SAFETY: zeroed is a valid register set, and the kernel has overwritten the first `len` bytes of it.
         let regs = unsafe { buffer.assume_init() };
         if len == size_of::<Registers32>() {
@@ -340,8 +371,8 @@ impl Registers {
     /// Writes the registers of a stopped thread.
     pub(crate) fn write(&self, tid: Tid) -> Result<(), Errno> {
         match self {
-            Registers::Long(regs) => ptrace::set_regset(tid, regs),
-            Registers::Compat { regs, .. } => ptrace::set_regset(tid, regs),
+            Registers::Long(regs) => ptrace::set_regset(tid, NT_PRSTATUS, regs),
+            Registers::Compat { regs, .. } => ptrace::set_regset(tid, NT_PRSTATUS, regs),
         }
     }
 }

@@ -1,0 +1,339 @@
+//! 64-bit PowerPC, little endian.
+//!
+//! # System calls
+//! A call is made by `sc`, or by `scv`, where an error is told by the result alone. By which one a thread is in the kernel, `trap` tells, and a
+//! program can be told to be in none by clearing it. Restarts are resolved when the thread goes on (`check_syscall_restart` of
+//! `arch/powerpc/kernel/signal.c`).
+
+mod abi;
+pub(super) mod context;
+
+use super::{Abi, Trapped};
+use crate::ptrace::{self, NT_PRFPREG, NT_PRSTATUS};
+use crate::{Errno, Pid, RemoteAddr, Tid};
+use abi::ABI;
+use std::mem::{MaybeUninit, offset_of};
+
+/// `trap`.
+pub const BREAKPOINT: &[u8] = &[0x08, 0x00, 0xe0, 0x7f];
+/// How far past the breakpoint's address the instruction pointer is when it has trapped.
+pub const BREAKPOINT_ADVANCE: u64 = 0;
+/// The flag by which the processor steps: it is the kernel's alone.
+pub const TRAP_FLAG: u64 = 0;
+/// Where the addresses of a program end, but for what it asks for by address.
+pub const ADDRESSES_END: u64 = 0x7fff_ffff_0000;
+
+/// The time base now, as detours read it.
+pub fn ticks() -> u64 {
+    let time: u64;
+    // SAFETY: it reads a counter and touches nothing else.
+    unsafe { std::arch::asm!("mftb {}", out(reg) time, options(nomem, nostack, preserves_flags)) };
+    time
+}
+
+/// What the description of a SIGTRAP tells by its code; `None`: somebody has sent it.
+pub(crate) fn trapped(code: i32) -> Option<Trapped> {
+    match code {
+        libc::TRAP_BRKPT => Some(Trapped::Breakpoint),
+        libc::TRAP_TRACE | libc::TRAP_HWBKPT => Some(Trapped::Step),
+        _ => None,
+    }
+}
+
+/// An instruction that is stepped over, as far as steps leave something behind: none does.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Stepping {
+    /// It pushes the flags, and the trap flag among them.
+    pub pushes_flags: bool,
+    /// It pops the flags: a trap flag is the thread's own.
+    pub pops_flags: bool,
+}
+
+impl Stepping {
+    /// How many bytes of the instruction are looked at.
+    pub const CODE: usize = 0;
+
+    /// The instruction that a thread stands at.
+    pub fn over(_: &Registers, _: [u8; Self::CODE]) -> Self {
+        Self::default()
+    }
+}
+
+/// What a thread was waiting in before it was asked to stop. The registers of one that stands tell it here.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Waiting;
+
+impl Waiting {
+    /// That of a thread that runs.
+    pub fn of(_pid: Pid, _tid: Tid) -> Self {
+        Self
+    }
+}
+
+/// `elf_gregset_t` of `arch/powerpc/include/uapi/asm/elf.h`: `struct pt_regs`, and room behind.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct General {
+    gpr: [u64; 32],
+    nip: u64,
+    msr: u64,
+    orig_gpr3: u64,
+    ctr: u64,
+    link: u64,
+    xer: u64,
+    ccr: u64,
+    softe: u64,
+    trap: u64,
+    dar: u64,
+    dsisr: u64,
+    result: u64,
+    room: [u64; 4],
+}
+
+/// The registers of a stopped thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Registers {
+    regs: General,
+}
+
+const STACK_POINTER: usize = 1;
+const THREAD_POINTER: usize = 13;
+
+/// Why a thread is in the kernel: `sc` and `scv`, of `arch/powerpc/include/asm/interrupt.h`.
+const SYSTEM_CALL: u64 = 0xc00;
+const SYSTEM_CALL_VECTORED: u64 = 0x3000;
+/// The lowest bits of `trap` are the kernel's notes.
+const NOTES: u64 = 0xf;
+/// Summary overflow of the first field of the condition register, by which `sc` tells errors.
+const IS_ERROR: u64 = 0x1000_0000;
+
+/// Numbers by which [`Registers::general`] knows the registers that are none of the 32, which are those of DWARF (64-Bit ELF V2 ABI, table 2.28).
+pub mod special {
+    /// The link register.
+    pub const LR: u8 = 65;
+    /// The count register.
+    pub const CTR: u8 = 66;
+    /// The condition register.
+    pub const CR: u8 = 64;
+    /// The fixed-point exception register.
+    pub const XER: u8 = 76;
+}
+
+impl Registers {
+    /// The instruction pointer as a number.
+    pub fn ip_value(&self) -> u64 {
+        self.regs.nip
+    }
+
+    /// Sets it.
+    pub fn set_ip_value(&mut self, value: u64) {
+        self.regs.nip = value;
+    }
+
+    /// The stack pointer as a number.
+    pub fn sp_value(&self) -> u64 {
+        self.regs.gpr[STACK_POINTER]
+    }
+
+    /// Sets it.
+    pub fn set_sp_value(&mut self, value: u64) {
+        self.regs.gpr[STACK_POINTER] = value;
+    }
+
+    /// r3: return value.
+    pub fn result(&self) -> u64 {
+        self.regs.gpr[3]
+    }
+
+    /// Sets it.
+    pub fn set_result(&mut self, value: u64) {
+        self.regs.gpr[3] = value;
+    }
+
+    /// The condition register.
+    pub fn flags(&self) -> u64 {
+        self.regs.ccr
+    }
+
+    /// Sets it.
+    pub fn set_flags(&mut self, value: u64) {
+        self.regs.ccr = value;
+    }
+
+    /// The instruction pointer.
+    pub fn ip(&self) -> RemoteAddr {
+        RemoteAddr(self.ip_value())
+    }
+
+    /// Sets the instruction pointer.
+    pub fn set_ip(&mut self, ip: RemoteAddr) {
+        self.set_ip_value(ip.0);
+    }
+
+    /// The stack pointer.
+    pub fn sp(&self) -> RemoteAddr {
+        RemoteAddr(self.sp_value())
+    }
+
+    /// Sets the stack pointer.
+    pub fn set_sp(&mut self, sp: RemoteAddr) {
+        self.set_sp_value(sp.0);
+    }
+
+    /// Where the thread's control block is: r13; 0 for a thread without one.
+    pub fn thread_pointer(&self) -> RemoteAddr {
+        RemoteAddr(self.regs.gpr[THREAD_POINTER])
+    }
+
+    fn entered_by(&self) -> u64 {
+        self.regs.trap & !NOTES
+    }
+
+    /// The number of the system call the thread is in; negative if it is in none.
+    pub fn syscall_number(&self) -> i64 {
+        match self.entered_by() {
+            SYSTEM_CALL | SYSTEM_CALL_VECTORED => self.regs.gpr[0] as i64,
+            _ => -1,
+        }
+    }
+
+    /// Says that the thread is in no system call, so the kernel will not restart one on its way out.
+    pub fn leave_syscall(&mut self) {
+        self.regs.trap = 0;
+    }
+
+    fn place(&mut self, number: u8) -> Option<&mut u64> {
+        let regs = &mut self.regs;
+        match number {
+            0..32 => Some(&mut regs.gpr[usize::from(number)]),
+            special::LR => Some(&mut regs.link),
+            special::CTR => Some(&mut regs.ctr),
+            special::CR => Some(&mut regs.ccr),
+            special::XER => Some(&mut regs.xer),
+            _ => None,
+        }
+    }
+
+    /// A register by its number: r0 to r31, or a [`special`] one; 0 for one that there is not.
+    pub fn general(&self, number: u8) -> u64 {
+        let mut copy = *self;
+        copy.place(number).map_or(0, |register| *register)
+    }
+
+    /// A register by its DWARF number; 0 for one that there is not.
+    pub fn by_dwarf(&self, number: u8) -> u64 {
+        self.general(number)
+    }
+
+    /// A word of what a function returns in registers for integers: 0 or 1.
+    pub fn returned(&self, word: u8) -> u64 {
+        self.general(3 + word.min(1))
+    }
+
+    /// What the registers hold by which a program may go on anywhere, but for the stack pointer.
+    pub fn all_but_sp(&self) -> impl Iterator<Item = u64> + '_ {
+        let others = [self.regs.link, self.regs.ctr];
+        (0..32).filter(|&number| number != STACK_POINTER).map(|number| self.regs.gpr[number]).chain(others)
+    }
+
+    /// Sets a register by its number.
+    pub fn set_general(&mut self, number: u8, value: u64) {
+        if let Some(register) = self.place(number) {
+            *register = value;
+        }
+    }
+
+    /// There are no segments.
+    pub fn segment_base(&self, _gs: bool) -> Option<u64> {
+        None
+    }
+
+    /// Whether the thread runs in 32-bit mode. Its registers are not read then.
+    pub fn is_32bit(&self) -> bool {
+        false
+    }
+
+    /// The convention for its system calls.
+    pub fn abi(&self) -> &'static Abi {
+        &ABI
+    }
+
+    /// Makes a system call that our stop has cut short go on afterwards.
+    ///
+    /// Some calls answer an interruption with a plain EINTR (signal(7), "Interruption of system calls and library functions by stop
+    /// signals"): the program would see an error for which it has no signal. `ERESTARTNOHAND` says what is meant: EINTR if
+    /// a handler runs, a restart if none does. A restarted call waits its full timeout again.
+    ///
+    /// True if the registers were changed.
+    pub(crate) fn restart_if_interrupted(&mut self, _waiting: Waiting) -> bool {
+        /// `ERESTARTNOHAND` of `include/linux/errno.h`.
+        const ERESTARTNOHAND: i64 = 514;
+        let cut_short = self.abi().plain_eintr.contains(&self.syscall_number())
+            && self.syscall_result() == Err(Errno(libc::EINTR));
+        if cut_short {
+            let is_told_by_sign = self.entered_by() == SYSTEM_CALL_VECTORED;
+            self.set_result(if is_told_by_sign { -ERESTARTNOHAND } else { ERESTARTNOHAND } as u64);
+        }
+        cut_short
+    }
+
+    /// Loads a system call, to be run from `instruction`.
+    pub(crate) fn load_syscall(&mut self, instruction: RemoteAddr, number: u64, args: [u64; 6]) {
+        self.set_ip(instruction);
+        self.leave_syscall();
+        self.regs.gpr[0] = number;
+        self.regs.gpr[3..9].copy_from_slice(&args);
+    }
+
+    /// What the system call that has just ended gave.
+    pub(crate) fn syscall_result(&self) -> Result<u64, Errno> {
+        let value = self.result();
+        match self.entered_by() {
+            SYSTEM_CALL_VECTORED if (-4095..0).contains(&(value as i64)) => {
+                Err(Errno((value as i64).wrapping_neg() as i32))
+            }
+            SYSTEM_CALL if self.regs.ccr & IS_ERROR != 0 => Err(Errno(value as i32)),
+            _ => Ok(value),
+        }
+    }
+
+    /// A floating-point register of a stopped thread; 0 for one that there is not.
+    pub(crate) fn read_vector(tid: Tid, number: u8) -> Result<u64, Errno> {
+        let mut buffer = MaybeUninit::<[u64; 33]>::zeroed();
+        ptrace::get_regset(tid, NT_PRFPREG, &mut buffer)?;
+        // SAFETY: any bytes are valid numbers.
+        let all = unsafe { buffer.assume_init() };
+        Ok(all[..32].get(usize::from(number)).copied().unwrap_or(0))
+    }
+
+    /// Reads the registers of a stopped thread.
+    pub(crate) fn read(tid: Tid) -> Result<Registers, Errno> {
+        let mut buffer = MaybeUninit::<General>::zeroed();
+        if ptrace::get_regset(tid, NT_PRSTATUS, &mut buffer)? != size_of::<General>() {
+            // A thread in 32-bit mode, which cannot be told in these.
+            return Err(Errno(libc::ENOTSUP));
+        }
+        // SAFETY: any bytes are a valid register set.
+        Ok(Registers { regs: unsafe { buffer.assume_init() } })
+    }
+
+    /// Reads the instruction pointer of a stopped thread alone.
+    pub(crate) fn read_ip(tid: Tid) -> Result<RemoteAddr, Errno> {
+        ptrace::peek_user(tid, offset_of!(General, nip)).map(RemoteAddr)
+    }
+
+    /// Sets the instruction pointer of a stopped thread alone.
+    pub(crate) fn write_ip(tid: Tid, ip: RemoteAddr) -> Result<(), Errno> {
+        ptrace::poke_user(tid, offset_of!(General, nip), ip.0)
+    }
+
+    /// Writes what differs from `old`, which the stopped thread has.
+    pub(crate) fn write_changes(&self, tid: Tid, old: &Registers) -> Result<(), Errno> {
+        if self == old { Ok(()) } else { self.write(tid) }
+    }
+
+    /// Writes the registers of a stopped thread.
+    pub(crate) fn write(&self, tid: Tid) -> Result<(), Errno> {
+        ptrace::set_regset(tid, NT_PRSTATUS, &self.regs)
+    }
+}

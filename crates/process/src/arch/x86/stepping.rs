@@ -1,0 +1,30 @@
+//! What a single step leaves behind.
+//!
+//! The kernel takes the trap flag that it sets for a step out of the registers, but neither out of what the step has pushed, nor where
+//! the thread steps on behind a `popf`: from there on it takes the flag for the thread's own.
+
+use super::Registers;
+
+const PUSHF: u8 = 0x9c;
+const POPF: u8 = 0x9d;
+
+/// An instruction that is stepped over, as far as steps leave something behind.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Stepping {
+    /// It pushes the flags, and the trap flag among them.
+    pub pushes_flags: bool,
+    /// It pops the flags: a trap flag is the thread's own.
+    pub pops_flags: bool,
+}
+
+impl Stepping {
+    /// How many bytes of the instruction are looked at.
+    pub const CODE: usize = 3;
+
+    /// The instruction that a thread with these registers stands at and that begins like this.
+    pub fn over(registers: &Registers, code: [u8; Self::CODE]) -> Self {
+        let is_prefix = |byte: &u8| *byte == 0x66 || !registers.is_32bit() && byte & 0xf0 == 0x40;
+        let opcode = code.into_iter().find(|byte| !is_prefix(byte)).unwrap_or_default();
+        Self { pushes_flags: opcode == PUSHF, pops_flags: opcode == POPF }
+    }
+}
