@@ -1,5 +1,5 @@
 """A running guest: Debian's kernel under qemu, with an agent in it that runs one command at a time."""
-import os, re, select, shutil, socket, subprocess, tempfile, time
+import fcntl, os, re, select, shutil, socket, subprocess, tempfile, time
 from compilers import Compilers
 
 # What the kernel says when it or the machine is in trouble.
@@ -8,7 +8,11 @@ BOOT_LIMIT = 120
 
 
 class Died(Exception):
-    """The guest does not answer, and what is known of why."""
+    """The guest does not answer. `known` is what it and its emulator said last, and where there is more."""
+
+    def __init__(self, what, said, console):
+        super().__init__(": ".join([what, *said[:1]]))
+        self.known = [*said, f"its console is in {console}"]
 
 
 class Hung(Exception):
@@ -42,11 +46,18 @@ class Guest:
         self.scratch = [self.temporary, *scratch]
         self.console = os.path.join(state, "console.log")
         self.emulator = self.compilers = self.port = None
+        # How much of it was looked through. One file for all boots.
         self.read_console = 0
+        # What a command is to read comes from this file.
+        self.input = None
         for folder in [self.state, *self.scratch, os.path.join(self.folder, "requests")]:
             os.makedirs(folder, exist_ok=True)
+        self.lock = open(os.path.join(state, "lock"), "w")
 
     def __enter__(self):
+        # Another guest of that name has the same files.
+        fcntl.flock(self.lock, fcntl.LOCK_EX)
+        open(self.console, "w").close()
         self.boot()
         return self
 
@@ -64,7 +75,7 @@ class Guest:
             subprocess.run([f"{self.machine.tuple}-gcc", "-O2", "-static", "-w", "-o", built[name], *paths], check=True)
         lines = [f"share share{index} {path}" for index, path in enumerate(self.shares)]
         lines += [f"scratch scratch{index} {path}" for index, path in enumerate(self.scratch)]
-        lines += [f"scratch requests {self.folder}/requests"]
+        lines += ["requests requests"]
         lines += [f"tool {name}" for name in tools]
         entries = [("dev", 0o40755, b""), ("dev/console", 0o20600, (5, 1)), ("new", 0o40755, b""), ("modules", 0o40755, b"")]
         entries.append(("config", 0o100644, "".join(f"{line}\n" for line in lines).encode()))
@@ -85,7 +96,8 @@ class Guest:
         program, *board = self.machine.emulator
         # One thread for all processors: with a thread for each, a changed instruction may be executed as it was.
         command = [os.path.join(self.files, "bin", program), *board, "-accel", "tcg,thread=single", "-smp", str(self.cpus)]
-        command += ["-m", str(self.memory), "-nodefaults", "-display", "none", "-no-reboot", "-serial", f"file:{self.console}"]
+        command += ["-m", str(self.memory), "-nodefaults", "-display", "none", "-no-reboot"]
+        command += ["-chardev", f"file,id=console,path={self.console},append=on", "-serial", "chardev:console"]
         command += ["-kernel", os.path.join(own, "kernel"), "-initrd", initrd, "-append"]
         command += [" ".join([f"console={self.machine.console}", "loglevel=5", "panic=-1", *self.machine.kernel])]
         command += ["-drive", f"file={own}/root.ext4,format=raw,if=none,id=root,snapshot=on"]
@@ -100,11 +112,11 @@ class Guest:
         return command
 
     def boot(self):
-        self.compilers = Compilers(self.machine, os.path.join(self.folder, "requests"), self.state)
+        self.compilers = Compilers(self.machine, self.files, os.path.join(self.folder, "requests"), self.state)
         initrd = self.initial_file_system(self.compilers.commands)
         ours, its = socket.socketpair()
-        self.port, self.read_console, self.received = ours, 0, b""
-        with open(self.console, "w"), its, open(os.path.join(self.state, "emulator.log"), "w") as log:
+        self.port, self.received = ours, b""
+        with its, open(os.path.join(self.state, "emulator.log"), "w") as log:
             self.emulator = subprocess.Popen(self.command(initrd, its.fileno()), pass_fds=[its.fileno()],
                                              stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self.compilers.start()
@@ -136,7 +148,7 @@ class Guest:
             pass
         with open(os.path.join(self.state, "emulator.log"), errors="replace") as log:
             said = self.complaints() + log.read().splitlines()[-5:]
-        return Died("\n".join([what, *said, f"its console is in {self.console}"]))
+        return Died(what, said, self.console)
 
     # ---- the agent's protocol, which agent.c tells of
 
@@ -155,8 +167,14 @@ class Guest:
                     self.received = rest[length:]
                     return words, rest[:length]
             wait = until - time.monotonic()
-            if wait <= 0 or not select.select([self.port], [], [], wait)[0]:
+            files = [self.port] if self.input is None else [self.port, self.input]
+            able = select.select(files, [], [], max(wait, 0))[0]
+            if not able:
                 return None
+            if self.input in able:
+                self.pass_input()
+            if self.port not in able:
+                continue
             try:
                 more = self.port.recv(1 << 18)
             except ConnectionError:
@@ -165,6 +183,12 @@ class Guest:
                 raise self.died("the machine stopped")
             self.received += more
 
+    def pass_input(self):
+        text = os.read(self.input, 1 << 14)
+        self.port.sendall(b"input %d\n" % len(text) + text)
+        if not text:
+            self.input = None
+
     def ready(self, limit):
         until = time.monotonic() + limit
         while message := self.message(until):
@@ -172,28 +196,41 @@ class Guest:
                 return
         raise self.died(f"nothing heard for {limit} seconds")
 
-    def run(self, arguments, folder, variables, said, patience, limit):
-        """Runs a command and calls `said` with 1 or 2 and bytes for what it says. Its wait status.
+    def run(self, arguments, folder, variables, said, patience, limit, standard_input=None):
+        """Runs a command and calls `said` with 1 or 2 and bytes for what it says; what comes from the file `standard_input` is for it
+        to read. Its wait status.
 
         Raises Hung when it has said nothing for `patience` seconds or runs for more than `limit`, Died with the machine."""
         self.send(b"run", [folder, *(f"{name}={value}" for name, value in variables.items()), "", *arguments])
+        self.input = standard_input
+        if standard_input is None:
+            self.port.sendall(b"input 0\n")
         end = time.monotonic() + limit
         while message := self.message(min(end, time.monotonic() + patience)):
             (what, *value), text = message
             if what == b"exit":
+                self.input = None
                 self.ready(BOOT_LIMIT)
                 return int(value[0])
             said(int(what), text)
+        self.input = None
         self.end_hung(folder, variables, said)
-        raise Hung()
+        raise Hung("hung, and was killed")
 
     def end_hung(self, folder, variables, said):
-        """Shows what runs, and kills it."""
-        show = "ps -eLww -o pid,ppid,lwp,stat,wchan:24,comm,args --sort=pid | grep -v ' \\[' ; free -m"
+        """Shows what runs, threads with their tests' names, and kills it."""
+        # Without --sort, which leaves out threads.
+        show = "ps -eLww -o pid,ppid,lwp,stat,wchan:24,comm,args | grep -v ' \\['; kill -9 -1"
         self.send(b"aside", [folder, *(f"{name}={value}" for name, value in variables.items()), "", "sh", "-c", show])
-        until = time.monotonic() + 15
-        while message := self.message(until):
-            if message[0][0] in (b"1", b"2"):
+        until, killed = time.monotonic() + 30, False
+        while True:
+            message = self.message(until)
+            if not message and killed:
+                raise self.died("nothing ends what hangs")
+            if not message:
+                self.port.sendall(b"kill\n")
+                until, killed = time.monotonic() + 30, True
+            elif message[0] == [b"ready"]:
+                return
+            elif message[0][0] in (b"1", b"2"):
                 said(int(message[0][0]), message[1])
-        self.port.sendall(b"kill\n")
-        self.ready(30)

@@ -5,6 +5,7 @@
 // What the host's compiler has changed is copied back. All else that it reads must be in a shared folder.
 //
 // A request is a file in /run/host/requests, written as ID.part and then renamed to ID.request: strings that end in NUL.
+// What is to be read from standard input, because - is an argument, is in ID.in.
 //   the tool; the folder; NAME=VALUE…; an empty one; the names to copy, each with its scratch folder; an empty one; the arguments
 // Its answer is ID.reply: the exit status, then the names of changed files; ID.out and ID.err hold what the tool said.
 #define _GNU_SOURCE
@@ -20,7 +21,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#define REQUESTS HOST "/requests"
 #define MOST 64
 
 extern char **environ;
@@ -152,6 +152,17 @@ static void send_request(const char *id, const char *folder, char **arguments) {
     if (fclose(request) || rename(part, whole)) fail(part);
 }
 
+// All that is there to read, for the tool to read again.
+static void send_input(const char *id) {
+    char path[PATH_MAX], bytes[1 << 14];
+    snprintf(path, sizeof path, "%s.in", id);
+    int to = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    if (to < 0) fail(path);
+    for (ssize_t count; (count = read(0, bytes, sizeof bytes)) > 0;)
+        if (write(to, bytes, count) != count) fail(path);
+    close(to);
+}
+
 // Copies back what the host has changed. Its exit status.
 static int take_reply(const char *id) {
     char path[PATH_MAX], line[PATH_MAX];
@@ -190,6 +201,7 @@ int main(int count, char **arguments) {
         mention(arguments[index]);
         snprintf(relative, sizeof relative, "%s/%s", folder, arguments[index]);
         mention(relative);
+        if (!strcmp(arguments[index], "-")) send_input(id);
     }
     for (int index = 0; index < mentions; index++) {
         char from[2 * PATH_MAX], to[2 * PATH_MAX];

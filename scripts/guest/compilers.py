@@ -19,11 +19,12 @@ def contents(paths):
 
 
 class Compilers:
-    """Answers requests in the folder `requests` until it is stopped. `state` is where compilers may keep things between runs."""
+    """Answers requests in the folder `requests` until it is stopped. `files` is what vm-setup has fetched, `state` where compilers may
+    keep things between runs."""
 
-    def __init__(self, machine, requests, state):
+    def __init__(self, machine, files, requests, state):
         self.requests, self.ended = requests, threading.Event()
-        self.commands = {name: command for name, command in machine.compilers().items() if shutil.which(command[0])}
+        self.commands = {name: command for name, command in machine.compilers(os.path.join(files, machine.name)).items() if shutil.which(command[0])}
         self.own = {"GOARCH": machine.go, "GOCACHE": os.path.join(state, "go")}
         self.thread = threading.Thread(target=self.serve, daemon=True)
 
@@ -54,14 +55,17 @@ class Compilers:
         copied, arguments = rest[:end], rest[end + 1:]
         kept = {name: value for name, value in variables.items() if name in VARIABLES or name.startswith(("GO", "CGO_"))}
         before = contents(copied)
-        with open(f"{identity}.out", "wb") as out, open(f"{identity}.err", "wb") as err:
+        given = f"{identity}.in" if os.path.exists(f"{identity}.in") else os.devnull
+        with open(given, "rb") as read, open(f"{identity}.out", "wb") as out, open(f"{identity}.err", "wb") as err:
             try:
                 status = subprocess.run([*self.commands[tool], *arguments], cwd=folder if os.path.isdir(folder) else "/",
-                                        env=os.environ | kept | self.own, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
+                                        env=os.environ | kept | self.own, stdin=read, stdout=out, stderr=err,
                                         timeout=600).returncode
             except (OSError, subprocess.TimeoutExpired) as error:
                 err.write(f"{error}\n".encode())
                 status = 125
+        if given != os.devnull:
+            os.unlink(given)
         changed = [path for path, known in contents(copied).items() if before.get(path) != known]
         with open(f"{identity}.part", "w", errors="surrogateescape") as reply:
             reply.write("".join(f"{line}\n" for line in [status, *changed]))

@@ -6,6 +6,7 @@
 
 // Where the folders of the host are mounted from which, and to which, files are copied for compilers. See compile.c.
 #define HOST "/run/host"
+#define REQUESTS HOST "/requests"
 // Their list, a line for each: TAG PATH.
 #define SCRATCH "/run/scratch"
 // What compile.c makes. Programs that the host runs for the guest are links to it.

@@ -4,6 +4,7 @@
 // /config, in the initial file system, says what depends on the run. A line is a verb and its argument:
 //   share TAG PATH      a folder of the host, read-only, where the host has it
 //   scratch TAG PATH    a folder in memory where the host has one, too; the host's is at /run/host/TAG
+//   requests TAG        where compile.c leaves what it wants, at /run/host/requests
 //   tool NAME           a program that the host runs for us
 //
 // There is nobody to report to before the agent runs: what fails is said on the console, and the machine is powered off.
@@ -79,7 +80,8 @@ static void install_tool(const char *name) {
     char path[512];
     // Where every PATH has it.
     snprintf(path, sizeof path, "/usr/bin/%s", name);
-    if (symlink(COMPILE, path) && errno != EEXIST) fail("link", name);
+    unlink(path);
+    if (symlink(COMPILE, path)) fail("link", name);
 }
 
 static void copy(const char *from, const char *to) {
@@ -107,6 +109,8 @@ static void apply(FILE *config) {
             snprintf(there, sizeof there, HOST "/%s", tag);
             share(tag, there, 0, "cache=none");
             fprintf(scratch, "%s %s\n", tag, path);
+        } else if (fields == 2 && !strcmp(verb, "requests")) {
+            share(tag, REQUESTS, 0, "cache=none");
         } else if (fields == 2 && !strcmp(verb, "tool")) {
             install_tool(tag);
         } else {

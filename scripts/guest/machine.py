@@ -14,13 +14,15 @@ class Machine:
     go: str
     kernel: list = field(default_factory=list)
 
-    def compilers(self):
-        """What the guest finds as a program and the host runs: its name in the guest, and the host's command."""
-        gcc, gxx = f"{self.tuple}-gcc", f"{self.tuple}-g++"
+    def compilers(self, files):
+        """What the guest finds as a program and the host runs: its name in the guest, and the host's command. `files` is what vm-setup
+        has fetched for the machine: what compilers of the host do not have."""
+        gcc, gxx, headers = f"{self.tuple}-gcc", f"{self.tuple}-g++", ["-idirafter", f"{files}/include"]
         return {
-            "gcc": [gcc], "cc": [gcc], "g++": [gxx], "c++": [gxx],
-            "clang": ["clang", f"--target={self.tuple}"],
-            "clang++": ["clang++", f"--target={self.tuple}"],
+            "gcc": [gcc, *headers], "cc": [gcc, *headers], "g++": [gxx, *headers], "c++": [gxx, *headers],
+            "musl-gcc": [gcc, "-specs", f"{files}/musl/musl-gcc.specs"],
+            "clang": ["clang", f"--target={self.tuple}", *headers],
+            "clang++": ["clang++", f"--target={self.tuple}", *headers],
             "rustc": ["rustc", "--target", self.target, "-C", f"linker={gcc}"],
             "go": ["go"],
         }
