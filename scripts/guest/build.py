@@ -34,14 +34,13 @@ class Workspace:
         self.packages = {}
 
     def cargo(self, *arguments):
-        """What cargo says of what it has built."""
+        """What cargo says of what it has built, and whether that is all."""
         command = ["cargo", *arguments, "--locked", "--message-format", "json-render-diagnostics",
                    "--target", self.machine.target, "--target-dir", self.target]
         done = subprocess.run(command, cwd=self.root, env=self.env, stdout=subprocess.PIPE, text=True)
-        if done.returncode:
-            sys.exit(f"vm: {' '.join(command)} failed")
         messages = map(json.loads, done.stdout.splitlines())
-        return [message for message in messages if message["reason"] == "compiler-artifact" and message["executable"]]
+        built = [message for message in messages if message["reason"] == "compiler-artifact" and message["executable"]]
+        return built, done.returncode == 0
 
     def targets(self):
         """All that can be tested: (package, name, kind)."""
@@ -67,6 +66,7 @@ class Workspace:
         return chosen
 
     def build_tests(self, names):
+        """The test programs that names mean, and the names of those that could not be built."""
         chosen = self.choose(names)
         arguments, kinds = [], {kind for _, _, kind in chosen}
         for package in sorted({package for package, _, _ in chosen}):
@@ -77,13 +77,19 @@ class Workspace:
         # Tests of that name look for them beside themselves.
         arguments += ["--examples"] * any(name == "examples" for _, name, _ in chosen)
         programs = {}
-        for built in self.cargo("test", "--no-run", *arguments):
+        # What does not compile keeps nothing else from being tested.
+        artifacts, whole = self.cargo("test", "--no-run", "--no-fail-fast", *arguments)
+        for built in artifacts:
             target, manifest = built["target"], built["manifest_path"]
             identity = (self.packages[manifest], target["name"], target["kind"][0])
             if built["profile"]["test"]:
                 programs[identity] = TestProgram(*identity[:2], built["executable"], os.path.dirname(manifest))
-        return [programs[identity] for identity in chosen if identity in programs]
+        missing = [f"{package}/{name}" for package, name, kind in chosen if not whole and (package, name, kind) not in programs]
+        return [programs[identity] for identity in chosen if identity in programs], missing
 
     def build_tool(self):
         """The folder with the tool in it."""
-        return os.path.dirname(self.cargo("build", "-p", "trapless")[0]["executable"])
+        built, whole = self.cargo("build", "-p", "trapless")
+        if not whole:
+            sys.exit("vm: trapless could not be built")
+        return os.path.dirname(built[0]["executable"])
