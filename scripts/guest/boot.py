@@ -1,5 +1,5 @@
 """A running guest: Debian's kernel under qemu, with an agent in it that runs one command at a time."""
-import fcntl, os, re, select, shutil, socket, subprocess, tempfile, time
+import fcntl, os, re, select, shutil, socket, subprocess, sys, tempfile, time
 from compilers import Compilers
 
 # What the kernel says when it or the machine is in trouble.
@@ -56,7 +56,11 @@ class Guest:
 
     def __enter__(self):
         # Another guest of that name has the same files.
-        fcntl.flock(self.lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"vm: waiting for another run on {self.machine.name}", file=sys.stderr)
+            fcntl.flock(self.lock, fcntl.LOCK_EX)
         open(self.console, "w").close()
         self.boot()
         return self

@@ -29,7 +29,7 @@ class Workspace:
     def __init__(self, root, machine, prefix):
         self.root, self.machine, self.env = root, machine, environment(prefix)
         # One for each machine: tests keep files in its `tmp`, which are named alike on all of them.
-        self.target = os.path.join(root, "target", "vm", machine.name)
+        self.target = os.path.join(root, "target", "vm", machine.like or machine.name)
         # Names by manifest.
         self.packages = {}
 

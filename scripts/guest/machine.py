@@ -1,5 +1,5 @@
 """The machines that can be emulated: what makes them different, and nothing else of what is done with them."""
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -12,7 +12,10 @@ class Machine:
     emulator: list
     console: str
     go: str
+    # Options for the kernel.
     kernel: list = field(default_factory=list)
+    # The machine whose programs it runs, if that is another.
+    like: str = ""
 
     def compilers(self, files):
         """What the guest finds as a program and the host runs: its name in the guest, and the host's command. `files` is what vm-setup
@@ -28,18 +31,22 @@ class Machine:
         }
 
 
+ARM64 = Machine(
+    name="arm64", target="aarch64-unknown-linux-gnu", tuple="aarch64-linux-gnu", go="arm64",
+    # Pointer authentication by its own algorithm takes most of the time of code that has it.
+    emulator=["qemu-system-aarch64", "-machine", "virt", "-cpu", "max,pauth-impdef=on"],
+    console="ttyAMA0",
+)
+POWERPC64LE = Machine(
+    name="powerpc64le", target="powerpc64le-unknown-linux-gnu", tuple="powerpc64le-linux-gnu", go="ppc64le",
+    # Without the firmware, which takes seconds; the capabilities are those that the emulator cannot give.
+    emulator=["qemu-system-ppc64", "-machine",
+              "pseries,x-vof=on,cap-cfpc=broken,cap-sbbc=broken,cap-ibs=broken,cap-ccf-assist=off", "-cpu", "power9"],
+    console="hvc0",
+)
 MACHINES = {machine.name: machine for machine in [
-    Machine(
-        name="arm64", target="aarch64-unknown-linux-gnu", tuple="aarch64-linux-gnu", go="arm64",
-        # Pointer authentication by its own algorithm takes most of the time of code that has it.
-        emulator=["qemu-system-aarch64", "-machine", "virt", "-cpu", "max,pauth-impdef=on"],
-        console="ttyAMA0",
-    ),
-    Machine(
-        name="powerpc64le", target="powerpc64le-unknown-linux-gnu", tuple="powerpc64le-linux-gnu", go="ppc64le",
-        # Without the firmware, which takes seconds; the capabilities are those that the emulator cannot give.
-        emulator=["qemu-system-ppc64", "-machine",
-                  "pseries,x-vof=on,cap-cfpc=broken,cap-sbbc=broken,cap-ibs=broken,cap-ccf-assist=off", "-cpu", "power9"],
-        console="hvc0",
-    ),
+    ARM64,
+    POWERPC64LE,
+    # Pages of 64 KiB, as other distributions have them.
+    replace(POWERPC64LE, name="powerpc64le-64k", like="powerpc64le"),
 ]}
