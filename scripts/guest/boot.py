@@ -4,7 +4,8 @@ from compilers import Compilers
 
 # What the kernel says when it or the machine is in trouble.
 COMPLAINT = re.compile(r"Kernel panic|Oops|\bBUG:|WARNING: CPU|rcu.*stall|Unable to handle kernel|Internal error|^init: |^agent: ")
-BOOT_LIMIT = 120
+# Seconds; it takes five where nothing else runs.
+BOOT_LIMIT = 300
 
 
 class Died(Exception):
