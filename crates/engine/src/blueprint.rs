@@ -352,6 +352,7 @@ fn planned(site: &PlannedSite<'_>, piece: &Piece) -> JournalSite {
         detour_size: piece.length as u32,
         copy: piece.copy,
         return_point: piece.return_point,
+        kept_at: piece.kept_at,
         role: role as u8,
         ahead: site.request.address.saturating_sub(site.displaced.start) as u8,
         ..bytemuck::Zeroable::zeroed()

@@ -29,12 +29,11 @@ use crate::{
     FoundSession,
     found::find_headers,
     remove::Kept,
-    returns,
-    scan::{Ranges, words_near_stack_pointers},
+    returns::{self, Points},
+    scan::{Ranges, address_of, words_near_stack_pointers},
     search::{MOST, Searched, Unwritten, Word, fit, touched, words_into},
     stacks::Stacks,
 };
-use std::collections::HashSet;
 use std::ops::Range;
 use trapless_isa::detour::{STACK_LEVEL, STACK_LEVELS, STACK_SHIFT, STACK_USED};
 use trapless_process::{Mapping, Mappings, MemoryError, Process, ReadRange, RemoteAddr, Stopped, page_size};
@@ -62,7 +61,7 @@ pub fn leads_into(
         Ranges::new(ranges_of_arenas(&session.header).chain(of_bodies.iter().copied()))
     };
     let arenas: Vec<Ranges> = sessions.iter().zip(&of_bodies).map(of).collect();
-    let points: Vec<HashSet<u64>> = sessions.iter().map(|session| returns::points(session)).collect();
+    let points: Vec<Points> = sessions.iter().map(|session| returns::points(process, session)).collect();
     let registers = registers(stopped);
     let mut kept: Vec<Option<Kept>> = (0..sessions.len())
         .map(|index| match registers.iter().any(|&value| is_point(&points[index], value)) {
@@ -133,7 +132,7 @@ pub fn may_be_unwinding(
     stopped: &Stopped<'_>,
     session: &FoundSession,
 ) -> Result<bool, MemoryError> {
-    let points = returns::points(session);
+    let points = returns::points(process, session);
     if registers(stopped).iter().any(|&value| is_point(&points, value)) {
         return Ok(true);
     }
@@ -143,8 +142,8 @@ pub fn may_be_unwinding(
 }
 
 /// A return point, or the address before it.
-fn is_point(points: &HashSet<u64>, value: u64) -> bool {
-    points.contains(&value) || points.contains(&value.wrapping_add(1))
+fn is_point(points: &Points, value: u64) -> bool {
+    points.contains_key(&value) || points.contains_key(&value.wrapping_add(1))
 }
 
 /// The words that lead into `ranges`, without those for which `counts` says no, and without those that were left behind.
@@ -257,7 +256,10 @@ fn may_be_saved(stack_pointer: u64, word_size: usize, touched: &Ranges) -> bool 
 /// What all threads hold, but their stack pointers.
 fn registers(stopped: &Stopped<'_>) -> Vec<u64> {
     let registers = stopped.threads().iter().map(|thread| thread.registers());
-    registers.flat_map(|registers| registers.all_but_sp().chain([registers.ip_value()])).collect()
+    registers
+        .flat_map(|registers| registers.all_but_sp().chain([registers.ip_value()]))
+        .map(address_of)
+        .collect()
 }
 
 /// Where frames of functions that run may lie: on the stacks of threads, above what their calls have left behind. In a program that lies low

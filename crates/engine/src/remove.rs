@@ -269,7 +269,7 @@ fn take_out(
     semaphores::lower(process, session, |_| true)?;
     let covered = restore(process, session, |site| !site.is_lookup() && !held.holds(site), removed)?
         || session.doubted > 0;
-    removed.returns = returns::put_back(process, session)?;
+    removed.returns = returns::put_back(process, stopped, session)?;
     removed.without_stub = signals::without_stub(process, header);
     let handlers_back = signals::put_back(process, stopped, header);
     write_state(process, header, SessionState::Removed)?;
@@ -378,7 +378,7 @@ fn write_state(process: &Process, header: &Header, state: SessionState) -> Resul
 /// Whether no return address is in a session's memory, and that is known for sure.
 fn holds_only_notes(session: &FoundSession) -> bool {
     let is_sure = session.doubted == 0 && session.journal.sites().all(|site| !site.traps());
-    session.header.returns_size > 0 && is_sure && returns::points(session).is_empty()
+    session.header.returns_size > 0 && is_sure && session.journal.sites().all(|site| site.return_point == 0)
 }
 
 fn unmap(stopped: &mut Stopped<'_>, header: &Header) -> Result<(), EngineError> {

@@ -1,15 +1,22 @@
-//! The return addresses of calls that are still running when probes are taken out: back into their slots.
+//! The return addresses of calls that are still running when probes are taken out: back to where they are kept.
 //!
-//! A followed call's slot holds a return point of ours. All stack pages on which there may be one are listed in the return
-//! memory. So the pages are looked through for return points, and where one is found, the slot's instance tells the real address.
-//! What was left behind by longjmp or an exception is put back as well, where nobody reads it.
+//! A followed call has a return point of ours in place of its return address. Where it has that differs: on x86 in its slot; on arm64 and
+//! powerpc in the link register, until the function stores it and after it has loaded it again, and in between at a place of the
+//! function's frame ([`trapless_isa::Isa::return_kept_at`]). All stack pages on which there may be calls are listed in the return memory. So
+//! what is kept so far from these pages is looked through for return points, and where one is found, the slot's instance tells the
+//! real address. What was left behind by longjmp or an exception is put back as well, where nobody reads it. A register that holds a
+//! point is that of a call whose slot is the stack pointer, or it is let be: then our memory stays until that call is over.
+//!
+//! Where a program signs its return addresses, with its own key, it has to sign ours for us: one of its threads makes a step over the
+//! instruction by which the function does so.
 
 use crate::{EngineError, FoundSession, scan::little_endian, search::Word};
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashMap};
 use trapless_isa::detour::{GOROUTINE_BIT, PAGES_COUNT, PAGES_FIRST, STACK_PAGE_SHIFT};
 use trapless_isa::model::{self, Read};
-use trapless_process::{Process, ReadRange, RemoteAddr};
-use trapless_wire::ThreadMemory;
+use trapless_isa::{ADDRESS_MASK, Layout};
+use trapless_process::{Process, ReadRange, RemoteAddr, Stopped, Tid};
+use trapless_wire::{NOWHERE, ThreadMemory};
 
 /// Pages that are read at a time.
 const BATCH: usize = 256;
@@ -22,41 +29,159 @@ const MAX_LOADS: u32 = 1 << 22;
 /// calls counts as one.
 const MAX_LOADS_OF_A_WORD: u32 = 1 + 128;
 
+/// The most that a call's return address is kept away from its slot: functions with larger frames are rare, and none is an array.
+const FARTHEST: u32 = 1 << 20;
+
+/// What is known of a return point.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Point {
+    /// Where a call with this point has it, from its slot on; `None`: at no place that is known.
+    kept_at: Option<i32>,
+    /// Address of the instruction that signs it, if there is one.
+    signed_at: Option<u64>,
+}
+
+/// The return points of a session.
+pub(crate) type Points = HashMap<u64, Point>;
+
 /// Puts back return addresses in a process that stands, and says how many.
-pub(crate) fn put_back(process: &Process, session: &FoundSession) -> Result<usize, EngineError> {
-    let points = points(session);
+pub(crate) fn put_back(
+    process: &Process,
+    stopped: &mut Stopped<'_>,
+    session: &FoundSession,
+) -> Result<usize, EngineError> {
+    let points = points(process, session);
     if points.is_empty() {
         return Ok(0);
     }
-    let layout = session.header.layout(ThreadMemory::default());
-    let word = process.word_size();
-    let mut remote = Remote { process, word, left: MAX_LOADS, is_whole: true };
-    let mut count = 0;
-    for pages in pages(process, session)?.chunks(BATCH) {
-        let mut buffers = vec![0u8; pages.len() << STACK_PAGE_SHIFT];
-        let mut reads: Vec<_> = pages
-            .iter()
-            .zip(buffers.chunks_exact_mut(1 << STACK_PAGE_SHIFT))
-            .map(|(page, buffer)| ReadRange::new(RemoteAddr(page << STACK_PAGE_SHIFT), buffer))
-            .collect();
-        // A stack may be gone by now, and then nothing is read of it.
-        process.read_vectored(&mut reads)?;
-        for (read, page) in reads.iter().zip(pages) {
-            for (index, bytes) in read.buffer[..read.done].chunks_exact(word).enumerate() {
-                let point = little_endian(bytes);
-                if !points.contains(&point) {
-                    continue;
-                }
-                let slot = (page << STACK_PAGE_SHIFT) + (index * word) as u64;
-                let address = model::real_address(&mut remote, &layout, slot, point);
-                if let Some(address) = address.filter(|&address| address != 0 && remote.is_whole) {
-                    process.write(RemoteAddr(slot), &address.to_le_bytes()[..word])?;
-                    count += 1;
+    let mut calls = Calls {
+        process,
+        points: &points,
+        layout: session.header.layout(ThreadMemory::default()),
+        memory: Remote { process, word: process.word_size(), left: MAX_LOADS, is_whole: true },
+    };
+    Ok(calls.put_back_words(stopped, pages(process, session)?)? + calls.put_back_registers(stopped)?)
+}
+
+/// The calls of a session that are still running.
+struct Calls<'c> {
+    process: &'c Process,
+    points: &'c Points,
+    layout: Layout,
+    memory: Remote<'c>,
+}
+
+impl Calls<'_> {
+    /// Those whose return address is in memory. `pages` are those of the slots.
+    fn put_back_words(&mut self, stopped: &mut Stopped<'_>, pages: Vec<u64>) -> Result<usize, EngineError> {
+        let (process, word) = (self.process, self.process.word_size());
+        let mut count = 0;
+        for pages in self.kept_on(pages).chunks(BATCH) {
+            let mut buffers = vec![0u8; pages.len() << STACK_PAGE_SHIFT];
+            let mut reads: Vec<_> = pages
+                .iter()
+                .zip(buffers.chunks_exact_mut(1 << STACK_PAGE_SHIFT))
+                .map(|(page, buffer)| ReadRange::new(RemoteAddr(page << STACK_PAGE_SHIFT), buffer))
+                .collect();
+            // A stack may be gone by now, and then nothing is read of it.
+            process.read_vectored(&mut reads)?;
+            for (read, page) in reads.iter().zip(pages) {
+                for (index, bytes) in read.buffer[..read.done].chunks_exact(word).enumerate() {
+                    let found = little_endian(bytes);
+                    let Some(&point) = self.points.get(&(found & ADDRESS_MASK)) else { continue };
+                    let Some(kept_at) = point.kept_at else { continue };
+                    let at = (page << STACK_PAGE_SHIFT) + (index * word) as u64;
+                    let slot = at.wrapping_sub(kept_at as u64);
+                    if let Some(address) = self.real_address(stopped, slot, found, point)? {
+                        process.write(RemoteAddr(at), &address.to_le_bytes()[..word])?;
+                        count += 1;
+                    }
                 }
             }
         }
+        Ok(count)
     }
-    Ok(count)
+
+    /// Those of threads that have it in a register, as one does that a function was called with or is about to return by.
+    fn put_back_registers(&mut self, stopped: &mut Stopped<'_>) -> Result<usize, EngineError> {
+        let threads: Vec<Tid> = stopped.threads().iter().map(|thread| thread.tid()).collect();
+        let mut count = 0;
+        for tid in threads {
+            let Some(thread) = stopped.thread(tid) else { continue };
+            let mut registers = *thread.registers();
+            let slot = registers.sp_value();
+            let mut is_changed = false;
+            for number in 0..=u8::MAX {
+                let found = registers.general(number);
+                let Some(&point) = self.points.get(&(found & ADDRESS_MASK)) else { continue };
+                if let Some(address) = self.real_address(stopped, slot, found, point)? {
+                    registers.set_general(number, address);
+                    is_changed = true;
+                }
+            }
+            if is_changed {
+                stopped.set_registers(tid, registers)?;
+                count += 1;
+            }
+        }
+        Ok(count)
+    }
+
+    /// What belongs in the place of `found`, which is the `point` of the call at `slot`, if it is.
+    fn real_address(
+        &mut self,
+        stopped: &mut Stopped<'_>,
+        slot: u64,
+        found: u64,
+        point: Point,
+    ) -> Result<Option<u64>, EngineError> {
+        let unsigned = found & ADDRESS_MASK;
+        let address = model::real_address(&mut self.memory, &self.layout, slot, unsigned);
+        let Some(address) = address.filter(|&address| address != 0 && self.memory.is_whole) else {
+            return Ok(None);
+        };
+        if found == unsigned {
+            return Ok(Some(address));
+        }
+        // Only the point itself proves that the signature is made like this.
+        let Some(at) = point.signed_at else { return Ok(None) };
+        if signed(stopped, at, slot, unsigned)? != Some(found) {
+            return Ok(None);
+        }
+        signed(stopped, at, slot, address)
+    }
+
+    /// The pages on which the return addresses of calls are kept that have their slots on `pages`.
+    fn kept_on(&self, pages: Vec<u64>) -> Vec<u64> {
+        let distances = self.points.values().filter_map(|point| point.kept_at);
+        // So many pages away, and for some of a page's slots one more.
+        let distances: BTreeSet<i64> = distances.map(|at| i64::from(at) >> STACK_PAGE_SHIFT).collect();
+        if distances.iter().eq([&0])
+            && self.points.values().all(|point| point.kept_at.is_none_or(|at| at == 0))
+        {
+            return pages;
+        }
+        let near = |page: u64| {
+            let at =
+                |distance: i64| [page.wrapping_add_signed(distance), page.wrapping_add_signed(distance + 1)];
+            distances.iter().flat_map(move |&distance| at(distance)).collect::<Vec<_>>()
+        };
+        pages.into_iter().flat_map(near).collect::<BTreeSet<u64>>().into_iter().collect()
+    }
+}
+
+/// A return address as the program would have signed it in a call with this slot, by its own instruction at `at`.
+fn signed(stopped: &mut Stopped<'_>, at: u64, slot: u64, address: u64) -> Result<Option<u64>, EngineError> {
+    let link = crate::target::isa(stopped.process()).facts().link_register;
+    let made = stopped.remote(|remote| {
+        remote.step(|registers| {
+            registers.set_ip_value(at);
+            registers.set_sp_value(slot);
+            registers.set_general(link, address);
+        })
+    })?;
+    let value = made.general(link);
+    Ok((value & ADDRESS_MASK == address).then_some(value))
 }
 
 /// Whether a word looks like an unwinder's that has read a return point: where it `may_ask` from, in its own frames, the address before a
@@ -65,15 +190,15 @@ pub(crate) fn put_back(process: &Process, session: &FoundSession) -> Result<usiz
 pub(crate) fn is_unwinders(
     process: &Process,
     session: &FoundSession,
-    points: &HashSet<u64>,
+    points: &Points,
     word: Word,
     may_ask: bool,
 ) -> bool {
     let Word { at, value } = word;
-    if may_ask && points.contains(&value.wrapping_add(1)) {
+    if may_ask && points.contains_key(&value.wrapping_add(1)) {
         return true;
     }
-    if !points.contains(&value) {
+    if !points.contains_key(&value) {
         return false;
     }
     let facts = crate::target::isa(process).facts();
@@ -93,8 +218,19 @@ pub(crate) fn is_unwinders(
 }
 
 /// The return points of a session.
-pub(crate) fn points(session: &FoundSession) -> HashSet<u64> {
-    session.journal.sites().map(|site| site.return_point).filter(|&point| point != 0).collect()
+pub(crate) fn points(process: &Process, session: &FoundSession) -> Points {
+    let isa = crate::target::isa(process);
+    let unit = u64::from(isa.facts().unit);
+    let follow = session.journal.sites().filter(|site| site.return_point != 0);
+    let point = |site: trapless_wire::SiteWrites<'_>| {
+        let is_near = site.kept_at != NOWHERE && site.kept_at.unsigned_abs() <= FARTHEST;
+        let before = site.site.wrapping_sub(unit);
+        let mut code = [0; 4];
+        let signs = process.read_exact(RemoteAddr(before), &mut code).is_ok() && isa.signs_return(&code);
+        let point = Point { kept_at: is_near.then_some(site.kept_at), signed_at: signs.then_some(before) };
+        (site.return_point, point)
+    };
+    follow.map(point).collect()
 }
 
 /// Numbers of the stack pages on which calls were followed.

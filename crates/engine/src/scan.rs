@@ -26,6 +26,7 @@ use crate::{
 };
 use std::ops::Range;
 use std::slice;
+use trapless_isa::ADDRESS_MASK;
 use trapless_process::{MemoryError, Process, Stopped, Thread};
 use trapless_wire::Checked;
 
@@ -71,6 +72,11 @@ impl Cluster {
     }
 }
 
+/// The address that a pointer of a program is, whatever else is in it.
+pub(crate) fn address_of(pointer: u64) -> u64 {
+    pointer & ADDRESS_MASK
+}
+
 /// Ranges closer than this are one cluster: those of one module, and of its neighbours.
 const CLUSTER_GAP: u64 = 64 << 20;
 
@@ -93,11 +99,9 @@ impl Ranges {
     /// Whether any word of `bytes` may lie in one of the ranges: quick, and mostly the answer is no.
     pub fn may_hold_any(&self, bytes: &[u8], word_size: usize) -> bool {
         let any = |low: u64, length: u64| match word_size {
-            8 => bytes
-                .as_chunks::<8>()
-                .0
-                .iter()
-                .fold(false, |any, word| any | (u64::from_le_bytes(*word).wrapping_sub(low) < length)),
+            8 => bytes.as_chunks::<8>().0.iter().fold(false, |any, word| {
+                any | (address_of(u64::from_le_bytes(*word)).wrapping_sub(low) < length)
+            }),
             _ => bytes.as_chunks::<4>().0.iter().fold(false, |any, word| {
                 any | (u64::from(u32::from_le_bytes(*word)).wrapping_sub(low) < length)
             }),
@@ -105,8 +109,9 @@ impl Ranges {
         self.clusters.iter().any(|cluster| any(cluster.start, cluster.length))
     }
 
-    /// Start of the range that holds `address`.
-    pub fn find(&self, address: u64) -> Option<u64> {
+    /// Start of the range that a pointer leads into.
+    pub fn find(&self, pointer: u64) -> Option<u64> {
+        let address = address_of(pointer);
         let is_in = |cluster: &&Cluster| address.wrapping_sub(cluster.start) < cluster.length;
         let near = self.clusters.iter().find(is_in)?.near(&self.ranges, address);
         let after = near.partition_point(|r| r.0 <= address);

@@ -10,7 +10,10 @@
 //! file's. Nothing is read that is not there, so nothing blocks and the target's memory does not grow; a shared page
 //! that the kernel has taken away from the process under memory pressure is not seen.
 
-use crate::{scan::Ranges, spread};
+use crate::{
+    scan::{Ranges, address_of},
+    spread,
+};
 use rustix::io::{ReadWriteFlags, preadv2};
 use std::collections::HashMap;
 use std::fs::File;
@@ -26,7 +29,7 @@ use trapless_process::{
 pub struct Word {
     /// Its address.
     pub at: u64,
-    /// Its value.
+    /// The address that it is.
     pub value: u64,
 }
 
@@ -246,7 +249,7 @@ pub fn words_of(ranges: &Ranges, at: u64, bytes: &[u8], word_size: usize, words:
             continue;
         }
         for (word, at) in block.chunks_exact(word_size).zip((at..).step_by(word_size)) {
-            let value = crate::scan::little_endian(word);
+            let value = address_of(crate::scan::little_endian(word));
             if ranges.find(value).is_some() {
                 words.push(Word { at, value });
             }

@@ -23,6 +23,9 @@ pub struct Facts {
     pub slot_below_frame: u8,
     /// How many words below the code address of a frame its frame address lies in the contexts of unwinders: libgcc's first, and LLVM's.
     pub contexts: [i8; 2],
+    /// The register in which a function is called with its return address, as [`Thread`](crate::Thread) numbers them; that of the stack pointer
+    /// where it is on the stack.
+    pub link_register: u8,
     /// The flag of each task's own that marks children which share their parent's memory ([`crate::detour`]); 0 where there is none.
     pub mark: u64,
     /// Where glibc and musl have a thread's number, from its thread pointer on.

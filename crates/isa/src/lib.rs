@@ -123,6 +123,13 @@ pub const LARGEST_PAGE: u64 = match Machine::HOST {
     _ => 4 << 10,
 };
 
+/// The bits of a pointer in a program of the host that are its address. On arm64 others may be a tag, or its signature; addresses with more bits
+/// are only given to who asks for them, and none of ours are.
+pub const ADDRESS_MASK: u64 = match Machine::HOST {
+    Some(Machine::AArch64) => (1 << 48) - 1,
+    _ => u64::MAX,
+};
+
 /// A module's read-only data, where compilers put jump tables.
 pub trait ReadOnlyData {
     /// The bytes from `address` to the end of its read-only section; empty when it lies in none.
@@ -244,6 +251,18 @@ pub trait Isa: Sync {
     /// Refused are functions that read their own return address, return twice, or leave the stack in another place
     /// than a plain return does. Names are the engine's business; this looks at the code alone.
     fn return_verdict(&self, site: &Site<'_>) -> Result<(), Reason>;
+
+    /// Where a followed call of the function at `site` has its return address once it has stored it, from the call's slot on, in bytes. Before
+    /// and after, a register has it. `None` if it is stored in several places, or in none.
+    fn return_kept_at(&self, _site: &Site<'_>) -> Option<i32> {
+        None
+    }
+
+    /// Whether the instruction `before` a displaced one, where a function begins, signs the return address with the stack pointer: by a key that
+    /// only the program has.
+    fn signs_return(&self, _before: &[u8]) -> bool {
+        false
+    }
 
     /// Every instruction by which the function at `site` is left, if control arrives at `start` with the stack pointer `depth` bytes above the
     /// slot of the return address ([`Leaves`]): for the whole function that is its first address, and 0. By jumps it may be left for a part

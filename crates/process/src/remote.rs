@@ -176,6 +176,31 @@ impl<'s, 'p> Remote<'s, 'p> {
         regs.syscall_result().map_err(|errno| RemoteError::Failed { call, errno })
     }
 
+    /// Has the thread run one instruction, which makes no system call, with registers that `set` has changed; those that it has then.
+    ///
+    /// # Errors
+    /// [`RemoteError`] if it did not come to its end.
+    pub fn step(&mut self, set: impl FnOnce(&mut Registers)) -> Result<Registers, RemoteError> {
+        let mut regs = self.saved.regs;
+        regs.leave_syscall();
+        set(&mut regs);
+        regs.write(self.tid).map_err(|errno| self.stopped.explain(self.tid, "PTRACE_SETREGSET", errno))?;
+        loop {
+            self.resume("PTRACE_SINGLESTEP", ptrace::singlestep)?;
+            match self.next_stop()? {
+                Stop::Signal(libc::SIGTRAP) => break,
+                Stop::Signal(libc::SIGSTOP) => self.passing = libc::SIGSTOP,
+                Stop::Signal(signal) => {
+                    let what = format!("signal {signal} while it made a step for us");
+                    return Err(StopError::Unexpected { tid: self.tid, what }.into());
+                }
+                Stop::Interrupted(_) | Stop::Event(_) | Stop::Syscall => {}
+            }
+        }
+        Registers::read(self.tid)
+            .map_err(|errno| self.stopped.explain(self.tid, "PTRACE_GETREGSET", errno).into())
+    }
+
     fn run_to_syscall_stop(&mut self) -> Result<(), StopError> {
         loop {
             self.resume("PTRACE_SYSCALL", ptrace::syscall)?;

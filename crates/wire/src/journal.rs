@@ -164,7 +164,15 @@ pub struct JournalSite {
     pub role: u8,
     /// How far behind `site` the probed instruction is, if others make room ahead of it.
     pub ahead: u8,
+    /// Where a followed call has its return point while its function runs, from its slot on, in bytes ([`Isa::return_kept_at`]
+    /// (trapless_isa::Isa::return_kept_at)); [`NOWHERE`] if there is no such place.
+    pub kept_at: i32,
+    /// Makes it a multiple of 8.
+    pub _pad: u32,
 }
+
+/// Of [`JournalSite::kept_at`].
+pub const NOWHERE: i32 = i32::MIN;
 
 /// What a site is there for, where that makes a difference to those who find it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -281,4 +289,4 @@ pub struct WriteShape {
 }
 
 // The region is read by other tools of the same version.
-const _: () = assert!(size_of::<JournalSite>() == 40 && size_of::<JournalWrite>() == 24);
+const _: () = assert!(size_of::<JournalSite>() == 48 && size_of::<JournalWrite>() == 24);

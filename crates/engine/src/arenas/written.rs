@@ -12,6 +12,7 @@ use crate::{
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
 use trapless_isa::detour::signals::SIGNAL_WRAP;
 use trapless_isa::{DetourRequest, Facts, frames::rows};
+use trapless_wire::NOWHERE;
 
 impl<'m> Drawing<'_, 'm> {
     /// Writes all pieces.
@@ -135,6 +136,9 @@ impl<'m> Drawing<'_, 'm> {
             })
         };
         let (detour, shape) = drawn(false)?;
+        let follows = detour.return_point.is_some();
+        let kept_at =
+            follows.then(|| self.isa(site).return_kept_at(&site.site(&self.plan.modules))).flatten();
         let found =
             || drawn(true).map_or_else(|_| Vec::new(), |(told, _)| rows(&told.frames, arena.facts.word));
         code.extend_from_slice(&detour.code);
@@ -146,6 +150,7 @@ impl<'m> Drawing<'_, 'm> {
             moved: Vec::new(),
             copy: 0,
             return_point: detour.return_point.map_or(0, |offset| address + u64::from(offset)),
+            kept_at: kept_at.unwrap_or(NOWHERE),
             places: detour.places.iter().map(moved_from(address)).collect(),
             trap: None,
             rows: if self.tells { self.rows.of(shape, found) } else { Arc::default() },
@@ -185,6 +190,7 @@ impl<'m> Drawing<'_, 'm> {
             moved: Vec::new(),
             copy: slot.copy as u8,
             return_point: 0,
+            kept_at: NOWHERE,
             places: vec![(site.displaced.start, site.displaced.start)],
             trap: Some(Box::new(TrapSite {
                 address: site.displaced.start,

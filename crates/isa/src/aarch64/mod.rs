@@ -81,6 +81,15 @@ impl Isa for AArch64 {
         faults::faults(code)
     }
 
+    fn return_kept_at(&self, site: &Site<'_>) -> Option<i32> {
+        returns::saved(site).and_then(|saved| i32::try_from(saved.offset).ok())
+    }
+
+    fn signs_return(&self, before: &[u8]) -> bool {
+        use decode::{Form, form, hint, word};
+        matches!(word(before).map(form), Some(Form::Hint(hint::PACIASP | hint::PACIBSP)))
+    }
+
     fn code_address_in_context(&self, code: &[u8]) -> Option<u32> {
         landing::code_address_in_context(code)
     }

@@ -40,7 +40,8 @@ const KEPT: [u32; 12] = [1, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29];
 pub fn check(layout: &Layout) -> Emitted<()> {
     let bits = |bits: u32| (1..=30).contains(&bits);
     let ring = layout.ring == 0 || bits(layout.ring_bits);
-    let slots = layout.slot_shift == super::SLOT_SHIFT;
+    // Where no call is followed nothing is said of slots.
+    let slots = matches!(layout.slot_shift, 0 | super::SLOT_SHIFT);
     if bits(layout.thread_bits) && bits(layout.return_bits) && ring && slots && layout.block_count > 0 {
         Ok(())
     } else {

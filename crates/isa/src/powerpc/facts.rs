@@ -7,6 +7,9 @@ use crate::{Arguments, Facts, ThreadNumber};
 const BEHIND_TCB: i32 = 0x7000;
 const TCB: i32 = 128;
 
+/// DWARF for 64-bit PowerPC.
+const LR: u8 = 65;
+
 pub(super) static FACTS: Facts = Facts {
     word: 8,
     unit: 4,
@@ -20,6 +23,7 @@ pub(super) static FACTS: Facts = Facts {
     slot_shift: 4,
     slot_below_frame: 0,
     contexts: [1, REGISTERS_APART as i8],
+    link_register: LR,
     mark: 0,
     // `struct pthread` of musl has 200 bytes, and the number at 32.
     thread_numbers: [ThreadNumber::Below(BEHIND_TCB + TCB), ThreadNumber::At(-BEHIND_TCB - 168)],

@@ -75,6 +75,10 @@ impl Isa for PowerPc64Le {
         faults::faults(code, address)
     }
 
+    fn return_kept_at(&self, _site: &Site<'_>) -> Option<i32> {
+        Some(returns::LR_SAVE as i32)
+    }
+
     fn code_address_in_context(&self, code: &[u8]) -> Option<u32> {
         landing::code_address_in_context(code)
     }

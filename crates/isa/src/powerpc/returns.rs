@@ -20,7 +20,7 @@ use alloc::{vec, vec::Vec};
 /// How far the way of the return address is followed.
 const WINDOW: usize = 64;
 /// Offset of the LR save doubleword in a stack frame.
-const LR_SAVE: i64 = 16;
+pub(super) const LR_SAVE: i64 = 16;
 
 pub(super) fn return_verdict(site: &Site<'_>) -> Result<(), Reason> {
     let (_, displaced) = displaced(site)?;

@@ -144,6 +144,10 @@ impl Isa for X86 {
         returns::return_verdict(self.bits, site)
     }
 
+    fn return_kept_at(&self, _site: &Site<'_>) -> Option<i32> {
+        Some(0)
+    }
+
     fn exits(
         &self,
         site: &Site<'_>,

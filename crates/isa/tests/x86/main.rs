@@ -23,6 +23,7 @@ mod followed;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod forms;
 mod fuzz;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod landings;
 mod libraries;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]

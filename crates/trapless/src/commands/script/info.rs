@@ -1,5 +1,7 @@
 //! `--info`: what there is on this machine, in the lines by which scripts' test suites decide what they may ask.
 
+use trapless_isa::Machine;
+
 /// What is told.
 pub(super) fn text() -> String {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
@@ -14,7 +16,7 @@ pub(super) fn text() -> String {
         ("dwunwind (DWARF stack unwinding)", yes_or_no(true).to_owned()),
         ("blazesym (advanced symbolization)", yes_or_no(false).to_owned()),
         ("bcc library path resolution", yes_or_no(true).to_owned()),
-        ("native code", yes_or_no(cfg!(target_arch = "x86_64")).to_owned()),
+        ("native code", yes_or_no(Machine::HOST.is_some_and(|host| host.isa().runs_bodies())).to_owned()),
     ];
     let features = [
         ("Loop support", true),
