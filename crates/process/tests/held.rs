@@ -73,7 +73,7 @@ fn a_call_that_does_not_return_is_given_up_and_leaves_the_thread_as_it_was() {
         let before: Vec<_> = stopped.threads().iter().map(|t| (t.tid(), *t.registers())).collect();
         let maps = process.maps().unwrap();
         // All signals are blocked meanwhile, so nothing ends it but us.
-        let result = stopped.remote(|remote| remote.syscall(libc::SYS_pause as u64, [0; 6]));
+        let result = stopped.remote(|remote| remote.syscall(libc::SYS_ppoll as u64, [0; 6]));
         assert!(is_unstoppable(result), "{mode}");
         let after: Vec<_> = stopped.threads().iter().map(|t| (t.tid(), *t.registers())).collect();
         assert_eq!(before, after, "{mode}");

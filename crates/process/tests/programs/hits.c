@@ -9,7 +9,12 @@
 #include <unistd.h>
 
 void hit(void);
-__asm__(".globl hit\n.type hit,@function\nhit: nop\n ret\n");
+#ifdef __powerpc64__
+#define RETURN "blr"
+#else
+#define RETURN "ret"
+#endif
+__asm__(".globl hit\n.type hit,@function\nhit: nop\n " RETURN "\n");
 
 static int count;
 static void *work(void *unused) {
