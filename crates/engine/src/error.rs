@@ -111,6 +111,11 @@ pub enum Refusal {
         "Go's run-time system came after the script had begun, which has no stacks for goroutines: begin again"
     )]
     NoBodyStacks,
+    /// The keeper finds return addresses on the stack.
+    #[error(
+        "a probe that traps follows no calls where they are given their return address in a register; a branch does"
+    )]
+    InRegister,
     /// A script asks for an argument of a USDT probe that is not told at this place.
     #[error("the script asks for arg{0} there: {1}")]
     Operand(u8, NotRead),
@@ -154,6 +159,7 @@ impl Refusal {
             Refusal::GoesOn(_) => "tail_call_unknown",
             Refusal::Exit(..) => "exit",
             Refusal::Unread(_) => "unread",
+            Refusal::InRegister => "in_register",
             Refusal::Operand(..) => "operand",
             Refusal::Semaphore => "semaphore",
         }

@@ -23,8 +23,9 @@ pub struct Facts {
     pub slot_below_frame: u8,
     /// How many words below the code address of a frame its frame address lies in the contexts of unwinders: libgcc's first, and LLVM's.
     pub contexts: [i8; 2],
-    /// The register in which a function is called with its return address, as [`Thread`](crate::Thread) numbers them; that of the stack pointer
-    /// where it is on the stack.
+    /// The stack pointer, as [`Thread`](crate::Thread) numbers registers.
+    pub stack_pointer: u8,
+    /// The register in which a function is called with its return address; the stack pointer where it is on the stack.
     pub link_register: u8,
     /// The flag of each task's own that marks children which share their parent's memory ([`crate::detour`]); 0 where there is none.
     pub mark: u64,
@@ -59,6 +60,11 @@ impl Facts {
     /// Bits of an address.
     pub fn bits(&self) -> u32 {
         8 * u32::from(self.word)
+    }
+
+    /// Whether functions are called with their return address in a register, and not on the stack.
+    pub fn has_link_register(&self) -> bool {
+        self.link_register != self.stack_pointer
     }
 
     /// Whether a patch leads to any address there is.

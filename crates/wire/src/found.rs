@@ -120,10 +120,13 @@ fn must(holds: bool) -> Option<()> {
     holds.then_some(())
 }
 
+const SMALLEST_PAGE: u64 = 4 << 10;
+
 /// A range of the target's addresses, in whole pages.
 fn pages(address: u64, size: u64) -> Option<Range<u64>> {
     let end = address.checked_add(size).filter(|&end| end <= HIGHEST)?;
-    must(address >= PAGE && size > 0 && address.is_multiple_of(PAGE) && size.is_multiple_of(PAGE))?;
+    // Kernels map at multiples of their own pages, which may be smaller.
+    must(address >= PAGE && size > 0 && address.is_multiple_of(SMALLEST_PAGE) && size.is_multiple_of(PAGE))?;
     Some(address..end)
 }
 

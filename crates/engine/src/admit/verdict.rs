@@ -115,6 +115,9 @@ fn rung(
         Role::Whole | Role::Noted { .. } | Role::Exit { .. } => isa.rung(&site, mechanism)?,
     };
     shadow_stack::lets_move(facts, isa, displaced, original(&request.function, displaced))?;
+    if mechanism.traps() && request.wanted.follows() && isa.facts().has_link_register() {
+        return Err(Refusal::InRegister);
+    }
     if !mechanism.traps() {
         if let Some(table) = request.unread {
             return Err(Refusal::Unread(table));

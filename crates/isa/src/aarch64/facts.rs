@@ -15,6 +15,7 @@ pub(super) static FACTS: Facts = Facts {
     slot_shift: SLOT_SHIFT,
     slot_below_frame: 0,
     contexts: [1, 1],
+    stack_pointer: 31,
     link_register: 30,
     mark: 0,
     // `struct pthread` of musl has 200 bytes, and the number at 32.

@@ -23,6 +23,7 @@ pub(super) static FACTS: Facts = Facts {
     slot_shift: 4,
     slot_below_frame: 0,
     contexts: [1, REGISTERS_APART as i8],
+    stack_pointer: 1,
     link_register: LR,
     mark: 0,
     // `struct pthread` of musl has 200 bytes, and the number at 32.

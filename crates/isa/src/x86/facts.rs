@@ -41,6 +41,7 @@ pub(super) static X86_64: Facts = Facts {
     slot_below_frame: 8,
     // `Registers_x86_64`
     contexts: [1, 9],
+    stack_pointer: RSP as u8,
     link_register: RSP as u8,
     mark: IDENTIFICATION,
     // They have not moved since glibc 2.3.4 and musl 1.1.
@@ -64,6 +65,7 @@ pub(super) static I386: Facts = Facts {
     contexts: [1, 3],
     thread_numbers: [ThreadNumber::At(0x68), ThreadNumber::At(0x18)],
     // Behind the return address.
+    stack_pointer: RSP as u8,
     link_register: RSP as u8,
     mark: IDENTIFICATION,
     arguments: Arguments::Stack(4),
