@@ -1,5 +1,6 @@
 //! A stopped thread as emulation sees it.
 
+use std::collections::BTreeMap;
 use trapless_process::{Process, Registers, RemoteAddr};
 
 /// Registers, to be written back by the caller, and the memory as it is. What is written is kept until [`Thread::finish`], so
@@ -7,19 +8,26 @@ use trapless_process::{Process, Registers, RemoteAddr};
 pub(super) struct Thread<'a> {
     process: &'a Process,
     pub registers: Registers,
-    /// Written, from this address on: all that pushes write is in one piece.
-    written: (u64, Vec<u8>),
+    /// Written, by address: all that is written together is one piece in the end.
+    written: BTreeMap<u64, Vec<u8>>,
 }
 
 impl<'a> Thread<'a> {
     pub fn new(process: &'a Process, registers: Registers) -> Self {
-        Self { process, registers, written: (0, Vec::new()) }
+        Self { process, registers, written: BTreeMap::new() }
     }
 
     /// Writes what was written; `None`, and nothing is changed, where the thread would fault.
     pub fn finish(&self) -> Option<()> {
-        let (address, bytes) = &self.written;
-        if bytes.is_empty() { Some(()) } else { self.process.store(RemoteAddr(*address), bytes).ok() }
+        let Some(&start) = self.written.keys().next() else { return Some(()) };
+        let mut all = Vec::new();
+        for (&address, bytes) in &self.written {
+            if address != start + all.len() as u64 {
+                return None;
+            }
+            all.extend_from_slice(bytes);
+        }
+        self.process.store(RemoteAddr(start), &all).ok()
     }
 }
 
@@ -50,7 +58,7 @@ impl trapless_isa::Thread for Thread<'_> {
 
     fn read(&self, address: u64, size: u8) -> Option<u64> {
         // Instructions that read memory are emulated alone, so what they have written is never read.
-        if !self.written.1.is_empty() {
+        if !self.written.is_empty() {
             return None;
         }
         let mut bytes = [0; 8];
@@ -61,12 +69,7 @@ impl trapless_isa::Thread for Thread<'_> {
     fn write(&mut self, address: u64, size: u8, value: u64) -> Option<()> {
         let bytes = value.to_le_bytes();
         let bytes = bytes.get(..usize::from(size))?;
-        let (start, written) = &mut self.written;
-        if !written.is_empty() && address.checked_add(size.into()) != Some(*start) {
-            return None;
-        }
-        *start = address;
-        written.splice(0..0, bytes.iter().copied());
-        Some(())
+        // What is written twice is in no piece, and finishing tells.
+        self.written.insert(address, bytes.to_vec()).is_none().then_some(())
     }
 }

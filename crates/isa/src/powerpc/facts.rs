@@ -7,8 +7,8 @@ use crate::{Arguments, Facts, ThreadNumber};
 const BEHIND_TCB: i32 = 0x7000;
 const TCB: i32 = 128;
 
-/// DWARF for 64-bit PowerPC.
-const LR: u8 = 65;
+/// As [`crate::Thread`] numbers it.
+const LR: u8 = 36;
 
 pub(super) static FACTS: Facts = Facts {
     word: 8,

@@ -1,5 +1,6 @@
 //! What a stop for SIGTRAP was that nobody has been told of, when all threads are stopped again.
 
+use crate::arch::{Trapped, trapped};
 use crate::ptrace::SignalInfo;
 use crate::stop::Parked;
 use crate::{BREAKPOINT_ADVANCE, Process, Registers, RemoteAddr, Tid};
@@ -18,14 +19,12 @@ impl Ours {
     /// How a traced thread that has stopped for `signal` is to be let go: a breakpoint or step of ours is no signal of the program's, and
     /// a breakpoint is to be met again, or not if it is gone by then.
     pub fn park(&self, process: &Process, tid: Tid, signal: i32) -> Parked {
-        let code = SignalInfo::of(tid).map(|info| info.code());
-        match (signal, code) {
-            (libc::SIGTRAP, Ok(libc::SI_KERNEL)) => self.park_at_breakpoint(process, tid),
-            (libc::SIGTRAP, Ok(libc::TRAP_TRACE | libc::TRAP_BRKPT | libc::TRAP_HWBKPT))
-                if self.stepping.contains(&tid) =>
-            {
-                Parked::Plain
-            }
+        let raised = SignalInfo::of(tid).ok().and_then(|info| trapped(info.code()));
+        match (signal, raised) {
+            // It stands in front of the breakpoint, and meets it again, whoever's it is.
+            (libc::SIGTRAP, Some(Trapped::Breakpoint)) if BREAKPOINT_ADVANCE == 0 => Parked::Plain,
+            (libc::SIGTRAP, Some(Trapped::Breakpoint)) => self.park_at_breakpoint(process, tid),
+            (libc::SIGTRAP, Some(Trapped::Step)) if self.stepping.contains(&tid) => Parked::Plain,
             _ => Parked::Signal(signal),
         }
     }

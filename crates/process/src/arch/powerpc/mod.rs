@@ -107,16 +107,14 @@ const NOTES: u64 = 0xf;
 /// Summary overflow of the first field of the condition register, by which `sc` tells errors.
 const IS_ERROR: u64 = 0x1000_0000;
 
-/// Numbers by which [`Registers::general`] knows the registers that are none of the 32, which are those of DWARF (64-Bit ELF V2 ABI, table 2.28).
-pub mod special {
-    /// The link register.
-    pub const LR: u8 = 65;
+/// Numbers by which [`Registers::general`] knows the registers that are none of the 32: their places in `struct pt_regs`.
+mod special {
     /// The count register.
-    pub const CTR: u8 = 66;
-    /// The condition register.
-    pub const CR: u8 = 64;
+    pub const CTR: u8 = 35;
+    /// The link register.
+    pub const LR: u8 = 36;
     /// The fixed-point exception register.
-    pub const XER: u8 = 76;
+    pub const XER: u8 = 37;
 }
 
 impl Registers {
@@ -208,21 +206,26 @@ impl Registers {
             0..32 => Some(&mut regs.gpr[usize::from(number)]),
             special::LR => Some(&mut regs.link),
             special::CTR => Some(&mut regs.ctr),
-            special::CR => Some(&mut regs.ccr),
             special::XER => Some(&mut regs.xer),
             _ => None,
         }
     }
 
-    /// A register by its number: r0 to r31, or a [`special`] one; 0 for one that there is not.
+    /// A register by its number: r0 to r31, ctr 35, lr 36, or xer 37; 0 for one that there is not.
     pub fn general(&self, number: u8) -> u64 {
         let mut copy = *self;
         copy.place(number).map_or(0, |register| *register)
     }
 
-    /// A register by its DWARF number; 0 for one that there is not.
+    /// A register by its DWARF number (64-Bit ELF V2 ABI, table 2.28); 0 for one that there is not.
     pub fn by_dwarf(&self, number: u8) -> u64 {
-        self.general(number)
+        match number {
+            65 => self.regs.link,
+            66 => self.regs.ctr,
+            76 => self.regs.xer,
+            0..32 => self.general(number),
+            _ => 0,
+        }
     }
 
     /// A word of what a function returns in registers for integers: 0 or 1.
