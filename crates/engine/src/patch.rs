@@ -90,13 +90,15 @@ fn run_of(changes: &[Change<'_>]) -> (Range<u64>, usize) {
     (run, count.max(1))
 }
 
-/// Applies a change of one byte, while threads may run there: the processor sees the old byte or the new one.
-pub fn apply_byte(process: &Process, change: &Change<'_>) -> Result<(), MemoryError> {
-    let mut now = [0];
-    match process.read_exact(RemoteAddr(change.address), &mut now) {
-        Ok(()) if now == *change.from => process.write(RemoteAddr(change.address), change.to),
+/// Applies a change of one breakpoint, while threads may run there. It is a byte, or a word that the kernel stores at once: the processor
+/// sees the old one or the new one.
+pub fn apply_breakpoint(process: &Process, change: &Change<'_>) -> Result<(), MemoryError> {
+    let mut now = [0; 4];
+    let Some(now) = now.get_mut(..change.from.len()) else { return Ok(()) };
+    match process.read_exact(RemoteAddr(change.address), now) {
+        Ok(()) if now == change.from => process.write(RemoteAddr(change.address), change.to),
         Err(MemoryError::Gone) => Err(MemoryError::Gone),
-        // Somebody else's byte, or an unloaded module.
+        // Somebody else's, or an unloaded module.
         _ => Ok(()),
     }
 }

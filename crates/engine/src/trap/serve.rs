@@ -145,8 +145,8 @@ impl<'a, 'p> Server<'a, 'p> {
         }
     }
 
-    /// Takes the breakpoints out while the threads run. Each is one byte, so no thread sees half of a change, and threads that
-    /// have met one go on at the original instruction.
+    /// Takes the breakpoints out while the threads run. No thread sees half of a change, and threads that have met one go on at the original
+    /// instruction.
     pub fn disarm(&mut self) -> Result<(), EngineError> {
         self.armed = false;
         restore_code(self.process, self.session)
@@ -450,12 +450,12 @@ impl<'a, 'p> Server<'a, 'p> {
     }
 }
 
-/// Puts back the original byte of every site that traps, in the target or in a copy of it.
+/// Puts back the original instruction of every site that traps, in the target or in a copy of it.
 pub(super) fn restore_code(process: &Process, session: &FoundSession) -> Result<(), EngineError> {
     let writes = session.journal.planned().flat_map(|site| site.writes());
     for write in writes.filter(|write| write.kind == WriteKind::Breakpoint) {
         let change = Change { address: write.address, from: write.patched, to: write.original };
-        patch::apply_byte(process, &change)?;
+        patch::apply_breakpoint(process, &change)?;
     }
     Ok(())
 }
