@@ -46,6 +46,7 @@ pub mod slot;
 mod stack_check;
 mod sweep;
 mod targets;
+mod turns;
 pub mod verdict;
 pub mod x86;
 

@@ -10,9 +10,10 @@
 //! (The callee's `ret` misses the CPU's return prediction once per hit, and a guarded control stack,
 //! FEAT_GCS, would not accept it: the engine must not arm displaced calls in a process that has one.)
 
-use super::decode::{Form, LENGTH, Literal, RegisterBranch, form};
+use super::decode::{Form, LENGTH, Literal, RegisterBranch, form, word};
 use super::emit::{Code, instruction as a};
-use crate::{Reason, detour::Emitted};
+use crate::{Displaced, Moved, Past, Reason, detour::Emitted};
+use alloc::{vec, vec::Vec};
 
 /// Appends to `code` what does the same as `word` does at `from`.
 ///
@@ -20,8 +21,16 @@ use crate::{Reason, detour::Emitted};
 /// [`Reason::OutOfReach`] when a branch target is more than 128 MB from the copy, else the reason why the
 /// instruction cannot be moved at all.
 pub fn relocate(word: u32, from: u64, code: &mut Code) -> Emitted<()> {
+    relocate_past(word, from, code, None)
+}
+
+/// The same of a branch back to an entry, which leads `past` the probe there.
+fn relocate_past(word: u32, from: u64, code: &mut Code, past: Option<Past>) -> Emitted<()> {
     let form = form(word);
-    let target = |offset: i64| from.wrapping_add_signed(offset);
+    let target = |offset: i64| {
+        let target = from.wrapping_add_signed(offset);
+        past.filter(|past| past.leads_back(target)).map_or(target, |past| past.copy)
+    };
     match form {
         Form::Branch { link, offset } => {
             if link {
@@ -56,6 +65,16 @@ pub fn relocate(word: u32, from: u64, code: &mut Code) -> Emitted<()> {
             Ok(())
         }
     }
+}
+
+/// See [`crate::Isa::moved`].
+pub fn moved(turn: &Displaced, original: &[u8], address: u64, past: Option<Past>) -> Emitted<Moved> {
+    let word = word(original).ok_or(Reason::NotAnInstruction)?;
+    let mut code = Code::new(address);
+    relocate_past(word, turn.start, &mut code, past)?;
+    let places = vec![(turn.start, 0), (turn.end(), code.offset())];
+    code.branch(turn.end())?;
+    Ok(Moved { code: code.finish()?, places, frames: Vec::new() })
 }
 
 /// Why an instruction of this form cannot run at another address, if so.

@@ -87,6 +87,24 @@ impl Isa for PowerPc64Le {
         emit::patch(displaced.start, displaced.length, detour)
     }
 
+    fn turns(&self, site: &Site<'_>, displaced: &Displaced) -> Result<Vec<Displaced>, Reason> {
+        crate::turns::turns(self, site, displaced)
+    }
+
+    fn turned(&self, turn: &Displaced, original: &[u8], to: u64) -> Result<Vec<u8>, Reason> {
+        crate::turns::turned(self, turn, original, to)
+    }
+
+    fn moved(
+        &self,
+        turn: &Displaced,
+        original: &[u8],
+        address: u64,
+        past: Option<Past>,
+    ) -> Result<Moved, Reason> {
+        relocate::moved(turn, original, address, past)
+    }
+
     fn runtime(&self, address: u64, layout: &Layout) -> Result<Runtime, Reason> {
         runtime::runtime(address, layout)
     }

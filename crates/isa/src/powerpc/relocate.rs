@@ -20,7 +20,7 @@
 
 use super::decode::{Branch, Destination, Form, NOP, PREFIX_LINE, displacement_34, form, word_at};
 use super::emit::{Asm, Gpr};
-use crate::{Displaced, Reason};
+use crate::{Displaced, Moved, Past, Reason};
 use alloc::{vec, vec::Vec};
 
 /// Displaced instructions, rewritten to run elsewhere.
@@ -40,6 +40,31 @@ pub struct Relocated {
 /// [`Reason::OutOfReach`] when a branch target is further than ±32 MiB from the copy, or a prefixed operand further than
 /// ±8 GiB; [`Reason::Unmovable`], [`Reason::Traps`], [`Reason::NotAnInstruction`] as in the verdict.
 pub fn relocate(displaced: &Displaced, original: &[u8], destination: u64) -> Result<Relocated, Reason> {
+    relocate_past(displaced, original, destination, None)
+}
+
+/// See [`crate::Isa::moved`].
+pub(super) fn moved(
+    turn: &Displaced,
+    original: &[u8],
+    address: u64,
+    past: Option<Past>,
+) -> Result<Moved, Reason> {
+    let Relocated { mut code, mut places } = relocate_past(turn, original, address, past)?;
+    places.push((turn.end(), code.len() as u32));
+    let mut back = Asm::new(address.wrapping_add(code.len() as u64));
+    back.branch_to(turn.end())?;
+    code.extend(back.finish()?);
+    Ok(Moved { code, places, frames: Vec::new() })
+}
+
+/// The same of branches back to an entry, which lead `past` the probe there.
+fn relocate_past(
+    displaced: &Displaced,
+    original: &[u8],
+    destination: u64,
+    past: Option<Past>,
+) -> Result<Relocated, Reason> {
     let mut asm = Asm::new(destination);
     let mut places = vec![];
     let mut offset = 0;
@@ -47,7 +72,7 @@ pub fn relocate(displaced: &Displaced, original: &[u8], destination: u64) -> Res
         let rest = original.get(offset..).unwrap_or_default();
         let from = displaced.start.wrapping_add(offset as u64);
         places.push((from, asm.offset()));
-        offset += usize::from(instruction(&mut asm, rest, from)?);
+        offset += usize::from(instruction(&mut asm, rest, from, past)?);
     }
     Ok(Relocated { code: asm.finish()?, places })
 }
@@ -65,7 +90,7 @@ pub(super) fn movable(form: Form) -> Result<(), Reason> {
 }
 
 /// Appends what does the same as the instruction that `code` starts with and that stands at `from`; its length.
-fn instruction(asm: &mut Asm, code: &[u8], from: u64) -> Result<u8, Reason> {
+fn instruction(asm: &mut Asm, code: &[u8], from: u64, past: Option<Past>) -> Result<u8, Reason> {
     let (form, length) = form(code, from).map_err(|_| Reason::NotAnInstruction)?;
     movable(form)?;
     let word = word_at(code, 0).ok_or(Reason::NotAnInstruction)?;
@@ -77,7 +102,9 @@ fn instruction(asm: &mut Asm, code: &[u8], from: u64) -> Result<u8, Reason> {
             }
             match moved.to {
                 Destination::Address(target) => {
-                    direct(asm, moved, if target == from { copy } else { target })?
+                    let past = past.filter(|past| past.leads_back(target)).map(|past| past.copy);
+                    let target = if target == from { copy } else { past.unwrap_or(target) };
+                    direct(asm, moved, target)?
                 }
                 _ => asm.word(word & !1),
             }

@@ -145,12 +145,6 @@ fn turns_of_32_bit_code() {
     ] {
         assert_eq!(case.turns(Machine::I386), expected, "{}", case.name);
     }
-    let arm = Machine::AArch64.isa();
-    let (targets, displaced) =
-        (BranchTargets::default(), Displaced { start: AT, length: 4, instructions: 1 });
-    let site = Site { address: AT, function: AT, code: &[], padding: &[], targets: &targets };
-    assert_eq!(arm.turns(&site, &displaced), Ok(Vec::new()));
-    assert_eq!(arm.turned(&displaced, &[], AT), Err(Reason::NotImplemented));
 }
 
 #[test]
