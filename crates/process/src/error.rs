@@ -33,6 +33,12 @@ pub enum OpenError {
         /// Who should reap it.
         parent: Pid,
     },
+    /// Its addresses have 32 bits, and its registers are not known here.
+    #[error("process {pid} is a 32-bit program, and this trapless probes 64-bit ones only")]
+    Narrow {
+        /// The process.
+        pid: Pid,
+    },
     /// It has no user-space part.
     #[error("{pid} ({name}) is a kernel thread: it has no code of its own to probe")]
     KernelThread {

@@ -1,5 +1,6 @@
 //! A process by its id, held so that a reused id is noticed, with what `/proc` tells about it.
 
+use crate::arch;
 use crate::maps::{Mappings, parse_maps};
 use crate::readable::is_readable;
 use crate::status::{Auxv, Stat, Status, parse_stat, parse_status};
@@ -60,6 +61,9 @@ impl Process {
             return Err(crate::open::gone(pid));
         }
         described?;
+        if process.is_32bit && !arch::HAS_32BIT {
+            return Err(OpenError::Narrow { pid });
+        }
         Ok(process)
     }
 

@@ -176,7 +176,8 @@ impl<'s, 'p> Remote<'s, 'p> {
         regs.syscall_result().map_err(|errno| RemoteError::Failed { call, errno })
     }
 
-    /// Has the thread run one instruction, which makes no system call, with registers that `set` has changed; those that it has then.
+    /// Has the thread run one instruction, which makes no system call and leads on, with registers that `set` has changed; those that it has
+    /// then.
     ///
     /// # Errors
     /// [`RemoteError`] if it did not come to its end.
@@ -185,10 +186,18 @@ impl<'s, 'p> Remote<'s, 'p> {
         regs.leave_syscall();
         set(&mut regs);
         regs.write(self.tid).map_err(|errno| self.stopped.explain(self.tid, "PTRACE_SETREGSET", errno))?;
+        let start = regs.ip();
         loop {
             self.resume("PTRACE_SINGLESTEP", ptrace::singlestep)?;
             match self.next_stop()? {
-                Stop::Signal(libc::SIGTRAP) => break,
+                Stop::Signal(libc::SIGTRAP) => {
+                    let regs = Registers::read(self.tid)
+                        .map_err(|errno| self.stopped.explain(self.tid, "PTRACE_GETREGSET", errno))?;
+                    // A kernel that finds a step pending stops ahead of the instruction.
+                    if regs.ip() != start {
+                        return Ok(regs);
+                    }
+                }
                 Stop::Signal(libc::SIGSTOP) => self.passing = libc::SIGSTOP,
                 Stop::Signal(signal) => {
                     let what = format!("signal {signal} while it made a step for us");
@@ -197,8 +206,6 @@ impl<'s, 'p> Remote<'s, 'p> {
                 Stop::Interrupted(_) | Stop::Event(_) | Stop::Syscall => {}
             }
         }
-        Registers::read(self.tid)
-            .map_err(|errno| self.stopped.explain(self.tid, "PTRACE_GETREGSET", errno).into())
     }
 
     fn run_to_syscall_stop(&mut self) -> Result<(), StopError> {

@@ -13,6 +13,9 @@ mod powerpc;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "powerpc64")))]
+compile_error!("trapless is a program of x86-64, arm64 or powerpc64le");
+
 #[cfg(target_arch = "aarch64")]
 use aarch64 as host;
 #[cfg(target_arch = "powerpc64")]
@@ -22,7 +25,7 @@ use x86 as host;
 
 pub use abi::Abi;
 pub use host::{ADDRESSES_END, BREAKPOINT, BREAKPOINT_ADVANCE, Registers, TRAP_FLAG, ticks};
-pub(crate) use host::{Stepping, Waiting, trapped};
+pub(crate) use host::{HAS_32BIT, Stepping, Waiting, trapped};
 pub use interrupted::Interrupted;
 
 /// What a SIGTRAP that an instruction has raised tells of it.

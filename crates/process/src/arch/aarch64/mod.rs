@@ -21,6 +21,8 @@ use crate::{Errno, Pid, RemoteAddr, Tid};
 use abi::ABI;
 use std::mem::MaybeUninit;
 
+/// Whether registers of threads in 32-bit mode are known.
+pub(crate) const HAS_32BIT: bool = false;
 /// `brk #0`.
 pub const BREAKPOINT: &[u8] = &[0x00, 0x00, 0x20, 0xd4];
 /// How far past the breakpoint's address the instruction pointer is when it has trapped.

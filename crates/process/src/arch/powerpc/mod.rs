@@ -14,6 +14,8 @@ use crate::{Errno, Pid, RemoteAddr, Tid};
 use abi::ABI;
 use std::mem::{MaybeUninit, offset_of};
 
+/// Whether registers of threads in 32-bit mode are known.
+pub(crate) const HAS_32BIT: bool = false;
 /// `trap`.
 pub const BREAKPOINT: &[u8] = &[0x08, 0x00, 0xe0, 0x7f];
 /// How far past the breakpoint's address the instruction pointer is when it has trapped.

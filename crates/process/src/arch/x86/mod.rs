@@ -12,6 +12,8 @@ use std::mem::{MaybeUninit, offset_of};
 
 pub(crate) use stepping::Stepping;
 
+/// Whether registers of threads in 32-bit mode are known.
+pub(crate) const HAS_32BIT: bool = true;
 /// The breakpoint instruction.
 pub const BREAKPOINT: &[u8] = &[0xcc];
 /// How far past the breakpoint's address the instruction pointer is when it has trapped.
