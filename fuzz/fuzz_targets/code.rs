@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::{arbitrary::Arbitrary, fuzz_target};
 use trapless_isa::{
-    BranchTargets, DetourRequest, Layout, Machine, Site, detour::return_sizes, payload::*,
+    BranchTargets, DetourRequest, Layout, Machine, Site, Stack, detour::return_sizes, payload::*,
 };
 
 #[derive(Arbitrary, Debug)]
@@ -37,6 +37,10 @@ fn layout(self_pointer: bool, slot_shift: u32) -> Layout {
         return_bits: 10,
         slot_shift,
         arenas: 0x1010_0100,
+        signals: None,
+        gate: 0x1010_0e00,
+        near: 0,
+        stacks: 0,
     }
 }
 
@@ -88,7 +92,7 @@ fuzz_target!(|case: Case<'_>| {
     let payload = Payload {
         hooks: Steps::some_of([case.record.then_some(Hook::Translate(Lookup::FindObject))]),
         entry: Steps::some_of(entry),
-        followed: followed.then_some(Followed { lost: 136, steps: Steps::some_of(at_return) }),
+        followed: followed.then_some(Followed { lost: 136, steps: Steps::some_of(at_return), way: Way::default() }),
     };
     let address = arena.wrapping_add(0x4000);
     let request = DetourRequest {
@@ -98,6 +102,8 @@ fuzz_target!(|case: Case<'_>| {
         original,
         site: &site,
         payload,
+        operands: &[],
+        stack: Stack::Enough,
         layout: &layout,
         runtime: &runtime,
         tells: case.record,

@@ -2,13 +2,14 @@
 #![no_main]
 
 use libfuzzer_sys::{arbitrary::Arbitrary, fuzz_target};
-use trapless_isa::{aarch64, powerpc, x86};
+use trapless_isa::{Machine, x86};
 
 #[derive(Arbitrary, Debug)]
 struct Case<'a> {
     which: u8,
     address: u64,
-    registers: [u64; 32],
+    /// As many as any instruction set numbers.
+    registers: [u64; 38],
     flags: u64,
     /// Bits of an address that decide whether memory is there.
     absent: u8,
@@ -16,7 +17,7 @@ struct Case<'a> {
 }
 
 struct Thread {
-    registers: [u64; 32],
+    registers: [u64; 38],
     flags: u64,
     ip: u64,
     absent: u8,
@@ -57,26 +58,6 @@ impl trapless_isa::Thread for Thread {
     }
 }
 
-impl aarch64::emulate::Memory for Thread {
-    fn read(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), aarch64::emulate::Fault> {
-        bytes.fill(address as u8);
-        if self.is_there(address) { Ok(()) } else { Err(aarch64::emulate::Fault { address }) }
-    }
-    fn write(&mut self, address: u64, _bytes: &[u8]) -> Result<(), aarch64::emulate::Fault> {
-        if self.is_there(address) { Ok(()) } else { Err(aarch64::emulate::Fault { address }) }
-    }
-}
-
-impl powerpc::Memory for Thread {
-    fn load(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), powerpc::Fault> {
-        bytes.fill(address as u8);
-        if self.is_there(address) { Ok(()) } else { Err(powerpc::Fault { address }) }
-    }
-    fn store(&mut self, address: u64, _bytes: &[u8]) -> Result<(), powerpc::Fault> {
-        if self.is_there(address) { Ok(()) } else { Err(powerpc::Fault { address }) }
-    }
-}
-
 fuzz_target!(|case: Case<'_>| {
     let mut thread =
         Thread { registers: case.registers, flags: case.flags, ip: case.address, absent: case.absent };
@@ -88,27 +69,12 @@ fuzz_target!(|case: Case<'_>| {
                 assert_eq!(before, (thread.registers, thread.flags), "half emulated");
             }
         }
-        2 => {
-            let Some(word) = case.code.first_chunk::<4>() else { return };
-            let mut registers = aarch64::emulate::Registers {
-                x: std::array::from_fn(|n| case.registers[n]),
-                sp: case.registers[31],
-                pc: case.address,
-                pstate: case.flags,
-            };
-            let _ = aarch64::emulate::emulate(u32::from_le_bytes(*word), &mut registers, &mut thread);
-        }
-        _ => {
-            let mut registers = powerpc::Registers {
-                gpr: case.registers,
-                pc: case.address,
-                lr: case.flags,
-                ctr: case.flags.rotate_left(9),
-                tar: 0,
-                cr: case.flags as u32,
-                ..Default::default()
-            };
-            let _ = powerpc::emulate(case.code, &mut registers, &mut thread, powerpc::Version::V3_0);
+        which => {
+            let machine = if which == 2 { Machine::AArch64 } else { Machine::PowerPc64Le };
+            let before = (thread.registers, thread.flags);
+            if machine.isa().emulate(case.code, case.address, &mut thread).is_err() && case.code.len() < 8 {
+                assert_eq!(before, (thread.registers, thread.flags), "half emulated");
+            }
         }
     }
 });

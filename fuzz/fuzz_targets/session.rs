@@ -96,7 +96,7 @@ fuzz_target!(|bytes: &[u8]| {
         taken += block.drain(1 << 10, |_| {});
     }
     assert!(taken <= 64 << 10);
-    let layout = header.layout(None);
+    let layout = header.layout(trapless_wire::ThreadMemory::default());
     for slot in bytes.chunks_exact(8).take(64).map(|word| u64::from_le_bytes(word.try_into().unwrap())) {
         let _ = model::instance_of(&mut region, &layout, slot);
     }
