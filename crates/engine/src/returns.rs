@@ -41,6 +41,13 @@ pub(crate) struct Point {
     signed_at: Option<u64>,
 }
 
+/// Where a return point was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    InMemory,
+    InRegister,
+}
+
 /// The return points of a session.
 pub(crate) type Points = HashMap<u64, Point>;
 
@@ -92,7 +99,7 @@ impl Calls<'_> {
                     let Some(kept_at) = point.kept_at else { continue };
                     let at = (page << STACK_PAGE_SHIFT) + (index * word) as u64;
                     let slot = at.wrapping_sub(kept_at as u64);
-                    if let Some(address) = self.real_address(stopped, slot, found, point)? {
+                    if let Some(address) = self.real_address(stopped, slot, found, point, Kept::InMemory)? {
                         process.write(RemoteAddr(at), &address.to_le_bytes()[..word])?;
                         count += 1;
                     }
@@ -114,7 +121,7 @@ impl Calls<'_> {
             for number in 0..=u8::MAX {
                 let found = registers.general(number);
                 let Some(&point) = self.points.get(&(found & ADDRESS_MASK)) else { continue };
-                if let Some(address) = self.real_address(stopped, slot, found, point)? {
+                if let Some(address) = self.real_address(stopped, slot, found, point, Kept::InRegister)? {
                     registers.set_general(number, address);
                     is_changed = true;
                 }
@@ -134,21 +141,22 @@ impl Calls<'_> {
         slot: u64,
         found: u64,
         point: Point,
+        kept: Kept,
     ) -> Result<Option<u64>, EngineError> {
         let unsigned = found & ADDRESS_MASK;
         let address = model::real_address(&mut self.memory, &self.layout, slot, unsigned);
         let Some(address) = address.filter(|&address| address != 0 && self.memory.is_whole) else {
             return Ok(None);
         };
-        if found == unsigned {
-            return Ok(Some(address));
+        let is_plain = found == unsigned;
+        let Some(at) = point.signed_at else { return Ok(is_plain.then_some(address)) };
+        // A signature has few bits and may be zero, so nothing shows whether there is one but how the point itself is signed.
+        match signed(stopped, at, slot, unsigned)? {
+            Some(made) if made == found => signed(stopped, at, slot, address),
+            // In a register, and about to be returned by.
+            Some(_) if is_plain && kept == Kept::InRegister => Ok(Some(address)),
+            _ => Ok(None),
         }
-        // Only the point itself proves that the signature is made like this.
-        let Some(at) = point.signed_at else { return Ok(None) };
-        if signed(stopped, at, slot, unsigned)? != Some(found) {
-            return Ok(None);
-        }
-        signed(stopped, at, slot, address)
     }
 
     /// The pages on which the return addresses of calls are kept that have their slots on `pages`.
