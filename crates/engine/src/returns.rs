@@ -151,12 +151,14 @@ impl Calls<'_> {
         let is_plain = found == unsigned;
         let Some(at) = point.signed_at else { return Ok(is_plain.then_some(address)) };
         // A signature has few bits and may be zero, so nothing shows whether there is one but how the point itself is signed.
-        match signed(stopped, at, slot, unsigned)? {
-            Some(made) if made == found => signed(stopped, at, slot, address),
-            // In a register, and about to be returned by.
-            Some(_) if is_plain && kept == Kept::InRegister => Ok(Some(address)),
-            _ => Ok(None),
-        }
+        let [made, signed] = [signed(stopped, at, slot, unsigned)?, signed(stopped, at, slot, address)?];
+        // In a register it is about to be returned by, or has yet to be checked.
+        let may_be_checked = is_plain && kept == Kept::InRegister;
+        Ok(match made == Some(found) {
+            true if may_be_checked => signed.filter(|signed| *signed == address),
+            true => signed,
+            false => may_be_checked.then_some(address),
+        })
     }
 
     /// The pages on which the return addresses of calls are kept that have their slots on `pages`.
