@@ -9,7 +9,9 @@ mod aarch64;
 use aarch64::{Function, compile, functions, qemu, run};
 use std::{collections::BTreeMap, fs, path::Path};
 use trapless_isa::body::{Extra, Run, Runs, Takes};
-use trapless_isa::{BranchTargets, Detour, DetourRequest, Layout, Machine, Site, detour, payload::*};
+use trapless_isa::{
+    BranchTargets, Detour, DetourRequest, Layout, Machine, Operand, Site, detour, payload::*,
+};
 
 /// Functions with their entries and returns in one round. No returns: probed at the entry only.
 const ROUND: &[(&str, u64, Option<u64>)] = &[
@@ -56,6 +58,26 @@ const WALKERS: [(&str, u64); 5] = [
     ("walks_by_tail", 1),
     ("walks_after_tail", 1),
 ];
+
+/// The arguments of `ten`, as operands.
+const OPERANDS: [Operand; 11] = {
+    const fn on_stack(offset: i32, size: u8) -> Operand {
+        Operand::Memory { base: 31, index: None, offset, size }
+    }
+    [
+        Operand::Register(0),
+        Operand::Register(1),
+        Operand::Register(2),
+        Operand::Register(3),
+        Operand::Register(4),
+        Operand::Register(5),
+        Operand::Register(6),
+        Operand::Register(7),
+        on_stack(0, 8),
+        on_stack(8, 1),
+        Operand::Memory { base: 31, index: Some((1, 3)), offset: -8, size: 4 },
+    ]
+};
 
 const ARENA: u64 = 0x800_0000;
 const DATA: u64 = 0x50_0000_0000;
@@ -229,7 +251,7 @@ fn plan(
                 stack: detour::Stack::Enough,
                 layout,
                 runtime: &runtime,
-                operands: &[],
+                operands: if name == "ten" { &OPERANDS } else { &[] },
                 tells: false,
             })
             .unwrap_or_else(|reason| panic!("{name}: {reason}"));
@@ -364,6 +386,11 @@ fn histograms_and_records_agree_with_the_counts() {
 /// Every record of every ring: complete, in order, entries with their arguments, returns later than their
 /// entries.
 fn records_are_whole(outcome: &Outcome) {
+    records_hold(outcome, &Vec::from_iter(1..=10));
+}
+
+/// The same, with what the records of entries of `ten` hold.
+fn records_hold(outcome: &Outcome, ten: &[u64]) {
     let mut tens = 0;
     for block in 0..u64::from(outcome.layout.block_count) {
         let base = block * outcome.layout.block_stride;
@@ -382,7 +409,7 @@ fn records_are_whole(outcome: &Outcome) {
             match (name.as_str(), id % 2) {
                 ("ten", 0) => {
                     tens += 1;
-                    assert_eq!((0..10).map(value).collect::<Vec<_>>(), Vec::from_iter(1..=10));
+                    assert_eq!((0..ten.len() as u64).map(value).collect::<Vec<_>>(), ten);
                 }
                 ("ten", _) => assert_eq!(value(0), 385),
                 ("starts_adrp", 1) => assert_eq!(value(0), 4711),
@@ -391,6 +418,18 @@ fn records_are_whole(outcome: &Outcome) {
         }
     }
     assert!(tens > 0);
+}
+
+#[test]
+fn operands_are_recorded() {
+    let fetch = |offset, id, returns| {
+        let entry = Steps::of([EntryStep::Fetch { id }, EntryStep::Count(offset)]);
+        Payload { entry, ..everything(offset, id, returns) }
+    };
+    let Some(outcome) = patched_run(layout(), fetch, Payload::default()) else { return };
+    returns_are_exact(&outcome);
+    // The 2nd argument times 8, less 8, leads to the 10th; nothing is missing.
+    records_hold(&outcome, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 10, 0]);
 }
 
 #[test]

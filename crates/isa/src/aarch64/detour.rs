@@ -53,7 +53,7 @@ use super::steps::frame_size;
 use crate::body::Runs;
 use crate::detour::*;
 use crate::payload::*;
-use crate::{DetourRequest, Reason};
+use crate::{DetourRequest, Operand, Reason};
 use alloc::{string::ToString, vec, vec::Vec};
 
 /// A detour in the making.
@@ -65,6 +65,8 @@ pub(super) struct Template<'a> {
     /// Whether that is where its function begins.
     pub(super) is_entry: bool,
     pub(super) runs: Runs<'a>,
+    /// What [`EntryStep::Fetch`] records.
+    pub(super) operands: &'a [Operand],
     routines: &'a [u64],
     /// Bytes of the frame: 32 for four registers, 64 for eight.
     pub frame: i32,
@@ -104,6 +106,7 @@ pub fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
         site: request.site.address,
         is_entry: request.site.address == request.site.function,
         runs: request.runs,
+        operands: request.operands,
         routines: &request.runtime.routines,
         frame: frame_size(payload),
         slow: vec![],

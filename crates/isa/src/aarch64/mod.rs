@@ -11,6 +11,7 @@ pub mod emit;
 pub mod emulate;
 mod facts;
 mod faults;
+mod fetch;
 pub mod frame;
 mod landing;
 mod lower;

@@ -7,17 +7,20 @@
 
 use super::count::add_one;
 use super::emit::{Code, instruction as a};
+use super::fetch::fetch;
 use super::frame::register::*;
-use crate::Reason;
 use crate::detour::*;
+use crate::{Operand, Reason};
 
 /// The values of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Values {
+pub enum Values<'a> {
     /// Of an entry: the first arguments, so many.
     Arguments(u8),
     /// Of a return: x0, then the time stamp of the entry, in `ENTERED`.
     Result,
+    /// Of an entry: what operands are there ([`super::fetch`]).
+    Operands(&'a [Operand]),
 }
 
 /// Registers of the first arguments.
@@ -28,7 +31,7 @@ const REGISTER_ARGUMENTS: u32 = ARGUMENTS.len() as u32;
 
 /// Writes the record, with the time stamp in `TIME` and the slot in `SLOT`. Changes `TEMPORARY`, `ADDRESS`,
 /// `STATUS` and `PLACE`.
-pub fn record(code: &mut Code, layout: &Layout, id: u32, values: Values) -> Emitted<()> {
+pub fn record(code: &mut Code, layout: &Layout, id: u32, values: Values<'_>) -> Emitted<()> {
     const SEQUENCE: u32 = PLACE;
     if layout.ring == 0 {
         return Err(Reason::NotImplemented);
@@ -65,6 +68,7 @@ pub fn record(code: &mut Code, layout: &Layout, id: u32, values: Values) -> Emit
     match values {
         Values::Arguments(count) => arguments(code, u32::from(count).min(RECORD_MAX_VALUES)),
         Values::Result => code.emit([a::stp(0, ENTERED, ADDRESS, RECORD_VALUES as i32)]),
+        Values::Operands(operands) => fetch(code, operands)?,
     }
     code.emit([a::stlr(SEQUENCE, ADDRESS)]);
     code.emit_to(0x1400_0000, done);

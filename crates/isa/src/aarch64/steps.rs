@@ -47,16 +47,20 @@ impl Template<'_> {
                 Ok(())
             }
             EntryStep::Record { id, arguments } => {
-                self.comment("record");
-                self.code.emit([a::mrs_time(TIME)]);
-                if !followed {
-                    self.code.emit([a::add_immediate(SLOT, SP, self.frame as u32)]);
-                }
-                record(&mut self.code, self.layout, id, Values::Arguments(arguments))
+                self.record_entry(id, Values::Arguments(arguments), followed)
             }
-            EntryStep::Fetch { .. } => Err(Reason::NotImplemented),
+            EntryStep::Fetch { id } => self.record_entry(id, Values::Operands(self.operands), followed),
             EntryStep::Run(_) => self.run_at_entry(),
         }
+    }
+
+    fn record_entry(&mut self, id: u32, values: Values<'_>, followed: bool) -> Emitted<()> {
+        self.comment("record");
+        self.code.emit([a::mrs_time(TIME)]);
+        if !followed {
+            self.code.emit([a::add_immediate(SLOT, SP, self.frame as u32)]);
+        }
+        record(&mut self.code, self.layout, id, values)
     }
 
     /// With the block, the slot, the time and that of the entry in their registers.

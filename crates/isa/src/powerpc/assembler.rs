@@ -261,6 +261,16 @@ impl Asm {
         self.d_form(32, t, a, d);
     }
 
+    /// `t = *(u16 *)(a + d)`
+    pub fn load_half(&mut self, t: Gpr, a: Gpr, d: i16) {
+        self.d_form(40, t, a, d);
+    }
+
+    /// `t = *(u8 *)(a + d)`
+    pub fn load_byte(&mut self, t: Gpr, a: Gpr, d: i16) {
+        self.d_form(34, t, a, d);
+    }
+
     /// `*(u32 *)(a + d) = t`
     pub fn store_word(&mut self, t: Gpr, a: Gpr, d: i16) {
         self.d_form(36, t, a, d);

@@ -13,6 +13,7 @@ mod emit;
 mod emulate;
 mod facts;
 mod faults;
+mod fetch;
 mod follow;
 mod landing;
 mod lower;

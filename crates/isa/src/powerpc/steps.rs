@@ -2,6 +2,7 @@
 
 use super::detour::{ARGUMENTS, Template};
 use super::emit::*;
+use super::fetch::is_general;
 use super::follow::{ENTERED, NOW};
 use crate::Reason;
 use crate::detour::*;
@@ -41,7 +42,11 @@ impl Template<'_> {
         match step {
             EntryStep::Count(counter) => self.count(counter),
             EntryStep::Record { id, arguments } => self.record(id, |template| template.arguments(arguments)),
-            EntryStep::Fetch { .. } => return Err(Reason::NotImplemented),
+            EntryStep::Fetch { id } => {
+                let operands = self.request.operands;
+                operands.iter().take(MOST_FETCHED).flat_map(|o| o.registers()).try_for_each(is_general)?;
+                self.record(id, |template| template.operands(operands));
+            }
             EntryStep::Run(_) => return Err(Reason::NoBodies),
         }
         Ok(())

@@ -5,7 +5,8 @@
 use crate::{cross::Cross, oracle::Random, state::Registers};
 use std::{fs, ops::Range};
 use trapless_isa::{
-    BranchTargets, DetourRequest, Isa, Layout, Runtime, Site, detour::*, payload::*, powerpc::POWERPC64LE,
+    BranchTargets, DetourRequest, Isa, Layout, Operand, Runtime, Site, detour::*, payload::*,
+    powerpc::POWERPC64LE,
 };
 
 /// Where functions under test stand.
@@ -191,6 +192,17 @@ impl Script {
 
     /// Puts `words` at `function`, with a detour for what stands at its start.
     pub fn probed(&mut self, function: u64, words: &[u32], payload: Payload) -> Probed {
+        self.fetching(function, words, payload, &[])
+    }
+
+    /// The same, with what [`EntryStep::Fetch`] records.
+    pub fn fetching(
+        &mut self,
+        function: u64,
+        words: &[u32],
+        payload: Payload,
+        operands: &[Operand],
+    ) -> Probed {
         let code: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let targets = BranchTargets::default();
         let site = Site { address: function, function, code: &code, padding: &[], targets: &targets };
@@ -206,7 +218,7 @@ impl Script {
             stack: Stack::Enough,
             layout: &self.layout,
             runtime: &self.runtime,
-            operands: &[],
+            operands,
             tells: false,
         };
         let detour = POWERPC64LE.detour(&request).expect("a detour");
@@ -244,6 +256,12 @@ impl Script {
     pub fn counter(&mut self, counter: u32) -> Vec<Answer> {
         let at = |block: u64| BLOCKS + block * BLOCK_STRIDE + u64::from(counter);
         (0..u64::from(BLOCK_COUNT)).map(|block| self.read(at(block), 8)).collect()
+    }
+
+    /// The first `count` places of the ring of the first block that is claimed.
+    pub fn records(&mut self, count: u64) -> Answer {
+        let ring = BLOCKS + BLOCK_STRIDE + u64::from(RING);
+        self.read(ring, count << RECORD_SHIFT)
     }
 
     fn answer(&mut self, size: usize) -> Answer {

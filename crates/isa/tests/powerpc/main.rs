@@ -8,6 +8,7 @@ mod instructions;
 mod libraries;
 mod lookups;
 mod machine;
+mod operands;
 mod oracle;
 mod same;
 mod slots;

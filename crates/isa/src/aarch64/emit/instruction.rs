@@ -197,6 +197,16 @@ pub const fn ldr_w(rt: u32, rn: u32, offset: u32) -> u32 {
     0xb940_0000 | ((offset / 4) & 0xfff) << 10 | rn << 5 | rt
 }
 
+/// `ldrh wt, [xn]`
+pub const fn ldrh(rt: u32, rn: u32) -> u32 {
+    0x7940_0000 | rn << 5 | rt
+}
+
+/// `ldrb wt, [xn]`
+pub const fn ldrb(rt: u32, rn: u32) -> u32 {
+    0x3940_0000 | rn << 5 | rt
+}
+
 /// `ldrsw xt, [xn, #offset]`, a multiple of 4.
 pub const fn ldrsw(rt: u32, rn: u32, offset: u32) -> u32 {
     0xb980_0000 | ((offset / 4) & 0xfff) << 10 | rn << 5 | rt

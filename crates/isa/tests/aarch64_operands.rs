@@ -1,0 +1,192 @@
+//! Records of operands: each as it was when the detour was entered.
+//!
+//! On the machine that runs on the crate's emulator, with random operands; `aarch64_detours` does it under qemu-user.
+
+#[path = "aarch64/machine.rs"]
+mod machine;
+
+use machine::{Machine, state::Memory, state::Registers};
+use trapless_isa::{
+    BranchTargets, DetourRequest, Layout, Machine as Isas, Operand, Reason, Site,
+    detour::{self, return_sizes},
+    payload::*,
+};
+
+const FUNCTION: u64 = 0x40_0000;
+const ARENA: u64 = 0x100_0000;
+const STACK: u64 = 0x7f_ffff_0000;
+const DATA: u64 = 0x33_4000_0000;
+const DATA_SIZE: u64 = 0x1000;
+const HITS: u32 = detour::BLOCK_COUNTERS;
+const CODE: [u32; 2] = [0xd503_201f, 0xd65f_03c0];
+const RING: u32 = 0x1_0000;
+
+fn layout() -> Layout {
+    Layout {
+        threads: 0x10_0000_0000,
+        thread_bits: 4,
+        origin: 0x11_0000_0000,
+        block_cursor: 0x11_0000_0008,
+        blocks: 0x12_0000_0000,
+        block_stride: 0x10_0000,
+        block_count: 8,
+        ring: RING,
+        ring_bits: 9,
+        self_pointer: false,
+        tid_offset: None,
+        pages: 0x13_0000_0000,
+        returns: 0x13_0000_0000 + return_sizes(6, 4)[0],
+        return_bits: 6,
+        slot_shift: 4,
+        arenas: 0x15_0000_0000,
+        signals: None,
+        gate: 0,
+        near: 0,
+        stacks: 0,
+    }
+}
+
+/// A machine about to call a function whose detour records `operands`; or why there is none.
+fn machine(operands: &[Operand], followed: bool) -> Result<Machine, Reason> {
+    let isa = Isas::AArch64.isa();
+    let layout = layout();
+    let code: Vec<u8> = CODE.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let runtime = isa.runtime(ARENA, &layout).unwrap();
+    let targets = BranchTargets::default();
+    let site = Site { address: FUNCTION, function: FUNCTION, code: &code, padding: &[], targets: &targets };
+    let displaced = isa.verdict(&site).jump.unwrap();
+    let address = ARENA + runtime.code.len() as u64;
+    let steps = Steps::of([ReturnStep::Count(HITS + 8)]);
+    let detour = isa.detour(&DetourRequest {
+        runs: trapless_isa::body::Runs::default(),
+        address,
+        displaced,
+        original: &code[..4],
+        site: &site,
+        payload: Payload {
+            hooks: Steps::default(),
+            entry: Steps::of([EntryStep::Count(HITS), EntryStep::Fetch { id: 8 }]),
+            followed: followed.then_some(Followed { lost: HITS + 16, steps, way: Way::Paired }),
+        },
+        stack: detour::Stack::Enough,
+        layout: &layout,
+        runtime: &runtime,
+        operands,
+        tells: false,
+    })?;
+    let mut machine = Machine { thread_pointer: 0x7f_1234_5000, ..Machine::default() };
+    machine.load(ARENA, &runtime.code);
+    machine.load(address, &detour.code);
+    machine.load(FUNCTION, &code);
+    machine.load(FUNCTION, &isa.patch(&displaced, address).unwrap());
+    machine.load(layout.origin, &[1]);
+    machine.load(layout.block_cursor, &[1]);
+    Ok(machine)
+}
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 >> 16 ^ self.0 << 24
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len() as u64) as usize]
+    }
+}
+
+/// Some operand; one in memory changes the registers that lead there, which are not `taken` afterwards.
+fn operand(random: &mut Random, x: &mut [u64; 31], taken: &mut u32) -> Operand {
+    let size = random.pick(&[1, 2, 4, 8]);
+    let at = DATA + random.below(DATA_SIZE - 8);
+    let offset = random.pick(&[0, 8, -8, 4095, -4095, -4096, 0xff_ffff, 1 << 24, i32::MIN, i32::MAX]);
+    let fresh = |random: &mut Random, taken: &mut u32| loop {
+        let register = random.below(31) as u8;
+        if *taken >> register & 1 == 0 {
+            *taken |= 1 << register;
+            return register;
+        }
+    };
+    match random.below(5) {
+        0 => {
+            let register = random.below(32) as u8;
+            *taken |= 1 << register;
+            Operand::Register(register)
+        }
+        1 => Operand::Memory { base: 31, index: None, offset: random.below(0x800) as i32, size },
+        n @ (2 | 3) if taken.count_ones() < 24 => {
+            let base = fresh(random, taken);
+            let mut to = at.wrapping_sub_signed(offset.into());
+            let index = (n == 3).then(|| {
+                let (index, scale) = (fresh(random, taken), random.below(4) as u8);
+                x[usize::from(index)] = random.below(0x1000);
+                to = to.wrapping_sub(x[usize::from(index)] << scale);
+                (index, scale)
+            });
+            x[usize::from(base)] = to;
+            Operand::Memory { base, index, offset, size }
+        }
+        _ => Operand::At { address: at, size },
+    }
+}
+
+/// What an operand is.
+fn value(operand: Operand, registers: &Registers, machine: &mut Machine) -> u64 {
+    let register = |n: u8| registers.x.get(usize::from(n)).copied().unwrap_or(registers.sp);
+    let (address, size) = match operand {
+        Operand::Register(n) => return register(n),
+        Operand::Memory { base, index, offset, size } => {
+            let index = index.map_or(0, |(index, scale)| register(index) << scale);
+            (register(base).wrapping_add(index).wrapping_add_signed(offset.into()), size)
+        }
+        Operand::At { address, size } => (address, size),
+    };
+    let mut bytes = [0; 8];
+    machine.memory.read(address, &mut bytes[..size.into()]).unwrap();
+    u64::from_le_bytes(bytes)
+}
+
+#[test]
+fn operands_are_recorded_as_they_were_at_the_entry() {
+    let mut random = Random(5);
+    for n in 0..400 {
+        let mut x: [u64; 31] = core::array::from_fn(|_| random.next());
+        let mut taken = 0;
+        let operands: Vec<Operand> =
+            (0..random.below(14)).map(|_| operand(&mut random, &mut x, &mut taken)).collect();
+        let followed = n % 2 == 1;
+        let mut machine = machine(&operands, followed).unwrap();
+        for (at, size) in [(DATA, DATA_SIZE), (STACK, 0x1000)] {
+            let data: Vec<u8> = (0..size).map(|_| random.next() as u8).collect();
+            machine.load(at, &data);
+        }
+        // The second hit of a thread goes another way than the first.
+        for round in 0..2 {
+            let start = Registers { x, sp: STACK, pc: FUNCTION, pstate: 0x6000_0000 };
+            machine.registers = start;
+            let expected: Vec<u64> =
+                operands.iter().map(|&operand| value(operand, &start, &mut machine)).collect();
+            machine.run_to(x[30]);
+            assert_eq!(machine.registers, Registers { pc: x[30], ..start }, "{operands:x?}");
+            let record = 0x12_0010_0000 + u64::from(RING) + (round << detour::RECORD_SHIFT);
+            let field = |at: u32| machine.memory.get(record + u64::from(at));
+            assert_eq!(field(detour::RECORD_SEQUENCE), round + 1);
+            assert_eq!([field(detour::RECORD_ID), field(detour::RECORD_MISSING)], [8, 0]);
+            assert_eq!(field(detour::RECORD_SLOT), STACK);
+            for (n, (operand, value)) in (0..).zip(operands.iter().zip(expected)).take(detour::MOST_FETCHED) {
+                assert_eq!(field(detour::RECORD_VALUES + 8 * n), value, "{operand:x?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn registers_that_are_not_general_are_refused() {
+    assert_eq!(machine(&[Operand::Register(32)], false).err(), Some(Reason::NotImplemented));
+}
