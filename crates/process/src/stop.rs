@@ -202,7 +202,7 @@ impl Process {
             process: self,
             options: BASE_OPTIONS | options.ptrace_options,
             on_exit: self.on_leader_exit()?,
-            known: stopped.iter().map(|thread| (thread.tid(), Waiting::default())).collect(),
+            known: stopped.iter().map(|thread| (thread.tid(), Waiting::NOTHING)).collect(),
             watchdog: None,
             park,
             newborn: Some(newborn),

@@ -89,7 +89,7 @@ impl Family {
         let Some(&pid) = self.threads.get(&tid) else { return self.first_stop(tid) };
         let member = self.members.get_mut(&pid)?;
         let stops = member.stops;
-        let waiting = member.waiting.remove(&tid).unwrap_or_default();
+        let waiting = member.waiting.remove(&tid).unwrap_or(Waiting::NOTHING);
         let parked = match stop {
             Stop::Interrupted(signal) if signal != libc::SIGTRAP && !stops => {
                 // ESRCH means killed, here and below: its end follows.

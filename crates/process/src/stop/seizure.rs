@@ -92,7 +92,7 @@ impl Seizure<'_, '_> {
                     // The leader stays listed after its end for as long as other threads live.
                     state if state.has_ended() => Ok(None),
                     // Created by a thread whose options attach us to its offspring; it stops by itself.
-                    _ if status.tracer == own_tid() => Ok(Some(Waiting::default())),
+                    _ if status.tracer == own_tid() => Ok(Some(Waiting::NOTHING)),
                     _ if status.tracer != 0 => {
                         Err(StopError::AlreadyTraced { pid: self.pid(), tid, tracer: Tid(status.tracer) })
                     }
@@ -176,7 +176,7 @@ impl Seizure<'_, '_> {
             }
             Err(errno) => return Err(StopError::Ptrace { tid, request: "PTRACE_GETREGSET", errno }),
         };
-        if regs.restart_if_interrupted(self.known.get(&tid).copied().unwrap_or_default()) {
+        if regs.restart_if_interrupted(self.known.get(&tid).copied().unwrap_or(Waiting::NOTHING)) {
             // ESRCH means killed, and then nobody will miss it.
             let _ = regs.write(tid);
         }

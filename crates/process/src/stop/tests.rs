@@ -101,7 +101,7 @@ fn a_list_that_names_a_thread_that_is_gone_is_read_again() {
     assert!(!seizure(&process).attach_listed(&[leader]).unwrap(), "it is not reaped yet");
     // Another thread may get the id of one that has ended while others were waited for.
     let mut seizure = seizure(&process);
-    seizure.known.insert(leader, Waiting::default());
+    seizure.known.insert(leader, Waiting::NOTHING);
     seizure.running.push(leader);
     let patience = Duration::from_secs(60);
     seizure.wait_for_all(Instant::now() + patience, patience).unwrap();

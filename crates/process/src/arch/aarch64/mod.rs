@@ -92,6 +92,9 @@ struct Call {
 }
 
 impl Waiting {
+    /// Nothing that is known.
+    pub const NOTHING: Self = Self(None);
+
     /// That of a thread that runs.
     pub fn of(pid: Pid, tid: Tid) -> Self {
         let told = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall"));
@@ -380,7 +383,7 @@ mod tests {
             change(&mut other);
             assert!(!other.restart_if_interrupted(waiting));
         }
-        assert!(!stopped.restart_if_interrupted(Waiting::default()));
+        assert!(!stopped.restart_if_interrupted(Waiting::NOTHING));
         assert_eq!(
             [Call::parse("running"), Call::parse("-1 0xffffe190 0xffff9c2f"), Call::parse("")],
             [None; 3]

@@ -66,6 +66,9 @@ impl Stepping {
 pub(crate) struct Waiting;
 
 impl Waiting {
+    /// Nothing that is known.
+    pub const NOTHING: Self = Self;
+
     /// That of a thread that runs.
     pub fn of(_pid: Pid, _tid: Tid) -> Self {
         Self

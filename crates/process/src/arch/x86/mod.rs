@@ -35,6 +35,9 @@ pub(crate) fn trapped(code: i32) -> Option<Trapped> {
 pub(crate) struct Waiting;
 
 impl Waiting {
+    /// Nothing that is known.
+    pub const NOTHING: Self = Self;
+
     /// That of a thread that runs.
     pub fn of(_pid: Pid, _tid: Tid) -> Self {
         Self
