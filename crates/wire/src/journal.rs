@@ -164,8 +164,8 @@ pub struct JournalSite {
     pub role: u8,
     /// How far behind `site` the probed instruction is, if others make room ahead of it.
     pub ahead: u8,
-    /// Where a followed call has its return point while its function runs, from its slot on, in bytes ([`Isa::return_kept_at`]
-    /// (trapless_isa::Isa::return_kept_at)); [`NOWHERE`] if there is no such place.
+    /// Where a followed call has its return point while its function runs, from its slot on, in bytes
+    /// ([`trapless_isa::Isa::return_kept_at`]); [`NOWHERE`] if there is no such place.
     pub kept_at: i32,
     /// Makes it a multiple of 8.
     pub _pad: u32,
