@@ -19,7 +19,7 @@ pub enum Values<'a> {
     Arguments(u8),
     /// Of a return: x0, then the time stamp of the entry, in `ENTERED`.
     Result,
-    /// Of an entry: what operands are there ([`super::fetch`]).
+    /// Of an entry: what operands are there (`fetch`).
     Operands(&'a [Operand]),
 }
 
