@@ -6,16 +6,16 @@
 use super::{PATIENCE, Target, eventually, thread_state};
 use std::time::Instant;
 
-/// The set of general registers (`NT_PRSTATUS`), in words, and where in it the instruction pointer is.
 #[cfg(target_arch = "x86_64")]
-const SET: (usize, usize) = (27, 16);
+use libc::user_regs_struct;
+#[cfg(target_arch = "x86_64")]
+use std::mem::offset_of;
+
+/// The set of general registers (`NT_PRSTATUS`), in words, and where in it the instruction pointer is.
 #[cfg(target_arch = "aarch64")]
 const SET: (usize, usize) = (34, 32);
 #[cfg(target_arch = "powerpc64")]
 const SET: (usize, usize) = (48, 32);
-
-type General = [u64; SET.0];
-const IP: usize = SET.1;
 
 /// A frozen target's thread, under our own tracing until this is dropped.
 pub struct Stepper {
@@ -33,16 +33,31 @@ impl Stepper {
         stepper
     }
 
-    /// Its instruction pointer.
+    /// Its instruction pointer. The kernel tells it by the layout of 64 bits, whatever mode the thread runs in.
+    #[cfg(target_arch = "x86_64")]
     pub fn ip(&self) -> u64 {
-        self.registers()[IP]
+        self.peek(libc::PTRACE_PEEKUSER, offset_of!(user_regs_struct, rip) as u64)
+    }
+
+    /// Its instruction pointer.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub fn ip(&self) -> u64 {
+        self.registers()[SET.1]
     }
 
     /// Sets its instruction pointer.
+    #[cfg(target_arch = "x86_64")]
+    pub fn set_ip(&self, address: u64) {
+        self.poke(libc::PTRACE_POKEUSER, offset_of!(user_regs_struct, rip) as u64, address);
+    }
+
+    /// Sets its instruction pointer.
+    #[cfg(not(target_arch = "x86_64"))]
     pub fn set_ip(&self, address: u64) {
         let mut registers = self.registers();
-        registers[IP] = address;
-        self.set_registers(&registers);
+        registers[SET.1] = address;
+        // The kernel only reads them.
+        self.transfer(libc::PTRACE_SETREGSET, registers.as_mut_ptr());
     }
 
     /// Runs one instruction.
@@ -56,22 +71,20 @@ impl Stepper {
     /// program's own there, behind flags that it pops.
     #[cfg(target_arch = "x86_64")]
     pub fn step(&self) {
-        const FLAGS: usize = 18;
-        const SP: usize = 19;
         const PUSHF: u64 = 0x9c;
         const POPF: u64 = 0x9d;
         const TRAP_FLAG: u64 = 1 << 8;
         let opcode = self.peek(libc::PTRACE_PEEKDATA, self.ip()) & 0xff;
         request(libc::PTRACE_SINGLESTEP, self.tid, 0);
         self.wait();
-        let mut registers = self.registers();
+        let flags_at = offset_of!(user_regs_struct, eflags) as u64;
         if opcode == PUSHF {
-            let sp = registers[SP];
+            let sp = self.peek(libc::PTRACE_PEEKUSER, offset_of!(user_regs_struct, rsp) as u64);
             self.poke(libc::PTRACE_POKEDATA, sp, self.peek(libc::PTRACE_PEEKDATA, sp) & !TRAP_FLAG);
         }
-        if opcode == POPF || registers[FLAGS] & TRAP_FLAG != 0 {
-            registers[FLAGS] &= !TRAP_FLAG;
-            self.set_registers(&registers);
+        let flags = self.peek(libc::PTRACE_PEEKUSER, flags_at);
+        if opcode == POPF || flags & TRAP_FLAG != 0 {
+            self.poke(libc::PTRACE_POKEUSER, flags_at, flags & !TRAP_FLAG);
         }
     }
 
@@ -82,20 +95,17 @@ impl Stepper {
         self.wait();
     }
 
-    fn registers(&self) -> General {
+    #[cfg(not(target_arch = "x86_64"))]
+    fn registers(&self) -> [u64; SET.0] {
         let mut registers = [0; SET.0];
         self.transfer(libc::PTRACE_GETREGSET, registers.as_mut_ptr());
         registers
     }
 
-    fn set_registers(&self, registers: &General) {
-        // The kernel only reads them.
-        self.transfer(libc::PTRACE_SETREGSET, registers.as_ptr().cast_mut());
-    }
-
+    #[cfg(not(target_arch = "x86_64"))]
     fn transfer(&self, request: libc::c_uint, registers: *mut u64) {
         const NT_PRSTATUS: usize = 1;
-        let mut vector = libc::iovec { iov_base: registers.cast(), iov_len: size_of::<General>() };
+        let mut vector = libc::iovec { iov_base: registers.cast(), iov_len: SET.0 * size_of::<u64>() };
         // SAFETY: the vector names a whole set, which lives across the call.
         let done = unsafe { libc::ptrace(request, self.tid, NT_PRSTATUS, &raw mut vector) };
         assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
