@@ -276,7 +276,7 @@ impl Blueprint<'_, '_> {
         if all.is_empty() || !self.plan.pairs() {
             return Ok(());
         }
-        let follows = |journal: &Journal| journal.planned().any(|site| site.return_point != 0);
+        let follows = |journal: &Journal| journal.planned().any(|site| site.return_at != 0);
         let sessions = find_sessions(process)?;
         match sessions.iter().find(|other| !other.is_removed() && follows(&other.journal)) {
             Some(other) => Err(EngineError::Followed { tool: other.header.tool }),
@@ -304,7 +304,7 @@ impl Blueprint<'_, '_> {
         }
         if missing {
             for (site, refusal) in self.journal.sites().zip(refused) {
-                if site.return_point != 0 && refusal.is_none() {
+                if site.return_at != 0 && refusal.is_none() {
                     *refusal = Some(LeftAlone::Unwinder);
                 }
             }

@@ -159,7 +159,7 @@ fn is_of_our_making(site: &JournalSite, writes: &[Write<'_>], own: &Arenas, mach
         return false;
     }
     let inside = site.detour..=site.detour + u64::from(site.detour_size);
-    let returns = site.return_point == 0 || inside.contains(&site.return_point);
+    let returns = site.return_at == 0 || inside.contains(&site.return_point());
     let are_turns = |turns: &[Write<'_>]| {
         turns.iter().all(|turn| turn.kind == WriteKind::Turn && is_turn_of_our_making(site, turn, machine))
     };
@@ -177,7 +177,7 @@ fn is_of_our_making(site: &JournalSite, writes: &[Write<'_>], own: &Arenas, mach
         }
         (Some(Mechanism::Boost | Mechanism::Emulate | Mechanism::Step), WriteKind::Breakpoint, []) => {
             write.patched == machine.isa().facts().breakpoint
-                && site.return_point == 0
+                && site.return_at == 0
                 && u32::from(site.copy) <= site.detour_size
         }
         _ => false,
@@ -334,7 +334,7 @@ mod tests {
             site: SITE,
             detour: ARENA + 64,
             detour_size: 64,
-            return_point: ARENA + 96,
+            return_at: 32,
             probe: 7,
             writes: 1,
             state: SiteState::Planned as u8,
@@ -346,7 +346,7 @@ mod tests {
 
     fn trap() -> Entry {
         let Entry { site, .. } = jump();
-        let site = JournalSite { detour_size: 16, return_point: 0, trap: 1, copy: 5, displaced: 5, ..site };
+        let site = JournalSite { detour_size: 16, return_at: 0, trap: 1, copy: 5, displaced: 5, ..site };
         let (original, patched) = (vec![0x90], Machine::X86_64.isa().facts().breakpoint.to_vec());
         Entry { site, kind: WriteKind::Breakpoint, address: SITE, original, patched }
     }
@@ -431,7 +431,7 @@ mod tests {
             "the site's own comes first"
         );
         assert!(!is_believed(&JournalSite { detour_size: 40, ..site }, &entries), "one leads elsewhere");
-        let trap = JournalSite { trap: 1, copy: 5, return_point: 0, ..site };
+        let trap = JournalSite { trap: 1, copy: 5, return_at: 0, ..site };
         assert!(!is_believed(&trap, &[trap_write(&trap), entries[1].clone(), entries[2].clone()]));
         for turn in [1, 2] {
             let with = |change: &dyn Fn(&mut Entry)| {
@@ -493,7 +493,7 @@ mod tests {
             (jump(), |e| e.site.detour += 1),
             (jump(), |e| e.site.detour_size = 0),
             (jump(), |e| e.site.detour_size = u32::MAX),
-            (jump(), |e| e.site.return_point = 1),
+            (jump(), |e| e.site.return_at = 65),
             (jump(), |e| e.patched[6] = 0x90),
             (jump(), |e| e.original.clone_from(&e.patched)),
             (trap(), |e| e.patched[0] = 0x90),

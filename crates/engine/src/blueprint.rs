@@ -351,7 +351,7 @@ fn planned(site: &PlannedSite<'_>, piece: &Piece) -> JournalSite {
         detour: piece.address,
         detour_size: piece.length as u32,
         copy: piece.copy,
-        return_point: piece.return_point,
+        return_at: piece.return_point.saturating_sub(piece.address) as u32,
         kept_at: piece.kept_at,
         role: role as u8,
         ahead: site.request.address.saturating_sub(site.displaced.start) as u8,

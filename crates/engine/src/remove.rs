@@ -378,7 +378,7 @@ fn write_state(process: &Process, header: &Header, state: SessionState) -> Resul
 /// Whether no return address is in a session's memory, and that is known for sure.
 fn holds_only_notes(session: &FoundSession) -> bool {
     let is_sure = session.doubted == 0 && session.journal.sites().all(|site| !site.traps());
-    session.header.returns_size > 0 && is_sure && session.journal.sites().all(|site| site.return_point == 0)
+    session.header.returns_size > 0 && is_sure && session.journal.sites().all(|site| site.return_at == 0)
 }
 
 fn unmap(stopped: &mut Stopped<'_>, header: &Header) -> Result<(), EngineError> {

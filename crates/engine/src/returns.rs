@@ -231,14 +231,14 @@ pub(crate) fn is_unwinders(
 pub(crate) fn points(process: &Process, session: &FoundSession) -> Points {
     let isa = crate::target::isa(process);
     let unit = u64::from(isa.facts().unit);
-    let follow = session.journal.sites().filter(|site| site.return_point != 0);
+    let follow = session.journal.sites().filter(|site| site.return_at != 0);
     let point = |site: trapless_wire::SiteWrites<'_>| {
         let is_near = site.kept_at != NOWHERE && site.kept_at.unsigned_abs() <= FARTHEST;
         let before = site.site.wrapping_sub(unit);
         let mut code = [0; 4];
         let signs = process.read_exact(RemoteAddr(before), &mut code).is_ok() && isa.signs_return(&code);
         let point = Point { kept_at: is_near.then_some(site.kept_at), signed_at: signs.then_some(before) };
-        (site.return_point, point)
+        (site.return_point(), point)
     };
     follow.map(point).collect()
 }

@@ -144,8 +144,11 @@ pub struct JournalSite {
     pub site: u64,
     /// Address of the detour, or of the slot of a probe that traps.
     pub detour: u64,
-    /// Address in the detour where followed calls return; 0 when calls are not followed by a detour.
-    pub return_point: u64,
+    /// How far into the detour followed calls return; 0 when calls are not followed by a detour.
+    pub return_at: u32,
+    /// Where a followed call has its return point while its function runs, from its slot on, in bytes
+    /// ([`trapless_isa::Isa::return_kept_at`]); [`NOWHERE`] if there is no such place.
+    pub kept_at: i32,
     /// Size of the detour in bytes.
     pub detour_size: u32,
     /// Id of its probe, by which the [`Schema`](crate::Schema) knows it.
@@ -164,11 +167,6 @@ pub struct JournalSite {
     pub role: u8,
     /// How far behind `site` the probed instruction is, if others make room ahead of it.
     pub ahead: u8,
-    /// Where a followed call has its return point while its function runs, from its slot on, in bytes
-    /// ([`trapless_isa::Isa::return_kept_at`]); [`NOWHERE`] if there is no such place.
-    pub kept_at: i32,
-    /// Makes it a multiple of 8.
-    pub _pad: u32,
 }
 
 /// Of [`JournalSite::kept_at`].
@@ -196,6 +194,11 @@ impl SiteRole {
 }
 
 impl JournalSite {
+    /// Address where followed calls return; 0 when calls are not followed by a detour.
+    pub fn return_point(&self) -> u64 {
+        if self.return_at == 0 { 0 } else { self.detour.wrapping_add(self.return_at.into()) }
+    }
+
     /// How the probe gets control; `None` when the site names no mechanism there is.
     pub fn mechanism(&self) -> Option<Mechanism> {
         Mechanism::from_number(self.trap)
@@ -289,4 +292,4 @@ pub struct WriteShape {
 }
 
 // The region is read by other tools of the same version.
-const _: () = assert!(size_of::<JournalSite>() == 48 && size_of::<JournalWrite>() == 24);
+const _: () = assert!(size_of::<JournalSite>() == 40 && size_of::<JournalWrite>() == 24);

@@ -157,7 +157,7 @@ fn what_stands_in_an_arena_is_what_the_encoder_writes_for_that_place() {
                     let length = journaled.detour_size as usize;
                     assert_eq!(code_at(&blueprint, address, length), detour.code, "{site:?}");
                     let point = detour.return_point.map_or(0, |offset| address + u64::from(offset));
-                    assert_eq!(journaled.return_point, point);
+                    assert_eq!(journaled.return_point(), point);
                 }
                 taken.push((address, address + u64::from(journaled.detour_size)));
             }
