@@ -93,7 +93,7 @@ impl Stopped<'_> {
             }
             self.threads[index].parked = Parked::Plain;
         }
-        let stepping = self.stepping(index);
+        let stepping = Stepping::over(self.process, &self.threads[index].regs);
         let is_own = self.threads[index].regs.flags() & TRAP_FLAG != 0;
         let fault = loop {
             ptrace::singlestep(tid, std::mem::take(&mut passing))
@@ -144,15 +144,6 @@ impl Stopped<'_> {
             // A thread that is gone has no flag.
             let _ = self.clear_trap_flag(index, stepping, false);
         }
-    }
-
-    /// The instruction that the thread stands at.
-    fn stepping(&self, index: usize) -> Stepping {
-        let regs = &self.threads[index].regs;
-        let mut code = [0; Stepping::CODE];
-        // Near the end of a mapping less is there; then it is left zero.
-        let _ = self.process.read(regs.ip(), &mut code);
-        Stepping::over(regs, code)
     }
 
     /// Takes out what the step has left of itself. Left there, it would make the thread step on without a tracer, and die of it.

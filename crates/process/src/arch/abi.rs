@@ -37,3 +37,31 @@ pub struct Abi {
     /// Calls that answer a stop with EINTR although no handler runs, and that may be made again.
     pub(super) plain_eintr: &'static [i64],
 }
+
+impl Abi {
+    /// The host's own, by the numbers that its C library has.
+    pub(super) const fn of_host(
+        syscall_instruction: &'static [u8],
+        sigreturn: &'static [i64],
+        plain_eintr: &'static [i64],
+    ) -> Self {
+        Self {
+            syscall_instruction,
+            mmap: libc::SYS_mmap as u64,
+            mmap_counts_pages: false,
+            munmap: libc::SYS_munmap as u64,
+            mprotect: libc::SYS_mprotect as u64,
+            munlock: libc::SYS_munlock as u64,
+            madvise: libc::SYS_madvise as u64,
+            memfd_create: libc::SYS_memfd_create as u64,
+            close: libc::SYS_close as u64,
+            getpid: libc::SYS_getpid as u64,
+            membarrier: libc::SYS_membarrier as u64,
+            prctl: libc::SYS_prctl as u64,
+            rt_sigaction: libc::SYS_rt_sigaction as u64,
+            ppoll: libc::SYS_ppoll as u64,
+            sigreturn,
+            plain_eintr,
+        }
+    }
+}

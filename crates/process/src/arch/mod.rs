@@ -5,6 +5,10 @@
 
 mod abi;
 mod interrupted;
+#[cfg(not(target_arch = "x86_64"))]
+mod plain;
+#[cfg(not(target_arch = "aarch64"))]
+mod waiting;
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
@@ -23,10 +27,34 @@ use powerpc as host;
 #[cfg(target_arch = "x86_64")]
 use x86 as host;
 
+use crate::RemoteAddr;
+
 pub use abi::Abi;
 pub use host::{ADDRESSES_END, BREAKPOINT, BREAKPOINT_ADVANCE, Registers, TRAP_FLAG, ticks};
 pub(crate) use host::{HAS_32BIT, Stepping, Waiting, trapped};
 pub use interrupted::Interrupted;
+
+impl Registers {
+    /// The instruction pointer.
+    pub fn ip(&self) -> RemoteAddr {
+        RemoteAddr(self.ip_value())
+    }
+
+    /// Sets the instruction pointer.
+    pub fn set_ip(&mut self, ip: RemoteAddr) {
+        self.set_ip_value(ip.0);
+    }
+
+    /// The stack pointer.
+    pub fn sp(&self) -> RemoteAddr {
+        RemoteAddr(self.sp_value())
+    }
+
+    /// Sets the stack pointer.
+    pub fn set_sp(&mut self, sp: RemoteAddr) {
+        self.set_sp_value(sp.0);
+    }
+}
 
 /// What a SIGTRAP that an instruction has raised tells of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,24 +3,11 @@
 use crate::arch::Abi;
 
 /// `include/uapi/asm-generic/unistd.h`.
-pub(super) static ABI: Abi = Abi {
+pub(super) static ABI: Abi = Abi::of_host(
     // svc #0
-    syscall_instruction: &[0x01, 0x00, 0x00, 0xd4],
-    mmap: libc::SYS_mmap as u64,
-    mmap_counts_pages: false,
-    munmap: libc::SYS_munmap as u64,
-    mprotect: libc::SYS_mprotect as u64,
-    munlock: libc::SYS_munlock as u64,
-    madvise: libc::SYS_madvise as u64,
-    memfd_create: libc::SYS_memfd_create as u64,
-    close: libc::SYS_close as u64,
-    getpid: libc::SYS_getpid as u64,
-    membarrier: libc::SYS_membarrier as u64,
-    prctl: libc::SYS_prctl as u64,
-    rt_sigaction: libc::SYS_rt_sigaction as u64,
-    ppoll: libc::SYS_ppoll as u64,
-    sigreturn: &[libc::SYS_rt_sigreturn],
-    plain_eintr: &[
+    &[0x01, 0x00, 0x00, 0xd4],
+    &[libc::SYS_rt_sigreturn],
+    &[
         // Sockets with a timeout.
         libc::SYS_read,
         libc::SYS_write,
@@ -44,6 +31,6 @@ pub(super) static ABI: Abi = Abi {
         libc::SYS_epoll_pwait2,
         libc::SYS_io_uring_enter,
     ],
-};
+);
 
 const SYS_IO_PGETEVENTS: i64 = 292;

@@ -15,20 +15,17 @@
 mod abi;
 pub(super) mod context;
 
-use super::{Abi, Trapped};
+use super::Abi;
 use crate::ptrace::{self, NT_PRFPREG, NT_PRSTATUS};
 use crate::{Errno, Pid, RemoteAddr, Tid};
 use abi::ABI;
 use std::mem::MaybeUninit;
 
-/// Whether registers of threads in 32-bit mode are known.
-pub(crate) const HAS_32BIT: bool = false;
+pub use super::plain::{BREAKPOINT_ADVANCE, TRAP_FLAG};
+pub(crate) use super::plain::{HAS_32BIT, Stepping, trapped};
+
 /// `brk #0`.
 pub const BREAKPOINT: &[u8] = &[0x00, 0x00, 0x20, 0xd4];
-/// How far past the breakpoint's address the instruction pointer is when it has trapped.
-pub const BREAKPOINT_ADVANCE: u64 = 0;
-/// The flag by which the processor steps: it is the kernel's alone.
-pub const TRAP_FLAG: u64 = 0;
 /// Where the addresses of a program end, but for what it asks for by address.
 pub const ADDRESSES_END: u64 = 0xffff_ffff_0000;
 
@@ -49,36 +46,8 @@ pub fn ticks() -> u64 {
     time
 }
 
-/// What the description of a SIGTRAP tells by its code; `None`: somebody has sent it.
-pub(crate) fn trapped(code: i32) -> Option<Trapped> {
-    match code {
-        libc::TRAP_BRKPT => Some(Trapped::Breakpoint),
-        libc::TRAP_TRACE | libc::TRAP_HWBKPT => Some(Trapped::Step),
-        _ => None,
-    }
-}
-
-/// An instruction that is stepped over, as far as steps leave something behind: none does.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Stepping {
-    /// It pushes the flags, and the trap flag among them.
-    pub pushes_flags: bool,
-    /// It pops the flags: a trap flag is the thread's own.
-    pub pops_flags: bool,
-}
-
-impl Stepping {
-    /// How many bytes of the instruction are looked at.
-    pub const CODE: usize = 0;
-
-    /// The instruction that a thread stands at.
-    pub fn over(_: &Registers, _: [u8; Self::CODE]) -> Self {
-        Self::default()
-    }
-}
-
 /// What a thread was waiting in before it was asked to stop.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiting(Option<Call>);
 
 /// A system call, as `/proc/PID/syscall` tells.
@@ -163,26 +132,6 @@ impl Registers {
         self.regs.pstate = value;
     }
 
-    /// The instruction pointer.
-    pub fn ip(&self) -> RemoteAddr {
-        RemoteAddr(self.ip_value())
-    }
-
-    /// Sets the instruction pointer.
-    pub fn set_ip(&mut self, ip: RemoteAddr) {
-        self.set_ip_value(ip.0);
-    }
-
-    /// The stack pointer.
-    pub fn sp(&self) -> RemoteAddr {
-        RemoteAddr(self.sp_value())
-    }
-
-    /// Sets the stack pointer.
-    pub fn set_sp(&mut self, sp: RemoteAddr) {
-        self.set_sp_value(sp.0);
-    }
-
     /// Where the thread's control block is: `TPIDR_EL0`; 0 for a thread without one.
     pub fn thread_pointer(&self) -> RemoteAddr {
         RemoteAddr(self.thread_pointer)
@@ -231,16 +180,6 @@ impl Registers {
                 }
             }
         }
-    }
-
-    /// There are no segments.
-    pub fn segment_base(&self, _gs: bool) -> Option<u64> {
-        None
-    }
-
-    /// Whether the thread runs in 32-bit mode. Its registers are not read then.
-    pub fn is_32bit(&self) -> bool {
-        false
     }
 
     /// The convention for its system calls.
@@ -307,13 +246,7 @@ impl Registers {
 
     /// Reads the registers of a stopped thread.
     pub(crate) fn read(tid: Tid) -> Result<Registers, Errno> {
-        let mut buffer = MaybeUninit::<libc::user_regs_struct>::zeroed();
-        if ptrace::get_regset(tid, NT_PRSTATUS, &mut buffer)? != size_of::<libc::user_regs_struct>() {
-            // A thread in 32-bit mode, which cannot be told in these.
-            return Err(Errno(libc::ENOTSUP));
-        }
-        // SAFETY: zeroed is a valid register set, and the kernel has overwritten it.
-        let regs = unsafe { buffer.assume_init() };
+        let regs = general(tid)?;
         let [mut thread_pointer, mut call] = [MaybeUninit::new(0u64), MaybeUninit::new(0u64)];
         ptrace::get_regset(tid, NT_ARM_TLS, &mut thread_pointer)?;
         ptrace::get_regset(tid, NT_ARM_SYSTEM_CALL, &mut call)?;
@@ -324,17 +257,14 @@ impl Registers {
 
     /// Reads the instruction pointer of a stopped thread alone.
     pub(crate) fn read_ip(tid: Tid) -> Result<RemoteAddr, Errno> {
-        let mut buffer = MaybeUninit::<libc::user_regs_struct>::zeroed();
-        ptrace::get_regset(tid, NT_PRSTATUS, &mut buffer)?;
-        // SAFETY: any bytes are a valid register set.
-        Ok(RemoteAddr(unsafe { buffer.assume_init() }.pc))
+        Ok(RemoteAddr(general(tid)?.pc))
     }
 
     /// Sets the instruction pointer of a stopped thread alone.
     pub(crate) fn write_ip(tid: Tid, ip: RemoteAddr) -> Result<(), Errno> {
-        let mut registers = Registers::read(tid)?;
-        registers.set_ip(ip);
-        registers.write(tid)
+        let mut regs = general(tid)?;
+        regs.pc = ip.0;
+        ptrace::set_regset(tid, NT_PRSTATUS, &regs)
     }
 
     /// Writes what differs from `old`, which the stopped thread has.
@@ -347,6 +277,17 @@ impl Registers {
         ptrace::set_regset(tid, NT_PRSTATUS, &self.regs)?;
         ptrace::set_regset(tid, NT_ARM_SYSTEM_CALL, &self.call)
     }
+}
+
+/// The general registers of a stopped thread.
+fn general(tid: Tid) -> Result<libc::user_regs_struct, Errno> {
+    let mut buffer = MaybeUninit::<libc::user_regs_struct>::zeroed();
+    if ptrace::get_regset(tid, NT_PRSTATUS, &mut buffer)? != size_of::<libc::user_regs_struct>() {
+        // A thread in 32-bit mode, which cannot be told in these.
+        return Err(Errno(libc::ENOTSUP));
+    }
+    // SAFETY: zeroed is a valid register set, and the kernel has overwritten it.
+    Ok(unsafe { buffer.assume_init() })
 }
 
 /// `PSR_BTYPE_MASK` of `arch/arm64/include/uapi/asm/ptrace.h`.

@@ -3,24 +3,11 @@
 use crate::arch::Abi;
 
 /// `arch/powerpc/kernel/syscalls/syscall.tbl`.
-pub(super) static ABI: Abi = Abi {
+pub(super) static ABI: Abi = Abi::of_host(
     // sc
-    syscall_instruction: &[0x02, 0x00, 0x00, 0x44],
-    mmap: libc::SYS_mmap as u64,
-    mmap_counts_pages: false,
-    munmap: libc::SYS_munmap as u64,
-    mprotect: libc::SYS_mprotect as u64,
-    munlock: libc::SYS_munlock as u64,
-    madvise: libc::SYS_madvise as u64,
-    memfd_create: libc::SYS_memfd_create as u64,
-    close: libc::SYS_close as u64,
-    getpid: libc::SYS_getpid as u64,
-    membarrier: libc::SYS_membarrier as u64,
-    prctl: libc::SYS_prctl as u64,
-    rt_sigaction: libc::SYS_rt_sigaction as u64,
-    ppoll: libc::SYS_ppoll as u64,
-    sigreturn: &[libc::SYS_sigreturn, libc::SYS_rt_sigreturn],
-    plain_eintr: &[
+    &[0x02, 0x00, 0x00, 0x44],
+    &[libc::SYS_sigreturn, libc::SYS_rt_sigreturn],
+    &[
         // Sockets with a timeout.
         libc::SYS_read,
         libc::SYS_write,
@@ -47,7 +34,7 @@ pub(super) static ABI: Abi = Abi {
         libc::SYS_epoll_pwait2,
         libc::SYS_io_uring_enter,
     ],
-};
+);
 
 const SYS_SEMTIMEDOP: i64 = 392;
 const SYS_IO_PGETEVENTS: i64 = 388;

@@ -8,20 +8,18 @@
 mod abi;
 pub(super) mod context;
 
-use super::{Abi, Trapped};
+use super::Abi;
 use crate::ptrace::{self, NT_PRFPREG, NT_PRSTATUS};
-use crate::{Errno, Pid, RemoteAddr, Tid};
+use crate::{Errno, RemoteAddr, Tid};
 use abi::ABI;
 use std::mem::{MaybeUninit, offset_of};
 
-/// Whether registers of threads in 32-bit mode are known.
-pub(crate) const HAS_32BIT: bool = false;
+pub use super::plain::{BREAKPOINT_ADVANCE, TRAP_FLAG};
+pub(crate) use super::plain::{HAS_32BIT, Stepping, trapped};
+pub(crate) use super::waiting::Waiting;
+
 /// `trap`.
 pub const BREAKPOINT: &[u8] = &[0x08, 0x00, 0xe0, 0x7f];
-/// How far past the breakpoint's address the instruction pointer is when it has trapped.
-pub const BREAKPOINT_ADVANCE: u64 = 0;
-/// The flag by which the processor steps: it is the kernel's alone.
-pub const TRAP_FLAG: u64 = 0;
 /// Where the addresses of a program end, but for what it asks for by address.
 pub const ADDRESSES_END: u64 = 0x7fff_ffff_0000;
 
@@ -31,48 +29,6 @@ pub fn ticks() -> u64 {
     // SAFETY: it reads a counter and touches nothing else.
     unsafe { std::arch::asm!("mftb {}", out(reg) time, options(nomem, nostack, preserves_flags)) };
     time
-}
-
-/// What the description of a SIGTRAP tells by its code; `None`: somebody has sent it.
-pub(crate) fn trapped(code: i32) -> Option<Trapped> {
-    match code {
-        libc::TRAP_BRKPT => Some(Trapped::Breakpoint),
-        libc::TRAP_TRACE | libc::TRAP_HWBKPT => Some(Trapped::Step),
-        _ => None,
-    }
-}
-
-/// An instruction that is stepped over, as far as steps leave something behind: none does.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Stepping {
-    /// It pushes the flags, and the trap flag among them.
-    pub pushes_flags: bool,
-    /// It pops the flags: a trap flag is the thread's own.
-    pub pops_flags: bool,
-}
-
-impl Stepping {
-    /// How many bytes of the instruction are looked at.
-    pub const CODE: usize = 0;
-
-    /// The instruction that a thread stands at.
-    pub fn over(_: &Registers, _: [u8; Self::CODE]) -> Self {
-        Self::default()
-    }
-}
-
-/// What a thread was waiting in before it was asked to stop. The registers of one that stands tell it here.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Waiting;
-
-impl Waiting {
-    /// Nothing that is known.
-    pub const NOTHING: Self = Self;
-
-    /// That of a thread that runs.
-    pub fn of(_pid: Pid, _tid: Tid) -> Self {
-        Self
-    }
 }
 
 /// `elf_gregset_t` of `arch/powerpc/include/uapi/asm/elf.h`: `struct pt_regs`, and room behind.
@@ -163,26 +119,6 @@ impl Registers {
         self.regs.ccr = value;
     }
 
-    /// The instruction pointer.
-    pub fn ip(&self) -> RemoteAddr {
-        RemoteAddr(self.ip_value())
-    }
-
-    /// Sets the instruction pointer.
-    pub fn set_ip(&mut self, ip: RemoteAddr) {
-        self.set_ip_value(ip.0);
-    }
-
-    /// The stack pointer.
-    pub fn sp(&self) -> RemoteAddr {
-        RemoteAddr(self.sp_value())
-    }
-
-    /// Sets the stack pointer.
-    pub fn set_sp(&mut self, sp: RemoteAddr) {
-        self.set_sp_value(sp.0);
-    }
-
     /// Where the thread's control block is: r13; 0 for a thread without one.
     pub fn thread_pointer(&self) -> RemoteAddr {
         RemoteAddr(self.regs.gpr[THREAD_POINTER])
@@ -249,16 +185,6 @@ impl Registers {
         if let Some(register) = self.place(number) {
             *register = value;
         }
-    }
-
-    /// There are no segments.
-    pub fn segment_base(&self, _gs: bool) -> Option<u64> {
-        None
-    }
-
-    /// Whether the thread runs in 32-bit mode. Its registers are not read then.
-    pub fn is_32bit(&self) -> bool {
-        false
     }
 
     /// The convention for its system calls.

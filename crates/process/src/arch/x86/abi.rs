@@ -3,23 +3,10 @@
 use crate::arch::Abi;
 
 /// `arch/x86/entry/syscalls/syscall_64.tbl`.
-pub(super) static X86_64: Abi = Abi {
-    syscall_instruction: &[0x0f, 0x05],
-    mmap: 9,
-    mmap_counts_pages: false,
-    munmap: 11,
-    mprotect: 10,
-    munlock: 150,
-    madvise: 28,
-    memfd_create: 319,
-    close: 3,
-    getpid: 39,
-    membarrier: 324,
-    prctl: 157,
-    rt_sigaction: 13,
-    ppoll: 271,
-    sigreturn: &[15],
-    plain_eintr: &[
+pub(super) static X86_64: Abi = Abi::of_host(
+    &[0x0f, 0x05],
+    &[libc::SYS_rt_sigreturn],
+    &[
         0, 1, 19, 20, // read, write, readv, writev (sockets with a timeout)
         42, 43, 288, // connect, accept, accept4
         44, 45, 46, 47, 299, 307, // sendto, recvfrom, sendmsg, recvmsg, recvmmsg, sendmmsg
@@ -29,7 +16,7 @@ pub(super) static X86_64: Abi = Abi {
         232, 281, 441, // epoll_wait, epoll_pwait, epoll_pwait2
         426, // io_uring_enter
     ],
-};
+);
 
 /// `arch/x86/entry/syscalls/syscall_32.tbl`.
 pub(super) static I386: Abi = Abi {

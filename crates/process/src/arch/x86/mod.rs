@@ -6,10 +6,11 @@ mod stepping;
 
 use super::{Abi, Trapped};
 use crate::ptrace::{self, NT_PRFPREG, NT_PRSTATUS};
-use crate::{Errno, Pid, RemoteAddr, Tid};
+use crate::{Errno, RemoteAddr, Tid};
 use abi::{I386, X86_64};
 use std::mem::{MaybeUninit, offset_of};
 
+pub(crate) use super::waiting::Waiting;
 pub(crate) use stepping::Stepping;
 
 /// Whether registers of threads in 32-bit mode are known.
@@ -27,20 +28,6 @@ pub(crate) fn trapped(code: i32) -> Option<Trapped> {
         libc::SI_KERNEL => Some(Trapped::Breakpoint),
         libc::TRAP_TRACE | libc::TRAP_BRKPT | libc::TRAP_HWBKPT => Some(Trapped::Step),
         _ => None,
-    }
-}
-
-/// What a thread was waiting in before it was asked to stop. The registers of one that stands tell it here.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Waiting;
-
-impl Waiting {
-    /// Nothing that is known.
-    pub const NOTHING: Self = Self;
-
-    /// That of a thread that runs.
-    pub fn of(_pid: Pid, _tid: Tid) -> Self {
-        Self
     }
 }
 
@@ -135,26 +122,6 @@ impl Registers {
     field!(sp_value, set_sp_value, rsp, esp, "The stack pointer as a number.");
     field!(result, set_result, rax, eax, "rax or eax: return value, and number of the system call to make.");
     field!(flags, set_flags, eflags, eflags, "The flags.");
-
-    /// The instruction pointer.
-    pub fn ip(&self) -> RemoteAddr {
-        RemoteAddr(self.ip_value())
-    }
-
-    /// Sets the instruction pointer.
-    pub fn set_ip(&mut self, ip: RemoteAddr) {
-        self.set_ip_value(ip.0);
-    }
-
-    /// The stack pointer.
-    pub fn sp(&self) -> RemoteAddr {
-        RemoteAddr(self.sp_value())
-    }
-
-    /// Sets the stack pointer.
-    pub fn set_sp(&mut self, sp: RemoteAddr) {
-        self.set_sp_value(sp.0);
-    }
 
     /// Where the thread's control block is: `fs`'s base in 64-bit mode, `gs`'s in 32-bit mode; 0 for a thread without one.
     pub fn thread_pointer(&self) -> RemoteAddr {

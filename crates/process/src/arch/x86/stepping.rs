@@ -4,12 +4,13 @@
 //! the thread steps on behind a `popf`: from there on it takes the flag for the thread's own.
 
 use super::Registers;
+use crate::Process;
 
 const PUSHF: u8 = 0x9c;
 const POPF: u8 = 0x9d;
 
 /// An instruction that is stepped over, as far as steps leave something behind.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Stepping {
     /// It pushes the flags, and the trap flag among them.
     pub pushes_flags: bool,
@@ -18,11 +19,11 @@ pub(crate) struct Stepping {
 }
 
 impl Stepping {
-    /// How many bytes of the instruction are looked at.
-    pub const CODE: usize = 3;
-
-    /// The instruction that a thread with these registers stands at and that begins like this.
-    pub fn over(registers: &Registers, code: [u8; Self::CODE]) -> Self {
+    /// The instruction that a thread with these registers stands at.
+    pub fn over(process: &Process, registers: &Registers) -> Self {
+        let mut code = [0; 3];
+        // Near the end of a mapping less is there; then it is left zero.
+        let _ = process.read(registers.ip(), &mut code);
         let is_prefix = |byte: &u8| *byte == 0x66 || !registers.is_32bit() && byte & 0xf0 == 0x40;
         let opcode = code.into_iter().find(|byte| !is_prefix(byte)).unwrap_or_default();
         Self { pushes_flags: opcode == PUSHF, pops_flags: opcode == POPF }
