@@ -61,7 +61,7 @@ pub fn leads_into(
         Ranges::new(ranges_of_arenas(&session.header).chain(of_bodies.iter().copied()))
     };
     let arenas: Vec<Ranges> = sessions.iter().zip(&of_bodies).map(of).collect();
-    let points: Vec<Points> = sessions.iter().map(|session| returns::points(process, session)).collect();
+    let points: Vec<Points> = sessions.iter().map(|session| returns::points(session)).collect();
     let registers = registers(stopped);
     let mut kept: Vec<Option<Kept>> = (0..sessions.len())
         .map(|index| match registers.iter().any(|&value| is_point(&points[index], value)) {
@@ -132,7 +132,7 @@ pub fn may_be_unwinding(
     stopped: &Stopped<'_>,
     session: &FoundSession,
 ) -> Result<bool, MemoryError> {
-    let points = returns::points(process, session);
+    let points = returns::points(session);
     if registers(stopped).iter().any(|&value| is_point(&points, value)) {
         return Ok(true);
     }

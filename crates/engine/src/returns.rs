@@ -15,8 +15,8 @@ use std::collections::{BTreeSet, HashMap};
 use trapless_isa::detour::{GOROUTINE_BIT, PAGES_COUNT, PAGES_FIRST, STACK_PAGE_SHIFT};
 use trapless_isa::model::{self, Read};
 use trapless_isa::{ADDRESS_MASK, Layout};
-use trapless_process::{Process, ReadRange, RemoteAddr, Stopped, Tid};
-use trapless_wire::{NOWHERE, ThreadMemory};
+use trapless_process::{Process, ReadRange, Registers, RemoteAddr, RemoteError, Stopped, Tid};
+use trapless_wire::ThreadMemory;
 
 /// Pages that are read at a time.
 const BATCH: usize = 256;
@@ -29,16 +29,17 @@ const MAX_LOADS: u32 = 1 << 22;
 /// calls counts as one.
 const MAX_LOADS_OF_A_WORD: u32 = 1 + 128;
 
-/// The most that a call's return address is kept away from its slot: functions with larger frames are rare, and none is an array.
+/// The most that a call's return address is kept away from its slot: functions with larger frames are rare.
 const FARTHEST: u32 = 1 << 20;
+const _: () = assert!(trapless_wire::NOWHERE.unsigned_abs() > FARTHEST);
 
 /// What is known of a return point.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Point {
     /// Where a call with this point has it, from its slot on; `None`: at no place that is known.
     kept_at: Option<i32>,
-    /// Address of the instruction that signs it, if there is one.
-    signed_at: Option<u64>,
+    /// Address of the first displaced instruction.
+    site: u64,
 }
 
 /// Where a return point was found.
@@ -57,7 +58,7 @@ pub(crate) fn put_back(
     stopped: &mut Stopped<'_>,
     session: &FoundSession,
 ) -> Result<usize, EngineError> {
-    let points = points(process, session);
+    let points = points(session);
     if points.is_empty() {
         return Ok(0);
     }
@@ -67,7 +68,12 @@ pub(crate) fn put_back(
         layout: session.header.layout(ThreadMemory::default()),
         memory: Remote { process, word: process.word_size(), left: MAX_LOADS, is_whole: true },
     };
-    Ok(calls.put_back_words(stopped, pages(process, session)?)? + calls.put_back_registers(stopped)?)
+    let in_memory = calls.put_back_words(stopped, pages(process, session)?)?;
+    let in_registers = match crate::target::isa(process).facts().has_link_register() {
+        true => calls.put_back_registers(stopped)?,
+        false => 0,
+    };
+    Ok(in_memory + in_registers)
 }
 
 /// The calls of a session that are still running.
@@ -118,7 +124,7 @@ impl Calls<'_> {
             let mut registers = *thread.registers();
             let slot = registers.sp_value();
             let mut is_changed = false;
-            for number in 0..=u8::MAX {
+            for number in Registers::NUMBERS {
                 let found = registers.general(number);
                 let Some(&point) = self.points.get(&(found & ADDRESS_MASK)) else { continue };
                 if let Some(address) = self.real_address(stopped, slot, found, point, Kept::InRegister)? {
@@ -149,9 +155,9 @@ impl Calls<'_> {
             return Ok(None);
         };
         let is_plain = found == unsigned;
-        let Some(at) = point.signed_at else { return Ok(is_plain.then_some(address)) };
+        let Some(at) = self.signed_at(point) else { return Ok(is_plain.then_some(address)) };
         // A signature has few bits and may be zero, so nothing shows whether there is one but how the point itself is signed.
-        let [made, signed] = [signed(stopped, at, slot, unsigned)?, signed(stopped, at, slot, address)?];
+        let [made, signed] = signed(stopped, at, slot, [unsigned, address])?;
         // In a register it is about to be returned by, or has yet to be checked.
         let may_be_checked = is_plain && kept == Kept::InRegister;
         Ok(match made == Some(found) {
@@ -161,16 +167,23 @@ impl Calls<'_> {
         })
     }
 
+    /// Address of the instruction ahead of a point's site that signs return addresses, if there is one.
+    fn signed_at(&self, point: Point) -> Option<u64> {
+        let isa = crate::target::isa(self.process);
+        let before = point.site.wrapping_sub(isa.facts().unit.into());
+        let mut code = [0; 4];
+        let signs = self.process.read_exact(RemoteAddr(before), &mut code).is_ok() && isa.signs_return(&code);
+        signs.then_some(before)
+    }
+
     /// The pages on which the return addresses of calls are kept that have their slots on `pages`.
     fn kept_on(&self, pages: Vec<u64>) -> Vec<u64> {
+        if self.points.values().all(|point| point.kept_at.is_none_or(|at| at == 0)) {
+            return pages;
+        }
         let distances = self.points.values().filter_map(|point| point.kept_at);
         // So many pages away, and for some of a page's slots one more.
         let distances: BTreeSet<i64> = distances.map(|at| i64::from(at) >> STACK_PAGE_SHIFT).collect();
-        if distances.iter().eq([&0])
-            && self.points.values().all(|point| point.kept_at.is_none_or(|at| at == 0))
-        {
-            return pages;
-        }
         let near = |page: u64| {
             let at =
                 |distance: i64| [page.wrapping_add_signed(distance), page.wrapping_add_signed(distance + 1)];
@@ -180,18 +193,27 @@ impl Calls<'_> {
     }
 }
 
-/// A return address as the program would have signed it in a call with this slot, by its own instruction at `at`.
-fn signed(stopped: &mut Stopped<'_>, at: u64, slot: u64, address: u64) -> Result<Option<u64>, EngineError> {
+/// Return addresses as the program would have signed them in a call with this slot, by its own instruction at `at`.
+fn signed(
+    stopped: &mut Stopped<'_>,
+    at: u64,
+    slot: u64,
+    addresses: [u64; 2],
+) -> Result<[Option<u64>; 2], EngineError> {
     let link = crate::target::isa(stopped.process()).facts().link_register;
-    let made = stopped.remote(|remote| {
-        remote.step(|registers| {
-            registers.set_ip_value(at);
-            registers.set_sp_value(slot);
-            registers.set_general(link, address);
-        })
-    })?;
-    let value = made.general(link);
-    Ok((value & ADDRESS_MASK == address).then_some(value))
+    let [first, second] = addresses;
+    stopped.remote(|remote| {
+        let mut signed = |address: u64| {
+            let made = remote.step(|registers| {
+                registers.set_ip_value(at);
+                registers.set_sp_value(slot);
+                registers.set_general(link, address);
+            })?;
+            let value = made.general(link);
+            Ok::<_, RemoteError>((value & ADDRESS_MASK == address).then_some(value))
+        };
+        Ok([signed(first)?, signed(second)?])
+    })
 }
 
 /// Whether a word looks like an unwinder's that has read a return point: where it `may_ask` from, in its own frames, the address before a
@@ -228,17 +250,12 @@ pub(crate) fn is_unwinders(
 }
 
 /// The return points of a session.
-pub(crate) fn points(process: &Process, session: &FoundSession) -> Points {
-    let isa = crate::target::isa(process);
-    let unit = u64::from(isa.facts().unit);
+pub(crate) fn points(session: &FoundSession) -> Points {
     let follow = session.journal.sites().filter(|site| site.return_at != 0);
     let point = |site: trapless_wire::SiteWrites<'_>| {
-        let is_near = site.kept_at != NOWHERE && site.kept_at.unsigned_abs() <= FARTHEST;
-        let before = site.site.wrapping_sub(unit);
-        let mut code = [0; 4];
-        let signs = process.read_exact(RemoteAddr(before), &mut code).is_ok() && isa.signs_return(&code);
-        let point = Point { kept_at: is_near.then_some(site.kept_at), signed_at: signs.then_some(before) };
-        (site.return_point(), point)
+        // None is so far away where it is kept nowhere.
+        let kept_at = Some(site.kept_at).filter(|at| at.unsigned_abs() <= FARTHEST);
+        (site.return_point(), Point { kept_at, site: site.site })
     };
     follow.map(point).collect()
 }

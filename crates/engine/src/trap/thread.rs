@@ -8,8 +8,8 @@ use trapless_process::{Process, Registers, RemoteAddr};
 pub(super) struct Thread<'a> {
     process: &'a Process,
     pub registers: Registers,
-    /// Written, by address: all that is written together is one piece in the end.
-    written: BTreeMap<u64, Vec<u8>>,
+    /// Written, by address, with its size: all that is written together is one piece in the end.
+    written: BTreeMap<u64, ([u8; 8], u8)>,
 }
 
 impl<'a> Thread<'a> {
@@ -21,11 +21,11 @@ impl<'a> Thread<'a> {
     pub fn finish(&self) -> Option<()> {
         let Some(&start) = self.written.keys().next() else { return Some(()) };
         let mut all = Vec::new();
-        for (&address, bytes) in &self.written {
+        for (&address, (bytes, size)) in &self.written {
             if address != start + all.len() as u64 {
                 return None;
             }
-            all.extend_from_slice(bytes);
+            all.extend_from_slice(&bytes[..usize::from(*size)]);
         }
         self.process.store(RemoteAddr(start), &all).ok()
     }
@@ -67,9 +67,8 @@ impl trapless_isa::Thread for Thread<'_> {
     }
 
     fn write(&mut self, address: u64, size: u8, value: u64) -> Option<()> {
-        let bytes = value.to_le_bytes();
-        let bytes = bytes.get(..usize::from(size))?;
-        // What is written twice is in no piece, and finishing tells.
-        self.written.insert(address, bytes.to_vec()).is_none().then_some(())
+        // There are no wider ones. What is written twice is in no piece.
+        let is_one = size <= 8 && self.written.insert(address, (value.to_le_bytes(), size)).is_none();
+        is_one.then_some(())
     }
 }

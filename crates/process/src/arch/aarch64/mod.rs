@@ -20,6 +20,7 @@ use crate::ptrace::{self, NT_PRFPREG, NT_PRSTATUS};
 use crate::{Errno, Pid, RemoteAddr, Tid};
 use abi::ABI;
 use std::mem::MaybeUninit;
+use std::ops::Range;
 
 pub use super::plain::{BREAKPOINT_ADVANCE, TRAP_FLAG};
 pub(crate) use super::plain::{HAS_32BIT, Stepping, trapped};
@@ -146,6 +147,9 @@ impl Registers {
     pub fn leave_syscall(&mut self) {
         self.call = -1;
     }
+
+    /// The numbers of general registers; some may be none's.
+    pub const NUMBERS: Range<u8> = 0..32;
 
     /// A general register by the number instructions encode it with, 0 to 30; 31 is the stack pointer.
     pub fn general(&self, number: u8) -> u64 {

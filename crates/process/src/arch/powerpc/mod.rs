@@ -13,6 +13,7 @@ use crate::ptrace::{self, NT_PRFPREG, NT_PRSTATUS};
 use crate::{Errno, RemoteAddr, Tid};
 use abi::ABI;
 use std::mem::{MaybeUninit, offset_of};
+use std::ops::Range;
 
 pub use super::plain::{BREAKPOINT_ADVANCE, TRAP_FLAG};
 pub(crate) use super::plain::{HAS_32BIT, Stepping, trapped};
@@ -151,6 +152,9 @@ impl Registers {
             _ => None,
         }
     }
+
+    /// The numbers of general registers; some may be none's.
+    pub const NUMBERS: Range<u8> = 0..38;
 
     /// A register by its number: r0 to r31, ctr 35, lr 36, or xer 37; 0 for one that there is not.
     pub fn general(&self, number: u8) -> u64 {

@@ -9,6 +9,7 @@ use crate::ptrace::{self, NT_PRFPREG, NT_PRSTATUS};
 use crate::{Errno, RemoteAddr, Tid};
 use abi::{I386, X86_64};
 use std::mem::{MaybeUninit, offset_of};
+use std::ops::Range;
 
 pub(crate) use super::waiting::Waiting;
 pub(crate) use stepping::Stepping;
@@ -147,6 +148,9 @@ impl Registers {
         }
     }
 
+    /// The numbers of general registers; some may be none's.
+    pub const NUMBERS: Range<u8> = 0..16;
+
     /// A general register by the number instructions encode it with (rax 0, rcx 1, rdx 2, rbx 3, rsp 4, rbp 5, rsi 6, rdi 7, r8 to
     /// r15); 0 for one that the mode does not have.
     pub fn general(&self, number: u8) -> u64 {
@@ -179,7 +183,7 @@ impl Registers {
     /// What the general registers hold, but for the stack pointer.
     pub fn all_but_sp(&self) -> impl Iterator<Item = u64> + '_ {
         const STACK_POINTER: u8 = 4;
-        (0..16).filter(|&number| number != STACK_POINTER).map(|number| self.general(number))
+        Self::NUMBERS.filter(|&number| number != STACK_POINTER).map(|number| self.general(number))
     }
 
     /// Sets a general register by its number; the upper half is dropped for a 32-bit thread.
