@@ -74,3 +74,51 @@ impl Thread for Blank {
         None
     }
 }
+
+/// A thread for tests, on a stack that ends at a page that is not there.
+#[cfg(test)]
+pub(crate) struct Stopped {
+    /// As many as any instruction set numbers.
+    pub registers: [u64; 38],
+    pub flags: u64,
+    pub ip: u64,
+    /// What it has written, in order, a word each.
+    pub written: alloc::vec::Vec<(u64, u64)>,
+    pub bottom: u64,
+}
+
+#[cfg(test)]
+impl Thread for Stopped {
+    fn register(&self, number: u8) -> u64 {
+        self.registers[usize::from(number)]
+    }
+
+    fn set_register(&mut self, number: u8, value: u64) {
+        self.registers[usize::from(number)] = value;
+    }
+
+    fn flags(&self) -> u64 {
+        self.flags
+    }
+
+    fn set_flags(&mut self, flags: u64) {
+        self.flags = flags;
+    }
+
+    fn set_ip(&mut self, address: u64) {
+        self.ip = address;
+    }
+
+    fn segment_base(&self, _: bool) -> Option<u64> {
+        None
+    }
+
+    fn read(&self, _: u64, _: u8) -> Option<u64> {
+        None
+    }
+
+    fn write(&mut self, address: u64, size: u8, value: u64) -> Option<()> {
+        assert_eq!(size, 8);
+        (address >= self.bottom).then(|| self.written.push((address, value)))
+    }
+}

@@ -435,13 +435,13 @@ pub trait Isa: Sync {
     ///
     /// # Errors
     /// Something jumps back that cannot be changed, or may.
-    fn turns(&self, _site: &Site<'_>, _displaced: &Displaced) -> Result<Vec<Displaced>, Reason> {
-        Ok(Vec::new())
+    fn turns(&self, site: &Site<'_>, displaced: &Displaced) -> Result<Vec<Displaced>, Reason> {
+        turns::turns(self, site, displaced)
     }
 
     /// The bytes that replace `original` where a `turn` stands. `to`: where its jump leads now, or where it was moved.
-    fn turned(&self, _turn: &Displaced, _original: &[u8], _to: u64) -> Result<Vec<u8>, Reason> {
-        Err(Reason::NotImplemented)
+    fn turned(&self, turn: &Displaced, original: &[u8], to: u64) -> Result<Vec<u8>, Reason> {
+        turns::turned(self, turn, original, to)
     }
 
     /// The routines that all detours of one arena share, to stand at `address`.

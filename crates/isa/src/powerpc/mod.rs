@@ -88,14 +88,6 @@ impl Isa for PowerPc64Le {
         emit::patch(displaced.start, displaced.length, detour)
     }
 
-    fn turns(&self, site: &Site<'_>, displaced: &Displaced) -> Result<Vec<Displaced>, Reason> {
-        crate::turns::turns(self, site, displaced)
-    }
-
-    fn turned(&self, turn: &Displaced, original: &[u8], to: u64) -> Result<Vec<u8>, Reason> {
-        crate::turns::turned(self, turn, original, to)
-    }
-
     fn moved(
         &self,
         turn: &Displaced,

@@ -2,6 +2,7 @@
 
 use super::hex;
 use crate::EmulateError;
+use crate::emulate::Stopped;
 use crate::x86::prologue::together;
 use crate::x86::prologue::{emulate_all, leads_to, prologue};
 use crate::{BranchTargets, Displaced, Site};
@@ -86,55 +87,15 @@ fn where_an_instruction_leads_that_changes_nothing_else() {
     }
 }
 
-/// Sixteen registers, a stack that grows down to a page that is not there.
-struct Thread {
-    registers: [u64; 16],
-    ip: u64,
-    pushed: alloc::vec::Vec<(u64, u64)>,
-    bottom: u64,
-}
-
-impl crate::Thread for Thread {
-    fn register(&self, number: u8) -> u64 {
-        self.registers[usize::from(number)]
-    }
-
-    fn set_register(&mut self, number: u8, value: u64) {
-        self.registers[usize::from(number)] = value;
-    }
-
-    fn flags(&self) -> u64 {
-        0
-    }
-
-    fn set_flags(&mut self, _: u64) {}
-
-    fn set_ip(&mut self, address: u64) {
-        self.ip = address;
-    }
-
-    fn segment_base(&self, _: bool) -> Option<u64> {
-        None
-    }
-
-    fn read(&self, _: u64, _: u8) -> Option<u64> {
-        None
-    }
-
-    fn write(&mut self, address: u64, _: u8, value: u64) -> Option<()> {
-        (address >= self.bottom).then(|| self.pushed.push((address, value)))
-    }
-}
-
 #[test]
 fn all_of_them_are_emulated_or_the_fault_is_told() {
     let code = hex("4157 4156 55");
     let registers = core::array::from_fn(|n| 0x1000 * n as u64);
-    let mut thread = Thread { registers, ip: 0, pushed: alloc::vec![], bottom: 0 };
+    let mut thread = Stopped { registers, flags: 0, ip: 0, written: alloc::vec![], bottom: 0 };
     assert_eq!(emulate_all(64, &code, SITE, &mut thread), Ok(()));
     assert_eq!(thread.ip, SITE + 5);
     assert_eq!(thread.registers[4], 0x4000 - 24);
-    assert_eq!(thread.pushed, [(0x3ff8, 0xf000), (0x3ff0, 0xe000), (0x3fe8, 0x5000)]);
-    let mut thread = Thread { registers, ip: 0, pushed: alloc::vec![], bottom: 0x3ff0 };
+    assert_eq!(thread.written, [(0x3ff8, 0xf000), (0x3ff0, 0xe000), (0x3fe8, 0x5000)]);
+    let mut thread = Stopped { registers, flags: 0, ip: 0, written: alloc::vec![], bottom: 0x3ff0 };
     assert_eq!(emulate_all(64, &code, SITE, &mut thread), Err(EmulateError::Fault));
 }
