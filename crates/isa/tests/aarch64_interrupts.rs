@@ -9,10 +9,7 @@ mod machine;
 
 use machine::{Machine, state::Registers};
 use trapless_isa::{
-    BranchTargets, DetourRequest, Layout, Machine as Isas, Site,
-    aarch64::runtime::LANDED,
-    detour::{self, return_sizes},
-    payload::*,
+    BranchTargets, DetourRequest, Layout, Machine as Isas, Site, aarch64::runtime::LANDED, detour, payload::*,
 };
 
 const FUNCTION: u64 = 0x40_0000;
@@ -25,28 +22,7 @@ const LOST: u32 = HITS + 16;
 const HISTOGRAM: u32 = HITS + 24;
 
 fn layout() -> Layout {
-    Layout {
-        threads: 0x10_0000_0000,
-        thread_bits: 4,
-        origin: 0x11_0000_0000,
-        block_cursor: 0x11_0000_0008,
-        blocks: 0x12_0000_0000,
-        block_stride: 0x10_0000,
-        block_count: 8,
-        ring: 0x1_0000,
-        ring_bits: 9,
-        self_pointer: false,
-        tid_offset: Some(-0x40),
-        pages: 0x13_0000_0000,
-        returns: 0x13_0000_0000 + return_sizes(6, 4)[0],
-        return_bits: 6,
-        slot_shift: 4,
-        arenas: 0x15_0000_0000,
-        signals: None,
-        gate: 0,
-        near: 0,
-        stacks: 0,
-    }
+    Layout { tid_offset: Some(-0x40), ..machine::layout() }
 }
 
 /// `sub x0, x0, #1; cbnz x0, function; add x1, x1, x0; ret`: with x0 > 1 it calls itself in tail position.

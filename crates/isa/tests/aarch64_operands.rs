@@ -5,11 +5,9 @@
 #[path = "aarch64/machine.rs"]
 mod machine;
 
-use machine::{Machine, state::Memory, state::Registers};
+use machine::{Machine, layout, state::Memory, state::Registers};
 use trapless_isa::{
-    BranchTargets, DetourRequest, Layout, Machine as Isas, Operand, Reason, Site,
-    detour::{self, return_sizes},
-    payload::*,
+    BranchTargets, DetourRequest, Machine as Isas, Operand, Reason, Site, detour, payload::*,
 };
 
 const FUNCTION: u64 = 0x40_0000;
@@ -20,31 +18,6 @@ const DATA_SIZE: u64 = 0x1000;
 const HITS: u32 = detour::BLOCK_COUNTERS;
 const CODE: [u32; 2] = [0xd503_201f, 0xd65f_03c0];
 const RING: u32 = 0x1_0000;
-
-fn layout() -> Layout {
-    Layout {
-        threads: 0x10_0000_0000,
-        thread_bits: 4,
-        origin: 0x11_0000_0000,
-        block_cursor: 0x11_0000_0008,
-        blocks: 0x12_0000_0000,
-        block_stride: 0x10_0000,
-        block_count: 8,
-        ring: RING,
-        ring_bits: 9,
-        self_pointer: false,
-        tid_offset: None,
-        pages: 0x13_0000_0000,
-        returns: 0x13_0000_0000 + return_sizes(6, 4)[0],
-        return_bits: 6,
-        slot_shift: 4,
-        arenas: 0x15_0000_0000,
-        signals: None,
-        gate: 0,
-        near: 0,
-        stacks: 0,
-    }
-}
 
 /// A machine about to call a function whose detour records `operands`; or why there is none.
 fn machine(operands: &[Operand], followed: bool) -> Result<Machine, Reason> {

@@ -8,7 +8,34 @@ pub mod state;
 
 use state::{Fault, Memory, Registers, emulate};
 use std::{collections::HashMap, ops::Range};
-use trapless_isa::{EmulateError, aarch64::decode::word};
+use trapless_isa::{EmulateError, Layout, aarch64::decode::word, detour::return_sizes};
+
+/// The memory of its detours, with rings and without thread numbers.
+#[allow(dead_code, reason = "not every test has the same")]
+pub fn layout() -> Layout {
+    Layout {
+        threads: 0x10_0000_0000,
+        thread_bits: 4,
+        origin: 0x11_0000_0000,
+        block_cursor: 0x11_0000_0008,
+        blocks: 0x12_0000_0000,
+        block_stride: 0x10_0000,
+        block_count: 8,
+        ring: 0x1_0000,
+        ring_bits: 9,
+        self_pointer: false,
+        tid_offset: None,
+        pages: 0x13_0000_0000,
+        returns: 0x13_0000_0000 + return_sizes(6, 4)[0],
+        return_bits: 6,
+        slot_shift: 4,
+        arenas: 0x15_0000_0000,
+        signals: None,
+        gate: 0,
+        near: 0,
+        stacks: 0,
+    }
+}
 
 /// Memory in 8-byte words; what was never written is 0, and code is what was loaded.
 #[derive(Clone, Default)]
