@@ -4,6 +4,7 @@
 //! know, in hexadecimal. A probed program's code is compared byte for byte with what it was and with the file.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod assembly;
 pub mod family;
 pub mod live;
 pub mod park;
@@ -63,6 +64,10 @@ impl Program {
 
     /// The program in 32 bits; `None`, said aloud, where that cannot be compiled or run.
     pub fn narrow(name: &str, source: &str, flags: &[&str]) -> Option<Program> {
+        // The tool probes those of x86 alone.
+        if cfg!(not(target_arch = "x86_64")) {
+            return None;
+        }
         let runs = || {
             let nothing = Program::try_build(NARROW, "nothing", "int main(void) { return 0; }", &[])?;
             let ran = Command::new(nothing.path()).status().map_err(|error| error.to_string())?;
@@ -83,6 +88,7 @@ impl Program {
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         let c = dir.path().join(format!("{name}.c"));
         std::fs::write(&c, source).unwrap();
+        std::fs::write(dir.path().join("assembly.h"), assembly::HEADER).unwrap();
         let path = dir.path().join(name);
         let mut command = Command::new(compiler);
         if compiler == NARROW {

@@ -93,6 +93,10 @@ impl Stepper {
     pub fn interrupt(&self, signal: i32) {
         request(libc::PTRACE_CONT, self.tid, signal as usize);
         self.wait();
+        // There, a thread stands at its breakpoint and not behind it.
+        if cfg!(not(target_arch = "x86_64")) {
+            self.set_ip(self.ip() + 4);
+        }
     }
 
     #[cfg(not(target_arch = "x86_64"))]

@@ -3,13 +3,14 @@
 use super::tool::Tool;
 use super::{Program, Target, eventually, park::park};
 
-/// `SUBJECT` is the function's body, in assembly; it must return 2 x + 1 for x in rdi.
+/// `SUBJECT` is the function's body, in assembly; it must return 2 x + 1.
 const SOURCE: &str = r#"
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
+#include "assembly.h"
 long subject(long x);
 long second(long x);
 extern int handled __attribute__((weak));
@@ -28,7 +29,7 @@ static void *worker(void *arg) {
     }
     return NULL;
 }
-asm(".text; .globl second; .type second, @function; second: lea 5(%rdi), %rax; nop; nop; ret; .size second, . - second");
+ASSEMBLED(second, PLUS_FIVE)
 int main(int argc, char **argv) {
     int threads = atoi(argv[1]);
     struct sigaction action = { .sa_handler = handler };
@@ -49,9 +50,9 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// Displaces instructions at 0, 1 and 3; the jump takes the place of 6 bytes.
-pub const PLAIN: &str =
-    "push %rbx; push %r12; mov %rdi, %rbx; lea 1(%rbx,%rbx), %rax; pop %r12; pop %rbx; ret";
+/// The body of a function that returns 2 x + 1, among other assembly. Six bytes make room for a jump on x86-64, from instructions at 0, 1 and
+/// 3; elsewhere its first instruction does.
+pub const PLAIN: &str = "\" TWICE_AND_ONE \"";
 
 /// Threads that call `subject`.
 pub struct Spinners {
@@ -62,7 +63,7 @@ pub struct Spinners {
 /// Compiles the program around a body of `subject`, in assembly, with more of it in front and behind.
 pub fn build(body: &str, before: &str, after: &str) -> Program {
     let subject = format!(
-        "asm(\".text; {before}; .globl subject; .type subject, @function; subject: {body}; .size subject, . - subject; {after}\");"
+        "asm(\".text; {before}; .globl subject; .type subject, %function; subject: {body}; .size subject, . - subject; {after}\");"
     );
     Program::build("spinners", &SOURCE.replace("SUBJECT", &subject), &[])
 }

@@ -1,0 +1,32 @@
+//! What tests say in assembly, for each architecture: what begins functions, and instructions that are written over theirs.
+//!
+//! Bodies of functions are in `assembly.h`, which C sources include.
+
+/// What lies beside each program's source.
+pub const HEADER: &str = include_str!("assembly.h");
+
+/// What stays at a function's entry, ahead of a probe: its assembly, which names the function NAME, and its size.
+#[cfg(target_arch = "x86_64")]
+pub const LANDING_PAD: (&str, usize) = ("endbr64; ", 4);
+#[cfg(target_arch = "aarch64")]
+pub const LANDING_PAD: (&str, usize) = ("bti c; ", 4);
+#[cfg(target_arch = "powerpc64")]
+pub const LANDING_PAD: (&str, usize) =
+    ("addis 2, 12, .TOC.-NAME@ha; addi 2, 2, .TOC.-NAME@l; .localentry NAME, . - NAME; ", 8);
+
+/// A breakpoint.
+#[cfg(target_arch = "x86_64")]
+pub const BREAKPOINT: &[u8] = &[0xcc];
+#[cfg(target_arch = "aarch64")]
+pub const BREAKPOINT: &[u8] = &0xd420_0000_u32.to_le_bytes();
+#[cfg(target_arch = "powerpc64")]
+pub const BREAKPOINT: &[u8] = &0x7fe0_0008_u32.to_le_bytes();
+
+/// What has the compiler guard functions against being entered elsewhere, and what has it not.
+#[cfg(target_arch = "x86_64")]
+pub const GUARDED: [&str; 2] = ["-fcf-protection=full", "-fcf-protection=none"];
+#[cfg(target_arch = "aarch64")]
+pub const GUARDED: [&str; 2] = ["-mbranch-protection=standard", "-mbranch-protection=none"];
+/// There is no such thing.
+#[cfg(target_arch = "powerpc64")]
+pub const GUARDED: [&str; 2] = ["-fno-plt", "-fno-plt"];
