@@ -52,11 +52,13 @@ const SIGNALS: &str = r#"
 #include <sys/mman.h>
 #include <sys/signalfd.h>
 #include <sys/time.h>
+#include <ucontext.h>
 #include <unistd.h>
+#include "assembly.h"
 __attribute__((noinline, noclone)) long probed(long x) { __asm__ volatile("" : "+r"(x)); return x + 1; }
 static volatile long in_handler, in_trap;
 static void tick(int s) { (void)s; for (int i = 0; i < 3; i++) probed(i); in_handler += 3; }
-static void trap(int s) { (void)s; probed(0); in_trap++; }
+static void trap(int s, siginfo_t *info, void *context) { (void)s; probed(0); in_trap++; GO_PAST_BREAKPOINT(info, context); }
 static void *blocked(void *unused) {
     sigset_t all, usr;
     sigfillset(&all);
@@ -76,7 +78,7 @@ int main(void) {
     stack_t stack = {.ss_sp = malloc(65536), .ss_size = 65536};
     sigaltstack(&stack, 0);
     struct sigaction on_tick = {.sa_handler = tick, .sa_flags = SA_ONSTACK | SA_RESTART};
-    struct sigaction on_trap = {.sa_handler = trap};
+    struct sigaction on_trap = {.sa_sigaction = trap, .sa_flags = SA_SIGINFO};
     sigaction(SIGALRM, &on_tick, 0);
     sigaction(SIGTRAP, &on_trap, 0);
     sigset_t usr;
@@ -88,7 +90,7 @@ int main(void) {
     struct itimerval often = {{0, 50}, {0, 50}}, never = {{0, 0}, {0, 0}};
     setitimer(ITIMER_REAL, &often, 0);
     long calls = 0;
-    while (in_handler < 6000) { probed(calls++); if (calls % 5000 == 0) { __asm__ volatile("int3"); } }
+    while (in_handler < 6000) { probed(calls++); if (calls % 5000 == 0) BREAKPOINT(); }
     setitimer(ITIMER_REAL, &never, 0);
     pthread_join(id, 0);
     printf("%ld\n", calls + in_handler + in_trap + 1000);

@@ -2,6 +2,7 @@
 
 mod support;
 
+use support::assembly::{BREAKPOINT, LANDING_PAD};
 use support::spinners::{self, PLAIN, Spinners};
 use support::tool::{Ran, Tool, detach, finish, run, trapless};
 use support::{Program, text::Text};
@@ -9,18 +10,22 @@ use support::{Program, text::Text};
 const MODIFIED: &str = "the code in memory is not the file's";
 
 /// Offsets in a page where a patch of five or six bytes crosses or touches a boundary of 8, 64 or 4096 bytes.
+#[cfg(target_arch = "x86_64")]
 const PLACES: [usize; 16] = [2, 3, 4, 7, 8, 58, 59, 60, 63, 64, 4090, 4091, 4092, 4094, 4095, 4096];
+/// Offsets in a page where a patch of one instruction touches such a boundary.
+#[cfg(not(target_arch = "x86_64"))]
+const PLACES: [usize; 6] = [4, 8, 60, 64, 4092, 4096];
 
-/// A program whose functions put their patches at those places, with and without `endbr64` in front.
+/// A program whose functions put their patches at those places, with and without a landing pad in front.
 fn aligned() -> (Program, Vec<String>) {
     let mut names = Vec::new();
     let mut assembly = String::new();
     for place in PLACES {
-        for (endbr, size) in [("", 0), ("endbr64; ", 4)] {
+        for (pad, size) in [("", 0), LANDING_PAD] {
             let name = format!("f_{place}_{size}");
-            let skip = 4096 + place - size;
+            let (pad, skip) = (pad.replace("NAME", &name), 4096 + place - size);
             assembly += &format!(
-                ".p2align 13; .skip {skip}; .globl {name}; .type {name}, @function; {name}: {endbr}{PLAIN}; .size {name}, . - {name}; "
+                ".p2align 13; .skip {skip}; .globl {name}; .type {name}, %function; {name}: {pad}{PLAIN}; .size {name}, . - {name}; "
             );
             names.push(name);
         }
@@ -32,6 +37,7 @@ fn aligned() -> (Program, Vec<String>) {
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include "assembly.h"
 asm(".text; {assembly}");
 {declarations}
 static long (*const all[])(long) = {{ {list} }};
@@ -146,6 +152,7 @@ fn p6_attaching_again_takes_over_what_an_interrupted_run_left() {
 }
 
 #[test]
+#[cfg(target_arch = "x86_64")]
 fn p7_probes_that_share_bytes_are_told_apart() {
     let program = spinners::build(PLAIN, "", "");
     let mut spinners = Spinners::start(&program, 1);
@@ -166,6 +173,24 @@ fn p7_probes_that_share_bytes_are_told_apart() {
     }
 }
 
+/// Where a probe takes one instruction, it shares nothing.
+#[test]
+#[cfg(not(target_arch = "x86_64"))]
+fn p7_probes_at_neighbours_all_count() {
+    let program = spinners::build(PLAIN, "", "");
+    let mut spinners = Spinners::start(&program, 1);
+    let pid = spinners.pid();
+    let places = ["subject", "subject+0x4", "subject+0x8", "subject+0xc"];
+    let sites = places.map(|place| format!("spinners:{place}"));
+    let called = spinners.stand_at_entry();
+    let tool = Tool::armed(&["count", "-p", &pid, &sites[2], &sites[0], &sites[3], &sites[1]]);
+    spinners.target.thaw();
+    spinners.run_on();
+    let calls = spinners.finish() - called;
+    let summary = tool.interrupt();
+    assert_eq!(places.map(|place| summary.hits(place, "entry")), [calls; 4], "{summary:?}");
+}
+
 #[test]
 fn p7_a_site_in_the_middle_of_an_instruction_is_refused() {
     let program = spinners::build(PLAIN, "", "");
@@ -174,10 +199,18 @@ fn p7_a_site_in_the_middle_of_an_instruction_is_refused() {
         .assert_refused(1, &["in the middle of an instruction"]);
 }
 
+/// What another tool may write into the bytes that a probe takes, and where: breakpoints and a jump.
+#[cfg(target_arch = "x86_64")]
+const THEIRS: [(u64, &[u8]); 4] = [(0, BREAKPOINT), (3, BREAKPOINT), (0, &[0xe9, 1, 2, 3, 4]), (5, &[0x90])];
+#[cfg(target_arch = "aarch64")]
+const THEIRS: [(u64, &[u8]); 2] = [(0, BREAKPOINT), (0, &0x1400_0100_u32.to_le_bytes())];
+#[cfg(target_arch = "powerpc64")]
+const THEIRS: [(u64, &[u8]); 2] = [(0, BREAKPOINT), (0, &0x4800_0400_u32.to_le_bytes())];
+
 #[test]
 fn p7_another_tools_breakpoint_or_jump_is_left_alone() {
     let program = spinners::build(PLAIN, "", "");
-    for (offset, theirs) in [(0, &[0xcc][..]), (3, &[0xcc]), (0, &[0xe9, 1, 2, 3, 4]), (5, &[0x90])] {
+    for (offset, theirs) in THEIRS {
         let spinners = Spinners::start(&program, 1);
         spinners.target.freeze();
         spinners.target.write(spinners.subject() + offset, theirs);
@@ -196,12 +229,16 @@ fn p7_a_breakpoint_set_over_our_jump_keeps_the_detour_until_it_is_gone() {
     let program = spinners::build(PLAIN, "", "");
     let mut spinners = Spinners::start(&program, 1);
     let (pid, before) = (spinners.target.pid(), spinners.target.text());
-    let original = spinners.target.read(spinners.subject(), 1);
+    let original = spinners.target.read(spinners.subject(), BREAKPOINT.len());
     let tool = Tool::armed(&["count", "-p", &spinners.pid(), "spinners:subject"]);
     spinners.target.freeze();
-    spinners.target.write(spinners.subject(), &[0xcc]);
+    spinners.target.write(spinners.subject(), BREAKPOINT);
     tool.interrupt();
-    assert_eq!(spinners.target.read(spinners.subject(), 1), [0xcc], "the breakpoint is not ours to take");
+    assert_eq!(
+        spinners.target.read(spinners.subject(), BREAKPOINT.len()),
+        BREAKPOINT,
+        "the breakpoint is not ours to take"
+    );
     // Who set it without being a tracer was the kernel, which puts back what the file has.
     spinners.target.write(spinners.subject(), &original);
     spinners.target.thaw();
@@ -254,7 +291,7 @@ fn p8_threads_that_come_and_go_while_we_seize_are_all_found() {
     let program = Program::build("churn", CHURN, &[]);
     let mut target = program.start(&["-1"]);
     let before = Text::of(target.pid());
-    for cycle in 0..40 {
+    for cycle in 0..storm(40) {
         let ran = finish(&mut trapless(&[
             "count",
             "--return",

@@ -245,7 +245,9 @@ fn r5_values_of_every_kind_come_back() {
         name: "values",
         source: r#"
             #include <complex.h>
+            #ifdef __x86_64__
             #include <immintrin.h>
+            #endif
             #include <setjmp.h>
             #include <stdio.h>
             #include <stdlib.h>
@@ -260,12 +262,20 @@ fn r5_values_of_every_kind_come_back() {
             KEPT long double x87(long double n) { return n * 1.0000000000000000001L + 3; }
             KEPT _Complex long double two_x87(long double n) { return n + 2.5L * n * I; }
             KEPT double real(double n) { return n / 3; }
+            #ifdef __x86_64__
             KEPT __attribute__((target("avx"))) __m256i vector(long n) { return _mm256_set_epi64x(n, n + 1, n + 2, n + 3); }
             KEPT __attribute__((target("avx"))) long add(long n) {
                 long out[4];
                 _mm256_storeu_si256((void *)out, vector(n));
                 return out[0] + 2 * out[1] + 3 * out[2] + 4 * out[3];
             }
+            #define VECTORS __builtin_cpu_supports("avx")
+            #else
+            typedef long words __attribute__((vector_size(16)));
+            KEPT words vector(long n) { return (words){n, n + 1}; }
+            KEPT long add(long n) { words got = vector(n); return got[0] + 2 * got[1]; }
+            #define VECTORS 1
+            #endif
             KEPT __attribute__((noreturn)) void end(int code) { _exit(code); }
             static jmp_buf twice;
             KEPT int again(int n) { int seen = setjmp(twice); if (seen < n) longjmp(twice, seen + 1); return seen; }
@@ -284,7 +294,7 @@ fn r5_values_of_every_kind_come_back() {
                     struct pair p = two(i);
                     _Complex long double c = two_x87(i);
                     sum += l.word[8] + p.a + p.b + (long)(wide(i) >> 70) + x87(i) + creall(c) + cimagl(c) + real(i) + again(i % 5) + probed(i);
-                    if (__builtin_cpu_supports("avx")) sum += add(i);
+                    if (VECTORS) sum += add(i);
                 }
                 for (int i = 0; i < 20; i++) sum += spawn(i);
                 printf("%.18Lg\n", sum);
@@ -305,11 +315,12 @@ fn r6_functions_that_read_their_return_address_are_followed_and_those_that_retur
             #include <dlfcn.h>
             #include <stdio.h>
             #include <stdlib.h>
+            #include "assembly.h"
             extern char __executable_start, etext;
             #define KEPT __attribute__((noinline, noclone))
             KEPT int asks(void) { char *caller = __builtin_return_address(0); return caller >= &__executable_start && caller < &etext; }
             KEPT int hands_on(int n) { __asm__ volatile("" : "+r"(n)); return asks(); }
-            __asm__(".text\n.type here, @function\nhere: movq (%rsp), %rax\n ret\n.size here, .-here\n");
+            ASSEMBLED(here, RETURN_ADDRESS)
             void *here(void);
             int main(void) {
                 int sum = 0;
@@ -330,6 +341,13 @@ fn r6_functions_that_read_their_return_address_are_followed_and_those_that_retur
     assert_eq!((ran.code, ran.out.as_str()), (Some(0), "22\n"), "{ran:?}");
     let summary = Ran { out: std::fs::read_to_string(&output).unwrap(), ..ran }.summary();
     for (function, calls) in [("asks", 10), ("here", 10), ("dlsym", 1), ("dlopen", 1)] {
+        // Where a register has it, who looks at it there cannot be followed.
+        if cfg!(not(target_arch = "x86_64"))
+            && let Some(reason) = summary.skipped(function)
+        {
+            assert!(reason.contains("reads its own return address"), "{function}: {reason}");
+            continue;
+        }
         let hits = ["entry", "return"].map(|kind| summary.hits(function, kind));
         assert_eq!(hits, [calls; 2], "{function}");
     }
