@@ -35,10 +35,19 @@ fn every_way(program: &Program, library: &str, command: &[&str], kinds: &[&str])
         let [own, others]: [u64; 2] = [(); 2].map(|()| numbers.next().unwrap());
         let summary = tool.interrupt();
         for kind in kinds {
-            assert_eq!(summary.hits("subject", kind), own, "{told}: {summary:?}");
+            let hits = summary.hits("subject", kind);
+            if cfg!(target_arch = "x86_64") {
+                assert_eq!(hits, own, "{told}: {summary:?}");
+            } else {
+                // There they count with their parent, and that is said.
+                let most = if summary.0["sharing_children"] == 0 { own } else { own + others };
+                assert!((own..=most).contains(&hits), "{told}: {summary:?}");
+            }
         }
-        assert_eq!(of_children(&summary), others, "{told}: {summary:?}");
-        assert_eq!(summary.0["sharing_children"], 0, "{told}: {summary:?}");
+        if cfg!(target_arch = "x86_64") {
+            assert_eq!(of_children(&summary), others, "{told}: {summary:?}");
+            assert_eq!(summary.0["sharing_children"], 0, "{told}: {summary:?}");
+        }
         // (A signal may have left words on the stack that lead into a detour, so memory may stay.)
         assert!(before.is_now(target.pid()), "{told}");
         target.tell("none");
@@ -74,9 +83,8 @@ fn s6_children_of_static_programs_are_counted_apart() {
     }
 }
 
-/// The number of the call comes from memory, so nothing tells which one it is.
+/// The number of the call comes from memory, so nothing tells which one it is. On arm64 and powerpc64le nothing does of any.
 #[test]
-#[cfg(target_arch = "x86_64")]
 fn s6_children_that_cannot_be_told_apart_are_said() {
     let source = r#"
 #include <stdio.h>
@@ -84,10 +92,12 @@ fn s6_children_that_cannot_be_told_apart_are_said() {
 #include <sys/wait.h>
 #include <unistd.h>
 __attribute__((noipa)) long subject(long x) { __asm__ volatile("" ::: "memory"); return x * 3 + 7; }
+#ifdef __x86_64__
 int number = 58;
 __asm__(".globl vfork\n.type vfork, @function\n"
         "vfork: pop %rdi\n mov number(%rip), %eax\n syscall\n push %rdi\n ret\n"
         ".size vfork, . - vfork");
+#endif
 int main(void) {
     puts("ready"); fflush(stdout);
     getchar();
