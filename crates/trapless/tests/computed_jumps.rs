@@ -99,6 +99,7 @@ fn c9_labels_that_come_from_elsewhere_are_gone_to() {
 }
 
 /// `hot` adds an entry of a table to its label `base`. `cold`, a part of it, arrives between the load and the addition.
+#[cfg(target_arch = "x86_64")]
 const ENTERED: &str = r#"
 #include <stdio.h>
 asm(".text; .p2align 4; .globl hot; .type hot, @function;"
@@ -128,6 +129,7 @@ int main(void)
 "#;
 
 #[test]
+#[cfg(target_arch = "x86_64")]
 fn c9_a_place_is_not_told_by_code_that_another_part_enters() {
     for (flags, sum, refused) in [(&[][..], "1450\n", false), (&["-DHAS_COLD"], "1368\n", true)] {
         let program = Program::build("entered", ENTERED, flags);
@@ -150,6 +152,7 @@ fn c9_a_place_is_not_told_by_code_that_another_part_enters() {
 }
 
 /// `inner` is a function in the middle of `outer`, which computes a place in it.
+#[cfg(target_arch = "x86_64")]
 const NESTED: &str = r#"
 #include <stdio.h>
 asm(".text; .globl outer; .type outer, @function;"
@@ -165,6 +168,7 @@ int main(void)
 "#;
 
 #[test]
+#[cfg(target_arch = "x86_64")]
 fn c9_functions_that_share_bytes_with_one_that_is_entered_anywhere_keep_theirs() {
     let program = Program::build("nested", NESTED, &[]);
     let path = program.path().to_str().unwrap();
@@ -181,6 +185,7 @@ fn c9_functions_that_share_bytes_with_one_that_is_entered_anywhere_keep_theirs()
 }
 
 /// `taker` keeps what it computes from a constant, which is the address of what stands INTO bytes inside of `taken`.
+#[cfg(target_arch = "x86_64")]
 const CONSTANT: &str = r#"
 #include <stdio.h>
 asm(".text; .globl taken; .type taken, @function;"
@@ -199,6 +204,7 @@ int main(void)
 "#;
 
 #[test]
+#[cfg(target_arch = "x86_64")]
 fn c9_a_number_is_an_address_of_code_only_if_an_instruction_is_there() {
     for (into, refused) in [("5", true), ("6", false), ("8", true), ("0", true), ("10", false)] {
         let source = CONSTANT.replace("INTO", into);

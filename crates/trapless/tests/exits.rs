@@ -5,6 +5,7 @@ mod support;
 
 use std::process::Command;
 use std::time::Duration;
+use support::assembly::GUARDED;
 use support::tool::{Ran, Tool, detach, finish, kill_after, length_of, moments, run, trapless};
 use support::{Program, Target, eventually};
 
@@ -31,7 +32,7 @@ fn results(out: &str) -> Vec<&str> {
 
 #[test]
 fn r5_functions_that_look_at_their_return_address_are_followed_exactly() {
-    for flags in [&["-fcf-protection=none"][..], &["-fcf-protection=full"], &["-no-pie"]] {
+    for flags in [&GUARDED[1..], &GUARDED[..1], &["-no-pie"]] {
         let program = readers(flags);
         let path = program.path().to_str().unwrap();
         let bare = finish(Command::new(path).arg("300"));
@@ -188,6 +189,7 @@ fn a_function_is_probed_at_all_of_its_exits_or_not_at_all() {
 }
 
 #[test]
+#[cfg(target_arch = "x86_64")]
 fn any_instruction_may_have_others_ahead_of_it() {
     // Into the middle of what precedes the last two nobody jumps; the first byte of each is all that fits there.
     let source = r#"

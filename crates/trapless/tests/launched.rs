@@ -25,7 +25,14 @@ const SAYS: &str = r#"
                sigismember(&blocked, SIGTRAP) ? "blocked" : "open",
                sigismember(&pending, SIGTRAP) ? "pending" : "none");
     }
-    __attribute__((naked)) void never(void) { __asm__("ud2"); }
+    #if defined __x86_64__
+    #define UNDEFINED "ud2"
+    #elif defined __aarch64__
+    #define UNDEFINED "udf #0"
+    #else
+    #define UNDEFINED ".long 0"
+    #endif
+    __attribute__((naked)) void never(void) { __asm__(UNDEFINED); }
     int main(void) { say(); return 7; }"#;
 
 const FREE: &str = "ran: default, open, none\n";

@@ -2,16 +2,17 @@
 
 mod support;
 
+use support::assembly::BREAKPOINT;
 use support::tool::{Ran, Tool, detach};
-use support::{Program, Target, eventually};
+use support::{Program, Target};
 
-/// Calls `subject` as often as each line of input says. Its first instruction is one byte, as that of most functions.
+/// Calls `subject` as often as each line of input says. On x86-64 its first instruction is one byte, as that of most functions.
 const SUBJECT: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
 long subject(long x);
-asm(".text; .p2align 4; .globl subject; .type subject, @function; subject: push %rbx; mov %rdi, %rbx; lea 7(%rbx,%rbx,2), %rax; "
-    "pop %rbx; ret; .size subject, . - subject");
+#include "assembly.h"
+ASSEMBLED(subject, THRICE_AND_SEVEN)
 int main(void) {
     char line[64];
     printf("ready %p\n", (void *)subject);
@@ -61,11 +62,18 @@ fn a_site_that_somebody_else_patched_is_told_and_left_alone() {
     let (mut target, tool, original, _) = armed();
     call(&mut target, 3);
     // `mov $7, %eax; ret` would do as well: any foreign bytes.
+    #[cfg(target_arch = "x86_64")]
     let foreign = [0x66, 0x90, 0x66, 0x90, 0x90];
+    #[cfg(not(target_arch = "x86_64"))]
+    let foreign = BREAKPOINT;
     target.write(target.address(0), &foreign);
     let (code, ran) = lost(tool);
     assert_eq!((code.as_str(), ran.summary().hits("subject", "entry")), ("changed", 3));
-    assert_eq!(target.read(target.address(0), 5), foreign, "nothing is restored over foreign bytes");
+    assert_eq!(
+        target.read(target.address(0), foreign.len()),
+        foreign,
+        "nothing is restored over foreign bytes"
+    );
     target.write(target.address(0), &original);
     call(&mut target, 3);
 }
@@ -91,12 +99,14 @@ fn probes_that_another_detach_took_out_are_told() {
     assert_eq!(target.read(target.address(0), LONG), original);
 }
 
+/// Where a jump is one instruction, the kernel writes all of it.
 #[test]
+#[cfg(target_arch = "x86_64")]
 fn a_kernel_uprobe_that_was_taken_off_leaves_a_jump_that_is_mended() {
     // What the kernel writes when a uprobe ends: the first byte of the file, before the rest of our jump.
     let (mut target, tool, original, patched) = armed();
     target.write(target.address(0), &original[..1]);
-    eventually("the jump is whole again", || target.read(target.address(0), LONG) == patched);
+    support::eventually("the jump is whole again", || target.read(target.address(0), LONG) == patched);
     call(&mut target, 5);
     let (code, ran) = lost(tool);
     assert_eq!((code.as_str(), ran.summary().hits("subject", "entry")), ("mended", 5));
@@ -104,11 +114,12 @@ fn a_kernel_uprobe_that_was_taken_off_leaves_a_jump_that_is_mended() {
 }
 
 #[test]
+#[cfg(target_arch = "x86_64")]
 fn a_kernel_uprobe_over_a_jump_gets_the_code_it_counts_on() {
     // A uprobe is a breakpoint, and the file's first instruction is run from a copy that goes on behind it.
     let (mut target, tool, original, _) = armed();
     target.write(target.address(0), &[0xcc]);
-    eventually("the file's code stands behind it", || {
+    support::eventually("the file's code stands behind it", || {
         target.read(target.address(0) + 1, LONG - 1) == original[1..]
     });
     assert_eq!(target.read(target.address(0), 1), [0xcc], "the breakpoint is the kernel's");
@@ -125,11 +136,12 @@ fn a_breakpoint_of_a_debugger_is_left_as_it_is() {
     // SAFETY: ptrace with these requests takes a process id and no pointers.
     let traced = unsafe { libc::ptrace(libc::PTRACE_SEIZE, target.pid(), 0, 0) };
     assert_eq!(traced, 0);
-    target.write(target.address(0), &[0xcc]);
-    let told = |target: &Target| target.read(target.address(0), LONG)[1..] == patched[1..];
+    target.write(target.address(0), BREAKPOINT);
+    let size = BREAKPOINT.len();
+    let told = |target: &Target| target.read(target.address(0), LONG)[size..] == patched[size..];
     std::thread::sleep(std::time::Duration::from_millis(300));
     assert!(told(&target), "a debugger keeps our first byte and puts it back");
-    target.write(target.address(0), &patched[..1]);
+    target.write(target.address(0), &patched[..size]);
     call(&mut target, 2);
     // SAFETY: as above.
     unsafe {
@@ -198,8 +210,10 @@ const COPIES: &str = r#"
 #include <sys/mman.h>
 #include <unistd.h>
 // Where the page begins is not where the function does: nobody computes places in that.
-asm(".text; .p2align 12; .globl page; page: .fill 16, 1, 0xcc; .globl subject; .type subject, @function; subject: push %rbx; mov %rdi, %rbx; lea 7(%rbx,%rbx,2), %rax; "
-    "pop %rbx; ret; .size subject, . - subject; .p2align 12");
+#include "assembly.h"
+asm(".text; .p2align " PAGE "; .globl page; page: .fill 16, 1, 0xcc");
+ASSEMBLED(subject, THRICE_AND_SEVEN)
+asm(".p2align " PAGE);
 long subject(long x);
 extern char page[];
 static uintptr_t offset;
@@ -223,7 +237,7 @@ int main(int argc, char **argv) {
         if (line[0] == 'm') {
         map:;
             int self = open("/proc/self/exe", O_RDONLY);
-            char *copied = mmap((void *)0x10000000000, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_FIXED_NOREPLACE, self, offset);
+            char *copied = mmap((void *)0x10000000000, getpagesize(), PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_FIXED_NOREPLACE, self, offset);
             close(self);
             if (copied == MAP_FAILED) return 1;
             copy = (long (*)(long))(copied + 16);

@@ -13,13 +13,15 @@ const SOURCE: &str = r#"
 #include <unistd.h>
 extern char __executable_start;
 long copied(long x);
-__asm__(".text; .p2align 12; .globl copied; .type copied, @function;"
-    "copied: lea 1(%rdi,%rdi), %rax; nop; nop; nop; nop; ret; .size copied, . - copied; .p2align 12");
+#include "assembly.h"
+__asm__(".text; .p2align " PAGE);
+ASSEMBLED(copied, TWICE_AND_ONE_AT_ONCE)
+__asm__(".p2align " PAGE);
 __attribute__((noinline, noclone)) long only(long x) { volatile long a = x; return a + 1; }
 static volatile int go;
 int main(int argc, char **argv) {
     int fd = open("/proc/self/exe", O_RDONLY);
-    long (*copy)(long) = mmap((void *)0x200000000000, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd, (char *)copied - &__executable_start);
+    long (*copy)(long) = mmap((void *)0x200000000000, getpagesize(), PROT_READ | PROT_EXEC, MAP_PRIVATE, fd, (char *)copied - &__executable_start);
     close(fd);
     if (copy == MAP_FAILED) return 1;
     printf("ready %lx %lx %lx\n", (long)&go, (long)copied, (long)copy);

@@ -2,16 +2,22 @@
 
 mod support;
 
-use support::park::{Stepper, park};
+#[cfg(target_arch = "x86_64")]
+use support::park::Stepper;
+use support::park::park;
 use support::spinners::{self, PLAIN, Spinners};
-use support::tool::{Tool, detach, run};
+#[cfg(target_arch = "x86_64")]
+use support::tool::run;
+use support::tool::{Tool, detach};
 
 #[test]
 fn p1_threads_parked_at_each_interior_offset_move_to_the_detour() {
     let program = spinners::build(PLAIN, "", "");
     let mut spinners = Spinners::start(&program, 8);
     let before = spinners.target.text();
-    let [counted, calls] = spinners.count_from(&[0, 1, 3, 6]);
+    // Starts of its first four instructions.
+    let offsets = if cfg!(target_arch = "x86_64") { [0, 1, 3, 6] } else { [0, 4, 8, 12] };
+    let [counted, calls] = spinners.count_from(&offsets);
     // Of each four parked threads, three had entered already.
     assert_eq!(counted, calls - 6);
     before.assert_restored(spinners.target.pid());
@@ -37,16 +43,30 @@ fn p1_threads_parked_at_each_instruction_of_the_detour_leave_it() {
     }
 }
 
+/// Places in the function, signals, and whether a frame of them there keeps the site as it is: inside the displaced instructions. What is
+/// one instruction has no inside.
+#[cfg(target_arch = "x86_64")]
+const FRAMES: [(u64, i32, bool); 5] = [
+    (1, libc::SIGUSR1, true),
+    (3, libc::SIGUSR1, true),
+    (3, libc::SIGUSR2, true), // on an alternate stack
+    (0, libc::SIGUSR1, false),
+    (6, libc::SIGUSR1, false),
+];
+#[cfg(not(target_arch = "x86_64"))]
+const FRAMES: [(u64, i32, bool); 3] =
+    [(0, libc::SIGUSR1, false), (4, libc::SIGUSR1, false), (4, libc::SIGUSR2, false)];
+
+/// The same for numbers in memory.
+#[cfg(target_arch = "x86_64")]
+const NUMBERS: [(u64, bool); 6] = [(1, true), (2, false), (3, true), (4, false), (5, false), (6, false)];
+#[cfg(not(target_arch = "x86_64"))]
+const NUMBERS: [(u64, bool); 3] = [(0, false), (2, false), (4, false)];
+
 #[test]
 fn p3_a_signal_frame_that_holds_an_interior_address_keeps_its_site_unpatched() {
     let program = spinners::build(PLAIN, "", "");
-    for (offset, signal, refused) in [
-        (1, libc::SIGUSR1, true),
-        (3, libc::SIGUSR1, true),
-        (3, libc::SIGUSR2, true), // on an alternate stack
-        (0, libc::SIGUSR1, false),
-        (6, libc::SIGUSR1, false),
-    ] {
+    for (offset, signal, refused) in FRAMES {
         let mut spinners = Spinners::start(&program, 1);
         let before = spinners.target.text();
         spinners.interrupt_at(spinners.subject() + offset, signal);
@@ -69,7 +89,7 @@ fn p3_a_signal_frame_that_holds_an_interior_address_keeps_its_site_unpatched() {
 fn p3_a_number_in_memory_keeps_a_site_unpatched_where_somebody_might_go_on_there() {
     let program = spinners::build(PLAIN, "", "");
     // A program that handles signals may have saved a context anywhere, but nobody is interrupted between two instructions.
-    for (offset, refused) in [(1, true), (2, false), (3, true), (4, false), (5, false), (6, false)] {
+    for (offset, refused) in NUMBERS {
         let mut spinners = Spinners::start(&program, 1);
         let unused = spinners.target.address(1) + 40 * 64;
         spinners.target.write(unused, &(spinners.subject() + offset).to_le_bytes());
@@ -127,14 +147,42 @@ fn p3_a_signal_frame_that_was_shown_the_program_keeps_nothing() {
     }
 }
 
-/// `waits` blocks in its first call, until a signal comes.
-const WAITS: &str = "waits: push %rdi; mov handled(%rip), %eax; test %eax, %eax; jnz 1f; mov $34, %eax; syscall; \
-    movl $1, handled(%rip); 1: pop %rdi; ret; .data; .globl handled; handled: .long 0; .text";
+/// `waits` blocks in its first call, until a signal comes. `CALLS` calls it by the instruction at `CALL`, which a probe there displaces.
+#[cfg(target_arch = "x86_64")]
+mod displaced_call {
+    pub const CALLS: &str = "push %rbx; call waits; lea 1(%rdi,%rdi), %rax; pop %rbx; ret";
+    pub const CALL: &str = "subject";
+    pub const WAITS: &str = "waits: push %rdi; mov handled(%rip), %eax; test %eax, %eax; jnz 1f; mov $34, %eax; syscall; \
+        movl $1, handled(%rip); 1: pop %rdi; ret; .data; .globl handled; handled: .long 0; .text";
+    pub const VERBS: &[&[&str]] = &[&["count"], &["count", "--return"]];
+}
+#[cfg(target_arch = "aarch64")]
+mod displaced_call {
+    pub const CALLS: &str =
+        "stp x29, x30, [sp, #-16]!; bl waits; add x0, x0, x0; add x0, x0, #1; ldp x29, x30, [sp], #16; ret";
+    pub const CALL: &str = "subject+0x4";
+    pub const WAITS: &str = "waits: mov x9, x0; adrp x10, handled; add x10, x10, :lo12:handled; ldr w1, [x10]; cbnz w1, 1f; \
+        mov x0, #0; mov x1, #0; mov x2, #0; mov x3, #0; mov x8, #73; svc #0; mov w1, #1; str w1, [x10]; 1: mov x0, x9; ret; \
+        .data; .globl handled; handled: .long 0; .text";
+    pub const VERBS: &[&[&str]] = &[&["count"]];
+}
+#[cfg(target_arch = "powerpc64")]
+mod displaced_call {
+    pub const CALLS: &str = "mflr 0; std 0, 16(1); stdu 1, -48(1); bl waits; add 3, 3, 3; addi 3, 3, 1; addi 1, 1, 48; \
+        ld 0, 16(1); mtlr 0; blr";
+    pub const CALL: &str = "subject+0xc";
+    pub const WAITS: &str = "waits: std 3, -16(1); addis 10, 2, handled@toc@ha; addi 10, 10, handled@toc@l; lwz 4, 0(10); cmpwi 4, 0; \
+        bne 1f; std 10, -24(1); li 0, 29; sc; ld 10, -24(1); li 4, 1; stw 4, 0(10); 1: ld 3, -16(1); blr; \
+        .data; .globl handled; handled: .long 0; .text";
+    pub const VERBS: &[&[&str]] = &[&["count"]];
+}
 
 #[test]
 fn p2_a_thread_blocked_inside_a_displaced_call_returns_to_where_it_came_from() {
-    let program = spinners::build("push %rbx; call waits; lea 1(%rdi,%rdi), %rax; pop %rbx; ret", "", WAITS);
-    for flags in [&["count"][..], &["count", "--return"]] {
+    use displaced_call::{CALL, CALLS, VERBS, WAITS};
+    let program = spinners::build(CALLS, "", WAITS);
+    let site = format!("spinners:{CALL}");
+    for &flags in VERBS {
         let mut spinners = Spinners::start(&program, 1);
         let (pid, before) = (spinners.target.pid(), spinners.target.text());
         let worker = spinners.workers()[0];
@@ -145,7 +193,7 @@ fn p2_a_thread_blocked_inside_a_displaced_call_returns_to_where_it_came_from() {
         spinners.target.wait_for_state("S");
         let called = spinners.calls();
         let text = pid.to_string();
-        let arguments = [flags, &["-p", &text, "spinners:subject"]].concat();
+        let arguments = [flags, &["-p", &text, &site]].concat();
         let tool = Tool::armed(&arguments);
         unblock();
         spinners.run_on();
@@ -153,7 +201,7 @@ fn p2_a_thread_blocked_inside_a_displaced_call_returns_to_where_it_came_from() {
         spinners.target.write(spinners.target.address(5), &0u32.to_le_bytes());
         spinners.target.wait_for_state("S");
         let entered = spinners.calls() - called;
-        assert_eq!(tool.interrupt().hits("subject", "entry"), entered);
+        assert_eq!(tool.interrupt().hits(CALL, "entry"), entered);
         before.assert_restored(pid);
         unblock();
         spinners.run_on();
@@ -161,7 +209,9 @@ fn p2_a_thread_blocked_inside_a_displaced_call_returns_to_where_it_came_from() {
     }
 }
 
+/// Elsewhere a patch is one instruction, into which nothing returns.
 #[test]
+#[cfg(target_arch = "x86_64")]
 fn p2_a_call_that_would_return_into_the_patch_is_refused() {
     let program = spinners::build(
         "jmp f2; f1: call *%rbx; nop; nop; nop; nop; ret; f2: lea 1(%rdi,%rdi), %rax; ret",
@@ -176,6 +226,7 @@ fn p2_a_call_that_would_return_into_the_patch_is_refused() {
 /// The step over a displaced `pushf` pushes the trap flag that the step itself sets; a `popf` would then set it for good. Steps behind a
 /// `popf` leave it set, too.
 #[test]
+#[cfg(target_arch = "x86_64")]
 fn p1_a_thread_stepped_out_of_a_detour_keeps_no_trap_flag() {
     for body in [
         "pushf; pop %rax; shr $8, %eax; and $1, %eax; lea 1(%rax,%rdi,2), %rax; ret",

@@ -25,7 +25,13 @@ extern const char text_start[] __asm__("__executable_start"), text_end[] __asm__
     } while (0)
 #define DONE(kind) atomic_fetch_add(&left[kind], 1)
 
+#if defined __x86_64__
 __asm__(".text; .globl leaf; .type leaf, @function; leaf: mov (%rsp), %rax; lea 1(%rdi), %rax; ret; .size leaf, . - leaf; .balign 16, 0xcc");
+#elif defined __aarch64__
+__asm__(".text; .globl leaf; .type leaf, %function; leaf: mov x1, x30; add x0, x0, #1; ret; .size leaf, . - leaf");
+#else
+__asm__(".text; .globl leaf; .type leaf, @function; leaf: mflr 4; addi 3, 3, 1; blr; .size leaf, . - leaf");
+#endif
 extern long leaf(long);
 NOINLINE long last(long n) { __asm__ volatile("" : "+r"(n)); return n + 2; }
 NOINLINE long branches(long n) {
