@@ -1,11 +1,10 @@
 //! Programs at the edges of what a tracer that serves traps has to know: one whose first thread has ended, one with breakpoints of
 //! its own, one that leaves faults behind by siglongjmp.
-#![cfg(target_arch = "x86_64")]
 
 mod support;
 
 use support::Program;
-use support::tool::{Tool, run};
+use support::tool::{KINDS_BY_TRAP, RETURN_BY_TRAP, Tool, run};
 
 const MECHANISMS: [&str; 3] = ["step", "emulate", "boost"];
 
@@ -14,8 +13,15 @@ const LEADERLESS: &str = r#"
     #include <pthread.h>
     #include <stdio.h>
     #include <stdlib.h>
+    #if defined __x86_64__ || defined __i386__
+    #define KEPT "rbx"
+    #elif defined __aarch64__
+    #define KEPT "x19"
+    #else
+    #define KEPT "r30"
+    #endif
     __attribute__((noipa)) int slow(int n) { int c = getchar(); return c == EOF ? -1 : n + 1; }
-    __attribute__((noipa)) int quick(int n) { __asm__ volatile("" ::: "rbx"); return n + 1; }
+    __attribute__((noipa)) int quick(int n) { __asm__ volatile("" ::: KEPT); return n + 1; }
     static void *work(void *main_thread) {
         pthread_join(*(pthread_t *)main_thread, NULL);
         printf("ready\n");
@@ -39,16 +45,8 @@ fn l1_calls_under_way_return_home_though_the_first_thread_has_ended() {
         for mechanism in MECHANISMS {
             let mut target = program.start(&[]);
             let pid = target.pid().to_string();
-            let tool = Tool::armed(&[
-                "count",
-                "--return",
-                "--mechanism",
-                mechanism,
-                "-p",
-                &pid,
-                "leaderless:slow",
-                "leaderless:quick",
-            ]);
+            let probes = ["--mechanism", mechanism, "-p", &pid, "leaderless:slow", "leaderless:quick"];
+            let tool = Tool::armed(&[&["count"], RETURN_BY_TRAP, &probes].concat());
             for n in [2, 4, 6] {
                 target.tell("");
                 assert_eq!(target.line(), n.to_string(), "{mechanism}");
@@ -56,13 +54,13 @@ fn l1_calls_under_way_return_home_though_the_first_thread_has_ended() {
             // It waits in a followed call again, which returns when the probes are gone.
             target.wait_for_state("SZ");
             let summary = tool.interrupt();
-            assert_eq!(summary.hits("quick", "return"), 3, "{mechanism}");
+            for kind in KINDS_BY_TRAP {
+                assert_eq!(summary.hits("quick", kind), 3, "{mechanism}: {kind}");
+            }
             // The first call was under way when the probes came, the last one when they went.
-            assert_eq!(
-                (summary.hits("slow", "entry"), summary.hits("slow", "return")),
-                (3, 2),
-                "{mechanism}: {summary:?}"
-            );
+            for (kind, hits) in KINDS_BY_TRAP.iter().zip([3, 2]) {
+                assert_eq!(summary.hits("slow", kind), hits, "{mechanism}: {summary:?}");
+            }
             target.tell("");
             assert_eq!(target.line(), "8", "{mechanism}");
         }
@@ -77,21 +75,25 @@ const OWN: &str = r#"
     #include <stdio.h>
     #include <sys/mman.h>
     #include <ucontext.h>
-    __asm__(".text\n.globl f\n.type f, @function\n.p2align 6\nf: nop\n nop\n mov $3, %eax\n ret\n.size f, .-f\n.p2align 6\n"
-            ".globl g\n.type g, @function\ng: nop\n mov $4, %eax\n ret\n.size g, .-g\n.p2align 6\n");
+    #include <unistd.h>
+    #include "assembly.h"
+    ASSEMBLED(f, "nop; nop; " RETURNS(3))
+    ASSEMBLED(g, "nop; " RETURNS(4))
     int f(void), g(void);
     static volatile int trapped;
     static void on_trap(int signal, siginfo_t *info, void *context) {
-        ucontext_t *c = context;
-        trapped += c->uc_mcontext.gregs[REG_RIP] == (greg_t)f + 1;
+        trapped += IP_OF(context) == (unsigned long)f + BEHIND_BREAKPOINT;
+        GO_PAST_BREAKPOINT(info, context);
     }
     int main(void) {
         struct sigaction action = {.sa_sigaction = on_trap, .sa_flags = SA_SIGINFO};
         sigaction(SIGTRAP, &action, 0);
-        char *page = (char *)((uintptr_t)f & ~4095ul);
-        if (mprotect(page, 8192, PROT_READ | PROT_WRITE | PROT_EXEC)) return 1;
-        *(volatile unsigned char *)f = 0xcc;
-        if (mprotect(page, 8192, PROT_READ | PROT_EXEC)) return 1;
+        long size = getpagesize();
+        char *page = (char *)((uintptr_t)f & -size);
+        if (mprotect(page, size, PROT_READ | PROT_WRITE | PROT_EXEC)) return 1;
+        *(volatile breakpoint *)f = BREAKPOINT_BYTES;
+        __builtin___clear_cache((char *)f, (char *)f + 8);
+        if (mprotect(page, size, PROT_READ | PROT_EXEC)) return 1;
         printf("ready\n");
         fflush(stdout);
         while (getchar() != EOF) {
@@ -129,13 +131,14 @@ const FAULTS: &str = r#"
     #include <signal.h>
     #include <stdio.h>
     #include <ucontext.h>
-    __asm__(".text\n.globl f\n.type f, @function\n.p2align 6\nf: mov (%rdi), %eax\n ret\n nop\n nop\n nop\n.size f, .-f\n.p2align 6\n");
+    #include "assembly.h"
+    ASSEMBLED(f, LOADS_INT "; nop; nop; nop")
     int f(int *p);
     static sigjmp_buf back;
     static volatile int jumps, value = 5;
     static void on_fault(int signal, siginfo_t *info, void *context) {
         if (jumps) siglongjmp(back, 1);
-        ((ucontext_t *)context)->uc_mcontext.gregs[REG_RDI] = (greg_t)&value;
+        ARGUMENT_OF(context) = (unsigned long)&value;
     }
     int main(void) {
         struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};

@@ -1,11 +1,10 @@
 //! Hard cases L1, L4 and P8 under traps: targets that fork, exec, end, wait, stand still, and make threads, in both widths.
-#![cfg(target_arch = "x86_64")]
 
 mod support;
 
 use support::park::park;
 use support::spinners::{self, PLAIN, Spinners};
-use support::tool::{Tool, detach, run, wait_untraced};
+use support::tool::{KINDS_BY_TRAP, RETURN_BY_TRAP, Summary, Tool, detach, run, wait_untraced};
 use support::{Program, Target, eventually};
 
 const LIVES: &str = include_str!("targets/lives.c");
@@ -15,7 +14,15 @@ const MECHANISMS: [&str; 3] = ["step", "emulate", "boost"];
 
 fn armed(target: &Target, mechanism: &str, pattern: &str) -> Tool {
     let pid = target.pid().to_string();
-    Tool::armed(&["count", "--return", "--mechanism", mechanism, "-p", &pid, pattern])
+    Tool::armed(&[&["count"], RETURN_BY_TRAP, &["--mechanism", mechanism, "-p", &pid, pattern]].concat())
+}
+
+/// Fails unless `subject` was entered so often, and left as often where that is counted.
+#[track_caller]
+fn assert_counted(summary: &Summary, hits: u64, told: &str) {
+    for kind in KINDS_BY_TRAP {
+        assert_eq!(summary.hits("subject", kind), hits, "{told}: {kind}");
+    }
 }
 
 #[test]
@@ -36,8 +43,7 @@ fn l1_children_run_undisturbed_and_the_parents_counts_stay_exact() {
                 target.tell(word);
                 assert_eq!((target.line().as_str(), target.line().as_str()), (said, status), "{name}");
                 let summary = tool.interrupt();
-                assert_eq!(summary.hits("subject", "entry"), hits, "{name}");
-                assert_eq!(summary.hits("subject", "return"), hits, "{name}");
+                assert_counted(&summary, hits, &name);
                 detach(target.pid());
                 before.assert_restored(target.pid());
             }
@@ -59,8 +65,7 @@ fn l1_children_of_a_process_whose_leader_has_exited_are_told_apart() {
             target.tell(word);
             assert_eq!((target.line().as_str(), target.line().as_str()), (said, status), "{name}");
             let summary = tool.interrupt();
-            assert_eq!(summary.hits("subject", "entry"), hits, "{name}");
-            assert_eq!(summary.hits("subject", "return"), hits, "{name}");
+            assert_counted(&summary, hits, &name);
             // Without probes it lives on.
             target.tell(word);
             assert_eq!((target.line().as_str(), target.line().as_str()), (said, status), "{name}");
@@ -77,8 +82,11 @@ fn l1_a_target_that_ends_or_execs_while_armed_leaves_exact_counts() {
                 let tool = armed(&target, mechanism, "lives:subject");
                 target.tell(word);
                 let summary = tool.ended();
-                let hits = (summary.hits("subject", "entry"), summary.hits("subject", "return"));
-                assert_eq!(hits, (100, 100), "{word} {mechanism}, 32 bits: {}", program.is_32bit());
+                assert_counted(
+                    &summary,
+                    100,
+                    &format!("{word} {mechanism}, 32 bits: {}", program.is_32bit()),
+                );
                 if word == "exec" {
                     assert_eq!(target.line(), "spawned");
                 }
@@ -217,8 +225,7 @@ fn p8_threads_that_come_and_go_are_counted_exactly() {
             let status = target.wait();
             assert!(status.success(), "{status:?} {mechanism}, 32 bits: {}", program.is_32bit());
             let summary = tool.ended();
-            let hits = (summary.hits("subject", "entry"), summary.hits("subject", "return"));
-            assert_eq!(hits, (4800, 4800), "{mechanism}, 32 bits: {}", program.is_32bit());
+            assert_counted(&summary, 4800, &format!("{mechanism}, 32 bits: {}", program.is_32bit()));
         }
     }
 }
@@ -230,17 +237,8 @@ fn p8_threads_that_come_and_go_while_we_arm_and_remove_are_all_found() {
         let (pid, before) = (target.pid().to_string(), target.text());
         for cycle in 0..18 {
             let mechanism = MECHANISMS[cycle % 3];
-            let ran = run(&[
-                "count",
-                "--return",
-                "--mechanism",
-                mechanism,
-                "churn:subject",
-                "-p",
-                &pid,
-                "-d",
-                "0.01",
-            ]);
+            let probe = ["--mechanism", mechanism, "churn:subject", "-p", &pid, "-d", "0.01"];
+            let ran = run(&[&["count"], RETURN_BY_TRAP, &probe].concat());
             assert_eq!(ran.code, Some(0), "{cycle}: {ran:?}");
             assert!(target.is_alive(), "cycle {cycle}");
         }

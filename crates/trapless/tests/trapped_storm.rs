@@ -1,12 +1,11 @@
 //! P5 under traps: probes come and go again and again while threads run through breakpoints, slots, steps and landing pads.
 //!
 //! A few cycles here, more by hand: `TRAPLESS_STORM=500 cargo test --release --test trapped_storm`.
-#![cfg(target_arch = "x86_64")]
 
 mod support;
 
 use support::spinners::{self, PLAIN, Spinners};
-use support::tool::{detach, run};
+use support::tool::{RETURN_BY_TRAP, detach, run};
 
 const MECHANISMS: [&str; 3] = ["step", "boost", "emulate"];
 
@@ -21,7 +20,7 @@ fn p5_a_storm_of_probes_that_trap_harms_nobody() {
     let (pid, before) = (spinners.pid(), spinners.target.text());
     for cycle in 0..storm(30) {
         for mechanism in MECHANISMS {
-            let flags: &[&str] = if cycle % 2 == 0 { &[] } else { &["--return"] };
+            let flags: &[&str] = if cycle % 2 == 0 { &[] } else { RETURN_BY_TRAP };
             let arguments =
                 ["count", "--mechanism", mechanism, "-p", &pid, "spinners:s*", "-d", "0.003", "-f", "json"];
             let ran = run(&[&arguments[..], flags].concat());

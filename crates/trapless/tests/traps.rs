@@ -1,5 +1,4 @@
 //! Probes that trap, end to end, on a small program whose functions start in every way that matters.
-#![cfg(target_arch = "x86_64")]
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
@@ -15,9 +14,19 @@ const TWICE: [&str; 2] = ["nop", "push"];
 /// The compilers for 64-bit and for 32-bit targets.
 const COMPILERS: [&str; 2] = ["gcc", "i686-linux-gnu-gcc"];
 
+/// Where `assembly.h` is.
+const SUPPORT: &str = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/tests/support");
+
+/// What makes probes that trap follow calls, and the kinds of hits that they then count: where return addresses are in a register, they
+/// follow none.
+const RETURN: &[&str] = if cfg!(target_arch = "x86_64") { &["--return"] } else { &[] };
+const KINDS: &[&str] = if cfg!(target_arch = "x86_64") { &["entry", "return"] } else { &["entry"] };
+
 /// Compiles a target for both widths, and without those that cannot be compiled or run here, said aloud.
 fn compile(name: &str) -> Vec<PathBuf> {
-    COMPILERS.into_iter().filter_map(|compiler| compile_with(compiler, name)).collect()
+    // Elsewhere there are no programs of 32 bits.
+    let widths = if cfg!(target_arch = "x86_64") { 2 } else { 1 };
+    COMPILERS.into_iter().take(widths).filter_map(|compiler| compile_with(compiler, name)).collect()
 }
 
 fn compile_with(compiler: &str, name: &str) -> Option<PathBuf> {
@@ -25,7 +34,7 @@ fn compile_with(compiler: &str, name: &str) -> Option<PathBuf> {
     let file = format!("{name}-{compiler}-{}", std::process::id());
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(file);
     let mut command = Command::new(compiler);
-    match command.args(["-O2", "-pthread", "-o"]).arg(&program).arg(&source).output() {
+    match command.args(["-O2", "-pthread", SUPPORT, "-o"]).arg(&program).arg(&source).output() {
         Ok(built) if built.status.success() => {}
         Ok(built) if compiler != "gcc" => {
             trapless_testing::skip!("{compiler}: {}", String::from_utf8_lossy(&built.stderr));
@@ -94,17 +103,20 @@ fn counts_exactly(program: &Path) {
     // In 32 bits there is no rip: what it is there for takes a call.
     let calls: &[&str] = if is_32_bit(program) { &["jcc", "call", "rip"] } else { &["jcc", "call"] };
     // What each cannot do is skipped, and with --allow-trap another mechanism does it.
-    let cases: [(&str, &[&str]); 4] =
-        [("step", &[]), ("emulate", &["jcc", "pushf"]), ("boost", calls), ("step,jump", &[])];
+    let cases: [(&str, &[&str]); 4] = if cfg!(target_arch = "x86_64") {
+        [("step", &[]), ("emulate", &["jcc", "pushf"]), ("boost", calls), ("step,jump", &[])]
+    } else {
+        [("step", &[]), ("emulate", &["pushf"]), ("boost", &[]), ("step,jump", &[])]
+    };
     for (mechanism, skipped) in cases {
         for threads in [1, 2, 4] {
             let name = format!("{mechanism}, {threads} threads");
-            let flags = ["--return", "--all", "--mechanism", mechanism];
+            let flags = [RETURN, &["--all", "--mechanism", mechanism]].concat();
             let (out, rows) = count(&flags, program, &[&threads.to_string(), "100"]);
             if !mechanism.contains("jump") {
                 assert_eq!(out, "traps 2 faults 1 read 7\n", "{name}");
             }
-            for kind in ["entry", "return"] {
+            for &kind in KINDS {
                 let hits = |function: &str| {
                     let of = |row: &&(String, String, String, u64)| {
                         row.0 == format!("with_{function}") && row.1 == kind
@@ -129,10 +141,11 @@ fn counts_exactly(program: &Path) {
 fn s5_signals_during_hits_lose_nothing() {
     for program in compile("signals") {
         for mechanism in ["step", "emulate", "boost"] {
-            let (out, rows) = count(&["--return", "--mechanism", mechanism], &program, &[]);
+            let (out, rows) = count(&[RETURN, &["--mechanism", mechanism]].concat(), &program, &[]);
             let calls: u64 = out.trim().parse().unwrap();
             let hits: Vec<_> = rows.iter().map(|row| (row.1.as_str(), row.2.as_str(), row.3)).collect();
-            assert_eq!(hits, [("entry", mechanism, calls), ("return", mechanism, calls)], "{program:?}");
+            let expected: Vec<_> = KINDS.iter().map(|&kind| (kind, mechanism, calls)).collect();
+            assert_eq!(hits, expected, "{program:?}");
         }
         std::fs::remove_file(program).unwrap();
     }
@@ -199,15 +212,8 @@ fn kill_the_tool(program: &Path) {
     for (round, mechanism) in ["step", "emulate", "boost", "step", "emulate", "boost"].into_iter().enumerate()
     {
         let mut command = Command::new(env!("CARGO_BIN_EXE_trapless"));
-        command.args([
-            "count",
-            "--return",
-            "--mechanism",
-            mechanism,
-            "-p",
-            &pid.to_string(),
-            &pattern(program),
-        ]);
+        command.arg("count").args(RETURN).args(["--mechanism", mechanism, "-p", &pid.to_string()]);
+        command.arg(pattern(program));
         let mut tool = Running(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
         until("armed", || text(pid, program) != original);
         std::thread::sleep(Duration::from_millis(7 * round as u64));
@@ -234,7 +240,8 @@ fn end_runs(program: &Path) {
     let original = text(pid, program);
     for mechanism in ["boost", "emulate", "step", "boost", "emulate", "step"] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_trapless"));
-        command.args(["count", "--return", "--mechanism", mechanism, "-d", "0.05", "-p", &pid.to_string()]);
+        command.arg("count").args(RETURN);
+        command.args(["--mechanism", mechanism, "-d", "0.05", "-p", &pid.to_string()]);
         let output = command.arg(pattern(program)).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         assert_eq!(target.0.try_wait().unwrap(), None, "{mechanism}: the target lives");

@@ -9,7 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
+#include <ucontext.h>
 #include <unistd.h>
+#include "assembly.h"
 
 __attribute__((noipa)) long subject(long x) {
     __asm__ volatile("" ::: "memory");
@@ -30,7 +32,14 @@ static void *wait_for_trap(void *set) {
 }
 
 static volatile sig_atomic_t trapped;
-static void on_trap(int signal) { trapped += signal == SIGTRAP; }
+static void on_trap(int signal, siginfo_t *info, void *context) {
+    trapped += signal == SIGTRAP;
+    GO_PAST_BREAKPOINT(info, context);
+}
+static void handle_trap(void) {
+    struct sigaction action = {.sa_sigaction = on_trap, .sa_flags = SA_SIGINFO | SA_RESTART};
+    sigaction(SIGTRAP, &action, NULL);
+}
 
 static volatile sig_atomic_t handled;
 static char stack[1 << 16];
@@ -60,7 +69,7 @@ int main(int argc, char **argv) {
     if (!strcmp(what, "blocked"))
         pthread_sigmask(SIG_BLOCK, &trap, NULL);
     if (!strcmp(what, "guarded"))
-        signal(SIGTRAP, on_trap);
+        handle_trap();
     if (!strcmp(what, "thread") || !strcmp(what, "guarded")) {
         // Threads begin with their creator's mask.
         pthread_sigmask(SIG_BLOCK, &all, NULL);
@@ -78,7 +87,7 @@ int main(int argc, char **argv) {
         fd = signalfd(-1, &trap, 0);
     }
     if (!strcmp(what, "handler"))
-        signal(SIGTRAP, on_trap);
+        handle_trap();
     if (!strcmp(what, "altstack")) {
         stack_t alternate = {.ss_sp = stack, .ss_size = sizeof stack};
         sigaltstack(&alternate, NULL);
@@ -88,11 +97,11 @@ int main(int argc, char **argv) {
     }
     if (!strcmp(what, "ppoll")) {
         // Its mask while it waits is another.
-        signal(SIGTRAP, on_trap);
+        handle_trap();
         pthread_sigmask(SIG_BLOCK, &trap, NULL);
     }
     if (!strcmp(what, "open"))
-        signal(SIGTRAP, on_trap);
+        handle_trap();
     puts("ready");
     fflush(stdout);
     char line[64];
@@ -114,7 +123,7 @@ int main(int argc, char **argv) {
         if (!strcmp(what, "ppoll")) {
             struct sigaction action;
             sigaction(SIGTRAP, NULL, &action);
-            good &= blocks_trap() && action.sa_handler == on_trap;
+            good &= blocks_trap() && action.sa_sigaction == on_trap;
         }
         if (!strcmp(what, "open")) {
             // Of all signals, this one it wants.
@@ -134,7 +143,7 @@ int main(int argc, char **argv) {
         }
         if (!strcmp(what, "handler")) {
             int before = trapped;
-            __asm__ volatile("int3");
+            BREAKPOINT();
             raise(SIGTRAP);
             good &= trapped == before + 2;
         }

@@ -8,21 +8,21 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <ucontext.h>
 #include <unistd.h>
+#include "assembly.h"
 
 #ifdef __i386__
 // The argument is in eax: `long f(long)` is then as short as in 64 bits.
 #define CALLED __attribute__((regparm(1)))
-#define IP REG_EIP
-#define ARGUMENT REG_EAX
+#define IP_OF(context) (((ucontext_t *)(context))->uc_mcontext.gregs[REG_EIP])
+#define ARGUMENT_OF(context) (((ucontext_t *)(context))->uc_mcontext.gregs[REG_EAX])
 #else
 #define CALLED
-#define IP REG_RIP
-#define ARGUMENT REG_RDI
 #endif
 
 #define FUNCTION(name, code)                                                                       \
-    __asm__(".text\n.p2align 4\n.globl " #name "\n.type " #name ", @function\n" #name ":\n" code  \
+    __asm__(".text\n.p2align 4\n.globl " #name "\n.type " #name ", %function\n" #name ":\n" code  \
             "\n.size " #name ", .-" #name "\n");                                                   \
     CALLED long name(long);
 
@@ -39,6 +39,32 @@ FUNCTION(with_jump, "jmp with_push")
 FUNCTION(with_rip, "call 1f; 1: pop %edx; add one-1b(%edx), %eax; ret; .p2align 3; one: .long 1")
 FUNCTION(with_pushf, "pushf; pop %edx; lea 1(%eax), %eax; and $0x100, %edx; add %edx, %eax; ret")
 FUNCTION(with_fault, "mov (%eax), %eax; ret")
+#elif defined __aarch64__
+FUNCTION(with_nop, "nop; add x0, x0, #1; ret")
+FUNCTION(with_push, "stp x29, x30, [sp, #-16]!; add x0, x0, #1; ldp x29, x30, [sp], #16; ret")
+FUNCTION(with_ret, "ret")
+FUNCTION(with_nop5, "yield; add x0, x0, #1; ret")
+FUNCTION(with_endbr, "bti c; add x0, x0, #1; ret")
+FUNCTION(with_sub, "sub sp, sp, #32; add x0, x0, #1; add sp, sp, #32; ret")
+FUNCTION(with_jcc, "tbz x0, #0, 1f; nop; 1: add x0, x0, #1; ret")
+FUNCTION(with_call, "mov x9, x30; bl with_nop; ret x9")
+FUNCTION(with_jump, "b with_push")
+FUNCTION(with_rip, "ldr x1, one; add x0, x0, x1; ret; .p2align 3; one: .quad 1")
+FUNCTION(with_pushf, "mrs x1, nzcv; add x0, x0, #1; ret")
+FUNCTION(with_fault, "ldr x0, [x0]; ret")
+#elif defined __powerpc64__
+FUNCTION(with_nop, "nop; addi 3, 3, 1; blr")
+FUNCTION(with_push, "stdu 1, -48(1); addi 3, 3, 1; addi 1, 1, 48; blr")
+FUNCTION(with_ret, "blr")
+FUNCTION(with_nop5, "or 31, 31, 31; addi 3, 3, 1; blr")
+FUNCTION(with_endbr, "addis 2, 12, .TOC.-with_endbr@ha; addi 2, 2, .TOC.-with_endbr@l; .localentry with_endbr, .-with_endbr; addi 3, 3, 1; blr")
+FUNCTION(with_sub, "addi 1, 1, -48; addi 3, 3, 1; addi 1, 1, 48; blr")
+FUNCTION(with_jcc, "bdnzt 2, 1f; nop; 1: addi 3, 3, 1; blr")
+FUNCTION(with_call, "mflr 0; bl with_nop; mtlr 0; blr")
+FUNCTION(with_jump, "b with_push")
+FUNCTION(with_rip, "li 4, 1; add 3, 3, 4; blr")
+FUNCTION(with_pushf, "mfcr 4; addi 3, 3, 1; blr")
+FUNCTION(with_fault, "ld 3, 0(3); blr")
 #else
 FUNCTION(with_nop, "nop; lea 1(%rdi), %rax; ret")
 FUNCTION(with_push, "push %rbp; lea 1(%rdi), %rax; pop %rbp; ret")
@@ -66,7 +92,9 @@ static void *work(void *unused) {
     long sum = 0;
     for (int i = 0; i < count; i++) {
         // Zero, so that with_jcc takes its branch on one call of two.
+#if defined __x86_64__ || defined __i386__
         __asm__ volatile("" : : "c"(i & 1));
+#endif
         for (unsigned f = 0; f < sizeof functions / sizeof *functions; f++)
             sum += functions[f](i) - i;
         with_ret(i);
@@ -76,16 +104,18 @@ static void *work(void *unused) {
 
 // The program's own use of SIGTRAP.
 static volatile sig_atomic_t trapped;
-static void on_trap(int signal) { trapped += signal == SIGTRAP; }
+static void on_trap(int signal, siginfo_t *info, void *context) {
+    trapped += signal == SIGTRAP;
+    GO_PAST_BREAKPOINT(info, context);
+}
 
 // The function whose first instruction faults once.
 static void *faulting;
 static volatile sig_atomic_t faults;
 static long there = 7;
 static void on_fault(int signal, siginfo_t *info, void *context) {
-    ucontext_t *at = context;
-    faults += at->uc_mcontext.gregs[IP] == (greg_t)with_fault && info->si_addr == faulting;
-    at->uc_mcontext.gregs[ARGUMENT] = (greg_t)&there;
+    faults += (unsigned long)IP_OF(context) == (unsigned long)with_fault && info->si_addr == faulting;
+    ARGUMENT_OF(context) = (unsigned long)&there;
 }
 
 int main(int argc, char **argv) {
@@ -98,8 +128,9 @@ int main(int argc, char **argv) {
         if (!forever)
             getchar();
     }
-    signal(SIGTRAP, on_trap);
-    __asm__ volatile("int3");
+    struct sigaction trap = {.sa_sigaction = on_trap, .sa_flags = SA_SIGINFO | SA_RESTART};
+    sigaction(SIGTRAP, &trap, NULL);
+    BREAKPOINT();
     raise(SIGTRAP);
     struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
     sigaction(SIGSEGV, &action, NULL);
