@@ -1,5 +1,6 @@
 //! Scripts in forked children know whom they are in.
-#![cfg(target_arch = "x86_64")]
+// Scripts have native code there.
+#![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 
 mod support;
 

@@ -1,5 +1,6 @@
 //! What scripts read plainly of a program's memory, and what the program takes away: it lives, and what is told is what was there.
-#![cfg(target_arch = "x86_64")]
+// Scripts have native code there.
+#![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 
 mod support;
 

@@ -1,5 +1,6 @@
 //! The quick forms: `count`, `latency` and `trace` with expressions, and `hist`. What they show is what the target itself counts.
-#![cfg(target_arch = "x86_64")]
+// Scripts have native code there.
+#![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 
 mod support;
 

@@ -255,20 +255,28 @@ fn w1_an_unwinder_that_is_loaded_later_finds_the_real_addresses() {
 fn w5_a_thread_without_a_thread_pointer_is_counted() {
     let source = r#"
         #define _GNU_SOURCE
-        #include <asm/prctl.h>
         #include <stdio.h>
+        #if defined __x86_64__
+        #include <asm/prctl.h>
         #include <sys/syscall.h>
         #include <unistd.h>
+        static inline unsigned long get(void) { unsigned long mine; syscall(SYS_arch_prctl, ARCH_GET_FS, &mine); return mine; }
         static inline long set(unsigned long to) {
             long result;
             __asm__ volatile("syscall" : "=a"(result) : "0"(SYS_arch_prctl), "D"(ARCH_SET_FS), "S"(to) : "rcx", "r11", "memory");
             return result;
         }
+        #elif defined __aarch64__
+        static inline unsigned long get(void) { unsigned long mine; __asm__ volatile("mrs %0, tpidr_el0" : "=r"(mine)); return mine; }
+        static inline void set(unsigned long to) { __asm__ volatile("msr tpidr_el0, %0" : : "r"(to) : "memory"); }
+        #else
+        static inline unsigned long get(void) { unsigned long mine; __asm__ volatile("mr %0, 13" : "=r"(mine)); return mine; }
+        static inline void set(unsigned long to) { __asm__ volatile("mr 13, %0" : : "r"(to) : "memory"); }
+        #endif
         __attribute__((noinline, noclone)) long probed(long x) { volatile long kept = x; return kept + 1; }
         int main(void) {
-            unsigned long mine;
+            unsigned long mine = get();
             long sum = 0;
-            syscall(SYS_arch_prctl, ARCH_GET_FS, &mine);
             for (int i = 0; i < 1000; i++) {
                 sum += probed(i);
                 set(0);
@@ -355,7 +363,7 @@ fn r3_unwinders_walk_small_stacks_of_coroutines() {
 #[test]
 fn r3_calls_are_followed_to_their_exits_where_an_unwinder_asks_too_late() {
     let directory = tempfile::tempdir().unwrap();
-    let libraries = ["/usr/lib/x86_64-linux-gnu/libunwind.so.8"];
-    let Some(path) = walker(directory.path(), "walker_nongnu", &libraries) else { return };
+    let library = format!("/usr/lib/{}-linux-gnu/libunwind.so.8", std::env::consts::ARCH);
+    let Some(path) = walker(directory.path(), "walker_nongnu", &[&library]) else { return };
     follows(&path, &[("leaf", 100), ("middle", 100), ("outer", 198)]);
 }

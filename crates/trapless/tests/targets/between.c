@@ -19,8 +19,15 @@ __attribute__((noinline, noclone)) long probed(const char *text) {
 
 /* The same, with that address in the frame pointer. */
 __attribute__((noinline, noclone)) void framed(const char *text) {
+#ifdef __x86_64__
     asm volatile("push %%rbp\n mov %%rdi, %%rbp\n call probed\n pop %%rbp"
                  : "+D"(text) : : "rax", "rcx", "rdx", "rsi", "r8", "r9", "r10", "r11", "memory");
+#else
+    register const char *first asm("x0") = text;
+    asm volatile("stp x29, x30, [sp, #-16]!\n mov x29, x0\n bl probed\n ldp x29, x30, [sp], #16"
+                 : "+r"(first) : : "x1", "x2", "x3", "x4", "x5", "x6", "x7", "x8", "x9", "x10", "x11", "x12", "x13", "x14", "x15", "x16",
+                   "x17", "x30", "cc", "memory");
+#endif
 }
 
 static ucontext_t home, routine;

@@ -26,14 +26,22 @@ KEPT int deep(int left) {
     "994: .balign 4\n" \
     ".popsection\n"
 
-/* The jump back is one of the instructions that a probe displaces. */
+#ifdef __x86_64__
+#define EIGHT ".nops 8\n"
+#define COUNT_DOWN "dec %0\n jnz 990b\n"
+#else
+#define EIGHT "nop\n nop\n"
+#define COUNT_DOWN "subs %0, %0, #1\n b.ne 990b\n"
+#endif
+
+/* On x86-64 the jump back is one of the instructions that a probe displaces. */
 KEPT void rounds(unsigned long count) {
-    __asm__ volatile(".nops 8\n" NOTE("round") "dec %0\n jnz 990b\n" : "+r"(count) :: "cc");
+    __asm__ volatile(EIGHT NOTE("round") COUNT_DOWN : "+r"(count) :: "cc");
 }
 
 /* One probe at two places. */
 KEPT void places(void) {
-    __asm__ volatile(NOTE("place") ".nops 8\n" NOTE("place") ".nops 8\n");
+    __asm__ volatile(NOTE("place") EIGHT NOTE("place") EIGHT);
 }
 
 int main(void) {
