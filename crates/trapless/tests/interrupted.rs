@@ -1,5 +1,4 @@
 //! A signal's handler that walks its stack sees the program, whichever instruction of ours was interrupted.
-#![cfg(target_arch = "x86_64")]
 
 mod support;
 

@@ -31,13 +31,8 @@ const NESTED: &str = r#"
 #define SS_AUTODISARM (1u << 31)
 #endif
 long subject(long x);
-#ifdef __x86_64__
-asm(".text; .globl subject; .type subject, @function; subject: push %rbx; push %r12; mov %rdi, %rbx;"
-    "lea 1(%rbx,%rbx), %rax; pop %r12; pop %rbx; ret; .size subject, . - subject");
-#else
-asm(".text; .globl subject; .type subject, @function; subject: push %ebx; push %esi; mov 12(%esp), %ebx;"
-    "lea 1(%ebx,%ebx), %eax; pop %esi; pop %ebx; ret; .size subject, . - subject");
-#endif
+#include "assembly.h"
+ASSEMBLED(subject, TWICE_AND_ONE)
 static volatile unsigned calls, wrong;
 static volatile int in[3], go[3], scrub;
 static char in_bss[2][SIZE];

@@ -20,13 +20,8 @@ const SWITCHED: &str = r#"
 #include <unistd.h>
 #define SIZE (96 << 10)
 long subject(long x);
-#ifdef __x86_64__
-asm(".text; .globl subject; .type subject, @function; subject: push %rbx; push %r12; mov %rdi, %rbx;"
-    "lea 1(%rbx,%rbx), %rax; pop %r12; pop %rbx; ret; .size subject, . - subject");
-#else
-asm(".text; .globl subject; .type subject, @function; subject: push %ebx; push %esi; mov 12(%esp), %ebx;"
-    "lea 1(%ebx,%ebx), %eax; pop %esi; pop %ebx; ret; .size subject, . - subject");
-#endif
+#include "assembly.h"
+ASSEMBLED(subject, TWICE_AND_ONE)
 static ucontext_t home, worker;
 static volatile unsigned long calls, wrong;
 static volatile int saved, go, scrub;
@@ -318,7 +313,8 @@ const LEFT_STACK: &str = r#"
 #include <stdio.h>
 #include <sys/mman.h>
 long subject(long x);
-asm(".text; .globl subject; .type subject, @function; subject: lea 1(%rdi,%rdi), %rax; nop; nop; ret; .size subject, . - subject");
+#include "assembly.h"
+ASSEMBLED(subject, TWICE_AND_ONE_AT_ONCE)
 static volatile long calls, held;
 /* By itself, so that no register and no local variable goes on holding the address. */
 static __attribute__((noinline)) void set_up(void) {

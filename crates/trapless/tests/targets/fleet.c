@@ -8,9 +8,21 @@ __asm__(
     ".macro part n\n"
     "    .type part_\\n, @function\n"
     "part_\\n:\n"
+#if defined __x86_64__
     "    lea \\n(%rdi, %rdi, 2), %rax\n"
     "    rol $7, %rax\n"
     "    ret\n"
+#elif defined __aarch64__
+    "    add x0, x0, x0, lsl #1\n"
+    "    add x0, x0, #(\\n) & 0xfff\n"
+    "    ror x0, x0, #57\n"
+    "    ret\n"
+#else
+    "    mulli 3, 3, 3\n"
+    "    addi 3, 3, \\n\n"
+    "    rotldi 3, 3, 7\n"
+    "    blr\n"
+#endif
     "    .size part_\\n, . - part_\\n\n"
     "    .p2align 4\n"
     ".endm\n"

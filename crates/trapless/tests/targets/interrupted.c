@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 #include <unwind.h>
-#include <unwind.h>
+#include "assembly.h"
 #define APART __attribute__((noipa))
 static volatile long wrong, calls;
 struct walk { void *frames[64]; int count; };
@@ -47,7 +47,7 @@ static void handler(int signal) {
                 strcat(strcat(line, line[0] ? " " : ""), FUNCTIONS[f].name);
     strcat(line, "\n");
     if (write(1, line, strlen(line)) < 0) wrong++;
-    asm volatile("int3");
+    BREAKPOINT();
 }
 static void end(int signal) {
     (void)signal;
