@@ -28,8 +28,30 @@ fn layout() -> Layout {
 /// `sub x0, x0, #1; cbnz x0, function; add x1, x1, x0; ret`: with x0 > 1 it calls itself in tail position.
 const CODE: [u32; 4] = [0xd100_0400, 0xb5ff_ffe0, 0x8b00_0021, 0xd65f_03c0];
 
+/// Everything at once.
+const EVERYTHING: Payload = Payload {
+    hooks: Steps::of([]),
+    entry: Steps::of([EntryStep::Count(HITS), EntryStep::Record { id: 2, arguments: 3 }]),
+    followed: Some(Followed {
+        lost: LOST,
+        steps: Steps::of([
+            ReturnStep::Count(RETURNS),
+            ReturnStep::Time(HISTOGRAM),
+            ReturnStep::Record { id: 3 },
+        ]),
+        way: Way::Paired,
+    }),
+};
+/// One counter, which takes the fewest registers.
+const ONE: Payload =
+    Payload { hooks: Steps::of([]), entry: Steps::of([EntryStep::Count(HITS)]), followed: None };
+
 /// A machine about to call the probed function with `rounds` in x0.
 fn machine(rounds: u64) -> Machine {
+    machine_for(EVERYTHING, rounds)
+}
+
+fn machine_for(payload: Payload, rounds: u64) -> Machine {
     let isa = Isas::AArch64.isa();
     let layout = layout();
     let code: Vec<u8> = CODE.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -45,19 +67,7 @@ fn machine(rounds: u64) -> Machine {
             displaced,
             original: &code[..4],
             site: &site,
-            payload: Payload {
-                hooks: Steps::default(),
-                entry: Steps::of([EntryStep::Count(HITS), EntryStep::Record { id: 2, arguments: 3 }]),
-                followed: Some(Followed {
-                    lost: LOST,
-                    steps: Steps::of([
-                        ReturnStep::Count(RETURNS),
-                        ReturnStep::Time(HISTOGRAM),
-                        ReturnStep::Record { id: 3 },
-                    ]),
-                    way: Way::Paired,
-                }),
-            },
+            payload,
             stack: detour::Stack::Enough,
             layout: &layout,
             runtime: &runtime,
@@ -158,6 +168,25 @@ fn a_handler_at_every_instruction_loses_nothing() {
                 assert_eq!(machine.registers, expected(fresh.registers), "{context}");
                 check(&machine, already + rounds + inner, &context);
             }
+        }
+    }
+}
+
+#[test]
+fn a_handler_at_every_instruction_of_one_counter_loses_nothing() {
+    for (warm, pointer) in [(false, 0x7f_1234_5000), (true, 0x7f_1234_5000), (false, 0), (true, 0)] {
+        let mut fresh = Machine { thread_pointer: pointer, ..machine_for(ONE, 2) };
+        if warm {
+            interrupt(&mut fresh, 1);
+        }
+        let length = fresh.clone().run_to(CALLER);
+        for stop in 0..length {
+            let mut machine = fresh.clone();
+            (0..stop).for_each(|_| machine.step());
+            interrupt(&mut machine, 1);
+            machine.run_to(CALLER);
+            assert_eq!(machine.registers, expected(fresh.registers), "instruction {stop}");
+            assert_eq!(sum(&machine, HITS), u64::from(warm) + 3, "instruction {stop}");
         }
     }
 }

@@ -10,6 +10,18 @@ pub fn add_one(code: &mut Code, offset: u32) {
     add_at_address(code, None);
 }
 
+/// The same where nothing else is asked for: the block and `STATUS` are not needed any more, and `STATUS` is not touched.
+pub fn add_one_at_last(code: &mut Code, offset: u32) {
+    code.add_constant(BLOCK, BLOCK, u64::from(offset));
+    let again = code.label_here();
+    code.emit([
+        a::ldxr(TEMPORARY, BLOCK),
+        a::add_immediate(TEMPORARY, TEMPORARY, 1),
+        a::stxr(ADDRESS, TEMPORARY, BLOCK),
+    ]);
+    code.emit_to(a::cbnz_w(ADDRESS), again);
+}
+
 /// Adds 1, or a register, to the counter at `ADDRESS`.
 fn add_at_address(code: &mut Code, register: Option<u32>) {
     let again = code.label_here();

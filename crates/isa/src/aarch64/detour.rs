@@ -26,6 +26,10 @@
 //! addition is not lost either. LSE's `ldadd` would be shorter and no faster without contention, and needs
 //! ARMv8.1.
 //!
+//! # Constants
+//! Addresses and the hash's factor stand behind the code, where one load fetches each. Its last instruction is a branch, so nothing
+//! runs into them.
+//!
 //! # Return instances on arm64
 //! See [`crate::detour::memory`] for the protocol. The slot is sp at the entry, where on x86 the return address would
 //! be. So calls that are followed at the same time can have the same slot, in two cases.
@@ -49,7 +53,7 @@ use super::emit::{Code, Label, instruction as a};
 use super::frame::register::*;
 use super::relocate::relocate;
 use super::runtime;
-use super::steps::frame_size;
+use super::steps::{Saved, saved};
 use crate::body::Runs;
 use crate::detour::*;
 use crate::payload::*;
@@ -68,7 +72,9 @@ pub(super) struct Template<'a> {
     /// What [`EntryStep::Fetch`] records.
     pub(super) operands: &'a [Operand],
     routines: &'a [u64],
-    /// Bytes of the frame: 32 for four registers, 64 for eight.
+    /// The registers in the frame.
+    pub(super) saved: Saved,
+    /// Bytes of the frame.
     pub frame: i32,
     /// Pieces off the fast path, emitted at the end: where they start, where they go on, and what they are.
     slow: Vec<(Label, Label, Slow)>,
@@ -108,7 +114,8 @@ pub fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
         runs: request.runs,
         operands: request.operands,
         routines: &request.runtime.routines,
-        frame: frame_size(payload),
+        saved: saved(payload),
+        frame: saved(payload).size(),
         slow: vec![],
         comments: vec![],
     };
@@ -125,7 +132,6 @@ pub fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
     } else if payload.needs().block {
         t.save();
         t.find_thread();
-        t.code.emit([a::ldr(BLOCK, BLOCK, THREAD_BLOCK)]);
         payload.entry.iter().try_for_each(|step| t.entry_step(step, false))?;
         t.restore();
     }
@@ -175,18 +181,26 @@ impl Template<'_> {
 
     fn save(&mut self) {
         self.comment("save what the detour uses");
-        self.code.emit([a::stp_pre(9, 10, SP, -self.frame), a::stp(11, 12, SP, 16)]);
-        if self.frame > 32 {
+        self.code.emit([a::stp_pre(9, 10, SP, -self.frame)]);
+        self.code.emit([match self.saved {
+            Saved::Three => a::str(11, SP, 16),
+            Saved::Four | Saved::Eight => a::stp(11, 12, SP, 16),
+        }]);
+        if self.saved == Saved::Eight {
             self.code.emit([a::stp(13, 14, SP, 32), a::stp(15, 16, SP, 48)]);
         }
     }
 
     fn restore(&mut self) {
         self.comment("restore");
-        if self.frame > 32 {
+        if self.saved == Saved::Eight {
             self.code.emit([a::ldp(15, 16, SP, 48), a::ldp(13, 14, SP, 32)]);
         }
-        self.code.emit([a::ldp(11, 12, SP, 16), a::ldp_post(9, 10, SP, self.frame)]);
+        self.code.emit([match self.saved {
+            Saved::Three => a::ldr(11, SP, 16),
+            Saved::Four | Saved::Eight => a::ldp(11, 12, SP, 16),
+        }]);
+        self.code.emit([a::ldp_post(9, 10, SP, self.frame)]);
     }
 
     /// The functions that unwinders ask about an address: it becomes the real one, wherever the unwinder has it.
@@ -230,23 +244,24 @@ impl Template<'_> {
         Ok(())
     }
 
-    /// `BLOCK` = the thread's entry in the thread table, or the one of threads that have none.
+    /// `BLOCK` = the thread's block, or the overflow block. Changes `TEMPORARY` and `ADDRESS`.
+    ///
+    /// The owner that stands in the table is the complement of the thread pointer: so one of 0 matches no free entry. Owner and
+    /// block come by one instruction, which starts again if a handler of the thread's interrupts it.
     fn find_thread(&mut self) {
         self.comment("find the thread");
         let (slow, found) = (self.code.label(), self.code.label());
         self.code.emit([a::mrs_thread_pointer(TEMPORARY)]);
-        // A thread pointer of 0 would match a free entry.
-        self.code.emit_to(a::cbz(TEMPORARY), slow);
-        self.code.load(BLOCK, u64::from(HASH_FACTOR));
+        self.code.constant(BLOCK, u64::from(HASH_FACTOR));
         self.code.emit([
             a::madd(ADDRESS, TEMPORARY, BLOCK, SP),
             a::ubfx(ADDRESS, ADDRESS, 32, self.layout.thread_bits),
         ]);
-        self.code.load(BLOCK, self.layout.threads);
+        self.code.constant(BLOCK, self.layout.threads);
         self.code.emit([
             a::add(BLOCK, BLOCK, ADDRESS, THREAD_SHIFT),
-            a::ldr(ADDRESS, BLOCK, THREAD_OWNER),
-            a::eor(ADDRESS, ADDRESS, TEMPORARY),
+            a::ldp(ADDRESS, BLOCK, BLOCK, THREAD_OWNER as i32),
+            a::eon(ADDRESS, ADDRESS, TEMPORARY),
         ]);
         self.code.emit_to(a::cbnz(ADDRESS), slow);
         self.code.bind(found);
@@ -264,7 +279,6 @@ impl Template<'_> {
         let [claim, claimed, lost, point] = core::array::from_fn(|_| self.code.label());
         self.save();
         self.find_thread();
-        self.code.emit([a::ldr(BLOCK, BLOCK, THREAD_BLOCK)]);
         self.code.emit([a::add_immediate(SLOT, SP, self.frame as u32)]);
         if signed {
             self.code.emit([a::hint(hint::XPACLRI)]);
@@ -295,13 +309,13 @@ impl Template<'_> {
     fn shadow_block(&mut self, missing: Label) {
         let bits = self.layout.return_bits;
         self.code.emit([a::lsr(ADDRESS, SLOT, STACK_PAGE_SHIFT)]);
-        self.code.load(TEMPORARY, u64::from(HASH_FACTOR));
+        self.code.constant(TEMPORARY, u64::from(HASH_FACTOR));
         self.code.emit([a::madd(PLACE, ADDRESS, TEMPORARY, SP), a::ubfx(PLACE, PLACE, 32 - bits, bits)]);
-        self.code.load(TEMPORARY, self.layout.block_size());
-        self.code.load(STATUS, self.layout.shadow_block(0));
+        self.code.constant(TEMPORARY, self.layout.block_size());
+        self.code.constant(STATUS, self.layout.shadow_block(0) + u64::from(SHADOW_INSTANCES));
         self.code.emit([
             a::madd(PLACE, PLACE, TEMPORARY, STATUS),
-            a::ldr(TEMPORARY, PLACE, SHADOW_TAG),
+            a::ldur(TEMPORARY, PLACE, SHADOW_TAG as i32 - SHADOW_INSTANCES as i32),
             a::eor(TEMPORARY, TEMPORARY, ADDRESS),
         ]);
         self.code.emit_to(a::cbnz(TEMPORARY), missing);
@@ -309,7 +323,6 @@ impl Template<'_> {
         self.code.emit([
             a::ubfx(TEMPORARY, SLOT, shift, STACK_PAGE_SHIFT - shift),
             a::add(PLACE, PLACE, TEMPORARY, RETURN_SHIFT),
-            a::add_immediate(PLACE, PLACE, SHADOW_INSTANCES),
         ]);
     }
 
@@ -323,7 +336,6 @@ impl Template<'_> {
             self.code.emit([a::mrs_time(TIME)]);
         }
         self.find_thread();
-        self.code.emit([a::ldr(BLOCK, BLOCK, THREAD_BLOCK)]);
         self.comment("find the return instance");
         self.code.emit([a::add_immediate(SLOT, SP, self.frame as u32)]);
         self.shadow_block(leave);
@@ -357,9 +369,13 @@ impl Template<'_> {
             match what {
                 Slow::Resolve => {
                     self.comment("a thread not seen before");
-                    self.code.emit([a::mov(STATUS, LINK)]);
+                    let [keep, put_back] = match self.saved {
+                        Saved::Three => [a::str(LINK, SP, 24), a::ldr(LINK, SP, 24)],
+                        Saved::Four | Saved::Eight => [a::mov(STATUS, LINK), a::mov(LINK, STATUS)],
+                    };
+                    self.code.emit([keep]);
                     self.routine(runtime::RESOLVE)?;
-                    self.code.emit([a::mov(LINK, STATUS)]);
+                    self.code.emit([put_back, a::ldr(BLOCK, BLOCK, THREAD_BLOCK)]);
                 }
                 Slow::Claim { lost } => {
                     self.comment("the instance is not free");

@@ -20,12 +20,14 @@ pub struct Code {
     words: Vec<u32>,
     labels: Vec<Option<usize>>,
     uses: Vec<(usize, Label)>,
+    /// Constants that stand behind the code.
+    pool: Vec<(u64, Label)>,
 }
 
 impl Code {
     /// Code to stand at `address`.
     pub fn new(address: u64) -> Self {
-        Self { address, words: vec![], labels: vec![], uses: vec![] }
+        Self { address, words: vec![], labels: vec![], uses: vec![], pool: vec![] }
     }
 
     /// Address of the next instruction.
@@ -95,6 +97,20 @@ impl Code {
         }
     }
 
+    /// Appends one instruction that loads `value`: from behind the code, if it takes more than one otherwise.
+    pub fn constant(&mut self, rd: u32, value: u64) {
+        if (0..4).any(|quarter| value & !(0xffff << (16 * quarter)) == 0) {
+            return self.load(rd, value);
+        }
+        let known = self.pool.iter().find(|constant| constant.0 == value).map(|constant| constant.1);
+        let label = known.unwrap_or_else(|| {
+            let label = self.label();
+            self.pool.push((value, label));
+            label
+        });
+        self.emit_to(instruction::ldr_literal(rd), label);
+    }
+
     /// Appends the addition of a constant: `rd = rn + value`. `rd` differs from `rn` when `value` needs more
     /// than 24 bits.
     pub fn add_constant(&mut self, rd: u32, rn: u32, value: u64) {
@@ -120,6 +136,13 @@ impl Code {
 
     /// The finished machine code.
     pub fn finish(mut self) -> Emitted<Vec<u8>> {
+        for (value, label) in core::mem::take(&mut self.pool) {
+            if !self.here().is_multiple_of(8) {
+                self.words.push(instruction::UDF);
+            }
+            self.bind(label);
+            self.words.extend([value as u32, (value >> 32) as u32]);
+        }
         for &(index, label) in &self.uses {
             let target = self.labels[label.0].ok_or(Reason::OutOfReach)?;
             let offset = 4 * (target as i64 - index as i64);

@@ -32,6 +32,9 @@ const OWN_AT: u32 = 72;
 const INSTANCES: Instances<u32> =
     Instances { slot: SLOT, instance: PLACE, page: 1, index: 2, left: 3, scratch: 4 };
 const CALLER: u32 = 5;
+/// The owner is the complement of the thread pointer.
+const THREADS: Threads<u32> =
+    Threads { pointer: TEMPORARY, owner: 4, entry: BLOCK, index: 1, left: 0, x: 2, y: 3 };
 
 /// Saved by functions for their callers: x19 to x29; and the second argument.
 const KEPT: [u32; 12] = [1, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29];
@@ -98,8 +101,8 @@ fn resolve(code: &mut Code, layout: &Layout, nobody: Label) -> u64 {
     let [homeless, done] = [(); 2].map(|()| code.label());
     let routine = enter(code);
     code.jump_if_zero(TEMPORARY, homeless);
-    let roles = Threads { pointer: TEMPORARY, owner: TEMPORARY, entry: BLOCK, index: 1, left: 0, x: 2, y: 3 };
-    routines::resolve(code, layout, &roles, Missing::Claim);
+    code.emit([a::mvn(THREADS.owner, THREADS.pointer)]);
+    routines::resolve(code, layout, &THREADS, Missing::Claim);
     code.jump_if_not_zero(BLOCK, done);
     code.bind(homeless);
     code.emit_to(a::adr(BLOCK), nobody);
@@ -179,7 +182,6 @@ fn translate(code: &mut Code, layout: &Layout) -> u64 {
 fn landed(code: &mut Code, layout: &Layout) -> u64 {
     let [told, nobody, known, done] = [(); 4].map(|()| code.label());
     let (calls, is_end) = (6, 7);
-    let roles = Threads { pointer: TEMPORARY, owner: TEMPORARY, entry: BLOCK, index: 1, left: 0, x: 2, y: 3 };
     let routine = enter(code);
     code.emit([a::mrs_thread_pointer(TEMPORARY), a::add_immediate(calls, SP, 0), a::mov(is_end, ADDRESS)]);
     routines::ends_thread(code, [SLOT, is_end, calls, TEMPORARY], [1, 2], told);
@@ -187,12 +189,13 @@ fn landed(code: &mut Code, layout: &Layout) -> u64 {
     routines::landed(code, layout, &INSTANCES, calls, done);
     code.jump_if_not_zero(is_end, done);
     code.jump_if_zero(TEMPORARY, nobody);
-    routines::resolve(code, layout, &roles, Missing::Claim);
+    code.emit([a::mvn(THREADS.owner, THREADS.pointer)]);
+    routines::resolve(code, layout, &THREADS, Missing::Claim);
     code.jump(known);
     code.bind(nobody);
     code.set(BLOCK, 0);
     code.bind(known);
-    routines::count_left(code, layout, BLOCK, calls, [roles.x, roles.y, roles.left]);
+    routines::count_left(code, layout, BLOCK, calls, [THREADS.x, THREADS.y, THREADS.left]);
     code.bind(done);
     go_back(code);
     routine

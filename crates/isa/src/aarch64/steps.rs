@@ -1,6 +1,6 @@
 //! The steps of a payload: the registers that each takes, and its code.
 
-use super::count::{add_one, latency};
+use super::count::{add_one, add_one_at_last, latency};
 use super::detour::Template;
 use super::emit::instruction as a;
 use super::frame::register::*;
@@ -9,23 +9,50 @@ use crate::Reason;
 use crate::detour::*;
 use crate::payload::*;
 
-/// Bytes of the frame where four registers do, from `TEMPORARY` to `STATUS`.
-const FOUR: i32 = 32;
-/// The same for all eight.
-const EIGHT: i32 = 64;
+/// The registers that a detour saves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Saved {
+    /// From `TEMPORARY` to `ADDRESS`: one counter takes no more.
+    Three,
+    /// From `TEMPORARY` to `STATUS`.
+    Four,
+    /// All of them.
+    Eight,
+}
+use Saved::{Eight, Four, Three};
 
-/// Bytes of the frame that a payload takes.
-pub fn frame_size(payload: &Payload) -> i32 {
+impl Saved {
+    /// Bytes of the frame. The last word of that for three is free.
+    pub fn size(self) -> i32 {
+        match self {
+            Three | Four => 32,
+            Eight => 64,
+        }
+    }
+}
+
+/// The largest counter that a detour reaches which has no register to spare.
+const NEAR: u32 = 1 << 24;
+
+/// What a payload takes.
+pub fn saved(payload: &Payload) -> Saved {
+    let mut steps = payload.entry.iter();
+    if let (Some(EntryStep::Count(..NEAR)), None) = (steps.next(), steps.next())
+        && payload.hooks.is_empty()
+        && payload.followed.is_none()
+    {
+        return Three;
+    }
     let hooks = payload.hooks.iter().map(|hook| match hook {
-        Hook::Translate(_) | Hook::Land { .. } => EIGHT,
-        Hook::Share(_) | Hook::Signal(_) | Hook::Gate => FOUR,
+        Hook::Translate(_) | Hook::Land { .. } => Eight,
+        Hook::Share(_) | Hook::Signal(_) | Hook::Gate => Four,
     });
     let entry = payload.entry.iter().map(|step| match step {
-        EntryStep::Count(_) => FOUR,
-        EntryStep::Record { .. } | EntryStep::Fetch { .. } | EntryStep::Run(_) => EIGHT,
+        EntryStep::Count(_) => Four,
+        EntryStep::Record { .. } | EntryStep::Fetch { .. } | EntryStep::Run(_) => Eight,
     });
-    let followed = payload.followed.map(|_| EIGHT);
-    hooks.chain(entry).chain(followed).fold(FOUR, i32::max)
+    let followed = payload.followed.map(|_| Eight);
+    hooks.chain(entry).chain(followed).fold(Four, Saved::max)
 }
 
 impl Template<'_> {
@@ -43,7 +70,10 @@ impl Template<'_> {
         match step {
             EntryStep::Count(counter) => {
                 self.comment("count");
-                add_one(&mut self.code, counter);
+                match self.saved {
+                    Three => add_one_at_last(&mut self.code, counter),
+                    Four | Eight => add_one(&mut self.code, counter),
+                }
                 Ok(())
             }
             EntryStep::Record { id, arguments } => {

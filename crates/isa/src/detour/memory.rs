@@ -7,7 +7,7 @@
 //!
 //! | offset | field | |
 //! |---|---|---|
-//! | [`THREAD_OWNER`] | owner | thread pointer of the owner (on x86-64 its complement); 0 free; [`THREAD_RESERVED`] being filled |
+//! | [`THREAD_OWNER`] | owner | thread pointer of the owner (its complement but on 32-bit x86); 0 free; [`THREAD_RESERVED`] being filled |
 //! | [`THREAD_BLOCK`] | block | address of the thread's block of counters, histograms and ring |
 //! | [`THREAD_CALL`] | call | address of the arguments of the `clone3` for which the entry is *shared*, or 0 |
 //! | [`THREAD_CHILDREN`] + [`THREAD_BLOCK`] | block | the same for the thread's children that share the memory, or 0 |

@@ -208,6 +208,24 @@ impl Asm {
         self.x_form(31, 444, a, t, b);
     }
 
+    /// `t = !(a ^ b)`, compared with 0 in cr0: equal if `a` is the complement of `b`.
+    pub fn compare_complement(&mut self, t: Gpr, a: Gpr, b: Gpr) {
+        self.x_form(31, 284, a, t, b);
+        *self.words.last_mut().expect("just pushed") |= 1;
+    }
+
+    /// `t = !a`
+    pub fn complement(&mut self, t: Gpr, a: Gpr) {
+        self.x_form(31, 124, a, t, a);
+    }
+
+    /// `t = value - low`, where `low` is returned: what loads and stores of what is aligned there add by themselves.
+    pub fn load_constant_but_low(&mut self, t: Gpr, value: u64) -> i16 {
+        let low = if value.is_multiple_of(64) { value as i16 } else { 0 };
+        self.load_constant(t, value.wrapping_sub(low as u64));
+        low
+    }
+
     /// `t = a`
     pub fn copy(&mut self, t: Gpr, a: Gpr) {
         self.or(t, a, a);

@@ -98,7 +98,7 @@ impl<'a> Template<'a> {
         let [counted, slow, displaced] = [(); 3].map(|()| self.asm.label());
         self.save();
         payload.hooks.iter().try_for_each(|hook| self.hook(hook))?;
-        let known = self.find_thread(slow);
+        self.find_thread(slow);
         self.asm.bind(counted);
         payload.entry.iter().try_for_each(|step| self.entry_step(step))?;
         let mut return_point = None;
@@ -116,10 +116,7 @@ impl<'a> Template<'a> {
         }
         self.asm.bind(slow);
         self.comment("the thread is not where its hash says");
-        self.asm.read_special(R10, LR);
-        self.asm.store(R10, R1, SAVED_LR);
-        self.resolve(known)?;
-        self.asm.branch(counted);
+        self.resolve(counted)?;
         self.finish(return_point)
     }
 
@@ -197,36 +194,43 @@ impl<'a> Template<'a> {
         self.asm.leave();
     }
 
-    /// r11 = the thread's entry, r12 = its block; or off to `slow`. The label it returns expects r11.
-    pub fn find_thread(&mut self, slow: Label) -> Label {
+    /// r12 = the thread's block; or off to `slow`. r11 is not 0.
+    ///
+    /// The owner that stands in the table is the complement of the thread pointer: so one of 0 matches no free entry.
+    pub fn find_thread(&mut self, slow: Label) {
         let layout = self.request.layout;
-        let known = self.asm.label();
         self.asm.load_constant(R11, u64::from(HASH_FACTOR));
         self.asm.multiply(R12, R13, R11);
         self.asm.extract(R12, R12, 32, layout.thread_bits);
         self.asm.shift_left(R12, R12, THREAD_SHIFT);
-        self.asm.load_constant(R11, layout.threads);
+        let low = self.asm.load_constant_but_low(R11, layout.threads);
         self.asm.add(R11, R11, R12);
-        self.asm.load(R12, R11, THREAD_OWNER as i16);
-        self.asm.compare(R12, R13);
+        self.asm.load(R12, R11, low + THREAD_OWNER as i16);
+        self.asm.compare_complement(R12, R12, R13);
         self.asm.branch_if(When::NotEqual, slow);
-        self.asm.bind(known);
-        self.asm.load(R12, R11, THREAD_BLOCK as i16);
-        // A thread pointer of 0 is equal to the owner of a free entry.
-        self.asm.compare_immediate(R12, 0);
-        self.asm.branch_if(When::Equal, slow);
-        known
+        self.asm.load(R12, R11, low + THREAD_BLOCK as i16);
     }
 
-    /// Asks the runtime for the thread's entry, and goes to `known` with it. Without one, r11 = 0 and r12 = the overflow
-    /// block. lr, which is put back, was saved.
+    /// Asks the runtime for the thread's entry in r11, and goes to `known` with its block in r12. Without one, r11 = 0 and r12 = the
+    /// overflow block.
     pub fn resolve(&mut self, known: Label) -> Emitted<()> {
+        let none = self.asm.label();
+        let kept =
+            [(R9, scratch(2)), (R10, scratch(3))].into_iter().filter(|kept| !self.saved.contains(&kept.0));
+        kept.clone().for_each(|(register, place)| self.asm.store(register, R1, place));
+        self.asm.read_special(R12, LR);
+        self.asm.store(R12, R1, SAVED_LR);
         self.asm.call_to(Routine::Resolve.address(self.request.runtime)?)?;
-        self.asm.load(R10, R1, SAVED_LR);
-        self.asm.write_special(LR, R10);
+        self.asm.load(R12, R1, SAVED_LR);
+        self.asm.write_special(LR, R12);
+        kept.for_each(|(register, place)| self.asm.load(register, R1, place));
         self.asm.compare_immediate(R11, 0);
-        self.asm.branch_if(When::NotEqual, known);
+        self.asm.branch_if(When::Equal, none);
+        self.asm.load(R12, R11, THREAD_BLOCK as i16);
+        self.asm.branch(known);
+        self.asm.bind(none);
         self.asm.load_constant(R12, self.request.layout.blocks);
+        self.asm.branch(known);
         Ok(())
     }
 

@@ -97,7 +97,7 @@ impl Template<'_> {
             self.asm.read_special(R10, TIME_BASE);
             self.asm.store(R10, R1, NOW);
         }
-        let known = self.find_thread(slow);
+        self.find_thread(slow);
         self.asm.bind(counted);
         followed.early().for_each(|step| self.return_step(step));
         self.slot(R8);
@@ -129,10 +129,7 @@ impl Template<'_> {
         self.asm.return_();
 
         self.asm.bind(slow);
-        self.asm.read_special(R10, LR);
-        self.asm.store(R10, R1, SAVED_LR);
-        self.resolve(known)?;
-        self.asm.branch(counted);
+        self.resolve(counted)?;
 
         self.asm.bind(elsewhere);
         self.comment("the instance is not at hand");

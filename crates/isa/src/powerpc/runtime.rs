@@ -42,8 +42,9 @@ impl Routine {
     }
 }
 
+/// The owner is the complement of the thread pointer.
 const THREADS: Threads<Gpr> =
-    Threads { pointer: R13, owner: R13, entry: R11, index: R10, left: R9, x: R12, y: R8 };
+    Threads { pointer: R13, owner: R7, entry: R11, index: R10, left: R9, x: R12, y: R8 };
 const INSTANCES: Instances<Gpr> =
     Instances { slot: R8, instance: R11, page: R9, index: R7, left: R6, scratch: R12 };
 /// The call's return address, or its return point; or an unwinder's address.
@@ -77,6 +78,7 @@ fn resolve(asm: &mut Asm, layout: &Layout) {
     let [none, done] = [(); 2].map(|()| asm.label());
     asm.compare_immediate(R13, 0);
     asm.branch_if(When::Equal, none);
+    asm.complement(THREADS.owner, THREADS.pointer);
     routines::resolve(asm, layout, &THREADS, Missing::Claim);
     asm.branch(done);
     asm.bind(none);

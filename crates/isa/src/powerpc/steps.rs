@@ -8,12 +8,19 @@ use crate::Reason;
 use crate::detour::*;
 use crate::payload::*;
 
-/// The registers that a detour may save, in the order of their doublewords: what counting needs, then following, then recording and
-/// timing.
-const SAVED: [Gpr; 6] = [R9, R10, R11, R12, R8, R0];
+/// The registers that a detour may save, in the order of their doublewords: what one counter needs, then several, then following, then
+/// recording and timing.
+const SAVED: [Gpr; 6] = [R11, R12, R9, R10, R8, R0];
 
 /// Those of them that a payload takes.
 pub(super) fn saved_for(payload: &Payload) -> &'static [Gpr] {
+    let mut steps = payload.entry.iter();
+    if let (Some(EntryStep::Count(_)), None) = (steps.next(), steps.next())
+        && payload.hooks.is_empty()
+        && payload.followed.is_none()
+    {
+        return &SAVED[..2];
+    }
     let entry = payload.entry.iter().map(|step| match step {
         EntryStep::Count(_) => 4,
         EntryStep::Record { .. } | EntryStep::Fetch { .. } | EntryStep::Run(_) => 6,
@@ -63,8 +70,13 @@ impl Template<'_> {
         }
     }
 
-    /// Increments a counter of the block r12. Changes r9 and r10.
+    /// Increments a counter of the block r12. Changes r9 and r10; where they are not saved, which is where nothing else is asked for, r11
+    /// and r12.
     fn count(&mut self, counter: u32) {
+        if !self.saved.contains(&R10) {
+            self.asm.add_offset(R12, R12, counter);
+            return self.asm.increment(R12, R11);
+        }
         self.asm.add_offset(R10, R12, counter);
         self.asm.increment(R10, R9);
     }

@@ -122,6 +122,16 @@ pub const fn eor(rd: u32, rn: u32, rm: u32) -> u32 {
     0xca00_0000 | rm << 16 | rn << 5 | rd
 }
 
+/// `eon xd, xn, xm`
+pub const fn eon(rd: u32, rn: u32, rm: u32) -> u32 {
+    0xca20_0000 | rm << 16 | rn << 5 | rd
+}
+
+/// `mvn xd, xm`
+pub const fn mvn(rd: u32, rm: u32) -> u32 {
+    0xaa20_03e0 | rm << 16 | rd
+}
+
 /// `orr xd, xn, xm`
 pub const fn orr(rd: u32, rn: u32, rm: u32) -> u32 {
     0xaa00_0000 | rm << 16 | rn << 5 | rd
@@ -195,6 +205,16 @@ pub const fn str(rt: u32, rn: u32, offset: u32) -> u32 {
 /// `ldr wt, [xn, #offset]`, a multiple of 4.
 pub const fn ldr_w(rt: u32, rn: u32, offset: u32) -> u32 {
     0xb940_0000 | ((offset / 4) & 0xfff) << 10 | rn << 5 | rt
+}
+
+/// `ldur xt, [xn, #offset]`, from -256 to 255.
+pub const fn ldur(rt: u32, rn: u32, offset: i32) -> u32 {
+    0xf840_0000 | (offset as u32 & 0x1ff) << 12 | rn << 5 | rt
+}
+
+/// `ldr xt`, to be completed by a label.
+pub const fn ldr_literal(rt: u32) -> u32 {
+    0x5800_0000 | rt
 }
 
 /// `ldrh wt, [xn]`
