@@ -24,7 +24,7 @@ use crate::{
     found::{find_headers, find_removed},
     gate, reach, returns,
     scan::Ranges,
-    semaphores, signals, writes,
+    semaphores, signals, stepping, writes,
 };
 use std::time::{Duration, Instant};
 use trapless_isa::{Displaced, Slot};
@@ -357,12 +357,12 @@ fn step_out(stopped: &mut Stopped<'_>, session: &FoundSession, arenas: &Ranges) 
     let mut all_out = true;
     for tid in inside {
         let ends = |registers: &Registers| !is_inside(registers) || Instant::now() >= deadline;
-        let mut out = stopped.step_until(tid, most, ends);
+        let mut out = stepping::step_until(stopped, tid, most, ends);
         if let Ok(Stepped::Faulted(signal)) = out
             && signals::is_shown(stopped, &session.header, &handlers, signal)
             && stopped.deliver(tid).is_ok_and(|delivered| delivered)
         {
-            out = stopped.step_until(tid, most, ends);
+            out = stepping::step_until(stopped, tid, most, ends);
         }
         let is_out = stopped.thread(tid).is_some_and(|thread| !is_inside(thread.registers()));
         all_out &= matches!(out, Ok(Stepped::Done(_))) && is_out;

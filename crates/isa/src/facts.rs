@@ -29,6 +29,8 @@ pub struct Facts {
     pub link_register: u8,
     /// The flag of each task's own that marks children which share their parent's memory ([`crate::detour`]); 0 where there is none.
     pub mark: u64,
+    /// Whether memory is changed by loads that watch it and stores that come about only then ([`Exclusive`](crate::Exclusive)).
+    pub has_exclusives: bool,
     /// Where glibc and musl have a thread's number, from its thread pointer on.
     pub thread_numbers: [ThreadNumber; 2],
     /// Where a function finds its first integer arguments.

@@ -31,6 +31,7 @@ pub mod body;
 pub mod detour;
 mod detours;
 mod emulate;
+mod exclusive;
 mod facts;
 mod fault;
 pub mod frames;
@@ -56,6 +57,7 @@ use core::ops::Range;
 pub use detour::{Detour, DetourRequest, Layout, Moved, Runtime, Stack};
 pub use detours::{Kinds, Sketch, Spare, Template};
 pub use emulate::{EmulateError, Thread};
+pub use exclusive::Exclusive;
 pub use facts::{Arguments, Facts, ThreadNumber};
 pub use fault::Faults;
 pub use instruction::{DecodeError, Flow, Instruction, Reference};
@@ -485,6 +487,18 @@ pub trait Isa: Sync {
     /// pointer at itself ([`Facts::advance`]): who got another signal there has yet to meet it.
     fn is_unmistakable(&self, _instruction: &[u8]) -> bool {
         false
+    }
+
+    /// The access that `code` starts with, by a thread that stands in front of it, if it is one of those that a step in between keeps from
+    /// coming about.
+    fn exclusive(&self, _code: &[u8], _thread: &dyn Thread) -> Option<Exclusive> {
+        None
+    }
+
+    /// Does to `thread` what the exclusive store does that `code`, which stands at `address`, starts with, as one that comes about. `None`
+    /// if it is not known or would fault; `thread` has to be dropped then.
+    fn store_exclusive(&self, _code: &[u8], _address: u64, _thread: &mut dyn Thread) -> Option<()> {
+        None
     }
 
     /// Whether `instruction` saves flags among which a single step shows: x86's trap flag. Others step without a trace.

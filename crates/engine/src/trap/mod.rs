@@ -21,7 +21,6 @@
 //! | `leave` | where does a thread go that a removal finds at a landing pad? |
 //! | `serve` | what becomes of each stop of a thread? |
 //! | `step` | what is known of a thread between the two traps of a step? |
-//! | `thread` | how does emulation see a stopped thread? |
 //! | `returns` | where do calls go whose return address was replaced? |
 //! | `numbers` | where are hits counted and recorded? |
 
@@ -33,7 +32,6 @@ mod numbers;
 mod returns;
 mod serve;
 mod step;
-mod thread;
 
 pub(crate) use bodies::TrapBodies;
 pub use bodies::{Interpreter, TrapHit, TrapMemory};

@@ -15,7 +15,8 @@ mod children;
 pub(super) use children::clean_copy;
 
 use super::bodies::{Interpreter, Moment, TrapHit};
-use super::{TrapSite, numbers::*, returns::Returns, step::*, thread::Thread};
+use super::{TrapSite, numbers::*, returns::Returns, step::*};
+use crate::thread::Thread;
 use crate::{
     EngineError, FoundSession,
     patch::{self, Change},

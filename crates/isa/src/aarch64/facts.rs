@@ -18,6 +18,7 @@ pub(super) static FACTS: Facts = Facts {
     stack_pointer: 31,
     link_register: 30,
     mark: 0,
+    has_exclusives: true,
     // `struct pthread` of musl has 200 bytes, and the number at 32.
     thread_numbers: [ThreadNumber::Below(0), ThreadNumber::At(-168)],
     arguments: Arguments::Registers(&ARGUMENTS),

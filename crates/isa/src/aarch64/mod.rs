@@ -9,6 +9,7 @@ pub mod decode;
 pub mod detour;
 pub mod emit;
 pub mod emulate;
+mod exclusive;
 mod facts;
 mod faults;
 mod fetch;
@@ -138,6 +139,14 @@ impl Isa for AArch64 {
 
     fn emulate(&self, code: &[u8], address: u64, thread: &mut dyn Thread) -> Result<(), EmulateError> {
         prologue::EMULATOR.all(code, address, thread)
+    }
+
+    fn exclusive(&self, code: &[u8], thread: &dyn Thread) -> Option<Exclusive> {
+        exclusive::exclusive(code, thread)
+    }
+
+    fn store_exclusive(&self, code: &[u8], address: u64, thread: &mut dyn Thread) -> Option<()> {
+        exclusive::store(code, address, thread)
     }
 
     fn leads_to(&self, code: &[u8], address: u64) -> Option<u64> {

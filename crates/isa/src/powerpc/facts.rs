@@ -26,6 +26,7 @@ pub(super) static FACTS: Facts = Facts {
     stack_pointer: 1,
     link_register: LR,
     mark: 0,
+    has_exclusives: true,
     // `struct pthread` of musl has 200 bytes, and the number at 32.
     thread_numbers: [ThreadNumber::Below(BEHIND_TCB + TCB), ThreadNumber::At(-BEHIND_TCB - 168)],
     arguments: Arguments::Registers(&ARGUMENTS),

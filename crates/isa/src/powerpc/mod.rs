@@ -11,6 +11,7 @@ mod decode;
 mod detour;
 mod emit;
 mod emulate;
+mod exclusive;
 mod facts;
 mod faults;
 mod fetch;
@@ -122,6 +123,14 @@ impl Isa for PowerPc64Le {
 
     fn emulate(&self, code: &[u8], address: u64, thread: &mut dyn Thread) -> Result<(), EmulateError> {
         prologue::EMULATOR.all(code, address, thread)
+    }
+
+    fn exclusive(&self, code: &[u8], thread: &dyn Thread) -> Option<Exclusive> {
+        exclusive::exclusive(code, thread)
+    }
+
+    fn store_exclusive(&self, code: &[u8], address: u64, thread: &mut dyn Thread) -> Option<()> {
+        exclusive::store(code, address, thread)
     }
 
     fn leads_to(&self, code: &[u8], address: u64) -> Option<u64> {

@@ -44,6 +44,7 @@ pub(super) static X86_64: Facts = Facts {
     stack_pointer: RSP as u8,
     link_register: RSP as u8,
     mark: IDENTIFICATION,
+    has_exclusives: false,
     // They have not moved since glibc 2.3.4 and musl 1.1.
     thread_numbers: [ThreadNumber::At(0x2d0), ThreadNumber::At(0x30)],
     arguments: Arguments::Registers(&REGISTERS),
@@ -68,6 +69,7 @@ pub(super) static I386: Facts = Facts {
     stack_pointer: RSP as u8,
     link_register: RSP as u8,
     mark: IDENTIFICATION,
+    has_exclusives: false,
     arguments: Arguments::Stack(4),
     arguments_in_go: &[],
 };

@@ -17,6 +17,37 @@ const SET: (usize, usize) = (34, 32);
 #[cfg(target_arch = "powerpc64")]
 const SET: (usize, usize) = (48, 32);
 
+/// Instructions between an exclusive load and the store, at most.
+const IN_EXCLUSIVE: usize = 2;
+
+/// The registers as [`trapless_isa::Isa::exclusive`] asks for them.
+#[cfg(not(target_arch = "x86_64"))]
+struct Registers([u64; SET.0]);
+
+#[cfg(not(target_arch = "x86_64"))]
+impl trapless_isa::Thread for Registers {
+    fn register(&self, number: u8) -> u64 {
+        self.0[usize::from(number)]
+    }
+    fn set_register(&mut self, number: u8, value: u64) {
+        self.0[usize::from(number)] = value;
+    }
+    fn flags(&self) -> u64 {
+        0
+    }
+    fn set_flags(&mut self, _: u64) {}
+    fn set_ip(&mut self, _: u64) {}
+    fn segment_base(&self, _: bool) -> Option<u64> {
+        None
+    }
+    fn read(&self, _: u64, _: u8) -> Option<u64> {
+        None
+    }
+    fn write(&mut self, _: u64, _: u8, _: u64) -> Option<()> {
+        None
+    }
+}
+
 /// A frozen target's thread, under our own tracing until this is dropped.
 pub struct Stepper {
     pid: i32,
@@ -60,9 +91,55 @@ impl Stepper {
         self.transfer(libc::PTRACE_SETREGSET, registers.as_mut_ptr());
     }
 
-    /// Runs one instruction.
+    /// Runs one instruction; or all from an exclusive load to behind its store, which a step in between would keep from coming about.
     #[cfg(not(target_arch = "x86_64"))]
     pub fn step(&self) {
+        let ends = self.ends_of_exclusive();
+        if ends.is_empty() {
+            return self.step_plainly();
+        }
+        let breakpoint = trapless_isa::Machine::beside(false).isa().facts().breakpoint;
+        let breakpoint = u64::from(u32::from_le_bytes(breakpoint.try_into().unwrap()));
+        let words: Vec<u64> = ends
+            .iter()
+            .map(|&end| {
+                let word = self.peek(libc::PTRACE_PEEKDATA, end);
+                self.poke(libc::PTRACE_POKEDATA, end, word >> 32 << 32 | breakpoint);
+                word
+            })
+            .collect();
+        request(libc::PTRACE_CONT, self.tid, 0);
+        self.wait();
+        // Backwards, since one may lie in another's word.
+        ends.iter().zip(words).rev().for_each(|(&end, word)| self.poke(libc::PTRACE_POKEDATA, end, word));
+        assert!(ends.contains(&self.ip()), "thread {} stands at {:#x}", self.tid, self.ip());
+    }
+
+    /// Where control goes on behind the store that belongs to the exclusive load which the thread stands at. Empty at other instructions.
+    #[cfg(not(target_arch = "x86_64"))]
+    fn ends_of_exclusive(&self) -> Vec<u64> {
+        const LONGEST: u64 = 16;
+        let isa = trapless_isa::Machine::beside(false).isa();
+        let code = |at: u64| (self.peek(libc::PTRACE_PEEKDATA, at) as u32).to_le_bytes();
+        let access =
+            |at: u64| isa.exclusive(&code(at), &Registers(self.registers())).map(|access| access.is_store);
+        let start = self.ip();
+        let mut ends = Vec::new();
+        if access(start) == Some(false) {
+            for at in (start..).step_by(4).take(LONGEST as usize) {
+                ends.extend(isa.decode(&code(at), at).ok().and_then(|decoded| decoded.flow.target()));
+                if access(at) == Some(true) {
+                    ends.retain(|end| !(start..=at).contains(end));
+                    ends.push(at + 4);
+                    return ends;
+                }
+            }
+        }
+        Vec::new()
+    }
+
+    /// Runs one instruction, whatever it is.
+    fn step_plainly(&self) {
         request(libc::PTRACE_SINGLESTEP, self.tid, 0);
         self.wait();
     }
@@ -75,8 +152,7 @@ impl Stepper {
         const POPF: u64 = 0x9d;
         const TRAP_FLAG: u64 = 1 << 8;
         let opcode = self.peek(libc::PTRACE_PEEKDATA, self.ip()) & 0xff;
-        request(libc::PTRACE_SINGLESTEP, self.tid, 0);
-        self.wait();
+        self.step_plainly();
         let flags_at = offset_of!(user_regs_struct, eflags) as u64;
         if opcode == PUSHF {
             let sp = self.peek(libc::PTRACE_PEEKUSER, offset_of!(user_regs_struct, rsp) as u64);
@@ -115,13 +191,11 @@ impl Stepper {
         assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
     }
 
-    #[cfg(target_arch = "x86_64")]
     fn peek(&self, request: libc::c_uint, at: u64) -> u64 {
         // SAFETY: these requests take a place and return a word; glibc clears errno and gives the word.
         unsafe { libc::ptrace(request, self.tid, at, 0) as u64 }
     }
 
-    #[cfg(target_arch = "x86_64")]
     fn poke(&self, request: libc::c_uint, at: u64, word: u64) {
         // SAFETY: these requests take a place and a word.
         let done = unsafe { libc::ptrace(request, self.tid, at, word) };
@@ -175,8 +249,10 @@ fn request(request: libc::c_uint, tid: i32, data: usize) {
 pub fn park(target: &Target, tid: i32, address: u64, steps: usize) -> u64 {
     let stepper = Stepper::seize(target, tid);
     stepper.walk_to(address);
-    for _ in 0..steps {
-        stepper.step();
-    }
+    let plain = steps.min(IN_EXCLUSIVE);
+    (plain..steps).for_each(|_| stepper.step());
+    // To anywhere, also between an exclusive load and its store.
+    (0..plain)
+        .for_each(|_| if cfg!(target_arch = "x86_64") { stepper.step() } else { stepper.step_plainly() });
     stepper.ip()
 }

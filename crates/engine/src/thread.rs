@@ -5,7 +5,7 @@ use trapless_process::{Process, Registers, RemoteAddr};
 
 /// Registers, to be written back by the caller, and the memory as it is. What is written is kept until [`Thread::finish`], so
 /// that instructions emulated together have their whole effect or none.
-pub(super) struct Thread<'a> {
+pub(crate) struct Thread<'a> {
     process: &'a Process,
     pub registers: Registers,
     /// Written, by address, with its size: all that is written together is one piece in the end.
