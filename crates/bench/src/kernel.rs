@@ -51,11 +51,13 @@ pub enum Counted {
     Returns,
 }
 
-/// How the kernel executes the instruction that a uprobe replaces (`arch/x86/kernel/uprobes.c`).
+/// How the kernel executes the instruction that a uprobe replaces (`arch/*/kernel/uprobes.c`, on arm64 in `probes` there).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Execution {
     /// It emulates it, in the one trap.
     Emulated,
+    /// It emulates it since this release, and before that steps a copy.
+    EmulatedSince(u32, u32),
     /// It steps a copy, for a second trap.
     Stepped,
     /// It emulates this nop of five bytes. Since Linux 6.18, in 64-bit code, the first hit makes it a call that leads
@@ -116,7 +118,7 @@ impl Uprobe {
 /// Traps per hit of a uprobe in `bits`-bit code. Told by the kernel's release, since the kernel does not count
 /// them.
 ///
-/// The return of a 64-bit function is seen by a system call since Linux 6.11, else by a trap.
+/// The return of a function of x86-64 is seen by a system call since Linux 6.11, any other by a trap.
 pub fn traps(bits: u32, execution: Execution, side: Side) -> u32 {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));
@@ -124,9 +126,11 @@ pub fn traps(bits: u32, execution: Execution, side: Side) -> u32 {
     let entry = match execution {
         Execution::Optimized if bits == 64 && release >= (6, 18) => 0,
         Execution::Optimized | Execution::Emulated => 1,
-        Execution::Stepped => 2,
+        Execution::EmulatedSince(major, minor) if release >= (major, minor) => 1,
+        Execution::EmulatedSince(..) | Execution::Stepped => 2,
     };
-    let ret = u32::from(side == Side::Return && (bits == 32 || release < (6, 11)));
+    let by_call = cfg!(target_arch = "x86_64") && bits == 64 && release >= (6, 11);
+    let ret = u32::from(side == Side::Return && !by_call);
     entry + ret
 }
 

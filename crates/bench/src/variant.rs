@@ -2,7 +2,7 @@
 
 use super::kernel::{Counted, Uprobe};
 use super::target::Target;
-use super::triggers::{Probed, Side, TRIGGERS};
+use super::triggers::{Probed, Side, TRIGGERS, USDT_OPERANDS};
 use crate::error::Error;
 use serde::Serialize;
 use trapless_isa::Mechanism;
@@ -230,8 +230,7 @@ fn sites(
 /// A USDT probe as its note would tell of it, with three operands: registers, and what 32-bit code has on the
 /// stack.
 fn usdt(name: &str, bits: u32) -> UsdtSite {
-    let (size, operands) =
-        if bits == 32 { (4, ["%eax", "4(%esp)", "8(%esp)"]) } else { (8, ["%rax", "%rdi", "%rdx"]) };
+    let (size, operands) = if bits == 32 { (4, ["%eax", "4(%esp)", "8(%esp)"]) } else { (8, USDT_OPERANDS) };
     let argument =
         |operand: &str| UsdtArgument { size, is_signed: false, is_float: false, operand: operand.to_owned() };
     UsdtSite {

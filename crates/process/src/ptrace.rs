@@ -128,6 +128,12 @@ impl SignalInfo {
         unsafe { raw(libc::PTRACE_SETSIGINFO as _, tid, 0, &raw const self.0 as usize) }.map(drop)
     }
 
+    /// Whether it says that a process has sent it, and names none: one of the kernel's, or from outside of the thread's pid namespace.
+    pub fn is_of_no_process(&self) -> bool {
+        // SAFETY: who has sent it stands there for this code.
+        self.code() == libc::SI_USER && unsafe { self.0.si_pid() } == 0
+    }
+
     /// Queues it for a thread anew. The kernel allows it only for descriptions a process could have made itself.
     pub fn queue_to(&self, tgid: i32, tid: Tid) -> Result<(), Errno> {
         // SAFETY: rt_tgsigqueueinfo reads one siginfo_t.

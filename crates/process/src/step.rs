@@ -109,6 +109,7 @@ impl Stopped<'_> {
             let info = SignalInfo::of(tid).map_err(|errno| self.explain(tid, "PTRACE_GETSIGINFO", errno))?;
             match (signal, info.code()) {
                 (libc::SIGTRAP, code) if trapped(code) == Some(Trapped::Step) => break None,
+                (libc::SIGTRAP, _) if stepping.is_call && info.is_of_no_process() => break None,
                 // The instruction's own: it would be raised again and again.
                 (signal, code)
                     if is_raised_by_instruction(signal, code) || signal == libc::SIGTRAP && code > 0 =>

@@ -241,6 +241,28 @@ fn stepping_ends_where_it_should_and_nothing_is_lost() {
     assert_eq!(target.line(), "ok");
 }
 
+/// The kernel tells of a step over a system call in another way, which looks like a signal of the program's.
+#[test]
+fn a_step_over_a_system_call_leaves_no_signal_behind() {
+    let mut target = Program::compile("blocked", &[]).start(&["naps"]);
+    let process = target.open();
+    let mut calls = 0;
+    for _ in 0..5 {
+        let mut stopped = process.stop().unwrap();
+        let tid = process.pid().leader();
+        let call = stopped.thread(tid).unwrap().registers().abi().syscall_instruction;
+        for _ in 0..250 {
+            let (mut code, ip) = ([0; 4], stopped.thread(tid).unwrap().registers().ip());
+            let code = &mut code[..call.len()];
+            calls += u32::from(process.read_exact(ip, code).is_ok() && code == call);
+            assert_eq!(stopped.step_until(tid, 1, |_| false).unwrap(), Stepped::NotYet);
+        }
+    }
+    assert!(calls > 0, "none was stepped over");
+    target.poke();
+    assert_eq!(target.line(), "ok");
+}
+
 #[test]
 fn many_ranges_are_read_at_once_around_holes() {
     let target = program().start(&["sleep", "4"]);

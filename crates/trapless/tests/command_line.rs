@@ -65,7 +65,8 @@ fn a_reader_that_has_seen_enough_ends_the_run_quietly() {
 
 #[test]
 fn manual_pages_are_written_one_per_verb() {
-    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("man");
+    let place = tempfile::tempdir().unwrap();
+    let directory = place.path().join("man");
     let (code, out, err) = finished(&["man", "--directory", directory.to_str().unwrap()]);
     assert_eq!((code, out.as_str(), err.as_str()), (Some(0), "", ""));
     for page in ["trapless.1", "trapless-count.1", "trapless-trace.1"] {

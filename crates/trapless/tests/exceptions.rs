@@ -21,6 +21,7 @@ const HEAD: &str = r#"
     #include <ucontext.h>
     #include <unistd.h>
     #include <unwind.h>
+    #include "assembly.h"
     #define APART extern "C" __attribute__((noinline, noclone))
     static volatile long cleaned;
     struct Guard { ~Guard() { cleaned++; } };
@@ -31,6 +32,7 @@ const HEAD: &str = r#"
 fn build(directory: &Path, name: &str, source: &str, flags: &[&str]) -> Option<PathBuf> {
     let (file, path) = (directory.join(format!("{name}.cc")), directory.join(name));
     std::fs::write(&file, [HEAD, source].concat()).unwrap();
+    std::fs::write(directory.join("assembly.h"), support::assembly::HEADER).unwrap();
     let mut command = Command::new("g++");
     command.arg("-o").arg(&path).arg(&file).args(["-O1", "-pthread", "-U_FORTIFY_SOURCE"]).args(flags);
     let Ok(built) = command.output() else {
@@ -257,7 +259,7 @@ fn w1_a_profiler_that_looks_in_the_midst_of_unwinding_changes_no_number() {
            how it leaves its frames. */
         static void profile(int, siginfo_t *, void *context) {
             void *frames[64];
-            long at = ((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP] - (long)&_Unwind_RaiseException;
+            long at = (long)IP_OF(context) - (long)&_Unwind_RaiseException;
             if (labs(at) > 1 << 17 && backtrace(frames, 64) < 2) wrong++;
             try { throw 'c'; } catch (char) { handled++; }
         }

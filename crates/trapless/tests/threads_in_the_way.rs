@@ -35,7 +35,8 @@ fn p1_threads_parked_at_each_instruction_of_the_detour_leave_it() {
             spinners.run_on();
             spinners.stand_in_line(round);
             let summary = tool.interrupt();
-            let kept = summary.0["notes"].as_array().unwrap().iter().find(|note| note["code"] == "memory-kept");
+            let kept =
+                summary.0["notes"].as_array().unwrap().iter().find(|note| note["code"] == "memory-kept");
             assert_eq!(kept, None, "{flags:?}, round {round}");
             before.assert_restored(spinners.target.pid());
             spinners.target.thaw();

@@ -1,7 +1,7 @@
 //! The function whose calls scripts probe, and the loop that calls it.
 //!
-//! Its arguments are a key, a text, and a number. It is called from a chain of functions that use `rbp` as they please and keep no
-//! frame pointers, but are described for unwinders: what walks stacks has to go by that.
+//! Its arguments are a key, a text, and a number. It is called from a chain of functions that use the frame pointer's register as they please
+//! and keep none, but are described for unwinders: what walks stacks has to go by that.
 
 /// So many keys are the first argument, each as often as the others.
 pub const KEYS: u64 = 4096;
@@ -29,124 +29,25 @@ pub fn calls_of_first_key(calls: u64) -> u64 {
     calls / PERIOD * (PERIOD / KEYS) + rest
 }
 
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+#[cfg(target_arch = "powerpc64")]
+mod powerpc;
 #[cfg(target_arch = "x86_64")]
-mod code {
-    core::arch::global_asm!(
-        r#"
-        .macro trapless_scripted name
-        .p2align 6
-        .globl trapless_bench_\name
-        .hidden trapless_bench_\name
-        .type trapless_bench_\name, @function
-        trapless_bench_\name:
-        .cfi_startproc
-        .endm
-        .macro trapless_scripted_end name
-        .cfi_endproc
-        .size trapless_bench_\name, . - trapless_bench_\name
-        .endm
+mod x86;
 
-        .text
-        # uint64_t called(uint64_t key, const char *text, uint64_t number)
-        trapless_scripted called
-            push rbx
-            .cfi_adjust_cfa_offset 8
-            .cfi_offset rbx, -16
-            mov rbx, rdi
-            lea rax, [rbx + rdx]
-            pop rbx
-            .cfi_adjust_cfa_offset -8
-            .cfi_restore rbx
-            ret
-        trapless_scripted_end called
-        .p2align 6
-
-        # void calling(const char *const *texts, uint64_t times), times > 0
-        trapless_scripted calling
-            push rbx
-            .cfi_adjust_cfa_offset 8
-            .cfi_offset rbx, -16
-            push rbp
-            .cfi_adjust_cfa_offset 8
-            .cfi_offset rbp, -24
-            push r12
-            .cfi_adjust_cfa_offset 8
-            .cfi_offset r12, -32
-            mov rbp, rdi
-            mov rbx, rsi
-            xor r12d, r12d
-            .p2align 6
-        1:  imul edi, r12d, {mix}
-            mov eax, r12d
-            and eax, {texts} - 1
-            shr edi, 3
-            mov rsi, qword ptr [rbp + 8 * rax]
-            and edi, {keys} - 1
-            mov rdx, r12
-            call trapless_bench_called
-            inc r12
-            cmp r12, rbx
-            jne 1b
-            pop r12
-            .cfi_adjust_cfa_offset -8
-            .cfi_restore r12
-            pop rbp
-            .cfi_adjust_cfa_offset -8
-            .cfi_restore rbp
-            pop rbx
-            .cfi_adjust_cfa_offset -8
-            .cfi_restore rbx
-            ret
-        trapless_scripted_end calling
-
-        # void deep(const char *const *texts, uint64_t times, uint64_t chain): calling, so many frames further down
-        trapless_scripted deep
-            push rbp
-            .cfi_adjust_cfa_offset 8
-            .cfi_offset rbp, -16
-            sub rsp, 32
-            .cfi_adjust_cfa_offset 32
-            mov rbp, rdx
-            test rdx, rdx
-            jz 2f
-            dec rdx
-            call trapless_bench_deep
-            jmp 3f
-        2:  call trapless_bench_calling
-        3:  add rsp, 32
-            .cfi_adjust_cfa_offset -32
-            pop rbp
-            .cfi_adjust_cfa_offset -8
-            .cfi_restore rbp
-            ret
-        trapless_scripted_end deep
-        "#,
-        mix = const super::MIX as i32,
-        texts = const super::TEXTS,
-        keys = const super::KEYS,
-    );
-
-    unsafe extern "C" {
-        fn trapless_bench_deep(texts: *const *const u8, times: u64, chain: u64);
-    }
-
-    /// Calls the function `times` times, at least once.
-    pub fn calls(times: u64) {
-        let texts: [[u8; 24]; super::TEXTS] = std::array::from_fn(super::text);
-        let addresses: [*const u8; super::TEXTS] = std::array::from_fn(|index| texts[index].as_ptr());
-        // SAFETY: the code keeps what the ABI says is kept and reads the addresses in the array, no more of them than there are; nothing
-        // is read at these addresses.
-        unsafe { trapless_bench_deep(addresses.as_ptr(), times.max(1), super::CHAIN) }
-    }
+unsafe extern "C" {
+    fn trapless_bench_deep(texts: *const *const u8, times: u64, chain: u64);
 }
 
-#[cfg(not(target_arch = "x86_64"))]
-mod code {
-    /// There is nothing to call.
-    pub fn calls(_: u64) {}
+/// Calls the function `times` times, at least once.
+pub fn calls(times: u64) {
+    let texts: [[u8; 24]; TEXTS] = std::array::from_fn(text);
+    let addresses: [*const u8; TEXTS] = std::array::from_fn(|index| texts[index].as_ptr());
+    // SAFETY: the code keeps what the ABI says is kept and reads the addresses in the array, no more of them than there are; nothing
+    // is read at these addresses.
+    unsafe { trapless_bench_deep(addresses.as_ptr(), times.max(1), CHAIN) }
 }
-
-pub use code::calls;
 
 /// A text of 20 characters, and zeros.
 fn text(index: usize) -> [u8; 24] {

@@ -14,6 +14,7 @@ mod facts;
 mod faults;
 mod fetch;
 pub mod frame;
+mod gate;
 mod landing;
 mod lower;
 pub mod operands;

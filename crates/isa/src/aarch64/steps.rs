@@ -61,7 +61,8 @@ impl Template<'_> {
         match hook {
             Hook::Translate(lookup) => self.translate(lookup),
             Hook::Land { code_address } => self.land(code_address),
-            Hook::Share(_) | Hook::Signal(_) | Hook::Gate => Err(Reason::NotImplemented),
+            Hook::Gate => self.gate(),
+            Hook::Share(_) | Hook::Signal(_) => Err(Reason::NotImplemented),
         }
     }
 

@@ -305,6 +305,17 @@ impl Asm {
         *self.words.last_mut().expect("just pushed") |= 1;
     }
 
+    /// `lwarx`: loads a word and reserves.
+    pub fn load_word_reserved(&mut self, t: Gpr, a: Gpr) {
+        self.x_form(31, 20, t, R0, a);
+    }
+
+    /// `stwcx.`: stores a word if still reserved, and says so in cr0.
+    pub fn store_word_conditional(&mut self, t: Gpr, a: Gpr) {
+        self.x_form(31, 150, t, R0, a);
+        *self.words.last_mut().expect("just pushed") |= 1;
+    }
+
     /// `lwsync`: earlier accesses before later ones, except stores before loads.
     pub fn light_sync(&mut self) {
         self.word(0x7c20_04ac);

@@ -16,6 +16,7 @@ mod facts;
 mod faults;
 mod fetch;
 mod follow;
+mod gate;
 mod landing;
 mod lower;
 mod prologue;

@@ -174,6 +174,9 @@ int main(int argc, char **argv) {
             CHECK(recv(pair[0], &byte, 1, 0) == 1 && byte == 'y');
         } else if (is("semop")) {
             CHECK(semop(semaphore, &(struct sembuf){0, -1, 0}, 1) == 0);
+        } else if (is("naps")) {
+            // Many calls that end by themselves, so that somebody who steps through them comes to each end.
+            while (!poked) CHECK(nanosleep(&(struct timespec){0, 3000000}, 0) == 0);
         } else if (is("spin")) {
             // Registers and flags carry the sum; any disturbance shows.
             unsigned long sum = 0, n = 0;

@@ -180,7 +180,10 @@ impl Target {
     /// Its next line of output; empty at its end.
     pub fn line(&mut self) -> String {
         let mut line = String::new();
-        self.output.read_line(&mut line).expect("its output is text");
+        if self.output.read_line(&mut line).expect("its output is text") == 0 {
+            // Why a test fails that has waited for it.
+            eprintln!("no more output of {}: {:?}", self.pid(), self.child.try_wait());
+        }
         line.trim_end().to_owned()
     }
 

@@ -311,6 +311,21 @@ pub const fn stxr(rs: u32, rt: u32, rn: u32) -> u32 {
     0xc800_7c00 | rs << 16 | rn << 5 | rt
 }
 
+/// `ldxr wt, [xn]`
+pub const fn ldxr_w(rt: u32, rn: u32) -> u32 {
+    0x885f_7c00 | rn << 5 | rt
+}
+
+/// `stlxr ws, wt, [xn]`
+pub const fn stlxr_w(rs: u32, rt: u32, rn: u32) -> u32 {
+    0x8800_fc00 | rs << 16 | rn << 5 | rt
+}
+
+/// `ldar wt, [xn]`
+pub const fn ldar_w(rt: u32, rn: u32) -> u32 {
+    0x88df_fc00 | rn << 5 | rt
+}
+
 /// `ldar xt, [xn]`
 pub const fn ldar(rt: u32, rn: u32) -> u32 {
     0xc8df_fc00 | rn << 5 | rt
@@ -320,6 +335,9 @@ pub const fn ldar(rt: u32, rn: u32) -> u32 {
 pub const fn stlr(rt: u32, rn: u32) -> u32 {
     0xc89f_fc00 | rn << 5 | rt
 }
+
+/// `isb`
+pub const ISB: u32 = 0xd503_3fdf;
 
 /// `mrs xt, tpidr_el0`
 pub const fn mrs_thread_pointer(rt: u32) -> u32 {

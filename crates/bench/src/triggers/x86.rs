@@ -1,0 +1,165 @@
+//! The triggers of x86-64. Those of 32-bit code are in [`narrow`](crate::narrow).
+
+use super::Execution::{Emulated, Optimized, Stepped};
+use super::{Probed, Trigger, probed};
+
+core::arch::global_asm!(
+    r#"
+    .macro trapless_trigger name
+    .p2align 6
+    .globl trapless_bench_\name
+    .hidden trapless_bench_\name
+    .type trapless_bench_\name, @function
+    trapless_bench_\name:
+    .cfi_startproc
+    .endm
+    .macro trapless_trigger_end name
+    .cfi_endproc
+    .size trapless_bench_\name, . - trapless_bench_\name
+    .p2align 6
+    .endm
+
+    .text
+    trapless_trigger nop
+        nop
+        ret
+    trapless_trigger_end nop
+
+    trapless_trigger push
+        push rax
+        add rsp, 8
+        ret
+    trapless_trigger_end push
+
+    trapless_trigger ret
+        ret
+    trapless_trigger_end ret
+
+    trapless_trigger nop5
+        .byte 0x0f, 0x1f, 0x44, 0x00, 0x00
+        ret
+    trapless_trigger_end nop5
+
+    trapless_trigger endbr
+        endbr64
+        lea eax, [rdi + rsi]
+        ret
+    trapless_trigger_end endbr
+
+    # Optimized code that keeps values over calls begins with pushes,
+    trapless_trigger o2
+        push rbp
+        mov ebp, esi
+        push rbx
+        mov ebx, edi
+        sub rsp, 8
+        lea eax, [rbx + rbp]
+        add rsp, 8
+        pop rbx
+        pop rbp
+        ret
+    trapless_trigger_end o2
+
+    # and code with locals and no such values with a subtraction.
+    trapless_trigger sub
+        sub rsp, 24
+        mov dword ptr [rsp + 12], edi
+        mov eax, dword ptr [rsp + 12]
+        add rsp, 24
+        ret
+    trapless_trigger_end sub
+
+    # What looks at its return address is followed to where it is left.
+    trapless_trigger exits
+        push rbx
+        mov rbx, qword ptr [rsp + 8]
+        lea eax, [rdi + rsi]
+        add rax, rbx
+        pop rbx
+        ret
+    trapless_trigger_end exits
+
+    # The sites of USDT probes, four bytes behind the start (`USDT`). A jump fits into the nop of five bytes; with
+    # the one of one byte the instruction behind it is displaced. Nothing is kept below the stack pointer, which
+    # the kernel's call from a nop of five bytes overwrites.
+    trapless_trigger usdt_nop
+        lea rax, [rdi + rsi]
+        nop
+        lea rax, [rax + rdx]
+        ret
+    trapless_trigger_end usdt_nop
+
+    trapless_trigger usdt_nop5
+        lea rax, [rdi + rsi]
+        .byte 0x0f, 0x1f, 0x44, 0x00, 0x00
+        lea rax, [rax + rdx]
+        ret
+    trapless_trigger_end usdt_nop5
+
+    # void calls(void (*function)(void), uint64_t times), times > 0
+    .p2align 6
+    .globl trapless_bench_calls
+    .hidden trapless_bench_calls
+    .type trapless_bench_calls, @function
+    trapless_bench_calls:
+        push rbx
+        push rbp
+        sub rsp, 8
+        mov rbx, rsi
+        mov rbp, rdi
+        .p2align 6
+    1:  call rbp
+        dec rbx
+        jnz 1b
+        add rsp, 8
+        pop rbp
+        pop rbx
+        ret
+    .size trapless_bench_calls, . - trapless_bench_calls
+
+    # void increments(uint64_t *counter, uint64_t times): `usermode-count`, as the kernel's benchmark does it
+    .p2align 6
+    .globl trapless_bench_increments
+    .hidden trapless_bench_increments
+    trapless_bench_increments:
+    1:  lock inc qword ptr [rdi]
+        dec rsi
+        jnz 1b
+        ret
+    "#
+);
+
+unsafe extern "C" {
+    fn trapless_bench_nop();
+    fn trapless_bench_push();
+    fn trapless_bench_ret();
+    fn trapless_bench_nop5();
+    fn trapless_bench_endbr();
+    fn trapless_bench_o2();
+    fn trapless_bench_sub();
+    fn trapless_bench_exits();
+    fn trapless_bench_usdt_nop();
+    fn trapless_bench_usdt_nop5();
+    pub(super) fn trapless_bench_calls(function: unsafe extern "C" fn(), times: u64);
+    pub(super) fn trapless_bench_increments(counter: *mut u64, times: u64);
+}
+
+/// Where the sites of USDT probes are.
+const USDT: Probed = Probed::Inside(4);
+
+/// All of them.
+pub const TRIGGERS: &[Trigger] = &[
+    probed("nop", trapless_bench_nop, Probed::Function, Emulated),
+    probed("push", trapless_bench_push, Probed::Function, Emulated),
+    probed("ret", trapless_bench_ret, Probed::Function, Stepped),
+    probed("nop5", trapless_bench_nop5, Probed::Function, Optimized),
+    probed("endbr", trapless_bench_endbr, Probed::Function, Stepped),
+    probed("o2", trapless_bench_o2, Probed::Function, Emulated),
+    probed("sub", trapless_bench_sub, Probed::Function, Stepped),
+    probed("exits", trapless_bench_exits, Probed::Return, Emulated),
+    probed("nop", trapless_bench_usdt_nop, USDT, Emulated),
+    probed("nop5", trapless_bench_usdt_nop5, USDT, Optimized),
+];
+
+/// What the probes of the sites tell of: registers.
+pub const USDT_OPERANDS: [&str; 3] = ["%rax", "%rdi", "%rdx"];
