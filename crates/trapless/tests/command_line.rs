@@ -1,7 +1,6 @@
 //! The binary as a shell sees it: streams and exit codes of what needs no target.
 
 use std::fs::File;
-use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 fn trapless(arguments: &[&str]) -> Command {
