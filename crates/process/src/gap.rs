@@ -1,5 +1,6 @@
 //! Free address space: near a module, for code that has to be reached by a branch, or out of everybody's way.
 
+use crate::arch::addresses_end;
 use crate::{Mappings, ProcError, Process, RemoteAddr};
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -43,7 +44,7 @@ impl Process {
             page: page_size(),
             // Never page 0, whatever the setting.
             lowest: RemoteAddr(lowest.max(65536)),
-            end: RemoteAddr(if self.is_32bit() { 0xffff_e000 } else { crate::ADDRESSES_END }),
+            end: RemoteAddr(if self.is_32bit() { 0xffff_e000 } else { addresses_end(page_size()) }),
             stack_growth: stack.clamp(SMALLEST_STACK, LARGEST_STACK) + GUARD,
             heap_start: RemoteAddr(self.stat()?.start_brk),
             heap_growth: if self.is_32bit() { 64 << 20 } else { 512 << 20 },
@@ -91,14 +92,17 @@ impl Mappings {
         /// From here up every sanitizer keeps what is the application's: `HiAppMem` of `tsan_platform.h`, `app-3` of `msan.h`, `HighMem` of
         /// `asan_mapping.h`, each for x86-64.
         const APPLICATION: u64 = 0x7e80_0000_0000;
+        /// The same where 46 bits are all, as with powerpc's small pages.
+        const APPLICATION_46: u64 = 0x3e80_0000_0000;
         /// For mappings of the program to come. A larger one goes below ours.
         const ROOM: u64 = 64 << 30;
         if rules.end.0 <= 1 << 32 {
             return RemoteAddr(NARROW);
         }
-        let starts = self.iter().map(|mapping| mapping.start.0).filter(|&start| start >= APPLICATION);
+        let application = if rules.end.0 <= 1 << 46 { APPLICATION_46 } else { APPLICATION };
+        let starts = self.iter().map(|mapping| mapping.start.0).filter(|&start| start >= application);
         let lowest = starts.min().unwrap_or(rules.end.0).min(rules.end.0);
-        RemoteAddr(lowest.saturating_sub(ROOM + size).max(APPLICATION))
+        RemoteAddr(lowest.saturating_sub(ROOM + size).max(application))
     }
 
     /// The free ranges, ascending.
@@ -169,7 +173,7 @@ mod tests {
     const RULES: GapRules = GapRules {
         page: 0x1000,
         lowest: RemoteAddr(0x1_0000),
-        end: RemoteAddr(crate::ADDRESSES_END),
+        end: RemoteAddr(0x7fff_ffff_f000),
         stack_growth: 0x10_0000,
         heap_start: RemoteAddr(0),
         heap_growth: 0x20_0000,
@@ -256,7 +260,7 @@ mod tests {
                 "2aaaaaaab000-2aaaaaaac000 r-xp 0 0:0 0\n7ffff0000000-7ffff0021000 rw-p 0 0:0 0 [stack]\n",
                 0x7fff_f000_0000,
             ),
-            ("", crate::ADDRESSES_END),
+            ("", RULES.end.0),
         ] {
             let parsed = parse_maps(maps.as_bytes()).unwrap();
             for size in [0x1000, 1 << 30, 100 << 30] {
@@ -270,6 +274,14 @@ mod tests {
         }
         let narrow = GapRules { end: RemoteAddr(0xffff_e000), ..RULES };
         assert_eq!(parse_maps(b"").unwrap().quiet_place(&narrow, 0x1000), RemoteAddr(3 << 30));
+        let shorter = GapRules { end: RemoteAddr(0x3fff_ffff_0000), ..RULES };
+        for (maps, lowest) in
+            [("", 0x3fff_ffff_0000), ("3fffac750000-3fffac994000 r-xp 0 0:0 0\n", 0x3fff_ac75_0000)]
+        {
+            let near = parse_maps(maps.as_bytes()).unwrap().quiet_place(&shorter, 1 << 30).0;
+            let found = gaps(maps, &shorter, near..near, u64::MAX, 1 << 30)[0];
+            assert!(found >= 0x3e80_0000_0000 && found + (1 << 30) <= lowest - (64 << 30), "{found:#x}");
+        }
     }
 
     #[test]

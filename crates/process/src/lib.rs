@@ -35,9 +35,7 @@ pub mod trace;
 mod wait;
 mod watchdog;
 
-pub use arch::{
-    ADDRESSES_END, Abi, BREAKPOINT, BREAKPOINT_ADVANCE, Interrupted, Registers, TRAP_FLAG, ticks,
-};
+pub use arch::{Abi, BREAKPOINT, BREAKPOINT_ADVANCE, Interrupted, Registers, TRAP_FLAG, ticks};
 pub use calls::SignalAction;
 pub use error::{MappedFileError, MemoryError, OpenError, ProcError, RemoteError, StopError};
 pub use gap::{GapRules, page_size};

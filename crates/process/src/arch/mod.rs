@@ -30,8 +30,8 @@ use x86 as host;
 use crate::RemoteAddr;
 
 pub use abi::Abi;
-pub use host::{ADDRESSES_END, BREAKPOINT, BREAKPOINT_ADVANCE, Registers, TRAP_FLAG, ticks};
-pub(crate) use host::{HAS_32BIT, Stepping, Waiting, trapped};
+pub use host::{BREAKPOINT, BREAKPOINT_ADVANCE, Registers, TRAP_FLAG, ticks};
+pub(crate) use host::{HAS_32BIT, Stepping, Waiting, addresses_end, trapped};
 pub use interrupted::Interrupted;
 
 impl Registers {

@@ -28,7 +28,9 @@ pub(crate) use super::plain::{HAS_32BIT, Stepping, trapped};
 /// `brk #0`.
 pub const BREAKPOINT: &[u8] = &[0x00, 0x00, 0x20, 0xd4];
 /// Where the addresses of a program end, but for what it asks for by address.
-pub const ADDRESSES_END: u64 = 0xffff_ffff_0000;
+pub(crate) const fn addresses_end(_page: u64) -> u64 {
+    0xffff_ffff_0000
+}
 
 /// `NT_ARM_TLS` of `include/uapi/linux/elf.h`: `TPIDR_EL0`, and where there is one `TPIDR2_EL0`.
 const NT_ARM_TLS: usize = 0x401;

@@ -21,8 +21,12 @@ pub(crate) use super::waiting::Waiting;
 
 /// `trap`.
 pub const BREAKPOINT: &[u8] = &[0x08, 0x00, 0xe0, 0x7f];
-/// Where the addresses of a program end, but for what it asks for by address.
-pub const ADDRESSES_END: u64 = 0x7fff_ffff_0000;
+/// Where the addresses of a program end, but for what it asks for by address: the size of its page tables depends on that of pages
+/// (`arch/powerpc/include/asm/task_size_64.h`).
+pub(crate) const fn addresses_end(page: u64) -> u64 {
+    let size = if page < 1 << 16 { 1 << 46 } else { 1 << 47 };
+    size - (1 << 16)
+}
 
 /// The time base now, as detours read it.
 pub fn ticks() -> u64 {

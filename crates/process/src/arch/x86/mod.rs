@@ -21,7 +21,9 @@ pub const BREAKPOINT: &[u8] = &[0xcc];
 /// How far past the breakpoint's address the instruction pointer is when it has trapped.
 pub const BREAKPOINT_ADVANCE: u64 = 1;
 /// Where the addresses of a program with 64 bits end, but for what it asks for by address.
-pub const ADDRESSES_END: u64 = 0x7fff_ffff_f000;
+pub(crate) const fn addresses_end(_page: u64) -> u64 {
+    0x7fff_ffff_f000
+}
 
 /// What the description of a SIGTRAP tells by its code; `None`: somebody has sent it.
 pub(crate) fn trapped(code: i32) -> Option<Trapped> {
