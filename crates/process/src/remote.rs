@@ -8,6 +8,7 @@
 //! 3. For each call: point the instruction pointer at a system call instruction somewhere in the target's code, load number and
 //!    arguments, say that the thread is in no system call (else the kernel would first restart the one we interrupted), and
 //!    run to the stop at its entry and the one at its exit. No single steps: they trap to the hypervisor in a virtual machine.
+//!    Where a kernel drops what is written at the exit, the thread goes on to the kernel's signal code ahead of the next call.
 //! 4. Put everything back, *including the number of the system call the thread was in*, ask for a stop and let it run: it gets as
 //!    far as the kernel's signal code. When it goes on from there, that code finds an interrupted system call and restarts it
 //!    with the time that was left, as after any stop: the program sees nothing.
@@ -16,6 +17,7 @@
 //! A thread may not run when it is let: its control group was frozen, as a paused container is. Then it is asked to stop again, which even a
 //! frozen one does, and gets back what it had. Left as it is, it would make our call whenever it is thawed, and end behind it.
 
+use crate::arch::END_OF_CALL_TAKES_ALL;
 use crate::ptrace::{self, SignalInfo};
 use crate::stop::{BASE_OPTIONS, Parked};
 use crate::wait::{self, Event, Stop};
@@ -36,6 +38,8 @@ pub struct Remote<'s, 'p> {
     pub(crate) scratch: Option<RemoteAddr>,
     /// Whether the thread has run since it was taken.
     ran: bool,
+    /// Whether it stands at the end of a system call of ours.
+    behind_call: bool,
     /// Whether it was let run once and did not come back: no further call is tried.
     stuck: bool,
 }
@@ -129,6 +133,7 @@ impl<'s, 'p> Remote<'s, 'p> {
             passing,
             scratch: None,
             ran: false,
+            behind_call: false,
             stuck: false,
         })
     }
@@ -168,9 +173,10 @@ impl<'s, 'p> Remote<'s, 'p> {
         }
         let mut regs = self.saved.regs;
         regs.load_syscall(self.instruction, number, args);
-        regs.write(self.tid).map_err(|errno| self.stopped.explain(self.tid, "PTRACE_SETREGSET", errno))?;
+        self.load(&regs)?;
         self.run_to_syscall_stop()?;
         self.run_to_syscall_stop()?;
+        self.behind_call = true;
         let regs = Registers::read(self.tid)
             .map_err(|errno| self.stopped.explain(self.tid, "PTRACE_GETREGSET", errno))?;
         regs.syscall_result().map_err(|errno| RemoteError::Failed { call, errno })
@@ -185,7 +191,7 @@ impl<'s, 'p> Remote<'s, 'p> {
         let mut regs = self.saved.regs;
         regs.leave_syscall();
         set(&mut regs);
-        regs.write(self.tid).map_err(|errno| self.stopped.explain(self.tid, "PTRACE_SETREGSET", errno))?;
+        self.load(&regs)?;
         let start = regs.ip();
         loop {
             self.resume("PTRACE_SINGLESTEP", ptrace::singlestep)?;
@@ -204,6 +210,29 @@ impl<'s, 'p> Remote<'s, 'p> {
                     return Err(StopError::Unexpected { tid: self.tid, what }.into());
                 }
                 Stop::Interrupted(_) | Stop::Event(_) | Stop::Syscall => {}
+            }
+        }
+    }
+
+    /// Has the thread go on with these registers, all of them.
+    fn load(&mut self, regs: &Registers) -> Result<(), StopError> {
+        if std::mem::take(&mut self.behind_call) && !END_OF_CALL_TAKES_ALL {
+            self.stop_in_signal_code()?;
+        }
+        regs.write(self.tid).map_err(|errno| self.stopped.explain(self.tid, "PTRACE_SETREGSET", errno))
+    }
+
+    /// Lets the thread run as far as the kernel's signal code.
+    fn stop_in_signal_code(&mut self) -> Result<(), StopError> {
+        loop {
+            // In the kernel any stop takes back an interrupt that has not had its effect.
+            ptrace::interrupt(self.tid, 0)
+                .map_err(|errno| self.stopped.explain(self.tid, "PTRACE_INTERRUPT", errno))?;
+            self.resume("PTRACE_CONT", ptrace::cont)?;
+            match self.next_stop()? {
+                Stop::Interrupted(_) => return Ok(()),
+                Stop::Signal(libc::SIGSTOP) => self.passing = libc::SIGSTOP,
+                _ => {}
             }
         }
     }
@@ -259,17 +288,7 @@ impl<'s, 'p> Remote<'s, 'p> {
                 // It was readable and written by the program a moment ago. If it is not any more, there is nothing to keep.
                 let _ = stopped.process.write(address, &descriptor.to_le_bytes());
             }
-            loop {
-                // In the kernel any stop takes back an interrupt that has not had its effect.
-                ptrace::interrupt(tid, 0)
-                    .map_err(|errno| self.stopped.explain(tid, "PTRACE_INTERRUPT", errno))?;
-                self.resume("PTRACE_CONT", ptrace::cont)?;
-                match self.next_stop()? {
-                    Stop::Interrupted(_) => break,
-                    Stop::Signal(libc::SIGSTOP) => self.passing = libc::SIGSTOP,
-                    _ => {}
-                }
-            }
+            self.stop_in_signal_code()?;
             if let Some(signal) = self.saved.signal.take() {
                 self.summon(signal)?;
             }
