@@ -26,8 +26,8 @@ pub(super) fn return_verdict(site: &Site<'_>) -> Result<(), Reason> {
     let (_, displaced) = displaced(site)?;
     let local_entry = toc_setup(site.code).map_or(0, |setup| u64::from(setup.length));
     let function = Function { code: site.code, address: site.function };
-    // Elsewhere than at the entry lr may be anything, and in a loop through the entry it is.
-    if displaced.start != site.function.wrapping_add(local_entry) || function.loops_to(displaced.start) {
+    // Elsewhere than at the entry lr may be anything. Jumps back to the entry are led past the probe.
+    if displaced.start != site.function.wrapping_add(local_entry) {
         return Err(Reason::ReturnsOddly);
     }
     let frames = function.frames();
@@ -74,12 +74,6 @@ impl Function<'_> {
     fn gets_pc(&self, index: usize) -> bool {
         let next = Destination::Address(self.address_of(index + 1));
         self.branch(index).is_some_and(|branch| branch.link && branch.to == next)
-    }
-
-    fn loops_to(&self, start: u64) -> bool {
-        (0..self.len()).any(|index| {
-            self.branch(index).is_some_and(|branch| !branch.link && branch.to == Destination::Address(start))
-        })
     }
 
     /// The sizes of the frames that the function makes.

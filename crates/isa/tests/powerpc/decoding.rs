@@ -138,9 +138,9 @@ fn return_probes_are_refused_where_lr_is_read() {
         ("ld r0,0(r3); mtlr r0", &[0xe803_0000, 0x7c08_03a6, BLR], Err(Reason::ReturnsOddly)),
         ("bl without a frame", &[0x7d88_02a6, 0x4800_1001, 0x7d88_03a6, BLR], Err(Reason::CallsWithoutFrame)),
         (
-            "a loop through the entry",
+            "a loop through the entry, led past the probe",
             &[0x3863_ffff, 0x2c23_0000, 0x4082_fff8, BLR],
-            Err(Reason::ReturnsOddly),
+            Ok(()),
         ),
     ] {
         assert_eq!(with_site(words, 0, |site| POWERPC64LE.return_verdict(site)), verdict, "{name}");
