@@ -139,6 +139,7 @@ impl Space {
             stack_growth: 8 << 20,
             heap_start: RemoteAddr(0),
             heap_growth: 0,
+            past_ends: 0,
         };
         let maps = trapless_process::parse_maps(text.as_bytes()).unwrap();
         Self { maps, rules, pid: Pid(1), start_time: 1, is_32bit: false }

@@ -1,6 +1,6 @@
 //! Free address space: near a module, for code that has to be reached by a branch, or out of everybody's way.
 
-use crate::arch::addresses_end;
+use crate::arch::{POINTED_PAST, addresses_end};
 use crate::{Mappings, ProcError, Process, RemoteAddr};
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -20,6 +20,8 @@ pub struct GapRules {
     pub heap_start: RemoteAddr,
     /// Bytes above the heap that it may grow into. Beyond them `brk` fails and allocators fall back to `mmap`.
     pub heap_growth: u64,
+    /// Bytes behind what is mapped to which addresses lead that the program has of its own: what lay there would seem to be held.
+    pub past_ends: u64,
 }
 
 impl Process {
@@ -48,6 +50,7 @@ impl Process {
             stack_growth: stack.clamp(SMALLEST_STACK, LARGEST_STACK) + GUARD,
             heap_start: RemoteAddr(self.stat()?.start_brk),
             heap_growth: if self.is_32bit() { 64 << 20 } else { 512 << 20 },
+            past_ends: POINTED_PAST,
         })
     }
 }
@@ -113,7 +116,7 @@ impl Mappings {
             taken.push(heap_start..heap_start.saturating_add(rules.heap_growth));
         }
         for mapping in self {
-            let (mut start, mut end) = (mapping.start.0, mapping.end.0);
+            let (mut start, mut end) = (mapping.start.0, mapping.end.0.saturating_add(rules.past_ends));
             if mapping.is_special("[heap]") {
                 end = end.saturating_add(rules.heap_growth);
             } else if mapping.is_special("[stack]") {
@@ -177,6 +180,7 @@ mod tests {
         stack_growth: 0x10_0000,
         heap_start: RemoteAddr(0),
         heap_growth: 0x20_0000,
+        past_ends: 0,
     };
 
     fn gaps(maps: &str, rules: &GapRules, near: Range<u64>, reach: u64, size: u64) -> Vec<u64> {
@@ -282,6 +286,15 @@ mod tests {
             let found = gaps(maps, &shorter, near..near, u64::MAX, 1 << 30)[0];
             assert!(found >= 0x3e80_0000_0000 && found + (1 << 30) <= lowest - (64 << 30), "{found:#x}");
         }
+    }
+
+    #[test]
+    fn nothing_lies_where_pointers_past_the_end_of_a_module_lead() {
+        let rules = GapRules { past_ends: 0x8000, ..RULES };
+        let maps = "400000-401000 r-xp 0 0:0 0\n401000-402000 rw-p 0 0:0 0\n40b000-40c000 r--p 0 0:0 0\n";
+        let found = gaps(maps, &rules, 0x40_0000..0x40_2000, 1 << 31, 0x1000);
+        assert!(found.iter().all(|at| !(0x40_2000..0x40_a000).contains(at)), "{found:x?}");
+        assert!(found.contains(&0x40_a000), "{found:x?}");
     }
 
     #[test]

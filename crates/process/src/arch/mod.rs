@@ -31,7 +31,9 @@ use crate::RemoteAddr;
 
 pub use abi::Abi;
 pub use host::{BREAKPOINT, BREAKPOINT_ADVANCE, Registers, TRAP_FLAG, ticks};
-pub(crate) use host::{END_OF_CALL_TAKES_ALL, HAS_32BIT, Stepping, Waiting, addresses_end, trapped};
+pub(crate) use host::{
+    END_OF_CALL_TAKES_ALL, HAS_32BIT, POINTED_PAST, Stepping, Waiting, addresses_end, trapped,
+};
 pub use interrupted::Interrupted;
 
 impl Registers {

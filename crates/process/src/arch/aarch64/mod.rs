@@ -29,6 +29,8 @@ pub(crate) use super::plain::{HAS_32BIT, Stepping, trapped};
 pub const BREAKPOINT: &[u8] = &[0x00, 0x00, 0x20, 0xd4];
 /// Whether a thread that stands at the end of a system call goes on with all registers that it is given there.
 pub(crate) const END_OF_CALL_TAKES_ALL: bool = true;
+/// Bytes behind a module to which pointers of its own may lead.
+pub(crate) const POINTED_PAST: u64 = 0;
 /// Where the addresses of a program end, but for what it asks for by address.
 pub(crate) const fn addresses_end(_page: u64) -> u64 {
     0xffff_ffff_0000

@@ -24,6 +24,8 @@ pub const BREAKPOINT: &[u8] = &[0x08, 0x00, 0xe0, 0x7f];
 /// Whether a thread that stands at the end of a system call goes on with all registers that it is given there. Linux 7.2 clears r0 and r4 to
 /// r12, xer and ctr on the way out, unless the thread has been in its signal code.
 pub(crate) const END_OF_CALL_TAKES_ALL: bool = false;
+/// Bytes behind a module to which pointers of its own may lead: the TOC pointer is so far behind the start of its table (ELFv2, 3.4.2).
+pub(crate) const POINTED_PAST: u64 = 0x8000;
 /// Where the addresses of a program end, but for what it asks for by address: the size of its page tables depends on that of pages
 /// (`arch/powerpc/include/asm/task_size_64.h`).
 pub(crate) const fn addresses_end(page: u64) -> u64 {

@@ -22,6 +22,8 @@ pub(crate) const END_OF_CALL_TAKES_ALL: bool = true;
 pub const BREAKPOINT: &[u8] = &[0xcc];
 /// How far past the breakpoint's address the instruction pointer is when it has trapped.
 pub const BREAKPOINT_ADVANCE: u64 = 1;
+/// Bytes behind a module to which pointers of its own may lead.
+pub(crate) const POINTED_PAST: u64 = 0;
 /// Where the addresses of a program with 64 bits end, but for what it asks for by address.
 pub(crate) const fn addresses_end(_page: u64) -> u64 {
     0x7fff_ffff_f000
