@@ -114,7 +114,7 @@ const INSTALL: &str = r#"
     #include <sys/syscall.h>
     #include <unistd.h>
     #ifdef __aarch64__
-    __asm__(".text; own_return: mov x8, #139; svc #0");
+    __asm__(".text; .globl own_return; own_return: mov x8, #139; svc #0");
     #elif defined __x86_64__
     __asm__(".text; own_return: movl $15, %eax; syscall");
     #else
@@ -142,8 +142,7 @@ fn s3_what_may_fault_is_not_displaced_where_faults_are_caught() {
     ran.assert_refused(1, &["may fault", NOT_SERVED]);
     before.assert_restored(target.pid());
     target.tell("go");
-    assert_eq!(target.line(), "3 1");
-    assert!(target.wait().success());
+    assert_eq!((target.line().as_str(), target.wait().code()), ("3 1", Some(0)));
 }
 
 /// Divisions fault nowhere else.
@@ -281,9 +280,11 @@ fn r4_go_is_counted_once_where_a_call_begins_again_and_what_is_assemblys_is_refu
         assert_eq!(summary.hits(function, "entry"), calls, "{summary:?}");
     }
     // Behind the entry of what does not check, all threads count in one place.
-    let behind = run(&["count", "gophers:main.Tiny+4", "-o", result.to_str().unwrap(), "--", path]);
-    let counted = fs::read_to_string(&result).unwrap();
-    assert!(behind.code == Some(0) && counted.contains("19,980  gophers  main.Tiny+0x4"), "{counted}");
+    if cfg!(target_arch = "x86_64") {
+        let behind = run(&["count", "gophers:main.Tiny+4", "-o", result.to_str().unwrap(), "--", path]);
+        let counted = fs::read_to_string(&result).unwrap();
+        assert!(behind.code == Some(0) && counted.contains("19,980  gophers  main.Tiny+0x4"), "{counted}");
+    }
     // What Go's assembler made.
     for asked in [["count", "runtime.gogo*"], ["latency", "runtime.gogo*"]] {
         let ran = run(&[asked[0], &format!("gophers:{}", asked[1]), "--", path]);
