@@ -6,6 +6,8 @@ X86 = "only x86-64 has this yet"
 TESTS = [
     # Functions that look at their return addresses are followed to their exits there.
     ("*", "exits", "*", X86),
+    # Most of its programs are in assembly.
+    ("*", "usdt", "*", "its programs are written in assembly of x86-64"),
 ]
 
 

@@ -23,7 +23,7 @@ pub(crate) fn step_until(
     let mut watched = None;
     for steps in 0..=limit {
         let thread = stopped.thread(tid).ok_or(StopError::UnknownThread(tid))?;
-        let registers = thread.registers().clone();
+        let registers = *thread.registers();
         if done(&registers) {
             return Ok(Stepped::Done(steps));
         }

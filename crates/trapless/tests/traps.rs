@@ -106,7 +106,9 @@ fn counts_exactly(program: &Path) {
     let cases: [(&str, &[&str]); 4] = if cfg!(target_arch = "x86_64") {
         [("step", &[]), ("emulate", &["jcc", "pushf"]), ("boost", calls), ("step,jump", &[])]
     } else {
-        [("step", &[]), ("emulate", &["pushf"]), ("boost", &[]), ("step,jump", &[])]
+        // What takes several instructions elsewhere comes to no end of its copy by itself.
+        let several: &[&str] = if cfg!(target_arch = "aarch64") { &["rip"] } else { &[] };
+        [("step", &[]), ("emulate", &["pushf"]), ("boost", several), ("step,jump", &[])]
     };
     for (mechanism, skipped) in cases {
         for threads in [1, 2, 4] {
@@ -147,7 +149,8 @@ fn s5_signals_during_hits_lose_nothing() {
             let expected: Vec<_> = KINDS.iter().map(|&kind| (kind, mechanism, calls)).collect();
             assert_eq!(hits, expected, "{program:?}");
         }
-        std::fs::remove_file(program).unwrap();
+        // In a machine of its own, the test sees what is compiled outside of it, and cannot change that.
+        let _ = std::fs::remove_file(program);
     }
 }
 
