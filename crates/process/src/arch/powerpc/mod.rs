@@ -261,7 +261,9 @@ impl Registers {
             return Err(Errno(libc::ENOTSUP));
         }
         // SAFETY: any bytes are a valid register set.
-        Ok(Registers { regs: unsafe { buffer.assume_init() } })
+        let regs = unsafe { buffer.assume_init() };
+        // A note of the kernel's on the last system call, which a tracer cannot set.
+        Ok(Registers { regs: General { result: 0, ..regs } })
     }
 
     /// Reads the instruction pointer of a stopped thread alone.
