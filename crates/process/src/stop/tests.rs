@@ -11,7 +11,8 @@ use std::io::Read;
 fn breakpoint_signal() -> SignalInfo {
     // SAFETY: zeros are a valid siginfo_t.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    (info.si_signo, info.si_code) = (libc::SIGTRAP, libc::SI_KERNEL);
+    let code = if cfg!(target_arch = "x86_64") { libc::SI_KERNEL } else { libc::TRAP_BRKPT };
+    (info.si_signo, info.si_code) = (libc::SIGTRAP, code);
     SignalInfo(info)
 }
 
