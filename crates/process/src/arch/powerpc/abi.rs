@@ -17,6 +17,9 @@ pub(super) static ABI: Abi = Abi::of_host(
         libc::SYS_connect,
         libc::SYS_accept,
         libc::SYS_accept4,
+        // Beside those of other machines, which have none of their own for it.
+        libc::SYS_send,
+        libc::SYS_recv,
         libc::SYS_sendto,
         libc::SYS_recvfrom,
         libc::SYS_sendmsg,
