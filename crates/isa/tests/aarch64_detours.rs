@@ -266,6 +266,9 @@ fn plan(
     plan.add(4, layout.origin, 8, &1u64.to_le_bytes());
     let blocks = u64::from(layout.block_count) * layout.block_stride;
     plan.add(0, layout.blocks, blocks, &[]);
+    if layout.gate != 0 {
+        plan.add(4, layout.gate, 8, &u64::from(detour::gate::GATE_SHUT).to_le_bytes());
+    }
     let returns = detour::return_sizes(layout.return_bits, layout.slot_shift).into_iter().sum();
     plan.add(0, layout.pages, returns, &[]);
     plan.add(1, ARENA, arena.len() as u64, &arena);
@@ -341,6 +344,31 @@ fn entries_are_counted_exactly() {
     if let Some(outcome) = patched_run(layout(), count, Payload::default()) {
         entries_are_exact(&outcome);
     }
+}
+
+/// Where in the overflow block nothing else is.
+const GATE: u64 = 0x8_0000;
+
+/// A shut gate to which no tool comes: who has waited opens it, and nobody sees anything of it but the time.
+#[test]
+fn a_gate_opens_itself_and_changes_nothing() {
+    let gated =
+        |offset, id, returns| Payload { hooks: Steps::of([Hook::Gate]), ..count(offset, id, returns) };
+    let gate = layout().blocks + GATE;
+    let Some(outcome) = patched_run(Layout { gate, ..layout() }, gated, Payload::default()) else { return };
+    entries_are_exact(&outcome);
+    let word = |offset: u32| {
+        (Outcome::read(&outcome.after, GATE + u64::from(offset & !7)) >> (8 * (offset & 7))) as u32
+    };
+    let [state, arrived, served, late] = [
+        detour::gate::GATE_STATE,
+        detour::gate::GATE_ARRIVED,
+        detour::gate::GATE_SERVED,
+        detour::gate::GATE_LATE,
+    ]
+    .map(word);
+    assert_eq!((state, served), (0, 0));
+    assert!(late > 0 && late <= arrived, "{late} of {arrived}");
 }
 
 #[test]

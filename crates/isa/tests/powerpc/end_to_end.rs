@@ -101,7 +101,7 @@ const LOOKED_UP_BY: &str = "_dl_find_object";
 const MIDDLES: [(&str, &str); 2] = [("call_first_site", "call_first"), ("red_zone_site", "red_zone")];
 
 /// What the test asks for at each function.
-fn payload(n: usize, followed: bool) -> Payload {
+fn payload(n: usize, followed: bool, gated: bool) -> Payload {
     let name = NAMES[n];
     let latency = match name {
         "timed" => Some(LATENCY),
@@ -114,13 +114,15 @@ fn payload(n: usize, followed: bool) -> Payload {
         _ => None,
     };
     let record = id.map(|id| EntryStep::Record { id, arguments: 8 });
+    // Around that one every register is compared.
+    let hooks = Steps::some_of([(gated && name == "keep_plain").then_some(Hook::Gate)]);
     let steps = Steps::some_of([
         Some(ReturnStep::Count(returned(n))),
         id.map(|id| ReturnStep::Record { id: id + 1 }),
         latency.map(ReturnStep::Time),
     ]);
     Payload {
-        hooks: Steps::default(),
+        hooks,
         entry: Steps::some_of([Some(EntryStep::Count(hits(n))), record]),
         followed: followed.then_some(Followed { lost: lost(n), steps, way: Way::Paired }),
     }
@@ -192,7 +194,7 @@ fn plan(program: &Program, layout: &Layout) -> (Plan, Vec<bool>) {
             displaced,
             original: &site.code[offset..offset + usize::from(displaced.length)],
             site: &site,
-            payload: if *name == LOOKED_UP_BY { lookup } else { payload(n, follow) },
+            payload: if *name == LOOKED_UP_BY { lookup } else { payload(n, follow, layout.gate != 0) },
             stack: Stack::Enough,
             layout,
             runtime: &runtime,
@@ -213,6 +215,9 @@ fn plan(program: &Program, layout: &Layout) -> (Plan, Vec<bool>) {
     assert!(layout.pages + pages <= HEADER + 0x1_0000);
     plan.item(0, RETURNS, (pool + blocks).next_multiple_of(STRIDE), &[]);
     plan.item(1, BLOCKS, u64::from(layout.block_count) * STRIDE, &[]);
+    if layout.gate != 0 {
+        plan.item(4, layout.gate, 8, &u64::from(gate::GATE_SHUT).to_le_bytes());
+    }
     let header = [ORIGIN, 1].map(u64::to_le_bytes).concat();
     plan.item(4, HEADER, header.len() as u64, &header);
     let arenas = [ARENA, ARENA_SIZE, 0, 0].map(u64::to_le_bytes).concat();
@@ -315,6 +320,23 @@ fn counts_are_exact_while_threads_run() {
         assert_timed(&blocks, OTHER_LATENCY, counts[number_of("keep_recorded")].0);
         assert_recorded(&blocks, counts[number_of("recorded")].0 + counts[number_of("keep_recorded")].0);
     }
+}
+
+/// Where in the overflow block nothing else is, and the program leaves alone what it finds.
+const GATE: usize = 96;
+
+/// A shut gate to which no tool comes: who has waited opens it, and nobody sees anything of it but the time.
+#[test]
+fn a_gate_opens_itself_and_changes_nothing() {
+    let Some(cross) = Cross::find() else { return };
+    let layout = Layout { gate: BLOCKS + GATE as u64, ..layout(8, 10, 32) };
+    let (counts, followed, blocks) = run(&cross, "gate", "power8", &layout);
+    assert_eq!(assert_exact("gate", &counts, &followed, &blocks), 0);
+    let word = |offset: u32| (blocks.number(GATE + (offset & !7) as usize) >> (8 * (offset & 7))) as u32;
+    let [state, arrived, served, late] =
+        [gate::GATE_STATE, gate::GATE_ARRIVED, gate::GATE_SERVED, gate::GATE_LATE].map(word);
+    assert_eq!((state, served), (0, 0));
+    assert!(late > 0 && late <= arrived, "{late} of {arrived}");
 }
 
 fn number_of(name: &str) -> usize {
