@@ -2,6 +2,7 @@
 
 mod support;
 
+use support::eventually;
 #[cfg(target_arch = "x86_64")]
 use support::park::Stepper;
 use support::park::park;
@@ -37,10 +38,21 @@ fn p1_threads_parked_at_each_instruction_of_the_detour_leave_it() {
             let summary = tool.interrupt();
             let kept =
                 summary.0["notes"].as_array().unwrap().iter().find(|note| note["code"] == "memory-kept");
-            assert_eq!(kept, None, "{flags:?}, round {round}");
-            before.assert_restored(spinners.target.pid());
+            // Where calls are given their return address in a register, it is there yet in a function that has stored it, and who stands
+            // goes on holding it.
+            let is_held = cfg!(not(target_arch = "x86_64")) && flags.len() > 1 && kept.is_some();
+            assert!(is_held || kept.is_none(), "{flags:?}, round {round}: {kept:?}");
+            if !is_held {
+                before.assert_restored(spinners.target.pid());
+            }
             spinners.target.thaw();
             spinners.run_on();
+            if is_held {
+                let none_is_left =
+                    || detach(spinners.target.pid()).json().iter().all(|one| one["memory_kept"] == false);
+                eventually("it is as it was", none_is_left);
+                before.assert_restored(spinners.target.pid());
+            }
         }
         spinners.finish();
     }
