@@ -249,6 +249,9 @@ fn r2_what_longjmp_and_coroutines_leave_is_not_taken_for_what_exceptions_leave()
 
 #[test]
 fn w1_a_profiler_that_looks_in_the_midst_of_unwinding_changes_no_number() {
+    if cfg!(target_arch = "aarch64") {
+        return trapless_testing::inapplicable!("gcc's unwinder ends this program here without probes, too");
+    }
     let source = r#"
         static volatile long handled, wrong;
         APART long thrower(long n) { Guard guard; if (n % 2) throw n; return n; }
