@@ -14,6 +14,7 @@
 //! | file | |
 //! |---|---|
 //! | [`triggers`] | the functions that are probed, and the loop that calls them |
+//! | `assembly` | how they are written |
 //! | [`child`] | the process that calls them |
 //! | [`narrow`] | the 32-bit program that calls them |
 //! | [`target`] | either process as the benchmark sees it |
@@ -28,6 +29,7 @@
 
 #![deny(unreachable_pub)]
 
+mod assembly;
 pub mod attach;
 pub mod child;
 pub mod contender;

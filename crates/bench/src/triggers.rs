@@ -114,18 +114,26 @@ use x86 as code;
 
 pub use code::{TRIGGERS, USDT_OPERANDS};
 
+/// Where the sites of USDT probes are.
+const USDT: Probed = Probed::Inside(4);
+
+unsafe extern "C" {
+    fn trapless_bench_calls(function: unsafe extern "C" fn(), times: u64);
+    fn trapless_bench_increments(counter: *mut u64, times: u64);
+}
+
 /// Calls a trigger `times` times, at least once.
 pub fn calls(trigger: &Trigger, times: u64) {
     // SAFETY: the loop keeps what the ABI says is kept, and so does every trigger, which takes no argument it uses
     // as an address and returns nothing that is used.
-    unsafe { code::trapless_bench_calls(trigger.function, times.max(1)) }
+    unsafe { trapless_bench_calls(trigger.function, times.max(1)) }
 }
 
 /// Increments a word atomically `times` times, at least once.
 pub fn increments(times: u64) {
     let mut counter = 0;
     // SAFETY: the pointer is to a live word of ours.
-    unsafe { code::trapless_bench_increments(&mut counter, times.max(1)) }
+    unsafe { trapless_bench_increments(&mut counter, times.max(1)) }
 }
 
 /// Makes the system call that enters and leaves the kernel with the least between, `times` times: `syscall-count`.

@@ -1,58 +1,44 @@
 //! The triggers of arm64.
 
 use super::Execution::{Emulated, EmulatedSince, Stepped};
-use super::{Probed, Trigger, probed};
+use super::{Probed, Trigger, USDT, probed};
+use crate::assembly::functions;
 
-core::arch::global_asm!(
+functions!(
     r#"
-    .macro trapless_trigger name
-    .p2align 6
-    .globl trapless_bench_\name
-    .hidden trapless_bench_\name
-    .type trapless_bench_\name, %function
-    trapless_bench_\name:
-    .cfi_startproc
-    .endm
-    .macro trapless_trigger_end name
-    .cfi_endproc
-    .size trapless_bench_\name, . - trapless_bench_\name
-    .p2align 6
-    .endm
-
-    .text
-    trapless_trigger nop
+    trapless_function nop
         nop
         ret
-    trapless_trigger_end nop
+    trapless_function_end nop
 
-    trapless_trigger stp
+    trapless_function stp
         stp x29, x30, [sp, #-16]!
         mov x29, sp
         ldp x29, x30, [sp], #16
         ret
-    trapless_trigger_end stp
+    trapless_function_end stp
 
-    trapless_trigger ret
+    trapless_function ret
         ret
-    trapless_trigger_end ret
+    trapless_function_end ret
 
     // A landing pad and a signature stay at the entry, and what follows them is probed. By their numbers among the hints, since not
     // every assembler knows their names.
-    trapless_trigger bti
+    trapless_function bti
         hint #34
         add x0, x0, x1
         ret
-    trapless_trigger_end bti
+    trapless_function_end bti
 
-    trapless_trigger paciasp
+    trapless_function paciasp
         hint #25
         add x0, x0, x1
         hint #29
         ret
-    trapless_trigger_end paciasp
+    trapless_function_end paciasp
 
     // Optimized code that keeps values over calls begins with a pair of stores,
-    trapless_trigger o2
+    trapless_function o2
         stp x29, x30, [sp, #-32]!
         mov x29, sp
         stp x19, x20, [sp, #16]
@@ -61,24 +47,24 @@ core::arch::global_asm!(
         ldp x19, x20, [sp, #16]
         ldp x29, x30, [sp], #32
         ret
-    trapless_trigger_end o2
+    trapless_function_end o2
 
     // and code with locals and no such values with a subtraction.
-    trapless_trigger sub
+    trapless_function sub
         sub sp, sp, #16
         str w0, [sp, #12]
         ldr w0, [sp, #12]
         add sp, sp, #16
         ret
-    trapless_trigger_end sub
+    trapless_function_end sub
 
     // The site of a USDT probe, four bytes behind the start (`USDT`).
-    trapless_trigger usdt_nop
+    trapless_function usdt_nop
         add x0, x0, x1
         nop
         add x0, x0, x2
         ret
-    trapless_trigger_end usdt_nop
+    trapless_function_end usdt_nop
 
     // void calls(void (*function)(void), uint64_t times), times > 0
     .p2align 6
@@ -124,12 +110,7 @@ unsafe extern "C" {
     fn trapless_bench_o2();
     fn trapless_bench_sub();
     fn trapless_bench_usdt_nop();
-    pub(super) fn trapless_bench_calls(function: unsafe extern "C" fn(), times: u64);
-    pub(super) fn trapless_bench_increments(counter: *mut u64, times: u64);
 }
-
-/// Where the site of the USDT probe is.
-const USDT: Probed = Probed::Inside(4);
 
 /// All of them. What the kernel emulates is in `arch/arm64/kernel/probes/decode-insn.c`.
 pub const TRIGGERS: &[Trigger] = &[

@@ -1,36 +1,22 @@
 //! The triggers of powerpc64le.
 
 use super::Execution::Emulated;
-use super::{Probed, Trigger, probed};
+use super::{Probed, Trigger, USDT, probed};
+use crate::assembly::functions;
 
-core::arch::global_asm!(
+functions!(
     r#"
-    .macro trapless_trigger name
-    .p2align 6
-    .globl trapless_bench_\name
-    .hidden trapless_bench_\name
-    .type trapless_bench_\name, @function
-    trapless_bench_\name:
-    .cfi_startproc
-    .endm
-    .macro trapless_trigger_end name
-    .cfi_endproc
-    .size trapless_bench_\name, . - trapless_bench_\name
-    .p2align 6
-    .endm
-
-    .text
-    trapless_trigger nop
+    trapless_function nop
         nop
         blr
-    trapless_trigger_end nop
+    trapless_function_end nop
 
-    trapless_trigger blr
+    trapless_function blr
         blr
-    trapless_trigger_end blr
+    trapless_function_end blr
 
     # Optimized code that calls begins with its return address,
-    trapless_trigger o2
+    trapless_function o2
         mflr 0
         std 31, -8(1)
         std 0, 16(1)
@@ -42,31 +28,31 @@ core::arch::global_asm!(
         ld 31, -8(1)
         mtlr 0
         blr
-    trapless_trigger_end o2
+    trapless_function_end o2
 
     # code with locals and no calls with a frame,
-    trapless_trigger stdu
+    trapless_function stdu
         stdu 1, -48(1)
         stw 3, 40(1)
         lwz 3, 40(1)
         addi 1, 1, 48
         blr
-    trapless_trigger_end stdu
+    trapless_function_end stdu
 
     # and much with a condition, whose copy leaves by two ways.
-    trapless_trigger bc
+    trapless_function bc
         beq 1f
         add 3, 3, 4
     1:  blr
-    trapless_trigger_end bc
+    trapless_function_end bc
 
     # The site of a USDT probe, four bytes behind the start (`USDT`).
-    trapless_trigger usdt_nop
+    trapless_function usdt_nop
         add 3, 3, 4
         nop
         add 3, 3, 5
         blr
-    trapless_trigger_end usdt_nop
+    trapless_function_end usdt_nop
 
     # void calls(void (*function)(void), uint64_t times), times > 0
     .p2align 6
@@ -119,12 +105,7 @@ unsafe extern "C" {
     fn trapless_bench_stdu();
     fn trapless_bench_bc();
     fn trapless_bench_usdt_nop();
-    pub(super) fn trapless_bench_calls(function: unsafe extern "C" fn(), times: u64);
-    pub(super) fn trapless_bench_increments(counter: *mut u64, times: u64);
 }
-
-/// Where the site of the USDT probe is.
-const USDT: Probed = Probed::Inside(4);
 
 /// All of them. The kernel emulates nearly everything (`arch/powerpc/lib/sstep.c`).
 pub const TRIGGERS: &[Trigger] = &[

@@ -1,53 +1,39 @@
 //! The triggers of x86-64. Those of 32-bit code are in [`narrow`](crate::narrow).
 
 use super::Execution::{Emulated, Optimized, Stepped};
-use super::{Probed, Trigger, probed};
+use super::{Probed, Trigger, USDT, probed};
+use crate::assembly::functions;
 
-core::arch::global_asm!(
+functions!(
     r#"
-    .macro trapless_trigger name
-    .p2align 6
-    .globl trapless_bench_\name
-    .hidden trapless_bench_\name
-    .type trapless_bench_\name, @function
-    trapless_bench_\name:
-    .cfi_startproc
-    .endm
-    .macro trapless_trigger_end name
-    .cfi_endproc
-    .size trapless_bench_\name, . - trapless_bench_\name
-    .p2align 6
-    .endm
-
-    .text
-    trapless_trigger nop
+    trapless_function nop
         nop
         ret
-    trapless_trigger_end nop
+    trapless_function_end nop
 
-    trapless_trigger push
+    trapless_function push
         push rax
         add rsp, 8
         ret
-    trapless_trigger_end push
+    trapless_function_end push
 
-    trapless_trigger ret
+    trapless_function ret
         ret
-    trapless_trigger_end ret
+    trapless_function_end ret
 
-    trapless_trigger nop5
+    trapless_function nop5
         .byte 0x0f, 0x1f, 0x44, 0x00, 0x00
         ret
-    trapless_trigger_end nop5
+    trapless_function_end nop5
 
-    trapless_trigger endbr
+    trapless_function endbr
         endbr64
         lea eax, [rdi + rsi]
         ret
-    trapless_trigger_end endbr
+    trapless_function_end endbr
 
     # Optimized code that keeps values over calls begins with pushes,
-    trapless_trigger o2
+    trapless_function o2
         push rbp
         mov ebp, esi
         push rbx
@@ -58,43 +44,43 @@ core::arch::global_asm!(
         pop rbx
         pop rbp
         ret
-    trapless_trigger_end o2
+    trapless_function_end o2
 
     # and code with locals and no such values with a subtraction.
-    trapless_trigger sub
+    trapless_function sub
         sub rsp, 24
         mov dword ptr [rsp + 12], edi
         mov eax, dword ptr [rsp + 12]
         add rsp, 24
         ret
-    trapless_trigger_end sub
+    trapless_function_end sub
 
     # What looks at its return address is followed to where it is left.
-    trapless_trigger exits
+    trapless_function exits
         push rbx
         mov rbx, qword ptr [rsp + 8]
         lea eax, [rdi + rsi]
         add rax, rbx
         pop rbx
         ret
-    trapless_trigger_end exits
+    trapless_function_end exits
 
     # The sites of USDT probes, four bytes behind the start (`USDT`). A jump fits into the nop of five bytes; with
     # the one of one byte the instruction behind it is displaced. Nothing is kept below the stack pointer, which
     # the kernel's call from a nop of five bytes overwrites.
-    trapless_trigger usdt_nop
+    trapless_function usdt_nop
         lea rax, [rdi + rsi]
         nop
         lea rax, [rax + rdx]
         ret
-    trapless_trigger_end usdt_nop
+    trapless_function_end usdt_nop
 
-    trapless_trigger usdt_nop5
+    trapless_function usdt_nop5
         lea rax, [rdi + rsi]
         .byte 0x0f, 0x1f, 0x44, 0x00, 0x00
         lea rax, [rax + rdx]
         ret
-    trapless_trigger_end usdt_nop5
+    trapless_function_end usdt_nop5
 
     # void calls(void (*function)(void), uint64_t times), times > 0
     .p2align 6
@@ -140,12 +126,7 @@ unsafe extern "C" {
     fn trapless_bench_exits();
     fn trapless_bench_usdt_nop();
     fn trapless_bench_usdt_nop5();
-    pub(super) fn trapless_bench_calls(function: unsafe extern "C" fn(), times: u64);
-    pub(super) fn trapless_bench_increments(counter: *mut u64, times: u64);
 }
-
-/// Where the sites of USDT probes are.
-const USDT: Probed = Probed::Inside(4);
 
 /// All of them.
 pub const TRIGGERS: &[Trigger] = &[

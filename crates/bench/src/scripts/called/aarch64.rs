@@ -1,23 +1,11 @@
 //! The function and the loop on arm64.
 
-core::arch::global_asm!(
-    r#"
-    .macro trapless_scripted name
-    .p2align 6
-    .globl trapless_bench_\name
-    .hidden trapless_bench_\name
-    .type trapless_bench_\name, %function
-    trapless_bench_\name:
-    .cfi_startproc
-    .endm
-    .macro trapless_scripted_end name
-    .cfi_endproc
-    .size trapless_bench_\name, . - trapless_bench_\name
-    .endm
+use crate::assembly::functions;
 
-    .text
+functions!(
+    r#"
     // uint64_t called(uint64_t key, const char *text, uint64_t number)
-    trapless_scripted called
+    trapless_function called
         str x19, [sp, #-16]!
         .cfi_def_cfa_offset 16
         .cfi_offset 19, -16
@@ -27,11 +15,10 @@ core::arch::global_asm!(
         .cfi_def_cfa_offset 0
         .cfi_restore 19
         ret
-    trapless_scripted_end called
-    .p2align 6
+    trapless_function_end called
 
     // void calling(const char *const *texts, uint64_t times), times > 0
-    trapless_scripted calling
+    trapless_function calling
         stp x29, x30, [sp, #-48]!
         .cfi_def_cfa_offset 48
         .cfi_offset 29, -48
@@ -67,10 +54,10 @@ core::arch::global_asm!(
         .cfi_restore 29
         .cfi_restore 30
         ret
-    trapless_scripted_end calling
+    trapless_function_end calling
 
     // void deep(const char *const *texts, uint64_t times, uint64_t chain): calling, so many frames further down
-    trapless_scripted deep
+    trapless_function deep
         stp x29, x30, [sp, #-48]!
         .cfi_def_cfa_offset 48
         .cfi_offset 29, -48
@@ -86,7 +73,7 @@ core::arch::global_asm!(
         .cfi_restore 29
         .cfi_restore 30
         ret
-    trapless_scripted_end deep
+    trapless_function_end deep
     "#,
     mix_low = const super::MIX & 0xffff,
     mix_high = const super::MIX >> 16,

@@ -1,23 +1,11 @@
 //! The function and the loop on powerpc64le.
 
-core::arch::global_asm!(
-    r#"
-    .macro trapless_scripted name
-    .p2align 6
-    .globl trapless_bench_\name
-    .hidden trapless_bench_\name
-    .type trapless_bench_\name, @function
-    trapless_bench_\name:
-    .cfi_startproc
-    .endm
-    .macro trapless_scripted_end name
-    .cfi_endproc
-    .size trapless_bench_\name, . - trapless_bench_\name
-    .endm
+use crate::assembly::functions;
 
-    .text
+functions!(
+    r#"
     # uint64_t called(uint64_t key, const char *text, uint64_t number)
-    trapless_scripted called
+    trapless_function called
         std 31, -8(1)
         .cfi_offset 31, -8
         mr 31, 3
@@ -25,11 +13,10 @@ core::arch::global_asm!(
         ld 31, -8(1)
         .cfi_restore 31
         blr
-    trapless_scripted_end called
-    .p2align 6
+    trapless_function_end called
 
     # void calling(const char *const *texts, uint64_t times), times > 0
-    trapless_scripted calling
+    trapless_function calling
         mflr 0
         std 28, -32(1)
         std 29, -24(1)
@@ -73,10 +60,10 @@ core::arch::global_asm!(
         .cfi_restore 30
         .cfi_restore 31
         blr
-    trapless_scripted_end calling
+    trapless_function_end calling
 
     # void deep(const char *const *texts, uint64_t times, uint64_t chain): calling, so many frames further down
-    trapless_scripted deep
+    trapless_function deep
         mflr 0
         std 31, -8(1)
         std 0, 16(1)
@@ -99,7 +86,7 @@ core::arch::global_asm!(
         ld 31, -8(1)
         .cfi_restore 31
         blr
-    trapless_scripted_end deep
+    trapless_function_end deep
     "#,
     mix_low = const super::MIX & 0xffff,
     mix_high = const (super::MIX >> 16) as i16,

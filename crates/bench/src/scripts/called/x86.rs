@@ -1,23 +1,11 @@
 //! The function and the loop on x86-64.
 
-core::arch::global_asm!(
-    r#"
-    .macro trapless_scripted name
-    .p2align 6
-    .globl trapless_bench_\name
-    .hidden trapless_bench_\name
-    .type trapless_bench_\name, @function
-    trapless_bench_\name:
-    .cfi_startproc
-    .endm
-    .macro trapless_scripted_end name
-    .cfi_endproc
-    .size trapless_bench_\name, . - trapless_bench_\name
-    .endm
+use crate::assembly::functions;
 
-    .text
+functions!(
+    r#"
     # uint64_t called(uint64_t key, const char *text, uint64_t number)
-    trapless_scripted called
+    trapless_function called
         push rbx
         .cfi_adjust_cfa_offset 8
         .cfi_offset rbx, -16
@@ -27,11 +15,10 @@ core::arch::global_asm!(
         .cfi_adjust_cfa_offset -8
         .cfi_restore rbx
         ret
-    trapless_scripted_end called
-    .p2align 6
+    trapless_function_end called
 
     # void calling(const char *const *texts, uint64_t times), times > 0
-    trapless_scripted calling
+    trapless_function calling
         push rbx
         .cfi_adjust_cfa_offset 8
         .cfi_offset rbx, -16
@@ -66,10 +53,10 @@ core::arch::global_asm!(
         .cfi_adjust_cfa_offset -8
         .cfi_restore rbx
         ret
-    trapless_scripted_end calling
+    trapless_function_end calling
 
     # void deep(const char *const *texts, uint64_t times, uint64_t chain): calling, so many frames further down
-    trapless_scripted deep
+    trapless_function deep
         push rbp
         .cfi_adjust_cfa_offset 8
         .cfi_offset rbp, -16
@@ -88,7 +75,7 @@ core::arch::global_asm!(
         .cfi_adjust_cfa_offset -8
         .cfi_restore rbp
         ret
-    trapless_scripted_end deep
+    trapless_function_end deep
     "#,
     mix = const super::MIX as i32,
     texts = const super::TEXTS,
