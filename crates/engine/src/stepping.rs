@@ -27,14 +27,13 @@ pub(crate) fn step_until(
         if done(&registers) {
             return Ok(Stepped::Done(steps));
         }
-        if steps < limit {
-            match store(isa, stopped, registers, &mut watched) {
-                Some(after) => stopped.set_registers(tid, after)?,
-                None => match stopped.step_until(tid, 1, |_| false)? {
-                    Stepped::Faulted(signal) => return Ok(Stepped::Faulted(signal)),
-                    Stepped::Done(_) | Stepped::NotYet => {}
-                },
-            }
+        if steps == limit {
+            break;
+        }
+        if let Some(after) = store(isa, stopped, registers, &mut watched) {
+            stopped.set_registers(tid, after)?;
+        } else if let faulted @ Stepped::Faulted(_) = stopped.step_until(tid, 1, |_| false)? {
+            return Ok(faulted);
         }
     }
     Ok(Stepped::NotYet)

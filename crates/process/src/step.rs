@@ -1,6 +1,6 @@
 //! Running one stopped thread instruction by instruction, to move it out of code that is about to change.
 
-use crate::arch::{Stepping, Trapped, trapped};
+use crate::arch::{STEP_OVER_CALL_LOOKS_SENT, Stepping, Trapped, trapped};
 use crate::ptrace::{self, SignalInfo};
 use crate::stop::Parked;
 use crate::wait::Stop;
@@ -109,7 +109,7 @@ impl Stopped<'_> {
             let info = SignalInfo::of(tid).map_err(|errno| self.explain(tid, "PTRACE_GETSIGINFO", errno))?;
             match (signal, info.code()) {
                 (libc::SIGTRAP, code) if trapped(code) == Some(Trapped::Step) => break None,
-                (libc::SIGTRAP, _) if stepping.is_call && info.is_of_no_process() => break None,
+                (libc::SIGTRAP, _) if self.is_of_call(index, &info) => break None,
                 // The instruction's own: it would be raised again and again.
                 (signal, code)
                     if is_raised_by_instruction(signal, code) || signal == libc::SIGTRAP && code > 0 =>
@@ -127,6 +127,17 @@ impl Stopped<'_> {
             self.clear_trap_flag(index, stepping, fault.is_some())?;
         }
         Ok(fault)
+    }
+
+    /// Whether a signal tells of a step over a system call, by a thread that stood at one.
+    fn is_of_call(&self, index: usize, told: &SignalInfo) -> bool {
+        let (before, mut code) = (&self.threads[index].regs, [0; 4]);
+        let call = before.abi().syscall_instruction;
+        let code = &mut code[..call.len()];
+        STEP_OVER_CALL_LOOKS_SENT
+            && told.is_of_no_process()
+            && self.process.read_exact(before.ip(), code).is_ok()
+            && code == call
     }
 
     fn read_registers(&mut self, index: usize) -> Result<(), StopError> {

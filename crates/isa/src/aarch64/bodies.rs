@@ -101,7 +101,7 @@ impl Template<'_> {
             self.code.emit([a::stp(register, register + 1, SP, kept(register) as i32)]);
         }
         self.code.emit([
-            a::add_immediate(ADDRESS, SP, (AREA + self.frame) as u32),
+            a::add_immediate(ADDRESS, SP, (AREA + self.saved.size()) as u32),
             a::str(ADDRESS, SP, kept(31)),
             a::mrs_flags(ADDRESS),
             a::mrs_float_flags(STATUS),

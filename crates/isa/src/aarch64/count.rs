@@ -13,27 +13,27 @@ pub fn add_one(code: &mut Code, offset: u32) {
 /// The same where nothing else is asked for: the block and `STATUS` are not needed any more, and `STATUS` is not touched.
 pub fn add_one_at_last(code: &mut Code, offset: u32) {
     code.add_constant(BLOCK, BLOCK, u64::from(offset));
-    let again = code.label_here();
-    code.emit([
-        a::ldxr(TEMPORARY, BLOCK),
-        a::add_immediate(TEMPORARY, TEMPORARY, 1),
-        a::stxr(ADDRESS, TEMPORARY, BLOCK),
-    ]);
-    code.emit_to(a::cbnz_w(ADDRESS), again);
+    add_atomically(code, BLOCK, None, [TEMPORARY, ADDRESS]);
 }
 
 /// Adds 1, or a register, to the counter at `ADDRESS`.
 fn add_at_address(code: &mut Code, register: Option<u32>) {
+    add_atomically(code, ADDRESS, register, [TEMPORARY, STATUS]);
+}
+
+/// Adds 1, or a register, to the word at `place`, for other threads and for what interrupts this one. Leaves the sum in the first of two
+/// registers.
+pub(super) fn add_atomically(code: &mut Code, place: u32, by: Option<u32>, [sum, status]: [u32; 2]) {
     let again = code.label_here();
     code.emit([
-        a::ldxr(TEMPORARY, ADDRESS),
-        match register {
-            None => a::add_immediate(TEMPORARY, TEMPORARY, 1),
-            Some(register) => a::add(TEMPORARY, TEMPORARY, register, 0),
+        a::ldxr(sum, place),
+        match by {
+            None => a::add_immediate(sum, sum, 1),
+            Some(by) => a::add(sum, sum, by, 0),
         },
-        a::stxr(STATUS, TEMPORARY, ADDRESS),
+        a::stxr(status, sum, place),
     ]);
-    code.emit_to(a::cbnz_w(STATUS), again);
+    code.emit_to(a::cbnz_w(status), again);
 }
 
 /// Adds the time from `ENTERED` to `TIME` to the histogram at `offset` in the block. Changes `PLACE` too.

@@ -74,8 +74,6 @@ pub(super) struct Template<'a> {
     routines: &'a [u64],
     /// The registers in the frame.
     pub(super) saved: Saved,
-    /// Bytes of the frame.
-    pub frame: i32,
     /// Pieces off the fast path, emitted at the end: where they start, where they go on, and what they are.
     slow: Vec<(Label, Label, Slow)>,
     comments: Vec<(u32, &'static str)>,
@@ -115,7 +113,6 @@ pub fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
         operands: request.operands,
         routines: &request.runtime.routines,
         saved: saved(payload),
-        frame: saved(payload).size(),
         slow: vec![],
         comments: vec![],
     };
@@ -181,7 +178,7 @@ impl Template<'_> {
 
     fn save(&mut self) {
         self.comment("save what the detour uses");
-        self.code.emit([a::stp_pre(9, 10, SP, -self.frame)]);
+        self.code.emit([a::stp_pre(9, 10, SP, -self.saved.size())]);
         self.code.emit([match self.saved {
             Saved::Three => a::str(11, SP, 16),
             Saved::Four | Saved::Eight => a::stp(11, 12, SP, 16),
@@ -200,14 +197,14 @@ impl Template<'_> {
             Saved::Three => a::ldr(11, SP, 16),
             Saved::Four | Saved::Eight => a::ldp(11, 12, SP, 16),
         }]);
-        self.code.emit([a::ldp_post(9, 10, SP, self.frame)]);
+        self.code.emit([a::ldp_post(9, 10, SP, self.saved.size())]);
     }
 
     /// The functions that unwinders ask about an address: it becomes the real one, wherever the unwinder has it.
     pub fn translate(&mut self, lookup: Lookup) -> Emitted<()> {
         self.save();
         self.comment("tell unwinders the real address");
-        self.code.emit([a::mov(STATUS, LINK), a::add_immediate(SLOT, SP, self.frame as u32)]);
+        self.code.emit([a::mov(STATUS, LINK), a::add_immediate(SLOT, SP, self.saved.size() as u32)]);
         match lookup {
             Lookup::FindObject => {
                 self.code.emit([a::mov(TEMPORARY, 0)]);
@@ -279,7 +276,7 @@ impl Template<'_> {
         let [claim, claimed, lost, point] = core::array::from_fn(|_| self.code.label());
         self.save();
         self.find_thread();
-        self.code.emit([a::add_immediate(SLOT, SP, self.frame as u32)]);
+        self.code.emit([a::add_immediate(SLOT, SP, self.saved.size() as u32)]);
         if signed {
             self.code.emit([a::hint(hint::XPACLRI)]);
         }
@@ -337,7 +334,7 @@ impl Template<'_> {
         }
         self.find_thread();
         self.comment("find the return instance");
-        self.code.emit([a::add_immediate(SLOT, SP, self.frame as u32)]);
+        self.code.emit([a::add_immediate(SLOT, SP, self.saved.size() as u32)]);
         self.shadow_block(leave);
         self.code.emit_to(a::adr(ADDRESS), point);
         self.code.emit([a::ldr(TEMPORARY, PLACE, RETURN_POINT), a::eor(TEMPORARY, TEMPORARY, ADDRESS)]);

@@ -7,20 +7,12 @@
 use super::detour::Template;
 use super::emit::{Label, instruction as a};
 use super::frame::register::SP;
+use crate::assemble::Assemble;
 use crate::detour::Emitted;
 use crate::detour::gate::*;
 
 /// The system call `futex` (`include/uapi/asm-generic/unistd.h`).
 const FUTEX: u64 = 98;
-/// Its operations (`linux/futex.h`). The tool maps the same memory, so they are not private.
-const FUTEX_WAIT: u64 = 0;
-const FUTEX_WAKE: u64 = 1;
-/// Errors after which the thread looks again: EINTR, EAGAIN, ETIMEDOUT.
-const AGAIN: [u32; 3] = [4, 11, 110];
-/// What one wait takes, in nanoseconds.
-const WAIT: u32 = 1_000_000;
-/// So many make up the patience.
-const WAITS: u32 = GATE_PATIENCE * (1_000_000_000 / WAIT);
 
 /// Arguments of the call, and its number.
 const ARGUMENTS: [u32; 4] = [0, 1, 2, 3];
@@ -49,32 +41,32 @@ impl Template<'_> {
         ]);
         code.constant(GATE, layout.origin);
         code.emit([a::ldr(GATE, GATE, 0)]);
-        code.emit_to(a::cbz(GATE), done);
+        code.jump_if_zero(GATE, done);
         code.constant(GATE, layout.gate);
         self.unless_shut(done);
 
         self.one_more(GATE_ARRIVED, ARRIVAL);
         let code = &mut self.code;
         code.emit([a::add_immediate(x0, GATE, GATE_ARRIVED)]);
-        code.load(x1, FUTEX_WAKE);
+        code.load(x1, FUTEX_WAKE.into());
         code.load(x2, i32::MAX as u64);
         code.load(NUMBER, FUTEX);
         code.emit([a::SVC]);
-        code.load(x1, u64::from(WAIT));
+        code.load(x1, GATE_WAIT.into());
         code.emit([a::str(SP, SP, TIME_AT), a::str(x1, SP, TIME_AT + 8)]);
-        code.load(LEFT, u64::from(WAITS));
-        code.emit_to(B, look);
+        code.load(LEFT, GATE_WAITS.into());
+        code.jump(look);
 
         code.bind(again);
         code.emit([a::sub_immediate(LEFT, LEFT, 1)]);
-        code.emit_to(a::cbz(LEFT), open);
+        code.jump_if_zero(LEFT, open);
         // What the wait has said.
-        code.emit_to(a::cbz(x0), look);
-        for error in AGAIN {
-            code.emit([a::add_immediate(x1, x0, error)]);
-            code.emit_to(a::cbz(x1), look);
+        code.jump_if_zero(x0, look);
+        for error in GATE_AGAIN {
+            code.emit([a::add_immediate(x1, x0, error.into())]);
+            code.jump_if_zero(x1, look);
         }
-        code.emit_to(B, open);
+        code.jump(open);
 
         code.bind(look);
         self.unless_shut(waited);
@@ -82,11 +74,11 @@ impl Template<'_> {
         code.emit([a::add_immediate(x0, GATE, GATE_SERVED), a::ldar_w(x2, x0), a::sub(x1, x2, ARRIVAL, 0)]);
         // Of 32 bits.
         code.emit_to(a::tbz(x1, 31), waited);
-        code.load(x1, FUTEX_WAIT);
+        code.load(x1, FUTEX_WAIT.into());
         code.emit([a::add_immediate(x3, SP, TIME_AT)]);
         code.load(NUMBER, FUTEX);
         code.emit([a::SVC]);
-        code.emit_to(B, again);
+        code.jump(again);
 
         code.bind(open);
         code.emit([a::str_w(SP, GATE, GATE_STATE)]);
@@ -125,6 +117,4 @@ impl Template<'_> {
     }
 }
 
-/// Without its offset.
-const B: u32 = 0x1400_0000;
 const _: () = assert!(GATE_STATE == 0);

@@ -1,6 +1,7 @@
 //! The shared vocabulary of cold routines on Arm. Nothing touches the flags, so comparisons go through x17, which the
 //! routines' frame saves.
 
+use super::count::add_atomically;
 use super::emit::{Code, Label, instruction as a};
 use super::frame::register::SP;
 use crate::assemble::Assemble;
@@ -130,9 +131,7 @@ impl Assemble for Code {
         self.emit([a::ldxr(to, place), a::add_immediate(scratch, to, 1), a::stxr(OWN, scratch, place)]);
         self.emit_to(a::cbnz_w(OWN), again);
     }
-    fn count(&mut self, place: u32, by: u32, [sum, status]: [u32; 2]) {
-        let again = self.label_here();
-        self.emit([a::ldxr(sum, place), a::add(sum, sum, by, 0), a::stxr(status, sum, place)]);
-        self.emit_to(a::cbnz_w(status), again);
+    fn count(&mut self, place: u32, by: u32, scratch: [u32; 2]) {
+        add_atomically(self, place, Some(by), scratch);
     }
 }

@@ -89,7 +89,7 @@ impl Template<'_> {
         self.comment("record");
         self.code.emit([a::mrs_time(TIME)]);
         if !followed {
-            self.code.emit([a::add_immediate(SLOT, SP, self.frame as u32)]);
+            self.code.emit([a::add_immediate(SLOT, SP, self.saved.size() as u32)]);
         }
         record(&mut self.code, self.layout, id, values)
     }

@@ -31,3 +31,13 @@ pub const GATE_LATE: u32 = 12;
 pub const GATE_SHUT: u32 = 1;
 /// So many seconds a thread waits. Arming ten thousand sites takes a tenth of it.
 pub const GATE_PATIENCE: u32 = 2;
+/// What one wait takes, in nanoseconds.
+pub(crate) const GATE_WAIT: u32 = 1_000_000;
+/// So many make up the patience.
+pub(crate) const GATE_WAITS: u32 = GATE_PATIENCE * (1_000_000_000 / GATE_WAIT);
+/// Operations of the system call (`linux/futex.h`). The tool maps the same memory, so they are not private.
+pub(crate) const FUTEX_WAIT: u32 = 0;
+/// See [`FUTEX_WAIT`].
+pub(crate) const FUTEX_WAKE: u32 = 1;
+/// Errors after which the thread looks again: ETIMEDOUT, which mostly comes, EINTR, EAGAIN.
+pub(crate) const GATE_AGAIN: [u8; 3] = [110, 4, 11];

@@ -126,6 +126,11 @@ impl Asm {
         self.word(primary << 26 | t.0 << 21 | a.0 << 16 | b.0 << 11 | xo << 1);
     }
 
+    /// Has the instruction that was just pushed say in cr0 what has come of it.
+    fn record(&mut self) {
+        *self.words.last_mut().expect("just pushed") |= 1;
+    }
+
     pub(super) fn d_form(&mut self, primary: u32, t: Gpr, a: Gpr, d: i16) {
         self.word(primary << 26 | t.0 << 21 | a.0 << 16 | u32::from(d as u16));
     }
@@ -211,7 +216,7 @@ impl Asm {
     /// `t = !(a ^ b)`, compared with 0 in cr0: equal if `a` is the complement of `b`.
     pub fn compare_complement(&mut self, t: Gpr, a: Gpr, b: Gpr) {
         self.x_form(31, 284, a, t, b);
-        *self.words.last_mut().expect("just pushed") |= 1;
+        self.record();
     }
 
     /// `t = !a`
@@ -302,7 +307,7 @@ impl Asm {
     /// `stdcx.`: stores if still reserved, and says so in cr0.
     pub fn store_conditional(&mut self, t: Gpr, a: Gpr) {
         self.x_form(31, 214, t, R0, a);
-        *self.words.last_mut().expect("just pushed") |= 1;
+        self.record();
     }
 
     /// `lwarx`: loads a word and reserves.
@@ -313,7 +318,7 @@ impl Asm {
     /// `stwcx.`: stores a word if still reserved, and says so in cr0.
     pub fn store_word_conditional(&mut self, t: Gpr, a: Gpr) {
         self.x_form(31, 150, t, R0, a);
-        *self.words.last_mut().expect("just pushed") |= 1;
+        self.record();
     }
 
     /// `lwsync`: earlier accesses before later ones, except stores before loads.

@@ -1,6 +1,6 @@
 //! The accesses with a reservation.
 
-use super::decode::{Fields, WORD};
+use super::decode::{Fields, WORD, word_at};
 use super::emulate::{XER, XER_SO};
 use crate::{Exclusive, Thread};
 
@@ -11,10 +11,7 @@ const OVERFLOW: u64 = 0x1000_0000;
 
 /// The access that `code` starts with.
 pub(super) fn exclusive(code: &[u8], thread: &dyn Thread) -> Option<Exclusive> {
-    let word = u32::from_le_bytes(*code.first_chunk()?);
-    if word >> 26 != 31 {
-        return None;
-    }
+    let word = word_at(code, 0).filter(|word| word.primary() == 31)?;
     let (size, is_store) = match word.xo() {
         52 => (1, false),
         116 => (2, false),
@@ -35,7 +32,7 @@ pub(super) fn exclusive(code: &[u8], thread: &dyn Thread) -> Option<Exclusive> {
 /// Does what the store at the start of `code` does that comes about.
 pub(super) fn store(code: &[u8], address: u64, thread: &mut dyn Thread) -> Option<()> {
     let access = exclusive(code, thread).filter(|access| access.is_store)?;
-    let source = u32::from_le_bytes(*code.first_chunk()?).rt() as u8;
+    let source = word_at(code, 0)?.rt() as u8;
     thread.write(access.address, access.size, thread.register(source))?;
     let overflow = if thread.register(XER) & XER_SO != 0 { OVERFLOW } else { 0 };
     thread.set_flags(thread.flags() & !CR0 | EQUAL | overflow);

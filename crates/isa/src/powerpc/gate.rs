@@ -12,15 +12,6 @@ use crate::detour::gate::*;
 
 /// The system call `futex` (`arch/powerpc/kernel/syscalls/syscall.tbl`).
 const FUTEX: u64 = 221;
-/// Its operations (`linux/futex.h`). The tool maps the same memory, so they are not private.
-const FUTEX_WAIT: u64 = 0;
-const FUTEX_WAKE: u64 = 1;
-/// What a wait says after which the thread looks again: nothing, EINTR, EAGAIN, ETIMEDOUT.
-const AGAIN: [i16; 4] = [0, 4, 11, 110];
-/// What one wait takes, in nanoseconds.
-const WAIT: u32 = 1_000_000;
-/// So many make up the patience.
-const WAITS: u32 = GATE_PATIENCE * (1_000_000_000 / WAIT);
 
 /// What the call keeps: the gate, the number of this arrival, how many waits are left.
 const GATE: Gpr = Gpr(14);
@@ -59,22 +50,23 @@ impl Template<'_> {
         self.unless_shut(done);
 
         self.one_more(GATE_ARRIVED);
-        self.asm.load_constant(R4, FUTEX_WAKE);
+        self.asm.load_constant(R4, FUTEX_WAKE.into());
         self.asm.load_constant(R5, i32::MAX as u64);
         self.futex(GATE_ARRIVED);
         self.asm.load_constant(R3, 0);
         self.asm.store(R3, R1, TIME_AT);
-        self.asm.load_constant(R3, u64::from(WAIT));
+        self.asm.load_constant(R3, GATE_WAIT.into());
         self.asm.store(R3, R1, TIME_AT + 8);
-        self.asm.load_constant(LEFT, u64::from(WAITS));
+        self.asm.load_constant(LEFT, GATE_WAITS.into());
         self.asm.branch(look);
 
         self.asm.bind(again);
         self.asm.addi(LEFT, LEFT, -1);
         self.asm.compare_immediate(LEFT, 0);
         self.asm.branch_if(When::Equal, open);
-        for said in AGAIN {
-            self.asm.compare_immediate(R3, said);
+        // What the wait has said: nothing, or an error.
+        for said in [0].into_iter().chain(GATE_AGAIN) {
+            self.asm.compare_immediate(R3, said.into());
             self.asm.branch_if(When::Equal, look);
         }
         self.asm.branch(open);
@@ -87,7 +79,7 @@ impl Template<'_> {
         self.asm.shift_left(R4, R4, 32);
         self.asm.compare_immediate(R4, 0);
         self.asm.branch_if(When::NotLess, waited);
-        self.asm.load_constant(R4, FUTEX_WAIT);
+        self.asm.load_constant(R4, FUTEX_WAIT.into());
         self.asm.addi(R6, R1, TIME_AT);
         self.futex(GATE_SERVED);
         self.asm.branch(again);

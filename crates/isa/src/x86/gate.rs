@@ -13,17 +13,6 @@ use iced_x86::code_asm::*;
 
 /// The system call `futex` (`arch/x86/entry/syscalls`), in 64-bit mode and in 32-bit mode.
 const FUTEX: [u32; 2] = [202, 240];
-/// Its operations (`linux/futex.h`). The tool maps the same memory, so they are not private.
-const FUTEX_WAIT: u32 = 0;
-const FUTEX_WAKE: u32 = 1;
-/// Errors after which the thread looks again.
-const EINTR: i32 = 4;
-const EAGAIN: i32 = 11;
-const ETIMEDOUT: i32 = 110;
-/// What one wait takes, in nanoseconds.
-const WAIT: u32 = 1_000_000;
-/// So many make up the patience.
-const WAITS: u32 = GATE_PATIENCE * (1_000_000_000 / WAIT);
 
 impl Template<'_> {
     /// With nothing saved.
@@ -57,8 +46,8 @@ impl Template<'_> {
         // The time of one wait, and in r9 how many there may be, whatever ends them.
         a.lea(rsp, qword_ptr(rsp - 16))?;
         a.mov(qword_ptr(rsp), 0)?;
-        a.mov(qword_ptr(rsp + 8), WAIT as i32)?;
-        a.mov(r9d, WAITS)?;
+        a.mov(qword_ptr(rsp + 8), GATE_WAIT as i32)?;
+        a.mov(r9d, GATE_WAITS)?;
         a.jmp(look)?;
 
         a.set_label(&mut again)?;
@@ -108,9 +97,9 @@ impl Template<'_> {
         a.cmp(word(GATE_STATE), GATE_SHUT)?;
         a.jne(done)?;
         // Below each other: the time of one wait, how many there may be, and the number of this arrival.
-        a.push(WAIT as i32)?;
+        a.push(GATE_WAIT as i32)?;
         a.push(0)?;
-        a.push(WAITS as i32)?;
+        a.push(GATE_WAITS as i32)?;
         a.mov(eax, 1)?;
         a.lock().xadd(word(GATE_ARRIVED), eax)?;
         a.inc(eax)?;
@@ -157,8 +146,8 @@ impl Template<'_> {
 fn look_after_a_wait(a: &mut CodeAssembler, look: CodeLabel) -> Asm {
     a.test(eax, eax)?;
     a.je(look)?;
-    for error in [ETIMEDOUT, EINTR, EAGAIN] {
-        a.cmp(eax, -error)?;
+    for error in GATE_AGAIN {
+        a.cmp(eax, -i32::from(error))?;
         a.je(look)?;
     }
     Ok(())

@@ -32,7 +32,8 @@ use crate::RemoteAddr;
 pub use abi::Abi;
 pub use host::{BREAKPOINT, BREAKPOINT_ADVANCE, Registers, TRAP_FLAG, ticks};
 pub(crate) use host::{
-    END_OF_CALL_TAKES_ALL, HAS_32BIT, POINTED_PAST, Stepping, Waiting, addresses_end, trapped,
+    END_OF_CALL_TAKES_ALL, HAS_32BIT, POINTED_PAST, STEP_OVER_CALL_LOOKS_SENT, Stepping, Waiting,
+    addresses_end, trapped,
 };
 pub use interrupted::Interrupted;
 

@@ -8,6 +8,9 @@ use crate::Process;
 pub const BREAKPOINT_ADVANCE: u64 = 0;
 /// The flag by which the processor steps: it is the kernel's alone.
 pub const TRAP_FLAG: u64 = 0;
+/// Whether the kernel tells of a step over a system call as if a process had sent the signal, but of no process
+/// (`user_single_step_report` in `linux/ptrace.h`).
+pub(crate) const STEP_OVER_CALL_LOOKS_SENT: bool = true;
 /// Whether registers of threads in 32-bit mode are known.
 pub(crate) const HAS_32BIT: bool = false;
 
@@ -20,25 +23,19 @@ pub(crate) fn trapped(code: i32) -> Option<Trapped> {
     }
 }
 
-/// An instruction that is stepped over, as far as steps leave something behind or are told otherwise. None leaves anything.
+/// An instruction that is stepped over, as far as steps leave something behind: none does.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Stepping {
     /// It pushes the flags, and the trap flag among them.
     pub pushes_flags: bool,
     /// It pops the flags: a trap flag is the thread's own.
     pub pops_flags: bool,
-    /// It is a system call, and the kernel tells of the step by a signal as a process would send it, but of no process
-    /// (`user_single_step_report` in `linux/ptrace.h`).
-    pub is_call: bool,
 }
 
 impl Stepping {
-    /// The instruction that a thread with these registers stands at.
-    pub fn over(process: &Process, registers: &Registers) -> Self {
-        let mut code = [0; 4];
-        let call = registers.abi().syscall_instruction;
-        let is_call = process.read_exact(registers.ip(), &mut code).is_ok() && code == *call;
-        Self { is_call, ..Self::default() }
+    /// The instruction that a thread stands at.
+    pub fn over(_: &Process, _: &Registers) -> Self {
+        Self::default()
     }
 }
 

@@ -23,7 +23,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 pub use super::plain::{BREAKPOINT_ADVANCE, TRAP_FLAG};
-pub(crate) use super::plain::{HAS_32BIT, Stepping, trapped};
+pub(crate) use super::plain::{HAS_32BIT, STEP_OVER_CALL_LOOKS_SENT, Stepping, trapped};
 
 /// `brk #0`.
 pub const BREAKPOINT: &[u8] = &[0x00, 0x00, 0x20, 0xd4];

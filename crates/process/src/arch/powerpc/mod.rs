@@ -16,7 +16,7 @@ use std::mem::{MaybeUninit, offset_of};
 use std::ops::Range;
 
 pub use super::plain::{BREAKPOINT_ADVANCE, TRAP_FLAG};
-pub(crate) use super::plain::{HAS_32BIT, Stepping, trapped};
+pub(crate) use super::plain::{HAS_32BIT, STEP_OVER_CALL_LOOKS_SENT, Stepping, trapped};
 pub(crate) use super::waiting::Waiting;
 
 /// `trap`.

@@ -16,6 +16,8 @@ pub(crate) use stepping::Stepping;
 
 /// Whether registers of threads in 32-bit mode are known.
 pub(crate) const HAS_32BIT: bool = true;
+/// Whether the kernel tells of a step over a system call otherwise than of any step.
+pub(crate) const STEP_OVER_CALL_LOOKS_SENT: bool = false;
 /// Whether a thread that stands at the end of a system call goes on with all registers that it is given there.
 pub(crate) const END_OF_CALL_TAKES_ALL: bool = true;
 /// The breakpoint instruction.

@@ -16,8 +16,6 @@ pub(crate) struct Stepping {
     pub pushes_flags: bool,
     /// It pops the flags: a trap flag is the thread's own.
     pub pops_flags: bool,
-    /// It is a system call, and the kernel tells of the step in another way: never.
-    pub is_call: bool,
 }
 
 impl Stepping {
@@ -28,6 +26,6 @@ impl Stepping {
         let _ = process.read(registers.ip(), &mut code);
         let is_prefix = |byte: &u8| *byte == 0x66 || !registers.is_32bit() && byte & 0xf0 == 0x40;
         let opcode = code.into_iter().find(|byte| !is_prefix(byte)).unwrap_or_default();
-        Self { pushes_flags: opcode == PUSHF, pops_flags: opcode == POPF, is_call: false }
+        Self { pushes_flags: opcode == PUSHF, pops_flags: opcode == POPF }
     }
 }
