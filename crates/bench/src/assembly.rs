@@ -3,7 +3,7 @@
 /// `global_asm!`, in which `trapless_function NAME` begins the function `trapless_bench_NAME` and `trapless_function_end NAME` ends it: 64 bytes
 /// from any other, with padding behind it, and known to unwinders.
 macro_rules! functions {
-    ($text:literal $($operands:tt)*) => {
+    ($text:expr $(, $($operands:tt)*)?) => {
         core::arch::global_asm!(
             r#"
             .macro trapless_function name
@@ -23,8 +23,8 @@ macro_rules! functions {
             "#,
             $text,
             ".purgem trapless_function",
-            ".purgem trapless_function_end"
-            $($operands)*
+            ".purgem trapless_function_end",
+            $($($operands)*)?
         );
     };
 }

@@ -5,6 +5,7 @@
 
 use super::rounds::median;
 use super::target::Target;
+use crate::OWN_BITS;
 use crate::error::Error;
 use serde::Serialize;
 use std::time::Instant;
@@ -42,7 +43,7 @@ pub const RUNS: [(usize, bool); 5] =
 /// # Errors
 /// The child ended, or cannot be changed.
 pub fn measure(sites: usize, returns: bool, rounds: u32) -> Result<Attach, Error> {
-    let target = Target::start(64)?;
+    let target = Target::start(OWN_BITS)?;
     let process = &target.process;
     let options = StopOptions::default();
     // Somebody who asks for one function asks for one file, and no other is read.

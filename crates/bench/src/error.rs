@@ -1,5 +1,6 @@
 //! Why something could not be measured.
 
+use crate::OWN_BITS;
 use std::io;
 use thiserror::Error;
 
@@ -14,6 +15,12 @@ pub enum Error {
     #[error("this kernel runs no {bits}-bit programs")]
     NoSuchPrograms {
         /// 64 or 32.
+        bits: u32,
+    },
+    /// Programs of 64 bits, which a 32-bit tool does not attach to.
+    #[error("a {OWN_BITS}-bit trapless measures no {bits}-bit programs")]
+    Wider {
+        /// 64.
         bits: u32,
     },
     /// A child that could not be started.

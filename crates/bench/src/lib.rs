@@ -9,7 +9,8 @@
 //! threads' own processor time: what others do on the machine costs the benchmark time, not precision. Where a tracer serves the hits, the
 //! thread waits for it, so there it is the time that passes.
 //!
-//! Programs of 64 and of 32 bits are measured one after the other, each with children of its kind.
+//! Programs of 64 and of 32 bits are measured one after the other, each with children of its kind. A 32-bit trapless measures its own kind
+//! alone.
 //!
 //! | file | |
 //! |---|---|
@@ -42,3 +43,6 @@ mod stops;
 pub mod target;
 pub mod triggers;
 pub mod variant;
+
+/// Bits of this program, and of the children that run its code.
+pub const OWN_BITS: u32 = usize::BITS;

@@ -6,6 +6,7 @@ use super::kernel;
 use super::target::Sample;
 use super::triggers::{Side, TRIGGERS};
 use super::variant::{Collector, Time, VARIANTS};
+use crate::OWN_BITS;
 use crate::error::Error;
 use serde::Serialize;
 
@@ -16,7 +17,7 @@ pub struct Choice {
     pub rows: Vec<(usize, Side)>,
     /// Bits of the programs: 64, 32, or both.
     pub bits: Vec<u32>,
-    /// Those of [`BASELINES`](super::child::BASELINES), which a 64-bit program measures.
+    /// Those of [`BASELINES`](super::child::BASELINES), which this program's own children measure.
     pub baselines: Vec<(Work, &'static str)>,
     /// Rounds.
     pub rounds: u32,
@@ -117,7 +118,7 @@ fn measure_one(
     triggers.dedup();
     let mut contenders = match Contender::bare(bits) {
         Ok(bare) => Contenders(vec![bare]),
-        Err(error) if bits == 32 => {
+        Err(error) if bits != OWN_BITS => {
             let reason = error.to_string();
             measured.missing.push(Missing { bits, collector: None, name: "*".to_owned(), reason });
             progress(1.0);
@@ -149,7 +150,7 @@ fn measure_one(
     }
     let mut series = plan(choice, bits, &triggers, &contenders.0);
     let single = series.len();
-    let scaling = if bits == 64 { scale(choice, &contenders.0, &mut series) } else { single };
+    let scaling = if bits == OWN_BITS { scale(choice, &contenders.0, &mut series) } else { single };
     let steps = (choice.rounds as usize + 1) * series.len();
     let mut step = 0;
     let mut stepped = || {
@@ -178,7 +179,7 @@ fn measure_one(
 /// Every cell with one thread, the unprobed ones of a trigger first.
 fn plan(choice: &Choice, bits: u32, triggers: &[usize], contenders: &[Contender]) -> Vec<Series> {
     let mut series: Vec<Series> = Vec::new();
-    if bits == 64 {
+    if bits == OWN_BITS {
         let baselines = choice.baselines.iter();
         series.extend(baselines.map(|&(work, name)| Series::new(0, work, 1, None, name.to_owned())));
     }

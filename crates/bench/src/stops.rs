@@ -48,7 +48,7 @@ fn run_into_breakpoints(times: u64) -> ! {
 fn breakpoint() {
     // SAFETY: it traps, and changes nothing.
     unsafe {
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
         core::arch::asm!("int3");
         #[cfg(target_arch = "aarch64")]
         core::arch::asm!("brk #0");

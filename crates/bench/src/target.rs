@@ -1,11 +1,12 @@
 //! A child as the benchmark sees it: told what to do over a pipe, ended when it is dropped.
 //!
-//! A 64-bit child is this program ([`super::child`]), a 32-bit one is made for it ([`super::narrow`]).
+//! A child of as many bits is this program ([`super::child`]), a 32-bit one beside it is made for it ([`super::narrow`]).
 
 use super::child::Work;
 use super::narrow;
 use super::triggers::TRIGGERS;
 use super::variant::Time;
+use crate::OWN_BITS;
 use crate::error::Error;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
@@ -64,8 +65,11 @@ impl Target {
     /// # Errors
     /// It cannot be started; this machine runs no programs of that kind.
     pub fn start(bits: u32) -> Result<Self, Error> {
+        if bits > OWN_BITS {
+            return Err(Error::Wider { bits });
+        }
         let file;
-        let mut command = if bits == 32 {
+        let mut command = if bits != OWN_BITS {
             file = narrow::program().map_err(Error::other)?;
             // Closed by execve, but not before it has found the file.
             Command::new(format!("/proc/self/fd/{}", file.as_raw_fd()))
@@ -96,7 +100,7 @@ impl Target {
             }
         };
         let mut target = Self { child, input: Some(input), output, process, triggers: Vec::new(), bits };
-        target.triggers = if bits == 32 {
+        target.triggers = if bits != OWN_BITS {
             target.answer::<4>()?;
             narrow::functions().1.iter().skip(1).map(narrow::address).collect()
         } else {
@@ -108,13 +112,13 @@ impl Target {
         }
     }
 
-    /// Has it do some work on each of `threads` threads, `times` times on each. A 32-bit child has one thread and makes calls only.
+    /// Has it do some work on each of `threads` threads, `times` times on each. One of other bits than ours has one thread and makes calls only.
     ///
     /// # Errors
     /// It has ended.
     pub fn work(&mut self, threads: u32, work: Work, times: u64) -> Result<Sample, Error> {
-        let [cpu, passed] = match (self.bits, work) {
-            (32, Work::Calls(trigger)) => self.calls(trigger, times)?,
+        let [cpu, passed] = match (self.bits == OWN_BITS, work) {
+            (false, Work::Calls(trigger)) => self.calls(trigger, times)?,
             _ => {
                 self.ask(format!("{threads} {} {times}\n", work.number()).as_bytes())?;
                 let answer = self.line()?;
@@ -126,7 +130,7 @@ impl Target {
         Ok(Sample { cpu_ns: cpu / calls, elapsed_ns: passed / times as f64, passed_ns: passed, calls })
     }
 
-    /// Processor time and time that passed, in nanoseconds, of a 32-bit child.
+    /// Processor time and time that passed, in nanoseconds, of a child of other bits than ours.
     fn calls(&mut self, trigger: usize, times: u64) -> Result<[u64; 2], Error> {
         let words = [self.triggers[trigger] as u32, times.clamp(1, u64::from(u32::MAX)) as u32];
         self.ask(words.map(u32::to_le_bytes).as_flattened())?;
@@ -162,14 +166,14 @@ impl Target {
         input.write_all(request).map_err(silent)
     }
 
-    /// An answer of a 32-bit child.
+    /// An answer of a child of other bits than ours.
     fn answer<const LENGTH: usize>(&mut self) -> Result<[u8; LENGTH], Error> {
         let mut bytes = [0; LENGTH];
         self.output.read_exact(&mut bytes).map_err(silent)?;
         Ok(bytes)
     }
 
-    /// An answer of a 64-bit child.
+    /// An answer of a child that runs our code.
     fn line(&mut self) -> Result<Vec<u64>, Error> {
         let mut line = String::new();
         self.output.read_line(&mut line).map_err(silent)?;
@@ -181,7 +185,7 @@ impl Target {
 impl Drop for Target {
     fn drop(&mut self) {
         // It ends when it is asked for nothing. Closing its input is not enough: a keeper that was forked since holds the other end, too.
-        let request: &[u8] = if self.bits == 32 { &[0; 8] } else { b"\n" };
+        let request: &[u8] = if self.bits != OWN_BITS { &[0; 8] } else { b"\n" };
         let _ = self.ask(request);
         self.input = None;
         let _ = self.child.wait();

@@ -39,6 +39,14 @@ pub enum OpenError {
         /// The process.
         pid: Pid,
     },
+    /// It runs 64-bit code, whose memory and registers a 32-bit tool does not reach.
+    #[error(
+        "process {pid} runs a 64-bit program, and this is the 32-bit trapless: use the one that is built for x86-64"
+    )]
+    Wide {
+        /// The process.
+        pid: Pid,
+    },
     /// It has no user-space part.
     #[error("{pid} ({name}) is a kernel thread: it has no code of its own to probe")]
     KernelThread {

@@ -1,6 +1,6 @@
 //! Free address space: near a module, for code that has to be reached by a branch, or out of everybody's way.
 
-use crate::arch::{POINTED_PAST, addresses_end};
+use crate::arch::{POINTED_PAST, addresses_end, narrow_end};
 use crate::{Mappings, ProcError, Process, RemoteAddr};
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -46,7 +46,7 @@ impl Process {
             page: page_size(),
             // Never page 0, whatever the setting.
             lowest: RemoteAddr(lowest.max(65536)),
-            end: RemoteAddr(if self.is_32bit() { 0xffff_e000 } else { addresses_end(page_size()) }),
+            end: RemoteAddr(if self.is_32bit() { narrow_end() } else { addresses_end(page_size()) }),
             stack_growth: stack.clamp(SMALLEST_STACK, LARGEST_STACK) + GUARD,
             heap_start: RemoteAddr(self.stat()?.start_brk),
             heap_growth: if self.is_32bit() { 64 << 20 } else { 512 << 20 },
@@ -90,8 +90,6 @@ impl Mappings {
     /// Where memory that may lie anywhere is best put: near the libraries, because programs built with a sanitizer end if anything
     /// lies where they keep their shadow memory, and well below them, because right there the kernel puts the program's next mappings.
     pub fn quiet_place(&self, rules: &GapRules, size: u64) -> RemoteAddr {
-        /// In 32 bits, well below the libraries.
-        const NARROW: u64 = 3 << 30;
         /// From here up every sanitizer keeps what is the application's: `HiAppMem` of `tsan_platform.h`, `app-3` of `msan.h`, `HighMem` of
         /// `asan_mapping.h`, each for x86-64.
         const APPLICATION: u64 = 0x7e80_0000_0000;
@@ -100,7 +98,8 @@ impl Mappings {
         /// For mappings of the program to come. A larger one goes below ours.
         const ROOM: u64 = 64 << 30;
         if rules.end.0 <= 1 << 32 {
-            return RemoteAddr(NARROW);
+            // Well below the libraries, which begin at the end.
+            return RemoteAddr(rules.end.0.next_multiple_of(1 << 30) / 4 * 3);
         }
         let application = if rules.end.0 <= 1 << 46 { APPLICATION_46 } else { APPLICATION };
         let starts = self.iter().map(|mapping| mapping.start.0).filter(|&start| start >= application);

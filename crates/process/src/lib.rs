@@ -35,7 +35,9 @@ pub mod trace;
 mod wait;
 mod watchdog;
 
-pub use arch::{Abi, BREAKPOINT, BREAKPOINT_ADVANCE, Interrupted, Registers, TRAP_FLAG, ticks};
+pub use arch::{
+    Abi, BREAKPOINT, BREAKPOINT_ADVANCE, Interrupted, Registers, TRAP_FLAG, thread_selector, ticks,
+};
 pub use calls::SignalAction;
 pub use error::{MappedFileError, MemoryError, OpenError, ProcError, RemoteError, StopError};
 pub use gap::{GapRules, page_size};

@@ -64,6 +64,9 @@ impl Process {
         if process.is_32bit && !arch::HAS_32BIT {
             return Err(OpenError::Narrow { pid });
         }
+        if !process.is_32bit && !arch::HAS_64BIT {
+            return Err(OpenError::Wide { pid });
+        }
         Ok(process)
     }
 

@@ -17,7 +17,12 @@ const SIGSET_BYTES: usize = 8;
 ///
 /// # Safety
 /// `addr` and `data` must be what the request expects: where it writes through one, that memory must be ours to write.
-pub(crate) unsafe fn raw(request: libc::c_uint, tid: Tid, addr: usize, data: usize) -> Result<i64, Errno> {
+pub(crate) unsafe fn raw(
+    request: libc::c_uint,
+    tid: Tid,
+    addr: usize,
+    data: usize,
+) -> Result<libc::c_long, Errno> {
     // SAFETY: forwarded to the caller.
     Errno::check(unsafe { libc::ptrace(request as _, tid.0, addr, data) })
 }
@@ -57,7 +62,8 @@ pub(crate) fn event_message(tid: Tid) -> Result<u64, Errno> {
     let mut message: libc::c_ulong = 0;
     // SAFETY: this request writes one unsigned long.
     unsafe { raw(libc::PTRACE_GETEVENTMSG as _, tid, 0, &raw mut message as usize) }?;
-    Ok(message)
+    #[allow(clippy::useless_conversion, reason = "it is a word of the host's")]
+    Ok(message.into())
 }
 
 /// Fills the start of `buffer` with a set of registers, by its `NT_*`, and tells how many bytes the thread's kind has.
@@ -79,12 +85,12 @@ pub(crate) fn set_regset<T: Copy>(tid: Tid, set: usize, regs: &T) -> Result<(), 
 /// runs in. Not every kernel has it.
 #[allow(dead_code, reason = "instruction sets without it read all registers")]
 pub(crate) fn peek_user(tid: Tid, offset: usize) -> Result<u64, Errno> {
-    let mut word = 0u64;
+    let mut word = 0usize;
     // SAFETY: by the raw system call, this request writes one word to the data argument.
     let read = unsafe {
         libc::syscall(libc::SYS_ptrace, libc::PTRACE_PEEKUSER, tid.0, offset, &raw mut word as usize)
     };
-    Errno::check(read).map(|_| word)
+    Errno::check(read).map(|_| word as u64)
 }
 
 /// Sets one word of `struct user`.
@@ -152,12 +158,14 @@ impl SignalInfo {
 
     /// Puts `to` where the description holds the address `from`.
     pub fn replace_address(&mut self, from: u64, to: u64) {
+        // Behind the three integers, where a pointer can lie.
+        const BEFORE: usize = (3 * size_of::<i32>()).next_multiple_of(size_of::<usize>());
         // SAFETY: the kernel describes every fault by an address, and reading or writing it as a number is always valid: `si_addr` is
         // the first field behind the three integers and their padding.
         unsafe {
-            let address = (&raw mut self.0).cast::<u64>().add(2);
-            if address.read() == from {
-                address.write(to);
+            let address = (&raw mut self.0).cast::<u8>().add(BEFORE).cast::<usize>();
+            if address.read() as u64 == from {
+                address.write(to as usize);
             }
         }
     }

@@ -220,14 +220,14 @@ impl Auxv {
         let entries = bytes
             .chunks_exact(2 * word)
             .map(|pair| (number(&pair[..word]), number(&pair[word..])))
-            .take_while(|&(key, _)| key != libc::AT_NULL)
+            .take_while(|&(key, _)| key != libc::AT_NULL as u64)
             .collect();
         Auxv { entries, is_32bit }
     }
 
     /// The value of an `AT_*` key.
-    pub fn get(&self, key: u64) -> Option<u64> {
-        self.entries.iter().find(|&&(k, _)| k == key).map(|&(_, value)| value)
+    pub fn get(&self, key: libc::c_ulong) -> Option<u64> {
+        self.entries.iter().find(|&&(k, _)| k == key as u64).map(|&(_, value)| value)
     }
 
     /// Where the program's own code starts (`AT_ENTRY`).

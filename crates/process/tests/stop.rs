@@ -137,7 +137,10 @@ fn l4_a_leader_that_has_exited_before_its_threads() {
     let mut target = program().start(&["orphan", "2"]);
     target.wait_for_state("Z");
     let process = target.open();
-    map_and_unmap(&process).unwrap();
+    match map_and_unmap(&process) {
+        Err(error @ RemoteError::NoDescriptor { .. }) => trapless_testing::inapplicable!("{error}"),
+        mapped => mapped.unwrap(),
+    }
     assert!(process.is_alive() && process.exe().is_ok() && process.auxv().unwrap().entry().is_some());
     target.poke();
     assert_eq!(target.wait().code(), Some(6));
@@ -250,11 +253,13 @@ fn a_step_over_a_system_call_leaves_no_signal_behind() {
     for _ in 0..5 {
         let mut stopped = process.stop().unwrap();
         let tid = process.pid().leader();
-        let call = stopped.thread(tid).unwrap().registers().abi().syscall_instruction;
+        let ours = stopped.thread(tid).unwrap().registers().abi().syscall_instruction;
+        // Those of x86 that the kernel chooses from for programs of 32 bits.
+        let theirs: &[&[u8]] = if cfg!(target_arch = "x86") { &[&[0x0f, 0x05], &[0x0f, 0x34]] } else { &[] };
         for _ in 0..250 {
             let (mut code, ip) = ([0; 4], stopped.thread(tid).unwrap().registers().ip());
-            let code = &mut code[..call.len()];
-            calls += u32::from(process.read_exact(ip, code).is_ok() && code == call);
+            let read = process.read(ip, &mut code).unwrap_or(0);
+            calls += u32::from([&[ours], theirs].concat().iter().any(|call| code[..read].starts_with(call)));
             assert_eq!(stopped.step_until(tid, 1, |_| false).unwrap(), Stepped::NotYet);
         }
     }

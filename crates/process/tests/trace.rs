@@ -8,7 +8,7 @@ use trapless_process::trace::{TraceEvent, Tracer};
 use trapless_process::{BREAKPOINT, Process, RemoteAddr, keeper};
 
 const NOP: &[u8] = match () {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
     () => &[0x90],
     #[cfg(target_arch = "aarch64")]
     () => &[0x1f, 0x20, 0x03, 0xd5],
@@ -297,7 +297,7 @@ fn a_child_that_ends_without_a_signal_is_told_of_as_any_other() {
 }
 
 /// A program that traps by itself, and that nobody has been told of when all threads are stopped, gets its signal where it trapped.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
 #[test]
 fn the_programs_own_traps_stay_its_own_in_the_stop() {
     let program = Program::compile("traps", &[]);

@@ -7,6 +7,9 @@
 //! address of a function and how often to call it; the answer is four times, seconds and nanoseconds each: monotonic
 //! clock and processor clock before the calls, and both after them. It ends when it is asked for no calls, and with its input.
 
+#[cfg(target_arch = "x86_64")]
+use super::triggers::triggers;
+
 /// A function of the 32-bit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Function {
@@ -37,11 +40,11 @@ pub fn functions() -> (&'static [u8], Vec<Function>) {
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
     r#"
-    .macro trapless_narrow name
+    .macro trapless_function name
     .p2align 6, 0x90
     .Ltrapless_narrow_\name:
     .endm
-    .macro trapless_narrow_end name
+    .macro trapless_function_end name
     .Ltrapless_narrow_\name\()_end:
     .endm
     .macro trapless_narrow_place name
@@ -67,7 +70,7 @@ core::arch::global_asm!(
         trapless_narrow_place usdt_nop
         trapless_narrow_place usdt_nop5
 
-    trapless_narrow start
+    trapless_function start
         # The control block, on the stack: its own address in front.
         sub esp, 256
         and esp, -64
@@ -146,90 +149,19 @@ core::arch::global_asm!(
         xor ebx, ebx
         int 0x80
         hlt
-    trapless_narrow_end start
+    trapless_function_end start
 
-    trapless_narrow nop
-        nop
-        ret
-    trapless_narrow_end nop
-
-    trapless_narrow push
-        push eax
-        add esp, 4
-        ret
-    trapless_narrow_end push
-
-    trapless_narrow ret
-        ret
-    trapless_narrow_end ret
-
-    trapless_narrow nop5
-        .byte 0x0f, 0x1f, 0x44, 0x00, 0x00
-        ret
-    trapless_narrow_end nop5
-
-    trapless_narrow endbr
-        endbr32
-        mov eax, [esp + 4]
-        ret
-    trapless_narrow_end endbr
-
-    # Optimized code: registers that are kept over calls, then the arguments.
-    trapless_narrow o2
-        push esi
-        push ebx
-        sub esp, 4
-        mov esi, [esp + 16]
-        mov ebx, [esp + 20]
-        lea eax, [ebx + esi]
-        add esp, 4
-        pop ebx
-        pop esi
-        ret
-    trapless_narrow_end o2
-
-    trapless_narrow sub
-        sub esp, 28
-        mov eax, [esp + 32]
-        mov [esp + 12], eax
-        add esp, 28
-        ret
-    trapless_narrow_end sub
-
-    # Returns are followed by pairing calls only in 32-bit code, so here this one is the kernel's alone.
-    trapless_narrow exits
-        push ebx
-        mov ebx, [esp + 4]
-        mov eax, [esp + 8]
-        add eax, ebx
-        pop ebx
-        ret
-    trapless_narrow_end exits
-
-    # The sites of USDT probes, as far behind the start as in 64-bit code: a load of the first argument has four
-    # bytes.
-    trapless_narrow usdt_nop
-        mov eax, [esp + 4]
-        nop
-        add eax, [esp + 8]
-        ret
-    trapless_narrow_end usdt_nop
-
-    trapless_narrow usdt_nop5
-        mov eax, [esp + 4]
-        .byte 0x0f, 0x1f, 0x44, 0x00, 0x00
-        add eax, [esp + 8]
-        ret
-    trapless_narrow_end usdt_nop5
-
+    "#,
+    triggers!(),
+    r#"
     .p2align 6, 0x90
     .globl trapless_bench_narrow_end
     .hidden trapless_bench_narrow_end
     trapless_bench_narrow_end:
     .code64
     .popsection
-    .purgem trapless_narrow
-    .purgem trapless_narrow_end
+    .purgem trapless_function
+    .purgem trapless_function_end
     .purgem trapless_narrow_place
     "#
 );

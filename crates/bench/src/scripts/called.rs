@@ -31,6 +31,8 @@ pub fn calls_of_first_key(calls: u64) -> u64 {
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
+#[cfg(target_arch = "x86")]
+mod i386;
 #[cfg(target_arch = "powerpc64")]
 mod powerpc;
 #[cfg(target_arch = "x86_64")]

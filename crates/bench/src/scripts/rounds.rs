@@ -2,6 +2,7 @@
 
 use super::catalog::{self, ARMED, ARMED_BUDGET_MS, ARMED_SCRIPT, Script, Tells};
 use super::tool::{Kind, Running, Tool};
+use crate::OWN_BITS;
 use crate::child::Work;
 use crate::error::Error;
 use crate::rounds::{median, rounded};
@@ -152,7 +153,7 @@ struct Contender {
 
 impl Contender {
     fn start(script: &Script, tool: Option<&Tool>) -> Result<Contender, Error> {
-        let target = Target::start(64)?;
+        let target = Target::start(OWN_BITS)?;
         let running = tool.map(|tool| tool.run(script, target.process.pid().0)).transpose()?;
         let kind = tool.map(|tool| tool.kind);
         let hits = script.tells.of(0);
@@ -283,7 +284,7 @@ fn one(script: &Script, rounds: u32, tools: &[Tool], measured: &mut Measured) ->
 /// Measures from a tool's start to an attached probe.
 fn arming(rounds: u32, tools: &[Tool], measured: &mut Measured) -> Result<(), Error> {
     let script = Script { name: ARMED.to_owned(), ..catalog::typed(ARMED_SCRIPT) };
-    let target = Target::start(64)?;
+    let target = Target::start(OWN_BITS)?;
     let pid = target.process.pid().0;
     let mut samples = vec![Some(Vec::new()); tools.len()];
     for _ in 0..rounds {

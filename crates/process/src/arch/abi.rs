@@ -38,6 +38,7 @@ pub struct Abi {
     pub(super) plain_eintr: &'static [i64],
 }
 
+#[cfg(not(any(target_arch = "x86_64", target_arch = "x86")))]
 impl Abi {
     /// The host's own, by the numbers that its C library has.
     pub(super) const fn of_host(

@@ -38,7 +38,7 @@ mod tests {
             (context::told(&*context.cast::<libc::ucontext_t>()), bytes)
         };
         // The thread has sent the signal itself, and is not in the allocator.
-        let seen = Box::new([vec![told], Interrupted::all_in(bytes, 8)].concat());
+        let seen = Box::new([vec![told], Interrupted::all_in(bytes, size_of::<usize>())].concat());
         SEEN.store(Box::into_raw(seen), Ordering::Release);
     }
 

@@ -5,7 +5,7 @@
 
 mod abi;
 mod interrupted;
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(any(target_arch = "x86_64", target_arch = "x86")))]
 mod plain;
 #[cfg(not(target_arch = "aarch64"))]
 mod waiting;
@@ -14,26 +14,34 @@ mod waiting;
 mod aarch64;
 #[cfg(target_arch = "powerpc64")]
 mod powerpc;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
 mod x86;
 
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "powerpc64")))]
-compile_error!("trapless is a program of x86-64, arm64 or powerpc64le");
+#[cfg(not(any(
+    target_arch = "x86_64",
+    target_arch = "x86",
+    target_arch = "aarch64",
+    target_arch = "powerpc64"
+)))]
+compile_error!("trapless is a program of x86-64, 32-bit x86, arm64 or powerpc64le");
 
 #[cfg(target_arch = "aarch64")]
 use aarch64 as host;
 #[cfg(target_arch = "powerpc64")]
 use powerpc as host;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
 use x86 as host;
 
 use crate::RemoteAddr;
 
+/// Whether this program can reach all of the memory of programs in 64-bit mode, and write all of their registers.
+pub(crate) const HAS_64BIT: bool = cfg!(target_pointer_width = "64");
+
 pub use abi::Abi;
-pub use host::{BREAKPOINT, BREAKPOINT_ADVANCE, Registers, TRAP_FLAG, ticks};
+pub use host::{BREAKPOINT, BREAKPOINT_ADVANCE, Registers, TRAP_FLAG, thread_selector, ticks};
 pub(crate) use host::{
     END_OF_CALL_TAKES_ALL, HAS_32BIT, POINTED_PAST, STEP_OVER_CALL_LOOKS_SENT, Stepping, Waiting,
-    addresses_end, trapped,
+    addresses_end, narrow_end, trapped,
 };
 pub use interrupted::Interrupted;
 

@@ -14,6 +14,16 @@ pub(crate) const STEP_OVER_CALL_LOOKS_SENT: bool = true;
 /// Whether registers of threads in 32-bit mode are known.
 pub(crate) const HAS_32BIT: bool = false;
 
+/// What selects the segment of a thread's control block: there are no segments.
+pub fn thread_selector() -> u16 {
+    0
+}
+
+/// Where the addresses of a program with 32 bits end, which there are none of.
+pub(crate) fn narrow_end() -> u64 {
+    1 << 32
+}
+
 /// What the description of a SIGTRAP tells by its code; `None`: somebody has sent it.
 pub(crate) fn trapped(code: i32) -> Option<Trapped> {
     match code {

@@ -11,7 +11,11 @@ use std::io::Read;
 fn breakpoint_signal() -> SignalInfo {
     // SAFETY: zeros are a valid siginfo_t.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    let code = if cfg!(target_arch = "x86_64") { libc::SI_KERNEL } else { libc::TRAP_BRKPT };
+    let code = if cfg!(any(target_arch = "x86_64", target_arch = "x86")) {
+        libc::SI_KERNEL
+    } else {
+        libc::TRAP_BRKPT
+    };
     (info.si_signo, info.si_code) = (libc::SIGTRAP, code);
     SignalInfo(info)
 }

@@ -6,17 +6,25 @@
 #include <ucontext.h>
 #include <unistd.h>
 
+#ifdef __x86_64__
+#define STACK "%rsp"
+#define IP REG_RIP
+#else
+#define STACK "%esp"
+#define IP REG_EIP
+#endif
+
 void int_3(void), step(void);
 extern char behind_int_3[], behind_step[];
 __asm__("int_3: .byte 0xcd, 0x03\nbehind_int_3: nop\n ret\n"
-        "step: pushf\n orq $0x100, (%rsp)\n popf\n nop\nbehind_step: nop\n ret\n");
+        "step: pushf\n orl $0x100, (" STACK ")\n popf\n nop\nbehind_step: nop\n ret\n");
 
 static volatile int count;
 static void *volatile at;
 static void on_trap(int signal, siginfo_t *info, void *context) {
     ucontext_t *user = context;
     (void)signal, (void)info;
-    at = (void *)user->uc_mcontext.gregs[REG_RIP];
+    at = (void *)user->uc_mcontext.gregs[IP];
     user->uc_mcontext.gregs[REG_EFL] &= ~0x100L;
     count++;
 }

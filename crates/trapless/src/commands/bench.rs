@@ -65,7 +65,7 @@ fn wanted(bench: &Bench, name: &str) -> bool {
 
 fn choose(bench: &Bench, bits: &[u32], threads: Option<u32>) -> Choice {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let baselines = BASELINES.into_iter().filter(|_| bits.contains(&64));
+    let baselines = BASELINES.into_iter().filter(|_| bits.contains(&trapless_bench::OWN_BITS));
     Choice {
         rows: all().filter(|(trigger, side)| wanted(bench, &side.row(TRIGGERS[*trigger].name))).collect(),
         bits: bits.to_vec(),

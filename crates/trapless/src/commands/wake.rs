@@ -44,7 +44,7 @@ impl Wake {
         let left = if self.blind { Some(left.unwrap_or(BLIND).min(BLIND)) } else { left };
         let time = left.map(|left| libc::timespec {
             tv_sec: left.as_secs().min(i32::MAX as u64) as libc::time_t,
-            tv_nsec: left.subsec_nanos().into(),
+            tv_nsec: left.subsec_nanos() as libc::c_long,
         });
         let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         let count = self.descriptors.len() as libc::nfds_t;

@@ -15,8 +15,8 @@ use abi::ABI;
 use std::mem::{MaybeUninit, offset_of};
 use std::ops::Range;
 
-pub use super::plain::{BREAKPOINT_ADVANCE, TRAP_FLAG};
-pub(crate) use super::plain::{HAS_32BIT, STEP_OVER_CALL_LOOKS_SENT, Stepping, trapped};
+pub use super::plain::{BREAKPOINT_ADVANCE, TRAP_FLAG, thread_selector};
+pub(crate) use super::plain::{HAS_32BIT, STEP_OVER_CALL_LOOKS_SENT, Stepping, narrow_end, trapped};
 pub(crate) use super::waiting::Waiting;
 
 /// `trap`.

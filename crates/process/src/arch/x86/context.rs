@@ -56,10 +56,14 @@ fn are_segments(word: [u8; 8]) -> bool {
     u64::from_le_bytes(word) & !ANY == WANTED
 }
 
+/// The segments under a kernel of 32 bits: `__USER_CS` and `__USER_DS` there. Only a tool of as many bits runs under one.
+const NATIVE: Option<[u32; 2]> = if cfg!(target_arch = "x86") { Some([0x73, 0x7b]) } else { None };
+
 /// Whether a word of 32 bits is the code segment.
 fn is_code(word: [u8; 4]) -> bool {
     const ANY: u32 = (CODE ^ CODE_LONG) as u32;
-    u32::from_le_bytes(word) & !ANY == CODE as u32
+    let word = u32::from_le_bytes(word);
+    word & !ANY == CODE as u32 || NATIVE.is_some_and(|[code, _]| word == code)
 }
 
 /// The context whose segments are at this offset.
@@ -73,7 +77,10 @@ fn long_at(bytes: &[u8], segments: usize) -> Option<Interrupted> {
 fn compat_at(bytes: &[u8], code: usize) -> Option<Interrupted> {
     let word = |at: usize| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
     let sp = code.checked_sub(8 * 4)?;
-    let is_context = word(sp + 11 * 4)? == u32::from(STACK);
+    let stack = NATIVE
+        .filter(|[code, _]| word(sp + 8 * 4) == Some(*code))
+        .map_or(u32::from(STACK), |[_, stack]| stack);
+    let is_context = word(sp + 11 * 4)? == stack;
     is_context.then_some(Interrupted { ip: word(sp + 7 * 4)?.into(), sp: word(sp)?.into() })
 }
 
@@ -81,7 +88,14 @@ fn compat_at(bytes: &[u8], code: usize) -> Option<Interrupted> {
 #[cfg(test)]
 pub fn told(context: &libc::ucontext_t) -> Interrupted {
     let register = |index: i32| context.uc_mcontext.gregs[index as usize] as u64;
-    Interrupted { ip: register(libc::REG_RIP), sp: register(libc::REG_RSP) }
+    #[cfg(target_arch = "x86_64")]
+    return Interrupted { ip: register(libc::REG_RIP), sp: register(libc::REG_RSP) };
+    // Negative numbers are not sign-extended there.
+    #[cfg(target_arch = "x86")]
+    return Interrupted {
+        ip: register(libc::REG_EIP) & 0xffff_ffff,
+        sp: register(libc::REG_ESP) & 0xffff_ffff,
+    };
 }
 
 #[cfg(test)]
@@ -114,6 +128,9 @@ mod tests {
             (narrow(0x23, 0), None),
             (narrow(0x1_0023, 0x2b), None),
             (narrow(0x2b, 0x2b), None),
+            (narrow(0x73, 0x7b), found.filter(|_| NATIVE.is_some())),
+            (narrow(0x73, 0x2b), None),
+            (narrow(0x23, 0x7b), None),
         ] {
             // At each place of what is looked at together, and over its end.
             for before in (0..600).step_by(word_size) {

@@ -1,17 +1,23 @@
-//! x86: the two register sets a 64-bit tracer meets.
+//! x86: the two register sets a tracer meets. One with 32 bits reads both, as after an `execve`, and changes its own.
 
 mod abi;
 pub(super) mod context;
+mod kernel;
+mod sets;
 mod stepping;
 
-use super::{Abi, Trapped};
+use super::{Abi, HAS_64BIT, Trapped};
 use crate::ptrace::{self, NT_PRFPREG, NT_PRSTATUS};
 use crate::{Errno, RemoteAddr, Tid};
 use abi::{I386, X86_64};
 use std::mem::{MaybeUninit, offset_of};
 use std::ops::Range;
 
+pub use kernel::thread_selector;
+pub use sets::{Registers32, Registers64};
+
 pub(crate) use super::waiting::Waiting;
+pub(crate) use kernel::{addresses_end, narrow_end};
 pub(crate) use stepping::Stepping;
 
 /// Whether registers of threads in 32-bit mode are known.
@@ -26,11 +32,6 @@ pub const BREAKPOINT: &[u8] = &[0xcc];
 pub const BREAKPOINT_ADVANCE: u64 = 1;
 /// Bytes behind a module to which pointers of its own may lead.
 pub(crate) const POINTED_PAST: u64 = 0;
-/// Where the addresses of a program with 64 bits end, but for what it asks for by address.
-pub(crate) const fn addresses_end(_page: u64) -> u64 {
-    0x7fff_ffff_f000
-}
-
 /// What the description of a SIGTRAP tells by its code; `None`: somebody has sent it.
 pub(crate) fn trapped(code: i32) -> Option<Trapped> {
     match code {
@@ -44,30 +45,12 @@ pub(crate) fn trapped(code: i32) -> Option<Trapped> {
 pub fn ticks() -> u64 {
     // SAFETY: rdtsc reads a counter and touches nothing else. A process that disabled it (PR_SET_TSC) would get SIGSEGV; this
     // program does not.
-    unsafe { core::arch::x86_64::_rdtsc() }
-}
-
-/// `user_regs_struct32` of `arch/x86/include/asm/user_32.h`: what a 64-bit tracer gets for a thread in 32-bit mode.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Registers32 {
-    ebx: u32,
-    ecx: u32,
-    edx: u32,
-    esi: u32,
-    edi: u32,
-    ebp: u32,
-    eax: u32,
-    ds: u32,
-    es: u32,
-    fs: u32,
-    gs: u32,
-    orig_eax: u32,
-    eip: u32,
-    cs: u32,
-    eflags: u32,
-    esp: u32,
-    ss: u32,
+    unsafe {
+        #[cfg(target_arch = "x86")]
+        return core::arch::x86::_rdtsc();
+        #[cfg(target_arch = "x86_64")]
+        return core::arch::x86_64::_rdtsc();
+    }
 }
 
 /// The general registers of a stopped thread. Numbers of 32-bit threads are zero-extended.
@@ -75,7 +58,7 @@ pub struct Registers32 {
 #[non_exhaustive]
 pub enum Registers {
     /// A thread in 64-bit mode.
-    Long(libc::user_regs_struct),
+    Long(Registers64),
     /// A thread in 32-bit mode, with the base of its thread-local segment where it has one.
     Compat {
         /// The registers.
@@ -305,10 +288,18 @@ impl Registers {
 
     /// The low 64 bits of a vector register of a stopped thread in 64-bit mode, from xmm0 on; 0 for one that there is not.
     pub(crate) fn read_vector(tid: Tid, number: u8) -> Result<u64, Errno> {
-        let mut buffer = MaybeUninit::<libc::user_fpregs_struct>::zeroed();
+        /// `user_fpregs_struct`, or `user_i387_struct`, as far as both are alike, of `arch/x86/include/asm/user_64.h`.
+        #[repr(C)]
+        #[derive(Clone, Copy)]
+        struct Floating {
+            others: [u32; 40],
+            vectors: [u32; 64],
+            padding: [u32; 24],
+        }
+        let mut buffer = MaybeUninit::<Floating>::zeroed();
         ptrace::get_regset(tid, NT_PRFPREG, &mut buffer)?;
         // SAFETY: a thread in 32-bit mode has fewer bytes; zeros were valid before, as any bytes are.
-        let all = unsafe { buffer.assume_init() }.xmm_space;
+        let all = unsafe { buffer.assume_init() }.vectors;
         let word = |index: usize| all.get(index).map_or(0, |half| u64::from(*half));
         let at = 4 * usize::from(number);
         Ok(word(at) | word(at + 1) << 32)
@@ -316,7 +307,7 @@ impl Registers {
 
     /// Reads the registers of a stopped thread.
     pub(crate) fn read(tid: Tid) -> Result<Registers, Errno> {
-        let mut buffer = MaybeUninit::<libc::user_regs_struct>::zeroed();
+        let mut buffer = MaybeUninit::<Registers64>::zeroed();
         let len = ptrace::get_regset(tid, NT_PRSTATUS, &mut buffer)?;
         // SAFETY: zeroed is a valid register set, and the kernel has overwritten the first `len` bytes of it.
         let regs = unsafe { buffer.assume_init() };
@@ -330,12 +321,21 @@ impl Registers {
 
     /// Reads the instruction pointer of a stopped thread alone, which takes half the time.
     pub(crate) fn read_ip(tid: Tid) -> Result<RemoteAddr, Errno> {
-        ptrace::peek_user(tid, offset_of!(libc::user_regs_struct, rip)).map(RemoteAddr)
+        if !HAS_64BIT {
+            // The words of `struct user` are cut then.
+            return Ok(Registers::read(tid)?.ip());
+        }
+        ptrace::peek_user(tid, offset_of!(Registers64, rip)).map(RemoteAddr)
     }
 
     /// Sets the instruction pointer of a stopped thread alone.
     pub(crate) fn write_ip(tid: Tid, ip: RemoteAddr) -> Result<(), Errno> {
-        ptrace::poke_user(tid, offset_of!(libc::user_regs_struct, rip), ip.0)
+        if !HAS_64BIT {
+            let mut registers = Registers::read(tid)?;
+            registers.set_ip(ip);
+            return registers.write(tid);
+        }
+        ptrace::poke_user(tid, offset_of!(Registers64, rip), ip.0)
     }
 
     /// Writes what differs from `old`, which the stopped thread has: a word or two take less time than all.
@@ -343,11 +343,11 @@ impl Registers {
         let mut moved = *old;
         moved.set_ip(self.ip());
         moved.set_sp(self.sp());
-        if moved != *self {
+        if moved != *self || !HAS_64BIT {
             return self.write(tid);
         }
         if self.sp() != old.sp() {
-            ptrace::poke_user(tid, offset_of!(libc::user_regs_struct, rsp), self.sp_value())?;
+            ptrace::poke_user(tid, offset_of!(Registers64, rsp), self.sp_value())?;
         }
         if self.ip() != old.ip() { Registers::write_ip(tid, self.ip()) } else { Ok(()) }
     }
@@ -392,13 +392,12 @@ mod tests {
     #[test]
     fn the_kernels_compat_layout_is_68_bytes() {
         assert_eq!(size_of::<Registers32>(), 68);
-        assert_eq!(size_of::<libc::user_regs_struct>(), 27 * 8);
+        assert_eq!(size_of::<Registers64>(), 27 * 8);
     }
 
     #[test]
     fn registers_by_their_dwarf_numbers() {
-        // SAFETY: any bytes are a valid register set.
-        let mut long = Registers::Long(unsafe { std::mem::zeroed() });
+        let mut long = Registers::Long(Registers64::default());
         let mut compat = Registers::Compat { regs: Registers32::default(), thread_pointer: 0 };
         for number in 0..16 {
             long.set_general(number, 100 + u64::from(number));

@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use trapless_engine::{Region, ScriptMemory};
 use trapless_script::output::{Ran, Resolver, Symbol, Zone};
 use trapless_script::shape::TimeBase;
@@ -226,11 +226,16 @@ pub(super) fn clock_ns(id: libc::clockid_t) -> i64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a valid timespec to write to; clocks that are not there leave it as it is.
     unsafe { libc::clock_gettime(id, &mut time) };
-    time.tv_sec.wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec)
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32).as_nanos() as i64
 }
 
 /// The local time zone at a time.
 fn zone(seconds: i64) -> Zone {
+    #[allow(
+        clippy::useless_conversion,
+        reason = "a 32-bit program's C library knows the times of 32 bits only"
+    )]
+    let seconds: libc::time_t = seconds.try_into().unwrap_or(libc::time_t::MAX);
     let mut parts = std::mem::MaybeUninit::<libc::tm>::zeroed();
     // SAFETY: a valid time to read and valid memory for the result, which is zero before: its name is null if nothing is written.
     let name = unsafe {
