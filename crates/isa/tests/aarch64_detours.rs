@@ -107,6 +107,7 @@ fn layout() -> Layout {
         ring_bits: RING_BITS,
         self_pointer: true,
         tid_offset: None,
+        selector: 0x63,
         pages: DATA + 0x800_0000,
         returns: DATA + 0x800_0000 + detour::return_sizes(9, 4)[0],
         return_bits: 9,

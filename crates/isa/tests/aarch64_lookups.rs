@@ -44,6 +44,7 @@ fn layout() -> Layout {
         ring_bits: 0,
         self_pointer: false,
         tid_offset: None,
+        selector: 0x63,
         pages: 0x13_0000_0000,
         returns: 0x13_0000_0000 + return_sizes(RETURN_BITS, 4)[0],
         return_bits: RETURN_BITS,

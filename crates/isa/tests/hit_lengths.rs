@@ -28,6 +28,7 @@ fn layout(slot_shift: u32) -> Layout {
         ring_bits: 0,
         self_pointer: true,
         tid_offset: None,
+        selector: 0x63,
         pages: HIGH + 0x100_0000,
         returns: HIGH + 0x100_0000 + return_sizes(12, slot_shift)[0],
         return_bits: 12,

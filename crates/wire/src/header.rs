@@ -261,6 +261,8 @@ impl Header {
             ring_bits: self.ring_bits,
             self_pointer,
             tid_offset,
+            // Nobody's, until somebody says it who knows the kernel.
+            selector: u16::MAX,
             pages: self.returns,
             returns: self.returns + return_sizes(self.return_bits as u32, self.slot_shift as u32)[0],
             return_bits: self.return_bits as u32,

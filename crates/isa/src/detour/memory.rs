@@ -313,6 +313,9 @@ pub struct Layout {
     pub self_pointer: bool,
     /// Offset of the thread id from the thread pointer, where the C library's layout is known.
     pub tid_offset: Option<i32>,
+    /// What is in gs where it selects the thread's control block (32-bit x86): the first entry for that of the kernel's table, which
+    /// `set_thread_area` gives to who asks first, the C library.
+    pub selector: u16,
     /// Address of the list of the stack pages that have shadow blocks.
     pub pages: u64,
     /// Address of the pool of return instances; the shadow blocks follow it.

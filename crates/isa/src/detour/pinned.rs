@@ -21,6 +21,7 @@ fn layout(high: u64, slot_shift: u32) -> Layout {
         ring_bits: 14,
         self_pointer: true,
         tid_offset: Some(0x68),
+        selector: 0x63,
         pages: high + 0x4000_0000,
         returns: high + 0x4000_0000 + return_sizes(11, slot_shift)[0],
         return_bits: 11,

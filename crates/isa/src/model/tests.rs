@@ -23,6 +23,7 @@ fn layout(return_bits: u32) -> Layout {
         ring_bits: 0,
         self_pointer: true,
         tid_offset: None,
+        selector: 0x63,
         pages: 0x2000_0000,
         returns: 0x2000_0000 + return_sizes(return_bits, 3)[0],
         return_bits,

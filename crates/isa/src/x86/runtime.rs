@@ -20,7 +20,6 @@ use super::emit::number::*;
 use super::facts::{I386, X86_64};
 use super::frames;
 use super::lower::{Lower, MARK};
-use super::narrow::TLS_SELECTOR;
 use crate::assemble::Assemble;
 use crate::detour::*;
 use crate::frames::Place;
@@ -157,7 +156,7 @@ fn restore(a: &mut Lower, registers: &[usize]) {
 fn own_entry(a: &mut Lower, layout: &Layout, roles: &Roles) {
     let [none, done] = [(); 2].map(|()| a.label());
     let r = &roles.threads;
-    thread(a, none);
+    thread(a, layout, none);
     routines::resolve(a, layout, r, Missing::Claim);
     a.jump(done);
     a.bind(none);
@@ -175,7 +174,7 @@ fn resolve(a: &mut Lower, layout: &Layout, roles: &Roles) {
 }
 
 /// The thread's pointer and owner, or off to `none`.
-fn thread(a: &mut Lower, none: usize) {
+fn thread(a: &mut Lower, layout: &Layout, none: usize) {
     let nobody = a.place(none);
     a.put(|a, wide| {
         if wide {
@@ -186,7 +185,7 @@ fn thread(a: &mut Lower, none: usize) {
             return a.je(nobody);
         }
         a.mov(ecx, gs)?;
-        a.cmp(ecx, TLS_SELECTOR)?;
+        a.cmp(ecx, u32::from(layout.selector))?;
         a.jne(nobody)?;
         a.mov(edi, dword_ptr(0).gs())?;
         // A control block points to itself.
@@ -209,7 +208,7 @@ fn share(
     let [no, done] = [(); 2].map(|()| a.label());
     save(a, roles.saved);
     a.copy(roles.call, roles.first);
-    thread(a, no);
+    thread(a, layout, no);
     tell(a, layout, &roles.threads, roles.call, no);
     a.set(roles.result, MARK.into());
     a.jump(done);
@@ -223,7 +222,7 @@ fn share(
 fn unshare(a: &mut Lower, layout: &Layout, roles: &Roles) {
     let done = a.label();
     save(a, roles.saved);
-    thread(a, done);
+    thread(a, layout, done);
     routines::unshare(a, layout, &roles.threads, done);
     a.bind(done);
     restore(a, roles.saved);
@@ -301,7 +300,7 @@ fn landed(a: &mut Lower, layout: &Layout, roles: &Roles) {
     let (r, instances, calls, is_end) = (&roles.threads, &roles.instances, roles.caller, roles.second);
     save(a, roles.saved);
     a.copy(instances.slot, roles.first);
-    thread(a, unknown);
+    thread(a, layout, unknown);
     routines::ends_thread(a, [instances.slot, is_end, RSP, r.pointer], [r.x, r.left], told);
     a.jump(told);
     a.bind(unknown);

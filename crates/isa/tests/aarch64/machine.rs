@@ -25,6 +25,7 @@ pub fn layout() -> Layout {
         ring_bits: 9,
         self_pointer: false,
         tid_offset: None,
+        selector: 0x63,
         pages: 0x13_0000_0000,
         returns: 0x13_0000_0000 + return_sizes(6, 4)[0],
         return_bits: 6,

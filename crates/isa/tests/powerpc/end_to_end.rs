@@ -51,6 +51,7 @@ fn layout(thread_bits: u32, return_bits: u32, block_count: u32) -> Layout {
         ring_bits: RING_BITS,
         self_pointer: true,
         tid_offset: None,
+        selector: 0x63,
         pages: HEADER + 0x4000,
         returns: RETURNS,
         return_bits,

@@ -45,6 +45,7 @@ pub fn layout(return_bits: u32) -> Layout {
         ring_bits: 7,
         self_pointer: true,
         tid_offset: None,
+        selector: 0x63,
         pages: RETURNS - return_sizes(return_bits, POWERPC64LE.facts().slot_shift)[0],
         returns: RETURNS,
         return_bits,

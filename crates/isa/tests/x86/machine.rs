@@ -61,6 +61,7 @@ pub const fn layout(self_pointer: bool) -> Layout {
         ring_bits: RING_BITS,
         self_pointer,
         tid_offset: if self_pointer { Some(0x2d0) } else { None },
+        selector: 0x63,
         pages: RETURNS,
         returns: RETURNS + return_sizes(RETURN_BITS, 3)[0],
         return_bits: RETURN_BITS,

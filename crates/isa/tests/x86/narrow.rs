@@ -37,6 +37,7 @@ const LAYOUT: Layout = Layout {
     ring_bits: RING_BITS,
     self_pointer: true,
     tid_offset: Some(TID as i32),
+    selector: 0x63,
     pages: FOLLOWED,
     returns: FOLLOWED + FOLLOWED_SIZES[0],
     return_bits: 4,

@@ -126,6 +126,7 @@ fn example_layout(machine: Machine, near: u64) -> Layout {
         ring_bits: 0,
         self_pointer: true,
         tid_offset: None,
+        selector: 0x63,
         pages: 0x2100_0000_0000,
         returns: 0x2100_0000_0000 + return_sizes(17, machine.isa().facts().slot_shift)[0],
         return_bits: 17,

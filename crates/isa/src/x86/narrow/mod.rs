@@ -5,7 +5,7 @@
 //!
 //! - **The thread pointer** is the word at `gs:0`, where glibc and musl keep the address of the thread's control
 //!   block, which is also the base of gs. A thread without TLS has a null selector in gs and would fault, and a
-//!   program may load others for purposes of its own. So gs has to hold [`TLS_SELECTOR`]; any other thread is one without
+//!   program may load others for purposes of its own. So gs has to hold [`Layout::selector`](crate::detour::Layout::selector); any other thread is one without
 //!   memory of its own. That `gs:0` does hold its own address (in Go's programs it does not) is looked at once per thread,
 //!   by `resolve`, which claims no memory for a thread pointer that is none.
 //! - **Counters** take two instructions, `add low, 1; adc high, 0`. Addition commutes: a signal handler in between,
@@ -31,10 +31,6 @@ use super::{
 use crate::detour::*;
 use crate::payload::*;
 use iced_x86::code_asm::*;
-
-/// The selector of the first TLS entry of the GDT (`GDT_ENTRY_TLS_MIN`, 12, requested privilege level 3) of a 64-bit
-/// kernel: the one that `set_thread_area` gives to who asks first, which is the C library.
-pub(super) const TLS_SELECTOR: i32 = 12 << 3 | 3;
 
 /// A detour for 32-bit mode being written.
 pub(super) struct Narrow<'t, 'a>(pub &'t mut Template<'a>);
@@ -143,7 +139,7 @@ impl Narrow<'_, '_> {
         let mask = ((1i32 << layout.thread_bits) - 1) << THREAD_SHIFT;
         let a = self.a();
         a.mov(GPR32[thread], gs)?;
-        a.cmp(GPR32[thread], TLS_SELECTOR)?;
+        a.cmp(GPR32[thread], u32::from(layout.selector))?;
         a.jne(slow)?;
         a.mov(GPR32[thread], dword_ptr(0).gs())?;
         // It would match a free entry.
