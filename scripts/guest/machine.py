@@ -44,9 +44,16 @@ POWERPC64LE = Machine(
               "pseries,x-vof=on,cap-cfpc=broken,cap-sbbc=broken,cap-ibs=broken,cap-ccf-assist=off", "-cpu", "power9"],
     console="hvc0",
 )
+# 32 bits, kernel and all.
+I686 = Machine(
+    name="i686", target="i686-unknown-linux-gnu", tuple="i686-linux-gnu", go="386",
+    emulator=["qemu-system-i386", "-machine", "pc", "-cpu", "max"],
+    console="ttyS0",
+)
 MACHINES = {machine.name: machine for machine in [
     ARM64,
     POWERPC64LE,
+    I686,
     # Pages of 64 KiB, as other distributions have them.
     replace(POWERPC64LE, name="powerpc64le-64k", like="powerpc64le"),
 ]}
