@@ -6,14 +6,14 @@ use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 
 /// What rows are named by, and the triggers that are probed so.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
 const ROWS: [(&str, &[&str]); 3] = [
     ("uprobe", &["nop", "push", "ret", "nop5", "endbr", "o2", "sub"]),
     ("uretprobe", &["nop", "push", "ret", "nop5", "endbr", "o2", "sub", "exits"]),
     ("usdt", &["nop", "nop5"]),
 ];
 /// Functions that are called: those with an entry, the one with exits, and those with a USDT site.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
 const TRIGGERS: usize = 7 + 1 + 2;
 #[cfg(target_arch = "aarch64")]
 const ROWS: [(&str, &[&str]); 3] = [
@@ -32,12 +32,16 @@ const ROWS: [(&str, &[&str]); 3] = [
 #[cfg(target_arch = "powerpc64")]
 const TRIGGERS: usize = 5 + 1;
 /// Names of entries that the tests choose: with a landing pad, optimized, and one more.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
 const CHOSEN: [&str; 3] = ["endbr", "o2", "sub"];
 #[cfg(target_arch = "aarch64")]
 const CHOSEN: [&str; 3] = ["bti", "o2", "sub"];
 #[cfg(target_arch = "powerpc64")]
 const CHOSEN: [&str; 3] = ["bc", "o2", "stdu"];
+
+/// Bits of the programs that are measured everywhere, and of those that are beside them.
+const OWN: &str = if cfg!(target_arch = "x86") { "32" } else { "64" };
+const OTHER: &str = if cfg!(target_arch = "x86") { "64" } else { "32" };
 
 /// A column: its name, mechanism, what it is timed by, and the traps of an entry, of an entry with its return, and
 /// of a USDT probe. `None` where there is no such cell.
@@ -56,7 +60,10 @@ const COLUMNS: [Column; 6] = [
 /// is done in 64-bit code and by jumps; and probes that trap follow no call whose return address is in a register.
 fn is_refused(bits: u32, row: &str, mechanism: &str) -> bool {
     let is_exits = row == "uretprobe-exits" && (bits == 32 || mechanism != "jump");
-    is_exits || !cfg!(target_arch = "x86_64") && row.starts_with("uretprobe") && mechanism != "jump"
+    is_exits
+        || !cfg!(any(target_arch = "x86_64", target_arch = "x86"))
+            && row.starts_with("uretprobe")
+            && mechanism != "jump"
 }
 
 fn bench(arguments: &[&str]) -> (Option<i32>, String, String) {
@@ -77,11 +84,14 @@ fn of<'a>(lines: &'a [Value], kind: &str) -> impl Iterator<Item = &'a Value> {
     lines.iter().filter(move |line| line["type"] == kind)
 }
 
-/// Whether there are 32-bit programs here.
-fn narrow(lines: &[Value]) -> bool {
-    let missing = of(lines, "missing").find(|m| m["bits"] == 32 && m["collector"].is_null());
-    if let Some(missing) = missing {
-        trapless_testing::skip!("32-bit rows: {}", missing["reason"]);
+/// Whether the programs of the other kind can be measured here.
+fn others(lines: &[Value]) -> bool {
+    let is_other = |missing: &&Value| missing["bits"].to_string() == OTHER && missing["collector"].is_null();
+    let missing = of(lines, "missing").find(is_other);
+    match missing {
+        Some(missing) if OTHER == "64" => assert!(missing["reason"].to_string().contains("32-bit trapless")),
+        Some(missing) => trapless_testing::skip!("32-bit rows: {}", missing["reason"]),
+        None => {}
     }
     missing.is_none()
 }
@@ -95,7 +105,8 @@ fn every_rung_has_a_cell_in_every_row_or_says_why_not_and_traps_as_often_as_it_m
             .find(|l| l["bits"] == bits && l["name"] == name && l["collector"] == collector)
             .unwrap_or_else(|| panic!("no {collector} at {name}, {bits} bits"))
     };
-    let kinds: &[u32] = if narrow(&lines) { &[64, 32] } else { &[64] };
+    let own = [OWN.parse().unwrap()];
+    let kinds: &[u32] = if others(&lines) { &[64, 32] } else { &own };
     let reason = |bits: u32, name: &str, collector: &str| {
         let missing = of(&lines, "missing")
             .find(|l| l["bits"] == bits && l["name"] == name && l["collector"] == collector)
@@ -131,8 +142,8 @@ fn every_rung_has_a_cell_in_every_row_or_says_why_not_and_traps_as_often_as_it_m
     match of(&lines, "missing").find(|missing| missing["collector"] == "kernel") {
         Some(missing) => trapless_testing::inapplicable!("the kernel's column: {}", missing["reason"]),
         // Which instructions it emulates differs.
-        None if cfg!(not(target_arch = "x86_64")) => {
-            assert!(cell(64, "uprobe-o2", "kernel")["traps"].as_u64() >= Some(1));
+        None if cfg!(not(any(target_arch = "x86_64", target_arch = "x86"))) => {
+            assert!(cell(own[0], "uprobe-o2", "kernel")["traps"].as_u64() >= Some(1));
         }
         None => {
             for &bits in kinds {
@@ -151,23 +162,24 @@ fn every_rung_has_a_cell_in_every_row_or_says_why_not_and_traps_as_often_as_it_m
 fn what_is_measured_can_be_chosen() {
     let [_, _, last] = CHOSEN;
     let (row, call) = (format!("uprobe-{last}"), format!("call-{last}"));
-    let chosen = lines(&["--bits", "32", "--threads", "1", &row]);
-    assert!(of(&chosen, "hit").all(|l| l["bits"] == 32 && (l["name"] == row || l["name"] == call)));
-    assert_eq!(narrow(&chosen), of(&chosen, "hit").next().is_some());
+    let chosen = lines(&["--bits", OTHER, "--threads", "1", &row]);
+    let is_chosen = |l: &Value| l["bits"].to_string() == OTHER && (l["name"] == row || l["name"] == call);
+    assert!(of(&chosen, "hit").all(is_chosen));
+    assert_eq!(others(&chosen), of(&chosen, "hit").next().is_some());
     assert_eq!((of(&chosen, "scaling").count(), of(&chosen, "attach").count()), (0, 0));
 
-    let chosen = lines(&["--bits", "64", "--threads", "2", "uretprobe-o2"]);
-    assert!(of(&chosen, "hit").all(|l| l["bits"] == 64));
+    let chosen = lines(&["--bits", OWN, "--threads", "2", "uretprobe-o2"]);
+    assert!(of(&chosen, "hit").all(|l| l["bits"].to_string() == OWN));
     let scaled =
         |threads: u32| of(&chosen, "scaling").any(|l| l["collector"] == "count" && l["threads"] == threads);
     assert_eq!([1, 2, 4, 8].map(scaled), [true, true, true, false]);
 
-    let chosen = lines(&["--bits", "64", "--threads", "1", "usdt-nop"]);
+    let chosen = lines(&["--bits", OWN, "--threads", "1", "usdt-nop"]);
     let names = || of(&chosen, "hit").chain(of(&chosen, "scaling")).map(|l| l["name"].as_str().unwrap());
     assert!(names().all(|name| ["call-usdt-nop", "usdt-nop"].contains(&name)));
     assert_eq!(names().collect::<BTreeSet<_>>().len(), 2);
 
-    let (code, _, err) = bench(&["--bits", "32", "usermode-count"]);
+    let (code, _, err) = bench(&["--bits", OTHER, "usermode-count"]);
     assert_eq!((code, err.lines().count()), (Some(2), 1), "{err}");
     assert!(err.starts_with("trapless: no benchmark matches"), "{err}");
 }
@@ -176,13 +188,15 @@ fn what_is_measured_can_be_chosen() {
 fn tables_fit_a_terminal() {
     let [pad, ..] = CHOSEN;
     let mut rows = vec![format!("uprobe-{pad}"), format!("uretprobe-{pad}"), "usdt-nop".to_owned()];
-    if cfg!(target_arch = "x86_64") {
+    if cfg!(any(target_arch = "x86_64", target_arch = "x86")) {
         rows.extend(["uretprobe-exits", "usdt-nop5"].map(str::to_owned));
     }
     let rows: Vec<&str> = rows.iter().map(String::as_str).collect();
     let (code, out, err) = bench(&[&["--rounds", "1", "--threads", "2"], &rows[..]].concat());
     assert_eq!((code, err.as_str()), (Some(0), ""));
-    for heading in ["\nThe ladder, 64-bit", "STEP  T", "EMULATE/STEP", "Threads on one site", "\nusdt-*"] {
+    for heading in
+        [&format!("\nThe ladder, {OWN}-bit"), "STEP  T", "EMULATE/STEP", "Threads on one site", "\nusdt-*"]
+    {
         assert!(out.contains(heading), "no {heading:?} in:\n{out}");
     }
     // The first line is the machine's name; reasons are as long as they are.
@@ -190,10 +204,21 @@ fn tables_fit_a_terminal() {
     assert_eq!(wide, None);
 }
 
+/// Scripts of 32-bit programs run at traps alone.
+#[test]
+#[cfg(target_arch = "x86")]
+fn scripts_are_not_measured_and_that_is_said() {
+    let (code, out, err) = bench(&["--script", "--rounds", "1", "count"]);
+    assert_eq!((code, out.as_str()), (Some(1), ""), "{err}");
+    assert!(err.contains("a script's code is not compiled for this instruction set"), "{err}");
+}
+
 /// The rows of `--script`, each counted to the last hit by the run itself.
+#[cfg(not(target_arch = "x86"))]
 const SCRIPTS: [&str; 9] = ["filter", "count", "hist", "keyed", "tid", "delta", "printf", "str", "ustack"];
 
 #[test]
+#[cfg(not(target_arch = "x86"))]
 fn every_script_is_measured_through_the_whole_tool_beside_bpftrace() {
     let lines = lines(&["--script"]);
     let names = |tool: &str| -> BTreeSet<String> {
@@ -222,6 +247,7 @@ fn every_script_is_measured_through_the_whole_tool_beside_bpftrace() {
 }
 
 #[test]
+#[cfg(not(target_arch = "x86"))]
 fn scripts_can_be_chosen_and_typed_and_what_is_none_is_refused() {
     let chosen = lines(&["--script", "co*"]);
     assert!(of(&chosen, "script").all(|line| line["name"] == "count"));
@@ -245,6 +271,7 @@ fn scripts_can_be_chosen_and_typed_and_what_is_none_is_refused() {
 }
 
 #[test]
+#[cfg(not(target_arch = "x86"))]
 fn scripts_are_a_table_that_fits_a_terminal() {
     let (code, out, err) = bench(&["--script", "--rounds", "1", "filter", "armed"]);
     assert_eq!((code, err.as_str()), (Some(0), ""));

@@ -72,8 +72,8 @@ fn build(compiler: &str, name: &str, source: &str, flags: &[&str]) -> Option<Pro
     let program = built.ok().filter(|program| Command::new(program.path()).output().is_ok());
     if program.is_none() {
         // Thunks are x86's.
-        let is_own =
-            !cfg!(target_arch = "x86_64") && flags.iter().any(|flag| flag.starts_with("-mindirect-branch"));
+        let is_own = !cfg!(any(target_arch = "x86_64", target_arch = "x86"))
+            && flags.iter().any(|flag| flag.starts_with("-mindirect-branch"));
         assert!(compiler != "gcc" || is_own, "{flags:?}");
         trapless_testing::skip!("{compiler} {flags:?}");
     }

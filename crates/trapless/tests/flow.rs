@@ -87,7 +87,7 @@ fn c1_branches_behind_the_first_instruction_are_in_nobodys_way() {
 
 /// A round of a loop is no call: calls are counted exactly, or not at all.
 #[test]
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(any(target_arch = "x86_64", target_arch = "x86")))]
 fn c1_rounds_of_a_loop_that_begins_with_the_function_are_no_calls() {
     let source = r#"
 #include <stdio.h>
@@ -121,9 +121,9 @@ int main(void) {
 }
 
 /// Bodies that are shorter than a jump is on x86-64, a function that follows them, and padding that does.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
 mod short {
-    pub const BODIES: [&str; 4] = ["ret", "nop; ret", "xor %eax, %eax; ret", "mov %rdi, %rax; ret"];
+    pub const BODIES: [&str; 4] = ["ret", "nop; ret", "xor %eax, %eax; ret", "mov %edi, %eax; ret"];
     pub const NEXT: &str = "nop; nop; nop; nop; nop; ret";
     pub const PADDING: &str = ".p2align 4, 0x90; nop";
 }
@@ -160,11 +160,16 @@ fn c2_short_functions_are_refused_or_counted() {
             assert_eq!(ran.code, Some(0), "{ran:?}");
             match ran.summary().skipped("subject") {
                 None => {
-                    assert!(cfg!(not(target_arch = "x86_64")) || body != "ret" || other == "main", "{ran:?}");
+                    assert!(
+                        cfg!(not(any(target_arch = "x86_64", target_arch = "x86")))
+                            || body != "ret"
+                            || other == "main",
+                        "{ran:?}"
+                    );
                     assert_eq!(ran.summary().hits("subject", "entry"), 1000, "{body}: {ran:?}");
                 }
                 Some(reason) => {
-                    if cfg!(not(target_arch = "x86_64")) {
+                    if cfg!(not(any(target_arch = "x86_64", target_arch = "x86"))) {
                         panic!("one instruction is enough: {reason}");
                     }
                     assert!(reason.contains("short") || reason.contains("leaves"), "{body}: {reason}")
@@ -351,7 +356,9 @@ fn c4_programs_at_low_addresses_count_exactly() {
     }
 }
 
+/// A jump of 32-bit code reaches all there is.
 #[test]
+#[cfg(not(target_arch = "x86"))]
 fn c4_without_a_free_page_near_the_module_nothing_is_changed() {
     let program = Program::build("calls", CALLS, &[]);
     let mut target = program.start(&["crowd"]);
@@ -379,7 +386,10 @@ fn c4_a_limit_on_address_space_is_respected() {
         let pid = target.pid().to_string();
         for verb in ["count", "latency"] {
             for flags in [&[][..], &["--mechanism", "step"]] {
-                if cfg!(not(target_arch = "x86_64")) && verb == "latency" && !flags.is_empty() {
+                if cfg!(not(any(target_arch = "x86_64", target_arch = "x86")))
+                    && verb == "latency"
+                    && !flags.is_empty()
+                {
                     // Probes that trap follow no calls there.
                     continue;
                 }

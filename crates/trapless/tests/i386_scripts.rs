@@ -1,5 +1,5 @@
 //! A3: scripts in 32-bit programs, by traps: arguments on the stack, addresses of four bytes, and C's types as that machine has them.
-#![cfg(target_arch = "x86_64")]
+#![cfg(any(target_arch = "x86_64", target_arch = "x86"))]
 
 mod support;
 

@@ -1,6 +1,6 @@
 //! S1 to S4, C3 and A3 in 32-bit programs, under the jump and under every mechanism that traps: `targets/state32.c` calls each probed
 //! function and its unprobed twin with the same registers, flags, x87 and SSE state, and compares what they leave.
-#![cfg(target_arch = "x86_64")]
+#![cfg(any(target_arch = "x86_64", target_arch = "x86"))]
 
 mod support;
 

@@ -62,9 +62,9 @@ fn a_site_that_somebody_else_patched_is_told_and_left_alone() {
     let (mut target, tool, original, _) = armed();
     call(&mut target, 3);
     // `mov $7, %eax; ret` would do as well: any foreign bytes.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
     let foreign = [0x66, 0x90, 0x66, 0x90, 0x90];
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "x86")))]
     let foreign = BREAKPOINT;
     target.write(target.address(0), &foreign);
     let (code, ran) = lost(tool);
@@ -101,7 +101,7 @@ fn probes_that_another_detach_took_out_are_told() {
 
 /// Where a jump is one instruction, the kernel writes all of it.
 #[test]
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
 fn a_kernel_uprobe_that_was_taken_off_leaves_a_jump_that_is_mended() {
     // What the kernel writes when a uprobe ends: the first byte of the file, before the rest of our jump.
     let (mut target, tool, original, patched) = armed();
@@ -114,7 +114,7 @@ fn a_kernel_uprobe_that_was_taken_off_leaves_a_jump_that_is_mended() {
 }
 
 #[test]
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
 fn a_kernel_uprobe_over_a_jump_gets_the_code_it_counts_on() {
     // A uprobe is a breakpoint, and the file's first instruction is run from a copy that goes on behind it.
     let (mut target, tool, original, _) = armed();
@@ -237,7 +237,7 @@ int main(int argc, char **argv) {
         if (line[0] == 'm') {
         map:;
             int self = open("/proc/self/exe", O_RDONLY);
-            char *copied = mmap((void *)0x10000000000, getpagesize(), PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_FIXED_NOREPLACE, self, offset);
+            char *copied = mmap((void *)(sizeof(long) == 8 ? 1L << (sizeof(long) * 5) : 1L << 30), getpagesize(), PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_FIXED_NOREPLACE, self, offset);
             close(self);
             if (copied == MAP_FAILED) return 1;
             copy = (long (*)(long))(copied + 16);

@@ -10,10 +10,10 @@ use support::{Program, text::Text};
 const MODIFIED: &str = "the code in memory is not the file's";
 
 /// Offsets in a page where a patch of five or six bytes crosses or touches a boundary of 8, 64 or 4096 bytes.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
 const PLACES: [usize; 16] = [2, 3, 4, 7, 8, 58, 59, 60, 63, 64, 4090, 4091, 4092, 4094, 4095, 4096];
 /// Offsets in a page where a patch of one instruction touches such a boundary.
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(any(target_arch = "x86_64", target_arch = "x86")))]
 const PLACES: [usize; 6] = [4, 8, 60, 64, 4092, 4096];
 
 /// A program whose functions put their patches at those places, with and without a landing pad in front.
@@ -152,7 +152,7 @@ fn p6_attaching_again_takes_over_what_an_interrupted_run_left() {
 }
 
 #[test]
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
 fn p7_probes_that_share_bytes_are_told_apart() {
     let program = spinners::build(PLAIN, "", "");
     let mut spinners = Spinners::start(&program, 1);
@@ -175,7 +175,7 @@ fn p7_probes_that_share_bytes_are_told_apart() {
 
 /// Where a probe takes one instruction, it shares nothing.
 #[test]
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(any(target_arch = "x86_64", target_arch = "x86")))]
 fn p7_probes_at_neighbours_all_count() {
     let program = spinners::build(PLAIN, "", "");
     let mut spinners = Spinners::start(&program, 1);
@@ -200,7 +200,7 @@ fn p7_a_site_in_the_middle_of_an_instruction_is_refused() {
 }
 
 /// What another tool may write into the bytes that a probe takes, and where: breakpoints and a jump.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
 const THEIRS: [(u64, &[u8]); 4] = [(0, BREAKPOINT), (3, BREAKPOINT), (0, &[0xe9, 1, 2, 3, 4]), (5, &[0x90])];
 #[cfg(target_arch = "aarch64")]
 const THEIRS: [(u64, &[u8]); 2] = [(0, BREAKPOINT), (0, &0x1400_0100_u32.to_le_bytes())];

@@ -128,8 +128,11 @@ const INSTALL: &str = r#"
 "#;
 
 /// Why a handler is no help.
-const NOT_SERVED: &str =
-    if cfg!(target_arch = "x86_64") { "could not be exchanged" } else { "handles SIGSEGV itself" };
+const NOT_SERVED: &str = if cfg!(any(target_arch = "x86_64", target_arch = "x86")) {
+    "could not be exchanged"
+} else {
+    "handles SIGSEGV itself"
+};
 
 /// The kernel of powerpc64le takes no code to return to.
 #[test]
@@ -237,7 +240,7 @@ fn c9_a_function_that_is_entered_at_a_computed_place_is_left_alone() {
 }
 
 /// The same where a probe takes one instruction, the first: whoever goes to another one is in nobody's way, and makes no call.
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(any(target_arch = "x86_64", target_arch = "x86")))]
 const SLED: &str = r#"
     #include <stdio.h>
     #include "assembly.h"
@@ -253,7 +256,7 @@ const SLED: &str = r#"
     }"#;
 
 #[test]
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(any(target_arch = "x86_64", target_arch = "x86")))]
 fn c9_a_function_that_is_entered_at_a_computed_place_counts_calls_alone() {
     let program = Program::build("sled", SLED, &[]);
     let bare = finish(&mut Command::new(program.path()));
@@ -280,7 +283,7 @@ fn r4_go_is_counted_once_where_a_call_begins_again_and_what_is_assemblys_is_refu
         assert_eq!(summary.hits(function, "entry"), calls, "{summary:?}");
     }
     // Behind the entry of what does not check, all threads count in one place.
-    if cfg!(target_arch = "x86_64") {
+    if cfg!(any(target_arch = "x86_64", target_arch = "x86")) {
         let behind = run(&["count", "gophers:main.Tiny+4", "-o", result.to_str().unwrap(), "--", path]);
         let counted = fs::read_to_string(&result).unwrap();
         assert!(behind.code == Some(0) && counted.contains("19,980  gophers  main.Tiny+0x4"), "{counted}");

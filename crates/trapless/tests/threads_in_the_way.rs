@@ -3,11 +3,11 @@
 mod support;
 
 use support::eventually;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
 use support::park::Stepper;
 use support::park::park;
 use support::spinners::{self, PLAIN, Spinners};
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
 use support::tool::run;
 use support::tool::{Tool, detach};
 
@@ -17,7 +17,13 @@ fn p1_threads_parked_at_each_interior_offset_move_to_the_detour() {
     let mut spinners = Spinners::start(&program, 8);
     let before = spinners.target.text();
     // Starts of its first four instructions.
-    let offsets = if cfg!(target_arch = "x86_64") { [0, 1, 3, 6] } else { [0, 4, 8, 12] };
+    let offsets = if cfg!(target_arch = "x86_64") {
+        [0, 1, 3, 6]
+    } else if cfg!(target_arch = "x86") {
+        [0, 1, 2, 6]
+    } else {
+        [0, 4, 8, 12]
+    };
     let [counted, calls] = spinners.count_from(&offsets);
     // Of each four parked threads, three had entered already.
     assert_eq!(counted, calls - 6);
@@ -40,7 +46,9 @@ fn p1_threads_parked_at_each_instruction_of_the_detour_leave_it() {
                 summary.0["notes"].as_array().unwrap().iter().find(|note| note["code"] == "memory-kept");
             // Where calls are given their return address in a register, it is there yet in a function that has stored it, and who stands
             // goes on holding it.
-            let is_held = cfg!(not(target_arch = "x86_64")) && flags.len() > 1 && kept.is_some();
+            let is_held = cfg!(not(any(target_arch = "x86_64", target_arch = "x86")))
+                && flags.len() > 1
+                && kept.is_some();
             assert!(is_held || kept.is_none(), "{flags:?}, round {round}: {kept:?}");
             if !is_held {
                 before.assert_restored(spinners.target.pid());
@@ -60,7 +68,7 @@ fn p1_threads_parked_at_each_instruction_of_the_detour_leave_it() {
 
 /// Places in the function, signals, and whether a frame of them there keeps the site as it is: inside the displaced instructions. What is
 /// one instruction has no inside.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
 const FRAMES: [(u64, i32, bool); 5] = [
     (1, libc::SIGUSR1, true),
     (3, libc::SIGUSR1, true),
@@ -68,14 +76,14 @@ const FRAMES: [(u64, i32, bool); 5] = [
     (0, libc::SIGUSR1, false),
     (6, libc::SIGUSR1, false),
 ];
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(any(target_arch = "x86_64", target_arch = "x86")))]
 const FRAMES: [(u64, i32, bool); 3] =
     [(0, libc::SIGUSR1, false), (4, libc::SIGUSR1, false), (4, libc::SIGUSR2, false)];
 
 /// The same for numbers in memory.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
 const NUMBERS: [(u64, bool); 6] = [(1, true), (2, false), (3, true), (4, false), (5, false), (6, false)];
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(any(target_arch = "x86_64", target_arch = "x86")))]
 const NUMBERS: [(u64, bool); 3] = [(0, false), (2, false), (4, false)];
 
 #[test]
@@ -174,6 +182,14 @@ mod displaced_call {
         movl $1, handled(%rip); 1: pop %rdi; ret; .data; .globl handled; handled: .long 0; .text";
     pub const VERBS: &[&[&str]] = &[&["count"], &["count", "--return"]];
 }
+#[cfg(target_arch = "x86")]
+mod displaced_call {
+    pub const CALLS: &str = "push %ebx; call waits; mov 8(%esp), %ecx; lea 1(%ecx,%ecx), %eax; pop %ebx; ret";
+    pub const CALL: &str = "subject";
+    pub const WAITS: &str = "waits: push %ebx; call 1f; 1: pop %ebx; lea handled-1b(%ebx), %ebx; cmpl $0, (%ebx); jne 2f; mov $29, %eax; \
+        int $0x80; movl $1, (%ebx); 2: pop %ebx; ret; .data; .globl handled; handled: .long 0; .text";
+    pub const VERBS: &[&[&str]] = &[&["count"], &["count", "--return"]];
+}
 #[cfg(target_arch = "aarch64")]
 mod displaced_call {
     pub const CALLS: &str =
@@ -227,12 +243,32 @@ fn p2_a_thread_blocked_inside_a_displaced_call_returns_to_where_it_came_from() {
     }
 }
 
+/// A register with a pointer; 2 x + 1 for an argument x; and functions that return it if no trap flag was pushed, or stays.
+#[cfg(target_arch = "x86_64")]
+const POINTER: &str = "%rbx";
+#[cfg(target_arch = "x86_64")]
+const TWICE: &str = "lea 1(%rdi,%rdi), %rax";
+#[cfg(target_arch = "x86_64")]
+const TELL_FLAG: [&str; 2] = [
+    "pushf; pop %rax; shr $8, %eax; and $1, %eax; lea 1(%rax,%rdi,2), %rax; ret",
+    "pushf; popf; lea 1(%rdi,%rdi), %rax; ret",
+];
+#[cfg(target_arch = "x86")]
+const POINTER: &str = "%ebx";
+#[cfg(target_arch = "x86")]
+const TWICE: &str = "mov 4(%esp), %eax; lea 1(%eax,%eax), %eax";
+#[cfg(target_arch = "x86")]
+const TELL_FLAG: [&str; 2] = [
+    "pushf; pop %eax; shr $8, %eax; and $1, %eax; mov 4(%esp), %ecx; lea 1(%eax,%ecx,2), %eax; ret",
+    "pushf; popf; mov 4(%esp), %eax; lea 1(%eax,%eax), %eax; ret",
+];
+
 /// Elsewhere a patch is one instruction, into which nothing returns.
 #[test]
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
 fn p2_a_call_that_would_return_into_the_patch_is_refused() {
     let program = spinners::build(
-        "jmp f2; f1: call *%rbx; nop; nop; nop; nop; ret; f2: lea 1(%rdi,%rdi), %rax; ret",
+        &format!("jmp f2; f1: call *{POINTER}; nop; nop; nop; nop; ret; f2: {TWICE}; ret"),
         "",
         "",
     );
@@ -244,12 +280,9 @@ fn p2_a_call_that_would_return_into_the_patch_is_refused() {
 /// The step over a displaced `pushf` pushes the trap flag that the step itself sets; a `popf` would then set it for good. Steps behind a
 /// `popf` leave it set, too.
 #[test]
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
 fn p1_a_thread_stepped_out_of_a_detour_keeps_no_trap_flag() {
-    for body in [
-        "pushf; pop %rax; shr $8, %eax; and $1, %eax; lea 1(%rax,%rdi,2), %rax; ret",
-        "pushf; popf; lea 1(%rdi,%rdi), %rax; ret",
-    ] {
+    for body in TELL_FLAG {
         let program = spinners::build(body, "", "");
         for flags in [&["count"][..], &["count", "--return"]] {
             let mut spinners = Spinners::start(&program, 4);

@@ -19,13 +19,15 @@ const SUPPORT: &str = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/tests/support"
 
 /// What makes probes that trap follow calls, and the kinds of hits that they then count: where return addresses are in a register, they
 /// follow none.
-const RETURN: &[&str] = if cfg!(target_arch = "x86_64") { &["--return"] } else { &[] };
-const KINDS: &[&str] = if cfg!(target_arch = "x86_64") { &["entry", "return"] } else { &["entry"] };
+const RETURN: &[&str] =
+    if cfg!(any(target_arch = "x86_64", target_arch = "x86")) { &["--return"] } else { &[] };
+const KINDS: &[&str] =
+    if cfg!(any(target_arch = "x86_64", target_arch = "x86")) { &["entry", "return"] } else { &["entry"] };
 
 /// Compiles a target for both widths, and without those that cannot be compiled or run here, said aloud.
 fn compile(name: &str) -> Vec<PathBuf> {
     // Elsewhere there are no programs of 32 bits.
-    let widths = if cfg!(target_arch = "x86_64") { 2 } else { 1 };
+    let widths = if cfg!(any(target_arch = "x86_64", target_arch = "x86")) { 2 } else { 1 };
     COMPILERS.into_iter().take(widths).filter_map(|compiler| compile_with(compiler, name)).collect()
 }
 
@@ -103,7 +105,7 @@ fn counts_exactly(program: &Path) {
     // In 32 bits there is no rip: what it is there for takes a call.
     let calls: &[&str] = if is_32_bit(program) { &["jcc", "call", "rip"] } else { &["jcc", "call"] };
     // What each cannot do is skipped, and with --allow-trap another mechanism does it.
-    let cases: [(&str, &[&str]); 4] = if cfg!(target_arch = "x86_64") {
+    let cases: [(&str, &[&str]); 4] = if cfg!(any(target_arch = "x86_64", target_arch = "x86")) {
         [("step", &[]), ("emulate", &["jcc", "pushf"]), ("boost", calls), ("step,jump", &[])]
     } else {
         // What takes several instructions elsewhere comes to no end of its copy by itself.

@@ -30,6 +30,9 @@ typedef unsigned breakpoint;
 #if defined __x86_64__
 #define IP_OF(context) (((ucontext_t *)(context))->uc_mcontext.gregs[REG_RIP])
 #define ARGUMENT_OF(context) (((ucontext_t *)(context))->uc_mcontext.gregs[REG_RDI])
+#elif defined __i386__
+#define IP_OF(context) (((ucontext_t *)(context))->uc_mcontext.gregs[REG_EIP])
+#define ARGUMENT_OF(context) (((long *)((ucontext_t *)(context))->uc_mcontext.gregs[REG_ESP])[1])
 #elif defined __aarch64__
 #define BREAKPOINT() __asm__ volatile("brk #0")
 #define IP_OF(context) (((ucontext_t *)(context))->uc_mcontext.pc)
@@ -55,6 +58,13 @@ typedef unsigned breakpoint;
 #define RETURNS(number) "mov $" #number ", %eax; ret"
 #elif defined __i386__
 #define TWICE_AND_ONE "push %ebx; push %esi; mov 12(%esp), %ebx; lea 1(%ebx,%ebx), %eax; pop %esi; pop %ebx; ret"
+#define TWICE_AND_ONE_AT_ONCE "mov 4(%esp), %eax; lea 1(%eax,%eax), %eax; nop; ret"
+#define THRICE_AND_SEVEN "push %ebx; mov 8(%esp), %ebx; lea 7(%ebx,%ebx,2), %eax; pop %ebx; ret"
+#define PLUS_FIVE "mov 4(%esp), %eax; add $5, %eax; nop; nop; ret"
+#define LOADS "mov 4(%esp), %eax; movl (%eax), %eax; addl $1, %eax; addl $2, %eax; ret"
+#define LOADS_INT "mov 4(%esp), %eax; movl (%eax), %eax; ret"
+#define RETURN_ADDRESS "movl (%esp), %eax; ret"
+#define RETURNS(number) "mov $" #number ", %eax; ret"
 #elif defined __aarch64__
 #define TWICE_AND_ONE "stp x19, x20, [sp, #-16]!; mov x19, x0; add x0, x19, x19; add x0, x0, #1; ldp x19, x20, [sp], #16; ret"
 #define TWICE_AND_ONE_AT_ONCE "add x0, x0, x0; add x0, x0, #1; ret"
@@ -79,7 +89,7 @@ typedef unsigned breakpoint;
 #endif
 
 // Where pages begin, for `.p2align`: those of powerpc64le and arm64 may have up to 64 KiB.
-#ifdef __x86_64__
+#if defined __x86_64__ || defined __i386__
 #define PAGE "12"
 #else
 #define PAGE "16"

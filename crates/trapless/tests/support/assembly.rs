@@ -8,6 +8,8 @@ pub const HEADER: &str = include_str!("assembly.h");
 /// What stays at a function's entry, ahead of a probe: its assembly, which names the function NAME, and its size.
 #[cfg(target_arch = "x86_64")]
 pub const LANDING_PAD: (&str, usize) = ("endbr64; ", 4);
+#[cfg(target_arch = "x86")]
+pub const LANDING_PAD: (&str, usize) = ("endbr32; ", 4);
 #[cfg(target_arch = "aarch64")]
 pub const LANDING_PAD: (&str, usize) = ("bti c; ", 4);
 #[cfg(target_arch = "powerpc64")]
@@ -15,7 +17,7 @@ pub const LANDING_PAD: (&str, usize) =
     ("addis 2, 12, .TOC.-NAME@ha; addi 2, 2, .TOC.-NAME@l; .localentry NAME, . - NAME; ", 8);
 
 /// A breakpoint.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
 pub const BREAKPOINT: &[u8] = &[0xcc];
 #[cfg(target_arch = "aarch64")]
 pub const BREAKPOINT: &[u8] = &0xd420_0000_u32.to_le_bytes();
@@ -23,7 +25,7 @@ pub const BREAKPOINT: &[u8] = &0xd420_0000_u32.to_le_bytes();
 pub const BREAKPOINT: &[u8] = &0x7fe0_0008_u32.to_le_bytes();
 
 /// What has the compiler guard functions against being entered elsewhere, and what has it not.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
 pub const GUARDED: [&str; 2] = ["-fcf-protection=full", "-fcf-protection=none"];
 #[cfg(target_arch = "aarch64")]
 pub const GUARDED: [&str; 2] = ["-mbranch-protection=standard", "-mbranch-protection=none"];

@@ -56,16 +56,17 @@ impl Program {
         built.unwrap_or_else(|error| panic!("the tests need gcc: {error}"))
     }
 
-    /// The program in 64 and, where that can be compiled and run, in 32 bits.
+    /// The program in as many bits as the tool has and, where that can be compiled and run, in 32.
     pub fn in_both_widths(name: &str, source: &str, flags: &[&str]) -> Vec<Program> {
-        let wide = Program::build(name, source, flags);
-        std::iter::once(wide).chain(Program::narrow(name, source, flags)).collect()
+        let own = Program::build(name, source, flags);
+        let other = if own.is_32bit() { None } else { Program::narrow(name, source, flags) };
+        std::iter::once(own).chain(other).collect()
     }
 
     /// The program in 32 bits; `None`, said aloud, where that cannot be compiled or run.
     pub fn narrow(name: &str, source: &str, flags: &[&str]) -> Option<Program> {
         // The tool probes those of x86 alone.
-        if cfg!(not(target_arch = "x86_64")) {
+        if cfg!(not(any(target_arch = "x86_64", target_arch = "x86"))) {
             return None;
         }
         let runs = || {

@@ -6,11 +6,24 @@
 use super::{PATIENCE, Target, eventually, thread_state};
 use std::time::Instant;
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
 use libc::user_regs_struct;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
 use std::mem::offset_of;
 
+/// Where the kernel tells the instruction pointer, the stack pointer and the flags: by the layout of the one that asks.
+#[cfg(target_arch = "x86_64")]
+const USER: [u64; 3] = [
+    offset_of!(user_regs_struct, rip) as u64,
+    offset_of!(user_regs_struct, rsp) as u64,
+    offset_of!(user_regs_struct, eflags) as u64,
+];
+#[cfg(target_arch = "x86")]
+const USER: [u64; 3] = [
+    offset_of!(user_regs_struct, eip) as u64,
+    offset_of!(user_regs_struct, esp) as u64,
+    offset_of!(user_regs_struct, eflags) as u64,
+];
 /// The set of general registers (`NT_PRSTATUS`), in words, and where in it the instruction pointer is.
 #[cfg(target_arch = "aarch64")]
 const SET: (usize, usize) = (34, 32);
@@ -21,10 +34,10 @@ const SET: (usize, usize) = (48, 32);
 const IN_EXCLUSIVE: usize = 2;
 
 /// The registers as [`trapless_isa::Isa::exclusive`] asks for them.
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(any(target_arch = "x86_64", target_arch = "x86")))]
 struct Registers([u64; SET.0]);
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(any(target_arch = "x86_64", target_arch = "x86")))]
 impl trapless_isa::Thread for Registers {
     fn register(&self, number: u8) -> u64 {
         self.0[usize::from(number)]
@@ -64,26 +77,26 @@ impl Stepper {
         stepper
     }
 
-    /// Its instruction pointer. The kernel tells it by the layout of 64 bits, whatever mode the thread runs in.
-    #[cfg(target_arch = "x86_64")]
+    /// Its instruction pointer.
+    #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
     pub fn ip(&self) -> u64 {
-        self.peek(libc::PTRACE_PEEKUSER, offset_of!(user_regs_struct, rip) as u64)
+        self.peek(libc::PTRACE_PEEKUSER, USER[0])
     }
 
     /// Its instruction pointer.
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "x86")))]
     pub fn ip(&self) -> u64 {
         self.registers()[SET.1]
     }
 
     /// Sets its instruction pointer.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
     pub fn set_ip(&self, address: u64) {
-        self.poke(libc::PTRACE_POKEUSER, offset_of!(user_regs_struct, rip) as u64, address);
+        self.poke(libc::PTRACE_POKEUSER, USER[0], address);
     }
 
     /// Sets its instruction pointer.
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "x86")))]
     pub fn set_ip(&self, address: u64) {
         let mut registers = self.registers();
         registers[SET.1] = address;
@@ -92,7 +105,7 @@ impl Stepper {
     }
 
     /// Runs one instruction; or all from an exclusive load to behind its store, which a step in between would keep from coming about.
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "x86")))]
     pub fn step(&self) {
         let ends = self.ends_of_exclusive();
         if ends.is_empty() {
@@ -116,7 +129,7 @@ impl Stepper {
     }
 
     /// Where control goes on behind the store that belongs to the exclusive load which the thread stands at. Empty at other instructions.
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "x86")))]
     fn ends_of_exclusive(&self) -> Vec<u64> {
         const LONGEST: u64 = 16;
         let isa = trapless_isa::Machine::beside(false).isa();
@@ -146,16 +159,16 @@ impl Stepper {
 
     /// Runs one instruction. The trap flag that steps it stays neither in flags that it pushes nor, as the kernel takes it for the
     /// program's own there, behind flags that it pops.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
     pub fn step(&self) {
         const PUSHF: u64 = 0x9c;
         const POPF: u64 = 0x9d;
         const TRAP_FLAG: u64 = 1 << 8;
         let opcode = self.peek(libc::PTRACE_PEEKDATA, self.ip()) & 0xff;
         self.step_plainly();
-        let flags_at = offset_of!(user_regs_struct, eflags) as u64;
+        let [_, sp_at, flags_at] = USER;
         if opcode == PUSHF {
-            let sp = self.peek(libc::PTRACE_PEEKUSER, offset_of!(user_regs_struct, rsp) as u64);
+            let sp = self.peek(libc::PTRACE_PEEKUSER, sp_at);
             self.poke(libc::PTRACE_POKEDATA, sp, self.peek(libc::PTRACE_PEEKDATA, sp) & !TRAP_FLAG);
         }
         let flags = self.peek(libc::PTRACE_PEEKUSER, flags_at);
@@ -170,19 +183,19 @@ impl Stepper {
         request(libc::PTRACE_CONT, self.tid, signal as usize);
         self.wait();
         // There, a thread stands at its breakpoint and not behind it.
-        if cfg!(not(target_arch = "x86_64")) {
+        if cfg!(not(any(target_arch = "x86_64", target_arch = "x86"))) {
             self.set_ip(self.ip() + 4);
         }
     }
 
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "x86")))]
     fn registers(&self) -> [u64; SET.0] {
         let mut registers = [0; SET.0];
         self.transfer(libc::PTRACE_GETREGSET, registers.as_mut_ptr());
         registers
     }
 
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "x86")))]
     fn transfer(&self, request: libc::c_uint, registers: *mut u64) {
         const NT_PRSTATUS: usize = 1;
         let mut vector = libc::iovec { iov_base: registers.cast(), iov_len: SET.0 * size_of::<u64>() };
@@ -193,12 +206,12 @@ impl Stepper {
 
     fn peek(&self, request: libc::c_uint, at: u64) -> u64 {
         // SAFETY: these requests take a place and return a word; glibc clears errno and gives the word.
-        unsafe { libc::ptrace(request, self.tid, at, 0) as u64 }
+        unsafe { libc::ptrace(request, self.tid, at as usize, 0) as usize as u64 }
     }
 
     fn poke(&self, request: libc::c_uint, at: u64, word: u64) {
         // SAFETY: these requests take a place and a word.
-        let done = unsafe { libc::ptrace(request, self.tid, at, word) };
+        let done = unsafe { libc::ptrace(request, self.tid, at as usize, word as usize) };
         assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
     }
 
@@ -252,7 +265,12 @@ pub fn park(target: &Target, tid: i32, address: u64, steps: usize) -> u64 {
     let plain = steps.min(IN_EXCLUSIVE);
     (plain..steps).for_each(|_| stepper.step());
     // To anywhere, also between an exclusive load and its store.
-    (0..plain)
-        .for_each(|_| if cfg!(target_arch = "x86_64") { stepper.step() } else { stepper.step_plainly() });
+    (0..plain).for_each(|_| {
+        if cfg!(any(target_arch = "x86_64", target_arch = "x86")) {
+            stepper.step()
+        } else {
+            stepper.step_plainly()
+        }
+    });
     stepper.ip()
 }

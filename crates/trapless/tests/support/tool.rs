@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 /// What has a probe that traps follow calls, and the kinds of hits that it then counts: where return addresses are in a register, such a
 /// probe follows none.
-pub const RETURN_BY_TRAP: &[&str] = if cfg!(target_arch = "x86_64") { &["--return"] } else { &[] };
+pub const RETURN_BY_TRAP: &[&str] =
+    if cfg!(any(target_arch = "x86_64", target_arch = "x86")) { &["--return"] } else { &[] };
 pub const KINDS_BY_TRAP: &[&str] =
-    if cfg!(target_arch = "x86_64") { &["entry", "return"] } else { &["entry"] };
+    if cfg!(any(target_arch = "x86_64", target_arch = "x86")) { &["entry", "return"] } else { &["entry"] };
 
 /// The tool's command line, not yet started.
 pub fn trapless(arguments: &[&str]) -> Command {
