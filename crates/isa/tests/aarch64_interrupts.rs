@@ -114,10 +114,10 @@ fn instances(machine: &Machine) -> usize {
     let pool = layout.returns..layout.returns + detour::POOL_SIZE;
     let in_block = |index: u64| {
         let block = layout.shadow_block(index);
-        block + u64::from(detour::SHADOW_INSTANCES)..block + layout.block_size()
+        block..block + layout.block_size()
     };
     let ranges = std::iter::once(pool).chain((0..1 << layout.return_bits).map(in_block));
-    ranges.map(|range| machine.memory.in_use(range, 1 << detour::RETURN_SHIFT)).sum()
+    ranges.map(|range| machine.memory.in_use(range, 1 << detour::RETURN_SHIFT, |p| layout.is_free(p))).sum()
 }
 
 /// A complete call of the function by a handler, on its own frame, which clears the monitor.

@@ -10,6 +10,12 @@ pub fn add_one(code: &mut Code, offset: u32) {
     add_at_address(code, None);
 }
 
+/// The same where `STATUS` holds something, but `status` does not any more, which may be `BLOCK`.
+pub fn add_at(code: &mut Code, offset: u32, status: u32) {
+    code.add_constant(ADDRESS, BLOCK, u64::from(offset));
+    add_atomically(code, ADDRESS, None, [TEMPORARY, status]);
+}
+
 /// The same where nothing else is asked for: the block and `STATUS` are not needed any more, and `STATUS` is not touched.
 pub fn add_one_at_last(code: &mut Code, offset: u32) {
     code.add_constant(BLOCK, BLOCK, u64::from(offset));

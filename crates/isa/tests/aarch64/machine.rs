@@ -44,9 +44,9 @@ pub struct Words(HashMap<u64, u64>);
 impl Words {
     /// How many words that are not 0 lie in a range, a number of bytes apart.
     #[allow(dead_code, reason = "not every test counts")]
-    pub fn in_use(&self, range: Range<u64>, apart: u64) -> usize {
+    pub fn in_use(&self, range: Range<u64>, apart: u64, is_free: impl Fn(u64) -> bool) -> usize {
         let counts = |(&at, &word): (&u64, &u64)| {
-            word != 0 && range.contains(&at) && (at - range.start).is_multiple_of(apart)
+            !is_free(word) && range.contains(&at) && (at - range.start).is_multiple_of(apart)
         };
         self.0.iter().filter(|&entry| counts(entry)).count()
     }
