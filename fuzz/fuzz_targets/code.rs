@@ -41,6 +41,7 @@ fn layout(self_pointer: bool, slot_shift: u32) -> Layout {
         gate: 0x1010_0e00,
         near: 0,
         stacks: 0,
+        additions: trapless_isa::Additions::Loops,
     }
 }
 

@@ -104,6 +104,7 @@ impl<'p, 'm> Blueprint<'p, 'm> {
             header.program = taken.anywhere(size).ok_or(EngineError::Crowded)?;
         }
         let mut layout = header.layout(threads);
+        layout.additions = space.additions;
         layout.signals = layout.signals.map(|signals| Signals {
             stops: plan.facts.stops,
             faults: handles_faults(&plan.facts),

@@ -4,7 +4,7 @@ use crate::JournalSizes;
 use bytemuck::{Pod, Zeroable};
 use std::ops::Range;
 use trapless_isa::{
-    Layout,
+    Additions, Layout,
     detour::{
         return_sizes,
         signals::{SIGNAL_MOST_RETURNS, SIGNAL_RETURNS, Signals},
@@ -270,6 +270,7 @@ impl Header {
             gate: self.region + Self::GATE_OFFSET,
             near: self.near,
             stacks: if self.stacks_size == 0 { 0 } else { self.stacks().start },
+            additions: Additions::default(),
         }
     }
 }

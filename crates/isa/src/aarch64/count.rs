@@ -27,9 +27,15 @@ fn add_at_address(code: &mut Code, register: Option<u32>) {
     add_atomically(code, ADDRESS, register, [TEMPORARY, STATUS]);
 }
 
-/// Adds 1, or a register, to the word at `place`, for other threads and for what interrupts this one. Leaves the sum in the first of two
-/// registers.
+/// Adds 1, or a register, to the word at `place`, for other threads and for what interrupts this one. Changes two registers.
 pub(super) fn add_atomically(code: &mut Code, place: u32, by: Option<u32>, [sum, status]: [u32; 2]) {
+    if code.additions() == Additions::Single {
+        let by = by.unwrap_or_else(|| {
+            code.emit([a::movz(sum, 1, 0)]);
+            sum
+        });
+        return code.emit([a::stadd(by, place)]);
+    }
     let again = code.label_here();
     code.emit([
         a::ldxr(sum, place),

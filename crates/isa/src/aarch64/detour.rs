@@ -93,7 +93,7 @@ pub fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
     }
     let payload = &request.payload;
     let mut t = Template {
-        code: Code::new(request.address),
+        code: Code::new(request.address).adding(request.layout.additions),
         layout: request.layout,
         site: request.site.address,
         is_entry: request.site.address == request.site.function,

@@ -350,6 +350,27 @@ pub struct Layout {
     pub near: u64,
     /// Address of the stacks that bodies run on, `1 << STACK_SHIFT` bytes for each block; 0: they run on the program's.
     pub stacks: u64,
+    /// How detours add to a counter.
+    pub additions: Additions,
+}
+
+/// How detours of arm64 add to a counter. Those of x86 have one instruction for it, those of powerpc64le a loop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Additions {
+    /// By a load and a store that are exclusive, until nobody comes in between. All processors can.
+    #[default]
+    Loops,
+    /// By one instruction, of ARMv8.1 (`FEAT_LSE`).
+    Single,
+}
+
+impl Additions {
+    /// Those of a process that the kernel has given these capabilities of the processor (`AT_HWCAP`) on arm64; the value means something else
+    /// elsewhere, where nobody asks for its additions.
+    pub const fn on(capabilities: u64) -> Self {
+        // `HWCAP_ATOMICS` (arch/arm64/include/uapi/asm/hwcap.h)
+        if capabilities & 1 << 8 != 0 { Additions::Single } else { Additions::Loops }
+    }
 }
 
 /// What bodies of a script run on.

@@ -34,6 +34,7 @@ pub fn layout() -> Layout {
         gate: 0,
         near: 0,
         stacks: 0,
+        additions: trapless_isa::Additions::Loops,
     }
 }
 
@@ -105,6 +106,12 @@ impl Machine {
         let word = word(&code).unwrap();
         let (rt, rn, rs) = ((word & 31) as u8, (word >> 5 & 31) as u8, (word >> 16 & 31) as usize);
         match word & 0xffe0_fc00 {
+            // stadd
+            0xf820_0000 if rt == 31 => {
+                let address = self.registers.get(rn);
+                let sum = self.memory.get(address).wrapping_add(self.registers.x[rs]);
+                self.memory.write(address, &sum.to_le_bytes()).unwrap();
+            }
             0xc840_7c00 => {
                 self.monitor = Some(self.registers.get(rn));
                 self.set(rt, self.memory.get(self.registers.get(rn)));

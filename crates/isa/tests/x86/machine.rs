@@ -70,6 +70,7 @@ pub const fn layout(self_pointer: bool) -> Layout {
         gate: 0,
         near: BLOCKS,
         stacks: 0,
+        additions: trapless_isa::Additions::Loops,
     }
 }
 

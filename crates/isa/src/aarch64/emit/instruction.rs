@@ -316,6 +316,11 @@ pub const fn stxr(rs: u32, rt: u32, rn: u32) -> u32 {
     0xc800_7c00 | rs << 16 | rn << 5 | rt
 }
 
+/// `stadd xs, [xn]`
+pub const fn stadd(rs: u32, rn: u32) -> u32 {
+    0xf820_001f | rs << 16 | rn << 5
+}
+
 /// `ldxr wt, [xn]`
 pub const fn ldxr_w(rt: u32, rn: u32) -> u32 {
     0x885f_7c00 | rn << 5 | rt
