@@ -244,12 +244,13 @@ fn nothing_is_left(memory: &mut Plain<'_>, layout: &Layout) {
     let head = layout.block_size() % (1 << STACK_PAGE_SHIFT);
     let starts: Vec<u64> = (0..1 << layout.return_bits).map(|n| layout.shadow_block(n) + head).collect();
     let in_block = |at: u64| {
-        starts
-            .iter()
-            .any(|&start| (start..start + layout.block_size() - head).contains(&at) && (at - start) % 32 == 0)
+        starts.iter().any(|&start| {
+            (start..start + layout.block_size() - head).contains(&at) && (at - start).is_multiple_of(32)
+        })
     };
-    let in_pool =
-        |at: u64| (layout.returns..layout.first_tag()).contains(&at) && (at - layout.returns) % 32 == 0;
+    let in_pool = |at: u64| {
+        (layout.returns..layout.first_tag()).contains(&at) && (at - layout.returns).is_multiple_of(32)
+    };
     let used =
         memory.0.iter().filter(|&(&at, &value)| !layout.is_free(value) && (in_pool(at) || in_block(at)));
     assert_eq!(used.count(), 0);

@@ -43,7 +43,7 @@ pub fn layout() -> Layout {
 pub struct Words(HashMap<u64, u64>);
 
 impl Words {
-    /// How many words that are not 0 lie in a range, a number of bytes apart.
+    /// How many words that are not free lie in a range, a number of bytes apart.
     #[allow(dead_code, reason = "not every test counts")]
     pub fn in_use(&self, range: Range<u64>, apart: u64, is_free: impl Fn(u64) -> bool) -> usize {
         let counts = |(&at, &word): (&u64, &u64)| {
