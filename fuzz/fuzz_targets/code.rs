@@ -32,6 +32,7 @@ fn layout(self_pointer: bool, slot_shift: u32) -> Layout {
         ring_bits: 10,
         self_pointer,
         tid_offset: self_pointer.then_some(0x2d0),
+        selector: 0x63,
         pages: 0x2000_0000,
         returns: 0x2000_0000 + return_sizes(10, slot_shift)[0],
         return_bits: 10,
@@ -41,6 +42,7 @@ fn layout(self_pointer: bool, slot_shift: u32) -> Layout {
         gate: 0x1010_0e00,
         near: 0,
         stacks: 0,
+        additions: trapless_isa::Additions::Loops,
     }
 }
 

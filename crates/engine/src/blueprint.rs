@@ -105,6 +105,7 @@ impl<'p, 'm> Blueprint<'p, 'm> {
         }
         let mut layout = header.layout(threads);
         layout.selector = trapless_process::thread_selector();
+        layout.additions = space.additions;
         layout.signals = layout.signals.map(|signals| Signals {
             stops: plan.facts.stops,
             faults: handles_faults(&plan.facts),

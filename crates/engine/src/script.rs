@@ -72,7 +72,7 @@ impl Script {
         let follows = header.slot_shift != 0;
         let layout = header.layout(ThreadMemory::default());
         for (at, value) in [
-            (SCRIPT_SHADOWS, if follows { layout.shadow_block(0) } else { 0 }),
+            (SCRIPT_SHADOWS, if follows { layout.first_tag() } else { 0 }),
             (SCRIPT_SHADOW_BITS, header.return_bits),
             (SCRIPT_ARENAS, header.arena_list()),
         ] {

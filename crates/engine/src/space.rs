@@ -2,6 +2,7 @@
 
 use crate::EngineError;
 use std::ops::Range;
+use trapless_isa::Additions;
 use trapless_process::{GapRules, Mappings, Pid, Process, RemoteAddr};
 
 /// What is known of a process when addresses are chosen in it.
@@ -17,6 +18,8 @@ pub struct Space {
     pub start_time: u64,
     /// Whether it has 4 GB of addresses.
     pub is_32bit: bool,
+    /// How its processor adds ([`trapless_isa::Layout::additions`]).
+    pub additions: Additions,
 }
 
 impl Space {
@@ -31,6 +34,7 @@ impl Space {
             pid: process.pid(),
             start_time: process.start_time(),
             is_32bit: process.is_32bit(),
+            additions: process.auxv()?.capabilities().map_or(Additions::Loops, Additions::on),
         })
     }
 }
@@ -142,7 +146,7 @@ impl Space {
             past_ends: 0,
         };
         let maps = trapless_process::parse_maps(text.as_bytes()).unwrap();
-        Self { maps, rules, pid: Pid(1), start_time: 1, is_32bit: false }
+        Self { maps, rules, pid: Pid(1), start_time: 1, is_32bit: false, additions: Additions::Loops }
     }
 }
 

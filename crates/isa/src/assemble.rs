@@ -44,7 +44,9 @@ pub(crate) trait Assemble {
     fn multiply(&mut self, to: Self::Reg, by: Self::Reg);
     /// `to = (from * HASH_FACTOR mod 2^32) >> (32 - count)`
     fn hash_page(&mut self, to: Self::Reg, from: Self::Reg, count: u32);
-    /// `to` = index of a thread pointer, as in [`crate::Layout::thread_index`].
+    /// `to = from ^ from >> by`; other registers.
+    fn fold(&mut self, to: Self::Reg, from: Self::Reg, by: u32);
+    /// `to` = index of a thread pointer, where the instruction set's detours look for it first.
     fn hash_thread(&mut self, to: Self::Reg, from: Self::Reg, count: u32);
 
     /// A word. Offsets are small.

@@ -54,7 +54,7 @@ pub mod x86;
 use alloc::{string::String, vec::Vec};
 use core::ops::Range;
 
-pub use detour::{Detour, DetourRequest, Layout, Moved, Runtime, Stack};
+pub use detour::{Additions, Detour, DetourRequest, Layout, Moved, Runtime, Stack};
 pub use detours::{Kinds, Sketch, Spare, Template};
 pub use emulate::{EmulateError, Thread};
 pub use exclusive::Exclusive;

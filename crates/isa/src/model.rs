@@ -49,19 +49,26 @@ pub enum Home {
     AsTheSlotSays,
 }
 
-/// The blocks that may be the page's, in order.
+/// The numbers of the blocks that may be the page's, in order.
 fn places(layout: &Layout, slot: u64) -> impl Iterator<Item = u64> + use<> {
-    let (layout, first) = (*layout, layout.block_index(slot));
-    let place = move |n| layout.shadow_block((first + n) & ((1 << layout.return_bits) - 1));
-    (0..u64::from(SHADOW_PROBES)).map(place)
+    let (mask, first) = ((1 << layout.return_bits) - 1, layout.block_index(slot));
+    (0..u64::from(SHADOW_PROBES)).map(move |n| (first + n) & mask)
+}
+
+/// The instance that this one was reached from by a tail call. A slot's name is none.
+fn older_than(memory: &mut (impl Read + ?Sized), instance: u64) -> Option<u64> {
+    let older = memory.load(instance.wrapping_add(u64::from(RETURN_OLDER)));
+    (older != 0 && older & 1 == 0).then_some(older)
 }
 
 /// The address of the instance of a slot, if its page has a shadow block.
 pub fn instance_of(memory: &mut (impl Read + ?Sized), layout: &Layout, slot: u64) -> Option<u64> {
     for block in places(layout, slot) {
-        match memory.load(block + u64::from(SHADOW_TAG)) {
+        match memory.load(layout.tag(block)) {
             0 => return None,
-            tag if tag == slot >> STACK_PAGE_SHIFT => return Some(block + layout.instance_offset(slot)),
+            tag if tag == slot >> STACK_PAGE_SHIFT => {
+                return Some(layout.shadow_block(block) + layout.instance_offset(slot));
+            }
             _another_page => {}
         }
     }
@@ -72,7 +79,7 @@ pub fn instance_of(memory: &mut (impl Read + ?Sized), layout: &Layout, slot: u64
 fn claim_instance(memory: &mut dyn Memory, layout: &Layout, slot: u64) -> Option<u64> {
     let page = slot >> STACK_PAGE_SHIFT;
     for block in places(layout, slot) {
-        let tag_at = block + u64::from(SHADOW_TAG);
+        let tag_at = layout.tag(block);
         let mut tag = memory.load(tag_at);
         if tag == 0 {
             // Another thread may be quicker, with this very page even.
@@ -86,7 +93,7 @@ fn claim_instance(memory: &mut dyn Memory, layout: &Layout, slot: u64) -> Option
             };
         }
         if tag == page {
-            return Some(block + layout.instance_offset(slot));
+            return Some(layout.shadow_block(block) + layout.instance_offset(slot));
         }
     }
     None
@@ -114,7 +121,7 @@ pub fn claim(memory: &mut dyn Memory, layout: &Layout, slot: u64, caller: u64) -
     let instance = claim_instance(memory, layout, slot)?;
     let field = |offset: u32| instance + u64::from(offset);
     match memory.load(field(RETURN_POINT)) {
-        0 => {}
+        free if layout.is_free(free) => name(memory, layout, instance, slot),
         point if point == caller => {
             let older = from_pool(memory, layout, slot, point)?;
             for offset in [RETURN_ADDRESS, RETURN_ENTERED, RETURN_OLDER] {
@@ -124,17 +131,24 @@ pub fn claim(memory: &mut dyn Memory, layout: &Layout, slot: u64, caller: u64) -
             memory.store(field(RETURN_OLDER), older);
         }
         _abandoned => {
-            let mut older = memory.load(field(RETURN_OLDER));
+            let mut next = older_than(memory, instance);
             memory.store(field(RETURN_OLDER), 0);
             memory.store(field(RETURN_POINT), 0);
-            while older != 0 {
-                let next = memory.load(older + u64::from(RETURN_OLDER));
+            while let Some(older) = next {
+                next = older_than(memory, older);
                 memory.store(older + u64::from(RETURN_POINT), 0);
-                older = next;
             }
+            name(memory, layout, instance, slot);
         }
     }
     Some(instance)
+}
+
+/// Where instances bear names: this one is the slot's, and has no older one.
+fn name(memory: &mut dyn Memory, layout: &Layout, instance: u64, slot: u64) {
+    if layout.shadows() == Shadows::Plain {
+        memory.store(instance + u64::from(RETURN_OLDER), slot_name(slot));
+    }
 }
 
 fn from_pool(memory: &mut dyn Memory, layout: &Layout, slot: u64, point: u64) -> Option<u64> {
@@ -156,12 +170,17 @@ pub fn leave(memory: &mut dyn Memory, layout: &Layout, slot: u64, point: u64) ->
     if memory.load(instance + u64::from(RETURN_POINT)) != point {
         return Home::AsTheSlotSays;
     }
-    let older = memory.load(instance + u64::from(RETURN_OLDER));
-    let mine = if older == 0 { instance } else { exchange(memory, instance, older) };
+    let mine = match older_than(memory, instance) {
+        None => instance,
+        Some(older) => exchange(memory, instance, older),
+    };
     let address = memory.load(mine + u64::from(RETURN_ADDRESS));
     memory.store(slot, address);
     let entered = memory.load(mine + u64::from(RETURN_ENTERED));
-    memory.store(mine + u64::from(RETURN_POINT), 0);
+    // Where the detour has found it by itself it leaves the name.
+    let first = layout.shadow_block(layout.block_index(slot)) + layout.instance_offset(slot);
+    let is_at_hand = layout.shadows() == Shadows::Plain && mine == first;
+    memory.store(mine + u64::from(RETURN_POINT), if is_at_hand { slot_name(slot) } else { 0 });
     Home::Known { address, entered }
 }
 
@@ -193,9 +212,9 @@ pub fn real_address(
     let mut is_known = false;
     for _ in 0..=1u32 << POOL_BITS {
         is_known |= memory.load(instance.wrapping_add(u64::from(RETURN_POINT))) == point;
-        match memory.load(instance.wrapping_add(u64::from(RETURN_OLDER))) {
-            0 => return is_known.then(|| memory.load(instance.wrapping_add(u64::from(RETURN_ADDRESS)))),
-            older => instance = older,
+        match older_than(memory, instance) {
+            None => return is_known.then(|| memory.load(instance.wrapping_add(u64::from(RETURN_ADDRESS)))),
+            Some(older) => instance = older,
         }
     }
     None
@@ -205,11 +224,8 @@ pub fn real_address(
 pub fn walked(memory: &mut dyn Memory, layout: &Layout, field: u64, slot: u64) {
     let Some(mut call) = instance_of(memory, layout, slot) else { return };
     let mut calls = 1;
-    loop {
-        match memory.load(call + u64::from(RETURN_OLDER)) {
-            0 => break,
-            older => call = older,
-        }
+    while let Some(older) = older_than(memory, call) {
+        call = older;
         calls += 1;
     }
     // Nothing returns there, so whatever has the slot was left behind.
@@ -223,7 +239,7 @@ pub fn walked(memory: &mut dyn Memory, layout: &Layout, field: u64, slot: u64) {
 /// The same unwinder lands in the frame that has made the call at `slot`: how many calls it leaves.
 pub fn landed(memory: &mut dyn Memory, layout: &Layout, field: u64, slot: u64) -> u64 {
     let Some(record) = instance_of(memory, layout, field) else { return 0 };
-    if memory.load(record + u64::from(RETURN_POINT)) != 0 {
+    if !layout.is_free(memory.load(record + u64::from(RETURN_POINT))) {
         return 0;
     }
     let known = record_in(memory, record).filter(|&(last, calls)| calls > 0 && field <= last && last <= slot);
@@ -231,8 +247,8 @@ pub fn landed(memory: &mut dyn Memory, layout: &Layout, field: u64, slot: u64) -
     memory.store(record + u64::from(WALK_LAST), 0);
     memory.store(record + u64::from(WALK_CALLS), 0);
     match instance_of(memory, layout, last).map(|call| memory.load(call + u64::from(RETURN_POINT))) {
-        Some(0) | None => 0,
-        Some(_) => calls,
+        Some(point) if !layout.is_free(point) => calls,
+        Some(_) | None => 0,
     }
 }
 

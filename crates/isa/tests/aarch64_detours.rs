@@ -6,11 +6,11 @@
 
 mod aarch64;
 
-use aarch64::{Function, compile, functions, qemu, run};
+use aarch64::{Function, compile_with, functions, qemu, run_on};
 use std::{collections::BTreeMap, fs, path::Path};
 use trapless_isa::body::{Extra, Run, Runs, Takes};
 use trapless_isa::{
-    BranchTargets, Detour, DetourRequest, Layout, Machine, Operand, Site, detour, payload::*,
+    Additions, BranchTargets, Detour, DetourRequest, Layout, Machine, Operand, Site, detour, payload::*,
 };
 
 /// Functions with their entries and returns in one round. No returns: probed at the entry only.
@@ -100,6 +100,7 @@ fn layout() -> Layout {
         gate: 0,
         near: 0,
         stacks: 0,
+        additions: Additions::Loops,
         blocks: DATA + 0x10_0000,
         block_stride: 0x10_0000,
         block_count: 32,
@@ -179,7 +180,19 @@ fn patched_run_with(
     walk: Payload,
     takes: Takes,
 ) -> Option<Outcome> {
-    let (qemu, program) = (qemu()?, compile("selfpatch.c")?);
+    patched_run_on("max", layout, payload, walk, takes)
+}
+
+/// The same on a processor of qemu's: `max`, or one that has nothing but ARMv8.0.
+fn patched_run_on(
+    processor: &str,
+    layout: Layout,
+    payload: impl Fn(u32, u32, bool) -> Payload,
+    walk: Payload,
+    takes: Takes,
+) -> Option<Outcome> {
+    let flags: &[&str] = if processor == "max" { &[] } else { &["-DARMV8_0"] };
+    let (qemu, program) = (qemu()?, compile_with("selfpatch.c", flags)?);
     let functions = functions(&program);
     let mut names: Vec<_> = ROUND.iter().map(|&(name, _, returns)| (name, returns.is_some())).collect();
     names.extend(["leaf_signal", "yields"].into_iter().chain(WALKERS.map(|w| w.0)).map(|name| (name, true)));
@@ -187,7 +200,7 @@ fn patched_run_with(
     let plan = plan(&layout, &functions, &names, payload, walk, takes);
     let files = ["plan", "out"].map(|end| program.with_extension(end));
     fs::write(&files[0], plan.0).unwrap();
-    let output = run(&qemu, &program, &[&files[0], &files[1]]);
+    let output = run_on(&qemu, processor, &program, &[&files[0], &files[1]]);
     let numbers: Vec<u64> = String::from_utf8(output.stdout)
         .unwrap()
         .split_whitespace()
@@ -344,6 +357,23 @@ fn entries_return_or_are_lost(outcome: &Outcome) -> u64 {
 fn entries_are_counted_exactly() {
     if let Some(outcome) = patched_run(layout(), count, Payload::default()) {
         entries_are_exact(&outcome);
+    }
+}
+
+/// By a loop where the processor has nothing else, and by one instruction where it has.
+#[test]
+fn numbers_are_exact_however_they_are_added() {
+    for (processor, additions) in [("cortex-a53", Additions::Loops), ("max", Additions::Single)] {
+        let layout = Layout { additions, ..layout() };
+        let run = |payload: fn(u32, u32, bool) -> Payload| {
+            patched_run_on(processor, layout, payload, Payload::default(), Takes::NONE)
+        };
+        let Some(outcome) = run(count) else { return };
+        entries_are_exact(&outcome);
+        for payload in [count_pairs, everything] {
+            let Some(outcome) = run(payload) else { return };
+            returns_are_exact(&outcome);
+        }
     }
 }
 
@@ -540,7 +570,8 @@ fn a_thread_table_that_is_full_is_no_harm() {
 
 #[test]
 fn stack_pages_without_a_shadow_block_lose_returns_and_count_them() {
-    let layout = Layout { return_bits: 1, ..layout() };
+    let returns = layout().pages + detour::return_sizes(1, 4)[0];
+    let layout = Layout { return_bits: 1, returns, ..layout() };
     let Some(outcome) = patched_run(layout, count_pairs, Payload::default()) else { return };
     assert!(entries_return_or_are_lost(&outcome) > 0);
 }

@@ -9,7 +9,8 @@ mod machine;
 
 use machine::{Machine, state::Registers};
 use trapless_isa::{
-    BranchTargets, DetourRequest, Layout, Machine as Isas, Site, aarch64::runtime::LANDED, detour, payload::*,
+    Additions, BranchTargets, DetourRequest, Layout, Machine as Isas, Site, aarch64::runtime::LANDED, detour,
+    payload::*,
 };
 
 const FUNCTION: u64 = 0x40_0000;
@@ -46,14 +47,24 @@ const EVERYTHING: Payload = Payload {
 const ONE: Payload =
     Payload { hooks: Steps::of([]), entry: Steps::of([EntryStep::Count(HITS)]), followed: None };
 
+/// The same with its return, for which the thread is looked for once.
+const BOTH: Payload = Payload {
+    followed: Some(Followed { lost: LOST, steps: Steps::of([ReturnStep::Count(RETURNS)]), way: Way::Paired }),
+    ..ONE
+};
+
 /// A machine about to call the probed function with `rounds` in x0.
 fn machine(rounds: u64) -> Machine {
     machine_for(EVERYTHING, rounds)
 }
 
 fn machine_for(payload: Payload, rounds: u64) -> Machine {
+    machine_that_adds(Additions::Loops, payload, rounds)
+}
+
+fn machine_that_adds(additions: Additions, payload: Payload, rounds: u64) -> Machine {
     let isa = Isas::AArch64.isa();
-    let layout = layout();
+    let layout = Layout { additions, ..layout() };
     let code: Vec<u8> = CODE.iter().flat_map(|word| word.to_le_bytes()).collect();
     let runtime = isa.runtime(ARENA, &layout).unwrap();
     let targets = BranchTargets::default();
@@ -114,10 +125,10 @@ fn instances(machine: &Machine) -> usize {
     let pool = layout.returns..layout.returns + detour::POOL_SIZE;
     let in_block = |index: u64| {
         let block = layout.shadow_block(index);
-        block + u64::from(detour::SHADOW_INSTANCES)..block + layout.block_size()
+        block..block + layout.block_size()
     };
     let ranges = std::iter::once(pool).chain((0..1 << layout.return_bits).map(in_block));
-    ranges.map(|range| machine.memory.in_use(range, 1 << detour::RETURN_SHIFT)).sum()
+    ranges.map(|range| machine.memory.in_use(range, 1 << detour::RETURN_SHIFT, |p| layout.is_free(p))).sum()
 }
 
 /// A complete call of the function by a handler, on its own frame, which clears the monitor.
@@ -172,10 +183,14 @@ fn a_handler_at_every_instruction_loses_nothing() {
     }
 }
 
+const ADDITIONS: [Additions; 2] = [Additions::Loops, Additions::Single];
+
 #[test]
 fn a_handler_at_every_instruction_of_one_counter_loses_nothing() {
-    for (warm, pointer) in [(false, 0x7f_1234_5000), (true, 0x7f_1234_5000), (false, 0), (true, 0)] {
-        let mut fresh = Machine { thread_pointer: pointer, ..machine_for(ONE, 2) };
+    let threads = [(false, 0x7f_1234_5000), (true, 0x7f_1234_5000), (false, 0), (true, 0)];
+    for ((warm, pointer), additions) in threads.into_iter().flat_map(|thread| ADDITIONS.map(|a| (thread, a)))
+    {
+        let mut fresh = Machine { thread_pointer: pointer, ..machine_that_adds(additions, ONE, 2) };
         if warm {
             interrupt(&mut fresh, 1);
         }
@@ -189,6 +204,79 @@ fn a_handler_at_every_instruction_of_one_counter_loses_nothing() {
             assert_eq!(sum(&machine, HITS), u64::from(warm) + 3, "instruction {stop}");
         }
     }
+}
+
+fn numbers(machine: &Machine) -> ([u64; 3], usize) {
+    ([HITS, RETURNS, LOST].map(|offset| sum(machine, offset)), instances(machine))
+}
+
+#[test]
+fn a_handler_at_every_instruction_of_a_counted_return_loses_nothing() {
+    let threads = [(false, 0x7f_1234_5000), (true, 0x7f_1234_5000), (false, 0), (true, 0)];
+    for ((warm, pointer), additions) in threads.into_iter().flat_map(|thread| ADDITIONS.map(|a| (thread, a)))
+    {
+        for rounds in 1..=3 {
+            let mut fresh = Machine { thread_pointer: pointer, ..machine_that_adds(additions, BOTH, rounds) };
+            if warm {
+                interrupt(&mut fresh, 1);
+            }
+            let length = fresh.clone().run_to(CALLER);
+            for stop in 0..length {
+                let mut machine = fresh.clone();
+                (0..stop).for_each(|_| machine.step());
+                let inner = 1 + u64::from(stop % 3);
+                interrupt(&mut machine, inner);
+                machine.run_to(CALLER);
+                assert_eq!(machine.registers, expected(fresh.registers), "instruction {stop}");
+                let calls = u64::from(warm) + rounds + inner;
+                assert_eq!(numbers(&machine), ([calls, calls, 0], 0), "{rounds} rounds, instruction {stop}");
+            }
+        }
+    }
+}
+
+/// As longjmp does, from a handler at any instruction of the call.
+#[test]
+fn a_counted_call_that_is_left_at_any_instruction_is_replaced() {
+    for additions in ADDITIONS {
+        let mut fresh = machine_that_adds(additions, BOTH, 1);
+        interrupt(&mut fresh, 1);
+        let length = fresh.clone().run_to(CALLER);
+        for stop in 0..length {
+            let mut machine = fresh.clone();
+            (0..stop).for_each(|_| machine.step());
+            let [hits, returns, lost] = numbers(&machine).0;
+            machine.registers = fresh.registers;
+            machine.monitor = None;
+            machine.run_to(CALLER);
+            assert_eq!(machine.registers, expected(fresh.registers), "instruction {stop}");
+            assert_eq!(numbers(&machine), ([hits + 1, returns + 1, lost], 0), "instruction {stop}");
+        }
+    }
+}
+
+/// Its thread table is wiped, and what it counts is in a block that was nobody's.
+#[test]
+fn a_child_that_was_forked_at_any_instruction_of_a_call_counts_in_a_block_of_its_own() {
+    let layout = layout();
+    let mut fresh = machine_for(BOTH, 1);
+    interrupt(&mut fresh, 1);
+    let mut parents = fresh.clone();
+    while parents.registers.pc != FUNCTION + 4 {
+        parents.step();
+    }
+    let before = numbers(&parents).0;
+    let mut child = parents;
+    for word in (layout.threads..layout.threads + (64 << layout.thread_bits)).step_by(8) {
+        child.load(word, &[0; 8]);
+    }
+    child.load(layout.origin, &[0]);
+    child.run_to(CALLER);
+    assert_eq!(child.registers, expected(fresh.registers));
+    assert_eq!(numbers(&child), ([before[0], before[1] + 1, 0], 0));
+    let childs = layout.blocks + 2 * layout.block_stride;
+    let number = |offset: u32| child.memory.get(childs + u64::from(offset));
+    assert_eq!([detour::BLOCK_ORIGIN, HITS, RETURNS].map(number), [0, 0, 1]);
 }
 
 #[test]

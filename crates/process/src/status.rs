@@ -240,6 +240,11 @@ impl Auxv {
         self.get(libc::AT_BASE).filter(|&base| base != 0).map(RemoteAddr)
     }
 
+    /// What the processor can do, as the kernel says it to programs (`AT_HWCAP`).
+    pub fn capabilities(&self) -> Option<u64> {
+        self.get(libc::AT_HWCAP)
+    }
+
     /// Whether the program runs with more rights than its caller (`AT_SECURE`).
     pub fn is_secure(&self) -> bool {
         self.get(libc::AT_SECURE).is_some_and(|value| value != 0)

@@ -4,7 +4,7 @@ use crate::JournalSizes;
 use bytemuck::{Pod, Zeroable};
 use std::ops::Range;
 use trapless_isa::{
-    Layout,
+    Additions, Layout,
     detour::{
         return_sizes,
         signals::{SIGNAL_MOST_RETURNS, SIGNAL_RETURNS, Signals},
@@ -15,7 +15,7 @@ use trapless_isa::{
 pub const MAGIC: [u8; 8] = *b"TRAPLESS";
 
 /// Version of everything this crate describes. A tool does not touch what another version left.
-pub const VERSION: u32 = 12;
+pub const VERSION: u32 = 13;
 
 /// Name given to the memfd; `/proc/PID/maps` shows it as `/memfd:trapless (deleted)`.
 pub const REGION_NAME: &std::ffi::CStr = c"trapless";
@@ -272,6 +272,7 @@ impl Header {
             gate: self.region + Self::GATE_OFFSET,
             near: self.near,
             stacks: if self.stacks_size == 0 { 0 } else { self.stacks().start },
+            additions: Additions::default(),
         }
     }
 }

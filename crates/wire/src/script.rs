@@ -46,7 +46,7 @@ pub const SCRIPT_CLOCK_SIZE: u32 = 32;
 pub const CLOCKS: u32 = 5;
 /// Shared part: the end of the first thread's stack, in whole pages; 0 where it is not known.
 pub const SCRIPT_STACK_END: u32 = 224;
-/// Shared part: address of the shadow blocks of stacks on which calls are followed ([`trapless_isa::detour`]); 0 where none are.
+/// Shared part: address of the shadow blocks of stacks on which calls are followed, with their tags ([`trapless_isa::Layout::first_tag`]); 0 where none are.
 pub const SCRIPT_SHADOWS: u32 = 232;
 /// Shared part: log2 of the number of shadow blocks.
 pub const SCRIPT_SHADOW_BITS: u32 = 240;

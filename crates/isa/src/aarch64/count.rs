@@ -10,6 +10,12 @@ pub fn add_one(code: &mut Code, offset: u32) {
     add_at_address(code, None);
 }
 
+/// The same where `STATUS` holds something, but `status` does not any more, which may be `BLOCK`.
+pub fn add_at(code: &mut Code, offset: u32, status: u32) {
+    code.add_constant(ADDRESS, BLOCK, u64::from(offset));
+    add_atomically(code, ADDRESS, None, [TEMPORARY, status]);
+}
+
 /// The same where nothing else is asked for: the block and `STATUS` are not needed any more, and `STATUS` is not touched.
 pub fn add_one_at_last(code: &mut Code, offset: u32) {
     code.add_constant(BLOCK, BLOCK, u64::from(offset));
@@ -21,9 +27,15 @@ fn add_at_address(code: &mut Code, register: Option<u32>) {
     add_atomically(code, ADDRESS, register, [TEMPORARY, STATUS]);
 }
 
-/// Adds 1, or a register, to the word at `place`, for other threads and for what interrupts this one. Leaves the sum in the first of two
-/// registers.
+/// Adds 1, or a register, to the word at `place`, for other threads and for what interrupts this one. Changes two registers.
 pub(super) fn add_atomically(code: &mut Code, place: u32, by: Option<u32>, [sum, status]: [u32; 2]) {
+    if code.additions() == Additions::Single {
+        let by = by.unwrap_or_else(|| {
+            code.emit([a::movz(sum, 1, 0)]);
+            sum
+        });
+        return code.emit([a::stadd(by, place)]);
+    }
     let again = code.label_here();
     code.emit([
         a::ldxr(sum, place),

@@ -21,27 +21,13 @@
 //! instruction: so sp moves before the first store and after the last load.
 //!
 //! # Counting
-//! Additions are `ldxr`, `add`, `stxr`. Between processors they are atomic, so the overflow block needs no
-//! other code. On one thread a signal handler that adds to the same counter clears the monitor, so its
-//! addition is not lost either. LSE's `ldadd` would be shorter and no faster without contention, and needs
-//! ARMv8.1.
+//! Additions are `ldxr`, `add`, `stxr`; where the processor has them (ARMv8.1's LSE), `stadd`, which takes no loop and one register less.
+//! Between processors both are atomic, so the overflow block needs no other code, and whoever runs may add in anybody's block. On one thread
+//! a signal handler that adds to the same counter clears the monitor, so its addition is not lost either.
 //!
 //! # Constants
-//! Addresses and the hash's factor stand behind the code, where one load fetches each. Its last instruction is a branch, so nothing
+//! Addresses stand behind the code, where one load fetches each. Its last instruction is a branch, so nothing
 //! runs into them.
-//!
-//! # Return instances on arm64
-//! See [`crate::detour::memory`] for the protocol. The slot is sp at the entry, where on x86 the return address would
-//! be. So calls that are followed at the same time can have the same slot, in two cases.
-//!
-//! A tail call, or a jump back to the function's own entry: it is known by its x30, which is the return point
-//! of the instance that is there.
-//!
-//! A call by a function that keeps its return address in a register and does not move sp. [`super::returns`]
-//! refuses to follow those, but a followed function may end in a tail call to one (`rawmemchr`, which calls
-//! `strlen`). It is known by that register, which holds the return point.
-//!
-//! In any other case the instance was left behind, and the latest call wins.
 //!
 //! # Pointer authentication
 //! Behind a `paciasp` that stays at the entry, x30 is signed. The detour strips it (`xpaclri`), and the body
@@ -50,6 +36,7 @@
 use super::count::add_one;
 use super::decode::{Form, LENGTH, form, hint, word};
 use super::emit::{Code, Label, instruction as a};
+use super::follow::SPARE;
 use super::frame::register::*;
 use super::relocate::relocate;
 use super::runtime;
@@ -81,12 +68,13 @@ pub(super) struct Template<'a> {
 
 /// What happens off the fast path.
 #[derive(Clone, Copy)]
-enum Slow {
-    Resolve,
+pub(super) enum Slow {
+    Resolve { entry: u32 },
     Claim { lost: Label },
     Lost { counter: u32 },
     Unrun,
     Leave { point: Label },
+    Orphan,
 }
 
 /// The detour that `request` asks for.
@@ -105,7 +93,7 @@ pub fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
     }
     let payload = &request.payload;
     let mut t = Template {
-        code: Code::new(request.address),
+        code: Code::new(request.address).adding(request.layout.additions),
         layout: request.layout,
         site: request.site.address,
         is_entry: request.site.address == request.site.function,
@@ -128,7 +116,7 @@ pub fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
         t.code.emit(signature.map(a::hint));
     } else if payload.needs().block {
         t.save();
-        t.find_thread();
+        t.find_thread(BLOCK);
         payload.entry.iter().try_for_each(|step| t.entry_step(step, false))?;
         t.restore();
     }
@@ -176,26 +164,26 @@ impl Template<'_> {
         self.comments.push((self.code.offset(), text));
     }
 
-    fn save(&mut self) {
+    pub(super) fn save(&mut self) {
         self.comment("save what the detour uses");
         self.code.emit([a::stp_pre(9, 10, SP, -self.saved.size())]);
         self.code.emit([match self.saved {
             Saved::Three => a::str(11, SP, 16),
-            Saved::Four | Saved::Eight => a::stp(11, 12, SP, 16),
+            Saved::Four | Saved::FourOfEight | Saved::Eight => a::stp(11, 12, SP, 16),
         }]);
         if self.saved == Saved::Eight {
             self.code.emit([a::stp(13, 14, SP, 32), a::stp(15, 16, SP, 48)]);
         }
     }
 
-    fn restore(&mut self) {
+    pub(super) fn restore(&mut self) {
         self.comment("restore");
         if self.saved == Saved::Eight {
             self.code.emit([a::ldp(15, 16, SP, 48), a::ldp(13, 14, SP, 32)]);
         }
         self.code.emit([match self.saved {
             Saved::Three => a::ldr(11, SP, 16),
-            Saved::Four | Saved::Eight => a::ldp(11, 12, SP, 16),
+            Saved::Four | Saved::FourOfEight | Saved::Eight => a::ldp(11, 12, SP, 16),
         }]);
         self.code.emit([a::ldp_post(9, 10, SP, self.saved.size())]);
     }
@@ -241,122 +229,38 @@ impl Template<'_> {
         Ok(())
     }
 
-    /// `BLOCK` = the thread's block, or the overflow block. Changes `TEMPORARY` and `ADDRESS`.
+    /// `BLOCK` = the thread's block, or the overflow block; `entry`, which may be `BLOCK`, held the thread's entry in between, and holds it
+    /// yet if it is another register. Changes `TEMPORARY` and `ADDRESS`.
     ///
     /// The owner that stands in the table is the complement of the thread pointer: so one of 0 matches no free entry. Owner and
     /// block come by one instruction, which starts again if a handler of the thread's interrupts it.
-    fn find_thread(&mut self) {
+    pub(super) fn find_thread(&mut self, entry: u32) {
         self.comment("find the thread");
         let (slow, found) = (self.code.label(), self.code.label());
-        self.code.emit([a::mrs_thread_pointer(TEMPORARY)]);
-        self.code.constant(BLOCK, u64::from(HASH_FACTOR));
         self.code.emit([
-            a::madd(ADDRESS, TEMPORARY, BLOCK, SP),
-            a::ubfx(ADDRESS, ADDRESS, 32, self.layout.thread_bits),
+            a::mrs_thread_pointer(TEMPORARY),
+            a::eor_shifted_right(ADDRESS, TEMPORARY, TEMPORARY, THREAD_FOLD),
+            a::ubfx(ADDRESS, ADDRESS, STACK_PAGE_SHIFT, self.layout.thread_bits),
         ]);
-        self.code.constant(BLOCK, self.layout.threads);
+        self.code.constant(entry, self.layout.threads);
         self.code.emit([
-            a::add(BLOCK, BLOCK, ADDRESS, THREAD_SHIFT),
-            a::ldp(ADDRESS, BLOCK, BLOCK, THREAD_OWNER as i32),
+            a::add(entry, entry, ADDRESS, THREAD_SHIFT),
+            a::ldp(ADDRESS, BLOCK, entry, THREAD_OWNER as i32),
             a::eon(ADDRESS, ADDRESS, TEMPORARY),
         ]);
         self.code.emit_to(a::cbnz(ADDRESS), slow);
         self.code.bind(found);
-        self.slow.push((slow, found, Slow::Resolve));
+        self.off_path(slow, found, Slow::Resolve { entry });
     }
 
-    /// Up to and including the call of `body`. Returns the return point.
-    fn paired_entry(
-        &mut self,
-        entry: &Steps<EntryStep>,
-        followed: &Followed,
-        signed: bool,
-        body: Label,
-    ) -> Emitted<Label> {
-        let [claim, claimed, lost, point] = core::array::from_fn(|_| self.code.label());
-        self.save();
-        self.find_thread();
-        self.code.emit([a::add_immediate(SLOT, SP, self.saved.size() as u32)]);
-        if signed {
-            self.code.emit([a::hint(hint::XPACLRI)]);
-        }
-        entry.iter().try_for_each(|step| self.entry_step(step, true))?;
-        self.comment("claim a return instance");
-        self.shadow_block(claim);
-        self.code.emit([a::ldr(ADDRESS, PLACE, RETURN_POINT)]);
-        self.code.emit_to(a::cbnz(ADDRESS), claim);
-        self.code.bind(claimed);
-        self.code.emit([a::str(LINK, PLACE, RETURN_ADDRESS)]);
-        if followed.needs().entered {
-            self.code.emit([a::mrs_time(TIME), a::str(TIME, PLACE, RETURN_ENTERED)]);
-        }
-        self.code.emit_to(a::adr(ADDRESS), point);
-        self.code.emit([a::str(ADDRESS, PLACE, RETURN_POINT)]);
-        self.restore();
-        self.code.emit_to(0x9400_0000, body);
-        self.code.bind(point);
-        self.slow.push((claim, claimed, Slow::Claim { lost }));
-
-        self.slow.push((lost, body, Slow::Lost { counter: followed.lost }));
-        Ok(point)
-    }
-
-    /// `PLACE` = the instance of `SLOT`, if its page has the shadow block of its hash; or off to `missing`. Changes `TEMPORARY`,
-    /// `ADDRESS` and `STATUS`.
-    fn shadow_block(&mut self, missing: Label) {
-        let bits = self.layout.return_bits;
-        self.code.emit([a::lsr(ADDRESS, SLOT, STACK_PAGE_SHIFT)]);
-        self.code.constant(TEMPORARY, u64::from(HASH_FACTOR));
-        self.code.emit([a::madd(PLACE, ADDRESS, TEMPORARY, SP), a::ubfx(PLACE, PLACE, 32 - bits, bits)]);
-        self.code.constant(TEMPORARY, self.layout.block_size());
-        self.code.constant(STATUS, self.layout.shadow_block(0) + u64::from(SHADOW_INSTANCES));
-        self.code.emit([
-            a::madd(PLACE, PLACE, TEMPORARY, STATUS),
-            a::ldur(TEMPORARY, PLACE, SHADOW_TAG as i32 - SHADOW_INSTANCES as i32),
-            a::eor(TEMPORARY, TEMPORARY, ADDRESS),
-        ]);
-        self.code.emit_to(a::cbnz(TEMPORARY), missing);
-        let shift = super::SLOT_SHIFT;
-        self.code.emit([
-            a::ubfx(TEMPORARY, SLOT, shift, STACK_PAGE_SHIFT - shift),
-            a::add(PLACE, PLACE, TEMPORARY, RETURN_SHIFT),
-        ]);
-    }
-
-    /// From the return point to the return.
-    fn at_return(&mut self, followed: &Followed, point: Label) -> Emitted<()> {
-        let [leave, found] = core::array::from_fn(|_| self.code.label());
-        let needs = followed.needs();
-        self.comment("return point");
-        self.save();
-        if needs.time {
-            self.code.emit([a::mrs_time(TIME)]);
-        }
-        self.find_thread();
-        self.comment("find the return instance");
-        self.code.emit([a::add_immediate(SLOT, SP, self.saved.size() as u32)]);
-        self.shadow_block(leave);
-        self.code.emit_to(a::adr(ADDRESS), point);
-        self.code.emit([a::ldr(TEMPORARY, PLACE, RETURN_POINT), a::eor(TEMPORARY, TEMPORARY, ADDRESS)]);
-        self.code.emit_to(a::cbnz(TEMPORARY), leave);
-        self.code.emit([a::ldr(TEMPORARY, PLACE, RETURN_OLDER)]);
-        self.code.emit_to(a::cbnz(TEMPORARY), leave);
-        self.code.bind(found);
-        self.code.emit([a::ldr(LINK, PLACE, RETURN_ADDRESS)]);
-        if needs.entered {
-            self.code.emit([a::ldr(ENTERED, PLACE, RETURN_ENTERED)]);
-        }
-        self.code.emit([a::str(SP, PLACE, RETURN_POINT)]);
-        self.slow.push((leave, found, Slow::Leave { point }));
-        followed.steps.iter().try_for_each(|step| self.return_step(step))?;
-        self.restore();
-        self.code.emit([a::RET]);
-        Ok(())
+    /// What is done at `from`, off the fast path, before it goes on at `to`.
+    pub(super) fn off_path(&mut self, from: Label, to: Label, what: Slow) {
+        self.slow.push((from, to, what));
     }
 
     /// Counts at `from` what bodies were not called for, and goes on.
     pub(super) fn unrun(&mut self, from: Label, to: Label) {
-        self.slow.push((from, to, Slow::Unrun));
+        self.off_path(from, to, Slow::Unrun);
     }
 
     /// What the fast path branches to when it does not suffice.
@@ -364,44 +268,43 @@ impl Template<'_> {
         for (from, to, what) in core::mem::take(&mut self.slow) {
             self.code.bind(from);
             match what {
-                Slow::Resolve => {
+                Slow::Resolve { entry } => {
                     self.comment("a thread not seen before");
-                    let [keep, put_back] = match self.saved {
-                        Saved::Three => [a::str(LINK, SP, 24), a::ldr(LINK, SP, 24)],
-                        Saved::Four | Saved::Eight => [a::mov(STATUS, LINK), a::mov(LINK, STATUS)],
+                    // A word of the frame that is free.
+                    let place = match self.saved {
+                        Saved::Three => 24,
+                        Saved::FourOfEight => SPARE,
+                        Saved::Four | Saved::Eight => {
+                            self.code.emit([a::mov(STATUS, LINK)]);
+                            self.routine(runtime::RESOLVE)?;
+                            self.code.emit([a::mov(LINK, STATUS), a::ldr(BLOCK, BLOCK, THREAD_BLOCK)]);
+                            self.code.emit_to(0x1400_0000, to);
+                            continue;
+                        }
                     };
-                    self.code.emit([keep]);
+                    self.code.emit([a::str(LINK, SP, place)]);
                     self.routine(runtime::RESOLVE)?;
-                    self.code.emit([put_back, a::ldr(BLOCK, BLOCK, THREAD_BLOCK)]);
+                    self.code.emit([a::ldr(LINK, SP, place)]);
+                    if entry != BLOCK {
+                        self.code.emit([a::mov(entry, BLOCK)]);
+                    }
+                    self.code.emit([a::ldr(BLOCK, BLOCK, THREAD_BLOCK)]);
                 }
-                Slow::Claim { lost } => {
-                    self.comment("the instance is not free");
-                    self.code.emit([a::mov(ENTERED, LINK)]);
-                    self.routine(runtime::CLAIM)?;
-                    self.code.emit([a::mov(LINK, ENTERED)]);
-                    self.code.emit_to(a::cbz(PLACE), lost);
-                }
-                Slow::Lost { counter } => {
-                    self.comment("not followed");
-                    add_one(&mut self.code, counter);
-                    self.restore();
-                }
+                Slow::Claim { lost } => self.claim_elsewhere(lost)?,
+                Slow::Lost { counter } => self.lost(counter),
                 Slow::Unrun => {
                     self.comment("bodies that are not called");
                     add_one(&mut self.code, BLOCK_UNRUN);
                 }
-                Slow::Leave { point } => {
-                    self.comment("the instance is not at hand");
-                    self.code.emit_to(a::adr(ADDRESS), point);
-                    self.routine(runtime::LEAVE)?;
-                }
+                Slow::Leave { point } => self.leave_elsewhere(point)?,
+                Slow::Orphan => self.resolve_again()?,
             }
             self.code.emit_to(0x1400_0000, to);
         }
         Ok(())
     }
 
-    fn routine(&mut self, index: usize) -> Emitted<()> {
+    pub(super) fn routine(&mut self, index: usize) -> Emitted<()> {
         self.code.call(*self.routines.get(index).ok_or(Reason::OutOfReach)?)
     }
 }

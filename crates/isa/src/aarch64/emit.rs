@@ -6,7 +6,10 @@
 
 pub mod instruction;
 
-use crate::{Reason, detour::Emitted};
+use crate::{
+    Reason,
+    detour::{Additions, Emitted},
+};
 use alloc::{vec, vec::Vec};
 
 /// A place in the code, bound or not.
@@ -22,12 +25,24 @@ pub struct Code {
     uses: Vec<(usize, Label)>,
     /// Constants that stand behind the code.
     pool: Vec<(u64, Label)>,
+    additions: Additions,
 }
 
 impl Code {
     /// Code to stand at `address`.
     pub fn new(address: u64) -> Self {
-        Self { address, words: vec![], labels: vec![], uses: vec![], pool: vec![] }
+        let additions = Additions::default();
+        Self { address, words: vec![], labels: vec![], uses: vec![], pool: vec![], additions }
+    }
+
+    /// The same, which adds in this way.
+    pub fn adding(self, additions: Additions) -> Self {
+        Self { additions, ..self }
+    }
+
+    /// How it adds.
+    pub fn additions(&self) -> Additions {
+        self.additions
     }
 
     /// Address of the next instruction.

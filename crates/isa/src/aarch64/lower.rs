@@ -5,7 +5,7 @@ use super::count::add_atomically;
 use super::emit::{Code, Label, instruction as a};
 use super::frame::register::SP;
 use crate::assemble::Assemble;
-use crate::detour::HASH_FACTOR;
+use crate::detour::{HASH_FACTOR, STACK_PAGE_SHIFT, THREAD_FOLD};
 
 /// Scratch of the vocabulary itself.
 pub(super) const OWN: u32 = 17;
@@ -65,9 +65,12 @@ impl Assemble for Code {
         Code::load(self, OWN, u64::from(HASH_FACTOR));
         self.emit([a::madd(to, from, OWN, SP), a::ubfx(to, to, 32 - count, count)]);
     }
+    fn fold(&mut self, to: u32, from: u32, by: u32) {
+        self.emit([a::eor_shifted_right(to, from, from, by)]);
+    }
     fn hash_thread(&mut self, to: u32, from: u32, count: u32) {
-        Code::load(self, OWN, u64::from(HASH_FACTOR));
-        self.emit([a::madd(to, from, OWN, SP), a::ubfx(to, to, 32, count)]);
+        Assemble::fold(self, to, from, THREAD_FOLD);
+        self.bits(to, to, STACK_PAGE_SHIFT, count);
     }
     fn load(&mut self, to: u32, base: u32, offset: i32) {
         match u32::try_from(offset) {

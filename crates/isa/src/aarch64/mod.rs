@@ -13,6 +13,7 @@ mod exclusive;
 mod facts;
 mod faults;
 mod fetch;
+mod follow;
 pub mod frame;
 mod gate;
 mod landing;

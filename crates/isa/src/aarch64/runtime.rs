@@ -58,7 +58,7 @@ pub fn runtime(address: u64, layout: &Layout) -> Emitted<Runtime> {
     if !address.is_multiple_of(8) {
         return Err(Reason::MidInstruction);
     }
-    let mut code = Code::new(address);
+    let mut code = Code::new(address).adding(layout.additions);
     let homeless = code.label_here();
     // The entry of threads that have none comes first, as data.
     code.emit([0, 0, layout.blocks as u32, (layout.blocks >> 32) as u32]);

@@ -1,6 +1,6 @@
 //! The steps of a payload: the registers that each takes, and its code.
 
-use super::count::{add_one, add_one_at_last, latency};
+use super::count::{add_at, add_one, add_one_at_last, latency};
 use super::detour::Template;
 use super::emit::instruction as a;
 use super::frame::register::*;
@@ -16,17 +16,19 @@ pub enum Saved {
     Three,
     /// From `TEMPORARY` to `STATUS`.
     Four,
+    /// The same, in a frame with room for all: calls are followed, and nothing but numbers of them is asked for.
+    FourOfEight,
     /// All of them.
     Eight,
 }
-use Saved::{Eight, Four, Three};
+use Saved::{Eight, Four, FourOfEight, Three};
 
 impl Saved {
     /// Bytes of the frame. The last word of that for three is free.
     pub fn size(self) -> i32 {
         match self {
             Three | Four => 32,
-            Eight => 64,
+            FourOfEight | Eight => 64,
         }
     }
 }
@@ -37,11 +39,15 @@ const NEAR: u32 = 1 << 24;
 /// What a payload takes.
 pub fn saved(payload: &Payload) -> Saved {
     let mut steps = payload.entry.iter();
-    if let (Some(EntryStep::Count(..NEAR)), None) = (steps.next(), steps.next())
-        && payload.hooks.is_empty()
-        && payload.followed.is_none()
-    {
-        return Three;
+    let counts_once = matches!((steps.next(), steps.next()), (Some(EntryStep::Count(..NEAR)), None));
+    if counts_once && payload.hooks.is_empty() {
+        match payload.followed {
+            None => return Three,
+            Some(followed) if followed.steps.iter().all(|step| matches!(step, ReturnStep::Count(_))) => {
+                return FourOfEight;
+            }
+            Some(_) => {}
+        }
     }
     let hooks = payload.hooks.iter().map(|hook| match hook {
         Hook::Translate(_) | Hook::Land { .. } => Eight,
@@ -73,6 +79,8 @@ impl Template<'_> {
                 self.comment("count");
                 match self.saved {
                     Three => add_one_at_last(&mut self.code, counter),
+                    // `STATUS` is the thread's entry, and the block is not needed any more.
+                    FourOfEight => add_at(&mut self.code, counter, BLOCK),
                     Four | Eight => add_one(&mut self.code, counter),
                 }
                 Ok(())

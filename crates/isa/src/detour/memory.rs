@@ -51,17 +51,24 @@
 //! the block's tag. In it every slot of the page has an instance of its own. Only whoever runs on that stack gets there,
 //! so plain loads and stores do. There is no table per thread, no limit of depth, and no two slots share an instance.
 //!
-//! Which block a page has is a hash of its number ([`Layout::block_index`]); where that block is another page's, the next
+//! Which block a page has is a hash of its number ([`Layout::block_index`]), on arm64 and powerpc64le one that folds the whole slot, so
+//! that the slot alone gives the place of its instance ([`Shadows`]); where that block is another page's, the next
 //! [`SHADOW_PROBES`] are tried in order. Blocks are never given back, so the first free one ends a search. When no block is
 //! free the call is not followed, and counted as lost. Who claims a block writes its page to a list ([`PAGES_FIRST`]), for those who take
 //! probes out and must find every return point on every stack.
 //!
 //! | offset | field | |
 //! |---|---|---|
-//! | [`RETURN_POINT`] | point | the return point that the callee was given instead, or a [`note`]; 0: the instance is free |
+//! | [`RETURN_POINT`] | point | the return point that the callee was given instead, or a [`note`]; 0 or the [`slot_name`]: the instance is free |
 //! | [`RETURN_ADDRESS`] | address | the return address that was taken |
-//! | [`RETURN_ENTERED`] | entered | time stamp of the entry |
-//! | [`RETURN_OLDER`] | older | instance of the call that reached this one by a tail call, in the *pool*; or 0. 0 when free |
+//! | [`RETURN_ENTERED`] | entered | time stamp of the entry; where nobody asks for that, what the detour wants to know again at the return |
+//! | [`RETURN_OLDER`] | older | instance of the call that reached this one by a tail call, in the *pool*; or 0, or the [`slot_name`]. None when free |
+//!
+//! **Names.** Where [`Shadows::Plain`] are, a detour looks at no tag. The *claim* routine, which finds the block by its tag, writes the slot's
+//! [`slot_name`] into an instance that it gives away, in place of an older one. Blocks are never given back, so whoever finds the name of his
+//! own slot there knows that the block is his page's, and that there is no older instance. A detour that frees such an instance leaves
+//! the name in place of the point, and the next entry at the slot has but that one word to look at. Whoever does not find the name asks the
+//! runtime, which takes 0 and any name for the same. Instances of the pool are freed by 0, and their older ones may be names, too.
 //!
 //! **Entry.** The instance of the slot is free, or the runtime's *claim* routine is asked. It finds one of two things. If the return
 //! address to be taken is the instance's own point, this call was reached by a tail call from the one that the instance is of:
@@ -139,10 +146,22 @@ pub const HASH_FACTOR: u32 = 0x61c8_8647;
 
 /// Log2 of the size of a stack page, as shadows see it. Not the kernel's pages.
 pub const STACK_PAGE_SHIFT: u32 = 12;
-/// Shadow block: number of the stack page that has it; 0 free.
+/// Shadow block: number of the stack page that has it; 0 free. Where [`Shadows::Plain`] are, it stands in the list of tags.
 pub const SHADOW_TAG: u32 = 0;
-/// Shadow block: the instances of its page's slots, in order.
+/// Shadow block: the instances of its page's slots, in order; where [`Shadows::Plain`] are, from its beginning.
 pub const SHADOW_INSTANCES: u32 = 32;
+/// By how many bits slots are folded where [`Shadows::Plain`] are.
+///
+/// Pages side by side have blocks side by side. What tells threads apart, which is from bit 23 on where their stacks have the usual 8 MB, comes to
+/// bit 17 and so 32 blocks away: of 4096 such threads each has the blocks of 32 pages for itself, if there are so many.
+pub const SHADOW_FOLD: u32 = 6;
+/// By how many bits thread pointers are folded on arm64 and powerpc64le, before those from [`STACK_PAGE_SHIFT`] on are taken for an index
+/// into the thread table.
+///
+/// Stacks lie a power of 2 apart, with or without a guard of one page or some, and thread pointers at their ends. A fold by the distance of
+/// two stacks would undo the steps of the guards, so not every number will do: by this one, no more thread pointers share an index in
+/// a table of 2^13 than by a multiplication.
+pub const THREAD_FOLD: u32 = 13;
 /// How many blocks are tried for a page.
 pub const SHADOW_PROBES: u32 = 64;
 
@@ -334,6 +353,27 @@ pub struct Layout {
     pub near: u64,
     /// Address of the stacks that bodies run on, `1 << STACK_SHIFT` bytes for each block; 0: they run on the program's.
     pub stacks: u64,
+    /// How detours add to a counter.
+    pub additions: Additions,
+}
+
+/// How detours of arm64 add to a counter. Those of x86 have one instruction for it, those of powerpc64le a loop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Additions {
+    /// By a load and a store that are exclusive, until nobody comes in between. All processors can.
+    #[default]
+    Loops,
+    /// By one instruction, of ARMv8.1 (`FEAT_LSE`).
+    Single,
+}
+
+impl Additions {
+    /// Those of a process that the kernel has given these capabilities of the processor (`AT_HWCAP`) on arm64; the value means something else
+    /// elsewhere, where nobody asks for its additions.
+    pub const fn on(capabilities: u64) -> Self {
+        // `HWCAP_ATOMICS` (arch/arm64/include/uapi/asm/hwcap.h)
+        if capabilities & 1 << 8 != 0 { Additions::Single } else { Additions::Loops }
+    }
 }
 
 /// What bodies of a script run on.
@@ -373,13 +413,36 @@ impl Layout {
 
     /// Address of a shadow block.
     pub fn shadow_block(&self, index: u64) -> u64 {
-        self.returns + POOL_SIZE + index * self.block_size()
+        self.first_tag() + tags_size(self.return_bits, self.slot_shift) + index * self.block_size()
+    }
+
+    /// How shadow blocks are laid out.
+    pub fn shadows(&self) -> Shadows {
+        Shadows::of(self.slot_shift)
+    }
+
+    /// Address of the first tag: where all that is not of the pool begins.
+    pub fn first_tag(&self) -> u64 {
+        self.returns + POOL_SIZE
+    }
+
+    /// Address of the tag of a shadow block.
+    pub fn tag(&self, index: u64) -> u64 {
+        match self.shadows() {
+            Shadows::Tagged => self.shadow_block(index) + u64::from(SHADOW_TAG),
+            Shadows::Plain => self.first_tag() + (index << TAG_SHIFT),
+        }
     }
 
     /// Index of the shadow block where the search for the page of `slot` starts.
     pub fn block_index(&self, slot: u64) -> u64 {
-        let page = (slot >> STACK_PAGE_SHIFT) as u32;
-        u64::from(page.wrapping_mul(HASH_FACTOR) >> (32 - self.return_bits))
+        match self.shadows() {
+            Shadows::Tagged => {
+                let page = (slot >> STACK_PAGE_SHIFT) as u32;
+                u64::from(page.wrapping_mul(HASH_FACTOR) >> (32 - self.return_bits))
+            }
+            Shadows::Plain => fold(slot) >> STACK_PAGE_SHIFT & ((1 << self.return_bits) - 1),
+        }
     }
 
     /// Index of the place in the pool where the search for one for `slot` starts.
@@ -389,20 +452,79 @@ impl Layout {
 
     /// Offset of a slot's instance in the shadow block of its page.
     pub fn instance_offset(&self, slot: u64) -> u64 {
-        let in_page = slot & ((1 << STACK_PAGE_SHIFT) - 1);
-        u64::from(SHADOW_INSTANCES) + (in_page >> self.slot_shift << RETURN_SHIFT)
+        let (first, number) = match self.shadows() {
+            Shadows::Tagged => (u64::from(SHADOW_INSTANCES), slot),
+            Shadows::Plain => (0, fold(slot)),
+        };
+        let in_page = number & ((1 << STACK_PAGE_SHIFT) - 1);
+        first + (in_page >> self.slot_shift << RETURN_SHIFT)
+    }
+
+    /// Whether an instance is free that has this point.
+    pub fn is_free(&self, point: u64) -> bool {
+        point == 0 || self.shadows() == Shadows::Plain && point & 1 != 0
     }
 }
 
-/// Size of the list of pages, the pool, and the shadow blocks, of which there are 2^`return_bits`.
+/// How shadow blocks are laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shadows {
+    /// Each begins with its tag, and a page's is found by a multiplication: on x86.
+    Tagged,
+    /// The tags stand in a list of their own, ahead of the blocks, and a slot's instance is found by a shift and an exclusive or, whatever
+    /// its page. Instances that were claimed bear the [`slot_name`] of their slot: on arm64 and powerpc64le.
+    Plain,
+}
+
+impl Shadows {
+    /// Where slots lie `1 << slot_shift` bytes apart.
+    pub const fn of(slot_shift: u32) -> Self {
+        if slot_shift == 4 { Shadows::Plain } else { Shadows::Tagged }
+    }
+}
+
+/// Log2 of the size of a tag in the list of [`Shadows::Plain`].
+pub const TAG_SHIFT: u32 = 3;
+
+/// What stands in a claimed instance of [`Shadows::Plain`] in place of an older one; and in place of the point, where a detour has freed
+/// it. It is odd, as neither instances nor code addresses are.
+pub const fn slot_name(slot: u64) -> u64 {
+    slot | 1
+}
+
+/// What gives a slot its instance, in [`Shadows::Plain`]: from bit 12 on the number of its block, and below its place there. Slots of a page
+/// have one block, and each another place.
+pub const fn fold(slot: u64) -> u64 {
+    slot ^ slot >> SHADOW_FOLD
+}
+
+/// A thread's index into the thread table where it is folded, with more bits than the table has.
+pub const fn folded_thread(pointer: u64) -> u64 {
+    (pointer ^ pointer >> THREAD_FOLD) >> STACK_PAGE_SHIFT
+}
+
+/// Size of the list of tags.
+const fn tags_size(return_bits: u32, slot_shift: u32) -> u64 {
+    match Shadows::of(slot_shift) {
+        Shadows::Tagged => 0,
+        Shadows::Plain => 1 << (return_bits + TAG_SHIFT),
+    }
+}
+
+/// Size of the list of pages, the pool, and the shadow blocks with their tags, of which there are 2^`return_bits`.
 pub const fn return_sizes(return_bits: u32, slot_shift: u32) -> [u64; 3] {
     let pages = (PAGES_FIRST as u64 + (8 << return_bits)).next_multiple_of(1 << STACK_PAGE_SHIFT);
-    [pages, POOL_SIZE, shadow_block_size(slot_shift) << return_bits]
+    let blocks = shadow_block_size(slot_shift) << return_bits;
+    [pages, POOL_SIZE, tags_size(return_bits, slot_shift) + blocks]
 }
 
 /// Size of a shadow block where return addresses lie `1 << slot_shift` bytes apart.
 pub const fn shadow_block_size(slot_shift: u32) -> u64 {
-    SHADOW_INSTANCES as u64 + (1 << (STACK_PAGE_SHIFT - slot_shift + RETURN_SHIFT))
+    let head = match Shadows::of(slot_shift) {
+        Shadows::Tagged => SHADOW_INSTANCES as u64,
+        Shadows::Plain => 0,
+    };
+    head + (1 << (STACK_PAGE_SHIFT - slot_shift + RETURN_SHIFT))
 }
 
 /// Bucket of a duration in a latency histogram.
@@ -425,6 +547,45 @@ pub fn latency_bucket_start(bucket: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// How many of these share their index with one before.
+    fn shared(indices: impl Iterator<Item = u64>) -> usize {
+        let mut seen = alloc::collections::BTreeSet::new();
+        indices.filter(|index| !seen.insert(*index)).count()
+    }
+
+    #[test]
+    fn thread_pointers_of_usual_threads_spread() {
+        let index = |pointer: u64, bits: u32| folded_thread(pointer) & ((1 << bits) - 1);
+        let last = 0x7fff_f7d8_f700;
+        // glibc's stacks of 8 MB with guards of none, one and 16 pages, smaller and larger ones, and musl's.
+        let apart = [0x80_0000, 0x80_1000, 0x81_0000, 0x20_0000, 0x20_1000, 0x4_1000, 0x400_1000, 0x2_3000];
+        for (apart, threads, few) in apart.into_iter().flat_map(|apart| [(apart, 200, 3), (apart, 1000, 30)])
+        {
+            let pointers = (0..threads).map(|n| last - n * apart);
+            let shared = shared(pointers.map(|pointer| index(pointer, 13)));
+            assert!(shared <= few, "{shared} of {threads} threads, {apart:#x}");
+        }
+    }
+
+    #[test]
+    fn plain_shadows_give_each_slot_of_a_page_its_place_and_stacks_their_blocks() {
+        let places = |page: u64| (0..256).map(move |n| fold(page << STACK_PAGE_SHIFT | n << 4));
+        for page in [0, 1, 0x7_ffff_f7d8, 0x7_ffff_ffff, 0x5_5555_5555] {
+            let blocks = places(page).map(|place| place >> STACK_PAGE_SHIFT);
+            assert!(blocks.eq([fold(page << STACK_PAGE_SHIFT) >> STACK_PAGE_SHIFT; 256]));
+            assert_eq!(shared(places(page).map(|place| place >> 4 & 255)), 0);
+        }
+        let last = 0x7fff_f7d8_f000u64;
+        let block = |slot: u64, bits: u32| fold(slot) >> STACK_PAGE_SHIFT & ((1 << bits) - 1);
+        for (threads, pages, bits) in [(2000, 20, 17), (200, 20, 14), (16, 20, 10), (1, 100_000, 17)] {
+            let slots =
+                (0..threads).flat_map(|n| (0..pages).map(move |page| last - (n << 23) - (page << 12)));
+            // Runs of pages do not begin at a multiple of their length.
+            let few = (threads * pages) as usize / 3;
+            assert!(shared(slots.map(|slot| block(slot, bits))) < few, "{threads} threads, {pages} pages");
+        }
+    }
 
     #[test]
     fn buckets_are_contiguous_and_ordered() {

@@ -10,7 +10,10 @@ use std::vec::Vec;
 const POINTS: [u64; 3] = [0x7000_0100, 0x7000_0200, 0x7000_0300];
 const HOME: u64 = 0x40_0000;
 
-fn layout(return_bits: u32) -> Layout {
+/// Where shadow blocks are tagged, and where they are plain.
+const SLOT_SHIFTS: [u32; 2] = [3, 4];
+
+fn layout(return_bits: u32, slot_shift: u32) -> Layout {
     Layout {
         threads: 0x1000,
         thread_bits: 3,
@@ -25,14 +28,15 @@ fn layout(return_bits: u32) -> Layout {
         tid_offset: None,
         selector: 0x63,
         pages: 0x2000_0000,
-        returns: 0x2000_0000 + return_sizes(return_bits, 3)[0],
+        returns: 0x2000_0000 + return_sizes(return_bits, slot_shift)[0],
         return_bits,
-        slot_shift: 3,
+        slot_shift,
         arenas: 0x900,
         signals: None,
         gate: 0,
         near: 0,
         stacks: 0,
+        additions: crate::Additions::Loops,
     }
 }
 
@@ -140,24 +144,27 @@ fn story(memory: &mut dyn Memory, layout: &Layout, live: &Mutex<Vec<(u64, u64, u
     call(memory, layout, SLOT, HOME, first);
     push(SLOT, first, HOME);
     // On the next page, and left behind by longjmp after a tail call.
-    call(memory, layout, SLOT - 0x1008, HOME + 8, second);
-    call(memory, layout, SLOT - 0x1008, second, third);
-    call(memory, layout, SLOT - 0x1008, HOME + 16, first);
-    push(SLOT - 0x1008, first, HOME + 16);
+    call(memory, layout, SLOT - 0x1010, HOME + 8, second);
+    call(memory, layout, SLOT - 0x1010, second, third);
+    call(memory, layout, SLOT - 0x1010, HOME + 16, first);
+    push(SLOT - 0x1010, first, HOME + 16);
     pop();
     // Reached by a tail call: the older call's slot is rewritten, so it is not asked for meanwhile.
-    call(memory, layout, SLOT - 0x1008, first, second);
-    push(SLOT - 0x1008, second, HOME + 16);
+    call(memory, layout, SLOT - 0x1010, first, second);
+    push(SLOT - 0x1010, second, HOME + 16);
     pop();
-    back(memory, layout, SLOT - 0x1008, first, second);
-    back(memory, layout, SLOT - 0x1008, HOME + 16, first);
+    back(memory, layout, SLOT - 0x1010, first, second);
+    back(memory, layout, SLOT - 0x1010, HOME + 16, first);
     pop();
     back(memory, layout, SLOT, HOME, first);
 }
 
 #[test]
 fn a_handler_at_every_step_that_calls_and_unwinds_finds_real_addresses() {
-    let layout = layout(4);
+    SLOT_SHIFTS.into_iter().for_each(|slot_shift| handlers_that_call(layout(4, slot_shift)));
+}
+
+fn handlers_that_call(layout: Layout) {
     for steps in 0..400 {
         let live = Mutex::new(Vec::new());
         let mut ran = false;
@@ -213,7 +220,10 @@ fn thrown(memory: &mut dyn Memory, layout: &Layout, field: u64) {
 
 #[test]
 fn a_handler_at_every_step_that_throws_changes_no_number_of_calls_that_are_left() {
-    let layout = layout(4);
+    SLOT_SHIFTS.into_iter().for_each(|slot_shift| handlers_that_throw(layout(4, slot_shift)));
+}
+
+fn handlers_that_throw(layout: Layout) {
     for steps in 0..2000 {
         let mut ran = false;
         let mut handler = |memory: &mut Plain<'_>| {
@@ -232,18 +242,18 @@ fn a_handler_at_every_step_that_throws_changes_no_number_of_calls_that_are_left(
 
 /// No instance is in use, in the pool or in a block.
 fn nothing_is_left(memory: &mut Plain<'_>, layout: &Layout) {
-    let end = layout.shadow_block(1 << layout.return_bits);
-    let tags: Vec<u64> = (0..1 << layout.return_bits).map(|n| layout.shadow_block(n)).collect();
-    let used = memory.0.iter().filter(|&(&at, &value)| {
-        let in_pool = (layout.returns..layout.shadow_block(0)).contains(&at)
-            && (at - layout.returns).is_multiple_of(32);
-        let in_block = (layout.shadow_block(0)..end).contains(&at)
-            && !tags.contains(&at)
-            && tags
-                .iter()
-                .any(|tag| at > *tag && at < tag + layout.block_size() && (at - tag).is_multiple_of(32));
-        value != 0 && (in_pool || in_block)
-    });
+    let head = layout.block_size() % (1 << STACK_PAGE_SHIFT);
+    let starts: Vec<u64> = (0..1 << layout.return_bits).map(|n| layout.shadow_block(n) + head).collect();
+    let in_block = |at: u64| {
+        starts.iter().any(|&start| {
+            (start..start + layout.block_size() - head).contains(&at) && (at - start).is_multiple_of(32)
+        })
+    };
+    let in_pool = |at: u64| {
+        (layout.returns..layout.first_tag()).contains(&at) && (at - layout.returns).is_multiple_of(32)
+    };
+    let used =
+        memory.0.iter().filter(|&(&at, &value)| !layout.is_free(value) && (in_pool(at) || in_block(at)));
     assert_eq!(used.count(), 0);
 }
 
@@ -353,7 +363,10 @@ fn run(layout: Layout, slots: [u64; 2], slices: Vec<usize>) {
 
 #[test]
 fn two_threads_in_every_order_with_few_switches_keep_their_calls_apart() {
-    let layout = layout(2);
+    SLOT_SHIFTS.into_iter().for_each(|slot_shift| two_threads(layout(2, slot_shift)));
+}
+
+fn two_threads(layout: Layout) {
     let other_page = |slot: u64| {
         // Another page whose search starts at the same block, and whose instances go to the same places of the pool.
         let same = |other: &u64| layout.block_index(*other) == layout.block_index(slot);

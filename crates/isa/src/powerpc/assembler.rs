@@ -187,6 +187,16 @@ impl Asm {
         self.addi(t, t, 0);
     }
 
+    /// `t = address of label`, in three instructions, by way of lr. `bcl 20,31,$+4` is the branch that processors do not take for a call.
+    pub fn load_address_by_link(&mut self, t: Gpr, label: Label) {
+        debug_assert!(t != R0, "r0 reads as zero");
+        self.word(0x429f_0005);
+        let from = self.words.len();
+        self.read_special(t, LR);
+        self.holes.push(Hole { word: self.words.len(), to: label, from });
+        self.addi(t, t, 0);
+    }
+
     fn or_immediate(&mut self, primary: u32, t: Gpr, value: u16) {
         if value != 0 {
             self.d_form(primary, t, t, value as i16);
@@ -213,6 +223,11 @@ impl Asm {
         self.x_form(31, 444, a, t, b);
     }
 
+    /// `t = a ^ b`
+    pub fn xor(&mut self, t: Gpr, a: Gpr, b: Gpr) {
+        self.x_form(31, 316, a, t, b);
+    }
+
     /// `t = !(a ^ b)`, compared with 0 in cr0: equal if `a` is the complement of `b`.
     pub fn compare_complement(&mut self, t: Gpr, a: Gpr, b: Gpr) {
         self.x_form(31, 284, a, t, b);
@@ -226,7 +241,7 @@ impl Asm {
 
     /// `t = value - low`, where `low` is returned: what loads and stores of what is aligned there add by themselves.
     pub fn load_constant_but_low(&mut self, t: Gpr, value: u64) -> i16 {
-        let low = if value.is_multiple_of(64) { value as i16 } else { 0 };
+        let low = low_part(value);
         self.load_constant(t, value.wrapping_sub(low as u64));
         low
     }
@@ -256,6 +271,18 @@ impl Asm {
         match bits {
             0 => self.load_constant(t, 0),
             _ => self.rotate(0, t, a, (64 - n) % 64, 64 - bits),
+        }
+    }
+
+    /// `t` = `bits` bits of the lower half of `a` from bit `from` on, at bit `to`, by `rlwinm`.
+    pub fn move_bits(&mut self, t: Gpr, a: Gpr, from: u32, to: u32, bits: u32) {
+        debug_assert!(from + bits <= 32 && to + bits <= 32);
+        match bits {
+            0 => self.load_constant(t, 0),
+            _ => {
+                let (by, first, last) = ((32 + to - from) % 32, 32 - to - bits, 31 - to);
+                self.word(21 << 26 | a.0 << 21 | t.0 << 16 | by << 11 | first << 6 | last << 1);
+            }
         }
     }
 
@@ -427,6 +454,13 @@ impl Asm {
     pub fn trap(&mut self) {
         self.word(0x7fe0_0008);
     }
+}
+
+/// What [`Asm::load_constant_but_low`] leaves out of `value`.
+pub(super) fn low_part(value: u64) -> i16 {
+    let low = value as i16;
+    // What lies behind it is reached, too, and it can be taken off again.
+    if value.is_multiple_of(64) && (-i16::MAX..i16::MAX - 64).contains(&low) { low } else { 0 }
 }
 
 /// How far a branch of the I form goes forward, plus 4; backward this far.

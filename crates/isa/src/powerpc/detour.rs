@@ -44,7 +44,7 @@ use super::emit::*;
 use super::lower::UNWINDER_FRAMES;
 use super::relocate::relocate;
 use super::runtime::Routine;
-use super::steps::saved_for;
+use super::steps::{only_counts, saved_for};
 use crate::Reason;
 use crate::detour::*;
 use crate::payload::Lookup;
@@ -67,6 +67,7 @@ pub(super) fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
     if request.payload.runs() {
         return Err(crate::Reason::NoBodies);
     }
+    super::runtime::check(request.layout)?;
     Template::new(request).write()
 }
 
@@ -77,6 +78,8 @@ pub(super) struct Template<'a> {
     /// Where a followed call returns.
     pub return_point: Label,
     pub saved: &'static [Gpr],
+    /// Whether calls are followed, and nothing is asked for but numbers of them (`follow`).
+    pub only_counts: bool,
     places: Vec<(u64, u32)>,
     comments: Vec<(u32, String)>,
 }
@@ -86,7 +89,8 @@ impl<'a> Template<'a> {
         let saved = saved_for(&request.payload);
         let mut asm = Asm::new(request.address);
         let return_point = asm.label();
-        Self { request, asm, return_point, saved, places: Vec::new(), comments: Vec::new() }
+        let only_counts = only_counts(&request.payload);
+        Self { request, asm, return_point, saved, only_counts, places: Vec::new(), comments: Vec::new() }
     }
 
     pub fn comment(&mut self, text: &str) {
@@ -108,10 +112,12 @@ impl<'a> Template<'a> {
                 self.displaced()?;
             }
             Some(followed) => {
-                return_point = Some(self.follow(&followed, displaced)?);
+                let rare = [(); 3].map(|()| self.asm.label());
+                return_point = Some(self.follow(&followed, displaced, rare));
                 self.returned(&followed)?;
                 self.asm.bind(displaced);
                 self.displaced()?;
+                self.claim(&followed, displaced, rare)?;
             }
         }
         self.asm.bind(slow);
@@ -194,25 +200,25 @@ impl<'a> Template<'a> {
         self.asm.leave();
     }
 
-    /// r12 = the thread's block; or off to `slow`. r11 is not 0.
+    /// r12 = the thread's block, and r11 its entry of the thread table, less what is returned; or off to `slow`. r11 is not 0.
     ///
     /// The owner that stands in the table is the complement of the thread pointer: so one of 0 matches no free entry.
-    pub fn find_thread(&mut self, slow: Label) {
+    pub fn find_thread(&mut self, slow: Label) -> i16 {
         let layout = self.request.layout;
-        self.asm.load_constant(R11, u64::from(HASH_FACTOR));
-        self.asm.multiply(R12, R13, R11);
-        self.asm.extract(R12, R12, 32, layout.thread_bits);
-        self.asm.shift_left(R12, R12, THREAD_SHIFT);
+        self.asm.extract(R11, R13, THREAD_FOLD, 64 - THREAD_FOLD);
+        self.asm.xor(R11, R11, R13);
+        self.asm.move_bits(R12, R11, STACK_PAGE_SHIFT, THREAD_SHIFT, layout.thread_bits);
         let low = self.asm.load_constant_but_low(R11, layout.threads);
         self.asm.add(R11, R11, R12);
         self.asm.load(R12, R11, low + THREAD_OWNER as i16);
         self.asm.compare_complement(R12, R12, R13);
         self.asm.branch_if(When::NotEqual, slow);
         self.asm.load(R12, R11, low + THREAD_BLOCK as i16);
+        low
     }
 
     /// Asks the runtime for the thread's entry in r11, and goes to `known` with its block in r12. Without one, r11 = 0 and r12 = the
-    /// overflow block.
+    /// overflow block; where the entry is noted, it is one that leads to the overflow block.
     pub fn resolve(&mut self, known: Label) -> Emitted<()> {
         let none = self.asm.label();
         let kept =
@@ -227,11 +233,23 @@ impl<'a> Template<'a> {
         self.asm.compare_immediate(R11, 0);
         self.asm.branch_if(When::Equal, none);
         self.asm.load(R12, R11, THREAD_BLOCK as i16);
+        if self.only_counts {
+            self.asm.addi(R11, R11, -self.entry_low());
+        }
         self.asm.branch(known);
         self.asm.bind(none);
+        if self.only_counts {
+            let homeless = Routine::Homeless.address(self.request.runtime)?;
+            self.asm.load_constant(R11, homeless.wrapping_sub(self.entry_low() as u64));
+        }
         self.asm.load_constant(R12, self.request.layout.blocks);
         self.asm.branch(known);
         Ok(())
+    }
+
+    /// What an entry's address is noted without: loads add it by themselves.
+    pub fn entry_low(&self) -> i16 {
+        low_part(self.request.layout.threads)
     }
 
     /// `to` = the call's stack slot: the stack pointer of the program.

@@ -6,6 +6,13 @@
 //! until the function has saved it and again before it returns; in the register that carries it to and from memory; and
 //! in between in the LR save doubleword of the caller's frame, which is at 16 bytes from the slot. The return
 //! verdict refuses functions that take it elsewhere.
+//!
+//! # What only counts
+//!
+//! Where nothing is asked for but numbers of calls and returns, the thread is looked for once: the entry notes the thread's entry of the
+//! thread table in the instance, where a time would stand, and the return counts in the block that is there. If another thread returns,
+//! since a coroutine has moved, it adds to the block of the one that has called: additions are atomic, and numbers are summed up over all
+//! blocks. A forked child finds the entry wiped, and asks the runtime for its own.
 
 use super::detour::{SAVED_LR, Template};
 use super::emit::*;
@@ -17,135 +24,202 @@ use crate::payload::*;
 pub(super) const NOW: i16 = scratch(9);
 pub(super) const ENTERED: i16 = scratch(10);
 
+/// Where r8 and r11 are kept while a routine is asked, if the detour has not saved them or needs them yet.
+const KEPT: [i16; 2] = [scratch(6), scratch(11)];
+
 impl Template<'_> {
-    /// r11 = the instance of the slot r8, if its page has the shadow block of its hash; or off to `missing`. Changes r9, r10 and cr0.
-    fn instance(&mut self, missing: Label) {
+    /// r9 = the name of the call's slot, and `to` = the place of its instance, if its page has the shadow block that it is given first, as in
+    /// [`fold`]; less what is returned. Changes r10.
+    fn instance(&mut self, to: Gpr) -> i16 {
         let layout = self.request.layout;
         let asm = &mut self.asm;
-        asm.extract(R9, R8, STACK_PAGE_SHIFT, 64 - STACK_PAGE_SHIFT);
-        asm.load_constant(R10, u64::from(HASH_FACTOR));
-        asm.multiply(R11, R9, R10);
-        asm.extract(R11, R11, 32 - layout.return_bits, layout.return_bits);
-        asm.load_constant(R10, layout.block_size());
-        asm.multiply(R11, R11, R10);
-        asm.load_constant(R10, layout.shadow_block(0));
-        asm.add(R11, R11, R10);
-        asm.load(R10, R11, SHADOW_TAG as i16);
-        asm.compare(R10, R9);
-        asm.branch_if(When::NotEqual, missing);
-        asm.extract(R9, R8, layout.slot_shift, STACK_PAGE_SHIFT - layout.slot_shift);
-        asm.shift_left(R9, R9, RETURN_SHIFT);
-        asm.add(R11, R11, R9);
-        asm.addi(R11, R11, SHADOW_INSTANCES as i16);
+        asm.addi(R9, R1, slot_name(FRAME as u64) as i16);
+        asm.extract(R10, R9, SHADOW_FOLD, 64 - SHADOW_FOLD);
+        asm.xor(R10, R10, R9);
+        let bits = STACK_PAGE_SHIFT - layout.slot_shift + layout.return_bits;
+        asm.move_bits(R10, R10, layout.slot_shift, RETURN_SHIFT, bits);
+        let low = asm.load_constant_but_low(to, layout.shadow_block(0));
+        asm.add(to, to, R10);
+        low
     }
 
     /// Fills in the return instance, moves the return address into it, and calls the displaced code. Returns the offset of
-    /// the return point, which comes next.
+    /// the return point, which comes next. r11 is the thread's entry; `taken` is where the instance is not free, and `claimed` where another
+    /// one is known, in r12; `lost` is where the call is not followed.
     ///
     /// Plain stores do: a signal handler's calls have slots of their own.
-    pub(super) fn follow(&mut self, followed: &Followed, displaced: Label) -> Emitted<u32> {
-        let [taken, claimed, lost, next] = [(); 4].map(|()| self.asm.label());
+    pub(super) fn follow(
+        &mut self,
+        followed: &Followed,
+        displaced: Label,
+        [taken, claimed, lost]: [Label; 3],
+    ) -> u32 {
         if !followed.follows_all() {
             self.asm.compare_immediate(R11, 0);
             self.asm.branch_if(When::Equal, lost);
         }
-        self.slot(R8);
-        self.instance(taken);
-        self.asm.load(R10, R11, RETURN_POINT as i16);
-        self.asm.compare_immediate(R10, 0);
+        let low = self.instance(R12);
+        self.asm.load(R10, R12, low + RETURN_POINT as i16);
+        self.asm.compare(R10, R9);
         self.asm.branch_if(When::NotEqual, taken);
-        self.asm.read_special(R10, LR);
         self.asm.bind(claimed);
-        self.asm.store(R10, R11, RETURN_ADDRESS as i16);
-        self.asm.load_address(R9, self.return_point);
-        self.asm.store(R9, R11, RETURN_POINT as i16);
+        self.asm.read_special(R10, LR);
+        self.asm.store(R10, R12, low + RETURN_ADDRESS as i16);
+        // lr is the return point's as soon as the displaced code is called.
+        self.asm.load_address_by_link(R9, self.return_point);
+        self.asm.store(R9, R12, low + RETURN_POINT as i16);
         if followed.needs().entered {
             self.asm.read_special(R9, TIME_BASE);
-            self.asm.store(R9, R11, RETURN_ENTERED as i16);
+            self.asm.store(R9, R12, low + RETURN_ENTERED as i16);
+        } else if self.only_counts {
+            self.asm.store(R11, R12, low + RETURN_ENTERED as i16);
         }
         self.restore();
-        self.asm.branch(next);
+        self.asm.call(displaced);
+        self.asm.bind(self.return_point);
+        self.asm.offset()
+    }
 
+    /// What [`Self::follow`] does not find at hand.
+    pub(super) fn claim(
+        &mut self,
+        followed: &Followed,
+        displaced: Label,
+        [taken, claimed, lost]: [Label; 3],
+    ) -> Emitted<()> {
+        let low = low_part(self.request.layout.shadow_block(0));
         self.asm.bind(taken);
         self.comment("the instance is not at hand");
+        self.slot_by_name();
+        self.asm.store(R11, R1, KEPT[1]);
         self.asm.read_special(R10, LR);
         self.asm.store(R10, R1, SAVED_LR);
         self.asm.call_to(Routine::Claim.address(self.request.runtime)?)?;
         self.asm.load(R10, R1, SAVED_LR);
         self.asm.write_special(LR, R10);
+        self.asm.addi(R12, R11, -low);
         self.asm.compare_immediate(R11, 0);
+        self.asm.load(R11, R1, KEPT[1]);
+        self.put_back_slot();
         self.asm.branch_if(When::NotEqual, claimed);
         self.asm.bind(lost);
         self.asm.load_constant(R10, self.request.layout.blocks + u64::from(followed.lost));
         self.asm.increment(R10, R9);
         self.restore();
         self.asm.branch(displaced);
+        Ok(())
+    }
 
-        self.asm.bind(next);
-        self.asm.call(displaced);
-        self.asm.bind(self.return_point);
-        Ok(self.asm.offset())
+    /// r8 = the slot that r9 is the name of.
+    fn slot_by_name(&mut self) {
+        if self.only_counts {
+            self.asm.store(R8, R1, KEPT[0]);
+        }
+        self.asm.addi(R8, R9, -1);
+    }
+
+    fn put_back_slot(&mut self) {
+        if self.only_counts {
+            self.asm.load(R8, R1, KEPT[0]);
+        }
     }
 
     /// From the return point to the second `blr`.
     pub(super) fn returned(&mut self, followed: &Followed) -> Emitted<()> {
         self.comment("return point: the function is done");
-        let [slow, counted, elsewhere, found, home, nowhere] = [(); 6].map(|()| self.asm.label());
+        let [slow, counted, elsewhere, freed, home] = [(); 5].map(|()| self.asm.label());
         let needs = followed.needs();
         self.save();
         if needs.time {
             self.asm.read_special(R10, TIME_BASE);
             self.asm.store(R10, R1, NOW);
         }
-        self.find_thread(slow);
-        self.asm.bind(counted);
-        followed.early().for_each(|step| self.return_step(step));
-        self.slot(R8);
-        self.instance(elsewhere);
-        self.asm.load_address(R9, self.return_point);
-        self.asm.load(R10, R11, RETURN_POINT as i16);
+        if !self.only_counts {
+            self.find_thread(slow);
+            self.asm.bind(counted);
+            followed.early().for_each(|step| self.return_step(step));
+        }
+        let entered = if self.only_counts { R12 } else { R8 };
+        let low = self.instance(R11);
+        self.asm.load(R10, R11, low + RETURN_OLDER as i16);
         self.asm.compare(R10, R9);
         self.asm.branch_if(When::NotEqual, elsewhere);
-        self.asm.load(R10, R11, RETURN_OLDER as i16);
-        self.asm.compare_immediate(R10, 0);
+        // A function that has come back by `blr` has left its return point in lr.
+        self.asm.load(R10, R11, low + RETURN_POINT as i16);
+        self.asm.read_special(entered, LR);
+        self.asm.compare(R10, entered);
         self.asm.branch_if(When::NotEqual, elsewhere);
-
-        self.asm.bind(found);
-        self.asm.load(R10, R11, RETURN_ADDRESS as i16);
+        self.asm.load(R10, R11, low + RETURN_ADDRESS as i16);
         self.asm.write_special(LR, R10);
-        // Free, with a 0 that is made of what was loaded: so not before it was, and somebody else may take it.
-        self.asm.sub(R9, R10, R10);
-        if needs.entered {
-            self.asm.load(R8, R11, RETURN_ENTERED as i16);
-            self.asm.store(R8, R1, ENTERED);
-            self.asm.sub(R8, R8, R8);
-            self.asm.or(R9, R9, R8);
+        self.entered(followed, entered, low);
+        self.asm.store(R9, R11, low + RETURN_POINT as i16);
+        self.asm.bind(freed);
+        if self.only_counts {
+            let low = self.entry_low();
+            self.asm.load(R12, R12, low + THREAD_BLOCK as i16);
+            self.asm.compare_immediate(R12, 0);
+            self.asm.branch_if(When::Equal, slow);
+            self.asm.bind(counted);
         }
-        self.asm.store(R9, R11, RETURN_POINT as i16);
-        followed.late().for_each(|step| self.return_step(step));
+        match self.only_counts {
+            true => followed.steps.iter().for_each(|step| self.return_step(step)),
+            false => followed.late().for_each(|step| self.return_step(step)),
+        }
         self.asm.bind(home);
         self.restore();
         self.comment("home; lr is the caller's return address");
         self.asm.return_();
 
         self.asm.bind(slow);
+        self.comment("the thread is not where it was looked for");
         self.resolve(counted)?;
+        self.leave(followed, elsewhere, freed, if self.only_counts { slow } else { home })
+    }
 
+    /// `to` = what was noted at the entry, where anything was; for the late steps it is in the frame.
+    fn entered(&mut self, followed: &Followed, to: Gpr, low: i16) {
+        if self.only_counts || followed.needs().entered {
+            self.asm.load(to, R11, low + RETURN_ENTERED as i16);
+        }
+        if followed.needs().entered {
+            self.asm.store(to, R1, ENTERED);
+        }
+    }
+
+    /// What is done with the instance at hand, with one that the runtime finds; without one, lr has the real address, and it goes on at
+    /// `unknown`.
+    fn leave(&mut self, followed: &Followed, elsewhere: Label, freed: Label, unknown: Label) -> Emitted<()> {
+        let [none, nowhere] = [(); 2].map(|()| self.asm.label());
+        let entered = if self.only_counts { R12 } else { R8 };
         self.asm.bind(elsewhere);
         self.comment("the instance is not at hand");
+        self.slot_by_name();
         self.asm.read_special(R10, LR);
         self.asm.store(R10, R1, SAVED_LR);
         self.asm.load_address(R10, self.return_point);
         self.asm.call_to(Routine::Leave.address(self.request.runtime)?)?;
+        self.put_back_slot();
         self.asm.compare_immediate(R11, 0);
-        self.asm.branch_if(When::NotEqual, found);
+        self.asm.branch_if(When::Equal, none);
+        self.asm.load(R10, R11, RETURN_ADDRESS as i16);
+        self.asm.write_special(LR, R10);
+        // Free, with a 0 that is made of what was loaded: so not before it was, and somebody else may take it.
+        self.asm.sub(R9, R10, R10);
+        self.entered(followed, entered, 0);
+        if self.only_counts || followed.needs().entered {
+            self.asm.sub(R10, entered, entered);
+            self.asm.or(R9, R9, R10);
+        }
+        self.asm.store(R9, R11, RETURN_POINT as i16);
+        self.asm.branch(freed);
         // No instance: somebody has put the real address into lr. If not, there is no address to go to.
+        self.asm.bind(none);
         self.asm.load(R9, R1, SAVED_LR);
         self.asm.load_address(R10, self.return_point);
         self.asm.compare(R9, R10);
         self.asm.branch_if(When::Equal, nowhere);
         self.asm.write_special(LR, R9);
-        self.asm.branch(home);
+        self.asm.branch(unknown);
         self.asm.bind(nowhere);
         self.asm.trap();
         Ok(())

@@ -5,7 +5,7 @@
 
 use super::assembler::*;
 use crate::assemble::Assemble;
-use crate::detour::HASH_FACTOR;
+use crate::detour::{HASH_FACTOR, STACK_PAGE_SHIFT, THREAD_FOLD};
 use crate::routines::Context;
 
 /// How far up the stack an unwinder's context is looked for. Those of libgcc take 1 KiB each, and its rules twice as much.
@@ -77,10 +77,13 @@ impl Assemble for Asm {
         Asm::multiply(self, to, from, R0);
         self.extract(to, to, 32 - count, count);
     }
+    fn fold(&mut self, to: Gpr, from: Gpr, by: u32) {
+        self.extract(R0, from, by, 64 - by);
+        self.xor(to, from, R0);
+    }
     fn hash_thread(&mut self, to: Gpr, from: Gpr, count: u32) {
-        self.load_constant(R0, u64::from(HASH_FACTOR));
-        Asm::multiply(self, to, from, R0);
-        self.extract(to, to, 32, count);
+        Assemble::fold(self, to, from, THREAD_FOLD);
+        self.extract(to, to, STACK_PAGE_SHIFT, count);
     }
     fn load(&mut self, to: Gpr, base: Gpr, offset: i32) {
         Asm::load(self, to, base, offset as i16);

@@ -22,6 +22,7 @@
 
 use super::emit::*;
 use super::lower::REGISTERS_APART;
+use crate::Reason;
 use crate::detour::*;
 use crate::routines::{self, Instances, LOCALS, Missing, Threads};
 
@@ -33,12 +34,14 @@ pub(super) enum Routine {
     Leave,
     Translate,
     Landed,
+    /// No routine, but an entry of the thread table for threads that have none: it leads to the overflow block.
+    Homeless,
 }
 
 impl Routine {
     /// Its address.
     pub fn address(self, runtime: &Runtime) -> Emitted<u64> {
-        runtime.routines.get(self as usize).copied().ok_or(crate::Reason::OutOfReach)
+        runtime.routines.get(self as usize).copied().ok_or(Reason::OutOfReach)
     }
 }
 
@@ -60,7 +63,16 @@ const FIRST_KEPT: u32 = 14;
 const KEPT: u32 = 32 - FIRST_KEPT;
 const TRANSLATE_FRAME: i16 = (LOCALS_FRAME + 8 * (LOCALS + KEPT) as i16 + 15) & !15;
 
+/// Refuses layouts whose sizes the templates cannot express: their fields lie in the lower half of a register.
+pub(super) fn check(layout: &Layout) -> Emitted<()> {
+    match layout.thread_bits <= 20 && layout.return_bits <= 18 {
+        true => Ok(()),
+        false => Err(Reason::OutOfReach),
+    }
+}
+
 pub(super) fn runtime(address: u64, layout: &Layout) -> Emitted<Runtime> {
+    check(layout)?;
     let mut asm = Asm::new(address);
     let routines: [fn(&mut Asm, &Layout); 5] = [resolve, claim, leave, translate, landed];
     let addresses = routines.map(|routine| {
@@ -71,7 +83,12 @@ pub(super) fn runtime(address: u64, layout: &Layout) -> Emitted<Runtime> {
         asm.return_();
         address
     });
-    Ok(Runtime { code: asm.finish()?, routines: addresses.into(), frames: alloc::vec::Vec::new() })
+    let homeless = asm.here();
+    for word in [0, 0, layout.blocks as u32, (layout.blocks >> 32) as u32] {
+        asm.word(word);
+    }
+    let routines = addresses.into_iter().chain([homeless]).collect();
+    Ok(Runtime { code: asm.finish()?, routines, frames: alloc::vec::Vec::new() })
 }
 
 fn resolve(asm: &mut Asm, layout: &Layout) {

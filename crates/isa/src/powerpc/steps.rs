@@ -30,8 +30,15 @@ pub(super) fn saved_for(payload: &Payload) -> &'static [Gpr] {
         ReturnStep::Count(_) => 4,
         ReturnStep::Record { .. } | ReturnStep::Time(_) | ReturnStep::Run(_) => 6,
     });
-    let followed = payload.followed.map(|_| 5);
+    let followed = payload.followed.map(|_| if only_counts(payload) { 4 } else { 5 });
     &SAVED[..entry.chain(at_return).chain(followed).fold(4, usize::max)]
+}
+
+/// Whether calls are followed, and nothing is asked for but numbers of them.
+pub(super) fn only_counts(payload: &Payload) -> bool {
+    let entry = payload.entry.iter().all(|step| matches!(step, EntryStep::Count(_)));
+    let at_return = |followed: Followed| followed.steps.iter().all(|s| matches!(s, ReturnStep::Count(_)));
+    entry && payload.hooks.is_empty() && payload.followed.is_some_and(at_return)
 }
 
 impl Template<'_> {

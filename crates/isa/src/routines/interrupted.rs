@@ -7,7 +7,7 @@
 //! and would look up what precedes the function.
 
 use super::in_arena;
-use super::returns::{Instances, Missing, instance_of, oldest};
+use super::returns::{Instances, Missing, instance_of, jump_if_free, oldest};
 use super::translate::{begin_search, each_word, load_local, local, search_on, store_local, tell_everywhere};
 use crate::assemble::Assemble;
 use crate::detour::*;
@@ -172,7 +172,7 @@ fn way_home<A: Assemble>(a: &mut A, layout: &Layout, r: &Instances<A::Reg>, fram
     a.add_small(r.slot, -(a.slot_below_frame() as i32));
     instance_of(a, layout, r, Missing::Nothing, in_slot);
     a.load(r.scratch, r.instance, RETURN_POINT as i32);
-    a.jump_if_zero(r.scratch, in_slot);
+    jump_if_free(a, layout, r.scratch, r.scratch, in_slot);
     load_local(a, r.page, frame, local::INTERRUPTED);
     load_local(a, r.left, frame, local::POINTER);
     a.jump_if_equal(r.page, r.left, in_instance);
@@ -180,7 +180,7 @@ fn way_home<A: Assemble>(a: &mut A, layout: &Layout, r: &Instances<A::Reg>, fram
     in_arena(a, layout, r.left, [r.page, r.index, r.scratch], in_instance);
     a.jump(done);
     a.bind(in_instance);
-    oldest(a, r);
+    oldest(a, layout, r);
     a.load(r.left, r.instance, RETURN_ADDRESS as i32);
     a.jump(done);
     a.bind(in_slot);

@@ -33,16 +33,29 @@ pub(crate) fn instance_of<A: Assemble>(
 ) {
     let [probe, next, found] = [(); 3].map(|()| a.label());
     let word = 8 * a.word();
+    let shadows = layout.shadows();
     a.bits(r.page, r.slot, STACK_PAGE_SHIFT, word - STACK_PAGE_SHIFT);
-    a.hash_page(r.index, r.page, layout.return_bits);
+    match shadows {
+        Shadows::Tagged => a.hash_page(r.index, r.page, layout.return_bits),
+        Shadows::Plain => {
+            a.fold(r.index, r.slot, SHADOW_FOLD);
+            a.bits(r.index, r.index, STACK_PAGE_SHIFT, layout.return_bits);
+        }
+    }
     a.set(r.left, u64::from(SHADOW_PROBES));
+    // `instance` = the place of the tag.
     a.bind(probe);
     a.copy(r.instance, r.index);
-    a.set(r.scratch, layout.block_size());
-    a.multiply(r.instance, r.scratch);
-    a.set(r.scratch, layout.shadow_block(0));
+    match shadows {
+        Shadows::Tagged => {
+            a.set(r.scratch, layout.block_size());
+            a.multiply(r.instance, r.scratch);
+        }
+        Shadows::Plain => a.shift_left(r.instance, TAG_SHIFT),
+    }
+    a.set(r.scratch, layout.tag(0));
     a.add(r.instance, r.scratch);
-    a.load(r.scratch, r.instance, SHADOW_TAG as i32);
+    a.load(r.scratch, r.instance, 0);
     a.jump_if_equal(r.scratch, r.page, found);
     match missing {
         Missing::Claim => {
@@ -66,18 +79,65 @@ pub(crate) fn instance_of<A: Assemble>(
     a.jump_if_not_zero(r.left, probe);
     a.jump(none);
     a.bind(found);
-    a.bits(r.page, r.slot, layout.slot_shift, STACK_PAGE_SHIFT - layout.slot_shift);
-    a.shift_left(r.page, RETURN_SHIFT);
-    a.add(r.instance, r.page);
-    a.add_small(r.instance, SHADOW_INSTANCES as i32);
+    match shadows {
+        Shadows::Tagged => {
+            a.bits(r.page, r.slot, layout.slot_shift, STACK_PAGE_SHIFT - layout.slot_shift);
+            a.shift_left(r.page, RETURN_SHIFT);
+            a.add(r.instance, r.page);
+            a.add_small(r.instance, SHADOW_INSTANCES as i32);
+        }
+        // From the place of the tag to the block, and on to the slot.
+        Shadows::Plain => {
+            a.set(r.scratch, layout.first_tag());
+            a.sub(r.instance, r.scratch);
+            a.shift_left(r.instance, layout.block_size().ilog2() - TAG_SHIFT);
+            a.set(r.scratch, layout.shadow_block(0));
+            a.add(r.instance, r.scratch);
+            a.fold(r.page, r.slot, SHADOW_FOLD);
+            a.bits(r.page, r.page, layout.slot_shift, STACK_PAGE_SHIFT - layout.slot_shift);
+            a.shift_left(r.page, RETURN_SHIFT);
+            a.add(r.instance, r.page);
+        }
+    }
 }
 
-/// `instance` = the oldest one that it was reached from, whose return address is the program's own. Changes `page`.
-pub(crate) fn oldest<A: Assemble>(a: &mut A, r: &Instances<A::Reg>) {
+/// Goes to `free` when `point` is that of a free instance. Changes `scratch`, which may be `point`.
+pub(crate) fn jump_if_free<A: Assemble>(
+    a: &mut A,
+    layout: &Layout,
+    point: A::Reg,
+    scratch: A::Reg,
+    free: A::Label,
+) {
+    a.jump_if_zero(point, free);
+    jump_if_name(a, layout, point, scratch, free);
+}
+
+/// Goes to `to` when `word`, a point or an older instance, is a slot's name. Changes `scratch`, which may be `word`.
+fn jump_if_name<A: Assemble>(a: &mut A, layout: &Layout, word: A::Reg, scratch: A::Reg, to: A::Label) {
+    if layout.shadows() == Shadows::Plain {
+        a.bits(scratch, word, 0, 1);
+        a.jump_if_not_zero(scratch, to);
+    }
+}
+
+/// `older` = the instance that `instance` was reached from, or off to `none`. Changes `scratch`, which is another register.
+pub(crate) fn older_than<A: Assemble>(
+    a: &mut A,
+    layout: &Layout,
+    [older, instance, scratch]: [A::Reg; 3],
+    none: A::Label,
+) {
+    a.load(older, instance, RETURN_OLDER as i32);
+    a.jump_if_zero(older, none);
+    jump_if_name(a, layout, older, scratch, none);
+}
+
+/// `instance` = the oldest one that it was reached from, whose return address is the program's own. Changes `page` and `scratch`.
+pub(crate) fn oldest<A: Assemble>(a: &mut A, layout: &Layout, r: &Instances<A::Reg>) {
     let [older, known] = [(); 2].map(|()| a.label());
     a.bind(older);
-    a.load(r.page, r.instance, RETURN_OLDER as i32);
-    a.jump_if_zero(r.page, known);
+    older_than(a, layout, [r.page, r.instance, r.scratch], known);
     a.copy(r.instance, r.page);
     a.jump(older);
     a.bind(known);
@@ -92,10 +152,11 @@ fn carried<A: Assemble>(a: &A) -> impl Iterator<Item = i32> + use<A> {
 /// `instance` = an instance for a call whose return address is `caller`, or 0. Its point, address and time are the caller's to
 /// fill in.
 pub(crate) fn claim<A: Assemble>(a: &mut A, layout: &Layout, r: &Instances<A::Reg>, caller: A::Reg) {
-    let [abandoned, place, next, taken, none, done] = [(); 6].map(|()| a.label());
+    let [abandoned, place, next, taken, none, named, done] = [(); 7].map(|()| a.label());
     instance_of(a, layout, r, Missing::Claim, none);
     a.load(r.scratch, r.instance, RETURN_POINT as i32);
-    a.jump_if_zero(r.scratch, done);
+    let free = if layout.shadows() == Shadows::Plain { named } else { done };
+    jump_if_free(a, layout, r.scratch, r.left, free);
     a.jump_if_not_equal(r.scratch, caller, abandoned);
 
     // Reached by a tail call: the instance that is there moves to the pool.
@@ -125,7 +186,14 @@ pub(crate) fn claim<A: Assemble>(a: &mut A, layout: &Layout, r: &Instances<A::Re
     a.jump(done);
 
     a.bind(abandoned);
-    forget(a, r);
+    forget(a, layout, r);
+    a.bind(named);
+    if layout.shadows() == Shadows::Plain {
+        // Slots are even.
+        a.copy(r.scratch, r.slot);
+        a.add_small(r.scratch, 1);
+        a.store(r.scratch, r.instance, RETURN_OLDER as i32);
+    }
     a.jump(done);
 
     a.bind(none);
@@ -133,8 +201,8 @@ pub(crate) fn claim<A: Assemble>(a: &mut A, layout: &Layout, r: &Instances<A::Re
     a.bind(done);
 }
 
-/// Frees an instance that was left behind, with all that it was reached from. Changes `page`, `index` and `left`.
-pub(crate) fn forget<A: Assemble>(a: &mut A, r: &Instances<A::Reg>) {
+/// Frees an instance that was left behind, with all that it was reached from. Changes `page`, `index`, `left` and `scratch`.
+pub(crate) fn forget<A: Assemble>(a: &mut A, layout: &Layout, r: &Instances<A::Reg>) {
     let [again, done] = [(); 2].map(|()| a.label());
     a.load(r.page, r.instance, RETURN_OLDER as i32);
     a.set(r.index, 0);
@@ -142,6 +210,7 @@ pub(crate) fn forget<A: Assemble>(a: &mut A, r: &Instances<A::Reg>) {
     a.store(r.index, r.instance, RETURN_POINT as i32);
     a.bind(again);
     a.jump_if_zero(r.page, done);
+    jump_if_name(a, layout, r.page, r.scratch, done);
     a.load(r.left, r.page, RETURN_OLDER as i32);
     a.release();
     a.store(r.index, r.page, RETURN_POINT as i32);
@@ -163,8 +232,7 @@ pub(crate) fn leave<A: Assemble>(
     instance_of(a, layout, r, Missing::Nothing, unknown);
     a.load(r.scratch, r.instance, RETURN_POINT as i32);
     a.jump_if_not_equal(r.scratch, point, unknown);
-    a.load(r.page, r.instance, RETURN_OLDER as i32);
-    a.jump_if_zero(r.page, done);
+    older_than(a, layout, [r.page, r.instance, r.scratch], done);
     // The older one takes its place, and it the older one's, in the pool. The older one's own goes along, as soon as the address is there:
     // for an unwinder the last one's is always the real one.
     let carried: alloc::vec::Vec<i32> = carried(a).collect();

@@ -1,6 +1,6 @@
 //! The real address for an unwinder that looks up a return point.
 
-use super::returns::{Instances, Missing, instance_of, oldest};
+use super::returns::{Instances, Missing, instance_of, older_than, oldest};
 use super::walks::walked;
 use crate::assemble::Assemble;
 use crate::detour::*;
@@ -108,7 +108,7 @@ pub(crate) fn translate<A: Assemble>(
     a.jump_if_zero(r.left, other);
     store_local(a, r.left, frame, local::FOUND);
     find_call(a, layout, r, frame, 1, out);
-    make_real(a, r, frame, Context::Neighbours, saved, out);
+    make_real(a, layout, r, frame, Context::Neighbours, saved, out);
     a.jump(out);
 
     a.bind(other);
@@ -116,13 +116,13 @@ pub(crate) fn translate<A: Assemble>(
     a.jump_if_zero(r.left, interrupted);
     store_local(a, r.left, frame, local::FOUND);
     find_call(a, layout, r, frame, registers_apart, out);
-    make_real(a, r, frame, Context::Registers, saved, out);
+    make_real(a, layout, r, frame, Context::Registers, saved, out);
     a.jump(out);
 
     a.bind(kept);
     // The walk over what is kept has lost the slot, but not the instance.
     walked(a, layout, r, frame, address);
-    make_real(a, r, frame, Context::Gcc, saved, out);
+    make_real(a, layout, r, frame, Context::Gcc, saved, out);
     a.jump(out);
 
     a.bind(interrupted);
@@ -156,8 +156,7 @@ fn find_call<A: Assemble>(
     a.bind(older);
     a.load(r.scratch, r.instance, RETURN_POINT as i32);
     a.jump_if_equal(r.scratch, r.page, found);
-    a.load(r.scratch, r.instance, RETURN_OLDER as i32);
-    a.jump_if_zero(r.scratch, none);
+    older_than(a, layout, [r.scratch, r.instance, r.index], none);
     a.copy(r.instance, r.scratch);
     a.jump(older);
     a.bind(found);
@@ -209,13 +208,14 @@ fn remember<A: Assemble>(a: &mut A, r: &Instances<A::Reg>, frame: A::Reg, place:
 /// Puts the real address of the call with this `instance` wherever the unwinder has the point.
 fn make_real<A: Assemble>(
     a: &mut A,
+    layout: &Layout,
     r: &Instances<A::Reg>,
     frame: A::Reg,
     context: Context,
     saved: u32,
     done: A::Label,
 ) {
-    oldest(a, r);
+    oldest(a, layout, r);
     a.load(r.scratch, r.instance, RETURN_ADDRESS as i32);
     // The end of a stack that somebody made by hand: it ends as well where the point is found in no file.
     a.jump_if_zero(r.scratch, done);

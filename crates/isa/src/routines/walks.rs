@@ -3,7 +3,7 @@
 //! Each walk has a *record*, in the instance of the slot that its context's code address would be. No call returns through the middle of a
 //! context, so the instance is free; a signal's handler that walks in between has a context, and a record, of its own.
 
-use super::returns::{Instances, Missing, forget, instance_of};
+use super::returns::{Instances, Missing, forget, instance_of, jump_if_free, older_than};
 use super::translate::{load_local, local, store_local};
 use crate::assemble::Assemble;
 use crate::detour::*;
@@ -23,8 +23,7 @@ pub(super) fn walked<A: Assemble>(
     a.set(r.left, 0);
     a.bind(older);
     a.add_small(r.left, 1);
-    a.load(r.page, r.instance, RETURN_OLDER as i32);
-    a.jump_if_zero(r.page, counted);
+    older_than(a, layout, [r.page, r.instance, r.scratch], counted);
     a.copy(r.instance, r.page);
     a.jump(older);
     a.bind(counted);
@@ -33,8 +32,8 @@ pub(super) fn walked<A: Assemble>(
     load_local(a, r.slot, frame, local::FOUND);
     instance_of(a, layout, r, Missing::Claim, out);
     a.load(r.scratch, r.instance, RETURN_POINT as i32);
-    a.jump_if_zero(r.scratch, free);
-    forget(a, r);
+    jump_if_free(a, layout, r.scratch, r.scratch, free);
+    forget(a, layout, r);
     a.bind(free);
     load_local(a, r.page, frame, local::FOUND);
     a.load(r.slot, r.page, -word);
@@ -84,7 +83,7 @@ pub(crate) fn landed<A: Assemble>(
     let word = a.word() as i32;
     instance_of(a, layout, r, Missing::Nothing, none);
     a.load(r.scratch, r.instance, RETURN_POINT as i32);
-    a.jump_if_not_zero(r.scratch, none);
+    jump_unless_free(a, layout, r.scratch, none);
     calls_of_record(a, r, calls, none);
     a.jump_if_zero(r.scratch, none);
     a.copy(calls, r.scratch);
@@ -100,7 +99,20 @@ pub(crate) fn landed<A: Assemble>(
     a.copy(r.slot, r.index);
     instance_of(a, layout, r, Missing::Nothing, none);
     a.load(r.scratch, r.instance, RETURN_POINT as i32);
-    a.jump_if_zero(r.scratch, none);
+    jump_if_free(a, layout, r.scratch, r.scratch, none);
+}
+
+/// Goes to `used` unless `point`, which is lost, is that of a free instance.
+fn jump_unless_free<A: Assemble>(a: &mut A, layout: &Layout, point: A::Reg, used: A::Label) {
+    match layout.shadows() {
+        Shadows::Tagged => a.jump_if_not_zero(point, used),
+        Shadows::Plain => {
+            let free = a.label();
+            jump_if_free(a, layout, point, point, free);
+            a.jump(used);
+            a.bind(free);
+        }
+    }
 }
 
 /// Counts `calls` as left by an exception, in the block of the thread with this `entry`, or without one. Changes the rest.

@@ -152,6 +152,10 @@ impl Assemble for Lower {
         self.put(|a, _| a.imul_3(GPR32[to], GPR32[from], HASH_FACTOR as i32));
         self.put(|a, _| a.shr(GPR32[to], 32 - count));
     }
+    fn fold(&mut self, to: usize, from: usize, by: u32) {
+        self.bits(to, from, by, self.bits - by);
+        self.put(|a, wide| if wide { a.xor(GPR64[to], GPR64[from]) } else { a.xor(GPR32[to], GPR32[from]) });
+    }
     fn hash_thread(&mut self, to: usize, from: usize, count: u32) {
         if self.bits == 32 {
             return self.hash_page(to, from, count);

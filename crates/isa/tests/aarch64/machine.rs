@@ -35,6 +35,7 @@ pub fn layout() -> Layout {
         gate: 0,
         near: 0,
         stacks: 0,
+        additions: trapless_isa::Additions::Loops,
     }
 }
 
@@ -43,11 +44,11 @@ pub fn layout() -> Layout {
 pub struct Words(HashMap<u64, u64>);
 
 impl Words {
-    /// How many words that are not 0 lie in a range, a number of bytes apart.
+    /// How many words that are not free lie in a range, a number of bytes apart.
     #[allow(dead_code, reason = "not every test counts")]
-    pub fn in_use(&self, range: Range<u64>, apart: u64) -> usize {
+    pub fn in_use(&self, range: Range<u64>, apart: u64, is_free: impl Fn(u64) -> bool) -> usize {
         let counts = |(&at, &word): (&u64, &u64)| {
-            word != 0 && range.contains(&at) && (at - range.start).is_multiple_of(apart)
+            !is_free(word) && range.contains(&at) && (at - range.start).is_multiple_of(apart)
         };
         self.0.iter().filter(|&entry| counts(entry)).count()
     }
@@ -106,6 +107,12 @@ impl Machine {
         let word = word(&code).unwrap();
         let (rt, rn, rs) = ((word & 31) as u8, (word >> 5 & 31) as u8, (word >> 16 & 31) as usize);
         match word & 0xffe0_fc00 {
+            // stadd
+            0xf820_0000 if rt == 31 => {
+                let address = self.registers.get(rn);
+                let sum = self.memory.get(address).wrapping_add(self.registers.x[rs]);
+                self.memory.write(address, &sum.to_le_bytes()).unwrap();
+            }
             0xc840_7c00 => {
                 self.monitor = Some(self.registers.get(rn));
                 self.set(rt, self.memory.get(self.registers.get(rn)));

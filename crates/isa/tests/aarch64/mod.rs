@@ -29,6 +29,11 @@ fn runs(program: &Path) -> bool {
 
 /// Compiles a C program beside this file and returns its path, or says why the test is skipped.
 pub fn compile(source: &str) -> Option<PathBuf> {
+    compile_with(source, &[])
+}
+
+/// The same, with more for the compiler.
+pub fn compile_with(source: &str, flags: &[&str]) -> Option<PathBuf> {
     let compiler = Path::new("aarch64-linux-gnu-gcc");
     if !runs(compiler) {
         trapless_testing::skip!("no aarch64-linux-gnu-gcc; scripts/cross-setup installs it");
@@ -42,6 +47,7 @@ pub fn compile(source: &str) -> Option<PathBuf> {
     let output = Command::new(compiler)
         .args(["-O2", "-static", "-no-pie", "-pthread", "-Wall", "-Wno-parentheses", "-Werror", "-o"])
         .arg(&program)
+        .args(flags)
         .arg(folder.join(source))
         .output()
         .unwrap();
@@ -67,7 +73,12 @@ pub fn qemu() -> Option<PathBuf> {
 /// Runs a program under qemu-user and expects success.
 pub fn run(qemu: &Path, program: &Path, arguments: &[&Path]) -> Output {
     // All extensions, whatever a release of qemu takes for the usual processor.
-    let output = Command::new(qemu).args(["-cpu", "max"]).arg(program).args(arguments).output().unwrap();
+    run_on(qemu, "max", program, arguments)
+}
+
+/// The same on this processor.
+pub fn run_on(qemu: &Path, processor: &str, program: &Path, arguments: &[&Path]) -> Output {
+    let output = Command::new(qemu).args(["-cpu", processor]).arg(program).args(arguments).output().unwrap();
     assert!(
         output.status.success(),
         "{:?}: {}{}",

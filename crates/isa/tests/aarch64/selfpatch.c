@@ -48,7 +48,11 @@ FUNCTION(starts_bti, "hint #34\n add x0, x0, #3\n ret");
 FUNCTION(starts_pacia, "hint #25\n stp x29, x30, [sp, #-16]!\n bl bare\n ldp x29, x30, [sp], #16\n hint #29\n ret");
 FUNCTION(starts_pacib, "hint #27\n stp x29, x30, [sp, #-16]!\n bl bare\n ldp x29, x30, [sp], #16\n hint #31\n ret");
 FUNCTION(bti_pacia, "hint #34\n hint #25\n stp x29, x30, [sp, #-16]!\n bl bare\n ldp x29, x30, [sp], #16\n hint #29\n ret");
+#ifdef ARMV8_0
+FUNCTION(returns_authenticated, "hint #25\n add x0, x0, #5\n hint #29\n ret");
+#else
 FUNCTION(returns_authenticated, ".arch armv8.3-a\n paciasp\n add x0, x0, #5\n retaa");
+#endif
 FUNCTION(tail_from, "add x0, x0, #1\n b tail_to");
 FUNCTION(tail_to, "add x0, x0, #2\n ret");
 FUNCTION(tail_signed, "hint #25\n stp x29, x30, [sp, #-16]!\n ldp x29, x30, [sp], #16\n hint #29\n b tail_signed_to");

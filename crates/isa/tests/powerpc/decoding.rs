@@ -272,6 +272,7 @@ fn some_layout() -> impl Strategy<Value = Layout> {
             gate: 0,
             near: 0,
             stacks: 0,
+            additions: trapless_isa::Additions::Loops,
         },
     )
 }

@@ -119,11 +119,12 @@ fn the_machine_code_does_what_the_model_does() {
                                     instance + u64::from(RETURN_POINT),
                                     point,
                                 );
-                                // Neither writes the time; so it says whether what an instance carries is kept together.
+                                // In place of the time stands the thread's entry, for which any other one does, free ones included. So
+                                // it says whether what an instance carries is kept together.
                                 let entered = instance + u64::from(RETURN_ENTERED);
-                                let time = random.next();
-                                reference.store(entered, time);
-                                script.set(entered, time);
+                                let entry = layout.threads + random.below(1 << layout.thread_bits) * 64;
+                                reference.store(entered, entry);
+                                script.set(entered, entry);
                                 caller = point;
                             }
                             None => lost += 1,

@@ -55,6 +55,7 @@ pub fn layout(return_bits: u32) -> Layout {
         gate: 0,
         near: 0,
         stacks: 0,
+        additions: trapless_isa::Additions::Loops,
     }
 }
 
@@ -330,10 +331,10 @@ pub const fn pad(number: u64) -> u64 {
 /// How many instances are in use, in the pool and in all shadow blocks.
 pub fn open(memory: &[u8], layout: &Layout) -> usize {
     let (pool, blocks) = memory[(RETURNS - layout.pages) as usize..].split_at(POOL_SIZE as usize);
-    let blocks =
-        blocks.chunks_exact(layout.block_size() as usize).map(|block| &block[SHADOW_INSTANCES as usize..]);
+    let blocks = &blocks[(layout.shadow_block(0) - layout.first_tag()) as usize..];
+    let is_free = |instance: &[u8]| layout.is_free(u64::from_le_bytes(instance[..8].try_into().unwrap()));
     let used = |instances: &[u8]| {
-        instances.chunks_exact(1 << RETURN_SHIFT).filter(|instance| instance[..8] != [0; 8]).count()
+        instances.chunks_exact(1 << RETURN_SHIFT).filter(|instance| !is_free(instance)).count()
     };
-    used(pool) + blocks.map(used).sum::<usize>()
+    used(pool) + used(blocks)
 }

@@ -122,6 +122,11 @@ pub const fn eor(rd: u32, rn: u32, rm: u32) -> u32 {
     0xca00_0000 | rm << 16 | rn << 5 | rd
 }
 
+/// `eor xd, xn, xm, lsr #shift`
+pub const fn eor_shifted_right(rd: u32, rn: u32, rm: u32, shift: u32) -> u32 {
+    0xca40_0000 | rm << 16 | shift << 10 | rn << 5 | rd
+}
+
 /// `eon xd, xn, xm`
 pub const fn eon(rd: u32, rn: u32, rm: u32) -> u32 {
     0xca20_0000 | rm << 16 | rn << 5 | rd
@@ -309,6 +314,11 @@ pub const fn ldxr(rt: u32, rn: u32) -> u32 {
 /// `stxr ws, xt, [xn]`
 pub const fn stxr(rs: u32, rt: u32, rn: u32) -> u32 {
     0xc800_7c00 | rs << 16 | rn << 5 | rt
+}
+
+/// `stadd xs, [xn]`
+pub const fn stadd(rs: u32, rn: u32) -> u32 {
+    0xf820_001f | rs << 16 | rn << 5
 }
 
 /// `ldxr wt, [xn]`

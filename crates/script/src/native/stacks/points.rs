@@ -7,8 +7,8 @@ use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I32, I64};
 use cranelift_codegen::ir::{Block, InstBuilder, Value};
 use trapless_isa::detour::{
-    HASH_FACTOR, RETURN_ADDRESS, RETURN_OLDER, RETURN_POINT, RETURN_SHIFT, SHADOW_INSTANCES, SHADOW_PROBES,
-    SHADOW_TAG, STACK_PAGE_SHIFT, shadow_block_size,
+    HASH_FACTOR, RETURN_ADDRESS, RETURN_OLDER, RETURN_POINT, RETURN_SHIFT, SHADOW_FOLD, SHADOW_INSTANCES,
+    SHADOW_PROBES, SHADOW_TAG, STACK_PAGE_SHIFT, Shadows, TAG_SHIFT, shadow_block_size,
 };
 use trapless_wire::{SCRIPT_ARENAS, SCRIPT_SHADOW_BITS, SCRIPT_SHADOWS};
 
@@ -42,11 +42,21 @@ impl Walk<'_> {
         let bits_at = e.address(Base::Shared(SCRIPT_SHADOW_BITS.into()));
         let bits = e.load(bits_at);
         let page = e.b.ins().ushr_imm_s(slot, i64::from(STACK_PAGE_SHIFT));
-        let short_page = e.b.ins().ireduce(I32, page);
-        let hash = e.b.ins().imul_imm_s(short_page, i64::from(HASH_FACTOR));
-        let hash = e.b.ins().uextend(I64, hash);
-        let product = e.b.ins().ishl(hash, bits);
-        let first = e.b.ins().ushr_imm_s(product, 32);
+        // As `Layout::block_index`; for plain shadows without the mask, which comes with each turn.
+        let (first, place) = match Shadows::of(shift) {
+            Shadows::Tagged => {
+                let short_page = e.b.ins().ireduce(I32, page);
+                let hash = e.b.ins().imul_imm_s(short_page, i64::from(HASH_FACTOR));
+                let hash = e.b.ins().uextend(I64, hash);
+                let product = e.b.ins().ishl(hash, bits);
+                (e.b.ins().ushr_imm_s(product, 32), slot)
+            }
+            Shadows::Plain => {
+                let above = e.b.ins().ushr_imm_s(slot, i64::from(SHADOW_FOLD));
+                let place = e.b.ins().bxor(slot, above);
+                (e.b.ins().ushr_imm_s(place, i64::from(STACK_PAGE_SHIFT)), place)
+            }
+        };
         let one = e.int(1);
         let count = e.b.ins().ishl(one, bits);
         let mask = e.b.ins().iadd_imm_s(count, -1);
@@ -57,8 +67,17 @@ impl Walk<'_> {
             let index = e.b.ins().band(index, mask);
             let offset = e.b.ins().imul_imm_s(index, shadow_block_size(shift) as i64);
             let at = e.b.ins().iadd(shadows, offset);
+            let (at, tag_at) = match Shadows::of(shift) {
+                Shadows::Tagged => (at, at),
+                // The tags come first, and the blocks behind them.
+                Shadows::Plain => {
+                    let tags = e.b.ins().ishl_imm_s(count, i64::from(TAG_SHIFT));
+                    let tag = e.b.ins().ishl_imm_s(index, i64::from(TAG_SHIFT));
+                    (e.b.ins().iadd(at, tags), e.b.ins().iadd(shadows, tag))
+                }
+            };
             e.b.def_var(block, at);
-            let tag = e.load(At(at, SHADOW_TAG as i32));
+            let tag = e.load(At(tag_at, SHADOW_TAG as i32));
             let is_it = e.is(IntCC::Equal, tag, page);
             e.leave_if(is_it, found);
             leave_unless(e, tag, after);
@@ -66,11 +85,14 @@ impl Walk<'_> {
         e.jump(other);
         e.b.switch_to_block(found);
         let block = e.b.use_var(block);
-        let in_page = e.b.ins().band_imm_s(slot, (1 << STACK_PAGE_SHIFT) - 1);
+        let in_page = e.b.ins().band_imm_s(place, (1 << STACK_PAGE_SHIFT) - 1);
         let number = e.b.ins().ushr_imm_s(in_page, i64::from(shift));
         let offset = e.b.ins().ishl_imm_s(number, i64::from(RETURN_SHIFT));
         let instance = e.b.ins().iadd(block, offset);
-        let instance = e.b.ins().iadd_imm_s(instance, i64::from(SHADOW_INSTANCES));
+        let instance = match Shadows::of(shift) {
+            Shadows::Tagged => e.b.ins().iadd_imm_s(instance, i64::from(SHADOW_INSTANCES)),
+            Shadows::Plain => instance,
+        };
         // The point is that of the call, or of one that it was reached from. The oldest has the program's own address.
         let zero = e.int(0);
         let (instance, seen) = (e.set_new(instance), e.set_new(zero));
@@ -85,6 +107,11 @@ impl Walk<'_> {
             e.b.def_var(seen, now);
             let older = e.load(At(at, RETURN_OLDER as i32));
             leave_unless(e, older, after);
+            // A slot's name is odd, and no older instance.
+            if Shadows::of(shift) == Shadows::Plain {
+                let is_name = e.b.ins().band_imm_s(older, 1);
+                e.leave_if(is_name, after);
+            }
             e.b.def_var(instance, older);
         });
         let is_seen = e.b.use_var(seen);

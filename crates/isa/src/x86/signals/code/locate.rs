@@ -133,7 +133,7 @@ impl Routines {
         in_arena(a, layout, RAX, [RCX, RDX, RSI], in_instance);
         a.put(|a, _| a.ret());
         a.bind(in_instance);
-        oldest(a, &r);
+        oldest(a, layout, &r);
         a.load(RAX, r.instance, RETURN_ADDRESS as i32);
         a.put(|a, _| a.ret());
         a.bind(in_slot);
