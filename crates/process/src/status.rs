@@ -208,7 +208,7 @@ pub(crate) fn parse_stat(text: &[u8]) -> Result<Stat, ProcError> {
 /// The auxiliary vector the kernel gave the program at its start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Auxv {
-    entries: Vec<(u64, u64)>,
+    entries: Vec<(libc::c_ulong, u64)>,
     is_32bit: bool,
 }
 
@@ -219,15 +219,15 @@ impl Auxv {
         let number = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |sum, &byte| sum << 8 | u64::from(byte));
         let entries = bytes
             .chunks_exact(2 * word)
-            .map(|pair| (number(&pair[..word]), number(&pair[word..])))
-            .take_while(|&(key, _)| key != libc::AT_NULL as u64)
+            .map(|pair| (number(&pair[..word]) as libc::c_ulong, number(&pair[word..])))
+            .take_while(|&(key, _)| key != libc::AT_NULL)
             .collect();
         Auxv { entries, is_32bit }
     }
 
     /// The value of an `AT_*` key.
     pub fn get(&self, key: libc::c_ulong) -> Option<u64> {
-        self.entries.iter().find(|&&(k, _)| k == key as u64).map(|&(_, value)| value)
+        self.entries.iter().find(|&&(k, _)| k == key).map(|&(_, value)| value)
     }
 
     /// Where the program's own code starts (`AT_ENTRY`).
