@@ -86,7 +86,8 @@ fn of<'a>(lines: &'a [Value], kind: &str) -> impl Iterator<Item = &'a Value> {
 
 /// Whether the programs of the other kind can be measured here.
 fn others(lines: &[Value]) -> bool {
-    let is_other = |missing: &&Value| missing["bits"].to_string() == OTHER && missing["collector"].is_null();
+    let is_other =
+        |missing: &&Value| missing["bits"].as_u64() == OTHER.parse().ok() && missing["collector"].is_null();
     let missing = of(lines, "missing").find(is_other);
     match missing {
         Some(missing) if OTHER == "64" => assert!(missing["reason"].to_string().contains("32-bit trapless")),
@@ -163,13 +164,14 @@ fn what_is_measured_can_be_chosen() {
     let [_, _, last] = CHOSEN;
     let (row, call) = (format!("uprobe-{last}"), format!("call-{last}"));
     let chosen = lines(&["--bits", OTHER, "--threads", "1", &row]);
-    let is_chosen = |l: &Value| l["bits"].to_string() == OTHER && (l["name"] == row || l["name"] == call);
+    let is_chosen =
+        |l: &Value| l["bits"].as_u64() == OTHER.parse().ok() && (l["name"] == row || l["name"] == call);
     assert!(of(&chosen, "hit").all(is_chosen));
     assert_eq!(others(&chosen), of(&chosen, "hit").next().is_some());
     assert_eq!((of(&chosen, "scaling").count(), of(&chosen, "attach").count()), (0, 0));
 
     let chosen = lines(&["--bits", OWN, "--threads", "2", "uretprobe-o2"]);
-    assert!(of(&chosen, "hit").all(|l| l["bits"].to_string() == OWN));
+    assert!(of(&chosen, "hit").all(|l| l["bits"].as_u64() == OWN.parse().ok()));
     let scaled =
         |threads: u32| of(&chosen, "scaling").any(|l| l["collector"] == "count" && l["threads"] == threads);
     assert_eq!([1, 2, 4, 8].map(scaled), [true, true, true, false]);

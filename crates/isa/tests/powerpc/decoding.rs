@@ -263,6 +263,7 @@ fn some_layout() -> impl Strategy<Value = Layout> {
             ring_bits: return_bits,
             self_pointer: false,
             tid_offset,
+            selector: 0x63,
             pages: a[7] >> 1,
             returns: a[5] >> 1,
             return_bits,
