@@ -90,6 +90,11 @@ impl Mappings {
     /// Where memory that may lie anywhere is best put: near the libraries, because programs built with a sanitizer end if anything
     /// lies where they keep their shadow memory, and well below them, because right there the kernel puts the program's next mappings.
     pub fn quiet_place(&self, rules: &GapRules, size: u64) -> RemoteAddr {
+        /// In 32 bits, well below the libraries. Words that look like addresses of ours keep our memory (`reach` in the engine), so it is no
+        /// round number, as flags and floats are, and none that code has between its bytes: `nop` alone is 0x90.
+        const NARROW: u64 = 0x9b37_5000;
+        /// The same where a kernel of 32 bits leaves half of the addresses.
+        const NARROWER: u64 = 0x5b37_5000;
         /// From here up every sanitizer keeps what is the application's: `HiAppMem` of `tsan_platform.h`, `app-3` of `msan.h`, `HighMem` of
         /// `asan_mapping.h`, each for x86-64.
         const APPLICATION: u64 = 0x7e80_0000_0000;
@@ -98,8 +103,7 @@ impl Mappings {
         /// For mappings of the program to come. A larger one goes below ours.
         const ROOM: u64 = 64 << 30;
         if rules.end.0 <= 1 << 32 {
-            // Well below the libraries, which begin at the end.
-            return RemoteAddr(rules.end.0.next_multiple_of(1 << 30) / 4 * 3);
+            return RemoteAddr(if rules.end.0 > NARROW + (1 << 28) { NARROW } else { NARROWER });
         }
         let application = if rules.end.0 <= 1 << 46 { APPLICATION_46 } else { APPLICATION };
         let starts = self.iter().map(|mapping| mapping.start.0).filter(|&start| start >= application);
@@ -276,7 +280,9 @@ mod tests {
             }
         }
         let narrow = GapRules { end: RemoteAddr(0xffff_e000), ..RULES };
-        assert_eq!(parse_maps(b"").unwrap().quiet_place(&narrow, 0x1000), RemoteAddr(3 << 30));
+        assert_eq!(parse_maps(b"").unwrap().quiet_place(&narrow, 0x1000), RemoteAddr(0x9b37_5000));
+        let halved = GapRules { end: RemoteAddr(1 << 31), ..RULES };
+        assert_eq!(parse_maps(b"").unwrap().quiet_place(&halved, 0x1000), RemoteAddr(0x5b37_5000));
         let shorter = GapRules { end: RemoteAddr(0x3fff_ffff_0000), ..RULES };
         for (maps, lowest) in
             [("", 0x3fff_ffff_0000), ("3fffac750000-3fffac994000 r-xp 0 0:0 0\n", 0x3fff_ac75_0000)]
