@@ -201,6 +201,9 @@ fn tables_fit_a_terminal() {
     {
         assert!(out.contains(heading), "no {heading:?} in:\n{out}");
     }
+    let (_, scaling) = out.split_once("Threads on one site").unwrap();
+    let first = scaling.lines().nth(2).unwrap();
+    assert!(first.starts_with("uprobe-"), "{scaling}");
     // The first line is the machine's name; reasons are as long as they are.
     let wide = out.lines().skip(1).find(|line| line.chars().count() > 80 && !line.starts_with("no "));
     assert_eq!(wide, None);

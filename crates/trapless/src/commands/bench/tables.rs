@@ -1,6 +1,7 @@
 //! What was measured, as tables for people. None is wider than 80 columns.
 
 use crate::report::{Align, Table};
+use trapless_bench::OWN_BITS;
 use trapless_bench::attach::Attach;
 use trapless_bench::rounds::{Cell, Measured, median};
 use trapless_bench::variant::Collector;
@@ -161,13 +162,13 @@ pub(super) fn scaling(measured: &Measured) -> Table {
     let headings: Vec<String> = threads.iter().map(u32::to_string).collect();
     let headings: Vec<&str> = ["BY"].into_iter().chain(headings.iter().map(String::as_str)).collect();
     let mut table = table("NAME", &headings);
-    for name in names(&measured.scaling, 64) {
+    for name in names(&measured.scaling, OWN_BITS) {
         for collector in COLLECTORS {
             let of = |&threads: &u32| {
                 let mut cells = measured.scaling.iter();
                 hit(cells.find(|c| c.name == name && c.collector == Some(collector) && c.threads == threads))
             };
-            if find(&measured.scaling, 64, name, Some(collector)).is_some() {
+            if find(&measured.scaling, OWN_BITS, name, Some(collector)).is_some() {
                 let heading = collector.heading().to_lowercase();
                 table.row([name.to_owned(), heading].into_iter().chain(threads.iter().map(of)));
             }
