@@ -25,7 +25,7 @@ const SAYS: &str = r#"
                sigismember(&blocked, SIGTRAP) ? "blocked" : "open",
                sigismember(&pending, SIGTRAP) ? "pending" : "none");
     }
-    #if defined __x86_64__
+    #if defined __x86_64__ || defined __i386__
     #define UNDEFINED "ud2"
     #elif defined __aarch64__
     #define UNDEFINED "udf #0"
