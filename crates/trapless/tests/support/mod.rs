@@ -294,10 +294,12 @@ fn thread_state(pid: i32, tid: i32) -> char {
 
 /// Lets a command end when we are killed.
 pub fn end_with_us(command: &mut Command) -> &mut Command {
-    // SAFETY: prctl is a plain system call, safe between fork and exec.
+    // SAFETY: prctl and signal are plain system calls, safe between fork and exec.
     unsafe {
         command.pre_exec(|| {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            // A shell has those ignore it that it runs in the background, such as these tests.
+            libc::signal(libc::SIGQUIT, libc::SIG_DFL);
             Ok(())
         })
     }
