@@ -150,7 +150,7 @@ fn l1_a_run_that_is_over_lets_the_command_go_on() {
 
 /// Leaves few descriptors to a command, and to what it runs.
 fn with_descriptors(command: &mut Command, number: u64) -> &mut Command {
-    let limit = libc::rlimit { rlim_cur: number, rlim_max: number };
+    let limit = libc::rlimit { rlim_cur: number as libc::rlim_t, rlim_max: number as libc::rlim_t };
     // SAFETY: setrlimit is a plain system call, safe between fork and exec.
     unsafe {
         command.pre_exec(move || match libc::setrlimit(libc::RLIMIT_NOFILE, &limit) {
