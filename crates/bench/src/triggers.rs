@@ -100,20 +100,16 @@ const fn probed(
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
-#[cfg(target_arch = "x86")]
-mod i386;
 #[cfg(target_arch = "powerpc64")]
 mod powerpc;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
 mod x86;
 
 #[cfg(target_arch = "aarch64")]
 use aarch64 as code;
-#[cfg(target_arch = "x86")]
-use i386 as code;
 #[cfg(target_arch = "powerpc64")]
 use powerpc as code;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
 use x86 as code;
 
 pub use code::{TRIGGERS, USDT_OPERANDS};

@@ -1,6 +1,7 @@
 //! The ways to collect. A further one is a further [`Collector`] and entries of [`VARIANTS`].
 
 use super::kernel::{Counted, Uprobe};
+use super::narrow;
 use super::target::Target;
 use super::triggers::{Probed, Side, TRIGGERS, USDT_OPERANDS};
 use crate::error::Error;
@@ -230,7 +231,7 @@ fn sites(
 /// A USDT probe as its note would tell of it, with three operands: registers, and what 32-bit code has on the
 /// stack.
 fn usdt(name: &str, bits: u32) -> UsdtSite {
-    let (size, operands) = if bits == 32 { (4, ["%eax", "4(%esp)", "8(%esp)"]) } else { (8, USDT_OPERANDS) };
+    let (size, operands) = if bits == 32 { (4, narrow::USDT_OPERANDS) } else { (8, USDT_OPERANDS) };
     let argument =
         |operand: &str| UsdtArgument { size, is_signed: false, is_float: false, operand: operand.to_owned() };
     UsdtSite {

@@ -11,3 +11,6 @@ pub(crate) mod triggers;
 
 pub use code::{Function, functions};
 pub use file::{address, program};
+
+/// What the probes of the sites in 32-bit code tell of: a register, and arguments on the stack.
+pub const USDT_OPERANDS: [&str; 3] = ["%eax", "4(%esp)", "8(%esp)"];
