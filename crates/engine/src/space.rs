@@ -1,6 +1,6 @@
 //! The address space that a blueprint is drawn for, as plain data: drawing touches no process.
 
-use crate::EngineError;
+use crate::{EngineError, target::isa};
 use std::ops::Range;
 use trapless_isa::Additions;
 use trapless_process::{GapRules, Mappings, Pid, Process, RemoteAddr};
@@ -34,9 +34,16 @@ impl Space {
             pid: process.pid(),
             start_time: process.start_time(),
             is_32bit: process.is_32bit(),
-            additions: process.auxv()?.capabilities().map_or(Additions::Loops, Additions::on),
+            additions: additions(process)?,
         })
     }
+}
+
+/// How detours in this process may add. Where there is no choice the kernel is not asked.
+fn additions(process: &Process) -> Result<Additions, EngineError> {
+    let Some(capability) = isa(process).facts().single_additions else { return Ok(Additions::Loops) };
+    let has = process.auxv()?.capabilities().is_some_and(|all| all & capability != 0);
+    Ok(if has { Additions::Single } else { Additions::Loops })
 }
 
 /// Addresses below this are numbers that programs work with.

@@ -31,6 +31,9 @@ pub struct Facts {
     pub mark: u64,
     /// Whether memory is changed by loads that watch it and stores that come about only then ([`Exclusive`](crate::Exclusive)).
     pub has_exclusives: bool,
+    /// The capability of the processor (`AT_HWCAP`) by which detours may add in one instruction, where not all can
+    /// ([`Additions`](crate::Additions)).
+    pub single_additions: Option<u64>,
     /// Where glibc and musl have a thread's number, from its thread pointer on.
     pub thread_numbers: [ThreadNumber; 2],
     /// Where a function finds its first integer arguments.

@@ -19,6 +19,8 @@ pub(super) static FACTS: Facts = Facts {
     link_register: 30,
     mark: 0,
     has_exclusives: true,
+    // `HWCAP_ATOMICS` (arch/arm64/include/uapi/asm/hwcap.h)
+    single_additions: Some(1 << 8),
     // `struct pthread` of musl has 200 bytes, and the number at 32.
     thread_numbers: [ThreadNumber::Below(0), ThreadNumber::At(-168)],
     arguments: Arguments::Registers(&ARGUMENTS),

@@ -363,17 +363,8 @@ pub enum Additions {
     /// By a load and a store that are exclusive, until nobody comes in between. All processors can.
     #[default]
     Loops,
-    /// By one instruction, of ARMv8.1 (`FEAT_LSE`).
+    /// By one instruction, of ARMv8.1 (`FEAT_LSE`): where the kernel says so ([`crate::Facts::single_additions`]).
     Single,
-}
-
-impl Additions {
-    /// Those of a process that the kernel has given these capabilities of the processor (`AT_HWCAP`) on arm64; the value means something else
-    /// elsewhere, where nobody asks for its additions.
-    pub const fn on(capabilities: u64) -> Self {
-        // `HWCAP_ATOMICS` (arch/arm64/include/uapi/asm/hwcap.h)
-        if capabilities & 1 << 8 != 0 { Additions::Single } else { Additions::Loops }
-    }
 }
 
 /// What bodies of a script run on.

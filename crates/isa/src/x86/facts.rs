@@ -45,6 +45,7 @@ pub(super) static X86_64: Facts = Facts {
     link_register: RSP as u8,
     mark: IDENTIFICATION,
     has_exclusives: false,
+    single_additions: None,
     // They have not moved since glibc 2.3.4 and musl 1.1.
     thread_numbers: [ThreadNumber::At(0x2d0), ThreadNumber::At(0x30)],
     arguments: Arguments::Registers(&REGISTERS),
@@ -70,6 +71,7 @@ pub(super) static I386: Facts = Facts {
     link_register: RSP as u8,
     mark: IDENTIFICATION,
     has_exclusives: false,
+    single_additions: None,
     arguments: Arguments::Stack(4),
     arguments_in_go: &[],
 };
