@@ -148,6 +148,16 @@ fn interrupt(machine: &mut Machine, rounds: u64) {
     machine.monitor = None;
 }
 
+/// The machine before each of the instructions that it runs until the call is over.
+fn at_each_instruction(fresh: &Machine) -> impl Iterator<Item = (u32, Machine)> + '_ {
+    let length = fresh.clone().run_to(CALLER);
+    (0..length).map(|stop| {
+        let mut machine = fresh.clone();
+        (0..stop).for_each(|_| machine.step());
+        (stop, machine)
+    })
+}
+
 fn check(machine: &Machine, calls: u64, context: &str) {
     assert_eq!([HITS, RETURNS, LOST].map(|offset| sum(machine, offset)), [calls, calls, 0], "{context}");
     assert_eq!(sum(machine, HISTOGRAM + detour::LATENCY_COUNT), calls, "{context}");
@@ -165,12 +175,7 @@ fn a_handler_at_every_instruction_loses_nothing() {
                 interrupt(&mut fresh, 1);
             }
             let already = u64::from(warm);
-            let length = fresh.clone().run_to(CALLER);
-            for stop in 0..length {
-                let mut machine = fresh.clone();
-                for _ in 0..stop {
-                    machine.step();
-                }
+            for (stop, mut machine) in at_each_instruction(&fresh) {
                 let context =
                     format!("{rounds} rounds, stopped at {:#x}, instruction {stop}", machine.registers.pc);
                 let inner = 1 + u64::from(stop % 3);
@@ -185,19 +190,20 @@ fn a_handler_at_every_instruction_loses_nothing() {
 
 const ADDITIONS: [Additions; 2] = [Additions::Loops, Additions::Single];
 
+/// Threads that are seen for the first time or known, with a thread pointer or without, on both kinds of processors.
+fn threads() -> impl Iterator<Item = (bool, u64, Additions)> {
+    let threads = [(false, 0x7f_1234_5000), (true, 0x7f_1234_5000), (false, 0), (true, 0)];
+    threads.into_iter().flat_map(|(warm, pointer)| ADDITIONS.map(|additions| (warm, pointer, additions)))
+}
+
 #[test]
 fn a_handler_at_every_instruction_of_one_counter_loses_nothing() {
-    let threads = [(false, 0x7f_1234_5000), (true, 0x7f_1234_5000), (false, 0), (true, 0)];
-    for ((warm, pointer), additions) in threads.into_iter().flat_map(|thread| ADDITIONS.map(|a| (thread, a)))
-    {
-        let mut fresh = Machine { thread_pointer: pointer, ..machine_that_adds(additions, ONE, 2) };
+    for (warm, thread_pointer, additions) in threads() {
+        let mut fresh = Machine { thread_pointer, ..machine_that_adds(additions, ONE, 2) };
         if warm {
             interrupt(&mut fresh, 1);
         }
-        let length = fresh.clone().run_to(CALLER);
-        for stop in 0..length {
-            let mut machine = fresh.clone();
-            (0..stop).for_each(|_| machine.step());
+        for (stop, mut machine) in at_each_instruction(&fresh) {
             interrupt(&mut machine, 1);
             machine.run_to(CALLER);
             assert_eq!(machine.registers, expected(fresh.registers), "instruction {stop}");
@@ -212,18 +218,13 @@ fn numbers(machine: &Machine) -> ([u64; 3], usize) {
 
 #[test]
 fn a_handler_at_every_instruction_of_a_counted_return_loses_nothing() {
-    let threads = [(false, 0x7f_1234_5000), (true, 0x7f_1234_5000), (false, 0), (true, 0)];
-    for ((warm, pointer), additions) in threads.into_iter().flat_map(|thread| ADDITIONS.map(|a| (thread, a)))
-    {
+    for (warm, thread_pointer, additions) in threads() {
         for rounds in 1..=3 {
-            let mut fresh = Machine { thread_pointer: pointer, ..machine_that_adds(additions, BOTH, rounds) };
+            let mut fresh = Machine { thread_pointer, ..machine_that_adds(additions, BOTH, rounds) };
             if warm {
                 interrupt(&mut fresh, 1);
             }
-            let length = fresh.clone().run_to(CALLER);
-            for stop in 0..length {
-                let mut machine = fresh.clone();
-                (0..stop).for_each(|_| machine.step());
+            for (stop, mut machine) in at_each_instruction(&fresh) {
                 let inner = 1 + u64::from(stop % 3);
                 interrupt(&mut machine, inner);
                 machine.run_to(CALLER);
@@ -241,10 +242,7 @@ fn a_counted_call_that_is_left_at_any_instruction_is_replaced() {
     for additions in ADDITIONS {
         let mut fresh = machine_that_adds(additions, BOTH, 1);
         interrupt(&mut fresh, 1);
-        let length = fresh.clone().run_to(CALLER);
-        for stop in 0..length {
-            let mut machine = fresh.clone();
-            (0..stop).for_each(|_| machine.step());
+        for (stop, mut machine) in at_each_instruction(&fresh) {
             let [hits, returns, lost] = numbers(&machine).0;
             machine.registers = fresh.registers;
             machine.monitor = None;
