@@ -12,12 +12,15 @@ pub(crate) fn narrow_end() -> u64 {
     0xffff_e000
 }
 
+/// The smallest that can be mapped.
+#[cfg(target_arch = "x86")]
+const PAGE: u64 = 4096;
+
 /// Of a program with 32 bits. A kernel with as many keeps a part for itself, mostly the last of four gigabytes, and says nowhere which.
 #[cfg(target_arch = "x86")]
 pub(crate) fn narrow_end() -> u64 {
     static END: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
     *END.get_or_init(|| {
-        const PAGE: u64 = 4096;
         let taken = |errno: Option<i32>| errno != Some(libc::ENOMEM);
         // Whether there may be any mapping at all: a limit is no end.
         if !map(0).is_none_or(taken) {
@@ -38,16 +41,16 @@ pub(crate) fn narrow_end() -> u64 {
 /// Maps a page here, for a moment, or anywhere at 0: why that is not possible.
 #[cfg(target_arch = "x86")]
 fn map(at: usize) -> Option<Option<i32>> {
-    const PAGE: usize = 4096;
     let fixed = if at == 0 { 0 } else { libc::MAP_FIXED_NOREPLACE };
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | fixed;
     // SAFETY: nothing that is there is replaced, and nobody knows of what is new before it is gone.
     unsafe {
-        let mapped = libc::mmap(std::ptr::without_provenance_mut(at), PAGE, libc::PROT_NONE, flags, -1, 0);
+        let mapped =
+            libc::mmap(std::ptr::without_provenance_mut(at), PAGE as usize, libc::PROT_NONE, flags, -1, 0);
         if mapped == libc::MAP_FAILED {
             return Some(std::io::Error::last_os_error().raw_os_error());
         }
-        libc::munmap(mapped, PAGE);
+        libc::munmap(mapped, PAGE as usize);
     }
     None
 }
