@@ -4,6 +4,7 @@ mod support;
 
 use std::process::Command;
 use support::Program;
+use support::assembly::X86;
 use support::tool::{Ran, finish, run};
 
 const GOTOS: &str = include_str!("targets/gotos.c");
@@ -72,8 +73,7 @@ fn build(compiler: &str, name: &str, source: &str, flags: &[&str]) -> Option<Pro
     let program = built.ok().filter(|program| Command::new(program.path()).output().is_ok());
     if program.is_none() {
         // Thunks are x86's.
-        let is_own = !cfg!(any(target_arch = "x86_64", target_arch = "x86"))
-            && flags.iter().any(|flag| flag.starts_with("-mindirect-branch"));
+        let is_own = !X86 && flags.iter().any(|flag| flag.starts_with("-mindirect-branch"));
         assert!(compiler != "gcc" || is_own, "{flags:?}");
         trapless_testing::skip!("{compiler} {flags:?}");
     }

@@ -5,11 +5,11 @@ mod support;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use support::assembly::X86;
 use support::tool::run;
 
 /// In hundredths of a percent.
-const ENTRIES: u64 =
-    if cfg!(any(target_arch = "x86_64", target_arch = "x86")) { 9_990 } else { BRANCHES as u64 };
+const ENTRIES: u64 = if X86 { 9_990 } else { BRANCHES as u64 };
 const INSTRUCTIONS: u64 = 9_900;
 
 /// The file that a command prints the path of.

@@ -2,6 +2,7 @@
 
 mod support;
 
+use support::assembly::X86;
 use support::tool::{Ran, run};
 use support::{Program, Target};
 
@@ -161,16 +162,11 @@ fn c2_short_functions_are_refused_or_counted() {
             assert_eq!(ran.code, Some(0), "{ran:?}");
             match ran.summary().skipped("subject") {
                 None => {
-                    assert!(
-                        cfg!(not(any(target_arch = "x86_64", target_arch = "x86")))
-                            || body != "ret"
-                            || other == "main",
-                        "{ran:?}"
-                    );
+                    assert!(!X86 || body != "ret" || other == "main", "{ran:?}");
                     assert_eq!(ran.summary().hits("subject", "entry"), 1000, "{body}: {ran:?}");
                 }
                 Some(reason) => {
-                    if cfg!(not(any(target_arch = "x86_64", target_arch = "x86"))) {
+                    if !X86 {
                         panic!("one instruction is enough: {reason}");
                     }
                     assert!(reason.contains("short") || reason.contains("leaves"), "{body}: {reason}")
@@ -387,10 +383,7 @@ fn c4_a_limit_on_address_space_is_respected() {
         let pid = target.pid().to_string();
         for verb in ["count", "latency"] {
             for flags in [&[][..], &["--mechanism", "step"]] {
-                if cfg!(not(any(target_arch = "x86_64", target_arch = "x86")))
-                    && verb == "latency"
-                    && !flags.is_empty()
-                {
+                if !X86 && verb == "latency" && !flags.is_empty() {
                     // Probes that trap follow no calls there.
                     continue;
                 }

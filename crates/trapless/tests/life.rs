@@ -4,6 +4,7 @@ mod support;
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use support::assembly::X86;
 use support::tool::{Tool, detach, finish, run, trapless};
 use support::{Program, Target, copy_program, end_with_us, is_root};
 
@@ -32,8 +33,7 @@ fn l1_children_run_undisturbed_and_the_parents_counts_stay_exact() {
         let hits = (summary.hits("subject", "entry"), summary.hits("subject", "return"));
         // Where children that share the memory cannot be told from their parent, they count with it, and that is said. The one here
         // calls twice.
-        let sharing =
-            u64::from(word == "vfork" && cfg!(not(any(target_arch = "x86_64", target_arch = "x86"))));
+        let sharing = u64::from(word == "vfork" && !X86);
         let calls = 110 + 2 * sharing;
         assert_eq!(hits, (calls, calls), "{word}");
         assert_eq!(summary.0["sharing_children"], sharing, "{word}");

@@ -5,6 +5,7 @@ mod support;
 
 use std::fs;
 use std::process::Command;
+use support::assembly::X86;
 use support::tool::{Ran, finish, run};
 use support::{Program, Target};
 
@@ -128,11 +129,7 @@ const INSTALL: &str = r#"
 "#;
 
 /// Why a handler is no help.
-const NOT_SERVED: &str = if cfg!(any(target_arch = "x86_64", target_arch = "x86")) {
-    "could not be exchanged"
-} else {
-    "handles SIGSEGV itself"
-};
+const NOT_SERVED: &str = if X86 { "could not be exchanged" } else { "handles SIGSEGV itself" };
 
 /// The kernel of powerpc64le takes no code to return to.
 #[test]
@@ -283,7 +280,7 @@ fn r4_go_is_counted_once_where_a_call_begins_again_and_what_is_assemblys_is_refu
         assert_eq!(summary.hits(function, "entry"), calls, "{summary:?}");
     }
     // Behind the entry of what does not check, all threads count in one place.
-    if cfg!(any(target_arch = "x86_64", target_arch = "x86")) {
+    if X86 {
         let behind = run(&["count", "gophers:main.Tiny+4", "-o", result.to_str().unwrap(), "--", path]);
         let counted = fs::read_to_string(&result).unwrap();
         assert!(behind.code == Some(0) && counted.contains("19,980  gophers  main.Tiny+0x4"), "{counted}");

@@ -3,6 +3,7 @@
 mod support;
 
 use support::Program;
+use support::assembly::X86;
 use support::tool::{Summary, Tool};
 
 /// Makes such children, and says how often it and they have called what is probed.
@@ -36,7 +37,7 @@ fn every_way(program: &Program, library: &str, command: &[&str], kinds: &[&str])
         let summary = tool.interrupt();
         for kind in kinds {
             let hits = summary.hits("subject", kind);
-            if cfg!(any(target_arch = "x86_64", target_arch = "x86")) {
+            if X86 {
                 assert_eq!(hits, own, "{told}: {summary:?}");
             } else {
                 // There they count with their parent, and that is said.
@@ -44,7 +45,7 @@ fn every_way(program: &Program, library: &str, command: &[&str], kinds: &[&str])
                 assert!((own..=most).contains(&hits), "{told}: {summary:?}");
             }
         }
-        if cfg!(any(target_arch = "x86_64", target_arch = "x86")) {
+        if X86 {
             assert_eq!(of_children(&summary), others, "{told}: {summary:?}");
             assert_eq!(summary.0["sharing_children"], 0, "{told}: {summary:?}");
         }

@@ -2,6 +2,7 @@
 
 mod support;
 
+use support::assembly::X86;
 use support::eventually;
 #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
 use support::park::Stepper;
@@ -46,9 +47,7 @@ fn p1_threads_parked_at_each_instruction_of_the_detour_leave_it() {
                 summary.0["notes"].as_array().unwrap().iter().find(|note| note["code"] == "memory-kept");
             // Where calls are given their return address in a register, it is there yet in a function that has stored it, and who stands
             // goes on holding it.
-            let is_held = cfg!(not(any(target_arch = "x86_64", target_arch = "x86")))
-                && flags.len() > 1
-                && kept.is_some();
+            let is_held = !X86 && flags.len() > 1 && kept.is_some();
             assert!(is_held || kept.is_none(), "{flags:?}, round {round}: {kept:?}");
             if !is_held {
                 before.assert_restored(spinners.target.pid());

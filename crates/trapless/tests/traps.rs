@@ -1,11 +1,15 @@
 //! Probes that trap, end to end, on a small program whose functions start in every way that matters.
 
+mod support;
+
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
+use support::assembly::X86;
+use support::tool::{KINDS_BY_TRAP, RETURN_BY_TRAP};
 
 /// The functions called once in each round, and the two that others of them call or jump to.
 const ONCE: [&str; 9] = ["nop5", "endbr", "sub", "jcc", "call", "jump", "rip", "pushf", "ret"];
@@ -17,17 +21,10 @@ const COMPILERS: [&str; 2] = ["gcc", "i686-linux-gnu-gcc"];
 /// Where `assembly.h` is.
 const SUPPORT: &str = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/tests/support");
 
-/// What makes probes that trap follow calls, and the kinds of hits that they then count: where return addresses are in a register, they
-/// follow none.
-const RETURN: &[&str] =
-    if cfg!(any(target_arch = "x86_64", target_arch = "x86")) { &["--return"] } else { &[] };
-const KINDS: &[&str] =
-    if cfg!(any(target_arch = "x86_64", target_arch = "x86")) { &["entry", "return"] } else { &["entry"] };
-
 /// Compiles a target for both widths, and without those that cannot be compiled or run here, said aloud.
 fn compile(name: &str) -> Vec<PathBuf> {
     // Elsewhere there are no programs of 32 bits.
-    let widths = if cfg!(any(target_arch = "x86_64", target_arch = "x86")) { 2 } else { 1 };
+    let widths = if X86 { 2 } else { 1 };
     COMPILERS.into_iter().take(widths).filter_map(|compiler| compile_with(compiler, name)).collect()
 }
 
@@ -105,7 +102,7 @@ fn counts_exactly(program: &Path) {
     // In 32 bits there is no rip: what it is there for takes a call.
     let calls: &[&str] = if is_32_bit(program) { &["jcc", "call", "rip"] } else { &["jcc", "call"] };
     // What each cannot do is skipped, and with --allow-trap another mechanism does it.
-    let cases: [(&str, &[&str]); 4] = if cfg!(any(target_arch = "x86_64", target_arch = "x86")) {
+    let cases: [(&str, &[&str]); 4] = if X86 {
         [("step", &[]), ("emulate", &["jcc", "pushf"]), ("boost", calls), ("step,jump", &[])]
     } else {
         // What takes several instructions elsewhere comes to no end of its copy by itself.
@@ -115,12 +112,12 @@ fn counts_exactly(program: &Path) {
     for (mechanism, skipped) in cases {
         for threads in [1, 2, 4] {
             let name = format!("{mechanism}, {threads} threads");
-            let flags = [RETURN, &["--all", "--mechanism", mechanism]].concat();
+            let flags = [RETURN_BY_TRAP, &["--all", "--mechanism", mechanism]].concat();
             let (out, rows) = count(&flags, program, &[&threads.to_string(), "100"]);
             if !mechanism.contains("jump") {
                 assert_eq!(out, "traps 2 faults 1 read 7\n", "{name}");
             }
-            for &kind in KINDS {
+            for &kind in KINDS_BY_TRAP {
                 let hits = |function: &str| {
                     let of = |row: &&(String, String, String, u64)| {
                         row.0 == format!("with_{function}") && row.1 == kind
@@ -145,10 +142,10 @@ fn counts_exactly(program: &Path) {
 fn s5_signals_during_hits_lose_nothing() {
     for program in compile("signals") {
         for mechanism in ["step", "emulate", "boost"] {
-            let (out, rows) = count(&[RETURN, &["--mechanism", mechanism]].concat(), &program, &[]);
+            let (out, rows) = count(&[RETURN_BY_TRAP, &["--mechanism", mechanism]].concat(), &program, &[]);
             let calls: u64 = out.trim().parse().unwrap();
             let hits: Vec<_> = rows.iter().map(|row| (row.1.as_str(), row.2.as_str(), row.3)).collect();
-            let expected: Vec<_> = KINDS.iter().map(|&kind| (kind, mechanism, calls)).collect();
+            let expected: Vec<_> = KINDS_BY_TRAP.iter().map(|&kind| (kind, mechanism, calls)).collect();
             assert_eq!(hits, expected, "{program:?}");
         }
         // In a machine of its own, the test sees what is compiled outside of it, and cannot change that.
@@ -217,7 +214,7 @@ fn kill_the_tool(program: &Path) {
     for (round, mechanism) in ["step", "emulate", "boost", "step", "emulate", "boost"].into_iter().enumerate()
     {
         let mut command = Command::new(env!("CARGO_BIN_EXE_trapless"));
-        command.arg("count").args(RETURN).args(["--mechanism", mechanism, "-p", &pid.to_string()]);
+        command.arg("count").args(RETURN_BY_TRAP).args(["--mechanism", mechanism, "-p", &pid.to_string()]);
         command.arg(pattern(program));
         let mut tool = Running(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
         until("armed", || text(pid, program) != original);
@@ -245,7 +242,7 @@ fn end_runs(program: &Path) {
     let original = text(pid, program);
     for mechanism in ["boost", "emulate", "step", "boost", "emulate", "step"] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_trapless"));
-        command.arg("count").args(RETURN);
+        command.arg("count").args(RETURN_BY_TRAP);
         command.args(["--mechanism", mechanism, "-d", "0.05", "-p", &pid.to_string()]);
         let output = command.arg(pattern(program)).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

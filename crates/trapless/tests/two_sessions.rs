@@ -2,6 +2,7 @@
 
 mod support;
 
+use support::assembly::X86;
 use support::tool::{Summary, Tool, detach, run};
 use support::{Program, Target, eventually};
 
@@ -69,11 +70,7 @@ fn only_one_tool_follows_calls() {
     let (pid, before) = (target.pid(), target.text());
     let text = pid.to_string();
     // Elsewhere probes that trap follow no calls, whoever else does.
-    let traps: &[&[&str]] = if cfg!(any(target_arch = "x86_64", target_arch = "x86")) {
-        &[&["--allow-trap", "--mechanism", "step"]]
-    } else {
-        &[]
-    };
+    let traps: &[&[&str]] = if X86 { &[&["--allow-trap", "--mechanism", "step"]] } else { &[] };
     for &mechanism in [&[][..]].iter().chain(traps) {
         let first = Tool::armed(&["count", "--return", "-p", &text, "two:f"]);
         let second = run(&[&["latency", "-p", &text, "two:g", "-d", "0.1"][..], mechanism].concat());

@@ -2,6 +2,9 @@
 //!
 //! Bodies of functions are in `assembly.h`, which C sources include.
 
+/// Whether this is x86, of 64 or of 32 bits.
+pub const X86: bool = cfg!(any(target_arch = "x86_64", target_arch = "x86"));
+
 /// What lies beside each program's source.
 pub const HEADER: &str = include_str!("assembly.h");
 

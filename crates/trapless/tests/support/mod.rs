@@ -66,7 +66,7 @@ impl Program {
     /// The program in 32 bits; `None`, said aloud, where that cannot be compiled or run.
     pub fn narrow(name: &str, source: &str, flags: &[&str]) -> Option<Program> {
         // The tool probes those of x86 alone.
-        if cfg!(not(any(target_arch = "x86_64", target_arch = "x86"))) {
+        if !assembly::X86 {
             return None;
         }
         let runs = || {

@@ -3,6 +3,7 @@
 //! The target is frozen first, so that the other threads stand still; each thread is then stepped alone, and falls back into the
 //! job-control stop when it is let go.
 
+use super::assembly::X86;
 use super::{PATIENCE, Target, eventually, thread_state};
 use std::time::Instant;
 
@@ -183,7 +184,7 @@ impl Stepper {
         request(libc::PTRACE_CONT, self.tid, signal as usize);
         self.wait();
         // There, a thread stands at its breakpoint and not behind it.
-        if cfg!(not(any(target_arch = "x86_64", target_arch = "x86"))) {
+        if !X86 {
             self.set_ip(self.ip() + 4);
         }
     }
@@ -265,12 +266,6 @@ pub fn park(target: &Target, tid: i32, address: u64, steps: usize) -> u64 {
     let plain = steps.min(IN_EXCLUSIVE);
     (plain..steps).for_each(|_| stepper.step());
     // To anywhere, also between an exclusive load and its store.
-    (0..plain).for_each(|_| {
-        if cfg!(any(target_arch = "x86_64", target_arch = "x86")) {
-            stepper.step()
-        } else {
-            stepper.step_plainly()
-        }
-    });
+    (0..plain).for_each(|_| if X86 { stepper.step() } else { stepper.step_plainly() });
     stepper.ip()
 }

@@ -1,5 +1,6 @@
 //! The tool, run as a shell would run it.
 
+use super::assembly::X86;
 use super::{PATIENCE, end_with_us, eventually};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
@@ -9,10 +10,8 @@ use std::time::{Duration, Instant};
 
 /// What has a probe that traps follow calls, and the kinds of hits that it then counts: where return addresses are in a register, such a
 /// probe follows none.
-pub const RETURN_BY_TRAP: &[&str] =
-    if cfg!(any(target_arch = "x86_64", target_arch = "x86")) { &["--return"] } else { &[] };
-pub const KINDS_BY_TRAP: &[&str] =
-    if cfg!(any(target_arch = "x86_64", target_arch = "x86")) { &["entry", "return"] } else { &["entry"] };
+pub const RETURN_BY_TRAP: &[&str] = if X86 { &["--return"] } else { &[] };
+pub const KINDS_BY_TRAP: &[&str] = if X86 { &["entry", "return"] } else { &["entry"] };
 
 /// The tool's command line, not yet started.
 pub fn trapless(arguments: &[&str]) -> Command {
