@@ -194,7 +194,7 @@ fn is_born_in_the_stop(target: &mut common::Target) -> bool {
             match next(&mut tracer) {
                 TraceEvent::Breakpoint { tid, address } => {
                     let mut registers = tracer.registers(tid).unwrap();
-                    registers.set_ip(address + 1);
+                    registers.set_ip(address + NOP.len() as u64);
                     tracer.set_registers(tid, &registers).unwrap();
                     tracer.cont(tid, 0).unwrap();
                     hit = true;
@@ -271,7 +271,7 @@ fn a_child_that_ends_without_a_signal_is_told_of_as_any_other() {
             match next(&mut tracer) {
                 TraceEvent::Breakpoint { tid, address } => {
                     let mut registers = tracer.registers(tid).unwrap();
-                    registers.set_ip(address + 1);
+                    registers.set_ip(address + NOP.len() as u64);
                     tracer.set_registers(tid, &registers).unwrap();
                     tracer.cont(tid, 0).unwrap();
                 }
