@@ -460,19 +460,6 @@ fn what_a_killed_tool_has_left_is_taken_out() {
     does(&mut target, "call 10");
 }
 
-/// Executable memory that is no file's.
-fn arenas(target: &Target) -> Vec<std::ops::Range<u64>> {
-    let maps = std::fs::read_to_string(format!("/proc/{}/maps", target.pid())).unwrap();
-    let arena = |line: &str| {
-        let mut words = line.split_whitespace();
-        let (start, end) = words.next()?.split_once('-')?;
-        let is_ours = words.next()? == "r-xp" && words.nth(2) == Some("0") && words.next().is_none();
-        let parse = |text| u64::from_str_radix(text, 16).unwrap();
-        is_ours.then(|| parse(start)..parse(end))
-    };
-    maps.lines().filter_map(arena).collect()
-}
-
 /// A program whose handler walks its stack, and then traps.
 fn interrupted() -> Program {
     const SOURCE: &str = include_str!("targets/interrupted.c");
@@ -491,7 +478,7 @@ fn w1_a_handler_that_interrupts_a_body_sees_the_program() {
         ("interrupted:middle", RunAt::Entry(2)),
     ];
     let armed = Armed::new(&target, vec![count(), returned(), count_shared()], &clauses);
-    let arenas = arenas(&target);
+    let arenas = arenas(target.pid());
     target.freeze();
     let stepper = Stepper::seize(&target, target.pid());
     stepper.walk_to(target.address(0));
@@ -537,7 +524,7 @@ fn nothing_is_unmapped_while_a_handler_runs_over_a_body() {
     // The body is the only piece that is called by a register, and goes on for long.
     let clauses = [("interrupted:subject", RunAt::Entry(0))];
     let armed = Armed::new(&target, vec![long()], &clauses);
-    let ours = arenas(&target);
+    let ours = arenas(target.pid());
     target.freeze();
     let stepper = Stepper::seize(&target, target.pid());
     stepper.walk_to(target.address(0));

@@ -2,10 +2,9 @@
 
 mod support;
 
-use std::ops::Range;
 use support::park::Stepper;
 use support::tool::{Tool, detach};
-use support::{Program, Target, eventually};
+use support::{Program, Target, arenas, eventually};
 
 const INTERRUPTED: &str = include_str!("targets/interrupted.c");
 
@@ -14,20 +13,6 @@ const FUNCTIONS: [&str; 5] = ["subject", "middle", "outer", "first", "second"];
 /// What a handler may see. `first` leaves by a jump to `second`.
 const SEEN: [&str; 6] =
     ["subject middle outer spin", "middle outer spin", "outer spin", "first spin", "second spin", "spin"];
-
-/// Executable memory that is no file's: arenas.
-fn arenas(target: &Target) -> Vec<Range<u64>> {
-    let maps = std::fs::read_to_string(format!("/proc/{}/maps", target.pid())).unwrap();
-    let arena = |line: &str| {
-        let mut words = line.split_whitespace();
-        let (range, rights) = (words.next()?, words.next()?);
-        let (start, end) = range.split_once('-')?;
-        let parse = |text| u64::from_str_radix(text, 16).unwrap();
-        (rights == "r-xp" && words.nth(2) == Some("0") && words.next().is_none())
-            .then(|| parse(start)..parse(end))
-    };
-    maps.lines().filter_map(arena).collect()
-}
 
 /// Interrupts every `nth` instruction of ours in so many steps; how often the handler saw the program. Where walks `may_end`, it may
 /// see less: LLVM's unwinder takes what was interrupted for what is behind a call, and at a function's first instruction it looks up the
@@ -38,7 +23,7 @@ fn interrupt_everywhere(
     nth: usize,
     (name, may_end): (&str, bool),
 ) -> usize {
-    let arenas = arenas(target);
+    let arenas = arenas(target.pid());
     assert!(!arenas.is_empty(), "{name}");
     let stepper = Stepper::seize(target, target.pid());
     stepper.walk_to(target.address(0));

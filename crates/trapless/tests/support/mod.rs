@@ -315,22 +315,31 @@ pub fn copy_program(from: &Path, to: &Path) {
 
 /// Where the named mapping of a process is.
 pub fn mapping(pid: i32, name: &str) -> std::ops::Range<u64> {
-    let found = mappings(pid).into_iter().find(|(_, n)| n == name);
+    let found = mappings(pid, "rw").into_iter().find(|(_, n)| n == name);
     found.unwrap_or_else(|| panic!("process {pid} has no {name}")).0
+}
+
+/// Executable memory of a process that is no file's: arenas.
+pub fn arenas(pid: i32) -> Vec<std::ops::Range<u64>> {
+    nameless(pid, "r-xp")
 }
 
 /// Where a process has readable and writable memory without a name.
 pub fn anonymous(pid: i32) -> Vec<std::ops::Range<u64>> {
-    mappings(pid).into_iter().filter(|(_, name)| name.is_empty()).map(|(range, _)| range).collect()
+    nameless(pid, "rw")
 }
 
-/// Readable and writable mappings, with their names.
-fn mappings(pid: i32) -> Vec<(std::ops::Range<u64>, String)> {
+fn nameless(pid: i32, rights: &str) -> Vec<std::ops::Range<u64>> {
+    mappings(pid, rights).into_iter().filter(|(_, name)| name.is_empty()).map(|(range, _)| range).collect()
+}
+
+/// Mappings whose rights begin like this, with their names.
+fn mappings(pid: i32, rights: &str) -> Vec<(std::ops::Range<u64>, String)> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
     let mapping = |line: &str| {
         let mut words = line.split_whitespace();
         let (start, end) = words.next()?.split_once('-')?;
-        words.next()?.starts_with("rw").then_some(())?;
+        words.next()?.starts_with(rights).then_some(())?;
         let at = |text| u64::from_str_radix(text, 16).ok();
         Some((at(start)?..at(end)?, words.nth(3).unwrap_or_default().to_owned()))
     };
