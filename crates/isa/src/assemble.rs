@@ -66,8 +66,19 @@ pub(crate) trait Assemble {
     /// Unsigned, a small number.
     fn jump_if_not_below_small(&mut self, a: Self::Reg, b: u32, to: Self::Label);
 
-    /// Stores `value` at `place` if 0 stands there, else goes to `taken`; atomically. Changes `scratch`.
-    fn reserve(&mut self, place: Self::Reg, value: Self::Reg, scratch: Self::Reg, taken: Self::Label);
+    /// Stores `value` at `place` if `expected`, a small number, stands there, else goes to `otherwise`; atomically. Changes `scratch`.
+    fn replace(
+        &mut self,
+        place: Self::Reg,
+        expected: u32,
+        value: Self::Reg,
+        scratch: Self::Reg,
+        otherwise: Self::Label,
+    );
+    /// The same where 0 is expected.
+    fn reserve(&mut self, place: Self::Reg, value: Self::Reg, scratch: Self::Reg, taken: Self::Label) {
+        self.replace(place, 0, value, scratch, taken);
+    }
     /// `to` = the 64-bit cursor at `place` (its low word), which is incremented; atomically. Changes `scratch`.
     fn take_number(&mut self, to: Self::Reg, place: Self::Reg, scratch: Self::Reg);
     /// The 64-bit counter at `place` += `by`, atomically. Changes `by` and `scratch`.

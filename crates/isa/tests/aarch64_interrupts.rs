@@ -335,3 +335,44 @@ fn the_runtime_has_its_routines_in_order() {
     assert!(runtime.routines.is_sorted());
     assert!(runtime.routines.iter().all(|a| (ARENA..ARENA + runtime.code.len() as u64).contains(a)));
 }
+
+/// The handler forks, and its child goes on: with its table wiped, and the parent's block at most for what has begun there.
+#[test]
+fn a_child_of_a_handler_at_any_instruction_counts_on() {
+    let layout = layout();
+    for (payload, returns) in [(ONE, 0), (BOTH, 1), (EVERYTHING, 1)] {
+        for (warm, thread_pointer, additions) in threads() {
+            let mut fresh = Machine { thread_pointer, ..machine_that_adds(additions, payload, 2) };
+            if warm {
+                interrupt(&mut fresh, 1);
+            }
+            for (stop, mut child) in at_each_instruction(&fresh) {
+                for word in (layout.threads..layout.threads + (64 << layout.thread_bits)).step_by(8) {
+                    child.load(word, &[0; 8]);
+                }
+                child.load(layout.origin, &[0]);
+                child.monitor = None;
+                child.run_to(CALLER);
+                assert_eq!(child.registers, expected(fresh.registers), "instruction {stop}");
+                // A first call of its own, and a second one in a block that is no other's.
+                let before = [HITS, RETURNS, LOST].map(|offset| sum(&child, offset));
+                let calls = u64::from(warm) + 2;
+                assert_eq!(before, [calls, returns * calls, 0], "instruction {stop}");
+                let cursor = child.memory.get(layout.block_cursor);
+                interrupt(&mut child, 2);
+                let after = [HITS, RETURNS, LOST].map(|offset| sum(&child, offset));
+                assert_eq!(after, [calls + 2, returns * (calls + 2), 0], "instruction {stop}");
+                if thread_pointer != 0 {
+                    let own =
+                        layout.blocks + (child.memory.get(layout.block_cursor) - 1) * layout.block_stride;
+                    assert_eq!(
+                        child.memory.get(own + u64::from(detour::BLOCK_ORIGIN)),
+                        0,
+                        "instruction {stop}"
+                    );
+                    assert!(child.memory.get(own + u64::from(HITS)) >= 2, "instruction {stop}, {cursor}");
+                }
+            }
+        }
+    }
+}

@@ -66,10 +66,14 @@ pub(super) struct Template<'a> {
     comments: Vec<(u32, &'static str)>,
 }
 
+/// The word of the frame that is free where one counter is all that is asked for.
+const FREE: u32 = 24;
+
 /// What happens off the fast path.
 #[derive(Clone, Copy)]
 pub(super) enum Slow {
     Resolve { entry: u32 },
+    Claimed,
     Claim { lost: Label },
     Lost { counter: u32 },
     Unrun,
@@ -100,7 +104,7 @@ pub fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
         runs: request.runs,
         operands: request.operands,
         routines: &request.runtime.routines,
-        saved: saved(payload),
+        saved: saved(payload, request.layout.additions),
         slow: vec![],
         comments: vec![],
     };
@@ -116,7 +120,11 @@ pub fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
         t.code.emit(signature.map(a::hint));
     } else if payload.needs().block {
         t.save();
-        t.find_thread(BLOCK);
+        if t.saved.counts_once() {
+            t.find_any_block();
+        } else {
+            t.find_thread(BLOCK);
+        }
         payload.entry.iter().try_for_each(|step| t.entry_step(step, false))?;
         t.restore();
     }
@@ -167,10 +175,11 @@ impl Template<'_> {
     pub(super) fn save(&mut self) {
         self.comment("save what the detour uses");
         self.code.emit([a::stp_pre(9, 10, SP, -self.saved.size())]);
-        self.code.emit([match self.saved {
-            Saved::Three => a::str(11, SP, 16),
-            Saved::Four | Saved::FourOfEight | Saved::Eight => a::stp(11, 12, SP, 16),
-        }]);
+        match self.saved {
+            Saved::Two => {}
+            Saved::Three => self.code.emit([a::str(11, SP, 16)]),
+            Saved::Four | Saved::FourOfEight | Saved::Eight => self.code.emit([a::stp(11, 12, SP, 16)]),
+        }
         if self.saved == Saved::Eight {
             self.code.emit([a::stp(13, 14, SP, 32), a::stp(15, 16, SP, 48)]);
         }
@@ -181,10 +190,11 @@ impl Template<'_> {
         if self.saved == Saved::Eight {
             self.code.emit([a::ldp(15, 16, SP, 48), a::ldp(13, 14, SP, 32)]);
         }
-        self.code.emit([match self.saved {
-            Saved::Three => a::ldr(11, SP, 16),
-            Saved::Four | Saved::FourOfEight | Saved::Eight => a::ldp(11, 12, SP, 16),
-        }]);
+        match self.saved {
+            Saved::Two => {}
+            Saved::Three => self.code.emit([a::ldr(11, SP, 16)]),
+            Saved::Four | Saved::FourOfEight | Saved::Eight => self.code.emit([a::ldp(11, 12, SP, 16)]),
+        }
         self.code.emit([a::ldp_post(9, 10, SP, self.saved.size())]);
     }
 
@@ -253,6 +263,24 @@ impl Template<'_> {
         self.off_path(slow, found, Slow::Resolve { entry });
     }
 
+    /// `BLOCK` = a block to add to: that of whichever thread has the entry of this one's thread pointer ([`crate::detour::memory`]). Changes
+    /// `TEMPORARY`.
+    fn find_any_block(&mut self) {
+        self.comment("find a block");
+        let [slow, known] = [(); 2].map(|()| self.code.label());
+        self.code.emit([
+            a::mrs_thread_pointer(TEMPORARY),
+            a::eor_shifted_right(TEMPORARY, TEMPORARY, TEMPORARY, THREAD_FOLD),
+            a::ubfx(TEMPORARY, TEMPORARY, STACK_PAGE_SHIFT, self.layout.thread_bits),
+        ]);
+        self.code.constant(BLOCK, self.layout.threads);
+        self.code.emit([a::add(BLOCK, BLOCK, TEMPORARY, THREAD_SHIFT)]);
+        self.code.bind(known);
+        self.code.emit([a::ldr(BLOCK, BLOCK, THREAD_BLOCK)]);
+        self.code.emit_to(a::cbz(BLOCK), slow);
+        self.off_path(slow, known, Slow::Claimed);
+    }
+
     /// What is done at `from`, off the fast path, before it goes on at `to`.
     pub(super) fn off_path(&mut self, from: Label, to: Label, what: Slow) {
         self.slow.push((from, to, what));
@@ -270,28 +298,15 @@ impl Template<'_> {
             match what {
                 Slow::Resolve { entry } => {
                     self.comment("a thread not seen before");
-                    // A word of the frame that is free.
-                    let place = match self.saved {
-                        Saved::Three => 24,
-                        Saved::FourOfEight => SPARE,
-                        Saved::Four | Saved::Eight => {
-                            self.code.emit([a::mov(STATUS, LINK)]);
-                            self.routine(runtime::RESOLVE)?;
-                            self.code.emit([a::mov(LINK, STATUS), a::ldr(BLOCK, BLOCK, THREAD_BLOCK)]);
-                            self.code.emit_to(0x1400_0000, to);
-                            continue;
-                        }
-                    };
-                    self.code.emit([a::str(LINK, SP, place)]);
-                    self.routine(runtime::RESOLVE)?;
-                    self.code.emit([a::ldr(LINK, SP, place)]);
-                    if entry != BLOCK {
-                        self.code.emit([a::mov(entry, BLOCK)]);
-                    }
-                    self.code.emit([a::ldr(BLOCK, BLOCK, THREAD_BLOCK)]);
+                    self.resolve(entry)?;
+                }
+                Slow::Claimed => {
+                    self.comment("no thread has this entry");
+                    self.code.emit([a::mrs_thread_pointer(TEMPORARY)]);
+                    self.call_resolve(FREE)?;
                 }
                 Slow::Claim { lost } => self.claim_elsewhere(lost)?,
-                Slow::Lost { counter } => self.lost(counter),
+                Slow::Lost { counter } => self.lost(counter)?,
                 Slow::Unrun => {
                     self.comment("bodies that are not called");
                     add_one(&mut self.code, BLOCK_UNRUN);
@@ -301,6 +316,34 @@ impl Template<'_> {
             }
             self.code.emit_to(0x1400_0000, to);
         }
+        Ok(())
+    }
+
+    /// `BLOCK` = the block of the thread pointer in `TEMPORARY`, and `entry` the thread's entry if it is another register. Both are asked for
+    /// again if a handler in between has forked, and this is its child, whose table was wiped.
+    pub(super) fn resolve(&mut self, entry: u32) -> Emitted<()> {
+        let again = self.code.label_here();
+        match self.saved {
+            Saved::FourOfEight => self.call_resolve(SPARE)?,
+            _ => {
+                self.code.emit([a::mov(STATUS, LINK)]);
+                self.routine(runtime::RESOLVE)?;
+                self.code.emit([a::mov(LINK, STATUS)]);
+            }
+        }
+        if entry != BLOCK {
+            self.code.emit([a::mov(entry, BLOCK)]);
+        }
+        self.code.emit([a::ldr(BLOCK, BLOCK, THREAD_BLOCK)]);
+        self.code.emit_to(a::cbz(BLOCK), again);
+        Ok(())
+    }
+
+    /// `BLOCK` = the entry for the thread pointer in `TEMPORARY`. Needs a free word of the frame.
+    fn call_resolve(&mut self, place: u32) -> Emitted<()> {
+        self.code.emit([a::str(LINK, SP, place)]);
+        self.routine(runtime::RESOLVE)?;
+        self.code.emit([a::ldr(LINK, SP, place)]);
         Ok(())
     }
 

@@ -187,15 +187,20 @@ impl Template<'_> {
     }
 
     /// The call is not followed.
-    pub(super) fn lost(&mut self, counter: u32) {
+    pub(super) fn lost(&mut self, counter: u32) -> Emitted<()> {
         self.comment("not followed");
         if self.only_counts() {
+            let known = self.code.label();
             self.code.emit([a::ldr(BLOCK, STATUS, THREAD_BLOCK)]);
+            self.code.emit_to(a::cbnz(BLOCK), known);
+            self.resolve_again()?;
+            self.code.bind(known);
             add_at(&mut self.code, counter, BLOCK);
         } else {
             add_one(&mut self.code, counter);
         }
         self.restore();
+        Ok(())
     }
 
     /// What is done with the instance at hand, with one that the runtime has found. It may be one of the pool: whoever finds that free takes
@@ -239,9 +244,7 @@ impl Template<'_> {
     /// `BLOCK` = the block of whoever returns: he was forked since the call, and his thread table was wiped.
     pub(super) fn resolve_again(&mut self) -> Emitted<()> {
         self.comment("a child that was forked since");
-        self.code.emit([a::mrs_thread_pointer(TEMPORARY), a::str(LINK, SP, SPARE)]);
-        self.routine(runtime::RESOLVE)?;
-        self.code.emit([a::ldr(LINK, SP, SPARE), a::ldr(BLOCK, BLOCK, THREAD_BLOCK)]);
-        Ok(())
+        self.code.emit([a::mrs_thread_pointer(TEMPORARY)]);
+        self.resolve(BLOCK)
     }
 }

@@ -122,10 +122,13 @@ impl Assemble for Code {
         self.emit([a::sub(OWN, x, OWN, 0)]);
         self.emit_to(a::tbz_sign(OWN), to);
     }
-    fn reserve(&mut self, place: u32, value: u32, scratch: u32, taken: Label) {
+    fn replace(&mut self, place: u32, expected: u32, value: u32, scratch: u32, otherwise: Label) {
         let again = self.label_here();
         self.emit([a::ldxr(scratch, place)]);
-        self.emit_to(a::cbnz(scratch), taken);
+        if expected != 0 {
+            self.emit([a::sub_immediate(scratch, scratch, expected)]);
+        }
+        self.emit_to(a::cbnz(scratch), otherwise);
         self.emit([a::stxr(scratch, value, place)]);
         self.emit_to(a::cbnz_w(scratch), again);
     }

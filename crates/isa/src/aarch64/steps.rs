@@ -12,7 +12,9 @@ use crate::payload::*;
 /// The registers that a detour saves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Saved {
-    /// From `TEMPORARY` to `ADDRESS`: one counter takes no more.
+    /// `TEMPORARY` and `BLOCK`: one counter takes no more where the processor adds to memory.
+    Two,
+    /// `ADDRESS`, too: one counter elsewhere.
     Three,
     /// From `TEMPORARY` to `STATUS`.
     Four,
@@ -21,15 +23,20 @@ pub enum Saved {
     /// All of them.
     Eight,
 }
-use Saved::{Eight, Four, FourOfEight, Three};
+use Saved::{Eight, Four, FourOfEight, Three, Two};
 
 impl Saved {
-    /// Bytes of the frame. The last word of that for three is free.
+    /// Bytes of the frame. The last word of those for two and three is free.
     pub fn size(self) -> i32 {
         match self {
-            Three | Four => 32,
+            Two | Three | Four => 32,
             FourOfEight | Eight => 64,
         }
+    }
+
+    /// Whether one counter is all that is asked for.
+    pub fn counts_once(self) -> bool {
+        matches!(self, Two | Three)
     }
 }
 
@@ -37,11 +44,12 @@ impl Saved {
 const NEAR: u32 = 1 << 24;
 
 /// What a payload takes.
-pub fn saved(payload: &Payload) -> Saved {
+pub fn saved(payload: &Payload, additions: Additions) -> Saved {
     let mut steps = payload.entry.iter();
     let counts_once = matches!((steps.next(), steps.next()), (Some(EntryStep::Count(..NEAR)), None));
     if counts_once && payload.hooks.is_empty() {
         match payload.followed {
+            None if additions == Additions::Single => return Two,
             None => return Three,
             Some(followed) if followed.steps.iter().all(|step| matches!(step, ReturnStep::Count(_))) => {
                 return FourOfEight;
@@ -78,7 +86,7 @@ impl Template<'_> {
             EntryStep::Count(counter) => {
                 self.comment("count");
                 match self.saved {
-                    Three => add_one_at_last(&mut self.code, counter),
+                    Two | Three => add_one_at_last(&mut self.code, counter),
                     // `STATUS` is the thread's entry, and the block is not needed any more.
                     FourOfEight => add_at(&mut self.code, counter, BLOCK),
                     Four | Eight => add_one(&mut self.code, counter),

@@ -23,6 +23,13 @@
 //! there is no stack to call the routine on ([`Stack`](crate::Stack)); and where not even registers are free there, all hits do, since the overflow block
 //! is mapped once more in reach of the code ([`Layout::near`]).
 //!
+//! A handler of the thread's may come between any two instructions of a lookup, and may fork: then its child goes on with a table that
+//! is empty. So whoever has seen the owner sees the block by the same instruction, or before; or looks whether it is 0, and if so asks the
+//! runtime again. A child that has found its parent's block before it was forked adds there once, for a hit that has begun in the parent.
+//!
+//! Where additions are atomic and nothing but a number is asked for, as on arm64 and powerpc64le, a detour does not look at the owner: what stands in
+//! the entry of its thread pointer is a block of this process, and a number there is as good as in its own, since they are summed up.
+//!
 //! # Children that share the memory
 //!
 //! A child of vfork or posix_spawn runs in its parent's memory, with its parent's thread pointer, until it runs another program or

@@ -178,20 +178,20 @@ fn everything(machine: Machine, high: u64, functions: &[&[u8]]) -> (usize, usize
 fn code_for_64_bit_programs_is_what_it_was() {
     assert_eq!(
         everything(Machine::X86_64, 0x2000_0000_0000, &X86),
-        (6480, 5_280_576, 14_276_369_308_626_219_417)
+        (6480, 5_381_700, 17_363_332_474_715_232_471)
     );
 }
 
 #[test]
 fn code_for_32_bit_programs_is_what_it_was() {
-    assert_eq!(everything(Machine::I386, 0x6000_0000, &X86), (6480, 5_121_040, 13_534_768_345_752_743_275));
+    assert_eq!(everything(Machine::I386, 0x6000_0000, &X86), (6480, 5_213_128, 3_956_945_302_450_023_120));
 }
 
 #[test]
 fn code_for_arm64_is_what_it_was() {
     assert_eq!(
         everything(Machine::AArch64, 0x2000_0000_0000, &ARM64),
-        (1440, 958_064, 7_020_066_638_157_532_072)
+        (1440, 969_104, 1_969_449_404_141_253_634)
     );
 }
 
@@ -199,6 +199,6 @@ fn code_for_arm64_is_what_it_was() {
 fn code_for_powerpc64le_is_what_it_was() {
     assert_eq!(
         everything(Machine::PowerPc64Le, 0x2000_0000_0000, &POWERPC),
-        (720, 701_632, 15_731_693_455_489_264_292)
+        (720, 712_504, 1_726_248_952_760_817_813)
     );
 }

@@ -202,7 +202,9 @@ impl<'a> Template<'a> {
 
     /// r12 = the thread's block, and r11 its entry of the thread table, less what is returned; or off to `slow`. r11 is not 0.
     ///
-    /// The owner that stands in the table is the complement of the thread pointer: so one of 0 matches no free entry.
+    /// The owner that stands in the table is the complement of the thread pointer: so one of 0 matches no free entry. It is looked at behind
+    /// the block: a handler in between may fork, and in its child both are 0. Where only one counter is asked for, any thread's block will do
+    /// ([`crate::detour::memory`]).
     pub fn find_thread(&mut self, slow: Label) -> i16 {
         let layout = self.request.layout;
         self.asm.extract(R11, R13, THREAD_FOLD, 64 - THREAD_FOLD);
@@ -210,17 +212,22 @@ impl<'a> Template<'a> {
         self.asm.move_bits(R12, R11, STACK_PAGE_SHIFT, THREAD_SHIFT, layout.thread_bits);
         let low = self.asm.load_constant_but_low(R11, layout.threads);
         self.asm.add(R11, R11, R12);
-        self.asm.load(R12, R11, low + THREAD_OWNER as i16);
-        self.asm.compare_complement(R12, R12, R13);
-        self.asm.branch_if(When::NotEqual, slow);
         self.asm.load(R12, R11, low + THREAD_BLOCK as i16);
+        if self.saved.contains(&R9) {
+            self.asm.load(R9, R11, low + THREAD_OWNER as i16);
+            self.asm.compare_complement(R9, R9, R13);
+            self.asm.branch_if(When::NotEqual, slow);
+        } else {
+            self.asm.compare_immediate(R12, 0);
+            self.asm.branch_if(When::Equal, slow);
+        }
         low
     }
 
     /// Asks the runtime for the thread's entry in r11, and goes to `known` with its block in r12. Without one, r11 = 0 and r12 = the
     /// overflow block; where the entry is noted, it is one that leads to the overflow block.
     pub fn resolve(&mut self, known: Label) -> Emitted<()> {
-        let none = self.asm.label();
+        let (none, again) = (self.asm.label(), self.asm.here_label());
         let kept =
             [(R9, scratch(2)), (R10, scratch(3))].into_iter().filter(|kept| !self.saved.contains(&kept.0));
         kept.clone().for_each(|(register, place)| self.asm.store(register, R1, place));
@@ -233,6 +240,8 @@ impl<'a> Template<'a> {
         self.asm.compare_immediate(R11, 0);
         self.asm.branch_if(When::Equal, none);
         self.asm.load(R12, R11, THREAD_BLOCK as i16);
+        self.asm.compare_immediate(R12, 0);
+        self.asm.branch_if(When::Equal, again);
         if self.only_counts {
             self.asm.addi(R11, R11, -self.entry_low());
         }

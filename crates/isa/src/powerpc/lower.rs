@@ -122,11 +122,11 @@ impl Assemble for Asm {
         self.compare_unsigned(a, R0);
         self.branch_if(When::NotLess, to);
     }
-    fn reserve(&mut self, place: Gpr, value: Gpr, scratch: Gpr, taken: Label) {
+    fn replace(&mut self, place: Gpr, expected: u32, value: Gpr, scratch: Gpr, otherwise: Label) {
         let again = self.here_label();
         self.load_reserved(scratch, place);
-        self.compare_immediate(scratch, 0);
-        self.branch_if(When::NotEqual, taken);
+        self.compare_immediate(scratch, expected as i16);
+        self.branch_if(When::NotEqual, otherwise);
         self.store_conditional(value, place);
         self.branch_if(When::NotEqual, again);
     }

@@ -23,8 +23,13 @@ pub(crate) struct Threads<R> {
 }
 
 /// Finds the thread's entry, or its part for children if one of them asks; or claims one with a block. 0 when there is none left.
+///
+/// A handler of the thread's may fork at any instruction of this, and its child go on here with the table wiped. What it has reserved is
+/// free then, so an entry bears its owner only if it is still reserved; if not, all begins again, for a block of the child's own.
+/// One that bears it nevertheless, by a store that was under way, and has no block is claimed by whoever finds it.
 pub(crate) fn resolve<A: Assemble>(a: &mut A, layout: &Layout, r: &Threads<A::Reg>, missing: Missing) {
-    let [probe, next, release, none, shared, done] = [(); 6].map(|()| a.label());
+    let [again, probe, claim, next, release, none, shared, found, done] = [(); 9].map(|()| a.label());
+    a.bind(again);
     a.set(r.left, u64::from(RESOLVE_PROBES));
     a.hash_thread(r.index, r.pointer, layout.thread_bits);
 
@@ -35,7 +40,7 @@ pub(crate) fn resolve<A: Assemble>(a: &mut A, layout: &Layout, r: &Threads<A::Re
     a.set(r.x, layout.threads);
     a.add(r.entry, r.x);
     a.load(r.x, r.entry, THREAD_OWNER as i32);
-    a.jump_if_equal(r.x, r.owner, done);
+    a.jump_if_equal(r.x, r.owner, found);
     if A::MARKS {
         shared_owner(a, r);
         a.jump_if_equal(r.x, r.y, shared);
@@ -51,13 +56,14 @@ pub(crate) fn resolve<A: Assemble>(a: &mut A, layout: &Layout, r: &Threads<A::Re
         // Free: reserve it, so that no one sees an owner before the fields.
         a.set(r.y, THREAD_RESERVED);
         a.reserve(r.entry, r.y, r.x, next);
+        a.bind(claim);
         take_block(a, layout, r, release);
         a.set(r.x, layout.origin);
         a.load(r.x, r.x, 0);
         a.store(r.x, r.y, BLOCK_ORIGIN as i32);
         a.store(r.y, r.entry, THREAD_BLOCK as i32);
         a.release();
-        a.store(r.owner, r.entry, THREAD_OWNER as i32);
+        a.replace(r.entry, THREAD_RESERVED as u32, r.owner, r.x, again);
         a.jump(done);
     }
 
@@ -68,17 +74,26 @@ pub(crate) fn resolve<A: Assemble>(a: &mut A, layout: &Layout, r: &Threads<A::Re
     a.jump(none);
     if A::MARKS {
         a.bind(shared);
-        a.jump_unless_marked(r.x, done);
+        a.jump_unless_marked(r.x, found);
         a.add_small(r.entry, THREAD_CHILDREN as i32);
-        a.jump(done);
+        a.jump(found);
     }
     if missing == Missing::Claim {
+        a.bind(found);
+        a.load(r.x, r.entry, THREAD_BLOCK as i32);
+        a.jump_if_not_zero(r.x, done);
+        a.set(r.x, THREAD_RESERVED);
+        a.store(r.x, r.entry, THREAD_OWNER as i32);
+        a.jump(claim);
         a.bind(release);
         a.set(r.x, 0);
         a.store(r.x, r.entry, THREAD_OWNER as i32);
     }
     a.bind(none);
     a.set(r.entry, 0);
+    if missing == Missing::Nothing {
+        a.bind(found);
+    }
     a.bind(done);
 }
 

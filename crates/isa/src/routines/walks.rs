@@ -126,7 +126,7 @@ pub(crate) fn count_left<A: Assemble>(
     let [nobody, known] = [(); 2].map(|()| a.label());
     a.jump_if_zero(entry, nobody);
     a.load(block, entry, THREAD_BLOCK as i32);
-    a.jump(known);
+    a.jump_if_not_zero(block, known);
     a.bind(nobody);
     a.set(block, layout.blocks);
     a.bind(known);

@@ -503,13 +503,22 @@ impl<'a> Template<'a> {
         self.asm.a.jne(slow)
     }
 
+    /// `block` = that of the thread's `entry`; or off to `wiped`, in a child that a handler of the thread's has forked since the owner was
+    /// looked at.
+    pub fn load_block(&mut self, block: AsmRegister64, entry: usize, wiped: CodeLabel) -> Asm {
+        let a = &mut self.asm.a;
+        a.mov(block, at(entry, THREAD_BLOCK))?;
+        a.test(block, block)?;
+        a.je(wiped)
+    }
+
     /// Finds the thread and does the steps of the entry. Leaves the thread's entry in its register.
     fn entry(&mut self, frame: &Frame) -> Asm {
         let payload = &self.request.payload;
         self.find_thread(frame.entry, frame.block, self.labels.slow)?;
         self.asm.a.set_label(&mut self.labels.resume)?;
         if payload.needs().block {
-            self.asm.a.mov(GPR64[frame.block], at(frame.entry, THREAD_BLOCK))?;
+            self.load_block(GPR64[frame.block], frame.entry, self.labels.slow)?;
         }
         payload.entry.iter().try_for_each(|step| self.entry_step(step, frame))?;
         // A label may follow at once, and needs an instruction of its own.

@@ -90,7 +90,7 @@ impl Template<'_> {
         self.find_thread(RDX, RCX, self.labels.unknown)?;
         let a = &mut self.asm.a;
         a.set_label(&mut self.labels.found)?;
-        a.mov(if call { rdi } else { rdx }, at(RDX, THREAD_BLOCK))?;
+        self.load_block(if call { rdi } else { rdx }, RDX, self.labels.unknown)?;
         let block = if call { RDI } else { RDX };
         let mut steps = followed.steps.iter().peekable();
         while let Some(step) = steps.next() {

@@ -250,7 +250,7 @@ impl Template<'_> {
         self.find_thread(RDX, RCX, slow)?;
         let a = &mut self.asm.a;
         a.set_label(&mut known)?;
-        a.mov(rdx, at(RDX, THREAD_BLOCK))?;
+        self.load_block(rdx, RDX, slow)?;
         followed.early().try_for_each(|step| self.return_step(step, RDX, stacked, false))?;
         let a = &mut self.asm.a;
         if call {

@@ -208,16 +208,16 @@ impl Assemble for Lower {
         self.put(|a, _| a.jae(to));
     }
     /// `scratch` is rax, with which `cmpxchg` compares.
-    fn reserve(&mut self, place: usize, value: usize, scratch: usize, taken: usize) {
+    fn replace(&mut self, place: usize, expected: u32, value: usize, scratch: usize, otherwise: usize) {
         debug_assert_eq!(scratch, RAX);
-        let (taken, at) = (self.labels[taken], self.at(place, 0));
-        self.put(|a, _| a.xor(eax, eax));
+        let (otherwise, at) = (self.labels[otherwise], self.at(place, 0));
+        self.put(|a, _| if expected == 0 { a.xor(eax, eax) } else { a.mov(eax, expected) });
         self.put(
             |a, wide| {
                 if wide { a.lock().cmpxchg(at, GPR64[value]) } else { a.lock().cmpxchg(at, GPR32[value]) }
             },
         );
-        self.put(|a, _| a.jne(taken));
+        self.put(|a, _| a.jne(otherwise));
     }
     /// The identification flag.
     fn jump_unless_marked(&mut self, scratch: usize, to: usize) {

@@ -134,7 +134,7 @@ impl Narrow<'_, '_> {
         self.find_thread(RDX, RCX, slow)?;
         let a = self.a();
         a.set_label(&mut known)?;
-        a.mov(edx, low(RDX, THREAD_BLOCK))?;
+        self.load_block(edx, RDX, slow)?;
         followed.early().try_for_each(|step| self.return_step(step, RDX, depth, false))?;
         let a = self.a();
         if call {

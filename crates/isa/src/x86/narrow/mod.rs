@@ -153,13 +153,22 @@ impl Narrow<'_, '_> {
         a.jne(slow)
     }
 
+    /// `block` = that of the thread's `entry`; or off to `wiped`, in a child that a handler of the thread's has forked since the owner was
+    /// looked at.
+    fn load_block(&mut self, block: AsmRegister32, entry: usize, wiped: CodeLabel) -> Asm {
+        let a = self.a();
+        a.mov(block, low(entry, THREAD_BLOCK))?;
+        a.test(block, block)?;
+        a.je(wiped)
+    }
+
     /// Finds the thread and does the steps of the entry. Leaves the thread's entry in its register.
     fn entry(&mut self, frame: &Frame) -> Asm {
         let payload = &self.0.request.payload;
         self.find_thread(frame.entry, frame.block, self.0.labels.slow)?;
         self.0.asm.a.set_label(&mut self.0.labels.resume)?;
         if payload.needs().block {
-            self.a().mov(GPR32[frame.block], low(frame.entry, THREAD_BLOCK))?;
+            self.load_block(GPR32[frame.block], frame.entry, self.0.labels.slow)?;
         }
         payload.entry.iter().try_for_each(|step| self.entry_step(step, frame))?;
         // A label may follow at once, and needs an instruction of its own.
