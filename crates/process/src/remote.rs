@@ -21,7 +21,10 @@ use crate::arch::END_OF_CALL_TAKES_ALL;
 use crate::ptrace::{self, SignalInfo};
 use crate::stop::{BASE_OPTIONS, Parked};
 use crate::wait::{self, Event, Stop};
-use crate::{Errno, Mapping, Process, Registers, RemoteAddr, RemoteError, Seccomp, StopError, Stopped, Tid};
+use crate::{
+    BREAKPOINT, Errno, Mapping, MemoryError, Process, Registers, RemoteAddr, RemoteError, Seccomp, StopError,
+    Stopped, Tid,
+};
 use std::time::{Duration, Instant};
 
 /// A stopped thread that makes system calls for us. Dropping it puts the thread back where it was.
@@ -409,9 +412,11 @@ fn rseq_descriptor(process: &Process, tid: Tid) -> Option<(RemoteAddr, u64)> {
 }
 
 impl Process {
-    /// Finds `bytes` anywhere in executable memory, at any alignment. The kernel's own page is looked at first: it is in every
+    /// Finds an instruction in executable memory, wherever one may be. The kernel's own page is looked at first: it is in every
     /// process, small, and nobody patches it.
-    pub(crate) fn find_code(&self, bytes: &[u8]) -> Result<Option<RemoteAddr>, RemoteError> {
+    pub(crate) fn find_code(&self, instruction: &[u8]) -> Result<Option<RemoteAddr>, RemoteError> {
+        // Where instructions are words, a breakpoint is one.
+        let step = BREAKPOINT.len();
         let maps = self.maps()?;
         let executable = |mapping: &&Mapping| mapping.perms.exec && !mapping.is_special("[vsyscall]");
         let vdso = maps.iter().filter(|mapping| mapping.is_special("[vdso]"));
@@ -421,19 +426,29 @@ impl Process {
             let mut at = mapping.start;
             while at < mapping.end {
                 let want = (mapping.end.0 - at.0).min(buffer.len() as u64) as usize;
-                let Ok(read) = self.read(at, &mut buffer[..want]) else { break };
-                if let Some(index) = buffer[..read].windows(bytes.len()).position(|window| window == bytes) {
-                    return Ok(Some(at + index as u64));
+                let read = match self.read(at, &mut buffer[..want]) {
+                    Ok(read) => read,
+                    Err(gone @ MemoryError::Gone) => return Err(gone.into()),
+                    Err(_) => break,
+                };
+                if let Some(offset) = first_in(&buffer[..read], instruction, step) {
+                    return Ok(Some(at + offset as u64));
                 }
                 // An instruction may lie across two pieces.
-                if read < bytes.len() || want < buffer.len() {
+                if read < instruction.len() || want < buffer.len() {
                     break;
                 }
-                at = at + (read - (bytes.len() - 1)) as u64;
+                at = at + (read - (instruction.len() - step)) as u64;
             }
         }
         Ok(None)
     }
+}
+
+/// Where in `code` an instruction is first found, at a multiple of `step`.
+fn first_in(code: &[u8], instruction: &[u8], step: usize) -> Option<usize> {
+    let index = code.windows(instruction.len()).step_by(step).position(|window| window == instruction)?;
+    Some(index * step)
 }
 
 #[cfg(test)]

@@ -59,3 +59,13 @@ fn a_signal_about_to_be_delivered_arrives_as_it_was_sent() {
     assert!(target.is_done_within(Duration::from_secs(5)), "the signal was lost");
     assert_eq!(target.wait().unwrap(), 0xfeed_usize.to_le_bytes());
 }
+
+/// svc #0 at 2, in two other words, and at 8.
+#[test]
+fn an_instruction_that_is_a_word_is_found_where_a_word_is() {
+    let code = [0x1f, 0x20, 0x01, 0x00, 0x00, 0xd4, 0x03, 0xd5, 0x01, 0x00, 0x00, 0xd4];
+    let call = [0x01, 0x00, 0x00, 0xd4];
+    assert_eq!(first_in(&code, &call, 4), Some(8));
+    assert_eq!(first_in(&code, &call, 1), Some(2));
+    assert_eq!(first_in(&code[..8], &call, 4), None);
+}
