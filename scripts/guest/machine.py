@@ -54,6 +54,7 @@ MACHINES = {machine.name: machine for machine in [
     ARM64,
     POWERPC64LE,
     I686,
-    # Pages of 64 KiB, as other distributions have them.
+    # Pages of 16 and of 64 KiB, as other distributions have them.
+    replace(ARM64, name="arm64-16k", like="arm64"),
     replace(POWERPC64LE, name="powerpc64le-64k", like="powerpc64le"),
 ]}
