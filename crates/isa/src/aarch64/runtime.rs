@@ -1,6 +1,6 @@
 //! The routines that the detours of one arena share: what happens off their fast paths.
 //!
-//! They keep all registers but the ones named as results. Each saves x0 to x7, x17 and x30 and works in those. What they do
+//! They keep all registers but the ones named as results. Each saves x0 to x7 and x17 and works in those. What they do
 //! is told in `routines`, the memory they work on in [`crate::detour::memory`].
 
 use super::emit::{Code, Label, instruction as a};
@@ -24,10 +24,11 @@ pub const TRANSLATE: usize = 3;
 /// Counts what an unwinder leaves whose context has its code address at `SLOT`, and its exception in the place in `ADDRESS`.
 pub const LANDED: usize = 4;
 
-/// Bytes of a routine's frame: x0 to x7, x30, x17.
+/// Bytes of a routine's frame: x0 to x7, x17. The link register is not touched: an address of ours that was saved would stay on the
+/// program's stack, and look like a way back to whoever removes the arena.
 const FRAME: i32 = 80;
 /// Where the frame has the vocabulary's own scratch.
-const OWN_AT: u32 = 72;
+const OWN_AT: u32 = 64;
 
 const INSTANCES: Instances<u32> =
     Instances { slot: SLOT, instance: PLACE, page: 1, index: 2, left: 3, scratch: 4 };
@@ -79,7 +80,6 @@ fn enter(code: &mut Code) -> u64 {
         a::stp(2, 3, SP, 16),
         a::stp(4, 5, SP, 32),
         a::stp(6, 7, SP, 48),
-        a::str(LINK, SP, 64),
         a::str(OWN, SP, OWN_AT),
     ]);
     address
@@ -88,7 +88,6 @@ fn enter(code: &mut Code) -> u64 {
 fn go_back(code: &mut Code) {
     code.emit([
         a::ldr(OWN, SP, OWN_AT),
-        a::ldr(LINK, SP, 64),
         a::ldp(6, 7, SP, 48),
         a::ldp(4, 5, SP, 32),
         a::ldp(2, 3, SP, 16),

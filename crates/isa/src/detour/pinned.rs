@@ -191,7 +191,7 @@ fn code_for_32_bit_programs_is_what_it_was() {
 fn code_for_arm64_is_what_it_was() {
     assert_eq!(
         everything(Machine::AArch64, 0x2000_0000_0000, &ARM64),
-        (1440, 969_104, 1_969_449_404_141_253_634)
+        (1440, 969_104, 9_385_292_463_111_243_270)
     );
 }
 
