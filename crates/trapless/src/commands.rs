@@ -7,6 +7,7 @@ mod detach;
 mod explain;
 mod list;
 mod man;
+mod registers;
 mod run;
 mod script;
 mod signals;

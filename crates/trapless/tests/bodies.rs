@@ -7,7 +7,7 @@ use iced_x86::{IcedError, code_asm::*};
 use std::sync::Arc;
 use support::park::Stepper;
 use support::tool::detach;
-use support::{Program, Target, eventually};
+use support::{Program, Target, arenas, eventually};
 use trapless_engine::{AT_RETURN, Interpreter, Script, ScriptMemory, TrapHit, TrapMemory, Unrun};
 use trapless_isa::body::{Code, Extra, Hole, Program as Pieces, Takes};
 use trapless_isa::passed::{Number, Wanted};

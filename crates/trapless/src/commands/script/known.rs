@@ -11,6 +11,7 @@ mod held;
 mod places;
 
 use crate::cli::script::Text;
+use crate::commands::registers::Registers;
 use crate::spec::{Exclusion, ProbeSpec};
 use described::{Describer, Names};
 use places::{Group, Home};
@@ -205,7 +206,7 @@ impl Describer<'_, '_> {
         for parameter in &typed.parameters {
             let Some(name) = &parameter.name else { continue };
             let of = self.described(parameter.of);
-            let registers = held::Registers::of(self.machine, typed.language);
+            let registers = Registers::of(self.machine, typed.language);
             let place = registers.at(&parameter.location, self.types.size(parameter.of), is_entry);
             function.parameters.push(Parameter { name: name.to_string(), of, place });
         }

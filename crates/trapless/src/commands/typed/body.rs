@@ -17,6 +17,7 @@
 //! and table are indexed within their bounds, reads cannot fault, and work is limited.
 
 use super::table::{Kind, LIST_HEAD, STEP, WORDS};
+use crate::commands::registers::Registers;
 use trapless_script::ir::*;
 use trapless_script::native::Moment;
 use trapless_symbols::render::{DEEPEST_READ, MOST_BYTES, MOST_READS, MOST_RECORDED, MOST_TEXT, MOST_WORK};
@@ -25,10 +26,10 @@ use trapless_symbols::render::{DEEPEST_READ, MOST_BYTES, MOST_READS, MOST_RECORD
 pub(super) const HEAD: u32 = 24;
 /// In a record's second word: it was read.
 pub(super) const WAS_READ: u64 = 1 << 32;
-/// General registers by their DWARF numbers, then the low halves of vector registers.
-pub(super) const FLOATS_AT: u8 = 16;
-/// Words of the file of registers.
-const FILE: u32 = 24;
+/// Words of the file of registers: general ones by their DWARF numbers, as many as a machine may have, then the low halves of those of
+/// floating-point numbers.
+const FILE: u32 = FLOATS_AT as u32 + 8;
+pub(super) const FLOATS_AT: u8 = 32;
 /// What is left of the tape when a record may still begin: of a text with its zero, or of a value.
 const LAST: u32 = MOST_BYTES as u32 + HEAD + 64;
 const TAPE: u32 = MOST_RECORDED as u32 + LAST;
@@ -77,12 +78,13 @@ const DEPTH: LocalId = LocalId(17);
 const LOCALS: usize = 18;
 
 /// The program: `entries` and `returns` hold for each site where its list is in `table`, and 0 behind the last one.
-pub(super) fn program(entries: &[u32], returns: &[u32], table: Vec<u8>) -> Program {
+pub(super) fn program(registers: &Registers, entries: &[u32], returns: &[u32], table: Vec<u8>) -> Program {
     let offsets = |all: &[u32]| all.iter().chain([&0]).flat_map(|at| at.to_le_bytes()).collect();
     let mut table = table;
     // A step is looked at before its list is known to be over.
     table.resize(table.len() + STEP, 0);
-    let body = |at| Body { locals: vec![Scalar::Int; LOCALS], scratch: 8 * FILE + TAPE, code: code(at) };
+    let body =
+        |at| Body { locals: vec![Scalar::Int; LOCALS], scratch: 8 * FILE + TAPE, code: code(registers, at) };
     Program {
         constants: vec![offsets(entries), offsets(returns), table],
         messages: told(),
@@ -92,8 +94,8 @@ pub(super) fn program(entries: &[u32], returns: &[u32], table: Vec<u8>) -> Progr
     }
 }
 
-fn code(at: Moment) -> Vec<Statement> {
-    let mut code = file(at);
+fn code(registers: &Registers, at: Moment) -> Vec<Statement> {
+    let mut code = file(registers, at);
     let lists = if at == Moment::Return { RETURNS } else { ENTRIES };
     let number = i64::from(!trapless_engine::AT_RETURN);
     let site = of(Binary::And, Expression::Context(Context::Site), int(number));
@@ -126,30 +128,30 @@ fn tell(at: Moment) -> Statement {
     Statement::Emit { message: MessageId(number), parts: words.into_iter().chain([tape]).collect() }
 }
 
-/// The registers, where they can be indexed.
-fn file(at: Moment) -> Vec<Statement> {
-    // rdi, rsi, rdx, rcx, r8, r9 and rsp; at a return rax and rdx.
-    let general: Vec<u8> = match at {
-        Moment::Entry => vec![1, 2, 4, 5, 7, 8, 9],
-        Moment::Inside => (0..FLOATS_AT).collect(),
-        Moment::Return => vec![0, 1],
-    };
-    let floats = if at == Moment::Return { 0..2 } else { 0..8 };
-    let general = general.into_iter().map(|number| (number, Context::Register(number)));
-    let floats = floats.map(|number| (FLOATS_AT + number, Context::FloatRegister(number)));
+/// The registers that a body has, where they can be indexed.
+fn file(registers: &Registers, at: Moment) -> Vec<Statement> {
     let store = |(place, what): (u8, Context)| Statement::Store {
         to: Place::Scratch(8 * u32::from(place)),
         as_: Width::Unsigned(8),
         value: Expression::Context(what),
     };
-    general.chain(floats).map(store).collect()
+    let what = |place: u8| match place.checked_sub(FLOATS_AT) {
+        Some(number) => Context::FloatRegister(number),
+        None => Context::Register(place),
+    };
+    let kept = (0..FILE as u8).filter(|&place| is_kept(registers, place, at));
+    kept.map(|place| store((place, what(place)))).collect()
 }
 
-/// Which registers a body has at an entry, by their numbers in the file.
-pub(super) fn is_kept(register: u8, is_entry: bool) -> bool {
-    match register {
-        FLOATS_AT.. => register < FLOATS_AT + 8,
-        _ => !is_entry || [1, 2, 4, 5, 7, 8, 9].contains(&register),
+/// Whether a body has a register, by its number in the file.
+pub(super) fn is_kept(registers: &Registers, place: u8, at: Moment) -> bool {
+    let number = u16::from(place);
+    match (place.checked_sub(FLOATS_AT), at) {
+        (Some(float), Moment::Return) => u16::from(float) < registers.float_results,
+        (Some(float), _) => u16::from(float) < registers.floats.1,
+        (None, Moment::Entry) => registers.argument(number).is_some() || number == registers.stack_pointer,
+        (None, Moment::Inside) => number < registers.general,
+        (None, Moment::Return) => registers.results.contains(&number),
     }
 }
 

@@ -1,9 +1,10 @@
 //! What is planned for the sites of a process: the code that is brought in, and what is known of each function when its calls are told.
 
-use super::body::{self, AT_ENTRY, AT_RETURN, INSIDE, is_kept};
-use super::function::{Function, Moment, Planner, Source, Why};
+use super::body::{self, AT_ENTRY, AT_RETURN, INSIDE};
+use super::function::{Function, Planner, Source, Why};
 use super::table::{Part, Placed, Root, Table};
 use crate::cli::validated::{CodeFor, Selection};
+use crate::commands::registers::Registers;
 use crate::commands::script::{Beginning, check_sandbox, is_go};
 use crate::error::Error;
 use crate::report::plural;
@@ -19,15 +20,12 @@ use trapless_engine::Script;
 use trapless_process::Process;
 use trapless_script::interp::maps::Tables;
 use trapless_script::ir::verify::verify;
-use trapless_script::native::{self, memory};
+use trapless_script::native::{self, Moment, memory};
 use trapless_symbols::Types;
 use trapless_symbols::render::Layouts;
 
 /// Log2 of the size of each thread's ring of messages.
 pub(super) const RING_BITS: u32 = 18;
-
-/// DWARF's numbers of the registers of integer arguments.
-const ARGUMENTS: [u8; 6] = [5, 4, 1, 2, 8, 9];
 
 /// Names that stand behind each reason.
 const EXAMPLES: usize = 3;
@@ -172,6 +170,7 @@ impl Typed {
                 layouts: &mut layouts,
                 placed: &mut placed,
                 table: &mut plans.table,
+                registers: plans.registers,
             };
             let (function, lists) = planner.plan(&function, moment);
             let name = site.name.text();
@@ -201,9 +200,9 @@ impl Typed {
             layout: None,
         };
         let is_call = site.no_return.is_none();
-        let arguments = ARGUMENTS.iter().take(usize::from(self.args)).filter(|_| is_call);
+        let registers = plans.registers.arguments.iter().copied();
         let arguments: Vec<Root> =
-            arguments.copied().filter(|&register| is_kept(register, true)).map(word).collect();
+            registers.take(usize::from(self.args)).filter(|_| is_call).map(word).collect();
         let lists = [plans.table.list(&arguments), plans.table.list(&[word(0)])];
         let number = self.numbers.of(&image.path, &site.name);
         plans.set(number, lists);
@@ -240,6 +239,7 @@ fn some(names: &[String]) -> String {
 
 /// What is planned for a process.
 struct Plans {
+    registers: &'static Registers,
     table: Table,
     /// By the numbers of sites, where their lists are.
     lists: [Vec<u32>; 2],
@@ -276,6 +276,7 @@ impl CodeFor for Typed {
             return Err(Error::Usage(why.to_owned()));
         }
         let mut plans = Plans {
+            registers: Registers::here(),
             table: Table::new(),
             lists: Default::default(),
             known: Vec::new(),
@@ -290,7 +291,7 @@ impl CodeFor for Typed {
         }
         self.tell(&plans.unknown);
         let [entries, returns] = plans.lists;
-        let program = body::program(&entries, &returns, plans.table.into_bytes());
+        let program = body::program(plans.registers, &entries, &returns, plans.table.into_bytes());
         verify(&program).map_err(Error::other)?;
         let target = native::Target::here(RING_BITS).map_err(Error::other)?;
         let native = native::compile(&program, &body::MOMENTS, &target).map_err(Error::other)?;

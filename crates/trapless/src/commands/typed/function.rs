@@ -2,18 +2,15 @@
 
 use super::body::{FLOATS_AT, HEAD, is_kept};
 use super::table::{Part, Placed, Root, Table};
+use crate::commands::registers::Registers;
 use std::fmt;
 use std::sync::Arc;
+use trapless_script::native::Moment;
 use trapless_symbols::render::{Layouts, MOST_BYTES, MOST_RECORDED};
 use trapless_symbols::{Location, ResultLocation, TypeId, TypeReader, TypedFunction, Types, Unavailable};
 
 /// Values of one function take no more of a tape than this, so that there is room for what they lead to.
 const MOST_OF_TAPE: usize = MOST_RECORDED / 2;
-/// DWARF's number of xmm0 on x86-64, and how many vector registers are kept.
-const XMM0: u16 = 17;
-const FLOATS: u16 = 8;
-/// DWARF's number of the register of results.
-const RAX: u16 = 0;
 
 /// Why a value is not shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -115,14 +112,10 @@ pub(super) struct Function {
 }
 
 /// Where something is at a hit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Moment {
-    /// At the entry of a function.
-    Entry,
-    /// At any instruction.
-    Inside,
-    /// At the return.
-    Return,
+#[derive(Clone, Copy, Debug)]
+struct At {
+    registers: &'static Registers,
+    moment: Moment,
 }
 
 /// Turns the functions of one file into lists of a table and what is shown.
@@ -132,6 +125,7 @@ pub(super) struct Planner<'p, 'm> {
     pub layouts: &'p mut Layouts,
     pub placed: &'p mut Placed,
     pub table: &'p mut Table,
+    pub registers: &'static Registers,
 }
 
 /// Values that are recorded together.
@@ -182,7 +176,7 @@ impl Planner<'_, '_> {
         if size == 0 {
             return Source::Constant(Vec::new());
         }
-        let parts = match parts(location, size, moment) {
+        let parts = match parts(location, size, At { registers: self.registers, moment }) {
             Ok(parts) => parts,
             Err(why) => return Source::Nowhere(why),
         };
@@ -204,9 +198,9 @@ impl Planner<'_, '_> {
 }
 
 /// The parts of a value of so many bytes.
-fn parts(location: &Location, size: u64, moment: Moment) -> Result<Vec<(u32, Part)>, Why> {
+fn parts(location: &Location, size: u64, at_hit: At) -> Result<Vec<(u32, Part)>, Why> {
     let Location::Pieces(pieces) = location else {
-        return Ok(vec![(0, part(location, size, 0, moment)?)]);
+        return Ok(vec![(0, part(location, size, 0, at_hit)?)]);
     };
     let (mut parts, mut at) = (Vec::new(), 0_u64);
     for piece in pieces {
@@ -216,14 +210,14 @@ fn parts(location: &Location, size: u64, moment: Moment) -> Result<Vec<(u32, Par
         }
         // Words are written whole, the later ones over the ends of the earlier.
         let to = u32::try_from(at).ok().filter(|to| u64::from(*to) + 8 <= MOST_BYTES).ok_or(Why::TooMany)?;
-        parts.push((to, part(&piece.location, piece_size, piece.skip, moment)?));
+        parts.push((to, part(&piece.location, piece_size, piece.skip, at_hit)?));
         at += piece_size;
     }
     // Of what is behind the pieces, nothing is left.
     if at == size { Ok(parts) } else { Err(Why::OptimizedOut) }
 }
 
-fn part(location: &Location, size: u64, skip: u64, moment: Moment) -> Result<Part, Why> {
+fn part(location: &Location, size: u64, skip: u64, at: At) -> Result<Part, Why> {
     let in_register = |register: u8, plus: i64| match size + skip {
         0..=8 if skip < 8 => Ok(Part::Register { register, shift: 8 * skip as u8, plus }),
         // Of vector registers the low half is kept; st0 is not.
@@ -231,14 +225,14 @@ fn part(location: &Location, size: u64, skip: u64, moment: Moment) -> Result<Par
     };
     let recorded = size.min(MOST_BYTES) as u32;
     match location {
-        Location::Register(number) => in_register(register(*number, moment)?, 0),
-        Location::Sum { register: number, offset } => in_register(register(*number, moment)?, *offset),
+        Location::Register(number) => in_register(at.register(*number)?, 0),
+        Location::Sum { register: number, offset } => in_register(at.register(*number)?, *offset),
         Location::Memory { register: number, offset } => {
-            let register = register(*number, moment)?;
+            let register = at.register(*number)?;
             Ok(Part::Memory { register, plus: *offset, size: recorded, then: None })
         }
         Location::Indirect { register: number, offset, then } => {
-            let register = register(*number, moment)?;
+            let register = at.register(*number)?;
             Ok(Part::Memory { register, plus: *offset, size: recorded, then: Some(*then) })
         }
         Location::Unavailable(why) => Err((*why).into()),
@@ -253,24 +247,22 @@ fn part(location: &Location, size: u64, skip: u64, moment: Moment) -> Result<Par
     }
 }
 
-/// The number in the file of a register with DWARF's number.
-fn register(number: u16, moment: Moment) -> Result<u8, Why> {
-    let float = number.checked_sub(XMM0).filter(|number| *number < FLOATS);
-    let register = match float {
-        Some(float) => FLOATS_AT + float as u8,
-        None => u8::try_from(number).ok().filter(|number| *number < FLOATS_AT).ok_or(Why::Register)?,
-    };
-    let is_there = match moment {
-        Moment::Return => number <= RAX + 1 || float.is_some_and(|float| float < 2),
-        _ => is_kept(register, moment == Moment::Entry),
-    };
-    if is_there { Ok(register) } else { Err(Why::Register) }
+impl At {
+    /// The number in the file of a register with DWARF's number.
+    fn register(self, number: u16) -> Result<u8, Why> {
+        let place = match self.registers.float(number) {
+            Some(float) => FLOATS_AT + float,
+            None => u8::try_from(number).ok().filter(|number| *number < FLOATS_AT).ok_or(Why::Register)?,
+        };
+        if is_kept(self.registers, place, self.moment) { Ok(place) } else { Err(Why::Register) }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trapless_symbols::Piece;
+    use trapless_symbols::types::Language;
+    use trapless_symbols::{Machine, Piece};
 
     fn piece(size: u64, skip: u64, location: Location) -> Piece {
         Piece { size, skip, location }
@@ -283,7 +275,7 @@ mod tests {
         let both = |first, second| Location::Pieces(vec![piece(8, 0, first), piece(4, 0, second)]);
         for (location, size, moment, expected) in [
             (Location::Register(5), 8, Moment::Entry, Ok(vec![(0, word(5))])),
-            (Location::Register(17), 4, Moment::Entry, Ok(vec![(0, word(16))])),
+            (Location::Register(17), 4, Moment::Entry, Ok(vec![(0, word(32))])),
             (Location::Register(17), 16, Moment::Entry, Err(Why::Register)),
             (Location::Register(3), 8, Moment::Entry, Err(Why::Register)),
             (Location::Register(3), 8, Moment::Inside, Ok(vec![(0, word(3))])),
@@ -293,7 +285,7 @@ mod tests {
                 both(Location::Register(0), Location::Register(17)),
                 12,
                 Moment::Return,
-                Ok(vec![(0, word(0)), (8, word(16))]),
+                Ok(vec![(0, word(0)), (8, word(32))]),
             ),
             (both(Location::Register(0), Location::Register(1)), 16, Moment::Return, Err(Why::OptimizedOut)),
             (Location::Memory { register: 7, offset: 8 }, 40, Moment::Entry, Ok(vec![(0, memory(8, 40))])),
@@ -329,7 +321,8 @@ mod tests {
             ),
             (Location::Address(0x1000), 4, Moment::Entry, Err(Why::Address)),
         ] {
-            assert_eq!(parts(&location, size, moment), expected, "{location:?} {size} {moment:?}");
+            let at = At { registers: Registers::of(Machine::X86_64, Language::C), moment };
+            assert_eq!(parts(&location, size, at), expected, "{location:?} {size} {moment:?}");
         }
     }
 }

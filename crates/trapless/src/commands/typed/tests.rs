@@ -3,6 +3,7 @@
 use super::body::{self, AT_ENTRY, AT_RETURN};
 use super::table::{Part, Placed, Root, Table};
 use super::tape::Tape;
+use crate::commands::registers::Registers;
 use trapless_engine::AT_RETURN as RETURNS;
 use trapless_script::interp::maps::Tables;
 use trapless_script::interp::{Hit, Host, Maps, Outcome, Sink, run};
@@ -12,7 +13,12 @@ use trapless_symbols::render::{Layouts, MOST_READS, MOST_RECORDED, Seen, follow}
 use trapless_symbols::types::{
     Array, Encoding, Kind, Language, Member, Passing, Pointer, Role, Struct, Type, Variant, Variants, Word,
 };
-use trapless_symbols::{TypeId, Types};
+use trapless_symbols::{Machine, TypeId, Types};
+
+/// Those by whose numbers the tests ask.
+fn registers() -> &'static Registers {
+    Registers::of(Machine::X86_64, Language::C)
+}
 
 /// Where memory is mapped: the rest is not.
 const START: u64 = 0x10_0000;
@@ -47,7 +53,7 @@ impl Random {
 /// A hit with registers, in a process with some memory.
 struct Process {
     memory: Vec<u8>,
-    registers: [u64; 24],
+    registers: [u64; 40],
     site: u32,
 }
 
@@ -73,7 +79,7 @@ impl Hit for Process {
     fn context(&mut self, what: Context) -> u64 {
         match what {
             Context::Register(number) => self.registers[usize::from(number)],
-            Context::FloatRegister(number) => self.registers[16 + usize::from(number)],
+            Context::FloatRegister(number) => self.registers[32 + usize::from(number)],
             Context::Site => self.site.into(),
             Context::Frame => 0x7000,
             Context::Duration => 99,
@@ -208,9 +214,9 @@ fn the_body_reads_what_layouts_say() {
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         let (mut types, of) = types(&mut random);
         let memory: Vec<u8> = (0..SIZE / 8).flat_map(|_| random.word().to_le_bytes()).collect();
-        let mut registers = [0; 24];
-        registers.iter_mut().for_each(|register| *register = random.word());
-        let mut process = Process { memory, registers, site: 1 };
+        let mut words = [0; 40];
+        words.iter_mut().for_each(|word| *word = random.word());
+        let mut process = Process { memory, registers: words, site: 1 };
         // As much of it as is recorded lies in memory, at the stack pointer; a word of it is in a register.
         let size = types.size(of).unwrap().min(1024);
         process.registers[7] = START + 8 * random.below((SIZE as u64 - size) / 8);
@@ -221,7 +227,7 @@ fn the_body_reads_what_layouts_say() {
         let in_memory = Part::Memory { register: 7, plus: 0, size: size as u32, then: None };
         let root = Root { size: size as u32, parts: vec![(0, in_memory)], layout: place };
         let list = table.list(&[root]);
-        let program = body::program(&[0, list], &[0, list], table.into_bytes());
+        let program = body::program(registers(), &[0, list], &[0, list], table.into_bytes());
         assert_eq!(verify(&program), Ok(()));
         let (message, parts) = told(&program, AT_ENTRY, &mut process);
         assert_eq!((message, parts[0].as_slice()), (0, 0x7000_u64.to_le_bytes().as_slice()));
@@ -246,20 +252,20 @@ fn values_are_put_together_by_their_parts() {
     let root = |size, parts: &[(u32, Part)]| Root { size, parts: parts.to_vec(), layout: None };
     let roots = [
         root(4, &[(0, word(5, 0, 0))]),
-        root(12, &[(0, word(16, 0, 0)), (8, word(5, 32, 1))]),
+        root(12, &[(0, word(32, 0, 0)), (8, word(5, 32, 1))]),
         root(16, &[(0, through)]),
         root(8, &[(0, nowhere)]),
         root(8, &[(0, word(9, 0, -1)), (4, Part::Constant(0x11))]),
     ];
     let mut table = Table::new();
     let list = table.list(&roots);
-    let program = body::program(&[list], &[list], table.into_bytes());
+    let program = body::program(registers(), &[list], &[list], table.into_bytes());
     let mut memory = vec![0; SIZE];
     memory[0x108..0x110].copy_from_slice(&(START + 0x208).to_le_bytes());
     memory[0x200..0x210].copy_from_slice(b"sixteen letters!");
-    let mut process = Process { memory, registers: [0; 24], site: 0 };
+    let mut process = Process { memory, registers: [0; 40], site: 0 };
     process.registers[5] = 0x1122_3344_5566_7788;
-    process.registers[16] = 1.5_f64.to_bits();
+    process.registers[32] = 1.5_f64.to_bits();
     process.registers[4] = START + 0x100;
     process.registers[2] = 8;
     for (body, site) in [(AT_ENTRY, 0), (BodyId(1), 0)] {
@@ -283,8 +289,8 @@ fn a_return_and_a_site_that_is_not_planned_for_have_lists_of_their_own() {
     let (entry, at_return) = (table.list(&[root(5)]), table.list(&[root(0)]));
     // What two functions have in the same places is one list.
     assert_eq!(table.list(&[root(5)]), entry);
-    let program = body::program(&[0, entry], &[0, at_return], table.into_bytes());
-    let mut process = Process { memory: vec![0; SIZE], registers: [0; 24], site: 1 | RETURNS };
+    let program = body::program(registers(), &[0, entry], &[0, at_return], table.into_bytes());
+    let mut process = Process { memory: vec![0; SIZE], registers: [0; 40], site: 1 | RETURNS };
     process.registers[0] = 42;
     let (message, parts) = told(&program, AT_RETURN, &mut process);
     assert_eq!((message, Tape::new(&parts[2], 1).words()), (2, vec![42]));
@@ -302,10 +308,10 @@ fn a_table_that_the_target_has_written_is_harmless() {
     for _ in 0..200 {
         let bytes: Vec<u8> = (0..4096).map(|_| (random.next() >> 60) as u8).collect();
         let lists: Vec<u32> = (0..8).map(|_| random.below(8192) as u32).collect();
-        let program = body::program(&lists, &lists, bytes);
+        let program = body::program(registers(), &lists, &lists, bytes);
         assert_eq!(verify(&program), Ok(()));
         let memory: Vec<u8> = (0..SIZE / 8).flat_map(|_| random.word().to_le_bytes()).collect();
-        let mut process = Process { memory, registers: [START; 24], site: random.below(10) as u32 };
+        let mut process = Process { memory, registers: [START; 40], site: random.below(10) as u32 };
         let (mut maps, mut told) = (Tables::new(&program), Told::default());
         let host = Host { hit: &mut process, maps: &mut maps, sink: &mut told };
         // It may run out of fuel; it ends.

@@ -1,6 +1,6 @@
 //! Where a value is, from DWARF's words to the checker's: by the number of an argument register, and from the return address's stack slot.
 
-use trapless_isa::body::{ARGUMENTS_IN_GO, Convention};
+use crate::commands::registers::Registers;
 use trapless_script::check::environment::Held;
 use trapless_symbols::types::Language;
 use trapless_symbols::{Location, Machine, Piece, ResultLocation};
@@ -12,42 +12,11 @@ fn gone(why: impl ToString) -> Held {
     Held::Gone(why.to_string())
 }
 
-/// Where a machine has values, by DWARF's numbers of registers.
-#[derive(Clone, Copy)]
-pub(super) struct Registers {
-    /// Those of arguments.
-    arguments: &'static [u8],
-    stack_pointer: u16,
-    /// How many are general ones: the first.
-    general: u16,
-    /// The first of floating-point numbers, and how many of them take arguments; a result is in the first one.
-    floats: (u16, u16),
-    /// Those of a result in two words.
-    results: [u16; 2],
-    /// Bytes of a general register.
-    word: u64,
-}
-
 impl Registers {
-    /// Those of functions in this language.
-    pub fn of(machine: Machine, language: Language) -> &'static Registers {
-        match (machine, language) {
-            (Machine::I386, _) => &I386,
-            (Machine::AArch64, _) => &AARCH64,
-            (_, Language::Go) => &GO,
-            (_, Language::C | Language::Cpp | Language::Rust) => &X86_64,
-        }
-    }
-
-    fn argument(&self, register: u16) -> Option<u8> {
-        self.arguments.iter().position(|number| u16::from(*number) == register).map(|number| number as u8)
-    }
-
     fn held(&self, number: u16) -> Held {
-        let float = number.checked_sub(self.floats.0).filter(|number| *number < self.floats.1);
-        match (self.argument(number), float) {
+        match (self.argument(number), self.float(number)) {
             (Some(number), _) => Held::Argument(number),
-            (_, Some(number)) => Held::FloatRegister(number as u8),
+            (_, Some(number)) => Held::FloatRegister(number),
             _ if number < self.general => Held::Register(number as u8),
             _ => gone(NO_WORD),
         }
@@ -81,44 +50,6 @@ impl Registers {
         }
     }
 }
-
-/// The registers that bodies have a machine's arguments in.
-const fn arguments(machine: trapless_isa::Machine) -> &'static [u8] {
-    Convention::of(machine).unwrap().arguments
-}
-
-/// xmm0 and those behind it; rax and rdx.
-const X86_64: Registers = Registers {
-    arguments: arguments(trapless_isa::Machine::X86_64),
-    stack_pointer: 7,
-    general: 16,
-    floats: (17, 8),
-    results: [0, 1],
-    word: 8,
-};
-
-/// Results are told as arguments are, by the compiler of Go.
-const GO: Registers = Registers { arguments: &ARGUMENTS_IN_GO, ..X86_64 };
-
-/// v0 and those behind it; x0 and x1.
-const AARCH64: Registers = Registers {
-    arguments: arguments(trapless_isa::Machine::AArch64),
-    stack_pointer: 31,
-    general: 32,
-    floats: (64, 8),
-    results: [0, 1],
-    word: 8,
-};
-
-/// No arguments in registers; eax and edx. Floating-point numbers are on the x87's stack, of which nothing is read.
-const I386: Registers = Registers {
-    arguments: &[],
-    stack_pointer: 4,
-    general: 8,
-    floats: (u16::MAX, 0),
-    results: [0, 2],
-    word: 4,
-};
 
 /// A value in pieces; one that is missing makes it useless.
 fn joined(pieces: &[Piece], one: impl Fn(&Location) -> Held) -> Held {

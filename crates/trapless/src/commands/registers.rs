@@ -1,0 +1,96 @@
+//! Which registers of a machine hold what, by DWARF's numbers.
+
+use trapless_isa::body::{ARGUMENTS_IN_GO, Convention};
+use trapless_symbols::Machine;
+use trapless_symbols::types::Language;
+
+/// Those of a machine.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Registers {
+    /// Those of arguments.
+    pub arguments: &'static [u8],
+    /// The stack pointer.
+    pub stack_pointer: u16,
+    /// How many are general ones: the first.
+    pub general: u16,
+    /// The first of floating-point numbers, and how many of them take arguments; a result is in the first one.
+    pub floats: (u16, u16),
+    /// How many of those take a result in parts.
+    pub float_results: u16,
+    /// Those of a result in two words.
+    pub results: [u16; 2],
+    /// Bytes of a general register.
+    pub word: u64,
+}
+
+impl Registers {
+    /// Those of functions in this language.
+    pub fn of(machine: Machine, language: Language) -> &'static Registers {
+        match (machine, language) {
+            (Machine::I386, _) => &I386,
+            (Machine::AArch64, _) => &AARCH64,
+            (_, Language::Go) => &GO,
+            (_, Language::C | Language::Cpp | Language::Rust) => &X86_64,
+        }
+    }
+
+    /// Those of C's functions in the tool's own machine.
+    pub fn here() -> &'static Registers {
+        match trapless_isa::Machine::beside(false) {
+            trapless_isa::Machine::AArch64 => &AARCH64,
+            _ => &X86_64,
+        }
+    }
+
+    /// The number of the argument that is in this register.
+    pub fn argument(&self, register: u16) -> Option<u8> {
+        self.arguments.iter().position(|number| u16::from(*number) == register).map(|number| number as u8)
+    }
+
+    /// The number of this register among those of floating-point numbers.
+    pub fn float(&self, register: u16) -> Option<u8> {
+        let number = register.checked_sub(self.floats.0).filter(|number| *number < self.floats.1);
+        number.map(|number| number as u8)
+    }
+}
+
+/// The registers that bodies have a machine's arguments in.
+const fn arguments(machine: trapless_isa::Machine) -> &'static [u8] {
+    Convention::of(machine).unwrap().arguments
+}
+
+/// xmm0 and those behind it; rax and rdx.
+const X86_64: Registers = Registers {
+    arguments: arguments(trapless_isa::Machine::X86_64),
+    stack_pointer: 7,
+    general: 16,
+    floats: (17, 8),
+    float_results: 2,
+    results: [0, 1],
+    word: 8,
+};
+
+/// Results are told as arguments are, by the compiler of Go.
+const GO: Registers = Registers { arguments: &ARGUMENTS_IN_GO, ..X86_64 };
+
+/// v0 and those behind it; x0 and x1.
+const AARCH64: Registers = Registers {
+    arguments: arguments(trapless_isa::Machine::AArch64),
+    stack_pointer: 31,
+    general: 32,
+    floats: (64, 8),
+    float_results: 4,
+    results: [0, 1],
+    word: 8,
+};
+
+/// No arguments in registers; eax and edx. Floating-point numbers are on the x87's stack, of which nothing is read.
+const I386: Registers = Registers {
+    arguments: &[],
+    stack_pointer: 4,
+    general: 8,
+    floats: (u16::MAX, 0),
+    float_results: 0,
+    results: [0, 2],
+    word: 4,
+};
