@@ -28,6 +28,14 @@ fn ordinary_functions_are_followed() {
         (&[0xd503_233f, PUSH, FRAME, CALL, POP, 0xd65f_0bff], "paciasp, retaa"),
         (&[0xd100_83ff, 0xa901_7bfd, CALL, 0xa941_7bfd, 0x9100_83ff, RET], "sub sp; stp x29, x30, [sp, #16]"),
         (&[0xf81f_0ffe, CALL, 0xf841_07fe, RET], "str x30, [sp, #-16]!"),
+        (
+            &[0xd288_040c, 0xcb2c_63ff, 0xa900_7bfd, FRAME, CALL, 0xa940_7bfd, 0xd288_040c, 0x8b2c_63ff, RET],
+            "mov x12, #16416; sub sp, sp, x12; stp x29, x30, [sp]",
+        ),
+        (
+            &[0xd280_040c, 0xf2a0_002c, 0xcb2c_63ff, 0xa900_7bfd, CALL, 0xa940_7bfd, RET],
+            "mov x12, #32; movk x12, #1, lsl #16; sub sp, sp, x12; stp x29, x30, [sp]",
+        ),
         (&[PUSH, 0xaa00_03fe, 0x8b1e_0000, POP, RET], "x30 as any register, once saved"),
         (&[PUSH, FRAME, CALL, POP, 0x1400_0100], "a tail call"),
         (&[PUSH, FRAME, 0xf940_0fa1, POP, RET], "ldr x1, [x29, #24]: a local variable"),
@@ -50,6 +58,10 @@ fn functions_that_look_at_their_return_address_are_refused() {
         (&[PUSH, 0xf940_07e0, POP, RET], "ldr x0, [sp, #8]"),
         (&[PUSH, 0xd100_43ff, 0xf940_0fe0, 0x9100_43ff, POP, RET], "sub sp, sp, #16; ldr x0, [sp, #24]"),
         (&[PUSH, 0xa940_07e0, POP, RET], "ldp x0, x1, [sp]"),
+        (&[0xd288_040c, 0xcb2c_63ff, 0xa900_7bfd, 0xf940_07e0, RET], "ldr x0, [sp, #8] in a large frame"),
+        (&[0xcb2c_63ff, 0xa900_7bfd, RET], "sub sp, sp, x12; stp x29, x30, [sp]: nobody knows where"),
+        (&[0xd288_040c, 0xf940_000c, 0xcb2c_63ff, 0xa900_7bfd, RET], "the same behind ldr x12, [x0]"),
+        (&[0xd288_040c, 0xcb2c_73ff, 0xa900_7bfd, RET], "sub sp, sp, x12, lsl #4"),
         (&[PUSH, CALL, POP, 0xaa1e_03e1, 0x1400_0100], "x30 passed to a tail call"),
         (&[0x9e67_03c8, RET], "fmov d8, x30"),
     ] {

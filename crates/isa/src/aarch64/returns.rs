@@ -29,6 +29,8 @@ struct State {
     elsewhere: bool,
     /// The deepest known sp.
     deepest: i64,
+    /// A register that was set to a constant: where a frame is larger than an instruction can say.
+    constant: Option<(u32, u64)>,
 }
 
 /// The verdict for call-paired return probes.
@@ -66,8 +68,15 @@ pub fn saved(site: &Site<'_>) -> Option<Saved> {
 }
 
 impl State {
-    const ENTRY: Self =
-        Self { holds: true, sp: Some(0), frame: None, saved: None, elsewhere: false, deepest: 0 };
+    const ENTRY: Self = Self {
+        holds: true,
+        sp: Some(0),
+        frame: None,
+        saved: None,
+        elsewhere: false,
+        deepest: 0,
+        constant: None,
+    };
 
     fn step(&mut self, word: u32) -> Result<(), Reason> {
         let form = form(word);
@@ -90,6 +99,7 @@ impl State {
             self.holds = false;
         }
         self.stack_pointer(word, used.writes);
+        self.constant(word, used.writes);
         if !form.flow(0).falls_through() {
             self.holds = self.saved.is_none();
             self.sp = Some(self.deepest);
@@ -140,6 +150,19 @@ impl State {
         self.deepest = self.deepest.min(sp.unwrap_or(0));
     }
 
+    /// Follows a register that is set by `movz` and `movk`, up to the next call.
+    fn constant(&mut self, word: u32, writes: u32) {
+        let (rd, bits, at) = (field(word, 0, 5), u64::from(field(word, 5, 16)), 16 * field(word, 21, 2));
+        self.constant = match (word & 0x7f80_0000, self.constant) {
+            (0x5280_0000, _) => Some((rd, bits << at)),
+            (0x7280_0000, Some((register, value))) if register == rd => {
+                Some((rd, value & !(0xffff << at) | bits << at))
+            }
+            (_, Some((register, _))) if writes & (1 << register | LINK) != 0 => None,
+            (_, known) => known,
+        };
+    }
+
     /// Follows sp and x29 through additions of constants.
     fn stack_pointer(&mut self, word: u32, writes: u32) {
         let (rd, rn) = (field(word, 0, 5), field(word, 5, 5));
@@ -157,7 +180,11 @@ impl State {
                 _ => {}
             }
         } else if word & 0xffe0_001f == 0x8b20_001f || word & 0xffe0_001f == 0xcb20_001f {
-            self.move_sp(None); // a register is added to sp
+            // A register is added, or taken away: to sp itself, all of it and not shifted?
+            let is_plain = rn == 31 && field(word, 10, 6) == 0b01_1000;
+            let known = self.constant.filter(|known| is_plain && known.0 == field(word, 16, 5));
+            let amount = known.map(|known| known.1 as i64 * if field(word, 30, 1) != 0 { -1 } else { 1 });
+            self.move_sp(self.sp.zip(amount).map(|(sp, amount)| sp.wrapping_add(amount)));
         } else if writes & 1 << 29 != 0 {
             self.frame = None;
         }
