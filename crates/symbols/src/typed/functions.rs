@@ -6,7 +6,7 @@
 
 use std::{path::PathBuf, rc::Rc, sync::Arc};
 
-use gimli::{AttributeValue, UnitOffset};
+use gimli::{AttributeValue, Expression, Operation, UnitOffset};
 
 use super::{
     TypeReader, TypesError,
@@ -243,18 +243,21 @@ impl<'m> TypeReader<'m> {
         Some(list.next().ok()??.begin)
     }
 
-    /// What expressions of a function may ask for, where control is at `address`.
-    fn frame(&mut self, unit: &Open<'m>, entry: &Entry<'m>, address: u64) -> Frame<'m> {
-        let machine = self.module.machine();
-        let is_entry = self.entry_of(unit, entry).is_some_and(|start| self.is_entry(start, address));
-        let at_call = match machine {
+    /// The stack pointer, and where the caller's frame begins above it when a function is entered.
+    fn at_call(&self) -> (u16, i64) {
+        match self.module.machine() {
             Machine::X86_64 => (7, 8),
             Machine::I386 => (4, 4),
             Machine::AArch64 => (31, 0),
             Machine::PowerPc64Le => (1, 0),
-        };
+        }
+    }
+
+    /// What expressions of a function may ask for, where control is at `address`.
+    fn frame(&mut self, unit: &Open<'m>, entry: &Entry<'m>, address: u64) -> Frame<'m> {
+        let is_entry = self.entry_of(unit, entry).is_some_and(|start| self.is_entry(start, address));
         let cfa = match is_entry {
-            true => Some(at_call),
+            true => Some(self.at_call()),
             false => frames::cfa(&self.module.image, &self.module.source, address),
         };
         Frame { address, is_entry, base: entry.attr_value(gimli::DW_AT_frame_base), cfa }
@@ -282,14 +285,15 @@ impl<'m> TypeReader<'m> {
     /// what it can in registers, and does without the rest.
     fn is_stored(&mut self, unit: &Rc<Open<'m>>, entry: &Entry<'m>) -> bool {
         let (mut is_all, mut is_stored) = (true, false);
+        let (stack_pointer, _) = self.at_call();
         let mut budget = MOST_DIES;
         let read = TypeReader::below(unit, entry.offset(), &mut budget, &mut |depth, entry| {
             if depth == 1 && entry.tag() == gimli::DW_TAG_formal_parameter {
                 let location = entry.attr_value(gimli::DW_AT_location);
                 is_all &= location.is_some();
                 if let Some(AttributeValue::Exprloc(expression)) = location {
-                    let first = expression.operations(unit.unit.encoding()).next();
-                    is_stored |= matches!(first, Ok(Some(gimli::Operation::FrameOffset { .. })));
+                    is_stored |= matches!(first(unit, &expression), Some(Operation::FrameOffset { .. }))
+                        || is_by(unit, &expression, stack_pointer);
                 }
             }
             Walk::Past
@@ -398,6 +402,14 @@ impl<'m> TypeReader<'m> {
         let Some(value) = entry.attr_value(gimli::DW_AT_location) else {
             return Location::Unavailable(Unavailable::OptimizedOut);
         };
+        // The stack pointer of the whole function is that behind its prologue.
+        if is_parameter
+            && frame.is_entry
+            && let AttributeValue::Exprloc(expression) = &value
+            && is_by(unit, expression, self.at_call().0)
+        {
+            return Location::Unavailable(Unavailable::NotHere);
+        }
         let told = expressions::place(&part, unit, frame, value);
         // What lies below the frame's top is the function's own, and not yet there.
         let is_stored = match (&told.location, frame.cfa) {
@@ -504,6 +516,15 @@ fn covers(
         other => dwarf.attr_address(unit, other).ok().flatten().unwrap_or(low),
     };
     (low..high).contains(&address)
+}
+
+fn first<'m>(unit: &Open<'m>, expression: &Expression<Slice<'m>>) -> Option<Operation<Slice<'m>>> {
+    expression.operations(unit.unit.encoding()).next().ok().flatten()
+}
+
+/// Whether an expression tells of a place by this register.
+fn is_by<'m>(unit: &Open<'m>, expression: &Expression<Slice<'m>>, number: u16) -> bool {
+    matches!(first(unit, expression), Some(Operation::RegisterOffset { register, .. }) if register.0 == number)
 }
 
 fn constant(value: AttributeValue<Slice<'_>>) -> Location {
