@@ -117,7 +117,13 @@ fn check(program: &Path, target: &Target, cases: &[(&str, &str)]) {
     let mut wrong = Vec::new();
     for (function, expected) in cases {
         let found = without_addresses(&call(program, target, function));
-        if found != *expected {
+        // Where a large result is, only the caller knows there.
+        let is_given = cfg!(target_arch = "aarch64") && *function == "grow";
+        let expected = match expected.rsplit_once(" = {") {
+            Some((call, _)) if is_given => &format!("{call} = ?"),
+            _ => *expected,
+        };
+        if found != expected {
             wrong.push(format!("   found {found}\nexpected {expected}"));
         }
     }
@@ -171,14 +177,13 @@ fn calls_of_c_show_values_as_c_writes_them() {
 
 #[test]
 fn debug_information_may_be_in_other_files() {
-    let program = Program::build("typed", C, &["-g", "-gsplit-dwarf", "-O2", "-dumpdir", "typed-"]);
+    let program = Program::build("typed", C, &["-g", "-gsplit-dwarf", "-O2"]);
     let cases = &C_CALLS[..4];
-    // The compiler writes it beside where it was called, or where it is told.
-    let dwo = std::fs::read_dir(".").unwrap().flatten().find(|entry| {
-        entry.file_name().to_str().is_some_and(|name| name.starts_with("typed-") && name.ends_with(".dwo"))
-    });
+    // Beside the program; older compilers write it where they are called.
+    let is_dwo = |entry: &std::fs::DirEntry| entry.path().extension().is_some_and(|ending| ending == "dwo");
+    let find = |folder: &Path| std::fs::read_dir(folder).unwrap().flatten().find(is_dwo);
     let target = program.start(&[]);
-    if let Some(dwo) = dwo {
+    if let Some(dwo) = find(program.dir()).or_else(|| find(Path::new("."))) {
         check(program.path(), &target, cases);
         std::fs::remove_file(dwo.path()).unwrap();
     } else {
@@ -230,9 +235,10 @@ fn entries_alone_and_places_show_arguments() {
         without_addresses(line.split_once("  typed:").unwrap().1)
     };
     assert_eq!(line("uprobe:typed:falls"), "falls(from: 3)");
-    // Behind the prologue, which has stored them: push, mov, mov.
-    let inside = line("typed:falls+0x7");
-    assert!(inside == "falls+0x7(from: 3)" || inside == "falls+0xb(from: 3)", "{inside}");
+    // Behind the prologue, which has stored them: push, mov, mov; or sub sp, str.
+    let at = if cfg!(target_arch = "aarch64") { "0x8" } else { "0x7" };
+    let inside = line(&format!("typed:falls+{at}"));
+    assert!(inside == format!("falls+{at}(from: 3)") || inside == "falls+0xb(from: 3)", "{inside}");
 }
 
 const CPP: &str = r#"
@@ -335,9 +341,10 @@ fn calls_of_cpp_show_what_objects_stand_for() {
             assert!(parts.iter().all(|part| line.contains(part)), "{line}\n{parts:?}");
         };
         let longest = r#""a third one which is longer than sixteen""#;
+        let joined = if cfg!(target_arch = "aarch64") { "?" } else { r#""one, two words, "# };
         has(
             "*shop::join*",
-            &[&format!(r#"(words: {{"one", "two words", {longest}}}, between: ", ") = "one, two words, "#)],
+            &[&format!(r#"(words: {{"one", "two words", {longest}}}, between: ", ") = {joined}"#)],
         );
         has("*shop::maybe*", &[r#"(text: "text", none: nullopt) = 4"#]);
         has("*shop::made*", &["(from: { .x = 5, .y = 6 }) = { .x = 5, .y = 6 }"]);
@@ -558,7 +565,7 @@ static void *work(void *number) {
         long value = (long)number * 1000000 + i % 1000;
         snprintf(text, sizeof text, "%ld", value);
         outer(value, text);
-        if (i % 4 == 0) usleep(1000);
+        if (i % 4 == 0) usleep(10000);
     }
 }
 int main(void) {

@@ -35,6 +35,8 @@ pub(super) enum Why {
     Register,
     /// It is in memory whose address probes do not know.
     Address,
+    /// It is in memory whose address the function was given, and nobody has at the return.
+    Given,
     /// The function has more values than a record holds.
     TooMany,
     /// What was recorded does not hold it.
@@ -71,6 +73,11 @@ impl fmt::Display for Why {
                 return f.write_str("it is in a register, or a half of one, that probes do not keep");
             }
             Why::Address => return f.write_str("it is in memory whose address probes do not compute"),
+            Why::Given => {
+                return f.write_str(
+                    "it is where the caller said, in a register that the function may have changed",
+                );
+            }
             Why::TooMany => return f.write_str("the function takes more than a record of a call holds"),
             Why::Lost => return f.write_str("it was not recorded"),
         };
@@ -152,7 +159,7 @@ impl Planner<'_, '_> {
                 ResultLocation::At(location) => {
                     self.value(function.result, location, Moment::Return, &mut together)
                 }
-                ResultLocation::Given { .. } => Source::Nowhere(Why::Register),
+                ResultLocation::Given { .. } => Source::Nowhere(Why::Given),
                 ResultLocation::Unavailable(why) => Source::Nowhere((*why).into()),
             };
             self.shown(None, function.result, from)
