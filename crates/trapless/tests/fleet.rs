@@ -7,21 +7,27 @@ use std::process::Command;
 use std::sync::Mutex;
 use support::family::is_left_alone;
 use support::tool::{Tool, finish};
-use support::{Program, Target, eventually, is_root};
+use support::{Program, Target, asked, eventually, is_root};
 
 const FLEET: &str = include_str!("targets/fleet.c");
 
-/// Processes that run all the time.
-const PROCESSES: usize = 64;
+/// Processes that run all the time (`TRAPLESS_FLEET`).
+fn processes() -> usize {
+    asked("TRAPLESS_FLEET", 64)
+}
 
 /// Those that start and end meanwhile.
-const NEWCOMERS: u64 = 200;
+fn newcomers() -> u64 {
+    3 * processes() as u64 + 8
+}
 
 /// How often each calls all functions: one that runs all the time, and one that comes.
 const ROUNDS: [u64; 2] = [5, 3];
 
 /// So many newcomers at most may go on without probes on a busy machine, which is said.
-const MISSED: u64 = NEWCOMERS / 10;
+fn most_missed() -> u64 {
+    newcomers().div_ceil(10)
+}
 
 /// One fleet at a time: each takes both processors of a small machine.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -30,7 +36,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 const MEMORY: u64 = 300 << 10;
 
 fn start(program: &Program) -> Vec<Target> {
-    (0..PROCESSES).map(|_| program.start(&[&ROUNDS[0].to_string(), "wait"])).collect()
+    (0..processes()).map(|_| program.start(&[&ROUNDS[0].to_string(), "wait"])).collect()
 }
 
 /// Lets each call all functions, and checks what comes of that.
@@ -52,7 +58,7 @@ fn assert_counted(tool: Tool, processes: u64, calls: u64) {
         let number = note["text"].as_str().unwrap().rsplit(' ').next().unwrap();
         number.parse().unwrap()
     });
-    assert!(missed <= MISSED, "{notes:?}");
+    assert!(missed <= most_missed(), "{notes:?}");
     let (processes, calls) = (processes - missed, calls - missed * ROUNDS[1]);
     assert_eq!((&total["type"], &total["processes"]), (&"total".into(), &processes.into()), "{notes:?}");
     let rows = total["probes"].as_array().unwrap();
@@ -75,11 +81,12 @@ fn l1_a_fleet_by_its_processes_is_counted_exactly_in_little_memory() {
     arguments.extend(targets.iter().flat_map(|target| ["-p".to_owned(), target.pid().to_string()]));
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let mut tool = Tool::armed(&arguments);
-    for _ in 1..PROCESSES {
+    for _ in 1..processes() {
         tool.attached();
     }
     call(&program, &mut targets);
-    assert_counted(tool, PROCESSES as u64, PROCESSES as u64 * ROUNDS[0]);
+    let all = processes() as u64;
+    assert_counted(tool, all, all * ROUNDS[0]);
     assert!(targets.iter().all(|target| is_left_alone(target.pid())));
 }
 
@@ -95,18 +102,19 @@ fn l1_a_fleet_by_its_file_is_counted_exactly_while_others_come_and_go() {
     let mut targets = start(&program);
     let tool = Tool::armed(&["count", &format!("{path}:part_*")]);
     eventually("all are probed", || targets.iter().all(|target| !is_left_alone(target.pid())));
-    let [first, others] = [0, 1].map(|half| half * PROCESSES / 2);
-    let (first, others) = (first..others, others..PROCESSES);
+    let [first, others] = [0, 1].map(|half| half * processes() / 2);
+    let (first, others) = (first..others, others..processes());
     call(&program, &mut targets[first]);
     let right = finish(Command::new(program.path()).arg(ROUNDS[1].to_string())).out;
-    let newcomers = format!("seq {NEWCOMERS} | xargs -P 8 -I N {path} {}", ROUNDS[1]);
-    let ran = finish(Command::new("sh").args(["-c", &newcomers]));
-    assert!(ran.code == Some(0) && ran.out == right.repeat(NEWCOMERS as usize), "{ran:?}");
+    let coming = format!("seq {} | xargs -P 8 -I N {path} {}", newcomers(), ROUNDS[1]);
+    let ran = finish(Command::new("sh").args(["-c", &coming]));
+    assert!(ran.code == Some(0) && ran.out == right.repeat(newcomers() as usize), "{ran:?}");
     call(&program, &mut targets[others]);
     // Those that told what is right ran under it, too.
     let [calls, of_newcomers] = ROUNDS;
-    let processes = PROCESSES as u64 + NEWCOMERS + 3;
-    let calls = (PROCESSES as u64 + 2) * calls + (NEWCOMERS + 1) * of_newcomers;
+    let (old, new) = (processes() as u64, newcomers());
+    let processes = old + new + 3;
+    let calls = (old + 2) * calls + (new + 1) * of_newcomers;
     assert_counted(tool, processes, calls);
     assert!(targets.iter().all(|target| is_left_alone(target.pid())));
 }

@@ -5,7 +5,7 @@ mod support;
 use support::assembly::{BREAKPOINT, LANDING_PAD};
 use support::spinners::{self, PLAIN, Spinners};
 use support::tool::{Ran, Tool, detach, finish, run, trapless};
-use support::{Program, text::Text};
+use support::{Program, asked, text::Text};
 
 const MODIFIED: &str = "the code in memory is not the file's";
 
@@ -75,7 +75,7 @@ fn p4_patches_across_boundaries_count_exactly() {
 
 /// Cycles of a storm: a few in the suite, more by hand (`TRAPLESS_STORM=10000`).
 fn storm(usual: usize) -> usize {
-    std::env::var("TRAPLESS_STORM").ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+    asked("TRAPLESS_STORM", usual)
 }
 
 #[test]

@@ -4,13 +4,14 @@
 
 mod support;
 
+use support::asked;
 use support::spinners::{self, PLAIN, Spinners};
 use support::tool::{RETURN_BY_TRAP, detach, run};
 
 const MECHANISMS: [&str; 3] = ["step", "boost", "emulate"];
 
 fn storm(usual: usize) -> usize {
-    std::env::var("TRAPLESS_STORM").ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+    asked("TRAPLESS_STORM", usual)
 }
 
 #[test]

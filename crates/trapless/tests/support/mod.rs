@@ -346,6 +346,11 @@ fn mappings(pid: i32, rights: &str) -> Vec<(std::ops::Range<u64>, String)> {
     maps.lines().filter_map(mapping).collect()
 }
 
+/// How often something is done: as a variable of the environment says, or as usual. By hand more, on emulated machines less.
+pub fn asked(variable: &str, usual: usize) -> usize {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
 /// Waits until `condition` holds, and fails when it never does.
 #[track_caller]
 pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
