@@ -148,6 +148,16 @@ fn interrupt(machine: &mut Machine, rounds: u64) {
     machine.monitor = None;
 }
 
+/// Makes it a child that was just forked.
+fn be_forked(machine: &mut Machine) {
+    let layout = layout();
+    for word in (layout.threads..layout.threads + (64 << layout.thread_bits)).step_by(8) {
+        machine.load(word, &[0; 8]);
+    }
+    machine.load(layout.origin, &[0]);
+    machine.monitor = None;
+}
+
 /// The machine before each of the instructions that it runs until the call is over.
 fn at_each_instruction(fresh: &Machine) -> impl Iterator<Item = (u32, Machine)> + '_ {
     let length = fresh.clone().run_to(CALLER);
@@ -265,10 +275,7 @@ fn a_child_that_was_forked_at_any_instruction_of_a_call_counts_in_a_block_of_its
     }
     let before = numbers(&parents).0;
     let mut child = parents;
-    for word in (layout.threads..layout.threads + (64 << layout.thread_bits)).step_by(8) {
-        child.load(word, &[0; 8]);
-    }
-    child.load(layout.origin, &[0]);
+    be_forked(&mut child);
     child.run_to(CALLER);
     assert_eq!(child.registers, expected(fresh.registers));
     assert_eq!(numbers(&child), ([before[0], before[1] + 1, 0], 0));
@@ -347,30 +354,22 @@ fn a_child_of_a_handler_at_any_instruction_counts_on() {
                 interrupt(&mut fresh, 1);
             }
             for (stop, mut child) in at_each_instruction(&fresh) {
-                for word in (layout.threads..layout.threads + (64 << layout.thread_bits)).step_by(8) {
-                    child.load(word, &[0; 8]);
-                }
-                child.load(layout.origin, &[0]);
-                child.monitor = None;
+                be_forked(&mut child);
                 child.run_to(CALLER);
                 assert_eq!(child.registers, expected(fresh.registers), "instruction {stop}");
                 // A first call of its own, and a second one in a block that is no other's.
                 let before = [HITS, RETURNS, LOST].map(|offset| sum(&child, offset));
                 let calls = u64::from(warm) + 2;
                 assert_eq!(before, [calls, returns * calls, 0], "instruction {stop}");
-                let cursor = child.memory.get(layout.block_cursor);
                 interrupt(&mut child, 2);
                 let after = [HITS, RETURNS, LOST].map(|offset| sum(&child, offset));
                 assert_eq!(after, [calls + 2, returns * (calls + 2), 0], "instruction {stop}");
                 if thread_pointer != 0 {
-                    let own =
-                        layout.blocks + (child.memory.get(layout.block_cursor) - 1) * layout.block_stride;
-                    assert_eq!(
-                        child.memory.get(own + u64::from(detour::BLOCK_ORIGIN)),
-                        0,
-                        "instruction {stop}"
-                    );
-                    assert!(child.memory.get(own + u64::from(HITS)) >= 2, "instruction {stop}, {cursor}");
+                    let latest = child.memory.get(layout.block_cursor) - 1;
+                    let own = layout.blocks + latest * layout.block_stride;
+                    let number = |offset: u32| child.memory.get(own + u64::from(offset));
+                    assert_eq!(number(detour::BLOCK_ORIGIN), 0, "instruction {stop}");
+                    assert!(number(HITS) >= 2, "instruction {stop}");
                 }
             }
         }

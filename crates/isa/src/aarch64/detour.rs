@@ -73,7 +73,7 @@ const FREE: u32 = 24;
 #[derive(Clone, Copy)]
 pub(super) enum Slow {
     Resolve { entry: u32 },
-    Claimed,
+    Unclaimed,
     Claim { lost: Label },
     Lost { counter: u32 },
     Unrun,
@@ -247,20 +247,23 @@ impl Template<'_> {
     pub(super) fn find_thread(&mut self, entry: u32) {
         self.comment("find the thread");
         let (slow, found) = (self.code.label(), self.code.label());
-        self.code.emit([
-            a::mrs_thread_pointer(TEMPORARY),
-            a::eor_shifted_right(ADDRESS, TEMPORARY, TEMPORARY, THREAD_FOLD),
-            a::ubfx(ADDRESS, ADDRESS, STACK_PAGE_SHIFT, self.layout.thread_bits),
-        ]);
-        self.code.constant(entry, self.layout.threads);
-        self.code.emit([
-            a::add(entry, entry, ADDRESS, THREAD_SHIFT),
-            a::ldp(ADDRESS, BLOCK, entry, THREAD_OWNER as i32),
-            a::eon(ADDRESS, ADDRESS, TEMPORARY),
-        ]);
+        self.entry_by_hash(entry, ADDRESS);
+        self.code
+            .emit([a::ldp(ADDRESS, BLOCK, entry, THREAD_OWNER as i32), a::eon(ADDRESS, ADDRESS, TEMPORARY)]);
         self.code.emit_to(a::cbnz(ADDRESS), slow);
         self.code.bind(found);
         self.off_path(slow, found, Slow::Resolve { entry });
+    }
+
+    /// `entry` = where the thread's entry is first looked for. `TEMPORARY` is the thread pointer, unless it is `index`, which is changed.
+    fn entry_by_hash(&mut self, entry: u32, index: u32) {
+        self.code.emit([
+            a::mrs_thread_pointer(TEMPORARY),
+            a::eor_shifted_right(index, TEMPORARY, TEMPORARY, THREAD_FOLD),
+            a::ubfx(index, index, STACK_PAGE_SHIFT, self.layout.thread_bits),
+        ]);
+        self.code.constant(entry, self.layout.threads);
+        self.code.emit([a::add(entry, entry, index, THREAD_SHIFT)]);
     }
 
     /// `BLOCK` = a block to add to: that of whichever thread has the entry of this one's thread pointer ([`crate::detour::memory`]). Changes
@@ -268,17 +271,11 @@ impl Template<'_> {
     fn find_any_block(&mut self) {
         self.comment("find a block");
         let [slow, known] = [(); 2].map(|()| self.code.label());
-        self.code.emit([
-            a::mrs_thread_pointer(TEMPORARY),
-            a::eor_shifted_right(TEMPORARY, TEMPORARY, TEMPORARY, THREAD_FOLD),
-            a::ubfx(TEMPORARY, TEMPORARY, STACK_PAGE_SHIFT, self.layout.thread_bits),
-        ]);
-        self.code.constant(BLOCK, self.layout.threads);
-        self.code.emit([a::add(BLOCK, BLOCK, TEMPORARY, THREAD_SHIFT)]);
+        self.entry_by_hash(BLOCK, TEMPORARY);
         self.code.bind(known);
         self.code.emit([a::ldr(BLOCK, BLOCK, THREAD_BLOCK)]);
         self.code.emit_to(a::cbz(BLOCK), slow);
-        self.off_path(slow, known, Slow::Claimed);
+        self.off_path(slow, known, Slow::Unclaimed);
     }
 
     /// What is done at `from`, off the fast path, before it goes on at `to`.
@@ -300,7 +297,7 @@ impl Template<'_> {
                     self.comment("a thread not seen before");
                     self.resolve(entry)?;
                 }
-                Slow::Claimed => {
+                Slow::Unclaimed => {
                     self.comment("no thread has this entry");
                     self.code.emit([a::mrs_thread_pointer(TEMPORARY)]);
                     self.call_resolve(FREE)?;
