@@ -54,35 +54,21 @@ impl Registers {
     }
 }
 
-/// The registers that bodies have a machine's arguments in.
-const fn arguments(machine: trapless_isa::Machine) -> &'static [u8] {
-    Convention::of(machine).unwrap().arguments
+/// Those of a machine whose detours call bodies, which have its arguments where functions have them.
+const fn with_bodies(machine: trapless_isa::Machine, floats: (u16, u16), float_results: u16) -> Registers {
+    let Convention { arguments, registers, stack_pointer, .. } = Convention::of(machine).unwrap();
+    let (stack_pointer, general) = (*stack_pointer as u16, registers.len() as u16);
+    Registers { arguments, stack_pointer, general, floats, float_results, results: [0, 1], word: 8 }
 }
 
 /// xmm0 and those behind it; rax and rdx.
-const X86_64: Registers = Registers {
-    arguments: arguments(trapless_isa::Machine::X86_64),
-    stack_pointer: 7,
-    general: 16,
-    floats: (17, 8),
-    float_results: 2,
-    results: [0, 1],
-    word: 8,
-};
+const X86_64: Registers = with_bodies(trapless_isa::Machine::X86_64, (17, 8), 2);
 
 /// Results are told as arguments are, by the compiler of Go.
 const GO: Registers = Registers { arguments: &ARGUMENTS_IN_GO, ..X86_64 };
 
 /// v0 and those behind it; x0 and x1.
-const AARCH64: Registers = Registers {
-    arguments: arguments(trapless_isa::Machine::AArch64),
-    stack_pointer: 31,
-    general: 32,
-    floats: (64, 8),
-    float_results: 4,
-    results: [0, 1],
-    word: 8,
-};
+const AARCH64: Registers = with_bodies(trapless_isa::Machine::AArch64, (64, 8), 4);
 
 /// No arguments in registers; eax and edx. Floating-point numbers are on the x87's stack, of which nothing is read.
 const I386: Registers = Registers {
