@@ -3,9 +3,9 @@
 mod support;
 
 use support::assembly::{BREAKPOINT, LANDING_PAD};
-use support::spinners::{self, PLAIN, Spinners};
+use support::spinners::{self, PLAIN, Spinners, storm};
 use support::tool::{Ran, Tool, detach, finish, run, trapless};
-use support::{Program, asked, text::Text};
+use support::{Program, text::Text};
 
 const MODIFIED: &str = "the code in memory is not the file's";
 
@@ -71,11 +71,6 @@ fn p4_patches_across_boundaries_count_exactly() {
     for name in names {
         assert_eq!((summary.hits(&name, "entry"), summary.hits(&name, "return")), (4000, 4000), "{name}");
     }
-}
-
-/// Cycles of a storm: a few in the suite, more by hand (`TRAPLESS_STORM=10000`).
-fn storm(usual: usize) -> usize {
-    asked("TRAPLESS_STORM", usual)
 }
 
 #[test]

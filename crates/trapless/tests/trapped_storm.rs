@@ -4,15 +4,10 @@
 
 mod support;
 
-use support::asked;
-use support::spinners::{self, PLAIN, Spinners};
+use support::spinners::{self, PLAIN, Spinners, storm};
 use support::tool::{RETURN_BY_TRAP, detach, run};
 
 const MECHANISMS: [&str; 3] = ["step", "boost", "emulate"];
-
-fn storm(usual: usize) -> usize {
-    asked("TRAPLESS_STORM", usual)
-}
 
 #[test]
 fn p5_a_storm_of_probes_that_trap_harms_nobody() {

@@ -1,7 +1,12 @@
 //! The program that most tests patch: threads that call `subject` without a pause, check what it returns, and count their calls.
 
 use super::tool::Tool;
-use super::{Program, Target, eventually, park::park};
+use super::{Program, Target, asked, eventually, park::park};
+
+/// Cycles of a storm: a few in the suite, more by hand (`TRAPLESS_STORM=10000`).
+pub fn storm(usual: usize) -> usize {
+    asked("TRAPLESS_STORM", usual)
+}
 
 /// `SUBJECT` is the function's body, in assembly; it must return 2 x + 1.
 const SOURCE: &str = r#"
