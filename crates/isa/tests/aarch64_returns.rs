@@ -28,6 +28,7 @@ fn ordinary_functions_are_followed() {
         (&[0xd503_233f, PUSH, FRAME, CALL, POP, 0xd65f_0bff], "paciasp, retaa"),
         (&[0xd100_83ff, 0xa901_7bfd, CALL, 0xa941_7bfd, 0x9100_83ff, RET], "sub sp; stp x29, x30, [sp, #16]"),
         (&[0xf81f_0ffe, CALL, 0xf841_07fe, RET], "str x30, [sp, #-16]!"),
+        (&[PUSH, FRAME, 0x043f_579f, CALL, 0x043f_509f, POP, RET], "addvl sp, sp, #-4; addvl sp, sp, #4"),
         (
             &[0xd288_040c, 0xcb2c_63ff, 0xa900_7bfd, FRAME, CALL, 0xa940_7bfd, 0xd288_040c, 0x8b2c_63ff, RET],
             "mov x12, #16416; sub sp, sp, x12; stp x29, x30, [sp]",
@@ -62,6 +63,7 @@ fn functions_that_look_at_their_return_address_are_refused() {
         (&[0xcb2c_63ff, 0xa900_7bfd, RET], "sub sp, sp, x12; stp x29, x30, [sp]: nobody knows where"),
         (&[0xd288_040c, 0xf940_000c, 0xcb2c_63ff, 0xa900_7bfd, RET], "the same behind ldr x12, [x0]"),
         (&[0xd288_040c, 0xcb2c_73ff, 0xa900_7bfd, RET], "sub sp, sp, x12, lsl #4"),
+        (&[0x043f_579f, 0xa900_7bfd, RET], "addvl sp, sp, #-4; stp x29, x30, [sp]: nobody knows where"),
         (&[PUSH, CALL, POP, 0xaa1e_03e1, 0x1400_0100], "x30 passed to a tail call"),
         (&[0x9e67_03c8, RET], "fmov d8, x30"),
     ] {

@@ -75,6 +75,8 @@ fn rungs_are_given_or_refused_with_a_reason() {
     let emulated = |name| [None, None, Some(Reason::NotEmulated(name)), None];
     let [window, system] =
         [Reason::ExclusiveWindow, Reason::Unmovable("a system call, to be stepped,")].map(Some);
+    let prefix = Reason::Unmovable("movprfx, which must stand ahead of its instruction,");
+    let stage = Reason::Unmovable("a stage of a copy that must stand behind the first");
     for (word, refused, text) in [
         (0xd503_201f, NO, "nop"),
         (0xa9bf_7bfd, NO, "stp x29, x30, [sp, #-16]!"),
@@ -115,6 +117,14 @@ fn rungs_are_given_or_refused_with_a_reason() {
             both(Reason::Unmovable("a signature made with the program counter"), "pointer authentication"),
             "paciasppc",
         ),
+        (0x0420_bc20, both(prefix, "an SVE or SME instruction"), "movprfx z0, z1"),
+        (0x0451_2420, both(prefix, "an SVE or SME instruction"), "movprfx z0.h, p1/m, z1.h"),
+        (0x1901_0440, emulated("a copy in stages"), "cpyfp [x0]!, [x1]!, x2!"),
+        (0x1d41_0440, both(stage, "a copy in stages"), "cpym [x0]!, [x1]!, x2!"),
+        (0x1981_0440, both(stage, "a copy in stages"), "cpyfe [x0]!, [x1]!, x2!"),
+        (0x19c2_0420, emulated("a copy in stages"), "setp [x0]!, x1!, x2"),
+        (0x19c2_4420, both(stage, "a copy in stages"), "setm [x0]!, x1!, x2"),
+        (0x1dc2_8420, both(stage, "a copy in stages"), "setge [x0]!, x1!, x2"),
         (0xd420_0000, traps, "brk #0"),
         (0xd440_0000, traps, "hlt #0"),
         (0x0000_0000, traps, "udf #0"),
@@ -179,6 +189,16 @@ fn exclusive_windows_are_left_alone() {
     assert!(ladder.jump.is_ok() && ladder.boost.is_ok());
     assert_eq!(ladder.step, Err(Reason::ExclusiveWindow));
     assert_eq!(ladder.emulate, Err(Reason::NotEmulated("an exclusive access")));
+}
+
+#[test]
+fn what_stands_behind_a_movprfx_stays_there() {
+    // movprfx z0, z1; add z0.b, p0/m, z0.b, z2.b; nop
+    let words = [0x0420_bc20, 0x0400_0040, 0xd503_201f];
+    let refused: Vec<bool> = (0..3).map(|index| ladder(&words, index).jump.is_err()).collect();
+    assert_eq!(refused, [true, true, false]);
+    assert_eq!(ladder(&words, 1).step, Err(Reason::Unmovable("an instruction with a movprfx")));
+    assert_eq!(ladder(&words[1..], 0).jump, Ok(Displaced { start: AT, length: 4, instructions: 1 }));
 }
 
 /// What is promised is kept: within reach, every site has the slots that its verdict says, and none that it does not.

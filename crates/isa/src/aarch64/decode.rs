@@ -94,6 +94,11 @@ pub enum Form {
     Privileged,
     /// FEAT_PAuth_LR: signs or authenticates with the program counter.
     SignsWithPc,
+    /// `movprfx`: the processor may make one of it and the next instruction, which must be the one behind it.
+    Prefix,
+    /// FEAT_MOPS: the second or third of the instructions that copy or set memory together. A kernel that moves a thread to another processor in
+    /// between has it go on at the first, which it looks for ahead of this one.
+    LaterStage,
     /// Neither its place nor what it does to control flow matters.
     Plain,
     /// No instruction.
@@ -182,6 +187,16 @@ pub fn word(code: &[u8]) -> Option<u32> {
     code.first_chunk().copied().map(u32::from_le_bytes)
 }
 
+/// Whether `word` is in the space of the Scalable Vector or Matrix Extension, or changes the mode that the latter has (`msr svcr…`).
+pub fn is_scalable(word: u32) -> bool {
+    match field(word, 25, 4) {
+        0b0010 => true,
+        0b0000 => word >> 31 == 1,
+        0b1010 | 0b1011 => word & 0xffff_f0ff == 0xd503_407f || word & 0xffff_ffe0 == 0xd51b_4240,
+        _ => false,
+    }
+}
+
 /// What `word` is.
 pub fn form(word: u32) -> Form {
     match field(word, 25, 4) {
@@ -193,8 +208,23 @@ pub fn form(word: u32) -> Form {
         0b0100 | 0b0110 | 0b1100 | 0b1110 => load_or_store(word),
         // PACIASPPC and its like, in data processing with one source.
         0b0101 | 0b1101 if word & 0xffff_8000 == 0xdac1_8000 => Form::SignsWithPc,
+        0b0010 if is_prefix(word) => Form::Prefix,
         _ => Form::Plain,
     }
+}
+
+/// `movprfx`, with a predicate and without.
+fn is_prefix(word: u32) -> bool {
+    word & 0xff3e_e000 == 0x0410_2000 || word & 0xffff_fc00 == 0x0420_bc00
+}
+
+/// `cpym`, `cpye`, `setm`, `sete` and their variants, by which of the three stages they are: those that set have it elsewhere.
+fn is_later_stage(word: u32) -> bool {
+    let stage = match field(word, 22, 2) {
+        3 => field(word, 14, 2),
+        stage => stage,
+    };
+    word & 0xfb20_0c00 == 0x1900_0400 && (1..3).contains(&stage)
 }
 
 fn immediate(word: u32) -> Form {
@@ -223,6 +253,9 @@ fn load_or_store(word: u32) -> Form {
             (_, size) => Literal::Vector { size: size as u8 },
         };
         return Form::Literal { kind, rt, offset: signed(word, 5, 19) << 2 };
+    }
+    if is_later_stage(word) {
+        return Form::LaterStage;
     }
     // LDXR and STXR of every size, with FEAT_LSUI's LDTXR and STTXR; then LDXP and STXP, whose 32-bit
     // neighbours are CASP.

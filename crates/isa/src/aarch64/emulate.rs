@@ -167,6 +167,8 @@ fn step(word: u32, r: &mut State<'_>) -> Result<(), EmulateError> {
             return not_emulated("an exclusive access");
         }
         Form::SignsWithPc => return not_emulated("pointer authentication"),
+        Form::Prefix => return not_emulated("an SVE or SME instruction"),
+        Form::LaterStage => return not_emulated("a copy in stages"),
         Form::Exception(name) => return not_emulated(name),
         Form::Privileged => return not_emulated("a privileged instruction"),
         Form::Unallocated => return Err(Reason::NotAnInstruction.into()),

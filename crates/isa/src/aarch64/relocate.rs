@@ -89,6 +89,8 @@ pub fn movable(form: Form) -> Result<(), Reason> {
         Form::Hint(hint::WFE) => Err(Reason::Unmovable("wfe")),
         Form::Hint(hint::WFI) => Err(Reason::Unmovable("wfi")),
         Form::TimedWait => Err(Reason::Unmovable("wfet")),
+        Form::Prefix => Err(Reason::Unmovable("movprfx, which must stand ahead of its instruction,")),
+        Form::LaterStage => Err(Reason::Unmovable("a stage of a copy that must stand behind the first")),
         _ => Ok(()),
     }
 }

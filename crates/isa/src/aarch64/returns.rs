@@ -185,6 +185,13 @@ impl State {
             let known = self.constant.filter(|known| is_plain && known.0 == field(word, 16, 5));
             let amount = known.map(|known| known.1 as i64 * if field(word, 30, 1) != 0 { -1 } else { 1 });
             self.move_sp(self.sp.zip(amount).map(|(sp, amount)| sp.wrapping_add(amount)));
+        } else if word & 0xffa0_f000 == 0x0420_5000 {
+            // addvl, addpl and those of streaming mode add what the length of vectors says.
+            match rd {
+                31 => self.move_sp(None),
+                29 => self.frame = None,
+                _ => {}
+            }
         } else if writes & 1 << 29 != 0 {
             self.frame = None;
         }

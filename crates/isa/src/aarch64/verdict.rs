@@ -21,7 +21,7 @@ pub fn verdict(site: &Site<'_>) -> Ladder {
             return Ladder { jump: no, short: no, boost: no, emulate: no, step: no };
         }
     };
-    let window = exclusive_window(site, displaced.start);
+    let window = exclusive_window(site, displaced.start).and(prefixed(site, displaced.start));
     let form = form(word);
     let moved = window.and(relocate::movable(form)).and(reach(word, displaced.start)).map(|()| displaced);
     // What is emulated has a slot, too, where an access to memory turns out to fault.
@@ -78,6 +78,16 @@ fn exclusive_window(site: &Site<'_>, address: u64) -> Result<(), Reason> {
     }
     match open {
         Some(index) if length / 4 - index <= WINDOW => Err(Reason::ExclusiveWindow),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses what stands behind a `movprfx`, which nothing but certain instructions may.
+fn prefixed(site: &Site<'_>, address: u64) -> Result<(), Reason> {
+    let before = (address.wrapping_sub(site.function) as usize).checked_sub(LENGTH as usize);
+    let before = before.and_then(|at| site.code.get(at..)).and_then(super::decode::word);
+    match before.map(form) {
+        Some(Form::Prefix) => Err(Reason::Unmovable("an instruction with a movprfx")),
         _ => Ok(()),
     }
 }
