@@ -5,6 +5,8 @@
 
 use super::assembly::X86;
 use super::{PATIENCE, Target, eventually, thread_state};
+use std::mem::zeroed;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
@@ -66,13 +68,21 @@ impl trapless_isa::Thread for Registers {
 pub struct Stepper {
     pid: i32,
     tid: i32,
+    /// Where it and we may run when it is dropped.
+    processors: [libc::cpu_set_t; 2],
 }
 
 impl Stepper {
     /// Takes a thread of a frozen target.
     pub fn seize(target: &Target, tid: i32) -> Stepper {
         request(libc::PTRACE_SEIZE, tid, 0);
-        let stepper = Stepper { pid: target.pid(), tid };
+        let processors = [tid, 0].map(processors);
+        // Each of them waits for the other, and one processor need not wake another for that.
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let one = one_of(&processors[1], NEXT.fetch_add(1, Ordering::Relaxed));
+        run_on(tid, &one);
+        run_on(0, &one);
+        let stepper = Stepper { pid: target.pid(), tid, processors };
         // Seizing a stopped thread makes it tell that it is stopped.
         stepper.wait();
         stepper
@@ -246,10 +256,40 @@ impl Drop for Stepper {
     fn drop(&mut self) {
         // SAFETY: this request takes numbers only. It fails when the thread is gone, and then nothing is to be done.
         unsafe { libc::ptrace(libc::PTRACE_DETACH, self.tid, 0, 0) };
+        [self.tid, 0].into_iter().zip(&self.processors).for_each(|(thread, set)| run_on(thread, set));
         if !std::thread::panicking() {
             eventually("the thread stands again", || thread_state(self.pid, self.tid) == 'T');
         }
     }
+}
+
+/// Where a thread may run; 0 is the calling one.
+fn processors(tid: i32) -> libc::cpu_set_t {
+    // SAFETY: a set is bits, of which none may be in it, and the call writes no more than one.
+    unsafe {
+        let mut set = zeroed();
+        assert_eq!(libc::sched_getaffinity(tid, size_of_val(&set), &mut set), 0);
+        set
+    }
+}
+
+/// The `number`th of the processors in a set, counted round and round.
+fn one_of(set: &libc::cpu_set_t, number: usize) -> libc::cpu_set_t {
+    // SAFETY: numbers are within a set.
+    let of_set = (0..libc::CPU_SETSIZE as usize).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, set) });
+    let all: Vec<usize> = of_set.collect();
+    // SAFETY: as above; a set may be empty.
+    unsafe {
+        let mut one = zeroed();
+        libc::CPU_SET(all[number % all.len()], &mut one);
+        one
+    }
+}
+
+/// Lets a thread run there. One that has ended runs nowhere.
+fn run_on(tid: i32, set: &libc::cpu_set_t) {
+    // SAFETY: the call reads one set.
+    unsafe { libc::sched_setaffinity(tid, size_of_val(set), set) };
 }
 
 fn request(request: libc::c_uint, tid: i32, data: usize) {
