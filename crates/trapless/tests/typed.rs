@@ -112,6 +112,9 @@ fn without_addresses(line: &str) -> String {
     shown
 }
 
+/// Whether results in memory are where the caller said, and nobody says it at the return.
+const IS_LEFT_WHERE_TOLD: bool = cfg!(target_arch = "aarch64");
+
 #[track_caller]
 fn check(program: &Path, target: &Target, cases: &[(&str, &str)]) {
     let mut wrong = Vec::new();
@@ -341,13 +344,14 @@ fn calls_of_cpp_show_what_objects_stand_for() {
             assert!(parts.iter().all(|part| line.contains(part)), "{line}\n{parts:?}");
         };
         let longest = r#""a third one which is longer than sixteen""#;
-        let joined = if cfg!(target_arch = "aarch64") { "?" } else { r#""one, two words, "# };
+        let joined = if IS_LEFT_WHERE_TOLD { "?" } else { r#""one, two words, "# };
         has(
             "*shop::join*",
             &[&format!(r#"(words: {{"one", "two words", {longest}}}, between: ", ") = {joined}"#)],
         );
         has("*shop::maybe*", &[r#"(text: "text", none: nullopt) = 4"#]);
-        has("*shop::made*", &["(from: { .x = 5, .y = 6 }) = { .x = 5, .y = 6 }"]);
+        let made = if IS_LEFT_WHERE_TOLD { "?" } else { "{ .x = 5, .y = 6 }" };
+        has("*shop::made*", &[&format!("(from: {{ .x = 5, .y = 6 }}) = {made}")]);
     }
 }
 
@@ -442,9 +446,10 @@ fn calls_of_rust_show_values_as_debug_does() {
         let shapes = format!("shapes: [Circle(0.5), {square}, Empty]");
         let one = format!("one: &{square}");
         let big = format!("big: {big}");
+        let joined = if IS_LEFT_WHERE_TOLD { "?" } else { r#""one, zwei ä""# };
         let cases: [(&str, &[&str], &str); 4] = [
             ("weigh", &["x: 1.5", "y: 2.5", "p: &Point { x: 1, y: 2 }"], "3.75"),
-            ("join", &[r#"words: ["one", "zwei ä"]"#, r#"between: ", ""#], r#""one, zwei ä""#),
+            ("join", &[r#"words: ["one", "zwei ä"]"#, r#"between: ", ""#], joined),
             ("pair", &["pair: (9, 'ä')", "()", &big], "(-1, true)"),
             ("shapes", &[&shapes, &one], "1267650600228229401496703205376"),
         ];
@@ -469,10 +474,12 @@ fn calls_of_rust_show_values_as_debug_does() {
         assert!(first == expected[0] || first == expected[1] && !is_optimized, "{first}");
         let pid = target.pid().to_string();
         let ran = run(&["trace", "--typed", "-p", &pid, "typed:*web::parsed", "-M", "2"]);
-        for expected in [
-            r#"parsed(text: "ff", base: Some(16)) = Ok(255)"#,
-            r#"parsed(text: "zz", base: None) = Err("invalid digit found in string")"#,
+        for (arguments, result) in [
+            (r#"text: "ff", base: Some(16)"#, "Ok(255)"),
+            (r#"text: "zz", base: None"#, r#"Err("invalid digit found in string")"#),
         ] {
+            let result = if IS_LEFT_WHERE_TOLD { "?" } else { result };
+            let expected = &format!("parsed({arguments}) = {result}");
             let is_unknown = is_optimized && ran.out.contains("parsed(text: ?, base: ?) = ?");
             assert!(is_unknown || ran.out.contains(expected), "{expected}: {ran:?}");
         }
