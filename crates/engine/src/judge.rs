@@ -3,9 +3,9 @@
 //! What a site is asked for decides which mechanisms come into question. A script's bodies are code that detours call, where there is code for
 //! the machine; at a trap an interpreter runs them, as far as it does.
 
-use crate::admit::{Best, Facts, best, exits, judge_returns};
+use crate::admit::{Best, Facts, Vectors, best, entry_of, exits, judge_returns};
 use crate::plan::TRAPLESS;
-use crate::{Module, Refusal, Request, Role, Script, spread};
+use crate::{Clauses, Module, Refusal, Request, Role, Script, spread};
 use trapless_isa::{Mechanism, Reason};
 
 /// What verdicts depend on, beside the request.
@@ -97,9 +97,28 @@ impl<'m> Judge<'_, 'm> {
 
     /// Whether there is no code for the bodies of a request that detours could call.
     fn is_interpreted(&self, request: &Request<'m>) -> bool {
+        request.wanted.runs() && self.bodies(request).is_err()
+    }
+
+    /// Whether detours can call the bodies of a request.
+    fn bodies(&self, request: &Request<'m>) -> Result<(), Reason> {
+        let module = &self.modules[request.module];
         let has_code = self.script.is_none_or(|script| script.has_code(&request.clauses));
-        let runs_code = self.modules[request.module].machine.isa().runs_bodies();
-        request.wanted.runs() && !(has_code && runs_code)
+        if !(has_code && module.machine.isa().runs_bodies()) {
+            return Err(Reason::NoBodies);
+        }
+        let Clauses { entry, at_return, .. } = request.clauses;
+        let begin = request.function.address;
+        let inside = request.address != entry_of(module, &request.function);
+        let is_in_use = || match self.facts.vectors {
+            Vectors::Kept => false,
+            Vectors::Scalable => module.code.may_hold_vectors(begin, inside),
+            Vectors::Streaming => true,
+        };
+        match entry.iter().chain(at_return).any(|clause| clause.vectors) && is_in_use() {
+            true => Err(Reason::ScalableVectors),
+            false => Ok(()),
+        }
     }
 
     /// By which of the allowed mechanisms the bodies of a request can run.
@@ -114,13 +133,14 @@ impl<'m> Judge<'_, 'm> {
             (true, Some(script)) => script.untraced(&request.clauses, machine),
             _ => None,
         };
-        let jumps = !self.is_interpreted(request);
-        let is_way = |mechanism: &Mechanism| if mechanism.traps() { untraced.is_none() } else { jumps };
+        let bodies = self.bodies(request);
+        let is_way =
+            |mechanism: &Mechanism| if mechanism.traps() { untraced.is_none() } else { bodies.is_ok() };
         let mechanisms: Vec<Mechanism> = allowed.iter().copied().filter(is_way).collect();
         match (mechanisms.is_empty(), untraced) {
             (false, _) => Ok(BodyWays { mechanisms, untraced }),
             (true, Some(why)) => Err(Refusal::BodyTraps(why)),
-            (true, None) => Err(Reason::NoBodies.into()),
+            (true, None) => Err(bodies.err().unwrap_or(Reason::NoBodies).into()),
         }
     }
 }

@@ -36,6 +36,9 @@ pub trait Code: Debug + Sync {
 
     /// Whether it is known that Go's compiler, and not its assembler, made the function that begins at `address`.
     fn is_compiled_by_go(&self, address: u64) -> bool;
+
+    /// Whether something may be in scalable vectors where the function that begins at `address` is entered or left, or somewhere `inside` of it.
+    fn may_hold_vectors(&self, address: u64, inside: bool) -> bool;
 }
 
 /// Nothing but the functions that are asked for.
@@ -46,6 +49,10 @@ impl Code for () {
 
     fn is_compiled_by_go(&self, _: u64) -> bool {
         false
+    }
+
+    fn may_hold_vectors(&self, _: u64, _: bool) -> bool {
+        true
     }
 }
 

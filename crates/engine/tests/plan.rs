@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
-use trapless_engine::admit::{Arrival, Facts, Functions, Known, Marks, Runtimes};
+use trapless_engine::admit::{Arrival, Facts, Functions, Known, Marks, Runtimes, Vectors};
 use trapless_engine::{
-    Clauses, Function, Home, Interpreter, Meant, Module, Plan, Refusal, Request, Role, Script, TrapHit,
-    TrapMemory, Unwinder, Wanted,
+    Clause, Clauses, Function, Home, Interpreter, Meant, Module, Plan, Refusal, Request, Role, Script,
+    TrapHit, TrapMemory, Unwinder, Wanted,
 };
 use trapless_isa::body::{Code, Extra, Hole, Program, Takes};
 use trapless_isa::{BranchTargets, Exit, Leaves, Lookup, Machine, Mechanism, Reason, Site};
@@ -92,6 +92,7 @@ fn facts(random: &mut Random) -> Facts {
         shows: random.below(3) == 0,
         hops: false,
         stops: 0,
+        vectors: Vectors::Kept,
     }
 }
 
@@ -110,6 +111,10 @@ impl trapless_engine::Code for All<'_> {
 
     fn is_compiled_by_go(&self, _: u64) -> bool {
         false
+    }
+
+    fn may_hold_vectors(&self, _: u64, inside: bool) -> bool {
+        inside
     }
 }
 
@@ -426,6 +431,60 @@ fn a_scripts_code_runs_by_jumps_and_where_there_is_native_code() {
     assert_eq!(plan(x86, None, &jump, None).0, refused(Refusal::NoCounters));
     for machine in [Machine::I386, Machine::PowerPc64Le] {
         assert_eq!(plan(machine, None, &jump, Some(&script)).0, refused(Reason::NoBodies.into()));
+    }
+}
+
+#[test]
+fn code_that_loses_scalable_vectors_runs_where_nothing_is_in_them() {
+    let text = [0x1f, 0x20, 0x03, 0xd5].repeat(8);
+    let function = Function { address: TEXT, bytes: &text, size: text.len() };
+    let (targets, functions, script) = (BranchTargets::default(), Functions::new(), script());
+    let code = All(vec![function]);
+    let module = || Module {
+        machine: Machine::AArch64,
+        start: TEXT,
+        end: TEXT + 0x1000,
+        targets: &targets,
+        runtimes: Runtimes::default(),
+        entry: 0,
+        goroutines: None,
+        functions: &functions,
+        code: &code,
+    };
+    let plan = |vectors, loses, address, allowed: &[Mechanism]| {
+        let clause = [Clause { vectors: loses, ..script.clause(0).unwrap() }];
+        let request = Request {
+            id: 3,
+            role: Role::Whole,
+            module: 0,
+            function,
+            address,
+            wanted: Wanted { run_entry: true, ..Wanted::default() },
+            mechanism: None,
+            semaphores: &[],
+            operands: None,
+            clauses: Clauses { entry: &clause, ..Clauses::default() },
+            unread: None,
+            meant: Meant::Calls,
+        };
+        let facts = Facts { vectors, ..Facts::default() };
+        Plan::with_script(&facts, vec![module()], &[request], allowed, Home::default(), Some(&script)).skipped
+    };
+    let refused = vec![(3, Refusal::from(Reason::ScalableVectors))];
+    let inside = TEXT + 8;
+    for (vectors, loses, address, expected) in [
+        (Vectors::Kept, true, inside, vec![]),
+        (Vectors::Scalable, false, inside, vec![]),
+        (Vectors::Scalable, true, TEXT, vec![]),
+        (Vectors::Scalable, true, inside, refused.clone()),
+        (Vectors::Streaming, true, TEXT, refused.clone()),
+        (Vectors::Streaming, false, TEXT, vec![]),
+    ] {
+        assert_eq!(
+            plan(vectors, loses, address, &[Mechanism::Jump]),
+            expected,
+            "{vectors:?} {loses} {address:#x}"
+        );
     }
 }
 

@@ -34,6 +34,9 @@ pub struct Facts {
     /// The capability of the processor (`AT_HWCAP`) by which detours may add in one instruction, where not all can
     /// ([`Additions`](crate::Additions)).
     pub single_additions: Option<u64>,
+    /// The capabilities of processors (`AT_HWCAP`, `AT_HWCAP2`) that have vectors of which a system call leaves the first 128 bits alone, and a mode that
+    /// it ends.
+    pub scalable_vectors: [u64; 2],
     /// Where glibc and musl have a thread's number, from its thread pointer on.
     pub thread_numbers: [ThreadNumber; 2],
     /// Where a function finds its first integer arguments.

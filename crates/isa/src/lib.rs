@@ -367,6 +367,12 @@ pub trait Isa: Sync {
         Vec::new()
     }
 
+    /// Whether `code` may work with vectors of more than 128 bits that system calls lose ([`Facts::scalable_vectors`]). Data among it may
+    /// look so, too.
+    fn has_scalable_vectors(&self, _code: &[u8]) -> bool {
+        false
+    }
+
     /// Whether detours call bodies.
     fn runs_bodies(&self) -> bool {
         false

@@ -239,6 +239,9 @@ pub enum Reason {
     /// Compiled bodies are called on another instruction set only.
     #[error("a script's code is not compiled for this instruction set")]
     NoBodies,
+    /// The bodies that are asked for lose what scalable vectors hold, and the program may have something there.
+    #[error("the script's code would lose scalable vectors that the program may be working with")]
+    ScalableVectors,
     /// Bytes that do not decode.
     #[error("the bytes are not an instruction")]
     NotAnInstruction,
@@ -314,6 +317,7 @@ impl Reason {
             Reason::NotImplemented => "not_implemented",
             Reason::NeedsStack => "needs_stack",
             Reason::NoBodies => "no_bodies",
+            Reason::ScalableVectors => "scalable_vectors",
             Reason::NotAnInstruction => "not_an_instruction",
             Reason::MidInstruction => "mid_instruction",
             Reason::OutsideFunction => "outside_function",

@@ -81,6 +81,23 @@ pub(crate) fn set_regset<T: Copy>(tid: Tid, set: usize, regs: &T) -> Result<(), 
     unsafe { raw(libc::PTRACE_SETREGSET as _, tid, set, &raw mut iov as usize) }.map(drop)
 }
 
+/// Fills `buffer` with the beginning of a set of registers that has no fixed size; how much of it was filled.
+#[cfg(target_arch = "aarch64")]
+pub(crate) fn get_regset_bytes(tid: Tid, set: usize, buffer: &mut [u8]) -> Result<usize, Errno> {
+    let mut iov = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    // SAFETY: the kernel writes at most `iov_len` bytes to `buffer`, and the length back to `iov`.
+    unsafe { raw(libc::PTRACE_GETREGSET as _, tid, set, &raw mut iov as usize) }?;
+    Ok(iov.iov_len)
+}
+
+/// Sets such a one.
+#[cfg(target_arch = "aarch64")]
+pub(crate) fn set_regset_bytes(tid: Tid, set: usize, regs: &[u8]) -> Result<(), Errno> {
+    let mut iov = libc::iovec { iov_base: regs.as_ptr().cast_mut().cast(), iov_len: regs.len() };
+    // SAFETY: the kernel only reads `iov_len` bytes of `regs`.
+    unsafe { raw(libc::PTRACE_SETREGSET as _, tid, set, &raw mut iov as usize) }.map(drop)
+}
+
 /// One word of `struct user`, whose first part are the general registers. The layout is that of the tracer, whatever mode the thread
 /// runs in. Not every kernel has it.
 #[allow(dead_code, reason = "instruction sets without it read all registers")]

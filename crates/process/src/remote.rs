@@ -1,8 +1,9 @@
 //! System calls made by the target itself.
 //!
 //! The protocol, on one stopped thread:
-//! 1. Keep its registers, signal mask, and the restartable-sequence descriptor, which the kernel drops when it sees the thread's
-//!    instruction pointer elsewhere. If the thread stands before the delivery of a signal, keep that too and suppress it.
+//! 1. Keep its registers, with those that a system call clears (arm64), its signal mask, and the restartable-sequence
+//!    descriptor, which the kernel drops when it sees the thread's instruction pointer elsewhere. If the thread stands before
+//!    the delivery of a signal, keep that too and suppress it.
 //! 2. Block all signals, so that no handler runs in between. SIGSTOP cannot be blocked; it is delivered: the thread makes our
 //!    calls all the same, and the kernel knows that the process is to stand afterwards, unless a SIGCONT comes first.
 //! 3. For each call: point the instruction pointer at a system call instruction somewhere in the target's code, load number and
@@ -17,7 +18,7 @@
 //! A thread may not run when it is let: its control group was frozen, as a paused container is. Then it is asked to stop again, which even a
 //! frozen one does, and gets back what it had. Left as it is, it would make our call whenever it is thawed, and end behind it.
 
-use crate::arch::END_OF_CALL_TAKES_ALL;
+use crate::arch::{END_OF_CALL_TAKES_ALL, LostByCalls};
 use crate::ptrace::{self, SignalInfo};
 use crate::stop::{BASE_OPTIONS, Parked};
 use crate::wait::{self, Event, Stop};
@@ -51,6 +52,7 @@ pub struct Remote<'s, 'p> {
 #[derive(Debug)]
 struct Saved {
     regs: Registers,
+    vectors: LostByCalls,
     mask: u64,
     signal: Option<SignalInfo>,
     /// Where the descriptor's address is kept, and that address.
@@ -120,7 +122,9 @@ impl<'s, 'p> Remote<'s, 'p> {
             }
         };
         let seccomp_suspended = suspend_seccomp(stopped, tid)?;
-        let saved = Saved { regs, mask, signal, rseq: rseq_descriptor(process, tid), seccomp_suspended };
+        let vectors = LostByCalls::of(tid).map_err(|errno| failed("PTRACE_GETREGSET", errno))?;
+        let saved =
+            Saved { regs, vectors, mask, signal, rseq: rseq_descriptor(process, tid), seccomp_suspended };
         ptrace::set_signal_mask(tid, u64::MAX)
             .map_err(|errno| stopped.explain(tid, "PTRACE_SETSIGMASK", errno))?;
         let passing = match stopped.threads[index].parked {
@@ -287,6 +291,7 @@ impl<'s, 'p> Remote<'s, 'p> {
         }
         if self.ran {
             self.saved.regs.write(tid).map_err(failed("PTRACE_SETREGSET"))?;
+            self.saved.vectors.put_back(tid).map_err(failed("PTRACE_SETREGSET"))?;
             if let Some((address, descriptor)) = self.saved.rseq {
                 // It was readable and written by the program a moment ago. If it is not any more, there is nothing to keep.
                 let _ = stopped.process.write(address, &descriptor.to_le_bytes());

@@ -48,6 +48,8 @@ pub(crate) struct Record {
     pub origin: Origin,
     /// ELFv2 local entry point, in bytes after `address`.
     pub local_entry: u8,
+    /// AAPCS64: it is called in a way of its own.
+    pub is_variant: bool,
     pub arrival: Arrival,
 }
 
@@ -252,6 +254,12 @@ impl<'m> Function<'m> {
     pub fn local_entry_offset(&self) -> u64 {
         self.record().local_entry.into()
     }
+
+    /// Whether it is called by a variant of AAPCS64, as symbols say: it is given scalable vectors, or keeps more of vectors for its caller than others.
+    /// Always `false` on other machines, and where no symbol says anything.
+    pub fn has_variant_convention(&self) -> bool {
+        self.record().is_variant
+    }
 }
 
 impl fmt::Debug for Function<'_> {
@@ -277,9 +285,28 @@ pub(crate) fn local_entry_offset(machine: Machine, other: u8) -> u8 {
     }
 }
 
+/// Whether `st_other` says that a function is called by a variant of AAPCS64 (`STO_AARCH64_VARIANT_PCS`, ELF for the Arm 64-bit
+/// Architecture, section 5.6.1).
+pub(crate) fn is_variant(machine: Machine, other: u8) -> bool {
+    machine == Machine::AArch64 && other & 0x80 != 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn variants_of_the_convention_are_told_where_there_are_some() {
+        for (machine, other, expected) in [
+            (Machine::AArch64, 0x80, true),
+            (Machine::AArch64, 0x82, true),
+            (Machine::AArch64, 0x60, false),
+            (Machine::PowerPc64Le, 0x80, false),
+            (Machine::X86_64, 0x80, false),
+        ] {
+            assert_eq!(is_variant(machine, other), expected, "{machine:?} {other:#x}");
+        }
+    }
 
     #[test]
     fn local_entries_follow_the_abi() {

@@ -11,7 +11,7 @@ use object::elf;
 
 use crate::{
     frames::{Arrival, Frame},
-    functions::{Functions, Kind, Origin, Record, local_entry_offset},
+    functions::{Functions, Kind, Origin, Record, is_variant, local_entry_offset},
     image::{CodeSection, Machine, section_at},
     name::{Binding, NameRecord, NameTable, is_cold_part},
     symtab::Symbol,
@@ -23,6 +23,7 @@ struct Candidate {
     name: NameRecord,
     origin: Origin,
     local_entry: u8,
+    is_variant: bool,
     is_ifunc: bool,
     /// `STT_NOTYPE`: assembly that did not say what it is.
     is_untyped: bool,
@@ -76,6 +77,7 @@ impl<'c> Builder<'c> {
             name,
             origin,
             local_entry: local_entry_offset(self.machine, symbol.other),
+            is_variant: is_variant(self.machine, symbol.other),
             is_ifunc: symbol.kind == elf::STT_GNU_IFUNC,
             is_untyped,
         });
@@ -147,6 +149,7 @@ impl<'c> Builder<'c> {
                 },
                 origin: aliases.iter().map(|alias| alias.origin).min().unwrap_or(Origin::SymbolTable),
                 local_entry: aliases.iter().map(|alias| alias.local_entry).max().unwrap_or(0),
+                is_variant: any(|alias| alias.is_variant),
                 arrival: Arrival::Untold,
             });
         }
@@ -179,6 +182,7 @@ impl<'c> Builder<'c> {
                 kind: if frame.arrival == Arrival::SetUp { Kind::Part } else { Kind::Function },
                 origin: Origin::UnwindTable,
                 local_entry: 0,
+                is_variant: false,
                 arrival: Arrival::Untold,
             });
             names.push(name);

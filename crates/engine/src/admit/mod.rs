@@ -60,6 +60,20 @@ pub struct Facts {
     pub stops: u32,
     /// Exceptions are thrown, and no unwinder was found that could be hooked.
     pub throws_unhooked: bool,
+    /// What its processor has beyond vectors of 128 bits.
+    pub vectors: Vectors,
+}
+
+/// What system calls and the code of scripts may lose of vectors beyond 128 bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Vectors {
+    /// Nothing: there are none, or they are kept.
+    #[default]
+    Kept,
+    /// What is beyond (SVE).
+    Scalable,
+    /// The same, and a mode (SME) in which code of scripts may be no instructions at all.
+    Streaming,
 }
 
 impl Facts {

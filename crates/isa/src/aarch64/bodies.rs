@@ -53,11 +53,7 @@ enum At {
 impl Template<'_> {
     /// With the block, or the overflow block, in `BLOCK`. Changes `TEMPORARY`, `ADDRESS` and `STATUS`.
     pub(super) fn run_at_entry(&mut self) -> Emitted<()> {
-        let runs = self.runs.entry;
-        if !self.is_entry && runs.iter().any(|run| run.vectors) {
-            return Err(Reason::NoBodies);
-        }
-        self.run_all(runs, At::Entry)
+        self.run_all(self.runs.entry, At::Entry)
     }
 
     /// With the block, the slot, the time and that of the entry in their registers. Changes `TEMPORARY`, `ADDRESS` and `STATUS`.

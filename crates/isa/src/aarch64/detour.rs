@@ -53,8 +53,6 @@ pub(super) struct Template<'a> {
     pub layout: &'a Layout,
     /// Address of the probe.
     pub(super) site: u64,
-    /// Whether that is where its function begins.
-    pub(super) is_entry: bool,
     pub(super) runs: Runs<'a>,
     /// What [`EntryStep::Fetch`] records.
     pub(super) operands: &'a [Operand],
@@ -100,7 +98,6 @@ pub fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
         code: Code::new(request.address).adding(request.layout.additions),
         layout: request.layout,
         site: request.site.address,
-        is_entry: request.site.address == request.site.function,
         runs: request.runs,
         operands: request.operands,
         routines: &request.runtime.routines,

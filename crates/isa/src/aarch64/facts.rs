@@ -21,6 +21,8 @@ pub(super) static FACTS: Facts = Facts {
     has_exclusives: true,
     // `HWCAP_ATOMICS` (arch/arm64/include/uapi/asm/hwcap.h)
     single_additions: Some(1 << 8),
+    // `HWCAP_SVE` and `HWCAP2_SME`
+    scalable_vectors: [1 << 22, 1 << 23],
     // `struct pthread` of musl has 200 bytes, and the number at 32.
     thread_numbers: [ThreadNumber::Below(0), ThreadNumber::At(-168)],
     arguments: Arguments::Registers(&ARGUMENTS),

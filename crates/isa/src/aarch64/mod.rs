@@ -61,6 +61,10 @@ impl Isa for AArch64 {
         true
     }
 
+    fn has_scalable_vectors(&self, code: &[u8]) -> bool {
+        code.chunks_exact(decode::LENGTH as usize).filter_map(decode::word).any(decode::is_scalable)
+    }
+
     fn decode(&self, code: &[u8], address: u64) -> Result<Instruction, DecodeError> {
         decode::decode(code, address)
     }

@@ -46,6 +46,7 @@ pub(super) static X86_64: Facts = Facts {
     mark: IDENTIFICATION,
     has_exclusives: false,
     single_additions: None,
+    scalable_vectors: [0, 0],
     // They have not moved since glibc 2.3.4 and musl 1.1.
     thread_numbers: [ThreadNumber::At(0x2d0), ThreadNumber::At(0x30)],
     arguments: Arguments::Registers(&REGISTERS),
@@ -72,6 +73,7 @@ pub(super) static I386: Facts = Facts {
     mark: IDENTIFICATION,
     has_exclusives: false,
     single_additions: None,
+    scalable_vectors: [0, 0],
     arguments: Arguments::Stack(4),
     arguments_in_go: &[],
 };

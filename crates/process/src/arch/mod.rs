@@ -8,6 +8,8 @@ mod interrupted;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "x86")))]
 mod plain;
 #[cfg(not(target_arch = "aarch64"))]
+mod unlost;
+#[cfg(not(target_arch = "aarch64"))]
 mod waiting;
 
 #[cfg(target_arch = "aarch64")]
@@ -40,8 +42,8 @@ pub(crate) const HAS_64BIT: bool = cfg!(target_pointer_width = "64");
 pub use abi::Abi;
 pub use host::{BREAKPOINT, BREAKPOINT_ADVANCE, Registers, TRAP_FLAG, thread_selector, ticks};
 pub(crate) use host::{
-    END_OF_CALL_TAKES_ALL, HAS_32BIT, POINTED_PAST, STEP_OVER_CALL_LOOKS_SENT, Stepping, Waiting,
-    addresses_end, narrow_end, trapped,
+    END_OF_CALL_TAKES_ALL, HAS_32BIT, LostByCalls, POINTED_PAST, STEP_OVER_CALL_LOOKS_SENT, Stepping,
+    Waiting, addresses_end, narrow_end, trapped,
 };
 pub use interrupted::Interrupted;
 

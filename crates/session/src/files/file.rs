@@ -26,6 +26,7 @@ pub struct File {
     signal_places: OnceLock<Vec<(u64, SignalCall)>>,
     sharing_calls: OnceLock<Vec<(u64, SharingCalls)>>,
     goroutines: OnceLock<Option<[u64; 2]>>,
+    has_scalable_vectors: OnceLock<bool>,
     pub(crate) unwind: OnceLock<Result<(Table, u64), TooLarge>>,
 }
 
@@ -42,6 +43,7 @@ impl File {
             signal_places: OnceLock::new(),
             sharing_calls: OnceLock::new(),
             goroutines: OnceLock::new(),
+            has_scalable_vectors: OnceLock::new(),
             unwind: OnceLock::new(),
         }
     }
@@ -78,6 +80,13 @@ impl File {
     pub(crate) fn flows(&self) -> Option<&Flows> {
         let isa = target::machine(&self.module).isa();
         self.flows.get_or_init(|| survey::flows(&self.module, isa).ok()).as_ref()
+    }
+
+    /// Whether anything in it may be an instruction that works with scalable vectors; what could not be read may.
+    pub(crate) fn has_scalable_vectors(&self) -> bool {
+        let isa = target::machine(&self.module).isa();
+        let has = |range| self.module.code(range).is_none_or(|code| isa.has_scalable_vectors(code));
+        *self.has_scalable_vectors.get_or_init(|| self.module.executable_ranges().any(has))
     }
 
     /// Whether what the unwind table has for a function is a part of another one. One that needs no frame looks the same, but conditional

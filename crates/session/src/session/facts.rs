@@ -6,9 +6,9 @@ use crate::error::Error;
 use crate::files;
 use crate::target::{self, Image};
 use trapless_engine::Function as Code;
-use trapless_engine::admit::{Arrival, Facts, Functions, Known, Runtimes};
+use trapless_engine::admit::{Arrival, Facts, Functions, Known, Runtimes, Vectors};
 use trapless_engine::spread;
-use trapless_isa::{Flow, Isa};
+use trapless_isa::{Flow, Isa, Machine};
 use trapless_process::Process;
 use trapless_symbols::{Arrival as Told, Function, Kind, Module, Origin};
 
@@ -39,6 +39,22 @@ pub(super) fn of_process(process: Option<&Process>, images: &[Image], follows: b
         hops: false,
         stops: if is_stopped { SIGURG } else { 0 },
         throws_unhooked: false,
+        vectors: vectors(process)?,
+    })
+}
+
+/// What the processor has beyond vectors of 128 bits. Where no processor has anything, the kernel is not asked.
+fn vectors(process: &Process) -> Result<Vectors, Error> {
+    let [scalable, streaming] = Machine::beside(process.is_32bit()).isa().facts().scalable_vectors;
+    if scalable | streaming == 0 {
+        return Ok(Vectors::Kept);
+    }
+    let auxv = process.auxv().map_err(Error::other)?;
+    let has = |key, capability| auxv.get(key).is_some_and(|all| all & capability != 0);
+    Ok(match (has(libc::AT_HWCAP, scalable), has(libc::AT_HWCAP2, streaming)) {
+        (_, true) => Vectors::Streaming,
+        (true, false) => Vectors::Scalable,
+        (false, false) => Vectors::Kept,
     })
 }
 

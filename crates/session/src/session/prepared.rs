@@ -3,6 +3,7 @@
 use super::asked::Convention;
 use super::{Run, SiteNotes, arm, facts, hooks, signals, usdt};
 use crate::error::Error;
+use crate::files;
 use crate::resolve::{Site, Sites};
 use crate::survey;
 use crate::target::{self, Image};
@@ -17,7 +18,7 @@ use trapless_isa::operand::NotRead;
 use trapless_isa::passed::Passed;
 use trapless_isa::{BranchTargets, Mechanism, Operand, SignalCall};
 use trapless_process::{Process, RemoteAddr};
-use trapless_symbols::Unread;
+use trapless_symbols::{Origin, Unread};
 
 /// Sites with all that must be known of them, ready to be judged: `list`, `explain` and attaching begin here.
 pub struct Prepared<'i> {
@@ -52,6 +53,7 @@ type Given = Result<Vec<Vec<Passed>>, (u8, NotRead)>;
 #[derive(Debug)]
 pub(super) struct File<'i> {
     process: Option<&'i Process>,
+    file: &'i files::File,
     module: &'i trapless_symbols::Module,
     bias: u64,
     targets: BranchTargets,
@@ -114,6 +116,7 @@ impl<'i> Prepared<'i> {
                 index,
                 File {
                     process,
+                    file: opened,
                     module,
                     bias,
                     targets: targets.moved_by(bias),
@@ -326,6 +329,16 @@ impl Code for File<'_> {
 
     fn is_compiled_by_go(&self, address: u64) -> bool {
         self.module.is_compiled_by_go(address.wrapping_sub(self.bias))
+    }
+
+    fn may_hold_vectors(&self, address: u64, inside: bool) -> bool {
+        // Where it has none of their instructions, a caller that has something there has put it away, since its callee need not keep it. A function
+        // that is given some, only to hand it on, says so by its symbol.
+        let function = self.module.functions().at(address.wrapping_sub(self.bias));
+        let is_plain = function.is_some_and(|function| {
+            function.origin() != Origin::UnwindTable && !function.has_variant_convention()
+        });
+        (inside || !is_plain) && self.file.has_scalable_vectors()
     }
 }
 

@@ -14,6 +14,7 @@
 
 mod abi;
 pub(super) mod context;
+mod scalable;
 
 use super::Abi;
 use crate::ptrace::{self, NT_PRFPREG, NT_PRSTATUS};
@@ -21,6 +22,8 @@ use crate::{Errno, Pid, RemoteAddr, Tid};
 use abi::ABI;
 use std::mem::MaybeUninit;
 use std::ops::Range;
+
+pub(crate) use scalable::LostByCalls;
 
 pub use super::plain::{BREAKPOINT_ADVANCE, TRAP_FLAG, thread_selector};
 pub(crate) use super::plain::{HAS_32BIT, STEP_OVER_CALL_LOOKS_SENT, Stepping, narrow_end, trapped};

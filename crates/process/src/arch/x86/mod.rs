@@ -16,6 +16,7 @@ use std::ops::Range;
 pub use kernel::thread_selector;
 pub use sets::{Registers32, Registers64};
 
+pub(crate) use super::unlost::LostByCalls;
 pub(crate) use super::waiting::Waiting;
 pub(crate) use kernel::{addresses_end, narrow_end};
 pub(crate) use stepping::Stepping;
