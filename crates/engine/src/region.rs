@@ -278,7 +278,9 @@ mod tests {
         region.set_word(9 * PAGE, 8);
         region.add(10 * PAGE + 16, 9);
         let blocks = file.metadata().unwrap().blocks();
-        assert_eq!(blocks * 512, 3 * PAGE);
+        // SAFETY: it takes a number.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
+        assert_eq!(blocks * 512, 3 * page);
 
         assert_eq!([3 * PAGE + 8, 9 * PAGE, 10 * PAGE + 16].map(|at| region.word(at)), [7, 8, 9]);
         for page in 0..size / PAGE {

