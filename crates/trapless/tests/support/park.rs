@@ -64,6 +64,12 @@ impl trapless_isa::Thread for Registers {
     }
 }
 
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+thread_local! {
+    /// This thread's: tests that run at once step on different processors.
+    static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed);
+}
+
 /// A frozen target's thread, under our own tracing until this is dropped.
 pub struct Stepper {
     pid: i32,
@@ -78,8 +84,7 @@ impl Stepper {
         request(libc::PTRACE_SEIZE, tid, 0);
         let processors = [tid, 0].map(processors);
         // Each of them waits for the other, and one processor need not wake another for that.
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        let one = one_of(&processors[1], NEXT.fetch_add(1, Ordering::Relaxed));
+        let one = one_of(&processors[1], NUMBER.with(|number| *number));
         run_on(tid, &one);
         run_on(0, &one);
         let stepper = Stepper { pid: target.pid(), tid, processors };
