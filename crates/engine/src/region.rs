@@ -259,7 +259,6 @@ impl Drop for Region {
 mod tests {
     use super::*;
     use std::os::{fd::FromRawFd, unix::fs::MetadataExt};
-    use trapless_wire::PAGE;
 
     fn memory(size: u64) -> File {
         // SAFETY: a new file from a name that ends in 0; its descriptor is nobody else's.
@@ -270,31 +269,28 @@ mod tests {
 
     #[test]
     fn reading_takes_no_memory() {
-        let size = 1 << 30;
+        let (size, page) = (1 << 30, page_size());
         let file = memory(size);
         let region = Region::map(&file.try_clone().unwrap().into(), size).unwrap();
         assert_eq!(region.written(0..size), []);
-        region.set_word(3 * PAGE + 8, 7);
-        region.set_word(9 * PAGE, 8);
-        region.add(10 * PAGE + 16, 9);
+        region.set_word(3 * page + 8, 7);
+        region.set_word(9 * page, 8);
+        region.add(10 * page + 16, 9);
         let blocks = file.metadata().unwrap().blocks();
-        // SAFETY: it takes a number.
-        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
         assert_eq!(blocks * 512, 3 * page);
 
-        assert_eq!([3 * PAGE + 8, 9 * PAGE, 10 * PAGE + 16].map(|at| region.word(at)), [7, 8, 9]);
-        for page in 0..size / PAGE {
-            let is_there = [3, 9, 10].contains(&page);
-            assert_eq!(region.word(page * PAGE + 4088), 0);
-            assert_eq!(region.word(page * PAGE) != 0, is_there && page == 9);
+        assert_eq!([3 * page + 8, 9 * page, 10 * page + 16].map(|at| region.word(at)), [7, 8, 9]);
+        for number in 0..size / page {
+            assert_eq!(region.word(number * page + 4088), 0);
+            assert_eq!(region.word(number * page) != 0, number == 9);
         }
-        assert_eq!(region.written(0..size), [3 * PAGE..4 * PAGE, 9 * PAGE..11 * PAGE]);
+        assert_eq!(region.written(0..size), [3 * page..4 * page, 9 * page..11 * page]);
         // The range cuts what is found.
         assert_eq!(
-            region.written(3 * PAGE + 64..9 * PAGE + 8),
-            [3 * PAGE + 64..4 * PAGE, 9 * PAGE..9 * PAGE + 8]
+            region.written(3 * page + 64..9 * page + 8),
+            [3 * page + 64..4 * page, 9 * page..9 * page + 8]
         );
-        assert_eq!(region.written(4 * PAGE..9 * PAGE), []);
+        assert_eq!(region.written(4 * page..9 * page), []);
         assert_eq!(region.word(size), 0);
         assert_eq!(file.metadata().unwrap().blocks(), blocks);
     }
