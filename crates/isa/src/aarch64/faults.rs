@@ -41,9 +41,9 @@ fn of(word: u32) -> Faults {
         // Unprivileged ones are FEAT_LSUI's.
         Form::LoadExclusive | Form::StoreExclusive if field(word, 24, 1) == 0 => MEMORY,
         Form::LoadExclusive | Form::StoreExclusive => MEMORY.with(INVALID),
-        Form::LaterStage => MEMORY.with(INVALID),
-        Form::Prefix => INVALID,
-        Form::Exception(_) | Form::Privileged | Form::Unallocated => Faults::ALL,
+        Form::Prefix | Form::LaterStage | Form::Exception(_) | Form::Privileged | Form::Unallocated => {
+            Faults::ALL
+        }
         Form::Plain => match field(word, 25, 4) {
             0b1000 | 0b1001 | 0b0101 | 0b1101 if supported(word).is_ok() => NONE,
             0b1000 | 0b1001 | 0b0101 | 0b1101 => INVALID,

@@ -85,8 +85,7 @@ fn exclusive_window(site: &Site<'_>, address: u64) -> Result<(), Reason> {
 /// Refuses what stands behind a `movprfx`, which nothing but certain instructions may.
 fn prefixed(site: &Site<'_>, address: u64) -> Result<(), Reason> {
     let before = (address.wrapping_sub(site.function) as usize).checked_sub(LENGTH as usize);
-    let before = before.and_then(|at| site.code.get(at..)).and_then(super::decode::word);
-    match before.map(form) {
+    match before.and_then(|at| site.code.get(at..)).and_then(word).map(form) {
         Some(Form::Prefix) => Err(Reason::Unmovable("an instruction with a movprfx")),
         _ => Ok(()),
     }
