@@ -68,34 +68,47 @@ pub(crate) fn event_message(tid: Tid) -> Result<u64, Errno> {
 
 /// Fills the start of `buffer` with a set of registers, by its `NT_*`, and tells how many bytes the thread's kind has.
 pub(crate) fn get_regset<T>(tid: Tid, set: usize, buffer: &mut MaybeUninit<T>) -> Result<usize, Errno> {
-    let mut iov = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: size_of::<T>() };
-    // SAFETY: the kernel writes at most `iov_len` bytes to `buffer`, and the length back to `iov`.
-    unsafe { raw(libc::PTRACE_GETREGSET as _, tid, set, &raw mut iov as usize) }?;
-    Ok(iov.iov_len)
+    // SAFETY: the kernel writes at most as many bytes to `buffer` as it has.
+    unsafe { regset(libc::PTRACE_GETREGSET, tid, set, buffer.as_mut_ptr().cast(), size_of::<T>()) }
 }
 
 /// Sets registers from the whole of `regs`.
 pub(crate) fn set_regset<T: Copy>(tid: Tid, set: usize, regs: &T) -> Result<(), Errno> {
-    let mut iov = libc::iovec { iov_base: (&raw const *regs).cast_mut().cast(), iov_len: size_of::<T>() };
-    // SAFETY: the kernel only reads `iov_len` bytes of `regs`.
-    unsafe { raw(libc::PTRACE_SETREGSET as _, tid, set, &raw mut iov as usize) }.map(drop)
+    let start = (&raw const *regs).cast_mut().cast();
+    // SAFETY: the kernel only reads the bytes of `regs`.
+    unsafe { regset(libc::PTRACE_SETREGSET, tid, set, start, size_of::<T>()) }.map(drop)
 }
 
 /// Fills `buffer` with the beginning of a set of registers that has no fixed size; how much of it was filled.
 #[cfg(target_arch = "aarch64")]
 pub(crate) fn get_regset_bytes(tid: Tid, set: usize, buffer: &mut [u8]) -> Result<usize, Errno> {
-    let mut iov = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-    // SAFETY: the kernel writes at most `iov_len` bytes to `buffer`, and the length back to `iov`.
-    unsafe { raw(libc::PTRACE_GETREGSET as _, tid, set, &raw mut iov as usize) }?;
-    Ok(iov.iov_len)
+    // SAFETY: the kernel writes at most as many bytes to `buffer` as it has.
+    unsafe { regset(libc::PTRACE_GETREGSET, tid, set, buffer.as_mut_ptr().cast(), buffer.len()) }
 }
 
 /// Sets such a one.
 #[cfg(target_arch = "aarch64")]
 pub(crate) fn set_regset_bytes(tid: Tid, set: usize, regs: &[u8]) -> Result<(), Errno> {
-    let mut iov = libc::iovec { iov_base: regs.as_ptr().cast_mut().cast(), iov_len: regs.len() };
-    // SAFETY: the kernel only reads `iov_len` bytes of `regs`.
-    unsafe { raw(libc::PTRACE_SETREGSET as _, tid, set, &raw mut iov as usize) }.map(drop)
+    let start = regs.as_ptr().cast_mut().cast();
+    // SAFETY: the kernel only reads the bytes of `regs`.
+    unsafe { regset(libc::PTRACE_SETREGSET, tid, set, start, regs.len()) }.map(drop)
+}
+
+/// Transfers a set of registers from or to `length` bytes at `start`; how many it was.
+///
+/// # Safety
+/// So many bytes are there, and may be written if the set is read.
+unsafe fn regset(
+    request: libc::c_uint,
+    tid: Tid,
+    set: usize,
+    start: *mut libc::c_void,
+    length: usize,
+) -> Result<usize, Errno> {
+    let mut iov = libc::iovec { iov_base: start, iov_len: length };
+    // SAFETY: the kernel accesses no more than the caller promises, and writes the length back to `iov`.
+    unsafe { raw(request as _, tid, set, &raw mut iov as usize) }?;
+    Ok(iov.iov_len)
 }
 
 /// One word of `struct user`, whose first part are the general registers. The layout is that of the tracer, whatever mode the thread

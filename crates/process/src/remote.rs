@@ -114,6 +114,7 @@ impl<'s, 'p> Remote<'s, 'p> {
         let instruction = instruction.ok_or(RemoteError::NoSyscallInstruction(process.pid()))?;
         let failed = |request, errno| stopped.explain(tid, request, errno);
 
+        let vectors = LostByCalls::of(tid).map_err(|errno| failed("PTRACE_GETREGSET", errno))?;
         let mask = ptrace::signal_mask(tid).map_err(|errno| failed("PTRACE_GETSIGMASK", errno))?;
         let signal = match stopped.threads[index].parked {
             Parked::Plain | Parked::Signal(libc::SIGSTOP) => None,
@@ -122,7 +123,6 @@ impl<'s, 'p> Remote<'s, 'p> {
             }
         };
         let seccomp_suspended = suspend_seccomp(stopped, tid)?;
-        let vectors = LostByCalls::of(tid).map_err(|errno| failed("PTRACE_GETREGSET", errno))?;
         let saved =
             Saved { regs, vectors, mask, signal, rseq: rseq_descriptor(process, tid), seccomp_suspended };
         ptrace::set_signal_mask(tid, u64::MAX)

@@ -3,7 +3,7 @@
 use crate::{Errno, Tid};
 
 /// What the next system call clears beside general registers: nothing.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct LostByCalls;
 
 impl LostByCalls {

@@ -17,7 +17,7 @@ const FLAGS: usize = 12;
 const WHOLE: u8 = 1;
 
 /// The sets of registers that the next system call clears, with their numbers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct LostByCalls(Vec<(usize, Vec<u8>)>);
 
 impl LostByCalls {
