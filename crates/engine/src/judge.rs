@@ -5,7 +5,7 @@
 
 use crate::admit::{Best, Facts, Vectors, best, entry_of, exits, judge_returns};
 use crate::plan::TRAPLESS;
-use crate::{Clauses, Module, Refusal, Request, Role, Script, spread};
+use crate::{Module, Refusal, Request, Role, Script, spread};
 use trapless_isa::{Mechanism, Reason};
 
 /// What verdicts depend on, beside the request.
@@ -107,18 +107,16 @@ impl<'m> Judge<'_, 'm> {
         if !(has_code && module.machine.isa().runs_bodies()) {
             return Err(Reason::NoBodies);
         }
-        let Clauses { entry, at_return, .. } = request.clauses;
-        let begin = request.function.address;
-        let inside = request.address != entry_of(module, &request.function);
-        let is_in_use = || match self.facts.vectors {
+        let loses_vectors = match self.facts.vectors {
             Vectors::Kept => false,
-            Vectors::Scalable => module.code.may_hold_vectors(begin, inside),
+            _ if !request.clauses.all().any(|clause| clause.vectors) => false,
+            Vectors::Scalable => {
+                let inside = request.address != entry_of(module, &request.function);
+                module.code.may_hold_vectors(request.function.address, inside)
+            }
             Vectors::Streaming => true,
         };
-        match entry.iter().chain(at_return).any(|clause| clause.vectors) && is_in_use() {
-            true => Err(Reason::ScalableVectors),
-            false => Ok(()),
-        }
+        if loses_vectors { Err(Reason::ScalableVectors) } else { Ok(()) }
     }
 
     /// By which of the allowed mechanisms the bodies of a request can run.

@@ -123,6 +123,11 @@ impl Clauses<'_> {
         self.entry.is_empty() && self.at_return.is_empty()
     }
 
+    /// All of them.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Clause> {
+        self.entry.iter().chain(self.at_return)
+    }
+
     /// The first of some clauses that does nothing but count, by its index, and in which word of the block.
     pub(crate) fn counting(clauses: &[Clause]) -> Option<(usize, u32)> {
         clauses.iter().enumerate().find_map(|(index, clause)| Some((index, clause.counts?)))
@@ -165,15 +170,13 @@ impl Script {
 
     /// Whether detours can call all of these.
     pub(crate) fn has_code(&self, clauses: &Clauses<'_>) -> bool {
-        let mut all = clauses.entry.iter().chain(clauses.at_return);
-        all.all(|clause| usize::from(clause.body) < self.program.bodies.len())
+        clauses.all().all(|clause| usize::from(clause.body) < self.program.bodies.len())
     }
 
     /// Why one of these does not run at a trap.
     pub(crate) fn untraced(&self, clauses: &Clauses<'_>, machine: Machine) -> Option<&'static str> {
         let Some(interpreter) = &self.interpreter else { return Some("nothing interprets it there") };
-        let mut all = clauses.entry.iter().chain(clauses.at_return);
-        all.find_map(|clause| interpreter.refuses(clause.body, machine))
+        clauses.all().find_map(|clause| interpreter.refuses(clause.body, machine))
     }
 
     /// Fails if a piece is not [sound](Code::is_sound), or there is too much.

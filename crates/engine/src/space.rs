@@ -42,8 +42,11 @@ impl Space {
 /// How detours in this process may add. Where there is no choice the kernel is not asked.
 fn additions(process: &Process) -> Result<Additions, EngineError> {
     let Some(capability) = isa(process).facts().single_additions else { return Ok(Additions::Loops) };
-    let has = process.auxv()?.capabilities().is_some_and(|all| all & capability != 0);
-    Ok(if has { Additions::Single } else { Additions::Loops })
+    Ok(if process.auxv()?.has_capability(libc::AT_HWCAP, capability) {
+        Additions::Single
+    } else {
+        Additions::Loops
+    })
 }
 
 /// Addresses below this are numbers that programs work with.

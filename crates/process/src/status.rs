@@ -240,9 +240,10 @@ impl Auxv {
         self.get(libc::AT_BASE).filter(|&base| base != 0).map(RemoteAddr)
     }
 
-    /// What the processor can do, as the kernel says it to programs (`AT_HWCAP`).
-    pub fn capabilities(&self) -> Option<u64> {
-        self.get(libc::AT_HWCAP)
+    /// Whether the kernel says to programs that the processor has one of these capabilities, by the key of their kind (`AT_HWCAP`,
+    /// `AT_HWCAP2`).
+    pub fn has_capability(&self, kind: libc::c_ulong, capabilities: u64) -> bool {
+        self.get(kind).is_some_and(|all| all & capabilities != 0)
     }
 
     /// Whether the program runs with more rights than its caller (`AT_SECURE`).

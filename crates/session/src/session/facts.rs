@@ -50,11 +50,12 @@ fn vectors(process: &Process) -> Result<Vectors, Error> {
         return Ok(Vectors::Kept);
     }
     let auxv = process.auxv().map_err(Error::other)?;
-    let has = |key, capability| auxv.get(key).is_some_and(|all| all & capability != 0);
-    Ok(match (has(libc::AT_HWCAP, scalable), has(libc::AT_HWCAP2, streaming)) {
-        (_, true) => Vectors::Streaming,
-        (true, false) => Vectors::Scalable,
-        (false, false) => Vectors::Kept,
+    Ok(if auxv.has_capability(libc::AT_HWCAP2, streaming) {
+        Vectors::Streaming
+    } else if auxv.has_capability(libc::AT_HWCAP, scalable) {
+        Vectors::Scalable
+    } else {
+        Vectors::Kept
     })
 }
 
