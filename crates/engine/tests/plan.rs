@@ -120,6 +120,44 @@ impl trapless_engine::Code for All<'_> {
     }
 }
 
+/// A module with these functions.
+fn module<'m>(
+    machine: Machine,
+    targets: &'m BranchTargets,
+    functions: &'m Functions<'m>,
+    code: &'m dyn trapless_engine::Code,
+) -> Module<'m> {
+    Module {
+        machine,
+        start: TEXT,
+        end: TEXT + 0x1000,
+        targets,
+        runtimes: Runtimes::default(),
+        entry: 0,
+        goroutines: None,
+        functions,
+        code,
+    }
+}
+
+/// A request for a site of that module, by any mechanism.
+fn request(id: u32, function: Function<'_>, address: u64, wanted: Wanted) -> Request<'_> {
+    Request {
+        id,
+        role: Role::Whole,
+        module: 0,
+        function,
+        address,
+        wanted,
+        mechanism: None,
+        semaphores: &[],
+        operands: None,
+        clauses: Clauses::default(),
+        unread: None,
+        meant: Meant::Calls,
+    }
+}
+
 #[test]
 fn no_two_sites_share_a_byte_and_every_request_has_one_answer() {
     let mut random = Random(20_261_121);
@@ -161,32 +199,22 @@ fn no_two_sites_share_a_byte_and_every_request_has_one_answer() {
         }
         let all = All(ranges.iter().map(function).collect());
         let module = Module {
-            machine: Machine::X86_64,
-            start: TEXT,
-            end: TEXT + 0x1000,
-            targets: &targets,
             runtimes: marks.runtimes(),
             entry: TEXT,
-            goroutines: None,
-            functions: &functions,
-            code: &all,
+            ..module(Machine::X86_64, &targets, &functions, &all)
         };
         let requests: Vec<Request<'_>> = (0..)
             // Some functions are asked for twice, at other instructions perhaps.
             .zip(ranges.iter().chain(&ranges[..8]))
-            .map(|(id, range)| Request {
-                id,
-                role: Role::Whole,
-                module: 0,
-                function: function(range),
-                address: TEXT + (range.start as u64 + random.choose(&[0, 0, 0, 1, 3])),
-                wanted: wanted(&mut random),
-                mechanism: random.choose(&[None, None, None, Some(Mechanism::Step)]),
-                semaphores: &[],
-                operands: None,
-                clauses: Default::default(),
-                unread: random.choose(&[None, None, None, None, Some("a table")]),
-                meant: random.choose(&[Meant::Calls, Meant::Calls, Meant::Calls, Meant::All]),
+            .map(|(id, range)| {
+                let address = TEXT + (range.start as u64 + random.choose(&[0, 0, 0, 1, 3]));
+                let wanted = wanted(&mut random);
+                Request {
+                    mechanism: random.choose(&[None, None, None, Some(Mechanism::Step)]),
+                    unread: random.choose(&[None, None, None, None, Some("a table")]),
+                    meant: random.choose(&[Meant::Calls, Meant::Calls, Meant::Calls, Meant::All]),
+                    ..request(id, function(range), address, wanted)
+                }
             })
             .collect();
         let allowed = random.choose(&[&[Mechanism::Jump][..], &Mechanism::ALL]);
@@ -322,33 +350,11 @@ fn of_sites_that_share_bytes_the_first_that_was_asked_for_is_armed() {
     let functions = Functions::new();
     let mut random = Random(20_261_122);
     for _ in 0..200 {
-        let module = Module {
-            machine: Machine::X86_64,
-            start: TEXT,
-            end: TEXT + 0x1000,
-            targets: &targets,
-            runtimes: Runtimes::default(),
-            entry: 0,
-            goroutines: None,
-            functions: &functions,
-            code: &(),
-        };
+        let module = module(Machine::X86_64, &targets, &functions, &());
         let addresses: Vec<u64> = (0..30).map(|_| TEXT + random.below(150)).collect();
-        let request = |(id, &address)| Request {
-            id,
-            role: Role::Whole,
-            module: 0,
-            function,
-            address,
-            wanted: Wanted { entries: true, ..Wanted::default() },
-            mechanism: None,
-            semaphores: &[],
-            operands: None,
-            clauses: Default::default(),
-            unread: None,
-            meant: Meant::Calls,
-        };
-        let requests: Vec<Request<'_>> = (0..).zip(&addresses).map(request).collect();
+        let wanted = Wanted { entries: true, ..Wanted::default() };
+        let all = (0..).zip(&addresses).map(|(id, &address)| request(id, function, address, wanted));
+        let requests: Vec<Request<'_>> = all.collect();
         let plan = Plan::new(&Facts::default(), vec![module], &requests, &[Mechanism::Jump], Home::default());
         let mut armed: Vec<u64> = Vec::new();
         for (id, &address) in (0..).zip(&addresses) {
@@ -381,31 +387,10 @@ fn a_scripts_code_runs_by_jumps_and_where_there_is_native_code() {
     assert_eq!(script.clause(1), None);
     assert!(script.check().is_ok());
     let plan = |machine, mechanism, allowed: &[Mechanism], script| {
-        let module = Module {
-            machine,
-            start: TEXT,
-            end: TEXT + 0x1000,
-            targets: &targets,
-            runtimes: Runtimes::default(),
-            entry: 0,
-            goroutines: None,
-            functions: &functions,
-            code: &(),
-        };
-        let request = Request {
-            id: 3,
-            role: Role::Whole,
-            module: 0,
-            function,
-            address: TEXT,
-            wanted: Wanted { run_entry: true, ..Wanted::default() },
-            mechanism,
-            semaphores: &[],
-            operands: None,
-            clauses: Clauses { entry: &clause, ..Clauses::default() },
-            unread: None,
-            meant: Meant::Calls,
-        };
+        let module = module(machine, &targets, &functions, &());
+        let wanted = Wanted { run_entry: true, ..Wanted::default() };
+        let clauses = Clauses { entry: &clause, ..Clauses::default() };
+        let request = Request { mechanism, clauses, ..request(3, function, TEXT, wanted) };
         let facts = Facts::default();
         let plan = Plan::with_script(&facts, vec![module], &[request], allowed, Home::default(), script);
         (plan.skipped, plan.geometry.block_stride(), plan.sites.len())
@@ -442,35 +427,14 @@ fn code_that_loses_scalable_vectors_runs_where_nothing_is_in_them() {
     let function = Function { address: TEXT, bytes: &text, size: text.len() };
     let (targets, functions, script) = (BranchTargets::default(), Functions::new(), script());
     let code = All(vec![function]);
-    let module = || Module {
-        machine: Machine::AArch64,
-        start: TEXT,
-        end: TEXT + 0x1000,
-        targets: &targets,
-        runtimes: Runtimes::default(),
-        entry: 0,
-        goroutines: None,
-        functions: &functions,
-        code: &code,
-    };
-    let plan = |vectors, loses, address, allowed: &[Mechanism]| {
+    let plan = |vectors, loses, address| {
+        let module = module(Machine::AArch64, &targets, &functions, &code);
         let clause = [Clause { vectors: loses, ..script.clause(0).unwrap() }];
-        let request = Request {
-            id: 3,
-            role: Role::Whole,
-            module: 0,
-            function,
-            address,
-            wanted: Wanted { run_entry: true, ..Wanted::default() },
-            mechanism: None,
-            semaphores: &[],
-            operands: None,
-            clauses: Clauses { entry: &clause, ..Clauses::default() },
-            unread: None,
-            meant: Meant::Calls,
-        };
-        let facts = Facts { vectors, ..Facts::default() };
-        Plan::with_script(&facts, vec![module()], &[request], allowed, Home::default(), Some(&script)).skipped
+        let wanted = Wanted { run_entry: true, ..Wanted::default() };
+        let clauses = Clauses { entry: &clause, ..Clauses::default() };
+        let request = Request { clauses, ..request(3, function, address, wanted) };
+        let (facts, jump) = (Facts { vectors, ..Facts::default() }, [Mechanism::Jump]);
+        Plan::with_script(&facts, vec![module], &[request], &jump, Home::default(), Some(&script)).skipped
     };
     let refused = vec![(3, Refusal::from(Reason::ScalableVectors))];
     let inside = TEXT + 8;
@@ -482,11 +446,7 @@ fn code_that_loses_scalable_vectors_runs_where_nothing_is_in_them() {
         (Vectors::Streaming, true, TEXT, refused.clone()),
         (Vectors::Streaming, false, TEXT, vec![]),
     ] {
-        assert_eq!(
-            plan(vectors, loses, address, &[Mechanism::Jump]),
-            expected,
-            "{vectors:?} {loses} {address:#x}"
-        );
+        assert_eq!(plan(vectors, loses, address), expected, "{vectors:?} {loses} {address:#x}");
     }
 }
 
