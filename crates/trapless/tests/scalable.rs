@@ -42,6 +42,8 @@ __attribute__((noipa)) int holds(const char *text) {
 __attribute__((noipa)) int plain(const char *text) { return text[0]; }
 __attribute__((noipa)) int given(const char *text) { return text[1]; }
 __asm__(".variant_pcs given");
+/* Of a function that is in the middle of something. Nobody comes here. */
+__asm__(".text\n.type holds.cold, %function\nholds.cold: nop\nnop\nret\n.size holds.cold, .-holds.cold");
 
 int main(void) {
     if (!(getauxval(AT_HWCAP) & HWCAP_SVE)) { puts("none"); fflush(stdout); getchar(); return 0; }
@@ -101,7 +103,7 @@ fn scripts_that_read_memory_run_where_nothing_is_in_vectors() {
     };
     let read = script("plain");
     assert!(read.code == Some(0) && read.out.contains("@[some]: "), "{read:?}");
-    for place in ["given", "plain+4", "holds+4"] {
+    for place in ["given", "plain+4", "holds+4", "holds.cold"] {
         let refused = script(place);
         assert_eq!(refused.code, Some(1), "{place}: {refused:?}");
         assert!(

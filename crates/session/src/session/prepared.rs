@@ -18,7 +18,7 @@ use trapless_isa::operand::NotRead;
 use trapless_isa::passed::Passed;
 use trapless_isa::{BranchTargets, Mechanism, Operand, SignalCall};
 use trapless_process::{Process, RemoteAddr};
-use trapless_symbols::{Origin, Unread};
+use trapless_symbols::{Kind, Origin, Unread};
 
 /// Sites with all that must be known of them, ready to be judged: `list`, `explain` and attaching begin here.
 pub struct Prepared<'i> {
@@ -333,10 +333,12 @@ impl Code for File<'_> {
 
     fn may_hold_vectors(&self, address: u64, inside: bool) -> bool {
         // Where it has none of their instructions, a caller that has something there has put it away, since its callee need not keep it. A function
-        // that is given some, only to hand it on, says so by its symbol.
+        // that is given some, only to hand it on, says so by its symbol; a part of another one is entered in the middle of that.
         let function = self.module.functions().at(address.wrapping_sub(self.bias));
         let is_plain = function.is_some_and(|function| {
-            function.origin() != Origin::UnwindTable && !function.has_variant_convention()
+            function.origin() != Origin::UnwindTable
+                && function.kind() != Kind::Part
+                && !function.has_variant_convention()
         });
         (inside || !is_plain) && self.file.has_scalable_vectors()
     }
