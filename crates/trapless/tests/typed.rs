@@ -91,11 +91,9 @@ int main(void) {
 fn call(program: &Path, target: &Target, function: &str) -> String {
     let name = program.file_name().unwrap().to_str().unwrap();
     let ran =
-        run(&["trace", "--typed", "-p", &target.pid().to_string(), &format!("{name}:{function}"), "-M", "3"]);
+        run(&["trace", "--typed", "-p", &target.pid().to_string(), &format!("{name}:{function}"), "-M", "1"]);
     assert_eq!(ran.code, Some(0), "{function}: {ran:?}");
-    // What was lost in between parts an entry from its return.
-    let line = ran.out.lines().skip(1).find(|line| line.ends_with('>'));
-    let line = line.unwrap_or_else(|| panic!("{function}: {ran:?}"));
+    let line = ran.out.lines().nth(1).unwrap_or_else(|| panic!("{function}: {ran:?}"));
     let (_, line) = line.split_once(&format!("  {name}:")).unwrap_or_else(|| panic!("{line}"));
     let (line, time) = line.rsplit_once(" <").unwrap_or_else(|| panic!("{line}"));
     assert!(time.ends_with('>'), "{line}");
