@@ -15,7 +15,7 @@ use crate::Stack;
 use crate::frames::{
     Place, Point, SAVED_FLAGS, SAVED_IN_AH, SAVED_IN_RAX, SAVED_IN_XMM15, SAVED_LOST, Saved,
 };
-use alloc::{collections::BTreeMap, vec::Vec};
+use alloc::{vec, vec::Vec};
 use core::{array, ops::Range};
 use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register, RflagsBits};
 
@@ -75,8 +75,8 @@ pub(super) fn points(
     skip: &[Range<u32>],
 ) -> Vec<Point> {
     let kept = kept(bits, stack);
-    let mut walk =
-        Walk { code, bits, skip, states: BTreeMap::new(), ends: BTreeMap::new(), left: Vec::new() };
+    // What follows the last instruction is reached, too.
+    let mut walk = Walk { code, bits, skip, visits: vec![None; code.len() + 1], left: Vec::new() };
     for &(offset, place) in roots {
         walk.arrive(offset, Known { here: State::at(place), below: None });
     }
@@ -86,13 +86,14 @@ pub(super) fn points(
     }
     let mut points = Vec::new();
     let mut end = 0;
-    for (&offset, Known { here: state, .. }) in &walk.states {
+    for (offset, visit) in (0..).zip(&walk.visits) {
+        let Some(Visit { known: Known { here: state, .. }, length }) = visit else { continue };
         if offset > end {
             points.push(Point::unknown(end));
         }
         let stands = state.depth.and_then(|depth| Some((state.told(kept)?, depth)));
         points.push(Point { offset, stands, saved: state.saved() });
-        end = walk.ends.get(&offset).copied().unwrap_or(offset);
+        end = offset + u32::from(*length);
     }
     points.push(Point::unknown(end));
     points
@@ -162,12 +163,20 @@ pub(super) fn join(own: &[Point], displaced: Vec<Point>) -> Vec<Point> {
     all
 }
 
+/// An offset that is reached.
+#[derive(Clone, Copy)]
+struct Visit {
+    known: Known,
+    /// Of the instruction there; 0 until it is looked at.
+    length: u8,
+}
+
 struct Walk<'c> {
     code: &'c [u8],
     bits: u32,
     skip: &'c [Range<u32>],
-    states: BTreeMap<u32, Known>,
-    ends: BTreeMap<u32, u32>,
+    /// By offset, up to the end of the code.
+    visits: Vec<Option<Visit>>,
     left: Vec<u32>,
 }
 
@@ -181,21 +190,25 @@ impl Walk<'_> {
         if self.is_skipped(offset) {
             return;
         }
-        let merged = self.states.get(&offset).map_or(known, |before| before.merged(&known));
-        if self.states.insert(offset, merged) != Some(merged) {
+        let Some(visit) = self.visits.get_mut(offset as usize) else { return };
+        let before = visit.map(|visit| visit.known);
+        let merged = before.map_or(known, |before| before.merged(&known));
+        if before != Some(merged) {
+            *visit = Some(Visit { known: merged, length: visit.map_or(0, |visit| visit.length) });
             self.left.push(offset);
         }
     }
 
     fn pass(&mut self, offset: u32, info: &mut InstructionInfoFactory) {
-        let Some(&known) = self.states.get(&offset) else { return };
+        let Some(visit) = &mut self.visits[offset as usize] else { return };
+        let known = visit.known;
         let instruction = decoder(self.bits, &self.code[offset as usize..], u64::from(offset)).decode();
-        let end = offset + instruction.len() as u32;
-        self.ends.insert(offset, end);
+        visit.length = instruction.len() as u8;
+        let end = offset + u32::from(visit.length);
         if switches(&instruction)
             && let Some((at_switch, after)) = known.switched()
         {
-            self.states.insert(offset, at_switch);
+            visit.known = at_switch;
             self.arrive(end, after);
             return;
         }
@@ -297,6 +310,10 @@ impl State {
     fn after(self, instruction: &Instruction, info: &mut InstructionInfoFactory) -> State {
         let mut after = self;
         let is_sp = |register: Register| register.full_register() == Register::RSP;
+        let used = info.info(instruction).used_registers();
+        let written =
+            || used.iter().filter(|used| is_write(used.access())).map(|used| used.register().full_register());
+        let writes = |register: Register| written().any(|written| written == register);
         let moved = match instruction.mnemonic() {
             Mnemonic::Lea if is_sp(instruction.op0_register()) => {
                 let plain = is_sp(instruction.memory_base()) && instruction.memory_index() == Register::None;
@@ -312,32 +329,17 @@ impl State {
                 immediate(instruction).map(i32::wrapping_neg)
             }
             _ if instruction.is_stack_instruction() => Some(instruction.stack_pointer_increment()),
-            _ => {
-                let writes =
-                    |used: &iced_x86::UsedRegister| is_sp(used.register()) && is_write(used.access());
-                let moves = info.info(instruction).used_registers().iter().any(writes);
-                (!moves).then_some(0)
-            }
+            _ => (!writes(Register::RSP)).then_some(0),
         };
         after.depth = self.depth.zip(moved).and_then(|(depth, moved)| depth.checked_sub(moved));
-        for used in info.info(instruction).used_registers() {
-            let register = used.register().full_register();
-            if is_write(used.access()) && register.is_gpr() && !is_sp(register) {
-                after.lost |= 1 << register.number();
-            }
+        for register in written().filter(|&register| register.is_gpr() && register != Register::RSP) {
+            after.lost |= 1 << register.number();
         }
-        let writes_rax = |used: &iced_x86::UsedRegister| {
-            used.register().full_register() == Register::RAX && is_write(used.access())
-        };
-        let writes_rax = info.info(instruction).used_registers().iter().any(writes_rax);
-        let writes_rbp = |used: &iced_x86::UsedRegister| {
-            used.register().full_register() == Register::RBP && is_write(used.access())
-        };
-        if info.info(instruction).used_registers().iter().any(writes_rbp) {
+        if writes(Register::RBP) {
             let makes = instruction.mnemonic() == Mnemonic::Mov && is_sp(instruction.op1_register());
             after.frame = self.depth.filter(|_| makes);
         }
-        after.follow_saving(&self, instruction, writes_rax);
+        after.follow_saving(&self, instruction, writes(Register::RAX));
         after.follow_stores(&self, instruction);
         after
     }
