@@ -1,5 +1,5 @@
 """The workspace's test programs and the tool, built for a machine by cargo."""
-import json, os, subprocess, sys
+import json, os, re, subprocess, sys
 from dataclasses import dataclass
 
 # Packages whose tests need a system of the machine's own. The others' run under qemu-user, or anywhere.
@@ -7,15 +7,56 @@ END_TO_END = ["trapless-process", "trapless-engine", "trapless-session", "traple
 
 
 @dataclass(frozen=True)
-class TestProgram:
-    """`name` is that of its file without the ending, or its crate's for what is tested within."""
+class Target:
+    """What cargo can test. `name` is that of its file without the ending, or its crate's for what is tested within. Where the tests of many files
+    are one program, each file is a target, and `module` its name."""
     package: str
     name: str
+    kind: str
+    module: str = ""
+
+    @property
+    def file(self):
+        return self.module or self.name
+
+    @property
+    def path(self):
+        """What the names of its tests begin with in the program."""
+        return f"{self.module}::" if self.module else ""
+
+    @property
+    def meant_by(self):
+        """PACKAGE, PROGRAM, or PACKAGE/PROGRAM."""
+        programs = {self.name, self.file}
+        return {self.package, *programs, *(f"{self.package}/{program}" for program in programs)}
+
+    @property
+    def built_as(self):
+        return self.package, self.name, self.kind
+
+    def __str__(self):
+        return f"{self.package}/{self.file}"
+
+
+@dataclass(frozen=True)
+class TestProgram:
+    target: Target
     path: str
     folder: str
 
+    def whole_name(self, test):
+        return f"{self}::{test.removeprefix(self.target.path)}"
+
     def __str__(self):
-        return f"{self.package}/{self.name}"
+        return str(self.target)
+
+
+def modules(source):
+    """The files whose tests are one program, by the one that names them; [""] where a file is a program."""
+    if not source.endswith("/end_to_end/main.rs"):
+        return [""]
+    with open(source) as file:
+        return [name for name in re.findall(r"^mod (\w+);$", file.read(), re.MULTILINE) if name != "support"]
 
 
 def environment(prefix):
@@ -43,23 +84,24 @@ class Workspace:
         return built, done.returncode == 0
 
     def targets(self):
-        """All that can be tested: (package, name, kind)."""
+        """All that can be tested."""
         shown = subprocess.run(["cargo", "metadata", "--no-deps", "--format-version", "1", "--locked"],
                                cwd=self.root, env=self.env, check=True, capture_output=True, text=True)
         for package in json.loads(shown.stdout)["packages"]:
             self.packages[package["manifest_path"]] = package["name"]
             for target in package["targets"]:
                 if target["test"]:
-                    yield package["name"], target["name"], target["kind"][0]
+                    for module in modules(target["src_path"]):
+                        yield Target(package["name"], target["name"], target["kind"][0], module)
 
     def choose(self, names):
-        """Those that names mean: PACKAGE, TEST or PACKAGE/TEST."""
+        """Those that names mean."""
         targets = list(self.targets())
         if not names:
-            return [target for target in targets if target[0] in END_TO_END]
+            return [target for target in targets if target.package in END_TO_END]
         chosen = []
         for name in names:
-            meant = [target for target in targets if name in (target[0], target[1], f"{target[0]}/{target[1]}")]
+            meant = [target for target in targets if name in target.meant_by]
             if not meant:
                 sys.exit(f"vm: no test program is called {name}")
             chosen += [target for target in meant if target not in chosen]
@@ -68,25 +110,25 @@ class Workspace:
     def build_tests(self, names):
         """The test programs that names mean, and the names of those that could not be built."""
         chosen = self.choose(names)
-        arguments, kinds = [], {kind for _, _, kind in chosen}
-        for package in sorted({package for package, _, _ in chosen}):
+        arguments, kinds = [], {target.kind for target in chosen}
+        for package in sorted({target.package for target in chosen}):
             arguments += ["-p", package]
-        for name in sorted({name for _, name, kind in chosen if kind == "test"}):
+        for name in sorted({target.name for target in chosen if target.kind == "test"}):
             arguments += ["--test", name]
         arguments += [option for kind, option in {"lib": "--lib", "bin": "--bins"}.items() if kind in kinds]
         # Tests of that name look for them beside themselves.
-        if any(name == "examples" for _, name, _ in chosen):
+        if any(target.file == "examples" for target in chosen):
             self.cargo("build", "-p", "trapless", "--examples")
         programs = {}
         # What does not compile keeps nothing else from being tested.
         artifacts, whole = self.cargo("test", "--no-run", "--no-fail-fast", *arguments)
-        for built in artifacts:
-            target, manifest = built["target"], built["manifest_path"]
-            identity = (self.packages[manifest], target["name"], target["kind"][0])
-            if built["profile"]["test"]:
-                programs[identity] = TestProgram(*identity[:2], built["executable"], os.path.dirname(manifest))
-        missing = [f"{package}/{name}" for package, name, kind in chosen if not whole and (package, name, kind) not in programs]
-        return [programs[identity] for identity in chosen if identity in programs], missing
+        for artifact in artifacts:
+            target, manifest = artifact["target"], artifact["manifest_path"]
+            if artifact["profile"]["test"]:
+                built_as = self.packages[manifest], target["name"], target["kind"][0]
+                programs[built_as] = artifact["executable"], os.path.dirname(manifest)
+        missing = [str(target) for target in chosen if not whole and target.built_as not in programs]
+        return [TestProgram(target, *programs[target.built_as]) for target in chosen if target.built_as in programs], missing
 
     def build_tool(self):
         """The folder with the tool in it."""

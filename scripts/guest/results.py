@@ -49,7 +49,7 @@ class Listener:
     def count(self, program, asked, results, fault):
         """Adds how the tests that were `asked` to run have ended. `fault` is what happened to those that have not; None if nothing."""
         for test in asked:
-            name = f"{program}::{test}"
+            name = program.whole_name(test)
             end, why = self.ended.get(test, (None, None))
             if end == "ok" and test not in self.left_out:
                 results.passed.append(name)

@@ -1,5 +1,7 @@
-//! Many processes of one program, with many probes each: what the tool needs for them, and that it counts all.
+//! Many processes of one program, with many probes each: what the tool needs for them, and that it counts all. They take both processors of a
+//! small machine, so these tests are a program of their own, beside which nothing else runs.
 
+#[path = "end_to_end/support/mod.rs"]
 mod support;
 
 use serde_json::Value;
@@ -9,7 +11,7 @@ use support::family::is_left_alone;
 use support::tool::{Tool, finish};
 use support::{Program, Target, asked, eventually, is_root};
 
-const FLEET: &str = include_str!("targets/fleet.c");
+const FLEET: &str = include_str!("end_to_end/targets/fleet.c");
 
 /// Processes that run all the time (`TRAPLESS_FLEET`).
 fn processes() -> usize {
@@ -29,7 +31,7 @@ fn most_missed() -> u64 {
     newcomers().div_ceil(10)
 }
 
-/// One fleet at a time: each takes both processors of a small machine.
+/// One fleet at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// What the tool may need, in KiB.
