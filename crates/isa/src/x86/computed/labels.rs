@@ -1,5 +1,6 @@
 //! What a register or memory may hold of addresses of code.
 
+use alloc::{vec, vec::Vec};
 use iced_x86::Register;
 
 /// Labels that are told apart, as bits; one more stands for all others. Few functions name as many addresses of code.
@@ -59,9 +60,51 @@ impl Value {
     pub const NOTHING: Value = Value::Any(Labels { exact: 0, around: 0 });
 }
 
+/// What is held in the registers.
+pub(super) type Registers = [Labels; 16];
+
 /// Adds to what is held. Whether that has made it more.
-pub(super) fn join(held: &mut [Labels; 16], more: &[Labels; 16]) -> bool {
-    let before = *held;
-    held.iter_mut().zip(more).for_each(|(held, more)| *held = held.and(*more));
-    *held != before
+pub(super) fn join(held: &mut Registers, more: &Registers) -> bool {
+    let mut is_more = false;
+    for (held, more) in held.iter_mut().zip(more) {
+        let both = held.and(*more);
+        is_more |= both != *held;
+        *held = both;
+    }
+    is_more
+}
+
+/// What is held where direct branches of a function lead.
+pub(super) struct Held {
+    /// By offset: the place in `registers`, from 1 on; 0 where no branch leads.
+    numbers: Vec<u32>,
+    registers: Vec<Registers>,
+}
+
+impl Held {
+    /// Of a function of so many bytes.
+    pub fn new(length: usize) -> Self {
+        Self { numbers: vec![0; length], registers: Vec::new() }
+    }
+
+    /// How many places there are.
+    pub fn len(&self) -> usize {
+        self.registers.len()
+    }
+
+    /// What is held at `offset`, if a branch leads there.
+    pub fn at(&self, offset: u64) -> Option<&Registers> {
+        let number = *self.numbers.get(usize::try_from(offset).ok()?)?;
+        self.registers.get((number as usize).checked_sub(1)?)
+    }
+
+    /// Adds to what is held at `offset`, which is inside of the function, where a branch leads. Whether that has made it more.
+    pub fn join(&mut self, offset: u64, more: &Registers) -> bool {
+        let number = &mut self.numbers[offset as usize];
+        if *number == 0 {
+            self.registers.push(Registers::default());
+            *number = self.registers.len() as u32;
+        }
+        join(&mut self.registers[*number as usize - 1], more)
+    }
 }

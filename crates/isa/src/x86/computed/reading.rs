@@ -17,13 +17,10 @@
 //! computed goes through, and what is loaded from them is mostly no place.
 
 use super::super::decode::{decoder, flow, is_filler};
-use super::labels::{FOREIGN, LABELS, LOCAL, Labels, OTHERS, Value, join};
+use super::labels::{FOREIGN, Held, LABELS, LOCAL, Labels, OTHERS, Registers, Value, join};
 use super::{is_returned, thunk::thunk};
 use crate::{Flow, ReadOnlyData, Told};
-use alloc::{
-    collections::{BTreeMap, BTreeSet},
-    vec::Vec,
-};
+use alloc::{collections::BTreeSet, vec::Vec};
 use iced_x86::{Instruction, InstructionInfoFactory, OpKind, Register};
 
 /// How many entries of tables are looked at, and places that jumps lead to, for each byte of a function, since nobody has to write what
@@ -60,11 +57,11 @@ pub(super) struct Reading<'a> {
     /// Those of them that are followed through memory.
     pub(super) local: u64,
     /// What is held where direct branches lead.
-    at: BTreeMap<u64, [Labels; 16]>,
+    branches: Held,
     /// What is held where control leaves for a place that is not known: by a jump through a register, or to another part of the function.
-    leaving: [Labels; 16],
+    leaving: Registers,
     /// What any instruction puts into each register.
-    pub(super) anywhere: [Labels; 16],
+    pub(super) anywhere: Registers,
     /// The same for memory, and for registers that are not general ones.
     pub(super) memory: Labels,
     /// What is not known, as far as it matters: where the function jumps to what it is not known to hold.
@@ -129,7 +126,7 @@ impl<'a> Reading<'a> {
             pushes_arguments: bits == 32,
             known: Vec::new(),
             local: 0,
-            at: BTreeMap::new(),
+            branches: Held::new(code.len()),
             leaving: [Labels::default(); 16],
             anywhere: [Labels::default(); 16],
             memory: Labels::default(),
@@ -188,7 +185,11 @@ impl<'a> Reading<'a> {
             self.ip = ip;
             starts.push(ip);
             let is_arrival = arrivals.binary_search(&ip).is_ok();
-            if !falls_through && !is_arrival && is_filler(&instruction) && !self.at.contains_key(&ip) {
+            if !falls_through
+                && !is_arrival
+                && is_filler(&instruction)
+                && self.branches.at(ip.wrapping_sub(self.address)).is_none()
+            {
                 // Between two blocks.
                 continue;
             }
@@ -264,7 +265,7 @@ impl<'a> Reading<'a> {
 
     /// What is held at `ip`, where control arrives from the instruction before it, or by branches, or in a way that is `unknown`.
     fn arrive(&mut self, ip: u64, falls_through: bool, unknown: bool) {
-        let by_branch = self.at.get(&ip).copied();
+        let by_branch = self.branches.at(ip.wrapping_sub(self.address)).copied();
         if falls_through && !unknown && by_branch.is_none() {
             return;
         }
@@ -286,7 +287,7 @@ impl<'a> Reading<'a> {
         self.line = ip;
     }
 
-    fn values(&mut self) -> [Labels; 16] {
+    fn values(&mut self) -> Registers {
         self.values.map(|value| self.labels_of(value))
     }
 
@@ -300,14 +301,14 @@ impl<'a> Reading<'a> {
     }
 
     /// Control goes there, with these `values`.
-    fn go(&mut self, target: u64, values: &[Labels; 16]) {
-        if self.at.len() >= BRANCHES {
+    fn go(&mut self, target: u64, values: &Registers) {
+        if self.branches.len() >= BRANCHES {
             self.is_too_much = true;
             return;
         }
         self.is_more |= match self.is_inside(target) {
             // What is read later has it anyway.
-            true => join(self.at.entry(target).or_default(), values) && target <= self.ip,
+            true => self.branches.join(target.wrapping_sub(self.address), values) && target <= self.ip,
             false => join(&mut self.leaving, &values.map(Labels::named)),
         };
     }
