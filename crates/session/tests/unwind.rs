@@ -429,10 +429,8 @@ fn goroutines_are_walked_by_rows_and_by_frame_pointers_where_there_are_none() {
     for (linker, methods) in
         [("", &[Method::Rows][..]), ("-ldflags=-w", &[Method::Rows, Method::FramePointers])]
     {
-        let built = Command::new("go")
+        let built = trapless_testing::go()
             .current_dir(folder.path())
-            .env("GOCACHE", folder.path().join("cache"))
-            .env("GO111MODULE", "off")
             .arg("build")
             .args([linker].iter().filter(|flag| !flag.is_empty()))
             .args(["-o", "program", "a.go"])

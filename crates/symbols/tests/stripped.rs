@@ -150,9 +150,8 @@ fn i2_stripped_go_programs_have_their_functions_with_names() {
     std::fs::write(folder.path().join("main.go"), text).unwrap();
     for mode in ["-buildmode=exe", "-buildmode=pie", "-race"] {
         let build = |name: &str, strip: &str| {
-            let mut go = std::process::Command::new("go");
-            go.current_dir(&folder).env("HOME", folder.path()).env("GO111MODULE", "off");
-            go.args(["build", mode, strip, "-o", name, "main.go"]);
+            let mut go = trapless_testing::go();
+            go.current_dir(&folder).args(["build", mode, strip, "-o", name, "main.go"]);
             tools::run(&mut go)?;
             Some(open(folder.path().join(name)))
         };

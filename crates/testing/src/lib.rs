@@ -1,4 +1,6 @@
-//! What a test says when it cannot run here. It goes past the harness, which keeps what a passing test prints.
+//! What a test says when it cannot run here, and what tests of several crates do alike.
+//!
+//! What is said goes past the harness, which keeps what a passing test prints.
 //!
 //! - [`skip!`]: something is missing that can be installed. With `TRAPLESS_REQUIRE=all` that fails the test, so where
 //!   everything is installed nothing is left out unseen.
@@ -6,6 +8,7 @@
 
 use std::fmt::Arguments;
 use std::io::Write;
+use std::process::Command;
 
 /// Says that a test, or a part of it, is left out because something is not installed. Takes what `format!` takes.
 ///
@@ -38,6 +41,18 @@ pub fn say(what: &str, why: Arguments<'_>) {
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
     // In one piece: tests run side by side. Nobody is there to hear of a closed standard error.
     let _ = std::io::stderr().write_all(format!("{what}: {test}: {why}\n").as_bytes());
+}
+
+/// Go's command, with a cache that all tests share: in one of its own, each build would begin with Go's whole library. Nothing that the user has
+/// set for Go counts.
+pub fn go() -> Command {
+    let program = std::env::current_exe().expect("a test is a file");
+    // target/debug/deps/test
+    let target = program.ancestors().nth(3).expect("cargo has built it");
+    let mut go = Command::new("go");
+    go.env("GOCACHE", target.join("tmp/go-build")).env("GOPATH", target.join("tmp/go"));
+    go.env("GOENV", "off").env("GO111MODULE", "off").env_remove("GOFLAGS");
+    go
 }
 
 #[cfg(test)]

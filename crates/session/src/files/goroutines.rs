@@ -43,7 +43,6 @@ fn by_code(module: &Module) -> Option<[u64; 2]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::Command;
     use trapless_isa::Machine;
 
     #[test]
@@ -53,9 +52,8 @@ mod tests {
         std::fs::write(path("main.go"), "package main\nfunc main() { go func() {}() }\n").unwrap();
         for mode in ["-buildmode=exe", "-buildmode=pie"] {
             let build = |name: &str, strip: &str| {
-                let mut go = Command::new("go");
-                go.current_dir(&folder).env("HOME", folder.path()).env("GO111MODULE", "off");
-                go.args(["build", mode, strip, "-o", name, "main.go"]);
+                let mut go = trapless_testing::go();
+                go.current_dir(&folder).args(["build", mode, strip, "-o", name, "main.go"]);
                 go.status().ok().map(|status| assert!(status.success()))?;
                 Some(Module::open(path(name)).unwrap())
             };

@@ -55,9 +55,8 @@ fn built(dir: &tempfile::TempDir, hole: &str) -> Option<PathBuf> {
     let path = dir.path().join("compares");
     std::fs::write(dir.path().join("main.go"), MAIN).unwrap();
     std::fs::write(dir.path().join("compares_amd64.s"), ASSEMBLY.replace("HOLE", hole)).unwrap();
-    let mut build = Command::new("go");
-    build.current_dir(dir.path()).env("HOME", dir.path()).env("GO111MODULE", "off");
-    let Ok(output) = build.args(["build", "-o"]).arg(&path).output() else {
+    let mut build = trapless_testing::go();
+    let Ok(output) = build.current_dir(dir.path()).args(["build", "-o"]).arg(&path).output() else {
         trapless_testing::skip!("no go");
         return None;
     };

@@ -10,7 +10,6 @@ mod exact;
 mod examples;
 mod exceptions;
 mod exits;
-mod files_once;
 mod flow;
 mod followed;
 mod followed_ends;

@@ -363,11 +363,8 @@ fn rust_and_go_have_places_too() {
     let go = "package main\n\nimport \"os\"\n\n//go:noinline\nfunc stepped(n int) int {\n\tm := n * 3\n\treturn m ^ 5\n}\n\nfunc main() {\n\tsum := 0\n\tfor i := 0; i < 900; i++ {\n\t\tsum += stepped(i)\n\t}\n\tif sum == 1 {\n\t\tos.Exit(1)\n\t}\n}\n";
     std::fs::create_dir(path("go")).unwrap();
     std::fs::write(path("go/main.go"), go).unwrap();
-    let built = Command::new("go")
-        .current_dir(path("go"))
-        .env("GOCACHE", path("cache"))
-        .args(["build", "-o", "../gone", "main.go"])
-        .output();
+    let built =
+        trapless_testing::go().current_dir(path("go")).args(["build", "-o", "../gone", "main.go"]).output();
     match built {
         Err(_) => trapless_testing::skip!("no go"),
         Ok(built) => {

@@ -108,9 +108,8 @@ impl Program {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let (main, path) = (dir.path().join("main.go"), dir.path().join(name));
         std::fs::write(&main, source).unwrap();
-        let mut build = Command::new("go");
-        build.env("HOME", dir.path()).env("GO111MODULE", "off").arg("build").args(flags);
-        let Ok(built) = build.arg("-o").args([&path, &main]).output() else {
+        let mut build = trapless_testing::go();
+        let Ok(built) = build.arg("build").args(flags).arg("-o").args([&path, &main]).output() else {
             trapless_testing::skip!("no go");
             return None;
         };

@@ -1,13 +1,16 @@
 //! A run reads each file once, whoever maps it, and never takes one for another.
 //!
 //! How much was read is what the kernel has counted for this process and for all that it has waited for. Whatever runs beside it would be
-//! counted, too, so there is one test here.
+//! counted, too, so this is a program of its own with one test in it.
 
-use crate::support::Program;
-use crate::support::family::{hits, total};
-use crate::support::tool::{finish, run};
+#[path = "end_to_end/support/mod.rs"]
+mod support;
+
 use std::process::Command;
 use std::time::Duration;
+use support::Program;
+use support::family::{hits, total};
+use support::tool::{finish, run};
 
 /// Calls `subject` as often as its argument says. With `PADDING` all is somewhere else, and with `BALLAST` the file is large.
 const CALLER: &str = r#"
