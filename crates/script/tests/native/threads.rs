@@ -92,15 +92,21 @@ fn sixteen_threads_are_counted_to_the_last_call() {
 pub static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 pub static STORM: AtomicPtr<Ready> = AtomicPtr::new(std::ptr::null_mut());
 static HANDLED: AtomicU64 = AtomicU64::new(0);
+/// How many handlers are under way, each above another.
+static DEPTH: AtomicU64 = AtomicU64::new(0);
+/// How many may be, before the next one is sent: on a busy machine hundreds would be, and fill the stack.
+const DEEPEST: u64 = 16;
 
 extern "C" fn handler(_: i32) {
     // SAFETY: it is set while the timer runs, to something that lives longer.
     let ready = unsafe { &*STORM.load(SeqCst) };
+    DEPTH.fetch_add(1, SeqCst);
     let handled = HANDLED.fetch_add(1, SeqCst);
     let hit = Hit { tid: 1, ..Hit::with(&[handled, 1]) };
     for body in 0..ready.native.code.bodies.len() {
         ready.run(body, 0, &hit);
     }
+    DEPTH.fetch_sub(1, SeqCst);
 }
 
 /// Runs bodies over and over while a timer interrupts them and runs them once more in its handler.
@@ -123,6 +129,10 @@ fn storm(ready: &Ready, seconds: f64, mut run: impl FnMut(u64)) -> (u64, u64) {
         let stop = stop.clone();
         std::thread::spawn(move || {
             while !stop.load(SeqCst) {
+                if DEPTH.load(SeqCst) >= DEEPEST {
+                    std::hint::spin_loop();
+                    continue;
+                }
                 let before = HANDLED.load(SeqCst);
                 // SAFETY: the thread lives until this one is joined.
                 unsafe { libc::pthread_kill(me, libc::SIGUSR1) };
