@@ -1,5 +1,6 @@
 //! Every instruction of real programs and libraries: verdict, relocation near and as far as a patch reaches, slots, and
-//! whether the copies mean the same; of every form that is found, some are run.
+//! whether the copies mean the same; of every form that is found, some are run. Where an instruction says the same wherever it stands, it is looked
+//! at once for each file.
 //!
 //! A sample of the programs of this machine is swept; all of them with `TRAPLESS_SWEEP=1`, which takes minutes.
 
@@ -9,8 +10,8 @@ use crate::fuzz::Thread;
 use crate::libraries::bits;
 use crate::proof::{is_emulated, is_relocated, prove_emulated, prove_relocated};
 use crate::same::assert_same;
-use iced_x86::{Decoder, DecoderOptions, Mnemonic};
-use std::collections::{BTreeMap, BTreeSet};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -26,6 +27,8 @@ const CASES: u64 = 200;
 struct Counts {
     files: usize,
     instructions: usize,
+    /// Those of them that were looked at before, elsewhere.
+    repeated: usize,
     entries: usize,
     /// Copies, within 1 GB and at the end of reach; operands that were out of reach.
     near: usize,
@@ -45,6 +48,7 @@ impl Counts {
         for (sum, part) in [
             (&mut self.files, other.files),
             (&mut self.instructions, other.instructions),
+            (&mut self.repeated, other.repeated),
             (&mut self.entries, other.entries),
             (&mut self.near, other.near),
             (&mut self.far, other.far),
@@ -139,11 +143,28 @@ fn boosted(machine: Machine, displaced: &Displaced, original: &[u8]) {
     }
 }
 
-/// One instruction by itself. Its length.
-fn instruction(machine: Machine, name: &str, code: &[u8], address: u64, counts: &mut Counts) -> usize {
+/// Whether what an instruction says depends on where it stands.
+fn is_relative(bits: u32, code: &[u8]) -> bool {
+    let instruction = Decoder::with_ip(bits, code, 0, DecoderOptions::NONE).decode();
+    instruction.is_ip_rel_memory_operand() || instruction.flow_control() != FlowControl::Next
+}
+
+/// One instruction by itself. Its length. `seen`: those that say the same wherever they stand.
+fn instruction<'c>(
+    machine: Machine,
+    name: &str,
+    (code, address): (&'c [u8], u64),
+    seen: &mut HashSet<&'c [u8]>,
+    counts: &mut Counts,
+) -> usize {
     let isa = machine.isa();
     let Ok(instruction) = isa.decode(code, address) else { return 1 };
     let length = usize::from(instruction.length);
+    if seen.contains(&code[..length]) {
+        counts.instructions += 1;
+        counts.repeated += 1;
+        return length;
+    }
     let targets = BranchTargets::default();
     let alone = Site { address, function: address, code, padding: &[], targets: &targets };
     let ladder = isa.verdict(&alone);
@@ -178,6 +199,10 @@ fn instruction(machine: Machine, name: &str, code: &[u8], address: u64, counts: 
         assert!(matches!(step, Ok(_) | Err(Reason::BranchInto(_))) && thread.ip.is_some());
         counts.emulated += 1;
     }
+    // Not if anything was wrong with it: each place of that is told.
+    if !is_relative(bits(machine), code) {
+        seen.insert(&code[..length]);
+    }
     length
 }
 
@@ -187,13 +212,15 @@ fn sweep(library: &Library, path: &str) -> Counts {
     let mut counts = Counts { files: 1, ..Counts::default() };
     let forms = counts.forms.entry(bits(machine)).or_default();
     forms::in_library(forms, library, bits(machine), &is_relocated);
+    let mut seen = HashSet::new();
     for section in &library.text {
         let mut offset = 0;
         while offset < section.bytes.len() {
             let code = &section.bytes[offset..section.bytes.len().min(offset + 16)];
             let address = section.address + offset as u64;
-            let swept =
-                catch_unwind(AssertUnwindSafe(|| instruction(machine, path, code, address, &mut counts)));
+            let swept = catch_unwind(AssertUnwindSafe(|| {
+                instruction(machine, path, (code, address), &mut seen, &mut counts)
+            }));
             offset += swept.unwrap_or_else(|_| {
                 counts.problems.push(format!("{path} at {address:#x}: {code:02x?}"));
                 1
@@ -255,10 +282,11 @@ fn every_instruction_of_the_programs_here_is_moved_or_refused_with_a_reason() {
     });
     let counts = sum.into_inner().unwrap();
     println!(
-        "{} files, {} instructions and {} entries: {} copies within 1 GB, {} at the end of reach, {} operands out of \
-         reach; {} instructions can be boosted, {} emulated",
+        "{} files, {} instructions, {} of them repeated, and {} entries: {} copies within 1 GB, {} at the end of reach, {} \
+         operands out of reach; {} instructions can be boosted, {} emulated",
         counts.files,
         counts.instructions,
+        counts.repeated,
         counts.entries,
         counts.near,
         counts.far,
