@@ -11,11 +11,12 @@
 //! The code of bodies ([`crate::body`]) is a compiler's, and followed in the same way; that saves with `mov`, and has a frame pointer.
 
 use super::decode::{decoder, is_write};
+use super::offsets::ByOffset;
 use crate::Stack;
 use crate::frames::{
     Place, Point, SAVED_FLAGS, SAVED_IN_AH, SAVED_IN_RAX, SAVED_IN_XMM15, SAVED_LOST, Saved,
 };
-use alloc::{vec, vec::Vec};
+use alloc::vec::Vec;
 use core::{array, ops::Range};
 use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register, RflagsBits};
 
@@ -75,8 +76,7 @@ pub(super) fn points(
     skip: &[Range<u32>],
 ) -> Vec<Point> {
     let kept = kept(bits, stack);
-    // What follows the last instruction is reached, too.
-    let mut walk = Walk { code, bits, skip, visits: vec![None; code.len() + 1], left: Vec::new() };
+    let mut walk = Walk { code, bits, skip, visits: ByOffset::new(code.len()), left: Vec::new() };
     for &(offset, place) in roots {
         walk.arrive(offset, Known { here: State::at(place), below: None });
     }
@@ -86,8 +86,7 @@ pub(super) fn points(
     }
     let mut points = Vec::new();
     let mut end = 0;
-    for (offset, visit) in (0..).zip(&walk.visits) {
-        let Some(Visit { known: Known { here: state, .. }, length }) = visit else { continue };
+    for (offset, Visit { known: Known { here: state, .. }, length }) in walk.visits.iter() {
         if offset > end {
             points.push(Point::unknown(end));
         }
@@ -164,7 +163,6 @@ pub(super) fn join(own: &[Point], displaced: Vec<Point>) -> Vec<Point> {
 }
 
 /// An offset that is reached.
-#[derive(Clone, Copy)]
 struct Visit {
     known: Known,
     /// Of the instruction there; 0 until it is looked at.
@@ -175,8 +173,7 @@ struct Walk<'c> {
     code: &'c [u8],
     bits: u32,
     skip: &'c [Range<u32>],
-    /// By offset, up to the end of the code.
-    visits: Vec<Option<Visit>>,
+    visits: ByOffset<Visit>,
     left: Vec<u32>,
 }
 
@@ -190,17 +187,20 @@ impl Walk<'_> {
         if self.is_skipped(offset) {
             return;
         }
-        let Some(visit) = self.visits.get_mut(offset as usize) else { return };
-        let before = visit.map(|visit| visit.known);
-        let merged = before.map_or(known, |before| before.merged(&known));
-        if before != Some(merged) {
-            *visit = Some(Visit { known: merged, length: visit.map_or(0, |visit| visit.length) });
-            self.left.push(offset);
+        if let Some(visit) = self.visits.get_mut(offset.into()) {
+            let merged = visit.known.merged(&known);
+            if merged == visit.known {
+                return;
+            }
+            visit.known = merged;
+        } else {
+            self.visits.insert(offset.into(), Visit { known, length: 0 });
         }
+        self.left.push(offset);
     }
 
     fn pass(&mut self, offset: u32, info: &mut InstructionInfoFactory) {
-        let Some(visit) = &mut self.visits[offset as usize] else { return };
+        let Some(visit) = self.visits.get_mut(offset.into()) else { return };
         let known = visit.known;
         let instruction = decoder(self.bits, &self.code[offset as usize..], u64::from(offset)).decode();
         visit.length = instruction.len() as u8;

@@ -44,6 +44,7 @@ mod liveness;
 mod lower;
 mod movable;
 mod narrow;
+mod offsets;
 mod pieces;
 mod prologue;
 mod references;

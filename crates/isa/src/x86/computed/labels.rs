@@ -1,6 +1,5 @@
 //! What a register or memory may hold of addresses of code.
 
-use alloc::{vec, vec::Vec};
 use iced_x86::Register;
 
 /// Labels that are told apart, as bits; one more stands for all others. Few functions name as many addresses of code.
@@ -72,39 +71,4 @@ pub(super) fn join(held: &mut Registers, more: &Registers) -> bool {
         *held = both;
     }
     is_more
-}
-
-/// What is held where direct branches of a function lead.
-pub(super) struct Held {
-    /// By offset: the place in `registers`, from 1 on; 0 where no branch leads.
-    numbers: Vec<u32>,
-    registers: Vec<Registers>,
-}
-
-impl Held {
-    /// Of a function of so many bytes.
-    pub fn new(length: usize) -> Self {
-        Self { numbers: vec![0; length], registers: Vec::new() }
-    }
-
-    /// How many places there are.
-    pub fn len(&self) -> usize {
-        self.registers.len()
-    }
-
-    /// What is held at `offset`, if a branch leads there.
-    pub fn at(&self, offset: u64) -> Option<&Registers> {
-        let number = *self.numbers.get(usize::try_from(offset).ok()?)?;
-        self.registers.get((number as usize).checked_sub(1)?)
-    }
-
-    /// Adds to what is held at `offset`, which is inside of the function, where a branch leads. Whether that has made it more.
-    pub fn join(&mut self, offset: u64, more: &Registers) -> bool {
-        let number = &mut self.numbers[offset as usize];
-        if *number == 0 {
-            self.registers.push(Registers::default());
-            *number = self.registers.len() as u32;
-        }
-        join(&mut self.registers[*number as usize - 1], more)
-    }
 }

@@ -17,7 +17,8 @@
 //! computed goes through, and what is loaded from them is mostly no place.
 
 use super::super::decode::{decoder, flow, is_filler};
-use super::labels::{FOREIGN, Held, LABELS, LOCAL, Labels, OTHERS, Registers, Value, join};
+use super::super::offsets::ByOffset;
+use super::labels::{FOREIGN, LABELS, LOCAL, Labels, OTHERS, Registers, Value, join};
 use super::{is_returned, thunk::thunk};
 use crate::{Flow, ReadOnlyData, Told};
 use alloc::{collections::BTreeSet, vec::Vec};
@@ -57,7 +58,7 @@ pub(super) struct Reading<'a> {
     /// Those of them that are followed through memory.
     pub(super) local: u64,
     /// What is held where direct branches lead.
-    branches: Held,
+    branches: ByOffset<Registers>,
     /// What is held where control leaves for a place that is not known: by a jump through a register, or to another part of the function.
     leaving: Registers,
     /// What any instruction puts into each register.
@@ -126,7 +127,7 @@ impl<'a> Reading<'a> {
             pushes_arguments: bits == 32,
             known: Vec::new(),
             local: 0,
-            branches: Held::new(code.len()),
+            branches: ByOffset::new(code.len()),
             leaving: [Labels::default(); 16],
             anywhere: [Labels::default(); 16],
             memory: Labels::default(),
@@ -185,15 +186,12 @@ impl<'a> Reading<'a> {
             self.ip = ip;
             starts.push(ip);
             let is_arrival = arrivals.binary_search(&ip).is_ok();
-            if !falls_through
-                && !is_arrival
-                && is_filler(&instruction)
-                && self.branches.at(ip.wrapping_sub(self.address)).is_none()
-            {
+            let by_branch = self.branches.get(ip.wrapping_sub(self.address)).copied();
+            if !falls_through && !is_arrival && is_filler(&instruction) && by_branch.is_none() {
                 // Between two blocks.
                 continue;
             }
-            self.arrive(ip, falls_through, is_arrival);
+            self.arrive(ip, falls_through, by_branch, is_arrival);
             falls_through = true;
             let top = self.top.take();
             match flow(&instruction) {
@@ -264,8 +262,7 @@ impl<'a> Reading<'a> {
     }
 
     /// What is held at `ip`, where control arrives from the instruction before it, or by branches, or in a way that is `unknown`.
-    fn arrive(&mut self, ip: u64, falls_through: bool, unknown: bool) {
-        let by_branch = self.branches.at(ip.wrapping_sub(self.address)).copied();
+    fn arrive(&mut self, ip: u64, falls_through: bool, by_branch: Option<Registers>, unknown: bool) {
         if falls_through && !unknown && by_branch.is_none() {
             return;
         }
@@ -306,11 +303,17 @@ impl<'a> Reading<'a> {
             self.is_too_much = true;
             return;
         }
-        self.is_more |= match self.is_inside(target) {
-            // What is read later has it anyway.
-            true => self.branches.join(target.wrapping_sub(self.address), values) && target <= self.ip,
-            false => join(&mut self.leaving, &values.map(Labels::named)),
+        if !self.is_inside(target) {
+            self.is_more |= join(&mut self.leaving, &values.map(Labels::named));
+            return;
+        }
+        let offset = target.wrapping_sub(self.address);
+        let is_more = match self.branches.get_mut(offset) {
+            Some(held) => join(held, values),
+            None => join(self.branches.insert(offset, Registers::default()), values),
         };
+        // What is read later has it anyway.
+        self.is_more |= is_more && target <= self.ip;
     }
 
     /// A jump through a register or memory.
