@@ -20,7 +20,7 @@ class Target:
         return self.module or self.name
 
     @property
-    def path(self):
+    def prefix(self):
         """What the names of its tests begin with in the program."""
         return f"{self.module}::" if self.module else ""
 
@@ -45,7 +45,7 @@ class TestProgram:
     folder: str
 
     def whole_name(self, test):
-        return f"{self}::{test.removeprefix(self.target.path)}"
+        return f"{self}::{test.removeprefix(self.target.prefix)}"
 
     def __str__(self):
         return str(self.target)
