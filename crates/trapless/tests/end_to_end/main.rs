@@ -82,3 +82,22 @@ mod unwound_removal;
 mod usdt;
 mod usdt_scripts;
 mod whoever;
+
+/// A file that is not named above would not be compiled, and nobody would miss its tests.
+#[test]
+fn every_file_here_is_run() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/end_to_end");
+    let named: Vec<&str> = include_str!("main.rs")
+        .lines()
+        .filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';'))
+        .collect();
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let sources = files
+        .filter(|path| path.extension().is_some_and(|kind| kind == "rs") || path.join("mod.rs").exists());
+    let mut found: Vec<String> = sources
+        .map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned())
+        .filter(|name| name != "main")
+        .collect();
+    found.sort_unstable();
+    assert_eq!(found, named);
+}
