@@ -2,7 +2,7 @@
 //! a semaphore is made for.
 
 use crate::support::tool::{Tool, run};
-use crate::support::{Program, Target};
+use crate::support::{Program, Target, eventually};
 use serde_json::Value;
 use trapless_bench::kernel::{Counted, Uprobe};
 use trapless_process::{Pid, Process};
@@ -68,11 +68,19 @@ impl Counting {
         Self::Kernels(Uprobe::open(&probed.process, probed.site, counted).unwrap())
     }
 
-    /// How often it was hit.
-    fn end(self) -> u64 {
+    /// How often it was hit. It leaves the semaphore at `left`: ours at once, the kernel's with the last copy of its descriptor, which a
+    /// child of another test may have until it runs its program.
+    fn end(self, probed: &Probed, left: u16) -> u64 {
         match self {
             Self::Ours(tool) => tool.interrupt().hits("app:guarded", "entry"),
-            Self::Kernels(uprobe) => uprobe.hits().unwrap(),
+            Self::Kernels(uprobe) => {
+                let hits = uprobe.hits().unwrap();
+                drop(uprobe);
+                eventually("the kernel's probe is gone", || {
+                    probed.target.read(probed.semaphore, 2) == left.to_le_bytes()
+                });
+                hits
+            }
         }
     }
 }
@@ -86,13 +94,13 @@ fn both_count(probed: &mut Probed, mechanism: &str, ours_begins: bool, first_end
     let second = Counting::start(!ours_begins, mechanism, probed);
     assert_eq!(call(&mut probed.target, 70), others + 2);
     let hits = if first_ends_first {
-        let first = first.end();
+        let first = first.end(probed, others + 1);
         assert_eq!(call(&mut probed.target, 11), others + 1);
-        [first, second.end() - 11]
+        [first, second.end(probed, others) - 11]
     } else {
-        let second = second.end();
+        let second = second.end(probed, others + 1);
         assert_eq!(call(&mut probed.target, 11), others + 1);
-        [first.end() - 11, second]
+        [first.end(probed, others) - 11, second]
     };
     assert_eq!(hits, [75, 70], "{mechanism} {ours_begins} {first_ends_first} {others}");
     assert_eq!(call(&mut probed.target, 10), others);
