@@ -246,13 +246,13 @@ fn detours_and_the_model_agree_on_every_word() {
                 let followed = model::enter(&mut shadow, &layout, slot, caller, mine, 0);
                 assert_eq!(machine.get(slot), if followed.is_some() { mine } else { caller }, "step {step}");
             }
-            let native = machine.read(layout.pages, size);
-            let differs = native.chunks(8).zip(shadow.bytes().chunks(8)).position(|(a, b)| a != b);
-            if let Some(at) = differs {
-                let native = u64::from_le_bytes(native[8 * at..][..8].try_into().unwrap());
+            let native = machine.words(layout.pages, size);
+            // At once, and not word by word, if they are alike.
+            if native != shadow.words {
+                let at = native.iter().zip(&shadow.words).position(|(a, b)| a != b).unwrap();
                 panic!(
-                    "step {step}, leaves: {leaves}, slot {slot:#x}: word {at} is {native:#x}, not {:#x}",
-                    shadow.words[at]
+                    "step {step}, leaves: {leaves}, slot {slot:#x}: word {at} is {:#x}, not {:#x}",
+                    native[at], shadow.words[at]
                 );
             }
         }
@@ -269,10 +269,6 @@ struct Copy {
 impl Copy {
     fn new(layout: &Layout, size: usize) -> Self {
         Self { base: layout.pages, words: vec![0; size / 8], slots: Default::default() }
-    }
-
-    fn bytes(&self) -> Vec<u8> {
-        self.words.iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 
     fn word(&mut self, address: u64) -> &mut u64 {

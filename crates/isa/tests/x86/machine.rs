@@ -266,6 +266,12 @@ impl Machine {
         (0..u64::from(BLOCK_COUNT)).map(|number| self.block(number, offset)).sum()
     }
 
+    /// `size` bytes at `address`.
+    pub fn words(&self, address: u64, size: usize) -> Vec<u64> {
+        // SAFETY: aligned pages of this object, which only this thread writes.
+        unsafe { std::slice::from_raw_parts(address as *const u64, size / 8) }.to_vec()
+    }
+
     /// Return instances in use, in the pool and in all shadow blocks.
     pub fn open_calls(&self) -> usize {
         let layout = layout(true);
