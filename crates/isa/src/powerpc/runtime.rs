@@ -57,11 +57,11 @@ const ADDRESS: Gpr = R10;
 const SAVED: [Gpr; 6] = [R0, R12, R8, R7, R6, R5];
 const FIRST_SAVED: i16 = 12;
 
-/// Of the frame of `translate`: the bottom of its locals, with the registers behind them that functions keep for their callers.
+/// Of the frame of `translate`: the bottom of its locals, with the registers behind them where an unwinder may have what it needs after the
+/// call. That is the second argument, the place of the bases in libgcc's context, and what functions keep for their callers.
 const LOCALS_FRAME: i16 = 32;
-const FIRST_KEPT: u32 = 14;
-const KEPT: u32 = 32 - FIRST_KEPT;
-const TRANSLATE_FRAME: i16 = (LOCALS_FRAME + 8 * (LOCALS + KEPT) as i16 + 15) & !15;
+const KEPT: [u32; 19] = [4, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31];
+const TRANSLATE_FRAME: i16 = (LOCALS_FRAME + 8 * (LOCALS as i16 + KEPT.len() as i16) + 15) & !15;
 
 /// Refuses layouts whose sizes the templates cannot express: their fields lie in the lower half of a register.
 pub(super) fn check(layout: &Layout) -> Emitted<()> {
@@ -120,13 +120,14 @@ fn leave(asm: &mut Asm, layout: &Layout) {
 fn translate(asm: &mut Asm, layout: &Layout) {
     let frame = R5;
     let stack = INSTANCES.page;
-    let kept = |n: u32| (Gpr(FIRST_KEPT + n), LOCALS_FRAME + 8 * (LOCALS + n) as i16);
+    let kept = || KEPT.into_iter().map(Gpr).zip((LOCALS as i16..).map(|n| LOCALS_FRAME + 8 * n));
     asm.addi(stack, R1, FRAME);
     asm.make_frame(TRANSLATE_FRAME);
     asm.addi(frame, R1, LOCALS_FRAME);
-    (0..KEPT).map(kept).for_each(|(register, place)| asm.store(register, R1, place));
-    routines::translate(asm, layout, &INSTANCES, frame, (ADDRESS, stack), KEPT, REGISTERS_APART);
-    (0..KEPT).map(kept).for_each(|(register, place)| asm.load(register, R1, place));
+    kept().for_each(|(register, place)| asm.store(register, R1, place));
+    let saved = KEPT.len() as u32;
+    routines::translate(asm, layout, &INSTANCES, frame, (ADDRESS, stack), saved, REGISTERS_APART);
+    kept().for_each(|(register, place)| asm.load(register, R1, place));
     asm.addi(R1, R1, TRANSLATE_FRAME);
 }
 

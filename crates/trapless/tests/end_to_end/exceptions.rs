@@ -2,7 +2,7 @@
 //! nor an unwinder that only looks (hard cases R2, R3, W1).
 
 use crate::support;
-use crate::support::tool::{Ran, Summary, finish, run};
+use crate::support::tool::{Ran, Summary, finish, run, trapless};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -108,7 +108,7 @@ fn r3_each_call_that_an_exception_leaves_is_told_once() {
         struct Nested { ~Nested() { try { thrower(1); } catch (...) { cleaned++; } } };
         APART long nester(long n) { Nested nested; return rethrower(n) + 1; }
         APART long catcher(long n) { try { return nester(n) + 1; } catch (std::exception &) { return 0; } }
-        APART long jumper(long n) { char room[512]; room[n % 512] = 1; if (n % 2) longjmp(out, 1); return n + room[0]; }
+        APART long jumper(long n) { char room[512]; room[0] = 0; room[n % 512] = 1; if (n % 2) longjmp(out, 1); return n + room[0]; }
         APART long caller(long n) { return catcher(n) + (setjmp(out) ? 1 : jumper(n) & 1); }
         int main() {
             long sum = 0;
@@ -314,6 +314,50 @@ fn r3_panics_that_are_caught_tell_the_calls_that_they_leave() {
     };
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
     tells(&path, &[("thrower", 1000, 500), ("middle", 1000, 500), ("catcher", 1000, 1000)], 1000);
+}
+
+/// A function of a library throws into the program, which goes on with data of its own: what leads to that is restored by the unwinder.
+#[test]
+fn r3_exceptions_leave_libraries_however_functions_are_bound() {
+    let directory = tempfile::tempdir().unwrap();
+    let library = "APART long thrower(long n) { if (n % 2) throw std::runtime_error(\"odd\"); return n; }";
+    let Some(_) = build(directory.path(), "libthrower.so", library, &["-O2", "-shared", "-fPIC"]) else {
+        return;
+    };
+    let source = r#"
+        extern "C" long thrower(long n);
+        long caught = 7, other = 9;
+        APART long catcher(long n) { try { return thrower(n) + caught; } catch (std::exception &) { caught++; return other; } }
+        int main() {
+            long sum = 0;
+            for (long n = 0; n < 1000; n++) sum += catcher(n);
+            printf("%ld %ld\n", sum, caught);
+        }
+    "#;
+    let place = directory.path().to_str().unwrap();
+    let path = format!("-Wl,-rpath,{place}");
+    let Some(path) = build(directory.path(), "across", source, &["-O2", "-L", place, "-lthrower", &path])
+    else {
+        return;
+    };
+    // Libraries call each other, the unwinder itself among them, by what is found at the first call, at the start, or anew each time.
+    for binding in ["LD_BIND_LAZY", "LD_BIND_NOW", "LD_BIND_NOT"] {
+        let mut command = trapless(&["count", "--return", "-f", "json", "-o"]);
+        let output = path.with_extension("json");
+        command
+            .arg(&output)
+            .args(["libthrower.so:thrower", "across:catcher", "--"])
+            .arg(&path)
+            .env(binding, "1");
+        let ran = finish(&mut command);
+        assert_eq!((ran.code, ran.out.as_str()), (Some(0), "382250 507\n"), "{binding}: {ran:?}");
+        let err = ran.err.clone();
+        let summary = Ran { out: std::fs::read_to_string(&output).unwrap(), ..ran }.summary();
+        let hits = |function, kind| summary.hits(function, kind);
+        assert_eq!((hits("thrower", "entry"), hits("thrower", "return")), (1000, 500), "{binding}");
+        assert_eq!((hits("catcher", "entry"), hits("catcher", "return")), (1000, 1000), "{binding}");
+        assert_eq!(left(&summary, &err), 500, "{binding}: {err}");
+    }
 }
 
 /// An unwinding of a C program's own, which ends in the last cleanup by longjmp: what is passed up to there is left by it.
