@@ -245,6 +245,9 @@ pub enum Reason {
     /// Bytes that do not decode.
     #[error("the bytes are not an instruction")]
     NotAnInstruction,
+    /// The function reads the bytes: an entry of a jump table, or a constant.
+    #[error("the function reads these bytes as data")]
+    Data,
     /// The probed address is not the start of an instruction.
     #[error("the address is in the middle of an instruction")]
     MidInstruction,
@@ -319,6 +322,7 @@ impl Reason {
             Reason::NoBodies => "no_bodies",
             Reason::ScalableVectors => "scalable_vectors",
             Reason::NotAnInstruction => "not_an_instruction",
+            Reason::Data => "data",
             Reason::MidInstruction => "mid_instruction",
             Reason::OutsideFunction => "outside_function",
             Reason::TooShort => "too_short",

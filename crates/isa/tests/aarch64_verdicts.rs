@@ -65,6 +65,28 @@ fn control_flow_is_decoded() {
 }
 
 #[test]
+fn c5_constants_that_a_function_loads_are_data() {
+    const NOP: u32 = 0xd503_201f;
+    for (load, words, text) in [
+        (0x1800_0060_u32, 1, "ldr w0, .+12"),
+        (0x5800_0060, 2, "ldr x0, .+12"),
+        (0x9800_0060, 1, "ldrsw x0, .+12"),
+        (0xd800_0060, 0, "prfm .+12"),
+        (0x1c00_0060, 1, "ldr s0, .+12"),
+        (0x5c00_0060, 2, "ldr d0, .+12"),
+        (0x9c00_0060, 4, "ldr q0, .+12"),
+    ] {
+        let code = [load, NOP, 0xd65f_03c0, NOP, NOP, NOP, NOP, NOP];
+        for index in 0..8 {
+            let is_data = (3..3 + words).contains(&index);
+            let ladder = ladder(&code, index);
+            assert_eq!(ladder.jump == Err(Reason::Data), is_data, "{text}: {index}");
+            assert_eq!(ladder.step == Err(Reason::Data), is_data, "{text}: {index}");
+        }
+    }
+}
+
+#[test]
 fn rungs_are_given_or_refused_with_a_reason() {
     const NO: [Option<Reason>; 4] = [None; 4];
     let traps = [Some(Reason::Traps); 4];
@@ -215,6 +237,8 @@ fn slots_are_what_the_verdict_says() {
             match (rung, AARCH64.slot(&displaced, &original, AT + 0x40_0000, boosted)) {
                 (Ok(displaced), Ok(_)) => kept[index] += u32::from(displaced.start == AT + 4),
                 (Ok(displaced), Err(Reason::OutOfReach)) if displaced.start == AT + 4 => {}
+                // It loads itself.
+                (Err(Reason::Data), _) => {}
                 // A landing pad stays, and the probe goes behind it.
                 (Ok(displaced), _) if displaced.start == AT + 8 => {}
                 (Err(refused), Err(reason)) => assert_eq!(refused, reason, "{word:#x}"),

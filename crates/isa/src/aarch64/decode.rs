@@ -134,6 +134,18 @@ pub enum Literal {
     },
 }
 
+impl Literal {
+    /// How many bytes are loaded.
+    pub fn size(self) -> u64 {
+        match self {
+            Literal::Prefetch => 0,
+            Literal::Word | Literal::SignedWord => 4,
+            Literal::Double => 8,
+            Literal::Vector { size } => 4 << size,
+        }
+    }
+}
+
 /// Hints by their numbers.
 pub mod hint {
     /// `nop`

@@ -42,6 +42,9 @@ pub fn displaced(site: &Site<'_>) -> Result<(Displaced, u32), Reason> {
     }
     let code = site.code_at_site();
     let mut word = word(code).ok_or(Reason::OutsideFunction)?;
+    if is_data(site) {
+        return Err(Reason::Data);
+    }
     let mut start = site.address;
     if matches!(form(word), Form::Hint(number) if hint::is_landing_pad(number)) {
         start = start.wrapping_add(LENGTH);
@@ -57,6 +60,17 @@ pub fn displaced(site: &Site<'_>) -> Result<(Displaced, u32), Reason> {
         reason => Err(reason),
     })?;
     Ok((Displaced { start, length: LENGTH as u8, instructions: 1 }, word))
+}
+
+/// Whether the word at the site is a constant that the function loads. Compilers keep those elsewhere, assembly does not always.
+fn is_data(site: &Site<'_>) -> bool {
+    site.code.chunks_exact(4).enumerate().any(|(index, chunk)| match word(chunk).map(form) {
+        Some(Form::Literal { kind, offset, .. }) => {
+            let constant = site.function.wrapping_add(LENGTH * index as u64).wrapping_add_signed(offset);
+            site.address.wrapping_sub(constant) < kind.size()
+        }
+        _ => false,
+    })
 }
 
 /// Refuses instructions behind a load-exclusive up to and including its store: what a probe does there, by

@@ -7,6 +7,7 @@
 
 mod arithmetic;
 mod assembler;
+mod data;
 mod decode;
 mod detour;
 mod emit;

@@ -16,6 +16,7 @@
 //! A probe on the function must see both kinds of calls, and each once. So the patch goes to the local entry point, where
 //! both arrive, with r2 set.
 
+use super::data::is_data;
 use super::decode::{Fields, Form, WORD, form, word_at};
 use super::emulate::emulated;
 use super::relocate::movable;
@@ -64,6 +65,9 @@ pub(super) fn displaced(site: &Site<'_>) -> Result<(Form, Displaced), Reason> {
     let rest = site.code.get(offset as usize + usize::from(skipped)..).unwrap_or_default();
     if rest.is_empty() {
         return Err(Reason::TooShort);
+    }
+    if is_data(site.code, offset as usize + usize::from(skipped)) {
+        return Err(Reason::Data);
     }
     let (form, length) = form(rest, start).map_err(|_| Reason::NotAnInstruction)?;
     let displaced = Displaced { start, length, instructions: 1 };

@@ -71,6 +71,31 @@ fn a2_refusals_have_reasons() {
 }
 
 #[test]
+fn c1_jump_tables_between_instructions_are_data() {
+    const BCTR: u32 = 0x4e80_0420;
+    // The entries lead to the last nop, to the first instruction, and to the nop ahead of the last.
+    let words = [NOP, BCTR, 16, -8_i32 as u32, 12, NOP, NOP, BLR];
+    for index in 2..5 {
+        assert_eq!(verdict(&words, index).jump, Err(Reason::Data), "{index}");
+        assert_eq!(verdict(&words, index).step, Err(Reason::Data), "{index}");
+    }
+    for index in [0, 1, 5, 6, 7] {
+        assert!(verdict(&words, index).jump.is_ok(), "{index}");
+    }
+    // What leads out of the function, between two instructions or to the table itself is no entry; and without the jump there is no table.
+    for (name, words) in [
+        ("out", &[BCTR, -8_i32 as u32, NOP, BLR][..]),
+        ("between", &[BCTR, -2_i32 as u32, NOP, BLR]),
+        ("itself", &[BCTR, 0, -4_i32 as u32, BLR]),
+        ("no jump", &[NOP, -4_i32 as u32, NOP, BLR]),
+        ("bctrl", &[BCTR | 1, -4_i32 as u32, NOP, BLR]),
+    ] {
+        let index = words.iter().position(|&word| word >> 16 == 0xffff).unwrap();
+        assert_ne!(verdict(words, index).jump, Err(Reason::Data), "{name}");
+    }
+}
+
+#[test]
 fn a2_a_branch_to_the_suffix_of_a_prefixed_instruction_keeps_it_unpatched() {
     // paddi r3,0,0
     let code = bytes(&[0x0600_0000, 0x3860_0000, BLR]);
