@@ -3,11 +3,14 @@ import fnmatch
 
 # (machine, program, test, reason), the first three as the shell's patterns.
 X86 = "only x86-64 has this yet"
+SCRIPTS = "scripts are not compiled for powerpc64le"
 TESTS = [
     # Functions that look at their return addresses are followed to their exits there.
     ("*", "exits", "*", X86),
     # Most of its programs are in assembly.
     ("*", "usdt", "*", "its programs are written in assembly of x86-64"),
+    ("powerpc64le*", "*script*", "*", SCRIPTS),
+    ("powerpc64le*", "bench", "*script*", SCRIPTS),
 ]
 
 
