@@ -199,6 +199,6 @@ fn code_for_arm64_is_what_it_was() {
 fn code_for_powerpc64le_is_what_it_was() {
     assert_eq!(
         everything(Machine::PowerPc64Le, 0x2000_0000_0000, &POWERPC),
-        (720, 712_504, 1_726_248_952_760_817_813)
+        (720, 723_384, 9_861_301_205_615_001_282)
     );
 }

@@ -183,8 +183,8 @@ impl<'a> Template<'a> {
     }
 
     pub fn save(&mut self) {
-        self.asm.enter();
-        for (n, &register) in (0..).zip(self.saved) {
+        self.asm.enter(self.saved[0]);
+        for (n, &register) in (0..).zip(self.saved).skip(1) {
             self.asm.store(register, R1, scratch(n));
         }
         self.asm.read_cr0(R12);

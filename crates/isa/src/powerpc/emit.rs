@@ -10,11 +10,15 @@
 //! r1 + 544   the stack pointer of the program
 //! r1 + 256   what a function without a frame may use
 //! r1 +  32   scratch doublewords
-//! r1         back chain, and the rest of a frame's header
+//! r1         back chain, which is 0, and the rest of a frame's header
 //! ```
 //!
-//! One instruction makes it, with its back chain, so a signal handler and an unwinder find a proper stack at any
-//! instruction of a detour.
+//! # Where walks end
+//!
+//! No table of unwinders knows a detour, and libgcc's `_Unwind_Backtrace` goes on by the back chain then: it takes the LR save doubleword of
+//! the next frame for a return address, and reads the instruction there. At the entry of a function nothing is saved there yet, in one that
+//! calls nobody it never is, and a program whose signal handler had looked for its callers died of what was there instead. So the back chain of
+//! our frames is 0, which ends the walk: as soon as a register is free to say so, two instructions behind the one that makes the frame.
 
 use super::assembler::i_form;
 pub(super) use super::assembler::*;
@@ -32,14 +36,27 @@ pub(super) const fn scratch(n: i16) -> i16 {
 }
 
 impl Asm {
-    /// Makes the frame of a detour.
-    pub fn enter(&mut self) {
-        self.make_frame(FRAME);
+    /// Makes the frame of a detour, with `first` in its first scratch doubleword. `first` is 0 then.
+    pub fn enter(&mut self, first: Gpr) {
+        self.make_frame(FRAME, first, scratch(0));
     }
 
-    /// `stdu r1,-size(r1)`
-    pub fn make_frame(&mut self, size: i16) {
-        self.d_form(62, R1, R1, -size | 1);
+    /// `stdu r1,-size(r1)`; `first` is stored at `place` in the frame, and is 0 then, as is the back chain.
+    pub fn make_frame(&mut self, size: i16, first: Gpr, place: i16) {
+        self.store_and_update(R1, size);
+        self.store(first, R1, place);
+        self.load_constant(first, 0);
+        self.store(first, R1, 0);
+    }
+
+    /// The same, by a register that is 0 already.
+    pub fn make_frame_by(&mut self, size: i16, zero: Gpr) {
+        self.store_and_update(zero, size);
+    }
+
+    /// `stdu s,-size(r1)`
+    fn store_and_update(&mut self, s: Gpr, size: i16) {
+        self.d_form(62, s, R1, -size | 1);
     }
 
     /// Takes the frame away.
@@ -49,8 +66,7 @@ impl Asm {
 
     /// Sets the link register to `value` without a frame, by way of r12 which is kept.
     pub fn set_link(&mut self, value: u64) {
-        self.enter();
-        self.store(R12, R1, scratch(0));
+        self.enter(R12);
         self.load_constant(R12, value);
         self.write_special(LR, R12);
         self.load(R12, R1, scratch(0));

@@ -124,8 +124,8 @@ impl Template<'_> {
     }
 
     fn keep(&mut self) {
-        self.asm.make_frame(SIZE);
-        for (at, register) in (KEPT_AT..).step_by(8).zip(KEPT) {
+        self.asm.make_frame(SIZE, KEPT[0], KEPT_AT);
+        for (at, register) in (KEPT_AT..).step_by(8).zip(KEPT).skip(1) {
             self.asm.store(register, R1, at);
         }
         for (at, special) in (SPECIAL_AT..).step_by(8).zip(KEPT_SPECIAL) {
