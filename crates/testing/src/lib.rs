@@ -55,6 +55,14 @@ pub fn go() -> Command {
     go
 }
 
+/// Copies a program that is to be run. A process of its own writes it: one that another test forks meanwhile would hold our
+/// descriptor, and nobody can run a file that is open for writing.
+#[track_caller]
+pub fn copy_program(from: impl AsRef<std::path::Path>, to: impl AsRef<std::path::Path>) {
+    let copied = std::process::Command::new("cp").arg(from.as_ref()).arg(to.as_ref()).status().unwrap();
+    assert!(copied.success(), "{}: {copied}", to.as_ref().display());
+}
+
 #[cfg(test)]
 mod tests {
     use std::process::Command;

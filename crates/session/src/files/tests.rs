@@ -5,6 +5,7 @@ use crate::target::{self, Image};
 use std::process::{Child, Command, Stdio};
 use std::ptr;
 use std::time::Instant;
+use trapless_testing::copy_program;
 
 /// A program that waits, ended when dropped.
 struct Waiting(Child);
@@ -83,8 +84,8 @@ fn a_file_that_two_processes_map_is_read_and_analysed_once() {
 fn a_file_that_was_replaced_is_another() {
     let folder = tempfile::tempdir().unwrap();
     let (path, next) = (folder.path().join("sleep"), folder.path().join("next"));
-    std::fs::copy(SLEEP, &path).unwrap();
-    std::fs::copy(SLEEP, &next).unwrap();
+    copy_program(SLEEP, &path);
+    copy_program(SLEEP, &next);
     let files = Files::default();
     let before = [(); 2].map(|()| Waiting::start(&path));
     let [first, second] = before.each_ref().map(Waiting::process);
@@ -111,7 +112,7 @@ fn a_file_that_was_replaced_is_another() {
 fn a_file_that_was_changed_just_now_is_read_anew() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("sleep");
-    std::fs::copy(SLEEP, &path).unwrap();
+    copy_program(SLEEP, &path);
     let program = Waiting::start(&path);
     let (process, files) = (program.process(), Files::default());
     let images = [(); 2].map(|()| target::images(&process, &files).unwrap());

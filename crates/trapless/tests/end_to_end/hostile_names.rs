@@ -2,7 +2,7 @@
 //! stays JSON.
 
 use crate::support::tool::run;
-use crate::support::{Program, Target, copy_program};
+use crate::support::{Program, Target};
 
 /// Everything that a terminal would act on.
 fn is_harmful(c: char) -> bool {
@@ -80,7 +80,7 @@ int main(void) {
     let (patched, running) = (program.dir().join("patched"), program.dir().join("renamed"));
     std::fs::copy(program.path(), &patched).unwrap();
     std::fs::write(&patched, file).unwrap();
-    copy_program(&patched, &running);
+    trapless_testing::copy_program(&patched, &running);
     let target = Target::start(&mut std::process::Command::new(&running));
     let pid = target.pid().to_string();
     for verb in ["count", "latency", "trace", "list", "explain"] {

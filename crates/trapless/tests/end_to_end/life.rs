@@ -2,7 +2,7 @@
 
 use crate::support::assembly::X86;
 use crate::support::tool::{Tool, detach, finish, run, trapless};
-use crate::support::{self, Program, Target, copy_program, end_with_us, is_root};
+use crate::support::{self, Program, Target, end_with_us, is_root};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
@@ -162,7 +162,7 @@ fn as_nobody(program: &Program, arguments: &[&str]) -> Option<Command> {
     }
     let tool = program.dir().join("trapless");
     if !tool.exists() {
-        copy_program(env!("CARGO_BIN_EXE_trapless").as_ref(), &tool);
+        trapless_testing::copy_program(env!("CARGO_BIN_EXE_trapless"), &tool);
     }
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]).arg(tool);

@@ -2,8 +2,8 @@
 // Scripts have native code there.
 #![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 
+use crate::support::Program;
 use crate::support::tool::{Ran, finish, trapless};
-use crate::support::{self, Program};
 
 /// What the program says, whatever is probed in it.
 const SAID: &str = "sum 160\n";
@@ -146,7 +146,7 @@ fn the_length_of_a_stack_is_how_many_frames_are_printed_of_it() {
 #[test]
 fn a_pattern_of_files_means_those_that_the_process_has() {
     let program = program();
-    support::copy_program(program.path(), &program.dir().join("named-too"));
+    trapless_testing::copy_program(program.path(), program.dir().join("named-too"));
     prints(&program, "uprobe:./named*:handle_put { @ = count(); }", &["@: 7"]);
 }
 

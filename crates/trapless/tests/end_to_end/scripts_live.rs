@@ -265,7 +265,7 @@ fn probes_have_their_own_names_in_each_of_several_processes() {
     let program = Program::build("scripted", SCRIPTED, &[]);
     let paths = ["first", "second"].map(|name| program.dir().join(name));
     let mut targets = paths.each_ref().map(|path| {
-        support::copy_program(program.path(), path);
+        trapless_testing::copy_program(program.path(), path);
         Target::start(&mut std::process::Command::new(path))
     });
     let before = targets.each_ref().map(Target::text);

@@ -304,14 +304,6 @@ pub fn end_with_us(command: &mut Command) -> &mut Command {
     }
 }
 
-/// Copies a program that is to be run. A process of its own writes it: one that another test forks meanwhile would hold our
-/// descriptor, and nobody can run a file that is open for writing.
-#[track_caller]
-pub fn copy_program(from: &Path, to: &Path) {
-    let copied = Command::new("cp").arg(from).arg(to).status().unwrap();
-    assert!(copied.success(), "{}: {copied}", to.display());
-}
-
 /// Where the named mapping of a process is.
 pub fn mapping(pid: i32, name: &str) -> std::ops::Range<u64> {
     let found = mappings(pid, "rw").into_iter().find(|(_, n)| n == name);
