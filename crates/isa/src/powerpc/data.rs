@@ -3,16 +3,13 @@
 //! gcc puts a jump table right behind the branch that goes through it. Entries are distances from the table's start ([`super::tables`]); those
 //! that lead back look like instructions on floating-point numbers, `0xffff…`.
 
-use super::decode::word_at;
-
-/// `bctr`
-const BRANCH_TO_COUNT: u32 = 0x4e80_0420;
+use super::decode::{BCTR, word_at};
 
 /// Whether the word at `offset` of a function is an entry of a jump table.
 pub(super) fn is_data(code: &[u8], offset: usize) -> bool {
     let mut at = 0;
     while at < offset {
-        let is_jump = word_at(code, at) == Some(BRANCH_TO_COUNT);
+        let is_jump = word_at(code, at) == Some(BCTR);
         at += 4;
         if is_jump {
             at = end_of_table(code, at);

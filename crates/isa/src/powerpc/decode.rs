@@ -12,6 +12,8 @@ pub(super) const WORD: u8 = 4;
 pub(super) const PREFIX_LINE: u64 = 64;
 /// `ori 0,0,0`
 pub(super) const NOP: u32 = 0x6000_0000;
+/// A jump through the count register.
+pub(super) const BCTR: u32 = 0x4e80_0420;
 
 /// What an instruction is, as far as moving it is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,7 +18,8 @@
 //! No table of unwinders knows a detour, and libgcc's `_Unwind_Backtrace` goes on by the back chain then: it takes the LR save doubleword of
 //! the next frame for a return address, and reads the instruction there. At the entry of a function nothing is saved there yet, in one that
 //! calls nobody it never is, and a program whose signal handler had looked for its callers died of what was there instead. So the back chain of
-//! our frames is 0, which ends the walk: as soon as a register is free to say so, two instructions behind the one that makes the frame.
+//! our frames is 0, which ends the walk: as soon as a register is free to say so, which is three instructions behind the one that makes the frame.
+//! Those have the old chain yet, and the copy of a displaced instruction, which runs without a frame of ours, has it for good.
 
 use super::assembler::i_form;
 pub(super) use super::assembler::*;
@@ -41,22 +42,17 @@ impl Asm {
         self.make_frame(FRAME, first, scratch(0));
     }
 
-    /// `stdu r1,-size(r1)`; `first` is stored at `place` in the frame, and is 0 then, as is the back chain.
+    /// Makes a frame with `first` at `place` in it. `first` is 0 then, and the back chain too.
     pub fn make_frame(&mut self, size: i16, first: Gpr, place: i16) {
-        self.store_and_update(R1, size);
+        self.push_frame(size, R1);
         self.store(first, R1, place);
         self.load_constant(first, 0);
         self.store(first, R1, 0);
     }
 
-    /// The same, by a register that is 0 already.
-    pub fn make_frame_by(&mut self, size: i16, zero: Gpr) {
-        self.store_and_update(zero, size);
-    }
-
-    /// `stdu s,-size(r1)`
-    fn store_and_update(&mut self, s: Gpr, size: i16) {
-        self.d_form(62, s, R1, -size | 1);
+    /// `stdu chain,-size(r1)`
+    pub fn push_frame(&mut self, size: i16, chain: Gpr) {
+        self.d_form(62, chain, R1, -size | 1);
     }
 
     /// Takes the frame away.

@@ -123,7 +123,7 @@ fn translate(asm: &mut Asm, layout: &Layout) {
     let kept = || KEPT.into_iter().map(Gpr).zip((LOCALS as i16..).map(|n| LOCALS_FRAME + 8 * n));
     asm.addi(stack, R1, FRAME);
     asm.load_constant(R0, 0);
-    asm.make_frame_by(TRANSLATE_FRAME, R0);
+    asm.push_frame(TRANSLATE_FRAME, R0);
     asm.addi(frame, R1, LOCALS_FRAME);
     kept().for_each(|(register, place)| asm.store(register, R1, place));
     let saved = KEPT.len() as u32;

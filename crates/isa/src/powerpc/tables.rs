@@ -18,7 +18,7 @@
 //! Constants are followed in the order of the addresses, not of the control flow. That finds too much rather than too
 //! little, and too much only makes a verdict more careful.
 
-use super::decode::{Fields, Form, WORD, decode, displacement_34, form, word_at};
+use super::decode::{BCTR, Fields, Form, WORD, decode, displacement_34, form, word_at};
 use super::registers::usage;
 use super::verdict::{TocPointer, toc_setup};
 use crate::{Flow, ReadOnlyData};
@@ -93,7 +93,7 @@ fn table(
 
 /// Whether `bctr` follows soon.
 fn branches_through(code: &[u8]) -> bool {
-    code.chunks_exact(4).take(WINDOW).any(|word| word_at(word, 0) == Some(0x4e80_0420))
+    code.chunks_exact(4).take(WINDOW).any(|word| word_at(word, 0) == Some(BCTR))
 }
 
 /// The constants after an instruction.
