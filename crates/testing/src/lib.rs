@@ -8,6 +8,7 @@
 
 use std::fmt::Arguments;
 use std::io::Write;
+use std::path::Path;
 use std::process::Command;
 
 /// Says that a test, or a part of it, is left out because something is not installed. Takes what `format!` takes.
@@ -58,8 +59,8 @@ pub fn go() -> Command {
 /// Copies a program that is to be run. A process of its own writes it: one that another test forks meanwhile would hold our
 /// descriptor, and nobody can run a file that is open for writing.
 #[track_caller]
-pub fn copy_program(from: impl AsRef<std::path::Path>, to: impl AsRef<std::path::Path>) {
-    let copied = std::process::Command::new("cp").arg(from.as_ref()).arg(to.as_ref()).status().unwrap();
+pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let copied = Command::new("cp").arg(from.as_ref()).arg(to.as_ref()).status().unwrap();
     assert!(copied.success(), "{}: {copied}", to.as_ref().display());
 }
 

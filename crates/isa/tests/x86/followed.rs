@@ -191,7 +191,6 @@ fn detours_and_the_model_agree_on_every_word() {
     let Some(machine) = Machine::new() else { return };
     let layout = layout(true);
     let mut random = Random(12);
-    let size = RETURNS_SIZE as usize;
     let homes: Vec<u64> = (0..4).map(|n| EXIT + 0x100 * n).collect();
     let probed: Vec<_> = (0..6)
         .map(|n| Probed::new(&machine, &PLAIN, FUNCTION + 64 * n, detour_at(n), &layout, FOLLOW))
@@ -202,7 +201,7 @@ fn detours_and_the_model_agree_on_every_word() {
     probed.iter().for_each(Probed::arm);
     for _ in 0..60 {
         machine.forget();
-        let mut shadow = Copy::new(&layout, size);
+        let mut shadow = Copy::new(&layout, RETURNS_SIZE as usize);
         for step in 0..120 {
             let n = (random.next() % 6) as usize;
             // A few pages, more than there are blocks for now and then.
@@ -246,7 +245,7 @@ fn detours_and_the_model_agree_on_every_word() {
                 let followed = model::enter(&mut shadow, &layout, slot, caller, mine, 0);
                 assert_eq!(machine.get(slot), if followed.is_some() { mine } else { caller }, "step {step}");
             }
-            let native = machine.words(layout.pages, size);
+            let native = machine.words(layout.pages, RETURNS_SIZE);
             // At once, and not word by word, if they are alike.
             if native != shadow.words {
                 let at = native.iter().zip(&shadow.words).position(|(a, b)| a != b).unwrap();

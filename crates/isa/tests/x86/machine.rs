@@ -266,18 +266,22 @@ impl Machine {
         (0..u64::from(BLOCK_COUNT)).map(|number| self.block(number, offset)).sum()
     }
 
-    /// `size` bytes at `address`.
-    pub fn words(&self, address: u64, size: usize) -> Vec<u64> {
+    /// `size` bytes at `address`, which nothing may change while they are looked at.
+    fn in_place(&self, address: u64, size: u64) -> &[u64] {
         // SAFETY: aligned pages of this object, which only this thread writes.
-        unsafe { std::slice::from_raw_parts(address as *const u64, size / 8) }.to_vec()
+        unsafe { std::slice::from_raw_parts(address as *const u64, size as usize / 8) }
+    }
+
+    /// The same, as they are now.
+    pub fn words(&self, address: u64, size: u64) -> Vec<u64> {
+        self.in_place(address, size).to_vec()
     }
 
     /// Return instances in use, in the pool and in all shadow blocks.
     pub fn open_calls(&self) -> usize {
         let layout = layout(true);
         let in_use = |address: u64, size: u64| {
-            // SAFETY: aligned pages of this object, which only this thread writes.
-            let words = unsafe { std::slice::from_raw_parts(address as *const u64, size as usize / 8) };
+            let words = self.in_place(address, size);
             words.iter().step_by(1 << (RETURN_SHIFT - 3)).filter(|&&point| point != 0).count()
         };
         let instances = layout.block_size() - u64::from(SHADOW_INSTANCES);

@@ -2,7 +2,7 @@
 //! nor an unwinder that only looks (hard cases R2, R3, W1).
 
 use crate::support;
-use crate::support::tool::{Ran, Summary, finish, run, trapless};
+use crate::support::tool::{Ran, Summary, finish, trapless};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -45,14 +45,20 @@ fn build(directory: &Path, name: &str, source: &str, flags: &[&str]) -> Option<P
 /// Runs the program under a verb that follows calls: it has to end as it does alone. What was counted, and said.
 fn followed(path: &Path, verb: &[&str], functions: &[&str]) -> (Summary, String) {
     let name = path.file_name().unwrap().to_str().unwrap();
-    let bare = finish(&mut Command::new(path));
-    assert_eq!(bare.code, Some(0), "{bare:?}");
     let probes: Vec<String> = functions.iter().map(|function| format!("{name}:{function}")).collect();
     let probes: Vec<&str> = probes.iter().map(String::as_str).collect();
+    followed_in(path, verb, &probes, None)
+}
+
+/// The same for functions of any files, and with a variable in the environment of both.
+fn followed_in(path: &Path, verb: &[&str], probes: &[&str], variable: Option<&str>) -> (Summary, String) {
+    let bare = finish(Command::new(path).envs(variable.map(|name| (name, "1"))));
+    assert_eq!(bare.code, Some(0), "{bare:?}");
     let output = path.with_extension("json");
     let options = ["-f", "json", "-o", output.to_str().unwrap(), "--", path.to_str().unwrap()];
-    let ran = run(&[verb, &probes, &options].concat());
-    assert_eq!((ran.code, &ran.out), (bare.code, &bare.out), "{name} {verb:?}: {ran:?}");
+    let mut command = trapless(&[verb, probes, &options].concat());
+    let ran = finish(command.envs(variable.map(|name| (name, "1"))));
+    assert_eq!((ran.code, &ran.out), (bare.code, &bare.out), "{path:?} {verb:?} {variable:?}: {ran:?}");
     let err = ran.err.clone();
     (Ran { out: std::fs::read_to_string(&output).unwrap(), ..ran }.summary(), err)
 }
@@ -340,19 +346,11 @@ fn r3_exceptions_leave_libraries_however_functions_are_bound() {
     else {
         return;
     };
+    assert_eq!(finish(&mut Command::new(&path)).out, "382250 507\n");
     // Libraries call each other, the unwinder itself among them, by what is found at the first call, at the start, or anew each time.
     for binding in ["LD_BIND_LAZY", "LD_BIND_NOW", "LD_BIND_NOT"] {
-        let mut command = trapless(&["count", "--return", "-f", "json", "-o"]);
-        let output = path.with_extension("json");
-        command
-            .arg(&output)
-            .args(["libthrower.so:thrower", "across:catcher", "--"])
-            .arg(&path)
-            .env(binding, "1");
-        let ran = finish(&mut command);
-        assert_eq!((ran.code, ran.out.as_str()), (Some(0), "382250 507\n"), "{binding}: {ran:?}");
-        let err = ran.err.clone();
-        let summary = Ran { out: std::fs::read_to_string(&output).unwrap(), ..ran }.summary();
+        let probes = ["libthrower.so:thrower", "across:catcher"];
+        let (summary, err) = followed_in(&path, &["count", "--return"], &probes, Some(binding));
         let hits = |function, kind| summary.hits(function, kind);
         assert_eq!((hits("thrower", "entry"), hits("thrower", "return")), (1000, 500), "{binding}");
         assert_eq!((hits("catcher", "entry"), hits("catcher", "return")), (1000, 1000), "{binding}");

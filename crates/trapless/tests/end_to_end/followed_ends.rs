@@ -250,10 +250,10 @@ fn l1_a_set_uid_program_that_lost_its_rights_is_named() {
     let program = Program::build("family", FAMILY, &[]);
     let dir = program.dir();
     let privileged = dir.join("privileged");
-    trapless_testing::copy_program(std::path::Path::new("/usr/bin/id"), &privileged);
+    trapless_testing::copy_program("/usr/bin/id", &privileged);
     std::fs::set_permissions(&privileged, std::os::unix::fs::PermissionsExt::from_mode(0o4755)).unwrap();
     let tool = dir.join("trapless");
-    trapless_testing::copy_program(std::path::Path::new(env!("CARGO_BIN_EXE_trapless")), &tool);
+    trapless_testing::copy_program(env!("CARGO_BIN_EXE_trapless"), &tool);
     let script = format!("{} -u; true", privileged.display());
     const NOBODY: u32 = 65534;
     let alone = finish(Command::new("sh").args(["-c", &script]).uid(NOBODY).gid(NOBODY));

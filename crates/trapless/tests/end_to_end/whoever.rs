@@ -265,7 +265,7 @@ fn l1_without_root_those_who_come_later_are_found() {
     let program = runner("runner");
     let (path, dir) = (program.path().to_str().unwrap(), program.dir());
     let copy = dir.join("trapless");
-    trapless_testing::copy_program(Path::new(env!("CARGO_BIN_EXE_trapless")), &copy);
+    trapless_testing::copy_program(env!("CARGO_BIN_EXE_trapless"), &copy);
     let mut command = Command::new(&copy);
     command.args(["count", "-f", "json", &format!("{path}:subject")]).uid(NOBODY).gid(NOBODY);
     command.current_dir("/").stdin(Stdio::null());
