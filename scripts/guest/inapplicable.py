@@ -3,12 +3,18 @@ import fnmatch
 
 # (machine, program, test, reason), the first three as the shell's patterns.
 X86 = "only x86-64 has this yet"
+ASSEMBLY = "its programs are written in assembly of x86-64"
 SCRIPTS = "scripts are not compiled for powerpc64le"
 TESTS = [
     # Functions that look at their return addresses are followed to their exits there.
     ("*", "exits", "*", X86),
+    # Calls of Go are followed there, and handlers of its signals shown the program.
+    ("*", "goroutines", "*", X86),
+    ("*", "go_handlers", "*", X86),
     # Most of its programs are in assembly.
-    ("*", "usdt", "*", "its programs are written in assembly of x86-64"),
+    ("*", "usdt", "*", ASSEMBLY),
+    ("*", "kernel_semaphores", "*", ASSEMBLY),
+    ("*", "go_assembly", "*", ASSEMBLY),
     ("powerpc64le*", "*script*", "*", SCRIPTS),
     ("powerpc64le*", "bench", "*script*", SCRIPTS),
 ]

@@ -121,7 +121,7 @@ impl<'p, 'm> Blueprint<'p, 'm> {
             }
             false if blueprint.plan.tells_unwinders() && lookups(&blueprint.plan) < lookups(plan) => {
                 Err(EngineError::Unsupported(
-                    "there is no room to tell unwinders of followed calls: probe fewer modules, or no returns",
+                    "there is no room to tell unwinders of what is probed: probe fewer modules, or no returns",
                 ))
             }
             false if !blueprint.has_stubs() => {

@@ -70,6 +70,12 @@ pub enum Refusal {
     /// Followed calls need the unwinder to be hooked, and it could not be found or hooked.
     #[error("exceptions could not pass: the program's unwinder cannot be probed")]
     Unwinder,
+    /// An unwinder that is asked by a signal handler may go astray where it has interrupted code of ours, and the one there is could not be found
+    /// or hooked (powerpc64le).
+    #[error(
+        "a handler's walk over the stack could go astray in a copy, since the program's unwinder cannot be probed: stepping does"
+    )]
+    Walks,
     /// A run-time system finds the frames of its own code by their return addresses.
     #[error("{0}")]
     Runtime(Runtime),
@@ -146,6 +152,7 @@ impl Refusal {
             Refusal::Preempted => "preempted",
             Refusal::ShadowStack => "shadow_stack",
             Refusal::Unwinder => "unwinder",
+            Refusal::Walks => "walks",
             Refusal::Runtime(_) => "runtime",
             Refusal::RuntimeInProcess(_) => "runtime_in_process",
             Refusal::EntryPoint => "entry_point",

@@ -132,8 +132,9 @@ pub struct Hosting {
 }
 
 impl Plan<'_> {
-    /// Whether unwinders have to be told of followed calls: of its own, or of those that are added.
+    /// Whether unwinders have to be told of followed calls, of its own or of those that are added, or of code of ours.
     pub(crate) fn tells_unwinders(&self) -> bool {
-        self.follows_by_jump() || self.home.spare().wanted.follows()
+        let is_asked = self.sites.iter().any(|site| site.request.wanted.is_lookup());
+        is_asked || self.follows_by_jump() || self.home.spare().wanted.follows()
     }
 }

@@ -13,6 +13,8 @@ pub(crate) trait Assemble {
     type Reg: Copy + PartialEq;
     /// A place in the code.
     type Label: Copy;
+    /// Whether functions are called with their return address in a register.
+    const LINKS: bool = false;
     /// Whether there is a flag to mark children by that share their parent's memory ([`crate::detour::memory`]).
     const MARKS: bool = false;
 
@@ -98,9 +100,18 @@ pub(crate) trait Assemble {
     /// goes on by it. Changes `scratch`.
     fn skip_signal_frame(&mut self, _found: Self::Reg, _scratch: Self::Reg, _is_one: Self::Label) {}
     /// How many words below a frame's code address libgcc's context holds where the frame's stack pointer was saved, if it was: 0
-    /// there says that it is the frame address. `None` where detours do not tell what their instructions stand for.
-    fn saved_stack_pointer(&self) -> Option<i32> {
-        None
+    /// there says that it is the frame address. `None` where signals' frames are not said to save it.
+    fn saved_stack_pointer(&self) -> Option<i32>;
+    /// `to` = what the link register was where a signal has interrupted the frame whose code address stands at `found` in libgcc's context; or
+    /// off to `none`. Changes the scratch registers.
+    fn interrupted_link(
+        &mut self,
+        _to: Self::Reg,
+        _found: Self::Reg,
+        _scratch: [Self::Reg; 2],
+        none: Self::Label,
+    ) {
+        self.jump(none);
     }
     /// What else the unwinder would have found out by the real code address, which now stands at `found`. Changes the scratch
     /// registers.

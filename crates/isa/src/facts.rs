@@ -25,6 +25,9 @@ pub struct Facts {
     pub contexts: [i8; 2],
     /// The stack pointer, as [`Thread`](crate::Thread) numbers registers.
     pub stack_pointer: u8,
+    /// Whether unwinders that find no table for a code address go on by a chain of frames, and then take for granted who has asked them: so code
+    /// of ours is told them wherever it may be interrupted with the program's stack pointer.
+    pub walks_by_chain: bool,
     /// The register in which a function is called with its return address; the stack pointer where it is on the stack.
     pub link_register: u8,
     /// The flag of each task's own that marks children which share their parent's memory ([`crate::detour`]); 0 where there is none.

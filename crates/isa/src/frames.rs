@@ -145,6 +145,11 @@ pub struct Row {
 }
 
 impl Point {
+    /// Registers are what they are at `place`, but for the stack pointer, which is so many bytes below.
+    pub fn at(offset: u32, place: Place, depth: i32) -> Self {
+        Self { offset, stands: Some((place, depth)), saved: Saved::default() }
+    }
+
     /// Nothing is known from `offset` on.
     pub fn unknown(offset: u32) -> Self {
         Self { offset, stands: None, saved: Saved::default() }

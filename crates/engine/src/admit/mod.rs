@@ -15,7 +15,7 @@
 //! | `exits` | where not, by which instructions is it left, and may those be probed? |
 //! | `known_names` | which functions must not be followed, by their names? |
 //! | `runtimes` | which run-time systems find their frames by return addresses? |
-//! | `unwinders` | which functions must be hooked where calls are followed? |
+//! | `unwinders` | which functions must be hooked for unwinders? |
 
 mod exits;
 mod faults;

@@ -1,14 +1,17 @@
-//! Which functions must be hooked where calls are followed?
+//! Which functions must be hooked for unwinders?
 //!
 //! An unwinder that walks a stack must find the real return addresses, or an exception is lost. Where calls are followed by
 //! detours, it is told them by the functions that it asks about an address ([`LOOKUPS`]). Where a tracer follows, which replaces
 //! return addresses in their slots, the tracer puts them back at the unwinder's entry ([`UNWINDERS`]). Where either cannot be hooked,
 //! nothing is followed that way. Where an unwinder lands ([`LANDINGS`]) the calls are counted that it leaves; where that cannot be hooked, they
 //! are followed all the same, and not told from those that have not returned yet.
+//!
+//! Some unwinders go astray where no table knows the code that a signal has interrupted ([`trapless_isa::Facts::walks_by_chain`]). There they are
+//! told of every copy of an instruction that runs with the program's stack pointer, or nothing is copied that a signal may interrupt.
 
 use super::Facts;
 use crate::{Home, Plan, PlannedSite, Refusal, Request, Unwinder};
-use trapless_isa::Lookup;
+use trapless_isa::{Lookup, Mechanism};
 
 /// Functions that unwinders ask about each code address they meet. The C library has the first ones, or its loader, so whichever
 /// unwinder it is and whenever it was loaded, it asks there; libgcc's own looks first through what static programs register.
@@ -37,11 +40,17 @@ pub const UNWINDERS: &[&str] = &[
 /// Follows nothing where an exception could not pass: an unwinder that is not served would meet return points it knows
 /// nothing of. What serves a way of following that nobody needs is left out.
 pub fn require_unwinders(facts: &Facts, plan: &mut Plan<'_>, requests: &[Request<'_>]) {
+    let isas = plan.modules.iter().map(|module| module.machine.isa());
+    let plan_walks_by_chain = isas.map(|isa| isa.facts().walks_by_chain).any(|walks| walks);
     let follows = |site: &PlannedSite<'_>, traps: bool| site.request.pairs() && site.traps() == traps;
     let is_one = |unwinder: Option<Unwinder>, lookup: bool| match unwinder {
         Some(Unwinder::Lookup(_)) => lookup,
         Some(Unwinder::Entry) => !lookup,
         Some(Unwinder::Landing(_)) | None => false,
+    };
+    let leads_astray = |site: &PlannedSite<'_>| {
+        let copies = matches!(site.mechanism, Mechanism::Jump | Mechanism::Short | Mechanism::Boost);
+        copies && plan_walks_by_chain && !site.request.wanted.is_hook()
     };
     let is_missing = |plan: &Plan<'_>, lookups: bool| {
         let serving = requests.iter().filter(|r| is_one(r.wanted.unwinder, lookups));
@@ -55,14 +64,17 @@ pub fn require_unwinders(facts: &Facts, plan: &mut Plan<'_>, requests: &[Request
         let refused = no_lookup && follows(site, false)
             || no_entry && follows(site, true)
             || never && site.request.wanted.follows();
-        refused.then_some(Refusal::Unwinder)
+        let astray = || (no_lookup && leads_astray(site)).then_some(Refusal::Walks);
+        refused.then_some(Refusal::Unwinder).or_else(astray)
     });
     // What is added later needs them, too.
     let by_jump = plan.home.spare().wanted.follows() || plan.sites.iter().any(|site| follows(site, false));
+    let is_told = by_jump || plan.sites.iter().any(leads_astray);
     let by_trap = plan.sites.iter().any(|site| follows(site, true));
     plan.sites.retain_mut(|site| {
         let needed = match site.request.wanted.unwinder {
-            Some(Unwinder::Lookup(_) | Unwinder::Landing(_)) => by_jump,
+            Some(Unwinder::Lookup(_)) => is_told,
+            Some(Unwinder::Landing(_)) => by_jump,
             Some(Unwinder::Entry) => by_trap,
             None => return true,
         };

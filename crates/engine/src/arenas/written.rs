@@ -11,7 +11,8 @@ use crate::{
 };
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
 use trapless_isa::detour::signals::SIGNAL_WRAP;
-use trapless_isa::{DetourRequest, Facts, frames::rows};
+use trapless_isa::frames::{Place, Point, rows};
+use trapless_isa::{DetourRequest, Displaced, Facts, Slot};
 use trapless_wire::NOWHERE;
 
 impl<'m> Drawing<'_, 'm> {
@@ -44,7 +45,7 @@ impl<'m> Drawing<'_, 'm> {
                 code.extend_from_slice(&part);
                 for ((_, index), mut piece) in share.iter().zip(own) {
                     if let (Some(frames), Ok(piece)) = (&mut frames, &mut piece)
-                        && piece.trap.is_none()
+                        && (piece.trap.is_none() || arena.facts.walks_by_chain)
                     {
                         let site = &self.plan.sites[*index];
                         let rows = std::mem::take(&mut piece.rows);
@@ -183,6 +184,7 @@ impl<'m> Drawing<'_, 'm> {
         // A stepped `ret` to the pad must not look like the end of the copy.
         code.extend_from_slice(breakpoint);
         let pad = address + (slot.code.len() + breakpoint.len()) as u64;
+        let told = told(&slot, &site.displaced);
         code.extend_from_slice(breakpoint);
         Ok(Piece {
             address,
@@ -206,9 +208,23 @@ impl<'m> Drawing<'_, 'm> {
                 unwinds: site.request.wanted.unwinder == Some(Unwinder::Entry),
                 machine: isa.machine(),
             })),
-            rows: Arc::default(),
+            rows: Arc::new(if self.tells { rows(&told, arena.facts.word) } else { Vec::new() }),
         })
     }
+}
+
+/// What the instructions of a slot stand for: nothing moves the stack pointer there but the copy, which is one instruction where a thread may be
+/// interrupted.
+fn told(slot: &Slot, displaced: &Displaced) -> [Point; 4] {
+    let end = slot.copy + u32::from(displaced.length);
+    let length = slot.code.len() as u32;
+    [
+        Point::at(0, Place::Site(0), 0),
+        Point::at(slot.copy, Place::Site(displaced.length), 0),
+        // A branch that was taken goes on here.
+        Point::at(end.min(length), Place::Site(0), 0),
+        Point::unknown(length),
+    ]
 }
 
 /// Makes `code` so long, with what nobody runs.

@@ -38,11 +38,13 @@ use super::decode::{Form, LENGTH, form, hint, word};
 use super::emit::{Code, Label, instruction as a};
 use super::follow::SPARE;
 use super::frame::register::*;
+use super::frames::of_copy;
 use super::relocate::relocate;
 use super::runtime;
 use super::steps::{Saved, saved};
 use crate::body::Runs;
 use crate::detour::*;
+use crate::frames::{Place, Point};
 use crate::payload::*;
 use crate::{DetourRequest, Operand, Reason};
 use alloc::{string::ToString, vec, vec::Vec};
@@ -61,6 +63,10 @@ pub(super) struct Template<'a> {
     pub(super) saved: Saved,
     /// Pieces off the fast path, emitted at the end: where they start, where they go on, and what they are.
     slow: Vec<(Label, Label, Slow)>,
+    /// What the instructions stand for that are being written, whether x30 has lost its signature there, and those that have been.
+    pub(super) place: Place,
+    pub(super) is_stripped: bool,
+    pub(super) points: Vec<Point>,
     comments: Vec<(u32, &'static str)>,
 }
 
@@ -103,17 +109,25 @@ pub fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
         routines: &request.runtime.routines,
         saved: saved(payload, request.layout.additions),
         slow: vec![],
+        place: Place::Site(0),
+        is_stripped: false,
+        points: vec![],
         comments: vec![],
     };
     let mut return_point = None;
+    t.stands(0);
     payload.hooks.iter().try_for_each(|hook| t.hook(hook))?;
     if let Some(followed) = &payload.followed {
         let signature = signature(request)?;
         let body = t.code.label();
         let point = t.paired_entry(&payload.entry, followed, signature.is_some(), body)?;
         return_point = Some((t.code.address_of(point).ok_or(Reason::OutOfReach)? - request.address) as u32);
+        let is_stripped = core::mem::replace(&mut t.is_stripped, false);
+        t.place = Place::Caller;
         t.at_return(followed, point)?;
+        (t.place, t.is_stripped) = (Place::Site(0), is_stripped);
         t.code.bind(body);
+        t.stands(0);
         t.code.emit(signature.map(a::hint));
     } else if payload.needs().block {
         t.save();
@@ -131,10 +145,13 @@ pub fn detour(request: &DetourRequest<'_>) -> Emitted<Detour> {
     let back = t.code.offset();
     t.comments.push((back, "back"));
     t.code.branch(request.displaced.end())?;
+    let slow = t.points.len();
     t.slow_paths()?;
+    let code = t.code.finish()?;
+    t.points.splice(slow..slow, of_copy(&code, copy, back));
     Ok(Detour {
-        frames: Vec::new(),
-        code: t.code.finish()?,
+        frames: if request.tells { t.points } else { Vec::new() },
+        code,
         places: vec![(start, copy), (request.displaced.end(), back)],
         return_point,
         comments: t.comments.into_iter().map(|(offset, text)| (offset, text.to_string())).collect(),
@@ -171,7 +188,9 @@ impl Template<'_> {
 
     pub(super) fn save(&mut self) {
         self.comment("save what the detour uses");
+        self.stands(0);
         self.code.emit([a::stp_pre(9, 10, SP, -self.saved.size())]);
+        self.stands_in_frame();
         match self.saved {
             Saved::Two => {}
             Saved::Three => self.code.emit([a::str(11, SP, 16)]),
@@ -182,8 +201,10 @@ impl Template<'_> {
         }
     }
 
+    /// With x30 as it is at the place.
     pub(super) fn restore(&mut self) {
         self.comment("restore");
+        self.stands_in_frame();
         if self.saved == Saved::Eight {
             self.code.emit([a::ldp(15, 16, SP, 48), a::ldp(13, 14, SP, 32)]);
         }
@@ -193,11 +214,13 @@ impl Template<'_> {
             Saved::Four | Saved::FourOfEight | Saved::Eight => self.code.emit([a::ldp(11, 12, SP, 16)]),
         }
         self.code.emit([a::ldp_post(9, 10, SP, self.saved.size())]);
+        self.stands(0);
     }
 
     /// The functions that unwinders ask about an address: it becomes the real one, wherever the unwinder has it.
     pub fn translate(&mut self, lookup: Lookup) -> Emitted<()> {
         self.save();
+        self.stands_nowhere();
         self.comment("tell unwinders the real address");
         self.code.emit([a::mov(STATUS, LINK), a::add_immediate(SLOT, SP, self.saved.size() as u32)]);
         match lookup {
@@ -226,6 +249,7 @@ impl Template<'_> {
     /// The function by which unwinders land.
     pub fn land(&mut self, code_address: u32) -> Emitted<()> {
         self.save();
+        self.stands_nowhere();
         self.comment("count what is left by an exception");
         self.code.add_constant(SLOT, 0, code_address.into());
         // Where x0 is.
@@ -289,6 +313,7 @@ impl Template<'_> {
     fn slow_paths(&mut self) -> Emitted<()> {
         for (from, to, what) in core::mem::take(&mut self.slow) {
             self.code.bind(from);
+            self.stands_nowhere();
             match what {
                 Slow::Resolve { entry } => {
                     self.comment("a thread not seen before");

@@ -16,6 +16,7 @@ pub(super) static FACTS: Facts = Facts {
     slot_below_frame: 0,
     contexts: [1, 1],
     stack_pointer: 31,
+    walks_by_chain: false,
     link_register: 30,
     mark: 0,
     has_exclusives: true,

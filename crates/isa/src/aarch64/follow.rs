@@ -69,6 +69,8 @@ impl Template<'_> {
         self.find_thread(if self.only_counts() { STATUS } else { BLOCK });
         if signed {
             self.code.emit([a::hint(hint::XPACLRI)]);
+            self.is_stripped = true;
+            self.stands_nowhere();
         }
         if !self.only_counts() {
             self.code.emit([a::add_immediate(SLOT, SP, self.saved.size() as u32)]);

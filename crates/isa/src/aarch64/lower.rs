@@ -10,12 +10,18 @@ use crate::detour::{HASH_FACTOR, STACK_PAGE_SHIFT, THREAD_FOLD};
 /// Scratch of the vocabulary itself.
 pub(super) const OWN: u32 = 17;
 
+/// `_Unwind_Context` holds so many registers, the frame address and the code address; these are numbers of registers there.
+const COLUMNS: i32 = 98;
+const LINK: i32 = 30;
+const STACK_POINTER: i32 = 31;
+
 const DMB_ISH: u32 = 0xd503_3bbf;
 const B: u32 = 0x1400_0000;
 
 impl Assemble for Code {
     type Reg = u32;
     type Label = Label;
+    const LINKS: bool = true;
 
     fn word(&self) -> u32 {
         8
@@ -27,6 +33,19 @@ impl Assemble for Code {
     /// Right ahead of the thread pointer.
     fn thread_control_block(&self) -> (i32, u32) {
         (-0x900, 0x900)
+    }
+    fn saved_stack_pointer(&self) -> Option<i32> {
+        Some(COLUMNS + 1 - STACK_POINTER)
+    }
+    /// The stack pointer stands behind it in a signal's frame (`struct sigcontext`), and it behind x29.
+    fn interrupted_link(&mut self, to: u32, found: u32, [before, _]: [u32; 2], none: Label) {
+        let [link, before_it] = [LINK, LINK - 1].map(|column| -8 * (COLUMNS + 1 - column));
+        Assemble::load(self, before, found, before_it);
+        self.jump_if_zero(before, none);
+        Assemble::load(self, to, found, link);
+        self.add_small(before, 8);
+        self.jump_if_not_equal(before, to, none);
+        Assemble::load(self, to, to, 0);
     }
     fn label(&mut self) -> Label {
         Code::label(self)
@@ -74,7 +93,8 @@ impl Assemble for Code {
     }
     fn load(&mut self, to: u32, base: u32, offset: i32) {
         match u32::try_from(offset) {
-            Ok(offset) => self.emit([a::ldr(to, base, offset)]),
+            Ok(offset) if offset.is_multiple_of(8) => self.emit([a::ldr(to, base, offset)]),
+            Ok(offset) => self.emit([a::add_immediate(OWN, base, offset), a::ldr(to, OWN, 0)]),
             Err(_) => self.emit([a::sub_immediate(OWN, base, offset.unsigned_abs()), a::ldr(to, OWN, 0)]),
         }
     }

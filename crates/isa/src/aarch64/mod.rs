@@ -15,6 +15,7 @@ mod faults;
 mod fetch;
 mod follow;
 pub mod frame;
+mod frames;
 mod gate;
 mod landing;
 mod lower;

@@ -12,8 +12,9 @@
 
 use super::decode::{Form, LENGTH, Literal, RegisterBranch, form, word};
 use super::emit::{Code, instruction as a};
+use super::frames::of_copy;
 use crate::{Displaced, Moved, Past, Reason, detour::Emitted};
-use alloc::{vec, vec::Vec};
+use alloc::vec;
 
 /// Appends to `code` what does the same as `word` does at `from`.
 ///
@@ -72,9 +73,11 @@ pub fn moved(turn: &Displaced, original: &[u8], address: u64, past: Option<Past>
     let word = word(original).ok_or(Reason::NotAnInstruction)?;
     let mut code = Code::new(address);
     relocate_past(word, turn.start, &mut code, past)?;
-    let places = vec![(turn.start, 0), (turn.end(), code.offset())];
+    let back = code.offset();
     code.branch(turn.end())?;
-    Ok(Moved { code: code.finish()?, places, frames: Vec::new() })
+    let code = code.finish()?;
+    let frames = of_copy(&code, 0, back).to_vec();
+    Ok(Moved { code, places: vec![(turn.start, 0), (turn.end(), back)], frames })
 }
 
 /// Why an instruction of this form cannot run at another address, if so.

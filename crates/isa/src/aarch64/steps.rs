@@ -75,7 +75,12 @@ impl Template<'_> {
         match hook {
             Hook::Translate(lookup) => self.translate(lookup),
             Hook::Land { code_address } => self.land(code_address),
-            Hook::Gate => self.gate(),
+            Hook::Gate => {
+                self.stands_nowhere();
+                self.gate()?;
+                self.stands(0);
+                Ok(())
+            }
             Hook::Share(_) | Hook::Signal(_) => Err(Reason::NotImplemented),
         }
     }
@@ -97,7 +102,12 @@ impl Template<'_> {
                 self.record_entry(id, Values::Arguments(arguments), followed)
             }
             EntryStep::Fetch { id } => self.record_entry(id, Values::Operands(self.operands), followed),
-            EntryStep::Run(_) => self.run_at_entry(),
+            EntryStep::Run(_) => {
+                self.stands_nowhere();
+                self.run_at_entry()?;
+                self.stands_in_frame();
+                Ok(())
+            }
         }
     }
 
@@ -127,7 +137,12 @@ impl Template<'_> {
                 latency(&mut self.code, histogram);
                 Ok(())
             }
-            ReturnStep::Run(_) => self.run_at_return(),
+            ReturnStep::Run(_) => {
+                self.stands_nowhere();
+                self.run_at_return()?;
+                self.stands_in_frame();
+                Ok(())
+            }
         }
     }
 }

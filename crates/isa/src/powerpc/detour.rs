@@ -41,12 +41,14 @@
 //! another base. Its calls are followed if nothing but their number is asked for.
 
 use super::emit::*;
+use super::frames::of_copies;
 use super::lower::UNWINDER_FRAMES;
 use super::relocate::relocate;
 use super::runtime::Routine;
 use super::steps::{only_counts, saved_for};
 use crate::Reason;
 use crate::detour::*;
+use crate::frames::{Place, Point};
 use crate::payload::Lookup;
 use alloc::{string::String, vec::Vec};
 
@@ -80,6 +82,9 @@ pub(super) struct Template<'a> {
     pub saved: &'static [Gpr],
     /// Whether calls are followed, and nothing is asked for but numbers of them (`follow`).
     pub only_counts: bool,
+    /// What the instructions stand for that are being written, and those that have been.
+    pub place: Place,
+    pub points: Vec<Point>,
     places: Vec<(u64, u32)>,
     comments: Vec<(u32, String)>,
 }
@@ -90,7 +95,17 @@ impl<'a> Template<'a> {
         let mut asm = Asm::new(request.address);
         let return_point = asm.label();
         let only_counts = only_counts(&request.payload);
-        Self { request, asm, return_point, saved, only_counts, places: Vec::new(), comments: Vec::new() }
+        Self {
+            request,
+            asm,
+            return_point,
+            saved,
+            only_counts,
+            place: Place::Site(0),
+            points: Vec::new(),
+            places: Vec::new(),
+            comments: Vec::new(),
+        }
     }
 
     pub fn comment(&mut self, text: &str) {
@@ -101,7 +116,11 @@ impl<'a> Template<'a> {
         let payload = &self.request.payload;
         let [counted, slow, displaced] = [(); 3].map(|()| self.asm.label());
         self.save();
-        payload.hooks.iter().try_for_each(|hook| self.hook(hook))?;
+        if !payload.hooks.is_empty() {
+            self.stands_nowhere();
+            payload.hooks.iter().try_for_each(|hook| self.hook(hook))?;
+            self.stands(FRAME);
+        }
         self.find_thread(slow);
         self.asm.bind(counted);
         payload.entry.iter().try_for_each(|step| self.entry_step(step))?;
@@ -114,13 +133,16 @@ impl<'a> Template<'a> {
             Some(followed) => {
                 let rare = [(); 3].map(|()| self.asm.label());
                 return_point = Some(self.follow(&followed, displaced, rare));
+                self.place = Place::Caller;
                 self.returned(&followed)?;
+                self.place = Place::Site(0);
                 self.asm.bind(displaced);
                 self.displaced()?;
                 self.claim(&followed, displaced, rare)?;
             }
         }
         self.asm.bind(slow);
+        self.stands_nowhere();
         self.comment("the thread is not where its hash says");
         self.resolve(counted)?;
         self.finish(return_point)
@@ -172,32 +194,46 @@ impl<'a> Template<'a> {
 
     fn finish(mut self, return_point: Option<u32>) -> Emitted<Detour> {
         self.comments.sort_by_key(|comment| comment.0);
-        let frames = Vec::new();
         Ok(Detour {
             code: self.asm.finish()?,
             places: self.places,
             return_point,
-            frames,
+            frames: if self.request.tells { self.points } else { Vec::new() },
             comments: self.comments,
         })
     }
 
     pub fn save(&mut self) {
+        self.stands(0);
         self.asm.enter(self.saved[0]);
-        for (n, &register) in (0..).zip(self.saved).skip(1) {
-            self.asm.store(register, R1, scratch(n));
+        self.stands(FRAME);
+        for (place, register) in self.places_of_saved().skip(1) {
+            self.asm.store(register, R1, place);
         }
         self.asm.read_cr0(R12);
         self.asm.store(R12, R1, CR0);
     }
 
+    /// With lr as it is at the place.
     pub fn restore(&mut self) {
+        self.stands(FRAME);
         self.asm.load(R12, R1, CR0);
         self.asm.write_cr0(R12);
-        for (n, &register) in (0..).zip(self.saved) {
-            self.asm.load(register, R1, scratch(n));
+        for (place, register) in self.places_of_saved() {
+            self.asm.load(register, R1, place);
         }
         self.asm.leave();
+        self.stands(0);
+    }
+
+    /// Where the frame has the registers that are saved, in the order in which they are.
+    fn places_of_saved(&self) -> impl Iterator<Item = (i16, Gpr)> + use<> {
+        [FIRST].into_iter().chain((1..).map(scratch)).zip(self.saved.iter().copied())
+    }
+
+    /// Where the frame has a register, if it is saved.
+    pub fn place_of(&self, register: Gpr) -> Option<i16> {
+        self.places_of_saved().find_map(|(place, saved)| (saved == register).then_some(place))
     }
 
     /// r12 = the thread's block, and r11 its entry of the thread table, less what is returned; or off to `slow`. r11 is not 0.
@@ -279,6 +315,13 @@ impl<'a> Template<'a> {
         let next = displaced.start.wrapping_add(u64::from(displaced.length));
         self.places.push((next, self.asm.offset()));
         self.comment("back to the first instruction that stays");
-        self.asm.branch_to(next)
+        self.asm.branch_to(next)?;
+        let end = [(next, relocated.code.len() as u32)];
+        let places: Vec<(u64, u32)> = relocated.places.iter().chain(&end).copied().collect();
+        let mut points = of_copies(&relocated.code, &places, displaced.start);
+        // Behind the copies comes the branch.
+        points.pop();
+        self.points.extend(points.into_iter().map(|point| Point { offset: at + point.offset, ..point }));
+        Ok(())
     }
 }

@@ -3,12 +3,13 @@
 //! # Where a detour may put its registers
 //!
 //! A function without a frame may use 288 bytes below the stack pointer (ELFv2, 2.2.2.4), and another 224 belong to the
-//! system: Linux skips all 512 when it builds a signal frame, but qemu-user and valgrind skip 288 only. So a detour makes a
-//! frame of its own like any function, with the 288 bytes left out at its top:
+//! system: Linux skips all 512 when it builds a signal frame (`USER_REDZONE_SIZE`, since 3.14), qemu-user and valgrind skip 288 only. So a
+//! detour makes a frame of its own like any function, with the 288 bytes left out at its top:
 //!
 //! ```text
 //! r1 + 544   the stack pointer of the program
 //! r1 + 256   what a function without a frame may use
+//! r1 + 240   the register that is saved first
 //! r1 +  32   scratch doublewords
 //! r1         back chain, which is 0, and the rest of a frame's header
 //! ```
@@ -16,10 +17,10 @@
 //! # Where walks end
 //!
 //! No table of unwinders knows a detour, and libgcc's `_Unwind_Backtrace` goes on by the back chain then: it takes the LR save doubleword of
-//! the next frame for a return address, and reads the instruction there. At the entry of a function nothing is saved there yet, in one that
-//! calls nobody it never is, and a program whose signal handler had looked for its callers died of what was there instead. So the back chain of
-//! our frames is 0, which ends the walk: as soon as a register is free to say so, which is three instructions behind the one that makes the frame.
-//! Those have the old chain yet, and the copy of a displaced instruction, which runs without a frame of ours, has it for good.
+//! the next frame for a return address, and reads the instruction there. At the entry of a function nothing is saved there yet, and a program
+//! whose signal handler had looked for its callers died of what was there instead. So the back chain of our frames is 0, which ends the walk,
+//! from the instruction on that makes them: the register that holds the 0 is saved ahead of the frame, where only the system may write. The copy
+//! of a displaced instruction runs without a frame of ours, and is told to unwinders ([`super::frames`]), wherever they can be hooked.
 
 use super::assembler::i_form;
 pub(super) use super::assembler::*;
@@ -30,24 +31,26 @@ use alloc::{vec, vec::Vec};
 /// Size of a detour's frame.
 pub(super) const FRAME: i16 = 544;
 
-/// Offset from r1 of the n-th scratch doubleword in a detour's frame. There are 28.
+/// Offset from r1 of the n-th scratch doubleword in a detour's frame. There are 26.
 pub(super) const fn scratch(n: i16) -> i16 {
-    assert!(n >= 0 && n < 28);
+    assert!(n >= 0 && n < 26);
     32 + 8 * n
 }
 
+/// Where a detour's frame has the register that is saved first: below what functions use, and as near as the alignment of stacks allows.
+pub(super) const FIRST: i16 = FRAME - 304;
+
 impl Asm {
-    /// Makes the frame of a detour, with `first` in its first scratch doubleword. `first` is 0 then.
+    /// Makes the frame of a detour, with `first` in it, at [`FIRST`]. `first` is 0 then.
     pub fn enter(&mut self, first: Gpr) {
-        self.make_frame(FRAME, first, scratch(0));
+        self.make_frame(FRAME, first, FIRST);
     }
 
     /// Makes a frame with `first` at `place` in it. `first` is 0 then, and the back chain too.
     pub fn make_frame(&mut self, size: i16, first: Gpr, place: i16) {
-        self.push_frame(size, R1);
-        self.store(first, R1, place);
+        self.store(first, R1, place - size);
         self.load_constant(first, 0);
-        self.store(first, R1, 0);
+        self.push_frame(size, first);
     }
 
     /// `stdu chain,-size(r1)`
@@ -65,7 +68,7 @@ impl Asm {
         self.enter(R12);
         self.load_constant(R12, value);
         self.write_special(LR, R12);
-        self.load(R12, R1, scratch(0));
+        self.load(R12, R1, FIRST);
         self.leave();
     }
 }

@@ -24,6 +24,8 @@ pub(super) static FACTS: Facts = Facts {
     slot_below_frame: 0,
     contexts: [1, REGISTERS_APART as i8],
     stack_pointer: 1,
+    // libgcc's `MD_BACKCHAIN_FALLBACK`
+    walks_by_chain: true,
     link_register: LR,
     mark: 0,
     has_exclusives: true,

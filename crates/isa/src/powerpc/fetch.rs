@@ -63,8 +63,8 @@ impl Template<'_> {
     /// `to` = what a general register was in the program.
     fn program(&mut self, to: Gpr, register: u8) {
         let register = Gpr(register.into());
-        match self.saved.iter().position(|&saved| saved == register) {
-            Some(place) => self.asm.load(to, R1, scratch(place as i16)),
+        match self.place_of(register) {
+            Some(place) => self.asm.load(to, R1, place),
             None if register == R1 => self.slot(to),
             None => self.asm.copy(to, register),
         }

@@ -65,9 +65,12 @@ impl Template<'_> {
         self.asm.bind(claimed);
         self.asm.read_special(R10, LR);
         self.asm.store(R10, R12, low + RETURN_ADDRESS as i16);
-        // lr is the return point's as soon as the displaced code is called.
+        // lr is the return point's as soon as the displaced code is called, and ahead of that: where r1 is the program's, unwinders ask for it.
+        self.stands_nowhere();
         self.asm.load_address_by_link(R9, self.return_point);
         self.asm.store(R9, R12, low + RETURN_POINT as i16);
+        self.asm.write_special(LR, R9);
+        self.stands(FRAME);
         if followed.needs().entered {
             self.asm.read_special(R9, TIME_BASE);
             self.asm.store(R9, R12, low + RETURN_ENTERED as i16);
@@ -89,6 +92,7 @@ impl Template<'_> {
     ) -> Emitted<()> {
         let low = low_part(self.request.layout.shadow_block(0));
         self.asm.bind(taken);
+        self.stands_nowhere();
         self.comment("the instance is not at hand");
         self.slot_by_name();
         self.asm.store(R11, R1, KEPT[1]);
@@ -171,6 +175,7 @@ impl Template<'_> {
         self.asm.return_();
 
         self.asm.bind(slow);
+        self.stands_nowhere();
         self.comment("the thread is not where it was looked for");
         self.resolve(counted)?;
         self.leave(followed, elsewhere, freed, if self.only_counts { slow } else { home })

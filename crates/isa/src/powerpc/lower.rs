@@ -14,9 +14,12 @@ pub(super) const UNWINDER_FRAMES: u64 = 1 << 14;
 const STACK_POINTER_BEHIND_ADDRESS: i16 = 24;
 /// The same in words, and the other way.
 pub(super) const REGISTERS_APART: i32 = -3;
-/// Numbers of r2 and lr in libgcc's array of places.
+/// Numbers of r2, r31 and lr in libgcc's array of places.
 const TOC_COLUMN: i16 = 2;
+const LAST_GENERAL: i16 = 31;
 const LR_COLUMN: i16 = 65;
+/// How far lr lies behind r31 in a signal's frame, in bytes.
+const LR_BEHIND_LAST: i16 = 40;
 /// How many words may lie between the place of lr and the code address: there are up to 150 registers.
 const REGISTERS_BEHIND_LR: u64 = 96;
 /// `ld r2,24(r1)`, behind a call to another module.
@@ -28,6 +31,7 @@ const LR_SAVE: i16 = 16;
 impl Assemble for Asm {
     type Reg = Gpr;
     type Label = Label;
+    const LINKS: bool = true;
 
     fn word(&self) -> u32 {
         8
@@ -161,6 +165,33 @@ impl Assemble for Asm {
         Asm::copy(self, end, next);
         self.branch(climb);
         Asm::bind(self, done);
+    }
+
+    /// Signals' frames save all registers but the stack pointer, which is the frame address.
+    fn saved_stack_pointer(&self) -> Option<i32> {
+        None
+    }
+    /// In a signal's frame lr stands five doublewords behind r31 (`struct pt_regs`), and nothing else has them as far apart as their columns.
+    fn interrupted_link(&mut self, to: Gpr, found: Gpr, [at, left]: [Gpr; 2], none: Label) {
+        let [look, next, known] = [(); 3].map(|()| Asm::label(self));
+        Asm::copy(self, at, found);
+        self.load_constant(left, REGISTERS_BEHIND_LR);
+        Asm::bind(self, look);
+        self.addi(at, at, -8);
+        Asm::load(self, to, at, 0);
+        Asm::load(self, R0, at, -8 * (LR_COLUMN - LAST_GENERAL));
+        self.compare_immediate(R0, 0);
+        self.branch_if(When::Equal, next);
+        Asm::sub(self, R0, to, R0);
+        self.compare_immediate(R0, LR_BEHIND_LAST);
+        self.branch_if(When::Equal, known);
+        Asm::bind(self, next);
+        self.addi(left, left, -1);
+        self.compare_immediate(left, 0);
+        self.branch_if(When::NotEqual, look);
+        self.branch(none);
+        Asm::bind(self, known);
+        Asm::load(self, to, to, 0);
     }
 
     /// By the instruction behind the call an unwinder knows whether the caller has its r2 in its frame. So far it has looked at that

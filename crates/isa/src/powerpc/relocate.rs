@@ -20,6 +20,7 @@
 
 use super::decode::{Branch, Destination, Form, NOP, PREFIX_LINE, displacement_34, form, word_at};
 use super::emit::{Asm, Gpr};
+use super::frames::of_copies;
 use crate::{Displaced, Moved, Past, Reason};
 use alloc::{vec, vec::Vec};
 
@@ -55,7 +56,8 @@ pub(super) fn moved(
     let mut back = Asm::new(address.wrapping_add(code.len() as u64));
     back.branch_to(turn.end())?;
     code.extend(back.finish()?);
-    Ok(Moved { code, places, frames: Vec::new() })
+    let frames = of_copies(&code, &places, turn.start);
+    Ok(Moved { code, places, frames })
 }
 
 /// The same of branches back to an entry, which lead `past` the probe there.

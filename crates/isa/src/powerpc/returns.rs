@@ -11,7 +11,8 @@
 //! The code is looked at in the order of the addresses, which is the order of the flow in prologues and epilogues, the only places
 //! where compilers touch lr.
 
-use super::decode::{Branch, Destination, Fields, Form, decode, form, word_at};
+use super::decode::Fields;
+use super::flow::{Function, LR_SAVE, is_save, saves};
 use super::registers::usage;
 use super::verdict::{displaced, toc_setup};
 use crate::{Flow, Reason, Site};
@@ -19,8 +20,6 @@ use alloc::{vec, vec::Vec};
 
 /// How far the way of the return address is followed.
 const WINDOW: usize = 64;
-/// Offset of the LR save doubleword in a stack frame.
-pub(super) const LR_SAVE: i64 = 16;
 
 pub(super) fn return_verdict(site: &Site<'_>) -> Result<(), Reason> {
     let (_, displaced) = displaced(site)?;
@@ -37,62 +36,12 @@ pub(super) fn return_verdict(site: &Site<'_>) -> Result<(), Reason> {
     (0..function.len()).try_for_each(|index| function.link_register(index, &frames))
 }
 
-struct Function<'a> {
-    code: &'a [u8],
-    address: u64,
-}
-
 impl Function<'_> {
-    fn len(&self) -> usize {
-        self.code.len() / 4
-    }
-
-    fn word(&self, index: usize) -> u32 {
-        word_at(self.code, 4 * index).unwrap_or_default()
-    }
-
-    fn address_of(&self, index: usize) -> u64 {
-        self.address.wrapping_add(4 * index as u64)
-    }
-
-    fn flow(&self, index: usize) -> Option<Flow> {
-        decode(&self.code[4 * index..], self.address_of(index)).ok().map(|instruction| instruction.flow)
-    }
-
-    fn branch(&self, index: usize) -> Option<Branch> {
-        match form(&self.code[4 * index..], self.address_of(index)) {
-            Ok((Form::Branch(branch), _)) => Some(branch),
-            _ => None,
-        }
-    }
-
-    /// Whether the instruction calls, other than the next instruction to learn its own address.
-    fn calls(&self, index: usize) -> bool {
-        self.branch(index).is_some_and(|branch| branch.link && !self.gets_pc(index))
-    }
-
-    fn gets_pc(&self, index: usize) -> bool {
-        let next = Destination::Address(self.address_of(index + 1));
-        self.branch(index).is_some_and(|branch| branch.link && branch.to == next)
-    }
-
-    /// The sizes of the frames that the function makes.
-    fn frames(&self) -> Vec<i64> {
-        let size = |word: u32| (word & 0xffff_0003 == 0xf821_0001).then(|| -(word.d() & !3));
-        let mut sizes: Vec<i64> = (0..self.len()).filter_map(|index| size(self.word(index))).collect();
-        sizes.sort_unstable();
-        sizes.dedup();
-        sizes
-    }
-
     /// Whether a call is reached with the stack pointer of the entry.
     fn calls_without_frame(&self, entry: usize, frames: &[i64]) -> bool {
-        // addi r1,r1,frame and ld r1,0(r1) take the frame away again.
-        let pops = |word: u32| {
-            word & 0xffff_0000 == 0x3821_0000 && frames.contains(&word.d()) || word == 0xe821_0000
-        };
         let mut seen = vec![false; self.len()];
-        let mut work: Vec<usize> = (0..self.len()).filter(|&i| pops(self.word(i))).map(|i| i + 1).collect();
+        let pops = (0..self.len()).filter(|&index| self.takes_frame_away(index, frames));
+        let mut work: Vec<usize> = pops.map(|index| index + 1).collect();
         work.push(entry);
         while let Some(index) = work.pop() {
             if index >= self.len() || core::mem::replace(&mut seen[index], true) {
@@ -117,7 +66,7 @@ impl Function<'_> {
     /// Checks an instruction that brings the return address into a register or into lr.
     fn link_register(&self, index: usize, frames: &[i64]) -> Result<(), Reason> {
         let word = self.word(index);
-        let from_memory = || self.is_load(word, |base, d| base == 1 && is_save(d, frames));
+        let from_memory = || is_load(word, |base, d| base == 1 && is_save(d, frames));
         if is_mflr(word) {
             let own_address = index > 0 && self.gets_pc(index - 1);
             return if own_address { Ok(()) } else { self.only_carried(index, frames) };
@@ -128,18 +77,12 @@ impl Function<'_> {
         if is_mtlr(word) { self.restored(index) } else { Ok(()) }
     }
 
-    fn is_load(&self, word: u32, from: impl Fn(u32, i64) -> bool) -> bool {
-        word.primary() == 58 && word & 3 == 0 && from(word.ra(), word.d() & !3)
-    }
-
     /// What the instruction at `index` puts into a register may only be saved and go back to lr.
     fn only_carried(&self, index: usize, frames: &[i64]) -> Result<(), Reason> {
         let register = self.word(index).rt();
         for next in index + 1..self.len().min(index + WINDOW) {
             let word = self.word(next);
-            let saved =
-                word.primary() == 62 && word & 3 == 0 && word.rt() == register && word.ra() != register;
-            let to_save_doubleword = saved && is_save(word.d() & !3, frames);
+            let to_save_doubleword = saves(word, register, frames);
             let to_link_register = is_mtlr(word) && word.rt() == register;
             if !to_save_doubleword && !to_link_register && usage(word).reads(register) {
                 return Err(Reason::ReadsReturnAddress);
@@ -173,16 +116,15 @@ impl Function<'_> {
             .find(|&word| usage(word).writes(register));
         match source {
             // From the frame of some caller, found by whatever register points to it.
-            Some(word) if self.is_load(word, |base, d| base == 1 || d == LR_SAVE) => Ok(()),
+            Some(word) if is_load(word, |base, d| base == 1 || d == LR_SAVE) => Ok(()),
             Some(word) if is_mflr(word) => Ok(()),
             _ => Err(Reason::ReturnsOddly),
         }
     }
 }
 
-/// Whether `d(r1)` is the LR save doubleword of the caller: with the function's frame in between, or without.
-fn is_save(d: i64, frames: &[i64]) -> bool {
-    d == LR_SAVE || frames.iter().any(|frame| d == frame + LR_SAVE)
+fn is_load(word: u32, from: impl Fn(u32, i64) -> bool) -> bool {
+    word.primary() == 58 && word & 3 == 0 && from(word.ra(), word.d() & !3)
 }
 
 fn is_mflr(word: u32) -> bool {

@@ -141,10 +141,9 @@ impl Template<'_> {
         let registers = ARGUMENTS.map(|number| Gpr(number.into()));
         for (n, register) in (0..).zip(registers).take(usize::from(count)) {
             let to = RECORD_VALUES as i16 + 8 * n;
-            let saved = self.saved.iter().position(|&saved| saved == register);
-            let from = match saved {
+            let from = match self.place_of(register) {
                 Some(place) => {
-                    self.asm.load(R8, R1, scratch(place as i16));
+                    self.asm.load(R8, R1, place);
                     R8
                 }
                 None => register,

@@ -17,17 +17,17 @@ use crate::frames::*;
 const SIGNAL_FRAME: u32 = 1 << 16;
 
 /// Finds libgcc's context of the address that is looked up, which lies in an arena, and makes it that of the real place; or off to
-/// `out`. `apart`: how many words below its code address a context says where the stack pointer was saved.
+/// `out`.
 pub(super) fn translate<A: Assemble>(
     a: &mut A,
     layout: &Layout,
     r: &Instances<A::Reg>,
     frame: A::Reg,
     saved: u32,
-    apart: i32,
     out: A::Label,
 ) {
     let [look, next, kept, known] = [(); 4].map(|()| a.label());
+    let apart = a.saved_stack_pointer();
     let word = a.word() as i32;
     begin_search(a, r, frame);
 
@@ -50,13 +50,15 @@ pub(super) fn translate<A: Assemble>(
     a.bind(kept);
     load_local(a, r.left, frame, local::FOUND);
     a.load(r.slot, r.left, -word);
-    a.load(r.page, r.left, -apart * word);
-    a.jump_if_zero(r.page, known);
-    a.copy(r.index, r.page);
-    a.sub(r.index, r.left);
-    a.jump_if_not_below_small(r.index, SIGNAL_FRAME, out);
-    a.load(r.page, r.page, 0);
-    a.jump_if_not_equal(r.page, r.slot, out);
+    if let Some(apart) = apart {
+        a.load(r.page, r.left, -apart * word);
+        a.jump_if_zero(r.page, known);
+        a.copy(r.index, r.page);
+        a.sub(r.index, r.left);
+        a.jump_if_not_below_small(r.index, SIGNAL_FRAME, out);
+        a.load(r.page, r.page, 0);
+        a.jump_if_not_equal(r.page, r.slot, out);
+    }
     a.bind(known);
     store_local(a, r.slot, frame, local::INTERRUPTED);
     store_local(a, r.slot, frame, local::POINTER);
@@ -65,8 +67,10 @@ pub(super) fn translate<A: Assemble>(
     load_local(a, r.left, frame, local::FOUND);
     load_local(a, r.scratch, frame, local::POINTER);
     a.store(r.scratch, r.left, -word);
-    a.set(r.scratch, 0);
-    a.store(r.scratch, r.left, -apart * word);
+    if let Some(apart) = apart {
+        a.set(r.scratch, 0);
+        a.store(r.scratch, r.left, -apart * word);
+    }
     load_local(a, r.scratch, frame, local::CODE);
     a.store(r.scratch, r.left, 0);
     tell_everywhere(a, r, frame, saved);
@@ -128,7 +132,7 @@ fn real_place<A: Assemble>(a: &mut A, layout: &Layout, r: &Instances<A::Reg>, fr
     a.jump(again);
 
     a.bind(caller);
-    way_home(a, layout, r, frame);
+    way_home(a, layout, r, frame, out);
     a.jump_if_zero(r.left, out);
     a.bind(real);
     store_local(a, r.left, frame, local::CODE);
@@ -165,26 +169,34 @@ fn piece<A: Assemble>(a: &mut A, r: &Instances<A::Reg>, out: A::Label) {
 }
 
 /// `left` = the return address of the call that was in the slot just popped: in its instance as long as the slot holds a return
-/// point, and in the slot after that. Where the first instruction behind the call was interrupted, a signal's frame may lie in the slot.
-fn way_home<A: Assemble>(a: &mut A, layout: &Layout, r: &Instances<A::Reg>, frame: A::Reg) {
+/// point, and in the slot after that, or in the link register. Where the first instruction behind the call was interrupted, a signal's frame may
+/// lie in the slot.
+fn way_home<A: Assemble>(a: &mut A, layout: &Layout, r: &Instances<A::Reg>, frame: A::Reg, none: A::Label) {
     let [in_slot, in_instance, done] = [(); 3].map(|()| a.label());
     load_local(a, r.slot, frame, local::POINTER);
     a.add_small(r.slot, -(a.slot_below_frame() as i32));
     instance_of(a, layout, r, Missing::Nothing, in_slot);
     a.load(r.scratch, r.instance, RETURN_POINT as i32);
     jump_if_free(a, layout, r.scratch, r.scratch, in_slot);
-    load_local(a, r.page, frame, local::INTERRUPTED);
-    load_local(a, r.left, frame, local::POINTER);
-    a.jump_if_equal(r.page, r.left, in_instance);
-    a.load(r.left, r.slot, 0);
-    in_arena(a, layout, r.left, [r.page, r.index, r.scratch], in_instance);
-    a.jump(done);
+    if !A::LINKS {
+        load_local(a, r.page, frame, local::INTERRUPTED);
+        load_local(a, r.left, frame, local::POINTER);
+        a.jump_if_equal(r.page, r.left, in_instance);
+        a.load(r.left, r.slot, 0);
+        in_arena(a, layout, r.left, [r.page, r.index, r.scratch], in_instance);
+        a.jump(done);
+    }
     a.bind(in_instance);
     oldest(a, layout, r);
     a.load(r.left, r.instance, RETURN_ADDRESS as i32);
     a.jump(done);
     a.bind(in_slot);
-    a.load(r.left, r.slot, 0);
+    if A::LINKS {
+        load_local(a, r.page, frame, local::FOUND);
+        a.interrupted_link(r.left, r.page, [r.index, r.scratch], none);
+    } else {
+        a.load(r.left, r.slot, 0);
+    }
     a.bind(done);
 }
 

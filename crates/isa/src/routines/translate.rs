@@ -126,9 +126,7 @@ pub(crate) fn translate<A: Assemble>(
     a.jump(out);
 
     a.bind(interrupted);
-    if let Some(apart) = a.saved_stack_pointer() {
-        super::interrupted::translate(a, layout, r, frame, saved, apart, out);
-    }
+    super::interrupted::translate(a, layout, r, frame, saved, out);
 
     a.bind(out);
     load_local(a, address, frame, local::REAL);

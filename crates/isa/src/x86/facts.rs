@@ -42,6 +42,7 @@ pub(super) static X86_64: Facts = Facts {
     // `Registers_x86_64`
     contexts: [1, 9],
     stack_pointer: RSP as u8,
+    walks_by_chain: false,
     link_register: RSP as u8,
     mark: IDENTIFICATION,
     has_exclusives: false,
@@ -69,6 +70,7 @@ pub(super) static I386: Facts = Facts {
     thread_numbers: [ThreadNumber::At(0x68), ThreadNumber::At(0x18)],
     // Behind the return address.
     stack_pointer: RSP as u8,
+    walks_by_chain: false,
     link_register: RSP as u8,
     mark: IDENTIFICATION,
     has_exclusives: false,

@@ -2,6 +2,7 @@
 
 use crate::state::Registers;
 use crate::{cross::Cross, machine::*, oracle::Random};
+use trapless_isa::frames::{Place, Point};
 use trapless_isa::{Hook, Lookup, Payload, Steps, detour::BLOCK_UNWOUND};
 
 /// How an unwinder keeps its context.
@@ -201,5 +202,77 @@ fn r3_what_was_walked_over_up_to_the_landing_is_left_and_nothing_else() {
     for (answer, registers, counters, left) in checks {
         assert_eq!(answers.registers(answer), registers);
         assert_eq!(answers.sum(&counters), left);
+    }
+}
+
+/// A signal's handler has interrupted a detour, and walks its stack: the unwinder is shown the program, wherever that is told.
+#[test]
+fn w1_an_unwinder_is_shown_the_program_that_was_interrupted_in_a_detour() {
+    let Some(cross) = Cross::find() else { return };
+    let mut random = Random(7);
+    let mut script = Script::new(4);
+    let count = Payload { followed: None, ..FOLLOW };
+    let ask = Payload { hooks: Steps::of([Hook::Translate(Lookup::FindObject)]), ..Payload::default() };
+    let [counted, followed, asked] = [(0, count), (1, FOLLOW), (2, ask)].map(|(n, payload)| {
+        let at = FUNCTION + 64 * n;
+        script.probed(at, &[NOP, branch(at + 4, BODY)], payload)
+    });
+    script.tell();
+    let pieces = script.told.clone();
+    let mut runs = vec![];
+    // Its call is not over, and then it is.
+    for returned in [false, true] {
+        let start = registers(&mut random, followed.at, SLOT, HOME, thread(1));
+        script.run(&start);
+        if returned {
+            let point = followed.point.expect("followed");
+            script.run(&registers(&mut random, point, SLOT, point, thread(1)));
+        }
+        for (address, site, points) in
+            pieces.iter().filter(|piece| [counted.detour, followed.detour].contains(&piece.0))
+        {
+            for &Point { offset, stands, .. } in points {
+                let (pc, link) = (address + u64::from(offset), pad(3));
+                let depth = stands.map_or(0, |(_, depth)| depth as u64);
+                let expected = stands.map(|(place, _)| match place {
+                    Place::Site(behind) => site + u64::from(behind),
+                    _ if returned => link,
+                    _ => HOME,
+                });
+                let stack = SLOT - 8192;
+                let word = |n: usize| stack + 8 * n as u64;
+                let mut words: Vec<u64> = (0..1024).map(|_| random.next()).collect();
+                for (frame, next) in [(0, 100), (100, 600), (600, 1023)] {
+                    words[frame] = word(next);
+                }
+                words[1023] = 0;
+                // The context, and of a signal's frame r31 and what follows: nip, msr, orig_gpr3, ctr, link.
+                let (context, signal) = (300 + random.below(200) as usize, 700);
+                (words[context], words[context - 1]) = (pc, SLOT - depth);
+                let columns = context - 113;
+                (words[columns + 31], words[columns + 65]) = (word(signal), word(signal + 5));
+                words[signal + 5] = link;
+                let mut start = registers(&mut random, asked.at, stack, HOME, thread(1));
+                start.gpr[4] = word(context) + 16;
+                (start.gpr[3], start.gpr[20]) = (pc, pc);
+                script.write(stack, &words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>());
+                let answer = script.run(&start);
+                let memory = script.read(stack, 8 * words.len() as u64);
+                let mut after = Registers { pc: BODY, ..start };
+                if let Some(place) = expected {
+                    (words[context], words[context - 1]) = (place, SLOT);
+                    (after.gpr[3], after.gpr[20]) = (place, place);
+                }
+                runs.push((answer, memory, after, words, format!("{returned} {stands:?} at {offset:#x}")));
+            }
+        }
+    }
+    let answers = script.play(&cross, "interrupted");
+    for (answer, memory, registers, words, what) in runs {
+        let found = answers.bytes(memory).chunks_exact(8);
+        let found: Vec<u64> = found.map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
+        let differ: Vec<usize> = (0..words.len()).filter(|&n| found[n] != words[n]).collect();
+        assert!(differ.is_empty(), "{what}: words {differ:?}");
+        assert_eq!(answers.registers(answer), registers, "{what}");
     }
 }

@@ -4,6 +4,7 @@
 
 use crate::{cross::Cross, oracle::Random, state::Registers};
 use std::{fs, ops::Range};
+use trapless_isa::frames::{ARENA_FRAMES, ENTRY_SHIFT, Point};
 use trapless_isa::{
     BranchTargets, DetourRequest, Isa, Layout, Operand, Runtime, Site, detour::*, payload::*,
     powerpc::POWERPC64LE,
@@ -13,6 +14,8 @@ use trapless_isa::{
 pub const FUNCTION: u64 = 0x100_0000;
 pub const ARENA: u64 = 0x110_0000;
 const ARENA_SIZE: u64 = 0x1_0000;
+/// Behind what an arena says of itself.
+const ROUTINES: u64 = ARENA + 64;
 /// Where control may go, besides.
 const PADS: u64 = 0x120_0000;
 const STACK: u64 = 0x2000_0000;
@@ -127,6 +130,8 @@ pub struct Probed {
     pub at: u64,
     /// Where a followed call returns.
     pub point: Option<u64>,
+    /// Where its detour stands.
+    pub detour: u64,
 }
 
 /// Steps to be played.
@@ -134,6 +139,8 @@ pub struct Script {
     pub layout: Layout,
     runtime: Runtime,
     free: u64,
+    /// What detours tell of their instructions: their addresses, and those of their sites.
+    pub told: Vec<(u64, u64, Vec<Point>)>,
     steps: Vec<u8>,
     answers: Vec<usize>,
 }
@@ -142,9 +149,9 @@ impl Script {
     /// A world in which nothing has happened yet.
     pub fn new(return_bits: u32) -> Self {
         let layout = layout(return_bits);
-        let runtime = POWERPC64LE.runtime(ARENA, &layout).expect("the runtime");
-        let free = ARENA + runtime.code.len() as u64;
-        let mut script = Script { layout, runtime, free, steps: vec![], answers: vec![] };
+        let runtime = POWERPC64LE.runtime(ROUTINES, &layout).expect("the runtime");
+        let free = ROUTINES + runtime.code.len() as u64;
+        let mut script = Script { layout, runtime, free, told: vec![], steps: vec![], answers: vec![] };
         let memory = [(HEADER, 0x2_0000), (BLOCKS, u64::from(BLOCK_COUNT) * BLOCK_STRIDE)];
         let code = [FUNCTION, ARENA, PADS].map(|at| (at, 0x1_0000));
         let followed = followed_memory(&layout);
@@ -155,7 +162,7 @@ impl Script {
         }
         (0..64).for_each(|number| script.step(2, pad(number), number));
         let code = script.runtime.code.clone();
-        script.write(ARENA, &code);
+        script.write(ROUTINES, &code);
         script.start();
         script
     }
@@ -221,7 +228,7 @@ impl Script {
             layout: &self.layout,
             runtime: &self.runtime,
             operands,
-            tells: false,
+            tells: true,
         };
         let detour = POWERPC64LE.detour(&request).expect("a detour");
         let patch = POWERPC64LE.patch(&displaced, address).expect("a patch");
@@ -231,7 +238,23 @@ impl Script {
         self.write(function, &patch);
         self.write(address, &detour.code);
         let point = detour.return_point.map(|offset| address + u64::from(offset));
-        Probed { at: function, point }
+        self.told.push((address, displaced.start, detour.frames));
+        Probed { at: function, point, detour: address }
+    }
+
+    /// Has the arena tell what its instructions stand for.
+    pub fn tell(&mut self) {
+        let (mut index, mut rows) = (Vec::new(), Vec::new());
+        let begin = (self.free - ARENA).next_multiple_of(8) as u32;
+        let entries = (self.told.len() as u32) << ENTRY_SHIFT;
+        for (address, site, points) in &self.told {
+            index.extend([(address - ARENA) as u32, begin + entries + 4 * rows.len() as u32]);
+            index.extend([*site as u32, (site >> 32) as u32]);
+            rows.extend(trapless_isa::frames::rows(points, 8).iter().flat_map(|row| [row.word, 0]));
+        }
+        let count = self.told.len() as u32;
+        self.code(ARENA + u64::from(begin), &[index, rows].concat());
+        self.code(ARENA + u64::from(ARENA_FRAMES), &[begin, count]);
     }
 
     /// Runs from the pc of `registers` to a pad.

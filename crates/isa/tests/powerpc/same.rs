@@ -119,14 +119,14 @@ fn meaning_of_copy(words: &[u32], at: u64, expected: &Meaning) -> Meaning {
 
 fn copied_branch(words: &[u32], at: u64) -> Meaning {
     let (mut words, mut at, mut link) = (words, at, None);
-    // stdu r1,-544(r1); std r12,32(r1); li r12,0; std r12,0(r1); constant; mtlr r12; ld r12,32(r1); addi r1,r1,544
-    if words[..words.len().min(4)] == [0xf821_fde1, 0xf981_0020, 0x3980_0000, 0xf981_0000] {
-        let (register, value, length) = constant(&words[4..]);
+    // std r12,-304(r1); li r12,0; stdu r12,-544(r1); constant; mtlr r12; ld r12,240(r1); addi r1,r1,544
+    if words[..words.len().min(3)] == [0xf981_fed0, 0x3980_0000, 0xf981_fde1] {
+        let (register, value, length) = constant(&words[3..]);
         assert_eq!(register, 12);
-        assert_eq!(&words[4 + length..7 + length], &[0x7d88_03a6, 0xe981_0020, 0x3821_0220]);
+        assert_eq!(&words[3 + length..6 + length], &[0x7d88_03a6, 0xe981_00f0, 0x3821_0220]);
         link = Some(value);
-        words = &words[7 + length..];
-        at += 4 * (7 + length as u64);
+        words = &words[6 + length..];
+        at += 4 * (6 + length as u64);
     }
     let last = at + 4 * (words.len() as u64 - 1);
     let address = |word, at| Target::Address(branch_target(word, at).expect("a branch"));

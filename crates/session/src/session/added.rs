@@ -209,7 +209,8 @@ impl<'i> Prepared<'i> {
         follows: bool,
         session: &Session,
     ) -> Result<Self, Error> {
-        let sites = if follows { hooks::with_unwinders(Some(process), images, sites) } else { sites };
+        let tells = follows || hooks::walk_by_chain(Some(process));
+        let sites = if tells { hooks::with_unwinders(Some(process), images, sites) } else { sites };
         let mut facts = facts::of_process(Some(process), images, follows)?;
         facts.runtimes = facts.runtimes.with(session.runtimes);
         let host = session.engine.host();

@@ -1,9 +1,10 @@
-//! What unwinders need in a program where calls are followed.
+//! What unwinders need in a program where calls are followed, or anything is probed that they go astray in.
 
 use crate::resolve::{self, Kinds, Sites};
 use crate::target::{self, Image};
 use trapless_engine::Unwinder;
 use trapless_engine::admit::{LANDINGS, LOOKUPS, UNWINDERS};
+use trapless_isa::Machine;
 use trapless_process::Process;
 
 /// Adds to the sites the functions that unwinders ask about an address, and those by which they land, for calls that detours follow,
@@ -41,6 +42,11 @@ pub(super) fn with_unwinders(process: Option<&Process>, images: &[Image], mut si
         }
     }
     sites
+}
+
+/// Whether unwinders have to be told of code of ours though nothing is followed.
+pub(super) fn walk_by_chain(process: Option<&Process>) -> bool {
+    process.is_some_and(|process| Machine::beside(process.is_32bit()).isa().facts().walks_by_chain)
 }
 
 fn services() -> impl Iterator<Item = (&'static str, Unwinder)> {

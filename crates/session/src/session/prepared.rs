@@ -74,12 +74,13 @@ impl<'i> Prepared<'i> {
         sites: Sites,
         follows: bool,
     ) -> Result<Self, Error> {
-        let mut sites = if follows { hooks::with_unwinders(process, images, sites) } else { sites };
+        let tells = follows || hooks::walk_by_chain(process);
+        let mut sites = if tells { hooks::with_unwinders(process, images, sites) } else { sites };
         let signals = signals::Hooks::find(process, images, &mut sites);
         let mut facts = facts::of_process(process, images, follows)?;
         facts.shows = signals.are_whole() && !signals::are_shown_already(process);
         facts.hops = facts.shows && signals.are_gos();
-        facts.throws_unhooked = follows && hooks::throw_unhooked(process, images, &sites);
+        facts.throws_unhooked = tells && hooks::throw_unhooked(process, images, &sites);
         let home = Home::default();
         let none = BTreeMap::new();
         let read = Self {

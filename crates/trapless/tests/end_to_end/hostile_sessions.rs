@@ -205,9 +205,9 @@ fn h1_a_site_in_an_arena_is_no_site() {
     // A jump inside the arena to its own detour, which is there: as if it were a patch.
     entry.site.site = header.arenas[0].address + header.arenas[0].size - 64;
     entry.write.address = entry.site.site;
-    let distance = (entry.site.detour as i64 - (entry.site.site as i64 + 5)) as i32;
-    entry.patched[0] = 0xe9;
-    entry.patched[1..5].copy_from_slice(&distance.to_le_bytes());
+    let length = entry.patched.len() as u8;
+    let displaced = trapless_isa::Displaced { start: entry.site.site, length, instructions: 1 };
+    entry.patched = trapless_isa::Machine::beside(false).isa().patch(&displaced, entry.site.detour).unwrap();
     orphaned.target.write(entry.site.site, &entry.patched);
     orphaned.write_entry(&entry);
     let ran = orphaned.run("detach");

@@ -49,17 +49,16 @@ fn a_boosted_slot_is_the_copy_and_a_branch_to_the_next_instruction() {
 
 #[test]
 fn a_stepped_slot_traps_at_its_end_unless_it_is_a_branch() {
-    const CALL: [u32; 10] = [
-        0xf821_fde1,
-        0xf981_0020,
+    const CALL: [u32; 9] = [
+        0xf981_fed0,
         0x3980_0000,
-        0xf981_0000,
+        0xf981_fde1,
         0x3d80_1000,
         0x618c_0004,
         0x7d88_03a6,
-        0xe981_0020,
+        0xe981_00f0,
         0x3821_0220,
-        0x4bff_f01c,
+        0x4bff_f020,
     ];
     let cases: [(Case, &[u32], bool); 7] = [
         (("nop", &[NOP], NEAR), &[NOP], true),

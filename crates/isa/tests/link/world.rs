@@ -1,0 +1,80 @@
+//! Detours of small functions, to be looked at.
+
+use trapless_isa::{
+    Additions, BranchTargets, Detour, DetourRequest, Layout, Machine, Reason, Site,
+    body::Runs,
+    detour::{Stack, return_sizes},
+    payload::*,
+};
+
+pub const FUNCTION: u64 = 0x5555_5555_0000;
+const ARENA: u64 = 0x5555_5655_0000;
+/// Where the kernel puts memory that nobody says a place of.
+const HIGH: u64 = 0x7fff_a123_1000;
+
+fn layout(slot_shift: u32, additions: Additions) -> Layout {
+    Layout {
+        threads: HIGH,
+        thread_bits: 12,
+        origin: HIGH + 0x10_0000,
+        block_cursor: HIGH + 0x10_0008,
+        blocks: HIGH + 0x20_0000,
+        block_stride: 0x1_0000,
+        block_count: 64,
+        ring: 0,
+        ring_bits: 0,
+        self_pointer: true,
+        tid_offset: None,
+        selector: 0x63,
+        pages: HIGH + 0x100_0000,
+        returns: HIGH + 0x100_0000 + return_sizes(12, slot_shift)[0],
+        return_bits: 12,
+        slot_shift,
+        arenas: HIGH + 0x10_0100,
+        signals: None,
+        gate: 0,
+        near: 0,
+        stacks: 0,
+        additions,
+    }
+}
+
+/// The detour of `nop` and a return.
+pub fn detour(machine: Machine, additions: Additions, payload: Payload, tells: bool) -> Detour {
+    let words = match machine {
+        Machine::AArch64 => [0xd503_201f, 0xd65f_03c0],
+        _ => [0x6000_0000, 0x4e80_0020],
+    };
+    detour_of(machine, words, additions, payload, tells).unwrap()
+}
+
+/// The detour of a function of two instructions.
+pub fn detour_of(
+    machine: Machine,
+    words: [u32; 2],
+    additions: Additions,
+    payload: Payload,
+    tells: bool,
+) -> Result<Detour, Reason> {
+    let isa = machine.isa();
+    let code: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let layout = layout(isa.facts().slot_shift, additions);
+    let runtime = isa.runtime(ARENA, &layout).unwrap();
+    let targets = BranchTargets::default();
+    let site = Site { address: FUNCTION, function: FUNCTION, code: &code, padding: &[], targets: &targets };
+    let displaced = isa.verdict(&site).jump?;
+    let from = (displaced.start - FUNCTION) as usize;
+    isa.detour(&DetourRequest {
+        runs: Runs::default(),
+        address: ARENA + runtime.code.len() as u64,
+        displaced,
+        original: &code[from..][..usize::from(displaced.length)],
+        site: &site,
+        payload,
+        stack: Stack::Enough,
+        layout: &layout,
+        runtime: &runtime,
+        operands: &[],
+        tells,
+    })
+}
