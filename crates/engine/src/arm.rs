@@ -271,12 +271,13 @@ impl Blueprint<'_, '_> {
     }
 
     /// Of step 1: return addresses of one session's may be found by the other's detours and be gone when the other looks for
-    /// them, so only one follows calls. Looked at in the stop, since two may come at the same time.
+    /// them, and unwinders ask one, so only one follows calls. Looked at in the stop, since two may come at the same time.
     fn refuse_second_follower(&self, process: &Process, all: &[Checked]) -> Result<(), EngineError> {
         if all.is_empty() || !self.plan.pairs() {
             return Ok(());
         }
-        let follows = |journal: &Journal| journal.planned().any(|site| site.return_at != 0);
+        let follows =
+            |journal: &Journal| journal.planned().any(|site| site.return_at != 0 || site.is_lookup());
         let sessions = find_sessions(process)?;
         match sessions.iter().find(|other| !other.is_removed() && follows(&other.journal)) {
             Some(other) => Err(EngineError::Followed { tool: other.header.tool }),
@@ -290,7 +291,7 @@ impl Blueprint<'_, '_> {
         self.journal.site(index).is_some_and(|site| site.writes().all(original))
     }
 
-    /// Refuses to follow calls by detours where a function that unwinders ask cannot be patched after all.
+    /// Refuses to follow calls by detours where a function that unwinders ask cannot be patched after all, and what leads them astray then.
     fn require_lookups(
         &self,
         process: &Process,
@@ -303,10 +304,12 @@ impl Blueprint<'_, '_> {
             }
         }
         if missing {
-            for (site, refusal) in self.journal.sites().zip(refused) {
-                if site.return_at != 0 && refusal.is_none() {
-                    *refusal = Some(LeftAlone::Unwinder);
-                }
+            let leads_astray = self.plan.walks_by_chain() && process.status()?.sig_caught != 0;
+            for (index, (site, refusal)) in self.journal.sites().zip(refused).enumerate() {
+                let why = (site.return_at != 0).then_some(LeftAlone::Unwinder);
+                let why =
+                    why.or((leads_astray && self.plan.sites[index].is_copied()).then_some(LeftAlone::Walks));
+                *refusal = refusal.take().or(why);
             }
         }
         Ok(())

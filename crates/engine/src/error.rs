@@ -206,12 +206,21 @@ pub enum LeftAlone {
     Handlers,
     /// [`Refusal::Unsearched`]
     Unsearched,
+    /// [`Refusal::Walks`]
+    Walks,
 }
 
 impl LeftAlone {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::OnStack, Self::Modified, Self::Unwinder, Self::Semaphore, Self::Handlers, Self::Unsearched];
+    pub const ALL: [Self; 7] = [
+        Self::OnStack,
+        Self::Modified,
+        Self::Unwinder,
+        Self::Semaphore,
+        Self::Handlers,
+        Self::Unsearched,
+        Self::Walks,
+    ];
 }
 
 impl From<LeftAlone> for Refusal {
@@ -223,6 +232,7 @@ impl From<LeftAlone> for Refusal {
             LeftAlone::Semaphore => Refusal::Semaphore,
             LeftAlone::Handlers => Refusal::Handlers,
             LeftAlone::Unsearched => Refusal::Unsearched,
+            LeftAlone::Walks => Refusal::Walks,
         }
     }
 }
@@ -267,8 +277,8 @@ pub enum EngineError {
     NoMemory,
     /// Two sessions cannot both replace return addresses.
     #[error(
-        "process {tool} follows calls of this process to their return already, which only one can do at a time: \
-         wait for its end, or leave out returns and latencies"
+        "process {tool} follows calls of this process to their return already, or is asked by its unwinder, which \
+         only one can be at a time: wait for its end, or leave out returns and latencies"
     )]
     Followed {
         /// The tool that does.

@@ -130,6 +130,12 @@ impl<'m> PlannedSite<'m> {
         if self.traps() || self.places.latency.is_some() { None } else { Clauses::counting(clauses) }
     }
 
+    /// Whether a thread may be interrupted in a copy of an instruction that is probed.
+    pub(crate) fn is_copied(&self) -> bool {
+        let is_copied = matches!(self.mechanism, Mechanism::Jump | Mechanism::Short | Mechanism::Boost);
+        is_copied && !self.request.wanted.is_hook()
+    }
+
     /// What the probe does.
     pub fn payload(&self) -> Payload {
         let Clauses { entry, at_return, .. } = self.request.clauses;
@@ -377,6 +383,11 @@ impl<'m> Plan<'m> {
         let planned = self.told().filter(|site| !site.request.wanted.is_hook());
         let planned = planned.map(|site| (site.request.id, Ok(site)));
         planned.chain(self.skipped.iter().map(|(id, refusal)| (*id, Err(refusal)))).collect()
+    }
+
+    /// Whether unwinders go astray in copies if they are not told ([`trapless_isa::Facts::walks_by_chain`]).
+    pub(crate) fn walks_by_chain(&self) -> bool {
+        self.modules.iter().any(|module| module.machine.isa().facts().walks_by_chain)
     }
 
     /// Whether any site needs a tracer that stays.

@@ -7,11 +7,12 @@
 //! are followed all the same, and not told from those that have not returned yet.
 //!
 //! Some unwinders go astray where no table knows the code that a signal has interrupted ([`trapless_isa::Facts::walks_by_chain`]). There they are
-//! told of every copy of an instruction that runs with the program's stack pointer, or nothing is copied that a signal may interrupt.
+//! told of every copy of an instruction that runs with the program's stack pointer; or, if any signal is handled, nothing is copied that one may
+//! interrupt.
 
 use super::Facts;
 use crate::{Home, Plan, PlannedSite, Refusal, Request, Unwinder};
-use trapless_isa::{Lookup, Mechanism};
+use trapless_isa::Lookup;
 
 /// Functions that unwinders ask about each code address they meet. The C library has the first ones, or its loader, so whichever
 /// unwinder it is and whenever it was loaded, it asks there; libgcc's own looks first through what static programs register.
@@ -40,17 +41,11 @@ pub const UNWINDERS: &[&str] = &[
 /// Follows nothing where an exception could not pass: an unwinder that is not served would meet return points it knows
 /// nothing of. What serves a way of following that nobody needs is left out.
 pub fn require_unwinders(facts: &Facts, plan: &mut Plan<'_>, requests: &[Request<'_>]) {
-    let isas = plan.modules.iter().map(|module| module.machine.isa());
-    let plan_walks_by_chain = isas.map(|isa| isa.facts().walks_by_chain).any(|walks| walks);
     let follows = |site: &PlannedSite<'_>, traps: bool| site.request.pairs() && site.traps() == traps;
     let is_one = |unwinder: Option<Unwinder>, lookup: bool| match unwinder {
         Some(Unwinder::Lookup(_)) => lookup,
         Some(Unwinder::Entry) => !lookup,
         Some(Unwinder::Landing(_)) | None => false,
-    };
-    let leads_astray = |site: &PlannedSite<'_>| {
-        let copies = matches!(site.mechanism, Mechanism::Jump | Mechanism::Short | Mechanism::Boost);
-        copies && plan_walks_by_chain && !site.request.wanted.is_hook()
     };
     let is_missing = |plan: &Plan<'_>, lookups: bool| {
         let serving = requests.iter().filter(|r| is_one(r.wanted.unwinder, lookups));
@@ -60,16 +55,18 @@ pub fn require_unwinders(facts: &Facts, plan: &mut Plan<'_>, requests: &[Request
         [false, true].map(|lookups| facts.throws_unhooked || is_missing(plan, lookups));
     // What is added to a session is followed by what that one has.
     let never = matches!(plan.home, Home::Armed(host) if !host.follows);
+    // Handlers ask for their callers, and nobody else meets what was interrupted.
+    let (handles, walks) = (facts.handled != 0, plan.walks_by_chain());
     plan.refuse(|site| {
         let refused = no_lookup && follows(site, false)
             || no_entry && follows(site, true)
             || never && site.request.wanted.follows();
-        let astray = || (no_lookup && leads_astray(site)).then_some(Refusal::Walks);
+        let astray = || (no_lookup && handles && walks && site.is_copied()).then_some(Refusal::Walks);
         refused.then_some(Refusal::Unwinder).or_else(astray)
     });
     // What is added later needs them, too.
     let by_jump = plan.home.spare().wanted.follows() || plan.sites.iter().any(|site| follows(site, false));
-    let is_told = by_jump || plan.sites.iter().any(leads_astray);
+    let is_told = by_jump || plan.sites.iter().any(|site| walks && site.is_copied());
     let by_trap = plan.sites.iter().any(|site| follows(site, true));
     plan.sites.retain_mut(|site| {
         let needed = match site.request.wanted.unwinder {

@@ -1,6 +1,7 @@
 //! Hard cases H1 and H5: sessions that a target has forged, or overwritten. What makes no sense is left alone and said; nothing is
 //! written that the tool would not have written; and a process that has the id of the tool is not the tool.
 
+use crate::support::assembly::X86;
 use crate::support::tool::{Ran, Tool, run};
 use crate::support::{self, Program, Target};
 use std::mem::offset_of;
@@ -205,9 +206,15 @@ fn h1_a_site_in_an_arena_is_no_site() {
     // A jump inside the arena to its own detour, which is there: as if it were a patch.
     entry.site.site = header.arenas[0].address + header.arenas[0].size - 64;
     entry.write.address = entry.site.site;
-    let length = entry.patched.len() as u8;
-    let displaced = trapless_isa::Displaced { start: entry.site.site, length, instructions: 1 };
-    entry.patched = trapless_isa::Machine::beside(false).isa().patch(&displaced, entry.site.detour).unwrap();
+    if X86 {
+        let distance = (entry.site.detour as i64 - (entry.site.site as i64 + 5)) as i32;
+        entry.patched[0] = 0xe9;
+        entry.patched[1..5].copy_from_slice(&distance.to_le_bytes());
+    } else {
+        let displaced = trapless_isa::Displaced { start: entry.site.site, length: 4, instructions: 1 };
+        let isa = trapless_isa::Machine::beside(false).isa();
+        entry.patched = isa.patch(&displaced, entry.site.detour).unwrap();
+    }
     orphaned.target.write(entry.site.site, &entry.patched);
     orphaned.write_entry(&entry);
     let ran = orphaned.run("detach");

@@ -47,6 +47,12 @@ fn interrupt_everywhere(
     seen
 }
 
+/// So much of what is usual: `TRAPLESS_STEPS` percent, since emulated machines step slowly.
+fn part(usual: usize) -> usize {
+    let percent = std::env::var("TRAPLESS_STEPS").map_or(100, |text| text.parse().expect("a number"));
+    usual * percent / 100
+}
+
 /// 32-bit detours use registers that functions keep for their callers, while walks end.
 fn interrupt(program: &Program, name: &str, [often, asked]: [usize; 2]) {
     let may_end = program.is_32bit() || often == 0;
@@ -57,11 +63,11 @@ fn interrupt(program: &Program, name: &str, [often, asked]: [usize; 2]) {
         let sites: Vec<&str> = sites.iter().map(String::as_str).collect();
         let tool = Tool::armed(&[verb, &sites, &["-p", &pid]].concat());
         target.freeze();
-        let seen = interrupt_everywhere(&mut target, 2500, 1, (name, may_end));
-        assert!(seen >= often, "{name}: {seen}");
+        let seen = interrupt_everywhere(&mut target, part(2500), 1, (name, may_end));
+        assert!(seen >= part(often), "{name}: {seen}");
         // What the walk itself asks takes long.
-        let seen = interrupt_everywhere(&mut target, 20_000, 61, (name, may_end));
-        assert!(seen >= asked, "{name}: {seen}");
+        let seen = interrupt_everywhere(&mut target, part(20_000), 61, (name, may_end));
+        assert!(seen >= part(asked), "{name}: {seen}");
         target.thaw();
         let summary = tool.interrupt();
         // An unwinder may be under way that has met a return point.

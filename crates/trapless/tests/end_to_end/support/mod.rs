@@ -342,6 +342,11 @@ pub fn asked(variable: &str, usual: usize) -> usize {
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
 }
 
+/// Whether a session that only counts is asked by the program's unwinder: then no other one may follow calls meanwhile.
+pub fn counting_tells_unwinders() -> bool {
+    trapless_isa::Machine::beside(false).isa().facts().walks_by_chain
+}
+
 /// Waits until `condition` holds, and fails when it never does.
 #[track_caller]
 pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
