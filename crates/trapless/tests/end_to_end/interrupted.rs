@@ -1,5 +1,6 @@
 //! A signal's handler that walks its stack sees the program, whichever instruction of ours was interrupted.
 
+use crate::support::assembly::X86;
 use crate::support::park::Stepper;
 use crate::support::tool::{Tool, detach};
 use crate::support::{Program, Target, arenas, eventually};
@@ -53,9 +54,10 @@ fn part(usual: usize) -> usize {
     usual * percent / 100
 }
 
-/// 32-bit detours use registers that functions keep for their callers, while walks end.
+/// 32-bit detours use registers that functions keep for their callers, while walks end; and where a register has the return address, they end
+/// while that has another.
 fn interrupt(program: &Program, name: &str, [often, asked]: [usize; 2]) {
-    let may_end = program.is_32bit() || often == 0;
+    let may_end = program.is_32bit() || often == 0 || !X86;
     for verb in [&["count", "--return"][..], &["latency"]] {
         let mut target = program.start(&[]);
         let (pid, before) = (target.pid().to_string(), target.text());

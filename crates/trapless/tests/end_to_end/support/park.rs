@@ -123,6 +123,13 @@ impl Stepper {
     /// Runs one instruction; or all from an exclusive load to behind its store, which a step in between would keep from coming about.
     #[cfg(not(any(target_arch = "x86_64", target_arch = "x86")))]
     pub fn step(&self) {
+        if self.returns_from_handler() {
+            // At the entry of the call, and behind it.
+            return [(); 2].into_iter().for_each(|()| {
+                request(libc::PTRACE_SYSCALL, self.tid, 0);
+                self.wait();
+            });
+        }
         let ends = self.ends_of_exclusive();
         if ends.is_empty() {
             return self.step_plainly();
@@ -142,6 +149,16 @@ impl Stepper {
         // Backwards, since one may lie in another's word.
         ends.iter().zip(words).rev().for_each(|(&end, word)| self.poke(libc::PTRACE_POKEDATA, end, word));
         assert!(ends.contains(&self.ip()), "thread {} stands at {:#x}", self.tid, self.ip());
+    }
+
+    /// Whether it is about to go back to where a signal has interrupted it, and a step would run the instruction there, too: so it is on
+    /// powerpc64le (`sc`, with `rt_sigreturn` in r0).
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "x86")))]
+    fn returns_from_handler(&self) -> bool {
+        const SC: u32 = 0x4400_0002;
+        cfg!(target_arch = "powerpc64")
+            && self.peek(libc::PTRACE_PEEKDATA, self.ip()) as u32 == SC
+            && self.registers()[0] == libc::SYS_rt_sigreturn as u64
     }
 
     /// Where control goes on behind the store that belongs to the exclusive load which the thread stands at. Empty at other instructions.
