@@ -307,8 +307,8 @@ impl Blueprint<'_, '_> {
             let leads_astray = self.plan.walks_by_chain() && process.status()?.sig_caught != 0;
             for (index, (site, refusal)) in self.journal.sites().zip(refused).enumerate() {
                 let why = (site.return_at != 0).then_some(LeftAlone::Unwinder);
-                let why =
-                    why.or((leads_astray && self.plan.sites[index].is_copied()).then_some(LeftAlone::Walks));
+                let is_astray = || self.plan.sites[index].is_copied() && self.is_original(process, index);
+                let why = why.or_else(|| (leads_astray && is_astray()).then_some(LeftAlone::Walks));
                 *refusal = refusal.take().or(why);
             }
         }

@@ -5,6 +5,7 @@
 mod machine;
 
 use machine::{Machine, state::Registers};
+use trapless_isa::frames::{ARENA_FRAMES, ENTRY_SHIFT, Place, Point, rows};
 use trapless_isa::{
     BranchTargets, DetourRequest, Layout, Machine as Isas, Site,
     detour::{self, BLOCK_UNWOUND, return_sizes},
@@ -14,6 +15,8 @@ use trapless_isa::{
 
 const ARENA: u64 = 0x100_0000;
 const ARENA_SIZE: u64 = 0x10_0000;
+/// Behind what the arena says of itself.
+const ROUTINES: u64 = ARENA + 64;
 const CALLER: u64 = 0x50_0000;
 const STACK: u64 = 0x7f_ffff_0000;
 const HITS: u32 = detour::BLOCK_COUNTERS;
@@ -60,14 +63,20 @@ fn layout() -> Layout {
 
 /// A machine with the function followed and the look-up translated, in front of a call.
 fn machine(lookup: Lookup) -> Machine {
+    machine_and_told(lookup).0
+}
+
+/// The same, and what the function's detour tells, with its address.
+fn machine_and_told(lookup: Lookup) -> (Machine, (u64, Vec<Point>)) {
     let (isa, layout) = (Isas::AArch64.isa(), layout());
-    let runtime = isa.runtime(ARENA, &layout).unwrap();
+    let runtime = isa.runtime(ROUTINES, &layout).unwrap();
     let mut machine = Machine { thread_pointer: 0x7f_1234_5000, ..Machine::default() };
-    machine.load(ARENA, &runtime.code);
+    machine.load(ROUTINES, &runtime.code);
     machine.load(layout.block_cursor, &[1]);
     machine.load(layout.arenas, &ARENA.to_le_bytes());
     machine.load(layout.arenas + 8, &ARENA_SIZE.to_le_bytes());
-    let mut at = ARENA + runtime.code.len() as u64;
+    let mut at = ROUTINES + runtime.code.len() as u64;
+    let mut told = Vec::new();
     let follow = Payload {
         hooks: Steps::default(),
         entry: Steps::of([EntryStep::Count(HITS)]),
@@ -100,16 +109,33 @@ fn machine(lookup: Lookup) -> Machine {
             layout: &layout,
             runtime: &runtime,
             operands: &[],
-            tells: false,
+            tells: true,
         };
         let detour = isa.detour(&request).unwrap();
         machine.load(function, &code);
         machine.load(function, &isa.patch(&displaced, at).unwrap());
         machine.load(at, &detour.code);
+        told.push((at, displaced.start, detour.frames));
         at += detour.code.len() as u64;
     }
+    tell(&mut machine, &told, at.next_multiple_of(8));
     call(&mut machine, STACK, CALLER);
-    machine
+    let (at, _, points) = told.swap_remove(0);
+    (machine, (at, points))
+}
+
+/// Has the arena tell what its pieces stand for, from `at` on.
+fn tell(machine: &mut Machine, told: &[(u64, u64, Vec<Point>)], at: u64) {
+    let (mut index, mut all) = (Vec::new(), Vec::new());
+    let begin = (at - ARENA) as u32;
+    for (start, site, points) in told {
+        let rows_at = begin + ((told.len() as u32) << ENTRY_SHIFT) + 4 * all.len() as u32;
+        index.extend([(start - ARENA) as u32, rows_at, *site as u32, (site >> 32) as u32]);
+        all.extend(rows(points, 8).iter().flat_map(|row| [row.word, 0]));
+    }
+    let bytes = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+    machine.load(at, &bytes(&[index, all].concat()));
+    machine.load(ARENA + u64::from(ARENA_FRAMES), &bytes(&[begin, told.len() as u32]));
 }
 
 /// The machine is at the function's entry, called from `caller` with sp at `slot`.
@@ -236,6 +262,58 @@ fn the_real_address_is_told_and_the_call_still_followed() {
         machine.run_to(CALLER);
         assert_eq!(machine.registers, Registers { pc: CALLER, ..before });
         assert_eq!(counts(&machine), [1, 1, 0]);
+    }
+}
+
+/// A signal's handler has interrupted a detour, and walks its stack by libgcc: it is shown the program, wherever that is told.
+#[test]
+fn w1_an_unwinder_is_shown_the_program_that_was_interrupted_in_a_detour() {
+    const LINK: u64 = 0x60_0000;
+    let (_, (at, mut points)) = machine_and_told(Lookup::FindObject);
+    // The last one holds.
+    points.reverse();
+    points.dedup_by_key(|point| point.offset);
+    assert!(points.iter().any(|point| point.stands.is_some_and(|(place, _)| place == Place::Caller)));
+    for returned in [false, true] {
+        for &Point { offset, stands, .. } in &points {
+            let mut machine = machine(Lookup::FindObject);
+            machine.run_to(if returned { CALLER } else { LOOKUP.0 });
+            let (stack, pc) = (STACK - 4096, at + u64::from(offset));
+            let (sp, expected) = match stands {
+                Some((Place::Site(behind), depth)) => {
+                    (STACK - depth as u64, Some(FUNCTION.0 + u64::from(behind)))
+                }
+                Some((_, depth)) => (STACK - depth as u64, Some(if returned { LINK } else { CALLER })),
+                None => (STACK, None),
+            };
+            let word = |n: u64| stack + 8 * n;
+            // The context with its pointers to where the signal's frame has x29, x30 and the stack pointer.
+            let mut words = vec![(119, sp), (120, pc), (50, word(198)), (51, word(199)), (52, word(200))];
+            words.extend([(199, LINK), (200, sp), (7, pc)]);
+            for &(n, value) in &words {
+                machine.load(word(n), &value.to_le_bytes());
+            }
+            machine.registers.sp = stack;
+            machine.registers.pc = LOOKUP.0;
+            machine.registers.x[21] = word(120) + 16;
+            (machine.registers.x[0], machine.registers.x[27]) = (pc, pc);
+            let mut after = Registers { pc: ASKED, ..machine.registers };
+            machine.run_to(ASKED);
+            if let Some(place) = expected {
+                (after.x[0], after.x[27]) = (place, place);
+                for (n, value) in [(119, STACK), (120, place), (52, 0), (7, place)] {
+                    words.iter_mut().filter(|word| word.0 == n).for_each(|word| word.1 = value);
+                }
+            }
+            assert_eq!(machine.registers, after, "{returned} {stands:?} at {offset:#x}");
+            for (n, value) in words {
+                assert_eq!(
+                    machine.memory.get(word(n)),
+                    value,
+                    "{returned} {stands:?} at {offset:#x}: word {n}"
+                );
+            }
+        }
     }
 }
 
