@@ -207,7 +207,9 @@ fn h1_a_site_in_an_arena_is_no_site() {
     let mut orphaned = Orphaned::start();
     let (mut entry, header) = (orphaned.entry(), orphaned.header());
     // A jump inside the arena to its own detour, which is there: as if it were a patch.
-    entry.site.site = header.arenas[0].address + header.arenas[0].size - 64;
+    let Arena { address, size } = header.arenas[0];
+    // Elsewhere the first one is no arena of stubs, whose end has memory, but a module's: ahead of its code, and behind what it says of itself.
+    entry.site.site = if X86 { address + size - 64 } else { address + 32 };
     entry.write.address = entry.site.site;
     if X86 {
         let distance = (entry.site.detour as i64 - (entry.site.site as i64 + 5)) as i32;
