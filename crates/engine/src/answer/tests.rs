@@ -108,6 +108,8 @@ fn lists_name_each_by_its_number() {
 #[test]
 fn bytes_that_are_no_answer_say_what_is_wrong() {
     let duration = [1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0];
+    // They are numbered from 1 on.
+    let none = LeftAlone::ALL.len() as u8 + 1;
     let cases: [(&str, Vec<u8>, Malformed); 9] = [
         ("nothing", vec![], Malformed::CutOff),
         ("an unknown answer", vec![77], Malformed::Unknown { what: "answer", number: 77 }),
@@ -120,8 +122,8 @@ fn bytes_that_are_no_answer_say_what_is_wrong() {
         ),
         (
             "a refusal that is none",
-            [&[answers::ARMED][..], &duration, &[0, 7]].concat(),
-            Malformed::Unknown { what: "refusal", number: 7 },
+            [&[answers::ARMED][..], &duration, &[0, none]].concat(),
+            Malformed::Unknown { what: "refusal", number: none },
         ),
         (
             "memory kept for no reason",
