@@ -73,7 +73,8 @@ pub enum Refusal {
     /// An unwinder that is asked by a signal handler may go astray where it has interrupted code of ours, and the one there is could not be found
     /// or hooked (powerpc64le).
     #[error(
-        "a handler's walk over the stack could go astray in a copy, since the program's unwinder cannot be probed: stepping does"
+        "the program's unwinder cannot be probed, so a handler's walk over the stack could go astray in a copy of the \
+         instruction: only stepping is safe"
     )]
     Walks,
     /// A run-time system finds the frames of its own code by their return addresses.

@@ -1,11 +1,13 @@
 //! Unwinders are told the real return addresses, wherever they keep them and whatever signal handler comes in between; and the calls
 //! are still followed after.
 
+#[path = "common/index.rs"]
+mod index;
 #[path = "aarch64/machine.rs"]
 mod machine;
 
 use machine::{Machine, state::Registers};
-use trapless_isa::frames::{ARENA_FRAMES, ENTRY_SHIFT, Place, Point, rows};
+use trapless_isa::frames::{Place, Point};
 use trapless_isa::{
     BranchTargets, DetourRequest, Layout, Machine as Isas, Site,
     detour::{self, BLOCK_UNWOUND, return_sizes},
@@ -118,24 +120,13 @@ fn machine_and_told(lookup: Lookup) -> (Machine, (u64, Vec<Point>)) {
         told.push((at, displaced.start, detour.frames));
         at += detour.code.len() as u64;
     }
-    tell(&mut machine, &told, at.next_multiple_of(8));
+    for (at, words) in index::index(ARENA, at.next_multiple_of(8), &told) {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        machine.load(at, &bytes);
+    }
     call(&mut machine, STACK, CALLER);
     let (at, _, points) = told.swap_remove(0);
     (machine, (at, points))
-}
-
-/// Has the arena tell what its pieces stand for, from `at` on.
-fn tell(machine: &mut Machine, told: &[(u64, u64, Vec<Point>)], at: u64) {
-    let (mut index, mut all) = (Vec::new(), Vec::new());
-    let begin = (at - ARENA) as u32;
-    for (start, site, points) in told {
-        let rows_at = begin + ((told.len() as u32) << ENTRY_SHIFT) + 4 * all.len() as u32;
-        index.extend([(start - ARENA) as u32, rows_at, *site as u32, (site >> 32) as u32]);
-        all.extend(rows(points, 8).iter().flat_map(|row| [row.word, 0]));
-    }
-    let bytes = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
-    machine.load(at, &bytes(&[index, all].concat()));
-    machine.load(ARENA + u64::from(ARENA_FRAMES), &bytes(&[begin, told.len() as u32]));
 }
 
 /// The machine is at the function's entry, called from `caller` with sp at `slot`.

@@ -45,7 +45,7 @@ impl<'m> Drawing<'_, 'm> {
                 code.extend_from_slice(&part);
                 for ((_, index), mut piece) in share.iter().zip(own) {
                     if let (Some(frames), Ok(piece)) = (&mut frames, &mut piece)
-                        && (piece.trap.is_none() || arena.facts.walks_by_chain)
+                        && (piece.trap.is_none() || self.tells_of_slots(arena))
                     {
                         let site = &self.plan.sites[*index];
                         let rows = std::mem::take(&mut piece.rows);
@@ -176,6 +176,10 @@ impl<'m> Drawing<'_, 'm> {
         let site = &self.plan.sites[index];
         let isa = self.isa(site);
         let slot = isa.slot(&site.displaced, site.original(), address, is_boosted(site))?;
+        let rows = match self.tells_of_slots(arena) {
+            true => Arc::new(rows(&told(&slot, &site.displaced), arena.facts.word)),
+            false => Arc::default(),
+        };
         let after = self.changed.partition_point(|start| *start <= site.displaced.start);
         let next = self.changed.get(after).copied();
         let original = site.together(&self.plan.modules, next);
@@ -184,7 +188,6 @@ impl<'m> Drawing<'_, 'm> {
         // A stepped `ret` to the pad must not look like the end of the copy.
         code.extend_from_slice(breakpoint);
         let pad = address + (slot.code.len() + breakpoint.len()) as u64;
-        let told = told(&slot, &site.displaced);
         code.extend_from_slice(breakpoint);
         Ok(Piece {
             address,
@@ -208,8 +211,13 @@ impl<'m> Drawing<'_, 'm> {
                 unwinds: site.request.wanted.unwinder == Some(Unwinder::Entry),
                 machine: isa.machine(),
             })),
-            rows: Arc::new(if self.tells { rows(&told, arena.facts.word) } else { Vec::new() }),
+            rows,
         })
+    }
+
+    /// Whether it is told what instructions of slots stand for, and not only those of detours.
+    fn tells_of_slots(&self, arena: &Arena) -> bool {
+        self.tells && arena.facts.walks_by_chain
     }
 }
 

@@ -63,6 +63,7 @@ impl Template<'_> {
 
     fn run_all(&mut self, runs: &[Run<'_>], at: At) -> Emitted<()> {
         self.comment("call bodies");
+        self.stands_nowhere();
         let (unrun, done) = (self.code.label(), self.code.label());
         self.code.emit([a::ldr(TEMPORARY, BLOCK, BLOCK_ORIGIN)]);
         self.code.emit_to(a::cbz(TEMPORARY), unrun);
@@ -75,6 +76,7 @@ impl Template<'_> {
         }
         self.put_back(at);
         self.code.bind(done);
+        self.stands_in_frame();
         self.unrun(unrun, done);
         Ok(())
     }

@@ -102,12 +102,7 @@ impl Template<'_> {
                 self.record_entry(id, Values::Arguments(arguments), followed)
             }
             EntryStep::Fetch { id } => self.record_entry(id, Values::Operands(self.operands), followed),
-            EntryStep::Run(_) => {
-                self.stands_nowhere();
-                self.run_at_entry()?;
-                self.stands_in_frame();
-                Ok(())
-            }
+            EntryStep::Run(_) => self.run_at_entry(),
         }
     }
 
@@ -137,12 +132,7 @@ impl Template<'_> {
                 latency(&mut self.code, histogram);
                 Ok(())
             }
-            ReturnStep::Run(_) => {
-                self.stands_nowhere();
-                self.run_at_return()?;
-                self.stands_in_frame();
-                Ok(())
-            }
+            ReturnStep::Run(_) => self.run_at_return(),
         }
     }
 }

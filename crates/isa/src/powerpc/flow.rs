@@ -1,11 +1,8 @@
-//! Where control can go in a function, and what it does to the stack frame.
+//! Where control can go in a function.
 
-use super::decode::{Branch, Destination, Fields, Form, decode, form, word_at};
+use super::decode::{Branch, Destination, Form, decode, form, word_at};
 use crate::Flow;
 use alloc::{vec, vec::Vec};
-
-/// Offset of the LR save doubleword in a stack frame.
-pub(super) const LR_SAVE: i64 = 16;
 
 /// The code of a function, and its address.
 #[derive(Clone, Copy)]
@@ -78,30 +75,4 @@ impl Function<'_> {
         }
         reached
     }
-
-    /// The sizes of the frames that the function makes.
-    pub fn frames(&self) -> Vec<i64> {
-        let size = |word: u32| (word & 0xffff_0003 == 0xf821_0001).then(|| -(word.d() & !3));
-        let mut sizes: Vec<i64> = (0..self.len()).filter_map(|index| size(self.word(index))).collect();
-        sizes.sort_unstable();
-        sizes.dedup();
-        sizes
-    }
-
-    /// `addi r1,r1,frame` and `ld r1,0(r1)`.
-    pub fn takes_frame_away(&self, index: usize, frames: &[i64]) -> bool {
-        let word = self.word(index);
-        word & 0xffff_0000 == 0x3821_0000 && frames.contains(&word.d()) || word == 0xe821_0000
-    }
-}
-
-/// Whether `d(r1)` is the LR save doubleword of the caller: with the function's frame in between, or without.
-pub(super) fn is_save(d: i64, frames: &[i64]) -> bool {
-    d == LR_SAVE || frames.iter().any(|frame| d == frame + LR_SAVE)
-}
-
-/// Whether the instruction stores `register` in the LR save doubleword of the caller, by another register.
-pub(super) fn saves(word: u32, register: u32, frames: &[i64]) -> bool {
-    let stores = word.primary() == 62 && word & 3 == 0 && word.rt() == register && word.ra() != register;
-    stores && is_save(word.d() & !3, frames)
 }

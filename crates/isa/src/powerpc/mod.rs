@@ -82,7 +82,7 @@ impl Isa for PowerPc64Le {
     }
 
     fn return_kept_at(&self, _site: &Site<'_>) -> Option<i32> {
-        Some(flow::LR_SAVE as i32)
+        Some(returns::LR_SAVE as i32)
     }
 
     fn code_address_in_context(&self, code: &[u8]) -> Option<u32> {

@@ -12,7 +12,7 @@
 //! where compilers touch lr.
 
 use super::decode::Fields;
-use super::flow::{Function, LR_SAVE, is_save, saves};
+use super::flow::Function;
 use super::registers::usage;
 use super::verdict::{displaced, toc_setup};
 use crate::{Flow, Reason, Site};
@@ -20,6 +20,8 @@ use alloc::{vec, vec::Vec};
 
 /// How far the way of the return address is followed.
 const WINDOW: usize = 64;
+/// Offset of the LR save doubleword in a stack frame.
+pub(super) const LR_SAVE: i64 = 16;
 
 pub(super) fn return_verdict(site: &Site<'_>) -> Result<(), Reason> {
     let (_, displaced) = displaced(site)?;
@@ -37,6 +39,21 @@ pub(super) fn return_verdict(site: &Site<'_>) -> Result<(), Reason> {
 }
 
 impl Function<'_> {
+    /// The sizes of the frames that the function makes.
+    fn frames(&self) -> Vec<i64> {
+        let size = |word: u32| (word & 0xffff_0003 == 0xf821_0001).then(|| -(word.d() & !3));
+        let mut sizes: Vec<i64> = (0..self.len()).filter_map(|index| size(self.word(index))).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        sizes
+    }
+
+    /// `addi r1,r1,frame` and `ld r1,0(r1)`.
+    fn takes_frame_away(&self, index: usize, frames: &[i64]) -> bool {
+        let word = self.word(index);
+        word & 0xffff_0000 == 0x3821_0000 && frames.contains(&word.d()) || word == 0xe821_0000
+    }
+
     /// Whether a call is reached with the stack pointer of the entry.
     fn calls_without_frame(&self, entry: usize, frames: &[i64]) -> bool {
         let mut seen = vec![false; self.len()];
@@ -121,6 +138,17 @@ impl Function<'_> {
             _ => Err(Reason::ReturnsOddly),
         }
     }
+}
+
+/// Whether `d(r1)` is the LR save doubleword of the caller: with the function's frame in between, or without.
+fn is_save(d: i64, frames: &[i64]) -> bool {
+    d == LR_SAVE || frames.iter().any(|frame| d == frame + LR_SAVE)
+}
+
+/// Whether the instruction stores `register` in the LR save doubleword of the caller, by another register.
+fn saves(word: u32, register: u32, frames: &[i64]) -> bool {
+    let stores = word.primary() == 62 && word & 3 == 0 && word.rt() == register && word.ra() != register;
+    stores && is_save(word.d() & !3, frames)
 }
 
 fn is_load(word: u32, from: impl Fn(u32, i64) -> bool) -> bool {

@@ -2,9 +2,9 @@
 //!
 //! The steps are written down first and played in one run, so what a step answers is looked at afterwards. `machine.c` plays them.
 
+use crate::index::{Piece, index};
 use crate::{cross::Cross, oracle::Random, state::Registers};
 use std::{fs, ops::Range};
-use trapless_isa::frames::{ARENA_FRAMES, ENTRY_SHIFT, Point};
 use trapless_isa::{
     BranchTargets, DetourRequest, Isa, Layout, Operand, Runtime, Site, detour::*, payload::*,
     powerpc::POWERPC64LE,
@@ -139,8 +139,8 @@ pub struct Script {
     pub layout: Layout,
     runtime: Runtime,
     free: u64,
-    /// What detours tell of their instructions: their addresses, and those of their sites.
-    pub told: Vec<(u64, u64, Vec<Point>)>,
+    /// What detours tell of their instructions.
+    pub told: Vec<Piece>,
     steps: Vec<u8>,
     answers: Vec<usize>,
 }
@@ -244,17 +244,9 @@ impl Script {
 
     /// Has the arena tell what its instructions stand for.
     pub fn tell(&mut self) {
-        let (mut index, mut rows) = (Vec::new(), Vec::new());
-        let begin = (self.free - ARENA).next_multiple_of(8) as u32;
-        let entries = (self.told.len() as u32) << ENTRY_SHIFT;
-        for (address, site, points) in &self.told {
-            index.extend([(address - ARENA) as u32, begin + entries + 4 * rows.len() as u32]);
-            index.extend([*site as u32, (site >> 32) as u32]);
-            rows.extend(trapless_isa::frames::rows(points, 8).iter().flat_map(|row| [row.word, 0]));
+        for (at, words) in index(ARENA, self.free.next_multiple_of(8), &self.told) {
+            self.code(at, &words);
         }
-        let count = self.told.len() as u32;
-        self.code(ARENA + u64::from(begin), &[index, rows].concat());
-        self.code(ARENA + u64::from(ARENA_FRAMES), &[begin, count]);
     }
 
     /// Runs from the pc of `registers` to a pad.

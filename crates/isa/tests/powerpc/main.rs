@@ -4,6 +4,8 @@ mod cross;
 mod decoding;
 mod end_to_end;
 mod followed;
+#[path = "../common/index.rs"]
+mod index;
 mod instructions;
 mod libraries;
 mod lookups;

@@ -209,7 +209,7 @@ impl<'i> Prepared<'i> {
         follows: bool,
         session: &Session,
     ) -> Result<Self, Error> {
-        let tells = follows || hooks::walk_by_chain(Some(process));
+        let tells = hooks::are_told(Some(process), follows);
         let sites = if tells { hooks::with_unwinders(Some(process), images, sites) } else { sites };
         let mut facts = facts::of_process(Some(process), images, follows)?;
         facts.runtimes = facts.runtimes.with(session.runtimes);

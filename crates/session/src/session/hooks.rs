@@ -44,9 +44,10 @@ pub(super) fn with_unwinders(process: Option<&Process>, images: &[Image], mut si
     sites
 }
 
-/// Whether unwinders have to be told of code of ours though nothing is followed.
-pub(super) fn walk_by_chain(process: Option<&Process>) -> bool {
-    process.is_some_and(|process| Machine::beside(process.is_32bit()).isa().facts().walks_by_chain)
+/// Whether unwinders have to be told anything: where calls are followed, and where they go astray in code of ours.
+pub(super) fn are_told(process: Option<&Process>, follows: bool) -> bool {
+    let isa = |process: &Process| Machine::beside(process.is_32bit()).isa();
+    follows || process.is_some_and(|process| isa(process).facts().walks_by_chain)
 }
 
 fn services() -> impl Iterator<Item = (&'static str, Unwinder)> {

@@ -74,7 +74,7 @@ impl<'i> Prepared<'i> {
         sites: Sites,
         follows: bool,
     ) -> Result<Self, Error> {
-        let tells = follows || hooks::walk_by_chain(process);
+        let tells = hooks::are_told(process, follows);
         let mut sites = if tells { hooks::with_unwinders(process, images, sites) } else { sites };
         let signals = signals::Hooks::find(process, images, &mut sites);
         let mut facts = facts::of_process(process, images, follows)?;

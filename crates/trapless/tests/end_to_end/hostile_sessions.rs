@@ -181,7 +181,7 @@ fn h1_removal_writes_nothing_that_the_tool_would_not_have_written() {
     ];
     for (index, forge) in forgeries.into_iter().enumerate() {
         let mut orphaned = Orphaned::start();
-        let entry = orphaned.entry();
+        let (entry, armed) = (orphaned.entry(), orphaned.target.text());
         let mut forged = entry.clone();
         forge(&mut forged, orphaned.target.address(1));
         orphaned.write_entry(&forged);
@@ -190,11 +190,11 @@ fn h1_removal_writes_nothing_that_the_tool_would_not_have_written() {
         let row = &ran.json()[0];
         assert_eq!(row["left"], 1, "forgery {index}: {ran:?}");
         // All others are as they were: those that serve handlers of signals. Those that unwinders ask stay as long as anything does.
-        let left = orphaned.before.with(entry.write.address, &entry.patched);
-        assert!(
-            counting_tells_unwinders() || left.is_now(orphaned.target.pid()),
-            "forgery {index}: something was written"
-        );
+        let left = match counting_tells_unwinders() {
+            true => armed,
+            false => orphaned.before.with(entry.write.address, &entry.patched),
+        };
+        assert!(left.is_now(orphaned.target.pid()), "forgery {index}: something was written");
         // The jump stands, and so does what it leads to.
         orphaned.write_entry(&entry);
         orphaned.run("detach");

@@ -3,7 +3,7 @@
 use crate::support::assembly::X86;
 use crate::support::park::Stepper;
 use crate::support::tool::{Tool, detach};
-use crate::support::{Program, Target, arenas, eventually};
+use crate::support::{Program, Target, arenas, asked, eventually};
 
 const INTERRUPTED: &str = include_str!("targets/interrupted.c");
 
@@ -50,13 +50,12 @@ fn interrupt_everywhere(
 
 /// So much of what is usual: `TRAPLESS_STEPS` percent, since emulated machines step slowly.
 fn part(usual: usize) -> usize {
-    let percent = std::env::var("TRAPLESS_STEPS").map_or(100, |text| text.parse().expect("a number"));
-    usual * percent / 100
+    usual * asked("TRAPLESS_STEPS", 100) / 100
 }
 
 /// 32-bit detours use registers that functions keep for their callers, while walks end; and where a register has the return address, they end
 /// while that has another.
-fn interrupt(program: &Program, name: &str, [often, asked]: [usize; 2]) {
+fn interrupt(program: &Program, name: &str, [often, walking]: [usize; 2]) {
     let may_end = program.is_32bit() || often == 0 || !X86;
     for verb in [&["count", "--return"][..], &["latency"]] {
         let mut target = program.start(&[]);
@@ -69,7 +68,7 @@ fn interrupt(program: &Program, name: &str, [often, asked]: [usize; 2]) {
         assert!(seen >= part(often), "{name}: {seen}");
         // What the walk itself asks takes long.
         let seen = interrupt_everywhere(&mut target, part(20_000), 61, (name, may_end));
-        assert!(seen >= part(asked), "{name}: {seen}");
+        assert!(seen >= part(walking), "{name}: {seen}");
         target.thaw();
         let summary = tool.interrupt();
         // An unwinder may be under way that has met a return point.
