@@ -1,7 +1,10 @@
 //! Comparing and changing the code of a stopped target, a page at a time.
 
 use crate::spread;
+use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use trapless_process::{MemoryError, Process, RemoteAddr, page_size};
 
 /// What stands at a site and what shall stand there.
@@ -34,8 +37,9 @@ const LONGEST_RUN: u64 = 256 << 10;
 /// Applies every change whose `from` is in place, and tells for each what was found. `changes` are sorted by address.
 ///
 /// A page is read once, changed in a copy, and written once; only pages with a change are written, and they become
-/// the target's own, which is what takes the time: where there are many, all processors are at it. The caller holds the target stopped, so nobody sees a page
-/// half written.
+/// the target's own, which is what takes the time: where there are many, all processors are at it. Some kernels let only the thread that traces
+/// the target write over code (`proc_mem.force_override=ptrace`): it does what others may not. The caller is that thread and holds the target
+/// stopped, so nobody sees a page half written.
 pub fn apply(process: &Process, changes: &[Change<'_>]) -> Result<Vec<Found>, MemoryError> {
     let mut runs = Vec::new();
     let mut rest = changes;
@@ -52,7 +56,8 @@ pub fn apply(process: &Process, changes: &[Change<'_>]) -> Result<Vec<Found>, Me
         memory: Vec<u8>,
         done: Vec<(usize, Result<Vec<Found>, MemoryError>)>,
     }
-    let apply = |own: &mut Own, (index, pages, run): &(usize, Range<u64>, &[Change<'_>])| {
+    type Run<'c> = (usize, Range<u64>, &'c [Change<'c>]);
+    let apply = |own: &mut Own, (index, pages, run): &Run<'_>| {
         own.done.push((*index, apply_run(process, pages, run, &mut own.memory)));
     };
     let bytes: u64 = runs.iter().map(|(_, pages, _)| pages.end - pages.start).sum();
@@ -61,7 +66,30 @@ pub fn apply(process: &Process, changes: &[Change<'_>]) -> Result<Vec<Found>, Me
         runs.iter().for_each(|run| apply(&mut own, run));
         vec![own]
     } else {
-        spread::share_out(&runs, apply).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        let (tracer, is_for_all) = (thread::current().id(), AtomicBool::new(true));
+        let apply_if_may = |own: &mut Own, run: &Run<'_>| {
+            if thread::current().id() == tracer {
+                return apply(own, run);
+            }
+            if !is_for_all.load(Ordering::Relaxed) {
+                return;
+            }
+            apply(own, run);
+            let is_refused = |(_, found): &mut (usize, Result<_, MemoryError>)| {
+                found.as_ref().is_err_and(MemoryError::is_refused)
+            };
+            if own.done.pop_if(is_refused).is_some() {
+                is_for_all.store(false, Ordering::Relaxed);
+            }
+        };
+        let mut all =
+            spread::share_out(&runs, apply_if_may).unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let done: BTreeSet<usize> =
+            all.iter().flat_map(|own| own.done.iter().map(|(index, _)| *index)).collect();
+        let mut own = Own::default();
+        runs.iter().filter(|(index, ..)| !done.contains(index)).for_each(|run| apply(&mut own, run));
+        all.push(own);
+        all
     };
     let mut done: Vec<_> = all.into_iter().flat_map(|own| own.done).collect();
     done.sort_unstable_by_key(|(index, _)| *index);

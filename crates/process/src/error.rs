@@ -182,6 +182,19 @@ pub enum MemoryError {
         /// What the kernel said.
         errno: Errno,
     },
+    /// The bytes are mapped, the target may not write there, and the kernel does not let this thread: only that which traces the target, or nobody
+    /// (`proc_mem.force_override` of `Documentation/admin-guide/kernel-parameters.txt`).
+    #[error(
+        "cannot write to {0}: this kernel lets nobody change the code of a process; boot it with proc_mem.force_override=ptrace"
+    )]
+    Refused(RemoteAddr),
+}
+
+impl MemoryError {
+    /// Whether another thread, the tracer, may do what this one may not.
+    pub fn is_refused(&self) -> bool {
+        matches!(self, MemoryError::Refused(_))
+    }
 }
 
 /// Why a file behind a mapping could not be opened.

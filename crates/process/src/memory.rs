@@ -165,10 +165,17 @@ impl Process {
                 Ok(0) => return Err(MemoryError::Gone),
                 Ok(written) => done += written,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.raw_os_error() == Some(libc::EIO) && self.is_readable(at) => {
+                    return Err(MemoryError::Refused(at));
+                }
                 Err(error) => return Err(fault("write", at, bytes.len() - done, &error)),
             }
         }
         Ok(())
+    }
+
+    fn is_readable(&self, address: RemoteAddr) -> bool {
+        self.read_exact(address, &mut [0]).is_ok()
     }
 
     /// Fills many ranges with few system calls. Each range's `done` says how much of it could be read: a range that is not mapped
