@@ -1,6 +1,6 @@
 //! Running one stopped thread instruction by instruction, to move it out of code that is about to change.
 
-use crate::arch::{STEP_OVER_CALL_LOOKS_SENT, Stepping, Trapped, trapped};
+use crate::arch::{OTHER_CALLS, STEP_OVER_CALL_LOOKS_SENT, Stepping, Trapped, trapped};
 use crate::ptrace::{self, SignalInfo};
 use crate::stop::Parked;
 use crate::wait::Stop;
@@ -11,10 +11,29 @@ use crate::{Process, Registers, StopError, Stopped, TRAP_FLAG, Tid};
 pub enum Stepped {
     /// The condition held after this many steps.
     Done(u32),
-    /// It did not hold after as many steps as were allowed.
+    /// It did not hold after as many steps as were allowed, or signals came faster than the thread could be stepped.
     NotYet,
     /// The instruction the thread stands at raises this signal, which it gets when it goes on.
     Faulted(i32),
+}
+
+/// How many signals may come during one step. They are held back one by one, and somebody may send more of them than that.
+const SIGNALS: u32 = 16;
+
+/// The same of those that cannot be blocked.
+const UNBLOCKABLE: u32 = 1000;
+
+/// Signals that an instruction raises. The kernel ends a program that blocks one.
+const RAISED: [i32; 6] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+
+/// What came of one step.
+enum Outcome {
+    Made,
+    /// This signal prevents it.
+    Faulted(i32),
+    /// Signals come faster than it can be tried.
+    Outpaced,
 }
 
 /// Whether an instruction raises this signal each time that it is tried.
@@ -43,10 +62,13 @@ impl Stopped<'_> {
             if done(&self.threads[index].regs) {
                 return Ok(Stepped::Done(steps));
             }
-            if steps < limit
-                && let Some(fault) = self.step(index)?
-            {
-                return Ok(Stepped::Faulted(fault));
+            if steps == limit {
+                break;
+            }
+            match self.step(index)? {
+                Outcome::Made => {}
+                Outcome::Faulted(signal) => return Ok(Stepped::Faulted(signal)),
+                Outcome::Outpaced => break,
             }
         }
         Ok(Stepped::NotYet)
@@ -79,15 +101,16 @@ impl Stopped<'_> {
         Ok(delivered)
     }
 
-    /// One step. The signal that prevented it, if one did.
-    fn step(&mut self, index: usize) -> Result<Option<i32>, StopError> {
+    fn step(&mut self, index: usize) -> Result<Outcome, StopError> {
         let tid = self.threads[index].tid;
         let mut passing = 0;
         if let Parked::Signal(signal) = self.threads[index].parked {
             let info = SignalInfo::of(tid).map_err(|errno| self.explain(tid, "PTRACE_GETSIGINFO", errno))?;
             match (signal, info.code()) {
                 // The instruction that the thread stands at has raised it already.
-                (signal, code) if is_raised_by_instruction(signal, code) => return Ok(Some(signal)),
+                (signal, code) if is_raised_by_instruction(signal, code) => {
+                    return Ok(Outcome::Faulted(signal));
+                }
                 (libc::SIGSTOP, _) => passing = signal as usize,
                 _ => self.threads[index].held.push(info),
             }
@@ -95,7 +118,12 @@ impl Stopped<'_> {
         }
         let stepping = Stepping::over(self.process, &self.threads[index].regs);
         let is_own = self.threads[index].regs.flags() & TRAP_FLAG != 0;
-        let fault = loop {
+        // A call may ask for the mask, or change it.
+        if self.threads[index].unblocked.is_some() && self.stands_at_call(index) {
+            self.unblock(index)?;
+        }
+        let mut signals = 0;
+        let outcome = loop {
             ptrace::singlestep(tid, std::mem::take(&mut passing))
                 .map_err(|errno| self.explain(tid, "PTRACE_SINGLESTEP", errno))?;
             let stop = match self.next_stop(tid) {
@@ -108,36 +136,67 @@ impl Stopped<'_> {
             let Stop::Signal(signal) = stop else { continue };
             let info = SignalInfo::of(tid).map_err(|errno| self.explain(tid, "PTRACE_GETSIGINFO", errno))?;
             match (signal, info.code()) {
-                (libc::SIGTRAP, code) if trapped(code) == Some(Trapped::Step) => break None,
-                (libc::SIGTRAP, _) if self.is_of_call(index, &info) => break None,
+                (libc::SIGTRAP, code) if trapped(code) == Some(Trapped::Step) => break Outcome::Made,
+                (libc::SIGTRAP, _)
+                    if STEP_OVER_CALL_LOOKS_SENT && info.is_of_no_process() && self.stands_at_call(index) =>
+                {
+                    break Outcome::Made;
+                }
                 // The instruction's own: it would be raised again and again.
                 (signal, code)
                     if is_raised_by_instruction(signal, code) || signal == libc::SIGTRAP && code > 0 =>
                 {
                     self.threads[index].parked = Parked::Signal(signal);
-                    break Some(signal);
+                    break Outcome::Faulted(signal);
+                }
+                _ if signals == UNBLOCKABLE => {
+                    self.threads[index].parked = Parked::Signal(signal);
+                    break Outcome::Outpaced;
                 }
                 // Sent again, it could come after the SIGCONT that was to end it.
                 (libc::SIGSTOP, _) => passing = libc::SIGSTOP as usize,
                 _ => self.threads[index].held.push(info),
             }
+            signals += 1;
+            if signals == SIGNALS && !self.stands_at_call(index) {
+                self.block(index)?;
+            }
         };
         self.read_registers(index)?;
         if !is_own {
-            self.clear_trap_flag(index, stepping, fault.is_some())?;
+            self.clear_trap_flag(index, stepping, !matches!(outcome, Outcome::Made))?;
         }
-        Ok(fault)
+        Ok(outcome)
     }
 
-    /// Whether a signal tells of a step over a system call, by a thread that stood at one.
-    fn is_of_call(&self, index: usize, told: &SignalInfo) -> bool {
-        let (before, mut code) = (&self.threads[index].regs, [0; 4]);
-        let call = before.abi().syscall_instruction;
-        let code = &mut code[..call.len()];
-        STEP_OVER_CALL_LOOKS_SENT
-            && told.is_of_no_process()
-            && self.process.read_exact(before.ip(), code).is_ok()
-            && code == call
+    /// Blocks what may come while a thread is stepped, until it goes on or makes a system call.
+    fn block(&mut self, index: usize) -> Result<(), StopError> {
+        let tid = self.threads[index].tid;
+        if self.threads[index].unblocked.is_none() {
+            let mask = self.signal_mask(tid)?;
+            let others = RAISED.iter().fold(u64::MAX, |all, signal| all & !(1 << (signal - 1)));
+            ptrace::set_signal_mask(tid, mask | others)
+                .map_err(|errno| self.explain(tid, "PTRACE_SETSIGMASK", errno))?;
+            self.threads[index].unblocked = Some(mask);
+        }
+        Ok(())
+    }
+
+    fn unblock(&mut self, index: usize) -> Result<(), StopError> {
+        let tid = self.threads[index].tid;
+        match self.threads[index].unblocked.take() {
+            Some(mask) => ptrace::set_signal_mask(tid, mask)
+                .map_err(|errno| self.explain(tid, "PTRACE_SETSIGMASK", errno)),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the last that is known of a thread is that it stands at a system call.
+    fn stands_at_call(&self, index: usize) -> bool {
+        let (registers, mut code) = (&self.threads[index].regs, [0; 4]);
+        let read = self.process.read(registers.ip(), &mut code).unwrap_or(0);
+        let is_call = |call: &[u8]| code[..read].starts_with(call);
+        is_call(registers.abi().syscall_instruction) || OTHER_CALLS.iter().any(|call| is_call(call))
     }
 
     fn read_registers(&mut self, index: usize) -> Result<(), StopError> {

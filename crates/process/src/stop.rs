@@ -81,6 +81,8 @@ pub struct Thread {
     pub(crate) parked: Parked,
     /// Signals that came while it ran for us, to be sent again.
     pub(crate) held: Vec<ptrace::SignalInfo>,
+    /// The signals that it blocks, where more are blocked while it is stepped.
+    pub(crate) unblocked: Option<u64>,
 }
 
 impl Thread {
@@ -102,14 +104,18 @@ impl Thread {
         }
     }
 
-    /// Sends the signals that were held back.
-    pub(crate) fn send_held(&self, pid: Pid) {
+    /// Gives back what was kept from it while it ran for us: signals that were held back, and those that it does not block.
+    pub(crate) fn give_back(&self, pid: Pid) {
+        if let Some(mask) = self.unblocked {
+            // Where it fails the thread is gone.
+            let _ = ptrace::set_signal_mask(self.tid, mask);
+        }
         self.held.iter().for_each(|signal| signal.send_again(pid, self.tid));
     }
 
     /// Detaches from it, with the signals it has still to get.
     pub(crate) fn let_go(&self, pid: Pid, on_exit: OnExit) {
-        self.send_held(pid);
+        self.give_back(pid);
         if ptrace::detach(self.tid, self.pending_signal().unwrap_or(0) as usize).is_err() {
             // Killed while it stood. Its parent, or an execve that killed it, hears of it only when we have.
             let _ = wait::until(self.tid, on_exit, Instant::now() + Duration::from_millis(100));

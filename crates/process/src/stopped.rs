@@ -84,6 +84,9 @@ impl<'p> Stopped<'p> {
     /// # Errors
     /// [`StopError`] if it has been killed.
     pub fn signal_mask(&self, tid: Tid) -> Result<u64, StopError> {
+        if let Some(mask) = self.thread(tid).and_then(|thread| thread.unblocked) {
+            return Ok(mask);
+        }
         ptrace::signal_mask(tid).map_err(|errno| self.explain(tid, "PTRACE_GETSIGMASK", errno))
     }
 

@@ -244,6 +244,31 @@ fn stepping_ends_where_it_should_and_nothing_is_lost() {
     assert_eq!(target.line(), "ok");
 }
 
+/// Signals come faster than a thread can be stepped: it gets on all the same, and what it blocks is what it was.
+#[test]
+fn stepping_gets_on_while_signals_come_without_end() {
+    let mut target = Program::compile("blocked", &[]).start(&["flood"]);
+    let process = target.open();
+    let tid = process.pid().leader();
+    let of_handler = 1 << (libc::SIGUSR1 - 1);
+    for _ in 0..5 {
+        let mut stopped = process.stop().unwrap();
+        let (mut steps, mut before) = (0, RemoteAddr(0));
+        let stepped = stopped.step_until(tid, 2000, |registers| {
+            steps += u32::from(registers.ip() != before);
+            before = registers.ip();
+            false
+        });
+        assert_eq!(stepped.unwrap(), Stepped::NotYet);
+        assert!(steps > 100, "{steps}");
+        assert_eq!(stopped.signal_mask(tid).unwrap() & !of_handler, 0);
+        stopped.resume_and_detach();
+        assert_eq!(process.status().unwrap().sig_blocked & !of_handler, 0);
+    }
+    target.poke();
+    assert_eq!(target.line(), "ok");
+}
+
 /// The kernel tells of a step over a system call in another way, which looks like a signal of the program's.
 #[test]
 fn a_step_over_a_system_call_leaves_no_signal_behind() {

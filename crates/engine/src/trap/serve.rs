@@ -42,7 +42,10 @@ pub(super) enum Served {
     Gone,
 }
 
-/// A fault that the program's handler has been given.
+/// How many signals are kept back during one step. If more come, somebody sends them faster than the thread can be stepped.
+const SIGNALS_IN_A_STEP: usize = 16;
+
+/// A fault, or a signal that did not let a step come about, which the program's handler has been given.
 struct Fault {
     site: usize,
     sp: u64,
@@ -410,7 +413,11 @@ impl<'a, 'p> Server<'a, 'p> {
         let Some(index) = self.slot_at(ip) else { return self.tracer.cont(tid, signal) };
         let Some(mut held) = self.tracer.signal_of(tid) else { return self.tracer.cont(tid, signal) };
         let site = &self.sites[index];
-        if !held.is_fault() {
+        // A step that does not come about is begun anew after the handler.
+        let is_outpaced = self.steps.get(&tid).is_some_and(|step| step.held.len() >= SIGNALS_IN_A_STEP)
+            && ip == site.slot_address
+            && !self.stops(signal);
+        if !held.is_fault() && !is_outpaced {
             let stops = self.stops(signal);
             return match self.steps.get_mut(&tid) {
                 // Kept back, it would come after the SIGCONT that is to end it. Nothing of the program's runs for it in the slot.
@@ -422,7 +429,9 @@ impl<'a, 'p> Server<'a, 'p> {
                 None => self.tracer.cont(tid, signal),
             };
         }
-        held.move_instruction(registers.ip(), RemoteAddr(site.address));
+        if held.is_fault() {
+            held.move_instruction(registers.ip(), RemoteAddr(site.address));
+        }
         registers.set_ip(RemoteAddr(site.address));
         self.tracer.set_registers(tid, &registers)?;
         self.faulted.insert(tid, Fault { site: index, sp: registers.sp_value(), returned: false });

@@ -42,8 +42,8 @@ pub(crate) const HAS_64BIT: bool = cfg!(target_pointer_width = "64");
 pub use abi::Abi;
 pub use host::{BREAKPOINT, BREAKPOINT_ADVANCE, Registers, TRAP_FLAG, thread_selector, ticks};
 pub(crate) use host::{
-    END_OF_CALL_TAKES_ALL, HAS_32BIT, LostByCalls, POINTED_PAST, STEP_OVER_CALL_LOOKS_SENT, Stepping,
-    Waiting, addresses_end, narrow_end, trapped,
+    END_OF_CALL_TAKES_ALL, HAS_32BIT, LostByCalls, OTHER_CALLS, POINTED_PAST, STEP_OVER_CALL_LOOKS_SENT,
+    Stepping, Waiting, addresses_end, narrow_end, trapped,
 };
 pub use interrupted::Interrupted;
 

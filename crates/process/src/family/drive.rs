@@ -26,7 +26,7 @@ impl Family {
         }
         let mut member = Member::default();
         for thread in stopped.into_threads() {
-            thread.send_held(pid);
+            thread.give_back(pid);
             self.threads.insert(thread.tid, pid);
             member.threads.insert(thread.tid, Run::Standing(thread.parked));
         }
@@ -134,7 +134,7 @@ impl Family {
         let threads = stopped.into_threads();
         if let Some(member) = self.members.get_mut(&pid) {
             for thread in threads {
-                thread.send_held(pid);
+                thread.give_back(pid);
                 member.threads.insert(thread.tid, Run::Standing(thread.parked));
             }
         }
@@ -191,7 +191,7 @@ impl Family {
             if let Run::Standing(parked) = *run
                 && let Ok(regs) = Registers::read(tid)
             {
-                threads.push(Thread { tid, regs, parked, held: Vec::new() });
+                threads.push(Thread { tid, regs, parked, held: Vec::new(), unblocked: None });
             }
         }
         if threads.is_empty() {

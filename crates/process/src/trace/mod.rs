@@ -111,7 +111,7 @@ impl<'p> Stopped<'p> {
             not_send: PhantomData,
         };
         for thread in self.into_threads() {
-            thread.send_held(process.pid());
+            thread.give_back(process.pid());
             tracer.threads.insert(thread.tid, Run::Standing(thread.parked));
             if thread.parked == Parked::Plain {
                 // One that job control has stopped must not run. With this each stops once more, at once, and tells which it is.
@@ -216,7 +216,9 @@ impl<'p> Tracer<'p> {
             match run {
                 Run::Running | Run::Stepping => running.push(tid),
                 Run::Standing(parked) => match Registers::read(tid) {
-                    Ok(regs) => standing.push(Thread { tid, regs, parked, held: Vec::new() }),
+                    Ok(regs) => {
+                        standing.push(Thread { tid, regs, parked, held: Vec::new(), unblocked: None })
+                    }
                     // Killed: there is its end to wait for.
                     Err(_) => running.push(tid),
                 },

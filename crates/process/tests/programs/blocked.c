@@ -29,6 +29,7 @@ static pthread_cond_t cond = PTHREAD_COND_INITIALIZER;
 static int pair[2];
 static int semaphore;
 static const char *mode;
+static timer_t flood;
 
 static int is(const char *name) { return strcmp(mode, name) == 0; }
 
@@ -46,7 +47,17 @@ static void on_signal(int sig, siginfo_t *info, void *context) {
 static void *helper(void *unused) {
     (void)unused;
     char byte;
+    if (is("flood")) {
+        // The main thread gets a signal as soon as it has got one.
+        sigset_t all;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, 0);
+        struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR1};
+        CHECK(timer_create(CLOCK_MONOTONIC, &event, &flood) == 0);
+        CHECK(timer_settime(flood, 0, &(struct itimerspec){{0, 1000}, {0, 1000}}, 0) == 0);
+    }
     CHECK(read(0, &byte, 1) == 1);
+    if (is("flood")) CHECK(timer_delete(flood) == 0);
     pthread_mutex_lock(&mutex);
     poked = 1;
     pthread_cond_signal(&cond);
@@ -177,7 +188,7 @@ int main(int argc, char **argv) {
         } else if (is("naps")) {
             // Many calls that end by themselves, so that somebody who steps through them comes to each end.
             while (!poked) CHECK(nanosleep(&(struct timespec){0, 3000000}, 0) == 0);
-        } else if (is("spin")) {
+        } else if (is("spin") || is("flood")) {
             // Registers and flags carry the sum; any disturbance shows.
             unsigned long sum = 0, n = 0;
             while (!poked) for (unsigned long k = 0; k < 1000; k++) { sum += n++; __asm__ volatile("" : "+r"(sum), "+r"(n)); }

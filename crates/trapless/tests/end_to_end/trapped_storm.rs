@@ -4,7 +4,7 @@
 
 use crate::support;
 use crate::support::spinners::{self, PLAIN, Spinners, storm};
-use crate::support::tool::{RETURN_BY_TRAP, detach, run};
+use crate::support::tool::{RETURN_BY_TRAP, Tool, detach, run};
 
 const MECHANISMS: [&str; 3] = ["step", "boost", "emulate"];
 
@@ -58,5 +58,46 @@ fn p5_a_storm_in_a_target_that_is_never_quiet() {
         }
         target.tell("x");
         assert_eq!(target.line(), "ok", "32 bits: {}", program.is_32bit());
+    }
+}
+
+/// The program gets a signal as soon as it has got one, faster than anybody steps: its handler runs all the same, and when that has had enough, each
+/// call was counted once.
+#[test]
+fn p5_signals_that_outpace_the_steps_are_handled() {
+    const FLOODED: &str = r#"
+#include <signal.h>
+#include <stdio.h>
+#include <time.h>
+__attribute__((noipa)) long subject(long x) { return x * 2 + 1; }
+static timer_t flood;
+static volatile long handled;
+static void handler(int signal) { if (++handled == 3000) timer_delete(flood); }
+int main(void) {
+    struct sigaction action = {.sa_handler = handler};
+    struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR1};
+    long calls = 0;
+    sigaction(SIGUSR1, &action, 0);
+    puts("ready");
+    fflush(stdout);
+    getchar();
+    timer_create(CLOCK_MONOTONIC, &event, &flood);
+    timer_settime(flood, 0, &(struct itimerspec){{0, 1000}, {0, 1000}}, 0);
+    for (; handled < 3000 || calls < 1000; calls++) if (subject(calls) != 2 * calls + 1) return 1;
+    printf("%ld\n", calls);
+    fflush(stdout);
+    getchar();
+    return 0;
+}
+"#;
+    let program = support::Program::build("flooded", FLOODED, &[]);
+    for mechanism in MECHANISMS {
+        let mut target = program.start(&[]);
+        let pid = target.pid().to_string();
+        let tool = Tool::armed(&["count", "--mechanism", mechanism, "-p", &pid, "flooded:subject"]);
+        target.tell("");
+        let calls: u64 = target.line().parse().unwrap();
+        assert_eq!(tool.interrupt().hits("subject", "entry"), calls, "{mechanism}");
+        target.tell("");
     }
 }
