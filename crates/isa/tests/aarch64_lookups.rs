@@ -278,8 +278,10 @@ fn w1_an_unwinder_is_shown_the_program_that_was_interrupted_in_a_detour() {
                 None => (STACK, None),
             };
             let word = |n: u64| stack + 8 * n;
-            // The context with its pointers to where the signal's frame has x29, x30 and the stack pointer.
-            let mut words = vec![(119, sp), (120, pc), (50, word(198)), (51, word(199)), (52, word(200))];
+            // The context with its pointers to where the signal's frame has x29, x30 and the stack pointer, 256 bytes behind what libgcc
+            // takes for the frame address.
+            let mut words =
+                vec![(119, word(168)), (120, pc), (50, word(198)), (51, word(199)), (52, word(200))];
             words.extend([(199, LINK), (200, sp), (7, pc)]);
             for &(n, value) in &words {
                 machine.load(word(n), &value.to_le_bytes());

@@ -14,6 +14,8 @@ pub(super) const OWN: u32 = 17;
 const COLUMNS: i32 = 98;
 const LINK: i32 = 30;
 const STACK_POINTER: i32 = 31;
+/// Where `struct sigcontext` has the stack pointer: behind the address of a fault and 31 registers.
+const SIGNAL_STACK_POINTER: i32 = 8 + 31 * 8;
 
 const DMB_ISH: u32 = 0xd503_3bbf;
 const B: u32 = 0x1400_0000;
@@ -36,6 +38,13 @@ impl Assemble for Code {
     }
     fn saved_stack_pointer(&self) -> Option<i32> {
         Some(COLUMNS + 1 - STACK_POINTER)
+    }
+    /// libgcc takes the address of the registers in a signal's frame (`struct sigcontext`) for that of the frame that was interrupted.
+    fn interrupted_stack_pointer(&mut self, to: u32, frame: u32, saved: u32, none: Label) {
+        Assemble::copy(self, to, frame);
+        self.add_small(to, SIGNAL_STACK_POINTER);
+        self.jump_if_not_equal(to, saved, none);
+        Assemble::load(self, to, saved, 0);
     }
     /// The stack pointer stands behind it in a signal's frame (`struct sigcontext`), and it behind x29.
     fn interrupted_link(&mut self, to: u32, found: u32, [before, _]: [u32; 2], none: Label) {

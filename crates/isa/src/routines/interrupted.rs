@@ -56,8 +56,8 @@ pub(super) fn translate<A: Assemble>(
         a.copy(r.index, r.page);
         a.sub(r.index, r.left);
         a.jump_if_not_below_small(r.index, SIGNAL_FRAME, out);
-        a.load(r.page, r.page, 0);
-        a.jump_if_not_equal(r.page, r.slot, out);
+        a.interrupted_stack_pointer(r.index, r.slot, r.page, out);
+        a.copy(r.slot, r.index);
     }
     a.bind(known);
     store_local(a, r.slot, frame, local::INTERRUPTED);
