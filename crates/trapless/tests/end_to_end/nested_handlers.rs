@@ -2,6 +2,7 @@
 //! saved lies on a stack that its thread is not on now. In a program with so much memory that not all of it
 //! is looked through.
 
+use crate::support::assembly::X86;
 use crate::support::park::park;
 use crate::support::tool::{Ran, Tool, detach, run};
 use crate::support::{Program, Target, eventually};
@@ -182,6 +183,9 @@ fn kept(pid: i32) -> usize {
     status.json().iter().filter(|row| row["type"] == "kept").count()
 }
 
+const ONE_IS_DISPLACED: &str =
+    "nobody is interrupted inside of what is displaced where that is one instruction";
+
 /// What is interrupted by so many handlers is not patched, goes on, and can be probed then.
 fn keeps_its_site_unpatched(
     program: &Program,
@@ -205,6 +209,9 @@ fn keeps_its_site_unpatched(
 
 #[test]
 fn a_context_below_handlers_on_stacks_of_their_own_keeps_its_site_unpatched() {
+    if !X86 {
+        return trapless_testing::inapplicable!("{ONE_IS_DISPLACED}");
+    }
     for program in Program::in_both_widths("nested", NESTED, &[]) {
         for &(calls_on, place, handlers) in CASES {
             let interrupt = |target: &Target| interrupt(target, 1, handlers);
@@ -215,6 +222,9 @@ fn a_context_below_handlers_on_stacks_of_their_own_keeps_its_site_unpatched() {
 
 #[test]
 fn a_context_is_found_below_handlers_that_the_program_has_no_more() {
+    if !X86 {
+        return trapless_testing::inapplicable!("{ONE_IS_DISPLACED}");
+    }
     for program in Program::in_both_widths("nested", NESTED, &[]) {
         keeps_its_site_unpatched(&program, &["own", "bss", "once"], |target| interrupt(target, 2, 3), 3);
     }
@@ -222,6 +232,9 @@ fn a_context_is_found_below_handlers_that_the_program_has_no_more() {
 
 #[test]
 fn a_context_is_found_on_a_stack_that_has_overflowed() {
+    if !X86 {
+        return trapless_testing::inapplicable!("{ONE_IS_DISPLACED}");
+    }
     for program in Program::in_both_widths("nested", NESTED, &[]) {
         for calls_on in ["own", "thread"] {
             let overflow = |target: &Target| {

@@ -418,7 +418,7 @@ fn l2_where_the_gate_is_taken_away_libraries_are_found_by_looking() {
     let mut target = Program::build("pendungated", HOST, &["-ldl"]).start(&[path]);
     let (pid, before) = (target.pid().to_string(), target.text());
     let tool = Tool::armed(&["count", "-p", &pid, &format!("{path}:plug_work")]);
-    before.put_back(target.pid(), "/ld-");
+    before.put_back(target.pid(), "/ld");
     std::thread::sleep(Duration::from_millis(1500));
     assert_eq!(tell(&mut target, "load 0"), 0);
     std::thread::sleep(Duration::from_millis(500));

@@ -262,15 +262,7 @@ impl Target {
 
     /// Writes its memory, code too.
     pub fn write(&self, address: u64, bytes: &[u8]) {
-        use std::os::unix::fs::FileExt;
-        let memory = std::fs::File::options().write(true).open(format!("/proc/{}/mem", self.pid())).unwrap();
-        let written = memory.write_all_at(bytes, address).or_else(|error| {
-            // Some kernels let nobody but a tracer write over code (`proc_mem.force_override=ptrace`).
-            let is_refused = error.raw_os_error() == Some(libc::EIO) && self.state() == 'T';
-            let _tracer = is_refused.then(|| park::Stepper::seize(self, self.pid())).ok_or(error)?;
-            memory.write_all_at(bytes, address)
-        });
-        written.expect("the target's memory can be written");
+        text::write(self.pid(), address, bytes);
     }
 
     /// Its code as it is now.

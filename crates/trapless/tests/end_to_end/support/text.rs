@@ -77,10 +77,9 @@ impl Text {
     /// Puts back the code of a file, by a part of its path, as somebody else might who keeps what was there.
     #[track_caller]
     pub fn put_back(&self, pid: i32, file: &str) {
-        let memory = File::options().write(true).open(format!("/proc/{pid}/mem")).unwrap();
         let mut found = self.mappings.iter().filter(|(_, (line, _))| line.contains(file)).peekable();
         assert!(found.peek().is_some(), "{file} is not mapped");
-        found.for_each(|(&start, (_, bytes))| memory.write_all_at(bytes, start).unwrap());
+        found.for_each(|(&start, (_, bytes))| write(pid, start, bytes));
     }
 
     /// Whether the code is what this says, byte for byte.
@@ -130,4 +129,33 @@ impl Text {
             assert!(bytes[..content.len()] == content, "code is not its file's: {line}");
         }
     }
+}
+
+/// Writes a process's memory, code too.
+#[track_caller]
+pub fn write(pid: i32, address: u64, bytes: &[u8]) {
+    let memory = File::options().write(true).open(format!("/proc/{pid}/mem")).unwrap();
+    let written = memory.write_all_at(bytes, address).or_else(|error| match error.raw_os_error() {
+        // Some kernels let nobody but a tracer write over code (`proc_mem.force_override=ptrace`).
+        Some(libc::EIO) => as_tracer(pid, || memory.write_all_at(bytes, address)).unwrap_or(Err(error)),
+        _ => Err(error),
+    });
+    written.expect("the target's memory can be written");
+}
+
+/// Does something while this thread traces a process, if that can be.
+fn as_tracer<T>(pid: i32, work: impl FnOnce() -> T) -> Option<T> {
+    let request = |request| {
+        // SAFETY: none of these requests writes memory of ours.
+        unsafe { libc::ptrace(request, pid, 0, 0) == 0 }
+    };
+    if !request(libc::PTRACE_SEIZE) {
+        return None;
+    }
+    request(libc::PTRACE_INTERRUPT);
+    // SAFETY: nothing is written.
+    unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL) };
+    let done = work();
+    request(libc::PTRACE_DETACH);
+    Some(done)
 }
