@@ -86,7 +86,7 @@ pub struct Session {
     ended_children: Cell<usize>,
     recheck: RefCell<lost::Sites>,
     /// The counters of calls that make children which share the memory and cannot be told from their parent.
-    makers: Vec<trapless_wire::Counter>,
+    makers: sharing::Untold,
     asked: Asked,
     /// Adding sites has failed, and perhaps not as a whole: what is in is what the process's own memory tells.
     is_uncertain: bool,
@@ -250,7 +250,16 @@ impl Session {
     /// How many children were made that shared the process's memory and could not be told from it, so that what they called is
     /// counted as its own.
     pub fn sharing_children(&self) -> u64 {
-        counts::sum(self.makers.iter().map(|counter| self.engine.counters().sum(*counter)))
+        self.sum_of(&self.makers.children)
+    }
+
+    /// How often the C library's clone was called where it is not seen whether it makes such children ([`Self::sharing_children`]).
+    pub fn unseen_clones(&self) -> u64 {
+        self.sum_of(&self.makers.clones)
+    }
+
+    fn sum_of(&self, counters: &[trapless_wire::Counter]) -> u64 {
+        counts::sum(counters.iter().map(|counter| self.engine.counters().sum(*counter)))
     }
 
     /// Looks whether what was written at the sites still stands there: at some of them, or at all. What [`Self::lost_sites`] tells

@@ -2,7 +2,8 @@
 //!
 //! Such a child runs in its parent's memory with its parent's thread pointer. It is told from its parent where it comes to life, behind
 //! the system call that has made it ([`Sharing`]): probes of our own stand there. Where they cannot, what the child calls is
-//! counted as its parent's. So the calls that make such children are counted, and a run says how many were not told apart.
+//! counted as its parent's. So the calls that make such children are counted, and a run says how many were not told apart; of clone,
+//! which makes other children, too, it says how often it was called.
 //!
 //! A child of vfork, or of the C library's clone, goes on in the code that called it, so it matters where a file that is probed, or the
 //! program, calls it. One of posix_spawn runs nothing but the C library's own code, so it matters where that is probed.
@@ -31,10 +32,29 @@ const SPAWN: [&str; 2] = ["posix_spawn", "posix_spawnp"];
 pub(super) struct Makers {
     /// Functions, each with the system call that it makes.
     functions: BTreeMap<(usize, u64), Sharing>,
+    /// The functions that make such children if they are asked for them, where it is not seen whether they are.
+    clones: BTreeSet<(usize, u64)>,
     /// Where children are told from their parents.
     hooks: BTreeMap<(usize, u64), Sharing>,
     /// Images with system calls of which it is not known whether they make such children.
     unclear: BTreeSet<usize>,
+}
+
+/// The counters of calls that make children which are not told from their parents.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Untold {
+    /// Of those that surely do.
+    pub children: Vec<trapless_wire::Counter>,
+    /// Of those that do if they are asked to.
+    pub clones: Vec<trapless_wire::Counter>,
+}
+
+impl Untold {
+    /// These and others.
+    pub(super) fn extend(&mut self, others: Untold) {
+        self.children.extend(others.children);
+        self.clones.extend(others.clones);
+    }
 }
 
 impl Makers {
@@ -73,6 +93,13 @@ impl Makers {
                 }
             }
             makers.find_hooks(module, index, file.sharing_calls(), is_called, sites);
+            let is_told = makers.hooks.iter().any(|((at, _), hook)| (*at, *hook) == (index, Sharing::Clone));
+            if called.contains(&(true, Sharing::Clone)) && (!is_told || makers.unclear.contains(&index)) {
+                for function in CLONE.iter().flat_map(|name| module.functions().named(name)) {
+                    makers.clones.insert((index, function.address()));
+                    add(sites, index, function, function.address());
+                }
+            }
         }
         makers
     }
@@ -107,18 +134,18 @@ impl Makers {
     /// What is wanted at a site, besides what was asked for.
     pub(super) fn want(&self, site: &resolve::Site, wanted: Wanted) -> Wanted {
         let place = (site.image, site.address);
-        let is_maker = self.functions.contains_key(&place);
+        let is_maker = self.functions.contains_key(&place) || self.clones.contains(&place);
         let sharing = self.hooks.get(&place).copied();
         Wanted { entries: wanted.entries || is_maker, sharing, ..wanted }
     }
 
-    /// The counters of those that were armed and whose children could not be told from their parents.
+    /// The counters of those that were armed and whose children cannot be told from their parents.
     pub(super) fn counters(
         &self,
         prepared: &Prepared<'_>,
         plan: &Plan<'_>,
         refused: &[Option<LeftAlone>],
-    ) -> Vec<trapless_wire::Counter> {
+    ) -> Untold {
         let armed = plan.sites.iter().zip(refused);
         let armed = armed.filter(|(site, refused)| refused.is_none() && !site.request.is_exit());
         let armed: Vec<_> = armed
@@ -138,13 +165,16 @@ impl Makers {
             let found = own.clone().any(|(_, hook)| *hook == sharing);
             found && !self.unclear.contains(&image) && own.all(|(place, _)| hooked.contains(place))
         };
-        armed
-            .iter()
-            .filter(|(place, _)| {
+        let counters = |is_one: &dyn Fn(&(usize, u64)) -> bool| {
+            let own = armed.iter().filter(|(place, _)| is_one(place));
+            own.filter_map(|(_, planned)| planned.places.entries).collect()
+        };
+        Untold {
+            children: counters(&|place| {
                 self.functions.get(place).is_some_and(|sharing| !told_apart(place.0, *sharing))
-            })
-            .filter_map(|(_, planned)| planned.places.entries)
-            .collect()
+            }),
+            clones: counters(&|place| self.clones.contains(place)),
+        }
     }
 }
 

@@ -171,6 +171,14 @@ fn notes(armed: &Armed) -> Vec<Note> {
         );
         notes.push(Note { code: "shared_thread_pointer", text });
     }
+    let clones = armed.session.unseen_clones();
+    if clones > 0 {
+        let times = if clones == 1 { "once".to_owned() } else { format!("{clones} times") };
+        let text = format!(
+            "clone was called {times}; what children called that share the memory (CLONE_VM with CLONE_VFORK) was counted as the process's own"
+        );
+        notes.push(Note { code: "clones", text });
+    }
     notes
 }
 
