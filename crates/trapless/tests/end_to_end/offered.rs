@@ -1,5 +1,6 @@
 //! What `list` offers is what `count` arms: in both directions, for entries and for returns, without a difference.
 
+use crate::support::assembly::X86;
 use crate::support::tool::{finish, run};
 use crate::support::{self, Program, eventually, is_root};
 use serde_json::Value;
@@ -107,8 +108,11 @@ fn what_list_offers_of_a_static_and_of_a_stripped_program_is_armed() {
         let target = program.start(&[]);
         let (entries, returns) = compare(target.pid(), &[&format!("{name}:*")]);
         // The C library of a static one throws exceptions by an unwinder inside. Where that has no name any more it cannot be hooked, and calls
-        // are followed to their exits.
-        assert!(entries > 3 && returns > 0, "{name}: {entries} {returns}");
+        // are followed to their exits, on x86.
+        assert!(
+            entries > 3 && (returns > 0 || !X86 && name == "waits_static_s"),
+            "{name}: {entries} {returns}"
+        );
     }
 }
 
@@ -119,8 +123,8 @@ fn what_list_offers_where_faults_are_handled_is_armed() {
     compare(target.pid(), &["waits:*", "libc.so.6:*"]);
     let ran = run(&["list", "waits:loads", "-p", &target.pid().to_string(), "-f", "json"]);
     let row = &ran.json()[0];
-    // Its handler will see the program.
-    assert_eq!(row["mechanism"], "jump", "{row}");
+    // Its handler will see the program; elsewhere it would see a detour.
+    assert_eq!(row["mechanism"], if X86 { "jump" } else { "boost" }, "{row}");
 }
 
 #[test]
@@ -130,8 +134,10 @@ fn what_list_offers_of_a_go_program_is_armed() {
     let Some(program) = Program::go("goes", go, &[]) else { return };
     let target = program.start(&[]);
     let (entries, returns) = compare(target.pid(), &["goes:*"]);
-    // All that the compiler made are followed; the run-time system's assembly can only be counted.
-    assert!(returns > 1000 && entries > returns * 51 / 50, "{entries} {returns}");
+    // All that the compiler made are followed; the run-time system's assembly can only be counted, as all is elsewhere.
+    let is_right =
+        if X86 { returns > 1000 && entries > returns * 51 / 50 } else { entries > 0 && returns == 0 };
+    assert!(is_right, "{entries} {returns}");
 }
 
 #[test]
