@@ -82,6 +82,8 @@ impl Stopped<'_> {
     pub fn deliver(&mut self, tid: Tid) -> Result<bool, StopError> {
         let index = self.index_of(tid)?;
         let Parked::Signal(signal) = self.threads[index].parked else { return Ok(false) };
+        // The handler's frame keeps the mask.
+        self.unblock(index)?;
         self.threads[index].parked = Parked::Plain;
         let mut passing = signal as usize;
         let delivered = loop {

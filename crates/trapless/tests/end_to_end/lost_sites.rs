@@ -2,7 +2,9 @@
 
 use crate::support::assembly::BREAKPOINT;
 use crate::support::tool::{Ran, Tool, detach};
-use crate::support::{self, Program, Target};
+#[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
+use crate::support::eventually;
+use crate::support::{Program, Target};
 
 /// Calls `subject` as often as each line of input says. On x86-64 its first instruction is one byte, as that of most functions.
 const SUBJECT: &str = r#"
@@ -104,7 +106,7 @@ fn a_kernel_uprobe_that_was_taken_off_leaves_a_jump_that_is_mended() {
     // What the kernel writes when a uprobe ends: the first byte of the file, before the rest of our jump.
     let (mut target, tool, original, patched) = armed();
     target.write(target.address(0), &original[..1]);
-    support::eventually("the jump is whole again", || target.read(target.address(0), LONG) == patched);
+    eventually("the jump is whole again", || target.read(target.address(0), LONG) == patched);
     call(&mut target, 5);
     let (code, ran) = lost(tool);
     assert_eq!((code.as_str(), ran.summary().hits("subject", "entry")), ("mended", 5));
@@ -117,7 +119,7 @@ fn a_kernel_uprobe_over_a_jump_gets_the_code_it_counts_on() {
     // A uprobe is a breakpoint, and the file's first instruction is run from a copy that goes on behind it.
     let (mut target, tool, original, _) = armed();
     target.write(target.address(0), &[0xcc]);
-    support::eventually("the file's code stands behind it", || {
+    eventually("the file's code stands behind it", || {
         target.read(target.address(0) + 1, LONG - 1) == original[1..]
     });
     assert_eq!(target.read(target.address(0), 1), [0xcc], "the breakpoint is the kernel's");
