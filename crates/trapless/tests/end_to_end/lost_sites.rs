@@ -1,9 +1,9 @@
 //! Armed sites that somebody else takes away while the target runs: it is told, and nobody's bytes are overwritten.
 
 use crate::support::assembly::BREAKPOINT;
-use crate::support::tool::{Ran, Tool, detach};
 #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
 use crate::support::eventually;
+use crate::support::tool::{Ran, Tool, detach};
 use crate::support::{Program, Target};
 
 /// Calls `subject` as often as each line of input says. On x86-64 its first instruction is one byte, as that of most functions.
