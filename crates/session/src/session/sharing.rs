@@ -94,7 +94,10 @@ impl Makers {
             }
             makers.find_hooks(module, index, file.sharing_calls(), is_called, sites);
             let is_told = makers.hooks.iter().any(|((at, _), hook)| (*at, *hook) == (index, Sharing::Clone));
-            if called.contains(&(true, Sharing::Clone)) && (!is_told || makers.unclear.contains(&index)) {
+            // A static program has its own.
+            let may_call =
+                called.contains(&(true, Sharing::Clone)) || is_probed && is_program(&images[index]);
+            if may_call && (!is_told || makers.unclear.contains(&index)) {
                 for function in CLONE.iter().flat_map(|name| module.functions().named(name)) {
                     makers.clones.insert((index, function.address()));
                     add(sites, index, function, function.address());
