@@ -102,17 +102,11 @@ pub(crate) trait Assemble {
     /// How many words below a frame's code address libgcc's context holds where the frame's stack pointer was saved, if it was: 0
     /// there says that it is the frame address. `None` where signals' frames are not said to save it.
     fn saved_stack_pointer(&self) -> Option<i32>;
-    /// `to` = the stack pointer that a signal's frame has at `saved`, where `frame` is what libgcc takes for the address of the frame that
-    /// was interrupted; or off to `none` where they do not belong together.
-    fn interrupted_stack_pointer(
-        &mut self,
-        to: Self::Reg,
-        frame: Self::Reg,
-        saved: Self::Reg,
-        none: Self::Label,
-    ) {
-        self.load(to, saved, 0);
-        self.jump_if_not_equal(to, frame, none);
+    /// `pointer`, what libgcc takes for the address of a frame that a signal has interrupted, = the stack pointer that the signal's frame has at
+    /// `saved`; or off to `none` where the two do not belong together. Changes `saved`.
+    fn interrupted_stack_pointer(&mut self, pointer: Self::Reg, saved: Self::Reg, none: Self::Label) {
+        self.load(saved, saved, 0);
+        self.jump_if_not_equal(saved, pointer, none);
     }
     /// `to` = what the link register was where a signal has interrupted the frame whose code address stands at `found` in libgcc's context; or
     /// off to `none`. Changes the scratch registers.

@@ -40,11 +40,10 @@ impl Assemble for Code {
         Some(COLUMNS + 1 - STACK_POINTER)
     }
     /// libgcc takes the address of the registers in a signal's frame (`struct sigcontext`) for that of the frame that was interrupted.
-    fn interrupted_stack_pointer(&mut self, to: u32, frame: u32, saved: u32, none: Label) {
-        Assemble::copy(self, to, frame);
-        self.add_small(to, SIGNAL_STACK_POINTER);
-        self.jump_if_not_equal(to, saved, none);
-        Assemble::load(self, to, saved, 0);
+    fn interrupted_stack_pointer(&mut self, pointer: u32, saved: u32, none: Label) {
+        self.add_small(pointer, SIGNAL_STACK_POINTER);
+        self.jump_if_not_equal(pointer, saved, none);
+        Assemble::load(self, pointer, saved, 0);
     }
     /// The stack pointer stands behind it in a signal's frame (`struct sigcontext`), and it behind x29.
     fn interrupted_link(&mut self, to: u32, found: u32, [before, _]: [u32; 2], none: Label) {

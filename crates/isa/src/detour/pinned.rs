@@ -191,7 +191,7 @@ fn code_for_32_bit_programs_is_what_it_was() {
 fn code_for_arm64_is_what_it_was() {
     assert_eq!(
         everything(Machine::AArch64, 0x2000_0000_0000, &ARM64),
-        (1440, 969_104, 2_456_235_579_613_544_458)
+        (1440, 969_104, 12_736_391_023_439_654_534)
     );
 }
 

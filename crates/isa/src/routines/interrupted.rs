@@ -56,8 +56,7 @@ pub(super) fn translate<A: Assemble>(
         a.copy(r.index, r.page);
         a.sub(r.index, r.left);
         a.jump_if_not_below_small(r.index, SIGNAL_FRAME, out);
-        a.interrupted_stack_pointer(r.index, r.slot, r.page, out);
-        a.copy(r.slot, r.index);
+        a.interrupted_stack_pointer(r.slot, r.page, out);
     }
     a.bind(known);
     store_local(a, r.slot, frame, local::INTERRUPTED);
