@@ -127,6 +127,7 @@ const INSTALL: &str = r#"
 "#;
 
 /// Why a handler is no help.
+#[cfg(not(target_arch = "powerpc64"))]
 const NOT_SERVED: &str = if X86 { "could not be exchanged" } else { "handles SIGSEGV itself" };
 
 /// The kernel of powerpc64le takes no code to return to.
