@@ -1,6 +1,6 @@
 //! Comparing and changing the code of a stopped target, a page at a time.
 
-use crate::spread;
+use crate::{EngineError, spread};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -118,6 +118,22 @@ fn run_of(changes: &[Change<'_>]) -> (Range<u64>, usize) {
     (run, count.max(1))
 }
 
+/// Does what writes over the code of a process that runs; as its tracer, while it stands for a moment, where the kernel wants that.
+pub fn as_tracer_if_need_be(
+    process: &Process,
+    work: impl Fn() -> Result<(), MemoryError>,
+) -> Result<(), EngineError> {
+    match work() {
+        Err(error) if error.is_refused() => {
+            let stopped = process.stop()?;
+            let done = work();
+            stopped.resume_and_detach();
+            Ok(done?)
+        }
+        done => Ok(done?),
+    }
+}
+
 /// Applies a change of one breakpoint, while threads may run there. It is a byte, or a word that the kernel stores at once: the processor
 /// sees the old one or the new one.
 pub fn apply_breakpoint(process: &Process, change: &Change<'_>) -> Result<(), MemoryError> {
@@ -198,6 +214,9 @@ fn apply_singly(process: &Process, run: &[Change<'_>]) -> Result<Vec<Found>, Mem
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::RefCell;
+    use std::process::{Command, Stdio};
+    use trapless_process::Pid;
 
     fn runs(sites: &[(u64, usize)]) -> Vec<(u64, u64, usize)> {
         let bytes = [0; 32];
@@ -233,6 +252,25 @@ mod tests {
         ] {
             assert_eq!(runs(sites), expected, "{sites:x?}");
         }
+    }
+
+    #[test]
+    fn what_only_the_tracer_may_write_is_written_as_the_tracer() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let process = Process::open(Pid(child.id() as i32)).unwrap();
+        let is_traced = || process.status().unwrap().tracer != 0;
+        for (refused, expected) in [(0, &[false][..]), (1, &[false, true]), (2, &[false, true])] {
+            let tries = RefCell::new(Vec::new());
+            let done = as_tracer_if_need_be(&process, || {
+                tries.borrow_mut().push(is_traced());
+                let is_refused = tries.borrow().len() <= refused;
+                if is_refused { Err(MemoryError::Refused(RemoteAddr(0))) } else { Ok(()) }
+            });
+            assert_eq!((done.is_ok(), &tries.borrow()[..]), (refused < 2, expected));
+            assert!(!is_traced());
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
     #[test]

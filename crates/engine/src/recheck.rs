@@ -26,7 +26,7 @@
 use trapless_process::{Mappings, Process, ReadRange, RemoteAddr, page_size};
 use trapless_wire::{Journal, SessionState, WriteKind};
 
-use crate::{LeftAlone, Session, target};
+use crate::{LeftAlone, Session, patch, target};
 use std::collections::HashSet;
 use std::os::unix::fs::FileExt;
 
@@ -279,7 +279,10 @@ impl Recheck {
             return Became::Changed;
         }
         // One byte that is not ours before a tail that is.
-        if now[0] == theirs[0] && process.write(RemoteAddr(site.address), &ours[..1]).is_ok() {
+        let write = |at: u64, bytes: &[u8]| {
+            patch::as_tracer_if_need_be(process, || process.write(RemoteAddr(at), bytes))
+        };
+        if now[0] == theirs[0] && write(site.address, &ours[..1]).is_ok() {
             return Became::Mended;
         }
         if !now.starts_with(target::isa(process).facts().breakpoint) {
@@ -292,11 +295,11 @@ impl Recheck {
             // Nothing may lead to what stands in it before that goes.
             for own in self.sites.iter().filter(|own| own.index == site.index && own.kind != WriteKind::Room)
             {
-                let _ = process.write(RemoteAddr(own.address), self.original(own));
+                let _ = write(own.address, self.original(own));
             }
         }
         // Where it fails there is nothing left to save.
-        let _ = process.write(RemoteAddr(site.address) + 1, &theirs[1..]);
+        let _ = write(site.address + 1, &theirs[1..]);
         Became::Uprobe
     }
 }

@@ -462,10 +462,12 @@ impl<'a, 'p> Server<'a, 'p> {
 
 /// Puts back the original instruction of every site that traps, in the target or in a copy of it.
 pub(super) fn restore_code(process: &Process, session: &FoundSession) -> Result<(), EngineError> {
-    let writes = session.journal.planned().flat_map(|site| site.writes());
-    for write in writes.filter(|write| write.kind == WriteKind::Breakpoint) {
-        let change = Change { address: write.address, from: write.patched, to: write.original };
-        patch::apply_breakpoint(process, &change)?;
-    }
-    Ok(())
+    patch::as_tracer_if_need_be(process, || {
+        let writes = session.journal.planned().flat_map(|site| site.writes());
+        let mut breakpoints = writes.filter(|write| write.kind == WriteKind::Breakpoint);
+        breakpoints.try_for_each(|write| {
+            let change = Change { address: write.address, from: write.patched, to: write.original };
+            patch::apply_breakpoint(process, &change)
+        })
+    })
 }
