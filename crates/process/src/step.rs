@@ -23,6 +23,9 @@ const SIGNALS: u32 = 16;
 /// The same of those that cannot be blocked.
 const UNBLOCKABLE: u32 = 1000;
 
+/// All signals that are not queued. Those that are come in order: what was held back must not come behind what waits in the kernel.
+const STANDARD: u64 = (1 << 31) - 1;
+
 /// Signals that an instruction raises. The kernel ends a program that blocks one.
 const RAISED: [i32; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
@@ -176,8 +179,8 @@ impl Stopped<'_> {
         let tid = self.threads[index].tid;
         if self.threads[index].unblocked.is_none() {
             let mask = self.signal_mask(tid)?;
-            let others = RAISED.iter().fold(u64::MAX, |all, signal| all & !(1 << (signal - 1)));
-            ptrace::set_signal_mask(tid, mask | others)
+            let blockable = RAISED.iter().fold(STANDARD, |all, signal| all & !(1 << (signal - 1)));
+            ptrace::set_signal_mask(tid, mask | blockable)
                 .map_err(|errno| self.explain(tid, "PTRACE_SETSIGMASK", errno))?;
             self.threads[index].unblocked = Some(mask);
         }
