@@ -124,7 +124,8 @@ pub fn as_tracer_if_need_be(
     work: impl Fn() -> Result<(), MemoryError>,
 ) -> Result<(), EngineError> {
     match work() {
-        Err(error) if error.is_refused() => {
+        // Who traces already is the tracer.
+        Err(error) if error.is_refused() && process.status().is_ok_and(|status| status.tracer == 0) => {
             let stopped = process.stop()?;
             let done = work();
             stopped.resume_and_detach();

@@ -23,7 +23,7 @@
 //! who comes out of the uprobe's copy, into bytes that would kill it. Under a debugger nothing is written: it keeps our
 //! first byte and puts it back.
 
-use trapless_process::{Mappings, Process, ReadRange, RemoteAddr, page_size};
+use trapless_process::{Mappings, MemoryError, Process, ReadRange, RemoteAddr, page_size};
 use trapless_wire::{Journal, SessionState, WriteKind};
 
 use crate::{LeftAlone, Session, patch, target};
@@ -280,7 +280,14 @@ impl Recheck {
         }
         // One byte that is not ours before a tail that is.
         let write = |at: u64, bytes: &[u8]| {
-            patch::as_tracer_if_need_be(process, || process.write(RemoteAddr(at), bytes))
+            // It may take a moment, in which others write.
+            patch::as_tracer_if_need_be(process, || {
+                let mut again = vec![0; now.len()];
+                match process.read_exact(RemoteAddr(site.address), &mut again) {
+                    Ok(()) if again == now => process.write(RemoteAddr(at), bytes),
+                    _ => Err(MemoryError::Gone),
+                }
+            })
         };
         if now[0] == theirs[0] && write(site.address, &ours[..1]).is_ok() {
             return Became::Mended;

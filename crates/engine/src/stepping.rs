@@ -32,8 +32,10 @@ pub(crate) fn step_until(
         }
         if let Some(after) = store(isa, stopped, registers, &mut watched) {
             stopped.set_registers(tid, after)?;
-        } else if let faulted @ Stepped::Faulted(_) = stopped.step_until(tid, 1, |_| false)? {
-            return Ok(faulted);
+        } else if let ended @ (Stepped::Faulted(_) | Stepped::Outpaced) =
+            stopped.step_until(tid, 1, |_| false)?
+        {
+            return Ok(ended);
         }
     }
     Ok(Stepped::NotYet)

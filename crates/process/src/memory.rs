@@ -166,12 +166,23 @@ impl Process {
                 Ok(written) => done += written,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.raw_os_error() == Some(libc::EIO) && self.is_readable(at) => {
-                    return Err(MemoryError::Refused(at));
+                    done += self.write_anew(at, &bytes[done..]).ok_or(MemoryError::Refused(at))?;
                 }
                 Err(error) => return Err(fault("write", at, bytes.len() - done, &error)),
             }
         }
         Ok(())
+    }
+
+    /// Writes through the memory as it is opened now. Where only the tracer may write, the kernel asks who traces the thread that it was
+    /// opened by, and that one may have exited since.
+    fn write_anew(&self, address: RemoteAddr, bytes: &[u8]) -> Option<usize> {
+        let memory = self.open_memory().ok()?;
+        // What was opened before still has its memory, so no other program runs in it; and this is the same.
+        let [mut then, mut now] = [[0; 16]; 2];
+        let read = self.mem().read_at(&mut then, address.0).ok()?;
+        let is_same = memory.read_at(&mut now, address.0).ok()? == read && then == now && self.is_alive();
+        is_same.then(|| memory.write_at(bytes, address.0).ok()).flatten().filter(|written| *written > 0)
     }
 
     fn is_readable(&self, address: RemoteAddr) -> bool {

@@ -38,6 +38,10 @@ fn memory_directory(pid: Pid) -> PathBuf {
     tasks.map(|task| task.path()).find(|task| shows_memory(task)).unwrap_or(leader)
 }
 
+fn open_memory(pid: Pid) -> io::Result<File> {
+    File::options().read(true).write(true).open(memory_directory(pid).join("mem"))
+}
+
 impl Process {
     /// Opens the process, and proves by it that we may trace it: opening its memory asks the kernel the same question.
     ///
@@ -49,11 +53,7 @@ impl Process {
             Some(libc::ESRCH) => OpenError::NoSuchProcess { pid },
             _ => OpenError::System { pid, what: "pidfd_open", source },
         })?;
-        let mem = File::options()
-            .read(true)
-            .write(true)
-            .open(memory_directory(pid).join("mem"))
-            .map_err(|error| crate::open::explain_denial(pid, error))?;
+        let mem = open_memory(pid).map_err(|error| crate::open::explain_denial(pid, error))?;
         let mut process = Process { pid, pidfd, mem, start_time: 0, is_32bit: false };
         let described = process.describe();
         // All of the above was opened by number. The pidfd was first, so if its process lives, all of it is its own.
@@ -125,6 +125,11 @@ impl Process {
 
     pub(crate) fn mem(&self) -> &File {
         &self.mem
+    }
+
+    /// Opens its memory once more, by a thread that lives.
+    pub(crate) fn open_memory(&self) -> io::Result<File> {
+        open_memory(self.pid)
     }
 
     /// Whether at least one thread of the very process that was opened still lives.

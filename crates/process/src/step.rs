@@ -11,8 +11,10 @@ use crate::{Process, Registers, StopError, Stopped, TRAP_FLAG, Tid};
 pub enum Stepped {
     /// The condition held after this many steps.
     Done(u32),
-    /// It did not hold after as many steps as were allowed, or signals came faster than the thread could be stepped.
+    /// It did not hold after as many steps as were allowed.
     NotYet,
+    /// It did not hold, and signals come faster than the thread can be stepped.
+    Outpaced,
     /// The instruction the thread stands at raises this signal, which it gets when it goes on.
     Faulted(i32),
 }
@@ -71,7 +73,7 @@ impl Stopped<'_> {
             match self.step(index)? {
                 Outcome::Made => {}
                 Outcome::Faulted(signal) => return Ok(Stepped::Faulted(signal)),
-                Outcome::Outpaced => break,
+                Outcome::Outpaced => return Ok(Stepped::Outpaced),
             }
         }
         Ok(Stepped::NotYet)
@@ -154,13 +156,16 @@ impl Stopped<'_> {
                     self.threads[index].parked = Parked::Signal(signal);
                     break Outcome::Faulted(signal);
                 }
-                _ if signals == UNBLOCKABLE => {
+                // Sent again, it could come after the SIGCONT that was to end it.
+                (libc::SIGSTOP, _) if signals == UNBLOCKABLE => {
                     self.threads[index].parked = Parked::Signal(signal);
                     break Outcome::Outpaced;
                 }
-                // Sent again, it could come after the SIGCONT that was to end it.
                 (libc::SIGSTOP, _) => passing = libc::SIGSTOP as usize,
                 _ => self.threads[index].held.push(info),
+            }
+            if signals == UNBLOCKABLE {
+                break Outcome::Outpaced;
             }
             signals += 1;
             if signals == SIGNALS && !self.stands_at_call(index) {
@@ -201,7 +206,7 @@ impl Stopped<'_> {
         let (registers, mut code) = (&self.threads[index].regs, [0; 4]);
         let read = self.process.read(registers.ip(), &mut code).unwrap_or(0);
         let is_call = |call: &[u8]| code[..read].starts_with(call);
-        is_call(registers.abi().syscall_instruction) || OTHER_CALLS.iter().any(|call| is_call(call))
+        is_call(registers.abi().syscall_instruction) || OTHER_CALLS.iter().copied().any(is_call)
     }
 
     fn read_registers(&mut self, index: usize) -> Result<(), StopError> {

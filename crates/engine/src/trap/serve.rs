@@ -45,6 +45,9 @@ pub(super) enum Served {
 /// How many signals are kept back during one step. If more come, somebody sends them faster than the thread can be stepped.
 const SIGNALS_IN_A_STEP: usize = 16;
 
+/// Signals from this one on are queued.
+const FIRST_QUEUED: i32 = 32;
+
 /// A fault, or a signal that did not let a step come about, which the program's handler has been given.
 struct Fault {
     site: usize,
@@ -229,8 +232,8 @@ impl<'a, 'p> Server<'a, 'p> {
                 self.tracer.leave_handler(tid);
                 returned
             }
-            // A hit in the handler, or long after it.
-            Some(fault) if fault.returned => {
+            // A hit long after the handler. One below may be in the handler of another signal.
+            Some(fault) if fault.returned && sp >= fault.sp => {
                 self.faulted.remove(&tid);
                 false
             }
@@ -410,13 +413,25 @@ impl<'a, 'p> Server<'a, 'p> {
         }
         let mut registers = self.tracer.registers(tid)?;
         let ip = registers.ip_value();
+        let sp = registers.sp_value();
+        let is_ahead =
+            |fault: &Fault| fault.returned && (ip, sp) == (self.sites[fault.site].address, fault.sp);
+        if self.faulted.get(&tid).is_some_and(is_ahead) && self.is_caught(signal) {
+            // One more, before the instruction is met again.
+            self.faulted.entry(tid).and_modify(|fault| fault.returned = false);
+            self.tracer.follow_handler(tid);
+        }
         let Some(index) = self.slot_at(ip) else { return self.tracer.cont(tid, signal) };
         let Some(mut held) = self.tracer.signal_of(tid) else { return self.tracer.cont(tid, signal) };
         let site = &self.sites[index];
-        // A step that does not come about is begun anew after the handler.
-        let is_outpaced = self.steps.get(&tid).is_some_and(|step| step.held.len() >= SIGNALS_IN_A_STEP)
+        // A step that does not come about is begun anew after the handler, if there is one. Signals that are queued come in order: none of
+        // them is given ahead of others.
+        let is_outpaced = self.steps.get(&tid).is_some_and(|step| {
+            step.held.len() >= SIGNALS_IN_A_STEP && step.held.iter().all(|held| held.number() < FIRST_QUEUED)
+        }) && signal < FIRST_QUEUED
             && ip == site.slot_address
-            && !self.stops(signal);
+            && !self.faulted.contains_key(&tid)
+            && self.is_caught(signal);
         if !held.is_fault() && !is_outpaced {
             let stops = self.stops(signal);
             return match self.steps.get_mut(&tid) {
@@ -444,13 +459,16 @@ impl<'a, 'p> Server<'a, 'p> {
 
     /// Whether a signal stops the process and does nothing else.
     fn stops(&self, signal: i32) -> bool {
-        let is_caught =
-            || self.process.status().is_ok_and(|status| status.sig_caught & 1 << (signal - 1) != 0);
         match signal {
             libc::SIGSTOP => true,
-            libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU => !is_caught(),
+            libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU => !self.is_caught(signal),
             _ => false,
         }
+    }
+
+    /// Whether the program handles a signal.
+    fn is_caught(&self, signal: i32) -> bool {
+        self.process.status().is_ok_and(|status| status.sig_caught & 1 << (signal - 1) != 0)
     }
 
     /// The site in whose copy a thread at `ip` stands.

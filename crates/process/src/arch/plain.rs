@@ -11,8 +11,6 @@ pub const TRAP_FLAG: u64 = 0;
 /// Whether the kernel tells of a step over a system call as if a process had sent the signal, but of no process
 /// (`user_single_step_report` in `linux/ptrace.h`).
 pub(crate) const STEP_OVER_CALL_LOOKS_SENT: bool = true;
-/// Instructions that make system calls, beside that of the convention.
-pub(crate) const OTHER_CALLS: &[[u8; 2]] = &[];
 /// Whether registers of threads in 32-bit mode are known.
 pub(crate) const HAS_32BIT: bool = false;
 

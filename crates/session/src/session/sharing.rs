@@ -32,7 +32,7 @@ const SPAWN: [&str; 2] = ["posix_spawn", "posix_spawnp"];
 pub(super) struct Makers {
     /// Functions, each with the system call that it makes.
     functions: BTreeMap<(usize, u64), Sharing>,
-    /// The functions that make such children if they are asked for them, where it is not seen whether they are.
+    /// The functions that make such children if they are asked for them.
     clones: BTreeSet<(usize, u64)>,
     /// Where children are told from their parents.
     hooks: BTreeMap<(usize, u64), Sharing>,
@@ -93,12 +93,10 @@ impl Makers {
                 }
             }
             makers.find_hooks(module, index, file.sharing_calls(), is_called, sites);
-            let is_told = makers.hooks.iter().any(|((at, _), hook)| (*at, *hook) == (index, Sharing::Clone));
             // A static program has its own.
-            let may_call =
-                called.contains(&(true, Sharing::Clone)) || is_probed && is_program(&images[index]);
-            if may_call && (!is_told || makers.unclear.contains(&index)) {
-                for function in CLONE.iter().flat_map(|name| module.functions().named(name)) {
+            let is_static = is_program(&images[index]) && module.needed().is_empty();
+            if called.contains(&(true, Sharing::Clone)) || is_probed && is_static {
+                for function in module.functions().named(CLONE[0]) {
                     makers.clones.insert((index, function.address()));
                     add(sites, index, function, function.address());
                 }
@@ -176,7 +174,7 @@ impl Makers {
             children: counters(&|place| {
                 self.functions.get(place).is_some_and(|sharing| !told_apart(place.0, *sharing))
             }),
-            clones: counters(&|place| self.clones.contains(place)),
+            clones: counters(&|place| self.clones.contains(place) && !told_apart(place.0, Sharing::Clone)),
         }
     }
 }

@@ -143,15 +143,12 @@ fn launched(
             last_name = name_of(pid).or(last_name.take());
             status = child.try_wait().ok().flatten();
         }
-        status.map(|status| match status.signal() {
-            Some(signal) => Exit::Signal(signal),
-            None => Exit::Code(status.code().unwrap_or(0)),
-        })
+        status.map(exit_of)
     };
     let result = watch(run, &mut targets, collector, &mut exited, ended, running);
     let mut exit = exited();
     // Its end is ours to hear of only when its tracer has.
-    let patience = Instant::now() + Duration::from_secs(2);
+    let patience = Instant::now() + Duration::from_secs(10);
     while exit.is_none() && targets.iter().all(|armed| !armed.process.is_alive()) && Instant::now() < patience
     {
         std::thread::sleep(Duration::from_millis(1));
@@ -161,7 +158,8 @@ fn launched(
         armed.renamed = last_name.filter(|last| Some(last) != name.as_ref());
     }
     let finished = finish(run, targets, collector, result, exit, running);
-    // Its probes are out.
+    // Its probes are out, and whoever has traced it is gone.
+    let exit = exit.or_else(|| child.try_wait().ok().flatten().map(exit_of));
     if exit.is_none() && run.ends_command {
         child.ask_to_end().map_err(Error::other)?;
     }
@@ -176,6 +174,13 @@ fn launched(
         validated::Measure::Script => collector.exit_code(),
         _ => exit.map_or(0, Exit::shell_code),
     })
+}
+
+fn exit_of(status: ExitStatus) -> Exit {
+    match status.signal() {
+        Some(signal) => Exit::Signal(signal),
+        None => Exit::Code(status.code().unwrap_or(0)),
+    }
 }
 
 /// One process with its probes.

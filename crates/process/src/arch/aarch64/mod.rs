@@ -26,10 +26,10 @@ use std::ops::Range;
 pub(crate) use scalable::LostByCalls;
 
 pub use super::plain::{BREAKPOINT_ADVANCE, TRAP_FLAG, thread_selector};
-pub(crate) use super::plain::{
-    HAS_32BIT, OTHER_CALLS, STEP_OVER_CALL_LOOKS_SENT, Stepping, narrow_end, trapped,
-};
+pub(crate) use super::plain::{HAS_32BIT, STEP_OVER_CALL_LOOKS_SENT, Stepping, narrow_end, trapped};
 
+/// Instructions that make system calls, beside that of the convention.
+pub(crate) const OTHER_CALLS: &[&[u8]] = &[];
 /// `brk #0`.
 pub const BREAKPOINT: &[u8] = &[0x00, 0x00, 0x20, 0xd4];
 /// Whether a thread that stands at the end of a system call goes on with all registers that it is given there.

@@ -16,12 +16,12 @@ use std::mem::{MaybeUninit, offset_of};
 use std::ops::Range;
 
 pub use super::plain::{BREAKPOINT_ADVANCE, TRAP_FLAG, thread_selector};
-pub(crate) use super::plain::{
-    HAS_32BIT, OTHER_CALLS, STEP_OVER_CALL_LOOKS_SENT, Stepping, narrow_end, trapped,
-};
+pub(crate) use super::plain::{HAS_32BIT, STEP_OVER_CALL_LOOKS_SENT, Stepping, narrow_end, trapped};
 pub(crate) use super::unlost::LostByCalls;
 pub(crate) use super::waiting::Waiting;
 
+/// Instructions that make system calls, beside that of the convention: `scv 0`.
+pub(crate) const OTHER_CALLS: &[&[u8]] = &[&[0x01, 0x00, 0x00, 0x44]];
 /// `trap`.
 pub const BREAKPOINT: &[u8] = &[0x08, 0x00, 0xe0, 0x7f];
 /// Whether a thread that stands at the end of a system call goes on with all registers that it is given there. Linux 7.2 clears r0 and r4 to

@@ -26,7 +26,7 @@ pub(crate) const HAS_32BIT: bool = true;
 /// Whether the kernel tells of a step over a system call otherwise than of any step.
 pub(crate) const STEP_OVER_CALL_LOOKS_SENT: bool = false;
 /// Instructions that make system calls, beside that of the convention: `syscall`, `sysenter`, `int 0x80`.
-pub(crate) const OTHER_CALLS: &[[u8; 2]] = &[[0x0f, 0x05], [0x0f, 0x34], [0xcd, 0x80]];
+pub(crate) const OTHER_CALLS: &[&[u8]] = &[&[0x0f, 0x05], &[0x0f, 0x34], &[0xcd, 0x80]];
 /// Whether a thread that stands at the end of a system call goes on with all registers that it is given there.
 pub(crate) const END_OF_CALL_TAKES_ALL: bool = true;
 /// The breakpoint instruction.
