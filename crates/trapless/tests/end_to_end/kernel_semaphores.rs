@@ -33,13 +33,17 @@ impl Probed {
         Self { target, process, site, semaphore }
     }
 
-    /// Whether the kernel has uprobes for us.
+    /// Whether the kernel has uprobes for us. The one that this tries is gone then: see [`Counting::end`].
     fn has_uprobes(&self) -> bool {
+        let code = self.target.read(self.site, 4);
         let opened = Uprobe::open(&self.process, self.site, Counted::Hits);
         if let Err(error) = &opened {
             trapless_testing::inapplicable!("uprobes of the kernel: {error}");
         }
-        opened.is_ok()
+        let has_some = opened.is_ok();
+        drop(opened);
+        eventually("the kernel's probe is gone", || self.target.read(self.site, 4) == code);
+        has_some
     }
 }
 

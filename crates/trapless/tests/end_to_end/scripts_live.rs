@@ -131,7 +131,8 @@ fn bodies_that_are_left_for_good_take_nothing_with_them() {
     assert!(three > 0 && three + told.unrun() >= 10, "{three}: {}", told.err);
     let printed = told.out.lines().filter(|line| *line == "three").count() as u64;
     assert!(printed <= three && printed + told.lost() >= three, "{printed}: {}", told.err);
-    assert!(!told.out.contains("@at["), "{}", told.out);
+    // The last calls may have been among those.
+    assert!(!told.out.contains("@at[") || told.unrun() > 0, "{}", told.out);
     before.assert_restored(target.pid());
     does(&mut target, "call 10");
 }
