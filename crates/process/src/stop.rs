@@ -86,6 +86,11 @@ pub struct Thread {
 }
 
 impl Thread {
+    /// One that has just stopped, from which nothing is kept.
+    pub(crate) fn new(tid: Tid, regs: Registers, parked: Parked) -> Self {
+        Self { tid, regs, parked, held: Vec::new(), unblocked: None }
+    }
+
     /// Its id.
     pub fn tid(&self) -> Tid {
         self.tid

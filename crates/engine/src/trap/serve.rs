@@ -27,7 +27,7 @@ use trapless_isa::detour::{BLOCK_UNRUN, BLOCK_UNWOUND};
 use trapless_isa::{EntryStep, Mechanism, ReturnStep};
 use trapless_process::{
     Pid, Process, Registers, RemoteAddr, StopError, TRAP_FLAG, Tid, ticks,
-    trace::{TraceEvent, Tracer},
+    trace::{Held, TraceEvent, Tracer},
 };
 use trapless_wire::WriteKind;
 
@@ -44,9 +44,6 @@ pub(super) enum Served {
 
 /// How many signals are kept back during one step. If more come, somebody sends them faster than the thread can be stepped.
 const SIGNALS_IN_A_STEP: usize = 16;
-
-/// Signals from this one on are queued.
-const FIRST_QUEUED: i32 = 32;
 
 /// A fault, or a signal that did not let a step come about, which the program's handler has been given.
 struct Fault {
@@ -427,9 +424,8 @@ impl<'a, 'p> Server<'a, 'p> {
         // A step that does not come about is begun anew after the handler, if there is one. Signals that are queued come in order: none of
         // them is given ahead of others.
         let is_outpaced = self.steps.get(&tid).is_some_and(|step| {
-            step.held.len() >= SIGNALS_IN_A_STEP && step.held.iter().all(|held| held.number() < FIRST_QUEUED)
-        }) && signal < FIRST_QUEUED
-            && ip == site.slot_address
+            step.held.len() >= SIGNALS_IN_A_STEP && !step.held.iter().chain([&held]).any(Held::is_queued)
+        }) && ip == site.slot_address
             && !self.faulted.contains_key(&tid)
             && self.is_caught(signal);
         if !held.is_fault() && !is_outpaced {

@@ -191,7 +191,7 @@ impl Family {
             if let Run::Standing(parked) = *run
                 && let Ok(regs) = Registers::read(tid)
             {
-                threads.push(Thread { tid, regs, parked, held: Vec::new(), unblocked: None });
+                threads.push(Thread::new(tid, regs, parked));
             }
         }
         if threads.is_empty() {

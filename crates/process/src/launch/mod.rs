@@ -97,7 +97,7 @@ impl Launched {
         let flags = BASE_OPTIONS | options.ptrace_options;
         ptrace::set_options(tid, flags as usize).map_err(|errno| failed("PTRACE_SETOPTIONS", errno))?;
         let regs = Registers::read(tid).map_err(|errno| failed("PTRACE_GETREGSET", errno))?;
-        let thread = Thread { tid, regs, parked: Parked::Plain, held: Vec::new(), unblocked: None };
+        let thread = Thread::new(tid, regs, Parked::Plain);
         let mut stopped = Stopped::new(&self.process, vec![thread], options, OnExit::Leave, Instant::now());
         stopped.at_drop = AtDrop::Stand;
         Ok(stopped)

@@ -47,8 +47,7 @@ fn a_signal_about_to_be_delivered_arrives_as_it_was_sent() {
     let stop = wait::until(tid, OnExit::Leave, Instant::now() + Duration::from_secs(5));
     assert_eq!(stop, Some(Event::Stop(Stop::Signal(libc::SIGRTMIN()))));
     let regs = Registers::read(tid).unwrap();
-    let thread =
-        Thread { tid, regs, parked: Parked::Signal(libc::SIGRTMIN()), held: Vec::new(), unblocked: None };
+    let thread = Thread::new(tid, regs, Parked::Signal(libc::SIGRTMIN()));
     let mut stopped =
         Stopped::new(&process, vec![thread], StopOptions::default(), OnExit::Leave, Instant::now());
     for _ in 0..3 {

@@ -180,7 +180,7 @@ impl Seizure<'_, '_> {
             // ESRCH means killed, and then nobody will miss it.
             let _ = regs.write(tid);
         }
-        self.stopped.push(Thread { tid, regs, parked, held: Vec::new(), unblocked: None });
+        self.stopped.push(Thread::new(tid, regs, parked));
         Ok(())
     }
 

@@ -71,6 +71,11 @@ impl Held {
         self.0.number()
     }
 
+    /// Whether signals like it are queued, and come in order.
+    pub fn is_queued(&self) -> bool {
+        self.number() >= 32
+    }
+
     /// The child that a SIGCHLD is about, and the signal that ended it; `None` if none did.
     pub fn killed_child(&self) -> Option<(Pid, i32)> {
         let info = &self.0.0;

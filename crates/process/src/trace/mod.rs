@@ -216,9 +216,7 @@ impl<'p> Tracer<'p> {
             match run {
                 Run::Running | Run::Stepping => running.push(tid),
                 Run::Standing(parked) => match Registers::read(tid) {
-                    Ok(regs) => {
-                        standing.push(Thread { tid, regs, parked, held: Vec::new(), unblocked: None })
-                    }
+                    Ok(regs) => standing.push(Thread::new(tid, regs, parked)),
                     // Killed: there is its end to wait for.
                     Err(_) => running.push(tid),
                 },

@@ -93,7 +93,7 @@ impl Makers {
                 }
             }
             makers.find_hooks(module, index, file.sharing_calls(), is_called, sites);
-            // A static program has its own.
+            // A static program has its own. By the other name musl makes threads.
             let is_static = is_program(&images[index]) && module.needed().is_empty();
             if called.contains(&(true, Sharing::Clone)) || is_probed && is_static {
                 for function in module.functions().named(CLONE[0]) {
